@@ -97,7 +97,7 @@ func listed(list string, vars []any) (values []any) {
 	return values
 }
 
-// hasSubquery tells whether a condition may be about other rows than the statement's, or sets a
+// hasSubquery reports whether a condition may be about other rows than the statement's, or sets a
 // variable.
 func hasSubquery(text string) bool {
 	return strings.Contains(text, ":=") || slices.ContainsFunc(sqltext.Words(text, len(text)), func(word string) bool {
@@ -105,7 +105,7 @@ func hasSubquery(text string) bool {
 	})
 }
 
-// converts tells whether values of a type are stored as something else.
+// converts reports whether values of a type are stored as something else.
 func converts(t reflect.Type) bool { return t.Implements(reflect.TypeFor[driver.Valuer]()) }
 
 // asID returns a value as an identifier, if servers certainly take it for this one and it is not

@@ -31,7 +31,7 @@ func checkClauses(db *gorm.DB) {
 	}
 }
 
-// isGuarded tells whether the plugin answers for the rows that a statement changes: those of a
+// isGuarded reports whether the plugin answers for the rows that a statement changes: those of a
 // model that names its keys, unless On does, and those of a model with a Version.
 func isGuarded(stmt *gorm.Statement) bool {
 	if stmt.Schema == nil {
@@ -40,7 +40,7 @@ func isGuarded(stmt *gorm.Statement) bool {
 	return namesKeys(stmt) || slices.ContainsFunc(stmt.Schema.Fields, isVersion)
 }
 
-// namesKeys tells whether the model of a statement names its keys, and not On.
+// namesKeys reports whether the model of a statement names its keys, and not On.
 func namesKeys(stmt *gorm.Statement) bool {
 	named, _ := stmt.Settings.Load(onSetting)
 	o, ok := named.(on)
@@ -82,7 +82,7 @@ func whyForeign(stmt *gorm.Statement, names []string) string {
 	return ""
 }
 
-// isBuiltByGORM tells whether GORM builds a clause, or its driver, or the plugin's filter.
+// isBuiltByGORM reports whether GORM builds a clause, or its driver, or the plugin's filter.
 func isBuiltByGORM(stmt *gorm.Statement, name string, c clause.Clause) bool {
 	filtered := noteOf[*rowFilter](stmt, filterSetting) != nil && name == "WHERE"
 	unnamed := c.Name == "" && (c.Expression == nil || slices.Contains(nameless, name))
@@ -135,7 +135,7 @@ func whyNotGORMs(stmt *gorm.Statement, name string, expr clause.Expression) stri
 	return own("", false)
 }
 
-// isOne tells whether a value that is stored is one expression, which closes what it opens.
+// isOne reports whether a value that is stored is one expression, which closes what it opens.
 func isOne(stmt *gorm.Statement, value any) bool {
 	if isValue(value) {
 		return true
@@ -155,7 +155,7 @@ var optional = []string{onConflict, "RETURNING", "ORDER BY", "LIMIT"}
 // onConflict is the clause of upserts.
 var onConflict = clause.OnConflict{}.Name()
 
-// isKnownBuilder tells whether a clause is built by itself, or by a function of GORM's driver or
+// isKnownBuilder reports whether a clause is built by itself, or by a function of GORM's driver or
 // of this package.
 func isKnownBuilder(build clause.ClauseBuilder) bool {
 	if build == nil {
@@ -167,7 +167,7 @@ func isKnownBuilder(build clause.ClauseBuilder) bool {
 
 var indexHint = regexp.MustCompile("^((USE|FORCE|IGNORE) (INDEX|KEY) (FOR (JOIN|ORDER BY|GROUP BY) )?\\((`[^`]+`|[0-9A-Za-z_$, ])*\\) ?)+$")
 
-// isHint tells whether an expression that was added to a clause is comments on every server, or
+// isHint reports whether an expression that was added to a clause is comments on every server, or
 // names indexes.
 func isHint(stmt *gorm.Statement, extra clause.Expression) bool {
 	scratch := scratchOf(stmt)

@@ -58,7 +58,7 @@ func textOfWhere(stmt *gorm.Statement, conditions []clause.Expression, more ...c
 	return scratch.SQL.String(), scratch.Vars
 }
 
-// isOr tells whether a word of a condition binds weaker than AND.
+// isOr reports whether a word of a condition binds weaker than AND.
 func isOr(word string) bool { return word == "OR" || word == "XOR" || word == "||" || word == ":=" }
 
 const identifier = "(`[^`]+`|[0-9A-Za-z_$\u0080-\U0010ffff]+)"
@@ -69,7 +69,7 @@ var table = regexp.MustCompile(`^\s*` + identifier + `(\s*\.\s*` + identifier + 
 // column matches a column's name, qualified or not.
 var column = regexp.MustCompile(`^\s*(` + identifier + `\s*\.\s*){0,2}` + identifier + `\s*$`)
 
-// oneTable tells whether a statement names one table.
+// oneTable reports whether a statement names one table.
 func oneTable(stmt *gorm.Statement) bool {
 	return stmt.TableExpr == nil || table.MatchString(tableText(stmt))
 }
@@ -90,7 +90,7 @@ func isModifier(text string) bool {
 	return !slices.ContainsFunc(strings.Fields(strings.ToUpper(text)), func(word string) bool { return !slices.Contains(known, word) })
 }
 
-// isPlain tells whether a condition compares a column with values, without any SQL text.
+// isPlain reports whether a condition compares a column with values, without any SQL text.
 func isPlain(expr clause.Expression) bool {
 	switch e := expr.(type) {
 	case clause.Eq:

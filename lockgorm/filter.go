@@ -192,7 +192,7 @@ func (f *rowFilter) raise() {
 	write(f.by, " ")
 }
 
-// isUpdate tells whether the text of a statement is an UPDATE, as that of a soft delete
+// isUpdate reports whether the text of a statement is an UPDATE, as that of a soft delete
 // is.
 func isUpdate(stmt *gorm.Statement) bool {
 	words := sqltext.Words(stmt.SQL.String(), 1)
@@ -209,7 +209,7 @@ func textOf(value any) string {
 	return fmt.Sprint(reflect.Indirect(reflect.ValueOf(value)))
 }
 
-// names tells whether a name in an assignment, which may be qualified or quoted, may mean
+// names reports whether a name in an assignment, which may be qualified or quoted, may mean
 // the column.
 func names(written, column string) bool {
 	column = strings.ToLower(column)
@@ -217,7 +217,7 @@ func names(written, column string) bool {
 		strings.ContainsAny(written, "`\"'") && strings.Contains(strings.ToLower(written), column)
 }
 
-// inGORMsWords tells whether GORM's own condition already confines the statement to the
+// inGORMsWords reports whether GORM's own condition already confines the statement to the
 // rows.
 func (f *rowFilter) inGORMsWords(exprs []clause.Expression) bool {
 	if len(f.keys) == 0 {

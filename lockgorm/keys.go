@@ -185,7 +185,7 @@ func lockable(keys []txlock.Key) []txlock.Key {
 	return keys
 }
 
-// isOfUnsaved tells whether this is a family's key of the zero identifier.
+// isOfUnsaved reports whether this is a family's key of the zero identifier.
 func isOfUnsaved(key txlock.Key) bool {
 	key, _ = inner.Asked(key)
 	return strings.HasSuffix(key.String(), ":") && key.Validate() != nil
@@ -195,15 +195,15 @@ func noKeys(stmt *gorm.Statement) error {
 	return fmt.Errorf("%w: LockKeys of %s names no key: return lockgorm.NoLock where none is needed", txlock.ErrInvalidKey, stmt.Schema.Name)
 }
 
-// isLocker tells whether the model of a statement names its keys.
+// isLocker reports whether the model of a statement names its keys.
 func isLocker(stmt *gorm.Statement) bool {
 	return stmt.Schema != nil && isLockerModel(stmt.Schema)
 }
 
-// isLockerModel tells whether a model is a Locker, or has the tag in place of that.
+// isLockerModel reports whether a model is a Locker, or has the tag instead of that.
 func isLockerModel(model *schema.Schema) bool { return hasMethod(model) || isTagged(model) }
 
-// isTagged tells whether the tag of a model counts. GORM gives the columns of its own join
+// isTagged reports whether the tag of a model counts. GORM gives the columns of its own join
 // tables, which are types without a name, the tags of the primary keys that they refer to.
 func isTagged(model *schema.Schema) bool {
 	isJoin := model.ModelType.Name() == "" && len(model.PrimaryFields) > 1
@@ -291,7 +291,7 @@ func modelOfMap(stmt *gorm.Statement, values map[string]any) (reflect.Value, err
 	return model, nil
 }
 
-// writesZero tells whether a create of the model writes the zero value of a primary key.
+// writesZero reports whether a create of the model writes the zero value of a primary key.
 func writesZero(stmt *gorm.Statement, model reflect.Value) bool {
 	return slices.ContainsFunc(stmt.Schema.PrimaryFields, func(field *schema.Field) bool {
 		_, zero := field.ValueOf(stmt.Context, model)
@@ -299,7 +299,7 @@ func writesZero(stmt *gorm.Statement, model reflect.Value) bool {
 	})
 }
 
-// hasID tells whether every part of the model's primary key is set.
+// hasID reports whether every part of the model's primary key is set.
 func hasID(stmt *gorm.Statement, model reflect.Value) bool {
 	for _, field := range stmt.Schema.PrimaryFields {
 		if _, zero := field.ValueOf(stmt.Context, model); zero {

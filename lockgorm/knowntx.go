@@ -96,7 +96,7 @@ func (k *known) note(v Version) {
 	}
 }
 
-// mayDiffer tells whether another run of the transaction may end without this conflict:
+// mayDiffer reports whether another run of the transaction may end without this conflict:
 // GORM has read the compared version in the transaction, and somebody else has written
 // the one that is there now. If the transaction has written either of them itself, and
 // perhaps undone it by a savepoint, another run would do the same again.

@@ -81,7 +81,7 @@ func refuseLoaded(db *gorm.DB) {
 	}
 }
 
-// namesAnother tells whether a statement has another model than this, and of another
+// namesAnother reports whether a statement has another model than this, and of another
 // record.
 func namesAnother(stmt *gorm.Statement, model reflect.Value) bool {
 	for _, other := range modelsIn(reflect.ValueOf(stmt.Model), stmt.Schema) {

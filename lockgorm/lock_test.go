@@ -83,7 +83,7 @@ var verbs = map[string]func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error){
 	},
 }
 
-// free tells whether somebody else could lock the key exclusively now.
+// free reports whether somebody else could lock the key exclusively now.
 func (e *env) free(t *testing.T, key txlock.Key) bool {
 	t.Helper()
 	tx, err := e.Admin().BeginTx(t.Context(), nil)

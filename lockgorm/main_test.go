@@ -231,7 +231,7 @@ func poolOf(t *testing.T, db *gorm.DB) *sql.DB {
 	return pool
 }
 
-// held tells whether somebody holds the key exclusively. It asks by a session of its own.
+// held reports whether somebody holds the key exclusively. It asks by a session of its own.
 func (e *env) held(t *testing.T, key txlock.Key) bool {
 	t.Helper()
 	holders, err := txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), key)
@@ -239,7 +239,7 @@ func (e *env) held(t *testing.T, key txlock.Key) bool {
 	return len(holders) == 1
 }
 
-// soonFree tells whether nobody holds the keys. Holders compares two reads, so a lock
+// soonFree reports whether nobody holds the keys. Holders compares two reads, so a lock
 // that is just ending may show: soonFree asks until it is gone.
 func (e *env) soonFree(t *testing.T, keys ...txlock.Key) bool {
 	t.Helper()

@@ -26,7 +26,7 @@ const (
 // ownOf returns what is known of the own transaction of this very statement, or nil.
 func ownOf(stmt *gorm.Statement) *own { return noteOf[*own](stmt, ownSetting) }
 
-// hasOwn tells whether the transaction of a statement ends with it.
+// hasOwn reports whether the transaction of a statement ends with it.
 func hasOwn(db *gorm.DB) bool {
 	_, gorms := db.InstanceGet(gormsOwn)
 	return gorms || ownOf(db.Statement) != nil
@@ -75,7 +75,7 @@ func leaveOwn(db *gorm.DB) {
 	}
 }
 
-// mayLock tells whether a write may have keys to lock.
+// mayLock reports whether a write may have keys to lock.
 func mayLock(stmt *gorm.Statement, change bool) bool {
 	if named, ok := stmt.Settings.Load(onSetting); ok {
 		return !isNoLock(named.(on).keys)

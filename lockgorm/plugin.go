@@ -58,7 +58,7 @@ type Locker interface {
 // NoLock is what LockKeys returns for a write that needs no lock.
 var NoLock = []txlock.Key{{}}
 
-// isNoLock tells whether the list is NoLock itself.
+// isNoLock reports whether the list is NoLock itself.
 func isNoLock(keys []txlock.Key) bool { return len(keys) == 1 && &keys[0] == &NoLock[0] }
 
 // Plugin takes the locks that models and statements name, before the statements

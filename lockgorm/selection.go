@@ -92,7 +92,7 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	return s, nil
 }
 
-// isDelete tells whether a statement deletes, be it softly, by an UPDATE.
+// isDelete reports whether a statement deletes, be it softly, by an UPDATE.
 func isDelete(stmt *gorm.Statement) bool { return slices.Contains(stmt.BuildClauses, "DELETE") }
 
 // placeholders returns how many values a text needs.

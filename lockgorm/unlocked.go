@@ -27,7 +27,7 @@ func Unlocked(dialects ...string) Option {
 
 const locking = "mysql" // the dialect on which there are locks
 
-// checkDialect tells whether there are locks, and returns an error if nobody has said that there
+// checkDialect reports whether there are locks, and returns an error if nobody has said that there
 // need be none.
 func (p *Plugin) checkDialect(db *gorm.DB) (locks bool, err error) {
 	switch name := db.Name(); {
@@ -43,7 +43,7 @@ func (p *Plugin) checkDialect(db *gorm.DB) (locks bool, err error) {
 	}
 }
 
-// sendsNothing tells whether the functions of this package send nothing by a handle: in a DryRun
+// sendsNothing reports whether the functions of this package send nothing by a handle: in a DryRun
 // session, and on a dialect of Unlocked.
 func sendsNothing(tx *gorm.DB) bool {
 	if tx == nil || tx.Config == nil {

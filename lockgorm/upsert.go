@@ -45,7 +45,7 @@ func buildOnConflict(c clause.Clause, builder clause.Builder) {
 // driversOnConflict builds upserts as GORM's driver does.
 var driversOnConflict = mysql.Dialector{Config: new(mysql.Config)}.ClauseBuilders()[onConflict]
 
-// upserts tells whether a create updates existing rows. If OnConflict has both DoNothing
+// upserts reports whether a create updates existing rows. If OnConflict has both DoNothing
 // and updates, GORM updates.
 func upserts(stmt *gorm.Statement) bool {
 	c := stmt.Clauses[onConflict]

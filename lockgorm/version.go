@@ -206,13 +206,13 @@ func isVersion(field *schema.Field) bool {
 	return field.IndirectFieldType == reflect.TypeFor[Version]() && field.DBName != ""
 }
 
-// isAny tells whether the statement may change rows of any version.
+// isAny reports whether the statement may change rows of any version.
 func isAny(stmt *gorm.Statement) bool {
 	_, ok := stmt.Settings.Load(anyVersionSetting)
 	return ok
 }
 
-// isKept tells whether a create writes the versions that its models have.
+// isKept reports whether a create writes the versions that its models have.
 func isKept(stmt *gorm.Statement) bool {
 	_, ok := stmt.Settings.Load(keepVersionSetting)
 	return ok
@@ -237,7 +237,7 @@ func newStep() int64 {
 // raisedBy returns the version after an update, computed as on the server.
 func (v Version) raisedBy(step int64) Version { return v&largestBefore + Version(step) }
 
-// isLargest tells whether the version is the largest number of an integer type that is
+// isLargest reports whether the version is the largest number of an integer type that is
 // too small. Without strict mode the server stores that number instead of a larger one.
 func (v Version) isLargest() bool {
 	switch v {

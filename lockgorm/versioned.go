@@ -136,7 +136,7 @@ func (v *versioned) collect(stmt *gorm.Statement, value reflect.Value) {
 	}
 }
 
-// identified tells whether every model has its primary key.
+// identified reports whether every model has its primary key.
 func (v *versioned) identified(stmt *gorm.Statement) bool {
 	return len(v.models) > 0 && !slices.ContainsFunc(v.models, func(model reflect.Value) bool { return !hasID(stmt, model) })
 }

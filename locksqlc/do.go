@@ -33,7 +33,7 @@ const (
 // Writes that must never come late belong in a transaction that holds the lock itself:
 // use Run. Do returns the error of fn, ErrLost if the lock was lost before fn returned,
 // and what Lock returns. It releases the lock when fn has returned or panicked, even if
-// the context has ended before. On a cluster of several primaries, where locks exclude
+// the context has ended before. On a multi-primary cluster, where locks exclude
 // only at the commit, it returns schema.ErrMultiPrimary: use a lease.
 //
 // On a guarded pool it has two round trips, the lock and the release, where the server

@@ -254,7 +254,7 @@ func TestDoNoticesLossAtTheEnd(t *testing.T) {
 }
 
 // TestDoNoticesSilenceAtTheEnd cuts the network when fn is about to return. Do
-// can't tell whether the lock was held to the end.
+// can't report whether the lock was held to the end.
 func TestDoNoticesSilenceAtTheEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		sides(t, func(t *testing.T, guarded bool) {

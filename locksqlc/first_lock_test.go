@@ -19,7 +19,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// makesBefore tells whether the row of a new key is made before the transaction that its lock
+// makesBefore reports whether the row of a new key is made before the transaction that its lock
 // begins.
 func makesBefore(db *testdb.DB) bool {
 	return db.Engine() == testdb.MariaDB || hasProcedures(db.Engine())
@@ -136,7 +136,7 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 	})
 }
 
-// lockNew locks a key as the first statement of a transaction, rolls back, and tells whether
+// lockNew locks a key as the first statement of a transaction, rolls back, and reports whether
 // its row is there then.
 func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside string) bool {
 	t.Helper()

@@ -135,7 +135,7 @@ func implicitPool(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 }
 
 // TestImplicitCommit runs each statement in a transaction that holds a lock. A second
-// session tells whether the server has freed that. It runs on a guarded pool, and on one
+// session reports whether the server has freed that. It runs on a guarded pool, and on one
 // that can't read the flags of the replies.
 func TestImplicitCommit(t *testing.T) {
 	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {

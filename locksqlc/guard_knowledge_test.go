@@ -263,7 +263,7 @@ func TestSavepointFreesLock(t *testing.T) {
 }
 
 // TestSavepointOfCaller calls procedures that roll back to a savepoint of their caller. No
-// server can tell whether the transaction is still the same after that, so it counts as
+// server can report whether the transaction is still the same after that, so it counts as
 // ended, whatever the procedure does next.
 func TestSavepointOfCaller(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {

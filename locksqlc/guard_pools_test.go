@@ -123,7 +123,7 @@ func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	return grant
 }
 
-// isFree tells whether another transaction gets the lock at once, and releases it. If the
+// isFree reports whether another transaction gets the lock at once, and releases it. If the
 // lock must be free, use wantFree.
 func isFree(tb testing.TB, db *testdb.DB, key txlock.Key) bool {
 	tb.Helper()

@@ -28,7 +28,7 @@ func lastly(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx, s *txlock.Scope) err
 	})
 }
 
-// sharesTexts tells whether statements of the program can share a text with lockstep's.
+// sharesTexts reports whether statements of the program can share a text with lockstep's.
 func sharesTexts(engine testdb.Engine) bool { return engine == testdb.MariaDB || hasProcedures(engine) }
 
 // TestCommitWith proves that the last statement commits the transaction where it has changed

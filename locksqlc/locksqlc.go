@@ -64,7 +64,7 @@ func JoinConn(ctx context.Context, conn *sql.Conn, options ...txlock.JoinOption)
 }
 
 // connTx makes a connection a txlock.Tx. The program ends what it has begun by BEGIN with
-// COMMIT or ROLLBACK as text, and txlock calls neither method.
+// COMMIT or ROLLBACK sent as a statement, and txlock calls neither method.
 type connTx struct{ *sql.Conn }
 
 var errOwnEnd = errors.New("locksqlc: a transaction begun by BEGIN is ended by COMMIT or ROLLBACK as text")
@@ -91,7 +91,7 @@ func notBusy(driverConn any) error {
 	return nil
 }
 
-// guarded tells whether a connection is that of a guarded pool.
+// guarded reports whether a connection is that of a guarded pool.
 func guarded(driverConn any) bool {
 	_, is := driverConn.(interface{ OpenRows() int })
 	return is

@@ -31,7 +31,7 @@ import (
 // committed, and is not run again.
 //
 // A transaction is never run again, whatever error has ended it, if a part of it was
-// committed before its end, or may have been: by DDL, by COMMIT as text, by a CALL or
+// committed before its end, or may have been: by DDL, by COMMIT sent as a statement, by a CALL or
 // EXECUTE that has committed or was the victim of a deadlock. On a plain pool Run can't
 // see all of that. There it may run again a transaction which COMMIT AND CHAIN or a CALL
 // has ended and replaced by another, or which was committed by DDL that failed itself, if

@@ -92,12 +92,12 @@ var verbsCounted = []counted{
 	{"release", func(context.Context, *sql.Tx, *txlock.Scope, txlock.Key) error { return nil }, 0, 0, 2, 2, false},
 }
 
-// hasProcedures tells whether the databases of the tests have lockstep's procedures.
+// hasProcedures reports whether the databases of the tests have lockstep's procedures.
 func hasProcedures(engine testdb.Engine) bool {
 	return engine == testdb.MySQL && !testdb.WithoutProcedures()
 }
 
-// old tells whether the transaction may have an old snapshot.
+// old reports whether the transaction may have an old snapshot.
 func (v counted) old(guarded bool) bool { return !guarded || v.name == "Lock after a read" }
 
 // TestStatementsPerVerb counts the SQL statements that the server sees.

@@ -23,7 +23,7 @@
 // [Advisory] tells findings with which locks hold from those with which a program must not
 // start.
 //
-// [CheckCluster] looks only for a cluster of several primaries.
+// [CheckCluster] looks only for a multi-primary cluster.
 //
 // # What it is not
 //

@@ -92,7 +92,7 @@ func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx) error {
 	return nil
 }
 
-// snapshotSees inserts a row by the writer, and tells whether the transaction sees it. The name
+// snapshotSees inserts a row by the writer, and reports whether the transaction sees it. The name
 // of the row is no valid key.
 func snapshotSees(ctx context.Context, writer *sql.Conn, tx *sql.Tx) (seen bool, err error) {
 	const server, name = "SELECT CONCAT_WS('/', @@hostname, @@port)", "CONCAT(X'FF', 'lockstep:check:', CONNECTION_ID())"

@@ -44,7 +44,7 @@ func ExampleAdvisory() {
 	})
 }
 
-// Shared leases can't work on a cluster of several primaries.
+// Shared leases can't work on a multi-primary cluster.
 func ExampleCheckCluster() {
 	if err := schema.CheckCluster(ctx, db); errors.Is(err, schema.ErrMultiPrimary) {
 		log.Print("several nodes take writes: leases are taken exclusively")

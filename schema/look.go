@@ -95,7 +95,7 @@ var lookAt = []string{
 	"SELECT 'trigger', CAST(event_object_table AS CHAR), CAST(trigger_name AS CHAR), ' ', ' ' FROM information_schema.triggers WHERE event_object_schema = DATABASE() AND event_object_table = ?",
 }
 
-// lookBeside has what belongs to no table. The limit counts in place of the session's
+// lookBeside has what belongs to no table. The limit counts instead of the session's
 // sql_select_limit.
 const lookBeside = "SELECT 'procedure', ' ', CAST(routine_name AS CHAR), CAST(routine_definition AS CHAR), ' ' FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep%'" +
 	" UNION ALL SELECT 'server', ' ', CAST(VERSION() AS CHAR), CAST(CURRENT_USER() AS CHAR), ' ' LIMIT 100000"

@@ -37,7 +37,7 @@ func row(values ...driver.Value) *sqlmock.Rows {
 	return sqlmock.NewRows(make([]string, len(values))).AddRow(values...)
 }
 
-// problem tells whether it is one through which Check asks for no snapshot.
+// problem reports whether it is one through which Check asks for no snapshot.
 func (p played) problem() bool {
 	return p.savepoint != nil || p.sessions != [4]int{} || p.numbers != [4]int{1, 2, 3, 4} || p.ignored != 0 || p.shares
 }

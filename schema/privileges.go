@@ -16,7 +16,7 @@ import (
 // The message has the GRANT to run. txlock.ErrPrivilege is the same error.
 var ErrPrivilege = errors.New("lockstep: a privilege is missing")
 
-// denied tells whether the server has refused a statement because a privilege is missing.
+// denied reports whether the server has refused a statement because a privilege is missing.
 func denied(err error) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
@@ -35,7 +35,7 @@ var (
 	deniedCall  = regexp.MustCompile(`'((?:[^']|'')*)\.lockstep_\w+'`)
 )
 
-// MissingPrivilege tells whether a statement was refused because a privilege is missing,
+// MissingPrivilege reports whether a statement was refused because a privilege is missing,
 // and which GRANT to run, as far as the server's error names the table and the user. The
 // server names the host of the client, which may differ from the host of the account.
 func MissingPrivilege(err error) (cure string, missing bool) {
@@ -78,7 +78,7 @@ func (c *checking) privileges(ctx context.Context, right []table) (problem, err 
 	return errors.Join(found...), nil
 }
 
-// lacks tells whether, by what the server says, a privilege on a column is missing.
+// lacks reports whether, by what the server says, a privilege on a column is missing.
 func (c *checking) lacks(t table) bool {
 	for _, col := range t.columns {
 		has := c.seen.tables[t.name].columns[col.name].privileges
@@ -93,7 +93,7 @@ func (t table) isKey(column string) bool {
 	return strings.Contains(","+t.primary+",", ","+column+",")
 }
 
-// mayDelete tells whether the user may delete rows, by one statement, which does nothing.
+// mayDelete reports whether the user may delete rows, by one statement, which does nothing.
 func (c *checking) mayDelete(ctx context.Context, right []table) bool {
 	var names []string
 	for _, t := range right {

@@ -56,7 +56,7 @@ func (s *seen) wanted() (all []procedure, err error) {
 	return all, nil
 }
 
-// differs tells whether the procedure on the server has another body. White space doesn't
+// differs reports whether the procedure on the server has another body. White space doesn't
 // count, since tools change it, nor a semicolon at the end, which MySQL keeps of one among
 // several statements. A body that the user may not see counts as the same.
 func (p procedure) differs(body sql.NullString) bool {

@@ -120,7 +120,7 @@ func checkSharing(ctx context.Context, conn *sql.Conn) (problem, err error) {
 	return fmt.Errorf("%w: MySQL Router gives sessions to other clients between transactions, and a wait that is cancelled may end theirs: set connection_sharing=0", ErrProxy), nil
 }
 
-// lost tells whether this is an error of the connection or of the context.
+// lost reports whether this is an error of the connection or of the context.
 func lost(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn))
 }

@@ -89,7 +89,7 @@ func compared(ctx context.Context, db *sql.DB, tables []table, all bool) (*seen,
 	return there, errors.Join(found...)
 }
 
-// done tells whether a statement of Install has nothing to do, since its table or the center
+// done reports whether a statement of Install has nothing to do, since its table or the center
 // rows exist. What can't be seen counts as missing. It locks nothing, while to insert rows
 // that exist waits for whoever holds one of them, and lets others wait for the rest.
 func (s *seen) done(ctx context.Context, db *sql.DB, statement string) bool {

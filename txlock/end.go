@@ -80,7 +80,7 @@ func final(ctx context.Context, s *Scope, err error) error {
 	return err
 }
 
-// over tells whether the transaction is known to be committed.
+// over reports whether the transaction is known to be committed.
 func (s *state) over() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ type ofLock struct {
 
 func (o ofLock) Unwrap() error { return o.error }
 
-// ofLock tells whether an error is that of a lock in this transaction, and not of a statement of
+// ofLock reports whether an error is that of a lock in this transaction, and not of a statement of
 // the program or of another transaction.
 func (s *state) ofLock(err error) bool {
 	var o ofLock

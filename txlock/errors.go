@@ -92,7 +92,7 @@ var (
 	ErrNoQuorum = fault.ErrNoQuorum
 )
 
-// Retryable tells whether the same transaction, started again from its
+// Retryable reports whether the same transaction, started again from its
 // beginning, may succeed: the server has rolled it back for a reason that passes,
 // or it was behind. A transaction that a statement has committed, a cancelled
 // context, a busy lock, a COMMIT of which nobody knows the outcome (ErrUnknownOutcome), and

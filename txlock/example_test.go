@@ -180,7 +180,7 @@ func ExampleScope_CommitWith() {
 	_ = sell
 }
 
-// Version and CompareAndBump find a conflict in place of waiting for a lock.
+// Version and CompareAndBump find a conflict instead of waiting for a lock.
 func ExampleScope_Version() {
 	edit := func(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, order int64) error {
 		version, err := locks.Version(ctx, orderKeys.Key(order)) // before what is read

@@ -65,7 +65,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	}})
 }
 
-// locksWith tells whether a statement can take the lock of the keys with it.
+// locksWith reports whether a statement can take the lock of the keys with it.
 func (s *Scope) locksWith(keys []Key) bool {
 	if len(keys) != 1 || keys[0].shared || keys[0].Validate() != nil || s.bad != nil || s.atMost > 0 ||
 		s.book == nil || s.book.Err() != nil || !s.book.Direct() || s.book.Serializable() || s.book.MayHaveSnapshot() ||

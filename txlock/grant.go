@@ -21,5 +21,5 @@ func (g Grant) Key() Key { return g.key }
 // the last exclusive one, 0 where there was none.
 func (g Grant) Token() uint64 { return g.token }
 
-// Shared tells whether the lock was taken by RLock or TryRLock.
+// Shared reports whether the lock was taken by RLock or TryRLock.
 func (g Grant) Shared() bool { return g.shared }

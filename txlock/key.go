@@ -60,7 +60,7 @@ func newKey(name string, hashed bool) Key {
 // String returns the name of the key, "order:42".
 func (k Key) String() string { return k.name }
 
-// Hashed tells whether the key is one of a hashed family.
+// Hashed reports whether the key is one of a hashed family.
 func (k Key) Hashed() bool { return k.hashed }
 
 // Slot returns the center lock that a hashed key falls on: the CRC-32 of its

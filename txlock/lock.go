@@ -313,7 +313,7 @@ func (s *state) regardless(snapshot bool, variables []string) *rawsql.Text {
 	return s.withVariables(variables...)
 }
 
-// mayBeRefused tells whether a MariaDB may refuse a row that has changed since a snapshot
+// mayBeRefused reports whether a MariaDB may refuse a row that has changed since a snapshot
 // without being asked to, by innodb_snapshot_isolation of the session. At SERIALIZABLE that
 // is so of the first statement, too, which has its snapshot before it waits for the row. On
 // a plain pool nobody knows the level.

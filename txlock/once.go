@@ -77,7 +77,7 @@ func onceAsked(options []OnceOption) (keep time.Duration, fingerprint []byte, er
 // keepUs is the time to keep in microseconds, rounded up; the longest one, too.
 func (c onceCall) keepUs() int64 { return (c.keep - 1).Microseconds() + 1 }
 
-// Once tells whether the transaction is the first that asks for a key: first is true for
+// Once reports whether the transaction is the first that asks for a key: first is true for
 // one transaction that commits, and false for all who ask after it, in the same
 // transaction too. Who asks while the first is still open waits until that has ended, as
 // long as WaitAtMost says, and is the first if it was rolled back. So a program that does
@@ -102,7 +102,7 @@ func (c onceCall) keepUs() int64 { return (c.keep - 1).Microseconds() + 1 }
 // before they commit, if a half of it is over; in a transaction that the program commits
 // itself it may end before the COMMIT, and then who comes after that is the first again.
 //
-// On a cluster of several primaries two transactions may both be told that they are the
+// On a multi-primary cluster two transactions may both be told that they are the
 // first; the COMMIT of all but one then fails with ErrDeadlock. What counts is the COMMIT.
 //
 // It may return ErrMismatch for the key of another request, ErrInvalidOption, and what
@@ -207,7 +207,7 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 	return false, fmt.Errorf("%w: the row was gone again %d times", ErrBusy, tries)
 }
 
-// makeOnce makes the row of a key of Once, and tells whether there was none: by a
+// makeOnce makes the row of a key of Once, and reports whether there was none: by a
 // procedure where there is one.
 func (s *state) makeOnce(ctx context.Context, name []byte, c onceCall, variables []string) (made bool, err error) {
 	snapshot := s.book == nil || s.book.MayHaveSnapshot()

@@ -14,7 +14,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// ofItself tells whether an error says that a call would wait for itself.
+// ofItself reports whether an error says that a call would wait for itself.
 func ofItself(err error) bool {
 	var held *txlock.HeldError
 	return errors.Is(err, txlock.ErrWaitTimeout) && !txlock.Retryable(err) && errors.As(err, &held) && held.Here && held.Session > 0 &&

@@ -18,10 +18,10 @@ import (
 // that has them. What a procedure does, and its reply, is said in
 // schema/mysql/0005_procedures.sql.
 
-// procedures tells whether locks are taken by procedures.
+// procedures reports whether locks are taken by procedures.
 func (s *state) procedures() bool { return s.book != nil && s.book.Procedures() }
 
-// byProcedure tells whether there is a procedure for what is asked for. A version is compared
+// byProcedure reports whether there is a procedure for what is asked for. A version is compared
 // by a cheaper statement, unless the transaction may begin or end with it.
 func (a *attempt) byProcedure() bool {
 	return a.procedures() && (!a.compares || !a.bounded() && (a.commits || !a.snapshot))
@@ -148,7 +148,7 @@ func flag(on bool) int {
 	return 0
 }
 
-// without tells whether the server doesn't have the procedure, and notes it.
+// without reports whether the server doesn't have the procedure, and notes it.
 func (s *state) without(err error) bool {
 	none := fault.NoProcedure(err)
 	if none {

@@ -162,7 +162,7 @@ func (e *existing) drop(database string, r record) {
 	delete(e.by[database], r)
 }
 
-// has tells whether the record has a row, as far as is known.
+// has reports whether the record has a row, as far as is known.
 func (e *existing) has(database string, r record) bool {
 	if r.hashed {
 		return true

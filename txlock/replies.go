@@ -131,7 +131,7 @@ func readNumber(procedure string, reply guard.Reply) (uint64, error) {
 	return n.V, nil
 }
 
-// has tells whether a column has what is wanted.
+// has reports whether a column has what is wanted.
 func (w wanted) has(n sql.Null[uint64]) bool {
 	if n.Valid && n.V>>63 != 0 {
 		return false

@@ -91,7 +91,7 @@ func (s *Scope) Held(key Key) (Grant, bool) {
 	return h.grant, certain
 }
 
-// Guarded tells whether the transaction is one of a guarded pool, which keeps book of it. A
+// Guarded reports whether the transaction is one of a guarded pool, which keeps book of it. A
 // wrapper around such a pool that drops the context of what it hands on makes it a plain
 // one.
 func (s *Scope) Guarded() bool { return s.book != nil }
@@ -223,7 +223,7 @@ func (s *state) failed(what string, err error) error {
 	return err
 }
 
-// mayHaveSnapshot tells whether the snapshot guard is needed.
+// mayHaveSnapshot reports whether the snapshot guard is needed.
 func (s *state) mayHaveSnapshot() bool {
 	if s.book != nil {
 		return s.book.MayHaveSnapshot()

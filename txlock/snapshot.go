@@ -10,7 +10,7 @@ import (
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
-// guardsSnapshot tells whether the row must be compared with the snapshot. Where the server has
+// guardsSnapshot reports whether the row must be compared with the snapshot. Where the server has
 // a snapshot guard of its own, that does it; of a version shownVersion does.
 func (a *attempt) guardsSnapshot() bool {
 	return a.snapshot && !a.compares && !a.server.SnapshotIsolation

@@ -110,7 +110,7 @@ func (s *Scope) compareAndBump(ctx context.Context, key Key, version uint64, com
 	return err
 }
 
-// saw tells whether Version has read this in the transaction.
+// saw reports whether Version has read this in the transaction.
 func (s *state) saw(r record, version uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (q request) conflict(h hold) error {
 	return nil
 }
 
-// comparable tells whether the version is one that the hold h stands for, the one that
+// comparable reports whether the version is one that the hold h stands for, the one that
 // was compared to get it or its own; held is then the token that the row may carry.
 func (h hold) comparable(version uint64) (held uint64, ok bool) {
 	ok = h.grant.token > 0 && !h.grant.shared && (version == h.grant.token || h.compared && version == h.base)

@@ -7,5 +7,5 @@ type offKey struct{}
 // Off returns a context under which nothing is asserted.
 func Off(ctx context.Context) context.Context { return context.WithValue(ctx, offKey{}, true) }
 
-// AreOff tells whether the context comes from Off.
+// AreOff reports whether the context comes from Off.
 func AreOff(ctx context.Context) bool { return ctx.Value(offKey{}) != nil }

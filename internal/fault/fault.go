@@ -19,7 +19,7 @@ import (
 	"github.com/dca00107/lockstep/schema"
 )
 
-// Retryable tells whether the same transaction, started again from its beginning, may
+// Retryable reports whether the same transaction, started again from its beginning, may
 // succeed: see txlock.Retryable.
 func Retryable(err error) bool {
 	switch {
@@ -133,12 +133,12 @@ func withSentinel(sentinel, cause error) error {
 	return fmt.Errorf("%w: %w", sentinel, cause)
 }
 
-// LostConnection tells whether the driver has said that the connection is gone.
+// LostConnection reports whether the driver has said that the connection is gone.
 func LostConnection(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
 }
 
-// Unknown tells whether a statement that was answered by this error may have been
+// Unknown reports whether a statement that was answered by this error may have been
 // executed nevertheless, or may still be: there was no answer, or one to the end of the
 // session, or to a commit that a cluster may have nevertheless.
 func Unknown(err error) bool {
@@ -180,7 +180,7 @@ func Read(statement string, err error) error {
 	return fmt.Errorf("%w: %w", UnknownReply(statement, "a row that can't be read"), err)
 }
 
-// Overtaken tells whether a member of a Group Replication has refused a commit (3101). In
+// Overtaken reports whether a member of a Group Replication has refused a commit (3101). In
 // most cases another primary was first, and the transaction is rolled back. But it is also
 // the answer to what waits for the group while the member leaves that, and then the others
 // may have the transaction, and the member when it comes back. Unknown is true of it too,
@@ -189,7 +189,7 @@ func Overtaken(err error) bool {
 	return is(err, 3101) // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
 }
 
-// NoProcedure tells whether the server has refused a CALL because there is no such procedure
+// NoProcedure reports whether the server has refused a CALL because there is no such procedure
 // (ER_SP_DOES_NOT_EXIST), because it has other parameters (ER_SP_WRONG_NO_OF_ARGS), or
 // because the user may not call it (ER_PROCACCESS_DENIED).
 func NoProcedure(err error) bool { return is(err, 1305) || is(err, 1318) || is(err, 1370) }
@@ -205,10 +205,10 @@ func PastLimit(err error, took, limit time.Duration) error {
 	return err
 }
 
-// Duplicate tells whether a statement was refused because its row is there.
+// Duplicate reports whether a statement was refused because its row is there.
 func Duplicate(err error) bool { return is(err, 1062) } // ER_DUP_ENTRY
 
-// is tells whether an error is the server's of that number.
+// is reports whether an error is the server's of that number.
 func is(err error, number uint16) bool {
 	var server *mysql.MySQLError
 	return errors.As(err, &server) && server.Number == number

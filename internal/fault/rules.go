@@ -35,7 +35,7 @@ func Large(size int, cause error) error {
 	return fmt.Errorf("%w: it had %d bytes: compare max_allowed_packet of the server: %w", errLarge, size, cause)
 }
 
-// ReadOnly tells whether the server can't be written to, and not the transaction alone (1792).
+// ReadOnly reports whether the server can't be written to, and not the transaction alone (1792).
 func ReadOnly(err error) bool { return is(err, 1290) || is(err, 1836) }
 
 // Committed is the error of a transaction that the named statement has committed.
@@ -73,7 +73,7 @@ func Refused(reply error) error {
 	return fmt.Errorf("%w: another member of the group was first: %w", ErrDeadlock, reply)
 }
 
-// Interrupts tells whether this error may have come between a statement and its COMMIT in one
+// Interrupts reports whether this error may have come between a statement and its COMMIT in one
 // text.
 func Interrupts(err error) bool {
 	return is(err, 1317) || is(err, 1969) || is(err, 3024) || !KeepsOpen(err) // ER_QUERY_INTERRUPTED, time limits
@@ -90,11 +90,11 @@ func Rows(n, want int64) error {
 	return fmt.Errorf("%w: it has changed %d, and should have changed %d", ErrRows, n, want)
 }
 
-// NoSavepoint tells whether the reply to RELEASE SAVEPOINT says that there is none
+// NoSavepoint reports whether the reply to RELEASE SAVEPOINT says that there is none
 // (ER_SP_DOES_NOT_EXIST).
 func NoSavepoint(reply error) bool { return is(reply, 1305) }
 
-// NoSession tells whether the reply to KILL says that there is no such session
+// NoSession reports whether the reply to KILL says that there is no such session
 // (ER_NO_SUCH_THREAD).
 func NoSession(reply error) bool { return is(reply, 1094) }
 

@@ -61,14 +61,14 @@ var ErrReads = errors.New("a statement has run before in this transaction")
 // Kept returns Options.Kept.
 func (t *Tx) Kept() any { return t.pool.options.Kept }
 
-// Direct tells whether statements go to the driver as they are: it has no wrapper, which
+// Direct reports whether statements go to the driver as they are: it has no wrapper, which
 // might treat a text without arguments in another way.
 func (t *Tx) Direct() bool { return t.direct }
 
 // Server returns what is known of the server.
 func (t *Tx) Server() session.Server { return t.server }
 
-// MayHaveSnapshot tells whether plain reads can show data that is older than a lock taken
+// MayHaveSnapshot reports whether plain reads can show data that is older than a lock taken
 // now: a statement has run that may have taken the transaction's snapshot, and the
 // isolation level isn't known to read without one.
 func (t *Tx) MayHaveSnapshot() bool {
@@ -81,14 +81,14 @@ func (t *Tx) MayHaveSnapshot() bool {
 	return t.reads
 }
 
-// ReadsUncommitted tells whether plain reads are known to show what others have not
+// ReadsUncommitted reports whether plain reads are known to show what others have not
 // committed.
 func (t *Tx) ReadsUncommitted() bool { return t.at(sql.LevelReadUncommitted) }
 
-// Serializable tells whether plain reads are known to lock what they read.
+// Serializable reports whether plain reads are known to lock what they read.
 func (t *Tx) Serializable() bool { return t.at(sql.LevelSerializable) }
 
-// at tells whether the transaction is known to have that isolation level.
+// at reports whether the transaction is known to have that isolation level.
 func (t *Tx) at(level sql.IsolationLevel) bool {
 	return t.isolation == level || t.isolation == sql.LevelDefault && t.session == level
 }
@@ -100,7 +100,7 @@ func (t *Tx) Stamp() int {
 	return t.savepoints.stamp()
 }
 
-// Stands tells whether the lock of that stamp is still held for certain: no ROLLBACK TO a
+// Stands reports whether the lock of that stamp is still held for certain: no ROLLBACK TO a
 // savepoint that is older than the lock has run since.
 func (t *Tx) Stands(stamp int) bool {
 	t.mu.Lock()
@@ -161,7 +161,7 @@ func (t *Tx) Fence(name string, stamp int) {
 	t.held = true
 }
 
-// Fenced tells whether the row of that name is still locked for certain.
+// Fenced reports whether the row of that name is still locked for certain.
 func (t *Tx) Fenced(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -267,14 +267,14 @@ func (t *Tx) outcome(err error) error {
 	return err
 }
 
-// used tells whether package txlock has joined the transaction.
+// used reports whether package txlock has joined the transaction.
 func (t *Tx) used() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.scope != nil
 }
 
-// holds tells whether the transaction holds locks.
+// holds reports whether the transaction holds locks.
 func (t *Tx) holds() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// commits tells whether a lock statement is to commit the transaction, and returns its
+// commits reports whether a lock statement is to commit the transaction, and returns its
 // text for that. Nothing but that text commits by itself: where a wrapper has changed the
 // statement so that it isn't known, it is an ordinary one, and COMMIT follows it.
 func (c *conn) commits(ctx context.Context, query string, args []driver.NamedValue) (string, bool) {
@@ -98,7 +98,7 @@ func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, e
 	return r, c.finished(nil)
 }
 
-// committed tells whether a lock statement has committed the transaction, and closes the
+// committed reports whether a lock statement has committed the transaction, and closes the
 // book then.
 func (c *conn) committed() bool {
 	if c.tx == nil || !c.tx.Finished() {
@@ -116,7 +116,7 @@ func (t *Tx) finish(finished bool) {
 	t.finished = finished
 }
 
-// Finished tells whether a lock statement has committed the transaction; see Call.Commits.
+// Finished reports whether a lock statement has committed the transaction; see Call.Commits.
 func (t *Tx) Finished() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

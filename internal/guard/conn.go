@@ -306,10 +306,10 @@ func (c *conn) ResetSession(ctx context.Context) error {
 	return nil
 }
 
-// IsValid tells whether the connection can be used again.
+// IsValid reports whether the connection can be used again.
 func (c *conn) IsValid() bool { return !c.unusable && c.alive() }
 
-// alive tells whether the base can still send anything.
+// alive reports whether the base can still send anything.
 func (c *conn) alive() bool {
 	if validator, ok := c.base.(driver.Validator); ok {
 		return validator.IsValid()

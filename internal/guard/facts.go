@@ -38,7 +38,7 @@ func (c *conn) ask(ctx context.Context) error {
 	return nil
 }
 
-// becameUnfit tells whether the program has made the session unfit, or may have; a new one
+// becameUnfit reports whether the program has made the session unfit, or may have; a new one
 // isn't then, unless the data source name or the server makes each unfit.
 func (c *conn) becameUnfit(ctx context.Context) bool {
 	if c.old && c.ask(ctx) != nil {

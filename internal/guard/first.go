@@ -38,7 +38,7 @@ func WithFirst(ctx context.Context, f *First) context.Context {
 	return &inBand[*First]{Context: ctx, value: f}
 }
 
-// LocksFirst tells whether the next statement under the context takes a lock with it.
+// LocksFirst reports whether the next statement under the context takes a lock with it.
 func LocksFirst(ctx context.Context) bool {
 	first := valueOf[*First](ctx)
 	return first != nil && !(*first).taken
@@ -52,7 +52,7 @@ func (c *conn) first(ctx context.Context) *First {
 	return nil
 }
 
-// reading tells whether the statement, of which s is the judgement, is one that only reads.
+// reading reports whether the statement, of which s is the judgement, is one that only reads.
 func (s statement) reading() bool {
 	word, _, _ := strings.Cut(s.name, " ")
 	return s.kind == kindPlain && s.leaves && word == "SELECT"
@@ -180,7 +180,7 @@ func (c *conn) lockPlainly(ctx context.Context, first *First) error {
 	return err
 }
 
-// beginsWith tells whether the transaction can begin with a lock. Where that is pending and
+// beginsWith reports whether the transaction can begin with a lock. Where that is pending and
 // can't, it begins.
 func (c *conn) beginsWith(ctx context.Context) (bool, error) {
 	if !c.opening.pending {

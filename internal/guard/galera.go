@@ -46,7 +46,7 @@ func (c *conn) checkPrepared(ctx context.Context) error {
 	return err
 }
 
-// onGalera tells whether the server is a node of a Galera cluster. It asks the server
+// onGalera reports whether the server is a node of a Galera cluster. It asks the server
 // once per pool.
 func (c *conn) onGalera(ctx context.Context) (bool, error) {
 	if known := c.pool.galera.Load(); known != nil {
@@ -64,7 +64,7 @@ func (c *conn) onGalera(ctx context.Context) (bool, error) {
 	return on, nil
 }
 
-// repeats tells whether the server is a MariaDB that is such a node: it takes a compound
+// repeats reports whether the server is a MariaDB that is such a node: it takes a compound
 // statement outside of a transaction for a single one, and after an abort executes it once more
 // (wsrep_retry_autocommit). If the columns of its rows were written before, they are in the
 // reply twice, and nobody can read that.

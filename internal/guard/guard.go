@@ -82,7 +82,7 @@ type opened struct {
 	id     uint64
 }
 
-// Guards tells whether a session is that of a guarded connection of this process.
+// Guards reports whether a session is that of a guarded connection of this process.
 func Guards(s session.Server) bool {
 	_, guarded := sessions.Load(opened{s.Name, s.Session})
 	return guarded

@@ -489,7 +489,7 @@ func TestRefusedSet(t *testing.T) {
 	}
 }
 
-// TestDoomedTextRollsBack proves that a COMMIT as text of a doomed transaction becomes a
+// TestDoomedTextRollsBack proves that a COMMIT sent as a statement of a doomed transaction becomes a
 // ROLLBACK: a server may have begun another one after the deadlock.
 func TestDoomedTextRollsBack(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,7 @@ func (s statement) of(query string, args []driver.NamedValue) statement {
 	return s
 }
 
-// asks tells whether the server must be asked what the statement has done: an error
+// asks reports whether the server must be asked what the statement has done: an error
 // doesn't tell, nor does a reply whose flags can't be read.
 func (s statement) asks(told, failed bool) bool {
 	switch {
@@ -233,7 +233,7 @@ func judgeWords(query string) (s statement, certain bool) {
 	return s, certain
 }
 
-// chained tells whether the words of a COMMIT or ROLLBACK have AND CHAIN.
+// chained reports whether the words of a COMMIT or ROLLBACK have AND CHAIN.
 func chained(w []string) bool {
 	for i := 0; i+1 < len(w); i++ {
 		if w[i] == "AND" && w[i+1] == "CHAIN" {
@@ -243,7 +243,7 @@ func chained(w []string) bool {
 	return false
 }
 
-// has tells whether the first of the words is one of those wanted.
+// has reports whether the first of the words is one of those wanted.
 func has(w []string, wanted ...string) bool {
 	for _, s := range wanted {
 		if len(w) > 0 && w[0] == s {

@@ -54,7 +54,7 @@ func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.Named
 	return nil, nil
 }
 
-// unlikeLiteral tells whether an argument isn't what it would be in a text. A float would be a DECIMAL
+// unlikeLiteral reports whether an argument isn't what it would be in a text. A float would be a DECIMAL
 // there and not a DOUBLE, bytes a binary string and not one of characters, and an unsigned number
 // a signed one if it is small enough.
 func unlikeLiteral(arg driver.NamedValue) bool {

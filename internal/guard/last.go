@@ -76,7 +76,7 @@ var (
 	returning = map[string]bool{"returning": true}
 )
 
-// writes tells whether the statement, of which s is the judgement, is one that only writes.
+// writes reports whether the statement, of which s is the judgement, is one that only writes.
 func (s statement) writes(query string) bool {
 	word, _, _ := strings.Cut(s.name, " ")
 	return s.kind == kindPlain && s.leaves && writing[word] && sqltext.Mentions(query, returning) == ""
@@ -140,7 +140,7 @@ func (l *Last) refuses(n int64) error {
 // mostText is the longest statement, in bytes, that is sent with its COMMIT, in a text twice as long.
 const mostText = 1 << 16
 
-// shares tells whether a statement can share a text with one of lockstep's: the reply can be
+// shares reports whether a statement can share a text with one of lockstep's: the reply can be
 // read, and the statement isn't read otherwise there, as its text is ASCII and its question
 // marks are its arguments, and asks for nothing of the statement before. Where the session may
 // have moved to another database, what is prepared and the procedures would be those of the first.
@@ -153,7 +153,7 @@ func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	return len(query) <= mostText && strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
-// sharesNot tells whether nothing of the program's statement was executed, as it can't share a
+// sharesNot reports whether nothing of the program's statement was executed, as it can't share a
 // text with one of lockstep's: the server doesn't have the procedure, which is noted, or takes no
 // argument where one is, or the driver hasn't sent the text.
 func (c *conn) sharesNot(err error) bool {

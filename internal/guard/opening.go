@@ -48,7 +48,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	return &driverTx{conn: c}, nil
 }
 
-// mayWait tells whether the BEGIN can be left to the first statement.
+// mayWait reports whether the BEGIN can be left to the first statement.
 func (c *conn) mayWait(opts driver.TxOptions) bool {
 	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() {
 		return false

@@ -2,7 +2,7 @@ package guard
 
 // This file is what a pool remembers of the procedures of package schema.
 
-// Procedures tells whether the locks of a transaction are taken by the procedures of
+// Procedures reports whether the locks of a transaction are taken by the procedures of
 // package schema: on MySQL, until NoProcedures is called.
 func (t *Tx) Procedures() bool {
 	return !t.server.MariaDB && !t.pool.noProcedures.Load()

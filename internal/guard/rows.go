@@ -95,7 +95,7 @@ func (r *rows) Close() error {
 	return err
 }
 
-// HasNextResultSet tells whether another result follows.
+// HasNextResultSet reports whether another result follows.
 func (r *rows) HasNextResultSet() bool {
 	next, ok := r.base.(driver.RowsNextResultSet)
 	return ok && next.HasNextResultSet()
@@ -118,7 +118,7 @@ func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
 	return ""
 }
 
-// ColumnTypeNullable tells whether a column may be NULL.
+// ColumnTypeNullable reports whether a column may be NULL.
 func (r *rows) ColumnTypeNullable(i int) (nullable, ok bool) {
 	if typed, ok := r.base.(driver.RowsColumnTypeNullable); ok {
 		return typed.ColumnTypeNullable(i)

@@ -29,7 +29,7 @@ func (s *savepoints) stamp() int {
 	return s.last
 }
 
-// stands tells whether the lock of that stamp is still held for certain.
+// stands reports whether the lock of that stamp is still held for certain.
 func (s *savepoints) stands(stamp int) bool {
 	return !slices.ContainsFunc(s.undone, func(u span) bool { return u.after < stamp && stamp <= u.through })
 }
@@ -69,7 +69,7 @@ func (s *savepoints) rollBackTo(name string) {
 	s.undo(s.marks[i].at)
 }
 
-// doubtful tells whether a savepoint is set whose name may be any.
+// doubtful reports whether a savepoint is set whose name may be any.
 func (s *savepoints) doubtful() bool {
 	return len(s.marks) > 0 && s.marks[len(s.marks)-1].name == ""
 }

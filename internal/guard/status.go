@@ -49,11 +49,11 @@ func unwrapped(base driver.Conn) driver.Conn {
 	}
 }
 
-// ErrRejects is returned in place of a connection whose driver hides that the server is
+// ErrRejects is returned instead of a connection whose driver hides that the server is
 // read only.
 var ErrRejects = errors.New("lockstep: rejectReadOnly=true makes the driver hide txlock.ErrReadOnly as a lost connection, which is tried again: leave it out of the data source name; a guarded pool doesn't use the connection to a server again that was read only")
 
-// rejectsReadOnly tells whether a connection of the driver has the parameter
+// rejectsReadOnly reports whether a connection of the driver has the parameter
 // rejectReadOnly.
 func rejectsReadOnly(base driver.Conn) bool {
 	if !flagsOf(reflect.ValueOf(unwrapped(base))).IsValid() {
@@ -79,7 +79,7 @@ func flagsOf(v reflect.Value) reflect.Value {
 	return flags
 }
 
-// OpenAtLastReply tells whether a *sql.Tx of a plain pool was open after the last reply
+// OpenAtLastReply reports whether a *sql.Tx of a plain pool was open after the last reply
 // that wasn't an error. It finds the connection in the *sql.Tx; told is false if it
 // can't.
 func OpenAtLastReply(tx any) (open, told bool) {
@@ -112,22 +112,22 @@ func (s *status) trust() {
 	s.told, s.open, s.chosen, s.doubt = s.inReply(), true, false, nil
 }
 
-// autocommits tells whether a statement before BEGIN is a transaction of its own, and one that
+// autocommits reports whether a statement before BEGIN is a transaction of its own, and one that
 // takes nothing away from the next: what SET TRANSACTION has chosen is for one only.
 func (s *status) autocommits() bool { return !s.chosen && s.autocommit() }
 
-// autocommit tells whether the last reply that wasn't an error is known to say that
+// autocommit reports whether the last reply that wasn't an error is known to say that
 // autocommit is on.
 func (s *status) autocommit() bool {
 	return s.flags.IsValid() && s.flags.Uint()&autocommitFlag != 0
 }
 
-// inReply tells whether the last reply that wasn't an error has the flag.
+// inReply reports whether the last reply that wasn't an error has the flag.
 func (s *status) inReply() bool {
 	return s.flags.IsValid() && s.flags.Uint()&inTransactionFlag != 0
 }
 
-// inTransaction tells whether a transaction was open after the last reply that wasn't an
+// inTransaction reports whether a transaction was open after the last reply that wasn't an
 // error; told is false if that can't be known.
 func (s *status) inTransaction() (open, told bool) {
 	if !s.told {

@@ -305,7 +305,7 @@ func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
 	return err
 }
 
-// lost tells whether this error means that the connection is gone. A base without a
+// lost reports whether this error means that the connection is gone. A base without a
 // Validator may be a wrapper around a connection that the driver has closed.
 func (c *conn) lost(ctx context.Context, err error) bool {
 	if fromServer := new(mysql.MySQLError); errors.As(err, &fromServer) {

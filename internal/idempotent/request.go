@@ -104,7 +104,7 @@ func unquoted(text string) (string, bool) {
 	return "", false
 }
 
-// safe tells whether requests of a method change nothing.
+// safe reports whether requests of a method change nothing.
 func safe(method string) bool {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
@@ -113,7 +113,7 @@ func safe(method string) bool {
 	return false
 }
 
-// idempotent tells whether requests of a method may be repeated without a key.
+// idempotent reports whether requests of a method may be repeated without a key.
 func idempotent(method string) bool {
 	return safe(method) || method == http.MethodPut || method == http.MethodDelete
 }

@@ -24,7 +24,7 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// The errors are those of Lock.
 	Include func(ctx context.Context, scope Scope, verb string, key Key, send func(ctx context.Context, in *Included) error) error
 
-	// OnePrimary makes sure that the database is not on a cluster of several primaries,
+	// OnePrimary makes sure that the database is not on a multi-primary cluster,
 	// where a lock that is never written doesn't exclude writers on other nodes, and one
 	// that is excludes at the commit. It asks the server once per process and database,
 	// and returns schema.ErrMultiPrimary or what the server says; the transaction goes on.
@@ -41,7 +41,7 @@ type Lock[Scope, Key, Grant, Option any] struct {
 
 	// Confirm is what Run and Transaction ask before they commit: on a plain pool it is
 	// Verify, on a guarded one nothing, since Commit itself sees to it. If a half of the
-	// time of a key of Once is over, it lets that begin anew. It tells whether CommitWith has
+	// time of a key of Once is over, it lets that begin anew. It reports whether CommitWith has
 	// committed the transaction: then the Commit of the transaction sends nothing.
 	Confirm func(ctx context.Context, scope Scope) (committed bool, err error)
 

@@ -56,7 +56,7 @@ func (t Table) SnapshotMany(n int) string {
 	return "SELECT cur." + t.key + ", cur.token, COALESCE((SELECT old.token FROM " + t.name + " old WHERE old." + t.key + " = cur." + t.key + "), 0)" + t.lookUp(n)
 }
 
-// lookUp has a limit of its own, which counts in place of the session's sql_select_limit.
+// lookUp has a limit of its own, which counts instead of the session's sql_select_limit.
 func (t Table) lookUp(n int) string {
 	return " FROM (" + list("SELECT ? AS k", " UNION ALL ", n) + ") wanted" +
 		" STRAIGHT_JOIN " + t.name + " cur FORCE INDEX (PRIMARY) ON cur." + t.key + " = wanted.k LIMIT " + strconv.Itoa(n) + " FOR UPDATE"

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Probe tells whether a transaction is open. Inside one the server answers with error
+// Probe reports whether a transaction is open. Inside one the server answers with error
 // 1568. Outside it changes nothing, since READ WRITE is the default (MySQL manual, "SET
 // TRANSACTION Statement").
 const Probe = "SET TRANSACTION READ WRITE"

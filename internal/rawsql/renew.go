@@ -47,7 +47,7 @@ func RenewMany(holds []Hold) string {
 }
 
 // Renewed reads the reply of RenewMany: how many rows it has renewed, the server's clock from
-// which their time to live counts, and whether one of them has a new question.
+// which their TTL counts, and whether one of them has a new question.
 func Renewed(id int64) (rows int, clock int64, asked bool) {
 	return int(id &^ askedBit / countBit), id % countBit, id&askedBit != 0
 }

@@ -132,7 +132,7 @@ func unprepared(err error, query string, args []any) (text string, ok bool) {
 	return Inline(query, args)
 }
 
-// NotPrepared tells whether a server has refused to prepare a statement because of too
+// NotPrepared reports whether a server has refused to prepare a statement because of too
 // many that are prepared, by anybody (max_prepared_stmt_count), or to execute one that it
 // doesn't know, because something between has changed the session. It was not executed; its
 // text can be.
@@ -144,7 +144,7 @@ func NotPrepared(err error) bool {
 	return errors.As(err, &server) && (server.Number == 1461 || server.Number == 1243) // ER_MAX_PREPARED_STMT_COUNT_REACHED, ER_UNKNOWN_STMT_HANDLER
 }
 
-// TakesText tells whether a pool is known to be of go-sql-driver/mysql, guarded or not,
+// TakesText reports whether a pool is known to be of go-sql-driver/mysql, guarded or not,
 // which sends a statement without arguments in one round trip, and with arguments in two
 // or three unless it interpolates them.
 func TakesText(pool *sql.DB) bool {

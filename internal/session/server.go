@@ -31,7 +31,7 @@ func NewServer(f Facts) Server {
 	}
 }
 
-// hasSnapshotIsolation tells whether a release of MariaDB knows the variable
+// hasSnapshotIsolation reports whether a release of MariaDB knows the variable
 // innodb_snapshot_isolation, which came with the maintenance releases of May 2024
 // (MDEV-35124 and the release notes of the versions below).
 func hasSnapshotIsolation(version string) bool {

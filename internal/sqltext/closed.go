@@ -9,14 +9,14 @@ import (
 // number matches what servers read as a number, or as the part of one before a sign.
 var number = regexp.MustCompile(`(?i)^([0-9]+(e[0-9]*)?|0x[0-9a-f]+|0b[01]+)$`)
 
-// isWhole tells whether servers read what a text begins with as one word. Of 5OR they may read 5
+// isWhole reports whether servers read what a text begins with as one word. Of 5OR they may read 5
 // and OR, behind a dot for example.
 func isWhole(text string) bool {
 	word := text[:unquoted(text)]
 	return word[0] < '0' || word[0] > '9' || number.MatchString(word)
 }
 
-// Closed tells whether a part of a statement means the same wherever it stands, for
+// Closed reports whether a part of a statement means the same wherever it stands, for
 // example in parentheses: it closes all that it opens, doesn't end the statement, and has
 // no comment that could reach further. It returns the words outside of parentheses and
 // quotes, in capitals, and among them commas and the operators || and :=. What servers
@@ -58,7 +58,7 @@ func Closed(text string) (words []string, ok bool) {
 	return words, depth == 0
 }
 
-// isClosed tells whether a comment or quoted text is closed.
+// isClosed reports whether a comment or quoted text is closed.
 func isClosed(text string) bool {
 	if strings.HasPrefix(text, "/*") {
 		return opening(text) == 0 && len(text) >= len("/**/") && strings.HasSuffix(text, "*/")

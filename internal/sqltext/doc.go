@@ -5,7 +5,7 @@
 //
 //   - sqltext.go: [Next] separates statements, [Words] returns the first words of one,
 //     [Mentions] and [SavepointName] find identifiers.
-//   - closed.go: [Closed] tells whether a part of a statement means the same wherever it
+//   - closed.go: [Closed] reports whether a part of a statement means the same wherever it
 //     stands; [Cut] cuts a statement at a word, [Calls] and [Unquoted] look into it.
 //
 // # What it is not

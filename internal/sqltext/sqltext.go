@@ -26,7 +26,7 @@ func Next(query string) (first, rest string) {
 	return query, ""
 }
 
-// isEnd tells whether what follows a statement is no other, not even an empty one, which
+// isEnd reports whether what follows a statement is no other, not even an empty one, which
 // the server refuses after it has executed the first. It removes semicolons from the end of
 // a text, but a wrapper may have put a comment there.
 func isEnd(rest string) bool {
@@ -174,7 +174,7 @@ func identifiers(query string) iter.Seq[string] {
 	}
 }
 
-// Executable tells whether the text may have an executable comment: it has the opening of
+// Executable reports whether the text may have an executable comment: it has the opening of
 // one, perhaps inside quotes.
 func Executable(query string) bool {
 	return strings.Contains(query, "/*!") || strings.Contains(query, "/*M!")
@@ -207,7 +207,7 @@ func quoted(s string) (name string, n int) {
 	return strings.ReplaceAll(strings.TrimSuffix(s[1:n], q), q+q, q), n
 }
 
-// Conditional tells whether an executable comment, which some servers read and others
+// Conditional reports whether an executable comment, which some servers read and others
 // don't, may decide what kind of statements the text has: it stands before the first word
 // of a statement, or has a semicolon in it.
 func Conditional(query string) bool {
@@ -233,7 +233,7 @@ func Conditional(query string) bool {
 	return false
 }
 
-// isIdentifier tells whether a byte may be part of an unquoted identifier.
+// isIdentifier reports whether a byte may be part of an unquoted identifier.
 func isIdentifier(c byte) bool { return isLetter(c) || c == '$' || c >= 0x80 }
 
 // unquoted returns the length of the unquoted identifier that s begins with.

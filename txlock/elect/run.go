@@ -212,7 +212,7 @@ var (
 	atFirst = []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrSession}
 )
 
-// final tells whether an error ends a Run.
+// final reports whether an error ends a Run.
 func (c *candidate) final(err error) bool {
 	is := func(target error) bool { return errors.Is(err, target) }
 	return slices.ContainsFunc(always, is) || !c.answered && slices.ContainsFunc(atFirst, is)

@@ -242,7 +242,7 @@ func (c *Claim) write(ctx context.Context, why error) (bool, error) {
 	return c.jobs.ledger.failed(ctx, c.tick, why.Error())
 }
 
-// isMarked tells whether the tick is marked already: as wanted, or as done by a transaction
+// isMarked reports whether the tick is marked already: as wanted, or as done by a transaction
 // whose COMMIT was not answered.
 func (c *Claim) isMarked(ctx context.Context, why error) (bool, error) {
 	r, _, err := c.jobs.ledger.look(ctx, c.key.String())

@@ -39,10 +39,10 @@ type row struct {
 
 func (r row) tick() time.Time { return time.UnixMicro(r.TickUs) }
 
-// open tells whether the tick that was begun last was not done.
+// open reports whether the tick that was begun last was not done.
 func (r row) open() bool { return r.TickUs > r.DoneUs }
 
-// hasFailed tells whether it has failed. Else it runs, or its process has died.
+// hasFailed reports whether it has failed. Else it runs, or its process has died.
 func (r row) hasFailed() bool { return r.open() && r.EndedUs != 0 }
 
 // beginning is a tick that is begun under a lease.

@@ -13,7 +13,7 @@ type Policy int
 
 // The policies of Missed.
 const (
-	// Once runs the latest of the missed instants, in place of all. It is the default.
+	// Once runs the latest of the missed instants, instead of all. It is the default.
 	Once Policy = iota
 	// Skip runs none that is late by more than Grace.
 	Skip

@@ -32,7 +32,7 @@ const (
 	mostPause  = 250 * time.Millisecond
 )
 
-// Tick calls fn for an instant, unless that was done already, and tells whether it has
+// Tick calls fn for an instant, unless that was done already, and reports whether it has
 // called fn. While another process runs a tick of the key, Tick waits. If that one fails
 // or dies, Tick calls fn itself: a tick that has failed may be tried again by anybody,
 // until a later one is begun. An fn that returns an error after its context has ended was

@@ -94,7 +94,7 @@ func (l *Lease) Revoked() <-chan struct{} {
 	return r.revoked
 }
 
-// Asked tells whether somebody has asked for the lease, and why: the last reason that the
+// Asked reports whether somebody has asked for the lease, and why: the last reason that the
 // holder was told of.
 func (l *Lease) Asked() (reason string, asked bool) {
 	r := l.record

@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// revoked tells whether the holder was asked, and why.
+// revoked reports whether the holder was asked, and why.
 func revoked(t *testing.T, l *lease.Lease) (why string, asked bool) {
 	t.Helper()
 	select {

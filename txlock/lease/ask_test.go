@@ -195,7 +195,7 @@ func TestNotesOnServers(t *testing.T) {
 }
 
 // TestDroppedOnServers proves that a lease whose handle is dropped is somebody else's after
-// its time to live.
+// its TTL.
 func TestDroppedOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		told, key, other := new(recorder), named(), newManager(t, newPool(t, db, true))

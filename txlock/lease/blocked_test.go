@@ -101,7 +101,7 @@ func retried(f func() error) (err error) {
 }
 
 // TestStoppedGuard proves that a process that is stopped between Guard and COMMIT keeps
-// the lease no longer than its time to live and the grace: then its session is ended, its
+// the lease no longer than its TTL and the grace: then its session is ended, its
 // transaction rolled back, and when it goes on its Commit fails.
 func TestStoppedGuard(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {

@@ -3,7 +3,7 @@
 //
 // # What a lease is
 //
-// A lease is a lock with an owner, a TTL (time to live) and a fencing token. While its
+// A lease is a lock with an owner, a TTL (TTL) and a fencing token. While its
 // holder lives, its [Manager] renews it in the background. When the holder has died, the
 // lease is free after one TTL.
 //

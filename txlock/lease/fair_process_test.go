@@ -232,7 +232,7 @@ func (q *line) waiting(t testing.TB) []int64 {
 	return waiting
 }
 
-// taken tells whether somebody has the turnstile: in a transaction that executes
+// taken reports whether somebody has the turnstile: in a transaction that executes
 // nothing, since a process that makes the row, or looks, locks it for a moment.
 func (q *line) taken(t testing.TB) bool {
 	t.Helper()
@@ -265,7 +265,7 @@ func (q *line) first(t testing.TB) (session int64) {
 	return session
 }
 
-// left tells whether the server has ended a session: that of a process that has stood still for
+// left reports whether the server has ended a session: that of a process that has stood still for
 // two seconds, as it does on a machine that is busy enough.
 func (q *line) left(t testing.TB, session int64) bool {
 	t.Helper()

@@ -290,7 +290,7 @@ func clockAt(t *testing.T, db *testdb.DB, at time.Time) *sql.DB {
 
 // TestClockSetBack proves that a server's clock that is set back by an hour
 // takes nothing away: a released lease is free, a dead holder's is free within one
-// time to live of the new clock, and the token rises by at least 1.
+// TTL of the new clock, and the token rises by at least 1.
 func TestClockSetBack(t *testing.T) {
 	const ttl = 30 * time.Second
 	onServers(t, func(t *testing.T, db *testdb.DB) {

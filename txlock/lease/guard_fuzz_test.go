@@ -17,7 +17,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestLostUpdates has holders stop at random for longer than their time to live,
+// TestLostUpdates has holders stop at random for longer than their TTL,
 // between reading a counter and writing it, without knowing: the row expires while
 // they stand still, and others take over. No update is lost of those that guard,
 // first or last in the transaction; without the guard some are, so the test can tell.

@@ -339,7 +339,7 @@ func TestGuardDeadlock(t *testing.T) {
 	})
 }
 
-// poolKind tells whether a pool is guarded.
+// poolKind reports whether a pool is guarded.
 func poolKind(pool *sql.DB) (guarded bool) {
 	conn, err := pool.Conn(context.Background())
 	if err != nil {

@@ -50,7 +50,7 @@ func (r *recorder) passes(t *testing.T, m *lease.Manager) {
 func drop(t *testing.T, m *lease.Manager, key txlock.Key) { acquire(t, m, key) }
 
 // TestDroppedHandle proves that a handle that is garbage is noticed: the observer is told,
-// the lease isn't renewed any more, and others have it after its time to live.
+// the lease isn't renewed any more, and others have it after its TTL.
 func TestDroppedHandle(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		told := new(recorder)

@@ -183,7 +183,7 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	return nil
 }
 
-// forceRelease releases one row, and tells whether it was held. If the row is locked it
+// forceRelease releases one row, and reports whether it was held. If the row is locked it
 // waits in the server's queue, behind the transactions that guard the lease: by looking
 // from time to time it might find the row locked each time.
 func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row) (bool, error) {

@@ -37,7 +37,7 @@ func (m *Manager) janitor() {
 // janitorTTL is a little less than the interval.
 func (m *Manager) janitorTTL() time.Duration { return m.options.janitor * 9 / 10 }
 
-// takeJanitor takes the janitor's lease, and tells whether it got it. The lease is not
+// takeJanitor takes the janitor's lease, and reports whether it got it. The lease is not
 // released, so that the other janitors find nothing to do until the next interval.
 func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 	id, err := uuid.NewV7()

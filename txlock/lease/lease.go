@@ -45,7 +45,7 @@ func (l *Lease) Err() error {
 	return l.record.err()
 }
 
-// Valid tells whether Err is nil.
+// Valid reports whether Err is nil.
 func (l *Lease) Valid() bool { return l.Err() == nil }
 
 // Done returns a channel that is closed when the lease is lost or released. A timer

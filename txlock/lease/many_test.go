@@ -85,7 +85,7 @@ func lostOf(held []*lease.Lease) (n int, why error) {
 
 // TestManyKeysAreRenewedTogether proves that readers and permits of hundreds of keys, and
 // of thousands with LOCKSTEP_LONG=1, starve no renewal, neither their own nor that of an
-// exclusive lease with a shorter time to live; and that a round of all takes few statements.
+// exclusive lease with a shorter TTL; and that a round of all takes few statements.
 // See TestMixedKeysAreRenewedTogether.
 func TestManyKeysAreRenewedTogether(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {

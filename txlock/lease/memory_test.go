@@ -210,7 +210,7 @@ func times(n int, f memstore.Fault) memstore.Fault {
 	}
 }
 
-// done tells whether a handle says that it is over.
+// done reports whether a handle says that it is over.
 func done(l *lease.Lease) bool {
 	select {
 	case <-l.Done():

@@ -73,7 +73,7 @@ type setting func(*options)
 
 func (f setting) toManager(o *options) { f(o) }
 
-// TTL sets the time to live of a lease: how long it stays held after its holder has died
+// TTL sets the TTL of a lease: how long it stays held after its holder has died
 // or was cut off. A holder that is alive renews it. It is from MinTTL to MaxTTL. The
 // default is 30 seconds.
 func TTL(d time.Duration) Option { return term(func(t *terms) { t.ttl = d }) }

@@ -114,7 +114,7 @@ func (q *request) readsAs() []string {
 	return q.reads
 }
 
-// elsewhere tells whether the context carries a lease of another manager that this
+// elsewhere reports whether the context carries a lease of another manager that this
 // database doesn't have. Then the request goes on as the next owner outside of it.
 func (m *Manager) elsewhere(ctx context.Context, q *request) (bool, error) {
 	if !q.named || q.under == nil || q.under.record.m == m {
@@ -127,14 +127,14 @@ func (m *Manager) elsewhere(ctx context.Context, q *request) (bool, error) {
 	return true, q.disown()
 }
 
-// missed tells whether the lease that was granted is not the lease that the context
+// missed reports whether the lease that was granted is not the lease that the context
 // carries: that is over by now, or of another database. Nobody else under the context may
 // find its owner there.
 func (q *request) missed(token uint64) bool {
 	return q.named && q.under != nil && !q.shared && token != q.under.Token()
 }
 
-// miss releases what was granted in place of the lease that the context carries, and lets
+// miss releases what was granted instead of the lease that the context carries, and lets
 // the request go on as the next owner outside of that.
 func (m *Manager) miss(q *request, release func() error) error {
 	if r := q.under.record; r.m == m { // its transaction was rolled back
@@ -143,7 +143,7 @@ func (m *Manager) miss(q *request, release func() error) error {
 	return errors.Join(release(), q.disown())
 }
 
-// confirm tells whether the hold of a record is still in its row. It waits while the row
+// confirm reports whether the hold of a record is still in its row. It waits while the row
 // is locked, by a transaction that guards the lease for example.
 func (m *Manager) confirm(ctx context.Context, r *record) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(r.left(), 0))

@@ -87,7 +87,7 @@ func (m *Manager) tryOwn(ctx context.Context, q *request, left time.Duration, er
 	return l, left, err
 }
 
-// mayTry tells whether a request may ask at once: if it is the first, or if its owner
+// mayTry reports whether a request may ask at once: if it is the first, or if its owner
 // holds the lease in another manager and so need not queue.
 func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, error) {
 	if first {
@@ -100,7 +100,7 @@ func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, err
 	return q.own(seen), err
 }
 
-// own tells whether the owner of a request holds the lease already.
+// own reports whether the owner of a request holds the lease already.
 func (q *request) own(seen store.Glance) bool {
 	return q.named && seen.Left > 0 && seen.Owner == q.owner
 }
@@ -153,7 +153,7 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 }
 
 // watchFair waits in the queue of all processes, and polls for a while if there is no
-// connection for that. It tells whether the order of the queue was kept.
+// connection for that. It reports whether the order of the queue was kept.
 func (m *Manager) watchFair(ctx context.Context, q *request, w *waiter, left time.Duration) (l *Lease, fair bool, err error) {
 	for pause := leastLook; ; {
 		l, err = m.watchInLine(ctx, q, w)

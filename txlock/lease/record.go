@@ -231,7 +231,7 @@ func (r *record) queue() {
 	r.queued = true
 }
 
-// proceed ends queue, and tells whether the lease is still to be renewed.
+// proceed ends queue, and reports whether the lease is still to be renewed.
 func (r *record) proceed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,7 +34,7 @@ func (r *record) refused(ctx context.Context, err error) error {
 	return errors.Join(err, r.err())
 }
 
-// isOurs tells whether the row, as it was committed last, still has the hold and the
+// isOurs reports whether the row, as it was committed last, still has the hold and the
 // token of the record.
 func (r *record) isOurs(ctx context.Context) (bool, error) {
 	seen, err := r.m.store.Look(ctx, r.row())

@@ -113,7 +113,7 @@ func (r *record) release(ctx context.Context, lost error) error {
 	return err
 }
 
-// remove sends the release again until the server has answered. It tells whether the key
+// remove sends the release again until the server has answered. It reports whether the key
 // stays held: see HoldAtLeast.
 func (m *Manager) remove(ctx context.Context, r remains) (kept bool, err error) {
 	uncertain := false // an attempt without an answer may have removed the hold
@@ -147,7 +147,7 @@ func (m *Manager) remove(ctx context.Context, r remains) (kept bool, err error) 
 	}
 }
 
-// wasKept tells whether a release that was not answered has kept the row.
+// wasKept reports whether a release that was not answered has kept the row.
 func (m *Manager) wasKept(ctx context.Context, r remains) (bool, error) {
 	seen, err := m.store.Look(ctx, r.row())
 	if err == nil && seen.Owner == store.Released+r.owner[:min(len(r.owner), mostKeptOwner)] {
@@ -240,7 +240,7 @@ func (m *Manager) releaseUntil(r remains, from, until instant) {
 	}
 }
 
-// releaseOnce tells whether it has removed the hold, and if not, whether the hold may
+// releaseOnce reports whether it has removed the hold, and if not, whether the hold may
 // still be there, which nobody can tell of a row that is locked.
 func (m *Manager) releaseOnce(r remains) (removed, found bool, err error) {
 	ctx, cancel := context.WithTimeout(m.undoing, backgroundLimit)

@@ -155,7 +155,7 @@ func (m *Manager) untilDue() time.Duration {
 	return max(d, 0)
 }
 
-// idle tells whether the manager holds nothing and no request may be granted at the
+// idle reports whether the manager holds nothing and no request may be granted at the
 // moment.
 func (m *Manager) idle() bool {
 	if m.granting.Load() > 0 {

@@ -23,7 +23,7 @@ const (
 	valid = ttl - ttl/100 - 2*time.Millisecond // for how long it counts without a renewal
 )
 
-// TestRenewalsAreDue proves when leases are renewed: after a third of their time to live,
+// TestRenewalsAreDue proves when leases are renewed: after a third of their TTL,
 // or at the interval that is set, and those that are due soon with those that are due now.
 func TestRenewalsAreDue(t *testing.T) {
 	for _, c := range []struct {
@@ -280,7 +280,7 @@ func TestRenewalFindsTheLoss(t *testing.T) {
 	})
 }
 
-// TestManyRenewals proves that leases of a short time to live are renewed in small
+// TestManyRenewals proves that leases of a short TTL are renewed in small
 // batches, and others in large ones.
 func TestManyRenewals(t *testing.T) {
 	for _, c := range []struct {
@@ -330,7 +330,7 @@ func TestThousandsOfLeases(t *testing.T) {
 
 // TestClockOfTheServerJumps proves that an Acquire is granted whichever way the server's
 // clock has jumped, that a lease which is over by that clock is found lost, and that one
-// which has become too long ends with its time to live.
+// which has become too long ends with its TTL.
 func TestClockOfTheServerJumps(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()

@@ -130,7 +130,7 @@ func (c *tappedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// isBatchRenewal tells whether a statement begins the renewal of many leases, and
+// isBatchRenewal reports whether a statement begins the renewal of many leases, and
 // isRenewal whether it renews any.
 func isBatchRenewal(statement string) bool {
 	return strings.Contains(statement, "name: RenewMany ")
@@ -156,7 +156,7 @@ func waitUntil(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// renewedFromNow returns what tells whether the lease was renewed since then. What is left
+// renewedFromNow returns what reports whether the lease was renewed since then. What is left
 // may be nearly all now and whenever it is asked: its end alone shows it.
 func renewedFromNow(l *lease.Lease) func() bool {
 	left := l.Left()
@@ -247,7 +247,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		for _, l := range strange {
 			guard(t, l, tx)
 		}
-		// More than the time to live, with the strangers' rows locked.
+		// More than the TTL, with the strangers' rows locked.
 		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			for i, l := range mine {
 				if err := l.Err(); err != nil {

@@ -123,7 +123,7 @@ func (m *Manager) freeSlot(key txlock.Key, slot int64) {
 	delete(m.slots, slotOf{key.String(), slot})
 }
 
-// Shared tells whether the lease is held shared, by a reader.
+// Shared reports whether the lease is held shared, by a reader.
 func (l *Lease) Shared() bool { return l.record.shared }
 
 var (

@@ -63,7 +63,7 @@ func TestTryLeavesReadersAlone(t *testing.T) {
 }
 
 // TestReadersAfterWritersTTL proves that a reader that never leaves, and a writer that
-// waits for it, keep other readers out for as long as the writer's time to live at a time;
+// waits for it, keep other readers out for as long as the writer's TTL at a time;
 // and that the writer gets the lease when those that it has found are gone.
 func TestReadersAfterWritersTTL(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -46,7 +46,7 @@ func classify(reply store.Reply, err error) outcome {
 	return outFailed
 }
 
-// conflicted tells whether a deadlock, or another primary of a cluster, has ended a
+// conflicted reports whether a deadlock, or another primary of a cluster, has ended a
 // statement, which may be sent again then.
 func conflicted(err error) bool { return txlock.Retryable(err) || fault.Overtaken(err) }
 
@@ -57,7 +57,7 @@ var answers = []error{
 	schema.ErrEngine, schema.ErrSession, schema.ErrMultiPrimary,
 }
 
-// broken tells whether an error is of the connection or of the server, so that a waiter
+// broken reports whether an error is of the connection or of the server, so that a waiter
 // goes on waiting.
 func broken(err error) bool {
 	own := slices.ContainsFunc(answers, func(answer error) bool { return errors.Is(err, answer) })

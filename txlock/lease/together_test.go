@@ -70,7 +70,7 @@ func (w *cutWire) install(c *mysql.Config) {
 	}
 }
 
-// has tells whether a broken statement was about the key.
+// has reports whether a broken statement was about the key.
 func (w *cutWire) has(key txlock.Key) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

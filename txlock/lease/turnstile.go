@@ -62,7 +62,7 @@ func (m *Manager) awaitPlace(ctx context.Context, q *request, w *waiter) error {
 	}
 }
 
-// mayPlace does what awaitPlace does, without waiting. It tells whether the waiter may
+// mayPlace does what awaitPlace does, without waiting. It reports whether the waiter may
 // take a place.
 func (m *Manager) mayPlace(key string, w *waiter) (bool, error) {
 	m.mu.Lock()
@@ -115,7 +115,7 @@ func (m *Manager) delayed(w *waiter) {
 	w.late = true
 }
 
-// inOrder tells whether the waiter was in the queue of all processes from the beginning.
+// inOrder reports whether the waiter was in the queue of all processes from the beginning.
 func (m *Manager) inOrder(w *waiter) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -48,7 +48,7 @@ func outlived(t testing.TB, db *testdb.DB, l *lease.Lease) time.Duration {
 }
 
 // TestHandleEndsBeforeItsRow proves that a handle counts from before its request was
-// sent, not from the reply, and for at most 99 % of its time to live, so that the server
+// sent, not from the reply, and for at most 99 % of its TTL, so that the server
 // lets nobody else in before it is over, however slow the network: after the grant, after
 // Renew, and after the manager's renewals.
 func TestHandleEndsBeforeItsRow(t *testing.T) {

@@ -55,7 +55,7 @@ func (q *queue) close() {
 	}
 }
 
-// enqueue appends a waiter, and tells whether it is the first.
+// enqueue appends a waiter, and reports whether it is the first.
 func (m *Manager) enqueue(key string) (w *waiter, first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,7 +88,7 @@ func (m *Manager) dequeue(key string, w *waiter) {
 	}
 }
 
-// standing tells whether the waiter is the first, and whether the lease was released in
+// standing reports whether the waiter is the first, and whether the lease was released in
 // this manager since the last call.
 func (m *Manager) standing(key string, w *waiter) (first, freed bool, err error) {
 	m.mu.Lock()

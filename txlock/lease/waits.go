@@ -11,7 +11,7 @@ import (
 
 var errRowLocked = errors.New("the row is locked by an open transaction")
 
-// mustWait tells whether a record must be renewed by a transaction that waits for its
+// mustWait reports whether a record must be renewed by a transaction that waits for its
 // row. The transactions that guard the lease may follow each other without a gap, so that
 // the row is locked whenever a renewal tries.
 func (r *record) mustWait() bool {

@@ -19,9 +19,9 @@ const (
 	// family. The 200 families that come first have their names, all others are "_OTHER", as
 	// are jobs and elections above that number.
 	Family = attribute.Key("lockstep.family")
-	// Shared tells whether the lock is a shared one.
+	// Shared reports whether the lock is a shared one.
 	Shared = attribute.Key("lockstep.shared")
-	// Fair tells whether the wait was in the queue of all processes.
+	// Fair reports whether the wait was in the queue of all processes.
 	Fair = attribute.Key("lockstep.fair")
 	// Outcome is "granted", "released", "repeated" or "done" if all went well. Otherwise it
 	// is the name of a sentinel, such as "busy", "wait_timeout" or "lost", "canceled" or

@@ -168,7 +168,7 @@ func (a *round) ask(ctx context.Context, node int) (*lease.Lease, error) {
 
 var errAhead = errors.New("its token is higher than that of the majority, of which a node has failed: try again")
 
-// vote counts a node that has granted the lease with a token, and tells whether the node
+// vote counts a node that has granted the lease with a token, and reports whether the node
 // is one of the majority that decides the lease's token.
 func (a *round) vote(token uint64) bool {
 	a.mu.Lock()

@@ -19,7 +19,7 @@ func lose(t testing.TB, db *testdb.DB) {
 	createLeases(t, db)
 }
 
-// age makes the data of a node older, in place of waiting.
+// age makes the data of a node older, instead of waiting.
 func age(t testing.TB, db *testdb.DB, by time.Duration) {
 	t.Helper()
 	exec(t, db, "UPDATE lockstep_leases SET expires_us = expires_us - ? WHERE name = 'lockstep:epoch'", by.Microseconds())

@@ -42,7 +42,7 @@ func (l *Lease) Err() error {
 	return context.Cause(l.life)
 }
 
-// Valid tells whether Err is nil.
+// Valid reports whether Err is nil.
 func (l *Lease) Valid() bool { return l.Err() == nil }
 
 // Done returns a channel that is closed when the lease is lost or released. A timer

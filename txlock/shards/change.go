@@ -100,7 +100,7 @@ type Lost string
 //
 // It returns ErrSet if neither the old set nor this change is recorded, or if a database is
 // in another set, too, txlock.ErrInvalidOption
-// if the two sets are the same or one is nil, schema.ErrMultiPrimary on a cluster of several primaries, and
+// if the two sets are the same or one is nil, schema.ErrMultiPrimary on a multi-primary cluster, and
 // the errors of the driver and of the context with what it has waited for. It may be repeated
 // then: a change that has begun goes on until Finish. Finish(ctx, to, from) takes it back.
 // ErrSet is also due if somebody has taken the change back and begun it anew meanwhile.
@@ -188,7 +188,7 @@ func Finish(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	return replaceAll(ctx, all, found, stable(to.set))
 }
 
-// replaceAll writes a record in place of those that were found, and notes it there.
+// replaceAll writes a record instead of those that were found, and notes it there.
 func replaceAll(ctx context.Context, all []*shard, found map[string]entry, r record) (err error) {
 	for _, s := range all {
 		if found[s.name], err = s.replace(ctx, found[s.name], r); err != nil {

@@ -50,7 +50,7 @@
 // keep none over a change. Tokens go on to rise if the clock of the new server isn't behind
 // that of the old one by more than the change takes, which is at least 10 seconds.
 //
-// On clusters of several primaries Begin can't see who holds a lock. There, end all
+// On multi-primary clusters Begin can't see who holds a lock. There, end all
 // processes, delete the rows of lockstep_once whose names begin with "lockstep:shard:" in
 // all databases, and let [Shards.Install] record the new set.
 //

@@ -87,7 +87,7 @@ func TestChangeOfNone(t *testing.T) {
 	}
 }
 
-// TestBeginOnACluster has a database on a cluster of several primaries.
+// TestBeginOnACluster has a database on a multi-primary cluster.
 func TestBeginOnACluster(t *testing.T) {
 	t.Parallel()
 	pools := make(map[string]*sql.DB)

@@ -107,13 +107,13 @@ func parseRecord(text string) record {
 	return stable(parseSet(text))
 }
 
-// knows tells whether a process with this set may go on under the record. None may before
+// knows reports whether a process with this set may go on under the record. None may before
 // the first set is recorded everywhere.
 func (r record) knows(s set) bool {
 	return len(r.from.names) > 0 && (r.from.String() == s.String() || r.to.String() == s.String())
 }
 
-// moves tells whether the keys of a text move by the change. Where By changes, whoever reads
+// moves reports whether the keys of a text move by the change. Where By changes, whoever reads
 // the record knows one of its two functions at most: then all keys move.
 func (r record) moves(text string) bool {
 	return r.from.by != r.to.by || route(r.from.names, text) != route(r.to.names, text)

@@ -80,7 +80,7 @@ func (s *shard) parse(found []byte, err error) (record, error) {
 	return parseRecord(string(found)), nil
 }
 
-// replace writes a record in place of the one that was read, and returns it as it is then.
+// replace writes a record instead of the one that was read, and returns it as it is then.
 // It returns ErrSet if it has been changed meanwhile, also if it was changed back.
 func (s *shard) replace(ctx context.Context, old entry, r record) (entry, error) {
 	if old.text == r.String() {

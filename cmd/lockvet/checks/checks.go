@@ -41,7 +41,7 @@ func calleeOf(pass *source, call *ast.CallExpr) *types.Func {
 	return fn
 }
 
-// ours tells whether something is of lockstep's packages, and not of a program in its
+// ours reports whether something is of lockstep's packages, and not of a program in its
 // repository.
 func ours(pkg *types.Package) bool {
 	if pkg == nil {

@@ -71,7 +71,7 @@ func checkKept(pass *source, fn *ast.FuncLit, assign *ast.AssignStmt, ctx types.
 	}
 }
 
-// waitsFor tells whether a function waits for something, such as its goroutines.
+// waitsFor reports whether a function waits for something, such as its goroutines.
 func waitsFor(pass *source, fn *ast.FuncLit) (waits bool) {
 	inGo := map[ast.Node]bool{}
 	ast.Inspect(fn.Body, func(n ast.Node) bool {

@@ -74,7 +74,7 @@ func consequence(name string) string {
 	return "it tells that nothing was done, or not under the lock"
 }
 
-// checkBlank finds _ in the place of what tells whether the lock is held.
+// checkBlank finds _ in the place of what reports whether the lock is held.
 func checkBlank(pass *source, assign *ast.AssignStmt) {
 	if len(assign.Rhs) != 1 {
 		return
@@ -114,7 +114,7 @@ func checkHandle(pass *source, stmt ast.Stmt, rest []ast.Stmt) {
 	}
 }
 
-// isFailure tells whether a condition is err != nil. Who expects an error looks for others.
+// isFailure reports whether a condition is err != nil. Who expects an error looks for others.
 func isFailure(pass *source, cond, err ast.Expr) bool {
 	c, ok := ast.Unparen(cond).(*ast.BinaryExpr)
 	return ok && c.Op == token.NEQ && isError(pass.TypesInfo.TypeOf(c.X)) && pathOf(pass, c.X).same(pathOf(pass, err))
@@ -125,7 +125,7 @@ func isBlank(e ast.Expr) bool {
 	return ok && id.Name == "_"
 }
 
-// acquires tells whether a call gives a handle that is to be released.
+// acquires reports whether a call gives a handle that is to be released.
 func acquires(pass *source, call *ast.CallExpr) bool {
 	name, results := resultsOf(pass, call)
 	if results.Len() != 2 || name == "AcquireTx" { // ends with its transaction's rollback

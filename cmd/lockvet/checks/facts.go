@@ -255,7 +255,7 @@ func (l *learner) returned(body *ast.BlockStmt) *ref {
 	return nil
 }
 
-// chooses tells whether a function asks whether there is a transaction: then the pool may be
+// chooses reports whether a function asks whether there is a transaction: then the pool may be
 // what it uses where there is none.
 func chooses(pass *source, body *ast.BlockStmt) (found bool) {
 	sends := func(e ast.Expr) bool {

@@ -80,7 +80,7 @@ func (g guess) outcomesOf(e *ast.BinaryExpr) (isTrue, isFalse bool) {
 	return isTrue, !isTrue
 }
 
-// understood tells whether outcomes knows all that a condition says of the error.
+// understood reports whether outcomes knows all that a condition says of the error.
 func (g guess) understood(cond ast.Expr) bool {
 	switch e := ast.Unparen(cond).(type) {
 	case *ast.BinaryExpr:
@@ -98,7 +98,7 @@ func (g guess) understood(cond ast.Expr) bool {
 	return !g.uses(cond)
 }
 
-// finds tells whether a call looks for an error in another.
+// finds reports whether a call looks for an error in another.
 func finds(pass *source, call *ast.CallExpr) bool {
 	return slices.Contains([]string{"errors.Is", "errors.As"}, nameOf(pass, call))
 }
@@ -107,13 +107,13 @@ func (g guess) uses(n ast.Node) bool {
 	return g.err != nil && uses(g.pass, n, g.err) || g.second && uses(g.pass, n, g.v)
 }
 
-// overwrites tells whether an assignment gives a variable another value.
+// overwrites reports whether an assignment gives a variable another value.
 func overwrites(pass *source, node ast.Node, v types.Object) bool {
 	assign, ok := node.(*ast.AssignStmt)
 	return ok && slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return target(pass, left).is(v) })
 }
 
-// reads tells whether a node looks at a variable: _ = v and a line of a log don't.
+// reads reports whether a node looks at a variable: _ = v and a line of a log don't.
 func reads(pass *source, node ast.Node, v types.Object, log bool) (found bool) {
 	written := map[ast.Node]bool{}
 	ast.Inspect(node, func(n ast.Node) bool {

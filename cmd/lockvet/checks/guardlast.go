@@ -52,7 +52,7 @@ func guardIn(pass *source, stmt ast.Stmt) (guard *ast.CallExpr, tx types.Object)
 	return guard, tx
 }
 
-// ends tells whether a statement ends the transaction or gives the variable another one.
+// ends reports whether a statement ends the transaction or gives the variable another one.
 func ends(pass *source, stmt ast.Stmt, tx types.Object) (ends bool) {
 	ast.Inspect(stmt, func(n ast.Node) bool {
 		switch n := n.(type) {

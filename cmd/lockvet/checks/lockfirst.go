@@ -98,7 +98,7 @@ func readIn(pass *source, stmt ast.Stmt) (query *ast.CallExpr, tx types.Object) 
 	return query, tx
 }
 
-// plain tells whether a GORM statement has no clauses, which may lock, and no raw text.
+// plain reports whether a GORM statement has no clauses, which may lock, and no raw text.
 func plain(pass *source, chain ast.Expr) bool {
 	for {
 		if id, ok := ast.Unparen(chain).(*ast.Ident); ok && len(pass.assigned[pass.TypesInfo.ObjectOf(id)]) > 0 {
@@ -127,13 +127,13 @@ func lockIn(pass *source, stmt ast.Stmt, tx types.Object) (lock *ast.CallExpr) {
 	return lock
 }
 
-// lockedAbove tells whether the transaction has a lock already: then a query needs none, and
+// lockedAbove reports whether the transaction has a lock already: then a query needs none, and
 // the next lock is for what it has shown.
 func lockedAbove(pass *source, list []ast.Stmt, tx types.Object) bool {
 	return slices.ContainsFunc(list, func(s ast.Stmt) bool { return lockIn(pass, s, tx) != nil })
 }
 
-// knownBefore tells whether all variables of a lock's arguments are older than a query.
+// knownBefore reports whether all variables of a lock's arguments are older than a query.
 func knownBefore(pass *source, lock *ast.CallExpr, query ast.Node) bool {
 	for v := range localsOf(pass, lock) {
 		if v.Pos() >= query.Pos() {
@@ -162,7 +162,7 @@ func localsOf(pass *source, call *ast.CallExpr) map[types.Object]bool {
 	return locals
 }
 
-// changed tells whether statements may change what a lock's arguments say: by assigning,
+// changed reports whether statements may change what a lock's arguments say: by assigning,
 // by taking an address, by handing on something that points.
 func changed(pass *source, lock *ast.CallExpr, list []ast.Stmt) (changed bool) {
 	locals := localsOf(pass, lock)
@@ -192,7 +192,7 @@ func isBasic(t types.Type) bool {
 	return ok
 }
 
-// goesOn tells whether what follows a statement always follows, but for errors: else the
+// goesOn reports whether what follows a statement always follows, but for errors: else the
 // query may have said that no lock is needed.
 func goesOn(pass *source, stmt ast.Stmt) bool {
 	switch s := stmt.(type) {

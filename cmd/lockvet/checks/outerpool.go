@@ -115,7 +115,7 @@ func (o *outer) each(t transaction, f func(call *ast.CallExpr, used path)) {
 	})
 }
 
-// given tells whether a call is given the transaction, as WithLocks of lockgen is.
+// given reports whether a call is given the transaction, as WithLocks of lockgen is.
 func (o *outer) given(t transaction, call *ast.CallExpr) bool {
 	return slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return pathOf(o.source, arg).is(t.tx) })
 }
@@ -138,7 +138,7 @@ func (o *outer) otherDatabase(t transaction) (others []string) {
 	return others
 }
 
-// changed tells whether the function gives the pool's variable another value.
+// changed reports whether the function gives the pool's variable another value.
 func (o *outer) changed(t transaction) (changed bool) {
 	ast.Inspect(t.fn, func(n ast.Node) bool {
 		if a, ok := n.(*ast.AssignStmt); ok {
@@ -177,7 +177,7 @@ func (o *outer) bind(t transaction, call *ast.CallExpr, used path) []analysis.Su
 		TextEdits: []analysis.TextEdit{edit(used.at.End(), used.at.End(), ".WithTx("+t.tx.Name()+")")}}}
 }
 
-// has tells whether a type has a method like this one.
+// has reports whether a type has a method like this one.
 func has(t types.Type, fn *types.Func) bool {
 	if fn.Signature().Recv() == nil {
 		return false
@@ -187,7 +187,7 @@ func has(t types.Type, fn *types.Func) bool {
 	return ok && types.Identical(like.Signature().Params(), fn.Signature().Params()) && types.Identical(like.Signature().Results(), fn.Signature().Results())
 }
 
-// visible tells whether a variable's name means it where a node stands.
+// visible reports whether a variable's name means it where a node stands.
 func visible(pass *source, v *types.Var, at ast.Node) bool {
 	scope := pass.Pkg.Scope().Innermost(at.Pos())
 	if scope == nil {

@@ -90,7 +90,7 @@ func promoted(pass *source, e *ast.SelectorExpr) (fields string) {
 	return fields
 }
 
-// chains tells whether a call returns its receiver, with options.
+// chains reports whether a call returns its receiver, with options.
 func chains(pass *source, call *ast.CallExpr) bool {
 	name := nameOf(pass, call)
 	if name == "(*txlock.Scope).WaitAtMost" {

@@ -245,7 +245,7 @@ func finishes(pass *source, call *ast.CallExpr) bool {
 
 func isPool(t types.Type) bool { return typeName(t) == sqlDB || typeName(t) == gormDB }
 
-// selects tells whether a call is given the text of a SELECT that locks nothing.
+// selects reports whether a call is given the text of a SELECT that locks nothing.
 func selects(pass *source, call *ast.CallExpr) bool {
 	for _, arg := range call.Args {
 		value := pass.TypesInfo.Types[arg].Value

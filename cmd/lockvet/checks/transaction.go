@@ -85,7 +85,7 @@ func isTx(t types.Type) bool {
 	return slices.Contains([]string{sqlTx, gormDB, "txlock.Tx"}, typeName(t))
 }
 
-// isLocked tells whether a type is what lockgen generates: the queries of a transaction,
+// isLocked reports whether a type is what lockgen generates: the queries of a transaction,
 // with a method Locks.
 func isLocked(t types.Type) bool {
 	method, _, _ := types.LookupFieldOrMethod(t, true, nil, "Locks")
@@ -93,7 +93,7 @@ func isLocked(t types.Type) bool {
 	return ok && fn.Signature().Results().Len() == 1 && typeName(fn.Signature().Results().At(0).Type()) == scopeOf
 }
 
-// runsLocked tells whether a call is one of Run as lockgen generates it, of Queries or of the
+// runsLocked reports whether a call is one of Run as lockgen generates it, of Queries or of the
 // package in front of them.
 func runsLocked(pass *source, call *ast.CallExpr) bool {
 	fn := calleeOf(pass, call)
@@ -104,7 +104,7 @@ func runsLocked(pass *source, call *ast.CallExpr) bool {
 	return ok && run.Params().Len() == 1 && isLocked(run.Params().At(0).Type())
 }
 
-// locks tells whether the function of a transaction takes a lock in it.
+// locks reports whether the function of a transaction takes a lock in it.
 func (t transaction) locks(pass *source) (locks bool) {
 	if !t.plain {
 		return true

@@ -94,7 +94,7 @@ func trialIn(pass *source, node ast.Node) *trial {
 	return t
 }
 
-// locks tells whether a method of lockstep takes a lock or a lease.
+// locks reports whether a method of lockstep takes a lock or a lease.
 func locks(name string) bool {
 	return slices.Contains(locking, name) || slices.Contains(locking, strings.TrimPrefix(name, "Try"))
 }
@@ -103,7 +103,7 @@ func isOnce(pass *source, call *ast.CallExpr) bool {
 	return nameOf(pass, call) == "(*txlock.Scope).Once"
 }
 
-// outlives tells whether a variable is looked at by others than the statements of a
+// outlives reports whether a variable is looked at by others than the statements of a
 // function: by functions in it or around it, or by its callers.
 func outlives(pass *source, fn ast.Node, body *ast.BlockStmt, v types.Object) (found bool) {
 	if v == nil || !within(fn, v) {

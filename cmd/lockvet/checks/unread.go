@@ -49,7 +49,7 @@ func (r *reading) walk(block *cfg.Block, nodes []ast.Node) {
 	}
 }
 
-// callsOwn tells whether a node calls a function of a variable, which may look at err.
+// callsOwn reports whether a node calls a function of a variable, which may look at err.
 func (t *trial) callsOwn(node ast.Node) (found bool) {
 	ast.Inspect(node, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok {
@@ -63,7 +63,7 @@ func (t *trial) callsOwn(node ast.Node) (found bool) {
 	return found
 }
 
-// unasked tells whether something follows Once, and nothing looks at its answer.
+// unasked reports whether something follows Once, and nothing looks at its answer.
 func (t *trial) unasked(block *cfg.Block, rest []ast.Node) (follows bool) {
 	if t.v != nil {
 		if !t.reading(t.v, block, rest).never {

@@ -34,7 +34,7 @@ func runUnreleased(pass *source) {
 	}
 }
 
-// closes tells whether a function closes a manager, which releases its leases.
+// closes reports whether a function closes a manager, which releases its leases.
 func closes(pass *source, fn ast.Node) (closes bool) {
 	ast.Inspect(fn, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -48,7 +48,7 @@ func closes(pass *source, fn ast.Node) (closes bool) {
 	return closes
 }
 
-// isClose tells whether a method is the Close of a manager, which may be embedded.
+// isClose reports whether a method is the Close of a manager, which may be embedded.
 func isClose(pass *source, n *ast.SelectorExpr) bool {
 	fn, ok := pass.TypesInfo.Uses[n.Sel].(*types.Func)
 	if !ok || fn.Name() != "Close" || fn.Signature().Recv() == nil {
@@ -151,7 +151,7 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 	return nil
 }
 
-// releases tells whether a node releases the lease, or may hand it to somebody who will.
+// releases reports whether a node releases the lease, or may hand it to somebody who will.
 func (h *handle) releases(node ast.Node) (released bool) {
 	if ret, ok := node.(*ast.ReturnStmt); ok && ret.Results == nil && h.results != nil && within(h.results, h.v) {
 		return true

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// works tells whether a node does what a lock is for: it sends something in a transaction,
+// works reports whether a node does what a lock is for: it sends something in a transaction,
 // or uses what the call gave.
 func (t *trial) works(node ast.Node) (found bool) {
 	reached(t.pass, node, func(n ast.Node) {
@@ -25,7 +25,7 @@ func (t *trial) works(node ast.Node) (found bool) {
 	return found
 }
 
-// sentIn tells whether a call sends something in a transaction, and in which.
+// sentIn reports whether a call sends something in a transaction, and in which.
 func sentIn(pass *source, call *ast.CallExpr) (tx types.Object, sends bool) {
 	fn := calleeOf(pass, call)
 	if fn != nil && (ours(fn.Pkg()) || fn.Name() == "Rollback") {
@@ -51,7 +51,7 @@ func sentIn(pass *source, call *ast.CallExpr) (tx types.Object, sends bool) {
 	return nil, false
 }
 
-// idle tells whether a node does nothing that later statements could ask about.
+// idle reports whether a node does nothing that later statements could ask about.
 func (t *trial) idle(node ast.Node) bool {
 	switch n := node.(type) {
 	case *ast.ReturnStmt:
@@ -69,7 +69,7 @@ func (t *trial) idle(node ast.Node) bool {
 
 var logging = regexp.MustCompile(`^(?i)(log|print|fprint|debug|info|warn|error|trace|inc$|sleep$)`)
 
-// logs tells whether a call writes a line of a log, counts, or sleeps.
+// logs reports whether a call writes a line of a log, counts, or sleeps.
 func logs(pass *source, call *ast.CallExpr) bool {
 	fn := calleeOf(pass, call)
 	return fn != nil && logging.MatchString(fn.Name())

@@ -16,6 +16,6 @@
 // that read in reads.go. What they do is what those of queries/leases.sql and queries/shared.sql do.
 //
 // It differs from a server where nothing depends on it: all row locks are exclusive, no
-// lock closes a gap, a reader's place whose row is locked is Absent in place of waited
+// lock closes a gap, a reader's place whose row is locked is Absent instead of waited
 // for, a transaction has no savepoints, and who has the turn and says nothing keeps it.
 package memstore

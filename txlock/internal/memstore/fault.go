@@ -8,7 +8,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Fault makes a call of a store in place of the store, by call, which it may do at once,
+// Fault makes a call of a store instead of the store, by call, which it may do at once,
 // later or not at all. Its error is that of the call, whose answer is lost then.
 //
 // The name is that of the method of store.Store, store.Session or Tx, or Begin or Ping of

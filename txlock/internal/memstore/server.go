@@ -95,7 +95,7 @@ func (db *Server) Forget() {
 	clear(db.rows)
 }
 
-// SetNow makes the server's clock show what a function returns, in place of package time.
+// SetNow makes the server's clock show what a function returns, instead of package time.
 func (db *Server) SetNow(now func() time.Time) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -172,15 +172,15 @@ func places(rows map[store.Row]row, key string) (all []store.Row) {
 	return all
 }
 
-// held tells whether somebody holds the row.
+// held reports whether somebody holds the row.
 func (r *row) held(now int64) bool { return r.holds != "" && r.expires > now }
 
-// has tells whether a claim's hold is there, whatever the token.
+// has reports whether a claim's hold is there, whatever the token.
 func (r *row) has(c store.Claim, now int64) bool {
 	return r.owner == c.Owner && strings.Contains(r.holds, c.Hold) && r.expires > now
 }
 
-// claimed tells whether the row is what a claim says.
+// claimed reports whether the row is what a claim says.
 func (r *row) claimed(c store.Claim, now int64) bool { return r.token == c.Token && r.has(c, now) }
 
 // left is for how much longer the row is held, 0 where it isn't.

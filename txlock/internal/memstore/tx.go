@@ -154,7 +154,7 @@ func (t *Tx) lock(at store.Row) bool {
 	return l.holder == t
 }
 
-// take locks a row to write it. It tells whether it could: the row may be missing, or
+// take locks a row to write it. It reports whether it could: the row may be missing, or
 // locked by another transaction.
 func (t *Tx) take(at store.Row) (r row, ok bool) {
 	if r, ok = t.current(at); !ok || !t.lock(at) {
@@ -210,7 +210,7 @@ var (
 	errDeadlock = fmt.Errorf("%w: %w", txlock.ErrDeadlock, &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock"})
 )
 
-// closesCircle tells whether whoever has a row locked waits, by way of others, for the
+// closesCircle reports whether whoever has a row locked waits, by way of others, for the
 // transaction.
 func (t *Tx) closesCircle(at store.Row) bool {
 	for {

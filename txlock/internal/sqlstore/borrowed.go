@@ -64,7 +64,7 @@ func (b *borrowed) ResetSession(ctx context.Context) error {
 	return nil
 }
 
-// IsValid tells whether the connection can be used again.
+// IsValid reports whether the connection can be used again.
 func (b *borrowed) IsValid() bool {
 	if validator, ok := b.Conn.(driver.Validator); ok {
 		return validator.IsValid()

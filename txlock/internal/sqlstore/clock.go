@@ -38,5 +38,5 @@ func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
 	return nil
 }
 
-// onMariaDB tells whether the server is MariaDB, after a reading.
+// onMariaDB reports whether the server is MariaDB, after a reading.
 func (c *serverClock) onMariaDB() bool { return c.mariaDB.Load() }

@@ -119,7 +119,7 @@ func (l *lane) learn(conn *sql.Conn) {
 	})
 }
 
-// mayKeep tells whether the manager may keep a connection for itself: not the only one of
+// mayKeep reports whether the manager may keep a connection for itself: not the only one of
 // a plain pool. The caller holds lane.mu.
 func (l *lane) mayKeep() bool {
 	return l.origin != nil || l.program.Stats().MaxOpenConnections != 1
@@ -255,14 +255,14 @@ func (l *lane) close() error {
 	return err
 }
 
-// hasOrigin tells whether the lane is known to be that of a guarded pool.
+// hasOrigin reports whether the lane is known to be that of a guarded pool.
 func (l *lane) hasOrigin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.origin != nil
 }
 
-// full tells whether a pool has no connection left at the moment.
+// full reports whether a pool has no connection left at the moment.
 func full(pool *sql.DB) bool {
 	stats := pool.Stats()
 	return stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections

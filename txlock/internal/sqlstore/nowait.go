@@ -39,7 +39,7 @@ func (r refusing) ExecContext(ctx context.Context, query string, args ...any) (s
 	return r.prepared.ExecContext(ctx, query, args...)
 }
 
-// refused tells whether a statement has failed because it doesn't wait for a row.
+// refused reports whether a statement has failed because it doesn't wait for a row.
 func refused(err error) bool {
 	if err == nil {
 		return false

@@ -63,7 +63,7 @@ func (s *Store) Reserve(ctx context.Context) error { return s.lane.reserve(ctx) 
 // Settle returns the connection for renewals to the pool if it isn't needed.
 func (s *Store) Settle(idle bool) { s.lane.settle(idle) }
 
-// Full tells whether the pool has no connection left.
+// Full reports whether the pool has no connection left.
 func (s *Store) Full() bool { return full(s.pool.DB) }
 
 // Beside returns what sends statements beside the program's transactions.

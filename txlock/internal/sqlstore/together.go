@@ -181,7 +181,7 @@ func (t *together) quit(ctx context.Context, c *meeting) answer {
 	return answer{err: ctx.Err()}
 }
 
-// start sends those who wait together, and tells whether there are enough for that. The
+// start sends those who wait together, and reports whether there are enough for that. The
 // caller holds together.mu.
 func (t *together) start() bool {
 	f := t.next(fewestTogether)

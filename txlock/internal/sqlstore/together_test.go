@@ -86,7 +86,7 @@ func hold(letter string) string { return ";" + strings.Repeat(letter, 22) }
 const future = "UNIX_TIMESTAMP() * 1000000 + 60000000"
 
 // TestOneStatementForSeveral proves that a statement for several leases takes and frees
-// those for which it is simple, each with its own owner and time to live, that it leaves the
+// those for which it is simple, each with its own owner and TTL, that it leaves the
 // rest alone, waits for no locked row, and leaves in the rows what a statement for each does.
 func TestOneStatementForSeveral(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {

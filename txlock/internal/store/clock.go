@@ -24,7 +24,7 @@ func (c *Clock) Set(us int64, received Instant) {
 	c.us, c.at = us, received
 }
 
-// Fresh tells whether the clock was read within the last minute.
+// Fresh reports whether the clock was read within the last minute.
 func (c *Clock) Fresh(now Instant) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,7 +33,7 @@ type Store interface {
 
 	// Reserve makes sure, before a grant, that there is a connection for renewals even if
 	// the program uses its pool up. Settle returns that connection to the pool if it isn't
-	// needed; idle says that the manager holds nothing. Full tells whether the program's
+	// needed; idle says that the manager holds nothing. Full reports whether the program's
 	// pool has no connection left.
 	Reserve(ctx context.Context) error
 	Settle(idle bool)
@@ -102,7 +102,7 @@ type Session interface {
 	// Released, and it returns Kept.
 	Keep(ctx context.Context, at Row, hold string, atLeast time.Duration) (Reply, error)
 	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done,
-	// or Questioned in place of Done: see Question.
+	// or Questioned instead of Done: see Question.
 	Renew(ctx context.Context, c Claim) (Reply, error)
 	// RenewMany renews many rows. A row that is not in its answer is not claimed any more.
 	// It also returns the questions for those that it has renewed.
@@ -305,7 +305,7 @@ type Glance struct {
 	Use    Use
 }
 
-// Held tells whether the lease is held. If more than its TTL is left, the server's clock
+// Held reports whether the lease is held. If more than its TTL is left, the server's clock
 // was set back, and it doesn't count as held.
 func (g Glance) Held() bool { return g.Left > 0 && g.Left <= g.TTL }
 

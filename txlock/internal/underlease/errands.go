@@ -76,7 +76,7 @@ func (e *Errands) run(f func()) {
 	}
 }
 
-// stay tells whether the goroutine waits for the next errand, and counts it.
+// stay reports whether the goroutine waits for the next errand, and counts it.
 func (e *Errands) stay() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
