@@ -1,39 +1,48 @@
-// Package lockgorm brings the locks of package txlock to programs that use GORM.
+// Package lockgorm provides the locks of package txlock to programs that use GORM.
+//
+// Start with:
+//
+//	Open, Dialector   a *gorm.DB over a guarded pool
+//	Transaction       begin, lock, call a function, commit, retry
+//	New               a plugin that locks every write of models with a lockstep tag
+//	Join              lock in a transaction that you already have
+//	Version           a field that detects conflicting updates
+//	Once, OnceHandler idempotency keys, also for HTTP
 //
 // # The pool
 //
-// [Open] gives a *gorm.DB over a guarded pool; [Dialector] is for gorm.Open and for the
-// plugin dbresolver. All else in this package works on any pool of go-sql-driver/mysql.
+// [Open] returns a *gorm.DB over a guarded pool; [Dialector] is for gorm.Open and for the plugin
+// dbresolver. Everything else in this package works on any pool of go-sql-driver/mysql.
 //
-// # Locks by hand
+// # Explicit locks
 //
-// [Transaction] begins a transaction, locks first, and runs it again after a deadlock.
-// [Optimistic] compares a version at the end instead. In a transaction, [Join] returns the
-// [txlock.Scope] that takes its locks, with all verbs; [Lock] takes one lock and [AssertLocked]
-// checks that one is held, with the *gorm.DB that the code has at hand. [WaitAtMost] limits how
-// long all of these wait. [SQLTx] returns the transaction itself.
+// [Transaction] begins a transaction, locks first, and retries it after a deadlock. [Optimistic]
+// compares a version at the end instead. In a transaction, [Join] returns the txlock.Scope with
+// all its methods; [Lock] acquires one lock and [AssertLocked] checks that one is held, with the
+// *gorm.DB that the code has. [WaitAtMost] limits how long all of these wait. [SQLTx] returns
+// the *sql.Tx itself.
 //
 // # Locks by the plugin
 //
-// [New] is the plugin, for db.Use. It locks before each create, update and delete of a
-// model that names its keys as a [Locker], or by a tag. [On] names the keys of one statement, [NoLock]
-// says that none is needed. An update or delete by conditions locks the rows that they select,
-// [AtMostRows] of them. [Check] compares models with their tables when the program starts, and
-// [In] puts the keys of tags into a namespace.
-// [Unlocked] is for unit tests on another database.
+// [New] returns the plugin, for db.Use. It locks before each create, update and delete of a model
+// that names its keys as a [Locker] or with a tag. [On] names the keys of one statement, and
+// [NoLock] says that none is needed. An update or delete with conditions locks the rows that
+// they select, at most [AtMostRows] of them. [Check] compares models with their tables when the
+// program starts, and [In] puts the keys of tags into a namespace. [Unlocked] is for unit tests
+// on another database.
 //
 // # gorm.G and gorm.io/gen
 //
-// [On], [AtMost], [Loaded], [AnyVersion] and [Guarded] are clauses, for the options of gorm.G
-// and for Clauses of generated queries. [Loaded] says which loaded model an update or delete
-// is of, so that its keys are locked and its Version is compared. The functions take
-// UnderlyingDB() of a generated query in a transaction.
+// [On], [AtMost], [Loaded], [AnyVersion] and [Guarded] are clauses, for the options of gorm.G and
+// for Clauses of generated queries. Loaded says which loaded model an update or delete is of, so
+// that its keys are locked and its [Version] is compared. The functions take UnderlyingDB() of a
+// generated query in a transaction.
 //
 // # Versions
 //
 // A field of type [Version] makes each update and delete of a loaded model fail with
-// txlock.ErrConflict if somebody else has changed the row. [AnyVersion] and [KeepVersion]
-// are the exceptions, [ErrVersion] refuses what can't be compared. It needs the plugin.
+// txlock.ErrConflict if another transaction has changed the row. [AnyVersion] and [KeepVersion]
+// are the exceptions, and [ErrVersion] refuses what can't be compared. It needs the plugin.
 //
 // # Once
 //
@@ -44,9 +53,8 @@
 // lease.NewManager takes the pool that db.DB() returns. [Guarded] lets a statement succeed only
 // while a lease is held; [SQLTx] is for Lease.Guard and Manager.AcquireTx.
 //
-// # What it is not
+// # What the plugin can't see
 //
-// The plugin sees what passes GORM's callbacks and nothing else: no triggers, no
-// procedures, and no statements that another program sends. Locks exclude only those who
-// take them.
+// It sees what passes GORM's callbacks: no triggers, no procedures, and no statements of other
+// programs. Locks exclude only programs that acquire them.
 package lockgorm

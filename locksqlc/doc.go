@@ -1,37 +1,44 @@
-// Package locksqlc brings the locks of package txlock to programs that use database/sql,
-// by itself or under code that sqlc generates.
+// Package locksqlc provides the locks of package txlock to programs that use database/sql,
+// directly or through code that sqlc generates. Nothing in it depends on sqlc.
+//
+// Start with:
+//
+//	Open, Connector   a *sql.DB that knows its locks: a guarded pool
+//	Run               begin, lock, call a function, commit, retry
+//	Join              lock in a *sql.Tx that you already have
+//	Optimistic        compare a version before COMMIT, and don't wait
+//	Once, OnceHandler idempotency keys, also for HTTP
+//	Do                hold a lock during work that is no transaction
 //
 // # The pool
 //
-// [Open] and [Connector] give a guarded pool: an ordinary *sql.DB on which a lock costs
-// the fewest statements, and a transaction that the server has ended is refused instead
-// of going on without its locks. All other functions work on any pool of
-// go-sql-driver/mysql.
+// [Open] and [Connector] return a guarded pool: an ordinary *sql.DB that tracks the state of its
+// transactions. A lock costs the fewest statements on it, and a transaction that the server has
+// ended is refused instead of continuing without its locks. All other functions work on any pool
+// of go-sql-driver/mysql.
 //
 // # A transaction with locks
 //
-// [Run] begins a transaction, takes locks, calls a function, commits, and runs the whole
-// again after a deadlock. [Optimistic] does so without waiting: it compares a version at
-// the end. [RunTx] and [OptimisticTx] take options for the transaction.
+// [Run] begins a transaction, acquires locks, calls a function and commits. After a deadlock it
+// retries from the beginning. [Optimistic] compares a version at the end instead of waiting.
+// [RunTx] and [OptimisticTx] take options for the transaction.
 //
-// # Locks in a transaction that is open
+// # Locks in an open transaction
 //
-// [Join] returns the [txlock.Scope] of a *sql.Tx, and [JoinConn] that of a transaction
-// which the program has begun as text. Its methods take locks.
+// [Join] returns the txlock.Scope of a *sql.Tx, and [JoinConn] that of a transaction that the
+// program has begun with BEGIN as a statement. Its methods acquire locks.
 //
 // # Once
 //
 // [Once] calls its function in a transaction for the first of all who ask for a key, and
-// [OnceValue] gives the first answer to all of them. [OnceHandler] does so for HTTP
-// requests with the header Idempotency-Key; its handler finds the transaction by [TxOf].
+// [OnceValue] returns the first result to all of them. [OnceHandler] does so for HTTP requests
+// with the header Idempotency-Key; its handler gets the transaction from [TxOf].
 //
 // # Work that is no transaction
 //
-// [Do] holds a lock on a connection of its own while a function runs; [TryDo] does so only
-// where the lock is free.
+// [Do] holds a lock on a connection of its own while a function runs; [TryDo] does so only if
+// the lock is free.
 //
-// # What it is not
-//
-// It has no locks of its own: keys, grants, errors and options are those of package
-// txlock. It has no leases; see package lease. Nothing in it depends on sqlc.
+// Keys, grants, errors and options are those of package txlock. For locks that outlive a
+// transaction see package lease.
 package locksqlc

@@ -1,5 +1,6 @@
-// Package elect makes one of many processes the leader: it works while the others stand
-// by, and when it resigns, dies, is stopped or is cut off, another one leads.
+// Package elect elects one of many processes as the leader. The leader works while the others
+// are on standby. If it resigns, crashes, is stopped or loses its network, another process
+// becomes the leader.
 //
 //	election, err := elect.New(leases, txlock.Named("scheduler"))
 //	...
@@ -9,33 +10,32 @@
 //
 // # Terms
 //
-// A leader leads for a [Term], whose token is higher than that of every term before. The
-// term is a lease, which the lease.Manager renews. A transaction of a leader that calls
-// [Term.Guard] can be committed only while it leads, so a leader that was stopped or cut
-// off can't write after its successor. A system outside of the database compares tokens.
+// A leader leads for a [Term], whose token is higher than that of every term before. The term is
+// a lease, which the lease.Manager renews. A transaction that calls [Term.Guard] can be committed
+// only while its process leads, so a leader that was stopped or cut off can't write after its
+// successor. A system outside of the database compares tokens.
 //
-// # The grace
+// # The grace period
 //
-// A term that is not renewed ends in two steps. First the context of the leader ends; a
-// grace later, when the TTL is over by the server's clock, another process may lead. So
-// who stops within the grace never works beside its successor. A function that doesn't is
-// reported as [Overdue]. A process that is stopped learns of both at once, when it goes
-// on: only Guard and the token protect from what it does then. A transaction that it has
-// guarded and not committed is rolled back when its term is over: its successor ends that
-// session by KILL, for which it needs the same database user or the privilege.
+// A term that is not renewed ends in two steps. First the context of the leader is canceled. A
+// grace period later, when the TTL has expired by the server's clock, another process may lead.
+// So a leader that stops within the grace period never works beside its successor. A function
+// that misses it is reported as [Overdue]. A process that was stopped learns of both at once
+// when it continues: only Guard and the token protect from what it does then. A transaction that
+// it has guarded and not committed is rolled back when its term has expired, because its
+// successor ends that session with KILL. That needs the same database user or the privilege.
 //
-// # Those who stand by
+// # Standby processes
 //
-// One leader and four processes that stand by have a seat. The first of these waits at
-// the row of the lease, by the queue of lease.Fair: it looks every 20 ms, and the others
-// wait in the queue of the server. All further processes look every 3.5 to 10.5 seconds
-// whether a seat is free. So a thousand of them ask the server for little, and keep no
-// connection. If all five that have a seat die at once, another process leads at the
-// latest 10.5 seconds after the TTL.
+// The leader and four standby processes have a seat. The first standby process polls the row of
+// the lease every 20 ms, and the others wait in the server's queue, as with lease.Fair. All
+// further processes poll for a free seat every 3.5 to 10.5 seconds, so a thousand of them send
+// few statements and keep no connection. If all five processes with a seat crash at once,
+// another process leads at most 10.5 seconds after the TTL.
 //
 // # For operators
 //
-// [Election.Leader] and [Election.Observe] tell who leads. [Observer] reports what this
+// [Election.Leader] and [Election.Observe] return the leader. [Observer] reports what this
 // process does. The seats are a semaphore, whose key is that of the election with
 // ":standby" behind it.
 package elect

@@ -1,10 +1,6 @@
-// Package lease takes named locks that outlive transactions, on the database that a
-// program already has.
-//
-// # What a lease is
-//
-// A lease is a lock with an owner, a TTL (TTL) and a fencing token. While its
-// holder lives, its [Manager] renews it in the background. When the holder has died, the
+// Package lease provides named locks that outlive transactions, on the database that a program
+// already has. A lease is a lock with an owner, a TTL (time to live) and a fencing token. Its
+// [Manager] renews it in the background while the process lives. If the holder crashes, the
 // lease is free after one TTL.
 //
 //	m, err := lease.NewManager(db)
@@ -13,54 +9,59 @@
 //		...
 //	})
 //
-// [Manager.Do] acquires a lease, calls a function and releases the lease. For work that is
-// not one function, [Manager.Acquire] waits for the lease and [Manager.TryAcquire] doesn't;
-// both return a [Lease], which [Lease.Release] releases. [Manager.TryDo] is Do that doesn't
-// wait, and [Manager.AcquireAll] takes several leases or none. [HoldAtLeast] keeps a key held
-// when quick work is done. An owner can re-enter its own lease: see [WithOwner].
+// Start with:
+//
+//	Manager.Do, Manager.TryDo            hold a lease while a function runs
+//	Manager.Acquire, Manager.TryAcquire  wait for a lease, or don't; release it yourself
+//	Lease.Guard                          let a transaction commit only while the lease is held
+//	Manager.AcquireShared                many readers or one writer
+//	Manager.Semaphore                    a number of permits at a time
+//	Manager.Close                        release everything when a program ends
+//
+// [Manager.AcquireAll] acquires several leases or none. [HoldAtLeast] keeps a key held after
+// short work. An owner can re-enter its own lease: see [WithOwner].
 //
 // # Renewal and loss
 //
-// A lease is renewed when a third of its TTL is over (see [RenewEvery]). It is lost if no
-// renewal reaches the server in time, if its [MaxLifetime] is over, if another process takes
+// A lease is renewed when a third of its TTL has passed (see [RenewEvery]). It is lost if no
+// renewal reaches the server in time, if its [MaxLifetime] has passed, if another process takes
 // it over under the same owner's name, or if [Manager.ForceRelease] releases it. Then
-// [Lease.Err] returns txlock.ErrLost, [Lease.Done] is closed, and the context of Do ends. The
-// holder counts the TTL from before its request, so it stops before the server lets
-// anybody else in.
+// [Lease.Err] returns txlock.ErrLost, [Lease.Done] is closed, and the context of Do is
+// canceled. The holder counts the TTL from before its request, so it stops before the server
+// grants the lease to another holder.
 //
 // # Guard and fencing
 //
-// A holder that was paused may not know for a moment that its lease is over. A write that
-// must not come too late goes into a transaction that calls [Lease.Guard]: that can be
-// committed only while the lease is held. A system outside of the database compares
-// [Lease.Token], which rises with every grant, and refuses a lower one.
+// A holder that was paused may not know for a moment that its lease has expired. A write that
+// must not come too late belongs in a transaction that calls [Lease.Guard]: that transaction can
+// be committed only while the lease is held. A system outside of the database compares
+// [Lease.Token], which increases with every grant, and refuses a lower one.
 //
 // # Leases inside a transaction
 //
-// [Manager.AcquireTx] takes a lease in the caller's transaction: the lease and the data are
+// [Manager.AcquireTx] acquires a lease in the caller's transaction: the lease and the data are
 // committed together, or neither is.
 //
-// # Shared leases and semaphores
+// # Shared leases
 //
-// [Manager.AcquireShared] takes a lease together with other readers, and excludes those who
-// call Acquire. [Lease.Downgrade] makes a writer a reader. [Manager.Semaphore] grants a
-// number of permits at a time.
+// Holders of [Manager.AcquireShared] exclude those of Acquire, and not each other.
+// [Lease.Downgrade] turns an exclusive lease into a shared one.
 //
 // # The order of waiters
 //
-// The waiters of one manager queue for a key in the order of their arrival. Between
-// processes there is no order, unless all use [Fair].
+// The waiters of one manager queue for a key in the order of their arrival. Between processes
+// there is no order, unless all of them use [Fair].
 //
-// # Asking a holder
+// # Requesting a release
 //
-// [Manager.Ask] asks the holders of a key to give it up. [Lease.Revoked] tells them with the
+// [Manager.Ask] asks the holders of a key to give it up. [Lease.Revoked] is closed with their
 // next renewal, and they decide.
 //
 // # For operators
 //
-// [Manager.List] and [Manager.Inspect] tell who holds what, and the notes of holders: see
-// [WithNote]. A txlock.HeldError in an error says who had the lease: see [NameHolders].
-// [Observe] reports grants, waits, renewals, losses and dropped handles. [Manager.Close] releases all leases when a program ends.
+// [Manager.List] and [Manager.Inspect] return the holders and the labels that they have set with
+// [WithNote]. A txlock.HeldError in an error names the holder: see [NameHolders]. [Observe]
+// reports grants, waits, renewals, losses, and handles that were dropped without a release.
 //
 // # Tests
 //
