@@ -30,10 +30,10 @@ import (
 func TestMain(m *testing.M) { testdb.Main(m) }
 
 // page has the table for people.
-const page = "../../docs/reference/mistakes.md"
+const page = "README.md"
 
 var (
-	update = flag.Bool("update", false, "write docs/reference/mistakes.md")
+	update = flag.Bool("update", false, "write README.md")
 	show   = flag.Bool("show", false, "show the texts of all errors")
 )
 
