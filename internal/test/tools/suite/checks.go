@@ -73,11 +73,13 @@ func sourceChecks(r *runner, mods []string) []command {
 	})
 }
 
-// lint runs golangci-lint in each module, and on what lockgen has generated.
+// lint runs golangci-lint in each module, and on what lockgen has generated, and looks for
+// functions that nothing in all modules reaches.
 func lint(mods []string) []command {
-	return append(each(mods, func(module string) command {
+	dead := command{dir: ".", args: append([]string{"internal/test/tools/deadcode.sh"}, mods...)}.with("TAGS=" + tags)
+	return append(append([]command{dead}, each(mods, func(module string) command {
 		return shell(module, "$GOLANGCI run --allow-parallel-runners --build-tags "+tags)
-	}), shell("cmd/lockgen", "$GOLANGCI run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $(find ./testdata -name lockstep.gen.go -exec dirname {} +)"))
+	})...), shell("cmd/lockgen", "$GOLANGCI run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $(find ./testdata -name lockstep.gen.go -exec dirname {} +)"))
 }
 
 // vulnerabilities looks all dependencies up.
