@@ -57,26 +57,29 @@ func run(t *testing.T, interpolates bool, adapters []Adapter) {
 	for _, engine := range testdb.Engines() {
 		for a, adapter := range adapters {
 			for i, v := range variants {
-				if v.interpolates != interpolates {
-					continue
+				if v.interpolates == interpolates {
+					t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
+						t.Parallel()
+						runVariant(t, engine, adapter, v, met(a, i))
+					})
 				}
-				t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
-					t.Parallel()
-					db := testdb.Open(t, engine)
-					cluster := onCluster(t, db)
-					for _, b := range slices.Concat(behaviours, versions, onces) {
-						for _, kind := range met(a, i) {
-							t.Run(b.name+"/"+kind.name, func(t *testing.T) {
-								t.Parallel()
-								e := &env{T: t, db: db, adapter: adapter, variant: v, kind: kind, cluster: cluster}
-								e.pool = adapter.Open(t, db.Config(v.set))
-								b.show(e)
-								e.poolIsAsBefore()
-							})
-						}
-					}
-				})
 			}
+		}
+	}
+}
+
+func runVariant(t *testing.T, engine testdb.Engine, adapter Adapter, v variant, kinds []kind) {
+	db := testdb.Open(t, engine)
+	cluster := onCluster(t, db)
+	for _, b := range slices.Concat(behaviours, versions, onces) {
+		for _, kind := range kinds {
+			t.Run(b.name+"/"+kind.name, func(t *testing.T) {
+				t.Parallel()
+				e := &env{T: t, db: db, adapter: adapter, variant: v, kind: kind, cluster: cluster}
+				e.pool = adapter.Open(t, db.Config(v.set))
+				b.show(e)
+				e.poolIsAsBefore()
+			})
 		}
 	}
 }
