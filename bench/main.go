@@ -4,7 +4,7 @@
 // the tables of docs/performance.md.
 //
 //	make bench
-//	make bench-quick CONTENDERS=lockstep,redislock
+//	make bench QUICK=1 CONTENDERS=lockstep,redislock
 //
 // It takes the DSNs of administrators from LOCKSTEP_MARIADB_DSN and LOCKSTEP_MYSQL_DSN,
 // which make sets, and the address of a Redis from LOCKSTEP_REDIS_ADDR, or starts one.

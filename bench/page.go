@@ -149,7 +149,7 @@ func (o *options) writeSummaries() error {
 }
 
 // quickly is what a page of a quick run begins with.
-const quickly = "**Written by `make bench-quick`, which measures too little for figures to be compared: it shows that all contenders run. `make bench` makes the real ones.**"
+const quickly = "**Written by `make bench QUICK=1`, which measures too little for figures to be compared: it shows that all contenders run. `make bench` makes the real ones.**"
 
 // keep finds the sections of an earlier page that this run doesn't measure, by their letters.
 // Those of a quick run aren't kept by another one, nor the other way round.

@@ -137,19 +137,6 @@ func (q *Queries) CompareAndBumpCenter(ctx context.Context, db DBTX, arg Compare
 	return result.LastInsertId()
 }
 
-const CountCenters = `-- name: CountCenters :one
-SELECT COUNT(*) FROM lockstep_centers
-`
-
-// CountCenters counts the center rows.
-// It never runs in a caller's transaction.
-func (q *Queries) CountCenters(ctx context.Context, db DBTX) (int64, error) {
-	row := db.QueryRowContext(ctx, CountCenters)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const LockCenter = `-- name: LockCenter :execlastid
 UPDATE lockstep_centers
 SET

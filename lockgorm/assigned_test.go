@@ -8,7 +8,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -71,74 +70,6 @@ var assignments = map[string]func(tx *gorm.DB, model any, id int64, value any) e
 	"Assign": func(tx *gorm.DB, model any, id int64, value any) error {
 		return tx.Where("id = ?", id).Assign(map[string]any{"n": value}).FirstOrCreate(model).Error
 	},
-}
-
-// TestAssignmentsAreOne proves that, in a record that is locked or compared, the value
-// for one column can't set another one, and that every single expression is allowed.
-func TestAssignmentsAreOne(t *testing.T) {
-	innocent := map[string]func(e *env) any{
-		"a number":   func(*env) any { return gorm.Expr("n + ?", 5) },
-		"a function": func(*env) any { return gorm.Expr("GREATEST(n, ?, 2)", 5) },
-		"a subquery": func(e *env) any {
-			return gorm.Expr("(SELECT 5 FROM ? LIMIT 1)", clause.Table{Name: e.names.tables["Note"]})
-		},
-		"a handle": func(e *env) any {
-			return e.open(t).Table(e.names.tables["Note"]).Select("MAX(5), id").Where("n = 0 OR n = 1").Limit(1).Select("5")
-		},
-		"a text":       func(*env) any { return gorm.Expr("FIELD('a,b', 'x, y', '1 -- ', \"it's\", 'c', 'a,b')") },
-		"a comment":    func(*env) any { return gorm.Expr("5 /* not 1, 2 or 3) */") },
-		"a CASE":       func(*env) any { return gorm.Expr("CASE WHEN n IN (1, 2) OR n = 3 THEN 0 ELSE 5 END") },
-		"an operator":  func(*env) any { return gorm.Expr("n = 7 OR 0 XOR 1") },
-		"a column":     func(*env) any { return clause.Column{Name: "n"} },
-		"GORM's value": func(*env) any { return valuer{"LEAST(5, 6)"} },
-	}
-	each(t, []string{"Order", "Doc", "Note"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
-		noError(t, db.Create(&Note{}).Error)
-		for way, assign := range assignments {
-			order, doc := &Order{ID: newID()}, newDoc(t, db)
-			noError(t, db.Create(order).Error)
-			refused := func(what string, value any) {
-				t.Helper()
-				wantError(t, what+", locked", assign(db, &Order{ID: order.ID}, order.ID, value), txlock.ErrInvalidKey)
-				wantError(t, what+", compared", assign(db, load(t, db, doc.ID), doc.ID, value), lockgorm.ErrVersion)
-				if way != "Assign" && way != "a hook" {
-					sent := watch(db)
-					wantError(t, what+", compared", assign(sent.db, doc, doc.ID, value), lockgorm.ErrVersion)
-					if sent.n != 0 {
-						t.Errorf("%s: %d statements were sent", what, sent.n)
-					}
-				}
-				wantError(t, what+", of any version", assign(db.Clauses(lockgorm.AnyVersion).Session(&gorm.Session{}), load(t, db, doc.ID), doc.ID, value), lockgorm.ErrVersion)
-				if e.count(t, "Order", "id = ? AND n = 0 AND name = ''", order.ID) != 1 || e.count(t, "Doc", "id = ? AND version = ? AND n = 0", doc.ID, doc.Version) != 1 {
-					t.Fatalf("%s: it was written", what)
-				}
-			}
-			for name, value := range smuggled {
-				if way != "Assign" || name != "in a slice" && name != "a set" { // GORM makes no assignment of it
-					refused(way+", "+name, value)
-				}
-			}
-			for name, value := range innocent {
-				if name == "a handle" && (way == "clause.Set" || way == "a column with it" || way == "a hook") {
-					continue // GORM puts it in parentheses only among values
-				}
-				for _, err := range []error{assign(db, &Order{ID: order.ID}, order.ID, value(e)), assign(db, load(t, db, doc.ID), doc.ID, value(e))} {
-					if err != nil {
-						t.Errorf("%s, %s: %v", way, name, err)
-					}
-				}
-			}
-		}
-		order := &Order{ID: newID()}
-		noError(t, db.Create(order).Error)
-		for _, name := range []string{"n = 1, id", "n`, `id", "a.b.c.d", "n AS x"} {
-			set := clause.Set{{Column: clause.Column{Name: name, Raw: true}, Value: 777}}
-			wantError(t, name, db.Model(order).Clauses(set).Updates(map[string]any{}).Error, txlock.ErrInvalidKey)
-		}
-		halves := map[string]any{"n": gorm.Expr("IF(1"), "name": gorm.Expr("2, 3), id = 777")}
-		wantError(t, "two halves", db.Model(order).Updates(halves).Error, txlock.ErrInvalidKey)
-	})
 }
 
 // TestAssignmentsOfUpserts proves the same for the columns that an upsert sets.

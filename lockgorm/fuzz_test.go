@@ -1,9 +1,10 @@
+//go:build !race
+
 package lockgorm_test
 
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -260,13 +261,6 @@ func (e *env) content(t *testing.T, tx *gorm.DB, model string) map[int64]string 
 	noError(t, rows.Err())
 	noError(t, rows.Close())
 	return content
-}
-
-func skipBusiness(err error) error {
-	if errors.Is(err, errBusiness) {
-		return nil
-	}
-	return err
 }
 
 // lastText notes the last statement of a session.

@@ -16,13 +16,13 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-func TestSuite(t *testing.T) {
-	locksuite.Run(t,
-		locksuite.Adapter{Name: "gorm-guarded", Guarded: true, Open: openPool(true, false)},
-		locksuite.Adapter{Name: "gorm-plain", Open: openPool(false, false)},
-		locksuite.Adapter{Name: "gorm-prepared-guarded", Guarded: true, Open: openPool(true, true)},
-		locksuite.Adapter{Name: "gorm-prepared-plain", Open: openPool(false, true)},
-	)
+func TestSuite(t *testing.T) { locksuite.Run(t, adapters...) }
+
+var adapters = []locksuite.Adapter{
+	{Name: "gorm-guarded", Guarded: true, Open: openPool(true, false)},
+	{Name: "gorm-plain", Open: openPool(false, false)},
+	{Name: "gorm-prepared-guarded", Guarded: true, Open: openPool(true, true)},
+	{Name: "gorm-prepared-plain", Open: openPool(false, true)},
 }
 
 // pool is GORM over a pool of database/sql.

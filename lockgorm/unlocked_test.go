@@ -13,7 +13,7 @@ import (
 )
 
 // renamed is a dialect on which there are no locks. It is MySQL's, so that any lock would show;
-// make test-sqlite has a real one.
+// tests/gormgen/sqlite has a real one.
 type renamed struct{ gorm.Dialector }
 
 func (renamed) Name() string { return "sqlite" }

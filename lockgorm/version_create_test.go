@@ -3,15 +3,12 @@ package lockgorm_test
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"testing"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/lockgorm"
-	"github.com/dca00107/lockstep/txlock"
 )
 
 // recreates are the ways to create a row again from a model that was loaded before.
@@ -71,50 +68,6 @@ var recreates = map[string]func(tx *gorm.DB, d *Doc) error{
 type shelf struct {
 	ID   int64
 	Docs []*Doc `gorm:"foreignKey:AuthorID"`
-}
-
-// TestVersionOfARowMadeAnew proves that somebody who has loaded a row can't overwrite the
-// row that was created in its place from another copy.
-func TestVersionOfARowMadeAnew(t *testing.T) {
-	deletes := map[string]func(tx *gorm.DB, d *Doc) error{
-		"Delete":     func(tx *gorm.DB, d *Doc) error { return tx.Delete(d).Error },
-		"Unscoped":   func(tx *gorm.DB, d *Doc) error { return tx.Unscoped().Delete(d).Error },
-		"AnyVersion": func(tx *gorm.DB, d *Doc) error { return tx.Clauses(lockgorm.AnyVersion).Delete(&Doc{}, d.ID).Error },
-		"Exec": func(tx *gorm.DB, d *Doc) error {
-			return tx.Exec("DELETE FROM ? WHERE id = ?", clause.Table{Name: tx.NamingStrategy.TableName("Doc")}, d.ID).Error
-		},
-	}
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		e.names.tables["shelf"] = e.names.tables["Author"]
-		for c, name := range []string{"default", "PrepareStmt"} {
-			db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = name == "PrepareStmt" })
-			noError(t, db.Use(lockgorm.New()))
-			for i, way := range slices.Sorted(maps.Keys(recreates)) {
-				for j, how := range slices.Sorted(maps.Keys(deletes)) {
-					if (i+j+c)%2 != 0 {
-						continue // each way and each delete meet both configurations
-					}
-					create, remove := recreates[way], deletes[how]
-					what := fmt.Sprintf("%s/%s/%s", name, how, way)
-					mine := newDoc(t, db)
-					others := load(t, db, mine.ID)
-					noError(t, db.Transaction(func(tx *gorm.DB) error {
-						return errors.Join(remove(tx, mine), create(tx.Session(&gorm.Session{NewDB: true}), mine))
-					}))
-					now := e.version(t, mine.ID)
-					if now == others.Version || now == 1 {
-						t.Errorf("%s: the row that was made again has version %d, the earlier one had %d", what, now, others.Version)
-					}
-					err := db.Model(others).Update("n", 9).Error
-					wantError(t, what, err, txlock.ErrConflict)
-					if way != "an association" {
-						noError(t, db.Model(mine).Update("n", 5).Error)
-						e.is(t, what, mine, mine.Version, 5)
-					}
-				}
-			}
-		}
-	})
 }
 
 // TestKeepVersion writes versions as an import does.

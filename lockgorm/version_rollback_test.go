@@ -2,9 +2,6 @@ package lockgorm_test
 
 import (
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -60,39 +57,6 @@ var undone = map[string]func(db *gorm.DB, write func(tx *gorm.DB) error) error{
 			return tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
 		})
 	},
-}
-
-// TestVersionAfterRollback proves that a model whose write was rolled back, in whatever
-// way, has no version that another's commit has: its next write is a conflict, and the
-// other's change stays.
-func TestVersionAfterRollback(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		for c, name := range []string{"default", "PrepareStmt"} {
-			db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = name == "PrepareStmt" })
-			noError(t, db.Use(lockgorm.New()))
-			for i, way := range slices.Sorted(maps.Keys(writes)) {
-				for j, end := range slices.Sorted(maps.Keys(undone)) {
-					if (i+j+c)%2 != 0 {
-						continue // each way and each end meet both configurations
-					}
-					write, undo := writes[way], undone[end]
-					what := fmt.Sprintf("%s/%s/%s", name, way, end)
-					mine := newDoc(t, db)
-					others := load(t, db, mine.ID)
-					wantError(t, what, undo(db, func(tx *gorm.DB) error { return write(tx, mine).Error }), errBusiness)
-					noError(t, db.Model(others).Update("name", "changed by another").Error)
-					err := db.Model(mine).Update("name", "mine").Error
-					wantError(t, what, err, txlock.ErrConflict)
-					if txlock.Retryable(err) {
-						t.Errorf("%s: a conflict that would be found again is retryable", what)
-					}
-					if e.count(t, "Doc", "id = ? AND name = ?", mine.ID, "changed by another") != 1 {
-						t.Errorf("%s: the other's change is lost", what)
-					}
-				}
-			}
-		}
-	})
 }
 
 // TestVersionOfUndoneCreates proves the same for models that were created, deleted or
@@ -287,64 +251,4 @@ func TestConflictIsRunAgain(t *testing.T) {
 
 func sqlMode(mode string) func(*driver.Config) {
 	return func(cfg *driver.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} }
-}
-
-// TestVersionColumnTooSmall proves that the first create fails if the column can't hold
-// the versions, and that without strict mode, when the server cuts numbers, no update is
-// lost.
-func TestVersionColumnTooSmall(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		for _, kind := range []string{"TINYINT", "SMALLINT UNSIGNED", "MEDIUMINT", "INT", "INT UNSIGNED"} {
-			table := e.CreateTable(t, "small", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
-			strict := e.openPlugin(t)
-			if err := strict.Table(table).Create(&Doc{}).Error; err == nil {
-				t.Errorf("%s holds the first version", kind)
-			}
-			db := e.openDSN(t, e.DSN(sqlMode("")))
-			noError(t, db.Use(lockgorm.New()))
-			noError(t, db.Exec("INSERT INTO "+table+" (id) VALUES (1)").Error)
-			// Once a version is refused, all are: it stays the largest number.
-			var n, saved, refused int
-			for ; n < 40 && refused < 3; n++ {
-				var one, two Doc
-				noError(t, errors.Join(db.Table(table).First(&one, 1).Error, db.Table(table).First(&two, 1).Error))
-				errOne := db.Table(table).Model(&one).Update("n", 10+2*n).Error
-				errTwo := db.Table(table).Model(&two).Update("n", 11+2*n).Error
-				if errOne == nil && errTwo == nil {
-					t.Fatalf("%s: both have saved version %d", kind, one.Version)
-				}
-				if errOne == nil {
-					saved++
-				}
-				if errors.Is(errOne, lockgorm.ErrVersion) {
-					refused++
-				}
-			}
-			if refused == 0 || saved+refused != n {
-				t.Errorf("%s: %d saved, %d refused", kind, saved, refused)
-			}
-		}
-		// BIGINT holds them, signed or unsigned, also when they reach the largest and
-		// start again.
-		for _, kind := range []string{"BIGINT", "BIGINT UNSIGNED"} {
-			table := e.CreateTable(t, "large", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
-			db := e.openPlugin(t)
-			for _, version := range []lockgorm.Version{1<<62 - 1, 1 << 62, 1<<62 + 1<<30, 1<<63 - 1} {
-				d := &Doc{Version: version}
-				noError(t, db.Table(table).Clauses(lockgorm.KeepVersion).Create(d).Error)
-				for range 3 {
-					before := d.Version
-					noError(t, db.Table(table).Model(d).Update("n", gorm.Expr("n + 1")).Error)
-					if d.Version == before {
-						t.Errorf("%s: version %d was not raised", kind, before)
-					}
-				}
-				fresh := new(Doc)
-				noError(t, db.Table(table).First(fresh, d.ID).Error)
-				if fresh.Version != d.Version || fresh.N != 3 {
-					t.Errorf("%s: after %d: %d in memory, %+v in the row", kind, version, d.Version, *fresh)
-				}
-			}
-		}
-	})
 }

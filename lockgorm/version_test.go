@@ -143,52 +143,6 @@ var writes = map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
 	},
 }
 
-func TestVersionOfEveryUpdate(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":     func(*gorm.Config) {},
-			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-			"autocommit":  func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true },
-		} {
-			if e.skip && name == "autocommit" {
-				continue // it is the default of this setting
-			}
-			for _, found := range []bool{false, true} {
-				dsn := e.DSN(foundRows(found))
-				db := e.openDSN(t, dsn, configure)
-				noError(t, db.Use(lockgorm.New()))
-				for way, write := range writes {
-					what := fmt.Sprintf("%s/found=%t/%s", name, found, way)
-					d := newDoc(t, db)
-					first := d.Version
-					result := write(db, d)
-					if result.Error != nil || result.RowsAffected != 1 || d.Version <= first || d.N != 5 && way != "expression" && way != "a set of SETs" {
-						t.Errorf("%s: %+v, %d rows: %v", what, *d, result.RowsAffected, result.Error)
-					}
-					e.is(t, what, d, d.Version, 5)
-
-					mine := load(t, db, d.ID)
-					touch(t, db, d.ID)
-					touched := e.version(t, d.ID)
-					err := write(db, mine).Error
-					wantError(t, what+" of a lost race", err, txlock.ErrConflict)
-					if mine.Version != d.Version || txlock.Retryable(err) {
-						t.Errorf("%s: version %d after a lost race: %v", what, mine.Version, err)
-					}
-					e.is(t, what, d, touched, 5)
-
-					mine = load(t, db, d.ID)
-					noError(t, db.Delete(load(t, db, d.ID)).Error)
-					wantError(t, what+" of a deleted row", write(db, mine).Error, gorm.ErrRecordNotFound)
-					if mine.Version != touched || e.count(t, "Doc", "id = ?", d.ID) != 0 {
-						t.Errorf("%s: version %d, %d rows after a write of a deleted row", what, mine.Version, e.count(t, "Doc", "id = ?", d.ID))
-					}
-				}
-			}
-		}
-	})
-}
-
 // TestVersionConditionOfTheCaller proves that rows which the caller's own condition
 // excludes are neither in conflict nor gone.
 func TestVersionConditionOfTheCaller(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
-	"github.com/dca00107/lockstep/txlock"
 )
 
 // edited changes each text on its way.
@@ -99,61 +98,6 @@ func onEdited(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)
 			}
 		}
 	}
-}
-
-// TestVerbsWithEditedTexts proves that whatever a wrapper does to the texts of the lock
-// statements, each verb runs its function once, commits it, and gives rising tokens.
-func TestVerbsWithEditedTexts(t *testing.T) {
-	onEdited(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		table, want := numbers(t, db), 0
-		for _, v := range tripsCounted {
-			key, last := uniqueKey(t, v.name), uint64(0)
-			check(t, txlock.Ensure(t.Context(), db.Admin(), key))
-			for range 2 {
-				err := v.run(t.Context(), pool, key, func(tx *sql.Tx) error {
-					want++
-					_, err := tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = v + 1")
-					return err
-				})
-				if number(err) == 1295 {
-					continue // BEGIN of Do, which the wrapper has prepared and the server doesn't prepare
-				}
-				if n := valueOf(t, db, table); err != nil || n != want {
-					t.Fatalf("%s: %d of %d were committed: %v", v.name, n, want, err)
-				}
-				token, err := txlock.ReadVersion(t.Context(), db.Admin(), key)
-				check(t, err)
-				raises := !strings.Contains(v.name, "RLock") && !strings.Contains(v.name, "new key")
-				if raises != (token > last) {
-					t.Errorf("%s: token %d after %d", v.name, token, last)
-				}
-				last = token
-				wantFree(t, db, key)
-			}
-		}
-		if n := pool.Stats().MaxIdleClosed + pool.Stats().MaxLifetimeClosed; n != 0 {
-			t.Errorf("%d connections were closed", n)
-		}
-	})
-}
-
-// TestOptimisticWithEditedTexts has one conflict, and then none.
-func TestOptimisticWithEditedTexts(t *testing.T) {
-	onEdited(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		table, key, runs := numbers(t, db), uniqueKey(t, "edited"), 0
-		for i := range 2 {
-			runs = 0
-			err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
-				if runs++; runs == 1 {
-					check(t, locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-				}
-				return raise(t.Context(), tx, table)
-			})
-			if n := valueOf(t, db, table); err != nil || runs != 2 || n != i+1 {
-				t.Fatalf("%d runs, %d of %d were committed: %v", runs, n, i+1, err)
-			}
-		}
-	})
 }
 
 // TestOpenerStaysEdited proves that what stays prepared is what the wrapper has made of it.

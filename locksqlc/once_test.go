@@ -234,41 +234,6 @@ func TestOnceValue(t *testing.T) {
 	})
 }
 
-// TestOnceValueThatCantBeStored stores nothing, and the next call is the first.
-func TestOnceValueThatCantBeStored(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		table, key := numbers(t, db), uniqueKey(t, "once")
-		add := func(tx *sql.Tx) { exec(t, tx, "UPDATE "+table+" SET v = v + 1") }
-		_, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (func(), error) { add(tx); return nil, nil })
-		wantOnce(t, "a function", first, err, false, txlock.ErrResult)
-		_, first, err = locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (string, error) {
-			add(tx)
-			return strings.Repeat("x", 16<<20), nil
-		})
-		wantOnce(t, "17 MB", first, err, false, txlock.ErrResult)
-		most := count(t, pool, "SELECT @@max_allowed_packet")
-		if most <= 16<<20 {
-			_, first, err = locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (string, error) {
-				add(tx)
-				return strings.Repeat("x", most-1000), nil
-			})
-			wantOnce(t, "more than a packet", first, err, false, txlock.ErrResult)
-		}
-		large := strings.Repeat("x", 2<<20)
-		for i := range 2 {
-			got, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (string, error) { add(tx); return large, nil })
-			wantOnce(t, "2 MB", first, err, i == 0, nil)
-			if got != large {
-				t.Errorf("%d bytes came back", len(got))
-			}
-		}
-		if n := count(t, pool, "SELECT v FROM "+table); n != 1 {
-			t.Errorf("done %d times", n)
-		}
-		idle(t, pool)
-	})
-}
-
 // TestOnceIsCancelled while it waits, and leaves nothing.
 func TestOnceIsCancelled(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {

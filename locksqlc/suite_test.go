@@ -10,13 +10,13 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-func TestSuite(t *testing.T) {
-	locksuite.Run(t,
-		locksuite.Adapter{Name: "sqltx-guarded", Guarded: true, Open: locksuite.OpenSQL(true, locksuite.BeginTx)},
-		locksuite.Adapter{Name: "sqltx-plain", Open: locksuite.OpenSQL(false, locksuite.BeginTx)},
-		locksuite.Adapter{Name: "sqlconn-guarded", Guarded: true, Open: locksuite.OpenSQL(true, beginConn)},
-		locksuite.Adapter{Name: "sqlconn-plain", Open: locksuite.OpenSQL(false, beginConn)},
-	)
+func TestSuite(t *testing.T) { locksuite.Run(t, adapters...) }
+
+var adapters = []locksuite.Adapter{
+	{Name: "sqltx-guarded", Guarded: true, Open: locksuite.OpenSQL(true, locksuite.BeginTx)},
+	{Name: "sqltx-plain", Open: locksuite.OpenSQL(false, locksuite.BeginTx)},
+	{Name: "sqlconn-guarded", Guarded: true, Open: locksuite.OpenSQL(true, beginConn)},
+	{Name: "sqlconn-plain", Open: locksuite.OpenSQL(false, beginConn)},
 }
 
 // connSession joins a *sql.Conn on which BEGIN was sent.

@@ -138,36 +138,6 @@ var scenarios = map[string]func(s *side){
 	"session variables":  unchangedVariables,
 }
 
-func TestTransparency(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testdb.DB) {
-		for setting, set := range settings {
-			for name, scenario := range scenarios {
-				t.Run(setting+"/"+name, func(t *testing.T) {
-					t.Parallel()
-					var records [2][]string
-					for i, guarded := range []bool{false, true} {
-						cfg := server.AdminConfig(func(cfg *mysql.Config) {
-							cfg.MultiStatements, cfg.Collation, cfg.MaxAllowedPacket = true, "utf8mb4_bin", 8<<20
-							set(server, cfg)
-						})
-						s := &side{TB: t, ctx: t.Context(), server: server, db: newPool(t, cfg, guarded)}
-						if err := s.db.PingContext(s.ctx); setting == "TLS" && errors.Is(err, mysql.ErrNoTLS) {
-							t.Skipf("the server answers that it has no TLS, which its administrator may have switched off: %v", err)
-						} else if err != nil {
-							t.Fatalf("guarded %t: %v", guarded, err)
-						}
-						s.table = server.CreateTable(t, "transparent", counters)
-						scenario(s)
-						s.note("in use %d", testdb.InUse(s.db))
-						records[i] = s.record
-					}
-					compare(t, records[0], records[1])
-				})
-			}
-		}
-	})
-}
-
 func compare(t *testing.T, plain, guarded []string) {
 	t.Helper()
 	if len(plain) < 4 {

@@ -45,8 +45,3 @@ SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot);
 -- otherwise with the last holders that have committed.
 -- It never runs in a caller's transaction.
 SELECT slot, token, REPLACE(owner, X'00', LEFT('-', 0)) AS owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (sqlc.slice(slots)) LIMIT 900;
-
--- name: CountCenters :one
--- CountCenters counts the center rows.
--- It never runs in a caller's transaction.
-SELECT COUNT(*) FROM lockstep_centers;

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -202,4 +203,21 @@ func (a *alone) shareAgainstWriter(rt *rapid.T, m *lease.Manager) {
 		rt.Fatalf("%s beside a writer who waits", describe(l))
 	}
 	<-done
+}
+
+// inBubble calls in a bubble of testing/synctest what may end by a panic, as rapid ends a
+// history.
+func inBubble(t *testing.T, call func(t *testing.T)) {
+	var ended any
+	synctest.Test(t, func(t *testing.T) {
+		defer func() { ended = recover() }()
+		call(t)
+	})
+	// rapid tells failures apart by where they come from.
+	if fmt.Sprintf("%T", ended) == "rapid.invalidData" {
+		panic(ended)
+	}
+	if ended != nil {
+		panic(ended)
+	}
 }

@@ -1,3 +1,5 @@
+//go:build onecpu
+
 package tests
 
 import (

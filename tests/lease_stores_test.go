@@ -1,3 +1,5 @@
+//go:build onecpu
+
 package tests
 
 import (
@@ -6,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"pgregory.net/rapid"
 
@@ -55,23 +56,6 @@ func (p *play) run(rt *rapid.T, cast string, only []string, failed func(error)) 
 		maps.DeleteFunc(steps, func(name string, _ func(*rapid.T)) bool { return name != "" && !slices.Contains(only, name) })
 	}
 	rt.Repeat(steps)
-}
-
-// inBubble calls in a bubble of testing/synctest what may end by a panic, as rapid ends a
-// history.
-func inBubble(t *testing.T, call func(t *testing.T)) {
-	var ended any
-	synctest.Test(t, func(t *testing.T) {
-		defer func() { ended = recover() }()
-		call(t)
-	})
-	// rapid tells failures apart by where they come from.
-	if fmt.Sprintf("%T", ended) == "rapid.invalidData" {
-		panic(ended)
-	}
-	if ended != nil {
-		panic(ended)
-	}
 }
 
 // bug is one that is planted, with the steps of the histories that look for it.

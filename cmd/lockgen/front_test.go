@@ -1,3 +1,5 @@
+//go:build golden && !race
+
 package main
 
 import (

@@ -7,12 +7,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
+	"strconv"
 	"sync"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/ondeck/ondeck"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -221,56 +222,6 @@ func TestUnlockedReadLosesUpdates(t *testing.T) {
 	})
 }
 
-// TestTwoTrips proves that a query which reads takes its lock with it, and the last one commits:
-// a transaction that reads an account and writes it has two round trips.
-func TestTwoTrips(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			trips, count := testdb.CountTrips(t)
-			db := newDatabaseOf(t, engine, func(cfg *mysql.Config) {
-				count(cfg)
-				cfg.InterpolateParams = true
-			}, "schema.sql")
-			db.SetMaxOpenConns(1)
-			q := shopdb.New(db)
-			add := func(q *shopdb.Locked) error {
-				return q.CommitWith(1).AddAccount(t.Context(), shopdb.AddAccountParams{ID: 1, Owner: "somebody", Balance: money})
-			}
-			must(t, q.Run(t.Context(), db, nil, add))
-			for range 3 {
-				before := trips.Count()
-				must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
-					account, err := q.GetAccount(t.Context(), 1)
-					if err != nil {
-						return err
-					}
-					if _, held := q.Locks().Held(shopdb.Accounts.Key(1)); !held {
-						t.Error("it is not locked")
-					}
-					return q.CommitWith(1).SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: account.Balance - 1})
-				}))
-				if n := trips.Count() - before; n != 2 {
-					t.Errorf("%d round trips", n)
-				}
-			}
-			account, err := q.GetAccount(t.Context(), 1)
-			must(t, err)
-			if account.Balance != money-3 {
-				t.Errorf("the balance is %d", account.Balance)
-			}
-			err = q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
-				_, err := q.CommitWith(1).GetAccount(t.Context(), 1)
-				return err
-			})
-			if err == nil || !strings.Contains(err.Error(), "single INSERT, UPDATE, DELETE or REPLACE") {
-				t.Errorf("a read that is to commit: %v", err)
-			}
-		})
-	}
-}
-
 // TestSlices proves that empty slices lock nothing, and that others lock all of their keys.
 func TestSlices(t *testing.T) {
 	t.Parallel()
@@ -306,5 +257,63 @@ func TestSlices(t *testing.T) {
 				return err
 			}))
 		})
+	}
+}
+
+const workers, rounds = 4, 4
+
+// inParallel runs transactions that take their locks query by query.
+func inParallel(t *testing.T, db *sql.DB, options *sql.TxOptions, do func(ctx context.Context, tx *sql.Tx) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for range rounds {
+				if err := locksqlc.RunTx(t.Context(), db, options, nil, func(tx *sql.Tx) error { return do(t.Context(), tx) }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// next is a number in a column of text, and one more.
+func next(text string) string {
+	n, _ := strconv.Atoi(text)
+	return strconv.Itoa(n + 1)
+}
+
+// TestCities counts in the name of a city, which transactions know by other spellings of
+// one slug: its family folds them.
+func TestCities(t *testing.T) {
+	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
+		db := newDatabase(t, engine, "examples/ondeck/schema/0001_city.sql")
+		must(t, ondeck.New(db).CreateCity(t.Context(), ondeck.CreateCityParams{Slug: "Berlin", Name: "0"}))
+		spellings := []string{"Berlin", "berlin", "BERLIN", "bERLIN"}
+		inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
+			locked, err := ondeck.New(db).WithLocks(ctx, tx)
+			if err != nil {
+				return err
+			}
+			slug := spellings[rand.IntN(len(spellings))]
+			city, err := locked.GetCity(ctx, slug)
+			if err != nil {
+				return err
+			}
+			return locked.UpdateCityName(ctx, ondeck.UpdateCityNameParams{Name: next(city.Name), Slug: slug})
+		})
+		city, err := ondeck.New(db).GetCity(t.Context(), "Berlin")
+		must(t, err)
+		if city.Name != strconv.Itoa(workers*rounds) {
+			t.Errorf("counted to %s", city.Name)
+		}
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

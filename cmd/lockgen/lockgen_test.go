@@ -1,8 +1,9 @@
+//go:build !race
+
 package main
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,42 +13,11 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
-
 // golden are packages of testdata: four made by sqlc with other options from the same
 // queries, sqlc's own examples, and one with a column of every type.
 var golden = []string{
 	"shopdb/shopdb", "hidden/internal/hidden", "tagged/tagged", "examples/ondeck/ondeck", "prepared/prepared", "types/types",
 	"examples/authors/authors", "examples/booktest/booktest",
-}
-
-// TestGolden compares what lockgen writes with the files in testdata: those of four
-// packages, since reading the types takes seconds, and of all in make verify.
-func TestGolden(t *testing.T) {
-	t.Parallel()
-	names := golden[:4]
-	if *update || os.Getenv("LOCKSTEP_LONG") == "1" {
-		names = golden
-	}
-	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := filepath.Join("testdata", name)
-			front := "" // sqlc's package is internal, another in front of it
-			if name == "hidden/internal/hidden" {
-				front = filepath.Join("testdata", "hidden")
-			}
-			sources, err := generated(dir, front, "")
-			must(t, err)
-			for i, source := range sources {
-				path := filepath.Join([]string{dir, front}[i], output)
-				if *update {
-					must(t, os.WriteFile(path, source, 0o644))
-				}
-				must(t, same(path, source))
-			}
-		})
-	}
 }
 
 // TestCompiles proves that the golden files compile, and that go vet finds nothing.
@@ -249,11 +219,4 @@ func TestFails(t *testing.T) {
 		t.Error("the output of before is still there")
 	}
 	lockgen(1, "-check")
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -30,8 +30,8 @@ type handler struct {
 	next     http.Handler
 }
 
-// Replayed is the header of an answer that is repeated.
-const Replayed = "Idempotent-Replayed"
+// replayed is the header of an answer that is repeated.
+const replayed = "Idempotent-Replayed"
 
 // Answer is what is stored of an answer.
 type Answer struct {
@@ -163,7 +163,7 @@ func (h *handler) replay(w http.ResponseWriter, a Answer) {
 			w.Header().Add(name, string(text))
 		}
 	}
-	w.Header().Set(Replayed, "true")
+	w.Header().Set(replayed, "true")
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body) // the client is gone
 }

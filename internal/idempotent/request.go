@@ -31,7 +31,7 @@ type config struct {
 
 func defaults() config {
 	return config{
-		keep: 24 * time.Hour, maxBody: 1 << 20, maxAnswer: MaxResult / 2,
+		keep: 24 * time.Hour, maxBody: 1 << 20, maxAnswer: maxResult / 2,
 		headers: []string{"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location", "ETag", "Last-Modified", "Link", "Cache-Control", "Vary"},
 		client:  func(*http.Request) string { return "" },
 	}

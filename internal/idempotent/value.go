@@ -16,8 +16,8 @@ var (
 	once  = inside.OnceOf[*txlock.Scope, txlock.Key, txlock.OnceOption]()
 )
 
-// MaxResult is how long a stored result may be.
-const MaxResult = 16 << 20
+// maxResult is how long a stored result may be.
+const maxResult = 16 << 20
 
 // stored is a result in its row.
 type stored struct {
@@ -73,8 +73,8 @@ func encode(name string, value any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", txlock.ErrResult, err)
 	}
-	if len(result) > MaxResult {
-		return nil, fmt.Errorf("%w: it has %d bytes, %d are allowed", txlock.ErrResult, len(result), MaxResult)
+	if len(result) > maxResult {
+		return nil, fmt.Errorf("%w: it has %d bytes, %d are allowed", txlock.ErrResult, len(result), maxResult)
 	}
 	return result, nil
 }

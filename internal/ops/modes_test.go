@@ -36,7 +36,7 @@ var everywhere = []string{
 }
 
 // scanning are the queries that are sent by rawsql.Scanning, and Big for others.
-var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListTurnstiles", "ShardRecords", "ListJobs", "InspectLease", "CountCenters"}
+var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListTurnstiles", "ShardRecords", "ListJobs", "InspectLease"}
 
 // notSent are the names in package rawsql that are no statements, or parts of one.
 var notSent = []string{

@@ -15,8 +15,10 @@ func TestSuite(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		cluster(t, engine)
 	}
-	locksuite.Run(t,
-		locksuite.Adapter{Name: "guarded", Guarded: true, Open: locksuite.OpenSQL(true, locksuite.BeginTx)},
-		locksuite.Adapter{Name: "plain", Open: locksuite.OpenSQL(false, locksuite.BeginTx)},
-	)
+	adapters := []locksuite.Adapter{
+		{Name: "guarded", Guarded: true, Open: locksuite.OpenSQL(true, locksuite.BeginTx)},
+		{Name: "plain", Open: locksuite.OpenSQL(false, locksuite.BeginTx)},
+	}
+	locksuite.Run(t, adapters...)
+	locksuite.RunPreparing(t, adapters...)
 }

@@ -46,29 +46,40 @@ type Session interface {
 	Rollback() error
 }
 
-// Run runs all behaviours by the adapters on all servers, with every setting of
-// the driver, both isolation levels and all kinds of keys: see met.
-func Run(t *testing.T, adapters ...Adapter) {
+// Run runs all behaviours by the adapters on all servers, with both isolation levels, all
+// kinds of keys and every setting of a driver that interpolates: see met.
+func Run(t *testing.T, adapters ...Adapter) { run(t, true, adapters) }
+
+// RunPreparing does what Run does with a driver that prepares each statement.
+func RunPreparing(t *testing.T, adapters ...Adapter) { run(t, false, adapters) }
+
+func run(t *testing.T, interpolates bool, adapters []Adapter) {
 	for _, engine := range testdb.Engines() {
 		for a, adapter := range adapters {
 			for i, v := range variants {
-				t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
-					t.Parallel()
-					db := testdb.Open(t, engine)
-					cluster := onCluster(t, db)
-					for _, b := range slices.Concat(behaviours, versions, onces) {
-						for _, kind := range met(a, i) {
-							t.Run(b.name+"/"+kind.name, func(t *testing.T) {
-								t.Parallel()
-								e := &env{T: t, db: db, adapter: adapter, variant: v, kind: kind, cluster: cluster}
-								e.pool = adapter.Open(t, db.Config(v.set))
-								b.show(e)
-								e.poolIsAsBefore()
-							})
-						}
-					}
-				})
+				if v.interpolates == interpolates {
+					t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
+						t.Parallel()
+						runVariant(t, engine, adapter, v, met(a, i))
+					})
+				}
 			}
+		}
+	}
+}
+
+func runVariant(t *testing.T, engine testdb.Engine, adapter Adapter, v variant, kinds []kind) {
+	db := testdb.Open(t, engine)
+	cluster := onCluster(t, db)
+	for _, b := range slices.Concat(behaviours, versions, onces) {
+		for _, kind := range kinds {
+			t.Run(b.name+"/"+kind.name, func(t *testing.T) {
+				t.Parallel()
+				e := &env{T: t, db: db, adapter: adapter, variant: v, kind: kind, cluster: cluster}
+				e.pool = adapter.Open(t, db.Config(v.set))
+				b.show(e)
+				e.poolIsAsBefore()
+			})
 		}
 	}
 }

@@ -11,9 +11,10 @@ import (
 
 // variant is a setting of the driver and an isolation level.
 type variant struct {
-	name  string
-	set   func(*mysql.Config)
-	level sql.IsolationLevel
+	name         string
+	interpolates bool
+	set          func(*mysql.Config)
+	level        sql.IsolationLevel
 }
 
 var variants = func() (all []variant) {
@@ -21,7 +22,8 @@ var variants = func() (all []variant) {
 		for _, found := range []bool{false, true} {
 			for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 				all = append(all, variant{
-					name: fmt.Sprintf("interpolate=%t,found=%t,%s", interpolate, found, level),
+					name:         fmt.Sprintf("interpolate=%t,found=%t,%s", interpolate, found, level),
+					interpolates: interpolate,
 					set: func(c *mysql.Config) {
 						c.InterpolateParams, c.ClientFoundRows = interpolate, found
 						c.Logger = &mysql.NopLogger{} // connections are broken on purpose

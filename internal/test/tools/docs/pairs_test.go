@@ -186,7 +186,7 @@ func shape(text string) string {
 }
 
 // TestDiagrams proves that the pictures have the words of the texts that they are made of,
-// so that nobody forgets make diagrams.
+// so that nobody forgets docs/diagrams/draw.sh.
 func TestDiagrams(t *testing.T) {
 	t.Parallel()
 	pictures, err := filepath.Glob(filepath.Join(root, "docs", "diagrams", "*.svg"))
@@ -212,7 +212,7 @@ func TestDiagrams(t *testing.T) {
 		}
 		for _, words := range shown {
 			if !strings.Contains(picture, words) {
-				t.Errorf("%s has %q, its picture has not: run make diagrams", name, words)
+				t.Errorf("%s has %q, its picture has not: run docs/diagrams/draw.sh", name, words)
 			}
 		}
 	}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Without a race to report a test binary needs no second to say so at its end, and garbage is
+// collected four times as often by default.
+var faster = []string{"GORACE=atexit_sleep_ms=0", "GOGC=400", "CGO_ENABLED=1"}
+
+// runner makes the commands of go test, with the first error.
+type runner struct {
+	flags []string
+	err   error
+}
+
+// test runs packages of a module.
+func (r *runner) test(dir string, flags []string, packages ...string) command {
+	return command{dir, faster, slices.Concat([]string{"go", "test"}, r.flags, flags, packages)}
+}
+
+// raced runs packages under the race detector, and then without it what is in files
+// behind the tag !race.
+func (r *runner) raced(dir string, parallel int, packages ...string) []command {
+	var flags []string
+	if parallel > 0 {
+		flags = []string{fmt.Sprintf("-parallel=%d", parallel)}
+	}
+	return append([]command{r.test(dir, append(flags, "-race"), packages...)}, r.behind(dir, []string{"-race"}, nil, flags, packages...)...)
+}
+
+// behind runs, with some flags, the tests that a build by the flags in with has and one by
+// those in without has not.
+func (r *runner) behind(dir string, without, with, flags []string, packages ...string) (all []command) {
+	has, err := named(dir, with, packages...)
+	hasNot, wrong := named(dir, without, packages...)
+	if r.err == nil && err != nil {
+		r.err = err
+	} else if r.err == nil {
+		r.err = wrong
+	}
+	for _, p := range has {
+		lacking := func(name string) bool {
+			return !slices.ContainsFunc(hasNot, func(other tested) bool { return other.path == p.path && slices.Contains(other.names, name) })
+		}
+		p.names = slices.DeleteFunc(p.names, func(name string) bool { return !lacking(name) })
+		if len(p.names) > 0 {
+			all = append(all, r.test(dir, slices.Concat(with, flags, []string{"-run=^(" + strings.Join(p.names, "|") + ")$"}), p.path))
+		}
+	}
+	return all
+}
+
+// except lists the packages of a module but for those whose paths end so.
+func (r *runner) except(dir string, ends ...string) (paths []string) {
+	all, err := named(dir, nil, "./...")
+	if r.err == nil {
+		r.err = err
+	}
+	for _, p := range all {
+		if !slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(p.path, end) }) {
+			paths = append(paths, p.path)
+		}
+	}
+	return paths
+}
+
+// tests are the parts of make test. Three run beside each other, one package of each at a
+// time: the leases and the module wait for times to live, the adapters for locks, and the
+// others need processors. What takes longest comes first, so that no core is idle at the end.
+func tests(timeout time.Duration) ([]part, error) {
+	r := &runner{flags: []string{"-count=1", "-vet=off", "-p=1", fmt.Sprintf("-timeout=%v", timeout)}}
+	beside, err := r.beside()
+	if err != nil {
+		return nil, err
+	}
+	others := r.except(".", "/txlock/lease", "/txlock/lockmock", "/locksqlc", "/locksuite")
+	parts := []part{
+		{name: "leases", commands: r.raced(".", 8, "./txlock/lease")},
+		// Mocks have one goroutine, and take ten times as long under the race detector: so long
+		// that a release which should be answered at once goes on in the background.
+		{name: "others", commands: append(r.raced(".", 8, append([]string{"./internal/test/locksuite"}, others...)...),
+			r.test(".", []string{"-parallel=4"}, "./txlock/lockmock"))},
+		{name: "module", commands: r.raced("tests", 8, r.except("tests", "/doctest", "/release")...)},
+		{name: "beside", commands: beside},
+		{name: "gorm", commands: r.raced("lockgorm", 16, ".")},
+		{name: "sqlc", commands: r.raced(".", 16, "./locksqlc")},
+		// On one processor those that play with servers in a synctest bubble: the race detector
+		// crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).
+		{name: "stores", commands: r.behind("tests", nil, []string{"-tags=onecpu"}, []string{"-race", "-cpu=1", "-parallel=8"}, ".")},
+		// Without the race detector, which would watch the same library again.
+		{name: "bench", commands: []command{r.test("bench", nil, "./...")}},
+
+		// On clusters, and on what stands for a network between their nodes.
+		{name: "cluster", asked: true, commands: []command{
+			r.test(".", []string{"-race", "-tags=cluster"}, "./internal/test/testdb").with("LOCKSTEP_ENGINES=none"),
+			r.test("tests", []string{"-race", "-parallel=8", "-tags=cluster"}, "./cluster"),
+		}},
+		// Behind proxies, and what the tests of clusters do so.
+		{name: "proxies", asked: true, commands: append([]command{r.test("tests", []string{"-race", "-parallel=8", "-tags=proxies"}, "./proxies")},
+			r.behind("tests", []string{"-tags=cluster"}, []string{"-tags=cluster,proxies"}, []string{"-race"}, "./cluster")...)},
+	}
+	return parts, r.err
+}
+
+// beside tests the modules beside the library. The commands have one goroutine, and read the
+// types of all that they look at: the race detector watches what lockgen has written.
+// make verify looks at the files that it writes, follows the tutorials, and reads the pages
+// of lockhttp in a browser.
+func (r *runner) beside() (all []command, err error) {
+	raced, err := modules("RACED")
+	if err != nil {
+		return nil, err
+	}
+	for _, module := range raced {
+		all = append(all, r.test(module, []string{"-race"}, "./..."))
+	}
+	commands, err := modules("COMMANDS")
+	for _, module := range commands {
+		if module == "cmd/lockgen" {
+			all = append(all, r.raced(module, 0, "./...")...)
+		} else {
+			all = append(all, r.test(module, nil, "./..."))
+		}
+	}
+	return all, err
+}
+
+// quick is what needs no server, without the race detector, and without what has passed
+// before where nothing was changed: the tests of the library, and whether the modules compile
+// that an edit of it breaks most often. Without cgo test binaries are linked faster.
+func quick() ([]part, error) {
+	parts, err := modules("PARTS")
+	if err != nil {
+		return nil, err
+	}
+	commands, err := modules("COMMANDS")
+	if err != nil {
+		return nil, err
+	}
+	env := []string{"GOGC=800", "CGO_ENABLED=0", "LOCKSTEP_ENGINES=none"}
+	var all []command
+	for _, module := range append([]string{"."}, parts...) {
+		all = append(all, command{module, env, []string{"go", "test", "-vet=off", "-parallel=8", "./..."}})
+	}
+	for _, module := range append([]string{"examples", "tests"}, commands...) {
+		all = append(all, command{module, env, []string{"go", "vet", "-unreachable", "-tags=" + tags, "./..."}})
+	}
+	return []part{{name: "quick", commands: all}}, nil
+}

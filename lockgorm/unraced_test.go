@@ -1,0 +1,449 @@
+//go:build !race
+
+package lockgorm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/internal/test/locksuite"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// What one goroutine does with tens of thousands of statements, or with megabytes: the race
+// detector would make it five times as dear, and has nothing to find. make test runs what
+// is in files without it.
+
+// TestAssignmentsAreOne proves that, in a record that is locked or compared, the value
+// for one column can't set another one, and that every single expression is allowed.
+func TestAssignmentsAreOne(t *testing.T) {
+	innocent := map[string]func(e *env) any{
+		"a number":   func(*env) any { return gorm.Expr("n + ?", 5) },
+		"a function": func(*env) any { return gorm.Expr("GREATEST(n, ?, 2)", 5) },
+		"a subquery": func(e *env) any {
+			return gorm.Expr("(SELECT 5 FROM ? LIMIT 1)", clause.Table{Name: e.names.tables["Note"]})
+		},
+		"a handle": func(e *env) any {
+			return e.open(t).Table(e.names.tables["Note"]).Select("MAX(5), id").Where("n = 0 OR n = 1").Limit(1).Select("5")
+		},
+		"a text":       func(*env) any { return gorm.Expr("FIELD('a,b', 'x, y', '1 -- ', \"it's\", 'c', 'a,b')") },
+		"a comment":    func(*env) any { return gorm.Expr("5 /* not 1, 2 or 3) */") },
+		"a CASE":       func(*env) any { return gorm.Expr("CASE WHEN n IN (1, 2) OR n = 3 THEN 0 ELSE 5 END") },
+		"an operator":  func(*env) any { return gorm.Expr("n = 7 OR 0 XOR 1") },
+		"a column":     func(*env) any { return clause.Column{Name: "n"} },
+		"GORM's value": func(*env) any { return valuer{"LEAST(5, 6)"} },
+	}
+	each(t, []string{"Order", "Doc", "Note"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		noError(t, db.Create(&Note{}).Error)
+		for way, assign := range assignments {
+			order, doc := &Order{ID: newID()}, newDoc(t, db)
+			noError(t, db.Create(order).Error)
+			refused := func(what string, value any) {
+				t.Helper()
+				wantError(t, what+", locked", assign(db, &Order{ID: order.ID}, order.ID, value), txlock.ErrInvalidKey)
+				wantError(t, what+", compared", assign(db, load(t, db, doc.ID), doc.ID, value), lockgorm.ErrVersion)
+				if way != "Assign" && way != "a hook" {
+					sent := watch(db)
+					wantError(t, what+", compared", assign(sent.db, doc, doc.ID, value), lockgorm.ErrVersion)
+					if sent.n != 0 {
+						t.Errorf("%s: %d statements were sent", what, sent.n)
+					}
+				}
+				wantError(t, what+", of any version", assign(db.Clauses(lockgorm.AnyVersion).Session(&gorm.Session{}), load(t, db, doc.ID), doc.ID, value), lockgorm.ErrVersion)
+				if e.count(t, "Order", "id = ? AND n = 0 AND name = ''", order.ID) != 1 || e.count(t, "Doc", "id = ? AND version = ? AND n = 0", doc.ID, doc.Version) != 1 {
+					t.Fatalf("%s: it was written", what)
+				}
+			}
+			for name, value := range smuggled {
+				if way != "Assign" || name != "in a slice" && name != "a set" { // GORM makes no assignment of it
+					refused(way+", "+name, value)
+				}
+			}
+			for name, value := range innocent {
+				if name == "a handle" && (way == "clause.Set" || way == "a column with it" || way == "a hook") {
+					continue // GORM puts it in parentheses only among values
+				}
+				for _, err := range []error{assign(db, &Order{ID: order.ID}, order.ID, value(e)), assign(db, load(t, db, doc.ID), doc.ID, value(e))} {
+					if err != nil {
+						t.Errorf("%s, %s: %v", way, name, err)
+					}
+				}
+			}
+		}
+		order := &Order{ID: newID()}
+		noError(t, db.Create(order).Error)
+		for _, name := range []string{"n = 1, id", "n`, `id", "a.b.c.d", "n AS x"} {
+			set := clause.Set{{Column: clause.Column{Name: name, Raw: true}, Value: 777}}
+			wantError(t, name, db.Model(order).Clauses(set).Updates(map[string]any{}).Error, txlock.ErrInvalidKey)
+		}
+		halves := map[string]any{"n": gorm.Expr("IF(1"), "name": gorm.Expr("2, 3), id = 777")}
+		wantError(t, "two halves", db.Model(order).Updates(halves).Error, txlock.ErrInvalidKey)
+	})
+}
+
+// TestLockedAndVersioned proves that a model may have both: each of its writes is locked
+// and compared and raises the version, in every form that GORM has.
+func TestLockedAndVersioned(t *testing.T) {
+	writes := map[string]func(db *gorm.DB, l *Ledger) error{
+		"Update":   func(db *gorm.DB, l *Ledger) error { return db.Model(l).Update("n", 5).Error },
+		"Save":     func(db *gorm.DB, l *Ledger) error { l.N = 5; return db.Save(l).Error },
+		"a slice":  func(db *gorm.DB, l *Ledger) error { return db.Model([]*Ledger{l}).Update("n", 5).Error },
+		"Unscoped": func(db *gorm.DB, l *Ledger) error { return db.Unscoped().Model(l).UpdateColumn("n", 5).Error },
+		"an OR in parentheses": func(db *gorm.DB, l *Ledger) error {
+			return db.Model(l).Where("(n = 0 OR n = 7)").Update("n", 5).Error
+		},
+		"conditions": func(db *gorm.DB, l *Ledger) error {
+			return db.Model(l).Where("n < ? OR n > ?", 5, 6).Not("n = 3").Where(map[string]any{"n": []int{0, 1}}).Update("n", 5).Error
+		},
+		"a scope": func(db *gorm.DB, l *Ledger) error {
+			return db.Model(l).Scopes(func(tx *gorm.DB) *gorm.DB { return tx.Where("n = 0") }).Update("n", 5).Error
+		},
+		"Table": func(db *gorm.DB, l *Ledger) error {
+			return db.Table("? AS x", clause.Table{Name: db.NamingStrategy.TableName("Ledger")}).Model(l).Where("x.n = 0").Update("n", 5).Error
+		},
+		"a comment": func(db *gorm.DB, l *Ledger) error {
+			return db.Model(l).Clauses(commented{"UPDATE", "/* why */"}, commented{"WHERE", "/* why */"}).Where("n = 0").Update("n", 5).Error
+		},
+		"a subquery": func(db *gorm.DB, l *Ledger) error {
+			return db.Model(l).Where("n <> ALL (?)", db.Session(&gorm.Session{NewDB: true}).Table("lockstep_locks").Select("1").Where("1 = 0").Or("1 = 0")).Update("n", 5).Error
+		},
+		"a transaction": func(db *gorm.DB, l *Ledger) error {
+			return lockgorm.Transaction(db, ledgers.Keys(l.ID), func(tx *gorm.DB) error { return tx.Model(l).Update("n", 5).Error })
+		},
+		"Optimistic": func(db *gorm.DB, l *Ledger) error {
+			return lockgorm.Optimistic(db, ledgers.Key(l.ID), func(tx *gorm.DB) error { return tx.Model(l).Update("n", 5).Error })
+		},
+		"On": func(db *gorm.DB, l *Ledger) error {
+			return db.Clauses(lockgorm.On(ledgers.Key(l.ID))).Model(l).Update("n", 5).Error
+		},
+		"reused": func(db *gorm.DB, l *Ledger) error {
+			chain := db.Model(l)
+			if err := chain.Update("n", 4).Error; err != nil {
+				return err
+			}
+			return chain.Update("n", 5).Error
+		},
+	}
+	each(t, []string{"Ledger"}, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":                      func(*gorm.Config) {},
+			"PrepareStmt, CreateBatchSize": func(cfg *gorm.Config) { cfg.PrepareStmt, cfg.CreateBatchSize = true, 2 },
+			"FullSaveAssociations":         func(cfg *gorm.Config) { cfg.FullSaveAssociations = true },
+			"QueryFields, TranslateError":  func(cfg *gorm.Config) { cfg.QueryFields, cfg.TranslateError = true, true },
+		} {
+			e.eachDSN(func(interpolate, dsn string) {
+				db := e.openDSN(t, dsn, configure)
+				noError(t, db.Use(lockgorm.New()))
+				many := []*Ledger{{}, {}, {}}
+				noError(t, db.Create(&many).Error)
+				for way, write := range writes {
+					what := fmt.Sprintf("%s, %s, %s", name, interpolate, way)
+					l, hooks := &Ledger{}, 0
+					noError(t, db.Create(l).Error)
+					first, stale := l.Version, *l
+					err := write(withHook(db, func(_ *gorm.DB, id int64) error {
+						if hooks++; !e.held(t, ledgers.Key(id)) {
+							t.Errorf("%s: the hook runs without the lock", what)
+						}
+						return nil
+					}), l)
+					if err != nil || l.Version == first || hooks == 0 && way != "Unscoped" {
+						t.Errorf("%s: %d hooks, version %d after %d: %v", what, hooks, l.Version, first, err)
+					}
+					if e.count(t, "Ledger", "id = ? AND n = 5 AND version = ?", l.ID, l.Version) != 1 {
+						t.Errorf("%s: the row is not as in memory: %+v", what, *l)
+					}
+					wantError(t, what+" of an old version", write(db, &stale), txlock.ErrConflict)
+					wantError(t, what+", delete of an old version", db.Delete(&stale).Error, txlock.ErrConflict)
+					noError(t, db.Delete(l).Error)
+					if e.count(t, "Ledger", "id = ? AND deleted_at IS NOT NULL AND version = ?", l.ID, l.Version) != 1 {
+						t.Errorf("%s: not deleted softly: %+v", what, *l)
+					}
+					noError(t, db.Unscoped().Delete(l).Error)
+				}
+				for _, l := range many {
+					if e.count(t, "Ledger", "id = ? AND n = 0 AND version = ?", l.ID, l.Version) != 1 {
+						t.Errorf("%s: another's row has changed: %+v", name, *l)
+					}
+				}
+				// Anything else after WHERE is refused, and leaves no trace in the
+				// statement.
+				for _, text := range []string{"OR 1 = 1", "/*! OR 1 = 1 */", "-- x", "'' OR 1"} {
+					if err := db.Model(many[0]).Clauses(commented{"WHERE", text}).Where("n = 0").Update("n", 6).Error; !errors.Is(err, txlock.ErrInvalidKey) {
+						t.Errorf("%s: %q behind the conditions: %v", name, text, err)
+					}
+				}
+				_, err := gorm.G[Ledger](db).Where("id = ?", many[0].ID).Update(t.Context(), "n", 6)
+				wantError(t, "generics", err, lockgorm.ErrVersion)
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				before := many[0].Version
+				wantError(t, "a cancelled context", db.WithContext(ctx).Model(many[0]).Update("n", 6).Error, context.Canceled)
+				if many[0].Version != before {
+					t.Errorf("%s: version %d after %d in vain", name, many[0].Version, before)
+				}
+				if e.count(t, "Ledger", "n = 6") != 0 {
+					t.Errorf("%s: what was refused is written", name)
+				}
+			})
+		}
+	})
+}
+
+// TestOnceGoesWrong: each way ends in a clear error, nothing is done twice, and the next
+// call is the first, but where fn itself has committed.
+func TestOnceGoesWrong(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, broken := e.open(t), errors.New("fn fails")
+		value := func(key txlock.Key, value any, fn func(tx *gorm.DB) error) error {
+			_, first, err := lockgorm.OnceValue(db, key, func(tx *gorm.DB) (any, error) {
+				noError(t, tx.Create(&Note{ID: 1}).Error)
+				return value, fn(tx)
+			})
+			if first && err != nil {
+				t.Errorf("the first, with %v", err)
+			}
+			return err
+		}
+		nothing := func(*gorm.DB) error { return nil }
+		for what, test := range map[string]struct {
+			value any
+			fn    func(tx *gorm.DB) error
+			want  error
+		}{
+			"fails":           {1, func(*gorm.DB) error { return broken }, broken},
+			"rolls back":      {1, func(tx *gorm.DB) error { return tx.Exec("ROLLBACK").Error }, txlock.ErrTxDoomed},
+			"is no JSON":      {make(chan int), nothing, txlock.ErrResult},
+			"is over 16 MB":   {strings.Repeat("x", 16<<20), nothing, txlock.ErrResult},
+			"commits":         {1, func(tx *gorm.DB) error { return tx.Exec("COMMIT").Error }, txlock.ErrTxDoomed},
+			"loses the table": {1, func(tx *gorm.DB) error { return tx.Exec("UPDATE no_such_table SET n = 1").Error }, errAny},
+		} {
+			key := onceKey()
+			err := value(key, test.value, test.fn)
+			if !errors.Is(err, test.want) && (err == nil || !errors.Is(test.want, errAny)) {
+				t.Errorf("fn %s: %v, want %v", what, err, test.want)
+			}
+			n := e.count(t, "Note", "1 = 1")
+			if done := test.want == nil || what == "commits"; done != (n == 1) {
+				t.Errorf("fn %s: %d notes", what, n)
+			}
+			noError(t, db.Where("1 = 1").Delete(&Note{}).Error)
+			if n == 0 {
+				noError(t, value(key, 1, nothing))
+			} else if err := value(key, 1, nothing); what != "commits" && err != nil || what == "commits" && err == nil {
+				t.Errorf("again after fn %s: %v", what, err)
+			}
+			noError(t, db.Where("1 = 1").Delete(&Note{}).Error)
+		}
+		key := onceKey()
+		func() {
+			defer func() {
+				if p := recover(); p != "on purpose" {
+					t.Errorf("the panic of fn became %v", p)
+				}
+			}()
+			_ = value(key, 1, func(*gorm.DB) error { panic("on purpose") })
+		}()
+		noError(t, value(key, 1, nothing))
+		if n := e.count(t, "Note", "1 = 1"); n != 1 {
+			t.Errorf("%d notes after a panic", n)
+		}
+	})
+}
+
+func TestVersionOfEveryUpdate(t *testing.T) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":     func(*gorm.Config) {},
+			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+			"autocommit":  func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true },
+		} {
+			if e.skip && name == "autocommit" {
+				continue // it is the default of this setting
+			}
+			for _, found := range []bool{false, true} {
+				dsn := e.DSN(foundRows(found))
+				db := e.openDSN(t, dsn, configure)
+				noError(t, db.Use(lockgorm.New()))
+				for way, write := range writes {
+					what := fmt.Sprintf("%s/found=%t/%s", name, found, way)
+					d := newDoc(t, db)
+					first := d.Version
+					result := write(db, d)
+					if result.Error != nil || result.RowsAffected != 1 || d.Version <= first || d.N != 5 && way != "expression" && way != "a set of SETs" {
+						t.Errorf("%s: %+v, %d rows: %v", what, *d, result.RowsAffected, result.Error)
+					}
+					e.is(t, what, d, d.Version, 5)
+
+					mine := load(t, db, d.ID)
+					touch(t, db, d.ID)
+					touched := e.version(t, d.ID)
+					err := write(db, mine).Error
+					wantError(t, what+" of a lost race", err, txlock.ErrConflict)
+					if mine.Version != d.Version || txlock.Retryable(err) {
+						t.Errorf("%s: version %d after a lost race: %v", what, mine.Version, err)
+					}
+					e.is(t, what, d, touched, 5)
+
+					mine = load(t, db, d.ID)
+					noError(t, db.Delete(load(t, db, d.ID)).Error)
+					wantError(t, what+" of a deleted row", write(db, mine).Error, gorm.ErrRecordNotFound)
+					if mine.Version != touched || e.count(t, "Doc", "id = ?", d.ID) != 0 {
+						t.Errorf("%s: version %d, %d rows after a write of a deleted row", what, mine.Version, e.count(t, "Doc", "id = ?", d.ID))
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestVersionOfARowMadeAnew proves that somebody who has loaded a row can't overwrite the
+// row that was created in its place from another copy.
+func TestVersionOfARowMadeAnew(t *testing.T) {
+	deletes := map[string]func(tx *gorm.DB, d *Doc) error{
+		"Delete":     func(tx *gorm.DB, d *Doc) error { return tx.Delete(d).Error },
+		"Unscoped":   func(tx *gorm.DB, d *Doc) error { return tx.Unscoped().Delete(d).Error },
+		"AnyVersion": func(tx *gorm.DB, d *Doc) error { return tx.Clauses(lockgorm.AnyVersion).Delete(&Doc{}, d.ID).Error },
+		"Exec": func(tx *gorm.DB, d *Doc) error {
+			return tx.Exec("DELETE FROM ? WHERE id = ?", clause.Table{Name: tx.NamingStrategy.TableName("Doc")}, d.ID).Error
+		},
+	}
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
+		e.names.tables["shelf"] = e.names.tables["Author"]
+		for c, name := range []string{"default", "PrepareStmt"} {
+			db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = name == "PrepareStmt" })
+			noError(t, db.Use(lockgorm.New()))
+			for i, way := range slices.Sorted(maps.Keys(recreates)) {
+				for j, how := range slices.Sorted(maps.Keys(deletes)) {
+					if (i+j+c)%2 != 0 {
+						continue // each way and each delete meet both configurations
+					}
+					create, remove := recreates[way], deletes[how]
+					what := fmt.Sprintf("%s/%s/%s", name, how, way)
+					mine := newDoc(t, db)
+					others := load(t, db, mine.ID)
+					noError(t, db.Transaction(func(tx *gorm.DB) error {
+						return errors.Join(remove(tx, mine), create(tx.Session(&gorm.Session{NewDB: true}), mine))
+					}))
+					now := e.version(t, mine.ID)
+					if now == others.Version || now == 1 {
+						t.Errorf("%s: the row that was made again has version %d, the earlier one had %d", what, now, others.Version)
+					}
+					err := db.Model(others).Update("n", 9).Error
+					wantError(t, what, err, txlock.ErrConflict)
+					if way != "an association" {
+						noError(t, db.Model(mine).Update("n", 5).Error)
+						e.is(t, what, mine, mine.Version, 5)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestVersionAfterRollback proves that a model whose write was rolled back, in whatever
+// way, has no version that another's commit has: its next write is a conflict, and the
+// other's change stays.
+func TestVersionAfterRollback(t *testing.T) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
+		for c, name := range []string{"default", "PrepareStmt"} {
+			db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = name == "PrepareStmt" })
+			noError(t, db.Use(lockgorm.New()))
+			for i, way := range slices.Sorted(maps.Keys(writes)) {
+				for j, end := range slices.Sorted(maps.Keys(undone)) {
+					if (i+j+c)%2 != 0 {
+						continue // each way and each end meet both configurations
+					}
+					write, undo := writes[way], undone[end]
+					what := fmt.Sprintf("%s/%s/%s", name, way, end)
+					mine := newDoc(t, db)
+					others := load(t, db, mine.ID)
+					wantError(t, what, undo(db, func(tx *gorm.DB) error { return write(tx, mine).Error }), errBusiness)
+					noError(t, db.Model(others).Update("name", "changed by another").Error)
+					err := db.Model(mine).Update("name", "mine").Error
+					wantError(t, what, err, txlock.ErrConflict)
+					if txlock.Retryable(err) {
+						t.Errorf("%s: a conflict that would be found again is retryable", what)
+					}
+					if e.count(t, "Doc", "id = ? AND name = ?", mine.ID, "changed by another") != 1 {
+						t.Errorf("%s: the other's change is lost", what)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestVersionColumnTooSmall proves that the first create fails if the column can't hold
+// the versions, and that without strict mode, when the server cuts numbers, no update is
+// lost.
+func TestVersionColumnTooSmall(t *testing.T) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
+		for _, kind := range []string{"TINYINT", "SMALLINT UNSIGNED", "MEDIUMINT", "INT", "INT UNSIGNED"} {
+			table := e.CreateTable(t, "small", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
+			strict := e.openPlugin(t)
+			if err := strict.Table(table).Create(&Doc{}).Error; err == nil {
+				t.Errorf("%s holds the first version", kind)
+			}
+			db := e.openDSN(t, e.DSN(sqlMode("")))
+			noError(t, db.Use(lockgorm.New()))
+			noError(t, db.Exec("INSERT INTO "+table+" (id) VALUES (1)").Error)
+			// Once a version is refused, all are: it stays the largest number.
+			var n, saved, refused int
+			for ; n < 40 && refused < 3; n++ {
+				var one, two Doc
+				noError(t, errors.Join(db.Table(table).First(&one, 1).Error, db.Table(table).First(&two, 1).Error))
+				errOne := db.Table(table).Model(&one).Update("n", 10+2*n).Error
+				errTwo := db.Table(table).Model(&two).Update("n", 11+2*n).Error
+				if errOne == nil && errTwo == nil {
+					t.Fatalf("%s: both have saved version %d", kind, one.Version)
+				}
+				if errOne == nil {
+					saved++
+				}
+				if errors.Is(errOne, lockgorm.ErrVersion) {
+					refused++
+				}
+			}
+			if refused == 0 || saved+refused != n {
+				t.Errorf("%s: %d saved, %d refused", kind, saved, refused)
+			}
+		}
+		// BIGINT holds them, signed or unsigned, also when they reach the largest and
+		// start again.
+		for _, kind := range []string{"BIGINT", "BIGINT UNSIGNED"} {
+			table := e.CreateTable(t, "large", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
+			db := e.openPlugin(t)
+			for _, version := range []lockgorm.Version{1<<62 - 1, 1 << 62, 1<<62 + 1<<30, 1<<63 - 1} {
+				d := &Doc{Version: version}
+				noError(t, db.Table(table).Clauses(lockgorm.KeepVersion).Create(d).Error)
+				for range 3 {
+					before := d.Version
+					noError(t, db.Table(table).Model(d).Update("n", gorm.Expr("n + 1")).Error)
+					if d.Version == before {
+						t.Errorf("%s: version %d was not raised", kind, before)
+					}
+				}
+				fresh := new(Doc)
+				noError(t, db.Table(table).First(fresh, d.ID).Error)
+				if fresh.Version != d.Version || fresh.N != 3 {
+					t.Errorf("%s: after %d: %d in memory, %+v in the row", kind, version, d.Version, *fresh)
+				}
+			}
+		}
+	})
+}
+
+// TestSuitePreparing is TestSuite with a driver that prepares each statement: the race
+// detector watches each behaviour with each adapter and kind of key in TestSuite.
+func TestSuitePreparing(t *testing.T) { locksuite.RunPreparing(t, adapters...) }

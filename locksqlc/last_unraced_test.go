@@ -1,0 +1,248 @@
+//go:build !race
+
+package locksqlc_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestCommitWith proves that the last statement commits the transaction where it has changed
+// so many rows, with the result that it has alone, in one round trip; and in two where they
+// can't share a text.
+func TestCommitWith(t *testing.T) {
+	pools := map[string]struct {
+		mutate func(*mysql.Config)
+		trips  int // of a statement that is the last
+	}{
+		"as text":      {func(*mysql.Config) {}, 1},
+		"found rows":   {func(c *mysql.Config) { c.ClientFoundRows = true }, 1},
+		"prepared":     {func(c *mysql.Config) { c.InterpolateParams = false }, 2}, // each is prepared once
+		"ANSI quotes":  {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} }, 1},
+		"no backslash": {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"} }, 1},
+		"latin1":       {func(c *mysql.Config) { _ = c.Apply(mysql.Charset("latin1", "")) }, 1},
+	}
+	when := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
+	statements := []struct {
+		text string
+		args []any
+		rows int64
+	}{
+		{"INSERT INTO %s (s) VALUES (?)", []any{`it's "a" \ -- # ; ?`}, 1},
+		{"INSERT INTO %s (s, b, f, d) VALUES (?, ?, ?, ?), (?, ?, ?, ?)", []any{"x", []byte{0, 1, 0xff, '\''}, 1.5, when, nil, nil, true, nil}, 2},
+		{"INSERT INTO %s (id, n) VALUES (?, ?)", []any{100, int64(-1) << 63}, 1},
+		{"INSERT INTO %s (n) VALUES (1), (2), (3)", nil, 3},
+		{"UPDATE %s SET n = n + 1 WHERE id = ?", []any{2}, 1},
+		{"UPDATE %s SET n = n WHERE id = 2", nil, -1},
+		{"UPDATE %s SET s = ';', n = n + 1 WHERE s <> 'COMMIT; DROP TABLE x' AND id < ?", []any{3}, 2},
+		{"DELETE FROM %s WHERE id IN (?, ?)", []any{1, 2}, 2},
+		{"REPLACE INTO %s (id, n) VALUES (?, ?)", []any{1, 9}, 2},
+		{"INSERT INTO %s (id, n) VALUES (1, 5) ON DUPLICATE KEY UPDATE n = VALUES(n)", nil, 2},
+		{"UPDATE %s SET n = 7 /*! WHERE id = 1 */", nil, 1},
+		{"/* why */ update %s SET n = 8 WHERE id = 1", nil, 1},
+		{"UPDATE %s SET n = lockstep_rows + v_rows + p_rows WHERE id = 1", nil, 1},
+	}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, p := range pools {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				trips, count := testdb.CountTrips(t)
+				cfg := db.Config(count)
+				cfg.InterpolateParams = true
+				p.mutate(cfg)
+				pool := newPool(t, cfg, true)
+				pool.SetMaxOpenConns(1)
+				create := func() string {
+					table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT, n BIGINT, s VARCHAR(99) CHARACTER SET utf8mb4, b BLOB, f DOUBLE, d DATETIME,"+
+						" lockstep_rows INT NOT NULL DEFAULT 1, v_rows INT NOT NULL DEFAULT 1, p_rows INT NOT NULL DEFAULT 1")
+					db.Exec(t, "INSERT INTO "+table+" (n, s) VALUES (1, 'a'), (2, 'b')")
+					return table
+				}
+				if p.trips > 1 { // the first tells that the driver puts no arguments into texts
+					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+						_, err := tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM "+create()+" WHERE id = ?", 0)
+						return err
+					}))
+				}
+				for _, c := range statements {
+					alone, last := create(), create()
+					var want, got sql.Result
+					check(t, lastly(t, pool, func(tx *sql.Tx, _ *txlock.Scope) (err error) {
+						want, err = tx.ExecContext(t.Context(), fmt.Sprintf(c.text, alone), c.args...)
+						return err
+					}))
+					sent := 0
+					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) (err error) {
+						sent = trips.Count()
+						got, err = tx.ExecContext(s.CommitWith(t.Context(), c.rows), fmt.Sprintf(c.text, last), c.args...)
+						return err
+					}))
+					sent = trips.Count() - sent
+					trip := p.trips
+					if len(c.args) == 0 {
+						trip = 1
+					}
+					switch {
+					case sharesTexts(db.Engine()):
+					case trip == 1:
+						trip = 2
+					default:
+						trip = 3
+					}
+					if sent != trip {
+						t.Errorf("%s: %d round trips, want %d", c.text, sent, trip)
+					}
+					for _, of := range []func(sql.Result) (int64, error){sql.Result.RowsAffected, sql.Result.LastInsertId} {
+						a, errA := of(want)
+						b, errB := of(got)
+						given := strings.HasPrefix(c.text, "REPLACE") || strings.Contains(c.text, "(id") // an id that the server hasn't made
+						if a != b && (b != 0 || !given) || errA != nil || errB != nil {
+							t.Errorf("%s: %d alone, %d as the last, %v, %v", c.text, a, b, errA, errB)
+						}
+					}
+					var differ int
+					check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM (SELECT * FROM "+alone+" UNION ALL SELECT * FROM "+last+") t"+
+						" GROUP BY id, n, s, b, f, d HAVING COUNT(*) <> 2 UNION ALL SELECT 0 LIMIT 1").Scan(&differ))
+					if differ != 0 {
+						t.Errorf("%s: the rows differ", c.text)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestCommitWithOtherRows proves that nothing is committed where the statement has changed
+// another number of rows or has failed, that the transaction goes on, and that it takes its
+// locks along.
+func TestCommitWithOtherRows(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, interpolate := range []bool{true, false} {
+			cfg := db.Config()
+			cfg.InterpolateParams = interpolate
+			pool := newPool(t, cfg, true)
+			for _, c := range []struct {
+				text string
+				rows int64
+				want error
+			}{
+				{"UPDATE %s SET n = n + 1 WHERE id = 3", 1, txlock.ErrRows},
+				{"UPDATE %s SET n = n + 1 WHERE id < 3", 1, txlock.ErrRows},
+				{"DELETE FROM %s", 0, txlock.ErrRows},
+				{"INSERT INTO %s VALUES (1, 1)", 1, &mysql.MySQLError{Number: 1062}},
+				{"UPDATE %s SET none = 1", 1, &mysql.MySQLError{Number: 1054}},
+				{"UPDATE %s SET n = 1; COMMIT", 1, nil},
+				{"UPDATE %[1]s SET n = 9 WHERE id = 1; UPDATE %[1]s SET n = 9 WHERE id = 2", 1, nil},
+				{"SELECT * FROM %s", 1, nil},
+				{"DELETE FROM %s RETURNING id", 1, nil},
+				{"CREATE TABLE %s (n INT)", 0, nil},
+				{"SET @a = '%s'", 0, nil},
+				{"COMMIT -- %s", 0, nil},
+			} {
+				table := db.CreateTable(t, "last", "id INT PRIMARY KEY, n INT")
+				db.Exec(t, "INSERT INTO "+table+" VALUES (1, 1), (2, 2)")
+				key, n := uniqueKey(t, "last"), 0
+				err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+					s, err := locksqlc.Join(t.Context(), tx)
+					check(t, err)
+					_, err = tx.ExecContext(s.CommitWith(t.Context(), c.rows), fmt.Sprintf(c.text, table))
+					server := new(mysql.MySQLError)
+					switch {
+					case c.want == nil && (err == nil || !strings.Contains(err.Error(), "single INSERT, UPDATE, DELETE or REPLACE")),
+						c.want != nil && !errors.Is(err, c.want):
+						t.Errorf("%s: %v, want %v", c.text, err, c.want)
+					case errors.As(err, &server) && errors.Is(err, txlock.ErrTxDoomed):
+						t.Errorf("%s: %v", c.text, err)
+					}
+					if _, held := s.Held(key); !held {
+						t.Errorf("%s: the lock isn't held any more", c.text)
+					}
+					check(t, s.Verify(t.Context()))
+					_, err = tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = 7 WHERE id = 2")
+					check(t, err)
+					return errInner
+				})
+				isError(t, c.text, err, errInner)
+				check(t, db.Admin().QueryRow("SELECT SUM(n) FROM "+table).Scan(&n))
+				if n != 3 {
+					t.Errorf("%s: a part of it is committed: %d", c.text, n)
+				}
+			}
+		}
+	})
+}
+
+// TestCommitWithAsAlone proves that what can't share a text with its COMMIT is sent by itself:
+// what asks for the statement before, what takes no argument where one is, and what would be too
+// long for the driver. Ids of the upper half are those of the statement alone.
+func TestCommitWithAsAlone(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		cfg := db.Config()
+		cfg.InterpolateParams, cfg.MaxAllowedPacket = true, 70_000
+		pool := newPool(t, cfg, true)
+		table := db.CreateTable(t, "alone", "id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT, n BIGINT UNSIGNED, s TEXT")
+		for _, c := range []struct {
+			text string
+			args []any
+		}{
+			{"INSERT INTO " + table + " (n) SELECT LAST_INSERT_ID()", nil},
+			{"INSERT INTO " + table + " (n) SELECT @@last_insert_id", nil},
+			{"INSERT INTO " + table + " (s) SELECT GROUP_CONCAT(n SEPARATOR ?) FROM " + table + " WHERE id < 5", []any{"-"}},
+			{"INSERT INTO " + table + " (s) VALUES ('" + strings.Repeat("x", 50_000) + "')", nil},
+			{"INSERT INTO " + table + " (id) VALUES (18446744073709551000)", nil},
+			{"INSERT INTO " + table + " (n) VALUES (1)", nil},
+		} {
+			var results [2][3]any
+			for i := range results {
+				db.Exec(t, "TRUNCATE TABLE "+table)
+				check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+					for range 2 {
+						_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (7)")
+						check(t, err)
+					}
+					ctx := t.Context()
+					if i == 1 {
+						ctx = s.CommitWith(ctx, 1)
+					}
+					result, err := tx.ExecContext(ctx, c.text, c.args...)
+					if err != nil {
+						return err
+					}
+					if results[i][0], err = result.LastInsertId(); err != nil {
+						return err
+					}
+					return nil
+				}))
+				var n sql.NullInt64
+				var text sql.NullString
+				check(t, db.Admin().QueryRow("SELECT n, LENGTH(s) FROM "+table+" ORDER BY id DESC LIMIT 1").Scan(&n, &text))
+				results[i][1], results[i][2] = n, text
+			}
+			if strings.Contains(c.text, "184467") {
+				results[0][0] = results[1][0] // which the server hasn't made
+			}
+			if results[0] != results[1] {
+				t.Errorf("%.80s: alone %v, as the last %v", c.text, results[0], results[1])
+			}
+		}
+		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+			rows, err := tx.QueryContext(t.Context(), "SELECT 1")
+			check(t, err)
+			_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" (n) VALUES (1)")
+			if !errors.Is(err, txlock.ErrOpenRows) || errors.Is(err, txlock.ErrUnknownOutcome) {
+				t.Errorf("while rows are open: %v", err)
+			}
+			return rows.Close()
+		}))
+	})
+}
