@@ -129,7 +129,7 @@ MySQL.`,
 				a.say("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3)
 			}
 			for _, l := range locks {
-				a.say("%s", strings.Join([]string{l.String(), string(l.Mode), "held " + l.Held.String(), drawing{a.out, p}.session(l.Session)}, ", "))
+				a.say("%s", strings.Join([]string{l.String(), l.How(), "held " + l.Held.String(), drawing{a.out, p}.session(l.Session)}, ", "))
 				a.say("Session %d is ended: its whole transaction is rolled back, with all its locks, and its program gets an error from the next statement.", l.Session)
 			}
 			if err := a.sure(fmt.Sprintf("Release %q.", args[0])); err != nil {
@@ -157,7 +157,7 @@ func toRelease(p *ops.Picture, key string, hashed bool, slots []int64) (leases [
 	for _, l := range p.Locks {
 		named := l.Kind == ops.Named && l.Key == key && !hashed
 		slot := l.Kind == ops.Hashed && l.Slot == ops.SlotOf(key) && hashed
-		if (named || slot) && len(slots) == 0 {
+		if (named || slot) && len(slots) == 0 && l.Session != 0 {
 			locks = append(locks, l)
 		}
 	}

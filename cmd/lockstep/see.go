@@ -46,8 +46,8 @@ const lockHead = "KEY MODE HELD WAITERS OWNER SESSION USER PROGRAM TRANSACTION D
 func lockRows(p *ops.Picture, locks []ops.Lock) (rows [][]string) {
 	for _, l := range locks {
 		s := p.Sessions[l.Session]
-		rows = append(rows, []string{nameOf(l.Row, l.Keys), string(l.Mode), l.Held.String(), number(l.Waiters), l.Owner,
-			strconv.FormatUint(l.Session, 10), s.Who(), s.Program, age(s), clipped(s.Doing(), 60)})
+		rows = append(rows, []string{nameOf(l.Row, l.Keys), l.How(), l.Held.String(), number(l.Waiters), l.Owner,
+			ops.Number(l.Session), s.Who(), s.Program, age(s), clipped(s.Doing(), 60)})
 	}
 	return rows
 }

@@ -157,7 +157,7 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 		if !isRow || !excludes {
 			continue
 		}
-		found := rowLock{Row: at, mode: mode, place: r.place}
+		found := rowLock{Row: at, mode: mode, place: r.place, id: r.id, trx: r.trx}
 		for _, session := range waiting[r.id] {
 			found.session, found.waiting = session, true
 			l.seen = append(l.seen, found)
@@ -272,6 +272,6 @@ func (l *look) add(r mysqlLock, session uint64) {
 		mode, excludes = Exclusive, true
 	}
 	if isRow && excludes {
-		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place()})
+		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place(), id: r.id, trx: strconv.FormatUint(r.trx, 10)})
 	}
 }

@@ -20,7 +20,8 @@ type grant struct {
 	owner   string
 	session uint64
 	locked  time.Time
-	tx      string // the number of the transaction that holds it
+	tx      string // the number of the transaction that holds it, if it had one when it was listed
+	before  uint64 // the token of the grant before
 }
 
 // held returns the locks that transactions hold: those that the server lists, and where it
@@ -29,12 +30,8 @@ type grant struct {
 // read again.
 func (l *look) held(ctx context.Context) ([]Lock, error) {
 	candidates := make(map[Row]bool)
-	var locks []Lock
 	for _, s := range l.seen {
 		candidates[s.Row] = true
-		if !s.waiting && !s.unsure && s.Kind != Other && s.Kind != Turnstile {
-			locks = append(locks, Lock{Row: s.Row, Mode: s.mode, Session: s.session})
-		}
 	}
 	if !l.exact {
 		scanned, err := l.scan(ctx)
@@ -50,6 +47,15 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 		return nil, err
 	}
 	l.known = known
+	if err := l.settle(ctx, known); err != nil {
+		return nil, err
+	}
+	var locks []Lock
+	for _, s := range l.seen {
+		if !s.waiting && !s.unsure && s.Kind != Other && s.Kind != Turnstile {
+			locks = append(locks, Lock{Row: s.Row, Mode: s.mode, Session: s.session})
+		}
+	}
 	return l.granted(locks, known), nil
 }
 
@@ -57,7 +63,8 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (map[Row]grant, error) {
 	known := make(map[Row]grant)
 	for row, g := range l.known {
-		if t := l.open[g.session]; candidates[row] && t != nil && t.id == g.tx {
+		changed := slices.ContainsFunc(l.seen, func(s rowLock) bool { return s.Row == row && (s.session == g.session) == s.waiting && !s.unsure })
+		if t := l.open[g.session]; candidates[row] && !changed && t != nil && t.id == g.tx {
 			known[row] = g
 			delete(candidates, row)
 		}
@@ -75,12 +82,20 @@ func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (
 		return nil, err
 	}
 	for row, g := range now {
-		if g.token <= committed[row].token || g.session == 0 {
+		last := committed[row]
+		if !last.locked.Before(l.Taken) {
+			if g.token < last.token {
+				last.before = g.token
+			}
+			l.changing[row] = last
+		}
+		if g.token <= last.token || g.session == 0 {
 			continue
 		}
-		if t := l.open[g.session]; t != nil {
+		if t := l.open[g.session]; t != nil && numbered(t.id) {
 			g.tx = t.id
 		}
+		g.before = last.token
 		known[row] = g
 	}
 	return known, nil
@@ -114,7 +129,12 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 			locks = append(locks, Lock{Row: row, Session: g.session})
 		}
 		lock := &locks[i]
-		lock.Mode, lock.Owner, lock.Token, lock.Since = Exclusive, g.owner, g.token, g.locked.UTC()
+		lock.Mode, lock.Owner, lock.Token, lock.Before, lock.Since = Exclusive, g.owner, g.token, g.before, g.locked.UTC()
+	}
+	for _, s := range l.seen { // a key that changes hands all the time has no holder at times
+		if g, changing := l.changing[s.Row]; changing && s.waiting && !slices.ContainsFunc(locks, func(lock Lock) bool { return lock.Row == s.Row }) {
+			locks = append(locks, Lock{Row: s.Row, Mode: Exclusive, Owner: g.owner, Token: g.token, Before: g.before, Since: g.locked.UTC()})
+		}
 	}
 	for i := range locks {
 		lock := &locks[i]
@@ -124,6 +144,7 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 		case t != nil:
 			lock.Held = t.age
 		}
+		_, lock.Changing = l.changing[lock.Row]
 		if lock.Kind == Hashed {
 			lock.Keys = l.keys[lock.Slot]
 		}
@@ -154,7 +175,7 @@ func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant,
 			return nil, err
 		}
 		for _, r := range found {
-			all[Row{Kind: Named, Key: string(r.Name)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), ""}
+			all[Row{Kind: Named, Key: string(r.Name)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), "", 0}
 		}
 	}
 	for part := range slices.Chunk(slots, chunk) {
@@ -163,7 +184,7 @@ func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant,
 			return nil, err
 		}
 		for _, r := range found {
-			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), ""}
+			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), "", 0}
 		}
 	}
 	return all, nil

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -92,9 +93,30 @@ type Lock struct {
 	Since   time.Time `json:"since,omitzero"` // when it was granted
 	Held    Seconds   `json:"held_s"`         // for how long, or how long its transaction is open
 	Waiters int       `json:"waiters"`
+	// Changing: the row was granted anew while the look read it. Without a session it has no holder
+	// at the moment, and Owner had it last.
+	Changing bool `json:"changing,omitempty"`
+	// Before is the token of the grant before, if it is known.
+	Before uint64 `json:"token_before,omitempty"`
 	// Keys are those of the keys that the caller has named which fall on this slot: a slot
 	// doesn't know its keys.
 	Keys []string `json:"keys,omitempty"`
+}
+
+// How says how the row is locked, for people.
+func (l Lock) How() string {
+	if l.Changing {
+		return string(l.Mode) + ", changing"
+	}
+	return string(l.Mode)
+}
+
+// Number writes a session, or nothing for none.
+func Number(session uint64) string {
+	if session == 0 {
+		return ""
+	}
+	return strconv.FormatUint(session, 10)
 }
 
 // Lease is a lease, a reader or a permit that is held, or the first waiter of a queue.
@@ -133,6 +155,7 @@ type Wait struct {
 	// among them. More than one are candidates, if Unsure.
 	Blockers []uint64 `json:"blockers"`
 	Unsure   bool     `json:"unsure,omitempty"`
+	Changing bool     `json:"changing,omitempty"` // the row was granted anew while the look read it
 	place    string   // which of the rows of another's table
 }
 

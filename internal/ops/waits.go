@@ -70,6 +70,9 @@ func (l *look) holders(held []Lock) map[place][]rowLock {
 		}
 	}
 	for _, lock := range held {
+		if lock.Session == 0 { // it has no holder at the moment
+			continue
+		}
 		here := place{Row: lock.Row}
 		if !slices.ContainsFunc(holders[here], func(s rowLock) bool { return s.session == lock.Session }) {
 			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session})
@@ -80,6 +83,7 @@ func (l *look) holders(held []Lock) map[place][]rowLock {
 
 func (l *look) waitOf(s rowLock, holders []rowLock) Wait {
 	w := Wait{Row: s.Row, Mode: s.mode, Session: s.session, Blockers: []uint64{}, place: s.at().place}
+	_, w.Changing = l.changing[s.Row]
 	if t := l.open[s.session]; t != nil {
 		w.For = t.waits
 	}
