@@ -3,12 +3,15 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
@@ -71,13 +74,13 @@ func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (
 	}
 	var now map[Row]grant
 	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
-		now, err = grants(ctx, tx, candidates)
+		now, err = l.grants(ctx, tx, candidates)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	committed, err := grants(ctx, l.db, candidates)
+	committed, err := l.grants(ctx, l.db, candidates)
 	if err != nil {
 		return nil, err
 	}
@@ -152,12 +155,32 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 	return locks
 }
 
+// unless reads a table, unless it didn't answer in time before: that is a gap, and no error.
+func (l *look) unless(table string, read func() error) error {
+	if l.late[table] {
+		return nil
+	}
+	err := read()
+	if Late(err) {
+		l.late[table] = true
+		l.gap(table+" can't be read: the server waits with it behind DDL, or takes too long", "end who holds up "+table+", see waits, and look again")
+		return nil
+	}
+	return err
+}
+
+// Late tells whether a statement of a look has waited too long for its table, or has taken too long.
+func Late(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && slices.Contains([]uint16{1205, 1969, 3024}, server.Number) // ER_LOCK_WAIT_TIMEOUT, ER_STATEMENT_TIMEOUT, ER_QUERY_TIMEOUT
+}
+
 func (l *look) uncommitted(ctx context.Context, read func(tx *sql.Tx) error) error {
 	return rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
 }
 
 // grants reads the rows of locks, as db sees them.
-func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant, error) {
+func (l *look) grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant, error) {
 	var names [][]byte
 	var slots []uint32
 	for row := range rows {
@@ -170,8 +193,11 @@ func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant,
 	}
 	all := make(map[Row]grant)
 	for part := range slices.Chunk(names, chunk) {
-		found, err := queries.NamedHolders(ctx, db, part)
-		if err != nil {
+		var found []gen.NamedHoldersRow
+		if err := l.unless("lockstep_locks", func() (err error) {
+			found, err = queries.NamedHolders(ctx, rawsql.Looking(db), part)
+			return err
+		}); err != nil {
 			return nil, err
 		}
 		for _, r := range found {
@@ -179,8 +205,11 @@ func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant,
 		}
 	}
 	for part := range slices.Chunk(slots, chunk) {
-		found, err := queries.CenterHolders(ctx, db, part)
-		if err != nil {
+		var found []gen.CenterHoldersRow
+		if err := l.unless("lockstep_centers", func() (err error) {
+			found, err = queries.CenterHolders(ctx, rawsql.Looking(db), part)
+			return err
+		}); err != nil {
 			return nil, err
 		}
 		for _, r := range found {
@@ -234,12 +263,17 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	err = l.uncommitted(ctx, func(tx *sql.Tx) error {
 		for part := range slices.Chunk(among, sessions) {
 			where := fmt.Sprintf(" WHERE locked_us >= %d AND conn_id IN (%s)", since, list(part))
-			names, err := every(ctx, tx, "SELECT name FROM lockstep_locks"+where, nil, func(r *Row) []any { return []any{&r.Key} })
-			if err != nil {
+			var names, slots []Row
+			if err := l.unless("lockstep_locks", func() (err error) {
+				names, err = every(ctx, tx, "SELECT name FROM lockstep_locks"+where, nil, func(r *Row) []any { return []any{&r.Key} })
+				return err
+			}); err != nil {
 				return err
 			}
-			slots, err := every(ctx, tx, "SELECT slot FROM lockstep_centers"+where, nil, func(r *Row) []any { return []any{&r.Slot} })
-			if err != nil {
+			if err := l.unless("lockstep_centers", func() (err error) {
+				slots, err = every(ctx, tx, "SELECT slot FROM lockstep_centers"+where, nil, func(r *Row) []any { return []any{&r.Slot} })
+				return err
+			}); err != nil {
 				return err
 			}
 			for i := range names {

@@ -67,7 +67,7 @@ func (r *Room) Look(ctx context.Context, keys ...string) (*Picture, error) {
 func (r *Room) look(ctx context.Context, try bool, keys []string) (*Picture, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := &look{Room: r, Picture: Picture{Sessions: make(map[uint64]Session)}, keys: bySlot(keys), try: try, changing: make(map[Row]grant)}
+	l := &look{Room: r, Picture: Picture{Sessions: make(map[uint64]Session)}, keys: bySlot(keys), try: try, changing: make(map[Row]grant), late: make(map[string]bool)}
 	if err := l.take(ctx); err != nil {
 		return nil, fault.Explain("look at the locks", err)
 	}
@@ -88,6 +88,7 @@ type look struct {
 	// changing are the rows that were granted anew while the look read them, with the last grant
 	// that has committed.
 	changing map[Row]grant
+	late     map[string]bool // the tables that didn't answer in time
 	open     map[uint64]*txn // the open transactions by their sessions, nil if unknown
 }
 
@@ -114,13 +115,16 @@ func (l *look) take(ctx context.Context) error {
 	if err := l.facts(ctx); err != nil {
 		return err
 	}
-	if err := l.leases(ctx); err != nil {
+	if err := l.unless("lockstep_leases", func() error { return l.leases(ctx) }); err != nil {
 		return err
 	}
 	if err := l.catalog(ctx); err != nil {
 		return err
 	}
 	if err := l.recall(ctx); err != nil {
+		return err
+	}
+	if err := l.tableLocks(ctx); err != nil {
 		return err
 	}
 	held, err := l.held(ctx)

@@ -50,6 +50,7 @@ const (
 	Turnstile Kind = "queue"     // of a lease's waiters with Fair
 	Once      Kind = "once"      // of a key of Once
 	Job       Kind = "job"       // of a job
+	Table     Kind = "table"     // a table itself, that DDL changes or waits for
 	Other     Kind = "other row" // of a table that is not lockstep's
 )
 
@@ -58,7 +59,7 @@ type Row struct {
 	Kind  Kind   `json:"kind"`
 	Key   string `json:"key,omitempty"`   // the name; empty for a slot and for other rows
 	Slot  int64  `json:"slot"`            // of a hashed key, or which row of a lease
-	Table string `json:"table,omitempty"` // of other rows, with the index
+	Table string `json:"table,omitempty"` // a table, and of other rows the index
 }
 
 // String names the row for people.
@@ -66,6 +67,8 @@ func (r Row) String() string {
 	switch r.Kind {
 	case Hashed:
 		return fmt.Sprintf("slot %d", r.Slot)
+	case Table:
+		return "the table " + r.Table
 	case Other:
 		return "a row of " + r.Table
 	case Named:
@@ -198,6 +201,9 @@ func (s Session) Doing() string {
 		return "idle " + s.For.String() + ", last: " + s.Statement
 	case s.Idle():
 		return "idle " + s.For.String()
+	}
+	if strings.HasPrefix(s.State, "Waiting for ") { // not for a row: for a table, or in a queue
+		return strings.TrimPrefix(s.Statement+", "+strings.ToLower(s.State), ", ")
 	}
 	return s.Statement
 }

@@ -207,7 +207,7 @@ func (l *look) dropUnlikely() {
 	for i := range l.Waits {
 		w := &l.Waits[i]
 		stranger := func(id uint64) bool { return l.Sessions[id].Database != l.Database }
-		if likely := slices.DeleteFunc(slices.Clone(w.Blockers), stranger); w.Unsure && len(likely) > 0 {
+		if likely := slices.DeleteFunc(slices.Clone(w.Blockers), stranger); w.Unsure && w.Kind != Table && len(likely) > 0 {
 			w.Blockers, w.Unsure = likely, len(likely) > 1
 		}
 	}

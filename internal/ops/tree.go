@@ -112,7 +112,10 @@ func (p *Picture) Notes(n *Node) []string {
 	} else if len(n.Holders) == 0 && len(n.Leases) == 0 {
 		notes = append(notes, "the holder is not known")
 	}
-	if n.Unsure {
+	switch {
+	case n.Unsure && n.Kind == Table:
+		notes = append(notes, "held by one or more of these")
+	case n.Unsure:
 		notes = append(notes, "shared, held by one or more of these")
 	}
 	if n.Deadlock {
