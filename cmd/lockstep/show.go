@@ -36,12 +36,8 @@ Privileges: as for locks, and SELECT on lockstep_once and lockstep_jobs.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(s)
-			}
-			a.gaps(s.Gaps)
-			if len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs) == 0 {
-				return failed(nothing, "nobody holds %q or waits for it", args[0])
+			if done, err := a.found(s, len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs), s.Gaps, "nobody holds %q or waits for it", args[0]); done {
+				return err
 			}
 			a.print(s, p)
 			return nil
@@ -136,11 +132,8 @@ Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(jobsForm{jobs})
-			}
-			if len(jobs) == 0 {
-				return failed(nothing, "there are no jobs")
+			if done, err := a.found(jobsForm{jobs}, len(jobs), nil, "there are no jobs"); done {
+				return err
 			}
 			table(a.out, jobHead, jobRows(jobs))
 			return nil
@@ -174,11 +167,8 @@ Privileges: SELECT on lockstep_once.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(onceForm{all})
-			}
-			if len(all) == 0 {
-				return failed(nothing, "there are no such keys of Once")
+			if done, err := a.found(onceForm{all}, len(all), nil, "there are no such keys of Once"); done {
+				return err
 			}
 			table(a.out, onceHead, onceRows(all))
 			if len(all) == most {
@@ -221,11 +211,8 @@ Privileges: as for leases.`,
 				return err
 			}
 			leaders := p.Leaders()
-			if a.json {
-				return a.printJSON(leadersForm{leaders})
-			}
-			if len(leaders) == 0 {
-				return failed(nothing, "nobody leads")
+			if done, err := a.found(leadersForm{leaders}, len(leaders), p.GapsOf("lockstep_leases"), "nobody leads"); done {
+				return err
 			}
 			var rows [][]string
 			for _, l := range leaders {

@@ -30,7 +30,7 @@ Privileges: as for locks.`,
 			if every < 100*time.Millisecond {
 				return failed(usage, "--every %v: it must be at least 100ms", every)
 			}
-			if !terminal(a.in) || !terminal(a.out) {
+			if !terminal(a.in) || !terminal(a.screen) {
 				return failed(usage, "top needs a terminal: lockstep locks prints the same once")
 			}
 			if err := a.open(); err != nil {
@@ -53,7 +53,7 @@ Privileges: as for locks.`,
 			}
 			s := screen{look: look, every: every, by: "waiters", width: 120, height: 30}
 			s.see(first)
-			_, err := tea.NewProgram(s, tea.WithContext(cmd.Context()), tea.WithInput(a.in), tea.WithOutput(a.out), tea.WithWindowSize(s.width, s.height)).Run()
+			_, err := tea.NewProgram(s, tea.WithContext(cmd.Context()), tea.WithInput(a.in), tea.WithOutput(a.screen), tea.WithWindowSize(s.width, s.height)).Run()
 			if errors.Is(err, tea.ErrProgramKilled) && cmd.Context().Err() != nil {
 				return nil // ended from outside, as by q
 			}

@@ -212,6 +212,18 @@ func (s Session) Doing() string {
 type Gap struct {
 	What string `json:"what"`
 	Cure string `json:"cure"`
+	// Hides: there may be locks, leases or waits that are not shown.
+	Hides bool `json:"hides,omitempty"`
+}
+
+// GapsOf returns the gaps of a table.
+func (p *Picture) GapsOf(table string) (gaps []Gap) {
+	for _, g := range p.Gaps {
+		if strings.HasPrefix(g.What, table+" ") {
+			gaps = append(gaps, g)
+		}
+	}
+	return gaps
 }
 
 // String is a sentence.

@@ -53,7 +53,7 @@ func (l *look) gap(what, cure string) {
 			return
 		}
 	}
-	l.Gaps = append(l.Gaps, Gap{what, cure})
+	l.Gaps = append(l.Gaps, Gap{what, cure, !strings.HasPrefix(what, "programs ")})
 }
 
 func (l *look) grant(privilege string) string { return "GRANT " + privilege + " TO " + l.grantee }
