@@ -191,6 +191,27 @@ func fromFile(path, group string) (*mysql.Config, error) {
 	return config, encrypt(config, values, path)
 }
 
+// sslMode returns MySQL's name of what the settings ask for.
+func sslMode(values map[string]string) string {
+	on := func(name string) bool {
+		value, is := values[name]
+		return is && !slices.Contains([]string{"0", "OFF", "FALSE"}, strings.ToUpper(value))
+	}
+	switch _, ssl := values["ssl"]; {
+	case values["ssl-mode"] != "":
+		return strings.ToUpper(values["ssl-mode"])
+	case on("skip-ssl") || ssl && !on("ssl"):
+		return "DISABLED"
+	case on("ssl-verify-server-cert"):
+		return "VERIFY_IDENTITY"
+	case values["ssl-ca"] != "":
+		return "VERIFY_CA"
+	case ssl || values["ssl-cert"] != "":
+		return "REQUIRED"
+	}
+	return "DISABLED"
+}
+
 // encrypt obeys the settings of a my.cnf for encryption, as the clients do, and refuses those that it
 // doesn't know.
 func encrypt(config *mysql.Config, values map[string]string, path string) error {
@@ -200,24 +221,6 @@ func encrypt(config *mysql.Config, values map[string]string, path string) error 
 		if (strings.HasPrefix(plain, "ssl") || strings.HasPrefix(plain, "tls")) && !slices.Contains(known, name) {
 			return failed(usage, "%s has %s, which this command doesn't obey: give the server by a data source name with tls=", path, name)
 		}
-	}
-	on := func(name string) bool {
-		value, is := values[name]
-		return is && !slices.Contains([]string{"0", "OFF", "FALSE"}, strings.ToUpper(value))
-	}
-	mode := strings.ToUpper(values["ssl-mode"])
-	switch _, ssl := values["ssl"]; {
-	case mode != "":
-	case on("skip-ssl") || ssl && !on("ssl"):
-		mode = "DISABLED"
-	case on("ssl-verify-server-cert"):
-		mode = "VERIFY_IDENTITY"
-	case values["ssl-ca"] != "":
-		mode = "VERIFY_CA"
-	case ssl || values["ssl-cert"] != "":
-		mode = "REQUIRED"
-	default:
-		return nil
 	}
 	host, _, _ := net.SplitHostPort(config.Addr)
 	secure := &tls.Config{ServerName: cmp.Or(host, "localhost"), MinVersion: tls.VersionTLS12}
@@ -234,7 +237,7 @@ func encrypt(config *mysql.Config, values map[string]string, path string) error 
 		}
 		secure.Certificates = []tls.Certificate{own}
 	}
-	switch mode {
+	switch mode := sslMode(values); mode {
 	case "DISABLED":
 		return nil
 	case "PREFERRED":
