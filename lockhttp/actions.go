@@ -101,7 +101,7 @@ func kindName(l ops.Lease) string {
 // releaseOf returns the action that ends the transaction of a lock, if that is of a key.
 func releaseOf(l ops.Lock, t target) (Action, bool) {
 	a := Action{Verb: Release, Key: t.key, Slot: l.Slot, Session: l.Session}
-	return a, l.Kind == ops.Named || l.Kind == ops.Hashed
+	return a, l.Session != 0 && (l.Kind == ops.Named || l.Kind == ops.Hashed)
 }
 
 // refusal is why something was not done, for the viewer.

@@ -92,6 +92,12 @@ func rounded(v float64) float64 {
 	return 10 * power
 }
 
-func number(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+// number writes at least three digits, and all of those before the point.
+func number(v float64) string {
+	if math.Abs(v) >= 100 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
 
 func perSecond(v float64) string { return number(v) + "/s" }

@@ -61,8 +61,8 @@ func (c *call) lockTable(id, caption string, locks []ops.Lock) *table {
 			age = s.TxAge.String()
 		}
 		return row{ID: idOf(l.Kind, l.Slot, l.Key, l.Session), Class: waited(l.Waiters), Cells: []cell{
-			rowCell(l.Row), text(string(l.Mode)), text(l.Held.String()), text(strconv.Itoa(l.Waiters)), text(l.Owner),
-			text(strconv.FormatUint(l.Session, 10)), text(s.Who()), text(s.Program), text(age), text(s.Doing()),
+			rowCell(l.Row), text(l.How()), text(l.Held.String()), text(strconv.Itoa(l.Waiters)), text(l.Owner),
+			text(ops.Number(l.Session)), text(s.Who()), text(s.Program), text(age), text(s.Doing()),
 		}}
 	})
 }

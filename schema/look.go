@@ -65,6 +65,7 @@ func expected() ([]table, error) {
 type seen struct {
 	mariaDB    bool
 	user       string // quoted for GRANT
+	database   string
 	tables     map[string]*seenTable
 	procedures map[string]sql.NullString // the bodies, NULL if the user may not see them
 }
@@ -98,7 +99,7 @@ var lookAt = []string{
 // lookBeside has what belongs to no table. The limit counts instead of the session's
 // sql_select_limit.
 const lookBeside = "SELECT 'procedure', ' ', CAST(routine_name AS CHAR), CAST(routine_definition AS CHAR), ' ' FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep%'" +
-	" UNION ALL SELECT 'server', ' ', CAST(VERSION() AS CHAR), CAST(CURRENT_USER() AS CHAR), ' ' LIMIT 100000"
+	" UNION ALL SELECT 'server', ' ', CAST(VERSION() AS CHAR), CAST(CURRENT_USER() AS CHAR), CAST(COALESCE(DATABASE(), ' ') AS CHAR) LIMIT 100000"
 
 // querier is a *sql.DB or a *sql.Conn.
 type querier interface {
@@ -144,7 +145,7 @@ func (s *seen) add(what, table, name string, detail sql.NullString, more string)
 	}
 	switch what {
 	case "server":
-		s.mariaDB, s.user = strings.Contains(name, "MariaDB"), quoted(detail.String)
+		s.mariaDB, s.user, s.database = strings.Contains(name, "MariaDB"), quoted(detail.String), more
 		return
 	case "procedure":
 		s.procedures[name] = detail
@@ -164,40 +165,73 @@ func (s *seen) add(what, table, name string, detail sql.NullString, more string)
 	s.tables[table] = t
 }
 
+// finding is a problem with what mends it.
+type finding struct {
+	error
+	cure string
+}
+
+func (f finding) Unwrap() error { return f.error }
+
+func mended(cure, format string, args ...any) error {
+	return finding{fmt.Errorf(format, args...), cure}
+}
+
+// Cure returns what mends an error of Check, statements and commands with semicolons between them,
+// or nothing for an error that has no such cure of its own.
+func Cure(err error) string {
+	var f finding
+	if errors.As(err, &f) {
+		return f.cure
+	}
+	return ""
+}
+
+// grant writes the GRANT of privileges on a table to the user of the session.
+func (s *seen) grant(privileges []string, table string) string {
+	return fmt.Sprintf("GRANT %s ON `%s`.%s TO %s", strings.Join(privileges, ", "), s.database, table, s.user)
+}
+
 // compare says what is wrong with a table, or nil.
 func (s *seen) compare(t table) error {
 	found := s.tables[t.name]
 	switch {
 	case found == nil:
-		return fmt.Errorf("%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
+		return mended("lockstep install", "%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
 	case strings.EqualFold(found.kind, "VIEW"):
-		return fmt.Errorf("%w: %s is a view, and a lock through a view is not the lock of its table for everybody: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
+		return mended("DROP VIEW "+t.name+"; lockstep install", "%w: %s is a view, and a lock through a view is not the lock of its table for everybody: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
+	case strings.EqualFold(found.kind, "SYSTEM VERSIONED"):
+		return mended("ALTER TABLE "+t.name+" DROP SYSTEM VERSIONING", "%w: %s is of the kind %s, and should be an ordinary table: ALTER TABLE %s DROP SYSTEM VERSIONING", ErrTable, t.name, found.kind, t.name)
 	case !strings.EqualFold(found.kind, "BASE TABLE"):
-		return fmt.Errorf("%w: %s is of the kind %s, and should be an ordinary table: make it one again, or drop it and run schema.Install", ErrTable, t.name, found.kind)
+		return mended("make it an ordinary table, or drop it; then lockstep install", "%w: %s is of the kind %s, and should be an ordinary table: make it one again, or drop it and run schema.Install", ErrTable, t.name, found.kind)
 	case !strings.EqualFold(found.engine, "InnoDB"):
-		return fmt.Errorf("%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, found.engine, t.name)
+		return mended("ALTER TABLE "+t.name+" ENGINE = InnoDB", "%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, found.engine, t.name)
 	case len(found.columns) == 0:
-		return fmt.Errorf("%w on %s, whose columns this user may not see: GRANT %s ON %s TO %s", ErrPrivilege, t.name, strings.Join(needs(t.name), ", "), t.name, s.user)
+		return fmt.Errorf("%w on %s, whose columns this user may not see: %s", ErrPrivilege, t.name, s.grant(needs(t.name), t.name))
 	}
 	if err := t.compareColumns(found.columns); err != nil {
 		return err
 	}
 	for _, key := range slices.Sorted(maps.Keys(found.keys)) {
 		if key != "PRIMARY" {
-			return fmt.Errorf("%w: %s has another unique key, %s (%s), by which rows of different keys collide: ALTER TABLE %s DROP INDEX %s", ErrTable, t.name, key, strings.Join(found.keys[key], ","), t.name, key)
+			return mended("ALTER TABLE "+t.name+" DROP INDEX "+key, "%w: %s has another unique key, %s (%s), by which rows of different keys collide: ALTER TABLE %s DROP INDEX %s", ErrTable, t.name, key, strings.Join(found.keys[key], ","), t.name, key)
 		}
 	}
 	if primary := strings.Join(found.keys["PRIMARY"], ","); primary != t.primary {
-		return fmt.Errorf("%w: the primary key of %s is (%s) and should be (%s): without it a lock would lock its neighbours: ALTER TABLE %s %sADD PRIMARY KEY (%s)",
-			ErrTable, t.name, primary, t.primary, t.name, map[bool]string{true: "DROP PRIMARY KEY, "}[primary != ""], t.primary)
+		cure := fmt.Sprintf("ALTER TABLE %s %sADD PRIMARY KEY (%s)", t.name, map[bool]string{true: "DROP PRIMARY KEY, "}[primary != ""], t.primary)
+		return mended(cure, "%w: the primary key of %s is (%s) and should be (%s): without it a lock would lock its neighbours: %s", ErrTable, t.name, primary, t.primary, cure)
 	}
 	if found.constraints != nil {
 		slices.Sort(found.constraints)
-		return fmt.Errorf("%w: %s has constraints that aren't lockstep's, by which its statements fail or lock other rows: %s: drop them", ErrTable, t.name, strings.Join(found.constraints, ", "))
+		var drops []string
+		for _, constraint := range found.constraints {
+			drops = append(drops, "DROP CONSTRAINT "+constraint[strings.LastIndexByte(constraint, ' ')+1:])
+		}
+		return mended("ALTER TABLE "+t.name+" "+strings.Join(drops, ", "), "%w: %s has constraints that aren't lockstep's, by which its statements fail or lock other rows: %s: drop them", ErrTable, t.name, strings.Join(found.constraints, ", "))
 	}
 	if found.triggers != nil {
 		slices.Sort(found.triggers)
-		return fmt.Errorf("%w: %s has the trigger %s, and a trigger makes the server forget the token that a lock or lease is answered with: DROP TRIGGER, and collect what happened by an observer", ErrTable, t.name, strings.Join(found.triggers, ", "))
+		return mended("DROP TRIGGER "+strings.Join(found.triggers, "; DROP TRIGGER ")+": a person decides what collects instead what it collected, an observer for example", "%w: %s has the trigger %s, and a trigger makes the server forget the token that a lock or lease is answered with: DROP TRIGGER, and collect what happened by an observer", ErrTable, t.name, strings.Join(found.triggers, ", "))
 	}
 	return nil
 }
@@ -210,16 +244,20 @@ func (t table) compareColumns(found map[string]seenColumn) error {
 		delete(others, c.name)
 		switch {
 		case !exists:
-			return fmt.Errorf("%w: column %s.%s is missing, or this user may not see it: ALTER TABLE %s ADD %s %s", ErrTable, t.name, c.name, t.name, c.name, c.ddl)
+			cure := fmt.Sprintf("ALTER TABLE %s ADD %s %s", t.name, c.name, c.ddl)
+			return mended(cure, "%w: column %s.%s is missing, or this user may not see it: %s", ErrTable, t.name, c.name, cure)
 		case got.kind != c.kind:
-			return fmt.Errorf("%w: column %s.%s is %s and should be %s: ALTER TABLE %s MODIFY %s %s", ErrTable, t.name, c.name, got.kind, c.kind, t.name, c.name, c.ddl)
+			cure := fmt.Sprintf("ALTER TABLE %s MODIFY %s %s", t.name, c.name, c.ddl)
+			return mended(cure, "%w: column %s.%s is %s and should be %s: %s", ErrTable, t.name, c.name, got.kind, c.kind, cure)
 		case c.byDefault && !got.byDefault:
-			return fmt.Errorf("%w: column %s.%s has no default: ALTER TABLE %s MODIFY %s %s", ErrTable, t.name, c.name, t.name, c.name, c.ddl)
+			cure := fmt.Sprintf("ALTER TABLE %s MODIFY %s %s", t.name, c.name, c.ddl)
+			return mended(cure, "%w: column %s.%s has no default: %s", ErrTable, t.name, c.name, cure)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(others)) {
 		if !others[name].byDefault {
-			return fmt.Errorf("%w: column %s.%s is not lockstep's, and has no default, so that no row can be inserted: give it one, or ALTER TABLE %s DROP COLUMN %s", ErrTable, t.name, name, t.name, name)
+			cure := fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s", t.name, name)
+			return mended(cure+": a person decides, to give it a default mends it, too", "%w: column %s.%s is not lockstep's, and has no default, so that no row can be inserted: give it one, or %s", ErrTable, t.name, name, cure)
 		}
 	}
 	return nil

@@ -139,7 +139,7 @@ func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err e
 	if missing == nil {
 		return nil, nil
 	}
-	return fmt.Errorf("%w on %s: GRANT %s ON %s TO %s: %w", ErrPrivilege, t.name, strings.Join(missing, ", "), t.name, c.seen.user, errors.Join(refused...)), nil
+	return fmt.Errorf("%w on %s: %s: %w", ErrPrivilege, t.name, c.seen.grant(missing, t.name), errors.Join(refused...)), nil
 }
 
 // query sends a statement, and reads its rows.
@@ -159,13 +159,12 @@ func isReadOnly(err error) bool {
 	return errors.As(err, &server) && (server.Number == 1290 || server.Number == 1836) // ER_OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE
 }
 
-// grantee returns the account of the session, quoted for GRANT.
-func grantee(ctx context.Context, db *sql.DB) (string, error) {
-	var account string
-	if err := db.QueryRowContext(ctx, "SELECT CURRENT_USER()").Scan(&account); err != nil {
-		return "", fmt.Errorf("schema: look at the user: %w", err)
+// grantee returns the account of the session, quoted for GRANT, and its database.
+func grantee(ctx context.Context, db *sql.DB) (account, database string, err error) {
+	if err := db.QueryRowContext(ctx, "SELECT CURRENT_USER(), COALESCE(DATABASE(), ' ')").Scan(&account, &database); err != nil {
+		return "", "", fmt.Errorf("schema: look at the user: %w", err)
 	}
-	return quoted(account), nil
+	return quoted(account), database, nil
 }
 
 // quoted quotes an account.
@@ -177,9 +176,9 @@ func quoted(account string) string {
 
 // refused returns the error of a statement of Install that the user may not send.
 func refused(ctx context.Context, db *sql.DB, statement string, err error) error {
-	to, userErr := grantee(ctx, db)
+	to, database, userErr := grantee(ctx, db)
 	if userErr != nil {
 		return fmt.Errorf("schema: install %q: %w: %w", statement, ErrPrivilege, err)
 	}
-	return fmt.Errorf("schema: install %q: %w: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON the database TO %s: %w", statement, ErrPrivilege, to, err)
+	return fmt.Errorf("schema: install %q: %w: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `%s`.* TO %s: %w", statement, ErrPrivilege, database, to, err)
 }

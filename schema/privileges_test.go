@@ -32,12 +32,12 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 			"GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
 		pool := db.Connect(t)
 		demand(t, schema.Check(t.Context(), pool), schema.ErrPrivilege,
-			"GRANT INSERT, UPDATE, DELETE ON lockstep_locks TO '"+db.Config().User+"'@'",
-			"GRANT INSERT, UPDATE ON lockstep_centers TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_leases TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_once TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_jobs TO '")
+			"GRANT INSERT, UPDATE, DELETE ON `"+db.Name()+"`.lockstep_locks TO '"+db.Config().User+"'@'",
+			"GRANT INSERT, UPDATE ON `"+db.Name()+"`.lockstep_centers TO '", "GRANT INSERT, UPDATE, DELETE ON `"+db.Name()+"`.lockstep_leases TO '", "GRANT INSERT, UPDATE, DELETE ON `"+db.Name()+"`.lockstep_once TO '", "GRANT INSERT, UPDATE, DELETE ON `"+db.Name()+"`.lockstep_jobs TO '")
 
 		grants(t, db, "GRANT INSERT, UPDATE, DELETE ON lockstep_leases TO %s", "GRANT INSERT, UPDATE, DELETE ON lockstep_once TO %s", "GRANT INSERT, UPDATE, DELETE ON lockstep_jobs TO %s", "GRANT INSERT, UPDATE ON lockstep_centers TO %s",
 			"GRANT INSERT, DELETE, UPDATE (token, owner) ON lockstep_locks TO %s")
-		demand(t, schema.Check(t.Context(), pool), schema.ErrPrivilege, "GRANT UPDATE ON lockstep_locks TO '")
+		demand(t, schema.Check(t.Context(), pool), schema.ErrPrivilege, "GRANT UPDATE ON `"+db.Name()+"`.lockstep_locks TO '")
 		grants(t, db, "GRANT UPDATE (conn_id, locked_us) ON lockstep_locks TO %s")
 		demand(t, schema.Check(t.Context(), pool), nil)
 

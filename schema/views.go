@@ -49,15 +49,15 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 			}
 			continue
 		}
-		to, userErr := grantee(ctx, db)
+		to, database, userErr := grantee(ctx, db)
 		if userErr != nil {
 			return userErr
 		}
 		more := ""
 		if !maria {
-			more = ", and SELECT ON performance_schema.*"
+			more = "; GRANT SELECT ON performance_schema.* TO " + to
 		}
-		return fmt.Errorf("schema: install %q: %w: GRANT CREATE VIEW, DROP, SELECT ON the database%s, and PROCESS ON *.* TO %s: %w", firstLine(s), ErrPrivilege, more, to, err)
+		return fmt.Errorf("schema: install %q: %w: GRANT CREATE VIEW, DROP, SELECT ON `%s`.* TO %s%s; GRANT PROCESS ON *.* TO %s: %w", firstLine(s), ErrPrivilege, database, to, more, to, err)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ Privileges: those of the programs.`,
 			if err := a.open(); err != nil {
 				return err
 			}
-			if err := a.sure(fmt.Sprintf("Send transactions from %d connections for %v. Other users of the server may notice.", workers, lasts)); err != nil {
+			if err := a.sure(cmd.Context(), fmt.Sprintf("Send transactions from %d connections for %v. Other users of the server may notice.", workers, lasts)); err != nil {
 				return err
 			}
 			return a.measure(cmd.Context(), lasts/4, workers)

@@ -19,13 +19,25 @@ import (
 )
 
 // sure asks whether to go on, unless --yes says so.
-func (a *app) sure(what string) error {
+func (a *app) sure(ctx context.Context, what string) error {
 	_, _ = fmt.Fprintln(a.err, printable(what))
 	if a.yes {
 		return nil
 	}
 	_, _ = fmt.Fprint(a.err, "Go on? Type yes: ")
-	line, err := a.lines().ReadString('\n')
+	var line string
+	var err error
+	answered := make(chan struct{})
+	go func() { // which the end of the process ends, if nobody answers
+		line, err = a.lines().ReadString('\n')
+		close(answered)
+	}()
+	select {
+	case <-answered:
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(a.err)
+		return failed(declined, "nothing was done: %w", context.Cause(ctx))
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return failed(declined, "read the answer: %w", err)
 	}
@@ -69,7 +81,7 @@ lockstep_centers.`,
 				a.say("%s", l.Describe())
 				a.say("It is told within %s, and decides.", l.TTL/3)
 			}
-			if err := a.sure(fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), args[0], reason)); err != nil {
+			if err := a.sure(ctx, fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), args[0], reason)); err != nil {
 				return err
 			}
 			m, err := a.manager()
@@ -129,10 +141,10 @@ MySQL.`,
 				a.say("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3)
 			}
 			for _, l := range locks {
-				a.say("%s", strings.Join([]string{l.String(), string(l.Mode), "held " + l.Held.String(), drawing{a.out, p}.session(l.Session)}, ", "))
+				a.say("%s", strings.Join([]string{l.String(), l.How(), "held " + l.Held.String(), drawing{a.out, p}.session(l.Session)}, ", "))
 				a.say("Session %d is ended: its whole transaction is rolled back, with all its locks, and its program gets an error from the next statement.", l.Session)
 			}
-			if err := a.sure(fmt.Sprintf("Release %q.", args[0])); err != nil {
+			if err := a.sure(ctx, fmt.Sprintf("Release %q.", args[0])); err != nil {
 				return err
 			}
 			released := releasedForm{args[0], []ops.Lease{}, []ops.Lock{}}
@@ -157,7 +169,7 @@ func toRelease(p *ops.Picture, key string, hashed bool, slots []int64) (leases [
 	for _, l := range p.Locks {
 		named := l.Kind == ops.Named && l.Key == key && !hashed
 		slot := l.Kind == ops.Hashed && l.Slot == ops.SlotOf(key) && hashed
-		if (named || slot) && len(slots) == 0 {
+		if (named || slot) && len(slots) == 0 && l.Session != 0 {
 			locks = append(locks, l)
 		}
 	}
@@ -239,12 +251,15 @@ func (a *app) clean() *cobra.Command {
 leases that were not used for that time, and of keys of Once whose time is over. What
 somebody holds stays, and tokens never go back.
 
+It says how far it is, and goes on as long as it removes rows: --timeout is for a part in
+which it removes none.
+
 Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_once.`,
-		RunE: a.with(func(ctx context.Context, _ []string) error {
+		RunE: a.opened(func(ctx context.Context, _ []string) error {
 			if older < time.Second {
 				return failed(usage, "--older-than %v: it must be at least a second", older)
 			}
-			if err := a.sure(fmt.Sprintf("Remove the rows of locks and leases that were not used for %v, and of keys of Once whose time is over. No holder notices.", older)); err != nil {
+			if err := a.sure(ctx, fmt.Sprintf("Remove the rows of locks and leases that were not used for %v, and of keys of Once whose time is over. No holder notices.", older)); err != nil {
 				return err
 			}
 			m, err := lease.NewManager(a.db, lease.Janitor(0, older))
@@ -254,13 +269,13 @@ Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_on
 			removed := make(map[string]int)
 			for _, step := range []struct {
 				name string
-				do   func() (int, error)
+				do   func(ctx context.Context) (int, error)
 			}{
-				{"locks", func() (int, error) { return txlock.Clean(ctx, a.db, older) }},
-				{"leases", func() (int, error) { return m.CleanNow(ctx) }},
-				{"once", func() (int, error) { return txlock.SweepOnce(ctx, a.db) }},
+				{"locks", func(ctx context.Context) (int, error) { return txlock.Clean(ctx, a.db, older) }},
+				{"leases", func(ctx context.Context) (int, error) { return m.CleanNow(ctx) }},
+				{"once", func(ctx context.Context) (int, error) { return txlock.SweepOnce(ctx, a.db) }},
 			} {
-				n, err := step.do()
+				n, err := a.inParts(ctx, step.name, step.do)
 				if removed[step.name] = n; err != nil {
 					return errors.Join(err, m.Close(ctx))
 				}
@@ -280,4 +295,21 @@ Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_on
 	}
 	cmd.Flags().DurationVar(&older, "older-than", older, "how long a row must not have been used")
 	return a.changes(cmd)
+}
+
+// inParts removes rows in parts of some seconds, and says how many it has removed. It gives up
+// when none was removed for the time of --timeout.
+func (a *app) inParts(ctx context.Context, name string, remove func(ctx context.Context) (int, error)) (total int, err error) {
+	for last := time.Now(); ; {
+		part, end := context.WithTimeout(ctx, min(5*time.Second, a.timeout/2))
+		n, err := remove(part)
+		end()
+		if total += n; n > 0 {
+			last = time.Now()
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil || time.Since(last) > a.timeout {
+			return total, err
+		}
+		_, _ = fmt.Fprintf(a.err, "%d rows of %s were removed so far.\n", total, name)
+	}
 }

@@ -47,7 +47,7 @@ func (a *app) explained(err error) (text string, code int) {
 	case errors.As(err, &known):
 		return err.Error(), known.code
 	case errors.As(err, &server):
-		if missing := missingGrant(server); missing != "" {
+		if missing := missingGrant(server, a.given.DBName); missing != "" {
 			return "this user may not do that: GRANT " + missing + " TO " + a.grantee(), declined
 		}
 		switch server.Number {
@@ -68,11 +68,11 @@ func (a *app) explained(err error) (text string, code int) {
 
 // missingGrant returns what has to be granted for a statement that the server has refused,
 // or nothing if it wasn't for want of a privilege.
-func missingGrant(server *mysql.MySQLError) string {
+func missingGrant(server *mysql.MySQLError, database string) string {
 	message := strings.Replace(server.Message, "SELECT with locking clause", "SELECT, DELETE", 1) // or UPDATE
 	for _, denied := range []*regexp.Regexp{deniedTable, deniedColumn} {
 		if found := denied.FindStringSubmatch(message); found != nil {
-			return found[1] + " ON " + found[2]
+			return found[1] + " ON `" + database + "`." + found[2]
 		}
 	}
 	if found := deniedRoutine.FindStringSubmatch(message); found != nil {
@@ -82,7 +82,7 @@ func missingGrant(server *mysql.MySQLError) string {
 		return found[1] + " ON *.*"
 	}
 	if server.Number == 1356 { // ER_VIEW_INVALID, MariaDB for a view on tables that the user may not read
-		return "SELECT ON the database"
+		return "SELECT ON `" + database + "`.*"
 	}
 	return ""
 }

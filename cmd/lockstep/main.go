@@ -35,7 +35,8 @@ func main() {
 
 // run is the command without the process around it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{in: stdin, out: stdout, err: stderr, getenv: getenv}
+	written := &output{Writer: stdout}
+	a := &app{in: stdin, screen: stdout, out: written, err: stderr, getenv: getenv}
 	for _, arg := range args { // one that belongs into a flag, perhaps
 		if name := inNames.FindStringSubmatch(arg); name != nil {
 			a.hide(name[1])
@@ -44,10 +45,13 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	root := a.command()
 	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(written)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	code := done
+	if err == nil && written.err != nil {
+		err = failed(trouble, "write the output: %w", written.err)
+	}
 	if err != nil {
 		text := ""
 		text, code = a.explained(err)
@@ -64,6 +68,7 @@ type app struct {
 	in       io.Reader
 	typed    *bufio.Reader // see lines
 	out, err io.Writer
+	screen   io.Writer // what out writes to
 	getenv   func(string) string
 
 	server  server
@@ -122,13 +127,20 @@ way to it, 4 declined, by you or for want of a privilege.`,
 
 // with opens the pool, and limits the time of what is done.
 func (a *app) with(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return a.opened(func(ctx context.Context, args []string) error {
+		ctx, cancel := context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+		return do(ctx, args)
+	})
+}
+
+// opened opens the pool.
+func (a *app) opened(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := a.open(); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
-		defer cancel()
-		return do(ctx, args)
+		return do(cmd.Context(), args)
 	}
 }
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -67,6 +69,35 @@ func (a *app) gaps(gaps []ops.Gap) {
 	for _, g := range gaps {
 		_, _ = fmt.Fprintln(a.err, "Not seen:", printable(g.String()))
 	}
+}
+
+// found writes what was found as JSON, or what could not be seen. It is done where that is all.
+func (a *app) found(form any, n int, gaps []ops.Gap, none string, args ...any) (done bool, err error) {
+	if a.json {
+		err = a.printJSON(form)
+	} else {
+		a.gaps(gaps)
+	}
+	if n > 0 || err != nil {
+		return a.json || err != nil, err
+	}
+	if slices.ContainsFunc(gaps, func(g ops.Gap) bool { return g.Hides }) {
+		none = "it can't be seen: as far as it can, " + none
+	}
+	return true, failed(nothing, none, args...)
+}
+
+// output is where a command writes. It keeps the first error, which is the command's: what is lost
+// behind a pipe or on a full disk must not look like success.
+type output struct {
+	io.Writer
+	err error
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.Writer.Write(text)
+	o.err = cmp.Or(o.err, err)
+	return n, err
 }
 
 // say writes a line for people: with --json not among the JSON.

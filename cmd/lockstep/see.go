@@ -26,12 +26,8 @@ MySQL SELECT on performance_schema.* as well. MariaDB lists shared locks only wh
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(locksForm{p.Locks, p.Sessions, p.Gaps})
-			}
-			a.gaps(p.Gaps)
-			if len(p.Locks) == 0 {
-				return failed(nothing, "no locks are held")
+			if done, err := a.found(locksForm{p.Locks, p.Sessions, p.Gaps}, len(p.Locks), p.Gaps, "no locks are held"); done {
+				return err
 			}
 			table(a.out, lockHead, lockRows(p, p.Locks))
 			return nil
@@ -46,8 +42,8 @@ const lockHead = "KEY MODE HELD WAITERS OWNER SESSION USER PROGRAM TRANSACTION D
 func lockRows(p *ops.Picture, locks []ops.Lock) (rows [][]string) {
 	for _, l := range locks {
 		s := p.Sessions[l.Session]
-		rows = append(rows, []string{nameOf(l.Row, l.Keys), string(l.Mode), l.Held.String(), number(l.Waiters), l.Owner,
-			strconv.FormatUint(l.Session, 10), s.Who(), s.Program, age(s), clipped(s.Doing(), 60)})
+		rows = append(rows, []string{nameOf(l.Row, l.Keys), l.How(), l.Held.String(), number(l.Waiters), l.Owner,
+			ops.Number(l.Session), s.Who(), s.Program, age(s), clipped(s.Doing(), 60)})
 	}
 	return rows
 }
@@ -82,11 +78,8 @@ seen with those of waits only.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(leasesForm{p.Leases})
-			}
-			if len(p.Leases) == 0 {
-				return failed(nothing, "no leases are held")
+			if done, err := a.found(leasesForm{p.Leases}, len(p.Leases), p.GapsOf("lockstep_leases"), "no leases are held"); done {
+				return err
 			}
 			table(a.out, leaseHead, leaseRows(p.Leases))
 			return nil
@@ -133,12 +126,8 @@ MySQL SELECT on performance_schema.* as well.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(waitsForm{p.Tree(), p.Sessions, p.Gaps})
-			}
-			a.gaps(p.Gaps)
-			if len(p.Waits) == 0 {
-				return failed(nothing, "nobody waits")
+			if done, err := a.found(waitsForm{p.Tree(), p.Sessions, p.Gaps}, len(p.Waits), p.Gaps, "nobody waits"); done {
+				return err
 			}
 			drawing{a.out, p}.forest(p.Tree())
 			return nil

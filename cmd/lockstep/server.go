@@ -3,12 +3,16 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -184,7 +188,78 @@ func fromFile(path, group string) (*mysql.Config, error) {
 	if socket := values["socket"]; socket != "" && (values["host"] == "" || values["host"] == "localhost") {
 		config.Net, config.Addr = "unix", socket
 	}
-	return config, nil
+	return config, encrypt(config, values, path)
+}
+
+// sslMode returns MySQL's name of what the settings ask for.
+func sslMode(values map[string]string) string {
+	on := func(name string) bool {
+		value, is := values[name]
+		return is && !slices.Contains([]string{"0", "OFF", "FALSE"}, strings.ToUpper(value))
+	}
+	switch _, ssl := values["ssl"]; {
+	case values["ssl-mode"] != "":
+		return strings.ToUpper(values["ssl-mode"])
+	case on("skip-ssl") || ssl && !on("ssl"):
+		return "DISABLED"
+	case on("ssl-verify-server-cert"):
+		return "VERIFY_IDENTITY"
+	case values["ssl-ca"] != "":
+		return "VERIFY_CA"
+	case ssl || values["ssl-cert"] != "":
+		return "REQUIRED"
+	}
+	return "DISABLED"
+}
+
+// encrypt obeys the settings of a my.cnf for encryption, as the clients do, and refuses those that it
+// doesn't know.
+func encrypt(config *mysql.Config, values map[string]string, path string) error {
+	known := []string{"ssl", "skip-ssl", "ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "ssl-verify-server-cert"}
+	for name := range values {
+		plain := strings.TrimPrefix(strings.TrimPrefix(name, "loose-"), "skip-")
+		if (strings.HasPrefix(plain, "ssl") || strings.HasPrefix(plain, "tls")) && !slices.Contains(known, name) {
+			return failed(usage, "%s has %s, which this command doesn't obey: give the server by a data source name with tls=", path, name)
+		}
+	}
+	host, _, _ := net.SplitHostPort(config.Addr)
+	secure := &tls.Config{ServerName: cmp.Or(host, "localhost"), MinVersion: tls.VersionTLS12}
+	if ca := values["ssl-ca"]; ca != "" {
+		text, err := os.ReadFile(ca)
+		if secure.RootCAs = x509.NewCertPool(); err != nil || !secure.RootCAs.AppendCertsFromPEM(text) {
+			return failed(usage, "the ssl-ca %s of %s has no certificates that can be read", ca, path)
+		}
+	}
+	if values["ssl-cert"] != "" || values["ssl-key"] != "" {
+		own, err := tls.LoadX509KeyPair(values["ssl-cert"], values["ssl-key"])
+		if err != nil {
+			return failed(usage, "ssl-cert and ssl-key of %s: %w", path, err)
+		}
+		secure.Certificates = []tls.Certificate{own}
+	}
+	switch mode := sslMode(values); mode {
+	case "DISABLED":
+		return nil
+	case "PREFERRED":
+		secure.InsecureSkipVerify, config.AllowFallbackToPlaintext = true, true //nolint:gosec // as the mode says
+	case "REQUIRED":
+		secure.InsecureSkipVerify = true //nolint:gosec // as the mode says
+	case "VERIFY_CA":
+		secure.InsecureSkipVerify = true //nolint:gosec // verified below, but for the name
+		secure.VerifyConnection = func(is tls.ConnectionState) error {
+			between := x509.NewCertPool()
+			for _, certificate := range is.PeerCertificates[1:] {
+				between.AddCert(certificate)
+			}
+			_, err := is.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: secure.RootCAs, Intermediates: between})
+			return err
+		}
+	case "VERIFY_IDENTITY":
+	default:
+		return failed(usage, "%s has ssl-mode=%s, which is none that this command knows", path, mode)
+	}
+	config.TLS = secure
+	return nil
 }
 
 // wordlist reads the keys of --keys.

@@ -32,7 +32,7 @@ statements for somebody who has them.`,
 			if views {
 				what += ", and the views lockstep_held and lockstep_waits"
 			}
-			if err := a.sure(what + "."); err != nil {
+			if err := a.sure(ctx, what+"."); err != nil {
 				return err
 			}
 			err := schema.Install(ctx, a.db)

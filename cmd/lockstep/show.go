@@ -36,12 +36,8 @@ Privileges: as for locks, and SELECT on lockstep_once and lockstep_jobs.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(s)
-			}
-			a.gaps(s.Gaps)
-			if len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs) == 0 {
-				return failed(nothing, "nobody holds %q or waits for it", args[0])
+			if done, err := a.found(s, len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs), s.Gaps, "nobody holds %q or waits for it", args[0]); done {
+				return err
 			}
 			a.print(s, p)
 			return nil
@@ -86,11 +82,17 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 	s.Waits = only.Tree()
 	room := ops.New(a.db)
 	once, err := room.OnceOf(ctx, key)
+	if ops.Late(err) {
+		s.Gaps, err = append(s.Gaps, ops.Gap{What: "keys of Once are not known", Cure: err.Error()}), nil
+	}
 	if err != nil {
 		return s, nil, err
 	}
 	s.Once = append(s.Once, once...)
 	jobs, err := room.Jobs(ctx)
+	if ops.Late(err) {
+		s.Gaps, err = append(s.Gaps, ops.Gap{What: "jobs are not known", Cure: err.Error()}), nil
+	}
 	if err != nil {
 		return s, nil, err
 	}
@@ -130,11 +132,8 @@ Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(jobsForm{jobs})
-			}
-			if len(jobs) == 0 {
-				return failed(nothing, "there are no jobs")
+			if done, err := a.found(jobsForm{jobs}, len(jobs), nil, "there are no jobs"); done {
+				return err
 			}
 			table(a.out, jobHead, jobRows(jobs))
 			return nil
@@ -168,11 +167,8 @@ Privileges: SELECT on lockstep_once.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(onceForm{all})
-			}
-			if len(all) == 0 {
-				return failed(nothing, "there are no such keys of Once")
+			if done, err := a.found(onceForm{all}, len(all), nil, "there are no such keys of Once"); done {
+				return err
 			}
 			table(a.out, onceHead, onceRows(all))
 			if len(all) == most {
@@ -215,11 +211,8 @@ Privileges: as for leases.`,
 				return err
 			}
 			leaders := p.Leaders()
-			if a.json {
-				return a.printJSON(leadersForm{leaders})
-			}
-			if len(leaders) == 0 {
-				return failed(nothing, "nobody leads")
+			if done, err := a.found(leadersForm{leaders}, len(leaders), p.GapsOf("lockstep_leases"), "nobody leads"); done {
+				return err
 			}
 			var rows [][]string
 			for _, l := range leaders {

@@ -30,25 +30,30 @@ Privileges: as for locks.`,
 			if every < 100*time.Millisecond {
 				return failed(usage, "--every %v: it must be at least 100ms", every)
 			}
-			if !terminal(a.in) || !terminal(a.out) {
+			if !terminal(a.in) || !terminal(a.screen) {
 				return failed(usage, "top needs a terminal: lockstep locks prints the same once")
 			}
 			if err := a.open(); err != nil {
 				return err
 			}
 			room := ops.New(a.db)
-			look := func() (*ops.Picture, error) {
+			look := func() looked {
 				ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 				defer cancel()
-				return room.Look(ctx)
+				p, err := room.Look(ctx)
+				if err != nil {
+					return looked{err: err}
+				}
+				updates, err := room.Updates(ctx)
+				return looked{p, updates, err}
 			}
-			first, err := look()
-			if err != nil {
-				return err
+			first := look()
+			if first.err != nil {
+				return first.err
 			}
 			s := screen{look: look, every: every, by: "waiters", width: 120, height: 30}
 			s.see(first)
-			_, err = tea.NewProgram(s, tea.WithContext(cmd.Context()), tea.WithInput(a.in), tea.WithOutput(a.out), tea.WithWindowSize(s.width, s.height)).Run()
+			_, err := tea.NewProgram(s, tea.WithContext(cmd.Context()), tea.WithInput(a.in), tea.WithOutput(a.screen), tea.WithWindowSize(s.width, s.height)).Run()
 			if errors.Is(err, tea.ErrProgramKilled) && cmd.Context().Err() != nil {
 				return nil // ended from outside, as by q
 			}
@@ -67,7 +72,7 @@ func terminal(stream any) bool {
 
 // screen is the state of top.
 type screen struct {
-	look  func() (*ops.Picture, error)
+	look  func() looked
 	every time.Duration
 
 	items         []item
@@ -77,7 +82,8 @@ type screen struct {
 	by            string
 	from          int
 	width, height int
-	tokens        map[string]seenToken
+	paces         map[string]pace
+	updates       float64
 }
 
 // item is a line: a lock or a lease.
@@ -85,47 +91,85 @@ type item struct {
 	key, kind, holder, does string
 	waiters                 int
 	age                     ops.Seconds
-	rate                    float64 // grants per second, as far as looks could tell
+	rate                    float64 // grants per second
+	least                   bool    // at least
 }
 
-// seenToken is the last token of a key, and how often it has changed.
-type seenToken struct {
-	token  uint64
-	since  time.Time
-	grants int
+// pace is what the tokens of a key have told of how often it was granted.
+type pace struct {
+	token uint64
+	n     float64 // the intervals between two grants that were seen, the older ones for less
+	took  float64 // all of them, in seconds
+	least bool    // there may have been grants between the two
+}
+
+// next takes over a token, and that of the grant before, if it is known. Tokens are the time of
+// the grant, in microseconds.
+func (g pace) next(token, before uint64) pace {
+	if token == g.token {
+		return g
+	}
+	g.least = before == 0
+	if g.least {
+		before = g.token
+	}
+	if g.token = token; before > 0 && before < token {
+		g.n, g.took = 1+g.n*0.9, float64(token-before)/1e6+g.took*0.9
+	}
+	return g
+}
+
+// rate returns the grants per second. The time since the last one counts, so that it falls where
+// nothing is granted any more.
+func (g pace) rate(now time.Time) float64 {
+	if g.n == 0 {
+		return 0
+	}
+	return g.n / (g.took + max(0, now.Sub(time.UnixMicro(int64(g.token))).Seconds()))
 }
 
 // see takes over a picture.
-func (s *screen) see(p *ops.Picture) {
-	tokens := make(map[string]seenToken)
-	rate := func(key string, token uint64) float64 {
-		was, known := s.tokens[key]
-		switch {
-		case !known:
-			was = seenToken{token, p.Taken, 0}
-		case was.token != token:
-			was.token, was.grants = token, was.grants+1
+func (s *screen) see(found looked) {
+	p, all := found.Picture, make(map[string]pace)
+	add := func(key string, token, before uint64, i item) {
+		g, known := all[key] // two sessions may share a lock
+		if !known {
+			g = s.paces[key].next(token, before)
 		}
-		tokens[key] = was
-		if seconds := p.Taken.Sub(was.since).Seconds(); seconds > 0 {
-			return float64(was.grants) / seconds
-		}
-		return 0
+		all[key], i.rate, i.least = g, g.rate(p.Taken), g.least && g.n > 0
+		s.items = append(s.items, i)
 	}
 	s.items = nil
 	for _, l := range p.Locks {
 		session := p.Sessions[l.Session]
-		s.items = append(s.items, item{l.String(), string(l.Mode), fmt.Sprintf("%d %s %s", l.Session, session.Who(), l.Owner), session.Doing(), l.Waiters, l.Held, rate(l.String(), l.Token)})
+		holder := strings.TrimSpace(fmt.Sprintf("%s %s %s", ops.Number(l.Session), session.Who(), l.Owner))
+		add(l.String(), l.Token, l.Before, item{key: l.String(), kind: l.How(), holder: holder, does: session.Doing(), waiters: l.Waiters, age: l.Held})
 	}
+	s.limit(p.Taken, found.updates)
 	for _, l := range p.Leases {
 		if l.Kind != "waiter" {
 			does := fmt.Sprintf("%s left, renewed %s ago", l.Left, l.Renewed)
-			s.items = append(s.items, item{l.Key, "lease, " + l.Kind, l.Owner + " " + l.Note, does, l.Waiters, l.Held, rate(fmt.Sprint("lease ", l.Key, l.Slot), l.Token)})
+			add(fmt.Sprint("lease ", l.Key, l.Slot), l.Token, 0, item{key: l.Key, kind: "lease, " + l.Kind, holder: l.Owner + " " + l.Note, does: does, waiters: l.Waiters, age: l.Held})
 		}
 	}
-	s.tokens, s.taken, s.err = tokens, p.Taken, nil
+	s.paces, s.taken, s.updates, s.err = all, p.Taken, found.updates, nil
 	s.summary = fmt.Sprintf("%d locks, %d leases, %d waiting, MariaDB or MySQL %s", len(p.Locks), len(p.Leases), len(p.Waits), p.Version)
 	s.sort()
+}
+
+// limit lowers the rates of locks where the server has updated fewer rows than they would be: keys
+// that are granted in bursts look as if it went on.
+func (s *screen) limit(now time.Time, updates float64) {
+	sum, most := 0.0, (updates-s.updates)/now.Sub(s.taken).Seconds()
+	for _, i := range s.items {
+		sum += i.rate
+	}
+	if s.updates == 0 || updates < s.updates || sum <= most {
+		return // the counter isn't known, or has begun anew
+	}
+	for i := range s.items {
+		s.items[i].rate *= most / sum
+	}
 }
 
 func (s *screen) sort() {
@@ -144,13 +188,13 @@ func (s *screen) sort() {
 
 type looked struct {
 	*ops.Picture
-	err error
+	updates float64 // of rows of locks by the server, and of others where it doesn't tell them apart; 0 if unknown
+	err     error
 }
 
 func (s screen) again() tea.Cmd {
 	return tea.Tick(s.every, func(time.Time) tea.Msg {
-		p, err := s.look()
-		return looked{p, err}
+		return s.look()
 	})
 }
 
@@ -164,7 +208,7 @@ func (s screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		s.width, s.height = msg.Width, msg.Height
 	case looked:
 		if s.err = msg.err; s.err == nil {
-			s.see(msg.Picture)
+			s.see(msg)
 		}
 		return s, s.again()
 	case tea.KeyPressMsg:
@@ -182,6 +226,14 @@ func (s screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		}
 	}
 	return s, nil
+}
+
+func (i item) perSecond() string {
+	text := fmt.Sprintf("%.1f", i.rate)
+	if i.least {
+		text = "≥" + text
+	}
+	return text
 }
 
 // page is how many lines are below the head.
@@ -209,7 +261,7 @@ func (s screen) text() string {
 		if strings.Count(b.String(), "\n") >= s.height-1 {
 			break
 		}
-		line(fmt.Sprintf(format, clipped(cell(i.key), 30), number(i.waiters), i.age, fmt.Sprintf("%.1f", i.rate), i.kind, clipped(cell(i.holder), 36), cell(i.does)))
+		line(fmt.Sprintf(format, clipped(cell(i.key), 30), number(i.waiters), i.age, i.perSecond(), i.kind, clipped(cell(i.holder), 36), cell(i.does)))
 	}
 	return b.String()
 }

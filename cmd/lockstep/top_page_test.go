@@ -82,6 +82,6 @@ func (s *stage) top() string {
 		l.Held, l.Left, l.Renewed = 100, 25, 5
 	}
 	live := screen{by: "waiters", width: 160, height: 30, every: time.Second}
-	live.see(picture)
+	live.see(looked{Picture: picture})
 	return live.text()
 }

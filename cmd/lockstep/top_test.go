@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"io"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,20 +17,24 @@ import (
 
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // picture is one of two locks and a lease, after so many seconds.
-func picture(second int, token uint64) *ops.Picture {
+func picture(second int) looked {
 	at := time.Date(2026, 11, 23, 3, 12, second, 0, time.UTC)
-	return &ops.Picture{
+	token := uint64(at.UnixMicro())
+	before := token - 2500
+	return looked{updates: float64(1000 + 100*second), Picture: &ops.Picture{
 		Taken: at, Version: "11.4.2-MariaDB",
 		Locks: []ops.Lock{
-			{Row: ops.Row{Kind: ops.Named, Key: "order:42"}, Mode: ops.Exclusive, Session: 51, Owner: "web-1/4711", Token: token, Held: 5, Waiters: 1},
+			{Row: ops.Row{Kind: ops.Named, Key: "order:42"}, Mode: ops.Exclusive, Session: 51, Owner: "web-1/4711", Token: token, Before: before, Held: 5, Waiters: 1},
 			{Row: ops.Row{Kind: ops.Named, Key: "order:77\x1b[2J"}, Mode: ops.Exclusive, Session: 51, Held: 9},
 		},
 		Leases:   []ops.Lease{{Key: "report", Kind: "exclusive", Owner: "web-2/815", Token: 7, Held: 3600, TTL: 30, Left: 20, Renewed: 10}},
 		Sessions: map[uint64]ops.Session{51: {ID: 51, User: "app", Host: "web-1", Command: "Sleep", For: 5}},
-	}
+	}}
 }
 
 // firsts returns the first words of the lines below the head.
@@ -44,7 +50,7 @@ func firsts(text string) (words []string) {
 func TestTop(t *testing.T) {
 	t.Parallel()
 	s := screen{by: "waiters", width: 120, height: 30, every: time.Second}
-	s.see(picture(0, 1))
+	s.see(picture(0))
 	press := func(model tea.Model, key rune) screen {
 		next, _ := model.Update(tea.KeyPressMsg{Code: key, Text: string(key)})
 		return next.(screen)
@@ -59,15 +65,15 @@ func TestTop(t *testing.T) {
 			t.Errorf("%c sorts %s, want %s", c.key, got, c.want)
 		}
 	}
-	next, again := s.Update(looked{picture(2, 2), nil})
+	next, again := s.Update(picture(2))
 	if again == nil {
 		t.Error("it doesn't look again")
 	}
 	rated := press(next, 'r')
-	if text := rated.text(); firsts(text)[0] != "order:42" || !strings.Contains(text, " 0.5 ") {
-		t.Errorf("one grant in two seconds is not first, or not 0.5:\n%s", text)
+	if text := rated.text(); firsts(text)[0] != "order:42" || !strings.Contains(text, " 100.0 ") {
+		t.Errorf("a key that was granted 2.5 ms after the grant before is not first, or not limited by the server's count:\n%s", text)
 	}
-	next, _ = rated.Update(looked{nil, errors.New("connection refused")})
+	next, _ = rated.Update(looked{err: errors.New("connection refused")})
 	if text := next.(screen).text(); !strings.Contains(text, "connection refused") || !strings.Contains(text, "order:42") {
 		t.Errorf("an error is not shown above what was seen last:\n%s", text)
 	}
@@ -167,6 +173,50 @@ func TestTopIsInterrupted(t *testing.T) {
 				}
 			case <-time.After(time.Minute):
 				t.Error("it doesn't end")
+			}
+		})
+	}
+}
+
+// TestRate proves that top shows how often a hot key is granted, not how often it has looked.
+func TestRate(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Open(t, engine))
+			hot := txlock.Named("hot")
+			s.must(txlock.Ensure(s.ctx, s.pool, hot))
+			ctx, stop := context.WithCancel(s.ctx)
+			var granted atomic.Int64
+			var all sync.WaitGroup
+			defer func() { stop(); all.Wait() }()
+			for range 4 {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						if locksqlc.Run(ctx, s.pool, []txlock.Key{hot}, func(*sql.Tx) error { return nil }) == nil {
+							granted.Add(1)
+						}
+					}
+				})
+			}
+			room, watched := ops.New(s.db.Admin()), screen{by: "rate", width: 120, height: 30}
+			var first time.Time
+			var before int64
+			right := testdb.Await(time.Minute, func() bool {
+				p, err := room.Look(s.ctx)
+				s.must(err)
+				updates, err := room.Updates(s.ctx)
+				s.must(err)
+				if first.IsZero() {
+					first, before = time.Now(), granted.Load()
+				}
+				watched.see(looked{p, updates, nil})
+				truth := float64(granted.Load()-before) / time.Since(first).Seconds()
+				return len(watched.items) == 1 && watched.items[0].rate > truth/2 && watched.items[0].rate < truth*2 && truth > 20
+			})
+			if !right {
+				t.Errorf("%d grants in %v are shown as %+v", granted.Load()-before, time.Since(first), watched.items)
 			}
 		})
 	}

@@ -32,7 +32,9 @@ func (l *look) recall(ctx context.Context) error {
 		began := time.Now()
 		for table := range l.faded {
 			rows := 0
-			if err := l.db.QueryRowContext(ctx, rawsql.Big("SELECT COUNT(*) FROM "+table+" FORCE INDEX (PRIMARY)")).Scan(&rows); err != nil {
+			if err := l.unless(table, func() error {
+				return l.db.QueryRowContext(ctx, rawsql.Look("SELECT COUNT(*) FROM "+table+" FORCE INDEX (PRIMARY)")).Scan(&rows)
+			}); err != nil {
 				return err
 			}
 		}
@@ -90,8 +92,16 @@ func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 	}
 	var all []row
 	err = rawsql.InTx(ctx, l.db, sql.TxOptions{ReadOnly: true}, func(tx *sql.Tx) error {
-		if _, err := every(ctx, tx, "SELECT slot FROM lockstep_leases WHERE name = ''", nil, func(slot *int64) []any { return []any{slot} }); err != nil {
-			return err // a transaction begins with what it reads
+		for table, key := range map[string]string{"lockstep_leases": "name = ''", "lockstep_locks": "name = ''", "lockstep_centers": "slot = 0"} { // a transaction begins with what it reads
+			if err := l.unless(table, func() error {
+				_, err := every(ctx, tx, "SELECT token FROM "+table+" WHERE "+key, nil, func(token *uint64) []any { return []any{token} })
+				return err
+			}); err != nil {
+				return err
+			}
+			if !l.late[table] {
+				break
+			}
 		}
 		number := strconv.FormatUint(rand.Uint64()|1<<63, 10)
 		all, err = every(ctx, tx, `SELECT trx_mysql_thread_id, trx_mysql_thread_id = CONNECTION_ID(), COALESCE(LOCATE('`+number+`', trx_query), 0) > 0, trx_id, trx_requested_lock_id, trx_rows_locked,
@@ -157,7 +167,7 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 		if !isRow || !excludes {
 			continue
 		}
-		found := rowLock{Row: at, mode: mode, place: r.place}
+		found := rowLock{Row: at, mode: mode, place: r.place, id: r.id, trx: r.trx}
 		for _, session := range waiting[r.id] {
 			found.session, found.waiting = session, true
 			l.seen = append(l.seen, found)
@@ -272,6 +282,6 @@ func (l *look) add(r mysqlLock, session uint64) {
 		mode, excludes = Exclusive, true
 	}
 	if isRow && excludes {
-		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place()})
+		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place(), id: r.id, trx: strconv.FormatUint(r.trx, 10)})
 	}
 }

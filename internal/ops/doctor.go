@@ -87,9 +87,9 @@ var subjects = []struct {
 	cure string
 }{
 	{"version", schema.ErrServer, "new enough", "upgrade the server"},
-	{"tables", schema.ErrTable, "all there, as they should be", "lockstep install"},
+	{"tables", schema.ErrTable, "all there, as they should be", ""},
 	{"privileges", schema.ErrPrivilege, "this user may lock", ""},
-	{"center rows", schema.ErrCenters, "65,536, if the tables are right", "lockstep install"},
+	{"center rows", schema.ErrCenters, "65,536, if the tables are right", ""},
 	{"clock function", schema.ErrSysdateIsNow, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
 	{"autocommit", schema.ErrAutocommit, "on", "remove autocommit=0 from the data source name and from init_connect"},
 	{"character set", schema.ErrCharset, "one for all", "use charset=utf8mb4 in the data source name"},
@@ -115,6 +115,9 @@ func (d *doctor) schema(found error) error {
 			}
 			text, _, _ := strings.Cut(problem.Error(), ": Error ") // the server's words say no more
 			texts = append(texts, text)
+			if one := schema.Cure(problem); one != "" && !strings.Contains(cure, one) {
+				cure = strings.TrimPrefix(cure+"; "+one, "; ")
+			}
 			if _, grant, found := strings.Cut(problem.Error(), ": GRANT "); found {
 				grant, _, _ = strings.Cut(grant, ": ")
 				cure = strings.TrimPrefix(cure+"; GRANT "+grant, "; ")
@@ -210,19 +213,28 @@ func (d *doctor) session(context.Context) error {
 		state = Warn
 	}
 	d.add("isolation", state, "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ", "%s by default", level)
+	state, cure := OK, "connect to the primary; or, if this is the primary, SET GLOBAL read_only = OFF"
+	if d.variables["read_only"] != "OFF" && d.variables["read_only"] != "0" {
+		state = Fault
+	}
+	d.add("read only", state, cure, "read_only is %s", d.variables["read_only"])
 	state = OK
 	if d.variables["innodb_deadlock_detect"] == "OFF" {
 		state = Warn
 	}
 	d.add("deadlocks", state, "SET GLOBAL innodb_deadlock_detect = ON", "detection is %s: without it a deadlock lasts for innodb_lock_wait_timeout, %.0f s", orNone(d.variables["innodb_deadlock_detect"]), d.number("innodb_lock_wait_timeout"))
 	idle, has := d.variables["idle_transaction_timeout"]
+	most := d.number("wait_timeout")
+	if n := d.number("idle_transaction_timeout"); n > 0 {
+		most = math.Min(most, n)
+	}
 	switch {
-	case has && idle == "0" && d.number("wait_timeout") > 600:
-		d.add("forgotten transactions", Warn, "SET GLOBAL idle_transaction_timeout = 60", "one that its program forgets keeps its locks for wait_timeout, %.0f s", d.number("wait_timeout"))
-	case !has && d.number("wait_timeout") > 600:
+	case has && most > 600:
+		d.add("forgotten transactions", Warn, "SET GLOBAL idle_transaction_timeout = 60", "one that its program forgets keeps its locks for %s, %.0f s", map[bool]string{true: "wait_timeout", false: "idle_transaction_timeout"}[idle == "0" || most == d.number("wait_timeout")], most)
+	case most > 600:
 		d.add("forgotten transactions", Warn, "SET GLOBAL wait_timeout = 600, and SetConnMaxIdleTime of the pools below that", "one that its program forgets keeps its locks for wait_timeout, %.0f s", d.number("wait_timeout"))
 	default:
-		d.add("forgotten transactions", OK, "", "end after %.0f s at most", math.Min(d.number("wait_timeout"), math.Max(d.number("idle_transaction_timeout"), 600)))
+		d.add("forgotten transactions", OK, "", "end after %.0f s at most", most)
 	}
 	return nil
 }

@@ -3,12 +3,15 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
@@ -20,7 +23,8 @@ type grant struct {
 	owner   string
 	session uint64
 	locked  time.Time
-	tx      string // the number of the transaction that holds it
+	tx      string // the number of the transaction that holds it, if it had one when it was listed
+	before  uint64 // the token of the grant before
 }
 
 // held returns the locks that transactions hold: those that the server lists, and where it
@@ -29,12 +33,8 @@ type grant struct {
 // read again.
 func (l *look) held(ctx context.Context) ([]Lock, error) {
 	candidates := make(map[Row]bool)
-	var locks []Lock
 	for _, s := range l.seen {
 		candidates[s.Row] = true
-		if !s.waiting && !s.unsure && s.Kind != Other && s.Kind != Turnstile {
-			locks = append(locks, Lock{Row: s.Row, Mode: s.mode, Session: s.session})
-		}
 	}
 	if !l.exact {
 		scanned, err := l.scan(ctx)
@@ -50,6 +50,15 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 		return nil, err
 	}
 	l.known = known
+	if err := l.settle(ctx, known); err != nil {
+		return nil, err
+	}
+	var locks []Lock
+	for _, s := range l.seen {
+		if !s.waiting && !s.unsure && s.Kind != Other && s.Kind != Turnstile {
+			locks = append(locks, Lock{Row: s.Row, Mode: s.mode, Session: s.session})
+		}
+	}
 	return l.granted(locks, known), nil
 }
 
@@ -57,30 +66,39 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (map[Row]grant, error) {
 	known := make(map[Row]grant)
 	for row, g := range l.known {
-		if t := l.open[g.session]; candidates[row] && t != nil && t.id == g.tx {
+		changed := slices.ContainsFunc(l.seen, func(s rowLock) bool { return s.Row == row && (s.session == g.session) == s.waiting && !s.unsure })
+		if t := l.open[g.session]; candidates[row] && !changed && t != nil && t.id == g.tx {
 			known[row] = g
 			delete(candidates, row)
 		}
 	}
 	var now map[Row]grant
 	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
-		now, err = grants(ctx, tx, candidates)
+		now, err = l.grants(ctx, tx, candidates)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	committed, err := grants(ctx, l.db, candidates)
+	committed, err := l.grants(ctx, l.db, candidates)
 	if err != nil {
 		return nil, err
 	}
 	for row, g := range now {
-		if g.token <= committed[row].token || g.session == 0 {
+		last := committed[row]
+		if !last.locked.Before(l.Taken) {
+			if g.token < last.token {
+				last.before = g.token
+			}
+			l.changing[row] = last
+		}
+		if g.token <= last.token || g.session == 0 {
 			continue
 		}
-		if t := l.open[g.session]; t != nil {
+		if t := l.open[g.session]; t != nil && numbered(t.id) {
 			g.tx = t.id
 		}
+		g.before = last.token
 		known[row] = g
 	}
 	return known, nil
@@ -114,7 +132,12 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 			locks = append(locks, Lock{Row: row, Session: g.session})
 		}
 		lock := &locks[i]
-		lock.Mode, lock.Owner, lock.Token, lock.Since = Exclusive, g.owner, g.token, g.locked.UTC()
+		lock.Mode, lock.Owner, lock.Token, lock.Before, lock.Since = Exclusive, g.owner, g.token, g.before, g.locked.UTC()
+	}
+	for _, s := range l.seen { // a key that changes hands all the time has no holder at times
+		if g, changing := l.changing[s.Row]; changing && s.waiting && !slices.ContainsFunc(locks, func(lock Lock) bool { return lock.Row == s.Row }) {
+			locks = append(locks, Lock{Row: s.Row, Mode: Exclusive, Owner: g.owner, Token: g.token, Before: g.before, Since: g.locked.UTC()})
+		}
 	}
 	for i := range locks {
 		lock := &locks[i]
@@ -124,6 +147,7 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 		case t != nil:
 			lock.Held = t.age
 		}
+		_, lock.Changing = l.changing[lock.Row]
 		if lock.Kind == Hashed {
 			lock.Keys = l.keys[lock.Slot]
 		}
@@ -131,12 +155,32 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 	return locks
 }
 
+// unless reads a table, unless it didn't answer in time before: that is a gap, and no error.
+func (l *look) unless(table string, read func() error) error {
+	if l.late[table] {
+		return nil
+	}
+	err := read()
+	if Late(err) {
+		l.late[table] = true
+		l.gap(table+" can't be read: the server waits with it behind DDL, or takes too long", "end who holds up "+table+", see waits, and look again")
+		return nil
+	}
+	return err
+}
+
+// Late tells whether a statement of a look has waited too long for its table, or has taken too long.
+func Late(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && slices.Contains([]uint16{1205, 1969, 3024}, server.Number) // ER_LOCK_WAIT_TIMEOUT, ER_STATEMENT_TIMEOUT, ER_QUERY_TIMEOUT
+}
+
 func (l *look) uncommitted(ctx context.Context, read func(tx *sql.Tx) error) error {
 	return rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
 }
 
 // grants reads the rows of locks, as db sees them.
-func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant, error) {
+func (l *look) grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant, error) {
 	var names [][]byte
 	var slots []uint32
 	for row := range rows {
@@ -149,21 +193,27 @@ func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant,
 	}
 	all := make(map[Row]grant)
 	for part := range slices.Chunk(names, chunk) {
-		found, err := queries.NamedHolders(ctx, db, part)
-		if err != nil {
+		var found []gen.NamedHoldersRow
+		if err := l.unless("lockstep_locks", func() (err error) {
+			found, err = queries.NamedHolders(ctx, rawsql.Looking(db), part)
+			return err
+		}); err != nil {
 			return nil, err
 		}
 		for _, r := range found {
-			all[Row{Kind: Named, Key: string(r.Name)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), ""}
+			all[Row{Kind: Named, Key: string(r.Name)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), "", 0}
 		}
 	}
 	for part := range slices.Chunk(slots, chunk) {
-		found, err := queries.CenterHolders(ctx, db, part)
-		if err != nil {
+		var found []gen.CenterHoldersRow
+		if err := l.unless("lockstep_centers", func() (err error) {
+			found, err = queries.CenterHolders(ctx, rawsql.Looking(db), part)
+			return err
+		}); err != nil {
 			return nil, err
 		}
 		for _, r := range found {
-			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), ""}
+			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), "", 0}
 		}
 	}
 	return all, nil
@@ -213,12 +263,17 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	err = l.uncommitted(ctx, func(tx *sql.Tx) error {
 		for part := range slices.Chunk(among, sessions) {
 			where := fmt.Sprintf(" WHERE locked_us >= %d AND conn_id IN (%s)", since, list(part))
-			names, err := every(ctx, tx, "SELECT name FROM lockstep_locks"+where, nil, func(r *Row) []any { return []any{&r.Key} })
-			if err != nil {
+			var names, slots []Row
+			if err := l.unless("lockstep_locks", func() (err error) {
+				names, err = every(ctx, tx, "SELECT name FROM lockstep_locks"+where, nil, func(r *Row) []any { return []any{&r.Key} })
+				return err
+			}); err != nil {
 				return err
 			}
-			slots, err := every(ctx, tx, "SELECT slot FROM lockstep_centers"+where, nil, func(r *Row) []any { return []any{&r.Slot} })
-			if err != nil {
+			if err := l.unless("lockstep_centers", func() (err error) {
+				slots, err = every(ctx, tx, "SELECT slot FROM lockstep_centers"+where, nil, func(r *Row) []any { return []any{&r.Slot} })
+				return err
+			}); err != nil {
 				return err
 			}
 			for i := range names {

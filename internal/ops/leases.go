@@ -23,7 +23,7 @@ const standby = ":standby"
 func (l *look) leases(ctx context.Context) error {
 	next := gen.ListLeasesParams{After: []byte{}, AfterSlot: math.MinInt64, Limit: page}
 	for {
-		rows, err := queries.ListLeases(ctx, rawsql.Scanning(l.db), next)
+		rows, err := queries.ListLeases(ctx, rawsql.Looking(l.db), next)
 		if err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (l *look) elections(ctx context.Context) (map[string]bool, error) {
 func (l *look) firstWaiters(ctx context.Context, tx *sql.Tx) error {
 	next := gen.ListTurnstilesParams{After: []byte{}, Limit: page}
 	for {
-		rows, err := queries.ListTurnstiles(ctx, rawsql.Scanning(tx), next)
+		rows, err := queries.ListTurnstiles(ctx, rawsql.Looking(tx), next)
 		if err != nil {
 			return err
 		}

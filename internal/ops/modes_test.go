@@ -127,7 +127,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 		"AcquireMany": rawsql.AcquireMany(wanted, 1), "ReleaseMany": rawsql.ReleaseMany(wanted, 1),
 		"LockMany": one.LockMany(2), "TouchMany": one.TouchMany(2), "TokensMany": one.TokensMany(2), "SnapshotMany": one.SnapshotMany(2),
 		"InTurn": rawsql.InTurn(all["AcquireLease"]), "SkipShared": rawsql.SkipShared(all["NamedForShare"], mariaDB), "HintNoWait": rawsql.HintNoWait(all["NamedForUpdate"]),
-		"Big": rawsql.Big("SELECT COUNT(*) FROM lockstep_centers"),
+		"Big": rawsql.Big("SELECT COUNT(*) FROM lockstep_centers"), "Look": rawsql.Look("SELECT COUNT(*) FROM lockstep_centers"),
 	}
 	const write = "UPDATE lockstep_once SET keep_us = keep_us + 1 WHERE name = ?"
 	raw["Refuse"], _ = rawsql.Refuse(all["AcquireLease"], mariaDB, false)

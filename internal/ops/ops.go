@@ -30,6 +30,7 @@ type Room struct {
 	db *sql.DB
 
 	mu       sync.Mutex
+	maria    bool // it is MariaDB, as the last look has found
 	scanned  scan
 	recalled turn          // when rows were read for their pages
 	known    map[Row]grant // what was held at the last look
@@ -66,7 +67,7 @@ func (r *Room) Look(ctx context.Context, keys ...string) (*Picture, error) {
 func (r *Room) look(ctx context.Context, try bool, keys []string) (*Picture, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := &look{Room: r, Picture: Picture{Sessions: make(map[uint64]Session)}, keys: bySlot(keys), try: try}
+	l := &look{Room: r, Picture: Picture{Sessions: make(map[uint64]Session)}, keys: bySlot(keys), try: try, changing: make(map[Row]grant), late: make(map[string]bool)}
 	if err := l.take(ctx); err != nil {
 		return nil, fault.Explain("look at the locks", err)
 	}
@@ -77,7 +78,6 @@ func (r *Room) look(ctx context.Context, try bool, keys []string) (*Picture, err
 type look struct {
 	*Room
 	Picture
-	maria   bool
 	try     bool
 	grantee string
 	keys    map[int64][]string
@@ -85,7 +85,11 @@ type look struct {
 	seen  []rowLock       // locks that the server lists, granted and waited for
 	exact bool            // seen has all the locks on lockstep's rows
 	faded map[string]bool // the tables of which the server lists locks without their rows
-	open  map[uint64]*txn // the open transactions by their sessions, nil if unknown
+	// changing are the rows that were granted anew while the look read them, with the last grant
+	// that has committed.
+	changing map[Row]grant
+	late     map[string]bool // the tables that didn't answer in time
+	open     map[uint64]*txn // the open transactions by their sessions, nil if unknown
 }
 
 // txn is an open transaction.
@@ -104,19 +108,23 @@ type rowLock struct {
 	waiting bool
 	place   string // the same for all locks on a row
 	unsure  bool   // another session may have it
+	id, trx string // by which the server lists it
 }
 
 func (l *look) take(ctx context.Context) error {
 	if err := l.facts(ctx); err != nil {
 		return err
 	}
-	if err := l.leases(ctx); err != nil {
+	if err := l.unless("lockstep_leases", func() error { return l.leases(ctx) }); err != nil {
 		return err
 	}
 	if err := l.catalog(ctx); err != nil {
 		return err
 	}
 	if err := l.recall(ctx); err != nil {
+		return err
+	}
+	if err := l.tableLocks(ctx); err != nil {
 		return err
 	}
 	held, err := l.held(ctx)

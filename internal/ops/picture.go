@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -49,6 +50,7 @@ const (
 	Turnstile Kind = "queue"     // of a lease's waiters with Fair
 	Once      Kind = "once"      // of a key of Once
 	Job       Kind = "job"       // of a job
+	Table     Kind = "table"     // a table itself, that DDL changes or waits for
 	Other     Kind = "other row" // of a table that is not lockstep's
 )
 
@@ -57,7 +59,7 @@ type Row struct {
 	Kind  Kind   `json:"kind"`
 	Key   string `json:"key,omitempty"`   // the name; empty for a slot and for other rows
 	Slot  int64  `json:"slot"`            // of a hashed key, or which row of a lease
-	Table string `json:"table,omitempty"` // of other rows, with the index
+	Table string `json:"table,omitempty"` // a table, and of other rows the index
 }
 
 // String names the row for people.
@@ -65,6 +67,8 @@ func (r Row) String() string {
 	switch r.Kind {
 	case Hashed:
 		return fmt.Sprintf("slot %d", r.Slot)
+	case Table:
+		return "the table " + r.Table
 	case Other:
 		return "a row of " + r.Table
 	case Named:
@@ -92,9 +96,30 @@ type Lock struct {
 	Since   time.Time `json:"since,omitzero"` // when it was granted
 	Held    Seconds   `json:"held_s"`         // for how long, or how long its transaction is open
 	Waiters int       `json:"waiters"`
+	// Changing: the row was granted anew while the look read it. Without a session it has no holder
+	// at the moment, and Owner had it last.
+	Changing bool `json:"changing,omitempty"`
+	// Before is the token of the grant before, if it is known.
+	Before uint64 `json:"token_before,omitempty"`
 	// Keys are those of the keys that the caller has named which fall on this slot: a slot
 	// doesn't know its keys.
 	Keys []string `json:"keys,omitempty"`
+}
+
+// How says how the row is locked, for people.
+func (l Lock) How() string {
+	if l.Changing {
+		return string(l.Mode) + ", changing"
+	}
+	return string(l.Mode)
+}
+
+// Number writes a session, or nothing for none.
+func Number(session uint64) string {
+	if session == 0 {
+		return ""
+	}
+	return strconv.FormatUint(session, 10)
 }
 
 // Lease is a lease, a reader or a permit that is held, or the first waiter of a queue.
@@ -133,6 +158,7 @@ type Wait struct {
 	// among them. More than one are candidates, if Unsure.
 	Blockers []uint64 `json:"blockers"`
 	Unsure   bool     `json:"unsure,omitempty"`
+	Changing bool     `json:"changing,omitempty"` // the row was granted anew while the look read it
 	place    string   // which of the rows of another's table
 }
 
@@ -176,6 +202,9 @@ func (s Session) Doing() string {
 	case s.Idle():
 		return "idle " + s.For.String()
 	}
+	if strings.HasPrefix(s.State, "Waiting for ") { // not for a row: for a table, or in a queue
+		return strings.TrimPrefix(s.Statement+", "+strings.ToLower(s.State), ", ")
+	}
 	return s.Statement
 }
 
@@ -183,6 +212,18 @@ func (s Session) Doing() string {
 type Gap struct {
 	What string `json:"what"`
 	Cure string `json:"cure"`
+	// Hides: there may be locks, leases or waits that are not shown.
+	Hides bool `json:"hides,omitempty"`
+}
+
+// GapsOf returns the gaps of a table.
+func (p *Picture) GapsOf(table string) (gaps []Gap) {
+	for _, g := range p.Gaps {
+		if strings.HasPrefix(g.What, table+" ") {
+			gaps = append(gaps, g)
+		}
+	}
+	return gaps
 }
 
 // String is a sentence.

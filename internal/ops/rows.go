@@ -22,7 +22,7 @@ type querier interface {
 // every reads all rows of a query. No query of this package is cut off by the session's
 // sql_select_limit: each has a LIMIT of its own.
 func every[T any](ctx context.Context, db querier, query string, args []any, scan func(row *T) []any) (all []T, err error) {
-	rows, err := db.QueryContext(ctx, rawsql.Big(query)+" LIMIT 1000000", args...)
+	rows, err := db.QueryContext(ctx, rawsql.Look(query)+" LIMIT 1000000", args...)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (l *look) gap(what, cure string) {
 			return
 		}
 	}
-	l.Gaps = append(l.Gaps, Gap{what, cure})
+	l.Gaps = append(l.Gaps, Gap{what, cure, !strings.HasPrefix(what, "programs ")})
 }
 
 func (l *look) grant(privilege string) string { return "GRANT " + privilege + " TO " + l.grantee }

@@ -164,10 +164,10 @@ func (l *look) readPrograms(ctx context.Context) error {
 	l.blind = Gap{}
 	switch {
 	case denied(err) && l.maria:
-		l.blind = Gap{"programs are not known", "start the server with performance_schema=ON, and " + l.grant("SELECT ON performance_schema.*")}
+		l.blind = Gap{What: "programs are not known", Cure: "start the server with performance_schema=ON, and " + l.grant("SELECT ON performance_schema.*")}
 		return nil
 	case denied(err):
-		l.blind = Gap{"programs are not known", l.grant("SELECT ON performance_schema.*")}
+		l.blind = Gap{What: "programs are not known", Cure: l.grant("SELECT ON performance_schema.*")}
 		return nil
 	case err != nil:
 		return err
@@ -185,7 +185,7 @@ func (l *look) readPrograms(ctx context.Context) error {
 	var on bool
 	err = l.db.QueryRowContext(ctx, "SELECT @@performance_schema").Scan(&on)
 	if err == nil && !on {
-		l.blind = Gap{"programs are not known", "start the server with performance_schema=ON"}
+		l.blind = Gap{What: "programs are not known", Cure: "start the server with performance_schema=ON"}
 	}
 	return err
 }
@@ -207,7 +207,7 @@ func (l *look) dropUnlikely() {
 	for i := range l.Waits {
 		w := &l.Waits[i]
 		stranger := func(id uint64) bool { return l.Sessions[id].Database != l.Database }
-		if likely := slices.DeleteFunc(slices.Clone(w.Blockers), stranger); w.Unsure && len(likely) > 0 {
+		if likely := slices.DeleteFunc(slices.Clone(w.Blockers), stranger); w.Unsure && w.Kind != Table && len(likely) > 0 {
 			w.Blockers, w.Unsure = likely, len(likely) > 1
 		}
 	}

@@ -31,7 +31,7 @@ type JobStatus struct {
 
 // Jobs returns all jobs, by their keys. A job died if it runs and nobody holds its lease.
 func (r *Room) Jobs(ctx context.Context) ([]JobStatus, error) {
-	rows, err := queries.ListJobs(ctx, rawsql.Scanning(r.db))
+	rows, err := queries.ListJobs(ctx, rawsql.Looking(r.db))
 	if err != nil {
 		return nil, fault.Explain("look at the jobs", err)
 	}

@@ -11,6 +11,7 @@ type Node struct {
 	Row
 	Holders  []uint64 `json:"holders"`            // sessions; none for a lease that no transaction has locked
 	Unsure   bool     `json:"unsure,omitempty"`   // one or more of the holders, the server doesn't tell which
+	Changing bool     `json:"changing,omitempty"` // the row was granted anew while the look read it
 	Leases   []Lease  `json:"leases,omitempty"`   // who holds the lease
 	Deadlock bool     `json:"deadlock,omitempty"` // the holder waits for somebody who waits for it
 	Waiters  []Waiter `json:"waiters"`
@@ -75,7 +76,7 @@ func (t *tree) add(w Wait) {
 			n.Holders = append(n.Holders, session)
 		}
 	}
-	n.Unsure = n.Unsure || w.Unsure
+	n.Unsure, n.Changing = n.Unsure || w.Unsure, n.Changing || w.Changing
 	n.Waiters = append(n.Waiters, Waiter{Wait: w})
 }
 
@@ -106,10 +107,15 @@ func (p *Picture) Notes(n *Node) []string {
 			notes = append(notes, "shared")
 		}
 	}
-	if len(n.Holders) == 0 && len(n.Leases) == 0 {
+	if n.Changing {
+		notes = append(notes, "changing: other sessions were granted it during the look")
+	} else if len(n.Holders) == 0 && len(n.Leases) == 0 {
 		notes = append(notes, "the holder is not known")
 	}
-	if n.Unsure {
+	switch {
+	case n.Unsure && n.Kind == Table:
+		notes = append(notes, "held by one or more of these")
+	case n.Unsure:
 		notes = append(notes, "shared, held by one or more of these")
 	}
 	if n.Deadlock {

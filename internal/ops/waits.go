@@ -70,6 +70,9 @@ func (l *look) holders(held []Lock) map[place][]rowLock {
 		}
 	}
 	for _, lock := range held {
+		if lock.Session == 0 { // it has no holder at the moment
+			continue
+		}
 		here := place{Row: lock.Row}
 		if !slices.ContainsFunc(holders[here], func(s rowLock) bool { return s.session == lock.Session }) {
 			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session})
@@ -80,16 +83,29 @@ func (l *look) holders(held []Lock) map[place][]rowLock {
 
 func (l *look) waitOf(s rowLock, holders []rowLock) Wait {
 	w := Wait{Row: s.Row, Mode: s.mode, Session: s.session, Blockers: []uint64{}, place: s.at().place}
+	_, w.Changing = l.changing[s.Row]
 	if t := l.open[s.session]; t != nil {
 		w.For = t.waits
 	}
 	for _, h := range holders {
-		if h.session != s.session && !slices.Contains(w.Blockers, h.session) {
-			w.Blockers, w.Unsure = append(w.Blockers, h.session), w.Unsure || h.unsure
+		if h.session != s.session {
+			w.addBlocker(h.session)
+			w.Unsure = w.Unsure || h.unsure
 		}
 	}
-	slices.Sort(w.Blockers)
 	return w
+}
+
+// addBlocker adds who holds what is waited for, once, in order.
+func (w *Wait) addBlocker(session uint64) {
+	if at, has := slices.BinarySearch(w.Blockers, session); !has {
+		w.Blockers = slices.Insert(w.Blockers, at, session)
+	}
+}
+
+// stranger tells whether the wait is for what is not lockstep's.
+func (w Wait) stranger() bool {
+	return w.Kind == Other || w.Kind == Table && !w.Unsure && !strings.HasPrefix(w.Table, "lockstep_")
 }
 
 // dropStrangers removes the waits for rows of other tables that keep nobody from a row of
@@ -106,7 +122,7 @@ func (l *look) dropStrangers() {
 			if w.Unsure {
 				sure = nil
 			}
-			if w.Kind == Other && !ours[w.Session] && !slices.ContainsFunc(sure, func(id uint64) bool { return ours[id] }) {
+			if w.stranger() && !ours[w.Session] && !slices.ContainsFunc(sure, func(id uint64) bool { return ours[id] }) {
 				continue
 			}
 			for _, id := range append([]uint64{w.Session}, sure...) {
@@ -114,7 +130,7 @@ func (l *look) dropStrangers() {
 			}
 		}
 	}
-	l.Waits = slices.DeleteFunc(l.Waits, func(w Wait) bool { return w.Kind == Other && !ours[w.Session] })
+	l.Waits = slices.DeleteFunc(l.Waits, func(w Wait) bool { return w.stranger() && !ours[w.Session] })
 }
 
 // order sorts all by what people look for: keys, and who has waited longest.

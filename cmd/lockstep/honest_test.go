@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+// TestNothingFound proves that the exit code is 1 where nothing is found, with --json too, and that
+// who can't see the locks isn't told that there are none.
+func TestNothingFound(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			for _, args := range [][]string{{"locks"}, {"leases"}, {"waits"}, {"show", "order:42"}, {"jobs"}, {"once"}, {"leaders"}} {
+				if output, code := s.call(append(args, "--json")...); code != nothing || !strings.Contains(output, "{") {
+					t.Errorf("lockstep %v --json returns %d, and prints:\n%s", args, code, output)
+				}
+			}
+			s.dsn = s.db.DSN() // without PROCESS
+			for _, args := range [][]string{{"locks"}, {"waits"}, {"show", "order:42"}} {
+				if output, code := s.call(args...); code != nothing || !strings.Contains(output, "it can't be seen: ") {
+					t.Errorf("lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
+				}
+			}
+		})
+	}
+}
+
+// TestFullDisk proves that a command whose output is lost doesn't end as if it were written.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"version"}, {"version", "--json"}, {"sql", "install"}, {"--help"}} {
+		var said bytes.Buffer
+		code := run(t.Context(), args, func(string) string { return "" }, strings.NewReader(""), full{}, &said)
+		if code != trouble || !strings.Contains(said.String(), errFull.Error()) {
+			t.Errorf("lockstep %v returns %d, and prints %s", args, code, &said)
+		}
+	}
+}
+
+var errFull = errors.New("no space left on device")
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+// TestInterruptedQuestion proves that a question ends at once when the command is interrupted.
+func TestInterruptedQuestion(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			ctx, interrupt := context.WithCancel(t.Context())
+			keyboard, typed := io.Pipe()
+			defer func() { _ = typed.Close() }()
+			screen := &watched{until: "Type yes", then: interrupt}
+			code := make(chan int, 1)
+			go func() {
+				code <- run(ctx, []string{"clean"}, func(string) string { return s.dsn }, keyboard, io.Discard, screen)
+			}()
+			select {
+			case got := <-code:
+				if got != declined || !strings.Contains(screen.text.String(), "nothing was done") {
+					t.Errorf("it returns %d, and prints %s", got, screen.text.String())
+				}
+			case <-time.After(time.Minute):
+				t.Error("it waits for an answer")
+			}
+		})
+	}
+}
+
+// TestEncryptionOfMyCnf proves that a my.cnf that demands an encrypted connection has one or none,
+// and that settings which aren't obeyed are refused.
+func TestEncryptionOfMyCnf(t *testing.T) {
+	t.Parallel()
+	call := func(t *testing.T, text string, args ...string) (string, int) {
+		path := filepath.Join(t.TempDir(), "my.cnf")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var said bytes.Buffer
+		code := run(t.Context(), append([]string{"--defaults-file", path}, args...), func(string) string { return "" }, strings.NewReader(""), &said, &said)
+		return said.String(), code
+	}
+	for setting, want := range map[string]string{
+		"ssl-cipher=AES": "ssl-cipher", "tls_version=TLSv1.3": "tls-version", "ssl-mode=STRICT": "STRICT", "ssl-ca=/no/such/file": "/no/such/file", "ssl-cert=/no/such/file": "/no/such/file",
+	} {
+		if output, code := call(t, "[client]\n"+setting+"\n", "jobs"); code != usage || !strings.Contains(output, want) {
+			t.Errorf("with %s it returns %d, and prints %s", setting, code, output)
+		}
+	}
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			c := db.AdminConfig()
+			host, port, _ := strings.Cut(c.Addr, ":")
+			login := "[client]\nhost=" + host + "\nport=" + port + "\nuser=" + c.User + "\npassword=" + c.Passwd + "\ndatabase=" + c.DBName + "\n"
+			for _, setting := range []string{"ssl-mode=VERIFY_IDENTITY", "ssl_mode=VERIFY_CA", "ssl-verify-server-cert"} {
+				if output, code := call(t, login+setting+"\n", "locks"); code != trouble {
+					t.Errorf("with %s it returns %d, and prints %s", setting, code, output)
+				}
+			}
+			for _, setting := range []string{"ssl-mode=DISABLED", "skip-ssl", "ssl-mode=PREFERRED", "ssl=0"} {
+				if output, code := call(t, login+setting+"\n", "locks"); code != nothing {
+					t.Errorf("with %s it returns %d, and prints %s", setting, code, output)
+				}
+			}
+		})
+	}
+}
+
+// TestCleanOfMany proves that clean goes on beyond --timeout while it removes rows, and says so.
+func TestCleanOfMany(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			s.db.Exec(t, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT CONCAT('many:', a.i, ':', b.i), 1, '-', 0, 1 FROM n a, n b WHERE b.i <= 40")
+			var rows int
+			s.must(s.db.Admin().QueryRowContext(s.ctx, "SELECT COUNT(*) FROM lockstep_locks").Scan(&rows))
+			output, code := s.call("clean", "--older-than", "1h", "--yes", "--timeout", "1s")
+			if code != done || rows != 40_000 || !strings.Contains(output, "Removed 40000 rows of locks") || !strings.Contains(output, " rows of locks were removed so far.") {
+				t.Errorf("of %d rows clean returns %d, and prints:\n%s", rows, code, output)
+			}
+		})
+	}
+}
