@@ -14,6 +14,7 @@ require (
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
+	github.com/dca00107/lockstep/txlock/locktest v0.0.0
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jinzhu/inflection v1.0.0 // indirect
 	github.com/jinzhu/now v1.1.5 // indirect
@@ -26,4 +27,5 @@ require (
 replace (
 	github.com/dca00107/lockstep => ../
 	github.com/dca00107/lockstep/lockgorm => ../lockgorm
+	github.com/dca00107/lockstep/txlock/locktest => ../txlock/locktest
 )

@@ -16,7 +16,7 @@ var compiledCode = []string{
 	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go", "../txlock/elect/example_test.go", "../lockhttp/example_test.go",
 	"../contrib/gocron/example_test.go", "../contrib/cron/example_test.go",
 	"../contrib/recipes/asynq_test.go", "../contrib/recipes/river_test.go",
-	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go", "metrics/service.go", "migrate/migrate.go",
+	"stocktest/stock.go", "stocktest/kit_test.go", "../txlock/locktest/example_test.go", "metrics/service.go", "migrate/migrate.go",
 }
 
 // files are what the README and the quickstart make: a block that begins with file= is one.

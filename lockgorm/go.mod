@@ -16,10 +16,14 @@ require (
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
+	github.com/dca00107/lockstep/txlock/locktest v0.0.0
 	github.com/jinzhu/inflection v1.0.0 // indirect
 	github.com/jinzhu/now v1.1.5 // indirect
 	golang.org/x/sys v0.42.0 // indirect
 	golang.org/x/text v0.20.0 // indirect
 )
 
-replace github.com/dca00107/lockstep => ../
+replace (
+	github.com/dca00107/lockstep => ../
+	github.com/dca00107/lockstep/txlock/locktest => ../txlock/locktest
+)

@@ -11,11 +11,11 @@ import (
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lockmock"
+	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
-// mocked is GORM over a mock, which demands at the end that all was sent.
-func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, sqlmock.Sqlmock) {
+// mocked is GORM on a Kit over a mock, which demands at the end that all was sent.
+func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, *locktest.Kit, sqlmock.Sqlmock) {
 	t.Helper()
 	pool, mock, err := sqlmock.New()
 	noError(t, err)
@@ -23,17 +23,18 @@ func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, sqlmock.Sqlmock
 		noError(t, mock.ExpectationsWereMet())
 		_ = pool.Close()
 	})
-	db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard})
+	kit := locktest.Open(t, pool)
+	db, err := gorm.Open(mysql.New(mysql.Config{Conn: kit.DB(), SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard})
 	noError(t, err)
 	noError(t, db.Use(lockgorm.New(options...)))
-	return db, mock
+	return db, kit, mock
 }
 
 // TestMockExpectsNoLookups writes tagged models over a mock: what a column is, is asked for
 // only where a string isn't declared binary, and then once.
 func TestMockExpectsNoLookups(t *testing.T) {
 	t.Parallel()
-	db, mock := mocked(t, lockgorm.In("shop"))
+	db, kit, mock := mocked(t, lockgorm.In("shop"))
 	family := func(name string, of ...txlock.FamilyOption) txlock.Family[string] {
 		return txlock.NewFamily[string](name, append(of, txlock.In("shop"), txlock.Exact())...)
 	}
@@ -41,10 +42,12 @@ func TestMockExpectsNoLookups(t *testing.T) {
 		t.Helper()
 		mock.ExpectBegin()
 		before()
-		lockmock.ExpectLockAll(mock, []txlock.Key{key}).Granted(1)
 		mock.ExpectExec("INSERT INTO").WillReturnResult(sqlmock.NewResult(0, 1))
 		mock.ExpectCommit()
 		noError(t, db.Create(model).Error)
+		if !kit.Locked(key) {
+			t.Errorf("%v isn't locked: %v", key, kit.Log())
+		}
 	}
 	nothing := func() {}
 	lookup := func(table, collation string) func() {
@@ -63,24 +66,23 @@ func TestMockExpectsNoLookups(t *testing.T) {
 // answers that the column is case insensitive.
 func TestMockOfAnUnknownColumn(t *testing.T) {
 	t.Parallel()
-	db, mock := mocked(t)
+	db, _, mock := mocked(t)
 	refused := func(cure string) {
 		t.Helper()
-		mock.ExpectRollback()
 		if err := db.Create(&Voucher{Code: "a"}).Error; err == nil || !strings.Contains(err.Error(), cure) {
 			t.Errorf("%v, want %q in it", err, cure)
 		}
 	}
 	mock.ExpectBegin()
+	mock.ExpectRollback()
 	refused("is not looked up")
 	for asked := range 2 { // the answer is kept
-		mock.ExpectBegin()
 		if asked == 0 {
+			mock.ExpectBegin()
 			mock.ExpectQuery("COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, "utf8mb4_0900_ai_ci"))
+			mock.ExpectRollback()
 		}
 		refused("the collation utf8mb4_0900_ai_ci")
 	}
-	mock.ExpectBegin() // by GORM
-	mock.ExpectCommit()
 	noError(t, db.Session(&gorm.Session{DryRun: true}).Create(&Voucher{Code: "a"}).Error)
 }

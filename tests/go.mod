@@ -62,4 +62,5 @@ replace (
 	github.com/dca00107/lockstep => ../
 	github.com/dca00107/lockstep/lockgorm => ../lockgorm
 	github.com/dca00107/lockstep/txlock/lockotel => ../txlock/lockotel
+	github.com/dca00107/lockstep/txlock/locktest => ../txlock/locktest
 )

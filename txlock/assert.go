@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/dca00107/lockstep/internal/asserts"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/session"
@@ -18,8 +17,8 @@ import (
 // What it knows is what Scope.Held knows: a lock of before a ROLLBACK TO SAVEPOINT
 // doesn't count. For a transaction that is over it returns ErrTxDoomed or
 // ErrNoTransaction. On a plain pool nobody knows what is held: there it sends a
-// harmless statement to find that out, and returns ErrNotHeld with that reason. Tests
-// on such a pool, a mock for example, switch it off by locktest.WithoutAssertions.
+// harmless statement to find that out, and returns ErrNotHeld with that reason. In tests
+// the pool of a locktest.Kit knows what is held.
 func AssertLocked(ctx context.Context, tx Tx, key Key) error {
 	return assertHeld(ctx, tx, key, false)
 }
@@ -30,9 +29,6 @@ func AssertRLocked(ctx context.Context, tx Tx, key Key) error {
 }
 
 func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
-	if asserts.AreOff(ctx) {
-		return nil
-	}
 	if err := key.Validate(); err != nil {
 		return err
 	}

@@ -7,11 +7,6 @@ type Grant struct {
 	shared bool
 }
 
-// newGrant is inside.Lock.NewGrant.
-func newGrant(key Key, token uint64, shared bool) Grant {
-	return Grant{key: key, token: token, shared: shared}
-}
-
 // Key returns what is locked.
 func (g Grant) Key() Key { return g.key }
 

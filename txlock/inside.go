@@ -1,8 +1,6 @@
 package txlock
 
 import (
-	"context"
-
 	"github.com/dca00107/lockstep/internal/inside"
 )
 
@@ -19,9 +17,7 @@ func init() {
 		Outcome:        ofCommit,
 		CompareAndBump: compareAndBump,
 		Asked:          func(key Key) (Key, bool) { return key.unmarked(), key.shared },
-		NewGrant:       newGrant,
 		Retried:        retried,
-		OwnerOf:        func(ctx context.Context) string { return string(ownerOf(ctx)) },
 	})
 	inside.SetOnce(inside.Once[*Scope, Key, OnceOption]{Answer: answerOnce, Result: resultOfOnce, Asked: onceAsked})
 }

@@ -11,9 +11,9 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/locktest"
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
@@ -202,11 +202,11 @@ func TestNamespacesOfAMajority(t *testing.T) {
 	t.Parallel()
 	var nodes []*lease.Manager
 	for range 3 {
-		memory := locktest.NewMemory()
-		m, err := lease.NewManager(memory.DB())
+		memory := memstore.New().Store()
+		m, err := lease.NewManager(memory.Pool())
 		noError(t, err)
 		nodes = append(nodes, m)
-		t.Cleanup(func() { noError(t, errors.Join(m.Close(context.Background()), memory.DB().Close())) })
+		t.Cleanup(func() { noError(t, errors.Join(m.Close(context.Background()), memory.Pool().Close())) })
 	}
 	m, err := quorum.New(nodes)
 	noError(t, err)

@@ -5,6 +5,7 @@ go 1.25.0
 replace (
 	github.com/dca00107/lockstep => ../../
 	github.com/dca00107/lockstep/cmd/lockgen => ../../cmd/lockgen
+	github.com/dca00107/lockstep/txlock/locktest => ../../txlock/locktest
 )
 
 require (
@@ -17,6 +18,7 @@ require (
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/dca00107/lockstep/cmd/lockgen v0.0.0 // indirect
+	github.com/dca00107/lockstep/txlock/locktest v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/pingcap/errors v0.11.5-0.20250523034308-74f78ae071ee // indirect
@@ -29,7 +31,6 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/mod v0.29.0 // indirect
 	golang.org/x/sync v0.17.0 // indirect
-	golang.org/x/sys v0.42.0 // indirect
 	golang.org/x/text v0.20.0 // indirect
 	golang.org/x/tools v0.38.0 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect

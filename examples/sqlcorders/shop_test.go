@@ -8,39 +8,34 @@ import (
 
 	"example.com/shop/shopdb"
 
-	"github.com/dca00107/lockstep/txlock/lockmock"
+	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
 // After a deadlock the order is placed again, from its beginning.
 func TestOrderAfterADeadlock(t *testing.T) {
-	shop, mock := newMock(t)
-	keys := shopdb.Products.Keys(7)
+	shop, kit, mock := newMock(t)
+	key := shopdb.Products.Key(7)
+	kit.FailLock(key, locktest.Deadlock)
 
-	lockmock.ExpectRun(mock, keys).Deadlocks()
-
-	run := lockmock.ExpectRun(mock, keys).Granted(1)
-	locks := lockmock.ExpectJoin(mock)
-	locks.ExpectLockAll(keys...).Granted(1) // by Stock
+	mock.ExpectBegin()
 	mock.ExpectQuery("SELECT stock").WithArgs(7).WillReturnRows(sqlmock.NewRows([]string{"stock"}).AddRow(5))
-	locks.ExpectLockAll(keys...).Granted(1) // by PutStock
 	mock.ExpectExec("INSERT INTO products").WithArgs(7, 4).WillReturnResult(sqlmock.NewResult(0, 2))
 	mock.ExpectExec("INSERT INTO orders").WithArgs(7).WillReturnResult(sqlmock.NewResult(1, 1))
-	run.Commits()
+	mock.ExpectCommit()
 
 	if err := shop.Order(t.Context(), 7); err != nil {
 		t.Error(err)
 	}
+	kit.Before(key, "SELECT stock")
+	kit.Before(key, "INSERT INTO products")
 }
 
 // What can't be sold is rolled back.
 func TestSoldOut(t *testing.T) {
-	shop, mock := newMock(t)
-	keys := shopdb.Products.Keys(7)
-
-	run := lockmock.ExpectRun(mock, keys).Granted(1)
-	lockmock.ExpectJoin(mock).ExpectLockAll(keys...).Granted(1)
+	shop, _, mock := newMock(t)
+	mock.ExpectBegin()
 	mock.ExpectQuery("SELECT stock").WithArgs(7).WillReturnRows(sqlmock.NewRows([]string{"stock"}).AddRow(0))
-	run.RollsBack()
+	mock.ExpectRollback()
 
 	if err := shop.Order(t.Context(), 7); !errors.Is(err, ErrSoldOut) {
 		t.Errorf("%v, want ErrSoldOut", err)
@@ -48,16 +43,16 @@ func TestSoldOut(t *testing.T) {
 }
 
 // newMock returns a shop on a mock. At the end, all that was expected must have been sent.
-func newMock(t *testing.T) (*Shop, sqlmock.Sqlmock) {
+func newMock(t *testing.T) (*Shop, *locktest.Kit, sqlmock.Sqlmock) {
 	db, mock, err := sqlmock.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		mock.ExpectClose()
-		if err := errors.Join(db.Close(), lockmock.ExpectationsWereMet(mock)); err != nil {
+		if err := mock.ExpectationsWereMet(); err != nil {
 			t.Error(err)
 		}
 	})
-	return &Shop{db, shopdb.New(db)}, mock
+	kit := locktest.Open(t, db)
+	return &Shop{kit.DB(), shopdb.New(kit.DB())}, kit, mock
 }

@@ -1,8 +1,5 @@
-// Package stocktest is a piece of a shop and its tests, three times: on sqlmock, on
-// lockstep's stand-in without any SQL, and on a server. The shop is written so that each
-// is easy: what it needs of locks and data it says by small interfaces of its own, which
-// txlock.Scope and the code of sqlc have without knowing it. Its leases are those of a
-// lease.Manager in all tests.
+// Package stocktest is a piece of a shop and its tests, twice: on a locktest.Kit over sqlmock,
+// which needs no server, and on servers.
 package stocktest
 
 import (
@@ -23,20 +20,9 @@ var Products = txlock.NewFamily[int64]("product")
 // ErrSoldOut is returned where there is less than is wanted.
 var ErrSoldOut = errors.New("sold out")
 
-// Locks is what Take needs of a transaction's locks.
-type Locks interface {
-	Lock(ctx context.Context, key txlock.Key) (txlock.Grant, error)
-}
-
-// Stock is what Take needs of the data.
-type Stock interface {
-	Quantity(ctx context.Context, id int64) (int64, error)
-	SetQuantity(ctx context.Context, arg stockdb.SetQuantityParams) error
-}
-
-// Take takes a quantity of a product from the stock. It locks the product before it
+// take takes a quantity of a product from the stock. It locks the product before it
 // reads.
-func Take(ctx context.Context, locks Locks, stock Stock, product, quantity int64) error {
+func take(ctx context.Context, locks *txlock.Scope, stock *stockdb.Queries, product, quantity int64) error {
 	if _, err := locks.Lock(ctx, Products.Key(product)); err != nil {
 		return err
 	}
@@ -60,7 +46,7 @@ func (s *Shop) Sell(ctx context.Context, product, quantity int64) error {
 		if err != nil {
 			return err
 		}
-		return Take(ctx, locks, stockdb.New(tx), product, quantity)
+		return take(ctx, locks, stockdb.New(tx), product, quantity)
 	})
 }
 

@@ -66,15 +66,9 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// Asked returns a key without the mark of txlock.Shared, and whether it had it.
 	Asked func(key Key) (plain Key, shared bool)
 
-	// NewGrant returns a Grant that says so, for what stands in for a Scope in tests.
-	NewGrant func(key Key, token uint64, shared bool) Grant
-
 	// Retried tells the observer of a scope, which may be nil, that a transaction of these
 	// keys is run again.
 	Retried func(ctx context.Context, scope Scope, keys []Key, err error)
-
-	// OwnerOf returns the owner of the locks that are taken under a context.
-	OwnerOf func(ctx context.Context) string
 }
 
 // Included is what Include hands to its function.

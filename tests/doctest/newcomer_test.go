@@ -43,7 +43,7 @@ func newcomer(t *testing.T, engine testdb.Engine, has bool, documents []string) 
 		"git clone https://github.com/dca00107/lockstep", "ln -s " + root, // as it is, committed or not
 	}}
 	if !has {
-		r.Env = Released(t, root, ".", "lockgorm")
+		r.Env = Released(t, root, ".", "txlock/locktest", "lockgorm")
 	}
 	if os.Getenv("LOCKSTEP_BARE") != "" {
 		r.Env = append(r.Env, "GOMODCACHE="+t.TempDir(), "GOCACHE="+t.TempDir())

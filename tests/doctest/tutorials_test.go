@@ -42,7 +42,7 @@ func TestTutorials(t *testing.T) {
 			t.Run(filepath.Base(tutorial.document)+"/"+string(engine), func(t *testing.T) {
 				t.Parallel()
 				instead := append(freePorts(t, 8081, 8082, 8083, 8084), tutorial.database, database(t, engine))
-				env := Released(t, checkout, ".", "lockgorm", "cmd/lockgen", "cmd/lockvet")
+				env := Released(t, checkout, ".", "txlock/locktest", "lockgorm", "cmd/lockgen", "cmd/lockvet")
 				r := Reader{Env: env, Instead: instead}
 				dir := r.Follow(t, filepath.Join(checkout, tutorial.document))
 				for _, other := range engines {

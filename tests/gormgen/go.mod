@@ -37,4 +37,5 @@ require (
 replace (
 	github.com/dca00107/lockstep => ../../
 	github.com/dca00107/lockstep/lockgorm => ../../lockgorm
+	github.com/dca00107/lockstep/txlock/locktest => ../../txlock/locktest
 )

@@ -16,7 +16,7 @@ import (
 )
 
 // alone are packages of the library that users may have without the others.
-var alone = []string{"locksqlc", "txlock/lockmock"}
+var alone = []string{"locksqlc"}
 
 // try does with each module what its users do, in an empty directory and with an empty module
 // cache: go install of a program, go get and go build of packages. It prints what was

@@ -8,8 +8,8 @@ import (
 
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
 // TestStopped proves that a leader that was stopped for longer than the TTL doesn't
@@ -199,13 +199,13 @@ func TestManagerCloses(t *testing.T) {
 	})
 }
 
-// TestLocktest proves that the tests of a program can have elections without a server.
-func TestLocktest(t *testing.T) {
+// TestLosesTheServer has a leader without its server for a while.
+func TestLosesTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		memory := locktest.NewMemory()
-		defer memory.DB().Close()
-		leases, err := lease.NewManager(memory.DB())
+		memory := memstore.New().Store()
+		defer memory.Pool().Close()
+		leases, err := lease.NewManager(memory.Pool())
 		must(t, err)
 		defer func() { must(t, leases.Close(context.Background())) }()
 		e, err := elect.New(leases, scheduler)
@@ -220,9 +220,9 @@ func TestLocktest(t *testing.T) {
 			})
 		}()
 		first := <-terms
-		memory.Disconnect()
+		memory.Down(nil)
 		time.Sleep(time.Minute)
-		memory.Reconnect()
+		memory.Up()
 		if second := <-terms; second <= first {
 			t.Errorf("term %d after %d", second, first)
 		}

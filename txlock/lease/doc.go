@@ -65,6 +65,6 @@
 //
 // # Tests
 //
-// Package [github.com/dca00107/lockstep/txlock/locktest] has a pool in memory, on which
+// Module github.com/dca00107/lockstep/txlock/locktest has a pool in memory, on which
 // [NewManager] works without a server, and in no time under testing/synctest.
 package lease

@@ -11,8 +11,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// These examples need a database, so they are compiled and not run. Package locktest has a
-// manager without a database for tests.
+// These examples need a database, so they are compiled and not run. Module locktest has a
+// pool without a database for tests.
 
 // One manager for the program, over the pool that it has anyway.
 func ExampleNewManager() {

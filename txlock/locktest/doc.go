@@ -1,63 +1,48 @@
-// Package locktest stands in for the server in the tests of programs that use lockstep.
-// It needs no server, no mock and no SQL.
+// Package locktest is a test kit: a server in memory for the tests of programs that use
+// lockstep. It needs no database.
 //
-// # Transaction locks
+// [Open] makes a [Kit], whose pool answers the statements of lockstep from memory and hands those
+// of the program to a mock, or to any other database:
 //
-// A [Memory] is what one test has in place of a server. [Memory.Begin] returns the [Scope]
-// of a transaction, whose methods do and return what those of [txlock.Scope] do. It has no
-// data: what a program reads and writes belongs to the test, which may tell the Scope of it
-// by [Scope.Snapshot] and [Scope.Savepoint].
-//
-// # Leases
-//
-// [Memory.DB] is a pool on which lease.NewManager makes a real manager, whose rows are in
-// the Memory: it renews, waits, observes and loses leases as on a database, and so does a
-// quorum.Manager over the managers of several memories. Code that is given a *sql.DB and
-// makes its managers itself needs no change. A lease is kept while its manager lives. To
-// lose one, take it away by ForceRelease of another manager, give it a MaxLifetime, or cut
-// the managers off by [Memory.Disconnect] until its time is over.
-//
-// A Memory knows no other time than package time. In the bubble of testing/synctest that
-// passes at once, and synctest.Wait returns when all who wait do:
-//
-//	func TestLost(t *testing.T) {
-//		synctest.Test(t, func(t *testing.T) {
-//			memory := locktest.NewMemory()
-//			defer memory.DB().Close()
-//			leases, err := lease.NewManager(memory.DB())
-//			if err != nil {
-//				t.Fatal(err)
-//			}
-//			defer leases.Close(context.Background())
-//
-//			l, err := leases.Acquire(t.Context(), txlock.Named("job"))
-//			if err != nil {
-//				t.Fatal(err)
-//			}
-//			time.Sleep(time.Hour) // it is renewed
-//			if !l.Valid() {
-//				t.Error(l.Err())
-//			}
-//			memory.Disconnect()
-//			<-l.Done()
-//			if !errors.Is(l.Err(), txlock.ErrLost) {
-//				t.Error(l.Err())
-//			}
-//		})
+//	program, mock, err := sqlmock.New()
+//	...
+//	kit := locktest.Open(t, program)
+//	mock.ExpectBegin()
+//	mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+//	mock.ExpectCommit()
+//	if err := pay(ctx, kit.DB(), 42); err != nil {
+//		t.Error(err)
 //	}
+//	kit.Before(Orders.Key(42), "UPDATE orders")
 //
-// # What it isn't
+// Everything else is real: txlock.Scope, lease.Manager, job.Jobs, elect.Election, locksqlc and
+// the plugin of lockgorm run on [Kit.DB] as they do in production. So a test expects no
+// statements of locks, and can't expect wrong ones.
 //
-// The pool takes no SQL, so neither does the transaction that a lease guards. The Scope of
-// [Memory.Begin] and the transactions of [Memory.DB] know nothing of each other. The pool
-// is never used up, and there is one server, which loses nothing: what a program does when
-// connections are few, or a server comes back without its data, is shown by a server.
+// # What happened
 //
-// # Assertions
+// [Kit.Before] fails the test if a statement ran without a lock, [Kit.Locked] reports whether a
+// key was locked, and [Kit.Log] lists all that happened in order.
 //
-// [WithoutAssertions] switches [txlock.AssertLocked] off, for tests of code that is
-// called without its lock.
+// # Faults
 //
-// Production code doesn't import this package. For tests that say which statements must
-// be sent see package [github.com/dca00107/lockstep/txlock/lockmock].
+// [Kit.FailLock] and [Kit.FailStatement] make a call fail with a [Fault]. The program gets the
+// errors that the servers give.
+//
+// # Time
+//
+// The Kit has no other clock than package time. In the bubble of testing/synctest the TTLs of
+// leases, the limits of waits and the schedules of jobs pass at once.
+//
+// # Limits
+//
+// A Kit does as MariaDB: a stale snapshot ends the transaction, and WaitAtMost has microseconds.
+// It makes the row of a new key at once, as production does if a lock begins the transaction. It
+// knows the program's data only from the statements: it neither waits for the rows of the
+// program nor compares them. The program's database sees a transaction when its first statement
+// comes there: one that only locks isn't sent. A statement of lockstep that the Kit doesn't
+// know, such as those of packages schema and shards, fails the test with its text.
+//
+// The transactions of leases know no savepoints: after ROLLBACK TO SAVEPOINT what
+// Manager.AcquireTx wrote before it stays.
 package locktest

@@ -1,106 +1,45 @@
 package locktest_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"log"
+	"database/sql"
 	"testing"
-	"testing/synctest"
-	"time"
 
-	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/DATA-DOG/go-sqlmock"
+
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock/locktest"
-	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// TestLost is the test that the documentation of the package shows.
-func TestLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := locktest.NewMemory()
-		defer memory.DB().Close()
-		leases, err := lease.NewManager(memory.DB())
+// A test says which statements the program sends, and afterwards what must have been locked
+// before them.
+func ExampleOpen() {
+	_ = func(t *testing.T) { // a test of the program
+		db, mock, err := sqlmock.New()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer leases.Close(context.Background()) //nolint:errcheck // in the documentation it is short
-
-		l, err := leases.Acquire(t.Context(), txlock.Named("job"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour) // it is renewed
-		if !l.Valid() {
-			t.Error(l.Err())
-		}
-		memory.Disconnect()
-		<-l.Done()
-		if !errors.Is(l.Err(), txlock.ErrLost) {
-			t.Error(l.Err())
-		}
-	})
-}
-
-func ExampleMemory_DB() {
-	ctx := context.Background()
-	memory := locktest.NewMemory()
-	db := memory.DB()
-	leases, err := lease.NewManager(db)
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = leases.Do(ctx, txlock.Named("report"), func(ctx context.Context, l *lease.Lease) error {
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
+		kit := locktest.Open(t, db)
+		mock.ExpectBegin()
+		mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectCommit()
+		err = locksqlc.Run(t.Context(), kit.DB(), orders.Keys(42), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "UPDATE orders SET paid = 1 WHERE id = 42")
 			return err
+		})
+		if err != nil {
+			t.Error(err)
 		}
-		if err := l.Guard(ctx, tx); err != nil {
-			return errors.Join(err, tx.Rollback())
-		}
-		_, err = leases.TryAcquire(context.Background(), txlock.Named("report")) // by somebody else
-		fmt.Println(errors.Is(err, txlock.ErrBusy))
-		return tx.Commit()
-	})
-	fmt.Println(errors.Join(err, leases.Close(ctx), db.Close()))
-	// Output:
-	// true
-	// <nil>
+		kit.Before(orders.Key(42), "UPDATE orders")
+	}
 }
 
-func ExampleMemory_Disconnect() {
-	ctx := context.Background()
-	memories := []*locktest.Memory{locktest.NewMemory(), locktest.NewMemory(), locktest.NewMemory()}
-	var managers []*lease.Manager
-	for _, memory := range memories {
-		m, err := lease.NewManager(memory.DB())
-		if err != nil {
-			log.Fatal(err)
-		}
-		managers = append(managers, m)
+// A fault comes at the next call of its kind, and fails the test if there is none.
+func ExampleKit_FailLock() {
+	_ = func(kit *locktest.Kit) {
+		kit.FailLock(orders.Key(42), locktest.Deadlock) // Run begins again
+		kit.FailLock(orders.Key(42), locktest.Timeout)  // txlock.ErrWaitTimeout, or ErrBusy of TryLock
+		kit.FailLock(orders.Key(42), locktest.Stale)    // txlock.ErrStaleSnapshot
+		kit.FailStatement("UPDATE orders", locktest.LostConnection)
+		kit.FailStatement("COMMIT", locktest.UnknownOutcome) // it is committed, and the answer is lost
 	}
-	leases, err := quorum.New(managers)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := leases.Install(ctx); err != nil {
-		log.Fatal(err)
-	}
-	for _, memory := range memories[1:] {
-		memory.Disconnect()
-		_, err := leases.Acquire(ctx, txlock.Named("job"))
-		fmt.Println(errors.Is(err, txlock.ErrNoQuorum))
-	}
-	for _, memory := range memories {
-		memory.Reconnect()
-	}
-	err = leases.Close(ctx)
-	for i, memory := range memories {
-		err = errors.Join(err, managers[i].Close(ctx), memory.DB().Close())
-	}
-	fmt.Println(err)
-	// Output:
-	// false
-	// true
-	// <nil>
 }

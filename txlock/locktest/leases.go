@@ -1,25 +1,72 @@
 package locktest
 
-import "database/sql"
+import (
+	"context"
+	"fmt"
 
-// DB returns the pool of the leases, the same each time. lease.NewManager(memory.DB())
-// returns a manager whose leases are in this Memory, and so does code of a program that is
-// given the pool. quorum.New takes managers on the pools of several memories.
-//
-// The pool takes no SQL: every statement returns an error, schema.Install and txlock.Join
-// too. But it has transactions, for lease.Lease.Guard and lease.Manager.AcquireTx: what
-// they lock stays locked until Commit or Rollback. In a transaction of another pool, of a
-// mock for example, they act at once: Guard returns whether the lease is held, and keeps
-// nobody out until the end.
-//
-// Close the managers and the pool at the end of the test, as the program does: they have
-// goroutines, and a bubble of testing/synctest doesn't end before these.
-func (m *Memory) DB() *sql.DB { return m.leases.Pool() }
+	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
 
-// Disconnect makes all that is asked of DB by its managers and transactions fail from now
-// on, as if the connection were lost. Leases are not renewed then, and are lost when their
-// time is over. It doesn't affect the locks of Begin: see Scope.FailNext.
-func (m *Memory) Disconnect() { m.leases.Down(nil) }
+// inner is what package txlock does for this one.
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
-// Reconnect ends Disconnect.
-func (m *Memory) Reconnect() { m.leases.Up() }
+// leaseStore has the leases of a Kit. lease.NewManager finds it by the driver of the pool.
+type leaseStore struct {
+	*memstore.Store
+	kit *Kit
+}
+
+// Join joins a transaction of the Kit's own pools.
+func (s leaseStore) Join(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) (store.Joined, error) {
+	scope, err := txlock.Join(ctx, tx, options...)
+	if err != nil {
+		return nil, err
+	}
+	return joined{s, scope}, nil
+}
+
+type joined struct {
+	leaseStore
+	scope *txlock.Scope
+}
+
+// askKey is the key of what asks a connection for its transaction: a **tx for the answer.
+type askKey struct{}
+
+// ask is the statement that asks. On another database it does nothing.
+const ask = "DO 0"
+
+// Include includes what memstore does for the transaction in it: what the rows of leases keep
+// from others ends with the transaction.
+func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *store.In) error) error {
+	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, in *inside.Included) error {
+		var t *tx
+		if _, err := in.Tx.ExecContext(context.WithValue(ctx, askKey{}, &t), ask); err != nil {
+			return err
+		}
+		if t == nil {
+			return fmt.Errorf("%w: the lease is of a locktest.Kit, and the transaction of another pool: begin it on Kit.DB", txlock.ErrInvalidOption)
+		}
+		own, err := j.Store.Join(ctx, t.leases)
+		if err != nil {
+			return err
+		}
+		var sent error
+		err = own.Include(ctx, verb, key, func(ctx context.Context, m *store.In) error {
+			m.Snapshot, m.Fenced = in.Snapshot, in.Fenced
+			sent = send(ctx, m)
+			in.Fence = m.Fence
+			return sent
+		})
+		if sent != nil {
+			return sent // which the caller explains
+		}
+		if err == nil {
+			j.kit.guarded(t, key)
+		}
+		return err
+	})
+}

@@ -55,12 +55,12 @@ func inBubble(t *testing.T, test func(t *testing.T)) {
 // outside runs a test by the real time.
 func outside(t *testing.T, test func(t *testing.T)) { t.Helper(); test(t) }
 
-// leasesOf returns a manager on the pool of a memory. Both are closed when the test ends.
-func leasesOf(t *testing.T, memory *locktest.Memory, options ...lease.ManagerOption) *lease.Manager {
+// leasesOf returns a manager on a Kit, which is closed when the test ends.
+func leasesOf(t *testing.T, memory *locktest.Kit, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
 	m, err := lease.NewManager(memory.DB(), options...)
 	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(m.Close(context.Background()), memory.DB().Close())) })
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
 	return m
 }
 
@@ -69,7 +69,7 @@ func TestLeaseBehaviours(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
 		leasesBehave(t, inBubble, func(t *testing.T) (one, other *lease.Manager) {
-			memory := locktest.NewMemory()
+			memory := locktest.Open(t, nil)
 			return leasesOf(t, memory), leasesOf(t, memory)
 		})
 	})

@@ -12,7 +12,6 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 var (
 	orders = txlock.NewFamily[int64]("order")
-	carts  = txlock.NewFamily[string]("cart", txlock.Hashed(), txlock.Exact())
 )
 
 func wants(t testing.TB, what string, err, want error) {

@@ -1,200 +1,121 @@
 package locktest_test
 
 import (
+	"context"
 	"database/sql"
-	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
-// TestWaitAtMost ends a wait when its time is over, and not before.
-func TestWaitAtMost(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		memory, key := locktest.NewMemory(), orders.Key(7)
-		holder, waiter := memory.Begin(), memory.Begin()
-		_, err := holder.Lock(t.Context(), key)
-		must(t, err)
-		began := time.Now()
-		_, err = waiter.WaitAtMost(time.Minute).Lock(t.Context(), key)
-		wants(t, "Lock", err, txlock.ErrWaitTimeout)
-		if waited := time.Since(began); waited != time.Minute {
-			t.Errorf("the wait has ended after %v", waited)
+// memory is a Kit. Its actors live in a bubble of testing/synctest, where it is
+// known for certain who waits, and limits cost no time. The driver lives outside, as the
+// server does, and sends it functions.
+type memory struct {
+	*locktest.Kit
+	t      *testing.T
+	bubble chan func()
+
+	mu      sync.Mutex
+	answers []*answer // of those who have returned
+	pools   []*sql.DB // of the actors
+	close   func()
+}
+
+func newMemory(t *testing.T, bubble chan func(), victim func(actors []int) int) *memory {
+	m := &memory{t: t, bubble: bubble, answers: make([]*answer, maxActors)}
+	m.do(func() {
+		fails, program := &said{TB: t}, sql.OpenDB(&numbers{all: map[string]int64{"nothing": 0}})
+		m.Kit = locktest.Open(fails, program)
+		for range maxActors { // whose sessions are 1, 2 and 3
+			pool := sql.OpenDB(locksqlc.Connector(m.Connector()))
+			pool.SetMaxOpenConns(1)
+			if err := pool.Ping(); err != nil {
+				t.Error(err)
+			}
+			m.pools = append(m.pools, pool)
 		}
-		wants(t, "Verify", waiter.Verify(t.Context()), nil)
-		must(t, holder.Commit())
-		_, err = waiter.Lock(t.Context(), key)
-		must(t, err)
+		m.Choose(func(sessions []uint64) int {
+			actors := make([]int, len(sessions))
+			for i, s := range sessions {
+				actors[i] = int(s) - 1
+			}
+			return slices.Index(actors, victim(actors))
+		})
+		m.close = func() {
+			for _, pool := range m.pools {
+				must(t, pool.Close())
+			}
+			fails.end()
+			must(t, program.Close())
+		}
+	})
+	return m
+}
+
+// do does something in the bubble, and returns when it is done.
+func (m *memory) do(f func()) {
+	done := make(chan struct{})
+	m.bubble <- func() { defer close(done); f() }
+	<-done
+}
+
+// start begins a step. When it returns, all that could return has.
+func (m *memory) start(a *actor, s step, call func(*actor, step) answer) {
+	m.do(func() {
+		go func() {
+			answer := call(a, s)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.answers[a.number] = &answer
+		}()
+		synctest.Wait()
+		for s.limited() && m.answer(a.number) == nil {
+			time.Sleep(short)
+			synctest.Wait()
+		}
 	})
 }
 
-// TestFailNext makes one call fail, and the transaction end where the error means that.
-func TestFailNext(t *testing.T) {
-	t.Parallel()
-	memory, key := locktest.NewMemory(), orders.Key(7)
-	for _, c := range []struct{ err, after, commit error }{
-		{txlock.ErrStaleSnapshot, nil, nil},
-		{txlock.ErrBusy, nil, nil},
-		{txlock.ErrDeadlock, txlock.ErrTxDoomed, txlock.ErrTxDoomed},
-		{txlock.ErrTxDoomed, txlock.ErrTxDoomed, txlock.ErrTxDoomed},
-	} {
-		s := memory.Begin()
-		s.FailNext(c.err)
-		grant, err := s.Lock(t.Context(), key)
-		wants(t, "Lock", err, c.err)
-		if _, held := s.Held(key); held || grant != (txlock.Grant{}) {
-			t.Errorf("after %v the lock is held", c.err)
-		}
-		_, err = s.Lock(t.Context(), key)
-		wants(t, "the next Lock", err, c.after)
-		wants(t, "Commit", s.Commit(), c.commit)
-	}
+// answer returns what the actor's call has returned, nil where it waits.
+func (m *memory) answer(actor int) *answer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.answers[actor]
 }
 
-// TestSharedQueue grants readers together behind a writer that waits.
-func TestSharedQueue(t *testing.T) {
-	t.Parallel()
-	memory, key := locktest.NewMemory(), carts.Key("k")
-	reader := memory.Begin()
-	_, err := reader.RLock(t.Context(), key)
-	must(t, err)
-	writer, late := memory.Begin(), []*locktest.Scope{memory.Begin(), memory.Begin()}
-	wrote := make(chan error)
-	go func() { _, err := writer.Lock(t.Context(), key); wrote <- err }()
-	must(t, writer.AwaitWaiting(t.Context()))
-	read := make(chan error)
-	for _, s := range late {
-		go func() { _, err := s.RLock(t.Context(), key); read <- err }()
+func (m *memory) begin(actor int, options *sql.TxOptions) (transaction, error) {
+	tx, err := m.pools[actor].BeginTx(context.Background(), options)
+	if err != nil {
+		return nil, err
 	}
-	must(t, memory.AwaitWaiting(t.Context(), key, 3))
-	must(t, reader.Commit())
-	must(t, <-wrote)
-	wants(t, "AwaitWaiting", memory.AwaitWaiting(t.Context(), key, 2), nil)
-	must(t, writer.Commit())
-	must(t, <-read)
-	must(t, <-read)
+	scope, err := txlock.Join(context.Background(), tx)
+	return serverTx{scope, tx, &server{table: "nothing"}}, err
 }
 
-// TestSavepoints asks again for what was locked since a savepoint, which stays locked.
-func TestSavepoints(t *testing.T) {
-	t.Parallel()
-	memory, before, since := locktest.NewMemory(), orders.Key(1), orders.Key(2)
-	s := memory.Begin()
-	_, err := s.Lock(t.Context(), before)
-	must(t, err)
-	must(t, s.Savepoint("nested"))
-	_, err = s.Lock(t.Context(), since)
-	must(t, err)
-	must(t, s.Savepoint("deeper"))
-	must(t, s.RollbackTo("nested"))
-	if err := s.RollbackTo("deeper"); err == nil {
-		t.Error("a savepoint that was rolled back is there")
-	}
-	if _, held := s.Held(before); !held {
-		t.Error("what was locked before is not held")
-	}
-	if _, held := s.Held(since); held {
-		t.Error("what was locked since is held")
-	}
-	_, err = memory.Begin().TryLock(t.Context(), since)
-	wants(t, "TryLock by somebody else", err, nil) // its row was made since
-	must(t, s.Commit())
-	if version, err := memory.ReadVersion(t.Context(), since); version != 0 || err != nil {
-		t.Errorf("version %d, %v, of what was rolled back", version, err)
-	}
-	wants(t, "Savepoint after the end", s.Savepoint("late"), sql.ErrTxDone)
-	wants(t, "RollbackTo after the end", s.RollbackTo("nested"), sql.ErrTxDone)
+func (m *memory) readVersion(ctx context.Context, key txlock.Key) (uint64, error) {
+	return txlock.ReadVersion(ctx, m.DB(), key)
 }
 
-// TestAFakeStoreFindsALateLock is a program that reads before it locks, which the
-// stand-in finds out where the stand-in of the data says that it is read.
-func TestAFakeStoreFindsALateLock(t *testing.T) {
-	t.Parallel()
-	memory, key := locktest.NewMemory(), orders.Key(7)
-	s, other := memory.Begin(), memory.Begin()
-	s.Snapshot()
-	_, err := other.Lock(t.Context(), key)
-	must(t, err)
-	must(t, other.Commit())
-	_, err = s.Lock(t.Context(), key)
-	wants(t, "Lock after the read", err, txlock.ErrStaleSnapshot)
-	if !txlock.Retryable(err) {
-		t.Errorf("not retryable: %v", err)
-	}
-	must(t, s.Rollback())
-	s = memory.Begin()
-	_, err = s.Lock(t.Context(), key)
-	must(t, err)
-	s.Snapshot()
-	must(t, s.Commit())
+func (m *memory) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error) {
+	return txlock.Holders(ctx, m.DB(), keys...)
 }
 
-// TestManyWait: a look for a deadlock looks once at each transaction that waits.
-func TestManyWait(t *testing.T) {
-	t.Parallel()
-	memory, key := locktest.NewMemory(), txlock.Named("popular")
-	holder := memory.Begin()
-	if _, err := holder.Lock(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
-	var waiting sync.WaitGroup
-	for range 100 {
-		scope := memory.Begin()
-		waiting.Go(func() {
-			_, err := scope.Lock(t.Context(), key)
-			if err := errors.Join(err, scope.Commit()); err != nil {
-				t.Error(err)
-			}
-		})
-		if err := scope.AwaitWaiting(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := holder.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	waiting.Wait()
-}
-
-// TestFirstLock rolls back the first lock of a key under two waiters: one of them meets a
-// deadlock where the row was made in the transaction.
-func TestFirstLock(t *testing.T) {
-	t.Parallel()
-	key, other := txlock.Named("first"), txlock.Named("other")
-	for name, c := range map[string]struct {
-		lock func(s *locktest.Scope) error
-		want int
-	}{
-		"begins the transaction": {func(s *locktest.Scope) error { _, err := s.Lock(t.Context(), key); return err }, 0},
-		"of several keys":        {func(s *locktest.Scope) error { _, err := s.LockAll(t.Context(), key, other); return err }, 1},
-	} {
-		memory := locktest.NewMemory()
-		holder := memory.Begin()
-		must(t, c.lock(holder))
-		ended := make(chan error)
-		for range 2 {
-			scope := memory.Begin()
-			go func() {
-				_, err := scope.Lock(t.Context(), key)
-				_ = scope.Rollback()
-				ended <- err
-			}()
-		}
-		must(t, memory.AwaitWaiting(t.Context(), key, 2))
-		must(t, holder.Rollback())
-		n := 0
-		for range 2 {
-			if errors.Is(<-ended, txlock.ErrDeadlock) {
-				n++
+// end ends the transactions of the actors: those that wait after those that don't.
+func (m *memory) end(actors []*actor) {
+	m.do(func() {
+		for _, a := range actors {
+			if a.tx != nil {
+				go func() { _ = a.tx.Rollback() }()
 			}
 		}
-		if n != c.want {
-			t.Errorf("a first lock that %s: %d deadlocks, want %d", name, n, c.want)
-		}
-	}
+		synctest.Wait()
+		m.close()
+	})
 }

@@ -23,7 +23,7 @@ import (
 
 // quorumOf returns a manager of leases over several memories, and closes all when the test
 // ends.
-func quorumOf(t *testing.T, memories []*locktest.Memory, options ...lease.ManagerOption) *quorum.Manager {
+func quorumOf(t *testing.T, memories []*locktest.Kit, options ...lease.ManagerOption) *quorum.Manager {
 	t.Helper()
 	var managers []*lease.Manager
 	for _, memory := range memories {
@@ -42,7 +42,7 @@ func TestQuorumBehaviours(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
 		quorumBehaves(t, inBubble, func(t *testing.T) (one, other *quorum.Manager, fail func() error) {
-			memories := []*locktest.Memory{locktest.NewMemory(), locktest.NewMemory(), locktest.NewMemory()}
+			memories := []*locktest.Kit{locktest.Open(t, nil), locktest.Open(t, nil), locktest.Open(t, nil)}
 			return quorumOf(t, memories), quorumOf(t, memories), func() error {
 				memories[0].Disconnect()
 				memories[2].Disconnect()
@@ -233,9 +233,9 @@ func quorumBehaves(t *testing.T, run func(*testing.T, func(*testing.T)), newQuor
 func TestQuorumLoses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var memories []*locktest.Memory
+		var memories []*locktest.Kit
 		for range 5 {
-			memories = append(memories, locktest.NewMemory())
+			memories = append(memories, locktest.Open(t, nil))
 		}
 		q, key := quorumOf(t, memories, lease.TTL(30*time.Second)), txlock.Named("job")
 		memories[3].Disconnect()

@@ -2,10 +2,14 @@ package locktest_test
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	sqldriver "database/sql/driver"
 	"fmt"
+	"io"
+	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,104 +18,192 @@ import (
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
-// TestSuite runs the suite of the real locks on the stand-in.
+// TestSuite runs the suite of the locks on servers on a Kit, whose program has numbers.
 func TestSuite(t *testing.T) {
-	locksuite.RunInMemory(t, func(testing.TB) locksuite.Memory {
-		return &memory{Memory: locktest.NewMemory(), numbers: make(map[string]int64)}
+	locksuite.RunInMemory(t, func(tb testing.TB) locksuite.Memory {
+		m := &suiteMemory{tb: tb, numbers: &numbers{all: make(map[string]int64)}}
+		program := sql.OpenDB(m.numbers)
+		tb.Cleanup(func() { must(tb, program.Close()) })
+		m.Kit = locktest.Open(tb, program)
+		return m
 	})
 }
 
-// memory is a Memory with numbers beside the locks.
-type memory struct {
-	*locktest.Memory
-	mu      sync.Mutex
-	numbers map[string]int64
+// suiteMemory is a Kit with numbers beside the locks.
+type suiteMemory struct {
+	tb testing.TB
+	*locktest.Kit
+	*numbers
+	calls atomic.Int64 // that are under way
 }
 
-func (m *memory) Numbers() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	name := fmt.Sprintf("numbers%d", len(m.numbers))
-	m.numbers[name] = 0
+func (m *suiteMemory) ReadVersion(ctx context.Context, key txlock.Key) (uint64, error) {
+	return txlock.ReadVersion(ctx, m.DB(), key)
+}
+
+func (m *suiteMemory) Holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error) {
+	return txlock.Holders(ctx, m.DB(), keys...)
+}
+
+func (m *suiteMemory) Begin() (locksuite.Session, locksuite.Locks) {
+	tx, err := m.DB().BeginTx(context.Background(), nil)
+	must(m.tb, err)
+	scope, err := txlock.Join(context.Background(), tx)
+	must(m.tb, err)
+	return suiteSession{locksuite.Statements{On: tx}, tx, scope}, suiteLocks{m, scope}
+}
+
+func (m *suiteMemory) AwaitWaiting(tb testing.TB, _ locksuite.Session) {
+	tb.Helper()
+	for end := time.Now().Add(30 * time.Second); int64(m.Waiting()) < max(1, m.calls.Load()); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			tb.Fatal("nobody waits")
+		}
+	}
+}
+
+// suiteSession is a transaction.
+type suiteSession struct {
+	locksuite.Statements
+	tx    *sql.Tx
+	scope *txlock.Scope
+}
+
+func (s suiteSession) Join(ctx context.Context, options ...txlock.JoinOption) (*txlock.Scope, error) {
+	return txlock.Join(ctx, s.tx, options...)
+}
+func (s suiteSession) Savepoint(ctx context.Context, name string) error {
+	return s.Exec(ctx, "SAVEPOINT "+name)
+}
+func (s suiteSession) RollbackTo(ctx context.Context, name string) error {
+	return s.Exec(ctx, "ROLLBACK TO SAVEPOINT "+name)
+}
+func (s suiteSession) Commit() error   { return s.tx.Commit() }
+func (s suiteSession) Rollback() error { return s.tx.Rollback() }
+
+// suiteLocks is a scope that counts the calls which may wait.
+type suiteLocks struct {
+	memory *suiteMemory
+	*txlock.Scope
+}
+
+func (l suiteLocks) WaitAtMost(d time.Duration) locksuite.Locks {
+	return suiteLocks{l.memory, l.Scope.WaitAtMost(d)}
+}
+
+func (l suiteLocks) counted() (end func()) {
+	l.memory.calls.Add(1)
+	return func() { l.memory.calls.Add(-1) }
+}
+
+func (l suiteLocks) Lock(ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+	defer l.counted()()
+	return l.Scope.Lock(ctx, key)
+}
+
+func (l suiteLocks) RLock(ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+	defer l.counted()()
+	return l.Scope.RLock(ctx, key)
+}
+
+func (l suiteLocks) LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant, error) {
+	defer l.counted()()
+	return l.Scope.LockAll(ctx, keys...)
+}
+
+func (l suiteLocks) CompareAndBump(ctx context.Context, key txlock.Key, version uint64) error {
+	defer l.counted()()
+	return l.Scope.CompareAndBump(ctx, key, version)
+}
+
+func (l suiteLocks) Once(ctx context.Context, key txlock.Key, options ...txlock.OnceOption) (bool, error) {
+	defer l.counted()()
+	return l.Scope.Once(ctx, key, options...)
+}
+
+// numbers is a database of tables with one number each.
+type numbers struct {
+	mu  sync.Mutex
+	all map[string]int64
+}
+
+func (n *numbers) Numbers() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	name := fmt.Sprintf("numbers%d", len(n.all))
+	n.all[name] = 0
 	return name
 }
 
-func (m *memory) Begin() (locksuite.Session, locksuite.Locks) {
-	s := session{Scope: m.Memory.Begin(), memory: m, written: make(map[string]int64)}
-	return s, locks{s.Scope}
+func (n *numbers) Connect(context.Context) (sqldriver.Conn, error) {
+	return &numbersConn{numbers: n}, nil
+}
+func (n *numbers) Driver() sqldriver.Driver { return nil }
+
+// numbersConn is a connection with what its transaction has written, and its snapshot.
+type numbersConn struct {
+	*numbers
+	snapshot, written map[string]int64
 }
 
-func (m *memory) AwaitWaiting(tb testing.TB, s locksuite.Session) {
-	tb.Helper()
-	if err := s.(session).AwaitWaiting(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
+func (c *numbersConn) Close() error                           { return nil }
+func (c *numbersConn) Prepare(string) (sqldriver.Stmt, error) { return nil, sqldriver.ErrSkip }
+func (c *numbersConn) Begin() (sqldriver.Tx, error) {
+	c.snapshot, c.written = nil, make(map[string]int64)
+	return c, nil
 }
 
-// locks is the stand-in as what the suite knows.
-type locks struct{ *locktest.Scope }
-
-func (l locks) WaitAtMost(d time.Duration) locksuite.Locks { return locks{l.Scope.WaitAtMost(d)} }
-
-// session is a transaction, with what it has written.
-type session struct {
-	*locktest.Scope
-	memory  *memory
-	written map[string]int64
+func (c *numbersConn) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, error) {
+	return c.Begin()
 }
 
-var errNoServer = errors.New("there is no server")
-
-func (s session) Join(context.Context, ...txlock.JoinOption) (*txlock.Scope, error) {
-	return nil, errNoServer
-}
-func (s session) Savepoint(_ context.Context, name string) error {
-	return s.Scope.Savepoint(name)
-}
-func (s session) RollbackTo(_ context.Context, name string) error {
-	return s.Scope.RollbackTo(name)
-}
-
-// Exec sets a number. Any other statement changes nothing.
-func (s session) Exec(ctx context.Context, query string, _ ...any) error {
-	if err := s.Verify(ctx); err != nil {
-		return err
-	}
-	var table string
-	var n int64
-	if _, err := fmt.Sscanf(query, "UPDATE %s SET n = %d", &table, &n); err == nil {
-		s.written[table] = n
-	}
+func (c *numbersConn) Commit() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.Copy(c.all, c.written)
 	return nil
 }
 
-// Int reads the number of the table that the query ends with.
-func (s session) Int(ctx context.Context, query string, _ ...any) (int64, error) {
-	if err := s.Verify(ctx); err != nil {
-		return 0, err
+func (c *numbersConn) Rollback() error { return nil }
+
+// ExecContext sets a number. Any other statement changes nothing.
+func (c *numbersConn) ExecContext(_ context.Context, query string, _ []sqldriver.NamedValue) (sqldriver.Result, error) {
+	var table string
+	var n int64
+	if _, err := fmt.Sscanf(query, "UPDATE %s SET n = %d", &table, &n); err == nil {
+		c.written[table] = n
 	}
-	s.Snapshot()
-	table := query[strings.LastIndex(query, " ")+1:]
-	if n, ok := s.written[table]; ok {
-		return n, nil
-	}
-	s.memory.mu.Lock()
-	defer s.memory.mu.Unlock()
-	n, ok := s.memory.numbers[table]
-	if !ok {
-		return 0, fmt.Errorf("no table %q", table)
-	}
-	return n, nil
+	return sqldriver.RowsAffected(1), nil
 }
 
-// Commit keeps what was written before the locks are free.
-func (s session) Commit() error {
-	if s.Verify(context.Background()) == nil {
-		s.memory.mu.Lock()
-		for table, n := range s.written {
-			s.memory.numbers[table] = n
-		}
-		s.memory.mu.Unlock()
+// QueryContext reads the number of the table that the query ends with.
+func (c *numbersConn) QueryContext(_ context.Context, query string, _ []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.snapshot == nil {
+		c.snapshot = maps.Clone(c.all)
 	}
-	return s.Scope.Commit()
+	table := query[strings.LastIndex(query, " ")+1:]
+	n, ok := c.written[table]
+	if !ok {
+		if n, ok = c.snapshot[table]; !ok {
+			return nil, fmt.Errorf("no table %q", table)
+		}
+	}
+	return &oneNumber{n: n}, nil
+}
+
+type oneNumber struct {
+	n    int64
+	read bool
+}
+
+func (o *oneNumber) Columns() []string { return []string{"n"} }
+func (o *oneNumber) Close() error      { return nil }
+func (o *oneNumber) Next(into []sqldriver.Value) error {
+	if o.read {
+		return io.EOF
+	}
+	o.read, into[0] = true, o.n
+	return nil
 }

@@ -1,6 +1,6 @@
 // Package storetest is the library's own: it opens the internal package memstore, the store
 // of leases in memory, to the module of the tests, which compares it with databases.
-// Programs have package locktest for their tests.
+// Programs have module locktest for their tests.
 package storetest
 
 import (

@@ -9,8 +9,7 @@ import (
 )
 
 // This file has all replies of the statements in queries/leases.sql and shared.sql that come
-// as an insert id. Any other is an error: nobody knows what the statement has done. Package
-// lockmock plays the server with some of them.
+// as an insert id. Any other is an error: nobody knows what the statement has done.
 const (
 	ReplyAbsent  = 0 // the row is locked by somebody or missing
 	ReplyRefused = 1 // it is somebody else's; from 2 up it depends on the statement

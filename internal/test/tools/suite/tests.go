@@ -77,13 +77,10 @@ func tests(timeout time.Duration) ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	others := r.except(".", "/txlock/lease", "/txlock/lockmock", "/locksqlc", "/locksuite")
+	others := r.except(".", "/txlock/lease", "/locksqlc", "/locksuite")
 	parts := []part{
 		{name: "leases", commands: r.raced(".", 8, "./txlock/lease")},
-		// Mocks have one goroutine, and take ten times as long under the race detector: so long
-		// that a release which should be answered at once goes on in the background.
-		{name: "others", commands: append(r.raced(".", 8, append([]string{"./internal/test/locksuite"}, others...)...),
-			r.test(".", []string{"-parallel=4"}, "./txlock/lockmock"))},
+		{name: "others", commands: r.raced(".", 8, append([]string{"./internal/test/locksuite"}, others...)...)},
 		{name: "module", commands: r.raced("tests", 8, r.except("tests", "/doctest", "/release")...)},
 		{name: "beside", commands: beside},
 		{name: "gorm", commands: r.raced("lockgorm", 16, ".")},

@@ -1,0 +1,20 @@
+module github.com/dca00107/lockstep/txlock/locktest
+
+go 1.25.0
+
+require (
+	github.com/DATA-DOG/go-sqlmock v1.5.2
+	github.com/dca00107/lockstep v0.0.0
+	github.com/go-sql-driver/mysql v1.10.1
+)
+
+require (
+	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/robfig/cron/v3 v3.0.1 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
+	golang.org/x/sys v0.42.0 // indirect
+)
+
+replace github.com/dca00107/lockstep => ../../

@@ -1,0 +1,447 @@
+package locktest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/DATA-DOG/go-sqlmock"
+
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/locktest"
+)
+
+// onMock returns a Kit over a mock, which demands at the end that all was sent.
+func onMock(t *testing.T) (*locktest.Kit, sqlmock.Sqlmock) {
+	t.Helper()
+	program, mock, err := sqlmock.New()
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, mock.ExpectationsWereMet())
+		mock.ExpectClose()
+		must(t, program.Close())
+	})
+	return locktest.Open(t, program), mock
+}
+
+// said is a test that notes what it is failed with.
+type said struct {
+	testing.TB
+	texts []string
+	ends  []func()
+}
+
+func (s *said) Cleanup(f func()) { s.ends = append(s.ends, f) }
+
+// end does what is done at the end of the test.
+func (s *said) end() {
+	for _, f := range s.ends {
+		f()
+	}
+}
+
+func (s *said) Helper() {}
+func (s *said) Errorf(format string, args ...any) {
+	s.texts = append(s.texts, fmt.Sprintf(format, args...))
+}
+func (s *said) Fatalf(format string, args ...any) { s.Errorf(format, args...) }
+
+func (s *said) says(t *testing.T, want string) {
+	t.Helper()
+	if len(s.texts) != 1 || !strings.Contains(s.texts[0], want) {
+		t.Errorf("said %q, want %q", s.texts, want)
+	}
+	s.texts = nil
+}
+
+func log(k *locktest.Kit) string {
+	var lines []string
+	for _, e := range k.Log() {
+		lines = append(lines, e.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestRun locks, hands the statements to the mock, and notes what has happened.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	key := orders.Key(42)
+	mock.ExpectBegin()
+	mock.ExpectExec("UPDATE orders").WithArgs(7).WillReturnResult(sqlmock.NewResult(0, 1))
+	mock.ExpectCommit()
+	must(t, locksqlc.Run(t.Context(), k.DB(), []txlock.Key{key}, func(tx *sql.Tx) error {
+		must(t, txlock.AssertLocked(t.Context(), tx, key))
+		_, err := tx.ExecContext(t.Context(), "UPDATE  orders SET n = ?", 7)
+		return err
+	}))
+	if !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders") {
+		t.Error(k.Log())
+	}
+	const want = "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT"
+	if got := log(k); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// TestForgotten has statements without their lock.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	program, mock, err := sqlmock.New()
+	must(t, err)
+	defer func() { _ = program.Close() }()
+	mock.MatchExpectationsInOrder(false)
+	fails := &said{TB: t}
+	defer fails.end()
+	k := locktest.Open(fails, program)
+	key := orders.Key(42)
+	run := func(lock func(s *txlock.Scope) error) {
+		t.Helper()
+		mock.ExpectBegin()
+		mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectCommit()
+		must(t, locksqlc.Run(t.Context(), k.DB(), nil, func(tx *sql.Tx) error {
+			scope, err := txlock.Join(t.Context(), tx)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
+			return errors.Join(err, lock(scope))
+		}))
+	}
+	k.Before(key, "UPDATE orders")
+	fails.says(t, `no statement with "UPDATE orders" has run`)
+	run(func(s *txlock.Scope) error { _, err := s.Lock(t.Context(), key); return err })
+	k.Before(key, "UPDATE orders")
+	fails.says(t, "UPDATE orders SET n = 1 ran without the lock of order:42: its transaction had locked nothing")
+	mock.ExpectExec("DELETE FROM orders").WillReturnResult(sqlmock.NewResult(0, 1))
+	_, err = k.DB().ExecContext(t.Context(), "DELETE FROM orders")
+	must(t, err)
+	k.Before(key, "DELETE")
+	fails.says(t, "it ran outside of a transaction")
+}
+
+// TestNoDatabase has a statement of the program and none to take it, and one of lockstep's own
+// that the Kit doesn't know.
+func TestNoDatabase(t *testing.T) {
+	t.Parallel()
+	fails := &said{TB: t}
+	defer fails.end()
+	k := locktest.Open(fails, nil)
+	if _, err := k.DB().ExecContext(t.Context(), "UPDATE orders"); err == nil || !strings.Contains(err.Error(), `no database for "UPDATE orders"`) {
+		t.Error(err)
+	}
+	if _, err := k.DB().ExecContext(t.Context(), "DELETE FROM lockstep_locks"); err == nil {
+		t.Error("it knows the statement")
+	}
+	fails.says(t, "DELETE FROM lockstep_locks")
+}
+
+// TestFaults compares what each fault becomes in the calls of a program.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	key := orders.Key(1)
+	lock := func(s *txlock.Scope) error { _, err := s.Lock(t.Context(), key); return err }
+	for _, c := range []struct {
+		fault locktest.Fault
+		call  func(s *txlock.Scope) error
+		want  error
+		ends  bool
+	}{
+		{locktest.Deadlock, lock, txlock.ErrDeadlock, true},
+		{locktest.Timeout, lock, txlock.ErrWaitTimeout, false},
+		{locktest.LostConnection, lock, txlock.ErrTxDoomed, true},
+		{locktest.Stale, lock, txlock.ErrStaleSnapshot, true},
+		{locktest.Timeout, func(s *txlock.Scope) error { _, err := s.TryLock(t.Context(), key); return err }, txlock.ErrBusy, false},
+		{locktest.Timeout, func(s *txlock.Scope) error { return lock(s.WaitAtMost(time.Second)) }, txlock.ErrWaitTimeout, false},
+		{locktest.Deadlock, func(s *txlock.Scope) error { _, err := s.Once(t.Context(), key); return err }, txlock.ErrDeadlock, true},
+		{locktest.Deadlock, func(s *txlock.Scope) error { _, err := s.LockAll(t.Context(), key, orders.Key(2)); return err }, txlock.ErrDeadlock, true},
+	} {
+		k := locktest.Open(t, nil)
+		tx, err := k.DB().BeginTx(t.Context(), nil)
+		must(t, err)
+		scope, err := txlock.Join(t.Context(), tx)
+		must(t, err)
+		k.FailLock(key, c.fault)
+		wants(t, "the error", c.call(scope), c.want)
+		if _, err := scope.Lock(t.Context(), orders.Key(3)); errors.Is(err, txlock.ErrTxDoomed) != c.ends {
+			t.Errorf("after a %v: %v", c.fault, err)
+		}
+		if err := tx.Commit(); (err != nil) != c.ends {
+			t.Errorf("after a %v COMMIT: %v", c.fault, err)
+		}
+	}
+}
+
+// TestFaultsOfStatements fails statements of the program, and COMMIT.
+func TestFaultsOfStatements(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	update := func() error {
+		return locksqlc.Run(t.Context(), k.DB(), orders.Keys(1), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
+			return err
+		})
+	}
+	expect := func() {
+		mock.ExpectBegin()
+		mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+	}
+	k.FailStatement("UPDATE orders", locktest.Deadlock)
+	expect() // of the second time
+	mock.ExpectCommit()
+	must(t, update())
+
+	k.FailStatement("COMMIT", locktest.UnknownOutcome)
+	expect()
+	mock.ExpectCommit()
+	wants(t, "the error", update(), txlock.ErrUnknownOutcome)
+
+	k.FailStatement("COMMIT", locktest.LostConnection)
+	expect()
+	mock.ExpectRollback()
+	wants(t, "the error", update(), txlock.ErrUnknownOutcome)
+
+	k.FailStatement("COMMIT", locktest.Deadlock)
+	expect()
+	mock.ExpectRollback()
+	expect()
+	mock.ExpectCommit()
+	must(t, update())
+}
+
+// TestFaultThatDoesNotCome fails the test, as a fault at a place where there is none does.
+func TestFaultThatDoesNotCome(t *testing.T) {
+	t.Parallel()
+	fails := &said{TB: t}
+	k := locktest.Open(fails, nil)
+	k.FailLock(orders.Key(1), locktest.UnknownOutcome)
+	fails.says(t, "there is no unknown outcome at the lock of order:1")
+	k.FailLock(orders.Key(1), locktest.Deadlock)
+	fails.end()
+	fails.says(t, "the deadlock at the lock of order:1 has not come")
+}
+
+// TestExcludes has locks exclude each other in several transactions.
+func TestExcludes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k, ctx := locktest.Open(t, nil), t.Context()
+		begin := func() (*sql.Tx, *txlock.Scope) {
+			tx, err := k.DB().BeginTx(ctx, nil)
+			must(t, err)
+			scope, err := txlock.Join(ctx, tx)
+			must(t, err)
+			return tx, scope
+		}
+		hashed := txlock.NewFamily[int64]("hashed", txlock.Hashed()).Key(1)
+		for _, key := range []txlock.Key{orders.Key(1), hashed} {
+			a, of := begin()
+			first, err := of.Lock(ctx, key)
+			must(t, err)
+			b, other := begin()
+			_, err = other.TryLock(ctx, key)
+			wants(t, "the error", err, txlock.ErrBusy)
+			_, err = other.WaitAtMost(time.Second).Lock(ctx, key)
+			wants(t, "the error", err, txlock.ErrWaitTimeout)
+			_, err = other.Lock(ctx, key)
+			wants(t, "the error", err, txlock.ErrWaitTimeout) // after 50 seconds
+			done := make(chan txlock.Grant)
+			go func() {
+				second, err := other.RLock(ctx, key)
+				must(t, err)
+				done <- second
+			}()
+			must(t, k.AwaitWaiting(ctx, key, 1))
+			must(t, a.Commit())
+			if second := <-done; second.Token() != first.Token() || !second.Shared() {
+				t.Errorf("%+v after %+v", second, first)
+			}
+			c, reader := begin()
+			_, err = reader.TryRLock(ctx, key)
+			must(t, err)
+			must(t, errors.Join(b.Rollback(), c.Rollback()))
+		}
+		// Two that wait for each other.
+		a, of := begin()
+		b, other := begin()
+		_, err := of.Lock(ctx, orders.Key(1))
+		must(t, err)
+		_, err = other.Lock(ctx, orders.Key(2))
+		must(t, err)
+		done := make(chan error)
+		go func() {
+			_, err := of.Lock(ctx, orders.Key(2))
+			done <- err
+		}()
+		must(t, k.AwaitWaiting(ctx, orders.Key(2), 1))
+		_, err = other.Lock(ctx, orders.Key(1))
+		wants(t, "the error", err, txlock.ErrDeadlock)
+		must(t, <-done)
+		wants(t, "the error", b.Commit(), txlock.ErrTxDoomed)
+		must(t, a.Commit())
+		// One whose context ends.
+		a, of = begin()
+		_, err = of.Lock(ctx, orders.Key(1))
+		must(t, err)
+		b, other = begin()
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err = other.Lock(short, orders.Key(1))
+		wants(t, "the error", err, context.DeadlineExceeded)
+		wants(t, "the error", b.Commit(), txlock.ErrTxDoomed)
+		must(t, a.Commit())
+	})
+}
+
+// TestVersions compares versions, and reads who holds a key.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	ctx, key := t.Context(), orders.Key(1)
+	runs := 0
+	must(t, locksqlc.Optimistic(ctx, k.DB(), key, func(*sql.Tx) error {
+		if runs++; runs == 1 {
+			return locksqlc.Run(ctx, k.DB(), []txlock.Key{key}, func(*sql.Tx) error {
+				found, err := txlock.Holders(txlock.WithLabel(ctx, "test"), k.DB(), key)
+				if err != nil || len(found) != 1 || found[0].Key != key {
+					t.Errorf("%v, %v", found, err)
+				}
+				return nil
+			})
+		}
+		return nil
+	}))
+	if runs != 2 {
+		t.Errorf("%d runs", runs)
+	}
+	// A snapshot that is older than the lock.
+	mock.ExpectBegin()
+	mock.ExpectQuery("SELECT n").WillReturnRows(sqlmock.NewRows([]string{"n"}).AddRow(1))
+	mock.ExpectRollback()
+	tx, err := k.DB().BeginTx(ctx, nil)
+	must(t, err)
+	var n int
+	must(t, tx.QueryRowContext(ctx, "SELECT n FROM orders").Scan(&n))
+	must(t, locksqlc.Run(ctx, k.DB(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+	scope, err := txlock.Join(ctx, tx)
+	must(t, err)
+	_, err = scope.Lock(ctx, key)
+	wants(t, "the error", err, txlock.ErrStaleSnapshot)
+	_ = tx.Rollback()
+}
+
+// TestOnce asks for a key several times.
+func TestOnce(t *testing.T) {
+	t.Parallel()
+	k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("payment:1")
+	ask := func(options ...txlock.OnceOption) (first bool, err error) {
+		err = locksqlc.Run(ctx, k.DB(), nil, func(tx *sql.Tx) error {
+			scope, err := txlock.Join(ctx, tx)
+			if err == nil {
+				first, err = scope.Once(ctx, key, options...)
+			}
+			return err
+		})
+		return first, err
+	}
+	for i := range 3 {
+		first, err := ask(txlock.Fingerprint([]byte("a")))
+		if err != nil || first != (i == 0) {
+			t.Errorf("call %d: %t, %v", i, first, err)
+		}
+	}
+	_, err := ask(txlock.Fingerprint([]byte("b")))
+	wants(t, "the error", err, txlock.ErrMismatch)
+	calls := 0
+	for range 2 {
+		value, _, err := locksqlc.OnceValue(ctx, k.DB(), txlock.Named("payment:2"), func(*sql.Tx) (int, error) { calls++; return 7, nil })
+		if err != nil || value != 7 || calls != 1 {
+			t.Errorf("%d, %v after %d calls", value, err, calls)
+		}
+	}
+	if n, err := txlock.SweepOnce(ctx, k.DB()); n != 0 || err != nil {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	must(t, txlock.Ensure(ctx, k.DB(), orders.Keys(1, 2)...))
+	if n, err := txlock.Clean(ctx, k.DB(), time.Hour); n != 0 || err != nil {
+		t.Errorf("cleaned %d, %v", n, err)
+	}
+}
+
+// TestLeases guards a transaction by a lease, and loses it.
+func TestLeases(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("reports")
+		m, err := lease.NewManager(k.DB())
+		must(t, err)
+		defer func() { must(t, m.Close(ctx)) }()
+		l, err := m.Acquire(ctx, key)
+		must(t, err)
+		tx, err := k.DB().BeginTx(ctx, nil)
+		must(t, err)
+		must(t, l.Guard(ctx, tx))
+		must(t, tx.Commit())
+		tx, err = k.DB().BeginTx(ctx, nil)
+		must(t, err)
+		must(t, l.Guard(ctx, tx))
+		must(t, m.ForceRelease(ctx, key)) // which ends the session of the transaction
+		if err := tx.Commit(); err == nil {
+			t.Error("committed after its lease was taken away")
+		}
+		l, err = m.Acquire(ctx, key)
+		must(t, err)
+		if !k.Locked(key) {
+			t.Error(k.Log())
+		}
+		time.Sleep(time.Hour)
+		must(t, l.Err())
+		k.Disconnect()
+		<-l.Done()
+		wants(t, "the error", l.Err(), txlock.ErrLost)
+		k.Reconnect()
+	})
+}
+
+// TestJobs runs a job and an election, whose leases and tables are those of the Kit.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k, ctx := locktest.Open(t, nil), t.Context()
+		m, err := lease.NewManager(k.DB())
+		must(t, err)
+		defer func() { must(t, m.Close(context.Background())) }()
+		jobs, err := job.New(k.DB(), m)
+		must(t, err)
+		defer func() { must(t, jobs.Close(context.Background())) }()
+		key, at := txlock.Named("nightly"), time.Now()
+		for i := range 2 {
+			ran, err := jobs.TickTx(ctx, key, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
+			if err != nil || ran != (i == 0) {
+				t.Errorf("tick %d: %t, %v", i, ran, err)
+			}
+		}
+		failed := errors.New("failed")
+		_, err = jobs.Tick(ctx, key, at.Add(time.Second), func(context.Context, time.Time) error { return failed })
+		wants(t, "the error", err, failed)
+		status, err := jobs.Status(ctx, key)
+		if err != nil || status.Failures != 1 {
+			t.Errorf("%+v, %v", status, err)
+		}
+		election, err := elect.New(m, txlock.Named("leader"))
+		must(t, err)
+		leads, cancel := context.WithCancel(ctx)
+		err = election.Run(leads, func(context.Context, *elect.Term) error { cancel(); return nil })
+		wants(t, "the error", err, context.Canceled)
+	})
+}
