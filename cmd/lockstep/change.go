@@ -301,7 +301,7 @@ Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_on
 // when none was removed for the time of --timeout.
 func (a *app) inParts(ctx context.Context, name string, remove func(ctx context.Context) (int, error)) (total int, err error) {
 	for last := time.Now(); ; {
-		part, end := context.WithTimeout(ctx, min(5*time.Second, a.timeout/2))
+		part, end := context.WithTimeout(ctx, min(5*time.Second, a.timeout))
 		n, err := remove(part)
 		end()
 		if total += n; n > 0 {
