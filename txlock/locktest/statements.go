@@ -152,8 +152,15 @@ func under(text string) (rest string, l limit, stale bool, err error) {
 }
 
 func (q *statement) text(i int) string {
-	b, _ := q.args[i].([]byte)
-	return string(b)
+	switch v := q.args[i].(type) {
+	case []byte:
+		return string(v)
+	case string:
+		return v
+	case nil: // NULL
+		return ""
+	}
+	panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is no text, but %T", i, q.args[i]))
 }
 
 func (q *statement) number(i int) int64 {
@@ -169,7 +176,7 @@ func (q *statement) number(i int) int64 {
 	case int:
 		return int64(v)
 	}
-	return 0
+	panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is no number, but %T", i, q.args[i]))
 }
 
 // id is the row of an argument.
