@@ -133,7 +133,8 @@ func (o *options) prepare(ctx context.Context, name, dir string) (*suite, error)
 // require lets the copy import lockstep. The sums of what both need are known.
 func (s *suite) require(ctx context.Context, root string) error {
 	if _, err := goes(ctx, s.dir, "mod", "edit", "-require="+lockstep+"@v0.0.0", "-replace="+lockstep+"="+root,
-		"-require="+lockstep+"/lockgorm@v0.0.0", "-replace="+lockstep+"/lockgorm="+filepath.Join(root, "lockgorm")); err != nil {
+		"-require="+lockstep+"/lockgorm@v0.0.0", "-replace="+lockstep+"/lockgorm="+filepath.Join(root, "lockgorm"),
+		"-replace="+lockstep+"/txlock/locktest="+filepath.Join(root, "txlock/locktest")); err != nil {
 		return err
 	}
 	known, err := os.ReadFile(filepath.Join(root, "tests", "gormgen", "go.sum"))
