@@ -298,16 +298,19 @@ Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_on
 }
 
 // inParts removes rows in parts of some seconds, and says how many it has removed. It gives up
-// when none was removed for the time of --timeout.
+// when a part that lasts for the time of --timeout has removed none.
 func (a *app) inParts(ctx context.Context, name string, remove func(ctx context.Context) (int, error)) (total int, err error) {
 	for last := time.Now(); ; {
 		part, end := context.WithTimeout(ctx, min(5*time.Second, a.timeout))
 		n, err := remove(part)
 		end()
-		if total += n; n > 0 {
+		total += n
+		switch {
+		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
+			return total, err
+		case n > 0:
 			last = time.Now()
-		}
-		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil || time.Since(last) > a.timeout {
+		case time.Since(last) >= a.timeout:
 			return total, err
 		}
 		_, _ = fmt.Fprintf(a.err, "%d rows of %s were removed so far.\n", total, name)
