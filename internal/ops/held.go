@@ -294,7 +294,10 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 // with an open transaction, or if that isn't known, all that this user may see.
 func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err error) {
 	if l.open == nil {
-		among, err = every(ctx, l.db, "SELECT id FROM information_schema.PROCESSLIST", nil, func(id *uint64) []any { return []any{id} })
+		one := func(id *uint64) []any { return []any{id} }
+		if among, err = every(ctx, l.db, "SELECT id FROM information_schema.PROCESSLIST", nil, one); unreadable(err) {
+			among, err = every(ctx, l.db, "SELECT processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, one)
+		}
 		return among, math.MinInt64, err
 	}
 	oldest := Seconds(0)

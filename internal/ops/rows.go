@@ -46,6 +46,13 @@ func denied(err error) bool {
 	return errors.As(err, &server) && (server.Number == 1109 || server.Number == 1146) // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
 }
 
+// unreadable tells whether MySQL couldn't list sessions or transactions, since the statement of one
+// has bytes that are no text: ER_CANNOT_CONVERT_STRING.
+func unreadable(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && server.Number == 3854
+}
+
 // gap notes what is not seen, once.
 func (l *look) gap(what, cure string) {
 	for _, g := range l.Gaps {
