@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 )
 
 // suite is a module whose tests are run, in a copy of it.
@@ -132,9 +134,12 @@ func (o *options) prepare(ctx context.Context, name, dir string) (*suite, error)
 
 // require lets the copy import lockstep. The sums of what both need are known.
 func (s *suite) require(ctx context.Context, root string) error {
-	if _, err := goes(ctx, s.dir, "mod", "edit", "-require="+lockstep+"@v0.0.0", "-replace="+lockstep+"="+root,
-		"-require="+lockstep+"/lockgorm@v0.0.0", "-replace="+lockstep+"/lockgorm="+filepath.Join(root, "lockgorm"),
-		"-replace="+lockstep+"/txlock/locktest="+filepath.Join(root, "txlock/locktest")); err != nil {
+	replaces, err := exec.CommandContext(ctx, filepath.Join(root, "examples/replace.sh")).Output()
+	if err != nil {
+		return fmt.Errorf("examples/replace.sh: %w", err)
+	}
+	edits := append([]string{"mod", "edit", "-require=" + lockstep + "@v0.0.0", "-require=" + lockstep + "/lockgorm@v0.0.0"}, strings.Fields(string(replaces))...)
+	if _, err := goes(ctx, s.dir, edits...); err != nil {
 		return err
 	}
 	known, err := os.ReadFile(filepath.Join(root, "tests", "gormgen", "go.sum"))
