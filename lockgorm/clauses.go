@@ -217,9 +217,10 @@ func unwatched(pool gorm.ConnPool) gorm.ConnPool {
 	return pool
 }
 
-// senderOf returns the pool or transaction by which this package sends statements of its own: they
-// are neither checked nor prepared, however often a session was made to prepare. GORM's store of prepared statements may wait for a connection
-// of the pool while others wait for the store, with connections of that pool.
+// senderOf returns the pool or transaction by which this package sends statements of its own:
+// they are neither checked nor prepared, however often a session was made to prepare. GORM's
+// store of prepared statements may wait for a connection of the pool while others wait for the
+// store, with connections of that pool.
 func senderOf(stmt *gorm.Statement) gorm.ConnPool {
 	pool := unwatched(stmt.ConnPool)
 	for {

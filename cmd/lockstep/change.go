@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/cobra"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -219,10 +219,9 @@ func (a *app) kill(ctx context.Context, key string, hashed bool, shown []ops.Loc
 			continue
 		}
 		_, err := a.db.ExecContext(ctx, "KILL "+strconv.FormatUint(l.Session, 10))
-		var server *mysql.MySQLError
 		switch {
-		case errors.As(err, &server) && server.Number == 1094: // ER_NO_SUCH_THREAD
-		case errors.As(err, &server) && server.Number == 1095: // ER_KILL_DENIED_ERROR
+		case fault.NoSession(err):
+		case fault.Is(err, 1095): // ER_KILL_DENIED_ERROR
 			return ended, failed(declined, "this user may not end session %d: %s", l.Session, mayKill(p))
 		case err != nil:
 			return ended, err

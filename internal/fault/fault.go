@@ -9,6 +9,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -186,32 +187,32 @@ func Read(statement string, err error) error {
 // may have the transaction, and the member when it comes back. Unknown is true of it too,
 // unless a guarded pool has found out.
 func Overtaken(err error) bool {
-	return is(err, 3101) // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
+	return Is(err, 3101) // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
 }
 
 // NoProcedure reports whether the server has refused a CALL because there is no such procedure
 // (ER_SP_DOES_NOT_EXIST), because it has other parameters (ER_SP_WRONG_NO_OF_ARGS), or
 // because the user may not call it (ER_PROCACCESS_DENIED).
-func NoProcedure(err error) bool { return is(err, 1305) || is(err, 1318) || is(err, 1370) }
+func NoProcedure(err error) bool { return Is(err, 1305, 1318, 1370) }
 
 // PastLimit is the error of a SELECT that MySQL ends after a limit. Where a user is
 // changed meanwhile, CREATE USER or GRANT, a SELECT has to wait before it may look at its
 // privileges; when the limit is over by then, the server says that it can't (3547), or
 // that there are none (1142). The latter, too, is ErrWaitTimeout then.
 func PastLimit(err error, took, limit time.Duration) error {
-	if is(err, 1142) && limit > 0 && took >= limit { // ER_TABLEACCESS_DENIED_ERROR
+	if Is(err, 1142) && limit > 0 && took >= limit { // ER_TABLEACCESS_DENIED_ERROR
 		return fmt.Errorf("%w: %w", ErrWaitTimeout, err)
 	}
 	return err
 }
 
 // Duplicate reports whether a statement was refused because its row is there.
-func Duplicate(err error) bool { return is(err, 1062) } // ER_DUP_ENTRY
+func Duplicate(err error) bool { return Is(err, 1062) } // ER_DUP_ENTRY
 
-// is reports whether an error is the server's of that number.
-func is(err error, number uint16) bool {
+// Is reports whether an error is the server's of one of the numbers.
+func Is(err error, numbers ...uint16) bool {
 	var server *mysql.MySQLError
-	return errors.As(err, &server) && server.Number == number
+	return errors.As(err, &server) && slices.Contains(numbers, server.Number)
 }
 
 // NilTx returns ErrNoTransaction for a transaction that is nil, a nil *sql.Tx among them.

@@ -36,7 +36,7 @@ func Large(size int, cause error) error {
 }
 
 // ReadOnly reports whether the server can't be written to, and not the transaction alone (1792).
-func ReadOnly(err error) bool { return is(err, 1290) || is(err, 1836) }
+func ReadOnly(err error) bool { return Is(err, 1290, 1836) }
 
 // Committed is the error of a transaction that the named statement has committed.
 func Committed(statement string) error {
@@ -76,7 +76,7 @@ func Refused(reply error) error {
 // Interrupts reports whether this error may have come between a statement and its COMMIT in one
 // text.
 func Interrupts(err error) bool {
-	return is(err, 1317) || is(err, 1969) || is(err, 3024) || !KeepsOpen(err) // ER_QUERY_INTERRUPTED, time limits
+	return Is(err, 1317, 1969, 3024) || !KeepsOpen(err) // ER_QUERY_INTERRUPTED, time limits
 }
 
 // Interrupted is the error of a transaction that isn't committed; see Interrupts.
@@ -92,11 +92,11 @@ func Rows(n, want int64) error {
 
 // NoSavepoint reports whether the reply to RELEASE SAVEPOINT says that there is none
 // (ER_SP_DOES_NOT_EXIST).
-func NoSavepoint(reply error) bool { return is(reply, 1305) }
+func NoSavepoint(reply error) bool { return Is(reply, 1305) }
 
 // NoSession reports whether the reply to KILL says that there is no such session
 // (ER_NO_SUCH_THREAD).
-func NoSession(reply error) bool { return is(reply, 1094) }
+func NoSession(reply error) bool { return Is(reply, 1094) }
 
 // TransactionOpen judges the reply to rawsql.Probe. A success means that no transaction is
 // open, unless it says itself, by its flag, that one is: MySQL and MariaDB refuse the
@@ -107,7 +107,7 @@ func TransactionOpen(reply error, flag bool) (bool, error) {
 		return false, fmt.Errorf("%w: it accepts SET TRANSACTION in a transaction", schema.ErrEngine)
 	case reply == nil:
 		return false, nil
-	case is(reply, 1568): // ER_CANT_CHANGE_TX_CHARACTERISTICS
+	case Is(reply, 1568): // ER_CANT_CHANGE_TX_CHARACTERISTICS
 		return true, nil
 	}
 	if !familiar(reply) {

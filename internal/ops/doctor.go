@@ -213,27 +213,26 @@ func (d *doctor) session(context.Context) error {
 		state = Warn
 	}
 	d.add("isolation", state, "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ", "%s by default", level)
-	state, cure := OK, "connect to the primary; or, if this is the primary, SET GLOBAL read_only = OFF"
+	state = OK
 	if d.variables["read_only"] != "OFF" && d.variables["read_only"] != "0" {
 		state = Fault
 	}
-	d.add("read only", state, cure, "read_only is %s", d.variables["read_only"])
+	d.add("read only", state, "connect to the primary; or, if this is the primary, SET GLOBAL read_only = OFF", "read_only is %s", d.variables["read_only"])
 	state = OK
 	if d.variables["innodb_deadlock_detect"] == "OFF" {
 		state = Warn
 	}
 	d.add("deadlocks", state, "SET GLOBAL innodb_deadlock_detect = ON", "detection is %s: without it a deadlock lasts for innodb_lock_wait_timeout, %.0f s", orNone(d.variables["innodb_deadlock_detect"]), d.number("innodb_lock_wait_timeout"))
-	idle, has := d.variables["idle_transaction_timeout"]
-	most := d.number("wait_timeout")
-	if n := d.number("idle_transaction_timeout"); n > 0 {
-		most = math.Min(most, n)
+	ends, most, cure := "wait_timeout", d.number("wait_timeout"), "SET GLOBAL wait_timeout = 600, and SetConnMaxIdleTime of the pools below that"
+	if _, has := d.variables["idle_transaction_timeout"]; has {
+		cure = "SET GLOBAL idle_transaction_timeout = 60"
 	}
-	switch {
-	case has && most > 600:
-		d.add("forgotten transactions", Warn, "SET GLOBAL idle_transaction_timeout = 60", "one that its program forgets keeps its locks for %s, %.0f s", map[bool]string{true: "wait_timeout", false: "idle_transaction_timeout"}[idle == "0" || most == d.number("wait_timeout")], most)
-	case most > 600:
-		d.add("forgotten transactions", Warn, "SET GLOBAL wait_timeout = 600, and SetConnMaxIdleTime of the pools below that", "one that its program forgets keeps its locks for wait_timeout, %.0f s", d.number("wait_timeout"))
-	default:
+	if n := d.number("idle_transaction_timeout"); n > 0 && n < most {
+		ends, most = "idle_transaction_timeout", n
+	}
+	if most > 600 {
+		d.add("forgotten transactions", Warn, cure, "one that its program forgets keeps its locks for %s, %.0f s", ends, most)
+	} else {
 		d.add("forgotten transactions", OK, "", "end after %.0f s at most", most)
 	}
 	return nil

@@ -3,7 +3,6 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,9 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -170,10 +168,7 @@ func (l *look) unless(table string, read func() error) error {
 }
 
 // Late tells whether a statement of a look has waited too long for its table, or has taken too long.
-func Late(err error) bool {
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && slices.Contains([]uint16{1205, 1969, 3024}, server.Number) // ER_LOCK_WAIT_TIMEOUT, ER_STATEMENT_TIMEOUT, ER_QUERY_TIMEOUT
-}
+func Late(err error) bool { return fault.Is(err, 1205, 1969, 3024) } // ER_LOCK_WAIT_TIMEOUT, ER_STATEMENT_TIMEOUT, ER_QUERY_TIMEOUT
 
 func (l *look) uncommitted(ctx context.Context, read func(tx *sql.Tx) error) error {
 	return rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)

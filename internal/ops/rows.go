@@ -8,8 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-sql-driver/mysql"
-
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/schema"
 )
@@ -39,19 +38,13 @@ func every[T any](ctx context.Context, db querier, query string, args []any, sca
 
 // denied tells whether the user lacks a privilege, or the server the table.
 func denied(err error) bool {
-	if _, missing := schema.MissingPrivilege(err); missing {
-		return true
-	}
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && (server.Number == 1109 || server.Number == 1146) // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
+	_, missing := schema.MissingPrivilege(err)
+	return missing || fault.Is(err, 1109, 1146) // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
 }
 
 // unreadable tells whether MySQL couldn't list sessions or transactions, since the statement of one
-// has bytes that are no text: ER_CANNOT_CONVERT_STRING.
-func unreadable(err error) bool {
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && server.Number == 3854
-}
+// has bytes that are no text.
+func unreadable(err error) bool { return fault.Is(err, 3854) } // ER_CANNOT_CONVERT_STRING
 
 // gap notes what is not seen, once.
 func (l *look) gap(what, cure string) {

@@ -2,12 +2,10 @@ package sqlstore
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -69,8 +67,7 @@ func (s *Store) End(ctx context.Context, key string, b store.Blocker) error {
 		_, err = tx.ExecContext(ctx, rawsql.Kill(b.Session))
 		return err
 	})
-	var server *mysql.MySQLError
-	if errors.As(err, &server) && server.Number == 1094 { // ER_NO_SUCH_THREAD
+	if fault.NoSession(err) {
 		return nil
 	}
 	return err
