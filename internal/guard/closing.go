@@ -18,19 +18,17 @@ import (
 // statement so that it isn't known, it is an ordinary one, and COMMIT follows it.
 func (c *conn) commits(ctx context.Context, query string, args []driver.NamedValue) (string, bool) {
 	call := c.call(ctx)
-	switch {
-	case call == nil || !call.Commits || len(args) > 0 || c.tx == nil || !c.tx.owned:
-		return "", false
-	case judge(query).kind == kindCommit:
-		return "COMMIT", true
-	case c.status.nested: // to the guard below it would be the program's
+	if call == nil || !call.Commits || len(args) > 0 || c.tx == nil || !c.tx.owned {
 		return "", false
 	}
 	s, ok := rawsql.RenderedOf(ctx, query)
-	if ok {
-		s, ok = c.engine.Commit(s)
+	switch {
+	case !ok:
+		return "COMMIT", judge(query).kind == kindCommit
+	case c.status.nested: // to the guard below it would be the program's
+		return "", false
 	}
-	if !ok {
+	if s, ok = c.engine.Commit(s); !ok {
 		return "", false
 	}
 	return s.Text()
