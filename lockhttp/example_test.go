@@ -21,7 +21,7 @@ func session(*http.Request) (name string, operates bool) { return "", false }
 // The pages of a program, below /locks/, for those who are logged in.
 func Example() {
 	recorder := lockhttp.NewRecorder() // of what this process does
-	db, err := locksqlc.Open("app:secret@tcp(127.0.0.1:3306)/shop", txlock.Observe(recorder))
+	db, err := locksqlc.Open("app:secret@tcp(127.0.0.1:3306)/shop", txlock.Observe(recorder.Observe))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -19,19 +19,19 @@ func TestRecorder(t *testing.T) {
 	now := time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
 	r := NewRecorder()
 	r.now = func() time.Time { return now }
-	event := func(err error) txlock.Event {
-		return txlock.Event{Key: txlock.Named("order:42"), Took: time.Second, Err: err, Lease: true}
+	observe := func(kind txlock.Kind, err error) {
+		r.Observe(t.Context(), txlock.Event{Kind: kind, Key: txlock.Named("order:42"), Took: time.Second, Err: err, Lease: true})
 	}
-	r.Lost(t.Context(), event(fmt.Errorf("lease order:42: %w", txlock.ErrLost)))
+	observe(txlock.Lost, fmt.Errorf("lease order:42: %w", txlock.ErrLost))
 	now = now.Add(time.Minute)
 	for range 1000 {
-		r.Granted(t.Context(), event(nil))
-		r.Renewed(t.Context(), event(nil))
+		observe(txlock.Granted, nil)
+		observe(txlock.Renewed, nil)
 	}
-	r.Refused(t.Context(), event(errors.New("order:42")))
-	r.Dropped(t.Context(), event(nil))
-	r.Waited(t.Context(), event(context.Canceled))
-	r.Released(t.Context(), event(nil))
+	observe(txlock.Refused, errors.New("order:42"))
+	observe(txlock.Dropped, nil)
+	observe(txlock.Waited, context.Canceled)
+	observe(txlock.Released, nil)
 	events, hour := r.events(now)
 	var words []string
 	for _, e := range events[:4] {

@@ -31,7 +31,7 @@ func TestPages(t *testing.T) {
 		cart := txlock.NewFamily[string]("cart", txlock.Hashed(), txlock.Exact()).Key("a")
 		s.lock(txlock.Named("order:42"), cart)
 		s.waits(txlock.Named("order:42"))
-		m := s.manager(lease.WithNote("web-2/815"), lease.Observe(recorder))
+		m := s.manager(lease.WithNote("web-2/815"), lease.Observe(recorder.Observe))
 		s.acquire(m, txlock.Named("report"))
 		s.job(m)
 		s.elect()
@@ -151,7 +151,7 @@ func TestBusinessDataIsHidden(t *testing.T) {
 		s.waits(txlock.Named("order:secret"))
 		_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1, 'business secret')")
 		s.must(err)
-		m := s.manager(lease.WithNote("the secret note"), lease.Observe(recorder))
+		m := s.manager(lease.WithNote("the secret note"), lease.Observe(recorder.Observe))
 		s.acquire(m, txlock.Named("the secret report"))
 		s.job(m)
 		together(s, map[string]string{

@@ -13,8 +13,8 @@ import (
 )
 
 // Recorder is an observer that keeps what a page shows of this process: the rates of the
-// last hour, and the last events. Give it to the pools by [txlock.Observe] and to managers
-// by [lease.Observe], and to the page by [Events]. One Recorder serves any number of them.
+// last hour, and the last events. Give it to the pools and managers by
+// txlock.Observe(r.Observe) and lease.Observe(r.Observe), and to the page by [Events]. One Recorder serves any number of them.
 //
 // It keeps the last 500 losses, refusals, dropped handles and doomed transactions, and the
 // last 500 of the other events, so that many grants don't hide a loss. It sends nothing to a
@@ -27,8 +27,6 @@ type Recorder struct {
 	grave  ring
 	common ring
 }
-
-var _ txlock.Observer = (*Recorder)(nil)
 
 // NewRecorder returns a Recorder that has seen nothing yet.
 func NewRecorder() *Recorder { return &Recorder{now: time.Now} }
@@ -79,58 +77,30 @@ func (r *ring) list() []happening {
 	return list
 }
 
-// Asked does nothing: what follows it is the news.
-func (r *Recorder) Asked(context.Context, txlock.Event) {}
-
-// Granted counts a grant and notes it.
-func (r *Recorder) Granted(_ context.Context, e txlock.Event) {
-	r.note("granted", e, &r.common, func(s *ownSample) {
-		s.granted, s.took, s.longest = s.granted+1, s.took+e.Took, max(s.longest, e.Took)
-	})
-}
-
-// Refused counts a refusal and notes it.
-func (r *Recorder) Refused(_ context.Context, e txlock.Event) {
-	r.note("refused", e, &r.grave, func(s *ownSample) { s.refused++ })
-}
-
-// Waited notes the end of a wait.
-func (r *Recorder) Waited(_ context.Context, e txlock.Event) { r.note("waited", e, &r.common, nil) }
-
-// Renewed does nothing: a renewal is no news.
-func (r *Recorder) Renewed(context.Context, txlock.Event) {}
-
-// Lost counts a loss and notes it.
-func (r *Recorder) Lost(_ context.Context, e txlock.Event) {
-	r.note("lost", e, &r.grave, func(s *ownSample) { s.lost++ })
-}
-
-// Released notes a release.
-func (r *Recorder) Released(_ context.Context, e txlock.Event) {
-	r.note("released", e, &r.common, nil)
-}
-
-// Dropped notes a handle that was not released.
-func (r *Recorder) Dropped(_ context.Context, e txlock.Event) { r.note("dropped", e, &r.grave, nil) }
-
-// Doomed notes a transaction that was over before its end.
-func (r *Recorder) Doomed(_ context.Context, e txlock.Event) { r.note("doomed", e, &r.grave, nil) }
-
-// Retried notes a transaction that is run again.
-func (r *Recorder) Retried(_ context.Context, e txlock.Event) {
-	r.note("retried", e, &r.common, nil)
-}
-
-func (r *Recorder) note(what string, e txlock.Event, to *ring, count func(*ownSample)) {
-	h := happening{At: r.now(), What: what, From: "process", Kind: "lock", Key: e.Key.String(), Owner: e.Owner, Token: e.Token, Took: ops.Seconds(e.Took.Seconds()), Why: reason(e.Err)}
+// Observe counts what a lock or lease has come to, and keeps it for the timeline.
+func (r *Recorder) Observe(_ context.Context, e txlock.Event) {
+	if e.Kind == txlock.Requested || e.Kind == txlock.Renewed { // no news
+		return
+	}
+	h := happening{At: r.now(), What: string(e.Kind), From: "process", Kind: "lock", Key: e.Key.String(), Owner: e.Owner, Token: e.Token, Took: ops.Seconds(e.Took.Seconds()), Why: reason(e.Err)}
 	if e.Lease {
 		h.Kind = "lease"
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	to.add(h)
-	if count != nil {
-		count(r.hour.at(h.At))
+	switch now := r.hour.at(h.At); e.Kind {
+	case txlock.Granted:
+		now.granted, now.took, now.longest = now.granted+1, now.took+e.Took, max(now.longest, e.Took)
+	case txlock.Refused:
+		now.refused++
+	case txlock.Lost:
+		now.lost++
+	}
+	switch e.Kind {
+	case txlock.Refused, txlock.Lost, txlock.Dropped, txlock.Doomed:
+		r.grave.add(h)
+	default:
+		r.common.add(h)
 	}
 }
 

@@ -341,20 +341,21 @@ func TestOptimisticRetriesDeadlock(t *testing.T) {
 
 // cancelling is an observer that ends a context when a lock was given.
 type cancelling struct {
-	txlock.Observer
 	cancel atomic.Pointer[context.CancelFunc]
 }
 
-func (c *cancelling) Asked(context.Context, txlock.Event)    {}
-func (c *cancelling) Released(context.Context, txlock.Event) {}
-func (c *cancelling) Granted(context.Context, txlock.Event)  { (*c.cancel.Load())() }
+func (c *cancelling) observe(_ context.Context, e txlock.Event) {
+	if e.Kind == txlock.Granted {
+		(*c.cancel.Load())()
+	}
+}
 
 // TestOptimisticCancelledAtItsEnd ends the context when the comparison has succeeded. Where
 // that was the COMMIT, the transaction is reported as committed.
 func TestOptimisticCancelledAtItsEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table, c := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), new(cancelling)
-		pool, err := locksqlc.Open(db.DSN(), txlock.Observe(c))
+		pool, err := locksqlc.Open(db.DSN(), txlock.Observe(c.observe))
 		check(t, err)
 		defer func() { check(t, pool.Close()) }()
 		committed := 0

@@ -380,8 +380,8 @@ func TestObserverIsToldTheHolder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := &refusalsTold{Observer: new(recorder)}
-		pool := sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.Observe(told)))
+		told := new(refusalsTold)
+		pool := sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.Observe(told.observe)))
 		t.Cleanup(func() { _ = pool.Close() })
 		s := begin(t, pool, nil)
 		err = untilNamed(t, txlock.ErrBusy, func() error { return second(s.TryLock(t.Context(), key)) })
@@ -391,12 +391,13 @@ func TestObserverIsToldTheHolder(t *testing.T) {
 }
 
 // refusalsTold notes the errors of refusals.
-type refusalsTold struct {
-	txlock.Observer
-	errs []error
-}
+type refusalsTold struct{ errs []error }
 
-func (r *refusalsTold) Refused(_ context.Context, e txlock.Event) { r.errs = append(r.errs, e.Err) }
+func (r *refusalsTold) observe(_ context.Context, e txlock.Event) {
+	if e.Kind == txlock.Refused {
+		r.errs = append(r.errs, e.Err)
+	}
+}
 
 // TestManyAreRefusedAtOnce proves that goroutines that are refused at once over a pool of
 // one connection for looks name the holder or nobody, and don't wait for each other.

@@ -49,27 +49,26 @@ func (r *recorder) note(what string, e txlock.Event, err error) {
 	}
 }
 
-func (r *recorder) Asked(context.Context, txlock.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.asked++
-}
-
-func (r *recorder) Doomed(_ context.Context, e txlock.Event) {
-	if errors.Is(e.Err, txlock.ErrUnknownOutcome) {
-		r.note("unknown", e, txlock.ErrUnknownOutcome)
-	} else {
-		r.note("doomed", e, txlock.ErrTxDoomed)
+func (r *recorder) observe(_ context.Context, e txlock.Event) {
+	switch e.Kind {
+	case txlock.Requested:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.asked++
+	case txlock.Doomed:
+		if errors.Is(e.Err, txlock.ErrUnknownOutcome) {
+			r.note("unknown", e, txlock.ErrUnknownOutcome)
+		} else {
+			r.note("doomed", e, txlock.ErrTxDoomed)
+		}
+	case txlock.Lost:
+		r.note("lost", e, txlock.ErrTxDoomed)
+	case txlock.Granted, txlock.Renewed, txlock.Released:
+		r.note(string(e.Kind), e, nil)
+	default:
+		r.note(string(e.Kind), e, e.Err)
 	}
 }
-func (r *recorder) Retried(_ context.Context, e txlock.Event)  { r.note("retried", e, e.Err) }
-func (r *recorder) Granted(_ context.Context, e txlock.Event)  { r.note("granted", e, nil) }
-func (r *recorder) Refused(_ context.Context, e txlock.Event)  { r.note("refused", e, e.Err) }
-func (r *recorder) Waited(_ context.Context, e txlock.Event)   { r.note("waited", e, e.Err) }
-func (r *recorder) Renewed(_ context.Context, e txlock.Event)  { r.note("renewed", e, nil) }
-func (r *recorder) Lost(_ context.Context, e txlock.Event)     { r.note("lost", e, txlock.ErrTxDoomed) }
-func (r *recorder) Released(_ context.Context, e txlock.Event) { r.note("released", e, nil) }
-func (r *recorder) Dropped(_ context.Context, e txlock.Event)  { r.note("dropped", e, e.Err) }
 
 func (r *recorder) wants(t *testing.T, events ...string) {
 	t.Helper()
@@ -95,7 +94,7 @@ func TestObservePool(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := new(recorder)
-		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(nil, r))))
+		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(nil, r.observe))))
 		t.Cleanup(func() { _ = pool.Close() })
 		a, b, held := named(), named(), named()
 		other := holder(t, db, held)
@@ -141,7 +140,7 @@ func TestObserveJoin(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = tx.Rollback() })
 		r := new(recorder)
-		s, err := txlock.Join(t.Context(), tx, txlock.Observe(r), txlock.NothingRead())
+		s, err := txlock.Join(t.Context(), tx, txlock.Observe(r.observe), txlock.NothingRead())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +173,7 @@ func observed(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) (*sq
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(r)))
+	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(r.observe)))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool, r
 }

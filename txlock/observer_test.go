@@ -19,50 +19,50 @@ func TestSlogObserver(t *testing.T) {
 	t.Parallel()
 	key := txlock.Named("order:42")
 	for name, test := range map[string]struct {
-		tell func(o txlock.Observer, ctx context.Context, e txlock.Event)
+		kind txlock.Kind
 		e    txlock.Event
 		want string
 	}{
 		"granted lease": {
-			txlock.Observer.Granted, txlock.Event{Lease: true, Key: key, Token: 7, Owner: "web-3", Took: 1500 * time.Microsecond},
+			txlock.Granted, txlock.Event{Lease: true, Key: key, Token: 7, Owner: "web-3", Took: 1500 * time.Microsecond},
 			`level=DEBUG msg="lease granted" key=order:42 took=1.5ms token=7 owner=web-3`,
 		},
 		"granted lock, shared": {
-			txlock.Observer.Granted, txlock.Event{Key: key, Shared: true, Took: time.Second},
+			txlock.Granted, txlock.Event{Key: key, Shared: true, Took: time.Second},
 			`level=DEBUG msg="lock granted" key=order:42 took=1s shared=true`,
 		},
 		"refused": {
-			txlock.Observer.Refused, txlock.Event{Lease: true, Key: key, Owner: "web-3", Took: time.Second, Err: txlock.ErrBusy},
+			txlock.Refused, txlock.Event{Lease: true, Key: key, Owner: "web-3", Took: time.Second, Err: txlock.ErrBusy},
 			`level=DEBUG msg="lease refused" key=order:42 took=1s owner=web-3 error="txlock: the lock is held by somebody else"`,
 		},
 		"waited": {
-			txlock.Observer.Waited, txlock.Event{Lease: true, Key: key, Took: time.Minute},
+			txlock.Waited, txlock.Event{Lease: true, Key: key, Took: time.Minute},
 			`level=DEBUG msg="lease waited" key=order:42 took=1m0s`,
 		},
 		"waited for somebody": {
-			txlock.Observer.Granted, txlock.Event{Key: key, Took: time.Minute, Held: &txlock.HeldError{
+			txlock.Granted, txlock.Event{Key: key, Took: time.Minute, Held: &txlock.HeldError{
 				Key: key, Owner: "web-4", Note: "a b", Session: 7, Since: time.Date(2026, 5, 4, 3, 2, 1, 0, time.FixedZone("", 3600)),
 			}},
 			`level=DEBUG msg="lock granted" key=order:42 took=1m0s holder.owner=web-4 holder.note="a b" holder.session=7 holder.since=2026-05-04T02:02:01.000Z`,
 		},
 		"waited for a session": {
-			txlock.Observer.Refused, txlock.Event{Lease: true, Key: key, Held: &txlock.HeldError{Key: key, Session: 7}, Err: txlock.ErrBusy},
+			txlock.Refused, txlock.Event{Lease: true, Key: key, Held: &txlock.HeldError{Key: key, Session: 7}, Err: txlock.ErrBusy},
 			`level=DEBUG msg="lease refused" key=order:42 holder.session=7 error="txlock: the lock is held by somebody else"`,
 		},
 		"renewed": {
-			txlock.Observer.Renewed, txlock.Event{Lease: true, Key: key, Token: 7, Took: 20 * time.Second},
+			txlock.Renewed, txlock.Event{Lease: true, Key: key, Token: 7, Took: 20 * time.Second},
 			`level=DEBUG msg="lease renewed" key=order:42 took=20s token=7`,
 		},
 		"lost": {
-			txlock.Observer.Lost, txlock.Event{Lease: true, Key: key, Token: 7, Took: time.Hour, Err: errors.New("late")},
+			txlock.Lost, txlock.Event{Lease: true, Key: key, Token: 7, Took: time.Hour, Err: errors.New("late")},
 			`level=WARN msg="lease lost" key=order:42 took=1h0m0s token=7 error=late`,
 		},
 		"lost lock": {
-			txlock.Observer.Lost, txlock.Event{Key: key, Took: time.Hour, Err: errors.New("late")},
+			txlock.Lost, txlock.Event{Key: key, Took: time.Hour, Err: errors.New("late")},
 			`level=WARN msg="lock lost" key=order:42 took=1h0m0s error=late`,
 		},
 		"released": {
-			txlock.Observer.Released, txlock.Event{Lease: true, Key: key, Token: 7, Took: time.Hour},
+			txlock.Released, txlock.Event{Lease: true, Key: key, Token: 7, Took: time.Hour},
 			`level=DEBUG msg="lease released" key=order:42 took=1h0m0s token=7`,
 		},
 	} {
@@ -70,7 +70,8 @@ func TestSlogObserver(t *testing.T) {
 			t.Parallel()
 			for _, least := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelError} {
 				var out bytes.Buffer
-				test.tell(txlock.SlogObserver(newLog(&out, least)), t.Context(), test.e)
+				test.e.Kind = test.kind
+				txlock.SlogObserver(newLog(&out, least))(t.Context(), test.e)
 				want := test.want + "\n"
 				if least > slog.LevelDebug && strings.Contains(want, "DEBUG") || least > slog.LevelWarn {
 					want = ""
@@ -92,27 +93,28 @@ func TestSlogOptions(t *testing.T) {
 	fast := txlock.Event{Lease: true, Key: key, Took: time.Second - 1}
 	for name, test := range map[string]struct {
 		options []txlock.SlogOption
-		tell    func(o txlock.Observer, ctx context.Context, e txlock.Event)
+		kind    txlock.Kind
 		e       txlock.Event
 		want    string
 	}{
-		"slow grant":       {[]txlock.SlogOption{slow}, txlock.Observer.Granted, e, `level=WARN msg="lease granted" key=order:42 took=1s`},
-		"slow refusal":     {[]txlock.SlogOption{slow}, txlock.Observer.Refused, e, `level=WARN msg="lease refused" key=order:42 took=1s`},
-		"slow wait":        {[]txlock.SlogOption{slow}, txlock.Observer.Waited, e, `level=WARN msg="lease waited" key=order:42 took=1s`},
-		"slow hold":        {[]txlock.SlogOption{slow}, txlock.Observer.Released, e, `level=WARN msg="lease released" key=order:42 took=1s`},
-		"no hold":          {[]txlock.SlogOption{slow}, txlock.Observer.Renewed, e, `level=DEBUG msg="lease renewed" key=order:42 took=1s`},
-		"a fast one":       {[]txlock.SlogOption{slow}, txlock.Observer.Granted, fast, `level=DEBUG msg="lease granted" key=order:42 took=999.999999ms`},
-		"no threshold":     {[]txlock.SlogOption{txlock.SlogThreshold(0)}, txlock.Observer.Granted, e, `level=DEBUG msg="lease granted" key=order:42 took=1s`},
-		"levels":           {[]txlock.SlogOption{levels}, txlock.Observer.Granted, e, `level=INFO msg="lease granted" key=order:42 took=1s`},
-		"levels of a loss": {[]txlock.SlogOption{levels}, txlock.Observer.Lost, e, `level=ERROR msg="lease lost" key=order:42 took=1s`},
-		"both":             {[]txlock.SlogOption{levels, slow}, txlock.Observer.Granted, e, `level=ERROR msg="lease granted" key=order:42 took=1s`},
-		"a call":           {nil, txlock.Observer.Asked, e, ""},
-		"a repeat":         {nil, txlock.Observer.Granted, txlock.Event{Once: true, Again: true, Key: key}, `level=DEBUG msg="once granted" key=order:42 again=true`},
-		"a doomed one":     {nil, txlock.Observer.Doomed, txlock.Event{Key: key, Err: errors.New("killed")}, `level=DEBUG msg="transaction doomed" key=order:42 error=killed`},
-		"a try":            {nil, txlock.Observer.Retried, txlock.Event{Key: key, Err: errors.New("killed")}, `level=DEBUG msg="transaction retried" key=order:42 error=killed`},
+		"slow grant":       {[]txlock.SlogOption{slow}, txlock.Granted, e, `level=WARN msg="lease granted" key=order:42 took=1s`},
+		"slow refusal":     {[]txlock.SlogOption{slow}, txlock.Refused, e, `level=WARN msg="lease refused" key=order:42 took=1s`},
+		"slow wait":        {[]txlock.SlogOption{slow}, txlock.Waited, e, `level=WARN msg="lease waited" key=order:42 took=1s`},
+		"slow hold":        {[]txlock.SlogOption{slow}, txlock.Released, e, `level=WARN msg="lease released" key=order:42 took=1s`},
+		"no hold":          {[]txlock.SlogOption{slow}, txlock.Renewed, e, `level=DEBUG msg="lease renewed" key=order:42 took=1s`},
+		"a fast one":       {[]txlock.SlogOption{slow}, txlock.Granted, fast, `level=DEBUG msg="lease granted" key=order:42 took=999.999999ms`},
+		"no threshold":     {[]txlock.SlogOption{txlock.SlogThreshold(0)}, txlock.Granted, e, `level=DEBUG msg="lease granted" key=order:42 took=1s`},
+		"levels":           {[]txlock.SlogOption{levels}, txlock.Granted, e, `level=INFO msg="lease granted" key=order:42 took=1s`},
+		"levels of a loss": {[]txlock.SlogOption{levels}, txlock.Lost, e, `level=ERROR msg="lease lost" key=order:42 took=1s`},
+		"both":             {[]txlock.SlogOption{levels, slow}, txlock.Granted, e, `level=ERROR msg="lease granted" key=order:42 took=1s`},
+		"a call":           {nil, txlock.Requested, e, ""},
+		"a repeat":         {nil, txlock.Granted, txlock.Event{Once: true, Again: true, Key: key}, `level=DEBUG msg="once granted" key=order:42 again=true`},
+		"a doomed one":     {nil, txlock.Doomed, txlock.Event{Key: key, Err: errors.New("killed")}, `level=DEBUG msg="transaction doomed" key=order:42 error=killed`},
+		"a try":            {nil, txlock.Retried, txlock.Event{Key: key, Err: errors.New("killed")}, `level=DEBUG msg="transaction retried" key=order:42 error=killed`},
 	} {
 		var out bytes.Buffer
-		test.tell(txlock.SlogObserver(newLog(&out, slog.LevelDebug), test.options...), t.Context(), test.e)
+		test.e.Kind = test.kind
+		txlock.SlogObserver(newLog(&out, slog.LevelDebug), test.options...)(t.Context(), test.e)
 		if got := strings.TrimSuffix(out.String(), "\n"); got != test.want {
 			t.Errorf("%s: %s\nwant %s", name, got, test.want)
 		}
@@ -124,32 +126,28 @@ func TestSlogOptions(t *testing.T) {
 func TestMultiObserver(t *testing.T) {
 	t.Parallel()
 	if o := txlock.MultiObserver(nil, nil); o != nil {
-		t.Errorf("of nobody: %v", o)
+		t.Error("there is an observer of none")
 	}
 	one := new(recorder)
-	if o := txlock.MultiObserver(nil, one); o != txlock.Observer(one) {
-		t.Errorf("of one: %v", o)
-	}
 	var out bytes.Buffer
 	ctx, e := t.Context(), txlock.Event{Key: txlock.Named("a"), Took: time.Second, Err: txlock.ErrTxDoomed}
-	all := txlock.MultiObserver(txlock.SlogObserver(newLog(&out, slog.LevelDebug)), nil, one, panics{one})
-	told := map[string]func(context.Context, txlock.Event){
-		"granted": all.Granted, "refused": all.Refused, "waited": all.Waited, "renewed": all.Renewed, "lost": all.Lost,
-		"released": all.Released, "dropped": all.Dropped, "doomed": all.Doomed, "retried": all.Retried,
-	}
-	for what, tell := range told {
+	all := txlock.MultiObserver(txlock.SlogObserver(newLog(&out, slog.LevelDebug)), nil, one.observe, one.observe)
+	kinds := []txlock.Kind{txlock.Granted, txlock.Refused, txlock.Waited, txlock.Renewed, txlock.Lost, txlock.Released, txlock.Dropped, txlock.Doomed, txlock.Retried}
+	for _, kind := range kinds {
 		out.Reset()
 		one.events, one.odd = nil, nil
-		all.Asked(ctx, e)
-		tell(ctx, e)
-		if want := []string{what + " a", what + " a"}; !slices.Equal(one.events, want) || !strings.Contains(out.String(), what) {
-			t.Errorf("%s: told %q, written %q", what, one.events, out.String())
+		e.Kind = txlock.Requested
+		all(ctx, e)
+		e.Kind = kind
+		all(ctx, e)
+		if want := []string{string(kind) + " a", string(kind) + " a"}; !slices.Equal(one.events, want) || !strings.Contains(out.String(), string(kind)) {
+			t.Errorf("%s: told %q, written %q", kind, one.events, out.String())
 		}
 	}
-	if one.asked != 2*len(told)-4 { // less two that were granted and two that were refused
+	if one.asked != 2*len(kinds)-4 { // less two that were granted and two that were refused
 		t.Errorf("asked %d times", one.asked)
 	}
-	all = txlock.MultiObserver(panics{}, one)
+	all = txlock.MultiObserver(func(context.Context, txlock.Event) { panic("the observer") }, one.observe)
 	one.events = nil
 	func() {
 		defer func() {
@@ -157,21 +155,12 @@ func TestMultiObserver(t *testing.T) {
 				t.Errorf("recovered %v", said)
 			}
 		}()
-		all.Granted(ctx, e)
+		e.Kind = txlock.Granted
+		all(ctx, e)
 	}()
 	if !slices.Equal(one.events, []string{"granted a"}) {
 		t.Errorf("after a panic: %q", one.events)
 	}
-}
-
-// panics is an observer that panics where it has no other.
-type panics struct{ txlock.Observer }
-
-func (p panics) Granted(ctx context.Context, e txlock.Event) {
-	if p.Observer == nil {
-		panic("the observer")
-	}
-	p.Observer.Granted(ctx, e)
 }
 
 // newLog is a log from a level on, without the time.
@@ -192,9 +181,9 @@ func TestSlogObserverHandsOnContext(t *testing.T) {
 	h := &contextHandler{}
 	o := txlock.SlogObserver(slog.New(h))
 	ctx := context.WithValue(t.Context(), request{}, "r-17")
-	for _, tell := range []func(context.Context, txlock.Event){o.Granted, o.Refused, o.Waited, o.Renewed, o.Lost, o.Released, o.Dropped, o.Doomed, o.Retried} {
+	for _, kind := range []txlock.Kind{txlock.Granted, txlock.Refused, txlock.Waited, txlock.Renewed, txlock.Lost, txlock.Released, txlock.Dropped, txlock.Doomed, txlock.Retried} {
 		h.enabled, h.handled = nil, nil
-		tell(ctx, txlock.Event{Key: txlock.Named("a")})
+		o(ctx, txlock.Event{Kind: kind, Key: txlock.Named("a")})
 		if h.enabled == nil || h.handled == nil || h.enabled.Value(request{}) != "r-17" || h.handled.Value(request{}) != "r-17" {
 			t.Errorf("the handler was asked under %v and called under %v", h.enabled, h.handled)
 		}

@@ -32,7 +32,7 @@ func SlogObserver(log *slog.Logger, options ...SlogOption) Observer {
 	for _, option := range options {
 		option(&o)
 	}
-	return o
+	return o.observe
 }
 
 type slogObserver struct {
@@ -41,43 +41,21 @@ type slogObserver struct {
 	threshold      time.Duration
 }
 
-func (o slogObserver) Asked(context.Context, Event) {}
-
-func (o slogObserver) Granted(ctx context.Context, e Event) { o.timed(ctx, "granted", e) }
-
-func (o slogObserver) Refused(ctx context.Context, e Event) { o.timed(ctx, "refused", e) }
-
-func (o slogObserver) Waited(ctx context.Context, e Event) { o.timed(ctx, "waited", e) }
-
-func (o slogObserver) Renewed(ctx context.Context, e Event) {
-	o.write(ctx, o.other, kindOf(e)+" renewed", e)
-}
-
-func (o slogObserver) Lost(ctx context.Context, e Event) {
-	o.write(ctx, o.warning, kindOf(e)+" lost", e)
-}
-
-func (o slogObserver) Released(ctx context.Context, e Event) { o.timed(ctx, "released", e) }
-
-func (o slogObserver) Dropped(ctx context.Context, e Event) {
-	o.write(ctx, o.warning, kindOf(e)+" dropped", e)
-}
-
-func (o slogObserver) Doomed(ctx context.Context, e Event) {
-	o.write(ctx, o.other, "transaction doomed", e)
-}
-
-func (o slogObserver) Retried(ctx context.Context, e Event) {
-	o.write(ctx, o.other, "transaction retried", e)
-}
-
-// timed writes an event that may be a slow one.
-func (o slogObserver) timed(ctx context.Context, what string, e Event) {
-	level := o.other
-	if o.threshold > 0 && e.Took >= o.threshold {
+func (o slogObserver) observe(ctx context.Context, e Event) {
+	level, what := o.other, kindOf(e)
+	switch e.Kind {
+	case Requested:
+		return
+	case Granted, Refused, Waited, Released:
+		if o.threshold > 0 && e.Took >= o.threshold {
+			level = o.warning
+		}
+	case Lost, Dropped:
 		level = o.warning
+	case Doomed, Retried:
+		what = "transaction"
 	}
-	o.write(ctx, level, kindOf(e)+" "+what, e)
+	o.write(ctx, level, what+" "+string(e.Kind), e)
 }
 
 func kindOf(e Event) string {

@@ -23,17 +23,14 @@ const soon = 30 * time.Second
 
 // answers notes the grants and refusals that it is told of.
 type answers struct {
-	txlock.Observer
 	mu     sync.Mutex
 	events []txlock.Event
 }
 
-func newAnswers() *answers { return &answers{Observer: new(recorder)} }
-
-func (a *answers) Granted(_ context.Context, e txlock.Event) { a.note(e) }
-func (a *answers) Refused(_ context.Context, e txlock.Event) { a.note(e) }
-
-func (a *answers) note(e txlock.Event) {
+func (a *answers) observe(_ context.Context, e txlock.Event) {
+	if e.Kind != txlock.Granted && e.Kind != txlock.Refused {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.events = append(a.events, e)
@@ -120,8 +117,8 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 							var looks *sql.DB
 							var l *lookout
 							looks, l = looksOn(t, db, nil)
-							told = newAnswers()
-							s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told).begin(t)
+							told = new(answers)
+							s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
 							holder = till(t, db, key)
 							fresh := named()
 							if err := slowly(t, holder, looks, l, func() error { return wait(t.Context(), s.Scope, key, free) }); err != nil {
@@ -170,11 +167,11 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 				told  txlock.Observer
 				looks int64
 			}{
-				"slow":        {time.Millisecond, true, newAnswers(), 1},
-				"short":       {time.Hour, true, newAnswers(), 0},
-				"none":        {0, true, newAnswers(), 0},
-				"negative":    {-time.Second, true, newAnswers(), 0},
-				"no names":    {time.Millisecond, false, newAnswers(), 0},
+				"slow":        {time.Millisecond, true, new(answers).observe, 1},
+				"short":       {time.Hour, true, new(answers).observe, 0},
+				"none":        {0, true, new(answers).observe, 0},
+				"negative":    {-time.Second, true, new(answers).observe, 0},
+				"no names":    {time.Millisecond, false, new(answers).observe, 0},
 				"no observer": {time.Millisecond, true, nil, 0},
 			} {
 				looks, l := looksOn(t, db, nil)
@@ -204,8 +201,8 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 			}
 		}
 		looks, l := looksOn(t, db, nil)
-		told := newAnswers()
-		s := slowPool(t, db, true, time.Nanosecond, looks, told).begin(t)
+		told := new(answers)
+		s := slowPool(t, db, true, time.Nanosecond, looks, told.observe).begin(t)
 		wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
 		s.commit(t)
 		if n := l.connects.Load(); n != 0 {
@@ -228,8 +225,8 @@ func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
 			holder := till(t, db, key)
 			before := goleak.IgnoreCurrent()
 			looks, l := looksOn(t, db, look)
-			told := newAnswers()
-			pool := slowPool(t, db, true, time.Millisecond, looks, told)
+			told := new(answers)
+			pool := slowPool(t, db, true, time.Millisecond, looks, told.observe)
 			s := pool.begin(t)
 			done := make(chan error, 1)
 			go func() { done <- second(s.Lock(t.Context(), key)) }()
@@ -273,8 +270,8 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 			var e txlock.Event
 			for begun := time.Now(); time.Since(begun) < soon; {
 				looks, _ := looksOn(t, db, nil)
-				told := newAnswers()
-				s := slowPool(t, db, true, 10*time.Millisecond, looks, told).begin(t)
+				told := new(answers)
+				s := slowPool(t, db, true, 10*time.Millisecond, looks, told.observe).begin(t)
 				wants(t, name, c.wait(s, key), c.want)
 				_ = s.tx.Rollback()
 				if e = told.to(key); e.Held != nil {

@@ -185,7 +185,7 @@ func TestVersionObserved(t *testing.T) {
 		tx, err := newPool(t, db, false).BeginTx(t.Context(), nil)
 		wants(t, "begin", err, nil)
 		defer tx.Rollback() //nolint:errcheck // it has been committed, or the test has failed
-		s, err := txlock.Join(t.Context(), tx, txlock.Observe(watch))
+		s, err := txlock.Join(t.Context(), tx, txlock.Observe(watch.observe))
 		wants(t, "Join", err, nil)
 		key := named()
 		wants(t, "a version of nobody", s.CompareAndBump(t.Context(), key, 0), nil)
@@ -198,16 +198,16 @@ func TestVersionObserved(t *testing.T) {
 
 // counting is an observer of one goroutine.
 type counting struct {
-	txlock.Observer
 	granted, refused int
 	last             txlock.Event
 }
 
-func (c *counting) Asked(context.Context, txlock.Event) {}
-
-func (c *counting) Granted(context.Context, txlock.Event) { c.granted++ }
-
-func (c *counting) Refused(_ context.Context, e txlock.Event) {
-	c.refused++
-	c.last = e
+func (c *counting) observe(_ context.Context, e txlock.Event) {
+	switch e.Kind {
+	case txlock.Granted:
+		c.granted++
+	case txlock.Refused:
+		c.refused++
+		c.last = e
+	}
 }

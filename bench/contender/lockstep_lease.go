@@ -34,7 +34,11 @@ func openManager(options ...lease.Option) func(context.Context, Place) (Leaser, 
 		m := &manager{db: db}
 		settings := []lease.ManagerOption{lease.TTL(TTL)}
 		if at.RenewEvery > 0 {
-			settings = append(settings, lease.RenewEvery(at.RenewEvery), lease.Observe(&renewals{n: &m.renewals}))
+			settings = append(settings, lease.RenewEvery(at.RenewEvery), lease.Observe(func(_ context.Context, e txlock.Event) {
+				if e.Kind == txlock.Renewed {
+					m.renewals.Add(1)
+				}
+			}))
 		}
 		if m.Manager, err = lease.NewManager(db, settings...); err != nil {
 			return nil, errors.Join(err, db.Close())
@@ -68,18 +72,3 @@ func (m *manager) Close() error {
 	defer cancel()
 	return errors.Join(m.Manager.Close(ctx), m.db.Close())
 }
-
-// renewals counts them.
-type renewals struct{ n *atomic.Int64 }
-
-func (r *renewals) Renewed(context.Context, txlock.Event) { r.n.Add(1) }
-
-func (*renewals) Asked(context.Context, txlock.Event)    {}
-func (*renewals) Granted(context.Context, txlock.Event)  {}
-func (*renewals) Refused(context.Context, txlock.Event)  {}
-func (*renewals) Waited(context.Context, txlock.Event)   {}
-func (*renewals) Lost(context.Context, txlock.Event)     {}
-func (*renewals) Released(context.Context, txlock.Event) {}
-func (*renewals) Dropped(context.Context, txlock.Event)  {}
-func (*renewals) Doomed(context.Context, txlock.Event)   {}
-func (*renewals) Retried(context.Context, txlock.Event)  {}

@@ -66,7 +66,7 @@ func newService(dsn string, log *slog.Logger, ttl time.Duration) (_ *service, er
 	if err != nil {
 		return nil, err
 	}
-	observer := txlock.MultiObserver(measured, txlock.SlogObserver(log, txlock.SlogThreshold(time.Second)))
+	observer := txlock.MultiObserver(measured.Observe, txlock.SlogObserver(log, txlock.SlogThreshold(time.Second)))
 	if s.db, err = locksqlc.Open(dsn, txlock.Observe(observer)); err != nil {
 		return nil, err
 	}

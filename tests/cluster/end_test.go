@@ -23,23 +23,15 @@ import (
 // overtaken counts the statements of locks that the cluster has answered by the abort of
 // the transaction.
 type overtaken struct {
-	txlock.Observer
 	t     *testing.T
 	ended atomic.Int64
 }
 
-func (o *overtaken) Asked(context.Context, txlock.Event)    {}
-func (o *overtaken) Doomed(context.Context, txlock.Event)   {}
-func (o *overtaken) Retried(context.Context, txlock.Event)  {}
-func (o *overtaken) Granted(context.Context, txlock.Event)  {}
-func (o *overtaken) Released(context.Context, txlock.Event) {}
-func (o *overtaken) Lost(context.Context, txlock.Event)     {}
-
-// Refused fails the test unless an abort is judged as that of a COMMIT: what is rolled
+// observe fails the test unless an abort is judged as that of a COMMIT: what is rolled
 // back for sure may be run again, and what the group may have isn't.
-func (o *overtaken) Refused(_ context.Context, e txlock.Event) {
+func (o *overtaken) observe(_ context.Context, e txlock.Event) {
 	var server *mysql.MySQLError
-	if !errors.As(e.Err, &server) {
+	if e.Kind != txlock.Refused || !errors.As(e.Err, &server) {
 		return
 	}
 	o.ended.Add(1)
@@ -79,7 +71,7 @@ func TestOptimisticEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch)))
+			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch.observe)))
 			t.Cleanup(func() { _ = pool.Close() })
 			if i == 0 {
 				for _, connected := range []bool{false, true} {

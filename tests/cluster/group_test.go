@@ -21,20 +21,11 @@ import (
 
 // retried counts the transactions that are begun again since the group has refused their
 // COMMIT.
-type retried struct {
-	txlock.Observer
-	n atomic.Int64
-}
+type retried struct{ n atomic.Int64 }
 
-func (o *retried) Asked(context.Context, txlock.Event)    {}
-func (o *retried) Granted(context.Context, txlock.Event)  {}
-func (o *retried) Refused(context.Context, txlock.Event)  {}
-func (o *retried) Released(context.Context, txlock.Event) {}
-func (o *retried) Lost(context.Context, txlock.Event)     {}
-func (o *retried) Doomed(context.Context, txlock.Event)   {}
-func (o *retried) Retried(_ context.Context, e txlock.Event) {
+func (o *retried) observe(_ context.Context, e txlock.Event) {
 	var server *mysql.MySQLError
-	if errors.As(e.Err, &server) && server.Number == 3101 {
+	if e.Kind == txlock.Retried && errors.As(e.Err, &server) && server.Number == 3101 {
 		o.n.Add(1)
 	}
 }
@@ -80,7 +71,7 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch)))
+			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch.observe)))
 			t.Cleanup(func() { _ = pool.Close() })
 			for range 3 {
 				working.Go(func() {

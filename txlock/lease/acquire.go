@@ -86,22 +86,18 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 
 // finish acquires in the given way, explains the error and tells the observer.
 func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
-	e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared}
-	m.observe(func(o txlock.Observer) { o.Asked(ctx, e) })
+	e := txlock.Event{Kind: txlock.Requested, Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared}
+	m.observe(ctx, e)
 	l, err := m.call(ctx, q, acquire)
 	if err != nil {
 		m.store.Settle(m.idle())
 		err = fault.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
 	}
-	m.tell(ctx, l, func(o txlock.Observer) {
-		e.Took, e.Err, e.Held = q.asked.Until(m.store.Now()), err, q.inTheWay()
-		if err != nil {
-			o.Refused(ctx, e)
-			return
-		}
-		e.Token, e.Again = l.Token(), l.again
-		o.Granted(ctx, e)
-	})
+	e.Kind, e.Took, e.Err, e.Held = txlock.Refused, q.asked.Until(m.store.Now()), err, q.inTheWay()
+	if err == nil {
+		e.Kind, e.Token, e.Again = txlock.Granted, l.Token(), l.again
+	}
+	m.tell(ctx, l, e)
 	if l != nil && q.atLeast > 0 {
 		l.record.holdAtLeast(q.atLeast)
 	}
@@ -110,14 +106,14 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 
 // tell calls the observer before the caller has the lease, if there is one. If that panics, or
 // ends its goroutine, the lease is released: nobody else could.
-func (m *Manager) tell(ctx context.Context, l *Lease, tell func(txlock.Observer)) {
+func (m *Manager) tell(ctx context.Context, l *Lease, e txlock.Event) {
 	told := false
 	defer func() {
 		if !told && l != nil {
 			_ = l.Release(ctx) // the panic goes on
 		}
 	}()
-	m.observe(tell)
+	m.observe(ctx, e)
 	told = true
 }
 

@@ -199,7 +199,7 @@ func TestNotesOnServers(t *testing.T) {
 func TestDroppedOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		told, key, other := new(recorder), named(), newManager(t, newPool(t, db, true))
-		m := newManager(t, newPool(t, db, true), lease.Observe(told), lease.TTL(unhurried(t, other, 2*time.Second)))
+		m := newManager(t, newPool(t, db, true), lease.Observe(told.observe), lease.TTL(unhurried(t, other, 2*time.Second)))
 		drop(t, m, key)
 		waitUntil(t, "the handle is noticed", func() bool { runtime.GC(); return told.count("dropped") == 1 })
 		release(t, acquire(t, other, key, lease.WaitAtMost(soon)))

@@ -133,7 +133,7 @@ func TestAskAfterTheClockWentBack(t *testing.T) {
 func TestDroppedWithAnEndedContext(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		told := new(recorder)
-		m := db.manager(lease.Observe(told))
+		m := db.manager(lease.Observe(told.observe))
 		dropWith(t, m, job)
 		told.collect(t, 1)
 		release(t, acquire(t, m, job))

@@ -61,7 +61,7 @@ func fairProcess(dsn string, key txlock.Key) error {
 	connections, _ := strconv.Atoi(os.Getenv(fairConns)) // not set: as many as it needs
 	pool.SetMaxOpenConns(connections)
 	var observer recorder
-	m, err := lease.NewManager(pool, lease.TTL(5*soon), lease.Fair(), lease.Observe(&observer))
+	m, err := lease.NewManager(pool, lease.TTL(5*soon), lease.Fair(), lease.Observe(observer.observe))
 	if err != nil {
 		return err
 	}

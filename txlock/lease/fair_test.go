@@ -754,7 +754,7 @@ func TestFairPools(t *testing.T) {
 				pool := newPool(t, db, true, tap.install)
 				pool.SetMaxOpenConns(c.connections)
 				var observer recorder
-				m := newManager(t, pool, lease.Fair(), lease.Observe(&observer), lease.RenewEvery(50*time.Millisecond))
+				m := newManager(t, pool, lease.Fair(), lease.Observe(observer.observe), lease.RenewEvery(50*time.Millisecond))
 				queued := c.connections > 2 || c.connections == 2 && !c.renewing // there is one to spare
 				holder := newManager(t, newPool(t, db, true))
 				keys := make([]txlock.Key, c.keys)

@@ -129,7 +129,7 @@ func (r *record) letGo(h *handle) {
 	h.end(released{r.key, r.token.Load()})
 }
 
-// errDropped is the cause of a loss, and the error of Observer.Dropped.
+// errDropped is the cause of a loss, and the error of txlock.Dropped.
 var errDropped = errors.New("the program has dropped its handle without Release")
 
 // noticeDropped tells the observer of handles that were dropped since the last call.
@@ -139,11 +139,7 @@ func (m *Manager) noticeDropped() {
 	}
 	for _, r := range m.held() {
 		for range r.removeDropped() {
-			m.observe(func(o txlock.Observer) {
-				e := r.event()
-				e.Took, e.Err = r.granted.Until(m.store.Now()), errDropped
-				o.Dropped(context.Background(), e)
-			})
+			m.observe(context.Background(), r.event(txlock.Dropped, r.granted.Until(m.store.Now()), errDropped))
 		}
 	}
 }

@@ -54,7 +54,7 @@ func drop(t *testing.T, m *lease.Manager, key txlock.Key) { acquire(t, m, key) }
 func TestDroppedHandle(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		told := new(recorder)
-		m, wire := db.process(lease.Observe(told))
+		m, wire := db.process(lease.Observe(told.observe))
 		drop(t, m, job)
 		told.collect(t, 1)
 		renewals := len(wire.calls("RenewMany"))
@@ -86,7 +86,7 @@ func TestDroppedHandle(t *testing.T) {
 func TestDroppedAmongOthers(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		told := new(recorder)
-		m := db.manager(lease.Observe(told))
+		m := db.manager(lease.Observe(told.observe))
 		ctx := lease.WithOwner(t.Context(), "owner")
 		first, err := m.Acquire(ctx, job)
 		must(t, err)
@@ -121,7 +121,7 @@ func TestDroppedAmongOthers(t *testing.T) {
 func TestNotDropped(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		told, strangers := new(recorder), new(recorder)
-		m, other := db.manager(lease.Observe(told)), db.manager(lease.Observe(strangers))
+		m, other := db.manager(lease.Observe(told.observe)), db.manager(lease.Observe(strangers.observe))
 		must(t, m.Do(t.Context(), job, func(ctx context.Context, _ *lease.Lease) error {
 			strangers.passes(t, other)
 			return ctx.Err()
@@ -152,7 +152,7 @@ func TestNotDropped(t *testing.T) {
 func TestNoFalseAlarm(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		told := new(recorder)
-		m := db.manager(lease.Observe(told), lease.TTL(10*time.Millisecond))
+		m := db.manager(lease.Observe(told.observe), lease.TTL(10*time.Millisecond))
 		for range testdb.Long(100, 300) {
 			ended := make(chan struct{})
 			for i := range 3 {

@@ -151,8 +151,8 @@ func TestSlowWaitsNameTheHolderOnServers(t *testing.T) {
 			var info lease.Info
 			var told *answers
 			for begun := time.Now(); time.Since(begun) < soon; { // on a busy machine a look may be too late
-				told = newAnswers()
-				b := newManager(t, pool, lease.Observe(told), lease.NameHolders(), lease.SlowWait(10*time.Millisecond))
+				told = new(answers)
+				b := newManager(t, pool, lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(10*time.Millisecond))
 				key := named()
 				held, err := of.hold(a, key)
 				if err != nil {

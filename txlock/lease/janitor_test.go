@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,12 +13,13 @@ import (
 )
 
 // refusals hands on what was asked for in vain.
-type refusals struct {
-	txlock.Observer
-	refused chan txlock.Event
-}
+type refusals chan txlock.Event
 
-func (o refusals) Refused(_ context.Context, e txlock.Event) { o.refused <- e }
+func (o refusals) observe(_ context.Context, e txlock.Event) {
+	if e.Kind == txlock.Refused {
+		o <- e
+	}
+}
 
 // TestJanitorEndsBeforeItsLease proves that a janitor which is too slow for its lease ends
 // with it, so that the next is not beside it, and goes on the next time where it was.
@@ -30,9 +30,9 @@ func TestJanitorEndsBeforeItsLease(t *testing.T) {
 			t.Parallel()
 			db := testdb.Shared(t, engine).OpenLeases(t) // one janitor works in each
 			var delay atomic.Int64
-			o := refusals{txlock.SlogObserver(slog.New(slog.DiscardHandler)), make(chan txlock.Event, 1000)}
+			o := make(refusals, 1000)
 			every := unhurried(t, newManager(t, newPool(t, db, true)), time.Second)
-			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.Janitor(time.Second, every), lease.Observe(o))
+			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.Janitor(time.Second, every), lease.Observe(o.observe))
 			const rows = 20
 			for range rows {
 				release(t, acquire(t, m, named()))
@@ -41,7 +41,7 @@ func TestJanitorEndsBeforeItsLease(t *testing.T) {
 			tooLate := time.After(soon)
 			for ended := false; !ended; {
 				select {
-				case e := <-o.refused:
+				case e := <-o:
 					ended = errors.Is(e.Err, context.DeadlineExceeded) && e.Key.String() == "lockstep:janitor"
 				case <-tooLate:
 					t.Fatal("it has not ended with its lease")
@@ -50,7 +50,7 @@ func TestJanitorEndsBeforeItsLease(t *testing.T) {
 			delay.Store(0)
 			lasts(0, func() bool {
 				select {
-				case <-o.refused:
+				case <-o:
 				default:
 				}
 				return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name LIKE 'test:%'") == 0

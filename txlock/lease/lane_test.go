@@ -156,7 +156,7 @@ func TestConnectionIsGivenBack(t *testing.T) {
 			pool, others := newPool(t, db, guarded), newPool(t, db, guarded)
 			pool.SetMaxOpenConns(4)
 			var observer recorder
-			m := newManager(t, pool, lease.RenewEvery(50*time.Millisecond), lease.Observe(&observer))
+			m := newManager(t, pool, lease.RenewEvery(50*time.Millisecond), lease.Observe(observer.observe))
 			other := newManager(t, others)
 			theirs := acquire(t, other, named())
 			waiting, stop := context.WithCancel(t.Context())

@@ -121,9 +121,9 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 }
 
 // observe calls the observer, if there is one.
-func (m *Manager) observe(tell func(txlock.Observer)) {
+func (m *Manager) observe(ctx context.Context, e txlock.Event) {
 	if m.options.observer != nil {
-		tell(m.options.observer)
+		m.options.observer(ctx, e)
 	}
 }
 
@@ -132,12 +132,10 @@ func (m *Manager) troubled(key txlock.Key, what string, err error) {
 	if err == nil || m.ending.Err() != nil {
 		return
 	}
-	m.observe(func(o txlock.Observer) {
-		e := txlock.Event{Lease: true, Key: key}
-		o.Asked(m.ending, e)
-		e.Err = fault.Explain(what, err)
-		o.Refused(m.ending, e)
-	})
+	e := txlock.Event{Kind: txlock.Requested, Lease: true, Key: key}
+	m.observe(m.ending, e)
+	e.Kind, e.Err = txlock.Refused, fault.Explain(what, err)
+	m.observe(m.ending, e)
 }
 
 // recordOf returns the record that this manager has already of what was granted to a

@@ -229,12 +229,14 @@ func must(t testing.TB, err error) {
 
 // waits is an observer of waits.
 type waits struct {
-	nobody
 	mu  sync.Mutex
 	all []txlock.Event
 }
 
-func (w *waits) Waited(_ context.Context, e txlock.Event) {
+func (w *waits) observe(_ context.Context, e txlock.Event) {
+	if e.Kind != txlock.Waited {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all = append(w.all, e)
@@ -248,17 +250,3 @@ func (w *waits) fair() (all []bool) {
 	}
 	return all
 }
-
-// nobody is an observer that does nothing.
-type nobody struct{}
-
-func (nobody) Asked(context.Context, txlock.Event)    {}
-func (nobody) Granted(context.Context, txlock.Event)  {}
-func (nobody) Refused(context.Context, txlock.Event)  {}
-func (nobody) Waited(context.Context, txlock.Event)   {}
-func (nobody) Renewed(context.Context, txlock.Event)  {}
-func (nobody) Lost(context.Context, txlock.Event)     {}
-func (nobody) Released(context.Context, txlock.Event) {}
-func (nobody) Dropped(context.Context, txlock.Event)  {}
-func (nobody) Doomed(context.Context, txlock.Event)   {}
-func (nobody) Retried(context.Context, txlock.Event)  {}

@@ -16,7 +16,7 @@ import (
 func TestObserverBalances(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		seen, key := new(recorder), named()
-		m, w := db.process(lease.Observe(seen), lease.TTL(3*time.Second))
+		m, w := db.process(lease.Observe(seen.observe), lease.TTL(3*time.Second))
 		expects := func(what string, waiting, held int) {
 			t.Helper()
 			if got := seen.weigh(0, 0); got != (balance{waiting, held}) {

@@ -33,19 +33,6 @@ type recorder struct {
 // balance is what is waited for and held, by what an observer was told.
 type balance struct{ waiting, held int }
 
-var _ txlock.Observer = (*recorder)(nil)
-
-func (r *recorder) Asked(context.Context, txlock.Event)          { r.weigh(1, 0) }
-func (r *recorder) Doomed(ctx context.Context, e txlock.Event)   { r.add(ctx, "doomed", e) }
-func (r *recorder) Retried(ctx context.Context, e txlock.Event)  { r.add(ctx, "retried", e) }
-func (r *recorder) Granted(ctx context.Context, e txlock.Event)  { r.add(ctx, "granted", e) }
-func (r *recorder) Refused(ctx context.Context, e txlock.Event)  { r.add(ctx, "refused", e) }
-func (r *recorder) Waited(ctx context.Context, e txlock.Event)   { r.add(ctx, "waited", e) }
-func (r *recorder) Renewed(ctx context.Context, e txlock.Event)  { r.add(ctx, "renewed", e) }
-func (r *recorder) Lost(ctx context.Context, e txlock.Event)     { r.add(ctx, "lost", e) }
-func (r *recorder) Released(ctx context.Context, e txlock.Event) { r.add(ctx, "released", e) }
-func (r *recorder) Dropped(ctx context.Context, e txlock.Event)  { r.add(ctx, "dropped", e) }
-
 func (r *recorder) weigh(waiting, held int) balance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,17 +41,21 @@ func (r *recorder) weigh(waiting, held int) balance {
 	return r.now
 }
 
-func (r *recorder) add(ctx context.Context, what string, e txlock.Event) {
+func (r *recorder) observe(ctx context.Context, e txlock.Event) {
+	if e.Kind == txlock.Requested {
+		r.weigh(1, 0)
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.events = append(r.events, told{what, e, ctx, time.Now()})
+	r.events = append(r.events, told{string(e.Kind), e, ctx, time.Now()})
 	switch {
-	case what == "granted" && !e.Again:
+	case e.Kind == txlock.Granted && !e.Again:
 		r.now.held++
-	case what == "lost", what == "released" && !errors.Is(e.Err, txlock.ErrLost):
+	case e.Kind == txlock.Lost, e.Kind == txlock.Released && !errors.Is(e.Err, txlock.ErrLost):
 		r.now.held--
 	}
-	if what == "granted" || what == "refused" {
+	if e.Kind == txlock.Granted || e.Kind == txlock.Refused {
 		r.now.waiting--
 	}
 }
@@ -121,7 +112,7 @@ func TestObserverOfALife(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		const ttl, every = 15 * time.Second, 500 * time.Millisecond
 		seen := new(recorder)
-		m, other := newManager(t, pool, lease.Observe(seen), lease.TTL(ttl), lease.RenewEvery(every)), newManager(t, pool)
+		m, other := newManager(t, pool, lease.Observe(seen.observe), lease.TTL(ttl), lease.RenewEvery(every)), newManager(t, pool)
 		key := named()
 		held := acquire(t, other, key)
 		// A refusal cuts an expiry that lies too far ahead: so it shows when it has come.
@@ -223,7 +214,7 @@ func TestObserverOfRefusals(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				seen := new(recorder)
-				m, key := newManager(t, pool, lease.Observe(seen)), named()
+				m, key := newManager(t, pool, lease.Observe(seen.observe)), named()
 				l := acquire(t, holder, key)
 				defer release(t, l)
 				began := time.Now()
@@ -312,7 +303,7 @@ func TestObserverOfALoss(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				seen := new(recorder)
-				m, key := newManager(t, pool, append(test.options, lease.Observe(seen))...), named()
+				m, key := newManager(t, pool, append(test.options, lease.Observe(seen.observe))...), named()
 				began := time.Now()
 				l := acquire(t, m, key)
 				test.lose(t, m, l)
@@ -341,7 +332,7 @@ func TestObserverOfALoss(t *testing.T) {
 func TestObserverOfReentry(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		seen := new(recorder)
-		m, key := newManager(t, pool, lease.Observe(seen)), named()
+		m, key := newManager(t, pool, lease.Observe(seen.observe)), named()
 		ctx := lease.WithOwner(t.Context(), key.String())
 		var handles []*lease.Lease
 		for range 3 {
@@ -380,7 +371,7 @@ func TestObserverFromManyGoroutines(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		const workers, rounds = 8, 5
 		pool, seen := newPool(t, db, true), new(recorder)
-		m := newManager(t, pool, lease.Observe(seen))
+		m := newManager(t, pool, lease.Observe(seen.observe))
 		errs := make(chan error, workers)
 		for range workers {
 			go func() {

@@ -9,31 +9,20 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// panicking is an observer that panics when it is told of a grant, or of the end of a wait.
+// panicking is an observer that panics at events of a kind.
 type panicking struct {
-	txlock.Observer
-	in   string
-	past int // how many grants it lets pass
+	in   txlock.Kind
+	past int // how many it lets pass
 }
 
-func (p *panicking) Granted(context.Context, txlock.Event) {
-	if p.past--; p.in == "Granted" && p.past < 0 {
+func (p *panicking) observe(_ context.Context, e txlock.Event) {
+	if e.Kind != p.in {
+		return
+	}
+	if p.past--; p.past < 0 {
 		panic(p.in)
 	}
 }
-
-func (p *panicking) Waited(context.Context, txlock.Event) {
-	if p.in == "Waited" {
-		panic(p.in)
-	}
-}
-
-func (p *panicking) Asked(context.Context, txlock.Event) {
-	if p.in == "Asked" {
-		panic(p.in)
-	}
-}
-func (p *panicking) Released(context.Context, txlock.Event) {}
 
 // TestObserverPanics proves that nothing stays held if the observer panics before the caller
 // has the lease, that the panic goes on, and that the manager can be used afterwards.
@@ -41,28 +30,28 @@ func TestObserverPanics(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		key, other := txlock.Named("panics"), txlock.Named("panics too")
 		for name, c := range map[string]struct {
-			in      string
+			in      txlock.Kind
 			past    int
 			waits   bool
 			acquire func(m *lease.Manager) error
 		}{
-			"Acquire":          {"Granted", 0, false, func(m *lease.Manager) error { return second(m.Acquire(t.Context(), key)) }},
-			"Acquire, waiting": {"Waited", 0, true, func(m *lease.Manager) error { return second(m.Acquire(t.Context(), key)) }},
-			"HoldAtLeast": {"Granted", 0, false, func(m *lease.Manager) error {
+			"Acquire":          {txlock.Granted, 0, false, func(m *lease.Manager) error { return second(m.Acquire(t.Context(), key)) }},
+			"Acquire, waiting": {txlock.Waited, 0, true, func(m *lease.Manager) error { return second(m.Acquire(t.Context(), key)) }},
+			"HoldAtLeast": {txlock.Granted, 0, false, func(m *lease.Manager) error {
 				return second(m.TryAcquire(t.Context(), key, lease.HoldAtLeast(time.Hour)))
 			}},
-			"AcquireShared": {"Granted", 0, false, func(m *lease.Manager) error { return second(m.AcquireShared(t.Context(), key)) }},
-			"a permit": {"Granted", 0, false, func(m *lease.Manager) error {
+			"AcquireShared": {txlock.Granted, 0, false, func(m *lease.Manager) error { return second(m.AcquireShared(t.Context(), key)) }},
+			"a permit": {txlock.Granted, 0, false, func(m *lease.Manager) error {
 				of, err := m.Semaphore(txlock.Named("permits"), 1)
 				must(t, err)
 				return second(of.TryAcquire(t.Context()))
 			}},
-			"AcquireAll": {"Granted", 1, false, func(m *lease.Manager) error {
+			"AcquireAll": {txlock.Granted, 1, false, func(m *lease.Manager) error {
 				return second(m.AcquireAll(t.Context(), []txlock.Key{key, other}))
 			}},
 		} {
-			watch := &panicking{Observer: txlock.SlogObserver(nil), in: c.in, past: c.past}
-			m := db.manager(lease.Observe(watch))
+			watch := &panicking{in: c.in, past: c.past}
+			m := db.manager(lease.Observe(watch.observe))
 			if c.waits {
 				held := acquire(t, db.manager(), key)
 				time.AfterFunc(time.Second, func() { _ = held.Release(context.Background()) })
@@ -90,8 +79,8 @@ func TestObserverPanics(t *testing.T) {
 func TestObserverPanicsOfReaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		key := txlock.Named("panics")
-		watch := &panicking{Observer: txlock.SlogObserver(nil)}
-		m := db.manager(lease.Observe(watch))
+		watch := new(panicking)
+		m := db.manager(lease.Observe(watch.observe))
 		slot := func() int64 {
 			l, err := m.AcquireShared(t.Context(), key)
 			must(t, err)
@@ -101,7 +90,7 @@ func TestObserverPanicsOfReaders(t *testing.T) {
 			return in.Others[0].Slot
 		}
 		before := slot()
-		watch.in = "Asked"
+		watch.in = txlock.Requested
 		func() {
 			defer func() {
 				if said := recover(); said != watch.in {

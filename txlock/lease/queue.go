@@ -54,9 +54,7 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	}
 	l, fair, err := m.watch(waiting, q, w, left, first)
 	err = q.blocked.named(q.endOf(ctx, waiting, err))
-	m.tell(ctx, l, func(o txlock.Observer) {
-		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.Until(m.store.Now()), Err: err, Held: q.inTheWay()})
-	})
+	m.tell(ctx, l, txlock.Event{Kind: txlock.Waited, Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.Until(m.store.Now()), Err: err, Held: q.inTheWay()})
 	return l, err
 }
 

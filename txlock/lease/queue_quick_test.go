@@ -181,7 +181,7 @@ func TestReleaseNeedsNoLook(t *testing.T) {
 func TestPlacesAreInOrder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		seen := &waits{}
-		m, wire := db.process(lease.Fair(), lease.Observe(seen))
+		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		held := acquire(t, m, job)
 		connection := make(chan struct{}, 1)
 		connection <- struct{}{}
@@ -274,7 +274,7 @@ func TestFairKeepsNewcomersOut(t *testing.T) {
 func TestPlacesAreBounded(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		seen := &waits{}
-		m, wire := db.process(lease.Fair(), lease.Observe(seen))
+		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		l := crowd{db: db}
 		for _, name := range names(21, "") { // the first gets it
 			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
@@ -297,7 +297,7 @@ func TestPlacesAreBounded(t *testing.T) {
 func TestLateTogether(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		seen := &waits{}
-		m, wire := db.process(lease.Fair(), lease.Observe(seen))
+		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		held := acquire(t, m, job)
 		wire.fault("Turn", times(1, func(context.Context, string, store.Row, func() error) error { return store.ErrNoTurn }))
 		l := crowd{db: db}
@@ -319,7 +319,7 @@ func TestWithoutAPlace(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		seen := &waits{}
 		other := db.manager()
-		m, wire := db.process(lease.Fair(), lease.Observe(seen))
+		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		held := acquire(t, other, job)
 		wire.fault("Turn", func(context.Context, string, store.Row, func() error) error { return store.ErrNoTurn })
 		time.AfterFunc(5*time.Second, func() { release(t, held) })

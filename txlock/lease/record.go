@@ -184,16 +184,12 @@ func (r *record) lose(cause error) {
 		}
 		r.m.freed(r.key)
 	}
-	r.m.observe(func(o txlock.Observer) {
-		e := r.event()
-		e.Took, e.Err = r.granted.Until(r.m.store.Now()), lost
-		o.Lost(context.Background(), e)
-	})
+	r.m.observe(context.Background(), r.event(txlock.Lost, r.granted.Until(r.m.store.Now()), lost))
 }
 
 // event is what an observer is told about the record.
-func (r *record) event() txlock.Event {
-	return txlock.Event{Lease: true, Key: r.key, Token: r.token.Load(), Owner: r.owner, Shared: r.shared}
+func (r *record) event(kind txlock.Kind, took time.Duration, err error) txlock.Event {
+	return txlock.Event{Kind: kind, Lease: true, Key: r.key, Token: r.token.Load(), Owner: r.owner, Shared: r.shared, Took: took, Err: err}
 }
 
 // released is the error of a handle that was released. Its text is made only when
@@ -286,11 +282,7 @@ func (r *record) extend(sent, turn instant) {
 		h.forgetEnded()
 	}
 	r.mu.Unlock()
-	r.m.observe(func(o txlock.Observer) {
-		e := r.event()
-		e.Took = left
-		o.Renewed(context.Background(), e)
-	})
+	r.m.observe(context.Background(), r.event(txlock.Renewed, left, nil))
 }
 
 // setback notes a renewal that has failed, or has found the row locked.

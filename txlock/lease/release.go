@@ -61,11 +61,7 @@ func (r *record) end(ctx context.Context, lost error, counted bool) error {
 }
 
 func (r *record) tellReleased(ctx context.Context, err error) {
-	r.m.observe(func(o txlock.Observer) {
-		e := r.event()
-		e.Took, e.Err = r.granted.Until(r.m.store.Now()), err
-		o.Released(ctx, e)
-	})
+	r.m.observe(ctx, r.event(txlock.Released, r.granted.Until(r.m.store.Now()), err))
 }
 
 // notHeld makes txlock.ErrNotHeld of the loss of a lease.

@@ -369,12 +369,15 @@ func TestClockOfTheServerJumps(t *testing.T) {
 
 // lingers is an observer that hears of the first renewal until a moment of the test.
 type lingers struct {
-	nobody
 	db    *memory
 	until time.Duration
 }
 
-func (l lingers) Renewed(context.Context, txlock.Event) { l.db.after(l.until) }
+func (l lingers) observe(_ context.Context, e txlock.Event) {
+	if e.Kind == txlock.Renewed {
+		l.db.after(l.until)
+	}
+}
 
 // TestRenewBehindALongRenewal: who waits for the renewal that is under way sends its own behind it,
 // even if that is after the moment at which the lease would have ended.
@@ -385,7 +388,7 @@ func TestRenewBehindALongRenewal(t *testing.T) {
 	} {
 		t.Run(op, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.Observe(lingers{db: db, until: 32 * time.Second}))
+				m, wire := db.process(lease.Observe(lingers{db: db, until: 32 * time.Second}.observe))
 				l := acquire(t, m, job)
 				wire.fault("RenewMany", times(1, answersLate(5*time.Second))) // at 10 s, for 30 s
 				db.after(12 * time.Second)

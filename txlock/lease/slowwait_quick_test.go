@@ -13,19 +13,19 @@ import (
 )
 
 // answers notes the last grant, refusal and wait that it is told of.
-type answers struct {
-	txlock.Observer
-	granted, refused, waited txlock.Event
+type answers struct{ granted, refused, waited txlock.Event }
+
+func (a *answers) observe(_ context.Context, e txlock.Event) {
+	switch e.Kind {
+	case txlock.Granted:
+		a.granted = e
+	case txlock.Refused:
+		a.refused = e
+	case txlock.Waited:
+		a.waited = e
+	}
 }
 
-func newAnswers() *answers { return &answers{Observer: txlock.SlogObserver(nil)} }
-
-func (a *answers) Asked(context.Context, txlock.Event)       {}
-func (a *answers) Granted(_ context.Context, e txlock.Event) { a.granted = e }
-func (a *answers) Refused(_ context.Context, e txlock.Event) { a.refused = e }
-func (a *answers) Waited(_ context.Context, e txlock.Event)  { a.waited = e }
-func (a *answers) Released(context.Context, txlock.Event)    {}
-func (a *answers) Renewed(context.Context, txlock.Event)     {}
 func (a *answers) names(t *testing.T, what string, info lease.Info) {
 	t.Helper()
 	want := txlock.HeldError{Key: info.Key, Owner: info.Owner, Note: info.Note, Since: info.Since}
@@ -81,8 +81,8 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 			},
 		} {
 			for _, asked := range []bool{true, false} {
-				told := newAnswers()
-				options := []lease.ManagerOption{lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second)}
+				told := new(answers)
+				options := []lease.ManagerOption{lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second)}
 				if !asked {
 					options = options[:2]
 				}
@@ -132,8 +132,8 @@ func onlyPermit(t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
 // has the lease itself meanwhile.
 func TestSlowWaitForReaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		a, told := db.manager(), newAnswers()
-		b := db.manager(lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second))
+		a, told := db.manager(), new(answers)
+		b := db.manager(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
 		reader, err := a.AcquireShared(t.Context(), job)
 		must(t, err)
 		info := infoOf(t, reader, a)
@@ -150,8 +150,8 @@ func TestSlowWaitForReaders(t *testing.T) {
 // itself, names who had the lease when it had become slow.
 func TestSlowWaitBehindOthers(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		a, told := db.manager(), newAnswers()
-		b, wire := db.process(lease.Observe(told), lease.NameHolders())
+		a, told := db.manager(), new(answers)
+		b, wire := db.process(lease.Observe(told.observe), lease.NameHolders())
 		held := acquire(t, a, job)
 		info := infoOf(t, held, a)
 		first := make(chan *lease.Lease, 1)
@@ -178,8 +178,8 @@ func TestSlowWaitBehindOthers(t *testing.T) {
 func TestSlowWaitLooksInVain(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a := db.manager()
-		told := newAnswers()
-		b, wire := db.process(lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second))
+		told := new(answers)
+		b, wire := db.process(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
 		of, err := b.Semaphore(job, 1)
 		must(t, err)
 		for name, fault := range map[string]func(context.Context, string, store.Row, func() error) error{"fails": fails, "hangs": hangs} {
@@ -204,8 +204,8 @@ func TestSlowWaitLooksInVain(t *testing.T) {
 // TestSlowWaitOfARefusal proves that a wait in vain tells the observer who was in the way.
 func TestSlowWaitOfARefusal(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		a, told := db.manager(), newAnswers()
-		b := db.manager(lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second))
+		a, told := db.manager(), new(answers)
+		b := db.manager(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
 		held := onlyPermit(t, a, job)
 		info := infoOf(t, held, a)
 		of, err := b.Semaphore(job, 1)

@@ -60,7 +60,7 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 				const ttl, delay = 20 * time.Second, 700 * time.Millisecond
 				var network latency
 				var observer recorder
-				m := newManager(t, newPool(t, db, guarded, network.install), lease.TTL(ttl), lease.RenewEvery(4*time.Second), lease.Observe(&observer))
+				m := newManager(t, newPool(t, db, guarded, network.install), lease.TTL(ttl), lease.RenewEvery(4*time.Second), lease.Observe(observer.observe))
 				release(t, acquire(t, m, named())) // the clock is read, the statements are prepared
 				exclusive, shared, permits := named(), named(), named()
 				makeRows(t, db, []txlock.Key{exclusive})

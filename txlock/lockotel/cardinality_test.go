@@ -26,14 +26,9 @@ func TestNamesAreBounded(t *testing.T) {
 		all.Go(func() {
 			for i := range 200 {
 				key, ctx := txlock.Named(fmt.Sprintf("%d-%d", part%4, i)), t.Context()
-				e := txlock.Event{Key: key, Took: time.Millisecond}
-				o.Asked(ctx, e)
-				o.Granted(ctx, e)
-				o.Waited(ctx, e)
-				o.Renewed(ctx, e)
-				o.Retried(ctx, e)
-				o.Doomed(ctx, e)
-				o.Released(ctx, e)
+				for _, kind := range []txlock.Kind{txlock.Requested, txlock.Granted, txlock.Waited, txlock.Renewed, txlock.Retried, txlock.Doomed, txlock.Released} {
+					o.Observe(ctx, txlock.Event{Kind: kind, Key: key, Took: time.Millisecond})
+				}
 				o.Job(ctx, job.Event{Kind: job.Done, Key: key})
 				o.Election(ctx, elect.Event{Kind: elect.Leads, Key: key, Token: uint64(part)})
 				o.Election(ctx, elect.Event{Kind: elect.Ended, Key: key, Token: uint64(part)})

@@ -4,8 +4,8 @@
 //	observer, err := lockotel.New(otel.Meter("shop"),
 //		lockotel.WithAttributes(semconv.DBSystemNameMariaDB, semconv.DBNamespace("shop")),
 //		lockotel.WithTracerProvider(otel.GetTracerProvider()))
-//	db, err := locksqlc.Open(dsn, txlock.Observe(observer))
-//	leases, err := lease.NewManager(db, lease.Observe(observer))
+//	db, err := locksqlc.Open(dsn, txlock.Observe(observer.Observe))
+//	leases, err := lease.NewManager(db, lease.Observe(observer.Observe))
 //	jobs, err := job.New(db, leases, job.Observe(observer.Job))
 //	election, err := elect.New(leases, key, elect.Observer(observer.Election))
 //

@@ -69,63 +69,65 @@ func TestInstruments(t *testing.T) {
 	}{
 		"nothing": {func(context.Context, *lockotel.Observer) {}, measured{}},
 		"a lease granted twice": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Granted(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 1500 * time.Millisecond})
-			o.Granted(ctx, txlock.Event{Lease: true, Key: orders.Key(2), Token: 8, Owner: "b", Took: 500 * time.Millisecond})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 1500 * time.Millisecond})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Lease: true, Key: orders.Key(2), Token: 8, Owner: "b", Took: 500 * time.Millisecond})
 		}, measured{
 			"lockstep.acquire.duration": "family=order kind=lease outcome=granted shared=false: 2, 2.000 s",
 			"lockstep.held":             "family=order kind=lease: 2", "lockstep.waiting": "family=order kind=lease: -2",
 		}},
 		"a shared lock": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Granted(ctx, txlock.Event{Key: txlock.Named("report"), Shared: true, Took: time.Millisecond})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Key: txlock.Named("report"), Shared: true, Took: time.Millisecond})
 		}, measured{
 			"lockstep.acquire.duration": "family=report kind=lock outcome=granted shared=true: 1, 0.001 s",
 			"lockstep.held":             "family=report kind=lock: 1", "lockstep.waiting": "family=report kind=lock: -1",
 		}},
 		"a call": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Asked(ctx, txlock.Event{Key: orders.Key(1), Shared: true})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(1), Shared: true})
 		}, measured{"lockstep.waiting": "family=order kind=lock: 1"}},
 		"a lock that is held already": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Asked(ctx, txlock.Event{Key: orders.Key(1)})
-			o.Granted(ctx, txlock.Event{Key: orders.Key(1), Again: true})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(1)})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Key: orders.Key(1), Again: true})
 		}, measured{
 			"lockstep.acquire.duration": "family=order kind=lock outcome=granted shared=false: 1, 0.000 s",
 			"lockstep.waiting":          "family=order kind=lock: 0",
 		}},
 		"a plain pool": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Asked(ctx, txlock.Event{Key: orders.Key(1), Plain: true})
-			o.Granted(ctx, txlock.Event{Key: orders.Key(1), Plain: true})
-			o.Asked(ctx, txlock.Event{Key: orders.Key(2), Plain: true})
-			o.Refused(ctx, txlock.Event{Key: orders.Key(2), Plain: true, Err: txlock.ErrDeadlock})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(1), Plain: true})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Key: orders.Key(1), Plain: true})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(2), Plain: true})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Refused, Key: orders.Key(2), Plain: true, Err: txlock.ErrDeadlock})
 		}, measured{
 			"lockstep.acquire.duration": "family=order kind=lock outcome=deadlock shared=false: 1, 0.000 s; family=order kind=lock outcome=granted shared=false: 1, 0.000 s",
 			"lockstep.waiting":          "family=order kind=lock: 0", "lockstep.deadlocks": "family=order: 1", "lockstep.doomed": "error.type=deadlock family=order: 1",
 		}},
 		"a key of Once": {func(ctx context.Context, o *lockotel.Observer) {
 			for _, again := range []bool{false, true, true} {
-				o.Asked(ctx, txlock.Event{Once: true, Key: orders.Key(1)})
-				o.Granted(ctx, txlock.Event{Once: true, Key: orders.Key(1), Again: again})
+				o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Once: true, Key: orders.Key(1)})
+				o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Once: true, Key: orders.Key(1), Again: again})
 			}
 		}, measured{
 			"lockstep.acquire.duration": "family=order kind=once outcome=granted shared=false: 1, 0.000 s; family=order kind=once outcome=repeated shared=false: 2, 0.000 s",
 			"lockstep.waiting":          "family=order kind=once: 0", "lockstep.once.repeats": "family=order kind=once shared=false: 2",
 		}},
 		"a stale snapshot": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Asked(ctx, txlock.Event{Key: orders.Key(1)})
-			o.Refused(ctx, txlock.Event{Key: orders.Key(1), Err: fmt.Errorf("lock: %w", txlock.ErrStaleSnapshot)})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(1)})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Refused, Key: orders.Key(1), Err: fmt.Errorf("lock: %w", txlock.ErrStaleSnapshot)})
 		}, measured{
 			"lockstep.acquire.duration": "family=order kind=lock outcome=stale_snapshot shared=false: 1, 0.000 s",
 			"lockstep.waiting":          "family=order kind=lock: 0", "lockstep.stale_snapshots": "family=order kind=lock shared=false: 1",
 		}},
 		"a deadlock": {func(ctx context.Context, o *lockotel.Observer) {
 			e := txlock.Event{Key: orders.Key(1), Err: fmt.Errorf("%w: %w", txlock.ErrTxDoomed, txlock.ErrDeadlock)}
-			o.Doomed(ctx, e)
-			o.Retried(ctx, e)
+			e.Kind = txlock.Doomed
+			o.Observe(ctx, e)
+			e.Kind = txlock.Retried
+			o.Observe(ctx, e)
 		}, measured{
 			"lockstep.deadlocks": "family=order: 1", "lockstep.doomed": "error.type=deadlock family=order: 1",
 			"lockstep.retries": "error.type=deadlock family=order: 1",
 		}},
 		"a connection lost": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Doomed(ctx, txlock.Event{Err: txlock.ErrTxDoomed})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Doomed, Err: txlock.ErrTxDoomed})
 		}, measured{"lockstep.doomed": "error.type=tx_doomed family=: 1"}},
 		"ticks": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Job(ctx, job.Event{Kind: job.Began, Key: orders.Key(1)})
@@ -144,42 +146,42 @@ func TestInstruments(t *testing.T) {
 			o.Election(ctx, elect.Event{Kind: elect.Ended, Key: txlock.Named("post"), Token: 8})
 		}, measured{"lockstep.leading": "election=mail: 1; election=post: 0"}},
 		"a refusal": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Refused(ctx, txlock.Event{Lease: true, Key: txlock.Named("job:a:b"), Took: 2 * time.Second, Err: fmt.Errorf("acquire: %w", txlock.ErrWaitTimeout)})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Refused, Lease: true, Key: txlock.Named("job:a:b"), Took: 2 * time.Second, Err: fmt.Errorf("acquire: %w", txlock.ErrWaitTimeout)})
 		}, measured{
 			"lockstep.acquire.duration": "family=job kind=lease outcome=wait_timeout shared=false: 1, 2.000 s",
 			"lockstep.waiting":          "family=job kind=lease: -1",
 		}},
 		"a wait": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond})
 		}, measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
 		"a wait in the queue of all": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Fair: true})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Fair: true})
 		}, measured{"lockstep.wait.duration": "fair=true family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
 		"a wait in vain": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Err: context.Canceled})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Err: context.Canceled})
 		}, measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=canceled shared=false: 1, 0.250 s"}},
 		"a renewal": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Renewed(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 20 * time.Second})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Renewed, Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 20 * time.Second})
 		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 20.000 s"}},
 		"a release": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute})
 		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=released shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
 		"a release under a guard": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("release: %w", lease.ErrGuarded)})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("release: %w", lease.ErrGuarded)})
 		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=guarded shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
 		"a loss and the release afterwards": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Lost(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Second, Err: lost})
-			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("%w: %w", txlock.ErrNotHeld, lost)})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Lost, Lease: true, Key: orders.Key(1), Took: time.Second, Err: lost})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("%w: %w", txlock.ErrNotHeld, lost)})
 		}, measured{
 			"lockstep.losses":        "family=order kind=lease shared=false: 1",
 			"lockstep.hold.duration": "family=order kind=lease outcome=lost shared=false: 1, 1.000 s",
 			"lockstep.held":          "family=order kind=lease: -1",
 		}},
 		"a handle that was dropped": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Dropped(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Dropped, Lease: true, Key: orders.Key(1), Took: time.Minute})
 		}, measured{"lockstep.drops": "family=order kind=lease shared=false: 1"}},
 		"a negative duration": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Renewed(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: -time.Second})
+			o.Observe(ctx, txlock.Event{Kind: txlock.Renewed, Lease: true, Key: orders.Key(1), Took: -time.Second})
 		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 0.000 s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -286,7 +288,7 @@ func TestOutcomes(t *testing.T) {
 func outcome(t *testing.T, err error) string {
 	t.Helper()
 	o, collect := newObserver(t)
-	o.Refused(t.Context(), txlock.Event{Key: txlock.Named("a"), Err: err})
+	o.Observe(t.Context(), txlock.Event{Kind: txlock.Refused, Key: txlock.Named("a"), Err: err})
 	points := collect()["lockstep.acquire.duration"].Data.(metricdata.Histogram[float64]).DataPoints
 	value, _ := points[0].Attributes.Value(lockotel.Outcome)
 	return value.AsString()

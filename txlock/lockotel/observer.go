@@ -17,8 +17,9 @@ import (
 	"github.com/dca00107/lockstep/txlock/job"
 )
 
-// Observer is a txlock.Observer, whose methods Job and Election observe jobs and
-// elections. New makes it. All its methods may be called from any goroutine.
+// An Observer measures what its methods are called with: Observe for locks and leases, Job
+// for jobs, Election for elections. Use New to make one. Its methods may be called from
+// any goroutine.
 type Observer struct {
 	always []attribute.KeyValue
 	tracer trace.Tracer // nil for no spans
@@ -32,15 +33,36 @@ type Observer struct {
 	families, jobs, elections         names
 }
 
-var _ txlock.Observer = (*Observer)(nil)
-
-// Asked implements txlock.Observer, as do the methods below.
-func (o *Observer) Asked(ctx context.Context, e txlock.Event) {
-	o.waiting.Add(ctx, 1, o.with(o.familyOf(e)...))
+// Observe records an event of a lock or lease: txlock.Observe(o.Observe).
+func (o *Observer) Observe(ctx context.Context, e txlock.Event) {
+	switch e.Kind {
+	case txlock.Requested:
+		o.waiting.Add(ctx, 1, o.with(o.familyOf(e)...))
+	case txlock.Granted:
+		o.granted(ctx, e)
+	case txlock.Refused:
+		o.refused(ctx, e)
+	case txlock.Waited:
+		o.record(ctx, o.wait, e.Took, append(o.all(e), Outcome.String(outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))...)
+	case txlock.Renewed:
+		o.record(ctx, o.left, e.Took, o.all(e)...)
+	case txlock.Lost:
+		o.losses.Add(ctx, 1, o.with(o.all(e)...))
+		o.ended(ctx, e, "lost")
+	case txlock.Released:
+		if !errors.Is(e.Err, txlock.ErrLost) { // Lost has counted it
+			o.ended(ctx, e, outcomeOf(e.Err, "released"))
+		}
+	case txlock.Dropped:
+		o.drops.Add(ctx, 1, o.with(o.all(e)...))
+	case txlock.Doomed:
+		o.aborted(ctx, e)
+	case txlock.Retried:
+		o.retries.Add(ctx, 1, o.with(Family.String(o.families.bounded(family(e))), ErrorType.String(typeOf(e.Err))))
+	}
 }
 
-// Granted records a grant.
-func (o *Observer) Granted(ctx context.Context, e txlock.Event) {
+func (o *Observer) granted(ctx context.Context, e txlock.Event) {
 	outcome := "granted"
 	if e.Once && e.Again {
 		outcome = "repeated"
@@ -52,13 +74,12 @@ func (o *Observer) Granted(ctx context.Context, e txlock.Event) {
 	o.answered(ctx, e, outcome)
 }
 
-// Refused records a refusal.
-func (o *Observer) Refused(ctx context.Context, e txlock.Event) {
+func (o *Observer) refused(ctx context.Context, e txlock.Event) {
 	if errors.Is(e.Err, txlock.ErrStaleSnapshot) {
 		o.stale.Add(ctx, 1, o.with(o.all(e)...))
 	}
 	if e.Plain && errors.Is(e.Err, txlock.ErrDeadlock) {
-		o.Doomed(ctx, e) // which nobody tells of a plain pool
+		o.aborted(ctx, e) // a plain pool reports no Doomed
 	}
 	o.answered(ctx, e, outcomeOf(e.Err, "error"))
 }
@@ -89,51 +110,17 @@ func (o *Observer) span(ctx context.Context, e txlock.Event, outcome string) {
 	}
 }
 
-// Waited records a wait.
-func (o *Observer) Waited(ctx context.Context, e txlock.Event) {
-	o.record(ctx, o.wait, e.Took, append(o.all(e), Outcome.String(outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))...)
-}
-
-// Renewed records what was left of a lease.
-func (o *Observer) Renewed(ctx context.Context, e txlock.Event) {
-	o.record(ctx, o.left, e.Took, o.all(e)...)
-}
-
-// Lost records a loss.
-func (o *Observer) Lost(ctx context.Context, e txlock.Event) {
-	o.losses.Add(ctx, 1, o.with(o.all(e)...))
-	o.ended(ctx, e, "lost")
-}
-
-// Released records the end of a hold.
-func (o *Observer) Released(ctx context.Context, e txlock.Event) {
-	if errors.Is(e.Err, txlock.ErrLost) {
-		return // Lost has counted it
-	}
-	o.ended(ctx, e, outcomeOf(e.Err, "released"))
-}
-
 func (o *Observer) ended(ctx context.Context, e txlock.Event, outcome string) {
 	o.held.Add(ctx, -1, o.with(o.familyOf(e)...))
 	o.record(ctx, o.hold, e.Took, append(o.all(e), Outcome.String(outcome))...)
 }
 
-// Dropped counts a handle that was dropped.
-func (o *Observer) Dropped(ctx context.Context, e txlock.Event) {
-	o.drops.Add(ctx, 1, o.with(o.all(e)...))
-}
-
-// Doomed counts a transaction that was over before its end.
-func (o *Observer) Doomed(ctx context.Context, e txlock.Event) {
+// aborted counts a transaction that had ended before its Commit or Rollback.
+func (o *Observer) aborted(ctx context.Context, e txlock.Event) {
 	o.doomed.Add(ctx, 1, o.with(Family.String(o.families.bounded(family(e))), ErrorType.String(typeOf(e.Err))))
 	if errors.Is(e.Err, txlock.ErrDeadlock) {
 		o.deadlocks.Add(ctx, 1, o.with(Family.String(o.families.bounded(family(e)))))
 	}
-}
-
-// Retried counts a transaction that is run again.
-func (o *Observer) Retried(ctx context.Context, e txlock.Event) {
-	o.retries.Add(ctx, 1, o.with(Family.String(o.families.bounded(family(e))), ErrorType.String(typeOf(e.Err))))
 }
 
 // Job records what becomes of the ticks of jobs: job.Observe(o.Job).

@@ -25,17 +25,17 @@ func TestSpans(t *testing.T) {
 	t.Parallel()
 	key := txlock.Named("order:42")
 	for name, test := range map[string]struct {
-		tell    func(o *lockotel.Observer, ctx context.Context, e txlock.Event)
+		kind    txlock.Kind
 		e       txlock.Event
 		options []lockotel.Option
 		want    string
 		status  codes.Code
 	}{
-		"a grant":   {(*lockotel.Observer).Granted, txlock.Event{Lease: true}, nil, "lease order: db.system.name=mariadb lockstep.family=order lockstep.kind=lease lockstep.outcome=granted lockstep.shared=false", codes.Unset},
-		"its key":   {(*lockotel.Observer).Granted, txlock.Event{Shared: true}, []lockotel.Option{lockotel.WithKeys()}, "lock order: db.system.name=mariadb lockstep.family=order lockstep.key=order:42 lockstep.kind=lock lockstep.outcome=granted lockstep.shared=true", codes.Unset},
-		"a repeat":  {(*lockotel.Observer).Granted, txlock.Event{Once: true, Again: true}, nil, "once order: db.system.name=mariadb lockstep.family=order lockstep.kind=once lockstep.outcome=repeated lockstep.shared=false", codes.Unset},
-		"a timeout": {(*lockotel.Observer).Refused, txlock.Event{Err: fmt.Errorf("lock order:42: %w", txlock.ErrWaitTimeout)}, nil, "lock order: db.system.name=mariadb error.type=wait_timeout lockstep.family=order lockstep.kind=lock lockstep.outcome=wait_timeout lockstep.shared=false", codes.Error},
-		"a try":     {(*lockotel.Observer).Refused, txlock.Event{Err: txlock.ErrBusy}, nil, "lock order: db.system.name=mariadb lockstep.family=order lockstep.kind=lock lockstep.outcome=busy lockstep.shared=false", codes.Unset},
+		"a grant":   {txlock.Granted, txlock.Event{Lease: true}, nil, "lease order: db.system.name=mariadb lockstep.family=order lockstep.kind=lease lockstep.outcome=granted lockstep.shared=false", codes.Unset},
+		"its key":   {txlock.Granted, txlock.Event{Shared: true}, []lockotel.Option{lockotel.WithKeys()}, "lock order: db.system.name=mariadb lockstep.family=order lockstep.key=order:42 lockstep.kind=lock lockstep.outcome=granted lockstep.shared=true", codes.Unset},
+		"a repeat":  {txlock.Granted, txlock.Event{Once: true, Again: true}, nil, "once order: db.system.name=mariadb lockstep.family=order lockstep.kind=once lockstep.outcome=repeated lockstep.shared=false", codes.Unset},
+		"a timeout": {txlock.Refused, txlock.Event{Err: fmt.Errorf("lock order:42: %w", txlock.ErrWaitTimeout)}, nil, "lock order: db.system.name=mariadb error.type=wait_timeout lockstep.family=order lockstep.kind=lock lockstep.outcome=wait_timeout lockstep.shared=false", codes.Error},
+		"a try":     {txlock.Refused, txlock.Event{Err: txlock.ErrBusy}, nil, "lock order: db.system.name=mariadb lockstep.family=order lockstep.kind=lock lockstep.outcome=busy lockstep.shared=false", codes.Unset},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -45,8 +45,8 @@ func TestSpans(t *testing.T) {
 			always := lockotel.WithAttributes(attribute.String("db.system.name", "mariadb"))
 			o, collect := newObserver(t, append(test.options, lockotel.WithTracerProvider(nil), lockotel.WithTracerProvider(provider), always)...)
 			ctx, caller := provider.Tracer("test").Start(t.Context(), "request")
-			test.e.Key, test.e.Took = key, time.Minute
-			test.tell(o, ctx, test.e)
+			test.e.Kind, test.e.Key, test.e.Took = test.kind, key, time.Minute
+			o.Observe(ctx, test.e)
 			if len(seen.Ended()) != 1 {
 				t.Fatalf("%d spans", len(seen.Ended()))
 			}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -70,14 +69,14 @@ func TestLossBeforeTheLastConfirmation(t *testing.T) {
 	nodes, key := newNodes(t, 3), named()
 	raising, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	lost := make(chan txlock.Key, 1)
+	lost := make(tellLost, 1)
 	leases := newLeasesOver(t, nodes, map[int]filter{1: {sends: func(sent []byte) error {
 		if raises(sent) {
 			once.Do(func() { close(raising) })
 			<-goOn
 		}
 		return nil
-	}}}, lease.Observe(tellLost{txlock.SlogObserver(slog.New(slog.DiscardHandler)), lost}), lease.RenewEvery(100*time.Millisecond))
+	}}}, lease.Observe(lost.observe), lease.RenewEvery(100*time.Millisecond))
 	m, other := newManager(t, leases, quorum.NodeTimeout(15*time.Second)), newLeases(t, nodes[2:])[0]
 	if err := m.Install(t.Context()); err != nil {
 		t.Fatal(err)
@@ -115,14 +114,14 @@ func TestLossBeforeTheLastConfirmation(t *testing.T) {
 var errGranted = errors.New("granted")
 
 // tellLost is told of a lease that is lost.
-type tellLost struct {
-	txlock.Observer
-	lost chan txlock.Key
-}
+type tellLost chan txlock.Key
 
-func (o tellLost) Lost(_ context.Context, e txlock.Event) {
+func (o tellLost) observe(_ context.Context, e txlock.Event) {
+	if e.Kind != txlock.Lost {
+		return
+	}
 	select {
-	case o.lost <- e.Key:
+	case o <- e.Key:
 	default: // one is enough
 	}
 }
