@@ -72,7 +72,7 @@ func TestGenericsWait(t *testing.T) {
 		e.hold(t, key)
 		for name, send := range map[string]func(tx *gorm.DB) error{
 			"On": func(tx *gorm.DB) error {
-				_, err := gorm.G[Note](tx, lockgorm.On(key), lockgorm.AtMost(limit)).Find(ctx)
+				_, err := gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(limit)).Find(ctx)
 				return err
 			},
 			"On, the context of a handle": func(tx *gorm.DB) error {
@@ -81,7 +81,7 @@ func TestGenericsWait(t *testing.T) {
 				return err
 			},
 			"a model": func(tx *gorm.DB) error {
-				return gorm.G[Parcel](tx, lockgorm.AtMost(limit)).Create(ctx, &Parcel{ID: id})
+				return gorm.G[Parcel](tx, lockgorm.MaxWait(limit)).Create(ctx, &Parcel{ID: id})
 			},
 			"a hook": func(tx *gorm.DB) error {
 				locks := func(tx *gorm.DB, _ int64) error { _, err := lockgorm.Lock(tx, key); return err }
@@ -94,7 +94,7 @@ func TestGenericsWait(t *testing.T) {
 			}))
 		}
 		err := db.Transaction(func(tx *gorm.DB) error {
-			_, err := gorm.G[Note](tx, lockgorm.On(key), lockgorm.AtMost(-1)).Find(ctx)
+			_, err := gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(-1)).Find(ctx)
 			return err
 		})
 		wantError(t, "a limit below 0", err, txlock.ErrInvalidOption)

@@ -84,9 +84,9 @@ func TestGuardedStatement(t *testing.T) {
 				l := take(t, manager(t, db))
 				run := func() error {
 					if !explicit {
-						return write(db.Clauses(lockgorm.Guarded(l)))
+						return write(db.Clauses(lockgorm.Guard(l)))
 					}
-					return db.Transaction(func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.Guarded(l))) })
+					return db.Transaction(func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.Guard(l))) })
 				}
 				reset()
 				if err := run(); err != nil {
@@ -125,7 +125,7 @@ func TestGuardedAfterHooks(t *testing.T) {
 			}
 			return nil
 		})
-		err := hooked.Clauses(lockgorm.Guarded(l)).Create(&Order{Name: "one", Items: []Item{{Name: "a"}}}).Error
+		err := hooked.Clauses(lockgorm.Guard(l)).Create(&Order{Name: "one", Items: []Item{{Name: "a"}}}).Error
 		if !errors.Is(err, txlock.ErrLost) || hooks == 0 {
 			t.Errorf("Create: %v after %d hooks", err, hooks)
 		}
@@ -143,23 +143,23 @@ func TestGuardedNeeds(t *testing.T) {
 		l := take(t, manager(t, db))
 		skipping := db.Session(&gorm.Session{SkipDefaultTransaction: true})
 		for name, write := range guardedWrites {
-			if err := write(skipping.Clauses(lockgorm.Guarded(l))); name != "create batches" && !errors.Is(err, txlock.ErrNoTransaction) {
+			if err := write(skipping.Clauses(lockgorm.Guard(l))); name != "create batches" && !errors.Is(err, txlock.ErrNoTransaction) {
 				t.Errorf("%s outside of a transaction: %v", name, err)
 			}
-			if err := write(e.open(t).Clauses(lockgorm.Guarded(l))); err == nil {
+			if err := write(e.open(t).Clauses(lockgorm.Guard(l))); err == nil {
 				t.Errorf("%s without the plugin succeeds", name)
 			}
 			if err := write(e.open(t).Clauses(lockgorm.On(orders.Key(1)))); err == nil {
 				t.Errorf("%s with On, but without the plugin, succeeds", name)
 			}
-			if err := write(db.Clauses(lockgorm.Guarded(nil))); err == nil {
+			if err := write(db.Clauses(lockgorm.Guard(nil))); err == nil {
 				t.Errorf("%s guarded by nil succeeds", name)
 			}
 		}
-		if err := db.Clauses(lockgorm.Guarded(l)).Find(&[]Note{}).Error; !errors.Is(err, txlock.ErrNoTransaction) {
+		if err := db.Clauses(lockgorm.Guard(l)).Find(&[]Note{}).Error; !errors.Is(err, txlock.ErrNoTransaction) {
 			t.Errorf("Find outside of a transaction: %v", err)
 		}
-		if err := db.Clauses(lockgorm.Guarded(l)).Exec("DO 1").Error; !errors.Is(err, txlock.ErrNoTransaction) {
+		if err := db.Clauses(lockgorm.Guard(l)).Exec("DO 1").Error; !errors.Is(err, txlock.ErrNoTransaction) {
 			t.Errorf("Exec outside of a transaction: %v", err)
 		}
 		count, _ := state(t, db)
@@ -167,7 +167,7 @@ func TestGuardedNeeds(t *testing.T) {
 			t.Errorf("%d notes were written", count)
 		}
 		dry := db.Session(&gorm.Session{DryRun: true})
-		if err := dry.Clauses(lockgorm.Guarded(l)).Create(&Note{ID: 9}).Error; err != nil {
+		if err := dry.Clauses(lockgorm.Guard(l)).Create(&Note{ID: 9}).Error; err != nil {
 			t.Errorf("DryRun: %v", err)
 		}
 	})
@@ -242,7 +242,7 @@ func TestGuardAgainThroughSessions(t *testing.T) {
 			noError(t, tx.Error)
 			session := tx.Session(&gorm.Session{PrepareStmt: true})
 			noError(t, guard(session, l))
-			for l.Left() > 5*time.Second { // otherwise Guard has nothing to renew
+			for l.Remaining() > 5*time.Second { // otherwise Guard has nothing to renew
 				time.Sleep(10 * time.Millisecond)
 			}
 			delays, start := testdb.Delays(t), time.Now()

@@ -41,7 +41,7 @@ func TestSharedAndPermits(t *testing.T) {
 						return errors.Join(write(tx), guard(tx, l))
 					})
 				},
-				"Guarded": func() error { return write(db.Clauses(lockgorm.Guarded(l))) },
+				"Guarded": func() error { return write(db.Clauses(lockgorm.Guard(l))) },
 			}
 			before, _ := state(t, db)
 			for name, commit := range ways {

@@ -31,10 +31,10 @@ func WaitAtMost(tx *gorm.DB, d time.Duration) *gorm.DB {
 
 // AtMost is WaitAtMost for one statement that locks by On or by its model:
 //
-//	gorm.G[Order](tx, lockgorm.On(key), lockgorm.AtMost(time.Second))
+//	gorm.G[Order](tx, lockgorm.On(key), lockgorm.MaxWait(time.Second))
 //
 // It needs the plugin: db.Use(lockgorm.New()).
-func AtMost(d time.Duration) clause.Expression { return atMost{d: d} }
+func MaxWait(d time.Duration) clause.Expression { return atMost{d: d} }
 
 type atMost struct {
 	setting

@@ -207,14 +207,14 @@ func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reas
 		}
 		return errChanged
 	}
-	key := txlock.KeyOf(t.key)
-	m, err := lease.NewManager(h.db, lease.Janitor(0, 7*24*time.Hour)) // it does nothing by itself
+	key := txlock.ParseKey(t.key)
+	m, err := lease.NewManager(h.db, lease.PurgeEvery(0, 7*24*time.Hour)) // it does nothing by itself
 	if err != nil {
 		return err
 	}
 	defer func() { _ = m.Close(context.WithoutCancel(ctx)) }()
 	if a.Verb == Ask {
-		return m.Ask(ctx, key, strings.TrimSpace(reason))
+		return m.RequestRelease(ctx, key, strings.TrimSpace(reason))
 	}
 	for _, l := range p.Leases {
 		if l.Key == t.key && l.Slot == a.Slot && l.Token == token && l.Kind != "waiter" {

@@ -131,7 +131,7 @@ func TestActions(t *testing.T) {
 			t.Errorf("asking is answered with %d, %v", code, header)
 		}
 		s.must(held.Renew(ctx))
-		if reason, asked := held.Asked(); !asked || reason != "maintenance" {
+		if reason, asked := held.ReleaseReason(); !asked || reason != "maintenance" {
 			t.Errorf("the holder is asked: %t, %q", asked, reason)
 		}
 		same := http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"same-origin"}}
@@ -193,7 +193,7 @@ func TestReadOnly(t *testing.T) {
 func TestAmbiguousMask(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db, lockhttp.Authorize(operator), lockhttp.MaskKeys(func(string) string { return "hidden" }))
-		m := s.manager(lease.WithNote("web-1"))
+		m := s.manager(lease.WithLabel("web-1"))
 		s.acquire(m, txlock.Named("a"))
 		s.acquire(m, txlock.Named("b"))
 		alice := http.Header{"X-Who": {"alice"}}

@@ -180,7 +180,7 @@ func (c *call) search() ([]section, any) {
 			all[i].Kind = append(all[i].Kind, kind)
 		}
 	}
-	if wanted := c.param("q"); wanted != "" && (txlock.KeyOf(wanted).Validate() == nil) {
+	if wanted := c.param("q"); wanted != "" && (txlock.ParseKey(wanted).Validate() == nil) {
 		shown, _ := c.reveal(c.content, wanted)
 		places[shown] = 0
 		all = append(all, found{Key: shown, Kind: []string{"the key of this name"}})

@@ -31,7 +31,7 @@ func TestPages(t *testing.T) {
 		cart := txlock.NewFamily[string]("cart", txlock.Hashed(), txlock.Exact()).Key("a")
 		s.lock(txlock.Named("order:42"), cart)
 		s.waits(txlock.Named("order:42"))
-		m := s.manager(lease.WithNote("web-2/815"), lease.Observe(recorder.Observe))
+		m := s.manager(lease.WithLabel("web-2/815"), lease.Observe(recorder.Observe))
 		s.acquire(m, txlock.Named("report"))
 		s.job(m)
 		s.elect()
@@ -127,7 +127,7 @@ func (s *stage) elect() {
 	ctx, cancel := context.WithCancel(s.Context())
 	ended, leads := make(chan error, 2), make(chan struct{}, 2)
 	for _, name := range []string{"process a", "process a2"} {
-		e, err := elect.New(s.manager(lease.WithNote(name)), txlock.Named("scheduler"), elect.By(name))
+		e, err := elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.By(name))
 		s.must(err)
 		go func() {
 			ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { leads <- struct{}{}; <-ctx.Done(); return nil })
@@ -151,7 +151,7 @@ func TestBusinessDataIsHidden(t *testing.T) {
 		s.waits(txlock.Named("order:secret"))
 		_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1, 'business secret')")
 		s.must(err)
-		m := s.manager(lease.WithNote("the secret note"), lease.Observe(recorder.Observe))
+		m := s.manager(lease.WithLabel("the secret note"), lease.Observe(recorder.Observe))
 		s.acquire(m, txlock.Named("the secret report"))
 		s.job(m)
 		together(s, map[string]string{

@@ -1,6 +1,7 @@
 package lockhttp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -82,7 +83,7 @@ func (r *Recorder) Observe(_ context.Context, e txlock.Event) {
 	if e.Kind == txlock.Requested || e.Kind == txlock.Renewed { // no news
 		return
 	}
-	h := happening{At: r.now(), What: string(e.Kind), From: "process", Kind: "lock", Key: e.Key.String(), Owner: e.Owner, Token: e.Token, Took: ops.Seconds(e.Took.Seconds()), Why: reason(e.Err)}
+	h := happening{At: r.now(), What: string(e.Kind), From: "process", Kind: "lock", Key: e.Key.String(), Owner: cmp.Or(e.Owner, e.Label), Token: e.Token, Took: ops.Seconds(e.Took.Seconds()), Why: reason(e.Err)}
 	if e.Lease {
 		h.Kind = "lease"
 	}

@@ -202,7 +202,7 @@ func (s *stage) waits(key txlock.Key) {
 
 func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, opts...)...)
+	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...)
 	s.must(err)
 	s.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil && !errors.Is(err, txlock.ErrLost) {

@@ -30,7 +30,7 @@ func holderOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	if len(all) != 1 {
 		t.Fatalf("the holders of %v are %+v", key, all)
 	}
-	return int64(all[0].Conn)
+	return int64(all[0].Session)
 }
 
 // background calls Do in the background. It returns the context of fn as soon as fn runs;

@@ -169,8 +169,8 @@ func TestWrappedJoins(t *testing.T) {
 		if again := join(t, tx); (again == scope) != guarded {
 			t.Error("whether Join gives the same scope twice doesn't fit")
 		}
-		if _, err := locksqlc.Join(t.Context(), tx, txlock.OnlyGuarded()); errors.Is(err, txlock.ErrUnguarded) == guarded {
-			t.Errorf("Join with OnlyGuarded: %v", err)
+		if _, err := locksqlc.Join(t.Context(), tx, txlock.RequireGuarded()); errors.Is(err, txlock.ErrUnguarded) == guarded {
+			t.Errorf("Join with RequireGuarded: %v", err)
 		}
 		lock(t, scope, key)
 		if isFree(t, db, key) {

@@ -147,7 +147,7 @@ func inMemory(server *storetest.Server, guarded bool) *side {
 func (p *play) revive(i int) (err error) {
 	for _, s := range p.sides {
 		var failed error
-		s.managers[i], failed = lease.NewManager(s.pool(), lease.Janitor(0, playRetention), lease.Poll(poll, poll))
+		s.managers[i], failed = lease.NewManager(s.pool(), lease.PurgeEvery(0, playRetention), lease.Poll(poll, poll))
 		err = errors.Join(err, failed)
 	}
 	return err

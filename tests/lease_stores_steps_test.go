@@ -48,7 +48,7 @@ func (a asked) options() []lease.AcquireOption {
 }
 
 func (a asked) terms() []lease.AcquireOption {
-	terms := []lease.AcquireOption{lease.TTL(a.ttl), lease.WithNote("of " + a.owner)}
+	terms := []lease.AcquireOption{lease.TTL(a.ttl), lease.WithLabel("of " + a.owner)}
 	if a.atLeast > 0 {
 		terms = append(terms, lease.HoldAtLeast(a.atLeast))
 	}
@@ -189,7 +189,7 @@ func (p *play) renew(rt *rapid.T) {
 	var why [2]string
 	var asked [2]bool
 	for i, l := range h.leases {
-		why[i], asked[i] = l.Asked()
+		why[i], asked[i] = l.ReleaseReason()
 	}
 	if why[0] != why[1] || asked[0] != asked[1] {
 		p.differ("%s is asked %t %q on the server, %t %q in memory", h, asked[0], why[0], asked[1], why[1])
@@ -202,7 +202,9 @@ func (p *play) revoke(rt *rapid.T) {
 	if p.locked(key, "") || !p.step("Ask %d %q", key, why) {
 		return // where a row is locked it would wait
 	}
-	_ = p.both("Ask", func(_ int, s *side) error { return s.managers[0].Ask(context.Background(), playKey(key), why) })
+	_ = p.both("Ask", func(_ int, s *side) error {
+		return s.managers[0].RequestRelease(context.Background(), playKey(key), why)
+	})
 }
 
 func (p *play) force(rt *rapid.T) {
@@ -228,16 +230,16 @@ func (p *play) tick(rt *rapid.T) {
 }
 
 func (p *play) clean(*rapid.T) {
-	if !p.step("CleanNow") {
+	if !p.step("Purge") {
 		return
 	}
 	var n [2]int
-	_ = p.both("CleanNow", func(i int, s *side) (err error) {
-		n[i], err = s.managers[0].CleanNow(context.Background())
+	_ = p.both("Purge", func(i int, s *side) (err error) {
+		n[i], err = s.managers[0].Purge(context.Background())
 		return err
 	})
 	if n[0] != n[1] {
-		p.differ("CleanNow: %d rows on the server, %d in memory", n[0], n[1])
+		p.differ("Purge: %d rows on the server, %d in memory", n[0], n[1])
 	}
 }
 

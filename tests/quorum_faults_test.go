@@ -291,7 +291,7 @@ func faultQuorum(t *testing.T, nodes []*faultNode, client int, ttl time.Duration
 	t.Helper()
 	var managers []*lease.Manager
 	for _, n := range nodes {
-		managers = append(managers, faultManager(t, faultPool(t, n.db, n.ways[client], guarded), lease.TTL(ttl), lease.Janitor(0, time.Hour)))
+		managers = append(managers, faultManager(t, faultPool(t, n.db, n.ways[client], guarded), lease.TTL(ttl), lease.PurgeEvery(0, time.Hour)))
 	}
 	m, err := quorum.New(managers, quorum.MaxTTL(ttl), quorum.ClockSkew(faultSkew))
 	if err != nil {
@@ -325,7 +325,7 @@ func TestFailoverBreaksALease(t *testing.T) {
 		pool := faultPool(t, first.db, network{}, func(driver.Connector) driver.Connector {
 			return failover{first.db, second.db, first.ways[c]}
 		})
-		m := faultManager(t, pool, lease.TTL(faultTTL), lease.Janitor(0, time.Hour))
+		m := faultManager(t, pool, lease.TTL(faultTTL), lease.PurgeEvery(0, time.Hour))
 		all.Go(func() {
 			h.work(ctx, c, 2*faultTTL, func(ctx context.Context) (heldLease, error) { return m.Acquire(ctx, key) })
 		})

@@ -53,7 +53,7 @@ func newJobs(t *testing.T, db *testdb.DB) (jobs *job.Jobs, end func()) {
 	t.Helper()
 	pool := faultPool(t, db, network{}, guarded)
 	pool.SetMaxIdleConns(45)
-	leases := faultManager(t, pool, lease.Janitor(0, time.Hour))
+	leases := faultManager(t, pool, lease.PurgeEvery(0, time.Hour))
 	jobs, err := job.New(pool, leases)
 	if err != nil {
 		t.Fatal(err)

@@ -41,14 +41,14 @@
 //
 // [Scope.Once] reports whether the transaction is the first of all that ask for a key, even
 // after it has committed. [Fingerprint] distinguishes requests, [Keep] sets how long a key is
-// kept, and [SweepOnce] deletes expired keys.
+// kept, and [PurgeOnce] deletes expired keys.
 //
 // # Guarded and plain pools
 //
 // A guarded pool, which locksqlc.Open and lockgorm.Open return, is a *sql.DB that tracks the
 // state of its transactions. It refuses further statements and COMMIT if the server has ended
 // the transaction. Any other pool of go-sql-driver/mysql is a plain one. Locks exclude there,
-// too, but need a few more statements. [CheckGuarded] and [OnlyGuarded] require a guarded pool.
+// too, but need a few more statements. [CheckGuarded] and [RequireGuarded] require a guarded pool.
 //
 // # Errors
 //

@@ -185,7 +185,7 @@ func TestMissingTables(t *testing.T) {
 					wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
 					s.commit(t)
 				}
-				_, err := txlock.Clean(t.Context(), pool, 1)
+				_, err := txlock.Purge(t.Context(), pool, 1)
 				wants(t, "Clean", err, txlock.ErrSchema)
 			})
 		}
@@ -238,7 +238,7 @@ func TestReadOnlyServer(t *testing.T) {
 				pool := impatient(t, db, guarded)
 				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrReadOnly)
 				wants(t, "Ensure of what is there", txlock.Ensure(t.Context(), pool, old), nil)
-				_, err := txlock.Clean(t.Context(), pool, 1)
+				_, err := txlock.Purge(t.Context(), pool, 1)
 				wants(t, "Clean", err, txlock.ErrReadOnly)
 				_, err = txlock.Holders(t.Context(), pool, old)
 				wants(t, "Holders", err, nil)

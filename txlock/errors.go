@@ -74,7 +74,7 @@ var (
 	// ErrSchema is returned when a table of lockstep is missing or not as it
 	// should be. The transaction goes on.
 	ErrSchema = fault.ErrSchema
-	// ErrUnguarded is returned by Join where OnlyGuarded was asked for and the pool is
+	// ErrUnguarded is returned by Join where RequireGuarded was asked for and the pool is
 	// not guarded. The transaction goes on.
 	ErrUnguarded = fault.ErrUnguarded
 	// ErrPrivilege is returned when the user may not do what a lock needs. The message

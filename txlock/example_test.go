@@ -258,9 +258,9 @@ func ExampleCheckGuarded() {
 }
 
 // A set of named keys that grows is cleaned once a day. Hashed families need no cleaning.
-func ExampleClean() {
+func ExamplePurge() {
 	daily := func(ctx context.Context, db *sql.DB) error {
-		removed, err := txlock.Clean(ctx, db, 30*24*time.Hour)
+		removed, err := txlock.Purge(ctx, db, 30*24*time.Hour)
 		fmt.Println("keys removed:", removed)
 		return err
 	}
@@ -274,9 +274,9 @@ func ExampleEnsure() {
 	_ = start
 }
 
-func ExampleSweepOnce() {
+func ExamplePurgeOnce() {
 	hourly := func(ctx context.Context, db *sql.DB) error {
-		removed, err := txlock.SweepOnce(ctx, db)
+		removed, err := txlock.PurgeOnce(ctx, db)
 		fmt.Println("requests forgotten:", removed)
 		return err
 	}
@@ -287,7 +287,7 @@ func ExampleHolders() {
 	who := func(ctx context.Context, db *sql.DB, order int64) error {
 		holders, err := txlock.Holders(ctx, db, orderKeys.Key(order))
 		for _, h := range holders {
-			fmt.Printf("%v is held by %s, session %d, since %v\n", h.Key, h.Owner, h.Conn, h.Locked)
+			fmt.Printf("%v is held by %s, session %d, since %v\n", h.Key, h.Label, h.Session, h.Locked)
 		}
 		return err
 	}
@@ -303,7 +303,7 @@ func ExampleNameHolders() {
 		}
 		_, err = locks.TryLock(ctx, orderKeys.Key(order))
 		if held := (*txlock.HeldError)(nil); errors.As(err, &held) {
-			fmt.Printf("%s holds it in session %d\n", held.Owner, held.Session)
+			fmt.Printf("%s holds it in session %d\n", held.Label, held.Session)
 		}
 		return err
 	}

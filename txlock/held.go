@@ -1,6 +1,7 @@
 package txlock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -18,8 +19,8 @@ import (
 // of them.
 type HeldError struct {
 	Key     Key       // what was asked for
-	Owner   string    // the label of WithLabel, or the owner of a lease; empty if only the session is known
-	Note    string    // what the owner of a lease tells of itself, by lease.WithNote
+	Owner   string    // of a lease; see lease.WithOwner
+	Label   string    // of WithLabel or lease.WithLabel; empty if only the session is known
 	Session uint64    // CONNECTION_ID() of the holder's transaction, for KILL; 0 for a lease
 	Since   time.Time // when it was granted, by the server's clock; zero if that isn't known
 	Here    bool      // the transaction is one of this program
@@ -28,16 +29,17 @@ type HeldError struct {
 // Error returns for example `owner "web-3/4711" had it since 2026-05-04T03:02:01.000Z in
 // session 42`.
 func (e *HeldError) Error() string {
-	if e.Owner == "" && e.Here {
+	name := cmp.Or(e.Owner, e.Label)
+	if name == "" && e.Here {
 		return fmt.Sprintf("an open transaction of this program, in session %d, has it", e.Session)
 	}
-	if e.Owner == "" {
+	if name == "" {
 		return fmt.Sprintf("an open transaction of session %d has its row locked", e.Session)
 	}
-	text := fmt.Sprintf("owner %q", e.Owner)
-	if e.Note != "" {
-		note := strconv.Quote(e.Note) // without line breaks, which would look like lines of a log
-		text += " (" + note[1:len(note)-1] + ")"
+	text := fmt.Sprintf("owner %q", name)
+	if e.Owner != "" && e.Label != "" {
+		label := strconv.Quote(e.Label) // without line breaks, which would look like lines of a log
+		text += " (" + label[1:len(label)-1] + ")"
 	}
 	text += " had it"
 	if !e.Since.IsZero() {
@@ -150,8 +152,8 @@ func (s *state) holders(ctx context.Context, keys []Key) (held []*HeldError) {
 		fmt.Fprintf(&all, "%t %t %q ", key.hashed, key.shared, key.name)
 	}
 	for _, h := range sharedLooks.Now(ctx, looked{s.looks, all.String()}, s.lookFor(keys)) {
-		if h.Conn != s.server.Session { // a LockAll may have taken some
-			held = append(held, &HeldError{Key: h.Key, Owner: h.Owner, Session: h.Conn, Since: h.Locked})
+		if h.Session != s.server.Session { // a LockAll may have taken some
+			held = append(held, &HeldError{Key: h.Key, Label: h.Label, Session: h.Session, Since: h.Locked})
 		}
 	}
 	return held

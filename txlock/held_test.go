@@ -110,7 +110,7 @@ func (s *session) names(t *testing.T, err error, key txlock.Key) {
 	switch {
 	case !errors.As(err, &held):
 		t.Errorf("%v doesn't name the holder", err)
-	case held.Key != key || held.Owner != "till 7" || held.Session != uint64(s.id) || held.Note != "":
+	case held.Key != key || held.Label != "till 7" || held.Session != uint64(s.id) || held.Owner != "":
 		t.Errorf("%v names %+v, want the holder of %v in session %d", err, held, key, s.id)
 	case !strings.Contains(err.Error(), fmt.Sprintf("%q", key)):
 		t.Errorf("%v doesn't name the key", err)
@@ -435,7 +435,7 @@ func TestHeldErrorIsALine(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.FixedZone("", 3600))
 	for want, err := range map[string]*txlock.HeldError{
-		`owner "a\nb" (c\nd "e") had it since 2026-05-04T02:02:01.000Z in session 7`: {Owner: "a\nb", Note: "c\nd \"e\"", Since: at, Session: 7},
+		`owner "a\nb" (c\nd "e") had it since 2026-05-04T02:02:01.000Z in session 7`: {Owner: "a\nb", Label: "c\nd \"e\"", Since: at, Session: 7},
 		`owner "web-3/4711" had it`:                           {Owner: "web-3/4711"},
 		`an open transaction of session 7 has its row locked`: {Session: 7},
 	} {

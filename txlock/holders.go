@@ -14,11 +14,11 @@ import (
 
 // Holder is who holds a lock exclusively at the moment.
 type Holder struct {
-	Key    Key
-	Token  uint64    // the fencing token of the grant
-	Owner  string    // the label of WithLabel
-	Conn   uint64    // CONNECTION_ID() of the holder's transaction, for KILL
-	Locked time.Time // when it was granted, by the server's clock
+	Key     Key
+	Token   uint64    // the fencing token of the grant
+	Label   string    // the label of WithLabel
+	Session uint64    // CONNECTION_ID() of the holder's transaction, for KILL
+	Locked  time.Time // when it was granted, by the server's clock
 }
 
 // Holders tells who holds the keys exclusively, in the order of the keys, leaving
@@ -94,5 +94,5 @@ func readHolders(ctx context.Context, db gen.DBTX, keys []Key, into map[record]H
 }
 
 func holder(token uint64, owner string, conn uint64, lockedUS int64) Holder {
-	return Holder{Token: token, Owner: owner, Conn: conn, Locked: time.UnixMicro(lockedUS)}
+	return Holder{Token: token, Label: owner, Session: conn, Locked: time.UnixMicro(lockedUS)}
 }

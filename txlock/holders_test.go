@@ -26,7 +26,7 @@ func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) []txlock.Holder {
 // holds demands that h is the holder of a grant.
 func (s *session) holds(t *testing.T, h txlock.Holder, grant txlock.Grant) {
 	t.Helper()
-	if h.Key != grant.Key() || h.Token != grant.Token() || h.Conn != uint64(s.id) {
+	if h.Key != grant.Key() || h.Token != grant.Token() || h.Session != uint64(s.id) {
 		t.Errorf("the holder is %+v, want %+v on connection %d", h, grant, s.id)
 	}
 	if age := time.Since(h.Locked); age < -time.Minute || age > time.Minute {
@@ -58,8 +58,8 @@ func TestHolders(t *testing.T) {
 			}
 			for i, h := range all {
 				s.holds(t, h, grants[i%4]) // the last is the first again
-				if h.Owner != "till 7" {
-					t.Errorf("the owner is %q", h.Owner)
+				if h.Label != "till 7" {
+					t.Errorf("the owner is %q", h.Label)
 				}
 			}
 			wants(t, "Rollback", s.tx.Rollback(), nil)
@@ -104,7 +104,7 @@ func TestHolderOfSameSlot(t *testing.T) {
 		}
 		s := holder(t, db, mine)
 		all := holders(t, db, other)
-		if len(all) != 1 || all[0].Key != other || all[0].Conn != uint64(s.id) {
+		if len(all) != 1 || all[0].Key != other || all[0].Session != uint64(s.id) {
 			t.Errorf("holders %+v", all)
 		}
 	})
@@ -125,12 +125,12 @@ func TestHoldersWaitForNobody(t *testing.T) {
 			}()
 			db.WaitForLockWait(t, waiter.id)
 			all := holders(t, db, key)
-			if len(all) != 1 || all[0].Conn != uint64(s.id) {
+			if len(all) != 1 || all[0].Session != uint64(s.id) {
 				t.Errorf("holders %+v, want the one on connection %d alone", all, s.id)
 			}
 			s.commit(t)
 			wants(t, "the waiter", <-answered, nil)
-			if all := holders(t, db, key); len(all) != 1 || all[0].Conn != uint64(waiter.id) {
+			if all := holders(t, db, key); len(all) != 1 || all[0].Session != uint64(waiter.id) {
 				t.Errorf("holders %+v, want the one that has waited, on connection %d", all, waiter.id)
 			}
 		}
@@ -147,7 +147,7 @@ func TestHolderCanBeKilled(t *testing.T) {
 		if len(all) != 1 {
 			t.Fatalf("holders %+v", all)
 		}
-		if _, err := impatient(t, db, false).ExecContext(t.Context(), "KILL "+strconv.FormatUint(all[0].Conn, 10)); err != nil {
+		if _, err := impatient(t, db, false).ExecContext(t.Context(), "KILL "+strconv.FormatUint(all[0].Session, 10)); err != nil {
 			t.Fatal(err)
 		}
 		db.WaitGone(t, s.id)
@@ -190,14 +190,14 @@ func TestOwner(t *testing.T) {
 				if _, err := s.Lock(txlock.WithLabel(t.Context(), c.owner), key); err != nil {
 					t.Fatalf("the owner %q: %v", c.owner, err)
 				}
-				if all := holders(t, db, key); len(all) != 1 || all[0].Owner != c.want {
+				if all := holders(t, db, key); len(all) != 1 || all[0].Label != c.want {
 					t.Errorf("the owner %q is shown as %+v", c.owner, all)
 				}
 			}
 		}
 		key := named()
 		holder(t, db, key)
-		if all := holders(t, db, key); len(all) != 1 || all[0].Owner != process {
+		if all := holders(t, db, key); len(all) != 1 || all[0].Label != process {
 			t.Errorf("without an owner: %+v, want %q", all, process)
 		}
 	})

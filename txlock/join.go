@@ -42,9 +42,9 @@ func (f joinOption) toJoin(s *state) { f(s) }
 // pool knows better and takes no notice. The default is to guard.
 func NothingRead() JoinOption { return joinOption(func(s *state) { s.fresh = true }) }
 
-// OnlyGuarded makes Join refuse a transaction of a pool that is not guarded, with
+// RequireGuarded makes Join refuse a transaction of a pool that is not guarded, with
 // ErrUnguarded. The default is to join it: its locks exclude as well.
-func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded = true }) }
+func RequireGuarded() JoinOption { return joinOption(func(s *state) { s.requireGuarded = true }) }
 
 // Join returns the scope of a transaction. On a guarded pool, one opened by
 // locksqlc.Open or lockgorm.Open, it sends nothing, and a transaction has one
@@ -52,7 +52,7 @@ func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded
 // and every call makes a scope of its own.
 //
 // It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where
-// the server has ended it, ErrUnguarded where OnlyGuarded was asked for in vain, and
+// the server has ended it, ErrUnguarded where RequireGuarded was asked for in vain, and
 // schema.ErrSession where locks don't hold on its session, because of autocommit = 0 for
 // example. On a guarded pool that is so from the beginning of the session; where a statement
 // has changed it since, the next call that locks asks, and returns that. It returns
@@ -91,7 +91,7 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if err != nil {
 		return nil, fault.Of("join", err, session.Server{})
 	}
-	if wanted.onlyGuarded && !guarded {
+	if wanted.requireGuarded && !guarded {
 		return nil, fmt.Errorf("join: %w", ErrUnguarded)
 	}
 	if !open {

@@ -39,11 +39,11 @@ func (n Namespace) Named(name string) Key { return n.key(name) }
 // In puts the keys of a family into a namespace. The default is none.
 func In(n Namespace) FamilyOption { return func(o *familyOptions) { o.namespace = &n } }
 
-// KeyOf returns the named key that writes itself as this text, that of a namespace too:
-// KeyOf(key.String()). It is for the tools of operators, who read keys from a list or type
+// ParseKey returns the named key that writes itself as this text, that of a namespace too:
+// ParseKey(key.String()). It is for the tools of operators, who read keys from a list or type
 // them. Named refuses the text of a namespace's key, so that users who choose a name don't
 // choose a key of another application by it.
-func KeyOf(text string) Key {
+func ParseKey(text string) Key {
 	rest, in := strings.CutPrefix(text, namespaceMark)
 	if !in {
 		return Named(text)

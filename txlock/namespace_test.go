@@ -57,8 +57,8 @@ func TestNamespaceWritesKeys(t *testing.T) {
 		if err := c.key.Validate(); err != nil || c.key.String() != c.want {
 			t.Errorf("the key is %q, want %q; Validate: %v", c.key, c.want, err)
 		}
-		if again := txlock.KeyOf(c.want); !c.key.Hashed() && again != c.key {
-			t.Errorf("KeyOf(%q) is another key: %v", c.want, again.Validate())
+		if again := txlock.ParseKey(c.want); !c.key.Hashed() && again != c.key {
+			t.Errorf("ParseKey(%q) is another key: %v", c.want, again.Validate())
 		}
 	}
 }
@@ -88,10 +88,10 @@ func TestInvalidNamespaces(t *testing.T) {
 		{txlock.Named("@"), "those of a Namespace"},
 		{txlock.NewFamily[int]("@shop/order").Key(42), "those of a Namespace"},
 		{txlock.Segments(txlock.Named("@shop/x"), 2)[1], "those of a Namespace"},
-		{txlock.KeyOf("@shop"), "the name is empty"},
-		{txlock.KeyOf("@/x"), "the namespace is empty"},
-		{txlock.KeyOf(""), "the name is empty"},
-		{txlock.KeyOf("lockstep:x"), "lockstep's own"},
+		{txlock.ParseKey("@shop"), "the name is empty"},
+		{txlock.ParseKey("@/x"), "the namespace is empty"},
+		{txlock.ParseKey(""), "the name is empty"},
+		{txlock.ParseKey("lockstep:x"), "lockstep's own"},
 	} {
 		err := c.key.Validate()
 		if !errors.Is(err, txlock.ErrInvalidKey) || !strings.Contains(err.Error(), c.says) || len(err.Error()) > 400 {
@@ -117,8 +117,8 @@ func FuzzNamespace(f *testing.F) {
 				t.Errorf("%q is of %q and of %q", key, was, made{namespace, name})
 			}
 			keys[key.String()] = made{namespace, name}
-			if again := txlock.KeyOf(key.String()); again.Validate() != nil || again.String() != key.String() {
-				t.Errorf("KeyOf(%q): %v", key, again.Validate())
+			if again := txlock.ParseKey(key.String()); again.Validate() != nil || again.String() != key.String() {
+				t.Errorf("ParseKey(%q): %v", key, again.Validate())
 			}
 		}
 		for _, name := range []string{text, other + "/" + text, one + "/" + text, "@" + one + "/" + text} {

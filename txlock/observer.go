@@ -76,7 +76,8 @@ type Event struct {
 	Plain  bool // a lock on a plain pool, whose Released and Lost can't be seen
 	Key    Key
 	Token  uint64 // 0 where none was given
-	Owner  string // of a lease; the label of a lock, see WithLabel
+	Owner  string // of a lease; see lease.WithOwner
+	Label  string // of a lock; see WithLabel
 	Shared bool
 	Again  bool // of Granted: the owner held it before, and it is released once; of Once: it was done before
 	Fair   bool // of Waited: in the queue of all processes
@@ -104,7 +105,7 @@ func (o observing) toJoin(s *state) { s.watch = o.observer }
 
 // event is what the observer is told of a key that is asked for.
 func (s *state) event(ctx context.Context, kind Kind, key Key) Event {
-	return Event{Kind: kind, Key: key.unmarked(), Shared: key.shared, Plain: s.book == nil, Owner: string(ownerOf(ctx))}
+	return Event{Kind: kind, Key: key.unmarked(), Shared: key.shared, Plain: s.book == nil, Label: string(ownerOf(ctx))}
 }
 
 // asked is when keys were asked for, where somebody watches, and who was seen to hold them.
@@ -183,7 +184,7 @@ func retried(ctx context.Context, s *Scope, keys []Key, err error) {
 	if s == nil || s.watch == nil {
 		return
 	}
-	e := Event{Kind: Retried, Plain: s.book == nil, Owner: string(ownerOf(ctx)), Err: fault.Of("run again", err, s.server)}
+	e := Event{Kind: Retried, Plain: s.book == nil, Label: string(ownerOf(ctx)), Err: fault.Of("run again", err, s.server)}
 	if len(keys) > 0 {
 		e.Key, e.Shared = keys[0].unmarked(), keys[0].shared
 	}

@@ -41,9 +41,9 @@ func TestSlogObserver(t *testing.T) {
 		},
 		"waited for somebody": {
 			txlock.Granted, txlock.Event{Key: key, Took: time.Minute, Held: &txlock.HeldError{
-				Key: key, Owner: "web-4", Note: "a b", Session: 7, Since: time.Date(2026, 5, 4, 3, 2, 1, 0, time.FixedZone("", 3600)),
+				Key: key, Owner: "web-4", Label: "a b", Session: 7, Since: time.Date(2026, 5, 4, 3, 2, 1, 0, time.FixedZone("", 3600)),
 			}},
-			`level=DEBUG msg="lock granted" key=order:42 took=1m0s holder.owner=web-4 holder.note="a b" holder.session=7 holder.since=2026-05-04T02:02:01.000Z`,
+			`level=DEBUG msg="lock granted" key=order:42 took=1m0s holder.owner=web-4 holder.label="a b" holder.session=7 holder.since=2026-05-04T02:02:01.000Z`,
 		},
 		"waited for a session": {
 			txlock.Refused, txlock.Event{Lease: true, Key: key, Held: &txlock.HeldError{Key: key, Session: 7}, Err: txlock.ErrBusy},

@@ -44,7 +44,7 @@ func Fingerprint(request []byte) OnceOption {
 }
 
 // Keep says for how long a key is remembered, by the server's clock, from the call of
-// Once. When that time is over, the next call is the first again, and SweepOnce removes
+// Once. When that time is over, the next call is the first again, and PurgeOnce removes
 // the row. Take a time that is longer than anybody repeats a request, and much longer than
 // a transaction: see Scope.Once. The default is 24 hours.
 func Keep(d time.Duration) OnceOption {

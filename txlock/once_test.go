@@ -56,7 +56,7 @@ func TestOnceInEverySQLMode(t *testing.T) {
 					if n := number(t, db, "SELECT COUNT(*) FROM lockstep_once WHERE name IN (?, ?) AND keep_us = 86400000000 AND LENGTH(fingerprint) = 32 AND result = '-'", key.String(), short.String()); n != 2 {
 						t.Errorf("%d rows are as they should be", n)
 					}
-					if _, err := txlock.SweepOnce(t.Context(), pool); err != nil {
+					if _, err := txlock.PurgeOnce(t.Context(), pool); err != nil {
 						t.Error(err)
 					}
 				})
@@ -153,9 +153,9 @@ func TestOnceExpiresWhileOpen(t *testing.T) {
 func TestSweepOnce(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
-		_, err := txlock.SweepOnce(t.Context(), nil)
+		_, err := txlock.PurgeOnce(t.Context(), nil)
 		if err == nil {
-			t.Error("SweepOnce without a pool")
+			t.Error("PurgeOnce without a pool")
 		}
 		const rows = "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
 		fill := func(name string, done string) {
@@ -169,8 +169,8 @@ func TestSweepOnce(t *testing.T) {
 		s.once(t, txlock.Named("c500"), true)
 		wantsSwept := func(want int) {
 			t.Helper()
-			if n, err := txlock.SweepOnce(t.Context(), pool); n != want || err != nil {
-				t.Errorf("SweepOnce = %d, %v, want %d", n, err, want)
+			if n, err := txlock.PurgeOnce(t.Context(), pool); n != want || err != nil {
+				t.Errorf("PurgeOnce = %d, %v, want %d", n, err, want)
 			}
 		}
 		wantsSwept(1999)
@@ -181,8 +181,8 @@ func TestSweepOnce(t *testing.T) {
 			t.Errorf("%d of 1000 rows are left", n)
 		}
 		exec(t, db, "DROP TABLE lockstep_once")
-		_, err = txlock.SweepOnce(t.Context(), pool)
-		wants(t, "SweepOnce", err, txlock.ErrSchema)
+		_, err = txlock.PurgeOnce(t.Context(), pool)
+		wants(t, "PurgeOnce", err, txlock.ErrSchema)
 		lost := begin(t, pool, nil)
 		_, err = lost.Once(t.Context(), named())
 		wants(t, "Once", err, txlock.ErrSchema)

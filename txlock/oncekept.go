@@ -114,21 +114,21 @@ func (s *state) first(name string, kept keptOnce) {
 	s.onces[name] = kept
 }
 
-// SweepOnce removes the keys of Once whose time is over, by the server's clock, and
-// returns how many. Keys that somebody asks for just now stay. Nobody needs it for
-// correctness: it keeps the table small. Call it from time to time, in one process, each
-// hour for example. It reads the whole table, in small transactions of its own, and waits
-// for nobody; what it has removed stays so when it fails.
+// PurgeOnce deletes expired keys of Once, by the server's clock, and returns their number.
+// It skips keys that a running Once call has locked. It keeps the table small and has no
+// other effect: call it from time to time in one process, for example every hour. It reads
+// the whole table in small transactions of its own and waits for no lock; if it fails,
+// what it has deleted stays deleted.
 //
 // It returns ErrSchema, ErrReadOnly, ErrDeadlock and the errors of the driver.
-func SweepOnce(ctx context.Context, db *sql.DB) (int, error) {
+func PurgeOnce(ctx context.Context, db *sql.DB) (int, error) {
 	if ctx == nil {
-		return 0, errors.New("txlock: SweepOnce needs a context, got nil")
+		return 0, errors.New("txlock: PurgeOnce needs a context, got nil")
 	}
 	if db == nil {
 		return 0, fmt.Errorf("sweep once: the *sql.DB is nil")
 	}
 	return inBatches(ctx, db, "sweep once", func(tx *sql.Tx, after []byte) ([][]byte, error) {
-		return queries.ExpiredOnce(ctx, rawsql.Scanning(tx), gen.ExpiredOnceParams{After: after, Limit: cleanBatch})
+		return queries.ExpiredOnce(ctx, rawsql.Scanning(tx), gen.ExpiredOnceParams{After: after, Limit: purgeBatch})
 	}, queries.DeleteOnce)
 }

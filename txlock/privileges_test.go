@@ -50,7 +50,7 @@ func TestMissingPrivileges(t *testing.T) {
 				s.commit(t)
 				denied("Ensure", "lockstep_locks", txlock.Ensure(t.Context(), pool, named()))
 				db.Exec(t, "REPLACE INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
-				denied("Clean", "lockstep_locks", second(txlock.Clean(t.Context(), pool, time.Hour)))
+				denied("Clean", "lockstep_locks", second(txlock.Purge(t.Context(), pool, time.Hour)))
 
 				leases, err := lease.NewManager(pool)
 				if err != nil {

@@ -37,17 +37,17 @@ type state struct {
 	runner  uintptr    // the goroutine that runs a function in the transaction, or 0
 	unknown error      // under it: of a reply that isn't known, after which nothing is known
 
-	mu          sync.Mutex // for the fields below
-	held        map[record]hold
-	fresh       bool              // NothingRead, good for the next lock
-	onlyGuarded bool              // OnlyGuarded
-	committed   bool              // on a guarded pool, with success
-	followed    bool              // something follows the function that is called in it
-	seen        map[record]uint64 // what Version has read last
-	onces       map[string]keptOnce
-	spots       []spot  // under inProgram.mu
-	oneSpot     [1]spot // for it, without an allocation
-	last        Key     // asked for, where somebody watches
+	mu             sync.Mutex // for the fields below
+	held           map[record]hold
+	fresh          bool              // NothingRead, good for the next lock
+	requireGuarded bool              // RequireGuarded
+	committed      bool              // on a guarded pool, with success
+	followed       bool              // something follows the function that is called in it
+	seen           map[record]uint64 // what Version has read last
+	onces          map[string]keptOnce
+	spots          []spot  // under inProgram.mu
+	oneSpot        [1]spot // for it, without an allocation
+	last           Key     // asked for, where somebody watches
 }
 
 // hold is a lock that was given, and the stamp of the book for it.

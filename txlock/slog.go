@@ -23,9 +23,9 @@ func SlogThreshold(d time.Duration) SlogOption {
 }
 
 // SlogObserver writes what happens to locks and leases to a log: losses and dropped
-// handles as warnings, all else on the level Debug, with the attributes key, token, owner, took,
+// handles as warnings, all else on the level Debug, with the attributes key, token, owner, label, took,
 // shared, again, fair, holder and error, those of them that there are. The holder of what a
-// wait was for is a group of owner, note, session and since: see SlowWait and lease.SlowWait.
+// wait was for is a group of owner, label, session and since: see SlowWait and lease.SlowWait.
 // It doesn't write that a lock is asked for.
 func SlogObserver(log *slog.Logger, options ...SlogOption) Observer {
 	o := slogObserver{log: log, warning: slog.LevelWarn, other: slog.LevelDebug}
@@ -82,6 +82,9 @@ func (o slogObserver) write(ctx context.Context, level slog.Level, what string, 
 	if e.Owner != "" {
 		attributes = append(attributes, slog.String("owner", e.Owner))
 	}
+	if e.Label != "" {
+		attributes = append(attributes, slog.String("label", e.Label))
+	}
 	if e.Shared {
 		attributes = append(attributes, slog.Bool("shared", true))
 	}
@@ -106,8 +109,8 @@ func holderOf(h HeldError) slog.Attr {
 	if h.Owner != "" {
 		attributes = append(attributes, slog.String("owner", h.Owner))
 	}
-	if h.Note != "" {
-		attributes = append(attributes, slog.String("note", h.Note))
+	if h.Label != "" {
+		attributes = append(attributes, slog.String("label", h.Label))
 	}
 	if h.Session > 0 {
 		attributes = append(attributes, slog.Uint64("session", h.Session))

@@ -75,9 +75,9 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 					}
 					return err
 				},
-				"List":     func(m *lease.Manager) error { return second(m.List(t.Context())) },
-				"Inspect":  func(m *lease.Manager) error { return second(m.Inspect(t.Context(), key)) },
-				"CleanNow": func(m *lease.Manager) error { return second(m.CleanNow(t.Context())) },
+				"List":    func(m *lease.Manager) error { return second(m.List(t.Context())) },
+				"Inspect": func(m *lease.Manager) error { return second(m.Inspect(t.Context(), key)) },
+				"Purge":   func(m *lease.Manager) error { return second(m.Purge(t.Context())) },
 			} {
 				m, err := lease.NewManager(pool)
 				if err != nil {

@@ -69,7 +69,7 @@ func (a *app) measure(ctx context.Context, each time.Duration, workers int) (err
 	defer func() { _ = pool.Close() }() // nothing is open in it
 	pool.SetMaxOpenConns(workers + 2)
 	pool.SetMaxIdleConns(workers + 2)
-	leases, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+	leases, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (a *app) changes(cmd *cobra.Command) *cobra.Command {
 
 // manager makes a manager of leases that does nothing by itself.
 func (a *app) manager() (*lease.Manager, error) {
-	return lease.NewManager(a.db, lease.Janitor(0, 7*24*time.Hour))
+	return lease.NewManager(a.db, lease.PurgeEvery(0, 7*24*time.Hour))
 }
 
 func (a *app) ask() *cobra.Command {
@@ -88,7 +88,7 @@ lockstep_centers.`,
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(m.Ask(ctx, txlock.KeyOf(args[0]), reason), m.Close(ctx)); err != nil {
+			if err := errors.Join(m.RequestRelease(ctx, txlock.ParseKey(args[0]), reason), m.Close(ctx)); err != nil {
 				return coded(err)
 			}
 			if a.json {
@@ -196,7 +196,7 @@ func (a *app) force(ctx context.Context, key string, slots []int64, shown []ops.
 	if err != nil {
 		return []ops.Lease{}, err
 	}
-	if err := errors.Join(m.ForceRelease(ctx, txlock.KeyOf(key), slots...), m.Close(ctx)); err != nil {
+	if err := errors.Join(m.ForceRelease(ctx, txlock.ParseKey(key), slots...), m.Close(ctx)); err != nil {
 		return []ops.Lease{}, coded(err)
 	}
 	a.say("Released.")
@@ -261,7 +261,7 @@ Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_on
 			if err := a.sure(ctx, fmt.Sprintf("Remove the rows of locks and leases that were not used for %v, and of keys of Once whose time is over. No holder notices.", older)); err != nil {
 				return err
 			}
-			m, err := lease.NewManager(a.db, lease.Janitor(0, older))
+			m, err := lease.NewManager(a.db, lease.PurgeEvery(0, older))
 			if err != nil {
 				return coded(err)
 			}
@@ -270,9 +270,9 @@ Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_on
 				name string
 				do   func(ctx context.Context) (int, error)
 			}{
-				{"locks", func(ctx context.Context) (int, error) { return txlock.Clean(ctx, a.db, older) }},
-				{"leases", func(ctx context.Context) (int, error) { return m.CleanNow(ctx) }},
-				{"once", func(ctx context.Context) (int, error) { return txlock.SweepOnce(ctx, a.db) }},
+				{"locks", func(ctx context.Context) (int, error) { return txlock.Purge(ctx, a.db, older) }},
+				{"leases", func(ctx context.Context) (int, error) { return m.Purge(ctx) }},
+				{"once", func(ctx context.Context) (int, error) { return txlock.PurgeOnce(ctx, a.db) }},
 			} {
 				n, err := a.inParts(ctx, step.name, step.do)
 				if removed[step.name] = n; err != nil {

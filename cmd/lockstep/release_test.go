@@ -144,7 +144,7 @@ func TestReleaseOfOne(t *testing.T) {
 			s.dsn = s.db.AdminDSN()
 			s.answer(done, &released, "release", "cart:42", "--hashed", "--yes")
 			s.db.WaitGone(s, s.last)
-			if err := tx.Commit(); err == nil || len(released.Locks) != 1 || released.Locks[0].Slot != int64(txlock.KeyOf("cart:42").Slot()) {
+			if err := tx.Commit(); err == nil || len(released.Locks) != 1 || released.Locks[0].Slot != int64(txlock.ParseKey("cart:42").Slot()) {
 				t.Errorf("release with --hashed has answered %+v, and Commit %v", released, err)
 			}
 		})

@@ -100,7 +100,7 @@ var situations = []struct {
 	{"a fair queue of 50", func(s *stage) {
 		s.pool.SetMaxOpenConns(0)
 		ctx := lease.WithOwner(s.ctx, "web-1/4711")
-		holder, err := s.manager(lease.WithNote("web-1:4711")).Acquire(ctx, txlock.Named("report"), lease.TTL(10*time.Minute))
+		holder, err := s.manager(lease.WithLabel("web-1:4711")).Acquire(ctx, txlock.Named("report"), lease.TTL(10*time.Minute))
 		s.must(err)
 		waiting, cancel := context.WithCancel(lease.WithOwner(s.ctx, "web-2/815"))
 		ended := make(chan error, 50)
@@ -114,7 +114,7 @@ var situations = []struct {
 			_ = holder.Release(context.WithoutCancel(ctx))
 		})
 		for range 5 { // a manager has up to 16 places in the queue of a key
-			m := s.manager(lease.Fair(), lease.WithNote("web-2:815"))
+			m := s.manager(lease.Fair(), lease.WithLabel("web-2:815"))
 			for range 10 {
 				go func() {
 					_, err := m.Acquire(lease.WithOwner(waiting, "web-2/815"), txlock.Named("report"))
@@ -160,7 +160,7 @@ var situations = []struct {
 		s.shows([]string{"show", "report"}, "nightly report")
 	}},
 	{"a full semaphore", func(s *stage) {
-		permits, err := s.manager(lease.WithNote("web-1:4711")).Semaphore(txlock.Named("imports"), 2)
+		permits, err := s.manager(lease.WithLabel("web-1:4711")).Semaphore(txlock.Named("imports"), 2)
 		s.must(err)
 		for i := range 2 {
 			_, err := permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))
@@ -198,7 +198,7 @@ var situations = []struct {
 		s.Cleanup(func() { cancel(); _, _ = <-ended, <-ended })
 		leads := make(chan struct{}, 2)
 		for _, name := range []string{"web-1:4711", "web-2:815"} {
-			e, err := elect.New(s.manager(lease.WithNote(name)), txlock.Named("scheduler"), elect.By(name))
+			e, err := elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.By(name))
 			s.must(err)
 			go func() {
 				ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { leads <- struct{}{}; <-ctx.Done(); return nil })
@@ -240,7 +240,7 @@ var situations = []struct {
 // acquire acquires a lease of the key report that lasts for the test.
 func (s *stage) acquire(owner, note string) *lease.Lease {
 	s.Helper()
-	l, err := s.manager(lease.TTL(time.Hour), lease.WithNote(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named("report"))
+	l, err := s.manager(lease.TTL(time.Hour), lease.WithLabel(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named("report"))
 	s.must(err)
 	return l
 }

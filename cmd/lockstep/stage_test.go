@@ -108,7 +108,7 @@ func (s *stage) waits(tx *sql.Tx, lock func(ctx context.Context) error) {
 
 func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, opts...)...)
+	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...)
 	s.must(err)
 	s.Cleanup(func() { _ = m.Close(context.WithoutCancel(s.ctx)) })
 	return m

@@ -30,7 +30,7 @@ func TestTopPage(t *testing.T) {
 				tx, scope := s.begin()
 				s.waits(tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, orders.Key(42)); return err })
 			}
-			leases := s.manager(lease.WithNote("the nightly report"))
+			leases := s.manager(lease.WithLabel("the nightly report"))
 			_, err := leases.Acquire(lease.WithOwner(s.ctx, "web-2/815"), txlock.Named("report"))
 			s.must(err)
 			exports, err := leases.Semaphore(txlock.Named("exports"), 3)

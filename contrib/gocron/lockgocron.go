@@ -46,7 +46,7 @@ func NewLocker(jobs *job.Jobs, schedule job.Schedule) *Locker { return &Locker{j
 // Lock begins the tick. It returns job.ErrDone where another process has done it, and
 // txlock.ErrBusy while one is at it.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
-	claim, err := l.jobs.ClaimNearest(ctx, txlock.KeyOf(key), l.schedule)
+	claim, err := l.jobs.ClaimNearest(ctx, txlock.ParseKey(key), l.schedule)
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func TestModes(t *testing.T) {
 			usual := replies(t, db.Admin(), "sql_mode = 'STRICT_TRANS_TABLES'", statements)
 			for _, mode := range slices.Concat(modes[engine], everywhere) {
 				if strings.HasPrefix(mode, "max_join_size") {
-					delete(statements, "IdleLeases") // CleanNow is refused there
+					delete(statements, "IdleLeases") // Purge is refused there
 				}
 				for name, got := range replies(t, db.Admin(), mode, statements) {
 					if want := usual[name]; got != want {

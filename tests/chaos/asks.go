@@ -83,7 +83,7 @@ func (w *worker) untilAsked() outcome {
 func (h *holding) listen() {
 	w := h.w
 	w.journal.write(op{ID: h.id, Owner: h.l.Owner()})
-	revoked := h.l.Revoked()
+	revoked := h.l.ReleaseRequested()
 	if h.key != askedPermits && !h.l.Shared() && w.IntN(3) == 0 && h.write() == unknown {
 		return // the server may be about to commit it
 	}
@@ -101,7 +101,7 @@ func (h *holding) listen() {
 	for {
 		select {
 		case <-revoked:
-			why, _ := h.l.Asked()
+			why, _ := h.l.ReleaseReason()
 			w.journal.write(op{ID: h.id, Told: w.now(), Question: why})
 			if w.IntN(4) == 0 {
 				h.pause() // it may go on
@@ -127,7 +127,7 @@ func (w *worker) ask() outcome {
 	o := w.begin("ask", key)
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
-	err := w.leases.Ask(ctx, keyOf(key), o.ID)
+	err := w.leases.RequestRelease(ctx, keyOf(key), o.ID)
 	asked := op{ID: o.ID, Return: w.now(), Outcome: succeeded}
 	if err != nil {
 		asked.Outcome, asked.Err = unknown, err.Error()
@@ -147,7 +147,7 @@ func (w *worker) ask() outcome {
 		}, func(h *holding) {
 			w.journal.write(op{ID: h.id, Owner: h.l.Owner()})
 			h.pause()
-			if why, asked := h.l.Asked(); asked {
+			if why, asked := h.l.ReleaseReason(); asked {
 				w.journal.write(op{ID: h.id, Told: w.now(), Question: why})
 			}
 		})

@@ -61,19 +61,19 @@ func TestAsk(t *testing.T) {
 			})
 			why, begun := fmt.Sprint("round ", round), time.Now()
 			for err = txlock.ErrNotHeld; errors.Is(err, txlock.ErrNotHeld) && ctx.Err() == nil; { // a node that lags hasn't heard of the holder
-				err = asker.Leases.Ask(ctx, key, why)
+				err = asker.Leases.RequestRelease(ctx, key, why)
 			}
 			if err != nil {
 				t.Fatalf("round %d: Ask: %v", round, err)
 			}
 			select {
-			case <-held.Revoked():
+			case <-held.ReleaseRequested():
 			case <-ctx.Done():
 				t.Fatalf("round %d: the holder was not told", round)
 			}
 			took := time.Since(begun)
 			told, latest = told+took, max(latest, took)
-			if got, _ := held.Asked(); got != why {
+			if got, _ := held.ReleaseReason(); got != why {
 				t.Errorf("round %d: asked because of %q, want %q", round, got, why)
 			}
 			begun = time.Now()
@@ -92,7 +92,7 @@ func TestAsk(t *testing.T) {
 			if err := l.Renew(ctx); err != nil {
 				t.Fatalf("round %d: Renew: %v", round, err)
 			}
-			if why, asked := l.Asked(); asked {
+			if why, asked := l.ReleaseReason(); asked {
 				t.Errorf("round %d: the next holder is asked because of %q", round, why)
 			}
 			held, holder = l, next.Number
@@ -102,7 +102,7 @@ func TestAsk(t *testing.T) {
 		}
 		for i, node := range nodes {
 			caughtUp(t, db.At(t, node))
-			if err := clients[i].Leases.Ask(ctx, key, "nobody"); !errors.Is(err, txlock.ErrNotHeld) {
+			if err := clients[i].Leases.RequestRelease(ctx, key, "nobody"); !errors.Is(err, txlock.ErrNotHeld) {
 				t.Errorf("node %d: Ask for what is free: %v", i, err)
 			}
 		}

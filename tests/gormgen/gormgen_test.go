@@ -323,7 +323,7 @@ func TestWaits(t *testing.T) {
 			return nil
 		}))
 		noError(t, e.q.Transaction(func(q *query.Query) error {
-			_, err := q.Order.WithContext(ctx).Clauses(lockgorm.On(key), lockgorm.AtMost(limit)).Find()
+			_, err := q.Order.WithContext(ctx).Clauses(lockgorm.On(key), lockgorm.MaxWait(limit)).Find()
 			wantError(t, "AtMost", err, txlock.ErrWaitTimeout)
 			return nil
 		}))

@@ -44,7 +44,7 @@ func TestPagesInBrowser(t *testing.T) {
 		s.lock(txlock.Named("order:42"), txlock.Named(evil), txlock.Named("order:\x1b[2J"))
 		tx, scope := s.begin()
 		s.wait(tx, scope, txlock.Named("order:42"))
-		held, err := s.manager(lease.WithNote(evil)).Acquire(t.Context(), txlock.Named("report"))
+		held, err := s.manager(lease.WithLabel(evil)).Acquire(t.Context(), txlock.Named("report"))
 		s.must(err)
 		defer func() { _ = held.Release(context.WithoutCancel(t.Context())) }()
 

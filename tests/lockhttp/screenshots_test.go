@@ -27,7 +27,7 @@ func TestScreenshots(t *testing.T) {
 
 func screenshots(t *testing.T, engine testdb.Engine) {
 	s := visit(t, engine, plain)
-	m := s.manager(lease.WithNote("web-2/815: nightly report"))
+	m := s.manager(lease.WithLabel("web-2/815: nightly report"))
 	report, err := m.Acquire(lease.WithOwner(t.Context(), "web-2/815"), txlock.Named("report"))
 	s.must(err)
 	defer func() { _ = report.Release(context.WithoutCancel(t.Context())) }()

@@ -168,7 +168,7 @@ func (s *site) wait(tx *sql.Tx, scope *txlock.Scope, key txlock.Key) {
 
 func (s *site) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m, err := lease.NewManager(s.pool, append(opts, lease.Janitor(0, time.Hour), lease.Observe(s.recorder.Observe))...)
+	m, err := lease.NewManager(s.pool, append(opts, lease.PurgeEvery(0, time.Hour), lease.Observe(s.recorder.Observe))...)
 	s.must(err)
 	s.Cleanup(func() { _ = m.Close(context.Background()) }) // what was released by force is lost
 	return m

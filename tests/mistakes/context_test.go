@@ -120,11 +120,11 @@ var onPools = map[string]func(s *shop) error{
 		_, _, err := locksqlc.OnceValue(noContext, s.pool, s.order, func(*sql.Tx) (int, error) { return 1, nil })
 		return err
 	},
-	"Clean":        func(s *shop) error { return second(txlock.Clean(noContext, s.pool, 1000*time.Hour)) },
+	"Clean":        func(s *shop) error { return second(txlock.Purge(noContext, s.pool, 1000*time.Hour)) },
 	"Ensure":       func(s *shop) error { return txlock.Ensure(noContext, s.pool, s.order) },
 	"CheckGuarded": func(s *shop) error { return txlock.CheckGuarded(noContext, s.pool) },
 	"Holders":      func(s *shop) error { return second(txlock.Holders(noContext, s.pool, s.order)) },
-	"SweepOnce":    func(s *shop) error { return second(txlock.SweepOnce(noContext, s.pool)) },
+	"PurgeOnce":    func(s *shop) error { return second(txlock.PurgeOnce(noContext, s.pool)) },
 	"ReadVersion":  func(s *shop) error { return second(txlock.ReadVersion(noContext, s.pool, s.order)) },
 	"schema.Check": func(s *shop) error { return schema.Check(noContext, s.pool) },
 	"CheckCluster": func(s *shop) error { return schema.CheckCluster(noContext, s.pool) },
@@ -203,12 +203,12 @@ var ofManagers = map[string]func(s *shop) error{
 		return second(m.TryAcquireShared(noContext, s.order))
 	}),
 	"DoShared":     managed(func(s *shop, m *lease.Manager) error { return m.DoShared(noContext, s.order, idle) }),
-	"Ask":          managed(func(s *shop, m *lease.Manager) error { return m.Ask(noContext, s.order, "why") }),
+	"Ask":          managed(func(s *shop, m *lease.Manager) error { return m.RequestRelease(noContext, s.order, "why") }),
 	"Close":        managed(func(_ *shop, m *lease.Manager) error { return m.Close(noContext) }),
 	"List":         managed(func(_ *shop, m *lease.Manager) error { return second(m.List(noContext)) }),
 	"Inspect":      managed(func(s *shop, m *lease.Manager) error { return second(m.Inspect(noContext, s.order)) }),
 	"ForceRelease": managed(func(s *shop, m *lease.Manager) error { return m.ForceRelease(noContext, s.order) }),
-	"CleanNow":     managed(func(_ *shop, m *lease.Manager) error { return second(m.CleanNow(noContext)) }),
+	"Purge":        managed(func(_ *shop, m *lease.Manager) error { return second(m.Purge(noContext)) }),
 	"Semaphore.Acquire": managed(func(s *shop, m *lease.Manager) error {
 		sem, err := m.Semaphore(s.order, 2)
 		s.must(err)
@@ -275,7 +275,7 @@ func most(verb func(s *shop, m *quorum.Manager) error) func(s *shop) error {
 	return func(s *shop) error {
 		managers := []*lease.Manager{s.manager()}
 		for range 2 {
-			node, err := lease.NewManager(s.open(s.db.AdminDSN()), lease.Janitor(0, time.Hour))
+			node, err := lease.NewManager(s.open(s.db.AdminDSN()), lease.PurgeEvery(0, time.Hour))
 			s.must(err)
 			managers = append(managers, node)
 		}

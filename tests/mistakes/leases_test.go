@@ -23,7 +23,7 @@ var ofLeases = []mistake{
 		return second(s.manager().Acquire(s.ctx, s.order, lease.WaitAtMost(0)))
 	}, txlock.ErrInvalidOption, []string{"the limit must be positive, use TryAcquire to not wait at all"}, none},
 	{"a note is longer than 255 bytes", func(s *shop) error {
-		return second(s.manager().Acquire(s.ctx, s.order, lease.WithNote(strings.Repeat("x", 256))))
+		return second(s.manager().Acquire(s.ctx, s.order, lease.WithLabel(strings.Repeat("x", 256))))
 	}, txlock.ErrInvalidOption, []string{"a note has at most 255 bytes, this one has 256"}, none},
 	{"the key of a lease is empty", func(s *shop) error { return second(s.manager().Acquire(s.ctx, txlock.Named(""))) }, txlock.ErrInvalidKey, []string{"the name is empty"}, none},
 	{"somebody else has the lease, and TryAcquire doesn't wait", func(s *shop) error {
@@ -31,7 +31,7 @@ var ofLeases = []mistake{
 		return second(s.manager().TryAcquire(s.ctx, s.order))
 	}, txlock.ErrBusy, []string{"the lock is held by somebody else"}, none},
 	{"somebody else has the lease for longer than the limit", func(s *shop) error {
-		s.must(second(s.manager(lease.WithNote("the nightly report")).Acquire(s.ctx, s.order)))
+		s.must(second(s.manager(lease.WithLabel("the nightly report")).Acquire(s.ctx, s.order)))
 		return second(s.manager().Acquire(s.ctx, s.order, lease.WaitAtMost(2*time.Second)))
 	}, txlock.ErrWaitTimeout, []string{"the lock was not free in time: try again later", "(the nightly report) had it since"}, none},
 	{"a lease that was lost is released", func(s *shop) error {
@@ -79,7 +79,7 @@ var ofLeases = []mistake{
 		s.must(second(s.manager().AcquireShared(s.ctx, s.order)))
 		return second(s.permit(3).TryAcquire(s.ctx))
 	}, txlock.ErrInvalidKey, []string{"is used for a shared lease: use another key"}, none},
-	{"a holder is asked where there is none", func(s *shop) error { return s.manager().Ask(s.ctx, s.order, "deployment") }, txlock.ErrNotHeld, []string{"the lock is not held"}, none},
+	{"a holder is asked where there is none", func(s *shop) error { return s.manager().RequestRelease(s.ctx, s.order, "deployment") }, txlock.ErrNotHeld, []string{"the lock is not held"}, none},
 	{"a lease is taken away that nobody holds", func(s *shop) error { return s.manager().ForceRelease(s.ctx, s.order) }, txlock.ErrNotHeld, []string{"the lock is not held"}, none},
 	{"a majority is made of two databases", func(s *shop) error {
 		return second(quorum.New([]*lease.Manager{s.manager(), s.manager()}))

@@ -42,7 +42,7 @@ var ofKeys = []mistake{
 	}, txlock.ErrInvalidKey, []string{"Transaction was given no key", "pass nil where its function takes the locks"}, none},
 	{"LockAny has no keys", func(s *shop) error { return second(s.begin().LockAny(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
 	{"a limit is 0", func(s *shop) error { return second(s.begin().WaitAtMost(0).Lock(s.ctx, s.order)) }, txlock.ErrInvalidOption, []string{"the limit must be positive, use TryLock to not wait at all"}, goesOn},
-	{"the cleaning of rows that are too young is asked for", func(s *shop) error { return second(txlock.Clean(s.ctx, s.pool, -time.Hour)) }, txlock.ErrInvalidOption, []string{"the time must be positive"}, none},
+	{"the cleaning of rows that are too young is asked for", func(s *shop) error { return second(txlock.Purge(s.ctx, s.pool, -time.Hour)) }, txlock.ErrInvalidOption, []string{"the time must be positive"}, none},
 }
 
 var ofTransactions = []mistake{
@@ -59,7 +59,7 @@ var ofTransactions = []mistake{
 	}, txlock.ErrNoTransaction, []string{"the transaction has been committed or rolled back"}, none},
 	{"a plain pool is used where a guarded one is meant", func(s *shop) error {
 		s.tx, s.reads = s.beginOn(s.db.Connect(s)), true
-		return second(locksqlc.Join(s.ctx, s.tx, txlock.OnlyGuarded()))
+		return second(locksqlc.Join(s.ctx, s.tx, txlock.RequireGuarded()))
 	}, txlock.ErrUnguarded, []string{"the pool is not guarded", "open it by locksqlc.Open"}, goesOn},
 	{"somebody else has the lock, and TryLock doesn't wait", func(s *shop) error {
 		s.other(s.order)

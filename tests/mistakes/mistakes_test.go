@@ -188,7 +188,7 @@ func (s *shop) other(key txlock.Key) (*sql.Tx, *txlock.Scope) {
 // manager makes a manager of leases.
 func (s *shop) manager(options ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, options...)...)
+	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
 	s.must(err)
 	s.Cleanup(func() { _ = m.Close(context.WithoutCancel(s.ctx)) })
 	return m

@@ -85,7 +85,7 @@ func simulate(t *testing.T, c costs, processes int, long time.Duration, work fun
 			store := server.Store()
 			store.SetFault(fault)
 			pool := store.Pool()
-			m, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+			m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 			must(t, err)
 			all.Go(func() {
 				time.Sleep(rand.N(long / 4)) // they don't start at once

@@ -72,7 +72,7 @@ func (s *site) newClient(ctx context.Context, number int) (c *client, err error)
 	if err := c.gorm.Use(lockgorm.New()); err != nil {
 		return c, err
 	}
-	terms := []lease.ManagerOption{lease.TTL(ttl), lease.RenewEvery(renewEvery), lease.Janitor(cleanings, retention)}
+	terms := []lease.ManagerOption{lease.TTL(ttl), lease.RenewEvery(renewEvery), lease.PurgeEvery(cleanings, retention)}
 	if c.leases, err = lease.NewManager(c.pool, terms...); err != nil {
 		return c, err
 	}

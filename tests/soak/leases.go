@@ -71,7 +71,7 @@ func tryLeased(ctx context.Context, o *op) error {
 
 // held holds the lease while it is renewed.
 func held(ctx context.Context, o *op) error {
-	l, err := o.leases.Acquire(ctx, o.key(), lease.WithNote("soak"))
+	l, err := o.leases.Acquire(ctx, o.key(), lease.WithLabel("soak"))
 	if err != nil {
 		return err
 	}
@@ -172,10 +172,10 @@ func asked(ctx context.Context, o *op) error {
 		return err
 	}
 	o.granted()
-	err = o.leases.Ask(ctx, o.key(), "soak")
+	err = o.leases.RequestRelease(ctx, o.key(), "soak")
 	if err == nil {
 		select {
-		case <-l.Revoked():
+		case <-l.ReleaseRequested():
 		case <-ctx.Done():
 			err = errors.New("the holder is not told that somebody asks")
 		}

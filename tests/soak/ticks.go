@@ -69,8 +69,8 @@ func (c *client) keepRunning() {
 // cleanUp removes the rows of keys that nobody uses.
 func (c *client) cleanUp(ctx context.Context, _ time.Time) error {
 	o := &op{client: c, began: time.Now()}
-	_, locks := txlock.Clean(ctx, c.pool, retention)
-	_, onces := txlock.SweepOnce(ctx, c.pool)
+	_, locks := txlock.Purge(ctx, c.pool, retention)
+	_, onces := txlock.PurgeOnce(ctx, c.pool)
 	err := errors.Join(locks, onces)
 	o.granted()
 	c.tell("clean-up", o, err)

@@ -152,7 +152,7 @@ func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, erro
 	if err := errors.Join(key.Validate(), e.check()); err != nil {
 		return nil, err
 	}
-	e.seat = txlock.KeyOf(key.String() + ":standby")
+	e.seat = txlock.ParseKey(key.String() + ":standby")
 	seats, err := leases.Semaphore(e.seat, seats)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func TestLeader(t *testing.T) {
 		at := p.await(elect.Leads, 1).at
 		leader, err := other.Leader(t.Context())
 		must(t, err)
-		if leader.By != p.name || leader.Token != p.term().Token() || !leader.Since.Equal(at.Truncate(time.Microsecond)) || leader.Left <= 0 || leader.Left > ttl {
+		if leader.By != p.name || leader.Token != p.term().Token() || !leader.Since.Equal(at.Truncate(time.Microsecond)) || leader.Remaining <= 0 || leader.Remaining > ttl {
 			t.Errorf("Leader = %+v at %v", leader, at)
 		}
 		p.end()

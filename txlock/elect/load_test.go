@@ -132,7 +132,7 @@ func seated(t *testing.T, watcher *process, all []*process) (some []*process) {
 	must(t, err)
 	for _, p := range all {
 		for _, seat := range info.Others {
-			if seat.Note == p.name {
+			if seat.Label == p.name {
 				some = append(some, p)
 			}
 		}

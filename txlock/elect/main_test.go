@@ -93,7 +93,7 @@ func (c *cluster) process(name string, opts ...elect.Option) *process {
 	p.up(c)
 	pool := p.store.Pool()
 	var err error
-	p.leases, err = lease.NewManager(pool, lease.Janitor(0, time.Hour))
+	p.leases, err = lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 	must(c.t, err)
 	p.Election, err = elect.New(p.leases, scheduler, append([]elect.Option{elect.By(name), elect.TTL(ttl), elect.Grace(grace), elect.Observer(p.tell)}, opts...)...)
 	must(c.t, err)

@@ -160,11 +160,11 @@ func TestSixthOnServers(t *testing.T) {
 			if time.Now().After(end) {
 				t.Fatalf("%d have a seat", len(five))
 			}
-			info, err := leases.Inspect(t.Context(), txlock.KeyOf(key.String()+":standby"))
+			info, err := leases.Inspect(t.Context(), txlock.ParseKey(key.String()+":standby"))
 			must(t, err)
 			five = nil
 			for _, seat := range info.Others {
-				five = append(five, all[seat.Note])
+				five = append(five, all[seat.Label])
 			}
 		}
 		first := <-leads

@@ -148,7 +148,7 @@ func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("elect: make an identifier: %w", err)
 	}
-	owned, note := lease.WithOwner(ctx, id.String()), lease.WithNote(c.by)
+	owned, note := lease.WithOwner(ctx, id.String()), lease.WithLabel(c.by)
 	if err := c.sit(owned, note); err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func TestOnServers(t *testing.T) {
 				last = term
 				leader, err := elections["a"].Leader(t.Context())
 				must(t, err)
-				if leader.Token != term.Token() || elections[leader.By] == nil || leader.Left > time.Minute {
+				if leader.Token != term.Token() || elections[leader.By] == nil || leader.Remaining > time.Minute {
 					t.Errorf("%+v leads, the term is %d", leader, term.Token())
 				}
 				must(t, elections[leader.By].Resign(t.Context()))

@@ -92,7 +92,7 @@ func (c *candidate) lead(ctx context.Context, l *lease.Lease, fn Func) (why, err
 // untilNews returns when check is due: when only the grace is left unless the lease is
 // renewed, or when the watchdog bites. The caller holds Term.mu.
 func (t *Term) untilNews() time.Duration {
-	d := t.lease.Left() - t.candidate.grace
+	d := t.lease.Remaining() - t.candidate.grace
 	if t.candidate.watchdog > 0 {
 		d = min(d, t.candidate.watchdog-time.Since(t.alive))
 	}
@@ -103,7 +103,7 @@ func (t *Term) untilNews() time.Duration {
 // grace is over, releases the lease under the function. The timer calls it.
 func (t *Term) check() {
 	t.mu.Lock()
-	left, lost := t.lease.Left(), t.lease.Err()
+	left, lost := t.lease.Remaining(), t.lease.Err()
 	hung := t.candidate.watchdog > 0 && time.Since(t.alive) >= t.candidate.watchdog
 	ending, returned := t.ending, t.returned
 	well := lost == nil && left > t.candidate.grace && !hung
@@ -136,7 +136,7 @@ func (t *Term) end(why error) {
 	t.ending = true
 	t.cancel(why)
 	grace := t.candidate.grace
-	if left := t.lease.Left(); left > 0 {
+	if left := t.lease.Remaining(); left > 0 {
 		grace = min(grace, left)
 	}
 	t.timer.Reset(grace)

@@ -45,7 +45,7 @@ func TestUnansweredMark(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()
 		pool := n.store.Pool()
-		leases, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+		leases, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 		must(t, err)
 		jobs, err := newJobs(pool, leases, &unanswered{memLedger: n.ledger})
 		must(t, err)

@@ -92,7 +92,7 @@ func single(ctx context.Context, db *sql.DB, opts []lease.ManagerOption, f func(
 	if ctx == nil {
 		return errors.New("job: the call needs a context, got nil")
 	}
-	leases, err := lease.NewManager(db, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, opts...)...)
+	leases, err := lease.NewManager(db, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...)
 	if err != nil {
 		return err
 	}

@@ -222,7 +222,7 @@ func TestBusyNamesWhoRuns(t *testing.T) {
 		claim, err := a.Claim(t.Context(), nightly, at)
 		must(t, err)
 		pool := b.store.Pool()
-		leases, err := lease.NewManager(pool, lease.Janitor(0, time.Hour), lease.NameHolders())
+		leases, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour), lease.NameHolders())
 		must(t, err)
 		jobs, err := newJobs(pool, leases, b.ledger)
 		must(t, err)

@@ -18,7 +18,7 @@ func TestTrips(t *testing.T) {
 		table := db.CreateTable(t, "trips", "id BIGINT PRIMARY KEY AUTO_INCREMENT, n INT")
 		trips, counted := testdb.CountTrips(t)
 		pool := newPool(t, db, true, counted)
-		leases, err := lease.NewManager(pool, lease.TTL(time.Minute), lease.Janitor(0, time.Hour))
+		leases, err := lease.NewManager(pool, lease.TTL(time.Minute), lease.PurgeEvery(0, time.Hour))
 		must(t, err)
 		defer func() { must(t, leases.Close(context.Background())) }()
 		j, err := New(pool, leases)

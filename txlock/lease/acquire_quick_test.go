@@ -131,7 +131,7 @@ func TestLateStatements(t *testing.T) {
 		}
 		wire.fault("Take", slow(1500*time.Millisecond))
 		l := acquire(t, m, job)
-		if left := l.Left(); left != 3*time.Second-32*time.Millisecond-1500*time.Millisecond {
+		if left := l.Remaining(); left != 3*time.Second-32*time.Millisecond-1500*time.Millisecond {
 			t.Errorf("%v are left", left) // it counts from before the request
 		}
 		release(t, l)
@@ -185,7 +185,7 @@ func TestFreeLeaseTakesOneStatement(t *testing.T) {
 func TestWaitAtMostIsExact(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
-		held, err := a.Acquire(lease.WithOwner(t.Context(), "somebody"), job, lease.WithNote("the nightly report"))
+		held, err := a.Acquire(lease.WithOwner(t.Context(), "somebody"), job, lease.WithLabel("the nightly report"))
 		must(t, err)
 		limit := lease.WaitAtMost(2 * time.Second)
 		_, err = b.Acquire(t.Context(), job, limit)

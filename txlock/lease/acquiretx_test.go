@@ -102,7 +102,7 @@ func TestAcquireTxIsRenewed(t *testing.T) {
 				run(name+"/"+when, func(t *testing.T) {
 					tx, key := begin(t, pool, sql.LevelDefault), keyOf(t, m, leased)
 					l := acquireTx(t, m, tx, key)
-					waitUntil(t, "it is time to commit", func() bool { return l.Left() < commitAt })
+					waitUntil(t, "it is time to commit", func() bool { return l.Remaining() < commitAt })
 					if err := l.Err(); err != nil {
 						t.Fatalf("given up before the commit: %v", err)
 					}
@@ -309,7 +309,7 @@ func TestAcquireTxTwice(t *testing.T) {
 							t.Errorf("token %d after %d", l.Token(), leases[0].Token())
 						}
 					}
-					waitUntil(t, "some renewals were due", func() bool { return leases[0].Left() < ttl-due })
+					waitUntil(t, "some renewals were due", func() bool { return leases[0].Remaining() < ttl-due })
 					for i, l := range leases {
 						if err := l.Err(); err != nil {
 							t.Fatalf("handle %d is lost before the %s: %v", i, end, err)
@@ -695,11 +695,11 @@ func TestAcquireTxSeesReadersThatAreGone(t *testing.T) {
 			"swept": func(_ *lease.Manager, key txlock.Key) error {
 				return sqlstore.New(pool).Sweep(t.Context(), key.String())
 			},
-			"cleaned": func(m *lease.Manager, _ txlock.Key) error { return second(m.CleanNow(t.Context())) },
+			"cleaned": func(m *lease.Manager, _ txlock.Key) error { return second(m.Purge(t.Context())) },
 			"left":    func(*lease.Manager, txlock.Key) error { return nil },
 		} {
 			t.Run(name, func(t *testing.T) {
-				m, key, table := newManager(t, pool, lease.Janitor(0, time.Hour)), named(), counter(t, db)
+				m, key, table := newManager(t, pool, lease.PurgeEvery(0, time.Hour)), named(), counter(t, db)
 				r := share(t, m, key)
 				tx := begin(t, pool, sql.LevelRepeatableRead)
 				reads(t, tx, table)

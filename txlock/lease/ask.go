@@ -11,27 +11,26 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Ask asks whoever holds the lease of a key to give it up: the holder's Revoked is closed,
-// with the reason in Asked, and the holder decides. It is told with its next renewal, at
-// the latest a third of its TTL later, or what RenewEvery says. Ask doesn't wait for that,
-// nor for the release: acquire the lease for this, after Ask or while it is called.
+// RequestRelease asks the holders of a key to release it: the writer, every reader and
+// every holder of a permit that hold it now. It closes the channel of Lease.ReleaseRequested,
+// and Lease.ReleaseReason returns the reason; each holder decides for itself. A holder sees
+// the request with its next renewal, at the latest a third of its TTL later, or after
+// RenewEvery. RequestRelease waits neither for that nor for the release: acquire the lease
+// afterwards, or at the same time. The last reason counts. It is valid UTF-8 of at most
+// 255 bytes.
 //
-// All who hold something under the key are asked: the writer, every reader, and every
-// holder of a permit. Who acquires it later is not. If the holder is asked again, the last
-// reason counts. The reason is valid UTF-8 of at most 255 bytes.
-//
-// If a transaction has the row locked, because it guards the lease for example, Ask waits
-// for its end, looking again and again, until the context ends. On a multi-primary cluster
+// If a transaction has the row locked, for example because it guards the lease,
+// RequestRelease polls until the transaction or the context ends. On a multi-primary cluster
 // a transaction that guards the lease on another node may fail with txlock.ErrDeadlock then.
 //
-// It returns txlock.ErrNotHeld if nobody holds the lease, ErrInvalidKey, ErrInvalidOption
-// for a reason that is too long, ErrSchema, ErrReadOnly, ErrClosed, and the errors of the
-// driver and of the context, after which some may have been asked.
-func (m *Manager) Ask(ctx context.Context, key txlock.Key, reason string) (err error) {
+// It returns txlock.ErrNotHeld if the lease isn't held, ErrInvalidKey, ErrInvalidOption for
+// a reason that is too long, ErrSchema, ErrReadOnly, ErrClosed, and the errors of the driver
+// and of the context, after which some holders may have the request.
+func (m *Manager) RequestRelease(ctx context.Context, key txlock.Key, reason string) (err error) {
 	if err := key.Validate(); err != nil {
 		return err
 	}
-	if err := checkText("Ask: a reason", reason); err != nil {
+	if err := checkText("RequestRelease: a reason", reason); err != nil {
 		return err
 	}
 	ctx, end := m.untilClosed(ctx)
@@ -76,11 +75,10 @@ func checkText(what, text string) error {
 
 const mostText = 255
 
-// Revoked returns a channel that is closed when somebody asks for the lease: see
-// Manager.Ask. The holder may go on; if it releases the lease, who asked for it can have
-// it. All handles of the lease are told. The loss and the release of the lease don't close
-// the channel, see Done.
-func (l *Lease) Revoked() <-chan struct{} {
+// ReleaseRequested returns a channel that is closed when Manager.RequestRelease has asked
+// for the lease. The holder may keep it. The channel is that of all handles of the lease. The
+// loss and the release of the lease don't close it; see Done.
+func (l *Lease) ReleaseRequested() <-chan struct{} {
 	r := l.record
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,9 +92,9 @@ func (l *Lease) Revoked() <-chan struct{} {
 	return r.revoked
 }
 
-// Asked reports whether somebody has asked for the lease, and why: the last reason that the
-// holder was told of.
-func (l *Lease) Asked() (reason string, asked bool) {
+// ReleaseReason returns the last reason that this process has seen of a request to release
+// the lease, and reports whether there was one.
+func (l *Lease) ReleaseReason() (reason string, asked bool) {
 	r := l.record
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,14 +16,14 @@ import (
 func revoked(t *testing.T, l *lease.Lease) (why string, asked bool) {
 	t.Helper()
 	select {
-	case <-l.Revoked():
-		why, asked = l.Asked()
+	case <-l.ReleaseRequested():
+		why, asked = l.ReleaseReason()
 		if !asked {
-			t.Error("Revoked is closed, and Asked says that nobody has asked")
+			t.Error("ReleaseRequested is closed, and Asked says that nobody has asked")
 		}
 	default:
-		if why, told := l.Asked(); told {
-			t.Errorf("Revoked is open, and Asked says %q", why)
+		if why, told := l.ReleaseReason(); told {
+			t.Errorf("ReleaseRequested is open, and Asked says %q", why)
 		}
 	}
 	return why, asked
@@ -38,8 +38,8 @@ func TestAskedWithTheRenewal(t *testing.T) {
 		operator := db.manager()
 		l := acquire(t, m, job)
 		time.Sleep(15 * time.Second)
-		before := l.Revoked()
-		must(t, operator.Ask(t.Context(), job, "a new version"))
+		before := l.ReleaseRequested()
+		must(t, operator.RequestRelease(t.Context(), job, "a new version"))
 		if _, asked := revoked(t, l); asked {
 			t.Error("asked before the renewal")
 		}
@@ -48,7 +48,7 @@ func TestAskedWithTheRenewal(t *testing.T) {
 		if why, _ := revoked(t, l); why != "a new version" {
 			t.Errorf("asked because of %q", why)
 		}
-		must(t, operator.Ask(t.Context(), job, ""))
+		must(t, operator.RequestRelease(t.Context(), job, ""))
 		must(t, l.Renew(t.Context()))
 		if why, asked := revoked(t, l); !asked || why != "" {
 			t.Errorf("asked %t because of %q", asked, why)
@@ -80,15 +80,15 @@ func TestAskReachesAllHandles(t *testing.T) {
 		must(t, err)
 		elsewhere, err := other.Acquire(ctx, job)
 		must(t, err)
-		must(t, m.Ask(t.Context(), job, "why"))
-		<-first.Revoked()
-		<-second.Revoked()
+		must(t, m.RequestRelease(t.Context(), job, "why"))
+		<-first.ReleaseRequested()
+		<-second.ReleaseRequested()
 		third, err := m.Acquire(ctx, job)
 		must(t, err)
 		if why, _ := revoked(t, third); why != "why" {
 			t.Errorf("who entered later is asked because of %q", why)
 		}
-		<-elsewhere.Revoked()
+		<-elsewhere.ReleaseRequested()
 		for _, l := range []*lease.Lease{first, second, third, elsewhere} {
 			must(t, l.Err())
 			release(t, l)
@@ -114,10 +114,10 @@ func TestAskEverybody(t *testing.T) {
 			must(t, err)
 			held = append(held, l)
 		}
-		must(t, errors.Join(m.Ask(t.Context(), job, "readers"), other.Ask(t.Context(), permits, "permits")))
+		must(t, errors.Join(m.RequestRelease(t.Context(), job, "readers"), other.RequestRelease(t.Context(), permits, "permits")))
 		for i, l := range held {
-			<-l.Revoked()
-			if why, _ := l.Asked(); why != []string{"readers", "permits"}[i/3] {
+			<-l.ReleaseRequested()
+			if why, _ := l.ReleaseReason(); why != []string{"readers", "permits"}[i/3] {
 				t.Errorf("%d is asked because of %q", i, why)
 			}
 			release(t, l)
@@ -128,7 +128,7 @@ func TestAskEverybody(t *testing.T) {
 		must(t, err)
 		release(t, l)
 		for _, key := range []txlock.Key{job, permits, kept} {
-			wants(t, "Ask for what nobody holds", m.Ask(t.Context(), key, ""), txlock.ErrNotHeld)
+			wants(t, "Ask for what nobody holds", m.RequestRelease(t.Context(), key, ""), txlock.ErrNotHeld)
 		}
 	})
 }
@@ -143,7 +143,7 @@ func TestAskMany(t *testing.T) {
 			held = append(held, acquire(t, m, key))
 		}
 		for i := 0; i < 9; i += 4 {
-			must(t, m.Ask(t.Context(), held[i].Key(), held[i].Key().String()))
+			must(t, m.RequestRelease(t.Context(), held[i].Key(), held[i].Key().String()))
 		}
 		time.Sleep(11 * time.Second)
 		for i, l := range held {
@@ -166,9 +166,9 @@ func TestAskWaitsForAGuard(t *testing.T) {
 		must(t, l.Guard(t.Context(), tx))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		wants(t, "Ask", m.Ask(ctx, job, ""), context.DeadlineExceeded)
+		wants(t, "Ask", m.RequestRelease(ctx, job, ""), context.DeadlineExceeded)
 		answer := make(chan error)
-		go func() { answer <- m.Ask(t.Context(), job, "why") }()
+		go func() { answer <- m.RequestRelease(t.Context(), job, "why") }()
 		time.Sleep(time.Second)
 		must(t, tx.Commit())
 		must(t, <-answer)
@@ -179,7 +179,7 @@ func TestAskWaitsForAGuard(t *testing.T) {
 
 		tx = wire.Begin()
 		must(t, l.Guard(t.Context(), tx))
-		go func() { answer <- m.Ask(t.Context(), job, "late") }()
+		go func() { answer <- m.RequestRelease(t.Context(), job, "late") }()
 		time.Sleep(time.Second)
 		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
 		must(t, tx.Commit())
@@ -196,7 +196,7 @@ func TestAskWaitsForAGuard(t *testing.T) {
 		tx = wire.Begin()
 		must(t, l.Guard(t.Context(), tx))
 		closing := db.manager()
-		go func() { answer <- closing.Ask(t.Context(), job, "") }()
+		go func() { answer <- closing.RequestRelease(t.Context(), job, "") }()
 		synctest.Wait()
 		must(t, closing.Close(t.Context()))
 		wants(t, "Ask of a manager that is closed meanwhile", <-answer, lease.ErrClosed)
@@ -211,48 +211,48 @@ func TestBadTexts(t *testing.T) {
 		m, wire := db.process()
 		long := strings.Repeat("ä", 127)
 		for _, text := range []string{long + "ä", "\xff"} {
-			wants(t, "Ask", m.Ask(t.Context(), job, text), txlock.ErrInvalidOption)
-			_, err := m.Acquire(t.Context(), job, lease.WithNote(text))
+			wants(t, "Ask", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
+			_, err := m.Acquire(t.Context(), job, lease.WithLabel(text))
 			wants(t, "Acquire", err, txlock.ErrInvalidOption)
-			_, err = lease.NewManager(wire.Pool(), lease.WithNote(text))
+			_, err = lease.NewManager(wire.Pool(), lease.WithLabel(text))
 			wants(t, "NewManager", err, txlock.ErrInvalidOption)
 		}
-		wants(t, "Ask", m.Ask(t.Context(), txlock.Key{}, ""), txlock.ErrInvalidKey)
+		wants(t, "Ask", m.RequestRelease(t.Context(), txlock.Key{}, ""), txlock.ErrInvalidKey)
 		if len(wire.all) > 0 {
 			t.Errorf("%v was sent", wire.all)
 		}
-		l := acquire(t, m, job, lease.WithNote(long+"x"))
-		must(t, m.Ask(t.Context(), job, long+"y"))
+		l := acquire(t, m, job, lease.WithLabel(long+"x"))
+		must(t, m.RequestRelease(t.Context(), job, long+"y"))
 		info, err := m.Inspect(t.Context(), job)
 		must(t, err)
-		if info.Note != long+"x" || info.Asked != long+"y" || info.AskedAt.IsZero() {
+		if info.Label != long+"x" || info.ReleaseReason != long+"y" || info.ReleaseRequestedAt.IsZero() {
 			t.Errorf("%+v", info)
 		}
 		release(t, l)
-		wants(t, "Ask for what nobody has ever held", m.Ask(t.Context(), txlock.Named("nothing"), ""), txlock.ErrNotHeld)
+		wants(t, "Ask for what nobody has ever held", m.RequestRelease(t.Context(), txlock.Named("nothing"), ""), txlock.ErrNotHeld)
 		wire.fault("AskHolders", fails)
-		if err := m.Ask(t.Context(), job, ""); err == nil || errors.Is(err, txlock.ErrNotHeld) {
+		if err := m.RequestRelease(t.Context(), job, ""); err == nil || errors.Is(err, txlock.ErrNotHeld) {
 			t.Error(err)
 		}
 		must(t, m.Close(t.Context()))
-		wants(t, "Ask of a closed manager", m.Ask(t.Context(), job, ""), lease.ErrClosed)
+		wants(t, "Ask of a closed manager", m.RequestRelease(t.Context(), job, ""), lease.ErrClosed)
 	})
 }
 
 // TestNotes proves who is shown with which note: by List, Inspect and errors.
 func TestNotes(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		m, other := db.manager(lease.WithNote("ours")), db.manager()
+		m, other := db.manager(lease.WithLabel("ours")), db.manager()
 		l := acquire(t, m, job)
-		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), job, lease.WithNote("later")) // a statement, which re-enters
+		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), job, lease.WithLabel("later")) // a statement, which re-enters
 		must(t, err)
 		release(t, again)
 		plain := acquire(t, other, txlock.Named("plain"))
-		reader, err := m.AcquireShared(t.Context(), txlock.Named("read"), lease.WithNote(""))
+		reader, err := m.AcquireShared(t.Context(), txlock.Named("read"), lease.WithLabel(""))
 		must(t, err)
 		waits := make(chan *lease.Lease)
 		go func() {
-			l, err := other.Acquire(context.Background(), job, lease.Fair(), lease.WithNote("next"))
+			l, err := other.Acquire(context.Background(), job, lease.Fair(), lease.WithLabel("next"))
 			if err != nil {
 				t.Error(err)
 			}
@@ -263,10 +263,10 @@ func TestNotes(t *testing.T) {
 		must(t, err)
 		var notes []string
 		for _, info := range all {
-			notes = append(notes, string(info.Kind)+" "+info.Note)
+			notes = append(notes, string(info.Kind)+" "+info.Label)
 		}
 		if got := strings.Join(notes, ", "); !strings.HasPrefix(got, "waiter next, exclusive ours, exclusive ") || !strings.HasSuffix(got, ", reader ") ||
-			!strings.Contains(l.Owner(), "/"+all[2].Note[strings.LastIndex(all[2].Note, ":")+1:]+"/") {
+			!strings.Contains(l.Owner(), "/"+all[2].Label[strings.LastIndex(all[2].Label, ":")+1:]+"/") {
 			t.Errorf("List has the notes %q", got)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -16,11 +16,11 @@ import (
 func awaitAsked(t *testing.T, l *lease.Lease, want string) {
 	t.Helper()
 	select {
-	case <-l.Revoked():
+	case <-l.ReleaseRequested():
 	case <-time.After(time.Minute):
 		t.Fatalf("the holder of %q is not asked", l.Key())
 	}
-	if why, _ := l.Asked(); why != want {
+	if why, _ := l.ReleaseReason(); why != want {
 		t.Errorf("the holder of %q is asked because of %q, want %q", l.Key(), why, want)
 	}
 }
@@ -57,7 +57,7 @@ func TestAskOnServers(t *testing.T) {
 					t.Errorf("%d reads while nobody has asked", n)
 				}
 				for i, l := range held {
-					if err := operator.Ask(t.Context(), l.Key(), "first"); err != nil {
+					if err := operator.RequestRelease(t.Context(), l.Key(), "first"); err != nil {
 						t.Fatal(err)
 					}
 					before := renewals.Load()
@@ -66,7 +66,7 @@ func TestAskOnServers(t *testing.T) {
 						t.Errorf("lease %d is told after %d renewals", i, n)
 					}
 					for _, other := range held[i+1:] {
-						if _, asked := other.Asked(); asked {
+						if _, asked := other.ReleaseReason(); asked {
 							t.Fatalf("%q is asked, too", other.Key())
 						}
 					}
@@ -77,12 +77,12 @@ func TestAskOnServers(t *testing.T) {
 					err = locked.Guard(t.Context(), tx)
 				}
 				if err == nil {
-					err = operator.Ask(t.Context(), held[2].Key(), "second")
+					err = operator.RequestRelease(t.Context(), held[2].Key(), "second")
 				}
 				if err != nil {
 					t.Fatal(err)
 				}
-				waitUntil(t, "the second reason", func() bool { why, _ := held[2].Asked(); return why == "second" })
+				waitUntil(t, "the second reason", func() bool { why, _ := held[2].ReleaseReason(); return why == "second" })
 				read, before := reads.Load(), renewals.Load()
 				waitUntil(t, "more renewals", func() bool { return renewals.Load() > before+5 })
 				if n := reads.Load() - read; n > 0 || read != 21 {
@@ -102,21 +102,21 @@ func TestAskOnServers(t *testing.T) {
 func TestAskHoldersOnServers(t *testing.T) {
 	onPoolsOfServers(t, func(t *testing.T, m, operator *lease.Manager) {
 		key, permits, other := named(), named(), acquire(t, m, named())
-		wants(t, "Ask for what is free", operator.Ask(t.Context(), key, "x"), txlock.ErrNotHeld)
+		wants(t, "Ask for what is free", operator.RequestRelease(t.Context(), key, "x"), txlock.ErrNotHeld)
 		held := []*lease.Lease{share(t, m, key), share(t, m, key)}
 		for range 2 {
 			s, err := m.Semaphore(permits, 3)
 			if err != nil {
 				t.Fatal(err)
 			}
-			l, err := s.Acquire(t.Context(), lease.WithNote("a permit"))
+			l, err := s.Acquire(t.Context(), lease.WithLabel("a permit"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			held = append(held, l)
 		}
 		for _, key := range []txlock.Key{key, permits} {
-			if err := operator.Ask(t.Context(), key, "all of you"); err != nil {
+			if err := operator.RequestRelease(t.Context(), key, "all of you"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -128,11 +128,11 @@ func TestAskHoldersOnServers(t *testing.T) {
 		for _, l := range held {
 			awaitAsked(t, l, "all of you")
 		}
-		if _, asked := other.Asked(); asked {
+		if _, asked := other.ReleaseReason(); asked {
 			t.Error("the holder of another key is asked")
 		}
 		info, err := operator.Inspect(t.Context(), permits)
-		if err != nil || len(info.Others) != 2 || info.Others[1].Note != "a permit" || info.Others[1].Asked != "all of you" || info.Asked != "" {
+		if err != nil || len(info.Others) != 2 || info.Others[1].Label != "a permit" || info.Others[1].ReleaseReason != "all of you" || info.ReleaseReason != "" {
 			t.Errorf("%+v, %v", info, err)
 		}
 		releaseMany(t, append(held, other))
@@ -144,7 +144,7 @@ func TestAskHoldersOnServers(t *testing.T) {
 			if err := next.Renew(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if _, asked := next.Asked(); asked {
+			if _, asked := next.ReleaseReason(); asked {
 				t.Error("the next holder is asked")
 			}
 			release(t, next)
@@ -154,7 +154,7 @@ func TestAskHoldersOnServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		release(t, kept)
-		wants(t, "Ask for what is released, and held for a while", operator.Ask(t.Context(), key, "x"), txlock.ErrNotHeld)
+		wants(t, "Ask for what is released, and held for a while", operator.RequestRelease(t.Context(), key, "x"), txlock.ErrNotHeld)
 	})
 }
 
@@ -166,13 +166,13 @@ func TestNotesOnServers(t *testing.T) {
 		note := func(want string) {
 			t.Helper()
 			info, err := m.Inspect(t.Context(), key)
-			if err != nil || info.Note != want {
-				t.Errorf("the note is %q, want %q, %v", info.Note, want, err)
+			if err != nil || info.Label != want {
+				t.Errorf("the note is %q, want %q, %v", info.Label, want, err)
 			}
 		}
-		l := acquire(t, m, key, lease.WithNote("zwölf'); -- \\"))
+		l := acquire(t, m, key, lease.WithLabel("zwölf'); -- \\"))
 		note("zwölf'); -- \\")
-		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WithNote("again"))
+		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WithLabel("again"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,12 +182,12 @@ func TestNotesOnServers(t *testing.T) {
 		for range 2 { // the first makes the row shared
 			shared := share(t, m, key)
 			release(t, shared)
-			l = acquire(t, m, key, lease.WithNote(""))
+			l = acquire(t, m, key, lease.WithLabel(""))
 			note("")
 			release(t, l)
 		}
 		l = acquire(t, m, key)
-		if info, err := m.Inspect(t.Context(), key); err != nil || !strings.Contains(l.Owner(), strings.ReplaceAll(info.Note, ":", "/")+"/") {
+		if info, err := m.Inspect(t.Context(), key); err != nil || !strings.Contains(l.Owner(), strings.ReplaceAll(info.Label, ":", "/")+"/") {
 			t.Errorf("%+v, %v", info, err)
 		}
 		release(t, l)
@@ -238,7 +238,7 @@ func TestQuestionsAfterReleaseOnServers(t *testing.T) {
 func questionsAfterRelease(t *testing.T, m, operator *lease.Manager) {
 	t.Helper()
 	ask := func(l *lease.Lease, why string) {
-		if err := operator.Ask(t.Context(), l.Key(), why); err != nil {
+		if err := operator.RequestRelease(t.Context(), l.Key(), why); err != nil {
 			t.Errorf("Ask: %v", err)
 		}
 	}
@@ -251,11 +251,11 @@ func questionsAfterRelease(t *testing.T, m, operator *lease.Manager) {
 	}
 	kept := acquire(t, m, named(), lease.HoldAtLeast(time.Hour))
 	ask(kept, "why")
-	if info := inspect(kept.Key()); info.Asked != "why" || info.AskedAt.IsZero() {
+	if info := inspect(kept.Key()); info.ReleaseReason != "why" || info.ReleaseRequestedAt.IsZero() {
 		t.Errorf("before the release: %+v", info)
 	}
 	release(t, kept)
-	if info := inspect(kept.Key()); !info.Held || info.Asked != "" || !info.AskedAt.IsZero() {
+	if info := inspect(kept.Key()); !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero() {
 		t.Errorf("after the release: %+v", info)
 	}
 	for _, told := range []bool{true, false} {
@@ -282,7 +282,7 @@ func questionsAfterRelease(t *testing.T, m, operator *lease.Manager) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if why, asked := unasked.Asked(); asked {
+	if why, asked := unasked.ReleaseReason(); asked {
 		t.Errorf("nobody has asked, and it was asked %q", why)
 	}
 	release(t, unasked)

@@ -38,7 +38,7 @@ func TestAskBesideOthers(t *testing.T) {
 				return nil
 			})
 			m := newManager(t, newPool(t, db, false, tap.install))
-			go func() { answers <- m.Ask(context.Background(), l.Key(), "give it up") }()
+			go func() { answers <- m.RequestRelease(context.Background(), l.Key(), "give it up") }()
 			waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
 		}
 		if err := tx.Commit(); err != nil {
@@ -72,7 +72,7 @@ func TestAskBesideOthersInMemory(t *testing.T) {
 				answers := make(chan error, 3)
 				for range 3 {
 					operator := db.manager()
-					go func() { answers <- operator.Ask(t.Context(), job, "why") }()
+					go func() { answers <- operator.RequestRelease(t.Context(), job, "why") }()
 					time.Sleep(time.Second)
 				}
 				must(t, tx.Commit())
@@ -112,7 +112,7 @@ func TestAskAfterTheClockWentBack(t *testing.T) {
 		})
 		m := newManager(t, newPool(t, db, false, tap.install))
 		answer := make(chan error, 1)
-		go func() { answer <- m.Ask(context.Background(), l.Key(), "give it up") }()
+		go func() { answer <- m.RequestRelease(context.Background(), l.Key(), "give it up") }()
 		waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
 		if err := tx.Commit(); err != nil {
 			t.Error(err)
@@ -156,7 +156,7 @@ func dropWith(t *testing.T, m *lease.Manager, key txlock.Key) {
 func TestNoteInAnError(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
-		l := acquire(t, m, job, lease.WithNote("zwölf\nlevel=ERROR\x1b[0m"))
+		l := acquire(t, m, job, lease.WithLabel("zwölf\nlevel=ERROR\x1b[0m"))
 		_, err := db.manager().Acquire(t.Context(), job, lease.WaitAtMost(time.Second))
 		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
 		if !strings.Contains(err.Error(), `(zwölf\nlevel=ERROR\x1b[0m)`) {

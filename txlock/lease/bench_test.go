@@ -92,12 +92,12 @@ var operations = []operation{
 	{"Ask", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
 		l := acquire(tb, other, key)
 		tb.Cleanup(func() { release(tb, l) })
-		return func() error { return m.Ask(ctx, key, "why") }
+		return func() error { return m.RequestRelease(ctx, key, "why") }
 	}, 3},
 	{"Renew when asked", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
 		l := acquire(tb, m, key)
 		tb.Cleanup(func() { release(tb, l) })
-		if err := other.Ask(ctx, key, "why"); err != nil {
+		if err := other.RequestRelease(ctx, key, "why"); err != nil {
 			tb.Fatal(err)
 		}
 		return func() error { return l.Renew(ctx) }
@@ -105,7 +105,7 @@ var operations = []operation{
 	{"Renew when told", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
 		l := acquire(tb, m, key)
 		tb.Cleanup(func() { release(tb, l) })
-		if err := errors.Join(other.Ask(ctx, key, "why"), l.Renew(ctx)); err != nil {
+		if err := errors.Join(other.RequestRelease(ctx, key, "why"), l.Renew(ctx)); err != nil {
 			tb.Fatal(err)
 		}
 		return func() error { return l.Renew(ctx) }

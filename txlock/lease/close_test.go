@@ -64,8 +64,8 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"List":             first(m.List(ctx)),
 				"Inspect":          first(m.Inspect(ctx, key)),
 				"ForceRelease":     m.ForceRelease(ctx, key),
-				"CleanNow":         first(m.CleanNow(ctx)),
-				"Ask":              m.Ask(ctx, key, ""),
+				"Purge":            first(m.Purge(ctx)),
+				"RequestRelease":   m.RequestRelease(ctx, key, ""),
 				"Close":            errors.Join(quiet, m.Close(ctx)),
 			},
 			node: {
@@ -87,7 +87,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"Err":       l.Err(),
 				"Release":   errors.Join(quiet, l.Release(ctx), permit.Release(ctx)),
 				"Key":       quiet, "Token": quiet, "Owner": quiet, "Shared": quiet,
-				"Valid": quiet, "Done": quiet, "Revoked": quiet, "Asked": quiet, "Context": quiet, "Left": quiet,
+				"Valid": quiet, "Done": quiet, "ReleaseRequested": quiet, "ReleaseReason": quiet, "Context": quiet, "Remaining": quiet,
 			},
 		}
 		for of, calls := range verbs {

@@ -72,11 +72,11 @@ func TestRenewalOfAnOpenCommit(t *testing.T) {
 	openCommits(t, func(t *testing.T, db *memory, refused error, answers memstore.Fault) {
 		m, wire := db.process(lease.TTL(30 * time.Second))
 		l := acquire(t, m, job)
-		left := l.Left()
+		left := l.Remaining()
 		wire.fault("Renew", times(1, answers))
 		wants(t, "Renew", l.Renew(t.Context()), refused)
-		if l.Left() > left || l.Err() != nil {
-			t.Errorf("%v left after %v, %v", l.Left(), left, l.Err())
+		if l.Remaining() > left || l.Err() != nil {
+			t.Errorf("%v left after %v, %v", l.Remaining(), left, l.Err())
 		}
 		must(t, l.Renew(t.Context()))
 		for _, op := range []string{"Renew", "RenewMany"} {

@@ -24,7 +24,7 @@ func TestNotesOfAllSizes(t *testing.T) {
 			for i := range waiters {
 				m := newManager(t, newPool(t, db, true))
 				go func() {
-					l, err := m.Acquire(t.Context(), key, lease.Fair(), lease.WithNote(strings.Repeat("n", 1+40*i)))
+					l, err := m.Acquire(t.Context(), key, lease.Fair(), lease.WithLabel(strings.Repeat("n", 1+40*i)))
 					if err != nil {
 						t.Error(err)
 					}

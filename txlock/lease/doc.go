@@ -54,13 +54,13 @@
 //
 // # Requesting a release
 //
-// [Manager.Ask] asks the holders of a key to give it up. [Lease.Revoked] is closed with their
+// [Manager.RequestRelease] asks the holders of a key to give it up. [Lease.ReleaseRequested] is closed with their
 // next renewal, and they decide.
 //
 // # For operators
 //
 // [Manager.List] and [Manager.Inspect] return the holders and the labels that they have set with
-// [WithNote]. A txlock.HeldError in an error names the holder: see [NameHolders]. [Observe]
+// [WithLabel]. A txlock.HeldError in an error names the holder: see [NameHolders]. [Observe]
 // reports grants, waits, renewals, losses, and handles that were dropped without a release.
 //
 // # Tests

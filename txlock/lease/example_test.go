@@ -89,12 +89,12 @@ func ExampleLease_Token() {
 	_ = upload
 }
 
-func ExampleLease_Revoked() {
+func ExampleLease_ReleaseRequested() {
 	run := func(ctx context.Context, leases *lease.Manager, queue <-chan int, do func(context.Context, int) error) error {
 		return leases.Do(ctx, txlock.Named("imports"), func(ctx context.Context, l *lease.Lease) error {
 			for work := range queue {
 				select {
-				case <-l.Revoked():
+				case <-l.ReleaseRequested():
 					return nil // which releases the lease, between two pieces of work
 				default:
 				}

@@ -56,7 +56,7 @@ func ExampleManager_DoShared() {
 
 func ExampleManager_Acquire() {
 	edit := func(ctx context.Context, leases *lease.Manager, work func(context.Context) error) (err error) {
-		l, err := leases.Acquire(ctx, txlock.Named("catalogue"), lease.WithNote("edited by Ann"))
+		l, err := leases.Acquire(ctx, txlock.Named("catalogue"), lease.WithLabel("edited by Ann"))
 		if err != nil {
 			return err
 		}
@@ -118,10 +118,10 @@ func ExampleManager_TryAcquireShared() {
 	_ = read
 }
 
-// The holder sees it by Lease.Revoked, and decides.
-func ExampleManager_Ask() {
+// The holder sees it by Lease.ReleaseRequested, and decides.
+func ExampleManager_RequestRelease() {
 	ask := func(ctx context.Context, leases *lease.Manager) error {
-		err := leases.Ask(ctx, txlock.Named("import"), "maintenance at ten")
+		err := leases.RequestRelease(ctx, txlock.Named("import"), "maintenance at ten")
 		if errors.Is(err, txlock.ErrNotHeld) {
 			return nil // it is free already
 		}
@@ -147,7 +147,7 @@ func ExampleManager_Inspect() {
 	show := func(ctx context.Context, leases *lease.Manager) error {
 		info, err := leases.Inspect(ctx, txlock.Named("import"))
 		if err == nil && info.Held {
-			fmt.Printf("%s holds it for %v more: %s\n", info.Owner, info.Left, info.Note)
+			fmt.Printf("%s holds it for %v more: %s\n", info.Owner, info.Remaining, info.Label)
 		}
 		return err
 	}
@@ -166,13 +166,13 @@ func ExampleManager_List() {
 }
 
 // Managers clean by themselves; with a Janitor that never runs, the program does it.
-func ExampleManager_CleanNow() {
+func ExampleManager_Purge() {
 	nightly := func(ctx context.Context, db *sql.DB) error {
-		leases, err := lease.NewManager(db, lease.Janitor(0, 24*time.Hour))
+		leases, err := lease.NewManager(db, lease.PurgeEvery(0, 24*time.Hour))
 		if err != nil {
 			return err
 		}
-		removed, err := leases.CleanNow(ctx)
+		removed, err := leases.Purge(ctx)
 		fmt.Println("rows removed:", removed)
 		return errors.Join(err, leases.Close(ctx))
 	}

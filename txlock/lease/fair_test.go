@@ -506,7 +506,7 @@ func TestFairFirstQueue(t *testing.T) {
 func TestFairClean(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
-		cleaner := fairManager(t, db, lease.Janitor(0, time.Second))
+		cleaner := fairManager(t, db, lease.PurgeEvery(0, time.Second))
 		managers := []*lease.Manager{fairManager(t, db), fairManager(t, db), fairManager(t, db)}
 		rows := func() int64 {
 			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", key.String())
@@ -518,8 +518,8 @@ func TestFairClean(t *testing.T) {
 			queue.first(t)
 			second := fairAcquire(t, managers[2], key)
 			queue.next(t)
-			if _, err := cleaner.CleanNow(t.Context()); err != nil {
-				t.Errorf("CleanNow: %v", err)
+			if _, err := cleaner.Purge(t.Context()); err != nil {
+				t.Errorf("Purge: %v", err)
 			}
 			if rows() != 1 {
 				t.Fatal("the row at which they queue was removed")
@@ -531,8 +531,8 @@ func TestFairClean(t *testing.T) {
 			release(t, second.lease(t))
 			// The last session of the queue may end in the background.
 			waitUntil(t, "an idle row is removed", func() bool {
-				if _, err := cleaner.CleanNow(t.Context()); err != nil {
-					t.Errorf("CleanNow: %v", err)
+				if _, err := cleaner.Purge(t.Context()); err != nil {
+					t.Errorf("Purge: %v", err)
 				}
 				return rows() == 0
 			})
@@ -542,8 +542,8 @@ func TestFairClean(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := cleaner.CleanNow(ctx); err != nil && ctx.Err() == nil {
-					t.Errorf("CleanNow: %v", err)
+				if _, err := cleaner.Purge(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("Purge: %v", err)
 				}
 			}
 		})

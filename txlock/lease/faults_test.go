@@ -309,7 +309,7 @@ func TestClockSetBack(t *testing.T) {
 		if next.Token() != released.Token()+1 {
 			t.Errorf("token %d after %d, want the next", next.Token(), released.Token())
 		}
-		if info, err := late.Inspect(t.Context(), next.Key()); err != nil || info.Left > ttl || info.Left < ttl-time.Second {
+		if info, err := late.Inspect(t.Context(), next.Key()); err != nil || info.Remaining > ttl || info.Remaining < ttl-time.Second {
 			t.Errorf("Inspect: %+v, %v, want the time to live of the new clock", info, err)
 		}
 		release(t, next)
@@ -375,7 +375,7 @@ func testTimeZones(t *testing.T, db *testdb.DB) {
 		for j, other := range inZones {
 			_, err := other.TryAcquire(t.Context(), key)
 			wants(t, "TryAcquire in "+zones[j], err, txlock.ErrBusy)
-			if info, err := other.Inspect(t.Context(), key); err != nil || info.Left <= 0 || info.Left > 5*soon {
+			if info, err := other.Inspect(t.Context(), key); err != nil || info.Remaining <= 0 || info.Remaining > 5*soon {
 				t.Errorf("Inspect in %s: %+v, %v", zones[j], info, err)
 			}
 		}
@@ -402,7 +402,7 @@ func TestTokensOutliveRows(t *testing.T) {
 	onServers(t, func(t *testing.T, shared *testdb.DB) {
 		db := shared.Server().OpenLeases(t)
 		pool := newPool(t, db, true)
-		m, other := newManager(t, pool, lease.Janitor(0, time.Second)), newManager(t, pool)
+		m, other := newManager(t, pool, lease.PurgeEvery(0, time.Second)), newManager(t, pool)
 		key := named()
 		var last uint64
 		rises := func(l *lease.Lease) {
@@ -428,11 +428,11 @@ func TestTokensOutliveRows(t *testing.T) {
 			remove()
 		}
 		rises(acquire(t, m, key))
-		if _, err := m.CleanNow(t.Context()); err != nil {
+		if _, err := m.Purge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		_, err := other.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire of a held lease after CleanNow", err, txlock.ErrBusy)
+		wants(t, "TryAcquire of a held lease after Purge", err, txlock.ErrBusy)
 		if err := m.ForceRelease(t.Context(), key); err != nil {
 			t.Fatal(err)
 		}
@@ -440,7 +440,7 @@ func TestTokensOutliveRows(t *testing.T) {
 			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
 		}
 		if !testdb.Await(20*time.Second, func() bool { // until it was idle for the retention
-			if _, err := m.CleanNow(t.Context()); err != nil {
+			if _, err := m.Purge(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			return !present()
@@ -452,7 +452,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		release(t, l)
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 0, token = token + 3600000000 WHERE name = ?", key.String())
 		last += uint64(time.Hour.Microseconds())
-		if _, err := m.CleanNow(t.Context()); err != nil {
+		if _, err := m.Purge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if !present() {

@@ -283,7 +283,7 @@ func TestAcquireTxAmongReaders(t *testing.T) {
 // and those that are used are not.
 func TestOneJanitor(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		every := lease.Janitor(time.Minute, time.Hour)
+		every := lease.PurgeEvery(time.Minute, time.Hour)
 		var wires []*wire
 		var held []*lease.Lease
 		for n := range 3 {

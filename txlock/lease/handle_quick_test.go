@@ -132,10 +132,10 @@ func TestNotDropped(t *testing.T) {
 		<-lost.Done()
 		working, stop := acquire(t, m, job).Context(t.Context())
 		done := acquire(t, m, txlock.Named("done")).Done()
-		asked := acquire(t, m, txlock.Named("asked")).Revoked()
+		asked := acquire(t, m, txlock.Named("asked")).ReleaseRequested()
 		strangers.passes(t, other)
 		must(t, working.Err())
-		must(t, m.Ask(t.Context(), txlock.Named("asked"), ""))
+		must(t, m.RequestRelease(t.Context(), txlock.Named("asked"), ""))
 		<-asked
 		must(t, other.ForceRelease(t.Context(), txlock.Named("done")))
 		<-done

@@ -40,7 +40,7 @@ func (s *sight) look(q *request, seen store.Glance) {
 	case permits:
 		*s = sight{what: "no permit was free"}
 	default:
-		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Note: seen.Note, Since: grantedAt(seen.Token)}}
+		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Label: seen.Note, Since: grantedAt(seen.Token)}}
 		if seen.Owner != q.owner {
 			q.met = s.held
 		}
@@ -121,7 +121,7 @@ func (m *Manager) lookFor(key txlock.Key, owner string) func(ctx context.Context
 		for _, row := range m.looks.Now(ctx, key, m.rowsOf(key)) {
 			own := row.Slot == store.LeaseSlot && row.Owner == owner // of a writer that has found readers
 			if info := infoOf(row); info.Held && !own {
-				return &txlock.HeldError{Key: key, Owner: info.Owner, Note: info.Note, Since: info.Since}
+				return &txlock.HeldError{Key: key, Owner: info.Owner, Label: info.Label, Since: info.Since}
 			}
 		}
 		return nil

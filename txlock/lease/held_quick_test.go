@@ -25,7 +25,7 @@ func heldBy(err error) *txlock.HeldError {
 // was granted by the server's clock.
 func namesHolder(t *testing.T, what string, err error, key txlock.Key, info lease.Info) {
 	t.Helper()
-	want := txlock.HeldError{Key: key, Owner: info.Owner, Note: info.Note, Since: info.Since}
+	want := txlock.HeldError{Key: key, Owner: info.Owner, Label: info.Label, Since: info.Since}
 	if held := heldBy(err); held == nil || *held != want {
 		t.Errorf("%s: %v has %+v, want %+v", what, err, held, want)
 	} else if !strings.Contains(err.Error(), held.Error()) {
@@ -53,7 +53,7 @@ func infoOf(t *testing.T, l *lease.Lease, m *lease.Manager) lease.Info {
 // who was seen last, without a call more.
 func TestWaitsNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager(lease.WithNote("the nightly report"))
+		a := db.manager(lease.WithLabel("the nightly report"))
 		b, wire := db.process()
 		held := acquire(t, a, job)
 		info := infoOf(t, held, a)
@@ -99,7 +99,7 @@ func TestWaitsNameTheHolder(t *testing.T) {
 // comes names who has the lease at its end, and not who had it when it queued.
 func TestWaitsBehindOthersNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager(lease.WithNote("the next"))
+		a, b := db.manager(), db.manager(lease.WithLabel("the next"))
 		first := acquire(t, a, job)
 		granted := make(chan *lease.Lease, 2)
 		queue := func(m *lease.Manager) {
@@ -128,7 +128,7 @@ func TestWaitsBehindOthersNameTheHolder(t *testing.T) {
 // more, and that without a refusal there is none.
 func TestTriesNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager(lease.WithNote("ours"))
+		a := db.manager(lease.WithLabel("ours"))
 		b, wire := db.process(lease.NameHolders())
 		plain := db.manager()
 		nothing := func(context.Context, *lease.Lease) error { return nil }

@@ -16,7 +16,7 @@ import (
 // its own time.
 func TestRefusalsNameTheHolderOnServers(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		a, b := newManager(t, pool, lease.WithNote("ours")), newManager(t, pool)
+		a, b := newManager(t, pool, lease.WithLabel("ours")), newManager(t, pool)
 		key, shared, permits := named(), named(), named()
 		held := acquire(t, a, key)
 		reader, err := a.AcquireShared(t.Context(), shared)
@@ -137,7 +137,7 @@ func second[T any](_ T, err error) error { return err }
 // slow wait was: for the lease, a reader's place and a permit.
 func TestSlowWaitsNameTheHolderOnServers(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		a := newManager(t, pool, lease.WithNote("ours"))
+		a := newManager(t, pool, lease.WithLabel("ours"))
 		for name, of := range map[string]struct {
 			hold, wait func(m *lease.Manager, key txlock.Key) (*lease.Lease, error)
 		}{
@@ -169,7 +169,7 @@ func TestSlowWaitsNameTheHolderOnServers(t *testing.T) {
 					break
 				}
 			}
-			if held := told.granted.Held; held == nil || held.Owner != info.Owner || held.Note != "ours" || !held.Since.Equal(info.Since) {
+			if held := told.granted.Held; held == nil || held.Owner != info.Owner || held.Label != "ours" || !held.Since.Equal(info.Since) {
 				t.Errorf("%s: %+v, want %+v", name, held, info)
 			}
 		}

@@ -42,7 +42,7 @@ func TestHoldAtLeast(t *testing.T) {
 					}
 					all, err := m.List(t.Context())
 					must(t, err)
-					if len(all) != 1 || !all[0].Held || all[0].Left != atLeast-time.Second || all[0].Owner != store.Released+"ann" {
+					if len(all) != 1 || !all[0].Held || all[0].Remaining != atLeast-time.Second || all[0].Owner != store.Released+"ann" {
 						t.Errorf("List: %+v", all)
 					}
 					tries := len(wire.calls("Take"))
@@ -181,7 +181,7 @@ func TestHoldAtLeastFailed(t *testing.T) {
 			t.Helper()
 			all, err := m.List(t.Context())
 			must(t, err)
-			if len(all) != 1 || all[0].Left != time.Hour-time.Since(time.UnixMicro(int64(all[0].Token))) || strings.Count(all[0].Owner, store.Released) != 1 {
+			if len(all) != 1 || all[0].Remaining != time.Hour-time.Since(time.UnixMicro(int64(all[0].Token))) || strings.Count(all[0].Owner, store.Released) != 1 {
 				t.Errorf("%s: %+v", what, all)
 			}
 			must(t, m.ForceRelease(t.Context(), job))
@@ -218,7 +218,7 @@ func TestHoldAtLeastOfAClockSetBack(t *testing.T) {
 		release(t, l)
 		all, err := m.List(t.Context())
 		must(t, err)
-		if len(all) != 1 || all[0].Left != 10*time.Minute {
+		if len(all) != 1 || all[0].Remaining != 10*time.Minute {
 			t.Errorf("List: %+v", all)
 		}
 		release(t, acquire(t, m, job))

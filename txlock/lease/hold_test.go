@@ -41,7 +41,7 @@ func TestHoldAtLeastOnServers(t *testing.T) {
 				t.Errorf("kept for %d us after a refusal, want %v", us, d)
 			}
 			info, err := other.Inspect(t.Context(), key)
-			if err != nil || !info.Held || info.Left <= 0 || info.Left > d || !strings.HasPrefix(info.Owner, "released: ooo") {
+			if err != nil || !info.Held || info.Remaining <= 0 || info.Remaining > d || !strings.HasPrefix(info.Owner, "released: ooo") {
 				t.Errorf("Inspect: %+v, %v", info, err)
 			}
 			if err := other.ForceRelease(t.Context(), key); err != nil {
@@ -102,7 +102,7 @@ func TestHoldAtLeastOfPermitsOnServers(t *testing.T) {
 		_, err = s.TryAcquire(t.Context())
 		wants(t, "TryAcquire", err, txlock.ErrBusy)
 		info, err := m.Inspect(t.Context(), key)
-		if all := info.Others; err != nil || len(all) != 2 || all[1].Kind != lease.Permit || all[1].Left <= 0 || all[1].TTL != time.Hour {
+		if all := info.Others; err != nil || len(all) != 2 || all[1].Kind != lease.Permit || all[1].Remaining <= 0 || all[1].TTL != time.Hour {
 			t.Errorf("Inspect: %+v, %v", info, err)
 		}
 	})

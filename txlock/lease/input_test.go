@@ -48,10 +48,10 @@ func TestBadManagerOptions(t *testing.T) {
 		"RenewEvery, and a late TTL":  {lease.RenewEvery(10 * time.Second), lease.TTL(time.Second)},
 		"Poll of nothing":             {lease.Poll(0, time.Second)},
 		"Poll that shrinks":           {lease.Poll(2, 1)},
-		"Janitor below nothing":       {lease.Janitor(-1, time.Hour)},
-		"Janitor without a pause":     {lease.Janitor(lease.MinTTL-1, time.Hour)},
-		"Janitor after too long":      {lease.Janitor(lease.MaxTTL+1, time.Hour)},
-		"Janitor without a retention": {lease.Janitor(time.Minute, time.Second-1)},
+		"Janitor below nothing":       {lease.PurgeEvery(-1, time.Hour)},
+		"Janitor without a pause":     {lease.PurgeEvery(lease.MinTTL-1, time.Hour)},
+		"Janitor after too long":      {lease.PurgeEvery(lease.MaxTTL+1, time.Hour)},
+		"Janitor without a retention": {lease.PurgeEvery(time.Minute, time.Second-1)},
 	} {
 		_, err := lease.NewManager(pool, options...)
 		wants(t, name, err, txlock.ErrInvalidOption)
@@ -62,7 +62,7 @@ func TestBadManagerOptions(t *testing.T) {
 	for name, options := range map[string][]lease.ManagerOption{
 		"shortest":     {lease.TTL(lease.MinTTL)},
 		"longest":      {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
-		"no janitor":   {lease.Janitor(0, time.Second)},
+		"no janitor":   {lease.PurgeEvery(0, time.Second)},
 		"steady polls": {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
 	} {
 		if _, err := lease.NewManager(pool, options...); err != nil {
@@ -124,8 +124,8 @@ func keyCalls(ctx context.Context, m *lease.Manager, key txlock.Key) map[string]
 // tableCalls makes the calls that need none.
 func tableCalls(ctx context.Context, m *lease.Manager) map[string]error {
 	_, list := m.List(ctx)
-	_, clean := m.CleanNow(ctx)
-	return map[string]error{"List": list, "CleanNow": clean}
+	_, clean := m.Purge(ctx)
+	return map[string]error{"List": list, "Purge": clean}
 }
 
 // TestOwnerLengths proves that the shortest and the longest owner are written as

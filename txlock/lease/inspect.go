@@ -29,21 +29,21 @@ const (
 // Info is what the database knows of a lease, or of a reader, a permit or a waiter of its
 // key.
 type Info struct {
-	Key   txlock.Key
-	Kind  Kind
-	Slot  int64         // which row of the key, see ForceRelease
-	Owner string        // of the last grant; see WithOwner
-	Note  string        // what the owner tells of itself; see WithNote
-	Token uint64        // of the last grant
-	Since time.Time     // when that was, by the server's clock
-	Held  bool          // somebody holds it
-	Left  time.Duration // for how much longer it is held if it isn't renewed
-	TTL   time.Duration
-	// Asked is why somebody has asked the holder to give it up, and AskedAt when, by the
-	// server's clock; zero if nobody has: see Manager.Ask.
-	Asked   string
-	AskedAt time.Time
-	Holds   int // how many holds of the owner it has, one for each manager
+	Key       txlock.Key
+	Kind      Kind
+	Slot      int64         // which row of the key, see ForceRelease
+	Owner     string        // of the last grant; see WithOwner
+	Label     string        // what the owner tells of itself; see WithLabel
+	Token     uint64        // of the last grant
+	Since     time.Time     // when that was, by the server's clock
+	Held      bool          // somebody holds it
+	Remaining time.Duration // for how much longer it is held if it isn't renewed
+	TTL       time.Duration
+	// ReleaseReason is the reason of the last request to release it, and ReleaseRequestedAt
+	// when that was, by the server's clock; zero if there is none: see Manager.RequestRelease.
+	ReleaseReason      string
+	ReleaseRequestedAt time.Time
+	Holds              int // how many holds of the owner it has, one for each manager
 
 	// Permits is how many permits the semaphore has, 0 for a key that is none. Only
 	// Inspect sets it.
@@ -109,8 +109,8 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 // infoOf returns the Info of a row.
 func infoOf(row store.Info) Info {
 	info := Info{
-		Key: txlock.KeyOf(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Note: row.Note, Token: row.Token, Asked: row.Asked, AskedAt: row.AskedAt,
-		Since: row.Since, Held: row.Left > 0 && row.Holds > 0, Left: row.Left, TTL: row.TTL, Holds: row.Holds, Session: row.Session,
+		Key: txlock.ParseKey(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Label: row.Note, Token: row.Token, ReleaseReason: row.Asked, ReleaseRequestedAt: row.AskedAt,
+		Since: row.Since, Held: row.Left > 0 && row.Holds > 0, Remaining: row.Left, TTL: row.TTL, Holds: row.Holds, Session: row.Session,
 	}
 	if row.Token > 0 {
 		info.Since = grantedAt(row.Token)

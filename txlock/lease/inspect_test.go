@@ -33,7 +33,7 @@ func seenOf(infos []lease.Info) (all []seen) {
 // ForceRelease takes all of them away, or one.
 func TestEverythingHeldIsVisible(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		quiet := lease.Janitor(0, time.Hour) // whose janitors hold a lease after a minute
+		quiet := lease.PurgeEvery(0, time.Hour) // whose janitors hold a lease after a minute
 		m, operator := newManager(t, newPool(t, db, true), quiet), newManager(t, newPool(t, db, false), quiet)
 		list := func() []lease.Info {
 			t.Helper()
@@ -217,7 +217,7 @@ func TestDeadReaders(t *testing.T) {
 // goes with the last of its readers and permits, and stays while there are any.
 func TestCleanRemovesGates(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		m := newManager(t, newPool(t, db, true), lease.Janitor(0, time.Second))
+		m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
 		rows := func(key txlock.Key) int64 {
 			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String())
 		}
@@ -235,7 +235,7 @@ func TestCleanRemovesGates(t *testing.T) {
 			}
 			release(t, p)
 			waitUntil(t, "the rows are removed", func() bool {
-				if _, err := m.CleanNow(t.Context()); err != nil {
+				if _, err := m.Purge(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				return rows(shared)+rows(permits) == 0

@@ -27,7 +27,7 @@ func (m *Manager) janitor() {
 		if err == nil && ours {
 			// What it doesn't remove now, because of an error or for lack of time, is
 			// removed next time.
-			_, err = m.CleanNow(ctx)
+			_, err = m.Purge(ctx)
 		}
 		cancel()
 		m.troubled(txlock.Named(janitorKey), "clean leases", err)
@@ -56,14 +56,14 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 	return a.Reply == store.Done, err
 }
 
-// CleanNow removes the rows of leases that nobody has used for the retention (see
-// Janitor), and returns how many. Rows that are locked stay, and so do rows whose token
+// Purge deletes the rows of leases that were not used for the retention (see PurgeEvery),
+// and returns their number. Rows that are locked stay, and so do rows whose token
 // is ahead of the server's clock, so that the token of a key never goes back. A key that
 // was shared, or a semaphore, may be used for something else when all its rows are
-// removed. CleanNow works in small transactions of its own and doesn't wait for locks;
+// removed. Purge works in small transactions of its own and doesn't wait for locks;
 // what it has removed stays removed if it fails. It returns txlock.ErrSchema,
 // ErrReadOnly, ErrClosed and the errors of the driver.
-func (m *Manager) CleanNow(ctx context.Context) (int, error) {
+func (m *Manager) Purge(ctx context.Context) (int, error) {
 	if err := m.ready(ctx); err != nil {
 		return 0, fault.Explain("clean leases", err)
 	}

@@ -32,7 +32,7 @@ func TestJanitorEndsBeforeItsLease(t *testing.T) {
 			var delay atomic.Int64
 			o := make(refusals, 1000)
 			every := unhurried(t, newManager(t, newPool(t, db, true)), time.Second)
-			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.Janitor(time.Second, every), lease.Observe(o.observe))
+			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.PurgeEvery(time.Second, every), lease.Observe(o.observe))
 			const rows = 20
 			for range rows {
 				release(t, acquire(t, m, named()))

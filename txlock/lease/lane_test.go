@@ -97,8 +97,8 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 			}
 			end := useUp(t, pool)
 			for range 3 {
-				begun, left := time.Now(), l.Left()
-				waitUntil(t, by.how+": it is renewed", func() bool { return l.Left()+time.Since(begun) > left+every/2 || !l.Valid() })
+				begun, left := time.Now(), l.Remaining()
+				waitUntil(t, by.how+": it is renewed", func() bool { return l.Remaining()+time.Since(begun) > left+every/2 || !l.Valid() })
 			}
 			if err := l.Err(); err != nil {
 				t.Errorf("%s: %v", by.how, err)
@@ -205,8 +205,8 @@ func TestKilledRenewals(t *testing.T) {
 		killed := int64(0)
 		for end := time.Now().Add(time.Minute); killed < least && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			killed += killOne(t, db)
-			if l.Left() < ttl/2 { // the machine opens no connection between two kills
-				waitUntil(t, "it is renewed", func() bool { return l.Left() > ttl/2 || !l.Valid() })
+			if l.Remaining() < ttl/2 { // the machine opens no connection between two kills
+				waitUntil(t, "it is renewed", func() bool { return l.Remaining() > ttl/2 || !l.Valid() })
 			}
 			if err := l.Err(); err != nil {
 				t.Fatalf("after %d kills: %v", killed, err)
@@ -216,7 +216,7 @@ func TestKilledRenewals(t *testing.T) {
 			t.Errorf("%d kills are too few to prove anything", killed)
 		}
 		begun := time.Now()
-		waitUntil(t, "it is renewed after all of them", func() bool { return l.Left() > ttl-ttl/100-time.Since(begun) || !l.Valid() })
+		waitUntil(t, "it is renewed after all of them", func() bool { return l.Remaining() > ttl-ttl/100-time.Since(begun) || !l.Valid() })
 		if err := l.Err(); err != nil {
 			t.Error(err)
 		}
@@ -268,8 +268,8 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 		elsewhere.Store(true)
 		l := acquire(t, m, named())
 		waitUntil(t, "the manager was led elsewhere", func() bool { return led.Load() >= 3 })
-		begun, left := time.Now(), l.Left()
-		waitUntil(t, "it is renewed", func() bool { return l.Left()+time.Since(begun) > left+every/2 || !l.Valid() })
+		begun, left := time.Now(), l.Remaining()
+		waitUntil(t, "it is renewed", func() bool { return l.Remaining()+time.Since(begun) > left+every/2 || !l.Valid() })
 		if err := l.Err(); err != nil {
 			t.Fatal(err)
 		}

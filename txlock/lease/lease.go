@@ -15,7 +15,7 @@ import (
 // A handle that the program drops without Release is noticed when it is garbage, with the
 // next renewal: txlock.Observer is told, and if it was the last handle, the lease isn't
 // renewed any more and ends after its TTL. The program uses a handle while it can reach
-// it, while a context of Lease.Context is not ended, and, if it has called Done or Revoked,
+// it, while a context of Lease.Context is not ended, and, if it has called Done or ReleaseRequested,
 // as long as the lease lasts, because it may wait for nothing but that channel.
 type Lease struct{ *handle }
 
@@ -89,7 +89,7 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 }
 
 // Left returns for how much longer the lease is held if it isn't renewed.
-func (l *Lease) Left() time.Duration {
+func (l *Lease) Remaining() time.Duration {
 	if l.Err() != nil {
 		return 0
 	}

@@ -208,7 +208,7 @@ func TestInspect(t *testing.T) {
 		}
 		l := acquire(t, m, key, lease.TTL(time.Minute))
 		info, err = m.Inspect(t.Context(), key)
-		if err != nil || !info.Held || info.Owner != l.Owner() || info.Token != l.Token() || info.TTL != time.Minute || info.Holds != 1 || info.Left < 50*time.Second {
+		if err != nil || !info.Held || info.Owner != l.Owner() || info.Token != l.Token() || info.TTL != time.Minute || info.Holds != 1 || info.Remaining < 50*time.Second {
 			t.Errorf("Inspect: %+v, %v", info, err)
 		}
 		all, err := m.List(t.Context())
@@ -233,9 +233,9 @@ func TestInspect(t *testing.T) {
 		}
 		release(t, next)
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 0, token = token - 5000000 WHERE name = ?", key.String())
-		n, err := m.CleanNow(t.Context())
+		n, err := m.Purge(t.Context())
 		if err != nil || n == 0 {
-			t.Errorf("CleanNow: %d, %v", n, err)
+			t.Errorf("Purge: %d, %v", n, err)
 		}
 		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()); n != 0 {
 			t.Error("the row was not removed")

@@ -78,7 +78,7 @@ func TestMixedKeysAreRenewedTogether(t *testing.T) {
 			if left := leastLeft(held); left < ttl-every-time.Second {
 				t.Fatalf("%v are left of one", left)
 			}
-			if left := urgent.Left(); left < soonest/2 {
+			if left := urgent.Remaining(); left < soonest/2 {
 				t.Fatalf("%v are left of the urgent one", left)
 			}
 		}

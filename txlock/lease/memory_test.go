@@ -56,7 +56,7 @@ func (db *memory) process(options ...lease.ManagerOption) (*lease.Manager, *wire
 			db.t.Error(err)
 		}
 	})
-	return newManager(db.t, pool, append([]lease.ManagerOption{lease.TTL(30 * time.Second), lease.Janitor(0, time.Hour)}, options...)...), w
+	return newManager(db.t, pool, append([]lease.ManagerOption{lease.TTL(30 * time.Second), lease.PurgeEvery(0, time.Hour)}, options...)...), w
 }
 
 // at checks how much time has passed in the test.

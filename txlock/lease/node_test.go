@@ -115,7 +115,7 @@ func TestEpoch(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Shared(t, engine).OpenLeases(t)
-			m := newManager(t, newPool(t, db, true), lease.Janitor(0, time.Second))
+			m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
 			none, err := nodes.Of(m).Epoch(t.Context())
 			if err != nil || none.ID != "" {
 				t.Errorf("a new database: %+v, %v", none, err)
@@ -128,7 +128,7 @@ func TestEpoch(t *testing.T) {
 			if err != nil || again.ID != begun.ID || again.Age < begun.Age {
 				t.Errorf("BeginEpoch again: %+v after %+v, %v", again, begun, err)
 			}
-			if _, err := m.CleanNow(t.Context()); err != nil {
+			if _, err := m.Purge(t.Context()); err != nil {
 				t.Error(err)
 			}
 			if all, err := m.List(t.Context()); err != nil || len(all) != 0 {

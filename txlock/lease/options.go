@@ -112,12 +112,11 @@ func WaitAtMost(d time.Duration) Option {
 // its places. The default is Poll.
 func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 
-// WithNote says what a holder or a waiter tells of itself, to the people who look: List
-// and Inspect show it, and so do the errors of those who find the lease taken, as far as
-// they know who has it. It is valid UTF-8 of at most 255 bytes. A lease that is re-entered
-// keeps its note. The default is the name of the host and the number of the process:
-// "web-3:4711".
-func WithNote(note string) Option { return term(func(t *terms) { t.note = note }) }
+// WithLabel describes a holder or a waiter for people: Manager.List, Manager.Inspect and the
+// operators' tools show the label, and so do errors that name the holder. It is valid UTF-8
+// of at most 255 bytes. A lease that is re-entered keeps its label. The default is the name
+// of the host and the number of the process: "web-3:4711".
+func WithLabel(label string) Option { return term(func(t *terms) { t.note = label }) }
 
 // NameHolders lets txlock.ErrBusy and txlock.ErrWaitTimeout name a holder by a
 // *txlock.HeldError also if that takes one look more. Without it they name a holder only if
@@ -157,10 +156,10 @@ func RenewEvery(d time.Duration) ManagerOption {
 	})
 }
 
-// Janitor sets how often rows that were not used for the retention are removed. One
-// manager of the database does it in each interval, if all have the same interval. With
-// an interval of 0, only CleanNow removes rows. The default is every minute and 7 days.
-func Janitor(every, retention time.Duration) ManagerOption {
+// PurgeEvery sets how often the rows of leases that were not used for the retention are
+// deleted. In each interval one manager of the database does it, if all have the same
+// interval. With an interval of 0, only Manager.Purge deletes rows. The default is every minute and 7 days.
+func PurgeEvery(every, retention time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.janitor, o.retention = every, retention
 		if every < 0 || every > 0 && every < MinTTL || every > MaxTTL || retention < time.Second {
@@ -216,7 +215,7 @@ func (t *terms) check() error {
 	case t.atLeast < 0:
 		return fmt.Errorf("%w: HoldAtLeast: the time must be positive and at most %v", txlock.ErrInvalidOption, MaxTTL)
 	}
-	return checkText("WithNote: a note", t.note)
+	return checkText("WithLabel: a label", t.note)
 }
 
 // validity is for how long a lease with that TTL counts, from before its request. It is a

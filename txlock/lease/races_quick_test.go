@@ -191,7 +191,7 @@ func TestWaitAfterClockSetBack(t *testing.T) {
 				_, err := other.Acquire(t.Context(), alive.Key(), lease.WaitAtMost(2*ttl))
 				wants(t, "Acquire of a living holder's lease", err, txlock.ErrWaitTimeout)
 				must(t, alive.Err())
-				if info, err := other.Inspect(t.Context(), alive.Key()); err != nil || info.Left > ttl {
+				if info, err := other.Inspect(t.Context(), alive.Key()); err != nil || info.Remaining > ttl {
 					t.Errorf("the living holder's lease: %+v, %v", info, err)
 				}
 				release(t, l)

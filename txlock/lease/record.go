@@ -43,7 +43,7 @@ type record struct {
 	guardedIn uint64        // the session of the transaction that was guarded last
 	atLeast   time.Duration // see HoldAtLeast; 0: none
 	question  *store.Question
-	revoked   chan struct{} // made by Revoked
+	revoked   chan struct{} // made by ReleaseRequested
 
 	first handle
 	room  [2]*handle // for the first ones

@@ -34,8 +34,8 @@ func TestReleaseAgain(t *testing.T) {
 			t.Errorf("%d releases", n)
 		}
 		wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-		if !done(l) || l.Left() != 0 || l.Valid() || errors.Is(l.Err(), txlock.ErrLost) {
-			t.Errorf("done %t, left %v, %v", done(l), l.Left(), l.Err())
+		if !done(l) || l.Remaining() != 0 || l.Valid() || errors.Is(l.Err(), txlock.ErrLost) {
+			t.Errorf("done %t, left %v, %v", done(l), l.Remaining(), l.Err())
 		}
 		working, cancel := l.Context(t.Context())
 		defer cancel()

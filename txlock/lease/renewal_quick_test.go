@@ -61,7 +61,7 @@ func TestRenewalHoldsTheLease(t *testing.T) {
 		l := acquire(t, m, job)
 		time.Sleep(24*time.Hour + time.Second)
 		must(t, l.Err())
-		if left := l.Left(); left != valid-wire.sinceLast("RenewMany", db) {
+		if left := l.Remaining(); left != valid-wire.sinceLast("RenewMany", db) {
 			t.Errorf("%v are left", left)
 		}
 		wire.Down(nil)
@@ -140,15 +140,15 @@ func TestLossAtTheDeadline(t *testing.T) {
 				defer wire.Up()
 				valid := ttl - ttl/100 - 2*time.Millisecond
 				db.after(valid - 1)
-				if err := errors.Join(l.Err(), working.Err()); err != nil || done(l) || l.Left() != 1 {
-					t.Errorf("just before the deadline: %v, left %v, done %t", err, l.Left(), done(l))
+				if err := errors.Join(l.Err(), working.Err()); err != nil || done(l) || l.Remaining() != 1 {
+					t.Errorf("just before the deadline: %v, left %v, done %t", err, l.Remaining(), done(l))
 				}
 				<-working.Done()
 				db.at("lost", valid)
 				wants(t, "Err", l.Err(), txlock.ErrLost, mysql.ErrInvalidConn)
 				wants(t, "the cause", context.Cause(working), l.Err())
-				if !done(l) || l.Left() != 0 || l.Valid() {
-					t.Errorf("done %t, left %v, valid %t", done(l), l.Left(), l.Valid())
+				if !done(l) || l.Remaining() != 0 || l.Valid() {
+					t.Errorf("done %t, left %v, valid %t", done(l), l.Remaining(), l.Valid())
 				}
 				wire.Up()
 				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
@@ -240,11 +240,11 @@ func TestRenewCounts(t *testing.T) {
 		m, wire := db.process()
 		l := acquire(t, m, job)
 		db.after(6 * time.Second)
-		if left := l.Left(); left != valid-6*time.Second {
+		if left := l.Remaining(); left != valid-6*time.Second {
 			t.Errorf("%v are left", left)
 		}
 		must(t, l.Renew(t.Context()))
-		if left := l.Left(); left != valid {
+		if left := l.Remaining(); left != valid {
 			t.Errorf("%v are left after Renew", left)
 		}
 		db.after(27 * time.Second)

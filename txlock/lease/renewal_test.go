@@ -159,9 +159,9 @@ func waitUntil(t testing.TB, what string, is func() bool) {
 // renewedFromNow returns what reports whether the lease was renewed since then. What is left
 // may be nearly all now and whenever it is asked: its end alone shows it.
 func renewedFromNow(l *lease.Lease) func() bool {
-	left := l.Left()
+	left := l.Remaining()
 	end := time.Now().Add(left)
-	return func() bool { return time.Now().Add(l.Left()).After(end) }
+	return func() bool { return time.Now().Add(l.Remaining()).After(end) }
 }
 
 // expiryOf reads until when the server lets nobody else in, in microseconds.
@@ -215,13 +215,13 @@ func TestRenewalSkipsGuarded(t *testing.T) {
 		}
 		tx := begin(t, pool, sql.LevelDefault)
 		guard(t, guarded, tx)
-		waitUntil(t, "half of the guarded lease is over", func() bool { return guarded.Left() < ttl/2 })
-		waitUntil(t, "the others are renewed", func() bool { return leastLeft(others) > guarded.Left()+ttl/10 })
+		waitUntil(t, "half of the guarded lease is over", func() bool { return guarded.Remaining() < ttl/2 })
+		waitUntil(t, "the others are renewed", func() bool { return leastLeft(others) > guarded.Remaining()+ttl/10 })
 		if err := guarded.Err(); err != nil {
 			t.Fatalf("given up: %v", err)
 		}
 		commit(t, tx)
-		waitUntil(t, "it is renewed", func() bool { return guarded.Left() > ttl*3/4 })
+		waitUntil(t, "it is renewed", func() bool { return guarded.Remaining() > ttl*3/4 })
 		for _, l := range append(others, guarded) {
 			release(t, l)
 		}
@@ -363,8 +363,8 @@ func TestRenewalTellsLoss(t *testing.T) {
 				within(t, "the end of its context", ctx.Done())
 				wants(t, "Err", l.Err(), txlock.ErrLost)
 				wants(t, "the context's cause", context.Cause(ctx), txlock.ErrLost)
-				if l.Left() != 0 {
-					t.Errorf("%v are left", l.Left())
+				if l.Remaining() != 0 {
+					t.Errorf("%v are left", l.Remaining())
 				}
 				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 			})
@@ -384,7 +384,7 @@ func TestMaxLifetime(t *testing.T) {
 		granted := time.Now()
 		for l.Err() == nil {
 			rest := lifetime - time.Since(granted)
-			if left := l.Left(); left > rest {
+			if left := l.Remaining(); left > rest {
 				t.Fatalf("%v are left, %v of the lifetime", left, rest)
 			}
 			time.Sleep(5 * time.Millisecond)
@@ -633,7 +633,7 @@ func acquireMany(t testing.TB, m *lease.Manager, keys []txlock.Key, held []*leas
 func leastLeft(held []*lease.Lease) time.Duration {
 	least := lease.MaxTTL
 	for _, l := range held {
-		least = min(least, l.Left())
+		least = min(least, l.Remaining())
 	}
 	return least
 }

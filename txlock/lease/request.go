@@ -142,5 +142,5 @@ var processTag = func() (tag [6]byte) {
 // who look: "web-3/4711/".
 var process = whoami.Process("/") + "/"
 
-// processNote is the default of WithNote.
+// processNote is the default of WithLabel.
 var processNote = strings.ToValidUTF8(whoami.Process(":"), "?")

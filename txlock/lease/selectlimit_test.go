@@ -65,10 +65,10 @@ func TestSelectLimit(t *testing.T) {
 			if err != nil || len(written) != len(readers) {
 				t.Errorf("LeaseTransactions: %d readers, %v", len(written), err)
 			}
-			wants(t, "Ask", m.Ask(t.Context(), key, "now"), nil)
+			wants(t, "Ask", m.RequestRelease(t.Context(), key, "now"), nil)
 			for _, l := range readers {
 				select {
-				case <-l.Revoked():
+				case <-l.ReleaseRequested():
 				case <-time.After(time.Minute):
 					t.Errorf("reader %s was not told", l.Owner())
 				}

@@ -297,8 +297,8 @@ func TestPermitsAreLeases(t *testing.T) {
 				key.String(), l.Token(), l.Owner(), ttl.Microseconds()); n != 1 {
 				t.Errorf("%d rows of token %d and TTL %v", n, l.Token(), ttl)
 			}
-			if l.Shared() || l.Left() > ttl || l.Left() < ttl/2 {
-				t.Errorf("shared %t, %v are left of %v", l.Shared(), l.Left(), ttl)
+			if l.Shared() || l.Remaining() > ttl || l.Remaining() < ttl/2 {
+				t.Errorf("shared %t, %v are left of %v", l.Shared(), l.Remaining(), ttl)
 			}
 		}
 		_, err := s.TryAcquire(ctx)

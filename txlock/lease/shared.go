@@ -205,7 +205,7 @@ func (m *Manager) readersOf(ctx context.Context, s store.Session, key txlock.Key
 // as long as other handles are held, the lease stays exclusive. If the owner reads
 // already, the new handle is another one of that lease; if a transaction guards it,
 // Downgrade waits for its end. What the holder was asked, the reader is asked too: see
-// Manager.Ask.
+// Manager.RequestRelease.
 //
 // It returns txlock.ErrLost and ErrNotHeld for a lease that isn't held; the errors of
 // TryAcquireShared, after which the lease is still held exclusively; and the errors of

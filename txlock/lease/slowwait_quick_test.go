@@ -28,7 +28,7 @@ func (a *answers) observe(_ context.Context, e txlock.Event) {
 
 func (a *answers) names(t *testing.T, what string, info lease.Info) {
 	t.Helper()
-	want := txlock.HeldError{Key: info.Key, Owner: info.Owner, Note: info.Note, Since: info.Since}
+	want := txlock.HeldError{Key: info.Key, Owner: info.Owner, Label: info.Label, Since: info.Since}
 	for which, e := range map[string]txlock.Event{"granted": a.granted, "waited": a.waited} {
 		if e.Held == nil || *e.Held != want {
 			t.Errorf("%s: %s has %+v, want %+v", what, which, e.Held, want)
@@ -40,7 +40,7 @@ func (a *answers) names(t *testing.T, what string, info lease.Info) {
 // the wait's own, or where there is none and SlowWait asks for it, by one look more.
 func TestSlowWaitsNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager(lease.WithNote("the nightly report"))
+		a := db.manager(lease.WithLabel("the nightly report"))
 		for name, c := range map[string]struct {
 			hold func(key txlock.Key) *lease.Lease
 			wait func(b *lease.Manager, key txlock.Key) (*lease.Lease, error)

@@ -74,8 +74,8 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	forced := acquire(t, m, named())
 	must("ForceRelease", other.ForceRelease(t.Context(), forced.Key()))
 	wants(t, "Release after that", forced.Release(t.Context()), txlock.ErrNotHeld)
-	_, err = m.CleanNow(t.Context())
-	must("CleanNow", err)
+	_, err = m.Purge(t.Context())
+	must("Purge", err)
 	_, err = nodes.Of(m).BeginEpoch(t.Context(), time.Hour)
 	must("BeginEpoch", err)
 }

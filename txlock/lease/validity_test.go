@@ -42,7 +42,7 @@ func (c delayedConn) Read(b []byte) (int, error) {
 func outlived(t testing.TB, db *testdb.DB, l *lease.Lease) time.Duration {
 	t.Helper()
 	begun := time.Now()
-	left := l.Left()
+	left := l.Remaining()
 	row := number(t, db, "SELECT CAST(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) FROM lockstep_leases WHERE name = ? AND CHAR_LENGTH(holds) > 0", l.Key().String())
 	return left - time.Duration(row)*time.Microsecond - time.Since(begun)
 }
@@ -74,7 +74,7 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 				var held []*lease.Lease
 				check := func(when string, l *lease.Lease) {
 					t.Helper()
-					if left := l.Left(); left > ttl*99/100 {
+					if left := l.Remaining(); left > ttl*99/100 {
 						t.Errorf("%s: %v are left of %v: nothing is deducted for clocks that run apart", when, left, ttl)
 					}
 					if d := outlived(t, db, l); d > 0 {
@@ -115,7 +115,7 @@ func TestLeftIsLessThanTheTTL(t *testing.T) {
 		m := newManager(t, pool, lease.TTL(ttl))
 		l := acquire(t, m, named())
 		for _, when := range []string{"Acquire", "Renew"} {
-			if left := l.Left(); left > ttl*99/100 {
+			if left := l.Remaining(); left > ttl*99/100 {
 				t.Errorf("%s: %v are left", when, left)
 			}
 			if err := l.Renew(t.Context()); err != nil {
@@ -131,7 +131,7 @@ func TestLeftIsLessThanTheTTL(t *testing.T) {
 func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		tap := new(wiretap)
-		cleaner := newManager(t, newPool(t, db, true, tap.install), lease.Janitor(0, time.Second))
+		cleaner := newManager(t, newPool(t, db, true, tap.install), lease.PurgeEvery(0, time.Second))
 		m, other := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, true))
 		keys := []txlock.Key{named(), named(), named()}
 		makeRows(t, db, keys)
@@ -143,7 +143,7 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 			}
 			return nil
 		})
-		if _, err := cleaner.CleanNow(t.Context()); err != nil {
+		if _, err := cleaner.Purge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for i, l := range held {

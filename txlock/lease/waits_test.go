@@ -53,7 +53,7 @@ func TestManyGuardedLeases(t *testing.T) {
 				t.Errorf("%s: %d sessions with %d guarded leases, %d before", kind, seen, leases, before)
 			}
 			from := leastLeft(held)
-			waitUntil(t, kind+": the other one is renewed", func() bool { return other.Left() > from+time.Second })
+			waitUntil(t, kind+": the other one is renewed", func() bool { return other.Remaining() > from+time.Second })
 			commit(t, tx)
 			ended := time.Now()
 			waitUntil(t, kind+": all are renewed", func() bool { return leastLeft(held) > from+time.Second })

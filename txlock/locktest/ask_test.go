@@ -11,19 +11,19 @@ import (
 // askingBehaves shows what who asks for a lease and who holds it tell each other.
 func askingBehaves(show show) {
 	show("a holder is asked, and decides", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
-		wants(t, "Ask for what is free", other.Ask(t.Context(), key, "early"), txlock.ErrNotHeld)
+		wants(t, "Ask for what is free", other.RequestRelease(t.Context(), key, "early"), txlock.ErrNotHeld)
 		l := acquire(t.Context(), t, one, key)
 		again := acquire(lease.WithOwner(t.Context(), l.Owner()), t, one, key)
 		must(t, l.Renew(t.Context()))
-		if why, asked := l.Asked(); asked {
+		if why, asked := l.ReleaseReason(); asked {
 			t.Errorf("asked because of %q", why)
 		}
-		must(t, other.Ask(t.Context(), key, "first"))
-		must(t, other.Ask(t.Context(), key, "the night shift"))
+		must(t, other.RequestRelease(t.Context(), key, "first"))
+		must(t, other.RequestRelease(t.Context(), key, "the night shift"))
 		must(t, l.Renew(t.Context()))
 		for _, held := range []*lease.Lease{l, again} {
-			<-held.Revoked()
-			if why, asked := held.Asked(); !asked || why != "the night shift" {
+			<-held.ReleaseRequested()
+			if why, asked := held.ReleaseReason(); !asked || why != "the night shift" {
 				t.Errorf("asked %t because of %q", asked, why)
 			}
 			must(t, held.Err())
@@ -31,7 +31,7 @@ func askingBehaves(show show) {
 		}
 		next := acquire(t.Context(), t, other, key)
 		must(t, next.Renew(t.Context()))
-		if why, asked := next.Asked(); asked {
+		if why, asked := next.ReleaseReason(); asked {
 			t.Errorf("the next holder is asked because of %q", why)
 		}
 		must(t, next.Release(t.Context()))
@@ -48,23 +48,23 @@ func askingBehaves(show show) {
 			must(t, err)
 			held = append(held, l, permit)
 		}
-		must(t, one.Ask(t.Context(), shared, "why"))
-		must(t, one.Ask(t.Context(), key, "why"))
+		must(t, one.RequestRelease(t.Context(), shared, "why"))
+		must(t, one.RequestRelease(t.Context(), key, "why"))
 		for _, l := range held {
 			must(t, l.Renew(t.Context()))
-			<-l.Revoked()
+			<-l.ReleaseRequested()
 			must(t, l.Release(t.Context()))
 		}
-		wants(t, "Ask", one.Ask(t.Context(), shared, ""), txlock.ErrNotHeld)
-		wants(t, "Ask", one.Ask(t.Context(), key, ""), txlock.ErrNotHeld)
+		wants(t, "Ask", one.RequestRelease(t.Context(), shared, ""), txlock.ErrNotHeld)
+		wants(t, "Ask", one.RequestRelease(t.Context(), key, ""), txlock.ErrNotHeld)
 	})
 	show("who looks sees the note and the question", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
-		l, err := one.Acquire(t.Context(), key, lease.WithNote("the nightly report"))
+		l, err := one.Acquire(t.Context(), key, lease.WithLabel("the nightly report"))
 		must(t, err)
-		must(t, other.Ask(t.Context(), key, "why"))
+		must(t, other.RequestRelease(t.Context(), key, "why"))
 		info, err := other.Inspect(t.Context(), key)
 		must(t, err)
-		if info.Note != "the nightly report" || info.Asked != "why" || info.AskedAt.Before(info.Since) {
+		if info.Label != "the nightly report" || info.ReleaseReason != "why" || info.ReleaseRequestedAt.Before(info.Since) {
 			t.Errorf("Inspect shows %+v", info)
 		}
 		_, err = other.Acquire(t.Context(), key, lease.WaitAtMost(1))
@@ -72,6 +72,6 @@ func askingBehaves(show show) {
 			t.Error(err)
 		}
 		must(t, l.Release(t.Context()))
-		wants(t, "a note that is too long", other.Ask(t.Context(), key, strings.Repeat("x", 256)), txlock.ErrInvalidOption)
+		wants(t, "a note that is too long", other.RequestRelease(t.Context(), key, strings.Repeat("x", 256)), txlock.ErrInvalidOption)
 	})
 }

@@ -20,7 +20,7 @@ func keepingBehaves(show show) {
 			wants(t, "TryDo", m.TryDo(t.Context(), key, done), txlock.ErrBusy)
 			info, err := m.Inspect(t.Context(), key)
 			must(t, err)
-			if !info.Held || info.Left <= 0 || info.Left > time.Hour || info.Owner != "released: ann" {
+			if !info.Held || info.Remaining <= 0 || info.Remaining > time.Hour || info.Owner != "released: ann" {
 				t.Errorf("Inspect: %+v", info)
 			}
 		}

@@ -369,11 +369,11 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%d, %v after %d calls", value, err, calls)
 		}
 	}
-	if n, err := txlock.SweepOnce(ctx, k.DB()); n != 0 || err != nil {
+	if n, err := txlock.PurgeOnce(ctx, k.DB()); n != 0 || err != nil {
 		t.Errorf("swept %d, %v", n, err)
 	}
 	must(t, txlock.Ensure(ctx, k.DB(), orders.Keys(1, 2)...))
-	if n, err := txlock.Clean(ctx, k.DB(), time.Hour); n != 0 || err != nil {
+	if n, err := txlock.Purge(ctx, k.DB(), time.Hour); n != 0 || err != nil {
 		t.Errorf("cleaned %d, %v", n, err)
 	}
 }

@@ -111,8 +111,8 @@ func leasesBehave(t *testing.T, run func(*testing.T, func(*testing.T)), newManag
 		defer cancel()
 		_, err = other.Acquire(ctx, key)
 		wants(t, "deadline", err, context.DeadlineExceeded)
-		if l.Key() != key || !l.Valid() || l.Left() <= 0 || l.Token() < since2000 || l.Owner() == "" {
-			t.Errorf("lease of %v, valid %t, left %v, token %d, owner %q", l.Key(), l.Valid(), l.Left(), l.Token(), l.Owner())
+		if l.Key() != key || !l.Valid() || l.Remaining() <= 0 || l.Token() < since2000 || l.Owner() == "" {
+			t.Errorf("lease of %v, valid %t, left %v, token %d, owner %q", l.Key(), l.Valid(), l.Remaining(), l.Token(), l.Owner())
 		}
 		must(t, l.Renew(t.Context()))
 		must(t, l.Release(t.Context()))
@@ -259,8 +259,8 @@ func sharedLeasesBehave(show show) {
 	})
 	show("readers read together and keep writers out", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		first, second := read(t.Context(), t, one, key), read(t.Context(), t, other, key)
-		if !first.Shared() || first.Owner() == second.Owner() || first.Token() < since2000 || first.Left() <= 0 {
-			t.Errorf("shared %t, owners %q and %q, token %d, left %v", first.Shared(), first.Owner(), second.Owner(), first.Token(), first.Left())
+		if !first.Shared() || first.Owner() == second.Owner() || first.Token() < since2000 || first.Remaining() <= 0 {
+			t.Errorf("shared %t, owners %q and %q, token %d, left %v", first.Shared(), first.Owner(), second.Owner(), first.Token(), first.Remaining())
 		}
 		for _, m := range []*lease.Manager{one, other} {
 			_, err := m.TryAcquire(t.Context(), key)

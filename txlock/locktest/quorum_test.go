@@ -72,7 +72,7 @@ func TestQuorumBehaviours(t *testing.T) {
 				connector, err := mysql.NewConnector(node.Config())
 				must(t, err)
 				pool := sql.OpenDB(locksqlc.Connector(connector))
-				m, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+				m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 				must(t, err)
 				t.Cleanup(func() { must(t, errors.Join(m.Close(t.Context()), pool.Close())) })
 				managers, pools = append(managers, m), append(pools, pool)
@@ -124,8 +124,8 @@ func quorumBehaves(t *testing.T, run func(*testing.T, func(*testing.T)), newQuor
 		_, err := other.Acquire(t.Context(), key, lease.WaitAtMost(30*time.Millisecond))
 		wants(t, "WaitAtMost", err, txlock.ErrWaitTimeout)
 		must(t, l.Renew(t.Context()))
-		if l.Key() != key || !l.Valid() || l.Left() <= 0 || l.Token() < since2000 || l.Owner() == "" {
-			t.Errorf("lease of %v, valid %t, left %v, token %d, owner %q", l.Key(), l.Valid(), l.Left(), l.Token(), l.Owner())
+		if l.Key() != key || !l.Valid() || l.Remaining() <= 0 || l.Token() < since2000 || l.Owner() == "" {
+			t.Errorf("lease of %v, valid %t, left %v, token %d, owner %q", l.Key(), l.Valid(), l.Remaining(), l.Token(), l.Owner())
 		}
 		granted := make(chan *quorum.Lease)
 		go func() {

@@ -107,7 +107,7 @@ func (x *exploration) run(t *testing.T, choose func(all []decision) int) (wrong 
 			var leases []*lease.Manager
 			for n, node := range w.nodes {
 				s := node.Store()
-				m, err := lease.NewManager(s.Pool(), lease.TTL(exploredTTL), lease.Janitor(0, time.Hour))
+				m, err := lease.NewManager(s.Pool(), lease.TTL(exploredTTL), lease.PurgeEvery(0, time.Hour))
 				must(t, err)
 				must(t, s.ReadClock(t.Context()))
 				s.SetFault(w.decides(c, n))

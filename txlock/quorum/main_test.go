@@ -73,7 +73,7 @@ func newLeasesOver(t testing.TB, nodes []*testdb.DB, filters map[int]filter, opt
 			t.Fatal(err)
 		}
 		pool := sql.OpenDB(locksqlc.Connector(connector))
-		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, options...)...)
+		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -46,7 +46,7 @@ func (db *memory) process() (*quorum.Manager, []*memstore.Store) {
 	for _, node := range db.nodes {
 		s := node.Store()
 		pool := s.Pool()
-		m, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+		m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 		must(db.t, err)
 		db.t.Cleanup(func() {
 			closeIt(db.t, m)

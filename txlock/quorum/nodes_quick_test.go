@@ -151,7 +151,7 @@ func TestNodeReleasedByForce(t *testing.T) {
 		must(t, err)
 		synctest.Wait() // all nodes have joined
 		pool := db.nodes[1].Store().Pool()
-		operator, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+		operator, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 		must(t, err)
 		must(t, operator.ForceRelease(t.Context(), job))
 		must(t, operator.Close(t.Context()))

@@ -23,7 +23,7 @@ type handle interface {
 	Err() error
 	Valid() bool
 	Done() <-chan struct{}
-	Left() time.Duration
+	Remaining() time.Duration
 	Context(ctx context.Context) (context.Context, context.CancelFunc)
 	Renew(ctx context.Context) error
 	Release(ctx context.Context) error
@@ -51,8 +51,8 @@ func TestLease(t *testing.T) {
 	m, other := newQuorum(t, nodes), newQuorum(t, nodes)
 	key := named()
 	l := acquire(t, m, key)
-	if l.Err() != nil || l.Left() < 20*time.Second || l.Key() != key || l.Owner() == "" {
-		t.Errorf("acquired: %v, %v left of 30 s, key %v, owner %q", l.Err(), l.Left(), l.Key(), l.Owner())
+	if l.Err() != nil || l.Remaining() < 20*time.Second || l.Key() != key || l.Owner() == "" {
+		t.Errorf("acquired: %v, %v left of 30 s, key %v, owner %q", l.Err(), l.Remaining(), l.Key(), l.Owner())
 	}
 	_, err := other.TryAcquire(t.Context(), key)
 	wants(t, "TryAcquire of what is held", err, txlock.ErrBusy)

@@ -206,7 +206,7 @@ func (r *record) stays() time.Duration {
 	left := make([]time.Duration, len(r.nodes))
 	for i, l := range r.nodes {
 		if l != nil {
-			left[i] = l.Left()
+			left[i] = l.Remaining()
 		}
 	}
 	slices.Sort(left)

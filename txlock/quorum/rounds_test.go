@@ -171,17 +171,17 @@ func TestLeftIsThatOfTheMajority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for begun := behind.Left(); begun-behind.Left() < 200*time.Millisecond; {
+	for begun := behind.Remaining(); begun-behind.Remaining() < 200*time.Millisecond; {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err := renewed.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	atMost := behind.Left()
-	if left := l.Left(); left > atMost || left <= 0 {
+	atMost := behind.Remaining()
+	if left := l.Remaining(); left > atMost || left <= 0 {
 		t.Errorf("%v are left, of a majority with %v", left, atMost)
 	}
-	if renewed.Left() <= atMost {
+	if renewed.Remaining() <= atMost {
 		t.Fatal("both have as much left: this proves nothing")
 	}
 	release(t, l)

@@ -160,7 +160,7 @@ func (m *Manager) held(ctx context.Context, q *request) time.Duration {
 	each(len(m.nodes), func(i int) error {
 		info, err := m.nodes[i].Inspect(ctx, q.key)
 		if err == nil && info.Held {
-			lefts[i] = info.Left
+			lefts[i] = info.Remaining
 		}
 		return err // the next try finds out
 	})

@@ -56,7 +56,7 @@ func (s *shard) heldLease(ctx context.Context, moves func(key txlock.Key) bool) 
 			return nil, err
 		}
 		for _, row := range rows {
-			if moves(txlock.KeyOf(string(row.Name))) {
+			if moves(txlock.ParseKey(string(row.Name))) {
 				return &row, nil
 			}
 		}

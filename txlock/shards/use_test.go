@@ -28,7 +28,7 @@ func TestTogether(t *testing.T) {
 		must(t, s.Install(t.Context()))
 		used := make(map[string]int)
 		for _, id := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} {
-			keys := []txlock.Key{customers.Key(id), txlock.Shared(invoices.Key(id + "-2024")), txlock.KeyOf("@shop/customer:" + id), shop.Named("cart:" + id)}
+			keys := []txlock.Key{customers.Key(id), txlock.Shared(invoices.Key(id + "-2024")), txlock.ParseKey("@shop/customer:" + id), shop.Named("cart:" + id)}
 			db, err := s.For(t.Context(), keys...)
 			must(t, err)
 			must(t, locksqlc.Run(t.Context(), db, keys, func(tx *sql.Tx) error {

@@ -304,7 +304,7 @@ func namesHolder(e *env) {
 	e.wants(err, nil)
 	holders, err := e.holders(other, key)
 	e.wants(err, nil)
-	if len(holders) != 1 || holders[0].Key != key || holders[0].Token != grant.Token() || holders[0].Owner != "till 7" || e.memory == nil && holders[0].Conn != uint64(s.id) {
+	if len(holders) != 1 || holders[0].Key != key || holders[0].Token != grant.Token() || holders[0].Label != "till 7" || e.memory == nil && holders[0].Session != uint64(s.id) {
 		e.Errorf("holders %+v of %+v on connection %d", holders, grant, s.id)
 	} else if age := time.Since(holders[0].Locked); age < -time.Minute || age > time.Minute {
 		e.Errorf("locked %v ago", age)

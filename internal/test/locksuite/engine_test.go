@@ -145,8 +145,8 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 	"ForceRelease": func(ctx context.Context, on foreign) error {
 		return on.leases.ForceRelease(ctx, on.key)
 	},
-	"CleanNow": func(ctx context.Context, on foreign) error {
-		_, err := on.leases.CleanNow(ctx)
+	"Purge": func(ctx context.Context, on foreign) error {
+		_, err := on.leases.Purge(ctx)
 		return err
 	},
 	"Guard": func(ctx context.Context, on foreign) error {
@@ -220,7 +220,7 @@ func onAnother(t *testing.T, db *testdb.DB, guarded bool, rewrite func(string) s
 
 func manage(t *testing.T, pool *sql.DB) *lease.Manager {
 	t.Helper()
-	m, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+	m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}

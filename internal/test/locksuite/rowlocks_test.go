@@ -82,7 +82,7 @@ func (r *trial) lease(name string, slot, usedFor int) {
 // manager returns a manager of the pool, which removes no rows.
 func (r *trial) manager() *lease.Manager {
 	r.Helper()
-	m, err := lease.NewManager(r.pool, lease.Janitor(time.Hour, time.Hour*24))
+	m, err := lease.NewManager(r.pool, lease.PurgeEvery(time.Hour, time.Hour*24))
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func TestTokensRiseBesideClean(t *testing.T) {
 				removed := make(chan error, 1)
 				go func() {
 					for {
-						n, err := txlock.Clean(t.Context(), db.Admin(), time.Hour)
+						n, err := txlock.Purge(t.Context(), db.Admin(), time.Hour)
 						if n > 0 || err != nil {
 							removed <- err
 							return

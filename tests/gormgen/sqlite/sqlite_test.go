@@ -50,7 +50,7 @@ func TestUnlocked(t *testing.T) {
 	noError(t, db.Model(&Order{}).Where("n = ?", 1).Update("n", 2).Error)
 	noError(t, lockgorm.Transaction(db, orders.Keys(7), func(tx *gorm.DB) error {
 		var o Order
-		noError(t, tx.Clauses(lockgorm.On(orders.Key(7)), lockgorm.AtMost(1)).Take(&o, 7).Error)
+		noError(t, tx.Clauses(lockgorm.On(orders.Key(7)), lockgorm.MaxWait(1)).Take(&o, 7).Error)
 		for what, call := range map[string]func() error{
 			"Lock": func() error { _, err := lockgorm.Lock(tx, orders.Key(7)); return err },
 			"Lock, shared": func() error {

@@ -13,22 +13,22 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// cleanBatch is how many rows one transaction of Clean removes.
-const cleanBatch = 500
+// purgeBatch is how many rows one transaction of Purge deletes.
+const purgeBatch = 500
 
-// Clean removes the rows of named keys that were last locked longer ago than the
-// given time, and returns how many. Rows that somebody holds stay, and so do
-// those whose token is ahead of the server's clock, so that the token of a key
-// never goes back. It works in small transactions of its own, waits for nobody,
-// and what it has removed stays so when it fails. For sets of keys that grow
-// without bound hashed families are better: they need no cleaning. Of several transactions that
-// wait for a row while it is removed, all but one get ErrDeadlock.
+// Purge deletes the rows of named keys that were last locked longer ago than olderThan,
+// and returns their number. It skips rows that are locked, and those whose token is ahead
+// of the server's clock, so that the token of a key never goes back. It works in small
+// transactions of its own and waits for no lock; if it fails, what it has deleted stays
+// deleted. For sets of keys that grow without bound use hashed families, which need no
+// purge. If several transactions wait for a row while it is deleted, all but one of them
+// get ErrDeadlock.
 //
-// It returns ErrInvalidOption for a time that is not positive, ErrSchema,
-// ErrReadOnly, ErrDeadlock and the errors of the driver.
-func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error) {
+// Purge returns ErrInvalidOption for a time that is not positive, ErrSchema, ErrReadOnly,
+// ErrDeadlock and the errors of the driver.
+func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error) {
 	if ctx == nil {
-		return 0, errors.New("txlock: Clean needs a context, got nil")
+		return 0, errors.New("txlock: Purge needs a context, got nil")
 	}
 	if db == nil {
 		return 0, fmt.Errorf("clean: the *sql.DB is nil")
@@ -37,11 +37,11 @@ func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 		return 0, fmt.Errorf("%w: Clean(%v): the time must be positive", ErrInvalidOption, olderThan)
 	}
 	return inBatches(ctx, db, "clean", func(tx *sql.Tx, _ []byte) ([][]byte, error) {
-		return queries.IdleNamed(ctx, rawsql.Scanning(tx), gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
+		return queries.IdleNamed(ctx, rawsql.Scanning(tx), gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: purgeBatch})
 	}, queries.DeleteNamed)
 }
 
-// inBatches removes the rows that find returns, at most cleanBatch at a time, and returns
+// inBatches removes the rows that find returns, at most purgeBatch at a time, and returns
 // how many. It tells find the name of the last one. Each batch is a transaction at READ
 // COMMITTED, where its locks close no gap.
 func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.Tx, after []byte) ([][]byte, error), remove func(ctx context.Context, db gen.DBTX, name []byte) error) (int, error) {
@@ -62,7 +62,7 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.T
 		if err != nil {
 			return total, fault.Of(verb, err, session.Server{})
 		}
-		if total += len(names); len(names) < cleanBatch {
+		if total += len(names); len(names) < purgeBatch {
 			return total, nil
 		}
 		after = names[len(names)-1]

@@ -34,7 +34,7 @@ func old(t *testing.T, db *testdb.DB) txlock.Key {
 
 func clean(t *testing.T, pool *sql.DB, olderThan time.Duration) int {
 	t.Helper()
-	n, err := txlock.Clean(t.Context(), pool, olderThan)
+	n, err := txlock.Purge(t.Context(), pool, olderThan)
 	if err != nil {
 		t.Fatalf("Clean after %d rows: %v", n, err)
 	}
@@ -212,7 +212,7 @@ func TestCleanBySeveralAtOnce(t *testing.T) {
 		total := 0
 		for range 4 {
 			wg.Go(func() {
-				n, err := txlock.Clean(t.Context(), pool, time.Hour)
+				n, err := txlock.Purge(t.Context(), pool, time.Hour)
 				if err != nil {
 					t.Errorf("one of several: %v", err)
 				}
@@ -233,18 +233,18 @@ func TestCleanRefuses(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool, key := impatient(t, db, false), old(t, db)
 		for _, olderThan := range []time.Duration{0, -1, -time.Hour, math.MinInt64} {
-			_, err := txlock.Clean(t.Context(), pool, olderThan)
+			_, err := txlock.Purge(t.Context(), pool, olderThan)
 			wants(t, "Clean of no time", err, txlock.ErrInvalidOption)
 		}
-		if n, err := txlock.Clean(t.Context(), pool, math.MaxInt64); n != 0 || err != nil {
+		if n, err := txlock.Purge(t.Context(), pool, math.MaxInt64); n != 0 || err != nil {
 			t.Errorf("Clean of 292 years: %d, %v", n, err)
 		}
-		if _, err := txlock.Clean(t.Context(), nil, time.Hour); err == nil || !strings.Contains(err.Error(), "*sql.DB is nil") {
+		if _, err := txlock.Purge(t.Context(), nil, time.Hour); err == nil || !strings.Contains(err.Error(), "*sql.DB is nil") {
 			t.Errorf("Clean on nil: %v", err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := txlock.Clean(ended, pool, time.Second)
+		_, err := txlock.Purge(ended, pool, time.Second)
 		wants(t, "Clean after the end", err, context.Canceled)
 		if rowsOf(t, db, key) != 1 {
 			t.Error("a call that was refused has removed a row")
