@@ -175,6 +175,9 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 	if keys != nil && len(keys) == 0 {
 		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
 	}
+	if len(options) > 1 {
+		return fmt.Errorf("%w: %s was given the options of %d transactions, and begins one", txlock.ErrInvalidOption, name, len(options))
+	}
 	for _, key := range keys {
 		key, _ := inner.Asked(key)
 		if err := key.Validate(); err != nil {

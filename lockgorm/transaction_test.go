@@ -309,5 +309,7 @@ func TestTransactionOptions(t *testing.T) {
 		err := lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { t.Error("fn runs without a lock"); return nil },
 			&sql.TxOptions{ReadOnly: true})
 		wantError(t, "a read-only transaction", err, txlock.ErrReadOnly)
+		err = lockgorm.Optimistic(db, key, func(*gorm.DB) error { t.Error("fn runs"); return nil }, nil, &sql.TxOptions{})
+		wantError(t, "the options of two transactions", err, txlock.ErrInvalidOption)
 	})
 }

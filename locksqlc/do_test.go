@@ -221,7 +221,7 @@ func TestErrorOfFnIsItself(t *testing.T) {
 		ctx, inTx := t.Context(), func(*sql.Tx) error { return funds }
 		for name, err := range map[string]error{
 			"Run":        locksqlc.Run(ctx, pool, []txlock.Key{key}, inTx),
-			"RunTx":      locksqlc.RunTx(ctx, pool, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, nil, inTx),
+			"at a level": locksqlc.Run(ctx, pool, nil, inTx, &sql.TxOptions{Isolation: sql.LevelReadCommitted}),
 			"Optimistic": locksqlc.Optimistic(ctx, pool, key, inTx),
 			"Do":         locksqlc.Do(ctx, pool, key, func(context.Context) error { return funds }),
 			"lease.Do":   leases.Do(ctx, key, func(context.Context, *lease.Lease) error { return funds }),

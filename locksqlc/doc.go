@@ -21,7 +21,7 @@
 //
 // [Run] begins a transaction, acquires locks, calls a function and commits. After a deadlock it
 // retries from the beginning. [Optimistic] compares a version at the end instead of waiting.
-// [RunTx] and [OptimisticTx] take options for the transaction.
+// Both take options for the transaction, such as its isolation level.
 //
 // # Locks in an open transaction
 //

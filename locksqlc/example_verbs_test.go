@@ -24,22 +24,22 @@ func ExampleRun() {
 	_ = pay
 }
 
-func ExampleRunTx() {
+func ExampleRun_isolation() {
 	pay := func(ctx context.Context, db *sql.DB, order int64) error {
 		level := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-		return locksqlc.RunTx(ctx, db, level, Orders.Keys(order), func(tx *sql.Tx) error {
+		return locksqlc.Run(ctx, db, Orders.Keys(order), func(tx *sql.Tx) error {
 			return queries.WithTx(tx).PayOrder(ctx, order)
-		})
+		}, level)
 	}
 	_ = pay
 }
 
-func ExampleOptimisticTx() {
+func ExampleOptimistic_isolation() {
 	pay := func(ctx context.Context, db *sql.DB, order int64) error {
 		level := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-		return locksqlc.OptimisticTx(ctx, db, level, Orders.Key(order), func(tx *sql.Tx) error {
+		return locksqlc.Optimistic(ctx, db, Orders.Key(order), func(tx *sql.Tx) error {
 			return queries.WithTx(tx).PayOrder(ctx, order)
-		})
+		}, level)
 	}
 	_ = pay
 }

@@ -38,7 +38,7 @@ func TestOptimisticCommitsAndRunsAgain(t *testing.T) {
 		for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			for _, key := range []txlock.Key{uniqueKey(t, "optimistic"), hashed.Key(int(level) + 1)} {
 				table, runs := numbers(t, db), 0
-				err := locksqlc.OptimisticTx(t.Context(), pool, &sql.TxOptions{Isolation: level}, key, func(tx *sql.Tx) error {
+				err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
 					runs++
 					wantFree(t, db, key) // it holds the key exclusively: a conflict
 					if err := raise(t.Context(), tx, table); err != nil {
@@ -48,7 +48,7 @@ func TestOptimisticCommitsAndRunsAgain(t *testing.T) {
 						return nil
 					}
 					return locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil })
-				})
+				}, &sql.TxOptions{Isolation: level})
 				// Every wantFree takes the lock in a transaction that it rolls back.
 				if err != nil || runs != 3 || valueOf(t, db, table) != 1 {
 					t.Errorf("%v: %d runs, value %d: %v", level, runs, valueOf(t, db, table), err)
@@ -105,11 +105,11 @@ func mixed(ctx context.Context, pool *sql.DB, options *sql.TxOptions, key txlock
 	way := rand.IntN(5)
 	switch {
 	case way == 0:
-		return locksqlc.RunTx(ctx, pool, options, []txlock.Key{key}, add)
+		return locksqlc.Run(ctx, pool, []txlock.Key{key}, add, options)
 	case !compare: // the control group: the same without the comparison
-		return locksqlc.RunTx(ctx, pool, options, nil, add)
+		return locksqlc.Run(ctx, pool, nil, add, options)
 	case way == 1:
-		return locksqlc.OptimisticTx(ctx, pool, options, key, add)
+		return locksqlc.Optimistic(ctx, pool, key, add, options)
 	case way == 2: // like somebody who has read the data, too, before the transaction
 		version, err := txlock.ReadVersion(ctx, pool, key)
 		if err != nil {
@@ -277,10 +277,10 @@ func TestVersionTable(t *testing.T) {
 func TestOptimisticNeedsCommittedReads(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
-		err := locksqlc.OptimisticTx(t.Context(), pool, &sql.TxOptions{Isolation: sql.LevelReadUncommitted}, uniqueKey(t, "dirty"), func(*sql.Tx) error {
+		err := locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "dirty"), func(*sql.Tx) error {
 			t.Error("fn was called")
 			return nil
-		})
+		}, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
 		if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), "use READ COMMITTED") {
 			t.Errorf("Optimistic: %v", err)
 		}

@@ -38,13 +38,10 @@ import (
 // Run has locked no key, or somebody else has locked it since. When the connection is
 // lost while fn runs, a plain pool doesn't run the transaction again; a guarded pool
 // does, if none of its statements can have committed.
-func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx) error) error {
-	return RunTx(ctx, db, nil, keys, fn)
-}
-
-// RunTx does what Run does, with options for the transaction, such as its isolation
-// level.
-func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error) error {
+//
+// The options of the transaction, such as its isolation level, are those of
+// [sql.DB.BeginTx], at most one.
+func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx) error, options ...*sql.TxOptions) error {
 	return run(ctx, "Run", db, options, keys, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		if len(keys) > 0 {
 			if _, err := scope.LockAll(ctx, keys...); err != nil {
@@ -69,13 +66,9 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 // It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
 // faster. It returns what Run returns, and ErrConflict after ten conflicts. When it
 // returns, no transaction is open.
-func Optimistic(ctx context.Context, db *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
-	return OptimisticTx(ctx, db, nil, key, fn)
-}
-
-// OptimisticTx does what Optimistic does, with options for the transaction, such as its
-// isolation level.
-func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key txlock.Key, fn func(tx *sql.Tx) error) error {
+//
+// The options of the transaction are those of Run.
+func Optimistic(ctx context.Context, db *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error, options ...*sql.TxOptions) error {
 	return run(ctx, "Optimistic", db, options, []txlock.Key{key}, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		version, err := scope.Version(ctx, key)
 		if err != nil {
@@ -89,7 +82,7 @@ func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key t
 }
 
 // run checks the arguments, and runs transactions until one is committed.
-func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) error {
+func run(ctx context.Context, name string, db *sql.DB, options []*sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) error {
 	if ctx == nil {
 		return fmt.Errorf("locksqlc: %s needs a context, got nil", name)
 	}
@@ -102,6 +95,9 @@ func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, k
 	if keys != nil && len(keys) == 0 {
 		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
 	}
+	if len(options) > 1 {
+		return fmt.Errorf("%w: %s was given the options of %d transactions, and begins one", txlock.ErrInvalidOption, name, len(options))
+	}
 	for _, key := range keys {
 		key, _ := inner.Asked(key)
 		if err := key.Validate(); err != nil {
@@ -109,8 +105,12 @@ func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, k
 		}
 	}
 	var last *txlock.Scope
+	var of *sql.TxOptions
+	if len(options) > 0 {
+		of = options[0]
+	}
 	return retry.Do(ctx, func() error {
-		return once(ctx, db, options, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
+		return once(ctx, db, of, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 			last = scope
 			return body(scope, tx)
 		})

@@ -549,13 +549,13 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// TestRunTx runs at READ COMMITTED, where plain reads see what others commit.
-func TestRunTx(t *testing.T) {
+// TestRunOptions runs at READ COMMITTED, where plain reads see what others commit.
+func TestRunOptions(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		table, key := numbers(t, db), uniqueKey(t, "run")
 		for level, want := range map[sql.IsolationLevel]int{sql.LevelReadCommitted: 5, sql.LevelRepeatableRead: 0} {
 			db.Exec(t, "UPDATE "+table+" SET v = 0")
-			err := locksqlc.RunTx(t.Context(), pool, &sql.TxOptions{Isolation: level}, []txlock.Key{key}, func(tx *sql.Tx) error {
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 				if n := count(t, tx, "SELECT v FROM "+table); n != 0 {
 					t.Errorf("read %d", n)
 				}
@@ -564,14 +564,18 @@ func TestRunTx(t *testing.T) {
 					t.Errorf("read %d at %v, want %d", n, level, want)
 				}
 				return nil
-			})
+			}, &sql.TxOptions{Isolation: level})
 			if err != nil {
 				t.Error(err)
 			}
 		}
-		err := locksqlc.RunTx(t.Context(), pool, &sql.TxOptions{ReadOnly: true}, []txlock.Key{key}, func(*sql.Tx) error { return nil })
+		err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }, &sql.TxOptions{ReadOnly: true})
 		if !errors.Is(err, txlock.ErrReadOnly) {
 			t.Errorf("an exclusive lock in a read-only transaction: %v", err)
+		}
+		err = locksqlc.Optimistic(t.Context(), pool, key, func(*sql.Tx) error { return nil }, nil, &sql.TxOptions{})
+		if !errors.Is(err, txlock.ErrInvalidOption) {
+			t.Errorf("the options of two transactions: %v", err)
 		}
 		idle(t, pool)
 	})

@@ -48,8 +48,8 @@ var tripsCounted = []tripped{
 	{"Run", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{key}, write)
 	}, 3, 4},
-	{"RunTx", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
-		return locksqlc.RunTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, []txlock.Key{key}, write)
+	{"Run with options", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+		return locksqlc.Run(ctx, db, []txlock.Key{key}, write, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	}, 3, 5},
 	{"Run of a new key", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{besides(key, rand.Text())}, write)
@@ -57,7 +57,9 @@ var tripsCounted = []tripped{
 	{"Run of three keys", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{key, besides(key, "a"), besides(key, "b")}, write)
 	}, 3, 5},
-	{"Optimistic", locksqlc.Optimistic, 3, 5},
+	{"Optimistic", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+		return locksqlc.Optimistic(ctx, db, key, write)
+	}, 3, 5},
 	{"Do, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
 		return locksqlc.Do(ctx, db, key, func(context.Context) error { return nil })
 	}, 2, 3},

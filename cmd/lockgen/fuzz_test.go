@@ -99,13 +99,13 @@ func transfers(t *testing.T, db *sql.DB, q *shopdb.Queries, options *sql.TxOptio
 				if locked && random.IntN(2) == 0 { // or let each query lock for itself
 					keys = shopdb.Accounts.Keys(from, to)
 				}
-				err := locksqlc.RunTx(t.Context(), db, options, keys, func(tx *sql.Tx) error {
+				err := locksqlc.Run(t.Context(), db, keys, func(tx *sql.Tx) error {
 					queries, err := begin(tx)
 					if err != nil {
 						return err
 					}
 					return move(t.Context(), queries, from, to, random.Int64N(10))
-				})
+				}, options)
 				if err != nil && (locked || !txlock.Retryable(err)) { // the others may be refused once too often
 					t.Error(err)
 				}
@@ -269,7 +269,7 @@ func inParallel(t *testing.T, db *sql.DB, options *sql.TxOptions, do func(ctx co
 	for range workers {
 		wg.Go(func() {
 			for range rounds {
-				if err := locksqlc.RunTx(t.Context(), db, options, nil, func(tx *sql.Tx) error { return do(t.Context(), tx) }); err != nil {
+				if err := locksqlc.Run(t.Context(), db, nil, func(tx *sql.Tx) error { return do(t.Context(), tx) }, options); err != nil {
 					t.Error(err)
 				}
 			}

@@ -21,7 +21,7 @@ type transaction struct {
 	read  int64
 }
 
-// runner is locksqlc.RunTx, locksqlc.Run or Transaction of lockgorm, with what they need.
+// runner is locksqlc.Run or Transaction of lockgorm, with what they need.
 type runner func(ctx context.Context, fn func(tx *sql.Tx) error) error
 
 // transact runs a transaction, in as many tries as that takes, and notes what came
@@ -51,7 +51,7 @@ func (w *worker) transact(o op, run runner, body func(ctx context.Context, t *tr
 func (w *worker) begun(pool *sql.DB, keys ...txlock.Key) runner {
 	options := w.isolation()
 	return func(ctx context.Context, fn func(tx *sql.Tx) error) error {
-		return locksqlc.RunTx(ctx, pool, options, keys, fn)
+		return locksqlc.Run(ctx, pool, keys, fn, options)
 	}
 }
 
@@ -225,7 +225,7 @@ func (w *worker) optimistic() outcome {
 	name := w.one(lockKeys)
 	options := w.isolation()
 	run := func(ctx context.Context, fn func(tx *sql.Tx) error) error {
-		return locksqlc.OptimisticTx(ctx, w.pool, options, keyOf(name), fn)
+		return locksqlc.Optimistic(ctx, w.pool, keyOf(name), fn, options)
 	}
 	if w.Without == "version" {
 		run = w.begun(w.pool)

@@ -253,13 +253,13 @@ func (w *worker) obstinate(keys []txlock.Key) runner {
 	return func(ctx context.Context, fn func(tx *sql.Tx) error) (err error) {
 		for range 10 {
 			deadlock := false
-			err = locksqlc.RunTx(ctx, w.pool, w.isolation(), keys, func(tx *sql.Tx) error {
+			err = locksqlc.Run(ctx, w.pool, keys, func(tx *sql.Tx) error {
 				err := fn(tx)
 				if deadlock = isDeadlock(err); deadlock {
-					return fmt.Errorf("a deadlock, by its text only: %v", err) //nolint:errorlint // RunTx must not know it
+					return fmt.Errorf("a deadlock, by its text only: %v", err) //nolint:errorlint // Run must not know it
 				}
 				return err
-			})
+			}, w.isolation())
 			if !deadlock {
 				return err
 			}

@@ -94,7 +94,7 @@ func (w *worker) freshOnce(key string) outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
 	locked := op{ID: o.ID}
-	err := locksqlc.RunTx(ctx, w.pool, w.isolation(), nil, func(tx *sql.Tx) error {
+	err := locksqlc.Run(ctx, w.pool, nil, func(tx *sql.Tx) error {
 		locked.Value, locked.Tries = 0, locked.Tries+1
 		t := &transaction{Tx: tx, w: w}
 		if err := t.touch(ctx, w.one(spots)); err != nil {
@@ -115,7 +115,7 @@ func (w *worker) freshOnce(key string) outcome {
 		}
 		locked.Value, locked.Return = int64(grant.Token()), w.now()
 		return errors.Join(t.touch(ctx, w.one(spots)), errOnPurpose)
-	})
+	}, w.isolation())
 	if locked.Return == 0 {
 		locked.Return = w.now()
 	}

@@ -98,14 +98,8 @@ var onPools = map[string]func(s *shop) error{
 	"Run": func(s *shop) error {
 		return locksqlc.Run(noContext, s.pool, s.keys(), func(*sql.Tx) error { return nil })
 	},
-	"RunTx": func(s *shop) error {
-		return locksqlc.RunTx(noContext, s.pool, nil, s.keys(), func(*sql.Tx) error { return nil })
-	},
 	"Optimistic": func(s *shop) error {
 		return locksqlc.Optimistic(noContext, s.pool, s.order, func(*sql.Tx) error { return nil })
-	},
-	"OptimisticTx": func(s *shop) error {
-		return locksqlc.OptimisticTx(noContext, s.pool, nil, s.order, func(*sql.Tx) error { return nil })
 	},
 	"Do": func(s *shop) error {
 		return locksqlc.Do(noContext, s.pool, s.order, func(context.Context) error { return nil })

@@ -32,7 +32,7 @@ func lockKinds() []kind {
 		{name: "Run, hashed", every: often, burst: 3, run: runKeys(func(o *op) []txlock.Key { return hashed.Keys(o.burst, 1+o.burst%records) })},
 		{name: "Run, new keys", every: often, burst: 3, run: runKeys(func(o *op) []txlock.Key { return fresh.Keys(o.unused()) })},
 		{name: "Run, rolled back", every: often, burst: 2, run: rolledBack, expected: []error{errOnPurpose}},
-		{name: "RunTx, Join, Lock", every: often, burst: 3, run: joined},
+		{name: "Run, Join, Lock", every: often, burst: 3, run: joined},
 		{name: "Lock on a plain pool", every: often, burst: 2, run: lockedPlain},
 		{name: "TryLock", every: often, burst: 3, run: tryLocked, expected: []error{txlock.ErrBusy}},
 		{name: "WaitAtMost, Lock", every: often, burst: 3, run: lockedInTime, expected: []error{txlock.ErrWaitTimeout}},
@@ -74,7 +74,7 @@ func (o *op) transact(ctx context.Context, pool *sql.DB, lock func(scope *txlock
 	if o.index%2 == 1 {
 		isolation = sql.LevelReadCommitted
 	}
-	return locksqlc.RunTx(ctx, pool, &sql.TxOptions{Isolation: isolation}, nil, func(tx *sql.Tx) error {
+	return locksqlc.Run(ctx, pool, nil, func(tx *sql.Tx) error {
 		scope, err := locksqlc.Join(ctx, tx)
 		if err != nil {
 			return err
@@ -84,7 +84,7 @@ func (o *op) transact(ctx context.Context, pool *sql.DB, lock func(scope *txlock
 		}
 		o.again()
 		return o.raise(ctx, tx)
-	})
+	}, &sql.TxOptions{Isolation: isolation})
 }
 
 // joined locks in a transaction that is open, and enters the lock again.

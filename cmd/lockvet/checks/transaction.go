@@ -18,18 +18,16 @@ type transaction struct {
 
 // Where the pool and the function stand among the arguments.
 var transactions = map[string]struct{ pool, fn int }{
-	"locksqlc.Run":          {1, 3},
-	"locksqlc.RunTx":        {1, 4},
-	"locksqlc.Optimistic":   {1, 3},
-	"locksqlc.OptimisticTx": {1, 4},
-	"locksqlc.Once":         {1, 3},
-	"locksqlc.OnceValue":    {1, 3},
-	"lockgorm.Transaction":  {0, 2},
-	"lockgorm.Optimistic":   {0, 2},
-	"lockgorm.Once":         {0, 2},
-	"lockgorm.OnceValue":    {0, 2},
-	"txlock/job.TickTx":     {1, 4},
-	gormTransaction:         {-1, 0},
+	"locksqlc.Run":         {1, 3},
+	"locksqlc.Optimistic":  {1, 3},
+	"locksqlc.Once":        {1, 3},
+	"locksqlc.OnceValue":   {1, 3},
+	"lockgorm.Transaction": {0, 2},
+	"lockgorm.Optimistic":  {0, 2},
+	"lockgorm.Once":        {0, 2},
+	"lockgorm.OnceValue":   {0, 2},
+	"txlock/job.TickTx":    {1, 4},
+	gormTransaction:        {-1, 0},
 }
 
 const gormTransaction = "(*gorm.io/gorm.DB).Transaction"

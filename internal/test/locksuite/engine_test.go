@@ -97,8 +97,8 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 	"Run of several keys": func(ctx context.Context, on foreign) error {
 		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key, txlock.NewFamily[string]("engine", txlock.Hashed(), txlock.Exact()).Key("1")}, ran)
 	},
-	"RunTx": func(ctx context.Context, on foreign) error {
-		return locksqlc.RunTx(ctx, on.DB, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, []txlock.Key{on.key}, ran)
+	"Run at READ COMMITTED": func(ctx context.Context, on foreign) error {
+		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key}, ran, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	},
 	"Once": func(ctx context.Context, on foreign) error {
 		_, err := locksqlc.Once(ctx, on.DB, on.key, ran)
