@@ -1,0 +1,109 @@
+package recipes_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/fx"
+	"go.uber.org/fx/fxtest"
+	"gorm.io/gorm"
+	"gorm.io/plugin/dbresolver"
+
+	"github.com/dca00107/lockstep/contrib/recipes/wired"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// openResolved opens a primary with a replica. Both pools are guarded.
+func openResolved(primary, replica string, options ...gorm.Option) (*gorm.DB, *dbresolver.DBResolver, error) {
+	db, err := lockgorm.Open(primary, options...)
+	if err != nil {
+		return nil, nil, err
+	}
+	pools := dbresolver.Register(dbresolver.Config{
+		Replicas: []gorm.Dialector{lockgorm.Dialector(replica)},
+	})
+	return db, pools, db.Use(pools)
+}
+
+// sellByGORM sells one piece. What is read in the transaction is read on the primary.
+func sellByGORM(ctx context.Context, db *gorm.DB, id int64) error {
+	return lockgorm.Transaction(db.WithContext(ctx), Stock.Keys(id), func(tx *gorm.DB) error {
+		var n int64
+		if err := tx.Table("stock").Select("n").Where("id = ?", id).Scan(&n).Error; err != nil {
+			return err
+		}
+		return tx.Table("stock").Where("id = ?", id).Update("n", n-1).Error
+	})
+}
+
+// Locks is the module for fx. When the program stops, its jobs end, and its leases are
+// released, so that no other process waits for their TTL.
+var Locks = fx.Module("locks", fx.Provide(
+	func(stopping fx.Lifecycle, db *gorm.DB) (*lease.Manager, error) {
+		leases, _, err := wired.NewLeases(db)
+		if err == nil {
+			stopping.Append(fx.StopHook(leases.Close))
+		}
+		return leases, err
+	},
+	func(stopping fx.Lifecycle, db *gorm.DB, leases *lease.Manager) (*job.Jobs, error) {
+		jobs, _, err := wired.NewJobs(db, leases)
+		if err == nil {
+			stopping.Append(fx.StopHook(jobs.Close))
+		}
+		return jobs, err
+	},
+))
+
+// noGoroutine returns the one time to live of statements for which GORM starts no goroutine that
+// outlives the pool.
+func noGoroutine() *gorm.Config { return &gorm.Config{PrepareStmtTTL: 10 * 365 * 24 * time.Hour} }
+
+func TestDBResolver(t *testing.T) {
+	onShops(t, func(t *testing.T, shop *testdb.DB, _ *sql.DB) {
+		replica := testdb.Fresh(t, shop.Engine())
+		db, pools, err := openResolved(shop.AdminDSN(), replica.AdminDSN(), noGoroutine())
+		check(t, err)
+		defer func() { check(t, pools.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) }()
+		pool, err := db.DB()
+		check(t, err)
+		sells(t, pool, func(ctx context.Context) error { return sellByGORM(ctx, db, 1) })
+	})
+}
+
+func TestOnlyAGORMDB(t *testing.T) {
+	onShops(t, func(t *testing.T, shop *testdb.DB, _ *sql.DB) {
+		ctx := t.Context()
+		db, err := lockgorm.Open(shop.AdminDSN(), noGoroutine())
+		check(t, err)
+		pool, err := db.DB()
+		check(t, err)
+		defer func() { check(t, pool.Close()) }()
+		key := txlock.Named("settlement")
+		var held *lease.Lease
+		app := fxtest.New(t, fx.Supply(db), Locks, fx.Invoke(func(leases *lease.Manager, _ *job.Jobs) (err error) {
+			held, err = leases.TryAcquire(ctx, key)
+			return err
+		}))
+		app.RequireStart()
+		other, cleanup, err := wired.NewProgram(db)
+		check(t, err)
+		defer cleanup()
+		if _, err := other.Leases.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrBusy) {
+			t.Errorf("%v while the app runs, want ErrBusy", err)
+		}
+		app.RequireStop()
+		if held.Valid() {
+			t.Error("the lease is held when the app has stopped")
+		}
+		_, err = other.Leases.TryAcquire(ctx, key)
+		check(t, err)
+	})
+}
