@@ -54,8 +54,8 @@ func Connector(base driver.Connector, options ...txlock.PoolOption) driver.Conne
 }
 
 // Join returns the scope of an open transaction, which takes its locks. It returns
-// ErrNoTransaction if the transaction is nil or over, ErrTxDoomed if the server has ended
-// it, and the errors of the driver. The transaction goes on.
+// ErrNoTransaction if the transaction is nil or over, ErrTxDoomed if the server has ended it,
+// and the errors of the driver. The transaction stays open.
 func Join(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("%w: the *sql.Tx is nil", txlock.ErrNoTransaction)
