@@ -9,18 +9,13 @@ require (
 	github.com/dca00107/lockstep v0.0.0
 	github.com/dca00107/lockstep/contrib/ent v0.0.0
 	github.com/dca00107/lockstep/contrib/xorm v0.0.0
-	github.com/dca00107/lockstep/lockgorm v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
-	github.com/google/wire v0.7.0
 	github.com/hibiken/asynq v0.26.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/newrelic/go-agent/v3 v3.45.0
 	github.com/riverqueue/river v0.44.1
 	github.com/uptrace/bun v1.2.18
 	github.com/uptrace/bun/dialect/mysqldialect v1.2.18
-	go.uber.org/fx v1.24.0
-	gorm.io/gorm v1.31.2
-	gorm.io/plugin/dbresolver v1.6.2
 	xorm.io/xorm v1.4.3
 )
 
@@ -36,7 +31,6 @@ require (
 	github.com/google/pprof v0.0.0-20260802141513-ef3492d7dac3 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jinzhu/inflection v1.0.0 // indirect
-	github.com/jinzhu/now v1.1.5 // indirect
 	github.com/puzpuzpuz/xsync/v3 v3.5.1 // indirect
 	github.com/redis/go-redis/v9 v9.14.1 // indirect
 	github.com/riverqueue/river/riverdriver v0.44.1 // indirect
@@ -57,10 +51,7 @@ require (
 	go.opentelemetry.io/otel v1.44.0 // indirect
 	go.opentelemetry.io/otel/metric v1.44.0 // indirect
 	go.opentelemetry.io/otel/trace v1.44.0 // indirect
-	go.uber.org/dig v1.19.0 // indirect
 	go.uber.org/goleak v1.3.0 // indirect
-	go.uber.org/multierr v1.10.0 // indirect
-	go.uber.org/zap v1.26.0 // indirect
 	golang.org/x/mod v0.40.0 // indirect
 	golang.org/x/net v0.55.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
@@ -70,7 +61,6 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260526163538-3dc84a4a5aaa // indirect
 	google.golang.org/grpc v1.83.1 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
-	gorm.io/driver/mysql v1.6.0 // indirect
 	xorm.io/builder v0.3.13 // indirect
 )
 
@@ -78,6 +68,4 @@ replace (
 	github.com/dca00107/lockstep => ../../
 	github.com/dca00107/lockstep/contrib/ent => ../ent
 	github.com/dca00107/lockstep/contrib/xorm => ../xorm
-	github.com/dca00107/lockstep/lockgorm => ../../lockgorm
-	github.com/dca00107/lockstep/txlock/locktest => ../../txlock/locktest
 )
