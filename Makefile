@@ -12,7 +12,7 @@ VULNDB    ?= https://vuln.go.dev
 # The modules: what links GORM or OpenTelemetry is no part of the root module, contrib has one
 # for each library that it adapts to, and one of recipes for others, and so has each program.
 PARTS    = lockgorm txlock/lockotel txlock/locktest
-CONTRIB  = contrib/gocron contrib/cron contrib/recipes
+CONTRIB  = contrib/gocron contrib/cron contrib/ent contrib/xorm contrib/recipes
 COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
 # Those that make test runs under the race detector beside the library.
 RACED    = $(filter-out lockgorm,$(PARTS)) examples $(CONTRIB) tests/gormgen examples/metrics

@@ -46,11 +46,11 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestGrants runs the GRANTs of docs/reference/privileges.md, which are all that a program
+// TestGrants runs the GRANTs of docs/how-to/install.md, which are all that a program
 // needs.
 func TestGrants(t *testing.T) {
 	t.Parallel()
-	block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindStringSubmatch(read(t, "../docs/reference/privileges.md"))
+	block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindStringSubmatch(read(t, "../docs/how-to/install.md"))
 	if block == nil {
 		t.Fatal("the page has no GRANT")
 	}

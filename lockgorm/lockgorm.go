@@ -72,9 +72,9 @@ func (d *dialector) Initialize(db *gorm.DB) error {
 }
 
 // Join returns the scope of the transaction that tx runs in, which takes its locks, no longer
-// than WaitAtMost of tx lets it. It returns ErrNoTransaction if tx is no transaction, or one that
-// is over, ErrTxDoomed if the server has ended it, and the errors of the driver. The transaction
-// goes on, and no error is added to tx.
+// than WaitAtMost of tx lets it. It returns ErrNoTransaction if tx is no transaction, or one
+// that has ended, ErrTxDoomed if the server has ended it, and the errors of the driver. The
+// transaction stays open, and no error is added to tx.
 func Join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	scope, err := join(tx, options...)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
-// OnceHandler does what locksqlc.OnceHandler does, which see, with GORM: the handler next
-// works in the transaction that TxOf returns from the context of its request. Status,
-// headers and body of its answer are stored in that transaction, and repeated to whoever
-// repeats the request with the same Idempotency-Key.
+// OnceHandler does what locksqlc.OnceHandler does, which see, with GORM: the handler next works
+// in the transaction that TxOf returns from the context of its request. Status, headers and
+// body of its answer are stored in that transaction, and repeated to each repetition of the
+// request with the same Idempotency-Key.
 func OnceHandler(db *gorm.DB, next http.Handler, options ...idempotency.Option) http.Handler {
 	return idempotent.Handler(func(ctx context.Context, body func(ctx context.Context, scope *txlock.Scope) error) error {
 		if db == nil {

@@ -17,13 +17,12 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Locker is a model that names the keys to lock for its creation, update and deletion.
-// LockKeys is called on a pointer to the model as the statement has it, for each element
-// of a batch, with a *gorm.DB of the statement's transaction. It returns at least one
-// key, or NoLock; an error ends the statement. When a record is created whose primary key
-// is not set yet, keys of the zero identifier are left out, since nobody can name the
-// record before COMMIT. If a hook sets or changes the primary key, LockKeys is called
-// again.
+// Locker is a model that names the keys to lock for its creation, update and deletion. LockKeys
+// is called on a pointer to the model as the statement has it, for each element of a batch,
+// with a *gorm.DB of the statement's transaction. It returns at least one key, or NoLock; an
+// error ends the statement. When a record is created whose primary key is not set yet, keys of
+// the zero identifier are left out, since no one can name the record before COMMIT. If a hook
+// sets or changes the primary key, LockKeys is called again.
 //
 // Keys are compared byte by byte. If the collation of a string primary key takes two
 // strings for one, such as Bob and bob, then one row has two keys, which don't exclude
@@ -44,13 +43,13 @@ import (
 // has both, the method counts.
 //
 // A tag that can't be followed makes each write of the model fail with ErrInvalidKey, which
-// names the cure: on another field, beside a primary key of several columns, over a column
-// of another kind, over a string column that takes several strings for one, or over one
-// with another collation than fold names. If a string isn't declared binary, as Code is
-// above, the first write to each table looks its column up, by one more statement in its
-// transaction, which locks no row and fixes no snapshot; a DryRun sends nothing. So a test
-// with a mock declares the type, or expects that SELECT. Check looks all columns up when
-// the program starts.
+// names the fix: on another field, beside a primary key of several columns, over a column of
+// another kind, over a string column that takes several strings for one, or over one with
+// another collation than fold names. If a string isn't declared binary, as Code is above, the
+// first write to each table looks its column up, by one more statement in its transaction,
+// which locks no row and fixes no snapshot; a DryRun sends nothing. So a test with a mock
+// declares the type, or expects that SELECT. Check looks all columns up when the program
+// starts.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }
@@ -89,24 +88,23 @@ func In(n txlock.Namespace) Option {
 	return func(p *Plugin) { p.family = []txlock.FamilyOption{txlock.In(n)} }
 }
 
-// Check has db.Use look at models, given as &Order{}, before the program writes one. It
-// returns ErrInvalidKey or ErrVersion, with the cure, if a model has neither keys nor a
-// Version, if its tag can't be followed, or if its table has no such columns or ones of
-// another type or collation. So the tables must be there. It sends one SELECT a column,
-// which reads no row; in DryRun mode nothing, and it looks at the models alone. The default
-// is none.
+// Check has db.Use check models, given as &Order{}, before the program writes one. It returns
+// ErrInvalidKey or ErrVersion, with the fix, if a model has neither keys nor a Version, if its
+// tag can't be followed, or if its table has no such columns or ones of another type or
+// collation. So the tables must be there. It sends one SELECT a column, which reads no row; in
+// DryRun mode nothing, and it checks the models alone. The default is none.
 func Check(models ...any) Option {
 	return func(p *Plugin) { p.checks = append(p.checks, models...) }
 }
 
-// New returns the plugin, for db.Use. With it, every create, update and delete of a
-// Locker first locks its keys: in the transaction of the statement, before the model's own
-// hooks, those of a batch in one LockAll. On names keys for one statement, which may be a
-// query: a transaction that reads a record and then writes it should read it with On. A
-// lock that is taken only at the write is refused with ErrStaleSnapshot if somebody else
-// has written in between, unless the level is READ COMMITTED, which has no snapshot. If a
-// hook panics, the transaction of its statement ends with the statement's context, as in
-// GORM, and its locks with it.
+// New returns the plugin, for db.Use. With it, every create, update and delete of a Locker
+// first locks its keys: in the transaction of the statement, before the model's own hooks,
+// those of a batch in one LockAll. On names keys for one statement, which may be a query: a
+// transaction that reads a record and then writes it should read it with On. A lock that is
+// taken only at the write is refused with ErrStaleSnapshot if another transaction has written
+// in between, unless the level is READ COMMITTED, which has no snapshot. If a hook panics, the
+// transaction of its statement ends with the statement's context, as in GORM, and its locks
+// with it.
 //
 // An update or delete is about its models. If these have no primary key and the model has a
 // tag, it is about the records that its conditions name: Delete(&Order{}, 42),
@@ -117,11 +115,11 @@ func Check(models ...any) Option {
 // locks them, reads the records again FOR UPDATE, and confines the statement to those: two
 // statements more; see AtMostRows. Query callbacks don't see these reads. Where another record
 // has come to match meanwhile, a transaction of the statement's own takes that lock if it is
-// free, and otherwise begins again; one of the program's waits for it, and may deadlock with any
-// other write. The first read is on another connection if the program is in a transaction. If none
-// is free within 200 ms, it is in the transaction, and fixes its snapshot: a lock that others have
-// held since is then refused with ErrStaleSnapshot. Rows that a foreign key changes by CASCADE have
-// no lock.
+// free, and otherwise retries; one of the program's waits for it, and may deadlock with any
+// other write. The first read is on another connection if the program is in a transaction. If
+// none is free within 200 ms, it is in the transaction, and fixes its snapshot: a lock that
+// others have held since is then refused with ErrStaleSnapshot. Rows that a foreign key changes
+// by CASCADE have no lock.
 //
 // A statement fails with ErrInvalidKey if it isn't certain which records it changes. This is so
 // for conditions with a variable, or a function that may return something else in another

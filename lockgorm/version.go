@@ -25,53 +25,52 @@ import (
 // AutoMigrate makes it BIGINT UNSIGNED NOT NULL DEFAULT 1. A column of a smaller type is
 // too small: Create returns the server's error 1264.
 //
-// Versions don't count updates. A create begins with a random number, whatever version
-// the model has, since that may come from a row which was deleted (KeepVersion is for
-// imports). Each update adds a random number from 1 to 2^30. So a version that was rolled
-// back is never committed later, wherever a copy of it has stayed: in a model, a form or
-// a cache. The probability that somebody else commits the same version is below e/2^30,
-// one in 395 million. The versions of a row rise for about 2^33 updates, and then start
-// again below 2^31: compare them for equality only. JavaScript reads them exactly for
-// about 16 million updates; with the tag json:",string" always.
+// Versions don't count updates. A create begins with a random number, whatever version the
+// model has, since that may come from a row which was deleted (KeepVersion is for imports).
+// Each update adds a random number from 1 to 2^30. So a version that was rolled back is never
+// committed later, wherever a copy of it has stayed: in a model, a form or a cache. The
+// probability that another transaction commits the same version is below e/2^30, one in 395
+// million. The versions of a row increase for about 2^33 updates, and then restart below 2^31:
+// compare them for equality only. JavaScript reads them exactly for about 16 million updates;
+// with the tag json:",string" always.
 //
-// Every update and delete of a loaded model changes the row only if that still has the
-// version that was loaded. An update raises the version, whatever columns it selects or
-// omits; so do Save, UpdateColumn and soft deletes, also with Unscoped. An update that
-// sets nothing is not sent by GORM: it is compared by a SELECT ... FOR UPDATE and raises
-// nothing. A write returns txlock.ErrConflict if somebody else has changed the row, and
-// gorm.ErrRecordNotFound if the row is gone; for a batch, one such row is enough. Then
-// the statement's own transaction is rolled back; a transaction of yours goes on, and you
-// should roll it back. After success the model has the row's version, after an error its
-// old one. If you roll back your own transaction or savepoint later, GORM doesn't tell
-// the models: they keep versions that no row has or will have, and their next write is a
-// conflict. So load in a transaction what it changes.
+// Every update and delete of a loaded model changes the row only if that still has the version
+// that was loaded. An update increments the version, whatever columns it selects or omits; so
+// do Save, UpdateColumn and soft deletes, also with Unscoped. An update that sets nothing is
+// not sent by GORM: it is compared by a SELECT ... FOR UPDATE and increments nothing. A write
+// returns txlock.ErrConflict if another transaction has changed the row, and
+// gorm.ErrRecordNotFound if the row is gone; for a batch, one such row is enough. Then the
+// statement's own transaction is rolled back; a transaction of yours stays open, and you should
+// roll it back. After success the model has the row's version, after an error its old one. If
+// you roll back your own transaction or savepoint later, GORM doesn't update the models: they
+// keep versions that no row has or will have, and their next write is a conflict. So load in a
+// transaction what it changes.
 //
-// A conflict is txlock.Retryable if GORM has loaded the model in the same transaction,
-// and somebody else has changed the row since. Other conflicts are not, since another run
-// would end in them again: those of a model that was loaded before the transaction, those
-// of a version that the transaction itself has written (and undone by a savepoint, or
-// written by another copy of the model), and those of an update whose values have another
-// version than the model, as the values of a form may. If there is nothing to compare,
-// the write returns ErrVersion, before anything is sent, also for an association that
-// would be saved with the model, unless a hook has loaded that. AnyVersion is the way
-// around. Conditions of your own may exclude rows, as usual.
+// A conflict is txlock.Retryable if GORM has loaded the model in the same transaction, and
+// another transaction has changed the row since. Other conflicts are not, since another run
+// would end in them again: those of a model that was loaded before the transaction, those of a
+// version that the transaction itself has written (and undone by a savepoint, or written by
+// another copy of the model), and those of an update whose values have another version than the
+// model, as the values of a form may. If there is nothing to compare, the write returns
+// ErrVersion, before anything is sent, also for an association that would be saved with the
+// model, unless a hook has loaded that. AnyVersion is the way around. Conditions of your own
+// may exclude rows, as usual.
 //
 // A Version needs the plugin, db.Use(lockgorm.New()): without it every write of the model
-// fails. What bypasses models, such as Exec, Table() and ON DELETE of foreign keys,
-// neither compares nor raises the version: raise it there yourself, by any number. A row
-// that Exec inserts has version 1, even if an earlier row with the same primary key had
-// it too.
+// fails. What bypasses models, such as Exec, Table() and ON DELETE of foreign keys, neither
+// compares nor increments the version: increment it there yourself, by any number. A row that
+// Exec inserts has version 1, even if an earlier row with the same primary key had it too.
 type Version uint64
 
-// ErrVersion is returned by a write of a model with a Version that can't be compared: the
-// model was not loaded, or the statement may change rows of other models. Nothing is
-// sent, and the transaction goes on.
+// ErrVersion is returned by a write of a model with a Version that can't be compared: the model
+// was not loaded, or the statement may change rows of other models. Nothing is sent, and the
+// transaction stays open.
 var ErrVersion = errors.New("lockgorm: no version to compare")
 
-// AnyVersion lets one update or delete change rows of any version, also many rows by a
-// where clause: db.Model(&Order{}).Clauses(lockgorm.AnyVersion).Where(...). An update
-// still raises the versions, so that others who have loaded one of the rows get a
-// conflict. A model that is given to it has version 0 afterwards: load it again.
+// AnyVersion lets one update or delete change rows of any version, also many rows by a where
+// clause: db.Model(&Order{}).Clauses(lockgorm.AnyVersion).Where(...). An update still
+// increments the versions, so that others who have loaded one of the rows get a conflict. A
+// model that is given to it has version 0 afterwards: load it again.
 var AnyVersion clause.Expression = anyVersion{}
 
 type anyVersion struct{ setting }
@@ -84,11 +83,10 @@ func (anyVersion) ModifyStatement(stmt *gorm.Statement) {
 	stmt.Settings.Store(anyVersionSetting, true)
 }
 
-// KeepVersion lets one create write the versions that its models or maps have, for an
-// import or a restore: db.Clauses(lockgorm.KeepVersion).Create(&orders). Somebody who has
-// loaded an earlier row of the same primary key and version can then overwrite this one.
-// Without KeepVersion a create begins with a new version, which its models have
-// afterwards.
+// KeepVersion lets one create write the versions that its models or maps have, for an import or
+// a restore: db.Clauses(lockgorm.KeepVersion).Create(&orders). A program that has loaded an
+// earlier row of the same primary key and version can then overwrite this one. Without
+// KeepVersion a create begins with a new version, which its models have afterwards.
 var KeepVersion clause.Expression = keepVersion{}
 
 type keepVersion struct{ setting }

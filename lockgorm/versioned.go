@@ -182,7 +182,7 @@ func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 func ofStatement(stmt *gorm.Statement) *versioned { return noteOf[*versioned](stmt, versionedSetting) }
 
 // verifyVersions checks that all rows were changed, while GORM can still roll back, and
-// raises the versions in the models before the next hooks run.
+// increments the versions in the models before the next hooks run.
 func verifyVersions(db *gorm.DB) {
 	unwatch(db)
 	stmt := db.Statement

@@ -18,7 +18,7 @@
 //
 // Beside each page is its JSON: locks.json, or the parameter format=json; that of the
 // overview is overview.json. It has all rows that match the parameter q. The forms are those
-// of docs/operations.md, with what the page has beyond them. Fields may be added.
+// of cmd/lockstep/json.md, with what the page has beyond them. Fields may be added.
 //
 // # What it costs
 //

@@ -44,7 +44,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	return do(ctx, "Do", db, key, fn, (*txlock.Scope).Lock)
 }
 
-// TryDo is Do without waiting for the lock: if somebody else holds it, TryDo returns
+// TryDo is Do without waiting for the lock: if another transaction holds it, TryDo returns
 // txlock.ErrBusy at once, as TryLock does, and doesn't call fn.
 func TryDo(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) error {
 	return do(ctx, "TryDo", db, key, fn, (*txlock.Scope).TryLock)

@@ -4,6 +4,7 @@
 // Start with:
 //
 //	Open, Connector   a *sql.DB that knows its locks: a guarded pool
+//	DriverName        the same for libraries that open a pool by name
 //	Run               begin, lock, call a function, commit, retry
 //	Join              lock in a *sql.Tx that you already have
 //	Optimistic        compare a version before COMMIT, and don't wait

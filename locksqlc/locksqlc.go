@@ -22,6 +22,15 @@ var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOp
 // On MySQL that needs the procedures of package schema. Open returns an error for a name
 // that can't be parsed.
 func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
+	base, err := connectorOf(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(Connector(base, options...)), nil
+}
+
+// connectorOf returns a connector of go-sql-driver/mysql.
+func connectorOf(dsn string) (driver.Connector, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("locksqlc: parse the data source name: %w", err)
@@ -30,7 +39,7 @@ func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locksqlc: make a connector: %w", err)
 	}
-	return sql.OpenDB(Connector(base, options...)), nil
+	return base, nil
 }
 
 // Connector returns the connector of a guarded pool, for sql.OpenDB, around one of
@@ -45,8 +54,8 @@ func Connector(base driver.Connector, options ...txlock.PoolOption) driver.Conne
 }
 
 // Join returns the scope of an open transaction, which takes its locks. It returns
-// ErrNoTransaction if the transaction is nil or over, ErrTxDoomed if the server has ended
-// it, and the errors of the driver. The transaction goes on.
+// ErrNoTransaction if the transaction is nil or over, ErrTxDoomed if the server has ended it,
+// and the errors of the driver. The transaction stays open.
 func Join(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("%w: the *sql.Tx is nil", txlock.ErrNoTransaction)

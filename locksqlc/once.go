@@ -8,19 +8,19 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Once calls fn in a transaction if that is the first one for the key, and commits. Who
-// asks while the first is still open waits for its end; who asks afterwards isn't the
-// first, and fn is not called. If fn returns an error or panics, all is rolled back, and
-// the next who asks is the first. So what fn does in the transaction is done exactly once,
-// however often Once is called with the key: see txlock.Scope.Once, also for the options.
+// Once calls fn in a transaction if that is the first one for the key, and commits. A call
+// while the first is still open waits for its end; a later call isn't the first, and fn is not
+// called. If fn returns an error or panics, all is rolled back, and the next call is the first.
+// So what fn does in the transaction is done exactly once, however often Once is called with
+// the key: see txlock.Scope.Once, also for the options.
 //
-// A transaction that the server has rolled back is run again, as by Run; what Run says of
-// fn and of errors is true of Once. After ErrUnknownOutcome, when nobody knows whether the
-// transaction was committed, call Once again: it calls fn only if nothing was done.
+// A transaction that the server has rolled back is retried, as by Run; what Run says of fn and
+// of errors is true of Once. After ErrUnknownOutcome, when the commit outcome is unknown, call
+// Once again: it calls fn only if nothing was done.
 //
 // It returns first false with every error: that of fn, txlock.ErrMismatch, and what Run
-// returns. ErrTxDoomed tells of an fn that has ended the transaction by itself. Then what
-// it has committed is done, and the key may be used up.
+// returns. ErrTxDoomed is for an fn that has ended the transaction by itself. Then what it has
+// committed is done, and the key may be used up.
 func Once(ctx context.Context, db *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error, options ...txlock.OnceOption) (first bool, err error) {
 	err = run(ctx, "Once", db, nil, []txlock.Key{key}, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		if first, err = scope.Once(ctx, key, options...); err != nil || !first {

@@ -17,15 +17,14 @@ import (
 // request that repeats the key gets the same answer, with the header "Idempotent-Replayed:
 // true", and next is not called. Package idempotency has the options.
 //
-// While the first request of a key is under way, others with the key wait for it, or get
-// 409 after ConflictAfter. A key that comes with another method, address, content type or
-// body is answered 422, a missing key 400 if KeyRequired says so, a body that is too large
-// 413 (MaxBody); nobody may read the body before. If next panics, answers with a status of
-// 500 or more, or calls idempotency.Fail, all is rolled back and nothing is stored: then the
-// next request is the first. Any other answer is stored, one of 400 to 499 too: what
-// refuses requests, and may change its mind, belongs before this handler. If there is no
-// answer of next, because the database has failed, the client gets 503 and may repeat the
-// request with its key.
+// While the first request of a key is under way, others with the key wait for it, or get 409
+// after ConflictAfter. A key that comes with another method, address, content type or body is
+// answered 422, a missing key 400 with KeyRequired, a body that is too large 413 (MaxBody);
+// don't read the body before. If next panics, answers with a status of 500 or more, or calls
+// idempotency.Fail, all is rolled back and nothing is stored: then the next request is the
+// first. Any other answer is stored, one of 400 to 499 too: what refuses requests, and may
+// change its mind, belongs before this handler. If there is no answer of next, because the
+// database has failed, the client gets 503 and may repeat the request with its key.
 //
 // Requests without a key, and those of GET, HEAD, OPTIONS and TRACE, have a transaction
 // too, and nothing is stored. Answers are kept in memory until the COMMIT, up to 8 MB, so

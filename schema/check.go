@@ -13,7 +13,7 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// The findings of Check; tell them apart by errors.Is.
+// The findings of Check; distinguish them with errors.Is.
 var (
 	// ErrEngine is returned when the server speaks the protocol of MySQL but doesn't answer
 	// as MySQL and MariaDB do, or something between changes its answers: TiDB, Vitess,
@@ -30,19 +30,20 @@ var (
 	// ErrCenters is returned when lockstep_centers doesn't have exactly the
 	// slots 0 to 65,535.
 	ErrCenters = errors.New("schema: wrong center rows")
-	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, under which
-	// a statement can't tell how long it has waited, so that tokens may go back.
+	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, under which a
+	// statement doesn't know how long it has waited, so that tokens may go back.
 	ErrSysdateIsNow = errors.New("schema: server runs with sysdate-is-now")
 	// ErrSession is returned when locks don't hold on sessions because of a setting, by the
-	// DSN, init_connect or a SET: its text names the setting and the cure. ErrAutocommit and
+	// DSN, init_connect or a SET: its text names the setting and the fix. ErrAutocommit and
 	// ErrCharset match it. So do the settings completion_type, with which a transaction may be
 	// open behind COMMIT, and modes and isolation levels that this version of lockstep doesn't
-	// know. txlock.Join and leases return it, too, and on a guarded pool the calls that lock: it
-	// is also the error of a session that has chosen another database than it was opened with.
+	// know. txlock.Join and leases return it, too, and on a guarded pool the calls that lock:
+	// it is also the error of a session that has chosen another database than it was opened
+	// with.
 	ErrSession = session.ErrSession
-	// ErrAutocommit is returned when sessions have autocommit = 0. The server then begins a
-	// new transaction as soon as one has ended, so that nobody sees the end, nor that the
-	// locks are free, and what a lease writes is never committed.
+	// ErrAutocommit is returned when sessions have autocommit = 0. The server then begins a new
+	// transaction as soon as one has ended, so that neither the end nor the release of the locks
+	// is noticed, and what a lease writes is never committed.
 	ErrAutocommit = session.ErrAutocommit
 	// ErrCharset is returned when sessions have a character_set_connection that differs
 	// from their character_set_client: the server would convert the names of keys, and
@@ -60,23 +61,24 @@ var (
 	ErrMultiPrimary = errors.New("schema: multi-primary cluster")
 )
 
-// Check looks at the tables and the server of db, and returns all that is wrong, joined
-// into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow, ErrBinlog,
-// ErrMultiPrimary, ErrProcedures and ErrProxy, each with a sentence on the remedy. ErrEngine
-// and ErrSession come alone, since nothing else can be asked then. Call it as the user who will take locks, since it
-// checks the privileges of that user. Triggers are found as a user with the privilege TRIGGER.
+// Check checks the tables and the server of db, and returns all that is wrong, joined into one
+// error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow, ErrBinlog,
+// ErrMultiPrimary, ErrProcedures and ErrProxy, each with a sentence on the fix. ErrEngine and
+// ErrSession come alone, since nothing else can be asked then. Call it as the user who will
+// take locks, since it checks the privileges of that user. Triggers are found as a user with
+// the privilege TRIGGER.
 //
 // Check leaves everything as it was. Last of all, unless the pool allows only one connection, it
 // inserts a row into lockstep_locks on a second connection, reads it on the first and deletes it,
 // to find out when the server takes the snapshot of a transaction: ErrEngine, if BEGIN does.
 //
-// Two findings are advice, and [Advisory] tells them from the others. ErrProcedures: without
-// the procedures, a lock on MySQL doesn't share the round trip of BEGIN, and locks after a
-// read take more than one. A pool that has found out that they are missing does without until
-// the program is started again. ErrMultiPrimary: exclusive locks work on such a cluster, but
-// they exclude only at the commit. Several transactions may run under one lock, and all but
-// one of them fail with ErrDeadlock, at the latest when they commit. Calls that can't work
-// there return it themselves: RLock, locksqlc.Do, and shared leases.
+// Two findings are advice, and [Advisory] distinguishes them. ErrProcedures: without the
+// procedures, a lock on MySQL doesn't share the round trip of BEGIN, and locks after a read
+// take more than one. A pool that has found out that they are missing does without until the
+// program restarts. ErrMultiPrimary: exclusive locks work on such a cluster, but they exclude
+// only at the commit. Several transactions may run under one lock, and all but one of them fail
+// with ErrDeadlock, at the latest when they commit. Calls that can't work there return it
+// themselves: RLock, locksqlc.Do, and shared leases.
 //
 // If nothing is wrong, Check sends some 25 statements and takes some 30 ms: a readiness probe may
 // call it.
@@ -249,9 +251,9 @@ type Queryer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// CheckCluster is the part of Check that looks for a multi-primary cluster. It returns
-// ErrMultiPrimary for a node of one, and the errors of the driver. In a transaction it
-// takes no snapshot.
+// CheckCluster is the part of Check that detects a multi-primary cluster. It returns
+// ErrMultiPrimary for a node of one, and the errors of the driver. In a transaction it takes no
+// snapshot.
 func CheckCluster(ctx context.Context, db Queryer) error {
 	if ctx == nil {
 		return errors.New("schema: CheckCluster needs a context, got nil")
@@ -263,8 +265,8 @@ func CheckCluster(ctx context.Context, db Queryer) error {
 	return errors.Join(problem, err)
 }
 
-// ClusterQuery finds Galera (wsrep_on) and a Group Replication with several primaries. A
-// single primary returns no row.
+// ClusterQuery finds Galera (wsrep_on) and a multi-primary Group Replication. A single primary
+// returns no row.
 const ClusterQuery = `SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'
 	OR Variable_name = 'group_replication_single_primary_mode' AND Value = 'OFF'`
 

@@ -10,8 +10,8 @@
 //
 // # Checking them
 //
-// [Check] looks at the tables, the privileges, the server, the session and what is between
-// them, and returns all that is wrong as one error, with the remedy for each finding:
+// [Check] checks the tables, the privileges, the server, the session and what is between them,
+// and returns all that is wrong as one error, with the fix for each finding:
 //
 //   - [ErrTable], [ErrCenters] and [ErrProcedures] of the tables and procedures;
 //   - [ErrPrivilege] of the user;
@@ -20,8 +20,8 @@
 //   - [ErrSession] of the session, [ErrAutocommit] and [ErrCharset] among them;
 //   - [ErrProxy] of a proxy.
 //
-// [Advisory] tells findings with which locks hold from those with which a program must not
-// start.
+// [Advisory] distinguishes findings with which locks hold from those with which a program must
+// not start.
 //
 // [CheckCluster] looks only for a multi-primary cluster.
 //

@@ -25,15 +25,14 @@ const Centers = 65536
 
 // Install creates the missing tables and the center rows. It may be repeated, and many
 // processes may run it at the same time: it doesn't change what exists. If a table exists and
-// isn't as the DDL has it, or a view has its name, Install returns ErrTable, with the
-// statement that mends it, and changes nothing. Unless all exists already, it needs the
-// privilege CREATE, which the locks themselves don't need. On MySQL it also makes the
-// procedures, and replaces those with another body, if it has the privileges CREATE ROUTINE
-// and ALTER ROUTINE. Locks work without; see ErrProcedures. DDL commits implicitly, so
-// Install takes a pool and never a transaction. It returns the server's error for the
-// statement that failed, and ErrPrivilege, with the GRANT to run, if a privilege is missing.
-// Run it again to go on from there. It returns ErrEngine, and makes nothing, if the server is
-// neither MySQL nor MariaDB.
+// isn't as the DDL has it, or a view has its name, Install returns ErrTable, with the statement
+// that mends it, and changes nothing. Unless all exists already, it needs the privilege CREATE,
+// which the locks themselves don't need. On MySQL it also makes the procedures, and replaces
+// those with another body, if it has the privileges CREATE ROUTINE and ALTER ROUTINE. Locks
+// work without; see ErrProcedures. DDL commits implicitly, so Install takes a pool and never a
+// transaction. It returns the server's error for the statement that failed, and ErrPrivilege,
+// with the GRANT to run, if a privilege is missing. Run it again to continue from there. It
+// returns ErrEngine, and makes nothing, if the server is neither MySQL nor MariaDB.
 func Install(ctx context.Context, db *sql.DB) error {
 	if ctx == nil {
 		return errors.New("schema: Install needs a context, got nil")

@@ -9,10 +9,10 @@ import (
 )
 
 // Views returns the statements that make the views lockstep_held and lockstep_waits, for
-// MariaDB or for MySQL. The views are optional, and lockstep doesn't use them: they show
-// people at any SQL client which locks and leases are held, and who waits for whom, by
-// names. Who asks them needs the privilege PROCESS, and on MySQL SELECT on
-// performance_schema.*, or sees less. Each statement may be repeated.
+// MariaDB or for MySQL. The views are optional, and lockstep doesn't use them: they show people
+// at any SQL client which locks and leases are held, and who waits for whom, by names. A user
+// of them needs the privilege PROCESS, and on MySQL SELECT on performance_schema.*, or sees
+// less. Each statement may be repeated.
 func Views(mariaDB bool) ([]string, error) {
 	name := "views/mysql.sql"
 	if mariaDB {

@@ -19,7 +19,7 @@ import (
 )
 
 // onEmptyDatabases runs a test in a database without tables, on each server, with the files
-// of the DDL that docs/how-to/operate.md names for it. Afterwards all must be there.
+// of the DDL that docs/how-to/install.md names for it. Afterwards all must be there.
 func onEmptyDatabases(t *testing.T, test func(t *testing.T, db *testdb.DB, files []string)) {
 	t.Helper()
 	t.Parallel()
@@ -49,23 +49,23 @@ func ddl(t *testing.T, name string) string {
 	return string(text)
 }
 
-// operate fails the test unless docs/how-to/operate.md has these words.
-func operate(t *testing.T, words ...string) {
+// named fails the test unless docs/how-to/install.md has these words.
+func named(t *testing.T, words ...string) {
 	t.Helper()
-	text, err := os.ReadFile("../docs/how-to/operate.md")
+	text, err := os.ReadFile("../docs/how-to/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range words {
 		if !strings.Contains(string(text), "`"+w+"`") {
-			t.Errorf("docs/how-to/operate.md doesn't say `%s`", w)
+			t.Errorf("docs/how-to/install.md doesn't say `%s`", w)
 		}
 	}
 }
 
 func TestGoose(t *testing.T) {
 	const first = "-- +goose Up"
-	operate(t, first)
+	named(t, first)
 	onEmptyDatabases(t, func(t *testing.T, db *testdb.DB, files []string) {
 		dir := fstest.MapFS{}
 		for _, name := range files {
@@ -89,9 +89,9 @@ func TestGolangMigrate(t *testing.T) {
 		"000012_lockstep_once.down.sql": "DROP TABLE lockstep_once;",
 		"000013_lockstep_jobs.down.sql": "DROP TABLE lockstep_jobs;",
 	}
-	operate(t, ups...)
+	named(t, ups...)
 	for _, text := range downs {
-		operate(t, text)
+		named(t, text)
 	}
 	onEmptyDatabases(t, func(t *testing.T, db *testdb.DB, files []string) {
 		dir := fstest.MapFS{}
@@ -126,7 +126,7 @@ func TestGolangMigrate(t *testing.T) {
 // TestAtlas has Atlas read the files as it reads those of a migration directory.
 func TestAtlas(t *testing.T) {
 	const first = "-- atlas:delimiter -- +goose StatementEnd"
-	operate(t, first)
+	named(t, first)
 	onEmptyDatabases(t, func(t *testing.T, db *testdb.DB, files []string) {
 		for _, name := range files {
 			text := ddl(t, name)

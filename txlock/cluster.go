@@ -9,8 +9,8 @@ import (
 	"github.com/dca00107/lockstep/schema"
 )
 
-// singles are the databases that this process has found not to be on a cluster of
-// several primaries, by their names.
+// singles are the databases that this process has found not to be on a multi-primary cluster,
+// by their names.
 var singles sync.Map
 
 // onePrimary is inside.Lock.OnePrimary.

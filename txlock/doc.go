@@ -58,7 +58,7 @@
 //
 // # Observing
 //
-// [AssertLocked] checks that the caller holds a lock. [Holders] returns who holds some, by the
+// [AssertLocked] checks that the caller holds a lock. [Holders] returns the holders, by the
 // labels of [WithLabel]. An [Observer] receives an event for each acquisition, wait and
 // release; [SlogObserver] writes them to a log, package lockotel turns them into metrics, and
 // [MultiObserver] combines several. With [NameHolders] the error of a refused lock has a

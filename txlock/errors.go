@@ -5,20 +5,19 @@ import "github.com/dca00107/lockstep/internal/fault"
 // The errors of lockstep. errors.Is finds them in what a call returns, beside the
 // error of the context and of the driver that caused them.
 var (
-	// ErrBusy is returned by TryLock, TryRLock and LockAny when somebody else
-	// holds the lock. The transaction goes on. A HeldError in it says who that
-	// is, where it is known: see NameHolders.
+	// ErrBusy is returned by TryLock, TryRLock and LockAny when the lock is not available. The
+	// transaction stays open. A HeldError in it says who that is, where it is known: see
+	// NameHolders.
 	ErrBusy = fault.ErrBusy
-	// ErrWaitTimeout is returned when the lock wasn't free in time: within
-	// WaitAtMost, or else within the server's innodb_lock_wait_timeout. The
-	// transaction goes on, unless the server runs with
-	// innodb_rollback_on_timeout: then the error is ErrTxDoomed as well. A HeldError
-	// in it says who holds the lock, as in ErrBusy. For a lease it is also returned
-	// when the server has not answered in time; its text says so.
+	// ErrWaitTimeout is returned when the lock wasn't free in time: within WaitAtMost, or else
+	// within the server's innodb_lock_wait_timeout. The transaction stays open, unless the
+	// server runs with innodb_rollback_on_timeout: then the error is ErrTxDoomed as well. A
+	// HeldError in it says who holds the lock, as in ErrBusy. For a lease it is also returned
+	// when the server has not answered in time; its text names that.
 	ErrWaitTimeout = fault.ErrWaitTimeout
-	// ErrDeadlock is returned when the server chose the transaction as the
-	// victim of a deadlock, or for a transaction of another primary of its cluster.
-	// The server has rolled it back: start it again.
+	// ErrDeadlock is returned when the server chose the transaction as the victim of a
+	// deadlock, or for a transaction of another primary of its cluster. The server has rolled
+	// it back: retry it.
 	ErrDeadlock = fault.ErrDeadlock
 	// ErrStaleSnapshot is returned when the lock was free but the transaction's
 	// snapshot is older than the last holder's commit, so that plain reads
@@ -30,18 +29,18 @@ var (
 	// such as DDL has committed it and so freed the locks. On a guarded pool a
 	// transaction that was rolled back takes no more statements.
 	ErrTxDoomed = fault.ErrTxDoomed
-	// ErrUnknownOutcome is returned when a COMMIT was sent and not answered, by an error
-	// that says what became of it: the transaction was committed, or rolled back, or the
-	// server is about to do one of them. It is never Retryable, and no ErrTxDoomed. Run the
-	// transaction again only where it can tell that its work is done: under a key of Once,
-	// or by the Version of what it changes.
+	// ErrUnknownOutcome is returned when a COMMIT was sent and not answered, by an error that
+	// says what became of it: the transaction was committed, or rolled back, or the server is
+	// about to do one of them. It is never Retryable, and no ErrTxDoomed. Run the transaction
+	// again only where it knows that its work is done: under a key of Once, or by the Version
+	// of what it changes.
 	ErrUnknownOutcome = fault.ErrUnknownOutcome
-	// ErrRows is returned by a statement of CommitWith that has changed another number of
-	// rows than the transaction is to be committed for. The transaction goes on, with what
-	// the statement has changed.
+	// ErrRows is returned by a statement of CommitWith that has changed another number of rows
+	// than the transaction is to be committed for. The transaction stays open, with what the
+	// statement has changed.
 	ErrRows = fault.ErrRows
-	// ErrConflict is returned by an optimistic lock when the version has
-	// changed. The transaction goes on, but should be rolled back.
+	// ErrConflict is returned by an optimistic lock when the version has changed. The
+	// transaction stays open, but should be rolled back.
 	ErrConflict = fault.ErrConflict
 	// ErrLost is returned when a lock that outlives statements has been lost
 	// while it was needed.
@@ -51,9 +50,9 @@ var (
 	// ErrTooManyHolds is returned when an owner has entered a re-entrant lease
 	// too many times.
 	ErrTooManyHolds = fault.ErrTooManyHolds
-	// ErrUpgrade is returned when a transaction that holds a lock shared asks
-	// for it exclusively: two of them would wait for each other. Nothing was
-	// sent and the transaction goes on.
+	// ErrUpgrade is returned when a transaction that holds a lock shared asks for it
+	// exclusively: two of them would wait for each other. Nothing was sent and the transaction
+	// stays open.
 	ErrUpgrade = fault.ErrUpgrade
 	// ErrNoTransaction is returned when no transaction is open: the handle is a
 	// pool, or its transaction has been committed or rolled back.
@@ -64,37 +63,36 @@ var (
 	// ErrInvalidOption is returned for an option out of its range. Nothing was
 	// sent.
 	ErrInvalidOption = fault.ErrInvalidOption
-	// ErrOpenRows is returned when the caller's rows are still open on the
-	// transaction. On a guarded pool nothing was sent and the transaction goes
-	// on; on a plain one the driver has closed the connection.
+	// ErrOpenRows is returned when the caller's rows are still open on the transaction. On a
+	// guarded pool nothing was sent and the transaction stays open; on a plain one the driver
+	// has closed the connection.
 	ErrOpenRows = fault.ErrOpenRows
-	// ErrReadOnly is returned when the server or the transaction is read only.
-	// The transaction goes on.
+	// ErrReadOnly is returned when the server or the transaction is read only. The transaction
+	// stays open.
 	ErrReadOnly = fault.ErrReadOnly
-	// ErrSchema is returned when a table of lockstep is missing or not as it
-	// should be. The transaction goes on.
+	// ErrSchema is returned when a table of lockstep is missing or not as it should be. The
+	// transaction stays open.
 	ErrSchema = fault.ErrSchema
-	// ErrUnguarded is returned by Join where RequireGuarded was asked for and the pool is
-	// not guarded. The transaction goes on.
+	// ErrUnguarded is returned by Join where RequireGuarded was asked for and the pool is not
+	// guarded. The transaction stays open.
 	ErrUnguarded = fault.ErrUnguarded
-	// ErrPrivilege is returned when the user may not do what a lock needs. The message
-	// names the table and the GRANT to run; schema.Check returns it, too. The
-	// transaction goes on.
+	// ErrPrivilege is returned when the user may not do what a lock needs. The message names
+	// the table and the GRANT to run; schema.Check returns it, too. The transaction stays open.
 	ErrPrivilege = fault.ErrPrivilege
-	// ErrMismatch is returned by Once when the first call of the key had another
-	// fingerprint. The transaction goes on.
+	// ErrMismatch is returned by Once when the first call of the key had another fingerprint.
+	// The transaction stays open.
 	ErrMismatch = fault.ErrMismatch
 	// ErrResult is returned by OnceValue for a result that can't be stored, since it is
 	// too large or no JSON: then nothing is. It is returned, too, for a stored one that is
 	// of another type, or missing.
 	ErrResult = fault.ErrResult
-	// ErrNoQuorum is returned when a majority of databases can't be had.
+	// ErrNoQuorum is returned when a majority of databases is not available.
 	ErrNoQuorum = fault.ErrNoQuorum
 )
 
-// Retryable reports whether the same transaction, started again from its
-// beginning, may succeed: the server has rolled it back for a reason that passes,
-// or it was behind. A transaction that a statement has committed, a cancelled
-// context, a busy lock, a COMMIT of which nobody knows the outcome (ErrUnknownOutcome), and
-// the conflict of a version from before the transaction are not retryable.
+// Retryable reports whether the same transaction, retried from its beginning, may succeed: the
+// server has rolled it back for a reason that passes, or it was behind. A transaction that a
+// statement has committed, a cancelled context, a busy lock, a COMMIT with an unknown outcome
+// (ErrUnknownOutcome), and the conflict of a version from before the transaction are not
+// retryable.
 func Retryable(err error) bool { return fault.Retryable(err) }

@@ -10,10 +10,10 @@ type Grant struct {
 // Key returns what is locked.
 func (g Grant) Key() Key { return g.key }
 
-// Token returns the fencing token: a number that rises with every exclusive grant
-// of the key, over rollbacks too, so that a system outside of the database can
-// refuse who comes late with a lower one. For a shared grant it is the token of
-// the last exclusive one, 0 where there was none.
+// Token returns the fencing token: a number that increases with every exclusive grant of the
+// key, over rollbacks too, so that a system outside of the database can refuse a stale holder
+// with a lower one. For a shared grant it is the token of the last exclusive one, 0 where there
+// was none.
 func (g Grant) Token() uint64 { return g.token }
 
 // Shared reports whether the lock was taken by RLock or TryRLock.

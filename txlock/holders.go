@@ -21,14 +21,13 @@ type Holder struct {
 	Locked  time.Time // when it was granted, by the server's clock
 }
 
-// Holders tells who holds the keys exclusively, in the order of the keys, leaving
-// out those that nobody holds. The holder of a hashed key may hold another key of
-// the same center lock. Shared holders leave no trace and are not seen, nor is a
-// lock kept over a ROLLBACK TO SAVEPOINT.
+// Holders returns who holds the keys exclusively, in the order of the keys, leaving out those
+// without a holder. The holder of a hashed key may hold another key of the same center lock.
+// Shared holders leave no trace and are not seen, nor is a lock kept over a ROLLBACK TO
+// SAVEPOINT.
 //
-// It waits for nobody, reads what is not committed yet and compares it with what
-// is, and needs no privilege but SELECT. It returns ErrInvalidKey and ErrSchema,
-// and the errors of the driver.
+// It doesn't wait, reads what is not committed yet and compares it with what is, and needs no
+// privilege but SELECT. It returns ErrInvalidKey and ErrSchema, and the errors of the driver.
 func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
 	if ctx == nil {
 		return nil, errors.New("txlock: Holders needs a context, got nil")

@@ -51,12 +51,12 @@ func RequireGuarded() JoinOption { return joinOption(func(s *state) { s.requireG
 // scope however often it is joined. On a plain pool it asks the server two things,
 // and every call makes a scope of its own.
 //
-// It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where
-// the server has ended it, ErrUnguarded where RequireGuarded was asked for in vain, and
-// schema.ErrSession where locks don't hold on its session, because of autocommit = 0 for
-// example. On a guarded pool that is so from the beginning of the session; where a statement
-// has changed it since, the next call that locks asks, and returns that. It returns
-// schema.ErrEngine if the server is neither MySQL nor MariaDB. The transaction stays as it was.
+// It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where the server has
+// ended it, ErrUnguarded where RequireGuarded was asked for, and schema.ErrSession where locks
+// don't hold on its session, because of autocommit = 0 for example. On a guarded pool that is
+// so from the beginning of the session; where a statement has changed it since, the next call
+// that locks asks, and returns that. It returns schema.ErrEngine if the server is neither MySQL
+// nor MariaDB. The transaction stays as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if ctx == nil {
 		return nil, errors.New("txlock: Join needs a context, got nil")
@@ -171,8 +171,7 @@ func openBy(tx gen.DBTX, reply error) (bool, error) {
 	return fault.TransactionOpen(reply, flag)
 }
 
-// Unanswered is called by the guarded connection when nobody knows whether the transaction
-// was committed.
+// Unanswered is called by the guarded connection when the commit outcome is unknown.
 func (j *joined) Unanswered(why error) { j.state.doomed(why) }
 
 // introduce asks the session of a plain pool for its facts, which guarded connections know.

@@ -142,11 +142,11 @@ type familyOptions struct {
 	exact     bool
 }
 
-// Hashed puts the keys of the family onto the 65,536 center locks, so that they
-// need no rows of their own: for sets that grow without bound. Two keys that fall
-// on one slot, 1 in 65,536 for a pair, exclude each other: a transaction may see
-// ErrBusy, ErrUpgrade or ErrStaleSnapshot for a key that nobody else has locked.
-// The default is one row for each key, kept for good: for bounded sets.
+// Hashed puts the keys of the family onto the 65,536 center locks, so that they need no rows of
+// their own: for sets that grow without bound. Two keys that fall on one slot, 1 in 65,536 for
+// a pair, exclude each other: a transaction may see ErrBusy, ErrUpgrade or ErrStaleSnapshot for
+// a key that no other transaction has locked. The default is one row for each key, kept for
+// good: for bounded sets.
 func Hashed() FamilyOption { return func(o *familyOptions) { o.hashed = true } }
 
 // NewFamily returns the family of the given name, for integers, strings and

@@ -21,12 +21,12 @@ const AnyRows = -1
 // It takes one INSERT, UPDATE, DELETE or REPLACE without RETURNING, that is sent by Exec, on a
 // guarded pool; the statement returns an error for any other, and nothing is sent. The rows are
 // those of RowsAffected: an UPDATE that writes what is there changes none. If the number is
-// another, the statement returns ErrRows, and the transaction goes on with what it has changed.
-// An insert id that is not made by the server is 0.
+// another, the statement returns ErrRows, and the transaction stays open with what it has
+// changed. An insert id that is not made by the server is 0.
 //
 // After a success the transaction is committed: Commit and Rollback send nothing and return
-// nil, and all else returns ErrNoTransaction or an error that says so. If the function of Run
-// or Transaction returns an error afterwards, what it did stays, and it isn't run again. The
+// nil, and all else returns ErrNoTransaction or an error that names that. If the function of
+// Run or Transaction returns an error afterwards, what it did stays, and it isn't retried. The
 // functions of Optimistic, Once, ticks and the like can't commit, since something follows them,
 // nor those of a nested Transaction. If COMMIT isn't answered, the statement returns
 // ErrUnknownOutcome. If the statement is interrupted, by KILL QUERY for example, it returns

@@ -36,22 +36,21 @@ func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "lock", atMost: s.atMost})
 }
 
-// TryLock is Lock that doesn't wait: where somebody else holds the lock, or waits
-// for it, it returns ErrBusy, and the transaction goes on. On MySQL a key that is
-// being locked for the very first time in its life can take it a second to see. A key
-// that was never locked may be refused while a transaction has the row beside its own:
-// Ensure makes rows beforehand. On MySQL the try of a named key that this process hasn't
-// seen looks for its row first, which fixes the transaction's snapshot, unless the
-// transaction begins with it; see schema.Procedures.
+// TryLock is Lock that doesn't wait: where another transaction holds the lock, or waits for it,
+// it returns ErrBusy, and the transaction stays open. On MySQL a key that is being locked for
+// the very first time in its life can take it a second to see. A key that was never locked may
+// be refused while a transaction has the row beside its own: Ensure makes rows beforehand. On
+// MySQL the try of a named key that this process hasn't seen queries its row first, which fixes
+// the transaction's snapshot, unless the transaction begins with it; see schema.Procedures.
 func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "try to lock", try: true})
 }
 
-// RLock takes the lock of a key shared: with other shared holders, but with no
-// exclusive one. A writer that waits holds off new readers. It returns what Lock
-// returns; a transaction that holds the key exclusively keeps that. On a cluster of
-// several primaries it returns schema.ErrMultiPrimary, and the transaction goes on: a
-// shared lock writes nothing that a writer on another node would collide with.
+// RLock takes the lock of a key shared: with other shared holders, but with no exclusive one. A
+// writer that waits holds off new readers. It returns what Lock returns; a transaction that
+// holds the key exclusively keeps that. On a multi-primary cluster it returns
+// schema.ErrMultiPrimary, and the transaction stays open: a shared lock writes nothing that a
+// writer on another node would collide with.
 func (s *Scope) RLock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "lock shared", shared: true, atMost: s.atMost})
 }

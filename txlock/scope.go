@@ -66,10 +66,10 @@ type hold struct {
 // short it is. The place in the server's queue is kept while they wait. The default is
 // the server's innodb_lock_wait_timeout, 50 s, which also ends a longer limit.
 //
-// MySQL limits the wait of a SELECT only, to 49 days at most. To take a named key that
-// this process hasn't seen, be it because nobody has committed it yet, it waits for whole
-// seconds, rounded up: Ensure makes keys known. A limit that is not positive makes every
-// call return ErrInvalidOption: TryLock doesn't wait.
+// MySQL limits the wait of a SELECT only, to 49 days at most. To take a named key that this
+// process hasn't seen, be it because it was never committed, it waits for whole seconds,
+// rounded up: Ensure makes keys known. A limit that is not positive makes every call return
+// ErrInvalidOption: TryLock doesn't wait.
 func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 	view := &Scope{state: s.state, atMost: d, bad: s.bad}
 	if d <= 0 {
@@ -96,11 +96,11 @@ func (s *Scope) Held(key Key) (Grant, bool) {
 // one.
 func (s *Scope) Guarded() bool { return s.book != nil }
 
-// Verify asks the server whether the transaction is still open, and so whether
-// the grants still hold. It returns ErrTxDoomed where a deadlock, DDL or the like
-// has ended it, and ErrNoTransaction after Commit and Rollback. Nothing of the
-// transaction changes, its savepoints included. A transaction that was ended and
-// begun again by hand is not told apart on a plain pool.
+// Verify asks the server whether the transaction is still open, and so whether the grants still
+// hold. It returns ErrTxDoomed where a deadlock, DDL or the like has ended it, and
+// ErrNoTransaction after Commit and Rollback. Nothing of the transaction changes, its
+// savepoints included. A transaction that was ended and begun again with statements is not
+// noticed on a plain pool.
 func (s *Scope) Verify(ctx context.Context) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -12,10 +12,10 @@ import (
 )
 
 // ReadVersion returns the version of a key as it was last committed, outside of any
-// transaction: for somebody who reads, thinks, and saves later by CompareAndBump. Read
-// the version first and the data afterwards: the other way round, what was committed
-// between the two would be overwritten without a conflict. On a replica the version
-// may be an old one, which ends in a conflict.
+// transaction: for a person who reads, thinks, and saves later by CompareAndBump. Read the
+// version first and the data afterwards: the other way round, what was committed between the
+// two would be overwritten without a conflict. On a replica the version may be an old one,
+// which ends in a conflict.
 //
 // It returns ErrInvalidKey, ErrSchema and the errors of the driver.
 func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
@@ -32,19 +32,18 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 	return version, fault.Explain(fmt.Sprintf("read the version of %q", fault.Clipped(key.name)), err)
 }
 
-// Version returns the version of a key, for CompareAndBump: the token of its last
-// exclusive grant, by whichever call, 0 for a key that was never locked. Nothing is
-// locked, and nobody is waited for. It is a plain SELECT: under REPEATABLE READ it shows
-// the version that belongs to the other plain reads of the transaction, before it or
-// after it; at READ COMMITTED read it before the data. At SERIALIZABLE the server makes
-// it a shared lock, and two writers that have both read end in ErrDeadlock. At READ
-// UNCOMMITTED it may show a version that is not committed, of somebody who has not written
-// yet: so it returns ErrInvalidOption where the transaction was begun on a guarded pool with
-// that level, or its session has it. On a plain pool, and behind SET TRANSACTION, nobody sees
-// that: don't use versions there.
+// Version returns the version of a key, for CompareAndBump: the token of its last exclusive
+// grant, by whichever call, 0 for a key that was never locked. Nothing is locked, and nothing
+// waits. It is a plain SELECT: under REPEATABLE READ it shows the version that belongs to the
+// other plain reads of the transaction, before it or after it; at READ COMMITTED read it before
+// the data. At SERIALIZABLE the server makes it a shared lock, and two writers that have both
+// read end in ErrDeadlock. At READ UNCOMMITTED it may show a version that is not committed, of
+// a transaction that hasn't written yet: so it returns ErrInvalidOption where the transaction
+// was begun on a guarded pool with that level, or its session has it. On a plain pool, and
+// behind SET TRANSACTION, that goes unnoticed: don't use versions there.
 //
-// It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows
-// and ErrSchema. The transaction goes on.
+// It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and
+// ErrSchema. The transaction stays open.
 func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	const verb = "read the version of"
 	if err := key.Validate(); err != nil {
@@ -73,16 +72,16 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	return version, nil
 }
 
-// CompareAndBump takes the lock of a key exclusively where its version is still the
-// given one, that of Version or ReadVersion, and raises it: nobody has held the key
-// exclusively since. It is one statement, which waits for a holder as Lock does, and
-// WaitAtMost limits it. Where the transaction has read, but not this version by
-// Version, it is one more, since the version may be newer than what was read.
+// CompareAndBump takes the lock of a key exclusively where its version is still the given one,
+// that of Version or ReadVersion, and increments it: no other transaction has held the key
+// exclusively since. It is one statement, which waits for a holder as Lock does, and WaitAtMost
+// limits it. Where the transaction has read, but not this version by Version, it is one more,
+// since the version may be newer than what was read.
 //
-// Afterwards the transaction holds the key as by Lock: Held says so, Lock returns the
-// same grant, and a further CompareAndBump with the same version, or with the one that
-// Version shows now, costs no statement on a guarded pool. A key that was locked
-// before has the version of that lock only.
+// Afterwards the transaction holds the key as by Lock: Held reports it, Lock returns the same
+// grant, and a further CompareAndBump with the same version, or with the one that Version shows
+// now, costs no statement on a guarded pool. A key that was locked before has the version of
+// that lock only.
 //
 // It returns ErrConflict where the version is another. Nothing has changed then, but
 // the row may be locked until the end of the transaction, which is best rolled back.
@@ -90,10 +89,10 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 // Version of this scope; one that was read before it stays another. It returns ErrStaleSnapshot where the version is the right one, but
 // the transaction has read data from before it, and what Lock returns besides.
 //
-// A hashed key shares its version with the others on its center lock, as it shares the
-// lock: a write to one of these is a conflict, too. Between two calls the chance is the
-// number of writes to the family in 65,536: use a named family, or the version column
-// of package lockgorm, where somebody thinks in between.
+// A hashed key shares its version with the others on its center lock, as it shares the lock: a
+// write to one of these is a conflict, too. Between two calls the chance is the number of
+// writes to the family in 65,536: use a named family, or the version column of package
+// lockgorm, where a person thinks in between.
 //
 // A version must not be kept for longer than Clean keeps unused rows, since a key
 // without a row has version 0.

@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 			if name == "hidden/internal/hidden" {
 				front = filepath.Join("testdata", "hidden")
 			}
-			sources, err := generated(dir, front, "")
+			sources, _, err := generated(dir, front, "", nil)
 			must(t, err)
 			for i, source := range sources {
 				path := filepath.Join([]string{dir, front}[i], output)

@@ -87,6 +87,7 @@ func planned(t *testing.T, old, changed string) string {
 	must(t, err)
 	p.compare(schema)
 	p.make(sources)
+	_, _ = p.leave(nil) // nothing is left for later
 	return p.sorted().Error()
 }
 

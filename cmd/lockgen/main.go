@@ -32,11 +32,12 @@ func run(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("lockgen", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		_, _ = fmt.Fprintf(stderr, "Usage: lockgen [-check] [-front directory] [directory ...]\n\nWrites %s into each directory that sqlc generates, the current one by default.\n\n", output)
+		_, _ = fmt.Fprintf(stderr, "Usage: lockgen [-check] [-only names] [-front directory] [directory ...]\n\nWrites %s into each directory that sqlc generates, the current one by default.\n\n", output)
 		flags.PrintDefaults()
 	}
 	check := flags.Bool("check", false, "write nothing, and fail where "+output+" is not what lockgen would write")
 	front := flags.String("front", "", "the `directory` of a package to write, too, in front of the one that sqlc generates: with all but Queries")
+	names := flags.String("only", "", "the `names` of tables and queries, with commas between: ask only for their locks, leave queries out of Locked that lack others, and list what these would need")
 	config := flags.String("config", "", "the sqlc.yaml; without it, lockgen looks in the directory and those above")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -50,10 +51,21 @@ func run(args []string, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "lockgen: -front is for one directory")
 		return 2
 	}
+	only, err := parseOnly(*names)
+	if err == nil && *front != "" && *names != "" {
+		err = errors.New("lockgen: -only is not for -front, where queries that are left out could not be called")
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, err)
+		return 2
+	}
 	for _, dir := range dirs {
-		if err := generate(dir, *front, *config, *check); err != nil {
+		later, err := generate(dir, *front, *config, only, *check)
+		if err != nil {
 			_, _ = fmt.Fprintln(stderr, err)
 			code = 1
+		} else if len(later) > 0 {
+			_, _ = fmt.Fprintf(stderr, "%s: -only leaves for later:\n%v\n", dir, later)
 		}
 	}
 	return code
@@ -61,21 +73,22 @@ func run(args []string, stderr io.Writer) int {
 
 // generate writes or checks the output in one directory, and in front of it. Where it
 // fails, no output stays: a wrapper from before would go on without the locks that are
-// missing now. What somebody else has written is neither replaced nor removed.
-func generate(dir, front, config string, check bool) error {
+// missing now. What somebody else has written is neither replaced nor removed. It returns
+// what -only leaves for later.
+func generate(dir, front, config string, only only, check bool) (later problems, err error) {
 	paths := []string{filepath.Join(dir, output)}
 	if front != "" {
 		if isSame(dir, front) {
-			return fmt.Errorf("lockgen: -front %s is the directory of sqlc's own package: name that of another one", front)
+			return nil, fmt.Errorf("lockgen: -front %s is the directory of sqlc's own package: name that of another one", front)
 		}
 		paths = append(paths, filepath.Join(front, output))
 	}
 	for _, path := range paths {
 		if err := own(path); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	sources, err := generated(dir, front, config)
+	sources, later, err := generated(dir, front, config, only)
 	if err == nil {
 		for i, path := range paths {
 			if check {
@@ -86,14 +99,14 @@ func generate(dir, front, config string, check bool) error {
 		}
 	}
 	if err == nil || check {
-		return err
+		return later, err
 	}
 	for _, path := range paths {
 		if removed := os.Remove(path); !errors.Is(removed, os.ErrNotExist) {
 			err = errors.Join(err, removed)
 		}
 	}
-	return err
+	return nil, err
 }
 
 func isSame(dir, other string) bool {
@@ -129,22 +142,43 @@ func same(path string, source []byte) error {
 	return nil
 }
 
-// generated returns the text of the output for the package in dir, and of the one in front.
-func generated(dir, front, config string) ([][]byte, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
+// generated returns the text of the output for the package in dir, and of the one in front,
+// and what -only leaves for later.
+func generated(dir, front, config string, only only) (outputs [][]byte, later problems, err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, nil, err
 	}
 	settings, err := findConfig(dir, config)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	inFront := ""
 	if front != "" {
 		if inFront, err = packageName(front, settings.tags); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
+	p, err := planOf(dir, settings)
+	if err == nil {
+		err = only.unknown(p)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	part, later := p.leave(only)
+	if len(p.problems) > 0 {
+		return nil, nil, p.sorted()
+	}
+	source, err := write(p, settings.constraint, part)
+	if err != nil || front == "" {
+		return [][]byte{source}, later, err
+	}
+	aliases, err := writeFront(p, settings.constraint, inFront)
+	return [][]byte{source, aliases}, later, err
+}
+
+// planOf reads the queries, their schema and the package, and says which locks they take.
+func planOf(dir string, settings settings) (*plan, error) {
 	sources, problems, err := readQueries(settings.queries)
 	if err != nil {
 		return nil, err
@@ -160,15 +194,7 @@ func generated(dir, front, config string) ([][]byte, error) {
 	p := &plan{pkg: pkg, problems: problems}
 	p.compare(schema)
 	p.make(sources)
-	if len(p.problems) > 0 {
-		return nil, p.sorted()
-	}
-	source, err := write(p, settings.constraint)
-	if err != nil || front == "" {
-		return [][]byte{source}, err
-	}
-	aliases, err := writeFront(p, settings.constraint, inFront)
-	return [][]byte{source, aliases}, err
+	return p, nil
 }
 
 // problems are what the user has to mend.

@@ -25,6 +25,7 @@ type query struct {
 	does *meaning // nil where it can't be told
 	keys []key
 	open error // why it can't be told whether it does more
+	problems
 }
 
 // shares tells whether all keys of the query are shared.
@@ -74,13 +75,15 @@ func (p *plan) make(sources map[string]*source) {
 		p.queries = append(p.queries, &query{source: s, method: m})
 	}
 	for _, q := range p.queries {
-		p.understand(q)
+		p.asks(q, func() { p.understand(q) })
 	}
 	for _, q := range p.queries {
-		for _, i := range q.locks {
-			p.lock(q, i)
-		}
-		p.enforce(q)
+		p.asks(q, func() {
+			for _, i := range q.locks {
+				p.lock(q, i)
+			}
+			p.enforce(q)
+		})
 	}
 }
 

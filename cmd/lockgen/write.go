@@ -19,8 +19,8 @@ type writer struct {
 	dbArg   bool              // emit_methods_with_db_argument
 }
 
-// write returns the text of the output.
-func write(p *plan, constraint string) ([]byte, error) {
+// write returns the text of the output. In part says that not all queries are in the plan.
+func write(p *plan, constraint string, part bool) ([]byte, error) {
 	w := &writer{plan: p, dbArg: takesDB(p), imports: map[string]string{
 		"context": "context", "database/sql": "sql", "github.com/dca00107/lockstep/locksqlc": "locksqlc", txlockPath: "txlock",
 	}}
@@ -32,7 +32,7 @@ func write(p *plan, constraint string) ([]byte, error) {
 		"Constraint": constraint, "Package": p.pkg.Name, "Imports": w.importLines(), "Queries": p.queries,
 		"DBArg": w.dbArg, "Methods": w.String(),
 		"RLocks":  slices.ContainsFunc(p.queries, (*query).shares),
-		"Querier": p.pkg.Types.Scope().Lookup("Querier") != nil && !w.dbArg, "Tx": w.tx(),
+		"Querier": p.pkg.Types.Scope().Lookup("Querier") != nil && !w.dbArg && !part, "Part": part, "Tx": w.tx(),
 	})
 	if err != nil {
 		return nil, err
@@ -292,6 +292,9 @@ import (
 {{end}})
 
 // Locked has the queries of a transaction: each takes the locks of its annotation first.
+{{- if .Part}} It
+// has only those that lockgen -only has found the locks of.
+{{- end}}
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope

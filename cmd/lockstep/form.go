@@ -2,7 +2,7 @@ package main
 
 import "github.com/dca00107/lockstep/internal/ops"
 
-// What --json prints: docs/operations.md has the forms, which stay. Fields may be added.
+// What --json prints: json.md has the forms, which stay. Fields may be added.
 
 type locksForm struct {
 	Locks    []ops.Lock             `json:"locks"`

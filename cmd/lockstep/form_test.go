@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -84,18 +83,15 @@ func TestJSONForm(t *testing.T) {
 		_, _ = fmt.Fprintf(&b, "%s\n", t.Name())
 		b.fields(t)
 	}
-	have := formBlock.FindStringSubmatch(page.text)
+	have := formBlock.FindStringSubmatch(page.texts[jsonPath])
 	switch {
 	case have == nil:
-		t.Fatal("docs/operations.md has no block for the forms")
+		t.Fatal("json.md has no block for the forms")
 	case have[2] == b.String():
 	case *update:
 		page.mu.Lock()
 		defer page.mu.Unlock()
-		page.text = strings.Replace(page.text, have[0], have[1]+b.String()+have[3], 1)
-		if err := os.WriteFile(pagePath, []byte(page.text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		page.write(t, jsonPath, strings.Replace(page.texts[jsonPath], have[0], have[1]+b.String()+have[3], 1))
 	default:
 		t.Errorf("the form has changed:\n%s\nThe page has:\n%s", b.String(), have[2])
 	}

@@ -11,19 +11,38 @@ import (
 
 var update = flag.Bool("update", false, "write docs/operations.md and the files of testdata anew")
 
-const pagePath = "../../docs/operations.md"
+// The files with what the commands print: the page for operators, what differs from it only by
+// the server or is not worth a reader's time, and the forms of JSON.
+const (
+	pagePath = "../../docs/operations.md"
+	restPath = "testdata/operations.md"
+	jsonPath = "json.md"
+)
 
-// operations is the page for operators. Its examples are what the commands print, each
-// below a comment with the name of the situation and the server, or both.
+// operations are these files. An example stands below a comment with the name of the situation
+// and the server, or both.
 type operations struct {
-	mu   sync.Mutex
-	text string
+	mu    sync.Mutex
+	texts map[string]string // by the path of the file
 }
 
 var page = func() *operations {
-	text, _ := os.ReadFile(pagePath) // where it is missing, all blocks are
-	return &operations{text: string(text)}
+	o := &operations{texts: map[string]string{}}
+	for _, path := range []string{pagePath, restPath, jsonPath} {
+		text, _ := os.ReadFile(path) // where it is missing, its blocks are
+		o.texts[path] = string(text)
+	}
+	return o
 }()
+
+// write writes a file anew.
+func (o *operations) write(t *testing.T, path, text string) {
+	t.Helper()
+	o.texts[path] = text
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Error(err)
+	}
+}
 
 // block returns the example of a situation, by the name of its test, or nil.
 func (o *operations) block(test string) *string {
@@ -31,8 +50,10 @@ func (o *operations) block(test string) *string {
 	defer o.mu.Unlock()
 	name, engine := situationOf(test)
 	for _, who := range []string{engine, "both"} {
-		if found := blockOf(name, who).FindStringSubmatch(o.text); found != nil {
-			return &found[2]
+		for _, text := range o.texts {
+			if found := blockOf(name, who).FindStringSubmatch(text); found != nil {
+				return &found[2]
+			}
 		}
 	}
 	return nil
@@ -53,7 +74,7 @@ func (o *operations) compare(t *testing.T, text string) {
 	t.Helper()
 	have := o.block(t.Name())
 	if have == nil {
-		t.Errorf("docs/operations.md has no example for this test:\n%s", text)
+		t.Errorf("docs/operations.md and testdata/operations.md have no example for this test:\n%s", text)
 		return
 	}
 	if *have == text {
@@ -67,12 +88,11 @@ func (o *operations) compare(t *testing.T, text string) {
 	defer o.mu.Unlock()
 	name, engine := situationOf(t.Name())
 	for _, who := range []string{engine, "both"} {
-		o.text = blockOf(name, who).ReplaceAllStringFunc(o.text, func(block string) string {
-			parts := blockOf(name, who).FindStringSubmatch(block)
-			return parts[1] + text + parts[3]
-		})
-	}
-	if err := os.WriteFile(pagePath, []byte(o.text), 0o644); err != nil {
-		t.Error(err)
+		for path, old := range o.texts {
+			if found := blockOf(name, who).FindStringSubmatch(old); found != nil {
+				o.write(t, path, strings.Replace(old, found[0], found[1]+text+found[3], 1))
+				return
+			}
+		}
 	}
 }

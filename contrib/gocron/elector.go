@@ -39,9 +39,9 @@ type reign struct {
 	tasks   sync.WaitGroup
 }
 
-// NewElector stands for an election until Close, by Election.Run; call that nowhere else.
-// The options of the election say how soon a leader that has died is replaced (elect.TTL),
-// and how long its tasks may go on when it can't lead any more (elect.Grace).
+// NewElector stands for an election until Close, by Election.Run; call that nowhere else. The
+// options of the election say how soon a leader that has died is replaced (elect.TTL), and how
+// long its tasks may continue when it can't lead any more (elect.Grace).
 func NewElector(election *elect.Election) *Elector {
 	ctx, end := context.WithCancel(context.Background())
 	e := &Elector{end: end, settled: make(chan struct{}), ended: make(chan struct{})}
@@ -86,18 +86,18 @@ func (e *Elector) lead(ctx context.Context, term *elect.Term) error {
 
 // IsLeader returns nil if this process leads, and else ErrNotLeader, ErrClosed, or what has
 // ended Election.Run, such as txlock.ErrSchema. It compares the clock at every call: two
-// processes never lead at once. When a program starts it waits until somebody leads, or
-// the context ends, so that the first ticks aren't left out.
+// processes never lead at once. When a program starts it waits until there is a leader, or the
+// context ends, so that the first ticks aren't left out.
 func (e *Elector) IsLeader(ctx context.Context) error {
 	_, leave, err := e.enter(ctx)
 	leave()
 	return err
 }
 
-// Do calls fn if this process leads. The context of fn ends when only the grace of the term
-// is left, or by Resign or Close; another process leads when fn has returned, or the grace
-// is over. So what stops in time never runs beside that of another leader, which a task
-// that isn't called by Do may. What fn writes in the database is fenced by Term.Guard.
+// Do calls fn if this process leads. The context of fn ends when only the grace of the term is
+// left, or by Resign or Close; another process leads when fn has returned, or the grace period
+// has passed. So what stops in time never runs beside that of another leader, which a task that
+// isn't called by Do may. What fn writes in the database is fenced by Term.Guard.
 //
 // It returns what IsLeader returns, else the error of fn, joined by txlock.ErrLost if the
 // term was lost before fn has returned.

@@ -38,9 +38,9 @@ var _ gocron.Locker = (*Locker)(nil)
 // start it at a multiple of its duration, by gocron.WithStartAt, so that all processes mean
 // the same ticks.
 //
-// gocron doesn't say either how a job has ended, so a tick counts as done when its function
-// has returned, and one whose process has died meanwhile is not run again. Use job.Run for
-// jobs that must not be left out.
+// gocron doesn't say either how a job has ended, so a tick counts as done when its function has
+// returned, and one whose process has died meanwhile is not retried. Use job.Run for jobs that
+// must not be left out.
 func NewLocker(jobs *job.Jobs, schedule job.Schedule) *Locker { return &Locker{jobs, schedule} }
 
 // Lock begins the tick. It returns job.ErrDone where another process has done it, and

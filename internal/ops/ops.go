@@ -4,7 +4,7 @@
 //
 // [Room.Look] takes a [Picture] of all that is held and waited for, and [Picture.Tree]
 // orders it by who waits for whom. The types have JSON names, which are documented in
-// docs/operations.md and stay.
+// cmd/lockstep/json.md and stay.
 package ops
 
 import (

@@ -148,6 +148,12 @@ func NotPrepared(err error) bool {
 // which sends a statement without arguments in one round trip, and with arguments in two
 // or three unless it interpolates them.
 func TakesText(pool *sql.DB) bool {
-	_, ok := pool.Driver().(*mysql.MySQLDriver)
-	return ok
+	switch d := pool.Driver().(type) {
+	case *mysql.MySQLDriver:
+		return true
+	case interface{ TakesText() bool }: // that of locksqlc.DriverName
+		return d.TakesText()
+	default:
+		return false
+	}
 }

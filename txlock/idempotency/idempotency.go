@@ -45,16 +45,15 @@ func MaxBody(bytes int64) Option { return idempotent.MaxBody(bytes) }
 // ETag, Last-Modified, Link, Cache-Control and Vary.
 func KeepHeaders(names ...string) Option { return idempotent.KeepHeaders(names...) }
 
-// ClientOf tells clients apart, by what a request was authenticated with, for example: the
-// keys of one are not those of another. Without it, a client that knows the key and the
-// whole request of another gets the answer of that one. The default takes all clients for
-// one.
+// ClientOf distinguishes clients, by what a request was authenticated with, for example: the
+// keys of one are not those of another. Without it, a client that knows the key and the whole
+// request of another gets the answer of that one. The default takes all clients for one.
 func ClientOf(client func(r *http.Request) string) Option {
 	return idempotent.ClientOf(client)
 }
 
-// OnError tells of the errors behind answers of 422, 409 and 500 to 503. The default tells
-// nobody.
+// OnError reports the errors behind answers of 422, 409 and 500 to 503. The default reports
+// nothing.
 func OnError(tell func(r *http.Request, err error)) Option {
 	return idempotent.OnError(tell)
 }

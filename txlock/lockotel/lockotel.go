@@ -28,8 +28,8 @@ const (
 	// "deadline_exceeded" for the caller's context, or "error"; of a tick, it is the
 	// job.Kind.
 	Outcome = attribute.Key("lockstep.outcome")
-	// ErrorType is why a transaction was doomed or is run again: "deadlock",
-	// "stale_snapshot" or "conflict", or else the name of the error as Outcome has it.
+	// ErrorType is why a transaction was doomed or is retried: "deadlock", "stale_snapshot" or
+	// "conflict", or else the name of the error as Outcome has it.
 	ErrorType = attribute.Key("error.type")
 	// Job is the key of a job.
 	Job = attribute.Key("lockstep.job")
@@ -60,7 +60,7 @@ func WithTracerProvider(provider trace.TracerProvider) Option {
 	}
 }
 
-// WithKeys gives spans the attribute Key. The default is that they tell only the Family.
+// WithKeys gives spans the attribute Key. The default is that they have only the Family.
 func WithKeys() Option { return func(o *Observer) { o.keys = true } }
 
 // scope is the name of the instrumentation.
@@ -78,7 +78,7 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 //   - lockstep.acquire.duration: the time from a call to its grant or refusal, including
 //     the wait. Its count by Outcome is the number of grants and refusals.
 //   - lockstep.wait.duration: how long calls have waited in this process for a lease of
-//     somebody else, by Outcome and Fair.
+//     another holder, by Outcome and Fair.
 //   - lockstep.hold.duration: how long a lock or lease was held until it was released or
 //     lost, by Outcome. One that is released after its loss counts once.
 //   - lockstep.renewal.left: what was left of a lease at its renewal. Its count is the
@@ -100,8 +100,8 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 //   - lockstep.doomed, in {transaction}: those that were over before their end, by
 //     ErrorType. On a plain pool only a deadlock of a lock is seen.
 //   - lockstep.deadlocks, in {transaction}: those of them that were victims of a deadlock.
-//   - lockstep.retries, in {transaction}: those that Run, Transaction and the like have run
-//     again, by ErrorType.
+//   - lockstep.retries, in {transaction}: those that Run, Transaction and the like have
+//     retried, by ErrorType.
 //
 // Of jobs and elections, by Job or Election:
 //

@@ -1,5 +1,5 @@
-// Package quorum takes leases over a majority of independent databases: the lease
-// goes on while any minority of them is down, cut off or comes back empty.
+// Package quorum takes leases over a majority of independent databases: the lease works while
+// any minority of them is down, cut off or comes back empty.
 //
 //	m, err := quorum.New([]*lease.Manager{a, b, c, d, e})
 //	err = m.Do(ctx, key, func(ctx context.Context, l *quorum.Lease) error {
@@ -17,7 +17,7 @@
 // [New] makes a [Manager] over the managers of the databases, each of package txlock/lease.
 // [Manager.Do] holds a lease around a function; [Manager.Acquire] and [Manager.TryAcquire]
 // return a [Lease], which is renewed until [Lease.Release]. [Lease.Err] and [Lease.Context]
-// tell when it is lost.
+// report when it is lost.
 //
 // # Guards
 //
@@ -32,6 +32,6 @@
 //
 // # Errors
 //
-// Where a majority can't be had, calls return txlock.ErrNoQuorum with the error of each
+// Where a majority is not available, calls return txlock.ErrNoQuorum with the error of each
 // database. The other errors are those of package txlock.
 package quorum

@@ -56,12 +56,11 @@ func (m *Manager) distinct(node int, epoch string) error {
 // installed is the age of the epoch that Install gives to new databases.
 const installed = 10 * 365 * 24 * time.Hour
 
-// Install makes databases that have never been used count at once. Without it they count
-// when MaxTTL and ClockSkew have passed since the first Acquire. It does so only if all
-// of them answer and none has been used before: a single new one among others may have
-// lost its data, and must wait. So a program may call it at every start, after
-// schema.Install. What it can't tell from an installation is that all databases have lost
-// their data within one MaxTTL.
+// Install makes databases that have never been used count at once. Without it they count when
+// MaxTTL and ClockSkew have passed since the first Acquire. It does so only if all of them
+// answer and none has been used before: a single new one among others may have lost its data,
+// and must wait. So a program may call it at every start, after schema.Install. What looks to
+// it like an installation is that all databases have lost their data within one MaxTTL.
 //
 // It returns txlock.ErrNoQuorum with the errors of the nodes if one of them doesn't
 // answer, after which it may be repeated, and ErrClosed.

@@ -28,10 +28,10 @@ func (e *majorityError) Error() string {
 	return why.String()
 }
 
-// Unwrap returns the sentinel and the errors of the nodes. It leaves out errors of single
-// nodes that would look like the error of the whole lease: that a node is busy, has lost
-// its lease or has not answered within a limit. Of a node that is busy it returns who holds
-// the lease there, if that is known.
+// Unwrap returns the sentinel and the errors of the nodes. It leaves out errors of single nodes
+// that would look like the error of the whole lease: that a node is busy, has lost its lease or
+// has not answered within a limit. Of a node that is busy it returns the holder there, if that
+// is known.
 func (e *majorityError) Unwrap() []error {
 	all := []error{e.sentinel}
 	for _, err := range e.nodes {

@@ -101,11 +101,11 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 // same manager, with the same token and without a statement. The owner is that of the
 // context of Do or Lease.Context for this key, or the one that lease.WithOwner names.
 //
-// It may return txlock.ErrNoQuorum with the errors of the nodes if a majority was missing
-// three times in a row; ErrWaitTimeout (see lease.WaitAtMost), ErrInvalidKey,
-// ErrInvalidOption, ErrClosed, lease.ErrClosed and the context's error. If it returns an
-// error, the lease is not held: what the databases have granted, or may have, is released
-// in the background, until its TTL is over.
+// It may return txlock.ErrNoQuorum with the errors of the nodes if a majority was missing three
+// times in a row; ErrWaitTimeout (see lease.WaitAtMost), ErrInvalidKey, ErrInvalidOption,
+// ErrClosed, lease.ErrClosed and the context's error. If it returns an error, the lease is not
+// held: what the databases have granted, or may have, is released in the background, until its
+// TTL has passed.
 func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, key, opts)
 	if err != nil {

@@ -25,10 +25,10 @@ type setting func(*options)
 
 func (f setting) toManager(o *options) { f(o) }
 
-// MaxTTL is the longest TTL that any program uses for its leases on these databases: give
-// all programs the same. A database that comes back without its data counts again when
-// that time and ClockSkew are over, because no lease that it had granted lives longer. An
-// Acquire with a longer TTL is refused. The default is a minute.
+// MaxTTL is the longest TTL that any program uses for its leases on these databases: give all
+// programs the same. A database that comes back without its data counts again when that time
+// and ClockSkew have passed, because no lease that it had granted lives longer. An Acquire with
+// a longer TTL is refused. The default is a minute.
 func MaxTTL(d time.Duration) Option { return setting(func(o *options) { o.maxTTL = d }) }
 
 // ClockSkew is by how much the clocks of the databases may differ. A database that comes

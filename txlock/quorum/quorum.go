@@ -25,18 +25,18 @@ type Lease struct {
 // Key returns what is locked.
 func (l *Lease) Key() txlock.Key { return l.r.key }
 
-// Token returns the fencing token. It rises with every grant of the key, whichever
-// majority has granted it. The token of a node's own lease may differ. An owner that
-// re-enters has the same token.
+// Token returns the fencing token. It increases with every grant of the key, whichever majority
+// has granted it. The token of a node's own lease may differ. An owner that re-enters has the
+// same token.
 func (l *Lease) Token() uint64 { return l.r.token }
 
 // Owner returns the name of the owner: see lease.WithOwner.
 func (l *Lease) Owner() string { return l.r.owner }
 
-// Err returns nil while a majority of the databases is certainly held, txlock.ErrLost
-// with the cause of each node after the lease was lost, and txlock.ErrNotHeld after
-// Release. It compares the clock at every call, as lease.Lease.Err does, and has the same
-// limit: if one server's clock is set forward, somebody else may get the lease.
+// Err returns nil while a majority of the databases is certainly held, txlock.ErrLost with the
+// cause of each node after the lease was lost, and txlock.ErrNotHeld after Release. It compares
+// the clock at every call, as lease.Lease.Err does, and has the same limit: if one server's
+// clock is set forward, another process may get the lease.
 func (l *Lease) Err() error {
 	l.r.check()
 	return context.Cause(l.life)
@@ -45,9 +45,9 @@ func (l *Lease) Err() error {
 // Valid reports whether Err is nil.
 func (l *Lease) Valid() bool { return l.Err() == nil }
 
-// Done returns a channel that is closed when the lease is lost or released. A timer
-// closes it, which may be a little late, and up to a quarter of the TTL late if the lease
-// is lost before its time is over; Err is never late.
+// Done returns a channel that is closed when the lease is lost or released. A timer closes it,
+// which may be a little late, and up to a quarter of the TTL late if the lease is lost before
+// its TTL has passed; Err is never late.
 func (l *Lease) Done() <-chan struct{} { return l.life.Done() }
 
 // Context returns a context that ends when the lease is lost or released, with the error

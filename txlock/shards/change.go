@@ -14,14 +14,13 @@ import (
 
 // Install records the first set in all of its databases. Until then For returns ErrSet. A
 // program may call it at every start, after schema.Install: where the set is recorded, or a
-// change to it goes on, it changes nothing.
+// change to it is under way, it changes nothing.
 //
 // It returns ErrSet if another set is recorded in any of the databases, also one with other
 // names for them, or if a database has no record and others have: it is new, or has lost its
-// data. It also returns the errors of
-// the driver. The first set is used when all databases have recorded it: where one doesn't
-// answer, call Install again. Later the program may go on without that database: For tells
-// for each key.
+// data. It also returns the errors of the driver. The first set is used when all databases have
+// recorded it: where one doesn't answer, call Install again. Later the program may work without
+// that database: For returns the shard of each key.
 func (s *Shards) Install(ctx context.Context) (err error) {
 	if ctx == nil {
 		return errors.New("shards: Install needs a context, got nil")
@@ -81,29 +80,29 @@ func (s *Shards) install(ctx context.Context) (err error) {
 	return nil
 }
 
-// Lost names a shard of the old set that is gone for good: Begin and Finish leave it out.
-// Nobody may be able to reach it any more, also no process that could still have a
-// connection to it, since its record can't be changed: who reads that goes on.
+// Lost names a shard of the old set that is gone for good: Begin and Finish leave it out. No
+// process may reach it any more, also no process that could still have a connection to it,
+// since its record can't be changed: a reader of that continues.
 type Lost string
 
-// Begin begins to change the set, and returns when nobody holds a key any more that moves.
-// From its beginning, all processes refuse the keys that move, with ErrMoving, and go on with
-// all others, whether their set is the old one or the new one. Then move the data that belong
-// to these keys, if there are any, start the processes anew with the new set, one after the
-// other, and call Finish.
+// Begin begins to change the set, and returns when no key that moves is held any more. From its
+// beginning, all processes refuse the keys that move, with ErrMoving, and work with all others,
+// whether their set is the old one or the new one. Then move the data that belong to these
+// keys, if there are any, restart the processes with the new set, one after the other, and call
+// Finish.
 //
-// Begin records the change in all databases, waits 10 seconds, in which every process has
-// read it, then waits until no lease of a key that moves is held, and then for every
-// transaction that has begun before, by LOCK TABLES of the tables of lockstep, at most a second at
-// a time: others wait behind it, renewals of leases too. That needs the privilege LOCK TABLES.
-// Last it looks for leases again, since such a transaction may have acquired one.
+// Begin records the change in all databases, waits 10 seconds, in which every process has read
+// it, then waits until no lease of a key that moves is held, and then for every transaction
+// that has begun before, by LOCK TABLES of the tables of lockstep, at most a second at a time:
+// others wait behind it, renewals of leases too. That needs the privilege LOCK TABLES. Last it
+// checks the leases again, since such a transaction may have acquired one.
 //
-// It returns ErrSet if neither the old set nor this change is recorded, or if a database is
-// in another set, too, txlock.ErrInvalidOption
-// if the two sets are the same or one is nil, schema.ErrMultiPrimary on a multi-primary cluster, and
-// the errors of the driver and of the context with what it has waited for. It may be repeated
-// then: a change that has begun goes on until Finish. Finish(ctx, to, from) takes it back.
-// ErrSet is also due if somebody has taken the change back and begun it anew meanwhile.
+// It returns ErrSet if neither the old set nor this change is recorded, or if a database is in
+// another set, too, txlock.ErrInvalidOption if the two sets are the same or one is nil,
+// schema.ErrMultiPrimary on a multi-primary cluster, and the errors of the driver and of the
+// context with what it has waited for. It may be repeated then: a change that has begun lasts
+// until Finish. Finish(ctx, to, from) takes it back. ErrSet is also due if the change was taken
+// back and begun again meanwhile.
 func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	if ctx == nil {
 		return errors.New("shards: Begin needs a context, got nil")

@@ -9,7 +9,7 @@ var (
 	// ErrSet is returned when the database of a shard says that the set of shards is
 	// another one, or doesn't know any. The message has both sets, and what to do.
 	ErrSet = errors.New("shards: another set of shards is recorded")
-	// ErrMoving is returned for a key that moves to another shard by a change of the set
-	// that goes on, from Begin to Finish. Try again later.
+	// ErrMoving is returned for a key that moves to another shard by a change of the set that
+	// is under way, from Begin to Finish. Try again later.
 	ErrMoving = errors.New("shards: the key moves to another shard at the moment")
 )

@@ -39,12 +39,12 @@ type option func(*Shards)
 
 func (f option) toShards(s *Shards) { f(s) }
 
-// By routes keys by a part of them, so that keys with the same part are in one shard: all
-// that belongs to a customer, for example. The function must return the same for the same
-// key always and in all processes; where it returns "", the whole key counts. Its name is
-// recorded with the set: a process without it, or with another name, is refused. Whoever
-// changes what the function returns gives it another name, and changes the set by Begin.
-// The default is the whole key.
+// By routes keys by a part of them, so that keys with the same part are in one shard: all that
+// belongs to a customer, for example. The function must return the same for the same key always
+// and in all processes; where it returns "", the whole key counts. Its name is recorded with
+// the set: a process without it, or with another name, is refused. A program that changes what
+// the function returns gives it another name, and changes the set by Begin. The default is the
+// whole key.
 func By(name string, part func(key txlock.Key) string) Option {
 	return option(func(s *Shards) { s.set.by, s.by = name, &by{part} })
 }
@@ -161,8 +161,8 @@ func (s *Shards) Confirm(ctx context.Context, keys ...txlock.Key) error {
 // seconds and in the middle of a change, may lock a key that has moved. Guard costs one
 // statement.
 //
-// It returns the errors of For and of Scope.RLock, schema.ErrMultiPrimary on a cluster of
-// several primaries among them. Roll the transaction back then.
+// It returns the errors of For and of Scope.RLock, schema.ErrMultiPrimary on a multi-primary
+// cluster among them. Roll the transaction back then.
 func (s *Shards) Guard(ctx context.Context, scope *txlock.Scope, keys ...txlock.Key) error {
 	if ctx == nil {
 		return errors.New("shards: Guard needs a context, got nil")

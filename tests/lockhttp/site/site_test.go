@@ -234,7 +234,7 @@ func TestLight(t *testing.T) {
 	s := visit(t)
 	browser.Colours(s.tab, t, "light")
 	s.do(chromedp.EmulateViewport(1400, 900))
-	for _, page := range []string{"/", "/docs/how-to/leases.html", "/zh-CN/docs/tutorials/sqlc.html"} {
+	for _, page := range []string{"/", "/docs/how-to/leases.html", "/zh-CN/docs/tutorials/gorm.html"} {
 		s.open(page)
 		s.readable(page, false)
 	}

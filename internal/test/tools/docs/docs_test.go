@@ -18,7 +18,7 @@ const (
 	// readmeWords is what a newcomer reads in ten minutes, code included.
 	readmeWords = 1500
 	// sentenceWords is what a reader whose first language is not English can follow.
-	sentenceWords = 30
+	sentenceWords = 35
 )
 
 // pages returns all pages of the repository with their texts, but for those of others.

@@ -42,7 +42,8 @@ func TestWrongPages(t *testing.T) {
 		{pair(chinese + "\n`more`\n"), `below "A" one has in code`},
 		{pair(chinese + "\n[more](b.md)\n"), `below "A" one has the links [], the other one [b.md]`},
 		{pair(withBlocks(english, strings.Replace(chinese, "x", "y", 1))), ""},
-		{pair(withBlocks(english, strings.Replace(chinese, "```go\nx\n```\n", "", 1))), "1 blocks of code and 0"},
+		{pair(withBlocks(english, chinese+"\n```go\nz\n```\n")), "1 blocks of code and 2"},
+		{pair(strings.Replace(chinese, "```go\nx\n```\n", "", 1)), ""}, // prose alone
 
 		{detour("[a](../a.md) [b](b.md#b) [c](../c.md)", "[a](zh-CN/a.md)"), ""},
 		{detour("[a](../a.md) [b](../b.md#b)", "[a](zh-CN/a.md)"), "a link leads to docs/b.md, not to docs/zh-CN/b.md"},

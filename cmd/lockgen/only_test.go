@@ -1,0 +1,89 @@
+//go:build !race
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestOnly proves that -only asks for the locks of what it names and of nothing else, lists the
+// rest, and leaves no query in Locked of which the locks aren't known.
+func TestOnly(t *testing.T) {
+	t.Parallel()
+	root, err := os.MkdirTemp("testdata", ".only-") // inside the module
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
+	dir := filepath.Join(root, "shopdb", "shopdb")
+	must(t, os.CopyFS(filepath.Dir(dir), os.DirFS("testdata/shopdb")))
+	for _, file := range []string{"queries.sql", "schema.sql"} {
+		text, err := os.ReadFile(filepath.Join("testdata", file))
+		must(t, err)
+		for _, lock := range []string{"-- lock: Carts(id)\n", "-- lock: Lines(order_id, line)\n"} {
+			text = []byte(strings.ReplaceAll(string(text), lock, "-- later\n"))
+		}
+		must(t, os.WriteFile(filepath.Join(root, file), text, 0o644))
+	}
+	lockgen := func(want int, says []string, args ...string) string {
+		t.Helper()
+		var stderr strings.Builder
+		if code := run(append(args, dir), &stderr); code != want {
+			t.Errorf("lockgen %q has ended with %d, want %d: %s", args, code, want, stderr.String())
+		}
+		for _, text := range says {
+			if !strings.Contains(stderr.String(), text) {
+				t.Errorf("lockgen %q says:\n%s\nwant:\n%s", args, stderr.String(), text)
+			}
+		}
+		return stderr.String()
+	}
+	locked := func() string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, output))
+		must(t, err)
+		return string(text)
+	}
+
+	const touches, replaces = "TouchCart writes carts, which is locked by Carts. Write below its name: -- lock: Carts(id)", "ReplaceLine writes order_lines"
+	lockgen(1, []string{touches, replaces})
+	later := lockgen(0, []string{"-only leaves for later:", touches, replaces}, "-only", "accounts, Reparent")
+	if strings.Contains(later, "Accounts") {
+		t.Errorf("what was asked for is left for later:\n%s", later)
+	}
+	lockgen(0, []string{touches}, "-only", "accounts, Reparent", "-check")
+	for query, want := range map[string]bool{"SetBalance": true, "Reparent": true, "UpsertProduct": true, "TouchCart": false, "ReplaceLine": false} {
+		if has := strings.Contains(locked(), "func (l *Locked) "+query+"("); has != want {
+			t.Errorf("Locked has %s: %t, want %t", query, has, want)
+		}
+	}
+	if out, err := exec.Command("go", "vet", "./"+dir).CombinedOutput(); err != nil {
+		t.Errorf("go vet: %v\n%s", err, out)
+	}
+	lockgen(1, []string{touches}, "-only", "Carts")
+	lockgen(1, []string{replaces}, "-only", "ReplaceLine")
+	lockgen(1, []string{"-only acounts: no query has that name, and no family is marked by //lockstep:table acounts(...)"}, "-only", "acounts")
+	lockgen(2, []string{`-only "accounts,," has an empty name`}, "-only", "accounts,,")
+	lockgen(2, []string{"-only is not for -front"}, "-only", "accounts", "-front", root)
+	if _, err := os.Stat(filepath.Join(dir, output)); err == nil {
+		t.Error("the output of before is still there")
+	}
+}
+
+// TestOnlyHas proves that a query which can't be parsed is asked for where it names the table.
+func TestOnlyHas(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]bool{
+		"CALL pay('x')": false, "CALL pay(accounts)": true, "TRUNCATE `Accounts`": true, "TRUNCATE my_accounts": false, "TRUNCATE shop.accounts": true,
+	} {
+		q := &query{source: &source{name: "Pay"}, method: &method{sql: sql}}
+		if has := (only{"accounts", "Glance"}).has(q); has != want {
+			t.Errorf("%s: %t, want %t", sql, has, want)
+		}
+		if !(only{"Pay"}).has(q) || !(only(nil)).has(q) {
+			t.Errorf("%s: a query that is named, and each without -only, must say its locks", sql)
+		}
+	}
+}

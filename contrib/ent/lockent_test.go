@@ -1,0 +1,176 @@
+package lockent_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"entgo.io/ent/dialect"
+	entsql "entgo.io/ent/dialect/sql"
+	"entgo.io/ent/dialect/sql/sqlgraph"
+	"entgo.io/ent/schema/field"
+
+	lockent "github.com/dca00107/lockstep/contrib/ent"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// stock is a database with a table of two rows, of five pieces each.
+type stock struct {
+	*sql.DB
+	table string
+}
+
+func onServers(t *testing.T, test func(t *testing.T, db stock)) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			server := testdb.Open(t, engine)
+			table := server.CreateTable(t, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+			server.Exec(t, "INSERT INTO "+table+" VALUES (1, 5), (2, 5)")
+			db, err := locksqlc.Open(server.DSN())
+			check(t, err)
+			t.Cleanup(func() { check(t, db.Close()) })
+			test(t, stock{db, table})
+		})
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// set is the statement of an ent client for Stock.UpdateOneID(id).SetN(n).
+func (s stock) set(ctx context.Context, drv dialect.Driver, id, n int64) error {
+	spec := sqlgraph.NewUpdateSpec(s.table, []string{"id", "n"}, sqlgraph.NewFieldSpec("id", field.TypeInt64))
+	spec.Node.ID.Value = id
+	spec.SetField("n", field.TypeInt64, n)
+	spec.ScanValues = func([]string) ([]any, error) { return []any{new(int64), new(int64)}, nil }
+	spec.Assign = func([]string, []any) error { return nil }
+	return sqlgraph.UpdateNode(ctx, drv, spec)
+}
+
+func (s stock) want(t *testing.T, one, two int64) {
+	t.Helper()
+	for i, want := range []int64{one, two} {
+		id := i + 1
+		var n int64
+		check(t, s.QueryRowContext(t.Context(), "SELECT n FROM "+s.table+" WHERE id = ?", id).Scan(&n))
+		if n != want {
+			t.Errorf("row %d has %d, want %d", id, n, want)
+		}
+	}
+}
+
+var products = txlock.NewFamily[int64]("ent")
+
+// TestInnerTransactions proves that what is rolled back in an inner transaction is undone,
+// and that the rest is committed with the transaction of Run, or not at all.
+func TestInnerTransactions(t *testing.T) {
+	onServers(t, func(t *testing.T, db stock) {
+		ctx, no := t.Context(), errors.New("no")
+		run := func(result error) error {
+			return locksqlc.Run(ctx, db.DB, products.Keys(1), func(tx *sql.Tx) error {
+				drv := lockent.Driver(tx)
+				check(t, db.set(ctx, drv, 1, 4)) // ent begins and commits a transaction for it
+				inner, err := drv.Tx(ctx)
+				check(t, err)
+				check(t, db.set(ctx, txDriver{drv, inner}, 2, 3))
+				check(t, inner.Rollback())
+				for _, err := range []error{
+					inner.Rollback(), inner.Commit(), inner.Exec(ctx, "DO 1", []any{}, nil), inner.Query(ctx, "SELECT 1", []any{}, new(entsql.Rows)),
+				} {
+					if !errors.Is(err, sql.ErrTxDone) {
+						t.Errorf("%v after the end of an inner transaction, want ErrTxDone", err)
+					}
+				}
+				check(t, drv.Close())
+				locks, err := locksqlc.Join(ctx, tx)
+				check(t, err)
+				if _, held := locks.Held(products.Key(1)); !held {
+					t.Error("the lock of Run is not held behind a savepoint")
+				}
+				return result
+			})
+		}
+		if err := run(no); !errors.Is(err, no) {
+			t.Error(err)
+		}
+		db.want(t, 5, 5)
+		check(t, run(nil))
+		db.want(t, 4, 5)
+	})
+}
+
+// txDriver is what ent generates for the statements of its transactions.
+type txDriver struct {
+	dialect.Driver
+	inner dialect.Tx
+}
+
+func (d txDriver) Exec(ctx context.Context, query string, args, v any) error {
+	return d.inner.Exec(ctx, query, args, v)
+}
+
+func (d txDriver) Query(ctx context.Context, query string, args, v any) error {
+	return d.inner.Query(ctx, query, args, v)
+}
+
+func (d txDriver) Tx(context.Context) (dialect.Tx, error) { return dialect.NopTx(d), nil }
+
+// TestAnErrorUndoesItsTransaction proves that nothing of a failed statement is kept where the program
+// ignores its error.
+func TestAnErrorUndoesItsTransaction(t *testing.T) {
+	onServers(t, func(t *testing.T, db stock) {
+		ctx := t.Context()
+		check(t, locksqlc.Run(ctx, db.DB, products.Keys(1), func(tx *sql.Tx) error {
+			drv := lockent.Driver(tx)
+			cancelled, cancel := context.WithCancel(ctx)
+			inner, err := drv.Tx(cancelled)
+			check(t, err)
+			check(t, inner.Exec(cancelled, "UPDATE "+db.table+" SET n = 0 WHERE id = 2", []any{}, nil))
+			cancel()
+			if err := inner.Commit(); !errors.Is(err, context.Canceled) {
+				t.Errorf("Commit after the context's end: %v", err)
+			}
+			if err := db.set(ctx, drv, 3, 1); err == nil {
+				t.Error("an update of a row that doesn't exist has succeeded")
+			}
+			return db.set(ctx, drv, 1, 1)
+		}))
+		db.want(t, 1, 5)
+	})
+}
+
+// TestWhatIsRefused proves that options of a transaction that has begun are refused.
+func TestWhatIsRefused(t *testing.T) {
+	onServers(t, func(t *testing.T, db stock) {
+		ctx := t.Context()
+		check(t, locksqlc.Run(ctx, db.DB, nil, func(tx *sql.Tx) error {
+			begins := lockent.Driver(tx).(interface {
+				BeginTx(context.Context, *sql.TxOptions) (dialect.Tx, error)
+			})
+			if _, err := begins.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "takes no options") {
+				t.Errorf("BeginTx with options: %v", err)
+			}
+			inner, err := begins.BeginTx(ctx, nil)
+			check(t, err)
+			return inner.Commit()
+		}))
+	})
+	defer func() {
+		if recover() == nil {
+			t.Error("Driver(nil) returns")
+		}
+	}()
+	lockent.Driver(nil)
+}

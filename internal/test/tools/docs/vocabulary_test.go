@@ -1,0 +1,188 @@
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// vocabulary are words that this project once used in its own way, with what to write. The
+// numbers are how often each may still stand in the pages and in the doc comments of
+// what is exported: lower them when you replace one, and never raise them.
+var vocabulary = []struct {
+	pattern, instead string
+	pages, comments  int
+}{
+	{`\b(?:[Nn]obody|[Ss]omebody|[Ee]verybody|[Ww]hoever)\b`, "name the actor: another transaction, no process, each program", 4, 22},
+	{`\b[Ww]ho (?:has|holds|asks|comes|waits|is|wants|may|looks|ends|does|stops|reads)\b`, "a process that, the holder, a waiter", 3, 19},
+	{`\b(?:goes|go) on\b`, "stays open, continues", 0, 9},
+	{`\b(?:is|are|was) over\b`, "has ended, has expired", 1, 8},
+	{`\b(?:tells?|told)\b`, "report, return, show", 1, 23},
+	{`\b(?:in vain|anew|by hand|in place of)\b`, "say what happens: wasted, again, explicitly, instead of", 0, 2},
+	{`\b(?:begins?|begun|run) again\b|\bstart(?:ed|s)? (?:it )?again\b`, "retry, restart", 0, 4},
+	{`\b(?:rises?|raises?)\b`, "increase, increment", 0, 2},
+	{`\blooks? (?:at|again|for)\b|\ba look\b`, "poll, query, check", 1, 11},
+	{`\bmended\b|\bcure[sd]?\b|\bremed(?:y|ies)\b`, "fix", 1, 0},
+	{`\bseveral primaries\b`, "a multi-primary cluster", 0, 1},
+	{`\bsays? so\b`, "report, name", 0, 5},
+	{`\bcan.t be had\b|\bas text\b`, "is not available, as a statement", 0, 0},
+}
+
+// exported are the packages whose doc comments users read.
+var exported = []string{
+	"txlock", "txlock/*", "locksqlc", "lockgorm", "lockhttp", "schema", "cmd/*", "contrib/*",
+}
+
+// TestVocabulary proves that the old words don't come back.
+func TestVocabulary(t *testing.T) {
+	t.Parallel()
+	texts := map[string]string{}
+	for name, text := range pages(t) {
+		ours := strings.HasPrefix(name, "docs/") && !strings.HasPrefix(name, "docs/zh-CN/") || strings.HasPrefix(name, "cmd/") && filepath.Base(name) == "README.md"
+		if ours || name == "README.md" || name == "CHANGELOG.md" {
+			texts[name] = prose(text)
+		}
+	}
+	comments := docComments(t)
+	for _, word := range vocabulary {
+		pattern := regexp.MustCompile(word.pattern)
+		found := func(where string, texts map[string]string, most int) {
+			var places []string
+			for name, text := range texts {
+				for _, at := range pattern.FindAllStringIndex(text, -1) {
+					places = append(places, name+": ..."+text[max(0, at[0]-40):min(len(text), at[1]+40)]+"...")
+				}
+			}
+			if len(places) > most {
+				t.Errorf("%s has /%s/ %d times, at most %d. Write: %s\n%s", where, word.pattern, len(places), most, word.instead, strings.Join(places, "\n"))
+			}
+		}
+		found("the prose of the pages", texts, word.pages)
+		found("the doc comments", comments, word.comments)
+	}
+}
+
+// prose is a page in one line, without its code.
+func prose(text string) string {
+	text = code.ReplaceAllString(indented.ReplaceAllString(fence.ReplaceAllString(text, ""), ""), "code")
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// docComments returns the doc comments of what is exported, by file, each file's in one line.
+func docComments(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range exported {
+		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern), "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") || strings.Contains(filepath.ToSlash(file), "/internal/") {
+				continue
+			}
+			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, err := filepath.Rel(root, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[name] = strings.Join(strings.Fields(docsOf(tree)), " ")
+		}
+	}
+	return texts
+}
+
+// docsOf returns the doc comments of a file: that of the package, and those of what is
+// exported, with its fields and methods.
+func docsOf(file *ast.File) string {
+	var all strings.Builder
+	add := func(groups ...*ast.CommentGroup) {
+		for _, g := range groups {
+			all.WriteString(g.Text() + "\n")
+		}
+	}
+	add(file.Doc)
+	for _, decl := range file.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			if d.Name.IsExported() {
+				add(d.Doc)
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch s := spec.(type) {
+				case *ast.TypeSpec:
+					if s.Name.IsExported() {
+						add(d.Doc, s.Doc)
+						ast.Inspect(s.Type, func(n ast.Node) bool {
+							if f, ok := n.(*ast.Field); ok && len(f.Names) > 0 && f.Names[0].IsExported() {
+								add(f.Doc, f.Comment)
+							}
+							return true
+						})
+					}
+				case *ast.ValueSpec:
+					if s.Names[0].IsExported() {
+						add(d.Doc, s.Doc, s.Comment)
+					}
+				}
+			}
+		}
+	}
+	return all.String()
+}
+
+// TestDocsOf proves that the comments of all that is exported are read, and no others.
+func TestDocsOf(t *testing.T) {
+	t.Parallel()
+	const source = `// Package a.
+package a
+
+// One, of a constant.
+const A = 1
+
+// No, of a constant.
+const b = 1
+
+var (
+	// Two, of a variable.
+	C = 1
+	d = 1 // No.
+)
+
+// Three, of a type.
+type T struct {
+	// Four, of a field.
+	F int
+	g int // No.
+}
+
+type I interface {
+	// Five, of a method.
+	M()
+}
+
+// Six, of a function.
+func F() {
+	// No, of a statement.
+}
+
+// No, of a function.
+func g() {}
+`
+	file, err := parser.ParseFile(token.NewFileSet(), "a.go", source, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "Package a. One, of a constant. Two, of a variable. Three, of a type. Four, of a field. Five, of a method. Six, of a function."
+	if got := strings.Join(strings.Fields(docsOf(file)), " "); got != want {
+		t.Errorf("the comments are:\n%s\nwant:\n%s", got, want)
+	}
+}
