@@ -127,7 +127,7 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 		case errors.Is(err, txlock.ErrBusy): // others were faster, and there may be more seats
 			wait = min(2*wait, mostPause)
 		default:
-			c.tell(ctx, Event{Kind: Trouble, Err: err})
+			c.tell(ctx, Event{Kind: RunError, Err: err})
 			most := lookEvery // there may be many others
 			if c.seated {
 				most = mostPause
@@ -201,7 +201,7 @@ func (c *candidate) rise(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
 	if err := c.place.Release(ctx); err != nil && !errors.Is(err, txlock.ErrNotHeld) {
-		c.tell(ctx, Event{Kind: Trouble, Err: err})
+		c.tell(ctx, Event{Kind: RunError, Err: err})
 	}
 }
 

@@ -50,7 +50,7 @@ func TestResignInside(t *testing.T) {
 			wants(t, "cause", context.Cause(ctx), elect.ErrResigned)
 			return nil
 		})
-		first, second := p.await(elect.Leads, 1), p.await(elect.Leads, 2)
+		first, second := p.await(elect.Elected, 1), p.await(elect.Elected, 2)
 		if second.Token <= first.Token {
 			t.Errorf("term %d after %d", second.Token, first.Token)
 		}
@@ -76,23 +76,23 @@ func TestCutOff(t *testing.T) {
 			t.Errorf("a leader that stops in time was told %v", leader.events)
 		}
 		time.Sleep(time.Minute)
-		if len(leader.told(elect.Trouble)) == 0 {
+		if len(leader.told(elect.RunError)) == 0 {
 			t.Error("the observer was not told that the server can't be reached")
 		}
 		leader.up(c)
 		time.Sleep(30 * time.Second)
 		for _, p := range others {
-			if len(p.told(elect.Leads)) > 0 {
+			if len(p.told(elect.Elected)) > 0 {
 				must(t, p.Resign(t.Context()))
 			}
 		}
 		time.Sleep(time.Minute)
 		for _, p := range others {
-			if len(p.told(elect.Leads)) > 0 {
+			if len(p.told(elect.Elected)) > 0 {
 				_ = p.Resign(t.Context()) // whoever leads now
 			}
 		}
-		if last := leader.await(elect.Leads, 2); last.Token <= e.Token {
+		if last := leader.await(elect.Elected, 2); last.Token <= e.Token {
 			t.Errorf("term %d after %d", last.Token, e.Token)
 		}
 	})
@@ -108,7 +108,7 @@ func TestForced(t *testing.T) {
 		next, _ := c.successor(others, leader.term().Token())
 		time.Sleep(time.Second)
 		must(t, next.Resign(t.Context()))
-		leader.await(elect.Leads, 2)
+		leader.await(elect.Elected, 2)
 	})
 }
 
@@ -153,7 +153,7 @@ func TestContext(t *testing.T) {
 		leader.end()
 		wants(t, "Run of the leader", <-leader.ended, context.Canceled, broken)
 		is(t, "Run", time.Since(at), 0, 50*time.Millisecond)
-		others[0].await(elect.Leads, 1)
+		others[0].await(elect.Elected, 1)
 		info, err := leader.leases.Inspect(t.Context(), txlock.Named("scheduler:standby"))
 		must(t, err)
 		if len(info.Others) != 1 {
@@ -182,7 +182,7 @@ func TestPanic(t *testing.T) {
 		}
 		at := time.Now()
 		p.run(follow)
-		p.await(elect.Leads, 2)
+		p.await(elect.Elected, 2)
 		is(t, "the next term", time.Since(at), 0, 50*time.Millisecond)
 	})
 }
@@ -195,16 +195,16 @@ func TestUnreachable(t *testing.T) {
 		p.store.Down(nil)
 		p.run(follow)
 		time.Sleep(time.Minute)
-		if n := len(p.told(elect.Trouble)); n < 5 || n > 20 {
+		if n := len(p.told(elect.RunError)); n < 5 || n > 20 {
 			t.Errorf("%d troubles in a minute", n)
 		}
 		p.up(c)
-		p.await(elect.Leads, 1)
+		p.await(elect.Elected, 1)
 		p.store.Down(txlock.ErrReadOnly)
 		p.await(elect.Ended, 1)
 		time.Sleep(time.Minute)
 		p.up(c)
-		p.await(elect.Leads, 2)
+		p.await(elect.Elected, 2)
 	})
 }
 
@@ -215,13 +215,13 @@ func TestFinal(t *testing.T) {
 			p := c.process("a")
 			p.store.Down(want)
 			wants(t, "Run", p.Run(t.Context(), follow), want)
-			if len(p.told(elect.Trouble)) > 0 {
+			if len(p.told(elect.RunError)) > 0 {
 				t.Errorf("%v was told", want)
 			}
 		}
 		p := c.process("b")
 		p.run(follow)
-		p.await(elect.Leads, 1)
+		p.await(elect.Elected, 1)
 		p2 := c.process("c")
 		p2.run(follow)
 		time.Sleep(time.Second)

@@ -31,7 +31,7 @@ func Example() {
 	err = jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("CRON_TZ=Europe/Berlin 0 2 * * *"),
 		func(ctx context.Context, tx *sql.Tx, at time.Time) error {
 			return writeReport(ctx, tx, at.AddDate(0, 0, -1)) // the tick is marked in this transaction
-		}, job.Missed(job.All))
+		}, job.Missed(job.CatchUpAll))
 	if err != nil {
 		log.Print(err)
 	}
@@ -115,7 +115,7 @@ func ExampleJobs_Run() {
 // Reports that were missed while no process ran are written later.
 func ExampleJobs_RunTx() {
 	var jobs *job.Jobs // of the program
-	err := jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("0 2 * * *"), writeReport, job.Missed(job.All))
+	err := jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("0 2 * * *"), writeReport, job.Missed(job.CatchUpAll))
 	if err != nil {
 		log.Print(err)
 	}

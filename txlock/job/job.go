@@ -52,8 +52,8 @@ type options struct {
 	observer func(ctx context.Context, e Event)
 }
 
-// By names the process in the table. The default is its host and its process number.
-func By(name string) Option { return func(o *options) { o.by = name } }
+// InstanceName names the process in the table. The default is its host and its process number.
+func InstanceName(name string) Option { return func(o *options) { o.by = name } }
 
 // Observe sets a function that is told of all that happens. It is called from several
 // goroutines, and should return soon. The default is none.
@@ -66,22 +66,22 @@ type Kind string
 
 // The kinds of events.
 const (
-	Began   Kind = "began"   // this process has begun a tick
-	Done    Kind = "done"    // it has done the tick, in Took
-	Failed  Kind = "failed"  // it has failed with Err, after Took
-	Left    Kind = "left"    // it has begun At, so nobody does those from From to before At any more
-	Trouble Kind = "trouble" // Run has met Err, and goes on
+	Began    Kind = "began"     // this process has begun a tick
+	Done     Kind = "done"      // it has done the tick, in Took
+	Failed   Kind = "failed"    // it has failed with Err, after Took
+	Skipped  Kind = "skipped"   // it has begun At, so no process does those from From to before At any more
+	RunError Kind = "run_error" // Run has met Err, and goes on
 )
 
 // Event tells an observer of a tick.
 type Event struct {
-	Kind Kind
-	Key  txlock.Key
-	At   time.Time // the instant
-	By   string
-	From time.Time // of Left: the first instant that was left out, or in which a process has died
-	Took time.Duration
-	Err  error
+	Kind     Kind
+	Key      txlock.Key
+	At       time.Time // the instant
+	Instance string    // the InstanceName of the process
+	From     time.Time // of Skipped: the first instant that was skipped, or in which a process has died
+	Took     time.Duration
+	Err      error
 }
 
 // New returns jobs on the pool, whose leases the manager renews: a manager of the same
@@ -101,7 +101,7 @@ func newJobs(db *sql.DB, leases *lease.Manager, l ledger, opts ...Option) (*Jobs
 		option(&j.options)
 	}
 	if n := len(j.by); n == 0 || n > maxBy {
-		return nil, fmt.Errorf("%w: By: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxBy, n)
+		return nil, fmt.Errorf("%w: InstanceName: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxBy, n)
 	}
 	j.working, j.abandon = context.WithCancel(context.Background())
 	return j, nil
@@ -169,7 +169,7 @@ func (j *Jobs) pause(ctx context.Context, d time.Duration) error {
 
 func (j *Jobs) tell(ctx context.Context, e Event) {
 	if j.observer != nil {
-		e.By = j.by
+		e.Instance = j.by
 		j.observer(ctx, e)
 	}
 }

@@ -13,12 +13,12 @@ type Policy int
 
 // The policies of Missed.
 const (
-	// Once runs the latest of the missed instants, instead of all. It is the default.
-	Once Policy = iota
-	// Skip runs none that is late by more than Grace.
-	Skip
-	// All runs each of them, in their order.
-	All
+	// CatchUpLatest runs the latest of the missed times, in place of all. It is the default.
+	CatchUpLatest Policy = iota
+	// SkipMissed runs none that is late by more than Grace.
+	SkipMissed
+	// CatchUpAll runs each of them, in their order.
+	CatchUpAll
 )
 
 // RunOption is an option of Run and RunTx. All processes should have the same.
@@ -35,17 +35,17 @@ type running struct {
 	bad      error
 }
 
-// Missed sets the policy for missed instants. The default is Once.
+// Missed sets the policy for missed instants. The default is CatchUpLatest.
 func Missed(p Policy) RunOption {
 	return func(r *running) {
 		r.missed = p
-		if p < Once || p > All {
+		if p < CatchUpLatest || p > CatchUpAll {
 			r.bad = fmt.Errorf("%w: Missed(%d): there is no such policy", txlock.ErrInvalidOption, p)
 		}
 	}
 }
 
-// Grace sets how late a tick may begin under the policy Skip. The default is a minute.
+// Grace sets how late a tick may begin under the policy SkipMissed. The default is a minute.
 func Grace(d time.Duration) RunOption {
 	return func(r *running) { r.grace, r.bad = d, notNegative("Grace", d, r.bad) }
 }
@@ -115,14 +115,14 @@ func (j *running) when(at, now time.Time) plan {
 // next one in the future.
 func (j *running) missedOne(r row, coming, now time.Time) time.Time {
 	// Of a row that was made for a tick which nobody has begun, all would be all since 1970.
-	if j.missed == All && r.TickUs != never.UnixMicro() {
+	if j.missed == CatchUpAll && r.TickUs != never.UnixMicro() {
 		if r.open() && !r.hasFailed() {
 			return r.tick()
 		}
 		return coming
 	}
 	latest := j.schedule.latest(coming.Add(-time.Microsecond), now)
-	if j.missed == Skip && now.Sub(j.schedule.due(j.key, latest, j.jitter)) > j.grace {
+	if j.missed == SkipMissed && now.Sub(j.schedule.due(j.key, latest, j.jitter)) > j.grace {
 		return j.schedule.Next(latest)
 	}
 	return latest

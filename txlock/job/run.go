@@ -31,8 +31,8 @@ const (
 //
 // An fn that fails is called again after a pause, until the next instant: see RetryAfter.
 // One that was interrupted, by the loss of the lease, by Close or by the end of the
-// context, is called again by another process at once, and under All also later; under Once
-// and Skip it is left out when the next instant has come.
+// context, is called again by another process at once, and under CatchUpAll also later; under
+// CatchUpLatest and SkipMissed it is skipped when the next instant has come.
 // Errors of fn and of the server are told to the observer, and Run goes on. Only what the
 // first look at the table says is returned: txlock.ErrSchema, txlock.ErrReadOnly and the
 // like; as are txlock.ErrInvalidKey and txlock.ErrInvalidOption, before anything is sent,
@@ -84,7 +84,7 @@ func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opt
 		case errors.Is(err, errOver):
 			return fmt.Errorf("job %q: %w: the schedule has no further instant", key, ErrPast)
 		case err != nil && ctx.Err() == nil:
-			j.tell(ctx, Event{Kind: Trouble, Key: key, Err: err})
+			j.tell(ctx, Event{Kind: RunError, Key: key, Err: err})
 			wait, busy = jittered(max(busy, 20*leastPause)), min(2*busy, mostBusy)
 		default:
 			busy = leastPause
@@ -144,7 +144,7 @@ func (j *Jobs) step(ctx context.Context, how *running, do work) (time.Duration, 
 		return 0, err
 	}
 	if leaves {
-		j.tell(ctx, Event{Kind: Left, Key: how.key, At: p.at, From: left})
+		j.tell(ctx, Event{Kind: Skipped, Key: how.key, At: p.at, From: left})
 	}
 	_ = do(ctx, c) // the observer is told
 	return 0, nil

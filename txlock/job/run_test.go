@@ -60,7 +60,7 @@ func closeAll(t *testing.T, nodes ...*node) {
 }
 
 // TestRunOnFive proves that of five processes one does each of 300 ticks, in their order,
-// while processes are cut off and come back; and that All loses none.
+// while processes are cut off and come back; and that CatchUpAll loses none.
 func TestRunOnFive(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		var j journal
@@ -69,7 +69,7 @@ func TestRunOnFive(t *testing.T) {
 		nodes := make([]*node, 5)
 		for i := range nodes {
 			nodes[i] = c.node()
-			nodes[i].runs(Every(every), j.work(time.Millisecond), Missed(All))
+			nodes[i].runs(Every(every), j.work(time.Millisecond), Missed(CatchUpAll))
 		}
 		for i := range 6 {
 			time.Sleep(5 * time.Second)
@@ -100,9 +100,9 @@ func TestMissedTicks(t *testing.T) {
 		policy Policy
 		want   []int // hours
 	}{
-		"Once": {Once, []int{1, 2, 10, 11}},
-		"Skip": {Skip, []int{1, 2, 11}},
-		"All":  {All, []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
+		"Once": {CatchUpLatest, []int{1, 2, 10, 11}},
+		"Skip": {SkipMissed, []int{1, 2, 11}},
+		"All":  {CatchUpAll, []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, c *cluster) {
@@ -124,8 +124,8 @@ func TestMissedTicks(t *testing.T) {
 				if !slices.Equal(got, test.want) {
 					t.Errorf("done: %v, want %v", got, test.want)
 				}
-				left := b.events.of(Left)
-				if (test.policy == All) != (len(left) == 0) {
+				left := b.events.of(Skipped)
+				if (test.policy == CatchUpAll) != (len(left) == 0) {
 					t.Errorf("told of %v", left)
 				}
 				s, err := b.Status(t.Context(), nightly)
@@ -209,14 +209,14 @@ func TestTakeOver(t *testing.T) {
 		if d := begun[2].Sub(begun[1]); d < time.Minute || d > time.Minute+2*time.Second {
 			t.Errorf("tried again after %v", d)
 		}
-		if len(gone.events.of(Trouble)) == 0 || len(gone.events.of(Failed)) != 1 {
+		if len(gone.events.of(RunError)) == 0 || len(gone.events.of(Failed)) != 1 {
 			t.Error("the process that was cut off has told nobody")
 		}
 	})
 }
 
 // TestLongTick proves that a tick that takes longer than the interval has none beside
-// itself, and that Once runs one for those it has missed.
+// itself, and that CatchUpLatest runs one for those it has missed.
 func TestLongTick(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		var j journal
@@ -233,7 +233,7 @@ func TestLongTick(t *testing.T) {
 }
 
 // TestInterruptedTick proves that the tick of a process that is closed, or whose context
-// ends, is begun again by another one at once, and by All also after later instants.
+// ends, is begun again by another one at once, and by CatchUpAll also after later instants.
 func TestInterruptedTick(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		var j journal
@@ -241,14 +241,14 @@ func TestInterruptedTick(t *testing.T) {
 		a, b := c.node(), c.node()
 		ctx, interrupt := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- a.Run(ctx, nightly, Every(time.Minute), j.work(time.Hour), Missed(All)) }()
+		go func() { ended <- a.Run(ctx, nightly, Every(time.Minute), j.work(time.Hour), Missed(CatchUpAll)) }()
 		time.Sleep(5 * time.Minute)
 		interrupt()
 		wants(t, "Run", <-ended, context.Canceled)
 		if s, err := b.Status(t.Context(), nightly); err != nil || s.Failures != 0 || !s.Tick.Equal(first) {
 			t.Errorf("the table says %+v, %v", s, err)
 		}
-		b.runs(Every(time.Minute), j.work(time.Second), Missed(All))
+		b.runs(Every(time.Minute), j.work(time.Second), Missed(CatchUpAll))
 		time.Sleep(time.Minute)
 		closeAll(t, a, b)
 		if len(j.done) < 5 || !j.done[0].Equal(first) || !j.done[1].Equal(first.Add(time.Minute)) {

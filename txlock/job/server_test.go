@@ -101,7 +101,7 @@ func TestTickOnServers(t *testing.T) {
 				var calls, ran atomic.Int64
 				var group sync.WaitGroup
 				for i := range 10 {
-					j := open(t, pool, By(fmt.Sprint("process ", i)))
+					j := open(t, pool, InstanceName(fmt.Sprint("process ", i)))
 					group.Go(func() {
 						did, err := j.Tick(t.Context(), key, at, func(context.Context, time.Time) error {
 							calls.Add(1)
@@ -134,7 +134,7 @@ func TestTickOnServers(t *testing.T) {
 				j := open(t, pool)
 				s, err := j.Status(t.Context(), key)
 				must(t, err)
-				if !s.Done.Equal(at) || !strings.HasPrefix(s.By, "process ") || s.Running || s.Ended.Before(s.Started) {
+				if !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
 					t.Errorf("the table says %+v", s)
 				}
 				all, err := j.List(t.Context())

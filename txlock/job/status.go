@@ -16,7 +16,7 @@ type Status struct {
 	Tick     time.Time     // the instant that was begun last
 	Done     time.Time     // the instant that was done last
 	Running  bool          // the tick was begun and has not ended: it runs, or its process has died
-	By       string        // who has begun it: see By
+	Instance string        // the process that has begun it: see InstanceName
 	Token    uint64        // of its lease
 	Started  time.Time     // when
 	Ended    time.Time     // when it has ended, if it has
@@ -67,7 +67,7 @@ func (r row) status() Status {
 		Done: at(r.DoneUs), Started: at(r.StartedUs), Ended: at(r.EndedUs), Next: at(r.NextUs),
 	}
 	if r.Token > 0 { // else it was made and never begun
-		s.Tick, s.By, s.Running = at(r.TickUs), string(r.Owner), r.open() && r.EndedUs == 0
+		s.Tick, s.Instance, s.Running = at(r.TickUs), string(r.Owner), r.open() && r.EndedUs == 0
 	} else {
 		s.Done = time.Time{}
 	}
