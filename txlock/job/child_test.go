@@ -74,7 +74,7 @@ func runChild(in io.Reader) error {
 		return err
 	}
 	table := os.Getenv(childTable)
-	jobs, err := New(db, leases, InstanceName(os.Getenv(childName)), Observe(func(_ context.Context, e Event) {
+	jobs, err := New(db, leases, InstanceName(os.Getenv(childName)), Log(nil), Observe(func(_ context.Context, e Event) {
 		if e.Kind == RunError || e.Kind == Failed {
 			fmt.Println(e.Kind, e.Key, e.At.UnixMicro(), e.Err)
 		}
@@ -106,7 +106,7 @@ func runChild(in io.Reader) error {
 			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+name), job.schedule, func(ctx context.Context, tx *sql.Tx, at time.Time) error {
 				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", name, at.UnixMicro(), os.Getenv(childName))
 				return err
-			}, Missed(job.missed), Grace(job.every/2))
+			}, Missed(job.missed), Grace(time.Second))
 		}()
 	}
 	_, err = io.Copy(io.Discard, bufio.NewReader(in))

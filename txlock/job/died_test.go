@@ -23,7 +23,7 @@ func TestDiedInTick(t *testing.T) {
 				first := <-begun
 				a.die()
 				var j journal
-				b.runs(Every(time.Second), j.work(time.Millisecond), Missed(policy), Grace(100*time.Millisecond))
+				b.runs(Every(time.Second), j.work(time.Millisecond), Missed(policy), Grace(time.Second))
 				time.Sleep(10 * time.Second)
 				closeAll(t, a, b)
 				left := make(map[time.Time]bool)

@@ -191,3 +191,46 @@ func ExampleJobs_Status() {
 		log.Print(status.Done, status.Running)
 	}
 }
+
+var jobs *job.Jobs // made by job.New once per program
+
+// A person stops a job in all processes.
+func ExampleJobs_Pause() {
+	if err := jobs.Pause(ctx, txlock.Named("nightly-report"), "ann: the printer is broken"); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The job goes on, by its schedule.
+func ExampleJobs_Resume() {
+	if err := jobs.Resume(ctx, txlock.Named("nightly-report")); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// One process runs the job within some seconds, even if it is paused.
+func ExampleJobs_RunNow() {
+	if err := jobs.RunNow(ctx, txlock.Named("nightly-report")); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The last runs say when a job began to fail, and why.
+func ExampleJobs_Runs() {
+	runs, err := jobs.Runs(ctx, txlock.Named("nightly-report"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, run := range runs {
+		log.Print(run.At, run.Kind, run.Took, run.Err)
+	}
+}
+
+// A program deletes what is left of jobs that no version of it runs any more.
+func ExamplePurge() {
+	purged, err := job.Purge(ctx, db, 90*24*time.Hour)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Print(purged)
+}

@@ -65,6 +65,10 @@ func TestBadSchedules(t *testing.T) {
 		"only a zone":   {Cron("CRON_TZ=UTC"), "nothing behind the time zone"},
 		"unknown zone":  {Cron("CRON_TZ=Europe/Atlantis 0 2 * * *"), "Atlantis"},
 		"never, hourly": {Cron("CRON_TZ=Europe/Berlin 0 * 30 2 *"), "never fires"},
+		"Local":         {Cron("CRON_TZ=Local 0 2 * * *"), "Local differs between machines"},
+		"TZ=Local":      {Cron("TZ=Local 0 2 * * *"), "Local differs between machines"},
+		"day 8":         {Cron("0 0 * * 8"), "8"},
+		"day 7 to 2":    {Cron("0 0 * * 7-2"), "7-2"},
 		"minute 60":     {Cron("60 * * * *"), "60"},
 		"four fields":   {Cron("* * * *"), "fields"},
 	} {
@@ -88,6 +92,10 @@ func TestCron(t *testing.T) {
 		want        []string
 	}{
 		"in UTC":         {"0 2 * * *", "2026-03-28T12:00:00+09:00", []string{"2026-03-29T02:00:00Z", "2026-03-30T02:00:00Z"}},
+		"day 7":          {"0 0 * * 7", "2026-11-22T12:00:00Z", []string{"2026-11-29T00:00:00Z", "2026-12-06T00:00:00Z"}},
+		"days 5 to 7":    {"0 0 * * 5-7", "2026-11-22T12:00:00Z", []string{"2026-11-27T00:00:00Z", "2026-11-28T00:00:00Z", "2026-11-29T00:00:00Z", "2026-12-04T00:00:00Z"}},
+		"days 1,7":       {"0 0 * * 1,7", "2026-11-22T12:00:00Z", []string{"2026-11-23T00:00:00Z", "2026-11-29T00:00:00Z"}},
+		"days 1-7/3":     {"CRON_TZ=UTC 0 0 * * 1-7/3", "2026-11-22T12:00:00Z", []string{"2026-11-23T00:00:00Z", "2026-11-26T00:00:00Z", "2026-11-29T00:00:00Z"}},
 		"seconds":        {"*/20 * * * * *", "2026-01-01T00:00:00Z", []string{"2026-01-01T00:00:20Z", "2026-01-01T00:00:40Z", "2026-01-01T00:01:00Z"}},
 		"@daily":         {"@daily", "2026-01-01T00:00:00Z", []string{"2026-01-02T00:00:00Z"}},
 		"29 February":    {"0 0 29 2 *", "2026-01-01T00:00:00Z", []string{"2028-02-29T00:00:00Z"}},

@@ -293,7 +293,7 @@ func TestSelectLimit(t *testing.T) {
 func TestRunRefusesSessions(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := txlock.Named("test:" + rand.Text())
-		db.Exec(t, "INSERT INTO lockstep_jobs VALUES ('"+key.String()+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
+		db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+key.String()+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
 		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset} {
 			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin"}[setting]
 			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })
