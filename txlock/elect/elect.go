@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -34,6 +36,7 @@ type Election struct {
 	key    txlock.Key
 	seat   txlock.Key
 	options
+	seldom underlease.Seldom
 
 	mu      sync.Mutex
 	running bool
@@ -50,6 +53,8 @@ type options struct {
 	watchdog time.Duration // 0: none
 	by       string
 	observer func(ctx context.Context, e Event)
+	log      *slog.Logger
+	quiet    bool
 	bad      error
 }
 
@@ -101,36 +106,6 @@ func InstanceName(name string) Option {
 }
 
 const maxBy = 255
-
-// Observe sets a function that is told of what this process does. It is called from
-// several goroutines, and should return soon: while it is told of Elected or Ended nothing
-// else happens here, and of Ending the term may last until the end of the grace. The
-// default is none.
-func Observe(observer func(ctx context.Context, e Event)) Option {
-	return func(o *options) { o.observer = observer }
-}
-
-// Kind is what an Event tells of.
-type Kind string
-
-// The kinds of events.
-const (
-	Elected  Kind = "elected"   // this process leads
-	Ending   Kind = "ending"    // the context of its function has ended, for the reason Err
-	Overdue  Kind = "overdue"   // that function goes on after the term: another process may lead
-	Ended    Kind = "ended"     // the function has returned Err, Took after it was called
-	RunError Kind = "run_error" // Run has met Err, and goes on
-)
-
-// Event tells an observer of a process of an election.
-type Event struct {
-	Kind     Kind
-	Key      txlock.Key
-	Instance string // the InstanceName of the process
-	Token    uint64 // of the term, 0 for RunError while it doesn't lead
-	Took     time.Duration
-	Err      error
-}
 
 // New returns the election of a key, whose leases the manager renews. It sends nothing
 // yet. The key is that of a lease, which is to be used for nothing else; its name has at
@@ -214,11 +189,4 @@ func (e *Election) leads(t *Term) {
 	e.term = t
 	close(e.changed)
 	e.changed = make(chan struct{})
-}
-
-func (e *Election) tell(ctx context.Context, event Event) {
-	if e.observer != nil {
-		event.Key, event.Instance = e.key, e.by
-		e.observer(ctx, event)
-	}
 }

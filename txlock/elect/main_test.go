@@ -95,7 +95,7 @@ func (c *cluster) process(name string, opts ...elect.Option) *process {
 	var err error
 	p.leases, err = lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 	must(c.t, err)
-	p.Election, err = elect.New(p.leases, scheduler, append([]elect.Option{elect.InstanceName(name), elect.TTL(ttl), elect.Grace(grace), elect.Observe(p.tell)}, opts...)...)
+	p.Election, err = elect.New(p.leases, scheduler, append([]elect.Option{elect.InstanceName(name), elect.TTL(ttl), elect.Grace(grace), elect.Observe(p.tell), elect.Log(nil)}, opts...)...)
 	must(c.t, err)
 	c.t.Cleanup(func() {
 		p.up(c)

@@ -3,6 +3,9 @@ package elect_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -211,7 +214,7 @@ func TestUnreachable(t *testing.T) {
 // TestFinal proves that what the server says at first, and can't change, ends Run.
 func TestFinal(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		for _, want := range []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit} {
+		for _, want := range []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit, errors.New("sql: database is closed")} {
 			p := c.process("a")
 			p.store.Down(want)
 			wants(t, "Run", p.Run(t.Context(), follow), want)
@@ -229,3 +232,39 @@ func TestFinal(t *testing.T) {
 		wants(t, "Run of a manager that was closed", <-p2.ended, lease.ErrClosed)
 	})
 }
+
+// TestLog proves that the changes of a process are logged, and an error that comes again and
+// again once a minute.
+func TestLog(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var logged strings.Builder // one goroutine of the bubble writes at a time
+		var mu sync.Mutex
+		p := c.process("a", elect.Log(slog.New(slog.NewTextHandler(writer(func(b []byte) (int, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return logged.Write(b)
+		}), nil))))
+		p.run(follow)
+		p.await(elect.Elected, 1)
+		p.store.Down(errors.New("cut off"))
+		p.await(elect.Ended, 1)
+		time.Sleep(5 * time.Minute)
+		p.up(c)
+		p.await(elect.Elected, 2)
+		mu.Lock()
+		defer mu.Unlock()
+		for text, want := range map[string][2]int{
+			"level=INFO msg=\"elect: this process leads\" election=scheduler instance=a token=": {2, 2},
+			"level=WARN msg=\"elect: the term ends\" election=scheduler instance=a token=":      {1, 1},
+			"level=WARN msg=\"elect: Run retries\" election=scheduler instance=a token=0 error=": {4, 8},
+		} {
+			if n := strings.Count(logged.String(), text); n < want[0] || n > want[1] {
+				t.Errorf("%d times %s in:\n%s", n, text, logged.String())
+			}
+		}
+	})
+}
+
+type writer func(b []byte) (int, error)
+
+func (w writer) Write(b []byte) (int, error) { return w(b) }
