@@ -254,8 +254,8 @@ func TestLog(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for text, want := range map[string][2]int{
-			"level=INFO msg=\"elect: this process leads\" election=scheduler instance=a token=": {2, 2},
-			"level=WARN msg=\"elect: the term ends\" election=scheduler instance=a token=":      {1, 1},
+			"level=INFO msg=\"elect: this process leads\" election=scheduler instance=a token=":  {2, 2},
+			"level=WARN msg=\"elect: the term ends\" election=scheduler instance=a token=":       {1, 1},
 			"level=WARN msg=\"elect: Run retries\" election=scheduler instance=a token=0 error=": {4, 8},
 		} {
 			if n := strings.Count(logged.String(), text); n < want[0] || n > want[1] {

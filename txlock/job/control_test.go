@@ -88,15 +88,15 @@ func TestPausedJob(t *testing.T) {
 		tick, done, started, ended, run int64
 		want                            plan
 	}{
-		"done":                     {100, 100, 100, 101, 0, plan{until: time.Unix(510, 0)}},
-		"died":                     {100, 40, 100, 0, 0, plan{until: time.Unix(510, 0)}},
-		"failed":                   {100, 40, 100, 101, 0, plan{until: time.Unix(510, 0)}},
-		"an old request":           {100, 100, 100, 101, 90, plan{until: time.Unix(510, 0)}},
-		"a request":                {100, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
-		"a request, died":          {170, 100, 100, 0, 170, plan{at: time.Unix(170, 0)}},
-		"a request, failed":        {170, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
-		"a request, failed now":    {170, 100, 100, 499, 170, plan{until: time.Unix(509, 0)}},
-		"a request, done":          {170, 170, 171, 172, 170, plan{until: time.Unix(510, 0)}},
+		"done":                    {100, 100, 100, 101, 0, plan{until: time.Unix(510, 0)}},
+		"died":                    {100, 40, 100, 0, 0, plan{until: time.Unix(510, 0)}},
+		"failed":                  {100, 40, 100, 101, 0, plan{until: time.Unix(510, 0)}},
+		"an old request":          {100, 100, 100, 101, 90, plan{until: time.Unix(510, 0)}},
+		"a request":               {100, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
+		"a request, died":         {170, 100, 100, 0, 170, plan{at: time.Unix(170, 0)}},
+		"a request, failed":       {170, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
+		"a request, failed now":   {170, 100, 100, 499, 170, plan{until: time.Unix(509, 0)}},
+		"a request, done":         {170, 170, 171, 172, 170, plan{until: time.Unix(510, 0)}},
 		"a request, another died": {100, 40, 499, 0, 170, plan{at: time.Unix(170, 0)}},
 		"another began":           {100, 40, 500, 0, 170, plan{until: time.Unix(501, 0)}},
 	} {

@@ -38,13 +38,15 @@ const (
 // One that was interrupted, by the loss of the lease, by Close or by the end of the
 // context, is called again by another process at once, and under CatchUpAll also later; under
 // CatchUpLatest and SkipMissed it is skipped when the next instant has come.
-// Errors of fn and of the server are told to the observer, and Run goes on. Only what the
-// first look at the table says is returned: txlock.ErrSchema, txlock.ErrReadOnly and the
-// like; as are txlock.ErrInvalidKey and txlock.ErrInvalidOption, before anything is sent,
-// ErrPast when the schedule is over, and schema.ErrEngine at any time.
+// Errors of fn and of the server are logged and told to the observer, and Run goes on, also if
+// the server can't be reached at first. It returns what is permanent: txlock.ErrInvalidKey and
+// txlock.ErrInvalidOption, before anything is sent; schema.ErrEngine, lease.ErrClosed, and the
+// error of a pool that was closed, at any time; ErrPast when the schedule is over; and what the
+// first look at the table says that is no failure of the moment: txlock.ErrSchema, ErrReadOnly,
+// ErrPrivilege, schema.ErrSession, or that the user or the database is wrong.
 //
-// A process that waits sends one SELECT at each instant, at least one a minute, and while
-// another one runs the tick one every 2 seconds.
+// A process that waits sends one SELECT up to 50 ms after each instant, at least one every 10
+// seconds, and while another one runs the tick one every 2 seconds.
 func (j *Jobs) Run(ctx context.Context, key txlock.Key, s Schedule, fn Func, opts ...RunOption) error {
 	if fn == nil {
 		return errors.New("job: Run needs a function, got nil")

@@ -127,7 +127,7 @@ func (o *Observer) aborted(ctx context.Context, e txlock.Event) {
 func (o *Observer) Job(ctx context.Context, e job.Event) {
 	attributes := []attribute.KeyValue{Job.String(o.jobs.bounded(e.Key.String())), Outcome.String(string(e.Kind))}
 	o.ticks.Add(ctx, 1, o.with(attributes...))
-	if e.Kind == job.Done || e.Kind == job.Failed {
+	if e.Kind == job.Done || e.Kind == job.Failed || e.Kind == job.Interrupted {
 		o.record(ctx, o.tick, e.Took, attributes...)
 	}
 }
