@@ -11,34 +11,81 @@ import (
 
 const BeginJob = `-- name: BeginJob :execrows
 UPDATE lockstep_jobs SET
+  runs = IF(token > 0 AND token = ?, LEFT(SUBSTRING_INDEX(CONCAT(CAST(? AS BINARY), CHAR(10), runs), CHAR(10), ?), 8192), runs),
   failures = IF(tick_us = ?, failures, 0),
   tick_us = ?, owner = ?, next_us = ?, ended_us = 0,
-  started_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
+  started_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), limit_us = ?, schedule = ?,
   token = ?
 WHERE name = ? AND done_us < ? AND tick_us <= ?
-  AND token < ?
+  AND token < ? AND (paused_us = 0 OR run_us = ?)
 `
 
 type BeginJobParams struct {
-	AtUs   int64
-	Owner  []byte
-	NextUs int64
-	Token  uint64
-	Name   []byte
+	Died     uint64
+	Run      interface{}
+	Keep     int32
+	AtUs     int64
+	Owner    []byte
+	NextUs   int64
+	LimitUs  int64
+	Schedule []byte
+	Token    uint64
+	Name     []byte
 }
 
-// BeginJob begins a tick that was not done, if no later one was begun, and none under the
-// same lease or a newer one. It changes no row if the job has none yet.
+// BeginJob begins a tick that was not done, if no later one was begun, none under the
+// same lease or a newer one, and the job isn't paused, unless the tick was requested. It
+// keeps the run under the token died, which has no end. It changes no row if the job has
+// none yet.
 // It never runs in a caller's transaction.
 func (q *Queries) BeginJob(ctx context.Context, db DBTX, arg BeginJobParams) (int64, error) {
 	result, err := db.ExecContext(ctx, BeginJob,
+		arg.Died,
+		arg.Run,
+		arg.Keep,
 		arg.AtUs,
 		arg.AtUs,
 		arg.Owner,
 		arg.NextUs,
+		arg.LimitUs,
+		arg.Schedule,
 		arg.Token,
 		arg.Name,
 		arg.AtUs,
+		arg.AtUs,
+		arg.Token,
+		arg.AtUs,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const JobDone = `-- name: JobDone :execrows
+UPDATE lockstep_jobs SET
+  runs = LEFT(SUBSTRING_INDEX(CONCAT(CAST(? AS BINARY), CHAR(10), runs), CHAR(10), ?), 8192),
+  done_us = tick_us, failures = 0, error = '-',
+  took_us = GREATEST(0, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - started_us),
+  ended_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+WHERE name = ? AND tick_us = ? AND token = ? AND ended_us = 0
+`
+
+type JobDoneParams struct {
+	Run   interface{}
+	Keep  int32
+	Name  []byte
+	AtUs  int64
+	Token uint64
+}
+
+// JobDone marks the tick that was begun under this token as done, and keeps the run.
+// It runs in callers' transactions.
+func (q *Queries) JobDone(ctx context.Context, db DBTX, arg JobDoneParams) (int64, error) {
+	result, err := db.ExecContext(ctx, JobDone,
+		arg.Run,
+		arg.Keep,
+		arg.Name,
 		arg.AtUs,
 		arg.Token,
 	)
@@ -48,47 +95,30 @@ func (q *Queries) BeginJob(ctx context.Context, db DBTX, arg BeginJobParams) (in
 	return result.RowsAffected()
 }
 
-const JobDone = `-- name: JobDone :execrows
-UPDATE lockstep_jobs SET done_us = tick_us, failures = 0, error = '-',
-  took_us = GREATEST(0, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - started_us),
-  ended_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-WHERE name = ? AND tick_us = ? AND token = ? AND ended_us = 0
-`
-
-type JobDoneParams struct {
-	Name  []byte
-	AtUs  int64
-	Token uint64
-}
-
-// JobDone marks the tick that was begun under this token as done.
-// It runs in callers' transactions.
-func (q *Queries) JobDone(ctx context.Context, db DBTX, arg JobDoneParams) (int64, error) {
-	result, err := db.ExecContext(ctx, JobDone, arg.Name, arg.AtUs, arg.Token)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}
-
 const JobFailed = `-- name: JobFailed :execrows
-UPDATE lockstep_jobs SET failures = failures + 1, error = ?,
+UPDATE lockstep_jobs SET
+  runs = LEFT(SUBSTRING_INDEX(CONCAT(CAST(? AS BINARY), CHAR(10), runs), CHAR(10), ?), 8192),
+  failures = failures + 1, error = ?,
   took_us = GREATEST(0, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - started_us),
   ended_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 WHERE name = ? AND tick_us = ? AND token = ? AND ended_us = 0
 `
 
 type JobFailedParams struct {
+	Run   interface{}
+	Keep  int32
 	Error []byte
 	Name  []byte
 	AtUs  int64
 	Token uint64
 }
 
-// JobFailed marks the tick that was begun under this token as failed.
+// JobFailed marks the tick that was begun under this token as failed, and keeps the run.
 // It never runs in a caller's transaction.
 func (q *Queries) JobFailed(ctx context.Context, db DBTX, arg JobFailedParams) (int64, error) {
 	result, err := db.ExecContext(ctx, JobFailed,
+		arg.Run,
+		arg.Keep,
 		arg.Error,
 		arg.Name,
 		arg.AtUs,
@@ -100,22 +130,61 @@ func (q *Queries) JobFailed(ctx context.Context, db DBTX, arg JobFailedParams) (
 	return result.RowsAffected()
 }
 
+const JobRuns = `-- name: JobRuns :one
+SELECT runs, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us FROM lockstep_jobs WHERE name = ?
+`
+
+type JobRunsRow struct {
+	Runs  []byte
+	NowUs int64
+}
+
+// JobRuns reads the last runs of a job, and the server's clock.
+// It never runs in a caller's transaction.
+func (q *Queries) JobRuns(ctx context.Context, db DBTX, name []byte) (JobRunsRow, error) {
+	row := db.QueryRowContext(ctx, JobRuns, name)
+	var i JobRunsRow
+	err := row.Scan(&i.Runs, &i.NowUs)
+	return i, err
+}
+
 const ListJobs = `-- name: ListJobs :many
-SELECT name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us
+SELECT name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, limit_us, schedule, paused_us, paused_by, run_us,
+  CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
 FROM lockstep_jobs ORDER BY name LIMIT 9223372036854775807
 `
 
-// ListJobs reads the rows of all jobs.
+type ListJobsRow struct {
+	Name      []byte
+	TickUs    int64
+	DoneUs    int64
+	Token     uint64
+	Owner     []byte
+	StartedUs int64
+	EndedUs   int64
+	TookUs    int64
+	Failures  int64
+	Error     []byte
+	NextUs    int64
+	LimitUs   int64
+	Schedule  []byte
+	PausedUs  int64
+	PausedBy  []byte
+	RunUs     int64
+	NowUs     int64
+}
+
+// ListJobs reads the rows of all jobs, and the server's clock.
 // It never runs in a caller's transaction.
-func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]LockstepJob, error) {
+func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]ListJobsRow, error) {
 	rows, err := db.QueryContext(ctx, ListJobs)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LockstepJob
+	var items []ListJobsRow
 	for rows.Next() {
-		var i LockstepJob
+		var i ListJobsRow
 		if err := rows.Scan(
 			&i.Name,
 			&i.TickUs,
@@ -128,6 +197,12 @@ func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]LockstepJob, error) 
 			&i.Failures,
 			&i.Error,
 			&i.NextUs,
+			&i.LimitUs,
+			&i.Schedule,
+			&i.PausedUs,
+			&i.PausedBy,
+			&i.RunUs,
+			&i.NowUs,
 		); err != nil {
 			return nil, err
 		}
@@ -144,7 +219,7 @@ func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]LockstepJob, error) 
 
 const LookJob = `-- name: LookJob :one
 
-SELECT tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us,
+SELECT tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, limit_us, schedule, paused_us, paused_by, run_us,
   CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us, CONCAT(LEFT('engine=other ', 13 * (1 - (SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a) FROM (SELECT LAST_INSERT_ID() ^ 1 AS a UNION ALL SELECT LAST_INSERT_ID()) t))), LEFT('autocommit=0 ', 13 * (1 - @@autocommit)), LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection))) AS words
 FROM lockstep_jobs WHERE name = ?
 `
@@ -160,12 +235,18 @@ type LookJobRow struct {
 	Failures  int64
 	Error     []byte
 	NextUs    int64
+	LimitUs   int64
+	Schedule  []byte
+	PausedUs  int64
+	PausedBy  []byte
+	RunUs     int64
 	NowUs     int64
 	Words     string
 }
 
 // The statements of jobs. Who sends BeginJob holds the lease of the job. Its token fences
-// off those who have lost the lease: what they send changes nothing.
+// off those who have lost the lease: what they send changes nothing. No expression reads a
+// column that the same statement has set, which SIMULTANEOUS_ASSIGNMENT would change.
 // LookJob reads the row of a job, without a lock, the server's clock, and the words of the
 // session; see internal/rawsql.
 // It never runs in a caller's transaction.
@@ -183,6 +264,11 @@ func (q *Queries) LookJob(ctx context.Context, db DBTX, name []byte) (LookJobRow
 		&i.Failures,
 		&i.Error,
 		&i.NextUs,
+		&i.LimitUs,
+		&i.Schedule,
+		&i.PausedUs,
+		&i.PausedBy,
+		&i.RunUs,
 		&i.NowUs,
 		&i.Words,
 	)
@@ -190,18 +276,129 @@ func (q *Queries) LookJob(ctx context.Context, db DBTX, name []byte) (LookJobRow
 }
 
 const MakeJob = `-- name: MakeJob :exec
-INSERT IGNORE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us)
-VALUES (?, ?, ?, 0, '-', 0, 0, 0, 0, '-', 0)
+INSERT IGNORE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, schedule)
+VALUES (?, ?, ?, 0, '-', 0, 0, 0, 0, '-', ?, ?)
 `
 
 type MakeJobParams struct {
-	Name   []byte
-	FromUs int64
+	Name     []byte
+	FromUs   int64
+	NextUs   int64
+	Schedule []byte
 }
 
 // MakeJob makes the row of a job, unless it is there. Nothing up to from_us is due.
 // It never runs in a caller's transaction.
 func (q *Queries) MakeJob(ctx context.Context, db DBTX, arg MakeJobParams) error {
-	_, err := db.ExecContext(ctx, MakeJob, arg.Name, arg.FromUs, arg.FromUs)
+	_, err := db.ExecContext(ctx, MakeJob,
+		arg.Name,
+		arg.FromUs,
+		arg.FromUs,
+		arg.NextUs,
+		arg.Schedule,
+	)
 	return err
+}
+
+const PauseJob = `-- name: PauseJob :execrows
+UPDATE lockstep_jobs SET paused_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), paused_by = ?
+WHERE name = ? AND paused_us = 0
+`
+
+type PauseJobParams struct {
+	PausedBy []byte
+	Name     []byte
+}
+
+// PauseJob pauses a job that isn't paused.
+// It never runs in a caller's transaction.
+func (q *Queries) PauseJob(ctx context.Context, db DBTX, arg PauseJobParams) (int64, error) {
+	result, err := db.ExecContext(ctx, PauseJob, arg.PausedBy, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const PlanJob = `-- name: PlanJob :exec
+UPDATE lockstep_jobs SET next_us = ?, schedule = ?
+WHERE name = ? AND tick_us = ?
+`
+
+type PlanJobParams struct {
+	NextUs   int64
+	Schedule []byte
+	Name     []byte
+	TickUs   int64
+}
+
+// PlanJob writes when the next tick is due, by a schedule that was changed.
+// It never runs in a caller's transaction.
+func (q *Queries) PlanJob(ctx context.Context, db DBTX, arg PlanJobParams) error {
+	_, err := db.ExecContext(ctx, PlanJob,
+		arg.NextUs,
+		arg.Schedule,
+		arg.Name,
+		arg.TickUs,
+	)
+	return err
+}
+
+const PurgeJob = `-- name: PurgeJob :execrows
+DELETE FROM lockstep_jobs
+WHERE name = ? AND token = ? AND tick_us = ? AND next_us = ?
+  AND run_us = ? AND paused_us = 0
+`
+
+type PurgeJobParams struct {
+	Name   []byte
+	Token  uint64
+	TickUs int64
+	NextUs int64
+	RunUs  int64
+}
+
+// PurgeJob deletes the row of a job that was not used since it was read.
+// It never runs in a caller's transaction.
+func (q *Queries) PurgeJob(ctx context.Context, db DBTX, arg PurgeJobParams) (int64, error) {
+	result, err := db.ExecContext(ctx, PurgeJob,
+		arg.Name,
+		arg.Token,
+		arg.TickUs,
+		arg.NextUs,
+		arg.RunUs,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const RequestJob = `-- name: RequestJob :execrows
+UPDATE lockstep_jobs SET run_us = GREATEST(CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED), tick_us + 1)
+WHERE name = ? AND run_us <= tick_us
+`
+
+// RequestJob requests a run of a job for now, unless one is requested already.
+// It never runs in a caller's transaction.
+func (q *Queries) RequestJob(ctx context.Context, db DBTX, name []byte) (int64, error) {
+	result, err := db.ExecContext(ctx, RequestJob, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const ResumeJob = `-- name: ResumeJob :execrows
+UPDATE lockstep_jobs SET paused_us = 0, paused_by = '' WHERE name = ? AND paused_us <> 0
+`
+
+// ResumeJob ends the pause of a job.
+// It never runs in a caller's transaction.
+func (q *Queries) ResumeJob(ctx context.Context, db DBTX, name []byte) (int64, error) {
+	result, err := db.ExecContext(ctx, ResumeJob, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }

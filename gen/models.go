@@ -3,17 +3,3 @@
 //   sqlc v1.31.1
 
 package gen
-
-type LockstepJob struct {
-	Name      []byte
-	TickUs    int64
-	DoneUs    int64
-	Token     uint64
-	Owner     []byte
-	StartedUs int64
-	EndedUs   int64
-	TookUs    int64
-	Failures  int64
-	Error     []byte
-	NextUs    int64
-}

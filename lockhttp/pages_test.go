@@ -113,7 +113,7 @@ func TestPages(t *testing.T) {
 // job runs a job that fails.
 func (s *stage) job(m *lease.Manager) {
 	s.Helper()
-	jobs, err := job.New(s.pool, m, job.By("web-1:4711"))
+	jobs, err := job.New(s.pool, m, job.InstanceName("web-1:4711"))
 	s.must(err)
 	fire := errors.New("the printer is on fire")
 	if _, err := jobs.Tick(s.Context(), txlock.Named("nightly"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return fire }); !errors.Is(err, fire) {
@@ -127,7 +127,7 @@ func (s *stage) elect() {
 	ctx, cancel := context.WithCancel(s.Context())
 	ended, leads := make(chan error, 2), make(chan struct{}, 2)
 	for _, name := range []string{"process a", "process a2"} {
-		e, err := elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.By(name))
+		e, err := elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.InstanceName(name))
 		s.must(err)
 		go func() {
 			ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { leads <- struct{}{}; <-ctx.Done(); return nil })

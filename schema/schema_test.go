@@ -81,7 +81,7 @@ func TestInstall(t *testing.T) {
 		db.Exec(t, "INSERT INTO lockstep_once VALUES ('paid', '-', REPEAT('x', 70000), 4711, 1)")
 		db.Exec(t, "UPDATE lockstep_centers SET token = 4711, owner = 'me', conn_id = 5, locked_us = 6 WHERE slot = 65535")
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot IN (0, 77)")
-		db.Exec(t, "INSERT INTO lockstep_jobs VALUES ('report', 2, 1, 4711, 'me', 3, 4, 5, 6, '-', 7)")
+		db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('report', 2, 1, 4711, 'me', 3, 4, 5, 6, '-', 7)")
 		db.Exec(t, "DROP TABLE lockstep_leases")
 		install(t, db)
 		for _, kept := range []string{

@@ -98,8 +98,8 @@ func stand(dsn string) (err error) {
 	if err != nil {
 		return err
 	}
-	election, err := elect.New(leases, txlock.Named(os.Getenv(candidateKey)), elect.By(os.Getenv(candidateName)), elect.TTL(candidateTTL),
-		elect.Observer(func(_ context.Context, e elect.Event) {
+	election, err := elect.New(leases, txlock.Named(os.Getenv(candidateKey)), elect.InstanceName(os.Getenv(candidateName)), elect.TTL(candidateTTL),
+		elect.Observe(func(_ context.Context, e elect.Event) {
 			if e.Kind == elect.Overdue {
 				c.say(said{What: "overdue", Token: e.Token, From: moment()})
 			}

@@ -169,7 +169,7 @@ var situations = []struct {
 		s.shows([]string{"leases"}, "import 1", "import 2")
 	}},
 	{"jobs that failed and died", func(s *stage) {
-		jobs, err := job.New(s.pool, s.manager(), job.By("web-1:4711"))
+		jobs, err := job.New(s.pool, s.manager(), job.InstanceName("web-1:4711"))
 		s.must(err)
 		at := time.Now().Add(-time.Minute)
 		_, err = jobs.Tick(s.ctx, txlock.Named("cleanup"), at, func(context.Context, time.Time) error { return nil })
@@ -198,7 +198,7 @@ var situations = []struct {
 		s.Cleanup(func() { cancel(); _, _ = <-ended, <-ended })
 		leads := make(chan struct{}, 2)
 		for _, name := range []string{"web-1:4711", "web-2:815"} {
-			e, err := elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.By(name))
+			e, err := elect.New(s.manager(lease.WithLabel(name)), txlock.Named("scheduler"), elect.InstanceName(name))
 			s.must(err)
 			go func() {
 				ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { leads <- struct{}{}; <-ctx.Done(); return nil })

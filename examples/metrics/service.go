@@ -76,7 +76,7 @@ func newService(dsn string, log *slog.Logger, ttl time.Duration) (_ *service, er
 	if s.jobs, err = job.New(s.db, s.leases, job.Observe(measured.Job)); err != nil {
 		return nil, err
 	}
-	if s.election, err = elect.New(s.leases, mailer, elect.Observer(measured.Election), elect.TTL(ttl)); err != nil {
+	if s.election, err = elect.New(s.leases, mailer, elect.Observe(measured.Election), elect.TTL(ttl)); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()

@@ -60,7 +60,7 @@ func work(ctx context.Context, name, dsn string, in io.Reader, out io.Writer) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, leases.Close(context.WithoutCancel(ctx))) }()
-	jobs, err := job.New(db, leases, job.By(name), job.Observe(func(_ context.Context, e job.Event) {
+	jobs, err := job.New(db, leases, job.InstanceName(name), job.Observe(func(_ context.Context, e job.Event) {
 		_, _ = fmt.Fprintf(out, "%s: %s %s %v\n", name, e.Kind, e.At.UTC().Format(time.TimeOnly), e.Err)
 	}))
 	if err != nil {
@@ -70,7 +70,7 @@ func work(ctx context.Context, name, dsn string, in io.Reader, out io.Writer) (e
 	go func() {
 		ended <- jobs.RunTx(ctx, nightly, job.Cron(line), func(ctx context.Context, tx *sql.Tx, at time.Time) error {
 			return write(ctx, tx, name, at)
-		}, job.Missed(job.All)) // the days in which nobody could work come later
+		}, job.Missed(job.CatchUpAll)) // the days in which nobody could work come later
 	}()
 	_, err = io.Copy(io.Discard, in)
 	return errors.Join(err, jobs.Close(ctx), <-ended) // what is under way is finished

@@ -56,7 +56,7 @@ type worker struct {
 // run leads while it may, until all is planned, and works until all is done. One that has
 // lost the lead, since it was stopped or cut off for too long, stands for election again.
 func (w *worker) run(ctx context.Context) error {
-	election, err := elect.New(w.leases, job, elect.By(w.name), elect.TTL(w.ttl), elect.Observer(func(_ context.Context, e elect.Event) {
+	election, err := elect.New(w.leases, job, elect.InstanceName(w.name), elect.TTL(w.ttl), elect.Observe(func(_ context.Context, e elect.Event) {
 		if e.Kind == elect.Ending && errors.Is(e.Err, txlock.ErrLost) {
 			_ = w.say(loses, 0, 0) // its next report fails as well
 		}

@@ -139,6 +139,11 @@ func LostConnection(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
 }
 
+// SessionEnded reports whether the server has said that it ends the session.
+func SessionEnded(err error) bool {
+	return Is(err, 1053, 1927, 3169, 4031) // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED (MariaDB), ER_SESSION_WAS_KILLED, ER_CLIENT_INTERACTION_TIMEOUT (MySQL)
+}
+
 // Unknown reports whether a statement that was answered by this error may have been
 // executed nevertheless, or may still be: there was no answer, or one to the end of the
 // session, or to a commit that a cluster may have nevertheless.

@@ -62,7 +62,7 @@ func TestModes(t *testing.T) {
 				"INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) SELECT CONCAT('', slot), s.n, '1', IF(slot < 9, ';1', ''), 1, 1, IF(slot < 9, 1 << 60, 1), 0, 1 FROM lockstep_centers, (SELECT -1 n UNION SELECT 0 UNION SELECT 1) s WHERE slot < 2000",
 				"INSERT INTO lockstep_once SELECT CONCAT('lockstep:shard:', slot), '', '', 1, 1 << 60 FROM lockstep_centers WHERE slot < 2000",
 				"INSERT INTO lockstep_once VALUES ('1', '', '', 1, 1), ('2', '', '', 1, 1)",
-				"INSERT INTO lockstep_jobs SELECT CONCAT('', slot), 1, 1, 1, '', 1, 0, 1, 1, '', 1 FROM lockstep_centers WHERE slot < 2000",
+				"INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) SELECT CONCAT('', slot), 1, 1, 1, '', 1, 0, 1, 1, '', 1 FROM lockstep_centers WHERE slot < 2000",
 				"ANALYZE TABLE lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs",
 			} {
 				db.Exec(t, seed)

@@ -133,7 +133,7 @@ var ofJobs = []mistake{
 		e, err := elect.New(s.manager(), s.order)
 		s.must(err)
 		return second(e.Leader(s.ctx))
-	}, elect.ErrNoLeader, []string{"nobody leads"}, none},
+	}, elect.ErrNoLeader, []string{"no leader"}, none},
 }
 
 // Models of a program that uses the plugin.

@@ -76,7 +76,7 @@ func (s *site) newClient(ctx context.Context, number int) (c *client, err error)
 	if c.leases, err = lease.NewManager(c.pool, terms...); err != nil {
 		return c, err
 	}
-	if c.jobs, err = job.New(c.pool, c.leases, job.By(fmt.Sprint("client ", number))); err != nil {
+	if c.jobs, err = job.New(c.pool, c.leases, job.InstanceName(fmt.Sprint("client ", number))); err != nil {
 		return c, err
 	}
 	for i := range nodes {

@@ -35,7 +35,7 @@
 //
 // # For operators
 //
-// [Election.Leader] and [Election.Observe] return the leader. [Observer] reports what this
+// [Election.Leader] and [Election.Observe] return the leader. [Observe] reports what this
 // process does. The seats are a semaphore, whose key is that of the election with
 // ":standby" behind it.
 package elect

@@ -4,26 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // The errors of elections.
 var (
-	// ErrNoLeader is returned by Leader, and told by Observe, while nobody leads.
-	ErrNoLeader = errors.New("elect: nobody leads")
+	// ErrNoLeader is returned by Leader and Observe while no process leads.
+	ErrNoLeader = errors.New("elect: no leader")
 	// ErrRunning is returned by Run while another Run of the same Election is under way.
 	ErrRunning = errors.New("elect: this election runs already")
 	// ErrResigned is the cause with which the context of a leader ends that resigns.
 	ErrResigned = errors.New("elect: the leader resigns")
 	// ErrHung is the cause with which the context of a leader ends that has not called
 	// Alive in time: see Watchdog.
-	ErrHung = errors.New("elect: the leader gives no sign of life")
+	ErrHung = errors.New("elect: watchdog timeout: Alive not called")
 )
 
 // Election is the part that one process takes in an election. Its methods may be called
@@ -34,6 +36,7 @@ type Election struct {
 	key    txlock.Key
 	seat   txlock.Key
 	options
+	seldom underlease.Seldom
 
 	mu      sync.Mutex
 	running bool
@@ -50,6 +53,8 @@ type options struct {
 	watchdog time.Duration // 0: none
 	by       string
 	observer func(ctx context.Context, e Event)
+	log      *slog.Logger
+	quiet    bool
 	bad      error
 }
 
@@ -85,52 +90,22 @@ func Watchdog(d time.Duration) Option {
 	}
 }
 
-// By names the process, as Leader and Observe tell it everywhere: it is the note of its
+// InstanceName names the process, as Leader and Observe return it everywhere: it is the note of its
 // lease. The name is valid UTF-8 of 1 to 255 bytes, and need not be unique. The default is
 // its host and its process number.
-func By(name string) Option {
+func InstanceName(name string) Option {
 	return func(o *options) {
 		o.by = name
 		switch n := len(name); {
 		case n == 0 || n > maxBy:
-			o.bad = fmt.Errorf("%w: By: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxBy, n)
+			o.bad = fmt.Errorf("%w: InstanceName: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxBy, n)
 		case !utf8.ValidString(name):
-			o.bad = fmt.Errorf("%w: By: a name must be valid UTF-8, this one is %q", txlock.ErrInvalidOption, name)
+			o.bad = fmt.Errorf("%w: InstanceName: a name must be valid UTF-8, this one is %q", txlock.ErrInvalidOption, name)
 		}
 	}
 }
 
 const maxBy = 255
-
-// Observer sets a function that is told of what this process does. It is called from
-// several goroutines, and should return soon: while it is told of Leads or Ended nothing
-// else happens here, and of Ending the term may last until the end of the grace. The
-// default is none.
-func Observer(observer func(ctx context.Context, e Event)) Option {
-	return func(o *options) { o.observer = observer }
-}
-
-// Kind is what an Event tells of.
-type Kind string
-
-// The kinds of events.
-const (
-	Leads   Kind = "leads"   // this process leads
-	Ending  Kind = "ending"  // the context of its function has ended, for the reason Err
-	Overdue Kind = "overdue" // that function goes on after the term: another process may lead
-	Ended   Kind = "ended"   // the function has returned Err, Took after it was called
-	Trouble Kind = "trouble" // Run has met Err, and goes on
-)
-
-// Event tells an observer of a process of an election.
-type Event struct {
-	Kind  Kind
-	Key   txlock.Key
-	By    string
-	Token uint64 // of the term, 0 for Trouble while it doesn't lead
-	Took  time.Duration
-	Err   error
-}
 
 // New returns the election of a key, whose leases the manager renews. It sends nothing
 // yet. The key is that of a lease, which is to be used for nothing else; its name has at
@@ -214,11 +189,4 @@ func (e *Election) leads(t *Term) {
 	e.term = t
 	close(e.changed)
 	e.changed = make(chan struct{})
-}
-
-func (e *Election) tell(ctx context.Context, event Event) {
-	if e.observer != nil {
-		event.Key, event.By = e.key, e.by
-		e.observer(ctx, event)
-	}
 }

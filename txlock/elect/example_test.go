@@ -61,7 +61,7 @@ func ExampleElection_Observe() {
 			log.Print(err) // ErrNoLeader, or the server can't be asked
 			continue
 		}
-		exportLeader(leader.By, leader.Token)
+		exportLeader(leader.Instance, leader.Token)
 	}
 }
 
@@ -93,11 +93,11 @@ func ExampleElection_Leader() {
 	leader, err := scheduler.Leader(ctx)
 	switch {
 	case errors.Is(err, elect.ErrNoLeader):
-		log.Print("nobody leads")
+		log.Print("no leader")
 	case err != nil:
 		log.Fatal(err)
 	default:
-		log.Print(leader.By)
+		log.Print(leader.Instance)
 	}
 }
 

@@ -40,15 +40,15 @@ func TestAllHang(t *testing.T) {
 // TestObserverPanics proves that a panic of the observer goes on, and leaves neither the
 // lease nor the seat behind.
 func TestObserverPanics(t *testing.T) {
-	for _, kind := range []elect.Kind{elect.Leads, elect.Ending, elect.Ended, elect.Trouble} {
+	for _, kind := range []elect.Kind{elect.Elected, elect.Ending, elect.Ended, elect.RunError} {
 		t.Run(string(kind), func(t *testing.T) {
 			inMemory(t, func(t *testing.T, c *cluster) {
-				p := c.process("a", elect.Observer(func(_ context.Context, e elect.Event) {
+				p := c.process("a", elect.Observe(func(_ context.Context, e elect.Event) {
 					if e.Kind == kind {
 						panic(kind)
 					}
 				}))
-				if kind == elect.Trouble {
+				if kind == elect.RunError {
 					p.store.Down(nil)
 				}
 				func() {
@@ -77,12 +77,12 @@ func TestObserverPanics(t *testing.T) {
 // TestObserverBlocks proves that an observer which doesn't return keeps nobody from the
 // lead for longer than the grace.
 func TestObserverBlocks(t *testing.T) {
-	for _, kind := range []elect.Kind{elect.Leads, elect.Ending, elect.Overdue, elect.Ended} {
+	for _, kind := range []elect.Kind{elect.Elected, elect.Ending, elect.Overdue, elect.Ended} {
 		t.Run(string(kind), func(t *testing.T) {
 			inMemory(t, func(t *testing.T, c *cluster) {
 				block, begun := make(chan struct{}), make(chan struct{}, 1)
-				p := c.process("a", elect.Observer(func(_ context.Context, e elect.Event) {
-					if e.Kind == elect.Leads {
+				p := c.process("a", elect.Observe(func(_ context.Context, e elect.Event) {
+					if e.Kind == elect.Elected {
 						begun <- struct{}{}
 					}
 					if e.Kind == kind {
@@ -97,7 +97,7 @@ func TestObserverBlocks(t *testing.T) {
 				time.Sleep(time.Second)
 				p.end()
 				at := time.Now()
-				is(t, "replaced", other.await(elect.Leads, 1).at.Sub(at), grace, grace+50*time.Millisecond)
+				is(t, "replaced", other.await(elect.Elected, 1).at.Sub(at), grace, grace+50*time.Millisecond)
 			})
 		})
 	}
@@ -118,10 +118,10 @@ func TestHungServer(t *testing.T) {
 			wants(t, "Observe", err, context.DeadlineExceeded)
 			break
 		}
-		wants(t, "Run", p.await(elect.Trouble, 1).Err, context.DeadlineExceeded)
+		wants(t, "Run", p.await(elect.RunError, 1).Err, context.DeadlineExceeded)
 		is(t, "told", time.Since(at), time.Second, ttl)
 		p.up(c)
 		at = time.Now()
-		is(t, "leads", p.await(elect.Leads, 1).at.Sub(at), 0, 2*ttl)
+		is(t, "leads", p.await(elect.Elected, 1).at.Sub(at), 0, 2*ttl)
 	})
 }

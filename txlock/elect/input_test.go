@@ -34,8 +34,8 @@ func TestBadInput(t *testing.T) {
 		for name, option := range map[string]elect.Option{
 			"TTL(0)": elect.TTL(0), "TTL(-1)": elect.TTL(-1), "TTL too long": elect.TTL(lease.MaxTTL + 1),
 			"Grace(0)": elect.Grace(0), "Grace too long": elect.Grace(7501 * time.Millisecond),
-			"Watchdog(0)": elect.Watchdog(0), "By empty": elect.By(""), "By too long": elect.By(strings.Repeat("x", 256)),
-			"By no UTF-8": elect.By("web-\xff"),
+			"Watchdog(0)": elect.Watchdog(0), "InstanceName empty": elect.InstanceName(""), "InstanceName too long": elect.InstanceName(strings.Repeat("x", 256)),
+			"InstanceName no UTF-8": elect.InstanceName("web-\xff"),
 		} {
 			_, err := elect.New(p.leases, scheduler, option)
 			wants(t, name, err, txlock.ErrInvalidOption)
@@ -43,7 +43,7 @@ func TestBadInput(t *testing.T) {
 		if n := c.sent(at); n > 0 {
 			t.Errorf("%d calls were sent", n)
 		}
-		e, err := elect.New(p.leases, txlock.Named(strings.Repeat("x", 247)), elect.By(strings.Repeat("y", 255)))
+		e, err := elect.New(p.leases, txlock.Named(strings.Repeat("x", 247)), elect.InstanceName(strings.Repeat("y", 255)))
 		must(t, err)
 		if err := e.Run(t.Context(), func(_ context.Context, term *elect.Term) error { return term.Err() }); err != nil {
 			t.Error(err)

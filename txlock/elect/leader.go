@@ -13,10 +13,10 @@ import (
 
 // Leader is who leads.
 type Leader struct {
-	By        string        // as it has named itself
+	Instance  string        // its InstanceName
 	Token     uint64        // of its term
 	Since     time.Time     // when the term began, by the server's clock
-	Remaining time.Duration // for how much longer it leads if it doesn't renew the term
+	Remaining time.Duration // until the term expires if the leader doesn't renew it
 }
 
 // Leader tells who leads, by asking the server. A leader that is dead, stopped or cut off
@@ -30,7 +30,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	case !info.Held:
 		return Leader{}, fmt.Errorf("%w: %q", ErrNoLeader, e.key)
 	}
-	return Leader{By: info.Label, Token: info.Token, Since: info.Since, Remaining: info.Remaining}, nil
+	return Leader{Instance: info.Label, Token: info.Token, Since: info.Since, Remaining: info.Remaining}, nil
 }
 
 // Observe tells who leads now, and then each change, until the context ends: the leader,

@@ -18,10 +18,10 @@ func TestLeader(t *testing.T) {
 		_, err := other.Leader(t.Context())
 		wants(t, "Leader", err, elect.ErrNoLeader)
 		p.run(follow)
-		at := p.await(elect.Leads, 1).at
+		at := p.await(elect.Elected, 1).at
 		leader, err := other.Leader(t.Context())
 		must(t, err)
-		if leader.By != p.name || leader.Token != p.term().Token() || !leader.Since.Equal(at.Truncate(time.Microsecond)) || leader.Remaining <= 0 || leader.Remaining > ttl {
+		if leader.Instance != p.name || leader.Token != p.term().Token() || !leader.Since.Equal(at.Truncate(time.Microsecond)) || leader.Remaining <= 0 || leader.Remaining > ttl {
 			t.Errorf("Leader = %+v at %v", leader, at)
 		}
 		p.end()
@@ -47,7 +47,7 @@ func TestObserve(t *testing.T) {
 		go func() {
 			defer close(all)
 			for leader, err := range other.Observe(ctx) {
-				all <- seen{leader.By, err, time.Now()}
+				all <- seen{leader.Instance, err, time.Now()}
 			}
 		}()
 		next := func(by string, err error, most time.Duration) {

@@ -95,7 +95,7 @@ func (c *cluster) process(name string, opts ...elect.Option) *process {
 	var err error
 	p.leases, err = lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
 	must(c.t, err)
-	p.Election, err = elect.New(p.leases, scheduler, append([]elect.Option{elect.By(name), elect.TTL(ttl), elect.Grace(grace), elect.Observer(p.tell)}, opts...)...)
+	p.Election, err = elect.New(p.leases, scheduler, append([]elect.Option{elect.InstanceName(name), elect.TTL(ttl), elect.Grace(grace), elect.Observe(p.tell), elect.Log(nil)}, opts...)...)
 	must(c.t, err)
 	c.t.Cleanup(func() {
 		p.up(c)
@@ -204,7 +204,7 @@ func (c *cluster) start(n int, fn elect.Func, opts ...elect.Option) (leader *pro
 	synctest.Wait()
 	for _, p := range all {
 		switch {
-		case len(p.told(elect.Leads)) == 0:
+		case len(p.told(elect.Elected)) == 0:
 			others = append(others, p)
 		case leader != nil:
 			c.t.Fatal("two lead")
@@ -223,7 +223,7 @@ func (c *cluster) successor(of []*process, tokenAbove uint64) (*process, event) 
 	c.t.Helper()
 	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for _, p := range of {
-			for _, e := range p.told(elect.Leads) {
+			for _, e := range p.told(elect.Elected) {
 				if e.Token > tokenAbove {
 					return p, e
 				}

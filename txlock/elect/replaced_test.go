@@ -80,7 +80,7 @@ func newMortal(t *testing.T, db *testdb.DB, key txlock.Key, name string, guarded
 	m.pool = sql.OpenDB(connectorOf(base, guarded))
 	leases, err := lease.NewManager(m.pool)
 	must(t, err)
-	m.Election, err = elect.New(leases, key, elect.By(name), elect.TTL(ttl))
+	m.Election, err = elect.New(leases, key, elect.InstanceName(name), elect.TTL(ttl))
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

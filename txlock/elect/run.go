@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -58,10 +56,11 @@ type Func func(ctx context.Context, term *Term) error
 // the process doesn't stand by.
 //
 // If the server can't be reached Run goes on trying, and tells the observer. It returns
-// the context's error, joined by that of fn; ErrRunning; lease.ErrClosed; schema.ErrEngine if
-// the server is neither MySQL nor MariaDB; what the first
-// answer of the server says that is no failure of the moment, such as txlock.ErrSchema,
-// ErrReadOnly, ErrInvalidKey and ErrInvalidOption.
+// the context's error, joined by that of fn; ErrRunning; lease.ErrClosed, and the error of a pool
+// that was closed; schema.ErrEngine if the server is neither MySQL nor MariaDB;
+// txlock.ErrInvalidKey and ErrInvalidOption; and what the first answer of the server says that
+// is no failure of the moment: txlock.ErrSchema, ErrReadOnly, ErrPrivilege, schema.ErrSession, or
+// that the user or the database is wrong.
 func (e *Election) Run(ctx context.Context, fn Func) error {
 	if fn == nil {
 		return errors.New("elect: Run needs a function, got nil")
@@ -120,14 +119,14 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 			return l, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case c.final(err):
+		case underlease.Permanent(err, c.answered) || errors.Is(err, lease.ErrClosed):
 			return nil, err
 		case errors.Is(err, errFull):
 			d, wait = lookEvery/2+rand.N(lookEvery), leastPause
 		case errors.Is(err, txlock.ErrBusy): // others were faster, and there may be more seats
 			wait = min(2*wait, mostPause)
 		default:
-			c.tell(ctx, Event{Kind: Trouble, Err: err})
+			c.tell(ctx, Event{Kind: RunError, Err: err})
 			most := lookEvery // there may be many others
 			if c.seated {
 				most = mostPause
@@ -201,19 +200,6 @@ func (c *candidate) rise(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
 	if err := c.place.Release(ctx); err != nil && !errors.Is(err, txlock.ErrNotHeld) {
-		c.tell(ctx, Event{Kind: Trouble, Err: err})
+		c.tell(ctx, Event{Kind: RunError, Err: err})
 	}
-}
-
-// The errors that end a Run: those that always mean the same, and those that mean it if
-// they are the first answer. Later, a server may be about to be exchanged, for example.
-var (
-	always  = []error{txlock.ErrInvalidKey, txlock.ErrInvalidOption, lease.ErrClosed, schema.ErrEngine}
-	atFirst = []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrSession}
-)
-
-// final reports whether an error ends a Run.
-func (c *candidate) final(err error) bool {
-	is := func(target error) bool { return errors.Is(err, target) }
-	return slices.ContainsFunc(always, is) || !c.answered && slices.ContainsFunc(atFirst, is)
 }

@@ -3,6 +3,9 @@ package elect_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,7 +53,7 @@ func TestResignInside(t *testing.T) {
 			wants(t, "cause", context.Cause(ctx), elect.ErrResigned)
 			return nil
 		})
-		first, second := p.await(elect.Leads, 1), p.await(elect.Leads, 2)
+		first, second := p.await(elect.Elected, 1), p.await(elect.Elected, 2)
 		if second.Token <= first.Token {
 			t.Errorf("term %d after %d", second.Token, first.Token)
 		}
@@ -76,23 +79,23 @@ func TestCutOff(t *testing.T) {
 			t.Errorf("a leader that stops in time was told %v", leader.events)
 		}
 		time.Sleep(time.Minute)
-		if len(leader.told(elect.Trouble)) == 0 {
+		if len(leader.told(elect.RunError)) == 0 {
 			t.Error("the observer was not told that the server can't be reached")
 		}
 		leader.up(c)
 		time.Sleep(30 * time.Second)
 		for _, p := range others {
-			if len(p.told(elect.Leads)) > 0 {
+			if len(p.told(elect.Elected)) > 0 {
 				must(t, p.Resign(t.Context()))
 			}
 		}
 		time.Sleep(time.Minute)
 		for _, p := range others {
-			if len(p.told(elect.Leads)) > 0 {
+			if len(p.told(elect.Elected)) > 0 {
 				_ = p.Resign(t.Context()) // whoever leads now
 			}
 		}
-		if last := leader.await(elect.Leads, 2); last.Token <= e.Token {
+		if last := leader.await(elect.Elected, 2); last.Token <= e.Token {
 			t.Errorf("term %d after %d", last.Token, e.Token)
 		}
 	})
@@ -108,7 +111,7 @@ func TestForced(t *testing.T) {
 		next, _ := c.successor(others, leader.term().Token())
 		time.Sleep(time.Second)
 		must(t, next.Resign(t.Context()))
-		leader.await(elect.Leads, 2)
+		leader.await(elect.Elected, 2)
 	})
 }
 
@@ -153,7 +156,7 @@ func TestContext(t *testing.T) {
 		leader.end()
 		wants(t, "Run of the leader", <-leader.ended, context.Canceled, broken)
 		is(t, "Run", time.Since(at), 0, 50*time.Millisecond)
-		others[0].await(elect.Leads, 1)
+		others[0].await(elect.Elected, 1)
 		info, err := leader.leases.Inspect(t.Context(), txlock.Named("scheduler:standby"))
 		must(t, err)
 		if len(info.Others) != 1 {
@@ -182,7 +185,7 @@ func TestPanic(t *testing.T) {
 		}
 		at := time.Now()
 		p.run(follow)
-		p.await(elect.Leads, 2)
+		p.await(elect.Elected, 2)
 		is(t, "the next term", time.Since(at), 0, 50*time.Millisecond)
 	})
 }
@@ -195,33 +198,33 @@ func TestUnreachable(t *testing.T) {
 		p.store.Down(nil)
 		p.run(follow)
 		time.Sleep(time.Minute)
-		if n := len(p.told(elect.Trouble)); n < 5 || n > 20 {
+		if n := len(p.told(elect.RunError)); n < 5 || n > 20 {
 			t.Errorf("%d troubles in a minute", n)
 		}
 		p.up(c)
-		p.await(elect.Leads, 1)
+		p.await(elect.Elected, 1)
 		p.store.Down(txlock.ErrReadOnly)
 		p.await(elect.Ended, 1)
 		time.Sleep(time.Minute)
 		p.up(c)
-		p.await(elect.Leads, 2)
+		p.await(elect.Elected, 2)
 	})
 }
 
 // TestFinal proves that what the server says at first, and can't change, ends Run.
 func TestFinal(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		for _, want := range []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit} {
+		for _, want := range []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit, errors.New("sql: database is closed")} {
 			p := c.process("a")
 			p.store.Down(want)
 			wants(t, "Run", p.Run(t.Context(), follow), want)
-			if len(p.told(elect.Trouble)) > 0 {
+			if len(p.told(elect.RunError)) > 0 {
 				t.Errorf("%v was told", want)
 			}
 		}
 		p := c.process("b")
 		p.run(follow)
-		p.await(elect.Leads, 1)
+		p.await(elect.Elected, 1)
 		p2 := c.process("c")
 		p2.run(follow)
 		time.Sleep(time.Second)
@@ -229,3 +232,39 @@ func TestFinal(t *testing.T) {
 		wants(t, "Run of a manager that was closed", <-p2.ended, lease.ErrClosed)
 	})
 }
+
+// TestLog proves that the changes of a process are logged, and an error that comes again and
+// again once a minute.
+func TestLog(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var logged strings.Builder // one goroutine of the bubble writes at a time
+		var mu sync.Mutex
+		p := c.process("a", elect.Log(slog.New(slog.NewTextHandler(writer(func(b []byte) (int, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return logged.Write(b)
+		}), nil))))
+		p.run(follow)
+		p.await(elect.Elected, 1)
+		p.store.Down(errors.New("cut off"))
+		p.await(elect.Ended, 1)
+		time.Sleep(5 * time.Minute)
+		p.up(c)
+		p.await(elect.Elected, 2)
+		mu.Lock()
+		defer mu.Unlock()
+		for text, want := range map[string][2]int{
+			"level=INFO msg=\"elect: this process leads\" election=scheduler instance=a token=":  {2, 2},
+			"level=WARN msg=\"elect: the term ends\" election=scheduler instance=a token=":       {1, 1},
+			"level=WARN msg=\"elect: Run retries\" election=scheduler instance=a token=0 error=": {4, 8},
+		} {
+			if n := strings.Count(logged.String(), text); n < want[0] || n > want[1] {
+				t.Errorf("%d times %s in:\n%s", n, text, logged.String())
+			}
+		}
+	})
+}
+
+type writer func(b []byte) (int, error)
+
+func (w writer) Write(b []byte) (int, error) { return w(b) }

@@ -39,7 +39,7 @@ func TestOnServers(t *testing.T) {
 				must(t, err)
 				leases, err := lease.NewManager(pool)
 				must(t, err)
-				e, err := elect.New(leases, key, elect.By(name), elect.TTL(time.Minute))
+				e, err := elect.New(leases, key, elect.InstanceName(name), elect.TTL(time.Minute))
 				must(t, err)
 				elections[name] = e
 				go func() {
@@ -67,10 +67,10 @@ func TestOnServers(t *testing.T) {
 				last = term
 				leader, err := elections["a"].Leader(t.Context())
 				must(t, err)
-				if leader.Token != term.Token() || elections[leader.By] == nil || leader.Remaining > time.Minute {
+				if leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute {
 					t.Errorf("%+v leads, the term is %d", leader, term.Token())
 				}
-				must(t, elections[leader.By].Resign(t.Context()))
+				must(t, elections[leader.Instance].Resign(t.Context()))
 				wants(t, "Err", term.Err(), txlock.ErrNotHeld)
 				pool, err := plain(db.DSN())
 				must(t, err)

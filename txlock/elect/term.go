@@ -84,7 +84,7 @@ func (c *candidate) lead(ctx context.Context, l *lease.Lease, fn Func) (why, err
 		goOn()
 		why = t.finish(err)
 	}()
-	t.report(Leads, nil)
+	t.report(Elected, nil)
 	err = fn(t.working, t)
 	return nil, err
 }
@@ -190,7 +190,7 @@ func (t *Term) free(overdue bool) {
 			t.candidate.rise(ctx)
 		}
 		if t.freed != nil && !errors.Is(t.freed, txlock.ErrNotHeld) && !errors.Is(t.freed, lease.ErrGuarded) {
-			t.report(Trouble, t.freed)
+			t.report(RunError, t.freed)
 		}
 	})
 }

@@ -86,7 +86,7 @@ func TestOverdue(t *testing.T) {
 				}
 				close(stubborn)
 				leader.await(elect.Ended, 1)
-				next.await(elect.Leads, 1)
+				next.await(elect.Elected, 1)
 				if name == "ctx ended" {
 					wants(t, "Run", <-leader.ended, context.Canceled)
 				}
@@ -195,7 +195,7 @@ func TestManagerCloses(t *testing.T) {
 		must(t, leader.leases.Close(t.Context()))
 		wants(t, "Run", <-leader.ended, lease.ErrClosed)
 		wants(t, "the reason", leader.await(elect.Ending, 1).Err, txlock.ErrNotHeld)
-		others[0].await(elect.Leads, 1)
+		others[0].await(elect.Elected, 1)
 	})
 }
 

@@ -40,12 +40,12 @@ var childJobs = map[string]struct {
 	every    time.Duration
 	missed   Policy
 }{
-	"all":      {Every(childEvery), childEvery, All},
-	"once":     {Every(2 * childEvery), 2 * childEvery, Once},
-	"skip":     {Every(2 * childEvery), 2 * childEvery, Skip},
-	"cronall":  {Cron("* * * * * *"), time.Second, All},
-	"crononce": {Cron("* * * * * *"), time.Second, Once},
-	"cronskip": {Cron("* * * * * *"), time.Second, Skip},
+	"all":      {Every(childEvery), childEvery, CatchUpAll},
+	"once":     {Every(2 * childEvery), 2 * childEvery, CatchUpLatest},
+	"skip":     {Every(2 * childEvery), 2 * childEvery, SkipMissed},
+	"cronall":  {Cron("* * * * * *"), time.Second, CatchUpAll},
+	"crononce": {Cron("* * * * * *"), time.Second, CatchUpLatest},
+	"cronskip": {Cron("* * * * * *"), time.Second, SkipMissed},
 }
 
 // child runs these jobs, and one with Run, until its input ends, or it is killed.
@@ -74,11 +74,11 @@ func runChild(in io.Reader) error {
 		return err
 	}
 	table := os.Getenv(childTable)
-	jobs, err := New(db, leases, By(os.Getenv(childName)), Observe(func(_ context.Context, e Event) {
-		if e.Kind == Trouble || e.Kind == Failed {
+	jobs, err := New(db, leases, InstanceName(os.Getenv(childName)), Log(nil), Observe(func(_ context.Context, e Event) {
+		if e.Kind == RunError || e.Kind == Failed {
 			fmt.Println(e.Kind, e.Key, e.At.UnixMicro(), e.Err)
 		}
-		if e.Kind == Left {
+		if e.Kind == Skipped {
 			fmt.Println(e.Kind, e.Key, e.From.UnixMicro(), e.At.UnixMicro())
 		}
 	}))
@@ -99,14 +99,14 @@ func runChild(in io.Reader) error {
 	go func() {
 		ended <- jobs.Run(context.Background(), txlock.Named(table+":plain"), Every(childEvery), func(ctx context.Context, at time.Time) error {
 			return alone(ctx, db, table, at)
-		}, Missed(All))
+		}, Missed(CatchUpAll))
 	}()
 	for name, job := range childJobs {
 		go func() {
 			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+name), job.schedule, func(ctx context.Context, tx *sql.Tx, at time.Time) error {
 				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", name, at.UnixMicro(), os.Getenv(childName))
 				return err
-			}, Missed(job.missed), Grace(job.every/2))
+			}, Missed(job.missed), Grace(time.Second))
 		}()
 	}
 	_, err = io.Copy(io.Discard, bufio.NewReader(in))

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/joined"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
@@ -26,7 +27,8 @@ type Claim struct {
 	lease *lease.Lease
 	timer stopwatch
 
-	interrupted bool // the work was: it has not failed by itself
+	started     time.Time // by the server's clock, a moment before
+	interrupted bool      // the work was: it has not failed by itself
 	finish      sync.Once
 	result      error
 	committed   bool // the row says that the tick was done
@@ -40,7 +42,7 @@ type Claim struct {
 // what the server shows: one without a binary log may lose the mark if it is killed in that
 // moment. Tick waits for the disk; as many may claim a tick, Claim spares them that.
 func (j *Jobs) Claim(ctx context.Context, key txlock.Key, at time.Time) (*Claim, error) {
-	return j.claimNow(ctx, key, func(now time.Time) (time.Time, error) {
+	return j.claimNow(ctx, key, nothingComing, func(now time.Time) (time.Time, error) {
 		if at.After(now) {
 			return at, early(key, at, now)
 		}
@@ -56,7 +58,7 @@ func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*C
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	return j.claimNow(ctx, key, func(now time.Time) (time.Time, error) {
+	return j.claimNow(ctx, key, s.coming, func(now time.Time) (time.Time, error) {
 		at := s.inZone(s.nearest(now))
 		if at.IsZero() {
 			return at, fmt.Errorf("%w: the schedule of job %q has no instant near %v", ErrEarly, key, now.UTC())
@@ -65,8 +67,11 @@ func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*C
 	})
 }
 
+// nothingComing is for ticks without a schedule.
+func nothingComing(time.Time) coming { return coming{} }
+
 // claimNow claims the tick that choose returns for the server's time, without waiting.
-func (j *Jobs) claimNow(ctx context.Context, key txlock.Key, choose func(now time.Time) (time.Time, error)) (*Claim, error) {
+func (j *Jobs) claimNow(ctx context.Context, key txlock.Key, after func(at time.Time) coming, choose func(now time.Time) (time.Time, error)) (*Claim, error) {
 	if ctx == nil {
 		return nil, errors.New("job: the call needs a context, got nil")
 	}
@@ -89,7 +94,7 @@ func (j *Jobs) claimNow(ctx context.Context, key txlock.Key, choose func(now tim
 	if err := refused(key, r, at); err != nil {
 		return nil, err
 	}
-	return j.begin(ctx, key, at, time.Time{}, r, false)
+	return j.begin(ctx, key, at, after(at), r, false)
 }
 
 // check returns what is wrong with a tick.
@@ -121,13 +126,15 @@ func refused(key txlock.Key, r row, at time.Time) error {
 		return fmt.Errorf("%w: job %q: %v", ErrDone, key, at.UTC())
 	case max(r.TickUs, r.DoneUs) > us: // this one was done before, or has failed, or was left out
 		return fmt.Errorf("%w: job %q: %v, and %v is older", ErrPast, key, time.UnixMicro(max(r.TickUs, r.DoneUs)).UTC(), at.UTC())
+	case r.PausedUs != 0 && r.RunUs != us:
+		return fmt.Errorf("%w: job %q: by %q since %v: call Resume", ErrPaused, key, r.PausedBy, time.UnixMicro(r.PausedUs).UTC())
 	}
 	return nil
 }
 
 // begin acquires the lease and begins the tick, without waiting. The row is as it was
 // seen a moment ago; if it must be so still, a row that has changed is ErrPast.
-func (j *Jobs) begin(ctx context.Context, key txlock.Key, at, next time.Time, seen row, still bool) (_ *Claim, err error) {
+func (j *Jobs) begin(ctx context.Context, key txlock.Key, at time.Time, next coming, seen row, still bool) (_ *Claim, err error) {
 	l, err := j.leases.TryAcquire(ctx, key)
 	if err != nil {
 		return nil, err
@@ -137,9 +144,18 @@ func (j *Jobs) begin(ctx context.Context, key txlock.Key, at, next time.Time, se
 			err = joined.Errors(err, l.Release(ctx))
 		}
 	}()
-	c := &Claim{jobs: j, key: key, lease: l, tick: beginning{key: key.String(), at: at, next: next, by: j.by, token: l.Token()}, timer: newStopwatch()}
+	c := &Claim{
+		jobs: j, key: key, lease: l, timer: newStopwatch(), started: time.UnixMicro(seen.NowUs),
+		tick: beginning{key: key.String(), at: at, coming: next, instance: j.instance, token: l.Token(), keep: j.keep},
+	}
+	if seen.runs() {
+		c.tick.diedAs, c.tick.died = seen.Token, jobrow.Run{
+			At: seen.tick(), Started: time.UnixMicro(seen.StartedUs), Took: time.Duration(max(0, seen.NowUs-seen.StartedUs)) * time.Microsecond,
+			Outcome: jobrow.Interrupted, Instance: string(seen.Owner),
+		}
+	}
 	if !seen.known {
-		if err := j.ledger.make(ctx, key.String(), never); err != nil {
+		if err := j.ledger.make(ctx, key.String(), never, coming{}); err != nil {
 			return nil, err
 		}
 	}
@@ -202,6 +218,9 @@ func (c *Claim) Finish(ctx context.Context, why error) error {
 		e := Event{Kind: Done, Key: c.key, At: c.tick.at, Took: c.timer.elapsed(), Err: c.result}
 		if marked != nil || why != nil && !c.committed {
 			e.Kind, e.Err = Failed, joined.Errors(why, c.result)
+			if c.interrupted {
+				e.Kind = Interrupted
+			}
 		}
 		c.jobs.tell(ctx, e)
 	})
@@ -210,7 +229,7 @@ func (c *Claim) Finish(ctx context.Context, why error) error {
 
 // mark writes how the tick has ended, and tries again while the server can't be reached.
 func (c *Claim) mark(ctx context.Context, why error) error {
-	for pause := leastPause; ; pause *= 2 {
+	for pause := leastTick; ; pause *= 2 {
 		if c.committed {
 			return nil
 		}
@@ -237,9 +256,14 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 
 func (c *Claim) write(ctx context.Context, why error) (bool, error) {
 	if why == nil {
-		return c.jobs.ledger.done(ctx, c.tick)
+		return c.jobs.ledger.done(ctx, c.tick, c.run(jobrow.Done, ""))
 	}
-	return c.jobs.ledger.failed(ctx, c.tick, why.Error())
+	return c.jobs.ledger.failed(ctx, c.tick, c.run(jobrow.Failed, why.Error()), why.Error())
+}
+
+// run is the run of the claim, as it ends now.
+func (c *Claim) run(outcome, why string) jobrow.Run {
+	return jobrow.Run{At: c.tick.at, Started: c.started, Took: c.timer.elapsed(), Outcome: outcome, Instance: c.jobs.instance, Err: why}
 }
 
 // isMarked reports whether the tick is marked already: as wanted, or as done by a transaction

@@ -3,6 +3,7 @@ package job
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +18,7 @@ var crontab = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cro
 const everyHour = 1 << 63
 
 // Cron has the instants of a crontab line: minute, hour, day of the month, month and day of
-// the week, with seconds in front of them or without, or @hourly, @daily, @weekly,
+// the week (0 or 7 is Sunday), with seconds in front of them or without, or @hourly, @daily, @weekly,
 // @monthly and @yearly. The line is in UTC, wherever the process runs, unless it begins
 // with a time zone: "CRON_TZ=Europe/Berlin 30 2 * * *".
 //
@@ -32,7 +33,7 @@ func Cron(line string) Schedule {
 	if err != nil {
 		return Schedule{bad: fmt.Errorf("%w: Cron(%q): %w", txlock.ErrInvalidOption, line, err)}
 	}
-	return Schedule{next: func(after time.Time) time.Time { return nextOf(spec, after) }, zone: spec.Location}
+	return Schedule{next: func(after time.Time) time.Time { return nextOf(spec, after) }, zone: spec.Location, text: clippedTo(maxSchedule, fmt.Sprintf("Cron(%q)", line))}
 }
 
 var errInterval = errors.New("intervals depend on when they begin: use Every")
@@ -43,7 +44,7 @@ func parse(line string) (*cron.SpecSchedule, error) {
 	if zoned && !strings.Contains(line, " ") { // the parser would panic
 		return nil, errors.New("there is nothing behind the time zone")
 	}
-	parsed, err := crontab.Parse(line)
+	parsed, err := crontab.Parse(sundays(line))
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +53,9 @@ func parse(line string) (*cron.SpecSchedule, error) {
 		return nil, errInterval
 	}
 	zone := spec.Location
+	if zoned && zone.String() == "Local" {
+		return nil, errors.New("the time zone Local differs between machines: name one, as Europe/Berlin")
+	}
 	spec.Location = time.UTC
 	if spec.Next(time.Unix(0, 0)).IsZero() {
 		return nil, errors.New("it never fires")
@@ -60,6 +64,32 @@ func parse(line string) (*cron.SpecSchedule, error) {
 		spec.Location = zone
 	}
 	return spec, nil
+}
+
+// sundays writes day 7 of the week, which cron has and the parser hasn't, as day 0.
+func sundays(line string) string {
+	fields := strings.Fields(line)
+	if len(fields) == 0 || strings.HasPrefix(fields[len(fields)-1], "@") {
+		return line
+	}
+	days := strings.Split(fields[len(fields)-1], ",")
+	for i, part := range days {
+		bounds, step, stepped := strings.Cut(part, "/")
+		first, last, isRange := strings.Cut(bounds, "-")
+		by, err := strconv.Atoi(step)
+		switch from, _ := strconv.Atoi(first); {
+		case first == "7" && !isRange: // 7/2, too: it is the last day
+			days[i] = "0"
+		case isRange && last == "7" && first >= "0" && first <= "6" && len(first) == 1 && (!stepped || err == nil && by > 0):
+			var all []string
+			for day := from; day <= 7; day += max(by, 1) {
+				all = append(all, strconv.Itoa(day%7))
+			}
+			days[i] = strings.Join(all, ",")
+		}
+	}
+	fields[len(fields)-1] = strings.Join(days, ",")
+	return strings.Join(fields, " ")
 }
 
 // nextOf returns the next instant of a crontab line. Package cron is asked in UTC only: it

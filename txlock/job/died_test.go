@@ -8,10 +8,10 @@ import (
 )
 
 // TestDiedInTick proves which instants are done and which are told as left out where a
-// process dies in one: between the two there is none, and none is both. Under All, none is
+// process dies in one: between the two there is none, and none is both. Under CatchUpAll, none is
 // left out.
 func TestDiedInTick(t *testing.T) {
-	for name, policy := range map[string]Policy{"Once": Once, "Skip": Skip, "All": All} {
+	for name, policy := range map[string]Policy{"Once": CatchUpLatest, "Skip": SkipMissed, "All": CatchUpAll} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, c *cluster) {
 				a, b, begun := c.node(), c.node(), make(chan time.Time, 1)
@@ -23,11 +23,11 @@ func TestDiedInTick(t *testing.T) {
 				first := <-begun
 				a.die()
 				var j journal
-				b.runs(Every(time.Second), j.work(time.Millisecond), Missed(policy), Grace(100*time.Millisecond))
+				b.runs(Every(time.Second), j.work(time.Millisecond), Missed(policy), Grace(time.Second))
 				time.Sleep(10 * time.Second)
 				closeAll(t, a, b)
 				left := make(map[time.Time]bool)
-				for _, e := range b.events.of(Left) {
+				for _, e := range b.events.of(Skipped) {
 					for at := e.From; at.Before(e.At); at = at.Add(time.Second) {
 						left[at.UTC()] = true
 					}
@@ -37,7 +37,7 @@ func TestDiedInTick(t *testing.T) {
 						t.Errorf("%v was done: %t, and left out: %t", at, done, left[at])
 					}
 				}
-				if len(left) == 0 != (policy == All) || len(j.done) < 5 {
+				if len(left) == 0 != (policy == CatchUpAll) || len(j.done) < 5 {
 					t.Errorf("%d done, %d left out", len(j.done), len(left))
 				}
 			})

@@ -32,8 +32,8 @@
 //
 // [Jobs.Run] and [Jobs.RunTx] wait for the times of a [Schedule], which [Every], [Cron] or [Of]
 // returns. Only the server's clock decides; this package never reads the machine's. [Missed]
-// chooses what happens to scheduled times at which no process could run: [Skip], [Once] or
-// [All].
+// chooses what happens to scheduled times at which no process could run: [CatchUpLatest],
+// [CatchUpAll] or [SkipMissed].
 //
 // # Other schedulers
 //

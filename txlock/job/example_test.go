@@ -31,7 +31,7 @@ func Example() {
 	err = jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("CRON_TZ=Europe/Berlin 0 2 * * *"),
 		func(ctx context.Context, tx *sql.Tx, at time.Time) error {
 			return writeReport(ctx, tx, at.AddDate(0, 0, -1)) // the tick is marked in this transaction
-		}, job.Missed(job.All))
+		}, job.Missed(job.CatchUpAll))
 	if err != nil {
 		log.Print(err)
 	}
@@ -115,7 +115,7 @@ func ExampleJobs_Run() {
 // Reports that were missed while no process ran are written later.
 func ExampleJobs_RunTx() {
 	var jobs *job.Jobs // of the program
-	err := jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("0 2 * * *"), writeReport, job.Missed(job.All))
+	err := jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("0 2 * * *"), writeReport, job.Missed(job.CatchUpAll))
 	if err != nil {
 		log.Print(err)
 	}
@@ -190,4 +190,47 @@ func ExampleJobs_Status() {
 	default:
 		log.Print(status.Done, status.Running)
 	}
+}
+
+var jobs *job.Jobs // made by job.New once per program
+
+// A person stops a job in all processes.
+func ExampleJobs_Pause() {
+	if err := jobs.Pause(ctx, txlock.Named("nightly-report"), "ann: the printer is broken"); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The job goes on, by its schedule.
+func ExampleJobs_Resume() {
+	if err := jobs.Resume(ctx, txlock.Named("nightly-report")); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// One process runs the job within some seconds, even if it is paused.
+func ExampleJobs_RunNow() {
+	if err := jobs.RunNow(ctx, txlock.Named("nightly-report")); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The last runs say when a job began to fail, and why.
+func ExampleJobs_Runs() {
+	runs, err := jobs.Runs(ctx, txlock.Named("nightly-report"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, run := range runs {
+		log.Print(run.At, run.Kind, run.Took, run.Err)
+	}
+}
+
+// A program deletes what is left of jobs that no version of it runs any more.
+func ExamplePurge() {
+	purged, err := job.Purge(ctx, db, 90*24*time.Hour)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Print(purged)
 }

@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
@@ -24,6 +26,8 @@ var (
 	// ErrEarly is returned for an instant that is ahead of the server's clock: by more
 	// than a minute from Tick and TickTx, at all from Claim.
 	ErrEarly = errors.New("job: the instant has not come by the server's clock")
+	// ErrPaused is returned for a tick of a job that is paused: see Pause.
+	ErrPaused = errors.New("job: the job is paused")
 	// ErrClosed is returned by Jobs that were closed.
 	ErrClosed = errors.New("job: closed")
 )
@@ -35,6 +39,7 @@ type Jobs struct {
 	leases *lease.Manager
 	ledger ledger
 	options
+	seldom underlease.Seldom
 
 	mu      sync.Mutex
 	closing chan struct{} // closed when Close is called
@@ -48,40 +53,27 @@ type Jobs struct {
 type Option func(*options)
 
 type options struct {
-	by       string
+	instance string
 	observer func(ctx context.Context, e Event)
+	log      *slog.Logger
+	quiet    bool
+	keep     int
+	age      time.Duration
+	bad      error
 }
 
-// By names the process in the table. The default is its host and its process number.
-func By(name string) Option { return func(o *options) { o.by = name } }
+// InstanceName names the process in the table. The default is its host and its process number.
+func InstanceName(name string) Option { return func(o *options) { o.instance = name } }
 
-// Observe sets a function that is told of all that happens. It is called from several
-// goroutines, and should return soon. The default is none.
-func Observe(observer func(ctx context.Context, e Event)) Option {
-	return func(o *options) { o.observer = observer }
-}
-
-// Kind is what an Event tells of.
-type Kind string
-
-// The kinds of events.
-const (
-	Began   Kind = "began"   // this process has begun a tick
-	Done    Kind = "done"    // it has done the tick, in Took
-	Failed  Kind = "failed"  // it has failed with Err, after Took
-	Left    Kind = "left"    // it has begun At, so nobody does those from From to before At any more
-	Trouble Kind = "trouble" // Run has met Err, and goes on
-)
-
-// Event tells an observer of a tick.
-type Event struct {
-	Kind Kind
-	Key  txlock.Key
-	At   time.Time // the instant
-	By   string
-	From time.Time // of Left: the first instant that was left out, or in which a process has died
-	Took time.Duration
-	Err  error
+// KeepRuns sets how many of the last runs of each job the table keeps, from 0 to 50, and for
+// how long Runs and List return them. The default is 20 runs, and 30 days.
+func KeepRuns(n int, age time.Duration) Option {
+	return func(o *options) {
+		o.keep, o.age = n, age
+		if n < 0 || n > jobrow.MaxKept || age <= 0 {
+			o.bad = fmt.Errorf("%w: KeepRuns(%d, %v): from 0 to %d runs, for a time that is positive", txlock.ErrInvalidOption, n, age, jobrow.MaxKept)
+		}
+	}
 }
 
 // New returns jobs on the pool, whose leases the manager renews: a manager of the same
@@ -96,18 +88,21 @@ func New(db *sql.DB, leases *lease.Manager, opts ...Option) (*Jobs, error) {
 }
 
 func newJobs(db *sql.DB, leases *lease.Manager, l ledger, opts ...Option) (*Jobs, error) {
-	j := &Jobs{db: db, leases: leases, ledger: l, options: options{by: whoami.Process(":")}, closing: make(chan struct{})}
+	j := &Jobs{db: db, leases: leases, ledger: l, options: options{instance: whoami.Process(":"), keep: 20, age: 30 * 24 * time.Hour}, closing: make(chan struct{})}
 	for _, option := range opts {
 		option(&j.options)
 	}
-	if n := len(j.by); n == 0 || n > maxBy {
-		return nil, fmt.Errorf("%w: By: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxBy, n)
+	if n := len(j.instance); n == 0 || n > maxInstance {
+		return nil, fmt.Errorf("%w: InstanceName: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxInstance, n)
+	}
+	if j.bad != nil {
+		return nil, j.bad
 	}
 	j.working, j.abandon = context.WithCancel(context.Background())
 	return j, nil
 }
 
-const maxBy = 255
+const maxInstance = 255
 
 // Close ends every Run and begins no further tick. It waits for the functions that run,
 // until the context ends; then it ends their contexts, waits for them to return, and
@@ -164,12 +159,5 @@ func (j *Jobs) pause(ctx context.Context, d time.Duration) error {
 		return ErrClosed
 	default:
 		return err
-	}
-}
-
-func (j *Jobs) tell(ctx context.Context, e Event) {
-	if j.observer != nil {
-		e.By = j.by
-		j.observer(ctx, e)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 )
@@ -19,12 +20,14 @@ type ledger interface {
 	// is false.
 	look(ctx context.Context, key string) (r row, now time.Time, err error)
 	// make makes the row, unless it is there. Nothing up to from is due.
-	make(ctx context.Context, key string, from time.Time) error
+	make(ctx context.Context, key string, from time.Time, p coming) error
+	// plan writes what comes, unless a tick was begun since the row was read.
+	plan(ctx context.Context, key string, r row, p coming) error
 	// begin begins a tick, unless that is refused.
 	begin(ctx context.Context, b beginning) (bool, error)
 	// done and failed mark the tick that was begun so, unless a newer lease has begun one.
-	done(ctx context.Context, b beginning) (bool, error)
-	failed(ctx context.Context, b beginning, why string) (bool, error)
+	done(ctx context.Context, b beginning, run jobrow.Run) (bool, error)
+	failed(ctx context.Context, b beginning, run jobrow.Run, why string) (bool, error)
 	// seal returns when what look has shown is on the disk.
 	seal(ctx context.Context, key string) error
 	// list reads all rows.
@@ -34,7 +37,7 @@ type ledger interface {
 // row is what the table has of a job.
 type row struct {
 	known bool
-	gen.LockstepJob
+	gen.ListJobsRow
 }
 
 func (r row) tick() time.Time { return time.UnixMicro(r.TickUs) }
@@ -45,13 +48,33 @@ func (r row) open() bool { return r.TickUs > r.DoneUs }
 // hasFailed reports whether it has failed. Else it runs, or its process has died.
 func (r row) hasFailed() bool { return r.open() && r.EndedUs != 0 }
 
+// runs reports whether a tick was begun and has not ended: it runs, or its process has died.
+func (r row) runs() bool { return r.open() && r.EndedUs == 0 }
+
+// coming is what the row says about the ticks to come.
+type coming struct {
+	due      time.Time // the next, zero if it isn't known
+	schedule string
+	limit    time.Duration // of each
+}
+
+func (c coming) us() int64 {
+	if c.due.IsZero() {
+		return 0
+	}
+	return c.due.UnixMicro()
+}
+
 // beginning is a tick that is begun under a lease.
 type beginning struct {
-	key   string
-	at    time.Time
-	next  time.Time // zero if it isn't known
-	by    string
-	token uint64
+	key      string
+	at       time.Time
+	coming   coming
+	instance string
+	token    uint64
+	died     jobrow.Run // the run under the token diedAs, 0 for none, which nobody has ended
+	diedAs   uint64
+	keep     int
 }
 
 // never is before every instant that can be ticked.
@@ -77,9 +100,10 @@ func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error)
 		err = fault.UnknownReply("LookJob", fmt.Sprintf("the row (tick %d, done %d, started %d, ended %d, now %d)", r.TickUs, r.DoneUs, r.StartedUs, r.EndedUs, r.NowUs))
 	}
 	if err == nil {
-		return row{true, gen.LockstepJob{
+		return row{true, gen.ListJobsRow{
 			Name: []byte(key), TickUs: r.TickUs, DoneUs: r.DoneUs, Token: r.Token, Owner: r.Owner, StartedUs: r.StartedUs,
-			EndedUs: r.EndedUs, TookUs: r.TookUs, Failures: r.Failures, Error: r.Error, NextUs: r.NextUs,
+			EndedUs: r.EndedUs, TookUs: r.TookUs, Failures: r.Failures, Error: r.Error, NextUs: r.NextUs, LimitUs: r.LimitUs,
+			Schedule: r.Schedule, PausedUs: r.PausedUs, PausedBy: r.PausedBy, RunUs: r.RunUs, NowUs: r.NowUs,
 		}}, time.UnixMicro(r.NowUs), nil
 	}
 	if !errors.Is(err, sql.ErrNoRows) {
@@ -92,36 +116,42 @@ func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error)
 	if err != nil {
 		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
 	}
-	return row{}, time.UnixMicro(facts.ClockUs), nil
+	return row{ListJobsRow: gen.ListJobsRow{NowUs: facts.ClockUs}}, time.UnixMicro(facts.ClockUs), nil
 }
 
-func (s sqlLedger) make(ctx context.Context, key string, from time.Time) error {
-	err := queries.MakeJob(ctx, s.text(), gen.MakeJobParams{Name: []byte(key), FromUs: from.UnixMicro()})
+func (s sqlLedger) make(ctx context.Context, key string, from time.Time, p coming) error {
+	err := queries.MakeJob(ctx, s.text(), gen.MakeJobParams{Name: []byte(key), FromUs: from.UnixMicro(), NextUs: p.us(), Schedule: []byte(p.schedule)})
 	return fault.Explain(fmt.Sprintf("make job %q", key), err)
 }
 
+func (s sqlLedger) plan(ctx context.Context, key string, r row, p coming) error {
+	err := queries.PlanJob(ctx, s.text(), gen.PlanJobParams{NextUs: p.us(), Schedule: []byte(p.schedule), Name: []byte(key), TickUs: r.TickUs})
+	return fault.Explain(fmt.Sprintf("plan job %q", key), err)
+}
+
 func (s sqlLedger) begin(ctx context.Context, b beginning) (bool, error) {
-	arg := gen.BeginJobParams{Name: []byte(b.key), AtUs: b.at.UnixMicro(), Owner: []byte(b.by), Token: b.token}
-	if !b.next.IsZero() {
-		arg.NextUs = b.next.UnixMicro()
-	}
-	begun, err := fault.Changed("BeginJob")(queries.BeginJob(ctx, s.text(), arg))
+	begun, err := fault.Changed("BeginJob")(queries.BeginJob(ctx, s.text(), gen.BeginJobParams{
+		Died: b.diedAs, Run: b.died.Line(), Keep: int32(b.keep), Name: []byte(b.key), AtUs: b.at.UnixMicro(), Owner: []byte(b.instance), Token: b.token,
+		NextUs: b.coming.us(), LimitUs: b.coming.limit.Microseconds(), Schedule: []byte(b.coming.schedule),
+	}))
 	return begun, fault.Explain(fmt.Sprintf("begin job %q", b.key), err)
 }
 
-func (s sqlLedger) done(ctx context.Context, b beginning) (bool, error) {
-	return doneIn(ctx, s.text(), b)
+func (s sqlLedger) done(ctx context.Context, b beginning, run jobrow.Run) (bool, error) {
+	return doneIn(ctx, s.text(), b, run)
 }
 
 // doneIn marks a tick as done in a transaction of the caller.
-func doneIn(ctx context.Context, tx gen.DBTX, b beginning) (bool, error) {
-	marked, err := fault.Changed("JobDone")(queries.JobDone(ctx, inline(tx), gen.JobDoneParams{Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token}))
+func doneIn(ctx context.Context, tx gen.DBTX, b beginning, run jobrow.Run) (bool, error) {
+	marked, err := fault.Changed("JobDone")(queries.JobDone(ctx, inline(tx), gen.JobDoneParams{
+		Run: run.Line(), Keep: int32(b.keep), Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token,
+	}))
 	return marked, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
 }
 
-func (s sqlLedger) failed(ctx context.Context, b beginning, why string) (bool, error) {
+func (s sqlLedger) failed(ctx context.Context, b beginning, run jobrow.Run, why string) (bool, error) {
 	marked, err := fault.Changed("JobFailed")(queries.JobFailed(ctx, s.text(), gen.JobFailedParams{
-		Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token, Error: []byte(clipped(why)),
+		Run: run.Line(), Keep: int32(b.keep), Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token, Error: []byte(clipped(why)),
 	}))
 	return marked, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
 }
@@ -149,11 +179,10 @@ const maxError = 1024
 
 // clipped is the text of an error as the column holds it.
 func clipped(text string) string {
-	switch {
-	case text == "":
+	if text == "" {
 		return "(an error without a text)"
-	case len(text) > maxError:
-		return text[:maxError]
 	}
-	return text
+	return clippedTo(maxError, text)
 }
+
+func clippedTo(n int, text string) string { return text[:min(len(text), n)] }

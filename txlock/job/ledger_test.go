@@ -8,6 +8,7 @@ import (
 	"github.com/DATA-DOG/go-sqlmock"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
@@ -19,9 +20,9 @@ func TestLedger(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		ledger := sqlLedger{newPool(t, db, true)}
 		at := time.UnixMicro(1_700_000_000_000_000)
-		must(t, ledger.make(t.Context(), nightly.String(), at.Add(-time.Hour)))
+		must(t, ledger.make(t.Context(), nightly.String(), at.Add(-time.Hour), coming{}))
 		tick := func(token uint64, after time.Duration) beginning {
-			return beginning{key: nightly.String(), at: at.Add(after), by: "test", token: token}
+			return beginning{key: nightly.String(), at: at.Add(after), instance: "test", token: token}
 		}
 		step := func(what string, want bool) func(bool, error) {
 			return func(got bool, err error) {
@@ -33,8 +34,8 @@ func TestLedger(t *testing.T) {
 			}
 		}
 		begin := func(b beginning) (bool, error) { return ledger.begin(t.Context(), b) }
-		done := func(b beginning) (bool, error) { return ledger.done(t.Context(), b) }
-		failed := func(b beginning) (bool, error) { return ledger.failed(t.Context(), b, "why") }
+		done := func(b beginning) (bool, error) { return ledger.done(t.Context(), b, jobrow.Run{}) }
+		failed := func(b beginning) (bool, error) { return ledger.failed(t.Context(), b, jobrow.Run{}, "why") }
 
 		step("a tick from before the first", false)(begin(tick(10, -time.Hour)))
 		step("a tick", true)(begin(tick(10, 0)))
@@ -65,7 +66,7 @@ func TestLedgerReplies(t *testing.T) {
 		must(t, mock.ExpectationsWereMet())
 	})
 	ledger := sqlLedger{db}
-	columns := []string{"tick_us", "done_us", "token", "owner", "started_us", "ended_us", "took_us", "failures", "error", "next_us", "now_us", "words"}
+	columns := []string{"tick_us", "done_us", "token", "owner", "started_us", "ended_us", "took_us", "failures", "error", "next_us", "limit_us", "schedule", "paused_us", "paused_by", "run_us", "now_us", "words"}
 	for _, c := range []struct {
 		name                            string
 		tick, done, started, ended, now any
@@ -83,15 +84,15 @@ func TestLedgerReplies(t *testing.T) {
 		{"other words", 5, 5, 3, 4, 9, "perhaps ", schema.ErrSession},
 	} {
 		mock.ExpectQuery("LookJob").WillReturnRows(sqlmock.NewRows(columns).
-			AddRow(c.tick, c.done, 7, []byte("me"), c.started, c.ended, 0, 0, []byte("-"), 0, c.now, c.words))
+			AddRow(c.tick, c.done, 7, []byte("me"), c.started, c.ended, 0, 0, []byte("-"), 0, 0, []byte{}, 0, []byte{}, 0, c.now, c.words))
 		if _, _, err := ledger.look(t.Context(), "k"); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
 	for statement, send := range map[string]func() (bool, error){
 		"BeginJob":  func() (bool, error) { return ledger.begin(t.Context(), beginning{key: "k"}) },
-		"JobDone":   func() (bool, error) { return ledger.done(t.Context(), beginning{key: "k"}) },
-		"JobFailed": func() (bool, error) { return ledger.failed(t.Context(), beginning{key: "k"}, "why") },
+		"JobDone":   func() (bool, error) { return ledger.done(t.Context(), beginning{key: "k"}, jobrow.Run{}) },
+		"JobFailed": func() (bool, error) { return ledger.failed(t.Context(), beginning{key: "k"}, jobrow.Run{}, "why") },
 	} {
 		mock.ExpectExec(statement).WillReturnResult(sqlmock.NewResult(0, 3))
 		if changed, err := send(); changed || !errors.Is(err, fault.ErrReply) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -34,8 +35,8 @@ type unanswered struct {
 	first sync.Once
 }
 
-func (u *unanswered) done(ctx context.Context, b beginning) (marked bool, err error) {
-	marked, err = u.memLedger.done(ctx, b)
+func (u *unanswered) done(ctx context.Context, b beginning, run jobrow.Run) (marked bool, err error) {
+	marked, err = u.memLedger.done(ctx, b, run)
 	u.first.Do(func() { marked, err = false, errors.New("no answer") })
 	return marked, err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/memstore"
@@ -25,7 +26,13 @@ type cluster struct {
 
 	mu   sync.Mutex
 	step time.Duration // by which the server's clock was set
-	rows map[string]gen.LockstepJob
+	rows map[string]memRow
+}
+
+// memRow is a row of the table.
+type memRow struct {
+	gen.ListJobsRow
+	runs []byte
 }
 
 // inMemory runs a test without a server.
@@ -35,7 +42,7 @@ func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := time.AfterFunc(3*365*24*time.Hour, func() { panic(t.Name() + " does not end") })
 		defer limit.Stop()
-		test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]gen.LockstepJob)})
+		test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]memRow)})
 	})
 }
 
@@ -73,7 +80,7 @@ func (c *cluster) node(opts ...Option) *node {
 	if n.leases, err = lease.NewManager(pool, lease.TTL(ttl), lease.PurgeEvery(0, time.Hour)); err != nil {
 		c.t.Fatal(err)
 	}
-	if n.Jobs, err = newJobs(pool, n.leases, n.ledger, append([]Option{Observe(n.events.add)}, opts...)...); err != nil {
+	if n.Jobs, err = newJobs(pool, n.leases, n.ledger, append([]Option{Observe(n.events.add), Log(nil)}, opts...)...); err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() {
@@ -133,7 +140,7 @@ func (m *memLedger) down(err error) {
 }
 
 // change changes a row as an UPDATE does, unless f refuses.
-func (m *memLedger) change(ctx context.Context, key string, f func(r *gen.LockstepJob, now int64) bool) (bool, error) {
+func (m *memLedger) change(ctx context.Context, key string, f func(r *memRow, now int64) bool) (bool, error) {
 	time.Sleep(time.Millisecond) // the way to the server
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,62 +159,76 @@ func (m *memLedger) change(ctx context.Context, key string, f func(r *gen.Lockst
 func (m *memLedger) look(ctx context.Context, key string) (row, time.Time, error) {
 	now := m.now()
 	var found row
-	known, err := m.change(ctx, key, func(r *gen.LockstepJob, _ int64) bool { found.LockstepJob = *r; return true })
-	found.known = known
+	known, err := m.change(ctx, key, func(r *memRow, _ int64) bool { found.ListJobsRow = r.ListJobsRow; return true })
+	found.known, found.NowUs = known, now.UnixMicro()
 	return found, now, err
 }
 
-func (m *memLedger) make(ctx context.Context, key string, from time.Time) error {
+func (m *memLedger) make(ctx context.Context, key string, from time.Time, p coming) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := errors.Join(ctx.Err(), m.fault); err != nil {
 		return err
 	}
 	if _, known := m.rows[key]; !known {
-		m.rows[key] = gen.LockstepJob{Name: []byte(key), TickUs: from.UnixMicro(), DoneUs: from.UnixMicro(), Error: []byte("-")}
+		m.rows[key] = memRow{ListJobsRow: gen.ListJobsRow{
+			Name: []byte(key), TickUs: from.UnixMicro(), DoneUs: from.UnixMicro(), Error: []byte("-"), NextUs: p.us(), Schedule: []byte(p.schedule),
+		}}
 	}
 	return nil
 }
 
+func (m *memLedger) plan(ctx context.Context, key string, r row, p coming) error {
+	_, err := m.change(ctx, key, func(now *memRow, _ int64) bool {
+		if now.TickUs == r.TickUs {
+			now.NextUs, now.Schedule = p.us(), []byte(p.schedule)
+		}
+		return true
+	})
+	return err
+}
+
 func (m *memLedger) begin(ctx context.Context, b beginning) (bool, error) {
-	return m.change(ctx, b.key, func(r *gen.LockstepJob, now int64) bool {
+	return m.change(ctx, b.key, func(r *memRow, now int64) bool {
 		us := b.at.UnixMicro()
-		if r.DoneUs >= us || r.TickUs > us || r.Token >= b.token {
+		if r.DoneUs >= us || r.TickUs > us || r.Token >= b.token || r.PausedUs != 0 && r.RunUs != us {
 			return false
+		}
+		if r.Token > 0 && r.Token == b.diedAs {
+			r.runs = jobrow.Push(r.runs, b.died.Line(), b.keep)
 		}
 		if r.TickUs != us {
 			r.Failures = 0
 		}
-		r.TickUs, r.Owner, r.StartedUs, r.EndedUs, r.Token, r.NextUs = us, []byte(b.by), now, 0, b.token, 0
-		if !b.next.IsZero() {
-			r.NextUs = b.next.UnixMicro()
-		}
+		r.TickUs, r.Owner, r.StartedUs, r.EndedUs, r.Token = us, []byte(b.instance), now, 0, b.token
+		r.NextUs, r.Schedule, r.LimitUs = b.coming.us(), []byte(b.coming.schedule), b.coming.limit.Microseconds()
 		return true
 	})
 }
 
 // end is what done and failed have in common.
-func (m *memLedger) end(ctx context.Context, b beginning, f func(r *gen.LockstepJob)) (bool, error) {
-	return m.change(ctx, b.key, func(r *gen.LockstepJob, now int64) bool {
+func (m *memLedger) end(ctx context.Context, b beginning, run jobrow.Run, f func(r *memRow)) (bool, error) {
+	return m.change(ctx, b.key, func(r *memRow, now int64) bool {
 		if r.TickUs != b.at.UnixMicro() || r.Token != b.token || r.EndedUs != 0 {
 			return false
 		}
 		f(r)
+		r.runs = jobrow.Push(r.runs, run.Line(), b.keep)
 		r.TookUs, r.EndedUs = max(0, now-r.StartedUs), now
 		return true
 	})
 }
 
-func (m *memLedger) done(ctx context.Context, b beginning) (bool, error) {
-	return m.end(ctx, b, func(r *gen.LockstepJob) { r.DoneUs, r.Failures, r.Error = r.TickUs, 0, []byte("-") })
+func (m *memLedger) done(ctx context.Context, b beginning, run jobrow.Run) (bool, error) {
+	return m.end(ctx, b, run, func(r *memRow) { r.DoneUs, r.Failures, r.Error = r.TickUs, 0, []byte("-") })
 }
 
-func (m *memLedger) failed(ctx context.Context, b beginning, why string) (bool, error) {
-	return m.end(ctx, b, func(r *gen.LockstepJob) { r.Failures++; r.Error = bytes.Clone([]byte(clipped(why))) })
+func (m *memLedger) failed(ctx context.Context, b beginning, run jobrow.Run, why string) (bool, error) {
+	return m.end(ctx, b, run, func(r *memRow) { r.Failures++; r.Error = bytes.Clone([]byte(clipped(why))) })
 }
 
 func (m *memLedger) seal(ctx context.Context, key string) error {
-	_, err := m.change(ctx, key, func(*gen.LockstepJob, int64) bool { return true })
+	_, err := m.change(ctx, key, func(*memRow, int64) bool { return true })
 	return err
 }
 
@@ -215,7 +236,8 @@ func (m *memLedger) list(context.Context) (rows []row, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.rows {
-		rows = append(rows, row{true, r})
+		r.NowUs = time.Now().Add(m.step).UnixMicro()
+		rows = append(rows, row{true, r.ListJobsRow})
 	}
 	return rows, nil
 }

@@ -13,12 +13,12 @@ type Policy int
 
 // The policies of Missed.
 const (
-	// Once runs the latest of the missed instants, instead of all. It is the default.
-	Once Policy = iota
-	// Skip runs none that is late by more than Grace.
-	Skip
-	// All runs each of them, in their order.
-	All
+	// CatchUpLatest runs the latest of the missed times, in place of all. It is the default.
+	CatchUpLatest Policy = iota
+	// SkipMissed runs none that is late by more than Grace.
+	SkipMissed
+	// CatchUpAll runs each of them, in their order.
+	CatchUpAll
 )
 
 // RunOption is an option of Run and RunTx. All processes should have the same.
@@ -32,22 +32,38 @@ type running struct {
 	grace    time.Duration
 	jitter   time.Duration
 	retry    time.Duration
+	limit    time.Duration
 	bad      error
+
+	requested time.Time // a run that was requested, which has no jitter, or zero
 }
 
-// Missed sets the policy for missed instants. The default is Once.
+// Missed sets the policy for missed instants. The default is CatchUpLatest.
 func Missed(p Policy) RunOption {
 	return func(r *running) {
 		r.missed = p
-		if p < Once || p > All {
+		if p < CatchUpLatest || p > CatchUpAll {
 			r.bad = fmt.Errorf("%w: Missed(%d): there is no such policy", txlock.ErrInvalidOption, p)
 		}
 	}
 }
 
-// Grace sets how late a tick may begin under the policy Skip. The default is a minute.
+// Grace sets how late a tick may begin under the policy SkipMissed. It is at least a second,
+// since every tick begins some round trips after its time. The default is a minute.
 func Grace(d time.Duration) RunOption {
-	return func(r *running) { r.grace, r.bad = d, notNegative("Grace", d, r.bad) }
+	return func(r *running) {
+		r.grace = d
+		if d < time.Second {
+			r.bad = fmt.Errorf("%w: Grace(%v): it must be at least a second", txlock.ErrInvalidOption, d)
+		}
+	}
+}
+
+// WarnAfter sets how long a tick should take at most: one that takes longer is reported as
+// TooLong, by Status and by the tools, and isn't ended. The default is to report one that still
+// runs a minute after the next tick was due.
+func WarnAfter(d time.Duration) RunOption {
+	return func(r *running) { r.limit, r.bad = d, positive("WarnAfter", d, r.bad) }
 }
 
 // Jitter delays each tick by up to d, so that jobs of the same instant don't begin all at
@@ -61,12 +77,14 @@ func Jitter(d time.Duration) RunOption {
 // until the next instant has come. The default is a tenth of the time between the two, at
 // most a minute.
 func RetryAfter(d time.Duration) RunOption {
-	return func(r *running) {
-		r.retry, r.bad = d, notNegative("RetryAfter", d, r.bad)
-		if d == 0 && r.bad == nil {
-			r.bad = fmt.Errorf("%w: RetryAfter(0): it must be positive", txlock.ErrInvalidOption)
-		}
+	return func(r *running) { r.retry, r.bad = d, positive("RetryAfter", d, r.bad) }
+}
+
+func positive(name string, d time.Duration, bad error) error {
+	if d <= 0 {
+		return fmt.Errorf("%w: %s(%v): it must be positive", txlock.ErrInvalidOption, name, d)
 	}
+	return bad
 }
 
 func notNegative(name string, d time.Duration, bad error) error {
@@ -82,11 +100,53 @@ type plan struct {
 	at, until time.Time
 }
 
+// at returns how the job of a row is run: its schedule has a requested run, too.
+func (j *running) at(r row) *running {
+	if r.RunUs <= max(r.TickUs, r.DoneUs) {
+		return j
+	}
+	with := *j
+	with.requested = time.UnixMicro(r.RunUs)
+	with.schedule = j.schedule.and(with.requested)
+	return &with
+}
+
+// coming is what a row says after a tick of the instant.
+func (j *running) coming(at time.Time) coming {
+	c := coming{due: j.schedule.Next(at), schedule: j.schedule.text, limit: j.limit}
+	if !c.due.IsZero() {
+		c.due = j.due(c.due)
+	}
+	return c
+}
+
+// due returns when an instant is to be begun.
+func (j *running) due(at time.Time) time.Time {
+	if at.Equal(j.requested) {
+		return at
+	}
+	return j.schedule.due(j.key, at, j.jitter)
+}
+
+// fresh is for how long after the beginning of a tick nobody asks whether its process has
+// died: no lease ends that soon.
+const fresh = time.Second
+
 // next decides what to do about a job whose row is r, at a time of the server's clock. It
 // asks nothing else, so all processes come to the same.
 func (j *running) next(r row, now time.Time) plan {
 	begun := time.UnixMicro(max(r.TickUs, r.DoneUs))
 	coming := j.schedule.Next(begun)
+	if since := now.Sub(time.UnixMicro(r.StartedUs)); r.runs() && since >= 0 && since < fresh {
+		until := now.Add(fresh - since)
+		if coming.After(now) {
+			until = earlier(until, coming)
+		}
+		return plan{until: until}
+	}
+	if r.PausedUs != 0 {
+		return j.paused(r, now)
+	}
 	switch {
 	case !coming.IsZero() && !coming.After(now):
 		return j.when(j.missedOne(r, coming, now), now)
@@ -105,24 +165,35 @@ func (j *running) when(at, now time.Time) plan {
 	if at.IsZero() {
 		return plan{}
 	}
-	if due := j.schedule.due(j.key, at, j.jitter); due.After(now) {
+	if due := j.due(at); due.After(now) {
 		return plan{until: due}
 	}
 	return plan{at: at}
+}
+
+// paused begins nothing but a run that was requested.
+func (j *running) paused(r row, now time.Time) plan {
+	switch {
+	case r.RunUs <= r.DoneUs || r.RunUs < r.TickUs:
+		return plan{until: now.Add(mostWait)}
+	case r.RunUs == r.TickUs && r.hasFailed():
+		return j.again(r, time.Time{}, now)
+	}
+	return plan{at: time.UnixMicro(r.RunUs)}
 }
 
 // missedOne chooses among the instants from coming to now, none of which was begun, or the
 // next one in the future.
 func (j *running) missedOne(r row, coming, now time.Time) time.Time {
 	// Of a row that was made for a tick which nobody has begun, all would be all since 1970.
-	if j.missed == All && r.TickUs != never.UnixMicro() {
+	if j.missed == CatchUpAll && r.TickUs != never.UnixMicro() {
 		if r.open() && !r.hasFailed() {
 			return r.tick()
 		}
 		return coming
 	}
 	latest := j.schedule.latest(coming.Add(-time.Microsecond), now)
-	if j.missed == Skip && now.Sub(j.schedule.due(j.key, latest, j.jitter)) > j.grace {
+	if j.missed == SkipMissed && !latest.Equal(j.requested) && now.Sub(j.due(latest)) > j.grace {
 		return j.schedule.Next(latest)
 	}
 	return latest
@@ -134,7 +205,7 @@ func (j *running) again(r row, coming, now time.Time) plan {
 	if pause == 0 {
 		pause = time.Minute
 		if !coming.IsZero() {
-			pause = min(pause, max(coming.Sub(r.tick())/10, leastPause))
+			pause = min(pause, max(coming.Sub(r.tick())/10, leastTick))
 		}
 	}
 	// A clock that was set back doesn't make the pause longer.

@@ -117,7 +117,7 @@ func TestProcesses(t *testing.T) {
 			switch words := strings.Fields(line); words[0] {
 			case "beside":
 				t.Errorf("two worked at once: %s", line)
-			case string(Left):
+			case string(Skipped):
 				var l [2]int64
 				_, err := fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])
 				must(t, err)
@@ -129,7 +129,7 @@ func TestProcesses(t *testing.T) {
 		}
 		checkInstants(t, db, table, "plain", childEvery, left["plain"], faults)
 		for name, job := range childJobs {
-			if n := len(left[name]); n > 0 && job.missed == All {
+			if n := len(left[name]); n > 0 && job.missed == CatchUpAll {
 				t.Errorf("%s: %d times ticks were left out", name, n)
 			}
 			checkInstants(t, db, table, name, job.every, left[name], faults)
@@ -178,7 +178,7 @@ func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Du
 		within = n == 0 && !was
 	}
 	t.Logf("%s: %d ticks, %d left out, %d more of which nobody could tell, %d more runs, %d kills and errors", job, len(times), told, untold, twice, faults)
-	if gaps > 0 && (childJobs[job].missed == All || job == "plain" || gaps > faults) {
+	if gaps > 0 && (childJobs[job].missed == CatchUpAll || job == "plain" || gaps > faults) {
 		t.Errorf("%s: %d ticks were lost at %d times", job, untold, gaps)
 	}
 	if twice > 0 && (job != "plain" || twice > faults) {

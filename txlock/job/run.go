@@ -4,19 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 const (
 	// mostWait is how long Run waits without a look at the server's clock, which may be
-	// set.
-	mostWait = time.Minute
-	// mostBusy is the longest pause of a process that waits for another one's tick.
-	mostBusy = 2 * time.Second
+	// set, and at whether a run was requested or the job was paused.
+	mostWait = 10 * time.Second
+	// leastError and mostPause bound the pause of a process that has met an error, and
+	// mostPause of one that waits for another one's tick.
+	leastError = 100 * time.Millisecond
+	mostPause  = 2 * time.Second
+	// mostApart bounds apart.
+	mostApart = 50 * time.Millisecond
 )
 
 // Run calls fn at the instants of the schedule, once per cluster, as Tick does, until the
@@ -31,15 +36,17 @@ const (
 //
 // An fn that fails is called again after a pause, until the next instant: see RetryAfter.
 // One that was interrupted, by the loss of the lease, by Close or by the end of the
-// context, is called again by another process at once, and under All also later; under Once
-// and Skip it is left out when the next instant has come.
-// Errors of fn and of the server are told to the observer, and Run goes on. Only what the
-// first look at the table says is returned: txlock.ErrSchema, txlock.ErrReadOnly and the
-// like; as are txlock.ErrInvalidKey and txlock.ErrInvalidOption, before anything is sent,
-// ErrPast when the schedule is over, and schema.ErrEngine at any time.
+// context, is called again by another process at once, and under CatchUpAll also later; under
+// CatchUpLatest and SkipMissed it is skipped when the next instant has come.
+// Errors of fn and of the server are logged and told to the observer, and Run goes on, also if
+// the server can't be reached at first. It returns what is permanent: txlock.ErrInvalidKey and
+// txlock.ErrInvalidOption, before anything is sent; schema.ErrEngine, lease.ErrClosed, and the
+// error of a pool that was closed, at any time; ErrPast when the schedule is over; and what the
+// first look at the table says that is no failure of the moment: txlock.ErrSchema, ErrReadOnly,
+// ErrPrivilege, schema.ErrSession, or that the user or the database is wrong.
 //
-// A process that waits sends one SELECT at each instant, at least one a minute, and while
-// another one runs the tick one every 2 seconds.
+// A process that waits sends one SELECT up to 50 ms after each instant, at least one every 10
+// seconds, and while another one runs the tick one every 2 seconds.
 func (j *Jobs) Run(ctx context.Context, key txlock.Key, s Schedule, fn Func, opts ...RunOption) error {
 	if fn == nil {
 		return errors.New("job: Run needs a function, got nil")
@@ -64,30 +71,27 @@ func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opt
 		return nil // as if Close had come a moment later
 	}
 	defer leave()
-	how := running{key: key, schedule: s, grace: time.Minute}
+	how := &running{key: key, schedule: s, grace: time.Minute}
 	for _, option := range opts {
-		option(&how)
+		option(how)
 	}
 	if err := errors.Join(check(ctx, key, time.Unix(0, 0)), s.check(), how.bad); err != nil {
 		return err
 	}
-	if err := j.register(ctx, key); err != nil {
-		return err
-	}
-	for busy := leastPause; ; {
-		wait, err := j.step(ctx, &how, do)
+	r := runner{Jobs: j, running: how, do: do}
+	for pause := leastError; ; {
+		wait, err := r.step(ctx)
 		switch {
-		case errors.Is(err, schema.ErrEngine):
-			return err
-		case errors.Is(err, txlock.ErrBusy):
-			wait, busy = jittered(busy), min(2*busy, mostBusy)
 		case errors.Is(err, errOver):
 			return fmt.Errorf("job %q: %w: the schedule has no further instant", key, ErrPast)
-		case err != nil && ctx.Err() == nil:
-			j.tell(ctx, Event{Kind: Trouble, Key: key, Err: err})
-			wait, busy = jittered(max(busy, 20*leastPause)), min(2*busy, mostBusy)
+		case err == nil:
+			pause = leastError
+		case ctx.Err() != nil: // pause returns it
+		case underlease.Permanent(err, r.registered) || errors.Is(err, lease.ErrClosed):
+			return err
 		default:
-			busy = leastPause
+			j.tell(ctx, Event{Kind: RunError, Key: key, Err: err})
+			wait, pause = jittered(pause), min(2*pause, mostPause)
 		}
 		if err := j.pause(ctx, wait); err != nil {
 			if errors.Is(err, ErrClosed) {
@@ -98,12 +102,25 @@ func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opt
 	}
 }
 
-// register makes the row of a job that has none: what is past is not due.
-func (j *Jobs) register(ctx context.Context, key txlock.Key) error {
-	r, now, err := j.ledger.look(ctx, key.String())
-	if err == nil && !r.known {
-		err = j.ledger.make(ctx, key.String(), now)
+// runner is a Run.
+type runner struct {
+	*Jobs
+	*running
+	do         work
+	registered bool   // the server has served it once: its schedule is in the table
+	differs    string // the other schedule that was reported last
+}
+
+// register makes the row of a job that has none: what is past is not due. It writes the
+// schedule into one that has another.
+func (j *runner) register(ctx context.Context, r row, now time.Time) (err error) {
+	switch {
+	case !r.known:
+		err = j.ledger.make(ctx, j.key.String(), now, j.coming(now))
+	case string(r.Schedule) != j.schedule.text:
+		err = j.ledger.plan(ctx, j.key.String(), r, j.coming(time.UnixMicro(max(r.TickUs, r.DoneUs))))
 	}
+	j.registered = j.registered || err == nil
 	return err
 }
 
@@ -111,41 +128,73 @@ func (j *Jobs) register(ctx context.Context, key txlock.Key) error {
 var errOver = errors.New("over")
 
 // step looks at the job, and begins a tick that is due. It returns for how long to wait
-// before the next look, and txlock.ErrBusy while another process runs a tick.
-func (j *Jobs) step(ctx context.Context, how *running, do work) (time.Duration, error) {
-	r, now, err := j.ledger.look(ctx, how.key.String())
+// before the next look.
+func (j *runner) step(ctx context.Context) (time.Duration, error) {
+	r, now, err := j.ledger.look(ctx, j.key.String())
 	if err != nil {
 		return 0, err
 	}
-	if !r.known { // somebody has deleted it
-		return 0, j.register(ctx, how.key)
+	if !j.registered || !r.known { // it is new, or was deleted
+		return 0, j.register(ctx, r, now)
 	}
+	j.compare(ctx, r)
+	how := j.at(r)
 	p := how.next(r, now)
 	p.at = how.schedule.inZone(p.at)
 	switch {
 	case !p.until.IsZero():
-		return min(p.until.Sub(now), mostWait), nil
+		return min(p.until.Sub(now)+apart(), mostWait), nil
 	case p.at.IsZero():
 		return 0, errOver
 	}
-	// What is told as left must be so when the tick begins, too.
-	left := how.schedule.Next(time.UnixMicro(max(r.TickUs, r.DoneUs)))
-	if r.open() && !r.hasFailed() {
-		left = r.tick() // its process has died
+	// What is told as skipped must be so when the tick begins, too.
+	from := how.schedule.Next(time.UnixMicro(max(r.TickUs, r.DoneUs)))
+	if r.runs() {
+		from = r.tick() // its process has died
 	}
-	leaves := left.Before(p.at) && !left.IsZero()
-	c, err := j.begin(ctx, how.key, p.at, how.schedule.Next(p.at), r, leaves)
+	skips := from.Before(p.at) && !from.IsZero()
+	c, err := j.begin(ctx, j.key, p.at, how.coming(p.at), r, skips)
 	switch {
-	case errors.Is(err, ErrDone), errors.Is(err, ErrPast):
-		return 0, nil // somebody was faster
-	case errors.Is(err, lease.ErrClosed):
-		return mostBusy, err
+	case errors.Is(err, ErrDone), errors.Is(err, ErrPast), errors.Is(err, ErrPaused):
+		return 0, nil // another process was faster
+	case errors.Is(err, txlock.ErrBusy):
+		wait := jittered(mostPause)
+		if next := how.schedule.Next(p.at); next.After(now) {
+			wait = min(wait, how.due(next).Sub(now)+apart())
+		}
+		return wait, nil
 	case err != nil:
 		return 0, err
 	}
-	if leaves {
-		j.tell(ctx, Event{Kind: Left, Key: how.key, At: p.at, From: left})
+	if skips {
+		j.tell(ctx, Event{Kind: Skipped, Key: j.key, At: p.at, From: from})
 	}
-	_ = do(ctx, c) // the observer is told
+	defer c.watch(ctx, j.limit)()
+	_ = j.do(ctx, c) // the observer is told
 	return 0, nil
+}
+
+// compare reports a schedule in the table that another process has written.
+func (j *runner) compare(ctx context.Context, r row) {
+	other := string(r.Schedule)
+	if other == j.schedule.text || other == "" || other == j.differs {
+		return
+	}
+	j.differs = other
+	j.tell(ctx, Event{Kind: ScheduleDiffers, Key: j.key, Err: fmt.Errorf("job %q: another process runs it by %s, this one by %s; the last tick was begun by %q", j.key, other, j.schedule, r.Owner)})
+}
+
+// apart is by how much processes that wait for the same time look after it, so that most
+// find that another one has begun.
+func apart() time.Duration { return rand.N(mostApart) }
+
+// watch reports a tick that takes longer than the limit, until stop is called.
+func (c *Claim) watch(ctx context.Context, limit time.Duration) (stop func()) {
+	if limit == 0 {
+		return func() {}
+	}
+	timer := time.AfterFunc(limit, func() {
+		c.jobs.tell(ctx, Event{Kind: TooLong, Key: c.key, At: c.tick.at, Took: c.timer.elapsed()})
+	})
+	return func() { timer.Stop() }
 }

@@ -16,7 +16,30 @@ import (
 type Schedule struct {
 	next func(after time.Time) time.Time
 	zone *time.Location // of its instants, nil for UTC
+	text string         // which schedule it is
 	bad  error          // why the schedule is invalid, to be said where it is used
+}
+
+// String returns the call that made the schedule, as Every(1h0m0s). Of a schedule of another
+// package it has the type only.
+func (s Schedule) String() string { return s.text }
+
+// coming is what a row says after a tick of the schedule.
+func (s Schedule) coming(at time.Time) coming {
+	return coming{due: s.Next(at), schedule: s.text}
+}
+
+// and is the schedule with one more time.
+func (s Schedule) and(more time.Time) Schedule {
+	of := s
+	s.next = func(after time.Time) time.Time {
+		next := of.Next(after)
+		if more.After(after) && (next.IsZero() || more.Before(next)) {
+			return more
+		}
+		return next
+	}
+	return s
 }
 
 // Next returns the first instant after a time, or the zero Time if there is none.
@@ -47,6 +70,9 @@ func (s Schedule) check() error {
 	return s.bad
 }
 
+// maxSchedule is the length of the column.
+const maxSchedule = 255
+
 // leastEvery is the shortest interval of Every.
 const leastEvery = time.Millisecond
 
@@ -59,7 +85,7 @@ func Every(d time.Duration) Schedule {
 		return Schedule{bad: fmt.Errorf("%w: Every(%v): it must be at least %v, and whole microseconds", txlock.ErrInvalidOption, d, leastEvery)}
 	}
 	every := d.Microseconds()
-	return Schedule{next: func(after time.Time) time.Time {
+	return Schedule{text: fmt.Sprintf("Every(%v)", d), next: func(after time.Time) time.Time {
 		us := after.UnixMicro()
 		n := us / every
 		if us < 0 && us%every != 0 {
@@ -81,8 +107,8 @@ func Of(s interface {
 	if _, is := s.(cron.ConstantDelaySchedule); is {
 		return Schedule{bad: fmt.Errorf("%w: Of: %w", txlock.ErrInvalidOption, errInterval)}
 	}
-	return Schedule{next: func(after time.Time) time.Time {
-		after = time.UnixMicro(after.UnixMicro()) // in one zone: the schedule may take it for its own
+	return Schedule{text: clippedTo(maxSchedule, fmt.Sprintf("Of(%T)", s)), next: func(after time.Time) time.Time {
+		after = time.UnixMicro(after.UnixMicro()).UTC() // in all processes: the schedule may take the zone for its own
 		return s.Next(after).Truncate(time.Microsecond)
 	}}
 }

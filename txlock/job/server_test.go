@@ -101,7 +101,7 @@ func TestTickOnServers(t *testing.T) {
 				var calls, ran atomic.Int64
 				var group sync.WaitGroup
 				for i := range 10 {
-					j := open(t, pool, By(fmt.Sprint("process ", i)))
+					j := open(t, pool, InstanceName(fmt.Sprint("process ", i)))
 					group.Go(func() {
 						did, err := j.Tick(t.Context(), key, at, func(context.Context, time.Time) error {
 							calls.Add(1)
@@ -134,7 +134,7 @@ func TestTickOnServers(t *testing.T) {
 				j := open(t, pool)
 				s, err := j.Status(t.Context(), key)
 				must(t, err)
-				if !s.Done.Equal(at) || !strings.HasPrefix(s.By, "process ") || s.Running || s.Ended.Before(s.Started) {
+				if !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
 					t.Errorf("the table says %+v", s)
 				}
 				all, err := j.List(t.Context())
@@ -293,7 +293,7 @@ func TestSelectLimit(t *testing.T) {
 func TestRunRefusesSessions(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := txlock.Named("test:" + rand.Text())
-		db.Exec(t, "INSERT INTO lockstep_jobs VALUES ('"+key.String()+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
+		db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+key.String()+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
 		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset} {
 			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin"}[setting]
 			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })

@@ -6,24 +6,31 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // Status is what the table says of a job. Times are those of the server's clock; a zero one
 // is none.
 type Status struct {
-	Key      string
-	Tick     time.Time     // the instant that was begun last
-	Done     time.Time     // the instant that was done last
-	Running  bool          // the tick was begun and has not ended: it runs, or its process has died
-	By       string        // who has begun it: see By
-	Token    uint64        // of its lease
-	Started  time.Time     // when
-	Ended    time.Time     // when it has ended, if it has
-	Took     time.Duration // of the last that has ended
-	Failures int           // of this tick, so far
-	Err      string        // the last error of the tick; empty when it was done
-	Next     time.Time     // the instant after Tick, for a job of Run and RunTx
+	Key       string
+	Tick      time.Time     // the scheduled time that was begun last
+	Done      time.Time     // the one that was done last
+	Running   bool          // the tick was begun and has not ended: it runs, or its process has died
+	Instance  string        // the process that has begun it: see InstanceName
+	Token     uint64        // of its lease
+	Started   time.Time     // when
+	Ended     time.Time     // when it has ended, if it has
+	Took      time.Duration // of the last that has ended, or of the one that runs, so far
+	Failures  int           // of this tick, so far
+	Err       string        // the last error of the tick; empty when it was done
+	Next      time.Time     // when the next tick is due, of a job of Run and RunTx
+	Schedule  string        // by which schedule it runs, of such a job
+	Overdue   time.Duration // for how long no process has begun a tick that is due, if that is more than a minute
+	TooLong   time.Duration // by how much the tick that runs takes longer than it should: see WarnAfter
+	Paused    time.Time     // since when it is paused
+	PausedBy  string        // by whom
+	Requested time.Time     // a run that was requested by RunNow and not begun yet
 }
 
 // Status returns what the table says of a job, and txlock.ErrNotHeld for one that has no
@@ -40,7 +47,7 @@ func (j *Jobs) Status(ctx context.Context, key txlock.Key) (Status, error) {
 		return Status{}, err
 	}
 	if !r.known {
-		return Status{}, fmt.Errorf("job %q: %w: nobody has begun or run it", key, txlock.ErrNotHeld)
+		return Status{}, fmt.Errorf("job %q: %w: no process has begun or run it", key, txlock.ErrNotHeld)
 	}
 	return r.status(), nil
 }
@@ -62,14 +69,23 @@ func (j *Jobs) List(ctx context.Context) ([]Status, error) {
 }
 
 func (r row) status() Status {
+	health := jobrow.Of(r.ListJobsRow, r.NowUs)
 	s := Status{
 		Key: string(r.Name), Token: r.Token, Failures: int(r.Failures), Took: time.Duration(r.TookUs) * time.Microsecond,
 		Done: at(r.DoneUs), Started: at(r.StartedUs), Ended: at(r.EndedUs), Next: at(r.NextUs),
+		Schedule: string(r.Schedule), Overdue: health.Overdue, TooLong: health.TooLong,
+		Paused: at(r.PausedUs), PausedBy: string(r.PausedBy),
 	}
 	if r.Token > 0 { // else it was made and never begun
-		s.Tick, s.By, s.Running = at(r.TickUs), string(r.Owner), r.open() && r.EndedUs == 0
+		s.Tick, s.Instance, s.Running = at(r.TickUs), string(r.Owner), health.Running
 	} else {
 		s.Done = time.Time{}
+	}
+	if health.Running {
+		s.Took = health.For
+	}
+	if r.RunUs > r.TickUs {
+		s.Requested = at(r.RunUs)
 	}
 	if text := string(r.Error); text != "-" {
 		s.Err = text

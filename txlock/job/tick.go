@@ -8,7 +8,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/joined"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
@@ -28,8 +30,8 @@ const mostEarly = time.Minute
 
 // The pauses of a process that waits for another one's tick.
 const (
-	leastPause = 5 * time.Millisecond
-	mostPause  = 250 * time.Millisecond
+	leastTick = 20 * time.Millisecond
+	mostTick  = 250 * time.Millisecond
 )
 
 // Tick calls fn for an instant, unless that was done already, and reports whether it has
@@ -125,7 +127,7 @@ func (j *Jobs) tick(ctx context.Context, key txlock.Key, at time.Time, do work) 
 	if err := check(ctx, key, at); err != nil {
 		return false, err
 	}
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+	for pause := leastTick; ; pause = min(2*pause, mostTick) {
 		c, wait, err := j.tryTick(ctx, key, at)
 		if c != nil {
 			return true, do(ctx, c)
@@ -161,8 +163,10 @@ func (j *Jobs) tryTick(ctx context.Context, key txlock.Key, at time.Time) (*Clai
 		return nil, 0, early(key, at, now)
 	case ahead > 0:
 		return nil, ahead, nil
+	case r.runs() && now.Sub(time.UnixMicro(r.StartedUs)).Abs() < fresh:
+		return nil, 0, txlock.ErrBusy // its lease says so, too
 	}
-	c, err := j.begin(ctx, key, at, time.Time{}, r, false)
+	c, err := j.begin(ctx, key, at, coming{}, r, false)
 	return c, 0, err
 }
 
@@ -186,7 +190,7 @@ func (j *Jobs) under(fn work) work {
 		why := errUnreturned
 		defer func() {
 			lost := c.lease.Err()
-			c.interrupted = why != nil && working.Err() != nil
+			c.interrupted = c.interrupted || why != nil && working.Err() != nil
 			cancel()
 			err = c.Finish(ctx, why)
 			if why != nil && !c.committed {
@@ -205,9 +209,14 @@ var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOp
 func (j *Jobs) inTransaction(fn TxFunc) work {
 	return j.under(func(ctx context.Context, c *Claim) error {
 		var last *txlock.Scope
-		return retry.Do(ctx, func() error { return j.transact(ctx, c, fn, &last) }, func(why error) {
+		err := retry.Do(ctx, func() error { return j.transact(ctx, c, fn, &last) }, func(why error) {
 			inner.Retried(ctx, last, []txlock.Key{c.key}, why)
 		})
+		// A transaction whose connection was lost has not failed by itself. The next one of
+		// the tick waits for its row, if a COMMIT is still under way, and finds what has become
+		// of it.
+		c.interrupted = fault.LostConnection(err) || errors.Is(err, txlock.ErrUnknownOutcome) || fault.SessionEnded(err)
+		return err
 	})
 }
 
@@ -244,7 +253,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 	if err := c.lease.Guard(ctx, tx); err != nil {
 		return inner.Final(ctx, scope, err)
 	}
-	marked, err := doneIn(ctx, tx, c.tick)
+	marked, err := doneIn(ctx, tx, c.tick, c.run(jobrow.Done, ""))
 	if err != nil {
 		return inner.Final(ctx, scope, err)
 	}

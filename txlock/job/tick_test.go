@@ -23,7 +23,7 @@ func TestTickOfFifty(t *testing.T) {
 		var running, calls, ran atomic.Int64
 		var group sync.WaitGroup
 		for i := range 50 {
-			n := c.node(By(fmt.Sprint("process ", i)))
+			n := c.node(InstanceName(fmt.Sprint("process ", i)))
 			group.Go(func() {
 				did, err := n.Tick(t.Context(), nightly, at, func(ctx context.Context, got time.Time) error {
 					if !got.Equal(at) {
@@ -87,7 +87,7 @@ func TestTickOfAMillisecond(t *testing.T) {
 // tried again until a later one is begun, and that the table tells of it.
 func TestFailedTick(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		a, b := c.node(By("a")), c.node(By("b"))
+		a, b := c.node(InstanceName("a")), c.node(InstanceName("b"))
 		first := c.now()
 		broken := errors.New("broken")
 		ran, err := a.Tick(t.Context(), nightly, first, func(context.Context, time.Time) error { return broken })
@@ -96,7 +96,7 @@ func TestFailedTick(t *testing.T) {
 		}
 		s, err := b.Status(t.Context(), nightly)
 		must(t, err)
-		if s.Err != "broken" || s.Failures != 1 || s.By != "a" || s.Running || !s.Done.IsZero() || !s.Tick.Equal(first) {
+		if s.Err != "broken" || s.Failures != 1 || s.Instance != "a" || s.Running || !s.Done.IsZero() || !s.Tick.Equal(first) {
 			t.Errorf("the table says %+v", s)
 		}
 		func() {
@@ -107,7 +107,7 @@ func TestFailedTick(t *testing.T) {
 			}()
 			_, _ = b.Tick(t.Context(), nightly, first, func(context.Context, time.Time) error { panic("oh") })
 		}()
-		if s, _ := a.Status(t.Context(), nightly); !strings.Contains(s.Err, "panicked") || s.Failures != 2 || s.By != "b" {
+		if s, _ := a.Status(t.Context(), nightly); !strings.Contains(s.Err, "panicked") || s.Failures != 2 || s.Instance != "b" {
 			t.Errorf("the table says %+v", s)
 		}
 		later := c.now()

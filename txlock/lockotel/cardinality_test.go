@@ -30,7 +30,7 @@ func TestNamesAreBounded(t *testing.T) {
 					o.Observe(ctx, txlock.Event{Kind: kind, Key: key, Took: time.Millisecond})
 				}
 				o.Job(ctx, job.Event{Kind: job.Done, Key: key})
-				o.Election(ctx, elect.Event{Kind: elect.Leads, Key: key, Token: uint64(part)})
+				o.Election(ctx, elect.Event{Kind: elect.Elected, Key: key, Token: uint64(part)})
 				o.Election(ctx, elect.Event{Kind: elect.Ended, Key: key, Token: uint64(part)})
 			}
 		})

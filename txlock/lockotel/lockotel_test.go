@@ -137,12 +137,12 @@ func TestInstruments(t *testing.T) {
 			"lockstep.tick.duration": "job=order:1 outcome=failed: 1, 1.000 s",
 		}},
 		"an election": {func(ctx context.Context, o *lockotel.Observer) {
-			for _, kind := range []elect.Kind{elect.Leads, elect.Ending, elect.Overdue, elect.Ended} {
+			for _, kind := range []elect.Kind{elect.Elected, elect.Ending, elect.Overdue, elect.Ended} {
 				o.Election(ctx, elect.Event{Kind: kind, Key: txlock.Named("mail"), Token: 7})
 			}
-			o.Election(ctx, elect.Event{Kind: elect.Leads, Key: txlock.Named("mail"), Token: 8})
-			o.Election(ctx, elect.Event{Kind: elect.Trouble, Key: txlock.Named("mail"), Token: 8})
-			o.Election(ctx, elect.Event{Kind: elect.Leads, Key: txlock.Named("post"), Token: 8})
+			o.Election(ctx, elect.Event{Kind: elect.Elected, Key: txlock.Named("mail"), Token: 8})
+			o.Election(ctx, elect.Event{Kind: elect.RunError, Key: txlock.Named("mail"), Token: 8})
+			o.Election(ctx, elect.Event{Kind: elect.Elected, Key: txlock.Named("post"), Token: 8})
 			o.Election(ctx, elect.Event{Kind: elect.Ended, Key: txlock.Named("post"), Token: 8})
 		}, measured{"lockstep.leading": "election=mail: 1; election=post: 0"}},
 		"a refusal": {func(ctx context.Context, o *lockotel.Observer) {

@@ -127,12 +127,12 @@ func (o *Observer) aborted(ctx context.Context, e txlock.Event) {
 func (o *Observer) Job(ctx context.Context, e job.Event) {
 	attributes := []attribute.KeyValue{Job.String(o.jobs.bounded(e.Key.String())), Outcome.String(string(e.Kind))}
 	o.ticks.Add(ctx, 1, o.with(attributes...))
-	if e.Kind == job.Done || e.Kind == job.Failed {
+	if e.Kind == job.Done || e.Kind == job.Failed || e.Kind == job.Interrupted {
 		o.record(ctx, o.tick, e.Took, attributes...)
 	}
 }
 
-// Election records whether this process leads: elect.Observer(o.Election). It doesn't any
+// Election records whether this process leads: elect.Observe(o.Election). It doesn't any
 // more when the grace of its function begins.
 func (o *Observer) Election(ctx context.Context, e elect.Event) {
 	type term struct {
@@ -141,7 +141,7 @@ func (o *Observer) Election(ctx context.Context, e elect.Event) {
 	}
 	attributes := o.with(Election.String(o.elections.bounded(e.Key.String())))
 	switch e.Kind {
-	case elect.Leads:
+	case elect.Elected:
 		o.terms.Store(term{e.Key, e.Token}, nil)
 		o.leading.Add(ctx, 1, attributes)
 	case elect.Ending, elect.Ended:

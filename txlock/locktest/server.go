@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock/internal/memstore"
 )
 
@@ -36,7 +35,7 @@ type row struct {
 	fingerprint, result []byte
 	doneUs, keepUs      int64
 
-	job gen.LockstepJob
+	job jobRow
 }
 
 // server has the rows of lockstep's tables and their locks.

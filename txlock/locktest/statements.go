@@ -73,10 +73,16 @@ var handlers = map[string]handler{
 
 	gen.LookJob:              lookJob,
 	gen.MakeJob:              makeJob,
+	gen.PlanJob:              planJob,
 	gen.BeginJob:             beginJob,
 	gen.JobDone:              jobDone,
 	gen.JobFailed:            jobFailed,
 	rawsql.Big(gen.ListJobs): listJobs,
+	gen.JobRuns:              jobRuns,
+	gen.PauseJob:             pauseJob,
+	gen.ResumeJob:            resumeJob,
+	gen.RequestJob:           requestJob,
+	gen.PurgeJob:             purgeJob,
 
 	rawsql.Facts:        facts,
 	rawsql.Probe:        probe,

@@ -237,7 +237,7 @@ func TestOtherEngine(t *testing.T) {
 			t.Run(string(engine)+map[bool]string{false: "/plain", true: "/guarded"}[guarded], func(t *testing.T) {
 				t.Parallel()
 				db := testdb.Open(t, engine)
-				db.Exec(t, "INSERT IGNORE INTO lockstep_jobs VALUES ('"+known+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
+				db.Exec(t, "INSERT IGNORE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+known+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
 				held, err := manage(t, db.Connect(t)).Acquire(t.Context(), txlock.Named("test:"+rand.Text()))
 				if err != nil {
 					t.Fatal(err)

@@ -1,0 +1,119 @@
+package job
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/jobrow"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Run is one of the last runs of a job.
+type Run struct {
+	At       time.Time     // the scheduled time
+	Started  time.Time     // when it was begun, by the server's clock
+	Took     time.Duration // until it ended; of an interrupted run, until the next one began
+	Kind     Kind          // Done, Failed or Interrupted
+	Instance string        // the process: see InstanceName
+	Err      string        // its error, at most 200 bytes of it
+}
+
+// Runs returns the last runs of a job, the latest first: see KeepRuns. A run that was
+// interrupted, by the death of its process for example, is among them when the next one has
+// begun. It returns txlock.ErrNotHeld for a job that has no row.
+func (j *Jobs) Runs(ctx context.Context, key txlock.Key) ([]Run, error) {
+	if _, err := j.Status(ctx, key); err != nil {
+		return nil, err
+	}
+	kept, err := queries.JobRuns(ctx, inline(j.db), []byte(key.String()))
+	if err != nil {
+		return nil, fault.Explain(fmt.Sprintf("read the runs of job %q", key), err)
+	}
+	var runs []Run
+	for _, r := range jobrow.Since(jobrow.Runs(kept.Runs), time.UnixMicro(kept.NowUs), j.age) {
+		runs = append(runs, Run{r.At, r.Started, r.Took, Kind(r.Outcome), r.Instance, r.Err})
+	}
+	return runs, nil
+}
+
+// Pause pauses a job in all processes: none begins a tick until Resume, but those that RunNow
+// requests. A tick that runs goes on. Processes see it within 10 seconds at most, and Tick and
+// Claim return ErrPaused. By says who has paused the job, or why, in at most 255 bytes. A job
+// that is paused stays as it is. Pause returns txlock.ErrNotHeld for a job that has no row, and
+// txlock.ErrInvalidOption.
+func (j *Jobs) Pause(ctx context.Context, key txlock.Key, by string) error {
+	if n := len(by); n == 0 || n > maxInstance {
+		return fmt.Errorf("%w: Pause: by has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxInstance, n)
+	}
+	return j.control(ctx, key, "pause", func(db gen.DBTX, name []byte) (int64, error) {
+		return queries.PauseJob(ctx, db, gen.PauseJobParams{Name: name, PausedBy: []byte(by)})
+	})
+}
+
+// Resume ends the pause of a job. The times since Pause were missed: see Missed. It returns
+// txlock.ErrNotHeld for a job that has no row.
+func (j *Jobs) Resume(ctx context.Context, key txlock.Key) error {
+	return j.control(ctx, key, "resume", func(db gen.DBTX, name []byte) (int64, error) {
+		return queries.ResumeJob(ctx, db, name)
+	})
+}
+
+// RunNow requests a run of a job of Run or RunTx: within 10 seconds one of the processes that
+// run it begins a tick whose time is that of the call, by the server's clock, even if the job is
+// paused. If a tick runs, or CatchUpAll has missed ones to do, it comes after them. A run that
+// is requested already stays the only one. It returns txlock.ErrNotHeld for a job that has no
+// row.
+func (j *Jobs) RunNow(ctx context.Context, key txlock.Key) error {
+	return j.control(ctx, key, "request", func(db gen.DBTX, name []byte) (int64, error) {
+		return queries.RequestJob(ctx, db, name)
+	})
+}
+
+// control changes the row of a job, if it has one. Rows that are so already stay as they are.
+func (j *Jobs) control(ctx context.Context, key txlock.Key, verb string, change func(db gen.DBTX, name []byte) (int64, error)) error {
+	if _, err := j.Status(ctx, key); err != nil {
+		return err
+	}
+	_, err := fault.Changed(verb)(change(inline(j.db), []byte(key.String())))
+	return fault.Explain(fmt.Sprintf("%s job %q", verb, key), err)
+}
+
+// Purge deletes the rows of jobs that no process has begun, and whose next tick was due, for at
+// least the time unused, and returns their number. Paused jobs stay. A process that runs such a
+// job nevertheless makes its row again; a time that was done may be done again then, so unused
+// must be longer than any tick is retried or claimed. It is at least an hour. Purge returns
+// txlock.ErrInvalidOption and the errors of the driver.
+func Purge(ctx context.Context, db *sql.DB, unused time.Duration) (int, error) {
+	if ctx == nil || db == nil {
+		return 0, errors.New("job: Purge needs a context and a *sql.DB, got nil")
+	}
+	if unused < time.Hour {
+		return 0, fmt.Errorf("%w: Purge(%v): it must be at least an hour", txlock.ErrInvalidOption, unused)
+	}
+	rows, err := queries.ListJobs(ctx, rawsql.Scanning(inline(db)))
+	if err != nil {
+		return 0, fault.Explain("list jobs", err)
+	}
+	purged := 0
+	for _, r := range rows {
+		if r.PausedUs != 0 || max(r.TickUs, r.StartedUs, r.EndedUs, r.NextUs, r.RunUs) > r.NowUs-unused.Microseconds() {
+			continue
+		}
+		deleted, err := fault.Changed("PurgeJob")(queries.PurgeJob(ctx, inline(db), gen.PurgeJobParams{
+			Name: r.Name, Token: r.Token, TickUs: r.TickUs, NextUs: r.NextUs, RunUs: r.RunUs,
+		}))
+		if err != nil {
+			return purged, fault.Explain(fmt.Sprintf("purge job %q", r.Name), err)
+		}
+		if deleted {
+			purged++
+		}
+	}
+	return purged, nil
+}

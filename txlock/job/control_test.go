@@ -1,0 +1,373 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestPause proves that a job that one process pauses rests in another one, also for Tick and
+// Claim, that it runs if that is requested, and that it goes on after Resume.
+func TestPause(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		a, b, key := open(t, newPool(t, db, true), Log(nil)), open(t, newPool(t, db, false), Log(nil)), newKey()
+		for what, control := range map[string]func() error{
+			"Pause": func() error { return a.Pause(t.Context(), key, "ann") }, "Resume": func() error { return a.Resume(t.Context(), key) },
+			"RunNow": func() error { return a.RunNow(t.Context(), key) }, "Runs": func() error { _, err := a.Runs(t.Context(), key); return err },
+		} {
+			wants(t, what+" without a row", control(), txlock.ErrNotHeld)
+		}
+		wants(t, "Pause by nobody", a.Pause(t.Context(), key, ""), txlock.ErrInvalidOption)
+		wants(t, "Pause by too many", a.Pause(t.Context(), key, strings.Repeat("x", 256)), txlock.ErrInvalidOption)
+		var ticks atomic.Int64
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan error)
+		go func() {
+			ended <- b.Run(ctx, key, Every(100*time.Millisecond), func(context.Context, time.Time) error { ticks.Add(1); return nil })
+		}()
+		more := func(what string) {
+			t.Helper()
+			seen := ticks.Load()
+			if !testdb.Await(time.Minute, func() bool { return ticks.Load() > seen }) {
+				t.Errorf("%s: no tick", what)
+			}
+		}
+		more("at first")
+		must(t, a.Pause(t.Context(), key, "ann"))
+		must(t, a.Pause(t.Context(), key, "ben"))
+		s, err := b.Status(t.Context(), key)
+		if err != nil || s.Paused.IsZero() || s.PausedBy != "ann" {
+			t.Errorf("paused %v by %q, %v", s.Paused, s.PausedBy, err)
+		}
+		at := serverNow(t, a)
+		_, err = a.Tick(t.Context(), key, at, nothing)
+		wants(t, "Tick", err, ErrPaused)
+		_, err = a.Claim(t.Context(), key, at)
+		wants(t, "Claim", err, ErrPaused)
+		if !testdb.Await(time.Minute, func() bool { s, err = a.Status(t.Context(), key); return err == nil && !s.Running }) {
+			t.Fatalf("it runs: %+v, %v", s, err)
+		}
+		must(t, a.RunNow(t.Context(), key))
+		requested, err := a.Status(t.Context(), key)
+		must(t, err)
+		must(t, a.RunNow(t.Context(), key)) // which changes nothing
+		if !testdb.Await(time.Minute, func() bool { s, err = a.Status(t.Context(), key); return err == nil && s.Done.After(at) && !s.Running }) {
+			t.Errorf("the run that was requested: %+v, %v", s, err)
+		}
+		if !requested.Requested.IsZero() && !s.Done.Equal(requested.Requested) || !s.Requested.IsZero() || s.Paused.IsZero() {
+			t.Errorf("requested %v: %+v", requested.Requested, s)
+		}
+		before := ticks.Load()
+		must(t, a.Resume(t.Context(), key))
+		must(t, a.Resume(t.Context(), key))
+		more("after Resume")
+		if n := ticks.Load() - before; n > 100 {
+			t.Errorf("%d ticks after the pause", n)
+		}
+		stop()
+		wants(t, "Run", <-ended, context.Canceled)
+	})
+}
+
+// TestPausedJob proves what is begun of a paused job: nothing but what was requested, however
+// often its process dies.
+func TestPausedJob(t *testing.T) {
+	t.Parallel()
+	at := func(s int64) int64 { return time.Unix(s, 0).UnixMicro() }
+	for name, test := range map[string]struct {
+		tick, done, started, ended, run int64
+		want                            plan
+	}{
+		"done":                    {100, 100, 100, 101, 0, plan{until: time.Unix(510, 0)}},
+		"died":                    {100, 40, 100, 0, 0, plan{until: time.Unix(510, 0)}},
+		"failed":                  {100, 40, 100, 101, 0, plan{until: time.Unix(510, 0)}},
+		"an old request":          {100, 100, 100, 101, 90, plan{until: time.Unix(510, 0)}},
+		"a request":               {100, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
+		"a request, died":         {170, 100, 100, 0, 170, plan{at: time.Unix(170, 0)}},
+		"a request, failed":       {170, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
+		"a request, failed now":   {170, 100, 100, 499, 170, plan{until: time.Unix(509, 0)}},
+		"a request, done":         {170, 170, 171, 172, 170, plan{until: time.Unix(510, 0)}},
+		"a request, another died": {100, 40, 499, 0, 170, plan{at: time.Unix(170, 0)}},
+		"another began":           {100, 40, 500, 0, 170, plan{until: time.Unix(501, 0)}},
+	} {
+		r := row{known: true}
+		r.Token, r.PausedUs = 1, 1
+		r.TickUs, r.DoneUs, r.StartedUs, r.EndedUs, r.RunUs = at(test.tick), at(test.done), at(test.started), 0, at(test.run)
+		if test.ended != 0 {
+			r.EndedUs = at(test.ended)
+		}
+		j := &running{key: nightly, schedule: Every(time.Minute), retry: 10 * time.Second}
+		got := j.at(r).next(r, time.Unix(500, 0))
+		if !got.at.Equal(test.want.at) || !got.until.Equal(test.want.until) {
+			t.Errorf("%s: at %v, until %v, want %v, %v", name, got.at.Unix(), got.until.Unix(), test.want.at.Unix(), test.want.until.Unix())
+		}
+	}
+}
+
+// TestRunNow proves when a run that was requested is begun: soon, whatever the jitter and the
+// policy are, and behind all that CatchUpAll has missed.
+func TestRunNow(t *testing.T) {
+	t.Parallel()
+	const minute = int64(60_000_000)
+	requested := 10*minute + 1
+	for name, test := range map[string]struct {
+		options []RunOption
+		now     time.Duration // after the request
+		want    int64
+	}{
+		"latest":            {nil, time.Second, requested},
+		"jitter":            {[]RunOption{Jitter(time.Hour)}, time.Second, requested},
+		"skip":              {[]RunOption{Missed(SkipMissed), Grace(time.Second)}, 30 * time.Second, requested},
+		"latest, too late":  {nil, 90 * time.Second, 11 * minute},
+		"all":               {[]RunOption{Missed(CatchUpAll)}, time.Second, 8 * minute},
+		"all, long ago":     {[]RunOption{Missed(CatchUpAll)}, time.Hour, 8 * minute},
+		"all but the first": {[]RunOption{Missed(CatchUpAll)}, time.Second, requested},
+	} {
+		r := row{known: true}
+		r.Token, r.TickUs, r.DoneUs, r.StartedUs, r.EndedUs, r.RunUs = 1, 7*minute, 7*minute, 7*minute, 7*minute+1, requested
+		if name == "all but the first" {
+			r.TickUs, r.DoneUs = 10*minute, 10*minute
+		}
+		j := &running{key: nightly, schedule: Every(time.Minute), grace: time.Minute}
+		for _, option := range test.options {
+			option(j)
+		}
+		if got := j.at(r).next(r, time.UnixMicro(requested).Add(test.now)); !got.at.Equal(time.UnixMicro(test.want)) {
+			t.Errorf("%s: %v, want %v", name, got.at.UTC(), time.UnixMicro(test.want).UTC())
+		}
+	}
+}
+
+// TestRuns proves that the last runs are kept, those of processes that have died too, with
+// their errors, and no more than KeepRuns says.
+func TestRuns(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := newPool(t, db, true), newKey()
+		j := open(t, pool, InstanceName("a\tb\nc"), KeepRuns(3, time.Hour), Log(nil))
+		at := serverNow(t, j).Add(-time.Hour)
+		tick := func(j *Jobs, n int, err error) {
+			_, got := j.Tick(t.Context(), key, at.Add(time.Duration(n)*time.Second), func(context.Context, time.Time) error { return err })
+			if !errors.Is(got, err) {
+				t.Fatal(got)
+			}
+		}
+		wanted := func(j *Jobs, want ...string) {
+			t.Helper()
+			runs, err := j.Runs(t.Context(), key)
+			must(t, err)
+			var got []string
+			for i, r := range runs {
+				got = append(got, string(r.Kind)+" "+r.Err)
+				if r.Instance != "a b c" || r.Took < 0 || r.Started.Before(at) || i > 0 && r.At.After(runs[i-1].At) {
+					t.Errorf("%+v", r)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("runs %q, want %q", got, want)
+			}
+		}
+		tick(j, 1, nil)
+		tick(j, 2, errors.New("one line\nand\tanother"))
+		wanted(j, "failed one line and another", "done ")
+		c, err := j.Claim(t.Context(), key, at.Add(2*time.Second))
+		must(t, err)
+		must(t, j.leases.ForceRelease(t.Context(), key)) // as if the process had died
+		tick(j, 2, nil)
+		wants(t, "Finish", c.Finish(t.Context(), nil), txlock.ErrLost)
+		wanted(j, "done ", "interrupted ", "failed one line and another")
+		tick(j, 3, errors.New(strings.Repeat("x", 2000)))
+		wanted(j, "failed "+strings.Repeat("x", 200), "done ", "interrupted ")
+		none := open(t, pool, KeepRuns(0, time.Hour), Log(nil))
+		tick(none, 4, nil)
+		wanted(none)
+		most := open(t, pool, KeepRuns(50, time.Hour), InstanceName(strings.Repeat("y", 255)), Log(nil))
+		for n := range 60 { // more than the column holds
+			tick(most, 5+n, errors.New(strings.Repeat("x", 2000)))
+		}
+		if runs, err := most.Runs(t.Context(), key); err != nil || len(runs) < 15 || runs[0].Err == "" {
+			t.Errorf("%d runs, %v", len(runs), err)
+		}
+		old := open(t, pool, KeepRuns(50, time.Nanosecond), Log(nil))
+		if runs, err := old.Runs(t.Context(), key); err != nil || len(runs) != 0 {
+			t.Errorf("%d runs that are too old, %v", len(runs), err)
+		}
+		for _, bad := range []Option{KeepRuns(-1, time.Hour), KeepRuns(51, time.Hour), KeepRuns(1, 0)} {
+			_, err := New(pool, j.leases, bad)
+			wants(t, "KeepRuns", err, txlock.ErrInvalidOption)
+		}
+	})
+}
+
+// TestPurge proves which rows are deleted: of jobs that nobody has run for the time, and that
+// were not to run.
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t) // whose rows are its own
+			j := open(t, newPool(t, db, true), Log(nil))
+			now := serverNow(t, j)
+			for _, name := range []string{"unused", "never begun", "begun now", "due tomorrow", "paused", "requested", "ended now"} {
+				must(t, j.ledger.make(t.Context(), name, now.Add(-48*time.Hour), coming{due: now.Add(-47 * time.Hour)}))
+				if name != "never begun" {
+					_, err := j.ledger.begin(t.Context(), beginning{key: name, at: now.Add(-47 * time.Hour), token: 7, coming: coming{due: now.Add(-46 * time.Hour)}})
+					must(t, err)
+				}
+			}
+			db.Exec(t, "UPDATE lockstep_jobs SET started_us = tick_us WHERE name <> 'begun now'")
+			db.Exec(t, "UPDATE lockstep_jobs SET next_us = UNIX_TIMESTAMP() * 1000000 + 86400000000 WHERE name = 'due tomorrow'")
+			db.Exec(t, "UPDATE lockstep_jobs SET ended_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'ended now'")
+			db.Exec(t, "UPDATE lockstep_jobs SET run_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'requested'")
+			db.Exec(t, "UPDATE lockstep_jobs SET paused_us = 1 WHERE name = 'paused'")
+			for want := range slices.Values([]int{2, 0}) {
+				if n, err := Purge(t.Context(), db.Admin(), 24*time.Hour); err != nil || n != want {
+					t.Errorf("%d purged, %v, want %d", n, err, want)
+				}
+			}
+			all, err := j.List(t.Context())
+			must(t, err)
+			var names []string
+			for _, s := range all {
+				names = append(names, s.Key)
+			}
+			if want := []string{"begun now", "due tomorrow", "ended now", "paused", "requested"}; !slices.Equal(names, want) {
+				t.Errorf("%q are left, want %q", names, want)
+			}
+			_, err = Purge(t.Context(), db.Admin(), time.Minute)
+			wants(t, "Purge of a minute", err, txlock.ErrInvalidOption)
+		})
+	}
+}
+
+// TestHealth proves what the table says of a job that stops, hangs or fails: when its last
+// process has stopped, it is overdue; while its function hangs, its time counts, and it takes too
+// long; and one that is paused is neither.
+func TestHealth(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		a, b := c.node(), c.node()
+		hang := make(chan struct{})
+		var hangs atomic.Bool
+		a.runs(Every(10*time.Minute), func(ctx context.Context, at time.Time) error {
+			if hangs.Load() {
+				<-hang
+			}
+			return nil
+		}, WarnAfter(time.Minute))
+		time.Sleep(25 * time.Minute)
+		status := func() Status {
+			t.Helper()
+			s, err := b.Status(t.Context(), nightly)
+			must(t, err)
+			return s
+		}
+		if s := status(); s.Overdue != 0 || s.TooLong != 0 || s.Running || s.Schedule != "Every(10m0s)" || !s.Next.After(c.now()) {
+			t.Errorf("well: %+v", s)
+		}
+		hangs.Store(true)
+		time.Sleep(10 * time.Minute)
+		if s := status(); !s.Running || s.Took < 4*time.Minute || s.TooLong < 3*time.Minute || s.TooLong > s.Took-time.Minute {
+			t.Errorf("it hangs: %+v", s)
+		}
+		if n := len(a.events.of(TooLong)); n != 1 {
+			t.Errorf("%d events of what takes too long", n)
+		}
+		close(hang)
+		closeAll(t, a)
+		time.Sleep(15 * time.Minute)
+		if s := status(); s.Running || s.Overdue < 4*time.Minute || s.TooLong != 0 {
+			t.Errorf("it has stopped: %+v", s)
+		}
+		c.mu.Lock()
+		r := c.rows[nightly.String()]
+		r.PausedUs = 1
+		c.rows[nightly.String()] = r
+		c.mu.Unlock()
+		if s := status(); s.Overdue != 0 || s.Paused.IsZero() {
+			t.Errorf("it is paused: %+v", s)
+		}
+	})
+}
+
+// TestScheduleDiffers proves that processes that run a job by other schedules are told, once
+// each, and that the one that was started last says when the job is due.
+func TestScheduleDiffers(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		a, b := c.node(InstanceName("old")), c.node(InstanceName("new"))
+		a.runs(Every(time.Hour), nothing)
+		time.Sleep(90 * time.Minute)
+		b.runs(Every(24*time.Hour), nothing)
+		time.Sleep(20 * time.Second)
+		s, err := a.Status(t.Context(), nightly)
+		if err != nil || s.Schedule != "Every(24h0m0s)" || s.Next.Sub(c.now()) < 10*time.Hour {
+			t.Errorf("the table says %+v, %v", s, err)
+		}
+		time.Sleep(2 * time.Hour)
+		for node, other := range map[*node]string{a: "Every(24h0m0s)", b: "Every(1h0m0s)"} {
+			if told := node.events.of(ScheduleDiffers); len(told) != 1 || !strings.Contains(told[0].Err.Error(), other) {
+				t.Errorf("%s: told %v", node.instance, told)
+			}
+		}
+		closeAll(t, a, b)
+	})
+}
+
+// TestFirstLook proves that Run goes on over a server that can't be reached at first, and
+// returns what is permanent.
+func TestFirstLook(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n := c.node()
+		n.ledger.down(errors.New("connection refused"))
+		var j journal
+		n.runs(Every(time.Minute), j.work(time.Second))
+		time.Sleep(10 * time.Minute)
+		if told := n.events.of(RunError); len(told) < 100 {
+			t.Errorf("%d errors were told", len(told))
+		}
+		n.ledger.down(nil)
+		time.Sleep(10 * time.Minute)
+		j.mu.Lock()
+		if len(j.done) < 8 {
+			t.Errorf("%d ticks", len(j.done))
+		}
+		j.mu.Unlock()
+		for _, permanent := range []error{lease.ErrClosed, txlock.ErrPrivilege, errors.New("sql: database is closed")} {
+			n.ledger.down(permanent)
+			wants(t, "Run", n.Run(t.Context(), txlock.Named("other"), Every(time.Minute), nothing), permanent)
+			n.ledger.down(nil)
+		}
+		closeAll(t, n)
+	})
+}
+
+// TestLog proves that what needs a person is logged, an error that comes again and again once a
+// minute, and nothing after Log(nil).
+func TestLog(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var logged strings.Builder
+		n := c.node(Log(slog.New(slog.NewTextHandler(&logged, nil))), InstanceName("web"))
+		n.runs(Every(time.Minute), func(context.Context, time.Time) error { return errors.New("broken") }, RetryAfter(time.Hour))
+		time.Sleep(90 * time.Second)
+		n.ledger.down(errors.New("cut off"))
+		time.Sleep(5 * time.Minute)
+		n.ledger.down(nil)
+		closeAll(t, n)
+		text := logged.String()
+		if n := strings.Count(text, "level=ERROR msg=\"job: tick failed\" job=nightly instance=web"); n < 1 || n > 3 {
+			t.Errorf("%d failures in:\n%s", n, text)
+		}
+		if n := strings.Count(text, "level=WARN msg=\"job: Run retries\" job=nightly instance=web error=\"cut off\""); n < 4 || n > 6 {
+			t.Errorf("%d errors in:\n%s", n, text)
+		}
+	})
+}

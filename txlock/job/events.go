@@ -1,0 +1,97 @@
+package job
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Kind says what an Event reports.
+type Kind string
+
+// The kinds of events.
+const (
+	Began           Kind = "began"            // this process has begun a tick
+	Done            Kind = "done"             // it has done the tick, in Took
+	Failed          Kind = "failed"           // it has failed with Err, after Took
+	Interrupted     Kind = "interrupted"      // it was interrupted with Err, after Took: the tick is begun again
+	TooLong         Kind = "too_long"         // the tick takes longer than WarnAfter says, so far Took
+	Skipped         Kind = "skipped"          // it has begun At, so no process does those from From to before At any more
+	ScheduleDiffers Kind = "schedule_differs" // another process runs the job by another schedule: Err says which
+	RunError        Kind = "run_error"        // Run has met Err, and goes on
+)
+
+// Event is what an observer is told.
+type Event struct {
+	Kind     Kind
+	Key      txlock.Key
+	At       time.Time // the scheduled time
+	Instance string    // the InstanceName of the process
+	From     time.Time // of Skipped: the first time that was skipped, or in which a process has died
+	Took     time.Duration
+	Err      error
+}
+
+// Observe sets a function that is called with each event. It is called from several
+// goroutines, and should return soon. The default is none.
+func Observe(observer func(ctx context.Context, e Event)) Option {
+	return func(o *options) { o.observer = observer }
+}
+
+// Log sets where events that need a person are logged: ticks that fail, are interrupted or take
+// too long, skipped times, schedules that differ, and the errors that Run retries, each of
+// them at most once a minute. Nil logs nothing. The default is slog.Default.
+func Log(log *slog.Logger) Option {
+	return func(o *options) { o.log, o.quiet = log, log == nil }
+}
+
+// tell logs an event, and calls the observer.
+func (j *Jobs) tell(ctx context.Context, e Event) {
+	e.Instance = j.instance
+	if !j.quiet {
+		j.record(ctx, e)
+	}
+	if j.observer != nil {
+		j.observer(ctx, e)
+	}
+}
+
+// texts are the messages of the events that are logged.
+var texts = map[Kind]string{
+	Failed:          "job: tick failed",
+	Interrupted:     "job: tick interrupted",
+	TooLong:         "job: tick takes too long",
+	Skipped:         "job: ticks skipped",
+	ScheduleDiffers: "job: schedule differs between processes",
+	RunError:        "job: Run retries",
+}
+
+func (j *Jobs) record(ctx context.Context, e Event) {
+	text, logged := texts[e.Kind]
+	if !logged || e.Kind == RunError && !j.seldom.Passes(e.Key.String(), e.Err.Error()) {
+		return
+	}
+	log, level := j.log, slog.LevelWarn
+	if log == nil {
+		log = slog.Default()
+	}
+	if e.Kind == Failed {
+		level = slog.LevelError
+	}
+	attributes := []slog.Attr{slog.String("job", e.Key.String()), slog.String("instance", e.Instance)}
+	if !e.At.IsZero() {
+		attributes = append(attributes, slog.Time("at", e.At))
+	}
+	if !e.From.IsZero() {
+		attributes = append(attributes, slog.Time("from", e.From))
+	}
+	if e.Took > 0 {
+		attributes = append(attributes, slog.Duration("took", e.Took))
+	}
+	if e.Err != nil {
+		attributes = append(attributes, slog.Any("error", e.Err))
+	}
+	log.LogAttrs(ctx, level, text, attributes...)
+}
