@@ -53,7 +53,7 @@ func keep[T any](all []T, wanted func(T) bool) []T {
 }
 
 func (c *call) lockTable(id, caption string, locks []ops.Lock) *table {
-	return c.newTable(id, caption, "No locks are held.", "Key, Mode, Held, Waiters, Owner, Session, User, Program, Transaction, Does", len(locks), func(i int) row {
+	return c.newTable(id, caption, "No locks are held.", "Key, Mode, Held, Waiters, Owner, Session, User, Program, Transaction, Activity", len(locks), func(i int) row {
 		l := locks[i]
 		s := c.Sessions[l.Session]
 		age := ""
@@ -78,7 +78,7 @@ func waited(n int) string {
 func rowCell(r ops.Row) cell {
 	at := cell{Text: shown(r.String()), Head: true}
 	switch {
-	case r.Key != "":
+	case r.Key != "" && r.Kind != ops.Between:
 		at.Href = keyHref(r.Key)
 	case r.Kind == ops.Hashed:
 		at.Href = slotHref(r.Slot)

@@ -256,7 +256,7 @@ func (s screen) text() string {
 		line("by " + s.by + ": w waiters, a age, r rate, k key, arrows scroll, q ends")
 	}
 	const format = "%-30s %7s %8s %7s  %-16s %-36s %s"
-	line(fmt.Sprintf(format, "KEY", "WAITERS", "HELD", "RATE/S", "KIND", "HOLDER", "DOES"))
+	line(fmt.Sprintf(format, "KEY", "WAITERS", "HELD", "RATE/S", "KIND", "HOLDER", "ACTIVITY"))
 	for _, i := range s.items[min(s.from, len(s.items)):] {
 		if strings.Count(b.String(), "\n") >= s.height-1 {
 			break

@@ -111,7 +111,7 @@ func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 			TIMESTAMPDIFF(MICROSECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
 			TIMESTAMPDIFF(MICROSECOND, trx_wait_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
 			LEFT(trx_query, 1024)
-			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0`, nil, func(r *row) []any {
+			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0 OR trx_rows_locked > 0`, nil, func(r *row) []any {
 			return []any{&r.session, &r.ours, &r.made, &r.id, &r.requested, &r.locks, &r.age, &r.waits, &r.statement}
 		})
 		return err
@@ -119,10 +119,14 @@ func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.open = make(map[uint64]*txn, len(all))
+	l.open, l.detached = make(map[uint64]*txn, len(all)), make(map[string]Seconds)
 	for _, r := range all {
 		if r.ours {
 			fresh = r.made
+			continue
+		}
+		if r.session == 0 {
+			l.detached[r.id] = Seconds(max(0, r.age))
 			continue
 		}
 		t := r.txn
@@ -150,10 +154,9 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 	if len(waiting) == 0 {
 		return nil
 	}
-	type row struct{ id, trx, mode, table, index, place, data string }
 	all, err := every(ctx, l.db, `SELECT lock_id, lock_trx_id, lock_mode, lock_table, lock_index,
 		CONCAT_WS(':', lock_space, lock_page, lock_rec), COALESCE(lock_data, '')
-		FROM information_schema.INNODB_LOCKS WHERE lock_type = 'RECORD'`, nil, func(r *row) []any {
+		FROM information_schema.INNODB_LOCKS WHERE lock_type = 'RECORD'`, nil, func(r *mariaDBLock) []any {
 		return []any{&r.id, &r.trx, &r.mode, &r.table, &r.index, &r.place, &r.data}
 	})
 	if denied(err) {
@@ -163,10 +166,17 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	closed, err := l.closedGaps(ctx, all)
+	if err != nil {
+		return err
+	}
 	for _, r := range all {
 		database, table, _ := strings.Cut(strings.ReplaceAll(r.table, "`", ""), ".")
 		at, isRow := l.rowOf(database, table, r.index, r.data)
 		mode, excludes := modeOf(r.mode)
+		if at.ours() && closed[r.id] {
+			at, mode, isRow, excludes = at.gap(table), Exclusive, true, true
+		}
 		if !isRow || !excludes {
 			continue
 		}
@@ -176,7 +186,10 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 			l.seen = append(l.seen, found)
 		}
 		found.waiting = false
+		_, found.detached = l.detached[r.trx]
 		switch session, known := sessions[r.trx]; {
+		case found.detached:
+			l.seen = append(l.seen, found)
 		case r.trx == "0": // one of those who only read
 			found.unsure = len(readers) > 1
 			for _, session := range readers {
@@ -191,17 +204,40 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 	return nil
 }
 
+// mariaDBLock is a row of INNODB_LOCKS.
+type mariaDBLock struct{ id, trx, mode, table, index, place, data string }
+
+// closedGaps returns the locks, by their identifiers, on gaps between rows: those that who inserts a
+// row waits for, and those that hold them up.
+func (l *look) closedGaps(ctx context.Context, all []mariaDBLock) (map[string]bool, error) {
+	closed := make(map[string]bool)
+	if !slices.ContainsFunc(all, mariaDBLock.ofGap) {
+		return closed, nil
+	}
+	type pair struct{ waits, holds string }
+	pairs, err := every(ctx, l.db, "SELECT requested_lock_id, blocking_lock_id FROM information_schema.INNODB_LOCK_WAITS", nil, func(p *pair) []any { return []any{&p.waits, &p.holds} })
+	for _, p := range pairs {
+		if slices.ContainsFunc(all, func(r mariaDBLock) bool { return r.id == p.waits && r.ofGap() }) {
+			closed[p.waits], closed[p.holds] = true, true
+		}
+	}
+	return closed, err
+}
+
+// ofGap tells whether the lock is of the gap before a row only. One that is waited for in such a mode
+// is the intention to insert a row.
+func (r mariaDBLock) ofGap() bool { return strings.HasSuffix(r.mode, ",GAP") }
+
 // locksOfMySQL reads all locks on lockstep's rows, and those of others that somebody waits
 // for.
 func (l *look) locksOfMySQL(ctx context.Context) error {
 	scan := func(r *mysqlLock) []any {
 		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data}
 	}
-	const columns = `SELECT engine_lock_id, engine_transaction_id, thread_id, lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
+	const columns = `SELECT engine_lock_id, engine_transaction_id, COALESCE(thread_id, 0), lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
 		COALESCE(lock_data, '')
 		FROM performance_schema.data_locks`
-	all, err := every(ctx, l.db, columns+` WHERE thread_id IS NOT NULL
-		AND (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
+	all, err := every(ctx, l.db, columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
 	if denied(err) {
 		l.gap("who waits for which row, what is locked shared, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
 		return nil
@@ -220,7 +256,7 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 		}
 	}
 	for part := range slices.Chunk(elsewhere, chunk) {
-		blocking, err := every(ctx, l.db, columns+` WHERE lock_status = 'GRANTED' AND thread_id IS NOT NULL
+		blocking, err := every(ctx, l.db, columns+` WHERE lock_status = 'GRANTED'
 			AND NOT (object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|')
 			AND engine_lock_id IN (SELECT w.blocking_engine_lock_id FROM performance_schema.data_lock_waits w
 				WHERE w.requesting_engine_lock_id IN (?`+strings.Repeat(",?", len(part)-1)+`))`, part, scan)
@@ -248,9 +284,18 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 			owners[r.trx] = r.thread
 		}
 	}
+	gaps := make(map[string]bool) // which are waited for
 	for _, r := range all {
-		if session := sessions[owners[r.trx]]; session > 0 && r.kind != table {
-			l.add(r, session)
+		gaps[r.place()] = gaps[r.place()] || r.inserts() && r.status == waiting && l.ours(r)
+	}
+	for _, r := range all {
+		_, detached := l.detached[strconv.FormatUint(r.trx, 10)]
+		session := sessions[owners[r.trx]]
+		if detached {
+			session = 0
+		}
+		if (session > 0 || detached) && r.kind != table {
+			l.add(r, rowLock{session: session, detached: detached, waiting: r.status == waiting, place: r.place(), id: r.id, trx: strconv.FormatUint(r.trx, 10)}, gaps[r.place()])
 		}
 	}
 	return nil
@@ -277,14 +322,21 @@ func (l *look) ours(r mysqlLock) bool {
 	return r.database == l.Database && strings.HasPrefix(r.table, "lockstep_")
 }
 
-// add notes a lock of a session.
-func (l *look) add(r mysqlLock, session uint64) {
+// inserts tells whether the lock is the intention to insert a row.
+func (r mysqlLock) inserts() bool { return strings.Contains(r.mode, "INSERT_INTENTION") }
+
+// add notes a lock: that on a row, and that on the gap before it, if the gap is waited for.
+func (l *look) add(r mysqlLock, s rowLock, gap bool) {
 	at, isRow := l.rowOf(r.database, r.table, r.index, r.data)
 	mode, excludes := modeOf(r.mode)
 	if at.Kind == Other && !excludes { // somebody waits for the gap between two rows
 		mode, excludes = Exclusive, true
 	}
-	if isRow && excludes {
-		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place(), id: r.id, trx: strconv.FormatUint(r.trx, 10)})
+	if s.Row, s.mode = at, mode; isRow && excludes {
+		l.seen = append(l.seen, s)
+	}
+	if gap && !strings.Contains(r.mode, "REC_NOT_GAP") && r.inserts() == s.waiting {
+		s.Row, s.mode = at.gap(r.table), Exclusive
+		l.seen = append(l.seen, s)
 	}
 }

@@ -204,6 +204,18 @@ func (l *look) precise() {
 // dropUnlikely removes those who may hold a row from where it isn't sure who does, if they
 // use another database and others don't.
 func (l *look) dropUnlikely() {
+	likely := make(map[Row]int)
+	for _, lock := range l.Locks {
+		if lock.Unsure && l.Sessions[lock.Session].Database == l.Database {
+			likely[lock.Row]++
+		}
+	}
+	l.Locks = slices.DeleteFunc(l.Locks, func(lock Lock) bool {
+		return lock.Unsure && likely[lock.Row] > 0 && l.Sessions[lock.Session].Database != l.Database
+	})
+	for i := range l.Locks {
+		l.Locks[i].Unsure = l.Locks[i].Unsure && likely[l.Locks[i].Row] != 1
+	}
 	for i := range l.Waits {
 		w := &l.Waits[i]
 		stranger := func(id uint64) bool { return l.Sessions[id].Database != l.Database }
