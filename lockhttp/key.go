@@ -101,7 +101,7 @@ func (c *call) key() ([]section, any) {
 	if len(sections) == 0 {
 		sections = []section{{ID: "none", Title: "Nobody holds it", Text: "Nobody holds this key or waits for it."}}
 	}
-	add(len(f.Events), section{ID: "events", Title: "Events", Table: c.eventTable(f.Events)})
+	add(len(f.Events), section{ID: "events", Title: "History", Table: c.eventTable(f.Events)})
 	return sections, f
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -89,7 +88,7 @@ func (r *Room) released(ctx context.Context, ended []Lock) error {
 
 // mayKill says what the user lacks to end sessions of others.
 func mayKill(p *Picture) string {
-	if strings.Contains(p.Version, "MariaDB") {
+	if p.MariaDB() {
 		return "GRANT CONNECTION ADMIN ON *.* TO " + Grantee(p.User)
 	}
 	return "GRANT CONNECTION_ADMIN ON *.* TO " + Grantee(p.User) + ", and SYSTEM_USER if the other has that"

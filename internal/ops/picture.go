@@ -37,7 +37,15 @@ type Picture struct {
 	Waits    []Wait             `json:"waits"`
 	Sessions map[uint64]Session `json:"sessions"` // those of Locks, Leases and Waits
 	Gaps     []Gap              `json:"gaps"`
+	// Found is how long ago the locks were looked for that no session waits for, if that was before
+	// this look: see Look.
+	Found Seconds `json:"found_s,omitempty"`
+
+	elections map[string]bool // at which a process has ever been on standby
 }
+
+// MariaDB reports whether the server is MariaDB.
+func (p *Picture) MariaDB() bool { return strings.Contains(p.Version, "MariaDB") }
 
 // Kind is what a row stands for.
 type Kind string
