@@ -28,8 +28,9 @@ const (
 	// "deadline_exceeded" for the caller's context, or "error"; of a tick, it is the
 	// job.Kind.
 	Outcome = attribute.Key("lockstep.outcome")
-	// ErrorType is why a transaction was doomed or is run again: "deadlock",
-	// "stale_snapshot" or "conflict", or else the name of the error as Outcome has it.
+	// ErrorType is why a transaction was doomed or is retried: "deadlock", "stale_snapshot" or
+	// "conflict", or else the name of the error as Outcome has it. Durations of calls, waits
+	// and holds that ended in an error have it, too, but for "busy".
 	ErrorType = attribute.Key("error.type")
 	// Job is the key of a job.
 	Job = attribute.Key("lockstep.job")
