@@ -64,13 +64,9 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 
 // uncommittedGrants returns the grants of the rows that are not committed.
 func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (map[Row]grant, error) {
-	known := make(map[Row]grant)
-	for row, g := range l.known {
-		changed := slices.ContainsFunc(l.seen, func(s rowLock) bool { return s.Row == row && (s.session == g.session) == s.waiting && !s.unsure })
-		if t := l.open[g.session]; candidates[row] && !changed && t != nil && t.id == g.tx {
-			known[row] = g
-			delete(candidates, row)
-		}
+	known := l.unchanged(candidates)
+	for row := range known {
+		delete(candidates, row)
 	}
 	var now map[Row]grant
 	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
@@ -104,6 +100,18 @@ func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (
 		known[row] = g
 	}
 	return known, nil
+}
+
+// unchanged returns what was known at the last look of candidates, and can't have changed since.
+func (l *look) unchanged(candidates map[Row]bool) map[Row]grant {
+	known := make(map[Row]grant)
+	for row, g := range l.known {
+		changed := slices.ContainsFunc(l.seen, func(s rowLock) bool { return s.Row == row && (s.session == g.session) == s.waiting && !s.unsure })
+		if t := l.open[g.session]; candidates[row] && !changed && t != nil && t.id == g.tx {
+			known[row] = g
+		}
+	}
+	return known
 }
 
 // granted adds to the locks what their rows tell.
@@ -262,14 +270,7 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	began := time.Now()
 	var rows []Row
 	err = l.uncommitted(ctx, func(tx *sql.Tx) error {
-		of := make([]string, 0, 1)
-		for part := range slices.Chunk(among, sessions) {
-			of = append(of, "conn_id IN ("+list(part)+")")
-		}
-		if len(l.detached) > 0 {
-			of = append(of, "conn_id NOT IN (SELECT id FROM information_schema.PROCESSLIST)")
-		}
-		for _, these := range of {
+		for _, these := range l.grantees(among) {
 			where := fmt.Sprintf(" WHERE locked_us >= %d AND %s", since, these)
 			var names, slots []Row
 			if err := l.unless("lockstep_locks", func() (err error) {
@@ -296,6 +297,18 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	})
 	l.scanned = scan{rows, turned(began)}
 	return rows, err
+}
+
+// grantees returns conditions for the rows whose last grant was to one of the sessions, or to one
+// that is gone, if a transaction without a session may hold them.
+func (l *look) grantees(among []uint64) (conditions []string) {
+	for part := range slices.Chunk(among, sessions) {
+		conditions = append(conditions, "conn_id IN ("+list(part)+")")
+	}
+	if len(l.detached) > 0 {
+		conditions = append(conditions, "conn_id NOT IN (SELECT id FROM information_schema.PROCESSLIST)")
+	}
+	return conditions
 }
 
 // suspects returns the sessions that may hold locks, and since when, in microseconds: those
