@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -101,7 +99,7 @@ func kindName(l ops.Lease) string {
 // releaseOf returns the action that ends the transaction of a lock, if that is of a key.
 func releaseOf(l ops.Lock, t target) (Action, bool) {
 	a := Action{Verb: Release, Key: t.key, Slot: l.Slot, Session: l.Session}
-	return a, l.Session != 0 && (l.Kind == ops.Named || l.Kind == ops.Hashed)
+	return a, l.Endable() && (l.Kind == ops.Named || l.Kind == ops.Hashed)
 }
 
 // refusal is why something was not done, for the viewer.
@@ -194,18 +192,12 @@ var errChanged = refusal{http.StatusConflict, "Who held it holds it no more: not
 
 // do does it, if it is still held as the viewer has seen it.
 func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reason string) error {
+	if !a.Lease {
+		return h.end(ctx, t, a, token)
+	}
 	p, err := h.room.Look(ctx)
 	if err != nil {
 		return err
-	}
-	if !a.Lease {
-		for _, l := range p.Locks {
-			again, may := releaseOf(l, t)
-			if named := l.Kind == ops.Named && l.Key == t.key; may && again == a && l.Token == token && (named || l.Kind == ops.Hashed && l.Slot == t.slot) {
-				return h.kill(ctx, l.Session)
-			}
-		}
-		return errChanged
 	}
 	key := txlock.ParseKey(t.key)
 	m, err := lease.NewManager(h.db, lease.PurgeEvery(0, 7*24*time.Hour)) // it does nothing by itself
@@ -224,15 +216,21 @@ func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reas
 	return errChanged
 }
 
-// kill ends a session.
-func (h *Handler) kill(ctx context.Context, session uint64) error {
-	_, err := h.db.ExecContext(ctx, "KILL "+strconv.FormatUint(session, 10))
-	var server *mysql.MySQLError
+// end ends the session that holds the lock.
+func (h *Handler) end(ctx context.Context, t target, a Action, token uint64) error {
+	ended, err := h.room.End(ctx, func(l ops.Lock) bool {
+		again, may := releaseOf(l, t)
+		named := l.Kind == ops.Named && l.Key == t.key
+		return may && again == a && l.Token == token && (named || l.Kind == ops.Hashed && l.Slot == t.slot)
+	})
+	var denied *ops.DeniedError
 	switch {
-	case errors.As(err, &server) && server.Number == 1094: // ER_NO_SUCH_THREAD
+	case errors.As(err, &denied):
+		return errors.Join(refusal{http.StatusBadGateway, "The account of this page may not end the session: " + denied.Grant + "."}, err)
+	case errors.Is(err, ops.ErrDetached):
+		return errors.Join(refusal{http.StatusConflict, "The session is ended, and a prepared transaction still holds the lock: " + ops.EndDetached + "."}, err)
+	case err == nil && len(ended) == 0:
 		return errChanged
-	case errors.As(err, &server) && server.Number == 1095: // ER_KILL_DENIED_ERROR
-		return errors.Join(refusal{http.StatusBadGateway, "The account of this page may not end the session: GRANT CONNECTION ADMIN ON *.* TO it on MariaDB, CONNECTION_ADMIN on MySQL."}, err)
 	}
 	return err
 }

@@ -10,9 +10,19 @@ import (
 // chart is a drawing of the last hour, for the template that makes an SVG of it.
 type chart struct {
 	ID, Title, Text string // Text says in words what is drawn
-	Top             string // the value at the upper end
+	Note            string // what the lines can't tell
+	Top, Half       string // the values at the upper end and in the middle
 	Lines           []line
+	Spans           []span
 }
+
+// span is a part of the hour, for those who read numbers.
+type span struct {
+	Name   string
+	Values []string // of the lines, the most in the span
+}
+
+const spans = 6
 
 // line is one of the values of a chart.
 type line struct {
@@ -45,7 +55,7 @@ func newChart(id, title string, write func(float64) string, lines ...line) chart
 		}
 	}
 	top = rounded(top)
-	c := chart{ID: id, Title: title, Top: write(top), Lines: lines}
+	c := chart{ID: id, Title: title, Top: write(top), Half: write(top / 2), Lines: lines}
 	var words []string
 	for i := range c.Lines {
 		l := &c.Lines[i]
@@ -62,7 +72,28 @@ func newChart(id, title string, write func(float64) string, lines ...line) chart
 	if c.Text = strings.Join(words, "; "); c.Text == "" {
 		c.Text = "nothing was seen yet"
 	}
+	for i := range spans {
+		part := span{Name: fmt.Sprintf("%d–%d min ago", (spans-i)*10, (spans-i-1)*10)}
+		for _, l := range lines {
+			part.Values = append(part.Values, l.most(i*int(steps)/spans, (i+1)*int(steps)/spans, write))
+		}
+		c.Spans = append(c.Spans, part)
+	}
 	return c
+}
+
+// most writes the highest value from one step to another.
+func (l line) most(from, to int, write func(float64) string) string {
+	most := -1.0
+	for i, x := range l.places {
+		if x >= from && x < to {
+			most = math.Max(most, l.values[i])
+		}
+	}
+	if most < 0 {
+		return "–"
+	}
+	return write(most)
 }
 
 // draw makes the path. A step without a sample leaves a gap, and one alone is a dot.

@@ -2,6 +2,7 @@ package lockhttp
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +28,15 @@ func (c *call) locks() ([]section, any) {
 		Locks    []ops.Lock             `json:"locks"`
 		Sessions map[uint64]ops.Session `json:"sessions"`
 	}{c.seen(), found, c.Sessions}
-	return []section{{ID: "locks", Table: t}}, data
+	return []section{{ID: "locks", Text: c.older(), Table: t}}, data
+}
+
+// older says how old the list of locks is that no session waits for.
+func (c *call) older() string {
+	if c.Found < 1 {
+		return ""
+	}
+	return fmt.Sprintf("Locks that no session waits for were looked for %s ago; new ones since then aren't listed yet.", c.Found)
 }
 
 // order compares by what the viewer has chosen.
@@ -53,7 +62,7 @@ func keep[T any](all []T, wanted func(T) bool) []T {
 }
 
 func (c *call) lockTable(id, caption string, locks []ops.Lock) *table {
-	return c.newTable(id, caption, "No locks are held.", "Key, Mode, Held, Waiters, Owner, Session, User, Program, Transaction, Does", len(locks), func(i int) row {
+	return c.newTable(id, caption, "No locks are held.", "Key, Mode, Held, Waiters, Owner, Session, User, Program, Transaction, Activity", len(locks), func(i int) row {
 		l := locks[i]
 		s := c.Sessions[l.Session]
 		age := ""
@@ -78,7 +87,7 @@ func waited(n int) string {
 func rowCell(r ops.Row) cell {
 	at := cell{Text: shown(r.String()), Head: true}
 	switch {
-	case r.Key != "":
+	case r.Key != "" && r.Kind != ops.Between:
 		at.Href = keyHref(r.Key)
 	case r.Kind == ops.Hashed:
 		at.Href = slotHref(r.Slot)
@@ -101,19 +110,19 @@ func (c *call) leases() ([]section, any) {
 }
 
 func (c *call) leaseTable(id, caption string, leases []ops.Lease) *table {
-	return c.newTable(id, caption, "No leases are held.", "Key, Kind, Held, Left, Renewed, Waiters, Owner, Note, Token", len(leases), func(i int) row {
+	return c.newTable(id, caption, "No leases are held.", "Key, Kind, Holder, Held, Left, Renewed, Waiters, Owner, Token", len(leases), func(i int) row {
 		l := leases[i]
 		at := row{ID: idOf("lease", l.Slot, l.Key, l.Kind), Class: waited(l.Waiters)}
 		if l.Kind == "waiter" {
-			at.Cells = []cell{keyCell(l.Key), text("waits"), text(l.Held.String()), text(""), text(""), text(strconv.Itoa(l.Waiters)), text(l.Owner), text(l.Note), text("")}
+			at.Cells = []cell{keyCell(l.Key), text("waits"), text(l.Note), text(l.Held.String()), text(""), text(""), text(strconv.Itoa(l.Waiters)), text(l.Owner), text("")}
 			return at
 		}
 		renewed := l.Renewed.String() + " ago"
 		if l.Late() {
 			at.Class, renewed = "late", renewed+", late"
 		}
-		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Held.String()), text(l.Left.String()), text(renewed), text(strconv.Itoa(l.Waiters)),
-			text(l.Owner), text(l.Note), text(strconv.FormatUint(l.Token, 10))}
+		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Note), {Text: l.Held.String(), Time: l.Since.UTC().Format(exactly)}, text(l.Left.String()), text(renewed), text(strconv.Itoa(l.Waiters)),
+			text(l.Owner), text(strconv.FormatUint(l.Token, 10))}
 		return at
 	})
 }
@@ -133,7 +142,7 @@ func (c *call) showLeaders() ([]section, any) {
 	found := keep(c.leaders, func(l ops.Leader) bool { return c.matches(l.Key, l.By) })
 	t := c.newTable("leaders", "Who leads, and who stands by", "Nobody leads.", "Election, Leader, Since, Left, Standby", len(found), func(i int) row {
 		l := found[i]
-		return row{ID: idOf("leader", l.Key), Cells: []cell{keyCell(l.Key), text(l.By), text(when(l.Since)), text(l.Left.String()), text(strings.Join(l.Standby, ", "))}}
+		return row{ID: idOf("leader", l.Key), Cells: []cell{keyCell(l.Key), text(l.By), c.at(l.Since), text(l.Left.String()), text(strings.Join(l.Standby, ", "))}}
 	})
 	return []section{{ID: "leaders", Table: t}}, struct {
 		seenForm
@@ -152,8 +161,8 @@ func (c *call) showJobs() ([]section, any) {
 func (c *call) jobTable(jobs []ops.JobStatus) *table {
 	return c.newTable("jobs", "Jobs, and how their last ticks went", "There are no jobs.", "Job, State, Tick, Started, Took, Failures, By, Next, Error", len(jobs), func(i int) row {
 		j := jobs[i]
-		at := row{ID: idOf("job", j.Key), Cells: []cell{keyCell(j.Key), text(j.State), text(when(j.Tick)), text(when(j.Started)), text(j.Took.String()),
-			text(strconv.Itoa(j.Failures)), text(j.By), text(when(j.Next)), text(clipped(j.Err, 200))}}
+		at := row{ID: idOf("job", j.Key), Cells: []cell{keyCell(j.Key), text(j.State), c.at(j.Tick), c.at(j.Started), text(j.Took.String()),
+			text(strconv.Itoa(j.Failures)), text(j.By), c.at(j.Next), text(clipped(j.Err, 200))}}
 		if j.State == "failed" || j.State == "died" {
 			at.Class = "late"
 		}

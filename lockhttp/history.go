@@ -53,14 +53,16 @@ type history struct {
 	last  map[held]happening
 	ended time.Time // of the last look
 	news  ring
+	rates ops.Rates
 }
 
 // seenSample is what looks have seen in a part of the hour: the most of each.
 type seenSample struct {
 	locks, leases, waits int
 	longest              ops.Seconds
-	grants               int // tokens that were new
-	over                 time.Duration
+	grants, most         float64       // of locks, by the tokens that were seen, and by the rows that the server has updated
+	over                 time.Duration // between the looks that tell of grants
+	counted              time.Duration // and between those that have the server's count
 }
 
 // held is a grant.
@@ -70,8 +72,8 @@ type held struct {
 	token   uint64
 }
 
-// note takes over what a look has found.
-func (h *history) note(now time.Time, c content) {
+// note takes over what a look has found, and how many rows of locks the server has updated, or 0.
+func (h *history) note(now time.Time, c content, updates float64) {
 	grants := make(map[held]happening, len(c.Locks)+len(c.Leases))
 	for _, l := range c.Locks {
 		if l.Kind != ops.Other {
@@ -92,15 +94,21 @@ func (h *history) note(now time.Time, c content) {
 	for _, w := range c.Waits {
 		s.longest = max(s.longest, w.For)
 	}
+	_, rate, most := h.rates.See(c.Picture, updates)
 	if between := now.Sub(h.ended); between < step { // else there is nothing to compare with
+		h.compare(now, grants)
 		s.over += between
-		s.grants += h.compare(now, grants)
+		s.grants += rate.PerSecond * between.Seconds()
+		if most > 0 || updates > 0 {
+			s.counted += between
+			s.most += most * between.Seconds()
+		}
 	}
 	h.last, h.ended = grants, now
 }
 
-// compare notes what is new and what is gone, and returns how many tokens are new.
-func (h *history) compare(now time.Time, grants map[held]happening) (tokens int) {
+// compare notes what is new and what is gone.
+func (h *history) compare(now time.Time, grants map[held]happening) {
 	tell := func(what string, e happening) {
 		e.At, e.What, e.From = now, what, "server"
 		h.news.add(e)
@@ -113,12 +121,8 @@ func (h *history) compare(now time.Time, grants map[held]happening) (tokens int)
 	for grant, e := range grants {
 		if _, old := h.last[grant]; !old {
 			tell("held", e)
-			if e.Token > 0 {
-				tokens++
-			}
 		}
 	}
-	return tokens
 }
 
 func (h *history) events(now time.Time) ([]happening, []point[seenSample]) {

@@ -54,17 +54,19 @@ func TestHistory(t *testing.T) {
 	t.Parallel()
 	var h history
 	at := time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
+	first, updates := uint64(at.UnixMicro()), 1000.0
 	look := func(after time.Duration, token uint64) string {
 		at = at.Add(after)
-		p := &ops.Picture{Waits: []ops.Wait{{For: 3}}, Leases: []ops.Lease{{Key: "report", Kind: "waiter"}}}
+		updates += 10
+		p := &ops.Picture{Taken: at, Waits: []ops.Wait{{For: 3}}, Leases: []ops.Lease{{Key: "report", Kind: "waiter"}}}
 		if token > 0 {
-			p.Locks = []ops.Lock{{Row: ops.Row{Kind: ops.Named, Key: "order:42"}, Session: 51, Token: token}}
+			p.Locks = []ops.Lock{{Row: ops.Row{Kind: ops.Named, Key: "order:42"}, Session: 51, Token: first + token}}
 		}
-		h.note(at, content{Picture: p})
+		h.note(at, content{Picture: p}, updates)
 		var words []string
 		news, _ := h.events(at)
 		for _, e := range news {
-			words = append(words, fmt.Sprint(e.What, e.Token))
+			words = append(words, fmt.Sprint(e.What, e.Token-first))
 		}
 		return strings.Join(words, " ")
 	}
@@ -79,7 +81,7 @@ func TestHistory(t *testing.T) {
 			t.Errorf("with token %d after %v the news are %q, not %q", c.token, c.after, got, c.want)
 		}
 	}
-	if _, hour := h.events(at); len(hour) != 2 || hour[0].sample.grants != 1 || hour[0].sample.waits != 1 || hour[0].sample.longest != 3 || hour[0].sample.leases != 0 || hour[0].sample.over != 3*time.Second {
+	if _, hour := h.events(at); len(hour) != 2 || hour[0].sample.grants < 0.4 || hour[0].sample.grants > 0.6 || hour[0].sample.most != 30 || hour[0].sample.counted != 3*time.Second || hour[0].sample.waits != 1 || hour[0].sample.longest != 3 || hour[0].sample.leases != 0 || hour[0].sample.over != 3*time.Second {
 		t.Errorf("the hour is %+v", hour)
 	}
 }
@@ -91,6 +93,9 @@ func TestChart(t *testing.T) {
 	c := newChart("held", "Held", number, newLine("locks", points, func(v float64) float64 { return v }))
 	if l := c.Lines[0]; c.Top != "50" || l.Path != "M0 80.0h.01L1 32.0M5 0.0h.01" || l.Last != "50" || c.Text != "locks: 50 at last, at most 50" {
 		t.Errorf("the chart is %+v", c)
+	}
+	if c.Half != "25" || len(c.Spans) != spans || c.Spans[0].Name != "60–50 min ago" || c.Spans[0].Values[0] != "50" || c.Spans[5].Values[0] != "–" {
+		t.Errorf("its numbers are %+v", c.Spans)
 	}
 	if c := newChart("held", "Held", duration, newLine[float64]("none", nil, nil)); c.Text != "nothing was seen yet" || c.Top != "1.0s" {
 		t.Errorf("the empty chart is %+v", c)

@@ -28,7 +28,7 @@ func (m masks) targetOf(c content, key, slot string) (target, bool) {
 
 // has tells whether a row is of the target; its key is masked.
 func (t target) has(r ops.Row) bool {
-	return r.Kind == ops.Hashed && r.Slot == t.slot || !t.bySlot && r.Key == t.shown && r.Kind != ops.Hashed && r.Kind != ops.Other
+	return r.Kind == ops.Hashed && r.Slot == t.slot || !t.bySlot && r.Key == t.shown && r.Kind != ops.Hashed && r.Kind != ops.Other && r.Kind != ops.Between
 }
 
 func (t target) String() string {
@@ -101,7 +101,7 @@ func (c *call) key() ([]section, any) {
 	if len(sections) == 0 {
 		sections = []section{{ID: "none", Title: "Nobody holds it", Text: "Nobody holds this key or waits for it."}}
 	}
-	add(len(f.Events), section{ID: "events", Title: "Events", Table: c.eventTable(f.Events)})
+	add(len(f.Events), section{ID: "events", Title: "History", Table: c.eventTable(f.Events)})
 	return sections, f
 }
 
@@ -110,7 +110,7 @@ func (c *call) about(t target) keyForm {
 	f := keyForm{seenForm: c.seen(), Key: t.shown, Slot: t.slot, Once: []onceForm{}, Sessions: make(map[uint64]ops.Session)}
 	f.Locks = keep(c.Locks, func(l ops.Lock) bool { return t.has(l.Row) })
 	f.Leases = keep(c.Leases, func(l ops.Lease) bool { return !t.bySlot && l.Key == t.shown })
-	f.Waits = keep(c.tree, func(n *ops.Node) bool { return c.inTreeOf(t, n) })
+	f.Waits = c.Around(t.has).Tree()
 	f.Jobs = keep(c.jobs, func(j ops.JobStatus) bool { return !t.bySlot && j.Key == t.shown })
 	f.Events = keep(c.timeline(), func(e happening) bool {
 		return t.has(ops.Row{Kind: ops.Kind(e.Kind), Key: e.Key, Slot: e.Slot})
@@ -136,17 +136,6 @@ func (c *call) about(t target) keyForm {
 		}
 	}
 	return f
-}
-
-// inTreeOf tells whether somebody in the tree waits for the target.
-func (c *call) inTreeOf(t target, n *ops.Node) bool {
-	at := n.Row
-	if at.Kind == ops.Turnstile {
-		at.Kind = ops.LeaseRow
-	}
-	return t.has(at) || slices.ContainsFunc(n.Waiters, func(w ops.Waiter) bool {
-		return slices.ContainsFunc(w.Holds, func(below *ops.Node) bool { return c.inTreeOf(t, below) })
-	})
 }
 
 func (c *call) onceTable(once []onceForm) *table {
@@ -192,7 +181,9 @@ func (c *call) search() ([]section, any) {
 		add(l.Key, l.Kind)
 	}
 	for _, w := range c.Waits {
-		add(w.Key, "waited for")
+		if w.Kind != ops.Between { // the key behind it is another one
+			add(w.Key, "waited for")
+		}
 	}
 	for _, j := range c.jobs {
 		add(j.Key, "job")

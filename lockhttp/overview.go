@@ -17,7 +17,8 @@ type sampleForm struct {
 	Leases     int          `json:"leases"`
 	Waits      int          `json:"waits"`
 	Longest    ops.Seconds  `json:"longest_wait_s"`
-	Grants     float64      `json:"grants_per_s"`
+	Grants     float64      `json:"grants_per_s"`                // of locks of transactions, by their tokens: at least
+	Most       float64      `json:"grants_per_s_most,omitempty"` // by the rows that MySQL has updated: at most
 	Own        *ownFormHour `json:"process,omitempty"`
 }
 
@@ -36,13 +37,16 @@ func (c *call) overview() ([]section, any) {
 	_, own := c.recorder.events(now)
 	waited := queuesOf(c.Waits)
 	events := c.timeline()
+	troubles := c.attention()
 	sections := []section{
+		{ID: "attention", Title: "Needs a person", Table: c.attentionTable(troubles)},
 		{ID: "now", Title: "Who is waited for", Table: c.queueTable(waited[:min(len(waited), 10)])},
 		{ID: "hour", Title: "The last hour", Text: "Looks are taken only while somebody has a page open: lines have gaps where nobody had.", Charts: c.charts(seen, own)},
 		{ID: "events", Title: "Last events", Table: c.eventTable(events[:min(len(events), 10)])},
 	}
 	return sections, struct {
 		seenForm
+		Trouble  []trouble    `json:"attention"`
 		Version  string       `json:"version"`
 		Database string       `json:"database"`
 		User     string       `json:"user"`
@@ -50,7 +54,7 @@ func (c *call) overview() ([]section, any) {
 		Leases   int          `json:"leases"`
 		Waits    int          `json:"waits"`
 		Samples  []sampleForm `json:"samples"`
-	}{c.seen(), c.Version, c.Database, c.User, len(c.Locks), c.holding(), len(c.Waits), samples(seen, own)}
+	}{c.seen(), troubles, c.Version, c.Database, c.User, len(c.Locks), c.holding(), len(c.Waits), samples(seen, own)}
 }
 
 func samples(seen []point[seenSample], own []point[ownSample]) []sampleForm {
@@ -63,7 +67,7 @@ func samples(seen []point[seenSample], own []point[ownSample]) []sampleForm {
 	}
 	for _, p := range seen {
 		s, f := p.sample, at(p.x)
-		f.Locks, f.Leases, f.Waits, f.Longest, f.Grants = s.locks, s.leases, s.waits, s.longest, rate(s.grants, s.over)
+		f.Locks, f.Leases, f.Waits, f.Longest, f.Grants, f.Most = s.locks, s.leases, s.waits, s.longest, rate(s.grants, s.over), rate(s.most, s.counted)
 	}
 	for _, p := range own {
 		s := p.sample
@@ -77,11 +81,11 @@ func samples(seen []point[seenSample], own []point[ownSample]) []sampleForm {
 	return all
 }
 
-func rate(n int, over time.Duration) float64 {
+func rate(n float64, over time.Duration) float64 {
 	if over <= 0 {
 		return 0
 	}
-	return float64(n) / over.Seconds()
+	return n / over.Seconds()
 }
 
 func mean(s ownSample) ops.Seconds {
@@ -98,19 +102,32 @@ func (c *call) charts(seen []point[seenSample], own []point[ownSample]) []chart 
 	charts := []chart{
 		newChart("held", "Held", number, ofLooks("locks", func(s seenSample) float64 { return float64(s.locks) }),
 			ofLooks("leases", func(s seenSample) float64 { return float64(s.leases) })),
-		newChart("waiting", "Sessions that wait", number, ofLooks("sessions", func(s seenSample) float64 { return float64(s.waits) })),
+		newChart("waiting", "Waiting sessions", number, ofLooks("sessions", func(s seenSample) float64 { return float64(s.waits) })),
 		newChart("longest", "Longest wait", duration, ofLooks("wait", func(s seenSample) float64 { return float64(s.longest) })),
-		newChart("grants", "Grants per second, as far as looks could tell", perSecond, ofLooks("grants", func(s seenSample) float64 { return rate(s.grants, s.over) })),
+		grantsChart(seen),
 	}
 	if c.recorder == nil {
 		return charts
 	}
 	ofProcess := func(name string, value func(ownSample) float64) line { return newLine(name, own, value) }
 	return append(charts,
-		newChart("own-rate", "Of this process, per second", perSecond, ofProcess("granted", func(s ownSample) float64 { return rate(s.granted, step) }),
-			ofProcess("refused", func(s ownSample) float64 { return rate(s.refused, step) })),
+		newChart("own-rate", "Of this process", perSecond, ofProcess("granted", func(s ownSample) float64 { return rate(float64(s.granted), step) }),
+			ofProcess("refused", func(s ownSample) float64 { return rate(float64(s.refused), step) })),
 		newChart("own-wait", "Time until a grant in this process", duration, ofProcess("mean", func(s ownSample) float64 { return float64(mean(s)) }),
 			ofProcess("longest", func(s ownSample) float64 { return s.longest.Seconds() })))
+}
+
+// grantsChart draws how often locks were granted. Looks see the tokens only of keys that are held just
+// then; MySQL counts the rows that were updated, which grants can't exceed.
+func grantsChart(seen []point[seenSample]) chart {
+	lines := []line{newLine("at least, by tokens", seen, func(s seenSample) float64 { return rate(s.grants, s.over) })}
+	counted := slices.DeleteFunc(slices.Clone(seen), func(p point[seenSample]) bool { return p.sample.counted == 0 })
+	if len(counted) > 0 {
+		lines = append(lines, newLine("at most, by rows updated", counted, func(s seenSample) float64 { return rate(s.most, s.counted) }))
+	}
+	drawn := newChart("grants", "Grants of transaction locks", perSecond, lines...)
+	drawn.Note = "Tokens tell only of keys that were held at a look."
+	return drawn
 }
 
 func (c *call) events() ([]section, any) {
@@ -136,7 +153,7 @@ func (c *call) eventTable(events []happening) *table {
 		if key.Head = false; e.Key != "" {
 			key.Text = shown(e.Key) // the kind has its own column
 		}
-		at.Cells = []cell{{Text: e.At.UTC().Format("15:04:05.000"), Head: true}, text(e.What), key, text(e.Kind), text(e.Owner), text(duration(float64(e.Took))), text(e.Why), text(e.From)}
+		at.Cells = []cell{{Time: e.At.UTC().Format(exactly), Text: ago(time.Since(e.At)), Head: true}, text(e.What), key, text(e.Kind), text(e.Owner), text(duration(float64(e.Took))), text(e.Why), text(e.From)}
 		return at
 	})
 }

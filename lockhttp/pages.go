@@ -148,7 +148,7 @@ func (h *Handler) show(r *http.Request, p page, s *snapshot) (*view, any) {
 	v := &view{Title: p.title, Nav: navigation(p.title), Query: c.param("q"), Taken: when(s.Taken), Message: c.message()}
 	v.Summary = fmt.Sprintf("%s, %s, %s", count(len(s.Locks), "lock"), count(c.holding(), "lease"), count(len(s.Waits), "session")+" waiting")
 	if s.err != nil {
-		v.Problem = "The server doesn't answer, this is what was seen last: " + printable(s.err.Error())
+		v.Problem = fmt.Sprintf("The server doesn't answer. This was seen %s: %s", ago(time.Since(s.seen)), printable(s.err.Error()))
 	}
 	for _, gap := range s.Gaps {
 		v.Gaps = append(v.Gaps, printable(gap.String()))

@@ -91,11 +91,11 @@ func (s *sampler) look() {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	next := s.take(ctx, wanted)
-	next.asked, next.ended, next.number = wanted, time.Now(), 1
+	next.asked, next.ended, next.number, next.seen = wanted, time.Now(), 1, time.Now()
 	if last != nil {
 		next.number = last.number + 1
 		if next.err != nil { // what was seen last is shown with the error
-			next.content = last.content
+			next.content, next.seen = last.content, last.seen
 		}
 	}
 	s.mu.Lock()

@@ -19,6 +19,7 @@ type snapshot struct {
 	ended  time.Time
 	asked  demand
 	err    error // of the look; the content is older then
+	seen   time.Time
 	content
 }
 
@@ -26,6 +27,7 @@ type content struct {
 	*ops.Picture // nil before the first look that succeeds
 	tree         []*ops.Node
 	leaders      []ops.Leader
+	vacant       []ops.Leader // elections without a leader
 	jobs         []ops.JobStatus
 	once         map[string]ops.OnceRecord
 	names        map[string]string // the keys behind their masks; "" where they are several
@@ -46,7 +48,13 @@ func (h *Handler) take(ctx context.Context, d demand) (s *snapshot) {
 	if err != nil {
 		return &snapshot{err: err}
 	}
-	c := content{Picture: p, tree: p.Tree(), leaders: p.Leaders(), once: make(map[string]ops.OnceRecord)}
+	updates := 0.0
+	if !p.MariaDB() { // which counts the rows of all tables
+		if updates, err = h.room.Updates(ctx); err != nil {
+			return &snapshot{err: err}
+		}
+	}
+	c := content{Picture: p, tree: p.Tree(), leaders: p.Leaders(), vacant: p.Vacant(), once: make(map[string]ops.OnceRecord)}
 	if d.jobs {
 		if c.jobs, err = h.room.Jobs(ctx); err != nil {
 			p.Gaps = append(p.Gaps, ops.Gap{What: "jobs are not known", Cure: err.Error()})
@@ -59,7 +67,7 @@ func (h *Handler) take(ctx context.Context, d demand) (s *snapshot) {
 	for _, o := range found {
 		c.once[o.Key] = o
 	}
-	h.history.note(time.Now(), c)
+	h.history.note(time.Now(), c, updates)
 	h.apply(&c)
 	return &snapshot{content: c}
 }
@@ -101,12 +109,15 @@ func (m masks) apply(c *content) {
 		replace(&c.jobs[i].By, m.notes)
 		replace(&c.jobs[i].Err, m.notes)
 	}
-	for i := range c.leaders {
-		l := &c.leaders[i]
-		replace(&l.Key, m.keys)
-		replace(&l.By, m.notes)
-		for i := range l.Standby {
-			replace(&l.Standby[i], m.notes)
+	for _, leaders := range [][]ops.Leader{c.leaders, c.vacant} {
+		for i := range leaders {
+			l := &leaders[i]
+			m.remember(c, l.Key)
+			replace(&l.Key, m.keys)
+			replace(&l.By, m.notes)
+			for i := range l.Standby {
+				replace(&l.Standby[i], m.notes)
+			}
 		}
 	}
 	m.tree(c.tree)

@@ -33,7 +33,8 @@ type row struct {
 
 type cell struct {
 	Label, Text, Href string
-	Head              bool // names the row
+	Time              string // the exact one, where Text says how long ago it was
+	Head              bool   // names the row
 }
 
 // perPage is how many rows a page shows.
@@ -152,6 +153,34 @@ func when(t time.Time) string {
 		return ""
 	}
 	return t.UTC().Format("2006-01-02 15:04:05")
+}
+
+// exactly is how an exact time is written.
+const exactly = "2006-01-02 15:04:05.000 UTC"
+
+// ago says how long ago something was, or in what time it will be.
+func ago(d time.Duration) string {
+	form := "%s ago"
+	if d < 0 {
+		form, d = "in %s", -d
+	}
+	for _, unit := range []struct {
+		name string
+		is   time.Duration
+	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}} {
+		if d >= unit.is {
+			return fmt.Sprintf(form, fmt.Sprintf("%d %s", d/unit.is, unit.name))
+		}
+	}
+	return fmt.Sprintf(form, fmt.Sprintf("%d s", d/time.Second))
+}
+
+// at shows a time of the server's clock.
+func (c *call) at(t time.Time) cell {
+	if t.IsZero() {
+		return text("")
+	}
+	return cell{Text: ago(c.Taken.Sub(t)), Time: t.UTC().Format(exactly)}
 }
 
 // matches tells whether one of the texts has what the viewer searches.

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -134,7 +132,7 @@ MySQL.`,
 			leases, locks := toRelease(p, args[0], hashed, slots)
 			if len(leases)+len(locks) == 0 {
 				a.gaps(p.Gaps)
-				return failed(nothing, "nobody holds %q, as far as this user can see", args[0])
+				return failed(nothing, "%s", notEndable(p, args[0], hashed))
 			}
 			for _, l := range leases {
 				a.say("%s", l.Describe())
@@ -148,7 +146,7 @@ MySQL.`,
 				return err
 			}
 			released := releasedForm{args[0], []ops.Lease{}, []ops.Lock{}}
-			if released.Locks, err = a.kill(ctx, args[0], hashed, locks); err == nil {
+			if released.Locks, err = a.end(ctx, locks); err == nil {
 				released.Leases, err = a.force(ctx, args[0], slots, leases)
 			}
 			return a.answer(released, err)
@@ -169,11 +167,29 @@ func toRelease(p *ops.Picture, key string, hashed bool, slots []int64) (leases [
 	for _, l := range p.Locks {
 		named := l.Kind == ops.Named && l.Key == key && !hashed
 		slot := l.Kind == ops.Hashed && l.Slot == ops.SlotOf(key) && hashed
-		if (named || slot) && len(slots) == 0 && l.Session != 0 {
+		if (named || slot) && len(slots) == 0 && l.Endable() {
 			locks = append(locks, l)
 		}
 	}
 	return leases, locks
+}
+
+// notEndable says why there is nothing to release under a key.
+func notEndable(p *ops.Picture, key string, hashed bool) string {
+	var maybe []string
+	for _, l := range p.Locks {
+		switch {
+		case hashed != (l.Kind == ops.Hashed) || l.Kind == ops.Named && l.Key != key || hashed && l.Slot != ops.SlotOf(key):
+		case l.Detached:
+			return fmt.Sprintf("%q is held by a transaction without a session: %s", key, ops.EndDetached)
+		case l.Unsure:
+			maybe = append(maybe, ops.Number(l.Session))
+		}
+	}
+	if maybe != nil {
+		return fmt.Sprintf("%q is held by one or more of the sessions %s, MariaDB doesn't say which: end the right one by KILL", key, strings.Join(maybe, ", "))
+	}
+	return fmt.Sprintf("nobody holds %q, as far as this user can see", key)
 }
 
 // answer says what was released, also where an error came afterwards.
@@ -203,42 +219,27 @@ func (a *app) force(ctx context.Context, key string, slots []int64, shown []ops.
 	return shown, nil
 }
 
-// kill ends the sessions that still hold what was shown, and returns what they have held.
-func (a *app) kill(ctx context.Context, key string, hashed bool, shown []ops.Lock) (ended []ops.Lock, err error) {
-	ended = []ops.Lock{}
+// end ends the sessions that still hold what was shown, and returns what they have held.
+func (a *app) end(ctx context.Context, shown []ops.Lock) ([]ops.Lock, error) {
 	if len(shown) == 0 {
-		return ended, nil
+		return []ops.Lock{}, nil
 	}
-	p, err := a.look(ctx)
-	if err != nil {
-		return ended, err
+	ended, err := ops.New(a.db).End(ctx, func(l ops.Lock) bool {
+		return slices.ContainsFunc(shown, func(was ops.Lock) bool {
+			return was.Row == l.Row && was.Session == l.Session && was.Token == l.Token
+		})
+	})
+	for _, l := range ended {
+		a.say("Session %d is ended.", l.Session)
 	}
-	_, now := toRelease(p, key, hashed, nil)
-	for _, l := range shown {
-		if !slices.ContainsFunc(now, func(still ops.Lock) bool { return still.Session == l.Session && still.Token == l.Token }) {
-			continue
-		}
-		_, err := a.db.ExecContext(ctx, "KILL "+strconv.FormatUint(l.Session, 10))
-		switch {
-		case fault.NoSession(err):
-		case fault.Is(err, 1095): // ER_KILL_DENIED_ERROR
-			return ended, failed(declined, "this user may not end session %d: %s", l.Session, mayKill(p))
-		case err != nil:
-			return ended, err
-		default:
-			ended = append(ended, l)
-			a.say("Session %d is ended.", l.Session)
-		}
+	var denied *ops.DeniedError
+	switch {
+	case errors.As(err, &denied):
+		err = failure{declined, err}
+	case errors.Is(err, ops.ErrDetached):
+		err = failure{nothing, err}
 	}
-	return ended, nil
-}
-
-// mayKill says what this user lacks to end sessions of others.
-func mayKill(p *ops.Picture) string {
-	if strings.Contains(p.Version, "MariaDB") {
-		return "GRANT CONNECTION ADMIN ON *.* TO " + ops.Grantee(p.User)
-	}
-	return "GRANT CONNECTION_ADMIN ON *.* TO " + ops.Grantee(p.User) + ", and SYSTEM_USER if the other has that"
+	return append([]ops.Lock{}, ended...), err
 }
 
 func (a *app) clean() *cobra.Command {

@@ -37,7 +37,7 @@ MySQL SELECT on performance_schema.* as well. MariaDB lists shared locks only wh
 	return cmd
 }
 
-const lockHead = "KEY MODE HELD WAITERS OWNER SESSION USER PROGRAM TRANSACTION DOES"
+const lockHead = "KEY MODE HELD WAITERS OWNER SESSION USER PROGRAM TRANSACTION ACTIVITY"
 
 func lockRows(p *ops.Picture, locks []ops.Lock) (rows [][]string) {
 	for _, l := range locks {

@@ -58,7 +58,9 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 			s.Sessions[session] = known
 		}
 	}
-	mine := func(r ops.Row) bool { return r.Key == key || r.Kind == ops.Hashed && r.Slot == s.Slot }
+	mine := func(r ops.Row) bool {
+		return r.Key == key && r.Kind != ops.Between || r.Kind == ops.Hashed && r.Slot == s.Slot
+	}
 	for _, l := range p.Locks {
 		if mine(l.Row) {
 			s.Locks = append(s.Locks, l)
@@ -71,8 +73,7 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 			keep(l.Session)
 		}
 	}
-	only := *p
-	only.Waits = slices.DeleteFunc(slices.Clone(p.Waits), func(w ops.Wait) bool { return !mine(w.Row) })
+	only := p.Around(mine)
 	for _, w := range only.Waits {
 		keep(w.Session)
 		for _, blocker := range w.Blockers {
@@ -97,7 +98,7 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 		return s, nil, err
 	}
 	s.Jobs = append(s.Jobs, slices.DeleteFunc(jobs, func(j ops.JobStatus) bool { return j.Key != key })...)
-	return s, &only, nil
+	return s, only, nil
 }
 
 func (a *app) print(s shown, p *ops.Picture) {

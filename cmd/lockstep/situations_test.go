@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -72,6 +73,58 @@ var situations = []struct {
 		tx, writer := s.begin()
 		s.waits(tx, func(ctx context.Context) error { _, err := writer.Lock(ctx, prices.Key(7)); return err })
 		s.shows([]string{"waits"}, "price:7", "held by session 51", "held by session 52", "session 53")
+	}},
+	{"a new key behind a rolled back one", func(s *stage) {
+		s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(9)))
+		tx1, first := s.begin()
+		_, err := first.Lock(s.ctx, orders.Key(42))
+		s.must(err)
+		_, second := s.begin()
+		session, granted := s.last, make(chan error, 1)
+		go func() { _, err := second.Lock(s.ctx, orders.Key(42)); granted <- err }()
+		s.db.WaitForLockWait(s, session)
+		s.must(tx1.Rollback())
+		s.must(<-granted)
+		tx3, third := s.begin()
+		s.waits(tx3, func(ctx context.Context) error { _, err := third.Lock(ctx, orders.Key(77)); return err })
+		s.shows([]string{"waits"}, "the gap before order:9 in lockstep_locks", "held by session 52", "└─ waits")
+	}},
+	{"a prepared transaction", func(s *stage) {
+		s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(42)))
+		conn, err := s.pool.Conn(s.ctx)
+		s.must(err)
+		session := testdb.ConnID(s, conn)
+		xid := "'" + s.db.Name() + "'"
+		for _, statement := range []string{
+			"XA START " + xid, "UPDATE lockstep_locks SET token = UNIX_TIMESTAMP() * 1000000, owner = 'importer', conn_id = CONNECTION_ID(), locked_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'order:42'",
+			"XA END " + xid, "XA PREPARE " + xid,
+		} {
+			_, err := conn.ExecContext(s.ctx, statement)
+			s.must(err)
+		}
+		s.db.Kill(s, session)
+		s.db.WaitGone(s, session)
+		_ = conn.Close() // its session has gone
+		s.Cleanup(func() {
+			_, err := s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "XA ROLLBACK "+xid)
+			s.must(err)
+		})
+		tx, waiter := s.begin()
+		s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
+		s.shows([]string{"waits"}, "order:42", "XA ROLLBACK", "└─ waits")
+		s.shows([]string{"release", "order:42", "--yes"}, "XA ROLLBACK", "exit code 1")
+	}},
+	{"a holder that waits for a change of a table", func(s *stage) {
+		stock := s.db.CreateTable(s, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+		s.names = append(s.names, stock, "stock")
+		first, _ := s.begin()
+		var n int
+		s.must(first.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM "+stock).Scan(&n))
+		s.alter(stock)
+		tx2, second := s.begin()
+		s.lock(second, orders.Key(42))
+		s.behind(tx2, "SELECT COUNT(*) FROM "+stock)
+		s.shows([]string{"show", "order:42"}, "order:42", "held by session 51", "waiting for table metadata lock")
 	}},
 	{"two hashed keys in one slot", func(s *stage) {
 		hashed := txlock.NewFamily[int]("order", txlock.Hashed())
@@ -235,6 +288,47 @@ var situations = []struct {
 		s.shows([]string{"check", "--problems"}, "lockstep install")
 		s.shows([]string{"install", "--yes"}, "Installed.")
 	}},
+}
+
+// alter changes a table that is used, and waits for it until the end of the test.
+func (s *stage) alter(table string) {
+	s.Helper()
+	conn, err := s.db.Admin().Conn(s.ctx)
+	s.must(err)
+	s.number(testdb.ConnID(s, conn))
+	changed := make(chan struct{})
+	ctx, cancel := context.WithCancel(s.ctx)
+	go func() {
+		defer close(changed)
+		_, _ = conn.ExecContext(ctx, "ALTER TABLE "+table+" COMMENT = 'changed'") // it is cancelled
+	}()
+	s.Cleanup(func() { cancel(); <-changed; _ = conn.Close() })
+	s.waitsForTable(1)
+}
+
+// behind executes a statement that waits behind the change of a table, until the end of the test.
+func (s *stage) behind(tx *sql.Tx, statement string) {
+	s.Helper()
+	ctx, cancel := context.WithCancel(s.ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = tx.ExecContext(ctx, statement) // it is cancelled
+	}()
+	s.Cleanup(func() { cancel(); <-ended })
+	s.waitsForTable(2)
+}
+
+// waitsForTable waits until so many sessions wait for a table of the database.
+func (s *stage) waitsForTable(n int) {
+	s.Helper()
+	if !testdb.Await(time.Minute, func() bool {
+		var now int
+		s.must(s.db.Admin().QueryRowContext(s.Context(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE db = ? AND state = 'Waiting for table metadata lock'", s.db.Name()).Scan(&now))
+		return now == n
+	}) {
+		s.Fatalf("there are not %d sessions that wait for a table", n)
+	}
 }
 
 // acquire acquires a lease of the key report that lasts for the test.

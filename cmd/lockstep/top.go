@@ -23,7 +23,7 @@ func (a *app) top() *cobra.Command {
 		Use: "top", Args: cobra.NoArgs,
 		Short: "Watch locks and leases, live",
 		Long: `Watch what is held, live: w sorts by waiters, a by age, r by the rate of grants, k by
-key, the arrows scroll, q ends.
+key, the arrows scroll up, down and sideways, q ends.
 
 Privileges: as for locks.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,7 +51,7 @@ Privileges: as for locks.`,
 			if first.err != nil {
 				return first.err
 			}
-			s := screen{look: look, every: every, by: "waiters", width: 120, height: 30}
+			s := screen{look: look, rates: new(ops.Rates), every: every, by: "waiters", width: 120, height: 30}
 			s.see(first)
 			_, err := tea.NewProgram(s, tea.WithContext(cmd.Context()), tea.WithInput(a.in), tea.WithOutput(a.screen), tea.WithWindowSize(s.width, s.height)).Run()
 			if errors.Is(err, tea.ErrProgramKilled) && cmd.Context().Err() != nil {
@@ -82,8 +82,8 @@ type screen struct {
 	by            string
 	from          int
 	width, height int
-	paces         map[string]pace
-	updates       float64
+	rates         *ops.Rates
+	left          int // how far the columns behind the key are scrolled
 }
 
 // item is a line: a lock or a lease.
@@ -91,85 +91,28 @@ type item struct {
 	key, kind, holder, does string
 	waiters                 int
 	age                     ops.Seconds
-	rate                    float64 // grants per second
-	least                   bool    // at least
-}
-
-// pace is what the tokens of a key have told of how often it was granted.
-type pace struct {
-	token uint64
-	n     float64 // the intervals between two grants that were seen, the older ones for less
-	took  float64 // all of them, in seconds
-	least bool    // there may have been grants between the two
-}
-
-// next takes over a token, and that of the grant before, if it is known. Tokens are the time of
-// the grant, in microseconds.
-func (g pace) next(token, before uint64) pace {
-	if token == g.token {
-		return g
-	}
-	g.least = before == 0
-	if g.least {
-		before = g.token
-	}
-	if g.token = token; before > 0 && before < token {
-		g.n, g.took = 1+g.n*0.9, float64(token-before)/1e6+g.took*0.9
-	}
-	return g
-}
-
-// rate returns the grants per second. The time since the last one counts, so that it falls where
-// nothing is granted any more.
-func (g pace) rate(now time.Time) float64 {
-	if g.n == 0 {
-		return 0
-	}
-	return g.n / (g.took + max(0, now.Sub(time.UnixMicro(int64(g.token))).Seconds()))
+	rate                    ops.Rate
 }
 
 // see takes over a picture.
 func (s *screen) see(found looked) {
-	p, all := found.Picture, make(map[string]pace)
-	add := func(key string, token, before uint64, i item) {
-		g, known := all[key] // two sessions may share a lock
-		if !known {
-			g = s.paces[key].next(token, before)
-		}
-		all[key], i.rate, i.least = g, g.rate(p.Taken), g.least && g.n > 0
-		s.items = append(s.items, i)
-	}
+	p := found.Picture
+	rates, _, _ := s.rates.See(p, found.updates)
 	s.items = nil
 	for _, l := range p.Locks {
 		session := p.Sessions[l.Session]
 		holder := strings.TrimSpace(fmt.Sprintf("%s %s %s", ops.Number(l.Session), session.Who(), l.Owner))
-		add(l.String(), l.Token, l.Before, item{key: l.String(), kind: l.How(), holder: holder, does: session.Doing(), waiters: l.Waiters, age: l.Held})
+		s.items = append(s.items, item{key: l.String(), kind: l.How(), holder: holder, does: session.Doing(), waiters: l.Waiters, age: l.Held, rate: rates[l.Row]})
 	}
-	s.limit(p.Taken, found.updates)
 	for _, l := range p.Leases {
 		if l.Kind != "waiter" {
 			does := fmt.Sprintf("%s left, renewed %s ago", l.Left, l.Renewed)
-			add(fmt.Sprint("lease ", l.Key, l.Slot), l.Token, 0, item{key: l.Key, kind: "lease, " + l.Kind, holder: l.Owner + " " + l.Note, does: does, waiters: l.Waiters, age: l.Held})
+			s.items = append(s.items, item{key: l.Key, kind: "lease, " + l.Kind, holder: l.Owner + " " + l.Note, does: does, waiters: l.Waiters, age: l.Held, rate: rates[l.Row()]})
 		}
 	}
-	s.paces, s.taken, s.updates, s.err = all, p.Taken, found.updates, nil
+	s.taken, s.err = p.Taken, nil
 	s.summary = fmt.Sprintf("%d locks, %d leases, %d waiting, MariaDB or MySQL %s", len(p.Locks), len(p.Leases), len(p.Waits), p.Version)
 	s.sort()
-}
-
-// limit lowers the rates of locks where the server has updated fewer rows than they would be: keys
-// that are granted in bursts look as if it went on.
-func (s *screen) limit(now time.Time, updates float64) {
-	sum, most := 0.0, (updates-s.updates)/now.Sub(s.taken).Seconds()
-	for _, i := range s.items {
-		sum += i.rate
-	}
-	if s.updates == 0 || updates < s.updates || sum <= most {
-		return // the counter isn't known, or has begun anew
-	}
-	for i := range s.items {
-		s.items[i].rate *= most / sum
-	}
 }
 
 func (s *screen) sort() {
@@ -180,7 +123,7 @@ func (s *screen) sort() {
 		case "age":
 			return cmp.Or(-cmp.Compare(a.age, b.age), strings.Compare(a.key, b.key))
 		case "rate":
-			return cmp.Or(-cmp.Compare(a.rate, b.rate), strings.Compare(a.key, b.key))
+			return cmp.Or(-cmp.Compare(a.rate.PerSecond, b.rate.PerSecond), strings.Compare(a.key, b.key))
 		}
 		return strings.Compare(a.key, b.key)
 	})
@@ -221,6 +164,10 @@ func (s screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			s.sort()
 		case "down", "pgdown":
 			s.from = max(0, min(s.from+map[bool]int{true: s.page(), false: 1}[msg.String() == "pgdown"], len(s.items)-1))
+		case "right":
+			s.left = min(s.left+8, 200)
+		case "left":
+			s.left = max(0, s.left-8)
 		case "up", "pgup":
 			s.from = max(0, s.from-map[bool]int{true: s.page(), false: 1}[msg.String() == "pgup"])
 		}
@@ -229,8 +176,8 @@ func (s screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 }
 
 func (i item) perSecond() string {
-	text := fmt.Sprintf("%.1f", i.rate)
-	if i.least {
+	text := fmt.Sprintf("%.1f", i.rate.PerSecond)
+	if i.rate.Least {
 		text = "≥" + text
 	}
 	return text
@@ -255,13 +202,20 @@ func (s screen) text() string {
 	} else {
 		line("by " + s.by + ": w waiters, a age, r rate, k key, arrows scroll, q ends")
 	}
-	const format = "%-30s %7s %8s %7s  %-16s %-36s %s"
-	line(fmt.Sprintf(format, "KEY", "WAITERS", "HELD", "RATE/S", "KIND", "HOLDER", "DOES"))
+	key, holder := min(30, max(12, s.width-63)), 36 // at 80 columns 16 are left for the holder
+	for _, i := range s.items {
+		holder = min(80, max(holder, len([]rune(cell(i.holder)))))
+	}
+	row := func(name, rest string) {
+		line(fmt.Sprintf("%-*s ", key, clipped(name, key)) + string([]rune(rest)[min(s.left, len([]rune(rest))):]))
+	}
+	const format = "%7s %8s %7s  %-19s %-*s %s"
+	row("KEY", fmt.Sprintf(format, "WAITERS", "HELD", "RATE/S", "KIND", holder, "HOLDER", "ACTIVITY"))
 	for _, i := range s.items[min(s.from, len(s.items)):] {
 		if strings.Count(b.String(), "\n") >= s.height-1 {
 			break
 		}
-		line(fmt.Sprintf(format, clipped(cell(i.key), 30), number(i.waiters), i.age, i.perSecond(), i.kind, clipped(cell(i.holder), 36), cell(i.does)))
+		row(cell(i.key), fmt.Sprintf(format, number(i.waiters), i.age, i.perSecond(), i.kind, holder, clipped(cell(i.holder), holder), cell(i.does)))
 	}
 	return b.String()
 }

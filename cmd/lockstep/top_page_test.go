@@ -81,7 +81,7 @@ func (s *stage) top() string {
 		l := &picture.Leases[i]
 		l.Held, l.Left, l.Renewed = 100, 25, 5
 	}
-	live := screen{by: "waiters", width: 160, height: 30, every: time.Second}
+	live := screen{by: "waiters", rates: new(ops.Rates), width: 160, height: 30, every: time.Second}
 	live.see(looked{Picture: picture})
 	return live.text()
 }

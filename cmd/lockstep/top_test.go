@@ -49,7 +49,7 @@ func firsts(text string) (words []string) {
 // and ends.
 func TestTop(t *testing.T) {
 	t.Parallel()
-	s := screen{by: "waiters", width: 120, height: 30, every: time.Second}
+	s := screen{by: "waiters", rates: new(ops.Rates), width: 120, height: 30, every: time.Second}
 	s.see(picture(0))
 	press := func(model tea.Model, key rune) screen {
 		next, _ := model.Update(tea.KeyPressMsg{Code: key, Text: string(key)})
@@ -100,6 +100,47 @@ func TestTop(t *testing.T) {
 	if _, end := next.Update(tea.KeyPressMsg{Code: 'q', Text: "q"}); end == nil || end() != tea.Quit() {
 		t.Error("q doesn't end it")
 	}
+}
+
+// TestTopAt80Columns proves that 80 columns show who holds a key, in 16 characters at least, and that
+// the rest is reached sideways, beside the key.
+func TestTopAt80Columns(t *testing.T) {
+	t.Parallel()
+	var model tea.Model = func() screen {
+		s := screen{by: "waiters", rates: new(ops.Rates), width: 80, height: 24}
+		s.see(picture(0))
+		return s
+	}()
+	line := func() string {
+		for text := range strings.Lines(model.(screen).text()) {
+			if strings.HasPrefix(text, "order:42 ") {
+				return strings.TrimRight(text, "\n")
+			}
+		}
+		return ""
+	}
+	if text := line(); !strings.Contains(text, "51 app@web-1 ") || len([]rune(text)) > 80 {
+		t.Errorf("80 columns show %q", text)
+	}
+	if head := strings.Split(model.(screen).text(), "\n")[2]; 80-strings.Index(head, "HOLDER") < 16 {
+		t.Errorf("the holder has fewer than 16 characters: %q", head)
+	}
+	scrolled := func(code rune, wanted string) {
+		t.Helper()
+		for range 40 {
+			if strings.Contains(line(), wanted) {
+				return
+			}
+			model, _ = model.Update(tea.KeyPressMsg{Code: code})
+		}
+		t.Errorf("%q isn't reached: %q", wanted, line())
+	}
+	scrolled(tea.KeyRight, "51 app@web-1 web-1/4711")
+	scrolled(tea.KeyRight, "idle 5.0s")
+	for range 60 { // beyond the end of all lines
+		model, _ = model.Update(tea.KeyPressMsg{Code: tea.KeyRight})
+	}
+	scrolled(tea.KeyLeft, "exclusive")
 }
 
 // TestTopNeedsATerminal proves that top says so if its input or output is none.
@@ -200,7 +241,7 @@ func TestRate(t *testing.T) {
 					}
 				})
 			}
-			room, watched := ops.New(s.db.Admin()), screen{by: "rate", width: 120, height: 30}
+			room, watched := ops.New(s.db.Admin()), screen{by: "rate", rates: new(ops.Rates), width: 120, height: 30}
 			var first time.Time
 			var before int64
 			right := testdb.Await(time.Minute, func() bool {
@@ -213,7 +254,7 @@ func TestRate(t *testing.T) {
 				}
 				watched.see(looked{p, updates, nil})
 				truth := float64(granted.Load()-before) / time.Since(first).Seconds()
-				return len(watched.items) == 1 && watched.items[0].rate > truth/2 && watched.items[0].rate < truth*2 && truth > 20
+				return len(watched.items) == 1 && watched.items[0].rate.PerSecond > truth/2 && watched.items[0].rate.PerSecond < truth*2 && truth > 20
 			})
 			if !right {
 				t.Errorf("%d grants in %v are shown as %+v", granted.Load()-before, time.Since(first), watched.items)

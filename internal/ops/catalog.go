@@ -111,7 +111,7 @@ func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 			TIMESTAMPDIFF(MICROSECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
 			TIMESTAMPDIFF(MICROSECOND, trx_wait_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
 			LEFT(trx_query, 1024)
-			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0`, nil, func(r *row) []any {
+			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0 OR trx_rows_locked > 0`, nil, func(r *row) []any {
 			return []any{&r.session, &r.ours, &r.made, &r.id, &r.requested, &r.locks, &r.age, &r.waits, &r.statement}
 		})
 		return err
@@ -119,10 +119,14 @@ func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.open = make(map[uint64]*txn, len(all))
+	l.open, l.detached = make(map[uint64]*txn, len(all)), make(map[string]Seconds)
 	for _, r := range all {
 		if r.ours {
 			fresh = r.made
+			continue
+		}
+		if r.session == 0 {
+			l.detached[r.id] = Seconds(max(0, r.age))
 			continue
 		}
 		t := r.txn
@@ -150,10 +154,9 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 	if len(waiting) == 0 {
 		return nil
 	}
-	type row struct{ id, trx, mode, table, index, place, data string }
 	all, err := every(ctx, l.db, `SELECT lock_id, lock_trx_id, lock_mode, lock_table, lock_index,
 		CONCAT_WS(':', lock_space, lock_page, lock_rec), COALESCE(lock_data, '')
-		FROM information_schema.INNODB_LOCKS WHERE lock_type = 'RECORD'`, nil, func(r *row) []any {
+		FROM information_schema.INNODB_LOCKS WHERE lock_type = 'RECORD'`, nil, func(r *mariaDBLock) []any {
 		return []any{&r.id, &r.trx, &r.mode, &r.table, &r.index, &r.place, &r.data}
 	})
 	if denied(err) {
@@ -163,10 +166,17 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	closed, err := l.closedGaps(ctx, all)
+	if err != nil {
+		return err
+	}
 	for _, r := range all {
 		database, table, _ := strings.Cut(strings.ReplaceAll(r.table, "`", ""), ".")
 		at, isRow := l.rowOf(database, table, r.index, r.data)
 		mode, excludes := modeOf(r.mode)
+		if at.ours() && closed[r.id] {
+			at, mode, isRow, excludes = at.gap(table), Exclusive, true, true
+		}
 		if !isRow || !excludes {
 			continue
 		}
@@ -176,115 +186,50 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 			l.seen = append(l.seen, found)
 		}
 		found.waiting = false
-		switch session, known := sessions[r.trx]; {
-		case r.trx == "0": // one of those who only read
-			found.unsure = len(readers) > 1
-			for _, session := range readers {
-				found.session = session
-				l.seen = append(l.seen, found)
-			}
-		case known && len(waiting[r.id]) == 0:
+		l.addHolders(found, sessions, readers, len(waiting[r.id]) > 0)
+	}
+	return nil
+}
+
+// addHolders notes who holds a lock of MariaDB's list, unless it is one that is waited for.
+func (l *look) addHolders(found rowLock, sessions map[string]uint64, readers []uint64, waitedFor bool) {
+	session, known := sessions[found.trx]
+	_, found.detached = l.detached[found.trx]
+	switch {
+	case found.detached:
+		l.seen = append(l.seen, found)
+	case found.trx == "0": // one of those who only read
+		found.unsure = len(readers) > 1
+		for _, session := range readers {
 			found.session = session
 			l.seen = append(l.seen, found)
 		}
+	case known && !waitedFor:
+		found.session = session
+		l.seen = append(l.seen, found)
 	}
-	return nil
 }
 
-// locksOfMySQL reads all locks on lockstep's rows, and those of others that somebody waits
-// for.
-func (l *look) locksOfMySQL(ctx context.Context) error {
-	scan := func(r *mysqlLock) []any {
-		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data}
+// mariaDBLock is a row of INNODB_LOCKS.
+type mariaDBLock struct{ id, trx, mode, table, index, place, data string }
+
+// closedGaps returns the locks, by their identifiers, on gaps between rows: those that who inserts a
+// row waits for, and those that hold them up.
+func (l *look) closedGaps(ctx context.Context, all []mariaDBLock) (map[string]bool, error) {
+	closed := make(map[string]bool)
+	if !slices.ContainsFunc(all, mariaDBLock.ofGap) {
+		return closed, nil
 	}
-	const columns = `SELECT engine_lock_id, engine_transaction_id, thread_id, lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
-		COALESCE(lock_data, '')
-		FROM performance_schema.data_locks`
-	all, err := every(ctx, l.db, columns+` WHERE thread_id IS NOT NULL
-		AND (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
-	if denied(err) {
-		l.gap("who waits for which row, what is locked shared, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	l.exact = true
-	if len(all) == 0 {
-		return nil
-	}
-	var elsewhere []any // the locks that are waited for on rows of other tables
-	for _, r := range all {
-		if r.kind != table && r.status == waiting && !l.ours(r) {
-			elsewhere = append(elsewhere, r.id)
+	type pair struct{ waits, holds string }
+	pairs, err := every(ctx, l.db, "SELECT requested_lock_id, blocking_lock_id FROM information_schema.INNODB_LOCK_WAITS", nil, func(p *pair) []any { return []any{&p.waits, &p.holds} })
+	for _, p := range pairs {
+		if slices.ContainsFunc(all, func(r mariaDBLock) bool { return r.id == p.waits && r.ofGap() }) {
+			closed[p.waits], closed[p.holds] = true, true
 		}
 	}
-	for part := range slices.Chunk(elsewhere, chunk) {
-		blocking, err := every(ctx, l.db, columns+` WHERE lock_status = 'GRANTED' AND thread_id IS NOT NULL
-			AND NOT (object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|')
-			AND engine_lock_id IN (SELECT w.blocking_engine_lock_id FROM performance_schema.data_lock_waits w
-				WHERE w.requesting_engine_lock_id IN (?`+strings.Repeat(",?", len(part)-1)+`))`, part, scan)
-		if err != nil {
-			return err
-		}
-		all = append(all, blocking...)
-	}
-	type thread struct{ id, session uint64 }
-	threads, err := every(ctx, l.db, "SELECT thread_id, processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, func(t *thread) []any {
-		return []any{&t.id, &t.session}
-	})
-	if err != nil {
-		return err
-	}
-	sessions := make(map[uint64]uint64, len(threads))
-	for _, t := range threads {
-		sessions[t.id] = t.session
-	}
-	// A lock on a row that a transaction has made is listed with the thread of who has asked
-	// for it; locks on tables are always listed with their own.
-	owners := make(map[uint64]uint64)
-	for _, r := range all {
-		if r.kind == table {
-			owners[r.trx] = r.thread
-		}
-	}
-	for _, r := range all {
-		if session := sessions[owners[r.trx]]; session > 0 && r.kind != table {
-			l.add(r, session)
-		}
-	}
-	return nil
+	return closed, err
 }
 
-const table = "TABLE"
-
-// mysqlLock is a row of data_locks.
-type mysqlLock struct {
-	trx, thread                                          uint64
-	id, kind, database, table, index, mode, status, data string
-}
-
-const waiting = "WAITING"
-
-// place returns what the identifiers of all locks on a row have in common: space, page and
-// number of the record, before the last part, which differs as the first ones do.
-func (r mysqlLock) place() string {
-	parts := strings.Split(r.id, ":")
-	return strings.Join(parts[max(0, len(parts)-4):max(0, len(parts)-1)], ":")
-}
-
-func (l *look) ours(r mysqlLock) bool {
-	return r.database == l.Database && strings.HasPrefix(r.table, "lockstep_")
-}
-
-// add notes a lock of a session.
-func (l *look) add(r mysqlLock, session uint64) {
-	at, isRow := l.rowOf(r.database, r.table, r.index, r.data)
-	mode, excludes := modeOf(r.mode)
-	if at.Kind == Other && !excludes { // somebody waits for the gap between two rows
-		mode, excludes = Exclusive, true
-	}
-	if isRow && excludes {
-		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place(), id: r.id, trx: strconv.FormatUint(r.trx, 10)})
-	}
-}
+// ofGap tells whether the lock is of the gap before a row only. One that is waited for in such a mode
+// is the intention to insert a row.
+func (r mariaDBLock) ofGap() bool { return strings.HasSuffix(r.mode, ",GAP") }

@@ -19,8 +19,8 @@ func (t tableLock) strong() bool {
 
 // tableLocks finds who waits for the definition of a table, and for whom.
 func (l *look) tableLocks(ctx context.Context) error {
-	all, err := every(ctx, l.db, `SELECT m.object_schema, m.object_name, m.lock_type, m.lock_status, t.processlist_id
-		FROM performance_schema.metadata_locks m JOIN performance_schema.threads t ON t.thread_id = m.owner_thread_id AND t.processlist_id IS NOT NULL
+	all, err := every(ctx, l.db, `SELECT m.object_schema, m.object_name, m.lock_type, m.lock_status, COALESCE(t.processlist_id, 0)
+		FROM performance_schema.metadata_locks m LEFT JOIN performance_schema.threads t ON t.thread_id = m.owner_thread_id
 		WHERE m.object_type = 'TABLE' AND (m.object_schema, m.object_name) IN
 			(SELECT p.object_schema, p.object_name FROM performance_schema.metadata_locks p WHERE p.object_type = 'TABLE' AND p.lock_status = 'PENDING')`, nil, func(t *tableLock) []any {
 		return []any{&t.database, &t.table, &t.mode, &t.status, &t.session}
@@ -29,7 +29,7 @@ func (l *look) tableLocks(ctx context.Context) error {
 		return err
 	}
 	for _, w := range all {
-		if w.status == "PENDING" {
+		if w.status == "PENDING" && w.session > 0 {
 			l.tableWait(w, all)
 		}
 	}
@@ -54,11 +54,15 @@ func (l *look) tableWait(w tableLock, all []tableLock) {
 	for _, status := range []string{"GRANTED", "PENDING"} {
 		for _, b := range all {
 			same := b.database == w.database && b.table == w.table && b.session != w.session && b.status == status
-			if same && (b.strong() || w.strong() && status == "GRANTED") {
+			switch {
+			case !same || !b.strong() && (!w.strong() || status == "PENDING"):
+			case b.session == 0: // its transaction is prepared, and has none
+				wait.Detached = true
+			default:
 				wait.addBlocker(b.session)
 			}
 		}
-		if len(wait.Blockers) > 0 {
+		if wait.Queued = status == "PENDING" && len(wait.Blockers) > 0; len(wait.Blockers) > 0 || wait.Detached {
 			break
 		}
 	}
@@ -82,13 +86,17 @@ func (l *look) unlistedTableWaits(ctx context.Context) error {
 	for _, w := range l.Waits {
 		listed[w.Session] = true
 	}
+	stuck := make(map[uint64]bool) // who waits for a table itself isn't the root
+	for _, w := range all {
+		stuck[w.session] = true
+	}
 	for _, w := range all {
 		if listed[w.session] {
 			continue
 		}
 		wait := Wait{Row: Row{Kind: Table, Table: "that isn't known"}, Mode: Exclusive, Session: w.session, For: Seconds(w.waits), Blockers: []uint64{}, Unsure: true}
 		for session := range l.open {
-			if session != w.session {
+			if !stuck[session] {
 				wait.addBlocker(session)
 			}
 		}

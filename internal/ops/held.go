@@ -23,6 +23,8 @@ type grant struct {
 	locked  time.Time
 	tx      string // the number of the transaction that holds it, if it had one when it was listed
 	before  uint64 // the token of the grant before
+	// detached: the transaction has no session any more.
+	detached bool
 }
 
 // held returns the locks that transactions hold: those that the server lists, and where it
@@ -53,8 +55,8 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 	}
 	var locks []Lock
 	for _, s := range l.seen {
-		if !s.waiting && !s.unsure && s.Kind != Other && s.Kind != Turnstile {
-			locks = append(locks, Lock{Row: s.Row, Mode: s.mode, Session: s.session})
+		if !s.waiting && s.Kind != Other && s.Kind != Between && s.Kind != Turnstile {
+			locks = append(locks, Lock{Row: s.Row, Mode: s.mode, Session: s.session, Detached: s.detached, Unsure: s.unsure})
 		}
 	}
 	return l.granted(locks, known), nil
@@ -62,13 +64,9 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 
 // uncommittedGrants returns the grants of the rows that are not committed.
 func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (map[Row]grant, error) {
-	known := make(map[Row]grant)
-	for row, g := range l.known {
-		changed := slices.ContainsFunc(l.seen, func(s rowLock) bool { return s.Row == row && (s.session == g.session) == s.waiting && !s.unsure })
-		if t := l.open[g.session]; candidates[row] && !changed && t != nil && t.id == g.tx {
-			known[row] = g
-			delete(candidates, row)
-		}
+	known := l.unchanged(candidates)
+	for row := range known {
+		delete(candidates, row)
 	}
 	var now map[Row]grant
 	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
@@ -95,11 +93,25 @@ func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (
 		}
 		if t := l.open[g.session]; t != nil && numbered(t.id) {
 			g.tx = t.id
+		} else if t == nil && len(l.detached) > 0 && g.locked.Before(l.Taken) { // before the transactions were listed
+			g.session, g.detached = 0, true
 		}
 		g.before = last.token
 		known[row] = g
 	}
 	return known, nil
+}
+
+// unchanged returns what was known at the last look of candidates, and can't have changed since.
+func (l *look) unchanged(candidates map[Row]bool) map[Row]grant {
+	known := make(map[Row]grant)
+	for row, g := range l.known {
+		changed := slices.ContainsFunc(l.seen, func(s rowLock) bool { return s.Row == row && (s.session == g.session) == s.waiting && !s.unsure })
+		if t := l.open[g.session]; candidates[row] && !changed && t != nil && t.id == g.tx {
+			known[row] = g
+		}
+	}
+	return known
 }
 
 // granted adds to the locks what their rows tell.
@@ -127,7 +139,7 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 		i, listed := found[place{row, g.session}]
 		if !listed {
 			i = len(locks)
-			locks = append(locks, Lock{Row: row, Session: g.session})
+			locks = append(locks, Lock{Row: row, Session: g.session, Detached: g.detached})
 		}
 		lock := &locks[i]
 		lock.Mode, lock.Owner, lock.Token, lock.Before, lock.Since = Exclusive, g.owner, g.token, g.before, g.locked.UTC()
@@ -196,7 +208,7 @@ func (l *look) grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[
 			return nil, err
 		}
 		for _, r := range found {
-			all[Row{Kind: Named, Key: string(r.Name)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), "", 0}
+			all[Row{Kind: Named, Key: string(r.Name)}] = grant{token: r.Token, owner: r.Owner, session: r.ConnID, locked: time.UnixMicro(r.LockedUs)}
 		}
 	}
 	for part := range slices.Chunk(slots, chunk) {
@@ -208,7 +220,7 @@ func (l *look) grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[
 			return nil, err
 		}
 		for _, r := range found {
-			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), "", 0}
+			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{token: r.Token, owner: r.Owner, session: r.ConnID, locked: time.UnixMicro(r.LockedUs)}
 		}
 	}
 	return all, nil
@@ -240,24 +252,26 @@ type scan struct {
 }
 
 // scan returns the rows that may be locked exclusively: those whose last grant was to a
-// session with an open transaction, since that began. It reads the tables from end to end,
-// unless that was done a moment ago.
+// session with an open transaction, since that began, or where there are transactions without a
+// session, to one that is gone. It reads the tables from end to end, unless that was done a moment
+// ago.
 func (l *look) scan(ctx context.Context) ([]Row, error) {
 	among, since, err := l.suspects(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(among) == 0 {
+	if len(among) == 0 && len(l.detached) == 0 {
 		return nil, nil
 	}
 	if !l.scanned.due() {
+		l.Found = seconds(time.Since(l.scanned.ended))
 		return l.scanned.rows, nil
 	}
 	began := time.Now()
 	var rows []Row
 	err = l.uncommitted(ctx, func(tx *sql.Tx) error {
-		for part := range slices.Chunk(among, sessions) {
-			where := fmt.Sprintf(" WHERE locked_us >= %d AND conn_id IN (%s)", since, list(part))
+		for _, these := range l.grantees(among) {
+			where := fmt.Sprintf(" WHERE locked_us >= %d AND %s", since, these)
 			var names, slots []Row
 			if err := l.unless("lockstep_locks", func() (err error) {
 				names, err = every(ctx, tx, "SELECT name FROM lockstep_locks"+where, nil, func(r *Row) []any { return []any{&r.Key} })
@@ -285,6 +299,18 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	return rows, err
 }
 
+// grantees returns conditions for the rows whose last grant was to one of the sessions, or to one
+// that is gone, if a transaction without a session may hold them.
+func (l *look) grantees(among []uint64) (conditions []string) {
+	for part := range slices.Chunk(among, sessions) {
+		conditions = append(conditions, "conn_id IN ("+list(part)+")")
+	}
+	if len(l.detached) > 0 {
+		conditions = append(conditions, "conn_id NOT IN (SELECT id FROM information_schema.PROCESSLIST)")
+	}
+	return conditions
+}
+
 // suspects returns the sessions that may hold locks, and since when, in microseconds: those
 // with an open transaction, or if that isn't known, all that this user may see.
 func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err error) {
@@ -298,6 +324,9 @@ func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err e
 	oldest := Seconds(0)
 	for session, t := range l.open {
 		among, oldest = append(among, session), max(oldest, t.age)
+	}
+	for _, age := range l.detached {
+		oldest = max(oldest, age)
 	}
 	return among, l.Taken.UnixMicro() - int64(float64(oldest)*1e6) - time.Second.Microseconds(), nil // the server tells whole seconds
 }

@@ -35,10 +35,11 @@ func (l *look) leases(ctx context.Context) error {
 		}
 		next.After, next.AfterSlot = rows[page-1].Name, rows[page-1].Slot
 	}
-	elections, err := l.elections(ctx)
+	elections, err := l.candidates(ctx)
 	if err != nil {
 		return err
 	}
+	l.elections = elections
 	for i := range l.Leases {
 		lease := &l.Leases[i]
 		lease.Leads = lease.Kind == string(Exclusive) && elections[lease.Key]
@@ -67,8 +68,8 @@ func (l *look) leaseOf(row gen.ListLeasesRow) Lease {
 
 func micros(us int64) Seconds { return seconds(time.Duration(us) * time.Microsecond) }
 
-// elections returns the keys of elections at which somebody has stood by.
-func (l *look) elections(ctx context.Context) (map[string]bool, error) {
+// candidates returns the keys of elections at which a process has been on standby.
+func (l *look) candidates(ctx context.Context) (map[string]bool, error) {
 	names, err := every(ctx, l.db, "SELECT name FROM lockstep_leases WHERE slot = 0 AND name LIKE '%"+standby+"'", nil, func(name *string) []any { return []any{name} })
 	found := make(map[string]bool, len(names))
 	for _, name := range names {

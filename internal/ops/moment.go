@@ -2,8 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"slices"
 	"strings"
 )
@@ -80,18 +78,3 @@ func (l *look) stillListed(ctx context.Context, locks []rowLock) (map[string]boo
 // numbered tells whether a transaction has a number of its own. One that has written nothing has 0
 // on MariaDB, and on MySQL a number above 2^48, which the next one of its session has, too.
 func numbered(id string) bool { return id != "0" && len(id) < len("281474976710656") }
-
-// Updates returns how many rows of locks the server has updated since its start, by which grants
-// can't be more, or 0 if it doesn't tell. MariaDB counts those of all tables.
-func (r *Room) Updates(ctx context.Context) (n float64, err error) {
-	query := `SELECT COALESCE(SUM(count_update), 0) FROM performance_schema.table_io_waits_summary_by_table
-		WHERE object_type = 'TABLE' AND object_schema = DATABASE() AND object_name IN ('lockstep_locks', 'lockstep_centers')`
-	if r.maria {
-		query = "SELECT CAST(variable_value AS DOUBLE) FROM information_schema.GLOBAL_STATUS WHERE variable_name = 'HANDLER_UPDATE'"
-	}
-	err = r.db.QueryRowContext(ctx, query).Scan(&n)
-	if denied(err) || errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	return n, err
-}

@@ -90,6 +90,9 @@ type look struct {
 	changing map[Row]grant
 	late     map[string]bool // the tables that didn't answer in time
 	open     map[uint64]*txn // the open transactions by their sessions, nil if unknown
+	// detached are the ages of the open transactions without a session, by their numbers. Most are
+	// prepared by XA; a server that has just started rolls others back.
+	detached map[string]Seconds
 }
 
 // txn is an open transaction.
@@ -109,6 +112,8 @@ type rowLock struct {
 	place   string // the same for all locks on a row
 	unsure  bool   // another session may have it
 	id, trx string // by which the server lists it
+	// detached: its transaction has no session.
+	detached bool
 }
 
 func (l *look) take(ctx context.Context) error {

@@ -37,7 +37,15 @@ type Picture struct {
 	Waits    []Wait             `json:"waits"`
 	Sessions map[uint64]Session `json:"sessions"` // those of Locks, Leases and Waits
 	Gaps     []Gap              `json:"gaps"`
+	// Found is how long ago the locks were looked for that no session waits for, if that was before
+	// this look: see Look.
+	Found Seconds `json:"found_s,omitempty"`
+
+	elections map[string]bool // at which a process has ever been on standby
 }
+
+// MariaDB reports whether the server is MariaDB.
+func (p *Picture) MariaDB() bool { return strings.Contains(p.Version, "MariaDB") }
 
 // Kind is what a row stands for.
 type Kind string
@@ -51,15 +59,16 @@ const (
 	Once      Kind = "once"      // of a key of Once
 	Job       Kind = "job"       // of a job
 	Table     Kind = "table"     // a table itself, that DDL changes or waits for
+	Between   Kind = "gap"       // between two rows of lockstep, where no row can be inserted
 	Other     Kind = "other row" // of a table that is not lockstep's
 )
 
 // Row is what sessions lock and wait for.
 type Row struct {
 	Kind  Kind   `json:"kind"`
-	Key   string `json:"key,omitempty"`   // the name; empty for a slot and for other rows
+	Key   string `json:"key,omitempty"`   // the name, of a gap the one behind it; empty for a slot and for other rows
 	Slot  int64  `json:"slot"`            // of a hashed key, or which row of a lease
-	Table string `json:"table,omitempty"` // a table, and of other rows the index
+	Table string `json:"table,omitempty"` // a table, that of a gap, and of other rows the index
 }
 
 // String names the row for people.
@@ -69,6 +78,11 @@ func (r Row) String() string {
 		return fmt.Sprintf("slot %d", r.Slot)
 	case Table:
 		return "the table " + r.Table
+	case Between:
+		if r.Key == "" {
+			return "the end of " + r.Table
+		}
+		return "the gap before " + r.Key + " in " + r.Table
 	case Other:
 		return "a row of " + r.Table
 	case Named:
@@ -99,6 +113,12 @@ type Lock struct {
 	// Changing: the row was granted anew while the look read it. Without a session it has no holder
 	// at the moment, and Owner had it last.
 	Changing bool `json:"changing,omitempty"`
+	// Detached: the transaction has no session, since XA PREPARE has taken it off. It ends by XA COMMIT
+	// or XA ROLLBACK only.
+	Detached bool `json:"detached,omitempty"`
+	// Unsure: this session or another one holds it. MariaDB can't tell transactions apart that have
+	// written nothing.
+	Unsure bool `json:"unsure,omitempty"`
 	// Before is the token of the grant before, if it is known.
 	Before uint64 `json:"token_before,omitempty"`
 	// Keys are those of the keys that the caller has named which fall on this slot: a slot
@@ -108,8 +128,13 @@ type Lock struct {
 
 // How says how the row is locked, for people.
 func (l Lock) How() string {
-	if l.Changing {
+	switch {
+	case l.Changing:
 		return string(l.Mode) + ", changing"
+	case l.Detached:
+		return string(l.Mode) + ", prepared"
+	case l.Unsure:
+		return string(l.Mode) + ", perhaps"
 	}
 	return string(l.Mode)
 }
@@ -159,6 +184,8 @@ type Wait struct {
 	Blockers []uint64 `json:"blockers"`
 	Unsure   bool     `json:"unsure,omitempty"`
 	Changing bool     `json:"changing,omitempty"` // the row was granted anew while the look read it
+	Detached bool     `json:"detached,omitempty"` // a transaction without a session holds the row, too
+	Queued   bool     `json:"queued,omitempty"`   // the blockers wait for it themselves, ahead of this session
 	place    string   // which of the rows of another's table
 }
 

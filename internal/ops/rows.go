@@ -86,7 +86,7 @@ func (l *look) rowOf(database, table, index, data string) (Row, bool) {
 	row := Row{Kind: kind}
 	name, err := hex.DecodeString(strings.TrimPrefix(key, "0x"))
 	if err != nil || key == "" && kind != Hashed {
-		return Row{}, false // the end of the table
+		return Row{Kind: kind}, false // the end of the table
 	}
 	row.Key = string(name)
 	if slot != "" {
@@ -98,6 +98,18 @@ func (l *look) rowOf(database, table, index, data string) (Row, bool) {
 		row.Kind = Turnstile
 	}
 	return row, true
+}
+
+// ours tells whether the row is of a table of lockstep.
+func (r Row) ours() bool { return r.Kind != "" && r.Kind != Other }
+
+// gap returns the gap before the row.
+func (r Row) gap(table string) Row {
+	key := r.Key
+	if r.Kind == Hashed {
+		key = r.String()
+	}
+	return Row{Kind: Between, Key: key, Table: table}
 }
 
 // modeOf reads a lock mode: X, S, X,REC_NOT_GAP. It returns false for a lock that excludes

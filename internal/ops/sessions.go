@@ -99,6 +99,48 @@ func (l *look) processes(ctx context.Context) error {
 			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
 	}
 	l.fill(all)
+	if err != nil {
+		return err
+	}
+	return l.addOwnStatements(ctx)
+}
+
+// histories is of how many sessions at most a look reads what they have executed before.
+const histories = 100
+
+// addOwnStatements shows of idle sessions the last statement of the program, where one of lockstep's
+// came after it in the same transaction. MySQL keeps the last ten of a session.
+func (l *look) addOwnStatements(ctx context.Context) error {
+	var among []uint64
+	for id, s := range l.Sessions {
+		if s.Idle() && ownStatement(s.Statement) {
+			among = append(among, id)
+		}
+	}
+	if len(among) == 0 {
+		return nil
+	}
+	slices.SortFunc(among, func(a, b uint64) int { return cmp.Compare(l.Sessions[b].TxAge, l.Sessions[a].TxAge) })
+	type said struct {
+		id   uint64
+		text string
+	}
+	all, err := every(ctx, l.db, `SELECT t.processlist_id, LEFT(h.sql_text, 1024)
+		FROM performance_schema.threads t
+		JOIN performance_schema.events_transactions_current x ON x.thread_id = t.thread_id AND x.state = 'ACTIVE'
+		JOIN performance_schema.events_statements_history h ON h.thread_id = t.thread_id AND h.nesting_event_level = 0 AND h.timer_start >= x.timer_start
+		WHERE t.processlist_id IN (`+list(among[:min(len(among), histories)])+`) AND h.sql_text IS NOT NULL
+		ORDER BY h.event_id DESC`, nil, func(s *said) []any { return []any{&s.id, &s.text} })
+	if denied(err) {
+		return nil // noted before
+	}
+	for _, h := range all {
+		s := l.Sessions[h.id]
+		if text := statement(h.text); ownStatement(s.Statement) && !ownStatement(text) {
+			s.Statement = text
+			l.Sessions[h.id] = s
+		}
+	}
 	return err
 }
 
@@ -204,6 +246,18 @@ func (l *look) precise() {
 // dropUnlikely removes those who may hold a row from where it isn't sure who does, if they
 // use another database and others don't.
 func (l *look) dropUnlikely() {
+	likely := make(map[Row]int)
+	for _, lock := range l.Locks {
+		if lock.Unsure && l.Sessions[lock.Session].Database == l.Database {
+			likely[lock.Row]++
+		}
+	}
+	l.Locks = slices.DeleteFunc(l.Locks, func(lock Lock) bool {
+		return lock.Unsure && likely[lock.Row] > 0 && l.Sessions[lock.Session].Database != l.Database
+	})
+	for i := range l.Locks {
+		l.Locks[i].Unsure = l.Locks[i].Unsure && likely[l.Locks[i].Row] != 1
+	}
 	for i := range l.Waits {
 		w := &l.Waits[i]
 		stranger := func(id uint64) bool { return l.Sessions[id].Database != l.Database }

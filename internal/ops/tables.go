@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -152,6 +153,30 @@ type Leader struct {
 	Since   time.Time `json:"since"`
 	Left    Seconds   `json:"left_s"`
 	Standby []string  `json:"standby"` // the notes of those who stand by
+}
+
+// Vacant returns the elections that no process leads, by their keys, with the notes of those on
+// standby.
+func (p *Picture) Vacant() []Leader {
+	standbys := make(map[string][]string, len(p.elections))
+	for key := range p.elections {
+		standbys[key] = []string{}
+	}
+	for _, lease := range p.Leases {
+		if key, seat := strings.CutSuffix(lease.Key, standby); seat && lease.Kind == "permit" {
+			standbys[key] = append(standbys[key], lease.Note)
+		}
+	}
+	for _, lease := range p.Leases {
+		if lease.Kind == string(Exclusive) {
+			delete(standbys, lease.Key)
+		}
+	}
+	vacant := []Leader{}
+	for _, key := range slices.Sorted(maps.Keys(standbys)) {
+		vacant = append(vacant, Leader{Key: key, Standby: standbys[key]})
+	}
+	return vacant
 }
 
 // Leaders returns who leads. An election is known by its seats for those who stand by: one

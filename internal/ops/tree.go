@@ -12,6 +12,8 @@ type Node struct {
 	Holders  []uint64 `json:"holders"`            // sessions; none for a lease that no transaction has locked
 	Unsure   bool     `json:"unsure,omitempty"`   // one or more of the holders, the server doesn't tell which
 	Changing bool     `json:"changing,omitempty"` // the row was granted anew while the look read it
+	Detached bool     `json:"detached,omitempty"` // a transaction without a session holds the row, too
+	Queued   bool     `json:"queued,omitempty"`   // the holders only wait for it, ahead of the waiters
 	Leases   []Lease  `json:"leases,omitempty"`   // who holds the lease
 	Deadlock bool     `json:"deadlock,omitempty"` // the holder waits for somebody who waits for it
 	Waiters  []Waiter `json:"waiters"`
@@ -42,11 +44,16 @@ func (p *Picture) Tree() []*Node {
 	for _, g := range t.order { // what is left goes round in a circle
 		if !t.done[g] {
 			root := t.grow(g)
-			root.Deadlock = true
+			root.Deadlock = !root.guessed()
 			roots = append(roots, root)
 		}
 	}
 	return roots
+}
+
+// guessed reports whether it isn't sure who holds the row, or one below.
+func (n *Node) guessed() bool {
+	return n.Unsure || slices.ContainsFunc(n.Waiters, func(w Waiter) bool { return slices.ContainsFunc(w.Holds, (*Node).guessed) })
 }
 
 type tree struct {
@@ -58,10 +65,10 @@ type tree struct {
 
 // add adds a wait to the node of its row.
 func (t *tree) add(w Wait) {
-	g := place{w.Row, w.place}
+	g := place{w.Row, w.place, w.Queued}
 	n := t.nodes[g]
 	if n == nil {
-		n = &Node{Row: w.Row, Holders: []uint64{}}
+		n = &Node{Row: w.Row, Holders: []uint64{}, Queued: w.Queued}
 		if w.Kind == LeaseRow {
 			for _, lease := range t.Leases {
 				if lease.Key == w.Key && lease.Kind != waiter {
@@ -76,7 +83,7 @@ func (t *tree) add(w Wait) {
 			n.Holders = append(n.Holders, session)
 		}
 	}
-	n.Unsure, n.Changing = n.Unsure || w.Unsure, n.Changing || w.Changing
+	n.Unsure, n.Changing, n.Detached = n.Unsure || w.Unsure, n.Changing || w.Changing, n.Detached || w.Detached
 	n.Waiters = append(n.Waiters, Waiter{Wait: w})
 }
 
@@ -95,6 +102,36 @@ func (t *tree) grow(g place) *Node {
 	return n
 }
 
+// Around returns the waits for the rows that mine picks, and those that keep the holders of such rows
+// from going on, up to the roots.
+func (p *Picture) Around(mine func(Row) bool) *Picture {
+	holds := make(map[uint64]bool)
+	for _, l := range p.Locks {
+		holds[l.Session] = holds[l.Session] || mine(l.Row)
+	}
+	kept := make([]bool, len(p.Waits))
+	for grown := true; grown; {
+		grown = false
+		for i, w := range p.Waits {
+			if kept[i] || !mine(w.Row) && !holds[w.Session] {
+				continue
+			}
+			kept[i], grown = true, true
+			for _, session := range w.Blockers {
+				holds[session] = true
+			}
+		}
+	}
+	around := *p
+	around.Waits = nil
+	for i, w := range p.Waits {
+		if kept[i] {
+			around.Waits = append(around.Waits, w)
+		}
+	}
+	return &around
+}
+
 // Notes says of a node of the tree who holds its row, in words for people.
 func (p *Picture) Notes(n *Node) []string {
 	var notes []string
@@ -103,14 +140,23 @@ func (p *Picture) Notes(n *Node) []string {
 		case l.Row != n.Row:
 		case l.Owner != "":
 			notes = append(notes, fmt.Sprintf("%s, held %s by %s", l.Mode, l.Held, l.Owner))
-		case l.Mode == Shared && !slices.Contains(notes, "shared"):
+		case l.Mode == Shared && !n.Unsure && !slices.Contains(notes, "shared"):
 			notes = append(notes, "shared")
 		}
 	}
 	if n.Changing {
 		notes = append(notes, "changing: other sessions were granted it during the look")
-	} else if len(n.Holders) == 0 && len(n.Leases) == 0 {
+	} else if len(n.Holders) == 0 && len(n.Leases) == 0 && !n.Detached {
 		notes = append(notes, "the holder is not known")
+	}
+	if n.Queued {
+		notes = append(notes, "the session ahead waits for it, too")
+	}
+	if n.Kind == Between {
+		notes = append(notes, "new keys wait until the transaction ends that has locked the gap")
+	}
+	if n.Detached {
+		notes = append(notes, "held by a transaction without a session: "+EndDetached)
 	}
 	switch {
 	case n.Unsure && n.Kind == Table:

@@ -12,6 +12,8 @@ func wait(key string, session uint64, blockers ...uint64) ops.Wait {
 	return ops.Wait{Row: ops.Row{Kind: ops.Named, Key: key}, Session: session, Blockers: blockers}
 }
 
+var stock = ops.Row{Kind: ops.Table, Table: "stock"}
+
 // flat writes a tree: a row, its holders, and in brackets its waiters with what they hold.
 func flat(nodes []*ops.Node) string {
 	var all []string
@@ -42,6 +44,8 @@ func TestTree(t *testing.T) {
 		"readers":    {[]ops.Wait{wait("a", 3, 1, 2)}, "a[1 2](3 )"},
 		"unknown":    {[]ops.Wait{wait("a", 3)}, "a[](3 )"},
 		"a circle":   {[]ops.Wait{wait("a", 2, 1), wait("b", 1, 2)}, "a[1]!(2 b[2](1 ))"},
+		"behind DDL": {[]ops.Wait{{Row: stock, Session: 2, Blockers: []uint64{1}}, {Row: stock, Session: 3, Blockers: []uint64{2}, Queued: true}, wait("a", 4, 3)}, "[1](2 [2](3 a[3](4 )))"},
+		"unsure":     {[]ops.Wait{wait("a", 2, 1), {Row: stock, Session: 1, Blockers: []uint64{2}, Unsure: true}}, "a[1](2 [2](1 ))"},
 		"and a tail": {[]ops.Wait{wait("a", 2, 1), wait("b", 1, 2), wait("b", 3, 2)}, "a[1]!(2 b[2](1 )(3 ))"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,15 +19,17 @@ func bySlot(keys []string) map[int64][]string {
 	return slots
 }
 
-// place is a row; several rows of a table that isn't lockstep's have the same name.
+// place is a row; several rows of a table that isn't lockstep's have the same name. Behind DDL that
+// waits for a table is another place than that of the DDL.
 type place struct {
 	Row
-	place string
+	place  string
+	queued bool
 }
 
 func (s rowLock) at() place {
 	if s.Kind == Other {
-		return place{s.Row, s.place}
+		return place{Row: s.Row, place: s.place}
 	}
 	return place{Row: s.Row}
 }
@@ -70,12 +72,12 @@ func (l *look) holders(held []Lock) map[place][]rowLock {
 		}
 	}
 	for _, lock := range held {
-		if lock.Session == 0 { // it has no holder at the moment
+		if lock.Session == 0 && !lock.Detached { // it has no holder at the moment
 			continue
 		}
 		here := place{Row: lock.Row}
 		if !slices.ContainsFunc(holders[here], func(s rowLock) bool { return s.session == lock.Session }) {
-			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session})
+			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session, detached: lock.Detached})
 		}
 	}
 	return holders
@@ -88,7 +90,10 @@ func (l *look) waitOf(s rowLock, holders []rowLock) Wait {
 		w.For = t.waits
 	}
 	for _, h := range holders {
-		if h.session != s.session {
+		switch {
+		case h.detached:
+			w.Detached = true
+		case h.session != s.session:
 			w.addBlocker(h.session)
 			w.Unsure = w.Unsure || h.unsure
 		}
@@ -105,7 +110,7 @@ func (w *Wait) addBlocker(session uint64) {
 
 // stranger tells whether the wait is for what is not lockstep's.
 func (w Wait) stranger() bool {
-	return w.Kind == Other || w.Kind == Table && !w.Unsure && !strings.HasPrefix(w.Table, "lockstep_")
+	return w.Kind == Other || w.Kind == Table && !w.Unsure && (strings.Contains(w.Table, ".") || !strings.HasPrefix(w.Table, "lockstep_"))
 }
 
 // dropStrangers removes the waits for rows of other tables that keep nobody from a row of

@@ -8,7 +8,8 @@
   const pause = document.getElementById("pause");
   if (!live.firstElementChild) return;
 
-  let source = null, timer = 0, polling = false, paused = false, spoken = 0, failures = 0;
+  const lost = document.getElementById("lost");
+  let source = null, timer = 0, polling = false, paused = false, spoken = 0, failures = 0, seen = Date.now();
 
   // patch makes a node like another one, and leaves what is equal as it is: so the focus,
   // a selection, an open <details> and what somebody types stay.
@@ -59,6 +60,7 @@
     const trim = document.createElement("div");
     trim.append(next.content);
     patchChildren(live, trim);
+    seen = Date.now();
     say();
   };
 
@@ -71,7 +73,20 @@
     spoken = now;
   };
 
-  const tell = (text) => { if (state.textContent !== text) state.textContent = text; };
+  const tell = (text) => {
+    if (state.textContent !== text) state.textContent = text;
+    age();
+  };
+
+  // age says of what isn't live how old it is: a page that stands still looks like one that is.
+  const age = () => {
+    const old = Math.round((Date.now() - seen) / 1000);
+    const gone = state.textContent === "Not connected" || (!paused && !document.hidden && old > 15);
+    lost.hidden = !gone;
+    live.classList.toggle("old", gone);
+    if (gone) lost.lastElementChild.textContent = `What is below was seen ${old} s ago.`;
+  };
+  setInterval(age, 1000);
 
   const stop = () => {
     if (source) source.close();

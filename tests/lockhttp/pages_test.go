@@ -81,6 +81,38 @@ func TestPagesInBrowser(t *testing.T) {
 	})
 }
 
+// TestFirstScreen proves that the overview begins with what needs a person, that its charts have
+// axes and, by the keyboard, numbers, and that they stay open while the page is live.
+func TestFirstScreen(t *testing.T) {
+	onEach(t, func(t *testing.T, engine testdb.Engine) {
+		s := visit(t, engine, plain)
+		s.open("")
+		s.becomes("Nothing: no session waits for long", "Live")
+		s.contended(txlock.Named("order:42"))
+		s.becomes("1 session waiting; held by session", "order:42")
+		if first := eval[string](s, `document.querySelector("main section h2").textContent`); first != "Needs a person" {
+			t.Errorf("the first screen begins with %q", first)
+		}
+		if wrong := eval[int](s, `[...document.querySelectorAll("figure svg")].filter(f => f.querySelectorAll("text").length !== 7 || !f.getAttribute("aria-label")).length`); wrong > 0 {
+			t.Errorf("%d charts have no axes", wrong)
+		}
+		s.do(focus("#chart-waiting-numbers summary"), chromedp.KeyEvent("\r"))
+		s.becomes("the most in ten minutes", "10–0 min ago")
+		at := eval[string](s, `document.querySelector(".summary time").textContent`)
+		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector(".summary time").textContent`) != at }) {
+			t.Error("the page stands still")
+		}
+		if !eval[bool](s, `document.getElementById("chart-waiting-numbers").open`) {
+			t.Error("an update has closed the numbers")
+		}
+		s.open("events")
+		s.becomes(" s ago")
+		if exact := eval[string](s, `document.querySelector("tbody time").title`); !strings.HasSuffix(exact, " UTC") {
+			t.Errorf("the exact time is %q", exact)
+		}
+	})
+}
+
 // TestLive proves that a page shows what changes without being loaded again, while the focus
 // and what is typed stay, and that it can be paused.
 func TestLive(t *testing.T) {
@@ -144,9 +176,23 @@ func TestPolling(t *testing.T) {
 		s.open("locks")
 		s.staysLive("Live, every 2 seconds")
 		down.Store(true)
-		s.becomes("Not connected")
+		s.becomes("Not connected. What is below was seen")
+		if top := eval[float64](s, `document.getElementById("lost").getBoundingClientRect().top`); top < 0 || top > 400 || !eval[bool](s, `document.getElementById("live").classList.contains("old")`) {
+			t.Errorf("a lost connection can be missed: it is told %v pixels below the top", top)
+		}
+		const contrast = `(e => { const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; },
+			s = getComputedStyle(e), a = light(s.color), b = light(s.backgroundColor); return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); })(document.getElementById("lost"))`
+		for _, scheme := range []string{"light", "dark"} {
+			browser.Colours(s.tab, t, scheme)
+			if got := eval[float64](s, contrast); got < 4.5 {
+				t.Errorf("%s: the contrast of a lost connection is %v", scheme, got)
+			}
+		}
 		down.Store(false)
 		s.becomes("Live, every 2 seconds")
+		if eval[bool](s, `document.getElementById("lost").offsetHeight > 0 || document.getElementById("live").classList.contains("old")`) {
+			t.Error("a page that is live again says that it isn't connected")
+		}
 	})
 }
 

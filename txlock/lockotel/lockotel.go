@@ -29,7 +29,8 @@ const (
 	// job.Kind.
 	Outcome = attribute.Key("lockstep.outcome")
 	// ErrorType is why a transaction was doomed or is retried: "deadlock", "stale_snapshot" or
-	// "conflict", or else the name of the error as Outcome has it.
+	// "conflict", or else the name of the error as Outcome has it. Durations of calls, waits
+	// and holds that ended in an error have it, too, but for "busy".
 	ErrorType = attribute.Key("error.type")
 	// Job is the key of a job.
 	Job = attribute.Key("lockstep.job")

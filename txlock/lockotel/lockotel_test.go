@@ -97,7 +97,7 @@ func TestInstruments(t *testing.T) {
 			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(2), Plain: true})
 			o.Observe(ctx, txlock.Event{Kind: txlock.Refused, Key: orders.Key(2), Plain: true, Err: txlock.ErrDeadlock})
 		}, measured{
-			"lockstep.acquire.duration": "family=order kind=lock outcome=deadlock shared=false: 1, 0.000 s; family=order kind=lock outcome=granted shared=false: 1, 0.000 s",
+			"lockstep.acquire.duration": "error.type=deadlock family=order kind=lock outcome=deadlock shared=false: 1, 0.000 s; family=order kind=lock outcome=granted shared=false: 1, 0.000 s",
 			"lockstep.waiting":          "family=order kind=lock: 0", "lockstep.deadlocks": "family=order: 1", "lockstep.doomed": "error.type=deadlock family=order: 1",
 		}},
 		"a key of Once": {func(ctx context.Context, o *lockotel.Observer) {
@@ -113,7 +113,7 @@ func TestInstruments(t *testing.T) {
 			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(1)})
 			o.Observe(ctx, txlock.Event{Kind: txlock.Refused, Key: orders.Key(1), Err: fmt.Errorf("lock: %w", txlock.ErrStaleSnapshot)})
 		}, measured{
-			"lockstep.acquire.duration": "family=order kind=lock outcome=stale_snapshot shared=false: 1, 0.000 s",
+			"lockstep.acquire.duration": "error.type=stale_snapshot family=order kind=lock outcome=stale_snapshot shared=false: 1, 0.000 s",
 			"lockstep.waiting":          "family=order kind=lock: 0", "lockstep.stale_snapshots": "family=order kind=lock shared=false: 1",
 		}},
 		"a deadlock": {func(ctx context.Context, o *lockotel.Observer) {
@@ -148,7 +148,7 @@ func TestInstruments(t *testing.T) {
 		"a refusal": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Observe(ctx, txlock.Event{Kind: txlock.Refused, Lease: true, Key: txlock.Named("job:a:b"), Took: 2 * time.Second, Err: fmt.Errorf("acquire: %w", txlock.ErrWaitTimeout)})
 		}, measured{
-			"lockstep.acquire.duration": "family=job kind=lease outcome=wait_timeout shared=false: 1, 2.000 s",
+			"lockstep.acquire.duration": "error.type=wait_timeout family=job kind=lease outcome=wait_timeout shared=false: 1, 2.000 s",
 			"lockstep.waiting":          "family=job kind=lease: -1",
 		}},
 		"a wait": {func(ctx context.Context, o *lockotel.Observer) {
@@ -159,7 +159,7 @@ func TestInstruments(t *testing.T) {
 		}, measured{"lockstep.wait.duration": "fair=true family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
 		"a wait in vain": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Observe(ctx, txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Err: context.Canceled})
-		}, measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=canceled shared=false: 1, 0.250 s"}},
+		}, measured{"lockstep.wait.duration": "error.type=canceled fair=false family=order kind=lease outcome=canceled shared=false: 1, 0.250 s"}},
 		"a renewal": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Observe(ctx, txlock.Event{Kind: txlock.Renewed, Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 20 * time.Second})
 		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 20.000 s"}},
@@ -168,13 +168,13 @@ func TestInstruments(t *testing.T) {
 		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=released shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
 		"a release under a guard": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Observe(ctx, txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("release: %w", lease.ErrGuarded)})
-		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=guarded shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
+		}, measured{"lockstep.hold.duration": "error.type=guarded family=order kind=lease outcome=guarded shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
 		"a loss and the release afterwards": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Observe(ctx, txlock.Event{Kind: txlock.Lost, Lease: true, Key: orders.Key(1), Took: time.Second, Err: lost})
 			o.Observe(ctx, txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("%w: %w", txlock.ErrNotHeld, lost)})
 		}, measured{
 			"lockstep.losses":        "family=order kind=lease shared=false: 1",
-			"lockstep.hold.duration": "family=order kind=lease outcome=lost shared=false: 1, 1.000 s",
+			"lockstep.hold.duration": "error.type=lost family=order kind=lease outcome=lost shared=false: 1, 1.000 s",
 			"lockstep.held":          "family=order kind=lease: -1",
 		}},
 		"a handle that was dropped": {func(ctx context.Context, o *lockotel.Observer) {

@@ -43,7 +43,7 @@ func (o *Observer) Observe(ctx context.Context, e txlock.Event) {
 	case txlock.Refused:
 		o.refused(ctx, e)
 	case txlock.Waited:
-		o.record(ctx, o.wait, e.Took, append(o.all(e), Outcome.String(outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))...)
+		o.record(ctx, o.wait, e.Took, append(result(o.all(e), e.Err, outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))...)
 	case txlock.Renewed:
 		o.record(ctx, o.left, e.Took, o.all(e)...)
 	case txlock.Lost:
@@ -87,7 +87,7 @@ func (o *Observer) refused(ctx context.Context, e txlock.Event) {
 // answered records the end of a call.
 func (o *Observer) answered(ctx context.Context, e txlock.Event, outcome string) {
 	o.waiting.Add(ctx, -1, o.with(o.familyOf(e)...))
-	o.record(ctx, o.acquire, e.Took, append(o.all(e), Outcome.String(outcome))...)
+	o.record(ctx, o.acquire, e.Took, result(o.all(e), e.Err, outcome)...)
 	o.span(ctx, e, outcome)
 }
 
@@ -100,19 +100,27 @@ func (o *Observer) span(ctx context.Context, e txlock.Event, outcome string) {
 	_, span := o.tracer.Start(ctx, kindOf(e)+" "+o.families.bounded(family(e)), trace.WithTimestamp(end.Add(-e.Took)),
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(o.always...))
 	defer span.End(trace.WithTimestamp(end))
-	span.SetAttributes(append(o.all(e), Outcome.String(outcome))...)
+	span.SetAttributes(result(o.all(e), e.Err, outcome)...)
 	if o.keys {
 		span.SetAttributes(Key.String(e.Key.String()))
 	}
 	if e.Err != nil && outcome != "busy" {
-		span.SetAttributes(ErrorType.String(outcome))
 		span.SetStatus(codes.Error, outcome) // the text of the error has the key
 	}
 }
 
 func (o *Observer) ended(ctx context.Context, e txlock.Event, outcome string) {
 	o.held.Add(ctx, -1, o.with(o.familyOf(e)...))
-	o.record(ctx, o.hold, e.Took, append(o.all(e), Outcome.String(outcome))...)
+	o.record(ctx, o.hold, e.Took, result(o.all(e), e.Err, outcome)...)
+}
+
+// result adds the outcome, and the type of an error. A key that is busy is no error.
+func result(attributes []attribute.KeyValue, err error, outcome string) []attribute.KeyValue {
+	attributes = append(attributes, Outcome.String(outcome))
+	if err != nil && outcome != "busy" {
+		attributes = append(attributes, ErrorType.String(outcome))
+	}
+	return attributes
 }
 
 // aborted counts a transaction that had ended before its Commit or Rollback.

@@ -1,0 +1,131 @@
+package ops
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// locksOfMySQL reads all locks on lockstep's rows, and those of others that somebody waits
+// for.
+func (l *look) locksOfMySQL(ctx context.Context) error {
+	scan := func(r *mysqlLock) []any {
+		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data}
+	}
+	const columns = `SELECT engine_lock_id, engine_transaction_id, COALESCE(thread_id, 0), lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
+		COALESCE(lock_data, '')
+		FROM performance_schema.data_locks`
+	all, err := every(ctx, l.db, columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
+	if denied(err) {
+		l.gap("who waits for which row, what is locked shared, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.exact = true
+	if len(all) == 0 {
+		return nil
+	}
+	elsewhere, err := l.blockingElsewhere(ctx, columns, all, scan)
+	if err != nil {
+		return err
+	}
+	all = append(all, elsewhere...)
+	type thread struct{ id, session uint64 }
+	threads, err := every(ctx, l.db, "SELECT thread_id, processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, func(t *thread) []any {
+		return []any{&t.id, &t.session}
+	})
+	if err != nil {
+		return err
+	}
+	sessions := make(map[uint64]uint64, len(threads))
+	for _, t := range threads {
+		sessions[t.id] = t.session
+	}
+	// A lock on a row that a transaction has made is listed with the thread of who has asked
+	// for it; locks on tables are always listed with their own.
+	owners := make(map[uint64]uint64)
+	for _, r := range all {
+		if r.kind == table {
+			owners[r.trx] = r.thread
+		}
+	}
+	gaps := make(map[string]bool) // which are waited for
+	for _, r := range all {
+		gaps[r.place()] = gaps[r.place()] || r.inserts() && r.status == waiting && l.ours(r)
+	}
+	for _, r := range all {
+		_, detached := l.detached[strconv.FormatUint(r.trx, 10)]
+		session := sessions[owners[r.trx]]
+		if detached {
+			session = 0
+		}
+		if (session > 0 || detached) && r.kind != table {
+			l.add(r, rowLock{session: session, detached: detached, waiting: r.status == waiting, place: r.place(), id: r.id, trx: strconv.FormatUint(r.trx, 10)}, gaps[r.place()])
+		}
+	}
+	return nil
+}
+
+// blockingElsewhere returns the locks on rows of other tables that are waited for.
+func (l *look) blockingElsewhere(ctx context.Context, columns string, all []mysqlLock, scan func(*mysqlLock) []any) (blocking []mysqlLock, err error) {
+	var waits []any
+	for _, r := range all {
+		if r.kind != table && r.status == waiting && !l.ours(r) {
+			waits = append(waits, r.id)
+		}
+	}
+	for part := range slices.Chunk(waits, chunk) {
+		found, err := every(ctx, l.db, columns+` WHERE lock_status = 'GRANTED'
+			AND NOT (object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|')
+			AND engine_lock_id IN (SELECT w.blocking_engine_lock_id FROM performance_schema.data_lock_waits w
+				WHERE w.requesting_engine_lock_id IN (?`+strings.Repeat(",?", len(part)-1)+`))`, part, scan)
+		if err != nil {
+			return nil, err
+		}
+		blocking = append(blocking, found...)
+	}
+	return blocking, nil
+}
+
+const table = "TABLE"
+
+// mysqlLock is a row of data_locks.
+type mysqlLock struct {
+	trx, thread                                          uint64
+	id, kind, database, table, index, mode, status, data string
+}
+
+const waiting = "WAITING"
+
+// place returns what the identifiers of all locks on a row have in common: space, page and
+// number of the record, before the last part, which differs as the first ones do.
+func (r mysqlLock) place() string {
+	parts := strings.Split(r.id, ":")
+	return strings.Join(parts[max(0, len(parts)-4):max(0, len(parts)-1)], ":")
+}
+
+func (l *look) ours(r mysqlLock) bool {
+	return r.database == l.Database && strings.HasPrefix(r.table, "lockstep_")
+}
+
+// inserts tells whether the lock is the intention to insert a row.
+func (r mysqlLock) inserts() bool { return strings.Contains(r.mode, "INSERT_INTENTION") }
+
+// add notes a lock: that on a row, and that on the gap before it, if the gap is waited for.
+func (l *look) add(r mysqlLock, s rowLock, gap bool) {
+	at, isRow := l.rowOf(r.database, r.table, r.index, r.data)
+	mode, excludes := modeOf(r.mode)
+	if at.Kind == Other && !excludes { // somebody waits for the gap between two rows
+		mode, excludes = Exclusive, true
+	}
+	if s.Row, s.mode = at, mode; isRow && excludes {
+		l.seen = append(l.seen, s)
+	}
+	if gap && !strings.Contains(r.mode, "REC_NOT_GAP") && r.inserts() == s.waiting {
+		s.Row, s.mode = at.gap(r.table), Exclusive
+		l.seen = append(l.seen, s)
+	}
+}

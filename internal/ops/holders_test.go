@@ -1,0 +1,270 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// blocked reads from the server's own tables which sessions a session waits for, 0 for transactions
+// without one.
+var blocked = map[testdb.Engine]string{
+	testdb.MariaDB: `SELECT DISTINCT b.trx_mysql_thread_id FROM information_schema.INNODB_LOCK_WAITS w
+		JOIN information_schema.INNODB_TRX r ON r.trx_id = w.requesting_trx_id JOIN information_schema.INNODB_TRX b ON b.trx_id = w.blocking_trx_id
+		WHERE r.trx_mysql_thread_id = ? ORDER BY 1`,
+	testdb.MySQL: `SELECT DISTINCT b.trx_mysql_thread_id FROM performance_schema.data_lock_waits w
+		JOIN information_schema.INNODB_TRX r ON r.trx_id = w.requesting_engine_transaction_id JOIN information_schema.INNODB_TRX b ON b.trx_id = w.blocking_engine_transaction_id
+		WHERE r.trx_mysql_thread_id = ? ORDER BY 1`,
+}
+
+// said returns what the server says of whom a session waits for.
+func said(t *testing.T, db *testdb.DB, session int64) (ids []uint64) {
+	t.Helper()
+	rows, err := db.Admin().QueryContext(t.Context(), blocked[db.Engine()], session)
+	must(t, err)
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id uint64
+		must(t, rows.Scan(&id))
+		ids = append(ids, id)
+	}
+	must(t, rows.Err())
+	return ids
+}
+
+// agrees looks until the picture says of a session that waits what the server says.
+func agrees(t *testing.T, db *testdb.DB, session int64) (*ops.Picture, ops.Wait) {
+	t.Helper()
+	var wait ops.Wait
+	p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool {
+		i := slices.IndexFunc(p.Waits, func(w ops.Wait) bool { return w.Session == uint64(session) })
+		if i < 0 {
+			return false
+		}
+		wait = p.Waits[i]
+		is := slices.Clone(wait.Blockers)
+		if wait.Detached {
+			is = append([]uint64{0}, is...)
+		}
+		return len(is) > 0 && slices.Equal(is, said(t, db, session))
+	})
+	return p, wait
+}
+
+// waiting keeps a transaction waiting for a key, and returns its session.
+func waiting(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key) int64 {
+	t.Helper()
+	tx, scope := beginTx(t, pool)
+	session := testdb.ConnID(t, tx)
+	db.KeepWaiting(t, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
+	return session
+}
+
+// TestGaps proves that who locks a new key and waits for a gap between rows is shown, with the
+// transaction that has locked the gap: one whose first wait ended by a rollback.
+func TestGaps(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for key, gap := range map[string]string{"m": "the gap before z in lockstep_locks", "zz": ""} {
+			t.Run(string(engine)+"/"+key, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Shared(t, engine).OpenLeases(t)
+				pool := db.Connect(t)
+				must(t, txlock.Ensure(t.Context(), pool, txlock.Named("a"), txlock.Named("z")))
+				first, scope := beginTx(t, pool)
+				_, err := scope.Lock(t.Context(), txlock.Named(key))
+				must(t, err)
+				second, scope := beginTx(t, pool)
+				session, granted := testdb.ConnID(t, second), make(chan error, 1)
+				go func() { _, err := scope.Lock(t.Context(), txlock.Named(key)); granted <- err }()
+				db.WaitForLockWait(t, session)
+				must(t, first.Rollback())
+				must(t, <-granted)
+
+				p, wait := agrees(t, db, waiting(t, db, pool, txlock.Named(key[:1]+"0")))
+				if wait.Kind != ops.Between || wait.Table != "lockstep_locks" || gap != "" && wait.String() != gap {
+					t.Errorf("it waits for %s (%+v)", wait.Row, wait)
+				}
+				root := p.Tree()
+				if len(root) != 1 || !slices.Equal(root[0].Holders, []uint64{uint64(session)}) || !strings.Contains(strings.Join(p.Notes(root[0]), "; "), "new keys wait") {
+					t.Errorf("the tree is %+v", root)
+				}
+				if slices.ContainsFunc(p.Locks, func(l ops.Lock) bool { return l.Kind == ops.Between }) {
+					t.Errorf("a gap is listed as a lock: %+v", p.Locks)
+				}
+			})
+		}
+	}
+}
+
+// prepare locks a key in an XA transaction, prepares it, and returns its session. If it ends, the
+// transaction has none any more.
+func prepare(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, first ...string) (session int64) {
+	t.Helper()
+	conn, err := pool.Conn(t.Context())
+	must(t, err)
+	session = testdb.ConnID(t, conn)
+	xid := fmt.Sprintf("'ops-%s-%d'", db.Name(), session)
+	for _, statement := range append(first,
+		"XA START "+xid, fmt.Sprintf("UPDATE lockstep_locks SET token = UNIX_TIMESTAMP() * 1000000, owner = 'importer', conn_id = CONNECTION_ID(), locked_us = UNIX_TIMESTAMP() * 1000000 WHERE name = '%s'", key),
+		"XA END "+xid, "XA PREPARE "+xid,
+	) {
+		_, err := conn.ExecContext(t.Context(), statement)
+		must(t, err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close() // its session may have been ended
+		_, err := db.Admin().ExecContext(context.WithoutCancel(t.Context()), "XA ROLLBACK "+xid)
+		must(t, err)
+	})
+	return session
+}
+
+// TestPrepared proves that a lock which a prepared XA transaction holds is shown after its session
+// has gone, with what ends it, and that no session is named for it.
+func TestPrepared(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			pool, key := db.Connect(t), txlock.Named("prepared:7")
+			must(t, txlock.Ensure(t.Context(), pool, key))
+			session := prepare(t, db, pool, key)
+			db.Kill(t, session)
+			db.WaitGone(t, session)
+
+			alone := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
+			if l := alone.Locks[0]; !l.Detached || l.Session != 0 || l.Endable() || l.Owner != "importer" || l.How() != "exclusive, prepared" || l.Key != key.String() {
+				t.Errorf("the lock is %+v", l)
+			}
+			p, wait := agrees(t, db, waiting(t, db, pool, key))
+			if !wait.Detached || len(wait.Blockers) > 0 {
+				t.Errorf("the wait is %+v", wait)
+			}
+			root := p.Tree()
+			if len(root) != 1 || !root[0].Detached || !strings.Contains(strings.Join(p.Notes(root[0]), "; "), "XA ROLLBACK") {
+				t.Errorf("the tree is %+v", root)
+			}
+			ended, err := ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
+			if err != nil || len(ended) > 0 {
+				t.Errorf("End has ended %+v: %v", ended, err)
+			}
+		})
+	}
+}
+
+// TestEndOfPrepared proves that ending a session doesn't look like a release where its transaction
+// is prepared, and so stays.
+func TestEndOfPrepared(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			key := txlock.Named("prepared:8")
+			must(t, txlock.Ensure(t.Context(), db.Connect(t), key))
+			var stay []string
+			if engine == testdb.MySQL {
+				stay = []string{"SET SESSION xa_detach_on_prepare = OFF"} // as before 8.0.29
+			}
+			session := prepare(t, db, db.Admin(), key, stay...)
+			room := ops.New(db.Admin())
+			lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Session == uint64(session) })
+			ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
+			if !errors.Is(err, ops.ErrDetached) || len(ended) != 1 {
+				t.Errorf("End has ended %+v: %v", ended, err)
+			}
+		})
+	}
+}
+
+// TestEnd proves that End rolls back the transactions of what is picked, and nothing else.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			pool := db.Connect(t)
+			for _, key := range []string{"end:1", "end:2"} {
+				must(t, txlock.Ensure(t.Context(), pool, txlock.Named(key)))
+				_, err := begin(t, pool).Lock(t.Context(), txlock.Named(key))
+				must(t, err)
+			}
+			room := ops.New(db.Admin())
+			lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 2 })
+			ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == "end:1" })
+			if err != nil || len(ended) != 1 || ended[0].Key != "end:1" {
+				t.Fatalf("End has ended %+v: %v", ended, err)
+			}
+			p, err := room.Look(t.Context())
+			must(t, err)
+			if exclusive(p) != 1 || p.Locks[0].Key != "end:2" {
+				t.Errorf("after it are held %+v", p.Locks)
+			}
+			if _, err := ops.New(pool).End(t.Context(), func(ops.Lock) bool { return true }); err != nil { // its own user's session
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestReaders proves that readers who keep a writer waiting are listed among the locks, and that one
+// who can't be told from others is said to be so, and isn't ended.
+func TestReaders(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			pool, key := db.Connect(t), txlock.Named("readers:7")
+			must(t, txlock.Ensure(t.Context(), pool, key))
+			for range 2 {
+				_, err := begin(t, pool).RLock(t.Context(), key)
+				must(t, err)
+			}
+			waiting(t, db, pool, key)
+			p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 2 && len(p.Waits) == 1 })
+			for _, l := range p.Locks {
+				if l.Mode != ops.Shared || l.Key != key.String() || l.Waiters != 1 || l.Unsure != (engine == testdb.MariaDB) || l.Endable() == l.Unsure {
+					t.Errorf("a reader's lock is %+v", l)
+				}
+			}
+		})
+	}
+}
+
+// TestAround proves that what is shown of a key has what its holder waits for, up to the root.
+func TestAround(t *testing.T) {
+	t.Parallel()
+	table := ops.Wait{Row: ops.Row{Kind: ops.Table, Table: "stock"}, Session: 2, Blockers: []uint64{1}}
+	row := ops.Wait{Row: ops.Row{Kind: ops.Other, Table: "stock (PRIMARY)"}, Session: 3, Blockers: []uint64{2}}
+	held := []ops.Lock{{Row: ops.Row{Kind: ops.Named, Key: "a"}, Session: 3}, {Row: ops.Row{Kind: ops.Named, Key: "b"}, Session: 9}}
+	for name, c := range map[string]struct {
+		waits []ops.Wait
+		want  string
+	}{
+		"nothing":               {nil, ""},
+		"waiters":               {[]ops.Wait{wait("a", 4, 3), wait("b", 5, 9)}, "a[3](4 )"},
+		"the holder waits":      {[]ops.Wait{row, wait("b", 5, 9)}, "[2](3 )"},
+		"and its root":          {[]ops.Wait{table, row, wait("a", 4, 3), wait("b", 5, 9)}, "[1](2 [2](3 a[3](4 )))"},
+		"not who waits for row": {[]ops.Wait{{Row: row.Row, Session: 7, Blockers: []uint64{3}}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := &ops.Picture{Waits: c.waits, Locks: held}
+			if got := flat(p.Around(func(r ops.Row) bool { return r.Key == "a" }).Tree()); got != c.want {
+				t.Errorf("the tree is %s, want %s", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package lockhttp
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+// TestAttention proves that the first screen has what needs a person, the most urgent first, and
+// nothing of what is as it should be.
+func TestAttention(t *testing.T) {
+	t.Parallel()
+	key := func(name string) ops.Row { return ops.Row{Kind: ops.Named, Key: name} }
+	circle := &ops.Node{Row: key("circle"), Deadlock: true, Holders: []uint64{1}, Waiters: []ops.Waiter{{Wait: ops.Wait{Session: 2, For: 3}}}}
+	below := &ops.Node{Row: key("order:77"), Holders: []uint64{4}, Waiters: []ops.Waiter{{Wait: ops.Wait{Session: 5, For: 90}}}}
+	root := &ops.Node{Row: key("order:42"), Holders: []uint64{3, 8, 9}, Waiters: []ops.Waiter{{Wait: ops.Wait{Session: 4, For: 60}, Holds: []*ops.Node{below}}}}
+	short := &ops.Node{Row: key("order:1"), Holders: []uint64{6}, Waiters: []ops.Waiter{{Wait: ops.Wait{Session: 7, For: 0.2}}}}
+	p := &ops.Picture{
+		Locks:  []ops.Lock{{Row: key("order:9"), Detached: true, Held: 7}, {Row: key("order:42"), Session: 3, Held: 100}},
+		Leases: []ops.Lease{{Key: "report", Kind: "exclusive", TTL: 30, Renewed: 25}, {Key: "mailer", Kind: "exclusive", TTL: 30, Renewed: 5}},
+	}
+	c := &call{content: content{Picture: p, tree: []*ops.Node{short, root, circle}, vacant: []ops.Leader{{Key: "scheduler", Standby: []string{"a", "b"}}, {Key: "old"}}}, query: url.Values{}}
+	var got []string
+	for _, a := range c.attention() {
+		got = append(got, fmt.Sprintf("%s %s %v", a.What, a.Key, float64(a.For)))
+	}
+	if want := "deadlock circle 3, no leader scheduler 0, no leader old 0, wait order:42 90, prepared order:9 7, late lease report 25"; strings.Join(got, ", ") != want {
+		t.Errorf("there are %s, want %s", strings.Join(got, ", "), want)
+	}
+	texts := ""
+	for _, a := range c.attention() {
+		texts += a.Text + "\n"
+	}
+	for _, want := range []string{"2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby", "no process stands for election"} {
+		if !strings.Contains(texts, want) {
+			t.Errorf("no text has %q: %s", want, texts)
+		}
+	}
+	if rows := c.attentionTable(nil); len(rows.Rows) != 0 || !strings.HasPrefix(rows.Empty, "Nothing:") {
+		t.Errorf("nothing is shown as %+v", rows)
+	}
+}
+
+// TestAgo writes how long ago something was.
+func TestAgo(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0 s ago", 59 * time.Second: "59 s ago", 3*time.Minute + 50*time.Second: "3 m ago", 26 * time.Hour: "1 d ago", 5 * time.Hour: "5 h ago", -90 * time.Second: "in 1 m",
+	} {
+		if got := ago(d); got != want {
+			t.Errorf("%v is written %q, not %q", d, got, want)
+		}
+	}
+	c := &call{content: content{Picture: &ops.Picture{Taken: time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)}}}
+	if at := c.at(time.Date(2026, 11, 23, 3, 9, 0, 0, time.UTC)); at.Text != "3 m ago" || at.Time != "2026-11-23 03:09:00.000 UTC" {
+		t.Errorf("a time is %+v", at)
+	}
+	if none := c.at(time.Time{}); none.Text != "–" || none.Time != "" {
+		t.Errorf("no time is %+v", none)
+	}
+}
