@@ -51,7 +51,7 @@ func (o *options) need(given bool, option, what string) {
 	}
 }
 
-// MaskKeys sets what viewers see in place of keys, on pages, in JSON and in addresses. It
+// MaskKeys sets what viewers see instead of keys, on pages, in JSON and in addresses. It
 // should give different texts to different keys, and the same text to the same key: what
 // has one text is shown as one, and can't be released or asked for by the page. Who knows a
 // key can look it up by its own name. The mask is called by several goroutines at once, with
@@ -61,7 +61,7 @@ func MaskKeys(mask func(key string) string) Option {
 	return func(o *options) { o.keys = mask; o.need(mask != nil, "MaskKeys", "a function") }
 }
 
-// MaskNotes sets what viewers see in place of what programs write for people: owners,
+// MaskNotes sets what viewers see instead of what programs write for people: owners,
 // notes of leases, reasons of those who ask, and errors of jobs. The default shows them as
 // they are. The mask is called as that of MaskKeys is.
 func MaskNotes(mask func(note string) string) Option {

@@ -24,9 +24,9 @@ type Kind string
 const (
 	Elected  Kind = "elected"   // this process leads
 	Ending   Kind = "ending"    // the context of its function has ended, for the reason Err
-	Overdue  Kind = "overdue"   // that function goes on after the term: another process may lead
+	Overdue  Kind = "overdue"   // that function still runs after the term: another process may lead
 	Ended    Kind = "ended"     // the function has returned Err, Took after it was called
-	RunError Kind = "run_error" // Run has met Err, and goes on
+	RunError Kind = "run_error" // Run has met Err, and continues
 )
 
 // Event is what an observer is told.

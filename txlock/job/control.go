@@ -43,7 +43,7 @@ func (j *Jobs) Runs(ctx context.Context, key txlock.Key) ([]Run, error) {
 }
 
 // Pause pauses a job in all processes: none begins a tick until Resume, but those that RunNow
-// requests. A tick that runs goes on. Processes see it within 10 seconds at most, and Tick and
+// requests. A running tick continues. Processes see it within 10 seconds at most, and Tick and
 // Claim return ErrPaused. By says who has paused the job, or why, in at most 255 bytes. A job
 // that is paused stays as it is. Pause returns txlock.ErrNotHeld for a job that has no row, and
 // txlock.ErrInvalidOption.

@@ -16,11 +16,11 @@ const (
 	Began           Kind = "began"            // this process has begun a tick
 	Done            Kind = "done"             // it has done the tick, in Took
 	Failed          Kind = "failed"           // it has failed with Err, after Took
-	Interrupted     Kind = "interrupted"      // it was interrupted with Err, after Took: the tick is begun again
+	Interrupted     Kind = "interrupted"      // it was interrupted with Err, after Took: the tick is retried
 	TooLong         Kind = "too_long"         // the tick takes longer than WarnAfter says, so far Took
 	Skipped         Kind = "skipped"          // it has begun At, so no process does those from From to before At any more
 	ScheduleDiffers Kind = "schedule_differs" // another process runs the job by another schedule: Err says which
-	RunError        Kind = "run_error"        // Run has met Err, and goes on
+	RunError        Kind = "run_error"        // Run has met Err, and continues
 )
 
 // Event is what an observer is told.

@@ -13,7 +13,7 @@ type Policy int
 
 // The policies of Missed.
 const (
-	// CatchUpLatest runs the latest of the missed times, in place of all. It is the default.
+	// CatchUpLatest runs the latest of the missed times, instead of all. It is the default.
 	CatchUpLatest Policy = iota
 	// SkipMissed runs none that is late by more than Grace.
 	SkipMissed
