@@ -22,7 +22,7 @@ var ofLeases = []mistake{
 	{"the limit of a wait for a lease is 0", func(s *shop) error {
 		return second(s.manager().Acquire(s.ctx, s.order, lease.WaitAtMost(0)))
 	}, txlock.ErrInvalidOption, []string{"the limit must be positive, use TryAcquire to not wait at all"}, none},
-	{"a note is longer than 255 bytes", func(s *shop) error {
+	{"a label is longer than 255 bytes", func(s *shop) error {
 		return second(s.manager().Acquire(s.ctx, s.order, lease.WithLabel(strings.Repeat("x", 256))))
 	}, txlock.ErrInvalidOption, []string{"a label has at most 255 bytes, this one has 256"}, none},
 	{"the key of a lease is empty", func(s *shop) error { return second(s.manager().Acquire(s.ctx, txlock.Named(""))) }, txlock.ErrInvalidKey, []string{"the name is empty"}, none},
