@@ -10,7 +10,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Guarded lets one statement succeed only while a lease is held:
+// Guard lets one statement succeed only while a lease is held:
 // db.Clauses(lockgorm.Guard(l)).Create(&order). A create, update or delete is guarded
 // after the model's hooks and associations, before GORM commits; a query, Row or Exec
 // before it is sent. The statement fails with the error of Lease.Guard. Outside of a

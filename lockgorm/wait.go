@@ -20,7 +20,7 @@ type waitKey struct{}
 // WaitAtMost returns a handle of the transaction, or of the pool, under which all that
 // waits for locks waits no longer than d, as that of Scope does: the functions of this
 // package, Transaction, On and the plugin, also in hooks. It may be used for any number of
-// statements. Calls of gorm.G, which drop what a handle has, need AtMost. What Optimistic
+// statements. Calls of gorm.G, which drop what a handle has, need MaxWait. What Optimistic
 // compares has no limit.
 func WaitAtMost(tx *gorm.DB, d time.Duration) *gorm.DB {
 	if tx == nil || tx.Statement == nil {
@@ -29,7 +29,7 @@ func WaitAtMost(tx *gorm.DB, d time.Duration) *gorm.DB {
 	return tx.Set(waitSetting, d).WithContext(context.WithValue(tx.Statement.Context, waitKey{}, d))
 }
 
-// AtMost is WaitAtMost for one statement that locks by On or by its model:
+// MaxWait is WaitAtMost for one statement that locks by On or by its model:
 //
 //	gorm.G[Order](tx, lockgorm.On(key), lockgorm.MaxWait(time.Second))
 //

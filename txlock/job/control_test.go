@@ -258,7 +258,7 @@ func TestHealth(t *testing.T) {
 		a, b := c.node(), c.node()
 		hang := make(chan struct{})
 		var hangs atomic.Bool
-		a.runs(Every(10*time.Minute), func(ctx context.Context, at time.Time) error {
+		a.runs(Every(10*time.Minute), func(_ context.Context, _ time.Time) error {
 			if hangs.Load() {
 				<-hang
 			}

@@ -88,7 +88,7 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 	}
 }
 
-// Left returns for how much longer the lease is held if it isn't renewed.
+// Remaining returns for how much longer the lease is held if it isn't renewed.
 func (l *Lease) Remaining() time.Duration {
 	if l.Err() != nil {
 		return 0

@@ -68,7 +68,7 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 	}
 }
 
-// Left returns for how much longer a majority of the databases is held if it isn't
+// Remaining returns for how much longer a majority of the databases is held if it isn't
 // renewed.
 func (l *Lease) Remaining() time.Duration {
 	if l.Err() != nil {
