@@ -164,20 +164,36 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestFails proves that the command fails, that no output of before stays, and that -check
-// removes nothing.
-func TestFails(t *testing.T) {
-	t.Parallel()
-	root, err := os.MkdirTemp("testdata", ".copy-") // inside the module
+// copyShop copies the shop of testdata into the module, and returns where it is, and where its
+// package.
+func copyShop(t *testing.T) (root, dir string) {
+	t.Helper()
+	root, err := os.MkdirTemp("testdata", ".copy-")
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
-	dir := filepath.Join(root, "shopdb", "shopdb")
+	dir = filepath.Join(root, "shopdb", "shopdb")
 	must(t, os.CopyFS(filepath.Dir(dir), os.DirFS("testdata/shopdb")))
 	for _, file := range []string{"queries.sql", "schema.sql"} {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(root, file), text, 0o644))
 	}
+	return root, dir
+}
+
+// replaceIn replaces a text in a file.
+func replaceIn(t *testing.T, file, old, changed string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	must(t, err)
+	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, changed)), 0o644))
+}
+
+// TestFails proves that the command fails, that no output of before stays, and that -check
+// removes nothing.
+func TestFails(t *testing.T) {
+	t.Parallel()
+	root, dir := copyShop(t)
 	lockgen := func(want int, args ...string) string {
 		t.Helper()
 		var stderr strings.Builder
@@ -188,9 +204,7 @@ func TestFails(t *testing.T) {
 	}
 	change := func(file, old, changed string) {
 		t.Helper()
-		text, err := os.ReadFile(file)
-		must(t, err)
-		must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, changed)), 0o644))
+		replaceIn(t, file, old, changed)
 	}
 	exists := func() bool { _, err := os.Stat(filepath.Join(dir, output)); return err == nil }
 

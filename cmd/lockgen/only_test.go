@@ -14,18 +14,9 @@ import (
 // rest, and leaves no query in Locked of which the locks aren't known.
 func TestOnly(t *testing.T) {
 	t.Parallel()
-	root, err := os.MkdirTemp("testdata", ".only-") // inside the module
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
-	dir := filepath.Join(root, "shopdb", "shopdb")
-	must(t, os.CopyFS(filepath.Dir(dir), os.DirFS("testdata/shopdb")))
-	for _, file := range []string{"queries.sql", "schema.sql"} {
-		text, err := os.ReadFile(filepath.Join("testdata", file))
-		must(t, err)
-		for _, lock := range []string{"-- lock: Carts(id)\n", "-- lock: Lines(order_id, line)\n"} {
-			text = []byte(strings.ReplaceAll(string(text), lock, "-- later\n"))
-		}
-		must(t, os.WriteFile(filepath.Join(root, file), text, 0o644))
+	root, dir := copyShop(t)
+	for _, lock := range []string{"-- lock: Carts(id)\n", "-- lock: Lines(order_id, line)\n"} {
+		replaceIn(t, filepath.Join(root, "queries.sql"), lock, "-- later\n")
 	}
 	lockgen := func(want int, says []string, args ...string) string {
 		t.Helper()

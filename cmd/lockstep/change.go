@@ -165,13 +165,19 @@ func toRelease(p *ops.Picture, key string, hashed bool, slots []int64) (leases [
 		}
 	}
 	for _, l := range p.Locks {
-		named := l.Kind == ops.Named && l.Key == key && !hashed
-		slot := l.Kind == ops.Hashed && l.Slot == ops.SlotOf(key) && hashed
-		if (named || slot) && len(slots) == 0 && l.Endable() {
+		if (l.Kind == ops.Named || l.Kind == ops.Hashed) && of(l, key, hashed) && len(slots) == 0 && l.Endable() {
 			locks = append(locks, l)
 		}
 	}
 	return leases, locks
+}
+
+// of reports whether a lock is that of the key: of its slot, if it is hashed.
+func of(l ops.Lock, key string, hashed bool) bool {
+	if hashed {
+		return l.Kind == ops.Hashed && l.Slot == ops.SlotOf(key)
+	}
+	return l.Kind != ops.Hashed && l.Key == key
 }
 
 // notEndable says why there is nothing to release under a key.
@@ -179,7 +185,7 @@ func notEndable(p *ops.Picture, key string, hashed bool) string {
 	var maybe []string
 	for _, l := range p.Locks {
 		switch {
-		case hashed != (l.Kind == ops.Hashed) || l.Kind == ops.Named && l.Key != key || hashed && l.Slot != ops.SlotOf(key):
+		case !of(l, key, hashed):
 		case l.Detached:
 			return fmt.Sprintf("%q is held by a transaction without a session: %s", key, ops.EndDetached)
 		case l.Unsure:

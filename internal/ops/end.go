@@ -69,21 +69,30 @@ func (r *Room) released(ctx context.Context, ended []Lock) error {
 		if err != nil {
 			return err
 		}
-		held := false
-		for _, l := range p.Locks {
-			for _, was := range ended {
-				same := l.Row == was.Row && l.Token == was.Token
-				if same && l.Detached {
-					return ErrDetached
-				}
-				held = held || same && l.Session == was.Session
-			}
+		if held, err := p.holds(ended); err != nil || !held {
+			return err
 		}
-		if !held {
-			return nil
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return nil
+}
+
+// holds reports whether the picture has one of the locks still.
+func (p *Picture) holds(ended []Lock) (held bool, err error) {
+	for _, l := range p.Locks {
+		for _, was := range ended {
+			same := l.Row == was.Row && l.Token == was.Token
+			if same && l.Detached {
+				return true, ErrDetached
+			}
+			held = held || same && l.Session == was.Session
+		}
+	}
+	return held, nil
 }
 
 // mayKill says what the user lacks to end sessions of others.

@@ -158,37 +158,37 @@ type Leader struct {
 // Vacant returns the elections that no process leads, by their keys, with the notes of those on
 // standby.
 func (p *Picture) Vacant() []Leader {
-	standbys := make(map[string][]string, len(p.elections))
+	seats := p.seats()
 	for key := range p.elections {
-		standbys[key] = []string{}
-	}
-	for _, lease := range p.Leases {
-		if key, seat := strings.CutSuffix(lease.Key, standby); seat && lease.Kind == "permit" {
-			standbys[key] = append(standbys[key], lease.Note)
-		}
+		seats[key] = notNil(seats[key])
 	}
 	for _, lease := range p.Leases {
 		if lease.Kind == string(Exclusive) {
-			delete(standbys, lease.Key)
+			delete(seats, lease.Key)
 		}
 	}
 	vacant := []Leader{}
-	for _, key := range slices.Sorted(maps.Keys(standbys)) {
-		vacant = append(vacant, Leader{Key: key, Standby: standbys[key]})
+	for _, key := range slices.Sorted(maps.Keys(seats)) {
+		vacant = append(vacant, Leader{Key: key, Standby: seats[key]})
 	}
 	return vacant
 }
 
-// Leaders returns who leads. An election is known by its seats for those who stand by: one
-// at which nobody ever has is a lease like others.
-func (p *Picture) Leaders() []Leader {
-	leaders := []Leader{}
+// seats returns the notes of those on standby, by the keys of their elections.
+func (p *Picture) seats() map[string][]string {
 	seats := make(map[string][]string)
 	for _, lease := range p.Leases {
 		if key, seat := strings.CutSuffix(lease.Key, standby); seat && lease.Kind == "permit" {
 			seats[key] = append(seats[key], lease.Note)
 		}
 	}
+	return seats
+}
+
+// Leaders returns who leads. An election is known by its seats for those who stand by: one
+// at which nobody ever has is a lease like others.
+func (p *Picture) Leaders() []Leader {
+	leaders, seats := []Leader{}, p.seats()
 	for _, lease := range p.Leases {
 		if !lease.Leads {
 			continue

@@ -38,6 +38,7 @@ const (
 // One that was interrupted, by the loss of the lease, by Close or by the end of the
 // context, is called again by another process at once, and under CatchUpAll also later; under
 // CatchUpLatest and SkipMissed it is skipped when the next instant has come.
+//
 // Errors of fn and of the server are logged and told to the observer, and Run goes on, also if
 // the server can't be reached at first. It returns what is permanent: txlock.ErrInvalidKey and
 // txlock.ErrInvalidOption, before anything is sent; schema.ErrEngine, lease.ErrClosed, and the
