@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
@@ -74,22 +75,22 @@ func TestViewsOfOneDatabase(t *testing.T) {
 			db.KeepWaiting(t, waiter, func(ctx context.Context) error { return lock(ctx, waiter) })
 			s.rows("SELECT trx_state FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%"+other+"%'", "LOCK WAIT")
 			for _, view := range []string{"lockstep_waits", "lockstep_held"} {
-				var seen int
-				s.must(db.Admin().QueryRowContext(s.ctx, "SELECT COUNT(*) FROM "+view).Scan(&seen))
-				if seen != 0 {
-					t.Errorf("%s shows %d locks of another database", view, seen)
-				}
+				s.rows("SELECT COUNT(*) FROM "+view, "0")
 			}
 		})
 	}
 }
 
-// rows asks until a query has a row.
+// rows asks until a query has a row. MySQL lists no transactions while another test executes a
+// statement whose bytes are no text.
 func (s *stage) rows(query, want string) {
 	s.Helper()
 	var seen []string
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); testdb.Refresh() {
 		rows, err := s.db.Admin().QueryContext(s.ctx, query)
+		if fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
+			continue
+		}
 		s.must(err)
 		columns, err := rows.Columns()
 		s.must(err)
@@ -101,6 +102,9 @@ func (s *stage) rows(query, want string) {
 			}
 			s.must(rows.Scan(into...))
 			seen = append(seen, strings.TrimSpace(s.normal(strings.Join(cells, "|"))))
+		}
+		if fault.Is(rows.Err(), 3854) {
+			continue
 		}
 		s.must(rows.Err())
 		if slices.Contains(seen, want) {

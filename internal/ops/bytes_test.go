@@ -15,7 +15,7 @@ func TestStatementThatIsNoText(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
+			db := testdb.Dedicated(t, engine).OpenLeases(t) // others read the list, too
 			db.Exec(t, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES ('bytes', 1, '-', 0, 1)")
 			holder, err := db.Connect(t).BeginTx(t.Context(), nil)
 			if err != nil {

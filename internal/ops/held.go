@@ -270,7 +270,11 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	began := time.Now()
 	var rows []Row
 	err = l.uncommitted(ctx, func(tx *sql.Tx) error {
-		for _, these := range l.grantees(among) {
+		conditions, err := l.grantees(ctx, among)
+		if err != nil {
+			return err
+		}
+		for _, these := range conditions {
 			where := fmt.Sprintf(" WHERE locked_us >= %d AND %s", since, these)
 			var names, slots []Row
 			if err := l.unless("lockstep_locks", func() (err error) {
@@ -301,24 +305,22 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 
 // grantees returns conditions for the rows whose last grant was to one of the sessions, or to one
 // that is gone, if a transaction without a session may hold them.
-func (l *look) grantees(among []uint64) (conditions []string) {
+func (l *look) grantees(ctx context.Context, among []uint64) (conditions []string, err error) {
 	for part := range slices.Chunk(among, sessions) {
 		conditions = append(conditions, "conn_id IN ("+list(part)+")")
 	}
-	if len(l.detached) > 0 {
-		conditions = append(conditions, "conn_id NOT IN (SELECT id FROM information_schema.PROCESSLIST)")
+	if len(l.detached) == 0 {
+		return conditions, nil
 	}
-	return conditions
+	all, err := l.connected(ctx)
+	return append(conditions, "conn_id NOT IN ("+list(all)+")"), err
 }
 
 // suspects returns the sessions that may hold locks, and since when, in microseconds: those
 // with an open transaction, or if that isn't known, all that this user may see.
 func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err error) {
 	if l.open == nil {
-		one := func(id *uint64) []any { return []any{id} }
-		if among, err = every(ctx, l.db, "SELECT id FROM information_schema.PROCESSLIST", nil, one); unreadable(err) {
-			among, err = every(ctx, l.db, "SELECT processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, one)
-		}
+		among, err = l.connected(ctx)
 		return among, math.MinInt64, err
 	}
 	oldest := Seconds(0)
@@ -329,6 +331,15 @@ func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err e
 		oldest = max(oldest, age)
 	}
 	return among, l.Taken.UnixMicro() - int64(float64(oldest)*1e6) - time.Second.Microseconds(), nil // the server tells whole seconds
+}
+
+// connected returns the sessions that this user may see.
+func (l *look) connected(ctx context.Context) (all []uint64, err error) {
+	one := func(id *uint64) []any { return []any{id} }
+	if all, err = every(ctx, l.db, "SELECT id FROM information_schema.PROCESSLIST", nil, one); unreadable(err) {
+		all, err = every(ctx, l.db, "SELECT processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, one)
+	}
+	return all, err
 }
 
 // list writes numbers for IN.
