@@ -19,9 +19,9 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestRowBeforeCommit proves that the statement by which Optimistic commits sends its row
-// while the transaction is still open: so who hasn't seen the row knows that an error is that
-// of a transaction which wasn't committed.
+// TestRowBeforeCommit proves that a last statement with its COMMIT sends its row while the
+// transaction is still open: so who hasn't seen the row knows that an error is that of a
+// transaction which wasn't committed.
 func TestRowBeforeCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		base, err := mysql.NewConnector(db.Config())
@@ -30,8 +30,10 @@ func TestRowBeforeCommit(t *testing.T) {
 		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return watched{c, &open} }}))
 		defer pool.Close()
 		table := db.CreateTable(t, "ordered", "id INT PRIMARY KEY")
-		check(t, locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "ordered"), func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")
+		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "ordered")}, func(tx *sql.Tx) error {
+			scope, err := locksqlc.Join(t.Context(), tx)
+			check(t, err)
+			_, err = tx.ExecContext(scope.CommitWith(t.Context(), txlock.AnyRows), "INSERT INTO "+table+" VALUES (1)")
 			return err
 		}))
 		if !slices.Equal(open, []bool{true, false}) {
