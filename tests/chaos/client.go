@@ -165,7 +165,7 @@ func (c *client) open(choice *rand.Rand) error {
 	if c.most, err = openMajority(c.Nodes, c.TTL, c.guarded); err != nil {
 		return err
 	}
-	c.jobs, err = job.New(c.pool, c.leases, job.InstanceName(c.Name))
+	c.jobs, err = job.New(c.pool, c.leases, job.InstanceName(c.Name), job.Log(nil))
 	return err
 }
 

@@ -30,7 +30,7 @@ func (stubborn) Guard(context.Context, txlock.Tx, ...txlock.JoinOption) error { 
 // is a hold, which is asked for when the one before has ended.
 func (w *worker) lead() outcome {
 	key := w.one(electionKeys)
-	election, err := elect.New(w.leases, keyOf(key), elect.TTL(w.TTL), elect.InstanceName(w.name))
+	election, err := elect.New(w.leases, keyOf(key), elect.TTL(w.TTL), elect.InstanceName(w.name), elect.Log(nil))
 	if err != nil {
 		panic(err)
 	}
