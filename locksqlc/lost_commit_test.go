@@ -19,9 +19,10 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestRowBeforeCommit proves that a last statement with its COMMIT sends its row while the
-// transaction is still open: so who hasn't seen the row knows that an error is that of a
-// transaction which wasn't committed.
+// TestRowBeforeCommit proves that a statement which commits sends its row while the transaction
+// is still open, that of Optimistic and a last one of the program. So who hasn't seen the row
+// knows that an error is that of a transaction which wasn't committed; and a KILL QUERY during
+// COMMIT comes too late for an error.
 func TestRowBeforeCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		base, err := mysql.NewConnector(db.Config())
@@ -29,15 +30,30 @@ func TestRowBeforeCommit(t *testing.T) {
 		var open []bool
 		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return watched{c, &open} }}))
 		defer pool.Close()
-		table := db.CreateTable(t, "ordered", "id INT PRIMARY KEY")
-		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "ordered")}, func(tx *sql.Tx) error {
-			scope, err := locksqlc.Join(t.Context(), tx)
-			check(t, err)
-			_, err = tx.ExecContext(scope.CommitWith(t.Context(), txlock.AnyRows), "INSERT INTO "+table+" VALUES (1)")
-			return err
-		}))
-		if !slices.Equal(open, []bool{true, false}) {
-			t.Errorf("behind the row and at the end a transaction is open: %t", open)
+		insert := "INSERT INTO " + db.CreateTable(t, "ordered", "id INT AUTO_INCREMENT PRIMARY KEY") + " VALUES ()"
+		key := uniqueKey(t, "ordered")
+		for name, commits := range map[string]func() error{
+			"Optimistic": func() error {
+				return locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
+					_, err := tx.ExecContext(t.Context(), insert)
+					return err
+				})
+			},
+			"CommitWith": func() error {
+				return locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+					scope, err := locksqlc.Join(t.Context(), tx)
+					if err == nil {
+						_, err = tx.ExecContext(scope.CommitWith(t.Context(), txlock.AnyRows), insert)
+					}
+					return err
+				})
+			},
+		} {
+			open = nil
+			check(t, commits())
+			if !slices.Equal(open, []bool{true, false}) {
+				t.Errorf("%s: behind the row and at the end a transaction is open: %t", name, open)
+			}
 		}
 	})
 }

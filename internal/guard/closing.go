@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
@@ -41,8 +44,9 @@ func endOf(text string) ending {
 }
 
 // commitBy sends a lock statement that commits the transaction, unless its reply is 0.
-// Afterwards the Commit of the *sql.Tx sends nothing. After an error the server is asked
-// whether the transaction is still open. End is what a statement without an answer has done.
+// Afterwards the Commit of the *sql.Tx sends nothing. The row of the reply comes before the
+// COMMIT: an error of the server without one, or with 0, is that of a transaction which
+// wasn't committed. End is what a statement without an answer has done.
 func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, error) {
 	s := statement{kind: kindQuiet, name: "COMMIT", end: end}
 	if err := c.check(ctx, s); err != nil {
@@ -73,6 +77,9 @@ func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, e
 	refused := text != "COMMIT" && raised == 0 && unreadable == nil
 	if err != nil {
 		c.tx.finish(false)
+		if server := new(mysql.MySQLError); refused && errors.As(err, &server) {
+			s.end = endRolledBack
+		}
 		return nil, c.failed(ctx, s, err)
 	}
 	open, told := c.status.inTransaction()

@@ -136,7 +136,8 @@ type Engine interface {
 	// the reply to that text hasn't.
 	Open(b Begin, s Statement, reply bool) (Statement, bool)
 	// Commit returns a statement that raises a token as one that commits the transaction where
-	// it has done so. The row of the reply has the token first, or 0.
+	// it has done so. The row of the reply has the token first, or 0, and comes before the
+	// COMMIT: an error without it is that of a transaction which wasn't committed.
 	Commit(s Statement) (Statement, bool)
 	// LockThen returns a lock statement as one that begins the transaction first, and executes a
 	// read of the program with so many arguments afterwards, if there is one. The reply is that

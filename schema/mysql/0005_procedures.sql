@@ -141,7 +141,8 @@ DROP PROCEDURE IF EXISTS lockstep_compare_1;
 -- p_version, or p_held. If p_version is NULL, the token must be the one that the
 -- transaction's snapshot shows; SELECT ... INTO reads that, and SET would not. A row that is
 -- missing has token 0. With p_commit it commits what it has raised, and the reply has no token
--- but 0 if it hasn't.
+-- but 0 if it hasn't. The reply comes before the COMMIT: an error without it, or with 0, is
+-- that of a transaction which wasn't committed.
 -- +goose StatementBegin
 CREATE PROCEDURE lockstep_compare_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_version BIGINT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_commit BOOL)
 SQL SECURITY INVOKER
@@ -175,10 +176,10 @@ BEGIN
     SELECT IF(p_commit, 0, v_token), 'other', v_old;
   ELSE
     CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
+    SELECT LAST_INSERT_ID(), 'granted', v_old;
     IF p_commit THEN
       COMMIT;
     END IF;
-    SELECT LAST_INSERT_ID(), 'granted', v_old;
   END IF;
 END;
 -- +goose StatementEnd
