@@ -150,6 +150,8 @@ func (q *Queries) JobRuns(ctx context.Context, db DBTX, name []byte) (JobRunsRow
 
 const ListJobs = `-- name: ListJobs :many
 SELECT name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, limit_us, schedule, paused_us, paused_by, run_us,
+  differs, differs_us, LEFT(runs, IF(tick_us > done_us, 8192, 0)) AS runs,
+  EXISTS (SELECT 1 FROM lockstep_leases WHERE lockstep_leases.name = lockstep_jobs.name AND slot = 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))) AS held,
   CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
 FROM lockstep_jobs ORDER BY name LIMIT 9223372036854775807
 `
@@ -171,10 +173,15 @@ type ListJobsRow struct {
 	PausedUs  int64
 	PausedBy  []byte
 	RunUs     int64
+	Differs   []byte
+	DiffersUs int64
+	Runs      string
+	Held      bool
 	NowUs     int64
 }
 
-// ListJobs reads the rows of all jobs, and the server's clock.
+// ListJobs reads the rows of all jobs, the server's clock, and whether the lease of a job is
+// held. It reads the last runs only where the tick that was begun last was not done.
 // It never runs in a caller's transaction.
 func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]ListJobsRow, error) {
 	rows, err := db.QueryContext(ctx, ListJobs)
@@ -202,6 +209,10 @@ func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]ListJobsRow, error) 
 			&i.PausedUs,
 			&i.PausedBy,
 			&i.RunUs,
+			&i.Differs,
+			&i.DiffersUs,
+			&i.Runs,
+			&i.Held,
 			&i.NowUs,
 		); err != nil {
 			return nil, err
@@ -298,6 +309,26 @@ func (q *Queries) MakeJob(ctx context.Context, db DBTX, arg MakeJobParams) error
 		arg.Schedule,
 	)
 	return err
+}
+
+const NoteSchedule = `-- name: NoteSchedule :execrows
+UPDATE lockstep_jobs SET differs = ?, differs_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+WHERE name = ? AND schedule <> ?
+`
+
+type NoteScheduleParams struct {
+	Schedule []byte
+	Name     []byte
+}
+
+// NoteSchedule notes the schedule of a process whose job runs by another one.
+// It never runs in a caller's transaction.
+func (q *Queries) NoteSchedule(ctx context.Context, db DBTX, arg NoteScheduleParams) (int64, error) {
+	result, err := db.ExecContext(ctx, NoteSchedule, arg.Schedule, arg.Name, arg.Schedule)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const PauseJob = `-- name: PauseJob :execrows

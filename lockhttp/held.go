@@ -151,7 +151,7 @@ func (c *call) showLeaders() ([]section, any) {
 }
 
 func (c *call) showJobs() ([]section, any) {
-	found := keep(c.jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })
+	found := keep(c.jobs.Jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })
 	return []section{{ID: "jobs", Table: c.jobTable(found)}}, struct {
 		seenForm
 		Jobs []ops.JobStatus `json:"jobs"`

@@ -111,7 +111,7 @@ func (c *call) about(t target) keyForm {
 	f.Locks = keep(c.Locks, func(l ops.Lock) bool { return t.has(l.Row) })
 	f.Leases = keep(c.Leases, func(l ops.Lease) bool { return !t.bySlot && l.Key == t.shown })
 	f.Waits = c.Around(t.has).Tree()
-	f.Jobs = keep(c.jobs, func(j ops.JobStatus) bool { return !t.bySlot && j.Key == t.shown })
+	f.Jobs = keep(c.jobs.Jobs, func(j ops.JobStatus) bool { return !t.bySlot && j.Key == t.shown })
 	f.Events = keep(c.timeline(), func(e happening) bool {
 		return t.has(ops.Row{Kind: ops.Kind(e.Kind), Key: e.Key, Slot: e.Slot})
 	})
@@ -185,7 +185,7 @@ func (c *call) search() ([]section, any) {
 			add(w.Key, "waited for")
 		}
 	}
-	for _, j := range c.jobs {
+	for _, j := range c.jobs.Jobs {
 		add(j.Key, "job")
 	}
 	t := c.newTable("found", "Keys that are held, waited for, or of jobs", "Nothing is found.", "Key, Is", len(all), func(i int) row {

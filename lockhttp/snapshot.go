@@ -28,7 +28,7 @@ type content struct {
 	tree         []*ops.Node
 	leaders      []ops.Leader
 	vacant       []ops.Leader // elections without a leader
-	jobs         []ops.JobStatus
+	jobs         ops.Jobs
 	once         map[string]ops.OnceRecord
 	names        map[string]string // the keys behind their masks; "" where they are several
 }
@@ -103,11 +103,11 @@ func (m masks) apply(c *content) {
 		m.remember(c, c.Waits[i].Key)
 		replace(&c.Waits[i].Key, m.keys)
 	}
-	for i := range c.jobs {
-		m.remember(c, c.jobs[i].Key)
-		replace(&c.jobs[i].Key, m.keys)
-		replace(&c.jobs[i].By, m.notes)
-		replace(&c.jobs[i].Err, m.notes)
+	for i := range c.jobs.Jobs {
+		m.remember(c, c.jobs.Jobs[i].Key)
+		replace(&c.jobs.Jobs[i].Key, m.keys)
+		replace(&c.jobs.Jobs[i].By, m.notes)
+		replace(&c.jobs.Jobs[i].Err, m.notes)
 	}
 	for _, leaders := range [][]ops.Leader{c.leaders, c.vacant} {
 		for i := range leaders {

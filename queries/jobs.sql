@@ -22,6 +22,12 @@ VALUES (sqlc.arg(name), sqlc.arg(from_us), sqlc.arg(from_us), 0, '-', 0, 0, 0, 0
 UPDATE lockstep_jobs SET next_us = sqlc.arg(next_us), schedule = sqlc.arg(schedule)
 WHERE name = sqlc.arg(name) AND tick_us = sqlc.arg(tick_us);
 
+-- name: NoteSchedule :execrows
+-- NoteSchedule notes the schedule of a process whose job runs by another one.
+-- It never runs in a caller's transaction.
+UPDATE lockstep_jobs SET differs = sqlc.arg(schedule), differs_us = clock_us()
+WHERE name = sqlc.arg(name) AND schedule <> sqlc.arg(schedule);
+
 -- name: BeginJob :execrows
 -- BeginJob begins a tick that was not done, if no later one was begun, none under the
 -- same lease or a newer one, and the job isn't paused, unless the tick was requested. It
@@ -87,8 +93,11 @@ WHERE name = sqlc.arg(name) AND token = sqlc.arg(token) AND tick_us = sqlc.arg(t
   AND run_us = sqlc.arg(run_us) AND paused_us = 0;
 
 -- name: ListJobs :many
--- ListJobs reads the rows of all jobs, and the server's clock.
+-- ListJobs reads the rows of all jobs, the server's clock, and whether the lease of a job is
+-- held. It reads the last runs only where the tick that was begun last was not done.
 -- It never runs in a caller's transaction.
 SELECT name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, limit_us, schedule, paused_us, paused_by, run_us,
+  differs, differs_us, LEFT(runs, IF(tick_us > done_us, 8192, 0)) AS runs,
+  EXISTS (SELECT 1 FROM lockstep_leases WHERE lockstep_leases.name = lockstep_jobs.name AND slot = 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()) AS held,
   CAST(clock_us() AS SIGNED) AS now_us
 FROM lockstep_jobs ORDER BY name LIMIT 9223372036854775807;

@@ -4,6 +4,7 @@
 -- is when the next tick is due, and limit_us how long one should take at most, 0 for what
 -- isn't known. A job is paused if paused_us isn't 0, and a run of run_us was requested if
 -- that is later than tick_us. runs has a line for each of the last runs: internal/jobrow.
+-- differs is the schedule of a process that, at differs_us, ran the job by another one.
 CREATE TABLE IF NOT EXISTS lockstep_jobs (
   name       VARBINARY(255)  NOT NULL,
   tick_us    BIGINT          NOT NULL,
@@ -22,5 +23,7 @@ CREATE TABLE IF NOT EXISTS lockstep_jobs (
   paused_by  VARBINARY(255)  NOT NULL DEFAULT X'',
   run_us     BIGINT          NOT NULL DEFAULT 0,
   runs       VARBINARY(8192) NOT NULL DEFAULT X'',
+  differs    VARBINARY(255)  NOT NULL DEFAULT X'',
+  differs_us BIGINT          NOT NULL DEFAULT 0,
   PRIMARY KEY (name)
 ) ENGINE = InnoDB;

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -254,25 +255,27 @@ func (a *app) clean() *cobra.Command {
 		Use: "clean", Args: cobra.NoArgs,
 		Short: "Remove rows that nobody uses",
 		Long: `Remove the rows of named keys that were last locked longer ago than --older-than, of
-leases that were not used for that time, and of keys of Once whose time is over. What
-somebody holds stays, and tokens never go back.
+leases that were not used for that time, of keys of Once whose time is over, and of jobs
+that no process has run for that time, at least an hour. What somebody holds and jobs that
+are paused stay, and tokens never go back.
 
 It says how far it is, and goes on as long as it removes rows: --timeout is for a part in
 which it removes none.
 
-Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_once.`,
+Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases, lockstep_once and
+lockstep_jobs.`,
 		RunE: a.opened(func(ctx context.Context, _ []string) error {
 			if older < time.Second {
 				return failed(usage, "--older-than %v: it must be at least a second", older)
 			}
-			if err := a.sure(ctx, fmt.Sprintf("Remove the rows of locks and leases that were not used for %v, and of keys of Once whose time is over. No holder notices.", older)); err != nil {
+			if err := a.sure(ctx, fmt.Sprintf("Remove the rows of locks, leases and jobs that were not used for %v, and of keys of Once whose time is over. No holder notices.", older)); err != nil {
 				return err
 			}
 			m, err := lease.NewManager(a.db, lease.PurgeEvery(0, older))
 			if err != nil {
 				return coded(err)
 			}
-			removed := make(map[string]int)
+			removed, all := make(map[string]int), 0
 			for _, step := range []struct {
 				name string
 				do   func(ctx context.Context) (int, error)
@@ -280,8 +283,10 @@ Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_on
 				{"locks", func(ctx context.Context) (int, error) { return txlock.Purge(ctx, a.db, older) }},
 				{"leases", func(ctx context.Context) (int, error) { return m.Purge(ctx) }},
 				{"once", func(ctx context.Context) (int, error) { return txlock.PurgeOnce(ctx, a.db) }},
+				{"jobs", func(ctx context.Context) (int, error) { return job.Purge(ctx, a.db, max(older, time.Hour)) }},
 			} {
 				n, err := a.inParts(ctx, step.name, step.do)
+				all += n
 				if removed[step.name] = n; err != nil {
 					return errors.Join(err, m.Close(ctx))
 				}
@@ -292,8 +297,8 @@ Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_on
 			if a.json {
 				return a.printJSON(removedForm{removed})
 			}
-			a.say("Removed %d rows of locks, %d of leases, %d of Once.", removed["locks"], removed["leases"], removed["once"])
-			if removed["locks"]+removed["leases"]+removed["once"] == 0 {
+			a.say("Removed %d rows of locks, %d of leases, %d of Once, %d of jobs.", removed["locks"], removed["leases"], removed["once"], removed["jobs"])
+			if all == 0 {
 				return failed(nothing, "there was nothing to remove")
 			}
 			return nil

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/dca00107/lockstep/internal/ops"
+import (
+	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
 
 // What --json prints: json.md has the forms, which stay. Fields may be added.
 
@@ -20,8 +24,15 @@ type waitsForm struct {
 	Gaps     []ops.Gap              `json:"gaps"`
 }
 
-type jobsForm struct {
-	Jobs []ops.JobStatus `json:"jobs"`
+type jobForm struct {
+	Now  time.Time     `json:"now"`
+	Job  ops.JobStatus `json:"job"`
+	Runs []ops.JobRun  `json:"runs"`
+}
+
+type changedForm struct {
+	Key string `json:"key"`
+	Did string `json:"did"` // pause, resume, run
 }
 
 type onceForm struct {

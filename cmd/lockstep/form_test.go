@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
 )
 
 // forms are what the commands print by --json.
@@ -14,7 +16,7 @@ var forms = []struct {
 	command string
 	value   any
 }{
-	{"locks", locksForm{}}, {"leases", leasesForm{}}, {"waits", waitsForm{}}, {"show KEY", shown{}}, {"jobs", jobsForm{}}, {"once", onceForm{}},
+	{"locks", locksForm{}}, {"leases", leasesForm{}}, {"waits", waitsForm{}}, {"show KEY", shown{}}, {"jobs", ops.Jobs{}}, {"jobs show NAME", jobForm{}}, {"jobs pause NAME", changedForm{}}, {"once", onceForm{}},
 	{"leaders", leadersForm{}}, {"ask KEY", askedForm{}}, {"release KEY", releasedForm{}},
 	{"install", installedForm{}}, {"check", findingsForm{}}, {"clean", removedForm{}}, {"bench", measuredForm{}}, {"version", versionForm{}},
 }

@@ -112,7 +112,13 @@ way to it, 4 declined, by you or for want of a privilege.`,
 	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "give up after this time")
 	root.AddCommand(a.locks(), a.leases(), a.waits(), a.show(), a.ask(), a.release(), a.jobs(), a.once(), a.leaders(),
 		a.install(), a.check(), a.clean(), a.sql(), a.top(), a.bench(), a.version())
-	for _, cmd := range root.Commands() {
+	asUsage(root)
+	return root
+}
+
+// asUsage makes wrong arguments of the commands below one a wrong usage.
+func asUsage(parent *cobra.Command) {
+	for _, cmd := range parent.Commands() {
 		if args := cmd.Args; args != nil {
 			cmd.Args = func(cmd *cobra.Command, given []string) error {
 				if err := args(cmd, given); err != nil {
@@ -121,8 +127,8 @@ way to it, 4 declined, by you or for want of a privilege.`,
 				return nil
 			}
 		}
+		asUsage(cmd)
 	}
-	return root
 }
 
 // with opens the pool, and limits the time of what is done.

@@ -79,8 +79,9 @@ func TestPrivileges(t *testing.T) {
 			}
 			op.tries(nil, slices.Concat(looks(engine), on("once", "SELECT"), on("jobs", "SELECT")), "show", "order:42")
 			op.tries(nil, slices.Concat(on("jobs", "SELECT"), on("leases", "SELECT")), "jobs")
+			op.tries(func() { s.db.Exec(s, "UPDATE lockstep_jobs SET paused_us = 0") }, slices.Concat(on("jobs", "SELECT", "UPDATE"), on("leases", "SELECT")), "jobs", "pause", "mails", "--yes")
 			op.tries(nil, on("once", "SELECT"), "once")
-			op.tries(s.unused, slices.Concat(on("locks", "SELECT", "DELETE"), on("leases", "SELECT", "DELETE"), on("once", "SELECT", "DELETE")), "clean", "--older-than", "1h", "--yes")
+			op.tries(s.unused, slices.Concat(on("locks", "SELECT", "DELETE"), on("leases", "SELECT", "DELETE"), on("once", "SELECT", "DELETE"), on("jobs", "SELECT", "DELETE")), "clean", "--older-than", "1h", "--yes")
 			op.tries(func() {
 				for _, key := range []string{"lockstep-bench:1", "lockstep-bench:64"} {
 					s.db.Exec(s, "DELETE FROM lockstep_locks WHERE name = '"+key+"'")
@@ -253,6 +254,7 @@ func (s *stage) unused() {
 	s.must(err)
 	s.must(tx.Commit())
 	s.db.Exec(s, "UPDATE lockstep_once SET done_us = 1 WHERE name = 'payment:7'")
+	s.db.Exec(s, "REPLACE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('unused', 1, 1, 1, '', 1, 1, 1, 0, '-', 1)")
 }
 
 // listed waits until the server lists the lock of the last transaction, or that it waits:

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -97,7 +96,9 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 	if err != nil {
 		return s, nil, err
 	}
-	s.Jobs = append(s.Jobs, slices.DeleteFunc(jobs, func(j ops.JobStatus) bool { return j.Key != key })...)
+	if job, has := jobs.Job(key); has {
+		s.Jobs = append(s.Jobs, job)
+	}
 	return s, only, nil
 }
 
@@ -117,38 +118,7 @@ func (a *app) print(s shown, p *ops.Picture) {
 	section("Leases:", len(s.Leases), func() { table(a.out, leaseHead, leaseRows(s.Leases)) })
 	section("Waits:", len(s.Waits), func() { drawing{a.out, p}.forest(s.Waits) })
 	section("Once:", len(s.Once), func() { table(a.out, onceHead, onceRows(s.Once)) })
-	section("Job:", len(s.Jobs), func() { table(a.out, jobHead, jobRows(s.Jobs)) })
-}
-
-func (a *app) jobs() *cobra.Command {
-	return &cobra.Command{
-		Use: "jobs", Args: cobra.NoArgs,
-		Short: "List the jobs, and how their last ticks went",
-		Long: `List the jobs of package txlock/job. A job that has died was begun by a process that
-holds its lease no more, and hasn't said how it ended.
-
-Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
-		RunE: a.with(func(ctx context.Context, _ []string) error {
-			jobs, err := ops.New(a.db).Jobs(ctx)
-			if err != nil {
-				return err
-			}
-			if done, err := a.found(jobsForm{jobs}, len(jobs), nil, "there are no jobs"); done {
-				return err
-			}
-			table(a.out, jobHead, jobRows(jobs))
-			return nil
-		}),
-	}
-}
-
-const jobHead = "JOB STATE TICK STARTED TOOK FAILURES BY NEXT ERROR"
-
-func jobRows(jobs []ops.JobStatus) (rows [][]string) {
-	for _, j := range jobs {
-		rows = append(rows, []string{j.Key, j.State, when(j.Tick), when(j.Started), j.Took.String(), number(j.Failures), j.By, when(j.Next), clipped(j.Err, 60)})
-	}
-	return rows
+	section("Job:", len(s.Jobs), func() { jobTable(a.out, ops.Jobs{Now: p.Taken, Jobs: s.Jobs}) })
 }
 
 func (a *app) once() *cobra.Command {

@@ -233,7 +233,14 @@ var situations = []struct {
 		_, err = jobs.Tick(s.ctx, txlock.Named("mails"), at, func(context.Context, time.Time) error { return nil })
 		s.must(err)
 		s.db.Exec(s, "UPDATE lockstep_jobs SET ended_us = 0, done_us = done_us - 1 WHERE name = 'mails'") // as its process left it
-		s.shows([]string{"jobs"}, "failed", "died", "no paper")
+		report := txlock.Named("report")
+		_, err = jobs.Tick(s.ctx, report, at, func(context.Context, time.Time) error { return nil })
+		s.must(err)
+		s.db.Exec(s, "UPDATE lockstep_jobs SET next_us = ended_us - 7200000000, schedule = 'Every(1h0m0s)' WHERE name = 'report'")
+		s.shows([]string{"jobs"}, "failed", "died", "no paper", "overdue by")
+		s.shows([]string{"jobs", "show", "invoices"}, "no paper")
+		s.shows([]string{"jobs", "pause", "report", "--by", "alice: the disk is full", "--yes"}, "Paused.")
+		s.shows([]string{"jobs", "run", "report", "--yes"}, "Requested.")
 	}},
 	{"a key of Once", func(s *stage) {
 		done, scope := s.begin()

@@ -101,15 +101,18 @@ const Late = time.Minute
 type Health struct {
 	Running bool          // a tick was begun and has not ended: it runs, or its process has died
 	For     time.Duration // since when it runs
-	Failing bool          // the tick that was begun last has failed
+	Failing int           // how many runs in a row were not done, 0 if that needs no person
+	Since   time.Time     // when the first of them was begun
 	Overdue time.Duration // since when a tick should have begun; 0 if it is not Late
 	TooLong time.Duration // by how much a tick takes longer than it should
+	Differs string        // the schedule by which another process runs it, if that is another one
 }
 
 // Of returns the health of a job at a time of the server's clock.
 func Of(r gen.ListJobsRow, nowUs int64) Health {
 	since := func(us int64) time.Duration { return max(0, time.Duration(nowUs-us)*time.Microsecond) }
-	h := Health{Running: r.Token > 0 && r.EndedUs == 0, Failing: r.EndedUs != 0 && r.TickUs > r.DoneUs}
+	h := Health{Running: r.Token > 0 && r.EndedUs == 0}
+	h.Failing, h.Since = failing(r)
 	late := time.Duration(0)
 	if d := since(r.NextUs); r.NextUs > 0 && d > Late {
 		late = d
@@ -126,5 +129,32 @@ func Of(r gen.ListJobsRow, nowUs int64) Health {
 	if r.RunUs > r.TickUs && since(r.RunUs) > Late && !h.Running {
 		h.Overdue = max(h.Overdue, since(r.RunUs))
 	}
+	// Its process says so at each look at the table, of which it takes one in ten seconds at least.
+	if r.DiffersUs > 0 && since(r.DiffersUs) <= Late && string(r.Differs) != string(r.Schedule) {
+		h.Differs = string(r.Differs)
+	}
 	return h
+}
+
+// failing returns how many runs in a row were not done, as far as the row keeps them, and when the
+// first of them was begun. A run that was interrupted is tried again by another process: one alone,
+// as each restart of a program leaves, is none.
+func failing(r gen.ListJobsRow) (n int, since time.Time) {
+	if r.TickUs <= r.DoneUs {
+		return 0, time.Time{}
+	}
+	failed := false
+	for _, run := range Runs([]byte(r.Runs)) {
+		if run.Outcome == Done {
+			break
+		}
+		n, since, failed = n+1, run.Started, failed || run.Outcome == Failed
+	}
+	switch {
+	case int(r.Failures) > n: // the row keeps fewer
+		return int(r.Failures), time.UnixMicro(r.StartedUs)
+	case !failed && n < 2:
+		return 0, time.Time{}
+	}
+	return n, since
 }

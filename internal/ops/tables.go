@@ -11,70 +11,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/rawsql"
 )
-
-// JobStatus is what the table says of a job.
-type JobStatus struct {
-	Key      string    `json:"key"`
-	State    string    `json:"state"` // done, running, failed, died, new
-	Tick     time.Time `json:"tick,omitzero"`
-	Done     time.Time `json:"done,omitzero"` // the instant that was done last
-	By       string    `json:"by,omitempty"`
-	Token    uint64    `json:"token,omitempty"`
-	Started  time.Time `json:"started,omitzero"`
-	Ended    time.Time `json:"ended,omitzero"`
-	Took     Seconds   `json:"took_s"`
-	Failures int       `json:"failures"`
-	Err      string    `json:"error,omitempty"`
-	Next     time.Time `json:"next,omitzero"`
-}
-
-// Jobs returns all jobs, by their keys. A job died if it runs and nobody holds its lease.
-func (r *Room) Jobs(ctx context.Context) ([]JobStatus, error) {
-	rows, err := queries.ListJobs(ctx, rawsql.Looking(r.db))
-	if err != nil {
-		return nil, fault.Explain("look at the jobs", err)
-	}
-	l := &look{Room: r}
-	if err := l.leases(ctx); err != nil {
-		return nil, fault.Explain("look at the leases of the jobs", err)
-	}
-	held := make(map[string]bool)
-	for _, lease := range l.Leases {
-		held[lease.Key] = held[lease.Key] || lease.Kind == string(Exclusive)
-	}
-	all := make([]JobStatus, len(rows))
-	for i, row := range rows {
-		s := JobStatus{Key: string(row.Name), State: "done", Done: moment(row.DoneUs), Next: moment(row.NextUs), Failures: int(row.Failures), Took: micros(row.TookUs)}
-		if row.Error != nil && string(row.Error) != "-" {
-			s.Err = string(row.Error)
-		}
-		switch {
-		case row.Token == 0:
-			s.State, s.Done = "new", time.Time{}
-		case row.EndedUs == 0 && held[s.Key]:
-			s.State = "running"
-		case row.EndedUs == 0:
-			s.State = "died"
-		case row.DoneUs < row.TickUs:
-			s.State = "failed"
-		}
-		if row.Token > 0 {
-			s.Tick, s.By, s.Token, s.Started, s.Ended = moment(row.TickUs), string(row.Owner), row.Token, moment(row.StartedUs), moment(row.EndedUs)
-		}
-		all[i] = s
-	}
-	return all, nil
-}
-
-// moment is a time of a table, which has 0 and less for none.
-func moment(us int64) time.Time {
-	if us <= 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(us).UTC()
-}
 
 // OnceRecord is a key of Once.
 type OnceRecord struct {

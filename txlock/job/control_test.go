@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -318,7 +319,19 @@ func TestScheduleDiffers(t *testing.T) {
 				t.Errorf("%s: told %v", node.instance, told)
 			}
 		}
-		closeAll(t, a, b)
+		says := func(n *node, schedule string, want jobrow.Health) {
+			t.Helper()
+			all, err := n.ledger.list(t.Context())
+			must(t, err)
+			if got := jobrow.Of(all[0].ListJobsRow, all[0].NowUs); got != want || string(all[0].Schedule) != schedule {
+				t.Errorf("the table has %s, %+v, want %s, %+v", all[0].Schedule, got, schedule, want)
+			}
+		}
+		says(a, "Every(1h0m0s)", jobrow.Health{Differs: "Every(24h0m0s)"})
+		closeAll(t, a)
+		time.Sleep(62 * time.Minute) // b runs it alone, by its schedule
+		says(b, "Every(24h0m0s)", jobrow.Health{})
+		closeAll(t, b)
 	})
 }
 

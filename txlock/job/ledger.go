@@ -23,6 +23,8 @@ type ledger interface {
 	make(ctx context.Context, key string, from time.Time, p coming) error
 	// plan writes what comes, unless a tick was begun since the row was read.
 	plan(ctx context.Context, key string, r row, p coming) error
+	// differs writes that the job is run by another schedule than that of the table.
+	differs(ctx context.Context, key, schedule string) error
 	// begin begins a tick, unless that is refused.
 	begin(ctx context.Context, b beginning) (bool, error)
 	// done and failed mark the tick that was begun so, unless a newer lease has begun one.
@@ -127,6 +129,11 @@ func (s sqlLedger) make(ctx context.Context, key string, from time.Time, p comin
 func (s sqlLedger) plan(ctx context.Context, key string, r row, p coming) error {
 	err := queries.PlanJob(ctx, s.text(), gen.PlanJobParams{NextUs: p.us(), Schedule: []byte(p.schedule), Name: []byte(key), TickUs: r.TickUs})
 	return fault.Explain(fmt.Sprintf("plan job %q", key), err)
+}
+
+func (s sqlLedger) differs(ctx context.Context, key, schedule string) error {
+	_, err := queries.NoteSchedule(ctx, s.text(), gen.NoteScheduleParams{Schedule: []byte(schedule), Name: []byte(key)})
+	return fault.Explain(fmt.Sprintf("note the schedule of job %q", key), err)
 }
 
 func (s sqlLedger) begin(ctx context.Context, b beginning) (bool, error) {

@@ -188,6 +188,16 @@ func (m *memLedger) plan(ctx context.Context, key string, r row, p coming) error
 	return err
 }
 
+func (m *memLedger) differs(ctx context.Context, key, schedule string) error {
+	_, err := m.change(ctx, key, func(r *memRow, now int64) bool {
+		if string(r.Schedule) != schedule {
+			r.Differs, r.DiffersUs = []byte(schedule), now
+		}
+		return true
+	})
+	return err
+}
+
 func (m *memLedger) begin(ctx context.Context, b beginning) (bool, error) {
 	return m.change(ctx, b.key, func(r *memRow, now int64) bool {
 		us := b.at.UnixMicro()
@@ -237,6 +247,9 @@ func (m *memLedger) list(context.Context) (rows []row, err error) {
 	defer m.mu.Unlock()
 	for _, r := range m.rows {
 		r.NowUs = time.Now().Add(m.step).UnixMicro()
+		if r.TickUs > r.DoneUs {
+			r.Runs = string(r.runs)
+		}
 		rows = append(rows, row{true, r.ListJobsRow})
 	}
 	return rows, nil

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -119,10 +120,15 @@ func (j *runner) register(ctx context.Context, r row, now time.Time) (err error)
 	case !r.known:
 		err = j.ledger.make(ctx, j.key.String(), now, j.coming(now))
 	case string(r.Schedule) != j.schedule.text:
-		err = j.ledger.plan(ctx, j.key.String(), r, j.coming(time.UnixMicro(max(r.TickUs, r.DoneUs))))
+		err = j.plan(ctx, r)
 	}
 	j.registered = j.registered || err == nil
 	return err
+}
+
+// plan writes the schedule, and when the next tick is due by it.
+func (j *runner) plan(ctx context.Context, r row) error {
+	return j.ledger.plan(ctx, j.key.String(), r, j.coming(time.UnixMicro(max(r.TickUs, r.DoneUs))))
 }
 
 // errOver is returned by step when the schedule has no instant any more.
@@ -138,7 +144,9 @@ func (j *runner) step(ctx context.Context) (time.Duration, error) {
 	if !j.registered || !r.known { // it is new, or was deleted
 		return 0, j.register(ctx, r, now)
 	}
-	j.compare(ctx, r)
+	if err := j.compare(ctx, r); err != nil {
+		return 0, err
+	}
 	how := j.at(r)
 	p := how.next(r, now)
 	p.at = how.schedule.inZone(p.at)
@@ -175,14 +183,21 @@ func (j *runner) step(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// compare reports a schedule in the table that another process has written.
-func (j *runner) compare(ctx context.Context, r row) {
+// compare reports a schedule in the table that another process has written, once to this process
+// and at each look to the table. If no process has begun what is due by it, none has it any more.
+func (j *runner) compare(ctx context.Context, r row) error {
 	other := string(r.Schedule)
-	if other == j.schedule.text || other == "" || other == j.differs {
-		return
+	if other == j.schedule.text || other == "" {
+		return nil
 	}
-	j.differs = other
-	j.tell(ctx, Event{Kind: ScheduleDiffers, Key: j.key, Err: fmt.Errorf("job %q: another process runs it by %s, this one by %s; the last tick was begun by %q", j.key, other, j.schedule, r.Owner)})
+	if other != j.differs {
+		j.differs = other
+		j.tell(ctx, Event{Kind: ScheduleDiffers, Key: j.key, Err: fmt.Errorf("job %q: another process runs it by %s, this one by %s; the last tick was begun by %q", j.key, other, j.schedule, r.Owner)})
+	}
+	if h := jobrow.Of(r.ListJobsRow, r.NowUs); h.Overdue > 0 {
+		return j.plan(ctx, r)
+	}
+	return j.ledger.differs(ctx, j.key.String(), j.schedule.text)
 }
 
 // apart is by how much processes that wait for the same time look after it, so that most

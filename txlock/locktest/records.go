@@ -7,6 +7,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/jobrow"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // This file executes the statements of Once and of jobs.
@@ -114,12 +115,24 @@ func lookJob(_ context.Context, q *statement) (reply, error) {
 	return one(append(jobColumns(r.job.ListJobsRow), "")...), nil
 }
 
-func listJobs(_ context.Context, q *statement) (reply, error) {
-	found := reply{columns: 17}
+func listJobs(ctx context.Context, q *statement) (reply, error) {
+	found := reply{columns: 21}
 	for _, id := range q.kit.server.all(q.tx, jobs) {
-		if r, there := q.kit.server.shown(q.tx, id); there {
-			found.rows = append(found.rows, append([]driver.Value{[]byte(id.name)}, jobColumns(r.job.ListJobsRow)...))
+		r, there := q.kit.server.shown(q.tx, id)
+		if !there {
+			continue
 		}
+		var runs []byte
+		if r.job.TickUs > r.job.DoneUs {
+			runs = slices.Clone(r.job.runs)
+		}
+		lease, err := q.kit.leases.Look(ctx, store.Row{Key: id.name})
+		if err != nil {
+			return reply{}, err
+		}
+		columns := append([]driver.Value{[]byte(id.name)}, jobColumns(r.job.ListJobsRow)...)
+		last := len(columns) - 1 // the clock
+		found.rows = append(found.rows, append(columns[:last:last], slices.Clone(r.job.Differs), r.job.DiffersUs, runs, lease.Held(), columns[last]))
 	}
 	return found, nil
 }
@@ -176,6 +189,16 @@ func planJob(ctx context.Context, q *statement) (reply, error) {
 			return false
 		}
 		j.NextUs, j.Schedule = q.number(0), []byte(q.text(1))
+		return true
+	})
+}
+
+func noteSchedule(ctx context.Context, q *statement) (reply, error) {
+	return q.job(ctx, 1, func(j *jobRow) bool {
+		if string(j.Schedule) == q.text(0) {
+			return false
+		}
+		j.Differs, j.DiffersUs = []byte(q.text(0)), clock()
 		return true
 	})
 }

@@ -74,6 +74,7 @@ var handlers = map[string]handler{
 	gen.LookJob:              lookJob,
 	gen.MakeJob:              makeJob,
 	gen.PlanJob:              planJob,
+	gen.NoteSchedule:         noteSchedule,
 	gen.BeginJob:             beginJob,
 	gen.JobDone:              jobDone,
 	gen.JobFailed:            jobFailed,

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+)
+
+func (a *app) jobs() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "jobs", Args: cobra.NoArgs,
+		Short: "List the jobs, and what is wrong with them",
+		Long: `List the jobs of package txlock/job. TROUBLE says which are overdue, take too long, fail,
+are paused, or are run by different schedules. A job that died was begun by a process that
+holds its lease no more, and hasn't said how it ended.
+
+Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
+		RunE: a.with(func(ctx context.Context, _ []string) error {
+			jobs, err := ops.New(a.db).Jobs(ctx)
+			if err != nil {
+				return err
+			}
+			if done, err := a.found(jobs, len(jobs.Jobs), nil, "there are no jobs"); done {
+				return err
+			}
+			a.say("It is %s UTC, by the server's clock.", when(jobs.Now))
+			jobTable(a.out, jobs)
+			return nil
+		}),
+	}
+	cmd.AddCommand(a.showJob(), a.pauseJob(), a.resumeJob(), a.runJob())
+	return cmd
+}
+
+// tableWidth is how wide the table of jobs is at most.
+const tableWidth = 80
+
+// jobTable writes jobs. It clips their names and what is wrong with them: jobs show NAME has all.
+func jobTable(w io.Writer, jobs ops.Jobs) {
+	const head = "JOB STATE DONE TOOK NEXT TROUBLE"
+	var rows [][]string
+	for _, j := range jobs.Jobs {
+		state := j.State
+		if !j.Paused.IsZero() && state != "running" {
+			state = "paused"
+		}
+		rows = append(rows, []string{clipped(j.Key, 20), state, apart(jobs.Now, j.Done), j.Took.String(), apart(jobs.Now, j.Next), strings.Join(j.Trouble(jobs.Now), ", ")})
+	}
+	last := strings.Count(head, " ")
+	left := tableWidth
+	for i, name := range strings.Fields(head)[:last] {
+		wide := len(name)
+		for _, row := range rows {
+			wide = max(wide, utf8.RuneCountInString(cell(row[i])))
+		}
+		left -= wide + 2
+	}
+	for _, row := range rows {
+		row[last] = clipped(cell(row[last]), max(left, 16))
+	}
+	table(w, head, rows)
+}
+
+// apart says how long ago a time was, or in what time it will be.
+func apart(now, t time.Time) string {
+	switch d := ops.Seconds(now.Sub(t).Seconds()); {
+	case t.IsZero():
+		return ""
+	case d < 0:
+		return "in " + (-d).String()
+	default:
+		return d.String() + " ago"
+	}
+}
+
+func (a *app) showJob() *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Args: cobra.ExactArgs(1),
+		Short: "Show a job and its last runs",
+		Long: `Show what is wrong with a job, and its last runs, with their errors and how long they took.
+
+Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
+		RunE: a.with(func(ctx context.Context, args []string) error {
+			jobs, j, err := a.job(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			runs, err := ops.New(a.db).JobRuns(ctx, j.Key)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(jobForm{jobs.Now, j, runs})
+			}
+			a.say("It is %s UTC, by the server's clock.", when(jobs.Now))
+			a.say("State: %s", j.State)
+			for _, text := range j.Trouble(jobs.Now) {
+				a.say("Trouble: %s", text)
+			}
+			if j.Schedule != "" {
+				a.say("Schedule: %s, next %s, %s", j.Schedule, when(j.Next), apart(jobs.Now, j.Next))
+			}
+			if !j.Done.IsZero() {
+				a.say("Last done: %s, %s", when(j.Done), apart(jobs.Now, j.Done))
+			}
+			var rows [][]string
+			for _, r := range runs {
+				rows = append(rows, []string{when(r.At), when(r.Started), r.Took.String(), r.Outcome, r.By, r.Err})
+			}
+			a.say("")
+			table(a.out, "TICK STARTED TOOK OUTCOME BY ERROR", rows)
+			return nil
+		}),
+	}
+}
+
+// job returns a job, and when it was read.
+func (a *app) job(ctx context.Context, key string) (ops.Jobs, ops.JobStatus, error) {
+	jobs, err := ops.New(a.db).Jobs(ctx)
+	if err != nil {
+		return jobs, ops.JobStatus{}, err
+	}
+	j, has := jobs.Job(key)
+	if !has {
+		return jobs, j, failed(nothing, "there is no job %q: lockstep jobs lists them", key)
+	}
+	return jobs, j, nil
+}
+
+// control is a command that changes a job. Ask says what it does, or why there is nothing to do.
+func (a *app) control(cmd *cobra.Command, did string, ask func(j ops.JobStatus, now time.Time) (string, error), do func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error) *cobra.Command {
+	verb, _, _ := strings.Cut(cmd.Use, " ")
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.Long += "\n\nPrivileges: SELECT and UPDATE on lockstep_jobs, and SELECT on lockstep_leases."
+	cmd.RunE = a.with(func(ctx context.Context, args []string) error {
+		jobs, j, err := a.job(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		question, err := ask(j, jobs.Now)
+		if err != nil {
+			return failure{nothing, err}
+		}
+		if err := a.sure(ctx, question); err != nil {
+			return err
+		}
+		m, err := a.manager()
+		if err != nil {
+			return err
+		}
+		runner, err := job.New(a.db, m)
+		if err != nil {
+			return errors.Join(err, m.Close(ctx))
+		}
+		if err := errors.Join(do(ctx, runner, txlock.ParseKey(j.Key)), runner.Close(ctx), m.Close(ctx)); err != nil {
+			return coded(err)
+		}
+		if a.json {
+			return a.printJSON(changedForm{j.Key, verb})
+		}
+		a.say("%s", did)
+		return nil
+	})
+	return a.changes(cmd)
+}
+
+func (a *app) pauseJob() *cobra.Command {
+	by := caller()
+	cmd := &cobra.Command{Use: "pause NAME", Short: "Pause a job in all processes", Long: `Pause a job: no process begins a tick of it until it is resumed, but those that jobs run
+requests. A tick that runs is not interrupted.`}
+	cmd.Flags().StringVar(&by, "by", by, "who pauses it, or why")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if len(by) == 0 || len(by) > 255 {
+			return failed(usage, "--by %q: it must have 1 to 255 bytes", by)
+		}
+		return nil
+	}
+	return a.control(cmd, "Paused.", func(j ops.JobStatus, now time.Time) (string, error) {
+		if !j.Paused.IsZero() {
+			return "", fmt.Errorf("the job %q is paused already, by %s %s", j.Key, j.PausedBy, apart(now, j.Paused))
+		}
+		return fmt.Sprintf("Pause the job %q in all processes: within 10 seconds none begins a tick any more. A tick that runs is not interrupted.", j.Key), nil
+	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.Pause(ctx, key, by) })
+}
+
+// caller names who calls the command, as far as the system knows.
+func caller() string {
+	name := "an operator"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}
+
+func (a *app) resumeJob() *cobra.Command {
+	cmd := &cobra.Command{Use: "resume NAME", Short: "End the pause of a job", Long: `End the pause of a job. Whether the ticks that were missed are run now is decided by the
+option Missed of the program: by default the latest of them is.`}
+	return a.control(cmd, "Resumed.", func(j ops.JobStatus, now time.Time) (string, error) {
+		if j.Paused.IsZero() {
+			return "", fmt.Errorf("the job %q is not paused", j.Key)
+		}
+		return fmt.Sprintf("Resume the job %q, which was paused by %s %s. Ticks that were missed may run now.", j.Key, j.PausedBy, apart(now, j.Paused)), nil
+	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.Resume(ctx, key) })
+}
+
+func (a *app) runJob() *cobra.Command {
+	cmd := &cobra.Command{Use: "run NAME", Short: "Run a job once, now", Long: `Request a run of a job for now, even while it is paused: one of the processes that run it
+begins within 10 seconds, or when the tick that runs has ended.`}
+	return a.control(cmd, "Requested.", func(j ops.JobStatus, now time.Time) (string, error) {
+		switch {
+		case !j.Requested.IsZero():
+			return "", fmt.Errorf("a run of the job %q was requested already, %s", j.Key, apart(now, j.Requested))
+		case j.Schedule == "":
+			return "", fmt.Errorf("no process runs the job %q by a schedule, so none would see the request", j.Key)
+		}
+		return fmt.Sprintf("Run the job %q once, now, by one of the processes that run it.", j.Key), nil
+	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.RunNow(ctx, key) })
+}
