@@ -23,20 +23,28 @@ type Verb string
 const (
 	Release Verb = "release" // take a lease from its holder, or end the transaction that holds a lock
 	Ask     Verb = "ask"     // ask all holders of a lease to give it up
+	Pause   Verb = "pause"   // pause a job in all processes
+	Resume  Verb = "resume"  // end the pause of a job
+	RunNow  Verb = "run"     // run a job once, now
 )
+
+var verbs = []Verb{Release, Ask, Pause, Resume, RunNow}
+
+// ofJob reports whether the verb is about a job.
+func (v Verb) ofJob() bool { return v == Pause || v == Resume || v == RunNow }
 
 // Action is what an Authorizer decides about.
 type Action struct {
 	Verb    Verb
 	Key     string // as it is, not masked; empty for the slot of hashed keys
-	Lease   bool   // or else a transaction lock
+	Lease   bool   // or else a transaction lock, or a job
 	Slot    int64  // which reader or permit of a lease, or the slot of hashed keys
 	Session uint64 // of the transaction that is ended
 }
 
 // Authorizer decides whether who sends a request may do something. It returns the name of
-// that person for the log, and an error if not. It is also called by the pages of keys, to
-// know which buttons to show: it must not log or do anything by itself.
+// that person for the log, and an error if not. It is also called by the pages of keys and
+// jobs, to know which buttons to show: it must not log or do anything by itself.
 //
 // Requests that another site has caused in a viewer's browser never get so far: see
 // http.CrossOriginProtection.
@@ -51,23 +59,10 @@ type form struct {
 
 // forms returns what the viewer may do about a key.
 func (c *call) forms(t target, f keyForm) (forms []form) {
-	if c.authorize == nil || t.key == "" && !t.bySlot {
-		return nil
-	}
-	allowed := func(a Action) bool {
-		_, err := c.authorize(c.r, a)
-		return err == nil
-	}
 	offer := func(a Action, token uint64, summary, text string) {
-		if !allowed(a) {
-			return
+		if f, may := c.form(t, a, token, summary, text); may {
+			forms = append(forms, f)
 		}
-		id := idOf(a.Verb, a.Lease, a.Slot, a.Session, token)
-		action := string(a.Verb) + "?" + url.Values{"key": {t.shown}}.Encode()
-		forms = append(forms, form{ID: id, Action: action, Summary: summary, Text: text, Button: summary, Reason: a.Verb == Ask, Fields: map[string]string{
-			"lease": strconv.FormatBool(a.Lease), "slot": strconv.FormatInt(a.Slot, 10),
-			"session": strconv.FormatUint(a.Session, 10), "token": strconv.FormatUint(token, 10),
-		}})
 	}
 	asked := false
 	for _, l := range f.Leases {
@@ -87,6 +82,23 @@ func (c *call) forms(t target, f keyForm) (forms []form) {
 		}
 	}
 	return forms
+}
+
+// form returns the form of an action, if the viewer may do it.
+func (c *call) form(t target, a Action, token uint64, summary, text string) (form, bool) {
+	if c.authorize == nil || t.key == "" && !t.bySlot {
+		return form{}, false
+	}
+	if _, err := c.authorize(c.r, a); err != nil {
+		return form{}, false
+	}
+	return form{
+		ID: idOf(a.Verb, a.Lease, a.Slot, a.Session, token), Action: string(a.Verb) + "?" + url.Values{"key": {t.shown}}.Encode(),
+		Summary: summary, Text: text, Button: summary, Reason: a.Verb == Ask, Fields: map[string]string{
+			"lease": strconv.FormatBool(a.Lease), "slot": strconv.FormatInt(a.Slot, 10),
+			"session": strconv.FormatUint(a.Session, 10), "token": strconv.FormatUint(token, 10),
+		},
+	}, true
 }
 
 func kindName(l ops.Lease) string {
@@ -135,7 +147,11 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request, name string) {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
 		defer cancel()
-		err = h.do(ctx, t, a, token, r.PostFormValue("reason"))
+		if a.Verb.ofJob() {
+			err = h.control(ctx, a, token, who)
+		} else {
+			err = h.do(ctx, t, a, token, r.PostFormValue("reason"))
+		}
 	}
 	h.audit(r, a, who, err)
 	var refused refusal
@@ -171,7 +187,10 @@ func (h *Handler) action(r *http.Request, verb Verb) (t target, a Action, token 
 	if err := errors.Join(errs[:]...); err != nil || !ok {
 		return t, a, token, refusal{http.StatusBadRequest, "The form is incomplete: use that of the page of the key."}
 	}
-	if a.Key = t.key; t.key == "" && !t.bySlot {
+	if verb.ofJob() { // which has nothing else
+		a = Action{Verb: verb}
+	}
+	if a.Key = t.key; t.key == "" && (!t.bySlot || verb.ofJob()) {
 		return t, a, token, refusal{http.StatusConflict, "Several keys are shown by this text: it can't be done here."}
 	}
 	return t, a, token, nil
@@ -256,6 +275,12 @@ func (c *call) message() string {
 		return "Released."
 	case Ask:
 		return "Asked."
+	case Pause:
+		return "Paused."
+	case Resume:
+		return "Resumed."
+	case RunNow:
+		return "Requested: a process begins the run within 10 seconds."
 	}
 	return ""
 }

@@ -180,7 +180,7 @@ func TestReadOnly(t *testing.T) {
 			t.Error("a page that is read-only has a form")
 		}
 		form := url.Values{"key": {"report"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
-		for _, verb := range []string{"release", "ask"} {
+		for _, verb := range []string{"release", "ask", "pause", "resume", "run"} {
 			if code, body, _ := s.post(verb, form, http.Header{}); code != http.StatusForbidden || !strings.Contains(body, "read-only") {
 				t.Errorf("%s is answered with %d", verb, code)
 			}

@@ -10,14 +10,14 @@ import (
 
 // trouble is something that a person should look at.
 type trouble struct {
-	What string `json:"what"` // deadlock, no leader, wait, prepared, late lease
+	What string `json:"what"` // deadlock, no leader, wait, overdue job, failing job, long job, prepared, late lease
 	ops.Row
 	For  ops.Seconds `json:"for_s"`
 	Text string      `json:"text"`
 }
 
 // troubles are the kinds of trouble, the most urgent ones first. Each returns what there is of it.
-var troubles = []func(c *call) []trouble{(*call).deadlocks, (*call).leaderless, (*call).longWaits, (*call).preparedLocks, (*call).lateLeases}
+var troubles = []func(c *call) []trouble{(*call).deadlocks, (*call).leaderless, (*call).longWaits, (*call).troubledJobs, (*call).preparedLocks, (*call).lateLeases}
 
 // longWait is from when on a wait is shown as trouble.
 const longWait ops.Seconds = 1
@@ -111,7 +111,7 @@ func (c *call) lateLeases() (all []trouble) {
 }
 
 func (c *call) attentionTable(all []trouble) *table {
-	return c.newTable("attention", "What needs a person, the most urgent first", "Nothing: no session waits for long, no lease is late, and each election has a leader.", "Key, What, For, Details", len(all), func(i int) row {
+	return c.newTable("attention", "What needs a person, the most urgent first", "Nothing: no session waits for long, no lease is late, no job is overdue or fails, and each election has a leader.", "Key, What, For, Details", len(all), func(i int) row {
 		t := all[i]
 		lasts := ""
 		if t.For > 0 {

@@ -19,29 +19,45 @@ func TestAttention(t *testing.T) {
 	below := &ops.Node{Row: key("order:77"), Holders: []uint64{4}, Waiters: []ops.Waiter{{Wait: ops.Wait{Session: 5, For: 90}}}}
 	root := &ops.Node{Row: key("order:42"), Holders: []uint64{3, 8, 9}, Waiters: []ops.Waiter{{Wait: ops.Wait{Session: 4, For: 60}, Holds: []*ops.Node{below}}}}
 	short := &ops.Node{Row: key("order:1"), Holders: []uint64{6}, Waiters: []ops.Waiter{{Wait: ops.Wait{Session: 7, For: 0.2}}}}
+	now := time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
 	p := &ops.Picture{
 		Locks:  []ops.Lock{{Row: key("order:9"), Detached: true, Held: 7}, {Row: key("order:42"), Session: 3, Held: 100}},
 		Leases: []ops.Lease{{Key: "report", Kind: "exclusive", TTL: 30, Renewed: 25}, {Key: "mailer", Kind: "exclusive", TTL: 30, Renewed: 5}},
 	}
-	c := &call{content: content{Picture: p, tree: []*ops.Node{short, root, circle}, vacant: []ops.Leader{{Key: "scheduler", Standby: []string{"a", "b"}}, {Key: "old"}}}, query: url.Values{}}
+	c := &call{content: content{Picture: p, tree: []*ops.Node{short, root, circle}, vacant: []ops.Leader{{Key: "scheduler", Standby: []string{"a", "b"}}, {Key: "old"}}, jobs: ops.Jobs{Now: now, Jobs: []ops.JobStatus{
+		{Key: "fine", State: "done"}, {Key: "late", State: "done", Overdue: 120}, {Key: "long", State: "running", TooLong: 60, Took: 300},
+		{Key: "broken", State: "failed", Failing: 3, Since: now.Add(-time.Hour), Err: "no paper"}, {Key: "paused", State: "done", Paused: now},
+	}}}, query: url.Values{}}
 	var got []string
 	for _, a := range c.attention() {
 		got = append(got, fmt.Sprintf("%s %s %v", a.What, a.Key, float64(a.For)))
 	}
-	if want := "deadlock circle 3, no leader scheduler 0, no leader old 0, wait order:42 90, prepared order:9 7, late lease report 25"; strings.Join(got, ", ") != want {
+	if want := "deadlock circle 3, no leader scheduler 0, no leader old 0, wait order:42 90, overdue job late 120, long job long 300, failing job broken 3600, prepared order:9 7, late lease report 25"; strings.Join(got, ", ") != want {
 		t.Errorf("there are %s, want %s", strings.Join(got, ", "), want)
 	}
 	texts := ""
 	for _, a := range c.attention() {
 		texts += a.Text + "\n"
 	}
-	for _, want := range []string{"2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby", "no process stands for election"} {
+	for _, want := range []string{"2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby", "no process stands for election", "overdue by 2m0s", "too long by 1m0s", "failed 3 times in 1h0m: no paper"} {
 		if !strings.Contains(texts, want) {
 			t.Errorf("no text has %q: %s", want, texts)
 		}
 	}
 	if rows := c.attentionTable(nil); len(rows.Rows) != 0 || !strings.HasPrefix(rows.Empty, "Nothing:") {
 		t.Errorf("nothing is shown as %+v", rows)
+	}
+}
+
+// TestOldJobs proves that jobs that can't be read any more are shown with their age.
+func TestOldJobs(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
+	for read, want := range map[time.Time]string{now.Add(-12 * time.Second): "read 12 s ago", now.Add(50 * time.Millisecond): "", {}: ""} {
+		c := &call{content: content{Picture: &ops.Picture{Taken: now}, jobs: ops.Jobs{Now: read}}}
+		if got := c.jobsOlder(); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("of jobs of %v is said %q", read, got)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@
 // # What it costs
 //
 // One look at the server is for all viewers together, at most once a second, and only
-// while somebody has a page open. Pages of jobs and of keys add a few statements to a
+// while somebody has a page open. Pages of jobs and of keys and the overview add a few statements to a
 // look. With 1,000 locks and 100 waiters that is less than 1 % of a core of the server, and
 // less where the pool has interpolateParams=true. The account of the pool sees what the command lockstep would see with it: what is
 // not seen is listed at the end of each page, with the GRANT that would tell more.
@@ -37,7 +37,7 @@
 // # Changes
 //
 // The pages are read-only. With [Authorize], those whom the program allows it may release
-// locks and ask holders. What was done or refused is written to the log of [Log], with the
+// locks, ask holders, and pause, resume and run jobs. What was done or refused is written to the log of [Log], with the
 // key itself, also where pages mask it.
 //
 // # Events

@@ -149,23 +149,3 @@ func (c *call) showLeaders() ([]section, any) {
 		Leaders []ops.Leader `json:"leaders"`
 	}{c.seen(), found}
 }
-
-func (c *call) showJobs() ([]section, any) {
-	found := keep(c.jobs.Jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })
-	return []section{{ID: "jobs", Table: c.jobTable(found)}}, struct {
-		seenForm
-		Jobs []ops.JobStatus `json:"jobs"`
-	}{c.seen(), found}
-}
-
-func (c *call) jobTable(jobs []ops.JobStatus) *table {
-	return c.newTable("jobs", "Jobs, and how their last ticks went", "There are no jobs.", "Job, State, Tick, Started, Took, Failures, By, Next, Error", len(jobs), func(i int) row {
-		j := jobs[i]
-		at := row{ID: idOf("job", j.Key), Cells: []cell{keyCell(j.Key), text(j.State), c.at(j.Tick), c.at(j.Started), text(j.Took.String()),
-			text(strconv.Itoa(j.Failures)), text(j.By), c.at(j.Next), text(clipped(j.Err, 200))}}
-		if j.State == "failed" || j.State == "died" {
-			at.Class = "late"
-		}
-		return at
-	})
-}

@@ -150,11 +150,11 @@ func TestSampler(t *testing.T) {
 	if err != nil || first.err != nil || first.number != 1 {
 		t.Fatalf("the first look is %+v, %v", first, err)
 	}
-	second, err := s.next(t.Context(), first.number, demand{jobs: true, once: map[string]bool{"a": true}})
+	second, err := s.next(t.Context(), first.number, demand{jobs: true, keys: map[string]bool{"a": true}})
 	if err != nil || !errors.Is(second.err, down) || second.Picture != first.Picture || second.ended.Sub(first.ended) < every {
 		t.Errorf("the second look is %+v, %v", second, err)
 	}
-	again, err := s.next(t.Context(), 0, demand{once: map[string]bool{"a": true}})
+	again, err := s.next(t.Context(), 0, demand{keys: map[string]bool{"a": true}})
 	if old := time.Since(second.ended) >= every; err != nil || again != second && !old {
 		t.Errorf("what is there is looked for again: %+v, %v", again, err)
 	}
@@ -168,7 +168,7 @@ func TestSampler(t *testing.T) {
 		t.Errorf("after its end there is %v", err)
 	}
 	<-asked
-	if d := <-asked; !d.jobs || !d.once["a"] {
+	if d := <-asked; !d.jobs || !d.keys["a"] {
 		t.Errorf("the second look is asked for %+v", d)
 	}
 }

@@ -64,6 +64,7 @@ type keyForm struct {
 	Waits    []*ops.Node            `json:"waits"`
 	Once     []onceForm             `json:"once"`
 	Jobs     []ops.JobStatus        `json:"jobs"`
+	Runs     []ops.JobRun           `json:"runs"`
 	Events   []happening            `json:"events"`
 	Sessions map[uint64]ops.Session `json:"sessions"`
 }
@@ -97,7 +98,8 @@ func (c *call) key() ([]section, any) {
 	add(len(forms), section{ID: "act", Title: "What you may do", Forms: forms})
 	add(len(f.Waits), section{ID: "waits", Title: "Who waits", Tree: c.branches(f.Waits, "wait")})
 	add(len(f.Once), section{ID: "once", Title: "Once", Table: c.onceTable(f.Once)})
-	add(len(f.Jobs), section{ID: "job", Title: "Job", Table: c.jobTable(f.Jobs)})
+	add(len(f.Jobs), section{ID: "job", Title: "Job", Text: c.jobsOlder(), Table: c.jobTable(f.Jobs)})
+	add(len(f.Runs), section{ID: "runs", Title: "Last runs", Table: c.runTable(f.Runs)})
 	if len(sections) == 0 {
 		sections = []section{{ID: "none", Title: "Nobody holds it", Text: "Nobody holds this key or waits for it."}}
 	}
@@ -112,6 +114,7 @@ func (c *call) about(t target) keyForm {
 	f.Leases = keep(c.Leases, func(l ops.Lease) bool { return !t.bySlot && l.Key == t.shown })
 	f.Waits = c.Around(t.has).Tree()
 	f.Jobs = keep(c.jobs.Jobs, func(j ops.JobStatus) bool { return !t.bySlot && j.Key == t.shown })
+	f.Runs = append([]ops.JobRun{}, c.runs[t.key]...)
 	f.Events = keep(c.timeline(), func(e happening) bool {
 		return t.has(ops.Row{Kind: ops.Kind(e.Kind), Key: e.Key, Slot: e.Slot})
 	})

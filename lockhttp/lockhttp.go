@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ type Handler struct {
 	room    *ops.Room
 	sampler *sampler
 	history history
+	last    ops.Jobs // that were read, by the sampler
 	origins http.CrossOriginProtection
 }
 
@@ -68,13 +70,13 @@ func MaskNotes(mask func(note string) string) Option {
 	return func(o *options) { o.notes = mask; o.need(mask != nil, "MaskNotes", "a function") }
 }
 
-// Authorize lets those whom the authorizer allows it release locks and ask holders. The
-// default is that the pages are read-only.
+// Authorize lets those whom the authorizer allows it release locks, ask holders, and pause,
+// resume and run jobs. The default is that the pages are read-only.
 func Authorize(authorizer Authorizer) Option {
 	return func(o *options) { o.authorize = authorizer; o.need(authorizer != nil, "Authorize", "a function") }
 }
 
-// Log sets where the handler writes who has released or asked for what. The default is
+// Log sets where the handler writes who has changed what. The default is
 // slog.Default.
 func Log(log *slog.Logger) Option {
 	return func(o *options) { o.log = log; o.need(log != nil, "Log", "a *slog.Logger") }
@@ -126,7 +128,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	switch {
-	case name == "release" || name == "ask":
+	case slices.Contains(verbs, Verb(name)):
 		h.act(w, r, name)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		header.Set("Allow", "GET, HEAD")

@@ -39,7 +39,7 @@ func (c *call) overview() ([]section, any) {
 	events := c.timeline()
 	troubles := c.attention()
 	sections := []section{
-		{ID: "attention", Title: "Needs a person", Table: c.attentionTable(troubles)},
+		{ID: "attention", Title: "Needs a person", Text: c.jobsOlder(), Table: c.attentionTable(troubles)},
 		{ID: "now", Title: "Who is waited for", Table: c.queueTable(waited[:min(len(waited), 10)])},
 		{ID: "hour", Title: "The last hour", Text: "Looks are taken only while somebody has a page open: lines have gaps where nobody had.", Charts: c.charts(seen, own)},
 		{ID: "events", Title: "Last events", Table: c.eventTable(events[:min(len(events), 10)])},

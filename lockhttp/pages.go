@@ -43,7 +43,7 @@ type page struct {
 }
 
 var pages = []page{
-	{"", "Overview", demand{}, (*call).overview},
+	{"", "Overview", demand{jobs: true}, (*call).overview},
 	{"locks", "Locks", demand{}, (*call).locks},
 	{"leases", "Leases", demand{}, (*call).leases},
 	{"waits", "Waits", demand{}, (*call).waits},
@@ -136,7 +136,7 @@ func (p page) wants(h *Handler, r *http.Request) demand {
 			_, key = h.reveal(last.content, named)
 		}
 		if key != "" {
-			d.once = map[string]bool{key: true}
+			d.keys = map[string]bool{key: true}
 		}
 	}
 	return d

@@ -32,22 +32,22 @@ type sampler struct {
 // demand is what viewers want to see beside the picture.
 type demand struct {
 	jobs bool
-	once map[string]bool // keys
+	keys map[string]bool // whose pages are viewed
 }
 
 func (d *demand) add(more demand) {
 	d.jobs = d.jobs || more.jobs
-	for key := range more.once {
-		if d.once == nil {
-			d.once = make(map[string]bool)
+	for key := range more.keys {
+		if d.keys == nil {
+			d.keys = make(map[string]bool)
 		}
-		d.once[key] = true
+		d.keys[key] = true
 	}
 }
 
 func (d *demand) has(all demand) bool {
-	for key := range all.once {
-		if !d.once[key] {
+	for key := range all.keys {
+		if !d.keys[key] {
 			return false
 		}
 	}

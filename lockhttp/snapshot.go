@@ -29,6 +29,7 @@ type content struct {
 	leaders      []ops.Leader
 	vacant       []ops.Leader // elections without a leader
 	jobs         ops.Jobs
+	runs         map[string][]ops.JobRun // of jobs whose pages are viewed, by their keys
 	once         map[string]ops.OnceRecord
 	names        map[string]string // the keys behind their masks; "" where they are several
 }
@@ -56,11 +57,9 @@ func (h *Handler) take(ctx context.Context, d demand) (s *snapshot) {
 	}
 	c := content{Picture: p, tree: p.Tree(), leaders: p.Leaders(), vacant: p.Vacant(), once: make(map[string]ops.OnceRecord)}
 	if d.jobs {
-		if c.jobs, err = h.room.Jobs(ctx); err != nil {
-			p.Gaps = append(p.Gaps, ops.Gap{What: "jobs are not known", Cure: err.Error()})
-		}
+		h.readJobs(ctx, &c, d.keys)
 	}
-	found, err := h.room.OnceOf(ctx, slices.Collect(maps.Keys(d.once))...)
+	found, err := h.room.OnceOf(ctx, slices.Collect(maps.Keys(d.keys))...)
 	if err != nil {
 		p.Gaps = append(p.Gaps, ops.Gap{What: "keys of Once are not known", Cure: err.Error()})
 	}
@@ -70,6 +69,28 @@ func (h *Handler) take(ctx context.Context, d demand) (s *snapshot) {
 	h.history.note(time.Now(), c, updates)
 	h.apply(&c)
 	return &snapshot{content: c}
+}
+
+// readJobs reads the jobs, and the last runs of those that are demanded. If it can't, those that it
+// has read last are shown, with their age.
+func (h *Handler) readJobs(ctx context.Context, c *content, keys map[string]bool) {
+	gap := func(what string, err error) { c.Gaps = append(c.Gaps, ops.Gap{What: what, Cure: err.Error()}) }
+	if jobs, err := h.room.Jobs(ctx); err != nil {
+		gap("jobs are not known", err)
+	} else {
+		h.last = jobs
+	}
+	c.jobs, c.runs = ops.Jobs{Now: h.last.Now, Jobs: slices.Clone(h.last.Jobs)}, make(map[string][]ops.JobRun)
+	for key := range keys {
+		if _, is := c.jobs.Job(key); !is {
+			continue
+		}
+		runs, err := h.room.JobRuns(ctx, key)
+		if err != nil {
+			gap("the last runs of jobs are not known", err)
+		}
+		c.runs[key] = runs
+	}
 }
 
 // masks are what viewers see in place of keys and notes.
@@ -108,6 +129,13 @@ func (m masks) apply(c *content) {
 		replace(&c.jobs.Jobs[i].Key, m.keys)
 		replace(&c.jobs.Jobs[i].By, m.notes)
 		replace(&c.jobs.Jobs[i].Err, m.notes)
+		replace(&c.jobs.Jobs[i].PausedBy, m.notes)
+	}
+	for _, runs := range c.runs {
+		for i := range runs {
+			replace(&runs[i].By, m.notes)
+			replace(&runs[i].Err, m.notes)
+		}
 	}
 	for _, leaders := range [][]ops.Leader{c.leaders, c.vacant} {
 		for i := range leaders {

@@ -35,6 +35,7 @@ type cell struct {
 	Label, Text, Href string
 	Time              string // the exact one, where Text says how long ago it was
 	Head              bool   // names the row
+	Forms             []form // what the viewer may do about it
 }
 
 // perPage is how many rows a page shows.

@@ -16,6 +16,7 @@ import (
 	"github.com/dca00107/lockstep/lockhttp"
 	"github.com/dca00107/lockstep/tests/lockhttp/browser"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -258,6 +259,55 @@ func TestActionsInBrowser(t *testing.T) {
 		if !strings.Contains(s.log.String(), `msg="lockhttp: release" who=alice`) {
 			t.Errorf("the log has %s", s.log)
 		}
+	})
+}
+
+// TestJobsInBrowser proves that the first screen has a job that fails, that the table of jobs fits a
+// telephone with its forms, that who may pauses a job by the keyboard while the page is live, and
+// that its form has a contrast of 4.5 at least in both schemes.
+func TestJobsInBrowser(t *testing.T) {
+	onEach(t, func(t *testing.T, engine testdb.Engine) {
+		s := visit(t, engine, plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) { return "alice", nil }))
+		m := s.manager()
+		jobs, err := job.New(s.pool, m, job.Log(nil))
+		s.must(err)
+		key, broken := txlock.Named("reports:"+strings.Repeat("a-long-name-", 8)), errors.New("the printer is on fire")
+		if _, err := jobs.Tick(t.Context(), key, time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return broken }); !errors.Is(err, broken) {
+			t.Fatal(err)
+		}
+		s.open("")
+		s.becomes("failing job", "the printer is on fire", "Live")
+		for _, scheme := range []string{"light", "dark"} {
+			browser.Colours(s.tab, t, scheme)
+			s.do(chromedp.EmulateViewport(360, 740))
+			s.open("jobs")
+			s.becomes("failed", "Live")
+			s.do(focus(`details[id^="pause"] summary`), chromedp.KeyEvent("\r"))
+			s.becomes("no process begins a tick")
+			if wide := eval[int](s, "document.documentElement.scrollWidth"); wide > 360 {
+				t.Errorf("%s: the table of jobs is %d wide", scheme, wide)
+			}
+			const contrast = `(() => { const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b },
+				a = light(getComputedStyle(document.querySelector("tr.late td")).color), b = light(getComputedStyle(document.body).backgroundColor); return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); })()`
+			if got := eval[float64](s, contrast); got < 4.5 {
+				t.Errorf("%s: the contrast of a job that fails is %v", scheme, got)
+			}
+		}
+		at := eval[string](s, `document.querySelector(".summary time").textContent`)
+		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector(".summary time").textContent`) != at }) {
+			t.Error("the page stands still")
+		}
+		if !eval[bool](s, `document.querySelector('details[id^="pause"]').open`) {
+			t.Error("an update has closed the form")
+		}
+		s.do(focus(`details[id^="pause"] button`), chromedp.KeyEvent("\r"))
+		s.becomes("Paused.", "paused by alice")
+		status, err := jobs.Status(t.Context(), key)
+		s.must(err)
+		if status.PausedBy != "alice" {
+			t.Errorf("it is %+v", status)
+		}
+		s.must(jobs.Close(t.Context()))
 	})
 }
 

@@ -1,0 +1,117 @@
+package lockhttp_test
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockhttp"
+)
+
+// TestJobsBehindDDL proves that jobs that can't be read, since the table is locked, are shown as
+// they were read last, with their age, and that the rest of the page is new.
+func TestJobsBehindDDL(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		s := open(t, db, lockhttp.MaskKeys(func(key string) string { return "masked " + key[:1] }))
+		s.job(s.manager())
+		s.shows("jobs", "masked n", "failed")
+		conn, err := db.Admin().Conn(t.Context())
+		s.must(err)
+		defer func() { _ = conn.Close() }()
+		_, err = conn.ExecContext(t.Context(), "LOCK TABLES lockstep_jobs WRITE")
+		s.must(err)
+		s.shows("jobs", "The jobs were read ", " s ago", "masked n", "jobs are not known")
+		s.shows("", "The jobs were read ", "failing job", "jobs are not known")
+		_, err = conn.ExecContext(t.Context(), "UNLOCK TABLES")
+		s.must(err)
+		for strings.Contains(s.shows("jobs", "masked n"), "The jobs were read ") {
+			testdb.Refresh()
+		}
+	})
+}
+
+// TestJobActions proves that who is allowed to can pause, resume and run jobs, behind masks, that
+// all others can't, nor another site, and that nothing is done that a viewer hasn't seen so.
+func TestJobActions(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		s := open(t, db, lockhttp.Authorize(operator), lockhttp.MaskKeys(func(key string) string { return "masked " + key[:1] }))
+		s.job(s.manager())
+		db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('untouchable', 1, 1, 1, '', 1, 1, 1, 0, '-', 0)")
+		db.Exec(t, "UPDATE lockstep_jobs SET schedule = 'Every(1h0m0s)' WHERE name = 'nightly'")
+		alice := http.Header{"X-Who": {"alice"}}
+		status := func() (paused, requested bool, by string) {
+			t.Helper()
+			s.must(db.Admin().QueryRowContext(t.Context(), "SELECT paused_us > 0, run_us > tick_us, paused_by FROM lockstep_jobs WHERE name = 'nightly'").Scan(&paused, &requested, &by))
+			return paused, requested, by
+		}
+		s.shows("jobs", "masked n", "masked u")
+		if s.form("jobs", "pause", "", http.Header{}) != nil || s.form("key?key=untouchable", "pause", "", alice) != nil {
+			t.Error("who may not pause sees a form")
+		}
+		pause, request := s.form("jobs", "pause", "not interrupted", alice), s.form("key?key=masked+n", "run", "begins a tick", alice)
+		if pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil {
+			t.Fatalf("the forms are %v, %v", pause, request)
+		}
+		with := func(form url.Values, name, value string) url.Values {
+			form = maps.Clone(form)
+			form.Set(name, value)
+			return form
+		}
+		for name, c := range map[string]struct {
+			form   url.Values
+			header http.Header
+			want   int
+			says   string
+		}{
+			"another site":         {pause, http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"cross-site"}}, 403, "Another site"},
+			"nobody":               {pause, http.Header{}, 403, "not allowed"},
+			"what is not allowed":  {with(pause, "key", "untouchable"), alice, 403, "not allowed"},
+			"no job":               {with(pause, "key", "xylophone"), alice, 409, "no such job"},
+			"a slot":               {with(with(pause, "key", ""), "slot", "7"), alice, 409, "be done here"},
+			"an incomplete form":   {url.Values{"key": {"masked n"}}, alice, 400, "incomplete"},
+			"a job that has moved": {with(pause, "token", "7"), alice, 409, "meanwhile"},
+		} {
+			if code, body, _ := s.post("pause", c.form, c.header); code != c.want || !strings.Contains(body, c.says) {
+				t.Errorf("%s is answered with %d, not %d and %q:\n%s", name, code, c.want, c.says, body)
+			}
+		}
+		if paused, requested, _ := status(); paused || requested {
+			t.Fatal("what was refused was done")
+		}
+		done := func(verb string, form url.Values, says string) {
+			t.Helper()
+			code, body, header := s.post(verb, form, alice)
+			if code != http.StatusSeeOther {
+				t.Fatalf("%s is answered with %d: %s", verb, code, body)
+			}
+			s.shows(header.Get("Location"), says)
+		}
+		done("pause", with(pause, "lease", "true"), "Paused.")
+		if paused, _, by := status(); !paused || by != "alice" {
+			t.Errorf("it is paused: %t, by %q", paused, by)
+		}
+		if code, _, _ := s.post("run", request, alice); code != http.StatusConflict {
+			t.Errorf("a run that was seen before the pause is answered with %d", code)
+		}
+		s.shows("jobs", "failed, paused", "paused by alice")
+		done("run", s.form("jobs", "run", "begins a tick", alice), "Requested: ")
+		done("resume", s.form("jobs", "resume", "by its schedule", alice), "Resumed.")
+		if paused, requested, _ := status(); paused || !requested {
+			t.Errorf("it is paused: %t, and requested: %t", paused, requested)
+		}
+		if code, _, _ := s.post("run", request, alice); code != http.StatusConflict {
+			t.Errorf("a second request is answered with %d", code)
+		}
+		for _, line := range []string{`msg="lockhttp: pause" who=alice`, "key=nightly lease=false", `level=WARN msg="lockhttp: run was not done" who=alice`} {
+			if !strings.Contains(s.log.String(), line) {
+				t.Errorf("the log hasn't %q:\n%s", line, s.log)
+			}
+		}
+		if strings.Contains(s.log.String(), "lease=true") {
+			t.Errorf("a job is told to be a lease:\n%s", s.log)
+		}
+	})
+}
