@@ -79,6 +79,10 @@ func TestMetrics(t *testing.T) {
 			`lockstep_retries_total{db_namespace="shop",error_type="deadlock",lockstep_family="knot"}`:                                                                       "1",
 			`lockstep_stale_snapshots_total{db_namespace="shop",lockstep_family="stale",lockstep_kind="lock",lockstep_shared="false"}`:                                       "1",
 			`lockstep_ticks_total{db_namespace="shop",lockstep_job="failing",lockstep_outcome="failed"}`:                                                                     "1",
+			`lockstep_job_overdue_seconds{db_namespace="shop",lockstep_job="clean-up"}`:                                                                                      "0",
+			`lockstep_job_too_long_seconds{db_namespace="shop",lockstep_job="clean-up"}`:                                                                                     "0",
+			`lockstep_job_failing{db_namespace="shop",lockstep_job="failing"}`:                                                                                               "1",
+			`lockstep_waiting_oldest_seconds{db_namespace="shop",lockstep_family="order",lockstep_kind="lock"}`:                                                              "0",
 		} {
 			if got := emitted[line]; got != want {
 				t.Errorf("%s is %q, want %s", line, got, want)

@@ -44,6 +44,7 @@ type service struct {
 	jobs     *job.Jobs
 	election *elect.Election
 	provider *metric.MeterProvider
+	unwatch  func() error // the table of jobs
 	stop     context.CancelFunc
 	working  sync.WaitGroup
 }
@@ -74,6 +75,9 @@ func newService(dsn string, log *slog.Logger, ttl time.Duration) (_ *service, er
 		return nil, err
 	}
 	if s.jobs, err = job.New(s.db, s.leases, job.Observe(measured.Job)); err != nil {
+		return nil, err
+	}
+	if s.unwatch, err = measured.WatchJobs(s.jobs); err != nil {
 		return nil, err
 	}
 	if s.election, err = elect.New(s.leases, mailer, elect.Observe(measured.Election), elect.TTL(ttl)); err != nil {
@@ -114,8 +118,11 @@ func (s *service) work(log *slog.Logger) {
 func (s *service) Close(ctx context.Context) (err error) {
 	s.stop()
 	s.working.Wait()
+	if s.unwatch != nil {
+		err = s.unwatch()
+	}
 	if s.leases != nil {
-		err = s.leases.Close(ctx)
+		err = errors.Join(err, s.leases.Close(ctx))
 	}
 	if s.db != nil {
 		err = errors.Join(err, s.db.Close())

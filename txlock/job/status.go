@@ -28,6 +28,7 @@ type Status struct {
 	Schedule  string        // by which schedule it runs, of such a job
 	Overdue   time.Duration // for how long no process has begun a tick that is due, if that is more than a minute
 	TooLong   time.Duration // by how much the tick that runs takes longer than it should: see WarnAfter
+	Failing   int           // how many runs in a row were not done, by those that KeepRuns keeps; of Status, those of this tick
 	Paused    time.Time     // since when it is paused
 	PausedBy  string        // by whom
 	Requested time.Time     // a run that was requested by RunNow and not begun yet
@@ -73,7 +74,7 @@ func (r row) status() Status {
 	s := Status{
 		Key: string(r.Name), Token: r.Token, Failures: int(r.Failures), Took: time.Duration(r.TookUs) * time.Microsecond,
 		Done: at(r.DoneUs), Started: at(r.StartedUs), Ended: at(r.EndedUs), Next: at(r.NextUs),
-		Schedule: string(r.Schedule), Overdue: health.Overdue, TooLong: health.TooLong,
+		Schedule: string(r.Schedule), Overdue: health.Overdue, TooLong: health.TooLong, Failing: health.Failing,
 		Paused: at(r.PausedUs), PausedBy: string(r.PausedBy),
 	}
 	if r.Token > 0 { // else it was made and never begun

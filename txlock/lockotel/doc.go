@@ -7,6 +7,7 @@
 //	db, err := locksqlc.Open(dsn, txlock.Observe(observer.Observe))
 //	leases, err := lease.NewManager(db, lease.Observe(observer.Observe))
 //	jobs, err := job.New(db, leases, job.Observe(observer.Job))
+//	stop, err := observer.WatchJobs(jobs)
 //	election, err := elect.New(leases, key, elect.Observe(observer.Election))
 //
 // # What is measured

@@ -30,7 +30,7 @@ const (
 	Outcome = attribute.Key("lockstep.outcome")
 	// ErrorType is why a transaction was doomed or is retried: "deadlock", "stale_snapshot" or
 	// "conflict", or else the name of the error as Outcome has it. Durations of calls, waits
-	// and holds that ended in an error have it, too, but for "busy".
+	// and holds, and of ticks, that ended in an error have it, too, but for "busy".
 	ErrorType = attribute.Key("error.type")
 	// Job is the key of a job.
 	Job = attribute.Key("lockstep.job")
@@ -73,6 +73,7 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 //
 //   - lockstep.held, in {lock}: leases, and locks of guarded pools, that are held.
 //   - lockstep.waiting, in {call}: calls that ask and are not answered yet.
+//   - lockstep.waiting.oldest, a gauge in seconds: for how long the oldest of them has asked.
 //
 // Histograms in seconds, by Kind, Family and Shared:
 //
@@ -110,12 +111,14 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 //   - lockstep.tick.duration, a histogram in seconds: how long they took, by Outcome.
 //   - lockstep.leading, an up-down counter in {term}: 1 where this process leads.
 //
+// WatchJobs adds what the table says of all jobs: overdue, too long, failing, last success.
+//
 // New returns the error of a meter that refuses an instrument.
 func New(meter metric.Meter, options ...Option) (*Observer, error) {
 	if meter == nil {
 		return nil, errors.New("lockotel: New needs a metric.Meter, got nil")
 	}
-	o := new(Observer)
+	o := &Observer{meter: meter}
 	for _, option := range options {
 		option(o)
 	}
@@ -139,6 +142,9 @@ func New(meter metric.Meter, options ...Option) (*Observer, error) {
 	}
 	o.held = now("lockstep.held", "{lock}", "Locks that are held.")
 	o.waiting = now("lockstep.waiting", "{call}", "Calls that ask for a lock and are not answered yet.")
+	_, err := meter.Float64ObservableGauge("lockstep.waiting.oldest", metric.WithUnit("s"),
+		metric.WithDescription("For how long the oldest call that is not answered yet has asked."), metric.WithFloat64Callback(o.oldest))
+	errs = append(errs, err)
 	o.acquire = seconds("lockstep.acquire.duration", "How long a lock was asked for until it was granted or refused.")
 	o.wait = seconds("lockstep.wait.duration", "How long calls have waited for what somebody else held.")
 	o.hold = seconds("lockstep.hold.duration", "How long locks were held.")

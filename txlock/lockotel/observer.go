@@ -31,12 +31,15 @@ type Observer struct {
 	doomed, deadlocks, retries, ticks metric.Int64Counter
 	terms                             sync.Map // those that lead
 	families, jobs, elections         names
+	calls                             calls
+	meter                             metric.Meter
 }
 
 // Observe records an event of a lock or lease: txlock.Observe(o.Observe).
 func (o *Observer) Observe(ctx context.Context, e txlock.Event) {
 	switch e.Kind {
 	case txlock.Requested:
+		o.calls.begin(kindOf(e), o.families.bounded(family(e)))
 		o.waiting.Add(ctx, 1, o.with(o.familyOf(e)...))
 	case txlock.Granted:
 		o.granted(ctx, e)
@@ -86,6 +89,7 @@ func (o *Observer) refused(ctx context.Context, e txlock.Event) {
 
 // answered records the end of a call.
 func (o *Observer) answered(ctx context.Context, e txlock.Event, outcome string) {
+	o.calls.end(kindOf(e), o.families.bounded(family(e)), e.Took)
 	o.waiting.Add(ctx, -1, o.with(o.familyOf(e)...))
 	o.record(ctx, o.acquire, e.Took, result(o.all(e), e.Err, outcome)...)
 	o.span(ctx, e, outcome)
@@ -136,6 +140,9 @@ func (o *Observer) Job(ctx context.Context, e job.Event) {
 	attributes := []attribute.KeyValue{Job.String(o.jobs.bounded(e.Key.String())), Outcome.String(string(e.Kind))}
 	o.ticks.Add(ctx, 1, o.with(attributes...))
 	if e.Kind == job.Done || e.Kind == job.Failed || e.Kind == job.Interrupted {
+		if e.Err != nil {
+			attributes = append(attributes, ErrorType.String(typeOf(e.Err)))
+		}
 		o.record(ctx, o.tick, e.Took, attributes...)
 	}
 }

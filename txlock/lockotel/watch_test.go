@@ -1,0 +1,184 @@
+package lockotel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/lockotel"
+)
+
+// gauges writes what a gauge has measured.
+func gauges(t *testing.T, m metricdata.Metrics) string {
+	t.Helper()
+	data, is := m.Data.(metricdata.Gauge[float64])
+	if !is || m.Description == "" {
+		t.Fatalf("%s is %T: %q", m.Name, m.Data, m.Description)
+	}
+	var text []string
+	for _, p := range data.DataPoints {
+		text = append(text, fmt.Sprintf("%s: %.0f %s", pairs(p.Attributes), p.Value, m.Unit))
+	}
+	slices.Sort(text)
+	return strings.Join(text, "; ")
+}
+
+// TestOldest proves that the age of the oldest call that isn't answered yet is measured, however
+// the others end.
+func TestOldest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, collect := newObserver(t)
+		began := make(map[int]time.Time)
+		tell := func(kind txlock.Kind, n int) {
+			e := txlock.Event{Kind: kind, Key: txlock.Named(fmt.Sprint("order:", n))}
+			if kind == txlock.Requested {
+				began[n] = time.Now()
+			} else {
+				e.Took = time.Since(began[n])
+			}
+			o.Observe(t.Context(), e)
+		}
+		oldest := func(want string) {
+			t.Helper()
+			if got := gauges(t, collect()["lockstep.waiting.oldest"]); got != want {
+				t.Errorf("the oldest call is %s, want %s", got, want)
+			}
+		}
+		for n := range 4 {
+			tell(txlock.Requested, n)
+			time.Sleep(10 * time.Second)
+		}
+		o.Observe(t.Context(), txlock.Event{Kind: txlock.Requested, Key: txlock.Named("report"), Lease: true})
+		time.Sleep(5 * time.Second)
+		oldest("family=order kind=lock: 45 s; family=report kind=lease: 5 s")
+		tell(txlock.Granted, 2) // not the oldest
+		oldest("family=order kind=lock: 45 s; family=report kind=lease: 5 s")
+		tell(txlock.Refused, 0)
+		oldest("family=order kind=lock: 35 s; family=report kind=lease: 5 s")
+		tell(txlock.Granted, 3)
+		oldest("family=order kind=lock: 35 s; family=report kind=lease: 5 s")
+		tell(txlock.Granted, 1)
+		tell(txlock.Granted, 1) // of which nothing was told
+		oldest("family=order kind=lock: 0 s; family=report kind=lease: 5 s")
+	})
+}
+
+// TestWatchJobs proves that each collection reads what the table says of jobs, on both servers,
+// until stop is called, and that a table that can't be read is an error.
+func TestWatchJobs(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db, ctx := testdb.Shared(t, engine).OpenLeases(t), t.Context()
+			pool := db.Connect(t)
+			m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
+			must(t, err)
+			jobs, err := job.New(pool, m, job.Log(nil))
+			must(t, err)
+			defer func() {
+				must(t, jobs.Close(context.WithoutCancel(ctx)))
+				must(t, m.Close(context.WithoutCancel(ctx)))
+			}()
+			at, broken := time.Unix(1_700_000_000, 0), errors.New("no paper")
+			for name, fails := range map[string]int{"a": 0, "b": 2} {
+				for i := range fails + 1 {
+					_, err := jobs.Tick(ctx, txlock.Named(name), at.Add(time.Duration(i)*time.Minute), func(context.Context, time.Time) error {
+						if i > 0 {
+							return broken
+						}
+						return nil
+					})
+					if !errors.Is(err, broken) {
+						must(t, err)
+					}
+				}
+			}
+			c, err := jobs.Claim(ctx, txlock.Named("c"), at)
+			must(t, err)
+			const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
+			db.Exec(t, "UPDATE lockstep_jobs SET next_us = "+ago+"7200 WHERE name = 'a'")
+			db.Exec(t, "UPDATE lockstep_jobs SET limit_us = 1, started_us = "+ago+"3600 WHERE name = 'c'")
+
+			o, collect := newObserver(t)
+			stop, err := o.WatchJobs(jobs)
+			must(t, err)
+			all := collect()
+			about := func(name string, want ...string) {
+				t.Helper()
+				got := gauges(t, all["lockstep.job."+name])
+				for _, part := range want {
+					if !strings.Contains(got+";", part) {
+						t.Errorf("%s: %s, want %s", name, got, part)
+					}
+				}
+			}
+			about("overdue", "job=a: 72", "job=b: 0 s;", "job=c: 0 s;")
+			about("too_long", "job=a: 0 s;", "job=c: 36")
+			about("failing", "job=a: 0 {run};", "job=b: 2 {run};")
+			about("last_success", "job=a: 1700000000 s", "job=b: 1700000000 s")
+			if got := gauges(t, all["lockstep.job.last_success"]); strings.Contains(got, "job=c") {
+				t.Errorf("a job that was never done has a last success: %s", got)
+			}
+			must(t, c.Finish(ctx, nil))
+			must(t, stop())
+			if all := collect(); all["lockstep.job.overdue"].Data != nil {
+				t.Errorf("after stop there is %v", all["lockstep.job.overdue"])
+			}
+		})
+	}
+}
+
+// TestWatchJobsRefuses proves that nothing is watched of nil, and that a table that can't be read
+// fails the collection.
+func TestWatchJobsRefuses(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			pool := db.Connect(t)
+			m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
+			must(t, err)
+			jobs, err := job.New(pool, m)
+			must(t, err)
+			must(t, m.Close(t.Context()))
+			reader := sdk.NewManualReader()
+			provider := sdk.NewMeterProvider(sdk.WithReader(reader))
+			defer func() { must(t, provider.Shutdown(context.Background())) }()
+			o, err := lockotel.New(provider.Meter("test"))
+			must(t, err)
+			if _, err := o.WatchJobs(nil); err == nil {
+				t.Error("nil is watched")
+			}
+			stop, err := o.WatchJobs(jobs)
+			must(t, err)
+			db.Exec(t, "DROP TABLE lockstep_jobs")
+			if err := reader.Collect(t.Context(), new(metricdata.ResourceMetrics)); err == nil || !strings.Contains(err.Error(), txlock.ErrSchema.Error()) {
+				t.Errorf("without the table it returns %v", err)
+			}
+			must(t, stop())
+			must(t, reader.Collect(t.Context(), new(metricdata.ResourceMetrics)))
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
