@@ -54,7 +54,6 @@ type options struct {
 	by       string
 	observer func(ctx context.Context, e Event)
 	log      *slog.Logger
-	quiet    bool
 	bad      error
 }
 

@@ -1,6 +1,7 @@
 package elect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -43,15 +44,13 @@ type Event struct {
 // its function is overdue, and the errors that Run retries, each of them at most once a
 // minute. Nil logs nothing. The default is slog.Default.
 func Log(log *slog.Logger) Option {
-	return func(o *options) { o.log, o.quiet = log, log == nil }
+	return func(o *options) { o.log = cmp.Or(log, slog.New(slog.DiscardHandler)) }
 }
 
 // tell logs an event, and calls the observer.
 func (e *Election) tell(ctx context.Context, event Event) {
 	event.Key, event.Instance = e.key, e.by
-	if !e.quiet {
-		e.record(ctx, event)
-	}
+	e.record(ctx, event)
 	if e.observer != nil {
 		e.observer(ctx, event)
 	}
@@ -77,13 +76,9 @@ func (e *Election) record(ctx context.Context, event Event) {
 	default:
 		return // Run returns what the function did
 	}
-	log := e.log
-	if log == nil {
-		log = slog.Default()
-	}
 	attributes := []slog.Attr{slog.String("election", event.Key.String()), slog.String("instance", event.Instance), slog.Uint64("token", event.Token)}
 	if event.Err != nil {
 		attributes = append(attributes, slog.Any("error", event.Err))
 	}
-	log.LogAttrs(ctx, level, text, attributes...)
+	cmp.Or(e.log, slog.Default()).LogAttrs(ctx, level, text, attributes...)
 }

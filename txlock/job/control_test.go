@@ -382,5 +382,8 @@ func TestLog(t *testing.T) {
 		if n := strings.Count(text, "level=WARN msg=\"job: Run retries\" job=nightly instance=web error=\"cut off\""); n < 4 || n > 6 {
 			t.Errorf("%d errors in:\n%s", n, text)
 		}
+		if silent := c.node(Log(nil)); silent.log.Enabled(t.Context(), slog.LevelError) {
+			t.Error("after Log(nil) errors are logged")
+		}
 	})
 }

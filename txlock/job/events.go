@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -44,15 +45,13 @@ func Observe(observer func(ctx context.Context, e Event)) Option {
 // too long, skipped times, schedules that differ, and the errors that Run retries, each of
 // them at most once a minute. Nil logs nothing. The default is slog.Default.
 func Log(log *slog.Logger) Option {
-	return func(o *options) { o.log, o.quiet = log, log == nil }
+	return func(o *options) { o.log = cmp.Or(log, slog.New(slog.DiscardHandler)) }
 }
 
 // tell logs an event, and calls the observer.
 func (j *Jobs) tell(ctx context.Context, e Event) {
 	e.Instance = j.instance
-	if !j.quiet {
-		j.record(ctx, e)
-	}
+	j.record(ctx, e)
 	if j.observer != nil {
 		j.observer(ctx, e)
 	}
@@ -73,10 +72,7 @@ func (j *Jobs) record(ctx context.Context, e Event) {
 	if !logged || e.Kind == RunError && !j.seldom.Passes(e.Key.String(), e.Err.Error()) {
 		return
 	}
-	log, level := j.log, slog.LevelWarn
-	if log == nil {
-		log = slog.Default()
-	}
+	level := slog.LevelWarn
 	if e.Kind == Failed {
 		level = slog.LevelError
 	}
@@ -93,5 +89,5 @@ func (j *Jobs) record(ctx context.Context, e Event) {
 	if e.Err != nil {
 		attributes = append(attributes, slog.Any("error", e.Err))
 	}
-	log.LogAttrs(ctx, level, text, attributes...)
+	cmp.Or(j.log, slog.Default()).LogAttrs(ctx, level, text, attributes...)
 }

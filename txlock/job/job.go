@@ -56,7 +56,6 @@ type options struct {
 	instance string
 	observer func(ctx context.Context, e Event)
 	log      *slog.Logger
-	quiet    bool
 	keep     int
 	age      time.Duration
 	bad      error
