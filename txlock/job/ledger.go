@@ -145,7 +145,7 @@ func (s sqlLedger) begin(ctx context.Context, b beginning) (bool, error) {
 }
 
 func (s sqlLedger) done(ctx context.Context, b beginning, run jobrow.Run) (bool, error) {
-	return doneIn(ctx, s.text(), b, run)
+	return doneIn(ctx, s.db, b, run)
 }
 
 // doneIn marks a tick as done in a transaction of the caller.

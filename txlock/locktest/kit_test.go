@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -413,6 +415,41 @@ func TestLeases(t *testing.T) {
 	})
 }
 
+// TestSchedules runs a job by two schedules, of which each process is told.
+func TestSchedules(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k, ctx := locktest.Open(t, nil), t.Context()
+		m, err := lease.NewManager(k.DB())
+		must(t, err)
+		var told atomic.Int32
+		jobs, err := job.New(k.DB(), m, job.Log(nil), job.Observe(func(_ context.Context, e job.Event) {
+			switch e.Kind {
+			case job.ScheduleDiffers:
+				told.Add(1)
+			case job.RunError:
+				t.Error(e.Err)
+			}
+		}))
+		must(t, err)
+		var all sync.WaitGroup
+		for _, schedule := range []job.Schedule{job.Every(time.Minute), job.Every(90 * time.Second)} {
+			all.Go(func() {
+				if err := jobs.Run(ctx, txlock.Named("nightly"), schedule, func(context.Context, time.Time) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(time.Hour)
+		must(t, jobs.Close(ctx))
+		all.Wait()
+		must(t, m.Close(ctx))
+		if told.Load() != 2 {
+			t.Errorf("%d processes were told", told.Load())
+		}
+	})
+}
+
 // TestJobs runs a job and an election, whose leases and tables are those of the Kit.
 func TestJobs(t *testing.T) {
 	t.Parallel()
@@ -437,6 +474,12 @@ func TestJobs(t *testing.T) {
 		status, err := jobs.Status(ctx, key)
 		if err != nil || status.Failures != 1 {
 			t.Errorf("%+v, %v", status, err)
+		}
+		_, err = jobs.Tick(ctx, key, at.Add(2*time.Second), func(context.Context, time.Time) error { return failed })
+		wants(t, "the error", err, failed)
+		all, err := jobs.List(ctx)
+		if err != nil || len(all) != 1 || all[0].Failing != 2 {
+			t.Errorf("%+v, %v", all, err)
 		}
 		election, err := elect.New(m, txlock.Named("leader"))
 		must(t, err)
