@@ -16,8 +16,8 @@ func report() {}
 func ExampleOnce() {
 	ctx, jobs, c := context.Background(), (*job.Jobs)(nil), cron.New()
 
-	// robfig/cron: Once for a job that runs once a tick, Skip and Delay for one that only
-	// must not run beside itself.
+	// robfig/cron: Once for a job that runs once a tick, Skip and Delay for one that must
+	// only not overlap itself.
 	const line = "CRON_TZ=UTC 0 2 * * *"
 	once := lockcron.Once(ctx, jobs, txlock.Named("report"), job.Cron(line), cron.DefaultLogger)
 	_, err := c.AddJob(line, cron.NewChain(once).Then(cron.FuncJob(report)))

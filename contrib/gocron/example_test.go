@@ -20,7 +20,7 @@ func ExampleNewElector() {
 	var ctx context.Context
 	var leases *lease.Manager
 
-	// gocron: one process runs all jobs, while the others stand by.
+	// gocron: one process runs all jobs; the others are on standby.
 	election, err := elect.New(leases, txlock.Named("scheduler"))
 	if err != nil {
 		log.Fatal(err)

@@ -17,13 +17,13 @@ import (
 	"github.com/dca00107/lockstep/txlock/job"
 )
 
-// asynq: in every process, in place of its Scheduler.
+// asynq: in every process, instead of its Scheduler.
 func enqueueReport(client *asynq.Client) job.Func {
 	return func(ctx context.Context, at time.Time) error {
 		id := asynq.TaskID("report " + at.UTC().Format(time.RFC3339))
 		_, err := client.EnqueueContext(ctx, asynq.NewTask("report", nil), id, asynq.Retention(24*time.Hour))
 		if errors.Is(err, asynq.ErrTaskIDConflict) {
-			return nil // enqueued by a process that has died before it could say so
+			return nil // a process enqueued it, and died before it marked the tick
 		}
 		return err
 	}

@@ -17,7 +17,7 @@ type Report struct {
 
 func (Report) Kind() string { return "report" }
 
-// river: in every process, in place of its PeriodicJobs.
+// river: in every process, instead of its PeriodicJobs.
 func insertReport[TTx any](client *river.Client[TTx]) job.Func {
 	return func(ctx context.Context, at time.Time) error {
 		_, err := client.Insert(ctx, Report{Night: at.UTC()}, &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}})

@@ -1,5 +1,5 @@
-// Package migrate has the code of docs/how-to/migrate.md: programs that take the lock of
-// before and that of lockstep, for the time in which both are in use.
+// Package migrate has the code of docs/how-to/migrate.md: programs that acquire the old
+// lock and that of lockstep, while both are in use.
 package migrate
 
 import (
@@ -55,10 +55,10 @@ func GetLock(ctx context.Context, db *sql.DB, order int64, work func(tx *sql.Tx)
 	return tx.Commit()
 }
 
-// OldLock takes the lock of before, of redislock for example, and returns how to release it.
+// OldLock acquires the old lock, for example redislock's, and returns how to release it.
 type OldLock func(ctx context.Context) (release func(), err error)
 
-// Both takes the old lock and then the lease. All programs take them in this order.
+// Both acquires the old lock and then the lease. All programs use this order.
 func Both(ctx context.Context, old OldLock, leases *lease.Manager, key txlock.Key, work func(context.Context, *lease.Lease) error) error {
 	release, err := old(ctx)
 	if err != nil {
@@ -71,8 +71,8 @@ func Both(ctx context.Context, old OldLock, leases *lease.Manager, key txlock.Ke
 // ErrTaken is returned by the lock of ShedLock's table when another node has the job.
 var ErrTaken = errors.New("another node has the job")
 
-// ShedLock takes the row of a job in ShedLock's table, as its provider by the server's time
-// does, for at most a minute.
+// ShedLock acquires a job's row in ShedLock's table for at most a minute, as ShedLock's
+// provider with usingDbTime does.
 func ShedLock(db *sql.DB, job, node string) OldLock {
 	return func(ctx context.Context) (func(), error) {
 		const insert = "INSERT IGNORE INTO shedlock (name, lock_until, locked_at, locked_by) VALUES (?, '2000-01-01', '2000-01-01', '')"
@@ -97,7 +97,7 @@ func ShedLock(db *sql.DB, job, node string) OldLock {
 	}
 }
 
-// Article had a column of type int before, which each save raised by one.
+// Article had an int column before, which each save incremented.
 type Article struct {
 	ID      int64
 	Text    string
