@@ -110,17 +110,17 @@ var ofJobs = []mistake{
 	{"the time between two ticks is 0", func(s *shop) error { return s.jobs().Run(s.ctx, s.order, job.Every(0), nothing) }, txlock.ErrInvalidOption, []string{"it must be at least 1ms, and whole microseconds"}, none},
 	{"a tick of tomorrow is begun today", func(s *shop) error {
 		return second(s.jobs().Tick(s.ctx, s.order, time.Now().Add(24*time.Hour), nothing))
-	}, job.ErrEarly, []string{"the instant has not come by the server's clock", "ahead"}, none},
+	}, job.ErrEarly, []string{"scheduled time is ahead of the server's clock"}, none},
 	{"a tick of yesterday is begun after that of today", func(s *shop) error {
 		j := s.jobs()
 		s.must(second(j.Tick(s.ctx, s.order, time.Now().Add(-time.Minute), nothing)))
 		return second(j.Tick(s.ctx, s.order, time.Now().Add(-24*time.Hour), nothing))
-	}, job.ErrPast, []string{"a later tick was begun", "is older"}, none},
+	}, job.ErrPast, []string{"a later tick was started", "is older"}, none},
 	{"a tick is claimed that was done", func(s *shop) error {
 		j, at := s.jobs(), time.Now().Add(-time.Minute)
 		s.must(second(j.Tick(s.ctx, s.order, at, nothing)))
 		return second(j.Claim(s.ctx, s.order, at))
-	}, job.ErrDone, []string{"the tick was done"}, none},
+	}, job.ErrDone, []string{"tick already done"}, none},
 	{"Jobs are used after Close", func(s *shop) error {
 		j := s.jobs()
 		s.must(j.Close(s.ctx))

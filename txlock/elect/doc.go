@@ -21,21 +21,21 @@
 // grace period later, when the TTL has expired by the server's clock, another process may lead.
 // So a leader that stops within the grace period never works beside its successor. A function
 // that misses it is reported as [Overdue]. A process that was stopped learns of both at once
-// when it continues: only Guard and the token protect from what it does then. A transaction that
+// when it continues: only Guard and the token protect against what it does then. A transaction that
 // it has guarded and not committed is rolled back when its term has expired, because its
 // successor ends that session with KILL. That needs the same database user or the privilege.
 //
 // # Standby processes
 //
-// The leader and four standby processes have a seat. The first standby process polls the row of
-// the lease every 20 ms, and the others wait in the server's queue, as with lease.Fair. All
-// further processes poll for a free seat every 3.5 to 10.5 seconds, so a thousand of them send
-// few statements and keep no connection. If all five processes with a seat crash at once,
-// another process leads at most 10.5 seconds after the TTL.
+// The leader and four standby processes hold a standby slot. The first standby process polls the
+// row of the lease every 20 ms, and the others wait in the server's queue, as with lease.Fair. All
+// further processes poll for a free slot every 3.5 to 10.5 seconds, so a thousand of them send
+// few statements and keep no connection. If all five processes with a slot crash at once, another
+// process leads at most 10.5 seconds after the TTL.
 //
 // # For operators
 //
 // [Election.Leader] and [Election.Observe] return the leader. [Observe] reports what this
-// process does. The seats are a semaphore, whose key is that of the election with
-// ":standby" behind it.
+// process does. The standby slots are the permits of a semaphore, whose key is that of the
+// election followed by ":standby".
 package elect

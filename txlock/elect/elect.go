@@ -19,17 +19,16 @@ import (
 var (
 	// ErrNoLeader is returned by Leader and Observe while no process leads.
 	ErrNoLeader = errors.New("elect: no leader")
-	// ErrRunning is returned by Run while another Run of the same Election is under way.
-	ErrRunning = errors.New("elect: this election runs already")
-	// ErrResigned is the cause with which the context of a leader ends that resigns.
-	ErrResigned = errors.New("elect: the leader resigns")
-	// ErrHung is the cause with which the context of a leader ends that has not called
-	// Alive in time: see Watchdog.
+	// ErrRunning is returned by Run while another Run of the same Election is active.
+	ErrRunning = errors.New("elect: already running")
+	// ErrResigned is the cause with which the context of a leader that resigns ends.
+	ErrResigned = errors.New("elect: leader resigned")
+	// ErrHung is the cause with which the context of a leader that has not called Alive in
+	// time ends: see Watchdog.
 	ErrHung = errors.New("elect: watchdog timeout: Alive not called")
 )
 
-// Election is the part that one process takes in an election. Its methods may be called
-// from any goroutine.
+// An Election is one process's part in an election. Its methods may be called from any goroutine.
 type Election struct {
 	leases *lease.Manager
 	seats  *lease.Semaphore
@@ -44,7 +43,7 @@ type Election struct {
 	changed chan struct{} // closed when that changes
 }
 
-// Option is an option of New.
+// An Option configures New.
 type Option func(*options)
 
 type options struct {
@@ -57,17 +56,18 @@ type options struct {
 	bad      error
 }
 
-// TTL sets for how long a leader that is dead, stopped or cut off still counts. All
-// processes of an election have the same. It is from lease.MinTTL to lease.MaxTTL, and at
-// least twice the manager's lease.RenewEvery. The default is 15 seconds.
+// TTL sets how long a leader that has crashed, was stopped or is cut off still counts as the
+// leader. Use the same TTL in all processes of an election. It is from lease.MinTTL to
+// lease.MaxTTL, and at least twice the manager's lease.RenewEvery. The default is 15 seconds.
 func TTL(d time.Duration) Option { return func(o *options) { o.ttl = d } }
 
-// Grace sets for how long a leader whose term is ending may go on: its context ends that
-// long before its term does. A leader that resigns, or whose Run ends, has the same time.
-// It is positive and at most half of the TTL. The rest of the TTL is for renewals: a
-// transaction that guards the term for longer ends the context, and if the grace and
-// lease.RenewEvery together are not well below the TTL, each term ends before it is
-// renewed. The default is a third of the TTL.
+// Grace sets how long a leader whose term is ending may continue: its context is canceled that
+// long before the term ends. A leader that resigns, or whose Run ends, has the same time. Grace is
+// positive and at most half of the TTL.
+//
+// The rest of the TTL is for renewals. A transaction that guards the term for longer ends the
+// context. If the grace period and lease.RenewEvery together are not well below the TTL, each term
+// ends before it is renewed. The default is a third of the TTL.
 func Grace(d time.Duration) Option {
 	return func(o *options) {
 		o.grace = d
@@ -77,9 +77,9 @@ func Grace(d time.Duration) Option {
 	}
 }
 
-// Watchdog ends the term of a leader that has not called Term.Alive for that long, with
-// ErrHung as the cause: its function hangs, while its process renews the term. It is at
-// least a millisecond. The default is none.
+// Watchdog ends the term of a leader that has not called Term.Alive for d, with ErrHung as the
+// cause: its function hangs while its process still renews the term. It is at least a millisecond.
+// The default is none.
 func Watchdog(d time.Duration) Option {
 	return func(o *options) {
 		o.watchdog = d
@@ -89,9 +89,9 @@ func Watchdog(d time.Duration) Option {
 	}
 }
 
-// InstanceName names the process, as Leader and Observe return it everywhere: it is the note of its
-// lease. The name is valid UTF-8 of 1 to 255 bytes, and need not be unique. The default is
-// its host and its process number.
+// InstanceName sets the name of this process, which Leader and Observe return in all processes; it
+// is the label of its lease. The name is valid UTF-8 of 1 to 255 bytes, and need not be unique.
+// The default is the host and the process number.
 func InstanceName(name string) Option {
 	return func(o *options) {
 		o.by = name
@@ -106,9 +106,9 @@ func InstanceName(name string) Option {
 
 const maxBy = 255
 
-// New returns the election of a key, whose leases the manager renews. It sends nothing
-// yet. The key is that of a lease, which is to be used for nothing else; its name has at
-// most 247 bytes. End Run before the manager is closed.
+// New returns the election of a key, whose leases the manager renews. It sends nothing to the
+// server. Use the key for no other lease; its name has at most 247 bytes. End Run before closing
+// the manager.
 //
 // It returns txlock.ErrInvalidKey and txlock.ErrInvalidOption.
 func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, error) {
@@ -151,14 +151,15 @@ func (o *options) check() error {
 // Key returns the key of the election.
 func (e *Election) Key() txlock.Key { return e.key }
 
-// Resign ends the term of this process, if it leads, and returns when another process may
-// lead: when the function of Run has returned, or after the grace. Run then stands for
-// election again, a second later, so that those who stand by come first. In the function
-// of Run, call Term.Resign and return.
+// Resign ends the term of this process, if it leads, and returns when another process may lead:
+// after the function of Run has returned or the grace period has ended. Run is a candidate again a
+// second later, so that the standby processes come first. In the function of Run, call Term.Resign
+// and return.
 //
-// It returns txlock.ErrNotHeld if this process doesn't lead; the context's error if that
-// ends meanwhile; lease.ErrGuarded, or what the server or the driver says, if the term
-// could not be released at once. The term ends nevertheless, at the latest with its TTL.
+// It returns txlock.ErrNotHeld if this process doesn't lead, and the context's error if the
+// context ends meanwhile. If the term could not be released at once, it returns lease.ErrGuarded
+// or the error of the server or the driver. The term ends nevertheless, at the latest with its
+// TTL.
 func (e *Election) Resign(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("elect: Resign needs a context, got nil")

@@ -10,27 +10,27 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Observe sets a function that is told of what this process does. It is called from
-// several goroutines, and should return soon: while it is told of Elected or Ended nothing
-// else happens here, and of Ending the term may last until the end of the grace. The
-// default is none.
+// Observe sets a function that is called with the events of this process. It is called from
+// several goroutines, and should return soon: until it returns from Elected or Ended nothing else
+// happens here, and with Ending the term may last until the end of the grace period. The default
+// is none.
 func Observe(observer func(ctx context.Context, e Event)) Option {
 	return func(o *options) { o.observer = observer }
 }
 
-// Kind says what an Event reports.
+// A Kind is the kind of an Event.
 type Kind string
 
 // The kinds of events.
 const (
 	Elected  Kind = "elected"   // this process leads
-	Ending   Kind = "ending"    // the context of its function has ended, for the reason Err
+	Ending   Kind = "ending"    // the context of its function has ended because of Err
 	Overdue  Kind = "overdue"   // that function still runs after the term: another process may lead
-	Ended    Kind = "ended"     // the function has returned Err, Took after it was called
-	RunError Kind = "run_error" // Run has met Err, and continues
+	Ended    Kind = "ended"     // the function returned Err, Took after it was called
+	RunError Kind = "run_error" // Run got Err, and continues
 )
 
-// Event is what an observer is told.
+// An Event is reported to the observer.
 type Event struct {
 	Kind     Kind
 	Key      txlock.Key
@@ -40,9 +40,9 @@ type Event struct {
 	Err      error
 }
 
-// Log sets where the events of this process are logged: that it leads, why its term ends, that
-// its function is overdue, and the errors that Run retries, each of them at most once a
-// minute. Nil logs nothing. The default is slog.Default.
+// Log sets the logger for the events of this process: that it leads, why its term ends, that its
+// function is overdue, and the errors that Run retries, each of them at most once a minute. With
+// nil nothing is logged. The default is slog.Default.
 func Log(log *slog.Logger) Option {
 	return func(o *options) { o.log = cmp.Or(log, slog.New(slog.DiscardHandler)) }
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// Leader is who leads.
+// A Leader describes the process that leads.
 type Leader struct {
 	Instance  string        // its InstanceName
 	Token     uint64        // of its term
@@ -19,9 +19,9 @@ type Leader struct {
 	Remaining time.Duration // until the term expires if the leader doesn't renew it
 }
 
-// Leader tells who leads, by asking the server. A leader that is dead, stopped or cut off
-// counts until its TTL is over. It returns ErrNoLeader if nobody leads, and the errors of
-// lease.Manager.Inspect.
+// Leader queries the server for the leader. A leader that has crashed, was stopped or is cut off
+// counts until its TTL has expired. Leader returns ErrNoLeader if no process leads, and the errors
+// of lease.Manager.Inspect.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	info, err := e.leases.Inspect(ctx, e.key)
 	switch {
@@ -33,10 +33,10 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return Leader{Instance: info.Label, Token: info.Token, Since: info.Since, Remaining: info.Remaining}, nil
 }
 
-// Observe tells who leads now, and then each change, until the context ends: the leader,
-// or ErrNoLeader while nobody leads, or the error of the server while it can't be asked.
-// It asks about three times a TTL, so it may miss a short term. Changes in this process
-// are told at once.
+// Observe yields the current leader, and then each change, until the context ends: the leader,
+// ErrNoLeader while no process leads, or an error while the server can't be queried. It queries
+// about three times in a TTL, so it may miss a short term. It yields changes in this process at
+// once.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last Leader

@@ -35,32 +35,32 @@ const (
 	patience = 10 * time.Second
 )
 
-// Func is what a leader does. It returns soon after its context has ended.
+// A Func does the leader's work. It must return soon after its context has ended.
 type Func func(ctx context.Context, term *Term) error
 
-// Run stands for election, and calls fn when this process leads. The context of fn ends,
-// with the reason as its cause (context.Cause),
+// Run takes part in the election, and calls fn when this process leads. Run it in all processes.
+// The context of fn ends, with the reason as its cause (context.Cause),
 //
-//   - when the term could not be renewed and only the grace is left of it: txlock.ErrLost;
-//   - when the term was lost otherwise, by lease.Manager.ForceRelease for example:
-//     txlock.ErrLost, and another process may lead already;
-//   - by Resign: ErrResigned; by a Watchdog: ErrHung; with the context of Run.
+//   - with txlock.ErrLost, when the term could not be renewed and only the grace period is left;
+//   - with txlock.ErrLost, when the term was lost otherwise, for example by
+//     lease.Manager.ForceRelease: another process may lead already;
+//   - with ErrResigned by Resign, with ErrHung by a Watchdog, and with the context of Run.
 //
-// Then Run waits for fn to return, and stands again, unless its own context has ended.
-// Run it in all processes. If fn returns while it leads, Run releases the leadership and
-// returns the error of fn, or nil: the process takes part no more, and another one leads.
-// If fn panics, the leadership is released and the panic goes on.
+// Then Run waits for fn to return, and is a candidate again unless its own context has ended. If
+// fn returns while it leads, Run releases the leadership and returns the error of fn, or nil: the
+// process no longer takes part, and another one leads. If fn panics, Run releases the leadership
+// and propagates the panic.
 //
-// An fn that has not returned when the grace is over, after a resignation too, goes on
-// beside its successor; the observer is told (Overdue), and Run waits for it. Meanwhile
-// the process doesn't stand by.
+// An fn that has not returned at the end of the grace period, also after a resignation, runs
+// beside its successor. Run reports it to the observer as Overdue and waits for it. Meanwhile the
+// process is not on standby.
 //
-// If the server can't be reached Run goes on trying, and tells the observer. It returns
-// the context's error, joined by that of fn; ErrRunning; lease.ErrClosed, and the error of a pool
+// If the server can't be reached, Run reports that to the observer and retries. It returns the
+// context's error, joined with that of fn; ErrRunning; lease.ErrClosed, and the error of a pool
 // that was closed; schema.ErrEngine if the server is neither MySQL nor MariaDB;
-// txlock.ErrInvalidKey and ErrInvalidOption; and what the first answer of the server says that
-// is no failure of the moment: txlock.ErrSchema, ErrReadOnly, ErrPrivilege, schema.ErrSession, or
-// that the user or the database is wrong.
+// txlock.ErrInvalidKey and ErrInvalidOption. If the first reply of the server shows a permanent
+// problem, Run returns it: txlock.ErrSchema, ErrReadOnly, ErrPrivilege, schema.ErrSession, or a
+// wrong user or database.
 func (e *Election) Run(ctx context.Context, fn Func) error {
 	if fn == nil {
 		return errors.New("elect: Run needs a function, got nil")
@@ -156,13 +156,13 @@ func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
 	// Who leads has had the grace to commit: its transactions end with its term.
 	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair(), lease.GuardGrace(0), note)
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
-		err = fmt.Errorf("stand by: %w", context.Cause(waiting))
+		err = fmt.Errorf("wait for the lease: %w", context.Cause(waiting))
 	}
 	return l, err
 }
 
 // errFull is returned while all seats are taken.
-var errFull = errors.New("all seats are taken")
+var errFull = errors.New("all standby slots are taken")
 
 // sit takes a seat, unless the candidate has one. It only looks first: a try writes.
 func (c *candidate) sit(ctx context.Context, note lease.Option) error {

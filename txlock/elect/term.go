@@ -11,8 +11,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Term is the time for which a process leads. Its methods may be called from any
-// goroutine.
+// A Term is the time during which a process leads. Its methods may be called from any goroutine.
 type Term struct {
 	candidate *candidate
 	lease     *lease.Lease
@@ -35,27 +34,27 @@ type Term struct {
 // Key returns the key of the election.
 func (t *Term) Key() txlock.Key { return t.lease.Key() }
 
-// Token returns the fencing token, which is higher than that of every term before.
+// Token returns the fencing token, which is higher than that of every earlier term.
 func (t *Term) Token() uint64 { return t.lease.Token() }
 
-// Err returns nil while this process certainly leads, the grace included, and else
+// Err returns nil while this process certainly leads, including the grace period, and otherwise
 // txlock.ErrLost or ErrNotHeld with the cause. It compares the clock at every call, as
-// lease.Lease.Err does: two processes never believe at once that they lead.
+// lease.Lease.Err does, so two processes never believe at the same time that they lead.
 func (t *Term) Err() error { return t.lease.Err() }
 
-// Guard makes the term a condition of a transaction: it can be committed only while this
-// process leads, the grace included. Call it last in the transaction, and end that soon,
-// as the term is not renewed meanwhile: see lease.Lease.Guard. If it is still open when the
-// term is over, who leads next rolls it back.
+// Guard makes the term a condition of a transaction: the transaction can be committed only while
+// this process leads, including the grace period. Call it last in the transaction, and end the
+// transaction soon, because the term is not renewed meanwhile: see lease.Lease.Guard. If the
+// transaction is still open when the term has expired, the next leader rolls it back.
 func (t *Term) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
 	return t.lease.Guard(ctx, tx, options...)
 }
 
-// Resign ends the context of the function, with ErrResigned as its cause, and returns at
-// once. When the function has returned another process may lead: see Election.Resign.
+// Resign ends the context of the function, with ErrResigned as its cause, and returns at once.
+// Another process may lead after the function has returned: see Election.Resign.
 func (t *Term) Resign() { t.end(ErrResigned) }
 
-// Alive tells the Watchdog that the function doesn't hang.
+// Alive resets the Watchdog: the function doesn't hang.
 func (t *Term) Alive() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -142,7 +142,7 @@ func alone(ctx context.Context, db *sql.DB, table string, at time.Time) (err err
 	}
 	if got != 1 || after > before {
 		fmt.Println("beside", at.UnixMicro())
-		return errors.New("another process is at work")
+		return errors.New("another process runs a tick")
 	}
 	r, err := conn.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('plain', ?, ?)", at.UnixMicro(), os.Getenv(childName))
 	if err == nil && os.Getenv(childTick) != "" {

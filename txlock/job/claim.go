@@ -18,8 +18,8 @@ import (
 // can't be reached.
 const markTime = 10 * time.Second
 
-// Claim is a tick that this process has begun, with its lease. Finish ends it. Its methods
-// may be called from any goroutine.
+// A Claim is a tick that this process has started, with its lease. Finish ends it. Its methods may
+// be called from any goroutine.
 type Claim struct {
 	jobs  *Jobs
 	key   txlock.Key
@@ -34,13 +34,15 @@ type Claim struct {
 	committed   bool // the row says that the tick was done
 }
 
-// Claim begins a tick, for a program that does the work itself and calls Finish; Tick does
-// both. It doesn't wait: it returns txlock.ErrBusy while another process runs a tick of
-// the key, ErrDone for a tick that was done, ErrPast if a later one was begun, ErrEarly
-// for an instant that is ahead of the server's clock, txlock.ErrInvalidKey and
-// txlock.ErrInvalidOption, ErrClosed, and what TryAcquire of the lease returns. ErrDone says
-// what the server shows: one without a binary log may lose the mark if it is killed in that
-// moment. Tick waits for the disk; as many may claim a tick, Claim spares them that.
+// Claim starts a tick for a program that does the work itself and then calls Finish; Tick does
+// both. It doesn't wait. It returns txlock.ErrBusy while another process runs a tick of the key,
+// ErrDone for a tick that is done, ErrPast if a later one was started, ErrEarly for a time that is
+// ahead of the server's clock, txlock.ErrInvalidKey, txlock.ErrInvalidOption, ErrClosed, and the
+// errors of the lease's TryAcquire.
+//
+// ErrDone reports what the server shows. A server without a binary log may lose the mark if it is
+// killed at that moment. Tick waits until the mark is on disk; Claim doesn't, because many
+// processes may claim a tick.
 func (j *Jobs) Claim(ctx context.Context, key txlock.Key, at time.Time) (*Claim, error) {
 	return j.claimNow(ctx, key, nothingComing, func(now time.Time) (time.Time, error) {
 		if at.After(now) {
@@ -50,10 +52,10 @@ func (j *Jobs) Claim(ctx context.Context, key txlock.Key, at time.Time) (*Claim,
 	})
 }
 
-// ClaimNearest begins the tick of the schedule that is nearest to the present by the
-// server's clock, past or future. It is for schedulers whose processes ask at about the
-// same time, by clocks of their own: they may be wrong by less than half of the time
-// between two instants. It returns what Claim returns.
+// ClaimNearest starts the tick of the schedule that is nearest to the current time of the server,
+// past or future. It is for schedulers whose processes ask at about the same time, each by its own
+// clock, which may be wrong by less than half of the time between two ticks. It returns the errors
+// of Claim.
 func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*Claim, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -61,7 +63,7 @@ func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*C
 	return j.claimNow(ctx, key, s.coming, func(now time.Time) (time.Time, error) {
 		at := s.inZone(s.nearest(now))
 		if at.IsZero() {
-			return at, fmt.Errorf("%w: the schedule of job %q has no instant near %v", ErrEarly, key, now.UTC())
+			return at, fmt.Errorf("%w: the schedule of job %q has no time near %v", ErrEarly, key, now.UTC())
 		}
 		return at, check(ctx, key, at)
 	})
@@ -103,7 +105,7 @@ func check(ctx context.Context, key txlock.Key, at time.Time) error {
 		return err
 	}
 	if at.Before(time.Unix(0, 0)) || at.Year() > 9999 {
-		return fmt.Errorf("%w: job %q: the instant %v is not in the years from 1970 to 9999", txlock.ErrInvalidOption, key, at.UTC())
+		return fmt.Errorf("%w: job %q: the time %v is not in the years from 1970 to 9999", txlock.ErrInvalidOption, key, at.UTC())
 	}
 	for o := underlease.Owners(ctx); o != nil; o = o.Outer {
 		if o.Lease != nil && o.Lease.Key().String() == key.String() && o.Lease.Err() == nil {
@@ -178,7 +180,7 @@ func (j *Jobs) begin(ctx context.Context, key txlock.Key, at time.Time, next com
 			err = refused(key, r, at)
 		}
 		if err == nil {
-			err = fmt.Errorf("begin job %q: %w: under the same owner's lease", key, txlock.ErrBusy)
+			err = fmt.Errorf("start job %q: %w: under the same owner's lease", key, txlock.ErrBusy)
 		}
 		return nil, err
 	}
@@ -186,22 +188,21 @@ func (j *Jobs) begin(ctx context.Context, key txlock.Key, at time.Time, next com
 	return c, nil
 }
 
-// At returns the instant of the tick.
+// At returns the scheduled time of the tick.
 func (c *Claim) At() time.Time { return c.tick.at }
 
-// Lease returns the lease that is held while the tick runs. Its token rises with every
-// beginning of a tick of the key, so that a system outside of the database can refuse a
-// process that comes late.
+// Lease returns the lease that is held while the tick runs. Its token increases each time a tick
+// of the key is started, so a system outside of the database can refuse a stale process.
 func (c *Claim) Lease() *lease.Lease { return c.lease }
 
-// Finish ends the tick: it marks it as done if why is nil, and else as failed, and gives
-// the lease back. A tick that fails after its lease was lost counts as interrupted, not as
-// failed, as does that of a process that has died: whoever comes first begins it again. It
-// may be called after the end of the context. While the server can't be reached it tries
-// again for some seconds; then it returns the error, and the tick
-// counts as not done. It returns txlock.ErrLost if the lease was lost, and another process
-// has begun the tick or a later one: this one is not marked then. A second call does
-// nothing, and returns what the first has returned.
+// Finish ends the tick and releases its lease. It marks the tick as done if why is nil, and as
+// failed otherwise. A tick that fails after its lease was lost counts as interrupted, not as
+// failed, as does that of a process that has crashed: the next process that tries starts it again.
+//
+// Finish may be called after the context has ended. While the server can't be reached it retries
+// for some seconds, then it returns the error, and the tick counts as not done. It returns
+// txlock.ErrLost, and doesn't mark the tick, if the lease was lost and another process has started
+// the tick or a later one. A second call does nothing, and returns the result of the first.
 func (c *Claim) Finish(ctx context.Context, why error) error {
 	c.finish.Do(func() {
 		if why != nil && errors.Is(c.lease.Err(), txlock.ErrLost) {
@@ -247,7 +248,7 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 		case marked:
 			return nil
 		case err == nil:
-			return fmt.Errorf("job %q, token %d: %w: another process has begun it", c.key, c.tick.token, txlock.ErrLost)
+			return fmt.Errorf("job %q, token %d: %w: another process has started it", c.key, c.tick.token, txlock.ErrLost)
 		case underlease.Pause(ctx, pause, nil) != nil:
 			return err
 		}

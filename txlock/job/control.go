@@ -14,19 +14,19 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Run is one of the last runs of a job.
+// A Run is one of the last runs of a job.
 type Run struct {
 	At       time.Time     // the scheduled time
-	Started  time.Time     // when it was begun, by the server's clock
+	Started  time.Time     // by the server's clock
 	Took     time.Duration // until it ended; of an interrupted run, until the next one began
 	Kind     Kind          // Done, Failed or Interrupted
 	Instance string        // the process: see InstanceName
 	Err      string        // its error, at most 200 bytes of it
 }
 
-// Runs returns the last runs of a job, the latest first: see KeepRuns. A run that was
-// interrupted, by the death of its process for example, is among them when the next one has
-// begun. It returns txlock.ErrNotHeld for a job that has no row.
+// Runs returns the last runs of a job, the latest first: see KeepRuns. A run that was interrupted,
+// for example by the crash of its process, is included after the next one has started. It returns
+// txlock.ErrNotHeld for a job that has no row.
 func (j *Jobs) Runs(ctx context.Context, key txlock.Key) ([]Run, error) {
 	if _, err := j.Status(ctx, key); err != nil {
 		return nil, err
@@ -42,11 +42,11 @@ func (j *Jobs) Runs(ctx context.Context, key txlock.Key) ([]Run, error) {
 	return runs, nil
 }
 
-// Pause pauses a job in all processes: none begins a tick until Resume, but those that RunNow
-// requests. A running tick continues. Processes see it within 10 seconds at most, and Tick and
-// Claim return ErrPaused. By says who has paused the job, or why, in at most 255 bytes. A job
-// that is paused stays as it is. Pause returns txlock.ErrNotHeld for a job that has no row, and
-// txlock.ErrInvalidOption.
+// Pause pauses a job in all processes: no process starts a tick until Resume, except one that
+// RunNow requests. A running tick continues. Processes notice within 10 seconds, and Tick and
+// Claim return ErrPaused. The argument by, of at most 255 bytes, names who paused the job, or why.
+// Pause doesn't change a job that is paused already. It returns txlock.ErrNotHeld for a job that
+// has no row, and txlock.ErrInvalidOption.
 func (j *Jobs) Pause(ctx context.Context, key txlock.Key, by string) error {
 	if n := len(by); n == 0 || n > maxInstance {
 		return fmt.Errorf("%w: Pause: by has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxInstance, n)
@@ -56,19 +56,18 @@ func (j *Jobs) Pause(ctx context.Context, key txlock.Key, by string) error {
 	})
 }
 
-// Resume ends the pause of a job. The times since Pause were missed: see Missed. It returns
-// txlock.ErrNotHeld for a job that has no row.
+// Resume ends the pause of a job. The scheduled times since Pause count as missed: see Missed. It
+// returns txlock.ErrNotHeld for a job that has no row.
 func (j *Jobs) Resume(ctx context.Context, key txlock.Key) error {
 	return j.control(ctx, key, "resume", func(db gen.DBTX, name []byte) (int64, error) {
 		return queries.ResumeJob(ctx, db, name)
 	})
 }
 
-// RunNow requests a run of a job of Run or RunTx: within 10 seconds one of the processes that
-// run it begins a tick whose time is that of the call, by the server's clock, even if the job is
-// paused. If a tick runs, or CatchUpAll has missed ones to do, it comes after them. A run that
-// is requested already stays the only one. It returns txlock.ErrNotHeld for a job that has no
-// row.
+// RunNow requests an extra run of a job of Run or RunTx: within 10 seconds one of its processes
+// starts a tick whose scheduled time is that of the call, by the server's clock, even if the job
+// is paused. A tick that is running, or missed ones under CatchUpAll, come first. There is at most
+// one requested run at a time. RunNow returns txlock.ErrNotHeld for a job that has no row.
 func (j *Jobs) RunNow(ctx context.Context, key txlock.Key) error {
 	return j.control(ctx, key, "request", func(db gen.DBTX, name []byte) (int64, error) {
 		return queries.RequestJob(ctx, db, name)
@@ -84,10 +83,10 @@ func (j *Jobs) control(ctx context.Context, key txlock.Key, verb string, change 
 	return fault.Explain(fmt.Sprintf("%s job %q", verb, key), err)
 }
 
-// Purge deletes the rows of jobs that no process has begun, and whose next tick was due, for at
-// least the time unused, and returns their number. Paused jobs stay. A process that runs such a
-// job nevertheless makes its row again; a time that was done may be done again then, so unused
-// must be longer than any tick is retried or claimed. It is at least an hour. Purge returns
+// Purge deletes the rows of jobs that no process has started, and whose next tick was due, for at
+// least the time unused, and returns their number. It skips paused jobs. A process that runs such
+// a job nevertheless creates its row again, and may then repeat a tick that was done. So unused
+// must be longer than any tick is retried or claimed, and at least an hour. Purge returns
 // txlock.ErrInvalidOption and the errors of the driver.
 func Purge(ctx context.Context, db *sql.DB, unused time.Duration) (int, error) {
 	if ctx == nil || db == nil {

@@ -17,17 +17,17 @@ var crontab = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cro
 // everyHour is the mark of a field with a star in the schedules of package cron.
 const everyHour = 1 << 63
 
-// Cron has the instants of a crontab line: minute, hour, day of the month, month and day of
-// the week (0 or 7 is Sunday), with seconds in front of them or without, or @hourly, @daily, @weekly,
-// @monthly and @yearly. The line is in UTC, wherever the process runs, unless it begins
-// with a time zone: "CRON_TZ=Europe/Berlin 30 2 * * *".
+// Cron returns the schedule of a crontab line: minute, hour, day of the month, month and day of
+// the week (0 or 7 is Sunday), optionally with seconds in front, or @hourly, @daily, @weekly,
+// @monthly or @yearly. The line is in UTC, wherever the process runs, unless it begins with a time
+// zone: "CRON_TZ=Europe/Berlin 30 2 * * *".
 //
-// Where the clocks of the zone are put forward, a line with given hours fires at the end of
-// the gap if its time is in the gap; where they are put back, it fires at the first of the
-// two times. A line for every hour (*) fires as time passes.
+// Where the clocks of the zone are put forward, a line with given hours fires at the end of the
+// gap if its time is in the gap; where they are put back, it fires at the first of the two times.
+// A line for every hour (*) fires as time passes.
 //
-// A line that can't be read, or that never fires, makes a schedule that every call refuses
-// with txlock.ErrInvalidOption.
+// Every call refuses a schedule whose line can't be parsed or never fires, with
+// txlock.ErrInvalidOption.
 func Cron(line string) Schedule {
 	spec, err := parse(line)
 	if err != nil {
@@ -42,7 +42,7 @@ func parse(line string) (*cron.SpecSchedule, error) {
 	line = strings.TrimSpace(line)
 	zoned := strings.HasPrefix(line, "TZ=") || strings.HasPrefix(line, "CRON_TZ=")
 	if zoned && !strings.Contains(line, " ") { // the parser would panic
-		return nil, errors.New("there is nothing behind the time zone")
+		return nil, errors.New("nothing follows the time zone")
 	}
 	parsed, err := crontab.Parse(sundays(line))
 	if err != nil {
@@ -54,7 +54,7 @@ func parse(line string) (*cron.SpecSchedule, error) {
 	}
 	zone := spec.Location
 	if zoned && zone.String() == "Local" {
-		return nil, errors.New("the time zone Local differs between machines: name one, as Europe/Berlin")
+		return nil, errors.New("the time zone Local differs between machines: name one, such as Europe/Berlin")
 	}
 	spec.Location = time.UTC
 	if spec.Next(time.Unix(0, 0)).IsZero() {

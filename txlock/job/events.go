@@ -9,28 +9,28 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Kind says what an Event reports.
+// A Kind is the kind of an Event.
 type Kind string
 
 // The kinds of events.
 const (
-	Began           Kind = "began"            // this process has begun a tick
-	Done            Kind = "done"             // it has done the tick, in Took
-	Failed          Kind = "failed"           // it has failed with Err, after Took
-	Interrupted     Kind = "interrupted"      // it was interrupted with Err, after Took: the tick is retried
-	TooLong         Kind = "too_long"         // the tick takes longer than WarnAfter says, so far Took
-	Skipped         Kind = "skipped"          // it has begun At, so no process does those from From to before At any more
-	ScheduleDiffers Kind = "schedule_differs" // another process runs the job by another schedule: Err says which
-	RunError        Kind = "run_error"        // Run has met Err, and continues
+	Began           Kind = "began"            // this process has started a tick
+	Done            Kind = "done"             // it completed the tick, in Took
+	Failed          Kind = "failed"           // the tick failed with Err, after Took
+	Interrupted     Kind = "interrupted"      // the tick was interrupted with Err, after Took; it is retried
+	TooLong         Kind = "too_long"         // the tick takes longer than WarnAfter allows, so far Took
+	Skipped         Kind = "skipped"          // it has started At, so no process will run those from From to before At
+	ScheduleDiffers Kind = "schedule_differs" // another process runs the job by another schedule, which Err names
+	RunError        Kind = "run_error"        // Run got Err, and continues
 )
 
-// Event is what an observer is told.
+// An Event is reported to the observer.
 type Event struct {
 	Kind     Kind
 	Key      txlock.Key
 	At       time.Time // the scheduled time
 	Instance string    // the InstanceName of the process
-	From     time.Time // of Skipped: the first time that was skipped, or in which a process has died
+	From     time.Time // of Skipped: the first time that was skipped, or in which a process crashed
 	Took     time.Duration
 	Err      error
 }
@@ -41,9 +41,9 @@ func Observe(observer func(ctx context.Context, e Event)) Option {
 	return func(o *options) { o.observer = observer }
 }
 
-// Log sets where events that need a person are logged: ticks that fail, are interrupted or take
-// too long, skipped times, schedules that differ, and the errors that Run retries, each of
-// them at most once a minute. Nil logs nothing. The default is slog.Default.
+// Log sets the logger for events that need a person: ticks that fail, are interrupted or take too
+// long, skipped times, schedules that differ, and the errors that Run retries, each of them at
+// most once a minute. With nil nothing is logged. The default is slog.Default.
 func Log(log *slog.Logger) Option {
 	return func(o *options) { o.log = cmp.Or(log, slog.New(slog.DiscardHandler)) }
 }

@@ -18,16 +18,16 @@ import (
 
 // The errors of ticks.
 var (
-	// ErrDone is returned by Claim for a tick that was done already.
-	ErrDone = errors.New("job: the tick was done")
-	// ErrPast is returned for a tick that can't be begun any more, because a later one of
-	// the same key was begun. Whether it was done isn't known.
-	ErrPast = errors.New("job: a later tick was begun")
-	// ErrEarly is returned for an instant that is ahead of the server's clock: by more
-	// than a minute from Tick and TickTx, at all from Claim.
-	ErrEarly = errors.New("job: the instant has not come by the server's clock")
+	// ErrDone is returned by Claim for a tick that is done already.
+	ErrDone = errors.New("job: tick already done")
+	// ErrPast is returned for a tick that can no longer be started, because a later one of
+	// the same key was started. Whether it was done is unknown.
+	ErrPast = errors.New("job: a later tick was started")
+	// ErrEarly is returned for a scheduled time that is ahead of the server's clock: by more
+	// than a minute in Tick and TickTx, by any time in Claim.
+	ErrEarly = errors.New("job: scheduled time is ahead of the server's clock")
 	// ErrPaused is returned for a tick of a job that is paused: see Pause.
-	ErrPaused = errors.New("job: the job is paused")
+	ErrPaused = errors.New("job: paused")
 	// ErrClosed is returned by Jobs that were closed.
 	ErrClosed = errors.New("job: closed")
 )
@@ -49,7 +49,7 @@ type Jobs struct {
 	abandon context.CancelFunc
 }
 
-// Option is an option of New.
+// An Option configures New.
 type Option func(*options)
 
 type options struct {
@@ -61,24 +61,25 @@ type options struct {
 	bad      error
 }
 
-// InstanceName names the process in the table. The default is its host and its process number.
+// InstanceName sets the name of this process in the table. The default is the host and the process
+// number.
 func InstanceName(name string) Option { return func(o *options) { o.instance = name } }
 
-// KeepRuns sets how many of the last runs of each job the table keeps, from 0 to 50, and for
-// how long Runs and List return them. The default is 20 runs, and 30 days.
+// KeepRuns sets how many of the last runs of each job the table keeps, from 0 to 50, and how long
+// Runs and List return them. The default is 20 runs, and 30 days.
 func KeepRuns(n int, age time.Duration) Option {
 	return func(o *options) {
 		o.keep, o.age = n, age
 		if n < 0 || n > jobrow.MaxKept || age <= 0 {
-			o.bad = fmt.Errorf("%w: KeepRuns(%d, %v): from 0 to %d runs, for a time that is positive", txlock.ErrInvalidOption, n, age, jobrow.MaxKept)
+			o.bad = fmt.Errorf("%w: KeepRuns(%d, %v): it must be from 0 to %d runs, and the time positive", txlock.ErrInvalidOption, n, age, jobrow.MaxKept)
 		}
 	}
 }
 
-// New returns jobs on the pool, whose leases the manager renews: a manager of the same
-// database, whose TTL says how soon another process takes over from one that has died. It
-// sends nothing yet. Close the jobs before the manager; both, and the pool, stay the
-// caller's.
+// New returns jobs on the pool. The manager, which must use the same database, renews their
+// leases; its TTL is how soon another process takes over from one that has crashed. New sends
+// nothing to the server. Close the jobs before the manager. Closing the manager and the pool
+// remains the caller's task.
 func New(db *sql.DB, leases *lease.Manager, opts ...Option) (*Jobs, error) {
 	if db == nil || leases == nil {
 		return nil, errors.New("job: New needs a *sql.DB and a *lease.Manager, got nil")
@@ -103,9 +104,9 @@ func newJobs(db *sql.DB, leases *lease.Manager, l ledger, opts ...Option) (*Jobs
 
 const maxInstance = 255
 
-// Close ends every Run and begins no further tick. It waits for the functions that run,
-// until the context ends; then it ends their contexts, waits for them to return, and
-// returns the context's error. Claims are the caller's to finish.
+// Close ends every Run and starts no further tick. It waits for running functions until the
+// context ends; then it ends their contexts, waits for them to return, and returns the context's
+// error. Claims must be finished by the caller.
 func (j *Jobs) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("job: Close needs a context, got nil")

@@ -7,8 +7,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Policy says what becomes of instants at which nobody could begin the tick, because no
-// process ran, the server was down, or an earlier tick took longer.
+// A Policy determines what happens to scheduled times at which no process could start the tick,
+// because no process ran, the server was down, or an earlier tick took longer.
 type Policy int
 
 // The policies of Missed.
@@ -21,7 +21,7 @@ const (
 	CatchUpAll
 )
 
-// RunOption is an option of Run and RunTx. All processes should have the same.
+// A RunOption configures Run and RunTx. All processes should use the same.
 type RunOption func(*running)
 
 // running is how a job is run.
@@ -38,7 +38,7 @@ type running struct {
 	requested time.Time // a run that was requested, which has no jitter, or zero
 }
 
-// Missed sets the policy for missed instants. The default is CatchUpLatest.
+// Missed sets the policy for missed times. The default is CatchUpLatest.
 func Missed(p Policy) RunOption {
 	return func(r *running) {
 		r.missed = p
@@ -48,8 +48,8 @@ func Missed(p Policy) RunOption {
 	}
 }
 
-// Grace sets how late a tick may begin under the policy SkipMissed. It is at least a second,
-// since every tick begins some round trips after its time. The default is a minute.
+// Grace sets how late a tick may start under the policy SkipMissed. It is at least a second,
+// because every tick starts some round trips after its time. The default is a minute.
 func Grace(d time.Duration) RunOption {
 	return func(r *running) {
 		r.grace = d
@@ -59,23 +59,22 @@ func Grace(d time.Duration) RunOption {
 	}
 }
 
-// WarnAfter sets how long a tick should take at most: one that takes longer is reported as
-// TooLong, by Status and by the tools, and isn't ended. The default is to report one that still
-// runs a minute after the next tick was due.
+// WarnAfter sets how long a tick should take at most. A tick that takes longer is reported as
+// TooLong, by Status and by the tools, but continues. The default is to report one that still runs
+// a minute after the next tick was due.
 func WarnAfter(d time.Duration) RunOption {
 	return func(r *running) { r.limit, r.bad = d, positive("WarnAfter", d, r.bad) }
 }
 
-// Jitter delays each tick by up to d, so that jobs of the same instant don't begin all at
-// once. The delay depends on the key and the instant, so that all processes wait for
-// equally long; no tick is delayed past the next instant. The default is 0.
+// Jitter delays each tick by up to d, so that jobs of the same time don't all start at once. The
+// delay depends on the key and the time, so it is the same in all processes; no tick is delayed
+// past the next scheduled time. The default is 0.
 func Jitter(d time.Duration) RunOption {
 	return func(r *running) { r.jitter, r.bad = d, notNegative("Jitter", d, r.bad) }
 }
 
-// RetryAfter sets how long after a failure a tick is tried again, by whichever process,
-// until the next instant has come. The default is a tenth of the time between the two, at
-// most a minute.
+// RetryAfter sets how long after a failure a process retries the tick, until the next scheduled
+// time. The default is a tenth of the time between the two, at most a minute.
 func RetryAfter(d time.Duration) RunOption {
 	return func(r *running) { r.retry, r.bad = d, positive("RetryAfter", d, r.bad) }
 }

@@ -25,30 +25,29 @@ const (
 	mostApart = 50 * time.Millisecond
 )
 
-// Run calls fn at the instants of the schedule, once per cluster, as Tick does, until the
-// context ends or Close is called. Run it in all processes: whichever comes first works,
-// and when that one dies another takes over after the TTL of the leases. Run returns the
-// context's error, whose end also ends the context of fn; after Close it returns nil, when
-// fn has returned. Instants from before the first Run of a key, by whichever process,
-// don't count as missed.
+// Run calls fn at the times of the schedule, once per cluster, as Tick does, until the context
+// ends or Close is called. Run it in all processes: the first one to start a tick works, and if it
+// crashes another one takes over after the TTL of the leases. When the context ends, so does that
+// of fn, and Run returns the context's error. After Close it returns nil when fn has returned.
+// Times before the first Run of a key in any process don't count as missed.
 //
-// Only the server's clock decides. If it is set back, no instant comes a second time; if
-// it is set forward, the instants in between were missed: see Missed.
+// Only the server's clock decides. If it is set back, no tick runs twice; if it is set forward,
+// the times in between are missed: see Missed.
 //
-// An fn that fails is called again after a pause, until the next instant: see RetryAfter.
-// One that was interrupted, by the loss of the lease, by Close or by the end of the
-// context, is called again by another process at once, and under CatchUpAll also later; under
-// CatchUpLatest and SkipMissed it is skipped when the next instant has come.
+// If fn fails, it is called again after a pause, until the next scheduled time: see RetryAfter. If
+// fn was interrupted, by the loss of the lease, by Close or by the end of the context, another
+// process calls it again at once. Once the next time has come, CatchUpAll still calls it, but
+// CatchUpLatest and SkipMissed skip it.
 //
-// Errors of fn and of the server are logged and told to the observer, and Run goes on, also if
-// the server can't be reached at first. It returns what is permanent: txlock.ErrInvalidKey and
-// txlock.ErrInvalidOption, before anything is sent; schema.ErrEngine, lease.ErrClosed, and the
-// error of a pool that was closed, at any time; ErrPast when the schedule is over; and what the
-// first look at the table says that is no failure of the moment: txlock.ErrSchema, ErrReadOnly,
-// ErrPrivilege, schema.ErrSession, or that the user or the database is wrong.
+// Run logs errors of fn and of the server, reports them to the observer and continues, also if the
+// server can't be reached at first. It returns permanent errors: txlock.ErrInvalidKey and
+// txlock.ErrInvalidOption, before it sends anything; schema.ErrEngine, lease.ErrClosed, and the
+// error of a pool that was closed, at any time; and ErrPast after the last time of the schedule.
+// If its first query of the table shows a permanent problem, Run returns it: txlock.ErrSchema,
+// ErrReadOnly, ErrPrivilege, schema.ErrSession, or a wrong user or database.
 //
-// A process that waits sends one SELECT up to 50 ms after each instant, at least one every 10
-// seconds, and while another one runs the tick one every 2 seconds.
+// A waiting process sends one SELECT up to 50 ms after each scheduled time, at least one every 10
+// seconds, and one every 2 seconds while another process runs the tick.
 func (j *Jobs) Run(ctx context.Context, key txlock.Key, s Schedule, fn Func, opts ...RunOption) error {
 	if fn == nil {
 		return errors.New("job: Run needs a function, got nil")
@@ -56,7 +55,7 @@ func (j *Jobs) Run(ctx context.Context, key txlock.Key, s Schedule, fn Func, opt
 	return j.run(ctx, key, s, j.plainly(fn), opts)
 }
 
-// RunTx does what Run does, with the transaction of TickTx.
+// RunTx is Run with the transaction of TickTx.
 func (j *Jobs) RunTx(ctx context.Context, key txlock.Key, s Schedule, fn TxFunc, opts ...RunOption) error {
 	if fn == nil {
 		return errors.New("job: RunTx needs a function, got nil")
@@ -85,7 +84,7 @@ func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opt
 		wait, err := r.step(ctx)
 		switch {
 		case errors.Is(err, errOver):
-			return fmt.Errorf("job %q: %w: the schedule has no further instant", key, ErrPast)
+			return fmt.Errorf("job %q: %w: the schedule has no further time", key, ErrPast)
 		case err == nil:
 			pause = leastError
 		case ctx.Err() != nil: // pause returns it
@@ -192,7 +191,7 @@ func (j *runner) compare(ctx context.Context, r row) error {
 	}
 	if other != j.differs {
 		j.differs = other
-		j.tell(ctx, Event{Kind: ScheduleDiffers, Key: j.key, Err: fmt.Errorf("job %q: another process runs it by %s, this one by %s; the last tick was begun by %q", j.key, other, j.schedule, r.Owner)})
+		j.tell(ctx, Event{Kind: ScheduleDiffers, Key: j.key, Err: fmt.Errorf("job %q: another process runs it by %s, this one by %s; %q started the last tick", j.key, other, j.schedule, r.Owner)})
 	}
 	if h := jobrow.Of(r.ListJobsRow, r.NowUs); h.Overdue > 0 {
 		return j.plan(ctx, r)

@@ -11,8 +11,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Schedule has the instants of a job. Every, Cron and Of make one. All processes must run
-// a job by the same schedule.
+// A Schedule has the times at which a job is due. Every, Cron and Of return one. All processes
+// must run a job by the same schedule.
 type Schedule struct {
 	next func(after time.Time) time.Time
 	zone *time.Location // of its instants, nil for UTC
@@ -20,8 +20,8 @@ type Schedule struct {
 	bad  error          // why the schedule is invalid, to be said where it is used
 }
 
-// String returns the call that made the schedule, as Every(1h0m0s). Of a schedule of another
-// package it has the type only.
+// String returns the call that made the schedule, such as Every(1h0m0s). For a schedule of another
+// package it returns only the type.
 func (s Schedule) String() string { return s.text }
 
 // coming is what a row says after a tick of the schedule.
@@ -42,7 +42,7 @@ func (s Schedule) and(more time.Time) Schedule {
 	return s
 }
 
-// Next returns the first instant after a time, or the zero Time if there is none.
+// Next returns the first scheduled time after a time, or the zero Time if there is none.
 func (s Schedule) Next(after time.Time) time.Time {
 	if s.check() != nil {
 		return time.Time{}
@@ -65,7 +65,7 @@ func (s Schedule) inZone(at time.Time) time.Time {
 // check returns what is wrong with the schedule.
 func (s Schedule) check() error {
 	if s.next == nil && s.bad == nil {
-		return fmt.Errorf("%w: the zero Schedule: make schedules by Every, Cron or Of", txlock.ErrInvalidOption)
+		return fmt.Errorf("%w: the zero Schedule: use Every, Cron or Of", txlock.ErrInvalidOption)
 	}
 	return s.bad
 }
@@ -76,9 +76,9 @@ const maxSchedule = 255
 // leastEvery is the shortest interval of Every.
 const leastEvery = time.Millisecond
 
-// Every has the multiples of d since 1970 by the server's clock, so that all processes
-// mean the same instants, whenever they were started. It is at least a millisecond, and
-// whole microseconds; any other makes a schedule that every call refuses with
+// Every returns the schedule of the multiples of d since 1970 by the server's clock, so that all
+// processes agree on the times, whenever they were started. The interval is at least a
+// millisecond, in whole microseconds; every call refuses a schedule of any other with
 // txlock.ErrInvalidOption.
 func Every(d time.Duration) Schedule {
 	if d < leastEvery || d%time.Microsecond != 0 {
@@ -95,9 +95,9 @@ func Every(d time.Duration) Schedule {
 	}}
 }
 
-// Of is a schedule of another package, such as github.com/robfig/cron/v3. Next returns the
-// first instant after a time, and the zero Time for never. It must depend on nothing but
-// that time, and its instants must be the same in all processes.
+// Of returns a schedule of another package, such as github.com/robfig/cron/v3. Next returns the
+// first scheduled time after a time, and the zero Time for never. It must depend only on its
+// argument, and return the same times in all processes.
 func Of(s interface {
 	Next(after time.Time) time.Time
 }) Schedule {

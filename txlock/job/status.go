@@ -10,32 +10,31 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Status is what the table says of a job. Times are those of the server's clock; a zero one
-// is none.
+// A Status is the state of a job in the table. Times are those of the server's clock; the zero
+// Time means none.
 type Status struct {
 	Key       string
-	Tick      time.Time     // the scheduled time that was begun last
+	Tick      time.Time     // the scheduled time that was started last
 	Done      time.Time     // the one that was done last
-	Running   bool          // the tick was begun and has not ended: it runs, or its process has died
-	Instance  string        // the process that has begun it: see InstanceName
+	Running   bool          // the tick was started and has not ended: it runs, or its process has crashed
+	Instance  string        // the process that started it: see InstanceName
 	Token     uint64        // of its lease
 	Started   time.Time     // when
 	Ended     time.Time     // when it has ended, if it has
-	Took      time.Duration // of the last that has ended, or of the one that runs, so far
+	Took      time.Duration // of the last tick that ended, or of the running one, so far
 	Failures  int           // of this tick, so far
 	Err       string        // the last error of the tick; empty when it was done
 	Next      time.Time     // when the next tick is due, of a job of Run and RunTx
-	Schedule  string        // by which schedule it runs, of such a job
-	Overdue   time.Duration // for how long no process has begun a tick that is due, if that is more than a minute
-	TooLong   time.Duration // by how much the tick that runs takes longer than it should: see WarnAfter
-	Failing   int           // how many runs in a row were not done, by those that KeepRuns keeps; of Status, those of this tick
+	Schedule  string        // the schedule of such a job
+	Overdue   time.Duration // how long a tick has been due that no process started, if more than a minute
+	TooLong   time.Duration // by how much the running tick is too long: see WarnAfter
+	Failing   int           // how many of the last runs failed in a row, of those that KeepRuns keeps; in Status, of this tick
 	Paused    time.Time     // since when it is paused
 	PausedBy  string        // by whom
-	Requested time.Time     // a run that was requested by RunNow and not begun yet
+	Requested time.Time     // a run that RunNow requested and no process has started
 }
 
-// Status returns what the table says of a job, and txlock.ErrNotHeld for one that has no
-// row there.
+// Status returns the state of a job, and txlock.ErrNotHeld for one that has no row.
 func (j *Jobs) Status(ctx context.Context, key txlock.Key) (Status, error) {
 	if ctx == nil {
 		return Status{}, errors.New("job: Status needs a context, got nil")
@@ -48,12 +47,12 @@ func (j *Jobs) Status(ctx context.Context, key txlock.Key) (Status, error) {
 		return Status{}, err
 	}
 	if !r.known {
-		return Status{}, fmt.Errorf("job %q: %w: no process has begun or run it", key, txlock.ErrNotHeld)
+		return Status{}, fmt.Errorf("job %q: %w: no process has started or run it", key, txlock.ErrNotHeld)
 	}
 	return r.status(), nil
 }
 
-// List returns what the table says of all jobs, by their keys.
+// List returns the state of all jobs, ordered by their keys.
 func (j *Jobs) List(ctx context.Context) ([]Status, error) {
 	if ctx == nil {
 		return nil, errors.New("job: List needs a context, got nil")

@@ -17,12 +17,12 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Func is the work of a tick. Its context ends when the lease is lost, with
-// txlock.ErrLost as its cause. The instant is in the zone of the Cron line, or in UTC, in
-// every process; that of Tick is as the caller gave it.
+// A Func does the work of a tick. Its context ends when the lease is lost, with txlock.ErrLost as
+// its cause. The scheduled time is in the zone of the Cron line, or in UTC, in every process; with
+// Tick it is as the caller gave it.
 type Func func(ctx context.Context, at time.Time) error
 
-// TxFunc is the work of a tick in the transaction that marks it.
+// A TxFunc does the work of a tick in the transaction that marks it.
 type TxFunc func(ctx context.Context, tx *sql.Tx, at time.Time) error
 
 // mostEarly is for how long Tick waits until an instant has come. Clocks differ.
@@ -34,23 +34,23 @@ const (
 	mostTick  = 250 * time.Millisecond
 )
 
-// Tick calls fn for an instant, unless that was done already, and reports whether it has
-// called fn. While another process runs a tick of the key, Tick waits. If that one fails
-// or dies, Tick calls fn itself: a tick that has failed may be tried again by anybody,
-// until a later one is begun. An fn that returns an error after its context has ended was
-// interrupted, which is not a failure. So fn is called at least once, and by one process at
-// a time: who has lost the lease is told by the context, and must stop. That a tick was
-// done is told when it is on the disk.
+// Tick calls fn for a scheduled time, unless the tick is done already, and reports whether it
+// called fn. While another process runs a tick of the key, Tick waits. If that process fails or
+// crashes, Tick calls fn itself: any process may retry a tick that has failed, until a later one
+// is started. If fn returns an error after its context has ended, it was interrupted, which is not
+// a failure. So fn is called at least once, and by one process at a time: the context of a process
+// that has lost the lease ends, and fn must stop. Tick returns only after the mark of a tick that
+// is done is on disk.
 //
-// An instant has microseconds. One that is ahead of the server's clock is waited for, by a
-// minute at most. Tick takes the lease of the key: leases.Do of the same key excludes it.
+// The time is in microseconds. Tick waits for one that is ahead of the server's clock by at most a
+// minute. It acquires the lease of the key, so leases.Do of the same key excludes it.
 //
-// It returns the error of fn, with txlock.ErrLost if the lease was lost and another
-// process has begun the tick; ErrPast if a later tick was begun; ErrEarly, ErrClosed,
-// txlock.ErrInvalidKey, txlock.ErrInvalidOption for an instant before 1970 or after the
-// year 9999, txlock.ErrSchema, txlock.ErrReadOnly, the errors of the driver and of the
-// context. The mark of a tick that was done may fail: the error says so, and another
-// process does it again.
+// It returns the error of fn, with txlock.ErrLost if the lease was lost and another process has
+// started the tick; ErrPast if a later tick was started; ErrEarly, ErrClosed,
+// txlock.ErrInvalidKey, txlock.ErrInvalidOption for a time before 1970 or after the year 9999,
+// txlock.ErrSchema, txlock.ErrReadOnly, and the errors of the driver and of the context. If
+// marking a tick that is done fails, the error reports that, and another process runs the tick
+// again.
 func (j *Jobs) Tick(ctx context.Context, key txlock.Key, at time.Time, fn Func) (ran bool, err error) {
 	if fn == nil {
 		return false, errors.New("job: Tick needs a function, got nil")
@@ -58,12 +58,11 @@ func (j *Jobs) Tick(ctx context.Context, key txlock.Key, at time.Time, fn Func) 
 	return j.tick(ctx, key, at, j.plainly(fn))
 }
 
-// TickTx is Tick with a transaction: fn writes in it, and TickTx marks the tick in it and
-// commits. So what fn has written is there exactly once, whatever becomes of the process,
-// the lease and the connection. A transaction that the server has rolled back
-// (txlock.Retryable) is run again, as locksqlc.Run does: fn may be called several times. It
-// must not commit or roll back itself: TickTx says so by an error, and as the tick isn't
-// marked then, it is begun again.
+// TickTx is Tick with a transaction: fn writes in it, and TickTx marks the tick in it and commits.
+// So what fn has written is there exactly once, even if the process crashes or the lease or the
+// connection is lost. TickTx retries a transaction that the server has rolled back
+// (txlock.Retryable), as locksqlc.Run does, so fn may be called several times. It must not commit
+// or roll back itself: TickTx returns an error then, and as the tick isn't marked, it is retried.
 func (j *Jobs) TickTx(ctx context.Context, key txlock.Key, at time.Time, fn TxFunc) (ran bool, err error) {
 	if fn == nil {
 		return false, errors.New("job: TickTx needs a function, got nil")
@@ -71,7 +70,7 @@ func (j *Jobs) TickTx(ctx context.Context, key txlock.Key, at time.Time, fn TxFu
 	return j.tick(ctx, key, at, j.inTransaction(fn))
 }
 
-// Tick is Jobs.Tick for a single call: it makes a manager of leases, and closes it.
+// Tick is Jobs.Tick for a single call: it creates a manager of leases, and closes it.
 func Tick(ctx context.Context, db *sql.DB, key txlock.Key, at time.Time, fn Func, opts ...lease.ManagerOption) (ran bool, err error) {
 	err = single(ctx, db, opts, func(j *Jobs) (err error) {
 		ran, err = j.Tick(ctx, key, at, fn)
@@ -80,7 +79,7 @@ func Tick(ctx context.Context, db *sql.DB, key txlock.Key, at time.Time, fn Func
 	return ran, err
 }
 
-// TickTx is Jobs.TickTx for a single call: it makes a manager of leases, and closes it.
+// TickTx is Jobs.TickTx for a single call: it creates a manager of leases, and closes it.
 func TickTx(ctx context.Context, db *sql.DB, key txlock.Key, at time.Time, fn TxFunc, opts ...lease.ManagerOption) (ran bool, err error) {
 	err = single(ctx, db, opts, func(j *Jobs) (err error) {
 		ran, err = j.TickTx(ctx, key, at, fn)
@@ -258,7 +257,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 		return inner.Final(ctx, scope, err)
 	}
 	if !marked {
-		return fmt.Errorf("job %q, token %d: %w: another process has begun it", c.key, c.tick.token, txlock.ErrLost)
+		return fmt.Errorf("job %q, token %d: %w: another process has started it", c.key, c.tick.token, txlock.ErrLost)
 	}
 	if _, err := inner.Confirm(ctx, scope); err != nil {
 		return err
