@@ -12,25 +12,23 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// Acquire takes the lease of a key and waits until it is free. The waiters of one manager
-// queue in the order of arrival; among processes, each looks again and again (see Poll
-// and Fair). If the lease is free it sends one statement, and three more for a key that
-// was never leased, on MySQL five. An owner that holds the lease already re-enters it, with the same
-// token; in the same manager that needs no statement. The owner is that of the context of
-// Do or Lease.Context for this key, or the one that WithOwner names. The TTL stays that
-// of the first Acquire.
+// Acquire acquires the lease of a key, and waits until it is free. The waiters of one manager
+// queue in the order of arrival; waiters in different processes poll (see Poll and Fair). If the
+// lease is free, Acquire sends one statement, and three more for a key that was never leased, on
+// MySQL five. An owner that already holds the lease re-enters it, with the same token; in the same
+// manager that needs no statement. The owner is that of the context of Do or Lease.Context for
+// this key, or the one that WithOwner sets. The TTL stays that of the first Acquire.
 //
-// A server that doesn't answer, because the network is frozen or a backup has a read lock
-// for example, doesn't end the wait: Acquire retries until the lease is granted, WaitAtMost
-// or the context ends the wait, or the manager is closed. A connection error does, if the
-// first attempt fails by it, or three in a row while Acquire waits.
+// A server that doesn't answer, for example because the network is frozen or a backup has a read
+// lock, doesn't end the wait: Acquire retries until the lease is granted, WaitAtMost or the
+// context ends the wait, or the manager is closed. A connection error ends it if the first attempt
+// fails with it, or three in a row while Acquire waits.
 //
 // It may return txlock.ErrWaitTimeout (see WaitAtMost), ErrTooManyHolds, ErrInvalidKey,
-// ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, the errors of the driver and of
-// the context. It returns as soon as the context ends. If it returns an error, the lease
-// is not held: the server refuses statements that reach it after the context's deadline,
-// by its own clock, and what it has granted before is released in the background when its
-// answer comes.
+// ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, and the errors of the driver and of the
+// context. It returns as soon as the context ends. If it returns an error, the lease is not held:
+// the server refuses statements that reach it after the context's deadline, by its own clock, and
+// an earlier grant is released in the background when its reply arrives.
 func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "acquire", key, opts)
 	if err != nil {
@@ -39,12 +37,12 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOp
 	return m.finish(ctx, q, m.wait)
 }
 
-// TryAcquire acquires the lease without waiting: if somebody else holds it, it returns
-// txlock.ErrBusy at once, even while a transaction guards the lease. It may also return
-// ErrBusy for a lease that is being released at that moment. An owner that re-enters
-// waits up to a quarter of a second if the row is locked. If the server doesn't answer
-// within the time that the TTL leaves, TryAcquire returns txlock.ErrWaitTimeout, whose text
-// says so, and what is granted later is released.
+// TryAcquire acquires the lease without waiting: if another owner holds it, it returns
+// txlock.ErrBusy at once, even while a transaction guards the lease. It may also return ErrBusy
+// for a lease that is being released at that moment. An owner that re-enters waits up to a quarter
+// of a second if the row is locked. If the server doesn't answer within the time that the TTL
+// leaves, TryAcquire returns txlock.ErrWaitTimeout, whose text names that cause, and a later grant
+// is released.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "try to acquire", key, opts)
 	if err != nil {
@@ -53,21 +51,21 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...Acquir
 	return m.finish(ctx, q, m.tryOnce)
 }
 
-// Do acquires the lease, calls fn and releases the lease, also if fn panics or the
-// context has ended. The context of fn ends when the lease is lost, with txlock.ErrLost
-// as its cause, and carries the lease: Do and Acquire of the same key under it re-enter
-// the lease, and those of other keys exclude each other. locksqlc.Do does it with the lock
-// of a transaction, which ends with its connection.
+// Do acquires the lease, calls fn and releases the lease, also if fn panics or the context has
+// ended. The context of fn ends when the lease is lost, with txlock.ErrLost as its cause, and
+// carries the lease: Do and Acquire of the same key under it re-enter the lease, and those of
+// other keys exclude each other. locksqlc.Do does the same with the lock of a transaction, which
+// ends with its connection.
 //
-// It returns the error of fn, joined by txlock.ErrLost if the lease was lost before fn
-// returned, and the errors of Acquire and Release. If fn has guarded a transaction that
-// is still open, the lease is released when that ends, without an error.
+// It returns the error of fn, joined with txlock.ErrLost if the lease was lost before fn returned,
+// and the errors of Acquire and Release. If fn has guarded a transaction that is still open, the
+// lease is released when that ends, without an error.
 func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
 	return m.do(ctx, fn, func() (*Lease, error) { return m.Acquire(ctx, key, opts...) })
 }
 
-// TryDo is Do without waiting: if somebody else holds the lease, it returns
-// txlock.ErrBusy at once and doesn't call fn. It acquires as TryAcquire does.
+// TryDo is Do without waiting: if another owner holds the lease, it returns txlock.ErrBusy at once
+// and doesn't call fn. It acquires as TryAcquire does.
 func (m *Manager) TryDo(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
 	return m.do(ctx, fn, func() (*Lease, error) { return m.TryAcquire(ctx, key, opts...) })
 }

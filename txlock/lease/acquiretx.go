@@ -11,24 +11,23 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// AcquireTx takes the lease inside the caller's transaction: the lease and the data are
-// committed together, or neither is. Use the handle after Commit has returned without an
-// error; the TTL runs from before Commit. After a rollback, also one to an earlier
-// savepoint, the lease is lost, which the handle finds out with its first renewal:
-// release it.
+// AcquireTx acquires the lease inside the caller's transaction: the lease and the data are
+// committed together, or neither is. Use the handle after Commit has returned without an error;
+// the TTL counts from before Commit. After a rollback, also to an earlier savepoint, the lease is
+// lost, which the handle notices at its first renewal: release it.
 //
-// AcquireTx doesn't wait. If somebody else holds the lease it returns txlock.ErrBusy, in
-// most cases before it sends anything in the transaction; else the row stays locked until
-// the transaction ends, so it is best rolled back. It also returns the errors of
-// TryAcquire and Scope.Lock; txlock.ErrStaleSnapshot means that somebody held the lease
-// after the transaction's snapshot was taken.
+// AcquireTx doesn't wait. If another owner holds the lease it returns txlock.ErrBusy, in most
+// cases before it sends anything in the transaction; otherwise the row stays locked until the
+// transaction ends, so it is best to roll back. It also returns the errors of TryAcquire and
+// Scope.Lock; txlock.ErrStaleSnapshot means that another owner held the lease after the
+// transaction's snapshot was taken.
 //
-// The transaction locks the row of the lease and no other row or gap, but for the end of the
-// page before if that row is the first of its page, which InnoDB adds from REPEATABLE READ on.
-// What else is needed is done on another connection: the row of a key that was never leased is
-// made there, and the readers of a key that was leased shared are read there. If the pool has no
-// other connection for that, AcquireTx returns ErrNoConnection. A manager over a pool of
-// locksqlc.Open opens one of its own, if it has acquired a lease before.
+// The transaction locks the row of the lease and no other row or gap, except the end of the
+// previous page if that row is the first of its page, which InnoDB adds from REPEATABLE READ on.
+// Everything else happens on another connection: creating the row of a key that was never leased,
+// and reading the readers of a key that was leased shared. If the pool has no other connection for
+// that, AcquireTx returns ErrNoConnection. A manager on a pool of locksqlc.Open opens one of its
+// own, if it has acquired a lease before.
 func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "acquire in the transaction", key, opts)
 	if err != nil {
@@ -66,10 +65,10 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 	})
 }
 
-// ErrNoConnection is returned by AcquireTx if it needs a connection beside the transaction's,
-// and the pool has none left: to make the row of a key that was never leased, or to read the
-// readers of a key that was leased shared. Allow the pool more connections by SetMaxOpenConns,
-// or open it by locksqlc.Open and acquire any lease before.
+// ErrNoConnection is returned by AcquireTx if it needs a connection besides the transaction's, and
+// the pool has none left: to create the row of a key that was never leased, or to read the readers
+// of a key that was leased shared. Increase SetMaxOpenConns of the pool, or open the pool with
+// locksqlc.Open and acquire any lease before.
 var ErrNoConnection = errors.New("lease: the pool has no connection left beside the transaction's; raise SetMaxOpenConns")
 
 // outside is how statements are sent outside of the caller's transaction.

@@ -11,27 +11,26 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Leases are several leases that were acquired together, each with a token and a handle of
-// its own. Its methods may be called from any goroutine.
+// Leases are several leases that were acquired together, each with its own token and handle. Its
+// methods may be called from any goroutine.
 type Leases struct {
 	all []*Lease // in the order of their keys
 }
 
-// AcquireAll acquires the leases of all keys, or none of them. It takes one after the
-// other, by Acquire and in one order for every program, so that calls of AcquireAll don't
-// wait for each other in a circle; what a program holds already has no place in that
-// order. While it waits for a key, the leases that it has are renewed. A key that is given
-// twice is acquired once. The options are those of each lease, but WaitAtMost bounds the
-// whole wait.
+// AcquireAll acquires the leases of all keys, or none of them. It acquires one after the other,
+// with Acquire and in the same order in every program, so that calls of AcquireAll can't deadlock;
+// leases that a program holds already are not part of that order. While it waits for a key, the
+// leases that it has are renewed. A key that is given twice is acquired once. The options apply to
+// each lease, but WaitAtMost limits the whole wait.
 //
-// It returns what Acquire returns, txlock.ErrInvalidKey if no key is given, and
-// txlock.ErrLost if a lease is lost while it waits for another. If it returns an error,
-// what it had acquired is released.
+// It returns the errors of Acquire, txlock.ErrInvalidKey if no key is given, and txlock.ErrLost if
+// a lease is lost while it waits for another. If it returns an error, it releases what it had
+// acquired.
 func (m *Manager) AcquireAll(ctx context.Context, keys []txlock.Key, opts ...AcquireOption) (*Leases, error) {
 	return m.acquireAll(ctx, keys, opts, m.Acquire)
 }
 
-// TryAcquireAll is AcquireAll without waiting: if somebody else holds one of the leases, it
+// TryAcquireAll is AcquireAll without waiting: if another owner holds one of the leases, it
 // returns txlock.ErrBusy, as TryAcquire does.
 func (m *Manager) TryAcquireAll(ctx context.Context, keys []txlock.Key, opts ...AcquireOption) (*Leases, error) {
 	return m.acquireAll(ctx, keys, opts, m.TryAcquire)
@@ -157,8 +156,8 @@ func (a *Leases) Context(ctx context.Context) (context.Context, context.CancelFu
 	}
 }
 
-// Guard makes all leases a condition of a transaction, as Lease.Guard does with each: the
-// transaction can be committed only while all of them are held. It locks their rows in one
+// Guard makes all leases a condition of a transaction, as Lease.Guard does for each: the
+// transaction can be committed only while all of them are held. It locks their rows in a fixed
 // order. It returns the first error of a Lease.Guard: roll the transaction back then.
 func (a *Leases) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
 	for _, l := range a.all {
@@ -169,8 +168,8 @@ func (a *Leases) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.Join
 	return nil
 }
 
-// Release releases all leases, as Lease.Release does with each, whatever becomes of the
-// others, and returns the errors.
+// Release releases all leases, as Lease.Release does for each, even if one fails, and returns the
+// errors.
 func (a *Leases) Release(ctx context.Context) error {
 	errs := make([]error, len(a.all))
 	for i, l := range a.all {

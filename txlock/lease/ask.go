@@ -11,21 +11,20 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// RequestRelease asks the holders of a key to release it: the writer, every reader and
-// every holder of a permit that hold it now. It closes the channel of Lease.ReleaseRequested,
-// and Lease.ReleaseReason returns the reason; each holder decides for itself. A holder sees
-// the request with its next renewal, at the latest a third of its TTL later, or after
-// RenewEvery. RequestRelease waits neither for that nor for the release: acquire the lease
-// afterwards, or at the same time. The last reason counts. It is valid UTF-8 of at most
-// 255 bytes.
+// RequestRelease asks the current holders of a key to release it: the writer, every reader and
+// every holder of a permit. It closes the channel of Lease.ReleaseRequested, and
+// Lease.ReleaseReason returns the reason; each holder decides for itself. A holder sees the
+// request at its next renewal, after a third of its TTL or RenewEvery at the latest.
+// RequestRelease waits neither for that nor for the release: acquire the lease afterwards, or at
+// the same time. The last reason counts. It is valid UTF-8 of at most 255 bytes.
 //
-// If a transaction has the row locked, for example because it guards the lease,
-// RequestRelease polls until the transaction or the context ends. On a multi-primary cluster
-// a transaction that guards the lease on another node may fail with txlock.ErrDeadlock then.
+// If a transaction has the row locked, for example because it guards the lease, RequestRelease
+// polls until the transaction or the context ends. On a multi-primary cluster a transaction that
+// guards the lease on another node may fail with txlock.ErrDeadlock then.
 //
-// It returns txlock.ErrNotHeld if the lease isn't held, ErrInvalidKey, ErrInvalidOption for
-// a reason that is too long, ErrSchema, ErrReadOnly, ErrClosed, and the errors of the driver
-// and of the context, after which some holders may have the request.
+// It returns txlock.ErrNotHeld if the lease isn't held, ErrInvalidKey, ErrInvalidOption for a
+// reason that is too long, ErrSchema, ErrReadOnly, ErrClosed, and the errors of the driver and of
+// the context, after which some holders may have received the request.
 func (m *Manager) RequestRelease(ctx context.Context, key txlock.Key, reason string) (err error) {
 	if err := key.Validate(); err != nil {
 		return err
@@ -75,9 +74,9 @@ func checkText(what, text string) error {
 
 const mostText = 255
 
-// ReleaseRequested returns a channel that is closed when Manager.RequestRelease has asked
-// for the lease. The holder may keep it. The channel is that of all handles of the lease. The
-// loss and the release of the lease don't close it; see Done.
+// ReleaseRequested returns a channel that is closed when Manager.RequestRelease has requested the
+// lease. The holder may keep it. All handles of the lease share the channel. Loss and release of
+// the lease don't close it; see Done.
 func (l *Lease) ReleaseRequested() <-chan struct{} {
 	r := l.record
 	r.mu.Lock()
@@ -92,8 +91,8 @@ func (l *Lease) ReleaseRequested() <-chan struct{} {
 	return r.revoked
 }
 
-// ReleaseReason returns the last reason that this process has seen of a request to release
-// the lease, and reports whether there was one.
+// ReleaseReason returns the reason of the last request to release the lease that this process has
+// seen, and reports whether there was one.
 func (l *Lease) ReleaseReason() (reason string, asked bool) {
 	r := l.record
 	r.mu.Lock()

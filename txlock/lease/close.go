@@ -22,12 +22,12 @@ const (
 	closeGrace = 50 * time.Millisecond
 )
 
-// Close releases all leases of the manager, whose handles are released at once, and ends
-// its work in the background. It returns when that is done or when the context ends,
-// whatever the server does. In the second case the error says how many leases could not
-// be released, which end after their TTL, and names some of them; if the pool was closed
-// before, Close says so at once for all of them. Calls that wait return ErrClosed, and so
-// do all later calls. Closing again does nothing. Close does not close the pool.
+// Close releases all leases and handles of the manager, and ends its work in the background. It
+// returns when that is done or when the context ends, even if the server doesn't answer. In the
+// second case the error has the number of leases that could not be released, which end after their
+// TTL, and names some of them. If the pool was closed before, Close returns that error at once.
+// Waiting calls return ErrClosed, and so do all later calls. Closing again does nothing. Close
+// does not close the pool.
 func (m *Manager) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("lease: Close needs a context, got nil")

@@ -9,40 +9,38 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Guard makes the lease a condition of a transaction: the transaction can be committed
-// only while the lease is held. It writes the row of the lease, so that whoever takes the
-// lease over waits for the end of the transaction, or has made Guard fail. A holder that
-// was paused for longer than the TTL can't commit after its successor.
+// Guard makes the lease a condition of a transaction: the transaction can be committed only while
+// the lease is held. It writes the row of the lease, so the next holder waits for the end of the
+// transaction, or has already made Guard fail. A holder that was paused for longer than the TTL
+// can't commit after its successor.
 //
-// Call Guard last in the transaction, because the transactions under one lease run one
-// after the other from Guard to their end. If it is called after other statements, it
-// makes sure that the transaction's snapshot is not older than the lease; at READ
-// COMMITTED there is no snapshot, and what was read before the lease was acquired is the
-// program's concern. To check the snapshot takes one if there was none, and a plain pool
-// can't know that: if Guard is the first statement there, say txlock.NothingRead. Else
-// the transaction may read data from before the last transaction under the same lease has
-// ended.
+// Call Guard last in the transaction, because transactions under one lease run one after the other
+// from Guard to their end. If it is called after other statements, it verifies that the
+// transaction's snapshot is not older than the lease. At READ COMMITTED there is no snapshot, and
+// the program must consider what it read before the lease was acquired. Verifying takes a snapshot
+// if there was none, and a plain pool can't know that: if Guard is the first statement there, pass
+// txlock.NothingRead. Otherwise the transaction may read data from before the end of the last
+// transaction under the same lease.
 //
-// Guard always sends its statement, also where the manager has just renewed the lease. A
-// renewal only says until when the lease is held, but the process may be paused, and COMMIT
-// delayed, for longer than that; the lock of the row lasts until the server has executed
-// COMMIT. What Guard skips is a renewal before it, while two thirds of the TTL are left, and
-// the look at the snapshot where it is the first statement.
+// Guard always sends its statement, even if the manager has just renewed the lease. A renewal only
+// determines until when the lease is held, but the process may be paused, and COMMIT delayed, for
+// longer than that; the lock of the row lasts until the server has executed COMMIT. Guard skips
+// the renewal before its statement while two thirds of the TTL are left, and the snapshot check if
+// it is the first statement.
 //
-// A transaction may still be open 5 seconds after its lease has expired by the server's
-// clock, because its process is stopped or its host is gone. Then it is rolled back as
-// soon as somebody else wants the lease, or sooner if that caller says so by GuardGrace: it
-// ends the session by KILL, which needs the same database user or the privilege; else the
-// waiters' errors name the session. The server knows sessions only: if COMMIT comes in the
-// same moment, the next transaction of the session may be rolled back instead.
+// A transaction may still be open 5 seconds after its lease has expired by the server's clock,
+// because its process is stopped or its host is gone. Then the next caller that acquires the lease
+// ends its session with KILL, which rolls the transaction back; GuardGrace changes the 5 seconds
+// for that caller. KILL needs the same database user or the privilege; without it, the waiters'
+// errors name the session. The server knows only sessions: if COMMIT arrives at the same moment,
+// the next transaction of the session may be rolled back instead.
 //
-// Guard returns txlock.ErrLost if the lease is not held any more, ErrOtherDatabase if the
-// transaction's database doesn't have it, and txlock.ErrStaleSnapshot if the
-// transaction's snapshot is older than the lease: roll the transaction back then. It also
-// returns the errors of Scope.Lock, which leave the transaction as described there. On a
-// guarded pool, Commit returns txlock.ErrTxDoomed if a rollback to a savepoint, DDL or
-// another statement may have undone the guard: call Guard again then. A plain pool
-// doesn't notice that.
+// Guard returns txlock.ErrLost if the lease is no longer held, ErrOtherDatabase if the
+// transaction's database doesn't have it, and txlock.ErrStaleSnapshot if the transaction's
+// snapshot is older than the lease: roll the transaction back then. It also returns the errors of
+// Scope.Lock, which leave the transaction as described there. On a guarded pool, Commit returns
+// txlock.ErrTxDoomed if a rollback to a savepoint, DDL or another statement may have undone the
+// guard: call Guard again then. A plain pool doesn't notice that.
 func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
 	if err := l.Err(); err != nil {
 		return err

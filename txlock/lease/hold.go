@@ -2,23 +2,22 @@ package lease
 
 import "time"
 
-// HoldAtLeast keeps the key held until that long after the grant, by the server's clock,
-// for work that must not be done twice in a while: a Release that comes earlier, the end of
-// Do and Close included, doesn't free the lease. The handle is over and nothing is renewed,
-// but until then nobody can acquire the lease, the same owner neither: TryAcquire returns
-// txlock.ErrBusy, and Acquire waits. Manager.List shows the lease with the time that is
-// left, and an owner "released: " with the name. ForceRelease frees it. A Release that
-// comes later frees the lease as ever. It costs no statement.
+// HoldAtLeast keeps the key held until d after the grant, by the server's clock, for work that
+// must not be repeated for a while. An earlier Release, including the end of Do and Close, ends
+// the handle and its renewals but doesn't free the lease: until then TryAcquire returns
+// txlock.ErrBusy and Acquire waits, also for the same owner. Manager.List shows the lease with the
+// remaining time, and with "released: " before its owner. ForceRelease frees it. A later Release
+// frees the lease as usual. HoldAtLeast costs no statement.
 //
-// The time may be shorter or longer than the TTL. It is kept by the release, so a lease
-// that is lost before, or whose holder dies, is free when its TTL is over. It counts from
-// the first grant to an owner that re-enters, and the longest time of those that its
-// handles were acquired with counts; of several managers, those of the one that releases
-// last. A server clock that was set back since the grant lets it count from the release.
+// The time may be shorter or longer than the TTL. The release applies it, so a lease that is lost
+// before, or whose holder crashes, is free when its TTL has expired. For an owner that re-enters,
+// it counts from the first grant, and the longest time of its handles applies; if several managers
+// hold the lease, that of the one that releases last. If the server's clock was set back since the
+// grant, it counts from the release.
 //
-// A permit of a semaphore is kept likewise: at most n begin in any such time. A Downgrade
-// keeps other readers out until then. It is no option for readers and for package quorum.
-// The time is positive and at most MaxTTL.
+// A permit of a semaphore is kept in the same way: at most n permits are granted in any such
+// period. A Downgrade keeps other readers out until then. HoldAtLeast is not an option for readers
+// or for package quorum. The time is positive and at most MaxTTL.
 func HoldAtLeast(d time.Duration) AcquireOption {
 	return term(func(t *terms) {
 		t.atLeast = d

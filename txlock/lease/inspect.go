@@ -15,7 +15,7 @@ import (
 // retryPause is the time between two attempts at a row that is locked.
 const retryPause = 5 * time.Millisecond
 
-// Kind is what is held under a key.
+// A Kind is the kind of what is held under a key.
 type Kind string
 
 // The kinds.
@@ -26,38 +26,39 @@ const (
 	Waiter    Kind = "waiter"    // the first in the queue of Fair; nothing is held yet
 )
 
-// Info is what the database knows of a lease, or of a reader, a permit or a waiter of its
+// An Info is the state in the database of a lease, or of a reader, a permit or a waiter of its
 // key.
 type Info struct {
 	Key       txlock.Key
 	Kind      Kind
 	Slot      int64         // which row of the key, see ForceRelease
 	Owner     string        // of the last grant; see WithOwner
-	Label     string        // what the owner tells of itself; see WithLabel
+	Label     string        // see WithLabel
 	Token     uint64        // of the last grant
 	Since     time.Time     // when that was, by the server's clock
-	Held      bool          // somebody holds it
-	Remaining time.Duration // for how much longer it is held if it isn't renewed
+	Held      bool          // it is held
+	Remaining time.Duration // how much longer it is held if it isn't renewed
 	TTL       time.Duration
 	// ReleaseReason is the reason of the last request to release it, and ReleaseRequestedAt
-	// when that was, by the server's clock; zero if there is none: see Manager.RequestRelease.
+	// its time by the server's clock; both are zero if there is none: see
+	// Manager.RequestRelease.
 	ReleaseReason      string
 	ReleaseRequestedAt time.Time
-	Holds              int // how many holds of the owner it has, one for each manager
+	Holds              int // how many managers hold it under this owner
 
-	// Permits is how many permits the semaphore has, 0 for a key that is none. Only
+	// Permits is the number of permits of a semaphore, 0 for other keys. Only
 	// Inspect sets it.
 	Permits int
 	// Others are the readers and permits that are held under the key, and the first
-	// waiter, in the order of their slots. Only Inspect sets it.
+	// waiter, ordered by slot. Only Inspect sets it.
 	Others []Info
-	// Session is the session of a waiter on the server.
+	// Session is a waiter's session on the server.
 	Session uint64
 }
 
-// List returns all leases, readers and permits that are held, by anybody, and the first
-// waiter of each queue of Fair, in the order of their keys and slots. It doesn't wait. It
-// returns txlock.ErrSchema, ErrClosed and the errors of the driver.
+// List returns all leases, readers and permits that any process holds, and the first waiter of
+// each queue of Fair, in the order of their keys and slots. It doesn't wait. It returns
+// txlock.ErrSchema, ErrClosed and the errors of the driver.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	err := m.ready(ctx)
 	var found []store.Info
@@ -77,9 +78,9 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	return all, nil
 }
 
-// Inspect returns what is known of the lease of a key, and in Others the readers, the
-// permits and the first waiter of the key. A lease that was never acquired is not held.
-// It returns the errors of List, and txlock.ErrInvalidKey.
+// Inspect returns the state of the lease of a key, and in Others the readers, the permits and the
+// first waiter of the key. A lease that was never acquired is not held. It returns the errors of
+// List, and txlock.ErrInvalidKey.
 func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	if err := key.Validate(); err != nil {
 		return Info{}, err
@@ -126,22 +127,22 @@ func infoOf(row store.Info) Info {
 	return info
 }
 
-// ForceRelease takes a lease away from its holder. It is for an operator who knows that
-// the holder is gone. It releases the exclusive lease and all readers and permits of the
-// key, or only those in the slots that are given (see Info). The next holder's token is
-// higher. The old holder gets txlock.ErrLost from its next renewal or Guard. Until then
-// it may believe that it holds the lease, and an Acquire may re-enter it in the same
-// manager; what the old holder has guarded can't be committed.
+// ForceRelease takes a lease away from its holder, for an operator who knows that the holder is
+// gone. It releases the exclusive lease and all readers and permits of the key, or only those in
+// the given slots (see Info). The next holder's token is higher. The old holder gets
+// txlock.ErrLost from its next renewal or Guard. Until then it may believe that it holds the
+// lease, and an Acquire may re-enter it in the same manager; what the old holder has guarded can't
+// be committed.
 //
-// If transactions have guarded the lease, or one has acquired it, ForceRelease queues for
-// the row behind them. If one of them stays open for 5 seconds meanwhile, ForceRelease
-// ends its session by KILL, which rolls it back. That needs the same database user or the
-// privilege; else the error names the session.
+// If transactions have guarded the lease, or one has acquired it, ForceRelease queues for the row
+// behind them. If one of them stays open for 5 seconds meanwhile, ForceRelease ends its session
+// with KILL, which rolls it back. That needs the same database user or the privilege; without it
+// the error names the session.
 //
-// It returns txlock.ErrNotHeld if nobody holds the lease, ErrBusy if a row stays locked
-// for 10 seconds by transactions that can't be found, ErrInvalidKey, ErrInvalidOption for
-// a slot below 0, ErrSchema, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, and
-// the errors of the driver and of the context.
+// It returns txlock.ErrNotHeld if the lease isn't held, ErrBusy if a row stays locked for 10
+// seconds by transactions that can't be found, ErrInvalidKey, ErrInvalidOption for a slot below 0,
+// ErrSchema, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, and the errors of the driver
+// and of the context.
 func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int64) (err error) {
 	if err := key.Validate(); err != nil {
 		return err

@@ -56,13 +56,12 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 	return a.Reply == store.Done, err
 }
 
-// Purge deletes the rows of leases that were not used for the retention (see PurgeEvery),
-// and returns their number. Rows that are locked stay, and so do rows whose token
-// is ahead of the server's clock, so that the token of a key never goes back. A key that
-// was shared, or a semaphore, may be used for something else when all its rows are
-// removed. Purge works in small transactions of its own and doesn't wait for locks;
-// what it has removed stays removed if it fails. It returns txlock.ErrSchema,
-// ErrReadOnly, ErrClosed and the errors of the driver.
+// Purge deletes the rows of leases that were not used for the retention time (see PurgeEvery), and
+// returns their number. It skips rows that are locked, and rows whose token is ahead of the
+// server's clock, so that the token of a key never decreases. A shared key or a semaphore may be
+// used for something else when all its rows are deleted. Purge works in small transactions of its
+// own and doesn't wait for locks; if it fails, what it has deleted stays deleted. It returns
+// txlock.ErrSchema, ErrReadOnly, ErrClosed and the errors of the driver.
 func (m *Manager) Purge(ctx context.Context) (int, error) {
 	if err := m.ready(ctx); err != nil {
 		return 0, fault.Explain("clean leases", err)

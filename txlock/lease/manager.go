@@ -23,9 +23,9 @@ var ErrClosed = errors.New("lease: the manager is closed")
 // instant is a moment by this machine's clock.
 type instant = store.Instant
 
-// Manager acquires leases on one database, renews those that it holds, and removes rows
-// that nobody uses. Any number of managers and processes may share the database. Its
-// methods may be called from any goroutine.
+// A Manager acquires leases on one database, renews those that it holds, and deletes unused rows.
+// Any number of managers and processes may share the database. Its methods may be called from any
+// goroutine.
 type Manager struct {
 	store   store.Store
 	options options
@@ -76,15 +76,15 @@ type recordKey struct {
 	slot       int64 // of a permit, else 0
 }
 
-// NewManager returns a manager of leases on the pool. It sends nothing yet. Close the
-// manager when it isn't needed any more, which ends its goroutines; the pool stays open.
+// NewManager returns a manager of leases on the pool. It sends nothing to the server. Close the
+// manager when it is no longer needed, which ends its goroutines; the pool stays open.
 //
-// While the manager holds leases it keeps one connection for renewals. Over a guarded
-// pool this is an additional connection, which MaxOpenConns doesn't count; over a plain
-// pool it is one of the pool's. While open transactions guard leases that must be
-// renewed, it uses up to four more connections; of a plain pool, at most half of all. A
-// plain pool of a single connection lends it for each renewal, and the renewal waits
-// while a transaction has it: a transaction that is longer than the TTL loses the lease.
+// While the manager holds leases it keeps one connection for renewals. On a guarded pool this is
+// an additional connection, which MaxOpenConns doesn't count; on a plain pool it is one of the
+// pool's. While open transactions guard leases that must be renewed, it uses up to four more
+// connections; of a plain pool, at most half of all. On a plain pool with a single connection, the
+// manager borrows it for each renewal, and the renewal waits while a transaction uses it: a
+// transaction that takes longer than the TTL loses the lease.
 //
 // It returns txlock.ErrInvalidOption for an option out of its range.
 func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {

@@ -17,14 +17,14 @@ const (
 	MaxTTL = 30 * 24 * time.Hour
 )
 
-// ManagerOption is an option of NewManager.
+// A ManagerOption configures NewManager.
 type ManagerOption interface{ toManager(*options) }
 
-// AcquireOption is an option of Acquire, TryAcquire, AcquireTx, AcquireShared, Do and the
-// other methods that acquire a lease or a permit.
+// An AcquireOption configures Acquire, TryAcquire, AcquireTx, AcquireShared, Do and the other
+// methods that acquire a lease or a permit.
 type AcquireOption interface{ toAcquire(*terms) }
 
-// Option is an option of NewManager for all leases of the manager, or of one Acquire.
+// An Option configures NewManager, for all leases of the manager, or one Acquire.
 type Option interface {
 	ManagerOption
 	AcquireOption
@@ -73,21 +73,19 @@ type setting func(*options)
 
 func (f setting) toManager(o *options) { f(o) }
 
-// TTL sets the TTL of a lease: how long it stays held after its holder has died
-// or was cut off. A holder that is alive renews it. It is from MinTTL to MaxTTL. The
-// default is 30 seconds.
+// TTL sets the TTL of a lease: how long it stays held after its holder has crashed or was cut off.
+// A live holder renews it. It is from MinTTL to MaxTTL. The default is 30 seconds.
 func TTL(d time.Duration) Option { return term(func(t *terms) { t.ttl = d }) }
 
-// MaxLifetime ends a lease that long after it was acquired, even if it is renewed; the
-// holder gets txlock.ErrLost. It is at least the TTL. The default is no limit.
+// MaxLifetime ends a lease d after it was acquired, even if it is renewed; the holder gets
+// txlock.ErrLost. It is at least the TTL. The default is no limit.
 func MaxLifetime(d time.Duration) Option { return term(func(t *terms) { t.lifetime = d }) }
 
-// WaitAtMost bounds how long Acquire and Do wait. Then they return txlock.ErrWaitTimeout,
-// whose text says what was in the way; if that was a holder who was seen, its
-// txlock.HeldError names the owner. If the server has not answered, the text says that. The
-// first try is outside of the limit: a free lease is granted however short the limit is, and
-// however slow the server. The limit must be positive; use TryAcquire to not wait. The
-// default is as long as the context lives.
+// WaitAtMost limits how long Acquire and Do wait. Then they return txlock.ErrWaitTimeout, whose
+// text has the reason; if a holder was seen, its txlock.HeldError names the owner, and if the
+// server has not answered, the text says that. The limit doesn't apply to the first attempt: a
+// free lease is granted however short the limit is, and however slow the server. The limit must be
+// positive; use TryAcquire to not wait. The default is the context's.
 func WaitAtMost(d time.Duration) Option {
 	return term(func(t *terms) {
 		t.atMost = d
@@ -97,52 +95,48 @@ func WaitAtMost(d time.Duration) Option {
 	})
 }
 
-// Fair makes one queue of the waiters of all processes, first come, first served among
-// those that use Fair: they queue for a row of the key on the server, and only the first
-// looks whether the lease is free. A new Acquire or TryAcquire doesn't pass the waiters
-// of this queue; AcquireTx and the managers without Fair do. On a multi-primary cluster,
-// each node has a queue of its own.
+// Fair puts the waiters of all processes that use it in one queue, first come, first served: they
+// queue for a row of the key on the server, and only the first polls the lease. A new Acquire or
+// TryAcquire doesn't overtake the waiters of this queue; AcquireTx and managers without Fair do.
+// On a multi-primary cluster, each node has a queue of its own.
 //
-// Each waiter keeps a connection: up to 16 for a key in one manager, up to half of
-// MaxOpenConns in all, and one always stays for the program besides those for renewals,
-// so that a plain pool of 2 has no place for a waiter. A waiter that gets no connection
-// waits behind those of its own manager that have one; if none has, it looks again and
-// again as Poll says, others may pass it, and Event.Fair is false. A process that is
-// stopped, or whose host is gone, delays the waiters behind it by 2 seconds for each of
-// its places. The default is Poll.
+// Each waiter keeps a connection: up to 16 for a key in one manager, and up to half of
+// MaxOpenConns in all. One connection always stays for the program besides those for renewals, so
+// a plain pool of 2 has no room for a waiter. A waiter that gets no connection waits behind those
+// of its own manager that have one. If none has, it polls as Poll sets, others may overtake it,
+// and Event.Fair is false. A process that is stopped, or whose host is gone, delays the waiters
+// behind it by 2 seconds for each of its places. The default is Poll.
 func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 
-// WithLabel describes a holder or a waiter for people: Manager.List, Manager.Inspect and the
-// operators' tools show the label, and so do errors that name the holder. It is valid UTF-8
-// of at most 255 bytes. A lease that is re-entered keeps its label. The default is the name
-// of the host and the number of the process: "web-3:4711".
+// WithLabel describes a holder or a waiter for people: Manager.List, Manager.Inspect, the
+// operators' tools and errors that name the holder show the label. It is valid UTF-8 of at most
+// 255 bytes. A lease that is re-entered keeps its label. The default is the host and the process
+// number: "web-3:4711".
 func WithLabel(label string) Option { return term(func(t *terms) { t.note = label }) }
 
-// NameHolders lets txlock.ErrBusy and txlock.ErrWaitTimeout name a holder by a
-// *txlock.HeldError also if that takes one look more. Without it they name a holder only if
-// the request has seen it: a wait has, by its own looks, and TryAcquire of a lease that a
-// transaction guards at the moment. Readers and permits are not seen so, and a wait behind
-// others in the queue of Fair has seen only who had it when it came.
+// NameHolders makes txlock.ErrBusy and txlock.ErrWaitTimeout name a holder, by a
+// *txlock.HeldError, even if that takes another query. Without it they name a holder only if the
+// request itself saw one: a wait sees it by polling, and TryAcquire of a lease that a transaction
+// guards at that moment. Neither sees readers and permits, and a waiter behind others in the queue
+// of Fair has only seen the holder from when it arrived.
 //
-// The look is an Inspect after the refusal. It takes at most 100 ms, ends with the context,
-// and isn't made if the pool has no connection free. Of several readers or permits it names
-// one. If it fails or finds nobody, the error is as without it. The default is not to look.
+// The query is an Inspect after the refusal. It takes at most 100 ms, ends with the context, and
+// isn't made if the pool has no free connection. Of several readers or permits it names one. If it
+// fails or finds no holder, the error is the same as without it. The default is not to query.
 func NameHolders() Option { return term(func(t *terms) { t.names = true }) }
 
-// SlowWait lets the observer be told for whom a wait was that took at least d, as
-// txlock.Event.Held, also if that takes a look, as it does for readers and permits and behind
-// others of a queue. When a wait has lasted so long, an Inspect looks once, under the limits
-// that NameHolders has, without which nobody looks. The look ends with the wait at the latest.
-// The default, and that of a d that is not positive, is not to look; whom a wait has seen
-// itself the observer is told anyway.
+// SlowWait makes the observer report whom a wait of at least d was for, as txlock.Event.Held, even
+// if that takes a query, as it does for readers, for permits and behind others in a queue. When a
+// wait has lasted that long, one Inspect is made, within the limits of NameHolders, which must be
+// set. The query ends with the wait at the latest. The default, also if d is not positive, is not
+// to query; a holder that the wait itself has seen is reported anyway.
 func SlowWait(d time.Duration) Option { return term(func(t *terms) { t.slow = d }) }
 
-// GuardGrace sets for how long a transaction that guards a lease may stay open after that
-// lease has expired, by the server's clock, while this Acquire wants it: then its session
-// is ended, as Lease.Guard says. With 0 that is so as soon as the lease is over. The time
-// that a holder has from Guard to COMMIT before is at least two thirds of its TTL, as long
-// as the server answers. ForceRelease waits for 5 seconds, whatever is set. The default is
-// 5 seconds.
+// GuardGrace sets how long a transaction that guards a lease may stay open after the lease has
+// expired, by the server's clock, while this Acquire waits for it. Then Acquire ends its session,
+// as described at Lease.Guard; with 0, as soon as the lease has expired. A holder has at least two
+// thirds of its TTL from Guard to COMMIT before that, as long as the server answers. ForceRelease
+// always waits for 5 seconds. The default is 5 seconds.
 func GuardGrace(d time.Duration) Option { return term(func(t *terms) { t.overtime = d }) }
 
 // RenewEvery sets the interval of renewals, at most half of the TTL. The default is a
@@ -156,9 +150,9 @@ func RenewEvery(d time.Duration) ManagerOption {
 	})
 }
 
-// PurgeEvery sets how often the rows of leases that were not used for the retention are
-// deleted. In each interval one manager of the database does it, if all have the same
-// interval. With an interval of 0, only Manager.Purge deletes rows. The default is every minute and 7 days.
+// PurgeEvery sets how often rows of leases that were not used for the retention time are deleted.
+// In each interval one manager of the database does it, if all have the same interval. With an
+// interval of 0, only Manager.Purge deletes rows. The default is every minute and 7 days.
 func PurgeEvery(every, retention time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.janitor, o.retention = every, retention
@@ -168,10 +162,10 @@ func PurgeEvery(every, retention time.Duration) ManagerOption {
 	})
 }
 
-// Poll sets how often the first waiter of a key in this process looks whether the lease
-// is free: after a pause that grows from least to most, and is up to half as long again or
-// half as short, at random. It holds no connection meanwhile. A release in the same process
-// is seen at once. The default is 5 ms to 250 ms.
+// Poll sets how often the first waiter of a key in this process polls the lease: the pause grows
+// from least to most, and varies at random by half of itself. The waiter holds no connection
+// during the pause. It notices a release in the same process at once. The default is 5 ms to 250
+// ms.
 func Poll(least, most time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.minPoll, o.maxPoll = least, most
@@ -181,8 +175,8 @@ func Poll(least, most time.Duration) ManagerOption {
 	})
 }
 
-// Observe sets the observer of the manager's leases; txlock.Observe sets that of the locks
-// of transactions. One observer may be given to both. The default is none.
+// Observe sets the observer of the manager's leases; txlock.Observe sets that of transaction
+// locks. Both may use the same observer. The default is none.
 func Observe(observer txlock.Observer) ManagerOption {
 	return setting(func(o *options) { o.observer = observer })
 }
@@ -223,20 +217,19 @@ func (t *terms) check() error {
 // takes time.
 func validity(ttl time.Duration) time.Duration { return ttl - ttl/100 - 2*time.Millisecond }
 
-// WithOwner names the owner of the leases that are acquired under the context, whatever
-// their keys. This name decides who re-enters a lease, while txlock.WithLabel is a note
-// for people on transaction locks.
+// WithOwner sets the owner of the leases that are acquired under the context, whatever their keys.
+// The owner determines who re-enters a lease, whereas txlock.WithLabel only describes transaction
+// locks for people.
 //
-// An owner that holds a lease re-enters it, so what the lease must exclude needs another
-// owner. The name must be unique to one process at a time: a second process with the same
-// name takes the lease over from the first, at once and with a higher token, as a
-// restarted program does from its predecessor. It has 1 to 255 bytes; any other makes
-// Acquire return txlock.ErrInvalidOption.
+// An owner that holds a lease re-enters it, so use another owner for work that the lease must
+// exclude. The name must be unique to one process at a time: a second process with the same name
+// takes the lease over from the first, at once and with a higher token, as a restarted program
+// does from its predecessor. It has 1 to 255 bytes; with any other, Acquire returns
+// txlock.ErrInvalidOption.
 //
-// Without WithOwner, each Acquire has an owner of its own. The context of Do and of
-// Lease.Context keeps that owner for the key of the lease while the lease is held. Leases
-// of other keys have other owners under that context, so that goroutines exclude each
-// other.
+// Without WithOwner, each Acquire has an owner of its own. The context of Do and of Lease.Context
+// keeps that owner for the key of the lease while the lease is held. Leases of other keys have
+// other owners under that context, so that goroutines exclude each other.
 func WithOwner(ctx context.Context, owner string) context.Context {
 	return underlease.WithName(ctx, owner)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 )
 
-// ErrOtherDatabase is returned by Guard if the lease is held, but the transaction's
-// database doesn't have it: the transaction is of another database than the manager, or
-// on a node of a cluster that hasn't heard of the lease yet. The lease stays held, and
-// the transaction is not guarded: roll it back.
+// ErrOtherDatabase is returned by Guard if the lease is held, but the transaction's database
+// doesn't have it: the transaction is in another database than the manager's, or on a cluster node
+// that hasn't received the lease yet. The lease stays held, and the transaction is not guarded:
+// roll it back.
 var ErrOtherDatabase = errors.New("lease: the transaction is of another database than the lease, or its node hasn't heard of it yet: guard a transaction of the manager's own database")
 
 // refused decides, by the lease's own database, why Guard has failed: the lease is lost

@@ -13,9 +13,9 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// ErrGuarded is returned by Release if an open transaction guards the lease, so that its
-// row can't be written. The lease is released in the background as soon as that
-// transaction has ended; if it doesn't end, the lease ends after its TTL.
+// ErrGuarded is returned by Release if an open transaction guards the lease, so that its row can't
+// be written. The lease is released in the background as soon as that transaction has ended. If it
+// doesn't end, the lease ends after its TTL.
 var ErrGuarded = errors.New("lease: an open transaction guards it: it is released when that transaction ends")
 
 // How long a release tries.
@@ -25,14 +25,13 @@ const (
 	backgroundLimit = 30 * time.Second       // the same in the background, with a new connection
 )
 
-// Release releases this handle; the last handle of an owner releases the lease, by one
-// statement. Releasing again does nothing. Release works under a context that has ended
-// already, so that it may be deferred. If the context ends meanwhile, Release returns,
-// and goes on in the background.
+// Release releases this handle; the last handle of an owner releases the lease, with one
+// statement. Releasing again does nothing. Release works under a context that has already ended,
+// so it may be deferred. If the context ends during the call, Release returns, and continues in
+// the background.
 //
-// It returns txlock.ErrNotHeld with the cause if the lease had been lost, and doesn't
-// touch the new holder; ErrGuarded; and the errors of the driver, after which the lease
-// ends after its TTL.
+// It returns txlock.ErrNotHeld with the cause if the lease had been lost, and doesn't touch the
+// new holder; ErrGuarded; and the errors of the driver, after which the lease ends after its TTL.
 func (l *Lease) Release(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("lease: Release needs a context, got nil")

@@ -8,10 +8,10 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Renew extends the lease now, before the manager's next renewal, by one statement. If a
-// transaction guards the lease, Renew waits for its end. It returns txlock.ErrLost or
-// ErrNotHeld if the lease is not held any more, and the errors of the driver and of the
-// context, after which the lease is held for as long as before.
+// Renew extends the lease now, before the manager's next renewal, with one statement. If a
+// transaction guards the lease, Renew waits for its end. It returns txlock.ErrLost or ErrNotHeld
+// if the lease is no longer held, and the errors of the driver and of the context, after which the
+// lease is held for as long as before.
 func (l *Lease) Renew(ctx context.Context) error {
 	return l.alone(ctx, "renew", func(ctx context.Context, r *record) error {
 		return r.m.renewOne(ctx, r, r.left())

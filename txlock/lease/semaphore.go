@@ -14,19 +14,18 @@ import (
 // MaxPermits is the greatest number of permits of a semaphore.
 const MaxPermits = store.MaxPermits
 
-// Semaphore grants a number of permits at a time. Each permit is a lease with an owner, a
-// TTL and a token of its own. The methods of a Semaphore may be called from any
-// goroutine.
+// A Semaphore grants a number of permits at a time. Each permit is a lease with its own owner, TTL
+// and token. The methods of a Semaphore may be called from any goroutine.
 type Semaphore struct {
 	m       *Manager
 	key     txlock.Key
 	permits int
 }
 
-// Semaphore returns the semaphore of a key, with 1 to MaxPermits permits. It sends
-// nothing. Use the key for nothing else, and with the same number everywhere: if the
-// semaphore was made with another number, Acquire returns txlock.ErrInvalidOption, which
-// names both. While the key's exclusive lease is held, it returns txlock.ErrInvalidKey.
+// Semaphore returns the semaphore of a key, with 1 to MaxPermits permits. It sends nothing to the
+// server. Use the key for nothing else, and with the same number everywhere: if the semaphore was
+// created with another number, Acquire returns txlock.ErrInvalidOption, which names both. While
+// the key's exclusive lease is held, it returns txlock.ErrInvalidKey.
 func (m *Manager) Semaphore(key txlock.Key, permits int) (*Semaphore, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
@@ -37,9 +36,8 @@ func (m *Manager) Semaphore(key txlock.Key, permits int) (*Semaphore, error) {
 	return &Semaphore{m: m, key: key, permits: permits}, nil
 }
 
-// Acquire takes a permit and waits until one is free, as Manager.Acquire does, and
-// returns the same errors. A permit is not re-entered: an owner that acquires twice has
-// two permits.
+// Acquire acquires a permit, and waits until one is free, as Manager.Acquire does, and returns the
+// same errors. A permit is not re-entered: an owner that acquires twice has two permits.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...AcquireOption) (*Lease, error) {
 	q, err := s.request(ctx, "acquire a permit of", opts)
 	if err != nil {
@@ -48,8 +46,7 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...AcquireOption) (*Lease,
 	return s.m.finish(ctx, q, s.m.wait)
 }
 
-// TryAcquire takes a permit without waiting: if no permit is free it returns
-// txlock.ErrBusy.
+// TryAcquire acquires a permit without waiting: if no permit is free it returns txlock.ErrBusy.
 func (s *Semaphore) TryAcquire(ctx context.Context, opts ...AcquireOption) (*Lease, error) {
 	q, err := s.request(ctx, "try to acquire a permit of", opts)
 	if err != nil {
@@ -73,18 +70,17 @@ func (s *Semaphore) request(ctx context.Context, verb string, opts []AcquireOpti
 	return q, nil
 }
 
-// Resize changes the number of permits for everybody, and returns a semaphore with that
-// number. From then on, Acquire of a Semaphore with the old number returns
-// txlock.ErrInvalidOption; those that wait get it at once in this manager, and with their
-// next look elsewhere. Resize waits until the permits above the new number are released,
-// or until the context ends. In the second case the new number is already valid, but old
-// permits are still held, and the next Resize waits for them. It doesn't wait for permits
-// that another Resize has made valid again meanwhile.
+// Resize changes the number of permits in the database, and returns a semaphore with that number.
+// From then on, Acquire of a Semaphore with the old number returns txlock.ErrInvalidOption;
+// waiters get it at once in this manager, and when they poll next in others. Resize waits until
+// the permits above the new number are released, or until the context ends. In the second case the
+// new number is already valid, but old permits are still held, and the next Resize waits for them.
+// It doesn't wait for permits that another Resize has made valid again meanwhile.
 //
-// It returns txlock.ErrInvalidOption for a number out of range, txlock.ErrInvalidKey for
-// a key that is no semaphore, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, and
-// the errors of the driver and of the context. If it returns no semaphore with the error,
-// the number has not changed, unless the server has not answered.
+// It returns txlock.ErrInvalidOption for a number out of range, txlock.ErrInvalidKey for a key
+// that is not a semaphore, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, and the errors
+// of the driver and of the context. If it returns no semaphore with the error, the number has not
+// changed, unless the server has not answered.
 func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error) {
 	resized, err := s.m.Semaphore(s.key, permits)
 	if err != nil {

@@ -12,22 +12,22 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// AcquireShared takes the lease of a key shared: together with any number of other
-// readers, but not with a writer, who holds it by Acquire. It waits and returns as
-// Acquire does. It also returns txlock.ErrInvalidKey for the key of a semaphore, and
-// schema.ErrMultiPrimary on a cluster with several primaries, where readers don't exclude
-// writers on other nodes. A reader that is dead delays a writer until the reader's TTL is
-// over. A waiting writer keeps new readers out, for as long as its own TTL at a time.
+// AcquireShared acquires the lease of a key shared: any number of readers can hold it at the same
+// time, but not together with a writer, which holds it by Acquire. It waits and returns as Acquire
+// does. It also returns txlock.ErrInvalidKey for the key of a semaphore, and
+// schema.ErrMultiPrimary on a multi-primary cluster, where readers don't exclude writers on other
+// nodes. A reader that has crashed delays a writer until the reader's TTL has expired. A waiting
+// writer keeps new readers out, for as long as its own TTL at a time.
 //
-// An owner that reads already re-enters its lease. An owner that holds the lease
-// exclusively gets another handle of that in the same manager, and an additional reader's
-// place in another manager. The token of a reader is its own, and orders nothing.
+// An owner that is already a reader re-enters its lease. An owner that holds the lease exclusively
+// gets another handle of that in the same manager, and an additional reader's lease in another
+// manager. Each reader has a token of its own, which says nothing about the order.
 func (m *Manager) AcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	return m.share(ctx, "acquire shared", key, opts, m.waitShared)
 }
 
-// TryAcquireShared takes the lease shared without waiting: if a writer holds it or waits
-// for it, it returns txlock.ErrBusy.
+// TryAcquireShared acquires the lease shared without waiting: if a writer holds it or waits for
+// it, it returns txlock.ErrBusy.
 func (m *Manager) TryAcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	return m.share(ctx, "try to acquire shared", key, opts, m.tryShared)
 }
@@ -200,17 +200,15 @@ func (m *Manager) readersOf(ctx context.Context, s store.Session, key txlock.Key
 	return row, err
 }
 
-// Downgrade turns a writer's lease into a reader's. No other writer can come in between.
-// It returns the new handle and releases the old one. Use it with an owner's only handle:
-// as long as other handles are held, the lease stays exclusive. If the owner reads
-// already, the new handle is another one of that lease; if a transaction guards it,
-// Downgrade waits for its end. What the holder was asked, the reader is asked too: see
-// Manager.RequestRelease.
+// Downgrade turns a writer's lease into a reader's, without letting another writer in between. It
+// returns the new handle and releases the old one. Use it with an owner's only handle: as long as
+// other handles are held, the lease stays exclusive. If the owner is already a reader, the new
+// handle is another one of that lease; if a transaction guards it, Downgrade waits for its end. A
+// request to release the lease also applies to the reader: see Manager.RequestRelease.
 //
 // It returns txlock.ErrLost and ErrNotHeld for a lease that isn't held; the errors of
-// TryAcquireShared, after which the lease is still held exclusively; and the errors of
-// Release, after which neither lease is held, and another writer may have come in
-// between.
+// TryAcquireShared, after which the lease is still held exclusively; and the errors of Release,
+// after which neither lease is held, and another writer may have come in between.
 func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	if err := l.Err(); err != nil {
 		return nil, err
