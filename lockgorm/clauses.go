@@ -52,7 +52,7 @@ func notGORMs(stmt *gorm.Statement, why string) error {
 	if namesKeys(stmt) {
 		return unidentified(stmt, why)
 	}
-	return fmt.Errorf("%w: %s: the statement can't be compared, since %s: leave that out, or send the whole statement by Exec, which neither compares nor raises versions", ErrVersion, stmt.Schema.Name, why)
+	return fmt.Errorf("%w: %s: the statement can't be compared, since %s: leave that out, or send the whole statement by Exec, which neither compares nor increments versions", ErrVersion, stmt.Schema.Name, why)
 }
 
 // whyForeign returns which of the clauses that GORM will build isn't its own, or "". Each must be

@@ -168,7 +168,7 @@ func (f *rowFilter) wrongSet() string {
 		}
 		name := assignment.Column.Name
 		if f.version != nil && names(name, f.version.DBName) {
-			return fmt.Sprintf("it sets %q, which is raised by itself", name)
+			return fmt.Sprintf("it sets %q, which the plugin increments", name)
 		}
 		for column, id := range f.ids {
 			if names(name, column) && (id == nil || !same(id, assignment.Value)) {

@@ -179,7 +179,7 @@ func (s *selection) on(db *gorm.DB, pool gorm.ConnPool, before, behind string) (
 		return nil, err
 	}
 	if len(rows) > s.most {
-		return nil, fmt.Errorf("%w: the conditions of this statement on %s select more than %d rows, each of which would be locked: write them in parts, by Limit or FindInBatches, raise lockgorm.AtMostRows, or name one key for all by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, s.most)
+		return nil, fmt.Errorf("%w: the conditions of this statement on %s select more than %d rows, each of which would be locked: write them in parts, by Limit or FindInBatches, increase lockgorm.AtMostRows, or name one key for all by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, s.most)
 	}
 	for _, row := range rows {
 		hook, ok := row.Addr().Interface().(callbacks.AfterFindInterface)

@@ -171,7 +171,7 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 		return fmt.Errorf("lockgorm: %s needs a *gorm.DB without an error: %w", name, db.Error)
 	}
 	if keys != nil && len(keys) == 0 {
-		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
+		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil if its function acquires the locks", txlock.ErrInvalidKey, name)
 	}
 	if len(options) > 1 {
 		return fmt.Errorf("%w: %s was given the options of %d transactions, and begins one", txlock.ErrInvalidOption, name, len(options))

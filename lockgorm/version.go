@@ -250,7 +250,7 @@ type conflict struct{ loaded, now Version }
 
 // conflictOf returns the error of a conflict.
 func conflictOf(db *gorm.DB, conflicts []conflict) error {
-	err := fmt.Errorf("%w: the %s has another version than the one that was loaded: somebody else has changed it, or the transaction that wrote it was rolled back", txlock.ErrConflict, db.Statement.Schema.Name)
+	err := fmt.Errorf("%w: the %s has another version than the one that was loaded: another transaction changed it, or the one that wrote it was rolled back", txlock.ErrConflict, db.Statement.Schema.Name)
 	if len(conflicts) > 0 && !slices.ContainsFunc(conflicts, func(c conflict) bool { return !mayDiffer(db, c) }) {
 		return err
 	}

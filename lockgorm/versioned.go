@@ -117,7 +117,7 @@ func versionedOf(db *gorm.DB, value reflect.Value) (*versioned, error) {
 	for i, model := range v.models {
 		switch {
 		case !model.CanAddr():
-			return refuse("the version could not be raised in it: give a pointer to the model")
+			return refuse("the version could not be incremented in it: give a pointer to the model")
 		case !hasID(stmt, model):
 			return refuse("the statement may change rows of models that were not loaded, since the model has no primary key; Replace, Clear and Delete of an association do so" + instead)
 		case v.loaded[i] == 0:
@@ -231,7 +231,7 @@ func verifyVersions(db *gorm.DB) {
 // the transaction's snapshot (innodb_snapshot_isolation of MariaDB), that this is a conflict.
 func nameConflict(db *gorm.DB) {
 	if errors.Is(fault.Interpret(db.Error).Sentinel, txlock.ErrStaleSnapshot) && !errors.Is(db.Error, txlock.ErrStaleSnapshot) {
-		db.Error = fmt.Errorf("%w: somebody else has changed the %s: %w", txlock.ErrConflict, db.Statement.Schema.Name, db.Error)
+		db.Error = fmt.Errorf("%w: another transaction changed the %s: %w", txlock.ErrConflict, db.Statement.Schema.Name, db.Error)
 	}
 }
 

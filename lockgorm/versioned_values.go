@@ -27,7 +27,7 @@ func (v *versioned) checkValues(stmt *gorm.Statement) error {
 	}
 	for _, name := range written {
 		if name == v.field.Name || names(name, v.field.DBName) {
-			return fmt.Errorf("%w: %s: the update sets %q, which is raised by itself", ErrVersion, stmt.Schema.Name, name)
+			return fmt.Errorf("%w: %s: the update sets %q, which the plugin increments", ErrVersion, stmt.Schema.Name, name)
 		}
 	}
 	if why := whyNotSet(stmt); why != "" {

@@ -29,11 +29,11 @@ func TestFunctionThatEndsItsTransaction(t *testing.T) {
 				says    string
 				onPlain string
 			}{
-				{end: (*sql.Tx).Commit, rows: 1, says: "by its own function, and what that did stays", onPlain: "has called Commit or Rollback"},
+				{end: (*sql.Tx).Commit, rows: 1, says: "by its own function, and what that did stays", onPlain: "which called Commit or Rollback"},
 				{end: (*sql.Tx).Commit, returns: deadlock, rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
 				{end: (*sql.Tx).Commit, returns: fmt.Errorf("of another transaction: %w", txlock.ErrDeadlock), rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
 				{end: (*sql.Tx).Commit, returns: errInner, rows: 1, says: "by its own function, and what that did stays"},
-				{end: (*sql.Tx).Rollback, says: "has called Commit or Rollback", onPlain: "has called Commit or Rollback"},
+				{end: (*sql.Tx).Rollback, says: "which called Commit or Rollback", onPlain: "which called Commit or Rollback"},
 				{end: (*sql.Tx).Rollback, returns: errInner},
 			} {
 				table, calls := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), 0

@@ -76,7 +76,7 @@ func JoinConn(ctx context.Context, conn *sql.Conn, options ...txlock.JoinOption)
 // COMMIT or ROLLBACK sent as a statement, and txlock calls neither method.
 type connTx struct{ *sql.Conn }
 
-var errOwnEnd = errors.New("locksqlc: a transaction begun by BEGIN is ended by COMMIT or ROLLBACK as text")
+var errOwnEnd = errors.New("locksqlc: a transaction begun by BEGIN is ended by COMMIT or ROLLBACK sent as a statement")
 
 // ExecContext sends a statement, unless rows are open on a plain connection: the driver
 // would drop the connection, and database/sql would wait until the rows are closed. Every

@@ -92,7 +92,7 @@ func run(ctx context.Context, name string, db *sql.DB, options []*sql.TxOptions,
 		return fmt.Errorf("locksqlc: %s needs a function, got nil", name)
 	}
 	if keys != nil && len(keys) == 0 {
-		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
+		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil if its function acquires the locks", txlock.ErrInvalidKey, name)
 	}
 	if len(options) > 1 {
 		return fmt.Errorf("%w: %s was given the options of %d transactions, and begins one", txlock.ErrInvalidOption, name, len(options))

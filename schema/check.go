@@ -163,12 +163,12 @@ func (c *checking) server(context.Context) (problem, err error) {
 	}
 	var major, minor int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(text, "5.5.5-"), "%d.%d", &major, &minor); n < 2 {
-		return nil, fmt.Errorf("%w: it says that its version is %q, which is none that lockstep can read: set the server's own", ErrServer, text)
+		return nil, fmt.Errorf("%w: it reports version %q, which lockstep can't parse: set the server's own", ErrServer, text)
 	} else if major*100+minor < least {
-		found = append(found, fmt.Errorf("%w: it is %s %s, and lockstep needs %s %d.%d at least, for SKIP LOCKED: upgrade the server", ErrServer, product, text, product, least/100, least%100))
+		found = append(found, fmt.Errorf("%w: it is %s %s, and lockstep needs at least %s %d.%d, for SKIP LOCKED: upgrade the server", ErrServer, product, text, product, least/100, least%100))
 	}
 	if c.moved == 0 {
-		found = append(found, fmt.Errorf("%w: the tokens of waiters may go back: start the server without --sysdate-is-now", ErrSysdateIsNow))
+		found = append(found, fmt.Errorf("%w: the tokens of waiters may decrease: start the server without --sysdate-is-now", ErrSysdateIsNow))
 	}
 	return errors.Join(found...), nil
 }
@@ -222,14 +222,14 @@ func (c *checking) session(ctx context.Context) (problem, err error) {
 func (c *checking) binlog(ctx context.Context) (problem, err error) {
 	rows, err := c.conn.QueryContext(ctx, `SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')`)
 	if err != nil {
-		return nil, fmt.Errorf("schema: look at the session: %w", err)
+		return nil, fmt.Errorf("schema: read the session: %w", err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	is := make(map[string]string)
 	for rows.Next() {
 		var name, value string
 		if err := rows.Scan(&name, &value); err != nil {
-			return nil, fmt.Errorf("schema: look at the session: %w", err)
+			return nil, fmt.Errorf("schema: read the session: %w", err)
 		}
 		is[name] = value
 	}
@@ -277,7 +277,7 @@ func checkCluster(ctx context.Context, db Queryer) (problem, err error) {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("schema: look for a cluster: %w", err)
+		return nil, fmt.Errorf("schema: detect a cluster: %w", err)
 	}
 	return fmt.Errorf("%w: %s is %s: exclusive locks exclude at COMMIT and not before, shared locks don't exclude writers on other nodes: send all locking transactions to one node, or be ready to retry ErrDeadlock from every statement and from Commit", ErrMultiPrimary, name, value), nil
 }

@@ -27,7 +27,7 @@ func checkEngine(ctx context.Context, db *sql.DB) error {
 func askSession(ctx context.Context, db Queryer) (session.Facts, error) {
 	facts, err := session.Ask(ctx, db)
 	if err != nil {
-		err = fmt.Errorf("schema: look at the session: %w", err)
+		err = fmt.Errorf("schema: read the session: %w", err)
 	}
 	return facts, err
 }
@@ -40,16 +40,16 @@ func checkTransactions(ctx context.Context, db *sql.DB, reader *sql.Conn) error 
 	_, outside := reader.ExecContext(ctx, rawsql.Probe)
 	tx, err := reader.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {
-		return fmt.Errorf("schema: look at transactions: %w", err)
+		return fmt.Errorf("schema: probe transactions: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // nothing was done in it
 	_, inside := tx.ExecContext(ctx, rawsql.Probe)
 	if lost(ctx, outside) || lost(ctx, inside) {
-		return fmt.Errorf("schema: look at transactions: %w", errors.Join(outside, inside))
+		return fmt.Errorf("schema: probe transactions: %w", errors.Join(outside, inside))
 	}
 	var refused *mysql.MySQLError
 	if outside != nil || !errors.As(inside, &refused) || refused.Number != 1568 { // ER_CANT_CHANGE_TX_CHARACTERISTICS
-		return fmt.Errorf("%w: SET TRANSACTION is answered by %w outside of a transaction, and by %w in one", ErrEngine, answer(outside), answer(inside))
+		return fmt.Errorf("%w: SET TRANSACTION returns %w outside of a transaction, and %w in one", ErrEngine, answer(outside), answer(inside))
 	}
 	if db.Stats().MaxOpenConnections == 1 {
 		return nil
@@ -85,7 +85,7 @@ func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx) error {
 	seen, err := snapshotSees(ctx, writer, tx)
 	switch {
 	case lost(ctx, err):
-		return fmt.Errorf("schema: look at snapshots: %w", err)
+		return fmt.Errorf("schema: probe snapshots: %w", err)
 	case err == nil && !seen:
 		return fmt.Errorf("%w: the snapshot of a transaction begins with BEGIN, and not with its first read", ErrEngine)
 	}

@@ -117,7 +117,7 @@ func look(ctx context.Context, db querier, tables []table) (_ *seen, err error) 
 	}
 	rows, err := db.QueryContext(ctx, rawsql.Big(strings.Join(append(parts, lookBeside), " UNION ALL ")))
 	if err != nil {
-		return nil, fmt.Errorf("schema: look at the tables: %w", err)
+		return nil, fmt.Errorf("schema: inspect tables: %w", err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	s := &seen{tables: make(map[string]*seenTable), procedures: make(map[string]sql.NullString)}
@@ -125,7 +125,7 @@ func look(ctx context.Context, db querier, tables []table) (_ *seen, err error) 
 	for rows.Next() {
 		var r [5]sql.NullString
 		if err := rows.Scan(&r[0], &r[1], &r[2], &r[3], &r[4]); err != nil {
-			return nil, fmt.Errorf("schema: look at the tables: %w", err)
+			return nil, fmt.Errorf("schema: inspect tables: %w", err)
 		}
 		read = append(read, r)
 	}

@@ -133,7 +133,7 @@ func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err e
 			missing, refused = append(missing, privilege), append(refused, err)
 		case isReadOnly(err):
 		case err != nil:
-			return nil, fmt.Errorf("schema: look whether %s is allowed on %s: %w", privilege, t.name, err)
+			return nil, fmt.Errorf("schema: check whether %s is allowed on %s: %w", privilege, t.name, err)
 		}
 	}
 	if missing == nil {
@@ -162,7 +162,7 @@ func isReadOnly(err error) bool {
 // grantee returns the account of the session, quoted for GRANT, and its database.
 func grantee(ctx context.Context, db *sql.DB) (account, database string, err error) {
 	if err := db.QueryRowContext(ctx, "SELECT CURRENT_USER(), COALESCE(DATABASE(), ' ')").Scan(&account, &database); err != nil {
-		return "", "", fmt.Errorf("schema: look at the user: %w", err)
+		return "", "", fmt.Errorf("schema: read the user: %w", err)
 	}
 	return quoted(account), database, nil
 }

@@ -126,11 +126,11 @@ func (c *checking) procedures(ctx context.Context) (problem, err error) {
 	var server *mysql.MySQLError
 	switch {
 	case missing && len(problems) == len(wanted):
-		return advice{fmt.Errorf("%w that this user may call: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, if nobody has, and %s: %w", ErrProcedures, cure, err)}, nil
+		return advice{fmt.Errorf("%w that this user may call: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, if they are missing, and %s: %w", ErrProcedures, cure, err)}, nil
 	case missing && problems == nil:
 		return advice{fmt.Errorf("%w that this user may call: locks take one round trip more: %s: %w", ErrProcedures, cure, err)}, nil
 	case err != nil && !missing && !errors.As(err, &server): // of the server's, 1318 says that it is there, and 1305 that it isn't
-		return nil, fmt.Errorf("schema: look at the procedures: %w", err)
+		return nil, fmt.Errorf("schema: inspect procedures: %w", err)
 	case problems == nil:
 		return nil, nil
 	}

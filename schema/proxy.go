@@ -28,15 +28,15 @@ func (c *checking) proxy(ctx context.Context) (problem, err error) {
 		return asked.ask(ctx, c.conn, readFacts, &c.slept, &c.moved)
 	}
 	if err := readAll(); err != nil {
-		return nil, fmt.Errorf("schema: look at the server: %w", err)
+		return nil, fmt.Errorf("schema: read the server: %w", err)
 	}
 	if err := asked.inTransaction(ctx, c.conn); lost(ctx, err) {
-		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+		return nil, fmt.Errorf("schema: detect a proxy: %w", err)
 	} else if err != nil {
 		return fmt.Errorf("%w: a transaction that does nothing has failed: %w", ErrProxy, err), nil
 	}
 	if err := readAll(); err != nil {
-		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+		return nil, fmt.Errorf("schema: detect a proxy: %w", err)
 	}
 	found := asked.problem()
 	if strings.Contains(c.version, "MariaDB") {
@@ -113,7 +113,7 @@ func checkSharing(ctx context.Context, conn *sql.Conn) (problem, err error) {
 	_, err = conn.ExecContext(ctx, "ROUTER SET trace = 0")
 	switch {
 	case lost(ctx, err):
-		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+		return nil, fmt.Errorf("schema: detect a proxy: %w", err)
 	case err != nil:
 		return nil, nil
 	}

@@ -27,7 +27,7 @@ func TestCheckFindsProxies(t *testing.T) {
 		"the next transaction":   {played{numbers: [4]int{1, 2, 3, 4}, sessions: [4]int{0, 0, 0, 1}}, "reach several sessions"},
 		"a cache":                {played{numbers: [4]int{1, 2, 3, 1}}, "answered from a cache"},
 		"a reset":                {played{numbers: [4]int{1, 2, 3, 4}, savepoint: errSyntax}, "a transaction that does nothing has failed"},
-		"no comments":            {played{version: "9.7.4", numbers: [4]int{1, 2, 3, 4}, ignored: 1}, "comments are taken out"},
+		"no comments":            {played{version: "9.7.4", numbers: [4]int{1, 2, 3, 4}, ignored: 1}, "removes comments"},
 		"a router that shares":   {played{version: "9.7.4", numbers: [4]int{1, 2, 3, 4}, shares: true}, "gives sessions to other clients"},
 	} {
 		t.Run(name, func(t *testing.T) {

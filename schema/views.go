@@ -34,7 +34,7 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 	}
 	var version string
 	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
-		return fmt.Errorf("schema: look at the server's version: %w", err)
+		return fmt.Errorf("schema: read the server's version: %w", err)
 	}
 	maria := strings.Contains(version, "MariaDB")
 	statements, err := Views(maria)

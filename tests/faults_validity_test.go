@@ -81,7 +81,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 					}
 				}
 				for what, err := range map[string]error{"Err": l.Err(), "cause": context.Cause(working)} {
-					if !errors.Is(err, txlock.ErrLost) || !strings.Contains(err.Error(), "its time is over and it was not renewed") {
+					if !errors.Is(err, txlock.ErrLost) || !strings.Contains(err.Error(), "its TTL expired and it was not renewed") {
 						t.Errorf("%s: %v, want ErrLost and why", what, err)
 					}
 				}

@@ -56,7 +56,7 @@ func (a *attempt) afterTry(ctx context.Context, before bool, token uint64, err e
 	}
 	if errors.Is(err, ErrStaleSnapshot) && a.try && !before {
 		// Taken and given back between our read and our try.
-		return 0, fmt.Errorf("%w: somebody was granted it a moment ago", ErrBusy)
+		return 0, fmt.Errorf("%w: it was granted to another transaction a moment ago", ErrBusy)
 	}
 	return token, err
 }

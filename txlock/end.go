@@ -70,12 +70,12 @@ func final(ctx context.Context, s *Scope, err error) error {
 	}
 	if s.book != nil {
 		if why := s.book.Committed(); why != nil {
-			return fmt.Errorf("%w: it is not started again: %w", why, err)
+			return fmt.Errorf("%w: it is not retried: %w", why, err)
 		}
 		return err
 	}
 	if fault.LostConnection(err) || !s.ofLock(err) && s.mayHaveCommitted(ctx) {
-		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, fault.ErrCommitted, err)
+		return fmt.Errorf("%w: it was %w, or may have been: it is not retried: %w", ErrTxDoomed, fault.ErrCommitted, err)
 	}
 	return err
 }
@@ -98,9 +98,9 @@ func (s *state) ofItself(err error) error {
 
 func (s *state) byItself(err error) error {
 	if s.over() {
-		return fmt.Errorf("the transaction was %w, by its own function, and what that did stays: leave Commit to who has called it: %w", fault.ErrCommitted, err)
+		return fmt.Errorf("the transaction was %w, by its own function, and what that did stays: leave Commit to the caller: %w", fault.ErrCommitted, err)
 	}
-	return fmt.Errorf("the transaction was ended by its own function, which has called Commit or Rollback: leave both to who has called it: %w", err)
+	return fmt.Errorf("the transaction was ended by its own function, which called Commit or Rollback: leave both to the caller: %w", err)
 }
 
 // mayHaveCommitted looks for what a transaction of a plain pool has left that a statement of

@@ -44,7 +44,7 @@ func CheckGuarded(ctx context.Context, db *sql.DB) (err error) {
 	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("look at the pool: %w", err)
+		return fmt.Errorf("query the pool: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	_, guarded, reply := guard.Ask(ctx, conn)

@@ -74,7 +74,7 @@ func (k Key) Validate() error {
 	case k.bad != "":
 		return fmt.Errorf("%w: %q: %s", ErrInvalidKey, fault.Clipped(k.name), k.bad)
 	case k.name == "":
-		return fmt.Errorf("%w: the zero Key: make keys by Named or by a Family", ErrInvalidKey)
+		return fmt.Errorf("%w: the zero Key: make keys with Named or a Family", ErrInvalidKey)
 	case k.shared:
 		return fmt.Errorf("%w: %q: Shared has marked it, which is for calls that take several keys: give the key itself", ErrInvalidKey, fault.Clipped(k.name))
 	}

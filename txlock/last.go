@@ -52,7 +52,7 @@ func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	case s.book == nil:
 		return inside.Unsent(ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded))
 	case s.isFollowed():
-		return inside.Unsent(ctx, fmt.Errorf("%w: CommitWith in a function behind which the transaction goes on, of Optimistic, Once or a tick: leave the COMMIT to them", ErrInvalidOption))
+		return inside.Unsent(ctx, fmt.Errorf("%w: CommitWith in a function of Optimistic, Once or a tick, which continue the transaction after it: leave the COMMIT to them", ErrInvalidOption))
 	}
 	if err := s.finishOnces(ctx); err != nil {
 		return inside.Unsent(ctx, err)

@@ -287,7 +287,7 @@ func (a *attempt) unchanged(ctx context.Context) error {
 	if _, err := a.read(a.own(ctx, guard.Call{Reads: true}), a.tx); err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: the server has interrupted the statement", ErrWaitTimeout)
+	return fmt.Errorf("%w: the server interrupted the statement", ErrWaitTimeout)
 }
 
 // rewritten is the transaction with its statements changed on their way.

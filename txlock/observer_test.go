@@ -33,7 +33,7 @@ func TestSlogObserver(t *testing.T) {
 		},
 		"refused": {
 			txlock.Refused, txlock.Event{Lease: true, Key: key, Owner: "web-3", Took: time.Second, Err: txlock.ErrBusy},
-			`level=DEBUG msg="lease refused" key=order:42 took=1s owner=web-3 error="txlock: the lock is held by somebody else"`,
+			`level=DEBUG msg="lease refused" key=order:42 took=1s owner=web-3 error="txlock: lock not available"`,
 		},
 		"waited": {
 			txlock.Waited, txlock.Event{Lease: true, Key: key, Took: time.Minute},
@@ -47,7 +47,7 @@ func TestSlogObserver(t *testing.T) {
 		},
 		"waited for a session": {
 			txlock.Refused, txlock.Event{Lease: true, Key: key, Held: &txlock.HeldError{Key: key, Session: 7}, Err: txlock.ErrBusy},
-			`level=DEBUG msg="lease refused" key=order:42 holder.session=7 error="txlock: the lock is held by somebody else"`,
+			`level=DEBUG msg="lease refused" key=order:42 holder.session=7 error="txlock: lock not available"`,
 		},
 		"renewed": {
 			txlock.Renewed, txlock.Event{Lease: true, Key: key, Token: 7, Took: 20 * time.Second},

@@ -202,7 +202,7 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 			return err == nil, err
 		}
 	}
-	return false, fmt.Errorf("%w: the row was gone again %d times", ErrBusy, tries)
+	return false, fmt.Errorf("%w: the row was deleted again %d times", ErrBusy, tries)
 }
 
 // makeOnce makes the row of a key of Once, and reports whether there was none: by a

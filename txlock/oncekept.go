@@ -126,9 +126,9 @@ func PurgeOnce(ctx context.Context, db *sql.DB) (int, error) {
 		return 0, errors.New("txlock: PurgeOnce needs a context, got nil")
 	}
 	if db == nil {
-		return 0, fmt.Errorf("sweep once: the *sql.DB is nil")
+		return 0, fmt.Errorf("purge once: the *sql.DB is nil")
 	}
-	return inBatches(ctx, db, "sweep once", func(tx *sql.Tx, after []byte) ([][]byte, error) {
+	return inBatches(ctx, db, "purge once", func(tx *sql.Tx, after []byte) ([][]byte, error) {
 		return queries.ExpiredOnce(ctx, rawsql.Scanning(tx), gen.ExpiredOnceParams{After: after, Limit: purgeBatch})
 	}, queries.DeleteOnce)
 }

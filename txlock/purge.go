@@ -31,12 +31,12 @@ func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 		return 0, errors.New("txlock: Purge needs a context, got nil")
 	}
 	if db == nil {
-		return 0, fmt.Errorf("clean: the *sql.DB is nil")
+		return 0, fmt.Errorf("purge: the *sql.DB is nil")
 	}
 	if olderThan <= 0 {
-		return 0, fmt.Errorf("%w: Clean(%v): the time must be positive", ErrInvalidOption, olderThan)
+		return 0, fmt.Errorf("%w: Purge(%v): the time must be positive", ErrInvalidOption, olderThan)
 	}
-	return inBatches(ctx, db, "clean", func(tx *sql.Tx, _ []byte) ([][]byte, error) {
+	return inBatches(ctx, db, "purge", func(tx *sql.Tx, _ []byte) ([][]byte, error) {
 		return queries.IdleNamed(ctx, rawsql.Scanning(tx), gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: purgeBatch})
 	}, queries.DeleteNamed)
 }

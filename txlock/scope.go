@@ -167,7 +167,7 @@ func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err 
 	}
 	h, certain := s.holdOf(r)
 	if certain && h.grant.shared && !shared {
-		return hold{}, false, fmt.Errorf("lock %q: %w: take it exclusively from the beginning", key, ErrUpgrade)
+		return hold{}, false, fmt.Errorf("lock %q: %w: lock it exclusively from the start", key, ErrUpgrade)
 	}
 	if certain && s.book != nil {
 		return h, true, nil

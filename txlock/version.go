@@ -119,7 +119,7 @@ func (s *state) saw(r record, version uint64) bool {
 
 // conflict is the error of a CompareAndBump that came too late.
 func conflict(version uint64) error {
-	return fmt.Errorf("%w: it is not %d any more", ErrConflict, version)
+	return fmt.Errorf("%w: it is no longer %d", ErrConflict, version)
 }
 
 // conflict is the error of a CompareAndBump of what the transaction holds already by

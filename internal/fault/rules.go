@@ -19,7 +19,7 @@ import (
 func Ended(err error, s session.Server) error {
 	v := Interpret(err)
 	if v.Gone || v.OnTimeout && s.RollbackOnTimeout || errors.Is(err, ErrDeadlock) {
-		return fmt.Errorf("%w: an earlier statement was answered: %w", ErrTxDoomed, withSentinel(v.Sentinel, err))
+		return fmt.Errorf("%w: an earlier statement failed: %w", ErrTxDoomed, withSentinel(v.Sentinel, err))
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func RolledBack(statement string) error {
 	if statement == "" {
 		statement = "of a lock"
 	}
-	return fmt.Errorf("%w: the server has rolled it back, and says so only by its state after the statement %q", ErrTxDoomed, statement)
+	return fmt.Errorf("%w: the server rolled it back, which only its state after the statement %q shows", ErrTxDoomed, statement)
 }
 
 // Unfenced is the error of a transaction that has lost the row of a lease by ROLLBACK TO
@@ -87,7 +87,7 @@ func Interrupted(err error) error {
 // Rows is the error of a last statement that has changed so many rows, and not as many as it
 // should.
 func Rows(n, want int64) error {
-	return fmt.Errorf("%w: it has changed %d, and should have changed %d", ErrRows, n, want)
+	return fmt.Errorf("%w: it changed %d, and should have changed %d", ErrRows, n, want)
 }
 
 // NoSavepoint reports whether the reply to RELEASE SAVEPOINT says that there is none

@@ -118,7 +118,7 @@ func introduce(ctx context.Context, base driver.Conn) (facts session.Facts, err 
 func readRow(ctx context.Context, base driver.Conn, query string, columns int) (_ []string, err error) {
 	queryer, ok := base.(driver.QueryerContext)
 	if !ok {
-		return nil, fmt.Errorf("%T is no driver.QueryerContext, go-sql-driver/mysql is needed", base)
+		return nil, fmt.Errorf("%T does not implement driver.QueryerContext; use go-sql-driver/mysql", base)
 	}
 	rows, err := queryer.QueryContext(ctx, query, nil)
 	if err != nil {
@@ -162,7 +162,7 @@ func (c *connector) kill(lost *conn) error {
 	select {
 	case err = <-killed:
 	case <-time.After(killPatience):
-		err = fmt.Errorf("the server has not answered within %v, and is asked on", killPatience)
+		err = fmt.Errorf("the server has not answered within %v; lockstep retries", killPatience)
 	}
 	if err != nil {
 		return fmt.Errorf("lockstep: end the abandoned session %d, which keeps its locks until its statement ends: %w", of.Session, err)

@@ -341,7 +341,7 @@ func TestSlowKillGoesOn(t *testing.T) {
 	book, _, _ := Ask(t.Context(), tx)
 	book.Scope(func() Scope { return &locks{} })
 	_, err := tx.ExecContext(t.Context(), "UPDATE")
-	if !errors.Is(err, errDead) || !strings.Contains(err.Error(), "is asked on") {
+	if !errors.Is(err, errDead) || !strings.Contains(err.Error(), "lockstep retries") {
 		t.Errorf("the statement: %v, want the driver's error and that KILL goes on", err)
 	}
 	if err := tx.Rollback(); err != nil {

@@ -34,7 +34,7 @@ func WithLast(ctx context.Context, l Last) context.Context {
 // The errors of what can't be the last statement of a transaction. Nothing was sent.
 var (
 	ErrNoWrite = errors.New("this statement doesn't commit with it: it must be a single INSERT, UPDATE, DELETE or REPLACE without RETURNING, sent by Exec")
-	ErrElse    = errors.New("its context is for the last statement of another transaction, or of one that is over")
+	ErrElse    = errors.New("its context is for the last statement of another transaction, or of one that has ended")
 )
 
 // marked makes sure that the marks of a statement of the program are those of this pool, or of

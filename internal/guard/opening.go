@@ -79,7 +79,7 @@ func (o *opening) begin(ctx context.Context, base driver.Conn) (err error) {
 	case ok:
 		o.base, err = beginner.BeginTx(ctx, o.options)
 	case o.options != (driver.TxOptions{}):
-		err = fmt.Errorf("lockstep: %T is no driver.ConnBeginTx, which options need", base)
+		err = fmt.Errorf("lockstep: %T does not implement driver.ConnBeginTx, which options need", base)
 	default:
 		o.base, err = base.Begin() //nolint:staticcheck // what database/sql does without the interface
 	}

@@ -176,7 +176,7 @@ func TestErrorThatMayEnd(t *testing.T) {
 	}
 }
 
-// TestReadOnlyServer proves that a connection isn't used again to a server that was read only.
+// TestReadOnlyServer proves that a connection isn't used again to a server that was read-only.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	for _, number := range []uint16{1290, 1062} {

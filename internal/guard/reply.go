@@ -28,7 +28,7 @@ var (
 func read(ctx context.Context, base driver.Conn, query string) (*reply, error) {
 	queryer, ok := base.(driver.QueryerContext)
 	if !ok {
-		return nil, fmt.Errorf("lockstep: %T is no driver.QueryerContext", base)
+		return nil, fmt.Errorf("lockstep: %T does not implement driver.QueryerContext", base)
 	}
 	return readRows(queryer.QueryContext(ctx, query, nil))
 }

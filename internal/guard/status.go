@@ -51,7 +51,7 @@ func unwrapped(base driver.Conn) driver.Conn {
 
 // ErrRejects is returned instead of a connection whose driver hides that the server is
 // read only.
-var ErrRejects = errors.New("lockstep: rejectReadOnly=true makes the driver hide txlock.ErrReadOnly as a lost connection, which is tried again: leave it out of the data source name; a guarded pool doesn't use the connection to a server again that was read only")
+var ErrRejects = errors.New("lockstep: rejectReadOnly=true makes the driver hide txlock.ErrReadOnly as a lost connection, which is retried: leave it out of the data source name; a guarded pool doesn't use the connection to a server again that was read-only")
 
 // rejectsReadOnly reports whether a connection of the driver has the parameter
 // rejectReadOnly.

@@ -67,7 +67,7 @@ func EncodeAny(value any) ([]byte, error) { return encode(reflect.TypeOf(value).
 func encode(name string, value any) ([]byte, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
-		return nil, fmt.Errorf("%w: it is no JSON: %w", txlock.ErrResult, err)
+		return nil, fmt.Errorf("%w: it is not valid JSON: %w", txlock.ErrResult, err)
 	}
 	result, err := json.Marshal(stored{Type: name, Value: text})
 	if err != nil {
@@ -90,7 +90,7 @@ func decode[T any](result []byte) (value T, err error) {
 		return none, fmt.Errorf("%w: %w", txlock.ErrResult, err)
 	}
 	if want := nameOf[T](); s.Type != want {
-		return none, fmt.Errorf("%w: it is of the type %s, and not %s", txlock.ErrResult, s.Type, want)
+		return none, fmt.Errorf("%w: it is of type %s, not %s", txlock.ErrResult, s.Type, want)
 	}
 	if err := json.Unmarshal(s.Value, &value); err != nil {
 		return none, fmt.Errorf("%w: %w", txlock.ErrResult, err)

@@ -23,7 +23,7 @@ var (
 	ErrSession    = errors.New("schema: locks don't hold on this session")
 	ErrAutocommit = fmt.Errorf("%w: it has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions", ErrSession)
 	ErrProxy      = errors.New("schema: a proxy that locks don't hold through, see docs/proxies.md")
-	ErrComments   = fmt.Errorf("%w: comments are taken out of statements, and with them the limits of waits: switch that off", ErrProxy)
+	ErrComments   = fmt.Errorf("%w: it removes comments from statements, and with them the limits of waits: switch that off", ErrProxy)
 	ErrCharset    = fmt.Errorf("%w: its character_set_client, character_set_connection and character_set_results don't belong together: remove them, and collation_connection, from the data source name and from init_connect, and don't SET them; charset=utf8mb4 sets all", ErrSession)
 )
 
@@ -78,7 +78,7 @@ func Read(row [Columns]string) (f Facts, err error) {
 	}
 	f = Facts{Version: row[0], RollbackOnTimeout: row[2] == "1", Name: row[3]}
 	if row[0] == "" || row[0][0] < '0' || row[0][0] > '9' || row[2] != "0" && row[2] != "1" {
-		return f, fmt.Errorf("the server says of itself %q, which is no version and settings", row)
+		return f, fmt.Errorf("the server reports %q, which is not a version with settings", row)
 	}
 	if f.ID, err = strconv.ParseUint(row[1], 10, 64); err != nil {
 		return f, err
@@ -146,12 +146,12 @@ func Fit(text string) error {
 	case strings.HasPrefix(text, rawsql.OtherCharset):
 		return ErrCharset
 	}
-	return fmt.Errorf("%w: it says %q of itself, which this version of lockstep doesn't know", ErrSession, text)
+	return fmt.Errorf("%w: it reports %q, which this version of lockstep doesn't know", ErrSession, text)
 }
 
 // Elsewhere is the error of a session that has chosen another database than it had.
 func Elsewhere(name, had string) error {
-	return fmt.Errorf("%w: it has chosen another database, it is at %s and was opened at %s: don't USE another, name its tables by database.table, or open a pool for it", ErrSession, name, had)
+	return fmt.Errorf("%w: its database is %s, and it was opened with %s: don't USE another, name its tables by database.table, or open a pool for it", ErrSession, name, had)
 }
 
 // NotUnderstood adds ErrEngine to the error of a server that doesn't know what rawsql.Facts asks.

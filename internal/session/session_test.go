@@ -39,7 +39,7 @@ func TestRead(t *testing.T) {
 		{"NO_CHAIN", "CHAIN", session.ErrSession, `completion_type = "CHAIN"`},
 		{"NO_CHAIN", "RELEASE", session.ErrSession, "don't SET it"},
 		{"REPEATABLE-READ", "SNAPSHOT", session.ErrSession, `isolation = "SNAPSHOT"`},
-		{"isolation=REPEATABLE-READ", "isolation=", session.ErrProxy, "comments are taken out"},
+		{"isolation=REPEATABLE-READ", "isolation=", session.ErrProxy, "removes comments"},
 		{"sql_mode=", "sql_mode=NEW,", session.ErrSession, `sql_mode = "NEW"`},
 		{"sql_mode=", "mode=", session.ErrSession, "sql_mode"},
 		{"settings:", "s\x00e\x00", session.ErrCharset, "character_set_results"},

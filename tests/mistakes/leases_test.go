@@ -26,14 +26,14 @@ var ofLeases = []mistake{
 		return second(s.manager().Acquire(s.ctx, s.order, lease.WithLabel(strings.Repeat("x", 256))))
 	}, txlock.ErrInvalidOption, []string{"a label has at most 255 bytes, this one has 256"}, none},
 	{"the key of a lease is empty", func(s *shop) error { return second(s.manager().Acquire(s.ctx, txlock.Named(""))) }, txlock.ErrInvalidKey, []string{"the name is empty"}, none},
-	{"somebody else has the lease, and TryAcquire doesn't wait", func(s *shop) error {
+	{"another process has the lease, and TryAcquire doesn't wait", func(s *shop) error {
 		s.must(second(s.manager().Acquire(s.ctx, s.order)))
 		return second(s.manager().TryAcquire(s.ctx, s.order))
-	}, txlock.ErrBusy, []string{"the lock is held by somebody else"}, none},
-	{"somebody else has the lease for longer than the limit", func(s *shop) error {
+	}, txlock.ErrBusy, []string{"lock not available"}, none},
+	{"another process has the lease for longer than the limit", func(s *shop) error {
 		s.must(second(s.manager(lease.WithLabel("the nightly report")).Acquire(s.ctx, s.order)))
 		return second(s.manager().Acquire(s.ctx, s.order, lease.WaitAtMost(2*time.Second)))
-	}, txlock.ErrWaitTimeout, []string{"the lock was not free in time: try again later", "(the nightly report) had it since"}, none},
+	}, txlock.ErrWaitTimeout, []string{"timed out waiting for the lock; retry later", "(the nightly report) had it since"}, none},
 	{"a lease that was lost is released", func(s *shop) error {
 		l, err := s.manager().Acquire(s.ctx, s.order)
 		s.must(err)
@@ -52,7 +52,7 @@ var ofLeases = []mistake{
 		s.must(err)
 		s.tx, s.reads = s.beginOn(s.open(s.elsewhere().AdminDSN())), true
 		return l.Guard(s.ctx, s.tx)
-	}, lease.ErrOtherDatabase, []string{"guard a transaction of the manager's own database"}, goesOn},
+	}, lease.ErrOtherDatabase, []string{"guard a transaction in the manager's own database"}, goesOn},
 	{"a transaction is guarded after its Commit", func(s *shop) error {
 		l, err := s.manager().Acquire(s.ctx, s.order)
 		s.must(err)
@@ -69,7 +69,7 @@ var ofLeases = []mistake{
 		m, ctx := s.manager(), lease.WithOwner(s.ctx, s.Name())
 		s.must(second(m.AcquireShared(ctx, s.order)))
 		return second(m.Acquire(ctx, s.order))
-	}, txlock.ErrUpgrade, []string{"release that first, or acquire it exclusively from the beginning"}, none},
+	}, txlock.ErrUpgrade, []string{"release that first, or acquire it exclusively from the start"}, none},
 	{"a semaphore has no permits", func(s *shop) error { return second(s.manager().Semaphore(s.order, 0)) }, txlock.ErrInvalidOption, []string{"it has 1 to 1000 permits"}, none},
 	{"a semaphore has another number than it was made with", func(s *shop) error {
 		s.must(second(s.permit(3).TryAcquire(s.ctx)))
@@ -164,7 +164,7 @@ var ofGORM = []mistake{
 	{"a model with a version was not loaded", func(s *shop) error {
 		return s.gorm().Model(&Article{}).Where("id = ?", s.id).Update("text", "new").Error
 	}, lockgorm.ErrVersion, []string{"change loaded models one by one or as a slice, or add Clauses(lockgorm.AnyVersion)"}, none},
-	{"a model with a version is saved that somebody else has changed", func(s *shop) error {
+	{"a model with a version is saved that another transaction has changed", func(s *shop) error {
 		db := s.gorm()
 		s.must(db.Create(&Article{ID: s.id, Text: "first"}).Error)
 		var mine, theirs Article
@@ -172,5 +172,5 @@ var ofGORM = []mistake{
 		s.must(db.Take(&theirs, s.id).Error)
 		s.must(db.Model(&theirs).Update("text", "theirs").Error)
 		return db.Model(&mine).Update("text", "mine").Error
-	}, txlock.ErrConflict, []string{"roll back, then read and show it again", "somebody else has changed it"}, none},
+	}, txlock.ErrConflict, []string{"roll back, then read and show the record again", "another transaction changed it"}, none},
 }

@@ -26,7 +26,7 @@ var ofKeys = []mistake{
 	{"a name is empty", lock(func() txlock.Key { return txlock.Named("") }), txlock.ErrInvalidKey, []string{"the name is empty"}, goesOn},
 	{"the identifier of a cart is empty", lock(func() txlock.Key { return txlock.NewFamily[string]("cart", txlock.Hashed(), txlock.Exact()).Key("") }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
 	{"a name is longer than 255 bytes", lock(func() txlock.Key { return txlock.Named(strings.Repeat("x", 256)) }), txlock.ErrInvalidKey, []string{"the name has 256 bytes, 255 are allowed"}, goesOn},
-	{"a key was declared and never made", lock(func() txlock.Key { return txlock.Key{} }), txlock.ErrInvalidKey, []string{"make keys by Named or by a Family"}, goesOn},
+	{"a key was declared and never made", lock(func() txlock.Key { return txlock.Key{} }), txlock.ErrInvalidKey, []string{"make keys with Named or a Family"}, goesOn},
 	{"a name begins with @, as those of namespaces", lock(func() txlock.Key { return txlock.Named("@shop") }), txlock.ErrInvalidKey, []string{"names that begin with @ are those of a Namespace"}, goesOn},
 	{"the name of a namespace has a slash", lock(func() txlock.Key { return txlock.Namespace("a/b").Named("x") }), txlock.ErrInvalidKey, []string{`the namespace "a/b" has a slash`}, goesOn},
 	{"a family of strings says nothing of how its column compares", lock(func() txlock.Key { return txlock.NewFamily[string]("user").Key("bob") }), txlock.ErrInvalidKey, []string{"txlock.Fold", "txlock.Exact"}, goesOn},
@@ -36,10 +36,10 @@ var ofKeys = []mistake{
 	{"LockAll has no keys", func(s *shop) error { return second(s.begin().LockAll(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
 	{"Run is given an empty list of keys", func(s *shop) error {
 		return locksqlc.Run(s.ctx, s.pool, txlock.NewFamily[int64]("order").Keys(), func(*sql.Tx) error { return nil })
-	}, txlock.ErrInvalidKey, []string{"Run was given no key", "pass nil where its function takes the locks"}, none},
+	}, txlock.ErrInvalidKey, []string{"Run was given no key", "pass nil if its function acquires the locks"}, none},
 	{"Transaction is given an empty list of keys", func(s *shop) error {
 		return lockgorm.Transaction(s.gorm(), txlock.NewFamily[int64]("order").Keys(), func(*gorm.DB) error { return nil })
-	}, txlock.ErrInvalidKey, []string{"Transaction was given no key", "pass nil where its function takes the locks"}, none},
+	}, txlock.ErrInvalidKey, []string{"Transaction was given no key", "pass nil if its function acquires the locks"}, none},
 	{"LockAny has no keys", func(s *shop) error { return second(s.begin().LockAny(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
 	{"a limit is 0", func(s *shop) error { return second(s.begin().WaitAtMost(0).Lock(s.ctx, s.order)) }, txlock.ErrInvalidOption, []string{"the limit must be positive, use TryLock to not wait at all"}, goesOn},
 	{"the cleaning of rows that are too young is asked for", func(s *shop) error { return second(txlock.Purge(s.ctx, s.pool, -time.Hour)) }, txlock.ErrInvalidOption, []string{"the time must be positive"}, none},
@@ -60,15 +60,15 @@ var ofTransactions = []mistake{
 	{"a plain pool is used where a guarded one is meant", func(s *shop) error {
 		s.tx, s.reads = s.beginOn(s.db.Connect(s)), true
 		return second(locksqlc.Join(s.ctx, s.tx, txlock.RequireGuarded()))
-	}, txlock.ErrUnguarded, []string{"the pool is not guarded", "open it by locksqlc.Open"}, goesOn},
-	{"somebody else has the lock, and TryLock doesn't wait", func(s *shop) error {
+	}, txlock.ErrUnguarded, []string{"the pool is not guarded", "open it with locksqlc.Open"}, goesOn},
+	{"another transaction has the lock, and TryLock doesn't wait", func(s *shop) error {
 		s.other(s.order)
 		return second(s.begin().TryLock(s.ctx, s.order))
-	}, txlock.ErrBusy, []string{"the lock is held by somebody else"}, goesOn},
-	{"somebody else has the lock for longer than the limit", func(s *shop) error {
+	}, txlock.ErrBusy, []string{"lock not available"}, goesOn},
+	{"another transaction has the lock for longer than the limit", func(s *shop) error {
 		s.other(s.order)
 		return second(s.begin().WaitAtMost(50*time.Millisecond).Lock(s.ctx, s.order))
-	}, txlock.ErrWaitTimeout, []string{"the lock was not free in time", "try again later"}, goesOn},
+	}, txlock.ErrWaitTimeout, []string{"timed out waiting for the lock", "retry later"}, goesOn},
 	{"the context ends while a lock is waited for", func(s *shop) error {
 		s.other(s.order)
 		scope := s.begin()
@@ -78,7 +78,7 @@ var ofTransactions = []mistake{
 		s.db.WaitForLockWait(s, id)
 		cancel()
 		return <-ended
-	}, context.Canceled, []string{"context canceled", "the transaction is over on the server"}, isOver},
+	}, context.Canceled, []string{"context canceled", "the transaction has ended on the server"}, isOver},
 	{"the record is read first and locked afterwards", func(s *shop) error {
 		s.must(txlock.Ensure(s.ctx, s.pool, s.order))
 		scope := s.begin()
@@ -87,16 +87,16 @@ var ofTransactions = []mistake{
 		tx, _ := s.other(s.order)
 		s.must(tx.Commit())
 		return second(scope.Lock(s.ctx, s.order))
-	}, txlock.ErrStaleSnapshot, []string{"roll back and start again, as Run does", "lock before the first SELECT"}, mustNot},
-	{"two transactions lock one by one, in different orders", deadlock, txlock.ErrDeadlock, []string{"the server has rolled the transaction back", "start it again, as Run does", "LockAll takes several keys without one"}, isOver},
-	{"a deadlock is ignored, and the transaction goes on", func(s *shop) error {
+	}, txlock.ErrStaleSnapshot, []string{"roll back and retry, as Run does", "lock before the first SELECT"}, mustNot},
+	{"two transactions lock one by one, in different orders", deadlock, txlock.ErrDeadlock, []string{"the server rolled the transaction back", "retry it, as Run does", "lock several keys with LockAll"}, isOver},
+	{"a deadlock is ignored, and the transaction continues", func(s *shop) error {
 		_ = deadlock(s)
 		return second(s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES ('after a deadlock')"))
-	}, txlock.ErrTxDoomed, []string{"the transaction is over on the server: roll back", "an earlier statement was answered"}, isOver},
+	}, txlock.ErrTxDoomed, []string{"the transaction has ended on the server; roll back", "an earlier statement failed"}, isOver},
 	{"a deadlock is ignored, and the transaction is committed", func(s *shop) error {
 		_ = deadlock(s)
 		return s.tx.Commit()
-	}, txlock.ErrTxDoomed, []string{"the transaction is over on the server", "LockAll"}, rolledBack},
+	}, txlock.ErrTxDoomed, []string{"the transaction has ended on the server", "LockAll"}, rolledBack},
 	{"a table is made in the transaction", func(s *shop) error {
 		scope := s.begin()
 		s.must(second(scope.Lock(s.ctx, s.order)))
@@ -113,7 +113,7 @@ var ofTransactions = []mistake{
 		scope := s.begin()
 		s.must(second(scope.RLock(s.ctx, s.order)))
 		return second(scope.Lock(s.ctx, s.order))
-	}, txlock.ErrUpgrade, []string{"take it exclusively from the beginning"}, goesOn},
+	}, txlock.ErrUpgrade, []string{"lock it exclusively from the start"}, goesOn},
 	{"rows are open when a lock is asked for", func(s *shop) error {
 		scope := s.begin()
 		s.must(second(s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES (?), (?)", fmt.Sprint("row a", s.id), fmt.Sprint("row b", s.id))))
@@ -133,34 +133,34 @@ var ofTransactions = []mistake{
 		scope, err := locksqlc.Join(s.ctx, tx)
 		s.must(err)
 		return second(scope.Lock(s.ctx, s.order))
-	}, txlock.ErrReadOnly, []string{"go to the primary, and begin without ReadOnly", "this transaction goes on"}, goesOn},
+	}, txlock.ErrReadOnly, []string{"connect to the primary, and begin without ReadOnly", "the transaction stays open"}, goesOn},
 	{"code that needs a lock is called without it", func(s *shop) error {
 		s.begin()
 		return txlock.AssertLocked(s.ctx, s.tx, s.order)
 	}, txlock.ErrNotHeld, []string{"lock it before this call, and again after a ROLLBACK TO SAVEPOINT"}, goesOn},
-	{"a form is saved that somebody else has changed meanwhile", func(s *shop) error {
+	{"a form is saved that another user has changed meanwhile", func(s *shop) error {
 		version, err := txlock.ReadVersion(s.ctx, s.pool, s.order)
 		s.must(err)
 		tx, _ := s.other(s.order)
 		s.must(tx.Commit())
 		return s.begin().CompareAndBump(s.ctx, s.order, version)
-	}, txlock.ErrConflict, []string{"the version has changed", "roll back, then read and show it again"}, goesOn},
+	}, txlock.ErrConflict, []string{"the version has changed", "roll back, then read and show the record again"}, goesOn},
 	{"one key of Once is used for two requests", func(s *shop) error {
 		scope := s.begin()
 		s.must(second(scope.Once(s.ctx, s.order, txlock.Fingerprint([]byte("10 euros")))))
 		s.must(s.tx.Commit())
 		return second(s.begin().Once(s.ctx, s.order, txlock.Fingerprint([]byte("1000 euros"))))
-	}, txlock.ErrMismatch, []string{"take a new key for a new one", "the transaction goes on"}, goesOn},
+	}, txlock.ErrMismatch, []string{"use a new key for a new request", "the transaction stays open"}, goesOn},
 	{"a value of Once is no JSON", func(s *shop) error {
 		_, _, err := locksqlc.OnceValue(s.ctx, s.pool, s.order, func(*sql.Tx) (chan int, error) { return make(chan int), nil })
 		return err
-	}, txlock.ErrResult, []string{"it is no JSON"}, none},
+	}, txlock.ErrResult, []string{"it is not valid JSON"}, none},
 	{"a value of Once is read again as another type", func(s *shop) error {
 		_, _, err := locksqlc.OnceValue(s.ctx, s.pool, s.order, func(*sql.Tx) (string, error) { return "ten", nil })
 		s.must(err)
 		_, _, err = locksqlc.OnceValue(s.ctx, s.pool, s.order, func(*sql.Tx) (int, error) { return 10, nil })
 		return err
-	}, txlock.ErrResult, []string{"it is of the type string, and not int"}, none},
+	}, txlock.ErrResult, []string{"it is of type string, not int"}, none},
 }
 
 // deadlock makes one, whose victim is the transaction of the mistake.

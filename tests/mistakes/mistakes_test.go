@@ -42,13 +42,13 @@ type state string
 
 const (
 	none   state = "there is none"
-	goesOn state = "goes on"
-	// mustNot go on, since it reads old data; MySQL would commit it.
-	mustNot state = "must not go on: roll back"
-	isOver  state = "is over: roll back"
+	goesOn state = "stays open"
+	// mustNot continue, since it reads old data; MySQL would commit it.
+	mustNot state = "must not continue: roll back"
+	isOver  state = "has ended: roll back"
 	// What has come to its end before the mistake was noticed.
-	rolledBack state = "is over, and rolled back"
-	committed  state = "is over, and committed by that statement"
+	rolledBack state = "has ended, rolled back"
+	committed  state = "has ended, committed by that statement"
 )
 
 // mistake is one, and what its error must say.

@@ -240,6 +240,6 @@ func (q *request) refusal(reply store.Reply) error {
 	case store.Other:
 		return fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
 	}
-	q.seen = sight{what: "somebody else had it"}
+	q.seen = sight{what: "another owner held it"}
 	return txlock.ErrBusy
 }

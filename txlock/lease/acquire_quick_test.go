@@ -122,7 +122,7 @@ func TestLateStatements(t *testing.T) {
 		wire.fault("Take", slow(2500*time.Millisecond))
 		_, err := m.TryAcquire(t.Context(), job)
 		wants(t, "TryAcquire", err, txlock.ErrWaitTimeout)
-		if text := err.Error(); text != `try to acquire lease "job": the server has answered too late` {
+		if text := err.Error(); text != `try to acquire lease "job": the server answered too late` {
 			t.Error(text)
 		}
 		db.at("the end of the call", 5*time.Second)

@@ -228,7 +228,7 @@ func (m *Manager) noReaders(ctx context.Context, in *store.In, q *request, out o
 	}
 	shown, err := in.DoneInSnapshot(ctx, q.key.String(), slots)
 	if err == nil && slices.ContainsFunc(places, func(p store.Place) bool { return p.Done != shown[p.Slot] }) {
-		err = fmt.Errorf("%w: somebody has read under the lease since", txlock.ErrStaleSnapshot)
+		err = fmt.Errorf("%w: a reader has held the lease since", txlock.ErrStaleSnapshot)
 	}
 	return err
 }

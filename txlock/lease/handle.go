@@ -130,7 +130,7 @@ func (r *record) letGo(h *handle) {
 }
 
 // errDropped is the cause of a loss, and the error of txlock.Dropped.
-var errDropped = errors.New("the program has dropped its handle without Release")
+var errDropped = errors.New("the program dropped its handle without Release")
 
 // noticeDropped tells the observer of handles that were dropped since the last call.
 func (m *Manager) noticeDropped() {

@@ -29,7 +29,7 @@ func (s sight) why() error {
 	case s.what != "":
 		return errors.New(s.what)
 	}
-	return errors.New("others of this manager were before it")
+	return errors.New("other waiters of this manager were first")
 }
 
 // look notes what a look has shown.
@@ -66,7 +66,7 @@ func (q *request) heard(ctx context.Context, o outcome, begun, now instant) {
 	if o != outOverdue && !cut {
 		q.silent = 0
 		if o == outLate {
-			q.seen = sight{what: "the server has answered too late", mute: true}
+			q.seen = sight{what: "the server answered too late", mute: true}
 		}
 		return
 	}

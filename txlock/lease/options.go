@@ -157,7 +157,7 @@ func PurgeEvery(every, retention time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.janitor, o.retention = every, retention
 		if every < 0 || every > 0 && every < MinTTL || every > MaxTTL || retention < time.Second {
-			o.badOption = fmt.Errorf("%w: Janitor(%v, %v): the interval must be 0 or from %v to %v, the retention at least a second", txlock.ErrInvalidOption, every, retention, MinTTL, MaxTTL)
+			o.badOption = fmt.Errorf("%w: PurgeEvery(%v, %v): the interval must be 0 or from %v to %v, the retention at least a second", txlock.ErrInvalidOption, every, retention, MinTTL, MaxTTL)
 		}
 	})
 }

@@ -74,7 +74,7 @@ func (m *Manager) reenter(q *request) (*Lease, error) {
 
 // upgrade returns the error for a reader that asks for the exclusive lease.
 func upgrade(owner string) error {
-	return fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, owner)
+	return fmt.Errorf("%w: owner %q holds this lease shared: release that first, or acquire it exclusively from the start", txlock.ErrUpgrade, owner)
 }
 
 // notReading returns txlock.ErrUpgrade if the owner of an exclusive request reads by

@@ -113,7 +113,7 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 		return fmt.Errorf("while it waited: %w", q.seen.named(ctx.Err()))
 	case errors.Is(err, errLimit), errors.Is(context.Cause(waiting), errLimit):
 		if q.seen.old && q.names {
-			q.seen = sight{what: "others of the queue were before it"} // NameHolders looks who has it now
+			q.seen = sight{what: "other waiters of the queue were first"} // NameHolders looks who has it now
 		}
 		if q.seen.mute {
 			return unanswered(fmt.Sprintf("after %v %s", q.atMost, q.seen.what))

@@ -152,14 +152,14 @@ func (r *record) expire() {
 
 // The causes of a loss.
 var (
-	errExpired  = errors.New("its time is over and it was not renewed")
-	errLifetime = errors.New("its maximum lifetime is over")
+	errExpired  = errors.New("its TTL expired and it was not renewed")
+	errLifetime = errors.New("its maximum lifetime has ended")
 )
 
 // ErrReplaced is the cause of a loss that was found in the database and not by the clock:
 // the lease was taken over, released by force, or acquired in a transaction that was
 // rolled back.
-var ErrReplaced = errors.New("lease: its row is not ours any more: it was taken over, released by force, or its transaction was rolled back")
+var ErrReplaced = errors.New("lease: its row is no longer ours: it was taken over, released by force, or its transaction was rolled back")
 
 // lose tells every handle that the lease is lost. The first cause stays.
 func (r *record) lose(cause error) {

@@ -13,7 +13,7 @@ import (
 // doesn't have it: the transaction is in another database than the manager's, or on a cluster node
 // that hasn't received the lease yet. The lease stays held, and the transaction is not guarded:
 // roll it back.
-var ErrOtherDatabase = errors.New("lease: the transaction is of another database than the lease, or its node hasn't heard of it yet: guard a transaction of the manager's own database")
+var ErrOtherDatabase = errors.New("lease: the transaction is in another database than the lease, or on a node that hasn't received it yet; guard a transaction in the manager's own database")
 
 // refused decides, by the lease's own database, why Guard has failed: the lease is lost
 // only if that database says so too. If the pool has no connection left to ask, the next

@@ -16,7 +16,7 @@ import (
 // ErrGuarded is returned by Release if an open transaction guards the lease, so that its row can't
 // be written. The lease is released in the background as soon as that transaction has ended. If it
 // doesn't end, the lease ends after its TTL.
-var ErrGuarded = errors.New("lease: an open transaction guards it: it is released when that transaction ends")
+var ErrGuarded = errors.New("lease: guarded by an open transaction; it is released when that transaction ends")
 
 // How long a release tries.
 const (
@@ -102,7 +102,7 @@ func (r *record) release(ctx context.Context, lost error) error {
 			m.freeSlot(r.key, r.slot)
 		})
 		if ctx.Err() == nil && limited.Err() != nil {
-			err = fmt.Errorf("%w: the server had no answer for %v, and the release goes on in the background", err, releaseLimit)
+			err = fmt.Errorf("%w: the server has not answered for %v, and the release continues in the background", err, releaseLimit)
 		}
 	}
 	return err
@@ -148,7 +148,7 @@ func (m *Manager) wasKept(ctx context.Context, r remains) (bool, error) {
 	if err == nil && seen.Owner == store.Released+r.owner[:min(len(r.owner), mostKeptOwner)] {
 		return true, nil
 	}
-	return false, errors.Join(fmt.Errorf("release lease %q: %w: its time was over before the server has answered, so others may have had it before the time of HoldAtLeast is over", r.key, txlock.ErrNotHeld), err)
+	return false, errors.Join(fmt.Errorf("release lease %q: %w: its TTL expired before the server answered, so another owner may have held it before the time of HoldAtLeast ended", r.key, txlock.ErrNotHeld), err)
 }
 
 // mostKeptOwner is how much of an owner's name stands in a row that is kept.

@@ -84,7 +84,7 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 		wire.fault("Release", fails)
 		begun := time.Since(db.begun)
 		if err := l.Release(t.Context()); err == nil || errors.Is(err, txlock.ErrNotHeld) ||
-			!strings.HasSuffix(err.Error(), ": the server had no answer for 5s, and the release goes on in the background") {
+			!strings.HasSuffix(err.Error(), ": the server has not answered for 5s, and the release continues in the background") {
 			t.Errorf("Release of who is cut off: %v", err)
 		}
 		db.at("the end of the call", begun+5*time.Second)

@@ -130,7 +130,7 @@ var (
 	// errDrained is returned to a writer that has kept the readers out for its whole TTL.
 	errDrained = fmt.Errorf("%w: readers", txlock.ErrBusy)
 	// errReading is returned to an owner that waits for readers in another call.
-	errReading = fmt.Errorf("%w: the owner waits for readers to go", txlock.ErrBusy)
+	errReading = fmt.Errorf("%w: the owner waits for readers to release it", txlock.ErrBusy)
 )
 
 // drain waits until no reader is left, while the writer's lease keeps new readers out.

@@ -54,7 +54,7 @@ func Open(t testing.TB, program *sql.DB) *Kit {
 		defer k.server.mu.Unlock()
 		for _, f := range k.faults {
 			if f.seenBy == nil {
-				t.Errorf("locktest: the %v at %s has not come: nothing of the kind was sent", f.fault, f.where())
+				t.Errorf("locktest: the %v at %s has not come: no such statement was sent", f.fault, f.where())
 			}
 		}
 	})

@@ -167,7 +167,7 @@ func (q *statement) text(i int) string {
 	case nil: // NULL
 		return ""
 	}
-	panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is no text, but %T", i, q.args[i]))
+	panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is a %T, not text", i, q.args[i]))
 }
 
 func (q *statement) number(i int) int64 {
@@ -183,7 +183,7 @@ func (q *statement) number(i int) int64 {
 	case int:
 		return int64(v)
 	}
-	panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is no number, but %T", i, q.args[i]))
+	panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is a %T, not a number", i, q.args[i]))
 }
 
 // id is the row of an argument.

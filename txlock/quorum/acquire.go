@@ -166,7 +166,7 @@ func (a *round) ask(ctx context.Context, node int) (*lease.Lease, error) {
 	}
 }
 
-var errAhead = errors.New("its token is higher than that of the majority, of which a node has failed: try again")
+var errAhead = errors.New("its token is higher than that of the quorum, of which a node has failed; retry")
 
 // vote counts a node that has granted the lease with a token, and reports whether the node
 // is one of the majority that decides the lease's token.
@@ -255,7 +255,7 @@ func (a *round) err(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.why == nil {
-		return fmt.Errorf("%w: the databases have answered too late for a majority to be held for certain: the TTL of %v is too short for them", txlock.ErrNoQuorum, a.r.ttl)
+		return fmt.Errorf("%w: the databases answered too late for a certain quorum; the TTL of %v is too short for them", txlock.ErrNoQuorum, a.r.ttl)
 	}
 	nodes := slices.Clone(a.errs)
 	for i, err := range nodes {

@@ -33,7 +33,7 @@ func (m *Manager) counts(ctx context.Context, node int) error {
 		return err
 	}
 	if left := m.options.recovery() - epoch.Age; left > 0 {
-		return fmt.Errorf("%w: it counts in %v, when no lease of before can be held (MaxTTL, ClockSkew)", errRecovering, left.Round(time.Millisecond))
+		return fmt.Errorf("%w: it counts in %v, when no earlier lease can be held (MaxTTL, ClockSkew)", errRecovering, left.Round(time.Millisecond))
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func (r *record) explain(node int, err error) {
 	r.why[node] = err
 }
 
-var errOver = errors.New("it is not wanted any more")
+var errOver = errors.New("it is no longer wanted")
 
 // valid counts the nodes whose leases are certainly held. The caller holds record.mu.
 func (r *record) valid() (n int) {
@@ -257,7 +257,7 @@ func (r *record) acquireNode(node int) error {
 	if !r.until.IsZero() {
 		left := time.Until(r.until)
 		if left < r.ttl {
-			return fmt.Errorf("%w: its maximum lifetime is nearly over", txlock.ErrNotHeld)
+			return fmt.Errorf("%w: its maximum lifetime has nearly ended", txlock.ErrNotHeld)
 		}
 		q.opts = append(slices.Clone(q.opts), lease.MaxLifetime(left))
 	}

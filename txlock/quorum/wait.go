@@ -100,7 +100,7 @@ var (
 	// errLimit is the cause of a context that ends by the limit of a wait.
 	errLimit = errors.New("the limit of WaitAtMost")
 	// errOthers is the reason for a request that had no turn.
-	errOthers = errors.New("others of this manager were before it")
+	errOthers = errors.New("other waiters of this manager were first")
 )
 
 // inTurn waits for the turn of the request, and tries until a majority is free. The first

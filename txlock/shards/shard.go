@@ -15,7 +15,7 @@ import (
 
 var queries = gen.New()
 
-var errMeanwhile = errors.New("somebody has changed it meanwhile")
+var errMeanwhile = errors.New("another process has changed it meanwhile")
 
 // shard is one database of a set.
 type shard struct {

@@ -49,7 +49,7 @@ func (b *borrowed) QueryContext(ctx context.Context, query string, args []driver
 func (b *borrowed) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	beginner, ok := b.Conn.(driver.ConnBeginTx)
 	if !ok {
-		return nil, fmt.Errorf("lease: %T is no driver.ConnBeginTx", b.Conn)
+		return nil, fmt.Errorf("lease: %T does not implement driver.ConnBeginTx", b.Conn)
 	}
 	tx, err := beginner.BeginTx(ctx, opts)
 	b.failed = b.failed || err != nil
