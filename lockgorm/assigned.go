@@ -15,7 +15,7 @@ import (
 // will build it, its column must be a name and its value one expression.
 func whyNotAssigned(stmt *gorm.Statement, a clause.Assignment) string {
 	if !column.MatchString(stmt.Quote(a.Column)) {
-		return fmt.Sprintf("it sets %q, which is no column", a.Column.Name)
+		return fmt.Sprintf("it sets %q, which is not a column", a.Column.Name)
 	}
 	value, excluded := a.Value.(clause.Column)
 	if excluded = excluded && value.Table == "excluded"; excluded {

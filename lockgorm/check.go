@@ -55,7 +55,7 @@ func (p *Plugin) checkModel(db *gorm.DB, model *schema.Schema) error {
 		})
 		switch {
 		case err != nil:
-			return fmt.Errorf("lockgorm: %w (Check looks at %s: make the tables before db.Use)", err, model.Name)
+			return fmt.Errorf("lockgorm: %w (Check inspects %s: create the tables before db.Use)", err, model.Name)
 		case field == version:
 			if c.Kind != "BIGINT" && c.Kind != "UNSIGNED BIGINT" {
 				return fmt.Errorf("%w: the column %s of %s is a %s, in which versions have no room: make it BIGINT UNSIGNED NOT NULL DEFAULT 1", ErrVersion, field.DBName, model.Name, c.Kind)

@@ -25,7 +25,7 @@ func checkClauses(db *gorm.DB) {
 		return
 	}
 	if stmt.SQL.Len() > 0 {
-		_ = db.AddError(notGORMs(stmt, "its text was written by hand"))
+		_ = db.AddError(notGORMs(stmt, "its text was not built by GORM"))
 	} else if why := whyForeign(stmt, stmt.BuildClauses); why != "" {
 		_ = db.AddError(notGORMs(stmt, why))
 	}

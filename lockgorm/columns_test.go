@@ -224,7 +224,7 @@ func TestCheck(t *testing.T) {
 			"no column":    {&Voucher{}, txlock.ErrInvalidKey, `gorm:"column:..."`},
 			"two columns":  {&Pair{}, txlock.ErrInvalidKey, "write a method LockKeys"},
 			"a short one":  {&Shortened{}, lockgorm.ErrVersion, "BIGINT UNSIGNED NOT NULL DEFAULT 1"},
-			"no table":     {&Token{}, nil, "make the tables before db.Use"},
+			"no table":     {&Token{}, nil, "create the tables before db.Use"},
 			"no model":     {42, nil, "needs models such as &Order{}"},
 			"nil":          {nil, nil, "needs models such as &Order{}"},
 			"two Versions": {&TwoVersions{}, lockgorm.ErrVersion, "must have one Version"},

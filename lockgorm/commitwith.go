@@ -62,7 +62,7 @@ func last(follows func(stmt *gorm.Statement) string) func(db *gorm.DB) {
 // followed says what follows the statement, or "".
 func followed(stmt *gorm.Statement, follows func(stmt *gorm.Statement) string) string {
 	if _, guarded := leaseOf(stmt.DB); guarded {
-		return "Guarded looks at the lease"
+		return "Guarded checks the lease"
 	}
 	if k := stmt.ReflectValue.Kind(); k == reflect.Slice || k == reflect.Array {
 		return "a slice may be one of several batches: let a write of one record commit, or an Exec"

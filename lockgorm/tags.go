@@ -84,7 +84,7 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 		case folds && t.fold == "" && collation != "":
 			t.fold, family = collation, append(family, txlock.Fold(collation))
 		default:
-			return fmt.Errorf("%q is no option: write %q, %q, or the collation of a column of text as in %q", option, name, name+",hashed", name+",fold=utf8mb4_0900_ai_ci")
+			return fmt.Errorf("%q is not an option: write %q, %q, or the collation of a text column as in %q", option, name, name+",hashed", name+",fold=utf8mb4_0900_ai_ci")
 		}
 	}
 	if t.fold == "" {

@@ -68,7 +68,7 @@ func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression 
 	conflict, ok := expr.(clause.OnConflict)
 	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
 	if !ok || len(stmt.Schema.PrimaryFields) == 0 || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE") {
-		refuse("it is an upsert that can't be told to change them alone")
+		refuse("it is an upsert that can't be limited to them")
 	}
 	var updates clause.Set
 	for _, key := range stmt.Schema.PrimaryFields {

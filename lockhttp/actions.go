@@ -71,7 +71,7 @@ func (c *call) forms(t target, f keyForm) (forms []form) {
 		}
 		if !asked {
 			asked = true
-			offer(Action{Verb: Ask, Key: t.key, Lease: true}, 0, "Ask the holders to give it up", fmt.Sprintf("They are told with their next renewal, within %s, and decide.", l.TTL/3))
+			offer(Action{Verb: Ask, Key: t.key, Lease: true}, 0, "Ask the holders to give it up", fmt.Sprintf("They see the request at their next renewal, within %s, and decide.", l.TTL/3))
 		}
 		offer(Action{Release, t.key, true, l.Slot, 0}, l.Token, fmt.Sprintf("Release the %s of %s", kindName(l), shown(l.Owner)),
 			fmt.Sprintf("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3))
@@ -163,7 +163,7 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request, name string) {
 	case errors.As(err, &refused):
 		h.refuse(w, r, refused.code, refused.why)
 	case errors.Is(err, txlock.ErrNotHeld):
-		h.refuse(w, r, http.StatusConflict, "Nobody holds it any more: nothing was done.")
+		h.refuse(w, r, http.StatusConflict, "It is no longer held: nothing was done.")
 	case errors.Is(err, txlock.ErrInvalidOption), errors.Is(err, txlock.ErrInvalidKey):
 		h.refuse(w, r, http.StatusBadRequest, printable(err.Error()))
 	default:

@@ -140,7 +140,7 @@ func kindOf(l ops.Lease) string {
 
 func (c *call) showLeaders() ([]section, any) {
 	found := keep(c.leaders, func(l ops.Leader) bool { return c.matches(l.Key, l.By) })
-	t := c.newTable("leaders", "Who leads, and who stands by", "Nobody leads.", "Election, Leader, Since, Left, Standby", len(found), func(i int) row {
+	t := c.newTable("leaders", "Leaders and standby processes", "No process leads.", "Election, Leader, Since, Left, Standby", len(found), func(i int) row {
 		l := found[i]
 		return row{ID: idOf("leader", l.Key), Cells: []cell{keyCell(l.Key), text(l.By), c.at(l.Since), text(l.Left.String()), text(strings.Join(l.Standby, ", "))}}
 	})

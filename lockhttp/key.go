@@ -96,12 +96,12 @@ func (c *call) key() ([]section, any) {
 	add(len(f.Leases), section{ID: "leases", Title: "Leases", Table: c.leaseTable("leases", "Leases, readers and permits of this key", f.Leases)})
 	forms := c.forms(t, f)
 	add(len(forms), section{ID: "act", Title: "What you may do", Forms: forms})
-	add(len(f.Waits), section{ID: "waits", Title: "Who waits", Tree: c.branches(f.Waits, "wait")})
+	add(len(f.Waits), section{ID: "waits", Title: "Waiters", Tree: c.branches(f.Waits, "wait")})
 	add(len(f.Once), section{ID: "once", Title: "Once", Table: c.onceTable(f.Once)})
 	add(len(f.Jobs), section{ID: "job", Title: "Job", Text: c.jobsOlder(), Table: c.jobTable(f.Jobs)})
 	add(len(f.Runs), section{ID: "runs", Title: "Last runs", Table: c.runTable(f.Runs)})
 	if len(sections) == 0 {
-		sections = []section{{ID: "none", Title: "Nobody holds it", Text: "Nobody holds this key or waits for it."}}
+		sections = []section{{ID: "none", Title: "Not held", Text: "This key is not held, and no one waits for it."}}
 	}
 	add(len(f.Events), section{ID: "events", Title: "History", Table: c.eventTable(f.Events)})
 	return sections, f

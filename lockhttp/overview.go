@@ -40,8 +40,8 @@ func (c *call) overview() ([]section, any) {
 	troubles := c.attention()
 	sections := []section{
 		{ID: "attention", Title: "Needs a person", Text: c.jobsOlder(), Table: c.attentionTable(troubles)},
-		{ID: "now", Title: "Who is waited for", Table: c.queueTable(waited[:min(len(waited), 10)])},
-		{ID: "hour", Title: "The last hour", Text: "Looks are taken only while somebody has a page open: lines have gaps where nobody had.", Charts: c.charts(seen, own)},
+		{ID: "now", Title: "Keys with waiters", Table: c.queueTable(waited[:min(len(waited), 10)])},
+		{ID: "hour", Title: "The last hour", Text: "The server is queried only while a page is open; the lines have gaps where none was.", Charts: c.charts(seen, own)},
 		{ID: "events", Title: "Last events", Table: c.eventTable(events[:min(len(events), 10)])},
 	}
 	return sections, struct {
@@ -126,15 +126,15 @@ func grantsChart(seen []point[seenSample]) chart {
 		lines = append(lines, newLine("at most, by rows updated", counted, func(s seenSample) float64 { return rate(s.most, s.counted) }))
 	}
 	drawn := newChart("grants", "Grants of transaction locks", perSecond, lines...)
-	drawn.Note = "Tokens tell only of keys that were held at a look."
+	drawn.Note = "Tokens count only keys that were held when the server was queried."
 	return drawn
 }
 
 func (c *call) events() ([]section, any) {
 	found := keep(c.timeline(), func(e happening) bool { return c.matches(e.Key, e.Owner, e.What) })
-	text := "What looks at the server have seen while somebody had a page open."
+	text := "What queries of the server have seen while a page was open."
 	if c.recorder != nil {
-		text = "What this process has told (process), and what looks at the server have seen while somebody had a page open (server)."
+		text = "What this process has reported (process), and what queries of the server have seen while a page was open (server)."
 	}
 	return []section{{ID: "events", Text: text, Table: c.eventTable(found)}}, struct {
 		seenForm

@@ -56,11 +56,11 @@ func TestPages(t *testing.T) {
 			"key?key=cart%3Aa":     {slot, "may be held for another"},
 			"key?key=payment%3A7":  {"Once", "done"},
 			"key?key=nightly":      {"the printer is on fire", "Last runs", "web-1:4711"},
-			"key?key=nobody":       {"Nobody holds this key"},
+			"key?key=nobody":       {"This key is not held"},
 			"key":                  {"Which key?"},
 			"../deep/er/locks":     {"order:42"},
 			"../deep/er/":          {"order:42"},
-			"key?slot=1":           {"slot 1", "Nobody holds this key"},
+			"key?slot=1":           {"slot 1", "This key is not held"},
 			"key?slot=70000":       {"Which key?"},
 			"locks?page=77&sort=x": {"order:42"},
 		}, func(s *stage, page string, wanted []string) {

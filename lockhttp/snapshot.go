@@ -34,14 +34,14 @@ type content struct {
 	names        map[string]string // the keys behind their masks; "" where they are several
 }
 
-var errPanic = errors.New("a look has panicked, or a mask: the log of the program says where")
+var errPanic = errors.New("a query or a mask has panicked: see the program's log")
 
 // take looks at the server. A mask is the program's own code: its panic, over a key that it
 // didn't expect, must not end the program.
 func (h *Handler) take(ctx context.Context, d demand) (s *snapshot) {
 	defer func() {
 		if why := recover(); why != nil {
-			h.log.Error("lockhttp: a look has panicked, or a mask", "panic", why, "stack", string(debug.Stack()))
+			h.log.Error("lockhttp: a query or a mask has panicked", "panic", why, "stack", string(debug.Stack()))
 			s = &snapshot{err: errPanic}
 		}
 	}()

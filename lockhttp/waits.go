@@ -29,9 +29,9 @@ func (c *call) waits() ([]section, any) {
 	found := keep(c.tree, func(n *ops.Node) bool { return c.param("q") == "" || c.inTree(n) })
 	at := section{ID: "waits", Tree: c.branches(found, "wait")}
 	if len(found) == 0 {
-		at.Text = "Nobody waits."
+		at.Text = "No session waits."
 	} else {
-		at.Text = "At the root are those who wait for nobody: who ends them helps all below."
+		at.Text = "At the root are holders that wait for nothing; ending one unblocks all below it."
 	}
 	return []section{at}, struct {
 		seenForm
@@ -125,7 +125,7 @@ func (c *call) queues() ([]section, any) {
 }
 
 func (c *call) queueTable(queues []queue) *table {
-	return c.newTable("queues", "Who is waited for, and by how many", "Nobody waits.", "Key, Kind, Waiters, Longest, First, Held by", len(queues), func(i int) row {
+	return c.newTable("queues", "Keys with waiters, and how many", "No session waits.", "Key, Kind, Waiters, Longest, First, Held by", len(queues), func(i int) row {
 		q := queues[i]
 		var holders []string
 		for _, session := range q.Holders {

@@ -160,10 +160,10 @@ func TestWrappedJoins(t *testing.T) {
 			t.Errorf("Guarded() is %t, want %t", scope.Guarded(), guarded)
 		}
 		err := txlock.CheckGuarded(t.Context(), pool)
-		if guarded && err != nil || !guarded && (!errors.Is(err, txlock.ErrUnguarded) || !strings.Contains(err.Error(), "this is so here")) {
+		if guarded && err != nil || !guarded && (!errors.Is(err, txlock.ErrUnguarded) || !strings.Contains(err.Error(), "put the wrapper under it")) {
 			t.Errorf("CheckGuarded: %v, want ErrUnguarded with the reason where the pool is guarded and not heard", err)
 		}
-		if err := txlock.CheckGuarded(t.Context(), newPool(t, db.Config(), false)); !errors.Is(err, txlock.ErrUnguarded) || strings.Contains(err.Error(), "this is so here") {
+		if err := txlock.CheckGuarded(t.Context(), newPool(t, db.Config(), false)); !errors.Is(err, txlock.ErrUnguarded) || strings.Contains(err.Error(), "put the wrapper under it") {
 			t.Errorf("CheckGuarded of a plain pool: %v, want ErrUnguarded", err)
 		}
 		if again := join(t, tx); (again == scope) != guarded {

@@ -199,7 +199,7 @@ func (s *seen) compare(t table) error {
 	case found == nil:
 		return mended("lockstep install", "%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
 	case strings.EqualFold(found.kind, "VIEW"):
-		return mended("DROP VIEW "+t.name+"; lockstep install", "%w: %s is a view, and a lock through a view is not the lock of its table for everybody: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
+		return mended("DROP VIEW "+t.name+"; lockstep install", "%w: %s is a view, and a lock through a view isn't always the lock of its table: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
 	case strings.EqualFold(found.kind, "SYSTEM VERSIONED"):
 		return mended("ALTER TABLE "+t.name+" DROP SYSTEM VERSIONING", "%w: %s is of the kind %s, and should be an ordinary table: ALTER TABLE %s DROP SYSTEM VERSIONING", ErrTable, t.name, found.kind, t.name)
 	case !strings.EqualFold(found.kind, "BASE TABLE"):

@@ -18,7 +18,7 @@ func onePrimary(ctx context.Context, s *Scope) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if err := s.onePrimary(ctx); err != nil {
-		return s.failed("look for a cluster", err)
+		return s.failed("detect a cluster", err)
 	}
 	return nil
 }

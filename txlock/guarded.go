@@ -52,14 +52,14 @@ func CheckGuarded(ctx context.Context, db *sql.DB) (err error) {
 		return nil
 	}
 	if reply != nil {
-		return fault.Explain("look at the pool", reply)
+		return fault.Explain("query the pool", reply)
 	}
 	server, err := introduce(ctx, conn)
 	if err != nil {
-		return fault.Explain("look at the pool", err)
+		return fault.Explain("query the pool", err)
 	}
 	if guard.Guards(server) {
-		return fmt.Errorf("%w: this is so here: put the wrapper under it, locksqlc.Connector(wrapped), or let it hand on the contexts of ExecContext and PrepareContext", ErrUnguarded)
+		return fmt.Errorf("%w: put the wrapper under it, locksqlc.Connector(wrapped), or let it pass on the contexts of ExecContext and PrepareContext", ErrUnguarded)
 	}
 	return ErrUnguarded
 }

@@ -184,7 +184,7 @@ func retried(ctx context.Context, s *Scope, keys []Key, err error) {
 	if s == nil || s.watch == nil {
 		return
 	}
-	e := Event{Kind: Retried, Plain: s.book == nil, Label: string(ownerOf(ctx)), Err: fault.Of("run again", err, s.server)}
+	e := Event{Kind: Retried, Plain: s.book == nil, Label: string(ownerOf(ctx)), Err: fault.Of("retry", err, s.server)}
 	if len(keys) > 0 {
 		e.Key, e.Shared = keys[0].unmarked(), keys[0].shared
 	}

@@ -31,7 +31,7 @@ func (p *plan) compare(schema *catalog) {
 			} else if err := column.identifies(id, fam.fold); err != nil {
 				p.add(fam.marks[name], "%s.%s %v", name, columns[i], err)
 			} else if isKind(id, types.IsString) && fam.fold == "" && !fam.exact {
-				p.add(fam.marks[name], "%s.%s compares bytes, and the family doesn't say so, which every call refuses: make it with txlock.Exact", name, columns[i])
+				p.add(fam.marks[name], "%s.%s compares bytes, and the family doesn't declare it, so every call is refused: add txlock.Exact", name, columns[i])
 			}
 		}
 	}

@@ -185,7 +185,7 @@ func planOf(dir string, settings settings) (*plan, error) {
 	}
 	schema, err := readSchema(settings.schema)
 	if err != nil {
-		return nil, fmt.Errorf("lockgen: %w. Without the schema it can't be told which rows a query writes", err)
+		return nil, fmt.Errorf("lockgen: %w. Without the schema lockgen can't know which rows a query writes", err)
 	}
 	pkg, err := load(dir, settings.tags)
 	if err != nil {

@@ -91,7 +91,7 @@ func (p *plan) make(sources map[string]*source) {
 func (p *plan) understand(q *query) {
 	q.does, q.open = parse(q.sql, q.args, p.schema)
 	if q.open != nil && !q.vouched {
-		p.add(q.place, "what %s does can't be told (%s). Write it in another way, or below its name: -- lock: none, because ...  or with the keys that it needs: -- lock: Family(parameter), because ...", q.name, clip(q.open.Error()))
+		p.add(q.place, "lockgen can't analyze %s (%s). Rewrite it, or add a line below its name: -- lock: none, because ...  or with the keys that it needs: -- lock: Family(parameter), because ...", q.name, clip(q.open.Error()))
 	}
 	switch {
 	case strings.Contains(q.sql, "sqlc."):

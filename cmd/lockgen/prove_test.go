@@ -199,8 +199,8 @@ func TestUnknownSchemas(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"CREATE TABEL t (i INT)":                                           "0.sql: line 1",
-		"CREATE TABLE a.t (i INT); CREATE TABLE b.t (i INT)":               "makes table t twice",
-		"CREATE TABLE a.t (i INT); CREATE TABLE IF NOT EXISTS b.t (j INT)": "makes table t twice",
+		"CREATE TABLE a.t (i INT); CREATE TABLE b.t (i INT)":               "creates table t twice",
+		"CREATE TABLE a.t (i INT); CREATE TABLE IF NOT EXISTS b.t (j INT)": "creates table t twice",
 		"ALTER TABLE t ADD COLUMN i INT":                                   "alters table t, which it doesn't make",
 		"CREATE TABLE t (i INT); ALTER TABLE t CACHE":                      "doesn't know what",
 		"CREATE SEQUENCE s":                                                "doesn't know what",

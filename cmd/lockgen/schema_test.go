@@ -84,7 +84,7 @@ func TestFamilySaysHow(t *testing.T) {
 	must(t, err)
 	text, err := os.ReadFile("testdata/schema.sql")
 	must(t, err)
-	for exact, want := range map[bool]string{false: "compares bytes, and the family doesn't say so", true: ""} {
+	for exact, want := range map[bool]string{false: "compares bytes, and the family doesn't declare it", true: ""} {
 		changed, fam := *pkg, *pkg.tables["products"]
 		fam.fold, fam.exact = "", exact
 		changed.tables = maps.Clone(pkg.tables)

@@ -131,7 +131,7 @@ func (m *meaning) updated(s *ast.UpdateStmt) {
 				u.writes, u.ignore, u.sets = true, s.IgnoreErr, append(u.sets, a)
 			}
 			if !known {
-				u.why = "it can't be told of which table the column " + a.Column.Name.O + " is"
+				u.why = "lockgen can't determine the table of the column " + a.Column.Name.O + " is"
 			}
 		}
 	}
@@ -158,7 +158,7 @@ func (m *meaning) deleted(s *ast.DeleteStmt) {
 		}
 		for _, u := range b.uses {
 			if known != 1 {
-				u.writes, u.why = true, "it can't be told which of its tables "+t.Name.O+" is"
+				u.writes, u.why = true, "lockgen can't determine which of its tables "+t.Name.O+" is"
 			}
 		}
 	}

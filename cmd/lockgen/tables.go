@@ -28,7 +28,7 @@ func (c *catalog) create(s *ast.CreateTableStmt) error {
 		if s.IfNotExists && c.tables[s.Table.Name.L].database == s.Table.Schema.L {
 			return nil
 		}
-		return fmt.Errorf("the schema makes table %s twice, so that what it is can't be told: name one database, and drop the table in between", s.Table.Name.O)
+		return fmt.Errorf("the schema creates table %s twice, so its columns are ambiguous: select one database, or drop the table in between", s.Table.Name.O)
 	}
 	t := &tableDef{database: s.Table.Schema.L, columns: map[string]*column{}, defaults: c.defaults}
 	if s.ReferTable != nil {

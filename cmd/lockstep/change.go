@@ -74,11 +74,11 @@ lockstep_centers.`,
 			}
 			holders, _ := toRelease(p, args[0], false, nil)
 			if len(holders) == 0 {
-				return failed(nothing, "nobody holds the lease %q", args[0])
+				return failed(nothing, "the lease %q is not held", args[0])
 			}
 			for _, l := range holders {
 				a.say("%s", l.Describe())
-				a.say("It is told within %s, and decides.", l.TTL/3)
+				a.say("It sees the request within %s, and decides.", l.TTL/3)
 			}
 			if err := a.sure(ctx, fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), args[0], reason)); err != nil {
 				return err
@@ -97,7 +97,7 @@ lockstep_centers.`,
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "an operator asks for it", "what the holders are told")
+	cmd.Flags().StringVar(&reason, "reason", "an operator asks for it", "what the holders are asked")
 	return a.changes(cmd)
 }
 
@@ -153,7 +153,7 @@ MySQL.`,
 			return a.answer(released, err)
 		}),
 	}
-	cmd.Flags().BoolVar(&hashed, "hashed", false, "the key is one of a hashed family: end who holds its slot")
+	cmd.Flags().BoolVar(&hashed, "hashed", false, "the key is one of a hashed family: end the holder of its slot")
 	cmd.Flags().Int64SliceVar(&slots, "slot", nil, "only this reader or permit of a lease: its slot in leases --json")
 	return a.changes(cmd)
 }
@@ -196,7 +196,7 @@ func notEndable(p *ops.Picture, key string, hashed bool) string {
 	if maybe != nil {
 		return fmt.Sprintf("%q is held by one or more of the sessions %s, MariaDB doesn't say which: end the right one by KILL", key, strings.Join(maybe, ", "))
 	}
-	return fmt.Sprintf("nobody holds %q, as far as this user can see", key)
+	return fmt.Sprintf("no holder of %q is visible to this user", key)
 }
 
 // answer says what was released, also where an error came afterwards.
@@ -253,7 +253,7 @@ func (a *app) clean() *cobra.Command {
 	older := 30 * 24 * time.Hour
 	cmd := &cobra.Command{
 		Use: "clean", Args: cobra.NoArgs,
-		Short: "Remove rows that nobody uses",
+		Short: "Delete unused rows",
 		Long: `Remove the rows of named keys that were last locked longer ago than --older-than, of
 leases that were not used for that time, of keys of Once whose time is over, and of jobs
 that no process has run for that time, at least an hour. What somebody holds and jobs that
@@ -268,7 +268,7 @@ lockstep_jobs.`,
 			if older < time.Second {
 				return failed(usage, "--older-than %v: it must be at least a second", older)
 			}
-			if err := a.sure(ctx, fmt.Sprintf("Remove the rows of locks, leases and jobs that were not used for %v, and of keys of Once whose time is over. No holder notices.", older)); err != nil {
+			if err := a.sure(ctx, fmt.Sprintf("Delete the rows of locks, leases and jobs that were not used for %v, and of expired keys of Once. No holder notices.", older)); err != nil {
 				return err
 			}
 			m, err := lease.NewManager(a.db, lease.PurgeEvery(0, older))

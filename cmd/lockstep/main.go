@@ -85,7 +85,7 @@ type app struct {
 func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
-		Short: "See who holds which lock, who waits for whom, and end it",
+		Short: "Show lock holders and waits, and end them",
 		Long: `lockstep shows the locks and leases of programs that use the Go package
 github.com/dca00107/lockstep on MariaDB or MySQL.
 

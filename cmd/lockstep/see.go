@@ -113,7 +113,7 @@ func leaseRows(leases []ops.Lease) (rows [][]string) {
 func (a *app) waits() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "waits", Args: cobra.NoArgs,
-		Short: "Draw who waits for whom",
+		Short: "Show lock waits as a tree",
 		Long: `Draw a tree of who waits for whom, over locks, leases and rows of other tables. At the
 root are those who wait for nobody: who ends them helps all below.
 
@@ -126,7 +126,7 @@ MySQL SELECT on performance_schema.* as well.`,
 			if err != nil {
 				return err
 			}
-			if done, err := a.found(waitsForm{p.Tree(), p.Sessions, p.Gaps}, len(p.Waits), p.Gaps, "nobody waits"); done {
+			if done, err := a.found(waitsForm{p.Tree(), p.Sessions, p.Gaps}, len(p.Waits), p.Gaps, "no session waits"); done {
 				return err
 			}
 			drawing{a.out, p}.forest(p.Tree())

@@ -91,7 +91,7 @@ func (a *app) readConfig() (*mysql.Config, error) {
 	case s.dsn != "":
 		config, err := parse(s.dsn, "--dsn")
 		if err == nil && config.Passwd != "" {
-			return nil, failed(usage, "--dsn has a password, which everybody on this machine can see in the list of processes: give it by LOCKSTEP_DSN, --dsn-file or --defaults-file, and change it if others work here")
+			return nil, failed(usage, "--dsn has a password, which all users of this machine can see in the list of processes: use LOCKSTEP_DSN, --dsn-file or --defaults-file, and change the password if others work here")
 		}
 		if err == nil && a.getenv("LOCKSTEP_PASSWORD") != "" {
 			config.Passwd = a.getenv("LOCKSTEP_PASSWORD")
@@ -123,7 +123,7 @@ func exists(path string) bool {
 func parse(dsn, from string) (*mysql.Config, error) {
 	config, err := mysql.ParseDSN(strings.TrimSpace(dsn))
 	if err != nil {
-		return nil, failed(usage, "%s is no data source name, user:password@tcp(host:3306)/database", from)
+		return nil, failed(usage, "%s is not a data source name such as user:password@tcp(host:3306)/database", from)
 	}
 	return config, nil
 }
@@ -163,7 +163,7 @@ func fromFile(path, group string) (*mysql.Config, error) {
 	case errors.As(err, &noFile):
 		return nil, failed(usage, "read the my.cnf: %w", err)
 	case err != nil: // whose text may have the line of the password
-		return nil, failed(usage, "%s is no my.cnf", path)
+		return nil, failed(usage, "%s is not a my.cnf file", path)
 	}
 	groups := []string{"client", "lockstep"}
 	if group != "" {

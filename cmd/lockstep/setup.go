@@ -82,7 +82,7 @@ func (a *app) installed(ctx context.Context) error {
 	if a.json {
 		return a.printJSON(there)
 	}
-	a.say("Installed. lockstep check, as the user of the programs, tells what that user lacks.")
+	a.say("Installed. Run lockstep check as the user of the programs to see what that user lacks.")
 	return nil
 }
 
@@ -163,7 +163,7 @@ func (a *app) findings(found []ops.Finding, problems bool) {
 	table(a.out, "SUBJECT STATE FINDING", rows)
 	for _, f := range found {
 		if f.State != ops.OK {
-			a.say("\n%s (%s): %s\n  Remedy: %s", f.Name, f.State, strings.TrimPrefix(f.Text, "schema: "), f.Cure)
+			a.say("\n%s (%s): %s\n  Fix: %s", f.Name, f.State, strings.TrimPrefix(f.Text, "schema: "), f.Cure)
 		}
 	}
 }

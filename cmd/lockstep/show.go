@@ -35,7 +35,7 @@ Privileges: as for locks, and SELECT on lockstep_once and lockstep_jobs.`,
 			if err != nil {
 				return err
 			}
-			if done, err := a.found(s, len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs), s.Gaps, "nobody holds %q or waits for it", args[0]); done {
+			if done, err := a.found(s, len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs), s.Gaps, "no holder of %q and no waiter for it", args[0]); done {
 				return err
 			}
 			a.print(s, p)
@@ -171,7 +171,7 @@ func onceRows(all []ops.OnceRecord) (rows [][]string) {
 func (a *app) leaders() *cobra.Command {
 	return &cobra.Command{
 		Use: "leaders", Args: cobra.NoArgs,
-		Short: "List who leads, and who stands by",
+		Short: "List leaders and standby processes",
 		Long: `List the leaders of package txlock/elect. An election at which nobody has ever stood by
 is listed by leases only.
 
@@ -182,7 +182,7 @@ Privileges: as for leases.`,
 				return err
 			}
 			leaders := p.Leaders()
-			if done, err := a.found(leadersForm{leaders}, len(leaders), p.GapsOf("lockstep_leases"), "nobody leads"); done {
+			if done, err := a.found(leadersForm{leaders}, len(leaders), p.GapsOf("lockstep_leases"), "no process leads"); done {
 				return err
 			}
 			var rows [][]string

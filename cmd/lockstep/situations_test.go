@@ -275,7 +275,7 @@ var situations = []struct {
 		s.dsn = s.db.DSN()
 		s.shows([]string{"locks"}, "GRANT PROCESS ON *.* TO", "order:42")
 	}},
-	{"nobody waits", func(s *stage) {
+	{"no waits", func(s *stage) {
 		s.shows([]string{"waits"}, "exit code 1")
 	}},
 	{"a clock that differs", func(s *stage) {

@@ -115,7 +115,7 @@ func (c Type) Fills() string {
 func ListKind(table, name string, ask func(text string) (*sql.Rows, error)) (kind string, err error) {
 	rows, err := ask(fmt.Sprintf("SELECT %s FROM %s LIMIT 0", name, table))
 	if err != nil {
-		return "", fmt.Errorf("look at the column %s of %s: %w", name, table, err)
+		return "", fmt.Errorf("inspect column %s of %s: %w", name, table, err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	types, err := rows.ColumnTypes()
@@ -138,7 +138,7 @@ func LookUp(table, name string, ask func(text string) (*sql.Rows, error)) (c Typ
 		if errors.As(err, &server) && server.Number == 1054 { // ER_BAD_FIELD_ERROR
 			return c, fmt.Errorf("%w: the table %s has no column %s: %w", ErrMissing, table, name, err)
 		}
-		return c, fmt.Errorf("look at the column %s of %s: %w", name, table, err)
+		return c, fmt.Errorf("inspect column %s of %s: %w", name, table, err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	types, err := rows.ColumnTypes()

@@ -46,7 +46,7 @@ func Committed(statement string) error {
 // MayHaveCommitted is the error of a transaction that was over after the named statement, of
 // which nobody knows whether it was committed or rolled back.
 func MayHaveCommitted(statement string) error {
-	return fmt.Errorf("%w: after the statement %q it wasn't open any more: the server has rolled it back, or it was %w", ErrTxDoomed, statement, ErrCommitted)
+	return fmt.Errorf("%w: after the statement %q it was no longer open: the server rolled it back, or it was %w", ErrTxDoomed, statement, ErrCommitted)
 }
 
 // RolledBack is the error of a transaction that was over after the named statement, which
@@ -111,7 +111,7 @@ func TransactionOpen(reply error, flag bool) (bool, error) {
 		return true, nil
 	}
 	if !familiar(reply) {
-		return false, fmt.Errorf("that is no error of github.com/go-sql-driver/mysql, which lockstep needs: if the pool has another driver, open it by locksqlc.Open or lockgorm.Open: %w", reply)
+		return false, fmt.Errorf("not an error of github.com/go-sql-driver/mysql, which lockstep needs; if the pool has another driver, open it with locksqlc.Open or lockgorm.Open: %w", reply)
 	}
 	return false, reply
 }

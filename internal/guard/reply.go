@@ -116,7 +116,7 @@ func (r *reply) number(column int) (int64, error) {
 	v := r.rows[0][column]
 	n, err := strconv.ParseInt(text(v), 10, 64) // of a prepared statement it is a number
 	if err != nil {
-		return 0, fault.UnknownReply("a lock statement", fmt.Sprintf("%q, which is no number", text(v)))
+		return 0, fault.UnknownReply("a lock statement", fmt.Sprintf("%q, which is not a number", text(v)))
 	}
 	return n, nil
 }

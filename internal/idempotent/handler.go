@@ -106,7 +106,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) (body []byte, ok 
 	}
 	if read.Len() == 0 && r.ContentLength > 0 { // it would be the same for all requests
 		h.failed(r, errors.New("lockstep: the body was read before OnceHandler could"))
-		refuse(w, http.StatusInternalServerError, "The request can't be told from another one", "Nothing was done.")
+		refuse(w, http.StatusInternalServerError, "The request can't be distinguished from another one", "Nothing was done.")
 		return nil, false
 	}
 	return read.Bytes(), true

@@ -45,7 +45,7 @@ func (l *look) recall(ctx context.Context) error {
 	}
 	if len(l.faded) > 0 {
 		l.exact = false
-		l.gap("some of the rows that are locked are not known, their pages are not in the server's memory", "look again; if it stays so, raise innodb_buffer_pool_size")
+		l.gap("some of the rows that are locked are not known, their pages are not in the server's memory", "run it again; if it stays so, increase innodb_buffer_pool_size")
 	}
 	return nil
 }
@@ -63,10 +63,10 @@ func (l *look) transactions(ctx context.Context) error {
 		case err != nil && !unreadable(err), fresh:
 			return err
 		case err != nil && time.Since(began) > patience:
-			l.gap("transactions are not known: a session executes a statement with bytes that are no text, and MySQL lists none then", "look again")
+			l.gap("transactions are not known: a session executes a statement with bytes that are no text, and MySQL lists none then", "run it again")
 			return nil
 		case time.Since(began) > patience:
-			l.gap("the server's list of transactions is old: others read it all the time", "look again; read information_schema.INNODB_TRX less often than every 0.1 s")
+			l.gap("the server's list of transactions is old: others read it all the time", "run it again; read information_schema.INNODB_TRX less often than every 0.1 s")
 			return nil
 		}
 		select {
@@ -160,7 +160,7 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 		return []any{&r.id, &r.trx, &r.mode, &r.table, &r.index, &r.place, &r.data}
 	})
 	if denied(err) {
-		l.gap("who waits for which row is not known", l.grant("PROCESS ON *.*"))
+		l.gap("row waits are not known", l.grant("PROCESS ON *.*"))
 		return nil
 	}
 	if err != nil {

@@ -18,7 +18,7 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 		FROM performance_schema.data_locks`
 	all, err := every(ctx, l.db, columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
 	if denied(err) {
-		l.gap("who waits for which row, what is locked shared, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
+		l.gap("row waits, shared locks, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
 		return nil
 	}
 	if err != nil {

@@ -37,7 +37,7 @@ func (l *look) tableLocks(ctx context.Context) error {
 	case l.maria:
 		return l.unlistedTableWaits(ctx)
 	case err != nil:
-		l.gap("who waits for a table is not known", l.grant("SELECT ON performance_schema.*"))
+		l.gap("waits for tables are not known", l.grant("SELECT ON performance_schema.*"))
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (l *look) unlistedTableWaits(ctx context.Context) error {
 			}
 		}
 		l.Waits = append(l.Waits, wait)
-		l.gap("which table is waited for, and who has it, is not known", "start the server with performance_schema=ON, and performance-schema-instrument='wait/lock/metadata/sql/mdl=ON'")
+		l.gap("the table that is waited for, and its holder, are not known", "start the server with performance_schema=ON, and performance-schema-instrument='wait/lock/metadata/sql/mdl=ON'")
 	}
 	return nil
 }

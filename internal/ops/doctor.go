@@ -249,7 +249,7 @@ func orNone(text string) string {
 func (d *doctor) connections(context.Context) error {
 	for _, c := range []struct{ name, used, most, cure, text string }{
 		{"connections", "max_used_connections", "max_connections", "SetMaxOpenConns of all pools together should stay below max_connections; or SET GLOBAL max_connections", "at most %.0f were used of %.0f"},
-		{"prepared statements", "prepared_stmt_count", "max_prepared_stmt_count", "interpolateParams=true in the data source names, or SET GLOBAL max_prepared_stmt_count: without room, statements are sent as text", "%.0f are kept of %.0f"},
+		{"prepared statements", "prepared_stmt_count", "max_prepared_stmt_count", "interpolateParams=true in the data source names, or SET GLOBAL max_prepared_stmt_count: without room, statements are not prepared", "%.0f are kept of %.0f"},
 	} {
 		used, most := d.number(c.used), d.number(c.most)
 		state := OK
@@ -317,7 +317,7 @@ func (d *doctor) clocks(ctx context.Context, nodes []*sql.DB) error {
 		name := fmt.Sprintf("clock of node %d", i+1)
 		other, uncertain, err := clock(ctx, node)
 		if err != nil {
-			d.add(name, Fault, "see that the node runs, at this host and port, and lets this user in", "it doesn't tell: %v", err)
+			d.add(name, Fault, "see that the node runs, at this host and port, and lets this user in", "it doesn't report that: %v", err)
 			continue
 		}
 		between := other - ahead

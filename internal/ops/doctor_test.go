@@ -31,7 +31,7 @@ func TestClocksOfNodes(t *testing.T) {
 				text  string
 			}{
 				"clock": {ops.OK, "ahead of this machine"}, "clock of node 1": {ops.OK, "ahead of the server"},
-				"clock of node 2": {ops.Warn, "ahead of the server"}, "clock of node 3": {ops.Fault, "it doesn't tell: sql: database is closed"},
+				"clock of node 2": {ops.Warn, "ahead of the server"}, "clock of node 3": {ops.Fault, "it doesn't report that: sql: database is closed"},
 			} {
 				if f := found[name]; f.State != want.state || !strings.Contains(f.Text, want.text) || (f.Cure == "") != (f.State == ops.OK) {
 					t.Errorf("%s: %+v, want %v with %q", name, f, want.state, want.text)

@@ -173,7 +173,7 @@ func (l *look) unless(table string, read func() error) error {
 	err := read()
 	if Late(err) {
 		l.late[table] = true
-		l.gap(table+" can't be read: the server waits with it behind DDL, or takes too long", "end who holds up "+table+", see waits, and look again")
+		l.gap(table+" can't be read: the server waits with it behind DDL, or takes too long", "end what delays "+table+", see waits, and run it again")
 		return nil
 	}
 	return err

@@ -69,7 +69,7 @@ func (r *Room) look(ctx context.Context, try bool, keys []string) (*Picture, err
 	defer r.mu.Unlock()
 	l := &look{Room: r, Picture: Picture{Sessions: make(map[uint64]Session)}, keys: bySlot(keys), try: try, changing: make(map[Row]grant), late: make(map[string]bool)}
 	if err := l.take(ctx); err != nil {
-		return nil, fault.Explain("look at the locks", err)
+		return nil, fault.Explain("read the locks", err)
 	}
 	return &l.Picture, nil
 }

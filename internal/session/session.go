@@ -43,7 +43,7 @@ var rules = []rule{
 	{setting: "sees_own_id", right: "1", wrong: ErrEngine},
 	{setting: "autocommit", right: "1", wrong: ErrAutocommit},
 	{setting: "one_charset", right: "1", wrong: ErrCharset},
-	{setting: "completion_type", right: "NO_CHAIN", cure: "with another, COMMIT and ROLLBACK begin a transaction that nobody ends, or close the connection: " +
+	{setting: "completion_type", right: "NO_CHAIN", cure: "with another, COMMIT and ROLLBACK begin a transaction that stays open, or close the connection: " +
 		"remove it from the data source name and from init_connect, and don't SET it"},
 	{setting: "isolation", none: ErrComments, right: "REPEATABLE-READ READ-COMMITTED READ-UNCOMMITTED SERIALIZABLE", cure: "this version of lockstep doesn't know that level: set one that it knows"},
 	{setting: "sql_mode", list: true, right: "STRICT_TRANS_TABLES REAL_AS_FLOAT PIPES_AS_CONCAT ANSI_QUOTES IGNORE_SPACE IGNORE_BAD_TABLE_OPTIONS ONLY_FULL_GROUP_BY" +

@@ -67,7 +67,7 @@ func (e *Election) record(ctx context.Context, event Event) {
 			level = slog.LevelWarn
 		}
 	case Overdue:
-		level, text = slog.LevelError, "elect: the function goes on after the term"
+		level, text = slog.LevelError, "elect: the function still runs after the term"
 	case RunError:
 		level, text = slog.LevelWarn, "elect: Run retries"
 		if !e.seldom.Passes("", event.Err.Error()) {

@@ -109,14 +109,14 @@ func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error)
 		}}, time.UnixMicro(r.NowUs), nil
 	}
 	if !errors.Is(err, sql.ErrNoRows) {
-		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
+		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("read job %q", key), err)
 	}
 	facts, err := session.Ask(ctx, s.text())
 	if err == nil {
 		err = facts.Unfit
 	}
 	if err != nil {
-		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
+		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("read job %q", key), err)
 	}
 	return row{ListJobsRow: gen.ListJobsRow{NowUs: facts.ClockUs}}, time.UnixMicro(facts.ClockUs), nil
 }

@@ -43,7 +43,7 @@ func Missed(p Policy) RunOption {
 	return func(r *running) {
 		r.missed = p
 		if p < CatchUpLatest || p > CatchUpAll {
-			r.bad = fmt.Errorf("%w: Missed(%d): there is no such policy", txlock.ErrInvalidOption, p)
+			r.bad = fmt.Errorf("%w: Missed(%d): unknown policy", txlock.ErrInvalidOption, p)
 		}
 	}
 }

@@ -28,7 +28,7 @@ type Status struct {
 	Schedule  string        // the schedule of such a job
 	Overdue   time.Duration // how long a tick has been due that no process started, if more than a minute
 	TooLong   time.Duration // by how much the running tick is too long: see WarnAfter
-	Failing   int           // how many of the last runs failed in a row, of those that KeepRuns keeps; in Status, of this tick
+	Failing   int           // how many of the last runs in a row were not completed, of those that KeepRuns keeps; in Status, of this tick
 	Paused    time.Time     // since when it is paused
 	PausedBy  string        // by whom
 	Requested time.Time     // a run that RunNow requested and no process has started

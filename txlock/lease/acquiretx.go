@@ -69,7 +69,7 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 // the pool has none left: to create the row of a key that was never leased, or to read the readers
 // of a key that was leased shared. Increase SetMaxOpenConns of the pool, or open the pool with
 // locksqlc.Open and acquire any lease before.
-var ErrNoConnection = errors.New("lease: the pool has no connection left beside the transaction's; raise SetMaxOpenConns")
+var ErrNoConnection = errors.New("lease: the pool has no connection left besides the transaction's; increase SetMaxOpenConns")
 
 // outside is how statements are sent outside of the caller's transaction.
 type outside struct {

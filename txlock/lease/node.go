@@ -55,7 +55,7 @@ func (l *Lease) raiseToken(ctx context.Context, token uint64) error {
 	if r.shared || r.slot != store.LeaseSlot || token > store.MaxToken {
 		return fmt.Errorf("%w: RaiseToken(%d) of lease %q: an exclusive lease can have a token up to %d", txlock.ErrInvalidOption, token, r.key, uint64(store.MaxToken))
 	}
-	return l.alone(ctx, "raise the token of", func(ctx context.Context, r *record) error {
+	return l.alone(ctx, "increase the token of", func(ctx context.Context, r *record) error {
 		for r.token.Load() < token {
 			claim := r.claim()
 			claim.Token = token

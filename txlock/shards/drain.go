@@ -28,7 +28,7 @@ func (s *shard) drain(ctx context.Context, moves func(key txlock.Key) bool) erro
 		held, err := s.heldLease(ctx, moves)
 		switch {
 		case err != nil:
-			return fault.Explain("look for leases", err)
+			return fault.Explain("list leases", err)
 		case held != nil:
 			ended = false
 			if err := underlease.Pause(ctx, drainPause, nil); err != nil {

@@ -53,7 +53,7 @@ func checkDo(pass *source, fn *ast.FuncLit) {
 			}
 		case *ast.GoStmt:
 			if uses(pass, n, ctx) && !waits {
-				report(pass, n, "a goroutine that nobody waits for has the context of Do, which ends with Do: the lock is free then")
+				report(pass, n, "a goroutine that Do doesn't wait for uses its context, which ends with Do: the lock is free then")
 			}
 		}
 		return true

@@ -67,11 +67,11 @@ func checkStatement(pass *source, call *ast.CallExpr, deferred bool) {
 func consequence(name string) string {
 	switch {
 	case slices.Contains(locking, name):
-		return "the program goes on without the lock"
+		return "the program continues without the lock"
 	case name == "Release":
-		return "it tells that the lease was lost"
+		return "it reports that the lease was lost"
 	}
-	return "it tells that nothing was done, or not under the lock"
+	return "it reports that nothing was done, or not under the lock"
 }
 
 // checkBlank finds _ in the place of what reports whether the lock is held.
@@ -110,7 +110,7 @@ func checkHandle(pass *source, stmt ast.Stmt, rest []ast.Stmt) {
 		return
 	}
 	if acquires(pass, call) && !closesAround(pass, call) {
-		report(pass, call, "the lease is dropped: nobody can release it, or learn that it is lost")
+		report(pass, call, "the lease is dropped: the program can't release it, or learn that it is lost")
 	}
 }
 

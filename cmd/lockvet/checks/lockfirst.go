@@ -21,7 +21,7 @@ func runLockFirst(pass *source) {
 			lock, between := nextLock(pass, list[i+1:], tx)
 			if lock != nil && knownBefore(pass, lock, query) && !changed(pass, lock, list[i:i+1+between]) {
 				report(pass, query, "a query before the lock of "+tx.Name()+", whose key was known: "+
-					"lock first, else the lock is refused where somebody else has come between (ErrStaleSnapshot)")
+					"lock first; the lock is refused if another transaction wrote in between (ErrStaleSnapshot)")
 			}
 		}
 	})

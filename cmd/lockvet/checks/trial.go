@@ -128,7 +128,7 @@ func checkTrial(pass *source, t *trial, block *cfg.Block, rest []ast.Node) {
 		}
 	}
 	if isOnce(pass, t.call) && t.unasked(block, rest) {
-		report(pass, t.call, "what Once says is dropped: it tells whether this is the first, who alone may do the work")
+		report(pass, t.call, "the result of Once is dropped: it reports whether this is the first call, which alone may do the work")
 		return
 	}
 	if !t.lock {
@@ -136,6 +136,6 @@ func checkTrial(pass *source, t *trial, block *cfg.Block, rest []ast.Node) {
 	}
 	if work := t.goesOn(block, rest); work != nil {
 		report(pass, t.call, "the failure of "+t.name+" changes nothing: line "+
-			strconv.Itoa(pass.Fset.Position(work.Pos()).Line)+" goes on without the lock")
+			strconv.Itoa(pass.Fset.Position(work.Pos()).Line)+" continues without the lock")
 	}
 }

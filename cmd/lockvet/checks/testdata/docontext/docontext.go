@@ -20,7 +20,7 @@ func wrong(ctx context.Context, w *worker, m *lease.Manager, db *sql.DB, key txl
 	err := m.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {
 		kept = ctx      // want `the context of Do is kept in kept`
 		w.ctx = ctx     // want `the context of Do is kept in w.ctx`
-		go work(ctx)    // want `a goroutine that nobody waits for has the context of Do`
+		go work(ctx)    // want `a goroutine that Do doesn.t wait for uses its context`
 		contexts <- ctx // want `the context of Do is sent away`
 		return nil
 	})
@@ -29,7 +29,7 @@ func wrong(ctx context.Context, w *worker, m *lease.Manager, db *sql.DB, key txl
 	}
 	work(kept)
 	return locksqlc.Do(ctx, db, key, func(ctx context.Context) error {
-		go func() { work(ctx) }() // want `a goroutine that nobody waits for has the context of Do`
+		go func() { work(ctx) }() // want `a goroutine that Do doesn.t wait for uses its context`
 		return nil
 	})
 }

@@ -11,13 +11,13 @@ import (
 )
 
 func wrong(ctx context.Context, db *sql.DB, locks *txlock.Scope, m *lease.Manager, l *lease.Lease, key txlock.Key) {
-	locks.Lock(ctx, key)                                                        // want `the error of Lock is dropped: the program goes on without the lock`
+	locks.Lock(ctx, key)                                                        // want `the error of Lock is dropped: the program continues without the lock`
 	_, _ = locks.LockAll(ctx, key)                                              // want `the error of LockAll is dropped`
 	_, _ = locks.RLockAll(ctx, key)                                             // want `the error of RLockAll is dropped`
 	grant, _ := locks.TryLock(ctx, key)                                         // want `the error of TryLock is dropped`
-	go locksqlc.Run(ctx, db, nil, func(*sql.Tx) error { return nil })           // want `the error of Run is dropped: it tells that nothing was done`
+	go locksqlc.Run(ctx, db, nil, func(*sql.Tx) error { return nil })           // want `the error of Run is dropped: it reports that nothing was done`
 	defer locksqlc.Do(ctx, db, key, func(context.Context) error { return nil }) // want `the error of Do is dropped`
-	l.Release(ctx)                                                              // want `the error of Release is dropped: it tells that the lease was lost`
+	l.Release(ctx)                                                              // want `the error of Release is dropped: it reports that the lease was lost`
 	_ = grant
 	if _, err := m.Acquire(ctx, key); err != nil { // want `the lease is dropped`
 		return
@@ -29,7 +29,7 @@ func wrong(ctx context.Context, db *sql.DB, locks *txlock.Scope, m *lease.Manage
 }
 
 func onceWrong(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
-	if _, err := locks.Once(ctx, key); err != nil { // want `what Once says is dropped`
+	if _, err := locks.Once(ctx, key); err != nil { // want `the result of Once is dropped`
 		return err
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO payments VALUES (1)")

@@ -22,7 +22,7 @@ import (
 const pay = "UPDATE orders SET paid = 1"
 
 func overwritten(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
-	_, err := locks.Lock(ctx, key) // want `the error of Lock is dropped: the program goes on without the lock`
+	_, err := locks.Lock(ctx, key) // want `the error of Lock is dropped: the program continues without the lock`
 	_, err = tx.ExecContext(ctx, pay)
 	return err
 }
@@ -95,7 +95,7 @@ func inHelper(ctx context.Context, tx *sql.Tx) error {
 }
 
 func swallowed(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
-	_, err := locks.TryLock(ctx, key) // want `the failure of TryLock changes nothing: line 104 goes on without the lock`
+	_, err := locks.TryLock(ctx, key) // want `the failure of TryLock changes nothing: line 104 continues without the lock`
 	if errors.Is(err, txlock.ErrBusy) {
 		slog.Warn("busy", "error", err)
 	} else if err != nil {
@@ -172,7 +172,7 @@ func leaseBusy(ctx context.Context, m *lease.Manager, key txlock.Key) error {
 }
 
 func firstUnused(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
-	first, err := locks.Once(ctx, key) // want `what Once says is dropped`
+	first, err := locks.Once(ctx, key) // want `the result of Once is dropped`
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func firstUnused(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txloc
 }
 
 func firstLogged(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
-	first, err := locks.Once(ctx, key) // want `what Once says is dropped`
+	first, err := locks.Once(ctx, key) // want `the result of Once is dropped`
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func firstSwallowed(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key tx
 }
 
 func firstBlank(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
-	_, err := locks.Once(ctx, key) // want `what Once says is dropped`
+	_, err := locks.Once(ctx, key) // want `the result of Once is dropped`
 	if err != nil {
 		return err
 	}
