@@ -12,15 +12,15 @@ import (
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
-// LockAll takes the locks of all keys exclusively, but shared those that Shared has marked,
-// in one order for every transaction, so that calls of LockAll and RLockAll don't deadlock
-// among themselves on keys that have been locked before. Rows of several new keys it makes in
-// the transaction: see Ensure. It waits for each in turn, at
-// most for WaitAtMost in all, and takes all or none of them: when it fails, locks that it
-// has waited for may stay with the transaction until its end, but none is granted. The
-// grants are in the order of the keys, which they name without the mark; a key given twice
-// is granted twice and locked once, exclusively if it is given in both ways. It returns
-// what Lock returns, and for a shared key what RLock returns.
+// LockAll acquires the locks of all keys, exclusive ones except for keys that Shared has marked,
+// in one order for every transaction, so that calls of LockAll and RLockAll don't deadlock among
+// themselves on keys that have been locked before. It creates the rows of several new keys in the
+// transaction: see Ensure. It waits for each in turn, in total at most for WaitAtMost, and
+// acquires all or none of them: if it fails, locks that it has waited for may stay with the
+// transaction until its end, but none is granted. The grants are in the order of the keys, and
+// have them without the mark; a key given twice is granted twice and locked once, exclusively if
+// it is given in both ways. LockAll returns the errors of Lock, and for a shared key those of
+// RLock.
 func (s *Scope) LockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
 	if err := checkKeys(unmarked(keys)); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (s *Scope) LockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
 	return grants, nil
 }
 
-// RLockAll is LockAll that takes all keys shared.
+// RLockAll is LockAll with shared locks on all keys.
 func (s *Scope) RLockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
 	shared := make([]Key, len(keys))
 	for i, key := range keys {

@@ -9,15 +9,15 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// AssertLocked returns ErrNotHeld unless the transaction holds the lock of the key exclusively:
-// for code that must be called under a lock that its caller takes. On a guarded pool it sends
-// nothing and costs less than a microsecond, so it may stay in production. The transaction
-// stays open as it was.
+// AssertLocked returns ErrNotHeld unless the transaction holds the lock of the key exclusively.
+// Call it in code that relies on a lock which its caller acquires. On a guarded pool it sends
+// nothing and costs less than a microsecond, so it may stay in production. The transaction stays
+// open as it was.
 //
-// What it knows is what Scope.Held knows: a lock of before a ROLLBACK TO SAVEPOINT doesn't
-// count. For a transaction that has ended it returns ErrTxDoomed or ErrNoTransaction. On a
-// plain pool it isn't known what is held: there it sends a harmless statement to find that out,
-// and returns ErrNotHeld with that reason. In tests the pool of a locktest.Kit knows what is
+// It knows what Scope.Held knows: a lock from before a ROLLBACK TO SAVEPOINT doesn't count. For a
+// transaction that has ended it returns ErrTxDoomed or ErrNoTransaction. A plain pool doesn't know
+// what is held: there AssertLocked verifies with a harmless statement that the transaction is
+// open, and returns ErrNotHeld with that reason. In tests the pool of a locktest.Kit knows what is
 // held.
 func AssertLocked(ctx context.Context, tx Tx, key Key) error {
 	return assertHeld(ctx, tx, key, false)

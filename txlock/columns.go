@@ -14,14 +14,13 @@ import (
 	"github.com/dca00107/lockstep/internal/columns"
 )
 
-// CheckColumns compares the keys of the family with the columns of a table, orders or
-// shop.orders, whose values are the identifiers: one column, or for a struct one for each of
-// its fields, in their order. It returns ErrInvalidKey with the fix where a row of the table
-// may have several keys: where the collation of a text is another than that of Fold, or, with
-// Exact, one that doesn't compare bytes; where blanks or zero bytes at the end don't count;
-// where the column is of another type than the identifier. It is for the start of a program,
-// beside schema.Check: it sends a SELECT or two for each column, reads no row, and locks
-// nothing.
+// CheckColumns compares the keys of the family with the columns of a table, orders or shop.orders,
+// whose values are the identifiers: one column, or for a struct one for each of its fields, in
+// their order. It returns ErrInvalidKey with the fix if a row of the table may have several keys:
+// if the collation of a text differs from that of Fold, or, with Exact, doesn't compare bytes; if
+// blanks or zero bytes at the end don't count; or if the column has another type than the
+// identifier. Call it when a program starts, beside schema.Check: it sends a SELECT or two for
+// each column, reads no row, and locks nothing.
 func (f Family[I]) CheckColumns(ctx context.Context, db *sql.DB, table string, names ...string) error {
 	if ctx == nil {
 		return errors.New("txlock: CheckColumns needs a context, got nil")

@@ -19,7 +19,7 @@
 //
 // A [Key] names what is locked: [Named] returns the key of a single name, and a [Family] makes
 // the keys of records of one kind. Each key has a row of its own in the database. Keys of a
-// [Hashed] family share 65,536 rows and need no cleanup. [Clean] deletes unused rows of other
+// [Hashed] family share 65,536 rows and need no cleanup. [Purge] deletes unused rows of other
 // keys, [Ensure] creates rows beforehand, and [Segments] divides one resource that many
 // transactions use at once.
 //
@@ -39,7 +39,7 @@
 //
 // # Once
 //
-// [Scope.Once] reports whether the transaction is the first of all that ask for a key, even
+// [Scope.Once] reports whether the transaction is the first of all that request a key, even
 // after it has committed. [Fingerprint] distinguishes requests, [Keep] sets how long a key is
 // kept, and [PurgeOnce] deletes expired keys.
 //

@@ -14,16 +14,15 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// Ensure makes the rows of named keys beforehand, on a connection of its own and outside of any
-// transaction. It isn't needed for correctness. It lets the first shared and bounded locks of
-// this process take the short way. And where a transaction would make the row of a new key
-// itself, it spares the others what follows if that rolls back: of the waiters all but one get
-// ErrDeadlock, and that one keeps new keys beside it waiting until it ends. On a guarded pool a
-// lock that begins its transaction makes the row before it, as Scope.Lock describes. Hashed
-// keys have their rows already.
+// Ensure creates the rows of named keys beforehand, on a connection of its own and outside of any
+// transaction. It isn't needed for correctness. It lets the first shared and bounded locks of this
+// process use fewer statements. It also avoids what happens if a transaction creates the row of a
+// new key and rolls back: all waiters but one get ErrDeadlock, and that one keeps new keys beside
+// it waiting until it ends. On a guarded pool a lock that begins its transaction creates the row
+// before the transaction, as Scope.Lock describes. The rows of hashed keys always exist.
 //
-// It doesn't wait for a holder of the keys. It returns ErrInvalidKey, ErrSchema and
-// ErrReadOnly, and the errors of the driver.
+// It doesn't wait for a holder of the keys. It returns ErrInvalidKey, ErrSchema and ErrReadOnly,
+// and the errors of the driver.
 func Ensure(ctx context.Context, db *sql.DB, keys ...Key) error {
 	if ctx == nil {
 		return errors.New("txlock: Ensure needs a context, got nil")

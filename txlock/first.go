@@ -12,24 +12,24 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// LockWith returns a context for the next statement of the transaction, which takes the lock
-// of a key with it: BEGIN, the lock and a SELECT are one round trip, and the SELECT reads what
-// the last holder has committed.
+// LockWith returns a context for the next statement of the transaction, which acquires the lock of
+// a key with it: BEGIN, the lock and a SELECT are one round trip, and the SELECT reads what the
+// last holder has committed.
 //
 //	err := tx.QueryRowContext(scope.LockWith(ctx, key), "SELECT n FROM stock WHERE id = ?", id).Scan(&n)
 //
 // Nothing is locked before that statement. It returns the errors of Lock as its own, and isn't
-// executed then. What follows under the same context is an ordinary statement. With
-// CommitWith, that of a transaction that sells one piece, a locked sale takes two round trips.
+// executed then. Further statements under the same context are ordinary ones. With CommitWith, a
+// locked read and write take two round trips.
 //
 // One statement does both if the transaction has sent nothing yet, on a guarded pool. LockWith
-// itself takes the lock where that can't be: of several keys, or one that is marked by Shared,
-// held already, or waited for no longer than WaitAtMost says; at SERIALIZABLE; after a read; and
-// on a plain pool. The statement returns the error then. In all other cases the lock is taken
-// before the statement, in a round trip of its own: if that is no SELECT or a prepared one, if
-// its text isn't ASCII, on a Galera Cluster, and as CommitWith says. Where they share a text,
-// sql_select_limit and max_execution_time of the session don't count for the SELECT, a column
-// that is an argument is named ?, and arguments are as CommitWith says.
+// itself acquires the lock if that isn't possible: for several keys, or one that is marked by
+// Shared, held already, or limited by WaitAtMost; at SERIALIZABLE; after a read; and on a plain
+// pool. The statement returns the error then. In all other cases the lock is acquired before the
+// statement, in a round trip of its own: if the statement is not a SELECT or is a prepared one, if
+// its text isn't ASCII, on a Galera Cluster, and in the cases of CommitWith. If they share a text,
+// sql_select_limit and max_execution_time of the session don't apply to the SELECT, a column that
+// is an argument is named ?, and arguments are bound as CommitWith describes.
 func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if ctx == nil {
 		return inside.Unsent(context.Background(), errNoContext)

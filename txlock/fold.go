@@ -6,21 +6,20 @@ import (
 	"strings"
 )
 
-// Fold makes one key of all strings that a column takes for one row: keys are compared byte
-// by byte, and a column by its collation, in which "Bob" and "bob" may be equal. It is for
-// families of NewFamily whose identifiers are strings, and takes the name of the column's
-// collation, "utf8mb4_0900_ai_ci". Fold cuts off blanks at the end where the collation pads
-// (PAD SPACE), and makes letters small where it ignores case.
+// Fold makes one key of all strings that a column considers equal: keys are compared byte by byte,
+// but a column by its collation, in which "Bob" and "bob" may be equal. It is for families of
+// NewFamily whose identifiers are strings, and takes the name of the column's collation,
+// "utf8mb4_0900_ai_ci". Fold removes blanks at the end if the collation pads (PAD SPACE), and
+// converts letters to lower case if it ignores case.
 //
-// A string that Fold can't fold exactly as the server compares it makes a key that every
-// call refuses with ErrInvalidKey: all but printable ASCII, unless the collation is a binary
-// one; and a blank at the end under a collation that doesn't pad, which columns of CHAR drop
-// and others keep. So does every string under a collation that Fold doesn't know, such as
-// those of one language. A column that needs none of this is VARBINARY, or VARCHAR under a
-// binary collation that doesn't pad: utf8mb4_0900_bin of MySQL, utf8mb4_nopad_bin of
-// MariaDB; its family has Exact.
+// A string that Fold can't fold exactly as the server compares it makes a key that every call
+// refuses with ErrInvalidKey: everything but printable ASCII, unless the collation is a binary
+// one; and a blank at the end under a collation that doesn't pad, which columns of CHAR drop and
+// others keep. So does every string under a collation that Fold doesn't know, such as those of one
+// language. A column that needs none of this is VARBINARY, or VARCHAR under a binary collation
+// that doesn't pad: utf8mb4_0900_bin of MySQL, utf8mb4_nopad_bin of MariaDB; its family has Exact.
 //
-// All programs that share a family fold it in one way. Family.CheckColumns compares that
+// All programs that share a family must fold it in the same way. Family.CheckColumns compares that
 // with the table.
 func Fold(collation string) FamilyOption {
 	return func(o *familyOptions) {
@@ -29,11 +28,10 @@ func Fold(collation string) FamilyOption {
 	}
 }
 
-// Exact makes a key of each text as it is: two texts of other bytes have two keys. It is for
-// columns that compare bytes, VARBINARY for example, and for texts of which the program
-// knows that each has one spelling, such as the codes of an enumeration. Over any other
-// column it would give one row several keys, which don't exclude each other: "Bob" and
-// "bob". Family.CheckColumns compares it with the table.
+// Exact makes a key of each text as it is: texts with different bytes have different keys. It is
+// for columns that compare bytes, such as VARBINARY, and for texts that have only one spelling,
+// such as the codes of an enumeration. For any other column it would give one row several keys,
+// which don't exclude each other: "Bob" and "bob". Family.CheckColumns compares it with the table.
 func Exact() FamilyOption { return func(o *familyOptions) { o.exact = true } }
 
 // folding is how a collation compares.

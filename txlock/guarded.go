@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
-// PoolOption is an option of a guarded pool.
+// A PoolOption configures a guarded pool.
 type PoolOption interface{ toPool(*pooled) }
 
 // pooled is what the options of a pool set for the scopes of all of its transactions.
@@ -31,10 +31,10 @@ func guarded(base driver.Connector, options ...PoolOption) driver.Connector {
 	return guard.Wrap(base, guard.Options{Kept: &p})
 }
 
-// CheckGuarded returns nil where the transactions of a pool are those of a guarded pool, and
-// ErrUnguarded where they are not: because it was opened without, or because something
-// around it drops the context of what it hands on, which the error says. A program calls it
-// once, when it starts. It takes a connection of the pool and begins no transaction.
+// CheckGuarded returns nil if the pool is guarded, and ErrUnguarded if it isn't: because it was
+// opened in another way, or because a wrapper drops the context of what it passes on, which the
+// error reports. Call it once, when the program starts. It uses a connection of the pool and
+// begins no transaction.
 func CheckGuarded(ctx context.Context, db *sql.DB) (err error) {
 	if ctx == nil {
 		return errors.New("txlock: CheckGuarded needs a context, got nil")

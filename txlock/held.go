@@ -13,10 +13,9 @@ import (
 	"github.com/dca00107/lockstep/internal/look"
 )
 
-// A HeldError names the holder of a key. errors.As finds it in an ErrBusy, in an
-// ErrWaitTimeout, and in the error of a context that has ended a wait for a lease, if it is
-// known who was in the way: see NameHolders and lease.NameHolders. Where several hold the key
-// it names one of them.
+// A HeldError names the holder of a key. errors.As finds it in an ErrBusy, in an ErrWaitTimeout,
+// and in the error of a context that has ended a wait for a lease, if the holder is known: see
+// NameHolders and lease.NameHolders. If there are several holders it names one of them.
 type HeldError struct {
 	Key     Key       // what was asked for
 	Owner   string    // of a lease; see lease.WithOwner
@@ -54,24 +53,24 @@ func (e *HeldError) Error() string {
 	return text
 }
 
-// NameHolders lets ErrBusy and ErrWaitTimeout of the locks of transactions name who holds
-// the key, in their text and by a *HeldError. It is an option of pools and, on a plain pool,
-// of Join, as Observe is. That of leases is lease.NameHolders.
+// NameHolders makes ErrBusy and ErrWaitTimeout of transaction locks name the holder, in their text
+// and by a *HeldError. It is an option of pools and, on a plain pool, of Join, like Observe. For
+// leases use lease.NameHolders.
 //
-// After the refusal, Holders looks on the given pool who holds the key: never in the
-// transaction, which stays as it is. The look takes at most 100 ms, ends with the caller's
-// context, needs no privilege but SELECT on the tables of locks, and isn't made if the pool has
-// no connection free. It has some five round trips, which a program that tries in a loop pays
-// with each refusal. So give it a pool of its own with SetMaxOpenConns(1): then there is one
-// query at a time, also while all connections of the program's pool wait. Calls that ask for
-// the same keys on the same pool at the same time share a query.
+// After the refusal, Holders queries the given pool for the holder, never the transaction, which
+// stays as it is. The query takes at most 100 ms, ends with the caller's context, needs no
+// privilege but SELECT on the tables of locks, and isn't made if the pool has no free connection.
+// It has some five round trips, which a program that tries in a loop pays with each refusal. So
+// give it a pool of its own with SetMaxOpenConns(1): then there is one query at a time, also while
+// all connections of the program's pool wait. Calls that request the same keys on the same pool at
+// the same time share a query.
 //
-// If it fails or finds no holder, the error is as without it. None is found for shared
-// holders, for those on another node of a cluster or that have ended before the look, and for
-// the first of a key of Once. LockAny and LockAll name the key and the holder of one, which
-// need not be the one that LockAll has waited for; LockAny does so in its own error and not to
-// the Observer. If the context has ended the wait, nothing is asked. The default, and that of a
-// nil pool, is not to look.
+// If it fails or finds no holder, the error is the same as without it. It finds no shared holders,
+// none on another node of a cluster, none that ended before the query, and none for the first call
+// of a key of Once. LockAny and LockAll name the key and the holder of one, which need not be the
+// one that LockAll has waited for; LockAny does so in its own error and not to the Observer. If
+// the context ended the wait, no query is made. The default, and that of a nil pool, is not to
+// query.
 func NameHolders(looks *sql.DB) Option {
 	return naming{looks}
 }
@@ -82,13 +81,13 @@ func (n naming) toPool(p *pooled) { p.looks = n.looks }
 
 func (n naming) toJoin(s *state) { s.looks = n.looks }
 
-// SlowWait reports to the Observer for whom a call has waited, if that took at least d: as
-// Event.Held, which SlogObserver writes as well. When a wait has lasted so long, Holders looks
-// once on the pool of NameHolders, without which nothing is asked, who holds the keys: never in
-// the transaction, and under the limits that NameHolders has. The look ends with the wait, at
-// the latest, so that a wait that ends at that moment names no holder. It is an option of pools
-// and of Join, as NameHolders is; that of leases is lease.SlowWait. The default, and that of a
-// d that is not positive, is not to look, which costs nothing.
+// SlowWait reports to the Observer whom a call has waited for, if that took at least d: as
+// Event.Held, which SlogObserver also logs. When a wait has lasted that long, Holders makes one
+// query on the pool of NameHolders, which must be set: never in the transaction, and within the
+// limits of NameHolders. The query ends with the wait at the latest, so a wait that ends at that
+// moment names no holder. SlowWait is an option of pools and of Join, like NameHolders; for leases
+// use lease.SlowWait. The default, also if d is not positive, is not to query, which costs
+// nothing.
 func SlowWait(d time.Duration) Option {
 	return slowWait(d)
 }

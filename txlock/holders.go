@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// Holder is who holds a lock exclusively at the moment.
+// A Holder currently holds a lock exclusively.
 type Holder struct {
 	Key     Key
 	Token   uint64    // the fencing token of the grant
@@ -21,12 +21,12 @@ type Holder struct {
 	Locked  time.Time // when it was granted, by the server's clock
 }
 
-// Holders returns who holds the keys exclusively, in the order of the keys, leaving out those
+// Holders returns the exclusive holders of the keys, in the order of the keys, and omits keys
 // without a holder. The holder of a hashed key may hold another key of the same center lock.
-// Shared holders leave no trace and are not seen, nor is a lock kept over a ROLLBACK TO
+// Shared holders leave no trace and are not found, nor is a lock kept over a ROLLBACK TO
 // SAVEPOINT.
 //
-// It doesn't wait, reads what is not committed yet and compares it with what is, and needs no
+// It doesn't wait, reads uncommitted data and compares it with committed data, and needs no
 // privilege but SELECT. It returns ErrInvalidKey and ErrSchema, and the errors of the driver.
 func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
 	if ctx == nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// Tx is a transaction: what sqlc calls a DBTX, and Commit and Rollback. These two
-// are never called, they are the proof that the value is a transaction, so that a
-// pool does not compile.
+// A Tx is a transaction: what sqlc calls a DBTX, with Commit and Rollback. These two are never
+// called; they only ensure that a pool doesn't compile.
 type Tx interface {
 	gen.DBTX
 	Commit() error
@@ -24,10 +23,10 @@ type Tx interface {
 
 var _ Tx = (*sql.Tx)(nil)
 
-// JoinOption is an option of Join.
+// A JoinOption configures Join.
 type JoinOption interface{ toJoin(*state) }
 
-// Option is an option of a guarded pool, for all its transactions, and of Join.
+// An Option configures a guarded pool, for all its transactions, or Join.
 type Option interface {
 	PoolOption
 	JoinOption
@@ -37,26 +36,25 @@ type joinOption func(*state)
 
 func (f joinOption) toJoin(s *state) { f(s) }
 
-// NothingRead says that the transaction has run no plain SELECT yet, which a
-// plain pool can't know: the next lock then needs no snapshot guard. A guarded
-// pool knows better and takes no notice. The default is to guard.
+// NothingRead declares that the transaction has run no plain SELECT yet, which a plain pool can't
+// know: the next lock then needs no snapshot check. A guarded pool knows that itself and ignores
+// the option. The default is to check.
 func NothingRead() JoinOption { return joinOption(func(s *state) { s.fresh = true }) }
 
-// RequireGuarded makes Join refuse a transaction of a pool that is not guarded, with
-// ErrUnguarded. The default is to join it: its locks exclude as well.
+// RequireGuarded makes Join refuse a transaction of a pool that is not guarded, with ErrUnguarded.
+// The default is to join it: its locks exclude as well.
 func RequireGuarded() JoinOption { return joinOption(func(s *state) { s.requireGuarded = true }) }
 
-// Join returns the scope of a transaction. On a guarded pool, one opened by
-// locksqlc.Open or lockgorm.Open, it sends nothing, and a transaction has one
-// scope however often it is joined. On a plain pool it asks the server two things,
-// and every call makes a scope of its own.
+// Join returns the scope of a transaction. On a guarded pool, opened with locksqlc.Open or
+// lockgorm.Open, it sends nothing, and a transaction has one scope however often it is joined. On
+// a plain pool it sends two queries, and every call returns a scope of its own.
 //
-// It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where the server has
-// ended it, ErrUnguarded where RequireGuarded was asked for, and schema.ErrSession where locks
-// don't hold on its session, because of autocommit = 0 for example. On a guarded pool that is
-// so from the beginning of the session; where a statement has changed it since, the next call
-// that locks asks, and returns that. It returns schema.ErrEngine if the server is neither MySQL
-// nor MariaDB. The transaction stays as it was.
+// It returns ErrNoTransaction if no transaction is open, ErrTxDoomed if the server has ended it,
+// ErrUnguarded if RequireGuarded was given, and schema.ErrSession if locks don't hold on its
+// session, for example because of autocommit = 0. On a guarded pool that refers to the session
+// when it was opened; if a statement has changed it since, the next call that locks checks the
+// session and returns the error. Join returns schema.ErrEngine if the server is neither MySQL nor
+// MariaDB. The transaction stays as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if ctx == nil {
 		return nil, errors.New("txlock: Join needs a context, got nil")
@@ -104,10 +102,9 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	return &j.scope, nil
 }
 
-// JoinDBTX is Join for a program that has of its transaction what sqlc calls a DBTX, as it has
-// with emit_methods_with_db_argument. The server says whether it is one. It returns
-// ErrNoTransaction for a *sql.DB, and for a *sql.Conn, whose transaction locksqlc.JoinConn
-// joins.
+// JoinDBTX is Join for a program that has its transaction only as the DBTX of sqlc, as with
+// emit_methods_with_db_argument. It asks the server whether it is a transaction. It returns
+// ErrNoTransaction for a *sql.DB, and for a *sql.Conn, whose transaction locksqlc.JoinConn joins.
 func JoinDBTX(ctx context.Context, db gen.DBTX, options ...JoinOption) (*Scope, error) {
 	switch tx := db.(type) {
 	case Tx:

@@ -23,8 +23,8 @@ const reserved = "lockstep:"
 // slots is the number of center locks.
 const slots = 1 << 16
 
-// Key names what is locked. Keys are compared byte by byte: "Job" and "job " are
-// others. The zero Key is invalid. Keys may be compared by ==.
+// A Key names what is locked. Keys are compared byte by byte: "Job" and "job " are different keys.
+// The zero Key is invalid. Keys may be compared with ==.
 type Key struct {
 	name   string
 	hashed bool
@@ -32,10 +32,9 @@ type Key struct {
 	shared bool   // Shared has marked it
 }
 
-// Named returns the key of the given name, with a row of its own. A name has 1
-// to 255 bytes of valid UTF-8 and doesn't begin with "lockstep:" or with "@", the mark of a
-// Namespace; any other makes a key that every call refuses with ErrInvalidKey. Keys of
-// records are better made by a Family.
+// Named returns the key of the given name, with a row of its own. A name has 1 to 255 bytes of
+// valid UTF-8 and doesn't begin with "lockstep:" or with "@", the mark of a Namespace; any other
+// makes a key that every call refuses with ErrInvalidKey. For records, prefer a Family.
 func Named(name string) Key {
 	k := newKey(name, false)
 	k.bad = cmp.Or(k.bad, marked(name))
@@ -63,12 +62,12 @@ func (k Key) String() string { return k.name }
 // Hashed reports whether the key is one of a hashed family.
 func (k Key) Hashed() bool { return k.hashed }
 
-// Slot returns the center lock that a hashed key falls on: the CRC-32 of its
-// name, as the server's CRC32() computes it, modulo 65,536.
+// Slot returns the number of the center lock of a hashed key: the CRC-32 of its name, as the
+// server's CRC32() computes it, modulo 65,536.
 func (k Key) Slot() uint16 { return uint16(crc32.ChecksumIEEE([]byte(k.name)) % slots) }
 
-// Validate returns ErrInvalidKey with the reason where the key can't be locked.
-// Every call validates its keys before it sends anything.
+// Validate returns ErrInvalidKey with the reason if the key can't be locked. Every call validates
+// its keys before it sends anything.
 func (k Key) Validate() error {
 	switch {
 	case k.bad != "":
@@ -81,14 +80,14 @@ func (k Key) Validate() error {
 	return nil
 }
 
-// Shared marks a key to be taken shared by a call that takes several: Scope.LockAll, and
-// what locks by it, such as locksqlc.Run, lockgorm.Transaction and lockgorm.On. So one
-// call takes some keys exclusively and others shared:
+// Shared marks a key to be locked shared by a call that locks several: Scope.LockAll, and calls
+// that use it, such as locksqlc.Run, lockgorm.Transaction and lockgorm.On. So one call locks some
+// keys exclusively and others shared:
 //
 //	scope.LockAll(ctx, Orders.Key(42), txlock.Shared(Prices.Key(7)))
 //
-// Other calls refuse a marked key with ErrInvalidKey: RLock needs no mark. A marked key is
-// not equal to the key.
+// Other calls refuse a marked key with ErrInvalidKey: RLock needs no mark. A marked key is not
+// equal to the key.
 func Shared(key Key) Key {
 	key.shared = true
 	return key
@@ -109,16 +108,15 @@ func unmarked(keys []Key) []Key {
 	return all
 }
 
-// ID is what identifies a record: an integer, a string or a UUID.
+// An ID identifies a record: an integer, a string or a UUID.
 type ID interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 |
 		~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 |
 		~string | uuid.UUID
 }
 
-// Family makes the keys of one kind of record: Orders.Key(42) is "order:42". It
-// is meant to be a package-level variable, so that every program locks the same
-// record by the same key.
+// A Family makes the keys of one kind of record: Orders.Key(42) is "order:42". Make it a
+// package-level variable, so that every program locks the same record by the same key.
 type Family[I comparable] struct {
 	name   string
 	hashed bool
@@ -130,7 +128,7 @@ type Family[I comparable] struct {
 	stringer  bool
 }
 
-// FamilyOption is an option of NewFamily.
+// A FamilyOption configures NewFamily.
 type FamilyOption func(*familyOptions)
 
 type familyOptions struct {
@@ -142,28 +140,28 @@ type familyOptions struct {
 	exact     bool
 }
 
-// Hashed puts the keys of the family onto the 65,536 center locks, so that they need no rows of
-// their own: for sets that grow without bound. Two keys that fall on one slot, 1 in 65,536 for
-// a pair, exclude each other: a transaction may see ErrBusy, ErrUpgrade or ErrStaleSnapshot for
-// a key that no other transaction has locked. The default is one row for each key, kept for
-// good: for bounded sets.
+// Hashed puts the keys of the family on the 65,536 center locks, so that they need no rows of
+// their own: for sets that grow without bound. Two keys on the same slot, 1 in 65,536 for a pair,
+// exclude each other: a transaction may get ErrBusy, ErrUpgrade or ErrStaleSnapshot for a key that
+// no other transaction has locked. The default is one row for each key, kept for good: for bounded
+// sets.
 func Hashed() FamilyOption { return func(o *familyOptions) { o.hashed = true } }
 
-// NewFamily returns the family of the given name, for integers, strings and
-// UUIDs. The name has no colon and doesn't begin with "@". A program uses one name for one
-// family, always hashed or never: a named key and a hashed one don't exclude each other.
+// NewFamily returns the family of the given name, for integers, strings and UUIDs. The name has no
+// colon and doesn't begin with "@". Use one name for one family, always hashed or never: a named
+// key and a hashed one don't exclude each other.
 //
-// A family of strings has Fold or Exact, which say when two strings are one record: a
-// column may take "Bob" and "bob" for one row, which would have two keys. Without either of
+// A family of strings needs Fold or Exact, which determine when two strings are one record: a
+// column may consider "Bob" and "bob" the same row, which would have two keys. Without either of
 // them each of its keys is refused with ErrInvalidKey.
 func NewFamily[I ID](name string, options ...FamilyOption) Family[I] {
 	return newFamily[I](name, func(id I) string { return format(any(id)) }, false, options)
 }
 
-// NewStringerFamily is NewFamily for other comparable identifiers that write themselves by
-// String. What writes nothing is refused as a zero identifier is. Identifiers that have more
-// in them than integers, as those with a string or a pointer do, need Exact: those of
-// one record write one text.
+// NewStringerFamily is NewFamily for other comparable identifiers with a String method. An
+// identifier whose String is empty is refused like a zero identifier. Identifiers that contain
+// more than integers, such as a string or a pointer, need Exact: all identifiers of one record
+// must have the same String.
 func NewStringerFamily[I interface {
 	comparable
 	fmt.Stringer
@@ -191,8 +189,8 @@ func newFamily[I comparable](name string, format func(I) string, stringer bool, 
 	return f
 }
 
-// Key returns the key of one record. The zero identifier, a record that was not
-// saved yet, makes a key that every call refuses with ErrInvalidKey.
+// Key returns the key of one record. The zero identifier, that of a record that is not saved yet,
+// makes a key that every call refuses with ErrInvalidKey.
 func (f Family[I]) Key(id I) Key {
 	var zero I
 	if f.format == nil {

@@ -11,36 +11,36 @@ import (
 // AnyRows lets CommitWith commit whatever number of rows the statement has changed.
 const AnyRows = -1
 
-// CommitWith returns a context for the last statement of the transaction, which commits it if
-// it has changed so many rows: the statement and COMMIT are one round trip, and the locks are
-// free one round trip earlier. The server takes longer to read the two than one by one, so that
-// it pays where a round trip takes some tenths of a millisecond or more.
+// CommitWith returns a context for the last statement of the transaction, which commits it if it
+// changes the given number of rows: the statement and COMMIT are one round trip, and the locks are
+// released one round trip earlier. The server takes longer to parse the two together than
+// separately, so it pays off if a round trip takes some tenths of a millisecond or more.
 //
 //	_, err = tx.ExecContext(scope.CommitWith(ctx, 1), "UPDATE stock SET n = n - 1 WHERE id = ? AND n > 0", id)
 //
-// It takes one INSERT, UPDATE, DELETE or REPLACE without RETURNING, that is sent by Exec, on a
-// guarded pool; the statement returns an error for any other, and nothing is sent. The rows are
-// those of RowsAffected: an UPDATE that writes what is there changes none. If the number is
-// another, the statement returns ErrRows, and the transaction stays open with what it has
-// changed. An insert id that is not made by the server is 0.
+// The statement must be one INSERT, UPDATE, DELETE or REPLACE without RETURNING, sent with Exec on
+// a guarded pool; any other returns an error, and nothing is sent. The rows are those of
+// RowsAffected: an UPDATE that changes nothing counts none. If the number differs, the statement
+// returns ErrRows, and the transaction stays open with the change. An insert id that the server
+// did not generate is 0.
 //
-// After a success the transaction is committed: Commit and Rollback send nothing and return
-// nil, and all else returns ErrNoTransaction or an error that names that. If the function of
-// Run or Transaction returns an error afterwards, what it did stays, and it isn't retried. The
-// functions of Optimistic, Once, ticks and the like can't commit, since something follows them,
-// nor those of a nested Transaction. If COMMIT isn't answered, the statement returns
-// ErrUnknownOutcome. If the statement is interrupted, by KILL QUERY for example, it returns
+// After a success the transaction is committed: Commit and Rollback send nothing and return nil,
+// and all else returns ErrNoTransaction or an error that names that. If the function of Run or
+// Transaction returns an error afterwards, what it did stays, and it isn't retried. The functions
+// of Optimistic, Once, ticks and the like can't commit, because something follows them, nor can
+// those of a nested Transaction. If COMMIT isn't answered, the statement returns
+// ErrUnknownOutcome. If the statement is interrupted, for example by KILL QUERY, it returns
 // ErrTxDoomed, and nothing is committed.
 //
-// Without interpolateParams, the driver's default, each text is prepared once by each
-// connection, and a pool sends its first one by one.
+// Without interpolateParams, the driver's default, each connection prepares each text once, and a
+// pool sends the two separately the first time.
 //
-// The two are sent one by one where they can't share a text: through wrappers of the driver, on
-// a Galera Cluster without interpolateParams, on MySQL without the procedures of package schema
-// or with more than 16 arguments, if the text of the statement isn't ASCII, exceeds 64 KiB, or
-// has LAST_INSERT_ID() or the like in it. Where they share one, its arguments are bound as those
-// of a prepared statement, which are what they are without interpolateParams: of another type
-// than a literal in expressions such as ? / 3.
+// The two are sent separately where they can't share a text: through wrappers of the driver, on a
+// Galera Cluster without interpolateParams, on MySQL without the procedures of package schema or
+// with more than 16 arguments, and if the text of the statement isn't ASCII, exceeds 64 KiB, or
+// contains LAST_INSERT_ID() or the like. Where they share one, its arguments are bound as those of
+// a prepared statement, which is also the case without interpolateParams: in expressions such as ?
+// / 3 their type differs from a literal's.
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:

@@ -12,57 +12,54 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// Lock takes the lock of a key exclusively and waits until it is free. The server
-// grants it first come, first served; MySQL prefers a waiter that blocks others.
-// It is one statement where it is the first of its transaction, or the isolation
-// level is known to be READ COMMITTED; after other statements it also makes sure
-// that the transaction's snapshot is not older than the lock. A key that the
-// transaction holds already costs no statement on a guarded pool, and keeps its
-// token.
+// Lock acquires an exclusive lock on key, and waits until it is free. The server grants it first
+// come, first served; MySQL prefers a waiter that blocks others. It is one statement if it is the
+// first of its transaction, or the isolation level is known to be READ COMMITTED; after other
+// statements it also verifies that the transaction's snapshot is not older than the lock. A key
+// that the transaction already holds costs no statement on a guarded pool, and keeps its token.
 //
-// The row of a key that is locked for the first time is made in the same round trip,
-// before the transaction, so that it stays if that rolls back; where Lock, RLock or
-// CompareAndBump begins the transaction on a guarded pool. (On MySQL that takes the
-// procedures, and no limit by WaitAtMost. TryLock does so on MariaDB.) After another
-// statement, behind a SET TRANSACTION of the program, on Galera and on a plain pool the
-// transaction makes it: see Ensure.
+// If Lock, RLock or CompareAndBump begins the transaction on a guarded pool, the row of a key that
+// is locked for the first time is created in the same round trip, before the transaction, so that
+// it stays after a rollback. (On MySQL that needs the procedures, and no limit by WaitAtMost.
+// TryLock does so on MariaDB.) After another statement, after a SET TRANSACTION of the program, on
+// Galera and on a plain pool the transaction creates it: see Ensure.
 //
-// It may return ErrWaitTimeout, ErrDeadlock, ErrStaleSnapshot, ErrUpgrade,
-// ErrTxDoomed, ErrNoTransaction, ErrOpenRows, ErrReadOnly, ErrSchema and
-// ErrInvalidKey; each says what becomes of the transaction. When the context ends
-// while it waits, the connection is closed, as go-sql-driver does it: the error
-// matches the context's, and the transaction is doomed.
+// Lock may return ErrWaitTimeout, ErrDeadlock, ErrStaleSnapshot, ErrUpgrade, ErrTxDoomed,
+// ErrNoTransaction, ErrOpenRows, ErrReadOnly, ErrSchema and ErrInvalidKey; each documents the
+// state of the transaction. If the context ends while it waits, go-sql-driver closes the
+// connection: the error matches the context's, and the transaction is doomed.
 func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "lock", atMost: s.atMost})
 }
 
-// TryLock is Lock that doesn't wait: where another transaction holds the lock, or waits for it,
-// it returns ErrBusy, and the transaction stays open. On MySQL a key that is being locked for
-// the very first time in its life can take it a second to see. A key that was never locked may
-// be refused while a transaction has the row beside its own: Ensure makes rows beforehand. On
-// MySQL the try of a named key that this process hasn't seen queries its row first, which fixes
-// the transaction's snapshot, unless the transaction begins with it; see schema.Procedures.
+// TryLock is Lock without waiting: if another transaction holds the lock, or waits for it, it
+// returns ErrBusy, and the transaction stays open. On MySQL it can take a second to detect a key
+// that is being locked for the very first time. A key that was never locked may be refused while a
+// transaction has the neighboring row locked: Ensure creates rows beforehand. On MySQL, for a
+// named key that this process hasn't used, TryLock queries the row first, which fixes the
+// transaction's snapshot, unless the transaction begins with it; see schema.Procedures.
 func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "try to lock", try: true})
 }
 
-// RLock takes the lock of a key shared: with other shared holders, but with no exclusive one. A
-// writer that waits holds off new readers. It returns what Lock returns; a transaction that
-// holds the key exclusively keeps that. On a multi-primary cluster it returns
-// schema.ErrMultiPrimary, and the transaction stays open: a shared lock writes nothing that a
-// writer on another node would collide with.
+// RLock acquires a shared lock on key, which any number of transactions can hold. It waits while
+// another transaction holds the key exclusively, and queues behind waiting writers. A transaction
+// that already holds the key exclusively keeps that lock.
+//
+// On a multi-primary cluster RLock returns schema.ErrMultiPrimary, because a shared lock cannot
+// exclude writers on other nodes; the transaction stays open. It also returns the errors of Lock.
 func (s *Scope) RLock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "lock shared", shared: true, atMost: s.atMost})
 }
 
-// TryRLock is RLock that doesn't wait, as TryLock is.
+// TryRLock is RLock without waiting, as TryLock is.
 func (s *Scope) TryRLock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "try to lock shared", shared: true, try: true})
 }
 
-// LockAny takes the first of the keys that is free, in the order given, without
-// waiting. It returns ErrBusy where none is, and otherwise what TryLock returns. Where
-// NameHolders asks for names, ErrBusy has one for all keys.
+// LockAny acquires the first of the keys that is free, in the order given, without waiting. It
+// returns ErrBusy if none is, and otherwise the errors of TryLock. With NameHolders, ErrBusy names
+// one holder for all keys.
 func (s *Scope) LockAny(ctx context.Context, keys ...Key) (Grant, error) {
 	if err := checkKeys(keys); err != nil {
 		return Grant{}, err

@@ -15,22 +15,22 @@ const (
 	maxNamespace  = 64
 )
 
-// Namespace is the name of one application among several whose locks are in one schema.
-// Its keys are those of no other namespace, and none that is made without one: for locks,
-// leases, semaphores, Once, jobs and majorities.
+// A Namespace is the name of one application among several that share a schema. Its keys differ
+// from those of other namespaces, and from those without one: for locks, leases, semaphores, Once,
+// jobs and quorums.
 //
 //	const shop = txlock.Namespace("shop")
 //
 //	var Orders = txlock.NewFamily[int64]("order", txlock.In(shop))
 //	var Nightly = shop.Named("nightly-report")
 //
-// The name of a namespace has 1 to 64 bytes of valid UTF-8 and no slash; that of any other
-// makes keys that every call refuses with ErrInvalidKey. Operators see the whole name,
-// "@shop/order:42", whose 255 bytes at most include the namespace.
+// The name of a namespace has 1 to 64 bytes of valid UTF-8 and no slash; any other makes keys that
+// every call refuses with ErrInvalidKey. Operators see the whole name, "@shop/order:42", whose
+// limit of 255 bytes includes the namespace.
 //
-// Hashed families of all namespaces share the 65,536 center locks: keys of two namespaces
-// exclude each other as two keys of one do, 1 in 65,536 pairs. Applications that must not
-// wait for each other even then have a schema each.
+// Hashed families of all namespaces share the 65,536 center locks: keys of two namespaces exclude
+// each other as two keys of one do, 1 in 65,536 pairs. Give applications that must never wait for
+// each other a schema each.
 type Namespace string
 
 // Named returns the key of the given name in the namespace: see the function Named.
@@ -39,10 +39,10 @@ func (n Namespace) Named(name string) Key { return n.key(name) }
 // In puts the keys of a family into a namespace. The default is none.
 func In(n Namespace) FamilyOption { return func(o *familyOptions) { o.namespace = &n } }
 
-// ParseKey returns the named key that writes itself as this text, that of a namespace too:
-// ParseKey(key.String()). It is for the tools of operators, who read keys from a list or type
-// them. Named refuses the text of a namespace's key, so that users who choose a name don't
-// choose a key of another application by it.
+// ParseKey returns the named key whose String is text, also in a namespace:
+// ParseKey(key.String()). It is for operators' tools, which read keys from a list or from a user.
+// Named refuses the text of a namespace's key, so that users who choose a name can't choose a key
+// of another application.
 func ParseKey(text string) Key {
 	rest, in := strings.CutPrefix(text, namespaceMark)
 	if !in {

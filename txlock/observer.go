@@ -8,12 +8,12 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 )
 
-// An Observer is called with what happens to locks and leases, for metrics and logs. It is
-// called in line, from any goroutine: it must return at once, must not acquire or release
-// locks, and should ignore kinds of events that it doesn't know.
+// An Observer is called with the events of locks and leases, for metrics and logs. It is called in
+// line, from any goroutine: it must return at once, must not acquire or release locks, and should
+// ignore unknown kinds of events.
 type Observer func(ctx context.Context, e Event)
 
-// A Kind is what has happened.
+// A Kind is the kind of an Event.
 type Kind string
 
 // The kinds of events.
@@ -51,8 +51,8 @@ const (
 	Retried Kind = "retried"
 )
 
-// MultiObserver returns an observer that calls each of these, in this order. It skips
-// those that are nil. If one panics the others are still called, and the panic continues.
+// MultiObserver returns an observer that calls each of the given ones, in order. It skips those
+// that are nil. If one panics the others are still called, and the panic continues.
 func MultiObserver(all ...Observer) Observer {
 	all = slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == nil })
 	switch len(all) {
@@ -68,7 +68,7 @@ func MultiObserver(all ...Observer) Observer {
 	}
 }
 
-// An Event is what an Observer is called with.
+// An Event describes what an Observer is called with.
 type Event struct {
 	Kind   Kind
 	Lease  bool // a lease, or else a lock of a transaction
@@ -88,10 +88,9 @@ type Event struct {
 	Held *HeldError
 }
 
-// Observe sets the observer of the locks that transactions take: as an option of
-// locksqlc.Open, locksqlc.Connector and lockgorm.Dialector for all transactions of
-// the pool, as one of Join on a plain pool for one scope, whose end it doesn't see.
-// The default is none. The observer of leases is an option of their manager:
+// Observe sets the observer of transaction locks: as an option of locksqlc.Open,
+// locksqlc.Connector and lockgorm.Dialector for all transactions of the pool, and as one of Join
+// on a plain pool for one scope, whose end it doesn't see. The default is none. For leases use
 // lease.Observe.
 func Observe(observer Observer) Option {
 	return observing{observer}

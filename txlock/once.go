@@ -20,7 +20,7 @@ const defaultKeep = 24 * time.Hour
 // noFingerprint is the fingerprint of a call without one. It matches all.
 const noFingerprint = "-"
 
-// OnceOption is an option of Once.
+// A OnceOption configures Once.
 type OnceOption interface{ toOnce(*onceCall) }
 
 type onceOption func(*onceCall)
@@ -35,17 +35,17 @@ type onceCall struct {
 }
 
 // Fingerprint distinguishes requests: if the first call of a key had another fingerprint, Once
-// returns ErrMismatch. It is any text of any length, such as the body of the request; its
-// SHA-256 is stored. A call without a fingerprint, the default, matches all.
+// returns ErrMismatch. It is any text of any length, such as the body of the request; its SHA-256
+// is stored. A call without a fingerprint, the default, matches all.
 func Fingerprint(request []byte) OnceOption {
 	sum := sha256.Sum256(request)
 	return onceOption(func(c *onceCall) { c.fingerprint = sum[:] })
 }
 
-// Keep says for how long a key is remembered, by the server's clock, from the call of Once.
-// When that time has passed, the next call is the first again, and PurgeOnce removes the row.
-// Take a time that is longer than anybody repeats a request, and much longer than a
-// transaction: see Scope.Once. The default is 24 hours.
+// Keep sets how long a key is remembered, by the server's clock, from the call of Once. After
+// that, the next call is the first again, and PurgeOnce deletes the row. Choose a time that is
+// longer than any client repeats a request, and much longer than a transaction: see Scope.Once.
+// The default is 24 hours.
 func Keep(d time.Duration) OnceOption {
 	return onceOption(func(c *onceCall) {
 		c.keep = d
@@ -76,36 +76,34 @@ func onceAsked(options []OnceOption) (keep time.Duration, fingerprint []byte, er
 // keepUs is the time to keep in microseconds, rounded up; the longest one, too.
 func (c onceCall) keepUs() int64 { return (c.keep - 1).Microseconds() + 1 }
 
-// Once reports whether the transaction is the first that asks for a key: first is true for one
-// transaction that commits, and false for all who ask after it, in the same transaction too. A
-// call while the first is still open waits until that has ended, as long as WaitAtMost says,
-// and is the first if it was rolled back. So a program that does something only if it is the
-// first, in the same transaction, does it exactly once, however often it is asked: for requests
-// that are repeated, and for messages that come twice.
+// Once reports whether the transaction is the first that requests a key: first is true for one
+// transaction that commits, and false for all later calls, also in the same transaction. A call
+// while the first is still open waits until that has ended, limited by WaitAtMost, and is the
+// first if that was rolled back. So a program that does something only if it is the first, in the
+// same transaction, does it exactly once, for example for repeated requests and for messages that
+// are delivered twice.
 //
-// It is one statement, an INSERT; a call that isn't the first sends a second one. Keys of Once
-// are apart from those of locks: the two never exclude each other, and every key has a row of
-// its own, also one of a hashed family. A key is asked again after a ROLLBACK TO SAVEPOINT to
-// before the call: what was first is not any more. Ask before the transaction reads: a call
-// that returns that another was first may not see in an older snapshot what that one has
-// written.
+// It is one statement, an INSERT; a call that isn't the first sends a second one. Keys of Once are
+// separate from those of locks: the two never exclude each other, and every key has a row of its
+// own, also one of a hashed family. After a ROLLBACK TO SAVEPOINT to before the call, call Once
+// again: it is then as if the key was never requested. Call it before the transaction reads: if
+// another transaction was first, an older snapshot may not show what that one has written.
 //
-// A server without a binary log shows others what a transaction has written before its COMMIT
-// is on the disk, and loses it if it is killed in that moment. So a call that returns that
-// another was first must write as well before the answer leaves the program: its COMMIT comes
-// back when both are on the disk. Run, Transaction and Once see to that; a transaction that the
-// program commits itself must write something.
+// A server without a binary log shows others what a transaction has written before its COMMIT is
+// on disk, and loses it if it is killed at that moment. So a call that isn't the first must also
+// write before the program answers: its COMMIT returns when both are on disk. Run, Transaction and
+// Once do that; a transaction that the program commits itself must write something.
 //
-// The time of Keep begins with the call. Run, Transaction and Once let it restart before they
-// commit, if half of it has passed; in a transaction that the program commits itself it may end
-// before the COMMIT, and then the next call is the first again.
+// The time of Keep begins with the call. Run, Transaction and Once restart it before they commit,
+// if half of it has passed; in a transaction that the program commits itself it may end before the
+// COMMIT, and then the next call is the first again.
 //
-// On a multi-primary cluster two transactions may both get the answer that they are the first;
-// the COMMIT of all but one then fails with ErrDeadlock. What counts is the COMMIT.
+// On a multi-primary cluster two transactions may both be told that they are the first; the COMMIT
+// of all but one then fails with ErrDeadlock. Only the COMMIT counts.
 //
-// It may return ErrMismatch for the key of another request, ErrInvalidOption, and what Lock
-// returns, but not ErrStaleSnapshot and ErrUpgrade. After ErrMismatch the transaction stays
-// open. On MySQL WaitAtMost counts in whole seconds here, rounded up.
+// It may return ErrMismatch for the key of another request, ErrInvalidOption, and the errors of
+// Lock, except ErrStaleSnapshot and ErrUpgrade. After ErrMismatch the transaction stays open. On
+// MySQL WaitAtMost is rounded up to whole seconds here.
 func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first bool, err error) {
 	if err := key.Validate(); err != nil {
 		return false, err

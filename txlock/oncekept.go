@@ -114,11 +114,11 @@ func (s *state) first(name string, kept keptOnce) {
 	s.onces[name] = kept
 }
 
-// PurgeOnce deletes expired keys of Once, by the server's clock, and returns their number.
-// It skips keys that a running Once call has locked. It keeps the table small and has no
-// other effect: call it from time to time in one process, for example every hour. It reads
-// the whole table in small transactions of its own and waits for no lock; if it fails,
-// what it has deleted stays deleted.
+// PurgeOnce deletes expired keys of Once, by the server's clock, and returns their number. It
+// skips keys that a running Once call has locked. It keeps the table small and has no other
+// effect: call it from time to time in one process, for example every hour. It reads the whole
+// table in small transactions of its own and doesn't wait for locks; if it fails, what it has
+// deleted stays deleted.
 //
 // It returns ErrSchema, ErrReadOnly, ErrDeadlock and the errors of the driver.
 func PurgeOnce(ctx context.Context, db *sql.DB) (int, error) {

@@ -12,11 +12,11 @@ const maxLabel = 80
 
 type labelKey struct{}
 
-// WithLabel labels the transaction locks that are taken under the context, for people: Holders
-// and an Observer show the label as the owner. It has at most 80 bytes, the rest is cut off.
-// The default is host name and process, "web-3/4711". It has no influence on who gets a lock,
-// since the transaction is the owner. The owner of a lease, which may re-enter it, is named by
-// lease.WithOwner, and a label is not that.
+// WithLabel labels the transaction locks that are acquired under the context, for people: Holders
+// and an Observer show the label as the owner. It is cut off after 80 bytes. The default is the
+// host and the process number, "web-3/4711". It doesn't influence who gets a lock, because the
+// transaction is the owner. A label is not the owner of a lease, which lease.WithOwner sets and
+// which may re-enter it.
 func WithLabel(ctx context.Context, label string) context.Context {
 	if len(label) > maxLabel {
 		label = strings.ToValidUTF8(label[:maxLabel], "")

@@ -16,13 +16,12 @@ import (
 // purgeBatch is how many rows one transaction of Purge deletes.
 const purgeBatch = 500
 
-// Purge deletes the rows of named keys that were last locked longer ago than olderThan,
-// and returns their number. It skips rows that are locked, and those whose token is ahead
-// of the server's clock, so that the token of a key never goes back. It works in small
-// transactions of its own and waits for no lock; if it fails, what it has deleted stays
-// deleted. For sets of keys that grow without bound use hashed families, which need no
-// purge. If several transactions wait for a row while it is deleted, all but one of them
-// get ErrDeadlock.
+// Purge deletes the rows of named keys that were last locked longer ago than olderThan, and
+// returns their number. It skips rows that are locked, and those whose token is ahead of the
+// server's clock, so that the token of a key never decreases. It works in small transactions of
+// its own and doesn't wait for locks; if it fails, what it has deleted stays deleted. For sets of
+// keys that grow without bound use hashed families, which need no purge. If several transactions
+// wait for a row while it is deleted, all but one of them get ErrDeadlock.
 //
 // Purge returns ErrInvalidOption for a time that is not positive, ErrSchema, ErrReadOnly,
 // ErrDeadlock and the errors of the driver.

@@ -13,12 +13,12 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// Scope is the locks of one transaction. Several goroutines may use it, and their
-// locks are taken one after the other. But the program's own statements know nothing of
-// that: while one goroutine reads rows of the transaction, or calls a method of the Scope
-// (most of them read rows, with the procedures of MySQL even Lock), no other may send the
-// transaction anything, Exec included. go-sql-driver answers that by "busy buffer", and the
-// connection, and with it the transaction, is lost. A Scope ends with the transaction and needs no closing.
+// A Scope acquires and tracks the locks of one transaction. Several goroutines may use it; their
+// locks are acquired one after the other. That doesn't apply to the program's own statements:
+// while one goroutine reads rows of the transaction, or calls a method of the Scope (most of them
+// read rows, with the procedures of MySQL even Lock), no other may send the transaction anything,
+// including Exec. Otherwise go-sql-driver returns "busy buffer", and the connection, and with it
+// the transaction, is lost. A Scope ends with the transaction and needs no closing.
 type Scope struct {
 	*state
 	atMost time.Duration // the limit of WaitAtMost, 0 for the server's
@@ -60,16 +60,16 @@ type hold struct {
 	compared bool   // it was CompareAndBump
 }
 
-// WaitAtMost returns a view of the scope whose Lock, RLock, LockAll and CompareAndBump
-// wait no longer than d, exact below a second, and then return ErrWaitTimeout with the
-// transaction alive. The limit is for the wait: a lock that is free is granted, however
-// short it is. The place in the server's queue is kept while they wait. The default is
+// WaitAtMost returns a view of the scope whose Lock, RLock, LockAll and CompareAndBump wait no
+// longer than d, also exactly for fractions of a second, and then return ErrWaitTimeout; the
+// transaction stays open. The limit applies only to the wait: a free lock is granted, however
+// short the limit is. They keep their place in the server's queue while they wait. The default is
 // the server's innodb_lock_wait_timeout, 50 s, which also ends a longer limit.
 //
-// MySQL limits the wait of a SELECT only, to 49 days at most. To take a named key that this
-// process hasn't seen, be it because it was never committed, it waits for whole seconds,
-// rounded up: Ensure makes keys known. A limit that is not positive makes every call return
-// ErrInvalidOption: TryLock doesn't wait.
+// MySQL limits only the wait of a SELECT, to at most 49 days. For a named key that this process
+// hasn't used, for example because it was never committed, it waits for whole seconds, rounded up:
+// Ensure avoids that. A limit that is not positive makes every call return ErrInvalidOption:
+// TryLock doesn't wait.
 func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 	view := &Scope{state: s.state, atMost: d, bad: s.bad}
 	if d <= 0 {
@@ -78,11 +78,11 @@ func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 	return view
 }
 
-// Held returns the lock that the transaction holds on a key, exclusive or shared,
-// without asking the server. A lock that was taken after a savepoint doesn't count when
-// the transaction has gone back to that since, which may have freed it: lock it again.
-// One that was taken before the savepoint stays. On a plain pool only what
-// this scope has taken is known, and savepoints are not.
+// Held returns the lock that the transaction holds on a key, exclusive or shared, without querying
+// the server. A lock that was acquired after a savepoint doesn't count if the transaction has
+// rolled back to that since, which may have released it: lock it again. One that was acquired
+// before the savepoint stays. On a plain pool only locks of this scope are known, and savepoints
+// are not.
 func (s *Scope) Held(key Key) (Grant, bool) {
 	if s.book != nil && s.book.Err() != nil {
 		return Grant{}, false
@@ -91,16 +91,15 @@ func (s *Scope) Held(key Key) (Grant, bool) {
 	return h.grant, certain
 }
 
-// Guarded reports whether the transaction is one of a guarded pool, which keeps book of it. A
-// wrapper around such a pool that drops the context of what it hands on makes it a plain
-// one.
+// Guarded reports whether the transaction is on a guarded pool, which tracks its state. A wrapper
+// around such a pool that drops the context of what it passes on makes it a plain one.
 func (s *Scope) Guarded() bool { return s.book != nil }
 
-// Verify asks the server whether the transaction is still open, and so whether the grants still
-// hold. It returns ErrTxDoomed where a deadlock, DDL or the like has ended it, and
-// ErrNoTransaction after Commit and Rollback. Nothing of the transaction changes, its
-// savepoints included. A transaction that was ended and begun again with statements is not
-// noticed on a plain pool.
+// Verify queries the server whether the transaction is still open, and so whether the grants still
+// hold. It returns ErrTxDoomed if a deadlock, DDL or the like has ended it, and ErrNoTransaction
+// after Commit and Rollback. It changes nothing in the transaction, including its savepoints. On a
+// plain pool it doesn't notice a transaction that statements have ended and replaced by another
+// one.
 func (s *Scope) Verify(ctx context.Context) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -8,14 +8,13 @@ import (
 // maxSegments is the most parts that Segments makes.
 const maxSegments = 1000
 
-// Segments returns the keys of n parts of one resource, "product:7#1" to "product:7#4", hashed
-// and marked by Shared as the key is: for a resource that many use at once and that can be
-// divided, such as the stock of a product. Scope.LockAny takes a part that is free without
-// waiting, Scope.LockAll the whole resource. The key itself is a lock of its own; all programs
-// use the same n.
+// Segments returns the keys of n parts of one resource, "product:7#1" to "product:7#4", hashed and
+// marked by Shared as the key is: for a resource that many transactions use at once and that can
+// be divided, such as the stock of a product. Scope.LockAny acquires a free part without waiting,
+// Scope.LockAll the whole resource. The key itself is a separate lock. All programs must use the
+// same n.
 //
-// For a number out of 1 to 1,000 it returns one key that every call refuses
-// with ErrInvalidKey.
+// For a number out of 1 to 1,000 it returns one key that every call refuses with ErrInvalidKey.
 func Segments(key Key, n int) []Key {
 	if n < 1 || n > maxSegments {
 		return []Key{{name: key.name, bad: fmt.Sprintf("Segments(%d): a resource has 1 to %d parts", n, maxSegments)}}

@@ -6,27 +6,26 @@ import (
 	"time"
 )
 
-// SlogOption is an option of SlogObserver.
+// A SlogOption configures SlogObserver.
 type SlogOption func(*slogObserver)
 
-// SlogLevels sets the level of warnings, and that of all else. The defaults are
+// SlogLevels sets the level of warnings, and that of all other events. The defaults are
 // slog.LevelWarn and slog.LevelDebug.
 func SlogLevels(warning, other slog.Level) SlogOption {
 	return func(o *slogObserver) { o.warning, o.other = warning, other }
 }
 
-// SlogThreshold makes a warning of each grant, refusal and wait that has taken at least d,
-// and of each release of what was held for at least d. With a SlowWait of the same d or less
-// a slow wait names who was in the way. The default, and a d that is not positive, is none.
+// SlogThreshold logs each grant, refusal and wait that took at least d, and each release of what
+// was held for at least d, as a warning. With a SlowWait of the same d or less, a slow wait names
+// the holder. The default, and a d that is not positive, is none.
 func SlogThreshold(d time.Duration) SlogOption {
 	return func(o *slogObserver) { o.threshold = d }
 }
 
-// SlogObserver writes what happens to locks and leases to a log: losses and dropped
-// handles as warnings, all else on the level Debug, with the attributes key, token, owner, label, took,
-// shared, again, fair, holder and error, those of them that there are. The holder of what a
-// wait was for is a group of owner, label, session and since: see SlowWait and lease.SlowWait.
-// It doesn't write that a lock is asked for.
+// SlogObserver logs the events of locks and leases: losses and dropped handles as warnings, all
+// others on the level Debug, with the attributes key, token, owner, label, took, shared, again,
+// fair, holder and error, as far as they are set. The holder behind a wait is a group of owner,
+// label, session and since: see SlowWait and lease.SlowWait. It doesn't log Requested.
 func SlogObserver(log *slog.Logger, options ...SlogOption) Observer {
 	o := slogObserver{log: log, warning: slog.LevelWarn, other: slog.LevelDebug}
 	for _, option := range options {

@@ -11,11 +11,10 @@ import (
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
-// ReadVersion returns the version of a key as it was last committed, outside of any
-// transaction: for a person who reads, thinks, and saves later by CompareAndBump. Read the
-// version first and the data afterwards: the other way round, what was committed between the
-// two would be overwritten without a conflict. On a replica the version may be an old one,
-// which ends in a conflict.
+// ReadVersion returns the last committed version of a key, outside of any transaction, for example
+// when a user opens a form and saves it later with CompareAndBump. Read the version first and the
+// data afterwards: in the other order, a commit between the two would be overwritten without a
+// conflict. On a replica the version may be an old one, which ends in a conflict.
 //
 // It returns ErrInvalidKey, ErrSchema and the errors of the driver.
 func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
@@ -32,15 +31,15 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 	return version, fault.Explain(fmt.Sprintf("read the version of %q", fault.Clipped(key.name)), err)
 }
 
-// Version returns the version of a key, for CompareAndBump: the token of its last exclusive
-// grant, by whichever call, 0 for a key that was never locked. Nothing is locked, and nothing
-// waits. It is a plain SELECT: under REPEATABLE READ it shows the version that belongs to the
-// other plain reads of the transaction, before it or after it; at READ COMMITTED read it before
-// the data. At SERIALIZABLE the server makes it a shared lock, and two writers that have both
-// read end in ErrDeadlock. At READ UNCOMMITTED it may show a version that is not committed, of
-// a transaction that hasn't written yet: so it returns ErrInvalidOption where the transaction
-// was begun on a guarded pool with that level, or its session has it. On a plain pool, and
-// behind SET TRANSACTION, that goes unnoticed: don't use versions there.
+// Version returns the version of a key, for CompareAndBump: the token of its last exclusive grant,
+// by any call, 0 for a key that was never locked. It locks nothing and doesn't wait. It is a plain
+// SELECT: under REPEATABLE READ it shows the version that belongs to the other plain reads of the
+// transaction, before or after it; at READ COMMITTED read it before the data. At SERIALIZABLE the
+// server makes it a shared lock, and two writers that have both read end in ErrDeadlock. At READ
+// UNCOMMITTED it may show a version that is not committed, of a transaction that hasn't written
+// yet: so it returns ErrInvalidOption if the transaction was begun on a guarded pool with that
+// level, or its session has it. On a plain pool, and after SET TRANSACTION, that is not detected:
+// don't use versions there.
 //
 // It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and
 // ErrSchema. The transaction stays open.
@@ -72,30 +71,31 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	return version, nil
 }
 
-// CompareAndBump takes the lock of a key exclusively where its version is still the given one,
-// that of Version or ReadVersion, and increments it: no other transaction has held the key
-// exclusively since. It is one statement, which waits for a holder as Lock does, and WaitAtMost
-// limits it. Where the transaction has read, but not this version by Version, it is one more,
-// since the version may be newer than what was read.
+// CompareAndBump locks the key exclusively if its version is still the given one, that of Version
+// or ReadVersion, and increments it: no other transaction has held the key exclusively since. It
+// is one statement, which waits for a holder as Lock does, and WaitAtMost limits it. If the
+// transaction has read, but not this version with Version, it is one more, because the version may
+// be newer than what was read.
 //
-// Afterwards the transaction holds the key as by Lock: Held reports it, Lock returns the same
+// Afterwards the transaction holds the key as after Lock: Held reports it, Lock returns the same
 // grant, and a further CompareAndBump with the same version, or with the one that Version shows
-// now, costs no statement on a guarded pool. A key that was locked before has the version of
-// that lock only.
+// now, costs no statement on a guarded pool. A key that was locked before has only the version of
+// that lock.
 //
-// It returns ErrConflict where the version is another. Nothing has changed then, but
-// the row may be locked until the end of the transaction, which is best rolled back.
-// Started again it may succeed, and is Retryable, if the version was read in it by
-// Version of this scope; one that was read before it stays another. It returns ErrStaleSnapshot where the version is the right one, but
-// the transaction has read data from before it, and what Lock returns besides.
+// It returns ErrConflict if the version differs. Then nothing has changed, but the row may be
+// locked until the end of the transaction, which is best rolled back. The error is Retryable,
+// because a retry may succeed, if the version was read in the transaction with Version of this
+// scope; a version from before the transaction stays different. CompareAndBump returns
+// ErrStaleSnapshot if the version is the right one, but the transaction has read data from before
+// it, and the errors of Lock.
 //
 // A hashed key shares its version with the others on its center lock, as it shares the lock: a
-// write to one of these is a conflict, too. Between two calls the chance is the number of
-// writes to the family in 65,536: use a named family, or the version column of package
-// lockgorm, where a person thinks in between.
+// write to one of these is a conflict, too. Between two calls the chance is the number of writes
+// to the family in 65,536: use a named family, or the version column of package lockgorm, if a
+// user edits in between.
 //
-// A version must not be kept for longer than Clean keeps unused rows, since a key
-// without a row has version 0.
+// Don't keep a version for longer than Purge keeps unused rows, because a key without a row has
+// version 0.
 func (s *Scope) CompareAndBump(ctx context.Context, key Key, version uint64) error {
 	return s.compareAndBump(ctx, key, version, false)
 }
