@@ -11,18 +11,18 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// CommitWith lets a write be the last statement of its transaction, which it commits if it has
-// changed so many rows, in one round trip, as Scope.CommitWith does:
+// CommitWith makes a write the last statement of its transaction: it commits if it changes the
+// given number of rows, in one round trip, as Scope.CommitWith does:
 //
 //	tx.Model(&product).Clauses(lockgorm.CommitWith(1)).Update("stock", product.Stock-1)
 //
-// The write fails with txlock.ErrRows if it has changed another number, and the transaction
-// stays open. It fails with txlock.ErrInvalidOption, and nothing is sent, if GORM would send
-// more behind it: for models with hooks that run after the write, unless the session has
-// SkipHooks; for those with associations, unless these are left out by
-// Omit(clause.Associations); for those with a Version; for slices, which may be batches; and
-// under Guarded. A create whose id GORM asks for by RETURNING, as it does on MariaDB, can't
-// commit. It needs the plugin: db.Use(lockgorm.New()).
+// The write fails with txlock.ErrRows if it changes another number, and the transaction stays
+// open. It fails with txlock.ErrInvalidOption, and nothing is sent, if GORM would send more after
+// it: for models with hooks that run after the write, unless the session has SkipHooks; for those
+// with associations, unless these are left out by Omit(clause.Associations); for those with a
+// Version; for slices, which may be batches; and under Guarded. A create whose id GORM requests
+// with RETURNING, as it does on MariaDB, can't commit. It needs the plugin:
+// db.Use(lockgorm.New()).
 func CommitWith(rows int64) clause.Expression { return commitWith{rows: rows} }
 
 type commitWith struct {

@@ -33,9 +33,9 @@
 //
 // # gorm.G and gorm.io/gen
 //
-// [On], [AtMost], [Loaded], [AnyVersion] and [Guarded] are clauses, for the options of gorm.G and
-// for Clauses of generated queries. Loaded says which loaded model an update or delete is of, so
-// that its keys are locked and its [Version] is compared. The functions take UnderlyingDB() of a
+// [On], [MaxWait], [Loaded], [AnyVersion] and [Guard] are clauses, for the options of gorm.G and
+// for Clauses of generated queries. Loaded names the loaded model of an update or delete, so that
+// its keys are locked and its [Version] is compared. The functions take UnderlyingDB() of a
 // generated query in a transaction.
 //
 // # Versions
@@ -46,11 +46,11 @@
 //
 // # Once
 //
-// [Once], [OnceValue] and [OnceHandler] do what those of package locksqlc do, with GORM.
+// [Once], [OnceValue] and [OnceHandler] are those of package locksqlc, with GORM.
 //
 // # Leases
 //
-// lease.NewManager takes the pool that db.DB() returns. [Guarded] lets a statement succeed only
+// lease.NewManager takes the pool that db.DB() returns. [Guard] lets a statement succeed only
 // while a lease is held; [SQLTx] is for Lease.Guard and Manager.AcquireTx.
 //
 // # What the plugin can't see

@@ -10,12 +10,11 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Guard lets one statement succeed only while a lease is held:
-// db.Clauses(lockgorm.Guard(l)).Create(&order). A create, update or delete is guarded
-// after the model's hooks and associations, before GORM commits; a query, Row or Exec
-// before it is sent. The statement fails with the error of Lease.Guard. Outside of a
-// transaction it fails with ErrNoTransaction, and nothing is sent. It needs the plugin:
-// db.Use(lockgorm.New()).
+// Guard makes one statement succeed only while a lease is held:
+// db.Clauses(lockgorm.Guard(l)).Create(&order). A create, update or delete is guarded after the
+// model's hooks and associations, before GORM commits; a query, Row or Exec before it is sent. The
+// statement fails with the error of Lease.Guard. Outside of a transaction it fails with
+// ErrNoTransaction, and nothing is sent. It needs the plugin: db.Use(lockgorm.New()).
 func Guard(l *lease.Lease) clause.Expression { return guarded{lease: l} }
 
 type guarded struct {

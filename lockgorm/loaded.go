@@ -11,8 +11,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Loaded makes one update or delete that of a loaded model, as db.Model(&order) does, for
-// code that has no such call: gorm.G and what gorm.io/gen has generated.
+// Loaded names the loaded model of one update or delete, as db.Model(&order) does, for code
+// without such a call: gorm.G and code that gorm.io/gen has generated.
 //
 //	gorm.G[Order](tx, lockgorm.Loaded(&order)).Update(ctx, "paid", true)
 //	q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(&order)).UpdateSimple(q.Order.Paid.Value(true))

@@ -17,10 +17,10 @@ import (
 // inner is what package txlock does for this one.
 var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
-// Open opens GORM over a guarded pool, for a data source name of go-sql-driver/mysql. If
-// a name isn't enough, give the *sql.DB of locksqlc.Connector to GORM:
-// mysql.New(mysql.Config{Conn: db}). Open returns an error for a name that can't be
-// parsed, and the error of gorm.Open. After an error no pool is open.
+// Open opens GORM over a guarded pool, for a data source name of go-sql-driver/mysql. If a name
+// isn't enough, pass a *sql.DB of locksqlc.Connector to GORM: mysql.New(mysql.Config{Conn: db}).
+// Open returns an error for a name that can't be parsed, and the error of gorm.Open. After an
+// error no pool is open.
 func Open(dsn string, options ...gorm.Option) (*gorm.DB, error) {
 	db, err := gorm.Open(Dialector(dsn), options...)
 	if err == nil {
@@ -71,10 +71,10 @@ func (d *dialector) Initialize(db *gorm.DB) error {
 	return nil
 }
 
-// Join returns the scope of the transaction that tx runs in, which takes its locks, no longer
-// than WaitAtMost of tx lets it. It returns ErrNoTransaction if tx is no transaction, or one
-// that has ended, ErrTxDoomed if the server has ended it, and the errors of the driver. The
-// transaction stays open, and no error is added to tx.
+// Join returns the scope of the transaction that tx runs in, which acquires its locks within the
+// limit of WaitAtMost of tx. It returns ErrNoTransaction if tx is not a transaction, or one that
+// has ended, ErrTxDoomed if the server has ended it, and the errors of the driver. The transaction
+// stays open, and no error is added to tx.
 func Join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	scope, err := join(tx, options...)
 	if err != nil {
@@ -91,9 +91,9 @@ func join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	return txlock.Join(tx.Statement.Context, pool, options...)
 }
 
-// SQLTx returns the transaction of database/sql that tx runs in, for what takes one: Lease.Guard,
-// Manager.AcquireTx and the generated queries of sqlc. It returns ErrNoTransaction if tx is no
-// transaction, and sends nothing.
+// SQLTx returns the database/sql transaction that tx runs in, for functions that take one:
+// Lease.Guard, Manager.AcquireTx and the generated queries of sqlc. It returns ErrNoTransaction if
+// tx is not a transaction, and sends nothing.
 func SQLTx(tx *gorm.DB) (txlock.Tx, error) { return transactionOf(tx) }
 
 // transactionOf returns the transaction that a *gorm.DB runs in.

@@ -7,19 +7,19 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Once calls fn in a transaction if that is the first one for the key, and commits. A call
-// while the first is still open waits for its end; a later call isn't the first, and fn is not
-// called. If fn returns an error or panics, all is rolled back, and the next call is the first.
-// So what fn does in the transaction is done exactly once, however often Once is called with
-// the key: see txlock.Scope.Once, also for the options.
+// Once calls fn in a transaction if it is the first one for the key, and commits. A call while the
+// first is still open waits for its end; a later call isn't the first, and fn is not called. If fn
+// returns an error or panics, all is rolled back, and the next call is the first. So what fn does
+// in the transaction is done exactly once, however often Once is called with the key: see
+// txlock.Scope.Once, also for the options.
 //
 // If db is a transaction already, all this happens in it, under a savepoint, as with
 // Transaction: it counts when that is committed. GORM's DisableNestedTransaction leaves
 // out the savepoint: then roll back the whole transaction after an error. In a DryRun
 // session it only calls fn.
 //
-// It returns first false with every error: that of fn, txlock.ErrMismatch, and what Transaction
-// returns. See locksqlc.Once for more.
+// With every error first is false: that of fn, txlock.ErrMismatch, and the errors of Transaction.
+// See locksqlc.Once for more.
 func Once(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...txlock.OnceOption) (first bool, err error) {
 	err = run("Once", db, []txlock.Key{key}, fn, nil, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
 		ctx := tx.Statement.Context
@@ -31,9 +31,9 @@ func Once(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...tx
 	return first && err == nil, err
 }
 
-// OnceValue does what Once does, and stores the value that fn returns, in the same
-// transaction, as JSON. All who ask for the key, the first and those after it, get that
-// value. It returns txlock.ErrResult as locksqlc.OnceValue does, and what Once returns.
+// OnceValue is Once, and stores the value that fn returns in the same transaction, as JSON. All
+// calls with the key, the first and later ones, return that value. It returns txlock.ErrResult as
+// locksqlc.OnceValue does, and the errors of Once.
 func OnceValue[T any](db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) (T, error), options ...txlock.OnceOption) (value T, first bool, err error) {
 	var none T
 	var dry func(tx *gorm.DB) error // nil if fn is

@@ -12,10 +12,10 @@ import (
 	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
-// OnceHandler does what locksqlc.OnceHandler does, which see, with GORM: the handler next works
-// in the transaction that TxOf returns from the context of its request. Status, headers and
-// body of its answer are stored in that transaction, and repeated to each repetition of the
-// request with the same Idempotency-Key.
+// OnceHandler is locksqlc.OnceHandler with GORM: the handler next works in the transaction that
+// TxOf returns for the context of its request. Status, headers and body of its answer are stored
+// in that transaction, and repeated to each repetition of the request with the same
+// Idempotency-Key.
 func OnceHandler(db *gorm.DB, next http.Handler, options ...idempotency.Option) http.Handler {
 	return idempotent.Handler(func(ctx context.Context, body func(ctx context.Context, scope *txlock.Scope) error) error {
 		if db == nil {
@@ -32,9 +32,9 @@ func OnceHandler(db *gorm.DB, next http.Handler, options ...idempotency.Option) 
 // txKey is the key of a request's transaction in its context.
 type txKey struct{}
 
-// TxOf returns the transaction of a request that OnceHandler has handed on, from its
-// context and under it. OnceHandler commits it or rolls it back. Any other context has
-// none: nil.
+// TxOf returns the transaction of a request from the context that OnceHandler gave it, as a handle
+// under that context. OnceHandler commits it or rolls it back. TxOf returns nil for any other
+// context.
 func TxOf(ctx context.Context) *gorm.DB {
 	tx, ok := ctx.Value(txKey{}).(*gorm.DB)
 	if !ok {

@@ -17,18 +17,18 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Locker is a model that names the keys to lock for its creation, update and deletion. LockKeys
-// is called on a pointer to the model as the statement has it, for each element of a batch,
-// with a *gorm.DB of the statement's transaction. It returns at least one key, or NoLock; an
-// error ends the statement. When a record is created whose primary key is not set yet, keys of
-// the zero identifier are left out, since no one can name the record before COMMIT. If a hook
-// sets or changes the primary key, LockKeys is called again.
+// A Locker is a model that names the keys to lock for its creation, update and deletion. LockKeys
+// is called on a pointer to the model as the statement has it, for each element of a batch, with a
+// *gorm.DB of the statement's transaction. It returns at least one key, or NoLock; an error ends
+// the statement. When a record is created whose primary key is not set yet, keys of the zero
+// identifier are left out, since no one can name the record before COMMIT. If a hook sets or
+// changes the primary key, LockKeys is called again.
 //
-// Keys are compared byte by byte. If the collation of a string primary key takes two
-// strings for one, such as Bob and bob, then one row has two keys, which don't exclude
-// each other: make the column VARBINARY and the family with txlock.Exact(), or fold the keys
-// by txlock.Fold, or convert the string to one spelling, in the model and in the key.
-// txlock.Family.CheckColumns compares a family with its column.
+// Keys are compared byte by byte. If the collation of a string primary key considers two strings
+// equal, such as Bob and bob, then one row has two keys, which don't exclude each other: make the
+// column VARBINARY and the family with txlock.Exact(), or fold the keys with txlock.Fold, or
+// convert the string to one spelling, in the model and in the key. txlock.Family.CheckColumns
+// compares a family with its column.
 //
 // A model whose one key is that of a family for its primary key needs no method, but a tag
 // on that field, or on the embedded struct that has it:
@@ -37,19 +37,18 @@ import (
 //	Code string `lockstep:"cart,hashed" gorm:"type:varbinary(99)"` // with txlock.Hashed()
 //	Name string `lockstep:"user,fold=utf8mb4_0900_ai_ci"`          // with txlock.Fold("utf8mb4_0900_ai_ci")
 //
-// The option fold names the collation of the column, and makes one key of all strings that
-// the column takes for one. A string that txlock.Fold can't fold exactly makes the write
-// fail with ErrInvalidKey. In puts the families of all tags into a namespace. If a model
-// has both, the method counts.
+// The option fold names the collation of the column, and makes one key of all strings that the
+// column considers equal. A string that txlock.Fold can't fold exactly makes the write fail with
+// ErrInvalidKey. In puts the families of all tags into a namespace. If a model has both, the
+// method is used.
 //
-// A tag that can't be followed makes each write of the model fail with ErrInvalidKey, which
-// names the fix: on another field, beside a primary key of several columns, over a column of
-// another kind, over a string column that takes several strings for one, or over one with
-// another collation than fold names. If a string isn't declared binary, as Code is above, the
-// first write to each table looks its column up, by one more statement in its transaction,
-// which locks no row and fixes no snapshot; a DryRun sends nothing. So a test with a mock
-// declares the type, or expects that SELECT. Check looks all columns up when the program
-// starts.
+// A tag that can't be followed makes each write of the model fail with ErrInvalidKey, which names
+// the fix: on another field, beside a primary key of several columns, over a column of another
+// kind, over a string column that considers different strings equal, or over one with another
+// collation than fold names. If a string isn't declared binary, as Code is above, the first write
+// to each table looks its column up, by one more statement in its transaction, which locks no row
+// and fixes no snapshot; a DryRun sends nothing. So a test with a mock declares the type, or
+// expects that SELECT. Check looks all columns up when the program starts.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }
@@ -60,8 +59,8 @@ var NoLock = []txlock.Key{{}}
 // isNoLock reports whether the list is NoLock itself.
 func isNoLock(keys []txlock.Key) bool { return len(keys) == 1 && &keys[0] == &NoLock[0] }
 
-// Plugin takes the locks that models and statements name, before the statements
-// are sent. See New.
+// A Plugin acquires the locks that models and statements name, before the statements are sent. See
+// New.
 type Plugin struct {
 	family   []txlock.FamilyOption // of the tags
 	checks   []any                 // the models of Check
@@ -74,7 +73,7 @@ type Plugin struct {
 	isMySQL atomic.Bool
 }
 
-// Option is an option of New.
+// An Option configures New.
 type Option func(*Plugin)
 
 // In puts the families that tags name into a namespace, as txlock.In does. With
@@ -88,49 +87,46 @@ func In(n txlock.Namespace) Option {
 	return func(p *Plugin) { p.family = []txlock.FamilyOption{txlock.In(n)} }
 }
 
-// Check has db.Use check models, given as &Order{}, before the program writes one. It returns
-// ErrInvalidKey or ErrVersion, with the fix, if a model has neither keys nor a Version, if its
-// tag can't be followed, or if its table has no such columns or ones of another type or
-// collation. So the tables must be there. It sends one SELECT a column, which reads no row; in
-// DryRun mode nothing, and it checks the models alone. The default is none.
+// Check makes db.Use check models, given as &Order{}, before the program writes one. It returns
+// ErrInvalidKey or ErrVersion, with the fix, if a model has neither keys nor a Version, if its tag
+// can't be followed, or if its table has no such columns or ones of another type or collation. So
+// the tables must exist. It sends one SELECT a column, which reads no row; in DryRun mode nothing,
+// and it checks the models alone. The default is none.
 func Check(models ...any) Option {
 	return func(p *Plugin) { p.checks = append(p.checks, models...) }
 }
 
-// New returns the plugin, for db.Use. With it, every create, update and delete of a Locker
-// first locks its keys: in the transaction of the statement, before the model's own hooks,
-// those of a batch in one LockAll. On names keys for one statement, which may be a query: a
-// transaction that reads a record and then writes it should read it with On. A lock that is
-// taken only at the write is refused with ErrStaleSnapshot if another transaction has written
-// in between, unless the level is READ COMMITTED, which has no snapshot. If a hook panics, the
-// transaction of its statement ends with the statement's context, as in GORM, and its locks
-// with it.
+// New returns the plugin, for db.Use. With it, every create, update and delete of a Locker first
+// locks its keys: in the transaction of the statement, before the model's own hooks, the keys of a
+// batch in one LockAll. On names keys for one statement, which may be a query: a transaction that
+// reads a record and then writes it should read it with On. A lock that is acquired only at the
+// write is refused with ErrStaleSnapshot if another transaction has written in between, unless the
+// level is READ COMMITTED, which has no snapshot. If a hook panics, the transaction of its
+// statement ends with the statement's context, as in GORM, and its locks with it.
 //
-// An update or delete is about its models. If these have no primary key and the model has a
-// tag, it is about the records that its conditions name: Delete(&Order{}, 42),
-// Where("id = ?", 42) or Where("id IN ?", ids), with others that AND joins to them. These cost
-// no statement but the lock.
+// An update or delete locks its models. If these have no primary key and the model has a tag, it
+// locks the records that its conditions name: Delete(&Order{}, 42), Where("id = ?", 42) or
+// Where("id IN ?", ids), with others that AND joins to them. These cost no statement but the lock.
 //
 // Any other conditions select records. The plugin reads their keys outside of the transaction,
 // locks them, reads the records again FOR UPDATE, and confines the statement to those: two
-// statements more; see AtMostRows. Query callbacks don't see these reads. Where another record
-// has come to match meanwhile, a transaction of the statement's own takes that lock if it is
-// free, and otherwise retries; one of the program's waits for it, and may deadlock with any
-// other write. The first read is on another connection if the program is in a transaction. If
-// none is free within 200 ms, it is in the transaction, and fixes its snapshot: a lock that
-// others have held since is then refused with ErrStaleSnapshot. Rows that a foreign key changes
-// by CASCADE have no lock.
+// statements more; see AtMostRows. Query callbacks don't see these reads. If another record
+// matches meanwhile, a transaction of the statement's own acquires that lock if it is free, and
+// otherwise retries; one of the program's waits for it, and may deadlock with any other write. The
+// first read is on another connection if the program is in a transaction. If none is free within
+// 200 ms, it is in the transaction, and fixes its snapshot: a lock that another transaction has
+// held since is then refused with ErrStaleSnapshot. Rows that a foreign key changes by CASCADE are
+// not locked.
 //
-// A statement fails with ErrInvalidKey if it isn't certain which records it changes. This is so
-// for conditions with a variable, or a function that may return something else in another
-// session; with a subquery, in a transaction of the program; with a comment, or a backslash in
-// quotes; for several tables; and for another primary key in its values or from a hook. If its
-// models have primary keys, conditions joined by OR need parentheses. On names the keys of such a
-// statement.
+// A statement fails with ErrInvalidKey if it isn't certain which records it changes. This applies
+// to conditions with a variable, or a function that may return something else in another session;
+// with a subquery, in a transaction of the program; with a comment, or a backslash in quotes; for
+// several tables; and for another primary key in its values or from a hook. If its models have
+// primary keys, conditions joined by OR need parentheses. On names the keys of such a statement.
 //
 // A clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
-// added it, but for comments and index hints; so is a create that would write the zero value as
-// a primary key. If an upsert finds a row by another unique key, the server returns an error and
+// added it, except comments and index hints; so is a create that would write the zero value as a
+// primary key. If an upsert finds a row by another unique key, the server returns an error and
 // changes nothing. Under SkipDefaultTransaction a statement that may have keys to lock begins and
 // ends a transaction of its own. Models with a Version are compared; see Version.
 //
@@ -203,9 +199,9 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	)
 }
 
-// On names the keys that one statement needs: db.Clauses(lockgorm.On(key)). They replace
-// those that the model names. On(NoLock...) says that it needs none. Associations that
-// GORM saves with the model name their own keys in addition.
+// On names the keys that one statement needs: db.Clauses(lockgorm.On(key)). They replace those
+// that the model names. On(NoLock...) declares that it needs none. Associations that GORM saves
+// with the model name their own keys in addition.
 func On(keys ...txlock.Key) clause.Expression { return on{keys: keys} }
 
 type on struct {

@@ -15,20 +15,20 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Transaction does what db.Transaction does, but first takes the locks of all keys: shared
-// those that txlock.Shared has marked. With nil for the keys fn takes the locks itself, best
-// before its first query, or leaves them to the plugin. An empty list that isn't nil, as that
-// of a Family of no records, would lock nothing: it is txlock.ErrInvalidKey. A transaction that
-// the server has rolled back (txlock.Retryable) is retried from its beginning, ten times at
-// most, with jittered pauses. So fn may be called several times, and must not keep what it did
-// outside of a transaction that failed. If db is a transaction already, the locks and fn run in
-// it, under a savepoint as in GORM, and nothing is retried: that is left to the outermost call.
+// Transaction is db.Transaction, but first acquires the locks of all keys, shared ones for keys
+// that txlock.Shared has marked. With nil for the keys fn acquires the locks itself, preferably
+// before its first query, or leaves them to the plugin. An empty list that isn't nil, such as the
+// keys of no records, would lock nothing: Transaction returns txlock.ErrInvalidKey. A transaction
+// that the server has rolled back (txlock.Retryable) is retried from its beginning, ten times at
+// most, with jittered pauses. So fn may be called several times, and must not keep results of an
+// attempt that failed. If db is a transaction already, the locks and fn run in it, under a
+// savepoint as in GORM, and nothing is retried: that is left to the outermost call.
 //
 // A transaction is never retried if a part of it was committed before its end, or may have
 // been; see locksqlc.Run, also for plain pools.
 //
-// It returns the errors of fn and of LockAll, ErrTxDoomed for a transaction that a statement of
-// fn has committed, DDL for example, and ErrUnknownOutcome if the COMMIT was not answered: the
+// It returns the errors of fn and of LockAll, ErrTxDoomed for a transaction that a statement of fn
+// has committed, for example DDL, and ErrUnknownOutcome if the COMMIT was not answered: the
 // transaction may have been committed, and is not retried. A panic of fn continues after the
 // rollback. No error is added to db.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
@@ -47,22 +47,21 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 	})
 }
 
-// Optimistic does what Transaction does, without waiting for a lock: it begins a transaction,
-// reads the version of the key, calls fn, and commits only if no other transaction has held the
-// key exclusively meanwhile, by Lock, TryLock, LockAll, LockAny, CompareAndBump or Optimistic.
-// Otherwise, and after a rollback by the server, the transaction is retried from its beginning,
-// ten times at most, with jittered pauses: fn must load what it changes, and must not keep what
-// it did outside of a transaction that failed. If db is a transaction already, all this happens
-// in it, under a savepoint, and nothing is retried. GORM's DisableNestedTransaction leaves out
-// the savepoint: then roll back the whole transaction after an error.
+// Optimistic is Transaction without waiting for a lock: it begins a transaction, reads the version
+// of the key, calls fn, and commits only if no other transaction has held the key exclusively
+// meanwhile, by Lock, TryLock, LockAll, LockAny, CompareAndBump or Optimistic. Otherwise, and
+// after a rollback by the server, the transaction is retried from its beginning, ten times at
+// most, with jittered pauses: fn must load what it changes, and must not keep results of an
+// attempt that failed. If db is a transaction already, all this happens in it, under a savepoint,
+// and nothing is retried. GORM's DisableNestedTransaction leaves out the savepoint: then roll back
+// the whole transaction after an error.
 //
 // fn may write models that name the key, and may lock it by the functions of this package: then
 // the version is compared at once, and the key is held until the end. Locking it by a Scope is
 // a conflict, which on a guarded pool is not retried.
 //
-// It is for keys that are rarely used at the same time: if conflicts are frequent,
-// Transaction is faster. It returns what Transaction returns, and ErrConflict after ten
-// conflicts.
+// It is for keys that are rarely used at the same time: if conflicts are frequent, Transaction is
+// faster. It returns the errors of Transaction, and ErrConflict after ten conflicts.
 func Optimistic(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
 	return run("Optimistic", db, []txlock.Key{key}, fn, options, func(scope *txlock.Scope, tx *gorm.DB, outermost bool) (committed bool, err error) {
 		return optimistic(scope, tx, key, fn, outermost)

@@ -14,13 +14,13 @@ import (
 //
 //	db.Use(lockgorm.New(lockgorm.Unlocked("sqlite")))
 //
-// There the plugin lets all writes through, and reports that once in GORM's logger. The clauses
-// of this package are accepted, Lock and AssertLocked return at once, as in a DryRun session,
-// and Transaction and Optimistic run their function in a transaction. Versions are not
-// compared. Join, Once, leases and what takes a *sql.DB need MySQL or MariaDB.
+// There the plugin lets all writes through, and reports that once in GORM's logger. The clauses of
+// this package are accepted, Lock and AssertLocked return at once, as in a DryRun session, and
+// Transaction and Optimistic run their function in a transaction. Versions are not compared. Join,
+// Once, leases and functions that take a *sql.DB need MySQL or MariaDB.
 //
-// On a dialect that is neither MySQL nor named, db.Use returns txlock.ErrInvalidOption; so it does
-// if Unlocked names "mysql", which is also the dialect of MariaDB. The default is none.
+// On a dialect that is neither MySQL nor named, db.Use returns txlock.ErrInvalidOption, also if
+// Unlocked names "mysql", which is also the dialect of MariaDB. The default is none.
 func Unlocked(dialects ...string) Option {
 	return func(p *Plugin) { p.unlocked = append(p.unlocked, dialects...) }
 }

@@ -19,11 +19,10 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Version is the type of a version column: an optimistic lock in the record itself. A
-// model has one such field, by value and of any name. A model that was not loaded has
-// version 0. In JSON it is a number, so that it can travel to a user and back.
-// AutoMigrate makes it BIGINT UNSIGNED NOT NULL DEFAULT 1. A column of a smaller type is
-// too small: Create returns the server's error 1264.
+// A Version is a version column: an optimistic lock in the record itself. A model has one such
+// field, by value and of any name. A model that was not loaded has version 0. In JSON it is a
+// number, so that it can travel to a user and back. AutoMigrate makes it BIGINT UNSIGNED NOT NULL
+// DEFAULT 1. A column of a smaller type is too small: Create returns the server's error 1264.
 //
 // Versions don't count updates. A create begins with a random number, whatever version the
 // model has, since that may come from a row which was deleted (KeepVersion is for imports).
@@ -46,15 +45,14 @@ import (
 // keep versions that no row has or will have, and their next write is a conflict. So load in a
 // transaction what it changes.
 //
-// A conflict is txlock.Retryable if GORM has loaded the model in the same transaction, and
-// another transaction has changed the row since. Other conflicts are not, since another run
-// would end in them again: those of a model that was loaded before the transaction, those of a
-// version that the transaction itself has written (and undone by a savepoint, or written by
-// another copy of the model), and those of an update whose values have another version than the
-// model, as the values of a form may. If there is nothing to compare, the write returns
-// ErrVersion, before anything is sent, also for an association that would be saved with the
-// model, unless a hook has loaded that. AnyVersion is the way around. Conditions of your own
-// may exclude rows, as usual.
+// A conflict is txlock.Retryable if GORM has loaded the model in the same transaction, and another
+// transaction has changed the row since. Other conflicts are not, because a retry would end in the
+// same conflict: those of a model that was loaded before the transaction, those of a version that
+// the transaction itself has written (and undone by a savepoint, or written by another copy of the
+// model), and those of an update whose values have another version than the model, as the values
+// of a form may. If there is nothing to compare, the write returns ErrVersion, before anything is
+// sent, also for an association that would be saved with the model, unless a hook has loaded that.
+// AnyVersion skips the comparison. Conditions of your own may exclude rows, as usual.
 //
 // A Version needs the plugin, db.Use(lockgorm.New()): without it every write of the model
 // fails. What bypasses models, such as Exec, Table() and ON DELETE of foreign keys, neither
@@ -68,9 +66,9 @@ type Version uint64
 var ErrVersion = errors.New("lockgorm: no version to compare")
 
 // AnyVersion lets one update or delete change rows of any version, also many rows by a where
-// clause: db.Model(&Order{}).Clauses(lockgorm.AnyVersion).Where(...). An update still
-// increments the versions, so that others who have loaded one of the rows get a conflict. A
-// model that is given to it has version 0 afterwards: load it again.
+// clause: db.Model(&Order{}).Clauses(lockgorm.AnyVersion).Where(...). An update still increments
+// the versions, so other programs that have loaded one of the rows get a conflict. The model of
+// the statement has version 0 afterwards: load it again.
 var AnyVersion clause.Expression = anyVersion{}
 
 type anyVersion struct{ setting }
@@ -83,10 +81,10 @@ func (anyVersion) ModifyStatement(stmt *gorm.Statement) {
 	stmt.Settings.Store(anyVersionSetting, true)
 }
 
-// KeepVersion lets one create write the versions that its models or maps have, for an import or
-// a restore: db.Clauses(lockgorm.KeepVersion).Create(&orders). A program that has loaded an
-// earlier row of the same primary key and version can then overwrite this one. Without
-// KeepVersion a create begins with a new version, which its models have afterwards.
+// KeepVersion makes one create write the versions of its models or maps, for an import or a
+// restore: db.Clauses(lockgorm.KeepVersion).Create(&orders). A program that has loaded an earlier
+// row of the same primary key and version can then overwrite this one. Without KeepVersion a
+// create begins with a new version, which its models have afterwards.
 var KeepVersion clause.Expression = keepVersion{}
 
 type keepVersion struct{ setting }
@@ -149,9 +147,9 @@ func (v Version) Value() (driver.Value, error) {
 // GormDataType makes the column an unsigned integer.
 func (Version) GormDataType() string { return string(schema.Uint) }
 
-// CreateClauses makes a create fail without the plugin. GORM calls it once, when it
-// parses the model: so it also sets the column's default, which gives existing rows
-// version 1 when AutoMigrate adds the column.
+// CreateClauses makes a create fail without the plugin. GORM calls it once, when it parses the
+// model, so it also sets the column's default, which gives existing rows version 1 when
+// AutoMigrate adds the column.
 func (Version) CreateClauses(field *schema.Field) []clause.Interface {
 	field.NotNull = true
 	if !field.HasDefaultValue {

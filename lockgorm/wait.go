@@ -17,11 +17,10 @@ const waitSetting = "lockstep:wait"
 // settings: hooks, and sessions with NewDB.
 type waitKey struct{}
 
-// WaitAtMost returns a handle of the transaction, or of the pool, under which all that
-// waits for locks waits no longer than d, as that of Scope does: the functions of this
-// package, Transaction, On and the plugin, also in hooks. It may be used for any number of
-// statements. Calls of gorm.G, which drop what a handle has, need MaxWait. What Optimistic
-// compares has no limit.
+// WaitAtMost returns a handle of the transaction, or of the pool, under which every wait for a
+// lock is limited to d, as with that of Scope: the functions of this package, Transaction, On and
+// the plugin, also in hooks. It may be used for any number of statements. Calls of gorm.G, which
+// drop the settings of a handle, need MaxWait. The limit doesn't apply to Optimistic's comparison.
 func WaitAtMost(tx *gorm.DB, d time.Duration) *gorm.DB {
 	if tx == nil || tx.Statement == nil {
 		return tx // the functions then return ErrNoTransaction

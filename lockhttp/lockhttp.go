@@ -76,14 +76,13 @@ func Authorize(authorizer Authorizer) Option {
 	return func(o *options) { o.authorize = authorizer; o.need(authorizer != nil, "Authorize", "a function") }
 }
 
-// Log sets where the handler writes who has changed what. The default is
-// slog.Default.
+// Log sets the logger of all changes, with their users. The default is slog.Default.
 func Log(log *slog.Logger) Option {
 	return func(o *options) { o.log = log; o.need(log != nil, "Log", "a *slog.Logger") }
 }
 
 // Events adds to the pages what a Recorder has seen in this process. The default is none:
-// then the timeline has what looks at the server have seen.
+// then the timeline has what queries of the server have found.
 func Events(recorder *Recorder) Option {
 	return func(o *options) { o.recorder = recorder; o.need(recorder != nil, "Events", "a *Recorder") }
 }

@@ -20,26 +20,25 @@ const (
 	serverCheck = time.Second
 )
 
-// Do holds the lock of a key while fn runs, in a transaction of its own on a connection
-// that fn doesn't see. It is for work that is no transaction, in any number of databases
-// and systems. The Do of a lease.Manager is for the same work: its lease keeps no
-// connection, outlives a lost one, and is free only after its TTL if the program dies.
+// Do holds the lock of a key while fn runs, in a transaction of its own on a connection that fn
+// doesn't see. It is for work that isn't a transaction, in any number of databases and systems.
+// The Do of a lease.Manager is for the same work: its lease keeps no connection, survives a lost
+// one, and is free only after its TTL if the program crashes.
 //
 // When the connection is lost, and the lock with it, the context of fn ends with ErrLost as
 // its cause (context.Cause): within 50 ms if the server has closed the connection, within
 // two seconds if the server is silent.
 //
-// A program may check the context, stop for a while, and write after the lock was lost.
-// Writes that must never come late belong in a transaction that holds the lock itself:
-// use Run. Do returns the error of fn, ErrLost if the lock was lost before fn returned,
-// and what Lock returns. It releases the lock when fn has returned or panicked, even if
-// the context has ended before. On a multi-primary cluster, where locks exclude
-// only at the commit, it returns schema.ErrMultiPrimary: use a lease.
+// A program may check the context, be paused, and write after the lock was lost. Put writes that
+// must never be late in a transaction that holds the lock itself: use Run. Do returns the error of
+// fn, ErrLost if the lock was lost before fn returned, and the errors of Lock. It releases the
+// lock when fn has returned or panicked, even if the context has ended before. On a multi-primary
+// cluster, where locks exclude only at the commit, it returns schema.ErrMultiPrimary: use a lease.
 //
-// On a guarded pool it has two round trips, the lock and the release, where the server
-// takes BEGIN and a lock together. Every call keeps a connection of the pool, also while it
-// waits. If fn needs a connection of the same pool, then MaxOpenConns calls at once leave it
-// none: give Do a pool of its own, or limit the number of calls.
+// On a guarded pool it has two round trips, the lock and the release, if the server accepts BEGIN
+// and a lock together. Every call keeps a connection of the pool, also while it waits. If fn needs
+// a connection of the same pool, then MaxOpenConns calls at once leave it none: give Do a pool of
+// its own, or limit the number of calls.
 func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) error {
 	return do(ctx, "Do", db, key, fn, (*txlock.Scope).Lock)
 }

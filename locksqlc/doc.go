@@ -3,20 +3,20 @@
 //
 // Start with:
 //
-//	Open, Connector   a *sql.DB that knows its locks: a guarded pool
+//	Open, Connector   a *sql.DB that tracks its locks: a guarded pool
 //	DriverName        the same for libraries that open a pool by name
 //	Run               begin, lock, call a function, commit, retry
 //	Join              lock in a *sql.Tx that you already have
 //	Optimistic        compare a version before COMMIT, and don't wait
 //	Once, OnceHandler idempotency keys, also for HTTP
-//	Do                hold a lock during work that is no transaction
+//	Do                hold a lock during work that is not a transaction
 //
 // # The pool
 //
 // [Open] and [Connector] return a guarded pool: an ordinary *sql.DB that tracks the state of its
 // transactions. A lock costs the fewest statements on it, and a transaction that the server has
-// ended is refused instead of continuing without its locks. All other functions work on any pool
-// of go-sql-driver/mysql.
+// ended gets an error instead of continuing without its locks. All other functions work on any
+// pool of go-sql-driver/mysql.
 //
 // # A transaction with locks
 //
@@ -31,11 +31,11 @@
 //
 // # Once
 //
-// [Once] calls its function in a transaction for the first of all who ask for a key, and
-// [OnceValue] returns the first result to all of them. [OnceHandler] does so for HTTP requests
-// with the header Idempotency-Key; its handler gets the transaction from [TxOf].
+// [Once] calls its function in a transaction for the first request of a key, and [OnceValue]
+// returns the first result to all of them. [OnceHandler] does so for HTTP requests with the header
+// Idempotency-Key; its handler gets the transaction from [TxOf].
 //
-// # Work that is no transaction
+// # Work that is not a transaction
 //
 // [Do] holds a lock on a connection of its own while a function runs; [TryDo] does so only if
 // the lock is free.

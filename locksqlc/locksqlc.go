@@ -43,18 +43,17 @@ func connectorOf(dsn string) (driver.Connector, error) {
 }
 
 // Connector returns the connector of a guarded pool, for sql.OpenDB, around one of
-// go-sql-driver/mysql. Every statement, transaction and error passes through unchanged,
-// with one exception: a transaction that the server has rolled back takes no further
-// statement, and neither it nor one that has lost its locks is committed. Both return
-// ErrTxDoomed. After a statement that may have ended the transaction (CALL, EXECUTE, DDL)
-// the connector may ask the server a question of its own in it, so SHOW WARNINGS, GET
-// DIAGNOSTICS and ROW_COUNT() don't show what that statement has left.
+// go-sql-driver/mysql. Every statement, transaction and error passes through unchanged, with one
+// exception: a transaction that the server has rolled back takes no further statement, and neither
+// it nor one that has lost its locks is committed. Both return ErrTxDoomed. After a statement that
+// may have ended the transaction (CALL, EXECUTE, DDL) the connector may send a query of its own in
+// it, so SHOW WARNINGS, GET DIAGNOSTICS and ROW_COUNT() don't show that statement's results.
 func Connector(base driver.Connector, options ...txlock.PoolOption) driver.Connector {
 	return inner.Guarded(base, options...)
 }
 
-// Join returns the scope of an open transaction, which takes its locks. It returns
-// ErrNoTransaction if the transaction is nil or over, ErrTxDoomed if the server has ended it,
+// Join returns the scope of an open transaction, which acquires its locks. It returns
+// ErrNoTransaction if the transaction is nil or has ended, ErrTxDoomed if the server has ended it,
 // and the errors of the driver. The transaction stays open.
 func Join(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	if tx == nil {
@@ -63,8 +62,8 @@ func Join(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txloc
 	return txlock.Join(ctx, tx, options...)
 }
 
-// JoinConn does what Join does, for a transaction that the program has begun by sending
-// BEGIN on a *sql.Conn.
+// JoinConn is Join for a transaction that the program has begun with BEGIN as a statement on a
+// *sql.Conn.
 func JoinConn(ctx context.Context, conn *sql.Conn, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	if conn == nil {
 		return nil, fmt.Errorf("%w: the *sql.Conn is nil", txlock.ErrNoTransaction)

@@ -10,21 +10,21 @@ import (
 	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
-// OnceHandler lets clients repeat requests that must be carried out once, by the header
-// Idempotency-Key of draft-ietf-httpapi-idempotency-key-header. The handler next works in
-// a transaction, which it gets by TxOf from the context of its request. Status, headers
-// and body of its answer are stored in that transaction, and sent when it is committed. A
-// request that repeats the key gets the same answer, with the header "Idempotent-Replayed:
-// true", and next is not called. Package idempotency has the options.
+// OnceHandler lets clients repeat requests that must be processed once, with the header
+// Idempotency-Key of draft-ietf-httpapi-idempotency-key-header. The handler next works in a
+// transaction, which it gets with TxOf from the context of its request. Status, headers and body
+// of its answer are stored in that transaction, and sent when it is committed. A request that
+// repeats the key gets the same answer, with the header "Idempotent-Replayed: true", and next is
+// not called. Package idempotency has the options.
 //
-// While the first request of a key is under way, others with the key wait for it, or get 409
+// While the first request of a key is being processed, others with the key wait for it, or get 409
 // after ConflictAfter. A key that comes with another method, address, content type or body is
-// answered 422, a missing key 400 with KeyRequired, a body that is too large 413 (MaxBody);
-// don't read the body before. If next panics, answers with a status of 500 or more, or calls
-// idempotency.Fail, all is rolled back and nothing is stored: then the next request is the
-// first. Any other answer is stored, one of 400 to 499 too: what refuses requests, and may
-// change its mind, belongs before this handler. If there is no answer of next, because the
-// database has failed, the client gets 503 and may repeat the request with its key.
+// answered 422, a missing key 400 with KeyRequired, a body that is too large 413 (MaxBody); don't
+// read the body before. If next panics, answers with a status of 500 or more, or calls
+// idempotency.Fail, all is rolled back and nothing is stored: then the next request is the first.
+// Any other answer is stored, one of 400 to 499 too: put handlers that refuse requests temporarily
+// before this one. If next has no answer, because the database has failed, the client gets 503 and
+// may repeat the request with its key.
 //
 // Requests without a key, and those of GET, HEAD, OPTIONS and TRACE, have a transaction
 // too, and nothing is stored. Answers are kept in memory until the COMMIT, up to 8 MB, so
@@ -42,8 +42,8 @@ func OnceHandler(db *sql.DB, next http.Handler, options ...idempotency.Option) h
 // txKey is the key of a request's transaction in its context.
 type txKey struct{}
 
-// TxOf returns the transaction of a request that OnceHandler has handed on, from its
-// context. OnceHandler commits it or rolls it back. Any other context has none: nil.
+// TxOf returns the transaction of a request from the context that OnceHandler gave it. OnceHandler
+// commits it or rolls it back. TxOf returns nil for any other context.
 func TxOf(ctx context.Context) *sql.Tx {
 	tx, _ := ctx.Value(txKey{}).(*sql.Tx)
 	return tx

@@ -12,31 +12,30 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Run begins a transaction, takes the locks of all keys as its first statement, calls fn and
-// commits. A key that txlock.Shared has marked is taken shared. When fn returns an error or
-// panics, Run rolls back, and returns the error or lets the panic continue. With nil for the
-// keys fn takes the locks itself, best before its first SELECT; see Join. An empty list that
-// isn't nil, as that of a Family of no records, would lock nothing: it is txlock.ErrInvalidKey.
-// On a guarded pool the BEGIN shares the round trip of the lock where the server can do that;
-// see docs/reference/settings.md.
+// Run begins a transaction, acquires the locks of all keys as its first statement, calls fn and
+// commits. A key that txlock.Shared has marked is locked shared. If fn returns an error or panics,
+// Run rolls back, and returns the error or lets the panic continue. With nil for the keys fn
+// acquires the locks itself, preferably before its first SELECT; see Join. An empty list that
+// isn't nil, such as the keys of no records, would lock nothing: Run returns txlock.ErrInvalidKey.
+// On a guarded pool the BEGIN shares the round trip of the lock if the server supports that; see
+// docs/reference/settings.md.
 //
-// A transaction that the server has rolled back (txlock.Retryable: a deadlock, a stale
-// snapshot) is retried from its beginning, ten times at most, with jittered pauses. So fn may
-// be called several times, and must not keep what it did outside of a transaction that failed.
-// Run returns the errors of fn and of LockAll, and ErrTxDoomed for a transaction that a
-// statement of fn has committed, DDL for example. When it returns, no transaction is open.
+// A transaction that the server has rolled back (txlock.Retryable: a deadlock, a stale snapshot)
+// is retried from its beginning, ten times at most, with jittered pauses. So fn may be called
+// several times, and must not keep results of an attempt that failed. Run returns the errors of fn
+// and of LockAll, and ErrTxDoomed for a transaction that a statement of fn has committed, for
+// example DDL. When it returns, no transaction is open.
 //
 // It returns ErrUnknownOutcome if the COMMIT was not answered: the transaction may have been
 // committed, and is not retried.
 //
-// A transaction is never retried, whatever error has ended it, if a part of it was committed
-// before its end, or may have been: by DDL, by COMMIT sent as a statement, by a CALL or EXECUTE
-// that has committed or was the victim of a deadlock. On a plain pool Run can't see all of
-// that. There it may retry a transaction which COMMIT AND CHAIN or a CALL has ended and
-// replaced by another, or which was committed by DDL that failed itself, if Run has locked no
-// key, or another transaction has locked it since. When the connection is lost while fn runs, a
-// plain pool doesn't run the transaction again; a guarded pool does, if none of its statements
-// can have committed.
+// A transaction is never retried, whatever error ended it, if a part of it was committed before
+// its end, or may have been: by DDL, by COMMIT sent as a statement, by a CALL or EXECUTE that has
+// committed or was the victim of a deadlock. On a plain pool Run can't see all of that. There it
+// may retry a transaction which COMMIT AND CHAIN or a CALL has ended and replaced by another, or
+// which was committed by DDL that failed itself, if Run has locked no key, or another transaction
+// has locked it since. When the connection is lost while fn runs, a plain pool doesn't retry the
+// transaction; a guarded pool does, if none of its statements can have committed.
 //
 // The options of the transaction, such as its isolation level, are those of
 // [sql.DB.BeginTx], at most one.
@@ -52,19 +51,18 @@ func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx)
 	})
 }
 
-// Optimistic does what Run does, without waiting for a lock: it begins a transaction, reads the
-// version of the key, calls fn, and commits only if no other transaction has held the key
-// exclusively meanwhile, by Lock, TryLock, LockAll, LockAny, CompareAndBump or Optimistic.
-// Otherwise, and after a rollback by the server, the transaction is retried from its beginning,
-// ten times at most, with jittered pauses: fn must not keep what it did outside of a
-// transaction that failed. fn should read and compute before it writes: the server's own row
-// locks keep what it writes until the end. On a guarded pool of MariaDB, and of MySQL with the
-// procedures of package schema, the comparison and COMMIT are one statement. At READ
-// UNCOMMITTED it returns ErrInvalidOption; see Scope.Version.
+// Optimistic is Run without waiting for a lock: it begins a transaction, reads the version of the
+// key, calls fn, and commits only if no other transaction has held the key exclusively meanwhile,
+// by Lock, TryLock, LockAll, LockAny, CompareAndBump or Optimistic. Otherwise, and after a
+// rollback by the server, the transaction is retried from its beginning, ten times at most, with
+// jittered pauses: fn must not keep results of an attempt that failed. fn should read and compute
+// before it writes: the server's own row locks keep what it writes until the end. On a guarded
+// pool of MariaDB, and of MySQL with the procedures of package schema, the comparison and COMMIT
+// are one statement. At READ UNCOMMITTED it returns ErrInvalidOption; see Scope.Version.
 //
-// It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
-// faster. It returns what Run returns, and ErrConflict after ten conflicts. When it
-// returns, no transaction is open.
+// It is for keys that are rarely used at the same time: if conflicts are frequent, Run is faster.
+// It returns the errors of Run, and ErrConflict after ten conflicts. When it returns, no
+// transaction is open.
 //
 // The options of the transaction are those of Run.
 func Optimistic(ctx context.Context, db *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error, options ...*sql.TxOptions) error {

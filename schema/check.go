@@ -15,14 +15,13 @@ import (
 
 // The findings of Check; distinguish them with errors.Is.
 var (
-	// ErrEngine is returned when the server speaks the protocol of MySQL but doesn't answer
-	// as MySQL and MariaDB do, or something between changes its answers: TiDB, Vitess,
-	// PlanetScale and the like. What locks rely on isn't so there, and no error would say
-	// it. txlock.Join, leases, jobs, elections and Install return it, too, before they lock or
-	// write anything.
+	// ErrEngine is returned when the server speaks the protocol of MySQL but doesn't behave as
+	// MySQL and MariaDB do, or something between changes its replies: TiDB, Vitess, PlanetScale
+	// and the like. Locks would fail there without an error. txlock.Join, leases, jobs, elections
+	// and Install return it, too, before they lock or write anything.
 	ErrEngine = session.ErrEngine
-	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and
-	// so doesn't know SKIP LOCKED, or doesn't say its version.
+	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and so has no
+	// SKIP LOCKED, or doesn't report its version.
 	ErrServer = errors.New("schema: server too old or unknown")
 	// ErrTable is returned when a table is missing, is a view or has triggers, or when its
 	// kind, engine, columns, keys or constraints differ from the DDL.
@@ -30,58 +29,57 @@ var (
 	// ErrCenters is returned when lockstep_centers doesn't have exactly the
 	// slots 0 to 65,535.
 	ErrCenters = errors.New("schema: wrong center rows")
-	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, under which a
-	// statement doesn't know how long it has waited, so that tokens may go back.
+	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, with which a
+	// statement can't know how long it has waited, so tokens may decrease.
 	ErrSysdateIsNow = errors.New("schema: server runs with sysdate-is-now")
-	// ErrSession is returned when locks don't hold on sessions because of a setting, by the
-	// DSN, init_connect or a SET: its text names the setting and the fix. ErrAutocommit and
-	// ErrCharset match it. So do the settings completion_type, with which a transaction may be
-	// open behind COMMIT, and modes and isolation levels that this version of lockstep doesn't
-	// know. txlock.Join and leases return it, too, and on a guarded pool the calls that lock:
-	// it is also the error of a session that has chosen another database than it was opened
-	// with.
+	// ErrSession is returned when locks don't hold on sessions because of a setting, by the DSN,
+	// init_connect or a SET: its text names the setting and the fix. ErrAutocommit and ErrCharset
+	// match it. So do the settings completion_type, with which a transaction may be open after
+	// COMMIT, and modes and isolation levels that this version of lockstep doesn't know.
+	// txlock.Join and leases return it, too, and on a guarded pool the calls that lock: it is also
+	// the error of a session whose database has changed since it was opened.
 	ErrSession = session.ErrSession
 	// ErrAutocommit is returned when sessions have autocommit = 0. The server then begins a new
-	// transaction as soon as one has ended, so that neither the end nor the release of the locks
-	// is noticed, and what a lease writes is never committed.
+	// transaction as soon as one has ended, so neither the end nor the release of the locks is
+	// noticed, and writes of a lease are never committed.
 	ErrAutocommit = session.ErrAutocommit
 	// ErrCharset is returned when sessions have a character_set_connection that differs
 	// from their character_set_client: the server would convert the names of keys, and
 	// other sessions would lock other names for the same keys. txlock.Join and leases
 	// return it, too.
 	ErrCharset = session.ErrCharset
-	// ErrBinlog is returned when sessions write their statements to the server's binary log, and
-	// not the rows: a replica executes the statements of locks at other times, and has other
-	// tokens and leases than the server, which go back when it takes over. At READ COMMITTED the
+	// ErrBinlog is returned when sessions write statements instead of rows to the server's binary
+	// log. A replica executes the statements of locks at other times, so its tokens and leases
+	// differ from the server's, and tokens decrease after a fail-over to it. At READ COMMITTED the
 	// server refuses such statements (error 1665).
 	// https://dev.mysql.com/doc/refman/8.4/en/replication-rbr-safe-unsafe.html
 	ErrBinlog = errors.New("schema: the binary log has statements")
-	// ErrMultiPrimary is returned when the server belongs to a cluster that takes writes
-	// on several nodes. It is a warning; see Check.
+	// ErrMultiPrimary is returned when the server belongs to a cluster that accepts writes on
+	// several nodes. It is a warning; see Check.
 	ErrMultiPrimary = errors.New("schema: multi-primary cluster")
 )
 
 // Check checks the tables and the server of db, and returns all that is wrong, joined into one
 // error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow, ErrBinlog,
-// ErrMultiPrimary, ErrProcedures and ErrProxy, each with a sentence on the fix. ErrEngine and
-// ErrSession come alone, since nothing else can be asked then. Call it as the user who will
-// take locks, since it checks the privileges of that user. Triggers are found as a user with
-// the privilege TRIGGER.
+// ErrMultiPrimary, ErrProcedures and ErrProxy, each with the fix. ErrEngine and ErrSession are
+// returned alone, because nothing else can be checked then. Call it as the user of the program,
+// because it checks the privileges of that user. It finds triggers only as a user with the
+// privilege TRIGGER.
 //
-// Check leaves everything as it was. Last of all, unless the pool allows only one connection, it
-// inserts a row into lockstep_locks on a second connection, reads it on the first and deletes it,
-// to find out when the server takes the snapshot of a transaction: ErrEngine, if BEGIN does.
+// Check changes nothing. At the end, unless the pool allows only one connection, it inserts a row
+// into lockstep_locks on a second connection, reads it on the first and deletes it, to determine
+// when the server takes the snapshot of a transaction: if BEGIN does, it returns ErrEngine.
 //
-// Two findings are advice, and [Advisory] distinguishes them. ErrProcedures: without the
+// Two findings are advice, for which [Advisory] returns true. ErrProcedures: without the
 // procedures, a lock on MySQL doesn't share the round trip of BEGIN, and locks after a read
-// take more than one. A pool that has found out that they are missing does without until the
+// take more than one. A pool that has found them missing doesn't use them until the
 // program restarts. ErrMultiPrimary: exclusive locks work on such a cluster, but they exclude
 // only at the commit. Several transactions may run under one lock, and all but one of them fail
 // with ErrDeadlock, at the latest when they commit. Calls that can't work there return it
 // themselves: RLock, locksqlc.Do, and shared leases.
 //
-// If nothing is wrong, Check sends some 25 statements and takes some 30 ms: a readiness probe may
-// call it.
+// If nothing is wrong, Check sends about 25 statements and takes about 30 ms, so a readiness probe
+// may call it.
 func Check(ctx context.Context, db *sql.DB) (err error) {
 	if ctx == nil {
 		return errors.New("schema: Check needs a context, got nil")
@@ -116,8 +114,8 @@ func Check(ctx context.Context, db *sql.DB) (err error) {
 	return errors.Join(append(found, checkTransactions(ctx, db, conn))...)
 }
 
-// Advisory reports whether an error of Check has nothing but advice: locks hold as they
-// should, and a program may start. It returns false for nil.
+// Advisory reports whether an error of Check is only advice: locks work, and a program may start.
+// It returns false for nil.
 func Advisory(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // each of the joined errors counts
 	case advice:
@@ -246,14 +244,13 @@ func (c *checking) cluster(ctx context.Context) (problem, err error) {
 	return problem, err
 }
 
-// Queryer is a *sql.DB, *sql.Conn or *sql.Tx.
+// A Queryer is a *sql.DB, *sql.Conn or *sql.Tx.
 type Queryer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// CheckCluster is the part of Check that detects a multi-primary cluster. It returns
-// ErrMultiPrimary for a node of one, and the errors of the driver. In a transaction it takes no
-// snapshot.
+// CheckCluster returns ErrMultiPrimary if the server is a node of a multi-primary cluster, as
+// Check does, and the errors of the driver. In a transaction it takes no snapshot.
 func CheckCluster(ctx context.Context, db Queryer) error {
 	if ctx == nil {
 		return errors.New("schema: CheckCluster needs a context, got nil")

@@ -1,32 +1,41 @@
-// Package schema has the tables of lockstep: the DDL as files, for sqlc and migration
-// tools, and functions for programs that make and check the tables themselves.
+// Package schema creates and checks lockstep's tables, and on MySQL its procedures.
 //
-// # Making the tables
+//	err := schema.Install(ctx, db) // once, or at every start of the program
+//	...
+//	if err := schema.Check(ctx, db); err != nil && !schema.Advisory(err) {
+//		log.Fatal(err) // its text has the fix
+//	}
 //
-// [Install] makes the tables that are missing, and on MySQL the procedures. [FS],
-// [Statements] and [Procedures] give the same DDL to a migration tool. [Centers] is the
-// number of rows that keys of hashed families share. [InstallViews] makes two optional
-// views for people at any SQL client, and [Views] returns their DDL.
+// Start with:
 //
-// # Checking them
+//	Install                 create what is missing
+//	Check, Advisory         find what is wrong, and whether a program may start
+//	FS                      the DDL as files, for migration tools and sqlc
+//	Statements, Procedures  the same, one statement at a time
+//	InstallViews            optional views that show held locks to any SQL client
 //
-// [Check] checks the tables, the privileges, the server, the session and what is between them,
-// and returns all that is wrong as one error, with the fix for each finding:
+// # Creating the tables
 //
-//   - [ErrTable], [ErrCenters] and [ErrProcedures] of the tables and procedures;
-//   - [ErrPrivilege] of the user;
-//   - [ErrEngine] of what is neither MySQL nor MariaDB;
-//   - [ErrServer], [ErrSysdateIsNow], [ErrBinlog] and [ErrMultiPrimary] of the server;
-//   - [ErrSession] of the session, [ErrAutocommit] and [ErrCharset] among them;
-//   - [ErrProxy] of a proxy.
+// [Install] may be called by many processes at once, and does nothing if all exists. It is not a
+// migration tool: it changes no existing table, and refuses one that is wrong. If the program's
+// user may not create tables, run the DDL of [FS] with your own migrations. Keys of hashed
+// families share [Centers] rows, which the DDL inserts. [Views] returns the DDL of [InstallViews].
 //
-// [Advisory] distinguishes findings with which locks hold from those with which a program must
-// not start.
+// # Checking
 //
-// [CheckCluster] looks only for a multi-primary cluster.
+// [Check] inspects the tables, the privileges, the server, the session and what is between them.
+// It returns all findings as one error, each with its fix, which [Cure] returns as statements and
+// commands:
 //
-// # What it is not
+//   - [ErrTable], [ErrCenters] and [ErrProcedures] for the tables and procedures;
+//   - [ErrPrivilege] for the user;
+//   - [ErrEngine] for a server that is neither MySQL nor MariaDB;
+//   - [ErrServer], [ErrSysdateIsNow], [ErrBinlog] and [ErrMultiPrimary] for the server;
+//   - [ErrSession] for the session, including [ErrAutocommit] and [ErrCharset];
+//   - [ErrProxy] for a proxy.
 //
-// It is no migration tool: Install changes no table that exists, and refuses one that is wrong. It takes no locks; see
-// package txlock.
+// [Advisory] distinguishes findings with which locks still hold from those with which a program
+// must not start. [CheckCluster] only detects a multi-primary cluster.
+//
+// The locks themselves are in package txlock.
 package schema

@@ -177,8 +177,8 @@ func mended(cure, format string, args ...any) error {
 	return finding{fmt.Errorf(format, args...), cure}
 }
 
-// Cure returns what mends an error of Check, statements and commands with semicolons between
-// them, or nothing for an error that has no such fix of its own.
+// Cure returns the fix for an error of Check, as statements and commands separated by semicolons,
+// or the empty string if there is none.
 func Cure(err error) string {
 	var f finding
 	if errors.As(err, &f) {

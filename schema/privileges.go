@@ -12,8 +12,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// ErrPrivilege is returned when the user lacks a privilege that locks or Install need.
-// The message has the GRANT to run. txlock.ErrPrivilege is the same error.
+// ErrPrivilege is returned when the user lacks a privilege that locks or Install need. Its text
+// has the GRANT to run. txlock.ErrPrivilege is the same error.
 var ErrPrivilege = errors.New("lockstep: a privilege is missing")
 
 // denied reports whether the server has refused a statement because a privilege is missing.

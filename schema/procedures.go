@@ -25,8 +25,8 @@ var (
 	createProcedure = regexp.MustCompile(`(?s)^CREATE PROCEDURE (\w+)\(.*?\n((?:\w+: )?BEGIN\n.*)$`)
 )
 
-// Procedures returns the statements of FS that make the procedures, for MySQL only.
-// Before each stands the one that drops an earlier procedure of that name.
+// Procedures returns the statements of FS that create the procedures, for MySQL only. Each follows
+// the one that drops an earlier procedure of that name.
 func Procedures() ([]string, error) {
 	text, err := FS.ReadFile("mysql/0005_procedures.sql")
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// ErrProxy is returned when something between the program and the server doesn't take the
-// statements of one connection to one session of one server, as they are: a proxy that
-// multiplexes, splits reads, shares or pools sessions, caches or strips comments. Locks don't
-// hold through it, or not all that comes with them.
+// ErrProxy is returned when a proxy between the program and the server doesn't send all statements
+// of one connection unchanged to one session of one server: because it multiplexes, splits reads,
+// shares or pools sessions, caches or strips comments. Locks, or some of their features, don't
+// work through it.
 var ErrProxy = session.ErrProxy
 
 // proxy finds a proxy that does with statements what a lock doesn't survive. It asks for

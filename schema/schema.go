@@ -12,10 +12,9 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// FS holds the DDL: files with one or more statements, to be applied in the order of
-// their names. Every statement may be repeated. The procedures in the directory mysql are
-// for MySQL only, and can be left out. The views in the directory views are optional; see
-// Views.
+// FS has the DDL: files with one or more statements, to be run in the order of their names. Every
+// statement may be repeated. The procedures in the directory mysql are for MySQL only, and can be
+// left out. The views in the directory views are optional; see Views.
 //
 //go:embed *.sql mysql/*.sql views/*.sql
 var FS embed.FS
@@ -23,16 +22,16 @@ var FS embed.FS
 // Centers is the number of rows of lockstep_centers.
 const Centers = 65536
 
-// Install creates the missing tables and the center rows. It may be repeated, and many
-// processes may run it at the same time: it doesn't change what exists. If a table exists and
-// isn't as the DDL has it, or a view has its name, Install returns ErrTable, with the statement
-// that mends it, and changes nothing. Unless all exists already, it needs the privilege CREATE,
-// which the locks themselves don't need. On MySQL it also makes the procedures, and replaces
-// those with another body, if it has the privileges CREATE ROUTINE and ALTER ROUTINE. Locks
-// work without; see ErrProcedures. DDL commits implicitly, so Install takes a pool and never a
-// transaction. It returns the server's error for the statement that failed, and ErrPrivilege,
-// with the GRANT to run, if a privilege is missing. Run it again to continue from there. It
-// returns ErrEngine, and makes nothing, if the server is neither MySQL nor MariaDB.
+// Install creates the missing tables and the center rows. It may be repeated, and many processes
+// may run it at the same time: it doesn't change what exists. If a table differs from the DDL, or
+// a view has its name, Install returns ErrTable, with the statement that fixes it, and changes
+// nothing. Unless everything exists, it needs the privilege CREATE, which the locks themselves
+// don't need. On MySQL it also creates the procedures, and replaces those with another body, if it
+// has the privileges CREATE ROUTINE and ALTER ROUTINE. Locks work without them; see ErrProcedures.
+// DDL commits implicitly, so Install takes a pool and never a transaction. It returns the server's
+// error for the statement that failed, and ErrPrivilege, with the GRANT to run, if a privilege is
+// missing. Run it again to continue from there. It returns ErrEngine, and creates nothing, if the
+// server is neither MySQL nor MariaDB.
 func Install(ctx context.Context, db *sql.DB) error {
 	if ctx == nil {
 		return errors.New("schema: Install needs a context, got nil")
@@ -112,8 +111,8 @@ func execute(ctx context.Context, db *sql.DB, statement string) error {
 	}
 }
 
-// Statements returns the statements of FS that make the tables, without comments, for
-// migration tools that take one statement at a time. See also Procedures.
+// Statements returns the statements of FS that create the tables, without comments, for migration
+// tools that take one statement at a time. See also Procedures.
 func Statements() ([]string, error) {
 	names, err := fs.Glob(FS, "*.sql")
 	if err != nil {

@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// Views returns the statements that make the views lockstep_held and lockstep_waits, for
-// MariaDB or for MySQL. The views are optional, and lockstep doesn't use them: they show people
-// at any SQL client which locks and leases are held, and who waits for whom, by names. A user
-// of them needs the privilege PROCESS, and on MySQL SELECT on performance_schema.*, or sees
-// less. Each statement may be repeated.
+// Views returns the statements that create the views lockstep_held and lockstep_waits, for MariaDB
+// or for MySQL. The views are optional, and lockstep doesn't use them: they show held locks and
+// leases, and lock waits, by name in any SQL client. Without the privilege PROCESS, and on MySQL
+// SELECT on performance_schema.*, a user sees less. Each statement may be repeated.
 func Views(mariaDB bool) ([]string, error) {
 	name := "views/mysql.sql"
 	if mariaDB {
@@ -21,10 +20,10 @@ func Views(mariaDB bool) ([]string, error) {
 	return statementsOf(name)
 }
 
-// InstallViews makes the views of Views, or replaces them. It needs the privileges CREATE
-// VIEW, DROP, and SELECT on lockstep's tables, and what those who ask the views need. DDL
-// commits implicitly, so it takes a pool. It returns the server's error for the statement
-// that failed, and ErrPrivilege, with the GRANT to run, if a privilege is missing.
+// InstallViews creates or replaces the views of Views. It needs the privileges CREATE VIEW, DROP,
+// and SELECT on lockstep's tables, and those that users of the views need. DDL commits implicitly,
+// so it takes a pool. It returns the server's error for the statement that failed, and
+// ErrPrivilege, with the GRANT to run, if a privilege is missing.
 func InstallViews(ctx context.Context, db *sql.DB) error {
 	if ctx == nil {
 		return errors.New("schema: InstallViews needs a context, got nil")

@@ -98,7 +98,7 @@ func (c onceCall) keepUs() int64 { return (c.keep - 1).Microseconds() + 1 }
 // if half of it has passed; in a transaction that the program commits itself it may end before the
 // COMMIT, and then the next call is the first again.
 //
-// On a multi-primary cluster two transactions may both be told that they are the first; the COMMIT
+// On a multi-primary cluster two transactions may both get the reply that they are the first; the COMMIT
 // of all but one then fails with ErrDeadlock. Only the COMMIT counts.
 //
 // It may return ErrMismatch for the key of another request, ErrInvalidOption, and the errors of

@@ -307,9 +307,9 @@ type Locked struct {
 {{if .Querier}}
 var _ Querier = (*Locked)(nil)
 {{end}}
-// WithLocks returns the queries in a transaction that is open already. They return the
-// errors of txlock.Scope.Lock, too: txlock.Retryable says which of them ask for the
-// transaction to be run again.
+// WithLocks returns the queries in a transaction that is already open. They also return the
+// errors of txlock.Scope.Lock: txlock.Retryable reports for which of them to retry the
+// transaction.
 func (q *Queries) WithLocks(ctx context.Context, tx {{.Tx}}) (*Locked, error) {
 	locks, err := {{if .DBArg}}txlock.JoinDBTX{{else}}txlock.Join{{end}}(ctx, tx)
 	if err != nil {
@@ -318,8 +318,8 @@ func (q *Queries) WithLocks(ctx context.Context, tx {{.Tx}}) (*Locked, error) {
 	return &Locked{queries: {{if .DBArg}}q{{else if eq .Tx "*sql.Tx"}}q.WithTx(tx){{else}}New(tx){{end}}, locks: locks{{if .DBArg}}, tx: tx{{end}}}, nil
 }
 
-// Run is locksqlc.Run with Locked. Keys that it is given are taken first, in one order for
-// everybody; queries that lock the same then need no statement for it.
+// Run is locksqlc.Run with Locked. It acquires the given keys first, in one order in all
+// programs; queries that lock the same keys then need no statement for it.
 func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(q *Locked) error) error {
 	return locksqlc.Run(ctx, db, keys, func(tx *sql.Tx) error {
 		locked, err := q.WithLocks(ctx, tx)

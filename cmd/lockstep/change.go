@@ -60,10 +60,9 @@ func (a *app) ask() *cobra.Command {
 	reason := ""
 	cmd := &cobra.Command{
 		Use: "ask KEY", Args: cobra.ExactArgs(1),
-		Short: "Ask those who hold a lease to give it up",
-		Long: `Ask those who hold the lease of a key, also as readers or permits, to give it up. They
-are told with their next renewal, and decide. The holders of transaction locks can't be
-asked.
+		Short: "Ask the holders of a lease to release it",
+		Long: `Ask the holders of a key's lease, including readers and permits, to release it. They see
+the request at their next renewal, and decide. Holders of transaction locks can't be asked.
 
 Privileges: SELECT, INSERT and UPDATE on lockstep_leases, and SELECT on lockstep_locks and
 lockstep_centers.`,
@@ -118,9 +117,9 @@ func (a *app) release() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "release KEY", Args: cobra.ExactArgs(1),
 		Short: "Take a lease from its holder, or end the transaction that holds a lock",
-		Long: `Take the lease of a key from those who hold it, or end the transactions that hold the
-lock of the key, by KILL of their sessions, which rolls them back. The slot of a hashed
-key may be held for another key: --hashed says that this is meant.
+		Long: `Take the lease of a key from its holders, or end the transactions that hold the lock of
+the key with KILL of their sessions, which rolls them back. The slot of a hashed key may
+be held for another key: confirm with --hashed.
 
 Privileges: for a lease those of ask; for a lock SELECT on the same three tables, PROCESS,
 and, unless the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on
@@ -254,13 +253,13 @@ func (a *app) clean() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "clean", Args: cobra.NoArgs,
 		Short: "Delete unused rows",
-		Long: `Remove the rows of named keys that were last locked longer ago than --older-than, of
-leases that were not used for that time, of keys of Once whose time is over, and of jobs
-that no process has run for that time, at least an hour. What somebody holds and jobs that
-are paused stay, and tokens never go back.
+		Long: `Delete the rows of named keys that were last locked longer ago than --older-than, of
+leases that were not used for that time, of expired keys of Once, and of jobs that no
+process has run for that time, at least an hour. It skips what is held and paused jobs,
+and tokens never decrease.
 
-It says how far it is, and goes on as long as it removes rows: --timeout is for a part in
-which it removes none.
+It reports its progress, and continues as long as it deletes rows: --timeout limits a part
+in which it deletes none.
 
 Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases, lockstep_once and
 lockstep_jobs.`,

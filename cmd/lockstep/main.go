@@ -1,5 +1,5 @@
-// Command lockstep shows operators who holds which lock or lease, who waits for whom, and
-// what is wrong with the setup, and does what they decide.
+// Command lockstep shows operators the holders of locks and leases, lock waits, and problems of
+// the setup, and lets them release locks.
 //
 // README.md has the commands, the ways to give it a server, and the exit codes.
 package main

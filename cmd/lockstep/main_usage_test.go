@@ -43,7 +43,7 @@ func TestUsage(t *testing.T) {
 		{"unknown command", []string{"lokcs"}, nil, "", usage, "lokcs"},
 		{"unknown flag", []string{"locks", "--nope"}, nil, "", usage, "see lockstep locks --help"},
 		{"no key", []string{"show"}, closed, "", usage, "accepts 1 arg"},
-		{"password in the list of processes", []string{"locks", "--dsn", "app:" + secret + "@tcp(127.0.0.1:1)/shop"}, nil, "", usage, "everybody on this machine can see"},
+		{"password in the list of processes", []string{"locks", "--dsn", "app:" + secret + "@tcp(127.0.0.1:1)/shop"}, nil, "", usage, "all users of this machine can see"},
 		{"password by its letter", []string{"locks", "-p" + secret}, closed, "", usage, "unknown shorthand flag: 'p': see"},
 		{"a name in place of a command", []string{"app:" + secret + "@tcp(127.0.0.1:1)/shop", "locks"}, nil, "", usage, "no command"},
 		{"a name as an argument", []string{"locks", "app:" + secret + "@tcp(127.0.0.1:1)/shop"}, nil, "", usage, "unknown command"},

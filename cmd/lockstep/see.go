@@ -20,7 +20,7 @@ func (a *app) locks() *cobra.Command {
 keys of Once, and of leases that they guard.
 
 Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases, and PROCESS; on
-MySQL SELECT on performance_schema.* as well. MariaDB lists shared locks only while somebody waits.`,
+MySQL SELECT on performance_schema.* as well. MariaDB lists shared locks only while a session waits.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			p, err := a.look(ctx)
 			if err != nil {
@@ -68,11 +68,11 @@ func (a *app) leases() *cobra.Command {
 		Use: "leases", Args: cobra.NoArgs,
 		Short: "List the leases, readers and permits that are held",
 		Long: `List the leases, readers and permits that are held, and the first waiter of each queue
-of Fair. A holder that is alive renews its lease every third of the TTL: one that is
-marked late is dead, stopped or cut off, and its lease ends by itself.
+of Fair. A live holder renews its lease every third of the TTL: one that is marked late
+has crashed, is stopped or cut off, and its lease expires.
 
-Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases. How many wait is
-seen with those of waits only.`,
+Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases. The number of
+waiters needs those of waits.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			p, err := a.look(ctx)
 			if err != nil {
@@ -114,10 +114,10 @@ func (a *app) waits() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "waits", Args: cobra.NoArgs,
 		Short: "Show lock waits as a tree",
-		Long: `Draw a tree of who waits for whom, over locks, leases and rows of other tables. At the
-root are those who wait for nobody: who ends them helps all below.
+		Long: `Show lock waits as a tree, over locks, leases and rows of other tables. Ending a root
+session unblocks those below it.
 
-Who waits for a lease without Fair looks again and again, and can't be seen.
+Waiters for a lease without Fair poll, and can't be seen.
 
 Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases, and PROCESS; on
 MySQL SELECT on performance_schema.* as well.`,

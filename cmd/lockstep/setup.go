@@ -19,14 +19,14 @@ func (a *app) install() *cobra.Command {
 	views := false
 	cmd := &cobra.Command{
 		Use: "install", Args: cobra.NoArgs,
-		Short: "Make the tables, and on MySQL the procedures",
-		Long: `Make the tables that are missing, and on MySQL the procedures. What exists stays as it
-is. --views also makes the views lockstep_held and lockstep_waits, for any SQL client.
+		Short: "Create the tables, and on MySQL the procedures",
+		Long: `Create the tables that are missing, and on MySQL the procedures. Existing tables stay as
+they are. --views also creates the views lockstep_held and lockstep_waits, for any SQL client.
 
 Privileges: CREATE and INSERT on the database; on MySQL CREATE ROUTINE, and ALTER ROUTINE
-to replace procedures that others have made; for the views CREATE VIEW, DROP and SELECT,
+to replace procedures of other users; for the views CREATE VIEW, DROP and SELECT,
 on MySQL SELECT on performance_schema.* as well. lockstep sql install prints the
-statements for somebody who has them.`,
+statements for a user with these privileges.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			what := "Make lockstep's tables and procedures, where they are missing"
 			if views {
@@ -104,8 +104,8 @@ func (a *app) check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Args: cobra.NoArgs,
 		Short: "Examine server, tables, privileges and settings",
-		Long: `Examine all that locks and leases depend on, and say what to do about each finding.
-Call it as the user of the programs, whose privileges count. --node compares the clocks of
+		Long: `Examine all that locks and leases depend on, and print the fix for each finding. Run it
+as the user of the programs, whose privileges it checks. --node compares the clocks of
 other servers of the cluster, with the same user and password.
 
 The exit code is 3 if there is a fault, and 0 for warnings.
@@ -191,7 +191,7 @@ func (a *app) sql() *cobra.Command {
 		Use: "sql install|views|grants|locks|leases", Args: cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"install", "views", "grants", "locks", "leases"},
 		Short:     "Print statements for a DBA without this tool",
-		Long: `Print the statements that make the tables or the views, grant what programs and
+		Long: `Print the statements that create the tables or the views, grant what programs and
 operators need, or show locks and leases. It needs no server: --mariadb=false is for MySQL.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			statements, err := statements(args[0], maria)

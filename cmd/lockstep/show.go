@@ -25,9 +25,9 @@ type shown struct {
 func (a *app) show() *cobra.Command {
 	return &cobra.Command{
 		Use: "show KEY", Args: cobra.ExactArgs(1),
-		Short: "Tell all about a key: locks, leases, waiters, Once, job",
-		Long: `Tell who holds a key, as a lock, by its slot if its family is hashed, as a lease, as a
-key of Once or as a job, and who waits for it.
+		Short: "Show everything about a key: locks, leases, waiters, Once, job",
+		Long: `Show the holders and waiters of a key: as a lock, by its slot if its family is hashed, as
+a lease, as a key of Once or as a job.
 
 Privileges: as for locks, and SELECT on lockstep_once and lockstep_jobs.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
@@ -172,8 +172,8 @@ func (a *app) leaders() *cobra.Command {
 	return &cobra.Command{
 		Use: "leaders", Args: cobra.NoArgs,
 		Short: "List leaders and standby processes",
-		Long: `List the leaders of package txlock/elect. An election at which nobody has ever stood by
-is listed by leases only.
+		Long: `List the leaders of package txlock/elect. An election that never had a standby
+process is listed only by leases.
 
 Privileges: as for leases.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {

@@ -141,7 +141,7 @@ func (s screen) again() tea.Cmd {
 	})
 }
 
-// Init looks again after a while.
+// Init schedules the next query.
 func (s screen) Init() tea.Cmd { return s.again() }
 
 // Update takes over a picture, or does what a key says.

@@ -197,7 +197,7 @@ func (c *Claim) Lease() *lease.Lease { return c.lease }
 
 // Finish ends the tick and releases its lease. It marks the tick as done if why is nil, and as
 // failed otherwise. A tick that fails after its lease was lost counts as interrupted, not as
-// failed, as does that of a process that has crashed: the next process that tries starts it again.
+// failed, as does that of a process that has crashed: the next process that tries restarts it.
 //
 // Finish may be called after the context has ended. While the server can't be reached it retries
 // for some seconds, then it returns the error, and the tick counts as not done. It returns

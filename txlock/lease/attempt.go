@@ -25,7 +25,7 @@ type unanswered string
 
 func (e unanswered) Error() string { return string(e) }
 
-// Unwrap returns what a caller looks for.
+// Unwrap returns the sentinel.
 func (unanswered) Unwrap() error { return txlock.ErrWaitTimeout }
 
 // attempt says how a statement is sent.
@@ -127,7 +127,7 @@ type detached struct {
 	values context.Context
 }
 
-// Value looks for a value in both.
+// Value returns a value of either context.
 func (d detached) Value(key any) any {
 	if value := d.Context.Value(key); value != nil {
 		return value

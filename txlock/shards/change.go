@@ -101,8 +101,8 @@ type Lost string
 // another set, too, txlock.ErrInvalidOption if the two sets are the same or one is nil,
 // schema.ErrMultiPrimary on a multi-primary cluster, and the errors of the driver and of the
 // context with what it has waited for. It may be repeated then: a change that has begun lasts
-// until Finish. Finish(ctx, to, from) takes it back. ErrSet is also due if the change was taken
-// back and begun again meanwhile.
+// until Finish. Finish(ctx, to, from) takes it back. ErrSet is also returned if the change was
+// taken back and restarted meanwhile.
 func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	if ctx == nil {
 		return errors.New("shards: Begin needs a context, got nil")

@@ -20,9 +20,9 @@ type Locked struct {
 
 var _ Querier = (*Locked)(nil)
 
-// WithLocks returns the queries in a transaction that is open already. They return the
-// errors of txlock.Scope.Lock, too: txlock.Retryable says which of them ask for the
-// transaction to be run again.
+// WithLocks returns the queries in a transaction that is already open. They also return the
+// errors of txlock.Scope.Lock: txlock.Retryable reports for which of them to retry the
+// transaction.
 func (q *Queries) WithLocks(ctx context.Context, tx txlock.Tx) (*Locked, error) {
 	locks, err := txlock.Join(ctx, tx)
 	if err != nil {
@@ -31,8 +31,8 @@ func (q *Queries) WithLocks(ctx context.Context, tx txlock.Tx) (*Locked, error) 
 	return &Locked{queries: New(tx), locks: locks}, nil
 }
 
-// Run is locksqlc.Run with Locked. Keys that it is given are taken first, in one order for
-// everybody; queries that lock the same then need no statement for it.
+// Run is locksqlc.Run with Locked. It acquires the given keys first, in one order in all
+// programs; queries that lock the same keys then need no statement for it.
 func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(q *Locked) error) error {
 	return locksqlc.Run(ctx, db, keys, func(tx *sql.Tx) error {
 		locked, err := q.WithLocks(ctx, tx)

@@ -53,8 +53,8 @@ func WithLocks(ctx context.Context, tx behind.DBTX) (*Locked, error) {
 	return behind.New().WithLocks(ctx, tx)
 }
 
-// Run is locksqlc.Run with Locked. Keys that it is given are taken first, in one order for
-// everybody; queries that lock the same then need no statement for it.
+// Run is locksqlc.Run with Locked. It acquires the given keys first, in one order in all
+// programs; queries that lock the same keys then need no statement for it.
 func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(q *Locked) error) error {
 	return behind.New().Run(ctx, db, keys, fn)
 }
