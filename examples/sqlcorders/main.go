@@ -1,4 +1,4 @@
-// Shop sells over HTTP what is in stock. SHOP_DSN is the data source name of its database.
+// Shop sells products over HTTP. SHOP_DSN is the data source name of its database.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	log.Fatal(http.ListenAndServe(*listen, shop.handler()))
 }
 
-// handler is the shop as others reach it.
+// handler returns the shop's HTTP handler.
 func (s *Shop) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func (s *Shop) handler() http.Handler {
 	return mux
 }
 
-// numbers reads what a client has sent.
+// numbers parses the parameters of a request.
 func numbers(texts ...string) ([]int64, error) {
 	var numbers []int64
 	for _, text := range texts {
@@ -68,7 +68,7 @@ func numbers(texts ...string) ([]int64, error) {
 
 var errNoNumber = errors.New("this is no number from 0 up")
 
-// answer tells the client what has become of the request.
+// answer writes the response for a result.
 func answer(w http.ResponseWriter, done any, err error) {
 	status := http.StatusInternalServerError
 	switch {
@@ -82,7 +82,7 @@ func answer(w http.ResponseWriter, done any, err error) {
 	case errors.Is(err, ErrSoldOut):
 		status = http.StatusConflict
 	case errors.Is(err, txlock.ErrBusy), errors.Is(err, txlock.ErrWaitTimeout):
-		status = http.StatusServiceUnavailable // somebody else has the lock: try again
+		status = http.StatusServiceUnavailable // another request holds the lock: retry
 		w.Header().Set("Retry-After", "1")
 	}
 	http.Error(w, err.Error(), status)

@@ -7,7 +7,7 @@ import (
 	"example.com/shop/shopdb"
 )
 
-// Recount corrects the stock if nobody is selling the product: else it returns ErrBusy.
+// Recount corrects the stock, or returns ErrBusy while another transaction sells the product.
 func (s *Shop) Recount(ctx context.Context, product, stock int64) error {
 	return s.queries.Run(ctx, s.db, nil, func(q *shopdb.Locked) error {
 		if _, err := q.Locks().TryLock(ctx, shopdb.Products.Key(product)); err != nil {
@@ -17,7 +17,7 @@ func (s *Shop) Recount(ctx context.Context, product, stock int64) error {
 	})
 }
 
-// OrderWithin places an order, but waits no longer for its locks: else it returns ErrWaitTimeout.
+// OrderWithin is Order with a limit for the wait; then it returns ErrWaitTimeout.
 func (s *Shop) OrderWithin(ctx context.Context, patience time.Duration, products ...int64) error {
 	return s.queries.Run(ctx, s.db, nil, func(q *shopdb.Locked) error {
 		locks := q.Locks().WaitAtMost(patience)

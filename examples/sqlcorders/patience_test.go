@@ -27,7 +27,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Two transactions that lock one by one, in different orders, wait for each other. The
+// Two transactions that lock one key after the other, in different orders, deadlock. The
 // server rolls one of them back.
 func TestDeadlock(t *testing.T) {
 	shop, first := newShop(t, 20)
@@ -49,7 +49,7 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
-// begin begins a transaction, which is rolled back at the end of the test.
+// begin begins a transaction, and rolls it back at the end of the test.
 func (s *Shop) begin(t *testing.T) *shopdb.Locked {
 	tx, err := s.db.BeginTx(t.Context(), nil)
 	must(t, err)

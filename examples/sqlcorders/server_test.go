@@ -12,7 +12,7 @@ import (
 	"example.com/shop/shopdb"
 )
 
-// Without the lock two pieces are sold, and only one is missing.
+// Without the lock two items are sold, and only one is subtracted.
 func TestWithoutTheLock(t *testing.T) {
 	shop, product := newShop(t, 10)
 	var reads, buyers sync.WaitGroup
@@ -43,7 +43,7 @@ func (q together) Stock(ctx context.Context, product int64) (int64, error) {
 	return q.Querier.Stock(ctx, product)
 }
 
-// With the lock 30 buyers want 20 pieces of two products each, in both orders.
+// With the lock, 30 buyers compete for 20 items of two products, in both orders.
 func TestWithTheLock(t *testing.T) {
 	shop, first := newShop(t, 20)
 	second := first + 1
@@ -65,7 +65,7 @@ func TestWithTheLock(t *testing.T) {
 	shop.expect(t, second, 20, 0)
 }
 
-// newShop returns a shop on the server, and a product of which it has some pieces.
+// newShop returns a shop on the server, and a product with a stock.
 func newShop(t *testing.T, stock int64) (*Shop, int64) {
 	dsn := os.Getenv("SHOP_DSN")
 	if dsn == "" {

@@ -17,7 +17,7 @@ import (
 // ErrSoldOut is returned for an order of a product that is not in stock.
 var ErrSoldOut = errors.New("sold out")
 
-// Shop sells what is in stock.
+// Shop sells products.
 type Shop struct {
 	db      *sql.DB
 	queries *shopdb.Queries
@@ -26,9 +26,9 @@ type Shop struct {
 //go:embed schema.sql
 var tables string
 
-// Open opens the shop and makes the tables that are missing: its own and lockstep's.
+// Open opens the shop and creates missing tables: its own and lockstep's.
 func Open(ctx context.Context, dsn string) (*Shop, error) {
-	db, err := locksqlc.Open(dsn) // in place of sql.Open
+	db, err := locksqlc.Open(dsn) // instead of sql.Open
 	if err != nil {
 		return nil, err
 	}
@@ -46,14 +46,14 @@ func Open(ctx context.Context, dsn string) (*Shop, error) {
 	return &Shop{db, shopdb.New(db)}, nil
 }
 
-// Order sells one piece of each product, or nothing.
+// Order sells one item of each product, or nothing.
 func (s *Shop) Order(ctx context.Context, products ...int64) error {
 	return s.queries.Run(ctx, s.db, shopdb.Products.Keys(products...), func(q *shopdb.Locked) error {
 		return sell(ctx, q, products)
 	})
 }
 
-// sell reads, decides and writes. Its caller has begun the transaction.
+// sell reads, decides and writes in the caller's transaction.
 func sell(ctx context.Context, q shopdb.Querier, products []int64) error {
 	for _, product := range products {
 		stock, err := q.Stock(ctx, product)
@@ -73,14 +73,14 @@ func sell(ctx context.Context, q shopdb.Querier, products []int64) error {
 	return nil
 }
 
-// SetStock sets the stock of a product. Run is given no key here: the query takes its lock.
+// SetStock sets the stock of a product. Run gets no key here: the query acquires its lock.
 func (s *Shop) SetStock(ctx context.Context, product, stock int64) error {
 	return s.queries.Run(ctx, s.db, nil, func(q *shopdb.Locked) error {
 		return q.PutStock(ctx, shopdb.PutStockParams{ID: product, Stock: stock})
 	})
 }
 
-// Stock tells people what is in stock. They decide nothing by it, so it needs no lock.
+// Stock returns the stock of a product. The value is only displayed, so it needs no lock.
 func (s *Shop) Stock(ctx context.Context, product int64) (int64, error) {
 	return s.queries.Stock(ctx, product)
 }

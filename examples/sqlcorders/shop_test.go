@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
-// After a deadlock the order is placed again, from its beginning.
+// After a deadlock the order is retried from its start.
 func TestOrderAfterADeadlock(t *testing.T) {
 	shop, kit, mock := newMock(t)
 	key := shopdb.Products.Key(7)
@@ -30,7 +30,7 @@ func TestOrderAfterADeadlock(t *testing.T) {
 	kit.Before(key, "INSERT INTO products")
 }
 
-// What can't be sold is rolled back.
+// An order that can't be fulfilled is rolled back.
 func TestSoldOut(t *testing.T) {
 	shop, _, mock := newMock(t)
 	mock.ExpectBegin()
@@ -42,7 +42,7 @@ func TestSoldOut(t *testing.T) {
 	}
 }
 
-// newMock returns a shop on a mock. At the end, all that was expected must have been sent.
+// newMock returns a shop on a mock. At the end, all expected statements must have been sent.
 func newMock(t *testing.T) (*Shop, *locktest.Kit, sqlmock.Sqlmock) {
 	db, mock, err := sqlmock.New()
 	if err != nil {

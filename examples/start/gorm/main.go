@@ -21,12 +21,12 @@ type Product struct {
 	Stock int64
 }
 
-var Products = txlock.NewFamily[int64]("product") // the same keys, by hand
+var Products = txlock.NewFamily[int64]("product") // the same keys, for explicit locks
 
 func main() {
 	ctx := context.Background()
 	config := &gorm.Config{Logger: logger.Default.LogMode(logger.Error)}
-	db, err := lockgorm.Open(os.Getenv("SHOP_DSN"), config) // in place of gorm.Open
+	db, err := lockgorm.Open(os.Getenv("SHOP_DSN"), config) // instead of gorm.Open
 	must(err)
 	pool, err := db.DB()
 	must(err)

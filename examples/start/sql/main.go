@@ -18,7 +18,7 @@ var Accounts = txlock.NewFamily[int64]("account")
 
 func main() {
 	ctx := context.Background()
-	db, err := locksqlc.Open(os.Getenv("SHOP_DSN")) // a *sql.DB, opened in place of sql.Open
+	db, err := locksqlc.Open(os.Getenv("SHOP_DSN")) // a *sql.DB, opened instead of sql.Open
 	must(err)
 	must(schema.Install(ctx, db)) // creates lockstep's tables if they are missing
 	_, err = db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS accounts (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL)")
