@@ -106,12 +106,12 @@ func (c *call) formsOfJob(j ops.JobStatus) (forms []form) {
 		}
 	}
 	if j.Paused.IsZero() {
-		offer(Pause, "Pause", "Within 10 seconds no process begins a tick of this job any more. One that runs is not interrupted.")
+		offer(Pause, "Pause", "After at most 10 seconds no process starts a tick of this job. A running tick is not interrupted.")
 	} else {
-		offer(Resume, "Resume", "The job runs again by its schedule. Ticks that were missed may run now.")
+		offer(Resume, "Resume", "The job runs again by its schedule. Missed ticks may run now.")
 	}
 	if j.Schedule != "" && j.Requested.IsZero() {
-		offer(RunNow, "Run now", "Within 10 seconds one of the processes that run this job begins a tick, or when the one that runs has ended.")
+		offer(RunNow, "Run now", "Within 10 seconds, or after a running tick has ended, one of the processes that run this job starts a tick.")
 	}
 	return forms
 }
@@ -125,7 +125,7 @@ func (h *Handler) control(ctx context.Context, a Action, paused uint64, who stri
 	j, has := all.Job(a.Key)
 	switch {
 	case !has:
-		return refusal{http.StatusConflict, "There is no such job: nothing was done."}
+		return refusal{http.StatusConflict, "This job does not exist: nothing was done."}
 	case pausedAt(j) != paused:
 		return refusal{http.StatusConflict, "The job was paused or resumed meanwhile: nothing was done."}
 	case a.Verb == RunNow && (j.Schedule == "" || !j.Requested.IsZero()):

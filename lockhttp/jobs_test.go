@@ -51,7 +51,7 @@ func TestJobActions(t *testing.T) {
 		if s.form("jobs", "pause", "", http.Header{}) != nil || s.form("key?key=untouchable", "pause", "", alice) != nil {
 			t.Error("who may not pause sees a form")
 		}
-		pause, request := s.form("jobs", "pause", "not interrupted", alice), s.form("key?key=masked+n", "run", "begins a tick", alice)
+		pause, request := s.form("jobs", "pause", "not interrupted", alice), s.form("key?key=masked+n", "run", "starts a tick", alice)
 		if pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil {
 			t.Fatalf("the forms are %v, %v", pause, request)
 		}
@@ -69,7 +69,7 @@ func TestJobActions(t *testing.T) {
 			"another site":         {pause, http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"cross-site"}}, 403, "Another site"},
 			"nobody":               {pause, http.Header{}, 403, "not allowed"},
 			"what is not allowed":  {with(pause, "key", "untouchable"), alice, 403, "not allowed"},
-			"no job":               {with(pause, "key", "xylophone"), alice, 409, "no such job"},
+			"no job":               {with(pause, "key", "xylophone"), alice, 409, "job does not exist"},
 			"a slot":               {with(with(pause, "key", ""), "slot", "7"), alice, 409, "be done here"},
 			"an incomplete form":   {url.Values{"key": {"masked n"}}, alice, 400, "incomplete"},
 			"a job that has moved": {with(pause, "token", "7"), alice, 409, "meanwhile"},
@@ -97,7 +97,7 @@ func TestJobActions(t *testing.T) {
 			t.Errorf("a run that was seen before the pause is answered with %d", code)
 		}
 		s.shows("jobs", "failed, paused", "paused by alice")
-		done("run", s.form("jobs", "run", "begins a tick", alice), "Requested: ")
+		done("run", s.form("jobs", "run", "starts a tick", alice), "Requested: ")
 		done("resume", s.form("jobs", "resume", "by its schedule", alice), "Resumed.")
 		if paused, requested, _ := status(); paused || !requested {
 			t.Errorf("it is paused: %t, and requested: %t", paused, requested)

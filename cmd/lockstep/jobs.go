@@ -178,8 +178,8 @@ func (a *app) control(cmd *cobra.Command, did string, ask func(j ops.JobStatus, 
 
 func (a *app) pauseJob() *cobra.Command {
 	by := caller()
-	cmd := &cobra.Command{Use: "pause NAME", Short: "Pause a job in all processes", Long: `Pause a job: no process begins a tick of it until it is resumed, but those that jobs run
-requests. A tick that runs is not interrupted.`}
+	cmd := &cobra.Command{Use: "pause NAME", Short: "Pause a job in all processes", Long: `Pause a job: no process starts a tick until it is resumed, except those that jobs run
+requests. A running tick is not interrupted.`}
 	cmd.Flags().StringVar(&by, "by", by, "who pauses it, or why")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if len(by) == 0 || len(by) > 255 {
@@ -191,7 +191,7 @@ requests. A tick that runs is not interrupted.`}
 		if !j.Paused.IsZero() {
 			return "", fmt.Errorf("the job %q is paused already, by %s %s", j.Key, j.PausedBy, apart(now, j.Paused))
 		}
-		return fmt.Sprintf("Pause the job %q in all processes: within 10 seconds none begins a tick any more. A tick that runs is not interrupted.", j.Key), nil
+		return fmt.Sprintf("Pause the job %q in all processes: after at most 10 seconds no process starts another tick. A running tick is not interrupted.", j.Key), nil
 	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.Pause(ctx, key, by) })
 }
 
@@ -208,19 +208,19 @@ func caller() string {
 }
 
 func (a *app) resumeJob() *cobra.Command {
-	cmd := &cobra.Command{Use: "resume NAME", Short: "End the pause of a job", Long: `End the pause of a job. Whether the ticks that were missed are run now is decided by the
-option Missed of the program: by default the latest of them is.`}
+	cmd := &cobra.Command{Use: "resume NAME", Short: "End the pause of a job", Long: `End the pause of a job. The program's option Missed determines whether missed
+ticks are run now: by default the latest one is.`}
 	return a.control(cmd, "Resumed.", func(j ops.JobStatus, now time.Time) (string, error) {
 		if j.Paused.IsZero() {
 			return "", fmt.Errorf("the job %q is not paused", j.Key)
 		}
-		return fmt.Sprintf("Resume the job %q, which was paused by %s %s. Ticks that were missed may run now.", j.Key, j.PausedBy, apart(now, j.Paused)), nil
+		return fmt.Sprintf("Resume the job %q, which was paused by %s %s. Missed ticks may run now.", j.Key, j.PausedBy, apart(now, j.Paused)), nil
 	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.Resume(ctx, key) })
 }
 
 func (a *app) runJob() *cobra.Command {
 	cmd := &cobra.Command{Use: "run NAME", Short: "Run a job once, now", Long: `Request a run of a job for now, even while it is paused: one of the processes that run it
-begins within 10 seconds, or when the tick that runs has ended.`}
+starts within 10 seconds, or after a running tick has ended.`}
 	return a.control(cmd, "Requested.", func(j ops.JobStatus, now time.Time) (string, error) {
 		switch {
 		case !j.Requested.IsZero():

@@ -283,7 +283,7 @@ func TestJobsInBrowser(t *testing.T) {
 			s.open("jobs")
 			s.becomes("failed", "Live")
 			s.do(focus(`details[id^="pause"] summary`), chromedp.KeyEvent("\r"))
-			s.becomes("no process begins a tick")
+			s.becomes("no process starts a tick")
 			if wide := eval[int](s, "document.documentElement.scrollWidth"); wide > 360 {
 				t.Errorf("%s: the table of jobs is %d wide", scheme, wide)
 			}
