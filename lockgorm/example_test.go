@@ -100,6 +100,6 @@ func ExampleVersion() {
 
 	err := db.Save(&article).Error // UPDATE ... , version = version + a random number WHERE id = ? AND version = ?
 	if errors.Is(err, txlock.ErrConflict) {
-		log.Print("somebody else has changed the article meanwhile")
+		log.Print("another user has changed the article meanwhile")
 	}
 }

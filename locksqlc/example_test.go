@@ -55,7 +55,7 @@ func ExampleJoin() {
 		}
 		grant, err := locks.WaitAtMost(200*time.Millisecond).Lock(ctx, Orders.Key(order))
 		if errors.Is(err, txlock.ErrWaitTimeout) {
-			return nil // somebody else settles it; the transaction goes on
+			return nil // another transaction settles it; this one stays open
 		}
 		if err != nil {
 			return err
@@ -123,7 +123,7 @@ func ExampleOptimistic() {
 		return queries.WithTx(tx).PayOrder(ctx, 42)
 	})
 	if errors.Is(err, txlock.ErrConflict) {
-		log.Print("ten times somebody else was faster")
+		log.Print("ten conflicts in a row")
 	}
 }
 
@@ -145,7 +145,7 @@ func ExampleOptimistic_form() {
 			return err
 		}
 		if err := locks.CompareAndBump(ctx, Orders.Key(42), version); err != nil {
-			return err // ErrConflict: somebody else has changed it, show the form again
+			return err // ErrConflict: another user changed it; show the form again
 		}
 		return queries.WithTx(tx).PayOrder(ctx, 42)
 	})
@@ -177,7 +177,7 @@ func (v Versions) Version(ctx context.Context, tx *sql.Tx, name, resource string
 func (v Versions) CompareAndBump(ctx context.Context, tx *sql.Tx, name, resource string, version uint64) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO "+v.Table+" VALUES (?, ?, ?)", name, resource, version+1)
 	var server *mysql.MySQLError
-	if errors.As(err, &server) && server.Number == 1062 { // ER_DUP_ENTRY: somebody else has made it
+	if errors.As(err, &server) && server.Number == 1062 { // ER_DUP_ENTRY: another transaction has created it
 		return fmt.Errorf("%w: %s of %s: %w", txlock.ErrConflict, name, resource, err)
 	}
 	return err

@@ -137,7 +137,7 @@ func TestCheckColumns(t *testing.T) {
 		wants(t, "too few columns", seats.CheckColumns(t.Context(), db.Admin(), table), txlock.ErrInvalidKey)
 		wants(t, "too many columns", exact.CheckColumns(t.Context(), db.Admin(), table, "r", "r"), txlock.ErrInvalidKey)
 		wants(t, "no such column", exact.CheckColumns(t.Context(), db.Admin(), table, "x"), txlock.ErrInvalidKey)
-		if err := exact.CheckColumns(t.Context(), db.Admin(), "no`such", "x"); err == nil || !strings.Contains(err.Error(), "look at the column `x` of `no``such`") {
+		if err := exact.CheckColumns(t.Context(), db.Admin(), "no`such", "x"); err == nil || !strings.Contains(err.Error(), "inspect column `x` of `no``such`") {
 			t.Errorf("no such table: %v", err)
 		}
 		if err := exact.CheckColumns(t.Context(), nil, table, "r"); err == nil {

@@ -62,7 +62,7 @@ func TestBadSchedules(t *testing.T) {
 		"30 February":   {Cron("0 0 30 2 *"), "never fires"},
 		"@every":        {Cron("@every 1h"), "use Every"},
 		"Of @every":     {Of(cron.Every(time.Hour)), "use Every"},
-		"only a zone":   {Cron("CRON_TZ=UTC"), "nothing behind the time zone"},
+		"only a zone":   {Cron("CRON_TZ=UTC"), "nothing follows the time zone"},
 		"unknown zone":  {Cron("CRON_TZ=Europe/Atlantis 0 2 * * *"), "Atlantis"},
 		"never, hourly": {Cron("CRON_TZ=Europe/Berlin 0 * 30 2 *"), "never fires"},
 		"Local":         {Cron("CRON_TZ=Local 0 2 * * *"), "Local differs between machines"},

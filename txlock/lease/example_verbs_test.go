@@ -228,7 +228,7 @@ func ExampleLease_Downgrade() {
 func ExampleLease_Renew() {
 	step := func(ctx context.Context, l *lease.Lease, upload func(context.Context) error) error {
 		if err := l.Renew(ctx); err != nil {
-			return err // ErrLost: somebody else may hold it
+			return err // ErrLost: another process may hold it
 		}
 		return upload(ctx)
 	}
