@@ -114,6 +114,25 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
+// TestDocsAreShort counts as wc -w does, so that what a page says can be kept true.
+func TestDocsAreShort(t *testing.T) {
+	t.Parallel()
+	all := 0
+	for name, text := range pages(t) {
+		if !strings.HasPrefix(name, "docs/") {
+			continue
+		}
+		n := len(strings.Fields(text))
+		all += n
+		if most := map[string]int{"docs/operations.md": 2400, "docs/reference/settings.md": 1100}[name]; most > 0 && n > most {
+			t.Errorf("%s has %d words, at most %d are read", name, n, most)
+		}
+	}
+	if all > 45000 {
+		t.Errorf("docs has %d words; at most 45,000 can be kept true", all)
+	}
+}
+
 var word = regexp.MustCompile(`\S*[\p{L}\p{N}]\S*`)
 
 func words(text string) int { return len(word.FindAllString(text, -1)) }
