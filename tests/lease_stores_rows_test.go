@@ -66,7 +66,7 @@ func (p *play) sameRow(at storetest.Row, row storetest.Contents, left map[storet
 		}
 		pair := rowPair{
 			at: [2]storetest.Row{at, where}, said: [2]storetest.Contents{row, other},
-			here: holdsOf(row.Holds), there: holdsOf(other.Holds),
+			here: holdsOf(row.Holders), there: holdsOf(other.Holders),
 		}
 		row, other := plainly(row), plainly(other)
 		if row == other && len(pair.here) == len(pair.there) && pair.each(p.names.agrees) {
@@ -78,7 +78,7 @@ func (p *play) sameRow(at storetest.Row, row storetest.Contents, left map[storet
 
 // plainly is a row without names, and without the number of the session.
 func plainly(row storetest.Contents) storetest.Contents {
-	row.Owner, row.Holds = "", ""
+	row.Owner, row.Holders = "", ""
 	row.Session = min(row.Session, 1)
 	return row
 }
@@ -106,7 +106,7 @@ func (p *play) compareRows() error {
 	for rows.Next() {
 		var at storetest.Row
 		var row storetest.Contents
-		if err := rows.Scan(&at.Key, &at.Slot, &row.Owner, &row.Holds, &row.Token, &row.TTL, &row.Expires, &row.Guards, &row.Use, &row.Session, &row.Note, &row.Asked, &row.Why); err != nil {
+		if err := rows.Scan(&at.Key, &at.Slot, &row.Owner, &row.Holders, &row.Token, &row.TTL, &row.Expires, &row.Guards, &row.Use, &row.Session, &row.Label, &row.Asked, &row.Reason); err != nil {
 			return err
 		}
 		tokens[at] = row.Token
@@ -234,7 +234,7 @@ const grace = 5e6
 func (p *play) outlives(moment int64) bool {
 	_, rows := p.memory.Rows()
 	for at, row := range rows {
-		if at.Slot >= storetest.LeaseSlot && row.Holds != "" && row.Expires+grace-1e6 <= moment { // the clock is one of whole seconds
+		if at.Slot >= storetest.LeaseSlot && row.Holders != "" && row.Expires+grace-1e6 <= moment { // the clock is one of whole seconds
 			return true
 		}
 	}

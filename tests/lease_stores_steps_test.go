@@ -248,11 +248,11 @@ func (p *play) fill(rt *rapid.T) {
 	key := rapid.IntRange(0, p.keys-1).Draw(rt, "key")
 	rows, locked := p.memory.Rows()
 	gate := rows[gateOf(key)]
-	if _, ok := locked[gateOf(key)]; ok || gate.Holds == "" || gate.Expires <= p.clock.Load() || !p.step("fill %d", key) {
+	if _, ok := locked[gateOf(key)]; ok || gate.Holders == "" || gate.Expires <= p.clock.Load() || !p.step("fill %d", key) {
 		return
 	}
-	hold := gate.Holds[:9] + "filled-filled-"
-	n := (8192 - len(gate.Holds)) / holdLength
+	hold := gate.Holders[:9] + "filled-filled-"
+	n := (8192 - len(gate.Holders)) / holdLength
 	_, err := p.admin.ExecContext(context.Background(),
 		"UPDATE lockstep_leases SET holds = CONCAT(holds, REPEAT(?, ?)), conn_id = 1 WHERE name = ? AND slot = 0", hold, n, playKey(key).String())
 	for store := p.memory.Store(); n > 0 && err == nil; n-- {

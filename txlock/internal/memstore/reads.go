@@ -14,14 +14,14 @@ import (
 func (x session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 	return do(ctx, x, "Look", at, func(t *Tx) (store.Glance, error) {
 		r, ok := t.plain()[at]
-		return store.Glance{Exists: ok, Owner: r.owner, Note: r.note, Token: r.token, Left: r.left(t.db.now()), TTL: micros(r.ttl), Use: r.use}, nil
+		return store.Glance{Exists: ok, Owner: r.Owner, Note: r.Label, Token: r.Token, Left: r.Left(t.db.now()), TTL: micros(r.TTL), Use: r.Use}, nil
 	})
 }
 
 func (x session) Stored(ctx context.Context, at store.Row) (store.Stored, error) {
 	return do(ctx, x, "Stored", at, func(t *Tx) (store.Stored, error) {
 		r, ok := t.plain()[at]
-		return store.Stored{Exists: ok, Token: r.token, Holds: r.holds}, nil
+		return store.Stored{Exists: ok, Token: r.Token, Holds: r.Holders}, nil
 	})
 }
 
@@ -33,9 +33,9 @@ func (x session) Permits(ctx context.Context, key string, first, last int) (stor
 				continue
 			}
 			p.Rows++
-			if r := rows[at]; r.held(now) {
+			if r := rows[at]; r.Held(now) {
 				p.Held++
-				ends = min(ends, r.expires)
+				ends = min(ends, r.Expires)
 				p.Left = micros(ends - now)
 			}
 		}
@@ -48,17 +48,17 @@ func (x session) Readers(ctx context.Context, key string) (store.Readers, error)
 		now, rows, ends := t.db.now(), t.plain(), int64(0)
 		for _, at := range places(rows, key) {
 			r := rows[at]
-			if r.expires+r.ttl < now {
+			if r.Expires+r.TTL < now {
 				n.Idle++
 			}
-			if r.holds == "" {
+			if r.Holders == "" {
 				continue
 			}
 			n.Held++
-			if r.expires <= now {
+			if r.Expires <= now {
 				n.Expired++
 			}
-			ends = max(ends, r.expires)
+			ends = max(ends, r.Expires)
 			n.Left = micros(ends - now)
 		}
 		return n, nil
@@ -69,8 +69,8 @@ func (x session) ReaderAmong(ctx context.Context, key string, owners []string, b
 	return do(ctx, x, "ReaderAmong", gate(key), func(t *Tx) (string, error) {
 		rows := t.plain()
 		for _, at := range places(rows, key) {
-			if r := rows[at]; r.held(t.db.now()) && slices.Contains(owners, r.owner) && strings.HasPrefix(r.holds, begins) {
-				return rows[at].owner, nil
+			if r := rows[at]; r.Held(t.db.now()) && slices.Contains(owners, r.Owner) && strings.HasPrefix(r.Holders, begins) {
+				return rows[at].Owner, nil
 			}
 		}
 		return "", nil
@@ -82,7 +82,7 @@ func (x session) Places(ctx context.Context, key string) ([]store.Place, error) 
 		rows, now := t.plain(), t.db.now()
 		for _, at := range places(rows, key) {
 			r := rows[at]
-			all = append(all, store.Place{Slot: at.Slot, Owner: r.owner, Held: r.holds != "", Expired: r.expires <= now, Done: r.done()})
+			all = append(all, store.Place{Slot: at.Slot, Owner: r.Owner, Held: r.Holders != "", Expired: r.Expires <= now, Done: r.Done()})
 		}
 		return all, nil
 	})
@@ -93,15 +93,12 @@ func (x session) DoneInSnapshot(ctx context.Context, key string, slots []int64) 
 		rows, done := t.plain(), make(map[int64]int64, len(slots))
 		for _, slot := range slots {
 			if r, ok := rows[store.Row{Key: key, Slot: slot}]; ok {
-				done[slot] = r.done()
+				done[slot] = r.Done()
 			}
 		}
 		return done, nil
 	})
 }
-
-// done is what rises with each reader, and with each transaction that one has guarded.
-func (r *row) done() int64 { return int64(r.token + r.guards) }
 
 func (x session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	return exec(ctx, x, "UnchangedSinceSnapshot", gate(key), func(t *Tx) error {
@@ -111,7 +108,7 @@ func (x session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 			return store.ErrLocked
 		}
 		before := seen[gate(key)]
-		if before.use != store.Exclusive && before.use != current.use || before.token != current.token || before.holds != current.holds || before.guards != current.guards || before.expires != current.expires {
+		if before.Use != store.Exclusive && before.Use != current.Use || before.Token != current.Token || before.Holders != current.Holders || before.Guards != current.Guards || before.Expires != current.Expires {
 			return fmt.Errorf("%w: the lease was held, or rows of its readers were removed, since", txlock.ErrStaleSnapshot)
 		}
 		return nil

@@ -3,18 +3,18 @@ package memstore
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // Server has the leases. Its methods may be called from any goroutine.
 type Server struct {
 	mu       sync.Mutex // for all below, and for the transactions and the stores
-	rows     map[store.Row]row
+	rows     map[store.Row]rules.Row
 	locks    map[store.Row]*lock
 	sessions uint64
 	clock    func() time.Time
@@ -24,24 +24,6 @@ type Server struct {
 	started time.Time
 	skipped atomic.Int64 // nanoseconds
 }
-
-// row is what a row says. Times are microseconds of the server's clock.
-type row struct {
-	owner   string
-	note    string
-	holds   string // one after the other, all of the same length
-	token   uint64
-	ttl     int64
-	expires int64
-	use     store.Use // of the lease's row
-	guards  uint64
-	session uint64 // of the transaction that has guarded or acquired it last
-	asked   int64  // when somebody asked the owner to give it up, 0 for never
-	why     string
-}
-
-// free is a row that nobody has used.
-var free = row{owner: "-"}
 
 // lock is the lock of a row, whether that is there or not.
 type lock struct {
@@ -59,7 +41,7 @@ type waiter struct {
 // New returns a server without leases, whose clock is that of package time.
 func New() *Server {
 	return &Server{
-		rows: make(map[store.Row]row), locks: make(map[store.Row]*lock), news: make(chan struct{}),
+		rows: make(map[store.Row]rules.Row), locks: make(map[store.Row]*lock), news: make(chan struct{}),
 		clock: time.Now, started: time.Now(),
 	}
 }
@@ -135,7 +117,7 @@ func (db *Server) begin(repeatable bool) *Tx {
 	db.sessions++
 	return &Tx{
 		db: db, id: db.sessions, repeatable: repeatable, sending: make(chan struct{}, 1),
-		written: make(map[store.Row]row), locked: make(map[store.Row]struct{}), fenced: make(map[string]bool),
+		written: make(map[store.Row]rules.Row), locked: make(map[store.Row]struct{}), fenced: make(map[string]bool),
 	}
 }
 
@@ -162,7 +144,7 @@ func (db *Server) leave(w *waiter, why error) {
 }
 
 // places returns which of the rows are those of a key's readers and permits, in order.
-func places(rows map[store.Row]row, key string) (all []store.Row) {
+func places(rows map[store.Row]rules.Row, key string) (all []store.Row) {
 	for at := range rows {
 		if at.Key == key && at.Slot > store.LeaseSlot {
 			all = append(all, at)
@@ -170,32 +152,6 @@ func places(rows map[store.Row]row, key string) (all []store.Row) {
 	}
 	slices.SortFunc(all, store.Row.Compare)
 	return all
-}
-
-// held reports whether somebody holds the row.
-func (r *row) held(now int64) bool { return r.holds != "" && r.expires > now }
-
-// has reports whether a claim's hold is there, whatever the token.
-func (r *row) has(c store.Claim, now int64) bool {
-	return r.owner == c.Owner && strings.Contains(r.holds, c.Hold) && r.expires > now
-}
-
-// claimed reports whether the row is what a claim says.
-func (r *row) claimed(c store.Claim, now int64) bool { return r.token == c.Token && r.has(c, now) }
-
-// left is for how much longer the row is held, 0 where it isn't.
-func (r *row) left(now int64) time.Duration {
-	if !r.held(now) {
-		return 0
-	}
-	return micros(r.expires - now)
-}
-
-// grant gives a row that nobody holds.
-func (r *row) grant(ask store.Ask, now int64) {
-	r.owner, r.note, r.holds, r.token = ask.Owner, ask.Note, ask.Hold, max(r.token+1, uint64(now))
-	r.asked = 0
-	r.ttl, r.expires = ask.TTL.Microseconds(), now+ask.TTL.Microseconds()
 }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }

@@ -3,6 +3,7 @@ package memstore
 import (
 	"context"
 
+	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -48,14 +49,14 @@ func exec(ctx context.Context, x session, op string, at store.Row, statement fun
 	return err
 }
 
-// change writes one row, or is Absent.
-func (x session) change(ctx context.Context, op string, at store.Row, write func(r *row, now int64) store.Reply) (store.Reply, error) {
+// change writes what a rule makes of a row, or is Absent.
+func (x session) change(ctx context.Context, op string, at store.Row, rule func(r rules.Row, now int64) (rules.Row, store.Reply)) (store.Reply, error) {
 	return do(ctx, x, op, at, func(t *Tx) (store.Reply, error) {
 		r, ok := t.take(at)
 		if !ok {
 			return store.Absent, nil
 		}
-		reply := write(&r, t.db.now())
+		r, reply := rule(r, t.db.now())
 		t.written[at] = r
 		return reply, nil
 	})
@@ -65,16 +66,7 @@ func (x session) change(ctx context.Context, op string, at store.Row, write func
 func gate(key string) store.Row { return store.Row{Key: key, Slot: store.LeaseSlot} }
 
 func (x session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) {
-	return x.change(ctx, "Renew", c.Row, func(r *row, now int64) store.Reply {
-		if !r.claimed(c, now) {
-			return store.Refused
-		}
-		r.expires = now + r.ttl
-		if r.asked > c.Told {
-			return store.Questioned
-		}
-		return store.Done
-	})
+	return x.change(ctx, "Renew", c.Row, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Renew(c, now) })
 }
 
 func (x session) RenewMany(ctx context.Context, claims []store.Claim) (found map[store.Row]store.Standing, questions []store.Question, err error) {
@@ -85,14 +77,15 @@ func (x session) RenewMany(ctx context.Context, claims []store.Claim) (found map
 		found := make(map[store.Row]store.Standing, len(claims))
 		now, seen := t.db.now(), t.latest()
 		for _, c := range claims {
-			r := seen[c.Row]
+			r, reply := seen[c.Row].Renew(c, now)
 			switch {
-			case !r.claimed(c, now):
+			case reply == store.Refused:
 			case t.lock(c.Row):
-				r.expires = now + r.ttl
 				t.written[c.Row] = r
 				found[c.Row] = store.Renewed
-				questions = append(questions, r.question(c)...)
+				if reply == store.Questioned {
+					questions = append(questions, question(c, r))
+				}
 			default:
 				found[c.Row] = store.Skipped
 			}
@@ -107,13 +100,12 @@ func (x session) RenewMany(ctx context.Context, claims []store.Claim) (found map
 
 func (x session) Raise(ctx context.Context, c store.Claim) (store.Answer, error) {
 	var token uint64
-	reply, err := x.change(ctx, "Raise", c.Row, func(r *row, now int64) store.Reply {
-		if !r.has(c, now) {
-			return store.Refused
+	reply, err := x.change(ctx, "Raise", c.Row, func(r rules.Row, now int64) (rules.Row, store.Reply) {
+		r, reply := r.Raise(c, now)
+		if reply == store.Done {
+			token = r.Token
 		}
-		r.token = max(r.token, c.Token)
-		token = r.token
-		return store.Done
+		return r, reply
 	})
 	return store.Answer{Reply: reply, Token: token, Slot: c.Slot}, err
 }
@@ -124,32 +116,25 @@ func (x session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) 
 			return store.Absent, err
 		}
 		r, _ := t.current(c.Row)
-		if !r.claimed(c, t.db.now()) {
+		if !r.Has(c, t.db.now()) {
 			return store.Refused, nil
 		}
-		r.guards++
-		r.session = t.id
+		r.Guards++
+		r.Session = t.id
 		t.written[c.Row] = r
 		return store.Done, nil
 	})
 }
 
 func (x session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
-	return x.change(ctx, "Force", at, func(r *row, now int64) store.Reply {
-		if !r.held(now) {
-			return store.Refused
-		}
-		r.holds, r.expires, r.token = "", now, r.token+1
-		return store.Done
-	})
+	return x.change(ctx, "Force", at, rules.Row.Force)
 }
 
 func (x session) Reap(ctx context.Context, key string) error {
 	return exec(ctx, x, "Reap", gate(key), func(t *Tx) error {
-		now, rows := t.db.now(), t.latest()
+		rows := t.latest()
 		for _, at := range places(rows, key) {
-			if r := rows[at]; r.holds != "" && r.expires <= now && t.lock(at) {
-				r.holds = ""
+			if r, reply := rows[at].Reap(t.db.now()); reply == store.Done && t.lock(at) {
 				t.written[at] = r
 			}
 		}
@@ -163,19 +148,17 @@ func (x session) Make(ctx context.Context, at store.Row) error {
 			return store.ErrLocked
 		}
 		if _, exists := t.current(at); !exists {
-			t.written[at] = free
+			t.written[at] = rules.New
 		}
 		return nil
 	})
 }
 
 func (x session) Use(ctx context.Context, key string, use store.Use) (used store.Use, err error) {
-	reply, err := x.change(ctx, "Use", gate(key), func(r *row, now int64) store.Reply {
-		if r.use == store.Exclusive && (use > store.Exclusive || !r.held(now)) {
-			r.use = use
-		}
-		used = r.use
-		return store.Done
+	reply, err := x.change(ctx, "Use", gate(key), func(r rules.Row, now int64) (rules.Row, store.Reply) {
+		r = r.UseFor(use, now)
+		used = r.Use
+		return r, store.Done
 	})
 	if err == nil && reply == store.Absent {
 		err = store.ErrLocked
@@ -184,11 +167,5 @@ func (x session) Use(ctx context.Context, key string, use store.Use) (used store
 }
 
 func (x session) Resize(ctx context.Context, key string, permits int) (store.Reply, error) {
-	return x.change(ctx, "Resize", gate(key), func(r *row, _ int64) store.Reply {
-		if r.use >= store.Exclusive {
-			return store.Refused
-		}
-		r.use = store.Use(-permits)
-		return store.Done
-	})
+	return x.change(ctx, "Resize", gate(key), func(r rules.Row, _ int64) (rules.Row, store.Reply) { return r.Resize(permits) })
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -166,7 +167,7 @@ func (t *Tx) turn(ctx context.Context, at store.Row, owner, note string) (there 
 	if err := t.await(ctx, at, 0); err != nil {
 		return true, err
 	}
-	t.written[at] = row{owner: owner, note: note, expires: t.db.now(), guards: 1, session: t.id}
+	t.written[at] = rules.Row{Owner: owner, Label: note, Expires: t.db.now(), Guards: 1, Session: t.id}
 	return true, nil
 }
 
@@ -175,7 +176,7 @@ func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, erro
 	return do(ctx, s.session, "Blockers", gate(key), func(own *Tx) (all []store.Blocker, _ error) {
 		for at, l := range own.db.locks {
 			if w := l.holder.wrote(at); at.Key == key && w != (store.Written{}) {
-				all = append(all, store.Blocker{Written: w, Over: micros(own.db.now() - l.holder.written[at].expires)})
+				all = append(all, store.Blocker{Written: w, Over: micros(own.db.now() - l.holder.written[at].Expires)})
 			}
 		}
 		slices.SortFunc(all, func(a, b store.Blocker) int { return int(a.Slot - b.Slot) })
@@ -197,11 +198,11 @@ func (s *Store) End(ctx context.Context, key string, b store.Blocker) error {
 // wrote returns what a transaction has written to a row that is held, and none if that is
 // committed. It is called under Server.mu.
 func (t *Tx) wrote(at store.Row) store.Written {
-	of := func(r row) store.Written {
-		return store.Written{Slot: at.Slot, Token: r.token, Guards: r.guards, Session: r.session}
+	of := func(r rules.Row) store.Written {
+		return store.Written{Slot: at.Slot, Token: r.Token, Guards: r.Guards, Session: r.Session}
 	}
 	r := t.written[at]
-	if at.Slot < store.LeaseSlot || r.holds == "" || r.session == 0 || of(r) == of(t.db.rows[at]) {
+	if at.Slot < store.LeaseSlot || r.Holders == "" || r.Session == 0 || of(r) == of(t.db.rows[at]) {
 		return store.Written{}
 	}
 	return of(r)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -29,19 +30,19 @@ func (s *Store) Inspect(ctx context.Context, key string) ([]store.Info, error) {
 func (t *Tx) infos(wanted func(at store.Row, held bool) bool) (all []store.Info) {
 	now := t.db.now()
 	for at, r := range t.plain() {
-		if wanted(at, r.held(now)) {
+		if wanted(at, r.Held(now)) {
 			info := store.Info{
-				Row: at, Owner: r.owner, Note: r.note, Token: r.token, TTL: micros(r.ttl), Left: r.left(now), Holds: len(r.holds) / store.HoldLength, Use: r.use,
+				Row: at, Owner: r.Owner, Note: r.Label, Token: r.Token, TTL: micros(r.TTL), Left: r.Left(now), Holds: len(r.Holders) / store.HoldLength, Use: r.Use,
 			}
-			if r.asked > 0 && info.Left > 0 {
-				info.Asked, info.AskedAt = r.why, time.UnixMicro(r.asked)
+			if r.Asked > 0 && info.Left > 0 {
+				info.Asked, info.AskedAt = r.Reason, time.UnixMicro(r.Asked)
 			}
 			all = append(all, info)
 		}
 	}
 	for at, l := range t.db.locks {
-		if r, ok := l.holder.written[at]; ok && at.Slot == store.TurnstileSlot && r.guards > 0 {
-			all = append(all, store.Info{Row: at, Owner: r.owner, Note: r.note, Since: time.UnixMicro(r.expires), Session: r.session})
+		if r, ok := l.holder.written[at]; ok && at.Slot == store.TurnstileSlot && r.Guards > 0 {
+			all = append(all, store.Info{Row: at, Owner: r.Owner, Note: r.Label, Since: time.UnixMicro(r.Expires), Session: r.Session})
 		}
 	}
 	slices.SortFunc(all, func(a, b store.Info) int { return a.Compare(b.Row) })
@@ -53,17 +54,17 @@ func (s *Store) Clean(ctx context.Context, retention time.Duration) (int, error)
 	return do(ctx, s.session, "Clean", store.Row{}, func(t *Tx) (n int, _ error) {
 		db, now := t.db, t.db.now()
 		limit := now - now%1e6 - retention.Microseconds() // by a clock of whole seconds
-		remove := func(may func(at store.Row, r row) bool) {
+		remove := func(may func(at store.Row, r rules.Row) bool) {
 			for at, r := range db.rows {
-				if at.Slot >= store.TurnstileSlot && r.expires < limit && r.token < uint64(now) && db.locks[at] == nil && may(at, r) && (at.Slot <= store.LeaseSlot || db.countSwept(at.Key)) {
+				if at.Slot >= store.TurnstileSlot && r.Expires < limit && r.Token < uint64(now) && db.locks[at] == nil && may(at, r) && (at.Slot <= store.LeaseSlot || db.countSwept(at.Key)) {
 					delete(db.rows, at)
 					n++
 				}
 			}
 		}
-		remove(func(_ store.Row, r row) bool { return r.use == store.Exclusive })
+		remove(func(_ store.Row, r rules.Row) bool { return r.Use == store.Exclusive })
 		// What says how a key is used stays while the key has readers or permits.
-		remove(func(at store.Row, _ row) bool { return len(places(db.rows, at.Key)) == 0 })
+		remove(func(at store.Row, _ rules.Row) bool { return len(places(db.rows, at.Key)) == 0 })
 		return n, nil
 	})
 }
@@ -73,7 +74,7 @@ func (s *Store) Sweep(ctx context.Context, key string) error {
 	return exec(ctx, s.session, "Sweep", gate(key), func(t *Tx) error {
 		var idle []store.Row
 		for _, at := range places(t.db.rows, key) {
-			if r := t.db.rows[at]; r.expires+r.ttl < t.db.now() && t.db.locks[at] == nil {
+			if r := t.db.rows[at]; r.Expires+r.TTL < t.db.now() && t.db.locks[at] == nil {
 				idle = append(idle, at)
 			}
 		}
@@ -93,7 +94,7 @@ func (db *Server) countSwept(key string) bool {
 	if !ok || db.locks[gate(key)] != nil {
 		return false
 	}
-	g.guards++
+	g.Guards++
 	db.rows[gate(key)] = g
 	return true
 }
@@ -105,7 +106,7 @@ var epochRow = store.Row{Key: "lockstep:epoch", Slot: -2}
 func (s *Store) Epoch(ctx context.Context) (id string, age time.Duration, err error) {
 	err = exec(ctx, s.session, "Epoch", epochRow, func(t *Tx) error {
 		if r, begun := t.db.rows[epochRow]; begun {
-			id, age = r.owner, micros(t.db.now()-r.expires)
+			id, age = r.Owner, micros(t.db.now()-r.Expires)
 		}
 		return nil
 	})
@@ -116,7 +117,7 @@ func (s *Store) Epoch(ctx context.Context) (id string, age time.Duration, err er
 func (s *Store) BeginEpoch(ctx context.Context, id string, age time.Duration) error {
 	return exec(ctx, s.session, "BeginEpoch", epochRow, func(t *Tx) error {
 		if _, begun := t.db.rows[epochRow]; !begun {
-			t.db.rows[epochRow] = row{owner: id, expires: t.db.now() - age.Microseconds()}
+			t.db.rows[epochRow] = rules.Row{Owner: id, Expires: t.db.now() - age.Microseconds()}
 		}
 		return nil
 	})

@@ -2,9 +2,9 @@ package memstore
 
 import (
 	"context"
-	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -37,10 +37,7 @@ func (x session) takeRow(ctx context.Context, ask store.Ask) (store.Answer, erro
 	return a, err
 }
 
-// maxHolds is the length of the column of holds.
-const maxHolds = 8192
-
-// takeLease is AcquireLease.
+// takeLease acquires the lease.
 func (t *Tx) takeLease(ask store.Ask, now, notAfter int64) store.Answer {
 	if ask.InTurn {
 		if _, ok := t.take(store.Row{Key: ask.Key, Slot: store.TurnstileSlot}); !ok {
@@ -51,56 +48,47 @@ func (t *Tx) takeLease(ask store.Ask, now, notAfter int64) store.Answer {
 	if !ok {
 		return store.Answer{}
 	}
-	reply := store.Done
-	switch {
-	case now > notAfter:
-		reply = store.Late
-	case r.use < store.Exclusive:
-		reply = store.Other
-	case !r.held(now), r.owner == ask.Owner && !strings.Contains(r.holds, ask.Hold[:store.HoldBegins]):
-		r.grant(ask, now)
-	case r.owner != ask.Owner:
-		reply = store.Refused
-	case len(r.holds)+len(ask.Hold) > maxHolds:
-		reply = store.Full
-	default:
-		ttl := ask.TTL.Microseconds()
-		r.holds, r.expires, r.ttl = r.holds+ask.Hold, max(r.expires, now+ttl), max(r.ttl, ttl)
+	r, reply := r.Take(ask, now, notAfter)
+	if reply == store.Done {
+		r.Session = t.id
 	}
-	if reply != store.Done {
-		r.expires = min(r.expires, now+r.ttl) // a clock that was set back has left more
-		t.written[ask.Row] = r
-		return store.Answer{Reply: reply}
-	}
-	r.session = t.id
-	t.written[ask.Row] = r
-	return store.Answer{Reply: store.Done, Token: r.token, Shared: r.use == store.Shared}
+	a := t.answer(ask, r, reply)
+	a.Shared = reply == store.Done && r.Use == store.Shared
+	return a
 }
 
-// takePlace is ShareLease, which takes a reader's place.
+// answer writes a row, and returns the answer.
+func (t *Tx) answer(ask store.Ask, r rules.Row, reply store.Reply) store.Answer {
+	t.written[ask.Row] = r
+	if reply != store.Done {
+		return store.Answer{Reply: reply}
+	}
+	return store.Answer{Reply: reply, Token: r.Token}
+}
+
+// takePlace acquires a reader's place, whose row it makes.
 func (t *Tx) takePlace(ask store.Ask, now, notAfter int64) store.Answer {
-	g, ok := t.take(gate(ask.Key))
-	if !ok || g.use != store.Shared || g.held(now) && g.owner != ask.Owner || now > notAfter || !t.lock(ask.Row) {
+	entry, ok := t.take(gate(ask.Key))
+	if !ok || !t.lock(ask.Row) {
 		return store.Answer{}
 	}
-	r, _ := t.current(ask.Row)
-	if r.held(now) {
-		return store.Answer{Reply: store.Refused}
+	r, there := t.current(ask.Row)
+	r, reply := r.TakePlace(entry, ask, now, notAfter)
+	if !there && reply != store.Done {
+		return store.Answer{Reply: reply}
 	}
-	r.grant(ask, now)
-	t.written[ask.Row] = r
-	return store.Answer{Reply: store.Done, Token: r.token}
+	return t.answer(ask, r, reply)
 }
 
 // freePermits is FreePermits.
 func (x session) freePermits(ctx context.Context, ask store.Ask) (free []int64, err error) {
 	return do(ctx, x, "FreePermits", ask.Row, func(t *Tx) (free []int64, _ error) {
 		rows := t.plain()
-		if int(rows[gate(ask.Key)].use)+ask.Permits != 0 {
+		if int(rows[gate(ask.Key)].Use)+ask.Permits != 0 {
 			return nil, nil
 		}
 		for _, at := range places(rows, ask.Key) {
-			if r := rows[at]; at.Slot <= int64(ask.Permits) && !r.held(t.db.now()) {
+			if r := rows[at]; at.Slot <= int64(ask.Permits) && !r.Held(t.db.now()) {
 				free = append(free, at.Slot)
 			}
 		}
@@ -108,49 +96,24 @@ func (x session) freePermits(ctx context.Context, ask store.Ask) (free []int64, 
 	})
 }
 
-// takePermit is AcquirePermit.
+// takePermit acquires a permit.
 func (t *Tx) takePermit(ask store.Ask, now, notAfter int64) store.Answer {
-	g, _ := t.current(gate(ask.Key))
-	locked := t.db.locks[gate(ask.Key)]
-	if locked != nil && locked.holder != t || int(g.use)+ask.Permits != 0 || now > notAfter {
+	entry, _ := t.current(gate(ask.Key))
+	if locked := t.db.locks[gate(ask.Key)]; locked != nil && locked.holder != t {
 		return store.Answer{}
 	}
 	r, ok := t.take(ask.Row)
-	if !ok || r.held(now) {
+	if !ok {
 		return store.Answer{}
 	}
-	r.grant(ask, now)
-	t.written[ask.Row] = r
-	return store.Answer{Reply: store.Done, Token: r.token}
+	r, reply := r.TakePermit(entry, ask, now, notAfter)
+	return t.answer(ask, r, reply)
 }
 
 func (x session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
-	return x.change(ctx, "Release", at, func(r *row, now int64) store.Reply { return r.release(hold, now) })
+	return x.change(ctx, "Release", at, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Release(hold, now) })
 }
 
 func (x session) Keep(ctx context.Context, at store.Row, hold string, atLeast time.Duration) (store.Reply, error) {
-	return x.change(ctx, "Keep", at, func(r *row, now int64) store.Reply {
-		until := min(int64(r.token), now) + atLeast.Microseconds()
-		if r.holds != hold || r.expires <= now || until <= now {
-			return r.release(hold, now)
-		}
-		r.owner, r.holds = store.Released+r.owner[:min(len(r.owner), 245)], ","+hold[1:]
-		r.ttl, r.expires, r.asked = atLeast.Microseconds(), until, 0
-		return store.Kept
-	})
-}
-
-// release removes a hold.
-func (r *row) release(hold string, now int64) store.Reply {
-	if !strings.Contains(r.holds, hold) {
-		return store.Refused
-	}
-	reply := store.Done
-	if r.expires <= now {
-		reply = store.Expired
-	}
-	if r.holds = strings.ReplaceAll(r.holds, hold, ""); r.holds == "" {
-		r.expires = min(r.expires, now)
-	}
-	return reply
+	return x.change(ctx, "Keep", at, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Keep(hold, atLeast, now) })
 }

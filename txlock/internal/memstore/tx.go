@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -29,8 +30,8 @@ type Tx struct {
 
 	// Under Server.mu:
 	repeatable bool
-	snapshot   map[store.Row]row // nil before something was read
-	written    map[store.Row]row // what others see after the commit
+	snapshot   map[store.Row]rules.Row // nil before something was read
+	written    map[store.Row]rules.Row // what others see after the commit
 	locked     map[store.Row]struct{}
 	waits      *waiter
 	over       error // why it takes no more statements
@@ -111,7 +112,7 @@ func (t *Tx) end(why error) {
 
 // plain returns what a plain read shows: at REPEATABLE READ the snapshot, which it takes,
 // else what is committed, and what the transaction has written.
-func (t *Tx) plain() map[store.Row]row {
+func (t *Tx) plain() map[store.Row]rules.Row {
 	if !t.repeatable {
 		return t.latest()
 	}
@@ -122,10 +123,10 @@ func (t *Tx) plain() map[store.Row]row {
 }
 
 // latest returns what is committed, and what the transaction has written.
-func (t *Tx) latest() map[store.Row]row { return t.with(t.db.rows) }
+func (t *Tx) latest() map[store.Row]rules.Row { return t.with(t.db.rows) }
 
 // with lays what the transaction has written over rows.
-func (t *Tx) with(rows map[store.Row]row) map[store.Row]row {
+func (t *Tx) with(rows map[store.Row]rules.Row) map[store.Row]rules.Row {
 	if len(t.written) == 0 {
 		return rows
 	}
@@ -135,7 +136,7 @@ func (t *Tx) with(rows map[store.Row]row) map[store.Row]row {
 }
 
 // current returns a row as it was committed last, or as the transaction has written it.
-func (t *Tx) current(at store.Row) (row, bool) {
+func (t *Tx) current(at store.Row) (rules.Row, bool) {
 	r, ok := t.written[at]
 	if !ok {
 		r, ok = t.db.rows[at]
@@ -156,9 +157,9 @@ func (t *Tx) lock(at store.Row) bool {
 
 // take locks a row to write it. It reports whether it could: the row may be missing, or
 // locked by another transaction.
-func (t *Tx) take(at store.Row) (r row, ok bool) {
+func (t *Tx) take(at store.Row) (r rules.Row, ok bool) {
 	if r, ok = t.current(at); !ok || !t.lock(at) {
-		return row{}, false
+		return rules.Row{}, false
 	}
 	return r, true
 }
