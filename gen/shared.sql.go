@@ -7,12 +7,13 @@ package gen
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 )
 
-const AcquirePermit = `-- name: AcquirePermit :execlastid
+const AcquirePermit = `-- name: AcquirePermit :execresult
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
-SELECT s.name, s.slot, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
+SELECT s.name, s.slot, ?, ?, GREATEST(s.token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
   ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ?
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
@@ -20,9 +21,8 @@ FROM lockstep_leases s WHERE s.name = ? AND s.slot = ?
   AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = ? AND g.slot = 0 LOCK IN SHARE MODE) + CAST(? AS SIGNED) = 0
 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
   owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  note = VALUES(note), asked_us = 0, token = LAST_INSERT_ID()
+  note = VALUES(note), asked_us = 0, version = lockstep_leases.version + 1, token = LAST_INSERT_ID(VALUES(token))
 `
 
 type AcquirePermitParams struct {
@@ -37,12 +37,12 @@ type AcquirePermitParams struct {
 }
 
 // AcquirePermit takes a free permit of a semaphore of n, and locks the gate shared meanwhile,
-// so that the semaphore has that n. The reply is the token, or 0 if the permit is held or
+// so that the semaphore has that n. The count of changed rows decides: 0 if the permit is held or
 // locked, or the gate is locked, or the semaphore has another n, or the server's clock is
-// past not_after.
+// past not_after. The insert id is the token.
 // It never runs in a caller's transaction.
-func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitParams) (int64, error) {
-	result, err := db.ExecContext(ctx, AcquirePermit,
+func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitParams) (sql.Result, error) {
+	return db.ExecContext(ctx, AcquirePermit,
 		arg.Owner,
 		arg.Hold,
 		arg.TtlUs,
@@ -54,40 +54,6 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 		arg.Name,
 		arg.Permits,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.LastInsertId()
-}
-
-const ExpiredReaders = `-- name: ExpiredReaders :many
-SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-LIMIT 9223372036854775807
-`
-
-// ExpiredReaders reads, without a lock, which readers of a key have expired.
-// It never runs in a caller's transaction.
-func (q *Queries) ExpiredReaders(ctx context.Context, db DBTX, name []byte) ([]int64, error) {
-	rows, err := db.QueryContext(ctx, ExpiredReaders, name)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []int64
-	for rows.Next() {
-		var slot int64
-		if err := rows.Scan(&slot); err != nil {
-			return nil, err
-		}
-		items = append(items, slot)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const FreePermits = `-- name: FreePermits :many
@@ -163,38 +129,6 @@ func (q *Queries) IdleReaders(ctx context.Context, db DBTX, arg IdleReadersParam
 		return nil, err
 	}
 	return items, nil
-}
-
-const MarkGate = `-- name: MarkGate :execlastid
-
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(? AS SIGNED), 0
-FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.used_for <> 0
-    OR VALUES(used_for) < 0 AND CHAR_LENGTH(lockstep_leases.holds) > 0 AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), lockstep_leases.used_for, VALUES(used_for))),
-  used_for = CAST(LAST_INSERT_ID() AS SIGNED) - 100000
-`
-
-type MarkGateParams struct {
-	UsedFor int64
-	Name    []byte
-}
-
-// The statements of shared leases and semaphores. Each reader and each permit has a row
-// of its own, in a slot above 0. The row of the lease, slot 0, is the gate. Its column
-// used_for is 1 once the key has been shared, so that a writer knows that it must look
-// for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
-// MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
-// semaphore. It makes no semaphore of a key while somebody holds its lease. The reply is 0
-// if the row is locked or missing, and otherwise 100000 plus what the key is used for now.
-// It never runs in a caller's transaction.
-func (q *Queries) MarkGate(ctx context.Context, db DBTX, arg MarkGateParams) (int64, error) {
-	result, err := db.ExecContext(ctx, MarkGate, arg.UsedFor, arg.Name)
-	if err != nil {
-		return 0, err
-	}
-	return result.LastInsertId()
 }
 
 const PermitsOf = `-- name: PermitsOf :one
@@ -338,53 +272,8 @@ func (q *Queries) ReadersOf(ctx context.Context, db DBTX, name []byte) (ReadersO
 	return i, err
 }
 
-const ReapReader = `-- name: ReapReader :exec
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
-FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? AND CHAR_LENGTH(s.holds) > 0
-  AND s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0)
-`
-
-type ReapReaderParams struct {
-	Name []byte
-	Slot int64
-}
-
-// ReapReader ends an expired reader, which can neither renew its lease nor guard a
-// transaction any more. It skips a reader that guards one now.
-// It never runs in a caller's transaction.
-func (q *Queries) ReapReader(ctx context.Context, db DBTX, arg ReapReaderParams) error {
-	_, err := db.ExecContext(ctx, ReapReader, arg.Name, arg.Slot)
-	return err
-}
-
-const ResizeSemaphore = `-- name: ResizeSemaphore :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(? AS SIGNED), 0
-FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.used_for >= 0, 1, 100000 - lockstep_leases.used_for)),
-  used_for = IF(LAST_INSERT_ID() = 1, lockstep_leases.used_for, VALUES(used_for))
-`
-
-type ResizeSemaphoreParams struct {
-	UsedFor int64
-	Name    []byte
-}
-
-// ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
-// missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
-// It never runs in a caller's transaction.
-func (q *Queries) ResizeSemaphore(ctx context.Context, db DBTX, arg ResizeSemaphoreParams) (int64, error) {
-	result, err := db.ExecContext(ctx, ResizeSemaphore, arg.UsedFor, arg.Name)
-	if err != nil {
-		return 0, err
-	}
-	return result.LastInsertId()
-}
-
 const ShareLease = `-- name: ShareLease :execlastid
+
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, ?, ?, ?, LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
   ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0, ?
@@ -401,6 +290,7 @@ ON DUPLICATE KEY UPDATE
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, VALUES(expires_us)),
   note = IF(LAST_INSERT_ID() = 1, lockstep_leases.note, VALUES(note)),
   asked_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.asked_us, 0),
+  version = lockstep_leases.version + (LAST_INSERT_ID() <> 1),
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID())
 `
 
@@ -414,6 +304,10 @@ type ShareLeaseParams struct {
 	NotAfterUs int64
 }
 
+// The statements of shared leases and semaphores. Each reader and each permit has a row
+// of its own, in a slot above 0. The row of the lease, slot 0, is the gate. Its column
+// used_for is 1 once the key has been shared, so that a writer knows that it must look
+// for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
 // ShareLease takes a reader's row if no writer has the gate, or the owner is that writer.
 // It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
 // is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or

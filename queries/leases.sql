@@ -3,150 +3,106 @@
 -- the separator doesn't occur.
 --
 -- The statements that acquire, renew and release a lease never wait: they insert what
--- SKIP LOCKED selects, so that a row which somebody has locked is skipped. The first
--- assignment decides, and is also the reply. (In an UPDATE the WHERE decides.) Assignments
--- see earlier ones, except under MariaDB's SIMULTANEOUS_ASSIGNMENT: so no column is read
--- after it was assigned, and the token comes last. MariaDB's REPLACE makes NULL of an empty
--- result under sql_mode=ORACLE, so an empty list is not its result. In a comparison LAST_INSERT_ID() never has an expression of
--- constants: MariaDB would evaluate that while it prepares the statement, and reply with
--- it although no row was selected. VALUES(token) is the server's clock. No literal is '',
--- since EMPTY_STRING_IS_NULL would change it.
+-- SKIP LOCKED selects, so that a row which somebody has locked is skipped, and their WHERE asks
+-- only whether the lease is free, or still its holder's. The count of changed rows decides, and an
+-- insert id is only a reply. What else becomes of a row is decided in package rules by what
+-- ReadLease has read, and written by SwapLease. So each statement that changes a row raises its
+-- version, a renewal too: else who has read the row before takes over a lease that was renewed.
+-- No statement reads a column after it was assigned: MariaDB's SIMULTANEOUS_ASSIGNMENT would
+-- show the old value. No literal is '', since EMPTY_STRING_IS_NULL would change it. VALUES(token)
+-- of several leases is the server's clock.
 
--- name: AcquireLease :execlastid
--- AcquireLease takes a free lease, or re-enters one that the owner holds already in this
--- process, which it knows by the beginning of the holds. It takes over a lease of the
--- same owner in another process, which must be gone. The reply is the token, or why it
--- was refused: 0 the row is locked or missing, 1 somebody else holds the lease, 2 the
--- list of holds is full, 3 the server's clock is past not_after, 4 the key is a
--- semaphore. If the key has been shared, the token has bit 62 set: there may be readers.
--- A refusal shortens an expiry that is further ahead than one time to live, as it is
--- after the clock was set back. A new holder has not been asked anything yet.
+-- name: AcquireLease :execresult
+-- AcquireLease takes a lease that is free or has expired. The count of changed rows decides: 0
+-- if it isn't, if its key is a semaphore, if the row is locked or missing, or if the server's
+-- clock is past not_after. The insert id is the token, with bit 62 set if the key has been
+-- shared: there may be readers. A new holder has not been asked anything yet.
 -- It runs in callers' transactions.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(), sqlc.arg(ttl_us), 0, 0, 0, sqlc.arg(note)
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), GREATEST(s.token + 1, clock_us()), sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
+  AND s.used_for >= 0 AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(CASE
-    WHEN VALUES(token) > CAST(sqlc.arg(not_after_us) AS SIGNED) THEN 3
-    WHEN lockstep_leases.used_for < 0 THEN 4
-    WHEN CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token)
-      OR lockstep_leases.owner = VALUES(owner) AND LOCATE(LEFT(VALUES(holds), 9), lockstep_leases.holds) = 0 THEN GREATEST(lockstep_leases.token + 1, VALUES(token))
-    WHEN lockstep_leases.owner <> VALUES(owner) THEN 1
-    WHEN CHAR_LENGTH(lockstep_leases.holds) + CHAR_LENGTH(VALUES(holds)) > 8192 THEN 2
-    ELSE lockstep_leases.token END),
-  holds = IF(LAST_INSERT_ID() < 16, lockstep_leases.holds,
-    IF(LAST_INSERT_ID() > lockstep_leases.token, VALUES(holds), CONCAT(lockstep_leases.holds, VALUES(holds)))),
-  owner = IF(LAST_INSERT_ID() < 16, lockstep_leases.owner, VALUES(owner)),
-  expires_us = IF(LAST_INSERT_ID() < 16, LEAST(lockstep_leases.expires_us, VALUES(token) + lockstep_leases.ttl_us),
-    IF(LAST_INSERT_ID() > lockstep_leases.token, VALUES(token) + VALUES(ttl_us), GREATEST(lockstep_leases.expires_us, VALUES(token) + VALUES(ttl_us)))),
-  ttl_us = IF(LAST_INSERT_ID() < 16, lockstep_leases.ttl_us,
-    IF(LAST_INSERT_ID() > lockstep_leases.token, VALUES(ttl_us), GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)))),
-  conn_id = IF(LAST_INSERT_ID() < 16, lockstep_leases.conn_id, CONNECTION_ID()),
-  note = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), VALUES(note), lockstep_leases.note),
-  asked_us = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), 0, lockstep_leases.asked_us),
-  token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
-  used_for = IF(lockstep_leases.used_for = 1 AND LAST_INSERT_ID() >= 16,
-    lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), lockstep_leases.used_for);
+  version = lockstep_leases.version + 1 + 0 * LAST_INSERT_ID(VALUES(token) + lockstep_leases.used_for * 4611686018427387904),
+  owner = VALUES(owner), holds = VALUES(holds), token = VALUES(token), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
+  conn_id = CONNECTION_ID(), note = VALUES(note), asked_us = 0;
 
--- name: AcquireNoWait :execlastid
--- AcquireNoWait does what AcquireLease does where that is simple, at two thirds of the cost:
--- an UPDATE needs no temporary table, and MariaDB prepares every item of a statement at
--- every execution, so few are left. It never waits only where the server can refuse to wait
--- (MariaDB, see rawsql.NoWait): then it fails if the row is locked. The reply 5 means that
--- AcquireLease must be sent: for an owner that has the lease already, for an expiry that is
--- to be shortened, and where the clock is past not_after or not past the token.
+-- name: AcquireNoWait :execresult
+-- AcquireNoWait does what AcquireLease does, at two thirds of the cost: an UPDATE needs no
+-- temporary table. It never waits only where the server can refuse to wait (MariaDB, see
+-- rawsql.NoWait): then it fails if the row is locked.
 -- It never runs in a caller's transaction.
-UPDATE lockstep_leases SET holds = sqlc.arg(hold), owner = sqlc.arg(owner), note = sqlc.arg(note), asked_us = 0, conn_id = CONNECTION_ID(),
-  expires_us = (LAST_INSERT_ID() & 4611686018427387903) + CAST(sqlc.arg(ttl_us) AS SIGNED), ttl_us = sqlc.arg(ttl_us),
-  token = LAST_INSERT_ID() & 4611686018427387903
-WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND LAST_INSERT_ID(CASE
-  WHEN used_for < 0 OR clock_us() NOT BETWEEN token + 1 AND CAST(sqlc.arg(not_after_us) AS SIGNED) THEN 5
-  WHEN CHAR_LENGTH(holds) = 0 OR expires_us <= clock_us() THEN clock_us() + IF(used_for = 1, 4611686018427387904, 0)
-  WHEN owner = sqlc.arg(owner) OR expires_us > clock_us() + ttl_us THEN 5
-  ELSE 1 END) >= 16;
+UPDATE lockstep_leases SET
+  version = version + 1 + 0 * LAST_INSERT_ID(GREATEST(token + 1, clock_us()) + used_for * 4611686018427387904),
+  owner = sqlc.arg(owner), holds = sqlc.arg(hold), ttl_us = sqlc.arg(ttl_us), expires_us = clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED),
+  conn_id = CONNECTION_ID(), note = sqlc.arg(note), asked_us = 0, token = GREATEST(token + 1, clock_us())
+WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND (CHAR_LENGTH(holds) = 0 OR expires_us <= clock_us())
+  AND used_for >= 0 AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED);
 
--- name: ReleaseLease :execlastid
--- ReleaseLease removes a hold from the list. Without holds the lease is free. The reply
--- is the token, or 0 the row is locked or missing, 1 the hold is not in the list, 2 the
--- hold was removed, but the lease had expired.
+-- name: ReleaseLease :execrows
+-- ReleaseLease frees a lease that has not expired and has no other hold. The count of changed
+-- rows decides: 0 if it is not so, or if the row is locked.
 -- It runs in callers' transactions.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, sqlc.arg(hold), clock_us(), 0, 0, 0, 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(CASE
-    WHEN LOCATE(VALUES(holds), lockstep_leases.holds) = 0 THEN 1
-    WHEN lockstep_leases.expires_us <= VALUES(token) THEN 2
-    ELSE lockstep_leases.token END),
-  expires_us = IF(lockstep_leases.holds = VALUES(holds), LEAST(lockstep_leases.expires_us, VALUES(token)), lockstep_leases.expires_us),
-  holds = IF(lockstep_leases.holds = VALUES(holds), LEFT(lockstep_leases.holds, 0), REPLACE(lockstep_leases.holds, VALUES(holds), LEFT(lockstep_leases.holds, 0)));
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, clock_us(), 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND s.holds = sqlc.arg(hold) AND s.expires_us > clock_us() FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, expires_us = VALUES(expires_us), holds = LEFT(lockstep_leases.holds, 0);
 
--- name: ReleaseNoWait :execlastid
--- ReleaseNoWait frees a lease that has not expired and has no other hold. It is to
--- ReleaseLease what AcquireNoWait is to AcquireLease, which must be sent if the reply is 0.
+-- name: ReleaseNoWait :execrows
+-- ReleaseNoWait does what ReleaseLease does, at two thirds of the cost: an UPDATE needs no
+-- temporary table. It never waits only where the server can refuse to wait (MariaDB, see
+-- rawsql.NoWait): then it fails if the row is locked.
 -- It never runs in a caller's transaction.
-UPDATE lockstep_leases SET expires_us = clock_us() + 0 * LAST_INSERT_ID(token), holds = LEFT(holds, 0)
+UPDATE lockstep_leases SET version = version + 1, expires_us = clock_us(), holds = LEFT(holds, 0)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND holds = sqlc.arg(hold) AND expires_us > clock_us();
 
--- name: KeepLease :execlastid
--- KeepLease is ReleaseLease that keeps the lease held if the hold was the last one and
--- keep_us after its grant are not over: until then, by an owner that nobody else can be.
--- The reply is 3 then, and what its owner was asked is forgotten. A second KeepLease finds another separator in the list, and not the
--- hold. The token is the time of the grant, unless it is ahead of the clock: then the time
--- counts from now. The time to live is as long, so that no refusal shortens the expiry.
--- It never runs in a caller's transaction.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, CONCAT('released: ', LEFT(s.owner, 245)), sqlc.arg(hold), clock_us(), sqlc.arg(keep_us), 0, 0, 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(CASE
-    WHEN LOCATE(VALUES(holds), lockstep_leases.holds) = 0 THEN 1
-    WHEN lockstep_leases.expires_us <= VALUES(token) THEN 2
-    WHEN lockstep_leases.holds = VALUES(holds) AND LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) > VALUES(token) THEN 3
-    ELSE lockstep_leases.token END),
-  owner = IF(LAST_INSERT_ID() = 3, VALUES(owner), lockstep_leases.owner),
-  asked_us = IF(LAST_INSERT_ID() = 3, 0, lockstep_leases.asked_us),
-  ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us), lockstep_leases.ttl_us),
-  expires_us = IF(LAST_INSERT_ID() = 3, LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),
-    IF(lockstep_leases.holds = VALUES(holds), LEAST(lockstep_leases.expires_us, VALUES(token)), lockstep_leases.expires_us)),
-  holds = IF(LAST_INSERT_ID() = 3, REPLACE(lockstep_leases.holds, ';', ','),
-    IF(lockstep_leases.holds = VALUES(holds), LEFT(lockstep_leases.holds, 0), REPLACE(lockstep_leases.holds, VALUES(holds), LEFT(lockstep_leases.holds, 0))));
-
--- name: RenewLease :execlastid
+-- name: RenewLease :execresult
 -- RenewLease sets the expiry of a lease that the owner still holds with this token and
--- hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't
--- hold the lease any more. If the owner has been asked something that it wasn't told yet,
--- the token has bit 62 set.
+-- hold. The count of changed rows decides: 0 if it doesn't, or if the row is locked. The
+-- insert id is 2 if the owner has been asked something that it wasn't told yet, and else 1.
 -- It runs in callers' transactions.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0, sqlc.arg(told_us)
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, clock_us() + s.ttl_us, 0, 0, sqlc.arg(told_us)
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND s.owner = sqlc.arg(owner) AND s.token = sqlc.arg(token)
+  AND LOCATE(sqlc.arg(hold), s.holds) > 0 AND s.expires_us > clock_us() FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
-    lockstep_leases.owner = VALUES(owner) AND lockstep_leases.token = VALUES(token) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
-    AND lockstep_leases.expires_us > clock_us(),
-    lockstep_leases.token + IF(lockstep_leases.asked_us > VALUES(asked_us), 4611686018427387904, 0), 1)),
-  expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, clock_us() + lockstep_leases.ttl_us);
+  version = lockstep_leases.version + 1 + 0 * LAST_INSERT_ID(1 + (lockstep_leases.asked_us > VALUES(asked_us))),
+  expires_us = VALUES(expires_us);
+
+-- name: ReadLease :one
+-- ReadLease reads a row and the server's clock, without a lock: what is then decided is written
+-- by SwapLease.
+-- It never runs in a caller's transaction.
+SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(clock_us() AS SIGNED) AS now_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+
+-- name: ReadLeaseAsItIs :one
+-- ReadLeaseAsItIs is ReadLease in a transaction whose snapshot may be older: it locks the row,
+-- unless somebody has locked it.
+-- It runs in callers' transactions.
+SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(clock_us() AS SIGNED) AS now_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
+
+-- name: SwapLease :execrows
+-- SwapLease writes what was decided by what ReadLease has read, unless the row has changed since,
+-- or the server's clock is past not_after. The count of changed rows decides: 0 also if the row is
+-- locked. The version alone would not do: it begins anew in a row that was deleted, and goes back
+-- with a restored backup. A row that is acquired gets the number of the session.
+-- It runs in callers' transactions.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, conn_id, note, asked_us, question)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(holds), sqlc.arg(token), sqlc.arg(ttl_us), sqlc.arg(expires_us), CAST(sqlc.arg(used_for) AS SIGNED), 0,
+  IF(CAST(sqlc.arg(acquired) AS SIGNED) = 1, CONNECTION_ID(), s.conn_id), sqlc.arg(note), sqlc.arg(asked_us), sqlc.arg(question)
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND s.version = sqlc.arg(seen_version) AND s.token = sqlc.arg(seen_token)
+  AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, owner = VALUES(owner), holds = VALUES(holds), token = VALUES(token),
+  ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us), used_for = VALUES(used_for), conn_id = VALUES(conn_id), note = VALUES(note),
+  asked_us = VALUES(asked_us), question = VALUES(question);
 
 -- name: QuestionOf :one
 -- QuestionOf reads, without a lock, what the owner of a lease was asked last.
 -- It never runs in a caller's transaction.
 SELECT asked_us, question FROM lockstep_leases
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token);
-
--- name: RaiseToken :execlastid
--- RaiseToken raises the token of a lease that the owner still holds with this hold to at
--- least the given one. The reply is the token, or 0 the row is locked or missing, 1 the
--- owner doesn't hold the lease any more.
--- It never runs in a caller's transaction.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
-    lockstep_leases.owner = VALUES(owner) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
-    AND lockstep_leases.expires_us > clock_us(), GREATEST(lockstep_leases.token, VALUES(token)), 1)),
-  token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID());
 
 -- name: LockLease :one
 -- LockLease locks the row of a lease, waiting for it, and reads its token.
@@ -179,13 +135,13 @@ WHERE name = sqlc.arg(name) AND slot = -1;
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 VALUES (sqlc.arg(name), sqlc.arg(slot), RPAD('-', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 0), ' '));
 
--- name: GuardLease :execlastid
+-- name: GuardLease :execrows
 -- GuardLease writes the row of a lease that the owner still holds, in the caller's
 -- transaction: nobody can take over the lease before that transaction ends, and on a
--- multi-primary cluster not without one of the two failing. The reply is the token, or 0
--- if the owner doesn't hold the lease any more.
+-- multi-primary cluster not without one of the two failing. The count of changed rows
+-- decides.
 -- It runs in callers' transactions.
-UPDATE lockstep_leases SET conn_id = CONNECTION_ID(), guards = guards + 1 + 0 * LAST_INSERT_ID(token)
+UPDATE lockstep_leases SET version = version + 1, conn_id = CONNECTION_ID(), guards = guards + 1
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token)
   AND LOCATE(sqlc.arg(hold), holds) > 0 AND expires_us > clock_us();
 
@@ -200,42 +156,12 @@ SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE nam
 -- It runs in callers' transactions.
 SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
 
--- name: ForceRelease :execlastid
--- ForceRelease frees a lease, whoever holds it, and raises the token, so that the
--- holder's renewals and guards fail. The reply is the holder's token, or 0 the row is
--- locked or missing, 1 nobody held the lease.
+-- name: HeldRows :many
+-- HeldRows reads, without a lock, the rows of a key from a slot on that have holders, also
+-- expired ones, and the server's clock: what is then decided is written by SwapLease.
 -- It never runs in a caller's transaction.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, clock_us(), 0, 0, 0, 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), 1, lockstep_leases.token)),
-  expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, VALUES(token)),
-  holds = IF(LAST_INSERT_ID() = 1, lockstep_leases.holds, LEFT(lockstep_leases.holds, 0)),
-  token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, lockstep_leases.token + 1);
-
--- name: AskHolders :execresult
--- AskHolders asks everybody who has held something under a key since before the given
--- moment, and has not been asked since, to give it up. It skips rows that are locked. The
--- insert id is the server's clock, and the count of affected rows has two for each row.
--- It never runs in a caller's transaction.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us, question)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0, LAST_INSERT_ID(clock_us()), sqlc.arg(question)
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot >= 0 AND LEFT(s.holds, 1) = ';'
-  AND s.expires_us > clock_us() AND s.token <= CAST(sqlc.arg(since_us) AS SIGNED)
-  AND s.asked_us < CAST(sqlc.arg(since_us) AS SIGNED) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us),
-  IF(CAST(sqlc.arg(since_us) AS SIGNED) = 9223372036854775807, 0, CAST(sqlc.arg(since_us) AS SIGNED)));
-
--- name: NotAsked :one
--- NotAsked counts, without a lock, those who have held something since before the given
--- moment, and of them those whom AskHolders would ask. It reads the moment for the next
--- AskHolders: by the server's clock, or their last token if that is ahead of it.
--- It never runs in a caller's transaction.
-SELECT COUNT(*) AS holders, CAST(COALESCE(SUM(asked_us < CAST(sqlc.arg(since_us) AS SIGNED)), 0) AS SIGNED) AS not_asked,
-  CAST(GREATEST(clock_us(), COALESCE(MAX(token), 0)) AS SIGNED) AS now_us
-FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND LEFT(holds, 1) = ';'
-  AND expires_us > clock_us() AND token <= CAST(sqlc.arg(since_us) AS SIGNED);
+SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(clock_us() AS SIGNED) AS now_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= sqlc.arg(first) AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT 9223372036854775807;
 
 -- name: LeaseTransactions :many
 -- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
@@ -311,7 +237,7 @@ SELECT COUNT(*) FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 -- CountSwept changes the row of a lease whose readers' rows are deleted: a transaction that
 -- has read before them sees that its snapshot is older.
 -- It never runs in a caller's transaction.
-UPDATE lockstep_leases SET guards = guards + 1 WHERE name = sqlc.arg(name) AND slot = 0;
+UPDATE lockstep_leases SET guards = guards + 1, version = version + 1 WHERE name = sqlc.arg(name) AND slot = 0;
 
 -- name: DeleteLease :exec
 -- DeleteLease deletes the row of a lease.

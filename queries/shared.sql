@@ -3,19 +3,6 @@
 -- used_for is 1 once the key has been shared, so that a writer knows that it must look
 -- for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
 
--- name: MarkGate :execlastid
--- MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
--- semaphore. It makes no semaphore of a key while somebody holds its lease. The reply is 0
--- if the row is locked or missing, and otherwise 100000 plus what the key is used for now.
--- It never runs in a caller's transaction.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.used_for <> 0
-    OR VALUES(used_for) < 0 AND CHAR_LENGTH(lockstep_leases.holds) > 0 AND lockstep_leases.expires_us > clock_us(), lockstep_leases.used_for, VALUES(used_for))),
-  used_for = CAST(LAST_INSERT_ID() AS SIGNED) - 100000;
-
 -- name: ShareLease :execlastid
 -- ShareLease takes a reader's row if no writer has the gate, or the owner is that writer.
 -- It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
@@ -38,6 +25,7 @@ ON DUPLICATE KEY UPDATE
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, VALUES(expires_us)),
   note = IF(LAST_INSERT_ID() = 1, lockstep_leases.note, VALUES(note)),
   asked_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.asked_us, 0),
+  version = lockstep_leases.version + (LAST_INSERT_ID() <> 1),
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID());
 
 -- name: ReadersOf :one
@@ -59,22 +47,6 @@ SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < clock_us()
 ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
 
--- name: ExpiredReaders :many
--- ExpiredReaders reads, without a lock, which readers of a key have expired.
--- It never runs in a caller's transaction.
-SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 AND expires_us <= clock_us()
-LIMIT 9223372036854775807;
-
--- name: ReapReader :exec
--- ReapReader ends an expired reader, which can neither renew its lease nor guard a
--- transaction any more. It skips a reader that guards one now.
--- It never runs in a caller's transaction.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND CHAR_LENGTH(s.holds) > 0
-  AND s.expires_us <= clock_us() FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0);
-
 -- name: FreePermits :many
 -- FreePermits reads, without a lock, which permits of a semaphore of n are free. It reads
 -- none if the semaphore has another n.
@@ -84,14 +56,14 @@ WHERE g.name = sqlc.arg(name) AND g.slot = 0 AND g.used_for + CAST(sqlc.arg(perm
   AND s.slot BETWEEN 1 AND CAST(sqlc.arg(permits) AS SIGNED) AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
 ORDER BY s.slot LIMIT 1000;
 
--- name: AcquirePermit :execlastid
+-- name: AcquirePermit :execresult
 -- AcquirePermit takes a free permit of a semaphore of n, and locks the gate shared meanwhile,
--- so that the semaphore has that n. The reply is the token, or 0 if the permit is held or
+-- so that the semaphore has that n. The count of changed rows decides: 0 if the permit is held or
 -- locked, or the gate is locked, or the semaphore has another n, or the server's clock is
--- past not_after.
+-- past not_after. The insert id is the token.
 -- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(),
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), GREATEST(s.token + 1, clock_us()),
   sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot)
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
@@ -99,9 +71,8 @@ FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot)
   AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = sqlc.arg(name) AND g.slot = 0 LOCK IN SHARE MODE) + CAST(sqlc.arg(permits) AS SIGNED) = 0
 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
   owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  note = VALUES(note), asked_us = 0, token = LAST_INSERT_ID();
+  note = VALUES(note), asked_us = 0, version = lockstep_leases.version + 1, token = LAST_INSERT_ID(VALUES(token));
 
 -- name: PermitsOf :one
 -- PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
@@ -111,17 +82,6 @@ SELECT COUNT(*) AS permits,
   CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()), 0) AS SIGNED) AS held,
   CAST(COALESCE(MIN(expires_us) - clock_us(), 0) AS SIGNED) AS left_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot BETWEEN CAST(sqlc.arg(first) AS SIGNED) AND CAST(sqlc.arg(last) AS SIGNED);
-
--- name: ResizeSemaphore :execlastid
--- ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
--- missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
--- It never runs in a caller's transaction.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.used_for >= 0, 1, 100000 - lockstep_leases.used_for)),
-  used_for = IF(LAST_INSERT_ID() = 1, lockstep_leases.used_for, VALUES(used_for));
 
 -- name: ReaderAmong :one
 -- ReaderAmong finds a reader of a key among a few owners, in the process whose holds

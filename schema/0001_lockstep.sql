@@ -28,7 +28,8 @@ CREATE TABLE IF NOT EXISTS lockstep_centers (
 -- slots above 0 are readers and permits. conn_id is the session of the transaction that
 -- has last guarded or acquired the lease. note is what the owner tells of itself. Somebody
 -- has asked the owner at asked_us to give the lease up, if that isn't 0, and question says
--- why.
+-- why. version rises with each change of a row: what was decided by what a row said is written
+-- only if that says the same still.
 CREATE TABLE IF NOT EXISTS lockstep_leases (
   name       VARBINARY(255)  NOT NULL,
   slot       BIGINT          NOT NULL,
@@ -43,5 +44,6 @@ CREATE TABLE IF NOT EXISTS lockstep_leases (
   note       VARBINARY(255)  NOT NULL DEFAULT X'',
   asked_us   BIGINT          NOT NULL DEFAULT 0,
   question   VARBINARY(255)  NOT NULL DEFAULT X'',
+  version    BIGINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (name, slot)
 ) ENGINE = InnoDB;

@@ -77,7 +77,7 @@ func TestInstall(t *testing.T) {
 		besideHolder(t, db)
 
 		db.Exec(t, "INSERT INTO lockstep_locks VALUES ('order:1', 4711, 'me', 5, 6)")
-		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4, 5, 'us', 6, 'why')")
+		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4, 5, 'us', 6, 'why', 7)")
 		db.Exec(t, "INSERT INTO lockstep_once VALUES ('paid', '-', REPEAT('x', 70000), 4711, 1)")
 		db.Exec(t, "UPDATE lockstep_centers SET token = 4711, owner = 'me', conn_id = 5, locked_us = 6 WHERE slot = 65535")
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot IN (0, 77)")

@@ -201,7 +201,7 @@ func (h *haunting) try(t *testing.T, db *testdb.DB) *try {
 	t.Helper()
 	a := &try{key: txlock.Named("ghost:" + rand.Text())}
 	h.tries = append(h.tries, a)
-	if _, err := db.Admin().Exec("INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '')", a.key.String()); err != nil {
+	if _, err := db.Admin().Exec("INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '', 0)", a.key.String()); err != nil {
 		t.Fatal(err)
 	}
 	return a

@@ -72,7 +72,7 @@ func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 
 // Uptime reads how many seconds the server has been running.
 const Uptime = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 
-// InTurn makes AcquireLease lock the turnstile of the key as well, so that it doesn't
+// InTurn makes AcquireLease and SwapLease lock the turnstile of the key as well, so that it doesn't
 // overtake anybody who waits there: if somebody has the turnstile, nothing is selected.
 func InTurn(query string) string {
 	return strings.Replace(query, "FROM lockstep_leases s WHERE", "FROM lockstep_leases q JOIN lockstep_leases s ON s.name = q.name AND q.slot = -1 WHERE", 1)

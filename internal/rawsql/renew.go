@@ -41,7 +41,7 @@ const (
 func RenewMany(holds []Hold) string {
 	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)" +
 		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, 0, LAST_INSERT_ID(0 * cur.slot), 0, wanted.told" + heldRows(holds) +
-		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us" +
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, expires_us = VALUES(token) + lockstep_leases.ttl_us" +
 		" + 0 * LAST_INSERT_ID(IF(LAST_INSERT_ID() = 0, VALUES(token), LAST_INSERT_ID()) + " + strconv.Itoa(countBit) +
 		" | IF(lockstep_leases.asked_us > VALUES(asked_us), " + strconv.Itoa(askedBit) + ", 0))"
 }

@@ -35,7 +35,7 @@ func AcquireMany(all []Wanted, near int64) string {
 		wantedRows(all, true) +
 		" WHERE cur.used_for = 0 AND (CHAR_LENGTH(cur.holds) = 0 OR cur.expires_us <= " + Clock + ")" +
 		" AND " + Clock + " BETWEEN cur.token + 1 AND wanted.after AND " + within(near) +
-		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE holds = VALUES(holds), owner = VALUES(owner), note = VALUES(note), asked_us = 0," +
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, holds = VALUES(holds), owner = VALUES(owner), note = VALUES(note), asked_us = 0," +
 		" conn_id = CONNECTION_ID(), ttl_us = VALUES(ttl_us), expires_us = VALUES(token) + VALUES(ttl_us), token = VALUES(token)" + reply(near)
 }
 
@@ -45,7 +45,7 @@ func ReleaseMany(all []Wanted, near int64) string {
 		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, wanted.bit, LAST_INSERT_ID(0 * wanted.bit), 0" +
 		wantedRows(all, false) +
 		" WHERE cur.holds = wanted.hold AND cur.expires_us > " + Clock + " AND " + within(near) +
-		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), expires_us = VALUES(token)" + reply(near)
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, holds = LEFT(lockstep_leases.holds, 0), expires_us = VALUES(token)" + reply(near)
 }
 
 // Reply reads the reply of the two: a bit for each row that was written, and the server's

@@ -5,65 +5,79 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 )
 
 // planted are bugs in the statements of leases, by name.
 var planted = map[string][]string{ // old, new, old, new ...
 	"two owners": {
-		"WHEN lockstep_leases.owner <> VALUES(owner) THEN 1", "",
+		"AND s.slot = ? AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND s.slot = ?\n",
+		"AND slot = ? AND (CHAR_LENGTH(holds) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND slot = ?\n",
 	},
 	"same token": {
 		"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)",
+		"GREATEST(s.token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))", "GREATEST(s.token, 1000000000000000)",
+		"LAST_INSERT_ID(GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))) + used", "LAST_INSERT_ID(GREATEST(token, 1000000000000000) + used",
+		"asked_us = 0, token = GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))", "asked_us = 0, token = GREATEST(token, 1000000000000000)",
 	},
 	"token by the clock": {
 		"GREATEST(lockstep_leases.token + 1, VALUES(token))", "VALUES(token)",
+		"GREATEST(s.token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))", "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))",
+		"LAST_INSERT_ID(GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))) + used", "LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + used",
+		"asked_us = 0, token = GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))", "asked_us = 0, token = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))",
 	},
 	"lock token by the clock": {
 		"IF(token = ?, token, GREATEST(token + 1,", "IF(token = ?, token, GREATEST(16,",
 		"LAST_INSERT_ID(GREATEST(token + 1,", "LAST_INSERT_ID(GREATEST(16,",
 	},
 	"expiry kept": {
-		"LEAST(lockstep_leases.expires_us, VALUES(token) + lockstep_leases.ttl_us)", "lockstep_leases.expires_us",
+		"expires_us = VALUES(expires_us), used_for =", "expires_us = GREATEST(lockstep_leases.expires_us, VALUES(expires_us)), used_for =",
 	},
 	"lost release": {
-		"IF(lockstep_leases.holds = VALUES(holds), LEAST(", "IF(FALSE, LEAST(",
-		"IF(lockstep_leases.holds = VALUES(holds), LEFT(lockstep_leases.holds, 0),", "IF(TRUE, lockstep_leases.holds,",
+		"expires_us = VALUES(expires_us), holds = LEFT(lockstep_leases.holds, 0)", "holds = lockstep_leases.holds",
+		"expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), holds = LEFT(holds, 0)", "holds = holds",
 	},
-	"freed too early": {"+ VALUES(ttl_us) > VALUES(token) THEN 3", "+ VALUES(ttl_us) DIV 2 > VALUES(token) THEN 3",
-		"LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),", "LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) DIV 2,"},
-	"kept too long": {"LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),", "LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) * 8,",
-		"ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us),", "ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us) * 8,"}, // else a refusal shortens it
+	"freed too early": {
+		"expires_us = VALUES(expires_us), used_for =", "expires_us = VALUES(expires_us) - IF(LOCATE(',', VALUES(holds)) = 1, VALUES(ttl_us) DIV 2, 0), used_for =",
+	},
+	"kept too long": {
+		"expires_us = VALUES(expires_us), used_for =", "expires_us = VALUES(expires_us) + IF(LOCATE(',', VALUES(holds)) = 1, VALUES(ttl_us) * 7, 0), used_for =",
+		"token = VALUES(token),\n  ttl_us = VALUES(ttl_us)", "token = VALUES(token),\n  ttl_us = VALUES(ttl_us) * IF(LOCATE(',', VALUES(holds)) = 1, 8, 1)", // else a refusal shortens it
+	},
 	"not told": {
+		"LAST_INSERT_ID(1 + (lockstep_leases.asked_us > VALUES(asked_us)))", "LAST_INSERT_ID(1 + 0 * lockstep_leases.asked_us)",
 		"lockstep_leases.asked_us > VALUES(asked_us), 4611686018427387904", "FALSE, 4611686018427387904",
 		"cur.asked_us > wanted.told", "FALSE",
 	},
 	"question kept": {
-		"asked_us = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), 0, lockstep_leases.asked_us)", "asked_us = lockstep_leases.asked_us",
+		"note = VALUES(note), asked_us = 0", "note = VALUES(note), asked_us = lockstep_leases.asked_us",
 		"asked_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.asked_us, 0)", "asked_us = lockstep_leases.asked_us",
 		" asked_us = 0, token", " token",
 	},
 	"one is asked": {
-		" FOR UPDATE SKIP LOCKED\nON DUPLICATE KEY UPDATE question", " ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED\nON DUPLICATE KEY UPDATE question",
-		"CAST(COALESCE(SUM(asked_us", "CAST(0 * COALESCE(SUM(asked_us",
+		"AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT 9223372036854775807", "AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT 1",
 	},
 	"nobody who shares is asked": {
-		"s.slot >= 0 AND LEFT(s.holds, 1) = ';'", "s.slot = 0 AND LEFT(s.holds, 1) = ';'",
-		"AND slot >= 0 AND LEFT(holds, 1) = ';'", "AND slot = 0 AND LEFT(holds, 1) = ';'",
+		"AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT", "AND CHAR_LENGTH(holds) > 0 AND (slot = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))) ORDER BY slot LIMIT",
 	},
-	"all keys are asked": {"AND s.slot >= 0 AND LEFT(s.holds, 1) = ';'", "OR s.name LIKE 'asked:%' AND LEFT(s.holds, 1) = ';'"},
-	"guard past the time to live": {"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
-		"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
+	"all keys are asked": { // the version and the token find the row
+		"WHERE name = ? AND slot >= ? AND", "WHERE (name = ? OR name LIKE 'asked:%') AND slot >= ? AND",
+		"WHERE s.name = ? AND s.slot = ? AND s.version", "WHERE (s.name = ? OR s.name LIKE 'asked:%') AND s.slot = ? AND s.version",
+	},
+	"guard past the time to live": {
+		"guards = guards + 1\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
+		"guards = guards + 1\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >",
+	},
 	"early expiry": {
 		"CAST(? AS SIGNED), 0, 0, ?\n", "CAST(? AS SIGNED) DIV 2, 0, 0, ?\n",
+		"expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED),\n", "expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED) DIV 2,\n",
 		"VALUES(token) + VALUES(ttl_us)", "VALUES(token) + VALUES(ttl_us) DIV 2",
-		"NOW(6)) + ttl_us", "NOW(6)) + ttl_us DIV 2",
-		"NOW(6)) + lockstep_leases.ttl_us", "NOW(6)) + lockstep_leases.ttl_us DIV 2",
+		"VALUES(token) + lockstep_leases.ttl_us", "VALUES(token) + lockstep_leases.ttl_us DIV 2",
+		"UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + s.ttl_us", "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + s.ttl_us DIV 2",
 	},
-	"no room":                {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
-	"reader beside a writer": {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
-	"writer beside readers":  {"IF(lockstep_leases.used_for = 1 AND", "IF(lockstep_leases.used_for = 2 AND"},
+	"no room":                {"\n  AND (CHAR_LENGTH(s.holds) = 0 OR", "\n  AND (CHAR_LENGTH(s.holds) >= 0 OR"},
+	"reader beside a writer": {"\n  AND (CHAR_LENGTH(s.holds) = 0 OR", "\n  AND (CHAR_LENGTH(s.holds) >= 0 OR"},
+	"writer beside readers":  {"+ lockstep_leases.used_for * 4611686018427387904", "", "+ used_for * 4611686018427387904", ""},
 	"intent forgotten": {"s.used_for = 1\n  AND (",
 		"s.used_for = 1\n  AND (EXISTS (SELECT 1 FROM lockstep_leases r WHERE r.name = s.name AND r.slot > 0 AND CHAR_LENGTH(r.holds) > 0) OR "},
 	"intent without end": {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner", "AND (CHAR_LENGTH(s.holds) = 0 OR s.owner"},
@@ -74,18 +88,12 @@ var planted = map[string][]string{ // old, new, old, new ...
 	"dead permit":     {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND CHAR_LENGTH(s.holds) = 0\n"},
 }
 
-// notSimple makes the statements that do simple cases leave them to those that have the bug.
-var notSimple = []string{
-	"WHEN used_for < 0 OR ", "WHEN TRUE OR ", // AcquireNoWait
-	"holds = LEFT(holds, 0)\nWHERE name", "holds = LEFT(holds, 0)\nWHERE FALSE AND name", // ReleaseNoWait
-}
-
 // Plant returns what rewrites the statements so that they have the bug of that name.
 func Plant(bug string) (func(query string) string, error) {
 	if len(planted[bug]) == 0 {
 		return nil, fmt.Errorf("no bug is called %q", bug)
 	}
-	return strings.NewReplacer(slices.Concat(planted[bug], notSimple)...).Replace, nil
+	return strings.NewReplacer(planted[bug]...).Replace, nil
 }
 
 // Rewriter returns a connector that changes the text of every statement.

@@ -32,7 +32,7 @@ func TestAskBesideOthers(t *testing.T) {
 			var looks atomic.Int64
 			tap := new(wiretap)
 			tap.hook(func(statement string, _ <-chan struct{}) error {
-				if strings.Contains(statement, "AS not_asked") {
+				if strings.Contains(statement, "HeldRows") {
 					looks.Add(1)
 				}
 				return nil
@@ -105,7 +105,7 @@ func TestAskAfterTheClockWentBack(t *testing.T) {
 		var looks atomic.Int64
 		tap := new(wiretap)
 		tap.hook(func(statement string, _ <-chan struct{}) error {
-			if strings.Contains(statement, "AS not_asked") {
+			if strings.Contains(statement, "HeldRows") {
 				looks.Add(1)
 			}
 			return nil

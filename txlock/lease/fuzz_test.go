@@ -2,18 +2,18 @@ package lease_test
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// FuzzHolds proves that the list of holds that the statements keep, by CONCAT and
-// REPLACE, is the list that Go would keep: each byte acquires or releases one of 16
-// holds of one of two owners. Holds alike but for one character are told apart.
+// FuzzHolds proves that the list of holds in a row is the list of those that were acquired and
+// not released: each byte acquires or releases one of 16 holds of one of two owners. Holds
+// alike but for one character are told apart.
 func FuzzHolds(f *testing.F) {
 	f.Add([]byte{0x00, 0x80})
 	f.Add([]byte{0x00, 0x01, 0x02, 0x81, 0x80, 0x82, 0x80})
@@ -28,44 +28,44 @@ func FuzzHolds(f *testing.F) {
 		}
 		hold := func(b byte) string { return ";" + strings.Repeat("A", 21) + string('a'+rune(b&0x0f)) }
 		for _, engine := range testdb.Engines() {
-			db, key, q := testdb.Open(t, engine), named(), gen.New()
-			name := []byte(key.String())
-			if err := q.EnsureLease(t.Context(), db.Admin(), gen.EnsureLeaseParams{Name: name, Slot: 0}); err != nil {
+			db, at := testdb.Open(t, engine), store.Row{Key: named().String()}
+			on := openStore(t, db.Admin())
+			if err := on.Make(t.Context(), at); err != nil {
 				t.Fatal(err)
 			}
 			var holds []string
 			var owner string
-			var last int64
+			var last uint64
 			for i, b := range steps {
 				who := fmt.Sprint("owner ", b>>4&1)
 				if b&0x80 == 0 && !slices.Contains(holds, hold(b)) {
-					reply, err := q.AcquireLease(t.Context(), db.Admin(), gen.AcquireLeaseParams{
-						Owner: []byte(who), Note: []byte("note"), Hold: hold(b), TtlUs: 3_600_000_000, Name: name, Slot: 0, NotAfterUs: math.MaxInt64,
-					})
+					reply, token, err := acquireOf(who, hold(b), time.Hour, false)(t.Context(), on, at)
 					switch {
 					case err != nil:
 						t.Fatal(err)
 					case len(holds) > 0 && who != owner:
-						if reply != 1 {
+						if reply != store.Refused {
 							t.Fatalf("step %d of %x: somebody else's: %d", i, steps, reply)
 						}
 						continue
-					case len(holds) > 0 && reply != last, len(holds) == 0 && reply <= last:
-						t.Fatalf("step %d of %x: token %d after %d", i, steps, reply, last)
+					case reply != store.Done, len(holds) > 0 && token != last, len(holds) == 0 && token <= last:
+						t.Fatalf("step %d of %x: %d, token %d after %d", i, steps, reply, token, last)
 					}
-					owner, last, holds = who, reply, append(holds, hold(b))
+					owner, last, holds = who, token, append(holds, hold(b))
 				} else {
-					at := slices.Index(holds, hold(b))
-					reply, err := q.ReleaseLease(t.Context(), db.Admin(), gen.ReleaseLeaseParams{Hold: hold(b), Name: name, Slot: 0})
-					if err != nil || at < 0 && reply != 1 || at >= 0 && reply != last {
-						t.Fatalf("step %d of %x: release of hold %d: %d, %v, token %d", i, steps, at, reply, err, last)
+					n, want := slices.Index(holds, hold(b)), store.Done
+					if n < 0 {
+						want = store.Refused
 					}
-					if at >= 0 {
-						holds = slices.Delete(holds, at, at+1)
+					if reply, err := on.Release(t.Context(), at, hold(b)); err != nil || reply != want {
+						t.Fatalf("step %d of %x: release of hold %d: %d, %v, token %d", i, steps, n, reply, err, last)
+					}
+					if n >= 0 {
+						holds = slices.Delete(holds, n, n+1)
 					}
 				}
 				var kept string
-				err := db.Admin().QueryRowContext(t.Context(), "SELECT holds FROM lockstep_leases WHERE name = ? AND slot = 0", name).Scan(&kept)
+				err := db.Admin().QueryRowContext(t.Context(), "SELECT holds FROM lockstep_leases WHERE name = ? AND slot = 0", at.Key).Scan(&kept)
 				if err != nil || kept != strings.Join(holds, "") {
 					t.Fatalf("step %d of %x: the list is %q, want %q: %v", i, steps, kept, holds, err)
 				}

@@ -75,7 +75,7 @@ func TestRefusalsNameTheHolderOnServers(t *testing.T) {
 
 		tx = begin(t, pool, sql.LevelDefault)
 		guard(t, held, tx)
-		_, err = b.TryAcquire(t.Context(), key) // which has looked why the row is locked
+		_, err = b.TryAcquire(t.Context(), key, look)
 		wants(t, "TryAcquire of what is guarded", err, txlock.ErrBusy)
 		namesHolder(t, "TryAcquire of what is guarded", err, key, infoOf(t, held, a))
 		commit(t, tx)

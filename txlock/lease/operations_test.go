@@ -21,7 +21,7 @@ var moreOperations = []operation{
 		exec(tb, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", key.String())
 		l := acquire(tb, m, key, lease.HoldAtLeast(time.Hour))
 		return func() error { return l.Release(ctx) }
-	}, 1},
+	}, 2}, // what the row says decides for how long
 	{"AcquireAll of three keys, and Release", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
 		keys := []txlock.Key{key, txlock.Named(key.String() + "/b"), txlock.Named(key.String() + "/a")}
 		for _, key := range keys {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -14,11 +15,10 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -646,86 +646,36 @@ func TestReadersAndWritersNeverOverlap(t *testing.T) {
 	})
 }
 
-// missingRow are the statements whose reply is that of a row, sent for a name that has
-// none.
-func missingRow(engine testdb.Engine) map[string]exchange {
-	q := gen.New()
-	notAfter := time.Now().Add(time.Hour).UnixMicro()
+// missingRow are the calls whose reply is that of a row, sent for one that is missing.
+func missingRow() map[string]exchange {
 	hold := ";" + strings.Repeat("x", 22)
-	sharing := gen.ShareLeaseParams{Note: []byte("note"), Slot: 5, Owner: []byte("o"), Hold: hold, TtlUs: 1000000, NotAfterUs: notAfter}
-	statements := map[string]exchange{
-		"AcquireLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.AcquireLease(ctx, db, gen.AcquireLeaseParams{Note: []byte("note"), Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, NotAfterUs: notAfter})
-		},
-		"ReleaseLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.ReleaseLease(ctx, db, gen.ReleaseLeaseParams{Hold: hold, Name: name})
-		},
-		"RenewLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.RenewLease(ctx, db, gen.RenewLeaseParams{Owner: []byte("o"), Hold: hold, Token: 1, Name: name})
-		},
-		"GuardLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.GuardLease(ctx, db, gen.GuardLeaseParams{Owner: []byte("o"), Hold: hold, Token: 1, Name: name})
-		},
-		"ForceRelease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.ForceRelease(ctx, db, gen.ForceReleaseParams{Name: name})
-		},
-		"MarkGate": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.MarkGate(ctx, db, gen.MarkGateParams{UsedFor: 1, Name: name})
-		},
-		"ShareLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			p := sharing
-			p.Name = name
-			return q.ShareLease(ctx, db, p)
-		},
-		"ShareLease, as it is sent": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			p := sharing
-			p.Name = name
-			return q.ShareLease(ctx, rewritten{db, func(query string) string {
-				return rawsql.SkipShared(query, engine == testdb.MariaDB)
-			}}, p)
-		},
-		"AcquirePermit": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.AcquirePermit(ctx, db, gen.AcquirePermitParams{Note: []byte("note"), Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, Permits: 3, NotAfterUs: notAfter})
-		},
-		"ResizeSemaphore": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.ResizeSemaphore(ctx, db, gen.ResizeSemaphoreParams{UsedFor: -3, Name: name})
-		},
-	}
-	if engine == testdb.MariaDB {
-		statements["AcquireNoWait"] = func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return acquireOf("o", hold, time.Second, false)(ctx, noWait{db}, name)
-		}
-		statements["ReleaseNoWait"] = func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return releaseOf(hold)(ctx, noWait{db}, name)
+	took := func(ask store.Ask) exchange {
+		ask.Owner, ask.Hold, ask.TTL, ask.NotAfter = "o", hold, time.Second, store.Never
+		return func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+			ask.Key = at.Key
+			a, err := s.Take(ctx, ask)
+			return a.Reply, a.Token, err
 		}
 	}
-	return statements
-}
-
-// rewritten changes statements on their way, and stay keeps them prepared.
-type rewritten struct {
-	gen.DBTX
-	by func(query string) string
-}
-
-func (r rewritten) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return r.DBTX.ExecContext(ctx, r.by(query), args...)
-}
-
-type stay struct {
-	*sql.Conn
-	stmts map[string]*sql.Stmt
-}
-
-func (s stay) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if s.stmts[query] == nil {
-		stmt, err := s.PrepareContext(ctx, query)
-		if err != nil {
-			return nil, err
-		}
-		s.stmts[query] = stmt
+	return map[string]exchange{
+		"Take": acquireOf("o", hold, time.Second, false), "Take of a place": took(store.Ask{Row: store.Row{Slot: 5}}), "Take of a permit": took(store.Ask{Permits: 3}),
+		"Release": releaseOf(hold), "Keep": keepOf(hold), "Renew": renewOf("o", hold, 1), "Raise": raiseOf("o", hold, 1), "Force": forceRelease,
+		"Guard": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+			reply, err := s.Guard(ctx, store.Claim{Row: at, Owner: "o", Hold: hold, Token: 1})
+			return reply, 0, err
+		},
+		"Use": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+			use, err := s.Use(ctx, at.Key, store.Shared)
+			if errors.Is(err, store.ErrLocked) {
+				err = nil
+			}
+			return store.Reply(use), 0, err
+		},
+		"Resize": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+			reply, err := s.Resize(ctx, at.Key, 3)
+			return reply, 0, err
+		},
 	}
-	return s.stmts[query].ExecContext(ctx, args...)
 }
 
 // TestReplyOfMissingRow proves that a statement that finds no row says so, and not
@@ -733,45 +683,33 @@ func (s stay) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 // time, and prepared once.
 func TestReplyOfMissingRow(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		statements := missingRow(db.Engine())
-		for _, how := range []string{"text", "prepared", "kept"} {
-			t.Run(how, func(t *testing.T) {
+		for _, text := range []bool{true, false} {
+			t.Run(fmt.Sprintf("text=%v", text), func(t *testing.T) {
 				t.Parallel()
-				pool := newPool(t, db, false, func(c *mysql.Config) { c.InterpolateParams = how == "text" })
-				conn, err := pool.Conn(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				var tx gen.DBTX = conn
-				if how == "kept" {
-					kept := stay{conn, make(map[string]*sql.Stmt)}
-					defer func() {
-						for _, stmt := range kept.stmts {
-							_ = stmt.Close()
-						}
-					}()
-					tx = kept
-				}
-				there := named().String()
-				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '')", there)
-				for name, send := range statements {
+				pool := newPool(t, db, false, func(c *mysql.Config) { c.InterpolateParams = text })
+				pool.SetMaxOpenConns(1)
+				s := openStore(t, pool)
+				there := store.Row{Key: named().String()}
+				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '', 0)", there.Key)
+				calls := missingRow()
+				for name, send := range calls {
 					for i := range 3 {
-						granted, err := statements["AcquireLease"](t.Context(), tx, []byte(there))
-						if err != nil || granted < 16 {
-							t.Fatalf("the grant before %s: %d, %v", name, granted, err)
+						if reply, _, err := calls["Take"](t.Context(), s, there); err != nil || reply != store.Done {
+							t.Fatalf("the grant before %s: %d, %v", name, reply, err)
 						}
-						missing := named().String()
-						reply, err := send(t.Context(), tx, []byte(missing))
-						if err != nil || reply != 0 {
-							t.Errorf("%s of a missing row, number %d: %d, %v; the grant before replied %d", name, i, reply, err, granted)
+						missing := store.Row{Key: named().String()}
+						want := store.Absent
+						if name == "Guard" {
+							want = store.Refused
 						}
-						if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", missing); n != 0 {
+						if reply, token, err := send(t.Context(), s, missing); err != nil || reply != want || token != 0 {
+							t.Errorf("%s of a missing row, number %d: %d, token %d, %v", name, i, reply, token, err)
+						}
+						if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", missing.Key); n != 0 {
 							t.Errorf("%s has made %d rows", name, n)
 						}
-						freed, err := statements["ReleaseLease"](t.Context(), tx, []byte(there))
-						if err != nil || freed != granted {
-							t.Fatalf("the release after %s: %d, %v", name, freed, err)
+						if reply, _, err := calls["Release"](t.Context(), s, there); err != nil || reply != store.Done {
+							t.Fatalf("the release after %s: %d, %v", name, reply, err)
 						}
 					}
 				}

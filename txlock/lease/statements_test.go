@@ -14,10 +14,10 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -48,81 +48,63 @@ func sqlModes(engine testdb.Engine) []string {
 	return modes
 }
 
-// exchange sends a statement about a key, and returns its reply.
-type exchange func(ctx context.Context, db gen.DBTX, name []byte) (int64, error)
+// exchange makes a call about a row, and returns its reply, and the token if there is one.
+type exchange func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error)
 
 // statement is one case: what it finds, what it replies and leaves behind.
 type statement struct {
 	name  string
 	row   *leaseRow // nil: it is missing
 	send  exchange
-	reply int64 // of which fresh is a token by the clock
+	reply store.Reply
 	want  leaseRow
 }
 
-// fresh stands for a token that is the server's clock, in a reply and a row.
+// fresh stands for a token that is the server's clock.
 const fresh = 1 << 62
 
-var q = gen.New()
-
 func acquireOf(owner, hold string, ttl time.Duration, late bool) exchange {
-	return func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-		notAfter := time.Now().Add(time.Hour)
+	return func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+		notAfter := store.Never
 		if late {
-			notAfter = time.Now().Add(-time.Hour)
+			notAfter = 0 // before the process has begun
 		}
-		if refuses, ok := db.(noWait); ok {
-			reply, err := refuses.reply(q.AcquireNoWait(ctx, db, gen.AcquireNoWaitParams{
-				Owner: []byte(owner), Note: []byte("note"), Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
-			}))
-			if reply != 5 { // only AcquireLease can tell
-				return reply, err
-			}
-		}
-		return q.AcquireLease(ctx, db, gen.AcquireLeaseParams{
-			Owner: []byte(owner), Note: []byte("note"), Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
-		})
+		a, err := s.Take(ctx, store.Ask{Row: at, Owner: owner, Note: "note", Hold: hold, TTL: ttl, NotAfter: notAfter})
+		return a.Reply, a.Token, err
 	}
 }
 
 func releaseOf(hold string) exchange {
-	return func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-		if refuses, ok := db.(noWait); ok {
-			reply, err := refuses.reply(q.ReleaseNoWait(ctx, db, gen.ReleaseNoWaitParams{Hold: hold, Name: name}))
-			if reply != 0 || err != nil { // only ReleaseLease can tell
-				return reply, err
-			}
-		}
-		return q.ReleaseLease(ctx, db, gen.ReleaseLeaseParams{Hold: hold, Name: name})
+	return func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+		reply, err := s.Release(ctx, at, hold)
+		return reply, 0, err
 	}
 }
 
-// noWait makes MariaDB's statements refuse to wait.
-type noWait struct{ gen.DBTX }
-
-func (n noWait) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if query == gen.AcquireNoWait || query == gen.ReleaseNoWait {
-		query = rawsql.For(rawsql.NoWait) + query
+func keepOf(hold string) exchange {
+	return func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+		reply, err := s.Keep(ctx, at, hold, time.Hour)
+		return reply, 0, err
 	}
-	return n.DBTX.ExecContext(ctx, query, args...)
-}
-
-// reply makes 0 of the refusal.
-func (noWait) reply(reply int64, err error) (int64, error) {
-	if server := (*mysql.MySQLError)(nil); errors.As(err, &server) && server.Number == 1205 {
-		return 0, nil
-	}
-	return reply, err
 }
 
 func renewOf(owner, hold string, token uint64) exchange {
-	return func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-		return q.RenewLease(ctx, db, gen.RenewLeaseParams{Owner: []byte(owner), Hold: hold, Token: token, Name: name})
+	return func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+		reply, err := s.Renew(ctx, store.Claim{Row: at, Owner: owner, Hold: hold, Token: token})
+		return reply, 0, err
 	}
 }
 
-func forceRelease(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-	return q.ForceRelease(ctx, db, gen.ForceReleaseParams{Name: name})
+func raiseOf(owner, hold string, token uint64) exchange {
+	return func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+		a, err := s.Raise(ctx, store.Claim{Row: at, Owner: owner, Hold: hold, Token: token})
+		return a.Reply, a.Token, err
+	}
+}
+
+func forceRelease(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
+	reply, err := s.Force(ctx, at)
+	return reply, 0, err
 }
 
 // statements are all branches of the statements that take, renew and release. In
@@ -139,58 +121,67 @@ func statements() []statement {
 	free := row("me", "", old, 20*time.Second, -10*time.Second)
 	const ttl = 40 * time.Second
 	return []statement{
-		{"acquire: missing", nil, acquireOf("me", holdB, ttl, false), 0, leaseRow{}},
-		{"acquire: never held", row("-", "", 0, 0, -time.Hour), acquireOf("me", holdB, ttl, false), fresh, leaseRow{"me", holdB, fresh, ttl, ttl}},
-		{"acquire: released", free, acquireOf("you", holdB, ttl, false), fresh, leaseRow{"you", holdB, fresh, ttl, ttl}},
-		{"acquire: released ahead of the clock", row("me", "", ahead, ttl, time.Hour), acquireOf("you", holdB, ttl, false), ahead + 1, leaseRow{"you", holdB, ahead + 1, ttl, ttl}},
-		{"acquire: expired", expired, acquireOf("you", holdB, ttl, false), fresh, leaseRow{"you", holdB, fresh, ttl, ttl}},
-		{"acquire: expired, the same owner", expired, acquireOf("me", holdB, ttl, false), fresh, leaseRow{"me", holdB, fresh, ttl, ttl}},
-		{"acquire: expired, ahead of the clock", row("me", holdA, ahead, ttl, -time.Second), acquireOf("you", holdB, ttl, false), ahead + 1, leaseRow{"you", holdB, ahead + 1, ttl, ttl}},
-		{"acquire: held", held, acquireOf("you", holdB, ttl, false), 1, *held},
-		{"acquire: held, another case of the owner", held, acquireOf("ME", holdB, ttl, false), 1, *held},
-		{"acquire: held beyond its time to live", row("me", holdA, old, 20*time.Second, time.Hour), acquireOf("you", holdB, ttl, false), 1, leaseRow{"me", holdA, old, 20 * time.Second, 20 * time.Second}},
-		{"acquire: re-entered for longer", held, acquireOf("me", holdB, ttl, false), old, leaseRow{"me", holdA + holdB, old, ttl, ttl}},
-		{"acquire: re-entered for shorter", held, acquireOf("me", holdB, time.Second, false), old, leaseRow{"me", holdA + holdB, old, 20 * time.Second, 10 * time.Second}},
-		{"acquire: re-entered, ahead of the clock", row("me", holdA, ahead, 20*time.Second, 10*time.Second), acquireOf("me", holdB, time.Second, false), ahead, leaseRow{"me", holdA + holdB, ahead, 20 * time.Second, 10 * time.Second}},
-		{"acquire: the last hold", row("me", long[len(holdB):], old, ttl, ttl), acquireOf("me", holdB, ttl, false), old, leaseRow{"me", long, old, ttl, ttl}},
-		{"acquire: one hold too many", row("me", long, old, ttl, ttl), acquireOf("me", holdA, ttl, false), 2, leaseRow{"me", long, old, ttl, ttl}},
-		{"acquire: held by the owner's name in another process", two, acquireOf("me", holdD, ttl, false), fresh, leaseRow{"me", holdD, fresh, ttl, ttl}},
-		{"acquire: the same, ahead of the clock", row("me", holdA, ahead, ttl, ttl), acquireOf("me", holdD, ttl, false), ahead + 1, leaseRow{"me", holdD, ahead + 1, ttl, ttl}},
-		{"acquire: the same, with a full list", row("me", long, old, ttl, ttl), acquireOf("me", holdD, ttl, false), fresh, leaseRow{"me", holdD, fresh, ttl, ttl}},
-		{"acquire: the same, too late", held, acquireOf("me", holdD, ttl, true), 3, *held},
-		{"acquire: too late", free, acquireOf("you", holdB, ttl, true), 3, *free},
-		{"acquire: never held, too late", row("-", "", 0, 0, -time.Hour), acquireOf("you", holdB, ttl, true), 3, leaseRow{"-", "", 0, 0, -time.Hour}},
-		{"acquire: re-entered too late", held, acquireOf("me", holdB, ttl, true), 3, *held},
-		{"release: missing", nil, releaseOf(holdA), 0, leaseRow{}},
-		{"release: the only hold", held, releaseOf(holdA), old, leaseRow{"me", "", old, 20 * time.Second, 0}},
-		{"release: the first hold", two, releaseOf(holdA), old, leaseRow{"me", holdB + holdC, old, 20 * time.Second, 10 * time.Second}},
-		{"release: a hold in the middle", two, releaseOf(holdB), old, leaseRow{"me", holdA + holdC, old, 20 * time.Second, 10 * time.Second}},
-		{"release: the last in the list", two, releaseOf(holdC), old, leaseRow{"me", holdA + holdB, old, 20 * time.Second, 10 * time.Second}},
-		{"release: somebody else's", held, releaseOf(holdB), 1, *held},
-		{"release: another case", held, releaseOf(strings.ToUpper(holdA)), 1, *held},
-		{"release: free already", free, releaseOf(holdA), 1, *free},
-		{"release: expired", expired, releaseOf(holdA), 2, leaseRow{"me", "", old, 20 * time.Second, -10 * time.Second}},
-		{"release: ahead of the clock", row("me", holdA, ahead, ttl, time.Hour), releaseOf(holdA), ahead, leaseRow{"me", "", ahead, ttl, 0}},
-		{"renew: missing", nil, renewOf("me", holdA, old), 0, leaseRow{}},
-		{"renew: ours", held, renewOf("me", holdA, old), old, leaseRow{"me", holdA, old, 20 * time.Second, 20 * time.Second}},
-		{"renew: ours, one of three holds", two, renewOf("me", holdB, old), old, leaseRow{"me", holdA + holdB + holdC, old, 20 * time.Second, 20 * time.Second}},
-		{"renew: ours, ahead of the clock", row("me", holdA, ahead, 20*time.Second, time.Hour), renewOf("me", holdA, ahead), ahead, leaseRow{"me", holdA, ahead, 20 * time.Second, 20 * time.Second}},
-		{"renew: another owner", held, renewOf("you", holdA, old), 1, *held},
-		{"renew: another token", held, renewOf("me", holdA, old-1), 1, *held},
-		{"renew: another hold", held, renewOf("me", holdB, old), 1, *held},
-		{"renew: expired", expired, renewOf("me", holdA, old), 1, *expired},
-		{"renew: released", free, renewOf("me", holdA, old), 1, *free},
-		{"force: missing", nil, forceRelease, 0, leaseRow{}},
-		{"force: held", two, forceRelease, old, leaseRow{"me", "", old + 1, 20 * time.Second, 0}},
-		{"force: free", free, forceRelease, 1, *free},
-		{"force: expired", expired, forceRelease, 1, *expired},
+		{"acquire: missing", nil, acquireOf("me", holdB, ttl, false), store.Absent, leaseRow{}},
+		{"acquire: never held", row("-", "", 0, 0, -time.Hour), acquireOf("me", holdB, ttl, false), store.Done, leaseRow{"me", holdB, fresh, ttl, ttl}},
+		{"acquire: released", free, acquireOf("you", holdB, ttl, false), store.Done, leaseRow{"you", holdB, fresh, ttl, ttl}},
+		{"acquire: released ahead of the clock", row("me", "", ahead, ttl, time.Hour), acquireOf("you", holdB, ttl, false), store.Done, leaseRow{"you", holdB, ahead + 1, ttl, ttl}},
+		{"acquire: expired", expired, acquireOf("you", holdB, ttl, false), store.Done, leaseRow{"you", holdB, fresh, ttl, ttl}},
+		{"acquire: expired, the same owner", expired, acquireOf("me", holdB, ttl, false), store.Done, leaseRow{"me", holdB, fresh, ttl, ttl}},
+		{"acquire: expired, ahead of the clock", row("me", holdA, ahead, ttl, -time.Second), acquireOf("you", holdB, ttl, false), store.Done, leaseRow{"you", holdB, ahead + 1, ttl, ttl}},
+		{"acquire: held", held, acquireOf("you", holdB, ttl, false), store.Refused, *held},
+		{"acquire: held, another case of the owner", held, acquireOf("ME", holdB, ttl, false), store.Refused, *held},
+		{"acquire: held beyond its time to live", row("me", holdA, old, 20*time.Second, time.Hour), acquireOf("you", holdB, ttl, false), store.Refused, leaseRow{"me", holdA, old, 20 * time.Second, 20 * time.Second}},
+		{"acquire: re-entered for longer", held, acquireOf("me", holdB, ttl, false), store.Done, leaseRow{"me", holdA + holdB, old, ttl, ttl}},
+		{"acquire: re-entered for shorter", held, acquireOf("me", holdB, time.Second, false), store.Done, leaseRow{"me", holdA + holdB, old, 20 * time.Second, 10 * time.Second}},
+		{"acquire: re-entered, ahead of the clock", row("me", holdA, ahead, 20*time.Second, 10*time.Second), acquireOf("me", holdB, time.Second, false), store.Done, leaseRow{"me", holdA + holdB, ahead, 20 * time.Second, 10 * time.Second}},
+		{"acquire: the last hold", row("me", long[len(holdB):], old, ttl, ttl), acquireOf("me", holdB, ttl, false), store.Done, leaseRow{"me", long, old, ttl, ttl}},
+		{"acquire: one hold too many", row("me", long, old, ttl, ttl), acquireOf("me", holdA, ttl, false), store.Full, leaseRow{"me", long, old, ttl, ttl}},
+		{"acquire: held by the owner's name in another process", two, acquireOf("me", holdD, ttl, false), store.Done, leaseRow{"me", holdD, fresh, ttl, ttl}},
+		{"acquire: the same, ahead of the clock", row("me", holdA, ahead, ttl, ttl), acquireOf("me", holdD, ttl, false), store.Done, leaseRow{"me", holdD, ahead + 1, ttl, ttl}},
+		{"acquire: the same, with a full list", row("me", long, old, ttl, ttl), acquireOf("me", holdD, ttl, false), store.Done, leaseRow{"me", holdD, fresh, ttl, ttl}},
+		{"acquire: the same, too late", held, acquireOf("me", holdD, ttl, true), store.Late, *held},
+		{"acquire: too late", free, acquireOf("you", holdB, ttl, true), store.Late, *free},
+		{"acquire: never held, too late", row("-", "", 0, 0, -time.Hour), acquireOf("you", holdB, ttl, true), store.Late, leaseRow{"-", "", 0, 0, -time.Hour}},
+		{"acquire: re-entered too late", held, acquireOf("me", holdB, ttl, true), store.Late, *held},
+		{"release: missing", nil, releaseOf(holdA), store.Absent, leaseRow{}},
+		{"release: the only hold", held, releaseOf(holdA), store.Done, leaseRow{"me", "", old, 20 * time.Second, 0}},
+		{"release: the first hold", two, releaseOf(holdA), store.Done, leaseRow{"me", holdB + holdC, old, 20 * time.Second, 10 * time.Second}},
+		{"release: a hold in the middle", two, releaseOf(holdB), store.Done, leaseRow{"me", holdA + holdC, old, 20 * time.Second, 10 * time.Second}},
+		{"release: the last in the list", two, releaseOf(holdC), store.Done, leaseRow{"me", holdA + holdB, old, 20 * time.Second, 10 * time.Second}},
+		{"release: somebody else's", held, releaseOf(holdB), store.Refused, *held},
+		{"release: another case", held, releaseOf(strings.ToUpper(holdA)), store.Refused, *held},
+		{"release: free already", free, releaseOf(holdA), store.Refused, *free},
+		{"release: expired", expired, releaseOf(holdA), store.Expired, leaseRow{"me", "", old, 20 * time.Second, -10 * time.Second}},
+		{"release: ahead of the clock", row("me", holdA, ahead, ttl, time.Hour), releaseOf(holdA), store.Done, leaseRow{"me", "", ahead, ttl, 0}},
+		{"renew: missing", nil, renewOf("me", holdA, old), store.Absent, leaseRow{}},
+		{"renew: ours", held, renewOf("me", holdA, old), store.Done, leaseRow{"me", holdA, old, 20 * time.Second, 20 * time.Second}},
+		{"renew: ours, one of three holds", two, renewOf("me", holdB, old), store.Done, leaseRow{"me", holdA + holdB + holdC, old, 20 * time.Second, 20 * time.Second}},
+		{"renew: ours, ahead of the clock", row("me", holdA, ahead, 20*time.Second, time.Hour), renewOf("me", holdA, ahead), store.Done, leaseRow{"me", holdA, ahead, 20 * time.Second, 20 * time.Second}},
+		{"renew: another owner", held, renewOf("you", holdA, old), store.Refused, *held},
+		{"renew: another token", held, renewOf("me", holdA, old-1), store.Refused, *held},
+		{"renew: another hold", held, renewOf("me", holdB, old), store.Refused, *held},
+		{"renew: expired", expired, renewOf("me", holdA, old), store.Refused, *expired},
+		{"renew: released", free, renewOf("me", holdA, old), store.Refused, *free},
+		{"keep: missing", nil, keepOf(holdA), store.Absent, leaseRow{}},
+		{"keep: the only hold", row("me", holdA, fresh, 20*time.Second, 10*time.Second), keepOf(holdA), store.Kept, leaseRow{store.Released + "me", "," + holdA[1:], fresh, time.Hour, time.Hour}},
+		{"keep: one of three", two, keepOf(holdA), store.Done, leaseRow{"me", holdB + holdC, old, 20 * time.Second, 10 * time.Second}},
+		{"keep: long enough", held, keepOf(holdA), store.Done, leaseRow{"me", "", old, 20 * time.Second, 0}},
+		{"keep: expired", expired, keepOf(holdA), store.Expired, leaseRow{"me", "", old, 20 * time.Second, -10 * time.Second}},
+		{"keep: somebody else's", held, keepOf(holdB), store.Refused, *held},
+		{"raise: missing", nil, raiseOf("me", holdA, 2000), store.Absent, leaseRow{}},
+		{"raise: higher", held, raiseOf("me", holdA, 2000), store.Done, leaseRow{"me", holdA, 2000, 20 * time.Second, 10 * time.Second}},
+		{"raise: somebody else's", held, raiseOf("you", holdA, 2000), store.Refused, *held},
+		{"force: missing", nil, forceRelease, store.Absent, leaseRow{}},
+		{"force: held", two, forceRelease, store.Done, leaseRow{"me", "", old + 1, 20 * time.Second, 0}},
+		{"force: free", free, forceRelease, store.Refused, *free},
+		{"force: expired", expired, forceRelease, store.Refused, *expired},
 	}
 }
 
 // TestStatements proves that each statement takes, renews and releases what it
-// should, replies so, and touches nothing else, under every sql_mode, prepared and
-// as text, which LOCKSTEP_LONG=1 sends under each of them, too; and that it passes over a
-// row that somebody has locked.
+// should, replies so, and touches nothing else but the version, under every sql_mode, prepared
+// and as text, which LOCKSTEP_LONG=1 sends under each of them, too; in a transaction as well; and
+// that it passes over a row that somebody has locked.
 func TestStatements(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, mode := range sqlModes(db.Engine()) {
@@ -200,16 +191,13 @@ func TestStatements(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/text=%v", mode, text), func(t *testing.T) {
 					t.Parallel()
-					pool := newPool(t, db, false, func(cfg *mysql.Config) {
+					s := openStore(t, newPool(t, db, false, func(cfg *mysql.Config) {
 						cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"}
 						cfg.InterpolateParams = text
-					})
-					for _, s := range statements() {
-						s.check(t, db, pool)
-						if db.Engine() == testdb.MariaDB {
-							s.name += ", refusing to wait"
-							s.check(t, db, noWait{pool})
-						}
+					}))
+					for _, c := range statements() {
+						c.check(t, db, s)
+						c.checkInTx(t, db, s)
 					}
 				})
 			}
@@ -217,45 +205,112 @@ func TestStatements(t *testing.T) {
 	})
 }
 
-func (s statement) check(t *testing.T, db *testdb.DB, pool gen.DBTX) {
-	name := named().String()
+// openStore returns the store of a pool, until the end of the test.
+func openStore(t *testing.T, pool *sql.DB) *sqlstore.Store {
+	t.Helper()
+	s := sqlstore.New(pool)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close the store: %v", err)
+		}
+	})
+	if err := s.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// make makes the row of a case, and returns where it is.
+func (s statement) make(t *testing.T, db *testdb.DB) store.Row {
+	t.Helper()
+	at := store.Row{Key: named().String()}
 	if s.row != nil {
-		exec(t, db, "INSERT INTO lockstep_leases SELECT ?, 0, ?, ?, ?, ?, UNIX_TIMESTAMP() * 1000000 + ?, 7, 8, 0, X'', 0, X''",
-			name, s.row.owner, s.row.holds, s.row.token, s.row.ttl.Microseconds(), s.row.left.Microseconds())
+		exec(t, db, "INSERT INTO lockstep_leases SELECT ?, 0, ?, ?, ?, ?, UNIX_TIMESTAMP() * 1000000 + ?, 0, 8, 0, X'', 0, X'', 5",
+			at.Key, s.row.owner, s.row.holds, s.row.token, s.row.ttl.Microseconds(), s.row.left.Microseconds())
+	}
+	return at
+}
+
+// check sends the statement while the row is locked, and then once more.
+func (s statement) check(t *testing.T, db *testdb.DB, on store.Session) {
+	t.Helper()
+	at := s.make(t, db)
+	if s.row != nil {
 		tx, err := db.Admin().Begin()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", name); err != nil {
+		if _, err := tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", at.Key); err != nil {
 			t.Fatal(err)
 		}
-		if reply, err := s.send(t.Context(), pool, []byte(name)); err != nil || reply != 0 {
+		// To refuse an acquire nothing is written, so that needs no lock.
+		if reply, _, err := s.send(t.Context(), on, at); err != nil || reply != store.Absent && (!s.acquires() || reply != s.reply || s.want != *s.row) {
 			t.Errorf("%s: of a locked row: reply %d, %v", s.name, reply, err)
 		}
 		if err := tx.Rollback(); err != nil {
 			t.Fatal(err)
 		}
-		s.compare(t, s.name+", locked", readRow(t, db, name), *s.row)
+		s.compare(t, s.name+", locked", readRow(t, db, at.Key), *s.row)
+		s.untouched(t, db, at, 5)
 	}
-	reply, err := s.send(t.Context(), pool, []byte(name))
+	s.answered(t, db, on, at)
+}
+
+// acquires reports whether the case is of an acquire.
+func (s statement) acquires() bool { return strings.HasPrefix(s.name, "acquire") }
+
+// checkInTx sends the statement in a transaction.
+func (s statement) checkInTx(t *testing.T, db *testdb.DB, on *sqlstore.Store) {
+	t.Helper()
+	at := s.make(t, db)
+	s.name += ", in a transaction"
+	err := on.Queued(t.Context(), at, time.Minute, func(tx store.Session) error {
+		reply, _, err := s.send(t.Context(), tx, at)
+		if reply != s.reply {
+			t.Errorf("%s: reply %d, want %d", s.name, reply, s.reply)
+		}
+		return err
+	})
 	if err != nil {
 		t.Errorf("%s: %v", s.name, err)
 	}
-	if isFresh(reply) {
-		reply = fresh
+	s.after(t, db, at)
+}
+
+func (s statement) answered(t *testing.T, db *testdb.DB, on store.Session, at store.Row) {
+	t.Helper()
+	reply, token, err := s.send(t.Context(), on, at)
+	if err != nil || reply != s.reply {
+		t.Errorf("%s: reply %d, %v, want %d", s.name, reply, err, s.reply)
 	}
-	if reply != s.reply {
-		t.Errorf("%s: reply %d, want %d", s.name, reply, s.reply)
+	s.after(t, db, at)
+	if token != 0 && token != readRow(t, db, at.Key).token {
+		t.Errorf("%s: the reply has another token than the row: %d", s.name, token)
 	}
+}
+
+// after looks at the row afterwards.
+func (s statement) after(t *testing.T, db *testdb.DB, at store.Row) {
+	t.Helper()
 	if s.row == nil {
-		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", name); n != 0 {
+		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", at.Key); n != 0 {
 			t.Errorf("%s: the row is there", s.name)
 		}
 		return
 	}
-	s.compare(t, s.name, readRow(t, db, name), s.want)
-	if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = 0 AND used_for = 7 AND guards = 8", name); n != 1 {
-		t.Errorf("%s: has touched something else of the row", s.name)
+	s.compare(t, s.name, readRow(t, db, at.Key), s.want)
+	version := 5
+	if s.want != *s.row || !s.acquires() {
+		version++
+	}
+	s.untouched(t, db, at, version)
+}
+
+// untouched compares what no statement changes, and the version, which each change raises.
+func (s statement) untouched(t *testing.T, db *testdb.DB, at store.Row, version int) {
+	t.Helper()
+	if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = 0 AND used_for = 0 AND guards = 8 AND version = ?", at.Key, version); n != 1 {
+		t.Errorf("%s: has touched something else of the row, or the version is not %d", s.name, version)
 	}
 }
 

@@ -21,7 +21,7 @@ const ahead = "UPDATE lockstep_leases SET token = token + 1000000000000 WHERE na
 var errCut = errors.New("the connection is cut")
 
 // raises reports whether what is sent raises a token.
-func raises(sent []byte) bool { return bytes.Contains(sent, []byte("RaiseToken")) }
+func raises(sent []byte) bool { return bytes.Contains(sent, []byte("SwapLease")) }
 
 // TestFailedRoundReleasesWhatHadConfirmed proves that a node that has confirmed the token
 // of a lease which then gets no majority is released, and not renewed.

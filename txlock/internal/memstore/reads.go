@@ -13,8 +13,7 @@ import (
 
 func (x session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 	return do(ctx, x, "Look", at, func(t *Tx) (store.Glance, error) {
-		r, ok := t.plain()[at]
-		return store.Glance{Exists: ok, Owner: r.Owner, Note: r.Label, Token: r.Token, Left: r.Left(t.db.now()), TTL: micros(r.TTL), Use: r.Use}, nil
+		return t.plain()[at].Glance(t.db.now()), nil
 	})
 }
 

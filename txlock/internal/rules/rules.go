@@ -46,6 +46,13 @@ func (r Row) Left(now int64) time.Duration {
 	return time.Duration(r.Expires-now) * time.Microsecond
 }
 
+// Glance returns what a look at the row shows.
+func (r Row) Glance(now int64) store.Glance {
+	return store.Glance{
+		Exists: r != Row{}, Owner: r.Owner, Note: r.Label, Token: r.Token, Left: r.Left(now), TTL: time.Duration(r.TTL) * time.Microsecond, Use: r.Use,
+	}
+}
+
 // Done rises with each grant, and with each transaction that was guarded.
 func (r Row) Done() int64 { return int64(r.Token + r.Guards) }
 
@@ -62,7 +69,7 @@ func (r Row) Has(c store.Claim, now int64) bool { return r.Token == c.Token && r
 // Done, Refused, Full, Late, or Other for a semaphore. A refusal shortens an expiry that is
 // further ahead than one TTL, as it is after the clock was set back.
 func (r Row) Take(ask store.Ask, now, notAfter int64) (Row, store.Reply) {
-	reply := store.Done
+	var reply store.Reply
 	switch ttl := ask.TTL.Microseconds(); {
 	case now > notAfter:
 		reply = store.Late

@@ -68,8 +68,8 @@ func release(hold string) func(Row) (Row, store.Reply) {
 	return func(r Row) (Row, store.Reply) { return r.Release(hold, now) }
 }
 
-func keep(hold string, atLeast time.Duration) func(Row) (Row, store.Reply) {
-	return func(r Row) (Row, store.Reply) { return r.Keep(hold, atLeast*time.Microsecond, now) }
+func keep(atLeast time.Duration) func(Row) (Row, store.Reply) {
+	return func(r Row) (Row, store.Reply) { return r.Keep(holdA, atLeast*time.Microsecond, now) }
 }
 
 func claim(owner, hold string, token uint64) store.Claim {
@@ -158,13 +158,13 @@ func cases() []rule {
 		{"release: expired", held.with(expires(990)), release(holdA), store.Expired, held.with(holders(""), expires(990))},
 		{"release: expired, one of two", two.with(expires(990)), release(holdB), store.Expired, held.with(expires(990))},
 
-		{"keep: the only hold", held, keep(holdA, 200), store.Kept, keptRow(held).with(owner(store.Released + "me"))},
-		{"keep: a long name", named, keep(holdA, 200), store.Kept, keptRow(named).with(owner(store.Released + strings.Repeat("n", 245)))},
-		{"keep: the token ahead of the clock", held.with(token(5000)), keep(holdA, 200), store.Kept, keptRow(held).with(owner(store.Released+"me"), token(5000), expires(1200))},
-		{"keep: long enough held", held, keep(holdA, 100), store.Done, held.with(holders(""), expires(now))},
-		{"keep: one of two", two, keep(holdA, 200), store.Done, held.with(holders(holdB))},
-		{"keep: expired", expired, keep(holdA, 200), store.Expired, held.with(holders(""), expires(now))},
-		{"keep: again", keptRow(held), keep(holdA, 200), store.Refused, keptRow(held)},
+		{"keep: the only hold", held, keep(200), store.Kept, keptRow(held).with(owner(store.Released + "me"))},
+		{"keep: a long name", named, keep(200), store.Kept, keptRow(named).with(owner(store.Released + strings.Repeat("n", 245)))},
+		{"keep: the token ahead of the clock", held.with(token(5000)), keep(200), store.Kept, keptRow(held).with(owner(store.Released+"me"), token(5000), expires(1200))},
+		{"keep: long enough held", held, keep(100), store.Done, held.with(holders(""), expires(now))},
+		{"keep: one of two", two, keep(200), store.Done, held.with(holders(holdB))},
+		{"keep: expired", expired, keep(200), store.Expired, held.with(holders(""), expires(now))},
+		{"keep: again", keptRow(held), keep(200), store.Refused, keptRow(held)},
 
 		{"renew: ours", held, renew(claim("me", holdA, 900)), store.Done, held.with(expires(1050))},
 		{"renew: one of two holds", two, renew(claim("me", holdB, 900)), store.Done, two.with(expires(1050))},

@@ -4,10 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -37,44 +37,37 @@ func (s session) questions(ctx context.Context, holds []rawsql.Hold) (all []stor
 	return all, rows.Err()
 }
 
-// AskHolders asks everybody who holds something under a key. The statement that does it
-// is a transaction of its own, which waits for nothing and locks no gap: if we are stopped
+// AskHolders asks everyone who holds something under a key, one row at a time: if we are stopped
 // meanwhile, no row stays locked that its holder has to renew.
 func (s *Store) AskHolders(ctx context.Context, key, why string, since int64) (asked store.Asked, err error) {
-	conn, err := s.pool.textual().Conn(ctx)
+	rows, err := s.heldRows(ctx, key, store.LeaseSlot)
 	if err != nil {
 		return asked, err
 	}
-	if asked, err = askHolders(ctx, conn, s.pool.text(conn), key, why, since); err != nil {
-		discard(conn)
-		return asked, err
+	if len(rows) > 0 {
+		asked.At = min(since, rows[0].now)
 	}
-	return asked, conn.Close()
-}
-
-func askHolders(ctx context.Context, conn, db gen.DBTX, key, why string, since int64) (asked store.Asked, err error) {
-	if _, err := conn.ExecContext(ctx, rawsql.ReadCommitted); err != nil {
-		return asked, err
-	}
-	result, err := queries.AskHolders(ctx, db, gen.AskHoldersParams{Question: []byte(why), Name: []byte(key), SinceUs: since})
-	if err != nil {
-		return asked, err
-	}
-	affected, err := result.RowsAffected()
-	if err != nil {
-		return asked, err
-	}
-	if affected >= 2 {
-		at, err := result.LastInsertId()
-		if err != nil {
-			return asked, err
+	for _, seen := range rows {
+		request := func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Request(why, since, now) }
+		next, reply := request(seen.Row, seen.now)
+		if reply == store.Done {
+			swapped, err := s.swap(ctx, seen.at, seen, next, always)
+			if err != nil {
+				return asked, err
+			}
+			if !swapped {
+				if _, reply, err = s.change(ctx, seen.at, request); err != nil {
+					return asked, err
+				}
+			}
 		}
-		if at < firstToken {
-			return asked, unknownReply("AskHolders", fmt.Sprintf("the insert id %d", at))
+		switch reply {
+		case store.Done, store.Questioned:
+			asked.Holders++
+		case store.Absent:
+			asked.Left++
+			asked.At = min(since, max(asked.At, int64(seen.Token)))
 		}
-		since = min(since, at)
 	}
-	left, err := queries.NotAsked(ctx, db, gen.NotAskedParams{Name: []byte(key), SinceUs: since})
-	others := left.Holders - left.NotAsked // and those whom we have asked, if they are still there
-	return store.Asked{At: min(since, left.NowUs), Holders: int(affected/2 + others), Left: int(left.NotAsked)}, err
+	return asked, nil
 }

@@ -40,7 +40,7 @@ func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, erro
 // uncommittedOf is writtenOf including what is not committed yet.
 func (s *Store) uncommittedOf(ctx context.Context, key string) (found map[store.Written]time.Duration, err error) {
 	err = uncommitted(ctx, s.pool, func(tx gen.DBTX) (err error) {
-		found, err = session{tx, s}.writtenOf(ctx, key)
+		found, err = session{db: tx, s: s}.writtenOf(ctx, key)
 		return err
 	})
 	return found, err
@@ -60,7 +60,7 @@ func (s session) writtenOf(ctx context.Context, key string) (map[store.Written]t
 // End ends the session of a transaction by KILL, if what it has written is still there.
 func (s *Store) End(ctx context.Context, key string, b store.Blocker) error {
 	err := uncommitted(ctx, s.pool, func(tx gen.DBTX) error {
-		found, err := session{tx, s}.writtenOf(ctx, key)
+		found, err := session{db: tx, s: s}.writtenOf(ctx, key)
 		if _, open := found[b.Written]; err != nil || !open {
 			return err
 		}

@@ -4,7 +4,8 @@
 // # The order of reading
 //
 //  1. store.go: [Store], and the caller's transaction.
-//  2. session.go and read.go: the statements that write and that read, in any transaction.
+//  2. session.go and read.go: the statements that write and that read, in any transaction;
+//     swap.go: what package rules decides is written.
 //  3. tx.go: transactions of our own, and waiting for a row.
 //  4. pool.go and nowait.go: statements that stay prepared, and those of MariaDB.
 //  5. together.go: one statement for several leases, where many calls meet.

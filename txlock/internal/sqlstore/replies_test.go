@@ -16,7 +16,7 @@ import (
 // an entry with all its replies, and feeds the reader what is none of them.
 func TestRepliesAreKnown(t *testing.T) {
 	t.Parallel()
-	named := regexp.MustCompile(`-- name: (\w+) :execlastid`)
+	named := regexp.MustCompile(`-- name: (\w+) :exec(?:lastid|result)`)
 	found := 0
 	for _, file := range []string{"leases", "shared"} {
 		text, err := os.ReadFile("../../../gen/" + file + ".sql.go")
@@ -34,25 +34,22 @@ func TestRepliesAreKnown(t *testing.T) {
 		t.Errorf("%d statements, and %d entries in meanings", found, len(meanings))
 	}
 	for statement, m := range meanings {
-		ids := []int64{math.MinInt64, -1, 15, 16, 1 << 50, store.MaxToken, SharedBit, SharedBit + 15, SharedBit + 16, math.MaxInt64,
-			UsedFor - store.MaxPermits - 1, UsedFor - store.MaxPermits, UsedFor - 1, UsedFor, UsedFor + 1, UsedFor + store.MaxPermits, UsedFor + store.MaxPermits + 1}
+		ids := []int64{math.MinInt64, -1, 15, 16, 1 << 50, store.MaxToken, SharedBit, SharedBit + 15, SharedBit + 16, math.MaxInt64}
 		for id := range int64(8) {
 			ids = append(ids, id)
 		}
 		for _, id := range ids {
 			want, known := m.others[id]
 			token := id &^ SharedBit
-			if !known && !m.permits && id >= 0 && token >= firstToken && (m.bit || token == id) {
-				want, known = store.Done, true
-			}
-			if n := id - UsedFor; !known && m.permits && n != 0 && n >= -store.MaxPermits && n <= store.MaxPermits {
+			isToken := !known && m.token && id >= 0 && token >= firstToken && (m.bit || token == id)
+			if isToken {
 				want, known = store.Done, true
 			}
 			a, err := answerOf(statement, 3)(id, nil)
 			if known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && a.Reply != want || a.Slot != 3 {
 				t.Errorf("%s: the insert id %d is read as %+v, %v", statement, id, a, err)
 			}
-			if known && want == store.Done && !m.permits && (int64(a.Token) != token || a.Shared != (id != token)) {
+			if isToken && (int64(a.Token) != token || a.Shared != (id != token)) {
 				t.Errorf("%s: the insert id %d is read as the token %d, shared %t", statement, id, a.Token, a.Shared)
 			}
 		}

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -15,6 +17,8 @@ import (
 type session struct {
 	db gen.DBTX
 	s  *Store
+
+	callers bool // it is the caller's transaction
 }
 
 // Take takes a lease, a reader's place or a permit if it is free.
@@ -31,23 +35,44 @@ func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 	return s.takeLease(ctx, ask)
 }
 
-// takeLease takes a lease.
+// takeLease takes a lease. A statement of its own takes one that is free; what else becomes of
+// it is decided by what it says.
 func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	owner, name, note := []byte(ask.Owner), []byte(ask.Key), []byte(ask.Note)
 	ttl, notAfter := ask.TTL.Microseconds(), s.s.clock.MicrosAt(ask.NotAfter)
-	a, err := store.Answer{Slot: ask.Slot, Reply: beyond}, error(nil)
+	var n, id int64
+	var taken bool
+	var err error
 	if pool, ok := s.refusing(); ok {
-		a, err = answerOf("AcquireNoWait", ask.Slot)(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
+		n, id, err = result(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
 			Hold: ask.Hold, Owner: owner, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		}))
-	}
-	if err == nil && a.Reply == beyond {
-		a, err = answerOf("AcquireLease", ask.Slot)(queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
+		taken, err = fault.Changed("AcquireNoWait")(n, err)
+	} else {
+		n, id, err = result(queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
 			Owner: owner, Hold: ask.Hold, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		}))
+		taken, err = wrote("AcquireLease")(n, err)
 	}
-	if refused(err) { // a refusing pool, or the caller's transaction, in which it doesn't skip the row: see rawsql.Refuse
+	switch {
+	case refused(err):
 		return store.Answer{Slot: ask.Slot, Reply: store.Absent}, nil
+	case taken || err != nil:
+		return answerOf("AcquireLease", ask.Slot)(id, err)
+	}
+	r, reply, err := s.changeUntil(ctx, ask.Row, notAfter, false, func(r rules.Row, now int64) (rules.Row, store.Reply) {
+		if !r.Held(now) && r.Use >= store.Exclusive && now <= notAfter {
+			return r, store.Absent // it was locked
+		}
+		r, reply := r.Take(ask, now, notAfter)
+		if reply == store.Done {
+			r.Session = ownSession
+		}
+		return r, reply
+	})
+	a := store.Answer{Slot: ask.Slot, Reply: reply}
+	if reply == store.Done {
+		a.Token, a.Shared = r.Token, r.Use == store.Shared
 	}
 	return a, err
 }
@@ -76,49 +101,69 @@ func (s session) takePermit(ctx context.Context, ask store.Ask) (a store.Answer,
 		return a, err
 	}
 	for _, slot := range free {
-		a, err = answerOf("AcquirePermit", slot)(queries.AcquirePermit(ctx, s.skippingShared(), gen.AcquirePermitParams{
+		a = store.Answer{Slot: slot}
+		n, id, err := result(queries.AcquirePermit(ctx, s.skippingShared(), gen.AcquirePermitParams{
 			Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(), Slot: slot,
 			Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 		}))
-		if err != nil || a.Reply == store.Done {
-			return a, err
+		taken, err := wrote("AcquirePermit")(n, err)
+		if taken || err != nil {
+			return answerOf("AcquirePermit", slot)(id, err)
 		}
 	}
 	return a, nil
 }
 
-// Release removes a hold.
+// Release removes a hold. A statement of its own frees a lease that has no other hold.
 func (s session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
-	name, a, err := []byte(at.Key), store.Answer{Reply: store.Absent}, error(nil)
+	var freed bool
+	var err error
 	if pool, ok := s.refusing(); ok {
-		a, err = answerOf("ReleaseNoWait", at.Slot)(queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Hold: hold, Name: name, Slot: at.Slot}))
-		if refused(err) {
-			return store.Absent, nil
+		freed, err = fault.Changed("ReleaseNoWait")(queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Name: []byte(at.Key), Slot: at.Slot, Hold: hold}))
+	} else {
+		freed, err = wrote("ReleaseLease")(queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Name: []byte(at.Key), Slot: at.Slot, Hold: hold}))
+	}
+	switch {
+	case refused(err):
+		return store.Absent, nil
+	case freed || err != nil:
+		return store.Done, err
+	}
+	_, reply, err := s.change(ctx, at, func(r rules.Row, now int64) (rules.Row, store.Reply) {
+		if r.Holders == hold && r.Expires > now {
+			return r, store.Absent // it was locked
 		}
-	}
-	if err == nil && a.Reply == store.Absent {
-		a, err = answerOf("ReleaseLease", at.Slot)(queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Hold: hold, Name: name, Slot: at.Slot}))
-	}
-	return a.Reply, err
+		return r.Release(hold, now)
+	})
+	return reply, err
 }
 
 // Keep removes a hold, and keeps the row held if it was the last.
 func (s session) Keep(ctx context.Context, at store.Row, hold string, atLeast time.Duration) (store.Reply, error) {
-	a, err := answerOf("KeepLease", at.Slot)(queries.KeepLease(ctx, s.db, gen.KeepLeaseParams{
-		Hold: hold, KeepUs: atLeast.Microseconds(), Name: []byte(at.Key), Slot: at.Slot,
-	}))
-	return a.Reply, err
+	_, reply, err := s.change(ctx, at, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Keep(hold, atLeast, now) })
+	return reply, err
 }
 
 // Renew extends a lease whose row still has what is claimed.
 func (s session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) {
-	a, err := answerOf("RenewLease", c.Slot)(queries.RenewLease(ctx, s.db, gen.RenewLeaseParams{
+	n, id, err := result(queries.RenewLease(ctx, s.db, gen.RenewLeaseParams{
 		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, ToldUs: c.Told, Name: []byte(c.Key), Slot: c.Slot,
 	}))
-	if a.Shared { // the same bit
-		return store.Questioned, err
+	renewed, err := wrote("RenewLease")(n, err)
+	switch {
+	case refused(err):
+		return store.Absent, nil
+	case renewed || err != nil:
+		a, err := answerOf("RenewLease", c.Slot)(id, err)
+		return a.Reply, err
 	}
-	return a.Reply, err
+	_, reply, err := s.change(ctx, c.Row, func(r rules.Row, now int64) (rules.Row, store.Reply) {
+		if r.Has(c, now) {
+			return r, store.Absent // it was locked
+		}
+		return r, store.Refused
+	})
+	return reply, err
 }
 
 // RenewMany renews many rows. If all were renewed, and nobody has asked anything, the
@@ -192,34 +237,40 @@ func (s session) readHeld(ctx context.Context, query string, claims []store.Clai
 
 // Raise makes the token of a claim at least the claim's.
 func (s session) Raise(ctx context.Context, c store.Claim) (store.Answer, error) {
-	return answerOf("RaiseToken", c.Slot)(queries.RaiseToken(ctx, s.db, gen.RaiseTokenParams{
-		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, Name: []byte(c.Key), Slot: c.Slot,
-	}))
+	r, reply, err := s.change(ctx, c.Row, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Raise(c, now) })
+	a := store.Answer{Reply: reply, Slot: c.Slot}
+	if reply == store.Done {
+		a.Token = r.Token
+	}
+	return a, err
 }
 
 // Guard writes the row of a claim, and waits for its lock.
 func (s session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) {
-	a, err := answerOf("GuardLease", c.Slot)(queries.GuardLease(ctx, s.db, gen.GuardLeaseParams{
+	guarded, err := fault.Changed("GuardLease")(queries.GuardLease(ctx, s.db, gen.GuardLeaseParams{
 		Name: []byte(c.Key), Slot: c.Slot, Owner: []byte(c.Owner), Token: c.Token, Hold: c.Hold,
 	}))
-	if err == nil && a.Reply == store.Done && a.Token != c.Token {
-		err = unknownReply("GuardLease", fmt.Sprintf("the token %d and not %d", a.Token, c.Token))
+	if !guarded {
+		return store.Refused, err
 	}
-	return a.Reply, err
+	return store.Done, err
 }
 
 // Force frees a row, whoever holds it.
 func (s session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
-	a, err := answerOf("ForceRelease", at.Slot)(queries.ForceRelease(ctx, s.db, gen.ForceReleaseParams{Name: []byte(at.Key), Slot: at.Slot}))
-	return a.Reply, err
+	_, reply, err := s.change(ctx, at, rules.Row.Force)
+	return reply, err
 }
 
-// Reap ends a key's readers whose time is over, one by one: a range would lock others.
+// Reap ends a key's readers whose time is over, but for those that guard a transaction: their
+// rows are locked.
 func (s session) Reap(ctx context.Context, key string) error {
-	slots, err := queries.ExpiredReaders(ctx, s.db, []byte(key))
-	for _, slot := range slots {
-		if err = queries.ReapReader(ctx, s.db, gen.ReapReaderParams{Name: []byte(key), Slot: slot}); err != nil {
-			return err
+	rows, err := s.heldRows(ctx, key, store.LeaseSlot+1)
+	for _, seen := range rows {
+		if next, reply := seen.Reap(seen.now); reply == store.Done {
+			if _, err := s.swap(ctx, seen.at, seen, next, always); err != nil {
+				return err
+			}
 		}
 	}
 	return err
@@ -227,16 +278,19 @@ func (s session) Reap(ctx context.Context, key string) error {
 
 // Use sets what a key is used for, unless that was set before.
 func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use, error) {
-	reply, err := queries.MarkGate(ctx, s.db, gen.MarkGateParams{UsedFor: int64(use), Name: []byte(key)})
-	a, err := answerOf("MarkGate", store.LeaseSlot)(reply, err)
-	if err == nil && a.Reply == store.Absent {
+	r, reply, err := s.change(ctx, store.Row{Key: key, Slot: store.LeaseSlot}, func(r rules.Row, now int64) (rules.Row, store.Reply) {
+		return r.UseFor(use, now), store.Done
+	})
+	if err == nil && reply == store.Absent {
 		err = store.ErrLocked
 	}
-	return store.Use(reply - UsedFor), err
+	return r.Use, err
 }
 
 // Resize changes the number of permits.
 func (s session) Resize(ctx context.Context, key string, permits int) (store.Reply, error) {
-	a, err := answerOf("ResizeSemaphore", store.LeaseSlot)(queries.ResizeSemaphore(ctx, s.db, gen.ResizeSemaphoreParams{UsedFor: -int64(permits), Name: []byte(key)}))
-	return a.Reply, err
+	_, reply, err := s.change(ctx, store.Row{Key: key, Slot: store.LeaseSlot}, func(r rules.Row, _ int64) (rules.Row, store.Reply) {
+		return r.Resize(permits)
+	})
+	return reply, err
 }

@@ -35,7 +35,7 @@ var _ store.Store = (*Store)(nil)
 func New(db *sql.DB) *Store {
 	s := &Store{lane: &lane{program: db}}
 	s.pool = &prepared{DB: db, lane: s.lane, inline: rawsql.TakesText(db), stmts: make(map[string]*sql.Stmt)}
-	s.session = session{s.pool, s}
+	s.session = session{db: s.pool, s: s}
 	s.takes.send, s.releases.send = s.many(rawsql.AcquireMany), s.many(rawsql.ReleaseMany)
 	return s
 }
@@ -74,7 +74,7 @@ func (s *Store) Beside() store.Session {
 	case s.pool.DB:
 		return s
 	default:
-		return session{beside{s.pool.text(db), db}, s}
+		return session{db: beside{s.pool.text(db), db}, s: s}
 	}
 }
 
@@ -96,7 +96,7 @@ func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.
 	if _, err = conn.ExecContext(ctx, rawsql.ReadCommitted); err == nil {
 		var found map[store.Row]store.Standing
 		var questions []store.Question
-		if found, questions, err = (session{conn, s}).RenewMany(ctx, claims); err == nil {
+		if found, questions, err = (session{db: conn, s: s}).RenewMany(ctx, claims); err == nil {
 			return found, questions, conn.Close()
 		}
 	}
@@ -120,7 +120,7 @@ type joined struct {
 func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *store.In) error) error {
 	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, included *inside.Included) error {
 		in := store.In{
-			Session: session{included.Tx, j.s}, Reading: included.Reading,
+			Session: session{db: included.Tx, s: j.s, callers: true}, Reading: included.Reading,
 			Snapshot: included.Snapshot, Fenced: included.Fenced, ID: included.Session,
 		}
 		err := send(ctx, &in)

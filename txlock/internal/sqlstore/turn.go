@@ -104,7 +104,7 @@ func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
 		discard(t.conn)
 		return nil, err
 	}
-	t.session = session{s.pool.text(t.tx), s}
+	t.session = session{db: s.pool.text(t.tx), s: s}
 	return t, nil
 }
 

@@ -83,7 +83,7 @@ func (s *Store) queued(ctx context.Context, db database, at store.Row, atMost ti
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fault.PastLimit(err, began.Until(now()), atMost)
 		}
-		return send(session{tx, s})
+		return send(session{db: tx, s: s})
 	})
 	if explained := fault.Explain("", err); errors.Is(explained, txlock.ErrWaitTimeout) {
 		return fmt.Errorf("%w: %w", store.ErrLocked, explained)
