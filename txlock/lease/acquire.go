@@ -155,7 +155,9 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		var s step
 		var seen store.Glance
 		if s, p = p.next(o); s == stepLook {
-			if seen, err = q.target.look(ctx, m.store, q); err != nil {
+			if a.Seen != nil {
+				seen = *a.Seen
+			} else if seen, err = q.target.look(ctx, m.store, q); err != nil {
 				return nil, 0, err
 			}
 			q.seen.look(q, seen)
@@ -177,7 +179,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case stepLocked:
 			return nil, 0, store.ErrLocked
 		default:
-			return nil, 0, q.failure(ctx, o, a.Reply, err)
+			return nil, 0, q.failure(ctx, o, a, err)
 		}
 		if err != nil {
 			return nil, 0, err
@@ -218,10 +220,10 @@ func (q *request) wish() wish {
 }
 
 // failure returns the error of an acquire that has ended with this outcome.
-func (q *request) failure(ctx context.Context, o outcome, reply store.Reply, err error) error {
+func (q *request) failure(ctx context.Context, o outcome, a store.Answer, err error) error {
 	switch {
 	case o == outRefused:
-		return q.refusal(reply)
+		return q.refusal(a)
 	case o == outLate:
 		return unanswered(q.seen.what)
 	case ctx.Err() != nil:
@@ -233,13 +235,15 @@ func (q *request) failure(ctx context.Context, o outcome, reply store.Reply, err
 }
 
 // refusal returns the error for a reply that is final.
-func (q *request) refusal(reply store.Reply) error {
-	switch reply {
+func (q *request) refusal(a store.Answer) error {
+	switch a.Reply {
 	case store.Full:
 		return fmt.Errorf("%w: owner %q", txlock.ErrTooManyHolds, q.owner)
 	case store.Other:
 		return fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
 	}
-	q.seen = sight{what: "another owner held it"}
-	return txlock.ErrBusy
+	if q.seen = (sight{what: "another owner held it"}); a.Seen != nil {
+		q.seen.look(q, *a.Seen)
+	}
+	return q.seen.named(txlock.ErrBusy)
 }

@@ -144,7 +144,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request, out o
 	case a.Reply == store.Absent:
 		return nil, store.ErrLocked
 	case a.Reply != store.Done:
-		return nil, q.refusal(a.Reply)
+		return nil, q.refusal(a)
 	}
 	if q.missed(a.Token) {
 		if err := m.miss(q, func() error { return releaseIn(ctx, in, q) }); err != nil {

@@ -42,7 +42,7 @@ func TestRefusalsNameTheHolderOnServers(t *testing.T) {
 			key  txlock.Key
 			call func() error
 		}{
-			"TryAcquire":            {key, func() error { return second(b.TryAcquire(t.Context(), key, look)) }},
+			"TryAcquire":            {key, func() error { return second(b.TryAcquire(t.Context(), key)) }}, // the refusal has read it
 			"TryAcquireShared":      {key, func() error { return second(b.TryAcquireShared(t.Context(), key, look)) }},
 			"TryAcquireAll":         {key, func() error { return second(b.TryAcquireAll(t.Context(), []txlock.Key{named(), key}, look)) }},
 			"Acquire":               {key, func() error { return second(b.Acquire(t.Context(), key, limit, look)) }},
@@ -75,7 +75,7 @@ func TestRefusalsNameTheHolderOnServers(t *testing.T) {
 
 		tx = begin(t, pool, sql.LevelDefault)
 		guard(t, held, tx)
-		_, err = b.TryAcquire(t.Context(), key, look)
+		_, err = b.TryAcquire(t.Context(), key) // which has looked why the row is locked
 		wants(t, "TryAcquire of what is guarded", err, txlock.ErrBusy)
 		namesHolder(t, "TryAcquire of what is guarded", err, key, infoOf(t, held, a))
 		commit(t, tx)

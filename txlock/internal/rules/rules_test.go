@@ -236,17 +236,26 @@ func TestTokensRise(t *testing.T) {
 	}
 }
 
-// TestHeld proves when a row is held, and for how much longer.
-func TestHeld(t *testing.T) {
+// TestGlance proves what a look shows of a row that is missing, free, expired or held.
+func TestGlance(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
+	free := store.Glance{Exists: true, Owner: "me", Note: "mine", Token: 900, TTL: 50 * time.Microsecond}
+	left, last := free, free
+	left.Left, last.Left = 40*time.Microsecond, time.Microsecond
+	for name, c := range map[string]struct {
 		row  Row
-		left time.Duration
+		want store.Glance
 	}{
-		{held, 40 * time.Microsecond}, {held.with(expires(now + 1)), time.Microsecond}, {held.with(expires(now)), 0}, {held.with(holders("")), 0}, {New, 0},
+		"missing": {Row{}, store.Glance{}},
+		"new":     {New, store.Glance{Exists: true, Owner: "-"}},
+		"free":    {held.with(holders("")), free},
+		"expired": {held.with(expires(now)), free},
+		"held":    {held, left},
+		"ending":  {held.with(expires(now + 1)), last},
+		"shared":  {New.with(use(store.Shared)), store.Glance{Exists: true, Owner: "-", Use: store.Shared}},
 	} {
-		if c.row.Held(now) != (c.left > 0) || c.row.Left(now) != c.left {
-			t.Errorf("%+v: held %v, left %v, want %v", c.row, c.row.Held(now), c.row.Left(now), c.left)
+		if got := c.row.Glance(now); got != c.want || c.row.Held(now) != (c.want.Left > 0) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 	if held.Done() != 907 {

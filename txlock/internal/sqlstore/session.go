@@ -60,7 +60,13 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 	case taken || err != nil:
 		return answerOf("AcquireLease", ask.Slot)(id, err)
 	}
+	a := store.Answer{Slot: ask.Slot}
+	if !s.callers {
+		a.Seen = new(store.Glance) // a plain read that finds no row
+	}
 	r, reply, err := s.changeUntil(ctx, ask.Row, notAfter, false, func(r rules.Row, now int64) (rules.Row, store.Reply) {
+		seen := r.Glance(now)
+		a.Seen = &seen
 		if !r.Held(now) && r.Use >= store.Exclusive && now <= notAfter {
 			return r, store.Absent // it was locked
 		}
@@ -70,8 +76,7 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 		}
 		return r, reply
 	})
-	a := store.Answer{Slot: ask.Slot, Reply: reply}
-	if reply == store.Done {
+	if a.Reply = reply; reply == store.Done {
 		a.Token, a.Shared = r.Token, r.Use == store.Shared
 	}
 	return a, err

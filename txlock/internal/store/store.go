@@ -270,8 +270,9 @@ const (
 type Answer struct {
 	Reply
 	Token  uint64
-	Slot   int64 // of the row that was asked for
-	Shared bool  // there may be readers
+	Slot   int64   // of the row that was asked for
+	Shared bool    // there may be readers
+	Seen   *Glance // what the row has shown if it was read to tell why it wasn't granted
 }
 
 // Standing is what has become of a row that was to be renewed.
