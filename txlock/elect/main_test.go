@@ -104,7 +104,9 @@ func (c *cluster) process(name string, opts ...elect.Option) *process {
 			for range p.ended { // until it is closed
 			}
 		}
-		must(c.t, errors.Join(p.leases.Close(context.Background()), pool.Close()))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		must(c.t, errors.Join(p.leases.Close(ctx), pool.Close()))
 	})
 	return p
 }

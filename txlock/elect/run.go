@@ -44,7 +44,8 @@ type Func func(ctx context.Context, term *Term) error
 //   - with txlock.ErrLost, when the term could not be renewed and only the grace period is left;
 //   - with txlock.ErrLost, when the term was lost otherwise, for example by
 //     lease.Manager.ForceRelease: another process may lead already;
-//   - with ErrResigned by Resign, with ErrHung by a Watchdog, and with the context of Run.
+//   - with ErrResigned by Resign, with ErrHung by a Watchdog, and with the context of Run;
+//   - with lease.ErrClosed by the Close of the manager, which waits for fn as Run does.
 //
 // Then Run waits for fn to return, and is a candidate again unless its own context has ended. If
 // fn returns while it leads, Run releases the leadership and returns the error of fn, or nil: the

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -19,6 +20,7 @@ type Term struct {
 	telling   context.Context // of the observer
 	working   context.Context // of the function
 	cancel    context.CancelCauseFunc
+	left      func() // tells the manager that the lease is released
 	freeing   sync.Once
 	freed     error         // what freeing has met
 	over      chan struct{} // closed when the lease is released
@@ -72,6 +74,10 @@ func (c *candidate) lead(ctx context.Context, l *lease.Lease, fn Func) (why, err
 	t := &Term{candidate: c, lease: l, began: now, alive: now, telling: context.WithoutCancel(ctx), over: make(chan struct{}), told: make(chan struct{})}
 	held, stop := l.Context(ctx)
 	defer stop()
+	held, t.left, err = nodes.Works(held, l)
+	if err != nil {
+		return nil, errors.Join(err, l.Release(ctx))
+	}
 	t.working, t.cancel = context.WithCancelCause(held)
 	t.mu.Lock() // the timer may call check at once, and Resign end
 	c.leads(t)
@@ -183,6 +189,7 @@ func (t *Term) free(overdue bool) {
 		ctx, cancel := context.WithTimeout(t.telling, goodbye)
 		defer cancel()
 		t.freed = t.lease.Release(ctx)
+		t.left()
 		t.candidate.leads(nil)
 		close(t.over)
 		if overdue {

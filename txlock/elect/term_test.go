@@ -188,14 +188,40 @@ func TestResignIsBounded(t *testing.T) {
 	})
 }
 
-// TestManagerCloses proves that the end of the manager ends the term and Run.
+// TestManagerCloses proves that the end of the manager ends the term and Run, and that nobody
+// else leads before the function has returned.
 func TestManagerCloses(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		leader, others := c.start(2, follow)
+		var returned time.Time
+		leader, others := c.start(2, func(ctx context.Context, term *elect.Term) error {
+			<-ctx.Done()
+			if !returned.IsZero() {
+				return nil // the successor, at the end
+			}
+			wants(t, "the cause", context.Cause(ctx), lease.ErrClosed)
+			time.Sleep(grace / 2)
+			must(t, term.Err())
+			returned = time.Now()
+			return nil
+		})
 		must(t, leader.leases.Close(t.Context()))
 		wants(t, "Run", <-leader.ended, lease.ErrClosed)
-		wants(t, "the reason", leader.await(elect.Ending, 1).Err, txlock.ErrNotHeld)
-		others[0].await(elect.Elected, 1)
+		wants(t, "the reason", leader.await(elect.Ending, 1).Err, lease.ErrClosed)
+		is(t, "the successor after the function", others[0].await(elect.Elected, 1).at.Sub(returned), 0, time.Second)
+	})
+}
+
+// TestManagerClosesAnOverdueTerm proves that Close of the manager waits no longer than the
+// grace for a function that doesn't return.
+func TestManagerClosesAnOverdueTerm(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		stop := make(chan struct{})
+		leader, _ := c.start(1, func(context.Context, *elect.Term) error { <-stop; return nil })
+		began := time.Now()
+		must(t, leader.leases.Close(context.WithoutCancel(t.Context())))
+		is(t, "Close", time.Since(began), grace, grace+time.Second)
+		close(stop)
+		wants(t, "Run", <-leader.ended, lease.ErrClosed)
 	})
 }
 

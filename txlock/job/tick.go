@@ -14,12 +14,13 @@ import (
 	"github.com/dca00107/lockstep/internal/joined"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // A Func does the work of a tick. Its context ends when the lease is lost, with txlock.ErrLost as
-// its cause. The scheduled time is in the zone of the Cron line, or in UTC, in every process; with
-// Tick it is as the caller gave it.
+// its cause, and when the manager of leases is closed, with lease.ErrClosed. The scheduled time is
+// in the zone of the Cron line, or in UTC, in every process; with Tick it is as the caller gave it.
 type Func func(ctx context.Context, at time.Time) error
 
 // A TxFunc does the work of a tick in the transaction that marks it.
@@ -185,7 +186,13 @@ func (j *Jobs) under(fn work) work {
 	return func(ctx context.Context, c *Claim) (err error) {
 		open, stop := j.untilAbandoned(ctx)
 		defer stop()
-		working, cancel := c.lease.Context(open)
+		held, cancel := c.lease.Context(open)
+		working, left, err := nodes.Works(held, c.lease)
+		if err != nil {
+			c.interrupted = true
+			return joined.Errors(err, c.Finish(ctx, err))
+		}
+		defer left()
 		why := errUnreturned
 		defer func() {
 			lost := c.lease.Err()

@@ -303,6 +303,34 @@ func TestClaimNearest(t *testing.T) {
 	})
 }
 
+// TestManagerCloses proves that the Close of the manager ends the context of the work, waits
+// until it has returned, and that the tick is marked then, as the process begins it.
+func TestManagerCloses(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n, other := c.node(), c.node()
+		began, ticked := make(chan struct{}), make(chan error, 1)
+		go func() {
+			_, err := n.Tick(context.Background(), nightly, c.now(), func(ctx context.Context, _ time.Time) error {
+				close(began)
+				<-ctx.Done()
+				wants(t, "the cause", context.Cause(ctx), lease.ErrClosed)
+				time.Sleep(time.Minute)
+				_, err := other.leases.TryAcquire(context.Background(), nightly)
+				wants(t, "the lease while the work returns", err, txlock.ErrBusy)
+				return nil
+			})
+			ticked <- err
+		}()
+		<-began
+		at := c.now()
+		must(t, n.leases.Close(context.Background()))
+		must(t, <-ticked)
+		if d := c.now().Sub(at); d < time.Minute || d > time.Minute+time.Second {
+			t.Errorf("Close takes %v", d)
+		}
+	})
+}
+
 // TestClose proves that Close waits for the work, ends it when its own context ends, and
 // that nothing is begun afterwards.
 func TestClose(t *testing.T) {

@@ -60,6 +60,9 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...Acquir
 // It returns the error of fn, joined with txlock.ErrLost if the lease was lost before fn returned,
 // and the errors of Acquire and Release. If fn has guarded a transaction that is still open, the
 // lease is released when that ends, without an error.
+//
+// When the manager is closed, the context of fn ends with ErrClosed as its cause. The lease is
+// held until fn has returned, or the context of Close has ended.
 func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
 	return m.do(ctx, fn, func() (*Lease, error) { return m.Acquire(ctx, key, opts...) })
 }
@@ -79,7 +82,18 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 	if err != nil {
 		return err
 	}
-	return underlease.Do(ctx, l, ErrGuarded, fn)
+	var left func()
+	defer func() {
+		if left != nil {
+			left()
+		}
+	}()
+	return underlease.Do(ctx, l, ErrGuarded, func(ctx context.Context, l *Lease) (err error) {
+		if ctx, left, err = m.works(ctx, l); err != nil {
+			return err
+		}
+		return fn(ctx, l)
+	})
 }
 
 // finish acquires in the given way, explains the error and tells the observer.

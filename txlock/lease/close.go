@@ -22,12 +22,22 @@ const (
 	closeGrace = 50 * time.Millisecond
 )
 
-// Close releases all leases and handles of the manager, and ends its work in the background. It
-// returns when that is done or when the context ends, even if the server doesn't answer. In the
-// second case the error has the number of leases that could not be released, which end after their
-// TTL, and names some of them. If the pool was closed before, Close returns that error at once.
-// Waiting calls return ErrClosed, and so do all later calls. Closing again does nothing. Close
-// does not close the pool.
+// Close releases all leases of the manager, and ends its work in the background. Waiting calls
+// return ErrClosed, and so do all later calls, including Do. Close does not close the pool.
+//
+// The contexts of running functions of Do, TryDo, DoShared and Semaphore.Do end at once, with
+// ErrClosed as their cause, and so do those of elections and jobs. Close waits for these functions
+// to return, until its own context ends. Until then their leases, and those acquired under their
+// contexts, are held, renewed, and can Guard. All other handles are released at once.
+//
+// Close returns when all is done or when the context ends, even if the server doesn't answer or a
+// function doesn't return. In the second case the error has the number of leases that could not be
+// released, which end after their TTL, and names some of them. Close releases no lease whose
+// function still runs, but ends its handle. If the pool was closed before, Close returns that
+// error for all leases.
+//
+// If a function that Close would wait for calls it, on its goroutine or with its context, Close
+// returns an error and closes nothing. Closing again does nothing.
 func (m *Manager) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("lease: Close needs a context, got nil")
@@ -37,26 +47,42 @@ func (m *Manager) Close(ctx context.Context) error {
 		m.mu.Unlock()
 		return nil
 	}
+	if m.calledWithin(ctx) {
+		m.mu.Unlock()
+		return errWithin
+	}
 	m.closed = true
-	c := closing{m: m, left: make(map[*record]error, len(m.records))}
-	records := make([]*record, 0, len(m.records))
+	m.functions.none = make(chan struct{})
+	if len(m.functions.running) == 0 {
+		close(m.functions.none)
+	}
+	c := closing{m: m, left: make(map[*record]struct{}, len(m.records))}
+	var inside, others []*record
 	for _, r := range m.records {
-		records = append(records, r)
+		if r.inside {
+			inside = append(inside, r)
+		} else {
+			others = append(others, r)
+		}
 	}
 	for _, q := range m.queues {
 		q.close()
 	}
 	m.mu.Unlock()
 	m.closing.end()
-	for _, r := range records {
-		if r.leaveAll() {
-			c.left[r] = nil
-		}
+	others = c.leave(others)
+	var early sync.WaitGroup
+	early.Go(func() { c.release(ctx, others) })
+	select {
+	case <-m.functions.none:
+	case <-ctx.Done():
 	}
+	inside = c.leave(inside)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.release(ctx)
+		c.release(ctx, inside)
+		early.Wait()
 		m.end()
 		undo := context.AfterFunc(ctx, m.undoing.end)
 		defer undo()
@@ -91,31 +117,39 @@ type closing struct {
 	m *Manager
 
 	mu   sync.Mutex
-	left map[*record]error // not released yet, with why it was lost before
-	late []*record         // of them, those that are released in the background
-	why  error             // why some are left, if not by the context
+	left map[*record]struct{} // not released yet
+	late []*record            // of them, those that are released in the background
+	why  error                // why some are left, if not by the context
 	errs []error
 }
 
-// release releases all leases, several at a time, until the context ends.
-func (c *closing) release(ctx context.Context) {
+// leave ends the handles of the records, and returns those that are still to be released.
+func (c *closing) leave(records []*record) []*record {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	records = slices.DeleteFunc(records, func(r *record) bool { return !r.leaveAll() })
+	for _, r := range records {
+		c.left[r] = struct{}{}
+	}
+	return records
+}
+
+// release releases leases, several at a time, until the context ends.
+func (c *closing) release(ctx context.Context, all []*record) {
 	var group sync.WaitGroup
-	records := make(chan *record, len(c.left))
-	lost := make(map[*record]error, len(c.left))
-	for r, why := range c.left {
+	records := make(chan *record, len(all))
+	for _, r := range all {
 		records <- r
-		lost[r] = why
 	}
 	close(records)
-	for range min(closeWorkers, len(lost)) {
+	for range min(closeWorkers, len(all)) {
 		group.Go(func() {
 			for r := range records {
 				if ctx.Err() != nil {
 					r.tellReleased(ctx, ctx.Err())
 					continue
 				}
-				err := r.end(ctx, lost[r], false)
-				c.done(ctx, r, err)
+				c.done(ctx, r, r.end(ctx, nil, false))
 			}
 		})
 	}

@@ -45,12 +45,13 @@ type Manager struct {
 	// sleepsUntil is when the loop of renewals wakes up by itself, or awake.
 	sleepsUntil atomic.Int64
 
-	mu      sync.Mutex
-	closed  bool // no new requests
-	records map[recordKey]*record
-	queues  map[string]*queue
-	slots   map[slotOf]struct{} // of readers
-	waits   map[place]struct{}
+	mu        sync.Mutex
+	closed    bool // no new requests
+	functions functions
+	records   map[recordKey]*record
+	queues    map[string]*queue
+	slots     map[slotOf]struct{} // of readers
+	waits     map[place]struct{}
 
 	firstSlot int64       // of readers
 	sweeping  atomic.Bool // idle rows of readers are being removed

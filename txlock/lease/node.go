@@ -15,12 +15,16 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// This file has what package quorum needs of a Manager: its leases are held in several
-// databases, each by a Manager of this package.
+// This file has what packages quorum, elect and job need of a Manager: the leases of quorum are
+// held in several databases, each by a Manager of this package.
 
 func init() {
 	nodes.Of = func(manager any) nodes.Node { return node{manager.(*Manager)} }
 	nodes.OwnerOf = ownerOf
+	nodes.Works = func(ctx context.Context, l any) (context.Context, func(), error) {
+		of := l.(*Lease)
+		return of.record.m.works(ctx, of)
+	}
 	nodes.RaiseToken = func(ctx context.Context, l any, token uint64) error { return l.(*Lease).raiseToken(ctx, token) }
 }
 

@@ -25,6 +25,7 @@ type record struct {
 	ttl      time.Duration
 	granted  instant
 	lifetime instant // when renewals end; 0 for never
+	inside   bool    // under Manager.mu: a function of the manager works with it; see works
 
 	mu        sync.Mutex // guards the fields below; locked before Manager.mu, never after
 	deadline  instant    // until when the lease counts
@@ -54,7 +55,7 @@ type record struct {
 func (m *Manager) newRecord(q *request, a store.Answer, since instant, pending bool) (*record, *Lease) {
 	r := &record{
 		m: m, key: q.key, slot: a.Slot, shared: q.shared, owner: q.owner, hold: q.hold, ttl: q.ttl,
-		granted: since, renewed: since, tried: since,
+		granted: since, renewed: since, tried: since, inside: q.inside,
 	}
 	r.token.Store(a.Token)
 	if q.lifetime > 0 {

@@ -21,19 +21,20 @@ import (
 // seen.
 type request struct {
 	terms
-	verb  string
-	key   txlock.Key
-	owner string
-	named bool              // the owner may hold the lease already
-	under *Lease            // the lease that the context carries for the key, or nil
-	from  *underlease.Owner // of the context: the innermost owner that is still to be tried
-	reads []string          // owners of the context that read by other managers
-	hold  string            // its entry in the list of holds, if it is granted: see needHold
-	asked instant
-	limit instant // until when it waits, if WaitAtMost limits that
-	seen  sight
-	met   *txlock.HeldError              // the last other holder that was seen
-	later *look.Later[*txlock.HeldError] // what SlowWait shows, while it waits
+	verb   string
+	key    txlock.Key
+	owner  string
+	named  bool              // the owner may hold the lease already
+	under  *Lease            // the lease that the context carries for the key, or nil
+	from   *underlease.Owner // of the context: the innermost owner that is still to be tried
+	inside bool              // a function that the manager runs acquires it
+	reads  []string          // owners of the context that read by other managers
+	hold   string            // its entry in the list of holds, if it is granted: see needHold
+	asked  instant
+	limit  instant // until when it waits, if WaitAtMost limits that
+	seen   sight
+	met    *txlock.HeldError              // the last other holder that was seen
+	later  *look.Later[*txlock.HeldError] // what SlowWait shows, while it waits
 
 	target target
 	shared bool
@@ -75,7 +76,7 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	q := &request{verb: verb, key: key, asked: m.store.Now(), target: exclusive{}, from: underlease.Owners(ctx)}
+	q := &request{verb: verb, key: key, asked: m.store.Now(), target: exclusive{}, from: underlease.Owners(ctx), inside: m.isInside(ctx)}
 	var err error
 	if q.terms, err = m.terms(opts); err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-// Package nodes has what package quorum and the packages for tests need of package lease,
+// Package nodes has what packages quorum, elect, job and those for tests need of package lease,
 // and no program does.
 package nodes
 
@@ -15,6 +15,11 @@ var (
 	// lease: the owner that lease.WithOwner names, with named set, or a new one. It returns
 	// txlock.ErrInvalidOption for a name that is too short or too long.
 	OwnerOf func(ctx context.Context) (owner string, named bool, err error)
+	// Works notes that this goroutine calls a function under a *lease.Lease, for which the
+	// Close of its manager waits until left is called, when the lease is released. The
+	// function's context is made of one of Lease.Context, and ends when Close is called, with
+	// lease.ErrClosed as its cause. It returns that error after Close.
+	Works func(ctx context.Context, l any) (working context.Context, left func(), err error)
 	// RaiseToken makes the token of an exclusive *lease.Lease at least the given one, in
 	// the database and for all its handles. The next holder's token is higher than that.
 	// If an open transaction has guarded the lease, RaiseToken tries again until it ends;
