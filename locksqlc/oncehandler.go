@@ -19,17 +19,21 @@ import (
 //
 // While the first request of a key is being processed, others with the key wait for it, or get 409
 // after ConflictAfter. A key that comes with another method, address, content type or body is
-// answered 422, a missing key 400 with KeyRequired, a body that is too large 413 (MaxBody); don't
-// read the body before. If next panics, answers with a status of 500 or more, or calls
-// idempotency.Fail, all is rolled back and nothing is stored: then the next request is the first.
-// Any other answer is stored, one of 400 to 499 too: put handlers that refuse requests temporarily
-// before this one. If next has no answer, because the database has failed, the client gets 503 and
-// may repeat the request with its key.
+// answered 422 (FingerprintOf), a missing key 400 with KeyRequired, a body that is too large 413
+// (MaxBody); don't read the body before. If next panics, answers with a status of 500 or more, or
+// calls idempotency.Fail, all is rolled back and nothing is stored: then the next request is the
+// first. Any other answer is stored, one of 400 to 499 too: put handlers that refuse requests
+// temporarily before this one, or leave out their statuses with KeepStatuses. If next has no
+// answer, because the database has failed, the client gets 503 and may repeat the request with its
+// key.
 //
 // Requests without a key, and those of GET, HEAD, OPTIONS and TRACE, have a transaction
 // too, and nothing is stored. Answers are kept in memory until the COMMIT, up to 8 MB, so
 // next can't flush or hijack. It may be called several times for a request, as the
 // function of Run.
+//
+// OnceHandler panics if next is nil or an option is out of its range, then with an error that wraps
+// txlock.ErrInvalidOption, as http.ServeMux does for a pattern that it can't read.
 func OnceHandler(db *sql.DB, next http.Handler, options ...idempotency.Option) http.Handler {
 	return idempotent.Handler(func(ctx context.Context, body func(ctx context.Context, scope *txlock.Scope) error) error {
 		begin := func(*sql.Tx) error { return nil }

@@ -14,14 +14,17 @@ import (
 // body returns an error. It runs again what Run and Transaction run again.
 type Transact func(ctx context.Context, body func(ctx context.Context, scope *txlock.Scope) error) error
 
-// Handler answers requests in transactions, and repeated ones as the first. See
-// locksqlc.OnceHandler.
+// Handler answers requests in transactions, and repeated ones as the first. It panics for an
+// option out of its range. See locksqlc.OnceHandler.
 func Handler(transact Transact, next http.Handler, options []Option) http.Handler {
-	h := &handler{transact: transact, next: next, config: defaults()}
-	for _, option := range options {
-		option(&h.config)
+	c, err := configOf(options)
+	if err == nil && next == nil {
+		err = errors.New("a handler is needed, got nil")
 	}
-	return h
+	if err != nil {
+		panic(fmt.Errorf("lockstep: OnceHandler: %w", err))
+	}
+	return &handler{transact: transact, next: next, config: c}
 }
 
 type handler struct {
@@ -126,7 +129,7 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 	switch {
 	case to.err != nil:
 		return Answer{}, to.err
-	case err == nil && to.status() < http.StatusInternalServerError:
+	case err == nil && h.statuses[to.status()]:
 		return h.answerOf(to), nil
 	case err == nil || to.status() >= http.StatusBadRequest: // any other answer would not be true
 		err = failed{cause: err, status: to.status()}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -25,16 +26,67 @@ type config struct {
 	maxBody       int64
 	maxAnswer     int
 	headers       []string
+	statuses      statuses
+	fingerprint   func(*http.Request, []byte) []byte
 	client        func(*http.Request) string
 	onError       func(*http.Request, error)
+	bad           error // an option out of its range
 }
 
 func defaults() config {
+	kept, err := statusesOf(func(status int) bool { return status < http.StatusInternalServerError })
 	return config{
+		statuses: kept, bad: err, fingerprint: fingerprint,
 		keep: 24 * time.Hour, maxBody: 1 << 20, maxAnswer: maxResult / 2,
 		headers: []string{"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location", "ETag", "Last-Modified", "Link", "Cache-Control", "Vary"},
 		client:  func(*http.Request) string { return "" },
 	}
+}
+
+// configOf is what options say, or txlock.ErrInvalidOption.
+func configOf(options []Option) (config, error) {
+	c := defaults()
+	for _, option := range options {
+		if option == nil {
+			return c, fmt.Errorf("%w: an option is nil", txlock.ErrInvalidOption)
+		}
+		option(&c)
+	}
+	if _, _, err := once.Asked([]txlock.OnceOption{txlock.Keep(c.keep)}); err != nil {
+		c.refuse(err)
+	}
+	if c.conflictAfter < 0 {
+		c.refuse(fmt.Errorf("ConflictAfter(%v): the limit must not be negative", c.conflictAfter))
+	}
+	if c.maxBody <= 0 {
+		c.refuse(fmt.Errorf("MaxBody(%d): the limit must be positive", c.maxBody))
+	}
+	for _, name := range c.headers {
+		if !isToken(name) {
+			c.refuse(fmt.Errorf("KeepHeaders: %q is no name of a header", name))
+		}
+	}
+	if c.client == nil || c.fingerprint == nil {
+		c.refuse(errors.New("ClientOf and FingerprintOf need a function, got nil"))
+	}
+	return c, c.bad
+}
+
+// refuse notes that an option is out of its range. The first stays.
+func (c *config) refuse(why error) {
+	switch {
+	case c.bad != nil:
+	case errors.Is(why, txlock.ErrInvalidOption):
+		c.bad = why
+	default:
+		c.bad = fmt.Errorf("%w: %w", txlock.ErrInvalidOption, why)
+	}
+}
+
+// isToken reports whether a name is a token of RFC 9110, as names of headers are.
+func isToken(name string) bool {
+	const of = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
+	return name != "" && strings.Trim(name, of) == ""
 }
 
 // KeyRequired is an option, as the functions below: see those of these names in locksqlc.
@@ -51,6 +103,21 @@ func MaxBody(bytes int64) Option { return func(c *config) { c.maxBody = bytes } 
 
 // KeepHeaders is an option.
 func KeepHeaders(names ...string) Option { return func(c *config) { c.headers = names } }
+
+// KeepStatuses is an option.
+func KeepStatuses(kept func(status int) bool) Option {
+	return func(c *config) {
+		all, err := statusesOf(kept)
+		if c.statuses = all; err != nil {
+			c.refuse(err)
+		}
+	}
+}
+
+// FingerprintOf is an option.
+func FingerprintOf(cover func(r *http.Request, body []byte) []byte) Option {
+	return func(c *config) { c.fingerprint = cover }
+}
 
 // ClientOf is an option.
 func ClientOf(client func(*http.Request) string) Option {
@@ -123,11 +190,9 @@ func (c *config) key(r *http.Request, name string) txlock.Key {
 	return txlock.Named("http:" + hex.EncodeToString(hashed([]byte(c.client(r)), []byte(name))))
 }
 
-// once are the options of a request's key. Another request has another method, address,
-// kind of content or body.
+// once are the options of a request's key.
 func (c *config) once(r *http.Request, body []byte) []txlock.OnceOption {
-	request := hashed([]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(r.Header.Get("Content-Type")), body)
-	return []txlock.OnceOption{txlock.Keep(c.keep), txlock.Fingerprint(request)}
+	return []txlock.OnceOption{txlock.Keep(c.keep), txlock.Fingerprint(hashed(c.fingerprint(r, body)))}
 }
 
 // hashed is the hash of several parts, each with its length before it.

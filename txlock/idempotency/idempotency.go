@@ -45,6 +45,23 @@ func MaxBody(bytes int64) Option { return idempotent.MaxBody(bytes) }
 // ETag, Last-Modified, Link, Cache-Control and Vary.
 func KeepHeaders(names ...string) Option { return idempotent.KeepHeaders(names...) }
 
+// KeepStatuses says which answers are stored, by their status. After any other answer all that the
+// handler has done is rolled back, and the next request with the key is the first: the client gets
+// the answer, and may repeat the request. kept is called for each status when the handler is made,
+// and returns true for all below 400, since such an answer would not be true after a rollback. The
+// default is to store all below 500.
+func KeepStatuses(kept func(status int) bool) Option { return idempotent.KeepStatuses(kept) }
+
+// FingerprintOf says what distinguishes requests with one key: if cover returns something else
+// for a request than for the first one, the answer is 422. It is given the request, whose Body was
+// read, and that body. The default covers the method, path and query, the Content-Type and the
+// body. In that, the boundary of a multipart body isn't covered, and a charset of UTF-8 counts as
+// none, because clients may choose another one when they repeat a request. Of a multipart body,
+// the headers and contents of its parts are covered, in their order.
+func FingerprintOf(cover func(r *http.Request, body []byte) []byte) Option {
+	return idempotent.FingerprintOf(cover)
+}
+
 // ClientOf distinguishes clients, by what a request was authenticated with, for example: the
 // keys of one are not those of another. Without it, a client that knows the key and the whole
 // request of another gets the answer of that one. The default takes all clients for one.
