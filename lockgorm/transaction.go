@@ -185,12 +185,14 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 		return once(db, fn, do, options, false)
 	}
 	var last *txlock.Scope
-	return retry.Do(db.Statement.Context, func() error {
+	err := retry.Do(db.Statement.Context, func() error {
 		return once(db, fn, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
 			last = scope
 			return do(scope, tx, own)
 		}, options, true)
 	}, func(why error) { inner.Retried(db.Statement.Context, last, keys, why) })
+	inner.AfterCommit(last)
+	return err
 }
 
 // once runs one transaction, or one savepoint. Where nothing is sent it only calls fn.

@@ -106,12 +106,14 @@ func run(ctx context.Context, name string, db *sql.DB, options []*sql.TxOptions,
 	if len(options) > 0 {
 		of = options[0]
 	}
-	return retry.Do(ctx, func() error {
+	err := retry.Do(ctx, func() error {
 		return once(ctx, db, of, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 			last = scope
 			return body(scope, tx)
 		})
 	}, func(why error) { inner.Retried(ctx, last, keys, why) })
+	inner.AfterCommit(last)
+	return err
 }
 
 // once runs one transaction, whose body may commit it.

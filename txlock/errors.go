@@ -69,8 +69,8 @@ var (
 	// ErrSchema is returned when a table of lockstep is missing or wrong. The transaction stays
 	// open.
 	ErrSchema = fault.ErrSchema
-	// ErrUnguarded is returned by Join with RequireGuarded if the pool is not guarded. The
-	// transaction stays open.
+	// ErrUnguarded is returned by AfterCommit and CommitWith, and by Join with RequireGuarded, if
+	// the pool is not guarded. The transaction stays open.
 	ErrUnguarded = fault.ErrUnguarded
 	// ErrPrivilege is returned when the user may not do what a lock needs. The message names
 	// the table and the GRANT to run; schema.Check returns it, too. The transaction stays open.

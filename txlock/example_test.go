@@ -180,6 +180,21 @@ func ExampleScope_CommitWith() {
 	_ = sell
 }
 
+// AfterCommit empties a cache when the new price is committed, and not if the transaction is
+// rolled back. Run calls the function before it returns.
+func ExampleScope_AfterCommit() {
+	price := func(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, product, price int64, forget func(product int64)) error {
+		if _, err := locks.Lock(ctx, orderKeys.Key(product)); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE stock SET price = ? WHERE id = ?", price, product); err != nil {
+			return err
+		}
+		return locks.AfterCommit(func() { forget(product) })
+	}
+	_ = price
+}
+
 // Version and CompareAndBump find a conflict instead of waiting for a lock.
 func ExampleScope_Version() {
 	edit := func(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, order int64) error {

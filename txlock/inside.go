@@ -15,6 +15,7 @@ func init() {
 		Final:          final,
 		Commit:         commit,
 		Outcome:        ofCommit,
+		AfterCommit:    afterCommit,
 		CompareAndBump: compareAndBump,
 		Asked:          func(key Key) (Key, bool) { return key.unmarked(), key.shared },
 		Retried:        retried,

@@ -145,10 +145,14 @@ func newJoined(tx Tx, book *guard.Tx, server session.Server) *joined {
 // committed: the rows of its keys exist.
 func (j *joined) Committed() {
 	j.state.mu.Lock()
-	defer j.state.mu.Unlock()
 	j.state.committed = true
 	for r := range j.state.held {
 		known.add(j.state.server.Name, r)
+	}
+	own := len(j.state.afters) > 0 && j.state.runner == 0 // else Run and the like call them
+	j.state.mu.Unlock()
+	if own {
+		go callAll(j.state.takeAfters())
 	}
 }
 

@@ -48,6 +48,7 @@ type state struct {
 	spots          []spot  // under inProgram.mu
 	oneSpot        [1]spot // for it, without an allocation
 	last           Key     // asked for, where somebody watches
+	afters         []after // of AfterCommit, in order
 }
 
 // hold is a lock that was given, and the stamp of the book for it.

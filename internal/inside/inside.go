@@ -63,6 +63,11 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// nobody knows whether it has committed.
 	Outcome func(scope Scope, err error) error
 
+	// AfterCommit calls the functions of Scope.AfterCommit if the transaction was committed,
+	// unless that has started them: who calls Runs calls it too, when the transaction has ended
+	// and its connection is back in the pool. The scope may be nil.
+	AfterCommit func(scope Scope)
+
 	// Asked returns a key without the mark of txlock.Shared, and whether it had it.
 	Asked func(key Key) (plain Key, shared bool)
 

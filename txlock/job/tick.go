@@ -218,6 +218,7 @@ func (j *Jobs) inTransaction(fn TxFunc) work {
 		err := retry.Do(ctx, func() error { return j.transact(ctx, c, fn, &last) }, func(why error) {
 			inner.Retried(ctx, last, []txlock.Key{c.key}, why)
 		})
+		inner.AfterCommit(last)
 		// A transaction whose connection was lost has not failed by itself. The next one of
 		// the tick waits for its row, if a COMMIT is still under way, and finds what has become
 		// of it.
