@@ -173,6 +173,9 @@ type finding struct {
 
 func (f finding) Unwrap() error { return f.error }
 
+// install is the command that makes what is missing.
+const install = "lockstep install"
+
 func mended(cure, format string, args ...any) error {
 	return finding{fmt.Errorf(format, args...), cure}
 }

@@ -50,7 +50,7 @@ func MissingPrivilege(err error) (cure string, missing bool) {
 		return fmt.Sprintf("GRANT EXECUTE ON `%s`.* TO '%s'@'%s', with the host of the account", routine[1], user[1], user[2]), true
 	}
 	table := tables[len(tables)-1] // it comes after the names of the user and the database
-	return fmt.Sprintf("GRANT %s ON %s TO '%s'@'%s', with the host of the account, or see schema.Check", strings.Join(needs(table), ", "), table, user[1], user[2]), true
+	return fmt.Sprintf("GRANT %s ON %s TO '%s'@'%s', in the program's database and with the host of the account: schema.Check names both", strings.Join(needs(table), ", "), table, user[1], user[2]), true
 }
 
 // needs returns the privileges that locks need on a table.

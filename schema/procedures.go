@@ -114,25 +114,31 @@ func (c *checking) procedures(ctx context.Context) (problem, err error) {
 		return nil, err
 	}
 	var problems []string
+	unseen := false
 	for _, p := range wanted {
 		if body, exists := c.seen.procedures[p.name]; !exists {
-			problems = append(problems, p.name+" is missing, or this user may not call it")
+			problems, unseen = append(problems, p.name+" is missing, or this user may not call it"), true
 		} else if p.differs(body) {
 			problems = append(problems, p.name+" is not that of this version")
 		}
 	}
 	err = query(ctx, c.conn, "CALL "+wanted[0].name+"()")
-	cure, missing := MissingPrivilege(err)
+	_, missing := MissingPrivilege(err)
+	grant := c.seen.grant([]string{"EXECUTE"}, "*")
 	var server *mysql.MySQLError
 	switch {
 	case missing && len(problems) == len(wanted):
-		return advice{fmt.Errorf("%w that this user may call: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, if they are missing, and %s: %w", ErrProcedures, cure, err)}, nil
+		return advice{mended(install+"; "+grant, "%w that this user may call: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, if they are missing, and %s: %w", ErrProcedures, grant, err)}, nil
 	case missing && problems == nil:
-		return advice{fmt.Errorf("%w that this user may call: locks take one round trip more: %s: %w", ErrProcedures, cure, err)}, nil
+		return advice{mended(grant, "%w that this user may call: locks take one round trip more: %s: %w", ErrProcedures, grant, err)}, nil
 	case err != nil && !missing && !errors.As(err, &server): // of the server's, 1318 says that it is there, and 1305 that it isn't
 		return nil, fmt.Errorf("schema: inspect procedures: %w", err)
 	case problems == nil:
 		return nil, nil
 	}
-	return advice{fmt.Errorf("%w of this version: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, or the DDL in schema.FS: %s", ErrProcedures, strings.Join(problems, ", "))}, nil
+	cure := install
+	if unseen {
+		cure += "; " + grant
+	}
+	return advice{mended(cure, "%w of this version: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, or the DDL in schema.FS: %s", ErrProcedures, strings.Join(problems, ", "))}, nil
 }

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -30,10 +36,18 @@ var broken = []struct{ name, subject, by string }{
 	{"no right to update", "privileges", "REVOKE UPDATE, DELETE ON lockstep_locks FROM "},
 }
 
+// uncallable are those of the procedures, which MySQL has.
+var uncallable = []struct{ name, subject, by string }{
+	{"a missing procedure", "procedures", "DROP PROCEDURE lockstep_lock_1"},
+	{"another procedure", "procedures", "DROP PROCEDURE lockstep_lock_1; CREATE PROCEDURE lockstep_lock_1() SELECT 1"},
+	{"no right to call", "procedures", "REVOKE EXECUTE ON %s.* FROM "},
+	{"no right to call what is missing", "procedures", "DROP PROCEDURE lockstep_try_1; REVOKE EXECUTE ON %s.* FROM "},
+}
+
 // decided is what a person is told behind a statement.
 var decided = regexp.MustCompile(`: a person decides.*`)
 
-// TestRemedies proves that the remedy of each fault of the tables mends it: it does what check says,
+// TestRemedies proves that the remedy of each fault of the tables and procedures mends it: it does what check says,
 // as an administrator, and check finds the subject right afterwards, as the user of the programs.
 func TestRemedies(t *testing.T) {
 	t.Parallel()
@@ -41,15 +55,19 @@ func TestRemedies(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			s := stageOn(t, testdb.Shared(t, engine).OpenLeases(t))
-			for _, fault := range broken {
+			faults := broken
+			if engine == testdb.MySQL && !testdb.WithoutProcedures() {
+				faults = slices.Concat(broken, uncallable)
+			}
+			for _, fault := range faults {
 				t.Run(fault.name, func(t *testing.T) {
 					s.nothing()
 					s.must(schema.Install(t.Context(), s.db.Admin()))
 					by := fault.by
-					if fault.subject == "privileges" {
+					if strings.HasSuffix(by, "FROM ") {
 						var account string
 						s.must(s.db.Connect(t).QueryRowContext(s.ctx, "SELECT CURRENT_USER()").Scan(&account))
-						by += ops.Grantee(account)
+						by = strings.ReplaceAll(by, "%s", "`"+s.db.Name()+"`") + ops.Grantee(account)
 					}
 					for statement := range strings.SplitSeq(by, "; ") {
 						s.db.Exec(t, statement)
@@ -57,13 +75,16 @@ func TestRemedies(t *testing.T) {
 					if fault.name == "a view" {
 						defer func() { _, _ = s.db.Admin().ExecContext(s.ctx, "DROP VIEW IF EXISTS lockstep_jobs") }()
 					}
-					as := s.db.Connect(t)
-					if fault.name == "a trigger" { // which only who has the privilege TRIGGER sees
-						as = s.db.Admin()
+					look := func() ops.Finding {
+						switch fault.name {
+						case "a trigger", "another procedure": // which only who has the privilege TRIGGER sees, or made it
+							return s.finding(fault.subject, s.db.Admin())
+						}
+						return s.finding(fault.subject, s.db.Connect(t)) // anew: a connection keeps the privileges of its database
 					}
 					said := ""
 					for range 3 { // a table with two faults tells the second one afterwards
-						f := s.finding(fault.subject, as)
+						f := look()
 						if f.State == ops.OK {
 							break
 						}
@@ -72,7 +93,7 @@ func TestRemedies(t *testing.T) {
 							s.remedy(remedy)
 						}
 					}
-					if f := s.finding(fault.subject, as); f.State != ops.OK || said == "" {
+					if f := look(); f.State != ops.OK || said == "" {
 						t.Errorf("after %q check says %+v", said, f)
 					}
 				})
@@ -116,7 +137,7 @@ func TestRemediesOfSettings(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			s := stageOn(t, testdb.Dedicated(t, engine).OpenLeases(t))
+			s := stageOn(t, testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1")).OpenLeases(t))
 			for subject, c := range map[string]struct {
 				by    string
 				state ops.State
@@ -124,6 +145,7 @@ func TestRemediesOfSettings(t *testing.T) {
 				"read only":              {"SET GLOBAL read_only = ON", ops.Fault},
 				"isolation":              {"SET GLOBAL TRANSACTION ISOLATION LEVEL READ UNCOMMITTED", ops.Warn},
 				"deadlocks":              {"SET GLOBAL innodb_deadlock_detect = OFF", ops.Warn},
+				"binary log":             {"SET GLOBAL binlog_format = 'STATEMENT'", ops.Fault},
 				"forgotten transactions": {"SET GLOBAL wait_timeout = 28800", ops.Warn},
 			} {
 				s.db.Exec(t, c.by)
@@ -142,6 +164,153 @@ func TestRemediesOfSettings(t *testing.T) {
 				s.db.Exec(t, "SET GLOBAL idle_transaction_timeout = 120")
 				if f := s.finding("forgotten transactions", s.db.Connect(t)); f.Text != "end after 120 s at most" {
 					t.Errorf("with idle_transaction_timeout = 120 check says %+v", f)
+				}
+			}
+		})
+	}
+}
+
+// TestRemediesOfSessions does what check says of sessions on which locks don't hold: it takes the
+// setting out of the data source name, and out of init_connect.
+func TestRemediesOfSessions(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := stageOn(t, testdb.Dedicated(t, engine).OpenLeases(t))
+			for subject, c := range map[string]struct{ name, value, says string }{
+				"autocommit":    {"autocommit", "0", "remove autocommit=0 from the data source name and from init_connect"},
+				"character set": {"character_set_connection", "latin1", "use charset=utf8mb4 in the data source name, and remove other character sets from it and from init_connect"},
+				"session":       {"completion_type", "CHAIN", "remove the setting from the data source name and from init_connect"},
+			} {
+				wrong := func(cfg *mysql.Config) { cfg.Params = map[string]string{c.name: c.value} }
+				if f := s.finding(subject, s.db.Connect(t, wrong)); f.State != ops.Fault || !strings.Contains(f.Cure, c.says) {
+					t.Errorf("with %s in the data source name check says %+v, want %q", c.name, f, c.says)
+				}
+				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.OK {
+					t.Errorf("without it check says %+v", f)
+				}
+				s.db.Exec(t, "SET GLOBAL init_connect = 'SET "+c.name+" = "+c.value+"'")
+				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.Fault || !strings.Contains(f.Cure, c.says) {
+					t.Errorf("with %s in init_connect check says %+v, want %q", c.name, f, c.says)
+				}
+				if subject == "character set" {
+					if f := s.finding(subject, s.db.Connect(t, mysqlCharset)); f.State != ops.OK {
+						t.Errorf("with charset=utf8mb4 check says %+v", f)
+					}
+				}
+				s.db.Exec(t, "SET GLOBAL init_connect = ''")
+				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.OK {
+					t.Errorf("without %s in init_connect check says %+v", c.name, f)
+				}
+			}
+		})
+	}
+}
+
+// mysqlCharset is charset=utf8mb4 in a data source name.
+func mysqlCharset(cfg *mysql.Config) {
+	if err := cfg.Apply(mysql.Charset("utf8mb4", "")); err != nil {
+		panic(err)
+	}
+}
+
+// TestRemediesOfAProxy has connections whose statements reach two sessions. Check says that a
+// person decides, and that the server itself is right, which it is.
+func TestRemediesOfAProxy(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := stageOn(t, testdb.Shared(t, engine).OpenLeases(t))
+			base, err := mysql.NewConnector(s.db.Config())
+			s.must(err)
+			between := sql.OpenDB(splitting{base})
+			t.Cleanup(func() { s.must(between.Close()) })
+			f := s.finding("proxy", between)
+			if f.State != ops.Fault || !strings.Contains(f.Text, "a proxy that locks don't hold through") || !strings.Contains(f.Cure, "connect to the server itself") || !strings.Contains(f.Cure, "a person decides") {
+				t.Errorf("through a proxy check says %+v", f)
+			}
+			if f := s.finding("proxy", s.db.Connect(t)); f.State != ops.OK {
+				t.Errorf("of the server itself check says %+v", f)
+			}
+		})
+	}
+}
+
+// splitting makes connections that send each statement to the other one of two sessions.
+type splitting struct{ driver.Connector }
+
+func (s splitting) Connect(ctx context.Context) (driver.Conn, error) {
+	one, err := s.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	other, err := s.Connector.Connect(ctx)
+	if err != nil {
+		return nil, errors.Join(err, one.Close())
+	}
+	return &split{Conn: one, other: other}, nil
+}
+
+type split struct {
+	driver.Conn
+	other driver.Conn
+}
+
+func (s *split) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	return s.Conn.(driver.ConnBeginTx).BeginTx(ctx, options)
+}
+
+// next returns the session of the next statement.
+func (s *split) next() driver.Conn {
+	s.Conn, s.other = s.other, s.Conn
+	return s.Conn
+}
+
+func (s *split) Close() error { return errors.Join(s.Conn.Close(), s.other.Close()) }
+
+func (s *split) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return s.next().(driver.ExecerContext).ExecContext(ctx, query, args)
+}
+
+func (s *split) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return s.next().(driver.QueryerContext).QueryContext(ctx, query, args)
+}
+
+// TestRemedyOfACluster has a server that takes writes beside others. Check says that a person
+// decides, and finds nothing when the group has one primary, which is one such decision.
+func TestRemedyOfACluster(t *testing.T) {
+	t.Parallel()
+	if !slices.Contains(testdb.Engines(), testdb.MySQL) {
+		return // MariaDB's cluster, Galera, is in module tests
+	}
+	s := stageOn(t, testdb.Dedicated(t, testdb.MySQL, testdb.Args("--plugin-load-add=group_replication.so", "--loose-group-replication-single-primary-mode=OFF")).OpenLeases(t))
+	f := s.finding("cluster", s.db.Connect(t))
+	if f.State != ops.Warn || !strings.Contains(f.Cure, "send all locking transactions to one node") || !strings.Contains(f.Cure, "a person decides") {
+		t.Errorf("check says %+v", f)
+	}
+	s.db.Exec(t, "SET GLOBAL group_replication_single_primary_mode = ON")
+	if f := s.finding("cluster", s.db.Connect(t)); f.State != ops.OK {
+		t.Errorf("with one primary check says %+v", f)
+	}
+}
+
+// TestRemedyOfTheClock starts a server with --sysdate-is-now, as check tells not to, and has one
+// without.
+func TestRemedyOfTheClock(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			for _, c := range []struct {
+				args  []string
+				state ops.State
+				says  string
+			}{{[]string{"--sysdate-is-now"}, ops.Fault, "start the server without --sysdate-is-now"}, {nil, ops.OK, ""}} {
+				s := stageOn(t, testdb.Dedicated(t, engine, testdb.Args(c.args...)).OpenLeases(t))
+				if f := s.finding("clock function", s.db.Connect(t)); f.State != c.state || f.Cure != c.says {
+					t.Errorf("started with %q check says %+v", c.args, f)
 				}
 			}
 		})

@@ -68,7 +68,11 @@ func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 	if err := d.schema(problem); err != nil {
 		return nil, fmt.Errorf("check: %w", err)
 	}
-	for _, examine := range []func(context.Context) error{d.session, d.connections, d.growth, d.sight} {
+	examine := []func(context.Context) error{d.session, d.connections, d.growth}
+	if !errors.Is(problem, schema.ErrSession) { // on such a session the look would begin no transaction of its own
+		examine = append(examine, d.sight)
+	}
+	for _, examine := range examine {
 		if err := examine(ctx); err != nil {
 			return nil, fmt.Errorf("check: %w", err)
 		}
@@ -92,17 +96,17 @@ var subjects = []struct {
 	{"center rows", schema.ErrCenters, "65,536, if the tables are right", ""},
 	{"clock function", schema.ErrSysdateIsNow, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
 	{"autocommit", schema.ErrAutocommit, "on", "remove autocommit=0 from the data source name and from init_connect"},
-	{"character set", schema.ErrCharset, "one for all", "use charset=utf8mb4 in the data source name"},
+	{"character set", schema.ErrCharset, "one for all", "use charset=utf8mb4 in the data source name, and remove other character sets from it and from init_connect"},
 	{"session", schema.ErrSession, "its settings are known, and locks hold with them", "remove the setting from the data source name and from init_connect"},
 	{"binary log", schema.ErrBinlog, "off, or of rows", "SET GLOBAL binlog_format = 'ROW', and in the server's configuration"},
-	{"cluster", schema.ErrMultiPrimary, "one server takes writes", "send all locking transactions to one node"},
-	{"proxy", schema.ErrProxy, "none that locks don't hold through was found", "what docs/proxies.md says of it; or go to the server itself"},
-	{"procedures", schema.ErrProcedures, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
+	{"cluster", schema.ErrMultiPrimary, "one server takes writes", "send all locking transactions to one node, or retry ErrDeadlock: a person decides"},
+	{"proxy", schema.ErrProxy, "none that locks don't hold through was found", "connect to the server itself; or change the proxy as this says and docs/proxies.md: a person decides"},
+	{"procedures", schema.ErrProcedures, "as they should be, or not needed", ""},
 }
 
 // schema tells what package schema has found.
 func (d *doctor) schema(found error) error {
-	problems := flat(found)
+	problems, alone := flat(found), errors.Is(found, schema.ErrSession) // then nothing else was asked
 	for _, subject := range subjects {
 		var texts []string
 		cure, state := subject.cure, Warn
@@ -115,22 +119,29 @@ func (d *doctor) schema(found error) error {
 			}
 			text, _, _ := strings.Cut(problem.Error(), ": Error ") // the server's words say no more
 			texts = append(texts, text)
-			if one := schema.Cure(problem); one != "" && !strings.Contains(cure, one) {
-				cure = strings.TrimPrefix(cure+"; "+one, "; ")
-			}
+			cure = withCure(cure, schema.Cure(problem))
 			if _, grant, found := strings.Cut(problem.Error(), ": GRANT "); found {
 				grant, _, _ = strings.Cut(grant, ": ")
-				cure = strings.TrimPrefix(cure+"; GRANT "+grant, "; ")
+				cure = withCure(cure, "GRANT "+grant)
 			}
 		}
 		problems = slices.DeleteFunc(problems, func(problem error) bool { return errors.Is(problem, subject.is) })
-		if texts == nil {
-			d.add(subject.name, OK, "", "%s", subject.good)
-		} else {
+		switch {
+		case texts != nil:
 			d.add(subject.name, state, cure, "%s", strings.Join(texts, "; "))
+		case !alone:
+			d.add(subject.name, OK, "", "%s", subject.good)
 		}
 	}
 	return errors.Join(problems...) // the server's or the driver's
+}
+
+// withCure adds a fix to others, unless they have it.
+func withCure(cure, one string) string {
+	if strings.Contains(cure, one) {
+		return cure
+	}
+	return strings.TrimPrefix(cure+"; "+one, "; ")
 }
 
 // flat returns the errors that were joined into one.
