@@ -223,7 +223,7 @@ func TestOnceValue(t *testing.T) {
 		}
 		_, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(*sql.Tx) (int, error) { return 1, nil })
 		wantOnce(t, "another type", first, err, false, txlock.ErrResult)
-		if !strings.Contains(err.Error(), "locksqlc_test.receipt, and not int") {
+		if !strings.Contains(err.Error(), "locksqlc_test.receipt, not int") {
 			t.Errorf("the error doesn't name the types: %v", err)
 		}
 		plain := uniqueKey(t, "once")

@@ -51,6 +51,7 @@ func (a *attempt) statement() (name string, _ rawsql.Statement) {
 	default:
 		name = "LockNamed"
 		_, _ = queries.LockNamed(ctx, sent, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours})
+		sent.Inserts = true
 	}
 	return name, sent.Statement
 }

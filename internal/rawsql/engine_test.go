@@ -29,6 +29,7 @@ func TestEngines(t *testing.T) {
 		args []any
 	}{
 		of("a row", MariaDB{}.Open, Begin{}, insert, true)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; INSERT ?; SELECT LAST_INSERT_ID(), ROW_COUNT(); END", 7),
+		of("an id", MariaDB{}.Open, Begin{}, Statement{Query: "INSERT ?", Args: []any{7}, Inserts: true}, true)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; INSERT ? RETURNING LAST_INSERT_ID(); END", 7),
 		of("a limit", MariaDB{}.Open, Begin{}, update, true)("SET STATEMENT innodb_lock_wait_timeout=0 FOR BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; UPDATE t; SELECT LAST_INSERT_ID(), ROW_COUNT(); END"),
 		of("a row to make", MariaDB{}.Open, Begin{Make: "k", Isolation: "SERIALIZABLE", Again: true}, insert, false)(
 			"BEGIN NOT ATOMIC ROLLBACK; "+makes+"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; START TRANSACTION; INSERT ?; END", []byte("k"), 7),

@@ -11,6 +11,8 @@ type Statement struct {
 	// Query has a question mark for each argument. It is empty for the call of a Procedure.
 	Query string
 	Args  []any
+	// Inserts says that it is an INSERT of which the id alone counts.
+	Inserts bool
 	// Variables are those of MariaDB that count for it; see For.
 	Variables []string
 	// Procedure is one of package schema. Its first parameter says how the transaction begins,
