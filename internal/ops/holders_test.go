@@ -142,9 +142,9 @@ func TestPrepared(t *testing.T) {
 			db.Kill(t, session)
 			db.WaitGone(t, session)
 
-			alone := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
-			if l := alone.Locks[0]; !l.Detached || l.Session != 0 || l.Endable() || l.Owner != "importer" || l.How() != "exclusive, prepared" || l.Key != key.String() {
-				t.Errorf("the lock is %+v", l)
+			alone := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Detached })
+			if l := alone.Locks[0]; l.Session != 0 || l.Endable() || l.Owner != "importer" || l.How() != "exclusive, prepared" || l.Key != key.String() {
+				t.Errorf("the lock is %#v", l)
 			}
 			p, wait := agrees(t, db, waiting(t, db, pool, key))
 			if !wait.Detached || len(wait.Blockers) > 0 {
