@@ -21,16 +21,16 @@ import (
 
 // TestLookAtMany proves that a look finds all locks and waiters, again and again, also
 // those that are new, and that it costs the server no more than 1 % of a core where it
-// looks every second, among many rows that nobody holds and many leases.
+// looks every second, among 300,000 rows that nobody holds.
 func TestLookAtMany(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			holders, each, waiters := 4, testdb.Long(10, 250), testdb.Long(10, 100)
-			db := testdb.Shared(t, engine).OpenLeases(t)
+			db := testdb.Shared(t, engine).Open(t)
 			pool := db.Connect(t)
-			fill(t, db, testdb.Long(1000, 300_000), testdb.Long(100, 2_000))
+			fill(t, db, testdb.Long(1000, 300_000))
 			family := txlock.NewFamily[int]("many")
 			var keys []txlock.Key
 			for i := range holders*each + 1 {
@@ -77,15 +77,13 @@ func TestLookAtMany(t *testing.T) {
 	}
 }
 
-// fill makes rows that nobody holds, and leases that are held.
-func fill(t *testing.T, db *testdb.DB, rows, leases int) {
+// fill makes rows that nobody holds.
+func fill(t *testing.T, db *testdb.DB, rows int) {
 	t.Helper()
 	const digits = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
 	const numbers = "(SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d + 100000 * g.d AS n FROM " +
 		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e, " + digits + " f, " + digits + " g) numbers"
 	db.Exec(t, fmt.Sprintf("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) SELECT CONCAT('idle:', n), 2, '-', 0, 1 FROM %s WHERE n < %d", numbers, rows))
-	db.Exec(t, fmt.Sprintf("INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) "+
-		"SELECT CONCAT('lease:', n), 0, 'web-1/4711', '1', 2, 3600000000, (UNIX_TIMESTAMP() + 3600) * 1000000, 0, 0 FROM %s WHERE n < %d", numbers, leases))
 }
 
 // TestVersionWithBlanks proves that a look knows its server by any version, also one with
