@@ -32,8 +32,8 @@ func TestStart(t *testing.T) {
 			t.Parallel()
 			dsn := testdb.Fresh(t, engine).AdminDSN(func(c *mysql.Config) { c.Params = nil })
 			for program, want := range map[string]string{
-				"sql": "^account 7 has 10 more\n$", "gorm": "^one of product 7 is sold\n$", "sqlc": "^order 42 is paid, once\n$",
-				"job": `^the report of \d\d:\d\d:\d\d\n`,
+				"sql": "^account 7 has 10 more\n$", "gorm": "^sold one of product 7\n$", "sqlc": "^order 42 is paid, once\n$",
+				"job": `^report for \d\d:\d\d:\d\d\n`,
 			} {
 				cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program))
 				cmd.Env = append(os.Environ(), "SHOP_DSN="+dsn)

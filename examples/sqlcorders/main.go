@@ -66,7 +66,7 @@ func numbers(texts ...string) ([]int64, error) {
 	return numbers, nil
 }
 
-var errNoNumber = errors.New("this is no number from 0 up")
+var errNoNumber = errors.New("not a number from 0 up")
 
 // answer writes the response for a result.
 func answer(w http.ResponseWriter, done any, err error) {

@@ -17,7 +17,7 @@ func (s *Shop) Recount(ctx context.Context, product, stock int64) error {
 	})
 }
 
-// OrderWithin is Order with a limit for the wait; then it returns ErrWaitTimeout.
+// OrderWithin is Order with a limit on the wait, after which it returns ErrWaitTimeout.
 func (s *Shop) OrderWithin(ctx context.Context, patience time.Duration, products ...int64) error {
 	return s.queries.Run(ctx, s.db, nil, func(q *shopdb.Locked) error {
 		locks := q.Locks().WaitAtMost(patience)

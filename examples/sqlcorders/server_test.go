@@ -69,12 +69,12 @@ func TestWithTheLock(t *testing.T) {
 func newShop(t *testing.T, stock int64) (*Shop, int64) {
 	dsn := os.Getenv("SHOP_DSN")
 	if dsn == "" {
-		t.Skip("SHOP_DSN names no database")
+		t.Skip("SHOP_DSN is not set")
 	}
 	shop, err := Open(t.Context(), dsn)
 	must(t, err)
 	t.Cleanup(func() { must(t, shop.db.Close()) })
-	product := 1 + rand.Int64N(1<<60) // of no other test
+	product := 1 + rand.Int64N(1<<60) // used by no other test
 	must(t, shop.SetStock(t.Context(), product, stock))
 	return shop, product
 }

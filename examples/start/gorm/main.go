@@ -43,7 +43,7 @@ func main() {
 		return tx.Model(&p).Update("stock", p.Stock-1).Error
 	})
 	must(err)
-	fmt.Println("one of product 7 is sold")
+	fmt.Println("sold one of product 7")
 }
 
 func must(err error) {

@@ -28,9 +28,9 @@ func main() {
 
 	running, stop := context.WithTimeout(ctx, 10*time.Second) // a service has no limit
 	defer stop()
-	// Start this program as often as you like: each second one of them reports.
+	// Start this program as many times as you like: each second, one copy reports.
 	report := func(_ context.Context, at time.Time) error {
-		fmt.Println("the report of", at.Format(time.TimeOnly))
+		fmt.Println("report for", at.Format(time.TimeOnly))
 		return nil
 	}
 	err = jobs.Run(running, txlock.Named("report"), job.Every(time.Second), report)
