@@ -18,8 +18,8 @@ import (
 // out the savepoint: then roll back the whole transaction after an error. In a DryRun
 // session it only calls fn.
 //
-// With every error first is false: that of fn, txlock.ErrMismatch, and the errors of Transaction.
-// See locksqlc.Once for more.
+// If Once returns an error, first is false. It returns the error of fn, txlock.ErrMismatch, and the
+// errors of Transaction. See locksqlc.Once for more.
 func Once(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...txlock.OnceOption) (first bool, err error) {
 	err = run("Once", db, []txlock.Key{key}, fn, nil, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
 		ctx := tx.Statement.Context

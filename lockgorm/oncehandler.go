@@ -13,9 +13,8 @@ import (
 )
 
 // OnceHandler is locksqlc.OnceHandler with GORM: the handler next works in the transaction that
-// TxOf returns for the context of its request. Status, headers and body of its answer are stored
-// in that transaction, and repeated to each repetition of the request with the same
-// Idempotency-Key.
+// TxOf returns for the context of its request. Status, headers and body of its answer are stored in
+// that transaction, and sent again to each repetition of the request with the same Idempotency-Key.
 func OnceHandler(db *gorm.DB, next http.Handler, options ...idempotency.Option) http.Handler {
 	return idempotent.Handler(func(ctx context.Context, body func(ctx context.Context, scope *txlock.Scope) error) error {
 		if db == nil {

@@ -90,8 +90,8 @@ func In(n txlock.Namespace) Option {
 // Check makes db.Use check models, given as &Order{}, before the program writes one. It returns
 // ErrInvalidKey or ErrVersion, with the fix, if a model has neither keys nor a Version, if its tag
 // can't be followed, or if its table has no such columns or ones of another type or collation. So
-// the tables must exist. It sends one SELECT a column, which reads no row; in DryRun mode nothing,
-// and it checks the models alone. The default is none.
+// the tables must exist. It sends one SELECT for each column, which reads no row. In DryRun mode it
+// sends nothing, and checks only the models. The default is none.
 func Check(models ...any) Option {
 	return func(p *Plugin) { p.checks = append(p.checks, models...) }
 }

@@ -27,13 +27,13 @@
 // # Locks in an open transaction
 //
 // [Join] returns the txlock.Scope of a *sql.Tx, and [JoinConn] that of a transaction that the
-// program has begun with BEGIN as a statement. Its methods acquire locks.
+// program has begun by sending BEGIN as a statement. The methods of the Scope acquire the locks.
 //
 // # Once
 //
 // [Once] calls its function in a transaction for the first request of a key, and [OnceValue]
-// returns the first result to all of them. [OnceHandler] does so for HTTP requests with the header
-// Idempotency-Key; its handler gets the transaction from [TxOf].
+// returns the first result to all of them. [OnceHandler] does the same for HTTP requests with the
+// header Idempotency-Key; the handler that it wraps gets the transaction from [TxOf].
 //
 // # Work that is not a transaction
 //

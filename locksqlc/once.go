@@ -18,9 +18,9 @@ import (
 // and errors also applies to Once. After ErrUnknownOutcome, when the commit outcome is unknown,
 // call Once again: it calls fn only if nothing was done.
 //
-// With every error first is false: that of fn, txlock.ErrMismatch, and the errors of Run.
-// ErrTxDoomed means that fn has ended the transaction itself. What it has committed is then done,
-// and the key may be used up.
+// If Once returns an error, first is false. It returns the error of fn, txlock.ErrMismatch, and the
+// errors of Run. ErrTxDoomed means that fn has ended the transaction itself. What it has committed
+// is then done, and the key may be used up.
 func Once(ctx context.Context, db *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error, options ...txlock.OnceOption) (first bool, err error) {
 	err = run(ctx, "Once", db, nil, []txlock.Key{key}, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		if first, err = scope.Once(ctx, key, options...); err != nil || !first {

@@ -15,10 +15,10 @@ import (
 
 // The findings of Check; distinguish them with errors.Is.
 var (
-	// ErrEngine is returned when the server speaks the protocol of MySQL but doesn't behave as
-	// MySQL and MariaDB do, or something between changes its replies: TiDB, Vitess, PlanetScale
-	// and the like. Locks would fail there without an error. txlock.Join, leases, jobs, elections
-	// and Install return it, too, before they lock or write anything.
+	// ErrEngine is returned when the server speaks the protocol of MySQL but doesn't behave as MySQL
+	// and MariaDB do, or something in between changes its replies: TiDB, Vitess, PlanetScale and the
+	// like. Locks would fail there without an error. txlock.Join, leases, jobs, elections and Install
+	// return it, too, before they lock or write anything.
 	ErrEngine = session.ErrEngine
 	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and so has no
 	// SKIP LOCKED, or doesn't report its version.
@@ -29,8 +29,8 @@ var (
 	// ErrCenters is returned when lockstep_centers doesn't have exactly the
 	// slots 0 to 65,535.
 	ErrCenters = errors.New("schema: wrong center rows")
-	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, with which a
-	// statement can't know how long it has waited, so tokens may decrease.
+	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now: then a statement can't
+	// know how long it has waited, so tokens may decrease.
 	ErrSysdateIsNow = errors.New("schema: server runs with sysdate-is-now")
 	// ErrSession is returned when locks don't hold on sessions because of a setting, by the DSN,
 	// init_connect or a SET: its text names the setting and the fix. ErrAutocommit and ErrCharset

@@ -16,14 +16,15 @@
 //
 // # Creating the tables
 //
-// [Install] may be called by many processes at once, and does nothing if all exists. It is not a
-// migration tool: it changes no existing table, and refuses one that is wrong. If the program's
-// user may not create tables, run the DDL of [FS] with your own migrations. Keys of hashed
-// families share [Centers] rows, which the DDL inserts. [Views] returns the DDL of [InstallViews].
+// [Install] may be called by many processes at once, and does nothing if everything exists. It is
+// not a migration tool: it changes no existing table, and refuses one that is wrong. If the
+// program's user may not create tables, run the DDL of [FS] with your own migrations. Keys of
+// hashed families share [Centers] rows, which the DDL inserts. [Views] returns the DDL of
+// [InstallViews].
 //
 // # Checking
 //
-// [Check] inspects the tables, the privileges, the server, the session and what is between them.
+// [Check] inspects the tables, the privileges, the server, the session, and any proxy on the way.
 // It returns all findings as one error, each with its fix, which [Cure] returns as statements and
 // commands:
 //
@@ -34,8 +35,8 @@
 //   - [ErrSession] for the session, including [ErrAutocommit] and [ErrCharset];
 //   - [ErrProxy] for a proxy.
 //
-// [Advisory] distinguishes findings with which locks still hold from those with which a program
-// must not start. [CheckCluster] only detects a multi-primary cluster.
+// [Advisory] separates findings with which locks still hold from those with which a program must
+// not start. [CheckCluster] only detects a multi-primary cluster.
 //
 // The locks themselves are in package txlock.
 package schema

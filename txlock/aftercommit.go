@@ -10,12 +10,12 @@ type after struct {
 
 // AfterCommit calls fn once, after the transaction is committed: to send a message about what is
 // written, or to empty a cache. The functions of a transaction are called one after the other, in
-// the order of their registration. None is called if the transaction is rolled back, if the
-// server refuses COMMIT, and if the commit outcome is unknown (ErrUnknownOutcome): a process may
-// also die before it has called them. What must not be lost belongs in a row of the transaction.
-// Nor is a function called that was registered after a savepoint to which the transaction has
-// gone back since, or may have, and one of an attempt that Run or the like retries: the next
-// attempt registers its own.
+// the order of their registration. None is called if the transaction is rolled back, if the server
+// refuses COMMIT, and if the commit outcome is unknown (ErrUnknownOutcome): a process may also die
+// before it has called them. What must not be lost belongs in a row of the transaction. Nor is a
+// function called if it was registered after a savepoint to which the transaction has rolled back
+// since, or may have, or in an attempt that Run or the like retries: the next attempt registers its
+// own.
 //
 // The locks are free when fn is called. Run, Optimistic, Once, OnceHandler, TickTx and
 // lockgorm's Transaction call the functions when the connection is back in the pool, and then

@@ -39,16 +39,16 @@
 //
 // # Once
 //
-// [Scope.Once] reports whether the transaction is the first of all that request a key, even
-// after it has committed. [Fingerprint] distinguishes requests, [Keep] sets how long a key is
-// kept, and [PurgeOnce] deletes expired keys.
+// [Scope.Once] reports whether the transaction is the first of all that request a key, including
+// those that do so after it has committed. [Fingerprint] distinguishes requests, [Keep] sets how
+// long a key is kept, and [PurgeOnce] deletes expired keys.
 //
 // # Guarded and plain pools
 //
-// A guarded pool, which locksqlc.Open and lockgorm.Open return, is a *sql.DB that tracks the
-// state of its transactions. It refuses further statements and COMMIT if the server has ended
-// the transaction. Any other pool of go-sql-driver/mysql is a plain one. Locks exclude there,
-// too, but need a few more statements. [CheckGuarded] and [RequireGuarded] require a guarded pool.
+// A guarded pool, which locksqlc.Open and lockgorm.Open return, is a *sql.DB that tracks the state
+// of its transactions. It refuses further statements and COMMIT if the server has ended the
+// transaction. Any other pool of go-sql-driver/mysql is a plain one. Locks exclude on it as well,
+// but need a few more statements. [CheckGuarded] and [RequireGuarded] require a guarded pool.
 //
 // # Errors
 //
@@ -58,9 +58,9 @@
 //
 // # Observing
 //
-// [AssertLocked] checks that the caller holds a lock. [Holders] returns the holders, by the
-// labels of [WithLabel]. An [Observer] receives an event for each acquisition, wait and
+// [AssertLocked] checks that the caller holds a lock. [Holders] returns the holders, with the
+// labels that [WithLabel] has set. An [Observer] receives an event for each acquisition, wait and
 // release; [SlogObserver] writes them to a log, package lockotel turns them into metrics, and
-// [MultiObserver] combines several. With [NameHolders] the error of a refused lock has a
+// [MultiObserver] combines several. With [NameHolders], the error of a refused lock contains a
 // [HeldError], which names the holder.
 package txlock

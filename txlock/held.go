@@ -17,7 +17,7 @@ import (
 // and in the error of a context that has ended a wait for a lease, if the holder is known: see
 // NameHolders and lease.NameHolders. If there are several holders it names one of them.
 type HeldError struct {
-	Key     Key       // what was asked for
+	Key     Key       // what was requested
 	Owner   string    // of a lease; see lease.WithOwner
 	Label   string    // of WithLabel or lease.WithLabel; empty if only the session is known
 	Session uint64    // CONNECTION_ID() of the holder's transaction, for KILL; 0 for a lease
@@ -60,10 +60,10 @@ func (e *HeldError) Error() string {
 // After the refusal, Holders queries the given pool for the holder, never the transaction, which
 // stays as it is. The query takes at most 100 ms, ends with the caller's context, needs no
 // privilege but SELECT on the tables of locks, and isn't made if the pool has no free connection.
-// It has some five round trips, which a program that tries in a loop pays with each refusal. So
-// give it a pool of its own with SetMaxOpenConns(1): then there is one query at a time, also while
-// all connections of the program's pool wait. Calls that request the same keys on the same pool at
-// the same time share a query.
+// It takes about five round trips, which a program that tries in a loop pays for with each refusal.
+// So give it a pool of its own with SetMaxOpenConns(1): then there is one query at a time, also
+// while all connections of the program's pool wait. Calls that request the same keys on the same
+// pool at the same time share a query.
 //
 // If it fails or finds no holder, the error is the same as without it. It finds no shared holders,
 // none on another node of a cluster, none that ended before the query, and none for the first call
@@ -71,8 +71,8 @@ func (e *HeldError) Error() string {
 // one that LockAll has waited for; LockAny does so in its own error and not to the Observer. If
 // the context ended the wait, no query is made. The default, and that of a nil pool, is not to
 // query.
-func NameHolders(looks *sql.DB) Option {
-	return naming{looks}
+func NameHolders(pool *sql.DB) Option {
+	return naming{pool}
 }
 
 type naming struct{ looks *sql.DB }
@@ -81,13 +81,12 @@ func (n naming) toPool(p *pooled) { p.looks = n.looks }
 
 func (n naming) toJoin(s *state) { s.looks = n.looks }
 
-// SlowWait reports to the Observer whom a call has waited for, if that took at least d: as
+// SlowWait reports to the Observer which holder a call has waited for, if that took at least d: as
 // Event.Held, which SlogObserver also logs. When a wait has lasted that long, Holders makes one
 // query on the pool of NameHolders, which must be set: never in the transaction, and within the
 // limits of NameHolders. The query ends with the wait at the latest, so a wait that ends at that
 // moment names no holder. SlowWait is an option of pools and of Join, like NameHolders; for leases
-// use lease.SlowWait. The default, also if d is not positive, is not to query, which costs
-// nothing.
+// use lease.SlowWait. The default, also if d is not positive, is not to query, which costs nothing.
 func SlowWait(d time.Duration) Option {
 	return slowWait(d)
 }

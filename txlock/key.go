@@ -116,7 +116,7 @@ type ID interface {
 }
 
 // A Family makes the keys of one kind of record: Orders.Key(42) is "order:42". Make it a
-// package-level variable, so that every program locks the same record by the same key.
+// package-level variable, so that every program locks the same record with the same key.
 type Family[I comparable] struct {
 	name   string
 	hashed bool

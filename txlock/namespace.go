@@ -30,7 +30,7 @@ const (
 //
 // Hashed families of all namespaces share the 65,536 center locks: keys of two namespaces exclude
 // each other as two keys of one do, 1 in 65,536 pairs. Give applications that must never wait for
-// each other a schema each.
+// each other separate schemas.
 type Namespace string
 
 // Named returns the key of the given name in the namespace: see the function Named.

@@ -8,9 +8,9 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 )
 
-// An Observer is called with the events of locks and leases, for metrics and logs. It is called in
-// line, from any goroutine: it must return at once, must not acquire or release locks, and should
-// ignore unknown kinds of events.
+// An Observer is called with the events of locks and leases, for metrics and logs. It is called
+// synchronously, from any goroutine: it must return at once, must not acquire or release locks, and
+// should ignore unknown kinds of events.
 type Observer func(ctx context.Context, e Event)
 
 // A Kind is the kind of an Event.

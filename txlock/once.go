@@ -78,10 +78,10 @@ func (c onceCall) keepUs() int64 { return (c.keep - 1).Microseconds() + 1 }
 
 // Once reports whether the transaction is the first that requests a key: first is true for one
 // transaction that commits, and false for all later calls, also in the same transaction. A call
-// while the first is still open waits until that has ended, limited by WaitAtMost, and is the
-// first if that was rolled back. So a program that does something only if it is the first, in the
-// same transaction, does it exactly once, for example for repeated requests and for messages that
-// are delivered twice.
+// that is made while the first is still open waits until that one has ended, limited by WaitAtMost,
+// and is the first if that one was rolled back. So a program that does something only if it is the
+// first, in the same transaction, does it exactly once, for example for repeated requests and for
+// messages that are delivered twice.
 //
 // It is one statement, an INSERT; a call that isn't the first sends a second one. Keys of Once are
 // separate from those of locks: the two never exclude each other, and every key has a row of its

@@ -62,10 +62,10 @@ type hold struct {
 }
 
 // WaitAtMost returns a view of the scope whose Lock, RLock, LockAll and CompareAndBump wait no
-// longer than d, also exactly for fractions of a second, and then return ErrWaitTimeout; the
-// transaction stays open. The limit applies only to the wait: a free lock is granted, however
-// short the limit is. They keep their place in the server's queue while they wait. The default is
-// the server's innodb_lock_wait_timeout, 50 s, which also ends a longer limit.
+// longer than d, exactly even for fractions of a second, and then return ErrWaitTimeout; the
+// transaction stays open. The limit applies only to the wait: a free lock is granted, however short
+// the limit is. They keep their place in the server's queue while they wait. The default is the
+// server's innodb_lock_wait_timeout, 50 s, which also ends a longer limit.
 //
 // MySQL limits only the wait of a SELECT, to at most 49 days. For a named key that this process
 // hasn't used, for example because it was never committed, it waits for whole seconds, rounded up:
@@ -96,7 +96,7 @@ func (s *Scope) Held(key Key) (Grant, bool) {
 // around such a pool that drops the context of what it passes on makes it a plain one.
 func (s *Scope) Guarded() bool { return s.book != nil }
 
-// Verify queries the server whether the transaction is still open, and so whether the grants still
+// Verify asks the server whether the transaction is still open, and so whether the grants still
 // hold. It returns ErrTxDoomed if a deadlock, DDL or the like has ended it, and ErrNoTransaction
 // after Commit and Rollback. It changes nothing in the transaction, including its savepoints. On a
 // plain pool it doesn't notice a transaction that statements have ended and replaced by another

@@ -72,10 +72,10 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 }
 
 // CompareAndBump locks the key exclusively if its version is still the given one, that of Version
-// or ReadVersion, and increments it: no other transaction has held the key exclusively since. It
-// is one statement, which waits for a holder as Lock does, and WaitAtMost limits it. If the
-// transaction has read, but not this version with Version, it is one more, because the version may
-// be newer than what was read.
+// or ReadVersion, and increments it: no other transaction has held the key exclusively since. It is
+// one statement, which waits for a holder as Lock does, and WaitAtMost limits it. If the
+// transaction has read, but has not read this version with Version, it takes one more statement,
+// because the version may be newer than what was read.
 //
 // Afterwards the transaction holds the key as after Lock: Held reports it, Lock returns the same
 // grant, and a further CompareAndBump with the same version, or with the one that Version shows

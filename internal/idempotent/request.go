@@ -125,7 +125,7 @@ func ClientOf(client func(*http.Request) string) Option {
 }
 
 // OnError is an option.
-func OnError(tell func(*http.Request, error)) Option { return func(c *config) { c.onError = tell } }
+func OnError(report func(*http.Request, error)) Option { return func(c *config) { c.onError = report } }
 
 // maxKey is how long the value of Idempotency-Key may be.
 const maxKey = 255

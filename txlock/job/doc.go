@@ -1,5 +1,5 @@
-// Package job runs scheduled work once per cluster: at each scheduled time one process works,
-// however much the clocks of the processes differ and however short the work is.
+// Package job runs scheduled work once per cluster: at each scheduled time, one process does the
+// work, no matter how much the processes' clocks differ or how short the work is.
 //
 //	jobs, err := job.New(db, leases)
 //	...
@@ -16,17 +16,17 @@
 // # Ticks
 //
 // A tick is a key and a scheduled time, such as the report of 02:00. The table lockstep_jobs has
-// one row for each key, with the time that was started last and the one that was completed last.
-// A completed tick stays completed: a process that comes a moment or an hour later finds that
-// out. While a tick runs, its process holds the lease of the same key, which the lease.Manager
-// renews. If the process crashes, another one may start the tick again after the TTL.
+// one row for each key, with the time that was started last and the one that was completed last. A
+// completed tick stays completed: a process that tries it a moment or an hour later sees that.
+// While a tick runs, its process holds the lease of the same key, which the lease.Manager renews.
+// If the process crashes, another one may start the tick again after the TTL.
 //
 // # At least once, and exactly once
 //
-// [Jobs.Tick] calls a function at least once for a scheduled time, because a process that
-// crashes after the work and before the mark leaves the tick to another one. [Jobs.TickTx] gives
-// the function the transaction in which the tick is marked, so what that transaction writes is
-// there exactly once.
+// [Jobs.Tick] calls a function at least once for a scheduled time, because a process that crashes
+// after the work and before the mark leaves the tick to another one. [Jobs.TickTx] gives the
+// function the transaction in which the tick is marked, so what that transaction writes is
+// committed exactly once.
 //
 // # Schedules
 //
@@ -37,11 +37,11 @@
 //
 // # Other schedulers
 //
-// [Jobs.Claim] and [Jobs.ClaimNearest] start a tick for a program that calls the function
-// itself. contrib/gocron and contrib/cron do that for two schedulers.
+// [Jobs.Claim] and [Jobs.ClaimNearest] start a tick for a program that does the work itself.
+// contrib/gocron and contrib/cron use them for two schedulers.
 //
 // # For operators
 //
-// [Jobs.Status] and [Jobs.List] return when a job ran, in which process, for how long, with
-// which error, and when it is due next. [Observe] reports the same while it happens.
+// [Jobs.Status] and [Jobs.List] return when a job ran, in which process, for how long, with which
+// error, and when it is due next. [Observe] reports ticks as they happen.
 package job

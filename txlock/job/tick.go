@@ -60,7 +60,7 @@ func (j *Jobs) Tick(ctx context.Context, key txlock.Key, at time.Time, fn Func) 
 }
 
 // TickTx is Tick with a transaction: fn writes in it, and TickTx marks the tick in it and commits.
-// So what fn has written is there exactly once, even if the process crashes or the lease or the
+// So what fn writes is committed exactly once, even if the process crashes or the lease or the
 // connection is lost. TickTx retries a transaction that the server has rolled back
 // (txlock.Retryable), as locksqlc.Run does, so fn may be called several times. It must not commit
 // or roll back itself: TickTx returns an error then, and as the tick isn't marked, it is retried.

@@ -1,7 +1,7 @@
-// Package lease provides named locks that outlive transactions, on the database that a program
-// already has. A lease is a lock with an owner, a TTL (time to live) and a fencing token. Its
-// [Manager] renews it in the background while the process lives. If the holder crashes, the
-// lease is free after one TTL.
+// Package lease provides named locks that outlive transactions, in the database that a program
+// already uses. A lease is a lock with an owner, a TTL (time to live) and a fencing token. Its
+// [Manager] renews it in the background while the process lives. If the holder crashes, the lease
+// is free after one TTL.
 //
 //	m, err := lease.NewManager(db)
 //	...
@@ -32,10 +32,10 @@
 //
 // # Guard and fencing
 //
-// A holder that was paused may not know for a moment that its lease has expired. A write that
-// must not come too late belongs in a transaction that calls [Lease.Guard]: that transaction can
-// be committed only while the lease is held. A system outside of the database compares
-// [Lease.Token], which increases with every grant, and refuses a lower one.
+// A holder that was paused may not know for a moment that its lease has expired. A write that must
+// not come after that belongs in a transaction that calls [Lease.Guard]: that transaction can be
+// committed only while the lease is held. A system outside of the database can compare
+// [Lease.Token], which increases with every grant, and refuse a lower one.
 //
 // # Leases inside a transaction
 //
@@ -44,7 +44,7 @@
 //
 // # Shared leases
 //
-// Holders of [Manager.AcquireShared] exclude those of Acquire, and not each other.
+// Holders of [Manager.AcquireShared] exclude those of Acquire, but not each other.
 // [Lease.Downgrade] turns an exclusive lease into a shared one.
 //
 // # The order of waiters
@@ -54,8 +54,8 @@
 //
 // # Requesting a release
 //
-// [Manager.RequestRelease] asks the holders of a key to give it up. [Lease.ReleaseRequested] is closed with their
-// next renewal, and they decide.
+// [Manager.RequestRelease] asks the holders of a key to give it up. [Lease.ReleaseRequested] is
+// closed at their next renewal, and each holder decides for itself.
 //
 // # For operators
 //
@@ -65,6 +65,6 @@
 //
 // # Tests
 //
-// Module github.com/dca00107/lockstep/txlock/locktest has a pool in memory, on which
-// [NewManager] works without a server, and in no time under testing/synctest.
+// Module github.com/dca00107/lockstep/txlock/locktest provides a pool in memory, on which
+// [NewManager] works without a server. Under testing/synctest, waits and TTLs take no time.
 package lease

@@ -34,7 +34,7 @@ func (l *Lease) Owner() string { return l.record.owner }
 // lost, and txlock.ErrNotHeld after Release. It compares the clock at every call, and reports the
 // loss before the server grants the lease to another holder, unless the server's clock was set
 // forward. The lease may be lost between a call and the write that follows; only Guard protects
-// that.
+// that write.
 func (l *Lease) Err() error {
 	l.record.mu.Lock()
 	over := l.over

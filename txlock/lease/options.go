@@ -125,11 +125,11 @@ func WithLabel(label string) Option { return term(func(t *terms) { t.note = labe
 // fails or finds no holder, the error is the same as without it. The default is not to query.
 func NameHolders() Option { return term(func(t *terms) { t.names = true }) }
 
-// SlowWait makes the observer report whom a wait of at least d was for, as txlock.Event.Held, even
-// if that takes a query, as it does for readers, for permits and behind others in a queue. When a
-// wait has lasted that long, one Inspect is made, within the limits of NameHolders, which must be
-// set. The query ends with the wait at the latest. The default, also if d is not positive, is not
-// to query; a holder that the wait itself has seen is reported anyway.
+// SlowWait makes the observer report which holder a wait of at least d was for, as
+// txlock.Event.Held, even if that takes a query, as it does for readers, for permits and behind
+// others in a queue. When a wait has lasted that long, one Inspect is made, within the limits of
+// NameHolders, which must be set. The query ends with the wait at the latest. The default, also if
+// d is not positive, is not to query; a holder that the wait itself has seen is reported anyway.
 func SlowWait(d time.Duration) Option { return term(func(t *terms) { t.slow = d }) }
 
 // GuardGrace sets how long a transaction that guards a lease may stay open after the lease has

@@ -30,7 +30,7 @@ const (
 // so it may be deferred. If the context ends during the call, Release returns, and continues in
 // the background.
 //
-// It returns txlock.ErrNotHeld with the cause if the lease had been lost, and doesn't touch the
+// It returns txlock.ErrNotHeld with the cause if the lease had been lost, and doesn't affect the
 // new holder; ErrGuarded; and the errors of the driver, after which the lease ends after its TTL.
 func (l *Lease) Release(ctx context.Context) error {
 	if ctx == nil {

@@ -1,5 +1,5 @@
-// Package lockotel measures locks, leases, jobs and elections with OpenTelemetry. It is a
-// package of its own, so that programs without OpenTelemetry don't link it.
+// Package lockotel measures locks, leases, jobs and elections with OpenTelemetry. It is a separate
+// package, so that programs without OpenTelemetry don't link it.
 //
 //	observer, err := lockotel.New(otel.Meter("shop"),
 //		lockotel.WithAttributes(semconv.DBSystemNameMariaDB, semconv.DBNamespace("shop")),
@@ -12,21 +12,20 @@
 //
 // # What is measured
 //
-// [New] names the instruments: what is held and waited for now, how long it took and how
-// long it was held, and counters of what goes wrong. Their attributes are [Kind],
-// [Family], [Shared], [Fair] and [Outcome], or [Job] and [Election]. There is none for the
-// key, the owner or the token, which have too many values. Names, units, error.type and
-// what [WithAttributes] is for follow the semantic conventions of OpenTelemetry for
-// databases.
+// [New] lists the instruments: what is held and waited for now, how long calls took, how long locks
+// were held, and counters of what goes wrong. Their attributes are [Kind], [Family], [Shared],
+// [Fair] and [Outcome], or [Job] and [Election]. There is no attribute for the key, the owner or
+// the token, because these have too many values. Names, units, error.type and what [WithAttributes]
+// is for follow the semantic conventions of OpenTelemetry for databases.
 //
 // # Spans
 //
-// [WithTracerProvider] asks for them: one for each lock, lease and key of Once that is
-// granted or refused, from the call to its end, so that a wait can be seen in its trace.
-// They have the key only with [WithKeys].
+// [WithTracerProvider] turns them on: one span for each lock, lease and key of Once that is granted
+// or refused, from the call to its end, so that a trace shows the wait. Spans have the key only
+// with [WithKeys].
 //
 // # Prometheus
 //
-// The module examples/metrics serves /metrics by OpenTelemetry's exporter. contrib/grafana
-// has a dashboard and alerts for what it serves.
+// The module examples/metrics serves /metrics through OpenTelemetry's exporter. contrib/grafana has
+// a dashboard and alerts for what it serves.
 package lockotel

@@ -13,18 +13,18 @@ import (
 // mostRead is how long the table of jobs is read at most for a collection.
 const mostRead = 5 * time.Second
 
-// WatchJobs measures what the table says of all jobs, those of other programs too, by one read at
-// each collection. Call stop before the pool of the jobs is closed. A table that can't be read is
-// an error of the collection, and the gauges have no value then.
+// WatchJobs measures what the table records about all jobs, including those of other programs, with
+// one read per collection. Call stop before the pool of the jobs is closed. A table that can't be
+// read is an error of the collection, and the gauges have no value then.
 //
 // Gauges by Job:
 //
-//   - lockstep.job.overdue, in seconds: for how long no process has begun a tick that is due, 0
+//   - lockstep.job.overdue, in seconds: how long a tick has been due that no process has started, 0
 //     within the first minute.
-//   - lockstep.job.too_long, in seconds: by how much the tick that runs takes longer than it
-//     should; or its process has died, and no other one repeats it.
-//   - lockstep.job.failing, in {run}: how many runs in a row were not done.
-//   - lockstep.job.last_success, in seconds since 1970: the last scheduled time that was done.
+//   - lockstep.job.too_long, in seconds: by how much the running tick exceeds the time that it
+//     should take; its process may also have died, and no other one has restarted the tick.
+//   - lockstep.job.failing, in {run}: how many runs in a row were not completed.
+//   - lockstep.job.last_success, in seconds since 1970: the last scheduled time that was completed.
 func (o *Observer) WatchJobs(jobs *job.Jobs) (stop func() error, err error) {
 	if jobs == nil {
 		return nil, errors.New("lockotel: WatchJobs needs a *job.Jobs, got nil")

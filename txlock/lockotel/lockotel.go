@@ -14,10 +14,9 @@ const (
 	// Kind is "lease" for a lease, "lock" for a transaction lock and "once" for a key of
 	// Once.
 	Kind = attribute.Key("lockstep.kind")
-	// Family is the part of the key before its first colon: "order" for "order:42". A key
-	// without a colon is its own family: so let keys that have many values begin with a
-	// family. The 200 families that come first have their names, all others are "_OTHER", as
-	// are jobs and elections above that number.
+	// Family is the part of the key before its first colon: "order" for "order:42". A key without a
+	// colon is its own family, so give keys with many values a family. The first 200 families have
+	// their names, and all others are "_OTHER", as are jobs and elections above that number.
 	Family = attribute.Key("lockstep.family")
 	// Shared reports whether the lock is a shared one.
 	Shared = attribute.Key("lockstep.shared")
@@ -29,8 +28,8 @@ const (
 	// job.Kind.
 	Outcome = attribute.Key("lockstep.outcome")
 	// ErrorType is why a transaction was doomed or is retried: "deadlock", "stale_snapshot" or
-	// "conflict", or else the name of the error as Outcome has it. Durations of calls, waits
-	// and holds, and of ticks, that ended in an error have it, too, but for "busy".
+	// "conflict", or else the name of the error as Outcome has it. Durations of calls, waits and
+	// holds, and of ticks, that ended in an error also have it, except for "busy".
 	ErrorType = attribute.Key("error.type")
 	// Job is the key of a job.
 	Job = attribute.Key("lockstep.job")
@@ -44,15 +43,15 @@ const (
 type Option func(*Observer)
 
 // WithAttributes adds attributes to all measurements and spans: those that OpenTelemetry's
-// conventions have for the database, such as db.system.name, db.namespace and
-// server.address. The default is none.
+// conventions define for the database, such as db.system.name, db.namespace and server.address. The
+// default is none.
 func WithAttributes(attributes ...attribute.KeyValue) Option {
 	return func(o *Observer) { o.always = append(o.always, attributes...) }
 }
 
-// WithTracerProvider makes a span of each call that is granted or refused. Its name is the
-// Kind and the Family, as "lock order". Its status is an error if the call was refused,
-// unless that is because the key is busy. The default is to make none.
+// WithTracerProvider creates a span for each call that is granted or refused. Its name is the Kind
+// and the Family, such as "lock order". Its status is an error if the call was refused, unless the
+// key was busy. The default is to create none.
 func WithTracerProvider(provider trace.TracerProvider) Option {
 	return func(o *Observer) {
 		if provider != nil {
@@ -69,18 +68,18 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 
 // New returns an observer that records into these instruments of the meter.
 //
-// What is so now, as up-down counters by Kind and Family:
+// The current state, as up-down counters by Kind and Family:
 //
 //   - lockstep.held, in {lock}: leases, and locks of guarded pools, that are held.
-//   - lockstep.waiting, in {call}: calls that ask and are not answered yet.
-//   - lockstep.waiting.oldest, a gauge in seconds: for how long the oldest of them has asked.
+//   - lockstep.waiting, in {call}: calls that have requested a lock and not returned yet.
+//   - lockstep.waiting.oldest, a gauge in seconds: how long the oldest of them has been waiting.
 //
 // Histograms in seconds, by Kind, Family and Shared:
 //
 //   - lockstep.acquire.duration: the time from a call to its grant or refusal, including
 //     the wait. Its count by Outcome is the number of grants and refusals.
-//   - lockstep.wait.duration: how long calls have waited in this process for a lease of
-//     another holder, by Outcome and Fair.
+//   - lockstep.wait.duration: how long calls of this process have waited for a lease that another
+//     holder had, by Outcome and Fair.
 //   - lockstep.hold.duration: how long a lock or lease was held until it was released or
 //     lost, by Outcome. One that is released after its loss counts once.
 //   - lockstep.renewal.left: what was left of a lease at its renewal. Its count is the
@@ -88,20 +87,20 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 //
 // Counters by Kind, Family and Shared:
 //
-//   - lockstep.losses, in {lock}: locks and leases that were lost while they were held.
-//     Look into each of them.
-//   - lockstep.drops, in {handle}: handles of leases that were not released and are
-//     garbage. Each of them is a mistake of the program.
+//   - lockstep.losses, in {lock}: locks and leases that were lost while they were held. Investigate
+//     each of them.
+//   - lockstep.drops, in {handle}: handles of leases that were garbage collected without a release.
+//     Each of them is a bug in the program.
 //   - lockstep.stale_snapshots, in {lock}: locks that were refused because the transaction
 //     has read before.
 //   - lockstep.once.repeats, in {call}: calls of Once that were not the first.
 //
-// Counters of transactions, by the Family of the key that the transaction has asked for
-// last, or of the first one that was given to Run:
+// Counters of transactions, by the Family of the key that the transaction requested last, or of the
+// first one that was given to Run:
 //
-//   - lockstep.doomed, in {transaction}: those that were over before their end, by
+//   - lockstep.doomed, in {transaction}: those that ended before their Commit or Rollback, by
 //     ErrorType. On a plain pool only a deadlock of a lock is seen.
-//   - lockstep.deadlocks, in {transaction}: those of them that were victims of a deadlock.
+//   - lockstep.deadlocks, in {transaction}: those among them that were the victim of a deadlock.
 //   - lockstep.retries, in {transaction}: those that Run, Transaction and the like have
 //     retried, by ErrorType.
 //
@@ -109,9 +108,9 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 //
 //   - lockstep.ticks, a counter in {tick}: what has become of ticks, by Outcome.
 //   - lockstep.tick.duration, a histogram in seconds: how long they took, by Outcome.
-//   - lockstep.leading, an up-down counter in {term}: 1 where this process leads.
+//   - lockstep.leading, an up-down counter in {term}: 1 while this process leads.
 //
-// WatchJobs adds what the table says of all jobs: overdue, too long, failing, last success.
+// WatchJobs adds what the table records about all jobs: overdue, too long, failing, last success.
 //
 // New returns the error of a meter that refuses an instrument.
 func New(meter metric.Meter, options ...Option) (*Observer, error) {

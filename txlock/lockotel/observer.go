@@ -17,9 +17,9 @@ import (
 	"github.com/dca00107/lockstep/txlock/job"
 )
 
-// An Observer measures what its methods are called with: Observe for locks and leases, Job
-// for jobs, Election for elections. Use New to make one. Its methods may be called from
-// any goroutine.
+// An Observer measures the events that its methods are called with: Observe for locks and leases,
+// Job for jobs, Election for elections. Use New to make one. Its methods may be called from any
+// goroutine.
 type Observer struct {
 	always []attribute.KeyValue
 	tracer trace.Tracer // nil for no spans
@@ -147,8 +147,8 @@ func (o *Observer) Job(ctx context.Context, e job.Event) {
 	}
 }
 
-// Election records whether this process leads: elect.Observe(o.Election). It doesn't any
-// more when the grace of its function begins.
+// Election records whether this process leads: elect.Observe(o.Election). It counts as not leading
+// from the beginning of its function's grace period.
 func (o *Observer) Election(ctx context.Context, e elect.Event) {
 	type term struct {
 		key   txlock.Key

@@ -15,34 +15,34 @@
 //	}
 //	kit.Before(Orders.Key(42), "UPDATE orders")
 //
-// Everything else is real: txlock.Scope, lease.Manager, job.Jobs, elect.Election, locksqlc and
-// the plugin of lockgorm run on [Kit.DB] as they do in production. So a test expects no
-// statements of locks, and can't expect wrong ones.
+// Everything else is the real code: txlock.Scope, lease.Manager, job.Jobs, elect.Election, locksqlc
+// and the plugin of lockgorm run on [Kit.DB] as they do in production. So a test never has to
+// expect lockstep's statements, and can't get them wrong.
 //
 // # What happened
 //
-// [Kit.Before] fails the test if a statement ran without a lock, [Kit.Locked] reports whether a
-// key was locked, and [Kit.Log] lists all that happened in order.
+// [Kit.Before] fails the test if a statement ran without a lock, [Kit.Locked] reports whether a key
+// was locked, and [Kit.Log] lists everything that happened, in order.
 //
 // # Faults
 //
-// [Kit.FailLock] and [Kit.FailStatement] make a call fail with a [Fault]. The program gets the
-// errors that the servers give.
+// [Kit.FailLock] and [Kit.FailStatement] make a call fail with a [Fault]. The program gets the same
+// errors as from a server.
 //
 // # Time
 //
-// The Kit has no other clock than package time. In the bubble of testing/synctest the TTLs of
-// leases, the limits of waits and the schedules of jobs pass at once.
+// The Kit's only clock is package time. In the bubble of testing/synctest, TTLs of leases, limits
+// of waits and schedules of jobs take no real time.
 //
 // # Limits
 //
-// A Kit does as MariaDB: a stale snapshot ends the transaction, and WaitAtMost has microseconds.
-// It makes the row of a new key at once, as production does if a lock begins the transaction. It
-// knows the program's data only from the statements: it neither waits for the rows of the
-// program nor compares them. The program's database sees a transaction when its first statement
-// comes there: one that only locks isn't sent. A statement of lockstep that the Kit doesn't
-// know, such as those of packages schema and shards, fails the test with its text.
+// A Kit behaves like MariaDB: a stale snapshot ends the transaction, and WaitAtMost is exact to the
+// microsecond. It creates the row of a new key at once, as production does if a lock begins the
+// transaction. It sees the program's data only in the statements: it neither waits for the
+// program's rows nor compares them. A transaction is begun in the program's database when its first
+// statement gets there, so one that only locks is never begun there. A statement of lockstep that
+// the Kit doesn't know, such as those of packages schema and shards, fails the test with its text.
 //
-// The transactions of leases know no savepoints: after ROLLBACK TO SAVEPOINT what
-// Manager.AcquireTx wrote before it stays.
+// Leases don't support savepoints: what Manager.AcquireTx has written stays after a ROLLBACK TO
+// SAVEPOINT.
 package locktest

@@ -10,7 +10,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Fault is what a server does now and then.
+// A Fault is a rare event on a server.
 type Fault int
 
 // The faults.
@@ -23,8 +23,8 @@ const (
 	// LostConnection ends the session, and with it the transaction: ErrTxDoomed, and
 	// ErrUnknownOutcome at COMMIT.
 	LostConnection
-	// Stale is the answer to a lock that is newer than the transaction's snapshot, and rolls
-	// it back: ErrStaleSnapshot.
+	// Stale refuses a lock because the transaction's snapshot is older than its last holder's commit,
+	// and rolls the transaction back: ErrStaleSnapshot.
 	Stale
 	// UnknownOutcome is for COMMIT only: the transaction is committed, and the answer is lost.
 	UnknownOutcome
@@ -70,7 +70,7 @@ func (a *armed) where() string {
 	return fmt.Sprintf("%q", a.text)
 }
 
-// FailLock makes the next call that locks the key, or asks for it by Once, fail.
+// FailLock makes the next call that locks the key, or requests it with Once, fail.
 func (k *Kit) FailLock(key txlock.Key, f Fault) {
 	k.t.Helper()
 	key, _ = inner.Asked(key)
@@ -78,8 +78,8 @@ func (k *Kit) FailLock(key txlock.Key, f Fault) {
 	k.arm(&armed{fault: f, id: &id, once: &once})
 }
 
-// FailStatement makes the next statement of the program with the text fail, or the next COMMIT.
-// The program's database doesn't get it.
+// FailStatement makes the program's next statement that contains the text fail, or the next COMMIT.
+// It isn't sent to the program's database.
 func (k *Kit) FailStatement(text string, f Fault) {
 	k.t.Helper()
 	k.arm(&armed{fault: f, text: text})

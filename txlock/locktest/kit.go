@@ -34,12 +34,12 @@ type Kit struct {
 
 var kits atomic.Int64
 
-// Open returns a Kit in which nothing is locked. It answers the statements of lockstep itself,
-// and hands those of the program to another database: mostly a mock of
+// Open returns a Kit in which nothing is locked. It answers the statements of lockstep itself, and
+// passes those of the program to another database, usually a mock of
 // github.com/DATA-DOG/go-sqlmock. If that is nil, a statement of the program returns an error.
 //
-// At the end of the test Open closes the pool of the Kit, but not the program's database, and
-// the test fails if a fault that was asked for hasn't come.
+// At the end of the test Open closes the pool of the Kit, but not the program's database, and the
+// test fails if a requested fault has not occurred.
 func Open(t testing.TB, program *sql.DB) *Kit {
 	t.Helper()
 	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), started: time.Now(), program: program, server: newServer()}
@@ -69,15 +69,15 @@ func (k *Kit) DB() *sql.DB { return k.pool }
 // an unguarded pool, or for locksqlc.Connector with options.
 func (k *Kit) Connector() driver.Connector { return connector{k} }
 
-// Disconnect makes every call of a manager of leases on this Kit fail from now on, as if the
-// connection were lost. Leases are not renewed then, and are lost when their TTL has passed.
+// Disconnect makes every call of a lease manager on this Kit fail from now on, as if the connection
+// were lost. Leases are not renewed then, and are lost when their TTL has passed.
 func (k *Kit) Disconnect() { k.leases.Down(nil) }
 
 // Reconnect ends Disconnect.
 func (k *Kit) Reconnect() { k.leases.Up() }
 
-// AwaitWaiting returns when so many transactions wait for the lock of a key, or with the error
-// of the context.
+// AwaitWaiting returns when n transactions wait for the lock of a key, or with the error of the
+// context.
 func (k *Kit) AwaitWaiting(ctx context.Context, key txlock.Key, n int) error {
 	for {
 		k.server.mu.Lock()
@@ -108,7 +108,7 @@ func idOf(key txlock.Key) rowID {
 // leaseOf stands for the lease of a key that guards a transaction.
 func leaseOf(key txlock.Key) rowID { return rowID{"lockstep_leases", key.String()} }
 
-// Event is one thing that has happened on a Kit.
+// An Event is one thing that happened on a Kit.
 type Event struct {
 	// Tx numbers the transactions in the order of their first events. It is 0 for a statement
 	// outside of a transaction.
@@ -117,7 +117,7 @@ type Event struct {
 	// reports", "BEGIN", "COMMIT", "ROLLBACK", or the text of a statement of the program. The
 	// row of a hashed key is named by its number, as in "lock center 4711".
 	What string
-	// Err is what it was answered with, nil for a success.
+	// Err is the error that it returned, or nil.
 	Err error
 
 	program bool
@@ -171,7 +171,7 @@ func (l *log) add(t *tx, e Event, notes bool) {
 	l.events = append(l.events, e)
 }
 
-// Log returns what has happened: the locks that were taken, the statements of the program, and
+// Log returns what has happened: the locks that were acquired, the statements of the program, and
 // the beginnings and ends of transactions. A transaction that has done nothing isn't in it.
 func (k *Kit) Log() []Event {
 	k.server.mu.Lock()
@@ -188,10 +188,10 @@ func (k *Kit) Locked(key txlock.Key) bool {
 	})
 }
 
-// Before fails the test unless a statement with the text has run, and every one in a
-// transaction that held the lock of the key, or was guarded by its lease. The lock must be
-// exclusive, unless txlock.Shared has marked the key. Blanks in the text stand for any, and
-// case doesn't count. It reports whether that is so.
+// Before fails the test unless a statement that contains the text has run, and every such statement
+// ran in a transaction that held the lock of the key, or was guarded by its lease. The lock must be
+// exclusive, unless txlock.Shared has marked the key. A blank in the text matches any white space,
+// and case doesn't matter. Before returns false if it has failed the test.
 func (k *Kit) Before(key txlock.Key, text string) bool {
 	k.t.Helper()
 	found, fine := false, true
