@@ -24,8 +24,8 @@ import (
 // attempt that failed. If db is a transaction already, the locks and fn run in it, under a
 // savepoint as in GORM, and nothing is retried: that is left to the outermost call.
 //
-// A transaction is never retried if a part of it was committed before its end, or may have
-// been; see locksqlc.Run, also for plain pools.
+// A transaction is never retried if a part of it was committed before its end, or may have been;
+// see locksqlc.Run, also for unguarded pools.
 //
 // It returns the errors of fn and of LockAll, ErrTxDoomed for a transaction that a statement of fn
 // has committed, for example DDL, and ErrUnknownOutcome if the COMMIT was not answered: the
@@ -120,10 +120,9 @@ func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
 	return limited(tx, compared), nil
 }
 
-// compareFirst compares the keys whose version Optimistic has read, before they are
-// locked: a lock raises the version. It returns the scope of Optimistic, or nil if that
-// has none of the keys: on a plain pool only the scope that has taken a lock knows about
-// it.
+// compareFirst compares the keys whose version Optimistic has read, before they are locked: a lock
+// raises the version. It returns the scope of Optimistic, or nil if that has none of the keys: on
+// an unguarded pool only the scope that has taken a lock knows about it.
 func compareFirst(tx *gorm.DB, keys []txlock.Key) (scope *txlock.Scope, err error) {
 	k := knownOf(tx)
 	if k == nil {

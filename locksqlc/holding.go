@@ -10,11 +10,11 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// holding is the transaction of Do. A guarded pool sends its BEGIN together with the lock;
-// on a plain one it is begun and ended as text.
+// holding is the transaction of Do. A guarded pool sends its BEGIN together with the lock; on an
+// unguarded one it is begun and ended as text.
 type holding struct {
 	conn  *sql.Conn
-	tx    *sql.Tx // nil on a plain pool
+	tx    *sql.Tx // nil on an unguarded pool
 	scope *txlock.Scope
 }
 

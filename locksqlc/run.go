@@ -29,13 +29,13 @@ import (
 // It returns ErrUnknownOutcome if the COMMIT was not answered: the transaction may have been
 // committed, and is not retried.
 //
-// A transaction is never retried, whatever error ended it, if a part of it was committed before
-// its end, or may have been: by DDL, by COMMIT sent as a statement, by a CALL or EXECUTE that has
-// committed or was the victim of a deadlock. On a plain pool Run can't see all of that. There it
-// may retry a transaction which COMMIT AND CHAIN or a CALL has ended and replaced by another, or
+// A transaction is never retried, whatever error ended it, if a part of it was committed before its
+// end, or may have been: by DDL, by COMMIT sent as a statement, by a CALL or EXECUTE that has
+// committed or was the victim of a deadlock. On an unguarded pool Run can't see all of that. There
+// it may retry a transaction which COMMIT AND CHAIN or a CALL has ended and replaced by another, or
 // which was committed by DDL that failed itself, if Run has locked no key, or another transaction
-// has locked it since. When the connection is lost while fn runs, a plain pool doesn't retry the
-// transaction; a guarded pool does, if none of its statements can have committed.
+// has locked it since. When the connection is lost while fn runs, an unguarded pool doesn't retry
+// the transaction; a guarded pool does, if none of its statements can have committed.
 //
 // The options of the transaction, such as its isolation level, are those of
 // [sql.DB.BeginTx], at most one.

@@ -15,8 +15,8 @@ import (
 // open as it was.
 //
 // It knows what Scope.Held knows: a lock from before a ROLLBACK TO SAVEPOINT doesn't count. For a
-// transaction that has ended it returns ErrTxDoomed or ErrNoTransaction. A plain pool doesn't know
-// what is held: there AssertLocked verifies with a harmless statement that the transaction is
+// transaction that has ended it returns ErrTxDoomed or ErrNoTransaction. An unguarded pool doesn't
+// know what is held: there AssertLocked verifies with a harmless statement that the transaction is
 // open, and returns ErrNotHeld with that reason. In tests the pool of a locktest.Kit knows what is
 // held.
 func AssertLocked(ctx context.Context, tx Tx, key Key) error {

@@ -43,12 +43,12 @@
 // those that do so after it has committed. [Fingerprint] distinguishes requests, [Keep] sets how
 // long a key is kept, and [PurgeOnce] deletes expired keys.
 //
-// # Guarded and plain pools
+// # Guarded and unguarded pools
 //
 // A guarded pool, which locksqlc.Open and lockgorm.Open return, is a *sql.DB that tracks the state
 // of its transactions. It refuses further statements and COMMIT if the server has ended the
-// transaction. Any other pool of go-sql-driver/mysql is a plain one. Locks exclude on it as well,
-// but need a few more statements. [CheckGuarded] and [RequireGuarded] require a guarded pool.
+// transaction. Any other pool of go-sql-driver/mysql is an unguarded one. Locks exclude on it as
+// well, but need a few more statements. [CheckGuarded] and [RequireGuarded] require a guarded pool.
 //
 // # Errors
 //

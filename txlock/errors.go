@@ -59,9 +59,9 @@ var (
 	// ErrInvalidOption is returned for an option out of its range. Nothing was
 	// sent.
 	ErrInvalidOption = fault.ErrInvalidOption
-	// ErrOpenRows is returned when the caller's rows are still open on the transaction. On a
-	// guarded pool nothing was sent and the transaction stays open; on a plain one the driver
-	// has closed the connection.
+	// ErrOpenRows is returned when the caller's rows are still open on the transaction. On a guarded
+	// pool nothing was sent and the transaction stays open; on an unguarded one the driver has closed
+	// the connection.
 	ErrOpenRows = fault.ErrOpenRows
 	// ErrReadOnly is returned when the server or the transaction is read-only. The transaction
 	// stays open.

@@ -24,12 +24,12 @@ import (
 //
 // One statement does both if the transaction has sent nothing yet, on a guarded pool. LockWith
 // itself acquires the lock if that isn't possible: for several keys, or one that is marked by
-// Shared, held already, or limited by WaitAtMost; at SERIALIZABLE; after a read; and on a plain
-// pool. The statement returns the error then. In all other cases the lock is acquired before the
-// statement, in a round trip of its own: if the statement is not a SELECT or is a prepared one, if
-// its text isn't ASCII, on a Galera Cluster, and in the cases of CommitWith. If they share a text,
-// sql_select_limit and max_execution_time of the session don't apply to the SELECT, a column that
-// is an argument is named ?, and arguments are bound as CommitWith describes.
+// Shared, held already, or limited by WaitAtMost; at SERIALIZABLE; after a read; and on an
+// unguarded pool. The statement returns the error then. In all other cases the lock is acquired
+// before the statement, in a round trip of its own: if the statement is not a SELECT or is a
+// prepared one, if its text isn't ASCII, on a Galera Cluster, and in the cases of CommitWith. If
+// they share a text, sql_select_limit and max_execution_time of the session don't apply to the
+// SELECT, a column that is an argument is named ?, and arguments are bound as CommitWith describes.
 func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if ctx == nil {
 		return inside.Unsent(context.Background(), errNoContext)

@@ -54,8 +54,8 @@ func (e *HeldError) Error() string {
 }
 
 // NameHolders makes ErrBusy and ErrWaitTimeout of transaction locks name the holder, in their text
-// and by a *HeldError. It is an option of pools and, on a plain pool, of Join, like Observe. For
-// leases use lease.NameHolders.
+// and by a *HeldError. It is an option of pools and, on an unguarded pool, of Join, like Observe.
+// For leases use lease.NameHolders.
 //
 // After the refusal, Holders queries the given pool for the holder, never the transaction, which
 // stays as it is. The query takes at most 100 ms, ends with the caller's context, needs no

@@ -36,9 +36,9 @@ type joinOption func(*state)
 
 func (f joinOption) toJoin(s *state) { f(s) }
 
-// NothingRead declares that the transaction has run no plain SELECT yet, which a plain pool can't
-// know: the next lock then needs no snapshot check. A guarded pool knows that itself and ignores
-// the option. The default is to check.
+// NothingRead declares that the transaction has run no plain SELECT yet, which an unguarded pool
+// can't know: the next lock then needs no snapshot check. A guarded pool knows that itself and
+// ignores the option. The default is to check.
 func NothingRead() JoinOption { return joinOption(func(s *state) { s.fresh = true }) }
 
 // RequireGuarded makes Join refuse a transaction of a pool that is not guarded, with ErrUnguarded.
@@ -47,7 +47,7 @@ func RequireGuarded() JoinOption { return joinOption(func(s *state) { s.requireG
 
 // Join returns the scope of a transaction. On a guarded pool, opened with locksqlc.Open or
 // lockgorm.Open, it sends nothing, and a transaction has one scope however often it is joined. On
-// a plain pool it sends two queries, and every call returns a scope of its own.
+// an unguarded pool it sends two queries, and every call returns a scope of its own.
 //
 // It returns ErrNoTransaction if no transaction is open, ErrTxDoomed if the server has ended it,
 // ErrUnguarded if RequireGuarded was given, and schema.ErrSession if locks don't hold on its
@@ -162,8 +162,8 @@ func (j *joined) Ended(why error) {
 	j.state.ended(why)
 }
 
-// openBy tells from the reply to rawsql.Probe whether a transaction is open. In a *sql.Tx of
-// a plain pool it also looks at the flag of a success.
+// openBy tells from the reply to rawsql.Probe whether a transaction is open. In a *sql.Tx of an
+// unguarded pool it also looks at the flag of a success.
 func openBy(tx gen.DBTX, reply error) (bool, error) {
 	flag := false
 	if reply == nil { // an error has none, and another goroutine may be sending by now
@@ -175,8 +175,8 @@ func openBy(tx gen.DBTX, reply error) (bool, error) {
 // Unanswered is called by the guarded connection when the commit outcome is unknown.
 func (j *joined) Unanswered(why error) { j.state.doomed(why) }
 
-// introduce asks the session of a plain pool for its facts, which guarded connections know.
-// It returns an error if no lock would hold there.
+// introduce asks the session of an unguarded pool for its facts, which guarded connections know. It
+// returns an error if no lock would hold there.
 func introduce(ctx context.Context, db gen.DBTX) (session.Server, error) {
 	facts, err := session.Ask(ctx, db)
 	if err == nil {

@@ -22,7 +22,7 @@ import (
 // is locked for the first time is created in the same round trip, before the transaction, so that
 // it stays after a rollback. (On MySQL that needs the procedures, and no limit by WaitAtMost.
 // TryLock does so on MariaDB.) After another statement, after a SET TRANSACTION of the program, on
-// Galera and on a plain pool the transaction creates it: see Ensure.
+// Galera and on an unguarded pool the transaction creates it: see Ensure.
 //
 // Lock may return ErrWaitTimeout, ErrDeadlock, ErrStaleSnapshot, ErrUpgrade, ErrTxDoomed,
 // ErrNoTransaction, ErrOpenRows, ErrReadOnly, ErrSchema and ErrInvalidKey; each documents the
@@ -309,10 +309,10 @@ func (s *state) regardless(snapshot bool, variables []string) *rawsql.Text {
 	return s.withVariables(variables...)
 }
 
-// mayBeRefused reports whether a MariaDB may refuse a row that has changed since a snapshot
-// without being asked to, by innodb_snapshot_isolation of the session. At SERIALIZABLE that
-// is so of the first statement, too, which has its snapshot before it waits for the row. On
-// a plain pool nobody knows the level.
+// mayBeRefused reports whether a MariaDB may refuse a row that has changed since a snapshot without
+// being asked to, by innodb_snapshot_isolation of the session. At SERIALIZABLE that is so of the
+// first statement, too, which has its snapshot before it waits for the row. On an unguarded pool
+// nobody knows the level.
 func (s *state) mayBeRefused(snapshot bool) bool {
 	return s.server.SnapshotIsolation && (snapshot || s.book == nil || s.book.Serializable())
 }

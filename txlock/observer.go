@@ -73,7 +73,7 @@ type Event struct {
 	Kind   Kind
 	Lease  bool // a lease, or else a lock of a transaction
 	Once   bool // a key of Once, which has no Released and no Lost
-	Plain  bool // a lock on a plain pool, whose Released and Lost can't be seen
+	Plain  bool // a lock on an unguarded pool, whose Released and Lost can't be seen
 	Key    Key
 	Token  uint64 // 0 where none was given
 	Owner  string // of a lease; see lease.WithOwner
@@ -88,10 +88,9 @@ type Event struct {
 	Held *HeldError
 }
 
-// Observe sets the observer of transaction locks: as an option of locksqlc.Open,
-// locksqlc.Connector and lockgorm.Dialector for all transactions of the pool, and as one of Join
-// on a plain pool for one scope, whose end it doesn't see. The default is none. For leases use
-// lease.Observe.
+// Observe sets the observer of transaction locks: as an option of locksqlc.Open, locksqlc.Connector
+// and lockgorm.Dialector for all transactions of the pool, and as one of Join on an unguarded pool
+// for one scope, whose end it doesn't see. The default is none. For leases use lease.Observe.
 func Observe(observer Observer) Option {
 	return observing{observer}
 }

@@ -28,7 +28,7 @@ type Scope struct {
 // state is what all views of a Scope share.
 type state struct {
 	tx     *rawsql.Text
-	book   *guard.Tx // nil on a plain pool
+	book   *guard.Tx // nil on an unguarded pool
 	server session.Server
 	pooled
 
@@ -82,8 +82,8 @@ func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 // Held returns the lock that the transaction holds on a key, exclusive or shared, without querying
 // the server. A lock that was acquired after a savepoint doesn't count if the transaction has
 // rolled back to that since, which may have released it: lock it again. One that was acquired
-// before the savepoint stays. On a plain pool only locks of this scope are known, and savepoints
-// are not.
+// before the savepoint stays. On an unguarded pool only locks of this scope are known, and
+// savepoints are not.
 func (s *Scope) Held(key Key) (Grant, bool) {
 	if s.book != nil && s.book.Err() != nil {
 		return Grant{}, false
@@ -93,13 +93,13 @@ func (s *Scope) Held(key Key) (Grant, bool) {
 }
 
 // Guarded reports whether the transaction is on a guarded pool, which tracks its state. A wrapper
-// around such a pool that drops the context of what it passes on makes it a plain one.
+// around such a pool that drops the context of what it passes on makes it an unguarded one.
 func (s *Scope) Guarded() bool { return s.book != nil }
 
 // Verify asks the server whether the transaction is still open, and so whether the grants still
 // hold. It returns ErrTxDoomed if a deadlock, DDL or the like has ended it, and ErrNoTransaction
-// after Commit and Rollback. It changes nothing in the transaction, including its savepoints. On a
-// plain pool it doesn't notice a transaction that statements have ended and replaced by another
+// after Commit and Rollback. It changes nothing in the transaction, including its savepoints. On an
+// unguarded pool it doesn't notice a transaction that statements have ended and replaced by another
 // one.
 func (s *Scope) Verify(ctx context.Context) error {
 	s.sending.Lock()
@@ -175,8 +175,8 @@ func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err 
 	return h, false, nil
 }
 
-// stillOpen makes sure on a plain pool that the transaction was not ended by a
-// statement of the program. A guarded pool sees to it with every statement.
+// stillOpen makes sure on an unguarded pool that the transaction was not ended by a statement of
+// the program. A guarded pool sees to it with every statement.
 func (s *state) stillOpen(ctx context.Context) error {
 	if s.book != nil {
 		return nil

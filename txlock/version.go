@@ -38,8 +38,8 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // server makes it a shared lock, and two writers that have both read end in ErrDeadlock. At READ
 // UNCOMMITTED it may show a version that is not committed, of a transaction that hasn't written
 // yet: so it returns ErrInvalidOption if the transaction was begun on a guarded pool with that
-// level, or its session has it. On a plain pool, and after SET TRANSACTION, that is not detected:
-// don't use versions there.
+// level, or its session has it. On an unguarded pool, and after SET TRANSACTION, that is not
+// detected: don't use versions there.
 //
 // It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and
 // ErrSchema. The transaction stays open.

@@ -18,8 +18,8 @@ import (
 // from Guard to their end. If it is called after other statements, it verifies that the
 // transaction's snapshot is not older than the lease. At READ COMMITTED there is no snapshot, and
 // the program must consider what it read before the lease was acquired. Verifying takes a snapshot
-// if there was none, and a plain pool can't know that: if Guard is the first statement there, pass
-// txlock.NothingRead. Otherwise the transaction may read data from before the end of the last
+// if there was none, and an unguarded pool can't know that: if Guard is the first statement there,
+// pass txlock.NothingRead. Otherwise the transaction may read data from before the end of the last
 // transaction under the same lease.
 //
 // Guard always sends its statement, even if the manager has just renewed the lease. A renewal only
@@ -36,11 +36,11 @@ import (
 // the next transaction of the session may be rolled back instead.
 //
 // Guard returns txlock.ErrLost if the lease is no longer held, ErrOtherDatabase if the
-// transaction's database doesn't have it, and txlock.ErrStaleSnapshot if the transaction's
-// snapshot is older than the lease: roll the transaction back then. It also returns the errors of
+// transaction's database doesn't have it, and txlock.ErrStaleSnapshot if the transaction's snapshot
+// is older than the lease: roll the transaction back then. It also returns the errors of
 // Scope.Lock, which leave the transaction as described there. On a guarded pool, Commit returns
 // txlock.ErrTxDoomed if a rollback to a savepoint, DDL or another statement may have undone the
-// guard: call Guard again then. A plain pool doesn't notice that.
+// guard: call Guard again then. An unguarded pool doesn't notice that.
 func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
 	if err := l.Err(); err != nil {
 		return err

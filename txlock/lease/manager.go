@@ -80,12 +80,12 @@ type recordKey struct {
 // NewManager returns a manager of leases on the pool. It sends nothing to the server. Close the
 // manager when it is no longer needed, which ends its goroutines; the pool stays open.
 //
-// While the manager holds leases it keeps one connection for renewals. On a guarded pool this is
-// an additional connection, which MaxOpenConns doesn't count; on a plain pool it is one of the
+// While the manager holds leases it keeps one connection for renewals. On a guarded pool this is an
+// additional connection, which MaxOpenConns doesn't count; on an unguarded pool it is one of the
 // pool's. While open transactions guard leases that must be renewed, it uses up to four more
-// connections; of a plain pool, at most half of all. On a plain pool with a single connection, the
-// manager borrows it for each renewal, and the renewal waits while a transaction uses it: a
-// transaction that takes longer than the TTL loses the lease.
+// connections; of an unguarded pool, at most half of all. On an unguarded pool with a single
+// connection, the manager borrows it for each renewal, and the renewal waits while a transaction
+// uses it: a transaction that takes longer than the TTL loses the lease.
 //
 // It returns txlock.ErrInvalidOption for an option out of its range.
 func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {

@@ -100,12 +100,12 @@ func WaitAtMost(d time.Duration) Option {
 // TryAcquire doesn't overtake the waiters of this queue; AcquireTx and managers without Fair do.
 // On a multi-primary cluster, each node has a queue of its own.
 //
-// Each waiter keeps a connection: up to 16 for a key in one manager, and up to half of
-// MaxOpenConns in all. One connection always stays for the program besides those for renewals, so
-// a plain pool of 2 has no room for a waiter. A waiter that gets no connection waits behind those
-// of its own manager that have one. If none has, it polls as Poll sets, others may overtake it,
-// and Event.Fair is false. A process that is stopped, or whose host is gone, delays the waiters
-// behind it by 2 seconds for each of its places. The default is Poll.
+// Each waiter keeps a connection: up to 16 for a key in one manager, and up to half of MaxOpenConns
+// in all. One connection always stays for the program besides those for renewals, so an unguarded
+// pool of 2 has no room for a waiter. A waiter that gets no connection waits behind those of its
+// own manager that have one. If none has, it polls as Poll sets, others may overtake it, and
+// Event.Fair is false. A process that is stopped, or whose host is gone, delays the waiters behind
+// it by 2 seconds for each of its places. The default is Poll.
 func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 
 // WithLabel describes a holder or a waiter for people: Manager.List, Manager.Inspect, the

@@ -99,7 +99,7 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 // first one that was given to Run:
 //
 //   - lockstep.doomed, in {transaction}: those that ended before their Commit or Rollback, by
-//     ErrorType. On a plain pool only a deadlock of a lock is seen.
+//     ErrorType. On an unguarded pool only a deadlock of a lock is seen.
 //   - lockstep.deadlocks, in {transaction}: those among them that were the victim of a deadlock.
 //   - lockstep.retries, in {transaction}: those that Run, Transaction and the like have
 //     retried, by ErrorType.

@@ -82,7 +82,7 @@ func (o *Observer) refused(ctx context.Context, e txlock.Event) {
 		o.stale.Add(ctx, 1, o.with(o.all(e)...))
 	}
 	if e.Plain && errors.Is(e.Err, txlock.ErrDeadlock) {
-		o.aborted(ctx, e) // a plain pool reports no Doomed
+		o.aborted(ctx, e) // an unguarded pool reports no Doomed
 	}
 	o.answered(ctx, e, outcomeOf(e.Err, "error"))
 }
