@@ -93,12 +93,12 @@ func Example_setup() {
 func ExampleOnce() {
 	ctx, db, message := context.Background(), (*sql.DB)(nil), int64(7)
 
-	// However often the message is handed over: PayOrder is committed once.
+	// However often the message is delivered, PayOrder is committed once.
 	_, err := locksqlc.Once(ctx, db, Messages.Key(message), func(tx *sql.Tx) error {
 		return queries.WithTx(tx).PayOrder(ctx, 42)
 	})
 	if err != nil {
-		log.Print(err) // hand it over again
+		log.Print(err) // deliver it again
 	}
 }
 
