@@ -16,7 +16,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Verb is what a viewer wants to do.
+// A Verb is what a viewer wants to do.
 type Verb string
 
 // The verbs.
@@ -33,7 +33,7 @@ var verbs = []Verb{Release, Ask, Pause, Resume, RunNow}
 // ofJob reports whether the verb is about a job.
 func (v Verb) ofJob() bool { return v == Pause || v == Resume || v == RunNow }
 
-// Action is what an Authorizer decides about.
+// An Action is what an Authorizer decides about.
 type Action struct {
 	Verb    Verb
 	Key     string // as it is, not masked; empty for the slot of hashed keys
@@ -42,11 +42,11 @@ type Action struct {
 	Session uint64 // of the transaction that is ended
 }
 
-// Authorizer decides whether who sends a request may do something. It returns the name of
-// that person for the log, and an error if not. It is also called by the pages of keys and
-// jobs, to know which buttons to show: it must not log or do anything by itself.
+// An Authorizer decides whether the sender of a request may do something. It returns the name of
+// that person for the log, and an error to refuse the action. It is also called by the pages of
+// keys and jobs, to know which buttons to show: it must not log or do anything by itself.
 //
-// Requests that another site has caused in a viewer's browser never get so far: see
+// Requests that another site has caused in a viewer's browser never get that far: see
 // http.CrossOriginProtection.
 type Authorizer func(r *http.Request, a Action) (who string, err error)
 

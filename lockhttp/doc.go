@@ -4,16 +4,16 @@
 //	pages, err := lockhttp.New(db)
 //	http.Handle("/locks/", pages)
 //
-// [New] returns the [Handler] for the database of a pool. Every client that reaches it can read
-// it, so put it behind the login of the program. [Handler.Close] ends it.
+// [New] returns the [Handler] for a pool's database. Any client that reaches it can read it, so put
+// it behind the program's login. [Handler.Close] ends it.
 //
 // # Pages
 //
-// The overview shows the keys with waiters, the last hour as charts, and the last events. The
-// others are locks, leases, waits (a tree), queues, jobs, leaders, events, search, and one for
-// each key. They are rendered by the server, update themselves by server-sent events or, if
-// those don't arrive, by polling, and also work without JavaScript. All they need is embedded,
-// and their Content-Security-Policy allows nothing else. Tables have pages of 100 rows.
+// The overview shows the keys with waiters, the last hour as charts, and the last events. The other
+// pages are locks, leases, waits (a tree), queues, jobs, leaders, events, search, and one for each
+// key. They are rendered by the server, update themselves by server-sent events or, if those don't
+// arrive, by polling, and also work without JavaScript. Everything that they need is embedded, and
+// their Content-Security-Policy allows nothing else. Tables have pages of 100 rows.
 //
 // Beside each page is its JSON: locks.json, or the parameter format=json; that of the
 // overview is overview.json. It has all rows that match the parameter q. The forms are those
@@ -42,6 +42,6 @@
 //
 // # Events
 //
-// A [Recorder] is an observer that adds the rates, waits and events of this process. Without
-// one, the timeline has what queries have found: grants that are new, and that are gone.
+// A [Recorder] is an observer that adds the rates, waits and events of this process. Without one,
+// the timeline has what queries have found: grants that have appeared or gone.
 package lockhttp

@@ -23,7 +23,7 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// Handler serves the pages. New makes it.
+// A Handler serves the pages. Use New to make one.
 type Handler struct {
 	options
 	db      *sql.DB
@@ -36,7 +36,7 @@ type Handler struct {
 
 var _ http.Handler = (*Handler)(nil)
 
-// Option is a setting of New.
+// An Option configures New.
 type Option func(*options)
 
 type options struct {
@@ -53,25 +53,25 @@ func (o *options) need(given bool, option, what string) {
 	}
 }
 
-// MaskKeys sets what viewers see instead of keys, on pages, in JSON and in addresses. It
-// should give different texts to different keys, and the same text to the same key: what
-// has one text is shown as one, and can't be released or asked for by the page. Who knows a
-// key can look it up by its own name. The mask is called by several goroutines at once, with
-// the keys of all programs and what viewers search for: any text. The default shows keys as
+// MaskKeys sets what viewers see instead of keys, on pages, in JSON and in addresses. It should
+// return different texts for different keys, and the same text for the same key: keys with the same
+// text are shown as one, and the page can't release them or request their release. A viewer who
+// knows a key can look it up by its own name. The mask is called from several goroutines at once,
+// with the keys of all programs and what viewers search for: any text. The default shows keys as
 // they are.
 func MaskKeys(mask func(key string) string) Option {
 	return func(o *options) { o.keys = mask; o.need(mask != nil, "MaskKeys", "a function") }
 }
 
-// MaskNotes sets what viewers see instead of what programs write for people: owners,
-// notes of leases, reasons of those who ask, and errors of jobs. The default shows them as
-// they are. The mask is called as that of MaskKeys is.
+// MaskNotes sets what viewers see instead of what programs write for people: owners, labels of
+// leases, reasons of requests to release, and errors of jobs. The default shows them as they are.
+// The mask is called like that of MaskKeys.
 func MaskNotes(mask func(note string) string) Option {
 	return func(o *options) { o.notes = mask; o.need(mask != nil, "MaskNotes", "a function") }
 }
 
-// Authorize lets those whom the authorizer allows it release locks, ask holders, and pause,
-// resume and run jobs. The default is that the pages are read-only.
+// Authorize lets users release locks, request releases, and pause, resume and run jobs, as far as
+// the authorizer allows it. The default is that the pages are read-only.
 func Authorize(authorizer Authorizer) Option {
 	return func(o *options) { o.authorize = authorizer; o.need(authorizer != nil, "Authorize", "a function") }
 }
@@ -87,8 +87,8 @@ func Events(recorder *Recorder) Option {
 	return func(o *options) { o.recorder = recorder; o.need(recorder != nil, "Events", "a *Recorder") }
 }
 
-// New returns a handler for the database of the pool, which stays the caller's. It sends
-// nothing yet. Close it in the end.
+// New returns a handler for the database of the pool, which stays the caller's. It sends nothing to
+// the server. Close it when it is no longer needed.
 //
 // It returns txlock.ErrInvalidOption for an option that is nil, and an error for a pool that
 // is nil.
@@ -107,18 +107,18 @@ func New(db *sql.DB, opts ...Option) (*Handler, error) {
 	return h, nil
 }
 
-// Close ends the live updates of all viewers, and waits for the last look. Requests that
-// come later are answered with 503. The pool stays open. It may be called again.
+// Close ends the live updates of all viewers, and waits for the last query. Later requests get 503.
+// The pool stays open. It may be called again.
 //
-// Live updates keep an http.Server from its Shutdown: give Close to RegisterOnShutdown.
+// Live updates keep the Shutdown of an http.Server waiting, so pass Close to its
+// RegisterOnShutdown.
 func (h *Handler) Close() { h.sampler.close() }
 
 // policy is the Content-Security-Policy: all is of this origin, and nothing is inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// ServeHTTP answers by the last element of the path only, and all links are relative: so
-// the handler may be below any path that ends with a slash, with http.StripPrefix or
-// without.
+// ServeHTTP looks only at the last element of the path, and all links are relative: so the handler
+// may be below any path that ends with a slash, with http.StripPrefix or without.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Content-Security-Policy", policy)

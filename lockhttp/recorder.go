@@ -13,9 +13,9 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Recorder is an observer that keeps what a page shows of this process: the rates of the
-// last hour, and the last events. Give it to the pools and managers by
-// txlock.Observe(r.Observe) and lease.Observe(r.Observe), and to the page by [Events]. One Recorder serves any number of them.
+// A Recorder is an observer that keeps what a page shows about this process: the rates of the last
+// hour, and the last events. Pass it to the pools and managers with txlock.Observe(r.Observe) and
+// lease.Observe(r.Observe), and to the page with [Events]. One Recorder serves any number of them.
 //
 // It keeps the last 500 losses, refusals, dropped handles and doomed transactions, and the
 // last 500 of the other events, so that many grants don't hide a loss. It sends nothing to a
@@ -78,7 +78,7 @@ func (r *ring) list() []happening {
 	return list
 }
 
-// Observe counts what a lock or lease has come to, and keeps it for the timeline.
+// Observe counts the event of a lock or lease, and keeps it for the timeline.
 func (r *Recorder) Observe(_ context.Context, e txlock.Event) {
 	if e.Kind == txlock.Requested || e.Kind == txlock.Renewed { // no news
 		return

@@ -15,7 +15,7 @@
 //	Manager.Acquire, Manager.TryAcquire  wait for a lease, or don't; release it yourself
 //	Lease.Guard                          let a transaction commit only while the lease is held
 //	Manager.AcquireShared                many readers or one writer
-//	Manager.Semaphore                    a number of permits at a time
+//	Manager.Semaphore                    a limited number of permits at a time
 //	Manager.Close                        release everything when a program ends
 //
 // [Manager.AcquireAll] acquires several leases or none. [HoldAtLeast] keeps a key held after

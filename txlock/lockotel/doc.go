@@ -1,5 +1,5 @@
 // Package lockotel measures locks, leases, jobs and elections with OpenTelemetry. It is a separate
-// package, so that programs without OpenTelemetry don't link it.
+// module, so that programs without OpenTelemetry don't depend on it.
 //
 //	observer, err := lockotel.New(otel.Meter("shop"),
 //		lockotel.WithAttributes(semconv.DBSystemNameMariaDB, semconv.DBNamespace("shop")),

@@ -43,6 +43,6 @@
 // statement gets there, so one that only locks is never begun there. A statement of lockstep that
 // the Kit doesn't know, such as those of packages schema and shards, fails the test with its text.
 //
-// Leases don't support savepoints: what Manager.AcquireTx has written stays after a ROLLBACK TO
-// SAVEPOINT.
+// In a Kit, leases don't support savepoints: what Manager.AcquireTx has written stays after a
+// ROLLBACK TO SAVEPOINT.
 package locktest

@@ -1,4 +1,4 @@
-// Package quorum takes leases over a majority of independent databases: the lease works while
+// Package quorum provides leases on a majority of independent databases: such a lease works while
 // any minority of them is down, cut off or comes back empty.
 //
 //	m, err := quorum.New([]*lease.Manager{a, b, c, d, e})
@@ -8,9 +8,9 @@
 //
 // # How it excludes
 //
-// The databases know nothing of each other. Each holder has the lease of the key in
-// more than half of them, which two can't have at the same time. The fencing token
-// ([Lease.Token]) is made known to more than half of them before it is used.
+// The databases don't know about each other. Each holder has the lease of the key in more than half
+// of them, which two can't have at the same time. The fencing token ([Lease.Token]) is made known
+// to more than half of them before it is used.
 //
 // # Managers and leases
 //
@@ -21,8 +21,8 @@
 //
 // # Guards
 //
-// There is no Guard over several databases: what is written into one of them is guarded
-// there, by the lease that [Lease.Node] returns.
+// There is no Guard for several databases: what is written to one of them is guarded there, by the
+// lease that [Lease.Node] returns.
 //
 // # New and empty databases
 //
@@ -32,6 +32,6 @@
 //
 // # Errors
 //
-// Where a majority is not available, calls return txlock.ErrNoQuorum with the error of each
-// database. The other errors are those of package txlock.
+// If a majority is not available, calls return txlock.ErrNoQuorum with the error of each database.
+// The other errors are those of package txlock.
 package quorum

@@ -1,4 +1,4 @@
-// Package shopdb has the queries of the shop, and the keys of their locks.
+// Package shopdb contains the queries of the shop, and the keys of their locks.
 package shopdb
 
 import "github.com/dca00107/lockstep/txlock"
