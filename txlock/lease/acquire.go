@@ -108,6 +108,9 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	e.Kind, e.Took, e.Err, e.Held = txlock.Refused, q.asked.Until(m.store.Now()), err, q.inTheWay()
 	if err == nil {
 		e.Kind, e.Token, e.Again = txlock.Granted, l.Token(), l.again
+		if q.inside { // its record may have been made outside
+			m.under(l)
+		}
 	}
 	m.tell(ctx, l, e)
 	if l != nil && q.atLeast > 0 {

@@ -192,3 +192,26 @@ func TestCloseBeforeTheFunction(t *testing.T) {
 		nothingHeld(t, db.manager())
 	})
 }
+
+// TestCloseWithTheContextOfAFunctionThatHasReturned proves that only a function that still runs
+// refuses Close, also that around one that has returned.
+func TestCloseWithTheContextOfAFunctionThatHasReturned(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		var kept context.Context
+		must(t, m.Do(t.Context(), job, func(ctx context.Context, _ *lease.Lease) error {
+			must(t, m.Do(ctx, txlock.Named("another"), func(ctx context.Context, _ *lease.Lease) error {
+				kept = context.WithoutCancel(ctx)
+				return nil
+			}))
+			closed := make(chan error)
+			go func() { closed <- m.Close(kept) }()
+			if err := <-closed; err == nil {
+				t.Error("Close waits for its caller's function")
+			}
+			return nil
+		}))
+		must(t, m.Close(kept))
+		wants(t, "TryAcquire", m.Do(t.Context(), job, func(context.Context, *lease.Lease) error { return nil }), lease.ErrClosed)
+	})
+}

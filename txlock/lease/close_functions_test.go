@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -69,5 +70,33 @@ func TestCloseUnderAFunctionThatGoesOn(t *testing.T) {
 			return nil
 		})
 		wants(t, "Do", err, txlock.ErrNotHeld)
+	})
+}
+
+// TestCloseUnderAReentry proves on the servers that Close holds a lease that a function has
+// re-entered, although it was acquired before outside of it.
+func TestCloseUnderAReentry(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other, key := newManager(t, pool), newManager(t, newPool(t, db, true)), named()
+		ctx := lease.WithOwner(t.Context(), "the only instance")
+		if _, err := m.Acquire(ctx, key); err != nil {
+			t.Fatal(err)
+		}
+		free, closed := acquire(t, m, named()), make(chan error, 1)
+		err := m.Do(ctx, named(), func(ctx context.Context, _ *lease.Lease) error {
+			again, err := m.Acquire(ctx, key)
+			if err != nil {
+				return err
+			}
+			go func() { closed <- m.Close(context.Background()) }()
+			<-ctx.Done()
+			<-free.Done()
+			_, busy := other.TryAcquire(t.Context(), key)
+			wants(t, "TryAcquire under a function that has re-entered", busy, txlock.ErrBusy)
+			return again.Err()
+		})
+		if err := errors.Join(err, <-closed); err != nil {
+			t.Error(err)
+		}
 	})
 }
