@@ -293,3 +293,31 @@ func TestAfterCommitRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestAfterCommitBesideCommit proves that each function is called for which AfterCommit has returned
+// nil, also while another goroutine commits.
+func TestAfterCommitBesideCommit(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		for range 300 {
+			tx := begin(t, pool)
+			s := join(t, tx)
+			c, accepted := make(chan struct{}, 1000), make(chan int, 1)
+			begun := make(chan struct{})
+			go func() {
+				close(begun)
+				n := 0
+				for n < cap(c) && s.AfterCommit(func() { c <- struct{}{} }) == nil {
+					n++
+				}
+				accepted <- n
+			}()
+			<-begun
+			check(t, tx.Commit())
+			n := <-accepted
+			if !testdb.Await(30*time.Second, func() bool { return len(c) >= n }) || len(c) != n {
+				t.Fatalf("%d functions were called, AfterCommit has accepted %d", len(c), n)
+			}
+		}
+	})
+}

@@ -17,12 +17,12 @@ type after struct {
 // since, or may have, or in an attempt that Run or the like retries: the next attempt registers its
 // own.
 //
-// The locks are free when fn is called. Run, Optimistic, Once, OnceHandler, TickTx and
-// lockgorm's Transaction call the functions when the connection is back in the pool, and then
-// return; if their own function panics, they call none. In a transaction that the program commits
-// itself, Commit returns when it has started a goroutine that calls them, because only then can
-// fn get the connection. If fn panics, the others are still called, and the panic is propagated:
-// the transaction stays committed.
+// The locks are free when fn is called; the lease of a tick is still held. Run, Optimistic, Once,
+// OnceHandler, TickTx and lockgorm's Transaction call the functions when the connection is back in
+// the pool, and then return; if their own function panics, they call none. In a transaction that
+// the program commits itself, Commit returns when it has started a goroutine that calls them,
+// because only then can fn get the connection. If fn panics, the others are still called, and the
+// panic is propagated: the transaction stays committed.
 //
 // It returns ErrUnguarded on a pool that isn't guarded, which sees neither the outcome nor the
 // savepoints; ErrInvalidOption for nil; and ErrTxDoomed and ErrNoTransaction for a transaction
@@ -38,12 +38,12 @@ func (s *Scope) AfterCommit(fn func()) error {
 	case s.book == nil:
 		return fmt.Errorf("AfterCommit: %w: use locksqlc.Open or lockgorm.Open, or call the function when Commit or Run has returned nil", ErrUnguarded)
 	}
-	if err := s.book.Err(); err != nil {
-		return s.failed("AfterCommit", err)
-	}
 	s.book.Hold()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.book.Err(); err != nil { // under the lock: takeAfters runs after the end
+		return s.failed("AfterCommit", err)
+	}
 	s.afters = append(s.afters, after{fn, s.book.Stamp()})
 	return nil
 }
