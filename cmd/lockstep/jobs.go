@@ -107,7 +107,7 @@ Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
 			a.say("It is %s UTC, by the server's clock.", when(jobs.Now))
 			a.say("State: %s", j.State)
 			for _, text := range j.Trouble(jobs.Now) {
-				a.say("Trouble: %s", text)
+				a.say("Trouble: %s", cell(text))
 			}
 			if j.Schedule != "" {
 				a.say("Schedule: %s, next %s, %s", j.Schedule, when(j.Next), apart(jobs.Now, j.Next))
@@ -189,7 +189,7 @@ requests. A running tick is not interrupted.`}
 	}
 	return a.control(cmd, "Paused.", func(j ops.JobStatus, now time.Time) (string, error) {
 		if !j.Paused.IsZero() {
-			return "", fmt.Errorf("the job %q is paused already, by %s %s", j.Key, j.PausedBy, apart(now, j.Paused))
+			return "", fmt.Errorf("the job %q is paused already, by %s %s", j.Key, cell(j.PausedBy), apart(now, j.Paused))
 		}
 		return fmt.Sprintf("Pause the job %q in all processes: after at most 10 seconds no process starts another tick. A running tick is not interrupted.", j.Key), nil
 	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.Pause(ctx, key, by) })
@@ -214,7 +214,7 @@ ticks are run now: by default the latest one is.`}
 		if j.Paused.IsZero() {
 			return "", fmt.Errorf("the job %q is not paused", j.Key)
 		}
-		return fmt.Sprintf("Resume the job %q, which was paused by %s %s. Missed ticks may run now.", j.Key, j.PausedBy, apart(now, j.Paused)), nil
+		return fmt.Sprintf("Resume the job %q, which was paused by %s %s. Missed ticks may run now.", j.Key, cell(j.PausedBy), apart(now, j.Paused)), nil
 	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.Resume(ctx, key) })
 }
 

@@ -83,6 +83,10 @@ func TestJobs(t *testing.T) {
 			if j := status(); !j.Paused.IsZero() || j.Requested.IsZero() {
 				t.Errorf("after resume and run it is %+v", j)
 			}
+			says(done, "Paused.", "pause", "nightly", "--by", "al\x1bice\nState: done", "--yes") // which makes no line of its own
+			says(done, `paused by al\x1bice\nState: done`, "show", "nightly")
+			says(nothing, `"nightly" is paused already, by al\x1bice\nState: done`, "pause", "nightly", "--yes")
+			says(done, `"nightly", which was paused by al\x1bice\nState: done`, "resume", "nightly", "--yes")
 			says(usage, "must have 1 to 255", "pause", "nightly", "--by", "", "--yes")
 			says(usage, "accepts 1 arg", "pause")
 			says(nothing, "there is no job", "pause", "nobody", "--yes")
