@@ -181,6 +181,8 @@ var (
 	tokens    = regexp.MustCompile(`\b1[789]\d{14}\b`)
 	clocks    = regexp.MustCompile(`\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b`)
 	columns   = regexp.MustCompile(` {2,}`)
+	// MariaDB can't tell who has a table: transactions of other tests may have it, too.
+	strangers = regexp.MustCompile(`(?m)^ +held by session \d+, app_[0-9a-f]+@.*\n`)
 )
 
 // normal replaces what differs from one run to the next.
@@ -193,6 +195,7 @@ func (s *stage) normal(text string) string {
 		}
 	}
 	text = ports.ReplaceAllString(text, "web-1")
+	text = strangers.ReplaceAllString(text, "")
 	text = exact.ReplaceAllString(text, "0.000 s")
 	text = durations.ReplaceAllString(text, "12s")
 	text = tokens.ReplaceAllString(text, "1795385349932725")

@@ -270,7 +270,7 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	began := time.Now()
 	var rows []Row
 	err = l.uncommitted(ctx, func(tx *sql.Tx) error {
-		conditions, err := l.grantees(ctx, among)
+		conditions, err := l.grantees(ctx, tx, among)
 		if err != nil {
 			return err
 		}
@@ -305,14 +305,14 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 
 // grantees returns conditions for the rows whose last grant was to one of the sessions, or to one
 // that is gone, if a transaction without a session may hold them.
-func (l *look) grantees(ctx context.Context, among []uint64) (conditions []string, err error) {
+func (l *look) grantees(ctx context.Context, db querier, among []uint64) (conditions []string, err error) {
 	for part := range slices.Chunk(among, sessions) {
 		conditions = append(conditions, "conn_id IN ("+list(part)+")")
 	}
 	if len(l.detached) == 0 {
 		return conditions, nil
 	}
-	all, err := l.connected(ctx)
+	all, err := connected(ctx, db)
 	return append(conditions, "conn_id NOT IN ("+list(all)+")"), err
 }
 
@@ -320,7 +320,7 @@ func (l *look) grantees(ctx context.Context, among []uint64) (conditions []strin
 // with an open transaction, or if that isn't known, all that this user may see.
 func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err error) {
 	if l.open == nil {
-		among, err = l.connected(ctx)
+		among, err = connected(ctx, l.db)
 		return among, math.MinInt64, err
 	}
 	oldest := Seconds(0)
@@ -334,10 +334,10 @@ func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err e
 }
 
 // connected returns the sessions that this user may see.
-func (l *look) connected(ctx context.Context) (all []uint64, err error) {
+func connected(ctx context.Context, db querier) (all []uint64, err error) {
 	one := func(id *uint64) []any { return []any{id} }
-	if all, err = every(ctx, l.db, "SELECT id FROM information_schema.PROCESSLIST", nil, one); unreadable(err) {
-		all, err = every(ctx, l.db, "SELECT processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, one)
+	if all, err = every(ctx, db, "SELECT id FROM information_schema.PROCESSLIST", nil, one); unreadable(err) {
+		all, err = every(ctx, db, "SELECT processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, one)
 	}
 	return all, err
 }
