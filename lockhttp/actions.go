@@ -219,7 +219,7 @@ func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reas
 		return err
 	}
 	key := txlock.ParseKey(t.key)
-	m, err := lease.NewManager(h.db, lease.PurgeEvery(0, 7*24*time.Hour)) // it does nothing by itself
+	m, err := h.manager()
 	if err != nil {
 		return err
 	}
@@ -233,6 +233,11 @@ func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reas
 		}
 	}
 	return errChanged
+}
+
+// manager makes a manager of leases that does nothing by itself.
+func (h *Handler) manager() (*lease.Manager, error) {
+	return lease.NewManager(h.db, lease.PurgeEvery(0, 7*24*time.Hour))
 }
 
 // end ends the session that holds the lock.

@@ -11,7 +11,6 @@ import (
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 func (c *call) showJobs() ([]section, any) {
@@ -110,7 +109,7 @@ func (c *call) formsOfJob(j ops.JobStatus) (forms []form) {
 	} else {
 		offer(Resume, "Resume", "The job runs again by its schedule. Missed ticks may run now.")
 	}
-	if j.Schedule != "" && j.Requested.IsZero() {
+	if j.Requestable() {
 		offer(RunNow, "Run now", "Within 10 seconds, or after a running tick has ended, one of the processes that run this job starts a tick.")
 	}
 	return forms
@@ -128,10 +127,10 @@ func (h *Handler) control(ctx context.Context, a Action, paused uint64, who stri
 		return refusal{http.StatusConflict, "This job does not exist: nothing was done."}
 	case pausedAt(j) != paused:
 		return refusal{http.StatusConflict, "The job was paused or resumed meanwhile: nothing was done."}
-	case a.Verb == RunNow && (j.Schedule == "" || !j.Requested.IsZero()):
+	case a.Verb == RunNow && !j.Requestable():
 		return refusal{http.StatusConflict, "A run was requested already, or no process would see the request: nothing was done."}
 	}
-	m, err := lease.NewManager(h.db, lease.PurgeEvery(0, 7*24*time.Hour)) // it does nothing by itself
+	m, err := h.manager()
 	if err != nil {
 		return err
 	}

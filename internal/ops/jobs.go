@@ -118,6 +118,9 @@ func jobOf(row gen.ListJobsRow) JobStatus {
 	return s
 }
 
+// Requestable reports whether a run can be requested: none is yet, and a process would see it.
+func (s JobStatus) Requestable() bool { return s.Schedule != "" && s.Requested.IsZero() }
+
 // Trouble says in a few words what a person should know of the job, what is most urgent first, at
 // a moment of the server's clock. It is empty if there is nothing.
 func (s JobStatus) Trouble(now time.Time) (all []string) {
