@@ -192,7 +192,7 @@ func (c *config) key(r *http.Request, name string) txlock.Key {
 
 // once are the options of a request's key.
 func (c *config) once(r *http.Request, body []byte) []txlock.OnceOption {
-	return []txlock.OnceOption{txlock.Keep(c.keep), txlock.Fingerprint(hashed(c.fingerprint(r, body)))}
+	return []txlock.OnceOption{txlock.Keep(c.keep), txlock.Fingerprint(c.fingerprint(r, body))}
 }
 
 // hashed is the hash of several parts, each with its length before it.
