@@ -87,29 +87,38 @@ func (s *stage) rows(query, want string) {
 	s.Helper()
 	var seen []string
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); testdb.Refresh() {
-		rows, err := s.db.Admin().QueryContext(s.ctx, query)
-		if fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
+		var err error
+		if seen, err = s.read(query); fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
 			continue
 		}
 		s.must(err)
-		columns, err := rows.Columns()
-		s.must(err)
-		seen = nil
-		for rows.Next() {
-			cells, into := make([]string, len(columns)), make([]any, len(columns))
-			for i := range cells {
-				into[i] = &cells[i]
-			}
-			s.must(rows.Scan(into...))
-			seen = append(seen, strings.TrimSpace(s.normal(strings.Join(cells, "|"))))
-		}
-		if fault.Is(rows.Err(), 3854) {
-			continue
-		}
-		s.must(rows.Err())
 		if slices.Contains(seen, want) {
 			return
 		}
 	}
 	s.Fatalf("%s returns %q, and not %s", query, seen, want)
+}
+
+// read returns the rows of a query, as they stand on the page.
+func (s *stage) read(query string) (all []string, err error) {
+	rows, err := s.db.Admin().QueryContext(s.ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	columns, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	for rows.Next() {
+		cells, into := make([]string, len(columns)), make([]any, len(columns))
+		for i := range cells {
+			into[i] = &cells[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		all = append(all, strings.TrimSpace(s.normal(strings.Join(cells, "|"))))
+	}
+	return all, rows.Err()
 }

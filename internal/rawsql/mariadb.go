@@ -14,9 +14,9 @@ func (MariaDB) Open(b Begin, s Statement, reply bool) (Statement, bool) {
 	before, behind := "", ""
 	if reply { // the id of an earlier statement is not this one's
 		before, behind = noID, "; SELECT LAST_INSERT_ID(), ROW_COUNT()"
-	}
-	if reply && s.Inserts { // a SELECT more takes the server a tenth as long again
-		behind = " RETURNING LAST_INSERT_ID()"
+		if s.Inserts { // a SELECT more takes the server a tenth as long again
+			behind = " RETURNING LAST_INSERT_ID()"
+		}
 	}
 	return compound(s.Variables, args, before, begin, s.Query, behind), s.Procedure == ""
 }
