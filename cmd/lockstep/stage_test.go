@@ -189,7 +189,7 @@ var (
 func (s *stage) normal(text string) string {
 	for i := 0; i < len(s.names); i += 2 {
 		if id, is := strings.CutPrefix(s.names[i], "session:"); is {
-			text = regexp.MustCompile(`\b`+id+`\b`).ReplaceAllString(text, s.names[i+1])
+			text = regexp.MustCompile(`(^|[^:\w])`+id+`\b`).ReplaceAllString(text, "${1}"+s.names[i+1]) // not order:42
 		} else {
 			text = strings.ReplaceAll(text, s.names[i], s.names[i+1])
 		}
