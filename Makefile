@@ -88,6 +88,7 @@ cover: ## Print which part of each package's statements the tests execute.
 	$(WITHSERVERS) -- $(TOOLS)/cover.sh . $(PARTS)
 
 demo: ## Run examples/quickstart on the servers of ENGINES.
+	@$(TOOLS)/compile.sh internal/test/testdb/withservers examples/quickstart
 	$(WITHSERVERS) -- go run -C examples ./quickstart
 
 bench: ## Measure lockstep beside other locks, which takes an hour or two: .bench/bench.md and, where nothing is left out, docs/performance.md; CONTENDERS=lockstep,redislock BENCHFLAGS=-scenarios=a,c, or QUICK=1 for two minutes.
