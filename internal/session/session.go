@@ -171,7 +171,7 @@ type Queryer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Ask asks a session. That no lock would hold on it is no error.
+// Ask asks a session. A session on which no lock would hold isn't an error.
 func Ask(ctx context.Context, db Queryer) (Facts, error) {
 	var row [Columns]string
 	into := make([]any, Columns)

@@ -16,7 +16,7 @@ import (
 	"github.com/dca00107/lockstep/schema"
 )
 
-// test runs the tests of a suite on a kind of pool. That some fail is no error.
+// test runs the tests of a suite on a kind of pool. That some fail isn't an error.
 func (s *suite) test(ctx context.Context, server *testdb.Server, pool string, race bool) (results, error) {
 	cfg := server.Config()
 	line := append([]string{"test", "-json", "-count=1", "-timeout=20m", "-vet=off"}, s.flags...)

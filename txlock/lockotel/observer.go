@@ -118,7 +118,7 @@ func (o *Observer) ended(ctx context.Context, e txlock.Event, outcome string) {
 	o.record(ctx, o.hold, e.Took, result(o.all(e), e.Err, outcome)...)
 }
 
-// result adds the outcome, and the type of an error. A key that is busy is no error.
+// result adds the outcome, and the type of an error. A busy key isn't an error.
 func result(attributes []attribute.KeyValue, err error, outcome string) []attribute.KeyValue {
 	attributes = append(attributes, Outcome.String(outcome))
 	if err != nil && outcome != "busy" {

@@ -142,7 +142,7 @@ func (i *instance) start(ctx context.Context, port int) error {
 	return nil
 }
 
-// kill ends the server and returns when it is gone. It is no error if it was
+// kill ends the server and returns when it is gone. It isn't an error if it was
 // gone before.
 func (i *instance) kill() error {
 	if i.child == nil {
