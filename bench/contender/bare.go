@@ -26,7 +26,7 @@ const BareUpsert = "bare upsert"
 // bareUpsert is the least that raises a number under a row lock.
 func bareUpsert() Maker {
 	return Maker{
-		Name: BareUpsert, About: "one upsert of a row of name, number and owner in the transaction: the floor",
+		Name: BareUpsert, About: "one upsert of a row of name, number and owner in the transaction: the least that a lock can cost",
 		Many: true, Table: "bench_bare", Column: "name",
 		DDL: []string{`CREATE TABLE bench_bare (name VARBINARY(255) PRIMARY KEY, token BIGINT UNSIGNED NOT NULL,
 			owner VARBINARY(255) NOT NULL, conn_id BIGINT UNSIGNED NOT NULL, locked_us BIGINT NOT NULL) ENGINE = InnoDB`},
@@ -56,7 +56,7 @@ func bareUpserts() Maker {
 	const upsert = `INSERT INTO bench_bare_upserts (name, owner, token, expires_us) VALUES (?, ?, 1, ?)
 		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(token + 1), owner = VALUES(owner), expires_us = VALUES(expires_us)`
 	return Maker{
-		Name: BareUpserts, About: "one upsert to take, one to release, each committed: nobody is excluded. The floor",
+		Name: BareUpserts, About: "one upsert to acquire and one to release, each committed; excludes no one: the least that a lease can cost",
 		DDL: []string{"CREATE TABLE bench_bare_upserts" + bareLeaseDDL}, Table: "bench_bare_upserts", Column: "name",
 		Unlocked: true, Impatient: true, Renews: true,
 		Leaser: bareLeaser(bareStatements{acquire: upsert, renew: upsert, release: upsert}),
@@ -66,7 +66,7 @@ func bareUpserts() Maker {
 func bareUpdates() Maker {
 	const update = `UPDATE bench_bare_updates SET token = token + 1, owner = ?, expires_us = ? WHERE name = ?`
 	return Maker{
-		Name: "two bare UPDATEs", About: "one UPDATE of a row that is there to take, one to release, each committed: nobody is excluded",
+		Name: "two bare UPDATEs", About: "one UPDATE of an existing row to acquire and one to release, each committed; excludes no one",
 		DDL: []string{"CREATE TABLE bench_bare_updates" + bareLeaseDDL}, Table: "bench_bare_updates", Column: "name",
 		Unlocked: true, Impatient: true,
 		Leaser: bareLeaser(bareStatements{

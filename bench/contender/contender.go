@@ -97,7 +97,7 @@ type Tx interface {
 func All() []Maker {
 	return []Maker{
 		noLock(), noLockGORM(), bareUpsert(), bareUpserts(), bareUpdates(),
-		run(), joinLock(), gormTransaction(), optimistic(), lockstepLease(), lockstepFair(),
+		run(), lockWith(), joinLock(), gormTransaction(), optimistic(), lockstepLease(), lockstepFair(),
 		forUpdate(), getLock(), shedLock(), springJDBC(), gocronGORM(),
 		redisLock(), redisLockQuick(), redSync(),
 	}

@@ -13,7 +13,7 @@ import (
 // https://github.com/go-co-op/gocron-gorm-lock, GormLocker and CronJobLock.
 func gocronGORM() Maker {
 	return Maker{
-		Name: "gocron-gorm-lock", About: "the statements of gocron-gorm-lock, each acquisition another row; it never waits",
+		Name: "gocron-gorm-lock", About: "the statements of gocron-gorm-lock, which inserts a row for each acquisition and never waits",
 		Impatient: true,
 		DDL: []string{`CREATE TABLE bench_cron_job_locks (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, created_at DATETIME(3), updated_at DATETIME(3),
 			job_name VARCHAR(191), job_identifier VARCHAR(191), worker LONGTEXT NOT NULL, status LONGTEXT NOT NULL,

@@ -18,7 +18,7 @@ const NoLockGORM = "GORM no lock"
 // noLockGORM is what lockgorm is compared with.
 func noLockGORM() Maker {
 	return Maker{
-		Name: NoLockGORM, About: "gorm's db.Transaction, nothing is locked",
+		Name: NoLockGORM, About: "gorm's db.Transaction without a lock",
 		Unlocked: true,
 		Transactor: func(ctx context.Context, at Place) (Transactor, error) {
 			db, err := OpenPlain(ctx, at)

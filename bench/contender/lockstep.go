@@ -44,6 +44,28 @@ func run() Maker {
 	}
 }
 
+// lockWith acquires the lock by reading the business row, as FOR UPDATE does.
+func lockWith() Maker {
+	return Maker{
+		Name: "lockstep LockWith", About: "locksqlc.Run without keys on a guarded pool, and Scope.LockWith for the SELECT of the business row",
+		OnlyHot: true,
+		Transactor: guarded(func(ctx context.Context, db *sql.DB, keys []int64, work func(tx Tx) error) error {
+			return locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+				locks, err := locksqlc.Join(ctx, tx)
+				if err != nil {
+					return err
+				}
+				var n int64
+				reads := locks.LockWith(ctx, Family.Key(keys[0]))
+				if err := tx.QueryRowContext(reads, "SELECT n FROM "+Stock+" WHERE id = ?", keys[0]).Scan(&n); err != nil {
+					return err
+				}
+				return work(sqlTx{tx})
+			})
+		}),
+	}
+}
+
 // joinLock takes its keys one after the other, in the order in which they are given.
 func joinLock() Maker {
 	return Maker{
@@ -73,7 +95,7 @@ func joinLock() Maker {
 
 func optimistic() Maker {
 	return Maker{
-		Name: "lockstep Optimistic", About: "locksqlc.Optimistic on a guarded pool: nobody waits",
+		Name: "lockstep Optimistic", About: "locksqlc.Optimistic on a guarded pool; it never waits",
 		Unlocked: true,
 		Transactor: guarded(func(ctx context.Context, db *sql.DB, keys []int64, work func(tx Tx) error) error {
 			return locksqlc.Optimistic(ctx, db, Family.Key(keys[0]), func(tx *sql.Tx) error { return work(sqlTx{tx}) })

@@ -16,7 +16,7 @@ var errTaken = errors.New("somebody else has the lock")
 // StorageBasedLockProvider; the table is that of its README.
 func shedLock() Maker {
 	return Maker{
-		Name: "ShedLock", About: "the statements of ShedLock's provider for MySQL, by the server's time; it never waits",
+		Name: "ShedLock", About: "the statements of ShedLock's provider for MySQL with the server's time; it never waits",
 		Impatient: true, Renews: true, Table: "bench_shedlock", Column: "name",
 		DDL: []string{`CREATE TABLE bench_shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL,
 			locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name)) ENGINE = InnoDB`},

@@ -14,11 +14,11 @@ import (
 var transaction = Scenario{
 	Letter: "a",
 	Title:  "One lock inside a writing business transaction",
-	About: "One worker begins, locks one of 10 keys, changes one row by an UPDATE and commits. Locks that belong to no transaction are taken around it. " +
-		"Round trips and statements are counted by a proxy, BEGIN and COMMIT included; to the database and to Redis.",
+	About: "One worker begins, locks one of 10 keys, changes one row by an UPDATE and commits. Locks that aren't part of a transaction are acquired before it and released after it. " +
+		"A proxy counts the round trips and statements, to the database and to Redis, including BEGIN and COMMIT.",
 	Metrics: []report.Metric{
-		{Name: "time", Unit: "us", About: "A transaction from its beginning to its end, medians of rounds; bold: to the transaction without a lock.", Ratio: true},
-		{Name: "added", Unit: "us", About: "The time without that of the transaction without a lock."},
+		{Name: "time", Unit: "us", About: "A whole transaction, the median of the rounds; bold: relative to the transaction without a lock.", Ratio: true},
+		{Name: "added", Unit: "us", About: "The time minus that of the transaction without a lock."},
 		{Name: "round trips", Unit: "a transaction"},
 		{Name: "statements", Unit: "a transaction"},
 	},

@@ -14,10 +14,10 @@ import (
 var leases = Scenario{
 	Letter: "b",
 	Title:  "A lease is acquired and released",
-	About:  "1, 8 and 64 goroutines, each with a key of its own that nobody else wants, acquire and release at once, again and again.",
+	About:  "1, 8 and 64 goroutines acquire and release in a loop, each its own key.",
 	Metrics: []report.Metric{
-		{Name: "pairs", Unit: "a second", About: "Acquired and released by all goroutines; bold: to two bare upserts.", Ratio: true},
-		{Name: "p50", Unit: "us", About: "An acquire and a release, the median.", Ratio: true},
+		{Name: "pairs", Unit: "a second", About: "Of all goroutines; bold: relative to two bare upserts.", Ratio: true},
+		{Name: "p50", Unit: "us", About: "An acquire and a release.", Ratio: true},
 		{Name: "p99", Unit: "us"},
 	},
 	Base:   against(contender.BareUpserts),

@@ -13,21 +13,21 @@ import (
 	"github.com/dca00107/lockstep/bench/stats"
 )
 
-// hot is one key that everybody wants.
+// hot is one key that all workers lock.
 var hot = Scenario{
 	Letter: "c",
 	Title:  "One hot key",
-	About: "8 and 64 workers in several processes want the same key, change one row under it and commit, again and again. " +
-		"A hand-over is from the moment at which the holder sends COMMIT, or the release, to the grant of the next, where that one was waiting. " +
-		"A grant is out of order where somebody waits who asked more than 5 ms before. At last 200 (in a quick run 40) wait for a key that is not freed. " +
-		"Who never waits (ShedLock, gocron-gorm-lock, Optimistic) is not here.",
+	About: "8 and 64 workers in several processes lock the same key, change one row and commit, in a loop. " +
+		"A hand-over lasts from the holder's COMMIT or release to the grant of the next waiter. " +
+		"A grant is out of order if another worker that asked more than 5 ms earlier is still waiting. At the end, 200 workers (40 in a quick run) wait for a key that is never released. " +
+		"Contenders that never wait (ShedLock, gocron-gorm-lock, Optimistic) are left out.",
 	Metrics: []report.Metric{
-		{Name: "transactions", Unit: "a second", About: "Of all workers; bold: to the bare upsert.", Ratio: true},
-		{Name: "hand-over p50", Unit: "us", About: "Bold: to the bare upsert.", Ratio: true},
+		{Name: "transactions", Unit: "a second", About: "Of all workers; bold: relative to the bare upsert.", Ratio: true},
+		{Name: "hand-over p50", Unit: "us", About: "Bold: relative to the bare upsert.", Ratio: true},
 		{Name: "hand-over p99", Unit: "us"},
 		{Name: "out of order", Unit: "% of grants"},
-		{Name: "passed at most", Unit: "waiters", About: "How many who had asked before were passed by one grant."},
-		{Name: "load of waiting", Unit: "statements a second", About: "On the database and Redis while all wait and nobody gets anything."},
+		{Name: "passed at most", Unit: "waiters", About: "The most waiters that one grant passed although they had asked earlier."},
+		{Name: "load of waiting", Unit: "statements a second", About: "On the database and Redis while all workers wait."},
 	},
 	Base: against(contender.BareUpsert),
 	Charts: []report.Chart{
@@ -82,7 +82,7 @@ func runHotOnce(ctx context.Context, g *Ground, m contender.Maker, kase string, 
 	}
 	r := crowd.Analyse(spans)
 	g.add(kase, m.Name, "transactions", float64(len(spans))/g.Effort.HotSlice.Seconds())
-	// A round without any is no number, so that the rounds of contenders stay together.
+	// A round without a hand-over counts as NaN, so that the rounds of the contenders stay aligned.
 	g.add(kase, m.Name, "hand-over p50", stats.Percentile(r.HandOvers, 50))
 	g.add(kase, m.Name, "hand-over p99", stats.Percentile(r.HandOvers, 99))
 	passing := slices.DeleteFunc(slices.Clone(r.Passed), func(passed float64) bool { return passed == 0 })

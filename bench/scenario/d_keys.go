@@ -17,11 +17,11 @@ import (
 var keys = Scenario{
 	Letter: "d",
 	Title:  "Many keys in the tables",
-	About: "One worker locks a random key of all, in a business transaction or by a lease, in databases whose tables have a row for each of 10 to 1,000,000 keys. " +
-		"Who has no such table is not here, nor who removes its rows with each release. (ShedLock inserts before it updates where a process uses a key for the first time.)",
+	About: "One worker locks a random key, in a business transaction or by a lease. The tables have a row for each of 10 to 1,000,000 keys. " +
+		"Contenders without such a table, or that delete its rows at each release, are left out. (ShedLock inserts before it updates when a process uses a key for the first time.)",
 	Metrics: []report.Metric{
-		{Name: "time", Unit: "us", About: "A transaction, or an acquire and a release, medians of rounds; bold: to the smallest number of keys.", Ratio: true},
-		{Name: "size", Unit: "bytes a key", About: "Data and indexes of the table, as the server says; a page is the least."},
+		{Name: "time", Unit: "us", About: "A transaction, or an acquire and a release, the median of the rounds; bold: relative to the smallest number of keys.", Ratio: true},
+		{Name: "size", Unit: "bytes a key", About: "Data and indexes of the table, as the server reports them; at least one page."},
 	},
 	Base:   smallest(keysCase(10)),
 	Charts: []report.Chart{{Name: "time", Metric: "time", Lines: true, XLabel: "keys in the table"}},

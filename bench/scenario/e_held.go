@@ -17,13 +17,13 @@ import (
 var held = Scenario{
 	Letter: "e",
 	Title:  "Many leases are held",
-	About: "One process holds 10 to 20,000 leases of different keys and keeps renewing them. lockstep's manager does so by itself, the others renew one lease after the other, at most 300 of them in a round. " +
-		"The cost is the time in which servers and network answer, measured by a proxy. The contenders come one after the other here, since they renew all the time. " +
-		"What lasts as long as its connection, or for good (GET_LOCK, gocron-gorm-lock), is not here.",
+	About: "One process holds 10 to 20,000 leases of different keys and keeps renewing them. lockstep's manager renews in the background. The others renew one lease after the other, at most 300 in a round. " +
+		"The cost is the time until the server answers, measured by a proxy. The contenders run one after the other here, since each keeps renewing. " +
+		"Locks that last as long as their connection, or forever (GET_LOCK, gocron-gorm-lock), are left out.",
 	Metrics: []report.Metric{
-		{Name: "renewal", Unit: "us a lease", About: "Bold: to the smallest number of leases.", Ratio: true},
+		{Name: "renewal", Unit: "us a lease", About: "Bold: relative to the smallest number of leases.", Ratio: true},
 		{Name: "statements", Unit: "for 1,000 renewals"},
-		{Name: "memory", Unit: "bytes a lease", About: "Of the process that holds them, on the heap."},
+		{Name: "memory", Unit: "bytes a lease", About: "On the heap of the process that holds them."},
 	},
 	Base:   smallest(heldCase(10)),
 	Charts: []report.Chart{{Name: "renewal", Metric: "renewal", Lines: true, Log: true, XLabel: "leases held"}},

@@ -14,13 +14,13 @@ import (
 var opposite = Scenario{
 	Letter: "f",
 	Title:  "Two keys in opposite orders",
-	About: "8 workers lock the same two keys in one transaction, half of them in the opposite order, change both rows and commit. Run and lockgorm.Transaction take them by LockAll, in an order of their own; " +
-		"the others one after the other, in the order given. A transaction that the server refuses for a deadlock is begun again, so a deadlock is a retry. " +
-		"All go through a proxy, which counts the deadlocks, also on loopback. Locks that belong to no transaction would wait for their time to live.",
+	About: "8 workers lock the same two keys in one transaction, half of them in the opposite order, change both rows and commit. Run and lockgorm.Transaction acquire them by LockAll, which sorts them; " +
+		"the others acquire one after the other, in the order given. A transaction that fails with a deadlock is retried. " +
+		"A proxy counts the deadlocks, on loopback too. Locks that aren't part of a transaction are left out: they would wait until a TTL expires.",
 	Metrics: []report.Metric{
-		{Name: "transactions", Unit: "a second", About: "Of all workers; bold: to FOR UPDATE.", Ratio: true},
+		{Name: "transactions", Unit: "a second", About: "Of all workers; bold: relative to FOR UPDATE.", Ratio: true},
 		{Name: "deadlocks", Unit: "for 1,000 transactions"},
-		{Name: "p99", Unit: "us", About: "A transaction from its first beginning to its end, retries included."},
+		{Name: "p99", Unit: "us", About: "A whole transaction, including retries."},
 	},
 	Base:   against(contender.ForUpdate),
 	Charts: []report.Chart{{Name: "transactions", Metric: "transactions"}, {Name: "deadlocks", Metric: "deadlocks"}},

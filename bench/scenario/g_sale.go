@@ -19,11 +19,11 @@ import (
 var sale = Scenario{
 	Letter: "g",
 	Title:  "The whole of a sale",
-	About: "Workers sell one piece of one product: read its stock, decide in Go, write what is left, commit. FOR UPDATE locks as it reads. " +
-		"With segments the stock is in 4 or 16 rows, each with a lock of its own, of which any free one will do. Without a lock pieces are sold twice.",
+	About: "Workers sell one item of one product: they read its stock, decide in Go, write the new stock and commit. FOR UPDATE locks as it reads. " +
+		"With segments the stock is in 4 or 16 rows, each with its own lock, and a sale uses any free one. Without a lock, items are sold twice.",
 	Metrics: []report.Metric{
-		{Name: "sales", Unit: "a second", About: "Of all workers; bold: to FOR UPDATE.", Ratio: true},
-		{Name: "p99", Unit: "us", About: "A sale, retries included."},
+		{Name: "sales", Unit: "a second", About: "Of all workers; bold: relative to FOR UPDATE.", Ratio: true},
+		{Name: "p99", Unit: "us", About: "A sale, including retries."},
 		{Name: "sold twice", Unit: "% of the sales"},
 	},
 	Base:   against(contender.ForUpdate),

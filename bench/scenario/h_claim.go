@@ -19,11 +19,11 @@ import (
 var claim = Scenario{
 	Letter: "h",
 	Title:  "The next row of a queue",
-	About: "8 workers claim the first of 1,024 rows that nobody has claimed, by GORM. UPDATE does it by ORDER BY id LIMIT 1, of a plain model or of one with a tag, where all want the same row. " +
-		"SKIP LOCKED reads the first row that nobody has locked, and updates it by its primary key.",
+	About: "8 workers claim the first unclaimed row of 1,024, by GORM. UPDATE does it with ORDER BY id LIMIT 1, on a plain model and on a tagged one, and all workers want the same row. " +
+		"SKIP LOCKED reads the first row that isn't locked, and updates it by its primary key.",
 	Metrics: []report.Metric{
-		{Name: "claims", Unit: "a second", About: "Of all workers; bold: to GORM's UPDATE.", Ratio: true},
-		{Name: "p99", Unit: "us", About: "A claim, retries included."},
+		{Name: "claims", Unit: "a second", About: "Of all workers; bold: relative to GORM's UPDATE.", Ratio: true},
+		{Name: "p99", Unit: "us", About: "A claim, including retries."},
 	},
 	Base:   against(Claimers[0]),
 	Charts: []report.Chart{{Name: "claims", Metric: "claims"}},
