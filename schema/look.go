@@ -75,7 +75,8 @@ type seenTable struct {
 	columns      map[string]seenColumn
 	keys         map[string][]string // columns of each unique key, with the length of a prefix
 	triggers     []string
-	constraints  []string // beside the keys
+	constraints  []string // beside the keys, as "CHECK name"
+	constrained  bool     // the server lists the table's constraints to this user
 }
 
 type seenColumn struct {
@@ -92,7 +93,7 @@ var lookAt = []string{
 	"SELECT 'column', CAST(table_name AS CHAR), CAST(column_name AS CHAR), CAST(CONCAT(column_type, IF(is_nullable = 'NO', ' not null', ' '), IF(collation_name IS NULL, ' ', CONCAT(' collate ', collation_name)), ' ', extra) AS CHAR)," +
 		" CAST(CONCAT(privileges, IF(is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%GENERATED%', ',no default', ' ')) AS CHAR) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?",
 	"SELECT 'key', CAST(table_name AS CHAR), CAST(index_name AS CHAR), CAST(CONCAT(column_name, IF(sub_part IS NULL, ' ', CONCAT('(', sub_part, ')'))) AS CHAR), CAST(seq_in_index AS CHAR) FROM information_schema.statistics WHERE non_unique = 0 AND table_schema = DATABASE() AND table_name = ?",
-	"SELECT 'constraint', CAST(table_name AS CHAR), CAST(constraint_name AS CHAR), CAST(constraint_type AS CHAR), ' ' FROM information_schema.table_constraints WHERE constraint_type NOT IN ('PRIMARY KEY', 'UNIQUE') AND table_schema = DATABASE() AND table_name = ?",
+	"SELECT 'constraint', CAST(table_name AS CHAR), CAST(constraint_name AS CHAR), CAST(constraint_type AS CHAR), ' ' FROM information_schema.table_constraints WHERE table_schema = DATABASE() AND table_name = ?",
 	"SELECT 'trigger', CAST(event_object_table AS CHAR), CAST(trigger_name AS CHAR), ' ', ' ' FROM information_schema.triggers WHERE event_object_schema = DATABASE() AND event_object_table = ?",
 }
 
@@ -134,7 +135,39 @@ func look(ctx context.Context, db querier, tables []table) (_ *seen, err error) 
 		s.add(r[0].String, strings.ToLower(r[1].String), r[2].String, r[3], r[4].String)
 	}
 	maps.DeleteFunc(s.tables, func(_ string, t *seenTable) bool { return t.kind == "" }) // one that was made meanwhile
-	return s, rows.Err()
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, err
+	}
+	for name, t := range s.tables {
+		// MariaDB 10.11.18 lists constraints, that of the primary key too, only to users with
+		// privileges on the whole database.
+		if !t.constrained && len(t.columns) > 0 && strings.EqualFold(t.kind, "BASE TABLE") {
+			var ddl string
+			if err := db.QueryRowContext(ctx, "SHOW CREATE TABLE "+name).Scan(new(string), &ddl); err != nil {
+				return nil, fmt.Errorf("schema: inspect the constraints of %s: %w", name, err)
+			}
+			t.constraints = constraintsOf(ddl)
+		}
+	}
+	return s, nil
+}
+
+// ddlToken is a text, a name, or what begins a constraint.
+var ddlToken = regexp.MustCompile("'(?:[^'\\\\]|\\\\.)*'|`((?:[^`]|``)+)`|\\b(CHECK|FOREIGN KEY)\\b")
+
+// constraintsOf returns the constraints that SHOW CREATE TABLE shows. One in the definition of a
+// column has the name of the column.
+func constraintsOf(ddl string) (found []string) {
+	name := ""
+	for _, token := range ddlToken.FindAllStringSubmatch(ddl, -1) {
+		switch {
+		case token[2] != "":
+			found = append(found, token[2]+" "+name)
+		case token[1] != "":
+			name = token[1]
+		}
+	}
+	return found
 }
 
 // add takes one row of look.
@@ -158,7 +191,10 @@ func (s *seen) add(what, table, name string, detail sql.NullString, more string)
 	case "key":
 		t.keys[name] = append(t.keys[name], strings.ToLower(strings.TrimSpace(detail.String)))
 	case "constraint":
-		t.constraints = append(t.constraints, detail.String+" "+name)
+		t.constrained = true
+		if detail.String != "PRIMARY KEY" && detail.String != "UNIQUE" {
+			t.constraints = append(t.constraints, detail.String+" "+name)
+		}
 	case "trigger":
 		t.triggers = append(t.triggers, name)
 	}
@@ -227,8 +263,15 @@ func (s *seen) compare(t table) error {
 	if found.constraints != nil {
 		slices.Sort(found.constraints)
 		var drops []string
-		for _, constraint := range found.constraints {
-			drops = append(drops, "DROP CONSTRAINT "+constraint[strings.LastIndexByte(constraint, ' ')+1:])
+		for _, constraint := range slices.Compact(found.constraints) {
+			name := constraint[strings.LastIndexByte(constraint, ' ')+1:]
+			drop := "DROP CONSTRAINT " + name
+			for _, c := range t.columns {
+				if s.mariaDB && c.name == name { // it may be in the definition of the column
+					drop = fmt.Sprintf("DROP CONSTRAINT IF EXISTS %s, MODIFY %s %s", name, name, c.ddl)
+				}
+			}
+			drops = append(drops, drop)
 		}
 		return mended("ALTER TABLE "+t.name+" "+strings.Join(drops, ", "), "%w: %s has constraints that aren't lockstep's, by which its statements fail or lock other rows: %s: drop them", ErrTable, t.name, strings.Join(found.constraints, ", "))
 	}

@@ -104,6 +104,7 @@ func (p played) described() *sqlmock.Rows {
 			}
 			rows.AddRow("column", name, column, kind, "select,insert,update,references ")
 		}
+		rows.AddRow("constraint", name, "PRIMARY", "PRIMARY KEY", " ")
 		for i, column := range strings.Split(t.primary, ",") {
 			rows.AddRow("key", name, "PRIMARY", column+" ", string(rune('1'+i)))
 		}

@@ -29,6 +29,8 @@ var broken = []struct{ name, subject, by string }{
 	{"another primary key", "tables", "ALTER TABLE lockstep_locks DROP PRIMARY KEY, ADD PRIMARY KEY (name, token)"},
 	{"a unique key", "tables", "ALTER TABLE lockstep_locks ADD UNIQUE KEY once (name, token)"},
 	{"a constraint", "tables", "ALTER TABLE lockstep_locks ADD CONSTRAINT few CHECK (token < 1 << 62)"},
+	{"a constraint of a column", "tables", "ALTER TABLE lockstep_locks MODIFY token BIGINT UNSIGNED NOT NULL CHECK (token < 1 << 62)"},
+	{"two constraints of a name", "tables", "ALTER TABLE lockstep_locks MODIFY token BIGINT UNSIGNED NOT NULL CHECK (token < 1 << 62), ADD CONSTRAINT `token` CHECK (owner <> 'CHECK')"},
 	{"a view", "tables", "DROP TABLE lockstep_jobs; CREATE VIEW lockstep_jobs AS SELECT * FROM lockstep_once"},
 	{"two faults", "tables", "ALTER TABLE lockstep_locks ENGINE = MyISAM; DROP TABLE lockstep_jobs"},
 	{"too few centers", "center rows", "DELETE FROM lockstep_centers WHERE slot > 65000"},
