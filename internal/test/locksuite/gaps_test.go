@@ -214,3 +214,61 @@ func TestManyFirstLocks(t *testing.T) {
 		}
 	}
 }
+
+// TestOncesOfNeighbours rolls back, at the same time, the first transactions of two new keys of
+// Once that are neighbours. Those that wait behind them inherit the gaps, so the server may end
+// one of them as a deadlock. The other one is the first, and so is the retry.
+func TestOncesOfNeighbours(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).Open(t)
+			pool, family, deadlocks := guarded(t, db), txlock.NewFamily[int]("neighbour"), 0
+			for round := range 20 {
+				var holders []*sql.Tx
+				answers := make(chan error, 2)
+				for i := range 2 {
+					key := family.Key(2*round + i + 1)
+					holder, first := begin(t, pool)
+					if is, err := first.Once(t.Context(), key); err != nil || !is {
+						t.Fatalf("the first: %t, %v", is, err)
+					}
+					holders = append(holders, holder)
+					waiter, second := begin(t, pool)
+					id := testdb.ConnID(t, waiter)
+					go func() {
+						is, err := second.Once(t.Context(), key)
+						if err == nil && !is {
+							err = errors.New("a first that was rolled back counts")
+						}
+						answers <- errors.Join(err, waiter.Rollback())
+					}()
+					db.WaitForLockWait(t, id)
+				}
+				var rollBacks sync.WaitGroup
+				for _, holder := range holders {
+					rollBacks.Go(func() {
+						if err := holder.Rollback(); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				rollBacks.Wait()
+				for range holders {
+					if err := <-answers; errors.Is(err, txlock.ErrDeadlock) && txlock.Retryable(err) {
+						deadlocks++
+					} else if err != nil {
+						t.Error(err)
+					}
+				}
+				if first, err := locksqlc.Once(t.Context(), pool, family.Key(2*round+1), func(*sql.Tx) error { return nil }); err != nil || !first {
+					t.Errorf("the retry: %t, %v", first, err)
+				}
+			}
+			t.Logf("%d deadlocks of %d", deadlocks, 40)
+			if deadlocks > 20 {
+				t.Errorf("%d of 40 were ended: both of a pair", deadlocks)
+			}
+		})
+	}
+}
