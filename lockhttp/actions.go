@@ -157,6 +157,7 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request, name string) {
 	var refused refusal
 	switch {
 	case err == nil:
+		h.room.Forget()
 		// Relative, since http.Redirect would lose what http.StripPrefix has taken off.
 		w.Header().Set("Location", t.href()+"&"+url.Values{"done": {name}}.Encode())
 		w.WriteHeader(http.StatusSeeOther)
@@ -214,10 +215,6 @@ func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reas
 	if !a.Lease {
 		return h.end(ctx, t, a, token)
 	}
-	p, err := h.room.Look(ctx)
-	if err != nil {
-		return err
-	}
 	key := txlock.ParseKey(t.key)
 	m, err := h.manager()
 	if err != nil {
@@ -226,6 +223,11 @@ func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reas
 	defer func() { _ = m.Close(context.WithoutCancel(ctx)) }()
 	if a.Verb == Ask {
 		return m.RequestRelease(ctx, key, strings.TrimSpace(reason))
+	}
+	h.room.Forget()
+	p, err := h.room.Look(ctx)
+	if err != nil {
+		return err
 	}
 	for _, l := range p.Leases {
 		if l.Key == t.key && l.Slot == a.Slot && l.Token == token && l.Kind != "waiter" {

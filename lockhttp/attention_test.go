@@ -1,8 +1,12 @@
 package lockhttp
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +61,35 @@ func TestOldJobs(t *testing.T) {
 		c := &call{content: content{Picture: &ops.Picture{Taken: now}, jobs: ops.Jobs{Now: read}}}
 		if got := c.jobsOlder(); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("of jobs of %v is said %q", read, got)
+		}
+	}
+}
+
+// TestOldParts proves that each page says, in text and in JSON, how old what it shows is, if that is
+// older than the look.
+func TestOldParts(t *testing.T) {
+	t.Parallel()
+	held := []ops.Lease{{Key: "report", Kind: "exclusive"}}
+	for age, words := range map[ops.Ages][]string{
+		{LeasesAge: 12}: {"Leases are shown as they were 12s ago.", `"leases_age_s":12`},
+		{LocksAge: 9}:   {"were looked for 9.0s ago", `"locks_age_s":9`},
+		{}:              {"", `"taken"`},
+	} {
+		for _, p := range pages {
+			c := &call{Handler: &Handler{}, content: content{Picture: &ops.Picture{Leases: held, Ages: age}}, r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil), query: url.Values{"key": {"report"}}}
+			sections, form := p.show(c)
+			written, err := json.Marshal(form)
+			if err != nil || !strings.Contains(string(written), words[1]) || words[0] == "" && strings.Contains(string(written), "_age_s") {
+				t.Errorf("%s has the JSON %s, %v", p.name, written, err)
+			}
+			text := ""
+			for _, s := range sections {
+				text += s.Text
+			}
+			ofLocks, ofNone := p.name == "locks", slices.Contains([]string{"jobs", "events"}, p.name)
+			if is := words[0] != "" && !ofNone && ofLocks == (age.LocksAge > 0); strings.Contains(text, " ago") != is || is && !strings.Contains(text, words[0]) {
+				t.Errorf("%+v is said on the page %q: %q", age, p.name, text)
+			}
 		}
 	}
 }

@@ -2,7 +2,6 @@ package lockhttp
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,15 +27,7 @@ func (c *call) locks() ([]section, any) {
 		Locks    []ops.Lock             `json:"locks"`
 		Sessions map[uint64]ops.Session `json:"sessions"`
 	}{c.seen(), found, c.Sessions}
-	return []section{{ID: "locks", Text: c.older(), Table: t}}, data
-}
-
-// older says how old the list of locks is that no session waits for.
-func (c *call) older() string {
-	if c.Found < 1 {
-		return ""
-	}
-	return fmt.Sprintf("Locks that no session waits for were looked for %s ago; new ones since then aren't listed yet.", c.Found)
+	return []section{{ID: "locks", Text: c.OlderLocks(), Table: t}}, data
 }
 
 // order compares by what the viewer has chosen.
@@ -103,7 +94,7 @@ func (c *call) leases() ([]section, any) {
 	})
 	t := c.leaseTable("leases", "Leases, readers and permits that are held", found)
 	c.sorting(t, leaseWords, by)
-	return []section{{ID: "leases", Table: t}}, struct {
+	return []section{{ID: "leases", Text: c.OlderLeases(), Table: t}}, struct {
 		seenForm
 		Leases []ops.Lease `json:"leases"`
 	}{c.seen(), found}
@@ -144,7 +135,7 @@ func (c *call) showLeaders() ([]section, any) {
 		l := found[i]
 		return row{ID: idOf("leader", l.Key), Cells: []cell{keyCell(l.Key), text(l.By), c.at(l.Since), text(l.Left.String()), text(strings.Join(l.Standby, ", "))}}
 	})
-	return []section{{ID: "leaders", Table: t}}, struct {
+	return []section{{ID: "leaders", Text: c.OlderLeases(), Table: t}}, struct {
 		seenForm
 		Leaders []ops.Leader `json:"leaders"`
 	}{c.seen(), found}

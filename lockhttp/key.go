@@ -93,7 +93,7 @@ func (c *call) key() ([]section, any) {
 		hint = "Hashed keys share slots, which don't know their keys: the slot may be held for another one."
 	}
 	add(len(f.Locks), section{ID: "locks", Title: "Locks", Text: hint, Table: c.lockTable("locks", "Transaction locks of this key", f.Locks)})
-	add(len(f.Leases), section{ID: "leases", Title: "Leases", Table: c.leaseTable("leases", "Leases, readers and permits of this key", f.Leases)})
+	add(len(f.Leases), section{ID: "leases", Title: "Leases", Text: c.OlderLeases(), Table: c.leaseTable("leases", "Leases, readers and permits of this key", f.Leases)})
 	forms := c.forms(t, f)
 	add(len(forms), section{ID: "act", Title: "What you may do", Forms: forms})
 	add(len(f.Waits), section{ID: "waits", Title: "Waiters", Tree: c.branches(f.Waits, "wait")})
@@ -194,7 +194,7 @@ func (c *call) search() ([]section, any) {
 	t := c.newTable("found", "Keys that are held, waited for, or of jobs", "Nothing is found.", "Key, Is", len(all), func(i int) row {
 		return row{ID: idOf("found", all[i].Key), Cells: []cell{keyCell(all[i].Key), text(strings.Join(all[i].Kind, ", "))}}
 	})
-	return []section{{ID: "found", Table: t}}, struct {
+	return []section{{ID: "found", Text: c.OlderLeases(), Table: t}}, struct {
 		seenForm
 		Found []found `json:"found"`
 	}{c.seen(), all}

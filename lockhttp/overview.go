@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/ops"
@@ -39,7 +40,7 @@ func (c *call) overview() ([]section, any) {
 	events := c.timeline()
 	troubles := c.attention()
 	sections := []section{
-		{ID: "attention", Title: "Needs a person", Text: c.jobsOlder(), Table: c.attentionTable(troubles)},
+		{ID: "attention", Title: "Needs a person", Text: strings.TrimSpace(c.OlderLeases() + " " + c.jobsOlder()), Table: c.attentionTable(troubles)},
 		{ID: "now", Title: "Keys with waiters", Table: c.queueTable(waited[:min(len(waited), 10)])},
 		{ID: "hour", Title: "The last hour", Text: "The server is queried only while a page is open; the lines have gaps where none was.", Charts: c.charts(seen, own)},
 		{ID: "events", Title: "Last events", Table: c.eventTable(events[:min(len(events), 10)])},

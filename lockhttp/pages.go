@@ -245,7 +245,8 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 // seenForm is what all forms of JSON begin with.
 type seenForm struct {
 	Taken time.Time `json:"taken"`
-	Gaps  []ops.Gap `json:"gaps"`
+	ops.Ages
+	Gaps []ops.Gap `json:"gaps"`
 }
 
-func (c *call) seen() seenForm { return seenForm{c.Taken, c.Gaps} }
+func (c *call) seen() seenForm { return seenForm{c.Taken, c.Ages, c.Gaps} }

@@ -33,6 +33,7 @@ func (c *call) waits() ([]section, any) {
 	} else {
 		at.Text = "At the root are holders that wait for nothing; ending one unblocks all below it."
 	}
+	at.Text = strings.TrimSpace(at.Text + " " + c.OlderLeases())
 	return []section{at}, struct {
 		seenForm
 		Waits    []*ops.Node            `json:"waits"`
@@ -118,7 +119,7 @@ func queuesOf(waits []ops.Wait) []queue {
 
 func (c *call) queues() ([]section, any) {
 	found := keep(queuesOf(c.Waits), func(q queue) bool { return c.matches(q.String()) })
-	return []section{{ID: "queues", Table: c.queueTable(found)}}, struct {
+	return []section{{ID: "queues", Text: c.OlderLeases(), Table: c.queueTable(found)}}, struct {
 		seenForm
 		Queues []queue `json:"queues"`
 	}{c.seen(), found}

@@ -111,8 +111,16 @@ func (s *screen) see(found looked) {
 		}
 	}
 	s.taken, s.err = p.Taken, nil
-	s.summary = fmt.Sprintf("%d locks, %d leases, %d waiting, MariaDB or MySQL %s", len(p.Locks), len(p.Leases), len(p.Waits), p.Version)
+	s.summary = fmt.Sprintf("%d locks%s, %d leases%s, %d waiting, MariaDB or MySQL %s", len(p.Locks), old(p.LocksAge), len(p.Leases), old(p.LeasesAge), len(p.Waits), p.Version)
 	s.sort()
+}
+
+// old says how old a part is, if it is older than the picture.
+func old(age ops.Seconds) string {
+	if age < 1 {
+		return ""
+	}
+	return " " + age.String() + " ago"
 }
 
 func (s *screen) sort() {

@@ -65,6 +65,12 @@ func TestTop(t *testing.T) {
 			t.Errorf("%c sorts %s, want %s", c.key, got, c.want)
 		}
 	}
+	old := picture(0)
+	old.Ages = ops.Ages{LocksAge: 9, LeasesAge: 12}
+	s.see(old)
+	if text := s.text(); !strings.Contains(text, "2 locks 9.0s ago, 1 leases 12s ago") {
+		t.Errorf("it doesn't say how old locks and leases are:\n%s", text)
+	}
 	next, again := s.Update(picture(2))
 	if again == nil {
 		t.Error("it doesn't look again")

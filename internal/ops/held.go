@@ -264,7 +264,7 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 		return nil, nil
 	}
 	if !l.scanned.due() {
-		l.Found = seconds(time.Since(l.scanned.ended))
+		l.LocksAge = seconds(time.Since(l.scanned.ended))
 		return l.scanned.rows, nil
 	}
 	began := time.Now()

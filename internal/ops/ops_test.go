@@ -20,8 +20,8 @@ import (
 )
 
 // TestLookAtMany proves that a look finds all locks and waiters, again and again, also
-// those that are new, and that it costs the server no more than 1 % of a core where it
-// looks every second, among 300,000 rows that nobody holds.
+// those that are new, and that most looks cost the server a fraction of one that reads the tables
+// from end to end, among 300,000 rows that nobody holds and 20,000 leases.
 func TestLookAtMany(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -31,6 +31,7 @@ func TestLookAtMany(t *testing.T) {
 			db := testdb.Shared(t, engine).Open(t)
 			pool := db.Connect(t)
 			fill(t, db, testdb.Long(1000, 300_000))
+			holdLeases(t, db, testdb.Long(10, 20_000))
 			family := txlock.NewFamily[int]("many")
 			var keys []txlock.Key
 			for i := range holders*each + 1 {
@@ -53,21 +54,24 @@ func TestLookAtMany(t *testing.T) {
 			}
 			admin, cpu := watched(t, db)
 			room := ops.New(admin)
-			least, deadline := time.Hour, time.Now().Add(time.Minute)
+			var costs []time.Duration
+			deadline := time.Now().Add(time.Minute)
 			for found := 0; found < 5; {
 				testdb.Refresh()
 				began := cpu()
 				p, err := room.Look(t.Context())
 				must(t, err)
-				least = min(least, cpu()-began)
+				costs = append(costs, cpu()-began)
 				if locks := exclusive(p); locks == holders*each && len(p.Waits) == waiters && p.Waits[0].Key == keys[0].String() {
 					found++
 				} else if time.Now().After(deadline) {
 					t.Fatalf("%d locks and %d waits were seen, not %d and %d", locks, len(p.Waits), holders*each, waiters)
 				}
 			}
-			if most := testdb.Long(time.Second, 10*time.Millisecond); least > most {
-				t.Errorf("a look costs the server %v", least)
+			slices.Sort(costs)
+			t.Logf("looks cost the server %v", costs)
+			if usual, whole := costs[len(costs)/2], costs[len(costs)-1]; usual > testdb.Long(time.Hour, whole/5) {
+				t.Errorf("a look costs the server %v, and one that reads all %v", usual, whole)
 			}
 			scope := begin(t, pool)
 			_, err := scope.Lock(t.Context(), keys[len(keys)-1])
@@ -77,12 +81,15 @@ func TestLookAtMany(t *testing.T) {
 	}
 }
 
+const (
+	digits  = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+	numbers = "(SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d + 100000 * g.d AS n FROM " +
+		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e, " + digits + " f, " + digits + " g) numbers" // a million
+)
+
 // fill makes rows that nobody holds.
 func fill(t *testing.T, db *testdb.DB, rows int) {
 	t.Helper()
-	const digits = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
-	const numbers = "(SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d + 100000 * g.d AS n FROM " +
-		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e, " + digits + " f, " + digits + " g) numbers"
 	db.Exec(t, fmt.Sprintf("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) SELECT CONCAT('idle:', n), 2, '-', 0, 1 FROM %s WHERE n < %d", numbers, rows))
 }
 

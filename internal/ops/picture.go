@@ -37,11 +37,31 @@ type Picture struct {
 	Waits    []Wait             `json:"waits"`
 	Sessions map[uint64]Session `json:"sessions"` // those of Locks, Leases and Waits
 	Gaps     []Gap              `json:"gaps"`
-	// Found is how long ago the locks were looked for that no session waits for, if that was before
-	// this look: see Look.
-	Found Seconds `json:"found_s,omitempty"`
+	Ages
 
 	elections map[string]bool // at which a process has ever been on standby
+}
+
+// Ages are for how long two parts of a picture had not been read when it was taken: see Look.
+type Ages struct {
+	LocksAge  Seconds `json:"locks_age_s,omitempty"` // of the locks that no session waits for
+	LeasesAge Seconds `json:"leases_age_s,omitempty"`
+}
+
+// OlderLocks says how old the list of locks is, if it is older than the picture.
+func (a Ages) OlderLocks() string {
+	if a.LocksAge < 1 {
+		return ""
+	}
+	return fmt.Sprintf("Locks that no session waits for were looked for %s ago; new ones since then aren't listed yet.", a.LocksAge)
+}
+
+// OlderLeases says how old the list of leases is, if it is older than the picture.
+func (a Ages) OlderLeases() string {
+	if a.LeasesAge < 1 {
+		return ""
+	}
+	return fmt.Sprintf("Leases are shown as they were %s ago.", a.LeasesAge)
 }
 
 // MariaDB reports whether the server is MariaDB.

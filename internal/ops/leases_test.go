@@ -1,0 +1,137 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// holdLeases makes leases that are held for a day, the first of which are named lease:0 and lease:1.
+func holdLeases(t *testing.T, db *testdb.DB, n int) {
+	t.Helper()
+	const clock = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+	db.Exec(t, fmt.Sprintf(`INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+		SELECT CONCAT('lease:', n), 0, 'web-1/4711', RPAD(';', 23, 'x'), %[1]s, 86400000000, %[1]s + 86400000000, 0, 0, 'web-1' FROM %[2]s WHERE n < %[3]d`, clock, numbers, n))
+}
+
+// rowsRead returns how many rows the session of a pool of one connection has read.
+func rowsRead(t *testing.T, pool *sql.DB) (all int) {
+	t.Helper()
+	rows, err := pool.QueryContext(t.Context(), "SHOW SESSION STATUS LIKE 'Handler_read%'")
+	must(t, err)
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var name string
+		var n int
+		must(t, rows.Scan(&name, &n))
+		all += n
+	}
+	must(t, rows.Err())
+	return all
+}
+
+// TestManyLeases proves that looks read the table of leases as rarely as its size demands, that
+// they say how old what they show is, and that what they show is right for that age: leases that
+// are late or asked for. Who is the first in a queue is right for the look itself.
+func TestManyLeases(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			n := testdb.Long(4_000, 20_000)
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			holdLeases(t, db, n)
+			leave := waitInLine(t, db.Connect(t))
+			admin, _ := watched(t, db)
+			room := ops.New(admin)
+			look := func() (p *ops.Picture, rows int) {
+				began := rowsRead(t, admin)
+				p, err := room.Look(t.Context())
+				must(t, err)
+				return p, rowsRead(t, admin) - began
+			}
+			waits := func(p *ops.Picture) bool {
+				return slices.ContainsFunc(p.Waits, func(w ops.Wait) bool { return w.Key == "queue" })
+			}
+			p, all := look()
+			if len(p.Leases) != n+2 || p.LeasesAge != 0 || !waits(p) || all < n {
+				t.Fatalf("the first look shows %d leases, %v old, a waiter %v, and reads %d rows", len(p.Leases), p.LeasesAge, waits(p), all)
+			}
+			leave()
+			var changed time.Time // by the server's clock
+			older, began := 0, p.Taken
+			for reads := 1; reads < 3; {
+				testdb.Refresh()
+				p, rows := look()
+				pause := time.Duration(n) * 500 * time.Microsecond
+				if p.LeasesAge == 0 {
+					if reads++; float64(reads-2)*pause.Seconds() > p.Taken.Sub(began).Seconds() {
+						t.Errorf("the leases were read %d times in %v", reads, p.Taken.Sub(began))
+					}
+				} else if older++; rows > all/5 {
+					t.Errorf("a look that shows leases %v old reads %d rows, and one that reads them %d", p.LeasesAge, rows, all)
+				}
+				if waits(p) {
+					t.Error("who has left a queue is shown in it")
+				}
+				seen := p.Taken.Add(-time.Duration(float64(p.LeasesAge) * float64(time.Second)))
+				late, asked := p.Leases[0].Late(), p.Leases[1].Asked == "maintenance"
+				if is := !changed.IsZero() && !seen.Before(changed); late != is || asked != is {
+					t.Errorf("at %v, leases of %v show that one is late %v and asked for %v: that is so since %v", p.Taken, seen, late, asked, changed)
+				}
+				if p.Leases[0].Key != "lease:0" {
+					t.Errorf("the first lease is %q: a viewer has masked it in another picture", p.Leases[0].Key)
+				}
+				p.Leases[0].Key = "masked"
+				if changed.IsZero() {
+					db.Exec(t, "UPDATE lockstep_leases SET expires_us = expires_us - ttl_us * 3 DIV 4 WHERE name = 'lease:0'")
+					db.Exec(t, "UPDATE lockstep_leases SET asked_us = expires_us, question = 'maintenance' WHERE name = 'lease:1'")
+					var us int64
+					must(t, admin.QueryRowContext(t.Context(), "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)").Scan(&us))
+					changed = time.UnixMicro(us)
+				}
+			}
+			if older == 0 {
+				t.Error("no look has shown older leases")
+			}
+			db.Exec(t, "DELETE FROM lockstep_leases WHERE name = 'lease:0'")
+			room.Forget()
+			if p, _ := look(); p.Leases[0].Key != "lease:1" || p.LeasesAge != 0 {
+				t.Errorf("after Forget the first lease is %+v, %v old", p.Leases[0], p.LeasesAge)
+			}
+		})
+	}
+}
+
+// waitInLine lets a waiter wait for a lease that is held, until leave is called.
+func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
+	t.Helper()
+	m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour), lease.Fair())
+	must(t, err)
+	key := txlock.Named("queue")
+	_, err = m.Acquire(lease.WithOwner(t.Context(), "holder"), key)
+	must(t, err)
+	ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "waiter"))
+	ended := make(chan error, 1)
+	go func() { _, err := m.Acquire(ctx, key); ended <- err }()
+	inLine := func(p *ops.Picture) bool {
+		return slices.ContainsFunc(p.Leases, func(l ops.Lease) bool { return l.Kind == "waiter" && l.Owner == "waiter" })
+	}
+	lookUntil(t, ops.New(pool), inLine)
+	t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
+	return func() {
+		cancel()
+		if err := <-ended; err == nil {
+			t.Error("the waiter was granted the lease")
+		}
+		lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return !inLine(p) })
+	}
+}
