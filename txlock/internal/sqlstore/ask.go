@@ -48,18 +48,9 @@ func (s *Store) AskHolders(ctx context.Context, key, why string, since int64) (a
 		asked.At = min(since, rows[0].now)
 	}
 	for _, seen := range rows {
-		request := func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Request(why, since, now) }
-		next, reply := request(seen.Row, seen.now)
-		if reply == store.Done {
-			swapped, err := s.swap(ctx, seen.at, seen, next, always)
-			if err != nil {
-				return asked, err
-			}
-			if !swapped {
-				if _, reply, err = s.change(ctx, seen.at, request); err != nil {
-					return asked, err
-				}
-			}
+		_, reply, err := s.changeSeen(ctx, seen, always, false, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Request(why, since, now) })
+		if err != nil {
+			return asked, err
 		}
 		switch reply {
 		case store.Done, store.Questioned:

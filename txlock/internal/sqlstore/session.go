@@ -273,7 +273,7 @@ func (s session) Reap(ctx context.Context, key string) error {
 	rows, err := s.heldRows(ctx, key, store.LeaseSlot+1)
 	for _, seen := range rows {
 		if next, reply := seen.Reap(seen.now); reply == store.Done {
-			if _, err := s.swap(ctx, seen.at, seen, next, always); err != nil {
+			if _, err := s.swap(ctx, seen, next, always); err != nil {
 				return err
 			}
 		}

@@ -40,15 +40,16 @@ func (s session) change(ctx context.Context, at store.Row, decide rule) (rules.R
 // changeUntil is change that writes what the rule replies with Done until notAfter only. Unless
 // checked, a row for which the rule changes nothing may be locked.
 func (s session) changeUntil(ctx context.Context, at store.Row, notAfter int64, checked bool, decide rule) (rules.Row, store.Reply, error) {
-	var before seenRow
-	for n := range mostSwaps {
-		seen, err := s.row(ctx, at)
-		if errors.Is(err, sql.ErrNoRows) || refused(err) || n > 0 && seen.version == before.version && seen.Token == before.Token {
-			return rules.Row{}, store.Absent, nil
-		}
-		if err != nil {
-			return rules.Row{}, store.Absent, err
-		}
+	seen, is, err := s.find(ctx, at)
+	if !is {
+		return rules.Row{}, store.Absent, err
+	}
+	return s.changeSeen(ctx, seen, notAfter, checked, decide)
+}
+
+// changeSeen is changeUntil of a row that was read already.
+func (s session) changeSeen(ctx context.Context, seen seenRow, notAfter int64, checked bool, decide rule) (rules.Row, store.Reply, error) {
+	for range mostSwaps {
 		next, reply := decide(seen.Row, seen.now)
 		if reply == store.Absent || next == seen.Row && !checked {
 			return next, reply, nil
@@ -57,16 +58,28 @@ func (s session) changeUntil(ctx context.Context, at store.Row, notAfter int64, 
 		if reply == store.Done {
 			until = notAfter
 		}
-		swapped, err := s.swap(ctx, at, seen, next, until)
+		swapped, err := s.swap(ctx, seen, next, until)
 		switch {
 		case refused(err):
 			return rules.Row{}, store.Absent, nil
 		case swapped || err != nil:
 			return next, reply, err
 		}
-		before = seen
+		before, is := seen, false
+		if seen, is, err = s.find(ctx, before.at); !is || seen.version == before.version && seen.Token == before.Token {
+			return rules.Row{}, store.Absent, err
+		}
 	}
 	return rules.Row{}, store.Absent, nil
+}
+
+// find is row that returns false for a row that is missing or locked.
+func (s session) find(ctx context.Context, at store.Row) (seenRow, bool, error) {
+	seen, err := s.row(ctx, at)
+	if errors.Is(err, sql.ErrNoRows) || refused(err) {
+		return seen, false, nil
+	}
+	return seen, err == nil, err
 }
 
 // row reads a row: in the caller's transaction as it is, whatever the snapshot shows.
@@ -100,7 +113,7 @@ func seen(key string, r gen.HeldRowsRow) seenRow {
 
 // swap writes a row over what was seen of it. It reports false if the row has changed, is
 // locked, or it is too late.
-func (s session) swap(ctx context.Context, at store.Row, seen seenRow, next rules.Row, notAfter int64) (bool, error) {
+func (s session) swap(ctx context.Context, seen seenRow, next rules.Row, notAfter int64) (bool, error) {
 	acquired := int64(0)
 	if next.Session == ownSession {
 		acquired = 1
@@ -108,7 +121,7 @@ func (s session) swap(ctx context.Context, at store.Row, seen seenRow, next rule
 	return wrote("SwapLease")(queries.SwapLease(ctx, s.db, gen.SwapLeaseParams{
 		Owner: []byte(next.Owner), Holds: next.Holders, Token: next.Token, TtlUs: next.TTL, ExpiresUs: next.Expires, UsedFor: int64(next.Use),
 		Acquired: acquired, Note: []byte(next.Label), AskedUs: next.Asked, Question: []byte(next.Reason),
-		Name: []byte(at.Key), Slot: at.Slot, SeenVersion: seen.version, SeenToken: seen.Token, NotAfterUs: notAfter,
+		Name: []byte(seen.at.Key), Slot: seen.at.Slot, SeenVersion: seen.version, SeenToken: seen.Token, NotAfterUs: notAfter,
 	}))
 }
 

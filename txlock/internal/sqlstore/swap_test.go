@@ -58,7 +58,7 @@ func TestSwapComparesTheVersion(t *testing.T) {
 			if err := change(t.Context(), c); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
-			if swapped, err := s.swap(t.Context(), c.Row, seen, next, always); swapped || err != nil {
+			if swapped, err := s.swap(t.Context(), seen, next, always); swapped || err != nil {
 				t.Errorf("%s was overwritten: %t, %v", what, swapped, err)
 			}
 		}
