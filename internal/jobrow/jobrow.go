@@ -103,6 +103,7 @@ type Health struct {
 	For     time.Duration // since when it runs
 	Failing int           // how many runs in a row were not done, 0 if that needs no person
 	Since   time.Time     // when the first of them was begun
+	Late    time.Duration // since when the next tick is due; 0 if it is not more than Late
 	Overdue time.Duration // since when a tick should have begun; 0 if it is not Late
 	TooLong time.Duration // by how much a tick takes longer than it should
 	Differs string        // the schedule by which another process runs it, if that is another one
@@ -113,18 +114,17 @@ func Of(r gen.ListJobsRow, nowUs int64) Health {
 	since := func(us int64) time.Duration { return max(0, time.Duration(nowUs-us)*time.Microsecond) }
 	h := Health{Running: r.Token > 0 && r.EndedUs == 0}
 	h.Failing, h.Since = failing(r)
-	late := time.Duration(0)
 	if d := since(r.NextUs); r.NextUs > 0 && d > Late {
-		late = d
+		h.Late = d
 	}
 	switch {
 	case h.Running:
-		h.For, h.TooLong = since(r.StartedUs), late
+		h.For, h.TooLong = since(r.StartedUs), h.Late
 		if r.LimitUs > 0 {
 			h.TooLong = max(0, h.For-time.Duration(r.LimitUs)*time.Microsecond)
 		}
 	case r.PausedUs == 0:
-		h.Overdue = late
+		h.Overdue = h.Late
 	}
 	if r.RunUs > r.TickUs && since(r.RunUs) > Late && !h.Running {
 		h.Overdue = max(h.Overdue, since(r.RunUs))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/joined"
+	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -48,7 +49,7 @@ func (j *Jobs) Claim(ctx context.Context, key txlock.Key, at time.Time) (*Claim,
 		if at.After(now) {
 			return at, early(key, at, now)
 		}
-		return at, check(ctx, key, at)
+		return at, j.check(ctx, key, at)
 	})
 }
 
@@ -65,7 +66,7 @@ func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*C
 		if at.IsZero() {
 			return at, fmt.Errorf("%w: the schedule of job %q has no time near %v", ErrEarly, key, now.UTC())
 		}
-		return at, check(ctx, key, at)
+		return at, j.check(ctx, key, at)
 	})
 }
 
@@ -100,7 +101,7 @@ func (j *Jobs) claimNow(ctx context.Context, key txlock.Key, after func(at time.
 }
 
 // check returns what is wrong with a tick.
-func check(ctx context.Context, key txlock.Key, at time.Time) error {
+func (j *Jobs) check(ctx context.Context, key txlock.Key, at time.Time) error {
 	if err := key.Validate(); err != nil {
 		return err
 	}
@@ -112,7 +113,16 @@ func check(ctx context.Context, key txlock.Key, at time.Time) error {
 			return fmt.Errorf("%w: job %q: the context holds the lease of this key, and the tick would wait for itself", txlock.ErrInvalidOption, key)
 		}
 	}
+	if c, is := j.functions.Load(function{whoami.Goroutine(), key.String()}); is && c.(*Claim).lease.Err() == nil {
+		return fmt.Errorf("%w: job %q: the call is made inside the function of a tick of this key, and would wait for itself", txlock.ErrInvalidOption, key)
+	}
 	return nil
+}
+
+// function is the function of a tick, which runs in a goroutine.
+type function struct {
+	goroutine uintptr
+	key       string
 }
 
 func early(key txlock.Key, at, now time.Time) error {

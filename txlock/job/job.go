@@ -41,6 +41,8 @@ type Jobs struct {
 	options
 	seldom underlease.Seldom
 
+	functions sync.Map // the *Claim of each function that runs
+
 	mu      sync.Mutex
 	closing chan struct{} // closed when Close is called
 	closed  bool

@@ -76,7 +76,7 @@ func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opt
 	for _, option := range opts {
 		option(how)
 	}
-	if err := errors.Join(check(ctx, key, time.Unix(0, 0)), s.check(), how.bad); err != nil {
+	if err := errors.Join(j.check(ctx, key, time.Unix(0, 0)), s.check(), how.bad); err != nil {
 		return err
 	}
 	r := runner{Jobs: j, running: how, do: do}

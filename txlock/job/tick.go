@@ -13,6 +13,7 @@ import (
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/joined"
 	"github.com/dca00107/lockstep/internal/retry"
+	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -124,7 +125,7 @@ func (j *Jobs) tick(ctx context.Context, key txlock.Key, at time.Time, do work) 
 	}
 	defer leave()
 	at = at.Truncate(time.Microsecond)
-	if err := check(ctx, key, at); err != nil {
+	if err := j.check(ctx, key, at); err != nil {
 		return false, err
 	}
 	for pause := leastTick; ; pause = min(2*pause, mostTick) {
@@ -203,6 +204,9 @@ func (j *Jobs) under(fn work) work {
 				err = joined.Errors(why, lost, err)
 			}
 		}()
+		here := function{whoami.Goroutine(), c.key.String()}
+		j.functions.Store(here, c)
+		defer j.functions.Delete(here)
 		why = fn(working, c)
 		return why
 	}

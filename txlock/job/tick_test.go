@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -361,5 +363,39 @@ func TestClose(t *testing.T) {
 		wants(t, "Claim", err, ErrClosed)
 		must(t, n.Run(t.Context(), nightly, Every(time.Hour), nothing))
 		synctest.Wait()
+	})
+}
+
+// TestTickWithinItself proves that a tick that would wait for itself is refused: in the function of a
+// tick of its key, whichever context it has, also where the function runs in a transaction. Ticks of
+// other keys run there, and this one does afterwards.
+func TestTickWithinItself(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		j, key := open(t, newPool(t, db, true), Log(nil)), newKey()
+		at := serverNow(t, j).Add(-time.Minute)
+		inTx := func(context.Context, *sql.Tx, time.Time) error { return nil }
+		calls := map[string]func(ctx context.Context, at time.Time) error{
+			"Tick":   func(ctx context.Context, at time.Time) error { _, err := j.Tick(ctx, key, at, nothing); return err },
+			"TickTx": func(ctx context.Context, at time.Time) error { _, err := j.TickTx(ctx, key, at, inTx); return err },
+			"Claim":  func(ctx context.Context, at time.Time) error { _, err := j.Claim(ctx, key, at); return err },
+			"Run":    func(ctx context.Context, _ time.Time) error { return j.Run(ctx, key, Every(time.Hour), nothing) },
+			"RunTx":  func(ctx context.Context, _ time.Time) error { return j.RunTx(ctx, key, Every(time.Hour), inTx) },
+		}
+		within := func(in context.Context) error {
+			for _, ctx := range []context.Context{in, t.Context()} {
+				for name, call := range calls {
+					if err := call(ctx, at.Add(time.Second)); !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), "would wait for itself") {
+						t.Errorf("%s within a tick of its key returns %v", name, err)
+					}
+				}
+			}
+			_, err := j.Tick(t.Context(), newKey(), at, nothing)
+			return err
+		}
+		_, err := j.Tick(t.Context(), key, at, func(ctx context.Context, _ time.Time) error { return within(ctx) })
+		must(t, err)
+		at = at.Add(time.Second)
+		_, err = j.TickTx(t.Context(), key, at, func(ctx context.Context, _ *sql.Tx, _ time.Time) error { return within(ctx) })
+		must(t, err)
 	})
 }
