@@ -99,19 +99,17 @@ func pausedAt(j ops.JobStatus) uint64 {
 func (c *call) formsOfJob(j ops.JobStatus) (forms []form) {
 	t, _ := c.targetOf(c.content, j.Key, "")
 	offer := func(verb Verb, summary, text string) {
+		if j.Refusal(ops.Change(verb), c.jobs.Now) != nil {
+			return
+		}
 		if f, may := c.form(t, Action{Verb: verb, Key: t.key}, pausedAt(j), summary, text); may {
 			f.ID = idOf(verb, t.shown)
 			forms = append(forms, f)
 		}
 	}
-	if j.Paused.IsZero() {
-		offer(Pause, "Pause", "After at most 10 seconds no process starts a tick of this job. A running tick is not interrupted.")
-	} else {
-		offer(Resume, "Resume", "The job runs again by its schedule. Missed ticks may run now.")
-	}
-	if j.Requestable() {
-		offer(RunNow, "Run now", "Within 10 seconds, or after a running tick has ended, one of the processes that run this job starts a tick.")
-	}
+	offer(Pause, "Pause", "After at most 10 seconds no process starts a tick of this job. A running tick is not interrupted.")
+	offer(Resume, "Resume", "The job runs again by its schedule. Missed ticks may run now.")
+	offer(RunNow, "Run now", "Within 10 seconds, or after a running tick has ended, one of the processes that run this job starts a tick.")
 	return forms
 }
 
@@ -126,8 +124,8 @@ func (h *Handler) control(ctx context.Context, a Action, paused uint64, who stri
 	case !has:
 		return refusal{http.StatusConflict, "This job does not exist: nothing was done."}
 	case pausedAt(j) != paused:
-		return refusal{http.StatusConflict, "The job was paused or resumed meanwhile: nothing was done."}
-	case a.Verb == RunNow && !j.Requestable():
+		return errOvertaken
+	case j.Refusal(ops.Change(a.Verb), all.Now) != nil:
 		return refusal{http.StatusConflict, "A run was requested already, or no process would see the request: nothing was done."}
 	}
 	m, err := h.manager()
@@ -141,13 +139,20 @@ func (h *Handler) control(ctx context.Context, a Action, paused uint64, who stri
 	defer func() {
 		err = errors.Join(err, jobs.Close(context.WithoutCancel(ctx)), m.Close(context.WithoutCancel(ctx)))
 	}()
+	changed := false
 	switch key := txlock.ParseKey(a.Key); a.Verb {
 	case Pause:
 		by := cmp.Or(who, "a viewer of lockhttp")
-		return jobs.Pause(ctx, key, by[:min(len(by), 255)])
+		changed, err = jobs.Pause(ctx, key, by[:min(len(by), 255)])
 	case Resume:
-		return jobs.Resume(ctx, key)
+		changed, err = jobs.Resume(ctx, key)
 	default:
-		return jobs.RunNow(ctx, key)
+		changed, err = jobs.RunNow(ctx, key)
 	}
+	if err == nil && !changed {
+		err = errOvertaken
+	}
+	return err
 }
+
+var errOvertaken = refusal{http.StatusConflict, "The job was paused, resumed or requested meanwhile: nothing was done."}

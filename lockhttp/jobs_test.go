@@ -89,7 +89,23 @@ func TestJobActions(t *testing.T) {
 			}
 			s.shows(header.Get("Location"), says)
 		}
-		done("pause", with(pause, "lease", "true"), "Paused.")
+		codes := make(chan int)
+		for range 8 {
+			go func() {
+				code, _, header := s.post("pause", with(pause, "lease", "true"), alice)
+				if code == http.StatusSeeOther {
+					s.shows(header.Get("Location"), "Paused.")
+				}
+				codes <- code
+			}()
+		}
+		answers := make(map[int]int)
+		for range 8 {
+			answers[<-codes]++
+		}
+		if answers[http.StatusSeeOther] != 1 || answers[http.StatusConflict] != 7 {
+			t.Errorf("8 viewers who pause it at once are answered with %v", answers)
+		}
 		if paused, _, by := status(); !paused || by != "alice" {
 			t.Errorf("it is paused: %t, by %q", paused, by)
 		}

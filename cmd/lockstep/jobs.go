@@ -139,8 +139,8 @@ func (a *app) job(ctx context.Context, key string) (ops.Jobs, ops.JobStatus, err
 	return jobs, j, nil
 }
 
-// control is a command that changes a job. Ask says what it does, or why there is nothing to do.
-func (a *app) control(cmd *cobra.Command, did string, ask func(j ops.JobStatus, now time.Time) (string, error), do func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error) *cobra.Command {
+// control is a command that changes a job. Ask says what it does.
+func (a *app) control(cmd *cobra.Command, did string, ask func(j ops.JobStatus, now time.Time) string, do func(ctx context.Context, jobs *job.Jobs, key txlock.Key) (bool, error)) *cobra.Command {
 	verb, _, _ := strings.Cut(cmd.Use, " ")
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.Long += "\n\nPrivileges: SELECT and UPDATE on lockstep_jobs, and SELECT on lockstep_leases."
@@ -149,11 +149,10 @@ func (a *app) control(cmd *cobra.Command, did string, ask func(j ops.JobStatus, 
 		if err != nil {
 			return err
 		}
-		question, err := ask(j, jobs.Now)
-		if err != nil {
+		if err := j.Refusal(ops.Change(verb), jobs.Now); err != nil {
 			return failure{nothing, err}
 		}
-		if err := a.sure(ctx, question); err != nil {
+		if err := a.sure(ctx, ask(j, jobs.Now)); err != nil {
 			return err
 		}
 		m, err := a.manager()
@@ -164,8 +163,12 @@ func (a *app) control(cmd *cobra.Command, did string, ask func(j ops.JobStatus, 
 		if err != nil {
 			return errors.Join(err, m.Close(ctx))
 		}
-		if err := errors.Join(do(ctx, runner, txlock.ParseKey(j.Key)), runner.Close(ctx), m.Close(ctx)); err != nil {
+		changed, err := do(ctx, runner, txlock.ParseKey(j.Key))
+		if err := errors.Join(err, runner.Close(ctx), m.Close(ctx)); err != nil {
 			return coded(err)
+		}
+		if !changed {
+			return failed(nothing, "another operator was faster: nothing was done")
 		}
 		if a.json {
 			return a.printJSON(changedForm{j.Key, verb})
@@ -187,12 +190,11 @@ requests. A running tick is not interrupted.`}
 		}
 		return nil
 	}
-	return a.control(cmd, "Paused.", func(j ops.JobStatus, now time.Time) (string, error) {
-		if !j.Paused.IsZero() {
-			return "", fmt.Errorf("the job %q is paused already, by %s %s", j.Key, cell(j.PausedBy), apart(now, j.Paused))
-		}
-		return fmt.Sprintf("Pause the job %q in all processes: after at most 10 seconds no process starts another tick. A running tick is not interrupted.", j.Key), nil
-	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.Pause(ctx, key, by) })
+	return a.control(cmd, "Paused.", func(j ops.JobStatus, _ time.Time) string {
+		return fmt.Sprintf("Pause the job %q in all processes: after at most 10 seconds no process starts another tick. A running tick is not interrupted.", j.Key)
+	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) (bool, error) {
+		return jobs.Pause(ctx, key, by)
+	})
 }
 
 // caller names who calls the command, as far as the system knows.
@@ -210,24 +212,15 @@ func caller() string {
 func (a *app) resumeJob() *cobra.Command {
 	cmd := &cobra.Command{Use: "resume NAME", Short: "End the pause of a job", Long: `End the pause of a job. The program's option Missed determines whether missed
 ticks are run now: by default the latest one is.`}
-	return a.control(cmd, "Resumed.", func(j ops.JobStatus, now time.Time) (string, error) {
-		if j.Paused.IsZero() {
-			return "", fmt.Errorf("the job %q is not paused", j.Key)
-		}
-		return fmt.Sprintf("Resume the job %q, which was paused by %s %s. Missed ticks may run now.", j.Key, cell(j.PausedBy), apart(now, j.Paused)), nil
-	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.Resume(ctx, key) })
+	return a.control(cmd, "Resumed.", func(j ops.JobStatus, now time.Time) string {
+		return fmt.Sprintf("Resume the job %q, which was paused by %s %s. Missed ticks may run now.", j.Key, cell(j.PausedBy), apart(now, j.Paused))
+	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) (bool, error) { return jobs.Resume(ctx, key) })
 }
 
 func (a *app) runJob() *cobra.Command {
 	cmd := &cobra.Command{Use: "run NAME", Short: "Run a job once, now", Long: `Request a run of a job for now, even while it is paused: one of the processes that run it
 starts within 10 seconds, or after a running tick has ended.`}
-	return a.control(cmd, "Requested.", func(j ops.JobStatus, now time.Time) (string, error) {
-		switch {
-		case !j.Requested.IsZero():
-			return "", fmt.Errorf("a run of the job %q was requested already, %s", j.Key, apart(now, j.Requested))
-		case j.Schedule == "":
-			return "", fmt.Errorf("no process runs the job %q by a schedule, so none would see the request", j.Key)
-		}
-		return fmt.Sprintf("Run the job %q once, now, by one of the processes that run it.", j.Key), nil
-	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) error { return jobs.RunNow(ctx, key) })
+	return a.control(cmd, "Requested.", func(j ops.JobStatus, _ time.Time) string {
+		return fmt.Sprintf("Run the job %q once, now, by one of the processes that run it.", j.Key)
+	}, func(ctx context.Context, jobs *job.Jobs, key txlock.Key) (bool, error) { return jobs.RunNow(ctx, key) })
 }

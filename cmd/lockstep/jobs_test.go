@@ -75,7 +75,7 @@ func TestJobs(t *testing.T) {
 			}
 			says(done, "paused by alice", "show", "nightly")
 			says(done, "paused", "--json")
-			says(nothing, "is paused already, by alice", "pause", "nightly", "--yes")
+			says(nothing, "is paused already, by \"alice", "pause", "nightly", "--yes")
 			s.db.Exec(t, "UPDATE lockstep_jobs SET schedule = 'Every(1h0m0s)' WHERE name = 'nightly'")
 			says(done, "Requested.", "run", "nightly", "--yes")
 			says(nothing, "was requested already", "run", "nightly", "--yes")
@@ -85,7 +85,7 @@ func TestJobs(t *testing.T) {
 			}
 			says(done, "Paused.", "pause", "nightly", "--by", "al\x1bice\nState: done", "--yes") // which makes no line of its own
 			says(done, `paused by al\x1bice\nState: done`, "show", "nightly")
-			says(nothing, `"nightly" is paused already, by al\x1bice\nState: done`, "pause", "nightly", "--yes")
+			says(nothing, `"nightly" is paused already, by "al\x1bice\nState: done"`, "pause", "nightly", "--yes")
 			says(done, `"nightly", which was paused by al\x1bice\nState: done`, "resume", "nightly", "--yes")
 			says(usage, "must have 1 to 255", "pause", "nightly", "--by", "", "--yes")
 			says(usage, "accepts 1 arg", "pause")

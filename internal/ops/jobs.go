@@ -108,18 +108,38 @@ func jobOf(row gen.ListJobsRow) JobStatus {
 	case h.Running && row.Held:
 		s.State, s.Took = "running", seconds(h.For)
 	case h.Running: // no process holds its lease, so it doesn't run
-		s.State, s.TooLong = "died", 0
-		if late := time.Duration(row.NowUs-row.NextUs) * time.Microsecond; row.NextUs > 0 && late > jobrow.Late {
-			s.Overdue = seconds(late)
-		}
+		s.State, s.TooLong, s.Overdue = "died", 0, seconds(h.Late)
 	case row.DoneUs < row.TickUs:
 		s.State = "failed"
 	}
 	return s
 }
 
-// Requestable reports whether a run can be requested: none is yet, and a process would see it.
-func (s JobStatus) Requestable() bool { return s.Schedule != "" && s.Requested.IsZero() }
+// Change is what an operator does to a job.
+type Change string
+
+// The changes.
+const (
+	Pause  Change = "pause"
+	Resume Change = "resume"
+	RunNow Change = "run"
+)
+
+// Refusal says why a change would make no difference to the job, at a moment of the server's clock,
+// or returns nil.
+func (s JobStatus) Refusal(c Change, now time.Time) error {
+	switch {
+	case c == Pause && !s.Paused.IsZero():
+		return fmt.Errorf("the job %q is paused already, by %q %s ago", s.Key, s.PausedBy, seconds(now.Sub(s.Paused)))
+	case c == Resume && s.Paused.IsZero():
+		return fmt.Errorf("the job %q is not paused", s.Key)
+	case c == RunNow && !s.Requested.IsZero():
+		return fmt.Errorf("a run of the job %q was requested already, %s ago", s.Key, seconds(now.Sub(s.Requested)))
+	case c == RunNow && s.Schedule == "":
+		return fmt.Errorf("no process runs the job %q by a schedule, so none would see the request", s.Key)
+	}
+	return nil
+}
 
 // Trouble says in a few words what a person should know of the job, what is most urgent first, at
 // a moment of the server's clock. It is empty if there is nothing.

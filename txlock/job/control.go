@@ -45,20 +45,20 @@ func (j *Jobs) Runs(ctx context.Context, key txlock.Key) ([]Run, error) {
 // Pause pauses a job in all processes: no process starts a tick until Resume, except one that
 // RunNow requests. A running tick continues. Processes notice within 10 seconds, and Tick and
 // Claim return ErrPaused. The argument by, of at most 255 bytes, names who paused the job, or why.
-// Pause doesn't change a job that is paused already. It returns txlock.ErrNotHeld for a job that
-// has no row, and txlock.ErrInvalidOption.
-func (j *Jobs) Pause(ctx context.Context, key txlock.Key, by string) error {
+// Pause reports whether it has paused the job: it doesn't change one that is paused already. It
+// returns txlock.ErrNotHeld for a job that has no row, and txlock.ErrInvalidOption.
+func (j *Jobs) Pause(ctx context.Context, key txlock.Key, by string) (paused bool, err error) {
 	if n := len(by); n == 0 || n > maxInstance {
-		return fmt.Errorf("%w: Pause: by has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxInstance, n)
+		return false, fmt.Errorf("%w: Pause: by has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxInstance, n)
 	}
 	return j.control(ctx, key, "pause", func(db gen.DBTX, name []byte) (int64, error) {
 		return queries.PauseJob(ctx, db, gen.PauseJobParams{Name: name, PausedBy: []byte(by)})
 	})
 }
 
-// Resume ends the pause of a job. The scheduled times since Pause count as missed: see Missed. It
-// returns txlock.ErrNotHeld for a job that has no row.
-func (j *Jobs) Resume(ctx context.Context, key txlock.Key) error {
+// Resume ends the pause of a job, and reports whether there was one. The scheduled times since Pause
+// count as missed: see Missed. It returns txlock.ErrNotHeld for a job that has no row.
+func (j *Jobs) Resume(ctx context.Context, key txlock.Key) (resumed bool, err error) {
 	return j.control(ctx, key, "resume", func(db gen.DBTX, name []byte) (int64, error) {
 		return queries.ResumeJob(ctx, db, name)
 	})
@@ -67,20 +67,21 @@ func (j *Jobs) Resume(ctx context.Context, key txlock.Key) error {
 // RunNow requests an extra run of a job of Run or RunTx: within 10 seconds one of its processes
 // starts a tick whose scheduled time is that of the call, by the server's clock, even if the job
 // is paused. A tick that is running, or missed ones under CatchUpAll, come first. There is at most
-// one requested run at a time. RunNow returns txlock.ErrNotHeld for a job that has no row.
-func (j *Jobs) RunNow(ctx context.Context, key txlock.Key) error {
+// one requested run at a time: RunNow reports whether this call has requested it. It returns
+// txlock.ErrNotHeld for a job that has no row.
+func (j *Jobs) RunNow(ctx context.Context, key txlock.Key) (requested bool, err error) {
 	return j.control(ctx, key, "request", func(db gen.DBTX, name []byte) (int64, error) {
 		return queries.RequestJob(ctx, db, name)
 	})
 }
 
-// control changes the row of a job, if it has one. Rows that are so already stay as they are.
-func (j *Jobs) control(ctx context.Context, key txlock.Key, verb string, change func(db gen.DBTX, name []byte) (int64, error)) error {
+// control changes the row of a job, if it has one, and reports whether it was not so already.
+func (j *Jobs) control(ctx context.Context, key txlock.Key, verb string, change func(db gen.DBTX, name []byte) (int64, error)) (bool, error) {
 	if _, err := j.Status(ctx, key); err != nil {
-		return err
+		return false, err
 	}
-	_, err := fault.Changed(verb)(change(inline(j.db), []byte(key.String())))
-	return fault.Explain(fmt.Sprintf("%s job %q", verb, key), err)
+	changed, err := fault.Changed(verb)(change(inline(j.db), []byte(key.String())))
+	return changed, fault.Explain(fmt.Sprintf("%s job %q", verb, key), err)
 }
 
 // Purge deletes the rows of jobs that no process has started, and whose next tick was due, for at

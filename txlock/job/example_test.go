@@ -196,21 +196,21 @@ var jobs *job.Jobs // made by job.New once per program
 
 // A person stops a job in all processes.
 func ExampleJobs_Pause() {
-	if err := jobs.Pause(ctx, txlock.Named("nightly-report"), "ann: the printer is broken"); err != nil {
+	if _, err := jobs.Pause(ctx, txlock.Named("nightly-report"), "ann: the printer is broken"); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // The job goes on, by its schedule.
 func ExampleJobs_Resume() {
-	if err := jobs.Resume(ctx, txlock.Named("nightly-report")); err != nil {
+	if _, err := jobs.Resume(ctx, txlock.Named("nightly-report")); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // One process runs the job within some seconds, even if it is paused.
 func ExampleJobs_RunNow() {
-	if err := jobs.RunNow(ctx, txlock.Named("nightly-report")); err != nil {
+	if _, err := jobs.RunNow(ctx, txlock.Named("nightly-report")); err != nil {
 		log.Fatal(err)
 	}
 }
