@@ -63,10 +63,11 @@ func blockOf(name, who string) *regexp.Regexp {
 	return regexp.MustCompile("(?s)(<!-- " + regexp.QuoteMeta(name+": "+who) + " -->\n```console\n)(.*?)(```\n)")
 }
 
-// situationOf reads the name of a test: TestSituations/mysql/a_forgotten_transaction.
+// situationOf reads the name of a test: TestSituations/mysql/a_forgotten_transaction, or that with
+// /by_the_server.
 func situationOf(test string) (name, engine string) {
 	parts := strings.Split(test, "/")
-	return strings.ReplaceAll(parts[2], "_", " "), parts[1]
+	return strings.ReplaceAll(strings.Join(parts[2:], ", "), "_", " "), parts[1]
 }
 
 // compare compares an example with the page, or writes it.

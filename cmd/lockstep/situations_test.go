@@ -359,6 +359,7 @@ func TestSituations(t *testing.T) {
 					s := newStage(t, db)
 					situation.make(s)
 					page.compare(t, strings.Join(s.calls, ""))
+					s.beside(t)
 				})
 			}
 		})
