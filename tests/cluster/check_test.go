@@ -3,7 +3,13 @@
 package cluster
 
 import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -28,4 +34,68 @@ func TestCheckOfNodes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRemediesOfGalera does what check says of a node of Galera that is in no primary component: it
+// connects to one that is, waits until the node has joined it, and where there is none, makes one at
+// the node that is left. Check finds the node right afterwards. What to send to which node is a
+// person's decision, which it says.
+func TestRemediesOfGalera(t *testing.T) {
+	if !slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		return // Galera is MariaDB's
+	}
+	nodes := cluster(t, testdb.MariaDB)
+	db := nodes[0].Open(t)
+	finding := func(node *testdb.Server, subject string) (ops.Finding, error) {
+		found, err := ops.New(db.At(t, node).Admin()).Check(t.Context())
+		i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
+		if err == nil && i < 0 {
+			err = fmt.Errorf("check says nothing of the %s: %+v", subject, found)
+		}
+		if err != nil {
+			return ops.Finding{}, err
+		}
+		return found[i], nil
+	}
+	until := func(node *testdb.Server, want ops.State) ops.Finding {
+		t.Helper()
+		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+			f, err := finding(node, "node")
+			if err == nil && f.State == want {
+				return f
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("check says %+v, %v, want %s", f, err, want)
+			}
+		}
+	}
+	until(nodes[0], ops.OK)
+	if f, err := finding(nodes[0], "cluster"); err != nil || f.State != ops.Warn || !strings.Contains(f.Cure, "send all locking transactions to one node") || !strings.Contains(f.Cure, "a person decides") {
+		t.Errorf("of several primaries check says %+v, %v", f, err)
+	}
+
+	part(t, nodes[2])
+	if f := until(nodes[2], ops.Fault); !strings.Contains(f.Cure, "connect to a node of the primary component, or wait until this one has joined it") {
+		t.Errorf("of a node that is cut off check says %+v", f)
+	}
+	until(nodes[0], ops.OK)
+	heal(t, nodes[2])
+	until(nodes[2], ops.OK)
+
+	caughtUp(t, db)
+	if err := errors.Join(nodes[1].Kill(), nodes[2].Kill()); err != nil {
+		t.Fatal(err)
+	}
+	f := until(nodes[0], ops.Fault)
+	statement := regexp.MustCompile(`SET GLOBAL wsrep_provider_options = '[^']*'`).FindString(f.Cure)
+	if _, err := db.Admin().ExecContext(t.Context(), statement); err != nil {
+		t.Fatalf("%q of %+v: %v", statement, f, err)
+	}
+	until(nodes[0], ops.OK)
+	for _, node := range nodes[1:] {
+		if err := node.Restart(t.Context()); err != nil {
+			t.Fatalf("rejoin: %v", err)
+		}
+		until(node, ops.OK)
+	}
 }
