@@ -105,6 +105,11 @@ func TestChart(t *testing.T) {
 			t.Errorf("%v is rounded to %v, not %v", v, got, want)
 		}
 	}
+	for v, want := range map[float64]string{0.0625: "0.0625", 99.95: "100", 442: "442", 20_000: "20000", 1_234_567.8: "1234568"} {
+		if got := number(v); got != want {
+			t.Errorf("%v is written %s, not %s", v, got, want)
+		}
+	}
 }
 
 // TestVerb proves that a statement is shown without what it says.
