@@ -121,6 +121,10 @@ func TestJobActions(t *testing.T) {
 		if code, _, _ := s.post("run", request, alice); code != http.StatusConflict {
 			t.Errorf("a second request is answered with %d", code)
 		}
+		db.Exec(t, "UPDATE lockstep_jobs SET schedule = '', run_us = 0 WHERE name = 'nightly'")
+		if code, body, _ := s.post("run", request, alice); code != http.StatusConflict || !strings.Contains(body, "no process would see the request") {
+			t.Errorf("a request that no process would see is answered with %d", code)
+		}
 		for _, line := range []string{`msg="lockhttp: pause" who=alice`, "key=nightly lease=false", `level=WARN msg="lockhttp: run was not done" who=alice`} {
 			if !strings.Contains(s.log.String(), line) {
 				t.Errorf("the log hasn't %q:\n%s", line, s.log)
