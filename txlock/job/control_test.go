@@ -62,7 +62,9 @@ func TestPause(t *testing.T) {
 			t.Errorf("paused %v by %q, %v", s.Paused, s.PausedBy, err)
 		}
 		at := serverNow(t, a)
-		_, err = a.Tick(t.Context(), key, at, nothing)
+		soon, end := context.WithTimeout(t.Context(), time.Minute) // which a Tick that waits for Resume needs
+		defer end()
+		_, err = a.Tick(soon, key, at, nothing)
 		wants(t, "Tick", err, ErrPaused)
 		_, err = a.Claim(t.Context(), key, at)
 		wants(t, "Claim", err, ErrPaused)
