@@ -31,6 +31,10 @@ import (
 // has committed, for example DDL, and ErrUnknownOutcome if the COMMIT was not answered: the
 // transaction may have been committed, and is not retried. A panic of fn continues after the
 // rollback. No error is added to db.
+//
+// If the server refuses the ROLLBACK TO SAVEPOINT of a nested transaction of fn, for example because
+// a statement of its function has released the savepoint, the nested transaction can't be undone by
+// itself: Transaction then rolls back everything and returns that error, also if fn returns nil.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
 	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
 		if len(keys) > 0 {
@@ -99,6 +103,9 @@ func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *go
 		return err
 	}})()
 	if err = fn(tx); err == nil {
+		err = whyNotCommitted(scope, tx)
+	}
+	if err == nil {
 		committed, err = compare(ctx, own)
 	}
 	return committed, inner.Final(ctx, scope, err)
@@ -213,8 +220,12 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 			defer inner.Runs(scope)()
 		}
 		defer inner.Last(scope, false)() // but for Transaction
+		watchUndo(tx)
 		if committed, err = do(scope, tx, outermost); err != nil || committed {
 			return err
+		}
+		if err := whyNotCommitted(scope, tx); err != nil {
+			return inner.Final(tx.Statement.Context, scope, err)
 		}
 		if committed, err = inner.Confirm(tx.Statement.Context, scope); err == nil && outermost {
 			ending = scope // the error below is that of Commit

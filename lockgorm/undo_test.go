@@ -1,0 +1,153 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// send sends a statement in a transaction that is not prepared: servers prepare no SAVEPOINT.
+func send(t *testing.T, tx *gorm.DB, text string) {
+	t.Helper()
+	pool, err := lockgorm.SQLTx(tx)
+	noError(t, err)
+	_, err = pool.ExecContext(tx.Statement.Context, text)
+	noError(t, err)
+}
+
+// TestNestedNotUndone has the ROLLBACK TO of a nested transaction fail, and swallows its error: GORM
+// would commit what the nested one has done. None of it may stay, and the outcome must be told.
+func TestNestedNotUndone(t *testing.T) {
+	// loses is what a nested transaction does whose savepoint is gone when it fails.
+	loses := func(t *testing.T, end func() error) func(tx *gorm.DB) error {
+		return func(tx *gorm.DB) error {
+			if err := tx.Create(&Note{N: 7}).Error; err != nil {
+				return err
+			}
+			send(t, tx, "RELEASE SAVEPOINT here")
+			return end()
+		}
+	}
+	fails := func() error { return errInner }
+	panics := func() error { panic(errInner) }
+	// caught calls a nested transaction, and swallows what it fails by.
+	caught := func(t *testing.T, call func() error) {
+		defer func() {
+			if p := recover(); p != nil && p != error(errInner) {
+				panic(p)
+			}
+		}()
+		wantError(t, "the nested transaction", call(), errInner)
+	}
+	blocks := map[string]func(t *testing.T, tx *gorm.DB){
+		"released": func(t *testing.T, tx *gorm.DB) {
+			caught(t, func() error { return tx.Transaction(loses(t, fails)) })
+		},
+		"rolled back": func(t *testing.T, tx *gorm.DB) {
+			caught(t, func() error {
+				return tx.Transaction(func(tx *gorm.DB) error {
+					send(t, tx, "ROLLBACK TO here")
+					return errors.Join(tx.Create(&Note{N: 7}).Error, errInner)
+				})
+			})
+		},
+		"panic": func(t *testing.T, tx *gorm.DB) {
+			caught(t, func() error { return tx.Transaction(loses(t, panics)) })
+		},
+		"another handle": func(t *testing.T, tx *gorm.DB) {
+			caught(t, func() error {
+				return tx.WithContext(t.Context()).Transaction(loses(t, fails))
+			})
+		},
+		"nested in nested": func(t *testing.T, tx *gorm.DB) {
+			noError(t, tx.Transaction(func(tx *gorm.DB) error {
+				caught(t, func() error { return tx.Transaction(loses(t, fails)) })
+				return nil
+			}))
+		},
+		"lockgorm.Transaction": func(t *testing.T, tx *gorm.DB) {
+			caught(t, func() error { return lockgorm.Transaction(tx, nil, loses(t, fails)) })
+		},
+	}
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for _, configure := range []func(*gorm.Config){
+			func(*gorm.Config) {},
+			func(cfg *gorm.Config) { cfg.PrepareStmt, cfg.TranslateError = true, true },
+		} {
+			db := e.open(t, configure)
+			for name, block := range blocks {
+				key := e.ensured(t)
+				fn := func(tx *gorm.DB) error {
+					send(t, tx, "SAVEPOINT here")
+					block(t, tx)
+					return nil
+				}
+				for by, err := range map[string]error{
+					"Transaction": lockgorm.Transaction(db, []txlock.Key{key}, fn),
+					"Optimistic":  lockgorm.Optimistic(db, key, fn),
+					"Once":        func() error { _, err := lockgorm.Once(db, key, fn); return err }(),
+				} {
+					var server *driver.MySQLError
+					if !errors.As(err, &server) || server.Number != 1305 || txlock.Retryable(err) {
+						t.Errorf("%s, %s: %v, want error 1305, which is not retried", by, name, err)
+					}
+				}
+				if n := e.count(t, "Note", "n = 7"); n != 0 {
+					t.Errorf("%s: %d rows that were to be undone were committed", name, n)
+				}
+			}
+		}
+	})
+}
+
+// TestNestedUndoneByOuter has a nested Transaction fail because of one nested in it: its own
+// savepoint undoes both, and the outer transaction is committed.
+func TestNestedUndoneByOuter(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		noError(t, lockgorm.Transaction(db, []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
+			noError(t, tx.Create(&Note{N: 1}).Error)
+			err := lockgorm.Transaction(tx, nil, func(tx *gorm.DB) error {
+				send(t, tx, "SAVEPOINT here")
+				err := tx.Transaction(func(tx *gorm.DB) error {
+					send(t, tx, "RELEASE SAVEPOINT here")
+					return errors.Join(tx.Create(&Note{N: 2}).Error, errInner)
+				})
+				wantError(t, "the innermost", err, errInner)
+				return nil
+			})
+			if err == nil {
+				t.Error("the nested Transaction claims success for what it was to undo")
+			}
+			return nil
+		}))
+		if e.count(t, "Note", "n = 1") != 1 || e.count(t, "Note", "n = 2") != 0 {
+			t.Error("the nested transaction was not undone, or the outer one was")
+		}
+	})
+}
+
+// TestErrorOfTheHandle proves that a transaction whose handle has an error is rolled back: with it
+// GORM's Commit commits, and returns that error.
+func TestErrorOfTheHandle(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for name, fail := range map[string]func(tx *gorm.DB){
+			"AddError":  func(tx *gorm.DB) { _ = tx.AddError(errInner) },
+			"SavePoint": func(tx *gorm.DB) { _ = tx.SavePoint("a a") },
+		} {
+			err := lockgorm.Transaction(e.open(t), nil, func(tx *gorm.DB) error {
+				noError(t, tx.Create(&Note{N: 1}).Error)
+				fail(tx)
+				return nil
+			})
+			if err == nil || e.count(t, "Note", "n = 1") != 0 {
+				t.Errorf("%s: %v, with a row that was committed", name, err)
+			}
+		}
+	})
+}
