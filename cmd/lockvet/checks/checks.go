@@ -13,7 +13,7 @@ import (
 )
 
 // All are the checks of lockvet.
-var All = []*analysis.Analyzer{DoContext, Dropped, ErrCompare, GuardLast, LockFirst, OuterPool, Unreleased}
+var All = []*analysis.Analyzer{Bypass, DoContext, Dropped, ErrCompare, GuardLast, LockFirst, OuterPool, Unreleased}
 
 const (
 	module = "github.com/dca00107/lockstep/"

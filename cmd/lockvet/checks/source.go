@@ -16,6 +16,7 @@ type source struct {
 	find     func(*types.Func) helper
 	assigned map[types.Object][]ast.Expr   // the values of local variables, nil for others than expressions
 	joined   map[types.Object]types.Object // the transaction of each *txlock.Scope and *Queries
+	models   []model                       // those of the plugin of lockgorm that the package knows
 	busy     map[any]bool                  // what is being followed, so as not to follow it in a circle
 }
 
@@ -37,7 +38,7 @@ var helpers = &analysis.Analyzer{
 	Name:       "lockvethelpers",
 	Doc:        "learn which functions lock a transaction or query a pool that they are given",
 	Run:        learn,
-	FactTypes:  []analysis.Fact{new(helper)},
+	FactTypes:  []analysis.Fact{new(helper), new(models)},
 	ResultType: reflect.TypeFor[*source](),
 }
 

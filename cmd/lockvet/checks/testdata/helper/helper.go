@@ -94,3 +94,9 @@ func Twice(fn func() error) error {
 func Later(fn func() error) { later = append(later, fn) }
 
 var later []func() error
+
+// HelperModel is a model of another package.
+type HelperModel struct {
+	ID int64 `lockstep:"helper"`
+	N  int64
+}

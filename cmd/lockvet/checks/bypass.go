@@ -1,0 +1,142 @@
+package checks
+
+import (
+	"cmp"
+	"go/ast"
+	"go/types"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Bypass finds writes of a model's table that the plugin of lockgorm doesn't lock.
+var Bypass = check("bypass", "find writes by Exec, Raw and Table of a table whose model the plugin of lockgorm locks", runBypass)
+
+func runBypass(pass *source) {
+	if len(pass.models) == 0 {
+		return
+	}
+	for _, file := range programs(pass) {
+		for _, decl := range file.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
+				checkBypass(pass, fn.Body)
+			}
+		}
+	}
+}
+
+// ensuring are functions of lockgorm, beside Lock, that lock or make sure of a lock, also for another
+// statement.
+var ensuring = []string{"lockgorm.AssertLocked", "lockgorm.Join", "lockgorm.On"}
+
+// checkBypass reports what a function writes by a handle of which it is known that nothing was
+// locked in its transaction: not in functions that lock something, nor by the handle that a
+// function is given, whose caller may have locked.
+func checkBypass(pass *source, body *ast.BlockStmt) {
+	locks, begun := false, map[types.Object]bool{}
+	ast.Inspect(body, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		if t, ok := transactionOf(pass, call); ok {
+			if t.plain || t.name == "lockgorm.Transaction" && pass.TypesInfo.Types[call.Args[1]].IsNil() {
+				begun[t.tx] = true
+			} else {
+				locks = true
+			}
+		}
+		locks = locks || lockedBy(pass, call) != nil || slices.Contains(ensuring, nameOf(pass, call))
+		return true
+	})
+	if locks {
+		return
+	}
+	ast.Inspect(body, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		how, table, written := writtenBy(pass, call)
+		i := slices.IndexFunc(pass.models, func(m model) bool { return m.hasTable(table) })
+		p := receiverPath(pass, call)
+		if v, ok := p.root.(*types.Var); table == "" || i < 0 || !ok || p.variable() && v.Kind() == types.ParamVar && !begun[v] {
+			return true
+		}
+		if m := pass.models[i]; written == nil || !isModel(written) {
+			report(pass, call, how+" writes the table "+table+" without a lock of its model "+m.Name+
+				": write it by Model(&"+m.Name+"{...}), or name the keys by Clauses(lockgorm.On(...))")
+		}
+		return true
+	})
+}
+
+// isModel reports whether the plugin locks a value of this type, or the elements of one.
+func isModel(t types.Type) bool {
+	for {
+		switch of := t.Underlying().(type) {
+		case *types.Pointer:
+			t = of.Elem()
+		case *types.Slice:
+			t = of.Elem()
+		case *types.Array:
+			t = of.Elem()
+		default:
+			return isLocker(t) || types.IsInterface(t)
+		}
+	}
+}
+
+// The table that a text writes, which may be quoted, and that of Table, which may have an alias.
+var (
+	writtenTable = regexp.MustCompile("(?is)^\\s*(?:UPDATE|INSERT|REPLACE|DELETE)\\s+(?:(?:LOW_PRIORITY|HIGH_PRIORITY|DELAYED|QUICK|IGNORE)\\s+)*(?:(?:INTO|FROM)\\s+)?(?:`?\\w+`?\\.)?`?(\\w+)`?")
+	namedTable   = regexp.MustCompile("^\\s*(?:`?\\w+`?\\.)?`?(\\w+)`?")
+)
+
+// writtenBy returns the table that a call of GORM writes by its name, how it does so, and the type
+// of the model that it has in spite of that, or nil.
+func writtenBy(pass *source, call *ast.CallExpr) (how, table string, written types.Type) {
+	method, ok := strings.CutPrefix(nameOf(pass, call), "(*gorm.io/gorm.DB).")
+	if !ok {
+		return "", "", nil
+	}
+	named, model := chainOf(pass, receiverOf(call))
+	switch method {
+	case "Exec", "Raw":
+		if found := writtenTable.FindStringSubmatch(textOf(pass.TypesInfo, call.Args[0])); found != nil {
+			return method, found[1], nil
+		}
+	case "Create", "CreateInBatches", "Delete", "FirstOrCreate", "Save", "Update", "UpdateColumn", "UpdateColumns", "Updates":
+		found := namedTable.FindStringSubmatch(named)
+		if found == nil {
+			break
+		}
+		if written = model; written == nil && method != "Update" && method != "UpdateColumn" {
+			written = pass.TypesInfo.TypeOf(call.Args[0])
+		}
+		return "Table(\"" + named + "\")." + method, found[1], written
+	}
+	return "", "", nil
+}
+
+// chainOf returns what the calls before the last one say of a statement of GORM: the name of its
+// table, and the type of its model.
+func chainOf(pass *source, e ast.Expr) (table string, model types.Type) {
+	for depth := 0; e != nil && depth < 50; depth++ {
+		call, ok := ast.Unparen(e).(*ast.CallExpr)
+		if !ok {
+			e = pass.only(e)
+			continue
+		}
+		switch nameOf(pass, call) {
+		case "(*gorm.io/gorm.DB).Table":
+			table = cmp.Or(table, textOf(pass.TypesInfo, call.Args[0]))
+		case "(*gorm.io/gorm.DB).Model":
+			if model == nil {
+				model = pass.TypesInfo.TypeOf(call.Args[0])
+			}
+		}
+		e = receiverOf(call)
+	}
+	return table, model
+}

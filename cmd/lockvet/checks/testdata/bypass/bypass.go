@@ -1,0 +1,142 @@
+// Package bypass writes tables of models with a lock, past their models and by these.
+package bypass
+
+import (
+	"gorm.io/gorm"
+
+	"example.com/shop/helper"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Order has the tag.
+type Order struct {
+	ID   int64 `lockstep:"order"`
+	Paid bool
+}
+
+// Base has the tag of models that embed it.
+type Base struct {
+	ID int64 `lockstep:"category"`
+}
+
+// Category has the tag from Base.
+type Category struct {
+	Base
+	Name string
+}
+
+// Cart names its keys and its table.
+type Cart struct{ ID int64 }
+
+// TableName is the table's.
+func (Cart) TableName() string { return "shop_carts" }
+
+// LockKeys names the keys.
+func (c *Cart) LockKeys(*gorm.DB) ([]txlock.Key, error) { return helper.Orders.Keys(c.ID), nil }
+
+// Split has a table that only the running program knows.
+type Split struct {
+	ID int64 `lockstep:"split"`
+}
+
+// TableName is the table's.
+func (s Split) TableName() string { return tables[s.ID] }
+
+var tables = map[int64]string{}
+
+// Note has no lock.
+type Note struct{ ID int64 }
+
+var global *gorm.DB
+
+type shop struct{ db *gorm.DB }
+
+const pay = "UPDATE `orders` SET paid = 1 WHERE id = ?"
+
+func (s *shop) wrong(id int64) {
+	s.db.Exec(pay, id)                                                          // want `Exec writes the table orders without a lock of its model Order`
+	global.Exec("DELETE FROM shop.orders WHERE id = ?", id)                     // want `Exec writes the table orders`
+	s.db.Exec("INSERT IGNORE INTO shop_carts (id) VALUES (?)", id)              // want `Exec writes the table shop_carts without a lock of its model Cart`
+	s.db.Exec("REPLACE INTO categories (id) VALUES (?)", id)                    // want `of its model Category`
+	s.db.Exec("UPDATE helper_models SET n = 1")                                 // want `of its model HelperModel`
+	s.db.Model(&Order{ID: id}).Exec(pay, id)                                    // want `Exec writes the table orders`
+	s.db.Raw("DELETE FROM orders WHERE id = ? RETURNING id", id).Scan(&id)      // want `Raw writes the table orders`
+	s.db.Table("orders").Where("id = ?", id).Update("paid", true)               // want `Table\("orders"\).Update writes the table orders`
+	s.db.Table("orders o").Where("o.id = ?", id).UpdateColumn("paid", true)     // want `Table\("orders o"\).UpdateColumn writes the table orders`
+	s.db.Table("orders").Where("id = ?", id).Updates(map[string]any{"paid": 1}) // want `Table\("orders"\).Updates`
+	s.db.Table("orders").Create(map[string]any{"id": id})                       // want `Table\("orders"\).Create`
+	s.db.Table("orders").Where("id = ?", id).Delete(&Note{})                    // want `Table\("orders"\).Delete`
+	s.db.Table("orders").Model(&Note{}).Where("id = ?", id).Update("paid", 1)   // want `Table\("orders"\).Update`
+	of := s.db.Table("orders").Where("id = ?", id)
+	of.UpdateColumns(Note{}) // want `Table\("orders"\).UpdateColumns`
+}
+
+func wrongInTransactions(db shop, id int64) error {
+	if err := db.db.Transaction(func(tx *gorm.DB) error {
+		return tx.Exec(pay, id).Error // want `Exec writes the table orders`
+	}); err != nil {
+		return err
+	}
+	return lockgorm.Transaction(global, nil, func(tx *gorm.DB) error {
+		return tx.Exec(pay, id).Error // want `Exec writes the table orders`
+	})
+}
+
+func (s *shop) right(id int64, any any, text string) {
+	s.db.Model(&Order{ID: id}).Update("paid", true)
+	s.db.Table("orders").Create(&Order{ID: id})
+	s.db.Table("orders").CreateInBatches([]*Order{{ID: id}}, 10)
+	s.db.Table("orders").Where("id = ?", id).Delete(&Order{})
+	s.db.Table("orders").Model(&Order{ID: id}).Update("paid", true)
+	s.db.Table("orders").Create(any)
+	s.db.Table("orders").Find(&[]Order{})
+	s.db.Table("notes").Where("id = ?", id).Update("n", 1)
+	s.db.Exec(text, id)
+	s.db.Exec("SELECT 1 FROM orders")
+	s.db.Exec("UPDATE carts, orders SET n = 1")
+	s.db.Exec("UPDATE splits SET n = 1")
+	s.db.Raw("SELECT paid FROM orders WHERE id = ?", id).Scan(&any)
+}
+
+func (s *shop) named(id int64) {
+	s.db.Clauses(lockgorm.On(helper.Orders.Key(id))).Exec(pay, id)
+	locked := s.db.Clauses(lockgorm.On(helper.Orders.Key(id)))
+	locked.Table("orders").Where("id = ?", id).Update("paid", true)
+}
+
+func (s *shop) read(id int64) error {
+	return s.db.Transaction(func(tx *gorm.DB) error {
+		var order Order
+		if err := tx.Clauses(lockgorm.On(helper.Orders.Key(id))).Take(&order, id).Error; err != nil {
+			return err
+		}
+		return tx.Exec(pay, id).Error
+	})
+}
+
+func given(tx *gorm.DB, id int64) error { return tx.Exec(pay, id).Error } // its caller may have locked
+
+func (s *shop) lockedBefore(id int64) error {
+	return s.db.Transaction(func(tx *gorm.DB) error {
+		if _, err := lockgorm.Lock(tx, helper.Orders.Key(id)); err != nil {
+			return err
+		}
+		return tx.Exec(pay, id).Error
+	})
+}
+
+func (s *shop) lockedFirst(id int64) error {
+	return lockgorm.Transaction(s.db, helper.Orders.Keys(id), func(tx *gorm.DB) error {
+		return tx.Exec(pay, id).Error
+	})
+}
+
+func (s *shop) asserted(id int64) error {
+	return s.db.Transaction(func(tx *gorm.DB) error {
+		if err := lockgorm.AssertLocked(tx, helper.Orders.Key(id)); err != nil {
+			return err
+		}
+		return tx.Exec(pay, id).Error
+	})
+}
