@@ -23,26 +23,13 @@ import (
 // Version; for slices, which may be batches; and under Guarded. A create whose id GORM requests
 // with RETURNING, as it does on MariaDB, can't commit. It needs the plugin:
 // db.Use(lockgorm.New()).
-func CommitWith(rows int64) clause.Expression { return commitWith{rows: rows} }
-
-type commitWith struct {
-	setting
-	rows int64
-}
-
-const commitSetting = "lockstep:commit_with"
-
-// ModifyStatement keeps the number with the statement.
-func (c commitWith) ModifyStatement(stmt *gorm.Statement) {
-	needPlugin(stmt, "CommitWith")
-	stmt.Settings.Store(commitSetting, c)
-}
+func CommitWith(rows int64) clause.Expression { return option{commitWithOption, rows} }
 
 // last returns a callback that marks the statement as the last, unless more follows it. Follows
 // tells what of the model does.
 func last(follows func(stmt *gorm.Statement) string) func(db *gorm.DB) {
 	return func(db *gorm.DB) {
-		c, ok := db.Statement.Settings.Load(commitSetting)
+		rows, ok := optionOf[int64](db.Statement, commitWithOption)
 		if !ok || db.Error != nil || db.DryRun {
 			return
 		}
@@ -55,14 +42,14 @@ func last(follows func(stmt *gorm.Statement) string) func(db *gorm.DB) {
 			_ = db.AddError(err)
 			return
 		}
-		db.Statement.Context = scope.CommitWith(db.Statement.Context, c.(commitWith).rows)
+		db.Statement.Context = scope.CommitWith(db.Statement.Context, rows)
 	}
 }
 
 // followed says what follows the statement, or "".
 func followed(stmt *gorm.Statement, follows func(stmt *gorm.Statement) string) string {
 	if _, guarded := leaseOf(stmt.DB); guarded {
-		return "Guarded checks the lease"
+		return "Guard checks the lease"
 	}
 	if k := stmt.ReflectValue.Kind(); k == reflect.Slice || k == reflect.Array {
 		return "a slice may be one of several batches: let a write of one record commit, or an Exec"
@@ -82,8 +69,7 @@ func followsCreate(stmt *gorm.Statement) string {
 }
 
 func followsUpdate(stmt *gorm.Statement) string {
-	c, _ := stmt.Settings.Load(commitSetting)
-	if slices.Contains(stmt.Selects, "*") && c.(commitWith).rows < 1 {
+	if rows, _ := optionOf[int64](stmt, commitWithOption); slices.Contains(stmt.Selects, "*") && rows < 1 {
 		return "Save creates the record where its UPDATE changes no row: give CommitWith the number of rows"
 	}
 	return followsSave(stmt, stmt.Schema.AfterUpdate || stmt.Schema.AfterSave)
@@ -107,7 +93,7 @@ func followsHooks(stmt *gorm.Statement, hooks bool) string {
 
 // notLast refuses CommitWith for a statement that isn't a write.
 func notLast(db *gorm.DB) {
-	if _, ok := db.Statement.Settings.Load(commitSetting); ok {
+	if _, ok := optionOf[int64](db.Statement, commitWithOption); ok {
 		_ = db.AddError(fmt.Errorf("%w: CommitWith is for creates, updates, deletes and Exec", txlock.ErrInvalidOption))
 	}
 }

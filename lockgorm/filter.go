@@ -30,14 +30,12 @@ type rowFilter struct {
 	text     string          // what build has written
 }
 
-const filterSetting = "lockstep:filter"
-
 // filterOf returns the filter of this very statement, and makes it on first use.
 func filterOf(stmt *gorm.Statement, refuse func(why string) error) *rowFilter {
-	f := noteOf[*rowFilter](stmt, filterSetting)
+	f := noteOf[*rowFilter](stmt)
 	if f == nil {
 		f = &rowFilter{by: stmt, refuse: refuse, omits: stmt.Omits}
-		note(stmt, filterSetting, f)
+		note(stmt, f)
 	}
 	return f
 }
@@ -52,11 +50,11 @@ func (f *rowFilter) install() {
 // removeFilter takes the filter out again, since a *gorm.DB may be used for another
 // statement.
 func removeFilter(stmt *gorm.Statement) {
-	f := noteOf[*rowFilter](stmt, filterSetting)
+	f := noteOf[*rowFilter](stmt)
 	if f == nil {
 		return
 	}
-	stmt.Settings.Delete(filterSetting)
+	forget[*rowFilter](stmt)
 	stmt.Omits = f.omits
 	if update := stmt.Clauses["UPDATE"]; update.AfterExpression == (byPrimaryKey{}) {
 		update.AfterExpression = nil
@@ -286,22 +284,21 @@ func keysOf(stmt *gorm.Statement, models []reflect.Value) []any {
 	return keys
 }
 
-// lockedSetting holds the primary keys of the models of a statement, as they were before its
-// hooks.
-const lockedSetting = "lockstep:locked"
+// lockedIDs are the primary keys of the models of a statement, as they were before its hooks.
+type lockedIDs map[string]bool
 
 func noteLocked(stmt *gorm.Statement, models []reflect.Value) {
-	ids := make(map[string]bool, len(models))
+	ids := make(lockedIDs, len(models))
 	for _, model := range models {
 		ids[identity(stmt, model)] = true
 	}
-	note(stmt, lockedSetting, ids)
+	note(stmt, ids)
 }
 
 // takeLocked returns the primary keys that noteLocked has noted of this very statement, or nil.
-func takeLocked(stmt *gorm.Statement) map[string]bool {
-	ids := noteOf[map[string]bool](stmt, lockedSetting)
-	stmt.Settings.Delete(lockedSetting)
+func takeLocked(stmt *gorm.Statement) lockedIDs {
+	ids := noteOf[lockedIDs](stmt)
+	forget[lockedIDs](stmt)
 	return ids
 }
 

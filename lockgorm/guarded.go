@@ -15,34 +15,18 @@ import (
 // model's hooks and associations, before GORM commits; a query, Row or Exec before it is sent. The
 // statement fails with the error of Lease.Guard. Outside of a transaction it fails with
 // ErrNoTransaction, and nothing is sent. It needs the plugin: db.Use(lockgorm.New()).
-func Guard(l *lease.Lease) clause.Expression { return guarded{lease: l} }
-
-type guarded struct {
-	setting
-	lease *lease.Lease
-}
-
-const guardedSetting = "lockstep:guarded"
-
-// ModifyStatement keeps the lease with the statement.
-func (g guarded) ModifyStatement(stmt *gorm.Statement) {
-	needPlugin(stmt, "Guarded")
-	stmt.Settings.Store(guardedSetting, g.lease)
-}
+func Guard(l *lease.Lease) clause.Expression { return option{guardOption, l} }
 
 // leaseOf returns the lease that guards a statement.
 func leaseOf(db *gorm.DB) (l *lease.Lease, ok bool) {
-	setting, ok := db.Statement.Settings.Load(guardedSetting)
-	if !ok || db.Error != nil || db.DryRun {
-		return nil, false
-	}
-	return setting.(*lease.Lease), true
+	l, ok = optionOf[*lease.Lease](db.Statement, guardOption)
+	return l, ok && db.Error == nil && !db.DryRun
 }
 
 // guardedTx returns the transaction of a statement that a lease guards.
 func guardedTx(db *gorm.DB, l *lease.Lease) (txlock.Tx, error) {
 	if l == nil {
-		return nil, errors.New("lockgorm: Guarded needs a *lease.Lease, got nil")
+		return nil, errors.New("lockgorm: Guard needs a *lease.Lease, got nil")
 	}
 	return transactionOf(db)
 }

@@ -129,7 +129,7 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 		}
 		all, models = append(all, lockable(keys)...), append(models, model)
 	}
-	note(stmt, upsertSetting, true)
+	note(stmt, confinedUpsert(true))
 	noteLocked(stmt, models)
 	return all, nil
 }

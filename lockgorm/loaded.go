@@ -20,20 +20,11 @@ import (
 // So the plugin locks the keys of that model, compares its Version, and changes its row
 // only. A create, Exec, a statement on another type and one on another record fail with
 // ErrInvalidKey. It needs the plugin: db.Use(lockgorm.New()).
-func Loaded(model any) clause.Expression { return loaded{model: model} }
+func Loaded(model any) clause.Expression { return option{loadedOption, loaded{model: model}} }
 
 type loaded struct {
-	setting
 	model any
 	by    *gorm.Statement // the statement that has used it, nil for none yet
-}
-
-const loadedSetting = "lockstep:loaded"
-
-// ModifyStatement keeps the model with the statement.
-func (l loaded) ModifyStatement(stmt *gorm.Statement) {
-	needPlugin(stmt, "Loaded")
-	stmt.Settings.Store(loadedSetting, l)
 }
 
 // registerLoaded registers what Loaded needs, also on a dialect of Unlocked.
@@ -45,13 +36,9 @@ func registerLoaded(db *gorm.DB) error {
 // setLoaded makes the model of Loaded that of the statement.
 func setLoaded(db *gorm.DB) {
 	stmt := db.Statement
-	noted, ok := stmt.Settings.Load(loadedSetting)
-	if !ok || db.Error != nil {
+	l, ok := optionOf[loaded](stmt, loadedOption)
+	if !ok || db.Error != nil || l.by != nil && l.by != stmt { // the statement of an association
 		return
-	}
-	l := noted.(loaded)
-	if l.by != nil && l.by != stmt {
-		return // GORM has passed the setting on to the statement of an association
 	}
 	model := reflect.ValueOf(l.model)
 	switch {
@@ -67,7 +54,7 @@ func setLoaded(db *gorm.DB) {
 		_ = db.AddError(fmt.Errorf("%w: this statement on %s names another record than that of Loaded: leave one of them out", txlock.ErrInvalidKey, stmt.Table))
 	default:
 		l.by = stmt
-		stmt.Settings.Store(loadedSetting, l)
+		stmt.Settings.Store(loadedOption, l)
 		stmt.Model = l.model
 	}
 }
@@ -75,8 +62,7 @@ func setLoaded(db *gorm.DB) {
 // refuseLoaded refuses a create or Exec with Loaded, but not the creates of an update's
 // associations.
 func refuseLoaded(db *gorm.DB) {
-	noted, _ := db.Statement.Settings.Load(loadedSetting)
-	if l, ok := noted.(loaded); ok && (l.by == nil || l.by == db.Statement) {
+	if l, ok := optionOf[loaded](db.Statement, loadedOption); ok && (l.by == nil || l.by == db.Statement) {
 		_ = db.AddError(fmt.Errorf("%w: Loaded is for an update or a delete of GORM, this is a create or Exec: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey))
 	}
 }

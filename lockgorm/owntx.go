@@ -19,12 +19,11 @@ type own struct {
 }
 
 const (
-	ownSetting = "lockstep:own"
-	gormsOwn   = "gorm:started_transaction" // how GORM marks a statement whose transaction it ends
+	gormsOwn = "gorm:started_transaction" // how GORM marks a statement whose transaction it ends
 )
 
 // ownOf returns what is known of the own transaction of this very statement, or nil.
-func ownOf(stmt *gorm.Statement) *own { return noteOf[*own](stmt, ownSetting) }
+func ownOf(stmt *gorm.Statement) *own { return noteOf[*own](stmt) }
 
 // hasOwn reports whether the transaction of a statement ends with it.
 func hasOwn(db *gorm.DB) bool {
@@ -39,7 +38,7 @@ func planOwn(db *gorm.DB, change bool) {
 		return
 	}
 	if _, none := transactionOf(db); none != nil {
-		note(db.Statement, ownSetting, &own{pool: db.Statement.ConnPool})
+		note(db.Statement, &own{pool: db.Statement.ConnPool})
 	}
 }
 
@@ -77,8 +76,8 @@ func leaveOwn(db *gorm.DB) {
 
 // mayLock reports whether a write may have keys to lock.
 func mayLock(stmt *gorm.Statement, change bool) bool {
-	if named, ok := stmt.Settings.Load(onSetting); ok {
-		return !isNoLock(named.(on).keys)
+	if o, ok := optionOf[on](stmt, onOption); ok {
+		return !isNoLock(o.keys)
 	}
 	if !isLocker(stmt) || stmt.SQL.Len() > 0 {
 		return false
@@ -94,7 +93,7 @@ func endOwn(db *gorm.DB) {
 	if o == nil {
 		return
 	}
-	db.Statement.Settings.Delete(ownSetting)
+	forget[*own](db.Statement)
 	o.cleanup.Stop()
 	if o.tx == nil || !db.SkipDefaultTransaction {
 		return

@@ -202,29 +202,12 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 // On names the keys that one statement needs: db.Clauses(lockgorm.On(key)). They replace those
 // that the model names. On(NoLock...) declares that it needs none. Associations that GORM saves
 // with the model name their own keys in addition.
-func On(keys ...txlock.Key) clause.Expression { return on{keys: keys} }
+func On(keys ...txlock.Key) clause.Expression { return option{onOption, on{keys: keys}} }
 
 type on struct {
-	setting
 	keys []txlock.Key
 	by   *gorm.Statement // the statement that has used it, nil for none yet
 }
-
-const onSetting = "lockstep:on"
-
-// ModifyStatement keeps the keys with the statement.
-func (o on) ModifyStatement(stmt *gorm.Statement) {
-	needPlugin(stmt, "On")
-	stmt.Settings.Store(onSetting, o)
-}
-
-// setting is a clause that only changes settings of the statement, and adds nothing to the
-// SQL. It is a clause.Interface because gorm.io/gen takes no other ones.
-type setting struct{}
-
-func (setting) Name() string               { return "LOCKSTEP" }
-func (setting) Build(clause.Builder)       {}
-func (setting) MergeClause(*clause.Clause) {}
 
 // beforeCreate locks before a create. Its models may have no primary key yet.
 func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) }
@@ -335,11 +318,10 @@ func (p *Plugin) beforeBy(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([
 // keysOn returns the keys that On names, or otherwise those of the model.
 func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, error) {
 	stmt := db.Statement
-	named, ok := stmt.Settings.Load(onSetting)
+	o, ok := optionOf[on](stmt, onOption)
 	if !ok {
 		return ofModel()
 	}
-	o := named.(on)
 	if len(o.keys) == 0 {
 		return nil, fmt.Errorf("%w: lockgorm.On names no key", txlock.ErrInvalidKey)
 	}
@@ -348,7 +330,7 @@ func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, er
 		keys = nil
 	}
 	if o.by == nil || o.by == stmt {
-		stmt.Settings.Store(onSetting, on{keys: o.keys, by: stmt})
+		stmt.Settings.Store(onOption, on{keys: o.keys, by: stmt})
 		return keys, nil
 	}
 	// GORM has passed the setting on to the statement of an association.

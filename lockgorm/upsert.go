@@ -14,11 +14,11 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// upsertSetting marks a create whose models are locked. If it is an upsert, ON DUPLICATE
+// confinedUpsert marks a create whose models are locked. If it is an upsert, ON DUPLICATE
 // KEY UPDATE updates whichever row any unique key finds: so the statement is made to
 // check that this row has the primary key of the model. If the database makes the primary
 // key, no existing row has it.
-const upsertSetting = "lockstep:upsert"
+type confinedUpsert bool
 
 // confineUpserts makes GORM write that check into the marked statements. If the program has a
 // function of its own that builds upserts, checkClauses refuses them.
@@ -58,7 +58,7 @@ func upserts(stmt *gorm.Statement) bool {
 	})
 }
 
-func isConfinedUpsert(stmt *gorm.Statement) bool { return noteOf[bool](stmt, upsertSetting) }
+func isConfinedUpsert(stmt *gorm.Statement) bool { return bool(noteOf[confinedUpsert](stmt)) }
 
 // sameRecord adds to the assignments a check that the row which was found has the primary
 // key of the row to insert. If it hasn't, the server evaluates the subquery, which is an
@@ -93,5 +93,5 @@ func explainUpsert(db *gorm.DB) {
 	if isConfinedUpsert(db.Statement) && errors.As(db.Error, &server) && server.Number == 1242 { // ER_SUBQUERY_NO_1_ROW
 		db.Error = fmt.Errorf("%w: the upsert has found another record of %s than its model, by a unique key: load that record and update it, or name the keys by Clauses(lockgorm.On(...)): %w", txlock.ErrInvalidKey, db.Statement.Table, db.Error)
 	}
-	db.Statement.Settings.Delete(upsertSetting)
+	forget[confinedUpsert](db.Statement)
 }

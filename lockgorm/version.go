@@ -69,33 +69,13 @@ var ErrVersion = errors.New("lockgorm: no version to compare")
 // clause: db.Model(&Order{}).Clauses(lockgorm.AnyVersion).Where(...). An update still increments
 // the versions, so other programs that have loaded one of the rows get a conflict. The model of
 // the statement has version 0 afterwards: load it again.
-var AnyVersion clause.Expression = anyVersion{}
-
-type anyVersion struct{ setting }
-
-const anyVersionSetting = "lockstep:any_version"
-
-// ModifyStatement marks the statement.
-func (anyVersion) ModifyStatement(stmt *gorm.Statement) {
-	needPlugin(stmt, "AnyVersion")
-	stmt.Settings.Store(anyVersionSetting, true)
-}
+var AnyVersion clause.Expression = option{anyVersionOption, true}
 
 // KeepVersion makes one create write the versions of its models or maps, for an import or a
 // restore: db.Clauses(lockgorm.KeepVersion).Create(&orders). A program that has loaded an earlier
 // row of the same primary key and version can then overwrite this one. Without KeepVersion a
 // create begins with a new version, which its models have afterwards.
-var KeepVersion clause.Expression = keepVersion{}
-
-type keepVersion struct{ setting }
-
-const keepVersionSetting = "lockstep:keep_version"
-
-// ModifyStatement marks the statement.
-func (keepVersion) ModifyStatement(stmt *gorm.Statement) {
-	needPlugin(stmt, "KeepVersion")
-	stmt.Settings.Store(keepVersionSetting, true)
-}
+var KeepVersion clause.Expression = option{keepVersionOption, true}
 
 var (
 	_ driver.Valuer                 = Version(0)
@@ -168,10 +148,10 @@ var needed = []clause.Interface{needsPlugin{}}
 
 // needsPlugin makes a statement on a model with a Version fail if the plugin isn't used.
 // GORM calls it in its callbacks, which report errors by AddError.
-type needsPlugin struct{ setting }
+type needsPlugin struct{ option }
 
 func (needsPlugin) ModifyStatement(stmt *gorm.Statement) {
-	if _, ok := stmt.Plugins[(*Plugin)(nil).Name()]; !ok {
+	if !hasPlugin(stmt) {
 		_ = stmt.AddError(fmt.Errorf("%w: the Version of %s needs the plugin: call db.Use(lockgorm.New())", ErrVersion, stmt.Schema.Name))
 	}
 }
@@ -204,14 +184,14 @@ func isVersion(field *schema.Field) bool {
 
 // isAny reports whether the statement may change rows of any version.
 func isAny(stmt *gorm.Statement) bool {
-	_, ok := stmt.Settings.Load(anyVersionSetting)
-	return ok
+	any, _ := optionOf[bool](stmt, anyVersionOption)
+	return any
 }
 
 // isKept reports whether a create writes the versions that its models have.
 func isKept(stmt *gorm.Statement) bool {
-	_, ok := stmt.Settings.Load(keepVersionSetting)
-	return ok
+	kept, _ := optionOf[bool](stmt, keepVersionOption)
+	return kept
 }
 
 // A version is raised by at most largestStep, after it was cut to largestBefore, so that

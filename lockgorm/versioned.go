@@ -27,8 +27,6 @@ type versioned struct {
 	undo    []func() // restores what was changed in the statement
 }
 
-const versionedSetting = "lockstep:versioned"
-
 // registerVersions registers the callbacks for models with a Version.
 func registerVersions(db *gorm.DB) error {
 	const check, compare, verify, settle = "lockstep:check_version", "lockstep:compare_version", "lockstep:verify_version", "lockstep:settle_version"
@@ -53,7 +51,7 @@ func registerVersions(db *gorm.DB) error {
 
 // checkUpdate refuses an update that can't be compared, before GORM begins a transaction.
 func checkUpdate(db *gorm.DB) {
-	db.Statement.Settings.Store(parentSetting, db.Statement) // see checkCreate
+	db.Statement.Settings.Store(parent{}, db.Statement) // see checkCreate
 	checkSaved(db, db.Statement.Model, false)
 	if v, err := versionedOf(db, reflect.ValueOf(db.Statement.Model)); err != nil {
 		_ = db.AddError(err)
@@ -175,11 +173,11 @@ func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 		f.install()
 	}
 	stmt.Omits = append(slices.Clone(stmt.Omits), v.field.DBName)
-	note(stmt, versionedSetting, v)
+	note(stmt, v)
 }
 
 // ofStatement returns what compareVersions has stored with this very statement, or nil.
-func ofStatement(stmt *gorm.Statement) *versioned { return noteOf[*versioned](stmt, versionedSetting) }
+func ofStatement(stmt *gorm.Statement) *versioned { return noteOf[*versioned](stmt) }
 
 // verifyVersions checks that all rows were changed, while GORM can still roll back, and
 // increments the versions in the models before the next hooks run.
@@ -314,13 +312,13 @@ func identity(stmt *gorm.Statement, model reflect.Value) string {
 func settleVersions(db *gorm.DB) {
 	endOwn(db) // whose COMMIT may fail
 	stmt := db.Statement
-	stmt.Settings.Delete(parentSetting)
+	stmt.Settings.Delete(parent{})
 	removeFilter(stmt)
 	v := ofStatement(stmt)
 	if v == nil {
 		return
 	}
-	stmt.Settings.Delete(versionedSetting)
+	forget[*versioned](stmt)
 	for _, undo := range v.undo {
 		undo()
 	}

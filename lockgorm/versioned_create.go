@@ -10,9 +10,9 @@ import (
 	"gorm.io/gorm/clause"
 )
 
-// parentSetting holds the current statement. GORM passes it on to the statements of its
-// associations, which so know that they are such.
-const parentSetting = "lockstep:parent"
+// parent is the key of the current statement in its settings. GORM passes it on to the statements of
+// its associations, which so know that they are such.
+type parent struct{}
 
 // checkCreate refuses a create that may change existing rows, since an upsert can't
 // compare their versions: Save of a slice, OnConflict with updates, and associations that
@@ -20,9 +20,9 @@ const parentSetting = "lockstep:parent"
 // plain INSERT.
 func checkCreate(db *gorm.DB) {
 	stmt := db.Statement
-	parent, handedOn := stmt.Settings.Load(parentSetting)
-	association := handedOn && parent != stmt
-	stmt.Settings.Store(parentSetting, stmt)
+	of, handedOn := stmt.Settings.Load(parent{})
+	association := handedOn && of != stmt
+	stmt.Settings.Store(parent{}, stmt)
 	if !association {
 		checkSaved(db, stmt.Dest, true)
 	}
@@ -88,7 +88,7 @@ func firstVersions(db *gorm.DB) {
 	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
 	_, v.putBack = stmt.Clauses[onConflict]
 	v.putBack = v.putBack || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE")
-	note(stmt, versionedSetting, v)
+	note(stmt, v)
 	v.selectOf(stmt)
 	for i, model := range v.models {
 		if model.CanAddr() && (!v.keep || v.loaded[i] == 0) {
