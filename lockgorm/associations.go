@@ -19,7 +19,7 @@ import (
 // even that tells which association it is.
 func checkReplace(db *gorm.DB) {
 	stmt := db.Statement
-	if db.Error != nil || stmt.Schema == nil || len(stmt.Schema.Relationships.Relations) == 0 {
+	if db.Error != nil || stmt.Schema == nil || isAny(stmt) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(stmt.Schema.Relationships.Relations)) {
@@ -27,13 +27,15 @@ func checkReplace(db *gorm.DB) {
 			continue
 		}
 		children := changedBy(stmt.Schema.Relationships.Relations[name])
-		if children == nil {
+		if children == nil || !slices.ContainsFunc(children.Fields, isVersion) || !isReplace() {
 			continue
 		}
-		if err := whyNotReplaced(stmt, name, children); err != nil && isReplace() {
-			_ = db.AddError(err)
-			return
+		what := children.Name
+		if len(stmt.Selects) == 0 { // FullSaveAssociations
+			what, name = "an association of "+stmt.Schema.Name, "..."
 		}
+		_ = db.AddError(fmt.Errorf("%w: %s: Replace changes those that it leaves out by a where clause: save them one by one, or add Clauses(lockgorm.AnyVersion) and Session(&gorm.Session{}) before Association(%q)", ErrVersion, what, name))
+		return
 	}
 }
 
@@ -71,18 +73,6 @@ func checkSelected(db *gorm.DB) {
 			_ = db.AddError(fmt.Errorf("%w: %s: Select deletes the association by a where clause: delete its models by themselves, before", ErrVersion, children.Name))
 		}
 	}
-}
-
-// whyNotReplaced returns the error of a Replace, or nil.
-func whyNotReplaced(stmt *gorm.Statement, name string, children *schema.Schema) error {
-	what := children.Name
-	if len(stmt.Selects) == 0 { // FullSaveAssociations
-		what, name = "an association of "+stmt.Schema.Name, "..."
-	}
-	if !slices.ContainsFunc(children.Fields, isVersion) || isAny(stmt) {
-		return nil
-	}
-	return fmt.Errorf("%w: %s: Replace changes those that it leaves out by a where clause: save them one by one, or add Clauses(lockgorm.AnyVersion) and Session(&gorm.Session{}) before Association(%q)", ErrVersion, what, name)
 }
 
 // isReplace tells by the stack whether the statement saves the new models of

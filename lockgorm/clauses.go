@@ -25,9 +25,9 @@ func checkClauses(db *gorm.DB) {
 		return
 	}
 	if stmt.SQL.Len() > 0 {
-		_ = db.AddError(notGORMs(stmt, "its text was not built by GORM"))
+		_ = db.AddError(refusal(stmt, "its text was not built by GORM"))
 	} else if why := whyForeign(stmt, stmt.BuildClauses); why != "" {
-		_ = db.AddError(notGORMs(stmt, why))
+		_ = db.AddError(refusal(stmt, why))
 	}
 }
 
@@ -46,8 +46,8 @@ func namesKeys(stmt *gorm.Statement) bool {
 	return isLocker(stmt) && (!ok || o.by != nil && o.by != stmt)
 }
 
-// notGORMs returns the error of a statement that the plugin can't answer for.
-func notGORMs(stmt *gorm.Statement, why string) error {
+// refusal returns the error of a statement that the plugin can't answer for.
+func refusal(stmt *gorm.Statement, why string) error {
 	if namesKeys(stmt) {
 		return unidentified(stmt, why)
 	}
@@ -90,48 +90,40 @@ func isBuiltByGORM(stmt *gorm.Statement, name string, c clause.Clause) bool {
 
 // whyNotGORMs returns why the text of a clause isn't known, or "".
 func whyNotGORMs(stmt *gorm.Statement, name string, expr clause.Expression) string {
-	own := func(is string, known bool) string {
-		if name == is && known {
-			return ""
-		}
-		return fmt.Sprintf("its %s is not GORM's", name)
-	}
+	known := false
 	switch e := expr.(type) {
 	case nil:
 		return ""
 	case clause.Insert:
-		return own("INSERT", e.Table.Name == "" && isModifier(e.Modifier))
+		known = e.Table.Name == "" && isModifier(e.Modifier)
 	case clause.Values:
-		return own("VALUES", !slices.ContainsFunc(e.Values, func(row []any) bool {
+		known = !slices.ContainsFunc(e.Values, func(row []any) bool {
 			return slices.ContainsFunc(row, func(value any) bool { return !isOne(stmt, value) })
-		}))
+		})
 	case clause.OnConflict:
 		for _, assignment := range e.DoUpdates {
 			if why := whyNotAssigned(stmt, assignment); why != "" {
 				return why
 			}
 		}
-		return own("ON CONFLICT", true)
+		known = true
 	case clause.Returning:
-		return own("RETURNING", !slices.ContainsFunc(e.Columns, func(c clause.Column) bool {
+		known = !slices.ContainsFunc(e.Columns, func(c clause.Column) bool {
 			return c.Name != "*" && !column.MatchString(stmt.Quote(c))
-		}))
+		})
 	case clause.Update:
-		return own("UPDATE", e.Table.Name == "" && isModifier(e.Modifier))
+		known = e.Table.Name == "" && isModifier(e.Modifier)
 	case clause.Delete:
-		return own("DELETE", isModifier(e.Modifier))
+		known = isModifier(e.Modifier)
 	case clause.From:
-		return own("FROM", len(e.Tables) == 0 && len(e.Joins) == 0)
-	case clause.Set:
-		return own("SET", true)
-	case clause.Where:
-		return own("WHERE", true)
-	case clause.OrderBy:
-		return own("ORDER BY", true)
-	case clause.Limit:
-		return own("LIMIT", true)
+		known = len(e.Tables) == 0 && len(e.Joins) == 0
+	case clause.Set, clause.Where, clause.OrderBy, clause.Limit:
+		known = true
 	}
-	return own("", false)
+	if known && expr.(clause.Interface).Name() == name {
+		return ""
+	}
+	return fmt.Sprintf("its %s is not GORM's", name)
 }
 
 // isOne reports whether a value that is stored is one expression, which closes what it opens.
@@ -272,7 +264,7 @@ func (w watched) check(text string) error {
 		return nil
 	}
 	if why := whyNotSent(w.by, text, w.creates); why != "" {
-		return notGORMs(w.by, why)
+		return refusal(w.by, why)
 	}
 	return nil
 }

@@ -25,67 +25,47 @@ import (
 // db.Use(lockgorm.New()).
 func CommitWith(rows int64) clause.Expression { return option{commitWithOption, rows} }
 
-// last returns a callback that marks the statement as the last, unless more follows it. Follows
-// tells what of the model does.
-func last(follows func(stmt *gorm.Statement) string) func(db *gorm.DB) {
-	return func(db *gorm.DB) {
-		rows, ok := optionOf[int64](db.Statement, commitWithOption)
-		if !ok || db.Error != nil || db.DryRun {
-			return
-		}
-		if why := followed(db.Statement, follows); why != "" {
-			_ = db.AddError(fmt.Errorf("%w: CommitWith of a write behind which GORM sends more: %s", txlock.ErrInvalidOption, why))
-			return
-		}
-		scope, err := Join(db)
-		if err != nil {
-			_ = db.AddError(err)
-			return
-		}
-		db.Statement.Context = scope.CommitWith(db.Statement.Context, rows)
+// last marks the statement as the last, unless more follows it.
+func last(db *gorm.DB) {
+	rows, ok := optionOf[int64](db.Statement, commitWithOption)
+	if !ok || db.Error != nil || db.DryRun {
+		return
 	}
+	if why := followed(db.Statement, rows); why != "" {
+		_ = db.AddError(fmt.Errorf("%w: CommitWith of a write behind which GORM sends more: %s", txlock.ErrInvalidOption, why))
+		return
+	}
+	scope, err := Join(db)
+	if err != nil {
+		_ = db.AddError(err)
+		return
+	}
+	db.Statement.Context = scope.CommitWith(db.Statement.Context, rows)
 }
 
 // followed says what follows the statement, or "".
-func followed(stmt *gorm.Statement, follows func(stmt *gorm.Statement) string) string {
+func followed(stmt *gorm.Statement, rows int64) string {
 	if _, guarded := leaseOf(stmt.DB); guarded {
 		return "Guard checks the lease"
 	}
 	if k := stmt.ReflectValue.Kind(); k == reflect.Slice || k == reflect.Array {
 		return "a slice may be one of several batches: let a write of one record commit, or an Exec"
 	}
-	if stmt.Schema == nil {
+	model := stmt.Schema
+	if model == nil {
 		return ""
 	}
-	if version, err := versionOf(stmt.Schema); version != nil || err != nil {
+	if version, err := versionOf(model); version != nil || err != nil {
 		return "the model's Version is compared"
 	}
-	return follows(stmt)
-}
-
-// What follows a create, an update and a delete.
-func followsCreate(stmt *gorm.Statement) string {
-	return followsSave(stmt, stmt.Schema.AfterCreate || stmt.Schema.AfterSave)
-}
-
-func followsUpdate(stmt *gorm.Statement) string {
-	if rows, _ := optionOf[int64](stmt, commitWithOption); slices.Contains(stmt.Selects, "*") && rows < 1 {
+	creates, updates := slices.Contains(stmt.BuildClauses, "INSERT"), slices.Contains(stmt.BuildClauses, "UPDATE")
+	hooks := isDelete(stmt) && model.AfterDelete || creates && model.AfterCreate || updates && model.AfterUpdate || (creates || updates) && model.AfterSave
+	switch {
+	case updates && slices.Contains(stmt.Selects, "*") && rows < 1:
 		return "Save creates the record where its UPDATE changes no row: give CommitWith the number of rows"
-	}
-	return followsSave(stmt, stmt.Schema.AfterUpdate || stmt.Schema.AfterSave)
-}
-
-func followsSave(stmt *gorm.Statement, hooks bool) string {
-	if len(stmt.Schema.Relationships.Relations) > 0 && !slices.Contains(stmt.Omits, clause.Associations) {
+	case (creates || updates) && len(model.Relationships.Relations) > 0 && !slices.Contains(stmt.Omits, clause.Associations):
 		return "the model has associations: use Omit(clause.Associations), or leave CommitWith out"
-	}
-	return followsHooks(stmt, hooks)
-}
-
-func followsDelete(stmt *gorm.Statement) string { return followsHooks(stmt, stmt.Schema.AfterDelete) }
-
-func followsHooks(stmt *gorm.Statement, hooks bool) string {
-	if hooks && !stmt.SkipHooks {
+	case hooks && !stmt.SkipHooks:
 		return "the model has hooks that run after it: use Session with SkipHooks, or leave CommitWith out"
 	}
 	return ""

@@ -18,7 +18,6 @@ import (
 // the program, its hooks and its column types add: WHERE (conditions) AND (rows).
 type rowFilter struct {
 	by       *gorm.Statement
-	refuse   func(why string) error
 	rows     []clause.Expression
 	strict   bool            // a statement that may change other rows is refused
 	selected *selection      // by which its conditions have selected the rows, and may be joined by OR; nil if they have not
@@ -31,10 +30,10 @@ type rowFilter struct {
 }
 
 // filterOf returns the filter of this very statement, and makes it on first use.
-func filterOf(stmt *gorm.Statement, refuse func(why string) error) *rowFilter {
+func filterOf(stmt *gorm.Statement) *rowFilter {
 	f := noteOf[*rowFilter](stmt)
 	if f == nil {
-		f = &rowFilter{by: stmt, refuse: refuse, omits: stmt.Omits}
+		f = &rowFilter{by: stmt, omits: stmt.Omits}
 		note(stmt, f)
 	}
 	return f
@@ -78,7 +77,7 @@ func (f *rowFilter) build(c clause.Clause, builder clause.Builder) {
 		return
 	}
 	if why := f.wrong(); why != "" {
-		_ = stmt.AddError(f.refuse(why))
+		_ = stmt.AddError(refusal(stmt, why))
 	}
 	before := stmt.SQL.Len()
 	defer func() { f.text = stmt.SQL.String()[before:] }()

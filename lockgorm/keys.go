@@ -12,30 +12,21 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// keysOfWrite asks the models of a create, update or delete for their keys.
-func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
+// lockChange locks the records that an update or delete changes, and confines it to their rows:
+// those of its models, those that its conditions name, or else those that they select.
+func (p *Plugin) lockChange(db *gorm.DB) (keys []txlock.Key, err error) {
 	stmt := db.Statement
 	if stmt.SQL.Len() > 0 || !isLocker(stmt) {
 		return nil, nil
 	}
-	if needsID {
-		return nil, p.lockChange(db)
-	}
-	return p.keysOfCreate(db)
-}
-
-// lockChange locks the records that an update or delete changes, and confines it to their rows:
-// those of its models, those that its conditions name, or else those that they select.
-func (p *Plugin) lockChange(db *gorm.DB) error {
-	stmt := db.Statement
 	if why := whyNotSet(stmt); why != "" {
-		return unidentified(stmt, why)
+		return nil, unidentified(stmt, why)
 	}
 	var given []reflect.Value
 	identified := 0
 	for model, err := range modelsOf(stmt, changedOf(stmt)) {
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if given = append(given, model); hasID(stmt, model) {
 			identified++
@@ -45,10 +36,10 @@ func (p *Plugin) lockChange(db *gorm.DB) error {
 	switch {
 	case known:
 		if why := whyUnconfined(stmt); why != "" {
-			return unidentified(stmt, why)
+			return nil, unidentified(stmt, why)
 		}
 	case identified > 0:
-		return unidentified(stmt, "a model of it has no primary key")
+		return nil, unidentified(stmt, "a model of it has no primary key")
 	case isTagged(stmt.Schema):
 		changed, known = modelsByID(stmt)
 	}
@@ -59,38 +50,30 @@ func (p *Plugin) lockChange(db *gorm.DB) error {
 			confine(stmt, given, rows).selected = find
 			err = p.hint(db, rows)
 		}
-		return err
+		return nil, err
 	}
-	err := enterOwn(db)
-	if err != nil {
-		return err
-	}
-	keys, err := p.keysOfAll(db, changed)
-	if err == nil && len(keys) > 0 {
-		err = lockWrite(db, keys)
+	if err := enterOwn(db); err != nil {
+		return nil, err
 	}
 	confine(stmt, given, changed)
-	return err
+	return p.keysOfAll(db, changed)
 }
 
 // keysOfAll asks models for their keys.
 func (p *Plugin) keysOfAll(db *gorm.DB, models []reflect.Value) (all []txlock.Key, err error) {
 	for _, model := range models {
-		keys, err := p.keysOfModel(db, model)
+		keys, _, err := p.keysOfModel(db, model, false)
 		if err != nil {
 			return nil, err
 		}
-		if len(keys) == 0 {
-			return nil, noKeys(db.Statement)
-		}
-		all = append(all, lockable(keys)...)
+		all = append(all, keys...)
 	}
 	return all, nil
 }
 
 // confine confines an update or delete that was given some models to the rows of others.
 func confine(stmt *gorm.Statement, given, models []reflect.Value) *rowFilter {
-	f := filterOf(stmt, func(why string) error { return unidentified(stmt, why) })
+	f := filterOf(stmt)
 	f.rows, f.strict = append(f.rows, rowsOf(stmt, models, nil, nil)), true
 	f.ids = make(map[string]any)
 	for _, key := range stmt.Schema.PrimaryFields {
@@ -112,22 +95,19 @@ func confine(stmt *gorm.Statement, given, models []reflect.Value) *rowFilter {
 // lock.
 func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
+	if stmt.SQL.Len() > 0 || !isLocker(stmt) {
+		return nil, nil
+	}
 	var models []reflect.Value
 	for model, err := range modelsOf(stmt, stmt.ReflectValue) {
 		if err != nil {
 			return nil, err
 		}
-		keys, err := p.keysOfModel(db, model)
+		keys, _, err := p.keysOfModel(db, model, true)
 		if err != nil {
 			return nil, err
 		}
-		switch {
-		case !hasID(stmt, model):
-			keys = slices.DeleteFunc(slices.Clone(lockable(keys)), isOfUnsaved)
-		case len(keys) == 0:
-			return nil, noKeys(stmt)
-		}
-		all, models = append(all, lockable(keys)...), append(models, model)
+		all, models = append(all, keys...), append(models, model)
 	}
 	note(stmt, confinedUpsert(true))
 	noteLocked(stmt, models)
@@ -147,52 +127,47 @@ func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 		if err != nil {
 			return nil, err
 		}
-		known, zero := ids[identity(stmt, model)], !hasID(stmt, model)
-		if known && (!zero || !writesZero(stmt, model)) {
+		known, zero := ids[identity(stmt, model)], writesZero(stmt, model)
+		if known && !zero {
 			continue
 		}
-		keys, err := p.keysOfModel(db, model)
+		keys, unnamed, err := p.keysOfModel(db, model, true)
 		switch {
 		case err != nil:
 			return nil, err
-		case zero && writesZero(stmt, model) && slices.ContainsFunc(keys, isOfUnsaved):
+		case zero && unnamed:
 			return nil, fmt.Errorf("%w: a model of %s has no primary key, and the zero value would be written as one: give it a key, or declare what the database makes by gorm:\"default:...\"", txlock.ErrInvalidKey, stmt.Table)
-		case zero:
-			keys = slices.DeleteFunc(slices.Clone(lockable(keys)), isOfUnsaved)
-		case len(keys) == 0:
-			return nil, noKeys(stmt)
-		}
-		if !known {
-			all = append(all, lockable(keys)...)
+		case !known:
+			all = append(all, keys...)
 		}
 	}
 	return all, nil
 }
 
-func (p *Plugin) keysOfModel(db *gorm.DB, model reflect.Value) ([]txlock.Key, error) {
-	locker, ok := model.Addr().Interface().(Locker)
-	if !ok {
-		return p.keyOfTag(db, model)
+// keysOfModel asks a model for its keys, none for NoLock. Those of the zero identifier are left out
+// of a create whose model has no primary key yet: unnamed tells that.
+func (p *Plugin) keysOfModel(db *gorm.DB, model reflect.Value, create bool) (keys []txlock.Key, unnamed bool, err error) {
+	if locker, ok := model.Addr().Interface().(Locker); ok {
+		keys, err = locker.LockKeys(db.Session(&gorm.Session{NewDB: true}))
+	} else {
+		keys, err = p.keyOfTag(db, model)
 	}
-	return locker.LockKeys(db.Session(&gorm.Session{NewDB: true}))
-}
-
-// lockable returns the keys, none for NoLock.
-func lockable(keys []txlock.Key) []txlock.Key {
-	if isNoLock(keys) {
-		return nil
+	switch unsaved := create && !hasID(db.Statement, model); {
+	case err != nil || isNoLock(keys):
+		return nil, false, err
+	case unsaved:
+		named := slices.DeleteFunc(slices.Clone(keys), isOfUnsaved)
+		return named, len(named) < len(keys), nil
+	case len(keys) == 0:
+		return nil, false, fmt.Errorf("%w: LockKeys of %s names no key: return lockgorm.NoLock where none is needed", txlock.ErrInvalidKey, db.Statement.Schema.Name)
 	}
-	return keys
+	return keys, false, nil
 }
 
 // isOfUnsaved reports whether this is a family's key of the zero identifier.
 func isOfUnsaved(key txlock.Key) bool {
 	key, _ = inner.Asked(key)
 	return strings.HasSuffix(key.String(), ":") && key.Validate() != nil
-}
-
-func noKeys(stmt *gorm.Statement) error {
-	return fmt.Errorf("%w: LockKeys of %s names no key: return lockgorm.NoLock where none is needed", txlock.ErrInvalidKey, stmt.Schema.Name)
 }
 
 // isLocker reports whether the model of a statement names its keys.

@@ -174,13 +174,13 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		all.Delete().Before(deletes).Register(name, p.beforeDelete),
 		all.Create().After("gorm:save_before_associations").Before("gorm:create").Register(late, p.beforeInsert),
 		all.Create().After("gorm:create").Before("gorm:save_after_associations").Register("lockstep:explain_upsert", explainUpsert),
-		all.Query().Before("gorm:query").Register(name, p.beforeRead),
-		all.Row().Before("gorm:row").Register(name, p.beforeRow),
-		all.Raw().Before("gorm:raw").Register(name, p.beforeRead),
-		all.Create().After(late).Before("gorm:create").Register(commits, last(followsCreate)),
-		all.Update().After("gorm:save_before_associations").Before("gorm:update").Register(commits, last(followsUpdate)),
-		all.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(commits, last(followsDelete)),
-		all.Raw().After(name).Before("gorm:raw").Register(commits, last(func(*gorm.Statement) string { return "" })),
+		all.Query().Before("gorm:query").Register(name, beforeRead),
+		all.Row().Before("gorm:row").Register(name, beforeRow),
+		all.Raw().Before("gorm:raw").Register(name, beforeRead),
+		all.Create().After(late).Before("gorm:create").Register(commits, last),
+		all.Update().After("gorm:save_before_associations").Before("gorm:update").Register(commits, last),
+		all.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(commits, last),
+		all.Raw().After(name).Before("gorm:raw").Register(commits, last),
 		all.Query().Before("*").Register(commits, notLast),
 		all.Row().Before("*").Register(commits, notLast),
 		all.Create().After(name).Before("gorm:before_create").Register(check, checkGuard),
@@ -210,7 +210,11 @@ type on struct {
 }
 
 // beforeCreate locks before a create. Its models may have no primary key yet.
-func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) }
+func (p *Plugin) beforeCreate(db *gorm.DB) {
+	planOwn(db, false)
+	_ = db.AddError(enterOwn(db)) // also where no lock is needed before the hooks
+	lockBefore(db, p.keysOfCreate, lockWrite)
+}
 
 // beforeInsert locks the models to which the hooks of a create have given a primary key,
 // or another one.
@@ -233,14 +237,15 @@ func (p *Plugin) beforeUpdate(db *gorm.DB) {
 }
 
 // beforeDelete locks before a delete, as beforeUpdate does.
-func (p *Plugin) beforeDelete(db *gorm.DB) { p.before(db, p.keysOfWrite, true) }
+func (p *Plugin) beforeDelete(db *gorm.DB) {
+	planOwn(db, true)
+	lockBefore(db, p.lockChange, lockWrite)
+}
 
-// noKeysOfModel returns no keys: those of a query and of Exec are named by On alone.
-func noKeysOfModel(*gorm.DB, bool) ([]txlock.Key, error) { return nil, nil }
-
-// beforeRead locks before a query or Exec, which takes the locks with it if it can.
-func (p *Plugin) beforeRead(db *gorm.DB) {
-	p.beforeBy(db, noKeysOfModel, false, lockWith)
+// beforeRead locks before a query or Exec, which takes the locks with it if it can: keys that On
+// names, and no model.
+func beforeRead(db *gorm.DB) {
+	lockBefore(db, func(*gorm.DB) ([]txlock.Key, error) { return nil, nil }, lockWith)
 	guardStatement(db)
 }
 
@@ -263,8 +268,8 @@ func lockWith(db *gorm.DB, keys []txlock.Key) error {
 
 // beforeRow does what beforeRead does, for Row: since Row returns no error, its Scan must
 // return the refusal.
-func (p *Plugin) beforeRow(db *gorm.DB) {
-	p.beforeRead(db)
+func beforeRow(db *gorm.DB) {
+	beforeRead(db)
 	if rows, ok := db.Get("rows"); db.Error == nil || db.DryRun || ok && rows == true {
 		return
 	}
@@ -280,15 +285,6 @@ func failedRow(pool gorm.ConnPool, err error) *sql.Row {
 	return pool.QueryRowContext(inside.Unsent(context.Background(), err), "")
 }
 
-// before takes the locks of one statement, or makes it fail.
-func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {
-	planOwn(db, needsID)
-	if !needsID {
-		_ = db.AddError(enterOwn(db)) // also where no lock is needed before the hooks
-	}
-	p.beforeBy(db, keysOf, needsID, lockWrite)
-}
-
 // lockWrite locks the keys of a create, update or delete.
 func lockWrite(db *gorm.DB, keys []txlock.Key) error {
 	err := enterOwn(db)
@@ -301,26 +297,25 @@ func lockWrite(db *gorm.DB, keys []txlock.Key) error {
 	return err
 }
 
-func (p *Plugin) beforeBy(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool, lock func(db *gorm.DB, keys []txlock.Key) error) {
+// lockBefore takes the locks of one statement, whose keys On names or else its model, or makes it
+// fail.
+func lockBefore(db *gorm.DB, ofModel func(db *gorm.DB) ([]txlock.Key, error), lock func(db *gorm.DB, keys []txlock.Key) error) {
 	if db.Error != nil || db.DryRun {
 		return
 	}
-	keys, err := keysOn(db, func() ([]txlock.Key, error) { return keysOf(db, needsID) })
+	keys, err := keysOn(db, ofModel)
 	if err == nil && len(keys) > 0 {
 		err = lock(db, keys)
 	}
-	if err != nil {
-		// In GORM's callbacks errors are reported by AddError.
-		_ = db.AddError(err)
-	}
+	_ = db.AddError(err) // in GORM's callbacks errors are reported so
 }
 
 // keysOn returns the keys that On names, or otherwise those of the model.
-func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, error) {
+func keysOn(db *gorm.DB, ofModel func(db *gorm.DB) ([]txlock.Key, error)) ([]txlock.Key, error) {
 	stmt := db.Statement
 	o, ok := optionOf[on](stmt, onOption)
 	if !ok {
-		return ofModel()
+		return ofModel(db)
 	}
 	if len(o.keys) == 0 {
 		return nil, fmt.Errorf("%w: lockgorm.On names no key", txlock.ErrInvalidKey)
@@ -337,6 +332,6 @@ func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, er
 	if !isLocker(stmt) {
 		return keys, nil
 	}
-	own, err := ofModel()
+	own, err := ofModel(db)
 	return slices.Concat(keys, own), err
 }

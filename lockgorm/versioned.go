@@ -156,9 +156,7 @@ func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 		return
 	}
 	v.deletes, v.step = deletes, newStep()
-	f := filterOf(stmt, func(why string) error {
-		return fmt.Errorf("%w: %s: the statement can't be compared, since %s", ErrVersion, stmt.Schema.Name, why)
-	})
+	f := filterOf(stmt)
 	f.version, f.step = v.field, v.step
 	_, hasWhere := stmt.Clauses["WHERE"]
 	switch {
