@@ -3,13 +3,16 @@ package lockgorm
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // option is a clause that keeps something with its statement, and adds nothing to the SQL. It is a
@@ -135,4 +138,123 @@ func limited(tx *gorm.DB, scope *txlock.Scope) *txlock.Scope {
 		return scope.WaitAtMost(d)
 	}
 	return scope
+}
+
+// Guard makes one statement succeed only while a lease is held:
+// db.Clauses(lockgorm.Guard(l)).Create(&order). A create, update or delete is guarded after the
+// model's hooks and associations, before GORM commits; a query, Row or Exec before it is sent. The
+// statement fails with the error of Lease.Guard. Outside of a transaction it fails with
+// ErrNoTransaction, and nothing is sent. It needs the plugin: db.Use(lockgorm.New()).
+func Guard(l *lease.Lease) clause.Expression { return option{guardOption, l} }
+
+// leaseOf returns the lease that guards a statement.
+func leaseOf(db *gorm.DB) (l *lease.Lease, ok bool) {
+	l, ok = optionOf[*lease.Lease](db.Statement, guardOption)
+	return l, ok && db.Error == nil && !db.DryRun
+}
+
+// guardedTx returns the transaction of a statement that a lease guards.
+func guardedTx(db *gorm.DB, l *lease.Lease) (txlock.Tx, error) {
+	if l == nil {
+		return nil, errors.New("lockgorm: Guard needs a *lease.Lease, got nil")
+	}
+	return transactionOf(db)
+}
+
+// checkGuard makes sure, before a create, update or delete is sent, that it can be
+// guarded afterwards.
+func checkGuard(db *gorm.DB) {
+	l, ok := leaseOf(db)
+	if !ok {
+		return
+	}
+	_, err := guardedTx(db, l)
+	if err == nil {
+		err = l.Err()
+	}
+	_ = db.AddError(err) // GORM's callbacks report errors so
+}
+
+// guardStatement guards the transaction of a statement.
+func guardStatement(db *gorm.DB) {
+	l, ok := leaseOf(db)
+	if !ok {
+		return
+	}
+	tx, err := guardedTx(db, l)
+	if err == nil {
+		err = l.Guard(db.Statement.Context, tx)
+	}
+	_ = db.AddError(err)
+}
+
+// Loaded names the loaded model of one update or delete, as db.Model(&order) does, for code
+// without such a call: gorm.G and code that gorm.io/gen has generated.
+//
+//	gorm.G[Order](tx, lockgorm.Loaded(&order)).Update(ctx, "paid", true)
+//	q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(&order)).UpdateSimple(q.Order.Paid.Value(true))
+//
+// So the plugin locks the keys of that model, compares its Version, and changes its row
+// only. A create, Exec, a statement on another type and one on another record fail with
+// ErrInvalidKey. It needs the plugin: db.Use(lockgorm.New()).
+func Loaded(model any) clause.Expression { return option{loadedOption, loaded{model: model}} }
+
+type loaded struct {
+	model any
+	by    *gorm.Statement // the statement that has used it, nil for none yet
+}
+
+// registerLoaded registers what Loaded needs, also on a dialect of Unlocked.
+func registerLoaded(db *gorm.DB) error {
+	const name, all = "lockstep:set_loaded", "*"
+	return errors.Join(db.Callback().Update().Before(all).Register(name, setLoaded), db.Callback().Delete().Before(all).Register(name, setLoaded))
+}
+
+// setLoaded makes the model of Loaded that of the statement.
+func setLoaded(db *gorm.DB) {
+	stmt := db.Statement
+	l, ok := optionOf[loaded](stmt, loadedOption)
+	if !ok || db.Error != nil || l.by != nil && l.by != stmt { // the statement of an association
+		return
+	}
+	model := reflect.ValueOf(l.model)
+	switch {
+	case model.Kind() != reflect.Pointer:
+		_ = db.AddError(fmt.Errorf("%w: Loaded needs a pointer to a model, got %T", txlock.ErrInvalidKey, l.model))
+	case model.IsNil():
+		_ = db.AddError(fmt.Errorf("%w: Loaded needs a pointer to a model, this %T is nil", txlock.ErrInvalidKey, l.model))
+	case stmt.Schema == nil || model.Elem().Type() != stmt.Schema.ModelType:
+		_ = db.AddError(fmt.Errorf("%w: Loaded has a %T, this statement is on %s: give it one loaded model of the statement's type, or name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, l.model, stmt.Table))
+	case !hasID(stmt, model.Elem()):
+		_ = db.AddError(fmt.Errorf("%w: Loaded has a %T without its primary key: load it first", txlock.ErrInvalidKey, l.model))
+	case namesAnother(stmt, model.Elem()):
+		_ = db.AddError(fmt.Errorf("%w: this statement on %s names another record than that of Loaded: leave one of them out", txlock.ErrInvalidKey, stmt.Table))
+	default:
+		l.by = stmt
+		stmt.Settings.Store(loadedOption, l)
+		stmt.Model = l.model
+	}
+}
+
+// refuseLoaded refuses a create or Exec with Loaded, but not the creates of an update's
+// associations.
+func refuseLoaded(db *gorm.DB) {
+	if l, ok := optionOf[loaded](db.Statement, loadedOption); ok && (l.by == nil || l.by == db.Statement) {
+		_ = db.AddError(fmt.Errorf("%w: Loaded is for an update or a delete of GORM, this is a create or Exec: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey))
+	}
+}
+
+// namesAnother reports whether a statement has another model than this, and of another
+// record.
+func namesAnother(stmt *gorm.Statement, model reflect.Value) bool {
+	for _, other := range modelsIn(reflect.ValueOf(stmt.Model), stmt.Schema) {
+		for _, key := range stmt.Schema.PrimaryFields {
+			has, zero := key.ValueOf(stmt.Context, other)
+			id, _ := key.ValueOf(stmt.Context, model)
+			if !zero && !same(id, has) {
+				return true
+			}
+		}
+	}
+	return false
 }

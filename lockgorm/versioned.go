@@ -21,10 +21,9 @@ type versioned struct {
 	loaded  []Version // as they were before the statement
 	any     bool      // AnyVersion: nothing is compared
 	step    int64     // by how much an update raises the versions
-	deletes bool
-	keep    bool     // KeepVersion: a create writes the versions that its models have
-	putBack bool     // the models get their loaded versions again, also after success
-	undo    []func() // restores what was changed in the statement
+	keep    bool      // KeepVersion: a create writes the versions that its models have
+	putBack bool      // the models get their loaded versions again, also after success
+	undo    []func()  // restores what was changed in the statement
 }
 
 // registerVersions registers the callbacks for models with a Version.
@@ -37,11 +36,11 @@ func registerVersions(db *gorm.DB) error {
 		callbacks.Create().After("gorm:save_before_associations").Before("gorm:create").Register(compare, firstVersions),
 		callbacks.Create().After(all).Register(settle, settleVersions),
 		callbacks.Update().Before(all).Register(check, checkUpdate),
-		callbacks.Update().After("gorm:save_before_associations").Before("gorm:update").Register(compare, compareUpdate),
+		callbacks.Update().After("gorm:save_before_associations").Before("gorm:update").Register(compare, compareChange),
 		callbacks.Update().After("gorm:update").Before("gorm:save_after_associations").Register(verify, verifyVersions),
 		callbacks.Update().After(all).Register(settle, settleVersions),
 		callbacks.Delete().Before(all).Register(check, checkDelete),
-		callbacks.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(compare, compareDelete),
+		callbacks.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(compare, compareChange),
 		callbacks.Delete().After("gorm:delete").Before("gorm:after_delete").Register(verify, verifyVersions),
 		callbacks.Delete().After(all).Register(settle, settleVersions),
 		callbacks.Query().After("gorm:query").Register("lockstep:note_versions", noteRead),
@@ -68,18 +67,11 @@ func checkDelete(db *gorm.DB) {
 	}
 }
 
-// compareUpdate adds the comparison. It checks the model again, which hooks may have
-// changed since checkUpdate.
-func compareUpdate(db *gorm.DB) {
+// compareChange adds the comparison to an update or delete. It checks the model again, which hooks may
+// have changed since.
+func compareChange(db *gorm.DB) {
 	checkIDs(db)
-	compareVersions(db, reflect.ValueOf(db.Statement.Model), false)
-	watchText(db, false)
-}
-
-// compareDelete does what compareUpdate does, for a delete.
-func compareDelete(db *gorm.DB) {
-	checkIDs(db)
-	compareVersions(db, changedOf(db.Statement), true)
+	compareVersions(db)
 	watchText(db, false)
 }
 
@@ -141,8 +133,12 @@ func (v *versioned) identified(stmt *gorm.Statement) bool {
 
 // compareVersions adds to the statement the condition that each row has the version that
 // was loaded, and to an UPDATE that it raises the version.
-func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
+func compareVersions(db *gorm.DB) {
 	stmt := db.Statement
+	value := reflect.ValueOf(stmt.Model)
+	if isDelete(stmt) {
+		value = changedOf(stmt)
+	}
 	v, err := versionedOf(db, value)
 	if err == nil && v != nil && len(v.models) > 1 && !v.any && !db.DryRun {
 		if _, none := transactionOf(db); none != nil {
@@ -155,7 +151,7 @@ func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 	if err != nil || v == nil {
 		return
 	}
-	v.deletes, v.step = deletes, newStep()
+	v.step = newStep()
 	f := filterOf(stmt)
 	f.version, f.step = v.field, v.step
 	_, hasWhere := stmt.Clauses["WHERE"]
@@ -270,10 +266,10 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 		switch {
 		case !found && !again:
 			gone++
-		case version == v.loaded[i] && version.isLargest() && !v.deletes:
+		case version == v.loaded[i] && version.isLargest() && !isDelete(stmt):
 			return nil, fmt.Errorf("%w: %s: %d is the largest number of a type that is too small: make the column %s BIGINT UNSIGNED", ErrVersion, stmt.Schema.Name, version, v.field.DBName)
 		case version == v.loaded[i]: // excluded by a condition of the caller
-		case version == v.loaded[i].raisedBy(v.step) && !v.deletes:
+		case version == v.loaded[i].raisedBy(v.step) && !isDelete(stmt):
 			changed[i] = true
 			written = append(written, version)
 			raised++
@@ -281,7 +277,7 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 			conflicts = append(conflicts, conflict{v.loaded[i], version})
 		}
 	}
-	if v.deletes {
+	if isDelete(stmt) {
 		gone -= db.RowsAffected
 		raised = db.RowsAffected
 	}
