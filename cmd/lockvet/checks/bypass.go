@@ -29,26 +29,31 @@ func runBypass(pass *source) {
 // statement.
 var ensuring = []string{"lockgorm.AssertLocked", "lockgorm.Join", "lockgorm.On"}
 
-// checkBypass reports what a function writes by a handle of which it is known that nothing was
-// locked in its transaction: not in functions that lock something, nor by the handle that a
-// function is given, whose caller may have locked.
-func checkBypass(pass *source, body *ast.BlockStmt) {
-	locks, begun := false, map[types.Object]bool{}
+// locksIn reports whether a function locks something, and returns the handles of the transactions that
+// it begins without a lock.
+func locksIn(pass *source, body *ast.BlockStmt) (locks bool, begun map[types.Object]bool) {
+	begun = map[types.Object]bool{}
 	ast.Inspect(body, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		if !ok {
 			return true
 		}
 		if t, ok := transactionOf(pass, call); ok {
-			if t.plain || t.name == "lockgorm.Transaction" && pass.TypesInfo.Types[call.Args[1]].IsNil() {
-				begun[t.tx] = true
-			} else {
-				locks = true
-			}
+			without := t.plain || t.name == "lockgorm.Transaction" && pass.TypesInfo.Types[call.Args[1]].IsNil()
+			begun[t.tx] = without
+			locks = locks || !without
 		}
 		locks = locks || lockedBy(pass, call) != nil || slices.Contains(ensuring, nameOf(pass, call))
 		return true
 	})
+	return locks, begun
+}
+
+// checkBypass reports what a function writes by a handle of which it is known that nothing was
+// locked in its transaction: not in functions that lock something, nor by the handle that a
+// function is given, whose caller may have locked.
+func checkBypass(pass *source, body *ast.BlockStmt) {
+	locks, begun := locksIn(pass, body)
 	if locks {
 		return
 	}
@@ -59,8 +64,8 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 		}
 		how, table, written := writtenBy(pass, call)
 		i := slices.IndexFunc(pass.models, func(m model) bool { return m.hasTable(table) })
-		p := receiverPath(pass, call)
-		if v, ok := p.root.(*types.Var); table == "" || i < 0 || !ok || p.variable() && v.Kind() == types.ParamVar && !begun[v] {
+		v, ok := receiverPath(pass, call).root.(*types.Var)
+		if table == "" || i < 0 || !ok || isPool(v.Type()) && v.Kind() == types.ParamVar && !begun[v] {
 			return true
 		}
 		if m := pass.models[i]; written == nil || !isModel(written) {
