@@ -36,6 +36,9 @@ func last(db *gorm.DB) {
 		return
 	}
 	scope, err := Join(db)
+	if err == nil {
+		err = whyNotCommitted(scope, db)
+	}
 	if err != nil {
 		_ = db.AddError(err)
 		return

@@ -39,7 +39,8 @@ func TestNestedNotUndone(t *testing.T) {
 	// caught calls a nested transaction, and swallows what it fails by.
 	caught := func(call func() error) (err error) {
 		defer func() {
-			if p := recover(); p != nil && p != errInner {
+			p := recover()
+			if err, ok := p.(error); p != nil && (!ok || !errors.Is(err, errInner)) {
 				panic(p)
 			}
 		}()
@@ -150,6 +151,27 @@ func TestErrorOfTheHandle(t *testing.T) {
 			if err == nil || e.count(t, "Note", "n = 1") != 0 {
 				t.Errorf("%s: %v, with a row that was committed", name, err)
 			}
+		}
+	})
+}
+
+// TestCommitWithNotUndone proves that a write doesn't commit what a nested transaction before it
+// couldn't undo.
+func TestCommitWithNotUndone(t *testing.T) {
+	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, note := e.openPlugin(t), &Note{N: 1}
+		noError(t, db.Create(note).Error)
+		err := lockgorm.Transaction(db, []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
+			send(t, tx, "SAVEPOINT here")
+			err := tx.WithContext(t.Context()).Transaction(func(tx *gorm.DB) error {
+				send(t, tx, "RELEASE SAVEPOINT here")
+				return errors.Join(tx.Create(&Note{N: 7}).Error, errInner)
+			})
+			wantError(t, "the nested transaction", err, errInner)
+			return tx.Model(note).Clauses(lockgorm.CommitWith(1)).Update("n", 2).Error
+		})
+		if err == nil || e.count(t, "Note", "n <> 1") != 0 {
+			t.Errorf("%v, and rows were committed", err)
 		}
 	})
 }
