@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 )
 
 // findInstance finds a server of the engine or brings one.
 func findInstance(ctx context.Context, engine Engine, o options) (*instance, error) {
+	if engine == TiDB {
+		return newTiDB(ctx, o)
+	}
 	if image := os.Getenv(engine.imageVariable()); image != "" {
 		if err := dockerWorks(ctx); err != nil {
 			return nil, fmt.Errorf("%s=%s needs Docker: %w", engine.imageVariable(), image, err)
@@ -62,7 +64,7 @@ func (b binary) works(ctx context.Context, engine Engine) bool {
 	if err != nil {
 		return false
 	}
-	return strings.Contains(string(out), "MariaDB") == (engine == MariaDB)
+	return engineOf(string(out)) == engine
 }
 
 // localBinary finds an installed server.

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -30,7 +29,7 @@ func Given(ctx context.Context, engine Engine) (server *Server, ok bool, err err
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: no server that can be used at %s: %w; start one there, correct the variable, or unset it", engine.DSNVariable(), cfg.Addr, err)
 	}
-	if strings.Contains(version, "MariaDB") != (engine == MariaDB) {
+	if engineOf(version) != engine {
 		return nil, false, fmt.Errorf("%s: the server at %s is not %s: its version is %s", engine.DSNVariable(), cfg.Addr, engine, version)
 	}
 	return &Server{engine: engine, config: cfg}, true, nil

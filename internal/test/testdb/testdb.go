@@ -1,5 +1,6 @@
 // Package testdb brings MariaDB and MySQL servers for tests, benchmarks and
-// the demo, on any machine, and throws them away afterwards.
+// the demo, on any machine, and throws them away afterwards. It brings a TiDB
+// server, too, but only where LOCKSTEP_ENGINES names it.
 //
 // Tests share one server per engine and process:
 //
@@ -39,11 +40,24 @@ type Engine string
 const (
 	MariaDB Engine = "mariadb"
 	MySQL   Engine = "mysql"
+	TiDB    Engine = "tidb" // by night
 )
 
+// engineOf returns the engine of a server by its version, or by what its binary
+// says of that.
+func engineOf(version string) Engine {
+	switch {
+	case strings.Contains(version, "MariaDB"):
+		return MariaDB
+	case strings.Contains(version, "TiDB"):
+		return TiDB
+	}
+	return MySQL
+}
+
 // DSNVariable is the name of the environment variable that gives the engine's
-// server: LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN, the DSN of an
-// administrator who may create databases and users.
+// server: LOCKSTEP_MARIADB_DSN, LOCKSTEP_MYSQL_DSN or LOCKSTEP_TIDB_DSN, the DSN of
+// an administrator who may create databases and users.
 func (e Engine) DSNVariable() string { return e.variable("DSN") }
 
 func (e Engine) imageVariable() string { return e.variable("IMAGE") }
@@ -53,7 +67,7 @@ func (e Engine) variable(what string) string {
 }
 
 // Engines returns the engines to test on: those of LOCKSTEP_ENGINES, a comma
-// separated list. The default is both. A name that is unknown panics; Main
+// separated list. The default is MariaDB and MySQL. A name that is unknown panics; Main
 // has looked before and ended the test binary with a clear line.
 //
 // LOCKSTEP_ENGINES=none stands for no server at all. Engines returns one engine then,
@@ -94,7 +108,7 @@ var Seed = sync.OnceValue(func() uint64 {
 })
 
 // ParseEngines reads a comma separated list of engines. An empty list stands
-// for both, and none is an unknown engine: whoever starts servers needs one.
+// for MariaDB and MySQL, and none is an unknown engine: whoever starts servers needs one.
 func ParseEngines(list string) ([]Engine, error) {
 	if strings.TrimSpace(list) == "" {
 		return []Engine{MariaDB, MySQL}, nil
@@ -102,8 +116,8 @@ func ParseEngines(list string) ([]Engine, error) {
 	var engines []Engine
 	for name := range strings.SplitSeq(list, ",") {
 		engine := Engine(strings.ToLower(strings.TrimSpace(name)))
-		if engine != MariaDB && engine != MySQL {
-			return nil, fmt.Errorf("testdb: unknown engine %q in the list %q: use mariadb, mysql or both (LOCKSTEP_ENGINES)", name, list)
+		if engine != MariaDB && engine != MySQL && engine != TiDB {
+			return nil, fmt.Errorf("testdb: unknown engine %q in the list %q: use some of mariadb, mysql and tidb (LOCKSTEP_ENGINES)", name, list)
 		}
 		engines = append(engines, engine)
 	}

@@ -30,7 +30,7 @@ func eachEngine(t *testing.T, test func(t *testing.T, engine Engine)) {
 
 func TestParseEngines(t *testing.T) {
 	t.Parallel()
-	for list, want := range map[string]int{"": 2, "mariadb": 1, "MySQL , mariadb": 2} {
+	for list, want := range map[string]int{"": 2, "mariadb": 1, "MySQL , mariadb": 2, "tidb": 1} {
 		if engines, err := ParseEngines(list); err != nil || len(engines) != want {
 			t.Errorf("ParseEngines(%q) = %v, %v", list, engines, err)
 		}

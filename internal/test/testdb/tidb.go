@@ -1,0 +1,60 @@
+package testdb
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A TiDB server comes from the module tests/tidb, whose only tool it is. It keeps its rows in an
+// embedded store, so no cluster is needed.
+
+// tidbServer builds the server into the cache, which takes ten minutes of a processor the first
+// time, and returns its path.
+func tidbServer(ctx context.Context) (string, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	unlock, err := lockFile(ctx, filepath.Join(cache, "tidb.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/dca00107/lockstep").Output()
+	if err != nil {
+		return "", fmt.Errorf("find tests/tidb, of which TiDB is built: %w", err)
+	}
+	path := filepath.Join(cache, "tidb-server")
+	module := filepath.Join(strings.TrimSpace(string(root)), "tests", "tidb")
+	return path, run(ctx, []string{"GOFLAGS=-mod=readonly", "GOWORK=off"}, "go", "-C", module, "build", "-o", path, "github.com/pingcap/tidb/cmd/tidb-server")
+}
+
+// newTiDB prepares a server. Its administrator is root, without a password, who comes with it.
+func newTiDB(ctx context.Context, o options) (*instance, error) {
+	if o.durable || len(o.env) > 0 || o.ahead != 0 || o.parted || os.Getenv(TiDB.imageVariable()) != "" {
+		return nil, errors.New("it takes arguments and no other options, and no image")
+	}
+	path, err := tidbServer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := privateDirIn(cmp.Or(o.parent, os.TempDir()))
+	if err != nil {
+		return nil, err
+	}
+	inst := &instance{origin: path, dir: dir, user: "root"}
+	inst.spawn = func(_ context.Context, port int) (*Child, error) {
+		return inst.startLogged(exec.Command(path, append([]string{
+			"-store=unistore", "-path=" + filepath.Join(dir, "data"), "-temp-dir=" + filepath.Join(dir, "temp"),
+			"-host=127.0.0.1", "-P=" + strconv.Itoa(port), "-report-status=false", "-socket=", "-L=warn",
+		}, o.args...)...))
+	}
+	return inst, nil
+}
