@@ -88,7 +88,11 @@ func join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	return txlock.Join(tx.Statement.Context, pool, options...)
+	scope, err := txlock.Join(tx.Statement.Context, pool, options...)
+	if err == nil {
+		err = inner.Tested(scope)
+	}
+	return scope, err
 }
 
 // SQLTx returns the database/sql transaction that tx runs in, for functions that take one:

@@ -19,7 +19,7 @@ import (
 func checkEngine(ctx context.Context, db *sql.DB) error {
 	facts, err := askSession(ctx, db)
 	if err == nil && errors.Is(facts.Unfit, ErrEngine) {
-		err = ErrEngine
+		err = facts.Unfit
 	}
 	return err
 }

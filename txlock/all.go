@@ -121,7 +121,7 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		return nil
 	}
 	most := chunk
-	if atMost > 0 && !s.server.MariaDB {
+	if atMost > 0 && !s.server.Compound || s.server.OneByOne {
 		most = 1
 	}
 	end, asked := time.Now().Add(atMost), s.asked(ctx, false, keys...)

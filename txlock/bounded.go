@@ -74,9 +74,21 @@ func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
 
 // selectAtMost takes an existing row by SELECT with the limit.
 func (a *attempt) selectAtMost(ctx context.Context) (uint64, error) {
+	if a.server.WholeSeconds {
+		return a.selectInSeconds(ctx)
+	}
 	began := time.Now()
 	current, err := a.selectRow(ctx, func(query string) string { return rawsql.HintAtMost(query, a.atMost) })
 	return a.goOn(ctx, current, fault.PastLimit(err, time.Since(began), a.atMost))
+}
+
+// selectInSeconds is selectAtMost with the limit rounded up to whole seconds.
+func (a *attempt) selectInSeconds(ctx context.Context) (current uint64, err error) {
+	err = a.inSeconds(ctx, a.atMost, func() error {
+		current, err = a.selectRow(ctx, func(query string) string { return query })
+		return err
+	})
+	return a.goOn(ctx, current, err)
 }
 
 // selectRow takes an existing row by a SELECT with a hint, and returns its token.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -23,8 +24,19 @@ func onePrimary(ctx context.Context, s *Scope) error {
 	return nil
 }
 
+// tested is inside.Lock.Tested.
+func tested(s *Scope) error {
+	if s.server.OldID {
+		return session.ErrOnTiDB("no GORM")
+	}
+	return nil
+}
+
 // onePrimary makes sure, under the mutex, that the database has one primary.
 func (s *state) onePrimary(ctx context.Context) error {
+	if s.server.ExclusiveOnly {
+		return session.ErrOnTiDB("no shared locks, and no locksqlc.Do: lock exclusively, in the transaction that writes")
+	}
 	if _, ok := singles.Load(s.server.Name); ok {
 		return nil
 	}

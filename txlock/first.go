@@ -50,7 +50,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	a := s.newAttempt(ctx, key.record(), request{verb: "lock"}, hold{}, false)
 	_, plain := a.statement()
 	lock := plain
-	if !s.server.MariaDB {
+	if s.server.Procedures {
 		lock = a.called(rawsql.LockProcedure, a.owner, a.ours)
 	}
 	asked := s.asked(ctx, false, key)
@@ -69,7 +69,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 func (s *Scope) locksWith(keys []Key) bool {
 	if len(keys) != 1 || keys[0].shared || keys[0].Validate() != nil || s.bad != nil || s.atMost > 0 ||
 		s.book == nil || s.book.Err() != nil || !s.book.Direct() || s.book.Serializable() || s.book.MayHaveSnapshot() ||
-		!s.server.MariaDB && !s.book.Procedures() {
+		!s.server.Compound && !s.book.Procedures() {
 		return false
 	}
 	_, held := s.holdOf(keys[0].record())
@@ -81,7 +81,7 @@ func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if !a.server.MariaDB && reply.Columns != 1 {
+	if a.server.Procedures && reply.Columns != 1 {
 		r, err := readOutcome(rawsql.LockProcedure, false, reply)
 		return a.granted(r, err)
 	}

@@ -8,12 +8,16 @@ import (
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // include is inside.Lock.Include.
 func include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx context.Context, in *inside.Included) error) error {
 	if err := key.Validate(); err != nil {
 		return err
+	}
+	if s.server.OldID {
+		return s.failure(verb, key, session.ErrOnTiDB("no leases, jobs and elections: keep these on MySQL or MariaDB"))
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -54,7 +58,7 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 // a row has changed since a snapshot is no reason to refuse it.
 func (s *state) refusing(snapshot bool) gen.DBTX {
 	return s.rewritten(func(q rawsql.Statement) rawsql.Statement {
-		q.Query, q.Variables = rawsql.Refuse(q.Query, s.server.MariaDB, s.server.RollbackOnTimeout)
+		q.Query, q.Variables = rawsql.Refuse(q.Query, s.server.Compound, s.server.RollbackOnTimeout)
 		if s.mayBeRefused(snapshot) {
 			q.Variables = append(q.Variables, rawsql.AllowStale)
 		}

@@ -9,6 +9,7 @@ func init() {
 		Guarded:        guarded,
 		Include:        include,
 		OnePrimary:     onePrimary,
+		Tested:         tested,
 		Runs:           runs,
 		Last:           last,
 		Confirm:        confirm,

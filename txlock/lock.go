@@ -180,7 +180,7 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 		*token, err = a.callFor(ctx)
 	case !a.bounded():
 		*token, err = a.takeRow(ctx)
-	case a.server.MariaDB:
+	case a.server.Compound:
 		err = a.atMostOnMariaDB(a.atMost, func(variables ...string) error {
 			*token, err = a.takeRow(ctx, variables...)
 			return err
@@ -225,6 +225,9 @@ func (a *attempt) takeRow(ctx context.Context, variables ...string) (uint64, err
 		db = a.withVariables(append(variables, rawsql.RefuseStale)...)
 	}
 	switch {
+	case a.compares && a.server.OldID:
+		token, err := a.touch(a.first(ctx), db)
+		return a.compareAlone(ctx, token, err)
 	case a.shared:
 		token, err := a.shareRow(ctx, db)
 		return a.goOn(ctx, token, err)
@@ -247,6 +250,20 @@ func (a *attempt) goOn(ctx context.Context, current uint64, err error) (uint64, 
 		return current, nil
 	}
 	return a.raiseToken(ctx, guard.Call{}, a.tx)
+}
+
+// compareAlone compares the version of a row that was taken, where the statement that raises the
+// token can't, and goes on with Lock's.
+func (a *attempt) compareAlone(ctx context.Context, current uint64, err error) (uint64, error) {
+	switch {
+	case err != nil:
+		return 0, err
+	case current != a.version && current != a.ours:
+		return 0, conflict(a.version)
+	}
+	lock := *a
+	lock.compares = false
+	return lock.raiseToken(ctx, guard.Call{}, a.tx)
 }
 
 // raiseToken takes the row exclusively, for good, by db, which bounds the wait, and raises
@@ -278,7 +295,7 @@ func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db *rawsql.Te
 // unchanged is the error of an UPDATE that has changed no row. MariaDB answers so, too, if
 // it has interrupted the UPDATE, at its time limit or by KILL QUERY: then the row is there.
 func (a *attempt) unchanged(ctx context.Context) error {
-	if !a.server.MariaDB {
+	if !a.server.Compound {
 		return a.missing()
 	}
 	if _, err := a.read(a.own(ctx, guard.Call{Reads: true}), a.tx); err != nil {
@@ -303,6 +320,9 @@ func (s *state) withVariables(variables ...string) *rawsql.Text {
 // regardless is the transaction with variables of MariaDB for each statement: that a row
 // has changed since a snapshot is no reason to refuse it.
 func (s *state) regardless(snapshot bool, variables []string) *rawsql.Text {
+	if s.server.ExclusiveOnly {
+		return s.rewritten(rawsql.Edited(rawsql.ForUpdate))
+	}
 	if s.mayBeRefused(snapshot) {
 		variables = append(slices.Clip(variables), rawsql.AllowStale)
 	}
@@ -323,7 +343,7 @@ func (s *state) mayBeRefused(snapshot bool) bool {
 // where that limits the waits of an INSERT, and not its commit as well.
 func (a *attempt) fresh() guard.Call {
 	call := guard.Call{Fresh: !a.snapshot, Commits: a.commits}
-	limits := a.server.MariaDB && !a.server.RollbackOnTimeout
+	limits := a.server.Compound && !a.server.RollbackOnTimeout
 	if (limits || !a.bounded()) && !known.has(a.server.Name, a.record) {
 		call.Make = a.name
 	}

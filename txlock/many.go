@@ -55,7 +55,7 @@ func (m *many) within(ctx context.Context, variables ...string) (map[record]uint
 		variables = append(variables, rawsql.AllowStale)
 	}
 	fresh := guard.Call{Fresh: !m.snapshot}
-	if m.server.MariaDB && (!m.snapshot || m.server.SnapshotIsolation) {
+	if m.server.Compound && (!m.snapshot || m.server.SnapshotIsolation) {
 		tokens, err := m.query(ctx, fresh, "LockManyReturning", present, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned(), Variables: variables})
 		if err != nil || !slices.Contains(slices.Collect(maps.Values(tokens)), 0) {
 			return tokens, err

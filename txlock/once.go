@@ -161,7 +161,7 @@ func (s *Scope) askOnce(ctx context.Context, key Key, c onceCall) (first bool, e
 	switch {
 	case s.atMost <= 0:
 		err = ask()
-	case !s.server.MariaDB:
+	case !s.server.Compound:
 		err = s.inSeconds(ctx, s.atMost, func() error { return ask() })
 	default:
 		err = s.atMostOnMariaDB(s.atMost, ask)

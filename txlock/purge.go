@@ -44,6 +44,9 @@ func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 // how many. It tells find the name of the last one. Each batch is a transaction at READ
 // COMMITTED, where its locks close no gap.
 func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.Tx, after []byte) ([][]byte, error), remove func(ctx context.Context, db gen.DBTX, name []byte) error) (int, error) {
+	if _, err := introduce(ctx, db); err != nil {
+		return 0, fault.Of(verb, err, session.Server{})
+	}
 	total, after := 0, []byte{0}
 	for {
 		var names [][]byte

@@ -69,7 +69,7 @@ type hold struct {
 //
 // MySQL limits only the wait of a SELECT, to at most 49 days. For a named key that this process
 // hasn't used, for example because it was never committed, it waits for whole seconds, rounded up:
-// Ensure avoids that. A limit that is not positive makes every call return ErrInvalidOption:
+// Ensure avoids that. TiDB always waits for whole seconds. A limit that is not positive makes every call return ErrInvalidOption:
 // TryLock doesn't wait.
 func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 	view := &Scope{state: s.state, atMost: d, bad: s.bad}
@@ -189,12 +189,22 @@ func (s *state) probe(ctx context.Context) error {
 	if s.unknown != nil {
 		return s.unknown
 	}
-	_, reply := s.tx.DBTX.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
-	open, err := openBy(s.tx.DBTX, reply)
+	open, err := s.open(ctx)
 	if err == nil && !open {
 		err = fmt.Errorf("%w: %w", ErrTxDoomed, fault.ErrUnseen)
 	}
 	return err
+}
+
+// open asks the server whether a transaction is open.
+func (s *state) open(ctx context.Context) (bool, error) {
+	if s.server.SnapshotAtBegin {
+		var began uint64
+		err := s.tx.DBTX.QueryRowContext(s.own(ctx, guard.Call{}), rawsql.TiDBTimestamp).Scan(&began)
+		return began > 0, err
+	}
+	_, reply := s.tx.DBTX.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
+	return openBy(s.tx.DBTX, reply)
 }
 
 // failure is the error of a call, with what it has done to the transaction.

@@ -143,13 +143,13 @@ func variantsOf(mariaDB bool, plain, guarded *sql.DB) []variant {
 		{"LockNamed on a sql.Conn", onConn(plain, "START TRANSACTION", lock)},
 	}
 	if mariaDB {
-		both, _ := rawsql.MariaDB{}.Open(rawsql.Begin{}, named, true)
+		both, _ := rawsql.MariaDB.Open(rawsql.Begin{}, named, true)
 		text, _ := both.Text()
 		all = append(all,
 			variant{"LockNamed with BEGIN, as text, on a sql.Conn", onConn(plain, text)},
 			variant{"the same, prepared", prepared(plain, text)})
 	} else {
-		both, _ := rawsql.MySQL{}.Open(rawsql.Begin{}, rawsql.Statement{Procedure: rawsql.LockProcedure, Args: []any{"hot", nil, "me", 1}}, true)
+		both, _ := rawsql.MySQL.Open(rawsql.Begin{}, rawsql.Statement{Procedure: rawsql.LockProcedure, Args: []any{"hot", nil, "me", 1}}, true)
 		call, _ := both.Text()
 		all = append(all, variant{"the procedure with BEGIN, on a sql.Conn", onConn(plain, call)})
 	}

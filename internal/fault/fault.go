@@ -53,7 +53,8 @@ func Interpret(err error) Verdict {
 		return Verdict{Sentinel: ErrPrivilege}
 	}
 	switch server.Number {
-	case 1213: // ER_LOCK_DEADLOCK
+	case 1213, // ER_LOCK_DEADLOCK
+		8002, 8022, 8028, 9007: // TiDB: a locking read, a commit or a statement that must be repeated, a changed schema, a write conflict
 		return Verdict{Sentinel: ErrDeadlock, Gone: true}
 	case 1180: // ER_ERROR_DURING_COMMIT, of any statement: MySQL's InnoDB has aborted the transaction for another primary's
 		if strings.Contains(" "+server.Message, " 149 - '") { // in every language of the server
@@ -61,7 +62,8 @@ func Interpret(err error) Verdict {
 		}
 	case 1020: // ER_CHECKREAD, MariaDB under innodb_snapshot_isolation
 		return Verdict{Sentinel: ErrStaleSnapshot, Gone: true}
-	case 1206: // ER_LOCK_TABLE_FULL
+	case 1206, // ER_LOCK_TABLE_FULL
+		8229: // TiDB: it took longer than max-txn-ttl
 		return Verdict{Sentinel: ErrTxDoomed, Gone: true}
 	case 4031: // ER_CLIENT_INTERACTION_TIMEOUT, MySQL: the session was ended before
 		return Verdict{Sentinel: ErrTxDoomed, Gone: true}
@@ -74,7 +76,7 @@ func Interpret(err error) Verdict {
 		return Verdict{Sentinel: ErrWaitTimeout}
 	case 1290, 1792, 1836: // ER_OPTION_PREVENTS_STATEMENT (read-only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE
 		return Verdict{Sentinel: ErrReadOnly}
-	case 1193, 1235, 8108: // ER_UNKNOWN_SYSTEM_VARIABLE, ER_NOT_SUPPORTED_YET, TiDB's for CALL
+	case 1193, 1235, 8048, 8108: // ER_UNKNOWN_SYSTEM_VARIABLE, ER_NOT_SUPPORTED_YET, TiDB's for an isolation level and for CALL
 		return Verdict{Sentinel: schema.ErrEngine}
 	case 1146, 1054, 1364, 1046: // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR, ER_NO_DEFAULT_FOR_FIELD, ER_NO_DB_ERROR
 		return Verdict{Sentinel: ErrSchema}

@@ -96,6 +96,12 @@ func TestInterpret(t *testing.T) {
 		{1406, nil, false, false},
 		{1568, nil, false, false},
 		{4031, ErrTxDoomed, true, false},
+		{8002, ErrDeadlock, true, false},
+		{8022, ErrDeadlock, true, false},
+		{8028, ErrDeadlock, true, false},
+		{9007, ErrDeadlock, true, false},
+		{8229, ErrTxDoomed, true, false},
+		{8048, schema.ErrEngine, false, false},
 	} {
 		got := Interpret(answered(c.number))
 		if !errors.Is(got.Sentinel, c.sentinel) || got.Gone != c.gone || got.OnTimeout != c.onTimeout {

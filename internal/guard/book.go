@@ -69,8 +69,8 @@ func (t *Tx) Direct() bool { return t.direct }
 func (t *Tx) Server() session.Server { return t.server }
 
 // MayHaveSnapshot reports whether plain reads can show data that is older than a lock taken
-// now: a statement has run that may have taken the transaction's snapshot, and the
-// isolation level isn't known to read without one.
+// now: a statement has run that may have taken the transaction's snapshot, or BEGIN
+// has taken it, and the isolation level isn't known to read without one.
 func (t *Tx) MayHaveSnapshot() bool {
 	switch t.isolation {
 	case sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelSerializable:
@@ -78,7 +78,23 @@ func (t *Tx) MayHaveSnapshot() bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.reads
+	return t.reads || t.server.SnapshotAtBegin
+}
+
+// unfit returns why no lock would hold in the transaction, whatever the session: on TiDB one that
+// was begun as text may be optimistic or old, and there are two isolation levels.
+func (t *Tx) unfit() error {
+	switch {
+	case !t.server.SnapshotAtBegin:
+		return nil
+	case !t.owned:
+		return session.ErrOnTiDB("begin the transaction by BeginTx, not by a statement")
+	}
+	switch t.isolation {
+	case sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead:
+		return nil
+	}
+	return session.ErrOnTiDB("begin the transaction at READ COMMITTED or REPEATABLE READ, not at " + t.isolation.String())
 }
 
 // ReadsUncommitted reports whether plain reads are known to show what others have not

@@ -28,7 +28,7 @@ func (c *conn) commits(ctx context.Context, query string, args []driver.NamedVal
 	case c.status.nested: // to the guard below it would be the program's
 		return "", false
 	}
-	if s, ok = c.engine.Commit(s); !ok {
+	if s, ok = c.server.Commit(s); !ok {
 		return "", false
 	}
 	return s.Text()

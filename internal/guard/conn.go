@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 )
 
@@ -19,7 +18,6 @@ type conn struct {
 	base   driver.Conn
 	pool   *connector
 	server session.Server
-	engine rawsql.Engine
 	status status
 	since  time.Time // when it was opened
 	tx     *Tx       // nil outside a transaction

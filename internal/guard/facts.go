@@ -14,14 +14,13 @@ import (
 
 // fit returns why no lock would hold on the session, or nil. It asks if the facts are old.
 func (c *conn) fit(ctx context.Context) error {
-	if !c.old {
-		return c.facts.Unfit
+	if c.old {
+		if err := c.ask(ctx); err != nil {
+			err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
+			return cmp.Or(c.tx.refuse(), err)
+		}
 	}
-	if err := c.ask(ctx); err != nil {
-		err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
-		return cmp.Or(c.tx.refuse(), err)
-	}
-	return c.facts.Unfit
+	return cmp.Or(c.facts.Unfit, c.tx.unfit())
 }
 
 // ask asks for the facts. A session that is in another database than at its beginning is

@@ -156,3 +156,25 @@ func TestFactsCutShort(t *testing.T) {
 		}
 	}
 }
+
+// TestUnfitOnTiDB: locks hold there only in transactions of BeginTx at two levels, of which plain
+// reads may be older than a lock at one.
+func TestUnfitOnTiDB(t *testing.T) {
+	t.Parallel()
+	for level, c := range map[sql.IsolationLevel]struct{ fit, old bool }{
+		sql.LevelDefault: {true, true}, sql.LevelRepeatableRead: {true, true}, sql.LevelReadCommitted: {true, false},
+		sql.LevelReadUncommitted: {}, sql.LevelSerializable: {}, sql.LevelSnapshot: {old: true},
+	} {
+		for engine, version := range map[string]string{"TiDB": "8.0.11-TiDB-v8.5.0", "": "8.0.11"} {
+			for _, owned := range []bool{false, true} {
+				tx := &Tx{server: session.NewServer(session.Facts{Version: version}), isolation: level, owned: owned}
+				if err := tx.unfit(); errors.Is(err, session.ErrEngine) == (engine == "" || owned && c.fit) {
+					t.Errorf("%s %v, by BeginTx %t: %v", engine, level, owned, err)
+				}
+				if old := tx.MayHaveSnapshot(); old != (engine != "" && c.old) {
+					t.Errorf("%s %v: may have a snapshot: %t", engine, level, old)
+				}
+			}
+		}
+	}
+}

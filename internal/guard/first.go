@@ -107,7 +107,7 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		return nil, driver.ErrSkip
 	}
 	r, err := firstResult(rows, err)
-	if err != nil && !c.server.MariaDB && c.sharesNot(err) && c.pool.noProcedures.Load() {
+	if err != nil && c.server.Procedures && c.sharesNot(err) && c.pool.noProcedures.Load() {
 		return nil, c.lockPlainly(ctx, first)
 	}
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *conn) sendFirst(ctx context.Context, first *First, begins bool, read st
 	if begins {
 		begin = c.beginning(first.Make)
 	}
-	both, ok := c.engine.LockThen(begin, first.Lock, read, len(args))
+	both, ok := c.server.LockThen(begin, first.Lock, read, len(args))
 	if !ok {
 		return nil, driver.ErrSkip
 	}
@@ -190,7 +190,7 @@ func (c *conn) beginsWith(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if !repeats && (c.server.MariaDB || !c.opening.failed) {
+	if !repeats && (c.server.Compound || !c.opening.failed) {
 		return true, nil
 	}
 	return false, c.begun(ctx)

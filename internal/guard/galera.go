@@ -69,7 +69,7 @@ func (c *conn) onGalera(ctx context.Context) (bool, error) {
 // (wsrep_retry_autocommit). If the columns of its rows were written before, they are in the
 // reply twice, and nobody can read that.
 func (c *conn) repeats(ctx context.Context) (bool, error) {
-	if !c.server.MariaDB {
+	if !c.server.Compound {
 		return false, nil
 	}
 	return c.onGalera(ctx)

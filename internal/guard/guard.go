@@ -71,7 +71,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	server := session.NewServer(facts)
 	sessions.Store(opened{server.Name, server.Session}, struct{}{})
-	return &conn{base: base, pool: c, server: server, engine: rawsql.EngineOf(server.MariaDB), facts: facts, unfitAtFirst: facts.Unfit != nil, status: statusOf(base), since: time.Now()}, nil
+	return &conn{base: base, pool: c, server: server, facts: facts, unfitAtFirst: facts.Unfit != nil, status: statusOf(base), since: time.Now()}, nil
 }
 
 // sessions holds the sessions of this process's guarded connections.
@@ -107,7 +107,12 @@ func introduce(ctx context.Context, base driver.Conn) (facts session.Facts, err 
 		if err != nil {
 			return session.Facts{}, session.NotUnderstood(err)
 		}
-		if facts, err = session.Read([session.Columns]string(row)); err != nil || facts.Unfit == nil {
+		if facts, err = session.Read([session.Columns]string(row)); err == nil && facts.MayBeTiDB() {
+			if row, err = readRow(ctx, base, rawsql.TiDBSettings, 1); err == nil {
+				facts = facts.OnTiDB(row[0])
+			}
+		}
+		if err != nil || facts.Unfit == nil {
 			return facts, err
 		}
 	}

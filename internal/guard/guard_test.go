@@ -254,7 +254,7 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 		base.will("UPDATE", errDead)
 		tx := begin(t, pool)
 		book, guarded, _ := Ask(t.Context(), tx)
-		if !guarded || book.Server().Session != 1 || !book.Server().MariaDB || book.Server().Name != "host/3306/shop" {
+		if !guarded || book.Server().Session != 1 || !book.Server().Compound || book.Server().Name != "host/3306/shop" {
 			t.Fatalf("the book says %t, %+v", guarded, book.Server())
 		}
 		if used {

@@ -35,7 +35,7 @@ const (
 func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.NamedValue, reads bool) (*kept, error) {
 	query, _ := s.SQL()
 	needs := len(args) > 0 && c.pool.prepares.Load()
-	if !needs && (!c.server.MariaDB || c.opening.failed || len(query) > longest || reads || slices.ContainsFunc(args, unlikeLiteral)) {
+	if !needs && (!c.server.Compound || c.opening.failed || len(query) > longest || reads || slices.ContainsFunc(args, unlikeLiteral)) {
 		return nil, nil
 	}
 	k := c.remember(query)

@@ -147,7 +147,7 @@ const mostText = 1 << 16
 func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	foreign := func(b byte) bool { return b >= 0x80 }
 	switch {
-	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, !c.server.MariaDB && c.pool.noProcedures.Load():
+	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, !c.server.Compound && !c.pool.procedures(c.server):
 		return false
 	}
 	return len(query) <= mostText && strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
@@ -175,7 +175,7 @@ func (c *conn) sharesNot(err error) bool {
 // it, or with another number, is that of a statement after which nothing is committed.
 func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.Result, error) {
 	s := w.statement
-	both, ok := c.engine.WriteAndCommit(w.query, len(w.args), last.Rows)
+	both, ok := c.server.WriteAndCommit(w.query, len(w.args), last.Rows)
 	if !ok {
 		return nil, driver.ErrSkip
 	}

@@ -111,7 +111,7 @@ func (c *conn) begun(ctx context.Context) error {
 // that has changed nothing, and the BEGIN that follows ends it, unless an isolation level
 // is to be set before.
 func (c *conn) undone(ctx context.Context) error {
-	if !c.opening.failed || c.server.MariaDB && c.opening.options.Isolation == 0 {
+	if !c.opening.failed || c.server.Compound && c.opening.options.Isolation == 0 {
 		return nil
 	}
 	err := c.exec(context.WithoutCancel(ctx), "ROLLBACK")
@@ -151,7 +151,7 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	if repeats, err := c.repeats(ctx); err != nil || repeats || c.fit(ctx) != nil {
 		return s, false // an error comes with the BEGIN, too
 	}
-	return c.engine.Open(c.beginning(call.Make), s, exec)
+	return c.server.Open(c.beginning(call.Make), s, exec)
 }
 
 // beginning is how the transaction begins, whose BEGIN is pending. It makes the row of that

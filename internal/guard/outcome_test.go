@@ -99,7 +99,7 @@ func TestCommitWithALock(t *testing.T) {
 		book, _, _ := Ask(t.Context(), tx)
 		base.raised = c.row
 		update := rawsql.Statement{Query: "UPDATE x"}
-		both, _ := rawsql.MariaDB{}.Commit(update)
+		both, _ := rawsql.MariaDB.Commit(update)
 		text, _ := both.SQL()
 		base.will(text, c.err)
 		base.will("rows close", c.last)

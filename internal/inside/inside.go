@@ -30,6 +30,9 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// and returns schema.ErrMultiPrimary or what the server says; the transaction goes on.
 	OnePrimary func(ctx context.Context, scope Scope) error
 
+	// Tested returns schema.ErrEngine on a server on which package lockgorm wasn't tried.
+	Tested func(scope Scope) error
+
 	// Runs notes that this goroutine runs a function in the transaction, inside of which a
 	// wait for what it holds could not end. The function that it returns is to be called
 	// when the transaction is over.

@@ -40,7 +40,7 @@ var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListTurnstile
 
 // notSent are the names in package rawsql that are no statements, or parts of one.
 var notSent = []string{
-	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "SQL", "LockProcedure", "CompareProcedure",
+	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "SQL", "LockProcedure", "CompareProcedure", "ForUpdate", "TiDBSettings", "TiDBTimestamp",
 	"Kill", "LockTable", "GroupView", // which end what is tried, or need a group
 }
 
@@ -144,8 +144,9 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 			raw[name], _ = s.SQL()
 		}
 	}
-	wire, lock := rawsql.EngineOf(mariaDB), rawsql.Statement{Query: "UPDATE lockstep_centers SET token = LAST_INSERT_ID(7) WHERE slot = 1"}
+	wire, lock := rawsql.MySQL, rawsql.Statement{Query: "UPDATE lockstep_centers SET token = LAST_INSERT_ID(7) WHERE slot = 1"}
 	if mariaDB {
+		wire = rawsql.MariaDB
 		raw["LockManyReturning"] = one.LockManyReturning(2)
 		render("Commit")(wire.Commit(rawsql.Statement{Query: all["CompareAndBumpNamed"]}))
 		render("Open")(wire.Open(rawsql.Begin{}, rawsql.Statement{Query: all["LockNamed"]}, true))

@@ -28,39 +28,42 @@ func TestEngines(t *testing.T) {
 		want string // "" if it is refused
 		args []any
 	}{
-		of("a row", MariaDB{}.Open, Begin{}, insert, true)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; INSERT ?; SELECT LAST_INSERT_ID(), ROW_COUNT(); END", 7),
-		of("an id", MariaDB{}.Open, Begin{}, Statement{Query: "INSERT ?", Args: []any{7}, Inserts: true}, true)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; INSERT ? RETURNING LAST_INSERT_ID(); END", 7),
-		of("a limit", MariaDB{}.Open, Begin{}, update, true)("SET STATEMENT innodb_lock_wait_timeout=0 FOR BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; UPDATE t; SELECT LAST_INSERT_ID(), ROW_COUNT(); END"),
-		of("a row to make", MariaDB{}.Open, Begin{Make: "k", Isolation: "SERIALIZABLE", Again: true}, insert, false)(
+		of("a row", MariaDB.Open, Begin{}, insert, true)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; INSERT ?; SELECT LAST_INSERT_ID(), ROW_COUNT(); END", 7),
+		of("an id", MariaDB.Open, Begin{}, Statement{Query: "INSERT ?", Args: []any{7}, Inserts: true}, true)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; INSERT ? RETURNING LAST_INSERT_ID(); END", 7),
+		of("a limit", MariaDB.Open, Begin{}, update, true)("SET STATEMENT innodb_lock_wait_timeout=0 FOR BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; UPDATE t; SELECT LAST_INSERT_ID(), ROW_COUNT(); END"),
+		of("a row to make", MariaDB.Open, Begin{Make: "k", Isolation: "SERIALIZABLE", Again: true}, insert, false)(
 			"BEGIN NOT ATOMIC ROLLBACK; "+makes+"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; START TRANSACTION; INSERT ?; END", []byte("k"), 7),
-		of("read only", MariaDB{}.Open, again, insert, false)("BEGIN NOT ATOMIC ROLLBACK; SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION READ ONLY; INSERT ?; END", 7),
-		of("a procedure", MariaDB{}.Open, Begin{}, lock, true)(""),
-		of("a call", MySQL{}.Open, Begin{}, lock, true)("CALL lockstep_lock_1('', ?, NULL, ?, ?)", name, "o", 1),
-		of("a call, read only", MySQL{}.Open, Begin{Isolation: "SERIALIZABLE", ReadOnly: true}, lock, true)("CALL lockstep_lock_1('SERIALIZABLE READ ONLY', ?, NULL, ?, ?)", name, "o", 1),
-		of("a call, a row to make", MySQL{}.Open, Begin{Make: "k"}, lock, true)("CALL lockstep_lock_1('MAKE', ?, NULL, ?, ?)", name, "o", 1),
-		of("a call, again", MySQL{}.Open, again, lock, true)(""),
-		of("no call", MySQL{}.Open, Begin{}, insert, true)(""),
+		of("read only", MariaDB.Open, again, insert, false)("BEGIN NOT ATOMIC ROLLBACK; SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION READ ONLY; INSERT ?; END", 7),
+		of("a procedure", MariaDB.Open, Begin{}, lock, true)(""),
+		of("a call", MySQL.Open, Begin{}, lock, true)("CALL lockstep_lock_1('', ?, NULL, ?, ?)", name, "o", 1),
+		of("a call, read only", MySQL.Open, Begin{Isolation: "SERIALIZABLE", ReadOnly: true}, lock, true)("CALL lockstep_lock_1('SERIALIZABLE READ ONLY', ?, NULL, ?, ?)", name, "o", 1),
+		of("a call, a row to make", MySQL.Open, Begin{Make: "k"}, lock, true)("CALL lockstep_lock_1('MAKE', ?, NULL, ?, ?)", name, "o", 1),
+		of("a call, again", MySQL.Open, again, lock, true)(""),
+		of("no call", MySQL.Open, Begin{}, insert, true)(""),
+		of("alone", TiDB.Open, Begin{}, insert, true)(""),
 
-		commits("raised", MariaDB{}, insert)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+repeat+"SELECT LAST_INSERT_ID(); IF LAST_INSERT_ID() > 1 THEN COMMIT; END IF; END", 7),
-		commits("raised by a procedure", MariaDB{}, call(CompareProcedure, 0))(""),
-		commits("compared", MySQL{}, call(CompareProcedure, nil, 7, 3, 0))("CALL lockstep_compare_1(NULL, NULL, ?, ?, ?)", 7, 3, 1),
-		commits("locked", MySQL{}, lock)(""),
-		commits("no call", MySQL{}, insert)(""),
+		commits("raised", MariaDB, insert)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+repeat+"SELECT LAST_INSERT_ID(); IF LAST_INSERT_ID() > 1 THEN COMMIT; END IF; END", 7),
+		commits("raised by a procedure", MariaDB, call(CompareProcedure, 0))(""),
+		commits("compared", MySQL, call(CompareProcedure, nil, 7, 3, 0))("CALL lockstep_compare_1(NULL, NULL, ?, ?, ?)", 7, 3, 1),
+		commits("locked", MySQL, lock)(""),
+		commits("no call", MySQL, insert)(""),
+		commits("alone", TiDB, insert)(""),
 
-		reads("a read", MariaDB{}, Begin{Make: "k"}, insert, "SELECT '?', ?", 1)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+makes+"START TRANSACTION; "+repeat+
+		reads("a read", MariaDB, Begin{Make: "k"}, insert, "SELECT '?', ?", 1)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+makes+"START TRANSACTION; "+repeat+
 			"SELECT LAST_INSERT_ID(); EXECUTE IMMEDIATE X'53454c45435420273f272c203f' USING ?; END", []byte("k"), 7),
-		reads("a lock alone", MariaDB{}, Begin{Open: true, Make: "k"}, insert, "", 0)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+repeat+"SELECT LAST_INSERT_ID(); END", 7),
-		reads("a procedure", MariaDB{}, Begin{}, lock, "SELECT 1", 0)(""),
-		reads("a call", MySQL{}, Begin{}, lock, "SELECT ?", 1)("CALL lockstep_lock_read_1('', ?, NULL, ?, ?, X'53454c454354203f', 1, 0 + COALESCE(LENGTH(@lockstep_1 := ?), 0)"+settings, name, "o", 1),
-		reads("a call, open", MySQL{}, Begin{Open: true}, lock, "", 0)("CALL lockstep_lock_1(NULL, ?, NULL, ?, ?)", name, "o", 1),
-		reads("too many arguments", MySQL{}, Begin{}, lock, "SELECT ?", 17)(""),
-		reads("another procedure", MySQL{}, Begin{}, call(CompareProcedure, 0), "SELECT 1", 0)(""),
-		reads("a call, again", MySQL{}, again, lock, "SELECT 1", 0)(""),
+		reads("a lock alone", MariaDB, Begin{Open: true, Make: "k"}, insert, "", 0)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+repeat+"SELECT LAST_INSERT_ID(); END", 7),
+		reads("a procedure", MariaDB, Begin{}, lock, "SELECT 1", 0)(""),
+		reads("a call", MySQL, Begin{}, lock, "SELECT ?", 1)("CALL lockstep_lock_read_1('', ?, NULL, ?, ?, X'53454c454354203f', 1, 0 + COALESCE(LENGTH(@lockstep_1 := ?), 0)"+settings, name, "o", 1),
+		reads("a call, open", MySQL, Begin{Open: true}, lock, "", 0)("CALL lockstep_lock_1(NULL, ?, NULL, ?, ?)", name, "o", 1),
+		reads("too many arguments", MySQL, Begin{}, lock, "SELECT ?", 17)(""),
+		reads("another procedure", MySQL, Begin{}, call(CompareProcedure, 0), "SELECT 1", 0)(""),
+		reads("a call, again", MySQL, again, lock, "SELECT 1", 0)(""),
+		reads("a lock, alone", TiDB, Begin{}, insert, "", 0)(""),
 
-		writes("rows", MariaDB{}, "DELETE ?, ?", 2, 3)("BEGIN NOT ATOMIC IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'lockstep: no transaction is open'; END IF; " +
+		writes("rows", MariaDB, "DELETE ?, ?", 2, 3)("BEGIN NOT ATOMIC IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'lockstep: no transaction is open'; END IF; " +
 			"DO LAST_INSERT_ID(0); EXECUTE IMMEDIATE X'44454c455445203f2c203f' USING ?, ?; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF @lockstep_rows = 3 THEN COMMIT; END IF; END"),
-		writes("rows by a procedure", MySQL{}, "DELETE", 0, -1)("CALL lockstep_write_1(-1, X'44454c455445', 0, 0" + settings),
-		writes("too many arguments", MySQL{}, "DELETE", 17, 1)(""),
+		writes("rows by a procedure", MySQL, "DELETE", 0, -1)("CALL lockstep_write_1(-1, X'44454c455445', 0, 0" + settings),
+		writes("too many arguments", MySQL, "DELETE", 17, 1)(""),
 	} {
 		query, args := c.s.SQL()
 		if c.ok != (c.want != "") || c.ok && (query != c.want || len(args) != len(c.args) || len(args) > 0 && !reflect.DeepEqual(args, c.args)) {
@@ -105,7 +108,7 @@ func writes(name string, e Engine, query string, args int, rows int64) func(stri
 func TestCommitKeepsTheCall(t *testing.T) {
 	t.Parallel()
 	s := Statement{Procedure: CompareProcedure, Args: []any{1, 0}}
-	if both, _ := (MySQL{}).Commit(s); s.Args[1] != 0 || both.Args[1] != 1 {
+	if both, _ := (MySQL).Commit(s); s.Args[1] != 0 || both.Args[1] != 1 {
 		t.Errorf("%v, and that which commits %v", s.Args, both.Args)
 	}
 }
@@ -113,7 +116,7 @@ func TestCommitKeepsTheCall(t *testing.T) {
 // TestStatementText: the arguments of the program stay question marks.
 func TestStatementText(t *testing.T) {
 	t.Parallel()
-	s, _ := MariaDB{}.LockThen(Begin{}, Statement{Query: "INSERT ?", Args: []any{7}}, "SELECT ?", 1)
+	s, _ := MariaDB.LockThen(Begin{}, Statement{Query: "INSERT ?", Args: []any{7}}, "SELECT ?", 1)
 	const want = "BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; REPEAT INSERT 7; UNTIL LAST_INSERT_ID() <> 1 END REPEAT; SELECT LAST_INSERT_ID(); EXECUTE IMMEDIATE X'53454c454354203f' USING ?; END"
 	if text, ok := s.Text(); !ok || text != want {
 		t.Errorf("%t: %s", ok, text)

@@ -5,11 +5,14 @@ import (
 	"strings"
 )
 
-// MariaDB renders compound statements. Their variables count for all that is in them.
-type MariaDB struct{}
+// MariaDB is the engine MariaDB.
+var MariaDB = Engine{Renderer: mariaDB{}, Compound: true}
 
-// Open is Engine.Open.
-func (MariaDB) Open(b Begin, s Statement, reply bool) (Statement, bool) {
+// mariaDB renders compound statements. Their variables count for all that is in them.
+type mariaDB struct{}
+
+// Open is Renderer.Open.
+func (mariaDB) Open(b Begin, s Statement, reply bool) (Statement, bool) {
 	begin, args := b.statements(s.Args)
 	before, behind := "", ""
 	if reply { // the id of an earlier statement is not this one's
@@ -21,14 +24,14 @@ func (MariaDB) Open(b Begin, s Statement, reply bool) (Statement, bool) {
 	return compound(s.Variables, args, before, begin, s.Query, behind), s.Procedure == ""
 }
 
-// Commit is Engine.Commit. Where the statement had to make the row, it is repeated, and raises
+// Commit is Renderer.Commit. Where the statement had to make the row, it is repeated, and raises
 // the token at once.
-func (MariaDB) Commit(s Statement) (Statement, bool) {
+func (mariaDB) Commit(s Statement) (Statement, bool) {
 	return compound(s.Variables, s.Args, noID, granted(s.Query), "; IF LAST_INSERT_ID() > 1 THEN COMMIT; END IF"), s.Procedure == ""
 }
 
-// LockThen is Engine.LockThen.
-func (MariaDB) LockThen(b Begin, lock Statement, read string, args int) (Statement, bool) {
+// LockThen is Renderer.LockThen.
+func (mariaDB) LockThen(b Begin, lock Statement, read string, args int) (Statement, bool) {
 	begin, own := b.statements(lock.Args)
 	then := ""
 	if read != "" {
@@ -39,8 +42,8 @@ func (MariaDB) LockThen(b Begin, lock Statement, read string, args int) (Stateme
 	return s, lock.Procedure == ""
 }
 
-// WriteAndCommit is Engine.WriteAndCommit.
-func (MariaDB) WriteAndCommit(query string, args int, rows int64) (Statement, bool) {
+// WriteAndCommit is Renderer.WriteAndCommit.
+func (mariaDB) WriteAndCommit(query string, args int, rows int64) (Statement, bool) {
 	when := "1 = 1"
 	if rows >= 0 {
 		when = "@lockstep_rows = " + strconv.FormatInt(rows, 10)

@@ -6,8 +6,11 @@ import (
 	"strings"
 )
 
-// MySQL renders calls of the procedures of package schema.
-type MySQL struct{}
+// MySQL is the engine MySQL.
+var MySQL = Engine{Renderer: mySQL{}, Procedures: true}
+
+// mySQL renders calls of the procedures of package schema.
+type mySQL struct{}
 
 // The procedures that lock a row, and that compare its version; see
 // schema/mysql/0005_procedures.sql.
@@ -16,14 +19,14 @@ const (
 	CompareProcedure = "lockstep_compare_1"
 )
 
-// Open is Engine.Open. What an attempt before has left open is rolled back by a statement of its
+// Open is Renderer.Open. What an attempt before has left open is rolled back by a statement of its
 // own.
-func (MySQL) Open(b Begin, s Statement, _ bool) (Statement, bool) {
+func (mySQL) Open(b Begin, s Statement, _ bool) (Statement, bool) {
 	return s.call(b.opening(), ""), s.Procedure != "" && !b.Again
 }
 
-// Commit is Engine.Commit: the last argument of the procedure says that it commits.
-func (MySQL) Commit(s Statement) (Statement, bool) {
+// Commit is Renderer.Commit: the last argument of the procedure says that it commits.
+func (mySQL) Commit(s Statement) (Statement, bool) {
 	if s.Procedure != CompareProcedure {
 		return s, false
 	}
@@ -32,8 +35,8 @@ func (MySQL) Commit(s Statement) (Statement, bool) {
 	return s.call("NULL", ""), true
 }
 
-// LockThen is Engine.LockThen.
-func (m MySQL) LockThen(b Begin, lock Statement, read string, args int) (Statement, bool) {
+// LockThen is Renderer.LockThen.
+func (m mySQL) LockThen(b Begin, lock Statement, read string, args int) (Statement, bool) {
 	if read == "" {
 		return m.Open(b, lock, false)
 	}
@@ -44,8 +47,8 @@ func (m MySQL) LockThen(b Begin, lock Statement, read string, args int) (Stateme
 	return s, ok
 }
 
-// WriteAndCommit is Engine.WriteAndCommit.
-func (MySQL) WriteAndCommit(query string, args int, rows int64) (Statement, bool) {
+// WriteAndCommit is Renderer.WriteAndCommit.
+func (mySQL) WriteAndCommit(query string, args int, rows int64) (Statement, bool) {
 	with, ok := program(query, args)
 	return Statement{Query: "CALL lockstep_write_1(" + strconv.FormatInt(rows, 10) + ", " + with + ")", behind: args}, ok
 }

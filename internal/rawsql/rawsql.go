@@ -87,6 +87,11 @@ func SkipShared(query string, mariaDB bool) string {
 	return strings.Replace(query, "LOCK IN SHARE MODE", "FOR SHARE SKIP LOCKED", 1)
 }
 
+// ForUpdate makes a shared locking read an exclusive one.
+func ForUpdate(query string) string {
+	return strings.Replace(query, "LOCK IN SHARE MODE", "FOR UPDATE", 1)
+}
+
 // Galera reads whether the server is a node of a Galera cluster. A server that knows no
 // clusters returns no row.
 const Galera = "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'"

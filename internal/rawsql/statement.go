@@ -130,9 +130,32 @@ func (b Begin) access() string {
 	return ""
 }
 
-// Engine renders what shares a text, for one kind of server. Its methods return false for what
-// can't.
-type Engine interface {
+// Engine is a kind of server: what it can do that others can't, and how it renders what shares
+// a text.
+type Engine struct {
+	Renderer
+	// Procedures: the procedures of package schema take locks.
+	Procedures bool
+	// Compound: statements share a text that is longer to parse than to execute, For sets
+	// variables for one, and what writes can return rows.
+	Compound bool
+	// SnapshotAtBegin: a transaction has its snapshot before its first statement, and plain reads
+	// may be older than a lock unless they are at READ COMMITTED. Probe tells nothing.
+	SnapshotAtBegin bool
+	// ExclusiveOnly: there are no shared locks.
+	ExclusiveOnly bool
+	// OneByOne: a statement that locks many rows may give up.
+	OneByOne bool
+	// WholeSeconds: nothing but the session's timeout limits a wait.
+	WholeSeconds bool
+	// SafeReads: what others have committed can be read when it can't be lost any more.
+	SafeReads bool
+	// OldID: within a statement LAST_INSERT_ID() is that of the statement before.
+	OldID bool
+}
+
+// Renderer renders what shares a text. Its methods return false for what can't.
+type Renderer interface {
 	// Open returns a statement as one that begins the transaction first. Reply asks for a row
 	// with the id and the number of rows that a statement without rows is answered with, which
 	// the reply to that text hasn't.
@@ -151,12 +174,15 @@ type Engine interface {
 	WriteAndCommit(query string, args int, rows int64) (Statement, bool)
 }
 
-// EngineOf returns the engine of a server.
-func EngineOf(mariaDB bool) Engine {
-	if mariaDB {
-		return MariaDB{}
+// EngineOf returns the engine of a server of that version.
+func EngineOf(version string) Engine {
+	switch {
+	case strings.Contains(version, "MariaDB"):
+		return MariaDB
+	case strings.Contains(version, "TiDB"):
+		return TiDB
 	}
-	return MySQL{}
+	return MySQL
 }
 
 // literal is a statement of the program in a text of lockstep's: so it stays one statement,

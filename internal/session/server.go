@@ -2,12 +2,13 @@ package session
 
 import (
 	"fmt"
-	"strings"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // Server is what a connection knows about its server.
 type Server struct {
-	MariaDB bool
+	rawsql.Engine
 	// SnapshotIsolation: the server can refuse the lock of a row that has
 	// changed since the transaction's snapshot (innodb_snapshot_isolation).
 	SnapshotIsolation bool
@@ -21,10 +22,10 @@ type Server struct {
 
 // NewServer makes a Server from the facts of a session.
 func NewServer(f Facts) Server {
-	mariaDB := strings.Contains(f.Version, "MariaDB")
+	engine := rawsql.EngineOf(f.Version)
 	return Server{
-		MariaDB:           mariaDB,
-		SnapshotIsolation: mariaDB && hasSnapshotIsolation(f.Version),
+		Engine:            engine,
+		SnapshotIsolation: engine == rawsql.MariaDB && hasSnapshotIsolation(f.Version),
 		RollbackOnTimeout: f.RollbackOnTimeout,
 		Session:           f.ID,
 		Name:              f.Name,

@@ -27,6 +27,17 @@ var (
 	ErrCharset    = fmt.Errorf("%w: its character_set_client, character_set_connection and character_set_results don't belong together: remove them, and collation_connection, from the data source name and from init_connect, and don't SET them; charset=utf8mb4 sets all", ErrSession)
 )
 
+// ErrOnTiDB is the error of what TiDB can't do, or isn't known to do. It matches ErrEngine.
+func ErrOnTiDB(what string) error { return onTiDB(what) }
+
+type onTiDB string
+
+func (e onTiDB) Error() string {
+	return "schema: on TiDB lockstep has only exclusive locks, versions and Once, in transactions that a pool of locksqlc.Open begins by BeginTx: " + string(e)
+}
+
+func (onTiDB) Unwrap() error { return ErrEngine }
+
 // rule says which values of a setting are right.
 type rule struct {
 	setting string
@@ -54,6 +65,18 @@ var rules = []rule{
 		cure: "this version of lockstep doesn't know that mode: take it out"},
 }
 
+// tidbRules are those of TiDB. It sees no own id, and has two isolation levels.
+var tidbRules = slices.Concat([]rule{
+	{setting: "sees_own_id", right: "0", cure: "this is another TiDB than lockstep knows"},
+	{setting: "isolation", right: "REPEATABLE-READ READ-COMMITTED", cure: "TiDB has no other levels than REPEATABLE READ and READ COMMITTED: set one of these"},
+	{setting: "tidb_txn_mode", right: "pessimistic", cure: "optimistic transactions lock nothing before their COMMIT: set pessimistic"},
+	{setting: "tidb_constraint_check_in_place_pessimistic", right: "1", cure: "new rows aren't locked before the COMMIT: set ON"},
+	{setting: "tidb_skip_isolation_level_check", right: "0", cure: "another isolation level would be accepted, and not kept: set OFF"},
+	{setting: "tidb_dml_type", right: "standard", cure: "set standard"},
+	{setting: "tidb_batch_writes", right: "0", cure: "it would split transactions: set tidb_batch_insert, tidb_batch_delete and tidb_batch_commit OFF"},
+	{setting: "tidb_old_reads", right: "0", cure: "reads may be older than the lock: set tidb_snapshot, tidb_read_staleness, tidb_low_resolution_tso, tidb_rc_read_check_ts and tidb_enable_external_ts_read to their defaults"},
+}, slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.setting == "sees_own_id" || r.setting == "isolation" }))
+
 // Facts are what a session says about its server and itself.
 type Facts struct {
 	Version           string // it may have blanks: "11.8.9-MariaDB-0+deb13u1 from Debian"
@@ -64,6 +87,8 @@ type Facts struct {
 	Isolation         sql.IsolationLevel
 	Oracle            bool  // sql_mode=ORACLE of MariaDB, which reads compound statements otherwise
 	Unfit             error // why no lock would hold on the session, or nil
+
+	settings []string
 }
 
 // Columns is how many columns the reply to rawsql.Facts has.
@@ -86,14 +111,31 @@ func Read(row [Columns]string) (f Facts, err error) {
 	if f.ClockUs, err = strconv.ParseInt(row[4], 10, 64); err != nil {
 		return f, err
 	}
-	f.Isolation, f.Unfit = judge(settings[1:])
+	f.settings = settings[1:]
+	if f.Isolation, f.Unfit = judge(rules, f.settings); f.MayBeTiDB() {
+		f.Unfit = ErrOnTiDB("this pool is another one, or this is for leases, jobs and elections, which need MySQL or MariaDB")
+	}
 	f.Oracle = strings.Contains(row[5], "ORACLE")
 	return f, nil
 }
 
+// MayBeTiDB reports whether the session must be asked for rawsql.TiDBSettings.
+func (f Facts) MayBeTiDB() bool {
+	return errors.Is(f.Unfit, ErrEngine) && rawsql.EngineOf(f.Version) == rawsql.TiDB
+}
+
+// OnTiDB returns the facts with the reply to rawsql.TiDBSettings.
+func (f Facts) OnTiDB(reply string) Facts {
+	settings := strings.Fields(reply)
+	if len(settings) > 0 && settings[0] == rawsql.SettingsBegin {
+		f.Isolation, f.Unfit = judge(tidbRules, slices.Concat(f.settings, settings[1:]))
+	}
+	return f
+}
+
 // judge returns what is wrong with the settings. One without a rule is wrong, as is a rule
 // whose setting is missing.
-func judge(settings []string) (level sql.IsolationLevel, unfit error) {
+func judge(rules []rule, settings []string) (level sql.IsolationLevel, unfit error) {
 	values := make(map[string]string, len(settings))
 	for _, s := range settings {
 		name, value, _ := strings.Cut(s, "=")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 )
 
@@ -70,11 +71,56 @@ func TestServer(t *testing.T) {
 		"11.4.1-MariaDB": {mariaDB: true}, "11.4.2-MariaDB": {true, true}, "11.5.1-MariaDB": {true, true}, "11.8.3-MariaDB": {true, true}, "12.0.2-MariaDB": {true, true},
 	} {
 		s := session.NewServer(session.Facts{Version: version, ID: 7, RollbackOnTimeout: true, Name: "name"})
-		if s.MariaDB != want.mariaDB || s.SnapshotIsolation != want.snapshot {
-			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.MariaDB, s.SnapshotIsolation)
+		if (s.Engine == rawsql.MariaDB) != want.mariaDB || s.SnapshotIsolation != want.snapshot {
+			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.Engine == rawsql.MariaDB, s.SnapshotIsolation)
 		}
 		if s.Session != 7 || !s.RollbackOnTimeout || s.Name != "name" {
 			t.Errorf("%q: %+v", version, s)
 		}
+	}
+}
+
+// TestTiDB: a session of TiDB is fit if all that it says is known, on what asks for it, and on
+// nothing else.
+func TestTiDB(t *testing.T) {
+	t.Parallel()
+	const fit = rawsql.SettingsBegin + " tidb_txn_mode=pessimistic tidb_constraint_check_in_place_pessimistic=1 tidb_skip_isolation_level_check=0 tidb_dml_type=standard tidb_batch_writes=0 tidb_old_reads=0"
+	read := func(version string, replace ...string) session.Facts {
+		var row [session.Columns]string
+		for i, v := range session.Reply(version, "host/4000/shop") {
+			row[i] = v.(string)
+		}
+		row[5] = strings.NewReplacer(append(replace, "sees_own_id=1", "sees_own_id=0")...).Replace(row[5])
+		f, err := session.Read(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	const version = "8.0.11-TiDB-v8.5.0"
+	if f := read("8.0.11"); f.MayBeTiDB() || !errors.Is(f.Unfit, session.ErrEngine) {
+		t.Errorf("another engine: %t, %v", f.MayBeTiDB(), f.Unfit)
+	}
+	f := read(version)
+	if !f.MayBeTiDB() || !errors.Is(f.Unfit, session.ErrEngine) || !strings.Contains(f.Unfit.Error(), "on TiDB") {
+		t.Errorf("before it is asked: %t, %v", f.MayBeTiDB(), f.Unfit)
+	}
+	if f = f.OnTiDB(fit); f.Unfit != nil || f.MayBeTiDB() || f.Isolation != sql.LevelRepeatableRead {
+		t.Errorf("%v, %v", f.Unfit, f.Isolation)
+	}
+	for what, unfit := range map[string]error{
+		"tidb_txn_mode":     read(version).OnTiDB(strings.Replace(fit, "pessimistic ", "optimistic ", 1)).Unfit,
+		"tidb_old_reads":    read(version).OnTiDB(strings.Replace(fit, "old_reads=0", "old_reads=1", 1)).Unfit,
+		"tidb_dml_type":     read(version).OnTiDB(strings.Replace(fit, "tidb_dml_type=standard", "", 1)).Unfit,
+		"isolation":         read(version, "REPEATABLE-READ", "SERIALIZABLE").OnTiDB(fit).Unfit,
+		"autocommit":        read(version, "autocommit=1", "autocommit=0").OnTiDB(fit).Unfit,
+		"tidb_batch_writes": read(version).OnTiDB(rawsql.SettingsBegin).Unfit,
+	} {
+		if !errors.Is(unfit, session.ErrSession) || !strings.Contains(unfit.Error(), what) {
+			t.Errorf("%s: %v", what, unfit)
+		}
+	}
+	if f := read(version).OnTiDB("nothing"); !errors.Is(f.Unfit, session.ErrEngine) {
+		t.Errorf("a reply that can't be read: %v", f.Unfit)
 	}
 }

@@ -229,6 +229,22 @@ func manage(t *testing.T, pool *sql.DB) *lease.Manager {
 	return m
 }
 
+// lockingCalls are those of firstCalls that take locks on TiDB, on a guarded pool, and what they
+// return.
+var lockingCalls = map[string]error{
+	"Join": errRan, "Join of a *sql.Conn": nil, "Run": errRan, "Run of several keys": errRan, "Run at READ COMMITTED": errRan, "Once": errRan, "Optimistic": errRan,
+}
+
+func guardedPool(t *testing.T, db *testdb.DB) *sql.DB {
+	t.Helper()
+	pool, err := locksqlc.Open(db.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
 // TestOtherEngine: on TiDB, and on a server that answers as TiDB and Vitess do, the first call of
 // each kind is refused, and sends nothing that locks or writes.
 func TestOtherEngine(t *testing.T) {
@@ -242,6 +258,15 @@ func TestOtherEngine(t *testing.T) {
 				calls, rewrite, on := maps.Clone(firstCalls), locksuite.AsAnotherEngine, foreign{}
 				if engine == testdb.TiDB {
 					delete(calls, "Guard") // no lease is held there
+					for name, want := range lockingCalls {
+						if !guarded {
+							break
+						}
+						if err := calls[name](t.Context(), foreign{DB: guardedPool(t, db), key: txlock.Named("test:" + rand.Text())}); !errors.Is(err, want) {
+							t.Errorf("%s: %v, want %v", name, err, want)
+						}
+						delete(calls, name)
+					}
 					rewrite = func(text string) string { return text }
 				} else {
 					var err error

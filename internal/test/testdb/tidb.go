@@ -51,10 +51,12 @@ func newTiDB(ctx context.Context, o options) (*instance, error) {
 	}
 	inst := &instance{origin: path, dir: dir, user: "root"}
 	inst.spawn = func(_ context.Context, port int) (*Child, error) {
-		return inst.startLogged(exec.Command(path, append([]string{
+		cmd := exec.Command(path, append([]string{
 			"-store=unistore", "-path=" + filepath.Join(dir, "data"), "-temp-dir=" + filepath.Join(dir, "temp"),
 			"-host=127.0.0.1", "-P=" + strconv.Itoa(port), "-report-status=false", "-socket=", "-L=warn",
-		}, o.args...)...))
+		}, o.args...)...)
+		cmd.Dir = dir // for its log of slow statements
+		return inst.startLogged(cmd)
 	}
 	return inst, nil
 }

@@ -27,13 +27,13 @@ var rendered = map[string]func(t rawsql.Table) string{
 
 // partsOf says which declarations of package rawsql are parts of rendered texts, or change
 // nothing of which rows a statement touches.
-var partsOf = []string{"lookUp", "Named", "Centers", "call", "Open", "granted", "HintAtMost", "ReadersDone", "readers", "statements"}
+var partsOf = []string{"lookUp", "Named", "Centers", "call", "Open", "granted", "ForUpdate", "HintAtMost", "ReadersDone", "readers", "statements"}
 
 // elsewhere are the declarations of package rawsql whose texts never run in a caller's
 // transaction, or touch no table of lockstep's.
 var elsewhere = []string{
 	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "QuestionsMany", "DeleteReaders", "Big", "Look", "InTurn", "wantedRows", "heldRows", // of managers
-	"Facts", "SeesOwnID", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "LockTable", "WriteAndCommit", // no table of lockstep's, or another session
+	"Facts", "SeesOwnID", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "LockTable", "WriteAndCommit", "TiDBSettings", "TiDBTimestamp", // no table of lockstep's, or another session
 }
 
 // TestPoints: what runs in a caller's transaction touches only single rows, by their whole

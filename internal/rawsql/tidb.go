@@ -1,0 +1,33 @@
+package rawsql
+
+// TiDB is the engine TiDB. Its locks are statements of their own.
+var TiDB = Engine{Renderer: alone{}, SnapshotAtBegin: true, ExclusiveOnly: true, OneByOne: true, WholeSeconds: true, SafeReads: true, OldID: true}
+
+// alone renders no two statements as one text.
+type alone struct{}
+
+// Open is Renderer.Open.
+func (alone) Open(_ Begin, s Statement, _ bool) (Statement, bool) { return s, false }
+
+// Commit is Renderer.Commit.
+func (alone) Commit(s Statement) (Statement, bool) { return s, false }
+
+// LockThen is Renderer.LockThen.
+func (alone) LockThen(_ Begin, lock Statement, _ string, _ int) (Statement, bool) { return lock, false }
+
+// WriteAndCommit is Renderer.WriteAndCommit.
+func (alone) WriteAndCommit(query string, _ int, _ int64) (Statement, bool) {
+	return Statement{Query: query}, false
+}
+
+// TiDBTimestamp reads when the transaction began, 0 if none is open. TiDB refuses Probe nowhere.
+const TiDBTimestamp = "SELECT @@tidb_current_ts"
+
+// TiDBSettings is a text like Settings of what else transactions of TiDB rely on. A TiDB that
+// doesn't know one of these variables is refused.
+const TiDBSettings = "SELECT CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('tidb_txn_mode=', @@tidb_txn_mode)," +
+	" CONCAT('tidb_constraint_check_in_place_pessimistic=', @@tidb_constraint_check_in_place_pessimistic)," +
+	" CONCAT('tidb_skip_isolation_level_check=', @@tidb_skip_isolation_level_check)," +
+	" CONCAT('tidb_dml_type=', LOWER(@@tidb_dml_type))," +
+	" CONCAT('tidb_batch_writes=', @@tidb_batch_insert + @@tidb_batch_delete + @@tidb_batch_commit)," +
+	" CONCAT('tidb_old_reads=', (@@tidb_snapshot <> '') + @@tidb_read_staleness + @@tidb_low_resolution_tso + @@tidb_rc_read_check_ts + @@tidb_enable_external_ts_read))"

@@ -1,0 +1,369 @@
+//go:build tidb
+
+package locksuite_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// onTiDB is a guarded pool, with variables set by its data source name.
+func onTiDB(t *testing.T, variables map[string]string) *sql.DB {
+	t.Helper()
+	pool, err := locksqlc.Open(testdb.Open(t, testdb.TiDB).DSN(func(cfg *mysql.Config) { cfg.Params = variables }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// locking begins a transaction, and returns its scope.
+func locking(t *testing.T, pool *sql.DB, options *sql.TxOptions) (*sql.Tx, *txlock.Scope) {
+	t.Helper()
+	tx, err := pool.BeginTx(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	s, err := locksqlc.Join(t.Context(), tx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx, s
+}
+
+// TestTiDBRefusesVerbs: what TiDB hasn't is refused by its name, and the transaction goes on.
+func TestTiDBRefusesVerbs(t *testing.T) {
+	t.Parallel()
+	pool, key := onTiDB(t, nil), txlock.Named("test:"+rand.Text())
+	for name, c := range map[string]struct {
+		call func(s *txlock.Scope) error
+		says string
+	}{
+		"RLock":             {func(s *txlock.Scope) error { _, err := s.RLock(t.Context(), key); return err }, "no shared locks"},
+		"TryRLock":          {func(s *txlock.Scope) error { _, err := s.TryRLock(t.Context(), key); return err }, "no shared locks"},
+		"WaitAtMost, RLock": {func(s *txlock.Scope) error { _, err := s.WaitAtMost(aWhile).RLock(t.Context(), key); return err }, "no shared locks"},
+		"RLockAll":          {func(s *txlock.Scope) error { _, err := s.RLockAll(t.Context(), key, beside(key)); return err }, "no shared locks"},
+		"LockAll, one shared": {func(s *txlock.Scope) error {
+			_, err := s.LockAll(t.Context(), key, txlock.Shared(beside(key)))
+			return err
+		}, "no shared locks"},
+	} {
+		_, s := locking(t, pool, nil)
+		if err := c.call(s); !errors.Is(err, schema.ErrEngine) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want one with %q", name, err, c.says)
+		}
+		if _, held := s.Held(key); held && name != "LockAll, one shared" {
+			t.Errorf("%s: the key is held", name)
+		}
+		if err := s.Verify(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, call := range map[string]func() error{
+		"Do": func() error {
+			return locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return errRan })
+		},
+		"TryDo": func() error {
+			return locksqlc.TryDo(t.Context(), pool, key, func(context.Context) error { return errRan })
+		},
+		"Purge":     func() error { _, err := txlock.Purge(t.Context(), pool, time.Hour); return err },
+		"PurgeOnce": func() error { _, err := txlock.PurgeOnce(t.Context(), pool); return err },
+		"Holders":   func() error { _, err := txlock.Holders(t.Context(), pool, key); return err },
+		"Ensure":    func() error { return txlock.Ensure(t.Context(), pool, key) },
+	} {
+		if err := call(); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
+			t.Errorf("%s: %v, want ErrEngine", name, err)
+		}
+	}
+}
+
+// TestTiDBRefusesTransactions: no lock is taken in a transaction of another kind than those that
+// locks hold in.
+func TestTiDBRefusesTransactions(t *testing.T) {
+	t.Parallel()
+	key := txlock.Named("test:" + rand.Text())
+	for name, c := range map[string]struct {
+		variables map[string]string
+		options   sql.TxOptions
+		set       string // by the program, in the transaction
+		want      error
+		says      string
+	}{
+		"SERIALIZABLE":     {nil, sql.TxOptions{Isolation: sql.LevelSerializable}, "", schema.ErrEngine, "READ COMMITTED or REPEATABLE READ"},
+		"READ UNCOMMITTED": {nil, sql.TxOptions{Isolation: sql.LevelReadUncommitted}, "", schema.ErrEngine, "READ COMMITTED or REPEATABLE READ"},
+		"SERIALIZABLE, accepted": {map[string]string{"tidb_skip_isolation_level_check": "1"}, sql.TxOptions{Isolation: sql.LevelSerializable}, "",
+			schema.ErrSession, "tidb_skip_isolation_level_check"},
+		"optimistic":      {map[string]string{"tidb_txn_mode": "'optimistic'"}, sql.TxOptions{}, "", schema.ErrSession, "set pessimistic"},
+		"optimistic, set": {nil, sql.TxOptions{}, "SET tidb_txn_mode = 'optimistic'", schema.ErrSession, "set pessimistic"},
+		"lazy uniqueness": {map[string]string{"tidb_constraint_check_in_place_pessimistic": "0"}, sql.TxOptions{}, "", schema.ErrSession, "new rows"},
+		"stale reads":     {map[string]string{"tidb_read_staleness": "'-5'"}, sql.TxOptions{}, "", schema.ErrSession, "older than the lock"},
+		"old timestamps":  {map[string]string{"tidb_low_resolution_tso": "1"}, sql.TxOptions{}, "", schema.ErrSession, "older than the lock"},
+		"bulk":            {map[string]string{"tidb_dml_type": "'bulk'"}, sql.TxOptions{}, "", schema.ErrSession, "standard"},
+		"autocommit":      {map[string]string{"autocommit": "0"}, sql.TxOptions{}, "", schema.ErrAutocommit, "autocommit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused := func() error {
+				tx, err := onTiDB(t, c.variables).BeginTx(t.Context(), &c.options)
+				if err != nil {
+					return err
+				}
+				defer tx.Rollback() //nolint:errcheck // nothing was done in it
+				if c.set != "" {
+					if _, err := tx.ExecContext(t.Context(), c.set); err != nil {
+						return err
+					}
+				}
+				s, err := locksqlc.Join(t.Context(), tx)
+				if err == nil {
+					_, err = s.Lock(t.Context(), key)
+				}
+				return err
+			}()
+			if !errors.Is(refused, c.want) || !strings.Contains(refused.Error(), c.says) {
+				t.Errorf("%v, want %v with %q", refused, c.want, c.says)
+			}
+		})
+	}
+	for _, begin := range []string{"BEGIN", "START TRANSACTION", "BEGIN PESSIMISTIC", "BEGIN OPTIMISTIC", "BEGIN /*T! OPTIMISTIC */"} {
+		conn, err := onTiDB(t, nil).Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.ExecContext(t.Context(), begin); err != nil {
+			t.Fatal(err)
+		}
+		s, err := locksqlc.JoinConn(t.Context(), conn)
+		if err == nil {
+			_, err = s.Lock(t.Context(), key)
+		}
+		if !errors.Is(err, schema.ErrEngine) && !errors.Is(err, txlock.ErrNoTransaction) {
+			t.Errorf("%s: %v, want ErrEngine", begin, err)
+		}
+		if _, err := conn.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// TestTiDBLocks: a lock excludes until the end of its transaction, a wait is limited, and what was
+// read before the lock is refused as old at REPEATABLE READ.
+func TestTiDBLocks(t *testing.T) {
+	t.Parallel()
+	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted} {
+		for kind, key := range map[string]txlock.Key{"named": txlock.Named("test:" + rand.Text()), "hashed": txlock.NewFamily[string]("tidb", txlock.Hashed(), txlock.Exact()).Key(rand.Text())} {
+			t.Run(level.String()+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				pool, options := onTiDB(t, nil), &sql.TxOptions{Isolation: level}
+				tx, s := locking(t, pool, options)
+				first, err := s.Lock(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, other := locking(t, pool, options)
+				for name, err := range map[string]error{
+					"TryLock":             second(other.TryLock(t.Context(), key)),
+					"WaitAtMost, LockAll": second(other.WaitAtMost(aWhile).LockAll(t.Context(), key, beside(key))),
+					"WaitAtMost, Lock":    second(other.WaitAtMost(aWhile).Lock(t.Context(), key)),
+				} {
+					if want := map[bool]error{true: txlock.ErrBusy, false: txlock.ErrWaitTimeout}[name == "TryLock"]; !errors.Is(err, want) {
+						t.Errorf("%s: %v, want %v", name, err, want)
+					}
+				}
+				if err := other.Verify(t.Context()); err != nil {
+					t.Errorf("after the refusals: %v", err)
+				}
+				if again, err := s.Lock(t.Context(), key); err != nil || again.Token() != first.Token() {
+					t.Errorf("again: %+v, %v", again, err)
+				}
+				if err := tx.Commit(); err != nil {
+					t.Fatal(err)
+				}
+				got, err := other.Lock(t.Context(), key) // its transaction has begun before
+				switch {
+				case level == sql.LevelDefault && !errors.Is(err, txlock.ErrStaleSnapshot):
+					t.Errorf("with an older snapshot: %v", err)
+				case level != sql.LevelDefault && (err != nil || got.Token() <= first.Token()):
+					t.Errorf("%+v after %+v, %v", got, first, err)
+				}
+			})
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestTiDBSavepoint: a lock that a savepoint has undone is asked for again.
+func TestTiDBSavepoint(t *testing.T) {
+	t.Parallel()
+	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
+	tx, s := locking(t, pool, nil)
+	run := func(query string) {
+		t.Helper()
+		if _, err := tx.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("SAVEPOINT a")
+	if _, err := s.Lock(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	run("ROLLBACK TO SAVEPOINT a")
+	if _, held := s.Held(key); held {
+		t.Error("it is held after the rollback")
+	}
+	if _, err := s.Lock(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTiDBVersion: who has raised a version is in its row, and a conflict changes nothing.
+func TestTiDBVersion(t *testing.T) {
+	t.Parallel()
+	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
+	row := func(tx *sql.Tx) (token, holder uint64) {
+		t.Helper()
+		err := tx.QueryRowContext(t.Context(), "SELECT token, conn_id FROM lockstep_locks WHERE name = ? FOR UPDATE", key.String()).Scan(&token, &holder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token, holder
+	}
+	var version, last uint64
+	for range 2 { // the row is made, and then changed by another session
+		tx, s := locking(t, onTiDB(t, nil), nil)
+		if err := s.CompareAndBump(t.Context(), key, version); err != nil {
+			t.Fatal(err)
+		}
+		grant, held := s.Held(key)
+		token, grantedTo := row(tx)
+		if !held || token != grant.Token() || token <= version || grantedTo != uint64(testdb.ConnID(t, tx)) {
+			t.Errorf("the row has the token %d of the session %d, want %d of this one, above %d", token, grantedTo, grant.Token(), version)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		version, last = grant.Token(), grantedTo
+	}
+	tx, s := locking(t, pool, &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // where the row alone is compared
+	if err := s.CompareAndBump(t.Context(), key, version-1); !errors.Is(err, txlock.ErrConflict) {
+		t.Errorf("an old version: %v", err)
+	}
+	if token, holder := row(tx); token != version || holder != last {
+		t.Errorf("a conflict has changed the version %d of %d to %d of %d", version, last, token, holder)
+	}
+}
+
+// TestTiDBOnce: a key is given to the first transaction that commits, and to no other.
+func TestTiDBOnce(t *testing.T) {
+	t.Parallel()
+	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
+	const calls = 10
+	firsts := make(chan bool, calls)
+	for range calls {
+		go func() {
+			first, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
+			if err != nil {
+				t.Error(err)
+			}
+			firsts <- first
+		}()
+	}
+	n := 0
+	for range calls {
+		if <-firsts {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d calls were the first", n)
+	}
+	result, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return errRan }, txlock.Fingerprint([]byte("other")))
+	if err != nil || result {
+		t.Errorf("again: %t, %v", result, err)
+	}
+	for i, want := range []bool{true, false} {
+		value, first, err := locksqlc.OnceValue(t.Context(), pool, beside(key), func(*sql.Tx) (int, error) { return i, nil })
+		if err != nil || value != 0 || first != want {
+			t.Errorf("call %d returns %d, %t, %v, want 0, %t", i, value, first, err, want)
+		}
+	}
+}
+
+// TestTiDBDoomed: what TiDB has ended is refused.
+func TestTiDBDoomed(t *testing.T) {
+	t.Parallel()
+	pool := onTiDB(t, nil)
+	keys := []txlock.Key{txlock.Named("test:" + rand.Text()), txlock.Named("test:" + rand.Text())}
+	errs := make([]error, 2)
+	taken, done := make(chan struct{}, 2), make(chan struct{}, 2)
+	for i := range errs {
+		tx, s := locking(t, pool, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		go func() {
+			defer func() { done <- struct{}{} }()
+			_, errs[i] = s.Lock(t.Context(), keys[i])
+			taken <- struct{}{}
+			for len(taken) < 2 {
+				time.Sleep(time.Millisecond)
+			}
+			if errs[i] == nil {
+				_, errs[i] = s.Lock(t.Context(), keys[1-i])
+			}
+			if errs[i] == nil {
+				errs[i] = tx.Commit()
+				return
+			}
+			if _, err := tx.ExecContext(t.Context(), "SELECT 1"); !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("after the deadlock: %v", err)
+			}
+			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("Commit: %v", err)
+			}
+		}()
+	}
+	<-done
+	<-done
+	if n := len(slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return !errors.Is(err, txlock.ErrDeadlock) })); n != 1 {
+		t.Errorf("%d deadlocks: %v", n, errs)
+	}
+}
+
+// TestTiDBEnded: a lock that a statement of the program has ended is lost, and Commit returns that.
+func TestTiDBEnded(t *testing.T) {
+	t.Parallel()
+	pool := onTiDB(t, nil)
+	for _, statement := range []string{"BEGIN OPTIMISTIC", "BEGIN", "COMMIT", "ROLLBACK", "PREPARE s FROM 'BEGIN'; EXECUTE s"} {
+		tx, s := locking(t, pool, nil)
+		if _, err := s.Lock(t.Context(), txlock.Named("test:"+rand.Text())); err != nil {
+			t.Fatal(err)
+		}
+		for one := range strings.SplitSeq(statement, "; ") {
+			_, _ = tx.ExecContext(t.Context(), one) // the guard may return what it has found
+		}
+		if _, err := s.Lock(t.Context(), txlock.Named("test:"+rand.Text())); !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Errorf("%s: Lock: %v, want ErrTxDoomed", statement, err)
+		}
+		if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Errorf("%s: Commit: %v, want ErrTxDoomed", statement, err)
+		}
+	}
+}

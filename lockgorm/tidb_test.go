@@ -1,0 +1,69 @@
+//go:build tidb
+
+package lockgorm_test
+
+import (
+	"errors"
+	"testing"
+
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestTiDBRefused: on TiDB each call and each write of a tagged model is refused, on a guarded pool
+// and on another, and writes nothing.
+func TestTiDBRefused(t *testing.T) {
+	ran := errors.New("the function was called")
+	for _, guarded := range []bool{false, true} {
+		pool := testdb.Open(t, testdb.TiDB)
+		pool.Exec(t, "CREATE TABLE IF NOT EXISTS orders (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")
+		pool.Grant(t, "orders")
+		pool.Exec(t, "REPLACE INTO orders VALUES (1, 1)")
+		on := openPool(guarded, false)(t, pool.Config()).DB()
+		db, err := gorm.Open(mysql.New(mysql.Config{Conn: on, SkipInitializeWithVersion: true}), &gorm.Config{})
+		noError(t, err)
+		noError(t, db.Use(lockgorm.New()))
+		for name, call := range map[string]func() error{
+			"Transaction": func() error {
+				return lockgorm.Transaction(db, []txlock.Key{newKey()}, func(*gorm.DB) error { return ran })
+			},
+			"Optimistic": func() error { return lockgorm.Optimistic(db, newKey(), func(*gorm.DB) error { return ran }) },
+			"Once": func() error {
+				_, err := lockgorm.Once(db, newKey(), func(*gorm.DB) error { return ran })
+				return err
+			},
+			"Lock": func() error {
+				return db.Transaction(func(tx *gorm.DB) error {
+					_, err := lockgorm.Lock(tx, newKey())
+					return err
+				})
+			},
+			"a create":     func() error { return db.Create(&tidbOrder{ID: 2, N: 2}).Error },
+			"an update":    func() error { return db.Model(&tidbOrder{ID: 1}).Update("n", 9).Error },
+			"by condition": func() error { return db.Model(&tidbOrder{}).Where("n = 1").Update("n", 9).Error },
+			"a delete":     func() error { return db.Delete(&tidbOrder{ID: 1}).Error },
+		} {
+			if err := call(); !errors.Is(err, schema.ErrEngine) || errors.Is(err, ran) {
+				t.Errorf("%s, guarded %t: %v, want ErrEngine", name, guarded, err)
+			}
+		}
+		var n, sum int
+		noError(t, pool.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*), SUM(n) FROM orders").Scan(&n, &sum))
+		if n != 1 || sum != 1 {
+			t.Errorf("%d rows with %d, want 1 and 1", n, sum)
+		}
+	}
+}
+
+// tidbOrder is a tagged model.
+type tidbOrder struct {
+	ID int64 `gorm:"primaryKey" lockstep:"tidborder"`
+	N  int64
+}
+
+func (tidbOrder) TableName() string { return "orders" }
