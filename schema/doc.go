@@ -25,7 +25,7 @@
 // # Checking
 //
 // [Check] inspects the tables, the privileges, the server, the session, and any proxy on the way.
-// It returns all findings as one error, each with its fix, which [Cure] returns as statements and
+// It returns all findings as one error, each with its fix, which [Fix] returns as statements and
 // commands:
 //
 //   - [ErrTable], [ErrCenters] and [ErrProcedures] for the tables and procedures;

@@ -204,7 +204,7 @@ func (s *seen) add(what, table, name string, detail sql.NullString, more string)
 // finding is a problem with what mends it.
 type finding struct {
 	error
-	cure string
+	fix string
 }
 
 func (f finding) Unwrap() error { return f.error }
@@ -212,16 +212,16 @@ func (f finding) Unwrap() error { return f.error }
 // install is the command that makes what is missing.
 const install = "lockstep install"
 
-func mended(cure, format string, args ...any) error {
-	return finding{fmt.Errorf(format, args...), cure}
+func mended(fix, format string, args ...any) error {
+	return finding{fmt.Errorf(format, args...), fix}
 }
 
-// Cure returns the fix for an error of Check, as statements and commands separated by semicolons,
+// Fix returns the fix for an error of Check, as statements and commands separated by semicolons,
 // or the empty string if there is none.
-func Cure(err error) string {
+func Fix(err error) string {
 	var f finding
 	if errors.As(err, &f) {
-		return f.cure
+		return f.fix
 	}
 	return ""
 }
@@ -257,8 +257,8 @@ func (s *seen) compare(t table) error {
 		}
 	}
 	if primary := strings.Join(found.keys["PRIMARY"], ","); primary != t.primary {
-		cure := fmt.Sprintf("ALTER TABLE %s %sADD PRIMARY KEY (%s)", t.name, map[bool]string{true: "DROP PRIMARY KEY, "}[primary != ""], t.primary)
-		return mended(cure, "%w: the primary key of %s is (%s) and should be (%s): without it a lock would lock its neighbours: %s", ErrTable, t.name, primary, t.primary, cure)
+		fix := fmt.Sprintf("ALTER TABLE %s %sADD PRIMARY KEY (%s)", t.name, map[bool]string{true: "DROP PRIMARY KEY, "}[primary != ""], t.primary)
+		return mended(fix, "%w: the primary key of %s is (%s) and should be (%s): without it a lock would lock its neighbours: %s", ErrTable, t.name, primary, t.primary, fix)
 	}
 	if found.constraints != nil {
 		slices.Sort(found.constraints)
@@ -290,20 +290,20 @@ func (t table) compareColumns(found map[string]seenColumn) error {
 		delete(others, c.name)
 		switch {
 		case !exists:
-			cure := fmt.Sprintf("ALTER TABLE %s ADD %s %s", t.name, c.name, c.ddl)
-			return mended(cure, "%w: column %s.%s is missing, or this user may not see it: %s", ErrTable, t.name, c.name, cure)
+			fix := fmt.Sprintf("ALTER TABLE %s ADD %s %s", t.name, c.name, c.ddl)
+			return mended(fix, "%w: column %s.%s is missing, or this user may not see it: %s", ErrTable, t.name, c.name, fix)
 		case got.kind != c.kind:
-			cure := fmt.Sprintf("ALTER TABLE %s MODIFY %s %s", t.name, c.name, c.ddl)
-			return mended(cure, "%w: column %s.%s is %s and should be %s: %s", ErrTable, t.name, c.name, got.kind, c.kind, cure)
+			fix := fmt.Sprintf("ALTER TABLE %s MODIFY %s %s", t.name, c.name, c.ddl)
+			return mended(fix, "%w: column %s.%s is %s and should be %s: %s", ErrTable, t.name, c.name, got.kind, c.kind, fix)
 		case c.byDefault && !got.byDefault:
-			cure := fmt.Sprintf("ALTER TABLE %s MODIFY %s %s", t.name, c.name, c.ddl)
-			return mended(cure, "%w: column %s.%s has no default: %s", ErrTable, t.name, c.name, cure)
+			fix := fmt.Sprintf("ALTER TABLE %s MODIFY %s %s", t.name, c.name, c.ddl)
+			return mended(fix, "%w: column %s.%s has no default: %s", ErrTable, t.name, c.name, fix)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(others)) {
 		if !others[name].byDefault {
-			cure := fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s", t.name, name)
-			return mended(cure+": a person decides, to give it a default mends it, too", "%w: column %s.%s is not lockstep's, and has no default, so that no row can be inserted: give it one, or %s", ErrTable, t.name, name, cure)
+			fix := fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s", t.name, name)
+			return mended(fix+": a person decides whether to drop it or to give it a default", "%w: column %s.%s is not lockstep's, and has no default, so that no row can be inserted: give it one, or %s", ErrTable, t.name, name, fix)
 		}
 	}
 	return nil

@@ -38,7 +38,7 @@ var (
 // MissingPrivilege reports whether a statement was refused because a privilege is missing,
 // and which GRANT to run, as far as the server's error names the table and the user. The
 // server names the host of the client, which may differ from the host of the account.
-func MissingPrivilege(err error) (cure string, missing bool) {
+func MissingPrivilege(err error) (fix string, missing bool) {
 	if !denied(err) {
 		return "", false
 	}

@@ -136,9 +136,9 @@ func (c *checking) procedures(ctx context.Context) (problem, err error) {
 	case problems == nil:
 		return nil, nil
 	}
-	cure := install
+	fix := install
 	if unseen {
-		cure += "; " + grant
+		fix += "; " + grant
 	}
-	return advice{mended(cure, "%w of this version: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, or the DDL in schema.FS: %s", ErrProcedures, strings.Join(problems, ", "))}, nil
+	return advice{mended(fix, "%w of this version: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, or the DDL in schema.FS: %s", ErrProcedures, strings.Join(problems, ", "))}, nil
 }

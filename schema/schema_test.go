@@ -266,11 +266,11 @@ func TestCheckFinds(t *testing.T) {
 				continue // Install would make what is missing
 			}
 			isFound(t, schema.Install(t.Context(), db.Admin()), f.says)
-			if _, cure, ok := strings.Cut(found.Error(), ": ALTER TABLE "); ok {
-				cure, _, _ = strings.Cut(cure, "\n")
-				db.Exec(t, "ALTER TABLE "+cure)
+			if _, fix, ok := strings.Cut(found.Error(), ": ALTER TABLE "); ok {
+				fix, _, _ = strings.Cut(fix, "\n")
+				db.Exec(t, "ALTER TABLE "+fix)
 				if err := schema.Check(t.Context(), db.Admin()); errors.Is(err, schema.ErrTable) {
-					t.Errorf("%s: after ALTER TABLE %s: %v", f.name, cure, err)
+					t.Errorf("%s: after ALTER TABLE %s: %v", f.name, fix, err)
 				}
 			}
 			for _, table := range []string{"lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once"} {

@@ -56,7 +56,7 @@ func TestClockOfServer(t *testing.T) {
 			wants := func(f ops.Finding) {
 				t.Helper()
 				number := regexp.MustCompile(`is (-?\d+\.\d+) s ahead`).FindStringSubmatch(f.Text)
-				if number == nil || f.State != ops.Warn || f.Cure == "" {
+				if number == nil || f.State != ops.Warn || f.Fix == "" {
 					t.Fatalf("%+v", f)
 				}
 				if ahead, err := strconv.ParseFloat(number[1], 64); err != nil || ahead < 60 || ahead > 120 {

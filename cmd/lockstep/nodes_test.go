@@ -42,7 +42,7 @@ func TestNodes(t *testing.T) {
 				}
 			}
 			away := findings[fmt.Sprintf("clock of node %d", len(testdb.Engines())+1)]
-			if away.State != ops.Fault || !strings.Contains(away.Text, "refused") || !strings.Contains(away.Cure, "see that the node runs") {
+			if away.State != ops.Fault || !strings.Contains(away.Text, "refused") || !strings.Contains(away.Fix, "see that the node runs") {
 				t.Errorf("the node that is away: %+v", away)
 			}
 		})

@@ -90,8 +90,8 @@ func TestRemedies(t *testing.T) {
 						if f.State == ops.OK {
 							break
 						}
-						said = f.Cure
-						for remedy := range strings.SplitSeq(decided.ReplaceAllString(f.Cure, ""), "; ") {
+						said = f.Fix
+						for remedy := range strings.SplitSeq(decided.ReplaceAllString(f.Fix, ""), "; ") {
 							s.remedy(remedy)
 						}
 					}
@@ -152,7 +152,7 @@ func TestRemediesOfSettings(t *testing.T) {
 			} {
 				s.db.Exec(t, c.by)
 				f := s.finding(subject, s.db.Connect(t))
-				statement := regexp.MustCompile(`SET GLOBAL [^;,]*`).FindString(f.Cure)
+				statement := regexp.MustCompile(`SET GLOBAL [^;,]*`).FindString(f.Fix)
 				if f.State != c.state || statement == "" {
 					t.Errorf("after %s check says %+v", c.by, f)
 					continue
@@ -186,14 +186,14 @@ func TestRemediesOfSessions(t *testing.T) {
 				"session":       {"completion_type", "CHAIN", "remove the setting from the data source name and from init_connect"},
 			} {
 				wrong := func(cfg *mysql.Config) { cfg.Params = map[string]string{c.name: c.value} }
-				if f := s.finding(subject, s.db.Connect(t, wrong)); f.State != ops.Fault || !strings.Contains(f.Cure, c.says) {
+				if f := s.finding(subject, s.db.Connect(t, wrong)); f.State != ops.Fault || !strings.Contains(f.Fix, c.says) {
 					t.Errorf("with %s in the data source name check says %+v, want %q", c.name, f, c.says)
 				}
 				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.OK {
 					t.Errorf("without it check says %+v", f)
 				}
 				s.db.Exec(t, "SET GLOBAL init_connect = 'SET "+c.name+" = "+c.value+"'")
-				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.Fault || !strings.Contains(f.Cure, c.says) {
+				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.Fault || !strings.Contains(f.Fix, c.says) {
 					t.Errorf("with %s in init_connect check says %+v, want %q", c.name, f, c.says)
 				}
 				if subject == "character set" {
@@ -230,7 +230,7 @@ func TestRemediesOfAProxy(t *testing.T) {
 			between := sql.OpenDB(splitting{base})
 			t.Cleanup(func() { s.must(between.Close()) })
 			f := s.finding("proxy", between)
-			if f.State != ops.Fault || !strings.Contains(f.Text, "a proxy that locks don't hold through") || !strings.Contains(f.Cure, "connect to the server itself") || !strings.Contains(f.Cure, "a person decides") {
+			if f.State != ops.Fault || !strings.Contains(f.Text, "a proxy that locks don't hold through") || !strings.Contains(f.Fix, "connect to the server itself") || !strings.Contains(f.Fix, "a person decides") {
 				t.Errorf("through a proxy check says %+v", f)
 			}
 			if f := s.finding("proxy", s.db.Connect(t)); f.State != ops.OK {
@@ -289,7 +289,7 @@ func TestRemedyOfACluster(t *testing.T) {
 	}
 	s := stageOn(t, testdb.Dedicated(t, testdb.MySQL, testdb.Args("--plugin-load-add=group_replication.so", "--loose-group-replication-single-primary-mode=OFF")).OpenLeases(t))
 	f := s.finding("cluster", s.db.Connect(t))
-	if f.State != ops.Warn || !strings.Contains(f.Cure, "send all locking transactions to one node") || !strings.Contains(f.Cure, "a person decides") {
+	if f.State != ops.Warn || !strings.Contains(f.Fix, "send all locking transactions to one node") || !strings.Contains(f.Fix, "a person decides") {
 		t.Errorf("check says %+v", f)
 	}
 	s.db.Exec(t, "SET GLOBAL group_replication_single_primary_mode = ON")
@@ -311,7 +311,7 @@ func TestRemedyOfTheClock(t *testing.T) {
 				says  string
 			}{{[]string{"--sysdate-is-now"}, ops.Fault, "start the server without --sysdate-is-now"}, {nil, ops.OK, ""}} {
 				s := stageOn(t, testdb.Dedicated(t, engine, testdb.Args(c.args...)).OpenLeases(t))
-				if f := s.finding("clock function", s.db.Connect(t)); f.State != c.state || f.Cure != c.says {
+				if f := s.finding("clock function", s.db.Connect(t)); f.State != c.state || f.Fix != c.says {
 					t.Errorf("started with %q check says %+v", c.args, f)
 				}
 			}

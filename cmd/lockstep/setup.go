@@ -163,7 +163,7 @@ func (a *app) findings(found []ops.Finding, problems bool) {
 	table(a.out, "SUBJECT STATE FINDING", rows)
 	for _, f := range found {
 		if f.State != ops.OK {
-			a.say("\n%s (%s): %s\n  Fix: %s", f.Name, f.State, strings.TrimPrefix(f.Text, "schema: "), f.Cure)
+			a.say("\n%s (%s): %s\n  Fix: %s", f.Name, f.State, strings.TrimPrefix(f.Text, "schema: "), f.Fix)
 		}
 	}
 }

@@ -109,8 +109,8 @@ func Of(what string, err error, s session.Server) error {
 	case errors.Is(err, ErrWaitTimeout): // see PastLimit
 		sentinel = ErrWaitTimeout
 	case sentinel == ErrPrivilege: //nolint:errorlint // a verdict's sentinel is one of ours
-		cure, _ := schema.MissingPrivilege(err)
-		sentinel = fmt.Errorf("%w: %s", ErrPrivilege, cure)
+		fix, _ := schema.MissingPrivilege(err)
+		sentinel = fmt.Errorf("%w: %s", ErrPrivilege, fix)
 	}
 	return fmt.Errorf("%s: %w", what, withSentinel(sentinel, err))
 }

@@ -32,7 +32,7 @@ type Finding struct {
 	Name  string `json:"name"`
 	State State  `json:"state"`
 	Text  string `json:"text"`
-	Cure  string `json:"cure,omitempty"` // a command, a statement, or what to change
+	Fix   string `json:"fix,omitempty"` // a command, a statement, or what to change
 }
 
 // doctor is one call of Check.
@@ -42,11 +42,11 @@ type doctor struct {
 	variables map[string]string
 }
 
-func (d *doctor) add(name string, state State, cure, format string, args ...any) {
+func (d *doctor) add(name string, state State, fix, format string, args ...any) {
 	if state == OK {
-		cure = ""
+		fix = ""
 	}
-	d.found = append(d.found, Finding{name, state, fmt.Sprintf(format, args...), cure})
+	d.found = append(d.found, Finding{name, state, fmt.Sprintf(format, args...), fix})
 }
 
 // Check examines the server, the tables, the privileges of this user and the settings. Call
@@ -88,7 +88,7 @@ var subjects = []struct {
 	name string
 	is   error
 	good string
-	cure string
+	fix  string
 }{
 	{"version", schema.ErrServer, "new enough", "upgrade the server"},
 	{"tables", schema.ErrTable, "all there, as they should be", ""},
@@ -109,7 +109,7 @@ func (d *doctor) schema(found error) error {
 	problems, alone := flat(found), errors.Is(found, schema.ErrSession) // then nothing else was asked
 	for _, subject := range subjects {
 		var texts []string
-		cure, state := subject.cure, Warn
+		fix, state := subject.fix, Warn
 		for _, problem := range problems {
 			if !errors.Is(problem, subject.is) {
 				continue
@@ -119,16 +119,16 @@ func (d *doctor) schema(found error) error {
 			}
 			text, _, _ := strings.Cut(problem.Error(), ": Error ") // the server's words say no more
 			texts = append(texts, text)
-			cure = withCure(cure, schema.Cure(problem))
+			fix = withFix(fix, schema.Fix(problem))
 			if _, grant, found := strings.Cut(problem.Error(), ": GRANT "); found {
 				grant, _, _ = strings.Cut(grant, ": ")
-				cure = withCure(cure, "GRANT "+grant)
+				fix = withFix(fix, "GRANT "+grant)
 			}
 		}
 		problems = slices.DeleteFunc(problems, func(problem error) bool { return errors.Is(problem, subject.is) })
 		switch {
 		case texts != nil:
-			d.add(subject.name, state, cure, "%s", strings.Join(texts, "; "))
+			d.add(subject.name, state, fix, "%s", strings.Join(texts, "; "))
 		case !alone:
 			d.add(subject.name, OK, "", "%s", subject.good)
 		}
@@ -136,12 +136,12 @@ func (d *doctor) schema(found error) error {
 	return errors.Join(problems...) // the server's or the driver's
 }
 
-// withCure adds a fix to others, unless they have it.
-func withCure(cure, one string) string {
-	if strings.Contains(cure, one) {
-		return cure
+// withFix adds a fix to others, unless they have it.
+func withFix(fix, one string) string {
+	if strings.Contains(fix, one) {
+		return fix
 	}
-	return strings.TrimPrefix(cure+"; "+one, "; ")
+	return strings.TrimPrefix(fix+"; "+one, "; ")
 }
 
 // flat returns the errors that were joined into one.
@@ -234,15 +234,15 @@ func (d *doctor) session(context.Context) error {
 		state = Warn
 	}
 	d.add("deadlocks", state, "SET GLOBAL innodb_deadlock_detect = ON", "detection is %s: without it a deadlock lasts for innodb_lock_wait_timeout, %.0f s", orNone(d.variables["innodb_deadlock_detect"]), d.number("innodb_lock_wait_timeout"))
-	ends, most, cure := "wait_timeout", d.number("wait_timeout"), "SET GLOBAL wait_timeout = 600, and SetConnMaxIdleTime of the pools below that"
+	ends, most, fix := "wait_timeout", d.number("wait_timeout"), "SET GLOBAL wait_timeout = 600, and SetConnMaxIdleTime of the pools below that"
 	if _, has := d.variables["idle_transaction_timeout"]; has {
-		cure = "SET GLOBAL idle_transaction_timeout = 60"
+		fix = "SET GLOBAL idle_transaction_timeout = 60"
 	}
 	if n := d.number("idle_transaction_timeout"); n > 0 && n < most {
 		ends, most = "idle_transaction_timeout", n
 	}
 	if most > 600 {
-		d.add("forgotten transactions", Warn, cure, "one that its program forgets keeps its locks for %s, %.0f s", ends, most)
+		d.add("forgotten transactions", Warn, fix, "one that its program forgets keeps its locks for %s, %.0f s", ends, most)
 	} else {
 		d.add("forgotten transactions", OK, "", "end after %.0f s at most", most)
 	}
@@ -258,7 +258,7 @@ func orNone(text string) string {
 
 // connections looks at what is used up for all programs together.
 func (d *doctor) connections(context.Context) error {
-	for _, c := range []struct{ name, used, most, cure, text string }{
+	for _, c := range []struct{ name, used, most, fix, text string }{
 		{"connections", "max_used_connections", "max_connections", "SetMaxOpenConns of all pools together should stay below max_connections; or SET GLOBAL max_connections", "at most %.0f were used of %.0f"},
 		{"prepared statements", "prepared_stmt_count", "max_prepared_stmt_count", "interpolateParams=true in the data source names, or SET GLOBAL max_prepared_stmt_count: without room, statements are not prepared", "%.0f are kept of %.0f"},
 	} {
@@ -267,7 +267,7 @@ func (d *doctor) connections(context.Context) error {
 		if most > 0 && used > most*8/10 {
 			state = Warn
 		}
-		d.add(c.name, state, c.cure, c.text, used, most)
+		d.add(c.name, state, c.fix, c.text, used, most)
 	}
 	return nil
 }
@@ -308,7 +308,7 @@ func (d *doctor) sight(ctx context.Context) error {
 		d.add("sight", OK, "", "this user sees all that holds and waits")
 	}
 	for _, gap := range p.Gaps {
-		d.add("sight", Warn, gap.Cure, "for people who look: %s", gap.What)
+		d.add("sight", Warn, gap.Fix, "for people who look: %s", gap.What)
 	}
 	return nil
 }

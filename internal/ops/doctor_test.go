@@ -33,7 +33,7 @@ func TestClocksOfNodes(t *testing.T) {
 				"clock": {ops.OK, "ahead of this machine"}, "clock of node 1": {ops.OK, "ahead of the server"},
 				"clock of node 2": {ops.Warn, "ahead of the server"}, "clock of node 3": {ops.Fault, "it doesn't report that: sql: database is closed"},
 			} {
-				if f := found[name]; f.State != want.state || !strings.Contains(f.Text, want.text) || (f.Cure == "") != (f.State == ops.OK) {
+				if f := found[name]; f.State != want.state || !strings.Contains(f.Text, want.text) || (f.Fix == "") != (f.State == ops.OK) {
 					t.Errorf("%s: %+v, want %v with %q", name, f, want.state, want.text)
 				}
 			}
@@ -63,7 +63,7 @@ func TestClusters(t *testing.T) {
 				pool := sql.OpenDB(canned{base, c.answer})
 				t.Cleanup(func() { _ = pool.Close() })
 				f := findings(t, ops.New(pool))["cluster"]
-				if f.State != c.want || !strings.Contains(f.Text, c.text) || (f.Cure == "") != (c.want == ops.OK) {
+				if f.State != c.want || !strings.Contains(f.Text, c.text) || (f.Fix == "") != (c.want == ops.OK) {
 					t.Errorf("with %s check says %+v, want %v with %q", c.answer, f, c.want, c.text)
 				}
 			}
@@ -90,7 +90,7 @@ func TestNodeIsNotReady(t *testing.T) {
 				t.Cleanup(func() { _ = pool.Close() })
 				found := findings(t, ops.New(pool))
 				f := found["node"]
-				if f.State != c.want || !strings.Contains(f.Text, "wsrep_ready is "+c.ready+", wsrep_cluster_status is "+c.status) || (f.Cure == "") != (c.want == ops.OK) {
+				if f.State != c.want || !strings.Contains(f.Text, "wsrep_ready is "+c.ready+", wsrep_cluster_status is "+c.status) || (f.Fix == "") != (c.want == ops.OK) {
 					t.Errorf("%+v: check says %+v", c, f)
 				}
 				if more := len(found) > 1; more != (c.want == ops.OK) {

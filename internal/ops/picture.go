@@ -258,7 +258,7 @@ func (s Session) Doing() string {
 // Gap is what could not be seen, and how it could.
 type Gap struct {
 	What string `json:"what"`
-	Cure string `json:"cure"`
+	Fix  string `json:"fix"`
 	// Hides: there may be locks, leases or waits that are not shown.
 	Hides bool `json:"hides,omitempty"`
 }
@@ -274,4 +274,4 @@ func (p *Picture) GapsOf(table string) (gaps []Gap) {
 }
 
 // String is a sentence.
-func (g Gap) String() string { return g.What + ": " + g.Cure }
+func (g Gap) String() string { return g.What + ": " + g.Fix }

@@ -47,13 +47,13 @@ func denied(err error) bool {
 func unreadable(err error) bool { return fault.Is(err, 3854) } // ER_CANNOT_CONVERT_STRING
 
 // gap notes what is not seen, once.
-func (l *look) gap(what, cure string) {
+func (l *look) gap(what, fix string) {
 	for _, g := range l.Gaps {
-		if g.Cure == cure {
+		if g.Fix == fix {
 			return
 		}
 	}
-	l.Gaps = append(l.Gaps, Gap{what, cure, !strings.HasPrefix(what, "programs ")})
+	l.Gaps = append(l.Gaps, Gap{what, fix, !strings.HasPrefix(what, "programs ")})
 }
 
 func (l *look) grant(privilege string) string { return "GRANT " + privilege + " TO " + l.grantee }

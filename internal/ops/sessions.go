@@ -189,7 +189,7 @@ func (l *look) addPrograms(ctx context.Context) error {
 		l.Sessions[id] = s
 	}
 	if l.blind.What != "" {
-		l.gap(l.blind.What, l.blind.Cure)
+		l.gap(l.blind.What, l.blind.Fix)
 	}
 	return nil
 }
@@ -209,10 +209,10 @@ func (l *look) readPrograms(ctx context.Context) error {
 	l.blind = Gap{}
 	switch {
 	case denied(err) && l.maria:
-		l.blind = Gap{What: "programs are not known", Cure: "start the server with performance_schema=ON, and " + l.grant("SELECT ON performance_schema.*")}
+		l.blind = Gap{What: "programs are not known", Fix: "start the server with performance_schema=ON, and " + l.grant("SELECT ON performance_schema.*")}
 		return nil
 	case denied(err):
-		l.blind = Gap{What: "programs are not known", Cure: l.grant("SELECT ON performance_schema.*")}
+		l.blind = Gap{What: "programs are not known", Fix: l.grant("SELECT ON performance_schema.*")}
 		return nil
 	case err != nil:
 		return err
@@ -230,7 +230,7 @@ func (l *look) readPrograms(ctx context.Context) error {
 	var on bool
 	err = l.db.QueryRowContext(ctx, "SELECT @@performance_schema").Scan(&on)
 	if err == nil && !on {
-		l.blind = Gap{What: "programs are not known", Cure: "start the server with performance_schema=ON"}
+		l.blind = Gap{What: "programs are not known", Fix: "start the server with performance_schema=ON"}
 	}
 	return err
 }

@@ -43,9 +43,9 @@ type rule struct {
 	setting string
 	right   string // the values that are right
 	list    bool   // it is a list of such values
-	wrong   error  // the error of another value, or nil for one that has the cure
+	wrong   error  // the error of another value, or nil for one that has the fix
 	none    error  // the error of no value, where that has another cause
-	cure    string
+	fix     string
 }
 
 // rules has a rule for each setting in rawsql.Settings. A value that isn't right here is
@@ -54,27 +54,27 @@ var rules = []rule{
 	{setting: "sees_own_id", right: "1", wrong: ErrEngine},
 	{setting: "autocommit", right: "1", wrong: ErrAutocommit},
 	{setting: "one_charset", right: "1", wrong: ErrCharset},
-	{setting: "completion_type", right: "NO_CHAIN", cure: "with another, COMMIT and ROLLBACK begin a transaction that stays open, or close the connection: " +
+	{setting: "completion_type", right: "NO_CHAIN", fix: "with another, COMMIT and ROLLBACK begin a transaction that stays open, or close the connection: " +
 		"remove it from the data source name and from init_connect, and don't SET it"},
-	{setting: "isolation", none: ErrComments, right: "REPEATABLE-READ READ-COMMITTED READ-UNCOMMITTED SERIALIZABLE", cure: "this version of lockstep doesn't know that level: set one that it knows"},
+	{setting: "isolation", none: ErrComments, right: "REPEATABLE-READ READ-COMMITTED READ-UNCOMMITTED SERIALIZABLE", fix: "this version of lockstep doesn't know that level: set one that it knows"},
 	{setting: "sql_mode", list: true, right: "STRICT_TRANS_TABLES REAL_AS_FLOAT PIPES_AS_CONCAT ANSI_QUOTES IGNORE_SPACE IGNORE_BAD_TABLE_OPTIONS ONLY_FULL_GROUP_BY" +
 		" NO_UNSIGNED_SUBTRACTION NO_DIR_IN_CREATE POSTGRESQL ORACLE MSSQL DB2 MAXDB NO_KEY_OPTIONS NO_TABLE_OPTIONS NO_FIELD_OPTIONS" +
 		" MYSQL323 MYSQL40 ANSI NO_AUTO_VALUE_ON_ZERO NO_BACKSLASH_ESCAPES STRICT_ALL_TABLES NO_ZERO_IN_DATE" +
 		" NO_ZERO_DATE ALLOW_INVALID_DATES ERROR_FOR_DIVISION_BY_ZERO TRADITIONAL NO_AUTO_CREATE_USER HIGH_NOT_PRECEDENCE" +
 		" NO_ENGINE_SUBSTITUTION PAD_CHAR_TO_FULL_LENGTH EMPTY_STRING_IS_NULL SIMULTANEOUS_ASSIGNMENT TIME_ROUND_FRACTIONAL TIME_TRUNCATE_FRACTIONAL",
-		cure: "this version of lockstep doesn't know that mode: take it out"},
+		fix: "this version of lockstep doesn't know that mode: take it out"},
 }
 
 // tidbRules are those of TiDB. It sees no own id, and has two isolation levels.
 var tidbRules = slices.Concat([]rule{
-	{setting: "sees_own_id", right: "0", cure: "this is another TiDB than lockstep knows"},
-	{setting: "isolation", right: "REPEATABLE-READ READ-COMMITTED", cure: "TiDB has no other levels than REPEATABLE READ and READ COMMITTED: set one of these"},
-	{setting: "tidb_txn_mode", right: "pessimistic", cure: "optimistic transactions lock nothing before their COMMIT: set pessimistic"},
-	{setting: "tidb_constraint_check_in_place_pessimistic", right: "1", cure: "new rows aren't locked before the COMMIT: set ON"},
-	{setting: "tidb_skip_isolation_level_check", right: "0", cure: "another isolation level would be accepted, and not kept: set OFF"},
-	{setting: "tidb_dml_type", right: "standard", cure: "set standard"},
-	{setting: "tidb_batch_writes", right: "0", cure: "it would split transactions: set tidb_batch_insert, tidb_batch_delete and tidb_batch_commit OFF"},
-	{setting: "tidb_old_reads", right: "0", cure: "reads may be older than the lock: set tidb_snapshot, tidb_read_staleness, tidb_low_resolution_tso, tidb_rc_read_check_ts and tidb_enable_external_ts_read to their defaults"},
+	{setting: "sees_own_id", right: "0", fix: "this is another TiDB than lockstep knows"},
+	{setting: "isolation", right: "REPEATABLE-READ READ-COMMITTED", fix: "TiDB has no other levels than REPEATABLE READ and READ COMMITTED: set one of these"},
+	{setting: "tidb_txn_mode", right: "pessimistic", fix: "optimistic transactions lock nothing before their COMMIT: set pessimistic"},
+	{setting: "tidb_constraint_check_in_place_pessimistic", right: "1", fix: "new rows aren't locked before the COMMIT: set ON"},
+	{setting: "tidb_skip_isolation_level_check", right: "0", fix: "another isolation level would be accepted, and not kept: set OFF"},
+	{setting: "tidb_dml_type", right: "standard", fix: "set standard"},
+	{setting: "tidb_batch_writes", right: "0", fix: "it would split transactions: set tidb_batch_insert, tidb_batch_delete and tidb_batch_commit OFF"},
+	{setting: "tidb_old_reads", right: "0", fix: "reads may be older than the lock: set tidb_snapshot, tidb_read_staleness, tidb_low_resolution_tso, tidb_rc_read_check_ts and tidb_enable_external_ts_read to their defaults"},
 }, slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.setting == "sees_own_id" || r.setting == "isolation" }))
 
 // Facts are what a session says about its server and itself.
@@ -172,7 +172,7 @@ func (r rule) judge(value string, told bool) error {
 	case told:
 		value = words[wrong]
 	}
-	return fmt.Errorf("%w: it has %s = %q: %s", ErrSession, r.setting, value, r.cure)
+	return fmt.Errorf("%w: it has %s = %q: %s", ErrSession, r.setting, value, r.fix)
 }
 
 // Fit returns what is wrong with a session by the words in gen's LookJob: ErrEngine,

@@ -70,12 +70,12 @@ func TestRemediesOfGalera(t *testing.T) {
 		}
 	}
 	until(nodes[0], ops.OK)
-	if f, err := finding(nodes[0], "cluster"); err != nil || f.State != ops.Warn || !strings.Contains(f.Cure, "send all locking transactions to one node") || !strings.Contains(f.Cure, "a person decides") {
+	if f, err := finding(nodes[0], "cluster"); err != nil || f.State != ops.Warn || !strings.Contains(f.Fix, "send all locking transactions to one node") || !strings.Contains(f.Fix, "a person decides") {
 		t.Errorf("of several primaries check says %+v, %v", f, err)
 	}
 
 	part(t, nodes[2])
-	if f := until(nodes[2], ops.Fault); !strings.Contains(f.Cure, "connect to a node of the primary component, or wait until this one has joined it") {
+	if f := until(nodes[2], ops.Fault); !strings.Contains(f.Fix, "connect to a node of the primary component, or wait until this one has joined it") {
 		t.Errorf("of a node that is cut off check says %+v", f)
 	}
 	until(nodes[0], ops.OK)
@@ -87,7 +87,7 @@ func TestRemediesOfGalera(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := until(nodes[0], ops.Fault)
-	statement := regexp.MustCompile(`SET GLOBAL wsrep_provider_options = '[^']*'`).FindString(f.Cure)
+	statement := regexp.MustCompile(`SET GLOBAL wsrep_provider_options = '[^']*'`).FindString(f.Fix)
 	if _, err := db.Admin().ExecContext(t.Context(), statement); err != nil {
 		t.Fatalf("%q of %+v: %v", statement, f, err)
 	}
