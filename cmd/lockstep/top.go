@@ -111,7 +111,11 @@ func (s *screen) see(found looked) {
 		}
 	}
 	s.taken, s.err = p.Taken, nil
-	s.summary = fmt.Sprintf("%d locks%s, %d leases%s, %d waiting, MariaDB or MySQL %s", len(p.Locks), old(p.LocksAge), len(p.Leases), old(p.LeasesAge), len(p.Waits), p.Version)
+	server := "MySQL"
+	if p.MariaDB() {
+		server = "MariaDB"
+	}
+	s.summary = fmt.Sprintf("%d locks%s, %d leases%s, %d waiting, %s %s", len(p.Locks), old(p.LocksAge), len(p.Leases), old(p.LeasesAge), len(p.Waits), server, p.Version)
 	s.sort()
 }
 
