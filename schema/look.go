@@ -135,7 +135,7 @@ func look(ctx context.Context, db querier, tables []table) (_ *seen, err error) 
 		s.add(r[0].String, strings.ToLower(r[1].String), r[2].String, r[3], r[4].String)
 	}
 	maps.DeleteFunc(s.tables, func(_ string, t *seenTable) bool { return t.kind == "" }) // one that was made meanwhile
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	for name, t := range s.tables {

@@ -156,7 +156,7 @@ func (l *look) facts(ctx context.Context) error {
 		return facts.Unfit // it would show no locks, whoever holds them
 	}
 	l.Taken, l.Version = time.UnixMicro(facts.ClockUs).UTC(), facts.Version
-	l.maria = strings.Contains(l.Version, "MariaDB")
+	l.maria = l.MariaDB()
 	var database sql.NullString
 	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER()").Scan(&database, &l.User); err != nil {
 		return err
