@@ -9,6 +9,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -315,16 +316,14 @@ func TestTiDBDoomed(t *testing.T) {
 	pool := onTiDB(t, nil)
 	keys := []txlock.Key{txlock.Named("test:" + rand.Text()), txlock.Named("test:" + rand.Text())}
 	errs := make([]error, 2)
-	taken, done := make(chan struct{}, 2), make(chan struct{}, 2)
+	var taken, done sync.WaitGroup
+	taken.Add(len(errs))
 	for i := range errs {
 		tx, s := locking(t, pool, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		go func() {
-			defer func() { done <- struct{}{} }()
+		done.Go(func() {
 			_, errs[i] = s.Lock(t.Context(), keys[i])
-			taken <- struct{}{}
-			for len(taken) < 2 {
-				time.Sleep(time.Millisecond)
-			}
+			taken.Done()
+			taken.Wait()
 			if errs[i] == nil {
 				_, errs[i] = s.Lock(t.Context(), keys[1-i])
 			}
@@ -338,10 +337,9 @@ func TestTiDBDoomed(t *testing.T) {
 			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
 				t.Errorf("Commit: %v", err)
 			}
-		}()
+		})
 	}
-	<-done
-	<-done
+	done.Wait()
 	if n := len(slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return !errors.Is(err, txlock.ErrDeadlock) })); n != 1 {
 		t.Errorf("%d deadlocks: %v", n, errs)
 	}
