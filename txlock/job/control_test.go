@@ -364,11 +364,12 @@ func TestFirstLook(t *testing.T) {
 		}
 		n.ledger.down(nil)
 		time.Sleep(10 * time.Minute)
-		j.mu.Lock()
+		closeAll(t, n)
 		if len(j.done) < 8 {
 			t.Errorf("%d ticks", len(j.done))
 		}
-		j.mu.Unlock()
+		// In another process: the job that runs would meet the refusals too.
+		n = c.node()
 		for _, permanent := range []error{lease.ErrClosed, txlock.ErrPrivilege, errors.New("sql: database is closed")} {
 			n.ledger.down(permanent)
 			wants(t, "Run", n.Run(t.Context(), txlock.Named("other"), Every(time.Minute), nothing), permanent)
