@@ -3,7 +3,8 @@ package testdb
 import (
 	"context"
 	"net"
-	"sync/atomic"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -11,10 +12,20 @@ import (
 
 // Trips counts the round trips of a pool to its server: the commands that the client
 // sends and waits for.
-type Trips struct{ n atomic.Int64 }
+type Trips struct {
+	mu   sync.Mutex
+	sent []string
+}
 
 // Count returns how many there were so far.
-func (t *Trips) Count() int { return int(t.n.Load()) }
+func (t *Trips) Count() int { return len(t.Since(0)) }
+
+// Since returns the beginnings of the commands that were sent after the first n.
+func (t *Trips) Since(n int) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.sent[n:])
+}
 
 // CountTrips returns a counter, and a mutator for Config and DSN that makes it count. The
 // server must be one of TCP.
@@ -46,7 +57,9 @@ const comQuit, comStmtClose = 0x01, 0x19
 // Packets"). The driver writes a packet in one call.
 func (c *tripConn) Write(b []byte) (int, error) {
 	if len(b) > 4 && b[3] == 0 && b[4] != comQuit && b[4] != comStmtClose {
-		c.trips.n.Add(1)
+		c.trips.mu.Lock()
+		c.trips.sent = append(c.trips.sent, string(b[4:min(len(b), 300)]))
+		c.trips.mu.Unlock()
 	}
 	return c.TCPConn.Write(b)
 }
