@@ -315,9 +315,11 @@ func TestResizeWaitsForPermits(t *testing.T) {
 			t.Fatal("the number holds already")
 		}
 		wants(t, "a waiter of the old number", <-told, txlock.ErrInvalidOption)
-		time.AfterFunc(3*time.Second, func() { must(t, errors.Join(held[1].Release(t.Context()), held[2].Release(t.Context()))) })
+		released := make(chan error)
+		time.AfterFunc(3*time.Second, func() { released <- errors.Join(held[1].Release(t.Context()), held[2].Release(t.Context())) })
 		_, err = fewer.Resize(t.Context(), 1)
 		must(t, err)
+		must(t, <-released)
 		db.within("Resize", 5*time.Second, 5*time.Second+30*time.Millisecond)
 		_, err = fewer.TryAcquire(t.Context())
 		wants(t, "a second permit", err, txlock.ErrBusy)
