@@ -180,7 +180,7 @@ func onceAtMost(e *env) {
 	}
 	_, err = s.WaitAtMost(-limit).Once(e.Context(), key)
 	e.wants(err, txlock.ErrInvalidOption)
-	free, err := s.WaitAtMost(limit).Once(e.Context(), e.apart())
+	free, err := s.WaitAtMost(time.Minute).Once(e.Context(), e.apart())
 	if !free || err != nil {
 		e.Errorf("Once of a free key = %t, %v", free, err)
 	}
