@@ -42,9 +42,9 @@ type AcquireLeaseParams struct {
 // insert id is only a reply. What else becomes of a row is decided in package rules by what
 // ReadLease has read, and written by SwapLease. So each statement that changes a row raises its
 // version, a renewal too: else who has read the row before takes over a lease that was renewed.
-// No statement reads a column after it was assigned: MariaDB's SIMULTANEOUS_ASSIGNMENT would
-// show the old value. No literal is ”, since EMPTY_STRING_IS_NULL would change it. VALUES(token)
-// of several leases is the server's clock.
+// No statement but ShareLease reads a column after it was assigned: MariaDB's
+// SIMULTANEOUS_ASSIGNMENT would show the old value. No literal is ”, since EMPTY_STRING_IS_NULL
+// would change it. VALUES(token) of several leases is the server's clock.
 // AcquireLease takes a lease that is free or has expired. The count of changed rows decides: 0
 // if it isn't, if its key is a semaphore, if the row is locked or missing, or if the server's
 // clock is past not_after. The insert id is the token, with bit 62 set if the key has been

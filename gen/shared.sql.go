@@ -282,16 +282,14 @@ FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
 LOCK IN SHARE MODE
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token),
-    GREATEST(lockstep_leases.token + 1, VALUES(token)), 1)),
-  owner = IF(LAST_INSERT_ID() = 1, lockstep_leases.owner, VALUES(owner)),
-  holds = IF(LAST_INSERT_ID() = 1, lockstep_leases.holds, VALUES(holds)),
-  ttl_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.ttl_us, VALUES(ttl_us)),
-  expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, VALUES(expires_us)),
-  note = IF(LAST_INSERT_ID() = 1, lockstep_leases.note, VALUES(note)),
-  asked_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.asked_us, 0),
-  version = lockstep_leases.version + (LAST_INSERT_ID() <> 1),
-  token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID())
+  token = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))), lockstep_leases.token + 0 * LAST_INSERT_ID(1)),
+  owner = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(owner), lockstep_leases.owner),
+  ttl_us = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(ttl_us), lockstep_leases.ttl_us),
+  note = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(note), lockstep_leases.note),
+  asked_us = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), 0, lockstep_leases.asked_us),
+  version = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), lockstep_leases.version + 1, lockstep_leases.version),
+  holds = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(holds), lockstep_leases.holds),
+  expires_us = IF(lockstep_leases.holds = VALUES(holds) OR CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(expires_us), lockstep_leases.expires_us)
 `
 
 type ShareLeaseParams struct {
@@ -311,7 +309,9 @@ type ShareLeaseParams struct {
 // ShareLease takes a reader's row if no writer has the gate, or the owner is that writer.
 // It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
 // is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
-// if the server's clock is past not_after, or 1 if the reader's row is still held.
+// if the server's clock is past not_after, or 1 if the reader's row is still held. Whether it is
+// free is asked for each column, and for the last one by the new hold as well, since the columns
+// before it are assigned by then, but under MariaDB's SIMULTANEOUS_ASSIGNMENT.
 // It never runs in a caller's transaction.
 func (q *Queries) ShareLease(ctx context.Context, db DBTX, arg ShareLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ShareLease,

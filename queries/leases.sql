@@ -8,9 +8,9 @@
 -- insert id is only a reply. What else becomes of a row is decided in package rules by what
 -- ReadLease has read, and written by SwapLease. So each statement that changes a row raises its
 -- version, a renewal too: else who has read the row before takes over a lease that was renewed.
--- No statement reads a column after it was assigned: MariaDB's SIMULTANEOUS_ASSIGNMENT would
--- show the old value. No literal is '', since EMPTY_STRING_IS_NULL would change it. VALUES(token)
--- of several leases is the server's clock.
+-- No statement but ShareLease reads a column after it was assigned: MariaDB's
+-- SIMULTANEOUS_ASSIGNMENT would show the old value. No literal is '', since EMPTY_STRING_IS_NULL
+-- would change it. VALUES(token) of several leases is the server's clock.
 
 -- name: AcquireLease :execresult
 -- AcquireLease takes a lease that is free or has expired. The count of changed rows decides: 0

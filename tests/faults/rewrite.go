@@ -51,7 +51,7 @@ var planted = map[string][]string{ // old, new, old, new ...
 	},
 	"question kept": {
 		"note = VALUES(note), asked_us = 0", "note = VALUES(note), asked_us = lockstep_leases.asked_us",
-		"asked_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.asked_us, 0)", "asked_us = lockstep_leases.asked_us",
+		"VALUES(token), 0, lockstep_leases.asked_us)", "VALUES(token), lockstep_leases.asked_us, lockstep_leases.asked_us)",
 		" asked_us = 0, token", " token",
 	},
 	"one is asked": {

@@ -55,7 +55,7 @@ func makeRow(t *testing.T, db *testdb.DB, name, set string) {
 	t.Helper()
 	for _, query := range []string{
 		"INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us) VALUES (?, 0, '-', '', 1000, 0, 0, 0, 7, 9)",
-		"UPDATE lockstep_leases SET " + set + " WHERE name = ?",
+		"UPDATE lockstep_leases SET " + set + " WHERE name = ? AND slot = 0",
 	} {
 		if _, err := db.Admin().ExecContext(t.Context(), query, name); err != nil {
 			t.Fatalf("%s: %v", query, err)
@@ -89,23 +89,7 @@ const future = "UNIX_TIMESTAMP() * 1000000 + 60000000"
 // those for which it is simple, each with its own owner and TTL, that it leaves the
 // rest alone, waits for no locked row, and leaves in the rows what a statement for each does.
 func TestOneStatementForSeveral(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		modes := []string{"", "ANSI", "TRADITIONAL", "NO_UNSIGNED_SUBTRACTION", "HIGH_NOT_PRECEDENCE"}
-		if db.Engine() == testdb.MariaDB {
-			modes = append(modes, "ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL")
-		}
-		for _, mode := range modes {
-			for _, found := range []bool{false, true} { // CLIENT_FOUND_ROWS changes the count of affected rows
-				t.Run(fmt.Sprintf("%s/%v", mode, found), func(t *testing.T) {
-					t.Parallel()
-					s := newStore(t, db, func(c *mysql.Config) {
-						c.Params, c.ClientFoundRows = map[string]string{"sql_mode": "'" + mode + "'"}, found
-					})
-					testSeveral(t, db, s)
-				})
-			}
-		}
-	})
+	inLeaseModes(t, testSeveral)
 }
 
 func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
