@@ -122,7 +122,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 		"Probe": rawsql.Probe, "Bracket": rawsql.Bracket, "EndBracket": rawsql.EndBracket, "Facts": rawsql.Facts, "Uptime": rawsql.Uptime, "Galera": rawsql.Galera,
 		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "SetTurnstile": rawsql.SetTurnstile(28800, mariaDB), "LockWaitSeconds": rawsql.LockWaitSeconds,
 		"SetLockWait": rawsql.SetLockWait(50), "ShortenLockWait": rawsql.ShortenLockWait, "RestoreLockWait": rawsql.RestoreLockWait, "SetTableWait": rawsql.SetTableWait,
-		"ReadCommitted": rawsql.ReadCommitted, "RenewMany": rawsql.RenewMany(holds), "HeldMany": rawsql.HeldMany(holds, 1), "QuestionsMany": rawsql.QuestionsMany(holds),
+		"ReadCommitted": rawsql.ReadCommitted, "RenewMany": rawsql.RenewMany(holds), "HeldMany": rawsql.HeldMany(holds, 1),
 		"DeleteReaders": rawsql.DeleteReaders([]byte("1"), []int64{1, 2}), "ReadersDone": rawsql.ReadersDone([]byte("1"), []int64{1, 2}),
 		"AcquireMany": rawsql.AcquireMany(wanted, 1), "ReleaseMany": rawsql.ReleaseMany(wanted, 1),
 		"LockMany": one.LockMany(2), "TouchMany": one.TouchMany(2), "TokensMany": one.TokensMany(2), "SnapshotMany": one.SnapshotMany(2),

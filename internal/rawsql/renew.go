@@ -24,46 +24,33 @@ type Hold struct {
 	Told  int64 // the last question that its holder was told of, by its moment
 }
 
-// The reply of RenewMany has the server's clock, the count of renewed rows from countBit on,
-// and askedBit if somebody has asked a holder something that it wasn't told yet.
-const (
-	countBit = 1 << 52
-	askedBit = 1 << 62
-)
+// countBit is where the count of rows begins in the reply of RenewMany, above the server's clock.
+const countBit = 52
 
 // RenewMany does for many rows, of any keys, what RenewLease does for one: it sets the
 // expiry of those that are still held so, and skips those that somebody has locked. Renewed
-// reads its reply. The insert id has askedBit set if a renewed row has a new question, which
-// each row hands on to the next, as it does the count: that of affected rows is another one
-// in a table WITH SYSTEM VERSIONING. Before any row is written, all are selected, which makes
-// the insert id 0. Each row is looked up by its own key, so that no neighbour is locked. Send
-// it after ReadCommitted.
+// reads its reply, the same for each row. It counts the rows itself: in a table WITH SYSTEM
+// VERSIONING the count of affected rows is another one. Each row is looked up by its own key, so
+// that no neighbour is locked. Send it after ReadCommitted.
 func RenewMany(holds []Hold) string {
-	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)" +
-		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, 0, LAST_INSERT_ID(0 * cur.slot), 0, wanted.told" + heldRows(holds) +
+	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
+		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, COUNT(IF(cur.asked_us > wanted.told, NULL, 1)) OVER (), 0, 0" + heldRows(holds) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, expires_us = VALUES(token) + lockstep_leases.ttl_us" +
-		" + 0 * LAST_INSERT_ID(IF(LAST_INSERT_ID() = 0, VALUES(token), LAST_INSERT_ID()) + " + strconv.Itoa(countBit) +
-		" | IF(lockstep_leases.asked_us > VALUES(asked_us), " + strconv.Itoa(askedBit) + ", 0))"
+		fmt.Sprintf(" + 0 * LAST_INSERT_ID(VALUES(expires_us) << %d | VALUES(token))", countBit)
 }
 
-// Renewed reads the reply of RenewMany: how many rows it has renewed, the server's clock from
-// which their TTL counts, and whether one of them has a new question.
-func Renewed(id int64) (rows int, clock int64, asked bool) {
-	return int(id &^ askedBit / countBit), id % countBit, id&askedBit != 0
+// Renewed reads the reply of RenewMany: how many rows it has renewed whose holders were asked
+// nothing that they weren't told of, and the server's clock from which their TTL counts.
+func Renewed(id int64) (rows int, clock int64) {
+	return int(id >> countBit), id & (1<<countBit - 1)
 }
 
-// HeldMany reads, without a lock, which of the rows are still held so, and whether the
-// RenewMany with that clock has renewed them.
+// HeldMany reads, without a lock, which of the rows are still held so, whether the RenewMany with
+// that clock has renewed them, and what their holders have been asked: when, 0 for what they were
+// told of, and why.
 func HeldMany(holds []Hold, renewed int64) string {
-	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed", renewed) + heldRows(holds) +
+	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed, cur.asked_us * (cur.asked_us > wanted.told), cur.question", renewed) + heldRows(holds) +
 		fmt.Sprintf(" LIMIT %d", len(holds)) // whatever the session's sql_select_limit is
-}
-
-// QuestionsMany reads, without a lock, what the holders of the rows have been asked and
-// not told of yet.
-func QuestionsMany(holds []Hold) string {
-	return "SELECT cur.name, cur.slot, cur.asked_us, cur.question" + heldRows(holds) + " AND cur.asked_us > wanted.told" +
-		fmt.Sprintf(" LIMIT %d", len(holds))
 }
 
 // DeleteReaders deletes rows of a key that the transaction has locked. It looks up each by its

@@ -31,8 +31,8 @@ type Wanted struct {
 // so that two such statements may be a deadlock there (1213), which writes nothing.
 func AcquireMany(all []Wanted, near int64) string {
 	return "/* name: AcquireMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)" +
-		" SELECT cur.name, cur.slot, wanted.owner, wanted.hold, " + Clock + ", wanted.ttl, wanted.bit, LAST_INSERT_ID(0 * wanted.bit), 0, wanted.note" +
-		wantedRows(all, true) +
+		wantedRows(all, true) + " SELECT cur.name, cur.slot, wanted.owner, wanted.hold, " + Clock + ", wanted.ttl, " + doneBits + ", 0, 0, wanted.note" +
+		wantedJoin +
 		" WHERE cur.used_for = 0 AND (CHAR_LENGTH(cur.holds) = 0 OR cur.expires_us <= " + Clock + ")" +
 		" AND " + Clock + " BETWEEN cur.token + 1 AND wanted.after AND " + within(near) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, holds = VALUES(holds), owner = VALUES(owner), note = VALUES(note), asked_us = 0," +
@@ -42,16 +42,16 @@ func AcquireMany(all []Wanted, near int64) string {
 // ReleaseMany does for many rows what ReleaseNoWait does for one, as AcquireMany.
 func ReleaseMany(all []Wanted, near int64) string {
 	return "/* name: ReleaseMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
-		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, wanted.bit, LAST_INSERT_ID(0 * wanted.bit), 0" +
-		wantedRows(all, false) +
+		wantedRows(all, false) + " SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, " + doneBits + ", 0, 0" +
+		wantedJoin +
 		" WHERE cur.holds = wanted.hold AND cur.expires_us > " + Clock + " AND " + within(near) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, holds = LEFT(lockstep_leases.holds, 0), expires_us = VALUES(token)" + reply(near)
 }
 
 // Reply reads the reply of the two: a bit for each row that was written, and the server's
 // clock. It returns false if the insert id and the count of affected rows contradict each
-// other, or if there is a bit of a row that wasn't asked for. MariaDB counts 3 for a row of a table WITH SYSTEM VERSIONING, where it adds one of
-// history, and 2 elsewhere.
+// other, or if there is a bit of a row that wasn't asked for. MariaDB counts 3 for a row of a
+// table WITH SYSTEM VERSIONING, where it adds one of history, and 2 elsewhere.
 func Reply(id, affected, near int64, rows int) (done uint32, clock int64, ok bool) {
 	if affected == 0 {
 		return 0, 0, true
@@ -70,46 +70,40 @@ func within(near int64) string {
 	return fmt.Sprintf("%s BETWEEN %d AND %d", Clock, base(near), base(near)+1<<clockBits-1)
 }
 
-// reply adds the row's bit to the insert id. The first row adds the clock: before any row
-// is written, all are selected, which makes the insert id 0.
+// doneBits are the bits of all rows that are selected, which are those that are written.
+const doneBits = "BIT_OR(wanted.bit) OVER ()"
+
+// reply makes the bits and the clock the insert id, the same for each row.
 func reply(near int64) string {
-	return fmt.Sprintf(" + 0 * LAST_INSERT_ID(IF(LAST_INSERT_ID() = 0, VALUES(token) - %d, LAST_INSERT_ID()) | VALUES(expires_us))", base(near))
+	return fmt.Sprintf(" + 0 * LAST_INSERT_ID(VALUES(expires_us) | VALUES(token) - %d)", base(near))
 }
 
-// wantedRows joins the rows that are wanted, each by its own key. The names of the columns
-// stand in the first line.
+// wantedRows names the rows that are wanted, as a table. MySQL doesn't know that before 8.0.19,
+// where the statement is an error, and each row is written by one of its own.
 func wantedRows(all []Wanted, taking bool) string {
-	b := []byte(" FROM (")
+	b := []byte(" WITH wanted (name, slot, hold, bit) AS (VALUES ")
+	if taking {
+		b = []byte(" WITH wanted (name, slot, hold, bit, owner, note, ttl, after) AS (VALUES ")
+	}
 	for i, w := range all {
-		end := func(name string) {
-			if i == 0 {
-				b = append(append(b, " AS "...), name...)
-			}
+		if i > 0 {
 			b = append(b, ", "...)
 		}
-		b = appendHex(append(b, "SELECT "...), []byte(w.Name))
-		end("name")
-		b = strconv.AppendInt(b, w.Slot, 10)
-		end("slot")
-		b = appendHex(b, []byte(w.Hold))
-		end("hold")
+		b = append(b, "/*!80019 ROW*/("...)
+		b = appendHex(b, []byte(w.Name))
+		b = strconv.AppendInt(append(b, ", "...), w.Slot, 10)
+		b = appendHex(append(b, ", "...), []byte(w.Hold))
+		b = strconv.AppendInt(append(b, ", "...), 1<<(clockBits+i), 10)
 		if taking {
-			b = appendHex(b, []byte(w.Owner))
-			end("owner")
-			b = appendHex(b, []byte(w.Note))
-			end("note")
-			b = strconv.AppendInt(b, w.TTLUs, 10)
-			end("ttl")
-			b = strconv.AppendInt(b, w.NotAfter, 10)
-			end("after")
+			b = appendHex(append(b, ", "...), []byte(w.Owner))
+			b = appendHex(append(b, ", "...), []byte(w.Note))
+			b = strconv.AppendInt(append(b, ", "...), w.TTLUs, 10)
+			b = strconv.AppendInt(append(b, ", "...), w.NotAfter, 10)
 		}
-		b = strconv.AppendInt(b, 1<<(clockBits+i), 10)
-		if i == 0 {
-			b = append(b, " AS bit"...)
-		}
-		if i < len(all)-1 {
-			b = append(b, " UNION ALL "...)
-		}
+		b = append(b, ')')
 	}
-	return string(b) + ") wanted STRAIGHT_JOIN lockstep_leases cur FORCE INDEX (PRIMARY) ON cur.name = wanted.name AND cur.slot = wanted.slot"
+	return string(append(b, ')'))
 }
+
+// wantedJoin joins the rows that are wanted, each by its own key.
+const wantedJoin = " FROM wanted STRAIGHT_JOIN lockstep_leases cur FORCE INDEX (PRIMARY) ON cur.name = wanted.name AND cur.slot = wanted.slot"

@@ -17,7 +17,7 @@ func TestPlanted(t *testing.T) {
 		t.Fatalf("%d files of statements, %v", len(paths), err)
 	}
 	holds := []rawsql.Hold{{Name: "a", Owner: "b", Hold: "c"}}
-	statements := rawsql.RenewMany(holds) + rawsql.QuestionsMany(holds) + rawsql.Named.LockMany(2) +
+	statements := rawsql.RenewMany(holds) + rawsql.HeldMany(holds, 1) + rawsql.Named.LockMany(2) +
 		rawsql.AcquireMany([]rawsql.Wanted{{Name: "a", Hold: "c"}}, 1<<50)
 	for _, path := range paths {
 		text, err := os.ReadFile(path)

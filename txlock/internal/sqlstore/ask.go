@@ -6,7 +6,6 @@ import (
 	"errors"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock/internal/rules"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -18,23 +17,6 @@ func (s session) Question(ctx context.Context, c store.Claim) (store.Question, e
 		return store.Question{}, nil
 	}
 	return store.Question{Row: c.Row, At: row.AskedUs, Why: string(row.Question)}, err
-}
-
-// questions reads what the holders were asked and not told of yet.
-func (s session) questions(ctx context.Context, holds []rawsql.Hold) (all []store.Question, err error) {
-	rows, err := s.db.QueryContext(ctx, rawsql.QuestionsMany(holds))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // Err has what there is to say
-	for rows.Next() {
-		var q store.Question
-		if err := rows.Scan(&q.Key, &q.Slot, &q.At, &q.Why); err != nil {
-			return nil, err
-		}
-		all = append(all, q)
-	}
-	return all, rows.Err()
 }
 
 // AskHolders asks everyone who holds something under a key, one row at a time: if we are stopped

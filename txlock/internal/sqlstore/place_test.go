@@ -2,8 +2,10 @@ package sqlstore
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,6 +105,64 @@ func TestPlaceByTheRules(t *testing.T) {
 			}
 			if now < before.now || now > after.now {
 				t.Errorf("%s: taken at %d, between %d and %d", name, now, before.now, after.now)
+			}
+		}
+	})
+}
+
+// TestRenewManyReplies: of several leases those are renewed that are still held so and not locked,
+// and the questions of these are returned that their holders weren't told of, in what the first
+// statement replies or in one read more.
+func TestRenewManyReplies(t *testing.T) {
+	inLeaseModes(t, func(t *testing.T, db *testdb.DB, s *Store) {
+		unique := fmt.Sprint(rand.Int64(), "'/")
+		blocker, err := db.Admin().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = blocker.Rollback() }() // it has written nothing
+		cases := []struct {
+			name, set string
+			standing  store.Standing // 0 for a lease that is lost
+			asked     bool
+		}{
+			{"held", "", store.Renewed, false},
+			{"told", "asked_us = 40, question = 'old'", store.Renewed, false},
+			{"asked", "asked_us = 50, question = 'why'", store.Renewed, true},
+			{"locked", "asked_us = 50, question = 'locked'", store.Skipped, false},
+			{"expired", "expires_us = 5", 0, false},
+			{"another token", "token = 1001, asked_us = 50", 0, false},
+		}
+		claims := make(map[string]store.Claim)
+		for _, c := range cases {
+			set := "owner = 'me', holds = '" + hold("m") + "', ttl_us = 60000000, asked_us = 0, expires_us = " + future
+			if c.set != "" {
+				set += ", " + c.set
+			}
+			claims[c.name] = store.Claim{Row: store.Row{Key: unique + c.name}, Owner: "me", Hold: hold("m"), Token: 1000, Told: 40}
+			makeRow(t, db, unique+c.name, set)
+		}
+		if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"); err != nil {
+			t.Fatal(err)
+		}
+		for _, only := range [][]string{nil, {"held", "told"}, {"asked"}, {"expired"}, {"locked"}} {
+			var of []store.Claim
+			found, questions := make(map[store.Row]store.Standing), []store.Question(nil)
+			for _, c := range cases {
+				if only != nil && !slices.Contains(only, c.name) {
+					continue
+				}
+				of = append(of, claims[c.name])
+				if c.standing != 0 {
+					found[claims[c.name].Row] = c.standing
+				}
+				if c.asked {
+					questions = append(questions, store.Question{Row: claims[c.name].Row, At: 50, Why: "why"})
+				}
+			}
+			got, asked, err := s.RenewMany(t.Context(), of)
+			if err != nil || !maps.Equal(got, found) || !slices.Equal(asked, questions) {
+				t.Errorf("of %v: %v, %v, %v, want %v, %v", only, got, asked, err, found, questions)
 			}
 		}
 	})

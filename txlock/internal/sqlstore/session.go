@@ -186,23 +186,18 @@ func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store
 	if err != nil {
 		return nil, nil, err
 	}
-	renewed, at, asked := rawsql.Renewed(id)
-	if id < 0 || renewed > len(claims) {
+	renewed, at := rawsql.Renewed(id)
+	switch {
+	case id < 0, renewed > len(claims):
 		return nil, nil, unknownReply("RenewMany", fmt.Sprintf("the insert id %d for %d leases", id, len(claims)))
+	case renewed < len(claims):
+		return s.readHeld(ctx, rawsql.HeldMany(holds, at), claims)
 	}
 	found := make(map[store.Row]store.Standing, len(claims))
-	if renewed == len(claims) {
-		for _, c := range claims {
-			found[c.Row] = store.Renewed
-		}
-	} else if err := s.readHeld(ctx, rawsql.HeldMany(holds, at), claims, found); err != nil {
-		return nil, nil, err
+	for _, c := range claims {
+		found[c.Row] = store.Renewed
 	}
-	if !asked {
-		return found, nil, nil
-	}
-	questions, _ := s.questions(ctx, holds) // they are renewed whatever this returns, and the next renewal asks again
-	return found, questions, nil
+	return found, nil, nil
 }
 
 func holdsOf(claims []store.Claim) []rawsql.Hold {
@@ -213,31 +208,33 @@ func holdsOf(claims []store.Claim) []rawsql.Hold {
 	return holds
 }
 
-// readHeld reads which of the rows still have what is claimed, and which were renewed.
-func (s session) readHeld(ctx context.Context, query string, claims []store.Claim, found map[store.Row]store.Standing) error {
+// readHeld reads which of the rows still have what is claimed, which were renewed, and what the
+// holders of these were asked.
+func (s session) readHeld(ctx context.Context, query string, claims []store.Claim) (found map[store.Row]store.Standing, questions []store.Question, err error) {
 	rows, err := s.db.QueryContext(ctx, query)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer func() { _ = rows.Close() }() // Err has what there is to say
+	found = make(map[store.Row]store.Standing, len(claims))
 	for rows.Next() {
-		var name []byte
-		var slot int64
+		var q store.Question
 		var extended bool
-		if err := rows.Scan(&name, &slot, &extended); err != nil {
-			return err
+		if err := rows.Scan(&q.Key, &q.Slot, &extended, &q.At, &q.Why); err != nil {
+			return nil, nil, err
 		}
-		standing := store.Skipped
+		if _, twice := found[q.Row]; twice || !slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Row == q.Row }) {
+			return nil, nil, unknownReply("HeldMany", fmt.Sprintf("the row of %q, %d", q.Key, q.Slot))
+		}
+		found[q.Row] = store.Skipped
 		if extended {
-			standing = store.Renewed
+			found[q.Row] = store.Renewed
+			if q.At > 0 {
+				questions = append(questions, q)
+			}
 		}
-		at := store.Row{Key: string(name), Slot: slot}
-		if _, twice := found[at]; twice || !slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Row == at }) {
-			return unknownReply("HeldMany", fmt.Sprintf("the row of %q, %d", name, slot))
-		}
-		found[at] = standing
 	}
-	return rows.Err()
+	return found, questions, rows.Err()
 }
 
 // Raise makes the token of a claim at least the claim's.

@@ -32,7 +32,7 @@ var partsOf = []string{"lookUp", "Named", "Centers", "call", "Open", "granted", 
 // elsewhere are the declarations of package rawsql whose texts never run in a caller's
 // transaction, or touch no table of lockstep's.
 var elsewhere = []string{
-	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "QuestionsMany", "DeleteReaders", "Big", "Look", "InTurn", "wantedRows", "heldRows", // of managers
+	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "DeleteReaders", "Big", "Look", "InTurn", "wantedJoin", "heldRows", // of managers
 	"Facts", "SeesOwnID", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "LockTable", "WriteAndCommit", "TiDBSettings", "TiDBTimestamp", // no table of lockstep's, or another session
 }
 
