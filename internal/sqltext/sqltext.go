@@ -1,3 +1,10 @@
+// Package sqltext reads the text of SQL statements as far as the library must know what
+// they are. It is no parser: where the two servers, or their SQL modes, read a text
+// differently, it says that it doesn't know, and its callers take the safe side.
+//
+// [Next] separates statements, [Words] returns the first words of one, [Mentions] and
+// [SavepointName] find identifiers. In closed.go, [Closed] reports whether a part of a
+// statement means the same wherever it stands; [Cut], [Calls] and [Unquoted] look into it.
 package sqltext
 
 import (
@@ -5,108 +12,90 @@ import (
 	"strings"
 )
 
-// Next splits a text after its first statement.
-func Next(query string) (first, rest string) {
-	if strings.IndexByte(query, ';') < 0 {
-		return query, ""
-	}
-	for i := 0; i < len(query); {
-		if n := skip(query[i:]); n > 0 {
+// kind says what a token is.
+type kind int
+
+const (
+	mark    kind = iota // a character, or one of the operators || and :=
+	word                // an identifier without quotes, a keyword or a number
+	quoted              // text in quotes, with them
+	comment             // or, if executable comments are read, the opening of one
+)
+
+// token is a part of a text.
+type token struct {
+	kind kind
+	text string
+	at   int
+}
+
+// tokens yields the tokens of a text. The content of an executable comment is part of the
+// statement if executed is set, and else that of a comment.
+func tokens(text string, executed bool) iter.Seq[token] {
+	return func(yield func(token) bool) {
+		for i := 0; i < len(text); {
+			of, n := begins(text[i:], executed)
+			if !yield(token{of, text[i : i+n], i}) {
+				return
+			}
 			i += n
-			continue
 		}
-		if query[i] == ';' {
-			if isEnd(query[i+1:]) {
-				return query[:i], ""
-			}
-			return query[:i], query[i+1:]
-		}
-		i++
-	}
-	return query, ""
-}
-
-// isEnd reports whether what follows a statement is no other, not even an empty one, which
-// the server refuses after it has executed the first. It removes semicolons from the end of
-// a text, but a wrapper may have put a comment there.
-func isEnd(rest string) bool {
-	for {
-		rest = strings.TrimLeft(rest, " \t\n\v\f\r")
-		if rest == "" {
-			return true
-		}
-		n := skip(rest)
-		if n == 0 || strings.IndexByte("'\"`", rest[0]) >= 0 || rest[0] == '/' && !isClosed(rest[:n]) {
-			return false
-		}
-		rest = rest[n:]
 	}
 }
 
-// Words returns the first n words of a statement, in capitals, without comments and
-// quoted text.
-func Words(query string, n int) []string {
-	var w []string
-	for i := 0; i < len(query) && len(w) < n; {
-		if isLetter(query[i]) {
-			end := i
-			for end < len(query) && isLetter(query[end]) {
-				end++
-			}
-			w = append(w, strings.ToUpper(query[i:end]))
-			i = end
-			continue
+// begins returns what a text begins with, and its length.
+func begins(text string, executed bool) (of kind, n int) {
+	switch c := text[0]; {
+	case isIdentifier(c):
+		for n < len(text) && isIdentifier(text[n]) {
+			n++
 		}
-		if executable := opening(query[i:]); executable > 0 {
-			i += executable
-		} else if skipped := skip(query[i:]); skipped > 0 {
-			i += skipped
-		} else if query[i] == ';' {
-			break
-		} else {
-			i++
+		return word, n
+	case c == '\'', c == '"', c == '`':
+		return quoted, quotedLen(text)
+	case c == '/', c == '#', c == '-':
+		if n = opening(text); !executed || n == 0 {
+			n = commentLen(text)
 		}
+		if n > 0 {
+			return comment, n
+		}
+	case strings.HasPrefix(text, "||"), strings.HasPrefix(text, ":="):
+		return mark, 2
 	}
-	return w
+	return mark, 1
 }
 
-func isLetter(c byte) bool {
+// isAny reports whether a token is one of these characters.
+func (t token) isAny(characters string) bool {
+	return t.kind == mark && strings.IndexByte(characters, t.text[0]) >= 0
+}
+
+func isLetter(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c >= '0' && c <= '9'
 }
 
+// isIdentifier reports whether a byte may be part of an unquoted identifier.
+func isIdentifier(c byte) bool { return isLetter(rune(c)) || c == '$' || c >= 0x80 }
+
 // opening returns the length of the opening of an executable comment, /*!50000 or
-// MariaDB's /*M!, that s begins with, or 0. The content of such a comment is part of the
-// statement.
+// MariaDB's /*M!, that s begins with, or 0.
 func opening(s string) int {
 	for _, o := range []string{"/*!", "/*M!"} {
 		if strings.HasPrefix(s, o) {
-			n := len(o)
-			for n < len(s) && s[n] >= '0' && s[n] <= '9' {
-				n++
-			}
-			return n
+			return len(s) - len(strings.TrimLeft(s[len(o):], "0123456789"))
 		}
 	}
 	return 0
 }
 
-// skip returns the length of the comment or quoted text that s begins with, or 0.
-func skip(s string) int {
+// commentLen returns the length of the comment that s begins with, or 0.
+func commentLen(s string) int {
 	switch {
 	case strings.HasPrefix(s, "/*"):
 		return through(s, 2, "*/")
 	case s[0] == '#', strings.HasPrefix(s, "--") && (len(s) == 2 || s[2] <= ' '):
 		return through(s, 1, "\n")
-	case s[0] == '\'', s[0] == '"', s[0] == '`':
-		for i := 1; i < len(s); i++ {
-			switch {
-			case s[i] == '\\' && s[0] != '`':
-				i++
-			case s[i] == s[0]:
-				return i + 1
-			}
-		}
-		return len(s)
 	}
 	return 0
 }
@@ -119,12 +108,89 @@ func through(s string, from int, end string) int {
 	return len(s)
 }
 
+// quotedLen returns the length of the text in quotes that s begins with.
+func quotedLen(s string) int {
+	for i := 1; i < len(s); i++ {
+		switch {
+		case s[i] == '\\' && s[0] != '`', s[i] == s[0] && i+1 < len(s) && s[i+1] == s[0]:
+			i++
+		case s[i] == s[0]:
+			return i + 1
+		}
+	}
+	return len(s)
+}
+
+// unquote returns the name in quotes, closed or not.
+func unquote(s string) string {
+	q := s[:1]
+	return strings.ReplaceAll(strings.TrimSuffix(s[1:], q), q+q, q)
+}
+
+// isClosed reports whether a comment or quoted text is closed, and no server reads further. So
+// quotes have no backslash, and a comment to the end of a line isn't closed.
+func isClosed(text string) bool {
+	if strings.HasPrefix(text, "/*") {
+		return opening(text) == 0 && len(text) >= len("/**/") && strings.HasSuffix(text, "*/")
+	}
+	quote := text[:1]
+	return (quote == "'" || quote == `"` || quote == "`") && strings.Count(text, quote)%2 == 0 && (quote == "`" || !strings.Contains(text, `\`))
+}
+
+// Next splits a text after its first statement.
+func Next(query string) (first, rest string) {
+	for t := range tokens(query, false) {
+		if t.text != ";" {
+			continue
+		}
+		if first, rest = query[:t.at], query[t.at+1:]; isEnd(rest) {
+			rest = ""
+		}
+		return first, rest
+	}
+	return query, ""
+}
+
+// isEnd reports whether what follows a statement is no other, not even an empty one, which
+// the server refuses after it has executed the first. It removes semicolons from the end of
+// a text, but a wrapper may have put a comment there.
+func isEnd(rest string) bool {
+	for t := range tokens(rest, false) {
+		if t.kind == comment && (t.text[0] != '/' || isClosed(t.text)) || t.isAny(" \t\n\v\f\r") {
+			continue
+		}
+		return false
+	}
+	return true
+}
+
+// Words returns the first n words of a statement, in capitals, without comments and
+// quoted text. A word has only ASCII letters, digits and underscores.
+func Words(query string, n int) (w []string) {
+	for t := range tokens(query, true) {
+		if t.kind == word {
+			w = append(w, strings.FieldsFunc(strings.ToUpper(t.text), func(c rune) bool { return !isLetter(c) })...)
+		}
+		if len(w) >= n || t.text == ";" {
+			break
+		}
+	}
+	return w[:min(n, len(w))]
+}
+
 // Mentions returns the first of the names, in lower case, that the text has as an
 // identifier, quoted or not, or "". Text in double quotes counts as an identifier, which
 // it is under ANSI_QUOTES.
 func Mentions(query string, names map[string]bool) string {
-	for name := range identifiers(query) {
-		if names[name] {
+	for t := range tokens(query, true) {
+		name := ""
+		switch {
+		case t.kind == word:
+			name = strings.ToLower(t.text)
+		case t.kind == quoted && t.text[0] != '\'':
+			name = strings.ToLower(unquote(t.text))
+		}
+		if name != "" && names[name] {
 			return name
 		}
 	}
@@ -136,42 +202,22 @@ func Mentions(query string, names map[string]bool) string {
 // another one, and for a text that a server may read otherwise. A server compares these
 // names by a collation, and reads what isn't ASCII by the character set of the session.
 func SavepointName(query string) (name string) {
-	n := 0
-	for i := 0; i < len(query); i += n {
-		switch c := query[i]; {
-		case isLetter(c), c == '$':
-			n = unquoted(query[i:])
-			name = query[i : i+n]
-		case c == '`', c == '"':
-			name, n = quoted(query[i:])
-		case skip(query[i:]) > 0:
-			n = skip(query[i:])
-		case strings.IndexByte(" \t\r\n;", c) >= 0:
-			n = 1
-		default:
+	for t := range tokens(query, false) {
+		switch {
+		case strings.ContainsFunc(t.text, func(r rune) bool { return r >= 0x80 }):
 			return ""
-		}
-		if strings.ContainsFunc(query[i:i+n], func(r rune) bool { return r >= 0x80 }) {
+		case t.kind == word:
+			name = t.text
+		case t.kind == quoted && t.text[0] != '\'':
+			name = unquote(t.text)
+		case t.kind == mark && !t.isAny(" \t\r\n;"):
 			return ""
 		}
 	}
-	if len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return !isLetter(byte(r)) && strings.IndexByte("$-.:", byte(r)) < 0 }) {
+	if len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return !isLetter(r) && !strings.ContainsRune("$-.:", r) }) {
 		return ""
 	}
 	return strings.ToLower(name)
-}
-
-// identifiers yields the identifiers and keywords of the text in lower case.
-func identifiers(query string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for query != "" {
-			name, n := identifier(query)
-			if name != "" && !yield(strings.ToLower(name)) {
-				return
-			}
-			query = query[n:]
-		}
-	}
 }
 
 // Executable reports whether the text may have an executable comment: it has the opening of
@@ -180,66 +226,20 @@ func Executable(query string) bool {
 	return strings.Contains(query, "/*!") || strings.Contains(query, "/*M!")
 }
 
-// identifier returns the identifier that a text begins with, without its quotes, and its
-// length. For anything else it returns "" and how many bytes to skip.
-func identifier(s string) (name string, n int) {
-	switch {
-	case isIdentifier(s[0]):
-		n = unquoted(s)
-		return s[:n], n
-	case opening(s) > 0:
-		return "", opening(s)
-	case s[0] == '`' || s[0] == '"':
-		return quoted(s)
-	}
-	return "", max(skip(s), 1)
-}
-
-// quoted does what identifier does, for a text that begins with a quote.
-func quoted(s string) (name string, n int) {
-	if n = skip(s); n <= 1 {
-		return "", 1
-	}
-	q := s[:1]
-	for n < len(s) && s[n:n+1] == q { // skip takes a doubled quote for the end of one quoted text and the start of another
-		n += skip(s[n:])
-	}
-	return strings.ReplaceAll(strings.TrimSuffix(s[1:n], q), q+q, q), n
-}
-
 // Conditional reports whether an executable comment, which some servers read and others
 // don't, may decide what kind of statements the text has: it stands before the first word
 // of a statement, or has a semicolon in it.
 func Conditional(query string) bool {
-	if !Executable(query) {
-		return false
-	}
 	begun := false
-	for i := 0; i < len(query); i++ {
-		switch n := skip(query[i:]); {
-		case opening(query[i:]) > 0:
-			if !begun || strings.Contains(query[i:i+n], ";") {
-				return true
-			}
-			i += n - 1
-		case n > 0:
-			i += n - 1
-		case query[i] == ';':
+	for t := range tokens(query, false) {
+		switch {
+		case t.kind == comment && opening(t.text) > 0 && (!begun || strings.Contains(t.text, ";")):
+			return true
+		case t.text == ";":
 			begun = false
-		case isLetter(query[i]):
-			begun = true
+		case t.kind == word:
+			begun = begun || strings.ContainsFunc(t.text, isLetter)
 		}
 	}
 	return false
-}
-
-// isIdentifier reports whether a byte may be part of an unquoted identifier.
-func isIdentifier(c byte) bool { return isLetter(c) || c == '$' || c >= 0x80 }
-
-// unquoted returns the length of the unquoted identifier that s begins with.
-func unquoted(s string) (n int) {
-	for n < len(s) && isIdentifier(s[n]) {
-		n++
-	}
-	return n
 }
