@@ -36,9 +36,6 @@ func last(db *gorm.DB) {
 		return
 	}
 	scope, err := Join(db)
-	if err == nil {
-		err = whyNotCommitted(scope, db)
-	}
 	if err != nil {
 		_ = db.AddError(err)
 		return

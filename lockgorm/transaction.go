@@ -220,7 +220,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 			defer inner.Runs(scope)()
 		}
 		defer inner.Last(scope, false)() // but for Transaction
-		watchUndo(tx)
+		watchUndo(tx, scope, outermost)
 		if committed, err = do(scope, tx, outermost); err != nil || committed {
 			return err
 		}
@@ -246,16 +246,20 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 // nested one was called, which may be any copy of the transaction's, and returns it to no one.
 type undoing struct {
 	gorm.Dialector
+	scope  *txlock.Scope // of an outermost transaction: it may be committed by CommitWith
 	failed error
 }
 
 // watchUndo gives the handle of a transaction such a dialector.
-func watchUndo(tx *gorm.DB) {
+func watchUndo(tx *gorm.DB, scope *txlock.Scope, outermost bool) {
 	base := tx.Dialector
 	if outer, ok := base.(*undoing); ok { // of a transaction that undoes this one by itself
 		base = outer.Dialector
 	}
-	tx.Dialector = &undoing{Dialector: base}
+	if !outermost {
+		scope = nil
+	}
+	tx.Dialector = &undoing{Dialector: base, scope: scope}
 }
 
 // SavePoint sets a savepoint.
@@ -274,7 +278,12 @@ func (u *undoing) RollbackTo(tx *gorm.DB, name string) error {
 		return gorm.ErrUnsupportedDriver
 	}
 	err := savepoints.RollbackTo(tx, name)
-	u.failed = errors.Join(u.failed, err)
+	if err != nil && u.failed == nil {
+		u.failed = fmt.Errorf("lockgorm: a nested transaction could not be undone, so that all is rolled back: %w", err)
+		if u.scope != nil {
+			inner.NotUndone(u.scope, u.failed)
+		}
+	}
 	return err
 }
 
@@ -297,5 +306,5 @@ func whyNotCommitted(scope *txlock.Scope, tx *gorm.DB) error {
 	if _, err := inner.Confirm(tx.Statement.Context, scope); err != nil {
 		return err // the server has rolled back everything
 	}
-	return fmt.Errorf("lockgorm: a nested transaction could not be undone, so that all is rolled back: %w", u.failed)
+	return u.failed
 }

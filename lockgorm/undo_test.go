@@ -156,22 +156,43 @@ func TestErrorOfTheHandle(t *testing.T) {
 }
 
 // TestCommitWithNotUndone proves that a write doesn't commit what a nested transaction before it
-// couldn't undo.
+// couldn't undo, whether the clause or the method of the scope says that it is the last.
 func TestCommitWithNotUndone(t *testing.T) {
 	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db, note := e.openPlugin(t), &Note{N: 1}
-		noError(t, db.Create(note).Error)
-		err := lockgorm.Transaction(db, []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
-			send(t, tx, "SAVEPOINT here")
-			err := tx.WithContext(t.Context()).Transaction(func(tx *gorm.DB) error {
-				send(t, tx, "RELEASE SAVEPOINT here")
-				return errors.Join(tx.Create(&Note{N: 7}).Error, errInner)
-			})
-			wantError(t, "the nested transaction", err, errInner)
-			return tx.Model(note).Clauses(lockgorm.CommitWith(1)).Update("n", 2).Error
+		testCommitWithNotUndone(t, e, func(tx *gorm.DB) *gorm.DB { return tx.Clauses(lockgorm.CommitWith(1)) })
+		testCommitWithNotUndone(t, e, func(tx *gorm.DB) *gorm.DB {
+			return tx.WithContext(scopeOf(t, tx).CommitWith(tx.Statement.Context, 1))
 		})
-		if err == nil || e.count(t, "Note", "n <> 1") != 0 {
-			t.Errorf("%v, and rows were committed", err)
-		}
 	})
+}
+
+func testCommitWithNotUndone(t *testing.T, e *env, last func(tx *gorm.DB) *gorm.DB) {
+	t.Helper()
+	db, note := e.openPlugin(t), &Note{N: 1}
+	noError(t, db.Create(note).Error)
+	fails := func(tx *gorm.DB) error {
+		send(t, tx, "RELEASE SAVEPOINT here")
+		return errors.Join(tx.Create(&Note{N: 7}).Error, errInner)
+	}
+	err := lockgorm.Transaction(db, []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
+		send(t, tx, "SAVEPOINT here")
+		wantError(t, "the nested transaction", tx.WithContext(t.Context()).Transaction(fails), errInner)
+		return last(tx).Model(note).Update("n", 2).Error
+	})
+	var server *driver.MySQLError
+	if !errors.As(err, &server) || server.Number != 1305 || e.count(t, "Note", "n <> 1") != 0 {
+		t.Errorf("%v, want error 1305, and no row committed", err)
+	}
+	noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { // what a nested Transaction undoes concerns nobody
+		wantError(t, "the nested Transaction", lockgorm.Transaction(tx, nil, func(tx *gorm.DB) error {
+			send(t, tx, "SAVEPOINT here")
+			wantError(t, "the innermost", tx.Transaction(fails), errInner)
+			return errInner
+		}), errInner)
+		return last(tx).Model(note).Update("n", 2).Error
+	}))
+	if e.count(t, "Note", "n = 2") != 1 || e.count(t, "Note", "n = 7") != 0 {
+		t.Error("the last write was not committed, or the nested one was")
+	}
+	noError(t, db.Model(note).Update("n", 1).Error)
 }

@@ -12,6 +12,7 @@ func init() {
 		Tested:         tested,
 		Runs:           runs,
 		Last:           last,
+		NotUndone:      notUndone,
 		Confirm:        confirm,
 		Final:          final,
 		Commit:         commit,

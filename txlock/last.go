@@ -51,8 +51,9 @@ func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 		return inside.Unsent(ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows))
 	case s.book == nil:
 		return inside.Unsent(ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded))
-	case s.isFollowed():
-		return inside.Unsent(ctx, fmt.Errorf("%w: CommitWith in a function of Optimistic, Once or a tick, which continue the transaction after it: leave the COMMIT to them", ErrInvalidOption))
+	}
+	if why := s.whyNotLast(); why != nil {
+		return inside.Unsent(ctx, why)
 	}
 	if err := s.finishOnces(ctx); err != nil {
 		return inside.Unsent(ctx, err)
@@ -60,10 +61,21 @@ func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	return guard.WithLast(ctx, guard.Last{Tx: s.book, Rows: rows})
 }
 
-func (s *state) isFollowed() bool {
+// whyNotLast returns why no statement of the transaction may commit it, or nil.
+func (s *state) whyNotLast() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.followed
+	if s.followed {
+		return fmt.Errorf("%w: CommitWith in a function of Optimistic, Once or a tick, which continue the transaction after it: leave the COMMIT to them", ErrInvalidOption)
+	}
+	return s.notUndone
+}
+
+// notUndone is inside.Lock.NotUndone.
+func notUndone(s *Scope, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notUndone = err
 }
 
 // last is inside.Lock.Last.

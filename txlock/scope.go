@@ -43,6 +43,7 @@ type state struct {
 	requireGuarded bool              // RequireGuarded
 	committed      bool              // on a guarded pool, with success
 	followed       bool              // something follows the function that is called in it
+	notUndone      error             // why what a function was to undo stays, nil if nothing does
 	seen           map[record]uint64 // what Version has read last
 	onces          map[string]keptOnce
 	spots          []spot  // under inProgram.mu

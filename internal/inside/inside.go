@@ -42,6 +42,10 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// CommitWith, as nothing follows it, until the function that it returns is called.
 	Last func(scope Scope, may bool) (restore func())
 
+	// NotUndone says that a part of the transaction that was to be undone could not be: CommitWith
+	// returns the error, and commits nothing.
+	NotUndone func(scope Scope, err error)
+
 	// Confirm is what Run and Transaction ask before they commit: on a plain pool it is
 	// Verify, on a guarded one nothing, since Commit itself sees to it. If a half of the
 	// time of a key of Once is over, it lets that begin anew. It reports whether CommitWith has
