@@ -95,6 +95,8 @@ var suites = map[string]suite{
 			openGorm("gorm.io/gorm/tests"),
 			// They tell changes by times, which are those of a millisecond on a fast machine.
 			exactly("tests_test.go", `&gorm.Config{}); err != nil {`, `&gorm.Config{NowFunc: mysql.Now}); err != nil {`),
+			// TestLoadingExpired reads a value that expires after 5 ms, in which a busy machine runs others.
+			matching("*_test.go", `time\.Millisecond ?\* ?5\)`, `time.Second)`),
 			// The plugin locks the models that have a tag: those whose primary key is one number.
 			matching("../utils/tests/models.go", inStruct, withTag),
 			matching("*_test.go", inStruct, withTag),

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 )
 
 var DB *gorm.DB
+
+// lives is how long a value of GORM's TestLoadingExpired does.
+var lives = time.Duration.Abs(time.Millisecond * 5)
 
 func init() {
 	var err error
