@@ -49,9 +49,11 @@ func (p *Plugin) checkColumn(db *gorm.DB, t *tag) error {
 	at := of{stmt.Schema, tableOf(stmt)}
 	why, known := p.columns.Load(at)
 	if !known {
-		c, err := lookUpIn(db, at.table, t.id)
+		c, err := lookUp(at.table, stmt.Quote(t.id.DBName), func(text string) (*sql.Rows, error) {
+			return senderOf(stmt).QueryContext(stmt.Context, text)
+		})
 		if err != nil {
-			return err
+			return fmt.Errorf("lockgorm: %w (what is declared %s is not looked up)", err, varbinary)
 		}
 		why, _ = p.columns.LoadOrStore(at, c.Misfit(t.id.IndirectFieldType, t.fold))
 	}
@@ -59,17 +61,6 @@ func (p *Plugin) checkColumn(db *gorm.DB, t *tag) error {
 		return wrongTag(stmt.Schema, fmt.Errorf("the column %s %s", t.id.DBName, why))
 	}
 	return nil
-}
-
-// lookUpIn looks a column up in the transaction of a statement.
-func lookUpIn(db *gorm.DB, table string, id *schema.Field) (columns.Type, error) {
-	c, err := lookUp(table, db.Statement.Quote(id.DBName), func(text string) (*sql.Rows, error) {
-		return senderOf(db.Statement).QueryContext(db.Statement.Context, text)
-	})
-	if err != nil {
-		return c, fmt.Errorf("lockgorm: %w (what is declared %s is not looked up)", err, varbinary)
-	}
-	return c, nil
 }
 
 // tableOf returns the table of a statement, quoted and without an alias.

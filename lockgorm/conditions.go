@@ -93,27 +93,6 @@ func isModifier(text string) bool {
 	return !slices.ContainsFunc(strings.Fields(strings.ToUpper(text)), func(word string) bool { return !slices.Contains(known, word) })
 }
 
-// isPlain reports whether a condition compares a column with values, without any SQL text.
-func isPlain(expr clause.Expression) bool {
-	switch e := expr.(type) {
-	case clause.Eq:
-		return isColumn(e.Column) && isValue(e.Value)
-	case clause.IN:
-		return isColumn(e.Column) && !slices.ContainsFunc(e.Values, func(v any) bool { return !isValue(v) })
-	}
-	return false
-}
-
-func isColumn(column any) bool {
-	switch c := column.(type) {
-	case string:
-		return true
-	case clause.Column:
-		return !c.Raw
-	}
-	return false
-}
-
 func isValue(value any) bool {
 	switch value.(type) {
 	case clause.Expression, gorm.Valuer, *gorm.DB, clause.Column, clause.Table:
@@ -130,7 +109,7 @@ func isValue(value any) bool {
 // id IN (?, ?), as GORM builds it.
 func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
 	conditions, vars := conditionsOf(stmt)
-	if len(stmt.Schema.PrimaryFields) != 1 || hasSubquery(conditions) || strings.Count(conditions, "?") != len(vars) {
+	if len(stmt.Schema.PrimaryFields) != 1 || strings.Count(conditions, "?") != len(vars) {
 		return nil, false
 	}
 	id := stmt.Schema.PrimaryFields[0]
@@ -146,8 +125,8 @@ func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
 	return models, ok
 }
 
-// named matches a condition that says which values a column has.
-var named = regexp.MustCompile("(?i)^\\s*(?:" + identifier + "\\s*\\.\\s*)?" + identifier + "\\s*(?:=\\s*(\\?|\\d+)|\\bIN\\s*\\(([?\\d,\\s]+|NULL)\\))\\s*$")
+// named matches a condition that says which values a column has, or that it has none.
+var named = regexp.MustCompile("(?i)^\\s*(?:" + identifier + "\\s*\\.\\s*)?" + identifier + "\\s*(?:=\\s*(\\?|\\d+)|\\bIN\\s*\\(([?\\d,\\s]+|NULL)\\)|(IS NULL))\\s*$")
 
 // valuesOf returns the values that one of the conditions says that the column has. Without any
 // value no row is meant: GORM writes IN (NULL) for an empty slice.
@@ -167,7 +146,7 @@ func valuesOf(stmt *gorm.Statement, column *schema.Field, text string, vars []an
 		n := strings.Count(part, "?")
 		if inner := strings.TrimSpace(part); strings.HasPrefix(inner, "(") {
 			values, ok = valuesOf(stmt, column, strings.TrimSuffix(inner[1:], ")"), vars[:n])
-		} else if m := named.FindStringSubmatch(part); m != nil && isNamed(m[1], stmt.Table) && strings.EqualFold(strings.Trim(m[2], "`"), column.DBName) {
+		} else if m := named.FindStringSubmatch(part); m != nil && m[5] == "" && isNamed(m[1], stmt.Table) && strings.EqualFold(strings.Trim(m[2], "`"), column.DBName) {
 			values, ok = listed(m[3]+m[4], vars), true
 		}
 		vars = vars[n:]

@@ -19,14 +19,13 @@ import (
 type rowFilter struct {
 	by       *gorm.Statement
 	rows     []clause.Expression
-	strict   bool            // a statement that may change other rows is refused
-	selected *selection      // by which its conditions have selected the rows, and may be joined by OR; nil if they have not
-	keys     map[string]bool // the texts of the primary keys of the rows if they have one column, so that GORM's own condition can be enough
-	ids      map[string]any  // the primary key of the locked row by column; with several rows the values are nil
-	version  *schema.Field   // the column to raise, nil for none
-	step     int64           // by how much it is raised
-	omits    []string        // the statement's Omits from before
-	text     string          // what build has written
+	strict   bool           // a statement that may change other rows is refused
+	selected *selection     // by which its conditions have selected the rows, and may be joined by OR; nil if they have not
+	ids      map[string]any // the primary key of the locked row by column; with several rows the values are nil
+	version  *schema.Field  // the column to raise, nil for none
+	step     int64          // by how much it is raised
+	omits    []string       // the statement's Omits from before
+	text     string         // what build has written
 }
 
 // filterOf returns the filter of this very statement, and makes it on first use.
@@ -49,6 +48,7 @@ func (f *rowFilter) install() {
 // removeFilter takes the filter out again, since a *gorm.DB may be used for another
 // statement.
 func removeFilter(stmt *gorm.Statement) {
+	forget[lockedIDs](stmt)
 	f := noteOf[*rowFilter](stmt)
 	if f == nil {
 		return
@@ -95,9 +95,9 @@ func (f *rowFilter) build(c clause.Clause, builder clause.Builder) {
 	around(c.AfterNameExpression)
 	where, _ := c.Expression.(clause.Where)
 	conditions := clause.Where{Exprs: slices.Clone(where.Exprs)}
-	plain := !slices.ContainsFunc(conditions.Exprs, func(e clause.Expression) bool { return !isPlain(e) })
+	plain, confined := f.inGORMsWords(conditionsOf(stmt))
 	rows := f.rows
-	if plain && f.version == nil && f.inGORMsWords(conditions.Exprs) {
+	if confined && f.version == nil {
 		rows = nil
 	}
 	switch {
@@ -214,31 +214,24 @@ func names(written, column string) bool {
 		strings.ContainsAny(written, "`\"'") && strings.Contains(strings.ToLower(written), column)
 }
 
-// inGORMsWords reports whether GORM's own condition already confines the statement to the
-// rows.
-func (f *rowFilter) inGORMsWords(exprs []clause.Expression) bool {
-	if len(f.keys) == 0 {
-		return false
-	}
-	name := f.by.Schema.PrimaryFieldDBNames[0]
-	for _, expr := range exprs {
-		var values []any
-		switch e := expr.(type) {
-		case clause.Eq:
-			if e.Column == name {
-				values = []any{e.Value}
-			}
-		case clause.IN:
-			if column, ok := e.Column.(clause.Column); ok && column.Name == name {
-				values = e.Values
-			}
+// inGORMsWords reports whether conditions only compare columns with values, and whether one of
+// them, as GORM's own does, confines the statement to rows of the models.
+func (f *rowFilter) inGORMsWords(text string, vars []any) (plain, confined bool) {
+	given := noteOf[lockedIDs](f.by) // of others GORM sends what the program has written
+	for text != "" {
+		var part string
+		part, text = sqltext.Cut(text, "AND")
+		m, n := named.FindStringSubmatch(part), strings.Count(part, "?")
+		if m == nil || n > len(vars) {
+			return false, false
 		}
-		others := func(v any) bool { return !f.keys[textOf(v)] }
-		if len(values) > 0 && !slices.ContainsFunc(values, others) {
-			return true
+		if len(f.by.Schema.PrimaryFields) == 1 && strings.Trim(m[2], "`") == f.by.Schema.PrimaryFieldDBNames[0] {
+			values := listed(m[3]+m[4], vars[:n])
+			confined = confined || len(values) > 0 && !slices.ContainsFunc(values, func(v any) bool { return !given[textOf(v)+"\x00"] })
 		}
+		vars = vars[n:]
 	}
-	return false
+	return true, confined
 }
 
 // rowsOf returns the condition that names the rows of models and, with a version, the
@@ -294,25 +287,16 @@ func noteLocked(stmt *gorm.Statement, models []reflect.Value) {
 	note(stmt, ids)
 }
 
-// takeLocked returns the primary keys that noteLocked has noted of this very statement, or nil.
-func takeLocked(stmt *gorm.Statement) lockedIDs {
-	ids := noteOf[lockedIDs](stmt)
-	forget[lockedIDs](stmt)
-	return ids
-}
-
 // checkIDs refuses an update or delete whose hooks have given a model another primary key:
 // GORM would look for that row, which isn't locked.
 func checkIDs(db *gorm.DB) {
 	stmt := db.Statement
-	ids := takeLocked(stmt)
+	ids := noteOf[lockedIDs](stmt)
 	if ids == nil || db.Error != nil {
 		return
 	}
-	for model, err := range modelsOf(stmt, changedOf(stmt)) {
-		if err != nil || !ids[identity(stmt, model)] {
-			_ = db.AddError(unidentified(stmt, "a hook has changed the primary key of a model"))
-			return
-		}
+	models, err := modelsOf(stmt, changedOf(stmt))
+	if err != nil || slices.ContainsFunc(models, func(model reflect.Value) bool { return !ids[identity(stmt, model)] }) {
+		_ = db.AddError(unidentified(stmt, "a hook has changed the primary key of a model"))
 	}
 }

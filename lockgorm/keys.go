@@ -22,13 +22,13 @@ func (p *Plugin) lockChange(db *gorm.DB) (keys []txlock.Key, err error) {
 	if why := whyNotSet(stmt); why != "" {
 		return nil, unidentified(stmt, why)
 	}
-	var given []reflect.Value
+	given, err := modelsOf(stmt, changedOf(stmt))
+	if err != nil {
+		return nil, err
+	}
 	identified := 0
-	for model, err := range modelsOf(stmt, changedOf(stmt)) {
-		if err != nil {
-			return nil, err
-		}
-		if given = append(given, model); hasID(stmt, model) {
+	for _, model := range given {
+		if hasID(stmt, model) {
 			identified++
 		}
 	}
@@ -47,7 +47,7 @@ func (p *Plugin) lockChange(db *gorm.DB) (keys []txlock.Key, err error) {
 	if !known {
 		rows, find, err := p.lockRows(db)
 		if err == nil {
-			confine(stmt, given, rows).selected = find
+			confine(stmt, rows).selected = find
 			err = p.hint(db, rows)
 		}
 		return nil, err
@@ -55,14 +55,14 @@ func (p *Plugin) lockChange(db *gorm.DB) (keys []txlock.Key, err error) {
 	if err := enterOwn(db); err != nil {
 		return nil, err
 	}
-	confine(stmt, given, changed)
-	return p.keysOfAll(db, changed)
+	confine(stmt, changed)
+	return p.keysOfAll(db, changed, false)
 }
 
 // keysOfAll asks models for their keys.
-func (p *Plugin) keysOfAll(db *gorm.DB, models []reflect.Value) (all []txlock.Key, err error) {
+func (p *Plugin) keysOfAll(db *gorm.DB, models []reflect.Value, create bool) (all []txlock.Key, err error) {
 	for _, model := range models {
-		keys, _, err := p.keysOfModel(db, model, false)
+		keys, _, err := p.keysOfModel(db, model, create)
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +71,8 @@ func (p *Plugin) keysOfAll(db *gorm.DB, models []reflect.Value) (all []txlock.Ke
 	return all, nil
 }
 
-// confine confines an update or delete that was given some models to the rows of others.
-func confine(stmt *gorm.Statement, given, models []reflect.Value) *rowFilter {
+// confine confines an update or delete to the rows of models.
+func confine(stmt *gorm.Statement, models []reflect.Value) *rowFilter {
 	f := filterOf(stmt)
 	f.rows, f.strict = append(f.rows, rowsOf(stmt, models, nil, nil)), true
 	f.ids = make(map[string]any)
@@ -81,10 +81,6 @@ func confine(stmt *gorm.Statement, given, models []reflect.Value) *rowFilter {
 		if len(models) == 1 {
 			f.ids[key.DBName], _ = key.ValueOf(stmt.Context, models[0])
 		}
-	}
-	f.keys = make(map[string]bool)
-	for _, key := range keysOf(stmt, given) { // of others GORM sends what the program has written
-		f.keys[textOf(key)] = true
 	}
 	f.install()
 	return f
@@ -98,20 +94,15 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 	if stmt.SQL.Len() > 0 || !isLocker(stmt) {
 		return nil, nil
 	}
-	var models []reflect.Value
-	for model, err := range modelsOf(stmt, stmt.ReflectValue) {
-		if err != nil {
-			return nil, err
-		}
-		keys, _, err := p.keysOfModel(db, model, true)
-		if err != nil {
-			return nil, err
-		}
-		all, models = append(all, keys...), append(models, model)
+	models, err := modelsOf(stmt, stmt.ReflectValue)
+	if err == nil {
+		all, err = p.keysOfAll(db, models, true)
 	}
-	note(stmt, confinedUpsert(true))
-	noteLocked(stmt, models)
-	return all, nil
+	if err == nil {
+		note(stmt, confinedUpsert(true))
+		noteLocked(stmt, models)
+	}
+	return all, err
 }
 
 // keysOfSaved asks the models for their keys that a hook has added, or to which it has given a
@@ -119,14 +110,15 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 // the zero value, which is a primary key like others.
 func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
-	ids := takeLocked(stmt)
+	ids := noteOf[lockedIDs](stmt)
 	if ids == nil {
 		return nil, nil
 	}
-	for model, err := range modelsOf(stmt, stmt.ReflectValue) {
-		if err != nil {
-			return nil, err
-		}
+	models, err := modelsOf(stmt, stmt.ReflectValue)
+	if err != nil {
+		return nil, err
+	}
+	for _, model := range models {
 		known, zero := ids[identity(stmt, model)], writesZero(stmt, model)
 		if known && !zero {
 			continue
@@ -207,22 +199,27 @@ func changedOf(stmt *gorm.Statement) reflect.Value {
 	return value
 }
 
-// modelsOf yields the addressable models of a statement's value: one, those of a batch, or none
+// modelsOf returns the addressable models of a statement's value: one, those of a batch, or none
 // for a nil pointer.
-func modelsOf(stmt *gorm.Statement, v reflect.Value) func(yield func(reflect.Value, error) bool) {
-	return func(yield func(reflect.Value, error) bool) {
-		switch v.Kind() {
-		case reflect.Invalid:
-		case reflect.Slice, reflect.Array:
-			for i := range v.Len() {
-				if !yield(modelOf(stmt, v.Index(i))) {
-					return
-				}
-			}
-		default:
-			yield(modelOf(stmt, v))
+func modelsOf(stmt *gorm.Statement, v reflect.Value) (models []reflect.Value, err error) {
+	values := []reflect.Value{v}
+	switch v.Kind() {
+	case reflect.Invalid:
+		return nil, nil
+	case reflect.Slice, reflect.Array:
+		values = nil
+		for i := range v.Len() {
+			values = append(values, v.Index(i))
 		}
 	}
+	for _, value := range values {
+		model, err := modelOf(stmt, value)
+		if err != nil {
+			return nil, err
+		}
+		models = append(models, model)
+	}
+	return models, nil
 }
 
 // modelOf returns the model as a value that LockKeys can be called on.

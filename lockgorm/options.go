@@ -2,7 +2,6 @@ package lockgorm
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"reflect"
@@ -11,6 +10,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -32,9 +32,16 @@ func (option) MergeClause(*clause.Clause) {}
 func (o option) ModifyStatement(stmt *gorm.Statement) {
 	if !hasPlugin(stmt) {
 		err := fmt.Errorf("lockgorm: the clause %s needs the plugin: call db.Use(lockgorm.New())", o.name)
-		stmt.ConnPool = refusing{ConnPool: stmt.ConnPool, err: err}
+		refuse(stmt, err)
 	}
 	stmt.Settings.Store(o.name, o.it)
+}
+
+// refuse lets a statement return an error where it would be sent. GORM's store of prepared
+// statements would return an empty row.
+func refuse(stmt *gorm.Statement, err error) {
+	stmt.ConnPool = senderOf(stmt)
+	stmt.Context = inside.Unsent(stmt.Context, err)
 }
 
 func hasPlugin(stmt *gorm.Statement) bool {
@@ -81,30 +88,6 @@ func noteOf[T any](stmt *gorm.Statement) (it T) {
 
 // forget deletes a note.
 func forget[T any](stmt *gorm.Statement) { stmt.Settings.Delete(noted[T]{}) }
-
-// refusing is a pool or transaction that sends nothing and returns an error.
-type refusing struct {
-	gorm.ConnPool
-	err error
-}
-
-var _ gorm.ConnPoolBeginner = refusing{}
-
-func (r refusing) BeginTx(context.Context, *sql.TxOptions) (gorm.ConnPool, error) { return nil, r.err }
-
-func (r refusing) PrepareContext(context.Context, string) (*sql.Stmt, error) { return nil, r.err }
-
-func (r refusing) ExecContext(context.Context, string, ...any) (sql.Result, error) {
-	return nil, r.err
-}
-
-func (r refusing) QueryContext(context.Context, string, ...any) (*sql.Rows, error) {
-	return nil, r.err
-}
-
-func (r refusing) QueryRowContext(context.Context, string, ...any) *sql.Row {
-	return failedRow(r.ConnPool, r.err)
-}
 
 // waitKey finds the limit of WaitAtMost in a context, for what GORM gives a handle without
 // settings: hooks, and sessions with NewDB.
@@ -153,39 +136,31 @@ func leaseOf(db *gorm.DB) (l *lease.Lease, ok bool) {
 	return l, ok && db.Error == nil && !db.DryRun
 }
 
-// guardedTx returns the transaction of a statement that a lease guards.
-func guardedTx(db *gorm.DB, l *lease.Lease) (txlock.Tx, error) {
-	if l == nil {
-		return nil, errors.New("lockgorm: Guard needs a *lease.Lease, got nil")
-	}
-	return transactionOf(db)
-}
-
 // checkGuard makes sure, before a create, update or delete is sent, that it can be
 // guarded afterwards.
 func checkGuard(db *gorm.DB) {
-	l, ok := leaseOf(db)
-	if !ok {
-		return
-	}
-	_, err := guardedTx(db, l)
-	if err == nil {
-		err = l.Err()
-	}
-	_ = db.AddError(err) // GORM's callbacks report errors so
+	guardBy(db, func(l *lease.Lease, _ txlock.Tx) error { return l.Err() })
 }
 
 // guardStatement guards the transaction of a statement.
 func guardStatement(db *gorm.DB) {
+	guardBy(db, func(l *lease.Lease, tx txlock.Tx) error { return l.Guard(db.Statement.Context, tx) })
+}
+
+// guardBy lets the lease that guards a statement decide about its transaction.
+func guardBy(db *gorm.DB, do func(l *lease.Lease, tx txlock.Tx) error) {
 	l, ok := leaseOf(db)
 	if !ok {
 		return
 	}
-	tx, err := guardedTx(db, l)
-	if err == nil {
-		err = l.Guard(db.Statement.Context, tx)
+	tx, err := transactionOf(db)
+	switch {
+	case l == nil:
+		err = errors.New("lockgorm: Guard needs a *lease.Lease, got nil")
+	case err == nil:
+		err = do(l, tx)
 	}
-	_ = db.AddError(err)
+	_ = db.AddError(err) // GORM's callbacks report errors so
 }
 
 // Loaded names the loaded model of one update or delete, as db.Model(&order) does, for code

@@ -1,8 +1,6 @@
 package lockgorm
 
 import (
-	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,22 +11,15 @@ import (
 	"gorm.io/gorm/callbacks"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // A Locker is a model that names the keys to lock for its creation, update and deletion. LockKeys
 // is called on a pointer to the model as the statement has it, for each element of a batch, with a
-// *gorm.DB of the statement's transaction. It returns at least one key, or NoLock; an error ends
-// the statement. When a record is created whose primary key is not set yet, keys of the zero
-// identifier are left out, since no one can name the record before COMMIT. If a hook sets or
-// changes the primary key, LockKeys is called again.
-//
-// Keys are compared byte by byte. If the collation of a string primary key considers two strings
-// equal, such as Bob and bob, then one row has two keys, which don't exclude each other: make the
-// column VARBINARY and the family with txlock.Exact(), or fold the keys with txlock.Fold, or
-// convert the string to one spelling, in the model and in the key. txlock.Family.CheckColumns
-// compares a family with its column.
+// *gorm.DB of the statement's transaction, and again if a hook sets or changes the primary key. It
+// returns at least one key, or NoLock; an error ends the statement. When a record is created whose
+// primary key is not set yet, keys of the zero identifier are left out, since no one can name the
+// record before COMMIT.
 //
 // A model whose one key is that of a family for its primary key needs no method, but a tag
 // on that field, or on the embedded struct that has it:
@@ -37,18 +28,16 @@ import (
 //	Code string `lockstep:"cart,hashed" gorm:"type:varbinary(99)"` // with txlock.Hashed()
 //	Name string `lockstep:"user,fold=utf8mb4_0900_ai_ci"`          // with txlock.Fold("utf8mb4_0900_ai_ci")
 //
-// The option fold names the collation of the column, and makes one key of all strings that the
-// column considers equal. A string that txlock.Fold can't fold exactly makes the write fail with
-// ErrInvalidKey. In puts the families of all tags into a namespace. If a model has both, the
-// method is used.
+// If a model has both, the method is used. In puts the families of all tags into a namespace.
 //
-// A tag that can't be followed makes each write of the model fail with ErrInvalidKey, which names
-// the fix: on another field, beside a primary key of several columns, over a column of another
-// kind, over a string column that considers different strings equal, or over one with another
-// collation than fold names. If a string isn't declared binary, as Code is above, the first write
-// to each table looks its column up, by one more statement in its transaction, which locks no row
-// and fixes no snapshot; a DryRun sends nothing. So a test with a mock declares the type, or
-// expects that SELECT. Check looks all columns up when the program starts.
+// Keys are compared byte by byte. If the collation of a string primary key considers two strings
+// equal, such as Bob and bob, then one row has two keys, which don't exclude each other: make the
+// column VARBINARY and the family with txlock.Exact(), or fold the keys by the collation of the
+// column. A string that can't be folded exactly makes the write fail with ErrInvalidKey, and so
+// does a tag that can't be followed; the error names the fix. If a string isn't declared binary,
+// as Code is above, the first write to each table looks its column up, by one more statement in
+// its transaction, which locks no row and fixes no snapshot. A test with a mock expects that
+// SELECT, or declares the type. Check looks all columns up when the program starts.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }
@@ -102,7 +91,8 @@ func Check(models ...any) Option {
 // reads a record and then writes it should read it with On. A lock that is acquired only at the
 // write is refused with ErrStaleSnapshot if another transaction has written in between, unless the
 // level is READ COMMITTED, which has no snapshot. If a hook panics, the transaction of its
-// statement ends with the statement's context, as in GORM, and its locks with it.
+// statement ends with the statement's context, as in GORM, and its locks with it. Under
+// SkipDefaultTransaction a statement that may have keys to lock begins and ends one of its own.
 //
 // An update or delete locks its models. If these have no primary key and the model has a tag, it
 // locks the records that its conditions name: Delete(&Order{}, 42), Where("id = ?", 42) or
@@ -110,28 +100,21 @@ func Check(models ...any) Option {
 //
 // Any other conditions select records. The plugin reads their keys outside of the transaction,
 // locks them, reads the records again FOR UPDATE, and confines the statement to those: two
-// statements more; see AtMostRows. Query callbacks don't see these reads. If another record
-// matches meanwhile, a transaction of the statement's own acquires that lock if it is free, and
-// otherwise retries; one of the program's waits for it, and may deadlock with any other write. The
-// first read is on another connection if the program is in a transaction. If none is free within
-// 200 ms, it is in the transaction, and fixes its snapshot: a lock that another transaction has
-// held since is then refused with ErrStaleSnapshot. Rows that a foreign key changes by CASCADE are
-// not locked.
+// statements more, which query callbacks don't see. If another record matches meanwhile, a
+// transaction of the statement's own acquires that lock if it is free, and otherwise retries; one
+// of the program's waits for it, and may deadlock with any other write. In a transaction of the
+// program the first read is on another connection. If none is free within 200 ms, it fixes the
+// snapshot: a lock that another transaction has held since is then refused with ErrStaleSnapshot.
+// Rows that a foreign key changes by CASCADE are not locked.
 //
-// A statement fails with ErrInvalidKey if it isn't certain which records it changes. This applies
-// to conditions with a variable, or a function that may return something else in another session;
-// with a subquery, in a transaction of the program; with a comment, or a backslash in quotes; for
-// several tables; and for another primary key in its values or from a hook. If its models have
-// primary keys, conditions joined by OR need parentheses. On names the keys of such a statement.
-//
-// A clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
-// added it, except comments and index hints; so is a create that would write the zero value as a
-// primary key. If an upsert finds a row by another unique key, the server returns an error and
-// changes nothing. Under SkipDefaultTransaction a statement that may have keys to lock begins and
-// ends a transaction of its own. Models with a Version are compared; see Version.
+// A statement fails with ErrInvalidKey if it isn't certain which records it changes, and the error
+// says why: On names the keys of such a statement. So it does with a clause that isn't GORM's own,
+// except comments and index hints, and if a create would write the zero value as a primary key. If
+// an upsert finds a row by another unique key, the server returns an error and changes nothing.
+// Models with a Version are compared; see Version.
 //
 // Nothing is locked for a write without a model that names keys: by Exec, and by Table() as gorm.G
-// updates a many to many association; On names its keys. What bypasses GORM's callbacks, such as
+// updates a many to many association. What bypasses GORM's callbacks, such as
 // tx.Statement.ConnPool, bypasses the plugin.
 func New(options ...Option) *Plugin {
 	p := new(Plugin)
@@ -266,23 +249,13 @@ func lockWith(db *gorm.DB, keys []txlock.Key) error {
 	return nil
 }
 
-// beforeRow does what beforeRead does, for Row: since Row returns no error, its Scan must
-// return the refusal.
+// beforeRow does what beforeRead does, for Row and Rows. Since Row returns no error, its Scan must
+// return the refusal, as that of a statement that isn't sent.
 func beforeRow(db *gorm.DB) {
-	beforeRead(db)
-	if rows, ok := db.Get("rows"); db.Error == nil || db.DryRun || ok && rows == true {
-		return
+	if beforeRead(db); db.Error != nil && !db.DryRun {
+		refuse(db.Statement, db.Error)
+		db.Error = nil
 	}
-	if pool, err := db.DB(); err == nil {
-		db.Statement.Dest = failedRow(pool, db.Error)
-	} else {
-		db.Statement.Dest = failedRow(db.Statement.ConnPool, db.Error) // inside of db.Connection
-	}
-}
-
-// failedRow returns a row whose Scan returns the error. Nothing is sent.
-func failedRow(pool gorm.ConnPool, err error) *sql.Row {
-	return pool.QueryRowContext(inside.Unsent(context.Background(), err), "")
 }
 
 // lockWrite locks the keys of a create, update or delete.

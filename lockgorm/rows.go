@@ -99,7 +99,7 @@ func (p *Plugin) lockAndRead(db *gorm.DB, find *selection, read []reflect.Value,
 }
 
 func (p *Plugin) keysOfRows(db *gorm.DB, rows []reflect.Value) ([]txlock.Key, error) {
-	keys, err := p.keysOfAll(db, rows)
+	keys, err := p.keysOfAll(db, rows, false)
 	if err != nil {
 		err = fmt.Errorf("the keys of the rows of %s that this statement selects: %w", db.Statement.Table, err)
 	}
@@ -162,10 +162,11 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 	table := tableText(stmt)
 	has, known := p.primary.Load(table)
 	if !known {
-		var err error
-		if has, err = hasPrimary(stmt, table); err != nil {
+		_, err := senderOf(stmt).ExecContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
+		if err != nil && !isServers(err, 1176) { // ER_KEY_DOES_NOT_EXITS
 			return err
 		}
+		has = err == nil
 		p.primary.Store(table, has)
 	}
 	if has == true {
@@ -173,18 +174,6 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 		stmt.Clauses["UPDATE"] = update
 	}
 	return nil
-}
-
-func hasPrimary(stmt *gorm.Statement, table string) (has bool, err error) {
-	found, err := senderOf(stmt).QueryContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
-	if err != nil {
-		if isServers(err, 1176) { // ER_KEY_DOES_NOT_EXITS
-			err = nil
-		}
-		return false, err
-	}
-	defer func() { err = errors.Join(err, found.Close()) }()
-	return true, found.Err()
 }
 
 func isServers(err error, number uint16) bool {

@@ -2,6 +2,7 @@ package lockgorm
 
 import (
 	"crypto/rand"
+	"database/sql"
 	"database/sql/driver"
 	"encoding/binary"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"strconv"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
@@ -34,25 +34,21 @@ import (
 // with the tag json:",string" always.
 //
 // Every update and delete of a loaded model changes the row only if that still has the version
-// that was loaded. An update increments the version, whatever columns it selects or omits; so
-// do Save, UpdateColumn and soft deletes, also with Unscoped. An update that sets nothing is
-// not sent by GORM: it is compared by a SELECT ... FOR UPDATE and increments nothing. A write
+// that was loaded. An update increments the version, whatever columns it selects or omits. One
+// that sets nothing is compared by a SELECT ... FOR UPDATE and increments nothing. A write
 // returns txlock.ErrConflict if another transaction has changed the row, and
 // gorm.ErrRecordNotFound if the row is gone; for a batch, one such row is enough. Then the
 // statement's own transaction is rolled back; a transaction of yours stays open, and you should
 // roll it back. After success the model has the row's version, after an error its old one. If
-// you roll back your own transaction or savepoint later, GORM doesn't update the models: they
-// keep versions that no row has or will have, and their next write is a conflict. So load in a
-// transaction what it changes.
+// you roll back your own transaction or savepoint later, the models keep versions that no row has
+// or will have, and their next write is a conflict. So load in a transaction what it changes.
 //
 // A conflict is txlock.Retryable if GORM has loaded the model in the same transaction, and another
-// transaction has changed the row since. Other conflicts are not, because a retry would end in the
-// same conflict: those of a model that was loaded before the transaction, those of a version that
-// the transaction itself has written (and undone by a savepoint, or written by another copy of the
-// model), and those of an update whose values have another version than the model, as the values
-// of a form may. If there is nothing to compare, the write returns ErrVersion, before anything is
-// sent, also for an association that would be saved with the model, unless a hook has loaded that.
-// AnyVersion skips the comparison. Conditions of your own may exclude rows, as usual.
+// transaction has changed the row since. Others are not, because a retry would end in the same
+// conflict: those of a model that was loaded before, of a version that the transaction itself has
+// written, and of an update whose values have another version than the model, as those of a form
+// may. If there is nothing to compare, the write returns ErrVersion, before anything is sent, also
+// for an association that would be saved with the model, unless a hook has loaded that.
 //
 // A Version needs the plugin, db.Use(lockgorm.New()): without it every write of the model
 // fails. What bypasses models, such as Exec, Table() and ON DELETE of foreign keys, neither
@@ -87,32 +83,11 @@ var (
 
 // Scan reads the version of a row. NULL becomes 0, not loaded.
 func (v *Version) Scan(value any) error {
-	switch value := value.(type) {
-	case nil:
-		*v = 0
-		return nil
-	case int64:
-		if value >= 0 {
-			*v = Version(value)
-			return nil
-		}
-	case uint64:
-		*v = Version(value)
-		return nil
-	case []byte:
-		return v.parse(string(value))
-	case string:
-		return v.parse(value)
+	var n sql.Null[uint64]
+	if err := n.Scan(value); err != nil {
+		return fmt.Errorf("lockgorm: a Version can't be read from %T %v: %w", value, value, err)
 	}
-	return fmt.Errorf("lockgorm: a Version can't be read from %T %v", value, value)
-}
-
-func (v *Version) parse(text string) error {
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return fmt.Errorf("lockgorm: read a Version: %w", err)
-	}
-	*v = Version(n)
+	*v = Version(n.V)
 	return nil
 }
 
