@@ -64,7 +64,11 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 		}
 		how, table, written := writtenBy(pass, call)
 		i := slices.IndexFunc(pass.models, func(m model) bool { return m.hasTable(table) })
-		v, ok := receiverPath(pass, call).root.(*types.Var)
+		by := receiverPath(pass, call)
+		if g, ok := ast.Unparen(receiverOf(call)).(*ast.CallExpr); ok && nameOf(pass, g) == "gorm.io/gorm.G" {
+			by = pathOf(pass, g.Args[0])
+		}
+		v, ok := by.root.(*types.Var)
 		if table == "" || i < 0 || !ok || isPool(v.Type()) && v.Kind() == types.ParamVar && !begun[v] {
 			return true
 		}
@@ -101,14 +105,20 @@ var (
 // writtenBy returns the table that a call of GORM writes by its name, how it does so, and the type
 // of the model that it has in spite of that, or nil.
 func writtenBy(pass *source, call *ast.CallExpr) (how, table string, written types.Type) {
-	method, ok := strings.CutPrefix(nameOf(pass, call), "(*gorm.io/gorm.DB).")
-	if !ok {
+	name := nameOf(pass, call)
+	_, method, _ := strings.Cut(name, ").")
+	generic := name == "(gorm.io/gorm.Interface[T any]).Exec"
+	if !generic && name != "(*gorm.io/gorm.DB)."+method {
 		return "", "", nil
 	}
 	named, model := chainOf(pass, receiverOf(call))
 	switch method {
 	case "Exec", "Raw":
-		if found := writtenTable.FindStringSubmatch(textOf(pass.TypesInfo, call.Args[0])); found != nil {
+		text := call.Args[0]
+		if generic {
+			text = call.Args[1] // behind the context
+		}
+		if found := writtenTable.FindStringSubmatch(textOf(pass.TypesInfo, text)); found != nil {
 			return method, found[1], nil
 		}
 	case "Create", "CreateInBatches", "Delete", "FirstOrCreate", "Save", "Update", "UpdateColumn", "UpdateColumns", "Updates":

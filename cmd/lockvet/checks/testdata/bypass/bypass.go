@@ -2,6 +2,8 @@
 package bypass
 
 import (
+	"context"
+
 	"gorm.io/gorm"
 
 	"example.com/shop/helper"
@@ -69,7 +71,8 @@ func (s *shop) wrong(id int64) {
 	s.db.Table("orders").Where("id = ?", id).Delete(&Note{})                    // want `Table\("orders"\).Delete`
 	s.db.Table("orders").Model(&Note{}).Where("id = ?", id).Update("paid", 1)   // want `Table\("orders"\).Update`
 	of := s.db.Table("orders").Where("id = ?", id)
-	of.UpdateColumns(Note{}) // want `Table\("orders"\).UpdateColumns`
+	_ = gorm.G[Order](s.db).Exec(context.Background(), pay, id) // want `Exec writes the table orders`
+	of.UpdateColumns(Note{})                                    // want `Table\("orders"\).UpdateColumns`
 }
 
 func wrongInTransactions(db shop, id int64) error {
@@ -117,6 +120,14 @@ func (s *shop) read(id int64) error {
 
 func given(tx *gorm.DB, id int64) error { return tx.Exec(pay, id).Error } // its caller may have locked
 
+func givenToG(tx *gorm.DB, id int64) error {
+	return gorm.G[Order](tx).Exec(context.Background(), pay, id)
+}
+
+func (s *shop) namedToG(id int64) error {
+	return gorm.G[Order](s.db, lockgorm.On(helper.Orders.Key(id))).Exec(context.Background(), pay, id)
+}
+
 func (s *shop) lockedBefore(id int64) error {
 	return s.db.Transaction(func(tx *gorm.DB) error {
 		if _, err := lockgorm.Lock(tx, helper.Orders.Key(id)); err != nil {
@@ -130,6 +141,14 @@ func (s *shop) lockedFirst(id int64) error {
 	return lockgorm.Transaction(s.db, helper.Orders.Keys(id), func(tx *gorm.DB) error {
 		return tx.Exec(pay, id).Error
 	})
+}
+
+func (s *shop) lockedInPart(id int64) error { // what else it locks isn't known
+	err := lockgorm.Transaction(s.db, helper.Orders.Keys(id), func(tx *gorm.DB) error { return tx.Exec(pay, id).Error })
+	if err != nil {
+		return err
+	}
+	return s.db.Exec(pay, id).Error
 }
 
 func (s *shop) asserted(id int64) error {
