@@ -82,14 +82,14 @@ func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
 		return 0, err
 	}
 	if a.server.Procedures && reply.Columns != 1 {
-		r, err := readOutcome(rawsql.LockProcedure, false, reply)
+		r, err := readOutcome(a.server.Replies, rawsql.LockProcedure, false, reply)
 		return a.granted(r, err)
 	}
 	var id sql.Null[int64]
 	if err := readRow("LockNamed", reply, &id); err != nil {
 		return 0, err
 	}
-	switch token, err := knownID("LockNamed", id.V, nil); {
+	switch token, err := knownID(a.server.Replies, "LockNamed", id.V, nil); {
 	case !id.Valid, err == nil && token == made:
 		return 0, fault.UnknownReply("LockNamed", "the insert id "+strconv.FormatInt(id.V, 10))
 	case id.V == 0 && a.hashed:

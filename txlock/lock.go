@@ -273,7 +273,7 @@ func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db *rawsql.Te
 	name, lock := a.statement()
 	for again := false; ; again = true {
 		result, err := db.Exec(a.own(ctx, call), lock)
-		token, err := insertID(name, result, err)
+		token, err := insertID(a.server.Replies, name, result, err)
 		switch {
 		case err != nil:
 			return 0, err

@@ -56,17 +56,17 @@ func (m *many) within(ctx context.Context, variables ...string) (map[record]uint
 	}
 	fresh := guard.Call{Fresh: !m.snapshot}
 	if m.server.Compound && (!m.snapshot || m.server.SnapshotIsolation) {
-		tokens, err := m.query(ctx, fresh, "LockManyReturning", present, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned(), Variables: variables})
+		tokens, err := m.query(ctx, fresh, "LockManyReturning", rawsql.Present, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned(), Variables: variables})
 		if err != nil || !slices.Contains(slices.Collect(maps.Values(tokens)), 0) {
 			return tokens, err
 		}
-		return m.query(ctx, guard.Call{}, "LockManyReturning", granted, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned()}) // some were made
+		return m.query(ctx, guard.Call{}, "LockManyReturning", rawsql.Granted, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned()}) // some were made
 	}
 	if m.snapshot {
 		if _, err := m.exec(ctx, guard.Call{}, rawsql.Statement{Query: table.TouchMany(n), Args: m.arguments(), Variables: variables}); err != nil {
 			return nil, err
 		}
-		if _, err := m.query(ctx, guard.Call{Reads: true}, "SnapshotMany", present, rawsql.Statement{Query: table.SnapshotMany(n), Args: m.arguments()}); err != nil {
+		if _, err := m.query(ctx, guard.Call{Reads: true}, "SnapshotMany", rawsql.Present, rawsql.Statement{Query: table.SnapshotMany(n), Args: m.arguments()}); err != nil {
 			return nil, err
 		}
 	}
@@ -80,7 +80,7 @@ func (m *many) within(ctx context.Context, variables ...string) (map[record]uint
 	if err != nil {
 		return nil, err
 	}
-	return m.query(ctx, guard.Call{}, "TokensMany", granted, rawsql.Statement{Query: table.TokensMany(n), Args: m.arguments()})
+	return m.query(ctx, guard.Call{}, "TokensMany", rawsql.Granted, rawsql.Statement{Query: table.TokensMany(n), Args: m.arguments()})
 }
 
 func (m *many) table() rawsql.Table {
@@ -126,7 +126,7 @@ func (m *many) exec(ctx context.Context, call guard.Call, lock rawsql.Statement)
 // query sends a statement that answers with key and token of each row, and where there is a
 // third column compares the token with it, that of the snapshot. The tokens are what is
 // wanted: present, or granted.
-func (m *many) query(ctx context.Context, call guard.Call, statement string, tokens wanted, lock rawsql.Statement) (_ map[record]uint64, err error) {
+func (m *many) query(ctx context.Context, call guard.Call, statement string, tokens rawsql.Column, lock rawsql.Statement) (_ map[record]uint64, err error) {
 	rows, err := m.tx.Query(m.own(ctx, call), lock)
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ type manyRow struct {
 
 // read reads such a reply: a row for each key, each once. Only lockstep_lock_all_1 answers
 // with the row of one key if its token isn't the snapshot's.
-func (m *many) read(statement string, tokens wanted, rows []manyRow) (map[record]uint64, error) {
+func (m *many) read(statement string, tokens rawsql.Column, rows []manyRow) (map[record]uint64, error) {
 	missing, found := make(map[record]bool, len(m.keys)), make(map[record]uint64, len(m.keys))
 	for _, key := range m.keys {
 		missing[key.record()] = true
@@ -173,9 +173,9 @@ func (m *many) read(statement string, tokens wanted, rows []manyRow) (map[record
 	for _, row := range rows {
 		other := row.old.Valid && row.old.V != row.token.V
 		if other {
-			tokens = present
+			tokens = rawsql.Present
 		}
-		if !missing[row.record] || !tokens.has(row.token) || !anything.has(row.old) {
+		if !missing[row.record] || !tokens.Has(row.token) || !rawsql.Anything.Has(row.old) {
 			return nil, fault.UnknownReply(statement, fmt.Sprintf("the row (%q, %d, %v, %v)", fault.Clipped(row.name), row.slot, row.token, row.old))
 		}
 		if other {

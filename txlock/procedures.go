@@ -115,7 +115,7 @@ func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, a
 	if err != nil {
 		return outcome{}, err
 	}
-	return readOutcome(procedure, a.shared, reply)
+	return readOutcome(a.server.Replies, procedure, a.shared, reply)
 }
 
 // callNumber calls a procedure that answers with a number.
@@ -124,7 +124,7 @@ func (s *state) callNumber(ctx context.Context, mark guard.Call, procedure strin
 	if err != nil {
 		return 0, err
 	}
-	return readNumber(procedure, reply)
+	return readNumber(s.server.Replies, procedure, reply)
 }
 
 // called is the call of a procedure that takes the key and these arguments.
@@ -175,7 +175,7 @@ func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
 		names, slots = slots, names
 	}
 	call := rawsql.Statement{Procedure: "lockstep_lock_all_1", Args: []any{names, slots, m.owner, flag(m.snapshot)}}
-	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, call.Procedure, granted, call)
+	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, call.Procedure, rawsql.Granted, call)
 	if m.without(err) {
 		return m.within(ctx)
 	}

@@ -71,12 +71,12 @@ func (u *unsent) ExecContext(_ context.Context, query string, args ...any) (sql.
 var errUnsent = errors.New("nothing is sent")
 
 // touch takes the row, makes it if need be, and returns its committed token.
-func (r record) touch(ctx context.Context, db gen.DBTX) (uint64, error) {
-	if r.hashed {
-		return r.forUpdate(ctx, db)
+func (a *attempt) touch(ctx context.Context, db gen.DBTX) (uint64, error) {
+	if a.hashed {
+		return a.forUpdate(ctx, db)
 	}
-	token, err := queries.TouchNamed(ctx, db, []byte(r.name))
-	token, err = knownID("TouchNamed", token, err)
+	token, err := queries.TouchNamed(ctx, db, []byte(a.name))
+	token, err = knownID(a.server.Replies, "TouchNamed", token, err)
 	return uint64(token), err
 }
 

@@ -15,34 +15,25 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// This file has all replies of the statements and procedures of locks, of Once and of
-// versions. Any other is fault.ErrReply, which dooms the transaction: see state.failed.
+// This file reads the replies of the statements and procedures of locks, of Once and of versions,
+// which the file of each engine lists in internal/rawsql. Any other is fault.ErrReply, which dooms
+// the transaction: see state.failed.
 
-// insertIDs has, for each statement that answers with an insert id, the ids that are no
-// token. A token is above all of them; 1, which no server grants, is one of mocks.
-var insertIDs = map[string][]int64{
-	"LockNamed":            {made},
-	"LockCenter":           {0, 1},
-	"CompareAndBumpNamed":  {0, made},
-	"CompareAndBumpCenter": {0, 1},
-	"TouchNamed":           {0, 1}, // the token of a row that it has made
-}
-
-// insertID returns the reply of such a statement.
-func insertID(statement string, result sql.Result, err error) (int64, error) {
+// insertID returns the reply of a statement that answers with an insert id.
+func insertID(known *rawsql.Replies, statement string, result sql.Result, err error) (int64, error) {
 	var id int64
 	if err == nil {
 		id, err = result.LastInsertId()
 	}
-	return knownID(statement, id, err)
+	return knownID(known, statement, id, err)
 }
 
 // knownID returns the insert id if it is known.
-func knownID(statement string, id int64, err error) (int64, error) {
+func knownID(known *rawsql.Replies, statement string, id int64, err error) (int64, error) {
 	if err != nil {
 		return 0, fault.Read(statement, err)
 	}
-	if id <= made && !slices.Contains(insertIDs[statement], id) {
+	if others, has := known.IDs[statement]; !has || id <= made && !slices.Contains(others, id) {
 		return 0, fault.UnknownReply(statement, "the insert id "+strconv.FormatInt(id, 10))
 	}
 	return id, nil
@@ -66,87 +57,35 @@ type outcome struct {
 	old   sql.Null[uint64] // what the token was compared with, or the snapshot shows
 }
 
-// expected is what stands beside an outcome.
-type expected struct {
-	token, old wanted
-}
-
-// wanted is what a column of a reply has.
-type wanted int
-
-const (
-	anything wanted = iota // NULL, too, but no token
-	null
-	zero
-	present // a token, or 0, which was never granted
-	granted // a token
-)
-
-// outcomes has the replies of each procedure that answers with an outcome. A shared grant has
-// the token of the last exclusive one, which may be 0. If lockstep_share_1 answers with no row,
-// there is none to lock.
-var outcomes = map[string]map[string]expected{
-	"lockstep_lock_1":    {"granted": {granted, null}, "made": {granted, null}, "missing": {anything, null}},
-	"lockstep_compare_1": {"granted": {granted, present}, "other": {present, present}, "missing": {zero, present}},
-	"lockstep_try_1":     {"granted": {granted, anything}, "other": {present, present}, "missing": {zero, anything}, "busy": {zero, anything}},
-	"lockstep_share_1":   {"granted": {present, anything}},
-}
-
-// numbers has the highest number that each procedure answers with which answers with one.
-var numbers = map[string]uint64{
-	"lockstep_version_1": 1<<63 - 1,
-	"lockstep_once_1":    1,
-}
-
-// tokenLists are the procedures that answer with a row for each key; see many.tokens.
-var tokenLists = []string{"lockstep_lock_all_1"}
-
 // readOutcome reads the reply to a procedure that locks one row.
-func readOutcome(procedure string, shared bool, reply guard.Reply) (r outcome, err error) {
-	if reply.Columns == 3 && len(reply.Rows) == 0 && procedure == "lockstep_share_1" {
+func readOutcome(known *rawsql.Replies, procedure string, shared bool, reply guard.Reply) (r outcome, err error) {
+	words := known.Outcomes[procedure]
+	if _, none := words[""]; none && reply.Columns == 3 && len(reply.Rows) == 0 {
 		return r, sql.ErrNoRows
 	}
 	if err := readRow(procedure, reply, &r.token, &r.what, &r.old); err != nil {
 		return outcome{}, err
 	}
-	e, known := outcomes[procedure][r.what.V]
-	if e.token == granted && shared {
-		e.token = present
+	o, has := words[r.what.V]
+	if o.Token == rawsql.Granted && shared {
+		o.Token = rawsql.Present
 	}
-	if !known || !r.what.Valid || !e.token.has(r.token) || !e.old.has(r.old) {
+	if !has || r.what.V == "" || !o.Token.Has(r.token) || !o.Old.Has(r.old) {
 		return outcome{}, fault.UnknownReply(procedure, shown(reply))
 	}
 	return r, nil
 }
 
 // readNumber reads the reply to a procedure that answers with a number.
-func readNumber(procedure string, reply guard.Reply) (uint64, error) {
+func readNumber(known *rawsql.Replies, procedure string, reply guard.Reply) (uint64, error) {
 	var n sql.Null[uint64]
 	if err := readRow(procedure, reply, &n); err != nil {
 		return 0, err
 	}
-	if most, known := numbers[procedure]; !known || !n.Valid || n.V > most {
+	if most, has := known.Numbers[procedure]; !has || !n.Valid || n.V > most {
 		return 0, fault.UnknownReply(procedure, shown(reply))
 	}
 	return n.V, nil
-}
-
-// has reports whether a column has what is wanted.
-func (w wanted) has(n sql.Null[uint64]) bool {
-	if n.Valid && n.V>>63 != 0 {
-		return false
-	}
-	switch w {
-	case null:
-		return !n.Valid
-	case zero:
-		return n.Valid && n.V == 0
-	case present:
-		return n.Valid
-	case granted:
-		return n.Valid && n.V > 0
-	}
-	return true
 }
 
 // readRow reads the only row of a reply.

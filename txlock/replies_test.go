@@ -16,7 +16,10 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
+
+var mySQL = rawsql.MySQL.Replies
 
 // errUnreadable is the error of database/sql for a row that isn't of the statement.
 var errUnreadable = errors.New(`sql: Scan error on column index 0, name "token": converting NULL to uint64 is unsupported`)
@@ -36,7 +39,7 @@ func TestRepliesAreKnown(t *testing.T) {
 		}
 	}
 	reader := map[string]string{
-		":execlastid": `name = "%[1]s"\s+_, _ = queries\.%[1]s\(|knownID\("%[1]s", `, // of attempt.statement, or in place
+		":execlastid": `name = "%[1]s"\s+_, _ = queries\.%[1]s\(|knownID\([^,]+, "%[1]s", `, // of attempt.statement, or in place
 		":execrows":   `fault\.Changed\("%s"\)\(queries\.`,
 		":one":        `\("%s"`,
 	}
@@ -47,12 +50,14 @@ func TestRepliesAreKnown(t *testing.T) {
 			if want := reader[kind]; want != "" && !regexp.MustCompile(fmt.Sprintf(want, name)).MatchString(source.String()) {
 				t.Errorf("%s %s has no reader", name, kind)
 			}
-			if _, known := insertIDs[name]; known != (kind == ":execlastid") {
-				t.Errorf("%s %s in insertIDs: %t", name, kind, known)
+			for _, e := range []rawsql.Engine{rawsql.MariaDB, rawsql.MySQL} {
+				if _, known := e.Replies.IDs[name]; known != (kind == ":execlastid") {
+					t.Errorf("%s %s among the insert ids: %t", name, kind, known)
+				}
 			}
 		}
 	}
-	known := slices.Concat(slices.Collect(maps.Keys(outcomes)), slices.Collect(maps.Keys(numbers)), tokenLists,
+	known := slices.Concat(slices.Collect(maps.Keys(mySQL.Outcomes)), slices.Collect(maps.Keys(mySQL.Numbers)), mySQL.Lists,
 		[]string{"lockstep_begin_1", "lockstep_raise_1", "lockstep_program_1", "lockstep_write_1", "lockstep_lock_read_1"}) // which others call; those of guard
 	var procedures []string
 	for _, m := range regexp.MustCompile(`CREATE PROCEDURE (\w+)`).FindAllStringSubmatch(read(t, "../schema/mysql/0005_procedures.sql"), -1) {
@@ -77,16 +82,21 @@ func read(t *testing.T, file string) string {
 // TestInsertIDs feeds the readers of statements without rows what they have no meaning for.
 func TestInsertIDs(t *testing.T) {
 	t.Parallel()
-	for statement, others := range insertIDs {
-		for _, id := range []int64{math.MinInt64, -1, 0, 1, 2, 1 << 50, math.MaxInt64} {
-			got, err := knownID(statement, id, nil)
-			if known := id > made || slices.Contains(others, id); known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && got != id {
-				t.Errorf("%s: the insert id %d is read as %d, %v", statement, id, got, err)
+	for _, e := range []rawsql.Engine{rawsql.MariaDB, rawsql.MySQL, rawsql.TiDB} {
+		for statement, others := range e.Replies.IDs {
+			for _, id := range []int64{math.MinInt64, -1, 0, 1, 2, 1 << 50, math.MaxInt64} {
+				got, err := knownID(e.Replies, statement, id, nil)
+				if known := id > made || slices.Contains(others, id); known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && got != id {
+					t.Errorf("%s: the insert id %d is read as %d, %v", statement, id, got, err)
+				}
+			}
+			if _, err := knownID(e.Replies, statement, 7, errUnreadable); !errors.Is(err, fault.ErrReply) {
+				t.Errorf("%s: %v", statement, err)
 			}
 		}
-		if _, err := knownID(statement, 7, errUnreadable); !errors.Is(err, fault.ErrReply) {
-			t.Errorf("%s: %v", statement, err)
-		}
+	}
+	if _, err := knownID(rawsql.TiDB.Replies, "CompareAndBumpNamed", 7, nil); !errors.Is(err, fault.ErrReply) {
+		t.Errorf("the reply to a statement that isn't sent to the engine is read: %v", err)
 	}
 	for token, known := range map[uint64]bool{0: true, 1 << 50: true, math.MaxInt64: true, math.MaxInt64 + 1: false} {
 		if got, err := tokenOf("NamedToken")(token, nil); errors.Is(err, fault.ErrReply) == known || known && got != token {
@@ -101,14 +111,14 @@ func TestInsertIDs(t *testing.T) {
 	}
 }
 
-// known is a row that a procedure may answer with.
-func (e expected) known(word string) []driver.Value {
+// rowOf is a row that a procedure may answer with.
+func rowOf(word string, o rawsql.Outcome) []driver.Value {
 	row := []driver.Value{nil, []byte(word), nil}
-	for i, w := range map[int]wanted{0: e.token, 2: e.old} {
+	for i, w := range map[int]rawsql.Column{0: o.Token, 2: o.Old} {
 		switch w {
-		case zero:
+		case rawsql.Zero:
 			row[i] = []byte("0")
-		case present, granted:
+		case rawsql.Present, rawsql.Granted:
 			row[i] = []byte("1795646411035062")
 		}
 	}
@@ -146,22 +156,25 @@ func shownValue(v driver.Value) string {
 // TestOutcomes feeds the readers of procedures each known reply, and what is none.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
-	for procedure, words := range outcomes {
-		for word, e := range words {
-			reply := guard.Reply{Columns: 3, Rows: [][]driver.Value{e.known(word)}}
-			r, err := readOutcome(procedure, false, reply)
+	for procedure, words := range mySQL.Outcomes {
+		for word, o := range words {
+			if word == "" { // no row, below
+				continue
+			}
+			reply := guard.Reply{Columns: 3, Rows: [][]driver.Value{rowOf(word, o)}}
+			r, err := readOutcome(mySQL, procedure, false, reply)
 			if err != nil || r.what.V != word {
 				t.Errorf("%s: %s is read as %+v, %v", procedure, shown(reply), r, err)
 			}
 			others := broken(reply)
-			for i, w := range map[int]wanted{0: e.token, 2: e.old} {
+			for i, w := range map[int]rawsql.Column{0: o.Token, 2: o.Old} {
 				for name, bad := range map[string]struct {
-					of []wanted
+					of []rawsql.Column
 					v  driver.Value
 				}{
-					"NULL":    {[]wanted{zero, present, granted}, nil},
-					"token 0": {[]wanted{null, granted}, int64(0)},
-					"token 1": {[]wanted{null, zero}, int64(1)},
+					"NULL":    {[]rawsql.Column{rawsql.Zero, rawsql.Present, rawsql.Granted}, nil},
+					"token 0": {[]rawsql.Column{rawsql.Null, rawsql.Granted}, int64(0)},
+					"token 1": {[]rawsql.Column{rawsql.Null, rawsql.Zero}, int64(1)},
 				} {
 					if slices.Contains(bad.of, w) {
 						changed := slices.Clone(reply.Rows[0])
@@ -173,19 +186,19 @@ func TestOutcomes(t *testing.T) {
 			null := slices.Clone(reply.Rows[0])
 			null[1] = nil
 			others["NULL for a word"] = guard.Reply{Columns: 3, Rows: [][]driver.Value{null}}
-			if procedure != "lockstep_share_1" {
+			if _, none := words[""]; !none {
 				others["no row"] = guard.Reply{Columns: 3}
 			}
 			for name, other := range others {
-				if r, err := readOutcome(procedure, false, other); !errors.Is(err, fault.ErrReply) || r != (outcome{}) {
+				if r, err := readOutcome(mySQL, procedure, false, other); !errors.Is(err, fault.ErrReply) || r != (outcome{}) {
 					t.Errorf("%s, %s: %s, %s, is read as %+v, %v", procedure, word, name, shown(other), r, err)
 				}
 			}
 		}
 	}
-	for procedure, most := range numbers {
+	for procedure, most := range mySQL.Numbers {
 		reply := guard.Reply{Columns: 1, Rows: [][]driver.Value{{[]byte("1")}}}
-		if n, err := readNumber(procedure, reply); n != 1 || err != nil {
+		if n, err := readNumber(mySQL, procedure, reply); n != 1 || err != nil {
 			t.Errorf("%s: 1 is read as %d, %v", procedure, n, err)
 		}
 		others := broken(reply)
@@ -193,15 +206,15 @@ func TestOutcomes(t *testing.T) {
 		others["no row"] = guard.Reply{Columns: 1}
 		others["too much"] = guard.Reply{Columns: 1, Rows: [][]driver.Value{{most + 1}}}
 		for name, other := range others {
-			if n, err := readNumber(procedure, other); !errors.Is(err, fault.ErrReply) {
+			if n, err := readNumber(mySQL, procedure, other); !errors.Is(err, fault.ErrReply) {
 				t.Errorf("%s: %s is read as %d, %v", procedure, name, n, err)
 			}
 		}
 	}
-	if _, err := readOutcome("lockstep_share_1", true, guard.Reply{Columns: 3}); !errors.Is(err, sql.ErrNoRows) {
+	if _, err := readOutcome(mySQL, "lockstep_share_1", true, guard.Reply{Columns: 3}); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("no row to share is read as %v", err)
 	}
-	if r, err := readOutcome("lockstep_try_1", true, guard.Reply{Columns: 3, Rows: [][]driver.Value{{int64(0), "granted", nil}}}); err != nil {
+	if r, err := readOutcome(mySQL, "lockstep_try_1", true, guard.Reply{Columns: 3, Rows: [][]driver.Value{{int64(0), "granted", nil}}}); err != nil {
 		t.Errorf("a row that was never granted, shared, is read as %+v, %v", r, err)
 	}
 }
@@ -219,23 +232,23 @@ func TestTokensOfMany(t *testing.T) {
 	}
 	a, b := row("a", 7, nil), row("b", 8, nil)
 	for name, c := range map[string]struct {
-		wanted wanted
+		wanted rawsql.Column
 		rows   []manyRow
 		err    error
 	}{
-		"both":                 {granted, []manyRow{a, b}, nil},
-		"as in the snapshot":   {present, []manyRow{row("a", 7, 7), row("b", 0, 0)}, nil},
-		"not in the snapshot":  {granted, []manyRow{row("b", 7, 6)}, ErrStaleSnapshot},
-		"none":                 {granted, nil, fault.ErrReply},
-		"one":                  {granted, []manyRow{a}, fault.ErrReply},
-		"a row more":           {granted, []manyRow{a, b, row("c", 9, nil)}, fault.ErrReply},
-		"one twice":            {granted, []manyRow{a, a}, fault.ErrReply},
-		"NULL":                 {granted, []manyRow{a, row("b", nil, nil)}, fault.ErrReply},
-		"NULL that may be any": {present, []manyRow{a, row("b", nil, nil)}, fault.ErrReply},
-		"token 0":              {granted, []manyRow{a, row("b", 0, nil)}, fault.ErrReply},
-		"out of range":         {granted, []manyRow{a, row("b", uint64(math.MaxUint64), nil)}, fault.ErrReply},
-		"another key's":        {granted, []manyRow{a, row("a\x00", 8, nil)}, fault.ErrReply},
-		"a center's":           {granted, []manyRow{a, {record: record{slot: 1, hashed: true}, token: b.token}}, fault.ErrReply},
+		"both":                 {rawsql.Granted, []manyRow{a, b}, nil},
+		"as in the snapshot":   {rawsql.Present, []manyRow{row("a", 7, 7), row("b", 0, 0)}, nil},
+		"not in the snapshot":  {rawsql.Granted, []manyRow{row("b", 7, 6)}, ErrStaleSnapshot},
+		"none":                 {rawsql.Granted, nil, fault.ErrReply},
+		"one":                  {rawsql.Granted, []manyRow{a}, fault.ErrReply},
+		"a row more":           {rawsql.Granted, []manyRow{a, b, row("c", 9, nil)}, fault.ErrReply},
+		"one twice":            {rawsql.Granted, []manyRow{a, a}, fault.ErrReply},
+		"NULL":                 {rawsql.Granted, []manyRow{a, row("b", nil, nil)}, fault.ErrReply},
+		"NULL that may be any": {rawsql.Present, []manyRow{a, row("b", nil, nil)}, fault.ErrReply},
+		"token 0":              {rawsql.Granted, []manyRow{a, row("b", 0, nil)}, fault.ErrReply},
+		"out of range":         {rawsql.Granted, []manyRow{a, row("b", uint64(math.MaxUint64), nil)}, fault.ErrReply},
+		"another key's":        {rawsql.Granted, []manyRow{a, row("a\x00", 8, nil)}, fault.ErrReply},
+		"a center's":           {rawsql.Granted, []manyRow{a, {record: record{slot: 1, hashed: true}, token: b.token}}, fault.ErrReply},
 	} {
 		if found, err := m.read("LockMany", c.wanted, c.rows); !errors.Is(err, c.err) || c.err == nil && (err != nil || len(found) != 2) {
 			t.Errorf("%s: %v, %v, want %v", name, found, err, c.err)

@@ -9,7 +9,8 @@
 //     functions that add a limit or a hint to the text of a query.
 //   - statement.go: [Statement], a statement before it is rendered, and [Engine], which renders
 //     what shares a text: BEGIN and a lock statement, or a statement of the program and COMMIT.
-//   - mariadb.go and mysql.go: the engines.
+//   - replies.go: [Replies], what an engine answers.
+//   - mariadb.go, mysql.go and tidb.go: the engines, each with its replies.
 //   - text.go: [Text], which renders statements on their way to the server.
 //   - many.go: the statements that lock several rows of a [Table] at once.
 //   - renew.go: the statements that renew many leases at once.

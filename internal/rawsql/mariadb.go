@@ -6,7 +6,15 @@ import (
 )
 
 // MariaDB is the engine MariaDB.
-var MariaDB = Engine{Renderer: mariaDB{}, Compound: true}
+var MariaDB = Engine{Renderer: mariaDB{}, Replies: &mariaDBReplies, Compound: true}
+
+var mariaDBReplies = Replies{IDs: map[string][]int64{
+	"LockNamed":            {1},
+	"LockCenter":           {0, 1},
+	"CompareAndBumpNamed":  {0, 1},
+	"CompareAndBumpCenter": {0, 1},
+	"TouchNamed":           {0, 1}, // the token of a row that it has made
+}}
 
 // mariaDB renders compound statements. Their variables count for all that is in them.
 type mariaDB struct{}

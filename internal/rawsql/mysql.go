@@ -1,13 +1,34 @@
 package rawsql
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 )
 
 // MySQL is the engine MySQL.
-var MySQL = Engine{Renderer: mySQL{}, Procedures: true}
+var MySQL = Engine{Renderer: mySQL{}, Replies: &mySQLReplies, Procedures: true}
+
+// A shared grant has the token of the last exclusive one, which may be 0. If lockstep_share_1
+// answers with no row, there is none to lock.
+var mySQLReplies = Replies{
+	IDs: map[string][]int64{
+		"LockNamed":            {1},
+		"LockCenter":           {0, 1},
+		"CompareAndBumpNamed":  {0, 1},
+		"CompareAndBumpCenter": {0, 1},
+		"TouchNamed":           {0, 1}, // the token of a row that it has made
+	},
+	Outcomes: map[string]map[string]Outcome{
+		LockProcedure:      {"granted": {Granted, Null}, "made": {Granted, Null}, "missing": {Anything, Null}},
+		CompareProcedure:   {"granted": {Granted, Present}, "other": {Present, Present}, "missing": {Zero, Present}},
+		"lockstep_try_1":   {"granted": {Granted, Anything}, "other": {Present, Present}, "missing": {Zero, Anything}, "busy": {Zero, Anything}},
+		"lockstep_share_1": {"granted": {Present, Anything}, "": {}},
+	},
+	Numbers: map[string]uint64{"lockstep_version_1": math.MaxInt64, "lockstep_once_1": 1},
+	Lists:   []string{"lockstep_lock_all_1"},
+}
 
 // mySQL renders calls of the procedures of package schema.
 type mySQL struct{}

@@ -134,6 +134,7 @@ func (b Begin) access() string {
 // a text.
 type Engine struct {
 	Renderer
+	Replies *Replies
 	// Procedures: the procedures of package schema take locks.
 	Procedures bool
 	// Compound: statements share a text that is longer to parse than to execute, For sets

@@ -1,7 +1,9 @@
 package rawsql
 
 // TiDB is the engine TiDB. Its locks are statements of their own.
-var TiDB = Engine{Renderer: alone{}, SnapshotAtBegin: true, ExclusiveOnly: true, OneByOne: true, WholeSeconds: true, SafeReads: true, OldID: true}
+var TiDB = Engine{Renderer: alone{}, Replies: &tiDBReplies, SnapshotAtBegin: true, ExclusiveOnly: true, OneByOne: true, WholeSeconds: true, SafeReads: true, OldID: true}
+
+var tiDBReplies = Replies{IDs: map[string][]int64{"LockNamed": {1}, "LockCenter": {0, 1}, "TouchNamed": {0, 1}}}
 
 // alone renders no two statements as one text.
 type alone struct{}
