@@ -156,15 +156,12 @@ const readFacts = plainRead + ", SLEEP(0.01), TIMESTAMPDIFF(MICROSECOND, NOW(6),
 func (c *checking) server(context.Context) (problem, err error) {
 	var found []error
 	text := c.version
-	product, least := "MySQL", 8_00
-	if strings.Contains(text, "MariaDB") {
-		product, least = "MariaDB", 10_06
-	}
+	engine := rawsql.EngineOf(text)
 	var major, minor int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(text, "5.5.5-"), "%d.%d", &major, &minor); n < 2 {
 		return nil, fmt.Errorf("%w: it reports version %q, which lockstep can't parse: set the server's own", ErrServer, text)
-	} else if major*100+minor < least {
-		found = append(found, fmt.Errorf("%w: it is %s %s, and lockstep needs at least %s %d.%d, for SKIP LOCKED: upgrade the server", ErrServer, product, text, product, least/100, least%100))
+	} else if major*100+minor < engine.Least {
+		found = append(found, fmt.Errorf("%w: it is %s %s, and lockstep needs at least %s %d.%d, for SKIP LOCKED: upgrade the server", ErrServer, engine.Name, text, engine.Name, engine.Least/100, engine.Least%100))
 	}
 	if c.moved == 0 {
 		found = append(found, fmt.Errorf("%w: the tokens of waiters may decrease: start the server without --sysdate-is-now", ErrSysdateIsNow))

@@ -63,7 +63,7 @@ func expected() ([]table, error) {
 
 // seen is what the server says about itself, lockstep's tables and its procedures, by name.
 type seen struct {
-	mariaDB    bool
+	engine     rawsql.Engine
 	user       string // quoted for GRANT
 	database   string
 	tables     map[string]*seenTable
@@ -178,7 +178,7 @@ func (s *seen) add(what, table, name string, detail sql.NullString, more string)
 	}
 	switch what {
 	case "server":
-		s.mariaDB, s.user, s.database = strings.Contains(name, "MariaDB"), quoted(detail.String), more
+		s.engine, s.user, s.database = rawsql.EngineOf(name), quoted(detail.String), more
 		return
 	case "procedure":
 		s.procedures[name] = detail
@@ -267,7 +267,7 @@ func (s *seen) compare(t table) error {
 			name := constraint[strings.LastIndexByte(constraint, ' ')+1:]
 			drop := "DROP CONSTRAINT " + name
 			for _, c := range t.columns {
-				if s.mariaDB && c.name == name { // it may be in the definition of the column
+				if s.engine == rawsql.MariaDB && c.name == name { // it may be in the definition of the column
 					drop = fmt.Sprintf("DROP CONSTRAINT IF EXISTS %s, MODIFY %s %s", name, name, c.ddl)
 				}
 			}

@@ -39,9 +39,9 @@ func Procedures() ([]string, error) {
 	return all, nil
 }
 
-// wanted returns the procedures that there should be: none on MariaDB, which needs none.
+// wanted returns the procedures that there should be: none on an engine without them.
 func (s *seen) wanted() (all []procedure, err error) {
-	if s.mariaDB {
+	if !s.engine.Procedures {
 		return nil, nil
 	}
 	statements, err := Procedures()

@@ -6,10 +6,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 )
 
@@ -39,7 +39,7 @@ func (c *checking) proxy(ctx context.Context) (problem, err error) {
 		return nil, fmt.Errorf("schema: detect a proxy: %w", err)
 	}
 	found := asked.problem()
-	if strings.Contains(c.version, "MariaDB") {
+	if rawsql.EngineOf(c.version).Compound {
 		return found, nil
 	}
 	found = errors.Join(found, checkHints(ctx, c.conn))

@@ -5,7 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // Views returns the statements that create the views lockstep_held and lockstep_waits, for MariaDB
@@ -35,7 +36,7 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
 		return fmt.Errorf("schema: read the server's version: %w", err)
 	}
-	maria := strings.Contains(version, "MariaDB")
+	maria := rawsql.EngineOf(version) == rawsql.MariaDB
 	statements, err := Views(maria)
 	if err != nil {
 		return err

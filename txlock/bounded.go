@@ -11,12 +11,12 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// boundedOnMySQL takes the lock within a limit, which MySQL has for SELECT only:
+// bySelect takes the lock within a limit, which MySQL has for SELECT only:
 // so the row must exist, else the locking read would close its gap. Of a row that
 // this process has not seen the server is asked first where that does no harm; to
 // ask would fix the snapshot before the wait, and what is read then would be older
 // than the lock.
-func (a *attempt) boundedOnMySQL(ctx context.Context) (uint64, error) {
+func (a *attempt) bySelect(ctx context.Context) (uint64, error) {
 	before, err := a.snapshot, error(nil)
 	switch a.look() {
 	case lookForRow:

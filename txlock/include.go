@@ -58,7 +58,7 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 // a row has changed since a snapshot is no reason to refuse it.
 func (s *state) refusing(snapshot bool) gen.DBTX {
 	return s.rewritten(func(q rawsql.Statement) rawsql.Statement {
-		q.Query, q.Variables = rawsql.Refuse(q.Query, s.server.Compound, s.server.RollbackOnTimeout)
+		q.Query, q.Variables = s.server.Refuse(q.Query, s.server.RollbackOnTimeout)
 		if s.mayBeRefused(snapshot) {
 			q.Variables = append(q.Variables, rawsql.AllowStale)
 		}

@@ -181,12 +181,12 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 	case !a.bounded():
 		*token, err = a.takeRow(ctx)
 	case a.server.Compound:
-		err = a.atMostOnMariaDB(a.atMost, func(variables ...string) error {
+		err = a.byVariables(a.atMost, func(variables ...string) error {
 			*token, err = a.takeRow(ctx, variables...)
 			return err
 		})
 	default:
-		*token, err = a.boundedOnMySQL(ctx)
+		*token, err = a.bySelect(ctx)
 	}
 	switch {
 	case errors.Is(err, guard.ErrReads):
@@ -203,9 +203,9 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 	return h, nil
 }
 
-// atMostOnMariaDB takes something by a statement whose wait the variables limit; 0 is a
+// byVariables takes something by a statement whose wait the variables limit; 0 is a
 // try. A wait with a limit begins with a try, which has none.
-func (s *state) atMostOnMariaDB(atMost time.Duration, take func(variables ...string) error) error {
+func (s *state) byVariables(atMost time.Duration, take func(variables ...string) error) error {
 	if s.server.RollbackOnTimeout {
 		return take(rawsql.AtMost(max(rawsql.ShortLimit, atMost)))
 	}

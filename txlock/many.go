@@ -34,7 +34,7 @@ func (m *many) run(ctx context.Context) (tokens map[record]uint64, err error) {
 	if m.atMost == 0 {
 		return m.within(ctx)
 	}
-	err = m.atMostOnMariaDB(m.atMost, func(variables ...string) error {
+	err = m.byVariables(m.atMost, func(variables ...string) error {
 		tokens, err = m.within(ctx, variables...)
 		return err
 	})

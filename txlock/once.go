@@ -164,7 +164,7 @@ func (s *Scope) askOnce(ctx context.Context, key Key, c onceCall) (first bool, e
 	case !s.server.Compound:
 		err = s.inSeconds(ctx, s.atMost, func() error { return ask() })
 	default:
-		err = s.atMostOnMariaDB(s.atMost, ask)
+		err = s.byVariables(s.atMost, ask)
 	}
 	return first, err
 }

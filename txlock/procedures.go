@@ -53,7 +53,7 @@ const (
 	leaveRow
 )
 
-// callTry does what boundedOnMySQL does, and leaves it to the same statements if the row is
+// callTry does what bySelect does, and leaves it to the same statements if the row is
 // locked or missing.
 func (a *attempt) callTry(ctx context.Context) (uint64, error) {
 	before, look := a.snapshot, a.look()

@@ -199,9 +199,9 @@ func (s *state) probe(ctx context.Context) error {
 
 // open asks the server whether a transaction is open.
 func (s *state) open(ctx context.Context) (bool, error) {
-	if s.server.SnapshotAtBegin {
+	if s.server.Began != "" {
 		var began uint64
-		err := s.tx.DBTX.QueryRowContext(s.own(ctx, guard.Call{}), rawsql.TiDBTimestamp).Scan(&began)
+		err := s.tx.DBTX.QueryRowContext(s.own(ctx, guard.Call{}), s.server.Began).Scan(&began)
 		return began > 0, err
 	}
 	_, reply := s.tx.DBTX.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)

@@ -107,9 +107,9 @@ func introduce(ctx context.Context, base driver.Conn) (facts session.Facts, err 
 		if err != nil {
 			return session.Facts{}, session.NotUnderstood(err)
 		}
-		if facts, err = session.Read([session.Columns]string(row)); err == nil && facts.MayBeTiDB() {
-			if row, err = readRow(ctx, base, rawsql.TiDBSettings, 1); err == nil {
-				facts = facts.OnTiDB(row[0])
+		if facts, err = session.Read([session.Columns]string(row)); err == nil && facts.Question() != "" {
+			if row, err = readRow(ctx, base, facts.Question(), 1); err == nil {
+				facts = facts.Answered(row[0])
 			}
 		}
 		if err != nil || facts.Unfit == nil {

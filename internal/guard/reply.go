@@ -123,8 +123,8 @@ func (r *reply) number(column int) (int64, error) {
 
 // probe asks the server whether a transaction is open.
 func (c *conn) probe(ctx context.Context) (bool, error) {
-	if c.server.SnapshotAtBegin {
-		row, err := readRow(ctx, c.base, rawsql.TiDBTimestamp, 1)
+	if c.server.Began != "" {
+		row, err := readRow(ctx, c.base, c.server.Began, 1)
 		return err == nil && row[0] != "0", err
 	}
 	reply := c.exec(ctx, rawsql.Probe)

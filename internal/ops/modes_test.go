@@ -40,7 +40,7 @@ var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListTurnstile
 
 // notSent are the names in package rawsql that are no statements, or parts of one.
 var notSent = []string{
-	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "SQL", "LockProcedure", "CompareProcedure", "ForUpdate", "TiDBSettings", "TiDBTimestamp",
+	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "SQL", "LockProcedure", "CompareProcedure", "ForUpdate", "tiDBSettings", "tiDBBegan", "Limited",
 	"Kill", "LockTable", "GroupView", // which end what is tried, or need a group
 }
 
@@ -117,20 +117,23 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 	}
 	holds := []rawsql.Hold{{Name: "1", Owner: "1", Hold: ";1", Token: 1}, {Name: "2", Owner: "1", Hold: ";1", Token: 1}}
 	wanted := []rawsql.Wanted{{Name: "200", Hold: ";1", Owner: "1", Note: "1", TTLUs: 1, NotAfter: 1 << 60}}
-	one := rawsql.Named
+	one, wire := rawsql.Named, rawsql.MySQL
+	if mariaDB {
+		wire = rawsql.MariaDB
+	}
 	raw := map[string]string{
 		"Probe": rawsql.Probe, "Bracket": rawsql.Bracket, "EndBracket": rawsql.EndBracket, "Facts": rawsql.Facts, "Uptime": rawsql.Uptime, "Galera": rawsql.Galera,
-		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "SetTurnstile": rawsql.SetTurnstile(28800, mariaDB), "LockWaitSeconds": rawsql.LockWaitSeconds,
+		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "SetTurnstile": wire.SetTurnstile(28800), "LockWaitSeconds": rawsql.LockWaitSeconds,
 		"SetLockWait": rawsql.SetLockWait(50), "ShortenLockWait": rawsql.ShortenLockWait, "RestoreLockWait": rawsql.RestoreLockWait, "SetTableWait": rawsql.SetTableWait,
 		"ReadCommitted": rawsql.ReadCommitted, "RenewMany": rawsql.RenewMany(holds), "HeldMany": rawsql.HeldMany(holds, 1),
 		"DeleteReaders": rawsql.DeleteReaders([]byte("1"), []int64{1, 2}), "ReadersDone": rawsql.ReadersDone([]byte("1"), []int64{1, 2}),
 		"AcquireMany": rawsql.AcquireMany(wanted, 1), "ReleaseMany": rawsql.ReleaseMany(wanted, 1),
 		"LockMany": one.LockMany(2), "TouchMany": one.TouchMany(2), "TokensMany": one.TokensMany(2), "SnapshotMany": one.SnapshotMany(2),
-		"InTurn": rawsql.InTurn(all["AcquireLease"]), "SkipShared": rawsql.SkipShared(all["NamedForShare"], mariaDB), "HintNoWait": rawsql.HintNoWait(all["NamedForUpdate"]),
+		"InTurn": rawsql.InTurn(all["AcquireLease"]), "SkipShared": wire.SkipShared(all["NamedForShare"]), "HintNoWait": rawsql.HintNoWait(all["NamedForUpdate"]),
 		"Big": rawsql.Big("SELECT COUNT(*) FROM lockstep_centers"), "Look": rawsql.Look("SELECT COUNT(*) FROM lockstep_centers"),
 	}
 	const write = "UPDATE lockstep_once SET keep_us = keep_us + 1 WHERE name = ?"
-	raw["Refuse"], _ = rawsql.Refuse(all["AcquireLease"], mariaDB, false)
+	raw["Refuse"], _ = wire.Refuse(all["AcquireLease"], false)
 	for name := range declared(t, "../rawsql") {
 		if _, has := raw[name]; !has && !slices.Contains(notSent, name) && !slices.Contains(ofOneServer, name) {
 			t.Errorf("the statement %s of package rawsql isn't tried", name)
@@ -144,9 +147,8 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 			raw[name], _ = s.SQL()
 		}
 	}
-	wire, lock := rawsql.MySQL, rawsql.Statement{Query: "UPDATE lockstep_centers SET token = LAST_INSERT_ID(7) WHERE slot = 1"}
+	lock := rawsql.Statement{Query: "UPDATE lockstep_centers SET token = LAST_INSERT_ID(7) WHERE slot = 1"}
 	if mariaDB {
-		wire = rawsql.MariaDB
 		raw["LockManyReturning"] = one.LockManyReturning(2)
 		render("Commit")(wire.Commit(rawsql.Statement{Query: all["CompareAndBumpNamed"]}))
 		render("Open")(wire.Open(rawsql.Begin{}, rawsql.Statement{Query: all["LockNamed"]}, true))

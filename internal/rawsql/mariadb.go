@@ -1,12 +1,14 @@
 package rawsql
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
 
 // MariaDB is the engine MariaDB.
-var MariaDB = Engine{Renderer: mariaDB{}, Replies: &mariaDBReplies, Compound: true}
+var MariaDB = Engine{Renderer: mariaDB{}, Replies: &mariaDBReplies, Name: "MariaDB", Least: 10_06,
+	ForShare: "LOCK IN SHARE MODE", TimeLimit: "max_statement_time", Compound: true}
 
 var mariaDBReplies = Replies{IDs: map[string][]int64{
 	"LockNamed":            {1},
@@ -18,6 +20,22 @@ var mariaDBReplies = Replies{IDs: map[string][]int64{
 
 // mariaDB renders compound statements. Their variables count for all that is in them.
 type mariaDB struct{}
+
+// RefusesStale is Renderer.RefusesStale. The variable came with the maintenance releases of May
+// 2024 (MDEV-35124 and the release notes of the versions below).
+func (mariaDB) RefusesStale(version string) bool {
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil {
+		return false
+	}
+	since, maintained := map[[2]int]int{
+		{10, 6}: 18, {10, 11}: 8, {11, 0}: 6, {11, 1}: 5, {11, 2}: 4, {11, 4}: 2,
+	}[[2]int{major, minor}]
+	if maintained {
+		return patch >= since
+	}
+	return major > 11 || major == 11 && minor > 4
+}
 
 // Open is Renderer.Open.
 func (mariaDB) Open(b Begin, s Statement, reply bool) (Statement, bool) {

@@ -8,7 +8,8 @@ import (
 )
 
 // MySQL is the engine MySQL.
-var MySQL = Engine{Renderer: mySQL{}, Replies: &mySQLReplies, Procedures: true}
+var MySQL = Engine{Renderer: mySQL{}, Replies: &mySQLReplies, Name: "MySQL", Least: 8_00,
+	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Procedures: true}
 
 // A shared grant has the token of the last exclusive one, which may be 0. If lockstep_share_1
 // answers with no row, there is none to lock.
@@ -32,6 +33,9 @@ var mySQLReplies = Replies{
 
 // mySQL renders calls of the procedures of package schema.
 type mySQL struct{}
+
+// RefusesStale is Renderer.RefusesStale.
+func (mySQL) RefusesStale(string) bool { return false }
 
 // The procedures that lock a row, and that compare its version; see
 // schema/mysql/0005_procedures.sql.

@@ -78,13 +78,9 @@ func InTurn(query string) string {
 	return strings.Replace(query, "FROM lockstep_leases s WHERE", "FROM lockstep_leases q JOIN lockstep_leases s ON s.name = q.name AND q.slot = -1 WHERE", 1)
 }
 
-// SkipShared makes a shared locking read skip locked rows. The two servers have different
-// words for it.
-func SkipShared(query string, mariaDB bool) string {
-	if mariaDB {
-		return strings.Replace(query, "LOCK IN SHARE MODE", "LOCK IN SHARE MODE SKIP LOCKED", 1)
-	}
-	return strings.Replace(query, "LOCK IN SHARE MODE", "FOR SHARE SKIP LOCKED", 1)
+// SkipShared makes a shared locking read skip locked rows.
+func (e Engine) SkipShared(query string) string {
+	return strings.Replace(query, "LOCK IN SHARE MODE", e.ForShare+" SKIP LOCKED", 1)
 }
 
 // ForUpdate makes a shared locking read an exclusive one.
@@ -111,12 +107,8 @@ const Session = "SELECT CONNECTION_ID()"
 // SetTurnstile prepares a session for waiting at a turnstile: the wait has no limit but
 // MariaDB's greatest, three years, and the server ends the session when it has been silent for
 // that many seconds.
-func SetTurnstile(silent int, mariaDB bool) string {
-	unlimited := "max_execution_time"
-	if mariaDB {
-		unlimited = "max_statement_time"
-	}
-	return "SET SESSION innodb_lock_wait_timeout = 100000000, " + unlimited + " = 0, wait_timeout = " + strconv.Itoa(silent)
+func (e Engine) SetTurnstile(silent int) string {
+	return "SET SESSION innodb_lock_wait_timeout = 100000000, " + e.TimeLimit + " = 0, wait_timeout = " + strconv.Itoa(silent)
 }
 
 // LockWaitSeconds reads the session's lock wait timeout.
@@ -166,6 +158,14 @@ func HintAtMost(query string, d time.Duration) string {
 	return strings.Replace(query, "SELECT ", fmt.Sprintf("SELECT /*+ MAX_EXECUTION_TIME(%d) */ ", ms), 1)
 }
 
+// Limited limits the time of a locking SELECT: by a variable where For can set one, else by a hint.
+func (e Engine) Limited(d time.Duration) func(Statement) Statement {
+	if e.Compound {
+		return Under(AtMost(d))
+	}
+	return Edited(func(query string) string { return HintAtMost(query, d) })
+}
+
 // LockWait returns the lock wait timeout for a limit, in whole seconds. MySQL's minimum
 // is 1.
 func LockWait(d time.Duration) int64 { return roundedUp(d, time.Second) }
@@ -186,16 +186,16 @@ func HintNoWait(query string) string {
 	return strings.TrimRight(query, "; \n") + " NOWAIT"
 }
 
-// Refuse makes a statement that skips a locked row fail instead, on MariaDB by variables for For.
+// Refuse makes a statement that skips a locked row fail instead, by variables for For if there are any.
 // In a transaction whoever skips a row locks the gap behind it, at REPEATABLE READ, and whoever
 // is refused locks nothing. Where that would roll the transaction back (MariaDB,
 // innodb_rollback_on_timeout), a short limit stands in for it.
-func Refuse(query string, mariaDB, rollsBack bool) (text string, variables []string) {
+func (e Engine) Refuse(query string, rollsBack bool) (text string, variables []string) {
 	const skip = " SKIP LOCKED"
 	switch {
 	case !strings.Contains(query, skip):
 		return query, nil
-	case !mariaDB:
+	case !e.Compound:
 		return strings.Replace(query, skip, " NOWAIT", 1), nil
 	case rollsBack:
 		variables = []string{AtMost(ShortLimit)}

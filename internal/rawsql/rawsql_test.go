@@ -79,20 +79,21 @@ func TestRefuse(t *testing.T) {
 	t.Parallel()
 	const skips = "SELECT token FROM t WHERE id = 1 FOR UPDATE SKIP LOCKED ON"
 	for _, c := range []struct {
-		query              string
-		mariaDB, rollsBack bool
-		text, variables    string
+		query           string
+		of              Engine
+		rollsBack       bool
+		text, variables string
 	}{
-		{"UPDATE t SET n = 1", false, false, "UPDATE t SET n = 1", ""},
-		{"UPDATE t SET n = 1", true, true, "UPDATE t SET n = 1", ""},
-		{skips, false, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""},
-		{skips, false, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""}, // 3572 ends no transaction
-		{skips, true, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", "innodb_lock_wait_timeout=0"},
-		{skips, true, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", "max_statement_time=0.020000"},
+		{"UPDATE t SET n = 1", MySQL, false, "UPDATE t SET n = 1", ""},
+		{"UPDATE t SET n = 1", MariaDB, true, "UPDATE t SET n = 1", ""},
+		{skips, MySQL, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""},
+		{skips, MySQL, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""}, // 3572 ends no transaction
+		{skips, MariaDB, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", "innodb_lock_wait_timeout=0"},
+		{skips, MariaDB, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", "max_statement_time=0.020000"},
 	} {
-		text, variables := Refuse(c.query, c.mariaDB, c.rollsBack)
+		text, variables := c.of.Refuse(c.query, c.rollsBack)
 		if text != c.text || strings.Join(variables, ", ") != c.variables {
-			t.Errorf("%+v: %q with %q", c, text, variables)
+			t.Errorf("%s, %s: %q with %q", c.of.Name, c.query, text, variables)
 		}
 	}
 }

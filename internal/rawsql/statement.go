@@ -135,13 +135,26 @@ func (b Begin) access() string {
 type Engine struct {
 	Renderer
 	Replies *Replies
+	// Name and Least are its product, and the oldest version that has what locks need, 10_06 for
+	// example.
+	Name  string
+	Least int
+	// ForShare are the words of a shared locking read before SKIP LOCKED.
+	ForShare string
+	// TimeLimit is the variable that limits the time of a statement.
+	TimeLimit string
+	// Began reads when the transaction began, 0 if none is open, where Probe tells nothing.
+	Began string
+	// Settings is a text like the constant Settings, of what else transactions rely on. A server
+	// that doesn't know it is refused.
+	Settings string
 	// Procedures: the procedures of package schema take locks.
 	Procedures bool
 	// Compound: statements share a text that is longer to parse than to execute, For sets
 	// variables for one, and what writes can return rows.
 	Compound bool
 	// SnapshotAtBegin: a transaction has its snapshot before its first statement, and plain reads
-	// may be older than a lock unless they are at READ COMMITTED. Probe tells nothing.
+	// may be older than a lock unless they are at READ COMMITTED.
 	SnapshotAtBegin bool
 	// ExclusiveOnly: there are no shared locks.
 	ExclusiveOnly bool
@@ -157,6 +170,8 @@ type Engine struct {
 
 // Renderer renders what shares a text. Its methods return false for what can't.
 type Renderer interface {
+	// RefusesStale reports whether a server of that version knows RefuseStale.
+	RefusesStale(version string) bool
 	// Open returns a statement as one that begins the transaction first. Reply asks for a row
 	// with the id and the number of rows that a statement without rows is answered with, which
 	// the reply to that text hasn't.
@@ -178,9 +193,9 @@ type Renderer interface {
 // EngineOf returns the engine of a server of that version.
 func EngineOf(version string) Engine {
 	switch {
-	case strings.Contains(version, "MariaDB"):
+	case strings.Contains(version, MariaDB.Name):
 		return MariaDB
-	case strings.Contains(version, "TiDB"):
+	case strings.Contains(version, TiDB.Name):
 		return TiDB
 	}
 	return MySQL

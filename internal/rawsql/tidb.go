@@ -1,12 +1,17 @@
 package rawsql
 
 // TiDB is the engine TiDB. Its locks are statements of their own.
-var TiDB = Engine{Renderer: alone{}, Replies: &tiDBReplies, SnapshotAtBegin: true, ExclusiveOnly: true, OneByOne: true, WholeSeconds: true, SafeReads: true, OldID: true}
+var TiDB = Engine{Renderer: alone{}, Replies: &tiDBReplies, Name: "TiDB", Least: 8_00,
+	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Began: tiDBBegan, Settings: tiDBSettings,
+	SnapshotAtBegin: true, ExclusiveOnly: true, OneByOne: true, WholeSeconds: true, SafeReads: true, OldID: true}
 
 var tiDBReplies = Replies{IDs: map[string][]int64{"LockNamed": {1}, "LockCenter": {0, 1}, "TouchNamed": {0, 1}}}
 
 // alone renders no two statements as one text.
 type alone struct{}
+
+// RefusesStale is Renderer.RefusesStale.
+func (alone) RefusesStale(string) bool { return false }
 
 // Open is Renderer.Open.
 func (alone) Open(_ Begin, s Statement, _ bool) (Statement, bool) { return s, false }
@@ -22,14 +27,12 @@ func (alone) WriteAndCommit(query string, _ int, _ int64) (Statement, bool) {
 	return Statement{Query: query}, false
 }
 
-// TiDBTimestamp reads when the transaction began, 0 if none is open. TiDB refuses Probe nowhere.
-const TiDBTimestamp = "SELECT @@tidb_current_ts"
-
-// TiDBSettings is a text like Settings of what else transactions of TiDB rely on. A TiDB that
-// doesn't know one of these variables is refused.
-const TiDBSettings = "SELECT CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('tidb_txn_mode=', @@tidb_txn_mode)," +
-	" CONCAT('tidb_constraint_check_in_place_pessimistic=', @@tidb_constraint_check_in_place_pessimistic)," +
-	" CONCAT('tidb_skip_isolation_level_check=', @@tidb_skip_isolation_level_check)," +
-	" CONCAT('tidb_dml_type=', LOWER(@@tidb_dml_type))," +
-	" CONCAT('tidb_batch_writes=', @@tidb_batch_insert + @@tidb_batch_delete + @@tidb_batch_commit)," +
-	" CONCAT('tidb_old_reads=', (@@tidb_snapshot <> '') + @@tidb_read_staleness + @@tidb_low_resolution_tso + @@tidb_rc_read_check_ts + @@tidb_enable_external_ts_read))"
+const (
+	tiDBBegan    = "SELECT @@tidb_current_ts"
+	tiDBSettings = "SELECT CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('tidb_txn_mode=', @@tidb_txn_mode)," +
+		" CONCAT('tidb_constraint_check_in_place_pessimistic=', @@tidb_constraint_check_in_place_pessimistic)," +
+		" CONCAT('tidb_skip_isolation_level_check=', @@tidb_skip_isolation_level_check)," +
+		" CONCAT('tidb_dml_type=', LOWER(@@tidb_dml_type))," +
+		" CONCAT('tidb_batch_writes=', @@tidb_batch_insert + @@tidb_batch_delete + @@tidb_batch_commit)," +
+		" CONCAT('tidb_old_reads=', (@@tidb_snapshot <> '') + @@tidb_read_staleness + @@tidb_low_resolution_tso + @@tidb_rc_read_check_ts + @@tidb_enable_external_ts_read))"
+)

@@ -27,17 +27,6 @@ var (
 	ErrCharset    = fmt.Errorf("%w: its character_set_client, character_set_connection and character_set_results don't belong together: remove them, and collation_connection, from the data source name and from init_connect, and don't SET them; charset=utf8mb4 sets all", ErrSession)
 )
 
-// ErrOnTiDB is the error of what TiDB can't do, or isn't known to do. It matches ErrEngine.
-func ErrOnTiDB(what string) error { return onTiDB(what) }
-
-type onTiDB string
-
-func (e onTiDB) Error() string {
-	return "schema: on TiDB lockstep has only exclusive locks, versions and Once, in transactions that a pool of locksqlc.Open begins by BeginTx: " + string(e)
-}
-
-func (onTiDB) Unwrap() error { return ErrEngine }
-
 // rule says which values of a setting are right.
 type rule struct {
 	setting string
@@ -64,18 +53,6 @@ var rules = []rule{
 		" NO_ENGINE_SUBSTITUTION PAD_CHAR_TO_FULL_LENGTH EMPTY_STRING_IS_NULL SIMULTANEOUS_ASSIGNMENT TIME_ROUND_FRACTIONAL TIME_TRUNCATE_FRACTIONAL",
 		fix: "this version of lockstep doesn't know that mode: take it out"},
 }
-
-// tidbRules are those of TiDB. It sees no own id, and has two isolation levels.
-var tidbRules = slices.Concat([]rule{
-	{setting: "sees_own_id", right: "0", fix: "this is another TiDB than lockstep knows"},
-	{setting: "isolation", right: "REPEATABLE-READ READ-COMMITTED", fix: "TiDB has no other levels than REPEATABLE READ and READ COMMITTED: set one of these"},
-	{setting: "tidb_txn_mode", right: "pessimistic", fix: "optimistic transactions lock nothing before their COMMIT: set pessimistic"},
-	{setting: "tidb_constraint_check_in_place_pessimistic", right: "1", fix: "new rows aren't locked before the COMMIT: set ON"},
-	{setting: "tidb_skip_isolation_level_check", right: "0", fix: "another isolation level would be accepted, and not kept: set OFF"},
-	{setting: "tidb_dml_type", right: "standard", fix: "set standard"},
-	{setting: "tidb_batch_writes", right: "0", fix: "it would split transactions: set tidb_batch_insert, tidb_batch_delete and tidb_batch_commit OFF"},
-	{setting: "tidb_old_reads", right: "0", fix: "reads may be older than the lock: set tidb_snapshot, tidb_read_staleness, tidb_low_resolution_tso, tidb_rc_read_check_ts and tidb_enable_external_ts_read to their defaults"},
-}, slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.setting == "sees_own_id" || r.setting == "isolation" }))
 
 // Facts are what a session says about its server and itself.
 type Facts struct {
@@ -112,20 +89,23 @@ func Read(row [Columns]string) (f Facts, err error) {
 		return f, err
 	}
 	f.settings = settings[1:]
-	if f.Isolation, f.Unfit = judge(rules, f.settings); f.MayBeTiDB() {
+	if f.Isolation, f.Unfit = judge(rules, f.settings); f.Question() != "" {
 		f.Unfit = ErrOnTiDB("this pool is another one, or this is for leases, jobs and elections, which need MySQL or MariaDB")
 	}
 	f.Oracle = strings.Contains(row[5], "ORACLE")
 	return f, nil
 }
 
-// MayBeTiDB reports whether the session must be asked for rawsql.TiDBSettings.
-func (f Facts) MayBeTiDB() bool {
-	return errors.Is(f.Unfit, ErrEngine) && rawsql.EngineOf(f.Version) == rawsql.TiDB
+// Question returns what else the session must be asked, or "".
+func (f Facts) Question() string {
+	if !errors.Is(f.Unfit, ErrEngine) {
+		return ""
+	}
+	return rawsql.EngineOf(f.Version).Settings
 }
 
-// OnTiDB returns the facts with the reply to rawsql.TiDBSettings.
-func (f Facts) OnTiDB(reply string) Facts {
+// Answered returns the facts with the reply to the Question.
+func (f Facts) Answered(reply string) Facts {
 	settings := strings.Fields(reply)
 	if len(settings) > 0 && settings[0] == rawsql.SettingsBegin {
 		f.Isolation, f.Unfit = judge(tidbRules, slices.Concat(f.settings, settings[1:]))

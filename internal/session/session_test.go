@@ -98,29 +98,29 @@ func TestTiDB(t *testing.T) {
 		return f
 	}
 	const version = "8.0.11-TiDB-v8.5.0"
-	if f := read("8.0.11"); f.MayBeTiDB() || !errors.Is(f.Unfit, session.ErrEngine) {
-		t.Errorf("another engine: %t, %v", f.MayBeTiDB(), f.Unfit)
+	if f := read("8.0.11"); f.Question() != "" || !errors.Is(f.Unfit, session.ErrEngine) {
+		t.Errorf("another engine: %q, %v", f.Question(), f.Unfit)
 	}
 	f := read(version)
-	if !f.MayBeTiDB() || !errors.Is(f.Unfit, session.ErrEngine) || !strings.Contains(f.Unfit.Error(), "on TiDB") {
-		t.Errorf("before it is asked: %t, %v", f.MayBeTiDB(), f.Unfit)
+	if f.Question() == "" || !errors.Is(f.Unfit, session.ErrEngine) || !strings.Contains(f.Unfit.Error(), "on TiDB") {
+		t.Errorf("before it is asked: %q, %v", f.Question(), f.Unfit)
 	}
-	if f = f.OnTiDB(fit); f.Unfit != nil || f.MayBeTiDB() || f.Isolation != sql.LevelRepeatableRead {
+	if f = f.Answered(fit); f.Unfit != nil || f.Question() != "" || f.Isolation != sql.LevelRepeatableRead {
 		t.Errorf("%v, %v", f.Unfit, f.Isolation)
 	}
 	for what, unfit := range map[string]error{
-		"tidb_txn_mode":     read(version).OnTiDB(strings.Replace(fit, "pessimistic ", "optimistic ", 1)).Unfit,
-		"tidb_old_reads":    read(version).OnTiDB(strings.Replace(fit, "old_reads=0", "old_reads=1", 1)).Unfit,
-		"tidb_dml_type":     read(version).OnTiDB(strings.Replace(fit, "tidb_dml_type=standard", "", 1)).Unfit,
-		"isolation":         read(version, "REPEATABLE-READ", "SERIALIZABLE").OnTiDB(fit).Unfit,
-		"autocommit":        read(version, "autocommit=1", "autocommit=0").OnTiDB(fit).Unfit,
-		"tidb_batch_writes": read(version).OnTiDB(rawsql.SettingsBegin).Unfit,
+		"tidb_txn_mode":     read(version).Answered(strings.Replace(fit, "pessimistic ", "optimistic ", 1)).Unfit,
+		"tidb_old_reads":    read(version).Answered(strings.Replace(fit, "old_reads=0", "old_reads=1", 1)).Unfit,
+		"tidb_dml_type":     read(version).Answered(strings.Replace(fit, "tidb_dml_type=standard", "", 1)).Unfit,
+		"isolation":         read(version, "REPEATABLE-READ", "SERIALIZABLE").Answered(fit).Unfit,
+		"autocommit":        read(version, "autocommit=1", "autocommit=0").Answered(fit).Unfit,
+		"tidb_batch_writes": read(version).Answered(rawsql.SettingsBegin).Unfit,
 	} {
 		if !errors.Is(unfit, session.ErrSession) || !strings.Contains(unfit.Error(), what) {
 			t.Errorf("%s: %v", what, unfit)
 		}
 	}
-	if f := read(version).OnTiDB("nothing"); !errors.Is(f.Unfit, session.ErrEngine) {
+	if f := read(version).Answered("nothing"); !errors.Is(f.Unfit, session.ErrEngine) {
 		t.Errorf("a reply that can't be read: %v", f.Unfit)
 	}
 }

@@ -31,6 +31,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // Engine is a database server of the MySQL family.
@@ -45,15 +47,7 @@ const (
 
 // engineOf returns the engine of a server by its version, or by what its binary
 // says of that.
-func engineOf(version string) Engine {
-	switch {
-	case strings.Contains(version, "MariaDB"):
-		return MariaDB
-	case strings.Contains(version, "TiDB"):
-		return TiDB
-	}
-	return MySQL
-}
+func engineOf(version string) Engine { return Engine(strings.ToLower(rawsql.EngineOf(version).Name)) }
 
 // DSNVariable is the name of the environment variable that gives the engine's
 // server: LOCKSTEP_MARIADB_DSN, LOCKSTEP_MYSQL_DSN or LOCKSTEP_TIDB_DSN, the DSN of

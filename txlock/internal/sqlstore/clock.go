@@ -2,10 +2,10 @@ package sqlstore
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	server "github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -13,7 +13,7 @@ import (
 // serverClock is the server's clock, and which kind of server it is of.
 type serverClock struct {
 	store.Clock
-	mariaDB atomic.Bool
+	known atomic.Pointer[rawsql.Engine]
 }
 
 // fresh makes sure that the clock was read within the last minute.
@@ -33,10 +33,16 @@ func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
 	if err != nil {
 		return err
 	}
-	c.mariaDB.Store(strings.Contains(facts.Version, "MariaDB"))
+	engine := rawsql.EngineOf(facts.Version)
+	c.known.Store(&engine)
 	c.Set(facts.ClockUs, now())
 	return nil
 }
 
-// onMariaDB reports whether the server is MariaDB, after a reading.
-func (c *serverClock) onMariaDB() bool { return c.mariaDB.Load() }
+// engine returns the engine of the server, after a reading.
+func (c *serverClock) engine() rawsql.Engine {
+	if known := c.known.Load(); known != nil {
+		return *known
+	}
+	return rawsql.MySQL
+}

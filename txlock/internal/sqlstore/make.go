@@ -22,7 +22,7 @@ func (s session) Make(ctx context.Context, at store.Row) error {
 	}
 	row := gen.EnsureLeaseParams{Name: []byte(at.Key), Slot: at.Slot}
 	var err error
-	if s.s.clock.onMariaDB() {
+	if s.s.clock.engine().Compound {
 		err = queries.EnsureLease(ctx, &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Under(rawsql.NoWait)}, row)
 	} else {
 		err = withShortWait(ctx, pool.textual(), func(db gen.DBTX) error { return queries.EnsureLease(ctx, db, row) })

@@ -25,7 +25,7 @@ var acquireNoWait, releaseNoWait = refusal + gen.AcquireNoWait, refusal + gen.Re
 // InTurn the session is no pool, because two rows are locked then.
 func (s session) refusing() (gen.DBTX, bool) {
 	pool, ok := s.db.(*prepared)
-	return refusing{pool}, ok && s.s.clock.onMariaDB()
+	return refusing{pool}, ok && s.s.clock.engine().Compound
 }
 
 // ExecContext sends one of the two statements.

@@ -93,9 +93,7 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 // skippingShared makes the statements skip the rows that they would wait for to lock them
 // shared.
 func (s session) skippingShared() gen.DBTX {
-	return &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Edited(func(query string) string {
-		return rawsql.SkipShared(query, s.s.clock.onMariaDB())
-	})}
+	return &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Edited(s.s.clock.engine().SkipShared)}
 }
 
 // takePermit takes one of the permits that look free. The answer has the slot that was

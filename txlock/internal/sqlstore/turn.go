@@ -92,7 +92,7 @@ func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
 		return nil, err
 	}
 	if err = s.clock.fresh(limited, s.pool); err == nil {
-		_, err = t.conn.ExecContext(limited, rawsql.SetTurnstile(turnSilence, s.clock.onMariaDB()))
+		_, err = t.conn.ExecContext(limited, s.clock.engine().SetTurnstile(turnSilence))
 	}
 	if err == nil {
 		err = t.conn.QueryRowContext(limited, rawsql.Session).Scan(&t.id)

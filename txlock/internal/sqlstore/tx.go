@@ -74,10 +74,7 @@ func (s *Store) queued(ctx context.Context, db database, at store.Row, atMost ti
 		return err
 	}
 	err := inTx(ctx, db, func(tx gen.DBTX) error {
-		bounded := &rawsql.Text{DBTX: tx, Rewrite: rawsql.Edited(func(query string) string { return rawsql.HintAtMost(query, atMost) })}
-		if s.clock.onMariaDB() {
-			bounded.Rewrite = rawsql.Under(rawsql.AtMost(atMost))
-		}
+		bounded := &rawsql.Text{DBTX: tx, Rewrite: s.clock.engine().Limited(atMost)}
 		began := now()
 		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {

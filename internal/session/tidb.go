@@ -1,0 +1,26 @@
+package session
+
+import "slices"
+
+// ErrOnTiDB is the error of what TiDB can't do, or isn't known to do. It matches ErrEngine.
+func ErrOnTiDB(what string) error { return onTiDB(what) }
+
+type onTiDB string
+
+func (e onTiDB) Error() string {
+	return "schema: on TiDB lockstep has only exclusive locks, versions and Once, in transactions that a pool of locksqlc.Open begins by BeginTx: " + string(e)
+}
+
+func (onTiDB) Unwrap() error { return ErrEngine }
+
+// tidbRules are those of TiDB. It sees no own id, and has two isolation levels.
+var tidbRules = slices.Concat([]rule{
+	{setting: "sees_own_id", right: "0", fix: "this is another TiDB than lockstep knows"},
+	{setting: "isolation", right: "REPEATABLE-READ READ-COMMITTED", fix: "TiDB has no other levels than REPEATABLE READ and READ COMMITTED: set one of these"},
+	{setting: "tidb_txn_mode", right: "pessimistic", fix: "optimistic transactions lock nothing before their COMMIT: set pessimistic"},
+	{setting: "tidb_constraint_check_in_place_pessimistic", right: "1", fix: "new rows aren't locked before the COMMIT: set ON"},
+	{setting: "tidb_skip_isolation_level_check", right: "0", fix: "another isolation level would be accepted, and not kept: set OFF"},
+	{setting: "tidb_dml_type", right: "standard", fix: "set standard"},
+	{setting: "tidb_batch_writes", right: "0", fix: "it would split transactions: set tidb_batch_insert, tidb_batch_delete and tidb_batch_commit OFF"},
+	{setting: "tidb_old_reads", right: "0", fix: "reads may be older than the lock: set tidb_snapshot, tidb_read_staleness, tidb_low_resolution_tso, tidb_rc_read_check_ts and tidb_enable_external_ts_read to their defaults"},
+}, slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.setting == "sees_own_id" || r.setting == "isolation" }))
