@@ -3,13 +3,10 @@ package txlock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/dca00107/lockstep/internal/guard"
 )
 
 // LockAll acquires the locks of all keys, exclusive ones except for keys that Shared has marked,
@@ -132,67 +129,41 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 	snapshot := s.mayHaveSnapshot()
 	given := make([]hold, 0, len(keys))
 	for part := range partsOf(keys, most) {
-		left := atMost
+		q := request{verb: "lock", shared: part[0].shared, atMost: atMost}
 		if atMost > 0 {
-			left = max(1, time.Until(end))
+			q.atMost = max(1, time.Until(end))
 		}
-		take := s.takeMany
-		if len(part) == 1 {
-			take = s.takeOne
+		switch {
+		case q.shared:
+			q.verb = "lock shared"
+		case len(part) > 1:
+			q.verb = fmt.Sprintf("lock all %d keys from", len(part))
 		}
-		holds, err := take(ctx, part, left, &snapshot)
+		r := part[0].record()
+		old, _ := s.holdOf(r)
+		a := s.newAttempt(ctx, r, q, old, snapshot)
+		if len(part) > 1 {
+			a.keys = part
+		}
+		h, err := a.run(ctx, part[0].unmarked())
 		if err != nil {
 			asked.held = slow.End()
 			return s.refused(ctx, asked, s.named(ctx, err, part...), keys...)
 		}
-		given = append(given, holds...)
+		snapshot = snapshot || a.snapshot
+		if a.keys == nil {
+			given = append(given, h)
+		}
+		for _, key := range a.keys {
+			h.grant = Grant{key: key, token: a.tokens[key.record()]}
+			given = append(given, h)
+		}
 	}
 	asked.held = slow.End()
 	for _, h := range given {
 		s.keep(ctx, h.grant.key.record(), h, asked)
 	}
 	return nil
-}
-
-// takeOne takes a part of one key, as Lock and RLock do. It says whether a plain read may
-// show data from before what is taken next.
-func (s *state) takeOne(ctx context.Context, part []Key, atMost time.Duration, snapshot *bool) ([]hold, error) {
-	key, q := part[0].unmarked(), request{verb: "lock", shared: part[0].shared, atMost: atMost}
-	if q.shared {
-		q.verb = "lock shared"
-	}
-	old, _ := s.holdOf(key.record())
-	a := s.newAttempt(ctx, key.record(), q, old, *snapshot)
-	h, err := a.run(ctx, key)
-	*snapshot = *snapshot || a.snapshot
-	return []hold{h}, err
-}
-
-// takeMany takes a part of several keys.
-func (s *state) takeMany(ctx context.Context, part []Key, atMost time.Duration, snapshot *bool) ([]hold, error) {
-	stamp := s.stamp()
-	m := &many{state: s, keys: part, owner: ownerOf(ctx), snapshot: *snapshot, atMost: atMost}
-	err := s.stillOpen(ctx)
-	var tokens map[record]uint64
-	if err == nil {
-		tokens, err = m.run(ctx)
-	}
-	if errors.Is(err, guard.ErrReads) {
-		*snapshot, m.snapshot = true, true // another goroutine has read meanwhile
-		tokens, err = m.run(ctx)
-	}
-	if err != nil {
-		return nil, s.failure(fmt.Sprintf("lock all %d keys from", len(part)), part[0], err)
-	}
-	holds := make([]hold, len(part))
-	for i, key := range part {
-		token := tokens[key.record()]
-		if token == 0 {
-			return nil, s.failure("lock all from", key, key.record().missing())
-		}
-		holds[i] = hold{grant: Grant{key: key, token: token}, stamp: stamp}
-	}
-	return holds, nil
 }
 
 // partsOf cuts sorted keys into what one statement takes: exclusive ones of one table, and

@@ -131,12 +131,14 @@ func (s *Scope) lock(ctx context.Context, key Key, q request) (Grant, error) {
 	return h.grant, nil
 }
 
-// attempt is one way through the statements that take a lock which is not held for
-// certain.
+// attempt is one way through the statements that take locks which are not held for
+// certain: that of one record, or of several.
 type attempt struct {
 	*state
-	record
+	record // the first
 	request
+	keys     []Key             // several, sorted, of one table, and exclusive
+	tokens   map[record]uint64 // of these
 	owner    []byte
 	ours     uint64 // the token that the row carries if it is ours already
 	snapshot bool   // a plain read may show data from before the grant
@@ -225,6 +227,8 @@ func (a *attempt) takeRow(ctx context.Context, variables ...string) (uint64, err
 		db = a.withVariables(append(variables, rawsql.RefuseStale)...)
 	}
 	switch {
+	case a.keys != nil:
+		return 0, a.takeRows(ctx, db)
 	case a.compares && a.server.OldID:
 		token, err := a.touch(a.first(ctx), db)
 		return a.compareAlone(ctx, token, err)
@@ -338,13 +342,13 @@ func (s *state) mayBeRefused(snapshot bool) bool {
 }
 
 // fresh marks the statement that takes the row. Where no snapshot guard follows,
-// it is sent only if nothing was read before, which another goroutine might have. A row
-// that may be missing is made before, so that it outlives a rollback; with a limit only
-// where that limits the waits of an INSERT, and not its commit as well.
+// it is sent only if nothing was read before, which another goroutine might have. The row
+// of one key, if it may be missing, is made before, so that it outlives a rollback; with a
+// limit only where that limits the waits of an INSERT, and not its commit as well.
 func (a *attempt) fresh() guard.Call {
 	call := guard.Call{Fresh: !a.snapshot, Commits: a.commits}
 	limits := a.server.Compound && !a.server.RollbackOnTimeout
-	if (limits || !a.bounded()) && !known.has(a.server.Name, a.record) {
+	if a.keys == nil && (limits || !a.bounded()) && !known.has(a.server.Name, a.record) {
 		call.Make = a.name
 	}
 	return call

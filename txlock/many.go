@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
@@ -19,142 +18,107 @@ import (
 // rows.
 const chunk = 900
 
-// many is one way through the statements that take several rows of a table.
-type many struct {
-	*state
-	keys     []Key // sorted, of one table
-	owner    []byte
-	snapshot bool
-	atMost   time.Duration // MariaDB only
-}
-
-// run takes the rows and returns their tokens. A wait with a limit begins with a try,
-// which has none, as that for a single row does.
-func (m *many) run(ctx context.Context) (tokens map[record]uint64, err error) {
-	if m.atMost == 0 {
-		return m.within(ctx)
+// takeRows takes the rows of several keys, by db where it waits for them.
+func (a *attempt) takeRows(ctx context.Context, db *rawsql.Text) error {
+	table, n := rawsql.Named, len(a.keys)
+	if a.hashed {
+		table = rawsql.Centers
 	}
-	err = m.byVariables(m.atMost, func(variables ...string) error {
-		tokens, err = m.within(ctx, variables...)
+	if a.server.Compound && !a.guardsSnapshot() {
+		lock := rawsql.Statement{Query: table.LockManyReturning(n), Args: a.owned()}
+		err := a.query(ctx, db, a.fresh(), "LockManyReturning", rawsql.Present, lock)
+		if err == nil && slices.Contains(slices.Collect(maps.Values(a.tokens)), 0) { // some were made
+			err = a.query(ctx, a.tx, guard.Call{}, "LockManyReturning", rawsql.Granted, lock)
+		}
 		return err
-	})
-	return tokens, err
-}
-
-// within takes the rows with variables set for the statement that waits, on MariaDB
-// only.
-func (m *many) within(ctx context.Context, variables ...string) (map[record]uint64, error) {
-	if m.procedures() {
-		return m.callMany(ctx)
 	}
-	table, n := m.table(), len(m.keys)
-	switch {
-	case m.snapshot && m.server.SnapshotIsolation:
-		variables = append(variables, rawsql.RefuseStale)
-	case m.mayBeRefused(false):
-		variables = append(variables, rawsql.AllowStale)
-	}
-	fresh := guard.Call{Fresh: !m.snapshot}
-	if m.server.Compound && (!m.snapshot || m.server.SnapshotIsolation) {
-		tokens, err := m.query(ctx, fresh, "LockManyReturning", rawsql.Present, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned(), Variables: variables})
-		if err != nil || !slices.Contains(slices.Collect(maps.Values(tokens)), 0) {
-			return tokens, err
+	if a.guardsSnapshot() {
+		if _, err := a.exec(ctx, db, a.fresh(), rawsql.Statement{Query: table.TouchMany(n), Args: a.arguments()}); err != nil {
+			return err
 		}
-		return m.query(ctx, guard.Call{}, "LockManyReturning", rawsql.Granted, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned()}) // some were made
-	}
-	if m.snapshot {
-		if _, err := m.exec(ctx, guard.Call{}, rawsql.Statement{Query: table.TouchMany(n), Args: m.arguments(), Variables: variables}); err != nil {
-			return nil, err
-		}
-		if _, err := m.query(ctx, guard.Call{Reads: true}, "SnapshotMany", rawsql.Present, rawsql.Statement{Query: table.SnapshotMany(n), Args: m.arguments()}); err != nil {
-			return nil, err
+		if err := a.query(ctx, a.tx, guard.Call{Reads: true}, "SnapshotMany", rawsql.Present, rawsql.Statement{Query: table.SnapshotMany(n), Args: a.arguments()}); err != nil {
+			return err
 		}
 	}
-	lock := rawsql.Statement{Query: table.LockMany(n), Args: m.owned()}
-	affected, err := m.exec(ctx, fresh, lock)
-	all, err := m.changed("LockMany", affected, err)
+	lock := rawsql.Statement{Query: table.LockMany(n), Args: a.owned()}
+	affected, err := a.exec(ctx, a.tx, a.fresh(), lock)
+	all, err := a.changed("LockMany", affected, err)
 	if err == nil && !all { // some were made
-		affected, err = m.exec(ctx, guard.Call{}, lock)
-		_, err = m.changed("LockMany", affected, err)
+		affected, err = a.exec(ctx, a.tx, guard.Call{}, lock)
+		_, err = a.changed("LockMany", affected, err)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return m.query(ctx, guard.Call{}, "TokensMany", rawsql.Granted, rawsql.Statement{Query: table.TokensMany(n), Args: m.arguments()})
-}
-
-func (m *many) table() rawsql.Table {
-	if m.keys[0].hashed {
-		return rawsql.Centers
-	}
-	return rawsql.Named
+	return a.query(ctx, a.tx, guard.Call{}, "TokensMany", rawsql.Granted, rawsql.Statement{Query: table.TokensMany(n), Args: a.arguments()})
 }
 
 // argument is what the key column holds.
-func (m *many) argument(key Key) any {
-	if key.hashed {
-		return uint32(key.Slot())
+func (k Key) argument() any {
+	if k.hashed {
+		return uint32(k.Slot())
 	}
-	return []byte(key.name)
+	return []byte(k.name)
 }
 
-func (m *many) arguments() []any {
-	arguments := make([]any, len(m.keys))
-	for i, key := range m.keys {
-		arguments[i] = m.argument(key)
+func (a *attempt) arguments() []any {
+	arguments := make([]any, len(a.keys))
+	for i, key := range a.keys {
+		arguments[i] = key.argument()
 	}
 	return arguments
 }
 
 // owned are the key and the owner of each row.
-func (m *many) owned() []any {
-	arguments := make([]any, 0, 2*len(m.keys))
-	for _, key := range m.keys {
-		arguments = append(arguments, m.argument(key), m.owner)
+func (a *attempt) owned() []any {
+	arguments := make([]any, 0, 2*len(a.keys))
+	for _, key := range a.keys {
+		arguments = append(arguments, key.argument(), a.owner)
 	}
 	return arguments
 }
 
-func (m *many) exec(ctx context.Context, call guard.Call, lock rawsql.Statement) (affected int64, err error) {
-	result, err := m.tx.Exec(m.own(ctx, call), lock)
+func (a *attempt) exec(ctx context.Context, db *rawsql.Text, call guard.Call, lock rawsql.Statement) (affected int64, err error) {
+	result, err := db.Exec(a.own(ctx, call), lock)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected()
 }
 
-// query sends a statement that answers with key and token of each row, and where there is a
-// third column compares the token with it, that of the snapshot. The tokens are what is
-// wanted: present, or granted.
-func (m *many) query(ctx context.Context, call guard.Call, statement string, tokens rawsql.Column, lock rawsql.Statement) (_ map[record]uint64, err error) {
-	rows, err := m.tx.Query(m.own(ctx, call), lock)
+// query sends a statement that answers with key and token of each row, and keeps the tokens.
+// Where there is a third column it compares the token with it, that of the snapshot. The tokens
+// are what is wanted: present, or granted.
+func (a *attempt) query(ctx context.Context, db *rawsql.Text, call guard.Call, statement string, tokens rawsql.Column, lock rawsql.Statement) (err error) {
+	rows, err := db.Query(a.own(ctx, call), lock)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	var name []byte
 	var slot uint16
 	var token, old sql.Null[uint64]
 	into := []any{&name, &token}
-	if m.keys[0].hashed {
+	if a.hashed {
 		into[0] = &slot
 	}
 	if columns, err := rows.Columns(); err != nil {
-		return nil, err
+		return err
 	} else if len(columns) > len(into) {
 		into = append(into, &old)
 	}
 	var all []manyRow
 	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {
-			return nil, fault.Read(statement, err)
+			return fault.Read(statement, err)
 		}
-		all = append(all, manyRow{record{name: string(name), slot: slot, hashed: m.keys[0].hashed}, token, old})
+		all = append(all, manyRow{record{name: string(name), slot: slot, hashed: a.hashed}, token, old})
 	}
 	if err := rows.Err(); err != nil {
-		return nil, err
+		return err
 	}
-	return m.read(statement, tokens, all)
+	a.tokens, err = a.tokensOf(statement, tokens, all)
+	return err
 }
 
 // manyRow is a row of the reply to a statement for several keys.
@@ -163,11 +127,11 @@ type manyRow struct {
 	token, old sql.Null[uint64]
 }
 
-// read reads such a reply: a row for each key, each once. Only lockstep_lock_all_1 answers
+// tokensOf reads such a reply: a row for each key, each once. Only lockstep_lock_all_1 answers
 // with the row of one key if its token isn't the snapshot's.
-func (m *many) read(statement string, tokens rawsql.Column, rows []manyRow) (map[record]uint64, error) {
-	missing, found := make(map[record]bool, len(m.keys)), make(map[record]uint64, len(m.keys))
-	for _, key := range m.keys {
+func (a *attempt) tokensOf(statement string, tokens rawsql.Column, rows []manyRow) (map[record]uint64, error) {
+	missing, found := make(map[record]bool, len(a.keys)), make(map[record]uint64, len(a.keys))
+	for _, key := range a.keys {
 		missing[key.record()] = true
 	}
 	for _, row := range rows {
@@ -185,26 +149,26 @@ func (m *many) read(statement string, tokens rawsql.Column, rows []manyRow) (map
 		found[row.record] = row.token.V
 	}
 	if len(missing) > 0 {
-		return nil, m.absent(statement, len(rows))
+		return nil, a.tooFew(statement, len(rows))
 	}
 	return found, nil
 }
 
-// absent is the error of a reply with too few rows: of keys that others have removed, or of
+// tooFew is the error of a reply with too few rows: of keys that others have removed, or of
 // centers that nobody has made.
-func (m *many) absent(statement string, rows int) error {
-	if m.keys[0].hashed {
-		return fmt.Errorf("%w: lockstep_centers has not all of %d rows", ErrSchema, len(m.keys))
+func (a *attempt) tooFew(statement string, rows int) error {
+	if a.hashed {
+		return fmt.Errorf("%w: lockstep_centers has not all of %d rows", ErrSchema, len(a.keys))
 	}
-	return fault.UnknownReply(statement, fmt.Sprintf("%d rows for %d keys", rows, len(m.keys)))
+	return fault.UnknownReply(statement, fmt.Sprintf("%d rows for %d keys", rows, len(a.keys)))
 }
 
 // changed returns how many rows of a statement for several keys were there before: it counts
 // one for each that it has made, and two for each that it has changed, or three in a table
 // WITH SYSTEM VERSIONING.
-func (m *many) changed(statement string, n int64, err error) (all bool, _ error) {
-	if most := int64(len(m.keys)); err == nil && (n < most || n > 3*most) {
+func (a *attempt) changed(statement string, n int64, err error) (all bool, _ error) {
+	if most := int64(len(a.keys)); err == nil && (n < most || n > 3*most) {
 		return false, fault.UnknownReply(statement, fmt.Sprintf("%d changed rows for %d keys", n, most))
 	}
-	return n >= 2*int64(len(m.keys)), err
+	return n >= 2*int64(len(a.keys)), err
 }

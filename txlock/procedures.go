@@ -32,6 +32,8 @@ func (a *attempt) callFor(ctx context.Context) (uint64, error) {
 	var r outcome
 	var err error
 	switch {
+	case a.keys != nil:
+		return 0, a.callMany(ctx)
 	case a.bounded():
 		return a.callTry(ctx)
 	case a.shared:
@@ -157,10 +159,10 @@ func (s *state) without(err error) bool {
 	return none
 }
 
-// callMany takes the rows of LockAll.
-func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
+// callMany takes the rows of several keys.
+func (a *attempt) callMany(ctx context.Context) error {
 	var list strings.Builder
-	for i, key := range m.keys {
+	for i, key := range a.keys {
 		if i > 0 {
 			list.WriteByte(',')
 		}
@@ -171,15 +173,11 @@ func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
 		}
 	}
 	names, slots := any("["+list.String()+"]"), any(nil)
-	if m.keys[0].hashed {
+	if a.hashed {
 		names, slots = slots, names
 	}
-	call := rawsql.Statement{Procedure: "lockstep_lock_all_1", Args: []any{names, slots, m.owner, flag(m.snapshot)}}
-	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, call.Procedure, rawsql.Granted, call)
-	if m.without(err) {
-		return m.within(ctx)
-	}
-	return tokens, err
+	call := rawsql.Statement{Procedure: "lockstep_lock_all_1", Args: []any{names, slots, a.owner, flag(a.snapshot)}}
+	return a.query(ctx, a.tx, a.fresh(), call.Procedure, rawsql.Granted, call)
 }
 
 // versionOf reads the version of a key, 0 for a key without a row: by a procedure where that

@@ -222,7 +222,7 @@ func TestOutcomes(t *testing.T) {
 // TestTokensOfMany feeds the reader of the tokens of several keys what is no reply.
 func TestTokensOfMany(t *testing.T) {
 	t.Parallel()
-	m := &many{state: new(state), keys: []Key{Named("a"), Named("b")}}
+	m := &attempt{state: new(state), keys: []Key{Named("a"), Named("b")}}
 	row := func(name string, token, old any) manyRow {
 		r := manyRow{record: record{name: name}}
 		if err := errors.Join(r.token.Scan(token), r.old.Scan(old)); err != nil {
@@ -250,7 +250,7 @@ func TestTokensOfMany(t *testing.T) {
 		"another key's":        {rawsql.Granted, []manyRow{a, row("a\x00", 8, nil)}, fault.ErrReply},
 		"a center's":           {rawsql.Granted, []manyRow{a, {record: record{slot: 1, hashed: true}, token: b.token}}, fault.ErrReply},
 	} {
-		if found, err := m.read("LockMany", c.wanted, c.rows); !errors.Is(err, c.err) || c.err == nil && (err != nil || len(found) != 2) {
+		if found, err := m.tokensOf("LockMany", c.wanted, c.rows); !errors.Is(err, c.err) || c.err == nil && (err != nil || len(found) != 2) {
 			t.Errorf("%s: %v, %v, want %v", name, found, err, c.err)
 		}
 	}
