@@ -14,6 +14,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -31,6 +32,7 @@ func TestCommitWith(t *testing.T) {
 		"ANSI quotes":  {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} }, 1},
 		"no backslash": {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"} }, 1},
 		"latin1":       {func(c *mysql.Config) { _ = c.Apply(mysql.Charset("latin1", "")) }, 1},
+		"gbk":          {func(c *mysql.Config) { c.InterpolateParams, _ = false, c.Apply(mysql.Charset("gbk", "")) }, 2},
 	}
 	when := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
 	statements := []struct {
@@ -39,6 +41,7 @@ func TestCommitWith(t *testing.T) {
 		rows int64
 	}{
 		{"INSERT INTO %s (s) VALUES (?)", []any{`it's "a" \ -- # ; ?`}, 1},
+		{"INSERT INTO %s (b) VALUES (?)", []any{[]byte("\xbf' OR 1 = 1 -- \x5c")}, 1},
 		{"INSERT INTO %s (s, b, f, d) VALUES (?, ?, ?, ?), (?, ?, ?, ?)", []any{"x", []byte{0, 1, 0xff, '\''}, 1.5, when, nil, nil, true, nil}, 2},
 		{"INSERT INTO %s (id, n) VALUES (?, ?)", []any{100, int64(-1) << 63}, 1},
 		{"INSERT INTO %s (n) VALUES (1), (2), (3)", nil, 3},
@@ -244,5 +247,68 @@ func TestCommitWithAsAlone(t *testing.T) {
 			}
 			return rows.Close()
 		}))
+	})
+}
+
+// TestProceduresOfAnotherCreator proves that MySQL reads a statement of the program by the modes of
+// its own session, whatever those were under which the procedures that execute it were made.
+func TestProceduresOfAnotherCreator(t *testing.T) {
+	statements, err := schema.Procedures()
+	check(t, err)
+	modes := []string{"ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", ""}
+	const values = `"n", 'a' || 'b', '\\'`
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		if !hasProcedures(db.Engine()) {
+			return
+		}
+		answers := make(map[string]bool)
+		for i, made := range modes {
+			own := testdb.Shared(t, db.Engine()).Open(t)
+			creator, err := sql.Open("mysql", own.AdminDSN(func(c *mysql.Config) {
+				c.Params = map[string]string{"sql_mode": "'" + made + "'"}
+				check(t, c.Apply(mysql.Charset("gbk", "")))
+			}))
+			check(t, err)
+			for _, statement := range statements {
+				exec(t, creator, statement)
+			}
+			check(t, creator.Close())
+			table := own.CreateTable(t, "creator", "n INT, s VARCHAR(99)")
+			own.Exec(t, "INSERT INTO "+table+" (n) VALUES (5)")
+			trips, count := testdb.CountTrips(t)
+			cfg := own.Config(count)
+			cfg.InterpolateParams, cfg.Params = true, map[string]string{"sql_mode": "'" + modes[1-i] + "'"}
+			pool := newPool(t, cfg, true)
+			key := uniqueKey(t, "creator")
+			check(t, txlock.Ensure(t.Context(), pool, key))
+			read, write := "SELECT "+values+" FROM "+table+" WHERE s IS NULL", "INSERT INTO "+table+" SELECT n, CONCAT_WS(',', "+values+") FROM "+table+" WHERE s IS NULL"
+			rows, err := pool.QueryContext(t.Context(), read)
+			want := told(t, rows, err)
+			exec(t, pool, write)
+			check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+				s, err := locksqlc.Join(t.Context(), tx)
+				check(t, err)
+				before := trips.Count()
+				rows, err := tx.QueryContext(s.LockWith(t.Context(), key), read)
+				if got := told(t, rows, err); got != want {
+					t.Errorf("made under %q: %s, want %s", made, got, want)
+				}
+				_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), write)
+				if sent := trips.Count() - before; sent != 2 {
+					t.Errorf("made under %q: %d round trips, want 2", made, sent)
+				}
+				return err
+			}))
+			var written, different int
+			var value string
+			check(t, own.Admin().QueryRowContext(t.Context(), "SELECT COUNT(s), COUNT(DISTINCT s), MIN(s) FROM "+table).Scan(&written, &different, &value))
+			if written != 2 || different != 1 {
+				t.Errorf("made under %q: %d rows with %d values, one of them %q", made, written, different, value)
+			}
+			answers[value] = true
+		}
+		if len(answers) != 2 {
+			t.Errorf("the modes make no difference: %v", answers)
+		}
 	})
 }
