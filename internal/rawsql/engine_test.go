@@ -1,8 +1,10 @@
 package rawsql
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
+	"time"
 )
 
 // TestEngines: each way to begin stands in the text before the statement, what commits or follows
@@ -68,6 +70,29 @@ func TestEngines(t *testing.T) {
 		query, args := c.s.SQL()
 		if c.ok != (c.want != "") || c.ok && (query != c.want || len(args) != len(c.args) || len(args) > 0 && !reflect.DeepEqual(args, c.args)) {
 			t.Errorf("%s: %t\n%s\nwant\n%s\nwith %v", c.of, c.ok, query, c.want, args)
+		}
+	}
+}
+
+// TestWordsOfEngines: each engine has its words for what the others have, too.
+func TestWordsOfEngines(t *testing.T) {
+	t.Parallel()
+	const read, turn = "SELECT 1 FROM t LOCK IN SHARE MODE", "SET SESSION innodb_lock_wait_timeout = 100000000, %s = 0, wait_timeout = 9"
+	for _, c := range []struct {
+		e                     Engine
+		skips, turns, limited string
+	}{
+		{MariaDB, "SELECT 1 FROM t LOCK IN SHARE MODE SKIP LOCKED", "max_statement_time", "SET STATEMENT max_statement_time=0.007000 FOR " + read},
+		{MySQL, "SELECT 1 FROM t FOR SHARE SKIP LOCKED", "max_execution_time", "SELECT /*+ MAX_EXECUTION_TIME(7) */ 1 FROM t LOCK IN SHARE MODE"},
+	} {
+		text, _ := c.e.Limited(7 * time.Millisecond)(Statement{Query: read}).SQL()
+		for want, got := range map[string]string{c.skips: c.e.SkipShared(read), fmt.Sprintf(turn, c.turns): c.e.SetTurnstile(9), c.limited: text} {
+			if got != want {
+				t.Errorf("%s: %s, want %s", c.e.Name, got, want)
+			}
+		}
+		if got := EngineOf("11.8.3-" + c.e.Name + "-log"); got != c.e {
+			t.Errorf("a version of %s is taken for one of %s", c.e.Name, got.Name)
 		}
 	}
 }
