@@ -107,3 +107,26 @@ func TestCallUnderAContext(t *testing.T) {
 		}
 	})
 }
+
+// TestEndedByText has the program end a locked transaction by a statement. The error says what that
+// did: what was rolled back isn't said to be committed.
+func TestEndedByText(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		if !e.guarded {
+			return // which of the two is not known there
+		}
+		for statement, left := range map[string]int{"COMMIT": 1, "COMMIT AND CHAIN": 1, "ROLLBACK": 0, "ROLLBACK AND CHAIN": 0} {
+			db, before := e.openDSN(t, e.AdminDSN(), func(*gorm.Config) {}), e.count(t, "Note", "n = 9")
+			err := lockgorm.Transaction(db, []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
+				noError(t, tx.Create(&Note{N: 9}).Error)
+				return tx.Exec(statement).Error
+			})
+			if n := e.count(t, "Note", "n = 9") - before; n != left || !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+				t.Errorf("%s: %d rows, %v", statement, n, err)
+			}
+			if err != nil && (strings.Contains(err.Error(), "committed") != (left == 1) || !strings.Contains(err.Error(), `the statement "`+statement+`"`)) {
+				t.Errorf("%s: %v", statement, err)
+			}
+		}
+	})
+}

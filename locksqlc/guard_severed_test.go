@@ -208,3 +208,63 @@ func TestFailedRollbackIsNotReused(t *testing.T) {
 		db.WaitGone(t, id)
 	})
 }
+
+// TestEndedByText has the program end a locked transaction by a statement. The error says what that
+// did, and what was rolled back isn't said to be committed.
+func TestEndedByText(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
+		for _, c := range []struct{ text, name, says string }{
+			{"COMMIT", "COMMIT", committedBy},
+			{"commit work and chain", "COMMIT WORK AND CHAIN", committedBy},
+			{"COMMIT RELEASE", "COMMIT RELEASE", committedBy},
+			{"COMMIT; DO 1", "COMMIT", committedBy},
+			{"ALTER TABLE {T} COMMENT 'ended'", "ALTER TABLE {T} COMMENT", committedBy},
+			{"ROLLBACK", "ROLLBACK", rolledBackBy},
+			{"rollback work", "ROLLBACK WORK", rolledBackBy},
+			{"ROLLBACK AND CHAIN", "ROLLBACK AND CHAIN", rolledBackBy},
+			{"ROLLBACK RELEASE", "ROLLBACK RELEASE", rolledBackBy},
+			{"ROLLBACK; DO 1", "ROLLBACK", rolledBackBy},
+			{"DO 1; ROLLBACK", "ROLLBACK", rolledBackBy},
+			{"XA END 'x'", "", ""},
+			{"XA PREPARE 'x'", "", ""},
+		} {
+			t.Run(c.text, func(t *testing.T) {
+				t.Parallel()
+				table, calls := db.CreateTable(t, "ended", counters), 0
+				var answer error
+				err := locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "ended")}, func(tx *sql.Tx) error {
+					calls++
+					exec(t, tx, "INSERT INTO "+table+" VALUES (1, 1)")
+					_, answer = tx.ExecContext(t.Context(), strings.ReplaceAll(c.text, "{T}", table))
+					return nil
+				})
+				rows := 1
+				if c.says == rolledBackBy {
+					rows = 0
+				}
+				if n := count(t, pool, "SELECT COUNT(*) FROM "+table); n != rows || calls != 1 {
+					t.Errorf("%d calls have left %d rows, want %d", calls, n, rows)
+				}
+				if c.says == "" { // refused by the server, which keeps the transaction open
+					if answer == nil || err != nil {
+						t.Errorf("the statement was answered by %v, Run returned %v", answer, err)
+					}
+					return
+				}
+				said := fmt.Sprintf(c.says, strings.ToUpper(strings.ReplaceAll(c.name, "{T}", table)))
+				if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), said) {
+					t.Errorf("Run returned %v, want %q", err, said)
+				}
+				if err != nil && strings.Contains(err.Error(), "committed") != (rows == 1) {
+					t.Errorf("%d rows are left, and Run returned %v", rows, err)
+				}
+			})
+		}
+	})
+}
+
+const (
+	committedBy  = "it was committed before its end by the statement %q"
+	rolledBackBy = "the statement %q rolled it back and released its locks"
+)

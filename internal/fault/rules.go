@@ -43,6 +43,12 @@ func Committed(statement string) error {
 	return fmt.Errorf("%w: it was %w by the statement %q, which has freed the locks", ErrTxDoomed, ErrCommitted, statement)
 }
 
+// RolledBackBy is the error of a transaction that the named statement of the program has rolled
+// back. It is not retried: the statements after it may have committed by themselves.
+func RolledBackBy(statement string) error {
+	return fmt.Errorf("%w: the statement %q rolled it back and released its locks, and the statements after it aren't part of it: %w", ErrTxDoomed, statement, ErrGiven)
+}
+
 // MayHaveCommitted is the error of a transaction that was over after the named statement, of
 // which nobody knows whether it was committed or rolled back.
 func MayHaveCommitted(statement string) error {

@@ -25,7 +25,7 @@ type Tx struct {
 	reads      bool  // a statement ran that may have taken the snapshot
 	doomed     error // the server has ended it: nothing more is sent
 	severed    error // the program itself has ended it by a statement
-	committed  error // why it was committed before its end, or may have been
+	committed  error // why it, or what followed it, was committed before its end, or may have been
 	finished   bool  // a lock statement has committed it, or is about to
 	ended      bool  // Commit or Rollback has run
 	scope      Scope
@@ -140,7 +140,8 @@ func (t *Tx) Err() error {
 }
 
 // Committed returns an error if the transaction was committed before its end, in whole or
-// in part, or may have been: then it must not be run again.
+// in part, or may have been, or if its program has rolled it back by a statement, after which
+// others commit by themselves: then it must not be run again.
 func (t *Tx) Committed() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,7 +33,11 @@ const (
 	endCommitted                // the statement has committed it, by its words
 	endUnknown                  // either of these: its text doesn't show what it executes
 	endCommits                  // either of these: it is the COMMIT of the transaction itself
+	endUndone                   // the statement has rolled it back, by its words
 )
+
+// byWords reports whether the statement has ended it by its words.
+func (e ending) byWords() bool { return e == endCommitted || e == endUndone }
 
 // statement is the judgement on the text of a statement.
 type statement struct {
@@ -140,7 +144,9 @@ func (s statement) several() statement {
 	switch s.kind {
 	case kindUncertain, kindPlain:
 		return s
-	case kindBegin, kindCommit, kindRollback:
+	case kindRollback:
+		return statement{name: s.name, reopens: true, end: endUndone}
+	case kindBegin, kindCommit:
 		return statement{name: s.name, reopens: true, end: endCommitted}
 	}
 	return statement{name: s.name, unseen: true} // a savepoint, whose name isn't followed there
@@ -156,8 +162,8 @@ func (s statement) and(next statement) statement {
 		next.name = s.name
 	}
 	next.reopens, next.unseen, next.sets = next.reopens || s.reopens, next.unseen || s.unseen, false
-	switch {
-	case s.end == endCommitted, next.end == endRolledBack:
+	switch { // what ends it first
+	case s.end.byWords(), next.end == endRolledBack, next.end == endUndone && s.end == endUnknown:
 		next.end = s.end
 	}
 	return next

@@ -133,7 +133,11 @@ func (c *conn) ran(ctx context.Context, s statement) {
 // transactions begin and end.
 func (c *conn) boundary(s statement) {
 	if c.tx != nil && c.tx.owned {
-		c.tx.sever(fault.Committed(s.name))
+		why := fault.Committed(s.name)
+		if s.kind == kindRollback {
+			why = fault.RolledBackBy(s.name)
+		}
+		c.tx.sever(why)
 		c.status.open = s.kind == kindBegin || s.chain || c.status.inReply()
 		return
 	}
@@ -205,11 +209,11 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 }
 
 // over stops a transaction that is no longer open after a statement, and perhaps its error.
-// If the statement commits by its words, the program wanted that, and its statements go on.
+// If the statement ends it by its words, the program wanted that, and its statements go on.
 func (c *conn) over(s statement, answer error) error {
 	why := c.committedBy(s, answer)
 	switch s.end {
-	case endCommitted:
+	case endCommitted, endUndone:
 		c.tx.sever(why)
 		return nil
 	case endRolledBack:
@@ -220,11 +224,13 @@ func (c *conn) over(s statement, answer error) error {
 }
 
 // committedBy returns the error which says that a statement has committed the
-// transaction, or may have, or nil. Answer is that of the transaction's own COMMIT.
+// transaction, or may have, or has ended it so that what follows commits by itself, or nil. Answer is that of the transaction's own COMMIT.
 func (c *conn) committedBy(s statement, answer error) error {
 	switch s.end {
 	case endCommitted:
 		return fault.Committed(s.name)
+	case endUndone:
+		return fault.RolledBackBy(s.name)
 	case endUnknown:
 		return fault.MayHaveCommitted(s.name)
 	case endCommits:
@@ -275,7 +281,7 @@ func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
 			err = fault.Large(s.size, err)
 		}
 		why = fault.Lost(err)
-		if s.end == endCommitted {
+		if s.end.byWords() {
 			s.end = endUnknown // it may never have been executed
 		}
 	case why == nil:
