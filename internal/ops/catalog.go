@@ -81,7 +81,8 @@ func (l *look) transactions(ctx context.Context) error {
 const patience = 2 * time.Second
 
 // listed reads the list of transactions in one that is on it, with this statement and its random
-// number, if the list was made for it: it is fresh then. Its times are the server's own, whatever
+// number, if the list was made for it: it is fresh then. A new row is locked by its transaction
+// without a lock that MariaDB counts: such a transaction without a session has modified rows only. Its times are the server's own, whatever
 // the session's time zone is.
 func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 	type row struct {
@@ -111,7 +112,7 @@ func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 			TIMESTAMPDIFF(MICROSECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
 			TIMESTAMPDIFF(MICROSECOND, trx_wait_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
 			LEFT(trx_query, 1024)
-			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0 OR trx_rows_locked > 0`, nil, func(r *row) []any {
+			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0 OR trx_rows_locked > 0 OR trx_rows_modified > 0`, nil, func(r *row) []any {
 			return []any{&r.session, &r.ours, &r.made, &r.id, &r.requested, &r.locks, &r.age, &r.waits, &r.statement}
 		})
 		return err

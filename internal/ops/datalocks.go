@@ -24,7 +24,7 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.exact = true
+	l.exact = len(l.detached) == 0 // a row that a transaction has made is locked without a lock in this list
 	if len(all) == 0 {
 		return nil
 	}

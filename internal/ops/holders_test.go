@@ -114,7 +114,8 @@ func prepare(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, first ..
 	session = testdb.ConnID(t, conn)
 	xid := fmt.Sprintf("'ops-%s-%d'", db.Name(), session)
 	for _, statement := range append(first,
-		"XA START "+xid, fmt.Sprintf("UPDATE lockstep_locks SET token = UNIX_TIMESTAMP() * 1000000, owner = 'importer', conn_id = CONNECTION_ID(), locked_us = UNIX_TIMESTAMP() * 1000000 WHERE name = '%s'", key),
+		"XA START "+xid, fmt.Sprintf("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES ('%s', UNIX_TIMESTAMP() * 1000000, 'importer', CONNECTION_ID(), UNIX_TIMESTAMP() * 1000000) "+
+			"ON DUPLICATE KEY UPDATE token = VALUES(token), owner = VALUES(owner), conn_id = VALUES(conn_id), locked_us = VALUES(locked_us)", key),
 		"XA END "+xid, "XA PREPARE "+xid,
 	) {
 		_, err := conn.ExecContext(t.Context(), statement)
@@ -159,6 +160,52 @@ func TestPrepared(t *testing.T) {
 				t.Errorf("End has ended %+v: %v", ended, err)
 			}
 		})
+	}
+}
+
+// TestNewKeys proves that locks on keys without a committed row are shown: those that sessions hold
+// and those of prepared transactions without a session, beside such locks on rows that are committed.
+func TestNewKeys(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for name, c := range map[string]struct {
+			held, prepared []string
+			committed      []string
+		}{
+			"held":               {held: []string{"a", "b"}},
+			"one prepared":       {prepared: []string{"a"}},
+			"two prepared":       {prepared: []string{"a", "b"}},
+			"one of them is old": {prepared: []string{"a", "b"}, committed: []string{"a"}},
+			"all":                {held: []string{"a", "b"}, prepared: []string{"c", "d"}, committed: []string{"b", "d"}},
+		} {
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Shared(t, engine).OpenLeases(t)
+				pool := db.Connect(t)
+				for _, key := range c.committed {
+					must(t, txlock.Ensure(t.Context(), pool, txlock.Named(key)))
+				}
+				sessions := make(map[string]uint64)
+				for _, key := range c.held {
+					tx, scope := beginTx(t, pool)
+					_, err := scope.Lock(t.Context(), txlock.Named(key))
+					must(t, err)
+					sessions[key] = uint64(testdb.ConnID(t, tx))
+				}
+				for _, key := range c.prepared {
+					session := prepare(t, db, pool, txlock.Named(key))
+					db.Kill(t, session)
+					db.WaitGone(t, session)
+					sessions[key] = 0
+				}
+				p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == len(sessions) })
+				for _, l := range p.Locks {
+					if session, ours := sessions[l.Key]; !ours || l.Session != session || l.Detached != (session == 0) || l.Mode != ops.Exclusive || l.Unsure || l.Changing {
+						t.Errorf("the lock of %q is %+v, want session %d", l.Key, l, session)
+					}
+				}
+			})
+		}
 	}
 }
 
