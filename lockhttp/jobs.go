@@ -36,7 +36,7 @@ func (c *call) jobTable(jobs []ops.JobStatus) *table {
 	}
 	return c.newTable("jobs", "Jobs, and what is wrong with them", "There are no jobs.", names, len(jobs), func(i int) row {
 		j := jobs[i]
-		at := row{ID: idOf("job", j.Key), Cells: []cell{keyCell(j.Key), text(stateOf(j)), text(clipped(strings.Join(j.Trouble(c.jobs.Now), "; "), 200)), c.at(j.Done), c.at(j.Started),
+		at := row{ID: idOf("job", j.Key), Cells: []cell{keyCell(j.Key), text(j.State), text(clipped(strings.Join(j.Trouble(c.jobs.Now), "; "), 200)), c.at(j.Done), c.at(j.Started),
 			text(j.Took.String()), c.at(j.Next), text(j.Schedule), text(j.By)}}
 		if j.Overdue > 0 || j.TooLong > 0 || j.Failing > 0 || j.State == "died" {
 			at.Class = "late"
@@ -46,13 +46,6 @@ func (c *call) jobTable(jobs []ops.JobStatus) *table {
 		}
 		return at
 	})
-}
-
-func stateOf(j ops.JobStatus) string {
-	if j.Paused.IsZero() {
-		return j.State
-	}
-	return j.State + ", paused"
 }
 
 func (c *call) runTable(runs []ops.JobRun) *table {

@@ -112,7 +112,7 @@ func TestJobActions(t *testing.T) {
 		if code, _, _ := s.post("run", request, alice); code != http.StatusConflict {
 			t.Errorf("a run that was seen before the pause is answered with %d", code)
 		}
-		s.shows("jobs", "failed, paused", "paused by alice")
+		s.shows("jobs", "paused", "paused by alice")
 		done("run", s.form("jobs", "run", "starts a tick", alice), "Requested: ")
 		done("resume", s.form("jobs", "resume", "by its schedule", alice), "Resumed.")
 		if paused, requested, _ := status(); paused || !requested {

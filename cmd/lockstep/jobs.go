@@ -52,11 +52,7 @@ func jobTable(w io.Writer, jobs ops.Jobs) {
 	const head = "JOB STATE DONE TOOK NEXT TROUBLE"
 	var rows [][]string
 	for _, j := range jobs.Jobs {
-		state := j.State
-		if !j.Paused.IsZero() && state != "running" {
-			state = "paused"
-		}
-		rows = append(rows, []string{clipped(j.Key, 20), state, apart(jobs.Now, j.Done), j.Took.String(), apart(jobs.Now, j.Next), strings.Join(j.Trouble(jobs.Now), ", ")})
+		rows = append(rows, []string{clipped(j.Key, 20), j.State, apart(jobs.Now, j.Done), j.Took.String(), apart(jobs.Now, j.Next), strings.Join(j.Trouble(jobs.Now), ", ")})
 	}
 	last := strings.Count(head, " ")
 	left := tableWidth

@@ -74,7 +74,7 @@ func TestJobs(t *testing.T) {
 				t.Errorf("a tick of the paused job: %v", err)
 			}
 			says(done, "paused by alice", "show", "nightly")
-			says(done, "paused", "--json")
+			says(done, `"state": "paused"`, "--json")
 			says(nothing, "is paused already, by \"alice", "pause", "nightly", "--yes")
 			s.db.Exec(t, "UPDATE lockstep_jobs SET schedule = 'Every(1h0m0s)' WHERE name = 'nightly'")
 			says(done, "Requested.", "run", "nightly", "--yes")

@@ -54,19 +54,34 @@ func (d *doctor) add(name string, state State, fix, format string, args ...any) 
 // clocks are compared. It changes nothing.
 func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 	d := &doctor{Room: r, variables: make(map[string]string)}
-	if err := d.read(ctx); err != nil {
+	err := d.check(ctx, nodes)
+	switch {
+	case fault.Is(err, 1047): // ER_UNKNOWN_COM_ERROR: Galera's, of a node that isn't ready
+		d.found = nil
+		d.add("node", Fault, nodeFix, "it has left the primary component of its cluster during the check, and refuses statements")
+	case err != nil:
 		return nil, fmt.Errorf("check: %w", err)
+	}
+	return d.found, nil
+}
+
+func (d *doctor) check(ctx context.Context, nodes []*sql.DB) error {
+	if err := d.read(ctx); err != nil {
+		return err
 	}
 	if !d.ready() {
-		return d.found, nil // such a node answers nothing more
+		return nil // such a node answers nothing more
 	}
 	problem := schema.Check(ctx, d.db)
-	if errors.Is(problem, schema.ErrEngine) {
+	switch {
+	case fault.Is(problem, 1047):
+		return problem
+	case errors.Is(problem, schema.ErrEngine):
 		d.add("engine", Fault, "connect to MySQL or MariaDB itself", "%v", problem)
-		return d.found, nil // the other subjects are not for such a server
+		return nil // the other subjects are not for such a server
 	}
 	if err := d.schema(problem); err != nil {
-		return nil, fmt.Errorf("check: %w", err)
+		return err
 	}
 	examine := []func(context.Context) error{d.session, d.connections, d.growth}
 	if !errors.Is(problem, schema.ErrSession) { // on such a session the look would begin no transaction of its own
@@ -74,13 +89,10 @@ func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 	}
 	for _, examine := range examine {
 		if err := examine(ctx); err != nil {
-			return nil, fmt.Errorf("check: %w", err)
+			return err
 		}
 	}
-	if err := d.clocks(ctx, nodes); err != nil {
-		return nil, fmt.Errorf("check: %w", err)
-	}
-	return d.found, nil
+	return d.clocks(ctx, nodes)
 }
 
 // subjects are what package schema examines.
@@ -191,6 +203,8 @@ func (d *doctor) show(ctx context.Context, query string) (err error) {
 	return rows.Err()
 }
 
+const nodeFix = "connect to a node of the primary component, or wait until this one has joined it; if no node is in it, SET GLOBAL wsrep_provider_options = 'pc.bootstrap=YES' at the one with the newest data"
+
 // ready tells whether a node of Galera takes part in its cluster. One that doesn't refuses all
 // statements but SHOW and SET.
 func (d *doctor) ready() bool {
@@ -203,8 +217,7 @@ func (d *doctor) ready() bool {
 	if in {
 		state = OK
 	}
-	d.add("node", state, "connect to a node of the primary component, or wait until this one has joined it; if no node is in it, SET GLOBAL wsrep_provider_options = 'pc.bootstrap=YES' at the one with the newest data",
-		"wsrep_ready is %s, wsrep_cluster_status is %s, wsrep_local_state_comment is %s", ready, status, d.variables["wsrep_local_state_comment"])
+	d.add("node", state, nodeFix, "wsrep_ready is %s, wsrep_cluster_status is %s, wsrep_local_state_comment is %s", ready, status, d.variables["wsrep_local_state_comment"])
 	return in
 }
 

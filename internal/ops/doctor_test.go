@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -86,7 +88,7 @@ func TestNodeIsNotReady(t *testing.T) {
 			}{{"ON", "Primary", ops.OK}, {"OFF", "non-Primary", ops.Fault}, {"OFF", "Primary", ops.Fault}, {"ON", "non-Primary", ops.Fault}} {
 				base, err := mysql.NewConnector(db.Config())
 				must(t, err)
-				pool := sql.OpenDB(node{base, c.ready, c.status, c.want != ops.OK})
+				pool := sql.OpenDB(node{base, c.ready, c.status, c.want != ops.OK, nil})
 				t.Cleanup(func() { _ = pool.Close() })
 				found := findings(t, ops.New(pool))
 				f := found["node"]
@@ -104,11 +106,38 @@ func TestNodeIsNotReady(t *testing.T) {
 	}
 }
 
+// TestNodeLeaves has a node of Galera leave its cluster at any statement of check, which says so and
+// nothing else.
+func TestNodeLeaves(t *testing.T) {
+	t.Parallel()
+	if !slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		return // Galera is MariaDB's
+	}
+	db := testdb.Shared(t, testdb.MariaDB).OpenLeases(t)
+	for stays, left := int64(0), true; left; stays++ {
+		base, err := mysql.NewConnector(db.Config())
+		must(t, err)
+		n := node{base, "ON", "Primary", false, new(atomic.Int64)}
+		n.stays.Store(stays)
+		pool := sql.OpenDB(n)
+		t.Cleanup(func() { _ = pool.Close() })
+		found := findings(t, ops.New(pool))
+		f := found["node"]
+		if left = n.stays.Load() < 0; left == (f.State == ops.OK) || left == (len(found) > 1) || left && (!strings.Contains(f.Text, "it has left the primary component") || f.Fix == "") {
+			t.Errorf("of a node that answers %d statements check says %+v", stays, found)
+		}
+		if stays == 0 && !left {
+			t.Error("no statement was refused")
+		}
+	}
+}
+
 // node makes connections to a server that seems to be a node of Galera.
 type node struct {
 	driver.Connector
 	ready, status string
-	refuses       bool // all but SHOW
+	refuses       bool          // all but SHOW
+	stays         *atomic.Int64 // for so many statements, then it leaves the cluster; nil: for ever
 }
 
 func (n node) Connect(ctx context.Context) (driver.Conn, error) {
@@ -127,7 +156,7 @@ func (c nodeConn) Prepare(query string) (driver.Stmt, error) {
 		query = "SELECT 'wsrep_on', 'ON'"
 	case query == "SHOW GLOBAL STATUS":
 		query = "SELECT 'wsrep_ready', '" + c.node.ready + "' UNION ALL SELECT 'wsrep_cluster_status', '" + c.node.status + "'"
-	case c.node.refuses:
+	case c.node.refuses, c.node.stays != nil && c.node.stays.Add(-1) < 0:
 		return nil, &mysql.MySQLError{Number: 1047, Message: "WSREP has not yet prepared node for application use"}
 	}
 	return c.Conn.Prepare(query)

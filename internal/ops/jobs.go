@@ -23,7 +23,7 @@ type Jobs struct {
 // JobStatus is what the table says of a job.
 type JobStatus struct {
 	Key       string    `json:"key"`
-	State     string    `json:"state"` // done, running, failed, died, new
+	State     string    `json:"state"` // running, died, paused, failed, done, new: the first that is true
 	Tick      time.Time `json:"tick,omitzero"`
 	Done      time.Time `json:"done,omitzero"` // the instant that was done last
 	By        string    `json:"by,omitempty"`
@@ -99,8 +99,12 @@ func jobOf(row gen.ListJobsRow) JobStatus {
 	if row.RunUs > row.TickUs {
 		s.Requested = moment(row.RunUs)
 	}
+	paused := !s.Paused.IsZero()
 	if row.Token == 0 { // no process has begun it
 		s.State, s.Done = "new", time.Time{}
+		if paused {
+			s.State = "paused"
+		}
 		return s
 	}
 	s.Tick, s.By, s.Token, s.Started, s.Ended = moment(row.TickUs), string(row.Owner), row.Token, moment(row.StartedUs), moment(row.EndedUs)
@@ -109,6 +113,8 @@ func jobOf(row gen.ListJobsRow) JobStatus {
 		s.State, s.Took = "running", seconds(h.For)
 	case h.Running: // no process holds its lease, so it doesn't run
 		s.State, s.TooLong, s.Overdue = "died", 0, seconds(h.Late)
+	case paused:
+		s.State = "paused"
 	case row.DoneUs < row.TickUs:
 		s.State = "failed"
 	}

@@ -83,7 +83,7 @@ func TestJobs(t *testing.T) {
 				"done done overdue 0 long 0 failing 0 ",
 				"fails failed overdue 0 long 0 failing 2 no paper",
 				"late done overdue 120 long 0 failing 0 Every(2h0m0s)",
-				"paused done overdue 0 long 0 failing 0 alice",
+				"paused paused overdue 0 long 0 failing 0 alice",
 				"runs running overdue 0 long 9 failing 0 ",
 			}
 			if got := strings.Join(said, "\n"); got != strings.Join(want, "\n") {
