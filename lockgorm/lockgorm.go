@@ -10,12 +10,12 @@ import (
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // inner is what package txlock does for this one.
-var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Open opens GORM over a guarded pool, for a data source name of go-sql-driver/mysql. If a name
 // isn't enough, pass a *sql.DB of locksqlc.Connector to GORM: mysql.New(mysql.Config{Conn: db}).

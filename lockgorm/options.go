@@ -10,7 +10,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -41,7 +41,7 @@ func (o option) ModifyStatement(stmt *gorm.Statement) {
 // statements would return an empty row.
 func refuse(stmt *gorm.Statement, err error) {
 	stmt.ConnPool = senderOf(stmt)
-	stmt.Context = inside.Unsent(stmt.Context, err)
+	stmt.Context = bridge.Unsent(stmt.Context, err)
 }
 
 func hasPlugin(stmt *gorm.Statement) bool {

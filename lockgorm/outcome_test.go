@@ -11,7 +11,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -26,7 +26,7 @@ func TestUnknownOutcome(t *testing.T) {
 			connector, err := driver.NewConnector(e.Config(testdb.LosingCommits(arrives)))
 			noError(t, err)
 			if e.guarded {
-				connector = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Guarded(connector)
+				connector = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Guarded(connector)
 			}
 			pool := sql.OpenDB(connector)
 			defer pool.Close()

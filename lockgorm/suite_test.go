@@ -10,7 +10,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -39,7 +39,7 @@ func openPool(guarded, prepared bool) func(testing.TB, *driver.Config) locksuite
 			tb.Fatal(err)
 		}
 		if guarded {
-			connector = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Guarded(connector)
+			connector = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Guarded(connector)
 		}
 		db := sql.OpenDB(connector)
 		tb.Cleanup(func() {

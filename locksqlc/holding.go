@@ -6,7 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 
-	"github.com/dca00107/lockstep/internal/joined"
+	"github.com/dca00107/lockstep/internal/errjoin"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -61,7 +61,7 @@ func (h *holding) release(ctx context.Context) error {
 		err = inner.Commit(ctx, h.scope)
 	}
 	if h.tx != nil { // which was committed: that only ends the *sql.Tx
-		if endErr := joined.UnlessGone(h.tx.Rollback()); err == nil {
+		if endErr := errjoin.UnlessGone(h.tx.Rollback()); err == nil {
 			err = endErr
 		}
 	}
@@ -69,5 +69,5 @@ func (h *holding) release(ctx context.Context) error {
 		return unanswered(ctx, err)
 	}
 	discard := h.conn.Raw(func(any) error { return driver.ErrBadConn })
-	return joined.Errors(unanswered(ctx, err), joined.UnlessGone(discard))
+	return errjoin.Errors(unanswered(ctx, err), errjoin.UnlessGone(discard))
 }

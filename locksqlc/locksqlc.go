@@ -9,12 +9,12 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // inner is what package txlock does for this one.
-var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Open opens a guarded pool for a data source name of go-sql-driver/mysql. As with
 // sql.Open, no connection is made yet. BeginTx of the pool sends nothing: BEGIN is sent

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -170,7 +170,7 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 	if err := fn(tx, scope); err != nil {
 		return err
 	}
-	if _, err := inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Confirm(ctx, scope); err != nil {
+	if _, err := bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Confirm(ctx, scope); err != nil {
 		return err
 	}
 	return tx.Commit()

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dca00107/lockstep/internal/joined"
+	"github.com/dca00107/lockstep/internal/errjoin"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -122,7 +122,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
 	}
-	defer func() { err = joined.Errors(err, joined.UnlessGone(conn.Close())) }()
+	defer func() { err = errjoin.Errors(err, errjoin.UnlessGone(conn.Close())) }()
 	finished := false
 	defer func() {
 		if finished {
@@ -130,7 +130,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		}
 		// fn has returned an error, or panicked; the panic continues afterwards.
 		if rollbackErr := tx.Rollback(); rollbackErr != nil && !errors.Is(rollbackErr, sql.ErrTxDone) {
-			err = joined.Errors(err, fmt.Errorf("locksqlc: roll back: %w", rollbackErr))
+			err = errjoin.Errors(err, fmt.Errorf("locksqlc: roll back: %w", rollbackErr))
 		}
 	}()
 	scope, err := txlock.Join(ctx, tx, txlock.NothingRead())
@@ -169,8 +169,8 @@ func beginOn(ctx context.Context, db *sql.DB, options *sql.TxOptions) (conn *sql
 		if tx, err = conn.BeginTx(ctx, options); err == nil {
 			return conn, tx, nil
 		}
-		if closeErr := joined.UnlessGone(conn.Close()); closeErr != nil || !errors.Is(err, driver.ErrBadConn) {
-			return nil, nil, joined.Errors(err, closeErr)
+		if closeErr := errjoin.UnlessGone(conn.Close()); closeErr != nil || !errors.Is(err, driver.ErrBadConn) {
+			return nil, nil, errjoin.Errors(err, closeErr)
 		}
 	}
 	return nil, nil, err

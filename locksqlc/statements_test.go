@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -198,7 +198,7 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	scope, err := locksqlc.Join(ctx, asked)
 	check(tb, err)
 	_, err = scope.Lock(ctx, besides(key, "asked"))
-	check(tb, errors.Join(err, inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().OnePrimary(ctx, scope), asked.Rollback()))
+	check(tb, errors.Join(err, bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().OnePrimary(ctx, scope), asked.Rollback()))
 	return func() int {
 		before := sentSoFar(tb, conn)
 		tx, err := conn.BeginTx(ctx, nil)

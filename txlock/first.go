@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
-	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -32,20 +32,20 @@ import (
 // SELECT, a column that is an argument is named ?, and arguments are bound as CommitWith describes.
 func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if ctx == nil {
-		return inside.Unsent(context.Background(), errNoContext)
+		return bridge.Unsent(context.Background(), errNoContext)
 	}
 	if guard.LocksFirst(ctx) {
-		return inside.Unsent(ctx, fmt.Errorf("%w: LockWith under the context of another LockWith: give one of them all keys", ErrInvalidOption))
+		return bridge.Unsent(ctx, fmt.Errorf("%w: LockWith under the context of another LockWith: give one of them all keys", ErrInvalidOption))
 	}
 	if !s.locksWith(keys) {
 		if _, err := s.LockAll(ctx, keys...); err != nil {
-			return inside.Unsent(ctx, err)
+			return bridge.Unsent(ctx, err)
 		}
 		return ctx
 	}
 	key := keys[0]
 	if err := s.ownWait(false, key); err != nil {
-		return inside.Unsent(ctx, s.failure("lock", key, err))
+		return bridge.Unsent(ctx, s.failure("lock", key, err))
 	}
 	a := s.newAttempt(ctx, key.record(), request{verb: "lock"}, hold{}, false)
 	_, plain := a.statement()

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/look"
+	"github.com/dca00107/lockstep/internal/holderlookup"
 )
 
 // A HeldError names the holder of a key. errors.As finds it in an ErrBusy, in an ErrWaitTimeout,
@@ -98,12 +98,12 @@ func (d slowWait) toPool(p *pooled) { p.slow = time.Duration(d) }
 func (d slowWait) toJoin(s *state) { s.slow = time.Duration(d) }
 
 // slowly begins a wait for keys, at whose end the observer may be told for whom it was.
-func (s *state) slowly(ctx context.Context, waits bool, keys ...Key) *look.Later[[]*HeldError] {
+func (s *state) slowly(ctx context.Context, waits bool, keys ...Key) *holderlookup.Later[[]*HeldError] {
 	if !waits || s.watch == nil || s.looks == nil || s.slow <= 0 {
 		return nil
 	}
 	wanted := unmarked(keys)
-	return look.After(ctx, s.slow, func(ctx context.Context) []*HeldError { return s.holders(ctx, wanted) })
+	return holderlookup.After(ctx, s.slow, func(ctx context.Context) []*HeldError { return s.holders(ctx, wanted) })
 }
 
 // named adds to the error of a refusal who holds one of the keys, if it is a transaction of
@@ -134,7 +134,7 @@ func (s *state) named(ctx context.Context, err error, keys ...Key) error {
 }
 
 // sharedLooks are the looks under way, of all pools of the process.
-var sharedLooks look.Shared[looked, []Holder]
+var sharedLooks holderlookup.Shared[looked, []Holder]
 
 // looked is what a look is for.
 type looked struct {

@@ -5,14 +5,14 @@ import (
 	"errors"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/guard"
-	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// include is inside.Lock.Include.
-func include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx context.Context, in *inside.Included) error) error {
+// include is bridge.Lock.Include.
+func include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx context.Context, in *bridge.Included) error) error {
 	if err := key.Validate(); err != nil {
 		return err
 	}
@@ -39,11 +39,11 @@ func include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx 
 }
 
 // includeOnce calls send once.
-func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.Context, in *inside.Included) error) (fence bool, err error) {
+func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.Context, in *bridge.Included) error) (fence bool, err error) {
 	snapshot := s.mayHaveSnapshot()
 	// The row of a lease is written by its renewals: a change since the snapshot is no
 	// reason to roll the transaction back.
-	in := &inside.Included{Tx: s.refusing(snapshot), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
+	in := &bridge.Included{Tx: s.refusing(snapshot), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
 	if s.book != nil {
 		if err := s.book.Err(); err != nil {
 			return false, err

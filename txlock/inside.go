@@ -1,11 +1,11 @@
 package txlock
 
 import (
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 )
 
 func init() {
-	inside.SetLock(inside.Lock[*Scope, Key, Grant, PoolOption]{
+	bridge.SetLock(bridge.Lock[*Scope, Key, Grant, PoolOption]{
 		Guarded:        guarded,
 		Include:        include,
 		OnePrimary:     onePrimary,
@@ -22,5 +22,5 @@ func init() {
 		Asked:          func(key Key) (Key, bool) { return key.unmarked(), key.shared },
 		Retried:        retried,
 	})
-	inside.SetOnce(inside.Once[*Scope, Key, OnceOption]{Answer: answerOnce, Result: resultOfOnce, Asked: onceAsked})
+	bridge.SetOnce(bridge.Once[*Scope, Key, OnceOption]{Answer: answerOnce, Result: resultOfOnce, Asked: onceAsked})
 }

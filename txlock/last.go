@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/guard"
-	"github.com/dca00107/lockstep/internal/inside"
 )
 
 // AnyRows lets CommitWith commit whatever number of rows the statement has changed.
@@ -44,19 +44,19 @@ const AnyRows = -1
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:
-		return inside.Unsent(context.Background(), errNoContext)
+		return bridge.Unsent(context.Background(), errNoContext)
 	case ctx.Err() != nil:
 		return ctx
 	case rows < AnyRows:
-		return inside.Unsent(ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows))
+		return bridge.Unsent(ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows))
 	case s.book == nil:
-		return inside.Unsent(ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded))
+		return bridge.Unsent(ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded))
 	}
 	if why := s.whyNotLast(); why != nil {
-		return inside.Unsent(ctx, why)
+		return bridge.Unsent(ctx, why)
 	}
 	if err := s.finishOnces(ctx); err != nil {
-		return inside.Unsent(ctx, err)
+		return bridge.Unsent(ctx, err)
 	}
 	return guard.WithLast(ctx, guard.Last{Tx: s.book, Rows: rows})
 }
@@ -71,14 +71,14 @@ func (s *state) whyNotLast() error {
 	return s.notUndone
 }
 
-// notUndone is inside.Lock.NotUndone.
+// notUndone is bridge.Lock.NotUndone.
 func notUndone(s *Scope, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notUndone = err
 }
 
-// last is inside.Lock.Last.
+// last is bridge.Lock.Last.
 func last(s *Scope, may bool) (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/dca00107/lockstep/internal/whoami"
+	"github.com/dca00107/lockstep/internal/procname"
 )
 
 // spot is what a transaction keeps others from: the row of a key, or a key of Once.
@@ -32,7 +32,7 @@ var inProgram = struct {
 // runs is inside.Lock.Runs.
 func runs(s *Scope) (ended func()) {
 	last(s, false)
-	if s.runner = whoami.Goroutine(); s.book != nil {
+	if s.runner = procname.Goroutine(); s.book != nil {
 		s.book.Hold() // Commit tells whether it was ended before, also where nothing is locked
 	}
 	return s.leave
@@ -105,7 +105,7 @@ func (s *state) inTheWay(key Key, once bool) []*state {
 func (s *state) ownWait(once bool, keys ...Key) error {
 	for _, key := range keys {
 		for _, other := range s.inTheWay(key, once) {
-			if other.book != nil && other.runner == whoami.Goroutine() {
+			if other.book != nil && other.runner == procname.Goroutine() {
 				return waitForItself{other.holds(key)}
 			}
 		}

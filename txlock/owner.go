@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/dca00107/lockstep/internal/whoami"
+	"github.com/dca00107/lockstep/internal/procname"
 )
 
 // maxLabel is the size of the column owner of the tables of transaction locks.
@@ -32,4 +32,4 @@ func ownerOf(ctx context.Context) []byte {
 	return process
 }
 
-var process = []byte(whoami.Process("/"))
+var process = []byte(procname.Process("/"))

@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // locks and once are what package txlock does for this one.
 var (
-	locks = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
-	once  = inside.OnceOf[*txlock.Scope, txlock.Key, txlock.OnceOption]()
+	locks = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+	once  = bridge.OnceOf[*txlock.Scope, txlock.Key, txlock.OnceOption]()
 )
 
 // maxResult is how long a stored result may be.

@@ -9,9 +9,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dca00107/lockstep/internal/whoami"
+	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -35,7 +35,7 @@ type Election struct {
 	key    txlock.Key
 	seat   txlock.Key
 	options
-	seldom underlease.Seldom
+	seldom leaseutil.Seldom
 
 	mu      sync.Mutex
 	running bool
@@ -116,7 +116,7 @@ func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, erro
 		return nil, errors.New("elect: New needs a *lease.Manager, got nil")
 	}
 	e := &Election{leases: leases, key: key, changed: make(chan struct{})}
-	e.options = options{ttl: 15 * time.Second, by: whoami.Process(":")}
+	e.options = options{ttl: 15 * time.Second, by: procname.Process(":")}
 	for _, option := range opts {
 		option(&e.options)
 	}

@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // A Leader describes the process that leads.
@@ -57,7 +57,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 				}
 			}
 			last, lastErr = leader, err
-			if underlease.Pause(ctx, e.ttl/6+rand.N(e.ttl/3), changed) != nil {
+			if leaseutil.Pause(ctx, e.ttl/6+rand.N(e.ttl/3), changed) != nil {
 				return
 			}
 		}

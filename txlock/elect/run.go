@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -97,7 +97,7 @@ func (e *Election) Run(ctx context.Context, fn Func) error {
 		case ctx.Err() != nil:
 			return errors.Join(ctx.Err(), err)
 		case errors.Is(why, ErrResigned):
-			_ = underlease.Pause(ctx, afterResign, nil) // campaign returns the error
+			_ = leaseutil.Pause(ctx, afterResign, nil) // campaign returns the error
 		}
 	}
 }
@@ -120,7 +120,7 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 			return l, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case underlease.Permanent(err, c.answered) || errors.Is(err, lease.ErrClosed):
+		case leaseutil.Permanent(err, c.answered) || errors.Is(err, lease.ErrClosed):
 			return nil, err
 		case errors.Is(err, errFull):
 			d, wait = lookEvery/2+rand.N(lookEvery), leastPause
@@ -134,7 +134,7 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 			}
 			wait = min(2*wait, most)
 		}
-		if err := underlease.Pause(ctx, d, nil); err != nil {
+		if err := leaseutil.Pause(ctx, d, nil); err != nil {
 			return nil, err
 		}
 	}

@@ -7,11 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/errjoin"
 	"github.com/dca00107/lockstep/internal/jobrow"
-	"github.com/dca00107/lockstep/internal/joined"
-	"github.com/dca00107/lockstep/internal/whoami"
+	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -108,12 +108,12 @@ func (j *Jobs) check(ctx context.Context, key txlock.Key, at time.Time) error {
 	if at.Before(time.Unix(0, 0)) || at.Year() > 9999 {
 		return fmt.Errorf("%w: job %q: the time %v is not in the years from 1970 to 9999", txlock.ErrInvalidOption, key, at.UTC())
 	}
-	for o := underlease.Owners(ctx); o != nil; o = o.Outer {
+	for o := leaseutil.Owners(ctx); o != nil; o = o.Outer {
 		if o.Lease != nil && o.Lease.Key().String() == key.String() && o.Lease.Err() == nil {
 			return fmt.Errorf("%w: job %q: the context holds the lease of this key, and the tick would wait for itself", txlock.ErrInvalidOption, key)
 		}
 	}
-	if c, is := j.functions.Load(function{whoami.Goroutine(), key.String()}); is && c.(*Claim).lease.Err() == nil {
+	if c, is := j.functions.Load(function{procname.Goroutine(), key.String()}); is && c.(*Claim).lease.Err() == nil {
 		return fmt.Errorf("%w: job %q: the call is made inside the function of a tick of this key, and would wait for itself", txlock.ErrInvalidOption, key)
 	}
 	return nil
@@ -153,7 +153,7 @@ func (j *Jobs) begin(ctx context.Context, key txlock.Key, at time.Time, next com
 	}
 	defer func() {
 		if err != nil {
-			err = joined.Errors(err, l.Release(ctx))
+			err = errjoin.Errors(err, l.Release(ctx))
 		}
 	}()
 	c := &Claim{
@@ -225,10 +225,10 @@ func (c *Claim) Finish(ctx context.Context, why error) error {
 		if errors.Is(released, lease.ErrGuarded) || errors.Is(released, txlock.ErrLost) || errors.Is(released, txlock.ErrNotHeld) {
 			released = nil // it ends with the transaction, or has ended before
 		}
-		c.result = joined.Errors(marked, released)
+		c.result = errjoin.Errors(marked, released)
 		e := Event{Kind: Done, Key: c.key, At: c.tick.at, Took: c.timer.elapsed(), Err: c.result}
 		if marked != nil || why != nil && !c.committed {
-			e.Kind, e.Err = Failed, joined.Errors(why, c.result)
+			e.Kind, e.Err = Failed, errjoin.Errors(why, c.result)
 			if c.interrupted {
 				e.Kind = Interrupted
 			}
@@ -259,7 +259,7 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 			return nil
 		case err == nil:
 			return fmt.Errorf("job %q, token %d: %w: another process has started it", c.key, c.tick.token, txlock.ErrLost)
-		case underlease.Pause(ctx, pause, nil) != nil:
+		case leaseutil.Pause(ctx, pause, nil) != nil:
 			return err
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/jobrow"
-	"github.com/dca00107/lockstep/internal/whoami"
+	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -39,7 +39,7 @@ type Jobs struct {
 	leases *lease.Manager
 	ledger ledger
 	options
-	seldom underlease.Seldom
+	seldom leaseutil.Seldom
 
 	functions sync.Map // the *Claim of each function that runs
 
@@ -90,7 +90,7 @@ func New(db *sql.DB, leases *lease.Manager, opts ...Option) (*Jobs, error) {
 }
 
 func newJobs(db *sql.DB, leases *lease.Manager, l ledger, opts ...Option) (*Jobs, error) {
-	j := &Jobs{db: db, leases: leases, ledger: l, options: options{instance: whoami.Process(":"), keep: 20, age: 30 * 24 * time.Hour}, closing: make(chan struct{})}
+	j := &Jobs{db: db, leases: leases, ledger: l, options: options{instance: procname.Process(":"), keep: 20, age: 30 * 24 * time.Hour}, closing: make(chan struct{})}
 	for _, option := range opts {
 		option(&j.options)
 	}
@@ -155,7 +155,7 @@ func (j *Jobs) untilAbandoned(ctx context.Context) (context.Context, func()) {
 
 // pause waits for a time. It returns the context's error, or ErrClosed after Close.
 func (j *Jobs) pause(ctx context.Context, d time.Duration) error {
-	err := underlease.Pause(ctx, d, j.closing)
+	err := leaseutil.Pause(ctx, d, j.closing)
 	select {
 	case <-j.closing: // also where the time is over, or the context
 		return ErrClosed

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -88,7 +88,7 @@ func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opt
 		case err == nil:
 			pause = leastError
 		case ctx.Err() != nil: // pause returns it
-		case underlease.Permanent(err, r.registered) || errors.Is(err, lease.ErrClosed):
+		case leaseutil.Permanent(err, r.registered) || errors.Is(err, lease.ErrClosed):
 			return err
 		default:
 			j.tell(ctx, Event{Kind: RunError, Key: key, Err: err})

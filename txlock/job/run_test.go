@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // journal is what was done when.
@@ -30,7 +30,7 @@ func (j *journal) work(takes time.Duration) Func {
 			j.beside++
 		}
 		j.mu.Unlock()
-		err := underlease.Pause(ctx, takes, nil)
+		err := leaseutil.Pause(ctx, takes, nil)
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		j.running--

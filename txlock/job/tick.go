@@ -8,12 +8,12 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/errjoin"
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/jobrow"
-	"github.com/dca00107/lockstep/internal/joined"
+	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/internal/retry"
-	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -102,7 +102,7 @@ func single(ctx context.Context, db *sql.DB, opts []lease.ManagerOption, f func(
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTime)
 		defer cancel()
-		err = joined.Errors(err, leases.Close(ctx))
+		err = errjoin.Errors(err, leases.Close(ctx))
 	}()
 	j, err := New(db, leases)
 	if err != nil {
@@ -191,7 +191,7 @@ func (j *Jobs) under(fn work) work {
 		working, left, err := nodes.Works(held, c.lease)
 		if err != nil {
 			c.interrupted = true
-			return joined.Errors(err, c.Finish(ctx, err))
+			return errjoin.Errors(err, c.Finish(ctx, err))
 		}
 		defer left()
 		why := errUnreturned
@@ -201,10 +201,10 @@ func (j *Jobs) under(fn work) work {
 			cancel()
 			err = c.Finish(ctx, why)
 			if why != nil && !c.committed {
-				err = joined.Errors(why, lost, err)
+				err = errjoin.Errors(why, lost, err)
 			}
 		}()
-		here := function{whoami.Goroutine(), c.key.String()}
+		here := function{procname.Goroutine(), c.key.String()}
 		j.functions.Store(here, c)
 		defer j.functions.Delete(here)
 		why = fn(working, c)
@@ -212,7 +212,7 @@ func (j *Jobs) under(fn work) work {
 	}
 }
 
-var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // inTransaction is the work of TickTx. The transaction marks the tick; where its COMMIT was
 // not answered, Finish finds out.
@@ -238,7 +238,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 	if err != nil {
 		return fmt.Errorf("job %q: get a connection: %w", c.key, err)
 	}
-	defer func() { err = joined.Errors(err, joined.UnlessGone(conn.Close())) }()
+	defer func() { err = errjoin.Errors(err, errjoin.UnlessGone(conn.Close())) }()
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("job %q: begin: %w", c.key, err)
@@ -248,8 +248,8 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 		if finished {
 			return
 		}
-		if rollback := joined.UnlessGone(tx.Rollback()); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
-			err = joined.Errors(err, fmt.Errorf("job %q: roll back: %w", c.key, rollback))
+		if rollback := errjoin.UnlessGone(tx.Rollback()); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
+			err = errjoin.Errors(err, fmt.Errorf("job %q: roll back: %w", c.key, rollback))
 		}
 	}()
 	scope, err := txlock.Join(ctx, tx, txlock.NothingRead())

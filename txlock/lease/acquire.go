@@ -8,8 +8,8 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/internal/store"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // Acquire acquires the lease of a key, and waits until it is free. The waiters of one manager
@@ -88,7 +88,7 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 			left()
 		}
 	}()
-	return underlease.Do(ctx, l, ErrGuarded, func(ctx context.Context, l *Lease) (err error) {
+	return leaseutil.Do(ctx, l, ErrGuarded, func(ctx context.Context, l *Lease) (err error) {
 		if ctx, left, err = m.works(ctx, l); err != nil {
 			return err
 		}

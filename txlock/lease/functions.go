@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/dca00107/lockstep/internal/whoami"
+	"github.com/dca00107/lockstep/internal/procname"
 )
 
 // functions are those of Do and its like, of terms and of jobs that run at the moment, which Close waits for.
@@ -46,7 +46,7 @@ func (m *Manager) works(ctx context.Context, l *Lease) (working context.Context,
 	if m.closed {
 		return nil, nil, ErrClosed
 	}
-	f := &function{goroutine: whoami.Goroutine()}
+	f := &function{goroutine: procname.Goroutine()}
 	f.outer, _ = ctx.Value(insideOf{m}).(*function)
 	working, end := m.untilClosed(context.WithValue(ctx, insideOf{m}, f))
 	if m.functions.running == nil {
@@ -80,7 +80,7 @@ func (m *Manager) calledWithin(ctx context.Context) bool {
 		return true
 	}
 	for f := range m.functions.running {
-		if f.goroutine == whoami.Goroutine() {
+		if f.goroutine == procname.Goroutine() {
 			return true
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/look"
+	"github.com/dca00107/lockstep/internal/holderlookup"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -107,11 +107,11 @@ func (m *Manager) named(ctx context.Context, q *request, err error) error {
 }
 
 // slowly begins a wait, at whose end the observer may be told for whom it was.
-func (m *Manager) slowly(ctx context.Context, q *request) *look.Later[*txlock.HeldError] {
+func (m *Manager) slowly(ctx context.Context, q *request) *holderlookup.Later[*txlock.HeldError] {
 	if !q.names || q.slow <= 0 || m.options.observer == nil {
 		return nil
 	}
-	return look.After(ctx, q.slow, m.lookFor(q.key, q.owner))
+	return holderlookup.After(ctx, q.slow, m.lookFor(q.key, q.owner))
 }
 
 // lookFor looks who holds something under a key, together with others who look for the same.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // A Lease is a handle of a lease. Each Acquire returns a handle of its own, also to an owner that
@@ -68,7 +68,7 @@ func (l *Lease) Done() <-chan struct{} {
 // it re-enters the lease while it is held, and an Acquire of another key has an owner of its own.
 // The returned function cancels the context; call it when the work is done.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
-	working, cancel := context.WithCancelCause(underlease.WithLease(ctx, l))
+	working, cancel := context.WithCancelCause(leaseutil.WithLease(ctx, l))
 	l.record.mu.Lock()
 	defer l.record.mu.Unlock()
 	if l.over != nil {

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/look"
+	"github.com/dca00107/lockstep/internal/holderlookup"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
 	"github.com/dca00107/lockstep/txlock/internal/store"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // ErrClosed is returned by a Manager that was closed.
@@ -33,7 +33,7 @@ type Manager struct {
 	closing life // of the waiters: ends when Close is called
 	ending  life // of the loops: ends when Close has released what is held
 	undoing life // of releases in the background: ends with Close
-	errands *underlease.Errands
+	errands *leaseutil.Errands
 	start   sync.Once
 	nudge   chan struct{} // wakes the loop of renewals
 	chunk   int           // how many leases that renews at most by the next statement: see pace
@@ -41,7 +41,7 @@ type Manager struct {
 	// granting counts the requests that may be granted at the moment.
 	granting atomic.Int64
 	// looks are those under way for NameHolders and SlowWait.
-	looks look.Shared[txlock.Key, []store.Info]
+	looks holderlookup.Shared[txlock.Key, []store.Info]
 	// sleepsUntil is when the loop of renewals wakes up by itself, or awake.
 	sleepsUntil atomic.Int64
 
@@ -106,7 +106,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 	m := &Manager{
 		store:   s,
 		options: o,
-		errands: underlease.NewErrands(),
+		errands: leaseutil.NewErrands(),
 		nudge:   make(chan struct{}, 1),
 		chunk:   renewalChunk,
 		records: make(map[recordKey]*record),
@@ -230,7 +230,7 @@ func (m *Manager) startLoops() {
 
 // sleep waits for a time, or until the context or the manager ends.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) error {
-	err := underlease.Pause(ctx, d, m.ending.Done())
+	err := leaseutil.Pause(ctx, d, m.ending.Done())
 	if m.ending.Err() != nil {
 		return ErrClosed
 	}

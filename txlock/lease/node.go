@@ -10,9 +10,9 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/store"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // This file has what packages quorum, elect and job need of a Manager: the leases of quorum are
@@ -43,7 +43,7 @@ func (n node) Terms(options any) (nodes.Terms, error) {
 
 // ownerOf is nodes.OwnerOf.
 func ownerOf(ctx context.Context) (owner string, named bool, err error) {
-	if owner, named = underlease.NameOf(ctx); named {
+	if owner, named = leaseutil.NameOf(ctx); named {
 		return owner, true, checkOwner(owner)
 	}
 	id, err := uuid.NewV7()

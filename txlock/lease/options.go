@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/internal/store"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // The bounds of a TTL.
@@ -231,7 +231,7 @@ func validity(ttl time.Duration) time.Duration { return ttl - ttl/100 - 2*time.M
 // keeps that owner for the key of the lease while the lease is held. Leases of other keys have
 // other owners under that context, so that goroutines exclude each other.
 func WithOwner(ctx context.Context, owner string) context.Context {
-	return underlease.WithName(ctx, owner)
+	return leaseutil.WithName(ctx, owner)
 }
 
 // checkOwner returns what is wrong with the name of an owner, or nil.

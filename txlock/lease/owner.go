@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/internal/store"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // identify sets the owner of the request: the holder of the innermost lease of this key
@@ -17,7 +17,7 @@ import (
 // a new one.
 func (q *request) identify() error {
 	q.asksAlone, q.hold = false, ""
-	q.from = underlease.For[*Lease](q.from, q.key)
+	q.from = leaseutil.For[*Lease](q.from, q.key)
 	switch {
 	case q.from == nil:
 		id, err := q.newHold()

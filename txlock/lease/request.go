@@ -10,11 +10,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dca00107/lockstep/internal/look"
-	"github.com/dca00107/lockstep/internal/whoami"
+	"github.com/dca00107/lockstep/internal/holderlookup"
+	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/internal/store"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // request is one call of Acquire or another method that acquires, with all that it has
@@ -24,17 +24,17 @@ type request struct {
 	verb   string
 	key    txlock.Key
 	owner  string
-	named  bool              // the owner may hold the lease already
-	under  *Lease            // the lease that the context carries for the key, or nil
-	from   *underlease.Owner // of the context: the innermost owner that is still to be tried
-	inside bool              // a function that the manager runs acquires it
-	reads  []string          // owners of the context that read by other managers
-	hold   string            // its entry in the list of holds, if it is granted: see needHold
+	named  bool             // the owner may hold the lease already
+	under  *Lease           // the lease that the context carries for the key, or nil
+	from   *leaseutil.Owner // of the context: the innermost owner that is still to be tried
+	inside bool             // a function that the manager runs acquires it
+	reads  []string         // owners of the context that read by other managers
+	hold   string           // its entry in the list of holds, if it is granted: see needHold
 	asked  instant
 	limit  instant // until when it waits, if WaitAtMost limits that
 	seen   sight
-	met    *txlock.HeldError              // the last other holder that was seen
-	later  *look.Later[*txlock.HeldError] // what SlowWait shows, while it waits
+	met    *txlock.HeldError                      // the last other holder that was seen
+	later  *holderlookup.Later[*txlock.HeldError] // what SlowWait shows, while it waits
 
 	target target
 	shared bool
@@ -76,7 +76,7 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	q := &request{verb: verb, key: key, asked: m.store.Now(), target: exclusive{}, from: underlease.Owners(ctx), inside: m.isInside(ctx)}
+	q := &request{verb: verb, key: key, asked: m.store.Now(), target: exclusive{}, from: leaseutil.Owners(ctx), inside: m.isInside(ctx)}
 	var err error
 	if q.terms, err = m.terms(opts); err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ var processTag = func() (tag [6]byte) {
 
 // process is the beginning of the names of owners that WithOwner doesn't name, for people
 // who look: "web-3/4711/".
-var process = whoami.Process("/") + "/"
+var process = procname.Process("/") + "/"
 
 // processNote is the default of WithLabel.
-var processNote = strings.ToValidUTF8(whoami.Process(":"), "?")
+var processNote = strings.ToValidUTF8(procname.Process(":"), "?")

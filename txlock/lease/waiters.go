@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // queue has the waiters for a key in this manager, first come, first served. Only the
@@ -118,5 +118,5 @@ func (m *Manager) freed(key txlock.Key) {
 
 // pause waits for a time, or until there is news.
 func (w *waiter) pause(ctx context.Context, d time.Duration) error {
-	return underlease.Pause(ctx, d, w.signal)
+	return leaseutil.Pause(ctx, d, w.signal)
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/memstore"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // inner is what package txlock does for this one.
-var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // leaseStore has the leases of a Kit. lease.NewManager finds it by the driver of the pool.
 type leaseStore struct {
@@ -42,7 +42,7 @@ const ask = "DO 0"
 // Include includes what memstore does for the transaction in it: what the rows of leases keep
 // from others ends with the transaction.
 func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *store.In) error) error {
-	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, in *inside.Included) error {
+	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, in *bridge.Included) error {
 		var t *tx
 		if _, err := in.Tx.ExecContext(context.WithValue(ctx, askKey{}, &t), ask); err != nil {
 			return err

@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -30,7 +30,7 @@ type Manager struct {
 	close   context.CancelFunc
 	ending  context.Context // of what the nodes are asked: ends with Close
 	end     context.CancelFunc
-	errands *underlease.Errands
+	errands *leaseutil.Errands
 
 	mu      sync.Mutex
 	closed  bool // Close was called
@@ -86,7 +86,7 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 	}
 	m := &Manager{
 		nodes: append([]*lease.Manager(nil), managers...), majority: n/2 + 1, options: o,
-		errands: underlease.NewErrands(),
+		errands: leaseutil.NewErrands(),
 		records: make(map[recordKey]*record), turns: make(map[string]*turn), epochs: make([]string, n),
 	}
 	m.closing, m.close = context.WithCancel(context.Background())
@@ -150,7 +150,7 @@ func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Co
 	if err != nil {
 		return err
 	}
-	return underlease.Do(ctx, l, lease.ErrGuarded, fn)
+	return leaseutil.Do(ctx, l, lease.ErrGuarded, fn)
 }
 
 // Close releases all leases of the manager, whose handles are released. It waits until
@@ -206,9 +206,9 @@ func releaseAll(ctx context.Context, records map[recordKey]*record) error {
 type request struct {
 	key   txlock.Key
 	owner string
-	named bool              // the owner may hold the lease already
-	from  *underlease.Owner // the innermost owner of the context
-	id    string            // the owner for the nodes, of this call alone
+	named bool             // the owner may hold the lease already
+	from  *leaseutil.Owner // the innermost owner of the context
+	id    string           // the owner for the nodes, of this call alone
 	terms nodes.Terms
 	ttl   time.Duration
 	opts  []lease.AcquireOption
@@ -223,7 +223,7 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.Acqu
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	q := &request{key: key, opts: opts, from: underlease.Owners(ctx)}
+	q := &request{key: key, opts: opts, from: leaseutil.Owners(ctx)}
 	for i, node := range m.nodes {
 		t, err := nodes.Of(node).Terms(opts)
 		if err != nil {
@@ -260,7 +260,7 @@ func (m *Manager) open() error {
 // lease of this key that the context carries, or the owner that the context names. It
 // returns nil if there is nothing.
 func (m *Manager) local(q *request) *Lease {
-	for o := underlease.For[*Lease](q.from, q.key); o != nil && o.Lease != nil; o = underlease.For[*Lease](o.Outer, q.key) {
+	for o := leaseutil.For[*Lease](q.from, q.key); o != nil && o.Lease != nil; o = leaseutil.For[*Lease](o.Outer, q.key) {
 		if r := o.Lease.(*Lease).r; r.m == m {
 			if l := r.enter(); l != nil {
 				return l

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -56,7 +56,7 @@ func (l *Lease) Done() <-chan struct{} { return l.life.Done() }
 // Acquire of another key, or by the manager of one database, has an owner of its own. The
 // returned function ends the context earlier; call it when the work is done.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
-	working, cancel := context.WithCancelCause(underlease.WithLease(ctx, l))
+	working, cancel := context.WithCancelCause(leaseutil.WithLease(ctx, l))
 	if err := l.Err(); err != nil {
 		cancel(err)
 		return working, func() {}

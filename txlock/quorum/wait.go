@@ -11,7 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 const (
@@ -140,7 +140,7 @@ func (m *Manager) inTurn(asking, ctx context.Context, q *request, t *turn) (*Lea
 			if left > 0 {
 				d = min(d, left+time.Millisecond) // when it is free if its holder is dead
 			}
-			if err := underlease.Pause(ctx, d, t.freed); err != nil {
+			if err := leaseutil.Pause(ctx, d, t.freed); err != nil {
 				return nil, err
 			}
 			if left = m.held(ctx, q); left == 0 {

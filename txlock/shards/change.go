@@ -9,7 +9,7 @@ import (
 
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // Install records the first set in all of its databases. Until then For returns ErrSet. A
@@ -137,7 +137,7 @@ func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	if err := replaceAll(ctx, all, found, moving); err != nil {
 		return err
 	}
-	if err := underlease.Pause(ctx, 2*from.lookAgain, nil); err != nil {
+	if err := leaseutil.Pause(ctx, 2*from.lookAgain, nil); err != nil {
 		return fmt.Errorf("shards: wait until every process knows of the change: %w", err)
 	}
 	if err := alone(ctx, all, from.set, to.set); err != nil { // installed at the same time

@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 const (
@@ -31,7 +31,7 @@ func (s *shard) drain(ctx context.Context, moves func(key txlock.Key) bool) erro
 			return fault.Explain("list leases", err)
 		case held != nil:
 			ended = false
-			if err := underlease.Pause(ctx, drainPause, nil); err != nil {
+			if err := leaseutil.Pause(ctx, drainPause, nil); err != nil {
 				return fmt.Errorf("wait for lease %q, which %q holds: %w", fault.Clipped(string(held.Name)), held.Owner, err)
 			}
 		case ended:
@@ -87,7 +87,7 @@ func (s *shard) awaitTransactions(ctx context.Context, table string) error {
 		if !errors.Is(fault.Interpret(err).Sentinel, txlock.ErrWaitTimeout) {
 			return err
 		}
-		if err := underlease.Pause(ctx, drainPause, nil); err != nil {
+		if err := leaseutil.Pause(ctx, drainPause, nil); err != nil {
 			return err
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // inner is what package txlock does for this one.
-var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Shards is a set of databases, over which keys are spread. Its methods may be called from
 // any goroutine.
@@ -179,7 +179,7 @@ func (s *Shards) Guard(ctx context.Context, scope *txlock.Scope, keys ...txlock.
 	}
 	plain, _ := inner.Asked(keys[0])
 	var r record
-	err = inner.Include(ctx, scope, "guard the shard of", plain, func(ctx context.Context, in *inside.Included) (err error) {
+	err = inner.Include(ctx, scope, "guard the shard of", plain, func(ctx context.Context, in *bridge.Included) (err error) {
 		in.Fence = true
 		r, err = at.locked(ctx, in.Tx)
 		return err

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -17,7 +17,7 @@ import (
 var queries = gen.New()
 
 // inner is what package txlock does for this one.
-var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Store has the leases of one pool, for one manager.
 type Store struct {
@@ -118,7 +118,7 @@ type joined struct {
 
 // Include sends statements in the transaction, as txlock.Scope does.
 func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *store.In) error) error {
-	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, included *inside.Included) error {
+	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, included *bridge.Included) error {
 		in := store.In{
 			Session: session{db: included.Tx, s: j.s, callers: true}, Reading: included.Reading,
 			Snapshot: included.Snapshot, Fenced: included.Fenced, ID: included.Session,

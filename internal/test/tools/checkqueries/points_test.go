@@ -101,7 +101,7 @@ func TestTextsArePlaced(t *testing.T) {
 		}
 	}
 	// The commands' statements run on connections of their own: package ops.
-	for _, dir := range []string{"txlock", "locksqlc", "lockgorm", "lockhttp", "internal/guard", "internal/session", "internal/inside", "internal/idempotent", "internal/retry", "internal/fault", "internal/look"} {
+	for _, dir := range []string{"txlock", "locksqlc", "lockgorm", "lockhttp", "internal/guard", "internal/session", "internal/bridge", "internal/idempotent", "internal/retry", "internal/fault", "internal/holderlookup"} {
 		walk(t, dir, func(name, text string) {
 			if statementIn.MatchString(text) && tableIn.MatchString(text) {
 				t.Errorf("%s: %s has a statement of its own: it belongs in queries or internal/rawsql", dir, name)

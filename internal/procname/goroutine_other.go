@@ -1,6 +1,6 @@
 //go:build !gc || purego || !(amd64 || arm64)
 
-package whoami
+package procname
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ func goroutine() uintptr {
 	var trace [64]byte
 	number, err := strconv.ParseUint(string(bytes.Fields(trace[:runtime.Stack(trace[:], false)])[1]), 10, 0)
 	if err != nil {
-		panic("whoami: a stack trace without the number of its goroutine: " + err.Error())
+		panic("procname: a stack trace without the number of its goroutine: " + err.Error())
 	}
 	return uintptr(number)
 }

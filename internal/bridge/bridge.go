@@ -1,8 +1,8 @@
-// Package inside is the door between the packages of lockstep, for what one of them does
+// Package bridge is the door between the packages of lockstep, for what one of them does
 // for the others and no program calls. The package that does it sets it when it is
 // initialised, as every package that imports it finds it then. Its types are type
 // parameters here, since this package is below them all.
-package inside
+package bridge
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package look
+package holderlookup
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package joined
+package errjoin
 
 import "errors"
 

@@ -1,4 +1,4 @@
-package underlease
+package leaseutil
 
 import (
 	"runtime"

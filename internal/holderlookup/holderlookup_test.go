@@ -1,4 +1,4 @@
-package look_test
+package holderlookup_test
 
 import (
 	"context"
@@ -7,21 +7,21 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/look"
+	"github.com/dca00107/lockstep/internal/holderlookup"
 )
 
 // TestNowIsBounded proves that a look ends after its limit, and with the caller's context.
 func TestNowIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ given, want time.Duration }{
-		"the limit":   {time.Hour, look.Limit},
+		"the limit":   {time.Hour, holderlookup.Limit},
 		"the context": {time.Millisecond, time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), c.given)
 			defer cancel()
 			begun := time.Now()
-			err := look.Now(ctx, func(ctx context.Context) error {
+			err := holderlookup.Now(ctx, func(ctx context.Context) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})
@@ -49,7 +49,7 @@ func TestAfter(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			looks := 0
-			l := look.After(t.Context(), time.Second, func(ctx context.Context) int {
+			l := holderlookup.After(t.Context(), time.Second, func(ctx context.Context) int {
 				looks++
 				if c.takes == 0 {
 					return 7
@@ -77,7 +77,7 @@ func TestAfter(t *testing.T) {
 
 // TestNone proves that what isn't asked for costs nothing.
 func TestNone(t *testing.T) {
-	var none *look.Later[int]
+	var none *holderlookup.Later[int]
 	if n := testing.AllocsPerRun(100, func() {
 		if none.End() != 0 {
 			t.Error("nobody has looked")

@@ -1,4 +1,4 @@
-package look_test
+package holderlookup_test
 
 import (
 	"testing"

@@ -1,6 +1,6 @@
-// Package look bounds a look at who holds what somebody else wants: it must not hold up
+// Package holderlookup bounds a look at who holds what somebody else wants: it must not hold up
 // who waits.
-package look
+package holderlookup
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 //go:build gc && !purego && (amd64 || arm64)
 
-package whoami
+package procname
 
 // goroutine returns where the runtime keeps its record of the calling goroutine. Records are
 // neither moved nor freed. A register has the address, for which Go's assembler has a name

@@ -1,14 +1,14 @@
-// Package underlease has what the managers of packages lease and quorum have in common:
-// how to run a function under a lease and to wait for one (underlease.go), who owns what under a context
+// Package leaseutil has what the managers of packages lease and quorum have in common:
+// how to run a function under a lease and to wait for one (leaseutil.go), who owns what under a context
 // (owner.go), and work in the background (errands.go).
-package underlease
+package leaseutil
 
 import (
 	"context"
 	"errors"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/joined"
+	"github.com/dca00107/lockstep/internal/errjoin"
 )
 
 // Lease is a lease that was acquired.
@@ -43,9 +43,9 @@ func Do[L Lease](ctx context.Context, l L, guarded error, fn func(ctx context.Co
 		released := l.Release(ctx)
 		switch {
 		case lost != nil:
-			err = joined.Errors(err, lost)
+			err = errjoin.Errors(err, lost)
 		case !errors.Is(released, guarded):
-			err = joined.Errors(err, released)
+			err = errjoin.Errors(err, released)
 		}
 	}()
 	return fn(working, l)

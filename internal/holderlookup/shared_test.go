@@ -1,4 +1,4 @@
-package look_test
+package holderlookup_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/look"
+	"github.com/dca00107/lockstep/internal/holderlookup"
 )
 
 // TestSharedLook proves that those who look at the same thing at once share a look, which ends
@@ -16,7 +16,7 @@ import (
 func TestSharedLook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var shared look.Shared[string, int]
+		var shared holderlookup.Shared[string, int]
 		var looks, ended atomic.Int64
 		slow := func(took time.Duration) func(context.Context) int {
 			return func(ctx context.Context) int {
@@ -73,7 +73,7 @@ func TestSharedLook(t *testing.T) {
 		}
 		begun := time.Now()
 		shared.Now(t.Context(), "a", slow(time.Hour))
-		if took := time.Since(begun); took != look.Limit {
+		if took := time.Since(begun); took != holderlookup.Limit {
 			t.Errorf("a look took %v", took)
 		}
 	})
@@ -82,7 +82,7 @@ func TestSharedLook(t *testing.T) {
 // TestSharedLooksRace lets many come and go at every moment of a look.
 func TestSharedLooksRace(t *testing.T) {
 	t.Parallel()
-	var shared look.Shared[int, int]
+	var shared holderlookup.Shared[int, int]
 	var all sync.WaitGroup
 	for i := range 32 {
 		all.Go(func() {

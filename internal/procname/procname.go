@@ -1,6 +1,6 @@
-// Package whoami names this process, for people who look: nothing depends on the name. And it
+// Package procname names this process, for people who look: nothing depends on the name. And it
 // tells goroutines apart.
-package whoami
+package procname
 
 import (
 	"os"

@@ -1,0 +1,3 @@
+// Package errjoin joins errors, but leaves a single error as it is ([Errors]), and drops those
+// of closing what is gone ([UnlessGone]).
+package errjoin
