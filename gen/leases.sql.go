@@ -12,27 +12,27 @@ import (
 
 const AcquireLease = `-- name: AcquireLease :execresult
 
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)
 SELECT s.name, s.slot, ?, ?, GREATEST(s.token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0, ?
-FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? AND (CHAR_LENGTH(s.holders) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
   AND s.used_for >= 0 AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   version = lockstep_leases.version + 1 + 0 * LAST_INSERT_ID(VALUES(token) + lockstep_leases.used_for * 4611686018427387904),
-  owner = VALUES(owner), holds = VALUES(holds), token = VALUES(token), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  conn_id = CONNECTION_ID(), note = VALUES(note), asked_us = 0
+  owner = VALUES(owner), holders = VALUES(holders), token = VALUES(token), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
+  conn_id = CONNECTION_ID(), label = VALUES(label), asked_us = 0
 `
 
 type AcquireLeaseParams struct {
 	Owner      []byte
 	Hold       string
 	TtlUs      int64
-	Note       []byte
+	Label      []byte
 	Name       []byte
 	Slot       int64
 	NotAfterUs int64
 }
 
-// The statements of leases. A lease is held while its list of holds is not empty and it
+// The statements of leases. A lease is held while its list of holders is not empty and it
 // has not expired. Every hold is a separator and an identifier of fixed length, in which
 // the separator doesn't occur.
 //
@@ -56,7 +56,7 @@ func (q *Queries) AcquireLease(ctx context.Context, db DBTX, arg AcquireLeasePar
 		arg.Hold,
 		arg.TtlUs,
 		arg.TtlUs,
-		arg.Note,
+		arg.Label,
 		arg.Name,
 		arg.Slot,
 		arg.NotAfterUs,
@@ -66,9 +66,9 @@ func (q *Queries) AcquireLease(ctx context.Context, db DBTX, arg AcquireLeasePar
 const AcquireNoWait = `-- name: AcquireNoWait :execresult
 UPDATE lockstep_leases SET
   version = version + 1 + 0 * LAST_INSERT_ID(GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))) + used_for * 4611686018427387904),
-  owner = ?, holds = ?, ttl_us = ?, expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED),
-  conn_id = CONNECTION_ID(), note = ?, asked_us = 0, token = GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
-WHERE name = ? AND slot = ? AND (CHAR_LENGTH(holds) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+  owner = ?, holders = ?, ttl_us = ?, expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED),
+  conn_id = CONNECTION_ID(), label = ?, asked_us = 0, token = GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+WHERE name = ? AND slot = ? AND (CHAR_LENGTH(holders) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
   AND used_for >= 0 AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
 `
 
@@ -76,7 +76,7 @@ type AcquireNoWaitParams struct {
 	Owner      []byte
 	Hold       string
 	TtlUs      int64
-	Note       []byte
+	Label      []byte
 	Name       []byte
 	Slot       int64
 	NotAfterUs int64
@@ -92,7 +92,7 @@ func (q *Queries) AcquireNoWait(ctx context.Context, db DBTX, arg AcquireNoWaitP
 		arg.Hold,
 		arg.TtlUs,
 		arg.TtlUs,
-		arg.Note,
+		arg.Label,
 		arg.Name,
 		arg.Slot,
 		arg.NotAfterUs,
@@ -100,7 +100,7 @@ func (q *Queries) AcquireNoWait(ctx context.Context, db DBTX, arg AcquireNoWaitP
 }
 
 const BeginEpoch = `-- name: BeginEpoch :exec
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, ?, LEFT('-', 0), 0, 0,
   UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(? AS SIGNED), 1, 0 FROM DUAL
 `
@@ -160,7 +160,7 @@ func (q *Queries) DeleteLease(ctx context.Context, db DBTX, arg DeleteLeaseParam
 }
 
 const EnsureLease = `-- name: EnsureLease :exec
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)
 VALUES (?, ?, RPAD('-', IF(CAST(? AS SIGNED) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(CAST(? AS SIGNED) < 0, 255, 0), ' '))
 `
 
@@ -187,7 +187,7 @@ func (q *Queries) EnsureLease(ctx context.Context, db DBTX, arg EnsureLeaseParam
 const GuardLease = `-- name: GuardLease :execrows
 UPDATE lockstep_leases SET version = version + 1, conn_id = CONNECTION_ID(), guards = guards + 1
 WHERE name = ? AND slot = ? AND owner = ? AND token = ?
-  AND LOCATE(?, holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  AND LOCATE(?, holders) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 `
 
 type GuardLeaseParams struct {
@@ -218,8 +218,8 @@ func (q *Queries) GuardLease(ctx context.Context, db DBTX, arg GuardLeaseParams)
 }
 
 const HeldRows = `-- name: HeldRows :many
-SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
-FROM lockstep_leases WHERE name = ? AND slot >= ? AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT 9223372036854775807
+SELECT slot, owner, label, holders, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, release_reason, version, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
+FROM lockstep_leases WHERE name = ? AND slot >= ? AND CHAR_LENGTH(holders) > 0 ORDER BY slot LIMIT 9223372036854775807
 `
 
 type HeldRowsParams struct {
@@ -228,20 +228,20 @@ type HeldRowsParams struct {
 }
 
 type HeldRowsRow struct {
-	Slot      int64
-	Owner     []byte
-	Note      []byte
-	Holds     string
-	Token     uint64
-	TtlUs     int64
-	ExpiresUs int64
-	UsedFor   int64
-	Guards    uint64
-	ConnID    uint64
-	AskedUs   int64
-	Question  []byte
-	Version   uint64
-	NowUs     int64
+	Slot          int64
+	Owner         []byte
+	Label         []byte
+	Holders       string
+	Token         uint64
+	TtlUs         int64
+	ExpiresUs     int64
+	UsedFor       int64
+	Guards        uint64
+	ConnID        uint64
+	AskedUs       int64
+	ReleaseReason []byte
+	Version       uint64
+	NowUs         int64
 }
 
 // HeldRows reads, without a lock, the rows of a key from a slot on that have holders, also
@@ -259,8 +259,8 @@ func (q *Queries) HeldRows(ctx context.Context, db DBTX, arg HeldRowsParams) ([]
 		if err := rows.Scan(
 			&i.Slot,
 			&i.Owner,
-			&i.Note,
-			&i.Holds,
+			&i.Label,
+			&i.Holders,
 			&i.Token,
 			&i.TtlUs,
 			&i.ExpiresUs,
@@ -268,7 +268,7 @@ func (q *Queries) HeldRows(ctx context.Context, db DBTX, arg HeldRowsParams) ([]
 			&i.Guards,
 			&i.ConnID,
 			&i.AskedUs,
-			&i.Question,
+			&i.ReleaseReason,
 			&i.Version,
 			&i.NowUs,
 		); err != nil {
@@ -366,25 +366,25 @@ func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams)
 }
 
 const InspectLease = `-- name: InspectLease :many
-SELECT name, slot, owner, note, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
+SELECT name, slot, owner, label, token, ttl_us,
+  CAST(IF(CHAR_LENGTH(holders) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holders) AS SIGNED) AS holders_length, used_for, asked_us, release_reason
 FROM lockstep_leases
-WHERE name = ? AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+WHERE name = ? AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holders) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
 ORDER BY slot LIMIT 9223372036854775807
 `
 
 type InspectLeaseRow struct {
-	Name        []byte
-	Slot        int64
-	Owner       []byte
-	Note        []byte
-	Token       uint64
-	TtlUs       int64
-	LeftUs      int64
-	HoldsLength int64
-	UsedFor     int64
-	AskedUs     int64
-	Question    []byte
+	Name          []byte
+	Slot          int64
+	Owner         []byte
+	Label         []byte
+	Token         uint64
+	TtlUs         int64
+	LeftUs        int64
+	HoldersLength int64
+	UsedFor       int64
+	AskedUs       int64
+	ReleaseReason []byte
 }
 
 // InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
@@ -403,14 +403,14 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]Ins
 			&i.Name,
 			&i.Slot,
 			&i.Owner,
-			&i.Note,
+			&i.Label,
 			&i.Token,
 			&i.TtlUs,
 			&i.LeftUs,
-			&i.HoldsLength,
+			&i.HoldersLength,
 			&i.UsedFor,
 			&i.AskedUs,
-			&i.Question,
+			&i.ReleaseReason,
 		); err != nil {
 			return nil, err
 		}
@@ -426,13 +426,13 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]Ins
 }
 
 const InspectTurnstile = `-- name: InspectTurnstile :one
-SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = ? AND slot = -1 AND guards > 0
+SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = ? AND slot = -1 AND guards > 0
 `
 
 type InspectTurnstileRow struct {
 	Name    []byte
 	Owner   []byte
-	Note    []byte
+	Label   []byte
 	ConnID  uint64
 	SinceUs int64
 }
@@ -445,7 +445,7 @@ func (q *Queries) InspectTurnstile(ctx context.Context, db DBTX, name []byte) (I
 	err := row.Scan(
 		&i.Name,
 		&i.Owner,
-		&i.Note,
+		&i.Label,
 		&i.ConnID,
 		&i.SinceUs,
 	)
@@ -453,7 +453,7 @@ func (q *Queries) InspectTurnstile(ctx context.Context, db DBTX, name []byte) (I
 }
 
 const LeaseAsItIs = `-- name: LeaseAsItIs :one
-SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
+SELECT token, holders, guards, expires_us, used_for FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
 `
 
 type LeaseAsItIsParams struct {
@@ -463,7 +463,7 @@ type LeaseAsItIsParams struct {
 
 type LeaseAsItIsRow struct {
 	Token     uint64
-	Holds     string
+	Holders   string
 	Guards    uint64
 	ExpiresUs int64
 	UsedFor   int64
@@ -477,7 +477,7 @@ func (q *Queries) LeaseAsItIs(ctx context.Context, db DBTX, arg LeaseAsItIsParam
 	var i LeaseAsItIsRow
 	err := row.Scan(
 		&i.Token,
-		&i.Holds,
+		&i.Holders,
 		&i.Guards,
 		&i.ExpiresUs,
 		&i.UsedFor,
@@ -486,7 +486,7 @@ func (q *Queries) LeaseAsItIs(ctx context.Context, db DBTX, arg LeaseAsItIsParam
 }
 
 const LeaseInSnapshot = `-- name: LeaseInSnapshot :one
-SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = ? AND slot = ?
+SELECT token, holders, guards, expires_us, used_for FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
 type LeaseInSnapshotParams struct {
@@ -496,7 +496,7 @@ type LeaseInSnapshotParams struct {
 
 type LeaseInSnapshotRow struct {
 	Token     uint64
-	Holds     string
+	Holders   string
 	Guards    uint64
 	ExpiresUs int64
 	UsedFor   int64
@@ -509,7 +509,7 @@ func (q *Queries) LeaseInSnapshot(ctx context.Context, db DBTX, arg LeaseInSnaps
 	var i LeaseInSnapshotRow
 	err := row.Scan(
 		&i.Token,
-		&i.Holds,
+		&i.Holders,
 		&i.Guards,
 		&i.ExpiresUs,
 		&i.UsedFor,
@@ -519,7 +519,7 @@ func (q *Queries) LeaseInSnapshot(ctx context.Context, db DBTX, arg LeaseInSnaps
 
 const LeaseTransactions = `-- name: LeaseTransactions :many
 SELECT slot, token, guards, conn_id, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS over_us
-FROM lockstep_leases WHERE name = ? AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807
+FROM lockstep_leases WHERE name = ? AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holders) > 0 LIMIT 9223372036854775807
 `
 
 type LeaseTransactionsRow struct {
@@ -564,11 +564,11 @@ func (q *Queries) LeaseTransactions(ctx context.Context, db DBTX, name []byte) (
 }
 
 const ListLeases = `-- name: ListLeases :many
-SELECT name, slot, owner, note, token, ttl_us,
-  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
+SELECT name, slot, owner, label, token, ttl_us,
+  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holders) AS SIGNED) AS holders_length, used_for, asked_us, release_reason
 FROM lockstep_leases
 WHERE (name > ? OR name = ? AND slot > ?)
-  AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  AND slot >= 0 AND CHAR_LENGTH(holders) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 ORDER BY name, slot LIMIT ?
 `
 
@@ -579,17 +579,17 @@ type ListLeasesParams struct {
 }
 
 type ListLeasesRow struct {
-	Name        []byte
-	Slot        int64
-	Owner       []byte
-	Note        []byte
-	Token       uint64
-	TtlUs       int64
-	LeftUs      int64
-	HoldsLength int64
-	UsedFor     int64
-	AskedUs     int64
-	Question    []byte
+	Name          []byte
+	Slot          int64
+	Owner         []byte
+	Label         []byte
+	Token         uint64
+	TtlUs         int64
+	LeftUs        int64
+	HoldersLength int64
+	UsedFor       int64
+	AskedUs       int64
+	ReleaseReason []byte
 }
 
 // ListLeases reads a page of the leases, readers and permits that are held, by name and
@@ -613,14 +613,14 @@ func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams)
 			&i.Name,
 			&i.Slot,
 			&i.Owner,
-			&i.Note,
+			&i.Label,
 			&i.Token,
 			&i.TtlUs,
 			&i.LeftUs,
-			&i.HoldsLength,
+			&i.HoldersLength,
 			&i.UsedFor,
 			&i.AskedUs,
-			&i.Question,
+			&i.ReleaseReason,
 		); err != nil {
 			return nil, err
 		}
@@ -636,7 +636,7 @@ func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams)
 }
 
 const ListTurnstiles = `-- name: ListTurnstiles :many
-SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases
+SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > ? AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?
 `
 
@@ -648,7 +648,7 @@ type ListTurnstilesParams struct {
 type ListTurnstilesRow struct {
 	Name    []byte
 	Owner   []byte
-	Note    []byte
+	Label   []byte
 	ConnID  uint64
 	SinceUs int64
 }
@@ -669,7 +669,7 @@ func (q *Queries) ListTurnstiles(ctx context.Context, db DBTX, arg ListTurnstile
 		if err := rows.Scan(
 			&i.Name,
 			&i.Owner,
-			&i.Note,
+			&i.Label,
 			&i.ConnID,
 			&i.SinceUs,
 		); err != nil {
@@ -705,7 +705,7 @@ func (q *Queries) LockLease(ctx context.Context, db DBTX, arg LockLeaseParams) (
 }
 
 const LookLease = `-- name: LookLease :one
-SELECT owner, note, token, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
+SELECT owner, label, token, used_for, CAST(IF(CHAR_LENGTH(holders) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
@@ -716,7 +716,7 @@ type LookLeaseParams struct {
 
 type LookLeaseRow struct {
 	Owner   []byte
-	Note    []byte
+	Label   []byte
 	Token   uint64
 	UsedFor int64
 	LeftUs  int64
@@ -731,7 +731,7 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 	var i LookLeaseRow
 	err := row.Scan(
 		&i.Owner,
-		&i.Note,
+		&i.Label,
 		&i.Token,
 		&i.UsedFor,
 		&i.LeftUs,
@@ -740,46 +740,15 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 	return i, err
 }
 
-const QuestionOf = `-- name: QuestionOf :one
-SELECT asked_us, question FROM lockstep_leases
-WHERE name = ? AND slot = ? AND owner = ? AND token = ?
-`
-
-type QuestionOfParams struct {
-	Name  []byte
-	Slot  int64
-	Owner []byte
-	Token uint64
-}
-
-type QuestionOfRow struct {
-	AskedUs  int64
-	Question []byte
-}
-
-// QuestionOf reads, without a lock, what the owner of a lease was asked last.
-// It never runs in a caller's transaction.
-func (q *Queries) QuestionOf(ctx context.Context, db DBTX, arg QuestionOfParams) (QuestionOfRow, error) {
-	row := db.QueryRowContext(ctx, QuestionOf,
-		arg.Name,
-		arg.Slot,
-		arg.Owner,
-		arg.Token,
-	)
-	var i QuestionOfRow
-	err := row.Scan(&i.AskedUs, &i.Question)
-	return i, err
-}
-
 const QueueForLease = `-- name: QueueForLease :execrows
-UPDATE lockstep_leases SET guards = 1, owner = ?, note = ?, conn_id = CONNECTION_ID(),
+UPDATE lockstep_leases SET guards = 1, owner = ?, label = ?, conn_id = CONNECTION_ID(),
   expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
 WHERE name = ? AND slot = -1
 `
 
 type QueueForLeaseParams struct {
 	Owner []byte
-	Note  []byte
+	Label []byte
 	Name  []byte
 }
 
@@ -789,7 +758,7 @@ type QueueForLeaseParams struct {
 // This is never committed.
 // It never runs in a caller's transaction.
 func (q *Queries) QueueForLease(ctx context.Context, db DBTX, arg QueueForLeaseParams) (int64, error) {
-	result, err := db.ExecContext(ctx, QueueForLease, arg.Owner, arg.Note, arg.Name)
+	result, err := db.ExecContext(ctx, QueueForLease, arg.Owner, arg.Label, arg.Name)
 	if err != nil {
 		return 0, err
 	}
@@ -816,7 +785,7 @@ func (q *Queries) ReadEpoch(ctx context.Context, db DBTX) (ReadEpochRow, error) 
 }
 
 const ReadLease = `-- name: ReadLease :one
-SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
+SELECT slot, owner, label, holders, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, release_reason, version, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
@@ -826,20 +795,20 @@ type ReadLeaseParams struct {
 }
 
 type ReadLeaseRow struct {
-	Slot      int64
-	Owner     []byte
-	Note      []byte
-	Holds     string
-	Token     uint64
-	TtlUs     int64
-	ExpiresUs int64
-	UsedFor   int64
-	Guards    uint64
-	ConnID    uint64
-	AskedUs   int64
-	Question  []byte
-	Version   uint64
-	NowUs     int64
+	Slot          int64
+	Owner         []byte
+	Label         []byte
+	Holders       string
+	Token         uint64
+	TtlUs         int64
+	ExpiresUs     int64
+	UsedFor       int64
+	Guards        uint64
+	ConnID        uint64
+	AskedUs       int64
+	ReleaseReason []byte
+	Version       uint64
+	NowUs         int64
 }
 
 // ReadLease reads a row and the server's clock, without a lock: what is then decided is written
@@ -851,8 +820,8 @@ func (q *Queries) ReadLease(ctx context.Context, db DBTX, arg ReadLeaseParams) (
 	err := row.Scan(
 		&i.Slot,
 		&i.Owner,
-		&i.Note,
-		&i.Holds,
+		&i.Label,
+		&i.Holders,
 		&i.Token,
 		&i.TtlUs,
 		&i.ExpiresUs,
@@ -860,7 +829,7 @@ func (q *Queries) ReadLease(ctx context.Context, db DBTX, arg ReadLeaseParams) (
 		&i.Guards,
 		&i.ConnID,
 		&i.AskedUs,
-		&i.Question,
+		&i.ReleaseReason,
 		&i.Version,
 		&i.NowUs,
 	)
@@ -868,7 +837,7 @@ func (q *Queries) ReadLease(ctx context.Context, db DBTX, arg ReadLeaseParams) (
 }
 
 const ReadLeaseAsItIs = `-- name: ReadLeaseAsItIs :one
-SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
+SELECT slot, owner, label, holders, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, release_reason, version, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
 `
 
@@ -878,20 +847,20 @@ type ReadLeaseAsItIsParams struct {
 }
 
 type ReadLeaseAsItIsRow struct {
-	Slot      int64
-	Owner     []byte
-	Note      []byte
-	Holds     string
-	Token     uint64
-	TtlUs     int64
-	ExpiresUs int64
-	UsedFor   int64
-	Guards    uint64
-	ConnID    uint64
-	AskedUs   int64
-	Question  []byte
-	Version   uint64
-	NowUs     int64
+	Slot          int64
+	Owner         []byte
+	Label         []byte
+	Holders       string
+	Token         uint64
+	TtlUs         int64
+	ExpiresUs     int64
+	UsedFor       int64
+	Guards        uint64
+	ConnID        uint64
+	AskedUs       int64
+	ReleaseReason []byte
+	Version       uint64
+	NowUs         int64
 }
 
 // ReadLeaseAsItIs is ReadLease in a transaction whose snapshot may be older: it locks the row,
@@ -903,8 +872,8 @@ func (q *Queries) ReadLeaseAsItIs(ctx context.Context, db DBTX, arg ReadLeaseAsI
 	err := row.Scan(
 		&i.Slot,
 		&i.Owner,
-		&i.Note,
-		&i.Holds,
+		&i.Label,
+		&i.Holders,
 		&i.Token,
 		&i.TtlUs,
 		&i.ExpiresUs,
@@ -912,7 +881,7 @@ func (q *Queries) ReadLeaseAsItIs(ctx context.Context, db DBTX, arg ReadLeaseAsI
 		&i.Guards,
 		&i.ConnID,
 		&i.AskedUs,
-		&i.Question,
+		&i.ReleaseReason,
 		&i.Version,
 		&i.NowUs,
 	)
@@ -920,10 +889,10 @@ func (q *Queries) ReadLeaseAsItIs(ctx context.Context, db DBTX, arg ReadLeaseAsI
 }
 
 const ReleaseLease = `-- name: ReleaseLease :execrows
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0
-FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? AND s.holds = ? AND s.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, expires_us = VALUES(expires_us), holds = LEFT(lockstep_leases.holds, 0)
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)
+SELECT s.name, s.slot, s.owner, s.holders, s.token, 0, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0
+FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? AND s.holders = ? AND s.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, expires_us = VALUES(expires_us), holders = LEFT(lockstep_leases.holders, 0)
 `
 
 type ReleaseLeaseParams struct {
@@ -944,8 +913,8 @@ func (q *Queries) ReleaseLease(ctx context.Context, db DBTX, arg ReleaseLeasePar
 }
 
 const ReleaseNoWait = `-- name: ReleaseNoWait :execrows
-UPDATE lockstep_leases SET version = version + 1, expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), holds = LEFT(holds, 0)
-WHERE name = ? AND slot = ? AND holds = ? AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+UPDATE lockstep_leases SET version = version + 1, expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), holders = LEFT(holders, 0)
+WHERE name = ? AND slot = ? AND holders = ? AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 `
 
 type ReleaseNoWaitParams struct {
@@ -966,11 +935,42 @@ func (q *Queries) ReleaseNoWait(ctx context.Context, db DBTX, arg ReleaseNoWaitP
 	return result.RowsAffected()
 }
 
+const ReleaseReasonOf = `-- name: ReleaseReasonOf :one
+SELECT asked_us, release_reason FROM lockstep_leases
+WHERE name = ? AND slot = ? AND owner = ? AND token = ?
+`
+
+type ReleaseReasonOfParams struct {
+	Name  []byte
+	Slot  int64
+	Owner []byte
+	Token uint64
+}
+
+type ReleaseReasonOfRow struct {
+	AskedUs       int64
+	ReleaseReason []byte
+}
+
+// ReleaseReasonOf reads, without a lock, what the owner of a lease was asked last.
+// It never runs in a caller's transaction.
+func (q *Queries) ReleaseReasonOf(ctx context.Context, db DBTX, arg ReleaseReasonOfParams) (ReleaseReasonOfRow, error) {
+	row := db.QueryRowContext(ctx, ReleaseReasonOf,
+		arg.Name,
+		arg.Slot,
+		arg.Owner,
+		arg.Token,
+	)
+	var i ReleaseReasonOfRow
+	err := row.Scan(&i.AskedUs, &i.ReleaseReason)
+	return i, err
+}
+
 const RenewLease = `-- name: RenewLease :execresult
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + s.ttl_us, 0, 0, ?
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, asked_us)
+SELECT s.name, s.slot, s.owner, s.holders, s.token, 0, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + s.ttl_us, 0, 0, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? AND s.owner = ? AND s.token = ?
-  AND LOCATE(?, s.holds) > 0 AND s.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
+  AND LOCATE(?, s.holders) > 0 AND s.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   version = lockstep_leases.version + 1 + 0 * LAST_INSERT_ID(1 + (lockstep_leases.asked_us > VALUES(asked_us))),
   expires_us = VALUES(expires_us)
@@ -1001,32 +1001,32 @@ func (q *Queries) RenewLease(ctx context.Context, db DBTX, arg RenewLeaseParams)
 }
 
 const SwapLease = `-- name: SwapLease :execrows
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, conn_id, note, asked_us, question)
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, conn_id, label, asked_us, release_reason)
 SELECT s.name, s.slot, ?, ?, ?, ?, ?, CAST(? AS SIGNED), 0,
   IF(CAST(? AS SIGNED) = 1, CONNECTION_ID(), s.conn_id), ?, ?, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? AND s.version = ? AND s.token = ?
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, owner = VALUES(owner), holds = VALUES(holds), token = VALUES(token),
-  ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us), used_for = VALUES(used_for), conn_id = VALUES(conn_id), note = VALUES(note),
-  asked_us = VALUES(asked_us), question = VALUES(question)
+ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, owner = VALUES(owner), holders = VALUES(holders), token = VALUES(token),
+  ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us), used_for = VALUES(used_for), conn_id = VALUES(conn_id), label = VALUES(label),
+  asked_us = VALUES(asked_us), release_reason = VALUES(release_reason)
 `
 
 type SwapLeaseParams struct {
-	Owner       []byte
-	Holds       string
-	Token       uint64
-	TtlUs       int64
-	ExpiresUs   int64
-	UsedFor     int64
-	Acquired    int64
-	Note        []byte
-	AskedUs     int64
-	Question    []byte
-	Name        []byte
-	Slot        int64
-	SeenVersion uint64
-	SeenToken   uint64
-	NotAfterUs  int64
+	Owner         []byte
+	Holders       string
+	Token         uint64
+	TtlUs         int64
+	ExpiresUs     int64
+	UsedFor       int64
+	Acquired      int64
+	Label         []byte
+	AskedUs       int64
+	ReleaseReason []byte
+	Name          []byte
+	Slot          int64
+	SeenVersion   uint64
+	SeenToken     uint64
+	NotAfterUs    int64
 }
 
 // SwapLease writes what was decided by what ReadLease has read, unless the row has changed since,
@@ -1037,15 +1037,15 @@ type SwapLeaseParams struct {
 func (q *Queries) SwapLease(ctx context.Context, db DBTX, arg SwapLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, SwapLease,
 		arg.Owner,
-		arg.Holds,
+		arg.Holders,
 		arg.Token,
 		arg.TtlUs,
 		arg.ExpiresUs,
 		arg.UsedFor,
 		arg.Acquired,
-		arg.Note,
+		arg.Label,
 		arg.AskedUs,
-		arg.Question,
+		arg.ReleaseReason,
 		arg.Name,
 		arg.Slot,
 		arg.SeenVersion,

@@ -12,24 +12,24 @@ import (
 )
 
 const AcquirePermit = `-- name: AcquirePermit :execresult
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)
 SELECT s.name, s.slot, ?, ?, GREATEST(s.token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
   ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ?
-  AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+  AND (CHAR_LENGTH(s.holders) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
   AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = ? AND g.slot = 0 LOCK IN SHARE MODE) + CAST(? AS SIGNED) = 0
 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  note = VALUES(note), asked_us = 0, version = lockstep_leases.version + 1, token = LAST_INSERT_ID(VALUES(token))
+  owner = VALUES(owner), holders = VALUES(holders), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
+  label = VALUES(label), asked_us = 0, version = lockstep_leases.version + 1, token = LAST_INSERT_ID(VALUES(token))
 `
 
 type AcquirePermitParams struct {
 	Owner      []byte
 	Hold       string
 	TtlUs      int64
-	Note       []byte
+	Label      []byte
 	Name       []byte
 	Slot       int64
 	NotAfterUs int64
@@ -47,7 +47,7 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 		arg.Hold,
 		arg.TtlUs,
 		arg.TtlUs,
-		arg.Note,
+		arg.Label,
 		arg.Name,
 		arg.Slot,
 		arg.NotAfterUs,
@@ -59,7 +59,7 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 const FreePermits = `-- name: FreePermits :many
 SELECT s.slot FROM lockstep_leases g JOIN lockstep_leases s ON s.name = g.name
 WHERE g.name = ? AND g.slot = 0 AND g.used_for + CAST(? AS SIGNED) = 0
-  AND s.slot BETWEEN 1 AND CAST(? AS SIGNED) AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+  AND s.slot BETWEEN 1 AND CAST(? AS SIGNED) AND (CHAR_LENGTH(s.holders) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
 ORDER BY s.slot LIMIT 1000
 `
 
@@ -133,7 +133,7 @@ func (q *Queries) IdleReaders(ctx context.Context, db DBTX, arg IdleReadersParam
 
 const PermitsOf = `-- name: PermitsOf :one
 SELECT COUNT(*) AS permits,
-  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS held,
+  CAST(COALESCE(SUM(CHAR_LENGTH(holders) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS held,
   CAST(COALESCE(MIN(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us
 FROM lockstep_leases WHERE name = ? AND slot BETWEEN CAST(? AS SIGNED) AND CAST(? AS SIGNED)
 `
@@ -161,7 +161,7 @@ func (q *Queries) PermitsOf(ctx context.Context, db DBTX, arg PermitsOfParams) (
 }
 
 const PlacesOf = `-- name: PlacesOf :many
-SELECT slot, owner, CHAR_LENGTH(holds) > 0 AS held, expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS expired, CAST(token + guards AS SIGNED) AS done
+SELECT slot, owner, CHAR_LENGTH(holders) > 0 AS held, expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS expired, CAST(token + guards AS SIGNED) AS done
 FROM lockstep_leases WHERE name = ? AND slot > 0 ORDER BY slot LIMIT 9223372036854775807
 `
 
@@ -210,7 +210,7 @@ func (q *Queries) PlacesOf(ctx context.Context, db DBTX, name []byte) ([]PlacesO
 
 const ReaderAmong = `-- name: ReaderAmong :one
 SELECT owner FROM lockstep_leases WHERE name = ? AND slot > 0 AND owner IN (/*SLICE:owners*/?)
-  AND LOCATE(?, holds) = 1 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) LIMIT 1
+  AND LOCATE(?, holders) = 1 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) LIMIT 1
 `
 
 type ReaderAmongParams struct {
@@ -242,9 +242,9 @@ func (q *Queries) ReaderAmong(ctx context.Context, db DBTX, arg ReaderAmongParam
 }
 
 const ReadersOf = `-- name: ReadersOf :one
-SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
-  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
-  CAST(COALESCE(MAX(IF(CHAR_LENGTH(holds) > 0, expires_us, 0)) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us,
+SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holders) > 0), 0) AS SIGNED) AS readers,
+  CAST(COALESCE(SUM(CHAR_LENGTH(holders) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
+  CAST(COALESCE(MAX(IF(CHAR_LENGTH(holders) > 0, expires_us, 0)) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us,
   CAST(COALESCE(SUM(expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS idle
 FROM lockstep_leases WHERE name = ? AND slot > 0
 `
@@ -274,22 +274,22 @@ func (q *Queries) ReadersOf(ctx context.Context, db DBTX, name []byte) (ReadersO
 
 const ShareLease = `-- name: ShareLease :execlastid
 
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)
 SELECT s.name, ?, ?, ?, LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
   ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1
-  AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner = ?)
+  AND (CHAR_LENGTH(s.holders) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner = ?)
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
 LOCK IN SHARE MODE
 ON DUPLICATE KEY UPDATE
-  token = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))), lockstep_leases.token + 0 * LAST_INSERT_ID(1)),
-  owner = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(owner), lockstep_leases.owner),
-  ttl_us = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(ttl_us), lockstep_leases.ttl_us),
-  note = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(note), lockstep_leases.note),
-  asked_us = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), 0, lockstep_leases.asked_us),
-  version = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), lockstep_leases.version + 1, lockstep_leases.version),
-  holds = IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(holds), lockstep_leases.holds),
-  expires_us = IF(lockstep_leases.holds = VALUES(holds) OR CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(expires_us), lockstep_leases.expires_us)
+  token = IF(CHAR_LENGTH(lockstep_leases.holders) = 0 OR lockstep_leases.expires_us <= VALUES(token), LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))), lockstep_leases.token + 0 * LAST_INSERT_ID(1)),
+  owner = IF(CHAR_LENGTH(lockstep_leases.holders) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(owner), lockstep_leases.owner),
+  ttl_us = IF(CHAR_LENGTH(lockstep_leases.holders) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(ttl_us), lockstep_leases.ttl_us),
+  label = IF(CHAR_LENGTH(lockstep_leases.holders) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(label), lockstep_leases.label),
+  asked_us = IF(CHAR_LENGTH(lockstep_leases.holders) = 0 OR lockstep_leases.expires_us <= VALUES(token), 0, lockstep_leases.asked_us),
+  version = IF(CHAR_LENGTH(lockstep_leases.holders) = 0 OR lockstep_leases.expires_us <= VALUES(token), lockstep_leases.version + 1, lockstep_leases.version),
+  holders = IF(CHAR_LENGTH(lockstep_leases.holders) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(holders), lockstep_leases.holders),
+  expires_us = IF(lockstep_leases.holders = VALUES(holders) OR CHAR_LENGTH(lockstep_leases.holders) = 0 OR lockstep_leases.expires_us <= VALUES(token), VALUES(expires_us), lockstep_leases.expires_us)
 `
 
 type ShareLeaseParams struct {
@@ -297,7 +297,7 @@ type ShareLeaseParams struct {
 	Owner      []byte
 	Hold       string
 	TtlUs      int64
-	Note       []byte
+	Label      []byte
 	Name       []byte
 	NotAfterUs int64
 }
@@ -320,7 +320,7 @@ func (q *Queries) ShareLease(ctx context.Context, db DBTX, arg ShareLeaseParams)
 		arg.Hold,
 		arg.TtlUs,
 		arg.TtlUs,
-		arg.Note,
+		arg.Label,
 		arg.Name,
 		arg.Owner,
 		arg.NotAfterUs,

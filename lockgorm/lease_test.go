@@ -106,7 +106,7 @@ func TestGuardedStatement(t *testing.T) {
 				if err := l.Release(t.Context()); !errors.Is(err, txlock.ErrNotHeld) {
 					t.Errorf("Release: %v", err)
 				}
-				e.Exec(t, "UPDATE lockstep_leases SET holds = '' WHERE name = '"+l.Key().String()+"'")
+				e.Exec(t, "UPDATE lockstep_leases SET holders = '' WHERE name = '"+l.Key().String()+"'")
 			}
 		}
 	})
@@ -224,7 +224,7 @@ func TestLeaseVerbs(t *testing.T) {
 			if err := l.Release(t.Context()); !errors.Is(err, txlock.ErrNotHeld) {
 				t.Errorf("Release: %v", err)
 			}
-			e.Exec(t, "UPDATE lockstep_leases SET holds = '' WHERE name = '"+l.Key().String()+"'")
+			e.Exec(t, "UPDATE lockstep_leases SET holders = '' WHERE name = '"+l.Key().String()+"'")
 		}
 	})
 }

@@ -87,7 +87,7 @@ func rowCell(r ops.Row) cell {
 }
 
 func (c *call) leases() ([]section, any) {
-	found := keep(c.Leases, func(l ops.Lease) bool { return c.matches(l.Key, l.Owner, l.Note) })
+	found := keep(c.Leases, func(l ops.Lease) bool { return c.matches(l.Key, l.Owner, l.Label) })
 	by := c.sortedBy(leaseWords, "waiters")
 	slices.SortStableFunc(found, func(a, b ops.Lease) int {
 		return order(by, a.Waiters, b.Waiters, a.Held, b.Held, a.Key, b.Key)
@@ -105,14 +105,14 @@ func (c *call) leaseTable(id, caption string, leases []ops.Lease) *table {
 		l := leases[i]
 		at := row{ID: idOf("lease", l.Slot, l.Key, l.Kind), Class: waited(l.Waiters)}
 		if l.Kind == "waiter" {
-			at.Cells = []cell{keyCell(l.Key), text("waits"), text(l.Note), text(l.Held.String()), text(""), text(""), text(strconv.Itoa(l.Waiters)), text(l.Owner), text("")}
+			at.Cells = []cell{keyCell(l.Key), text("waits"), text(l.Label), text(l.Held.String()), text(""), text(""), text(strconv.Itoa(l.Waiters)), text(l.Owner), text("")}
 			return at
 		}
 		renewed := l.Renewed.String() + " ago"
 		if l.Late() {
 			at.Class, renewed = "late", renewed+", late"
 		}
-		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Note), {Text: l.Held.String(), Time: l.Since.UTC().Format(exactly)}, text(l.Left.String()), text(renewed), text(strconv.Itoa(l.Waiters)),
+		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Label), {Text: l.Held.String(), Time: l.Since.UTC().Format(exactly)}, text(l.Left.String()), text(renewed), text(strconv.Itoa(l.Waiters)),
 			text(l.Owner), text(strconv.FormatUint(l.Token, 10))}
 		return at
 	})

@@ -154,7 +154,7 @@ func (m masks) apply(c *content) {
 func (m masks) lease(l *ops.Lease) {
 	replace(&l.Key, m.keys)
 	replace(&l.Owner, m.notes)
-	replace(&l.Note, m.notes)
+	replace(&l.Label, m.notes)
 	replace(&l.Asked, m.notes)
 }
 

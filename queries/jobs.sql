@@ -98,6 +98,6 @@ WHERE name = sqlc.arg(name) AND token = sqlc.arg(token) AND tick_us = sqlc.arg(t
 -- It never runs in a caller's transaction.
 SELECT name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, limit_us, schedule, paused_us, paused_by, run_us,
   differs, differs_us, LEFT(runs, IF(tick_us > done_us, 8192, 0)) AS runs,
-  EXISTS (SELECT 1 FROM lockstep_leases WHERE lockstep_leases.name = lockstep_jobs.name AND slot = 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()) AS held,
+  EXISTS (SELECT 1 FROM lockstep_leases WHERE lockstep_leases.name = lockstep_jobs.name AND slot = 0 AND CHAR_LENGTH(holders) > 0 AND expires_us > clock_us()) AS held,
   CAST(clock_us() AS SIGNED) AS now_us
 FROM lockstep_jobs ORDER BY name LIMIT 9223372036854775807;

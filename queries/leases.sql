@@ -1,4 +1,4 @@
--- The statements of leases. A lease is held while its list of holds is not empty and it
+-- The statements of leases. A lease is held while its list of holders is not empty and it
 -- has not expired. Every hold is a separator and an identifier of fixed length, in which
 -- the separator doesn't occur.
 --
@@ -18,14 +18,14 @@
 -- clock is past not_after. The insert id is the token, with bit 62 set if the key has been
 -- shared: there may be readers. A new holder has not been asked anything yet.
 -- It runs in callers' transactions.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), GREATEST(s.token + 1, clock_us()), sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), GREATEST(s.token + 1, clock_us()), sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(label)
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND (CHAR_LENGTH(s.holders) = 0 OR s.expires_us <= clock_us())
   AND s.used_for >= 0 AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   version = lockstep_leases.version + 1 + 0 * LAST_INSERT_ID(VALUES(token) + lockstep_leases.used_for * 4611686018427387904),
-  owner = VALUES(owner), holds = VALUES(holds), token = VALUES(token), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  conn_id = CONNECTION_ID(), note = VALUES(note), asked_us = 0;
+  owner = VALUES(owner), holders = VALUES(holders), token = VALUES(token), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
+  conn_id = CONNECTION_ID(), label = VALUES(label), asked_us = 0;
 
 -- name: AcquireNoWait :execresult
 -- AcquireNoWait does what AcquireLease does, at two thirds of the cost: an UPDATE needs no
@@ -34,37 +34,37 @@ ON DUPLICATE KEY UPDATE
 -- It never runs in a caller's transaction.
 UPDATE lockstep_leases SET
   version = version + 1 + 0 * LAST_INSERT_ID(GREATEST(token + 1, clock_us()) + used_for * 4611686018427387904),
-  owner = sqlc.arg(owner), holds = sqlc.arg(hold), ttl_us = sqlc.arg(ttl_us), expires_us = clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED),
-  conn_id = CONNECTION_ID(), note = sqlc.arg(note), asked_us = 0, token = GREATEST(token + 1, clock_us())
-WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND (CHAR_LENGTH(holds) = 0 OR expires_us <= clock_us())
+  owner = sqlc.arg(owner), holders = sqlc.arg(hold), ttl_us = sqlc.arg(ttl_us), expires_us = clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED),
+  conn_id = CONNECTION_ID(), label = sqlc.arg(label), asked_us = 0, token = GREATEST(token + 1, clock_us())
+WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND (CHAR_LENGTH(holders) = 0 OR expires_us <= clock_us())
   AND used_for >= 0 AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED);
 
 -- name: ReleaseLease :execrows
 -- ReleaseLease frees a lease that has not expired and has no other hold. The count of changed
 -- rows decides: 0 if it is not so, or if the row is locked.
 -- It runs in callers' transactions.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, clock_us(), 0, 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND s.holds = sqlc.arg(hold) AND s.expires_us > clock_us() FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, expires_us = VALUES(expires_us), holds = LEFT(lockstep_leases.holds, 0);
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)
+SELECT s.name, s.slot, s.owner, s.holders, s.token, 0, clock_us(), 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND s.holders = sqlc.arg(hold) AND s.expires_us > clock_us() FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, expires_us = VALUES(expires_us), holders = LEFT(lockstep_leases.holders, 0);
 
 -- name: ReleaseNoWait :execrows
 -- ReleaseNoWait does what ReleaseLease does, at two thirds of the cost: an UPDATE needs no
 -- temporary table. It never waits only where the server can refuse to wait (MariaDB, see
 -- rawsql.NoWait): then it fails if the row is locked.
 -- It never runs in a caller's transaction.
-UPDATE lockstep_leases SET version = version + 1, expires_us = clock_us(), holds = LEFT(holds, 0)
-WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND holds = sqlc.arg(hold) AND expires_us > clock_us();
+UPDATE lockstep_leases SET version = version + 1, expires_us = clock_us(), holders = LEFT(holders, 0)
+WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND holders = sqlc.arg(hold) AND expires_us > clock_us();
 
 -- name: RenewLease :execresult
 -- RenewLease sets the expiry of a lease that the owner still holds with this token and
 -- hold. The count of changed rows decides: 0 if it doesn't, or if the row is locked. The
 -- insert id is 2 if the owner has been asked something that it wasn't told yet, and else 1.
 -- It runs in callers' transactions.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, clock_us() + s.ttl_us, 0, 0, sqlc.arg(told_us)
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, asked_us)
+SELECT s.name, s.slot, s.owner, s.holders, s.token, 0, clock_us() + s.ttl_us, 0, 0, sqlc.arg(told_us)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND s.owner = sqlc.arg(owner) AND s.token = sqlc.arg(token)
-  AND LOCATE(sqlc.arg(hold), s.holds) > 0 AND s.expires_us > clock_us() FOR UPDATE SKIP LOCKED
+  AND LOCATE(sqlc.arg(hold), s.holders) > 0 AND s.expires_us > clock_us() FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   version = lockstep_leases.version + 1 + 0 * LAST_INSERT_ID(1 + (lockstep_leases.asked_us > VALUES(asked_us))),
   expires_us = VALUES(expires_us);
@@ -73,14 +73,14 @@ ON DUPLICATE KEY UPDATE
 -- ReadLease reads a row and the server's clock, without a lock: what is then decided is written
 -- by SwapLease.
 -- It never runs in a caller's transaction.
-SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(clock_us() AS SIGNED) AS now_us
+SELECT slot, owner, label, holders, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, release_reason, version, CAST(clock_us() AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: ReadLeaseAsItIs :one
 -- ReadLeaseAsItIs is ReadLease in a transaction whose snapshot may be older: it locks the row,
 -- unless somebody has locked it.
 -- It runs in callers' transactions.
-SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(clock_us() AS SIGNED) AS now_us
+SELECT slot, owner, label, holders, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, release_reason, version, CAST(clock_us() AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
 
 -- name: SwapLease :execrows
@@ -89,19 +89,19 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR U
 -- locked. The version alone would not do: it begins anew in a row that was deleted, and goes back
 -- with a restored backup. A row that is acquired gets the number of the session.
 -- It runs in callers' transactions.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, conn_id, note, asked_us, question)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(holds), sqlc.arg(token), sqlc.arg(ttl_us), sqlc.arg(expires_us), CAST(sqlc.arg(used_for) AS SIGNED), 0,
-  IF(CAST(sqlc.arg(acquired) AS SIGNED) = 1, CONNECTION_ID(), s.conn_id), sqlc.arg(note), sqlc.arg(asked_us), sqlc.arg(question)
+INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, conn_id, label, asked_us, release_reason)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(holders), sqlc.arg(token), sqlc.arg(ttl_us), sqlc.arg(expires_us), CAST(sqlc.arg(used_for) AS SIGNED), 0,
+  IF(CAST(sqlc.arg(acquired) AS SIGNED) = 1, CONNECTION_ID(), s.conn_id), sqlc.arg(label), sqlc.arg(asked_us), sqlc.arg(release_reason)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND s.version = sqlc.arg(seen_version) AND s.token = sqlc.arg(seen_token)
   AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, owner = VALUES(owner), holds = VALUES(holds), token = VALUES(token),
-  ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us), used_for = VALUES(used_for), conn_id = VALUES(conn_id), note = VALUES(note),
-  asked_us = VALUES(asked_us), question = VALUES(question);
+ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, owner = VALUES(owner), holders = VALUES(holders), token = VALUES(token),
+  ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us), used_for = VALUES(used_for), conn_id = VALUES(conn_id), label = VALUES(label),
+  asked_us = VALUES(asked_us), release_reason = VALUES(release_reason);
 
--- name: QuestionOf :one
--- QuestionOf reads, without a lock, what the owner of a lease was asked last.
+-- name: ReleaseReasonOf :one
+-- ReleaseReasonOf reads, without a lock, what the owner of a lease was asked last.
 -- It never runs in a caller's transaction.
-SELECT asked_us, question FROM lockstep_leases
+SELECT asked_us, release_reason FROM lockstep_leases
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token);
 
 -- name: LockLease :one
@@ -113,7 +113,7 @@ SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.ar
 -- LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
 -- free one.
 -- It runs in callers' transactions.
-SELECT owner, note, token, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, ttl_us
+SELECT owner, label, token, used_for, CAST(IF(CHAR_LENGTH(holders) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: QueueForLease :execrows
@@ -122,7 +122,7 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 -- turnstile and since when, for others to read, each text with spaces up to 255 bytes.
 -- This is never committed.
 -- It never runs in a caller's transaction.
-UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), note = sqlc.arg(note), conn_id = CONNECTION_ID(),
+UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), label = sqlc.arg(label), conn_id = CONNECTION_ID(),
   expires_us = clock_after_wait_us()
 WHERE name = sqlc.arg(name) AND slot = -1;
 
@@ -132,7 +132,7 @@ WHERE name = sqlc.arg(name) AND slot = -1;
 -- is sent for a missing row, in a transaction of its own, and with a limit of the wait.
 -- The turnstile has the size that QueueForLease gives it.
 -- It never runs in a caller's transaction.
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)
 VALUES (sqlc.arg(name), sqlc.arg(slot), RPAD('-', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 0), ' '));
 
 -- name: GuardLease :execrows
@@ -143,25 +143,25 @@ VALUES (sqlc.arg(name), sqlc.arg(slot), RPAD('-', IF(CAST(sqlc.arg(slot) AS SIGN
 -- It runs in callers' transactions.
 UPDATE lockstep_leases SET version = version + 1, conn_id = CONNECTION_ID(), guards = guards + 1
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token)
-  AND LOCATE(sqlc.arg(hold), holds) > 0 AND expires_us > clock_us();
+  AND LOCATE(sqlc.arg(hold), holders) > 0 AND expires_us > clock_us();
 
 -- name: LeaseInSnapshot :one
 -- LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
 -- It runs in callers' transactions.
-SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+SELECT token, holders, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: LeaseAsItIs :one
 -- LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads its last
 -- committed state.
 -- It runs in callers' transactions.
-SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
+SELECT token, holders, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
 
 -- name: HeldRows :many
 -- HeldRows reads, without a lock, the rows of a key from a slot on that have holders, also
 -- expired ones, and the server's clock: what is then decided is written by SwapLease.
 -- It never runs in a caller's transaction.
-SELECT slot, owner, note, holds, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, question, version, CAST(clock_us() AS SIGNED) AS now_us
-FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= sqlc.arg(first) AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT 9223372036854775807;
+SELECT slot, owner, label, holders, token, ttl_us, expires_us, used_for, guards, conn_id, asked_us, release_reason, version, CAST(clock_us() AS SIGNED) AS now_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= sqlc.arg(first) AND CHAR_LENGTH(holders) > 0 ORDER BY slot LIMIT 9223372036854775807;
 
 -- name: LeaseTransactions :many
 -- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
@@ -169,27 +169,27 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= sqlc.arg(first) AND
 -- their rows differ from what it reads at another level.
 -- It never runs in a caller's transaction.
 SELECT slot, token, guards, conn_id, CAST(clock_us() - expires_us AS SIGNED) AS over_us
-FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807;
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holders) > 0 LIMIT 9223372036854775807;
 
 -- name: ListLeases :many
 -- ListLeases reads a page of the leases, readers and permits that are held, by name and
 -- slot.
 -- It never runs in a caller's transaction.
-SELECT name, slot, owner, note, token, ttl_us,
-  CAST(expires_us - clock_us() AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
+SELECT name, slot, owner, label, token, ttl_us,
+  CAST(expires_us - clock_us() AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holders) AS SIGNED) AS holders_length, used_for, asked_us, release_reason
 FROM lockstep_leases
 WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(after_slot))
-  AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()
+  AND slot >= 0 AND CHAR_LENGTH(holders) > 0 AND expires_us > clock_us()
 ORDER BY name, slot LIMIT ?;
 
 -- name: InspectLease :many
 -- InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
 -- its readers and permits that are held.
 -- It never runs in a caller's transaction.
-SELECT name, slot, owner, note, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
+SELECT name, slot, owner, label, token, ttl_us,
+  CAST(IF(CHAR_LENGTH(holders) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holders) AS SIGNED) AS holders_length, used_for, asked_us, release_reason
 FROM lockstep_leases
-WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > clock_us())
+WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holders) > 0 AND expires_us > clock_us())
 ORDER BY slot LIMIT 9223372036854775807;
 
 -- name: ListTurnstiles :many
@@ -197,13 +197,13 @@ ORDER BY slot LIMIT 9223372036854775807;
 -- the first in their queues. Their texts end in spaces: MariaDB's RTRIM may make NULL of
 -- nothing.
 -- It never runs in a caller's transaction.
-SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases
+SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
 
 -- name: InspectTurnstile :one
 -- InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
 -- It never runs in a caller's transaction.
-SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
+SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 
 -- name: IdleLeases :many
 -- IdleLeases reads, without a lock, a page of the rows that expired longer ago than the
@@ -254,6 +254,6 @@ FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 -- BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
 -- is never acquired. Because of its used_for the janitor keeps it.
 -- It never runs in a caller's transaction.
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
   clock_us() - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;

@@ -26,24 +26,24 @@ CREATE TABLE IF NOT EXISTS lockstep_centers (
 
 -- Leases. Slot -1 is the turnstile, slot 0 the lease, or the gate of a shared one, and
 -- slots above 0 are readers and permits. conn_id is the session of the transaction that
--- has last guarded or acquired the lease. note is what the owner tells of itself. Somebody
--- has asked the owner at asked_us to give the lease up, if that isn't 0, and question says
--- why. version rises with each change of a row: what was decided by what a row said is written
--- only if that says the same still.
+-- has last guarded or acquired the lease. label is that of the owner (WithLabel). Another
+-- process has asked the owner at asked_us to give the lease up, if that isn't 0, for the
+-- release_reason. version rises with each change of a row: what was decided by what a row said
+-- is written only if that says the same still.
 CREATE TABLE IF NOT EXISTS lockstep_leases (
-  name       VARBINARY(255)  NOT NULL,
-  slot       BIGINT          NOT NULL,
-  owner      VARBINARY(255)  NOT NULL,
-  holds      VARCHAR(8192)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  token      BIGINT UNSIGNED NOT NULL,
-  ttl_us     BIGINT          NOT NULL,
-  expires_us BIGINT          NOT NULL,
-  used_for   BIGINT          NOT NULL,
-  guards     BIGINT UNSIGNED NOT NULL,
-  conn_id    BIGINT UNSIGNED NOT NULL DEFAULT 0,
-  note       VARBINARY(255)  NOT NULL DEFAULT X'',
-  asked_us   BIGINT          NOT NULL DEFAULT 0,
-  question   VARBINARY(255)  NOT NULL DEFAULT X'',
-  version    BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  name           VARBINARY(255)  NOT NULL,
+  slot           BIGINT          NOT NULL,
+  owner          VARBINARY(255)  NOT NULL,
+  holders        VARCHAR(8192)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  token          BIGINT UNSIGNED NOT NULL,
+  ttl_us         BIGINT          NOT NULL,
+  expires_us     BIGINT          NOT NULL,
+  used_for       BIGINT          NOT NULL,
+  guards         BIGINT UNSIGNED NOT NULL,
+  conn_id        BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  label          VARBINARY(255)  NOT NULL DEFAULT X'',
+  asked_us       BIGINT          NOT NULL DEFAULT 0,
+  release_reason VARBINARY(255)  NOT NULL DEFAULT X'',
+  version        BIGINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (name, slot)
 ) ENGINE = InnoDB;

@@ -91,7 +91,7 @@ func (p played) described() *sqlmock.Rows {
 	for name, t := range map[string]struct{ primary, columns string }{
 		"lockstep_locks":   {"name", "name varbinary(255), token bigint(20) unsigned, owner binary(80), conn_id bigint(20) unsigned, locked_us bigint(20)"},
 		"lockstep_centers": {"slot", "slot int(10) unsigned, token bigint unsigned, owner binary(80), conn_id bigint unsigned, locked_us bigint"},
-		"lockstep_leases":  {"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned, note varbinary(255), asked_us bigint, question varbinary(255), version bigint unsigned"},
+		"lockstep_leases":  {"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holders varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned, label varbinary(255), asked_us bigint, release_reason varbinary(255), version bigint unsigned"},
 		"lockstep_once":    {"name", "name varbinary(255), fingerprint varbinary(32), result longblob, done_us bigint, keep_us bigint"},
 		"lockstep_jobs":    {"name", "name varbinary(255), tick_us bigint, done_us bigint, token bigint unsigned, owner varbinary(255), started_us bigint, ended_us bigint, took_us bigint, failures bigint, error varbinary(1024), next_us bigint, limit_us bigint, schedule varbinary(255), paused_us bigint, paused_by varbinary(255), run_us bigint, runs varbinary(8192), differs varbinary(255), differs_us bigint"},
 	} {
@@ -99,7 +99,7 @@ func (p played) described() *sqlmock.Rows {
 		for column := range strings.SplitSeq(t.columns, ", ") {
 			column, kind, _ := strings.Cut(column, " ")
 			kind += " not null "
-			if column == "holds" {
+			if column == "holders" {
 				kind += " collate ascii_bin"
 			}
 			rows.AddRow("column", name, column, kind, "select,insert,update,references ")

@@ -63,7 +63,7 @@ func TestNoGhosts(t *testing.T) {
 // the statement has no deadline and nothing is released.
 func TestGhostsAreSeen(t *testing.T) {
 	t.Parallel()
-	const deadline, found = "WHEN VALUES(token) > CAST(? AS SIGNED) THEN", "WHEN LOCATE(VALUES(holds), lockstep_leases.holds) = 0 THEN"
+	const deadline, found = "WHEN VALUES(token) > CAST(? AS SIGNED) THEN", "WHEN LOCATE(VALUES(holders), lockstep_leases.holders) = 0 THEN"
 	careless := rewritten(func(query string) string {
 		query = strings.Replace(query, deadline, "WHEN 0 > CAST(? AS SIGNED) THEN", 1)
 		return strings.Replace(query, found, "WHEN 1 = 1 THEN", 1)
@@ -221,7 +221,7 @@ func (h *haunting) leave(t *testing.T, db *testdb.DB, m *lease.Manager) {
 			l, err = m.TryAcquire(ctx, a.key)
 			answered <- err
 		}()
-		granted := testdb.Await(time.Minute, func() bool { return h.rows(t, db, "holds <> ''")[a.key.String()] })
+		granted := testdb.Await(time.Minute, func() bool { return h.rows(t, db, "holders <> ''")[a.key.String()] })
 		cancel()
 		a.err = <-answered
 		if !granted {
@@ -262,7 +262,7 @@ func (a *try) run(t *testing.T, db *testdb.DB, m *lease.Manager) {
 	}
 	var owner string
 	var token uint64
-	err := db.Admin().QueryRow("SELECT owner, token FROM lockstep_leases WHERE name = ? AND holds <> ''", a.key.String()).Scan(&owner, &token)
+	err := db.Admin().QueryRow("SELECT owner, token FROM lockstep_leases WHERE name = ? AND holders <> ''", a.key.String()).Scan(&owner, &token)
 	if err != nil || owner != l.Owner() || token != l.Token() {
 		t.Errorf("lease of %q with token %d was granted; the row has %q, %d, %v", l.Owner(), l.Token(), owner, token, err)
 	}
@@ -274,7 +274,7 @@ func (a *try) run(t *testing.T, db *testdb.DB, m *lease.Manager) {
 // ghosts returns the keys that are held although their attempt has failed.
 func (h *haunting) ghosts(t *testing.T, db *testdb.DB) (keys []string) {
 	t.Helper()
-	held := h.rows(t, db, "holds <> ''")
+	held := h.rows(t, db, "holders <> ''")
 	for _, a := range h.tries {
 		if a.err != nil && held[a.key.String()] {
 			keys = append(keys, a.key.String())
@@ -346,7 +346,7 @@ func (h *haunting) end(t *testing.T, db *testdb.DB) {
 			t.Errorf("Close: %v", err)
 		}
 	}
-	if held := h.rows(t, db, "holds <> ''"); len(held) > 0 {
+	if held := h.rows(t, db, "holders <> ''"); len(held) > 0 {
 		t.Errorf("%d leases are held after Close", len(held))
 	}
 	for _, pool := range h.pools {

@@ -93,7 +93,7 @@ func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, e
 	}
 	_, err = p.admin.ExecContext(context.Background(), "DELETE FROM lockstep_leases")
 	if err == nil { // at REPEATABLE READ it is locked with the readers of the key before it
-		_, err = p.admin.ExecContext(context.Background(), "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) "+
+		_, err = p.admin.ExecContext(context.Background(), "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) "+
 			"VALUES (?, 0, '-', LEFT('-', 0), 0, 0, 9000000000000000, 0, 0)", neighbour)
 	}
 	pool, failed := wire{rewrite: rewrite, clock: p.clock}.pool(db, guarded)

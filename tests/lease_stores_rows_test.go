@@ -96,7 +96,7 @@ func holdsOf(list string) (all []string) {
 // compareRows compares the tables.
 func (p *play) compareRows() error {
 	rows, err := p.admin.QueryContext(context.Background(),
-		"SELECT name, slot, IF(slot < 0, RTRIM(owner), owner), holds, token, ttl_us, expires_us, guards, used_for, conn_id, IF(slot < 0, RTRIM(note), note), asked_us, question FROM lockstep_leases WHERE name <> ?", neighbour)
+		"SELECT name, slot, IF(slot < 0, RTRIM(owner), owner), holders, token, ttl_us, expires_us, guards, used_for, conn_id, IF(slot < 0, RTRIM(label), label), asked_us, release_reason FROM lockstep_leases WHERE name <> ?", neighbour)
 	if err != nil {
 		return err
 	}

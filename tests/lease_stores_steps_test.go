@@ -254,7 +254,7 @@ func (p *play) fill(rt *rapid.T) {
 	hold := gate.Holders[:9] + "filled-filled-"
 	n := (8192 - len(gate.Holders)) / holdLength
 	_, err := p.admin.ExecContext(context.Background(),
-		"UPDATE lockstep_leases SET holds = CONCAT(holds, REPEAT(?, ?)), conn_id = 1 WHERE name = ? AND slot = 0", hold, n, playKey(key).String())
+		"UPDATE lockstep_leases SET holders = CONCAT(holders, REPEAT(?, ?)), conn_id = 1 WHERE name = ? AND slot = 0", hold, n, playKey(key).String())
 	for store := p.memory.Store(); n > 0 && err == nil; n-- {
 		_, err = store.Take(context.Background(), storetest.Ask{Row: gateOf(key), Owner: gate.Owner, Hold: hold, NotAfter: 1<<63 - 1})
 	}

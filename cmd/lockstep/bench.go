@@ -18,7 +18,7 @@ import (
 )
 
 // benchKeys are the keys that bench uses. Their rows stay, as those of all keys do, until
-// lockstep clean removes them.
+// lockstep purge removes them.
 var benchKeys = txlock.NewFamily[int]("lockstep-bench")
 
 func (a *app) bench() *cobra.Command {
@@ -28,7 +28,7 @@ func (a *app) bench() *cobra.Command {
 		Short: "Measure locks and leases on this server, for a minute",
 		Long: `Measure, from here, what a transaction costs without a lock and with one, with one key
 for all, and what a lease costs. It writes rows of its own keys only, lockstep-bench:1 to
-lockstep-bench:64, which stay until lockstep clean. A server in use notices it.
+lockstep-bench:64, which stay until lockstep purge. A server in use notices it.
 
 Privileges: those of the programs.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -248,10 +248,10 @@ func (a *app) end(ctx context.Context, shown []ops.Lock) ([]ops.Lock, error) {
 	return append([]ops.Lock{}, ended...), err
 }
 
-func (a *app) clean() *cobra.Command {
+func (a *app) purge() *cobra.Command {
 	older := 30 * 24 * time.Hour
 	cmd := &cobra.Command{
-		Use: "clean", Args: cobra.NoArgs,
+		Use: "purge", Args: cobra.NoArgs,
 		Short: "Delete unused rows",
 		Long: `Delete the rows of named keys that were last locked longer ago than --older-than, of
 leases that were not used for that time, of expired keys of Once, and of jobs that no

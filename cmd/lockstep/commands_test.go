@@ -38,12 +38,12 @@ func TestCommands(t *testing.T) {
 			s.db.Exec(t, "UPDATE lockstep_locks SET locked_us = 1 WHERE name = 'order:1'")
 			s.db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, paused_us) VALUES ('old', 1, 1, 1, '', 1, 1, 1, 0, '-', 1, 0), ('paused', 1, 1, 1, '', 1, 1, 1, 0, '-', 1, 1)")
 			var removed removedForm
-			decoded(done, &removed, "clean", "--older-than", "1s", "--yes")
+			decoded(done, &removed, "purge", "--older-than", "1s", "--yes")
 			if removed.Removed["locks"] != 1 || removed.Removed["jobs"] != 1 {
-				t.Errorf("clean has removed %v", removed)
+				t.Errorf("purge has removed %v", removed)
 			}
-			if output, code := s.call("clean", "--older-than", "1h", "--yes"); code != nothing {
-				t.Errorf("clean returns %d where there is nothing to remove:\n%s", code, output)
+			if output, code := s.call("purge", "--older-than", "1h", "--yes"); code != nothing {
+				t.Errorf("purge returns %d where there is nothing to remove:\n%s", code, output)
 			}
 
 			_, scope := s.begin()

@@ -18,7 +18,7 @@ var forms = []struct {
 }{
 	{"locks", locksForm{}}, {"leases", leasesForm{}}, {"waits", waitsForm{}}, {"show KEY", shown{}}, {"jobs", ops.Jobs{}}, {"jobs show NAME", jobForm{}}, {"jobs pause NAME", changedForm{}}, {"once", onceForm{}},
 	{"leaders", leadersForm{}}, {"ask KEY", askedForm{}}, {"release KEY", releasedForm{}},
-	{"install", installedForm{}}, {"check", findingsForm{}}, {"clean", removedForm{}}, {"bench", measuredForm{}}, {"version", versionForm{}},
+	{"install", installedForm{}}, {"check", findingsForm{}}, {"purge", removedForm{}}, {"bench", measuredForm{}}, {"version", versionForm{}},
 }
 
 // form writes the types of what the commands print, each once.

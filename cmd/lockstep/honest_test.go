@@ -69,7 +69,7 @@ func TestInterruptedQuestion(t *testing.T) {
 			screen := &watched{until: "Type yes", then: interrupt}
 			code := make(chan int, 1)
 			go func() {
-				code <- run(ctx, []string{"clean"}, func(string) string { return s.dsn }, keyboard, io.Discard, screen)
+				code <- run(ctx, []string{"purge"}, func(string) string { return s.dsn }, keyboard, io.Discard, screen)
 			}()
 			select {
 			case got := <-code:
@@ -124,9 +124,9 @@ func TestEncryptionOfMyCnf(t *testing.T) {
 	}
 }
 
-// TestCleanOfMany proves that clean goes on beyond --timeout while it removes rows, and says so,
+// TestPurgeOfMany proves that purge goes on beyond --timeout while it removes rows, and says so,
 // and that it gives up when it removes none.
-func TestCleanOfMany(t *testing.T) {
+func TestPurgeOfMany(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		removes []int // in each part; none is left behind the last one

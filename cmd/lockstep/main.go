@@ -111,7 +111,7 @@ way to it, 4 declined, by you or for want of a privilege.`,
 	flags.BoolVar(&a.json, "json", false, "print JSON, whose form stays")
 	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "give up after this time")
 	root.AddCommand(a.locks(), a.leases(), a.waits(), a.show(), a.ask(), a.release(), a.jobs(), a.once(), a.leaders(),
-		a.install(), a.check(), a.clean(), a.sql(), a.top(), a.bench(), a.version())
+		a.install(), a.check(), a.purge(), a.sql(), a.top(), a.bench(), a.version())
 	asUsage(root)
 	return root
 }

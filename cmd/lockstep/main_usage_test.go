@@ -61,7 +61,7 @@ func TestUsage(t *testing.T) {
 		{"a question", []string{"install"}, closed, "no\n", declined, "nothing was done"},
 		{"a question below the name", []string{"install", "--dsn-file", "-"}, nil, "app:" + secret + "@tcp(127.0.0.1:1)/shop\nyes\n", trouble, "refused"},
 		{"a question to nobody", []string{"install"}, closed, "", declined, "nothing was done"},
-		{"too young", []string{"clean", "--older-than", "1ms", "--yes"}, closed, "", usage, "at least a second"},
+		{"too young", []string{"purge", "--older-than", "1ms", "--yes"}, closed, "", usage, "at least a second"},
 		{"too many", []string{"bench", "--workers", "100"}, closed, "", usage, "1 to 64 workers"},
 		{"too few", []string{"once", "--most", "0"}, closed, "", usage, "from 1 to 100000"},
 		{"too often", []string{"top", "--every", "1ms"}, closed, "", usage, "at least 100ms"},

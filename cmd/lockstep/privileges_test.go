@@ -81,7 +81,7 @@ func TestPrivileges(t *testing.T) {
 			op.tries(nil, slices.Concat(on("jobs", "SELECT"), on("leases", "SELECT")), "jobs")
 			op.tries(func() { s.db.Exec(s, "UPDATE lockstep_jobs SET paused_us = 0") }, slices.Concat(on("jobs", "SELECT", "UPDATE"), on("leases", "SELECT")), "jobs", "pause", "mails", "--yes")
 			op.tries(nil, on("once", "SELECT"), "once")
-			op.tries(s.unused, slices.Concat(on("locks", "SELECT", "DELETE"), on("leases", "SELECT", "DELETE"), on("once", "SELECT", "DELETE"), on("jobs", "SELECT", "DELETE")), "clean", "--older-than", "1h", "--yes")
+			op.tries(s.unused, slices.Concat(on("locks", "SELECT", "DELETE"), on("leases", "SELECT", "DELETE"), on("once", "SELECT", "DELETE"), on("jobs", "SELECT", "DELETE")), "purge", "--older-than", "1h", "--yes")
 			op.tries(func() {
 				for _, key := range []string{"lockstep-bench:1", "lockstep-bench:64"} {
 					s.db.Exec(s, "DELETE FROM lockstep_locks WHERE name = '"+key+"'")
@@ -237,7 +237,7 @@ func (s *stage) nothing() {
 	}
 }
 
-// unused makes rows that clean removes.
+// unused makes rows that purge removes.
 func (s *stage) unused() {
 	s.Helper()
 	s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(1)))

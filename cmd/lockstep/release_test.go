@@ -42,7 +42,7 @@ func TestChangesAsJSON(t *testing.T) {
 			}
 			var asked askedForm
 			s.answer(done, &asked, "ask", "report", "--reason", "maintenance", "--yes")
-			if asked.Key != "report" || asked.Reason != "maintenance" || len(asked.Leases) != 1 || asked.Leases[0].Note != "nightly report" {
+			if asked.Key != "report" || asked.Reason != "maintenance" || len(asked.Leases) != 1 || asked.Leases[0].Label != "nightly report" {
 				t.Errorf("ask has answered %+v", asked)
 			}
 			var released releasedForm

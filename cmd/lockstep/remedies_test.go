@@ -22,7 +22,7 @@ var broken = []struct{ name, subject, by string }{
 	{"a missing table", "tables", "DROP TABLE lockstep_jobs"},
 	{"another engine", "tables", "ALTER TABLE lockstep_locks ENGINE = MyISAM"},
 	{"a trigger", "tables", "CREATE TRIGGER counts AFTER UPDATE ON lockstep_locks FOR EACH ROW SET @n = 1"},
-	{"a missing column", "tables", "ALTER TABLE lockstep_leases DROP COLUMN question"},
+	{"a missing column", "tables", "ALTER TABLE lockstep_leases DROP COLUMN release_reason"},
 	{"another type", "tables", "ALTER TABLE lockstep_locks MODIFY token INT UNSIGNED NOT NULL DEFAULT 0"},
 	{"a column of others", "tables", "ALTER TABLE lockstep_locks ADD tenant INT NOT NULL"},
 	{"no primary key", "tables", "ALTER TABLE lockstep_locks DROP PRIMARY KEY"},

@@ -87,12 +87,12 @@ waiters needs those of waits.`,
 	}
 }
 
-const leaseHead = "KEY KIND HELD LEFT RENEWED WAITERS OWNER NOTE TOKEN"
+const leaseHead = "KEY KIND HELD LEFT RENEWED WAITERS OWNER LABEL TOKEN"
 
 func leaseRows(leases []ops.Lease) (rows [][]string) {
 	for _, l := range leases {
 		if l.Kind == "waiter" {
-			rows = append(rows, []string{l.Key, "waits", l.Held.String(), "", "", number(l.Waiters), l.Owner, l.Note, ""})
+			rows = append(rows, []string{l.Key, "waits", l.Held.String(), "", "", number(l.Waiters), l.Owner, l.Label, ""})
 			continue
 		}
 		kind, renewed := l.Kind, l.Renewed.String()+" ago"
@@ -105,7 +105,7 @@ func leaseRows(leases []ops.Lease) (rows [][]string) {
 		if l.Asked != "" || !l.AskedAt.IsZero() {
 			kind += ", asked: " + l.Asked
 		}
-		rows = append(rows, []string{l.Key, kind, l.Held.String(), l.Left.String(), renewed, number(l.Waiters), l.Owner, l.Note, strconv.FormatUint(l.Token, 10)})
+		rows = append(rows, []string{l.Key, kind, l.Held.String(), l.Left.String(), renewed, number(l.Waiters), l.Owner, l.Label, strconv.FormatUint(l.Token, 10)})
 	}
 	return rows
 }

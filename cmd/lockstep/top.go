@@ -107,7 +107,7 @@ func (s *screen) see(found looked) {
 	for _, l := range p.Leases {
 		if l.Kind != "waiter" {
 			does := fmt.Sprintf("%s left, renewed %s ago", l.Left, l.Renewed)
-			s.items = append(s.items, item{key: l.Key, kind: "lease, " + l.Kind, holder: l.Owner + " " + l.Note, does: does, waiters: l.Waiters, age: l.Held, rate: rates[l.Row()]})
+			s.items = append(s.items, item{key: l.Key, kind: "lease, " + l.Kind, holder: l.Owner + " " + l.Label, does: does, waiters: l.Waiters, age: l.Held, rate: rates[l.Row()]})
 		}
 	}
 	s.taken, s.err = p.Taken, nil

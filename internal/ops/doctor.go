@@ -303,7 +303,7 @@ func (d *doctor) growth(ctx context.Context) error {
 		if s.rows > 1_000_000 {
 			state = Warn
 		}
-		d.add("size of "+s.name, state, "lockstep clean; a Hashed family for keys without bound", "about %d rows, %.1f MB", s.rows, float64(s.bytes)/1e6)
+		d.add("size of "+s.name, state, "lockstep purge; a Hashed family for keys without bound", "about %d rows, %.1f MB", s.rows, float64(s.bytes)/1e6)
 	}
 	return nil
 }

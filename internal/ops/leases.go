@@ -100,9 +100,9 @@ func (l *look) readLeases(ctx context.Context) error {
 
 func (l *look) leaseOf(row gen.ListLeasesRow) Lease {
 	lease := Lease{
-		Key: string(row.Name), Kind: string(Exclusive), Slot: row.Slot, Owner: string(row.Owner), Note: string(row.Note), Token: row.Token,
+		Key: string(row.Name), Kind: string(Exclusive), Slot: row.Slot, Owner: string(row.Owner), Label: string(row.Label), Token: row.Token,
 		Since: time.UnixMicro(int64(row.Token)).UTC(), TTL: micros(row.TtlUs), Left: micros(row.LeftUs),
-		Renewed: max(0, micros(row.TtlUs-row.LeftUs)), Holds: int(row.HoldsLength / 23),
+		Renewed: max(0, micros(row.TtlUs-row.LeftUs)), Holders: int(row.HoldersLength / 23),
 	}
 	lease.Held = l.since(lease.Since)
 	switch {
@@ -112,7 +112,7 @@ func (l *look) leaseOf(row gen.ListLeasesRow) Lease {
 		lease.Kind = "permit"
 	}
 	if row.AskedUs > 0 {
-		lease.Asked, lease.AskedAt = string(row.Question), time.UnixMicro(row.AskedUs).UTC()
+		lease.Asked, lease.AskedAt = string(row.ReleaseReason), time.UnixMicro(row.AskedUs).UTC()
 	}
 	return lease
 }
@@ -135,9 +135,9 @@ func (l *look) firstWaiters(ctx context.Context) error {
 		return nil
 	}
 	type row struct {
-		key, owner, note string
-		session          uint64
-		since            int64
+		key, owner, label string
+		session           uint64
+		since             int64
 	}
 	return l.unless("lockstep_leases", func() error {
 		return l.uncommitted(ctx, func(tx *sql.Tx) error {
@@ -146,14 +146,14 @@ func (l *look) firstWaiters(ctx context.Context) error {
 				for i, key := range part {
 					names[i] = []byte(key)
 				}
-				rows, err := every(ctx, tx, "SELECT name, owner, note, conn_id, expires_us FROM lockstep_leases WHERE slot = -1 AND guards > 0 AND name IN (?"+strings.Repeat(",?", len(part)-1)+")", names, func(r *row) []any {
-					return []any{&r.key, &r.owner, &r.note, &r.session, &r.since}
+				rows, err := every(ctx, tx, "SELECT name, owner, label, conn_id, expires_us FROM lockstep_leases WHERE slot = -1 AND guards > 0 AND name IN (?"+strings.Repeat(",?", len(part)-1)+")", names, func(r *row) []any {
+					return []any{&r.key, &r.owner, &r.label, &r.session, &r.since}
 				})
 				if err != nil {
 					return err
 				}
 				for _, r := range rows {
-					first := Lease{Key: r.key, Kind: waiter, Slot: -1, Owner: strings.TrimRight(r.owner, " "), Note: strings.TrimRight(r.note, " "), Since: time.UnixMicro(r.since).UTC(), Session: r.session}
+					first := Lease{Key: r.key, Kind: waiter, Slot: -1, Owner: strings.TrimRight(r.owner, " "), Label: strings.TrimRight(r.label, " "), Since: time.UnixMicro(r.since).UTC(), Session: r.session}
 					first.Held = l.since(first.Since)
 					l.Leases = append(l.Leases, first)
 				}

@@ -18,7 +18,7 @@ import (
 func holdLeases(t *testing.T, db *testdb.DB, n int) {
 	t.Helper()
 	const clock = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
-	db.Exec(t, fmt.Sprintf(`INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+	db.Exec(t, fmt.Sprintf(`INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)
 		SELECT CONCAT('lease:', n), 0, 'web-1/4711', RPAD(';', 23, 'x'), %[1]s, 86400000000, %[1]s + 86400000000, 0, 0, 'web-1' FROM %[2]s WHERE n < %[3]d`, clock, numbers, n))
 }
 
@@ -93,7 +93,7 @@ func TestManyLeases(t *testing.T) {
 				p.Leases[0].Key = "masked"
 				if changed.IsZero() {
 					db.Exec(t, "UPDATE lockstep_leases SET expires_us = expires_us - ttl_us * 3 DIV 4 WHERE name = 'lease:0'")
-					db.Exec(t, "UPDATE lockstep_leases SET asked_us = expires_us, question = 'maintenance' WHERE name = 'lease:1'")
+					db.Exec(t, "UPDATE lockstep_leases SET asked_us = expires_us, release_reason = 'maintenance' WHERE name = 'lease:1'")
 					var us int64
 					must(t, admin.QueryRowContext(t.Context(), "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)").Scan(&us))
 					changed = time.UnixMicro(us)

@@ -59,7 +59,7 @@ func TestModes(t *testing.T) {
 			must(t, schema.InstallViews(t.Context(), db.Admin()))
 			for _, seed := range []string{
 				"INSERT INTO lockstep_locks SELECT CONCAT('', slot), 5, 'me', 1, 6 FROM lockstep_centers WHERE slot < 2000",
-				"INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) SELECT CONCAT('', slot), s.n, '1', IF(slot < 9, ';1', ''), 1, 1, IF(slot < 9, 1 << 60, 1), 0, 1 FROM lockstep_centers, (SELECT -1 n UNION SELECT 0 UNION SELECT 1) s WHERE slot < 2000",
+				"INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) SELECT CONCAT('', slot), s.n, '1', IF(slot < 9, ';1', ''), 1, 1, IF(slot < 9, 1 << 60, 1), 0, 1 FROM lockstep_centers, (SELECT -1 n UNION SELECT 0 UNION SELECT 1) s WHERE slot < 2000",
 				"INSERT INTO lockstep_once SELECT CONCAT('lockstep:shard:', slot), '', '', 1, 1 << 60 FROM lockstep_centers WHERE slot < 2000",
 				"INSERT INTO lockstep_once VALUES ('1', '', '', 1, 1), ('2', '', '', 1, 1)",
 				"INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) SELECT CONCAT('', slot), 1, 1, 1, '', 1, 0, 1, 1, '', 1 FROM lockstep_centers WHERE slot < 2000",
@@ -116,7 +116,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 		}
 	}
 	holds := []rawsql.Hold{{Name: "1", Owner: "1", Hold: ";1", Token: 1}, {Name: "2", Owner: "1", Hold: ";1", Token: 1}}
-	wanted := []rawsql.Wanted{{Name: "200", Hold: ";1", Owner: "1", Note: "1", TTLUs: 1, NotAfter: 1 << 60}}
+	wanted := []rawsql.Wanted{{Name: "200", Hold: ";1", Owner: "1", Label: "1", TTLUs: 1, NotAfter: 1 << 60}}
 	one, wire := rawsql.Named, rawsql.MySQL
 	if mariaDB {
 		wire = rawsql.MariaDB

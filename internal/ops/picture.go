@@ -173,14 +173,14 @@ type Lease struct {
 	Kind    string    `json:"kind"` // exclusive, reader, permit, waiter
 	Slot    int64     `json:"slot"`
 	Owner   string    `json:"owner"`
-	Note    string    `json:"note"` // what the owner tells of itself: by default host and process
+	Label   string    `json:"label"` // what the owner tells of itself: by default host and process
 	Token   uint64    `json:"token,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 	Held    Seconds   `json:"held_s"`
 	TTL     Seconds   `json:"ttl_s"`
 	Left    Seconds   `json:"left_s"`    // until it ends unless it is renewed
 	Renewed Seconds   `json:"renewed_s"` // how long ago
-	Holds   int       `json:"holds"`     // of the same owner
+	Holders int       `json:"holders"`   // of the same owner
 	Asked   string    `json:"asked,omitempty"`
 	AskedAt time.Time `json:"asked_at,omitzero"`
 	Leads   bool      `json:"leads,omitempty"`   // it is the term of an election

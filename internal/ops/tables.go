@@ -85,7 +85,7 @@ func (r *Room) once(ctx context.Context, where string, args ...any) ([]OnceRecor
 // Leader is who leads, by an election of package elect.
 type Leader struct {
 	Key     string    `json:"key"`
-	By      string    `json:"by"`   // the note of its lease
+	By      string    `json:"by"`   // the label of its lease
 	Term    uint64    `json:"term"` // its token
 	Since   time.Time `json:"since"`
 	Left    Seconds   `json:"left_s"`
@@ -116,7 +116,7 @@ func (p *Picture) seats() map[string][]string {
 	seats := make(map[string][]string)
 	for _, lease := range p.Leases {
 		if key, seat := strings.CutSuffix(lease.Key, standby); seat && lease.Kind == "permit" {
-			seats[key] = append(seats[key], lease.Note)
+			seats[key] = append(seats[key], lease.Label)
 		}
 	}
 	return seats
@@ -130,8 +130,8 @@ func (p *Picture) Leaders() []Leader {
 		if !lease.Leads {
 			continue
 		}
-		others := slices.DeleteFunc(seats[lease.Key], func(note string) bool { return note == lease.Note }) // it keeps its seat for a while
-		leaders = append(leaders, Leader{lease.Key, lease.Note, lease.Token, lease.Since, lease.Left, notNil(others)})
+		others := slices.DeleteFunc(seats[lease.Key], func(label string) bool { return label == lease.Label }) // it keeps its seat for a while
+		leaders = append(leaders, Leader{lease.Key, lease.Label, lease.Token, lease.Since, lease.Left, notNil(others)})
 	}
 	return leaders
 }

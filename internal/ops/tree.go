@@ -192,7 +192,7 @@ func (p *Picture) Describe(id uint64, doing func(Session) string) string {
 
 // Describe describes a lease in one line.
 func (l Lease) Describe() string {
-	text := fmt.Sprintf("%s, held %s by %s (%s), %s left, renewed %s ago", l.Kind, l.Held, l.Owner, l.Note, l.Left, l.Renewed)
+	text := fmt.Sprintf("%s, held %s by %s (%s), %s left, renewed %s ago", l.Kind, l.Held, l.Owner, l.Label, l.Left, l.Renewed)
 	if l.Late() {
 		text += ", late"
 	}

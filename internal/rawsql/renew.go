@@ -33,8 +33,8 @@ const countBit = 52
 // VERSIONING the count of affected rows is another one. Each row is looked up by its own key, so
 // that no neighbour is locked. Send it after ReadCommitted.
 func RenewMany(holds []Hold) string {
-	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
-		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, COUNT(IF(cur.asked_us > wanted.told, NULL, 1)) OVER (), 0, 0" + heldRows(holds) +
+	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)" +
+		" SELECT cur.name, cur.slot, cur.owner, cur.holders, " + Clock + ", 0, COUNT(IF(cur.asked_us > wanted.told, NULL, 1)) OVER (), 0, 0" + heldRows(holds) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, expires_us = VALUES(token) + lockstep_leases.ttl_us" +
 		fmt.Sprintf(" + 0 * LAST_INSERT_ID(VALUES(expires_us) << %d | VALUES(token))", countBit)
 }
@@ -49,7 +49,7 @@ func Renewed(id int64) (rows int, clock int64) {
 // that clock has renewed them, and what their holders have been asked: when, 0 for what they were
 // told of, and why.
 func HeldMany(holds []Hold, renewed int64) string {
-	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed, cur.asked_us * (cur.asked_us > wanted.told), cur.question", renewed) + heldRows(holds) +
+	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed, cur.asked_us * (cur.asked_us > wanted.told), cur.release_reason", renewed) + heldRows(holds) +
 		fmt.Sprintf(" LIMIT %d", len(holds)) // whatever the session's sql_select_limit is
 }
 
@@ -94,5 +94,5 @@ func heldRows(holds []Hold) string {
 	}
 	b = bytes.TrimSuffix(b, []byte(" UNION ALL "))
 	return string(append(b, ") wanted STRAIGHT_JOIN lockstep_leases cur FORCE INDEX (PRIMARY) ON cur.name = wanted.name AND cur.slot = wanted.slot"+
-		" WHERE cur.owner = wanted.owner AND cur.token = wanted.token AND LOCATE(wanted.hold, cur.holds) > 0 AND cur.expires_us > "+Clock...))
+		" WHERE cur.owner = wanted.owner AND cur.token = wanted.token AND LOCATE(wanted.hold, cur.holders) > 0 AND cur.expires_us > "+Clock...))
 }

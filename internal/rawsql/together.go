@@ -20,7 +20,7 @@ type Wanted struct {
 	Hold string
 
 	// To free it, the rest is not needed.
-	Owner, Note     string
+	Owner, Label    string
 	TTLUs, NotAfter int64
 }
 
@@ -30,22 +30,22 @@ type Wanted struct {
 // clock is less than 9 minutes from near. MariaDB waits for a moment before it skips a row,
 // so that two such statements may be a deadlock there (1213), which writes nothing.
 func AcquireMany(all []Wanted, near int64) string {
-	return "/* name: AcquireMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)" +
-		wantedRows(all, true) + " SELECT cur.name, cur.slot, wanted.owner, wanted.hold, " + Clock + ", wanted.ttl, " + doneBits + ", 0, 0, wanted.note" +
+	return "/* name: AcquireMany */ INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)" +
+		wantedRows(all, true) + " SELECT cur.name, cur.slot, wanted.owner, wanted.hold, " + Clock + ", wanted.ttl, " + doneBits + ", 0, 0, wanted.label" +
 		wantedJoin +
-		" WHERE cur.used_for = 0 AND (CHAR_LENGTH(cur.holds) = 0 OR cur.expires_us <= " + Clock + ")" +
+		" WHERE cur.used_for = 0 AND (CHAR_LENGTH(cur.holders) = 0 OR cur.expires_us <= " + Clock + ")" +
 		" AND " + Clock + " BETWEEN cur.token + 1 AND wanted.after AND " + within(near) +
-		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, holds = VALUES(holds), owner = VALUES(owner), note = VALUES(note), asked_us = 0," +
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, holders = VALUES(holders), owner = VALUES(owner), label = VALUES(label), asked_us = 0," +
 		" conn_id = CONNECTION_ID(), ttl_us = VALUES(ttl_us), expires_us = VALUES(token) + VALUES(ttl_us), token = VALUES(token)" + reply(near)
 }
 
 // ReleaseMany does for many rows what ReleaseNoWait does for one, as AcquireMany.
 func ReleaseMany(all []Wanted, near int64) string {
-	return "/* name: ReleaseMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
-		wantedRows(all, false) + " SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, " + doneBits + ", 0, 0" +
+	return "/* name: ReleaseMany */ INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)" +
+		wantedRows(all, false) + " SELECT cur.name, cur.slot, cur.owner, cur.holders, " + Clock + ", 0, " + doneBits + ", 0, 0" +
 		wantedJoin +
-		" WHERE cur.holds = wanted.hold AND cur.expires_us > " + Clock + " AND " + within(near) +
-		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, holds = LEFT(lockstep_leases.holds, 0), expires_us = VALUES(token)" + reply(near)
+		" WHERE cur.holders = wanted.hold AND cur.expires_us > " + Clock + " AND " + within(near) +
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE version = lockstep_leases.version + 1, holders = LEFT(lockstep_leases.holders, 0), expires_us = VALUES(token)" + reply(near)
 }
 
 // Reply reads the reply of the two: a bit for each row that was written, and the server's
@@ -83,7 +83,7 @@ func reply(near int64) string {
 func wantedRows(all []Wanted, taking bool) string {
 	b := []byte(" WITH wanted (name, slot, hold, bit) AS (VALUES ")
 	if taking {
-		b = []byte(" WITH wanted (name, slot, hold, bit, owner, note, ttl, after) AS (VALUES ")
+		b = []byte(" WITH wanted (name, slot, hold, bit, owner, label, ttl, after) AS (VALUES ")
 	}
 	for i, w := range all {
 		if i > 0 {
@@ -96,7 +96,7 @@ func wantedRows(all []Wanted, taking bool) string {
 		b = strconv.AppendInt(append(b, ", "...), 1<<(clockBits+i), 10)
 		if taking {
 			b = appendHex(append(b, ", "...), []byte(w.Owner))
-			b = appendHex(append(b, ", "...), []byte(w.Note))
+			b = appendHex(append(b, ", "...), []byte(w.Label))
 			b = strconv.AppendInt(append(b, ", "...), w.TTLUs, 10)
 			b = strconv.AppendInt(append(b, ", "...), w.NotAfter, 10)
 		}

@@ -8,7 +8,7 @@
 -- if the session has committed a transaction in the second in which its present one
 -- began, the locks of both are shown.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockstep_held AS
-SELECT h.kind, h.name, 'exclusive' AS mode, h.session, CONCAT(p.user, '@', p.host) AS user, h.owner, CAST(NULL AS CHAR(255)) AS note,
+SELECT h.kind, h.name, 'exclusive' AS mode, h.session, CONCAT(p.user, '@', p.host) AS user, h.owner, CAST(NULL AS CHAR(255)) AS label,
   TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS held_s, CAST(NULL AS SIGNED) AS left_s,
   x.trx_query AS statement, 0 AS contended
 FROM (
@@ -33,10 +33,10 @@ UNION ALL
 SELECT
   CASE WHEN l.slot = 0 THEN 'lease' WHEN l.slot <= 1000 THEN 'permit' ELSE 'reader' END,
   CONVERT(l.name USING utf8mb4) COLLATE utf8mb4_bin, IF(l.slot = 0, 'exclusive', 'shared'), NULL, NULL,
-  CONVERT(l.owner USING utf8mb4), CONVERT(l.note USING utf8mb4),
+  CONVERT(l.owner USING utf8mb4), CONVERT(l.label USING utf8mb4),
   CAST(UNIX_TIMESTAMP() - l.token DIV 1000000 AS SIGNED), CAST(l.expires_us DIV 1000000 - UNIX_TIMESTAMP() AS SIGNED), NULL, 0
 FROM lockstep_leases l
-WHERE l.slot >= 0 AND CHAR_LENGTH(l.holds) > 0 AND l.expires_us > UNIX_TIMESTAMP() * 1000000;
+WHERE l.slot >= 0 AND CHAR_LENGTH(l.holders) > 0 AND l.expires_us > UNIX_TIMESTAMP() * 1000000;
 
 -- lockstep_waits: who waits for a row of lockstep, and who is in the way. Those who have
 -- written nothing have no number by which MariaDB could tell them apart: a shared lock's

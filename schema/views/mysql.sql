@@ -13,7 +13,7 @@ SELECT
   t.processlist_id AS session,
   CONCAT(t.processlist_user, '@', t.processlist_host) AS user,
   CONVERT(NULL USING utf8mb4) COLLATE utf8mb4_bin AS owner,
-  CONVERT(NULL USING utf8mb4) COLLATE utf8mb4_bin AS note,
+  CONVERT(NULL USING utf8mb4) COLLATE utf8mb4_bin AS label,
   TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS held_s,
   CAST(NULL AS SIGNED) AS left_s,
   s.sql_text AS statement
@@ -27,10 +27,10 @@ UNION ALL
 SELECT
   CASE WHEN l.slot = 0 THEN 'lease' WHEN l.slot <= 1000 THEN 'permit' ELSE 'reader' END,
   CONVERT(l.name USING utf8mb4) COLLATE utf8mb4_bin, IF(l.slot = 0, 'exclusive', 'shared'), NULL, NULL,
-  CONVERT(l.owner USING utf8mb4) COLLATE utf8mb4_bin, CONVERT(l.note USING utf8mb4) COLLATE utf8mb4_bin,
+  CONVERT(l.owner USING utf8mb4) COLLATE utf8mb4_bin, CONVERT(l.label USING utf8mb4) COLLATE utf8mb4_bin,
   CAST(UNIX_TIMESTAMP() - l.token DIV 1000000 AS SIGNED), CAST(l.expires_us DIV 1000000 - UNIX_TIMESTAMP() AS SIGNED), NULL
 FROM lockstep_leases l
-WHERE l.slot >= 0 AND CHAR_LENGTH(l.holds) > 0 AND l.expires_us > UNIX_TIMESTAMP() * 1000000;
+WHERE l.slot >= 0 AND CHAR_LENGTH(l.holders) > 0 AND l.expires_us > UNIX_TIMESTAMP() * 1000000;
 
 -- lockstep_waits: who waits for a row of lockstep, and who is in the way.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockstep_waits AS

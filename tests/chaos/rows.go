@@ -29,7 +29,7 @@ const lookEvery = 50 * time.Millisecond
 // server doesn't answer is left out.
 func (s *site) look(ctx context.Context) {
 	const limit = time.Second
-	query := "SELECT name, slot, owner, token, CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP(NOW(6)) * 1000000, IF(asked_us > 0, question, '')" +
+	query := "SELECT name, slot, owner, token, CHAR_LENGTH(holders) > 0 AND expires_us > UNIX_TIMESTAMP(NOW(6)) * 1000000, IF(asked_us > 0, release_reason, '')" +
 		" FROM lockstep_leases WHERE slot = 0 AND (name LIKE '" + ofAll + "%' OR name LIKE '" + ofKept + "%') OR name LIKE '" + ofAsked + "%'"
 	for sleep(ctx, lookEvery) == nil {
 		var found []sight

@@ -11,8 +11,8 @@ import (
 // planted are bugs in the statements of leases, by name.
 var planted = map[string][]string{ // old, new, old, new ...
 	"two owners": {
-		"AND s.slot = ? AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND s.slot = ?\n",
-		"AND slot = ? AND (CHAR_LENGTH(holds) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND slot = ?\n",
+		"AND s.slot = ? AND (CHAR_LENGTH(s.holders) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND s.slot = ?\n",
+		"AND slot = ? AND (CHAR_LENGTH(holders) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND slot = ?\n",
 	},
 	"same token": {
 		"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)",
@@ -34,38 +34,38 @@ var planted = map[string][]string{ // old, new, old, new ...
 		"expires_us = VALUES(expires_us), used_for =", "expires_us = GREATEST(lockstep_leases.expires_us, VALUES(expires_us)), used_for =",
 	},
 	"lost release": {
-		"expires_us = VALUES(expires_us), holds = LEFT(lockstep_leases.holds, 0)", "holds = lockstep_leases.holds",
-		"expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), holds = LEFT(holds, 0)", "holds = holds",
+		"expires_us = VALUES(expires_us), holders = LEFT(lockstep_leases.holders, 0)", "holders = lockstep_leases.holders",
+		"expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), holders = LEFT(holders, 0)", "holders = holders",
 	},
 	"freed too early": {
-		"expires_us = VALUES(expires_us), used_for =", "expires_us = VALUES(expires_us) - IF(LOCATE(',', VALUES(holds)) = 1, VALUES(ttl_us) DIV 2, 0), used_for =",
+		"expires_us = VALUES(expires_us), used_for =", "expires_us = VALUES(expires_us) - IF(LOCATE(',', VALUES(holders)) = 1, VALUES(ttl_us) DIV 2, 0), used_for =",
 	},
 	"kept too long": {
-		"expires_us = VALUES(expires_us), used_for =", "expires_us = VALUES(expires_us) + IF(LOCATE(',', VALUES(holds)) = 1, VALUES(ttl_us) * 7, 0), used_for =",
-		"token = VALUES(token),\n  ttl_us = VALUES(ttl_us)", "token = VALUES(token),\n  ttl_us = VALUES(ttl_us) * IF(LOCATE(',', VALUES(holds)) = 1, 8, 1)", // else a refusal shortens it
+		"expires_us = VALUES(expires_us), used_for =", "expires_us = VALUES(expires_us) + IF(LOCATE(',', VALUES(holders)) = 1, VALUES(ttl_us) * 7, 0), used_for =",
+		"token = VALUES(token),\n  ttl_us = VALUES(ttl_us)", "token = VALUES(token),\n  ttl_us = VALUES(ttl_us) * IF(LOCATE(',', VALUES(holders)) = 1, 8, 1)", // else a refusal shortens it
 	},
 	"not told": {
 		"LAST_INSERT_ID(1 + (lockstep_leases.asked_us > VALUES(asked_us)))", "LAST_INSERT_ID(1 + 0 * lockstep_leases.asked_us)",
 		"cur.asked_us > wanted.told", "FALSE",
 	},
 	"question kept": {
-		"note = VALUES(note), asked_us = 0", "note = VALUES(note), asked_us = lockstep_leases.asked_us",
+		"label = VALUES(label), asked_us = 0", "label = VALUES(label), asked_us = lockstep_leases.asked_us",
 		"VALUES(token), 0, lockstep_leases.asked_us)", "VALUES(token), lockstep_leases.asked_us, lockstep_leases.asked_us)",
 		" asked_us = 0, token", " token",
 	},
 	"one is asked": {
-		"AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT 9223372036854775807", "AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT 1",
+		"AND CHAR_LENGTH(holders) > 0 ORDER BY slot LIMIT 9223372036854775807", "AND CHAR_LENGTH(holders) > 0 ORDER BY slot LIMIT 1",
 	},
 	"nobody who shares is asked": {
-		"AND CHAR_LENGTH(holds) > 0 ORDER BY slot LIMIT", "AND CHAR_LENGTH(holds) > 0 AND (slot = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))) ORDER BY slot LIMIT",
+		"AND CHAR_LENGTH(holders) > 0 ORDER BY slot LIMIT", "AND CHAR_LENGTH(holders) > 0 AND (slot = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))) ORDER BY slot LIMIT",
 	},
 	"all keys are asked": { // the version and the token find the row
 		"WHERE name = ? AND slot >= ? AND", "WHERE (name = ? OR name LIKE 'asked:%') AND slot >= ? AND",
 		"WHERE s.name = ? AND s.slot = ? AND s.version", "WHERE (s.name = ? OR s.name LIKE 'asked:%') AND s.slot = ? AND s.version",
 	},
 	"guard past the time to live": {
-		"guards = guards + 1\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
-		"guards = guards + 1\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >",
+		"guards = guards + 1\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holders) > 0 AND expires_us >",
+		"guards = guards + 1\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holders) > 0 AND 2 * expires_us >",
 	},
 	"early expiry": {
 		"CAST(? AS SIGNED), 0, 0, ?\n", "CAST(? AS SIGNED) DIV 2, 0, 0, ?\n",
@@ -74,17 +74,17 @@ var planted = map[string][]string{ // old, new, old, new ...
 		"VALUES(token) + lockstep_leases.ttl_us", "VALUES(token) + lockstep_leases.ttl_us DIV 2",
 		"UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + s.ttl_us", "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + s.ttl_us DIV 2",
 	},
-	"no room":                {"\n  AND (CHAR_LENGTH(s.holds) = 0 OR", "\n  AND (CHAR_LENGTH(s.holds) >= 0 OR"},
-	"reader beside a writer": {"\n  AND (CHAR_LENGTH(s.holds) = 0 OR", "\n  AND (CHAR_LENGTH(s.holds) >= 0 OR"},
+	"no room":                {"\n  AND (CHAR_LENGTH(s.holders) = 0 OR", "\n  AND (CHAR_LENGTH(s.holders) >= 0 OR"},
+	"reader beside a writer": {"\n  AND (CHAR_LENGTH(s.holders) = 0 OR", "\n  AND (CHAR_LENGTH(s.holders) >= 0 OR"},
 	"writer beside readers":  {"+ lockstep_leases.used_for * 4611686018427387904", "", "+ used_for * 4611686018427387904", ""},
 	"intent forgotten": {"s.used_for = 1\n  AND (",
-		"s.used_for = 1\n  AND (EXISTS (SELECT 1 FROM lockstep_leases r WHERE r.name = s.name AND r.slot > 0 AND CHAR_LENGTH(r.holds) > 0) OR "},
-	"intent without end": {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner", "AND (CHAR_LENGTH(s.holds) = 0 OR s.owner"},
+		"s.used_for = 1\n  AND (EXISTS (SELECT 1 FROM lockstep_leases r WHERE r.name = s.name AND r.slot > 0 AND CHAR_LENGTH(r.holders) > 0) OR "},
+	"intent without end": {"AND (CHAR_LENGTH(s.holders) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner", "AND (CHAR_LENGTH(s.holders) = 0 OR s.owner"},
 	"downgrade with a gap": {"CAST(? AS SIGNED), 0, 0, ?\nFROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1",
-		"CAST(? AS SIGNED) * (CHAR_LENGTH(s.holds) = 0), 0, 0, ?\nFROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1"},
+		"CAST(? AS SIGNED) * (CHAR_LENGTH(s.holders) = 0), 0, 0, ?\nFROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1"},
 	"one permit more": {"s.slot BETWEEN 1 AND CAST(", "s.slot BETWEEN 1 AND 1 + CAST("},
 	"any number":      {"AND (SELECT g.used_for", "AND 0 <> (SELECT g.used_for", "+ CAST(? AS SIGNED) = 0", "+ CAST(? AS SIGNED) * 0", "AND g.used_for + CAST(", "AND 0 * CAST("},
-	"dead permit":     {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND CHAR_LENGTH(s.holds) = 0\n"},
+	"dead permit":     {"AND (CHAR_LENGTH(s.holders) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND CHAR_LENGTH(s.holders) = 0\n"},
 }
 
 // Plant returns what rewrites the statements so that they have the bug of that name.

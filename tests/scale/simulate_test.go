@@ -60,7 +60,7 @@ func simulate(t *testing.T, c costs, processes int, long time.Duration, work fun
 		fault := func(ctx context.Context, op string, _ storetest.Row, call func() error) error {
 			cost := c.write
 			switch op {
-			case "Look", "Inspect", "List", "ReadClock", "QuestionOf":
+			case "Look", "Inspect", "List", "ReadClock", "ReleaseReasonOf":
 				cost = c.read
 			}
 			select {

@@ -137,7 +137,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request, out o
 	if err := q.needHold(); err != nil {
 		return nil, err
 	}
-	a, err := in.Take(ctx, store.Ask{Row: leaseRow(q.key), Owner: q.owner, Note: q.note, Hold: q.hold, TTL: q.ttl, NotAfter: store.Never})
+	a, err := in.Take(ctx, store.Ask{Row: leaseRow(q.key), Owner: q.owner, Label: q.label, Hold: q.hold, TTL: q.ttl, NotAfter: store.Never})
 	switch {
 	case err != nil:
 		return nil, err

@@ -72,7 +72,7 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 						t.Errorf("the counter is %d after the %s", n, end)
 					}
 					if committed {
-						if info.Owner != l.Owner() || info.Token != l.Token() || info.Holds != 1 {
+						if info.Owner != l.Owner() || info.Token != l.Token() || info.Holders != 1 {
 							t.Errorf("%+v, want owner %q and token %d", info, l.Owner(), l.Token())
 						}
 						_, err := other.TryAcquire(t.Context(), key)
@@ -328,7 +328,7 @@ func TestAcquireTxTwice(t *testing.T) {
 					waitUntil(t, "it is renewed", renewedFromNow(leases[0]))
 					for i, l := range leases {
 						info, err := m.Inspect(t.Context(), key)
-						if err != nil || !info.Held || info.Holds != 1 {
+						if err != nil || !info.Held || info.Holders != 1 {
 							t.Errorf("before release %d: %+v, %v", i, info, err)
 						}
 						release(t, l)

@@ -239,8 +239,8 @@ func TestBadTexts(t *testing.T) {
 	})
 }
 
-// TestNotes proves who is shown with which note: by List, Inspect and errors.
-func TestNotes(t *testing.T) {
+// TestLabels proves who is shown with which label: by List, Inspect and errors.
+func TestLabels(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(lease.WithLabel("ours")), db.manager()
 		l := acquire(t, m, job)

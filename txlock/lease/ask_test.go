@@ -38,7 +38,7 @@ func TestAskOnServers(t *testing.T) {
 				var renewals, reads atomic.Int64
 				tap.hook(func(statement string, _ <-chan struct{}) error {
 					switch {
-					case strings.Contains(statement, "cur.question"):
+					case strings.Contains(statement, "cur.release_reason"):
 						reads.Add(1)
 					case strings.Contains(statement, "name: RenewMany"):
 						renewals.Add(1)
@@ -158,32 +158,32 @@ func TestAskHoldersOnServers(t *testing.T) {
 	})
 }
 
-// TestNotesOnServers proves that the servers keep notes: of a new holder, not of one that
+// TestLabelsOnServers proves that the servers keep labels: of a new holder, not of one that
 // enters again, and of one who finds the lease taken.
-func TestNotesOnServers(t *testing.T) {
+func TestLabelsOnServers(t *testing.T) {
 	onPoolsOfServers(t, func(t *testing.T, m, other *lease.Manager) {
 		key := named()
-		note := func(want string) {
+		label := func(want string) {
 			t.Helper()
 			info, err := m.Inspect(t.Context(), key)
 			if err != nil || info.Label != want {
-				t.Errorf("the note is %q, want %q, %v", info.Label, want, err)
+				t.Errorf("the label is %q, want %q, %v", info.Label, want, err)
 			}
 		}
 		l := acquire(t, m, key, lease.WithLabel("zwölf'); -- \\"))
-		note("zwölf'); -- \\")
+		label("zwölf'); -- \\")
 		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WithLabel("again"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		note("zwölf'); -- \\")
+		label("zwölf'); -- \\")
 		release(t, again)
 		release(t, l)
 		for range 2 { // the first makes the row shared
 			shared := share(t, m, key)
 			release(t, shared)
 			l = acquire(t, m, key, lease.WithLabel(""))
-			note("")
+			label("")
 			release(t, l)
 		}
 		l = acquire(t, m, key)

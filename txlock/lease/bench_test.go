@@ -291,7 +291,7 @@ func takeOver(tb testing.TB, db *testdb.DB, m *lease.Manager, left time.Duration
 	tb.Helper()
 	key := named()
 	warmUp(tb, m, key)
-	exec(tb, db, `UPDATE lockstep_leases SET owner = 'dead', holds = ';0000000000000000000000', ttl_us = ?,
+	exec(tb, db, `UPDATE lockstep_leases SET owner = 'dead', holders = ';0000000000000000000000', ttl_us = ?,
 		expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ? WHERE name = ?`,
 		left.Microseconds(), left.Microseconds(), key.String())
 	expiry := number(tb, db, "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
@@ -493,10 +493,10 @@ func samePair(b *testing.B, db *testdb.DB, send sender) func() {
 		var freed int64
 		var err error
 		if nowait {
-			one(q.AcquireNoWait(b.Context(), through, gen.AcquireNoWaitParams{Owner: owner, Note: []byte("note"), Hold: hold, TtlUs: ttl, Name: name, NotAfterUs: notAfter}))
+			one(q.AcquireNoWait(b.Context(), through, gen.AcquireNoWaitParams{Owner: owner, Label: []byte("note"), Hold: hold, TtlUs: ttl, Name: name, NotAfterUs: notAfter}))
 			freed, err = q.ReleaseNoWait(b.Context(), through, gen.ReleaseNoWaitParams{Hold: hold, Name: name})
 		} else {
-			one(q.AcquireLease(b.Context(), through, gen.AcquireLeaseParams{Owner: owner, Note: []byte("note"), Hold: hold, TtlUs: ttl, Name: name, NotAfterUs: notAfter}))
+			one(q.AcquireLease(b.Context(), through, gen.AcquireLeaseParams{Owner: owner, Label: []byte("note"), Hold: hold, TtlUs: ttl, Name: name, NotAfterUs: notAfter}))
 			freed, err = q.ReleaseLease(b.Context(), through, gen.ReleaseLeaseParams{Hold: hold, Name: name})
 		}
 		if freed == 0 || err != nil {

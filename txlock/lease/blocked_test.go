@@ -317,7 +317,7 @@ func TestGuardInTimeIsLeftAlone(t *testing.T) {
 		// The session keeps its number in the row. Somebody else has the row locked now.
 		next := begin(t, pool, sql.LevelDefault)
 		add(t, next, table)
-		exec(t, db, "UPDATE lockstep_leases SET holds = ?, expires_us = 1 WHERE name = ? AND slot = 0", ";somebody who is dead here", key.String())
+		exec(t, db, "UPDATE lockstep_leases SET holders = ?, expires_us = 1 WHERE name = ? AND slot = 0", ";somebody who is dead here", key.String())
 		stranger, err := db.Admin().BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -397,7 +397,7 @@ func TestGuardOfAnotherDatabase(t *testing.T) {
 		} {
 			for what, prepare := range map[string]string{
 				"no row": "DO 0",
-				"a row of somebody else": "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
+				"a row of somebody else": "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)" +
 					" VALUES (?, 0, 'else', ';else', 1, 1, 1, 0, 0)",
 			} {
 				key, table := named(), counter(t, db)

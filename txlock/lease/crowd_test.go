@@ -9,10 +9,10 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestNotesOfAllSizes hands a lease on in a fair queue whose waiters have notes of all
+// TestLabelsOfAllSizes hands a lease on in a fair queue whose waiters have labels of all
 // sizes: what InnoDB keeps for those who wait must not grow with the hand-overs, as it does
 // where the row of the turnstile changes its size.
-func TestNotesOfAllSizes(t *testing.T) {
+func TestLabelsOfAllSizes(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {

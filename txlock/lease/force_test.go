@@ -110,7 +110,7 @@ func TestNoInnocentSessionIsEnded(t *testing.T) {
 		for range 5 {
 			tx := begin(t, pool, sql.LevelRepeatableRead)
 			reads(t, tx, table)
-			exec(t, db, "UPDATE lockstep_leases SET owner = 'over', holds = ';over', token = token + 1, expires_us = 1, conn_id = ? WHERE name = ? AND slot = 0",
+			exec(t, db, "UPDATE lockstep_leases SET owner = 'over', holders = ';over', token = token + 1, expires_us = 1, conn_id = ? WHERE name = ? AND slot = 0",
 				session, key.String())
 			_, err := refused.AcquireTx(t.Context(), tx, key)
 			wants(t, "AcquireTx after the snapshot", err, txlock.ErrStaleSnapshot)

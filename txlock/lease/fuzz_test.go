@@ -65,7 +65,7 @@ func FuzzHolds(f *testing.F) {
 					}
 				}
 				var kept string
-				err := db.Admin().QueryRowContext(t.Context(), "SELECT holds FROM lockstep_leases WHERE name = ? AND slot = 0", at.Key).Scan(&kept)
+				err := db.Admin().QueryRowContext(t.Context(), "SELECT holders FROM lockstep_leases WHERE name = ? AND slot = 0", at.Key).Scan(&kept)
 				if err != nil || kept != strings.Join(holds, "") {
 					t.Fatalf("step %d of %x: the list is %q, want %q: %v", i, steps, kept, holds, err)
 				}

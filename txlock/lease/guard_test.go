@@ -438,7 +438,7 @@ func TestGuardLost(t *testing.T) {
 				return nil
 			},
 			"its hold removed": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "holds = LEFT(holds, 0)")
+				seize(t, db, key, "holders = LEFT(holders, 0)")
 				return nil
 			},
 		} {

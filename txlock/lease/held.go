@@ -40,7 +40,7 @@ func (s *sight) look(q *request, seen store.Glance) {
 	case permits:
 		*s = sight{what: "no permit was free"}
 	default:
-		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Label: seen.Note, Since: grantedAt(seen.Token)}}
+		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Label: seen.Label, Since: grantedAt(seen.Token)}}
 		if seen.Owner != q.owner {
 			q.met = s.held
 		}

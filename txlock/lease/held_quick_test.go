@@ -21,7 +21,7 @@ func heldBy(err error) *txlock.HeldError {
 	return held
 }
 
-// namesHolder demands that an error names the holder of a key: by the owner, its note, and when it
+// namesHolder demands that an error names the holder of a key: by the owner, its label, and when it
 // was granted by the server's clock.
 func namesHolder(t *testing.T, what string, err error, key txlock.Key, info lease.Info) {
 	t.Helper()

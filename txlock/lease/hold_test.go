@@ -18,7 +18,7 @@ func TestHoldAtLeastOnServers(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool, lease.TTL(time.Hour)), newManager(t, newPool(t, db, false))
 		kept := func(key txlock.Key) (us int64) {
-			return number(t, db, "SELECT CAST(IF(holds = '', 0, expires_us - CAST(token AS SIGNED)) AS SIGNED) FROM lockstep_leases WHERE slot < 2 AND token > 0 AND name = ?", key.String())
+			return number(t, db, "SELECT CAST(IF(holders = '', 0, expires_us - CAST(token AS SIGNED)) AS SIGNED) FROM lockstep_leases WHERE slot < 2 AND token > 0 AND name = ?", key.String())
 		}
 		ctx := lease.WithOwner(t.Context(), strings.Repeat("o", 255))
 		for _, d := range []time.Duration{10 * time.Minute, 5 * time.Hour} {

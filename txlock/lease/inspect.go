@@ -44,7 +44,7 @@ type Info struct {
 	// Manager.RequestRelease.
 	ReleaseReason      string
 	ReleaseRequestedAt time.Time
-	Holds              int // how many managers hold it under this owner
+	Holders            int // how many managers hold it under this owner
 
 	// Permits is the number of permits of a semaphore, 0 for other keys. Only
 	// Inspect sets it.
@@ -110,8 +110,8 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 // infoOf returns the Info of a row.
 func infoOf(row store.Info) Info {
 	info := Info{
-		Key: txlock.ParseKey(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Label: row.Note, Token: row.Token, ReleaseReason: row.Asked, ReleaseRequestedAt: row.AskedAt,
-		Since: row.Since, Held: row.Left > 0 && row.Holds > 0, Remaining: row.Left, TTL: row.TTL, Holds: row.Holds, Session: row.Session,
+		Key: txlock.ParseKey(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Label: row.Label, Token: row.Token, ReleaseReason: row.Asked, ReleaseRequestedAt: row.AskedAt,
+		Since: row.Since, Held: row.Left > 0 && row.Holders > 0, Remaining: row.Left, TTL: row.TTL, Holders: row.Holders, Session: row.Session,
 	}
 	if row.Token > 0 {
 		info.Since = grantedAt(row.Token)

@@ -176,7 +176,7 @@ func readers(t testing.TB, db *testdb.DB, key txlock.Key, n int, holds, expires 
 		for i := range min(500, n-from) {
 			values = append(values, fmt.Sprintf("('%s', %d, 'owner', '%s', 1, 1000000, %s, 0, 0)", key, 1<<40+from+i, holds, expires))
 		}
-		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "))
+		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "))
 	}
 }
 

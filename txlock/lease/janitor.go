@@ -52,7 +52,7 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	a, err := m.store.Take(ctx, store.Ask{Row: at, Owner: process + id.String(), Note: m.options.note, Hold: holdOf(id), TTL: m.janitorTTL(), NotAfter: store.Never})
+	a, err := m.store.Take(ctx, store.Ask{Row: at, Owner: process + id.String(), Label: m.options.label, Hold: holdOf(id), TTL: m.janitorTTL(), NotAfter: store.Never})
 	return a.Reply == store.Done, err
 }
 

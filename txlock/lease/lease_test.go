@@ -208,7 +208,7 @@ func TestInspect(t *testing.T) {
 		}
 		l := acquire(t, m, key, lease.TTL(time.Minute))
 		info, err = m.Inspect(t.Context(), key)
-		if err != nil || !info.Held || info.Owner != l.Owner() || info.Token != l.Token() || info.TTL != time.Minute || info.Holds != 1 || info.Remaining < 50*time.Second {
+		if err != nil || !info.Held || info.Owner != l.Owner() || info.Token != l.Token() || info.TTL != time.Minute || info.Holders != 1 || info.Remaining < 50*time.Second {
 			t.Errorf("Inspect: %+v, %v", info, err)
 		}
 		all, err := m.List(t.Context())

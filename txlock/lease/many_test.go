@@ -29,7 +29,7 @@ func makeGates(t testing.TB, db *testdb.DB, keys []txlock.Key, permits bool) {
 				values, names = append(values, "(?, 0, '-', '', 0, 0, 0, 1, 0)"), append(names, key.String())
 			}
 		}
-		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "), names...)
+		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "), names...)
 	}
 }
 

@@ -40,7 +40,7 @@ type terms struct {
 	fair     bool
 	names    bool          // NameHolders
 	slow     time.Duration // SlowWait; 0: never
-	note     string
+	label    string
 }
 
 // options are those of a manager.
@@ -57,7 +57,7 @@ type options struct {
 
 // defaults are the values of options that are not given.
 var defaults = options{
-	terms:     terms{ttl: 30 * time.Second, overtime: guardGrace, note: processNote},
+	terms:     terms{ttl: 30 * time.Second, overtime: guardGrace, label: processLabel},
 	janitor:   time.Minute,
 	retention: 7 * 24 * time.Hour,
 	minPoll:   5 * time.Millisecond,
@@ -112,7 +112,7 @@ func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 // operators' tools and errors that name the holder show the label. It is valid UTF-8 of at most
 // 255 bytes. A lease that is re-entered keeps its label. The default is the host and the process
 // number: "web-3:4711".
-func WithLabel(label string) Option { return term(func(t *terms) { t.note = label }) }
+func WithLabel(label string) Option { return term(func(t *terms) { t.label = label }) }
 
 // NameHolders makes txlock.ErrBusy and txlock.ErrWaitTimeout name a holder, by a
 // *txlock.HeldError, even if that takes another query. Without it they name a holder only if the
@@ -209,7 +209,7 @@ func (t *terms) check() error {
 	case t.atLeast < 0:
 		return fmt.Errorf("%w: HoldAtLeast: the time must be positive and at most %v", txlock.ErrInvalidOption, MaxTTL)
 	}
-	return checkText("WithLabel: a label", t.note)
+	return checkText("WithLabel: a label", t.label)
 }
 
 // validity is for how long a lease with that TTL counts, from before its request. It is a

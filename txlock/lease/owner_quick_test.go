@@ -74,7 +74,7 @@ func TestReentryOfANamedOwner(t *testing.T) {
 		}
 		info, err := a.Inspect(t.Context(), job)
 		must(t, err)
-		if info.Holds != 2 || info.Owner != "me" { // one for each manager
+		if info.Holders != 2 || info.Owner != "me" { // one for each manager
 			t.Errorf("%+v", info)
 		}
 		for _, l := range []*lease.Lease{first, third} {
@@ -256,7 +256,7 @@ func TestOwnerWhoseAnswerIsLost(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		info, err := a.Inspect(ctx, job)
 		must(t, err)
-		if info.Holds != 1 {
+		if info.Holders != 1 {
 			t.Errorf("%+v", info)
 		}
 		must(t, l.Renew(ctx))

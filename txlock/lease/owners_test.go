@@ -302,7 +302,7 @@ func TestRestartUnderTheSameName(t *testing.T) {
 			t.Fatal(err)
 		}
 		// As another process has written it.
-		exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(';12345678', RIGHT(holds, 14)) WHERE name = ? AND slot = 0", key.String())
+		exec(t, db, "UPDATE lockstep_leases SET holders = CONCAT(';12345678', RIGHT(holders, 14)) WHERE name = ? AND slot = 0", key.String())
 		started := newManager(t, pool)
 		l, err := started.TryAcquire(ctx, key)
 		if err != nil {

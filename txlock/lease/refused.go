@@ -42,5 +42,5 @@ func (r *record) isOurs(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	row, err := r.m.store.Stored(ctx, r.row())
-	return row.Token == r.token.Load() && strings.Contains(row.Holds, r.hold), err
+	return row.Token == r.token.Load() && strings.Contains(row.Holders, r.hold), err
 }

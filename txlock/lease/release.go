@@ -243,7 +243,7 @@ func (m *Manager) releaseOnce(r remains) (removed, found bool, err error) {
 	if !r.pending {
 		// Only look first: many releases at once would keep the row locked.
 		row, err := m.store.Stored(ctx, r.row())
-		if err == nil && !strings.Contains(row.Holds, r.hold) {
+		if err == nil && !strings.Contains(row.Holders, r.hold) {
 			return false, false, nil
 		}
 	}

@@ -310,7 +310,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range leases {
-			_, err := probe.ExecContext(ctx, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", named().String())
+			_, err := probe.ExecContext(ctx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", named().String())
 			if err != nil {
 				t.Fatalf("a renewal keeps a new row out: %v", err)
 			}
@@ -348,11 +348,11 @@ func TestRenewalTellsLoss(t *testing.T) {
 		m := newManager(t, pool, lease.TTL(5*time.Minute), lease.RenewEvery(100*time.Millisecond))
 		kept := acquire(t, m, named())
 		for name, change := range map[string]string{
-			"its token changed":  "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?",
-			"its owner changed":  "UPDATE lockstep_leases SET owner = 'other' WHERE name = ?",
-			"its holds removed":  "UPDATE lockstep_leases SET holds = LEFT(holds, 0) WHERE name = ?",
-			"its time set short": "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?",
-			"its row deleted":    "DELETE FROM lockstep_leases WHERE name = ?",
+			"its token changed":   "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?",
+			"its owner changed":   "UPDATE lockstep_leases SET owner = 'other' WHERE name = ?",
+			"its holders removed": "UPDATE lockstep_leases SET holders = LEFT(holders, 0) WHERE name = ?",
+			"its time set short":  "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?",
+			"its row deleted":     "DELETE FROM lockstep_leases WHERE name = ?",
 		} {
 			t.Run(name, func(t *testing.T) {
 				l := acquire(t, m, named())
@@ -601,7 +601,7 @@ func makeRows(t testing.TB, db *testdb.DB, keys []txlock.Key) {
 		for i, key := range part {
 			values[i], names[i] = "(?, 0, '-', '', 0, 0, 0, 0, 0)", key.String()
 		}
-		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "), names...)
+		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "), names...)
 	}
 }
 

@@ -143,5 +143,5 @@ var processTag = func() (tag [6]byte) {
 // who look: "web-3/4711/".
 var process = procname.Process("/") + "/"
 
-// processNote is the default of WithLabel.
-var processNote = strings.ToValidUTF8(procname.Process(":"), "?")
+// processLabel is the default of WithLabel.
+var processLabel = strings.ToValidUTF8(procname.Process(":"), "?")

@@ -99,7 +99,7 @@ func TestResizeThatFailsChangesNothing(t *testing.T) {
 		s := semaphore(t, newManager(t, pool), key, 2)
 		release(t, permit(t, s))
 		tx := begin(t, db.Admin(), sql.LevelReadCommitted)
-		run(t, tx, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) VALUES ('"+key.String()+"', 4, '-', '', 0, 0, 0, 0, 0)")
+		run(t, tx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES ('"+key.String()+"', 4, '-', '', 0, 0, 0, 0, 0)")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		resized, err := s.Resize(ctx, 5)

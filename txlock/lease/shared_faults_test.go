@@ -250,7 +250,7 @@ func TestFreePermitsAreTakenAtOnce(t *testing.T) {
 func tellRows(t *testing.T, db *testdb.DB, a, b txlock.Key) {
 	t.Helper()
 	for _, query := range []string{
-		"SELECT CONCAT_WS(' ', name, slot, owner, holds, token, ttl_us, expires_us - UNIX_TIMESTAMP(NOW(6)) * 1000000, used_for, conn_id) FROM lockstep_leases WHERE name IN ('" + a.String() + "', '" + b.String() + "') ORDER BY name, slot",
+		"SELECT CONCAT_WS(' ', name, slot, owner, holders, token, ttl_us, expires_us - UNIX_TIMESTAMP(NOW(6)) * 1000000, used_for, conn_id) FROM lockstep_leases WHERE name IN ('" + a.String() + "', '" + b.String() + "') ORDER BY name, slot",
 		"SELECT CONCAT_WS(' ', trx_id, trx_state, trx_started, trx_mysql_thread_id, COALESCE(trx_query, '-'), trx_rows_locked) FROM information_schema.innodb_trx",
 		"SELECT CONCAT_WS(' ', id, db, command, time, COALESCE(info, '-')) FROM information_schema.processlist",
 	} {

@@ -169,7 +169,7 @@ func TestPlacesOfReaders(t *testing.T) {
 		if err := tx.Commit(); err != nil {
 			t.Error(err)
 		}
-		const first = "SELECT SUM(slot) = MIN(slot) FROM (SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND holds <> ''" +
+		const first = "SELECT SUM(slot) = MIN(slot) FROM (SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''" +
 			" UNION SELECT MIN(slot) FROM lockstep_leases WHERE name = ? AND slot > 0) slots"
 		waitUntil(t, "the first place is used again", func() bool {
 			l := share(t, m, key)

@@ -36,8 +36,8 @@ func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.Acqu
 // permits, those whose time is over too.
 func heldRows(t testing.TB, db *testdb.DB, key txlock.Key) (gate, above int64) {
 	t.Helper()
-	return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = 0 AND holds <> ''", key.String()),
-		number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holds <> ''", key.String())
+	return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = 0 AND holders <> ''", key.String()),
+		number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''", key.String())
 }
 
 // sunder is the network of a pool that can be cut, for a process that dies: it says
@@ -102,7 +102,7 @@ func TestDeadReader(t *testing.T) {
 		reader := share(t, living, key)
 		dead := share(t, dying, key, lease.TTL(ttl))
 		die()
-		expiry := number(t, db, "SELECT MIN(expires_us) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holds <> ''", key.String())
+		expiry := number(t, db, "SELECT MIN(expires_us) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''", key.String())
 		granted := make(chan *lease.Lease, 1)
 		go func() {
 			l, err := writing.Acquire(t.Context(), key)

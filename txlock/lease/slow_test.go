@@ -100,7 +100,7 @@ func TestDeadlineThroughASlowNetwork(t *testing.T) {
 					}
 					wants(t, "acquire", err, context.DeadlineExceeded)
 					lasts(0, func() bool {
-						return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND CHAR_LENGTH(holds) > 0", key.String()) == 0
+						return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND CHAR_LENGTH(holders) > 0", key.String()) == 0
 					})
 					release(t, acquireFor(t, other, key))
 				})

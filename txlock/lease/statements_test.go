@@ -69,7 +69,7 @@ func acquireOf(owner, hold string, ttl time.Duration, late bool) exchange {
 		if late {
 			notAfter = 0 // before the process has begun
 		}
-		a, err := s.Take(ctx, store.Ask{Row: at, Owner: owner, Note: "note", Hold: hold, TTL: ttl, NotAfter: notAfter})
+		a, err := s.Take(ctx, store.Ask{Row: at, Owner: owner, Label: "note", Hold: hold, TTL: ttl, NotAfter: notAfter})
 		return a.Reply, a.Token, err
 	}
 }
@@ -337,7 +337,7 @@ func isFresh(token int64) bool {
 func readRow(t *testing.T, db *testdb.DB, name string) (r leaseRow) {
 	t.Helper()
 	var ttl, left int64
-	err := db.Admin().QueryRow("SELECT owner, holds, token, ttl_us, CAST(expires_us - UNIX_TIMESTAMP() * 1000000 AS SIGNED) FROM lockstep_leases WHERE name = ?", name).
+	err := db.Admin().QueryRow("SELECT owner, holders, token, ttl_us, CAST(expires_us - UNIX_TIMESTAMP() * 1000000 AS SIGNED) FROM lockstep_leases WHERE name = ?", name).
 		Scan(&r.owner, &r.holds, &r.token, &ttl, &left)
 	if err != nil {
 		t.Fatal(err)
@@ -390,7 +390,7 @@ func TestTooManyHolds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(REPEAT(CONCAT(LEFT(holds, 9), 'bbbbbbbbbbbbbb'), ?), holds) WHERE name = ?", fullList-1, key.String())
+			exec(t, db, "UPDATE lockstep_leases SET holders = CONCAT(REPEAT(CONCAT(LEFT(holders, 9), 'bbbbbbbbbbbbbb'), ?), holders) WHERE name = ?", fullList-1, key.String())
 			before := readRow(t, db, key.String())
 			for what, acquire := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 				"Acquire": other.Acquire, "TryAcquire": other.TryAcquire,

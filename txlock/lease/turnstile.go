@@ -29,7 +29,7 @@ func (m *Manager) watchInLine(ctx context.Context, q *request, w *waiter) (*Leas
 		return nil, err
 	}
 	defer m.unplace(w)
-	t, err := m.store.Turn(ctx, q.key.String(), q.owner, q.note, func() error {
+	t, err := m.store.Turn(ctx, q.key.String(), q.owner, q.label, func() error {
 		if err := m.ensureTurnstile(ctx, q.key); err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ func outlived(t testing.TB, db *testdb.DB, l *lease.Lease) time.Duration {
 	t.Helper()
 	begun := time.Now()
 	left := l.Remaining()
-	row := number(t, db, "SELECT CAST(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) FROM lockstep_leases WHERE name = ? AND CHAR_LENGTH(holds) > 0", l.Key().String())
+	row := number(t, db, "SELECT CAST(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) FROM lockstep_leases WHERE name = ? AND CHAR_LENGTH(holders) > 0", l.Key().String())
 	return left - time.Duration(row)*time.Microsecond - time.Since(begun)
 }
 

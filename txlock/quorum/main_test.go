@@ -193,7 +193,7 @@ func wants(t testing.TB, what string, err error, want ...error) {
 func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
 	t.Helper()
 	for _, db := range nodes {
-		n += int(number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holds <> LEFT('-', 0) AND expires_us > UNIX_TIMESTAMP() * 1000000", key.String()))
+		n += int(number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holders <> LEFT('-', 0) AND expires_us > UNIX_TIMESTAMP() * 1000000", key.String()))
 	}
 	return n
 }

@@ -156,7 +156,7 @@ func TestDo(t *testing.T) {
 // force takes a lease away in one node, as ForceRelease does.
 func force(t testing.TB, db *testdb.DB, key txlock.Key) {
 	t.Helper()
-	exec(t, db, "UPDATE lockstep_leases SET token = token + 1, holds = LEFT('-', 0) WHERE name = ?", key.String())
+	exec(t, db, "UPDATE lockstep_leases SET token = token + 1, holders = LEFT('-', 0) WHERE name = ?", key.String())
 }
 
 // TestLostMajority proves that a lease goes on when a minority of its nodes hang for
@@ -237,7 +237,7 @@ func TestTokens(t *testing.T) {
 	for round := range 20 {
 		for i := range nodes { // all but three are held by somebody else
 			if i != round%5 && i != (round+1)%5 && i != (round*2+3)%5 && held(t, nodes[i:i+1], key) == 0 && held(t, nodes, key) < 2 {
-				exec(t, nodes[i], "UPDATE lockstep_leases SET holds = ';somebody', owner = 'somebody', expires_us = (UNIX_TIMESTAMP() + 60) * 1000000 WHERE name = ?", key.String())
+				exec(t, nodes[i], "UPDATE lockstep_leases SET holders = ';somebody', owner = 'somebody', expires_us = (UNIX_TIMESTAMP() + 60) * 1000000 WHERE name = ?", key.String())
 			}
 		}
 		l := acquire(t, m, key)
@@ -256,7 +256,7 @@ func TestTokens(t *testing.T) {
 		}
 		release(t, l)
 		for _, db := range nodes {
-			exec(t, db, "UPDATE lockstep_leases SET holds = LEFT('-', 0) WHERE name = ? AND owner = 'somebody'", key.String())
+			exec(t, db, "UPDATE lockstep_leases SET holders = LEFT('-', 0) WHERE name = ? AND owner = 'somebody'", key.String())
 		}
 	}
 }

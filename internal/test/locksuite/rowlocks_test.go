@@ -70,13 +70,13 @@ func (r *trial) neighbours() {
 	r.exec("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) SELECT name, 1, '-', 0, 0 FROM "+three, names...)
 	r.exec("INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us) SELECT name, '-', '-', 1, 1 FROM "+three, names...)
 	r.exec("INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) SELECT name, 0, 0, 0, '-', 0, 0, 0, 0, '-', 0 FROM "+three, names...)
-	r.exec("INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) SELECT name, slot, '-', '', 1, 0, 0, 1, 0 FROM "+three+" JOIN (SELECT -1 AS slot UNION ALL SELECT 0 UNION ALL SELECT 1) s", names...)
+	r.exec("INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) SELECT name, slot, '-', '', 1, 0, 0, 1, 0 FROM "+three+" JOIN (SELECT -1 AS slot UNION ALL SELECT 0 UNION ALL SELECT 1) s", names...)
 }
 
 // lease makes a row of a lease that is free.
 func (r *trial) lease(name string, slot, usedFor int) {
 	r.Helper()
-	r.exec("INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) VALUES (?, ?, '-', '', 1, 0, 0, ?, 0)", name, slot, usedFor)
+	r.exec("INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES (?, ?, '-', '', 1, 0, 0, ?, 0)", name, slot, usedFor)
 }
 
 // manager returns a manager of the pool, which removes no rows.

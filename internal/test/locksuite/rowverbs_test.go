@@ -207,7 +207,7 @@ var leaseVerbs = slices.Concat(
 	ofLease("AcquireTx", "free", func(r *trial) { r.lease(r.key().String(), 0, 0) }),
 	ofLease("AcquireTx", "expired", func(r *trial) {
 		r.lease(r.key().String(), 0, 0)
-		r.exec("UPDATE lockstep_leases SET owner = 'other', holds = ';12345678', ttl_us = 1, expires_us = 1 WHERE name = ? AND slot = 0", r.key().String())
+		r.exec("UPDATE lockstep_leases SET owner = 'other', holders = ';12345678', ttl_us = 1, expires_us = 1 WHERE name = ? AND slot = 0", r.key().String())
 	}),
 	ofLease("AcquireTx", "formerly shared", func(r *trial) {
 		for slot := range 3 {

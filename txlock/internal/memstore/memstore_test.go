@@ -119,7 +119,7 @@ func TestTake(t *testing.T) {
 				}
 				seen, err := s.Stored(ctx, leaseRow)
 				must(t, err)
-				if seen.Holds != c.stored {
+				if seen.Holders != c.stored {
 					t.Fatalf("the row has %+v", seen)
 				}
 				glance, err := s.Look(ctx, leaseRow)
@@ -431,8 +431,8 @@ func TestListAndInspect(t *testing.T) {
 		turn, err := s.Turn(ctx, key, "w", "", makes(s))
 		must(t, err)
 		waiter := store.Info{Row: store.Row{Key: key, Slot: store.TurnstileSlot}, Owner: "w", Since: time.UnixMicro(int64(now()))}
-		holder := store.Info{Row: leaseRow, Owner: "a", Token: claim.Token, TTL: ttl, Left: ttl, Holds: 2, Use: store.Shared}
-		reader := store.Info{Row: claim.Row, Owner: "a", Token: claim.Token, TTL: 2 * ttl, Left: 2 * ttl, Holds: 1}
+		holder := store.Info{Row: leaseRow, Owner: "a", Token: claim.Token, TTL: ttl, Left: ttl, Holders: 2, Use: store.Shared}
+		reader := store.Info{Row: claim.Row, Owner: "a", Token: claim.Token, TTL: 2 * ttl, Left: 2 * ttl, Holders: 1}
 		compare := func(all []store.Info, err error, wanted ...store.Info) {
 			t.Helper()
 			must(t, err)

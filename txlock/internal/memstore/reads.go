@@ -20,7 +20,7 @@ func (x session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 func (x session) Stored(ctx context.Context, at store.Row) (store.Stored, error) {
 	return do(ctx, x, "Stored", at, func(t *Tx) (store.Stored, error) {
 		r, ok := t.plain()[at]
-		return store.Stored{Exists: ok, Token: r.Token, Holds: r.Holders}, nil
+		return store.Stored{Exists: ok, Token: r.Token, Holders: r.Holders}, nil
 	})
 }
 

@@ -138,14 +138,14 @@ type turn struct{ session }
 func (t turn) Leave() { _ = t.tx.Rollback() } // of which there is nothing to say
 
 // Turn is that of store.Store.
-func (s *Store) Turn(ctx context.Context, key, owner, note string, before func() error) (store.Turn, error) {
+func (s *Store) Turn(ctx context.Context, key, owner, label string, before func() error) (store.Turn, error) {
 	t, at := s.BeginReadCommitted(), store.Row{Key: key, Slot: store.TurnstileSlot}
 	err := s.perform(ctx, "Turn", at, func() error {
 		for {
 			if err := before(); err != nil {
 				return err
 			}
-			if there, err := t.turn(ctx, at, owner, note); there || err != nil {
+			if there, err := t.turn(ctx, at, owner, label); there || err != nil {
 				return err
 			}
 		}
@@ -158,7 +158,7 @@ func (s *Store) Turn(ctx context.Context, key, owner, note string, before func()
 }
 
 // turn waits for the turnstile, unless it is missing, and says there whose it is.
-func (t *Tx) turn(ctx context.Context, at store.Row, owner, note string) (there bool, err error) {
+func (t *Tx) turn(ctx context.Context, at store.Row, owner, label string) (there bool, err error) {
 	t.db.mu.Lock()
 	defer t.db.mu.Unlock()
 	if _, there = t.db.rows[at]; !there {
@@ -167,7 +167,7 @@ func (t *Tx) turn(ctx context.Context, at store.Row, owner, note string) (there 
 	if err := t.await(ctx, at, 0); err != nil {
 		return true, err
 	}
-	t.written[at] = rules.Row{Owner: owner, Label: note, Expires: t.db.now(), Guards: 1, Session: t.id}
+	t.written[at] = rules.Row{Owner: owner, Label: label, Expires: t.db.now(), Guards: 1, Session: t.id}
 	return true, nil
 }
 

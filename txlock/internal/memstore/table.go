@@ -32,7 +32,7 @@ func (t *Tx) infos(wanted func(at store.Row, held bool) bool) (all []store.Info)
 	for at, r := range t.plain() {
 		if wanted(at, r.Held(now)) {
 			info := store.Info{
-				Row: at, Owner: r.Owner, Note: r.Label, Token: r.Token, TTL: micros(r.TTL), Left: r.Left(now), Holds: len(r.Holders) / store.HoldLength, Use: r.Use,
+				Row: at, Owner: r.Owner, Label: r.Label, Token: r.Token, TTL: micros(r.TTL), Left: r.Left(now), Holders: len(r.Holders) / store.HoldLength, Use: r.Use,
 			}
 			if r.Asked > 0 && info.Left > 0 {
 				info.Asked, info.AskedAt = r.Reason, time.UnixMicro(r.Asked)
@@ -42,7 +42,7 @@ func (t *Tx) infos(wanted func(at store.Row, held bool) bool) (all []store.Info)
 	}
 	for at, l := range t.db.locks {
 		if r, ok := l.holder.written[at]; ok && at.Slot == store.TurnstileSlot && r.Guards > 0 {
-			all = append(all, store.Info{Row: at, Owner: r.Owner, Note: r.Label, Since: time.UnixMicro(r.Expires), Session: r.Session})
+			all = append(all, store.Info{Row: at, Owner: r.Owner, Label: r.Label, Since: time.UnixMicro(r.Expires), Session: r.Session})
 		}
 	}
 	slices.SortFunc(all, func(a, b store.Info) int { return a.Compare(b.Row) })

@@ -49,7 +49,7 @@ func (r Row) Left(now int64) time.Duration {
 // Glance returns what a look at the row shows.
 func (r Row) Glance(now int64) store.Glance {
 	return store.Glance{
-		Exists: r != Row{}, Owner: r.Owner, Note: r.Label, Token: r.Token, Left: r.Left(now), TTL: time.Duration(r.TTL) * time.Microsecond, Use: r.Use,
+		Exists: r != Row{}, Owner: r.Owner, Label: r.Label, Token: r.Token, Left: r.Left(now), TTL: time.Duration(r.TTL) * time.Microsecond, Use: r.Use,
 	}
 }
 
@@ -92,7 +92,7 @@ func (r Row) Take(ask store.Ask, now, notAfter int64) (Row, store.Reply) {
 // grant gives a row to a new holder, which was asked for nothing yet. The token rises, also if
 // it is ahead of the clock.
 func (r Row) grant(ask store.Ask, now int64) Row {
-	r.Owner, r.Label, r.Holders, r.Asked = ask.Owner, ask.Note, ask.Hold, 0
+	r.Owner, r.Label, r.Holders, r.Asked = ask.Owner, ask.Label, ask.Hold, 0
 	r.Token = max(r.Token+1, uint64(now))
 	r.TTL, r.Expires = ask.TTL.Microseconds(), now+ask.TTL.Microseconds()
 	return r

@@ -42,7 +42,7 @@ func asked(us int64) func(*Row)      { return func(r *Row) { r.Asked = us } }
 
 // ask is a request of an owner, with a hold.
 func ask(owner, hold string) store.Ask {
-	return store.Ask{Owner: owner, Note: "new", Hold: hold, TTL: ttl}
+	return store.Ask{Owner: owner, Label: "new", Hold: hold, TTL: ttl}
 }
 
 // granted is what a grant makes of a row.
@@ -239,7 +239,7 @@ func TestTokensRise(t *testing.T) {
 // TestGlance proves what a look shows of a row that is missing, free, expired or held.
 func TestGlance(t *testing.T) {
 	t.Parallel()
-	free := store.Glance{Exists: true, Owner: "me", Note: "mine", Token: 900, TTL: 50 * time.Microsecond}
+	free := store.Glance{Exists: true, Owner: "me", Label: "mine", Token: 900, TTL: 50 * time.Microsecond}
 	left, last := free, free
 	left.Left, last.Left = 40*time.Microsecond, time.Microsecond
 	for name, c := range map[string]struct {

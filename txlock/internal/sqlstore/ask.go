@@ -12,11 +12,11 @@ import (
 
 // Question reads what the holder of a claim was asked last.
 func (s session) Question(ctx context.Context, c store.Claim) (store.Question, error) {
-	row, err := queries.QuestionOf(ctx, s.db, gen.QuestionOfParams{Name: []byte(c.Key), Slot: c.Slot, Owner: []byte(c.Owner), Token: c.Token})
+	row, err := queries.ReleaseReasonOf(ctx, s.db, gen.ReleaseReasonOfParams{Name: []byte(c.Key), Slot: c.Slot, Owner: []byte(c.Owner), Token: c.Token})
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.Question{}, nil
 	}
-	return store.Question{Row: c.Row, At: row.AskedUs, Why: string(row.Question)}, err
+	return store.Question{Row: c.Row, At: row.AskedUs, Why: string(row.ReleaseReason)}, err
 }
 
 // AskHolders asks everyone who holds something under a key, one row at a time: if we are stopped

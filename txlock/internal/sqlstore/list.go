@@ -95,18 +95,18 @@ func (s *Store) firstWaiter(ctx context.Context, key string) (first []store.Info
 
 func infoOf(row gen.InspectLeaseRow) store.Info {
 	info := store.Info{
-		Row: store.Row{Key: string(row.Name), Slot: row.Slot}, Owner: string(row.Owner), Note: string(row.Note), Token: row.Token,
-		TTL: micros(row.TtlUs), Left: micros(row.LeftUs), Holds: int(row.HoldsLength / store.HoldLength), Use: store.Use(row.UsedFor),
+		Row: store.Row{Key: string(row.Name), Slot: row.Slot}, Owner: string(row.Owner), Label: string(row.Label), Token: row.Token,
+		TTL: micros(row.TtlUs), Left: micros(row.LeftUs), Holders: int(row.HoldersLength / store.HoldLength), Use: store.Use(row.UsedFor),
 	}
 	if row.AskedUs > 0 && info.Left > 0 {
-		info.Asked, info.AskedAt = string(row.Question), time.UnixMicro(row.AskedUs)
+		info.Asked, info.AskedAt = string(row.ReleaseReason), time.UnixMicro(row.AskedUs)
 	}
 	return info
 }
 
 func waiterOf(row gen.InspectTurnstileRow) store.Info {
 	return store.Info{
-		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: strings.TrimRight(string(row.Owner), " "), Note: strings.TrimRight(string(row.Note), " "),
+		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: strings.TrimRight(string(row.Owner), " "), Label: strings.TrimRight(string(row.Label), " "),
 		Since: time.UnixMicro(row.SinceUs), Session: row.ConnID,
 	}
 }

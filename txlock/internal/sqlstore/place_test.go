@@ -46,7 +46,7 @@ func inLeaseModes(t *testing.T, test func(t *testing.T, db *testdb.DB, s *Store)
 // the same.
 func TestPlaceByTheRules(t *testing.T) {
 	inLeaseModes(t, func(t *testing.T, db *testdb.DB, s *Store) {
-		held := "owner = 'x', holds = '" + hold("x") + "', token = 2000, ttl_us = 60000000, expires_us = "
+		held := "owner = 'x', holders = '" + hold("x") + "', token = 2000, ttl_us = 60000000, expires_us = "
 		for name, c := range map[string]struct {
 			entry, place string // what is set in the rows; no place for ""
 			reply        store.Reply
@@ -83,7 +83,7 @@ func TestPlaceByTheRules(t *testing.T) {
 			if err != nil || there != (c.place != "") {
 				t.Fatalf("%s: before %+v, %v, %v", name, before, there, err)
 			}
-			ask := store.Ask{Row: place, Owner: "me", Note: "'\\é", Hold: hold("m"), TTL: time.Hour, NotAfter: s.Now().Add(time.Minute)}
+			ask := store.Ask{Row: place, Owner: "me", Label: "'\\é", Hold: hold("m"), TTL: time.Hour, NotAfter: s.Now().Add(time.Minute)}
 			a, err := s.Take(t.Context(), ask)
 			if err != nil || a.Reply != c.reply || a.Slot != place.Slot || a.Shared {
 				t.Fatalf("%s: %+v, %v, want the reply %v", name, a, err, c.reply)
@@ -127,15 +127,15 @@ func TestRenewManyReplies(t *testing.T) {
 			asked     bool
 		}{
 			{"held", "", store.Renewed, false},
-			{"told", "asked_us = 40, question = 'old'", store.Renewed, false},
-			{"asked", "asked_us = 50, question = 'why'", store.Renewed, true},
-			{"locked", "asked_us = 50, question = 'locked'", store.Skipped, false},
+			{"told", "asked_us = 40, release_reason = 'old'", store.Renewed, false},
+			{"asked", "asked_us = 50, release_reason = 'why'", store.Renewed, true},
+			{"locked", "asked_us = 50, release_reason = 'locked'", store.Skipped, false},
 			{"expired", "expires_us = 5", 0, false},
 			{"another token", "token = 1001, asked_us = 50", 0, false},
 		}
 		claims := make(map[string]store.Claim)
 		for _, c := range cases {
-			set := "owner = 'me', holds = '" + hold("m") + "', ttl_us = 60000000, asked_us = 0, expires_us = " + future
+			set := "owner = 'me', holders = '" + hold("m") + "', ttl_us = 60000000, asked_us = 0, expires_us = " + future
 			if c.set != "" {
 				set += ", " + c.set
 			}

@@ -23,7 +23,7 @@ func (s session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 		return store.Glance{}, nil
 	}
 	return store.Glance{
-		Exists: err == nil, Owner: string(row.Owner), Note: string(row.Note), Token: row.Token, Left: micros(row.LeftUs), TTL: micros(row.TtlUs), Use: store.Use(row.UsedFor),
+		Exists: err == nil, Owner: string(row.Owner), Label: string(row.Label), Token: row.Token, Left: micros(row.LeftUs), TTL: micros(row.TtlUs), Use: store.Use(row.UsedFor),
 	}, fault.Read("LookLease", err)
 }
 
@@ -33,7 +33,7 @@ func (s session) Stored(ctx context.Context, at store.Row) (store.Stored, error)
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.Stored{}, nil
 	}
-	return store.Stored{Exists: err == nil, Token: row.Token, Holds: row.Holds}, fault.Read("LeaseInSnapshot", err)
+	return store.Stored{Exists: err == nil, Token: row.Token, Holders: row.Holders}, fault.Read("LeaseInSnapshot", err)
 }
 
 // Permits counts the permits of a key with slots from first to last.

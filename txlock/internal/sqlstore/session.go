@@ -38,19 +38,19 @@ func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 // takeLease takes a lease. A statement of its own takes one that is free; what else becomes of
 // it is decided by what it says.
 func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, error) {
-	owner, name, note := []byte(ask.Owner), []byte(ask.Key), []byte(ask.Note)
+	owner, name, label := []byte(ask.Owner), []byte(ask.Key), []byte(ask.Label)
 	ttl, notAfter := ask.TTL.Microseconds(), s.s.clock.MicrosAt(ask.NotAfter)
 	var n, id int64
 	var taken bool
 	var err error
 	if pool, ok := s.refusing(); ok {
 		n, id, err = result(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
-			Hold: ask.Hold, Owner: owner, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
+			Hold: ask.Hold, Owner: owner, Label: label, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		}))
 		taken, err = fault.Changed("AcquireNoWait")(n, err)
 	} else {
 		n, id, err = result(queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
-			Owner: owner, Hold: ask.Hold, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
+			Owner: owner, Hold: ask.Hold, Label: label, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		}))
 		taken, err = wrote("AcquireLease")(n, err)
 	}
@@ -85,7 +85,7 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 // takePlace takes a reader's place.
 func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	return answerOf("ShareLease", ask.Slot)(queries.ShareLease(ctx, s.skippingShared(), gen.ShareLeaseParams{
-		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(),
+		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, Label: []byte(ask.Label), TtlUs: ask.TTL.Microseconds(),
 		Name: []byte(ask.Key), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 	}))
 }
@@ -106,7 +106,7 @@ func (s session) takePermit(ctx context.Context, ask store.Ask) (a store.Answer,
 	for _, slot := range free {
 		a = store.Answer{Slot: slot}
 		n, id, err := result(queries.AcquirePermit(ctx, s.skippingShared(), gen.AcquirePermitParams{
-			Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(), Slot: slot,
+			Owner: []byte(ask.Owner), Hold: ask.Hold, Label: []byte(ask.Label), TtlUs: ask.TTL.Microseconds(), Slot: slot,
 			Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 		}))
 		taken, err := wrote("AcquirePermit")(n, err)

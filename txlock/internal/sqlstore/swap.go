@@ -105,8 +105,8 @@ func seen(key string, r gen.HeldRowsRow) seenRow {
 	return seenRow{
 		at: store.Row{Key: key, Slot: r.Slot}, version: r.Version, now: r.NowUs,
 		Row: rules.Row{
-			Owner: string(r.Owner), Label: string(r.Note), Holders: r.Holds, Token: r.Token, TTL: r.TtlUs, Expires: r.ExpiresUs,
-			Use: store.Use(r.UsedFor), Guards: r.Guards, Session: r.ConnID, Asked: r.AskedUs, Reason: string(r.Question),
+			Owner: string(r.Owner), Label: string(r.Label), Holders: r.Holders, Token: r.Token, TTL: r.TtlUs, Expires: r.ExpiresUs,
+			Use: store.Use(r.UsedFor), Guards: r.Guards, Session: r.ConnID, Asked: r.AskedUs, Reason: string(r.ReleaseReason),
 		},
 	}
 }
@@ -119,8 +119,8 @@ func (s session) swap(ctx context.Context, seen seenRow, next rules.Row, notAfte
 		acquired = 1
 	}
 	return wrote("SwapLease")(queries.SwapLease(ctx, s.db, gen.SwapLeaseParams{
-		Owner: []byte(next.Owner), Holds: next.Holders, Token: next.Token, TtlUs: next.TTL, ExpiresUs: next.Expires, UsedFor: int64(next.Use),
-		Acquired: acquired, Note: []byte(next.Label), AskedUs: next.Asked, Question: []byte(next.Reason),
+		Owner: []byte(next.Owner), Holders: next.Holders, Token: next.Token, TtlUs: next.TTL, ExpiresUs: next.Expires, UsedFor: int64(next.Use),
+		Acquired: acquired, Label: []byte(next.Label), AskedUs: next.Asked, ReleaseReason: []byte(next.Reason),
 		Name: []byte(seen.at.Key), Slot: seen.at.Slot, SeenVersion: seen.version, SeenToken: seen.Token, NotAfterUs: notAfter,
 	}))
 }

@@ -18,7 +18,7 @@ import (
 func TestSwapComparesTheVersion(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		s := newStore(t, db)
-		const held = "owner = 'me', ttl_us = 60000000, version = 5, holds = "
+		const held = "owner = 'me', ttl_us = 60000000, version = 5, holders = "
 		set := func(to string) func(ctx context.Context, c store.Claim) error {
 			return func(ctx context.Context, c store.Claim) error {
 				_, err := db.Admin().ExecContext(ctx, "UPDATE lockstep_leases SET "+to+" WHERE name = ?", c.Key)
@@ -70,7 +70,7 @@ func TestGuardComparesTheToken(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		s := newStore(t, db)
 		c := store.Claim{Row: store.Row{Key: "guarded"}, Owner: "me", Hold: hold("m"), Token: 999}
-		makeRow(t, db, c.Key, "owner = 'me', ttl_us = 60000000, holds = '"+c.Hold+"', expires_us = "+future)
+		makeRow(t, db, c.Key, "owner = 'me', ttl_us = 60000000, holders = '"+c.Hold+"', expires_us = "+future)
 		for _, want := range []store.Reply{store.Refused, store.Done} {
 			if reply, err := s.Guard(t.Context(), c); reply != want || err != nil {
 				t.Errorf("by the token %d: %v, %v, want %v", c.Token, reply, err, want)

@@ -28,7 +28,7 @@ func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 		return s.session.Take(ctx, ask)
 	}
 	token, err := s.takes.meet(ctx, rawsql.Wanted{
-		Name: ask.Key, Slot: ask.Slot, Hold: ask.Hold, Owner: ask.Owner, Note: ask.Note,
+		Name: ask.Key, Slot: ask.Slot, Hold: ask.Hold, Owner: ask.Owner, Label: ask.Label,
 		TTLUs: ask.TTL.Microseconds(), NotAfter: s.clock.MicrosAt(ask.NotAfter),
 	})
 	if token > 0 || err != nil {

@@ -54,7 +54,7 @@ func newStore(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) *Sto
 func makeRow(t *testing.T, db *testdb.DB, name, set string) {
 	t.Helper()
 	for _, query := range []string{
-		"INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us) VALUES (?, 0, '-', '', 1000, 0, 0, 0, 7, 9)",
+		"INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, asked_us) VALUES (?, 0, '-', '', 1000, 0, 0, 0, 7, 9)",
 		"UPDATE lockstep_leases SET " + set + " WHERE name = ? AND slot = 0",
 	} {
 		if _, err := db.Admin().ExecContext(t.Context(), query, name); err != nil {
@@ -65,16 +65,16 @@ func makeRow(t *testing.T, db *testdb.DB, name, set string) {
 
 // written is what a statement leaves in a row, the times counted from the token.
 type written struct {
-	Owner, Holds, Note               string
+	Owner, Holders, Label              string
 	TTL, Expires, Use, Guards, Asked int64
 	Connected                        bool
 }
 
 func readRow(t *testing.T, db *testdb.DB, name string) (w written, token int64) {
 	t.Helper()
-	row := db.Admin().QueryRowContext(t.Context(), `SELECT owner, holds, note, ttl_us, CAST(expires_us AS SIGNED) - CAST(token AS SIGNED),
+	row := db.Admin().QueryRowContext(t.Context(), `SELECT owner, holders, label, ttl_us, CAST(expires_us AS SIGNED) - CAST(token AS SIGNED),
 		used_for, guards, asked_us, conn_id > 0, token FROM lockstep_leases WHERE name = ?`, name)
-	if err := row.Scan(&w.Owner, &w.Holds, &w.Note, &w.TTL, &w.Expires, &w.Use, &w.Guards, &w.Asked, &w.Connected, &token); err != nil {
+	if err := row.Scan(&w.Owner, &w.Holders, &w.Label, &w.TTL, &w.Expires, &w.Use, &w.Guards, &w.Asked, &w.Connected, &token); err != nil {
 		t.Fatalf("read %s: %v", name, err)
 	}
 	return w, token
@@ -99,24 +99,24 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 		taken     bool
 	}{
 		{"free", "guards = 7", true},
-		{"held", "owner = 'other', holds = '" + hold("x") + "', ttl_us = 60000000, expires_us = " + future, false},
-		{"expired", "owner = 'other', holds = '" + hold("x") + "', expires_us = 5", true},
+		{"held", "owner = 'other', holders = '" + hold("x") + "', ttl_us = 60000000, expires_us = " + future, false},
+		{"expired", "owner = 'other', holders = '" + hold("x") + "', expires_us = 5", true},
 		{"missing", "", false},
-		{"entered", "owner = 'me 4', holds = '" + hold("x") + "', ttl_us = 60000000, expires_us = " + future, false},
+		{"entered", "owner = 'me 4', holders = '" + hold("x") + "', ttl_us = 60000000, expires_us = " + future, false},
 		{"shared", "used_for = 1", false},
 		{"semaphore", "used_for = -3", false},
 		{"ahead", "token = " + future, false},
 		{"late", "guards = 7", false},
 		{"locked", "guards = 7", false},
 		{"free, too", "guards = 8", true},
-		{"two holds", "owner = 'other', holds = '" + hold("x") + hold("y") + "', expires_us = 5", true},
+		{"two holds", "owner = 'other', holders = '" + hold("x") + hold("y") + "', expires_us = 5", true},
 	}
 	var all []rawsql.Wanted
 	var want uint32
 	notAfter := s.Now().Add(time.Minute)
 	for i, c := range cases {
 		w := rawsql.Wanted{
-			Name: unique + c.name, Hold: hold(string(rune('a' + i))), Owner: fmt.Sprint("me ", i), Note: strings.Repeat("'\\é?", i),
+			Name: unique + c.name, Hold: hold(string(rune('a' + i))), Owner: fmt.Sprint("me ", i), Label: strings.Repeat("'\\é?", i),
 			TTLUs: int64(i+1) * 60e6, NotAfter: s.clock.MicrosAt(notAfter),
 		}
 		if c.set != "" {
@@ -147,7 +147,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 			continue
 		}
 		single := store.Ask{
-			Row: store.Row{Key: w.Name + "/single"}, Owner: w.Owner, Note: w.Note, Hold: w.Hold,
+			Row: store.Row{Key: w.Name + "/single"}, Owner: w.Owner, Label: w.Label, Hold: w.Hold,
 			TTL: time.Duration(w.TTLUs) * time.Microsecond, NotAfter: notAfter,
 		}
 		makeRow(t, db, single.Key, cases[i].set)
@@ -163,7 +163,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 	if err := blocker.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holds = ? WHERE name = ?", hold("z"), unique+"free, too"); err != nil {
+	if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too"); err != nil {
 		t.Fatal(err)
 	}
 	done, _, err = s.releases.send(t.Context(), all)
@@ -175,7 +175,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 			continue
 		}
 		got, _ := readRow(t, db, w.Name)
-		if free := got.Holds == ""; done>>i&1 == 1 != free && cases[i].taken {
+		if free := got.Holders == ""; done>>i&1 == 1 != free && cases[i].taken {
 			t.Errorf("%s after the release: %+v", cases[i].name, got)
 		}
 	}

@@ -47,7 +47,7 @@ func (s *Store) MayTurn() bool {
 
 // Turn waits for the turnstile of a key, in one statement without a time limit on the
 // server: a second statement would wait at the end of the queue.
-func (s *Store) Turn(ctx context.Context, key, owner, note string, before func() error) (store.Turn, error) {
+func (s *Store) Turn(ctx context.Context, key, owner, label string, before func() error) (store.Turn, error) {
 	t, err := s.openTurn(ctx)
 	if err != nil {
 		taken.unqueue(s.pool.DB)
@@ -61,7 +61,7 @@ func (s *Store) Turn(ctx context.Context, key, owner, note string, before func()
 			t.Leave()
 			return nil, err
 		}
-		first, err := fault.Changed("QueueForLease")(queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Note: filled(note), Name: []byte(key)}))
+		first, err := fault.Changed("QueueForLease")(queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Label: filled(label), Name: []byte(key)}))
 		if err != nil {
 			t.abandon(ctx.Err() != nil)
 			return nil, err

@@ -37,7 +37,7 @@ func testRenewals(t *testing.T, db *testdb.DB, s *Store) {
 			var claims []store.Claim
 			for i := range n {
 				name := fmt.Sprintf("%d/%d/%d", n, lost, i)
-				makeRow(t, db, name, "owner = 'me', holds = '"+hold("m")+"', ttl_us = 60000000, expires_us = "+future)
+				makeRow(t, db, name, "owner = 'me', holders = '"+hold("m")+"', ttl_us = 60000000, expires_us = "+future)
 				c := store.Claim{Row: store.Row{Key: name}, Owner: "me", Hold: hold("m"), Token: 1000, Told: 9}
 				if i < lost {
 					c.Token++ // somebody else's
@@ -45,7 +45,7 @@ func testRenewals(t *testing.T, db *testdb.DB, s *Store) {
 				claims = append(claims, c)
 			}
 			if last := claims[n-1]; n > lost {
-				if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET asked_us = 10, question = 'why' WHERE name = ?", last.Key); err != nil {
+				if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET asked_us = 10, release_reason = 'why' WHERE name = ?", last.Key); err != nil {
 					t.Fatal(err)
 				}
 			}

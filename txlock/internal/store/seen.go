@@ -40,13 +40,13 @@ type Written struct {
 type Info struct {
 	Row
 	Owner   string
-	Note    string
+	Label   string
 	Asked   string // why somebody asks the owner to give it up
 	AskedAt time.Time
 	Token   uint64
 	TTL     time.Duration
 	Left    time.Duration
-	Holds   int
+	Holders int
 	Use     Use
 	Since   time.Time // of a waiter
 	Session uint64    // of a waiter

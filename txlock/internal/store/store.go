@@ -54,7 +54,7 @@ type Store interface {
 	// Turn waits in the server's queue for the turnstile of a key, and returns when it is
 	// the first. It calls before right before it asks for its place, and again if the row
 	// was removed meanwhile. It returns ErrNoTurn if there is no connection to wait on.
-	Turn(ctx context.Context, key, owner, note string, before func() error) (Turn, error)
+	Turn(ctx context.Context, key, owner, label string, before func() error) (Turn, error)
 	// MayTurn counts a waiter that is going to call Turn, if there is a connection for it.
 	// The caller then calls Turn, and is no longer counted when that fails or its place is
 	// left.
@@ -235,7 +235,7 @@ type Ask struct {
 	Row
 	Permits     int
 	Owner, Hold string
-	Note        string // what the owner tells of itself
+	Label       string // what the owner tells of itself
 	TTL         time.Duration
 	NotAfter    Instant // after that the server refuses it, by its own clock
 	InTurn      bool    // it passes nobody in the queue of Fair
@@ -299,7 +299,7 @@ const (
 type Glance struct {
 	Exists bool
 	Owner  string        // who holds it
-	Note   string        // what that tells of itself
+	Label  string        // what that tells of itself
 	Token  uint64        // of the last grant
 	Left   time.Duration // for how much longer it is held, 0 if it is free
 	TTL    time.Duration // what it was acquired with
@@ -312,9 +312,9 @@ func (g Glance) Held() bool { return g.Left > 0 && g.Left <= g.TTL }
 
 // Stored is what a row contains.
 type Stored struct {
-	Exists bool
-	Token  uint64
-	Holds  string
+	Exists  bool
+	Token   uint64
+	Holders string
 }
 
 // Permits are how many rows of permits there are, and how many of them are held.
