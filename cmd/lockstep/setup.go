@@ -227,7 +227,7 @@ func statements(what string, maria bool) ([]string, error) {
 	case "leases":
 		return []string{`SELECT CONVERT(name USING utf8mb4) AS name, slot, CONVERT(owner USING utf8mb4) AS owner, CONVERT(label USING utf8mb4) AS label,
   FROM_UNIXTIME(token / 1000000) AS since, expires_us / 1000000 - UNIX_TIMESTAMP() AS left_s
-FROM lockstep_leases WHERE slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 ORDER BY name, slot`}, nil
+FROM lockstep_leases WHERE slot >= 0 AND CHAR_LENGTH(holders) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 ORDER BY name, slot`}, nil
 	}
 	views, err := schema.Views(maria)
 	if err != nil {

@@ -34,7 +34,7 @@ func TestViews(t *testing.T) {
 			s.lock(scope, orders.Key(42))
 			tx, waiter := s.begin()
 			s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
-			s.rows("SELECT kind, name, mode, owner, note FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
+			s.rows("SELECT kind, name, mode, owner, label FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
 			s.rows("SELECT kind, name, mode, session FROM lockstep_held WHERE kind = 'lock'", "lock|order:42|exclusive|51")
 			s.rows("SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51")
 		})
