@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
@@ -36,6 +37,8 @@ func TestViews(t *testing.T) {
 			s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
 			s.rows("SELECT kind, name, mode, owner, label FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
 			s.rows("SELECT kind, name, mode, session FROM lockstep_held WHERE kind = 'lock'", "lock|order:42|exclusive|51")
+			s.printed("leases", "nightly report")
+			s.printed("locks", "order:42", "order:42") // that is held, and that is waited for
 			s.rows("SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51")
 		})
 	}
@@ -88,7 +91,7 @@ func (s *stage) rows(query, want string) {
 	var seen []string
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); testdb.Refresh() {
 		var err error
-		if seen, err = s.read(query); fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
+		if seen, err = s.read(s.db.Admin(), query); fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
 			continue
 		}
 		s.must(err)
@@ -100,8 +103,8 @@ func (s *stage) rows(query, want string) {
 }
 
 // read returns the rows of a query, as they stand on the page.
-func (s *stage) read(query string) (all []string, err error) {
-	rows, err := s.db.Admin().QueryContext(s.ctx, query)
+func (s *stage) read(db gen.DBTX, query string) (all []string, err error) {
+	rows, err := db.QueryContext(s.ctx, query)
 	if err != nil {
 		return nil, err
 	}
@@ -113,12 +116,45 @@ func (s *stage) read(query string) (all []string, err error) {
 	for rows.Next() {
 		cells, into := make([]string, len(columns)), make([]any, len(columns))
 		for i := range cells {
-			into[i] = &cells[i]
+			into[i] = &sql.Null[string]{}
 		}
 		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}
+		for i := range cells {
+			cells[i] = into[i].(*sql.Null[string]).V
+		}
 		all = append(all, strings.TrimSpace(s.normal(strings.Join(cells, "|"))))
 	}
 	return all, rows.Err()
+}
+
+// printed executes what the command sql prints, as a DBA does, until it shows what is wanted.
+func (s *stage) printed(what string, want ...string) {
+	s.Helper()
+	all, err := statements(what, s.db.Engine() == testdb.MariaDB)
+	s.must(err)
+	session, err := s.db.Admin().Conn(s.ctx)
+	s.must(err)
+	defer func() { s.must(session.Close()) }()
+	for _, query := range all {
+		if strings.HasPrefix(query, "SET") {
+			_, err := session.ExecContext(s.ctx, query)
+			s.must(err)
+			continue
+		}
+		for deadline := time.Now().Add(time.Minute); ; testdb.Refresh() {
+			seen, err := s.read(session, query)
+			if !fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
+				s.must(err)
+			}
+			if slices.ContainsFunc(seen, func(row string) bool { return strings.Contains(row, want[0]) }) {
+				break
+			}
+			if time.Now().After(deadline) {
+				s.Fatalf("%s returns %q, and no %s", query, seen, want[0])
+			}
+		}
+		want = want[1:]
+	}
 }
