@@ -65,7 +65,7 @@ func makeRow(t *testing.T, db *testdb.DB, name, set string) {
 
 // written is what a statement leaves in a row, the times counted from the token.
 type written struct {
-	Owner, Holders, Label              string
+	Owner, Holders, Label            string
 	TTL, Expires, Use, Guards, Asked int64
 	Connected                        bool
 }
