@@ -289,7 +289,7 @@ func TestErrorRemediesAreKnown(t *testing.T) {
 // have a fix for check: TestRemedies does these.
 func errorTexts(t *testing.T) (texts []string) {
 	t.Helper()
-	for _, root := range []string{"schema", "txlock", "internal/fault", "internal/guard", "internal/session", "locksqlc", "lockhttp"} {
+	for _, root := range []string{"schema", "txlock", "internal/fault", "internal/guard", "internal/session", "locksqlc", "lockhttp", "lockgorm"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", root), func(path string, entry fs.DirEntry, err error) error {
 			switch {
 			case err != nil:
