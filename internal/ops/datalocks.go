@@ -78,7 +78,7 @@ func (l *look) blockingElsewhere(ctx context.Context, columns string, all []mysq
 		}
 	}
 	for part := range slices.Chunk(waits, chunk) {
-		found, err := every(ctx, l.db, columns+` WHERE lock_status = 'GRANTED'
+		found, err := every(ctx, l.db, strings.Replace(columns, "SELECT", "SELECT DISTINCT", 1)+` WHERE lock_status = 'GRANTED'
 			AND NOT (object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|')
 			AND engine_lock_id IN (SELECT w.blocking_engine_lock_id FROM performance_schema.data_lock_waits w
 				WHERE w.requesting_engine_lock_id IN (?`+strings.Repeat(",?", len(part)-1)+`))`, part, scan)

@@ -17,9 +17,11 @@ func (t tableLock) strong() bool {
 	return t.mode == "EXCLUSIVE" || strings.HasPrefix(t.mode, "SHARED_NO_") || t.mode == "SHARED_READ_ONLY"
 }
 
-// tableLocks finds who waits for the definition of a table, and for whom.
+// tableLocks finds who waits for the definition of a table, and for whom. Without DISTINCT MySQL
+// returns a lock again and again when several tables are waited for: it takes the performance schema
+// for sorted (EXPLAIN: LooseScan).
 func (l *look) tableLocks(ctx context.Context) error {
-	all, err := every(ctx, l.db, `SELECT m.object_schema, m.object_name, m.lock_type, m.lock_status, COALESCE(t.processlist_id, 0)
+	all, err := every(ctx, l.db, `SELECT DISTINCT m.object_schema, m.object_name, m.lock_type, m.lock_status, COALESCE(t.processlist_id, 0)
 		FROM performance_schema.metadata_locks m LEFT JOIN performance_schema.threads t ON t.thread_id = m.owner_thread_id
 		WHERE m.object_type = 'TABLE' AND (m.object_schema, m.object_name) IN
 			(SELECT p.object_schema, p.object_name FROM performance_schema.metadata_locks p WHERE p.object_type = 'TABLE' AND p.lock_status = 'PENDING')`, nil, func(t *tableLock) []any {
