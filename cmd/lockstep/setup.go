@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -92,7 +93,7 @@ func (a *app) lacking(ctx context.Context, procedures []string) error {
 	if err := a.db.QueryRowContext(ctx, "SELECT VERSION(), DATABASE()").Scan(&version, &database); err != nil {
 		return err
 	}
-	if len(procedures) == 0 && !strings.Contains(version, "MariaDB") {
+	if len(procedures) == 0 && rawsql.EngineOf(version).Procedures {
 		_, _ = fmt.Fprintf(a.err, "There are no procedures that this user may see, and without them locks take one round trip more: GRANT CREATE ROUTINE, ALTER ROUTINE ON `%s`.* TO %s, and install again.\n", database, a.grantee())
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 func (a *app) top() *cobra.Command {
@@ -111,11 +112,7 @@ func (s *screen) see(found looked) {
 		}
 	}
 	s.taken, s.err = p.Taken, nil
-	server := "MySQL"
-	if p.MariaDB() {
-		server = "MariaDB"
-	}
-	s.summary = fmt.Sprintf("%d locks%s, %d leases%s, %d waiting, %s %s", len(p.Locks), old(p.LocksAge), len(p.Leases), old(p.LeasesAge), len(p.Waits), server, p.Version)
+	s.summary = fmt.Sprintf("%d locks%s, %d leases%s, %d waiting, %s %s", len(p.Locks), old(p.LocksAge), len(p.Leases), old(p.LeasesAge), len(p.Waits), rawsql.EngineOf(p.Version).Name, p.Version)
 	s.sort()
 }
 

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // Seconds is a time that has passed or is left.
@@ -65,7 +67,7 @@ func (a Ages) OlderLeases() string {
 }
 
 // MariaDB reports whether the server is MariaDB.
-func (p *Picture) MariaDB() bool { return strings.Contains(p.Version, "MariaDB") }
+func (p *Picture) MariaDB() bool { return rawsql.EngineOf(p.Version) == rawsql.MariaDB }
 
 // Kind is what a row stands for.
 type Kind string
