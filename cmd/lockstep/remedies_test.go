@@ -67,9 +67,7 @@ func TestRemedies(t *testing.T) {
 					s.must(schema.Install(t.Context(), s.db.Admin()))
 					by := fault.by
 					if strings.HasSuffix(by, "FROM ") {
-						var account string
-						s.must(s.db.Connect(t).QueryRowContext(s.ctx, "SELECT CURRENT_USER()").Scan(&account))
-						by = strings.ReplaceAll(by, "%s", "`"+s.db.Name()+"`") + ops.Grantee(account)
+						by = strings.ReplaceAll(by, "%s", "`"+s.db.Name()+"`") + s.account()
 					}
 					for statement := range strings.SplitSeq(by, "; ") {
 						s.db.Exec(t, statement)

@@ -84,18 +84,24 @@ func TestViewsOfOneDatabase(t *testing.T) {
 	}
 }
 
-// rows asks until a query has a row. MySQL lists no transactions while another test executes a
-// statement whose bytes are no text.
+// rows asks until a query has a row.
 func (s *stage) rows(query, want string) {
+	s.Helper()
+	s.until(s.db.Admin(), query, want, func(row string) bool { return row == want })
+}
+
+// until asks until a query has such a row as is wanted. MySQL lists no transactions while another
+// test executes a statement whose bytes are no text.
+func (s *stage) until(db gen.DBTX, query, want string, is func(row string) bool) {
 	s.Helper()
 	var seen []string
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); testdb.Refresh() {
 		var err error
-		if seen, err = s.read(s.db.Admin(), query); fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
+		if seen, err = s.read(db, query); fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
 			continue
 		}
 		s.must(err)
-		if slices.Contains(seen, want) {
+		if slices.ContainsFunc(seen, is) {
 			return
 		}
 	}
@@ -143,18 +149,7 @@ func (s *stage) printed(what string, want ...string) {
 			s.must(err)
 			continue
 		}
-		for deadline := time.Now().Add(time.Minute); ; testdb.Refresh() {
-			seen, err := s.read(session, query)
-			if !fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
-				s.must(err)
-			}
-			if slices.ContainsFunc(seen, func(row string) bool { return strings.Contains(row, want[0]) }) {
-				break
-			}
-			if time.Now().After(deadline) {
-				s.Fatalf("%s returns %q, and no %s", query, seen, want[0])
-			}
-		}
+		s.until(session, query, want[0], func(row string) bool { return strings.Contains(row, want[0]) })
 		want = want[1:]
 	}
 }
