@@ -227,7 +227,7 @@ func (f *rowFilter) inGORMsWords(text string, vars []any) (plain, confined bool)
 		}
 		if len(f.by.Schema.PrimaryFields) == 1 && strings.Trim(m[2], "`") == f.by.Schema.PrimaryFieldDBNames[0] {
 			values := listed(m[3]+m[4], vars[:n])
-			confined = confined || len(values) > 0 && !slices.ContainsFunc(values, func(v any) bool { return !given[textOf(v)+"\x00"] })
+			confined = confined || len(values) > 0 && !slices.ContainsFunc(values, func(v any) bool { return !given[identityPart(v)] })
 		}
 		vars = vars[n:]
 	}

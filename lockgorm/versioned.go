@@ -296,10 +296,13 @@ func identity(stmt *gorm.Statement, model reflect.Value) string {
 	text := ""
 	for _, key := range stmt.Schema.PrimaryFields {
 		id, _ := key.ValueOf(stmt.Context, model)
-		text += textOf(id) + "\x00"
+		text += identityPart(id)
 	}
 	return text
 }
+
+// identityPart is what the value of one field is in an identity.
+func identityPart(id any) string { return textOf(id) + "\x00" }
 
 // settleVersions restores the old versions of the models if the statement has failed, at
 // its COMMIT at the latest.
