@@ -224,7 +224,8 @@ func (c *conn) over(s statement, answer error) error {
 }
 
 // committedBy returns the error which says that a statement has committed the
-// transaction, or may have, or has ended it so that what follows commits by itself, or nil. Answer is that of the transaction's own COMMIT.
+// transaction, or may have, or has ended it so that what follows commits by itself, or
+// nil. Answer is that of the transaction's own COMMIT.
 func (c *conn) committedBy(s statement, answer error) error {
 	switch s.end {
 	case endCommitted:

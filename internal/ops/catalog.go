@@ -81,9 +81,9 @@ func (l *look) transactions(ctx context.Context) error {
 const patience = 2 * time.Second
 
 // listed reads the list of transactions in one that is on it, with this statement and its random
-// number, if the list was made for it: it is fresh then. A new row is locked by its transaction
-// without a lock that MariaDB counts: such a transaction without a session has modified rows only. Its times are the server's own, whatever
-// the session's time zone is.
+// number, if the list was made for it: it is fresh then. Its times are the server's own, whatever
+// the session's time zone is. A new row is locked by its transaction without a lock that MariaDB
+// counts: such a transaction without a session has modified rows only.
 func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 	type row struct {
 		session    uint64

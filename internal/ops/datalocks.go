@@ -13,10 +13,10 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 	scan := func(r *mysqlLock) []any {
 		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data}
 	}
-	const columns = `SELECT engine_lock_id, engine_transaction_id, COALESCE(thread_id, 0), lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
+	const columns = `engine_lock_id, engine_transaction_id, COALESCE(thread_id, 0), lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
 		COALESCE(lock_data, '')
 		FROM performance_schema.data_locks`
-	all, err := every(ctx, l.db, columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
+	all, err := every(ctx, l.db, "SELECT "+columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
 	if denied(err) {
 		l.gap("row waits, shared locks, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
 		return nil
@@ -78,7 +78,7 @@ func (l *look) blockingElsewhere(ctx context.Context, columns string, all []mysq
 		}
 	}
 	for part := range slices.Chunk(waits, chunk) {
-		found, err := every(ctx, l.db, strings.Replace(columns, "SELECT", "SELECT DISTINCT", 1)+` WHERE lock_status = 'GRANTED'
+		found, err := every(ctx, l.db, "SELECT DISTINCT "+columns+` WHERE lock_status = 'GRANTED'
 			AND NOT (object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|')
 			AND engine_lock_id IN (SELECT w.blocking_engine_lock_id FROM performance_schema.data_lock_waits w
 				WHERE w.requesting_engine_lock_id IN (?`+strings.Repeat(",?", len(part)-1)+`))`, part, scan)

@@ -99,22 +99,21 @@ func jobOf(row gen.ListJobsRow) JobStatus {
 	if row.RunUs > row.TickUs {
 		s.Requested = moment(row.RunUs)
 	}
-	paused := !s.Paused.IsZero()
-	if row.Token == 0 { // no process has begun it
-		s.State, s.Done = "new", time.Time{}
-		if paused {
-			s.State = "paused"
-		}
-		return s
+	begun := row.Token > 0 // by a process
+	if begun {
+		s.Tick, s.By, s.Token, s.Started, s.Ended = moment(row.TickUs), string(row.Owner), row.Token, moment(row.StartedUs), moment(row.EndedUs)
+	} else {
+		s.Done = time.Time{}
 	}
-	s.Tick, s.By, s.Token, s.Started, s.Ended = moment(row.TickUs), string(row.Owner), row.Token, moment(row.StartedUs), moment(row.EndedUs)
 	switch {
 	case h.Running && row.Held:
 		s.State, s.Took = "running", seconds(h.For)
 	case h.Running: // no process holds its lease, so it doesn't run
 		s.State, s.TooLong, s.Overdue = "died", 0, seconds(h.Late)
-	case paused:
+	case !s.Paused.IsZero():
 		s.State = "paused"
+	case !begun:
+		s.State = "new"
 	case row.DoneUs < row.TickUs:
 		s.State = "failed"
 	}
