@@ -168,7 +168,7 @@ var remedied = []struct {
 			return errors.Join(l.Guard(s.ctx, tx), tx.Rollback())
 		}, func(string) { pool = own }}
 	}},
-	{"guarded by an open transaction; it is released when that transaction ends", "when that transaction ends", lease.ErrGuarded, func(s *stage) faulty {
+	{"as by an open transaction that guards it; it is released when that transaction ends", "when that transaction ends", lease.ErrGuarded, func(s *stage) faulty {
 		s.pool = s.guarded(s.db.Config())
 		m := s.manager()
 		l, err := m.Acquire(s.ctx, key)

@@ -13,14 +13,15 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// ErrGuarded is returned by Release if an open transaction guards the lease, so that its row can't
-// be written. The lease is released in the background as soon as that transaction has ended. If it
-// doesn't end, the lease ends after its TTL.
-var ErrGuarded = errors.New("lease: guarded by an open transaction; it is released when that transaction ends")
+// ErrGuarded is returned by Release if a transaction keeps the lease's row locked for 250 ms, as
+// one does that guards the lease, and rarely one of another call where the server is very busy. The
+// lease is released in the background as soon as that transaction has ended. If it doesn't end, the
+// lease ends after its TTL.
+var ErrGuarded = errors.New("lease: its row is locked, as by an open transaction that guards it; it is released when that transaction ends")
 
 // How long a release tries.
 const (
-	guardPatience   = 250 * time.Millisecond // while a transaction guards the row
+	guardPatience   = 250 * time.Millisecond // while a transaction has the row locked
 	releaseLimit    = 5 * time.Second        // until the server has answered
 	backgroundLimit = 30 * time.Second       // the same in the background, with a new connection
 )
