@@ -75,6 +75,10 @@ var stormy = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, 
 		w.err = lastWrite(ctx, pool, key, w, " WHERE id = -1 AND 'ä' = 'ö'")
 		return w
 	},
+	"LockWith and CommitWith": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
+		w.err = sold(ctx, pool, key, w)
+		return w
+	},
 	"Optimistic": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
 		w.err = locksqlc.Optimistic(ctx, pool, key, func(tx *sql.Tx) error { return w.write(ctx, tx) })
 		return w
@@ -96,6 +100,27 @@ func lastWrite(ctx context.Context, pool *sql.DB, key txlock.Key, w *written, wh
 		scope, err := locksqlc.Join(ctx, tx)
 		if err = errors.Join(err, w.write(ctx, tx)); err == nil && scope.Guarded() {
 			_, err = tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+where)
+		}
+		return err
+	})
+}
+
+// sold runs a transaction whose first statement takes the lock and whose last one commits.
+func sold(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) error {
+	return locksqlc.Run(ctx, pool, nil, func(tx *sql.Tx) error {
+		scope, err := locksqlc.Join(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var n int
+		if err = tx.QueryRowContext(scope.LockWith(ctx, key), "SELECT COUNT(*) FROM "+w.table+" WHERE id = ?", -1).Scan(&n); err != nil {
+			return err
+		}
+		if _, held := scope.Held(key); !held {
+			return errors.New("the read has taken no lock")
+		}
+		if err = w.write(ctx, tx); err == nil && scope.Guarded() {
+			_, err = tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+" WHERE id = ?", -1)
 		}
 		return err
 	})

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -164,21 +166,60 @@ func TestStatementsOfCompareAndBump(t *testing.T) {
 	}
 }
 
-// BenchmarkStatements prints the same numbers.
-func BenchmarkStatements(b *testing.B) {
-	for _, engine := range testdb.Engines() {
-		for _, guarded := range []bool{true, false} {
-			for _, v := range verbsCounted {
-				b.Run(fmt.Sprintf("%s/guarded=%t/%s", engine, guarded, v.name), func(b *testing.B) {
-					count, n := counter(b, engine, guarded, v), 0
-					for b.Loop() {
-						n = count()
+// BenchmarkProcedures measures what the procedures save on MySQL: a transaction of each verb with
+// them and without them, in turn, on loopback and a millisecond away.
+func BenchmarkProcedures(b *testing.B) {
+	for _, away := range []time.Duration{0, time.Millisecond} {
+		var runs [2]func(v counted, key txlock.Key) error
+		for i := range runs {
+			db := testdb.Shared(b, testdb.MySQL).Open(b)
+			if i == 1 {
+				db.DropProcedures(b)
+			}
+			pool := locksuite.OpenSQL(true, locksuite.BeginTx)(b, db.Config(func(c *mysql.Config) {
+				c.InterpolateParams = true
+				c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+					conn, err := new(net.Dialer).DialContext(ctx, network, address)
+					return distant{conn, away}, err
+				}
+			})).DB()
+			runs[i] = func(v counted, key txlock.Key) error {
+				return locksqlc.Run(b.Context(), pool, nil, func(tx *sql.Tx) error {
+					scope, err := locksqlc.Join(b.Context(), tx)
+					if err != nil {
+						return err
 					}
-					b.ReportMetric(float64(n), "statements")
+					return v.run(b.Context(), tx, scope, key)
 				})
 			}
 		}
+		for _, v := range verbsCounted {
+			b.Run(fmt.Sprintf("%v/%s", away, v.name), func(b *testing.B) {
+				key := uniqueKey(b, "procedures")
+				var took [len(runs)][]time.Duration
+				for b.Loop() {
+					for i, run := range runs {
+						began := time.Now()
+						check(b, run(v, key))
+						took[i] = append(took[i], time.Since(began))
+					}
+				}
+				median := func(i int) float64 { slices.Sort(took[i]); return float64(took[i][len(took[i])/2]) }
+				b.ReportMetric(median(0)/median(1), "with/without")
+			})
+		}
 	}
+}
+
+// distant is a connection to a server that is so far away.
+type distant struct {
+	net.Conn
+	away time.Duration
+}
+
+func (c distant) Write(p []byte) (int, error) {
+	time.Sleep(c.away)
+	return c.Conn.Write(p)
 }
 
 // counter opens a pool, and returns a function that runs a sequence in a transaction,
