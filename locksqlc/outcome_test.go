@@ -21,44 +21,53 @@ import (
 
 // TestOutcomeInAStorm runs transactions while their statements and sessions are killed and
 // their connections are cut. Each writes a row, which is the oracle: of one that returns nil
-// it is there, of one that returns any error but ErrUnknownOutcome it is not.
+// it is there, of one that returns any error but ErrUnknownOutcome it is not. Where only
+// statements are killed, less than one outcome of 1,000 is unknown: a kill that came between
+// COMMIT and the answer to it.
 func TestOutcomeInAStorm(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		s := &storm{db: db, table: db.CreateTable(t, "storm", "id BIGINT PRIMARY KEY"), ending: make(chan int64)}
-		end := time.Now().Add(1200 * time.Millisecond)
-		if os.Getenv("LOCKSTEP_LONG") != "" {
-			end = time.Now().Add(time.Minute)
+		for _, cuts := range []bool{true, false} {
+			t.Run(fmt.Sprintf("cuts=%t", cuts), func(t *testing.T) { outcomesInAStorm(t, db, cuts) })
 		}
-		cut := testdb.Losing(func(packet string) (lost, arrives bool) {
-			one := 400
-			if testdb.Commits(packet) {
-				one = 40
-			}
-			return rand.IntN(one) == 0, rand.IntN(2) == 0
-		})
-		var pools []*sql.DB
-		for _, guarded := range []bool{true, false} {
-			pools = append(pools, newPool(t, db.Config(cut), guarded))
-		}
-		var killers, workers sync.WaitGroup
-		for range 2 {
-			killers.Go(func() { s.kill(t.Context()) })
-		}
-		var ids atomic.Int64
-		for name, run := range stormy {
-			for _, pool := range pools {
-				workers.Go(func() {
-					for i := 0; i < 5 || time.Now().Before(end); i++ {
-						s.note(name, run(t.Context(), pool, uniqueKey(t, "storm"), &written{storm: s, next: &ids}))
-					}
-				})
-			}
-		}
-		workers.Wait()
-		close(s.ending)
-		killers.Wait()
-		s.check(t)
 	})
+}
+
+func outcomesInAStorm(t *testing.T, db *testdb.DB, cuts bool) {
+	t.Helper()
+	s := &storm{db: db, table: db.CreateTable(t, "storm", "id BIGINT PRIMARY KEY"), ending: make(chan int64), cuts: cuts}
+	end := time.Now().Add(600 * time.Millisecond)
+	if os.Getenv("LOCKSTEP_LONG") != "" {
+		end = time.Now().Add(time.Minute)
+	}
+	cut := testdb.Losing(func(packet string) (lost, arrives bool) {
+		one := 400
+		if testdb.Commits(packet) {
+			one = 40
+		}
+		return cuts && rand.IntN(one) == 0, rand.IntN(2) == 0
+	})
+	var pools []*sql.DB
+	for _, guarded := range []bool{true, false} {
+		pools = append(pools, newPool(t, db.Config(cut), guarded))
+	}
+	var killers, workers sync.WaitGroup
+	for range 2 {
+		killers.Go(func() { s.kill(t.Context()) })
+	}
+	var ids atomic.Int64
+	for name, run := range stormy {
+		for _, pool := range pools {
+			workers.Go(func() {
+				for i := 0; i < 5 || time.Now().Before(end); i++ {
+					s.note(name, run(t.Context(), pool, uniqueKey(t, "storm"), &written{storm: s, next: &ids}))
+				}
+			})
+		}
+	}
+	workers.Wait()
+	close(s.ending)
+	killers.Wait()
+	s.check(t)
 }
 
 // stormy are the ways in which transactions are run.
@@ -180,6 +189,7 @@ type storm struct {
 	db     *testdb.DB
 	table  string
 	ending chan int64 // sessions that are about to commit
+	cuts   bool       // connections are lost
 	mu     sync.Mutex
 	calls  []called
 }
@@ -199,7 +209,7 @@ func (s *storm) note(name string, w *written) {
 func (s *storm) kill(ctx context.Context) {
 	for id := range s.ending {
 		how := "KILL QUERY"
-		if rand.IntN(8) == 0 {
+		if s.cuts && rand.IntN(8) == 0 {
 			how = "KILL"
 		}
 		_, _ = s.db.Admin().ExecContext(ctx, fmt.Sprintf("%s %d", how, id)) // it may be gone
@@ -210,7 +220,7 @@ func (s *storm) kill(ctx context.Context) {
 // is still being committed.
 func (s *storm) check(t *testing.T) {
 	t.Helper()
-	var counts = map[string]int{}
+	counts, unknowns := map[string]int{}, 0
 	for _, c := range s.calls {
 		n := 0
 		if len(c.ids) > 0 {
@@ -224,7 +234,12 @@ func (s *storm) check(t *testing.T) {
 		case unknown && (errors.Is(c.err, txlock.ErrTxDoomed) || txlock.Retryable(c.err)):
 			t.Errorf("%s: unknown, and something else: %v", c.name, c.err)
 		}
+		if unknown {
+			unknowns++
+		}
 		counts[fmt.Sprintf("%s: error %t, unknown %t, %d rows", c.name, c.err != nil, unknown, n)]++
 	}
-	t.Log(counts)
+	if t.Log(counts); !s.cuts && unknowns > 1+len(s.calls)/1000 {
+		t.Errorf("%d outcomes of %d are unknown, and no connection was lost", unknowns, len(s.calls))
+	}
 }
