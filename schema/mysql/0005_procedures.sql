@@ -432,10 +432,7 @@ CREATE PROCEDURE lockstep_program_1(p_text LONGTEXT CHARACTER SET utf8mb4, p_arg
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
-  SET SESSION sql_mode = p_mode;
-  SET character_set_client = p_client;
-  SET collation_connection = p_collation;
-  SET @lockstep_text = p_text;
+  SET sql_mode = p_mode, character_set_client = p_client, collation_connection = p_collation, @lockstep_text = p_text;
   PREPARE lockstep_program FROM @lockstep_text;
   DO LAST_INSERT_ID(0);
   CASE p_args
