@@ -351,7 +351,7 @@ func (q *Queries) PauseJob(ctx context.Context, db DBTX, arg PauseJobParams) (in
 	return result.RowsAffected()
 }
 
-const PlanJob = `-- name: PlanJob :exec
+const PlanJob = `-- name: PlanJob :execrows
 UPDATE lockstep_jobs SET next_us = ?, schedule = ?
 WHERE name = ? AND tick_us = ?
 `
@@ -365,14 +365,17 @@ type PlanJobParams struct {
 
 // PlanJob writes when the next tick is due, by a schedule that was changed.
 // It never runs in a caller's transaction.
-func (q *Queries) PlanJob(ctx context.Context, db DBTX, arg PlanJobParams) error {
-	_, err := db.ExecContext(ctx, PlanJob,
+func (q *Queries) PlanJob(ctx context.Context, db DBTX, arg PlanJobParams) (int64, error) {
+	result, err := db.ExecContext(ctx, PlanJob,
 		arg.NextUs,
 		arg.Schedule,
 		arg.Name,
 		arg.TickUs,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const PurgeJob = `-- name: PurgeJob :execrows

@@ -131,19 +131,22 @@ func (q *Queries) CountPlaces(ctx context.Context, db DBTX, name []byte) (int64,
 	return count, err
 }
 
-const CountSwept = `-- name: CountSwept :exec
+const CountSwept = `-- name: CountSwept :execrows
 UPDATE lockstep_leases SET guards = guards + 1, version = version + 1 WHERE name = ? AND slot = 0
 `
 
 // CountSwept changes the row of a lease whose readers' rows are deleted: a transaction that
 // has read before them sees that its snapshot is older.
 // It never runs in a caller's transaction.
-func (q *Queries) CountSwept(ctx context.Context, db DBTX, name []byte) error {
-	_, err := db.ExecContext(ctx, CountSwept, name)
-	return err
+func (q *Queries) CountSwept(ctx context.Context, db DBTX, name []byte) (int64, error) {
+	result, err := db.ExecContext(ctx, CountSwept, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
-const DeleteLease = `-- name: DeleteLease :exec
+const DeleteLease = `-- name: DeleteLease :execrows
 DELETE FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
@@ -154,9 +157,12 @@ type DeleteLeaseParams struct {
 
 // DeleteLease deletes the row of a lease.
 // It never runs in a caller's transaction.
-func (q *Queries) DeleteLease(ctx context.Context, db DBTX, arg DeleteLeaseParams) error {
-	_, err := db.ExecContext(ctx, DeleteLease, arg.Name, arg.Slot)
-	return err
+func (q *Queries) DeleteLease(ctx context.Context, db DBTX, arg DeleteLeaseParams) (int64, error) {
+	result, err := db.ExecContext(ctx, DeleteLease, arg.Name, arg.Slot)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const EnsureLease = `-- name: EnsureLease :exec

@@ -56,15 +56,18 @@ func (q *Queries) CompareAndBumpNamed(ctx context.Context, db DBTX, arg CompareA
 	return result.LastInsertId()
 }
 
-const DeleteNamed = `-- name: DeleteNamed :exec
+const DeleteNamed = `-- name: DeleteNamed :execrows
 DELETE FROM lockstep_locks WHERE name = ?
 `
 
 // DeleteNamed deletes the row of a key.
 // It never runs in a caller's transaction.
-func (q *Queries) DeleteNamed(ctx context.Context, db DBTX, name []byte) error {
-	_, err := db.ExecContext(ctx, DeleteNamed, name)
-	return err
+func (q *Queries) DeleteNamed(ctx context.Context, db DBTX, name []byte) (int64, error) {
+	result, err := db.ExecContext(ctx, DeleteNamed, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const EnsureNamed = `-- name: EnsureNamed :exec

@@ -30,15 +30,18 @@ func (q *Queries) AnswerOnce(ctx context.Context, db DBTX, arg AnswerOnceParams)
 	return result.RowsAffected()
 }
 
-const DeleteOnce = `-- name: DeleteOnce :exec
+const DeleteOnce = `-- name: DeleteOnce :execrows
 DELETE FROM lockstep_once WHERE name = ?
 `
 
 // DeleteOnce deletes the row of a key.
 // It never runs in a caller's transaction.
-func (q *Queries) DeleteOnce(ctx context.Context, db DBTX, name []byte) error {
-	_, err := db.ExecContext(ctx, DeleteOnce, name)
-	return err
+func (q *Queries) DeleteOnce(ctx context.Context, db DBTX, name []byte) (int64, error) {
+	result, err := db.ExecContext(ctx, DeleteOnce, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const ExpiredOnce = `-- name: ExpiredOnce :many
@@ -170,15 +173,18 @@ func (q *Queries) OnceResult(ctx context.Context, db DBTX, name []byte) ([]byte,
 	return result, err
 }
 
-const ProlongOnce = `-- name: ProlongOnce :exec
+const ProlongOnce = `-- name: ProlongOnce :execrows
 UPDATE lockstep_once SET done_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) WHERE name = ?
 `
 
 // ProlongOnce lets the time of a key begin now.
 // It runs in callers' transactions.
-func (q *Queries) ProlongOnce(ctx context.Context, db DBTX, name []byte) error {
-	_, err := db.ExecContext(ctx, ProlongOnce, name)
-	return err
+func (q *Queries) ProlongOnce(ctx context.Context, db DBTX, name []byte) (int64, error) {
+	result, err := db.ExecContext(ctx, ProlongOnce, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const SealOnce = `-- name: SealOnce :exec

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const ChangeShardRecord = `-- name: ChangeShardRecord :exec
+const ChangeShardRecord = `-- name: ChangeShardRecord :execrows
 UPDATE lockstep_once SET result = ?, done_us = GREATEST(done_us + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
 WHERE name = ? AND done_us = ?
 `
@@ -23,9 +23,12 @@ type ChangeShardRecordParams struct {
 // ChangeShardRecord replaces the record of a shard, if nobody has changed it since it
 // was read. It waits for the transactions that have locked it by OnceResult.
 // It never runs in a caller's transaction.
-func (q *Queries) ChangeShardRecord(ctx context.Context, db DBTX, arg ChangeShardRecordParams) error {
-	_, err := db.ExecContext(ctx, ChangeShardRecord, arg.Record, arg.Name, arg.DoneUs)
-	return err
+func (q *Queries) ChangeShardRecord(ctx context.Context, db DBTX, arg ChangeShardRecordParams) (int64, error) {
+	result, err := db.ExecContext(ctx, ChangeShardRecord, arg.Record, arg.Name, arg.DoneUs)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const MakeShardRecord = `-- name: MakeShardRecord :exec

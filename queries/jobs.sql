@@ -16,7 +16,7 @@ FROM lockstep_jobs WHERE name = sqlc.arg(name);
 INSERT IGNORE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, schedule)
 VALUES (sqlc.arg(name), sqlc.arg(from_us), sqlc.arg(from_us), 0, '-', 0, 0, 0, 0, '-', sqlc.arg(next_us), sqlc.arg(schedule));
 
--- name: PlanJob :exec
+-- name: PlanJob :execrows
 -- PlanJob writes when the next tick is due, by a schedule that was changed.
 -- It never runs in a caller's transaction.
 UPDATE lockstep_jobs SET next_us = sqlc.arg(next_us), schedule = sqlc.arg(schedule)

@@ -233,13 +233,13 @@ FOR UPDATE SKIP LOCKED;
 -- It never runs in a caller's transaction.
 SELECT COUNT(*) FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
--- name: CountSwept :exec
+-- name: CountSwept :execrows
 -- CountSwept changes the row of a lease whose readers' rows are deleted: a transaction that
 -- has read before them sees that its snapshot is older.
 -- It never runs in a caller's transaction.
 UPDATE lockstep_leases SET guards = guards + 1, version = version + 1 WHERE name = sqlc.arg(name) AND slot = 0;
 
--- name: DeleteLease :exec
+-- name: DeleteLease :execrows
 -- DeleteLease deletes the row of a lease.
 -- It never runs in a caller's transaction.
 DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);

@@ -97,7 +97,7 @@ WHERE locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)
   AND token < clock_us()
 LIMIT ? FOR UPDATE SKIP LOCKED;
 
--- name: DeleteNamed :exec
+-- name: DeleteNamed :execrows
 -- DeleteNamed deletes the row of a key.
 -- It never runs in a caller's transaction.
 DELETE FROM lockstep_locks WHERE name = sqlc.arg(name);

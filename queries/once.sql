@@ -38,7 +38,7 @@ WHERE name = sqlc.arg(name) AND done_us = sqlc.arg(done_us);
 UPDATE lockstep_once SET result = sqlc.arg(result), done_us = GREATEST(done_us + 1, clock_us())
 WHERE name = sqlc.arg(name);
 
--- name: ProlongOnce :exec
+-- name: ProlongOnce :execrows
 -- ProlongOnce lets the time of a key begin now.
 -- It runs in callers' transactions.
 UPDATE lockstep_once SET done_us = clock_us() WHERE name = sqlc.arg(name);
@@ -57,7 +57,7 @@ SELECT name FROM lockstep_once FORCE INDEX (PRIMARY)
 WHERE name >= sqlc.arg(after) AND done_us + keep_us <= clock_us()
 ORDER BY name LIMIT ? FOR UPDATE SKIP LOCKED;
 
--- name: DeleteOnce :exec
+-- name: DeleteOnce :execrows
 -- DeleteOnce deletes the row of a key.
 -- It never runs in a caller's transaction.
 DELETE FROM lockstep_once WHERE name = sqlc.arg(name);

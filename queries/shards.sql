@@ -11,7 +11,7 @@ SELECT result, done_us FROM lockstep_once WHERE name = sqlc.arg(name);
 INSERT IGNORE INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
 VALUES (sqlc.arg(name), sqlc.arg(fingerprint), sqlc.arg(record), clock_us(), 4611686018427387904);
 
--- name: ChangeShardRecord :exec
+-- name: ChangeShardRecord :execrows
 -- ChangeShardRecord replaces the record of a shard, if nobody has changed it since it
 -- was read. It waits for the transactions that have locked it by OnceResult.
 -- It never runs in a caller's transaction.

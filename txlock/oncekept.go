@@ -96,8 +96,14 @@ func (s *state) finishOnces(ctx context.Context) error {
 		if now.Sub(once.since) < once.keep/2 {
 			continue
 		}
-		if err := queries.ProlongOnce(s.own(ctx, guard.Call{}), s.tx, []byte(name)); err != nil {
-			return s.failure("keep", Key{name: name}, err)
+		for range 2 { // MariaDB may have interrupted the first, and answers so where the row is gone, too
+			prolonged, err := fault.Changed("ProlongOnce")(queries.ProlongOnce(s.own(ctx, guard.Call{}), s.tx, []byte(name)))
+			if err != nil {
+				return s.failure("keep", Key{name: name}, err)
+			}
+			if prolonged {
+				break
+			}
 		}
 		s.first(name, keptOnce{keep: once.keep, since: now})
 	}

@@ -43,20 +43,26 @@ func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 // inBatches removes the rows that find returns, at most purgeBatch at a time, and returns
 // how many. It tells find the name of the last one. Each batch is a transaction at READ
 // COMMITTED, where its locks close no gap.
-func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.Tx, after []byte) ([][]byte, error), remove func(ctx context.Context, db gen.DBTX, name []byte) error) (int, error) {
+func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.Tx, after []byte) ([][]byte, error), remove func(ctx context.Context, db gen.DBTX, name []byte) (int64, error)) (int, error) {
 	if _, err := introduce(ctx, db); err != nil {
 		return 0, fault.Of(verb, err, session.Server{})
 	}
 	total, after := 0, []byte{0}
 	for {
 		var names [][]byte
+		removed := 0
 		err := rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) (err error) {
 			if names, err = find(tx, after); err != nil {
 				return err
 			}
+			removed = 0
 			for _, name := range names {
-				if err := remove(ctx, tx, name); err != nil {
+				gone, err := fault.Changed(verb)(remove(ctx, tx, name))
+				if err != nil {
 					return err
+				}
+				if gone { // else MariaDB has interrupted the DELETE
+					removed++
 				}
 			}
 			return nil
@@ -64,7 +70,7 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.T
 		if err != nil {
 			return total, fault.Of(verb, err, session.Server{})
 		}
-		if total += len(names); len(names) < purgeBatch {
+		if total += removed; len(names) < purgeBatch {
 			return total, nil
 		}
 		after = names[len(names)-1]

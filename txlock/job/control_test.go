@@ -95,6 +95,27 @@ func TestPause(t *testing.T) {
 	})
 }
 
+// TestPauseInterrupted: MariaDB answers OK, with no changed row, to an UPDATE that KILL QUERY or its
+// time limit has interrupted.
+func TestPauseInterrupted(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		var interrupted atomic.Bool
+		_, mutate := testdb.Rewritten(t, func(text string) string {
+			if strings.Contains(text, "UPDATE lockstep_jobs SET paused_us") && interrupted.CompareAndSwap(false, true) {
+				text += " AND 1 = 0"
+			}
+			return text
+		})
+		jobs, key := open(t, newPool(t, db, true, mutate), Log(nil)), newKey()
+		c, err := jobs.Claim(t.Context(), key, time.Now())
+		must(t, err)
+		must(t, c.Finish(t.Context(), nil))
+		if paused, err := jobs.Pause(t.Context(), key, "ann"); err != nil || !paused || !interrupted.Load() {
+			t.Errorf("Pause reports %t, %v; interrupted: %t", paused, err, interrupted.Load())
+		}
+	})
+}
+
 // TestPausedJob proves what is begun of a paused job: nothing but what was requested, however
 // often its process dies.
 func TestPausedJob(t *testing.T) {

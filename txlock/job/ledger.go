@@ -127,7 +127,7 @@ func (s sqlLedger) make(ctx context.Context, key string, from time.Time, p comin
 }
 
 func (s sqlLedger) plan(ctx context.Context, key string, r row, p coming) error {
-	err := queries.PlanJob(ctx, s.text(), gen.PlanJobParams{NextUs: p.us(), Schedule: []byte(p.schedule), Name: []byte(key), TickUs: r.TickUs})
+	_, err := queries.PlanJob(ctx, s.text(), gen.PlanJobParams{NextUs: p.us(), Schedule: []byte(p.schedule), Name: []byte(key), TickUs: r.TickUs})
 	return fault.Explain(fmt.Sprintf("plan job %q", key), err)
 }
 

@@ -91,7 +91,7 @@ func (s *shard) replace(ctx context.Context, old entry, r record) (entry, error)
 	if old.text == "" {
 		err = queries.MakeShardRecord(ctx, db, gen.MakeShardRecordParams{Name: s.row(), Fingerprint: []byte(rand.Text()), Record: []byte(r.String())})
 	} else {
-		err = queries.ChangeShardRecord(ctx, db, gen.ChangeShardRecordParams{Name: s.row(), Record: []byte(r.String()), DoneUs: old.version})
+		_, err = queries.ChangeShardRecord(ctx, db, gen.ChangeShardRecordParams{Name: s.row(), Record: []byte(r.String()), DoneUs: old.version})
 	}
 	if err != nil {
 		return entry{}, fault.Explain(fmt.Sprintf("shard %s: write the record %s", s.name, r), err)

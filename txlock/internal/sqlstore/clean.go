@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -79,10 +80,10 @@ func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retentio
 			return false, nil
 		}
 	}
-	if err == nil {
-		err = queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams(row))
+	if err != nil {
+		return false, err
 	}
-	return err == nil, err
+	return fault.Changed("DeleteLease")(queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams(row)))
 }
 
 // Sweep removes the idle rows of a key's readers. A reader whose row is gone can neither
@@ -110,14 +111,15 @@ func (s *Store) Sweep(ctx context.Context, key string) error {
 }
 
 // countSwept changes the row of a lease before rows of its readers are deleted, which a
-// transaction with an older snapshot couldn't tell. It returns false if the row is locked.
+// transaction with an older snapshot couldn't tell. It returns false if the row is locked, or if
+// MariaDB has interrupted the UPDATE.
 func countSwept(ctx context.Context, tx gen.DBTX, name []byte) (bool, error) {
 	_, err := queries.LeaseAsItIs(ctx, tx, gen.LeaseAsItIsParams{Name: name, Slot: store.LeaseSlot})
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
-	if err == nil {
-		err = queries.CountSwept(ctx, tx, name)
+	if err != nil {
+		return false, err
 	}
-	return err == nil, err
+	return fault.Changed("CountSwept")(queries.CountSwept(ctx, tx, name))
 }

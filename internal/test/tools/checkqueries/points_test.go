@@ -215,6 +215,22 @@ func TestPoint(t *testing.T) {
 	}
 }
 
+// TestChangesAreCounted: MariaDB answers OK, with no changed row, to an UPDATE or DELETE that KILL
+// QUERY or its time limit has interrupted, so whoever sends one is told how many it has changed.
+func TestChangesAreCounted(t *testing.T) {
+	t.Parallel()
+	queries, err := Places("../../../../queries")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := regexp.MustCompile(`(?m)^(UPDATE|DELETE)\b`)
+	for name, q := range queries {
+		if head, _, _ := strings.Cut(q.Text, "\n"); changes.MatchString(q.Text) && strings.HasSuffix(head, ":exec") {
+			t.Errorf("%s doesn't tell how many rows it has changed: make it :execrows", name)
+		}
+	}
+}
+
 // TestPlaces: a query must say where it runs, in one way.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
