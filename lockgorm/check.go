@@ -17,6 +17,9 @@ func (p *Plugin) check(db *gorm.DB) error {
 	if err := txlock.NewFamily[int64]("order", p.family...).Key(1).Validate(); err != nil {
 		return err
 	}
+	if p.most < 1 {
+		return fmt.Errorf("%w: AtMostRows(%d): it must be positive", txlock.ErrInvalidOption, p.most)
+	}
 	for _, model := range p.checks {
 		stmt := &gorm.Statement{DB: db}
 		if err := stmt.Parse(model); err != nil {

@@ -66,7 +66,8 @@ func TestNamespaceOfTags(t *testing.T) {
 		for _, bad := range []txlock.Namespace{"", "a/b"} {
 			db := e.open(t)
 			wantError(t, string(bad), db.Use(lockgorm.New(lockgorm.In(bad))), txlock.ErrInvalidKey)
-			noError(t, db.Use(lockgorm.New())) // nothing of the first was left
+			wantError(t, "AtMostRows(0)", db.Use(lockgorm.New(lockgorm.AtMostRows(0))), txlock.ErrInvalidOption)
+			noError(t, db.Use(lockgorm.New())) // nothing of the first ones was left
 		}
 	})
 }

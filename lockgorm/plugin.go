@@ -117,7 +117,7 @@ func Check(models ...any) Option {
 // updates a many to many association. What bypasses GORM's callbacks, such as
 // tx.Statement.ConnPool, bypasses the plugin.
 func New(options ...Option) *Plugin {
-	p := new(Plugin)
+	p := &Plugin{most: atMostRows}
 	for _, option := range options {
 		option(p)
 	}

@@ -21,7 +21,8 @@ import (
 const atMostRows = 1000
 
 // AtMostRows limits how many rows an update or delete may select by its conditions, each of which
-// is read and locked. The default is 1,000. One that selects more fails with txlock.ErrInvalidKey.
+// is read and locked. The default is 1,000; db.Use returns txlock.ErrInvalidOption for less than one.
+// One that selects more fails with txlock.ErrInvalidKey.
 func AtMostRows(n int) Option { return func(p *Plugin) { p.most = n } }
 
 // lockRows locks the records that the conditions of an update or delete select, and returns them

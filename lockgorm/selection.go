@@ -83,9 +83,6 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 		columns = stmt.Quote(clause.Column{Table: clause.CurrentTable, Name: stmt.Schema.PrimaryFieldDBNames[0]})
 	}
 	s := &selection{text: columns + " FROM " + tableText(stmt) + " " + conditions, most: p.most, args: dry.Statement.Vars[placeholders(head):], by: dry.Statement}
-	if s.most <= 0 {
-		s.most = atMostRows
-	}
 	if !slices.Contains(words, "LIMIT") {
 		s.text += fmt.Sprintf(" LIMIT %d", s.most+1)
 	}

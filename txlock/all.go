@@ -22,8 +22,8 @@ func (s *Scope) LockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
 	if err := checkKeys(unmarked(keys)); err != nil {
 		return nil, err
 	}
-	if s.bad != nil {
-		return nil, s.bad
+	if err := s.usable(ctx); err != nil {
+		return nil, err
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -91,4 +91,4 @@ func last(s *Scope, may bool) (restore func()) {
 	}
 }
 
-var errNoContext = fmt.Errorf("%w: CommitWith and LockWith need a context, got nil", ErrInvalidOption)
+var errNoContext = fmt.Errorf("%w: a context is needed, got nil", ErrInvalidOption)

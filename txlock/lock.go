@@ -94,8 +94,8 @@ func (s *Scope) lock(ctx context.Context, key Key, q request) (Grant, error) {
 	if err := key.Validate(); err != nil {
 		return Grant{}, err
 	}
-	if s.bad != nil {
-		return Grant{}, s.bad
+	if err := s.usable(ctx); err != nil {
+		return Grant{}, err
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()

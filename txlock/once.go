@@ -109,7 +109,7 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 		return false, err
 	}
 	call, err := onceCallOf(options)
-	if err := errors.Join(err, s.bad); err != nil {
+	if err := errors.Join(err, s.usable(ctx)); err != nil {
 		return false, err
 	}
 	s.sending.Lock()

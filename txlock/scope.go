@@ -103,12 +103,23 @@ func (s *Scope) Guarded() bool { return s.book != nil }
 // unguarded pool it doesn't notice a transaction that statements have ended and replaced by another
 // one.
 func (s *Scope) Verify(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if err := s.probe(ctx); err != nil {
 		return s.failed("verify", err)
 	}
 	return nil
+}
+
+// usable returns why no call with the context sends anything, or nil.
+func (s *Scope) usable(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
+	return s.bad
 }
 
 // own marks the context of a statement as the scope's.

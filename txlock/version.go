@@ -1,10 +1,12 @@
 package txlock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
@@ -45,7 +47,7 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // ErrSchema. The transaction stays open.
 func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	const verb = "read the version of"
-	if err := key.Validate(); err != nil {
+	if err := cmp.Or(key.Validate(), s.usable(ctx)); err != nil {
 		return 0, err
 	}
 	if s.book != nil && s.book.ReadsUncommitted() {
@@ -102,6 +104,9 @@ func (s *Scope) CompareAndBump(ctx context.Context, key Key, version uint64) err
 
 // compareAndBump is CompareAndBump. It may commit the transaction with it.
 func (s *Scope) compareAndBump(ctx context.Context, key Key, version uint64, commits bool) error {
+	if version > math.MaxInt64 { // that of no row
+		return s.failure("compare and bump", key, conflict(version))
+	}
 	_, err := s.lock(ctx, key, request{verb: "compare and bump", atMost: s.atMost, compares: true, version: version, commits: commits})
 	if errors.Is(err, ErrConflict) && !s.saw(key.record(), version) {
 		return fmt.Errorf("%w: %w", err, fault.ErrGiven)

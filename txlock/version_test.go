@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -210,4 +211,33 @@ func (c *counting) observe(_ context.Context, e txlock.Event) {
 		c.refused++
 		c.last = e
 	}
+}
+
+// TestNoContext: a call without a context is refused before anything is sent, and so is a version
+// that no row has.
+func TestNoContext(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			s := begin(t, newPool(t, db, guarded), nil)
+			var none context.Context
+			for verb, call := range map[string]func() error{
+				"Lock":           func() error { _, err := s.Lock(none, named()); return err },
+				"TryRLock":       func() error { _, err := s.TryRLock(none, named()); return err },
+				"LockAll":        func() error { _, err := s.LockAll(none, named(), named()); return err },
+				"LockAny":        func() error { _, err := s.LockAny(none, named()); return err },
+				"Once":           func() error { _, err := s.Once(none, named()); return err },
+				"Version":        func() error { _, err := s.Version(none, named()); return err },
+				"CompareAndBump": func() error { return s.CompareAndBump(none, named(), 1) },
+				"Verify":         func() error { return s.Verify(none) },
+			} {
+				if err := call(); !errors.Is(err, txlock.ErrInvalidOption) {
+					t.Errorf("%s: %v", verb, err)
+				}
+			}
+			if err := s.CompareAndBump(t.Context(), named(), math.MaxUint64); !errors.Is(err, txlock.ErrConflict) {
+				t.Errorf("the largest version: %v", err)
+			}
+			s.commit(t)
+		}
+	})
 }

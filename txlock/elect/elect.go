@@ -104,7 +104,10 @@ func InstanceName(name string) Option {
 	}
 }
 
-const maxBy = 255
+const (
+	maxBy   = 255
+	maxName = 255 - len(":standby")
+)
 
 // New returns the election of a key, whose leases the manager renews. It sends nothing to the
 // server. Use the key for no other lease; its name has at most 247 bytes. End Run before closing
@@ -125,6 +128,9 @@ func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, erro
 	}
 	if err := errors.Join(key.Validate(), e.check()); err != nil {
 		return nil, err
+	}
+	if n := len(key.String()); n > maxName {
+		return nil, fmt.Errorf("%w: the name of an election has at most %d bytes, this one has %d", txlock.ErrInvalidKey, maxName, n)
 	}
 	e.seat = txlock.ParseKey(key.String() + ":standby")
 	seats, err := leases.Semaphore(e.seat, seats)

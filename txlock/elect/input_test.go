@@ -40,6 +40,9 @@ func TestBadInput(t *testing.T) {
 			_, err := elect.New(p.leases, scheduler, option)
 			wants(t, name, err, txlock.ErrInvalidOption)
 		}
+		if _, err := elect.New(p.leases, txlock.Named(strings.Repeat("x", 248))); err == nil || !strings.Contains(err.Error(), "at most 247 bytes, this one has 248") {
+			t.Errorf("a name of 248 bytes: %v", err)
+		}
 		if n := c.sent(at); n > 0 {
 			t.Errorf("%d calls were sent", n)
 		}

@@ -227,6 +227,9 @@ func TestRuns(t *testing.T) {
 		none := open(t, pool, KeepRuns(0, time.Hour), Log(nil))
 		tick(none, 4, nil)
 		wanted(none)
+		if _, err := New(pool, j.leases, InstanceName("web-\xff")); !errors.Is(err, txlock.ErrInvalidOption) {
+			t.Errorf("a name that isn't UTF-8: %v", err)
+		}
 		most := open(t, pool, KeepRuns(50, time.Hour), InstanceName(strings.Repeat("y", 255)), Log(nil))
 		for n := range 60 { // more than the column holds
 			tick(most, 5+n, errors.New(strings.Repeat("x", 2000)))

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/procname"
@@ -63,8 +64,8 @@ type options struct {
 	bad      error
 }
 
-// InstanceName sets the name of this process in the table. The default is the host and the process
-// number.
+// InstanceName sets the name of this process in the table: valid UTF-8 of 1 to 255 bytes. The
+// default is the host and the process number.
 func InstanceName(name string) Option { return func(o *options) { o.instance = name } }
 
 // KeepRuns sets how many of the last runs of each job the table keeps, from 0 to 50, and how long
@@ -96,6 +97,9 @@ func newJobs(db *sql.DB, leases *lease.Manager, l ledger, opts ...Option) (*Jobs
 	}
 	if n := len(j.instance); n == 0 || n > maxInstance {
 		return nil, fmt.Errorf("%w: InstanceName: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxInstance, n)
+	}
+	if !utf8.ValidString(j.instance) {
+		return nil, fmt.Errorf("%w: InstanceName: a name must be valid UTF-8, this one is %q", txlock.ErrInvalidOption, j.instance)
 	}
 	if j.bad != nil {
 		return nil, j.bad
