@@ -218,7 +218,8 @@ func (c *counting) observe(_ context.Context, e txlock.Event) {
 func TestNoContext(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{true, false} {
-			s := begin(t, newPool(t, db, guarded), nil)
+			pool := newPool(t, db, guarded)
+			s := begin(t, pool, nil)
 			var none context.Context
 			for verb, call := range map[string]func() error{
 				"Lock":           func() error { _, err := s.Lock(none, named()); return err },
@@ -234,10 +235,15 @@ func TestNoContext(t *testing.T) {
 					t.Errorf("%s: %v", verb, err)
 				}
 			}
-			if err := s.CompareAndBump(t.Context(), named(), math.MaxUint64); !errors.Is(err, txlock.ErrConflict) {
+			s.commit(t)
+			tx, err := pool.BeginTx(t.Context(), nil)
+			noError(t, err)
+			scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
+			noError(t, err)
+			if err := scope.CompareAndBump(t.Context(), named(), math.MaxUint64); !errors.Is(err, txlock.ErrConflict) { // its first statement
 				t.Errorf("the largest version: %v", err)
 			}
-			s.commit(t)
+			noError(t, tx.Commit())
 		}
 	})
 }
