@@ -52,8 +52,9 @@
 //
 // # Errors
 //
-// Every error matches one of the variables below with errors.Is, and its text says whether the
-// transaction stays open. [Retryable] reports whether retrying the whole transaction may
+// An error matches one of the variables below with errors.Is, and its text says whether the
+// transaction stays open. An error of the driver that means none of these, such as that of KILL
+// QUERY, is returned with what was asked for, and leaves it open. [Retryable] reports whether retrying the whole transaction may
 // succeed.
 //
 // # Observing

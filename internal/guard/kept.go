@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -38,9 +39,10 @@ func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.Named
 	if !needs && (!c.server.Compound || c.opening.failed || len(query) > longest || reads || slices.ContainsFunc(args, unlikeLiteral)) {
 		return nil, nil
 	}
-	k := c.remember(query)
+	key := withTypes(query, args)
+	k := c.remember(key)
 	often := k.uses >= usesAsText || c.pool.options.KeepAtOnce
-	if k.uses++; k.stmt == nil && !k.asText && c.kept[query] == k && (needs || often) {
+	if k.uses++; k.stmt == nil && !k.asText && c.kept[key] == k && (needs || often) {
 		if err := c.prepareKept(ctx, query, k); err != nil {
 			return nil, err
 		}
@@ -52,6 +54,15 @@ func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.Named
 		return nil, driver.ErrSkip
 	}
 	return nil, nil
+}
+
+// withTypes is the key under which a text is kept: MySQL reads an argument that is assigned to a
+// variable by the type that it had when the text was executed first.
+func withTypes(query string, args []driver.NamedValue) string {
+	for _, arg := range args {
+		query += fmt.Sprintf(" %T", arg.Value)
+	}
+	return query
 }
 
 // unlikeLiteral reports whether an argument isn't what it would be in a text. A float would be a DECIMAL
@@ -67,8 +78,8 @@ func unlikeLiteral(arg driver.NamedValue) bool {
 
 // remember returns what is kept of a text. If there are too many, a new one takes the place of
 // those that are not prepared.
-func (c *conn) remember(query string) *kept {
-	if k := c.kept[query]; k != nil {
+func (c *conn) remember(key string) *kept {
+	if k := c.kept[key]; k != nil {
 		return k
 	}
 	if c.kept == nil {
@@ -81,7 +92,7 @@ func (c *conn) remember(query string) *kept {
 	}
 	k := new(kept)
 	if len(c.kept) < mostKept {
-		c.kept[query] = k
+		c.kept[key] = k
 	}
 	return k
 }
