@@ -34,11 +34,11 @@ func TestArgumentsOfAllTypes(t *testing.T) {
 						if with {
 							reads, writes = s.LockWith(reads, txlock.Named("typed")), s.CommitWith(writes, txlock.AnyRows)
 						}
-						read = scanned(t, reads, tx, "SELECT CONCAT('<', COALESCE(?, s, '-'), '>') FROM "+table+" WHERE id = 1", arg)
+						read = scanned(reads, t, tx, "SELECT CONCAT('<', COALESCE(?, s, '-'), '>') FROM "+table+" WHERE id = 1", arg)
 						_, err = tx.ExecContext(writes, "UPDATE "+table+" SET s = CONCAT('<', COALESCE(?, s, '-'), '>') WHERE id = 1", arg)
 						return err
 					}))
-					written = scanned(t, t.Context(), pool, "SELECT s FROM "+table)
+					written = scanned(t.Context(), t, pool, "SELECT s FROM "+table)
 					db.Exec(t, "UPDATE "+table+" SET s = 'old' WHERE id = 1")
 					return read, written
 				}
@@ -56,7 +56,7 @@ func TestArgumentsOfAllTypes(t *testing.T) {
 	})
 }
 
-func scanned(t *testing.T, ctx context.Context, on interface {
+func scanned(ctx context.Context, t *testing.T, on interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }, query string, args ...any) string {
 	t.Helper()
