@@ -313,3 +313,30 @@ func TestTransactionOptions(t *testing.T) {
 		wantError(t, "the options of two transactions", err, txlock.ErrInvalidOption)
 	})
 }
+
+// TestContextEndsInFunction: if the context ends while the function runs, database/sql rolls the
+// transaction back, and the error is the context's.
+func TestContextEndsInFunction(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		db, key := e.open(t), newKey()
+		for name, run := range map[string]func(db *gorm.DB, fn func(tx *gorm.DB) error) error{
+			"Transaction": func(db *gorm.DB, fn func(tx *gorm.DB) error) error { return lockgorm.Transaction(db, nil, fn) },
+			"Optimistic":  func(db *gorm.DB, fn func(tx *gorm.DB) error) error { return lockgorm.Optimistic(db, key, fn) },
+			"Once": func(db *gorm.DB, fn func(tx *gorm.DB) error) error {
+				_, err := lockgorm.Once(db, key, fn)
+				return err
+			},
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			err := run(db.WithContext(ctx), func(tx *gorm.DB) error {
+				err := tx.Exec("DO 0").Error
+				cancel()
+				for err == nil { // until database/sql has rolled back
+					err = tx.WithContext(context.Background()).Exec("DO 0").Error
+				}
+				return nil
+			})
+			wantError(t, name, err, context.Canceled)
+		}
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/dca00107/lockstep/internal/errjoin"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -149,10 +150,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	}
 	finished = true
 	if err := tx.Commit(); err != nil && !committed { // else only the context has ended
-		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
-			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
-		}
-		return fmt.Errorf("locksqlc: commit: %w", inner.Outcome(scope, err))
+		return fmt.Errorf("locksqlc: commit: %w", inner.Outcome(scope, fault.OfContext(ctx, err)))
 	}
 	return nil
 }

@@ -56,6 +56,7 @@ func ofCommit(s *Scope, err error) error {
 // mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
 // that was running, nor of those before it.
 func final(ctx context.Context, s *Scope, err error) error {
+	err = fault.OfContext(ctx, err)
 	switch {
 	case err != nil && s.book != nil && s.book.Finished():
 		return fmt.Errorf("the transaction was %w, by CommitWith, and what it did stays: %w", fault.ErrCommitted, err)

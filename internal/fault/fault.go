@@ -128,6 +128,16 @@ func Explain(what string, err error) error {
 	return explained
 }
 
+// OfContext names the end of the context in an error that says only that the transaction is over:
+// database/sql has rolled it back for that.
+func OfContext(ctx context.Context, err error) error {
+	over := errors.Is(err, sql.ErrTxDone) || errors.Is(err, ErrNoTransaction)
+	if ctx.Err() == nil || !over || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), err)
+}
+
 // withSentinel joins the sentinel to the cause, once.
 func withSentinel(sentinel, cause error) error {
 	if sentinel == nil || errors.Is(cause, sentinel) {

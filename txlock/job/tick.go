@@ -276,10 +276,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 	}
 	finished = true
 	if err := tx.Commit(); err != nil {
-		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
-			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
-		}
-		return fmt.Errorf("job %q: commit: %w", c.key, inner.Outcome(scope, err))
+		return fmt.Errorf("job %q: commit: %w", c.key, inner.Outcome(scope, fault.OfContext(ctx, err)))
 	}
 	c.committed = true
 	return nil
