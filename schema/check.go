@@ -18,8 +18,8 @@ var (
 	// ErrEngine is returned when the server speaks the protocol of MySQL but doesn't behave as MySQL
 	// and MariaDB do, or something in between changes its replies: TiDB, Vitess, PlanetScale and the
 	// like. Locks would fail there without an error. txlock.Join, leases, jobs, elections and Install
-	// return it, too, before they lock or write anything. On TiDB, only transactions of a guarded pool
-	// of package locksqlc have locks, versions and Once.
+	// return it, too, before they lock or write anything. On TiDB, where Install and Check work, only
+	// transactions of a guarded pool of package locksqlc have locks, versions and Once.
 	ErrEngine = session.ErrEngine
 	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and so has no
 	// SKIP LOCKED, or doesn't report its version.
@@ -69,7 +69,8 @@ var (
 //
 // Check changes nothing. At the end, unless the pool allows only one connection, it inserts a row
 // into lockstep_locks on a second connection, reads it on the first and deletes it, to determine
-// when the server takes the snapshot of a transaction: if BEGIN does, it returns ErrEngine.
+// when the server takes the snapshot of a transaction: if BEGIN does, it returns ErrEngine, and on
+// TiDB if BEGIN doesn't.
 //
 // Two findings are advice, for which [Advisory] returns true. ErrProcedures: without the
 // procedures, a lock on MySQL doesn't share the round trip of BEGIN, and locks after a read
@@ -112,7 +113,7 @@ func Check(ctx context.Context, db *sql.DB) (err error) {
 			return problem // what is asked last would find this again
 		}
 	}
-	return errors.Join(append(found, checkTransactions(ctx, db, conn))...)
+	return errors.Join(append(found, checkTransactions(ctx, db, conn, rawsql.EngineOf(c.version)))...)
 }
 
 // Advisory reports whether an error of Check is only advice: locks work, and a program may start.

@@ -25,7 +25,7 @@ func checkEngine(ctx context.Context, db *sql.DB) error {
 }
 
 func askSession(ctx context.Context, db Queryer) (session.Facts, error) {
-	facts, err := session.Ask(ctx, db)
+	facts, err := session.AskAll(ctx, db)
 	if err != nil {
 		err = fmt.Errorf("schema: read the session: %w", err)
 	}
@@ -33,28 +33,48 @@ func askSession(ctx context.Context, db Queryer) (session.Facts, error) {
 }
 
 // checkTransactions returns ErrEngine for a server whose transactions are not those that
-// locks rely on: whether one is open must show in the reply to rawsql.Probe, outside of it and
-// in it, and its snapshot must begin with its first read. The latter takes two connections, and
-// a server where this user may write.
-func checkTransactions(ctx context.Context, db *sql.DB, reader *sql.Conn) error {
-	_, outside := reader.ExecContext(ctx, rawsql.Probe)
+// locks rely on: whether one is open must show in the reply to a question, outside of it and
+// in it, and its snapshot must begin when those of its engine do. The latter takes two connections,
+// and a server where this user may write.
+func checkTransactions(ctx context.Context, db *sql.DB, reader *sql.Conn, engine rawsql.Engine) error {
+	outside := openIn(ctx, reader, engine)
 	tx, err := reader.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {
 		return fmt.Errorf("schema: probe transactions: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // nothing was done in it
-	_, inside := tx.ExecContext(ctx, rawsql.Probe)
+	inside := openIn(ctx, tx, engine)
 	if lost(ctx, outside) || lost(ctx, inside) {
 		return fmt.Errorf("schema: probe transactions: %w", errors.Join(outside, inside))
 	}
 	var refused *mysql.MySQLError
-	if outside != nil || !errors.As(inside, &refused) || refused.Number != 1568 { // ER_CANT_CHANGE_TX_CHARACTERISTICS
-		return fmt.Errorf("%w: SET TRANSACTION returns %w outside of a transaction, and %w in one", ErrEngine, answer(outside), answer(inside))
+	if outside != nil || !errors.Is(inside, errOpen) && (!errors.As(inside, &refused) || refused.Number != 1568) { // ER_CANT_CHANGE_TX_CHARACTERISTICS
+		return fmt.Errorf("%w: %s returns %w outside of a transaction, and %w in one", ErrEngine, map[bool]string{true: "SET TRANSACTION", false: engine.Began}[engine.Began == ""], answer(outside), answer(inside))
 	}
 	if db.Stats().MaxOpenConnections == 1 {
 		return nil
 	}
-	return checkSnapshot(ctx, db, tx)
+	return checkSnapshot(ctx, db, tx, engine)
+}
+
+// errOpen is the answer of openIn where Engine.Began reads that a transaction has begun.
+var errOpen = errors.New("that one has begun")
+
+// openIn asks whether a transaction is open. The error says that one is, or what went wrong.
+func openIn(ctx context.Context, db interface {
+	Queryer
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}, engine rawsql.Engine) error {
+	if engine.Began == "" {
+		_, err := db.ExecContext(ctx, rawsql.Probe)
+		return err
+	}
+	var began uint64
+	err := db.QueryRowContext(ctx, engine.Began).Scan(&began)
+	if err == nil && began > 0 {
+		return errOpen
+	}
+	return err
 }
 
 // answer is the error of a statement, or that it had none.
@@ -69,9 +89,9 @@ func answer(err error) error {
 const snapshotPatience = 2 * time.Second
 
 // checkSnapshot returns ErrEngine if a transaction that is open, but has read nothing, doesn't
-// see what another one has committed since. What can't be found out is no problem: that there
+// see what another one has committed since, or, where its snapshot should begin with BEGIN, does. What can't be found out is no problem: that there
 // is no connection left, or that this user may not write now.
-func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx) error {
+func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx, engine rawsql.Engine) error {
 	limited, cancel := context.WithTimeout(ctx, snapshotPatience)
 	defer cancel()
 	writer, err := db.Conn(limited)
@@ -86,8 +106,8 @@ func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx) error {
 	switch {
 	case lost(ctx, err):
 		return fmt.Errorf("schema: probe snapshots: %w", err)
-	case err == nil && !seen:
-		return fmt.Errorf("%w: the snapshot of a transaction begins with BEGIN, and not with its first read", ErrEngine)
+	case err == nil && seen == engine.SnapshotAtBegin:
+		return fmt.Errorf("%w: the snapshot of a transaction doesn't begin when those of %s do: a transaction that has read nothing sees what was committed after its BEGIN: %t", ErrEngine, engine.Name, seen)
 	}
 	return nil
 }

@@ -54,14 +54,14 @@ func (p played) steps() []step {
 	}
 	all := []step{
 		{text: "SELECT VERSION(), CONCAT(CONNECTION_ID())", rows: row(session.Reply(p.version, "host/3306/shop")...)},
-		{text: "SELECT CONNECTION_ID(), UUID_SHORT(), SLEEP(0.01)", rows: read(0, 0, 10_050)},
+		{text: "SELECT CONNECTION_ID(), UUID(), SLEEP(0.01)", rows: read(0, 0, 10_050)},
 		{text: "BEGIN"}, {text: "SAVEPOINT"},
-		{text: "SELECT CONNECTION_ID(), UUID_SHORT()", rows: read(1)},
-		{text: "SELECT CONNECTION_ID(), UUID_SHORT() FOR UPDATE", rows: read(2)},
+		{text: "SELECT CONNECTION_ID(), UUID()", rows: read(1)},
+		{text: "SELECT CONNECTION_ID(), UUID() FOR UPDATE", rows: read(2)},
 		{text: "RELEASE", err: p.savepoint}, {text: "ROLLBACK"},
 	}
 	if p.savepoint == nil {
-		all = append(all, step{text: "SELECT CONNECTION_ID(), UUID_SHORT(), SLEEP(0.01)", rows: read(3, 0, 10_050)})
+		all = append(all, step{text: "SELECT CONNECTION_ID(), UUID(), SLEEP(0.01)", rows: read(3, 0, 10_050)})
 		if !strings.Contains(p.version, "MariaDB") {
 			shares := map[bool]error{false: errSyntax}[p.shares]
 			all = append(all, step{text: "SELECT /*+ SET_VAR(max_execution_time", rows: row(p.ignored)}, step{text: "ROUTER SET", err: shares})

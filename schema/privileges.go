@@ -23,7 +23,7 @@ func denied(err error) bool {
 		return false
 	}
 	switch server.Number {
-	case 1044, 1142, 1143, 1227, 1370: // ER_DBACCESS_DENIED, ER_TABLEACCESS_DENIED, ER_COLUMNACCESS_DENIED, ER_SPECIFIC_ACCESS_DENIED, ER_PROCACCESS_DENIED; 1045 is a wrong password
+	case 1044, 1142, 1143, 1227, 1370, 8121: // ER_DBACCESS_DENIED, ER_TABLEACCESS_DENIED, ER_COLUMNACCESS_DENIED, ER_SPECIFIC_ACCESS_DENIED, ER_PROCACCESS_DENIED, TiDB's ErrPrivilegeCheckFail; 1045 is a wrong password
 		return true
 	}
 	return false

@@ -20,7 +20,7 @@ import (
 var ErrProxy = session.ErrProxy
 
 // proxy finds a proxy that does with statements what a lock doesn't survive. It asks for
-// the session and for a number that no server gives twice, outside of a transaction and in
+// the session and for an identifier that no server gives twice, outside of a transaction and in
 // one, in plain reads and in one that locks.
 func (c *checking) proxy(ctx context.Context) (problem, err error) {
 	var asked witness
@@ -47,19 +47,23 @@ func (c *checking) proxy(ctx context.Context) (problem, err error) {
 	return errors.Join(found, sharing), err
 }
 
-// plainRead asks for the session, and for a number of the server's that is never given again.
-const plainRead = "SELECT CONNECTION_ID(), UUID_SHORT()"
+// plainRead asks for the session, and for an identifier that is never given again.
+const plainRead = "SELECT CONNECTION_ID(), UUID()"
 
 // witness has what was answered.
-type witness struct{ sessions, numbers []uint64 }
+type witness struct {
+	sessions []uint64
+	ids      []string
+}
 
 // ask sends a query that begins as plainRead does.
 func (w *witness) ask(ctx context.Context, db Queryer, query string, more ...any) error {
-	var session, number uint64
-	if err := db.QueryRowContext(ctx, query).Scan(append([]any{&session, &number}, more...)...); err != nil {
+	var session uint64
+	var id string
+	if err := db.QueryRowContext(ctx, query).Scan(append([]any{&session, &id}, more...)...); err != nil {
 		return err
 	}
-	w.sessions, w.numbers = append(w.sessions, session), append(w.numbers, number)
+	w.sessions, w.ids = append(w.sessions, session), append(w.ids, id)
 	return nil
 }
 
@@ -84,15 +88,15 @@ func (w *witness) inTransaction(ctx context.Context, conn *sql.Conn) error {
 
 // problem says what is wrong with the answers.
 func (w *witness) problem() error {
-	seen := make(map[uint64]bool)
+	seen := make(map[string]bool)
 	for i, session := range w.sessions {
 		switch {
-		case seen[w.numbers[i]]:
+		case seen[w.ids[i]]:
 			return fmt.Errorf("%w: reads are answered from a cache: switch that off, or leave what reads under locks out of it", ErrProxy)
 		case session != w.sessions[0]:
 			return fmt.Errorf("%w: the statements of one connection reach several sessions, of one server or of several: switch off multiplexing, read/write splitting and pooling for this user", ErrProxy)
 		}
-		seen[w.numbers[i]] = true
+		seen[w.ids[i]] = true
 	}
 	return nil
 }

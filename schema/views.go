@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Views returns the statements that create the views lockstep_held and lockstep_waits, for MariaDB
@@ -24,7 +25,7 @@ func Views(mariaDB bool) ([]string, error) {
 // InstallViews creates or replaces the views of Views. It needs the privileges CREATE VIEW, DROP,
 // and SELECT on lockstep's tables, and those that users of the views need. DDL commits implicitly,
 // so it takes a pool. It returns the server's error for the statement that failed, and
-// ErrPrivilege, with the GRANT to run, if a privilege is missing.
+// ErrPrivilege, with the GRANT to run, if a privilege is missing. On TiDB it returns ErrEngine.
 func InstallViews(ctx context.Context, db *sql.DB) error {
 	if ctx == nil {
 		return errors.New("schema: InstallViews needs a context, got nil")
@@ -36,7 +37,11 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
 		return fmt.Errorf("schema: read the server's version: %w", err)
 	}
-	maria := rawsql.EngineOf(version) == rawsql.MariaDB
+	engine := rawsql.EngineOf(version)
+	if engine.OldID {
+		return session.ErrOnTiDB("no views: SELECT from information_schema.DATA_LOCK_WAITS and TIDB_TRX")
+	}
+	maria := engine == rawsql.MariaDB
 	statements, err := Views(maria)
 	if err != nil {
 		return err

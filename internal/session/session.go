@@ -206,6 +206,20 @@ func Ask(ctx context.Context, db Queryer) (Facts, error) {
 	return Read(row)
 }
 
+// AskAll does what Ask does, and also asks the Question, for what may go on where locks hold on the
+// sessions of guarded pools alone.
+func AskAll(ctx context.Context, db Queryer) (Facts, error) {
+	facts, err := Ask(ctx, db)
+	if err != nil || facts.Question() == "" {
+		return facts, err
+	}
+	var reply string
+	if err := db.QueryRowContext(ctx, facts.Question()).Scan(&reply); err != nil {
+		return Facts{}, err
+	}
+	return facts.Answered(reply), nil
+}
+
 // Reply is the reply to rawsql.Facts of a session on which locks hold, for what stands in
 // for a server.
 func Reply(version, name string) []driver.Value {

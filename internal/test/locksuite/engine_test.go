@@ -257,7 +257,9 @@ func TestOtherEngine(t *testing.T) {
 				db.Exec(t, "INSERT IGNORE INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+known+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
 				calls, rewrite, on := maps.Clone(firstCalls), locksuite.AsAnotherEngine, foreign{}
 				if engine == testdb.TiDB {
-					delete(calls, "Guard") // no lease is held there
+					for _, name := range []string{"Guard", "Install", "Check"} { // no lease is held there; package schema tests the others
+						delete(calls, name)
+					}
 					for name, want := range lockingCalls {
 						if !guarded {
 							break

@@ -291,25 +291,13 @@ var tables = []string{"lockstep_locks", "lockstep_centers", "lockstep_leases", "
 
 // install makes lockstep's tables and procedures, and lets the application user use them.
 func (db *DB) install(ctx context.Context) error {
-	if err := db.installTables(ctx); err != nil {
+	if err := schema.Install(ctx, db.admin); err != nil {
 		return fmt.Errorf("testdb: install the schema on %s: %w", db.server.engine, err)
 	}
 	if err := db.grant(ctx, tables...); err != nil {
 		return err
 	}
 	return db.installProcedures(ctx)
-}
-
-// installTables makes the tables. Of TiDB, which Install refuses, lockstep must find those, too.
-func (db *DB) installTables(ctx context.Context) error {
-	if db.Engine() != TiDB {
-		return schema.Install(ctx, db.admin)
-	}
-	statements, err := schema.Statements()
-	if err != nil {
-		return err
-	}
-	return db.exec(ctx, statements...)
 }
 
 // drop removes the database and its user, if their server still runs, and

@@ -97,7 +97,11 @@ func tests(timeout time.Duration) ([]part, error) {
 			r.test("tests", []string{"-race", "-parallel=8", "-tags=cluster"}, "./cluster"),
 		}},
 		// On TiDB, by make test ENGINES=tidb ONLY=tidb: what locks there, and what is refused.
-		{name: "tidb", asked: true, commands: []command{r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOtherEngine|TestTiDB.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"), r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, ".")}},
+		{name: "tidb", asked: true, commands: []command{
+			r.test(".", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "./schema", "./internal/ops"),
+			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOtherEngine|TestTiDB.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
+			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "."),
+		}},
 		// Behind proxies, and what the tests of clusters do so.
 		{name: "proxies", asked: true, commands: append([]command{r.test("tests", []string{"-race", "-parallel=8", "-tags=proxies"}, "./proxies")},
 			r.behind("tests", []string{"-tags=cluster"}, []string{"-tags=cluster,proxies"}, []string{"-race"}, "./cluster")...)},

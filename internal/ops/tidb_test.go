@@ -1,0 +1,26 @@
+//go:build tidb
+
+package ops_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+// TestTiDB: Check finds no fault, and says that nobody's locks can be shown.
+func TestTiDB(t *testing.T) {
+	t.Parallel()
+	found, err := ops.New(testdb.Open(t, testdb.TiDB).Connect(t)).Check(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.State == ops.Fault }); i >= 0 {
+		t.Errorf("%+v", found[i])
+	}
+	if !slices.ContainsFunc(found, func(f ops.Finding) bool { return f.Name == "sight" && f.State == ops.Warn }) {
+		t.Errorf("it doesn't say what can't be seen: %+v", found)
+	}
+}
