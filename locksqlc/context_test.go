@@ -18,10 +18,17 @@ func TestContextEndsInFunction(t *testing.T) {
 		for _, guarded := range []bool{true, false} {
 			pool, key := newPool(t, db.Config(), guarded), uniqueKey(t, "ends")
 			for name, run := range map[string]func(ctx context.Context, fn func(tx *sql.Tx) error) error{
-				"Run":         func(ctx context.Context, fn func(tx *sql.Tx) error) error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, fn) },
+				"Run": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+					return locksqlc.Run(ctx, pool, []txlock.Key{key}, fn)
+				},
 				"Run, no key": func(ctx context.Context, fn func(tx *sql.Tx) error) error { return locksqlc.Run(ctx, pool, nil, fn) },
-				"Optimistic":  func(ctx context.Context, fn func(tx *sql.Tx) error) error { return locksqlc.Optimistic(ctx, pool, key, fn) },
-				"Once":        func(ctx context.Context, fn func(tx *sql.Tx) error) error { _, err := locksqlc.Once(ctx, pool, key, fn); return err },
+				"Optimistic": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+					return locksqlc.Optimistic(ctx, pool, key, fn)
+				},
+				"Once": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+					_, err := locksqlc.Once(ctx, pool, key, fn)
+					return err
+				},
 			} {
 				ctx, cancel := context.WithCancel(t.Context())
 				err := run(ctx, func(tx *sql.Tx) error {

@@ -136,5 +136,7 @@ func PurgeOnce(ctx context.Context, db *sql.DB) (int, error) {
 	}
 	return inBatches(ctx, db, "purge once", func(tx *sql.Tx, after []byte) ([][]byte, error) {
 		return queries.ExpiredOnce(ctx, rawsql.Scanning(tx), gen.ExpiredOnceParams{After: after, Limit: purgeBatch})
-	}, queries.DeleteOnce)
+	}, func(ctx context.Context, db gen.DBTX, name []byte) (bool, error) {
+		return fault.Changed("DeleteOnce")(queries.DeleteOnce(ctx, db, name))
+	})
 }

@@ -37,13 +37,15 @@ func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 	}
 	return inBatches(ctx, db, "purge", func(tx *sql.Tx, _ []byte) ([][]byte, error) {
 		return queries.IdleNamed(ctx, rawsql.Scanning(tx), gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: purgeBatch})
-	}, queries.DeleteNamed)
+	}, func(ctx context.Context, db gen.DBTX, name []byte) (bool, error) {
+		return fault.Changed("DeleteNamed")(queries.DeleteNamed(ctx, db, name))
+	})
 }
 
 // inBatches removes the rows that find returns, at most purgeBatch at a time, and returns
 // how many. It tells find the name of the last one. Each batch is a transaction at READ
 // COMMITTED, where its locks close no gap.
-func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.Tx, after []byte) ([][]byte, error), remove func(ctx context.Context, db gen.DBTX, name []byte) (int64, error)) (int, error) {
+func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.Tx, after []byte) ([][]byte, error), remove func(ctx context.Context, db gen.DBTX, name []byte) (bool, error)) (int, error) {
 	if _, err := introduce(ctx, db); err != nil {
 		return 0, fault.Of(verb, err, session.Server{})
 	}
@@ -57,7 +59,7 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.T
 			}
 			removed = 0
 			for _, name := range names {
-				gone, err := fault.Changed(verb)(remove(ctx, tx, name))
+				gone, err := remove(ctx, tx, name)
 				if err != nil {
 					return err
 				}
