@@ -38,7 +38,7 @@ func TestCommands(t *testing.T) {
 			s.db.Exec(t, "UPDATE lockstep_locks SET locked_us = 1 WHERE name = 'order:1'")
 			s.db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, paused_us) VALUES ('old', 1, 1, 1, '', 1, 1, 1, 0, '-', 1, 0), ('paused', 1, 1, 1, '', 1, 1, 1, 0, '-', 1, 1)")
 			var removed removedForm
-			decoded(done, &removed, "purge", "--older-than", "1s", "--yes")
+			decoded(done, &removed, "purge", "--older-than", "1h", "--yes")
 			if removed.Removed["locks"] != 1 || removed.Removed["jobs"] != 1 {
 				t.Errorf("purge has removed %v", removed)
 			}

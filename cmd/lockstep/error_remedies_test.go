@@ -221,9 +221,10 @@ func TestErrorRemedies(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
 			for _, c := range remedied {
 				t.Run(c.remedy, func(t *testing.T) {
-					s := stageOn(t, testdb.Shared(t, engine).OpenLeases(t))
+					s := newStage(t, db)
 					f := c.make(s)
 					err := f.call()
 					said, _, _ := strings.Cut(c.text, "%s")

@@ -57,14 +57,13 @@ func TestRemedies(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			s := stageOn(t, testdb.Shared(t, engine).OpenLeases(t))
+			s.must(schema.Install(t.Context(), s.db.Admin()))
 			faults := broken
 			if engine == testdb.MySQL && !testdb.WithoutProcedures() {
 				faults = slices.Concat(broken, uncallable)
 			}
 			for _, fault := range faults {
 				t.Run(fault.name, func(t *testing.T) {
-					s.nothing()
-					s.must(schema.Install(t.Context(), s.db.Admin()))
 					by := fault.by
 					if strings.HasSuffix(by, "FROM ") {
 						by = strings.ReplaceAll(by, "%s", "`"+s.db.Name()+"`") + s.account()
@@ -131,7 +130,7 @@ func (s *stage) remedy(what string) {
 }
 
 // TestRemediesOfSettings proves the same of the server's settings, which sessions have that come
-// later.
+// later, and of those of sessions.
 func TestRemediesOfSettings(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -166,45 +165,40 @@ func TestRemediesOfSettings(t *testing.T) {
 					t.Errorf("with idle_transaction_timeout = 120 check says %+v", f)
 				}
 			}
+			s.remediesOfSessions()
 		})
 	}
 }
 
-// TestRemediesOfSessions does what check says of sessions on which locks don't hold: it takes the
+// remediesOfSessions does what check says of sessions on which locks don't hold: it takes the
 // setting out of the data source name, and out of init_connect.
-func TestRemediesOfSessions(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := stageOn(t, testdb.Dedicated(t, engine).OpenLeases(t))
-			for subject, c := range map[string]struct{ name, value, says string }{
-				"autocommit":    {"autocommit", "0", "remove autocommit=0 from the data source name and from init_connect"},
-				"character set": {"character_set_connection", "latin1", "use charset=utf8mb4 in the data source name, and remove other character sets from it and from init_connect"},
-				"session":       {"completion_type", "CHAIN", "remove the setting from the data source name and from init_connect"},
-			} {
-				wrong := func(cfg *mysql.Config) { cfg.Params = map[string]string{c.name: c.value} }
-				if f := s.finding(subject, s.db.Connect(t, wrong)); f.State != ops.Fault || !strings.Contains(f.Fix, c.says) {
-					t.Errorf("with %s in the data source name check says %+v, want %q", c.name, f, c.says)
-				}
-				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.OK {
-					t.Errorf("without it check says %+v", f)
-				}
-				s.db.Exec(t, "SET GLOBAL init_connect = 'SET "+c.name+" = "+c.value+"'")
-				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.Fault || !strings.Contains(f.Fix, c.says) {
-					t.Errorf("with %s in init_connect check says %+v, want %q", c.name, f, c.says)
-				}
-				if subject == "character set" {
-					if f := s.finding(subject, s.db.Connect(t, mysqlCharset)); f.State != ops.OK {
-						t.Errorf("with charset=utf8mb4 check says %+v", f)
-					}
-				}
-				s.db.Exec(t, "SET GLOBAL init_connect = ''")
-				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.OK {
-					t.Errorf("without %s in init_connect check says %+v", c.name, f)
-				}
+func (s *stage) remediesOfSessions() {
+	s.Helper()
+	for subject, c := range map[string]struct{ name, value, says string }{
+		"autocommit":    {"autocommit", "0", "remove autocommit=0 from the data source name and from init_connect"},
+		"character set": {"character_set_connection", "latin1", "use charset=utf8mb4 in the data source name, and remove other character sets from it and from init_connect"},
+		"session":       {"completion_type", "CHAIN", "remove the setting from the data source name and from init_connect"},
+	} {
+		wrong := func(cfg *mysql.Config) { cfg.Params = map[string]string{c.name: c.value} }
+		if f := s.finding(subject, s.db.Connect(s, wrong)); f.State != ops.Fault || !strings.Contains(f.Fix, c.says) {
+			s.Errorf("with %s in the data source name check says %+v, want %q", c.name, f, c.says)
+		}
+		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.OK {
+			s.Errorf("without it check says %+v", f)
+		}
+		s.db.Exec(s, "SET GLOBAL init_connect = 'SET "+c.name+" = "+c.value+"'")
+		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.Fault || !strings.Contains(f.Fix, c.says) {
+			s.Errorf("with %s in init_connect check says %+v, want %q", c.name, f, c.says)
+		}
+		if subject == "character set" {
+			if f := s.finding(subject, s.db.Connect(s, mysqlCharset)); f.State != ops.OK {
+				s.Errorf("with charset=utf8mb4 check says %+v", f)
 			}
-		})
+		}
+		s.db.Exec(s, "SET GLOBAL init_connect = ''")
+		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.OK {
+			s.Errorf("without %s in init_connect check says %+v", c.name, f)
+		}
 	}
 }
 
@@ -296,21 +290,20 @@ func TestRemedyOfACluster(t *testing.T) {
 	}
 }
 
-// TestRemedyOfTheClock starts a server with --sysdate-is-now, as check tells not to, and has one
-// without.
+// TestRemedyOfTheClock starts a server with --sysdate-is-now, as check tells not to, and asks
+// one without.
 func TestRemedyOfTheClock(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			for _, c := range []struct {
-				args  []string
-				state ops.State
-				says  string
-			}{{[]string{"--sysdate-is-now"}, ops.Fault, "start the server without --sysdate-is-now"}, {nil, ops.OK, ""}} {
-				s := stageOn(t, testdb.Dedicated(t, engine, testdb.Args(c.args...)).OpenLeases(t))
-				if f := s.finding("clock function", s.db.Connect(t)); f.State != c.state || f.Fix != c.says {
-					t.Errorf("started with %q check says %+v", c.args, f)
+			for server, want := range map[*testdb.Server]ops.Finding{
+				testdb.Dedicated(t, engine, testdb.Args("--sysdate-is-now")): {State: ops.Fault, Fix: "start the server without --sysdate-is-now"},
+				testdb.Shared(t, engine):                                     {State: ops.OK},
+			} {
+				s := stageOn(t, server.OpenLeases(t))
+				if f := s.finding("clock function", s.db.Connect(t)); f.State != want.State || f.Fix != want.Fix {
+					t.Errorf("check says %+v, not %+v", f, want)
 				}
 			}
 		})
