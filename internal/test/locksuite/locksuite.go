@@ -47,7 +47,7 @@ type Session interface {
 }
 
 // Run runs all behaviours by the adapters on all servers, with both isolation levels, all
-// kinds of keys and every setting of a driver that interpolates: see met.
+// kinds of keys and both settings of a driver that interpolates: see met.
 func Run(t *testing.T, adapters ...Adapter) { run(t, true, adapters) }
 
 // RunPreparing does what Run does with a driver that prepares each statement.
@@ -60,7 +60,7 @@ func run(t *testing.T, interpolates bool, adapters []Adapter) {
 				if v.interpolates == interpolates {
 					t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
 						t.Parallel()
-						runVariant(t, engine, adapter, v, met(a, i))
+						runVariant(t, engine, adapter, v, met(a, i, testdb.Long(false, true)))
 					})
 				}
 			}

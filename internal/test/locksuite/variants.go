@@ -60,10 +60,13 @@ var hashed = txlock.NewFamily[int64]("hashed", txlock.Hashed())
 // A variant has three settings, and meets an adapter and a kind together with its
 // opposite, in which all three differ. So with four adapters any three of the adapter, the
 // kind and the settings are run in all their combinations, by a quarter of the product.
-func met(adapter, variant int) (all []kind) {
+// Unless the run is a long one, the other adapters than the first meet one of the two: any
+// two are run in all their combinations.
+func met(adapter, variant int, long bool) (all []kind) {
+	interpolates := variant >= len(variants)/2
 	pair := min(variant, len(variants)-1-variant)
 	for k, kind := range kinds {
-		if (adapter+k)%(len(variants)/2) == pair {
+		if (adapter+k)%(len(variants)/2) == pair && (long || adapter == 0 || interpolates == (k <= adapter%2)) {
 			all = append(all, kind)
 		}
 	}

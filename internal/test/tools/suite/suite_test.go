@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// list returns the commands of parts, by their names.
-func list(t *testing.T, what string, only ...string) map[string]string {
+// commandsOf returns the commands of parts, by their names.
+func commandsOf(t *testing.T, what string, only ...string) map[string]string {
 	t.Helper()
 	parts, err := chosen(what, time.Minute, only)
 	if err != nil {
@@ -39,11 +39,12 @@ func TestParts(t *testing.T) {
 	}
 	t.Setenv("RACED", "examples")
 	t.Setenv("MODULES", ". lockgorm")
-	tests := list(t, "test")
+	tests := commandsOf(t, "test")
 	for part, texts := range map[string][]string{
 		"gorm":   {" -race .\n", "-run=^(", "|TestSuitePreparing)$ github.com/dca00107/lockstep/lockgorm\n"},
-		"others": {"/lockstep/txlock/quorum ", "-run=^(TestLockAllOfTenThousand)$ github.com/dca00107/lockstep/txlock\n"},
-		"stores": {"-tags=onecpu -race -cpu=1 -parallel=8 -run=^(TestStores"},
+		"others": {"/lockstep/txlock/quorum ", "-parallel=8 -timeout=1m0s ./internal/test/tools/...\n"},
+		"locks":  {" -race ./txlock ./internal/test/locksuite\n", "-run=^(TestLockAllOfTenThousand)$ github.com/dca00107/lockstep/txlock\n"},
+		"stores": {"-tags=onecpu -race -cpu=1 -run=^(TestStores"},
 		"beside": {"cd cmd/lockgen", "TestRefused|"},
 	} {
 		for _, text := range texts {
@@ -52,6 +53,9 @@ func TestParts(t *testing.T) {
 			}
 		}
 	}
+	if strings.Contains(tests["others"], "/internal/test/tools/docs") {
+		t.Errorf("the race detector watches one goroutine:\n%s", tests["others"])
+	}
 	for _, text := range []string{"TestGolden", "TestSuite|", "TestRouter", "TestNoUpdateIsLost"} {
 		for part, commands := range tests {
 			if strings.Contains(commands, text) {
@@ -59,10 +63,10 @@ func TestParts(t *testing.T) {
 			}
 		}
 	}
-	if commands := list(t, "verify", "source")["source"]; !strings.Contains(commands, "TestGolden") {
+	if commands := commandsOf(t, "verify", "source")["source"]; !strings.Contains(commands, "TestGolden") {
 		t.Errorf("the checks of the source have no TestGolden:\n%s", commands)
 	}
-	if commands := list(t, "test", "proxies")["proxies"]; !strings.Contains(commands, "-run=^(TestRouter)$") {
+	if commands := commandsOf(t, "test", "proxies")["proxies"]; !strings.Contains(commands, "-run=^(TestRouter)$") {
 		t.Errorf("the tests of proxies have no TestRouter:\n%s", commands)
 	}
 	if _, err := chosen("test", time.Minute, []string{"leases", "lease"}); err == nil {

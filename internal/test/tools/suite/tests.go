@@ -24,11 +24,7 @@ func (r *runner) test(dir string, flags []string, packages ...string) command {
 
 // raced runs packages under the race detector, and then without it what is in files
 // behind the tag !race.
-func (r *runner) raced(dir string, parallel int, packages ...string) []command {
-	var flags []string
-	if parallel > 0 {
-		flags = []string{fmt.Sprintf("-parallel=%d", parallel)}
-	}
+func (r *runner) raced(dir string, flags []string, packages ...string) []command {
 	return append([]command{r.test(dir, append(flags, "-race"), packages...)}, r.behind(dir, []string{"-race"}, nil, flags, packages...)...)
 }
 
@@ -54,47 +50,50 @@ func (r *runner) behind(dir string, without, with, flags []string, packages ...s
 	return all
 }
 
-// except lists the packages of a module but for those whose paths end so.
-func (r *runner) except(dir string, ends ...string) (paths []string) {
+// except lists the packages of a module but for some.
+func (r *runner) except(dir string, patterns ...string) (paths []string) {
 	all, err := named(dir, nil, "./...")
 	if r.err == nil {
 		r.err = err
 	}
 	for _, p := range all {
-		if !slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(p.path, end) }) {
+		if !slices.ContainsFunc(patterns, p.is) {
 			paths = append(paths, p.path)
 		}
 	}
 	return paths
 }
 
-// tests are the parts of make test. Three run beside each other, one package of each at a
+// tests are the parts of make test. Four run beside each other, one package of each at a
 // time: the leases and the module wait for times to live, the adapters for locks, and the
 // others need processors. What takes longest comes first, so that no core is idle at the end.
 func tests(timeout time.Duration) ([]part, error) {
-	r := &runner{flags: []string{"-count=1", "-vet=off", "-p=1", fmt.Sprintf("-timeout=%v", timeout)}}
+	r := &runner{flags: []string{"-count=1", "-vet=off", "-p=1", "-parallel=8", fmt.Sprintf("-timeout=%v", timeout)}}
 	beside, err := r.beside()
 	if err != nil {
 		return nil, err
 	}
-	others := r.except(".", "/txlock/lease", "/locksqlc", "/locksuite")
+	locks, tools := []string{"./txlock", "./internal/test/locksuite"}, "./internal/test/tools/..."
+	others := r.except(".", append(locks, tools, "./txlock/lease", "./locksqlc")...)
+	wait := []string{"-parallel=16"} // for locks, most of the time
 	parts := []part{
-		{name: "leases", commands: r.raced(".", 8, "./txlock/lease")},
-		{name: "others", commands: r.raced(".", 8, append([]string{"./internal/test/locksuite"}, others...)...)},
-		{name: "module", commands: r.raced("tests", 8, r.except("tests", "/doctest", "/release")...)},
+		{name: "leases", commands: r.raced(".", nil, "./txlock/lease")},
+		{name: "others", commands: append(r.raced(".", nil, others...), r.test(".", nil, tools))},
+		{name: "locks", commands: r.raced(".", nil, locks...)},
+		{name: "gorm", commands: r.raced("lockgorm", wait, ".")},
+		{name: "module", commands: r.raced("tests", nil, r.except("tests", "./doctest", "./release")...)},
+		{name: "sqlc", commands: r.raced(".", wait, "./locksqlc")},
 		{name: "beside", commands: beside},
-		{name: "gorm", commands: r.raced("lockgorm", 16, ".")},
-		{name: "sqlc", commands: r.raced(".", 16, "./locksqlc")},
 		// On one processor those that play with servers in a synctest bubble: the race detector
 		// crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).
-		{name: "stores", commands: r.behind("tests", nil, []string{"-tags=onecpu"}, []string{"-race", "-cpu=1", "-parallel=8"}, ".")},
+		{name: "stores", commands: r.behind("tests", nil, []string{"-tags=onecpu"}, []string{"-race", "-cpu=1"}, ".")},
 		// Without the race detector, which would watch the same library again.
 		{name: "bench", commands: []command{r.test("bench", nil, "./...")}},
 
 		// On clusters, and on what stands for a network between their nodes.
 		{name: "cluster", asked: true, commands: []command{
 			r.test(".", []string{"-race", "-tags=cluster"}, "./internal/test/testdb").with("LOCKSTEP_ENGINES=none"),
-			r.test("tests", []string{"-race", "-parallel=8", "-tags=cluster"}, "./cluster"),
+			r.test("tests", []string{"-race", "-tags=cluster"}, "./cluster"),
 		}},
 		// On TiDB, by make test ENGINES=tidb ONLY=tidb: what locks there, and what is refused.
 		{name: "tidb", asked: true, commands: []command{
@@ -103,7 +102,7 @@ func tests(timeout time.Duration) ([]part, error) {
 			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "."),
 		}},
 		// Behind proxies, and what the tests of clusters do so.
-		{name: "proxies", asked: true, commands: append([]command{r.test("tests", []string{"-race", "-parallel=8", "-tags=proxies"}, "./proxies")},
+		{name: "proxies", asked: true, commands: append([]command{r.test("tests", []string{"-race", "-tags=proxies"}, "./proxies")},
 			r.behind("tests", []string{"-tags=cluster"}, []string{"-tags=cluster,proxies"}, []string{"-race"}, "./cluster")...)},
 	}
 	return parts, r.err
@@ -124,7 +123,7 @@ func (r *runner) beside() (all []command, err error) {
 	commands, err := modules("COMMANDS")
 	for _, module := range commands {
 		if module == "cmd/lockgen" {
-			all = append(all, r.raced(module, 0, "./...")...)
+			all = append(all, r.raced(module, nil, "./...")...)
 		} else {
 			all = append(all, r.test(module, nil, "./..."))
 		}
