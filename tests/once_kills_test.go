@@ -78,7 +78,7 @@ func (r *onceRun) String() string {
 func askOnce(t *testing.T, db *testdb.DB, kind string, keys, restarts int) *onceRun {
 	t.Helper()
 	r := &onceRun{
-		t: t, db: db, kind: kind, slots: make([]*asker, testdb.Long(8, 50)),
+		t: t, db: db, kind: kind, slots: make([]*asker, testdb.Long(5, 50)),
 		answers: make(map[string][]string), firsts: make(map[string]int), denied: make(map[string]string), told: make(map[string]int), rows: make(map[string][]string),
 	}
 	r.table = db.CreateTable(t, "effects", "id BIGINT PRIMARY KEY AUTO_INCREMENT, name VARCHAR(100) NOT NULL, answer VARCHAR(100) NOT NULL, KEY (name)")
