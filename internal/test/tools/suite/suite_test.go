@@ -41,11 +41,12 @@ func TestParts(t *testing.T) {
 	t.Setenv("MODULES", ". lockgorm")
 	tests := commandsOf(t, "test")
 	for part, texts := range map[string][]string{
-		"gorm":   {" -race .\n", "-run=^(", "|TestSuitePreparing)$ github.com/dca00107/lockstep/lockgorm\n"},
-		"others": {"/lockstep/txlock/quorum ", "-parallel=8 -timeout=1m0s ./internal/test/tools/...\n"},
-		"locks":  {" -race ./txlock ./internal/test/locksuite\n", "-run=^(TestLockAllOfTenThousand)$ github.com/dca00107/lockstep/txlock\n"},
-		"stores": {"-tags=onecpu -race -cpu=1 -run=^(TestStores"},
-		"beside": {"cd cmd/lockgen", "TestRefused|"},
+		"gorm":     {" -race .\n", "-run=^(", "|TestSuitePreparing)$ github.com/dca00107/lockstep/lockgorm\n"},
+		"others":   {"/lockstep/txlock/quorum ", "-parallel=8 -timeout=1m0s ./internal/test/tools/...\n"},
+		"locks":    {" -race ./txlock ./internal/test/locksuite\n", "-run=^(TestLockAllOfTenThousand)$ github.com/dca00107/lockstep/txlock\n"},
+		"stores":   {"-tags=onecpu -race -cpu=1 -run=^(TestStores"},
+		"beside":   {"cd examples && "},
+		"commands": {"cd cmd/lockgen", "TestRefused|"},
 	} {
 		for _, text := range texts {
 			if !strings.Contains(tests[part], text) {

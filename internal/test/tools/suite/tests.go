@@ -69,7 +69,7 @@ func (r *runner) except(dir string, patterns ...string) (paths []string) {
 // others need processors. What takes longest comes first, so that no core is idle at the end.
 func tests(timeout time.Duration) ([]part, error) {
 	r := &runner{flags: []string{"-count=1", "-vet=off", "-p=1", "-parallel=8", fmt.Sprintf("-timeout=%v", timeout)}}
-	beside, err := r.beside()
+	beside, commands, err := r.beside()
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +82,7 @@ func tests(timeout time.Duration) ([]part, error) {
 		{name: "locks", commands: r.raced(".", nil, locks...)},
 		{name: "gorm", commands: r.raced("lockgorm", wait, ".")},
 		{name: "module", commands: r.raced("tests", nil, r.except("tests", "./doctest", "./release")...)},
+		{name: "commands", commands: commands},
 		{name: "sqlc", commands: r.raced(".", wait, "./locksqlc")},
 		{name: "beside", commands: beside},
 		// On one processor those that play with servers in a synctest bubble: the race detector
@@ -108,27 +109,27 @@ func tests(timeout time.Duration) ([]part, error) {
 	return parts, r.err
 }
 
-// beside tests the modules beside the library. The commands have one goroutine, and read the
-// types of all that they look at: the race detector watches what lockgen has written.
+// beside tests the modules beside the library, and the commands. These have one goroutine, and
+// read the types of all that they look at: the race detector watches what lockgen has written.
 // make verify looks at the files that it writes, follows the tutorials, and reads the pages
 // of lockhttp in a browser.
-func (r *runner) beside() (all []command, err error) {
+func (r *runner) beside() (beside, commands []command, err error) {
 	raced, err := modules("RACED")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, module := range raced {
-		all = append(all, r.test(module, []string{"-race"}, "./..."))
+		beside = append(beside, r.test(module, []string{"-race"}, "./..."))
 	}
-	commands, err := modules("COMMANDS")
-	for _, module := range commands {
+	others, err := modules("COMMANDS")
+	for _, module := range others {
 		if module == "cmd/lockgen" {
-			all = append(all, r.raced(module, nil, "./...")...)
+			commands = append(commands, r.raced(module, nil, "./...")...)
 		} else {
-			all = append(all, r.test(module, nil, "./..."))
+			commands = append(commands, r.test(module, nil, "./..."))
 		}
 	}
-	return all, err
+	return beside, commands, err
 }
 
 // quick is what needs no server, without the race detector, and without what has passed
