@@ -15,7 +15,7 @@ import (
 )
 
 // inner is what package txlock does for this one.
-var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = txlock.Internal(bridge.Pass{})
 
 // Open opens GORM over a guarded pool, for a data source name of go-sql-driver/mysql. If a name
 // isn't enough, pass a *sql.DB of locksqlc.Connector to GORM: mysql.New(mysql.Config{Conn: db}).

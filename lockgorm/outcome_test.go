@@ -26,7 +26,7 @@ func TestUnknownOutcome(t *testing.T) {
 			connector, err := driver.NewConnector(e.Config(testdb.LosingCommits(arrives)))
 			noError(t, err)
 			if e.guarded {
-				connector = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Guarded(connector)
+				connector = txlock.Internal(bridge.Pass{}).Guarded(connector)
 			}
 			pool := sql.OpenDB(connector)
 			defer pool.Close()

@@ -39,7 +39,7 @@ func openPool(guarded, prepared bool) func(testing.TB, *driver.Config) locksuite
 			tb.Fatal(err)
 		}
 		if guarded {
-			connector = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Guarded(connector)
+			connector = txlock.Internal(bridge.Pass{}).Guarded(connector)
 		}
 		db := sql.OpenDB(connector)
 		tb.Cleanup(func() {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/errjoin"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -67,7 +67,7 @@ func do(ctx context.Context, name string, db *sql.DB, key txlock.Key, fn func(ct
 	if err != nil {
 		return fmt.Errorf("locksqlc: get a connection: %w", err)
 	}
-	defer func() { err = errjoin.Errors(err, errjoin.UnlessGone(conn.Close())) }()
+	defer func() { err = fault.Join(err, fault.UnlessGone(conn.Close())) }()
 	tx, err := holdOn(ctx, conn)
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
@@ -81,7 +81,7 @@ func do(ctx context.Context, name string, db *sql.DB, key txlock.Key, fn func(ct
 		case held:
 			err = errors.Join(fmt.Errorf("%w: it could not be released: %w", txlock.ErrLost, failed), err)
 		default:
-			err = errjoin.Errors(err, errjoin.UnlessGone(failed))
+			err = fault.Join(err, fault.UnlessGone(failed))
 		}
 	}()
 	scope, err := tx.join(ctx)
@@ -111,7 +111,7 @@ func do(ctx context.Context, name string, db *sql.DB, key txlock.Key, fn func(ct
 	defer func() {
 		stop(nil)
 		if lost := <-watched; lost != nil {
-			err = errjoin.Errors(lost, err)
+			err = fault.Join(lost, err)
 		}
 	}()
 	return fn(working)

@@ -6,7 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 
-	"github.com/dca00107/lockstep/internal/errjoin"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -61,7 +61,7 @@ func (h *holding) release(ctx context.Context) error {
 		err = inner.Commit(ctx, h.scope)
 	}
 	if h.tx != nil { // which was committed: that only ends the *sql.Tx
-		if endErr := errjoin.UnlessGone(h.tx.Rollback()); err == nil {
+		if endErr := fault.UnlessGone(h.tx.Rollback()); err == nil {
 			err = endErr
 		}
 	}
@@ -69,5 +69,5 @@ func (h *holding) release(ctx context.Context) error {
 		return unanswered(ctx, err)
 	}
 	discard := h.conn.Raw(func(any) error { return driver.ErrBadConn })
-	return errjoin.Errors(unanswered(ctx, err), errjoin.UnlessGone(discard))
+	return fault.Join(unanswered(ctx, err), fault.UnlessGone(discard))
 }

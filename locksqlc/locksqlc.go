@@ -14,7 +14,7 @@ import (
 )
 
 // inner is what package txlock does for this one.
-var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = txlock.Internal(bridge.Pass{})
 
 // Open opens a guarded pool for a data source name of go-sql-driver/mysql. As with
 // sql.Open, no connection is made yet. BeginTx of the pool sends nothing: BEGIN is sent

@@ -170,7 +170,7 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 	if err := fn(tx, scope); err != nil {
 		return err
 	}
-	if _, err := bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Confirm(ctx, scope); err != nil {
+	if _, err := txlock.Internal(bridge.Pass{}).Confirm(ctx, scope); err != nil {
 		return err
 	}
 	return tx.Commit()

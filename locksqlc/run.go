@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dca00107/lockstep/internal/errjoin"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
@@ -123,7 +122,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
 	}
-	defer func() { err = errjoin.Errors(err, errjoin.UnlessGone(conn.Close())) }()
+	defer func() { err = fault.Join(err, fault.UnlessGone(conn.Close())) }()
 	finished := false
 	defer func() {
 		if finished {
@@ -131,7 +130,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		}
 		// fn has returned an error, or panicked; the panic continues afterwards.
 		if rollbackErr := tx.Rollback(); rollbackErr != nil && !errors.Is(rollbackErr, sql.ErrTxDone) {
-			err = errjoin.Errors(err, fmt.Errorf("locksqlc: roll back: %w", rollbackErr))
+			err = fault.Join(err, fmt.Errorf("locksqlc: roll back: %w", rollbackErr))
 		}
 	}()
 	scope, err := txlock.Join(ctx, tx, txlock.NothingRead())
@@ -167,8 +166,8 @@ func beginOn(ctx context.Context, db *sql.DB, options *sql.TxOptions) (conn *sql
 		if tx, err = conn.BeginTx(ctx, options); err == nil {
 			return conn, tx, nil
 		}
-		if closeErr := errjoin.UnlessGone(conn.Close()); closeErr != nil || !errors.Is(err, driver.ErrBadConn) {
-			return nil, nil, errjoin.Errors(err, closeErr)
+		if closeErr := fault.UnlessGone(conn.Close()); closeErr != nil || !errors.Is(err, driver.ErrBadConn) {
+			return nil, nil, fault.Join(err, closeErr)
 		}
 	}
 	return nil, nil, err

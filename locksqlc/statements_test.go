@@ -239,7 +239,7 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	scope, err := locksqlc.Join(ctx, asked)
 	check(tb, err)
 	_, err = scope.Lock(ctx, besides(key, "asked"))
-	check(tb, errors.Join(err, bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().OnePrimary(ctx, scope), asked.Rollback()))
+	check(tb, errors.Join(err, txlock.Internal(bridge.Pass{}).OnePrimary(ctx, scope), asked.Rollback()))
 	return func() int {
 		before := sentSoFar(tb, conn)
 		tx, err := conn.BeginTx(ctx, nil)

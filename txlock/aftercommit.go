@@ -48,9 +48,10 @@ func (s *Scope) AfterCommit(fn func()) error {
 	return nil
 }
 
-// afterCommit is inside.Lock.AfterCommit. It calls what still counts, if the transaction is known
-// to be committed.
-func afterCommit(s *Scope) {
+// AfterCommit calls the functions of Scope.AfterCommit that still count, if the transaction is
+// known to be committed and they were not called before. The caller of Runs calls it when the
+// transaction has ended and its connection is back in the pool. The scope may be nil.
+func (internals) AfterCommit(s *Scope) {
 	if s != nil && s.over() {
 		callAll(s.takeAfters())
 	}

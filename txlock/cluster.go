@@ -14,8 +14,11 @@ import (
 // by their names.
 var singles sync.Map
 
-// onePrimary is inside.Lock.OnePrimary.
-func onePrimary(ctx context.Context, s *Scope) error {
+// OnePrimary makes sure that the database is not on a multi-primary cluster, where a lock that
+// writes nothing doesn't exclude writers on other nodes, and one that writes excludes them at the
+// commit. It asks the server once per process and database. It returns schema.ErrMultiPrimary or
+// the server's error; the transaction stays open.
+func (internals) OnePrimary(ctx context.Context, s *Scope) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if err := s.onePrimary(ctx); err != nil {
@@ -24,8 +27,8 @@ func onePrimary(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// tested is inside.Lock.Tested.
-func tested(s *Scope) error {
+// Tested returns schema.ErrEngine on a server on which package lockgorm wasn't tried.
+func (internals) Tested(s *Scope) error {
 	if s.server.OldID {
 		return session.ErrOnTiDB("no GORM")
 	}

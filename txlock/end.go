@@ -12,22 +12,27 @@ import (
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
-// confirm is inside.Lock.Confirm.
-func confirm(ctx context.Context, s *Scope) (committed bool, err error) {
+// Confirm prepares the Commit of Run and Transaction. On a plain pool it calls Verify; on a
+// guarded one Commit itself verifies. It prolongs the keys of Once of which half the time to keep
+// has passed. It reports whether CommitWith has committed the transaction, in which case Commit
+// sends nothing.
+func (i internals) Confirm(ctx context.Context, s *Scope) (committed bool, err error) {
 	if s.book != nil && s.book.Finished() {
 		return true, nil
 	}
 	if err := s.finishOnces(ctx); err != nil {
-		return false, final(ctx, s, err)
+		return false, i.Final(ctx, s, err)
 	}
 	if s.book != nil {
 		return false, nil
 	}
-	return false, final(ctx, s, s.ofItself(s.Verify(ctx)))
+	return false, i.Final(ctx, s, s.ofItself(s.Verify(ctx)))
 }
 
-// compareAndBump is inside.Lock.CompareAndBump.
-func compareAndBump(ctx context.Context, s *Scope, key Key, version uint64, commits bool) (committed bool, err error) {
+// CompareAndBump is Scope.CompareAndBump. With commits, as the last statement of a transaction, it
+// commits the transaction if the server can do both in one round trip, and reports whether it has:
+// then Commit sends nothing.
+func (internals) CompareAndBump(ctx context.Context, s *Scope, key Key, version uint64, commits bool) (committed bool, err error) {
 	if commits {
 		err = s.finishOnces(ctx)
 	}
@@ -37,25 +42,29 @@ func compareAndBump(ctx context.Context, s *Scope, key Key, version uint64, comm
 	return err == nil && s.book != nil && s.book.Finished(), err
 }
 
-// commit is inside.Lock.Commit.
-func commit(ctx context.Context, s *Scope) error {
+// Commit commits the transaction of a guarded pool, and stops waiting for the answer when the
+// context ends. After it the Commit of the transaction sends nothing.
+func (internals) Commit(ctx context.Context, s *Scope) error {
 	_, err := s.tx.DBTX.ExecContext(s.own(ctx, guard.Call{Commits: true}), "COMMIT")
 	return err
 }
 
-// ofCommit is inside.Lock.Outcome.
-func ofCommit(s *Scope, err error) error {
+// Outcome returns what Run and Transaction return for the error of Commit: ErrUnknownOutcome if
+// the commit may have happened.
+func (internals) Outcome(s *Scope, err error) error {
 	if s.book == nil { // else the guarded connection has judged it
 		err = fault.Outcome(err)
 	}
 	return s.ofItself(err)
 }
 
-// final is inside.Lock.Final. The error alone doesn't tell, since a statement before the one
-// that has failed may have committed. On a guarded pool the book knows; for a plain one see
-// mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
-// that was running, nor of those before it.
-func final(ctx context.Context, s *Scope, err error) error {
+// Final returns what Run and Transaction return for the error of their function; they call it
+// before they roll the transaction back. The result is Retryable only if nothing of the
+// transaction was committed before its end. The error alone doesn't show that, since a statement
+// before the failed one may have committed. On a guarded pool the book knows; for a plain one see
+// mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement that
+// was running, nor of those before it.
+func (internals) Final(ctx context.Context, s *Scope, err error) error {
 	err = fault.OfContext(ctx, err)
 	switch {
 	case err != nil && s.book != nil && s.book.Finished():

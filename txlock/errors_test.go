@@ -136,7 +136,7 @@ func TestAfterFault(t *testing.T) {
 			t.Errorf("the next Lock: %v", err)
 		}
 		mock.ExpectExec(rawsql.Probe).WillReturnResult(sqlmock.NewResult(0, 0))
-		if _, err := confirm(t.Context(), scope); !errors.Is(err, ErrTxDoomed) {
+		if _, err := (internals{}).Confirm(t.Context(), scope); !errors.Is(err, ErrTxDoomed) {
 			t.Errorf("Confirm: %v", err)
 		}
 		mock.ExpectRollback()

@@ -22,8 +22,8 @@ type pooled struct {
 	slow  time.Duration // from when on SlowWait looks there, 0 for never
 }
 
-// guarded is inside.Lock.Guarded.
-func guarded(base driver.Connector, options ...PoolOption) driver.Connector {
+// Guarded wraps the connector of go-sql-driver/mysql into that of a guarded pool.
+func (internals) Guarded(base driver.Connector, options ...PoolOption) driver.Connector {
 	var p pooled
 	for _, option := range options {
 		option.toPool(&p)

@@ -11,8 +11,11 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// include is bridge.Lock.Include.
-func include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx context.Context, in *bridge.Included) error) error {
+// Include sends statements of lockstep's other packages in the transaction; package lease writes
+// its rows with it. If send succeeds and sets Fence, the transaction can't be committed without
+// what the statements have locked: on a guarded pool Commit returns ErrTxDoomed if DDL or the
+// like, or the rollback to a savepoint, may have released it. The errors are those of Lock.
+func (internals) Include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx context.Context, in *bridge.Included) error) error {
 	if err := key.Validate(); err != nil {
 		return err
 	}

@@ -71,15 +71,17 @@ func (s *state) whyNotLast() error {
 	return s.notUndone
 }
 
-// notUndone is bridge.Lock.NotUndone.
-func notUndone(s *Scope, err error) {
+// NotUndone notes that a part of the transaction could not be undone: CommitWith returns the
+// error, and commits nothing.
+func (internals) NotUndone(s *Scope, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notUndone = err
 }
 
-// last is bridge.Lock.Last.
-func last(s *Scope, may bool) (restore func()) {
+// Last sets whether the function that is called in the transaction may commit it by CommitWith,
+// because nothing follows it, until restore is called.
+func (internals) Last(s *Scope, may bool) (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.followed

@@ -177,8 +177,9 @@ func (s *state) answered(ctx context.Context, key Key, first bool, asked time.Ti
 	s.watch(ctx, e)
 }
 
-// retried is inside.Lock.Retried.
-func retried(ctx context.Context, s *Scope, keys []Key, err error) {
+// Retried reports to the observer of a scope, which may be nil, that a transaction of these keys
+// is retried.
+func (internals) Retried(ctx context.Context, s *Scope, keys []Key, err error) {
 	if s == nil || s.watch == nil {
 		return
 	}

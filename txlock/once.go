@@ -64,8 +64,9 @@ func onceCallOf(options []OnceOption) (onceCall, error) {
 	return c, c.bad
 }
 
-// onceAsked is inside.Once.Asked.
-func onceAsked(options []OnceOption) (keep time.Duration, fingerprint []byte, err error) {
+// OnceAsked returns what the options request: how long the key is kept, and the fingerprint, nil
+// for none.
+func (internals) OnceAsked(options []OnceOption) (keep time.Duration, fingerprint []byte, err error) {
 	c, err := onceCallOf(options)
 	if string(c.fingerprint) == noFingerprint {
 		c.fingerprint = nil

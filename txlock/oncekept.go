@@ -16,8 +16,8 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// answerOnce is inside.Once.Answer.
-func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
+// AnswerOnce stores the result of a key in the transaction that was the first to request it.
+func (internals) AnswerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 	const verb = "store the result of"
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -58,8 +58,9 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 // smallPacket is the size of a result that every server takes.
 const smallPacket = 1 << 18
 
-// resultOfOnce is inside.Once.Result.
-func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
+// ResultOfOnce reads the result of a key in a transaction that has requested it and isn't the
+// first. It returns nil if the first has stored none.
+func (internals) ResultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
 	const verb = "read the result of"
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -29,9 +29,10 @@ var inProgram = struct {
 	shared map[spot][]*state
 }{by: make(map[spot]*state), shared: make(map[spot][]*state)}
 
-// runs is inside.Lock.Runs.
-func runs(s *Scope) (ended func()) {
-	last(s, false)
+// Runs notes that this goroutine runs a function in the transaction, within which a wait for a
+// lock of the transaction could not end. The caller calls ended when the transaction has ended.
+func (i internals) Runs(s *Scope) (ended func()) {
+	i.Last(s, false)
 	if s.runner = procname.Goroutine(); s.book != nil {
 		s.book.Hold() // Commit tells whether it was ended before, also where nothing is locked
 	}

@@ -137,7 +137,7 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 	if ended := scope.Verify(ctx); ended != nil {
 		err = fmt.Errorf("%w: %w", ended, err) // the handler may have failed for that
 	}
-	return Answer{}, locks.Final(ctx, scope, err)
+	return Answer{}, inner.Final(ctx, scope, err)
 }
 
 // answerOf is what is stored of an answer.

@@ -52,7 +52,7 @@ func configOf(options []Option) (config, error) {
 		}
 		option(&c)
 	}
-	if _, _, err := once.Asked([]txlock.OnceOption{txlock.Keep(c.keep)}); err != nil {
+	if _, _, err := inner.OnceAsked([]txlock.OnceOption{txlock.Keep(c.keep)}); err != nil {
 		c.refuse(err)
 	}
 	if c.conflictAfter < 0 {

@@ -10,11 +10,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// locks and once are what package txlock does for this one.
-var (
-	locks = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
-	once  = bridge.OnceOf[*txlock.Scope, txlock.Key, txlock.OnceOption]()
-)
+var inner = txlock.Internal(bridge.Pass{})
 
 // maxResult is how long a stored result may be.
 const maxResult = 16 << 20
@@ -35,7 +31,7 @@ func Value[T any](ctx context.Context, scope *txlock.Scope, key txlock.Key, opti
 		return none, false, err
 	}
 	if !first {
-		result, err := once.Result(ctx, scope, key)
+		result, err := inner.ResultOfOnce(ctx, scope, key)
 		if err == nil {
 			value, err = decode[T](result)
 		}
@@ -54,7 +50,7 @@ func Value[T any](ctx context.Context, scope *txlock.Scope, key txlock.Key, opti
 	if err != nil {
 		return none, false, fmt.Errorf("once %q: %w", key, err)
 	}
-	if err := once.Answer(ctx, scope, key, result); err != nil {
+	if err := inner.AnswerOnce(ctx, scope, key, result); err != nil {
 		return none, false, err
 	}
 	return value, true, nil

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -74,7 +74,7 @@ func (c *candidate) lead(ctx context.Context, l *lease.Lease, fn Func) (why, err
 	t := &Term{candidate: c, lease: l, began: now, alive: now, telling: context.WithoutCancel(ctx), over: make(chan struct{}), told: make(chan struct{})}
 	held, stop := l.Context(ctx)
 	defer stop()
-	held, t.left, err = nodes.Works(held, l)
+	held, t.left, err = lease.Internal(bridge.Pass{}).Works(held, l)
 	if err != nil {
 		return nil, errors.Join(err, l.Release(ctx))
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/errjoin"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/txlock"
@@ -153,7 +153,7 @@ func (j *Jobs) begin(ctx context.Context, key txlock.Key, at time.Time, next com
 	}
 	defer func() {
 		if err != nil {
-			err = errjoin.Errors(err, l.Release(ctx))
+			err = fault.Join(err, l.Release(ctx))
 		}
 	}()
 	c := &Claim{
@@ -225,10 +225,10 @@ func (c *Claim) Finish(ctx context.Context, why error) error {
 		if errors.Is(released, lease.ErrGuarded) || errors.Is(released, txlock.ErrLost) || errors.Is(released, txlock.ErrNotHeld) {
 			released = nil // it ends with the transaction, or has ended before
 		}
-		c.result = errjoin.Errors(marked, released)
+		c.result = fault.Join(marked, released)
 		e := Event{Kind: Done, Key: c.key, At: c.tick.at, Took: c.timer.elapsed(), Err: c.result}
 		if marked != nil || why != nil && !c.committed {
-			e.Kind, e.Err = Failed, errjoin.Errors(why, c.result)
+			e.Kind, e.Err = Failed, fault.Join(why, c.result)
 			if c.interrupted {
 				e.Kind = Interrupted
 			}

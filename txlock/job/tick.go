@@ -9,13 +9,11 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/bridge"
-	"github.com/dca00107/lockstep/internal/errjoin"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -102,7 +100,7 @@ func single(ctx context.Context, db *sql.DB, opts []lease.ManagerOption, f func(
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTime)
 		defer cancel()
-		err = errjoin.Errors(err, leases.Close(ctx))
+		err = fault.Join(err, leases.Close(ctx))
 	}()
 	j, err := New(db, leases)
 	if err != nil {
@@ -188,10 +186,10 @@ func (j *Jobs) under(fn work) work {
 		open, stop := j.untilAbandoned(ctx)
 		defer stop()
 		held, cancel := c.lease.Context(open)
-		working, left, err := nodes.Works(held, c.lease)
+		working, left, err := lease.Internal(bridge.Pass{}).Works(held, c.lease)
 		if err != nil {
 			c.interrupted = true
-			return errjoin.Errors(err, c.Finish(ctx, err))
+			return fault.Join(err, c.Finish(ctx, err))
 		}
 		defer left()
 		why := errUnreturned
@@ -201,7 +199,7 @@ func (j *Jobs) under(fn work) work {
 			cancel()
 			err = c.Finish(ctx, why)
 			if why != nil && !c.committed {
-				err = errjoin.Errors(why, lost, err)
+				err = fault.Join(why, lost, err)
 			}
 		}()
 		here := function{procname.Goroutine(), c.key.String()}
@@ -212,7 +210,7 @@ func (j *Jobs) under(fn work) work {
 	}
 }
 
-var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = txlock.Internal(bridge.Pass{})
 
 // inTransaction is the work of TickTx. The transaction marks the tick; where its COMMIT was
 // not answered, Finish finds out.
@@ -238,7 +236,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 	if err != nil {
 		return fmt.Errorf("job %q: get a connection: %w", c.key, err)
 	}
-	defer func() { err = errjoin.Errors(err, errjoin.UnlessGone(conn.Close())) }()
+	defer func() { err = fault.Join(err, fault.UnlessGone(conn.Close())) }()
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("job %q: begin: %w", c.key, err)
@@ -248,8 +246,8 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 		if finished {
 			return
 		}
-		if rollback := errjoin.UnlessGone(tx.Rollback()); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
-			err = errjoin.Errors(err, fmt.Errorf("job %q: roll back: %w", c.key, rollback))
+		if rollback := fault.UnlessGone(tx.Rollback()); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
+			err = fault.Join(err, fmt.Errorf("job %q: roll back: %w", c.key, rollback))
 		}
 	}()
 	scope, err := txlock.Join(ctx, tx, txlock.NothingRead())

@@ -15,7 +15,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -47,7 +46,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 		}
 		first := func(_ any, err error) error { return err }
 		quiet := errors.New("it sends nothing") // and may be called
-		node := nodes.Of(m)
+		_, _, working := inner.Works(ctx, l)
 		verbs := map[any]map[string]error{
 			m: {
 				"Acquire":          first(m.Acquire(ctx, key)),
@@ -68,11 +67,12 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"RequestRelease":   m.RequestRelease(ctx, key, ""),
 				"Close":            errors.Join(quiet, m.Close(ctx)),
 			},
-			node: {
-				"Terms":      first(node.Terms([]lease.AcquireOption(nil))),
-				"Epoch":      first(node.Epoch(ctx)),
-				"BeginEpoch": first(node.BeginEpoch(ctx, time.Hour)),
-				"Identity":   quiet,
+			inner: {
+				"Terms":      first(inner.Terms(m)),
+				"Epoch":      first(inner.Epoch(ctx, m)),
+				"BeginEpoch": first(inner.BeginEpoch(ctx, m, time.Hour)),
+				"Works":      working,
+				"Identity":   quiet, "OwnerOf": quiet, "RaiseToken": quiet,
 			},
 			s: {
 				"Acquire":    first(s.Acquire(ctx)),
@@ -110,7 +110,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				}
 			}
 		}
-		wants(t, "RaiseToken", nodes.RaiseToken(ctx, l, 1<<50), txlock.ErrNotHeld)
+		wants(t, "RaiseToken", inner.RaiseToken(ctx, l, 1<<50), txlock.ErrNotHeld)
 		if n := tap.count() - before; n > 0 {
 			t.Errorf("%d statements were sent: %q", n, tap.last(n))
 		}

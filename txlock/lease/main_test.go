@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -18,6 +19,9 @@ import (
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+// inner is what package lease does for lockstep's own packages.
+var inner = lease.Internal(bridge.Pass{})
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {

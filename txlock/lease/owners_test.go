@@ -14,7 +14,6 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -72,7 +71,7 @@ func plain(fn func(ctx context.Context)) func(context.Context, *lease.Lease) err
 
 // commitTx acquires in a transaction that commits.
 func commitTx(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	tx, err := nodes.Of(m).Identity().(*sql.DB).BeginTx(ctx, nil)
+	tx, err := inner.Identity(m).(*sql.DB).BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -177,10 +176,10 @@ func TestNoUpdateIsLostUnderAnotherLease(t *testing.T) {
 				exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
 				add := func(ctx context.Context, l *lease.Lease) error {
 					var v int
-					if err := nodes.Of(m).Identity().(*sql.DB).QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
+					if err := inner.Identity(m).(*sql.DB).QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
 						return err
 					}
-					tx, err := nodes.Of(m).Identity().(*sql.DB).BeginTx(ctx, nil)
+					tx, err := inner.Identity(m).(*sql.DB).BeginTx(ctx, nil)
 					if err != nil {
 						return err
 					}

@@ -14,7 +14,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -384,7 +383,7 @@ func (l lingers) observe(_ context.Context, e txlock.Event) {
 func TestRenewBehindALongRenewal(t *testing.T) {
 	for op, send := range map[string]func(ctx context.Context, l *lease.Lease) error{
 		"Renew": func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) },
-		"Raise": func(ctx context.Context, l *lease.Lease) error { return nodes.RaiseToken(ctx, l, l.Token()+7) },
+		"Raise": func(ctx context.Context, l *lease.Lease) error { return inner.RaiseToken(ctx, l, l.Token()+7) },
 	} {
 		t.Run(op, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, db *memory) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -38,7 +37,7 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	again, err := other.Acquire(ctx, key) // by a statement
 	must("Acquire again", err)
 	must("Renew", l.Renew(t.Context()))
-	must("RaiseToken", nodes.RaiseToken(t.Context(), l, l.Token()+5))
+	must("RaiseToken", inner.RaiseToken(t.Context(), l, l.Token()+5))
 	info, err := other.Inspect(t.Context(), key)
 	must("Inspect", err)
 	if info.Owner != l.Owner() || !info.Held || info.Token != l.Token() {
@@ -76,7 +75,7 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	wants(t, "Release after that", forced.Release(t.Context()), txlock.ErrNotHeld)
 	_, err = m.Purge(t.Context())
 	must("Purge", err)
-	_, err = nodes.Of(m).BeginEpoch(t.Context(), time.Hour)
+	_, err = inner.BeginEpoch(t.Context(), m, time.Hour)
 	must("BeginEpoch", err)
 }
 

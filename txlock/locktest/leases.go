@@ -11,7 +11,7 @@ import (
 )
 
 // inner is what package txlock does for this one.
-var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = txlock.Internal(bridge.Pass{})
 
 // leaseStore has the leases of a Kit. lease.NewManager finds it by the driver of the pool.
 type leaseStore struct {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -118,7 +117,7 @@ func (a *round) node(ctx context.Context, node int) {
 	select {
 	case <-raises:
 		if err = errAhead; l.Token() <= a.token {
-			err = nodes.RaiseToken(ctx, l, a.token)
+			err = inner.RaiseToken(ctx, l, a.token)
 		}
 	case <-a.granted:
 	case <-a.hopeless:

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // A database that comes back empty has forgotten who holds what. So each database has an
@@ -22,9 +22,9 @@ var errRecovering = errors.New("its data are new")
 
 // counts returns nil if the data of a node are old enough to count.
 func (m *Manager) counts(ctx context.Context, node int) error {
-	epoch, err := nodes.Of(m.nodes[node]).Epoch(ctx)
+	epoch, err := inner.Epoch(ctx, m.nodes[node])
 	if err == nil && epoch.ID == "" {
-		epoch, err = nodes.Of(m.nodes[node]).BeginEpoch(ctx, 0)
+		epoch, err = inner.BeginEpoch(ctx, m.nodes[node], 0)
 	}
 	if err != nil {
 		return err
@@ -71,9 +71,9 @@ func (m *Manager) Install(ctx context.Context) error {
 	if err := m.open(); err != nil {
 		return err
 	}
-	epochs := make([]nodes.Epoch, len(m.nodes))
+	epochs := make([]leaseutil.Epoch, len(m.nodes))
 	errs := each(len(m.nodes), func(i int) (err error) {
-		epochs[i], err = nodes.Of(m.nodes[i]).Epoch(ctx)
+		epochs[i], err = inner.Epoch(ctx, m.nodes[i])
 		return err
 	})
 	if done(errs) == len(errs) {
@@ -85,7 +85,7 @@ func (m *Manager) Install(ctx context.Context) error {
 		}
 		errs = each(len(m.nodes), func(i int) (err error) {
 			if epochs[i].ID == "" {
-				epochs[i], err = nodes.Of(m.nodes[i]).BeginEpoch(ctx, age)
+				epochs[i], err = inner.BeginEpoch(ctx, m.nodes[i], age)
 			}
 			return err
 		})

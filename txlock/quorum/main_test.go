@@ -12,16 +12,20 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+// inner is what package lease does for lockstep's own packages.
+var inner = lease.Internal(bridge.Pass{})
 
 // newNodes makes empty databases, which are the nodes, on the servers in turn.
 func newNodes(t testing.TB, n int) []*testdb.DB {
@@ -236,9 +240,9 @@ func await(t testing.TB, what string, ask func() bool) {
 }
 
 // poolOf returns the pool of a manager.
-func poolOf(m *lease.Manager) *sql.DB { return nodes.Of(m).Identity().(*sql.DB) }
+func poolOf(m *lease.Manager) *sql.DB { return inner.Identity(m).(*sql.DB) }
 
 // termsOf returns the terms of a manager's leases.
-func termsOf(m *lease.Manager) (nodes.Terms, error) {
-	return nodes.Of(m).Terms([]lease.AcquireOption(nil))
+func termsOf(m *lease.Manager) (leaseutil.Terms, error) {
+	return inner.Terms(m)
 }

@@ -9,14 +9,17 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // ErrClosed is returned by a Manager that was closed.
 var ErrClosed = errors.New("quorum: the manager is closed")
+
+// inner is what package lease does for lockstep's own packages.
+var inner = lease.Internal(bridge.Pass{})
 
 // Manager acquires leases over several databases. Any number of managers and programs may
 // share the databases, if all use the same ones. Its methods may be called from any
@@ -62,17 +65,17 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 		return nil, err
 	}
 	o := optionsOf(opts)
-	var terms nodes.Terms
+	var terms leaseutil.Terms
 	pools := make(map[any]int, n)
 	for i, m := range managers {
 		if m == nil {
 			return nil, fmt.Errorf("%w: manager %d is nil", txlock.ErrInvalidOption, i)
 		}
-		if first, again := pools[nodes.Of(m).Identity()]; again {
+		if first, again := pools[inner.Identity(m)]; again {
 			return nil, fmt.Errorf("%w: managers %d and %d have the same pool: each needs a database of its own", txlock.ErrInvalidOption, first, i)
 		}
-		pools[nodes.Of(m).Identity()] = i
-		t, err := nodes.Of(m).Terms([]lease.AcquireOption(nil))
+		pools[inner.Identity(m)] = i
+		t, err := inner.Terms(m)
 		if err != nil {
 			return nil, fmt.Errorf("manager %d: %w", i, err)
 		}
@@ -209,7 +212,7 @@ type request struct {
 	named bool             // the owner may hold the lease already
 	from  *leaseutil.Owner // the innermost owner of the context
 	id    string           // the owner for the nodes, of this call alone
-	terms nodes.Terms
+	terms leaseutil.Terms
 	ttl   time.Duration
 	opts  []lease.AcquireOption
 	seen  error // of the last try
@@ -225,7 +228,7 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.Acqu
 	}
 	q := &request{key: key, opts: opts, from: leaseutil.Owners(ctx)}
 	for i, node := range m.nodes {
-		t, err := nodes.Of(node).Terms(opts)
+		t, err := inner.Terms(node, opts...)
 		if err != nil {
 			return nil, fmt.Errorf("node %d: %w", i, err)
 		}
@@ -235,7 +238,7 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.Acqu
 		return nil, err
 	}
 	var err error
-	if q.owner, q.named, err = nodes.OwnerOf(ctx); err != nil {
+	if q.owner, q.named, err = inner.OwnerOf(ctx); err != nil {
 		return nil, err
 	}
 	q.id = q.owner

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -64,7 +64,7 @@ func optionsOf(opts []Option) options {
 }
 
 // check returns what is wrong with the options and the terms of the managers, or nil.
-func (o *options) check(t nodes.Terms) error {
+func (o *options) check(t leaseutil.Terms) error {
 	switch {
 	case o.maxTTL < lease.MinTTL || o.maxTTL > lease.MaxTTL:
 		return fmt.Errorf("%w: MaxTTL(%v): it must be from %v to %v", txlock.ErrInvalidOption, o.maxTTL, lease.MinTTL, lease.MaxTTL)
@@ -77,7 +77,7 @@ func (o *options) check(t nodes.Terms) error {
 }
 
 // checkTerms returns what is wrong with the terms of a lease, or nil.
-func (o *options) checkTerms(t nodes.Terms) error {
+func (o *options) checkTerms(t leaseutil.Terms) error {
 	switch {
 	case t.TTL > o.maxTTL:
 		return fmt.Errorf("%w: TTL(%v) is more than the MaxTTL of %v: give every program a longer MaxTTL, or a shorter TTL here", txlock.ErrInvalidOption, t.TTL, o.maxTTL)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -267,7 +266,7 @@ func (r *record) acquireNode(node int) error {
 	if err != nil {
 		return err
 	}
-	if err = nodes.RaiseToken(ctx, l, r.token); err == nil {
+	if err = inner.RaiseToken(ctx, l, r.token); err == nil {
 		err = r.join(node, l)
 	}
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // inner is what package txlock does for this one.
-var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = txlock.Internal(bridge.Pass{})
 
 // Shards is a set of databases, over which keys are spread. Its methods may be called from
 // any goroutine.

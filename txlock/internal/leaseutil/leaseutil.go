@@ -8,7 +8,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/errjoin"
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // Lease is a lease that was acquired.
@@ -43,10 +43,26 @@ func Do[L Lease](ctx context.Context, l L, guarded error, fn func(ctx context.Co
 		released := l.Release(ctx)
 		switch {
 		case lost != nil:
-			err = errjoin.Errors(err, lost)
+			err = fault.Join(err, lost)
 		case !errors.Is(released, guarded):
-			err = errjoin.Errors(err, released)
+			err = fault.Join(err, released)
 		}
 	}()
 	return fn(working, l)
+}
+
+// Terms are what an Acquire asks for.
+type Terms struct {
+	TTL         time.Duration
+	MaxLifetime time.Duration // 0: no limit
+	WaitAtMost  time.Duration // 0: as long as the context lives
+	HoldAtLeast time.Duration
+	Fair        bool
+}
+
+// Epoch identifies the data of a database. A database that comes back empty, without a
+// restore, has another epoch.
+type Epoch struct {
+	ID  string        // empty: none was begun
+	Age time.Duration // since it was begun, by the server's clock
 }

@@ -17,7 +17,7 @@ import (
 var queries = gen.New()
 
 // inner is what package txlock does for this one.
-var inner = bridge.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+var inner = txlock.Internal(bridge.Pass{})
 
 // Store has the leases of one pool, for one manager.
 type Store struct {

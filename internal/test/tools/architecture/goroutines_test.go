@@ -22,6 +22,30 @@ var unwatched = map[string]string{
 func TestGoroutinesAreWatched(t *testing.T) {
 	t.Parallel()
 	found := make(map[string]*habits)
+	eachFile(t, func(pkg string, file *ast.File, test bool) {
+		if found[pkg] == nil {
+			found[pkg] = &habits{}
+		}
+		found[pkg].add(file, test)
+	})
+	watched := 0
+	for name, h := range found {
+		_, known := unwatched[name]
+		if h.watched {
+			watched++
+		}
+		if wrong := h.tested && h.starts && !h.watched; wrong != known {
+			t.Errorf("%s: starts goroutines %v, is watched %v, is listed as an exception %v: its TestMain is to call testdb.Main or goleak.VerifyTestMain", name, h.starts, h.watched, known)
+		}
+	}
+	if watched < 40 {
+		t.Errorf("%d packages are watched: the test looks in the wrong place", watched)
+	}
+}
+
+// eachFile parses all files of Go.
+func eachFile(t *testing.T, do func(pkg string, file *ast.File, test bool)) {
+	t.Helper()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -38,32 +62,12 @@ func TestGoroutinesAreWatched(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		name, err := filepath.Rel(root, filepath.Dir(path))
-		if err != nil {
-			return err
-		}
-		name = filepath.ToSlash(name)
-		if found[name] == nil {
-			found[name] = &habits{}
-		}
-		found[name].add(file, strings.HasSuffix(path, "_test.go"))
-		return nil
+		pkg, err := filepath.Rel(root, filepath.Dir(path))
+		do(filepath.ToSlash(pkg), file, strings.HasSuffix(path, "_test.go"))
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	watched := 0
-	for name, h := range found {
-		_, known := unwatched[name]
-		if h.watched {
-			watched++
-		}
-		if wrong := h.tested && h.starts && !h.watched; wrong != known {
-			t.Errorf("%s: starts goroutines %v, is watched %v, is listed as an exception %v: its TestMain is to call testdb.Main or goleak.VerifyTestMain", name, h.starts, h.watched, known)
-		}
-	}
-	if watched < 40 {
-		t.Errorf("%d packages are watched: the test looks in the wrong place", watched)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
+	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -21,11 +21,11 @@ func TestRaiseToken(t *testing.T) {
 		m, key := newManager(t, pool, lease.TTL(unhurried(t, newManager(t, pool), 10*time.Second)), lease.RenewEvery(200*time.Millisecond)), named()
 		l := acquire(t, m, key)
 		first := l.Token()
-		if err := nodes.RaiseToken(t.Context(), l, first-1); err != nil || l.Token() != first {
+		if err := inner.RaiseToken(t.Context(), l, first-1); err != nil || l.Token() != first {
 			t.Errorf("RaiseToken to less: token %d of %d, %v", l.Token(), first, err)
 		}
 		raised := first + 1_000_000_000_000
-		if err := nodes.RaiseToken(t.Context(), l, raised); err != nil || l.Token() != raised {
+		if err := inner.RaiseToken(t.Context(), l, raised); err != nil || l.Token() != raised {
 			t.Fatalf("RaiseToken: token %d, want %d, %v", l.Token(), raised, err)
 		}
 		if n := number(t, db, "SELECT token FROM lockstep_leases WHERE name = ?", key.String()); uint64(n) != raised {
@@ -44,7 +44,7 @@ func TestRaiseToken(t *testing.T) {
 		}
 		// The row is locked: it waits for the end of the transaction.
 		done := make(chan error)
-		go func() { done <- nodes.RaiseToken(t.Context(), l, raised+1) }()
+		go func() { done <- inner.RaiseToken(t.Context(), l, raised+1) }()
 		select {
 		case err := <-done:
 			t.Errorf("RaiseToken of a row that is locked: %v", err)
@@ -57,12 +57,12 @@ func TestRaiseToken(t *testing.T) {
 			t.Errorf("RaiseToken: token %d, %v", l.Token(), err)
 		}
 		release(t, l)
-		wants(t, "RaiseToken of what was released", nodes.RaiseToken(t.Context(), l, raised+2), txlock.ErrNotHeld)
+		wants(t, "RaiseToken of what was released", inner.RaiseToken(t.Context(), l, raised+2), txlock.ErrNotHeld)
 		next := acquire(t, m, key)
 		if next.Token() <= raised+1 {
 			t.Errorf("token %d after %d", next.Token(), raised+1)
 		}
-		wants(t, "RaiseToken to a number that is no token", nodes.RaiseToken(t.Context(), next, math.MaxUint64), txlock.ErrInvalidOption)
+		wants(t, "RaiseToken to a number that is no token", inner.RaiseToken(t.Context(), next, math.MaxUint64), txlock.ErrInvalidOption)
 		release(t, next)
 	})
 }
@@ -90,19 +90,19 @@ func TestRaiseTokenLost(t *testing.T) {
 		l := acquire(t, m, named())
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		err := nodes.RaiseToken(ctx, l, l.Token()+1)
+		err := inner.RaiseToken(ctx, l, l.Token()+1)
 		wants(t, "RaiseToken without an answer", err, txlock.ErrLost)
 		wants(t, "Err", l.Err(), txlock.ErrLost)
 
 		l = acquire(t, m, named())
 		exec(t, db, "UPDATE lockstep_leases SET owner = 'somebody' WHERE name = ?", l.Key().String())
-		wants(t, "RaiseToken of what is somebody else's", nodes.RaiseToken(t.Context(), l, l.Token()+1), txlock.ErrLost, lease.ErrReplaced)
+		wants(t, "RaiseToken of what is somebody else's", inner.RaiseToken(t.Context(), l, l.Token()+1), txlock.ErrLost, lease.ErrReplaced)
 
 		reader, err := m.AcquireShared(t.Context(), named())
 		if err != nil {
 			t.Fatal(err)
 		}
-		wants(t, "RaiseToken of a reader", nodes.RaiseToken(t.Context(), reader, reader.Token()+1), txlock.ErrInvalidOption)
+		wants(t, "RaiseToken of a reader", inner.RaiseToken(t.Context(), reader, reader.Token()+1), txlock.ErrInvalidOption)
 		release(t, reader)
 	})
 }
@@ -116,15 +116,15 @@ func TestEpoch(t *testing.T) {
 			t.Parallel()
 			db := testdb.Shared(t, engine).OpenLeases(t)
 			m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
-			none, err := nodes.Of(m).Epoch(t.Context())
+			none, err := inner.Epoch(t.Context(), m)
 			if err != nil || none.ID != "" {
 				t.Errorf("a new database: %+v, %v", none, err)
 			}
-			begun, err := nodes.Of(m).BeginEpoch(t.Context(), time.Hour)
+			begun, err := inner.BeginEpoch(t.Context(), m, time.Hour)
 			if err != nil || begun.ID == "" || begun.Age < time.Hour || begun.Age > 2*time.Hour {
 				t.Errorf("BeginEpoch: %+v, %v", begun, err)
 			}
-			again, err := nodes.Of(m).BeginEpoch(t.Context(), 0)
+			again, err := inner.BeginEpoch(t.Context(), m, 0)
 			if err != nil || again.ID != begun.ID || again.Age < begun.Age {
 				t.Errorf("BeginEpoch again: %+v after %+v, %v", again, begun, err)
 			}
@@ -134,7 +134,7 @@ func TestEpoch(t *testing.T) {
 			if all, err := m.List(t.Context()); err != nil || len(all) != 0 {
 				t.Errorf("List: %+v, %v", all, err)
 			}
-			kept, err := nodes.Of(m).Epoch(t.Context())
+			kept, err := inner.Epoch(t.Context(), m)
 			if err != nil || kept.ID != begun.ID {
 				t.Errorf("after the janitor: %+v, want %+v, %v", kept, begun, err)
 			}
@@ -146,17 +146,17 @@ func TestEpoch(t *testing.T) {
 func TestTermsAndOwner(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, testdb.Open(t, testdb.Engines()[0]).Connect(t), lease.TTL(time.Minute))
-	got, err := nodes.Of(m).Terms([]lease.AcquireOption{lease.WaitAtMost(time.Second)})
-	if want := (nodes.Terms{TTL: time.Minute, WaitAtMost: time.Second}); err != nil || got != want {
+	got, err := inner.Terms(m, lease.WaitAtMost(time.Second))
+	if want := (leaseutil.Terms{TTL: time.Minute, WaitAtMost: time.Second}); err != nil || got != want {
 		t.Errorf("Terms: %+v, want %+v, %v", got, want, err)
 	}
-	_, err = nodes.Of(m).Terms([]lease.AcquireOption{lease.TTL(-1)})
+	_, err = inner.Terms(m, lease.TTL(-1))
 	wants(t, "Terms", err, txlock.ErrInvalidOption)
-	if owner, named, err := nodes.OwnerOf(lease.WithOwner(t.Context(), "me")); owner != "me" || !named || err != nil {
+	if owner, named, err := inner.OwnerOf(lease.WithOwner(t.Context(), "me")); owner != "me" || !named || err != nil {
 		t.Errorf("OwnerOf: %q, %v, %v", owner, named, err)
 	}
-	one, named, err := nodes.OwnerOf(t.Context())
-	two, _, err2 := nodes.OwnerOf(t.Context())
+	one, named, err := inner.OwnerOf(t.Context())
+	two, _, err2 := inner.OwnerOf(t.Context())
 	if one == two || one == "" || named || errors.Join(err, err2) != nil {
 		t.Errorf("OwnerOf: %q and %q, %v, %v", one, two, named, errors.Join(err, err2))
 	}
