@@ -10,15 +10,15 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/storetest"
 )
 
 // alone is a history of two managers on the store in memory, without a server to compare
 // with. Time goes on as the history says: leases are renewed, and expire where a process is
 // cut off from the server.
 type alone struct {
-	stores   [2]*storetest.Store
+	stores   [2]*memstore.Store
 	managers [2]*lease.Manager
 	handles  []*lease.Lease
 	cut      bool // one of the stores was down: what was released then may still be there
@@ -29,7 +29,7 @@ func playAlone(t *testing.T, steps func(a *alone) map[string]func(*rapid.T), che
 	t.Helper()
 	rapid.Check(t, func(rt *rapid.T) {
 		inBubble(t, func(*testing.T) {
-			server, a := storetest.New(), new(alone)
+			server, a := memstore.New(), new(alone)
 			for i := range a.managers {
 				a.stores[i] = server.Store()
 				pool := a.stores[i].Pool()

@@ -10,10 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/storetest"
 )
 
 const (
@@ -35,13 +36,13 @@ const (
 type play struct {
 	sides    [2]*side // the server, the memory
 	admin    *sql.DB
-	memory   *storetest.Server
+	memory   *memstore.Server
 	clock    *atomic.Int64
 	handles  []*handle
 	names    renaming
-	open     bool                     // there is a transaction
-	owes     bool                     // something is released after it
-	tokens   map[storetest.Row]uint64 // of the rows, which only rise
+	open     bool                 // there is a transaction
+	owes     bool                 // something is released after it
+	tokens   map[store.Row]uint64 // of the rows, which only rise
 	waiting  *waiting
 	wrong    error // the first difference
 	steps    []string
@@ -82,8 +83,8 @@ func (h *handle) String() string {
 func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, error) {
 	p := &play{
 		began: time.Now(), keys: playKeys,
-		clock: new(atomic.Int64), memory: storetest.New(),
-		names: renaming{make(map[string]string), make(map[string]string)}, tokens: make(map[storetest.Row]uint64),
+		clock: new(atomic.Int64), memory: memstore.New(),
+		names: renaming{make(map[string]string), make(map[string]string)}, tokens: make(map[store.Row]uint64),
 	}
 	p.clock.Store(playStart)
 	p.memory.SetNow(func() time.Time { return time.UnixMicro(p.clock.Load()) })
@@ -119,7 +120,7 @@ func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, e
 }
 
 // inMemory is the side of the store in memory. A new manager is a new process.
-func inMemory(server *storetest.Server, guarded bool) *side {
+func inMemory(server *memstore.Server, guarded bool) *side {
 	s, program := new(side), server.Store()
 	s.pool = func() *sql.DB {
 		pool := server.Store().Pool()
@@ -137,7 +138,7 @@ func inMemory(server *storetest.Server, guarded bool) *side {
 		return tx, nil
 	}
 	s.read = func(tx transaction) error {
-		tx.(*storetest.Tx).Read()
+		tx.(*memstore.Tx).Read()
 		return nil
 	}
 	return s

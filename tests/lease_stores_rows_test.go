@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/storetest"
 )
 
 // renaming is what names that are made at random are called on the other side.
@@ -37,8 +38,8 @@ func (r renaming) same(kind, here, there string) bool {
 
 // rowPair is a row of the server, and one in memory that may be the same.
 type rowPair struct {
-	at          [2]storetest.Row
-	said        [2]storetest.Contents
+	at          [2]store.Row
+	said        [2]memstore.Contents
 	here, there []string // the holds
 }
 
@@ -54,18 +55,18 @@ func (p rowPair) each(call func(kind, here, there string) bool) bool {
 }
 
 // sameRow tells whether a row of the server is one of those in memory, which it returns.
-func (p *play) sameRow(at storetest.Row, row storetest.Contents, left map[storetest.Row]storetest.Contents) (storetest.Row, bool) {
-	candidates := []storetest.Row{at}
-	if at.Slot > storetest.MaxPermits { // a reader's, which is any
+func (p *play) sameRow(at store.Row, row memstore.Contents, left map[store.Row]memstore.Contents) (store.Row, bool) {
+	candidates := []store.Row{at}
+	if at.Slot > store.MaxPermits { // a reader's, which is any
 		candidates = slices.Collect(maps.Keys(left))
 	}
 	for _, where := range candidates {
 		other, there := left[where]
-		if !there || where.Key != at.Key || where.Slot != at.Slot && where.Slot <= storetest.MaxPermits {
+		if !there || where.Key != at.Key || where.Slot != at.Slot && where.Slot <= store.MaxPermits {
 			continue
 		}
 		pair := rowPair{
-			at: [2]storetest.Row{at, where}, said: [2]storetest.Contents{row, other},
+			at: [2]store.Row{at, where}, said: [2]memstore.Contents{row, other},
 			here: holdsOf(row.Holders), there: holdsOf(other.Holders),
 		}
 		row, other := plainly(row), plainly(other)
@@ -73,11 +74,11 @@ func (p *play) sameRow(at storetest.Row, row storetest.Contents, left map[storet
 			return where, pair.each(p.names.same)
 		}
 	}
-	return storetest.Row{}, false
+	return store.Row{}, false
 }
 
 // plainly is a row without names, and without the number of the session.
-func plainly(row storetest.Contents) storetest.Contents {
+func plainly(row memstore.Contents) memstore.Contents {
 	row.Owner, row.Holders = "", ""
 	row.Session = min(row.Session, 1)
 	return row
@@ -102,10 +103,10 @@ func (p *play) compareRows() error {
 	}
 	defer rows.Close()
 	left, _ := p.memory.Rows()
-	tokens := make(map[storetest.Row]uint64)
+	tokens := make(map[store.Row]uint64)
 	for rows.Next() {
-		var at storetest.Row
-		var row storetest.Contents
+		var at store.Row
+		var row memstore.Contents
 		if err := rows.Scan(&at.Key, &at.Slot, &row.Owner, &row.Holders, &row.Token, &row.TTL, &row.Expires, &row.Guards, &row.Use, &row.Session, &row.Label, &row.Asked, &row.Reason); err != nil {
 			return err
 		}
@@ -129,7 +130,7 @@ func (p *play) compareRows() error {
 	return nil
 }
 
-func rowsOf(rows map[storetest.Row]storetest.Contents) string {
+func rowsOf(rows map[store.Row]memstore.Contents) string {
 	var b strings.Builder
 	for at, row := range rows {
 		fmt.Fprintf(&b, "%+v: %+v\n", at, row)
@@ -189,8 +190,8 @@ func (p *play) use(key int) int64 {
 	return int64(rows[gateOf(key)].Use)
 }
 
-func gateOf(key int) storetest.Row {
-	return storetest.Row{Key: playKey(key).String(), Slot: storetest.LeaseSlot}
+func gateOf(key int) store.Row {
+	return store.Row{Key: playKey(key).String(), Slot: store.LeaseSlot}
 }
 
 // locked tells whether the open transaction has locked a row of a key, of an owner if that
@@ -201,9 +202,9 @@ func (p *play) locked(key int, owner string) bool {
 }
 
 // has tells whether one of these rows is of a key, and of an owner if that is not "".
-func has(rows map[storetest.Row]storetest.Contents, key int, owner string) bool {
+func has(rows map[store.Row]memstore.Contents, key int, owner string) bool {
 	for at, row := range rows {
-		if at.Key == playKey(key).String() && at.Slot >= storetest.LeaseSlot && (owner == "" || row.Owner == owner) {
+		if at.Key == playKey(key).String() && at.Slot >= store.LeaseSlot && (owner == "" || row.Owner == owner) {
 			return true
 		}
 	}
@@ -234,7 +235,7 @@ const grace = 5e6
 func (p *play) outlives(moment int64) bool {
 	_, rows := p.memory.Rows()
 	for at, row := range rows {
-		if at.Slot >= storetest.LeaseSlot && row.Holders != "" && row.Expires+grace-1e6 <= moment { // the clock is one of whole seconds
+		if at.Slot >= store.LeaseSlot && row.Holders != "" && row.Expires+grace-1e6 <= moment { // the clock is one of whole seconds
 			return true
 		}
 	}

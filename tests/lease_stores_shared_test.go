@@ -8,9 +8,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/storetest"
 )
 
 // waiting is the call that waits, on both sides. There is one at a time, so that it is
@@ -107,7 +107,7 @@ func (p *play) downgrade(rt *rapid.T) {
 // misuseShared asks for a permit of a key that was shared.
 func (p *play) misuseShared(rt *rapid.T) {
 	a := p.ask(rt)
-	if use := p.use(a.key); use == int64(storetest.Shared) && !p.gateLocked(a.key) && p.step("permit of a shared key %+v", a) {
+	if use := p.use(a.key); use == int64(store.Shared) && !p.gateLocked(a.key) && p.step("permit of a shared key %+v", a) {
 		p.tryPermit(a, 2) // where it is locked it would wait
 	}
 }

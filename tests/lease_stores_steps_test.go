@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/storetest"
 )
 
 // asked is who asks for what.
@@ -255,8 +255,8 @@ func (p *play) fill(rt *rapid.T) {
 	n := (8192 - len(gate.Holders)) / holdLength
 	_, err := p.admin.ExecContext(context.Background(),
 		"UPDATE lockstep_leases SET holders = CONCAT(holders, REPEAT(?, ?)), conn_id = 1 WHERE name = ? AND slot = 0", hold, n, playKey(key).String())
-	for store := p.memory.Store(); n > 0 && err == nil; n-- {
-		_, err = store.Take(context.Background(), storetest.Ask{Row: gateOf(key), Owner: gate.Owner, Hold: hold, NotAfter: 1<<63 - 1})
+	for b := p.memory.Store(); n > 0 && err == nil; n-- {
+		_, err = b.Take(context.Background(), store.Ask{Row: gateOf(key), Owner: gate.Owner, Hold: hold, NotAfter: 1<<63 - 1})
 	}
 	if err != nil {
 		p.differ("fill: %v", err)

@@ -10,9 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/storetest"
 )
 
 // costs are what a server takes for statements: it executes so many at once, and the others
@@ -52,12 +53,12 @@ func simulate(t *testing.T, c costs, processes int, long time.Duration, work fun
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the race detector crashes where timers of a bubble are due at once
 	synctest.Test(t, func(t *testing.T) {
-		server, slots := storetest.New(), make(chan struct{}, c.slots)
+		server, slots := memstore.New(), make(chan struct{}, c.slots)
 		var mu sync.Mutex
 		var sent, grants int
 		var used time.Duration
 		counts := time.Now().Add(long / 2)
-		fault := func(ctx context.Context, op string, _ storetest.Row, call func() error) error {
+		fault := func(ctx context.Context, op string, _ store.Row, call func() error) error {
 			cost := c.write
 			switch op {
 			case "Look", "Inspect", "List", "ReadClock", "ReleaseReasonOf":

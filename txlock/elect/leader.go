@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 )
 
 // A Leader describes the process that leads.

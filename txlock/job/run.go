@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/jobrow"
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // Acquire acquires the lease of a key, and waits until it is free. The waiters of one manager

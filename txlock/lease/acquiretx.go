@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // AcquireTx acquires the lease inside the caller's transaction: the lease and the data are

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/sqlstore"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // RequestRelease asks the current holders of a key to release it: the writer, every reader and

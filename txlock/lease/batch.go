@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/internal/lease/store"
 )
 
 // batch is what one statement renews, by row.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // FuzzHolds proves that the list of holds in a row is the list of those that were acquired and

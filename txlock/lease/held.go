@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/holderlookup"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // sight is the last reason why a request was not granted.

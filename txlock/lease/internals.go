@@ -10,9 +10,9 @@ import (
 
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // Internal is for lockstep's own packages. Programs can't call it, because they can't make its

@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // janitorKey is the key of the lease that lets one janitor of the database work at a

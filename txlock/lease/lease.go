@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // A Lease is a handle of a lease. Each Acquire returns a handle of its own, also to an owner that

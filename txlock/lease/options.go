@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // The bounds of a TTL.

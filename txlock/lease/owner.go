@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // identify sets the owner of the request: the holder of the innermost lease of this key

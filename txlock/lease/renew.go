@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/internal/lease/store"
 )
 
 const (

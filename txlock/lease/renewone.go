@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/internal/lease/store"
 )
 
 // Renew extends the lease now, before the manager's next renewal, with one statement. If a

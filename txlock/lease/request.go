@@ -11,10 +11,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/internal/holderlookup"
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // request is one call of Acquire or another method that acquires, with all that it has

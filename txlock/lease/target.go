@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // target is what a request asks for: the exclusive lease, a reader's place, or a permit.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // queue has the waiters for a key in this manager, first come, first served. Only the

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/internal/lease/store"
 )
 
 var errRowLocked = errors.New("the row is locked by an open transaction")

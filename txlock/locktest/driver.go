@@ -13,8 +13,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // connector is the connector and the driver of a Kit's pools.

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/memstore"
 )
 
 // Kit stands in for the server of one test. Its methods may be called from any goroutine.

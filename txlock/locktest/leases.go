@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/memstore"
-	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // inner is what package txlock does for this one.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/jobrow"
-	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/internal/lease/store"
 )
 
 // This file executes the statements of Once and of jobs.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/txlock/internal/memstore"
+	"github.com/dca00107/lockstep/internal/lease/memstore"
 )
 
 // rowID is a row of one of lockstep's tables.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // A database that comes back empty has forgotten who holds what. So each database has an

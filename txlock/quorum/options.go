@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 const (

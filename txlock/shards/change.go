@@ -7,9 +7,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/leaseutil"
 )
 
 // Install records the first set in all of its databases. Until then For returns ErrSet. A

@@ -79,7 +79,7 @@ func prose(text string) string {
 func sources(t *testing.T) map[string]*ast.File {
 	t.Helper()
 	all := map[string]*ast.File{}
-	for _, pattern := range append([]string{"internal/*", "txlock/internal/*"}, exported...) {
+	for _, pattern := range append([]string{"internal/*", "internal/lease/*"}, exported...) {
 		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern), "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)

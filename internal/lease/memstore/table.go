@@ -1,0 +1,124 @@
+package memstore
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/lease/rules"
+	"github.com/dca00107/lockstep/internal/lease/store"
+)
+
+// List is that of store.Store.
+func (s *Store) List(ctx context.Context) ([]store.Info, error) {
+	return do(ctx, s.session, "List", store.Row{}, func(t *Tx) ([]store.Info, error) {
+		return t.infos(func(at store.Row, held bool) bool { return at.Slot >= store.LeaseSlot && held }), nil
+	})
+}
+
+// Inspect is that of store.Store.
+func (s *Store) Inspect(ctx context.Context, key string) ([]store.Info, error) {
+	return do(ctx, s.session, "Inspect", gate(key), func(t *Tx) ([]store.Info, error) {
+		all := t.infos(func(at store.Row, held bool) bool {
+			return at.Slot == store.LeaseSlot || at.Slot > store.LeaseSlot && held
+		})
+		return slices.DeleteFunc(all, func(i store.Info) bool { return i.Key != key }), nil
+	})
+}
+
+// infos returns the rows that are wanted, and all first waiters, in order.
+func (t *Tx) infos(wanted func(at store.Row, held bool) bool) (all []store.Info) {
+	now := t.db.now()
+	for at, r := range t.plain() {
+		if wanted(at, r.Held(now)) {
+			info := store.Info{
+				Row: at, Owner: r.Owner, Label: r.Label, Token: r.Token, TTL: micros(r.TTL), Left: r.Left(now), Holders: len(r.Holders) / store.HoldLength, Use: r.Use,
+			}
+			if r.Asked > 0 && info.Left > 0 {
+				info.Asked, info.AskedAt = r.Reason, time.UnixMicro(r.Asked)
+			}
+			all = append(all, info)
+		}
+	}
+	for at, l := range t.db.locks {
+		if r, ok := l.holder.written[at]; ok && at.Slot == store.TurnstileSlot && r.Guards > 0 {
+			all = append(all, store.Info{Row: at, Owner: r.Owner, Label: r.Label, Since: time.UnixMicro(r.Expires), Session: r.Session})
+		}
+	}
+	slices.SortFunc(all, func(a, b store.Info) int { return a.Compare(b.Row) })
+	return all
+}
+
+// Clean is that of store.Store, in one transaction.
+func (s *Store) Clean(ctx context.Context, retention time.Duration) (int, error) {
+	return do(ctx, s.session, "Clean", store.Row{}, func(t *Tx) (n int, _ error) {
+		db, now := t.db, t.db.now()
+		limit := now - now%1e6 - retention.Microseconds() // by a clock of whole seconds
+		remove := func(may func(at store.Row, r rules.Row) bool) {
+			for at, r := range db.rows {
+				if at.Slot >= store.TurnstileSlot && r.Expires < limit && r.Token < uint64(now) && db.locks[at] == nil && may(at, r) && (at.Slot <= store.LeaseSlot || db.countSwept(at.Key)) {
+					delete(db.rows, at)
+					n++
+				}
+			}
+		}
+		remove(func(_ store.Row, r rules.Row) bool { return r.Use == store.Exclusive })
+		// What says how a key is used stays while the key has readers or permits.
+		remove(func(at store.Row, _ rules.Row) bool { return len(places(db.rows, at.Key)) == 0 })
+		return n, nil
+	})
+}
+
+// Sweep is that of store.Store.
+func (s *Store) Sweep(ctx context.Context, key string) error {
+	return exec(ctx, s.session, "Sweep", gate(key), func(t *Tx) error {
+		var idle []store.Row
+		for _, at := range places(t.db.rows, key) {
+			if r := t.db.rows[at]; r.Expires+r.TTL < t.db.now() && t.db.locks[at] == nil {
+				idle = append(idle, at)
+			}
+		}
+		if len(idle) > 0 && t.db.countSwept(key) {
+			for _, at := range idle {
+				delete(t.db.rows, at)
+			}
+		}
+		return nil
+	})
+}
+
+// countSwept changes the row of a lease before rows of its readers are deleted, unless
+// somebody has it locked.
+func (db *Server) countSwept(key string) bool {
+	g, ok := db.rows[gate(key)]
+	if !ok || db.locks[gate(key)] != nil {
+		return false
+	}
+	g.Guards++
+	db.rows[gate(key)] = g
+	return true
+}
+
+// epochRow is where the epoch is: its owner is the epoch, and its expiry when it began.
+var epochRow = store.Row{Key: "lockstep:epoch", Slot: -2}
+
+// Epoch is that of store.Store.
+func (s *Store) Epoch(ctx context.Context) (id string, age time.Duration, err error) {
+	err = exec(ctx, s.session, "Epoch", epochRow, func(t *Tx) error {
+		if r, begun := t.db.rows[epochRow]; begun {
+			id, age = r.Owner, micros(t.db.now()-r.Expires)
+		}
+		return nil
+	})
+	return id, age, err
+}
+
+// BeginEpoch is that of store.Store.
+func (s *Store) BeginEpoch(ctx context.Context, id string, age time.Duration) error {
+	return exec(ctx, s.session, "BeginEpoch", epochRow, func(t *Tx) error {
+		if _, begun := t.db.rows[epochRow]; !begun {
+			t.db.rows[epochRow] = rules.Row{Owner: id, Expires: t.db.now() - age.Microseconds()}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,169 @@
+package sqlstore
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+// leaseModes are the SQL modes in which the statements of leases are tried.
+func leaseModes(engine testdb.Engine) []string {
+	modes := []string{"", "ANSI", "TRADITIONAL", "NO_UNSIGNED_SUBTRACTION", "HIGH_NOT_PRECEDENCE"}
+	if engine == testdb.MariaDB {
+		modes = append(modes, "ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL")
+	}
+	return modes
+}
+
+// inLeaseModes runs a test in each of the modes, also with CLIENT_FOUND_ROWS, which changes the
+// count of affected rows.
+func inLeaseModes(t *testing.T, test func(t *testing.T, db *testdb.DB, s *Store)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, mode := range leaseModes(db.Engine()) {
+			for _, found := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%v", mode, found), func(t *testing.T) {
+					t.Parallel()
+					test(t, db, newStore(t, db, func(c *mysql.Config) {
+						c.Params, c.ClientFoundRows = map[string]string{"sql_mode": "'" + mode + "'"}, found
+					}))
+				})
+			}
+		}
+	})
+}
+
+// TestPlaceByTheRules: ShareLease makes of a reader's row what the rule makes of it, and replies
+// the same.
+func TestPlaceByTheRules(t *testing.T) {
+	inLeaseModes(t, func(t *testing.T, db *testdb.DB, s *Store) {
+		held := "owner = 'x', holders = '" + hold("x") + "', token = 2000, ttl_us = 60000000, expires_us = "
+		for name, c := range map[string]struct {
+			entry, place string // what is set in the rows; no place for ""
+			reply        store.Reply
+		}{
+			"new":                                   {"used_for = 1", "", store.Done},
+			"free":                                  {"used_for = 1", "guards = 8", store.Done},
+			"free, before the clock was set back":   {"used_for = 1", "expires_us = " + future, store.Done},
+			"expired":                               {"used_for = 1", held + "5", store.Done},
+			"the token is ahead":                    {"used_for = 1", "token = " + future, store.Done},
+			"held":                                  {"used_for = 1", held + future, store.Refused},
+			"held by the owner":                     {"used_for = 1", held + future + ", owner = 'me'", store.Refused},
+			"of an exclusive key, new":              {"used_for = 0", "", store.Absent},
+			"of an exclusive key, free":             {"used_for = 0", "guards = 8", store.Absent},
+			"of a semaphore":                        {"used_for = -1", "guards = 8", store.Absent},
+			"beside a writer, new":                  {"used_for = 1, " + held + future, "", store.Absent},
+			"beside a writer, free":                 {"used_for = 1, " + held + future, "guards = 8", store.Absent},
+			"beside a writer that has expired":      {"used_for = 1, " + held + "5", "guards = 8", store.Done},
+			"beside the owner as the writer, new":   {"used_for = 1, " + held + future + ", owner = 'me'", "", store.Done},
+			"beside the owner as the writer, free":  {"used_for = 1, " + held + future + ", owner = 'me'", "guards = 8", store.Done},
+			"beside the owner as the writer, held":  {"used_for = 1, " + held + future + ", owner = 'me'", held + future, store.Refused},
+			"beside a writer, held and not allowed": {"used_for = 1, " + held + future, held + future, store.Absent},
+		} {
+			entry := store.Row{Key: fmt.Sprint(name, rand.Int64())}
+			place := store.Row{Key: entry.Key, Slot: 1 << 40}
+			if c.place != "" {
+				makeRow(t, db, entry.Key, fmt.Sprintf("%s, slot = %d", c.place, place.Slot))
+			}
+			makeRow(t, db, entry.Key, c.entry)
+			gate, _, err := s.find(t.Context(), entry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, there, err := s.find(t.Context(), place)
+			if err != nil || there != (c.place != "") {
+				t.Fatalf("%s: before %+v, %v, %v", name, before, there, err)
+			}
+			ask := store.Ask{Row: place, Owner: "me", Label: "'\\é", Hold: hold("m"), TTL: time.Hour, NotAfter: s.Now().Add(time.Minute)}
+			a, err := s.Take(t.Context(), ask)
+			if err != nil || a.Reply != c.reply || a.Slot != place.Slot || a.Shared {
+				t.Fatalf("%s: %+v, %v, want the reply %v", name, a, err, c.reply)
+			}
+			after, exists, err := s.find(t.Context(), place)
+			if err != nil || exists != (there || c.reply == store.Done) {
+				t.Fatalf("%s: after %+v, %v, %v", name, after, exists, err)
+			}
+			now, version := before.now, before.version
+			if c.reply == store.Done {
+				now = after.Expires - time.Hour.Microseconds()
+				if there {
+					version++
+				}
+			}
+			want, reply := before.TakePlace(gate.Row, ask, now, math.MaxInt64)
+			if reply != a.Reply || after.Row != want || after.version != version || c.reply == store.Done && a.Token != want.Token {
+				t.Errorf("%s: %+v\n%+v, version %d, by the rule %v\n%+v, version %d", name, a, after.Row, after.version, reply, want, version)
+			}
+			if now < before.now || now > after.now {
+				t.Errorf("%s: taken at %d, between %d and %d", name, now, before.now, after.now)
+			}
+		}
+	})
+}
+
+// TestRenewManyReplies: of several leases those are renewed that are still held so and not locked,
+// and the questions of these are returned that their holders weren't told of, in what the first
+// statement replies or in one read more.
+func TestRenewManyReplies(t *testing.T) {
+	inLeaseModes(t, func(t *testing.T, db *testdb.DB, s *Store) {
+		unique := fmt.Sprint(rand.Int64(), "'/")
+		blocker, err := db.Admin().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = blocker.Rollback() }() // it has written nothing
+		cases := []struct {
+			name, set string
+			standing  store.Standing // 0 for a lease that is lost
+			asked     bool
+		}{
+			{"held", "", store.Renewed, false},
+			{"told", "asked_us = 40, release_reason = 'old'", store.Renewed, false},
+			{"asked", "asked_us = 50, release_reason = 'why'", store.Renewed, true},
+			{"locked", "asked_us = 50, release_reason = 'locked'", store.Skipped, false},
+			{"expired", "expires_us = 5", 0, false},
+			{"another token", "token = 1001, asked_us = 50", 0, false},
+		}
+		claims := make(map[string]store.Claim)
+		for _, c := range cases {
+			set := "owner = 'me', holders = '" + hold("m") + "', ttl_us = 60000000, asked_us = 0, expires_us = " + future
+			if c.set != "" {
+				set += ", " + c.set
+			}
+			claims[c.name] = store.Claim{Row: store.Row{Key: unique + c.name}, Owner: "me", Hold: hold("m"), Token: 1000, Told: 40}
+			makeRow(t, db, unique+c.name, set)
+		}
+		if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"); err != nil {
+			t.Fatal(err)
+		}
+		for _, only := range [][]string{nil, {"held", "told"}, {"asked"}, {"expired"}, {"locked"}} {
+			var of []store.Claim
+			found, questions := make(map[store.Row]store.Standing), []store.Question(nil)
+			for _, c := range cases {
+				if only != nil && !slices.Contains(only, c.name) {
+					continue
+				}
+				of = append(of, claims[c.name])
+				if c.standing != 0 {
+					found[claims[c.name].Row] = c.standing
+				}
+				if c.asked {
+					questions = append(questions, store.Question{Row: claims[c.name].Row, At: 50, Why: "why"})
+				}
+			}
+			got, asked, err := s.RenewMany(t.Context(), of)
+			if err != nil || !maps.Equal(got, found) || !slices.Equal(asked, questions) {
+				t.Errorf("of %v: %v, %v, %v, want %v, %v", only, got, asked, err, found, questions)
+			}
+		}
+	})
+}

@@ -1,0 +1,344 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Open(t, engine))
+		})
+	}
+}
+
+// newStore is a store that has read the server's clock.
+func newStore(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) *Store {
+	t.Helper()
+	s := New(db.Connect(t, mutators...))
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close the store: %v", err)
+		}
+	})
+	if err := s.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// makeRow makes a row of lockstep_leases, free and with an old token unless set says
+// otherwise.
+func makeRow(t *testing.T, db *testdb.DB, name, set string) {
+	t.Helper()
+	for _, query := range []string{
+		"INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, asked_us) VALUES (?, 0, '-', '', 1000, 0, 0, 0, 7, 9)",
+		"UPDATE lockstep_leases SET " + set + " WHERE name = ? AND slot = 0",
+	} {
+		if _, err := db.Admin().ExecContext(t.Context(), query, name); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+}
+
+// written is what a statement leaves in a row, the times counted from the token.
+type written struct {
+	Owner, Holders, Label            string
+	TTL, Expires, Use, Guards, Asked int64
+	Connected                        bool
+}
+
+func readRow(t *testing.T, db *testdb.DB, name string) (w written, token int64) {
+	t.Helper()
+	row := db.Admin().QueryRowContext(t.Context(), `SELECT owner, holders, label, ttl_us, CAST(expires_us AS SIGNED) - CAST(token AS SIGNED),
+		used_for, guards, asked_us, conn_id > 0, token FROM lockstep_leases WHERE name = ?`, name)
+	if err := row.Scan(&w.Owner, &w.Holders, &w.Label, &w.TTL, &w.Expires, &w.Use, &w.Guards, &w.Asked, &w.Connected, &token); err != nil {
+		t.Fatalf("read %s: %v", name, err)
+	}
+	return w, token
+}
+
+// hold is an entry of a list of holds, of another process for every letter.
+func hold(letter string) string { return ";" + strings.Repeat(letter, 22) }
+
+const future = "UNIX_TIMESTAMP() * 1000000 + 60000000"
+
+// TestOneStatementForSeveral proves that a statement for several leases takes and frees
+// those for which it is simple, each with its own owner and TTL, that it leaves the
+// rest alone, waits for no locked row, and leaves in the rows what a statement for each does.
+func TestOneStatementForSeveral(t *testing.T) {
+	inLeaseModes(t, testSeveral)
+}
+
+func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
+	unique := fmt.Sprintf("%d/?'\"\\é;--/", rand.Int64())
+	cases := []struct {
+		name, set string // of the row, "" for a missing one
+		taken     bool
+	}{
+		{"free", "guards = 7", true},
+		{"held", "owner = 'other', holders = '" + hold("x") + "', ttl_us = 60000000, expires_us = " + future, false},
+		{"expired", "owner = 'other', holders = '" + hold("x") + "', expires_us = 5", true},
+		{"missing", "", false},
+		{"entered", "owner = 'me 4', holders = '" + hold("x") + "', ttl_us = 60000000, expires_us = " + future, false},
+		{"shared", "used_for = 1", false},
+		{"semaphore", "used_for = -3", false},
+		{"ahead", "token = " + future, false},
+		{"late", "guards = 7", false},
+		{"locked", "guards = 7", false},
+		{"free, too", "guards = 8", true},
+		{"two holds", "owner = 'other', holders = '" + hold("x") + hold("y") + "', expires_us = 5", true},
+	}
+	var all []rawsql.Wanted
+	var want uint32
+	notAfter := s.Now().Add(time.Minute)
+	for i, c := range cases {
+		w := rawsql.Wanted{
+			Name: unique + c.name, Hold: hold(string(rune('a' + i))), Owner: fmt.Sprint("me ", i), Label: strings.Repeat("'\\é?", i),
+			TTLUs: int64(i+1) * 60e6, NotAfter: s.clock.MicrosAt(notAfter),
+		}
+		if c.set != "" {
+			makeRow(t, db, w.Name, c.set)
+		}
+		if c.name == "late" {
+			w.NotAfter = 5
+		}
+		if c.taken {
+			want |= 1 << i
+		}
+		all = append(all, w)
+	}
+	blocker, err := db.Admin().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = blocker.Rollback() }() // rolled back below, too
+	if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"); err != nil {
+		t.Fatal(err)
+	}
+	done, clock, err := s.takes.send(t.Context(), all)
+	if err != nil || done != want {
+		t.Fatalf("taken %b, want %b, %v", done, want, err)
+	}
+	for i, w := range all {
+		if done>>i&1 == 0 {
+			continue
+		}
+		single := store.Ask{
+			Row: store.Row{Key: w.Name + "/single"}, Owner: w.Owner, Label: w.Label, Hold: w.Hold,
+			TTL: time.Duration(w.TTLUs) * time.Microsecond, NotAfter: notAfter,
+		}
+		makeRow(t, db, single.Key, cases[i].set)
+		if a, err := s.session.Take(t.Context(), single); err != nil || a.Reply != store.Done {
+			t.Fatalf("%s by its own statement: %+v, %v", cases[i].name, a, err)
+		}
+		got, token := readRow(t, db, w.Name)
+		if other, _ := readRow(t, db, single.Key); token != clock || got != other {
+			t.Errorf("%s: token %d of %d\n%+v, by its own statement\n%+v", cases[i].name, token, clock, got, other)
+		}
+	}
+	// One row is somebody else's by now.
+	if err := blocker.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too"); err != nil {
+		t.Fatal(err)
+	}
+	done, _, err = s.releases.send(t.Context(), all)
+	if want &^= 1 << 10; err != nil || done != want {
+		t.Fatalf("freed %b, want %b, %v", done, want, err)
+	}
+	for i, w := range all {
+		if cases[i].set == "" {
+			continue
+		}
+		got, _ := readRow(t, db, w.Name)
+		if free := got.Holders == ""; done>>i&1 == 1 != free && cases[i].taken {
+			t.Errorf("%s after the release: %+v", cases[i].name, got)
+		}
+	}
+	if done, _, err = s.releases.send(t.Context(), all); err != nil || done != 0 {
+		t.Errorf("freed again %b, %v", done, err)
+	}
+}
+
+// TestClockFarAway proves that nothing is taken where the server's clock is not within
+// reach of the reply.
+func TestClockFarAway(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		s := newStore(t, db)
+		name := fmt.Sprint(rand.Int64())
+		makeRow(t, db, name, "guards = 7")
+		all := []rawsql.Wanted{{Name: name, Hold: hold("a"), Owner: "me", TTLUs: 1e6, NotAfter: math.MaxInt64}}
+		for _, away := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
+			near := time.Now().Add(away).UnixMicro()
+			result, err := s.pool.ExecContext(t.Context(), rawsql.AcquireMany(all, near))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := result.RowsAffected(); err != nil || n != 0 {
+				t.Errorf("%v away: %d rows, %v", away, n, err)
+			}
+		}
+		if done, _, err := s.takes.send(t.Context(), all); err != nil || done != 1 {
+			t.Errorf("by the server's clock: %b, %v", done, err)
+		}
+	})
+}
+
+// TestSeveralInAnyOrder proves that each row is one's at a time where statements for the
+// same rows come in any order, and that they end in no deadlock. MariaDB queues a row that
+// is locked for a moment before it skips it, and may see a deadlock in that moment: then it
+// has written nothing.
+func TestSeveralInAnyOrder(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		names, holders := make([]string, 20), make([]atomic.Int32, 20)
+		for i := range names {
+			names[i] = fmt.Sprint(rand.Int64())
+			makeRow(t, db, names[i], "guards = 7")
+		}
+		var work sync.WaitGroup
+		var grants atomic.Int64
+		send := func(send sendMany, all []rawsql.Wanted) (done uint32, err error) {
+			done, _, err = send(t.Context(), all)
+			if db.Engine() == testdb.MariaDB && errors.Is(fault.Interpret(err).Sentinel, fault.ErrDeadlock) {
+				return 0, nil
+			}
+			return done, err
+		}
+		for worker := range 4 {
+			s := newStore(t, db)
+			work.Go(func() {
+				for round := range testdb.Long(40, 400) {
+					order := rand.Perm(len(names))
+					all := make([]rawsql.Wanted, len(names))
+					for i, at := range order {
+						all[i] = rawsql.Wanted{
+							Name: names[at], Hold: hold(string(rune('a' + worker))), Owner: fmt.Sprint(worker),
+							TTLUs: time.Hour.Microseconds(), NotAfter: math.MaxInt64,
+						}
+					}
+					done, err := send(s.takes.send, all)
+					if err != nil {
+						t.Errorf("take: %v", err)
+						return
+					}
+					var held []rawsql.Wanted
+					var mine []int
+					for i, at := range order {
+						if done>>i&1 == 0 {
+							continue
+						}
+						grants.Add(1)
+						if holders[at].Add(1) != 1 {
+							t.Errorf("round %d: two holders", round)
+						}
+						held, mine = append(held, all[i]), append(mine, at)
+					}
+					for _, at := range mine {
+						holders[at].Add(-1)
+					}
+					for len(held) > 0 { // others may have some of them locked
+						freed, err := send(s.releases.send, held)
+						if err != nil {
+							t.Errorf("free: %v", err)
+							return
+						}
+						left := held[:0]
+						for i, w := range held {
+							if freed>>i&1 == 0 {
+								left = append(left, w)
+							}
+						}
+						held = left
+					}
+				}
+			})
+		}
+		work.Wait()
+		if grants.Load() < 20 {
+			t.Errorf("%d grants are too few to prove anything", grants.Load())
+		}
+	})
+}
+
+// TestCrowd proves that many calls of one store at once are all answered as if each were
+// alone, on MySQL by statements for several, also where those are too large to be sent.
+func TestCrowd(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, packet := range map[string]int{"as it is": 0, "small packets": 4096} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newStore(t, db, func(c *mysql.Config) {
+					if packet > 0 {
+						c.MaxAllowedPacket = packet
+					}
+				})
+				s.pool.SetMaxOpenConns(20)
+				var met atomic.Int64
+				for _, of := range []*together{&s.takes, &s.releases} {
+					send := of.send
+					of.send = func(ctx context.Context, all []rawsql.Wanted) (uint32, int64, error) {
+						done, clock, err := send(ctx, all)
+						if err == nil {
+							met.Add(int64(len(all)))
+						}
+						return done, clock, err
+					}
+				}
+				const callers, rounds = 64, 8
+				names := make([]string, callers)
+				for i := range names {
+					names[i] = fmt.Sprint(rand.Int64())
+					makeRow(t, db, names[i], "guards = 7")
+				}
+				var work sync.WaitGroup
+				for i, name := range names {
+					work.Go(func() { takeAndFree(t, s, name, hold(string(rune('0'+i))), rounds) })
+				}
+				work.Wait()
+				if n := met.Load(); packet == 0 && n < callers && db.Engine() == testdb.MySQL || packet > 0 && n == 2*callers*rounds {
+					t.Errorf("%d of %d were sent together", n, 2*callers*rounds)
+				}
+			})
+		}
+	})
+}
+
+func takeAndFree(t *testing.T, s *Store, name, hold string, rounds int) {
+	at, last := store.Row{Key: name}, uint64(0)
+	for range rounds {
+		a, err := s.Take(t.Context(), store.Ask{Row: at, Owner: "me", Hold: hold, TTL: time.Hour, NotAfter: s.Now().Add(time.Hour)})
+		if err != nil || a.Reply != store.Done || a.Token <= last || a.Shared {
+			t.Errorf("Take after %d: %+v, %v", last, a, err)
+			return
+		}
+		last = a.Token
+		if reply, err := s.Release(t.Context(), at, hold); err != nil || reply != store.Done {
+			t.Errorf("Release: %v, %v", reply, err)
+			return
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// inTx runs f in a transaction of our own. At READ COMMITTED it locks no gaps.
+func inTx(ctx context.Context, db rawsql.Beginner, f func(tx gen.DBTX) error) error {
+	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, f)
+}
+
+// uncommitted runs read in a transaction that sees what others have not committed yet.
+func uncommitted(ctx context.Context, db rawsql.Beginner, read func(tx gen.DBTX) error) error {
+	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
+}
+
+func inTxAs(ctx context.Context, db rawsql.Beginner, options sql.TxOptions, f func(tx gen.DBTX) error) error {
+	return rawsql.InTx(ctx, db, options, func(tx *sql.Tx) error {
+		if own, ok := db.(*prepared); ok {
+			return f(own.text(tx))
+		}
+		return f(&rawsql.Text{DBTX: tx})
+	})
+}
+
+// discard closes a connection whose state is not that of the pool's other connections.
+func discard(conn *sql.Conn) {
+	// ErrBadConn makes database/sql close the connection, so Close has nothing more to
+	// report.
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close()
+}
+
+// database begins transactions and sends statements.
+type database interface {
+	gen.DBTX
+	rawsql.Beginner
+}
+
+// Queued waits in the server's queue for a row, and calls send with the row locked.
+func (s *Store) Queued(ctx context.Context, at store.Row, atMost time.Duration, send func(store.Session) error) error {
+	return s.queued(ctx, s.pool, at, atMost, send)
+}
+
+// Wait waits for a row as Queued does, on another connection than the one for renewals.
+func (s *Store) Wait(ctx context.Context, at store.Row, limit func(brief bool) (atMost time.Duration, goOn bool), send func(store.Session) error) error {
+	conn, own, release, err := s.lane.another(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	atMost, goOn := limit(!own)
+	if !goOn {
+		return nil
+	}
+	return s.queued(ctx, conn, at, atMost, send)
+}
+
+// queued waits for a row in the server's queue, and calls send with the row locked. The
+// server bounds the wait, so that nothing of ours stays in the queue.
+func (s *Store) queued(ctx context.Context, db database, at store.Row, atMost time.Duration, send func(store.Session) error) error {
+	if err := s.clock.fresh(ctx, db); err != nil { // tells the kind of server, on which the bound depends
+		return err
+	}
+	err := inTx(ctx, db, func(tx gen.DBTX) error {
+		bounded := &rawsql.Text{DBTX: tx, Rewrite: s.clock.engine().Limited(atMost)}
+		began := now()
+		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return fault.PastLimit(err, began.Until(now()), atMost)
+		}
+		return send(session{db: tx, s: s})
+	})
+	if explained := fault.Explain("", err); errors.Is(explained, txlock.ErrWaitTimeout) {
+		return fmt.Errorf("%w: %w", store.ErrLocked, explained)
+	}
+	return err
+}
