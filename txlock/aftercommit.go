@@ -2,7 +2,7 @@ package txlock
 
 import "fmt"
 
-// after is a function of AfterCommit, and the stamp of the book for it.
+// after is a function of AfterCommit, and the stamp of the transaction state for it.
 type after struct {
 	fn    func()
 	stamp int
@@ -35,16 +35,16 @@ func (s *Scope) AfterCommit(fn func()) error {
 		return fmt.Errorf("%w: AfterCommit needs a function, got nil", ErrInvalidOption)
 	case s.bad != nil:
 		return s.bad
-	case s.book == nil:
+	case s.txState == nil:
 		return fmt.Errorf("AfterCommit: %w: use locksqlc.Open or lockgorm.Open, or call the function when Commit or Run has returned nil", ErrUnguarded)
 	}
-	s.book.Hold()
+	s.txState.Hold()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.book.Err(); err != nil { // under the lock: takeAfters runs after the end
+	if err := s.txState.Err(); err != nil { // under the lock: takeAfters runs after the end
 		return s.failed("AfterCommit", err)
 	}
-	s.afters = append(s.afters, after{fn, s.book.Stamp()})
+	s.afters = append(s.afters, after{fn, s.txState.Stamp()})
 	return nil
 }
 
@@ -63,7 +63,7 @@ func (s *state) takeAfters() []func() {
 	defer s.mu.Unlock()
 	var fns []func()
 	for _, a := range s.afters {
-		if s.book.Stands(a.stamp) {
+		if s.txState.Stands(a.stamp) {
 			fns = append(fns, a.fn)
 		}
 	}

@@ -35,8 +35,8 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 	if err := fault.NilTx(tx); err != nil {
 		return unasserted(key, err, session.Server{})
 	}
-	book, guarded, reply := guard.Ask(ctx, tx)
-	if book == nil {
+	txState, guarded, reply := guard.Ask(ctx, tx)
+	if txState == nil {
 		open, err := openBy(tx, reply)
 		switch {
 		case guarded || err == nil && !open:
@@ -46,15 +46,15 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 		}
 		return unasserted(key, err, session.Server{})
 	}
-	if err := book.Err(); err != nil {
-		return unasserted(key, err, book.Server())
+	if err := txState.Err(); err != nil {
+		return unasserted(key, err, txState.Server())
 	}
-	kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
+	kept := txState.Scope(func() guard.Scope { return newJoined(tx, txState, txState.Server()) })
 	switch grant, held := kept.(*joined).scope.Held(key); {
 	case !held:
-		return unasserted(key, fmt.Errorf("%w: lock it before this call, and again after a ROLLBACK TO SAVEPOINT", ErrNotHeld), book.Server())
+		return unasserted(key, fmt.Errorf("%w: lock it before this call, and again after a ROLLBACK TO SAVEPOINT", ErrNotHeld), txState.Server())
 	case grant.shared && !shared:
-		return unasserted(key, fmt.Errorf("%w exclusively, but shared", ErrNotHeld), book.Server())
+		return unasserted(key, fmt.Errorf("%w exclusively, but shared", ErrNotHeld), txState.Server())
 	}
 	return nil
 }

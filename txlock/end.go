@@ -17,13 +17,13 @@ import (
 // has passed. It reports whether CommitWith has committed the transaction, in which case Commit
 // sends nothing.
 func (i internals) Confirm(ctx context.Context, s *Scope) (committed bool, err error) {
-	if s.book != nil && s.book.Finished() {
+	if s.txState != nil && s.txState.Finished() {
 		return true, nil
 	}
 	if err := s.finishOnces(ctx); err != nil {
 		return false, i.Final(ctx, s, err)
 	}
-	if s.book != nil {
+	if s.txState != nil {
 		return false, nil
 	}
 	return false, i.Final(ctx, s, s.ofItself(s.Verify(ctx)))
@@ -37,9 +37,9 @@ func (internals) CompareAndBump(ctx context.Context, s *Scope, key Key, version 
 		err = s.finishOnces(ctx)
 	}
 	if err == nil {
-		err = s.compareAndBump(ctx, key, version, commits && s.book != nil)
+		err = s.compareAndBump(ctx, key, version, commits && s.txState != nil)
 	}
-	return err == nil && s.book != nil && s.book.Finished(), err
+	return err == nil && s.txState != nil && s.txState.Finished(), err
 }
 
 // Commit commits the transaction of a guarded pool, and stops waiting for the answer when the
@@ -52,7 +52,7 @@ func (internals) Commit(ctx context.Context, s *Scope) error {
 // Outcome returns what Run and Transaction return for the error of Commit: ErrUnknownOutcome if
 // the commit may have happened.
 func (internals) Outcome(s *Scope, err error) error {
-	if s.book == nil { // else the guarded connection has judged it
+	if s.txState == nil { // else the guarded connection has judged it
 		err = fault.Outcome(err)
 	}
 	return s.ofItself(err)
@@ -61,25 +61,25 @@ func (internals) Outcome(s *Scope, err error) error {
 // Final returns what Run and Transaction return for the error of their function; they call it
 // before they roll the transaction back. The result is Retryable only if nothing of the
 // transaction was committed before its end. The error alone doesn't show that, since a statement
-// before the failed one may have committed. On a guarded pool the book knows; for a plain one see
-// mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement that
-// was running, nor of those before it.
+// before the failed one may have committed. On a guarded pool the transaction state has that; for a
+// plain one see mayHaveCommitted. A plain pool that has lost the connection knows nothing of the
+// statement that was running, nor of those before it.
 func (internals) Final(ctx context.Context, s *Scope, err error) error {
 	err = fault.OfContext(ctx, err)
 	switch {
-	case err != nil && s.book != nil && s.book.Finished():
+	case err != nil && s.txState != nil && s.txState.Finished():
 		return fmt.Errorf("the transaction was %w, by CommitWith, and what it did stays: %w", fault.ErrCommitted, err)
 	case err != nil && s.over():
 		return s.byItself(err)
 	}
-	if s.book != nil && fault.LostConnection(err) && !errors.Is(err, ErrTxDoomed) && !errors.Is(err, ErrUnknownOutcome) {
-		err = errors.Join(s.book.Err(), err) // a statement of the program has lost it
+	if s.txState != nil && fault.LostConnection(err) && !errors.Is(err, ErrTxDoomed) && !errors.Is(err, ErrUnknownOutcome) {
+		err = errors.Join(s.txState.Err(), err) // a statement of the program has lost it
 	}
 	if !Retryable(err) {
 		return err
 	}
-	if s.book != nil {
-		if why := s.book.Committed(); why != nil {
+	if s.txState != nil {
+		if why := s.txState.Committed(); why != nil {
 			return fmt.Errorf("%w: it is not retried: %w", why, err)
 		}
 		return err

@@ -54,7 +54,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 		lock = a.called(rawsql.LockProcedure, a.owner, a.ours)
 	}
 	asked := s.asked(ctx, false, key)
-	return guard.WithFirst(ctx, &guard.First{Tx: s.book, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {
+	return guard.WithFirst(ctx, &guard.First{Tx: s.txState, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {
 		h := hold{grant: Grant{key: key}, stamp: a.stamp()}
 		if h.grant.token, err = a.took(reply, err); err != nil {
 			err = s.failure(a.verb, key, err)
@@ -68,8 +68,8 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 // locksWith reports whether a statement can take the lock of the keys with it.
 func (s *Scope) locksWith(keys []Key) bool {
 	if len(keys) != 1 || keys[0].shared || keys[0].Validate() != nil || s.bad != nil || s.atMost > 0 ||
-		s.book == nil || s.book.Err() != nil || !s.book.Direct() || s.book.Serializable() || s.book.MayHaveSnapshot() ||
-		!s.server.Compound && !s.book.Procedures() {
+		s.txState == nil || s.txState.Err() != nil || !s.txState.Direct() || s.txState.Serializable() || s.txState.MayHaveSnapshot() ||
+		!s.server.Compound && !s.txState.Procedures() {
 		return false
 	}
 	_, held := s.holdOf(keys[0].record())

@@ -35,8 +35,8 @@ func (internals) Include(ctx context.Context, s *Scope, verb string, key Key, se
 	if err != nil {
 		return s.failure(verb, key, err)
 	}
-	if s.book != nil && fence {
-		s.book.Fence(key.name, stamp)
+	if s.txState != nil && fence {
+		s.txState.Fence(key.name, stamp)
 	}
 	return nil
 }
@@ -47,11 +47,11 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 	// The row of a lease is written by its renewals: a change since the snapshot is no
 	// reason to roll the transaction back.
 	in := &bridge.Included{Tx: s.refusing(snapshot), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
-	if s.book != nil {
-		if err := s.book.Err(); err != nil {
+	if s.txState != nil {
+		if err := s.txState.Err(); err != nil {
 			return false, err
 		}
-		in.Fenced = s.book.Fenced(key.name)
+		in.Fenced = s.txState.Fenced(key.name)
 	}
 	err = send(s.own(ctx, guard.Call{Fresh: !in.Snapshot}), in)
 	return in.Fence, err

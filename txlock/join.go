@@ -62,19 +62,19 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if err := fault.NilTx(tx); err != nil {
 		return nil, err
 	}
-	book, guarded, reply := guard.Ask(ctx, tx)
-	if guarded && book == nil {
+	txState, guarded, reply := guard.Ask(ctx, tx)
+	if guarded && txState == nil {
 		// Not begun through the driver: by a procedure, or under autocommit=0.
 		_, reply = tx.ExecContext(ctx, rawsql.Probe)
 	}
-	if book != nil {
-		if err := book.Err(); err != nil {
-			return nil, fault.Of("join", err, book.Server())
+	if txState != nil {
+		if err := txState.Err(); err != nil {
+			return nil, fault.Of("join", err, txState.Server())
 		}
 		if reply != nil {
-			return nil, fault.Of("join", reply, book.Server())
+			return nil, fault.Of("join", reply, txState.Server())
 		}
-		kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
+		kept := txState.Scope(func() guard.Scope { return newJoined(tx, txState, txState.Server()) })
 		return &kept.(*joined).scope, nil
 	}
 	var wanted state
@@ -130,11 +130,11 @@ type joined struct {
 	tx    rawsql.Text
 }
 
-func newJoined(tx Tx, book *guard.Tx, server session.Server) *joined {
-	j := &joined{state: state{book: book, server: server}, tx: rawsql.Text{DBTX: tx, Inline: book != nil && book.Direct()}}
+func newJoined(tx Tx, txState *guard.TxState, server session.Server) *joined {
+	j := &joined{state: state{txState: txState, server: server}, tx: rawsql.Text{DBTX: tx, Inline: txState != nil && txState.Direct()}}
 	j.scope.state, j.state.tx = &j.state, &j.tx
-	if book != nil {
-		if p, ok := book.Kept().(*pooled); ok {
+	if txState != nil {
+		if p, ok := txState.Kept().(*pooled); ok {
 			j.state.pooled = *p
 		}
 	}

@@ -49,7 +49,7 @@ func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 		return ctx
 	case rows < AnyRows:
 		return bridge.Unsent(ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows))
-	case s.book == nil:
+	case s.txState == nil:
 		return bridge.Unsent(ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded))
 	}
 	if why := s.whyNotLast(); why != nil {
@@ -58,7 +58,7 @@ func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	if err := s.finishOnces(ctx); err != nil {
 		return bridge.Unsent(ctx, err)
 	}
-	return guard.WithLast(ctx, guard.Last{Tx: s.book, Rows: rows})
+	return guard.WithLast(ctx, guard.Last{Tx: s.txState, Rows: rows})
 }
 
 // whyNotLast returns why no statement of the transaction may commit it, or nil.

@@ -155,7 +155,7 @@ func (s *state) newAttempt(ctx context.Context, r record, q request, old hold, s
 	if q.compares {
 		ours, _ = old.comparable(q.version)
 	}
-	if s.book == nil && old.grant.token > 0 && !old.grant.shared {
+	if s.txState == nil && old.grant.token > 0 && !old.grant.shared {
 		q.shared = false // ours exclusively: ask for that again
 	}
 	return &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), ours: ours, snapshot: snapshot}
@@ -338,7 +338,7 @@ func (s *state) regardless(snapshot bool, variables []string) *rawsql.Text {
 // first statement, too, which has its snapshot before it waits for the row. On an unguarded pool
 // nobody knows the level.
 func (s *state) mayBeRefused(snapshot bool) bool {
-	return s.server.SnapshotIsolation && (snapshot || s.book == nil || s.book.Serializable())
+	return s.server.SnapshotIsolation && (snapshot || s.txState == nil || s.txState.Serializable())
 }
 
 // fresh marks the statement that takes the row. Where no snapshot guard follows,

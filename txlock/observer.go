@@ -103,7 +103,7 @@ func (o observing) toJoin(s *state) { s.watch = o.observer }
 
 // event is what the observer is told of a key that is asked for.
 func (s *state) event(ctx context.Context, kind Kind, key Key) Event {
-	return Event{Kind: kind, Key: key.unmarked(), Shared: key.shared, Plain: s.book == nil, Label: string(ownerOf(ctx))}
+	return Event{Kind: kind, Key: key.unmarked(), Shared: key.shared, Plain: s.txState == nil, Label: string(ownerOf(ctx))}
 }
 
 // asked is when keys were asked for, where somebody watches, and who was seen to hold them.
@@ -183,7 +183,7 @@ func (internals) Retried(ctx context.Context, s *Scope, keys []Key, err error) {
 	if s == nil || s.watch == nil {
 		return
 	}
-	e := Event{Kind: Retried, Plain: s.book == nil, Label: string(ownerOf(ctx)), Err: fault.Of("retry", err, s.server)}
+	e := Event{Kind: Retried, Plain: s.txState == nil, Label: string(ownerOf(ctx)), Err: fault.Of("retry", err, s.server)}
 	if len(keys) > 0 {
 		e.Key, e.Shared = keys[0].unmarked(), keys[0].shared
 	}

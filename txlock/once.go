@@ -133,8 +133,8 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 	}
 	s.first(key.name, keptOnce{keep: call.keep, since: asked})
 	s.settle(key, false, true)
-	if s.book != nil {
-		s.book.Hold()
+	if s.txState != nil {
+		s.txState.Hold()
 	}
 	return true, nil
 }
@@ -147,8 +147,8 @@ type keptOnce struct {
 
 // mayTake makes sure that what is taken now would be committed with the transaction.
 func (s *state) mayTake(ctx context.Context) error {
-	if s.book != nil {
-		return s.book.Err()
+	if s.txState != nil {
+		return s.txState.Err()
 	}
 	return s.probe(ctx)
 }
@@ -207,7 +207,7 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 // makeOnce makes the row of a key of Once, and reports whether there was none: by a
 // procedure where there is one.
 func (s *state) makeOnce(ctx context.Context, name []byte, c onceCall, variables []string) (made bool, err error) {
-	snapshot := s.book == nil || s.book.MayHaveSnapshot()
+	snapshot := s.txState == nil || s.txState.MayHaveSnapshot()
 	call := guard.Call{Fresh: !snapshot}
 	if s.procedures() {
 		first, err := s.callNumber(ctx, call, "lockstep_once_1", name, c.fingerprint, c.keepUs())

@@ -33,15 +33,15 @@ var inProgram = struct {
 // lock of the transaction could not end. The caller calls ended when the transaction has ended.
 func (i internals) Runs(s *Scope) (ended func()) {
 	i.Last(s, false)
-	if s.runner = procname.Goroutine(); s.book != nil {
-		s.book.Hold() // Commit tells whether it was ended before, also where nothing is locked
+	if s.runner = procname.Goroutine(); s.txState != nil {
+		s.txState.Hold() // Commit tells whether it was ended before, also where nothing is locked
 	}
 	return s.leave
 }
 
 // settle notes what the transaction holds.
 func (s *state) settle(key Key, shared, once bool) {
-	if s.book == nil && s.runner == 0 {
+	if s.txState == nil && s.runner == 0 {
 		return
 	}
 	p := spotOf(s, key, once)
@@ -95,7 +95,7 @@ func (s *state) inTheWay(key Key, once bool) []*state {
 	return slices.DeleteFunc(others, func(other *state) bool {
 		_, certain := other.holdOf(p.record)
 		return other.server.Session == s.server.Session || // another Join of the same transaction
-			other.book != nil && other.book.Err() != nil || // the server has rolled it back, and the program not yet
+			other.txState != nil && other.txState.Err() != nil || // the server has rolled it back, and the program not yet
 			!once && !certain
 	})
 }
@@ -106,7 +106,7 @@ func (s *state) inTheWay(key Key, once bool) []*state {
 func (s *state) ownWait(once bool, keys ...Key) error {
 	for _, key := range keys {
 		for _, other := range s.inTheWay(key, once) {
-			if other.book != nil && other.runner == procname.Goroutine() {
+			if other.txState != nil && other.runner == procname.Goroutine() {
 				return waitForItself{other.holds(key)}
 			}
 		}

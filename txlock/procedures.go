@@ -19,7 +19,7 @@ import (
 // schema/mysql/0005_procedures.sql.
 
 // procedures reports whether locks are taken by procedures.
-func (s *state) procedures() bool { return s.book != nil && s.book.Procedures() }
+func (s *state) procedures() bool { return s.txState != nil && s.txState.Procedures() }
 
 // byProcedure reports whether there is a procedure for what is asked for. A version is compared
 // by a cheaper statement, unless the transaction may begin or end with it.
@@ -61,7 +61,7 @@ func (a *attempt) callTry(ctx context.Context) (uint64, error) {
 	before, look := a.snapshot, a.look()
 	r, err := a.call(ctx, a.fresh(), "lockstep_try_1", a.owner, a.ours, flag(a.shared), flag(before), look)
 	if look == lookForRow && !fault.NoProcedure(err) && (err != nil || r.old.Valid) { // it has read, and not begun the transaction
-		a.book.Read()
+		a.txState.Read()
 		a.snapshot = true
 	}
 	token, err := a.granted(r, err)
@@ -154,7 +154,7 @@ func flag(on bool) int {
 func (s *state) without(err error) bool {
 	none := fault.NoProcedure(err)
 	if none {
-		s.book.NoProcedures()
+		s.txState.NoProcedures()
 	}
 	return none
 }

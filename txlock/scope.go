@@ -27,9 +27,9 @@ type Scope struct {
 
 // state is what all views of a Scope share.
 type state struct {
-	tx     *rawsql.Text
-	book   *guard.Tx // nil on an unguarded pool
-	server session.Server
+	tx      *rawsql.Text
+	txState *guard.TxState // nil on an unguarded pool
+	server  session.Server
 	pooled
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
@@ -52,7 +52,7 @@ type state struct {
 	afters         []after // of AfterCommit, in order
 }
 
-// hold is a lock that was given, and the stamp of the book for it.
+// hold is a lock that was given, and the stamp of the transaction state for it.
 type hold struct {
 	grant Grant
 	stamp int
@@ -86,7 +86,7 @@ func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 // before the savepoint stays. On an unguarded pool only locks of this scope are known, and
 // savepoints are not.
 func (s *Scope) Held(key Key) (Grant, bool) {
-	if s.book != nil && s.book.Err() != nil {
+	if s.txState != nil && s.txState.Err() != nil {
 		return Grant{}, false
 	}
 	h, certain := s.holdOf(key.record())
@@ -95,7 +95,7 @@ func (s *Scope) Held(key Key) (Grant, bool) {
 
 // Guarded reports whether the transaction is on a guarded pool, which tracks its state. A wrapper
 // around such a pool that drops the context of what it passes on makes it an unguarded one.
-func (s *Scope) Guarded() bool { return s.book != nil }
+func (s *Scope) Guarded() bool { return s.txState != nil }
 
 // Verify asks the server whether the transaction is still open, and so whether the grants still
 // hold. It returns ErrTxDoomed if a deadlock, DDL or the like has ended it, and ErrNoTransaction
@@ -124,19 +124,19 @@ func (s *Scope) usable(ctx context.Context) error {
 
 // own marks the context of a statement as the scope's.
 func (s *state) own(ctx context.Context, c guard.Call) context.Context {
-	if s.book == nil {
+	if s.txState == nil {
 		return ctx
 	}
-	c.Tx = s.book
+	c.Tx = s.txState
 	return guard.WithCall(ctx, c)
 }
 
 // stamp numbers a lock that is about to be taken, where savepoints are known.
 func (s *state) stamp() int {
-	if s.book == nil {
+	if s.txState == nil {
 		return 0
 	}
-	return s.book.Stamp()
+	return s.txState.Stamp()
 }
 
 // holdOf returns what is held of a record, and whether it is for certain: no
@@ -145,7 +145,7 @@ func (s *state) holdOf(r record) (h hold, certain bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, ok := s.held[r]
-	return h, ok && (s.book == nil || s.book.Stands(h.stamp))
+	return h, ok && (s.txState == nil || s.txState.Stands(h.stamp))
 }
 
 // keep notes a lock that was given, and asked for at the time.
@@ -165,15 +165,15 @@ func (s *state) keep(ctx context.Context, r record, h hold, asked asked) {
 	first := len(s.held) == 1
 	s.mu.Unlock()
 	s.settle(h.grant.key, h.grant.shared, false)
-	if first && s.book != nil {
-		s.book.Hold()
+	if first && s.txState != nil {
+		s.txState.Hold()
 	}
 }
 
 // reenter answers a request for what is held already, and refuses an upgrade.
 func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err error) {
-	if s.book != nil {
-		if err := s.book.Err(); err != nil {
+	if s.txState != nil {
+		if err := s.txState.Err(); err != nil {
 			return hold{}, false, s.failure("lock", key, err)
 		}
 	}
@@ -181,7 +181,7 @@ func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err 
 	if certain && h.grant.shared && !shared {
 		return hold{}, false, fmt.Errorf("lock %q: %w: lock it exclusively from the start", key, ErrUpgrade)
 	}
-	if certain && s.book != nil {
+	if certain && s.txState != nil {
 		return h, true, nil
 	}
 	return h, false, nil
@@ -190,7 +190,7 @@ func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err 
 // stillOpen makes sure on an unguarded pool that the transaction was not ended by a statement of
 // the program. A guarded pool sees to it with every statement.
 func (s *state) stillOpen(ctx context.Context) error {
-	if s.book != nil {
+	if s.txState != nil {
 		return nil
 	}
 	return s.probe(ctx)
@@ -228,18 +228,18 @@ func (s *state) failure(verb string, key Key, err error) error {
 func (s *state) failed(what string, err error) error {
 	if errors.Is(err, fault.ErrReply) && !errors.Is(err, ErrTxDoomed) {
 		err = fmt.Errorf("%w, and nothing more is sent: %w", ErrTxDoomed, err)
-		if s.unknown = err; s.book != nil {
-			s.book.Doom(err)
+		if s.unknown = err; s.txState != nil {
+			s.txState.Abort(err)
 		}
 	}
 	err = fault.Of(what, err, s.server)
-	if s.book == nil && fault.Retryable(err) {
+	if s.txState == nil && fault.Retryable(err) {
 		return ofLock{err, s.tx.DBTX}
 	}
-	if s.book == nil || errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
+	if s.txState == nil || errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
 		return err
 	}
-	if doom := s.book.Err(); doom != nil && !errors.Is(err, ErrTxDoomed) {
+	if why := s.txState.Err(); why != nil && !errors.Is(err, ErrTxDoomed) {
 		return fmt.Errorf("%w: %w", err, ErrTxDoomed)
 	}
 	return err
@@ -247,8 +247,8 @@ func (s *state) failed(what string, err error) error {
 
 // mayHaveSnapshot reports whether the snapshot guard is needed.
 func (s *state) mayHaveSnapshot() bool {
-	if s.book != nil {
-		return s.book.MayHaveSnapshot()
+	if s.txState != nil {
+		return s.txState.MayHaveSnapshot()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,7 +50,7 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	if err := cmp.Or(key.Validate(), s.usable(ctx)); err != nil {
 		return 0, err
 	}
-	if s.book != nil && s.book.ReadsUncommitted() {
+	if s.txState != nil && s.txState.ReadsUncommitted() {
 		return 0, s.failure(verb, key, fmt.Errorf("%w: at READ UNCOMMITTED it may be one that is not committed: use READ COMMITTED", ErrInvalidOption))
 	}
 	s.sending.Lock()

@@ -56,10 +56,10 @@ func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, e
 		if err := c.fit(ctx); err != nil {
 			return nil, err
 		}
-		if err := c.begun(ctx); err != nil {
+		if err := c.sendBegin(ctx); err != nil {
 			return nil, err
 		}
-	} else if c.opening.pending && !c.opening.failed { // of Do: it keeps nothing but the token
+	} else if c.begin.pending && !c.begin.failed { // of Do: it keeps nothing but the token
 		c.tx.finish(true)
 		return &reply{}, nil
 	}
@@ -89,7 +89,7 @@ func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, e
 		return r, c.settle(ctx, statement{kind: kindQuiet}, false)
 	case refused, unreadable != nil, raised == 1, raised < 0, text == "COMMIT" && len(r.columns) > 0, told && open:
 		c.tx.finish(false)
-		c.tx.doom(fault.Outcome(fault.UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))), true)
+		c.tx.abort(fault.Outcome(fault.UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))), true)
 		return nil, c.tx.refuse()
 	}
 	c.status.open = false
@@ -97,25 +97,25 @@ func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, e
 }
 
 // committed reports whether a lock statement has committed the transaction, and closes the
-// book then.
+// transaction state then.
 func (c *conn) committed() bool {
 	if c.tx == nil || !c.tx.Finished() {
 		return false
 	}
-	c.opening = opening{}
+	c.begin = deferredBegin{}
 	c.end(true)
 	return true
 }
 
 // finish notes that a lock statement commits the transaction, or that it hasn't.
-func (t *Tx) finish(finished bool) {
+func (t *TxState) finish(finished bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.finished = finished
 }
 
 // Finished reports whether a lock statement has committed the transaction; see Call.Commits.
-func (t *Tx) Finished() bool {
+func (t *TxState) Finished() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.finished

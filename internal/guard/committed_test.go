@@ -21,8 +21,8 @@ func TestLostWhileItCommits(t *testing.T) {
 		committed     bool
 	}{
 		{"CALL p()", "CALL p()", true},
-		{"CALL p()", rawsql.EndBracket, true},
-		{"CALL p()", rawsql.Bracket, false},
+		{"CALL p()", rawsql.ReleaseProbeSavepoint, true},
+		{"CALL p()", rawsql.ProbeSavepoint, false},
 		{"CALL p()", "row", true},
 		{"CALL p()", "rows close", true},
 		{"ALTER TABLE x ADD y INT", "ALTER TABLE x ADD y INT", true},
@@ -37,8 +37,8 @@ func TestLostWhileItCommits(t *testing.T) {
 		base, pool := newStub(t, false)
 		base.uptime = -5 // nobody should be killed
 		tx := begin(t, pool)
-		book, _, _ := Ask(t.Context(), tx)
-		book.Scope(func() Scope { return &locks{} })
+		txState, _, _ := Ask(t.Context(), tx)
+		txState.Scope(func() Scope { return &locks{} })
 		var err error
 		if base.will(c.lostBy, driver.ErrBadConn); c.lostBy == "row" || c.lostBy == "rows close" {
 			rows, queryErr := tx.QueryContext(t.Context(), c.query)
@@ -49,8 +49,8 @@ func TestLostWhileItCommits(t *testing.T) {
 		} else {
 			_, err = tx.ExecContext(t.Context(), c.query)
 		}
-		if !errors.Is(err, driver.ErrBadConn) || (book.Committed() != nil) != c.committed {
-			t.Errorf("%s, lost by %s: %v, committed %v, want %t", c.query, c.lostBy, err, book.Committed(), c.committed)
+		if !errors.Is(err, driver.ErrBadConn) || (txState.Committed() != nil) != c.committed {
+			t.Errorf("%s, lost by %s: %v, committed %v, want %t", c.query, c.lostBy, err, txState.Committed(), c.committed)
 		}
 		maybe := fault.ErrCommitted
 		if c.query == "COMMIT" {
@@ -68,8 +68,8 @@ func TestLostTwice(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	tx := begin(t, pool)
-	book, _, _ := Ask(t.Context(), tx)
-	book.Scope(func() Scope { return &locks{} })
+	txState, _, _ := Ask(t.Context(), tx)
+	txState.Scope(func() Scope { return &locks{} })
 	base.will("UPDATE", driver.ErrBadConn)
 	base.will("rows close", driver.ErrBadConn)
 	rows, err := tx.QueryContext(t.Context(), "CALL p()")
@@ -145,9 +145,9 @@ func TestFailedCommitAsText(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), "BEGIN"); err != nil {
 		t.Fatal(err)
 	}
-	book, _, _ := Ask(t.Context(), conn)
+	txState, _, _ := Ask(t.Context(), conn)
 	scope := &locks{}
-	book.Scope(func() Scope { return scope })
+	txState.Scope(func() Scope { return scope })
 	base.will("COMMIT", deadlock)
 	if _, err := conn.ExecContext(t.Context(), "COMMIT"); !errors.Is(err, deadlock) {
 		t.Errorf("COMMIT: %v", err)
@@ -188,15 +188,15 @@ func TestNoRowsAreClosed(t *testing.T) {
 	base, pool := newStub(t, false)
 	tx := begin(t, pool)
 	base.empty = true
-	book, _, _ := Ask(t.Context(), tx)
-	book.Scope(func() Scope { return &locks{} })
+	txState, _, _ := Ask(t.Context(), tx)
+	txState.Scope(func() Scope { return &locks{} })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	rows, err := tx.QueryContext(ctx, "CALL p()")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(base.sent); n < 2 || base.sent[n-2] != "rows close" || base.sent[n-1] != rawsql.EndBracket {
+	if n := len(base.sent); n < 2 || base.sent[n-2] != "rows close" || base.sent[n-1] != rawsql.ReleaseProbeSavepoint {
 		t.Errorf("the base was sent %q", base.sent)
 	}
 	columns, err := rows.Columns()

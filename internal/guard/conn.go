@@ -10,7 +10,7 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// conn is a connection that keeps the book of its transaction. It has the optional
+// conn is a connection that tracks the state of its transaction. It has the optional
 // interfaces of go-sql-driver's connection and forwards each. If the base lacks one, conn
 // does what database/sql does without it. database/sql calls it from one goroutine at a
 // time.
@@ -20,18 +20,18 @@ type conn struct {
 	server session.Server
 	status status
 	since  time.Time // when it was opened
-	tx     *Tx       // nil outside a transaction
+	tx     *TxState  // nil outside a transaction
 	open   int       // how many rows are not closed yet
 
-	opening opening          // of the transaction, if that is one of database/sql
-	kept    map[string]*kept // by their texts, with question marks
+	begin deferredBegin          // of the transaction, if that is one of database/sql
+	stmts map[string]*cachedStmt // by their texts, with question marks
 
 	facts        session.Facts // about the session, when it was asked last
 	old          bool          // a statement of the program may have changed them since
 	unfitAtFirst bool          // what they said when the connection was opened
 
-	bracketed bool // rawsql.Bracket was sent, rawsql.EndBracket not yet
-	unusable  bool // by others: it is lost, or its session has changed
+	probeSavepoint bool // rawsql.ProbeSavepoint was sent, rawsql.ReleaseProbeSavepoint not yet
+	unusable       bool // by others: it is lost, or its session has changed
 
 	demoted bool // its server can't be written to, at least for now
 
@@ -68,15 +68,15 @@ func (t *driverTx) Commit() error {
 	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
-	book, sent := t.conn.tx, t.conn.alive()
+	txState, sent := t.conn.tx, t.conn.alive()
 	t.conn.end(false) // before the server frees the locks: nobody may believe that they are still held
-	err := t.conn.opening.close(t.conn, "COMMIT")
+	err := t.conn.begin.end(t.conn, "COMMIT")
 	switch {
-	case book == nil || !sent:
+	case txState == nil || !sent:
 	case err == nil:
-		book.notifyCommitted()
+		txState.notifyCommitted()
 	default:
-		err = book.outcome(err)
+		err = txState.outcome(err)
 	}
 	return err
 }
@@ -87,7 +87,7 @@ func (t *driverTx) Rollback() error {
 		return nil
 	}
 	t.conn.end(false)
-	return t.conn.opening.close(t.conn, "ROLLBACK")
+	return t.conn.begin.end(t.conn, "ROLLBACK")
 }
 
 // finished judges the reply to COMMIT or ROLLBACK. After an error that may leave a
@@ -109,8 +109,8 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if s, ok := c.merge(ctx, query, args, true); ok {
-		return c.result(ctx)(c.openBy(ctx, s))
+	if s, ok := c.withBegin(ctx, query, args, true); ok {
+		return c.result(ctx)(c.sendWithBegin(ctx, s))
 	}
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.result(ctx)(c.commitBy(ctx, text, endOf(text)))
@@ -195,8 +195,8 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if err := c.marked(ctx); err != nil {
 		return nil, err
 	}
-	if s, ok := c.merge(ctx, query, args, false); ok {
-		return c.openBy(ctx, s)
+	if s, ok := c.withBegin(ctx, query, args, false); ok {
+		return c.sendWithBegin(ctx, s)
 	}
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.commitBy(ctx, text, endOf(text))

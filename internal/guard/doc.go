@@ -1,5 +1,5 @@
 // Package guard wraps a driver.Connector of go-sql-driver/mysql. Each connection of the
-// wrapped connector keeps a book on its transaction: whether one is open, which
+// wrapped connector tracks the state of its transaction: whether one is open, which
 // statements ran in it, and whether the server has ended it without telling the program.
 //
 // # Why the driver
@@ -15,16 +15,17 @@
 //   - guard.go: [Wrap], and the connector, which
 //     also kills the session of a lost connection. server.go: what is known of the server.
 //   - conn.go: the connection. It forwards everything to the driver.
-//   - opening.go: how a transaction begins, together with its first lock where that can be;
-//     kept.go: what of that stays prepared; reply.go: what is read of it. closing.go: how a lock statement commits.
+//   - begin.go: how a transaction begins, together with its first lock where that can be;
+//     stmtcache.go: what of that stays prepared; reply.go: what is read of it. closing.go: how a
+//     lock statement commits.
 //   - first.go: how a statement of the program takes a lock with it. last.go: how one commits.
 //   - tracking.go: what the connection checks before each statement and notes after it.
 //   - facts.go: when it asks its session again, which a statement may have changed.
-//   - book.go: [Tx], the book of one transaction, and what a lock asks of it.
+//   - txstate.go: [TxState], the state of one transaction, and what a lock asks of it.
 //   - savepoints.go: which locks a ROLLBACK TO SAVEPOINT may have released.
 //   - judge.go: what a statement may do to its transaction, by its words.
 //   - status.go: whether a transaction is open, by the flags of the server's reply.
-//   - inband.go: how package txlock marks its statements ([Call]) and finds the book
+//   - inband.go: how package txlock marks its statements ([Call]) and finds the transaction state
 //     ([Ask]), through database/sql and whatever wraps it.
 //   - prepared.go, rows.go and galera.go: prepared statements, rows, and a fault of
 //     Galera's.

@@ -84,7 +84,7 @@ func TestFactsGrowOld(t *testing.T) {
 					base.move("host/3306/other")
 				}
 				tx, beginning := conn.BeginTx(t.Context(), nil)
-				book, _, answer := Ask(t.Context(), tx)
+				txState, _, answer := Ask(t.Context(), tx)
 				if inside {
 					err = errors.Join(answer, send(t.Context(), tx, query))
 					base.move("host/3306/other")
@@ -93,7 +93,7 @@ func TestFactsGrowOld(t *testing.T) {
 					t.Fatal(err)
 				}
 				for range 2 {
-					_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book}), "LOCK")
+					_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState}), "LOCK")
 					if errors.Is(err, session.ErrSession) != old || base.has("LOCK") == old {
 						t.Errorf("%s by %s, in the transaction %t: a lock: %v", query, way, inside, err)
 					}
@@ -119,12 +119,12 @@ func TestFactsCantBeAsked(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	tx := begin(t, pool)
-	book, _, _ := Ask(t.Context(), tx)
+	txState, _, _ := Ask(t.Context(), tx)
 	base.will(rawsql.Facts, errDead)
 	if _, err := tx.ExecContext(t.Context(), "SET @a = 1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book}), "LOCK"); !errors.Is(err, errDead) || base.has("LOCK") {
+	if _, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState}), "LOCK"); !errors.Is(err, errDead) || base.has("LOCK") {
 		t.Errorf("a lock: %v", err)
 	}
 	if err := tx.Rollback(); err != nil {
@@ -167,7 +167,7 @@ func TestUnfitOnTiDB(t *testing.T) {
 	} {
 		for engine, version := range map[string]string{"TiDB": "8.0.11-TiDB-v8.5.0", "": "8.0.11"} {
 			for _, owned := range []bool{false, true} {
-				tx := &Tx{server: session.NewServer(session.Facts{Version: version}), isolation: level, owned: owned}
+				tx := &TxState{server: session.NewServer(session.Facts{Version: version}), isolation: level, owned: owned}
 				if err := tx.unfit(); errors.Is(err, session.ErrEngine) == (engine == "" || owned && c.fit) {
 					t.Errorf("%s %v, by BeginTx %t: %v", engine, level, owned, err)
 				}

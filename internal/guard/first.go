@@ -19,7 +19,7 @@ import (
 // same round trip where that statement reads and the server can do both; see txlock's
 // Scope.LockWith.
 type First struct {
-	Tx   *Tx
+	Tx   *TxState
 	Lock rawsql.Statement
 	Make string // as in Call
 	// Plain is the lock statement for a MySQL that turns out to have no procedures.
@@ -117,7 +117,7 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		if !c.status.inReply() { // the rows behind can't be read in a transaction that isn't open
 			read, err = "", rows.Close()
 		}
-		if err = cmp.Or(err, c.opened(ctx)); err != nil {
+		if err = cmp.Or(err, c.begunWith(ctx)); err != nil {
 			return nil, first.Took(Reply{}, err)
 		}
 	}
@@ -135,13 +135,13 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 func (c *conn) sendFirst(ctx context.Context, first *First, begins bool, read string, args []driver.NamedValue) (driver.Rows, error) {
 	begin := rawsql.Begin{Open: true}
 	if begins {
-		begin = c.beginning(first.Make)
+		begin = c.beginOf(first.Make)
 	}
 	both, ok := c.server.LockThen(begin, first.Lock, read, len(args))
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	k, err := c.keep(ctx, both, args, read != "")
+	k, err := c.cached(ctx, both, args, read != "")
 	if err != nil {
 		return nil, err
 	}
@@ -151,14 +151,14 @@ func (c *conn) sendFirst(ctx context.Context, first *First, begins bool, read st
 // notLocked judges the error of a lock, with which the transaction begins or not.
 func (c *conn) notLocked(ctx context.Context, begins bool, err error) error {
 	if begins {
-		return c.notOpened(ctx, err)
+		return c.notBegun(ctx, err)
 	}
 	return c.failed(ctx, statement{kind: kindQuiet}, err)
 }
 
 // lockPlainly takes the lock by a statement. One that has made the row is repeated.
 func (c *conn) lockPlainly(ctx context.Context, first *First) error {
-	if err := c.begun(ctx); err != nil {
+	if err := c.sendBegin(ctx); err != nil {
 		return first.Took(Reply{}, err)
 	}
 	var id int64
@@ -183,17 +183,17 @@ func (c *conn) lockPlainly(ctx context.Context, first *First) error {
 // beginsWith reports whether the transaction can begin with a lock. Where that is pending and
 // can't, it begins.
 func (c *conn) beginsWith(ctx context.Context) (bool, error) {
-	if !c.opening.pending {
+	if !c.begin.pending {
 		return false, nil
 	}
 	repeats, err := c.repeats(ctx)
 	if err != nil {
 		return false, err
 	}
-	if !repeats && (c.server.Compound || !c.opening.failed) {
+	if !repeats && (c.server.Compound || !c.begin.failed) {
 		return true, nil
 	}
-	return false, c.begun(ctx)
+	return false, c.sendBegin(ctx)
 }
 
 // firstResult reads the first result to its end, and closes the rows where that fails.

@@ -37,9 +37,9 @@ func TestAbortWhilePreparing(t *testing.T) {
 			base.galera = c.galera
 			base.will(rawsql.Probe, c.probe)
 			tx := begin(t, pool)
-			book, _, _ := Ask(t.Context(), tx)
+			txState, _, _ := Ask(t.Context(), tx)
 			if c.holds {
-				book.Hold()
+				txState.Hold()
 			}
 			_, err := tx.ExecContext(t.Context(), "INSERT", 6)
 			if !errors.Is(err, c.want) {
@@ -54,8 +54,8 @@ func TestAbortWhilePreparing(t *testing.T) {
 			if asked := base.has(rawsql.Probe); asked != c.asks {
 				t.Errorf("the server was asked: %t, want %t", asked, c.asks)
 			}
-			if doomed := book.Err() != nil; doomed != c.doomed {
-				t.Errorf("the transaction is doomed: %v, want %t", book.Err(), c.doomed)
+			if doomed := txState.Err() != nil; doomed != c.doomed {
+				t.Errorf("the transaction is doomed: %v, want %t", txState.Err(), c.doomed)
 			}
 		})
 	}

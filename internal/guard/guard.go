@@ -18,7 +18,7 @@ import (
 
 // Options are those of a pool.
 type Options struct {
-	// Kept is a value that the pool keeps for package txlock; see Tx.Kept.
+	// Kept is a value that the pool keeps for package txlock; see TxState.Kept.
 	Kept any
 	// KeepAtOnce: a lock statement that begins a transaction is prepared at its first use.
 	// It is for tests.

@@ -147,24 +147,24 @@ func TestCommitIsRefusedByServer(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	tx := begun(t, pool)
-	book, _, _ := Ask(t.Context(), tx)
+	txState, _, _ := Ask(t.Context(), tx)
 	kept := &locks{}
-	book.Scope(func() Scope { return kept })
-	book.Hold()
+	txState.Scope(func() Scope { return kept })
+	txState.Hold()
 	base.will("commit", deadlock)
 	if err := tx.Commit(); err != error(deadlock) { //nolint:errorlint // unchanged
 		t.Errorf("Commit: %v, want the server's error itself", err)
 	}
-	if kept.committed || !errors.Is(book.Err(), fault.ErrEnded) {
-		t.Errorf("the book says committed %t, %v", kept.committed, book.Err())
+	if kept.committed || !errors.Is(txState.Err(), fault.ErrEnded) {
+		t.Errorf("the state is committed %t, %v", kept.committed, txState.Err())
 	}
 	if len(kept.ends) != 1 || kept.ends[0] != nil {
 		t.Errorf("the scope was told of the ends %v, want one", kept.ends)
 	}
 	base.will("commit", nil)
 	next := begin(t, pool)
-	book, _, _ = Ask(t.Context(), next)
-	book.Scope(func() Scope { return kept })
+	txState, _, _ = Ask(t.Context(), next)
+	txState.Scope(func() Scope { return kept })
 	if err := next.Commit(); err != nil || !kept.committed {
 		t.Errorf("the next transaction: %v, committed %t", err, kept.committed)
 	}
@@ -180,13 +180,13 @@ func TestScopeEndsBeforeTheServer(t *testing.T) {
 	for _, end := range []string{"commit", "rollback"} {
 		base, pool := newStub(t, false)
 		tx := begun(t, pool)
-		book, _, _ := Ask(t.Context(), tx)
+		txState, _, _ := Ask(t.Context(), tx)
 		kept := &locks{}
-		book.Scope(func() Scope { return kept })
-		book.Hold()
+		txState.Scope(func() Scope { return kept })
+		txState.Hold()
 		base.before = func(text string) {
-			if text == end && (len(kept.ends) != 1 || !errors.Is(book.Err(), fault.ErrEnded)) {
-				t.Errorf("at the %s of the server the locks were told of %d ends, and the book says %v", end, len(kept.ends), book.Err())
+			if text == end && (len(kept.ends) != 1 || !errors.Is(txState.Err(), fault.ErrEnded)) {
+				t.Errorf("at the %s of the server the locks were told of %d ends, and the state is %v", end, len(kept.ends), txState.Err())
 			}
 		}
 		var err error
@@ -253,12 +253,12 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 		base, pool := newStub(t, false)
 		base.will("UPDATE", errDead)
 		tx := begin(t, pool)
-		book, guarded, _ := Ask(t.Context(), tx)
-		if !guarded || book.Server().Session != 1 || !book.Server().Compound || book.Server().Name != "host/3306/shop" {
-			t.Fatalf("the book says %t, %+v", guarded, book.Server())
+		txState, guarded, _ := Ask(t.Context(), tx)
+		if !guarded || txState.Server().Session != 1 || !txState.Server().Compound || txState.Server().Name != "host/3306/shop" {
+			t.Fatalf("the state is %t, %+v", guarded, txState.Server())
 		}
 		if used {
-			book.Scope(func() Scope { return &locks{} })
+			txState.Scope(func() Scope { return &locks{} })
 		}
 		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
 			t.Errorf("the statement: %v, want the driver's error itself", err)
@@ -284,8 +284,8 @@ func TestNobodyIsKilledOnAnotherServer(t *testing.T) {
 		other(base)
 		base.will("UPDATE", errDead)
 		tx := begin(t, pool)
-		book, _, _ := Ask(t.Context(), tx)
-		book.Scope(func() Scope { return &locks{} })
+		txState, _, _ := Ask(t.Context(), tx)
+		txState.Scope(func() Scope { return &locks{} })
 		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
 			t.Errorf("the statement: %v, want the driver's error itself", err)
 		}
@@ -306,8 +306,8 @@ func TestKillAnswers(t *testing.T) {
 		base.will("UPDATE", errDead)
 		base.will(rawsql.Kill(1), reply)
 		tx := begin(t, pool)
-		book, _, _ := Ask(t.Context(), tx)
-		book.Scope(func() Scope { return &locks{} })
+		txState, _, _ := Ask(t.Context(), tx)
+		txState.Scope(func() Scope { return &locks{} })
 		_, err := tx.ExecContext(t.Context(), "UPDATE")
 		if !errors.Is(err, errDead) || want != nil && !errors.Is(err, want) || want == nil && err != errDead { //nolint:errorlint // unchanged where KILL was fine
 			t.Errorf("KILL is answered %v: the statement says %v", reply, err)
@@ -338,8 +338,8 @@ func TestSlowKillGoesOn(t *testing.T) {
 		}
 	}
 	tx := begin(t, pool)
-	book, _, _ := Ask(t.Context(), tx)
-	book.Scope(func() Scope { return &locks{} })
+	txState, _, _ := Ask(t.Context(), tx)
+	txState.Scope(func() Scope { return &locks{} })
 	_, err := tx.ExecContext(t.Context(), "UPDATE")
 	if !errors.Is(err, errDead) || !strings.Contains(err.Error(), "lockstep retries") {
 		t.Errorf("the statement: %v, want the driver's error and that KILL goes on", err)
@@ -357,18 +357,18 @@ func TestSlowKillGoesOn(t *testing.T) {
 func TestNobodyKnows(t *testing.T) {
 	t.Parallel()
 	denied := &mysql.MySQLError{Number: 1227, Message: "denied"}
-	for question, joined := range map[string]bool{rawsql.Probe: false, rawsql.EndBracket: true} {
+	for question, joined := range map[string]bool{rawsql.Probe: false, rawsql.ReleaseProbeSavepoint: true} {
 		base, pool := newStub(t, false)
 		base.will(question, denied)
 		tx := begin(t, pool)
-		book, _, _ := Ask(t.Context(), tx)
+		txState, _, _ := Ask(t.Context(), tx)
 		if joined {
-			book.Scope(func() Scope { return &locks{} })
+			txState.Scope(func() Scope { return &locks{} })
 		}
 		if _, err := tx.ExecContext(t.Context(), "CALL p()"); !errors.Is(err, denied) || !base.has("CALL p()") {
 			t.Errorf("%s: CALL: %v", question, err)
 		}
-		if base.has(rawsql.Bracket) != joined {
+		if base.has(rawsql.ProbeSavepoint) != joined {
 			t.Errorf("%s: the base was sent %q", question, base.sent)
 		}
 		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, fault.ErrCommitted) || base.has("INSERT") {
@@ -377,7 +377,7 @@ func TestNobodyKnows(t *testing.T) {
 		if err := tx.Commit(); !errors.Is(err, fault.ErrCommitted) || base.has("commit") {
 			t.Errorf("%s: Commit: %v, though nobody knows what is left of the transaction", question, err)
 		}
-		if book.Committed() == nil {
+		if txState.Committed() == nil {
 			t.Errorf("%s: it may be started again", question)
 		}
 	}
@@ -414,8 +414,8 @@ func TestUnfencedCommitByALock(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		base, pool := newStub(t, false)
 		tx := begun(t, pool)
-		book, _, _ := Ask(t.Context(), tx)
-		book.Scope(func() Scope { return &locks{} })
+		txState, _, _ := Ask(t.Context(), tx)
+		txState.Scope(func() Scope { return &locks{} })
 		texts := []string{"SAVEPOINT s", "ROLLBACK TO SAVEPOINT s"}
 		if !lost {
 			texts = texts[:1]
@@ -425,10 +425,10 @@ func TestUnfencedCommitByALock(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i == 0 {
-				book.Fence("lease", book.Stamp())
+				txState.Fence("lease", txState.Stamp())
 			}
 		}
-		_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book, Commits: true}), "COMMIT")
+		_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Commits: true}), "COMMIT")
 		if unfenced := errors.Is(err, fault.ErrTxDoomed) && !fault.Retryable(err); unfenced != lost || base.has("COMMIT") == lost {
 			t.Errorf("lost=%t: %v, and COMMIT was sent: %t", lost, err, base.has("COMMIT"))
 		}

@@ -11,7 +11,7 @@ import (
 // Call marks a lock statement: one that package txlock sends, not the program.
 type Call struct {
 	// Tx is the transaction that it belongs to. In any other it isn't sent.
-	Tx *Tx
+	Tx *TxState
 	// Fresh: it is sent only while MayHaveSnapshot is false. Otherwise the answer is
 	// ErrReads.
 	Fresh bool
@@ -21,7 +21,7 @@ type Call struct {
 	// Direct: rows of database/sql cost a goroutine.
 	Reply *Reply
 	// Commits: where it raises a token, it commits the transaction with it, if the server
-	// can do both in one statement; see Tx.Finished.
+	// can do both in one statement; see TxState.Finished.
 	Commits bool
 	// Make is the name of a key whose row is made before the transaction, if it is missing:
 	// where the statement goes with BEGIN and no wrapper has changed it, perhaps to use
@@ -42,7 +42,7 @@ type Reply struct {
 // question is what Ask sends with its context. The connection writes the answer into it.
 type question struct {
 	guarded bool
-	tx      *Tx
+	tx      *TxState
 }
 
 // inBand is a context that carries a value to the guarded connection: like
@@ -77,12 +77,12 @@ type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Ask asks the connection of a transaction for its book, by a statement that a guarded
-// connection answers itself. The book is nil if the connection is guarded and has no
-// transaction. If there is a book, reply is why no lock would hold on the session, as far as
+// Ask asks the connection of a transaction for its state, by a statement that a guarded
+// connection answers itself. The transaction state is nil if the connection is guarded and has no
+// transaction. If there is a state, reply is why no lock would hold on the session, as far as
 // that is known. If the connection is not guarded, the statement reaches the server, and reply
 // is the server's answer, for fault.TransactionOpen.
-func Ask(ctx context.Context, tx Execer) (book *Tx, guarded bool, reply error) {
+func Ask(ctx context.Context, tx Execer) (txState *TxState, guarded bool, reply error) {
 	q := &inBand[question]{Context: ctx}
 	_, reply = tx.ExecContext(q, rawsql.Probe)
 	return q.value.tx, q.value.guarded, reply

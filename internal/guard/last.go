@@ -20,7 +20,7 @@ import (
 // Last marks a statement of the program that commits its transaction if it has changed so
 // many rows, or any number if that is negative; see txlock's Scope.CommitWith.
 type Last struct {
-	Tx   *Tx
+	Tx   *TxState
 	Rows int64
 
 	handled bool // by the guarded pool around this one
@@ -179,7 +179,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	k, err := c.keep(ctx, both, w.args, false)
+	k, err := c.cached(ctx, both, w.args, false)
 	switch {
 	case errors.Is(err, driver.ErrSkip):
 		return nil, err
@@ -206,7 +206,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 		return nil, cmp.Or(c.after(ctx, s, nil), refused)
 	case !known, told && open:
 		c.tx.finish(false)
-		c.tx.doom(fault.Outcome(fault.UnknownReply("a statement that commits", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))), true)
+		c.tx.abort(fault.Outcome(fault.UnknownReply("a statement that commits", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))), true)
 		return nil, c.tx.refuse()
 	}
 	c.status.open = false
@@ -239,7 +239,7 @@ func (c *conn) notWritten(ctx context.Context, s statement, commits bool, err er
 	err = c.failed(ctx, s, err)
 	if (commits || interrupts) && c.tx.refuse() == nil {
 		err = fault.Interrupted(err)
-		c.tx.doom(err, false)
+		c.tx.abort(err, false)
 	}
 	return err
 }

@@ -45,12 +45,12 @@ func TestCommitWithoutAnswer(t *testing.T) {
 			commit := func() error { _, err := conn.ExecContext(t.Context(), "COMMIT"); return err }
 			if asText {
 				_, err = conn.ExecContext(t.Context(), "BEGIN")
-				book, _, _ := Ask(t.Context(), conn)
-				book.Scope(func() Scope { return scope })
+				txState, _, _ := Ask(t.Context(), conn)
+				txState.Scope(func() Scope { return scope })
 			} else {
 				tx, beginErr := conn.BeginTx(t.Context(), nil)
-				book, _, _ := Ask(t.Context(), tx)
-				book.Scope(func() Scope { return scope })
+				txState, _, _ := Ask(t.Context(), tx)
+				txState.Scope(func() Scope { return scope })
 				_, err = tx.ExecContext(t.Context(), "UPDATE")
 				commit, err = tx.Commit, errors.Join(beginErr, err)
 			}
@@ -96,7 +96,7 @@ func TestCommitWithALock(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), "DELETE"); err != nil {
 			t.Fatal(err)
 		}
-		book, _, _ := Ask(t.Context(), tx)
+		txState, _, _ := Ask(t.Context(), tx)
 		base.raised = c.row
 		update := rawsql.Statement{Query: "UPDATE x"}
 		both, _ := rawsql.MariaDB.Commit(update)
@@ -106,13 +106,13 @@ func TestCommitWithALock(t *testing.T) {
 		if c.closed {
 			base.will(rawsql.Probe, nil)
 		}
-		_, err := (&rawsql.Text{DBTX: tx, Inline: true}).Exec(WithCall(t.Context(), Call{Tx: book, Commits: true}), update)
-		if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(book.Err(), c.want) {
+		_, err := (&rawsql.Text{DBTX: tx, Inline: true}).Exec(WithCall(t.Context(), Call{Tx: txState, Commits: true}), update)
+		if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(txState.Err(), c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 		unknown := c.want != nil && errors.Is(c.want, fault.ErrUnknownOutcome)
-		if errors.Is(err, fault.ErrUnknownOutcome) != unknown || errors.Is(book.Err(), fault.ErrUnknownOutcome) != unknown || book.Finished() != c.committed {
-			t.Errorf("%s: %v; the book has %v, finished %t", c.name, err, book.Err(), book.Finished())
+		if errors.Is(err, fault.ErrUnknownOutcome) != unknown || errors.Is(txState.Err(), fault.ErrUnknownOutcome) != unknown || txState.Finished() != c.committed {
+			t.Errorf("%s: %v; the state has %v, finished %t", c.name, err, txState.Err(), txState.Finished())
 		}
 		if c.committed || unknown {
 			if _, err := tx.ExecContext(t.Context(), "INSERT"); err == nil || base.has("INSERT") {

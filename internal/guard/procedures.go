@@ -11,13 +11,13 @@ func (c *connector) procedures(s session.Server) bool {
 
 // Procedures reports whether the locks of a transaction are taken by the procedures of
 // package schema: on MySQL, until NoProcedures is called.
-func (t *Tx) Procedures() bool {
+func (t *TxState) Procedures() bool {
 	return t.pool.procedures(t.server)
 }
 
 // NoProcedures notes that the server doesn't have the procedures, or that this user may not
 // call them. From now on the pool does without.
-func (t *Tx) NoProcedures() { t.pool.noProcedures.Store(true) }
+func (t *TxState) NoProcedures() { t.pool.noProcedures.Store(true) }
 
 // Read notes that a procedure has taken the transaction's snapshot.
-func (t *Tx) Read() { t.ran(statement{kind: kindPlain}, false) }
+func (t *TxState) Read() { t.ran(statement{kind: kindPlain}, false) }

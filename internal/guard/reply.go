@@ -95,7 +95,7 @@ func (r *reply) Next(dest []driver.Value) error {
 // Close does nothing.
 func (r *reply) Close() error { return nil }
 
-// LastInsertId returns what a merged statement has set, in the first column; see
+// LastInsertId returns what a compound statement has set, in the first column; see
 // rawsql.Begin.
 func (r *reply) LastInsertId() (int64, error) { return r.number(0) }
 

@@ -31,11 +31,11 @@ func (c *conn) before(ctx context.Context, s statement) error {
 			return err
 		}
 	}
-	if err := c.begun(ctx); err != nil || call != nil {
+	if err := c.sendBegin(ctx); err != nil || call != nil {
 		return err
 	}
 	c.status.chosen = c.status.chosen || s.kind == kindUncertain && (!s.sets || c.tx == nil || !c.status.open)
-	return c.bracket(ctx, s)
+	return c.setProbeSavepoint(ctx, s)
 }
 
 // check does what before does with a statement that begins the transaction itself.
@@ -84,24 +84,25 @@ func (c *conn) checkProgram(ctx context.Context, s statement) error {
 	return why
 }
 
-// bracket sets a savepoint before a statement that may end the transaction and begin
-// another, as each does under autocommit = 0 that ends it. settle releases it afterwards: if that succeeds, the transaction is the same.
+// setProbeSavepoint sets a savepoint before a statement that may end the transaction and begin
+// another, as each does under autocommit = 0 that ends it. settle releases it afterwards: if that
+// succeeds, the transaction is the same.
 // It does so only if locks have joined the transaction. If a procedure rolls back to an
 // older savepoint of the program, this one is gone too: so whenever the release succeeds,
 // no lock was released.
-func (c *conn) bracket(ctx context.Context, s statement) error {
+func (c *conn) setProbeSavepoint(ctx context.Context, s statement) error {
 	s.reopens = s.reopens || s.kind == kindUncertain && !c.status.autocommit()
-	if !s.reopens || c.tx == nil || c.bracketed || !c.tx.used() || !c.status.open {
+	if !s.reopens || c.tx == nil || c.probeSavepoint || !c.tx.used() || !c.status.open {
 		return nil
 	}
-	if err := c.exec(ctx, rawsql.Bracket); err != nil {
+	if err := c.exec(ctx, rawsql.ProbeSavepoint); err != nil {
 		return c.failed(ctx, statement{kind: kindQuiet}, err)
 	}
-	c.bracketed = true
+	c.probeSavepoint = true
 	return nil
 }
 
-// after notes a statement that was sent in the book, and returns its error.
+// after notes in the transaction state a statement that was sent, and returns its error.
 func (c *conn) after(ctx context.Context, s statement, err error) error {
 	switch {
 	case errors.Is(err, driver.ErrSkip):
@@ -137,22 +138,22 @@ func (c *conn) boundary(s statement) {
 		if s.kind == kindRollback {
 			why = fault.RolledBackBy(s.name)
 		}
-		c.tx.sever(why)
+		c.tx.markEndedByProgram(why)
 		c.status.open = s.kind == kindBegin || s.chain || c.status.inReply()
 		return
 	}
 	if c.tx != nil && s.kind == kindBegin {
-		c.tx.sever(fault.Committed(s.name))
+		c.tx.markEndedByProgram(fault.Committed(s.name))
 	}
 	c.end(s.kind == kindCommit)
 	if s.kind == kindBegin || s.chain || c.status.inReply() {
-		c.tx = c.newTx()
+		c.tx = c.newTxState()
 		c.tx.reads = s.reads
 		c.status.trust()
 	}
 }
 
-// end closes the book of the transaction.
+// end ends the transaction.
 func (c *conn) end(committed bool) {
 	if t := c.tx; t != nil {
 		c.tx = nil
@@ -164,13 +165,13 @@ func (c *conn) end(committed bool) {
 }
 
 // settle finds out, after a statement and all its rows, whether the statement has ended
-// the transaction. The flag in the reply says whether one is open. If the savepoint of
-// bracket is gone, the transaction has ended and another may have begun. An error tells
+// the transaction. The flag in the reply says whether one is open. If the probe
+// savepoint is gone, the transaction has ended and another may have begun. An error tells
 // neither, and some drivers hide the flag: then, if the statement or an error that isn't
 // known may have ended the transaction, the server is asked.
 func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
-	bracketed, was, doubt := c.bracketed, c.status.open, c.status.doubt
-	c.bracketed, c.status.doubt = false, nil
+	probeSavepoint, was, doubt := c.probeSavepoint, c.status.open, c.status.doubt
+	c.probeSavepoint, c.status.doubt = false, nil
 	if c.tx == nil || c.tx.refuse() != nil {
 		return nil
 	}
@@ -181,8 +182,8 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 	var err error
 	switch {
 	case ended:
-	case bracketed:
-		err = c.exec(ctx, rawsql.EndBracket)
+	case probeSavepoint:
+		err = c.exec(ctx, rawsql.ReleaseProbeSavepoint)
 		open = true
 		if ended = fault.NoSavepoint(err); ended {
 			open, err = c.probe(ctx)
@@ -194,11 +195,11 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 		open = was
 	}
 	if err != nil { // nobody knows
-		if s.end != endCommits && (bracketed || s.asks(told, failed)) {
+		if s.end != endCommits && (probeSavepoint || s.asks(told, failed)) {
 			s.end = endUnknown
 		}
 		err = c.judgeError(ctx, s, err)
-		c.tx.doom(cmp.Or(c.committedBy(s, err), fault.RolledBack(s.name)), s.end != endRolledBack)
+		c.tx.abort(cmp.Or(c.committedBy(s, err), fault.RolledBack(s.name)), s.end != endRolledBack)
 		return err
 	}
 	c.status.open = open
@@ -214,12 +215,12 @@ func (c *conn) over(s statement, answer error) error {
 	why := c.committedBy(s, answer)
 	switch s.end {
 	case endCommitted, endUndone:
-		c.tx.sever(why)
+		c.tx.markEndedByProgram(why)
 		return nil
 	case endRolledBack:
 		why = fault.RolledBack(s.name)
 	}
-	c.tx.doom(why, s.end != endRolledBack)
+	c.tx.abort(why, s.end != endRolledBack)
 	return c.tx.refuse()
 }
 
@@ -299,7 +300,7 @@ func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
 	} else if first != nil {
 		why, err = first, fmt.Errorf("%w: %w", first, err)
 	}
-	first := t.doom(why, s.end != endRolledBack)
+	first := t.abort(why, s.end != endRolledBack)
 	if !lost {
 		return err
 	}

@@ -122,7 +122,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 		wire = rawsql.MariaDB
 	}
 	raw := map[string]string{
-		"Probe": rawsql.Probe, "Bracket": rawsql.Bracket, "EndBracket": rawsql.EndBracket, "Facts": rawsql.Facts, "Uptime": rawsql.Uptime, "Galera": rawsql.Galera,
+		"Probe": rawsql.Probe, "ProbeSavepoint": rawsql.ProbeSavepoint, "ReleaseProbeSavepoint": rawsql.ReleaseProbeSavepoint, "Facts": rawsql.Facts, "Uptime": rawsql.Uptime, "Galera": rawsql.Galera,
 		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "SetTurnstile": wire.SetTurnstile(28800), "LockWaitSeconds": rawsql.LockWaitSeconds,
 		"SetLockWait": rawsql.SetLockWait(50), "ShortenLockWait": rawsql.ShortenLockWait, "RestoreLockWait": rawsql.RestoreLockWait, "SetTableWait": rawsql.SetTableWait,
 		"ReadCommitted": rawsql.ReadCommitted, "RenewMany": rawsql.RenewMany(holds), "HeldMany": rawsql.HeldMany(holds, 1),

@@ -14,16 +14,15 @@ import (
 // TRANSACTION Statement").
 const Probe = "SET TRANSACTION READ WRITE"
 
-// Bracket and EndBracket are sent before and after a statement that may end the
-// transaction and begin another. If it has, the savepoint is gone, and the reply to
-// EndBracket is error 1305. EndBracket also releases the savepoints that the statement
-// itself has set. No procedure can set the savepoint anew, since each process has another
-// name for it.
+// ProbeSavepoint and ReleaseProbeSavepoint are sent before and after a statement that may end the
+// transaction and begin another. If it has, the savepoint is gone, and the reply to the release
+// is error 1305. The release also ends the savepoints that the statement itself has set. No
+// procedure can set the savepoint anew, since each process has another name for it.
 var (
-	Bracket    = "SAVEPOINT " + bracket
-	EndBracket = "RELEASE SAVEPOINT " + bracket
+	ProbeSavepoint        = "SAVEPOINT " + probeSavepoint
+	ReleaseProbeSavepoint = "RELEASE SAVEPOINT " + probeSavepoint
 
-	bracket = "lockstep_" + rand.Text()
+	probeSavepoint = "lockstep_" + rand.Text()
 )
 
 // SeesOwnID is 1 on a server whose LAST_INSERT_ID() returns what LAST_INSERT_ID(expr) has set

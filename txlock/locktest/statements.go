@@ -85,14 +85,14 @@ var handlers = map[string]handler{
 	gen.RequestJob:           requestJob,
 	gen.PurgeJob:             purgeJob,
 
-	rawsql.Facts:        facts,
-	rawsql.Probe:        probe,
-	rawsql.Bracket:      nothing,
-	rawsql.EndBracket:   endBracket,
-	rawsql.Galera:       none,
-	schema.ClusterQuery: none,
-	rawsql.Uptime:       uptime,
-	rawsql.MaxPacket:    number(1 << 24),
+	rawsql.Facts:                 facts,
+	rawsql.Probe:                 probe,
+	rawsql.ProbeSavepoint:        nothing,
+	rawsql.ReleaseProbeSavepoint: releaseProbeSavepoint,
+	rawsql.Galera:                none,
+	schema.ClusterQuery:          none,
+	rawsql.Uptime:                uptime,
+	rawsql.MaxPacket:             number(1 << 24),
 }
 
 // sliced are the statements with a list of any length, by what is before that.
@@ -407,7 +407,7 @@ func probe(_ context.Context, q *statement) (reply, error) {
 	return reply{}, nil
 }
 
-func endBracket(_ context.Context, q *statement) (reply, error) {
+func releaseProbeSavepoint(_ context.Context, q *statement) (reply, error) {
 	if !q.open {
 		return reply{}, errNoSavepoint("lockstep")
 	}

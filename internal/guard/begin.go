@@ -12,14 +12,14 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// opening is the beginning of a transaction of database/sql. While it is pending, the
+// deferredBegin is the beginning of a transaction of database/sql. While it is pending, the
 // server doesn't know of the transaction: its BEGIN waits for the first statement, and
 // goes with it in one text where that is a lock statement.
-type opening struct {
+type deferredBegin struct {
 	options driver.TxOptions
 	pending bool
-	failed  bool      // a merged statement has failed, and may have left a transaction open
-	base    driver.Tx // nil if BEGIN was merged with a statement
+	failed  bool      // a compound statement has failed, and may have left a transaction open
+	base    driver.Tx // nil if BEGIN was sent with a statement
 }
 
 // BeginTx begins a transaction of database/sql. Its BEGIN is pending afterwards, unless it
@@ -32,24 +32,24 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	o := opening{options: opts, pending: true}
-	if !c.mayWait(opts) {
-		if err := o.begin(ctx, c.base); err != nil {
+	o := deferredBegin{options: opts, pending: true}
+	if !c.mayDefer(opts) {
+		if err := o.send(ctx, c.base); err != nil {
 			return nil, err
 		}
 	}
 	c.end(false) // a transaction that was begun as text on this connection is over
-	c.tx = c.newTx()
+	c.tx = c.newTxState()
 	c.tx.isolation, c.tx.owned = sql.IsolationLevel(opts.Isolation), true
-	c.opening = o
+	c.begin = o
 	if c.status.told, c.status.open = false, false; !o.pending {
 		c.status.trust()
 	}
 	return &driverTx{conn: c}, nil
 }
 
-// mayWait reports whether the BEGIN can be left to the first statement.
-func (c *conn) mayWait(opts driver.TxOptions) bool {
+// mayDefer reports whether the BEGIN can be left to the first statement.
+func (c *conn) mayDefer(opts driver.TxOptions) bool {
 	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() {
 		return false
 	}
@@ -72,8 +72,8 @@ func isolationOf(opts driver.TxOptions) (level string, known bool) {
 	return "", false
 }
 
-// begin sends the BEGIN by itself.
-func (o *opening) begin(ctx context.Context, base driver.Conn) (err error) {
+// send sends the BEGIN by itself.
+func (o *deferredBegin) send(ctx context.Context, base driver.Conn) (err error) {
 	beginner, ok := base.(driver.ConnBeginTx)
 	switch {
 	case ok:
@@ -89,15 +89,15 @@ func (o *opening) begin(ctx context.Context, base driver.Conn) (err error) {
 	return err
 }
 
-// begun sends the BEGIN if it is pending, before a statement that it can't share a text
+// sendBegin sends the BEGIN if it is pending, before a statement that it can't share a text
 // with. Without it the statement would commit by itself.
-func (c *conn) begun(ctx context.Context) error {
-	if !c.opening.pending {
+func (c *conn) sendBegin(ctx context.Context) error {
+	if !c.begin.pending {
 		return nil
 	}
-	err := c.undone(ctx)
+	err := c.rollBackFailed(ctx)
 	if err == nil {
-		err = c.opening.begin(ctx, c.base)
+		err = c.begin.send(ctx, c.base)
 	}
 	if err != nil {
 		err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
@@ -107,22 +107,22 @@ func (c *conn) begun(ctx context.Context) error {
 	return nil
 }
 
-// undone rolls back what a merged statement that has failed may have left open. On MariaDB
+// rollBackFailed rolls back what a compound statement that has failed may have left open. On MariaDB
 // that has changed nothing, and the BEGIN that follows ends it, unless an isolation level
 // is to be set before.
-func (c *conn) undone(ctx context.Context) error {
-	if !c.opening.failed || c.server.Compound && c.opening.options.Isolation == 0 {
+func (c *conn) rollBackFailed(ctx context.Context) error {
+	if !c.begin.failed || c.server.Compound && c.begin.options.Isolation == 0 {
 		return nil
 	}
 	err := c.exec(context.WithoutCancel(ctx), "ROLLBACK")
-	c.opening.failed = err != nil
+	c.begin.failed = err != nil
 	return err
 }
 
-// close ends the transaction on the server, if that knows of it.
-func (o *opening) close(c *conn, word string) error {
+// end ends the transaction on the server, if that knows of it.
+func (o *deferredBegin) end(c *conn, word string) error {
 	was := *o
-	*o = opening{}
+	*o = deferredBegin{}
 	if was.pending && !was.failed {
 		return nil
 	}
@@ -136,11 +136,11 @@ func (o *opening) close(c *conn, word string) error {
 	return c.finished(was.base.Rollback())
 }
 
-// merge returns a lock statement together with the BEGIN that is pending. It returns false
+// withBegin returns a lock statement together with the BEGIN that is pending. It returns false
 // if they can't share a text, if the reply wouldn't tell that the transaction is open, or if no
 // lock would hold on the session. A text that a wrapper has changed is sent as it is.
-func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue, exec bool) (rawsql.Statement, bool) {
-	if !c.opening.pending || len(args) > 0 || !c.status.flags.IsValid() {
+func (c *conn) withBegin(ctx context.Context, query string, args []driver.NamedValue, exec bool) (rawsql.Statement, bool) {
+	if !c.begin.pending || len(args) > 0 || !c.status.flags.IsValid() {
 		return rawsql.Statement{}, false
 	}
 	call := c.call(ctx)
@@ -151,56 +151,56 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	if repeats, err := c.repeats(ctx); err != nil || repeats || c.fit(ctx) != nil {
 		return s, false // an error comes with the BEGIN, too
 	}
-	return c.server.Open(c.beginning(call.Make), s, exec)
+	return c.server.Open(c.beginOf(call.Make), s, exec)
 }
 
-// beginning is how the transaction begins, whose BEGIN is pending. It makes the row of that
+// beginOf returns the BEGIN that is pending, for the transaction that it begins. It makes the row of that
 // name before, where that commits by itself and the session reads the text of it.
-func (c *conn) beginning(name string) rawsql.Begin {
-	level, _ := isolationOf(c.opening.options)
-	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
+func (c *conn) beginOf(name string) rawsql.Begin {
+	level, _ := isolationOf(c.begin.options)
+	begin := rawsql.Begin{Isolation: level, ReadOnly: c.begin.options.ReadOnly, Again: c.begin.failed}
 	if !begin.ReadOnly && c.status.autocommits() && !c.facts.Oracle {
 		begin.Make = name
 	}
 	return begin
 }
 
-// notOpened judges the error of a text that begins the transaction. After one that isn't the
+// notBegun judges the error of a text that begins the transaction. After one that isn't the
 // end of the transaction the BEGIN is pending again.
-func (c *conn) notOpened(ctx context.Context, err error) error {
+func (c *conn) notBegun(ctx context.Context, err error) error {
 	c.demoted = c.demoted || fault.ReadOnly(err)
 	err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
-	c.opening.failed = true // an error doesn't tell whether a transaction is open
-	c.opening.pending = c.tx.refuse() == nil
+	c.begin.failed = true // an error doesn't tell whether a transaction is open
+	c.begin.pending = c.tx.refuse() == nil
 	return err
 }
 
-// openBy sends BEGIN and a lock statement together. The rows of the reply are read to their
+// sendWithBegin sends BEGIN and a lock statement together. The rows of the reply are read to their
 // end, since an error of the statement may come with them.
-func (c *conn) openBy(ctx context.Context, both rawsql.Statement) (*reply, error) {
+func (c *conn) sendWithBegin(ctx context.Context, both rawsql.Statement) (*reply, error) {
 	s := statement{kind: kindQuiet}
 	if err := c.check(ctx, s); err != nil {
 		return nil, err
 	}
-	k, err := c.keep(ctx, both, nil, false)
+	k, err := c.cached(ctx, both, nil, false)
 	var r *reply
 	if err == nil {
 		r, err = readRows(c.send(ctx, k, both, nil))
 	}
 	if err != nil {
-		return nil, c.notOpened(ctx, err)
+		return nil, c.notBegun(ctx, err)
 	}
-	if err := c.opened(ctx); err != nil {
+	if err := c.begunWith(ctx); err != nil {
 		return nil, err
 	}
 	c.ran(ctx, s)
 	return r, nil
 }
 
-// opened notes that a text has begun the transaction. If the reply doesn't tell, the server is
+// begunWith notes that a text has begun the transaction. If the reply doesn't tell, the server is
 // asked.
-func (c *conn) opened(ctx context.Context) error {
-	c.opening.pending, c.opening.failed = false, false
+func (c *conn) begunWith(ctx context.Context) error {
+	c.begin.pending, c.begin.failed = false, false
 	if c.status.trust(); c.status.told {
 		return nil
 	}
@@ -208,7 +208,7 @@ func (c *conn) opened(ctx context.Context) error {
 	open, err := c.probe(ctx)
 	if err != nil {
 		err = c.judgeError(ctx, s, err)
-		c.tx.doom(err, false)
+		c.tx.abort(err, false)
 		return err
 	}
 	if !open {

@@ -11,9 +11,9 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// Tx is the book of one transaction. The connection writes it. Any goroutine that shares
+// TxState is the state of one transaction. The connection writes it. Any goroutine that shares
 // the transaction may read it.
-type Tx struct {
+type TxState struct {
 	pool      *connector
 	server    session.Server
 	isolation sql.IsolationLevel
@@ -21,22 +21,22 @@ type Tx struct {
 	direct    bool               // the connection is the driver's own; see Direct
 	owned     bool               // begun by BeginTx, not as text
 
-	mu         sync.Mutex
-	reads      bool  // a statement ran that may have taken the snapshot
-	doomed     error // the server has ended it: nothing more is sent
-	severed    error // the program itself has ended it by a statement
-	committed  error // why it, or what followed it, was committed before its end, or may have been
-	finished   bool  // a lock statement has committed it, or is about to
-	ended      bool  // Commit or Rollback has run
-	scope      Scope
-	held       bool // the scope holds locks
-	savepoints savepoints
-	fences     map[string]int // the stamps of Fence, by name
+	mu             sync.Mutex
+	reads          bool  // a statement ran that may have taken the snapshot
+	aborted        error // the server has ended it: nothing more is sent
+	endedByProgram error // the program itself has ended it by a statement
+	committed      error // why it, or what followed it, was committed before its end, or may have been
+	finished       bool  // a lock statement has committed it, or is about to
+	ended          bool  // Commit or Rollback has run
+	scope          Scope
+	held           bool // the scope holds locks
+	savepoints     savepoints
+	fences         map[string]int // the stamps of Fence, by name
 }
 
-// newTx opens the book of a transaction.
-func (c *conn) newTx() *Tx {
-	t := &Tx{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
+// newTxState returns the state of a transaction that begins.
+func (c *conn) newTxState() *TxState {
+	t := &TxState{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
 	if !c.old && !c.status.chosen {
 		t.session = c.facts.Isolation
 	}
@@ -59,19 +59,19 @@ type Scope interface {
 var ErrReads = errors.New("a statement has run before in this transaction")
 
 // Kept returns Options.Kept.
-func (t *Tx) Kept() any { return t.pool.options.Kept }
+func (t *TxState) Kept() any { return t.pool.options.Kept }
 
 // Direct reports whether statements go to the driver as they are: it has no wrapper, which
 // might treat a text without arguments in another way.
-func (t *Tx) Direct() bool { return t.direct }
+func (t *TxState) Direct() bool { return t.direct }
 
 // Server returns what is known of the server.
-func (t *Tx) Server() session.Server { return t.server }
+func (t *TxState) Server() session.Server { return t.server }
 
 // MayHaveSnapshot reports whether plain reads can show data that is older than a lock taken
 // now: a statement has run that may have taken the transaction's snapshot, or BEGIN
 // has taken it, and the isolation level isn't known to read without one.
-func (t *Tx) MayHaveSnapshot() bool {
+func (t *TxState) MayHaveSnapshot() bool {
 	switch t.isolation {
 	case sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelSerializable:
 		return false
@@ -83,7 +83,7 @@ func (t *Tx) MayHaveSnapshot() bool {
 
 // unfit returns why no lock would hold in the transaction, whatever the session: on TiDB one that
 // was begun as text may be optimistic or old, and there are two isolation levels.
-func (t *Tx) unfit() error {
+func (t *TxState) unfit() error {
 	switch {
 	case !t.server.SnapshotAtBegin:
 		return nil
@@ -99,18 +99,18 @@ func (t *Tx) unfit() error {
 
 // ReadsUncommitted reports whether plain reads are known to show what others have not
 // committed.
-func (t *Tx) ReadsUncommitted() bool { return t.at(sql.LevelReadUncommitted) }
+func (t *TxState) ReadsUncommitted() bool { return t.at(sql.LevelReadUncommitted) }
 
 // Serializable reports whether plain reads are known to lock what they read.
-func (t *Tx) Serializable() bool { return t.at(sql.LevelSerializable) }
+func (t *TxState) Serializable() bool { return t.at(sql.LevelSerializable) }
 
 // at reports whether the transaction is known to have that isolation level.
-func (t *Tx) at(level sql.IsolationLevel) bool {
+func (t *TxState) at(level sql.IsolationLevel) bool {
 	return t.isolation == level || t.isolation == sql.LevelDefault && t.session == level
 }
 
 // Stamp returns a number for a lock that is about to be taken; see Stands.
-func (t *Tx) Stamp() int {
+func (t *TxState) Stamp() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.savepoints.stamp()
@@ -118,21 +118,21 @@ func (t *Tx) Stamp() int {
 
 // Stands reports whether the lock of that stamp is still held for certain: no ROLLBACK TO a
 // savepoint that is older than the lock has run since.
-func (t *Tx) Stands(stamp int) bool {
+func (t *TxState) Stands(stamp int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.savepoints.stands(stamp)
 }
 
 // Err returns why the transaction can't take or hold locks any more, or nil.
-func (t *Tx) Err() error {
+func (t *TxState) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.doomed != nil:
-		return t.doomed
-	case t.severed != nil:
-		return t.severed
+	case t.aborted != nil:
+		return t.aborted
+	case t.endedByProgram != nil:
+		return t.endedByProgram
 	case t.ended, t.finished:
 		return fault.ErrEnded
 	}
@@ -142,14 +142,14 @@ func (t *Tx) Err() error {
 // Committed returns an error if the transaction was committed before its end, in whole or
 // in part, or may have been, or if its program has rolled it back by a statement, after which
 // others commit by themselves: then it must not be run again.
-func (t *Tx) Committed() error {
+func (t *TxState) Committed() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.committed
 }
 
 // Scope returns the scope of the transaction, and makes it on first use.
-func (t *Tx) Scope(make func() Scope) Scope {
+func (t *TxState) Scope(make func() Scope) Scope {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.scope == nil {
@@ -160,7 +160,7 @@ func (t *Tx) Scope(make func() Scope) Scope {
 
 // Hold notes that the transaction holds locks: from now on Commit fails if the
 // transaction was ended before.
-func (t *Tx) Hold() {
+func (t *TxState) Hold() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held = true
@@ -168,7 +168,7 @@ func (t *Tx) Hold() {
 
 // Fence notes that the transaction has locked a row and must not be committed without
 // that lock. The name stands for the row, the stamp for the lock; see Stands.
-func (t *Tx) Fence(name string, stamp int) {
+func (t *TxState) Fence(name string, stamp int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.fences == nil {
@@ -179,7 +179,7 @@ func (t *Tx) Fence(name string, stamp int) {
 }
 
 // Fenced reports whether the row of that name is still locked for certain.
-func (t *Tx) Fenced(name string) bool {
+func (t *TxState) Fenced(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	stamp, ok := t.fences[name]
@@ -188,7 +188,7 @@ func (t *Tx) Fenced(name string) bool {
 
 // unfenced returns the name of a fence whose lock may be gone since a ROLLBACK TO
 // SAVEPOINT.
-func (t *Tx) unfenced() (name string, found bool) {
+func (t *TxState) unfenced() (name string, found bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, stamp := range t.fences {
@@ -200,54 +200,54 @@ func (t *Tx) unfenced() (name string, found bool) {
 }
 
 // refuse returns why a statement of the program must not be sent, or nil.
-func (t *Tx) refuse() error {
+func (t *TxState) refuse() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.doomed == nil && t.finished {
+	if t.aborted == nil && t.finished {
 		return fault.ErrEnded
 	}
-	return t.doomed
+	return t.aborted
 }
 
-// doom stops the transaction. The first reason stays, but if the transaction was
+// abort stops the transaction. The first reason stays, but if the transaction was
 // committed, or may have been, that is added to it: such a transaction must never be run
 // again. It returns whether this is the first reason.
-func (t *Tx) doom(why error, committed bool) bool {
+func (t *TxState) abort(why error, committed bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	first, before := t.doomed == nil, t.committed
+	first, before := t.aborted == nil, t.committed
 	if first {
-		t.doomed = why
+		t.aborted = why
 	}
 	if before == nil && committed {
 		t.committed = why
 	}
-	if t.committed != nil && (first || before == nil) && !errors.Is(t.doomed, t.committed) {
-		t.doomed = fmt.Errorf("%w: %w", t.committed, t.doomed)
+	if t.committed != nil && (first || before == nil) && !errors.Is(t.aborted, t.committed) {
+		t.aborted = fmt.Errorf("%w: %w", t.committed, t.aborted)
 	}
 	return first
 }
 
-// Doom stops the transaction after a lock statement whose reply isn't known; see fault.ErrReply.
-func (t *Tx) Doom(why error) { t.doom(why, t.Finished()) }
+// Abort stops the transaction after a lock statement whose reply isn't known; see fault.ErrReply.
+func (t *TxState) Abort(why error) { t.abort(why, t.Finished()) }
 
-// sever notes that the program has ended the transaction: its locks are gone, its
+// markEndedByProgram notes that the program has ended the transaction: its locks are gone, its
 // statements are still sent.
-func (t *Tx) sever(why error) {
+func (t *TxState) markEndedByProgram(why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.severed == nil {
-		t.severed = why
+	if t.endedByProgram == nil {
+		t.endedByProgram = why
 	}
 	if t.committed == nil {
 		t.committed = why
 	}
 }
 
-// end closes the book and tells the scope.
-func (t *Tx) end() {
+// end notes the end of the transaction, and notifies the scope.
+func (t *TxState) end() {
 	t.mu.Lock()
-	scope, why := t.scope, cmp.Or(t.doomed, t.severed)
+	scope, why := t.scope, cmp.Or(t.aborted, t.endedByProgram)
 	if t.ended {
 		scope = nil
 	}
@@ -259,7 +259,7 @@ func (t *Tx) end() {
 }
 
 // notifyCommitted tells the scope that the commit has succeeded.
-func (t *Tx) notifyCommitted() {
+func (t *TxState) notifyCommitted() {
 	t.mu.Lock()
 	scope := t.scope
 	t.mu.Unlock()
@@ -270,7 +270,7 @@ func (t *Tx) notifyCommitted() {
 
 // outcome returns what the COMMIT of a transaction that is over has failed with, and tells
 // the scope if nobody knows whether it has.
-func (t *Tx) outcome(err error) error {
+func (t *TxState) outcome(err error) error {
 	if fault.NotCommitted(err) {
 		return err
 	}
@@ -285,14 +285,14 @@ func (t *Tx) outcome(err error) error {
 }
 
 // used reports whether package txlock has joined the transaction.
-func (t *Tx) used() bool {
+func (t *TxState) used() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.scope != nil
 }
 
 // holds reports whether the transaction holds locks.
-func (t *Tx) holds() bool {
+func (t *TxState) holds() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.held
@@ -300,7 +300,7 @@ func (t *Tx) holds() bool {
 
 // ran notes a statement of the program that the server has executed, or has failed to
 // execute.
-func (t *Tx) ran(s statement, failed bool) {
+func (t *TxState) ran(s statement, failed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch s.kind {

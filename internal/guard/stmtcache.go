@@ -11,10 +11,10 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// kept is a text with question marks that a connection keeps prepared. MariaDB takes longer to
+// cachedStmt is a text with question marks that a connection keeps prepared. MariaDB takes longer to
 // parse one that begins or commits a transaction than to execute it. It goes on in the database
 // in which it was prepared, the only one in which a session is fit.
-type kept struct {
+type cachedStmt struct {
 	uses   int
 	asText bool        // it can't be prepared
 	stmt   driver.Stmt // nil until it is prepared
@@ -22,28 +22,28 @@ type kept struct {
 
 const (
 	usesAsText = 4    // before a text is prepared, which costs a round trip
-	mostKept   = 16   // texts of one connection
+	maxCached  = 16   // texts of one connection
 	longest    = 3072 // bytes of a text
 	smallText  = 4096 // bytes that every driver sends
 )
 
-// keep counts a use of a text of lockstep's, behind whose arguments come those of a statement of
+// cached counts a use of a text of lockstep's, behind whose arguments come those of a statement of
 // the program, and returns what is kept of it, or nil if it is sent as text. It is prepared where
 // the driver doesn't write the program's arguments into it, and on MariaDB if it is sent again and
 // again, unless the program could tell: by the rows of a read, in which floats have other digits
 // then, or by an argument that a statement reads otherwise than a literal. driver.ErrSkip says
 // that it can't be sent.
-func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.NamedValue, reads bool) (*kept, error) {
+func (c *conn) cached(ctx context.Context, s rawsql.Statement, args []driver.NamedValue, reads bool) (*cachedStmt, error) {
 	query, _ := s.SQL()
 	needs := len(args) > 0 && c.pool.prepares.Load()
-	if !needs && (!c.server.Compound || c.opening.failed || len(query) > longest || reads || slices.ContainsFunc(args, unlikeLiteral)) {
+	if !needs && (!c.server.Compound || c.begin.failed || len(query) > longest || reads || slices.ContainsFunc(args, unlikeLiteral)) {
 		return nil, nil
 	}
 	key := withTypes(query, args)
-	k := c.remember(key)
+	k := c.lookUp(key)
 	often := k.uses >= usesAsText || c.pool.options.KeepAtOnce
-	if k.uses++; k.stmt == nil && !k.asText && c.kept[key] == k && (needs || often) {
-		if err := c.prepareKept(ctx, query, k); err != nil {
+	if k.uses++; k.stmt == nil && !k.asText && c.stmts[key] == k && (needs || often) {
+		if err := c.prepareCached(ctx, query, k); err != nil {
 			return nil, err
 		}
 	}
@@ -76,30 +76,30 @@ func unlikeLiteral(arg driver.NamedValue) bool {
 	return true
 }
 
-// remember returns what is kept of a text. If there are too many, a new one takes the place of
+// lookUp returns the cache entry of a text. If there are too many, a new one takes the place of
 // those that are not prepared.
-func (c *conn) remember(key string) *kept {
-	if k := c.kept[key]; k != nil {
+func (c *conn) lookUp(key string) *cachedStmt {
+	if k := c.stmts[key]; k != nil {
 		return k
 	}
-	if c.kept == nil {
-		c.kept = make(map[string]*kept)
+	if c.stmts == nil {
+		c.stmts = make(map[string]*cachedStmt)
 	}
-	for other, k := range c.kept {
-		if len(c.kept) >= mostKept && k.stmt == nil {
-			delete(c.kept, other)
+	for other, k := range c.stmts {
+		if len(c.stmts) >= maxCached && k.stmt == nil {
+			delete(c.stmts, other)
 		}
 	}
-	k := new(kept)
-	if len(c.kept) < mostKept {
-		c.kept[key] = k
+	k := new(cachedStmt)
+	if len(c.stmts) < maxCached {
+		c.stmts[key] = k
 	}
 	return k
 }
 
 // send sends such a text, or executes what is kept of it. driver.ErrSkip says that it wasn't
 // executed.
-func (c *conn) send(ctx context.Context, k *kept, s rawsql.Statement, args []driver.NamedValue) (driver.Rows, error) {
+func (c *conn) send(ctx context.Context, k *cachedStmt, s rawsql.Statement, args []driver.NamedValue) (driver.Rows, error) {
 	if k != nil {
 		_, own := s.SQL()
 		values, err := c.values(own)
@@ -138,9 +138,9 @@ func (c *conn) values(args []any) ([]driver.NamedValue, error) {
 	return values, nil
 }
 
-// prepareKept prepares a text. If the server refuses that, it stays text; so it does on a
+// prepareCached prepares a text. If the server refuses that, it stays text; so it does on a
 // cluster, whose nodes end a transaction while a statement is prepared: see checkPrepared.
-func (c *conn) prepareKept(ctx context.Context, text string, k *kept) error {
+func (c *conn) prepareCached(ctx context.Context, text string, k *cachedStmt) error {
 	galera, err := c.onGalera(ctx)
 	if err != nil {
 		return err
