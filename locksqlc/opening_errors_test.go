@@ -35,7 +35,7 @@ func keptPool(t *testing.T, cfg *mysql.Config) *sql.DB {
 	t.Helper()
 	connector, err := mysql.NewConnector(cfg)
 	check(t, err)
-	pool := sql.OpenDB(guard.Wrap(connector, guard.Options{KeepAtOnce: true}))
+	pool := sql.OpenDB(guard.Wrap(connector, guard.Options{PrepareAtOnce: true}))
 	t.Cleanup(func() { check(t, pool.Close()) })
 	return pool
 }

@@ -28,7 +28,7 @@ func (internals) Guarded(base driver.Connector, options ...PoolOption) driver.Co
 	for _, option := range options {
 		option.toPool(&p)
 	}
-	return guard.Wrap(base, guard.Options{Kept: &p})
+	return guard.Wrap(base, guard.Options{Value: &p})
 }
 
 // CheckGuarded returns nil if the pool is guarded, and ErrUnguarded if it isn't: because it was

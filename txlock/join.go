@@ -134,7 +134,7 @@ func newJoined(tx Tx, txState *guard.TxState, server session.Server) *joined {
 	j := &joined{state: state{txState: txState, server: server}, tx: rawsql.Text{DBTX: tx, Inline: txState != nil && txState.Direct()}}
 	j.scope.state, j.state.tx = &j.state, &j.tx
 	if txState != nil {
-		if p, ok := txState.Kept().(*pooled); ok {
+		if p, ok := txState.Value().(*pooled); ok {
 			j.state.pooled = *p
 		}
 	}

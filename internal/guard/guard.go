@@ -18,11 +18,11 @@ import (
 
 // Options are those of a pool.
 type Options struct {
-	// Kept is a value that the pool keeps for package txlock; see TxState.Kept.
-	Kept any
-	// KeepAtOnce: a lock statement that begins a transaction is prepared at its first use.
+	// Value is what package txlock keeps with the pool; see TxState.Value.
+	Value any
+	// PrepareAtOnce: a lock statement that begins a transaction is prepared at its first use.
 	// It is for tests.
-	KeepAtOnce bool
+	PrepareAtOnce bool
 }
 
 // Wrap returns a connector whose connections are base's, guarded.

@@ -41,7 +41,7 @@ func (c *conn) cached(ctx context.Context, s rawsql.Statement, args []driver.Nam
 	}
 	key := withTypes(query, args)
 	k := c.lookUp(key)
-	often := k.uses >= usesAsText || c.pool.options.KeepAtOnce
+	often := k.uses >= usesAsText || c.pool.options.PrepareAtOnce
 	if k.uses++; k.stmt == nil && !k.asText && c.stmts[key] == k && (needs || often) {
 		if err := c.prepareCached(ctx, query, k); err != nil {
 			return nil, err

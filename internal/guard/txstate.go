@@ -58,8 +58,8 @@ type Scope interface {
 // snapshot. Nothing was sent.
 var ErrReads = errors.New("a statement has run before in this transaction")
 
-// Kept returns Options.Kept.
-func (t *TxState) Kept() any { return t.pool.options.Kept }
+// Value returns Options.Value.
+func (t *TxState) Value() any { return t.pool.options.Value }
 
 // Direct reports whether statements go to the driver as they are: it has no wrapper, which
 // might treat a text without arguments in another way.
