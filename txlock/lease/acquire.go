@@ -135,10 +135,10 @@ func (m *Manager) tell(ctx context.Context, l *Lease, e txlock.Event) {
 // call calls acquire, and names who has refused it. Close waits for it, and for what it
 // leaves to the background.
 func (m *Manager) call(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
-	if !m.errands.Enter() {
+	if !m.tasks.Enter() {
 		return nil, ErrClosed
 	}
-	defer m.errands.Leave(true)
+	defer m.tasks.Leave(true)
 	l, err := acquire(ctx, q)
 	return l, m.named(ctx, q, err)
 }

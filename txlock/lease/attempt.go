@@ -76,7 +76,7 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 	}
 	outcomes := make(chan outcome, 1)
 	var settled atomic.Bool // by the reply or by the end of the context
-	if !m.errands.Go(func() {
+	if !m.tasks.Go(func() {
 		defer cancel()
 		a, err := m.send(sending, &sent, how, until)
 		wanted := settled.CompareAndSwap(false, true)

@@ -86,7 +86,7 @@ func (m *Manager) Close(ctx context.Context) error {
 		m.end()
 		undo := context.AfterFunc(ctx, m.undoing.end)
 		defer undo()
-		m.errands.Wait()
+		m.tasks.Wait()
 		if m.undoing.Err() == nil {
 			c.released()
 		}
@@ -109,7 +109,7 @@ func (m *Manager) Close(ctx context.Context) error {
 // end ends the loops, and refuses new work in the background.
 func (m *Manager) end() {
 	m.ending.end()
-	m.errands.End()
+	m.tasks.End()
 }
 
 // closing is what a Close has to release, and what has become of it.

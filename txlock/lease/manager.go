@@ -33,7 +33,7 @@ type Manager struct {
 	closing life // of the waiters: ends when Close is called
 	ending  life // of the loops: ends when Close has released what is held
 	undoing life // of releases in the background: ends with Close
-	errands *leaseutil.Errands
+	tasks   *leaseutil.Tasks
 	start   sync.Once
 	nudge   chan struct{} // wakes the loop of renewals
 	chunk   int           // how many leases that renews at most by the next statement: see pace
@@ -106,7 +106,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 	m := &Manager{
 		store:   s,
 		options: o,
-		errands: leaseutil.NewErrands(),
+		tasks:   leaseutil.NewTasks(),
 		nudge:   make(chan struct{}, 1),
 		chunk:   renewalChunk,
 		records: make(map[recordKey]*record),
@@ -198,7 +198,7 @@ func (m *Manager) keep(q *request, a store.Answer, since instant, pending bool) 
 	m.start.Do(m.startLoops)
 	m.expect(since.Add(r.every()))
 	if pending {
-		m.errands.Go(func() { m.reserveLater(r) })
+		m.tasks.Go(func() { m.reserveLater(r) })
 	}
 	return l, nil
 }
@@ -222,9 +222,9 @@ func (m *Manager) forget(r *record) {
 
 // startLoops starts the loops that run in the background.
 func (m *Manager) startLoops() {
-	m.errands.Go(m.renewals)
+	m.tasks.Go(m.renewals)
 	if m.options.janitor > 0 {
-		m.errands.Go(m.janitor)
+		m.tasks.Go(m.janitor)
 	}
 }
 

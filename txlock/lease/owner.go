@@ -208,7 +208,7 @@ func (m *Manager) undo(ctx context.Context, q *request, slot int64) error {
 	r, granted := remains{key: q.key, slot: slot, hold: q.hold}, m.store.Now()
 	reply, err := m.sendRelease(ctx, r) // others may have the row locked for a moment
 	if err != nil || reply == store.Absent {
-		m.errands.Go(func() { m.releaseUntil(r, granted, granted.Add(q.ttl)) })
+		m.tasks.Go(func() { m.releaseUntil(r, granted, granted.Add(q.ttl)) })
 		return errors.Join(err, m.reissue(q))
 	}
 	return nil
@@ -218,7 +218,7 @@ func (m *Manager) undo(ctx context.Context, q *request, slot int64) error {
 // the context of the call has ended.
 func (m *Manager) releaseUnwanted(ctx context.Context, l *Lease) error {
 	release := func() { _ = l.Release(m.undoing) } // the observer gets the error
-	if ctx.Err() != nil && m.errands.Go(release) {
+	if ctx.Err() != nil && m.tasks.Go(release) {
 		return nil
 	}
 	return l.Release(ctx)

@@ -38,11 +38,11 @@ func (l *Lease) Release(ctx context.Context) error {
 		return errors.New("lease: Release needs a context, got nil")
 	}
 	r := l.record
-	counted := r.m.errands.Enter() // a manager that has ended has released all handles
+	counted := r.m.tasks.Enter() // a manager that has ended has released all handles
 	last, lost := r.leave(l.handle)
 	runtime.KeepAlive(l) // until here it isn't dropped
 	if !last {
-		r.m.errands.Leave(counted)
+		r.m.tasks.Leave(counted)
 		return notHeld(lost)
 	}
 	if ctx.Err() != nil { // it had ended before Release was called
@@ -55,7 +55,7 @@ func (l *Lease) Release(ctx context.Context) error {
 // Close waits for a call that is counted.
 func (r *record) end(ctx context.Context, lost error, counted bool) error {
 	err := notHeld(r.release(ctx, lost))
-	r.m.errands.Leave(counted)
+	r.m.tasks.Leave(counted)
 	r.tellReleased(ctx, err)
 	return err
 }
@@ -97,7 +97,7 @@ func (r *record) release(ctx context.Context, lost error) error {
 	}
 	if !final {
 		until := m.store.Now().Add(r.left())
-		m.errands.Go(func() {
+		m.tasks.Go(func() {
 			_ = r.joinRenewal(m.undoing) // an error means that the manager is closed
 			m.releaseUntil(what, m.store.Now(), until)
 			m.freeSlot(r.key, r.slot)

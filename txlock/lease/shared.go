@@ -190,7 +190,7 @@ const manyIdle = 100
 func (m *Manager) readersOf(ctx context.Context, s store.Session, key txlock.Key) (store.Readers, error) {
 	row, err := s.Readers(ctx, key.String())
 	if err == nil && row.Idle > manyIdle && m.sweeping.CompareAndSwap(false, true) {
-		if !m.errands.Go(func() {
+		if !m.tasks.Go(func() {
 			defer m.sweeping.Store(false)
 			m.troubled(key, "remove idle readers", m.store.Sweep(m.ending, key.String()))
 		}) {

@@ -53,7 +53,7 @@ func (m *Manager) waitFor(r *record) {
 		defer m.mu.Unlock()
 		delete(m.waits, at)
 	}
-	if begin && !m.errands.Go(func() { defer end(); m.renewWaiting(r) }) {
+	if begin && !m.tasks.Go(func() { defer end(); m.renewWaiting(r) }) {
 		end()
 	}
 }

@@ -73,7 +73,7 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 	// Nodes that answer later go on in the background, until Close.
 	defer context.AfterFunc(ctx, stop)()
 	for i := range n {
-		if !m.errands.Go(func() { a.node(asking, i) }) {
+		if !m.tasks.Go(func() { a.node(asking, i) }) {
 			a.fail(i, ErrClosed)
 			a.done(i)
 		}
@@ -142,7 +142,7 @@ func (a *round) ask(ctx context.Context, node int) (*lease.Lease, error) {
 		err   error
 	}
 	answers := make(chan answer)
-	if !a.m.errands.Go(func() {
+	if !a.m.tasks.Go(func() {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.m.options.timeout(a.r.ttl))
 		defer cancel()
 		defer context.AfterFunc(a.m.ending, cancel)()
@@ -316,7 +316,7 @@ func (m *Manager) releaseNodes(ctx context.Context, nodes []*lease.Lease, ttl ti
 			}
 			answers <- answer{i, err}
 		}
-		if !m.errands.Go(release) {
+		if !m.tasks.Go(release) {
 			release()
 		}
 	}

@@ -33,7 +33,7 @@ type Manager struct {
 	close   context.CancelFunc
 	ending  context.Context // of what the nodes are asked: ends with Close
 	end     context.CancelFunc
-	errands *leaseutil.Errands
+	tasks   *leaseutil.Tasks
 
 	mu      sync.Mutex
 	closed  bool // Close was called
@@ -89,7 +89,7 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 	}
 	m := &Manager{
 		nodes: append([]*lease.Manager(nil), managers...), majority: n/2 + 1, options: o,
-		errands: leaseutil.NewErrands(),
+		tasks:   leaseutil.NewTasks(),
 		records: make(map[recordKey]*record), turns: make(map[string]*turn), epochs: make([]string, n),
 	}
 	m.closing, m.close = context.WithCancel(context.Background())
@@ -178,8 +178,8 @@ func (m *Manager) Close(ctx context.Context) error {
 	finished := make(chan error, 1)
 	go func() {
 		err := releaseAll(ctx, records)
-		m.errands.End()
-		m.errands.Wait()
+		m.tasks.End()
+		m.tasks.Wait()
 		finished <- err
 	}()
 	defer m.end()

@@ -127,7 +127,7 @@ func (r *record) check() {
 		l.end(r.lost)
 	}
 	nodes := r.finish()
-	r.m.errands.Go(func() { r.m.releaseNodes(context.Background(), nodes, r.ttl) })
+	r.m.tasks.Go(func() { r.m.releaseNodes(context.Background(), nodes, r.ttl) })
 }
 
 // finish ends the record, and returns the leases of the nodes for release. The caller
@@ -229,7 +229,7 @@ func (r *record) tend() {
 	for i, l := range r.nodes {
 		// A node where it was released by force is not acquired again.
 		if (l == nil || !l.Valid() && !errors.Is(l.Err(), lease.ErrReplaced)) && !r.asking[i] {
-			r.asking[i] = r.m.errands.Go(func() { r.mend(i, l) })
+			r.asking[i] = r.m.tasks.Go(func() { r.mend(i, l) })
 		}
 	}
 	r.timer.Reset(r.pause())

@@ -1,6 +1,6 @@
 // Package leaseutil has what the managers of packages lease and quorum have in common:
 // how to run a function under a lease and to wait for one (leaseutil.go), who owns what under a context
-// (owner.go), and work in the background (errands.go).
+// (owner.go), and work in the background (tasks.go).
 package leaseutil
 
 import (

@@ -12,11 +12,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestErrandsAreDone proves that each errand is done once, that Wait waits for all of
+// TestTasksAreDone proves that each task is done once, that Wait waits for all of
 // them, that none is taken after End, and that no goroutine is left.
-func TestErrandsAreDone(t *testing.T) {
+func TestTasksAreDone(t *testing.T) {
 	for range 200 {
-		e := NewErrands()
+		e := NewTasks()
 		var taken, done atomic.Int64
 		var asking sync.WaitGroup
 		for range 4 {
@@ -32,17 +32,17 @@ func TestErrandsAreDone(t *testing.T) {
 		e.Wait()
 		e.End()
 		if taken.Load() < 300 || done.Load() != taken.Load() {
-			t.Fatalf("%d errands were taken, %d done", taken.Load(), done.Load())
+			t.Fatalf("%d tasks were taken, %d done", taken.Load(), done.Load())
 		}
 		if e.Go(func() { t.Error("done after the end") }) {
-			t.Fatal("an errand was taken after the end")
+			t.Fatal("a task was taken after the end")
 		}
 	}
 }
 
-// TestErrandsWaitForNone proves that an errand begins however many others are under way.
-func TestErrandsWaitForNone(t *testing.T) {
-	e := NewErrands()
+// TestTasksWaitForNone proves that a task begins however many others are under way.
+func TestTasksWaitForNone(t *testing.T) {
+	e := NewTasks()
 	defer e.Wait()
 	defer e.End()
 	for round := range 2 { // new goroutines, and then those that were kept
@@ -67,9 +67,9 @@ func TestErrandsWaitForNone(t *testing.T) {
 	}
 }
 
-// TestErrandsKeepAGoroutine proves that a stack that has grown is used again.
-func TestErrandsKeepAGoroutine(t *testing.T) {
-	e := NewErrands()
+// TestTasksKeepAGoroutine proves that a stack that has grown is used again.
+func TestTasksKeepAGoroutine(t *testing.T) {
+	e := NewTasks()
 	defer e.Wait()
 	defer e.End()
 	if !e.Go(func() {}) {
@@ -88,17 +88,17 @@ func TestErrandsKeepAGoroutine(t *testing.T) {
 	}
 }
 
-func (e *Errands) resting() int {
+func (e *Tasks) resting() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.idle
 }
 
-// TestErrandsOfACall proves that a call which is under way at the End is waited for, and its
-// errands are done.
-func TestErrandsOfACall(t *testing.T) {
+// TestTasksOfACall proves that a call which is under way at the End is waited for, and its
+// tasks are done.
+func TestTasksOfACall(t *testing.T) {
 	for range 200 {
-		e := NewErrands()
+		e := NewTasks()
 		ok := e.Enter()
 		if !ok {
 			t.Fatal("refused before the end")
@@ -111,7 +111,7 @@ func TestErrandsOfACall(t *testing.T) {
 		go func() { e.Wait(); close(waited) }()
 		var done atomic.Bool
 		if !e.Go(func() { done.Store(true) }) {
-			t.Fatal("the errand of a call was refused")
+			t.Fatal("the task of a call was refused")
 		}
 		select {
 		case <-waited:
@@ -121,7 +121,7 @@ func TestErrandsOfACall(t *testing.T) {
 		e.Leave(true)
 		<-waited
 		if !done.Load() || e.Go(func() {}) {
-			t.Fatalf("the errand was done: %t, or one was taken after the last call", done.Load())
+			t.Fatalf("the task was done: %t, or one was taken after the last call", done.Load())
 		}
 	}
 }
