@@ -111,7 +111,7 @@ type BeginEpochParams struct {
 }
 
 // BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
-// is never acquired. Because of its used_for the janitor keeps it.
+// is never acquired. Because of its used_for the cleanup keeps it.
 // It never runs in a caller's transaction.
 func (q *Queries) BeginEpoch(ctx context.Context, db DBTX, arg BeginEpochParams) error {
 	_, err := db.ExecContext(ctx, BeginEpoch, arg.ID, arg.AgeUs)

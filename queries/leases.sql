@@ -252,7 +252,7 @@ FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 
 -- name: BeginEpoch :exec
 -- BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
--- is never acquired. Because of its used_for the janitor keeps it.
+-- is never acquired. Because of its used_for the cleanup keeps it.
 -- It never runs in a caller's transaction.
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,

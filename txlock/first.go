@@ -90,7 +90,7 @@ func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
 		return 0, err
 	}
 	switch token, err := knownID(a.server.Replies, "LockNamed", id.V, nil); {
-	case !id.Valid, err == nil && token == made:
+	case !id.Valid, err == nil && token == rowInserted:
 		return 0, fault.UnknownReply("LockNamed", "the insert id "+strconv.FormatInt(id.V, 10))
 	case id.V == 0 && a.hashed:
 		return 0, a.missing()

@@ -46,7 +46,7 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 	snapshot := s.mayHaveSnapshot()
 	// The row of a lease is written by its renewals: a change since the snapshot is no
 	// reason to roll the transaction back.
-	in := &bridge.Included{Tx: s.refusing(snapshot), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
+	in := &bridge.Included{Tx: s.noSkip(snapshot), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
 	if s.txState != nil {
 		if err := s.txState.Err(); err != nil {
 			return false, err
@@ -57,9 +57,9 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 	return in.Fence, err
 }
 
-// refusing is the transaction of statements that fail where they would skip a locked row. That
+// noSkip is the transaction of statements that fail where they would skip a locked row. That
 // a row has changed since a snapshot is no reason to refuse it.
-func (s *state) refusing(snapshot bool) gen.DBTX {
+func (s *state) noSkip(snapshot bool) gen.DBTX {
 	return s.rewritten(func(q rawsql.Statement) rawsql.Statement {
 		q.Query, q.Variables = s.server.Refuse(q.Query, s.server.RollbackOnTimeout)
 		if s.mayBeRefused(snapshot) {

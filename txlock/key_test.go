@@ -95,7 +95,7 @@ func TestInvalidKeys(t *testing.T) {
 		{Named(strings.Repeat("k", 256)), "256 bytes, 255 are allowed"},
 		{Named(strings.Repeat("ü", 128)), "256 bytes, 255 are allowed"},
 		{Named("caf\xe9"), "not valid UTF-8"},
-		{Named("lockstep:janitor"), "lockstep's own"},
+		{Named("lockstep:cleanup"), "lockstep's own"},
 		{NewFamily[int]("lockstep").Key(1), "lockstep's own"},
 		{NewFamily[int]("lockstep", Hashed()).Key(1), "lockstep's own"},
 		{Segments(Named("lockstep:x"), 2)[0], "lockstep's own"},

@@ -281,7 +281,7 @@ func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db *rawsql.Te
 		switch {
 		case err != nil:
 			return 0, err
-		case token == made && !again:
+		case token == rowInserted && !again:
 			known.drop(a.server.Name, a.record)
 			call, db = guard.Call{}, a.tx
 			continue

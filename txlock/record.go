@@ -31,9 +31,9 @@ func (k Key) record() record {
 // noToken is what no row carries: a token is 0, never granted, or a time.
 const noToken = 1
 
-// made is the reply of a statement that had to make the row, which has no token yet:
+// rowInserted is the reply of a statement that had to make the row, which has no token yet:
 // the same statement again raises it.
-const made = 1
+const rowInserted = 1
 
 // statement returns the statement that locks the row and raises its token, and its name.
 func (a *attempt) statement() (name string, _ rawsql.Statement) {

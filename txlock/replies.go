@@ -33,7 +33,7 @@ func knownID(known *rawsql.Replies, statement string, id int64, err error) (int6
 	if err != nil {
 		return 0, fault.Read(statement, err)
 	}
-	if others, has := known.IDs[statement]; !has || id <= made && !slices.Contains(others, id) {
+	if others, has := known.IDs[statement]; !has || id <= rowInserted && !slices.Contains(others, id) {
 		return 0, fault.UnknownReply(statement, "the insert id "+strconv.FormatInt(id, 10))
 	}
 	return id, nil

@@ -86,7 +86,7 @@ func TestInsertIDs(t *testing.T) {
 		for statement, others := range e.Replies.IDs {
 			for _, id := range []int64{math.MinInt64, -1, 0, 1, 2, 1 << 50, math.MaxInt64} {
 				got, err := knownID(e.Replies, statement, id, nil)
-				if known := id > made || slices.Contains(others, id); known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && got != id {
+				if known := id > rowInserted || slices.Contains(others, id); known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && got != id {
 					t.Errorf("%s: the insert id %d is read as %d, %v", statement, id, got, err)
 				}
 			}

@@ -95,42 +95,42 @@ type Leader struct {
 // Vacant returns the elections that no process leads, by their keys, with the notes of those on
 // standby.
 func (p *Picture) Vacant() []Leader {
-	seats := p.seats()
+	labels := p.standby()
 	for key := range p.elections {
-		seats[key] = notNil(seats[key])
+		labels[key] = notNil(labels[key])
 	}
 	for _, lease := range p.Leases {
 		if lease.Kind == string(Exclusive) {
-			delete(seats, lease.Key)
+			delete(labels, lease.Key)
 		}
 	}
 	vacant := []Leader{}
-	for _, key := range slices.Sorted(maps.Keys(seats)) {
-		vacant = append(vacant, Leader{Key: key, Standby: seats[key]})
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		vacant = append(vacant, Leader{Key: key, Standby: labels[key]})
 	}
 	return vacant
 }
 
-// seats returns the notes of those on standby, by the keys of their elections.
-func (p *Picture) seats() map[string][]string {
-	seats := make(map[string][]string)
+// standby returns the notes of those on standby, by the keys of their elections.
+func (p *Picture) standby() map[string][]string {
+	labels := make(map[string][]string)
 	for _, lease := range p.Leases {
-		if key, seat := strings.CutSuffix(lease.Key, standby); seat && lease.Kind == "permit" {
-			seats[key] = append(seats[key], lease.Label)
+		if key, is := strings.CutSuffix(lease.Key, standby); is && lease.Kind == "permit" {
+			labels[key] = append(labels[key], lease.Label)
 		}
 	}
-	return seats
+	return labels
 }
 
-// Leaders returns who leads. An election is known by its seats for those who stand by: one
+// Leaders returns who leads. An election is known by its standby slots: one
 // at which nobody ever has is a lease like others.
 func (p *Picture) Leaders() []Leader {
-	leaders, seats := []Leader{}, p.seats()
+	leaders, labels := []Leader{}, p.standby()
 	for _, lease := range p.Leases {
 		if !lease.Leads {
 			continue
 		}
-		others := slices.DeleteFunc(seats[lease.Key], func(label string) bool { return label == lease.Label }) // it keeps its seat for a while
+		others := slices.DeleteFunc(labels[lease.Key], func(label string) bool { return label == lease.Label }) // it keeps its slot for a while
 		leaders = append(leaders, Leader{lease.Key, lease.Label, lease.Token, lease.Since, lease.Left, notNil(others)})
 	}
 	return leaders

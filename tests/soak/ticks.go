@@ -42,7 +42,7 @@ func tickedTx(ctx context.Context, o *op) error {
 }
 
 // keepRunning runs what goes on in the background as users run it: two jobs, and the removal of
-// rows that nobody uses, which is a job itself. The janitors of the leases run by
+// rows that nobody uses, which is a job itself. The cleanup loops of the leases run by
 // themselves.
 func (c *client) keepRunning() {
 	ctx := context.Background() // close ends it

@@ -30,10 +30,10 @@ var (
 
 // An Election is one process's part in an election. Its methods may be called from any goroutine.
 type Election struct {
-	leases *lease.Manager
-	seats  *lease.Semaphore
-	key    txlock.Key
-	seat   txlock.Key
+	leases  *lease.Manager
+	slots   *lease.Semaphore // of those on standby
+	key     txlock.Key
+	slotKey txlock.Key
 	options
 	seldom leaseutil.Seldom
 
@@ -132,12 +132,12 @@ func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, erro
 	if n := len(key.String()); n > maxName {
 		return nil, fmt.Errorf("%w: the name of an election has at most %d bytes, this one has %d", txlock.ErrInvalidKey, maxName, n)
 	}
-	e.seat = txlock.ParseKey(key.String() + ":standby")
-	seats, err := leases.Semaphore(e.seat, seats)
+	e.slotKey = txlock.ParseKey(key.String() + ":standby")
+	slots, err := leases.Semaphore(e.slotKey, standbySlots)
 	if err != nil {
 		return nil, err
 	}
-	e.seats = seats
+	e.slots = slots
 	return e, nil
 }
 

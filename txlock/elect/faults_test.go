@@ -14,7 +14,7 @@ import (
 )
 
 // TestAllHang proves that leaders which hang, one after the other, are replaced as long as
-// one process is left: they don't keep the seats.
+// one process is left: they don't keep the standby slots.
 func TestAllHang(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		const processes = 8
@@ -38,7 +38,7 @@ func TestAllHang(t *testing.T) {
 }
 
 // TestObserverPanics proves that a panic of the observer goes on, and leaves neither the
-// lease nor the seat behind.
+// lease nor the standby slot behind.
 func TestObserverPanics(t *testing.T) {
 	for _, kind := range []elect.Kind{elect.Elected, elect.Ending, elect.Ended, elect.RunError} {
 		t.Run(string(kind), func(t *testing.T) {

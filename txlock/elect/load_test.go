@@ -11,7 +11,7 @@ import (
 )
 
 // TestThousandFollowers proves that a thousand processes that stand by send at most 250
-// statements in any second, also while leaders change, and when all that had a seat die;
+// statements in any second, also while leaders change, and when all that had a standby slot die;
 // and how long it takes until one leads then.
 func TestThousandFollowers(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
@@ -48,10 +48,10 @@ func TestThousandFollowers(t *testing.T) {
 			is(t, "hand-over", e.at.Sub(at), 0, 50*time.Millisecond)
 			count(3)
 		}
-		for range 3 { // and those that have a seat die at once
+		for range 3 { // and those that have a standby slot die at once
 			token = e.Token
 			at := time.Now()
-			for _, p := range seated(t, watcher, all) {
+			for _, p := range onStandby(t, watcher, all) {
 				p.store.Down(nil)
 			}
 			count(40)
@@ -65,10 +65,10 @@ func TestThousandFollowers(t *testing.T) {
 	})
 }
 
-// lookMost is the longest pause of a process without a seat.
+// lookMost is the longest pause of a process without a standby slot.
 const lookMost = 10500 * time.Millisecond
 
-// TestSixth proves that the only process without a seat leads soon after the TTL when all
+// TestSixth proves that the only process without a standby slot leads soon after the TTL when all
 // five that have one die at once, or end at once, however long ago it has looked. It tries
 // that 8 times, with LOCKSTEP_LONG=1 60 times.
 func TestSixth(t *testing.T) {
@@ -82,7 +82,7 @@ func TestSixth(t *testing.T) {
 			}
 			time.Sleep(time.Minute + rand.N(lookMost))
 			_, e := c.successor(all, 0)
-			five, most := seated(t, all[0], all), lookMost
+			five, most := onStandby(t, all[0], all), lookMost
 			at := time.Now()
 			for _, p := range five {
 				if i%2 == 0 {
@@ -125,20 +125,20 @@ func (c *cluster) operations() map[string]int {
 	return all
 }
 
-// seated returns the processes that lead, or wait in the queue.
-func seated(t *testing.T, watcher *process, all []*process) (some []*process) {
+// onStandby returns the processes that lead, or wait in the queue.
+func onStandby(t *testing.T, watcher *process, all []*process) (some []*process) {
 	t.Helper()
 	info, err := watcher.leases.Inspect(t.Context(), standby)
 	must(t, err)
 	for _, p := range all {
-		for _, seat := range info.Others {
-			if seat.Label == p.name {
+		for _, slot := range info.Others {
+			if slot.Label == p.name {
 				some = append(some, p)
 			}
 		}
 	}
 	if len(some) != 5 {
-		t.Fatalf("%d have a seat", len(some))
+		t.Fatalf("%d have a standby slot", len(some))
 	}
 	return some
 }

@@ -134,7 +134,7 @@ func unhurried(t *testing.T, m *lease.Manager, base time.Duration) time.Duration
 	return (base + 7*time.Since(begun)).Round(time.Millisecond)
 }
 
-// TestSixthOnServers proves that the only process without a seat leads within the TTL and
+// TestSixthOnServers proves that the only process without a standby slot leads within the TTL and
 // its longest pause when all five that have one die at once.
 func TestSixthOnServers(t *testing.T) {
 	onMortals(t, func(t *testing.T, db *testdb.DB, guarded bool) {
@@ -158,18 +158,18 @@ func TestSixthOnServers(t *testing.T) {
 		var five []*mortal
 		for end := time.Now().Add(time.Minute); len(five) < 5; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%d have a seat", len(five))
+				t.Fatalf("%d have a standby slot", len(five))
 			}
 			info, err := leases.Inspect(t.Context(), txlock.ParseKey(key.String()+":standby"))
 			must(t, err)
 			five = nil
-			for _, seat := range info.Others {
-				five = append(five, all[seat.Label])
+			for _, slot := range info.Others {
+				five = append(five, all[slot.Label])
 			}
 		}
 		first := <-leads
 		if !slices.Contains(five, first) {
-			t.Error("one leads without a seat")
+			t.Error("one leads without a standby slot")
 		}
 		at, delays := time.Now(), testdb.Delays(t)
 		for _, m := range five {

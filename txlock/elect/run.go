@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// seats is how many processes lead or wait in the server's queue, each by a
+	// standbySlots is how many processes lead or wait in the server's queue, each by a
 	// connection. It is the same for all processes: the semaphore says so.
-	seats = 5
-	// lookEvery is how often a process without a seat looks for one, on average: as often as
+	standbySlots = 5
+	// lookEvery is how often a process without a standby slot looks for one, on average: as often as
 	// a thousand of them may, whenever they were started. The pauses are from half of it to
 	// one and a half.
 	lookEvery = 7 * time.Second
@@ -27,7 +27,7 @@ const (
 	mostPause  = 2 * time.Second
 	// afterResign is how long one that has resigned leaves to others to follow it.
 	afterResign = time.Second
-	// goodbye bounds how long Run waits for the release of a term or of a seat, which goes
+	// goodbye bounds how long Run waits for the release of a term or of a standby slot, which goes
 	// on in the background.
 	goodbye = time.Second
 	// patience bounds a question that has no other limit: the server, or the network, may
@@ -82,7 +82,7 @@ func (e *Election) Run(ctx context.Context, fn Func) error {
 		defer e.mu.Unlock()
 		e.running = false
 	}()
-	defer c.rise(ctx)
+	defer c.releaseSlot(ctx)
 	for {
 		l, err := c.campaign(ctx)
 		if err != nil {
@@ -105,15 +105,15 @@ func (e *Election) Run(ctx context.Context, fn Func) error {
 // candidate is a Run.
 type candidate struct {
 	*Election
-	place    *lease.Lease // its seat
-	seated   bool         // it has had one when it looked last
+	slot     *lease.Lease // its standby slot
+	hadSlot  bool         // it has had one when it looked last
 	answered bool         // the server has served it once
 }
 
 // campaign waits until this process leads.
 func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 	for wait := leastPause; ; {
-		l, err := c.stand(ctx)
+		l, err := c.standBy(ctx)
 		d := wait/2 + rand.N(wait)
 		switch {
 		case err == nil:
@@ -124,12 +124,12 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 			return nil, err
 		case errors.Is(err, errFull):
 			d, wait = lookEvery/2+rand.N(lookEvery), leastPause
-		case errors.Is(err, txlock.ErrBusy): // others were faster, and there may be more seats
+		case errors.Is(err, txlock.ErrBusy): // others were faster, and there may be more standby slots
 			wait = min(2*wait, mostPause)
 		default:
 			c.tell(ctx, Event{Kind: RunError, Err: err})
 			most := lookEvery // there may be many others
-			if c.seated {
+			if c.hadSlot {
 				most = mostPause
 			}
 			wait = min(2*wait, most)
@@ -140,19 +140,19 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 	}
 }
 
-// stand takes a seat, and waits for the lease as long as it has that. Each time it has
+// standBy takes a standby slot, and waits for the lease as long as it has that. Each time it has
 // another owner, whatever the context says, so that it re-enters nobody's lease, not even
 // one of its own that is still to be released.
-func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
+func (c *candidate) standBy(ctx context.Context) (*lease.Lease, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("elect: make an identifier: %w", err)
 	}
 	owned, note := lease.WithOwner(ctx, id.String()), lease.WithLabel(c.by)
-	if err := c.sit(owned, note); err != nil {
+	if err := c.takeSlot(owned, note); err != nil {
 		return nil, err
 	}
-	waiting, stop := c.place.Context(owned)
+	waiting, stop := c.slot.Context(owned)
 	defer stop()
 	// Who leads has had the grace to commit: its transactions end with its term.
 	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair(), lease.GuardGrace(0), note)
@@ -162,18 +162,18 @@ func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
 	return l, err
 }
 
-// errFull is returned while all seats are taken.
+// errFull is returned while all standby slots are taken.
 var errFull = errors.New("all standby slots are taken")
 
-// sit takes a seat, unless the candidate has one. It only looks first: a try writes.
-func (c *candidate) sit(ctx context.Context, note lease.Option) error {
-	if c.place != nil && c.place.Valid() {
+// takeSlot takes a standby slot, unless the candidate has one. It only looks first: a try writes.
+func (c *candidate) takeSlot(ctx context.Context, note lease.Option) error {
+	if c.slot != nil && c.slot.Valid() {
 		return nil
 	}
-	c.place = nil
+	c.slot = nil
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	info, err := c.leases.Inspect(ctx, c.seat)
+	info, err := c.leases.Inspect(ctx, c.slotKey)
 	if err != nil {
 		return err
 	}
@@ -183,24 +183,24 @@ func (c *candidate) sit(ctx context.Context, note lease.Option) error {
 			taken++
 		}
 	}
-	if taken >= seats {
-		c.seated, c.answered = false, true
+	if taken >= standbySlots {
+		c.hadSlot, c.answered = false, true
 		return errFull
 	}
-	if c.place, err = c.seats.TryAcquire(ctx, lease.TTL(c.ttl), note); err == nil {
-		c.seated, c.answered = true, true
+	if c.slot, err = c.slots.TryAcquire(ctx, lease.TTL(c.ttl), note); err == nil {
+		c.hadSlot, c.answered = true, true
 	}
 	return err
 }
 
-// rise gives the seat back, if it wasn't lost.
-func (c *candidate) rise(ctx context.Context) {
-	if c.place == nil {
+// releaseSlot gives the standby slot back, if it wasn't lost.
+func (c *candidate) releaseSlot(ctx context.Context) {
+	if c.slot == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
-	if err := c.place.Release(ctx); err != nil && !errors.Is(err, txlock.ErrNotHeld) {
+	if err := c.slot.Release(ctx); err != nil && !errors.Is(err, txlock.ErrNotHeld) {
 		c.tell(ctx, Event{Kind: RunError, Err: err})
 	}
 }

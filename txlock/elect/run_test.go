@@ -142,7 +142,7 @@ func TestReturns(t *testing.T) {
 }
 
 // TestContext proves that the end of Run's context ends the term, while it leads and
-// while it waits, and that its seat is free.
+// while it waits, and that its standby slot is free.
 func TestContext(t *testing.T) {
 	broken := errors.New("broken")
 	inMemory(t, func(t *testing.T, c *cluster) {
@@ -160,7 +160,7 @@ func TestContext(t *testing.T) {
 		info, err := leader.leases.Inspect(t.Context(), txlock.Named("scheduler:standby"))
 		must(t, err)
 		if len(info.Others) != 1 {
-			t.Errorf("seats are taken: %v", info.Others)
+			t.Errorf("standby slots are taken: %v", info.Others)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()

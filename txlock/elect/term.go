@@ -183,7 +183,7 @@ func (t *Term) leave(why error) {
 }
 
 // free releases the lease. If the server can't be reached, its TTL does. A function that is
-// overdue gives back the seat too: those who hang must not have all of them.
+// overdue gives back the standby slot too: those who hang must not have all of them.
 func (t *Term) free(overdue bool) {
 	t.freeing.Do(func() {
 		ctx, cancel := context.WithTimeout(t.telling, goodbye)
@@ -193,7 +193,7 @@ func (t *Term) free(overdue bool) {
 		t.candidate.leads(nil)
 		close(t.over)
 		if overdue {
-			t.candidate.rise(ctx)
+			t.candidate.releaseSlot(ctx)
 		}
 		if t.freed != nil && !errors.Is(t.freed, txlock.ErrNotHeld) && !errors.Is(t.freed, lease.ErrGuarded) {
 			t.report(RunError, t.freed)

@@ -687,7 +687,7 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 
 // TestAcquireTxSeesReadersThatAreGone proves that a transaction whose snapshot is from before a
 // reader has committed is refused also when the reader's row was removed meanwhile, by Sweep or
-// by the janitor.
+// by the cleanup.
 func TestAcquireTxSeesReadersThatAreGone(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)

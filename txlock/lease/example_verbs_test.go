@@ -165,7 +165,7 @@ func ExampleManager_List() {
 	_ = show
 }
 
-// Managers clean by themselves; with a Janitor that never runs, the program does it.
+// Managers clean by themselves; with PurgeEvery(0, ...), the program does it.
 func ExampleManager_Purge() {
 	nightly := func(ctx context.Context, db *sql.DB) error {
 		leases, err := lease.NewManager(db, lease.PurgeEvery(0, 24*time.Hour))

@@ -395,9 +395,9 @@ func testTimeZones(t *testing.T, db *testdb.DB) {
 }
 
 // TestTokensOutliveRows proves that a token never goes back where its row was
-// removed, by a person or the janitor, whose holder is told; and that the janitor
+// removed, by a person or the cleanup, whose holder is told; and that the cleanup
 // leaves rows whose token is ahead of the clock. It has a database of its own: its
-// janitor removes what other tests have released a second ago.
+// cleanup removes what other tests have released a second ago.
 func TestTokensOutliveRows(t *testing.T) {
 	onServers(t, func(t *testing.T, shared *testdb.DB) {
 		db := shared.Server().OpenLeases(t)
@@ -445,7 +445,7 @@ func TestTokensOutliveRows(t *testing.T) {
 			}
 			return !present()
 		}) {
-			t.Error("the janitor doesn't remove an idle row")
+			t.Error("the cleanup doesn't remove an idle row")
 		}
 		l := acquire(t, other, key)
 		rises(l)
@@ -456,7 +456,7 @@ func TestTokensOutliveRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !present() {
-			t.Error("the janitor has removed a row whose token is ahead of the clock")
+			t.Error("the cleanup has removed a row whose token is ahead of the clock")
 		}
 		l = acquire(t, other, key)
 		rises(l)

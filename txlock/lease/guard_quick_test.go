@@ -279,9 +279,9 @@ func TestAcquireTxAmongReaders(t *testing.T) {
 	})
 }
 
-// TestOneJanitor proves that idle rows are removed once per interval among all managers,
+// TestOneCleanup proves that idle rows are removed once per interval among all managers,
 // and those that are used are not.
-func TestOneJanitor(t *testing.T) {
+func TestOneCleanup(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		every := lease.PurgeEvery(time.Minute, time.Hour)
 		var wires []*wire
@@ -290,7 +290,7 @@ func TestOneJanitor(t *testing.T) {
 			m, wire := db.process(every)
 			wires = append(wires, wire)
 			release(t, acquire(t, m, txlock.Named("idle "+string(rune('a'+n)))))
-			held = append(held, acquire(t, m, txlock.Named("used "+string(rune('a'+n))))) // its manager has a janitor from now on
+			held = append(held, acquire(t, m, txlock.Named("used "+string(rune('a'+n))))) // its manager cleans up from now on
 			time.Sleep(time.Second)
 		}
 		db.after(61 * time.Minute)

@@ -33,25 +33,25 @@ func TestBadManagerOptions(t *testing.T) {
 	t.Parallel()
 	pool := nowhere(t)
 	for name, options := range map[string][]lease.ManagerOption{
-		"TTL too short":               {lease.TTL(lease.MinTTL - 1)},
-		"TTL of nothing":              {lease.TTL(0)},
-		"TTL below nothing":           {lease.TTL(-time.Second)},
-		"TTL too long":                {lease.TTL(lease.MaxTTL + 1)},
-		"MaxLifetime under the TTL":   {lease.TTL(time.Minute), lease.MaxLifetime(time.Minute - 1)},
-		"MaxLifetime below nothing":   {lease.MaxLifetime(-1)},
-		"GuardGrace below nothing":    {lease.GuardGrace(-1)},
-		"WaitAtMost nothing":          {lease.WaitAtMost(0)},
-		"WaitAtMost below nothing":    {lease.WaitAtMost(-1)},
-		"RenewEvery nothing":          {lease.RenewEvery(0)},
-		"RenewEvery below nothing":    {lease.RenewEvery(-1)},
-		"RenewEvery over half a TTL":  {lease.TTL(time.Minute), lease.RenewEvery(30*time.Second + 1)},
-		"RenewEvery, and a late TTL":  {lease.RenewEvery(10 * time.Second), lease.TTL(time.Second)},
-		"Poll of nothing":             {lease.Poll(0, time.Second)},
-		"Poll that shrinks":           {lease.Poll(2, 1)},
-		"Janitor below nothing":       {lease.PurgeEvery(-1, time.Hour)},
-		"Janitor without a pause":     {lease.PurgeEvery(lease.MinTTL-1, time.Hour)},
-		"Janitor after too long":      {lease.PurgeEvery(lease.MaxTTL+1, time.Hour)},
-		"Janitor without a retention": {lease.PurgeEvery(time.Minute, time.Second-1)},
+		"TTL too short":                  {lease.TTL(lease.MinTTL - 1)},
+		"TTL of nothing":                 {lease.TTL(0)},
+		"TTL below nothing":              {lease.TTL(-time.Second)},
+		"TTL too long":                   {lease.TTL(lease.MaxTTL + 1)},
+		"MaxLifetime under the TTL":      {lease.TTL(time.Minute), lease.MaxLifetime(time.Minute - 1)},
+		"MaxLifetime below nothing":      {lease.MaxLifetime(-1)},
+		"GuardGrace below nothing":       {lease.GuardGrace(-1)},
+		"WaitAtMost nothing":             {lease.WaitAtMost(0)},
+		"WaitAtMost below nothing":       {lease.WaitAtMost(-1)},
+		"RenewEvery nothing":             {lease.RenewEvery(0)},
+		"RenewEvery below nothing":       {lease.RenewEvery(-1)},
+		"RenewEvery over half a TTL":     {lease.TTL(time.Minute), lease.RenewEvery(30*time.Second + 1)},
+		"RenewEvery, and a late TTL":     {lease.RenewEvery(10 * time.Second), lease.TTL(time.Second)},
+		"Poll of nothing":                {lease.Poll(0, time.Second)},
+		"Poll that shrinks":              {lease.Poll(2, 1)},
+		"PurgeEvery below nothing":       {lease.PurgeEvery(-1, time.Hour)},
+		"PurgeEvery without a pause":     {lease.PurgeEvery(lease.MinTTL-1, time.Hour)},
+		"PurgeEvery after too long":      {lease.PurgeEvery(lease.MaxTTL+1, time.Hour)},
+		"PurgeEvery without a retention": {lease.PurgeEvery(time.Minute, time.Second-1)},
 	} {
 		_, err := lease.NewManager(pool, options...)
 		wants(t, name, err, txlock.ErrInvalidOption)
@@ -62,7 +62,7 @@ func TestBadManagerOptions(t *testing.T) {
 	for name, options := range map[string][]lease.ManagerOption{
 		"shortest":     {lease.TTL(lease.MinTTL)},
 		"longest":      {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
-		"no janitor":   {lease.PurgeEvery(0, time.Second)},
+		"no cleanup":   {lease.PurgeEvery(0, time.Second)},
 		"steady polls": {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
 	} {
 		if _, err := lease.NewManager(pool, options...); err != nil {

@@ -33,7 +33,7 @@ func seenOf(infos []lease.Info) (all []seen) {
 // ForceRelease takes all of them away, or one.
 func TestEverythingHeldIsVisible(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		quiet := lease.PurgeEvery(0, time.Hour) // whose janitors hold a lease after a minute
+		quiet := lease.PurgeEvery(0, time.Hour) // whose cleanups hold a lease after a minute
 		m, operator := newManager(t, newPool(t, db, true), quiet), newManager(t, newPool(t, db, false), quiet)
 		list := func() []lease.Info {
 			t.Helper()

@@ -108,7 +108,7 @@ func TestRaiseTokenLost(t *testing.T) {
 }
 
 // TestEpoch proves that a database keeps its epoch, whoever begins one, and the
-// janitor leaves it.
+// cleanup leaves it.
 func TestEpoch(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -136,7 +136,7 @@ func TestEpoch(t *testing.T) {
 			}
 			kept, err := inner.Epoch(t.Context(), m)
 			if err != nil || kept.ID != begun.ID {
-				t.Errorf("after the janitor: %+v, want %+v, %v", kept, begun, err)
+				t.Errorf("after the cleanup: %+v, want %+v, %v", kept, begun, err)
 			}
 		})
 	}

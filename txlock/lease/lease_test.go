@@ -199,7 +199,7 @@ func TestAcquireTx(t *testing.T) {
 
 func TestInspect(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, _ *sql.DB) {
-		db = testdb.Shared(t, db.Engine()).OpenLeases(t) // with no janitor but this
+		db = testdb.Shared(t, db.Engine()).OpenLeases(t) // with no cleanup but this
 		m := newManager(t, newPool(t, db, strings.HasSuffix(t.Name(), "guarded")))
 		key := named()
 		info, err := m.Inspect(t.Context(), key)

@@ -223,8 +223,8 @@ func (m *Manager) forget(r *record) {
 // startLoops starts the loops that run in the background.
 func (m *Manager) startLoops() {
 	m.tasks.Go(m.renewals)
-	if m.options.janitor > 0 {
-		m.tasks.Go(m.janitor)
+	if m.options.cleanupEvery > 0 {
+		m.tasks.Go(m.cleanup)
 	}
 }
 

@@ -43,7 +43,7 @@ func (db *memory) manager(options ...lease.ManagerOption) *lease.Manager {
 	return m
 }
 
-// process returns a manager, and the wire that it has to the server. It has no janitor
+// process returns a manager, and the wire that it has to the server. It has no cleanup loop
 // unless the options say so.
 func (db *memory) process(options ...lease.ManagerOption) (*lease.Manager, *wire) {
 	db.t.Helper()

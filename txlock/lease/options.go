@@ -46,22 +46,22 @@ type terms struct {
 // options are those of a manager.
 type options struct {
 	terms
-	renewEvery time.Duration // 0: a third of the TTL
-	janitor    time.Duration // 0: never
-	retention  time.Duration
-	minPoll    time.Duration
-	maxPoll    time.Duration
-	observer   txlock.Observer
-	badOption  error
+	renewEvery   time.Duration // 0: a third of the TTL
+	cleanupEvery time.Duration // 0: never
+	retention    time.Duration
+	minPoll      time.Duration
+	maxPoll      time.Duration
+	observer     txlock.Observer
+	badOption    error
 }
 
 // defaults are the values of options that are not given.
 var defaults = options{
-	terms:     terms{ttl: 30 * time.Second, overtime: guardGrace, label: processLabel},
-	janitor:   time.Minute,
-	retention: 7 * 24 * time.Hour,
-	minPoll:   5 * time.Millisecond,
-	maxPoll:   250 * time.Millisecond,
+	terms:        terms{ttl: 30 * time.Second, overtime: guardGrace, label: processLabel},
+	cleanupEvery: time.Minute,
+	retention:    7 * 24 * time.Hour,
+	minPoll:      5 * time.Millisecond,
+	maxPoll:      250 * time.Millisecond,
 }
 
 type term func(*terms)
@@ -155,7 +155,7 @@ func RenewEvery(d time.Duration) ManagerOption {
 // interval of 0, only Manager.Purge deletes rows. The default is every minute and 7 days.
 func PurgeEvery(every, retention time.Duration) ManagerOption {
 	return setting(func(o *options) {
-		o.janitor, o.retention = every, retention
+		o.cleanupEvery, o.retention = every, retention
 		if every < 0 || every > 0 && every < MinTTL || every > MaxTTL || retention < time.Second {
 			o.badOption = fmt.Errorf("%w: PurgeEvery(%v, %v): the interval must be 0 or from %v to %v, the retention at least a second", txlock.ErrInvalidOption, every, retention, MinTTL, MaxTTL)
 		}

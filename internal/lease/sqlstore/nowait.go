@@ -11,32 +11,32 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// refusing is a pool on which AcquireNoWait and ReleaseNoWait fail where they would wait
+// noWaitPool is a pool on which AcquireNoWait and ReleaseNoWait fail where they would wait
 // for a row. MariaDB only.
-type refusing struct{ *prepared }
+type noWaitPool struct{ *prepared }
 
 var refusal = rawsql.For(rawsql.NoWait)
 
 // The texts are made once.
 var acquireNoWait, releaseNoWait = refusal + gen.AcquireNoWait, refusal + gen.ReleaseNoWait
 
-// refusing returns such a pool if the session is one. In a transaction no statement must
+// noWaitPool returns such a pool if the session is one. In a transaction no statement must
 // fail so: the server may roll back the transaction (innodb_rollback_on_timeout). With
 // InTurn the session is no pool, because two rows are locked then.
-func (s session) refusing() (gen.DBTX, bool) {
+func (s session) noWaitPool() (gen.DBTX, bool) {
 	pool, ok := s.db.(*prepared)
-	return refusing{pool}, ok && s.s.clock.engine().Compound
+	return noWaitPool{pool}, ok && s.s.clock.engine().Compound
 }
 
 // ExecContext sends one of the two statements.
-func (r refusing) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func (p noWaitPool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	switch query {
 	case gen.AcquireNoWait:
 		query = acquireNoWait
 	case gen.ReleaseNoWait:
 		query = releaseNoWait
 	}
-	return r.prepared.ExecContext(ctx, query, args...)
+	return p.prepared.ExecContext(ctx, query, args...)
 }
 
 // refused reports whether a statement has failed because it doesn't wait for a row.

@@ -43,7 +43,7 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 	var n, id int64
 	var taken bool
 	var err error
-	if pool, ok := s.refusing(); ok {
+	if pool, ok := s.noWaitPool(); ok {
 		n, id, err = result(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
 			Hold: ask.Hold, Owner: owner, Label: label, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		}))
@@ -121,7 +121,7 @@ func (s session) takePermit(ctx context.Context, ask store.Ask) (a store.Answer,
 func (s session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
 	var freed bool
 	var err error
-	if pool, ok := s.refusing(); ok {
+	if pool, ok := s.noWaitPool(); ok {
 		freed, err = fault.Changed("ReleaseNoWait")(queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Name: []byte(at.Key), Slot: at.Slot, Hold: hold}))
 	} else {
 		freed, err = wrote("ReleaseLease")(queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Name: []byte(at.Key), Slot: at.Slot, Hold: hold}))

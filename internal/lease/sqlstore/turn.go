@@ -66,7 +66,7 @@ func (s *Store) Turn(ctx context.Context, key, owner, label string, before func(
 			t.abandon(ctx.Err() != nil)
 			return nil, err
 		}
-		if first { // else the janitor has removed the row meanwhile
+		if first { // else the cleanup has removed the row meanwhile
 			return t, nil
 		}
 	}

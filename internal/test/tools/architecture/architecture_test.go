@@ -241,7 +241,7 @@ func TestWrongPages(t *testing.T) {
 		"a function":         {wrongNames("`txlock/join.go: Join`"), ""},
 		"a method":           {wrongNames("`txlock/lock.go: Scope.Lock`"), ""},
 		"a type":             {wrongNames("`txlock/scope.go: hold`"), ""},
-		"a constant":         {wrongNames("`txlock/record.go: made`"), ""},
+		"a constant":         {wrongNames("`txlock/record.go: rowInserted`"), ""},
 		"a wrong function":   {wrongNames("\n`txlock/scope.go: Joyn`"), "line 2 names Joyn in txlock/scope.go"},
 		"a wrong receiver":   {wrongNames("`txlock/scope.go: Grant.Lock`"), "line 1 names Grant.Lock in txlock/scope.go"},
 		"no receiver":        {wrongNames("`txlock/scope.go: TryLock`"), "line 1 names TryLock in txlock/scope.go"},

@@ -12,39 +12,39 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// janitorKey is the key of the lease that lets one janitor of the database work at a
+// cleanupKey is the key of the lease that lets one manager of the database clean up at a
 // time.
-const janitorKey = "lockstep:janitor"
+const cleanupKey = "lockstep:cleanup"
 
-// janitor removes idle rows. Among all managers of the database, one does it in each
-// interval: the one that gets the janitor's lease, which it keeps until the next
-// interval. It stops before that lease ends, so that two janitors never work at the same
+// cleanup removes idle rows. Among all managers of the database, one does it in each
+// interval: the one that gets the lease for that, which it keeps until the next
+// interval. It stops before that lease ends, so that two never clean up at the same
 // time.
-func (m *Manager) janitor() {
-	for m.sleep(m.ending, m.options.janitor) == nil {
-		ctx, cancel := context.WithTimeout(m.ending, m.janitorTTL())
-		ours, err := m.takeJanitor(ctx)
+func (m *Manager) cleanup() {
+	for m.sleep(m.ending, m.options.cleanupEvery) == nil {
+		ctx, cancel := context.WithTimeout(m.ending, m.cleanupTTL())
+		ours, err := m.takeCleanup(ctx)
 		if err == nil && ours {
 			// What it doesn't remove now, because of an error or for lack of time, is
 			// removed next time.
 			_, err = m.Purge(ctx)
 		}
 		cancel()
-		m.troubled(txlock.Named(janitorKey), "clean leases", err)
+		m.troubled(txlock.Named(cleanupKey), "clean leases", err)
 	}
 }
 
-// janitorTTL is a little less than the interval.
-func (m *Manager) janitorTTL() time.Duration { return m.options.janitor * 9 / 10 }
+// cleanupTTL is a little less than the interval.
+func (m *Manager) cleanupTTL() time.Duration { return m.options.cleanupEvery * 9 / 10 }
 
-// takeJanitor takes the janitor's lease, and reports whether it got it. The lease is not
-// released, so that the other janitors find nothing to do until the next interval.
-func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
+// takeCleanup takes the lease for a cleanup, and reports whether it got it. The lease is not
+// released, so that the other managers find nothing to do until the next interval.
+func (m *Manager) takeCleanup(ctx context.Context) (bool, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return false, err
 	}
-	at := leaseRow(txlock.Named(janitorKey))
+	at := leaseRow(txlock.Named(cleanupKey))
 	err = m.making(ctx, func() error { return ensureRow(ctx, m.store, at) })
 	if errors.Is(err, store.ErrLocked) {
 		return false, nil // it is tried again at the next time
@@ -52,7 +52,7 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	a, err := m.store.Take(ctx, store.Ask{Row: at, Owner: process + id.String(), Label: m.options.label, Hold: holdOf(id), TTL: m.janitorTTL(), NotAfter: store.Never})
+	a, err := m.store.Take(ctx, store.Ask{Row: at, Owner: process + id.String(), Label: m.options.label, Hold: holdOf(id), TTL: m.cleanupTTL(), NotAfter: store.Never})
 	return a.Reply == store.Done, err
 }
 

@@ -21,14 +21,14 @@ func (o refusals) observe(_ context.Context, e txlock.Event) {
 	}
 }
 
-// TestJanitorEndsBeforeItsLease proves that a janitor which is too slow for its lease ends
+// TestCleanupEndsBeforeItsLease proves that a cleanup which is too slow for its lease ends
 // with it, so that the next is not beside it, and goes on the next time where it was.
-func TestJanitorEndsBeforeItsLease(t *testing.T) {
+func TestCleanupEndsBeforeItsLease(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t) // one janitor works in each
+			db := testdb.Shared(t, engine).OpenLeases(t) // one manager cleans up in each
 			var delay atomic.Int64
 			o := make(refusals, 1000)
 			every := unhurried(t, newManager(t, newPool(t, db, true)), time.Second)
@@ -42,7 +42,7 @@ func TestJanitorEndsBeforeItsLease(t *testing.T) {
 			for ended := false; !ended; {
 				select {
 				case e := <-o:
-					ended = errors.Is(e.Err, context.DeadlineExceeded) && e.Key.String() == "lockstep:janitor"
+					ended = errors.Is(e.Err, context.DeadlineExceeded) && e.Key.String() == "lockstep:cleanup"
 				case <-tooLate:
 					t.Fatal("it has not ended with its lease")
 				}
