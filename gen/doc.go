@@ -7,7 +7,7 @@
 //
 //   - locks.sql.go and centers.sql.go: the row locks of a transaction, of named keys and
 //     of hashed keys.
-//   - leases.sql.go: leases, their turnstile, guards and the cleanup.
+//   - leases.sql.go: leases, their queue row, guards and the cleanup.
 //   - shared.sql.go: readers and permits.
 //
 // Statements that sqlc can't compile are in internal/rawsql.

@@ -178,7 +178,7 @@ type EnsureLeaseParams struct {
 // EnsureLease inserts the row of a lease: free, with token 0. It does nothing if there is one,
 // after waiting for who has that locked, and it also waits for who has the gap locked. So it
 // is sent for a missing row, in a transaction of its own, and with a limit of the wait.
-// The turnstile has the size that QueueForLease gives it.
+// The queue row has the size that QueueForLease gives it.
 // It never runs in a caller's transaction.
 func (q *Queries) EnsureLease(ctx context.Context, db DBTX, arg EnsureLeaseParams) error {
 	_, err := db.ExecContext(ctx, EnsureLease,
@@ -393,7 +393,7 @@ type InspectLeaseRow struct {
 	ReleaseReason []byte
 }
 
-// InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
+// InspectLease reads the row of a lease and its queue row, held or not, and the rows of
 // its readers and permits that are held.
 // It never runs in a caller's transaction.
 func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]InspectLeaseRow, error) {
@@ -431,11 +431,11 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]Ins
 	return items, nil
 }
 
-const InspectTurnstile = `-- name: InspectTurnstile :one
+const InspectQueue = `-- name: InspectQueue :one
 SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = ? AND slot = -1 AND guards > 0
 `
 
-type InspectTurnstileRow struct {
+type InspectQueueRow struct {
 	Name    []byte
 	Owner   []byte
 	Label   []byte
@@ -443,11 +443,11 @@ type InspectTurnstileRow struct {
 	SinceUs int64
 }
 
-// InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
+// InspectQueue reads, at READ UNCOMMITTED, who has the queue row of a key.
 // It never runs in a caller's transaction.
-func (q *Queries) InspectTurnstile(ctx context.Context, db DBTX, name []byte) (InspectTurnstileRow, error) {
-	row := db.QueryRowContext(ctx, InspectTurnstile, name)
-	var i InspectTurnstileRow
+func (q *Queries) InspectQueue(ctx context.Context, db DBTX, name []byte) (InspectQueueRow, error) {
+	row := db.QueryRowContext(ctx, InspectQueue, name)
+	var i InspectQueueRow
 	err := row.Scan(
 		&i.Name,
 		&i.Owner,
@@ -641,17 +641,17 @@ func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams)
 	return items, nil
 }
 
-const ListTurnstiles = `-- name: ListTurnstiles :many
+const ListQueues = `-- name: ListQueues :many
 SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > ? AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?
 `
 
-type ListTurnstilesParams struct {
+type ListQueuesParams struct {
 	After []byte
 	Limit int32
 }
 
-type ListTurnstilesRow struct {
+type ListQueuesRow struct {
 	Name    []byte
 	Owner   []byte
 	Label   []byte
@@ -659,19 +659,19 @@ type ListTurnstilesRow struct {
 	SinceUs int64
 }
 
-// ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
+// ListQueues reads, at READ UNCOMMITTED, who has the queue rows of a page of keys:
 // the first in their queues. Their texts end in spaces: MariaDB's RTRIM may make NULL of
 // nothing.
 // It never runs in a caller's transaction.
-func (q *Queries) ListTurnstiles(ctx context.Context, db DBTX, arg ListTurnstilesParams) ([]ListTurnstilesRow, error) {
-	rows, err := db.QueryContext(ctx, ListTurnstiles, arg.After, arg.Limit)
+func (q *Queries) ListQueues(ctx context.Context, db DBTX, arg ListQueuesParams) ([]ListQueuesRow, error) {
+	rows, err := db.QueryContext(ctx, ListQueues, arg.After, arg.Limit)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListTurnstilesRow
+	var items []ListQueuesRow
 	for rows.Next() {
-		var i ListTurnstilesRow
+		var i ListQueuesRow
 		if err := rows.Scan(
 			&i.Name,
 			&i.Owner,
@@ -758,9 +758,9 @@ type QueueForLeaseParams struct {
 	Name  []byte
 }
 
-// QueueForLease locks the turnstile of a key, waiting for it in the server's queue:
+// QueueForLease locks the queue row of a key, waiting for it in the server's queue:
 // whoever has it is the first of all who wait for the lease. It writes who has the
-// turnstile and since when, for others to read, each text with spaces up to 255 bytes.
+// queue row and since when, for others to read, each text with spaces up to 255 bytes.
 // This is never committed.
 // It never runs in a caller's transaction.
 func (q *Queries) QueueForLease(ctx context.Context, db DBTX, arg QueueForLeaseParams) (int64, error) {

@@ -36,9 +36,9 @@ type AcquirePermitParams struct {
 	Permits    int64
 }
 
-// AcquirePermit takes a free permit of a semaphore of n, and locks the gate shared meanwhile,
+// AcquirePermit takes a free permit of a semaphore of n, and locks the entry row shared meanwhile,
 // so that the semaphore has that n. The count of changed rows decides: 0 if the permit is held or
-// locked, or the gate is locked, or the semaphore has another n, or the server's clock is
+// locked, or the entry row is locked, or the semaphore has another n, or the server's clock is
 // past not_after. The insert id is the token.
 // It never runs in a caller's transaction.
 func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitParams) (sql.Result, error) {
@@ -175,7 +175,7 @@ type PlacesOfRow struct {
 
 // PlacesOf reads, without a lock, the rows of a key's readers: whether each is held, and
 // whether it has expired, and what rises with each reader and each transaction that one
-// has guarded. With the gate locked no row is taken any more, and a free one doesn't change.
+// has guarded. With the entry row locked no row is taken any more, and a free one doesn't change.
 // The limit counts in place of the session's sql_select_limit, as in the other statements
 // that have this number.
 // It never runs in a caller's transaction.
@@ -303,12 +303,12 @@ type ShareLeaseParams struct {
 }
 
 // The statements of shared leases and semaphores. Each reader and each permit has a row
-// of its own, in a slot above 0. The row of the lease, slot 0, is the gate. Its column
+// of its own, in a slot above 0. The row of the lease, slot 0, is the entry row. Its column
 // used_for is 1 once the key has been shared, so that a writer knows that it must look
 // for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
-// ShareLease takes a reader's row if no writer has the gate, or the owner is that writer.
-// It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
-// is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
+// ShareLease takes a reader's row if no writer has the entry row, or the owner is that writer.
+// It locks the entry row shared meanwhile, so that the next writer sees the reader. The reply
+// is the token, or 0 if the entry row is locked, missing, held by a writer or not marked, or
 // if the server's clock is past not_after, or 1 if the reader's row is still held. Whether it is
 // free is asked for each column, and for the last one by the new hold as well, since the columns
 // before it are assigned by then, but under MariaDB's SIMULTANEOUS_ASSIGNMENT.

@@ -130,7 +130,7 @@ func TestVerb(t *testing.T) {
 func TestSessionsOfOneQueue(t *testing.T) {
 	t.Parallel()
 	lease := ops.Row{Kind: ops.LeaseRow, Key: "report"}
-	queue := ops.Row{Kind: ops.Turnstile, Key: "report", Slot: -1}
+	queue := ops.Row{Kind: ops.Queue, Key: "report", Slot: -1}
 	order := ops.Row{Kind: ops.Named, Key: "order:42"}
 	all := queuesOf([]ops.Wait{{Row: order, Session: 9, For: 8, Blockers: []uint64{3}}, {Row: lease, Session: 7, For: 5}, {Row: queue, Session: 8, For: 4, Blockers: []uint64{7}}})
 	if got := fmt.Sprintf("%+v", all); len(all) != 2 || all[0].Waiters != 2 || all[0].First != 7 || len(all[0].Holders) != 0 || all[1].Holders[0] != 3 {

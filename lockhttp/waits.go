@@ -92,7 +92,7 @@ func queuesOf(waits []ops.Wait) []queue {
 	all := []queue{}
 	for _, w := range waits {
 		at := w.Row
-		if at.Kind == ops.Turnstile {
+		if at.Kind == ops.Queue {
 			at.Kind, at.Slot = ops.LeaseRow, 0
 		}
 		i, known := places[at]
@@ -106,7 +106,7 @@ func queuesOf(waits []ops.Wait) []queue {
 			q.Longest, q.First = w.For, w.Session
 		}
 		for _, session := range w.Blockers {
-			if w.Kind != ops.Turnstile && !slices.Contains(q.Holders, session) {
+			if w.Kind != ops.Queue && !slices.Contains(q.Holders, session) {
 				q.Holders = append(q.Holders, session)
 			}
 		}

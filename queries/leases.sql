@@ -117,9 +117,9 @@ SELECT owner, label, token, used_for, CAST(IF(CHAR_LENGTH(holders) = 0, 0, GREAT
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: QueueForLease :execrows
--- QueueForLease locks the turnstile of a key, waiting for it in the server's queue:
+-- QueueForLease locks the queue row of a key, waiting for it in the server's queue:
 -- whoever has it is the first of all who wait for the lease. It writes who has the
--- turnstile and since when, for others to read, each text with spaces up to 255 bytes.
+-- queue row and since when, for others to read, each text with spaces up to 255 bytes.
 -- This is never committed.
 -- It never runs in a caller's transaction.
 UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), label = sqlc.arg(label), conn_id = CONNECTION_ID(),
@@ -130,7 +130,7 @@ WHERE name = sqlc.arg(name) AND slot = -1;
 -- EnsureLease inserts the row of a lease: free, with token 0. It does nothing if there is one,
 -- after waiting for who has that locked, and it also waits for who has the gap locked. So it
 -- is sent for a missing row, in a transaction of its own, and with a limit of the wait.
--- The turnstile has the size that QueueForLease gives it.
+-- The queue row has the size that QueueForLease gives it.
 -- It never runs in a caller's transaction.
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards, label)
 VALUES (sqlc.arg(name), sqlc.arg(slot), RPAD('-', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 0), ' '));
@@ -183,7 +183,7 @@ WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(afte
 ORDER BY name, slot LIMIT ?;
 
 -- name: InspectLease :many
--- InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
+-- InspectLease reads the row of a lease and its queue row, held or not, and the rows of
 -- its readers and permits that are held.
 -- It never runs in a caller's transaction.
 SELECT name, slot, owner, label, token, ttl_us,
@@ -192,16 +192,16 @@ FROM lockstep_leases
 WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holders) > 0 AND expires_us > clock_us())
 ORDER BY slot LIMIT 9223372036854775807;
 
--- name: ListTurnstiles :many
--- ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
+-- name: ListQueues :many
+-- ListQueues reads, at READ UNCOMMITTED, who has the queue rows of a page of keys:
 -- the first in their queues. Their texts end in spaces: MariaDB's RTRIM may make NULL of
 -- nothing.
 -- It never runs in a caller's transaction.
 SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
 
--- name: InspectTurnstile :one
--- InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
+-- name: InspectQueue :one
+-- InspectQueue reads, at READ UNCOMMITTED, who has the queue row of a key.
 -- It never runs in a caller's transaction.
 SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 

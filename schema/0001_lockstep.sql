@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS lockstep_centers (
   PRIMARY KEY (slot)
 ) ENGINE = InnoDB;
 
--- Leases. Slot -1 is the turnstile, slot 0 the lease, or the gate of a shared one, and
+-- Leases. Slot -1 is the queue row, slot 0 the lease, or the entry row of a shared one, and
 -- slots above 0 are readers and permits. conn_id is the session of the transaction that
 -- has last guarded or acquired the lease. label is that of the owner (WithLabel). Another
 -- process has asked the owner at asked_us to give the lease up, if that isn't 0, for the

@@ -187,10 +187,10 @@ func (p *play) told(info lease.Info) string {
 // use is what a key is used for by its row in memory, 0 where that is missing.
 func (p *play) use(key int) int64 {
 	rows, _ := p.memory.Rows()
-	return int64(rows[gateOf(key)].Use)
+	return int64(rows[entryOf(key)].Use)
 }
 
-func gateOf(key int) store.Row {
+func entryOf(key int) store.Row {
 	return store.Row{Key: playKey(key).String(), Slot: store.LeaseSlot}
 }
 
@@ -218,12 +218,12 @@ func (p *play) lockedFor(h *handle) bool {
 	if rows, _ := p.memory.Rows(); !has(rows, h.key, owner) {
 		owner = ""
 	}
-	return p.locked(h.key, owner) || !h.leases[1].Shared() && p.gateLocked(h.key)
+	return p.locked(h.key, owner) || !h.leases[1].Shared() && p.entryLocked(h.key)
 }
 
-func (p *play) gateLocked(key int) bool {
+func (p *play) entryLocked(key int) bool {
 	_, rows := p.memory.Rows()
-	_, locked := rows[gateOf(key)]
+	_, locked := rows[entryOf(key)]
 	return locked
 }
 

@@ -107,7 +107,7 @@ func (p *play) downgrade(rt *rapid.T) {
 // misuseShared asks for a permit of a key that was shared.
 func (p *play) misuseShared(rt *rapid.T) {
 	a := p.ask(rt)
-	if use := p.use(a.key); use == int64(store.Shared) && !p.gateLocked(a.key) && p.step("permit of a shared key %+v", a) {
+	if use := p.use(a.key); use == int64(store.Shared) && !p.entryLocked(a.key) && p.step("permit of a shared key %+v", a) {
 		p.tryPermit(a, 2) // where it is locked it would wait
 	}
 }

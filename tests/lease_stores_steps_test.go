@@ -247,16 +247,16 @@ func (p *play) clean(*rapid.T) {
 func (p *play) fill(rt *rapid.T) {
 	key := rapid.IntRange(0, p.keys-1).Draw(rt, "key")
 	rows, locked := p.memory.Rows()
-	gate := rows[gateOf(key)]
-	if _, ok := locked[gateOf(key)]; ok || gate.Holders == "" || gate.Expires <= p.clock.Load() || !p.step("fill %d", key) {
+	entry := rows[entryOf(key)]
+	if _, ok := locked[entryOf(key)]; ok || entry.Holders == "" || entry.Expires <= p.clock.Load() || !p.step("fill %d", key) {
 		return
 	}
-	hold := gate.Holders[:9] + "filled-filled-"
-	n := (8192 - len(gate.Holders)) / holdLength
+	hold := entry.Holders[:9] + "filled-filled-"
+	n := (8192 - len(entry.Holders)) / holdLength
 	_, err := p.admin.ExecContext(context.Background(),
 		"UPDATE lockstep_leases SET holders = CONCAT(holders, REPEAT(?, ?)), conn_id = 1 WHERE name = ? AND slot = 0", hold, n, playKey(key).String())
 	for b := p.memory.Store(); n > 0 && err == nil; n-- {
-		_, err = b.Take(context.Background(), store.Ask{Row: gateOf(key), Owner: gate.Owner, Hold: hold, NotAfter: 1<<63 - 1})
+		_, err = b.Take(context.Background(), store.Ask{Row: entryOf(key), Owner: entry.Owner, Hold: hold, NotAfter: 1<<63 - 1})
 	}
 	if err != nil {
 		p.differ("fill: %v", err)

@@ -341,7 +341,7 @@ func (s *state) mayBeRefused(snapshot bool) bool {
 	return s.server.SnapshotIsolation && (snapshot || s.txState == nil || s.txState.Serializable())
 }
 
-// fresh marks the statement that takes the row. Where no snapshot guard follows,
+// fresh marks the statement that takes the row. Where no snapshot check follows,
 // it is sent only if nothing was read before, which another goroutine might have. The row
 // of one key, if it may be missing, is made before, so that it outlives a rollback; with a
 // limit only where that limits the waits of an INSERT, and not its commit as well.

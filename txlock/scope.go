@@ -245,7 +245,7 @@ func (s *state) failed(what string, err error) error {
 	return err
 }
 
-// mayHaveSnapshot reports whether the snapshot guard is needed.
+// mayHaveSnapshot reports whether the snapshot check is needed.
 func (s *state) mayHaveSnapshot() bool {
 	if s.txState != nil {
 		return s.txState.MayHaveSnapshot()

@@ -11,7 +11,7 @@ import (
 )
 
 // guardsSnapshot reports whether the row must be compared with the snapshot. Where the server has
-// a snapshot guard of its own, that does it; of a version shownVersion does.
+// a snapshot check of its own, that does it; of a version shownVersion does.
 func (a *attempt) guardsSnapshot() bool {
 	return a.snapshot && !a.compares && !a.server.SnapshotIsolation
 }
@@ -38,7 +38,7 @@ func (a *attempt) shareRow(ctx context.Context, db gen.DBTX) (uint64, error) {
 	return token, shareErr
 }
 
-// compare is the snapshot guard: the row that was taken must be in the snapshot
+// compare is the snapshot check: the row that was taken must be in the snapshot
 // as it is, else plain reads show data from before the last holder's commit.
 func (a *attempt) compare(ctx context.Context, current uint64) error {
 	var old uint64

@@ -149,7 +149,7 @@ func (h hold) comparable(version uint64) (held uint64, ok bool) {
 	return h.grant.token, true
 }
 
-// shownVersion is the snapshot guard of CompareAndBump: the version that the snapshot shows, or
+// shownVersion is the snapshot check of CompareAndBump: the version that the snapshot shows, or
 // the one that is given where that is it. What Version has read is the snapshot's own. Any other
 // is read there: where it is older than the one that is given, and that is the row's, the data
 // was read from before it.

@@ -55,7 +55,7 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 	}
 	var locks []Lock
 	for _, s := range l.seen {
-		if !s.waiting && s.Kind != Other && s.Kind != Between && s.Kind != Turnstile {
+		if !s.waiting && s.Kind != Other && s.Kind != Between && s.Kind != Queue {
 			locks = append(locks, Lock{Row: s.Row, Mode: s.mode, Session: s.session, Detached: s.detached, Unsure: s.unsure})
 		}
 	}

@@ -120,14 +120,14 @@ func (l *look) leaseOf(row gen.ListLeasesRow) Lease {
 func micros(us int64) Seconds { return seconds(time.Duration(us) * time.Microsecond) }
 
 // firstWaiters reads who is the first in the queues of Fair: in those that had one when the table was
-// read, and in those of whose turnstiles the server lists a lock.
+// read, and in those of whose queue rows the server lists a lock.
 func (l *look) firstWaiters(ctx context.Context) error {
 	keys := make(map[string]bool)
 	for _, key := range l.leased.queues {
 		keys[key] = true
 	}
 	for _, s := range l.seen {
-		if s.Kind == Turnstile {
+		if s.Kind == Queue {
 			keys[s.Key] = true
 		}
 	}

@@ -36,7 +36,7 @@ var everywhere = []string{
 }
 
 // scanning are the queries that are sent by rawsql.Scanning, and Big for others.
-var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListTurnstiles", "ShardRecords", "ListJobs", "InspectLease"}
+var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListQueues", "ShardRecords", "ListJobs", "InspectLease"}
 
 // notSent are the names in package rawsql that are no statements, or parts of one.
 var notSent = []string{
@@ -123,7 +123,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 	}
 	raw := map[string]string{
 		"Probe": rawsql.Probe, "ProbeSavepoint": rawsql.ProbeSavepoint, "ReleaseProbeSavepoint": rawsql.ReleaseProbeSavepoint, "Facts": rawsql.Facts, "Uptime": rawsql.Uptime, "Galera": rawsql.Galera,
-		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "SetTurnstile": wire.SetTurnstile(28800), "LockWaitSeconds": rawsql.LockWaitSeconds,
+		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "SetQueueWait": wire.SetQueueWait(28800), "LockWaitSeconds": rawsql.LockWaitSeconds,
 		"SetLockWait": rawsql.SetLockWait(50), "ShortenLockWait": rawsql.ShortenLockWait, "RestoreLockWait": rawsql.RestoreLockWait, "SetTableWait": rawsql.SetTableWait,
 		"ReadCommitted": rawsql.ReadCommitted, "RenewMany": rawsql.RenewMany(holds), "HeldMany": rawsql.HeldMany(holds, 1),
 		"DeleteReaders": rawsql.DeleteReaders([]byte("1"), []int64{1, 2}), "ReadersDone": rawsql.ReadersDone([]byte("1"), []int64{1, 2}),

@@ -74,15 +74,15 @@ type Kind string
 
 // The kinds of rows.
 const (
-	Named     Kind = "lock"      // of a named key
-	Hashed    Kind = "slot"      // one of the 65,536 that hashed keys share
-	LeaseRow  Kind = "lease"     // of a lease, a reader or a permit
-	Turnstile Kind = "queue"     // of a lease's waiters with Fair
-	Once      Kind = "once"      // of a key of Once
-	Job       Kind = "job"       // of a job
-	Table     Kind = "table"     // a table itself, that DDL changes or waits for
-	Between   Kind = "gap"       // between two rows of lockstep, where no row can be inserted
-	Other     Kind = "other row" // of a table that is not lockstep's
+	Named    Kind = "lock"      // of a named key
+	Hashed   Kind = "slot"      // one of the 65,536 that hashed keys share
+	LeaseRow Kind = "lease"     // of a lease, a reader or a permit
+	Queue    Kind = "queue"     // of a lease's waiters with Fair
+	Once     Kind = "once"      // of a key of Once
+	Job      Kind = "job"       // of a job
+	Table    Kind = "table"     // a table itself, that DDL changes or waits for
+	Between  Kind = "gap"       // between two rows of lockstep, where no row can be inserted
+	Other    Kind = "other row" // of a table that is not lockstep's
 )
 
 // Row is what sessions lock and wait for.

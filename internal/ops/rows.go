@@ -95,7 +95,7 @@ func (l *look) rowOf(database, table, index, data string) (Row, bool) {
 		}
 	}
 	if kind == LeaseRow && row.Slot < 0 {
-		row.Kind = Turnstile
+		row.Kind = Queue
 	}
 	return row, true
 }

@@ -56,7 +56,7 @@ func (l *look) assemble(held []Lock) {
 	}
 	for i := range l.Leases {
 		lease := &l.Leases[i]
-		if lease.Waiters = waiters[Row{Kind: Turnstile, Key: lease.Key, Slot: -1}]; lease.Kind != waiter {
+		if lease.Waiters = waiters[Row{Kind: Queue, Key: lease.Key, Slot: -1}]; lease.Kind != waiter {
 			lease.Waiters += waiters[Row{Kind: LeaseRow, Key: lease.Key, Slot: lease.Slot}]
 		}
 	}

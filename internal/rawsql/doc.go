@@ -14,7 +14,7 @@
 //   - text.go: [Text], which renders statements on their way to the server.
 //   - many.go: the statements that lock several rows of a [Table] at once.
 //   - renew.go: the statements that renew many leases at once.
-//   - together.go: the statements that take or free many leases at once.
+//   - batch.go: the statements that take or free many leases at once.
 //
 // # What it is not
 //

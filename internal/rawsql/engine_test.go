@@ -86,7 +86,7 @@ func TestWordsOfEngines(t *testing.T) {
 		{MySQL, "SELECT 1 FROM t FOR SHARE SKIP LOCKED", "max_execution_time", "SELECT /*+ MAX_EXECUTION_TIME(7) */ 1 FROM t LOCK IN SHARE MODE"},
 	} {
 		text, _ := c.e.Limited(7 * time.Millisecond)(Statement{Query: read}).SQL()
-		for want, got := range map[string]string{c.skips: c.e.SkipShared(read), fmt.Sprintf(turn, c.turns): c.e.SetTurnstile(9), c.limited: text} {
+		for want, got := range map[string]string{c.skips: c.e.SkipShared(read), fmt.Sprintf(turn, c.turns): c.e.SetQueueWait(9), c.limited: text} {
 			if got != want {
 				t.Errorf("%s: %s, want %s", c.e.Name, got, want)
 			}

@@ -71,8 +71,8 @@ func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 
 // Uptime reads how many seconds the server has been running.
 const Uptime = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 
-// InTurn makes AcquireLease and SwapLease lock the turnstile of the key as well, so that it doesn't
-// overtake anybody who waits there: if somebody has the turnstile, nothing is selected.
+// InTurn makes AcquireLease and SwapLease lock the queue row of the key as well, so that it doesn't
+// overtake anybody who waits there: if somebody has the queue row, nothing is selected.
 func InTurn(query string) string {
 	return strings.Replace(query, "FROM lockstep_leases s WHERE", "FROM lockstep_leases q JOIN lockstep_leases s ON s.name = q.name AND q.slot = -1 WHERE", 1)
 }
@@ -103,10 +103,10 @@ const MaxPacket = "SELECT @@max_allowed_packet"
 // Session reads the number of the session, for Kill.
 const Session = "SELECT CONNECTION_ID()"
 
-// SetTurnstile prepares a session for waiting at a turnstile: the wait has no limit but
+// SetQueueWait prepares a session for waiting for a queue row: the wait has no limit but
 // MariaDB's greatest, three years, and the server ends the session when it has been silent for
 // that many seconds.
-func (e Engine) SetTurnstile(silent int) string {
+func (e Engine) SetQueueWait(silent int) string {
 	return "SET SESSION innodb_lock_wait_timeout = 100000000, " + e.TimeLimit + " = 0, wait_timeout = " + strconv.Itoa(silent)
 }
 

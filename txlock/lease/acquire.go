@@ -187,8 +187,8 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 			err = m.store.ReadClock(ctx)
 		case stepMakeRows:
 			err = m.making(ctx, func() error { return q.target.prepare(ctx, m.store, q) })
-		case stepMakeTurnstile:
-			err = m.ensureTurnstile(ctx, q.key)
+		case stepMakeQueueRow:
+			err = m.ensureQueueRow(ctx, q.key)
 		case stepTake:
 			return m.take(ctx, q, a, since, inTurn, drain)
 		case stepBusy:

@@ -11,7 +11,7 @@ import (
 
 // TestLabelsOfAllSizes hands a lease on in a fair queue whose waiters have labels of all
 // sizes: what InnoDB keeps for those who wait must not grow with the hand-overs, as it does
-// where the row of the turnstile changes its size.
+// where the queue row changes its size.
 func TestLabelsOfAllSizes(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -30,7 +30,7 @@ func TestLabelsOfAllSizes(t *testing.T) {
 					}
 					granted <- l
 				}()
-				// The first has the turnstile, and looks again and again.
+				// The first has the queue row, and looks again and again.
 				if !testdb.Await(time.Minute, func() bool { waiting, _ := db.RowLocks(t); return len(waiting) == i }) {
 					t.Fatalf("not %d wait", i)
 				}

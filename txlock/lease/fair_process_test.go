@@ -225,14 +225,14 @@ type line struct {
 	known []int64 // sessions that were seen in it
 }
 
-// waiting reads the sessions that wait for the turnstile.
+// waiting reads the sessions that wait for the queue row.
 func (q *line) waiting(t testing.TB) []int64 {
 	t.Helper()
 	waiting, _ := q.db.RowLocks(t)
 	return waiting
 }
 
-// taken reports whether somebody has the turnstile: in a transaction that executes
+// taken reports whether somebody has the queue row: in a transaction that executes
 // nothing, since a process that makes the row, or looks, locks it for a moment.
 func (q *line) taken(t testing.TB) bool {
 	t.Helper()
@@ -251,7 +251,7 @@ func (q *line) taken(t testing.TB) bool {
 // first returns when somebody is the first in the queue and nobody waits behind, and its session.
 func (q *line) first(t testing.TB) (session int64) {
 	t.Helper()
-	waitUntil(t, "somebody has the turnstile, alone", func() bool {
+	waitUntil(t, "somebody has the queue row, alone", func() bool {
 		if !q.taken(t) {
 			return false
 		}
@@ -275,7 +275,7 @@ func (q *line) left(t testing.TB, session int64) bool {
 // next returns when one more waits behind the first, and its session.
 func (q *line) next(t testing.TB) (session int64) {
 	t.Helper()
-	waitUntil(t, "one more waits for the turnstile", func() bool {
+	waitUntil(t, "one more waits for the queue row", func() bool {
 		for _, id := range q.waiting(t) {
 			if !slices.Contains(q.known, id) {
 				session = id

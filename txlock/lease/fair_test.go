@@ -142,7 +142,7 @@ func giveUpInQueue(t *testing.T, db *testdb.DB, of, by string) (late, gone, afte
 		waitUntil(t, "the quitter's session is gone", func() bool { return !slices.Contains(queue.waiting(t), session) })
 		db.WaitGone(t, session)
 	} else {
-		waitUntil(t, "the turnstile is free", func() bool { return !queue.taken(t) })
+		waitUntil(t, "the queue row is free", func() bool { return !queue.taken(t) })
 	}
 	gone = time.Since(left)
 	behind := fairAcquire(t, last, key)
@@ -385,7 +385,7 @@ func TestFairNewcomers(t *testing.T) {
 				defer first.Rollback() //nolint:errcheck // after the rollback below, or on the way out
 				var slot int64
 				if err := first.QueryRowContext(t.Context(), "SELECT slot FROM lockstep_leases WHERE name = ? AND slot = -1 FOR UPDATE", key.String()).Scan(&slot); err != nil {
-					t.Fatalf("the turnstile: %v", err)
+					t.Fatalf("the queue row: %v", err)
 				}
 				for i := range 20 {
 					l, err := m.TryAcquire(t.Context(), key)

@@ -121,7 +121,7 @@ func infoOf(row store.Info) Info {
 		info.Kind = Reader
 	case row.Slot > store.LeaseSlot:
 		info.Kind = Permit
-	case row.Slot == store.TurnstileSlot:
+	case row.Slot == store.QueueSlot:
 		info.Kind = Waiter
 	}
 	return info

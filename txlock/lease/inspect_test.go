@@ -213,9 +213,9 @@ func TestDeadReaders(t *testing.T) {
 	})
 }
 
-// TestCleanRemovesGates proves that what says that a key was shared, or is a semaphore,
+// TestCleanRemovesEntryRows proves that what says that a key was shared, or is a semaphore,
 // goes with the last of its readers and permits, and stays while there are any.
-func TestCleanRemovesGates(t *testing.T) {
+func TestCleanRemovesEntryRows(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
 		rows := func(key txlock.Key) int64 {

@@ -14,9 +14,9 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// makeGates makes the rows of keys that were shared before, or of semaphores of one
+// makeEntryRows makes the rows of keys that were shared before, or of semaphores of one
 // permit, by few statements.
-func makeGates(t testing.TB, db *testdb.DB, keys []txlock.Key, permits bool) {
+func makeEntryRows(t testing.TB, db *testdb.DB, keys []txlock.Key, permits bool) {
 	t.Helper()
 	const batch = 500
 	for from := 0; from < len(keys); from += batch {
@@ -40,8 +40,8 @@ func takeMixed(t testing.TB, db *testdb.DB, m *lease.Manager, n int, options ...
 	for i := range keys {
 		keys[i] = named()
 	}
-	makeGates(t, db, keys[:n/2], false)
-	makeGates(t, db, keys[n/2:], true)
+	makeEntryRows(t, db, keys[:n/2], false)
+	makeEntryRows(t, db, keys[n/2:], true)
 	held := make([]*lease.Lease, n)
 	var group sync.WaitGroup
 	const workers = 8

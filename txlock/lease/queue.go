@@ -163,7 +163,7 @@ func (m *Manager) watchFair(ctx context.Context, q *request, w *waiter, left tim
 			continue
 		}
 		if errors.Is(err, store.ErrNoTurn) {
-			l, err = m.poll(ctx, q, w, left, false, m.store.Now().Add(turnstilePatience))
+			l, err = m.poll(ctx, q, w, left, false, m.store.Now().Add(queuePatience))
 			if errors.Is(err, errQueueAgain) {
 				continue
 			}

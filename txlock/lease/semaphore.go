@@ -116,12 +116,12 @@ func (s *Semaphore) set(ctx context.Context) error {
 // setOnce makes the rows first, which nobody uses before the number is set: a failure
 // leaves the old number.
 func (s *Semaphore) setOnce(ctx context.Context) error {
-	gate, err := s.m.store.Look(ctx, leaseRow(s.key))
+	entry, err := s.m.store.Look(ctx, leaseRow(s.key))
 	if err != nil {
 		return err
 	}
 	notOne := fmt.Errorf("%w: it is not used for a semaphore", txlock.ErrInvalidKey)
-	if gate.Use >= 0 {
+	if entry.Use >= 0 {
 		return notOne
 	}
 	if err := s.makeRows(ctx, s.m.store); err != nil { // set tries again
@@ -148,11 +148,11 @@ func (s *Semaphore) setOnce(ctx context.Context) error {
 // drain waits until the permits above the number are released.
 func (s *Semaphore) drain(ctx context.Context) error {
 	for {
-		gate, err := s.m.store.Look(ctx, leaseRow(s.key)) // another Resize may have made more
+		entry, err := s.m.store.Look(ctx, leaseRow(s.key)) // another Resize may have made more
 		if err != nil {
 			return err
 		}
-		row, err := s.m.store.Permits(ctx, s.key.String(), max(s.permits, int(-gate.Use))+1, MaxPermits)
+		row, err := s.m.store.Permits(ctx, s.key.String(), max(s.permits, int(-entry.Use))+1, MaxPermits)
 		if err != nil || row.Held == 0 {
 			return err
 		}
@@ -179,12 +179,12 @@ func (t permit) ask(ask *store.Ask) { ask.Permits = t.permits }
 
 // look tells when the first permit may be free.
 func (t permit) look(ctx context.Context, s store.Session, q *request) (store.Glance, error) {
-	gate, err := s.Look(ctx, leaseRow(q.key))
+	entry, err := s.Look(ctx, leaseRow(q.key))
 	switch {
-	case err != nil || !gate.Exists || gate.Use == store.Exclusive:
+	case err != nil || !entry.Exists || entry.Use == store.Exclusive:
 		return store.Glance{}, err
-	case gate.Use != t.use():
-		return store.Glance{}, otherUse(q.key, t.use(), gate.Use)
+	case entry.Use != t.use():
+		return store.Glance{}, otherUse(q.key, t.use(), entry.Use)
 	}
 	found, err := s.Permits(ctx, q.key.String(), 1, t.permits)
 	seen := store.Glance{Exists: found.Rows == t.permits, TTL: time.Duration(1<<63 - 1)}

@@ -37,7 +37,7 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 			}()
 		}
 		begin(ctx)
-		waitUntil(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 		waitUntil(t, "the writer knows that it waits", func() bool {
 			_, err := m.TryAcquire(ctx, key)
 			if !errors.Is(err, txlock.ErrBusy) {
@@ -55,10 +55,10 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 			o := <-outcomes
 			wants(t, "Acquire that is given up", o.err, context.Canceled)
 		}
-		waitUntil(t, "nobody has the gate", func() bool { gate, _ := heldRows(t, db, key); return gate == 0 })
+		waitUntil(t, "nobody has the entry row", func() bool { entry, _ := heldRows(t, db, key); return entry == 0 })
 
 		begin(lease.WithOwner(t.Context(), "ann"))
-		waitUntil(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 		begin(lease.WithOwner(t.Context(), "ann"))
 		release(t, reader)
 		first, second := <-outcomes, <-outcomes
@@ -201,8 +201,8 @@ func TestDowngradeOfLost(t *testing.T) {
 		if reader != nil {
 			t.Error("there is a reader beside the error")
 		}
-		if gate, readers := heldRows(t, db, key); gate+readers != 0 {
-			t.Errorf("gate %d, readers %d after it", gate, readers)
+		if entry, readers := heldRows(t, db, key); entry+readers != 0 {
+			t.Errorf("entry row %d, readers %d after it", entry, readers)
 		}
 	})
 }
@@ -234,8 +234,8 @@ func TestDowngradeAfterLoss(t *testing.T) {
 		}
 		wants(t, "the reader whose row is gone", lost.Err(), txlock.ErrLost)
 		wants(t, "its Release", lost.Release(ctx), txlock.ErrNotHeld)
-		if gate, readers := heldRows(t, db, key); gate != 0 || readers != 1 {
-			t.Errorf("gate %d, readers %d after it", gate, readers)
+		if entry, readers := heldRows(t, db, key); entry != 0 || readers != 1 {
+			t.Errorf("entry row %d, readers %d after it", entry, readers)
 		}
 		release(t, reader)
 	})
@@ -266,8 +266,8 @@ func TestDowngradeGivenUp(t *testing.T) {
 			_, readers := heldRows(t, db, key)
 			return readers == 1
 		})
-		if gate, readers := heldRows(t, db, key); gate != 1 || readers != 1 {
-			t.Errorf("gate %d, readers %d after it", gate, readers)
+		if entry, readers := heldRows(t, db, key); entry != 1 || readers != 1 {
+			t.Errorf("entry row %d, readers %d after it", entry, readers)
 		}
 		release(t, reader)
 		release(t, writer)

@@ -32,9 +32,9 @@ func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.Acqu
 	return l
 }
 
-// heldRows counts the rows of a key that are held: the gate, and above it readers or
+// heldRows counts the rows of a key that are held: the entry row, and above it readers or
 // permits, those whose time is over too.
-func heldRows(t testing.TB, db *testdb.DB, key txlock.Key) (gate, above int64) {
+func heldRows(t testing.TB, db *testdb.DB, key txlock.Key) (entry, above int64) {
 	t.Helper()
 	return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = 0 AND holders <> ''", key.String()),
 		number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''", key.String())
@@ -147,7 +147,7 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 				writer, err = other.Acquire(waiting, key)
 				granted <- err
 			}()
-			waitUntil(t, "the writer waits for the reader", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+			waitUntil(t, "the writer waits for the reader", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 			for name, manager := range map[string]*lease.Manager{"the reader's manager": m, "the writer's": other} {
 				_, err := manager.TryAcquireShared(t.Context(), key)
 				wants(t, "TryAcquireShared beside a waiting writer, "+name, err, txlock.ErrBusy)
@@ -311,7 +311,7 @@ func TestGuardOfReader(t *testing.T) {
 			writer, err = other.Acquire(t.Context(), key, lease.TTL(time.Minute))
 			granted <- err
 		}()
-		waitUntil(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 		_, err = m.TryAcquire(t.Context(), key)
 		wants(t, "TryAcquire beside a reader's guard", err, txlock.ErrBusy)
 		select {

@@ -20,7 +20,7 @@ type outcome int
 const (
 	outGranted    outcome = iota
 	outRefused            // the answer is final: see request.refusal
-	outAbsent             // the row, or the turnstile, is locked or missing
+	outAbsent             // the row, or the queue row, is locked or missing
 	outLate               // the server has seen it too late
 	outConflicted         // ended by a deadlock or by another primary of a cluster
 	outOverdue            // not answered within the time that the TTL leaves
@@ -68,15 +68,15 @@ func broken(err error) bool {
 type step int
 
 const (
-	stepFail          step = iota // return the error that belongs to the outcome
-	stepTake                      // make the handle of what was granted
-	stepSend                      // send the statement
-	stepReadClock                 // read the server's clock, then send
-	stepLook                      // look at the row, then ask nextOf
-	stepMakeRows                  // make the rows that are missing, then send
-	stepMakeTurnstile             // make the turnstile if it is missing, then send
-	stepBusy                      // return ErrBusy: somebody holds it
-	stepLocked                    // return store.ErrLocked: it is free, but its row is locked
+	stepFail         step = iota // return the error that belongs to the outcome
+	stepTake                     // make the handle of what was granted
+	stepSend                     // send the statement
+	stepReadClock                // read the server's clock, then send
+	stepLook                     // look at the row, then ask nextOf
+	stepMakeRows                 // make the rows that are missing, then send
+	stepMakeQueueRow             // make the queue row if it is missing, then send
+	stepBusy                     // return ErrBusy: somebody holds it
+	stepLocked                   // return store.ErrLocked: it is free, but its row is locked
 )
 
 // progress is how far an acquire has come.
@@ -138,7 +138,7 @@ func (p progress) nextOf(seen store.Glance, w wish) (step, progress) {
 		return stepBusy, p
 	case p.tries == 0 && p.inTurn:
 		p.tries++
-		return stepMakeTurnstile, p
+		return stepMakeQueueRow, p
 	case p.tries == 0:
 		p.tries++ // it is free, and locked for a moment
 		return stepSend, p

@@ -83,7 +83,7 @@ func TestNextOf(t *testing.T) {
 		read   = progress{tries: 1, clockRead: true}
 
 		free   = store.Glance{Exists: true}
-		gate   = store.Glance{Exists: true, Use: store.Shared}
+		entry  = store.Glance{Exists: true, Use: store.Shared}
 		mine   = store.Glance{Exists: true, Owner: "me", Left: time.Second}
 		theirs = store.Glance{Exists: true, Owner: "you", Left: time.Second}
 	)
@@ -110,16 +110,16 @@ func TestNextOf(t *testing.T) {
 		{"its own, to read, for long", queued, mine, reader, stepReadClock, progress{attempt: queued.attempt, clockRead: true}},
 		{"its own, to read, for long, by the right clock", progress{attempt: queued.attempt, clockRead: true}, mine, reader, stepBusy, progress{attempt: queued.attempt, clockRead: true}},
 		{"its own, of permits", begun, mine, permit, stepReadClock, progress{clockRead: true}},
-		{"free, in turn", inTurn, free, writer, stepMakeTurnstile, progress{attempt: inTurn.attempt, tries: 1}},
+		{"free, in turn", inTurn, free, writer, stepMakeQueueRow, progress{attempt: inTurn.attempt, tries: 1}},
 		{"free, in turn, tried before", progress{attempt: inTurn.attempt, tries: 1}, free, writer, stepLocked, progress{attempt: inTurn.attempt, tries: 1}},
 		{"free", begun, free, writer, stepSend, once},
 		{"free, tried before", once, free, writer, stepLocked, once},
-		{"free for a reader", begun, gate, reader, stepSend, once},
-		{"free for a reader, tried before", once, gate, reader, stepReadClock, read},
-		{"free for a reader, by the right clock", read, gate, reader, stepLocked, read},
+		{"free for a reader", begun, entry, reader, stepSend, once},
+		{"free for a reader, tried before", once, entry, reader, stepReadClock, read},
+		{"free for a reader, by the right clock", read, entry, reader, stepLocked, read},
 		{"free for a permit, tried before", once, free, permit, stepReadClock, read},
-		{"readers keep it locked", once, gate, writer, stepSend, progress{attempt: attempt{queued: mostLook}, tries: 1}},
-		{"readers keep it locked, for long", progress{attempt: attempt{queued: mostLook}, tries: 1}, gate, writer, stepLocked, progress{attempt: attempt{queued: mostLook}, tries: 1}},
+		{"readers keep it locked", once, entry, writer, stepSend, progress{attempt: attempt{queued: mostLook}, tries: 1}},
+		{"readers keep it locked, for long", progress{attempt: attempt{queued: mostLook}, tries: 1}, entry, writer, stepLocked, progress{attempt: attempt{queued: mostLook}, tries: 1}},
 	} {
 		if got, then := c.from.nextOf(c.seen, c.who); got != c.want || then != c.then {
 			t.Errorf("%s: step %d and %+v, want %d and %+v", c.name, got, then, c.want, c.then)

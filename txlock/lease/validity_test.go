@@ -64,8 +64,8 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 				release(t, acquire(t, m, named())) // the clock is read, the statements are prepared
 				exclusive, shared, permits := named(), named(), named()
 				makeRows(t, db, []txlock.Key{exclusive})
-				makeGates(t, db, []txlock.Key{shared}, false)
-				makeGates(t, db, []txlock.Key{permits}, true)
+				makeEntryRows(t, db, []txlock.Key{shared}, false)
+				makeEntryRows(t, db, []txlock.Key{permits}, true)
 				s, err := m.Semaphore(permits, 1)
 				if err != nil {
 					t.Fatal(err)

@@ -23,10 +23,10 @@ func (x session) Question(ctx context.Context, c store.Claim) (store.Question, e
 
 // AskHolders is that of store.Store.
 func (s *Store) AskHolders(ctx context.Context, key, why string, since int64) (store.Asked, error) {
-	return do(ctx, s.session, "AskHolders", gate(key), func(t *Tx) (asked store.Asked, _ error) {
+	return do(ctx, s.session, "AskHolders", entryRow(key), func(t *Tx) (asked store.Asked, _ error) {
 		now, rows := t.db.now(), t.latest()
 		last := now
-		for _, at := range append(places(rows, key), gate(key)) {
+		for _, at := range append(places(rows, key), entryRow(key)) {
 			r, reply := rows[at].Request(why, since, now)
 			switch {
 			case reply == store.Refused:

@@ -208,8 +208,8 @@ func TestInTurn(t *testing.T) {
 	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		q := ask("a", hold("a", 1))
 		q.InTurn = true
-		want(t, store.Answer{})(s.Take(ctx, q)) // there is no turnstile
-		must(t, s.Make(ctx, store.Row{Key: key, Slot: store.TurnstileSlot}))
+		want(t, store.Answer{})(s.Take(ctx, q)) // there is no queue row
+		must(t, s.Make(ctx, store.Row{Key: key, Slot: store.QueueSlot}))
 		want(t, store.Done)(s.Release(ctx, leaseRow, take(t, s, q).Hold))
 		turn, err := s.Turn(ctx, key, "b", "", makes(s))
 		must(t, err)
@@ -351,7 +351,7 @@ func TestReaders(t *testing.T) {
 		}
 
 		want(t, true)(sharedBy(s.Take(ctx, ask("w", hold("w", 1)))))
-		want(t, store.Answer{Slot: 5002})(s.Take(ctx, reader(5002, "c", hold("c", 1)))) // a writer has the gate
+		want(t, store.Answer{Slot: 5002})(s.Take(ctx, reader(5002, "c", hold("c", 1)))) // a writer has the entry row
 		own := take(t, s, reader(5002, "w", hold("w", 2)))                              // its owner may read as well
 		want(t, store.Done)(s.Release(ctx, own.Row, own.Hold))
 		want(t, store.Done)(s.Release(ctx, leaseRow, hold("w", 1)))
@@ -430,14 +430,14 @@ func TestListAndInspect(t *testing.T) {
 		claim := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 7000}, Owner: "a", Hold: hold("a", 3), TTL: 2 * ttl, NotAfter: store.Never})
 		turn, err := s.Turn(ctx, key, "w", "", makes(s))
 		must(t, err)
-		waiter := store.Info{Row: store.Row{Key: key, Slot: store.TurnstileSlot}, Owner: "w", Since: time.UnixMicro(int64(now()))}
+		waiter := store.Info{Row: store.Row{Key: key, Slot: store.QueueSlot}, Owner: "w", Since: time.UnixMicro(int64(now()))}
 		holder := store.Info{Row: leaseRow, Owner: "a", Token: claim.Token, TTL: ttl, Left: ttl, Holders: 2, Use: store.Shared}
 		reader := store.Info{Row: claim.Row, Owner: "a", Token: claim.Token, TTL: 2 * ttl, Left: 2 * ttl, Holders: 1}
 		compare := func(all []store.Info, err error, wanted ...store.Info) {
 			t.Helper()
 			must(t, err)
 			for i := range all {
-				if (all[i].Session > 0) != (all[i].Slot == store.TurnstileSlot) {
+				if (all[i].Session > 0) != (all[i].Slot == store.QueueSlot) {
 					t.Fatalf("row %d has session %d", all[i].Slot, all[i].Session)
 				}
 				all[i].Session = 0
@@ -488,7 +488,7 @@ func TestClean(t *testing.T) {
 		}
 		tx := s.Begin()
 		must(t, include(tx, s, func(in *store.In) error { return in.Make(ctx, leaseRow) }))
-		want(t, 2)(s.Clean(ctx, retention)) // the gate and the reader of "shared"
+		want(t, 2)(s.Clean(ctx, retention)) // the entry row and the reader of "shared"
 		must(t, tx.Rollback())
 		want(t, 1)(s.Clean(ctx, retention)) // the lease, which was locked
 		for at, exists := range map[store.Row]bool{{Key: "shared"}: false, leaseRow: false, {Key: "read"}: true, {Key: "ahead"}: true} {
@@ -546,9 +546,9 @@ func include(tx txlock.Tx, s store.Store, send func(in *store.In) error) error {
 	return j.Include(ctx, "use", txlock.Named(key), func(_ context.Context, in *store.In) error { return send(in) })
 }
 
-// makes makes the turnstile where it is missing.
+// makes makes the queue row where it is missing.
 func makes(s *memstore.Store) func() error {
-	at := store.Row{Key: key, Slot: store.TurnstileSlot}
+	at := store.Row{Key: key, Slot: store.QueueSlot}
 	return func() error {
 		if seen, err := s.Look(ctx, at); seen.Exists || err != nil {
 			return err

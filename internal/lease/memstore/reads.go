@@ -25,7 +25,7 @@ func (x session) Stored(ctx context.Context, at store.Row) (store.Stored, error)
 }
 
 func (x session) Permits(ctx context.Context, key string, first, last int) (store.Permits, error) {
-	return do(ctx, x, "Permits", gate(key), func(t *Tx) (p store.Permits, _ error) {
+	return do(ctx, x, "Permits", entryRow(key), func(t *Tx) (p store.Permits, _ error) {
 		now, rows, ends := t.db.now(), t.plain(), int64(math.MaxInt64)
 		for _, at := range places(rows, key) {
 			if at.Slot < int64(first) || at.Slot > int64(last) {
@@ -43,7 +43,7 @@ func (x session) Permits(ctx context.Context, key string, first, last int) (stor
 }
 
 func (x session) Readers(ctx context.Context, key string) (store.Readers, error) {
-	return do(ctx, x, "Readers", gate(key), func(t *Tx) (n store.Readers, _ error) {
+	return do(ctx, x, "Readers", entryRow(key), func(t *Tx) (n store.Readers, _ error) {
 		now, rows, ends := t.db.now(), t.plain(), int64(0)
 		for _, at := range places(rows, key) {
 			r := rows[at]
@@ -65,7 +65,7 @@ func (x session) Readers(ctx context.Context, key string) (store.Readers, error)
 }
 
 func (x session) ReaderAmong(ctx context.Context, key string, owners []string, begins string) (string, error) {
-	return do(ctx, x, "ReaderAmong", gate(key), func(t *Tx) (string, error) {
+	return do(ctx, x, "ReaderAmong", entryRow(key), func(t *Tx) (string, error) {
 		rows := t.plain()
 		for _, at := range places(rows, key) {
 			if r := rows[at]; r.Held(t.db.now()) && slices.Contains(owners, r.Owner) && strings.HasPrefix(r.Holders, begins) {
@@ -77,7 +77,7 @@ func (x session) ReaderAmong(ctx context.Context, key string, owners []string, b
 }
 
 func (x session) Places(ctx context.Context, key string) ([]store.Place, error) {
-	return do(ctx, x, "Places", gate(key), func(t *Tx) (all []store.Place, _ error) {
+	return do(ctx, x, "Places", entryRow(key), func(t *Tx) (all []store.Place, _ error) {
 		rows, now := t.plain(), t.db.now()
 		for _, at := range places(rows, key) {
 			r := rows[at]
@@ -88,7 +88,7 @@ func (x session) Places(ctx context.Context, key string) ([]store.Place, error) 
 }
 
 func (x session) DoneInSnapshot(ctx context.Context, key string, slots []int64) (map[int64]int64, error) {
-	return do(ctx, x, "DoneInSnapshot", gate(key), func(t *Tx) (map[int64]int64, error) {
+	return do(ctx, x, "DoneInSnapshot", entryRow(key), func(t *Tx) (map[int64]int64, error) {
 		rows, done := t.plain(), make(map[int64]int64, len(slots))
 		for _, slot := range slots {
 			if r, ok := rows[store.Row{Key: key, Slot: slot}]; ok {
@@ -100,13 +100,13 @@ func (x session) DoneInSnapshot(ctx context.Context, key string, slots []int64) 
 }
 
 func (x session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
-	return exec(ctx, x, "UnchangedSinceSnapshot", gate(key), func(t *Tx) error {
+	return exec(ctx, x, "UnchangedSinceSnapshot", entryRow(key), func(t *Tx) error {
 		seen := t.plain()
-		current, ok := t.take(gate(key))
+		current, ok := t.take(entryRow(key))
 		if !ok {
 			return store.ErrLocked
 		}
-		before := seen[gate(key)]
+		before := seen[entryRow(key)]
 		if before.Use != store.Exclusive && before.Use != current.Use || before.Token != current.Token || before.Holders != current.Holders || before.Guards != current.Guards || before.Expires != current.Expires {
 			return fmt.Errorf("%w: the lease was held, or rows of its readers were removed, since", txlock.ErrStaleSnapshot)
 		}

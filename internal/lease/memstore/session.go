@@ -62,8 +62,8 @@ func (x session) change(ctx context.Context, op string, at store.Row, rule func(
 	})
 }
 
-// gate is the row that says what a key is used for.
-func gate(key string) store.Row { return store.Row{Key: key, Slot: store.LeaseSlot} }
+// entryRow is the row that says what a key is used for.
+func entryRow(key string) store.Row { return store.Row{Key: key, Slot: store.LeaseSlot} }
 
 func (x session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) {
 	return x.change(ctx, "Renew", c.Row, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Renew(c, now) })
@@ -131,7 +131,7 @@ func (x session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
 }
 
 func (x session) Reap(ctx context.Context, key string) error {
-	return exec(ctx, x, "Reap", gate(key), func(t *Tx) error {
+	return exec(ctx, x, "Reap", entryRow(key), func(t *Tx) error {
 		rows := t.latest()
 		for _, at := range places(rows, key) {
 			if r, reply := rows[at].Reap(t.db.now()); reply == store.Done && t.lock(at) {
@@ -155,7 +155,7 @@ func (x session) Make(ctx context.Context, at store.Row) error {
 }
 
 func (x session) Use(ctx context.Context, key string, use store.Use) (used store.Use, err error) {
-	reply, err := x.change(ctx, "Use", gate(key), func(r rules.Row, now int64) (rules.Row, store.Reply) {
+	reply, err := x.change(ctx, "Use", entryRow(key), func(r rules.Row, now int64) (rules.Row, store.Reply) {
 		r = r.UseFor(use, now)
 		used = r.Use
 		return r, store.Done
@@ -167,5 +167,5 @@ func (x session) Use(ctx context.Context, key string, use store.Use) (used store
 }
 
 func (x session) Resize(ctx context.Context, key string, permits int) (store.Reply, error) {
-	return x.change(ctx, "Resize", gate(key), func(r rules.Row, _ int64) (rules.Row, store.Reply) { return r.Resize(permits) })
+	return x.change(ctx, "Resize", entryRow(key), func(r rules.Row, _ int64) (rules.Row, store.Reply) { return r.Resize(permits) })
 }

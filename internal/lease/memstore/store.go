@@ -131,7 +131,7 @@ func (s *Store) queued(ctx context.Context, op string, at store.Row, atMost time
 	})
 }
 
-// turn is the transaction that has the turnstile of a key locked.
+// turn is the transaction that has the queue row of a key locked.
 type turn struct{ session }
 
 // Leave is that of store.Turn.
@@ -139,7 +139,7 @@ func (t turn) Leave() { _ = t.tx.Rollback() } // of which there is nothing to sa
 
 // Turn is that of store.Store.
 func (s *Store) Turn(ctx context.Context, key, owner, label string, before func() error) (store.Turn, error) {
-	t, at := s.BeginReadCommitted(), store.Row{Key: key, Slot: store.TurnstileSlot}
+	t, at := s.BeginReadCommitted(), store.Row{Key: key, Slot: store.QueueSlot}
 	err := s.perform(ctx, "Turn", at, func() error {
 		for {
 			if err := before(); err != nil {
@@ -157,7 +157,7 @@ func (s *Store) Turn(ctx context.Context, key, owner, label string, before func(
 	return turn{session{s, t}}, nil
 }
 
-// turn waits for the turnstile, unless it is missing, and says there whose it is.
+// turn waits for the queue row, unless it is missing, and says there whose it is.
 func (t *Tx) turn(ctx context.Context, at store.Row, owner, label string) (there bool, err error) {
 	t.db.mu.Lock()
 	defer t.db.mu.Unlock()
@@ -173,7 +173,7 @@ func (t *Tx) turn(ctx context.Context, at store.Row, owner, label string) (there
 
 // Blockers is that of store.Store.
 func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, error) {
-	return do(ctx, s.session, "Blockers", gate(key), func(own *Tx) (all []store.Blocker, _ error) {
+	return do(ctx, s.session, "Blockers", entryRow(key), func(own *Tx) (all []store.Blocker, _ error) {
 		for at, l := range own.db.locks {
 			if w := l.holder.wrote(at); at.Key == key && w != (store.Written{}) {
 				all = append(all, store.Blocker{Written: w, Over: micros(own.db.now() - l.holder.written[at].Expires)})
@@ -186,7 +186,7 @@ func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, erro
 
 // End is that of store.Store.
 func (s *Store) End(ctx context.Context, key string, b store.Blocker) error {
-	return exec(ctx, s.session, "End", gate(key), func(own *Tx) error {
+	return exec(ctx, s.session, "End", entryRow(key), func(own *Tx) error {
 		at := store.Row{Key: key, Slot: b.Slot}
 		if l := own.db.locks[at]; l != nil && l.holder.wrote(at) == b.Written {
 			l.holder.end(driver.ErrBadConn)

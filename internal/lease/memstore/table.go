@@ -18,7 +18,7 @@ func (s *Store) List(ctx context.Context) ([]store.Info, error) {
 
 // Inspect is that of store.Store.
 func (s *Store) Inspect(ctx context.Context, key string) ([]store.Info, error) {
-	return do(ctx, s.session, "Inspect", gate(key), func(t *Tx) ([]store.Info, error) {
+	return do(ctx, s.session, "Inspect", entryRow(key), func(t *Tx) ([]store.Info, error) {
 		all := t.infos(func(at store.Row, held bool) bool {
 			return at.Slot == store.LeaseSlot || at.Slot > store.LeaseSlot && held
 		})
@@ -41,7 +41,7 @@ func (t *Tx) infos(wanted func(at store.Row, held bool) bool) (all []store.Info)
 		}
 	}
 	for at, l := range t.db.locks {
-		if r, ok := l.holder.written[at]; ok && at.Slot == store.TurnstileSlot && r.Guards > 0 {
+		if r, ok := l.holder.written[at]; ok && at.Slot == store.QueueSlot && r.Guards > 0 {
 			all = append(all, store.Info{Row: at, Owner: r.Owner, Label: r.Label, Since: time.UnixMicro(r.Expires), Session: r.Session})
 		}
 	}
@@ -56,7 +56,7 @@ func (s *Store) Clean(ctx context.Context, retention time.Duration) (int, error)
 		limit := now - now%1e6 - retention.Microseconds() // by a clock of whole seconds
 		remove := func(may func(at store.Row, r rules.Row) bool) {
 			for at, r := range db.rows {
-				if at.Slot >= store.TurnstileSlot && r.Expires < limit && r.Token < uint64(now) && db.locks[at] == nil && may(at, r) && (at.Slot <= store.LeaseSlot || db.countSwept(at.Key)) {
+				if at.Slot >= store.QueueSlot && r.Expires < limit && r.Token < uint64(now) && db.locks[at] == nil && may(at, r) && (at.Slot <= store.LeaseSlot || db.countSwept(at.Key)) {
 					delete(db.rows, at)
 					n++
 				}
@@ -71,7 +71,7 @@ func (s *Store) Clean(ctx context.Context, retention time.Duration) (int, error)
 
 // Sweep is that of store.Store.
 func (s *Store) Sweep(ctx context.Context, key string) error {
-	return exec(ctx, s.session, "Sweep", gate(key), func(t *Tx) error {
+	return exec(ctx, s.session, "Sweep", entryRow(key), func(t *Tx) error {
 		var idle []store.Row
 		for _, at := range places(t.db.rows, key) {
 			if r := t.db.rows[at]; r.Expires+r.TTL < t.db.now() && t.db.locks[at] == nil {
@@ -90,12 +90,12 @@ func (s *Store) Sweep(ctx context.Context, key string) error {
 // countSwept changes the row of a lease before rows of its readers are deleted, unless
 // somebody has it locked.
 func (db *Server) countSwept(key string) bool {
-	g, ok := db.rows[gate(key)]
-	if !ok || db.locks[gate(key)] != nil {
+	g, ok := db.rows[entryRow(key)]
+	if !ok || db.locks[entryRow(key)] != nil {
 		return false
 	}
 	g.Guards++
-	db.rows[gate(key)] = g
+	db.rows[entryRow(key)] = g
 	return true
 }
 

@@ -40,7 +40,7 @@ func (x session) takeRow(ctx context.Context, ask store.Ask) (store.Answer, erro
 // takeLease acquires the lease.
 func (t *Tx) takeLease(ask store.Ask, now, notAfter int64) store.Answer {
 	if ask.InTurn {
-		if _, ok := t.take(store.Row{Key: ask.Key, Slot: store.TurnstileSlot}); !ok {
+		if _, ok := t.take(store.Row{Key: ask.Key, Slot: store.QueueSlot}); !ok {
 			return store.Answer{}
 		}
 	}
@@ -68,7 +68,7 @@ func (t *Tx) answer(ask store.Ask, r rules.Row, reply store.Reply) store.Answer 
 
 // takePlace acquires a reader's place, whose row it makes.
 func (t *Tx) takePlace(ask store.Ask, now, notAfter int64) store.Answer {
-	entry, ok := t.take(gate(ask.Key))
+	entry, ok := t.take(entryRow(ask.Key))
 	if !ok || !t.lock(ask.Row) {
 		return store.Answer{}
 	}
@@ -84,7 +84,7 @@ func (t *Tx) takePlace(ask store.Ask, now, notAfter int64) store.Answer {
 func (x session) freePermits(ctx context.Context, ask store.Ask) (free []int64, err error) {
 	return do(ctx, x, "FreePermits", ask.Row, func(t *Tx) (free []int64, _ error) {
 		rows := t.plain()
-		if int(rows[gate(ask.Key)].Use)+ask.Permits != 0 {
+		if int(rows[entryRow(ask.Key)].Use)+ask.Permits != 0 {
 			return nil, nil
 		}
 		for _, at := range places(rows, ask.Key) {
@@ -98,8 +98,8 @@ func (x session) freePermits(ctx context.Context, ask store.Ask) (free []int64, 
 
 // takePermit acquires a permit.
 func (t *Tx) takePermit(ask store.Ask, now, notAfter int64) store.Answer {
-	entry, _ := t.current(gate(ask.Key))
-	if locked := t.db.locks[gate(ask.Key)]; locked != nil && locked.holder != t {
+	entry, _ := t.current(entryRow(ask.Key))
+	if locked := t.db.locks[entryRow(ask.Key)]; locked != nil && locked.holder != t {
 		return store.Answer{}
 	}
 	r, ok := t.take(ask.Row)

@@ -410,7 +410,7 @@ func TestTurns(t *testing.T) {
 		}
 		giveUp()
 		time.Sleep(2 * time.Minute)
-		want(t, 1)(s.Clean(ctx, time.Minute)) // the lease, but not the turnstile
+		want(t, 1)(s.Clean(ctx, time.Minute)) // the lease, but not the queue row
 		must(t, s.Make(ctx, leaseRow))
 		time.Sleep(3 * time.Hour)
 		synctest.Wait()

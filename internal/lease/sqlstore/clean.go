@@ -74,7 +74,7 @@ func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retentio
 		}
 	}
 	if err == nil && use != 0 {
-		// The gate, which readers and permits pass one by one: it stays while they have rows.
+		// The entry row, which readers and permits pass one by one: it stays while they have rows.
 		var places int64
 		if places, err = queries.CountPlaces(ctx, tx, row.Name); err == nil && places > 0 {
 			return false, nil

@@ -8,8 +8,8 @@
 //     swap.go: what package rules decides is written.
 //  3. tx.go: transactions of our own, and waiting for a row.
 //  4. pool.go and nowait.go: statements that stay prepared, and those of MariaDB.
-//  5. together.go: one statement for several leases, where many calls meet.
-//  6. lane.go, borrowed.go and taken.go: the connection for renewals, and what may be taken
+//  5. batch.go: one statement for several leases, where many calls meet.
+//  6. renewconn.go, pooledconn.go and connbudget.go: the connection for renewals, and what may be taken
 //     of the program's pool.
 //  7. turn.go: the queue of all processes.
 //  8. blockers.go, list.go, clean.go and clock.go: one subject each.

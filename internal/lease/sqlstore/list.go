@@ -47,14 +47,14 @@ func (s *Store) listHeld(ctx context.Context) (all []store.Info, err error) {
 }
 
 func listWaiters(ctx context.Context, tx gen.DBTX) (all []store.Info, err error) {
-	next := gen.ListTurnstilesParams{After: []byte{}, Limit: page}
+	next := gen.ListQueuesParams{After: []byte{}, Limit: page}
 	for {
-		rows, err := queries.ListTurnstiles(ctx, rawsql.Scanning(tx), next)
+		rows, err := queries.ListQueues(ctx, rawsql.Scanning(tx), next)
 		if err != nil {
 			return nil, err
 		}
 		for _, row := range rows {
-			all = append(all, waiterOf(gen.InspectTurnstileRow(row)))
+			all = append(all, waiterOf(gen.InspectQueueRow(row)))
 		}
 		if len(rows) < page {
 			return all, nil
@@ -67,7 +67,7 @@ func listWaiters(ctx context.Context, tx gen.DBTX) (all []store.Info, err error)
 func (s *Store) Inspect(ctx context.Context, key string) (all []store.Info, err error) {
 	rows, err := queries.InspectLease(ctx, rawsql.Scanning(s.pool), []byte(key))
 	for _, row := range rows {
-		if row.Slot != store.TurnstileSlot {
+		if row.Slot != store.QueueSlot {
 			all = append(all, infoOf(row))
 			continue
 		}
@@ -80,10 +80,10 @@ func (s *Store) Inspect(ctx context.Context, key string) (all []store.Info, err 
 	return all, err
 }
 
-// firstWaiter returns the waiter that has the turnstile of a key, if there is one.
+// firstWaiter returns the waiter that has the queue row of a key, if there is one.
 func (s *Store) firstWaiter(ctx context.Context, key string) (first []store.Info, err error) {
 	err = uncommitted(ctx, s.pool, func(tx gen.DBTX) error {
-		row, err := queries.InspectTurnstile(ctx, tx, []byte(key))
+		row, err := queries.InspectQueue(ctx, tx, []byte(key))
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -104,9 +104,9 @@ func infoOf(row gen.InspectLeaseRow) store.Info {
 	return info
 }
 
-func waiterOf(row gen.InspectTurnstileRow) store.Info {
+func waiterOf(row gen.InspectQueueRow) store.Info {
 	return store.Info{
-		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: strings.TrimRight(string(row.Owner), " "), Label: strings.TrimRight(string(row.Label), " "),
+		Row: store.Row{Key: string(row.Name), Slot: store.QueueSlot}, Owner: strings.TrimRight(string(row.Owner), " "), Label: strings.TrimRight(string(row.Label), " "),
 		Since: time.UnixMicro(row.SinceUs), Session: row.ConnID,
 	}
 }

@@ -75,7 +75,7 @@ func TestPlaceByTheRules(t *testing.T) {
 				makeRow(t, db, entry.Key, fmt.Sprintf("%s, slot = %d", c.place, place.Slot))
 			}
 			makeRow(t, db, entry.Key, c.entry)
-			gate, _, err := s.find(t.Context(), entry)
+			found, _, err := s.find(t.Context(), entry)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func TestPlaceByTheRules(t *testing.T) {
 					version++
 				}
 			}
-			want, reply := before.TakePlace(gate.Row, ask, now, math.MaxInt64)
+			want, reply := before.TakePlace(found.Row, ask, now, math.MaxInt64)
 			if reply != a.Reply || after.Row != want || after.version != version || c.reply == store.Done && a.Token != want.Token {
 				t.Errorf("%s: %+v\n%+v, version %d, by the rule %v\n%+v, version %d", name, a, after.Row, after.version, reply, want, version)
 			}

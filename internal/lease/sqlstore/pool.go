@@ -17,10 +17,10 @@ import (
 // these when the server has no room for another prepared statement (error 1461).
 type prepared struct {
 	*sql.DB
-	lane   *lane
-	inline bool // arguments are written into the text: see text
-	mu     sync.Mutex
-	stmts  map[string]*sql.Stmt
+	renewConn *renewConn
+	inline    bool // arguments are written into the text: see text
+	mu        sync.Mutex
+	stmts     map[string]*sql.Stmt
 }
 
 var _ gen.DBTX = (*prepared)(nil)
@@ -60,7 +60,7 @@ func (p *prepared) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, e
 
 // textual returns the sql.DB on which text is sent.
 func (p *prepared) textual() *sql.DB {
-	if spare := p.lane.spare(); spare != nil {
+	if spare := p.renewConn.spare(); spare != nil {
 		return spare
 	}
 	return p.DB

@@ -22,19 +22,19 @@ var inner = txlock.Internal(bridge.Pass{})
 // Store has the leases of one pool, for one manager.
 type Store struct {
 	session
-	pool  *prepared
-	lane  *lane // the connection for renewals
-	clock serverClock
+	pool      *prepared
+	renewConn *renewConn // the connection for renewals
+	clock     serverClock
 
-	takes, releases together // where many calls meet
+	takes, releases batcher // where many calls meet
 }
 
 var _ store.Store = (*Store)(nil)
 
 // New returns the store of a pool. It sends nothing.
 func New(db *sql.DB) *Store {
-	s := &Store{lane: &lane{program: db}}
-	s.pool = &prepared{DB: db, lane: s.lane, inline: rawsql.TakesText(db), stmts: make(map[string]*sql.Stmt)}
+	s := &Store{renewConn: &renewConn{program: db}}
+	s.pool = &prepared{DB: db, renewConn: s.renewConn, inline: rawsql.TakesText(db), stmts: make(map[string]*sql.Stmt)}
 	s.session = session{db: s.pool, s: s}
 	s.takes.send, s.releases.send = s.many(rawsql.AcquireMany), s.many(rawsql.ReleaseMany)
 	return s
@@ -58,17 +58,17 @@ func (s *Store) SharesLeases(ctx context.Context) error {
 func (s *Store) Identity() any { return s.pool.DB }
 
 // Reserve opens the connection for renewals if the program can use its pool up.
-func (s *Store) Reserve(ctx context.Context) error { return s.lane.reserve(ctx) }
+func (s *Store) Reserve(ctx context.Context) error { return s.renewConn.reserve(ctx) }
 
 // Settle returns the connection for renewals to the pool if it isn't needed.
-func (s *Store) Settle(idle bool) { s.lane.settle(idle) }
+func (s *Store) Settle(idle bool) { s.renewConn.settle(idle) }
 
 // Full reports whether the pool has no connection left.
 func (s *Store) Full() bool { return full(s.pool.DB) }
 
 // Beside returns what sends statements beside the program's transactions.
 func (s *Store) Beside() store.Session {
-	switch db := s.lane.beside(); db {
+	switch db := s.renewConn.beside(); db {
 	case nil:
 		return nil
 	case s.pool.DB:
@@ -89,7 +89,7 @@ func (b beside) textual() *sql.DB { return b.db }
 // RenewMany renews many rows, on the connection for renewals. If a statement fails, the
 // connection is closed, because its state is not known.
 func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, []store.Question, error) {
-	conn, err := s.lane.conn(ctx)
+	conn, err := s.renewConn.conn(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -148,5 +148,5 @@ func (s *Store) BeginEpoch(ctx context.Context, id string, age time.Duration) er
 func (s *Store) Close() error {
 	s.takes.sending.Wait()
 	s.releases.sending.Wait()
-	return errors.Join(s.lane.close(), s.pool.close())
+	return errors.Join(s.renewConn.close(), s.pool.close())
 }

@@ -27,7 +27,7 @@ const (
 )
 
 // turn is a place in the server's queue for a key: a transaction, on a connection of its
-// own, that waits for the row of the turnstile or has it locked.
+// own, that waits for the queue row or has it locked.
 type turn struct {
 	session
 	conn *sql.Conn
@@ -39,18 +39,18 @@ type turn struct {
 // MayTurn counts a place in the queue of Fair, if the pool has a connection for it.
 func (s *Store) MayTurn() bool {
 	kept := 1 // the manager that gets the lease keeps one of a plain pool
-	if s.lane.hasOrigin() {
+	if s.renewConn.hasOrigin() {
 		kept = 0
 	}
-	return taken.queue(s.pool.DB, kept)
+	return budgets.queue(s.pool.DB, kept)
 }
 
-// Turn waits for the turnstile of a key, in one statement without a time limit on the
+// Turn waits for the queue row of a key, in one statement without a time limit on the
 // server: a second statement would wait at the end of the queue.
 func (s *Store) Turn(ctx context.Context, key, owner, label string, before func() error) (store.Turn, error) {
 	t, err := s.openTurn(ctx)
 	if err != nil {
-		taken.unqueue(s.pool.DB)
+		budgets.unqueue(s.pool.DB)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -72,7 +72,7 @@ func (s *Store) Turn(ctx context.Context, key, owner, label string, before func(
 	}
 }
 
-// filled adds spaces up to the size of the columns of the turnstile, whose row must not
+// filled adds spaces up to the size of the columns of the queue row, whose row must not
 // change its size: see lockstep_leases.
 func filled(text string) []byte {
 	const size = 255
@@ -92,7 +92,7 @@ func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
 		return nil, err
 	}
 	if err = s.clock.fresh(limited, s.pool); err == nil {
-		_, err = t.conn.ExecContext(limited, s.clock.engine().SetTurnstile(turnSilence))
+		_, err = t.conn.ExecContext(limited, s.clock.engine().SetQueueWait(turnSilence))
 	}
 	if err == nil {
 		err = t.conn.QueryRowContext(limited, rawsql.Session).Scan(&t.id)
@@ -126,7 +126,7 @@ func (t *turn) begin(ctx context.Context) (err error) {
 // Leave ends the place and closes its connection, whose session variables are not those
 // of the pool.
 func (t *turn) Leave() {
-	taken.unqueue(t.s.pool.DB)
+	budgets.unqueue(t.s.pool.DB)
 	// This tells the server without waiting for an answer, as it may be out of reach. If
 	// the connection is gone, so is the place.
 	_ = t.conn.Raw(func(raw any) error {

@@ -55,7 +55,7 @@ func (s *Store) Queued(ctx context.Context, at store.Row, atMost time.Duration, 
 
 // Wait waits for a row as Queued does, on another connection than the one for renewals.
 func (s *Store) Wait(ctx context.Context, at store.Row, limit func(brief bool) (atMost time.Duration, goOn bool), send func(store.Session) error) error {
-	conn, own, release, err := s.lane.another(ctx)
+	conn, own, release, err := s.renewConn.another(ctx)
 	if err != nil {
 		return err
 	}

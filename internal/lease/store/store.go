@@ -51,7 +51,7 @@ type Store interface {
 	// returns ErrLent if there is none. It asks limit for the time; brief says that the
 	// program may need the connection, and goOn false ends the call.
 	Wait(ctx context.Context, at Row, limit func(brief bool) (atMost time.Duration, goOn bool), send func(Session) error) error
-	// Turn waits in the server's queue for the turnstile of a key, and returns when it is
+	// Turn waits in the server's queue for the queue row of a key, and returns when it is
 	// the first. It calls before right before it asks for its place, and again if the row
 	// was removed meanwhile. It returns ErrNoTurn if there is no connection to wait on.
 	Turn(ctx context.Context, key, owner, label string, before func() error) (Turn, error)
@@ -208,9 +208,9 @@ type Row struct {
 // The slots of the rows of a key. Permits have 1 to MaxPermits, readers have slots above
 // that.
 const (
-	TurnstileSlot = -1
-	LeaseSlot     = 0
-	MaxPermits    = 1000
+	QueueSlot  = -1
+	LeaseSlot  = 0
+	MaxPermits = 1000
 )
 
 // Compare orders rows by their keys and slots.

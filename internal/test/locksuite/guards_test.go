@@ -68,7 +68,7 @@ func rowsDB(t *testing.T, engine testdb.Engine) *testdb.DB {
 }
 
 // TestStaleSnapshot has a transaction read, then lock, while another one has
-// raised the number between the two. Without the snapshot guard it is given the
+// raised the number between the two. Without the snapshot check it is given the
 // lock, reads the old number again and overwrites the new one; with it it is
 // refused.
 func TestStaleSnapshot(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	mostAlone        = 16                     // so many calls send their own statement at once
-	fewestTogether   = 8                      // fewer may cost more than a statement for each
-	togetherPatience = 100 * time.Millisecond // with a statement that has no answer
+	mostAlone     = 16                     // so many calls send their own statement at once
+	fewestInBatch = 8                      // fewer may cost more than a statement for each
+	batchPatience = 100 * time.Millisecond // with a statement that has no answer
 )
 
 // Take takes a lease, a reader's place or a permit, a lease together with others if many
@@ -27,7 +27,7 @@ func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	if ask.InTurn || ask.Permits > 0 || ask.Slot != store.LeaseSlot {
 		return s.session.Take(ctx, ask)
 	}
-	token, err := s.takes.meet(ctx, rawsql.Wanted{
+	token, err := s.takes.join(ctx, rawsql.Wanted{
 		Name: ask.Key, Slot: ask.Slot, Hold: ask.Hold, Owner: ask.Owner, Label: ask.Label,
 		TTLUs: ask.TTL.Microseconds(), NotAfter: s.clock.MicrosAt(ask.NotAfter),
 	})
@@ -40,7 +40,7 @@ func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 
 // Release removes a hold, together with others if many calls meet.
 func (s *Store) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
-	token, err := s.releases.meet(ctx, rawsql.Wanted{Name: at.Key, Slot: at.Slot, Hold: hold})
+	token, err := s.releases.join(ctx, rawsql.Wanted{Name: at.Key, Slot: at.Slot, Hold: hold})
 	if token > 0 || err != nil {
 		return store.Done, err
 	}
@@ -76,27 +76,27 @@ func (s *Store) many(text func(all []rawsql.Wanted, near int64) string) sendMany
 // written, and the server's clock.
 type sendMany func(ctx context.Context, all []rawsql.Wanted) (done uint32, clock int64, err error)
 
-// together sends calls of one kind by one statement where many meet. Up to mostAlone send
+// batcher sends calls of one kind by one statement where many meet. Up to mostAlone send
 // their own at once. The next ones wait until one of those is answered, and are sent
 // together then; whoever comes meanwhile waits for the next such statement. Afterwards, one
 // that sends its own is enough to wait for, until too few wait for it. A call that the
 // statement has no answer for sends its own.
-type together struct {
+type batcher struct {
 	send sendMany
 
 	mu      sync.Mutex
 	alone   int  // calls that send their own statement
 	batches int  // statements for several that are on their way
 	crowded bool // enough for a statement have waited last
-	queue   []*meeting
+	queue   []*queued
 	sending sync.WaitGroup
 }
 
-// meeting is a call that waits to be sent with others, or for the answer.
-type meeting struct {
+// queued is a call that waits to be sent with others, or for the answer.
+type queued struct {
 	rawsql.Wanted
 	answer chan answer // of capacity 1
-	flight *flight     // nil in the queue
+	batch  *batch      // nil in the queue
 	gone   bool        // its context has ended
 }
 
@@ -106,99 +106,99 @@ type answer struct {
 	err   error
 }
 
-// flight is a statement for several calls. It ends when all of them are gone.
-type flight struct {
-	calls []*meeting
+// batch is a statement for several calls. It ends when all of them are gone.
+type batch struct {
+	calls []*queued
 	left  int
 	ctx   context.Context //nolint:containedctx // which no call has
 	end   context.CancelFunc
 }
 
-// meet waits until the call was sent with others, and returns the server's clock if its row
+// join waits until the call was sent with others, and returns the server's clock if its row
 // was written. If it returns 0 without an error, the caller sends its own statement and then
 // calls leave. An error may mean that the row was written, as that of its own would.
-func (t *together) meet(ctx context.Context, w rawsql.Wanted) (token int64, err error) {
-	t.mu.Lock()
+func (b *batcher) join(ctx context.Context, w rawsql.Wanted) (token int64, err error) {
+	b.mu.Lock()
 	most := mostAlone
-	if t.crowded {
+	if b.crowded {
 		most = 1
 	}
-	if t.batches == 0 && t.alone < most {
-		t.alone++
-		t.mu.Unlock()
+	if b.batches == 0 && b.alone < most {
+		b.alone++
+		b.mu.Unlock()
 		return 0, nil
 	}
-	c := &meeting{Wanted: w, answer: make(chan answer, 1)}
-	t.queue = append(t.queue, c)
-	if len(t.queue) >= rawsql.MostTogether {
-		t.start()
+	c := &queued{Wanted: w, answer: make(chan answer, 1)}
+	b.queue = append(b.queue, c)
+	if len(b.queue) >= rawsql.MaxBatch {
+		b.start()
 	}
-	t.mu.Unlock()
-	overdue := time.NewTimer(togetherPatience)
+	b.mu.Unlock()
+	overdue := time.NewTimer(batchPatience)
 	defer overdue.Stop()
 	for {
 		select {
 		case a := <-c.answer:
 			return a.token, a.err
 		case <-ctx.Done():
-			a := t.quit(ctx, c)
+			a := b.quit(ctx, c)
 			return a.token, a.err
 		case <-overdue.C: // that before it may have no answer for long
-			t.mu.Lock()
-			if c.flight == nil {
-				t.crowded = t.start()
+			b.mu.Lock()
+			if c.batch == nil {
+				b.crowded = b.start()
 			}
-			t.mu.Unlock()
+			b.mu.Unlock()
 		}
 	}
 }
 
 // leave ends a call that has sent its own statement.
-func (t *together) leave() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.alone--
-	if t.batches == 0 {
-		t.crowded = t.start()
+func (b *batcher) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.alone--
+	if b.batches == 0 {
+		b.crowded = b.start()
 	}
 }
 
 // quit ends a call whose context has ended, unless there is an answer now.
-func (t *together) quit(ctx context.Context, c *meeting) answer {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (b *batcher) quit(ctx context.Context, c *queued) answer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	select {
 	case a := <-c.answer:
 		return a
 	default:
 	}
 	c.gone = true
-	if c.flight == nil {
-		t.queue = slices.DeleteFunc(t.queue, func(other *meeting) bool { return other == c })
-	} else if c.flight.left--; c.flight.left == 0 {
-		c.flight.end()
+	if c.batch == nil {
+		b.queue = slices.DeleteFunc(b.queue, func(other *queued) bool { return other == c })
+	} else if c.batch.left--; c.batch.left == 0 {
+		c.batch.end()
 	}
 	return answer{err: ctx.Err()}
 }
 
 // start sends those who wait together, and reports whether there are enough for that. The
-// caller holds together.mu.
-func (t *together) start() bool {
-	f := t.next(fewestTogether)
+// caller holds batcher.mu.
+func (b *batcher) start() bool {
+	f := b.next(fewestInBatch)
 	if f == nil {
 		return false
 	}
-	t.batches++
-	t.sending.Go(func() {
+	b.batches++
+	b.sending.Go(func() {
 		for f != nil {
-			done, clock, err := t.send(f.ctx, f.rows())
+			done, clock, err := b.send(f.ctx, f.rows())
 			f.end()
-			t.mu.Lock()
-			t.settle(f, done, clock, err)
-			if f = t.next(1); f == nil {
-				t.batches--
+			b.mu.Lock()
+			b.settle(f, done, clock, err)
+			if f = b.next(1); f == nil {
+				b.batches--
 			}
-			t.mu.Unlock()
+			b.mu.Unlock()
 		}
 	})
 	return true
@@ -206,24 +206,24 @@ func (t *together) start() bool {
 
 // next takes those from the queue that are sent together. If they are too few, up to alone
 // of them are told to send their own, and if two want the same row, the second is. The
-// caller holds together.mu.
-func (t *together) next(alone int) *flight {
-	n := min(len(t.queue), rawsql.MostTogether)
-	few := n < fewestTogether
+// caller holds batcher.mu.
+func (b *batcher) next(alone int) *batch {
+	n := min(len(b.queue), rawsql.MaxBatch)
+	few := n < fewestInBatch
 	if few {
 		n = min(n, alone)
 	}
-	f, rows := &flight{}, make(map[store.Row]bool, n)
-	for _, c := range t.queue[:n] {
+	f, rows := &batch{}, make(map[store.Row]bool, n)
+	for _, c := range b.queue[:n] {
 		row := store.Row{Key: c.Name, Slot: c.Slot}
 		if few || rows[row] {
-			t.sendOwn(c)
+			b.sendOwn(c)
 			continue
 		}
-		rows[row], c.flight = true, f
+		rows[row], c.batch = true, f
 		f.calls = append(f.calls, c)
 	}
-	t.queue = slices.Delete(t.queue, 0, n)
+	b.queue = slices.Delete(b.queue, 0, n)
 	if f.left = len(f.calls); f.left == 0 {
 		return nil
 	}
@@ -231,8 +231,8 @@ func (t *together) next(alone int) *flight {
 	return f
 }
 
-// settle hands each call of a flight its answer. The caller holds together.mu.
-func (t *together) settle(f *flight, done uint32, clock int64, err error) {
+// settle hands each call of a batch its answer. The caller holds batcher.mu.
+func (b *batcher) settle(f *batch, done uint32, clock int64, err error) {
 	unknown := fault.Unknown(err) && !errors.Is(err, mysql.ErrPktTooLarge) // which was not sent
 	for i, c := range f.calls {
 		switch {
@@ -242,18 +242,18 @@ func (t *together) settle(f *flight, done uint32, clock int64, err error) {
 		case done>>i&1 == 1:
 			c.answer <- answer{token: clock}
 		default:
-			t.sendOwn(c)
+			b.sendOwn(c)
 		}
 	}
 }
 
-// sendOwn tells a call to send its own statement. The caller holds together.mu.
-func (t *together) sendOwn(c *meeting) {
-	t.alone++
+// sendOwn tells a call to send its own statement. The caller holds batcher.mu.
+func (b *batcher) sendOwn(c *queued) {
+	b.alone++
 	c.answer <- answer{}
 }
 
-func (f *flight) rows() []rawsql.Wanted {
+func (f *batch) rows() []rawsql.Wanted {
 	all := make([]rawsql.Wanted, len(f.calls))
 	for i, c := range f.calls {
 		all[i] = c.Wanted

@@ -14,9 +14,9 @@ const (
 	// leastLook and mostLook bound the time between two looks of the first waiter.
 	leastLook = 2 * time.Millisecond
 	mostLook  = 20 * time.Millisecond
-	// turnstilePatience is how long a waiter without a place in the queue polls before it
+	// queuePatience is how long a waiter without a place in the queue polls before it
 	// asks for a place again.
-	turnstilePatience = time.Second
+	queuePatience = time.Second
 	// mostPlaces is how many waiters for a key one manager has in the server's queue.
 	mostPlaces = 16
 )
@@ -30,7 +30,7 @@ func (m *Manager) watchInLine(ctx context.Context, q *request, w *waiter) (*Leas
 	}
 	defer m.unplace(w)
 	t, err := m.store.Turn(ctx, q.key.String(), q.owner, q.label, func() error {
-		if err := m.ensureTurnstile(ctx, q.key); err != nil {
+		if err := m.ensureQueueRow(ctx, q.key); err != nil {
 			return err
 		}
 		m.placed(q, w)
@@ -137,7 +137,7 @@ func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t stor
 			return l, err
 		}
 		if errors.Is(err, errDrained) {
-			_ = m.sleep(ctx, min(m.options.maxPoll, turnstilePatience)) // let readers in
+			_ = m.sleep(ctx, min(m.options.maxPoll, queuePatience)) // let readers in
 		}
 		if left > 0 {
 			d = min(d, left+time.Millisecond)
@@ -151,12 +151,12 @@ func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t stor
 	}
 }
 
-// ensureTurnstile makes the turnstile of a key if it is missing.
-func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
-	at := store.Row{Key: key.String(), Slot: store.TurnstileSlot}
+// ensureQueueRow makes the queue row of a key if it is missing.
+func (m *Manager) ensureQueueRow(ctx context.Context, key txlock.Key) error {
+	at := store.Row{Key: key.String(), Slot: store.QueueSlot}
 	err := m.making(ctx, func() error { return ensureRow(ctx, m.store, at) })
 	if errors.Is(err, store.ErrLocked) {
-		err = nil // who asks for the turnstile finds out whether it exists
+		err = nil // who asks for the queue row finds out whether it exists
 	}
 	return err
 }

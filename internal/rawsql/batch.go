@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// MostTogether is how many leases one statement takes or frees at most: there is a bit for
+// MaxBatch is how many leases one statement takes or frees at most: there is a bit for
 // each in its reply.
-const MostTogether = 32
+const MaxBatch = 32
 
 // clockBits is how many bits of the reply are the clock, from a base on: 18 minutes.
 const clockBits = 30

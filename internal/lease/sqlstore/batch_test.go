@@ -298,7 +298,7 @@ func TestCrowd(t *testing.T) {
 				})
 				s.pool.SetMaxOpenConns(20)
 				var met atomic.Int64
-				for _, of := range []*together{&s.takes, &s.releases} {
+				for _, of := range []*batcher{&s.takes, &s.releases} {
 					send := of.send
 					of.send = func(ctx context.Context, all []rawsql.Wanted) (uint32, int64, error) {
 						done, clock, err := send(ctx, all)

@@ -71,7 +71,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 		const every = 500 * time.Millisecond
 		m := newManager(t, pool, lease.RenewEvery(every))
 		key := named()
-		makeGates(t, db, []txlock.Key{key}, false)
+		makeEntryRows(t, db, []txlock.Key{key}, false)
 		for _, by := range []struct {
 			how  string
 			take func() (*lease.Lease, error)

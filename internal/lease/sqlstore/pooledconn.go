@@ -7,24 +7,24 @@ import (
 	"fmt"
 )
 
-// borrowed is a connection of the program's pool that the lane uses as its own. Only text
-// without arguments is sent on it.
-type borrowed struct {
+// pooledConn is a connection of the program's pool that the renewal connection uses as its own.
+// Only text without arguments is sent on it.
+type pooledConn struct {
 	driver.Conn
 	taken  *sql.Conn
 	failed bool // a statement has failed, so its state is not known
 }
 
 var (
-	_ driver.ExecerContext   = (*borrowed)(nil)
-	_ driver.QueryerContext  = (*borrowed)(nil)
-	_ driver.ConnBeginTx     = (*borrowed)(nil)
-	_ driver.SessionResetter = (*borrowed)(nil)
-	_ driver.Validator       = (*borrowed)(nil)
+	_ driver.ExecerContext   = (*pooledConn)(nil)
+	_ driver.QueryerContext  = (*pooledConn)(nil)
+	_ driver.ConnBeginTx     = (*pooledConn)(nil)
+	_ driver.SessionResetter = (*pooledConn)(nil)
+	_ driver.Validator       = (*pooledConn)(nil)
 )
 
 // ExecContext executes a statement without rows.
-func (b *borrowed) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+func (b *pooledConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	execer, ok := b.Conn.(driver.ExecerContext)
 	if !ok {
 		return nil, driver.ErrSkip
@@ -35,7 +35,7 @@ func (b *borrowed) ExecContext(ctx context.Context, query string, args []driver.
 }
 
 // QueryContext executes a statement with rows.
-func (b *borrowed) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+func (b *pooledConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	queryer, ok := b.Conn.(driver.QueryerContext)
 	if !ok {
 		return nil, driver.ErrSkip
@@ -46,7 +46,7 @@ func (b *borrowed) QueryContext(ctx context.Context, query string, args []driver
 }
 
 // BeginTx begins a transaction.
-func (b *borrowed) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (b *pooledConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	beginner, ok := b.Conn.(driver.ConnBeginTx)
 	if !ok {
 		return nil, fmt.Errorf("lease: %T does not implement driver.ConnBeginTx", b.Conn)
@@ -57,7 +57,7 @@ func (b *borrowed) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.T
 }
 
 // ResetSession checks that the connection is still there.
-func (b *borrowed) ResetSession(ctx context.Context) error {
+func (b *pooledConn) ResetSession(ctx context.Context) error {
 	if resetter, ok := b.Conn.(driver.SessionResetter); ok {
 		return resetter.ResetSession(ctx)
 	}
@@ -65,7 +65,7 @@ func (b *borrowed) ResetSession(ctx context.Context) error {
 }
 
 // IsValid reports whether the connection can be used again.
-func (b *borrowed) IsValid() bool {
+func (b *pooledConn) IsValid() bool {
 	if validator, ok := b.Conn.(driver.Validator); ok {
 		return validator.IsValid()
 	}
@@ -74,7 +74,7 @@ func (b *borrowed) IsValid() bool {
 
 // Close returns the connection to the pool, which closes it if a statement has failed on
 // it.
-func (b *borrowed) Close() error {
+func (b *pooledConn) Close() error {
 	if b.failed || !b.IsValid() {
 		discard(b.taken)
 		return nil

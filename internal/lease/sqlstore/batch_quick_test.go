@@ -15,10 +15,10 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// meetings are calls that meet, and the statements that they are sent by.
-type meetings struct {
+// batches are calls that meet, and the statements that they are sent by.
+type batches struct {
 	t        *testing.T
-	together together
+	batcher  batcher
 	mu       sync.Mutex
 	sent     [][]string // the rows of each statement for several, in their order
 	contexts []context.Context
@@ -41,12 +41,12 @@ type calling struct {
 	err   error
 }
 
-// inMeetings runs a test in the time of synctest. In the end nothing is left.
-func inMeetings(t *testing.T, test func(t *testing.T, m *meetings)) {
+// inBatches runs a test in the time of synctest. In the end nothing is left.
+func inBatches(t *testing.T, test func(t *testing.T, m *batches)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m := &meetings{t: t, replies: make(chan reply)}
-		m.together.send = func(ctx context.Context, all []rawsql.Wanted) (uint32, int64, error) {
+		m := &batches{t: t, replies: make(chan reply)}
+		m.batcher.send = func(ctx context.Context, all []rawsql.Wanted) (uint32, int64, error) {
 			var names []string
 			for _, w := range all {
 				names = append(names, w.Name)
@@ -64,8 +64,8 @@ func inMeetings(t *testing.T, test func(t *testing.T, m *meetings)) {
 		}
 		test(t, m)
 		m.leave(len(m.alone()))
-		m.together.sending.Wait()
-		if of := &m.together; of.alone != 0 || of.batches != 0 || len(of.queue) > 0 {
+		m.batcher.sending.Wait()
+		if of := &m.batcher; of.alone != 0 || of.batches != 0 || len(of.queue) > 0 {
 			t.Errorf("in the end %d alone, %d statements, %d in the queue", of.alone, of.batches, len(of.queue))
 		}
 		for _, c := range m.calls {
@@ -77,13 +77,13 @@ func inMeetings(t *testing.T, test func(t *testing.T, m *meetings)) {
 }
 
 // call makes calls for rows of these numbers.
-func (m *meetings) call(from, to int) {
+func (m *batches) call(from, to int) {
 	for n := from; n < to; n++ {
 		ctx, end := context.WithCancel(m.t.Context())
 		c := &calling{name: fmt.Sprint(n), end: end}
 		m.calls = append(m.calls, c)
 		go func() {
-			c.token, c.err = m.together.meet(ctx, rawsql.Wanted{Name: c.name})
+			c.token, c.err = m.batcher.join(ctx, rawsql.Wanted{Name: c.name})
 			c.over = true
 		}()
 		synctest.Wait()
@@ -91,14 +91,14 @@ func (m *meetings) call(from, to int) {
 }
 
 // statements are the rows of each statement so far, and its context.
-func (m *meetings) statements() ([][]string, []context.Context) {
+func (m *batches) statements() ([][]string, []context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sent, m.contexts
 }
 
 // sends checks the rows of the last statement, and how many there were.
-func (m *meetings) sends(n int, rows ...string) {
+func (m *batches) sends(n int, rows ...string) {
 	m.t.Helper()
 	sent, _ := m.statements()
 	m.want("statements", len(sent), n)
@@ -108,7 +108,7 @@ func (m *meetings) sends(n int, rows ...string) {
 }
 
 // alone are the calls that were told to send their own statement.
-func (m *meetings) alone() (names []string) {
+func (m *batches) alone() (names []string) {
 	for _, c := range m.calls {
 		if c.over && c.token == 0 && c.err == nil {
 			names = append(names, c.name)
@@ -117,19 +117,19 @@ func (m *meetings) alone() (names []string) {
 	return names
 }
 
-func (m *meetings) leave(n int) {
+func (m *batches) leave(n int) {
 	for range n {
-		m.together.leave()
+		m.batcher.leave()
 		synctest.Wait()
 	}
 }
 
-func (m *meetings) answer(r reply) {
+func (m *batches) answer(r reply) {
 	m.replies <- r
 	synctest.Wait()
 }
 
-func (m *meetings) want(what string, got, want any) {
+func (m *batches) want(what string, got, want any) {
 	m.t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		m.t.Errorf("%s: %v, want %v", what, got, want)
@@ -144,11 +144,11 @@ func numbers(from, to int) (names []string) {
 	return names
 }
 
-// TestCallsMeet proves that few calls at once send their own statement, that the next ones
+// TestBatches proves that few calls at once send their own statement, that the next ones
 // are sent together in the order in which they came, and that who comes meanwhile waits for
 // the next statement. A row that is not written is sent by itself.
-func TestCallsMeet(t *testing.T) {
-	inMeetings(t, func(_ *testing.T, m *meetings) {
+func TestBatches(t *testing.T) {
+	inBatches(t, func(_ *testing.T, m *batches) {
 		m.call(0, mostAlone+10)
 		m.want("alone", m.alone(), numbers(0, mostAlone))
 		m.leave(1)
@@ -160,14 +160,14 @@ func TestCallsMeet(t *testing.T) {
 		m.want("not written", m.alone(), append(numbers(0, mostAlone), "19"))
 		m.want("the clock", []int64{m.calls[16].token, m.calls[25].token}, []int64{1, 1})
 		m.sends(2, numbers(26, 36)...)
-		m.call(36, 36+fewestTogether-1)
+		m.call(36, 36+fewestInBatch-1)
 		m.leave(1) // of the one that was not written
 		m.answer(reply{done: 1<<10 - 1})
 		m.want("the first of too few", m.alone()[mostAlone+1:], numbers(36, 37))
 		m.call(50, 51)
 		m.leave(1)
 		m.sends(2, numbers(26, 36)...)
-		m.want("the rest", m.alone()[mostAlone+2:], append(numbers(37, 36+fewestTogether-1), "50"))
+		m.want("the rest", m.alone()[mostAlone+2:], append(numbers(37, 36+fewestInBatch-1), "50"))
 		m.call(60, 61)
 		m.want("alone again", m.calls[len(m.calls)-1].over, true)
 		m.calls[19].err, m.calls[36].err = errors.New("left"), errors.New("left")
@@ -177,43 +177,43 @@ func TestCallsMeet(t *testing.T) {
 	})
 }
 
-// TestManyMeet proves that a full statement doesn't wait for another, and that two calls
+// TestFullBatches proves that a full statement doesn't wait for another, and that two calls
 // for one row are never sent by one statement.
-func TestManyMeet(t *testing.T) {
-	inMeetings(t, func(_ *testing.T, m *meetings) {
+func TestFullBatches(t *testing.T) {
+	inBatches(t, func(_ *testing.T, m *batches) {
 		m.call(0, mostAlone)
-		m.call(0, rawsql.MostTogether-4)
+		m.call(0, rawsql.MaxBatch-4)
 		m.call(3, 7) // again
-		m.sends(1, numbers(0, rawsql.MostTogether-4)...)
-		m.call(100, 100+rawsql.MostTogether)
-		m.sends(2, numbers(100, 100+rawsql.MostTogether)...)
+		m.sends(1, numbers(0, rawsql.MaxBatch-4)...)
+		m.call(100, 100+rawsql.MaxBatch)
+		m.sends(2, numbers(100, 100+rawsql.MaxBatch)...)
 		m.want("alone", m.alone(), append(numbers(0, mostAlone), numbers(3, 7)...))
 		m.answer(reply{done: 1<<32 - 1})
 		m.answer(reply{done: 1<<32 - 1})
 	})
 }
 
-// TestMeetingOverdue proves that those who wait are sent though a statement before them has
+// TestBatchOverdue proves that those who wait are sent though a statement before them has
 // no answer, and that those have theirs.
-func TestMeetingOverdue(t *testing.T) {
-	inMeetings(t, func(_ *testing.T, m *meetings) {
-		m.call(0, mostAlone+fewestTogether)
-		time.Sleep(togetherPatience - 1)
+func TestBatchOverdue(t *testing.T) {
+	inBatches(t, func(_ *testing.T, m *batches) {
+		m.call(0, mostAlone+fewestInBatch)
+		time.Sleep(batchPatience - 1)
 		m.sends(0)
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		m.sends(1, numbers(mostAlone, mostAlone+fewestTogether)...)
+		m.sends(1, numbers(mostAlone, mostAlone+fewestInBatch)...)
 		m.call(100, 103)
-		time.Sleep(togetherPatience)
+		time.Sleep(batchPatience)
 		synctest.Wait()
 		m.want("alone", m.alone()[mostAlone:], numbers(100, 103))
-		m.answer(reply{done: 1<<fewestTogether - 1})
+		m.answer(reply{done: 1<<fewestInBatch - 1})
 	})
 }
 
-// TestMeetingFails proves that all hear an error after which they may have been granted,
+// TestBatchFails proves that all hear an error after which they may have been granted,
 // and that after any other each sends its own.
-func TestMeetingFails(t *testing.T) {
+func TestBatchFails(t *testing.T) {
 	lost := errors.New("the connection is gone")
 	for _, c := range []struct {
 		err error
@@ -230,7 +230,7 @@ func TestMeetingFails(t *testing.T) {
 		{&mysql.MySQLError{Number: 1153}, true}, // ER_NET_PACKET_TOO_LARGE
 		{mysql.ErrPktTooLarge, true},
 	} {
-		inMeetings(t, func(t *testing.T, m *meetings) {
+		inBatches(t, func(t *testing.T, m *batches) {
 			m.call(0, mostAlone+10)
 			m.leave(1)
 			m.calls[0].err = lost // it has left
@@ -244,11 +244,11 @@ func TestMeetingFails(t *testing.T) {
 	}
 }
 
-// TestMeetingEnds proves that a call returns when its context ends, wherever it is, that
+// TestBatchEnds proves that a call returns when its context ends, wherever it is, that
 // the others are sent and answered nevertheless, and that a statement which nobody waits
 // for is ended.
-func TestMeetingEnds(t *testing.T) {
-	inMeetings(t, func(t *testing.T, m *meetings) {
+func TestBatchEnds(t *testing.T) {
+	inBatches(t, func(t *testing.T, m *batches) {
 		ends := func(c *calling) {
 			t.Helper()
 			c.end()

@@ -109,11 +109,11 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestTogether proves that where many calls meet, each has the answer that it would have
+// TestBatch proves that where many calls meet, each has the answer that it would have
 // alone, whatever the others ask for: of its own TTL, of a key that somebody else has or
 // whose row is locked, of one that is asked for twice, of a lease that is entered again, and
 // of one that stays held for a while.
-func TestTogether(t *testing.T) {
+func TestBatch(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		wire := new(cutWire)
 		pool := newPool(t, db, true, wire.install)
@@ -188,10 +188,10 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// TestTogetherCut proves that if the answer to a statement for several leases is lost, those
+// TestBatchCut proves that if the answer to a statement for several leases is lost, those
 // that it acquires fail as one alone does, and are free again soon, and that those which it
 // releases are released without an error.
-func TestTogetherCut(t *testing.T) {
+func TestBatchCut(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		run, wait := sideBySide(t)
 		defer wait()
@@ -230,10 +230,10 @@ func TestTogetherCut(t *testing.T) {
 	})
 }
 
-// TestTogetherAtRandom proves that many calls at once of several processes, some of which
+// TestBatchAtRandom proves that many calls at once of several processes, some of which
 // give up, while connections are killed, never make two holders, and that all is free in the
 // end.
-func TestTogetherAtRandom(t *testing.T) {
+func TestBatchAtRandom(t *testing.T) {
 	t.Parallel()
 	lasting := testdb.Long(2*time.Second, 30*time.Second)
 	for _, engine := range testdb.Engines() {
