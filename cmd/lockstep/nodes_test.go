@@ -12,7 +12,7 @@ import (
 )
 
 // TestNodes proves that check compares the clocks of other servers, and that one that can't
-// be reached is a fault among the other findings.
+// be reached is an error among the other findings.
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -42,7 +42,7 @@ func TestNodes(t *testing.T) {
 				}
 			}
 			away := findings[fmt.Sprintf("clock of node %d", len(testdb.Engines())+1)]
-			if away.State != ops.Fault || !strings.Contains(away.Text, "refused") || !strings.Contains(away.Fix, "see that the node runs") {
+			if away.State != ops.Error || !strings.Contains(away.Text, "refused") || !strings.Contains(away.Fix, "see that the node runs") {
 				t.Errorf("the node that is away: %+v", away)
 			}
 		})

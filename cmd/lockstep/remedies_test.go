@@ -141,10 +141,10 @@ func TestRemediesOfSettings(t *testing.T) {
 				by    string
 				state ops.State
 			}{
-				"read only":              {"SET GLOBAL read_only = ON", ops.Fault},
+				"read only":              {"SET GLOBAL read_only = ON", ops.Error},
 				"isolation":              {"SET GLOBAL TRANSACTION ISOLATION LEVEL READ UNCOMMITTED", ops.Warn},
 				"deadlocks":              {"SET GLOBAL innodb_deadlock_detect = OFF", ops.Warn},
-				"binary log":             {"SET GLOBAL binlog_format = 'STATEMENT'", ops.Fault},
+				"binary log":             {"SET GLOBAL binlog_format = 'STATEMENT'", ops.Error},
 				"forgotten transactions": {"SET GLOBAL wait_timeout = 28800", ops.Warn},
 			} {
 				s.db.Exec(t, c.by)
@@ -180,14 +180,14 @@ func (s *stage) remediesOfSessions() {
 		"session":       {"completion_type", "CHAIN", "remove the setting from the data source name and from init_connect"},
 	} {
 		wrong := func(cfg *mysql.Config) { cfg.Params = map[string]string{c.name: c.value} }
-		if f := s.finding(subject, s.db.Connect(s, wrong)); f.State != ops.Fault || !strings.Contains(f.Fix, c.says) {
+		if f := s.finding(subject, s.db.Connect(s, wrong)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
 			s.Errorf("with %s in the data source name check says %+v, want %q", c.name, f, c.says)
 		}
 		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.OK {
 			s.Errorf("without it check says %+v", f)
 		}
 		s.db.Exec(s, "SET GLOBAL init_connect = 'SET "+c.name+" = "+c.value+"'")
-		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.Fault || !strings.Contains(f.Fix, c.says) {
+		if f := s.finding(subject, s.db.Connect(s)); f.State != ops.Error || !strings.Contains(f.Fix, c.says) {
 			s.Errorf("with %s in init_connect check says %+v, want %q", c.name, f, c.says)
 		}
 		if subject == "character set" {
@@ -222,7 +222,7 @@ func TestRemediesOfAProxy(t *testing.T) {
 			between := sql.OpenDB(splitting{base})
 			t.Cleanup(func() { s.must(between.Close()) })
 			f := s.finding("proxy", between)
-			if f.State != ops.Fault || !strings.Contains(f.Text, "a proxy that locks don't hold through") || !strings.Contains(f.Fix, "connect to the server itself") || !strings.Contains(f.Fix, "a person decides") {
+			if f.State != ops.Error || !strings.Contains(f.Text, "a proxy that locks don't hold through") || !strings.Contains(f.Fix, "connect to the server itself") || !strings.Contains(f.Fix, "a person decides") {
 				t.Errorf("through a proxy check says %+v", f)
 			}
 			if f := s.finding("proxy", s.db.Connect(t)); f.State != ops.OK {
@@ -298,7 +298,7 @@ func TestRemedyOfTheClock(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			for server, want := range map[*testdb.Server]ops.Finding{
-				testdb.Dedicated(t, engine, testdb.Args("--sysdate-is-now")): {State: ops.Fault, Fix: "start the server without --sysdate-is-now"},
+				testdb.Dedicated(t, engine, testdb.Args("--sysdate-is-now")): {State: ops.Error, Fix: "start the server without --sysdate-is-now"},
 				testdb.Shared(t, engine):                                     {State: ops.OK},
 			} {
 				s := stageOn(t, server.OpenLeases(t))

@@ -109,7 +109,7 @@ func (a *app) check() *cobra.Command {
 as the user of the programs, whose privileges it checks. --node compares the clocks of
 other servers of the cluster, with the same user and password.
 
-The exit code is 3 if there is a fault, and 0 for warnings.
+The exit code is 3 if there is an error, and 0 for warnings.
 
 Privileges: those of the programs.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
@@ -129,14 +129,14 @@ Privileges: those of the programs.`,
 			} else {
 				a.findings(found, problems)
 			}
-			faults := 0
+			failing := 0
 			for _, f := range found {
-				if f.State == ops.Fault {
-					faults++
+				if f.State == ops.Error {
+					failing++
 				}
 			}
-			if err == nil && faults > 0 {
-				return failed(trouble, "%d of %d subjects have a fault", faults, len(found))
+			if err == nil && failing > 0 {
+				return failed(trouble, "%d of %d subjects have errors", failing, len(found))
 			}
 			return err
 		}),

@@ -20,11 +20,11 @@ import (
 // State is how serious a finding is.
 type State string
 
-// The states. With a fault locks or leases don't work as they should.
+// The states. With an error locks or leases don't work as they should.
 const (
 	OK    State = "ok"
 	Warn  State = "warn"
-	Fault State = "fault"
+	Error State = "error"
 )
 
 // Finding is what the doctor says of one subject.
@@ -58,7 +58,7 @@ func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 	switch {
 	case fault.Is(err, 1047): // ER_UNKNOWN_COM_ERROR: Galera's, of a node that isn't ready
 		d.found = nil
-		d.add("node", Fault, nodeFix, "it has left the primary component of its cluster during the check, and refuses statements")
+		d.add("node", Error, nodeFix, "it has left the primary component of its cluster during the check, and refuses statements")
 	case err != nil:
 		return nil, fmt.Errorf("check: %w", err)
 	}
@@ -77,7 +77,7 @@ func (d *doctor) check(ctx context.Context, nodes []*sql.DB) error {
 	case fault.Is(problem, 1047):
 		return problem
 	case errors.Is(problem, schema.ErrEngine):
-		d.add("engine", Fault, "connect to MySQL or MariaDB itself", "%v", problem)
+		d.add("engine", Error, "connect to MySQL or MariaDB itself", "%v", problem)
 		return nil // the other subjects are not for such a server
 	}
 	if err := d.schema(problem); err != nil {
@@ -127,7 +127,7 @@ func (d *doctor) schema(found error) error {
 				continue
 			}
 			if !schema.Advisory(problem) {
-				state = Fault
+				state = Error
 			}
 			text, _, _ := strings.Cut(problem.Error(), ": Error ") // the server's words say no more
 			texts = append(texts, text)
@@ -213,7 +213,7 @@ func (d *doctor) ready() bool {
 	}
 	ready, status := d.variables["wsrep_ready"], d.variables["wsrep_cluster_status"]
 	in := ready == "ON" && status == "Primary"
-	state := Fault
+	state := Error
 	if in {
 		state = OK
 	}
@@ -239,7 +239,7 @@ func (d *doctor) session(context.Context) error {
 	d.add("isolation", state, "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ", "%s by default", level)
 	state = OK
 	if d.variables["read_only"] != "OFF" && d.variables["read_only"] != "0" {
-		state = Fault
+		state = Error
 	}
 	d.add("read only", state, "connect to the primary; or, if this is the primary, SET GLOBAL read_only = OFF", "read_only is %s", d.variables["read_only"])
 	state = OK
@@ -345,7 +345,7 @@ func (d *doctor) clocks(ctx context.Context, nodes []*sql.DB) error {
 		name := fmt.Sprintf("clock of node %d", i+1)
 		other, uncertain, err := clock(ctx, node)
 		if err != nil {
-			d.add(name, Fault, "see that the node runs, at this host and port, and lets this user in", "it doesn't report that: %v", err)
+			d.add(name, Error, "see that the node runs, at this host and port, and lets this user in", "it doesn't report that: %v", err)
 			continue
 		}
 		between := other - ahead

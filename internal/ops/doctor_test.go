@@ -33,7 +33,7 @@ func TestClocksOfNodes(t *testing.T) {
 				text  string
 			}{
 				"clock": {ops.OK, "ahead of this machine"}, "clock of node 1": {ops.OK, "ahead of the server"},
-				"clock of node 2": {ops.Warn, "ahead of the server"}, "clock of node 3": {ops.Fault, "it doesn't report that: sql: database is closed"},
+				"clock of node 2": {ops.Warn, "ahead of the server"}, "clock of node 3": {ops.Error, "it doesn't report that: sql: database is closed"},
 			} {
 				if f := found[name]; f.State != want.state || !strings.Contains(f.Text, want.text) || (f.Fix == "") != (f.State == ops.OK) {
 					t.Errorf("%s: %+v, want %v with %q", name, f, want.state, want.text)
@@ -85,7 +85,7 @@ func TestNodeIsNotReady(t *testing.T) {
 			for _, c := range []struct {
 				ready, status string
 				want          ops.State
-			}{{"ON", "Primary", ops.OK}, {"OFF", "non-Primary", ops.Fault}, {"OFF", "Primary", ops.Fault}, {"ON", "non-Primary", ops.Fault}} {
+			}{{"ON", "Primary", ops.OK}, {"OFF", "non-Primary", ops.Error}, {"OFF", "Primary", ops.Error}, {"ON", "non-Primary", ops.Error}} {
 				base, err := mysql.NewConnector(db.Config())
 				must(t, err)
 				pool := sql.OpenDB(node{base, c.ready, c.status, c.want != ops.OK, nil})

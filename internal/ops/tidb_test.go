@@ -17,7 +17,7 @@ func TestTiDB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.State == ops.Fault }); i >= 0 {
+	if i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.State == ops.Error }); i >= 0 {
 		t.Errorf("%+v", found[i])
 	}
 	if !slices.ContainsFunc(found, func(f ops.Finding) bool { return f.Name == "sight" && f.State == ops.Warn }) {

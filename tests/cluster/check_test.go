@@ -75,7 +75,7 @@ func TestRemediesOfGalera(t *testing.T) {
 	}
 
 	part(t, nodes[2])
-	if f := until(nodes[2], ops.Fault); !strings.Contains(f.Fix, "connect to a node of the primary component, or wait until this one has joined it") {
+	if f := until(nodes[2], ops.Error); !strings.Contains(f.Fix, "connect to a node of the primary component, or wait until this one has joined it") {
 		t.Errorf("of a node that is cut off check says %+v", f)
 	}
 	until(nodes[0], ops.OK)
@@ -86,7 +86,7 @@ func TestRemediesOfGalera(t *testing.T) {
 	if err := errors.Join(nodes[1].Kill(), nodes[2].Kill()); err != nil {
 		t.Fatal(err)
 	}
-	f := until(nodes[0], ops.Fault)
+	f := until(nodes[0], ops.Error)
 	statement := regexp.MustCompile(`SET GLOBAL wsrep_provider_options = '[^']*'`).FindString(f.Fix)
 	if _, err := db.Admin().ExecContext(t.Context(), statement); err != nil {
 		t.Fatalf("%q of %+v: %v", statement, f, err)
