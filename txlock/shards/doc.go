@@ -13,7 +13,7 @@
 // A key goes to the same shard in every process, whatever the order of the set, by
 // rendezvous hashing of its text with the names of the shards: a shard that is added to n
 // takes one key in n+1, and no other key moves. The formula is a stable format, which is
-// written down in route.go with the same in SQL. [By] routes by a part of the key. Keys
+// written down in route.go with the same in SQL. [RouteBy] routes by a part of the key. Keys
 // that are locked together are in one shard, or [Shards.For] returns [ErrSplit] before
 // anything is sent.
 //

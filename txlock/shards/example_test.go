@@ -62,7 +62,7 @@ func ExampleOf() {
 	}
 }
 
-func ExampleBy() {
+func ExampleRouteBy() {
 	var a, b *sql.DB // from locksqlc.Open
 
 	// "cart:7" and "invoice:7-2024" are of customer 7.
@@ -71,7 +71,7 @@ func ExampleBy() {
 		id, _, _ = strings.Cut(id, "-")
 		return id
 	}
-	_, err := shards.New(map[string]*sql.DB{"a": a, "b": b}, shards.By("customer", customer))
+	_, err := shards.New(map[string]*sql.DB{"a": a, "b": b}, shards.RouteBy("customer", customer))
 	if err != nil {
 		log.Print(err)
 	}

@@ -55,7 +55,7 @@ func TestInstall(t *testing.T) {
 				wants(t, "For with another set", second(other.For(t.Context(), orders.Key(id))), shards.ErrSet)
 			}
 		}
-		by := newSet(t, on.pools(t, "a", "b", "c"), shards.By("customer", txlock.Key.String))
+		by := newSet(t, on.pools(t, "a", "b", "c"), shards.RouteBy("customer", txlock.Key.String))
 		wants(t, "Install of the same databases, routed otherwise", by.Install(t.Context()), shards.ErrSet)
 
 		pools := on.pools(t, "a", "b", "c")

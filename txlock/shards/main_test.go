@@ -60,14 +60,14 @@ func TestBadSets(t *testing.T) {
 	t.Parallel()
 	pool := refused(t)
 	for what, make := range map[string]func() (*Shards, error){
-		"no databases":   func() (*Shards, error) { return New(nil) },
-		"a nil pool":     func() (*Shards, error) { return New(map[string]*sql.DB{"a": nil}) },
-		"an empty name":  func() (*Shards, error) { return New(map[string]*sql.DB{"": pool}) },
-		"a comma":        func() (*Shards, error) { return New(map[string]*sql.DB{"a,b": pool}) },
-		"no set":         func() (*Shards, error) { return New(map[string]*sql.DB{"-": pool}) },
-		"By a space":     func() (*Shards, error) { return New(map[string]*sql.DB{"a": pool}, By("a b", txlock.Key.String)) },
-		"By no name":     func() (*Shards, error) { return New(map[string]*sql.DB{"a": pool}, By("", txlock.Key.String)) },
-		"By no function": func() (*Shards, error) { return New(map[string]*sql.DB{"a": pool}, By("a", nil)) },
+		"no databases":        func() (*Shards, error) { return New(nil) },
+		"a nil pool":          func() (*Shards, error) { return New(map[string]*sql.DB{"a": nil}) },
+		"an empty name":       func() (*Shards, error) { return New(map[string]*sql.DB{"": pool}) },
+		"a comma":             func() (*Shards, error) { return New(map[string]*sql.DB{"a,b": pool}) },
+		"no set":              func() (*Shards, error) { return New(map[string]*sql.DB{"-": pool}) },
+		"RouteBy a space":     func() (*Shards, error) { return New(map[string]*sql.DB{"a": pool}, RouteBy("a b", txlock.Key.String)) },
+		"RouteBy no name":     func() (*Shards, error) { return New(map[string]*sql.DB{"a": pool}, RouteBy("", txlock.Key.String)) },
+		"RouteBy no function": func() (*Shards, error) { return New(map[string]*sql.DB{"a": pool}, RouteBy("a", nil)) },
 	} {
 		wants(t, what, second(make()), txlock.ErrInvalidOption)
 	}

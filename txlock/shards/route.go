@@ -20,7 +20,7 @@ import (
 //	weight = SHA-256(name of the shard, one zero byte, text of the key)
 //
 // and weights are compared byte by byte from the first. The text of the key is Key.String,
-// or what By makes of it. So a shard that is added takes its part of the keys from all
+// or what RouteBy makes of it. So a shard that is added takes its part of the keys from all
 // others, one that is removed leaves its keys to all others, and nothing else moves.
 //
 // In SQL, on both servers:
@@ -113,7 +113,7 @@ func (r record) knows(s set) bool {
 	return len(r.from.names) > 0 && (r.from.String() == s.String() || r.to.String() == s.String())
 }
 
-// moves reports whether the keys of a text move by the change. Where By changes, whoever reads
+// moves reports whether the keys of a text move by the change. Where RouteBy changes, whoever reads
 // the record knows one of its two functions at most: then all keys move.
 func (r record) moves(text string) bool {
 	return r.from.by != r.to.by || route(r.from.names, text) != route(r.to.names, text)

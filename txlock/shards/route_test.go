@@ -161,7 +161,7 @@ func TestErrorsBeforeSQL(t *testing.T) {
 	wants(t, "two shards, shared", s.Confirm(t.Context(), orders.Key(1), txlock.Shared(orders.Key(2)), orders.Key(3), orders.Key(4)), ErrSplit)
 	wants(t, "a guard without a scope", s.Guard(t.Context(), nil, orders.Key(1)), txlock.ErrNoTransaction)
 	wants(t, "nothing to change", Begin(t.Context(), s, s), txlock.ErrInvalidOption)
-	other := unreachable(t, By("id", func(key txlock.Key) string { return key.String() }))
+	other := unreachable(t, RouteBy("id", func(key txlock.Key) string { return key.String() }))
 	wants(t, "a lost shard of the new set", Finish(t.Context(), s, other, "a"), txlock.ErrInvalidOption)
 	wants(t, "the first call that needs a server", second(s.For(t.Context(), orders.Key(1))), errRefused)
 }

@@ -29,7 +29,7 @@ type Shards struct {
 	lookAgain time.Duration
 }
 
-// by is what By routes by.
+// by is what RouteBy routes by.
 type by struct{ part func(key txlock.Key) string }
 
 // Option is an option of New.
@@ -39,13 +39,13 @@ type option func(*Shards)
 
 func (f option) toShards(s *Shards) { f(s) }
 
-// By routes keys by a part of them, so that keys with the same part are in one shard: all that
+// RouteBy routes keys by a part of them, so that keys with the same part are in one shard: all that
 // belongs to a customer, for example. The function must return the same for the same key always
 // and in all processes; where it returns "", the whole key counts. Its name is recorded with
 // the set: a process without it, or with another name, is refused. A program that changes what
 // the function returns gives it another name, and changes the set by Begin. The default is the
 // whole key.
-func By(name string, part func(key txlock.Key) string) Option {
+func RouteBy(name string, part func(key txlock.Key) string) Option {
 	return option(func(s *Shards) { s.set.by, s.by = name, &by{part} })
 }
 
@@ -67,11 +67,11 @@ func New(pools map[string]*sql.DB, options ...Option) (*Shards, error) {
 		return nil, fmt.Errorf("%w: New needs at least one database", txlock.ErrInvalidOption)
 	}
 	if s.by != nil {
-		if err := checkName("By", s.set.by); err != nil {
+		if err := checkName("RouteBy", s.set.by); err != nil {
 			return nil, err
 		}
 		if s.by.part == nil {
-			return nil, fmt.Errorf("%w: By(%q) needs a function, got nil", txlock.ErrInvalidOption, s.set.by)
+			return nil, fmt.Errorf("%w: RouteBy(%q) needs a function, got nil", txlock.ErrInvalidOption, s.set.by)
 		}
 	}
 	for name, pool := range pools {
@@ -105,7 +105,7 @@ func (s *Shards) text(key txlock.Key) string {
 }
 
 // For returns the database that has the keys, to be given to locksqlc.Run or BeginTx. Keys
-// that are locked together must be in one shard: see By. A key that txlock.Shared has marked
+// that are locked together must be in one shard: see RouteBy. A key that txlock.Shared has marked
 // is in the shard of the key. Call For for every transaction, and don't keep what it returns.
 //
 // For reads the record of that shard, by one SELECT, unless it has done so within the last 5
@@ -204,7 +204,7 @@ func (s *Shards) one(keys []txlock.Key) (*shard, error) {
 	name := s.Name(keys[0])
 	for _, key := range keys[1:] {
 		if other := s.Name(key); other != name {
-			return nil, fmt.Errorf("%w: %q is in %s and %q in %s: a transaction has one database; keys that are locked together need a part in common, and shards.By",
+			return nil, fmt.Errorf("%w: %q is in %s and %q in %s: a transaction has one database; keys that are locked together need a part in common, and shards.RouteBy",
 				ErrSplit, fault.Clipped(keys[0].String()), name, fault.Clipped(key.String()), other)
 		}
 	}

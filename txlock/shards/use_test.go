@@ -18,7 +18,7 @@ func TestTogether(t *testing.T) {
 	customers := txlock.NewFamily[string]("customer", txlock.In(shop), txlock.Exact())
 	invoices := txlock.NewFamily[string]("invoice", txlock.Exact())
 	// "@shop/customer:7" and "invoice:7-2024" are of customer 7.
-	customer := shards.By("customer", func(key txlock.Key) string {
+	customer := shards.RouteBy("customer", func(key txlock.Key) string {
 		_, id, _ := strings.Cut(key.String(), ":")
 		id, _, _ = strings.Cut(id, "-")
 		return id
@@ -44,7 +44,7 @@ func TestTogether(t *testing.T) {
 			t.Errorf("the customers are in %v", used)
 		}
 		if whole := txlock.Named("without-a-colon"); s.Name(whole) == "" || second(s.For(t.Context(), whole)) != nil {
-			t.Error("a key that By has no part of goes nowhere")
+			t.Error("a key that RouteBy has no part of goes nowhere")
 		}
 	})
 }
