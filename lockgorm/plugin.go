@@ -238,7 +238,7 @@ func lockWith(db *gorm.DB, keys []txlock.Key) error {
 	if scope == nil {
 		return err
 	}
-	if _, guards := leaseOf(db); guards || knownOf(db) != nil { // a lease is guarded before the statement, and Optimistic compares versions before a lock
+	if _, guards := leaseOf(db); guards || txStateOf(db) != nil { // a lease is guarded before the statement, and Optimistic compares versions before a lock
 		return lockAll(scope, db, keys)
 	}
 	ctx := scope.LockWith(db.Statement.Context, keys...)

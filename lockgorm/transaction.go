@@ -77,7 +77,7 @@ func Optimistic(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options
 func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, own bool) (committed bool, err error) {
 	ctx, k := tx.Statement.Context, learn(tx)
 	if k == nil {
-		k = new(known) // no other call shares it
+		k = new(txState) // no other call shares it
 	}
 	first, outer := k.compares(key)
 	if outer {
@@ -131,7 +131,7 @@ func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
 // raises the version. It returns the scope of Optimistic, or nil if that has none of the keys: on
 // an unguarded pool only the scope that has taken a lock knows about it.
 func compareFirst(tx *gorm.DB, keys []txlock.Key) (scope *txlock.Scope, err error) {
-	k := knownOf(tx)
+	k := txStateOf(tx)
 	if k == nil {
 		return nil, nil
 	}
@@ -148,7 +148,7 @@ func compareFirst(tx *gorm.DB, keys []txlock.Key) (scope *txlock.Scope, err erro
 
 // lockAll locks keys, but for those that Optimistic has compared, and so locked.
 func lockAll(scope *txlock.Scope, tx *gorm.DB, keys []txlock.Key) error {
-	if k := knownOf(tx); k != nil {
+	if k := txStateOf(tx); k != nil {
 		keys = slices.DeleteFunc(slices.Clone(keys), func(key txlock.Key) bool {
 			_, compared := k.compares(key)
 			return compared

@@ -15,9 +15,9 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// known is what the plugin knows about one open transaction, for as long as somebody has
+// txState is what the plugin knows about one open transaction, for as long as somebody has
 // its *sql.Tx.
-type known struct {
+type txState struct {
 	mu   sync.Mutex
 	read map[Version]bool // versions that GORM has loaded
 	all  bool             // GORM has loaded more than can be remembered
@@ -36,14 +36,14 @@ type compared struct {
 // mostRead limits how many versions of each kind are remembered for one transaction.
 const mostRead = 10_000
 
-// transactions holds a *known for each *sql.Tx, inUse is their number.
+// transactions holds a *txState for each *sql.Tx, inUse is their number.
 var (
 	transactions sync.Map
 	inUse        atomic.Int64
 )
 
-// knownOf returns what is known about the transaction of tx, or nil.
-func knownOf(tx *gorm.DB) *known {
+// txStateOf returns what is known about the transaction of tx, or nil.
+func txStateOf(tx *gorm.DB) *txState {
 	if inUse.Load() == 0 {
 		return nil
 	}
@@ -55,18 +55,18 @@ func knownOf(tx *gorm.DB) *known {
 	if !ok {
 		return nil
 	}
-	return k.(*known)
+	return k.(*txState)
 }
 
-// learn does what knownOf does, and makes a known if there is none. It returns nil if tx
+// learn does what txStateOf does, and makes a txState if there is none. It returns nil if tx
 // isn't in a transaction, or not in a *sql.Tx.
-func learn(tx *gorm.DB) *known {
+func learn(tx *gorm.DB) *txState {
 	handle := handleOf(tx)
 	if handle == nil {
 		return nil
 	}
 	id := weak.Make(handle)
-	k, loaded := transactions.LoadOrStore(id, &known{read: make(map[Version]bool), own: make(map[Version]bool)})
+	k, loaded := transactions.LoadOrStore(id, &txState{read: make(map[Version]bool), own: make(map[Version]bool)})
 	if !loaded {
 		inUse.Add(1)
 		runtime.AddCleanup(handle, func(id weak.Pointer[sql.Tx]) {
@@ -74,7 +74,7 @@ func learn(tx *gorm.DB) *known {
 			inUse.Add(-1)
 		}, id)
 	}
-	return k.(*known)
+	return k.(*txState)
 }
 
 // handleOf returns the *sql.Tx of a transaction, or nil.
@@ -88,7 +88,7 @@ func handleOf(tx *gorm.DB) *sql.Tx {
 }
 
 // note remembers a version that was loaded.
-func (k *known) note(v Version) {
+func (k *txState) note(v Version) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.all = k.all || len(k.read) == mostRead; !k.all {
@@ -101,7 +101,7 @@ func (k *known) note(v Version) {
 // the one that is there now. If the transaction has written either of them itself, and
 // perhaps undone it by a savepoint, another run would do the same again.
 func mayDiffer(db *gorm.DB, c conflict) bool {
-	k := knownOf(db)
+	k := txStateOf(db)
 	if k == nil {
 		_, err := transactionOf(db)
 		return err == nil && handleOf(db) == nil // nothing is known about a transaction of another kind
@@ -164,14 +164,14 @@ func noteRows(db *gorm.DB) {
 	}
 }
 
-func (k *known) noteAll() {
+func (k *txState) noteAll() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.all = true
 }
 
 // compareAtEnd keeps a key of Optimistic until forget is called.
-func (k *known) compareAtEnd(c compared) (forget func()) {
+func (k *txState) compareAtEnd(c compared) (forget func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.keys = append(k.keys, c)
@@ -184,7 +184,7 @@ func (k *known) compareAtEnd(c compared) (forget func()) {
 
 // compares returns how to compare the version of a key, if Optimistic has that key, or a
 // hashed key with the same center lock.
-func (k *known) compares(key txlock.Key) (c compared, ok bool) {
+func (k *txState) compares(key txlock.Key) (c compared, ok bool) {
 	key, _ = inner.Asked(key)
 	k.mu.Lock()
 	defer k.mu.Unlock()
