@@ -36,8 +36,8 @@ const (
 //
 // If fn fails, it is called again after a pause, until the next scheduled time: see RetryAfter. If
 // fn was interrupted, by the loss of the lease, by Close or by the end of the context, another
-// process calls it again at once. Once the next time has come, CatchUpAll still calls it, but
-// CatchUpLatest and SkipMissed skip it.
+// process calls it again within seconds. Once the next time has come, CatchUpAll still calls it,
+// but CatchUpLatest and SkipMissed skip it.
 //
 // Run logs errors of fn and of the server, reports them to the observer and continues, also if the
 // server can't be reached at first. It returns permanent errors: txlock.ErrInvalidKey and
