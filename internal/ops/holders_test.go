@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -25,10 +26,14 @@ var blocked = map[testdb.Engine]string{
 		WHERE r.trx_mysql_thread_id = ? ORDER BY 1`,
 }
 
-// said returns what the server says of whom a session waits for.
+// said returns what the server says of whom a session waits for: of nobody, while MySQL can't list
+// its transactions, since another test executes a statement whose bytes are no text.
 func said(t *testing.T, db *testdb.DB, session int64) (ids []uint64) {
 	t.Helper()
 	rows, err := db.Admin().QueryContext(t.Context(), blocked[db.Engine()], session)
+	if fault.Is(err, 3854) { // ER_CANNOT_CONVERT_STRING
+		return nil
+	}
 	must(t, err)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
@@ -36,7 +41,9 @@ func said(t *testing.T, db *testdb.DB, session int64) (ids []uint64) {
 		must(t, rows.Scan(&id))
 		ids = append(ids, id)
 	}
-	must(t, rows.Err())
+	if err := rows.Err(); !fault.Is(err, 3854) {
+		must(t, err)
+	}
 	return ids
 }
 
