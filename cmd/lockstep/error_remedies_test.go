@@ -100,7 +100,7 @@ var remedied = []struct {
 			tx, scope = s.begin()
 		}}
 	}},
-	{"it was rolled back with its connection; if nobody has killed that, the readTimeout of the data source name must be longer than the wait for a lock", "must be longer than the wait", txlock.ErrTxDoomed, func(s *stage) faulty {
+	{"it was rolled back with its connection; unless that was killed, the readTimeout of the data source name must be longer than the wait for a lock", "must be longer than the wait", txlock.ErrTxDoomed, func(s *stage) faulty {
 		s.must(txlock.Ensure(s.ctx, s.pool, key))
 		holder, scope := s.begin()
 		s.lock(scope, key)

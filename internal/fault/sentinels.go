@@ -53,7 +53,7 @@ var (
 	ErrUnseen = errors.New("the server ended it, by a statement that was not seen")
 
 	// errCutOff is the ErrTxDoomed of a transaction whose connection is gone.
-	errCutOff = fmt.Errorf("%w: it was rolled back with its connection; if nobody has killed that, the readTimeout of the data source name must be longer than the wait for a lock, or rejectReadOnly hides that a server is read-only", ErrTxDoomed)
+	errCutOff = fmt.Errorf("%w: it was rolled back with its connection; unless that was killed, the readTimeout of the data source name must be longer than the wait for a lock, or rejectReadOnly hides that a server is read-only", ErrTxDoomed)
 
 	errLarge = errors.New("the connection was lost with a statement that may be larger than the server takes, and is not sent again")
 
