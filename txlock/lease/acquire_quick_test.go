@@ -356,6 +356,25 @@ func TestMakingEnds(t *testing.T) {
 	})
 }
 
+// TestMakingOutlivesDeadlocks: a deadlock isn't the refusal of a row that stays locked, however long
+// a busy server takes to answer.
+func TestMakingOutlivesDeadlocks(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, w := db.process()
+		deadlocks := 0
+		w.fault("Make", func(_ context.Context, _ string, _ store.Row, call func() error) error {
+			if deadlocks++; deadlocks > 5 {
+				return call()
+			}
+			time.Sleep(500 * time.Millisecond)
+			return txlock.ErrDeadlock
+		})
+		l, err := m.TryAcquire(t.Context(), job)
+		must(t, err)
+		release(t, l)
+	})
+}
+
 // TestMakingMeetsOthers proves that a row that somebody else makes at the same moment will do.
 func TestMakingMeetsOthers(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {

@@ -115,8 +115,8 @@ func (m *Manager) making(ctx context.Context, rows func() error) error {
 	began := m.store.Now()
 	for tries := 1; ; tries++ {
 		err := rows()
-		again := errors.Is(err, store.ErrLocked) || conflicted(err)
-		if !again || tries > maxMakes || began.Until(m.store.Now()) >= makePatience {
+		locked := errors.Is(err, store.ErrLocked) && began.Until(m.store.Now()) < makePatience
+		if tries > maxMakes || !locked && !conflicted(err) { // a deadlock is answered at once
 			return err
 		}
 		pause := time.Duration(tries) * leastLook
