@@ -64,7 +64,7 @@ func (r *runner) except(dir string, patterns ...string) (paths []string) {
 	return paths
 }
 
-// tests are the parts of make test. Four run beside each other, one package of each at a
+// tests are the parts of make test. Three run beside each other, one package of each at a
 // time: the leases and the module wait for times to live, the adapters for locks, and the
 // others need processors. What takes longest comes first, so that no core is idle at the end.
 func tests(timeout time.Duration) ([]part, error) {
@@ -114,19 +114,20 @@ func tests(timeout time.Duration) ([]part, error) {
 // make verify looks at the files that it writes, follows the tutorials, and reads the pages
 // of lockhttp in a browser.
 func (r *runner) beside() (beside, commands []command, err error) {
+	const few = "-parallel=2" // they need processors more than they wait
 	raced, err := modules("RACED")
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, module := range raced {
-		beside = append(beside, r.test(module, []string{"-race"}, "./..."))
+		beside = append(beside, r.test(module, []string{"-race", few}, "./..."))
 	}
 	others, err := modules("COMMANDS")
 	for _, module := range others {
 		if module == "cmd/lockgen" {
-			commands = append(commands, r.raced(module, nil, "./...")...)
+			commands = append(commands, r.raced(module, []string{few}, "./...")...)
 		} else {
-			commands = append(commands, r.test(module, nil, "./..."))
+			commands = append(commands, r.test(module, []string{few}, "./..."))
 		}
 	}
 	return beside, commands, err
