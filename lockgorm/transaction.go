@@ -236,7 +236,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 	case committed:
 		return nil // an error of Commit says only that the context has ended
 	case ending != nil:
-		return inner.Outcome(ending, fault.OfContext(db.Statement.Context, err))
+		return inner.Outcome(db.Statement.Context, ending, err)
 	}
 	return err
 }

@@ -149,7 +149,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	}
 	finished = true
 	if err := tx.Commit(); err != nil && !committed { // else only the context has ended
-		return fmt.Errorf("locksqlc: commit: %w", inner.Outcome(scope, fault.OfContext(ctx, err)))
+		return fmt.Errorf("locksqlc: commit: %w", inner.Outcome(ctx, scope, err))
 	}
 	return nil
 }

@@ -50,8 +50,9 @@ func (internals) Commit(ctx context.Context, s *Scope) error {
 }
 
 // Outcome returns what Run and Transaction return for the error of Commit: ErrUnknownOutcome if
-// the commit may have happened.
-func (internals) Outcome(s *Scope, err error) error {
+// the commit may have happened, and the error of the context if its end has rolled back.
+func (internals) Outcome(ctx context.Context, s *Scope, err error) error {
+	err = fault.OfContext(ctx, err)
 	if s.txState == nil { // else the guarded connection has judged it
 		err = fault.Outcome(err)
 	}

@@ -274,7 +274,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 	}
 	finished = true
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("job %q: commit: %w", c.key, inner.Outcome(scope, fault.OfContext(ctx, err)))
+		return fmt.Errorf("job %q: commit: %w", c.key, inner.Outcome(ctx, scope, err))
 	}
 	c.committed = true
 	return nil
