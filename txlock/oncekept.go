@@ -97,14 +97,10 @@ func (s *state) finishOnces(ctx context.Context) error {
 		if now.Sub(once.since) < once.keep/2 {
 			continue
 		}
-		for range 2 { // MariaDB may have interrupted the first, and answers so where the row is gone, too
-			prolonged, err := fault.Changed("ProlongOnce")(queries.ProlongOnce(s.own(ctx, guard.Call{}), s.tx, []byte(name)))
-			if err != nil {
-				return s.failure("keep", Key{name: name}, err)
-			}
-			if prolonged {
-				break
-			}
+		if _, err := fault.Again(func() (bool, error) { // nothing changes where a savepoint has undone the row
+			return fault.Changed("ProlongOnce")(queries.ProlongOnce(s.own(ctx, guard.Call{}), s.tx, []byte(name)))
+		}); err != nil {
+			return s.failure("keep", Key{name: name}, err)
 		}
 		s.first(name, keptOnce{keep: once.keep, since: now})
 	}

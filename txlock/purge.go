@@ -57,7 +57,6 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.T
 			if names, err = find(tx, after); err != nil {
 				return err
 			}
-			removed = 0
 			for _, name := range names {
 				gone, err := remove(ctx, tx, name)
 				if err != nil {

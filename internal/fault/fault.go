@@ -189,6 +189,15 @@ func Changed(statement string) func(n int64, err error) (changed bool, _ error) 
 	}
 }
 
+// Again sends a statement a second time if it has changed nothing: MariaDB answers so to an UPDATE
+// that KILL QUERY or its time limit has interrupted, too.
+func Again(send func() (changed bool, err error)) (changed bool, err error) {
+	if changed, err = send(); err == nil && !changed {
+		return send()
+	}
+	return changed, err
+}
+
 // Read returns the error of a statement of lockstep's own. If database/sql could not read the
 // row, it is ErrReply.
 func Read(statement string, err error) error {

@@ -80,11 +80,9 @@ func (j *Jobs) control(ctx context.Context, key txlock.Key, verb string, change 
 	if _, err := j.Status(ctx, key); err != nil {
 		return false, err
 	}
-	var changed bool
-	var err error
-	for i := 0; i < 2 && err == nil && !changed; i++ { // MariaDB answers so to an UPDATE that it has interrupted, too
-		changed, err = fault.Changed(verb)(change(inline(j.db), []byte(key.String())))
-	}
+	changed, err := fault.Again(func() (bool, error) {
+		return fault.Changed(verb)(change(inline(j.db), []byte(key.String())))
+	})
 	return changed, fault.Explain(fmt.Sprintf("%s job %q", verb, key), err)
 }
 
