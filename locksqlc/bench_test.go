@@ -45,9 +45,9 @@ func pairs(b *testing.B, bare, ours func(i int) time.Duration) {
 }
 
 // benchPool opens a pool for a benchmark that needs one round trip for a statement.
-func benchPool(b *testing.B, db *testdb.DB, guarded bool) *sql.DB {
+func benchPool(b *testing.B, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
 	b.Helper()
-	return locksuite.OpenSQL(guarded, locksuite.BeginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
+	return locksuite.OpenSQL(guarded, locksuite.BeginTx)(b, db.Config(append(mutators, func(c *mysql.Config) { c.InterpolateParams = true })...)).DB()
 }
 
 // BenchmarkLockInTransaction compares a business transaction that locks, writes and

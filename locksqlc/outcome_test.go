@@ -107,10 +107,10 @@ var stormy = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, 
 func lastWrite(ctx context.Context, pool *sql.DB, key txlock.Key, w *written, where string) error {
 	return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 		scope, err := locksqlc.Join(ctx, tx)
-		if err = errors.Join(err, w.write(ctx, tx)); err == nil && scope.Guarded() {
-			_, err = tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+where)
+		if err != nil {
+			return err
 		}
-		return err
+		return w.writeLast(ctx, tx, scope, where)
 	})
 }
 
@@ -128,10 +128,7 @@ func sold(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) error {
 		if _, held := scope.Held(key); !held {
 			return errors.New("the read has taken no lock")
 		}
-		if err = w.write(ctx, tx); err == nil && scope.Guarded() {
-			_, err = tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+" WHERE id = ?", -1)
-		}
-		return err
+		return w.writeLast(ctx, tx, scope, " WHERE id = ?", -1)
 	})
 }
 
@@ -183,6 +180,15 @@ func (w *written) write(ctx context.Context, on interface {
 	default:
 	}
 	return nil
+}
+
+// writeLast writes the row, and commits with a statement behind it on a guarded pool.
+func (w *written) writeLast(ctx context.Context, tx *sql.Tx, scope *txlock.Scope, where string, args ...any) error {
+	if err := w.write(ctx, tx); err != nil || !scope.Guarded() {
+		return err
+	}
+	_, err := tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+where, args...)
+	return err
 }
 
 type storm struct {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"testing"
 	"time"
 
@@ -166,47 +165,40 @@ func TestStatementsOfCompareAndBump(t *testing.T) {
 	}
 }
 
-// BenchmarkProcedures measures what the procedures save on MySQL: a transaction of each verb with
-// them and without them, in turn, on loopback and a millisecond away.
+// BenchmarkProcedures compares transactions with the procedures of MySQL to those without, for each
+// verb, on loopback and a millisecond away.
 func BenchmarkProcedures(b *testing.B) {
 	for _, away := range []time.Duration{0, time.Millisecond} {
-		var runs [2]func(v counted, key txlock.Key) error
-		for i := range runs {
-			db := testdb.Shared(b, testdb.MySQL).Open(b)
-			if i == 1 {
-				db.DropProcedures(b)
-			}
-			pool := locksuite.OpenSQL(true, locksuite.BeginTx)(b, db.Config(func(c *mysql.Config) {
-				c.InterpolateParams = true
-				c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-					conn, err := new(net.Dialer).DialContext(ctx, network, address)
-					return distant{conn, away}, err
-				}
-			})).DB()
-			runs[i] = func(v counted, key txlock.Key) error {
-				return locksqlc.Run(b.Context(), pool, nil, func(tx *sql.Tx) error {
-					scope, err := locksqlc.Join(b.Context(), tx)
-					if err != nil {
-						return err
-					}
-					return v.run(b.Context(), tx, scope, key)
-				})
-			}
-		}
+		called, sent := testdb.Shared(b, testdb.MySQL).Open(b), testdb.Shared(b, testdb.MySQL).Open(b)
+		sent.DropProcedures(b)
 		for _, v := range verbsCounted {
 			b.Run(fmt.Sprintf("%v/%s", away, v.name), func(b *testing.B) {
-				key := uniqueKey(b, "procedures")
-				var took [len(runs)][]time.Duration
-				for b.Loop() {
-					for i, run := range runs {
+				on := func(db *testdb.DB) func(i int) time.Duration {
+					pool, key := benchPool(b, db, true, distantBy(away)), uniqueKey(b, "procedures")
+					return func(int) time.Duration {
 						began := time.Now()
-						check(b, run(v, key))
-						took[i] = append(took[i], time.Since(began))
+						check(b, locksqlc.Run(b.Context(), pool, nil, func(tx *sql.Tx) error {
+							scope, err := locksqlc.Join(b.Context(), tx)
+							if err != nil {
+								return err
+							}
+							return v.run(b.Context(), tx, scope, key)
+						}))
+						return time.Since(began)
 					}
 				}
-				median := func(i int) float64 { slices.Sort(took[i]); return float64(took[i][len(took[i])/2]) }
-				b.ReportMetric(median(0)/median(1), "with/without")
+				pairs(b, on(sent), on(called))
 			})
+		}
+	}
+}
+
+// distantBy puts a server at a distance.
+func distantBy(away time.Duration) func(*mysql.Config) {
+	return func(c *mysql.Config) {
+		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return distant{conn, away}, err
 		}
 	}
 }
