@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"database/sql"
 	"encoding/hex"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
@@ -38,11 +40,18 @@ func (s *stage) told() string {
 	s.Helper()
 	var b strings.Builder
 	for _, t := range own[s.db.Engine()] {
-		head, lines, err := s.cells(t.query)
-		for ; fault.Is(err, 3854); head, lines, err = s.cells(t.query) { // see until
+		head, rows, err := cells(s.ctx, s.db.Admin(), t.query)
+		for ; fault.Unreadable(err); head, rows, err = cells(s.ctx, s.db.Admin(), t.query) { // see until
 			testdb.Refresh()
 		}
 		s.must(err)
+		var lines []string
+		for _, row := range rows {
+			for i := range row {
+				row[i] = s.cellOf(head[i], row[i])
+			}
+			lines = append(lines, strings.Join(row, "  "))
+		}
 		slices.Sort(lines)
 		if lines = slices.Compact(lines); len(lines) > 0 {
 			_, _ = fmt.Fprintf(&b, "%s\n%s\n%s\n", t.table, strings.Join(head, "  "), strings.Join(lines, "\n"))
@@ -51,31 +60,30 @@ func (s *stage) told() string {
 	return align(b.String())
 }
 
-// cells returns the columns and the rows of a query.
-func (s *stage) cells(query string) (head, lines []string, err error) {
-	rows, err := s.db.Admin().QueryContext(s.ctx, query)
+// cells returns the columns and the rows of a query, NULL as "".
+func cells(ctx context.Context, db gen.DBTX, query string) (columns []string, all [][]string, err error) {
+	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	if head, err = rows.Columns(); err != nil {
+	if columns, err = rows.Columns(); err != nil {
 		return nil, nil, err
 	}
 	for rows.Next() {
-		cells, to := make([]sql.NullString, len(head)), make([]any, len(head))
-		for i := range cells {
-			to[i] = &cells[i]
+		row, into := make([]string, len(columns)), make([]any, len(columns))
+		for i := range into {
+			into[i] = &sql.Null[string]{}
 		}
-		if err := rows.Scan(to...); err != nil {
+		if err := rows.Scan(into...); err != nil {
 			return nil, nil, err
 		}
-		line := make([]string, len(head))
-		for i, c := range cells {
-			line[i] = s.cellOf(head[i], c.String)
+		for i := range row {
+			row[i] = into[i].(*sql.Null[string]).V
 		}
-		lines = append(lines, strings.Join(line, "  "))
+		all = append(all, row)
 	}
-	return head, lines, rows.Err()
+	return columns, all, rows.Err()
 }
 
 var hexadecimal = regexp.MustCompile(`0x([0-9A-F]+)`)

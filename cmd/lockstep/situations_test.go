@@ -5,11 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -330,17 +330,7 @@ func (s *stage) behind(tx *sql.Tx, statement string) {
 // waitsForTable waits until so many sessions wait for a table of the database.
 func (s *stage) waitsForTable(n int) {
 	s.Helper()
-	if !testdb.Await(time.Minute, func() bool {
-		var now int
-		err := s.db.Admin().QueryRowContext(s.Context(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE db = ? AND state = 'Waiting for table metadata lock'", s.db.Name()).Scan(&now)
-		if fault.Is(err, 3854) { // see until
-			return false
-		}
-		s.must(err)
-		return now == n
-	}) {
-		s.Fatalf("there are not %d sessions that wait for a table", n)
-	}
+	s.rows("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE db = '"+s.db.Name()+"' AND state = 'Waiting for table metadata lock'", strconv.Itoa(n))
 }
 
 // acquire acquires a lease of the key report that lasts for the test.

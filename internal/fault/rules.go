@@ -100,6 +100,10 @@ func Rows(n, want int64) error {
 // (ER_SP_DOES_NOT_EXIST).
 func NoSavepoint(reply error) bool { return Is(reply, 1305) }
 
+// Unreadable reports whether MySQL couldn't list sessions or transactions, since the statement of
+// one has bytes that are no text (ER_CANNOT_CONVERT_STRING).
+func Unreadable(err error) bool { return Is(err, 3854) }
+
 // NoSession reports whether the reply to KILL says that there is no such session
 // (ER_NO_SUCH_THREAD).
 func NoSession(reply error) bool { return Is(reply, 1094) }

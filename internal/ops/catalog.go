@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -60,7 +61,7 @@ func (l *look) transactions(ctx context.Context) error {
 		case denied(err):
 			l.gap("how old transactions are, and what other users hold, is not known", l.grant("PROCESS ON *.*"))
 			return nil
-		case err != nil && !unreadable(err), fresh:
+		case err != nil && !fault.Unreadable(err), fresh:
 			return err
 		case err != nil && time.Since(began) > patience:
 			l.gap("transactions are not known: a session executes a statement with bytes that are no text, and MySQL lists none then", "run it again")

@@ -336,7 +336,7 @@ func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err e
 // connected returns the sessions that this user may see.
 func connected(ctx context.Context, db querier) (all []uint64, err error) {
 	one := func(id *uint64) []any { return []any{id} }
-	if all, err = every(ctx, db, "SELECT id FROM information_schema.PROCESSLIST", nil, one); unreadable(err) {
+	if all, err = every(ctx, db, "SELECT id FROM information_schema.PROCESSLIST", nil, one); fault.Unreadable(err) {
 		all, err = every(ctx, db, "SELECT processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, one)
 	}
 	return all, err

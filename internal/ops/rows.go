@@ -42,10 +42,6 @@ func denied(err error) bool {
 	return missing || fault.Is(err, 1109, 1146) // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
 }
 
-// unreadable tells whether MySQL couldn't list sessions or transactions, since the statement of one
-// has bytes that are no text.
-func unreadable(err error) bool { return fault.Is(err, 3854) } // ER_CANNOT_CONVERT_STRING
-
 // gap notes what is not seen, once.
 func (l *look) gap(what, fix string) {
 	for _, g := range l.Gaps {

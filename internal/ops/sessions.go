@@ -6,6 +6,8 @@ import (
 	"database/sql"
 	"slices"
 	"strings"
+
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // describe reads what the server knows of the sessions that hold something or wait.
@@ -97,7 +99,7 @@ func (l *look) processes(ctx context.Context) error {
 		l.gap("programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
 		all, err = every(ctx, l.db, `SELECT id, user, host, db, command, state, time, LEFT(info, 1024), 0
 			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
-		if unreadable(err) {
+		if fault.Unreadable(err) {
 			return nil // the gap stands
 		}
 	}
