@@ -38,7 +38,7 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 		return fmt.Errorf("schema: read the server's version: %w", err)
 	}
 	engine := rawsql.EngineOf(version)
-	if engine.OldID {
+	if engine == rawsql.TiDB {
 		return session.ErrOnTiDB("no views: SELECT from information_schema.DATA_LOCK_WAITS and TIDB_TRX")
 	}
 	maria := engine == rawsql.MariaDB
