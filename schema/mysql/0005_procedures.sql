@@ -432,9 +432,8 @@ CREATE PROCEDURE lockstep_program_1(p_text LONGTEXT CHARACTER SET utf8mb4, p_arg
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
-  SET sql_mode = p_mode, character_set_client = p_client, collation_connection = p_collation, @lockstep_text = p_text;
+  SET sql_mode = p_mode, character_set_client = p_client, collation_connection = p_collation, @lockstep_text = p_text, @lockstep_rows = LAST_INSERT_ID(0);
   PREPARE lockstep_program FROM @lockstep_text;
-  DO LAST_INSERT_ID(0);
   CASE p_args
     WHEN 0 THEN EXECUTE lockstep_program;
     WHEN 1 THEN EXECUTE lockstep_program USING @lockstep_1;
