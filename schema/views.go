@@ -10,16 +10,17 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// Views returns the statements that create the views lockstep_held and lockstep_waits, for MariaDB
-// or for MySQL. The views are optional, and lockstep doesn't use them: they show held locks and
-// leases, and lock waits, by name in any SQL client. Without the privilege PROCESS, and on MySQL
-// SELECT on performance_schema.*, a user sees less. Each statement may be repeated.
-func Views(mariaDB bool) ([]string, error) {
-	name := "views/mysql.sql"
-	if mariaDB {
-		name = "views/mariadb.sql"
+// Views returns the statements that create the views lockstep_held and lockstep_waits on a server of
+// that version, which SELECT VERSION() answers. The views are optional, and lockstep doesn't use
+// them: they show held locks and leases, and lock waits, by name in any SQL client. Without the
+// privilege PROCESS, and on MySQL SELECT on performance_schema.*, a user sees less. Each statement
+// may be repeated. For TiDB it returns ErrEngine.
+func Views(version string) ([]string, error) {
+	engine := rawsql.EngineOf(version)
+	if err := session.Lacks(engine, engine.Lacks.Views); err != nil {
+		return nil, err
 	}
-	return statementsOf(name)
+	return statementsOf(engine.Views)
 }
 
 // InstallViews creates or replaces the views of Views. It needs the privileges CREATE VIEW, DROP,
@@ -37,12 +38,7 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
 		return fmt.Errorf("schema: read the server's version: %w", err)
 	}
-	engine := rawsql.EngineOf(version)
-	if engine == rawsql.TiDB {
-		return session.ErrOnTiDB("no views: SELECT from information_schema.DATA_LOCK_WAITS and TIDB_TRX")
-	}
-	maria := engine == rawsql.MariaDB
-	statements, err := Views(maria)
+	statements, err := Views(version)
 	if err != nil {
 		return err
 	}
@@ -59,7 +55,7 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 			return userErr
 		}
 		more := ""
-		if !maria {
+		if rawsql.EngineOf(version) == rawsql.MySQL {
 			more = "; GRANT SELECT ON performance_schema.* TO " + to
 		}
 		return fmt.Errorf("schema: install %q: %w: GRANT CREATE VIEW, DROP, SELECT ON `%s`.* TO %s%s; GRANT PROCESS ON *.* TO %s: %w", firstLine(s), ErrPrivilege, database, to, more, to, err)

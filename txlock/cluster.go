@@ -29,16 +29,13 @@ func (internals) OnePrimary(ctx context.Context, s *Scope) error {
 
 // Tested returns schema.ErrEngine on a server on which package lockgorm wasn't tried.
 func (internals) Tested(s *Scope) error {
-	if s.server.OldID {
-		return session.ErrOnTiDB("no GORM")
-	}
-	return nil
+	return session.Lacks(s.server.Engine, s.server.Lacks.Models)
 }
 
 // onePrimary makes sure, under the mutex, that the database has one primary.
 func (s *state) onePrimary(ctx context.Context) error {
-	if s.server.ExclusiveOnly {
-		return session.ErrOnTiDB("no shared locks, and no locksqlc.Do: lock exclusively, in the transaction that writes")
+	if err := session.Lacks(s.server.Engine, s.server.Lacks.Shared); err != nil {
+		return err
 	}
 	if _, ok := singles.Load(s.server.Name); ok {
 		return nil

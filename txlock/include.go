@@ -19,8 +19,8 @@ func (internals) Include(ctx context.Context, s *Scope, verb string, key Key, se
 	if err := key.Validate(); err != nil {
 		return err
 	}
-	if s.server.OldID {
-		return s.failure(verb, key, session.ErrOnTiDB("no leases, jobs and elections: keep these on MySQL or MariaDB"))
+	if err := session.Lacks(s.server.Engine, s.server.Lacks.Leases); err != nil {
+		return s.failure(verb, key, err)
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -324,7 +324,7 @@ func (s *state) withVariables(variables ...string) *rawsql.Text {
 // regardless is the transaction with variables of MariaDB for each statement: that a row
 // has changed since a snapshot is no reason to refuse it.
 func (s *state) regardless(snapshot bool, variables []string) *rawsql.Text {
-	if s.server.ExclusiveOnly {
+	if s.server.Lacks.Shared != "" {
 		return s.rewritten(rawsql.Edited(rawsql.ForUpdate))
 	}
 	if s.mayBeRefused(snapshot) {

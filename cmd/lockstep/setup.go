@@ -213,6 +213,10 @@ operators need, or show locks and leases. It needs no server: --mariadb=false is
 }
 
 func statements(what string, maria bool) ([]string, error) {
+	engine := rawsql.MySQL
+	if maria {
+		engine = rawsql.MariaDB
+	}
 	switch what {
 	case "install":
 		all, err := schema.Statements()
@@ -222,7 +226,7 @@ func statements(what string, maria bool) ([]string, error) {
 		procedures, err := schema.Procedures()
 		return append(all, procedures...), err
 	case "views":
-		return schema.Views(maria)
+		return schema.Views(engine.Name)
 	case "grants":
 		return grants(maria), nil
 	case "leases":
@@ -230,7 +234,7 @@ func statements(what string, maria bool) ([]string, error) {
   FROM_UNIXTIME(token / 1000000) AS since, expires_us / 1000000 - UNIX_TIMESTAMP() AS left_s
 FROM lockstep_leases WHERE slot >= 0 AND CHAR_LENGTH(holders) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 ORDER BY name, slot`}, nil
 	}
-	views, err := schema.Views(maria)
+	views, err := schema.Views(engine.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -84,17 +84,18 @@ func (t *TxState) MayHaveSnapshot() bool {
 // unfit returns why no lock would hold in the transaction, whatever the session: on TiDB one that
 // was begun as text may be optimistic or old, and there are two isolation levels.
 func (t *TxState) unfit() error {
+	lacks := t.server.Lacks
 	switch {
-	case !t.server.SnapshotAtBegin:
+	case lacks.Begin != "" && !t.owned:
+		return session.Lacks(t.server.Engine, lacks.Begin)
+	case lacks.Levels == "":
 		return nil
-	case !t.owned:
-		return session.ErrOnTiDB("begin the transaction by BeginTx, not by a statement")
 	}
 	switch t.isolation {
 	case sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead:
 		return nil
 	}
-	return session.ErrOnTiDB("begin the transaction at READ COMMITTED or REPEATABLE READ, not at " + t.isolation.String())
+	return session.Lacks(t.server.Engine, lacks.Levels+t.isolation.String())
 }
 
 // ReadsUncommitted reports whether plain reads are known to show what others have not

@@ -8,7 +8,7 @@ import (
 )
 
 // MySQL is the engine MySQL.
-var MySQL = Engine{Renderer: mySQL{}, Replies: &mySQLReplies, Name: "MySQL", Least: 8_00,
+var MySQL = Engine{Renderer: mySQL{}, Replies: &mySQLReplies, Name: "MySQL", Least: 8_00, Views: "views/mysql.sql",
 	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Procedures: true}
 
 // A shared grant has the token of the last exclusive one, which may be 0. If lockstep_share_1

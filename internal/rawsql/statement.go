@@ -148,6 +148,10 @@ type Engine struct {
 	// Settings is a text like the constant Settings, of what else transactions rely on. A server
 	// that doesn't know it is refused.
 	Settings string
+	// Views is the file of package schema with its views.
+	Views string
+	// Lacks says what it can't do that others can.
+	Lacks Lacks
 	// Procedures: the procedures of package schema take locks.
 	Procedures bool
 	// Compound: statements share a text that is longer to parse than to execute, For sets
@@ -156,8 +160,6 @@ type Engine struct {
 	// SnapshotAtBegin: a transaction has its snapshot before its first statement, and plain reads
 	// may be older than a lock unless they are at READ COMMITTED.
 	SnapshotAtBegin bool
-	// ExclusiveOnly: there are no shared locks.
-	ExclusiveOnly bool
 	// OneByOne: a statement that locks many rows may give up.
 	OneByOne bool
 	// WholeSeconds: nothing but the session's timeout limits a wait.
@@ -166,6 +168,19 @@ type Engine struct {
 	SafeReads bool
 	// OldID: within a statement LAST_INSERT_ID() is that of the statement before.
 	OldID bool
+}
+
+// Lacks has a sentence for each thing that an engine can't do, or isn't known to do, and "" for
+// what it can; see session.Lacks. Has is what it has in place of all.
+type Lacks struct {
+	Has    string
+	Pools  string // any pool
+	Begin  string // transactions that are begun as text
+	Levels string // isolation levels but the two that are named READ COMMITTED and REPEATABLE READ
+	Shared string // shared locks
+	Leases string // leases, jobs and elections
+	Models string // package lockgorm
+	Views  string
 }
 
 // Renderer renders what shares a text. Its methods return false for what can't.

@@ -27,6 +27,21 @@ var (
 	ErrCharset    = fmt.Errorf("%w: its character_set_client, character_set_connection and character_set_results don't belong together: remove them, and collation_connection, from the data source name and from init_connect, and don't SET them; charset=utf8mb4 sets all", ErrSession)
 )
 
+// Lacks returns the error of what an engine can't do, by its sentence in rawsql.Lacks, or nil where
+// there is none. It matches ErrEngine.
+func Lacks(e rawsql.Engine, sentence string) error {
+	if sentence == "" {
+		return nil
+	}
+	return lacks("schema: on " + e.Name + " lockstep has " + e.Lacks.Has + ": " + sentence)
+}
+
+type lacks string
+
+func (e lacks) Error() string { return string(e) }
+
+func (lacks) Unwrap() error { return ErrEngine }
+
 // rule says which values of a setting are right.
 type rule struct {
 	setting string
@@ -90,7 +105,8 @@ func Read(row [Columns]string) (f Facts, err error) {
 	}
 	f.settings = settings[1:]
 	if f.Isolation, f.Unfit = judge(rules, f.settings); f.Question() != "" {
-		f.Unfit = ErrOnTiDB("this pool is another one, or this is for leases, jobs and elections, which need MySQL or MariaDB")
+		e := rawsql.EngineOf(f.Version)
+		f.Unfit = Lacks(e, e.Lacks.Pools)
 	}
 	f.Oracle = strings.Contains(row[5], "ORACLE")
 	return f, nil

@@ -2,17 +2,6 @@ package session
 
 import "slices"
 
-// ErrOnTiDB is the error of what TiDB can't do, or isn't known to do. It matches ErrEngine.
-func ErrOnTiDB(what string) error { return onTiDB(what) }
-
-type onTiDB string
-
-func (e onTiDB) Error() string {
-	return "schema: on TiDB lockstep has only exclusive locks, versions and Once, in transactions that a pool of locksqlc.Open begins by BeginTx: " + string(e)
-}
-
-func (onTiDB) Unwrap() error { return ErrEngine }
-
 // tidbRules are those of TiDB. It sees no own id, and has two isolation levels.
 var tidbRules = slices.Concat([]rule{
 	{setting: "sees_own_id", right: "0", fix: "this is another TiDB than lockstep knows"},
