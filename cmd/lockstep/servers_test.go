@@ -46,7 +46,11 @@ func (s *stage) told() string {
 		}
 		s.must(err)
 		var lines []string
+		data := slices.Index(head, "lock_data")
 		for _, row := range rows {
+			if data > 0 && row[data] == "" { // its page has left the buffer pool
+				s.must(s.db.Admin().QueryRowContext(s.ctx, "SELECT COUNT(*) FROM "+row[data-1]).Scan(new(int)))
+			}
 			for i := range row {
 				row[i] = s.cellOf(head[i], row[i])
 			}

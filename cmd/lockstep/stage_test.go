@@ -61,12 +61,15 @@ func stageOn(t *testing.T, db *testdb.DB) *stage {
 
 func program(c *mysql.Config) { c.ConnectionAttributes = "program_name:shop" }
 
-// begin begins a transaction, whose session has the next number on the page.
+// begin begins a transaction, whose session has the next number on the page, and which waits as
+// long as the test looks at it.
 func (s *stage) begin() (*sql.Tx, *txlock.Scope) {
 	s.Helper()
 	tx, err := s.pool.BeginTx(s.ctx, nil)
 	s.must(err)
 	s.Cleanup(func() { _ = tx.Rollback() })
+	_, err = tx.ExecContext(s.ctx, "SET innodb_lock_wait_timeout = 3600")
+	s.must(err)
 	s.last = testdb.ConnID(s, tx)
 	s.number(s.last)
 	scope, err := txlock.Join(s.ctx, tx)
