@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -42,7 +42,7 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, find *selection, e
 		return nil, nil, err
 	}
 	rows, err = p.beside(db, find, own)
-	came := 0 // how often more have come
+	pause, came := retry.Pauses(time.Millisecond), 0 // how often more have come
 	for tries := 0; err == nil; tries++ {
 		if err = enterOwn(db); err == nil {
 			rows, err = p.lockAndRead(db, find, rows, own && came < 5)
@@ -51,7 +51,6 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, find *selection, e
 		case err == nil:
 			return rows, find, find.finds(db, rows)
 		case own && tries < 20 && (late || txlock.Retryable(err)):
-			err = nil
 			if late {
 				came++
 			}
@@ -59,7 +58,7 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, find *selection, e
 				rows = nil // they keep coming: from now on rows are locked before keys, and no more can come
 			}
 			leaveOwn(db)
-			time.Sleep(rand.N(time.Millisecond << min(tries, 6)))
+			err = pause(db.Statement.Context)
 		}
 	}
 	return nil, nil, err

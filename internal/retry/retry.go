@@ -20,10 +20,7 @@ const Tries = 10
 // before each pause. It returns the last error, and with it that of the context where this
 // has ended.
 func Do(ctx context.Context, transaction func() error, again func(why error)) error {
-	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval = 5 * time.Millisecond
-	pause.MaxInterval = 500 * time.Millisecond
-	pause.Multiplier = 2
+	pause := Pauses(5 * time.Millisecond)
 	for try := 1; ; try++ {
 		err := transaction()
 		if err == nil || !fault.Retryable(err) {
@@ -33,12 +30,27 @@ func Do(ctx context.Context, transaction func() error, again func(why error)) er
 			return fmt.Errorf("lockstep: given up after %d tries: %w", try, err)
 		}
 		again(err)
+		if ended := pause(ctx); ended != nil {
+			return fmt.Errorf("lockstep: %w, after %d tries: %w", ended, try, err)
+		}
+	}
+}
+
+// Pauses returns a function that pauses, jittered, so long at first and then twice as long each
+// time, up to about 500 ms. It returns the context's error where this ends before.
+func Pauses(first time.Duration) func(ctx context.Context) error {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval = first
+	pause.MaxInterval = 500 * time.Millisecond
+	pause.Multiplier = 2
+	return func(ctx context.Context) error {
 		timer := time.NewTimer(pause.NextBackOff())
+		defer timer.Stop()
 		select {
 		case <-timer.C:
+			return nil
 		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("lockstep: %w, after %d tries: %w", ctx.Err(), try, err)
+			return ctx.Err()
 		}
 	}
 }
