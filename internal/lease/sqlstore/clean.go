@@ -16,7 +16,7 @@ import (
 
 const (
 	// cleanBatch is how many rows one transaction of Clean removes.
-	cleanBatch = 200
+	cleanBatch = 20
 	// sweepBatch is how many rows one statement of Sweep removes.
 	sweepBatch = 500
 )
