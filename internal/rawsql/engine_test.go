@@ -64,7 +64,7 @@ func TestEngines(t *testing.T) {
 
 		writes("rows", MariaDB, "DELETE ?, ?", 2, 3)("BEGIN NOT ATOMIC IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'lockstep: no transaction is open'; END IF; " +
 			"DO LAST_INSERT_ID(0); EXECUTE IMMEDIATE X'44454c455445203f2c203f' USING ?, ?; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF @lockstep_rows = 3 THEN COMMIT; END IF; END"),
-		writes("rows by a procedure", MySQL, "DELETE", 0, -1)("CALL lockstep_write_1(-1, X'44454c455445', 0, 0" + settings),
+		writes("rows by a procedure", MySQL, "DELETE", 0, -1)("CALL lockstep_program_1(-1, X'44454c455445', 0, 0" + settings),
 		writes("too many arguments", MySQL, "DELETE", 17, 1)(""),
 	} {
 		query, args := c.s.SQL()

@@ -75,7 +75,7 @@ func (m mySQL) LockThen(b Begin, lock Statement, read string, args int) (Stateme
 // WriteAndCommit is Renderer.WriteAndCommit.
 func (mySQL) WriteAndCommit(query string, args int, rows int64) (Statement, bool) {
 	with, ok := program(query, args)
-	return Statement{Query: "CALL lockstep_write_1(" + strconv.FormatInt(rows, 10) + ", " + with + ")", behind: args}, ok
+	return Statement{Query: "CALL lockstep_program_1(" + strconv.FormatInt(rows, 10) + ", " + with + ")", behind: args}, ok
 }
 
 // opening is the first argument of a procedure, by which it begins the transaction. The name of

@@ -423,16 +423,21 @@ END;
 DROP PROCEDURE IF EXISTS lockstep_program_1;
 -- +goose StatementEnd
 
--- lockstep_program_1 executes a statement of the program, whose p_args arguments are in the
--- variables @lockstep_1 to @lockstep_16. @lockstep_rows is the number of changed rows then. The
--- text is read under the settings of the session, which are handed in; at the end the server puts
--- back those of the procedure's creator.
+-- lockstep_program_1 executes a statement of the program. The expression for p_set sets the
+-- variables of its p_args arguments, @lockstep_1 to @lockstep_16. The text is read under the settings
+-- of the session, which are handed in; at the end the server puts back those of the procedure's
+-- creator.
+--
+-- Unless p_rows is NULL, it commits the transaction if the statement has changed so many rows, or
+-- any number if p_rows is negative. The reply, before the COMMIT, is the insert id and the number of
+-- rows.
 -- +goose StatementBegin
-CREATE PROCEDURE lockstep_program_1(p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
+CREATE PROCEDURE lockstep_program_1(p_rows BIGINT, p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
-  SET sql_mode = p_mode, character_set_client = p_client, collation_connection = p_collation, @lockstep_text = p_text, @lockstep_rows = LAST_INSERT_ID(0);
+  DECLARE v_rows BIGINT;
+  SET sql_mode = p_mode, character_set_client = p_client, collation_connection = p_collation, @lockstep_text = p_text, v_rows = LAST_INSERT_ID(0);
   PREPARE lockstep_program FROM @lockstep_text;
   CASE p_args
     WHEN 0 THEN EXECUTE lockstep_program;
@@ -453,26 +458,12 @@ BEGIN
     WHEN 15 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14, @lockstep_15;
     WHEN 16 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14, @lockstep_15, @lockstep_16;
   END CASE;
-  SET @lockstep_rows = ROW_COUNT();
-END;
--- +goose StatementEnd
-
--- +goose StatementBegin
-DROP PROCEDURE IF EXISTS lockstep_write_1;
--- +goose StatementEnd
-
--- lockstep_write_1 executes a statement of the program, and commits the transaction if it has
--- changed p_rows rows, or any number if that is negative. The reply, before the COMMIT, is the
--- insert id and the number of rows. The expression for p_set sets the variables of the arguments.
--- +goose StatementBegin
-CREATE PROCEDURE lockstep_write_1(p_rows BIGINT, p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
-SQL SECURITY INVOKER
-MODIFIES SQL DATA
-BEGIN
-  CALL lockstep_program_1(p_text, p_args, p_mode, p_client, p_collation);
-  SELECT LAST_INSERT_ID(), @lockstep_rows;
-  IF p_rows < 0 OR @lockstep_rows = p_rows THEN
-    COMMIT;
+  SET v_rows = ROW_COUNT();
+  IF p_rows IS NOT NULL THEN
+    SELECT LAST_INSERT_ID(), v_rows;
+    IF p_rows < 0 OR v_rows = p_rows THEN
+      COMMIT;
+    END IF;
   END IF;
 END;
 -- +goose StatementEnd
@@ -489,6 +480,6 @@ SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
   CALL lockstep_lock_1(p_opening, p_name, p_slot, p_owner, p_held);
-  CALL lockstep_program_1(p_text, p_args, p_mode, p_client, p_collation);
+  CALL lockstep_program_1(NULL, p_text, p_args, p_set, p_mode, p_client, p_collation);
 END;
 -- +goose StatementEnd

@@ -29,7 +29,7 @@ func LosingCommits(arrives bool) func(*mysql.Config) {
 // Commits tells whether a packet commits a transaction: by COMMIT, or by the procedures of
 // Optimistic and CommitWith.
 func Commits(packet string) bool {
-	return strings.Contains(packet, "COMMIT") || strings.Contains(packet, "lockstep_write_") || strings.Contains(packet, "lockstep_compare_") && strings.Contains(packet, ", 1)")
+	return strings.Contains(packet, "COMMIT") || strings.Contains(packet, "lockstep_program_") || strings.Contains(packet, "lockstep_compare_") && strings.Contains(packet, ", 1)")
 }
 
 type losingConn struct {
