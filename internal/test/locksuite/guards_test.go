@@ -215,11 +215,6 @@ func swallowDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB, prepared bool, h
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := db.Admin().BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Rollback() //nolint:errcheck // it has done its part
 	queries := rowsdb.New(victim)
 	if prepared {
 		all, err := rowsdb.Prepare(ctx, pool)
@@ -229,6 +224,11 @@ func swallowDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB, prepared bool, h
 		defer all.Close()
 		queries = all.WithTx(victim)
 	}
+	other, err := db.Admin().BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Rollback() //nolint:errcheck // it has done its part; first of all, so that the victim waits no more
 	if _, err := queries.Touch(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
