@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/jinzhu/inflection"
 	"golang.org/x/tools/go/analysis"
 )
 
@@ -95,11 +96,11 @@ func isTagged(t types.Type, depth int) bool {
 }
 
 // hasTable reports whether a table may be that of the model: it has the name that TableName
-// returns, or that of the type, also as a regular plural.
+// returns, or that of the type, also as the plural that GORM makes.
 func (m model) hasTable(table string) bool {
 	if m.Table != "" {
 		return strings.EqualFold(m.Table, table)
 	}
 	table, name := strings.ToLower(strings.ReplaceAll(table, "_", "")), strings.ToLower(m.Name)
-	return table == name || table == name+"s" || table == name+"es" || strings.HasSuffix(name, "y") && table == name[:len(name)-1]+"ies"
+	return table == name || table == inflection.Plural(name)
 }

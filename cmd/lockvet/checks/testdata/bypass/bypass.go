@@ -28,6 +28,11 @@ type Category struct {
 	Name string
 }
 
+// SalesPerson has a table that GORM calls sales_people.
+type SalesPerson struct {
+	ID int64 `lockstep:"person"`
+}
+
 // Cart names its keys and its table.
 type Cart struct{ ID int64 }
 
@@ -61,6 +66,7 @@ func (s *shop) wrong(id int64) {
 	global.Exec("DELETE FROM shop.orders WHERE id = ?", id)                     // want `Exec writes the table orders`
 	s.db.Exec("INSERT IGNORE INTO shop_carts (id) VALUES (?)", id)              // want `Exec writes the table shop_carts without a lock of its model Cart`
 	s.db.Exec("REPLACE INTO categories (id) VALUES (?)", id)                    // want `of its model Category`
+	s.db.Exec("DELETE FROM sales_people WHERE id = ?", id)                      // want `of its model SalesPerson`
 	s.db.Exec("UPDATE helper_models SET n = 1")                                 // want `of its model HelperModel`
 	s.db.Model(&Order{ID: id}).Exec(pay, id)                                    // want `Exec writes the table orders`
 	s.db.Raw("DELETE FROM orders WHERE id = ? RETURNING id", id).Scan(&id)      // want `Raw writes the table orders`
