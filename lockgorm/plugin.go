@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/callbacks"
@@ -58,6 +59,7 @@ type Plugin struct {
 	tags    sync.Map // *schema.Schema to *tag
 	columns sync.Map // a model and its table to why its column doesn't fit, ""
 	primary sync.Map // a table to whether it has an index of that name
+	isMySQL atomic.Bool
 }
 
 // An Option configures New.

@@ -114,19 +114,19 @@ const besideWait = 200 * time.Millisecond
 // its snapshot: then a lock that somebody has held since is refused with ErrStaleSnapshot.
 func (p *Plugin) beside(db *gorm.DB, s *selection, own bool) ([]reflect.Value, error) {
 	if pool, err := db.DB(); err == nil && !own && pool.Stats().MaxOpenConnections != 1 {
-		if rows, err := onOther(db, s, pool); err == nil {
+		if rows, err := p.onOther(db, s, pool); err == nil {
 			return rows, nil
 		}
 	}
 	return s.on(db, senderOf(db.Statement), "SELECT ", "")
 }
 
-// briefly begins a SELECT that doesn't wait for who changes the table, and may wait for the
-// transaction itself. To MySQL the first comment is one, to MariaDB the second.
-const briefly = "/*M! SET STATEMENT lock_wait_timeout = 1 FOR */ SELECT /*+ SET_VAR(lock_wait_timeout = 1) */ "
+// briefly are beginnings of a SELECT that doesn't wait for who changes the table, and may wait
+// for the transaction itself: of MariaDB and of MySQL.
+var briefly = []string{"SET STATEMENT lock_wait_timeout = 1 FOR SELECT ", "SELECT /*+ SET_VAR(lock_wait_timeout = 1) */ "}
 
 // onOther reads the rows on another connection of a pool, if one is free soon.
-func onOther(db *gorm.DB, s *selection, pool *sql.DB) (rows []reflect.Value, err error) {
+func (p *Plugin) onOther(db *gorm.DB, s *selection, pool *sql.DB) (rows []reflect.Value, err error) {
 	ctx, cancel := context.WithTimeout(db.Statement.Context, besideWait)
 	defer cancel()
 	conn, err := pool.Conn(ctx)
@@ -134,7 +134,15 @@ func onOther(db *gorm.DB, s *selection, pool *sql.DB) (rows []reflect.Value, err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return s.on(db, conn, briefly, "")
+	if !p.isMySQL.Load() {
+		rows, err = s.on(db, conn, briefly[0], "")
+		if !isServers(err, 1064) { // ER_PARSE_ERROR
+			return rows, err
+		}
+	}
+	rows, err = s.on(db, conn, briefly[1], "")
+	p.isMySQL.Store(err == nil)
+	return rows, err
 }
 
 // byPrimaryKey is the index hint of an UPDATE whose rows are known.
