@@ -658,7 +658,7 @@ func missingRow() map[string]exchange {
 		}
 	}
 	return map[string]exchange{
-		"Take": acquireOf("o", hold, time.Second, false), "Take of a place": took(store.Ask{Row: store.Row{Slot: 5}}), "Take of a permit": took(store.Ask{Permits: 3}),
+		"Take": acquireOf("o", hold, time.Hour, false), "Take of a place": took(store.Ask{Row: store.Row{Slot: 5}}), "Take of a permit": took(store.Ask{Permits: 3}),
 		"Release": releaseOf(hold), "Keep": keepOf(hold), "Renew": renewOf("o", hold, 1), "Raise": raiseOf("o", hold, 1), "Force": forceRelease,
 		"Guard": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
 			reply, err := s.Guard(ctx, store.Claim{Row: at, Owner: "o", Hold: hold, Token: 1})
