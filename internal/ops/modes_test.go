@@ -36,12 +36,12 @@ var everywhere = []string{
 }
 
 // scanning are the queries that are sent by rawsql.Scanning, and Big for others.
-var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListQueues", "ShardRecords", "ListJobs", "InspectLease"}
+var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListQueues", "ListJobs", "InspectLease"}
 
 // notSent are the names in package rawsql that are no statements, or parts of one.
 var notSent = []string{
 	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "SQL", "LockProcedure", "CompareProcedure", "ForUpdate", "tiDBSettings", "tiDBBegan", "Limited",
-	"Kill", "LockTable", "GroupView", // which end what is tried, or need a group
+	"Kill", "GroupView", // which ends what is tried, or needs a group
 }
 
 // ofOneServer are the statements that only one of the servers knows.
@@ -60,7 +60,6 @@ func TestModes(t *testing.T) {
 			for _, seed := range []string{
 				"INSERT INTO lockstep_locks SELECT CONCAT('', slot), 5, 'me', 1, 6 FROM lockstep_centers WHERE slot < 2000",
 				"INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) SELECT CONCAT('', slot), s.n, '1', IF(slot < 9, ';1', ''), 1, 1, IF(slot < 9, 1 << 60, 1), 0, 1 FROM lockstep_centers, (SELECT -1 n UNION SELECT 0 UNION SELECT 1) s WHERE slot < 2000",
-				"INSERT INTO lockstep_once SELECT CONCAT('lockstep:shard:', slot), '', '', 1, 1 << 60 FROM lockstep_centers WHERE slot < 2000",
 				"INSERT INTO lockstep_once VALUES ('1', '', '', 1, 1), ('2', '', '', 1, 1)",
 				"INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) SELECT CONCAT('', slot), 1, 1, 1, '', 1, 0, 1, 1, '', 1 FROM lockstep_centers WHERE slot < 2000",
 				"ANALYZE TABLE lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs",
@@ -124,7 +123,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 	raw := map[string]string{
 		"Probe": rawsql.Probe, "ProbeSavepoint": rawsql.ProbeSavepoint, "ReleaseProbeSavepoint": rawsql.ReleaseProbeSavepoint, "Facts": rawsql.Facts, "Uptime": rawsql.Uptime, "Galera": rawsql.Galera,
 		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "SetQueueWait": wire.SetQueueWait(28800), "LockWaitSeconds": rawsql.LockWaitSeconds,
-		"SetLockWait": rawsql.SetLockWait(50), "ShortenLockWait": rawsql.ShortenLockWait, "RestoreLockWait": rawsql.RestoreLockWait, "SetTableWait": rawsql.SetTableWait,
+		"SetLockWait": rawsql.SetLockWait(50), "ShortenLockWait": rawsql.ShortenLockWait, "RestoreLockWait": rawsql.RestoreLockWait,
 		"ReadCommitted": rawsql.ReadCommitted, "RenewMany": rawsql.RenewMany(holds), "HeldMany": rawsql.HeldMany(holds, 1),
 		"DeleteReaders": rawsql.DeleteReaders([]byte("1"), []int64{1, 2}), "ReadersDone": rawsql.ReadersDone([]byte("1"), []int64{1, 2}),
 		"AcquireMany": rawsql.AcquireMany(wanted, 1), "ReleaseMany": rawsql.ReleaseMany(wanted, 1),

@@ -208,12 +208,6 @@ func (e Engine) Refuse(query string, rollsBack bool) (text string, variables []s
 // shorter one would refuse what is free.
 const ShortLimit = 20 * time.Millisecond
 
-// SetTableWait makes LockTable give up after a second.
-const SetTableWait = "SET SESSION lock_wait_timeout = 1"
-
-// LockTable locks a table until the end of the session.
-func LockTable(name string) string { return "LOCK TABLES " + name + " WRITE" }
-
 // Big lets a SELECT read more rows than the session's max_join_size, which the servers call a
 // big select. Each server reads the words that are meant for it, and takes the others for a
 // comment.

@@ -41,7 +41,7 @@
 // transaction. It sees the program's data only in the statements: it neither waits for the
 // program's rows nor compares them. A transaction is begun in the program's database when its first
 // statement gets there, so one that only locks is never begun there. A statement of lockstep that
-// the Kit doesn't know, such as those of packages schema and shards, fails the test with its text.
+// the Kit doesn't know, such as one of package schema, fails the test with its text.
 //
 // In a Kit, leases don't support savepoints: what Manager.AcquireTx has written stays after a
 // ROLLBACK TO SAVEPOINT.

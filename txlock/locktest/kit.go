@@ -247,7 +247,7 @@ func (k *Kit) guarded(t *tx, key txlock.Key) {
 // unknown fails the test for a statement of lockstep's own that the Kit doesn't know.
 func (k *Kit) unknown(text string) error {
 	k.t.Helper()
-	err := fmt.Errorf("locktest: the kit doesn't know the statement %q of lockstep: it answers those of locks, Once, versions, leases and jobs, and none of package schema, of shards or of commands", clipped(text))
+	err := fmt.Errorf("locktest: the kit doesn't know the statement %q of lockstep: it answers those of locks, Once, versions, leases and jobs, and none of package schema or of commands", clipped(text))
 	if _, known := k.strange.LoadOrStore(text, true); !known {
 		k.t.Errorf("%v", err)
 	}
