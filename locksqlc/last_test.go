@@ -290,3 +290,56 @@ func isError(t *testing.T, what string, err, want error) {
 		t.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
+
+// TestCommitWithIsSentOnce proves that a statement which has begun is not sent again, whatever number
+// its error has, and that the program's own variables are what they were. What MyISAM has stored
+// stays.
+func TestCommitWithIsSentOnce(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		interpolates := db.Config()
+		interpolates.InterpolateParams = true
+		for _, cfg := range []*mysql.Config{db.Config(), interpolates} {
+			sentOnce(t, db, newPool(t, cfg, true))
+		}
+	})
+}
+
+func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB) {
+	t.Helper()
+	pool.SetMaxOpenConns(1)
+	seen := db.CreateTable(t, "seen", "n INT")
+	db.Exec(t, "ALTER TABLE "+seen+" ENGINE = MyISAM")
+	for _, number := range []int{1064, 1210, 1295, 1644} {
+		table := db.CreateTable(t, "last", "id INT PRIMARY KEY, s VARCHAR(9)")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 'a')")
+		db.Exec(t, fmt.Sprintf("CREATE TRIGGER %s_refuses BEFORE UPDATE ON %[1]s FOR EACH ROW BEGIN INSERT INTO %s VALUES (%d); SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = %[3]d, MESSAGE_TEXT = 'no'; END", table, seen, number))
+		err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+			_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET s = ? WHERE id = 1", "b")
+			return err
+		})
+		var server *mysql.MySQLError
+		if !errors.As(err, &server) || int(server.Number) != number {
+			t.Errorf("%d: got %v", number, err)
+		}
+		var n int
+		check(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", number).Scan(&n))
+		if n != 1 {
+			t.Errorf("%d: it was executed %d times", number, n)
+		}
+	}
+	table := db.CreateTable(t, "last", "id INT PRIMARY KEY, s VARCHAR(99)")
+	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 'a')")
+	for _, name := range []string{"@lockstep_1", "@lockstep_text", "@LOCKSTEP_rows"} {
+		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+			check(t, tx.QueryRowContext(t.Context(), "SELECT "+name+" := 'mine'").Scan(new(string)))
+			_, err := tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "UPDATE "+table+" SET s = CONCAT("+name+", ?) WHERE id = 1", "!")
+			return err
+		}))
+		var got string
+		check(t, db.Admin().QueryRowContext(t.Context(), "SELECT s FROM "+table).Scan(&got))
+		if got != "mine!" {
+			t.Errorf("%s was %q", name, got)
+		}
+		db.Exec(t, "UPDATE "+table+" SET s = 'a'")
+	}
+}

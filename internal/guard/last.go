@@ -142,15 +142,17 @@ const mostText = 1 << 16
 
 // shares reports whether a statement can share a text with one of lockstep's: the reply can be
 // read, and the statement isn't read otherwise there, as its text is ASCII and its question
-// marks are its arguments, and asks for nothing of the statement before. Where the session may
-// have moved to another database, what is prepared and the procedures would be those of the first.
+// marks are its arguments, and asks for nothing of the statement before, nor for a variable by a
+// name of lockstep's. Where the session may have moved to another database, what is prepared and
+// the procedures would be those of the first.
 func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	foreign := func(b byte) bool { return b >= 0x80 }
 	switch {
 	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, !c.server.Compound && !c.pool.procedures(c.server):
 		return false
 	}
-	return len(query) <= mostText && strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
+	ours := strings.Contains(strings.ToLower(query), "@lockstep_") // the variables of such a text
+	return !ours && len(query) <= mostText && strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
 // sharesNot reports whether nothing of the program's statement was executed, as it can't share a
@@ -167,7 +169,13 @@ func (c *conn) sharesNot(err error) bool {
 		c.pool.noProcedures.Store(true)
 		return true
 	}
-	return rawsql.NotPrepared(err) || server.Number == 1064 || server.Number == 1295 || server.Number == 1210 // ER_PARSE_ERROR, ER_UNSUPPORTED_PS, ER_WRONG_ARGUMENTS
+	switch state := string(server.SQLState[:]); server.Number { // by which a trigger that signals such a number is told
+	case 1064: // ER_PARSE_ERROR
+		return state == "42000"
+	case 1295: // ER_UNSUPPORTED_PS
+		return state == "HY000"
+	}
+	return rawsql.NotPrepared(err)
 }
 
 // writeAndCommit sends a statement and its COMMIT in one text. The row of the reply, with the
