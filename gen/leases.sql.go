@@ -316,18 +316,18 @@ func (q *Queries) IdleLease(ctx context.Context, db DBTX, arg IdleLeaseParams) (
 
 const IdleLeases = `-- name: IdleLeases :many
 SELECT i.name, i.slot FROM lockstep_leases i
-WHERE (i.name > ? OR i.name = ? AND i.slot > ?) AND i.slot >= -1
+WHERE (i.name < ? OR i.name = ? AND i.slot < ?) AND i.slot >= -1
   AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND i.token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
   AND (i.used_for = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
     AND (o.expires_us >= UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) OR o.token >= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))))
-ORDER BY i.name, i.slot LIMIT ?
+ORDER BY i.name DESC, i.slot DESC LIMIT ?
 `
 
 type IdleLeasesParams struct {
-	After     []byte
-	AfterSlot int64
-	IdleUs    int64
-	Limit     int32
+	Before     []byte
+	BeforeSlot int64
+	IdleUs     int64
+	Limit      int32
 }
 
 type IdleLeasesRow struct {
@@ -338,14 +338,15 @@ type IdleLeasesRow struct {
 // IdleLeases reads, without a lock, a page of the rows that expired longer ago than the
 // given number of microseconds. It leaves out a row whose token is ahead of the clock,
 // since a new row would get a lower token, and a row that says what its key is used for
-// while readers or permits of the key are not idle. The clock needs NOW(6): without it
-// MySQL 8.0 compares the time at which a prepared statement was first executed.
+// while readers or permits of the key are not idle. That row comes behind those of the
+// readers and permits. The clock needs NOW(6): without it MySQL 8.0 compares the time at
+// which a prepared statement was first executed.
 // It never runs in a caller's transaction.
 func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams) ([]IdleLeasesRow, error) {
 	rows, err := db.QueryContext(ctx, IdleLeases,
-		arg.After,
-		arg.After,
-		arg.AfterSlot,
+		arg.Before,
+		arg.Before,
+		arg.BeforeSlot,
 		arg.IdleUs,
 		arg.IdleUs,
 		arg.Limit,

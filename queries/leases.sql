@@ -209,15 +209,16 @@ SELECT name, owner, label, conn_id, expires_us AS since_us FROM lockstep_leases 
 -- IdleLeases reads, without a lock, a page of the rows that expired longer ago than the
 -- given number of microseconds. It leaves out a row whose token is ahead of the clock,
 -- since a new row would get a lower token, and a row that says what its key is used for
--- while readers or permits of the key are not idle. The clock needs NOW(6): without it
--- MySQL 8.0 compares the time at which a prepared statement was first executed.
+-- while readers or permits of the key are not idle. That row comes behind those of the
+-- readers and permits. The clock needs NOW(6): without it MySQL 8.0 compares the time at
+-- which a prepared statement was first executed.
 -- It never runs in a caller's transaction.
 SELECT i.name, i.slot FROM lockstep_leases i
-WHERE (i.name > sqlc.arg(after) OR i.name = sqlc.arg(after) AND i.slot > sqlc.arg(after_slot)) AND i.slot >= -1
+WHERE (i.name < sqlc.arg(before) OR i.name = sqlc.arg(before) AND i.slot < sqlc.arg(before_slot)) AND i.slot >= -1
   AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND i.token < clock_us()
   AND (i.used_for = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
     AND (o.expires_us >= UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) OR o.token >= clock_us())))
-ORDER BY i.name, i.slot LIMIT ?;
+ORDER BY i.name DESC, i.slot DESC LIMIT ?;
 
 -- name: IdleLease :one
 -- IdleLease locks a row of IdleLeases that is still idle, unless somebody has locked it,

@@ -13,8 +13,8 @@ type Beginner interface {
 }
 
 // InTx runs f in a transaction of lockstep's own, which it commits unless f returns an
-// error. Where the end of the context has ended the transaction, it returns the context's
-// error, not that there is no transaction.
+// error. Where the end of the context has ended the transaction or its connection, it returns the
+// context's error.
 func InTx(ctx context.Context, db Beginner, options sql.TxOptions, f func(tx *sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, &options)
 	if err != nil {
@@ -25,7 +25,7 @@ func InTx(ctx context.Context, db Beginner, options sql.TxOptions, f func(tx *sq
 	} else if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) && !errors.Is(rollback, driver.ErrBadConn) {
 		err = errors.Join(err, rollback) // else it is rolled back, or the connection gone
 	}
-	if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
+	if ctx.Err() != nil && (errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn)) {
 		return ctx.Err()
 	}
 	return err

@@ -253,3 +253,31 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 		release(t, acquire(t, m, permits)) // the key is nobody's now
 	})
 }
+
+// TestPurgeTakesAllRowsOfAKey proves that the entry row of a key goes with the rows of its permits
+// and readers, also where these are more than one transaction removes.
+func TestPurgeTakesAllRowsOfAKey(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
+		all := []*lease.Lease{}
+		for _, key := range []txlock.Key{txlock.Named("a"), txlock.Named("b")} {
+			of := semaphore(t, m, key, 30)
+			for range 30 {
+				permit, err := of.Acquire(t.Context())
+				wantsNone(t, "Acquire", err)
+				all = append(all, permit)
+			}
+		}
+		for range 30 {
+			all = append(all, share(t, m, txlock.Named("c")))
+		}
+		releaseMany(t, all)
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1")
+		rows := number(t, db, "SELECT COUNT(*) FROM lockstep_leases")
+		n, err := m.Purge(t.Context())
+		wantsNone(t, "Purge", err)
+		if left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases"); left != 0 || int64(n) != rows || rows < 62 {
+			t.Errorf("of %d rows %d are said to be deleted, %d are left", rows, n, left)
+		}
+	})
+}

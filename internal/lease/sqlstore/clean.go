@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"math"
-	"slices"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -23,7 +21,8 @@ const (
 
 // Clean removes the rows that were not used for the retention, and returns how many.
 func (s *Store) Clean(ctx context.Context, retention time.Duration) (total int, err error) {
-	next := gen.IdleLeasesParams{AfterSlot: math.MinInt64, After: []byte{}, IdleUs: retention.Microseconds(), Limit: cleanBatch}
+	// Before stands behind every key, which is UTF-8.
+	next := gen.IdleLeasesParams{Before: []byte{0xff}, IdleUs: retention.Microseconds(), Limit: cleanBatch}
 	for {
 		rows, err := queries.IdleLeases(ctx, s.pool, next)
 		if err != nil {
@@ -34,7 +33,7 @@ func (s *Store) Clean(ctx context.Context, retention time.Duration) (total int, 
 		if err != nil || len(rows) < cleanBatch {
 			return total, err
 		}
-		next.After, next.AfterSlot = rows[len(rows)-1].Name, rows[len(rows)-1].Slot
+		next.Before, next.BeforeSlot = rows[len(rows)-1].Name, rows[len(rows)-1].Slot
 	}
 }
 
@@ -44,7 +43,7 @@ func (s *Store) remove(ctx context.Context, rows []gen.IdleLeasesRow, retention 
 		return 0, nil
 	}
 	err = inTx(ctx, s.pool, func(tx gen.DBTX) error {
-		for _, row := range slices.Backward(rows) { // slot 0, which has the use of the key, comes last
+		for _, row := range rows {
 			removed, err := removeOne(ctx, tx, row, retention)
 			if err != nil {
 				return err
