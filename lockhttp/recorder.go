@@ -117,10 +117,10 @@ func (r *Recorder) events(now time.Time) ([]happening, []point[ownSample]) {
 
 // sentinels are the errors that are told by their texts; others may hold keys and notes.
 var sentinels = []error{
-	txlock.ErrLost, txlock.ErrUnknownOutcome, txlock.ErrTxDoomed, txlock.ErrDeadlock, txlock.ErrStaleSnapshot, txlock.ErrConflict, txlock.ErrWaitTimeout, txlock.ErrBusy,
+	txlock.ErrLost, txlock.ErrUnknownOutcome, txlock.ErrTxDoomed, txlock.ErrDeadlock, txlock.ErrStaleSnapshot, txlock.ErrConflict, txlock.ErrRows, txlock.ErrWaitTimeout, txlock.ErrBusy,
 	txlock.ErrNotHeld, txlock.ErrTooManyHolds, txlock.ErrUpgrade, txlock.ErrNoTransaction, txlock.ErrOpenRows, txlock.ErrReadOnly,
 	txlock.ErrPrivilege, txlock.ErrSchema, txlock.ErrUnguarded, txlock.ErrNoQuorum, txlock.ErrInvalidKey, txlock.ErrInvalidOption,
-	txlock.ErrMismatch, txlock.ErrResult, lease.ErrGuarded, lease.ErrClosed, context.Canceled, context.DeadlineExceeded,
+	txlock.ErrMismatch, txlock.ErrResult, lease.ErrGuarded, lease.ErrReplaced, lease.ErrOtherDatabase, lease.ErrNoConnection, lease.ErrClosed, context.Canceled, context.DeadlineExceeded,
 }
 
 // reason returns the text of the sentinel that an error is.

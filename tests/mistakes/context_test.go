@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -169,6 +170,16 @@ var inTransactions = map[string]func(s *shop) error{
 		return scope.CompareAndBump(noContext, s.order, 0)
 	}),
 	"Verify": scoped(func(_ *shop, scope *txlock.Scope) error { return scope.Verify(noContext) }),
+	"CommitWith": scoped(func(s *shop, scope *txlock.Scope) error {
+		return second(s.tx.ExecContext(scope.CommitWith(noContext, txlock.AnyRows), "DELETE FROM lockstep_once"))
+	}),
+	"LockWith": scoped(func(s *shop, scope *txlock.Scope) error {
+		rows, err := s.tx.QueryContext(scope.LockWith(noContext, s.order), "SELECT 1")
+		if err == nil {
+			s.must(rows.Close())
+		}
+		return err
+	}),
 	"AcquireTx": func(s *shop) error {
 		m := s.manager()
 		s.begin()
@@ -196,13 +207,13 @@ var ofManagers = map[string]func(s *shop) error{
 	"TryAcquireShared": managed(func(s *shop, m *lease.Manager) error {
 		return second(m.TryAcquireShared(noContext, s.order))
 	}),
-	"DoShared":     managed(func(s *shop, m *lease.Manager) error { return m.DoShared(noContext, s.order, idle) }),
-	"Ask":          managed(func(s *shop, m *lease.Manager) error { return m.RequestRelease(noContext, s.order, "why") }),
-	"Close":        managed(func(_ *shop, m *lease.Manager) error { return m.Close(noContext) }),
-	"List":         managed(func(_ *shop, m *lease.Manager) error { return second(m.List(noContext)) }),
-	"Inspect":      managed(func(s *shop, m *lease.Manager) error { return second(m.Inspect(noContext, s.order)) }),
-	"ForceRelease": managed(func(s *shop, m *lease.Manager) error { return m.ForceRelease(noContext, s.order) }),
-	"Purge":        managed(func(_ *shop, m *lease.Manager) error { return second(m.Purge(noContext)) }),
+	"DoShared":       managed(func(s *shop, m *lease.Manager) error { return m.DoShared(noContext, s.order, idle) }),
+	"RequestRelease": managed(func(s *shop, m *lease.Manager) error { return m.RequestRelease(noContext, s.order, "why") }),
+	"Close":          managed(func(_ *shop, m *lease.Manager) error { return m.Close(noContext) }),
+	"List":           managed(func(_ *shop, m *lease.Manager) error { return second(m.List(noContext)) }),
+	"Inspect":        managed(func(s *shop, m *lease.Manager) error { return second(m.Inspect(noContext, s.order)) }),
+	"ForceRelease":   managed(func(s *shop, m *lease.Manager) error { return m.ForceRelease(noContext, s.order) }),
+	"Purge":          managed(func(_ *shop, m *lease.Manager) error { return second(m.Purge(noContext)) }),
 	"Semaphore.Acquire": managed(func(s *shop, m *lease.Manager) error {
 		sem, err := m.Semaphore(s.order, 2)
 		s.must(err)
@@ -317,4 +328,27 @@ var ofOthers = map[string]func(s *shop) error{
 		return m.Do(noContext, s.order, func(context.Context, *quorum.Lease) error { return nil })
 	}),
 	"quorum.Close": most(func(_ *shop, m *quorum.Manager) error { return m.Close(noContext) }),
+}
+
+// TestAllVerbsWithoutContext proves that no verb is left out above.
+func TestAllVerbsWithoutContext(t *testing.T) {
+	t.Parallel()
+	for _, of := range []struct {
+		verbs  reflect.Type
+		prefix string
+		listed map[string]func(s *shop) error
+	}{
+		{reflect.TypeFor[*txlock.Scope](), "", inTransactions},
+		{reflect.TypeFor[*lease.Manager](), "", ofManagers},
+		{reflect.TypeFor[*lease.Semaphore](), "Semaphore.", ofManagers},
+		{reflect.TypeFor[*lease.Lease](), "Lease.", onLeases},
+	} {
+		for i := range of.verbs.NumMethod() {
+			verb := of.verbs.Method(i)
+			takes := verb.Type.NumIn() > 1 && verb.Type.In(1) == reflect.TypeFor[context.Context]()
+			if takes && of.listed[of.prefix+verb.Name] == nil && inTransactions[verb.Name] == nil {
+				t.Errorf("%v.%s isn't called without a context", of.verbs, verb.Name)
+			}
+		}
+	}
 }

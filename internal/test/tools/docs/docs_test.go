@@ -223,10 +223,12 @@ func declared(t *testing.T, dir, declaration string) bool {
 	})
 }
 
-// TestErrors proves that the page of errors has every exported one.
+// TestErrors proves that the page of errors has every exported one, and that those of locks and
+// leases have a name in metrics and on the page of a process.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs/reference/errors.md")
+	named := []string{"txlock/lockotel/outcome.go", "lockhttp/recorder.go"}
 	sentinel := regexp.MustCompile(`(?m)^(?:var |\t)(Err[A-Z]\w*)\s*= `)
 	for _, pkg := range []string{"txlock", "txlock/lease", "txlock/job", "txlock/elect", "txlock/quorum", "locksqlc", "lockgorm", "lockhttp", "schema"} {
 		files, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
@@ -245,6 +247,11 @@ func TestErrors(t *testing.T) {
 			for _, match := range sentinel.FindAllStringSubmatch(string(source), -1) {
 				if !strings.HasSuffix(file, "_test.go") && !strings.Contains(page, "`"+prefix+match[1]+"`") && !strings.Contains(page, "`txlock."+match[1]+"`") {
 					t.Errorf("docs/reference/errors.md lacks `%s%s`", prefix, match[1])
+				}
+				for _, list := range named {
+					if name := path.Base(pkg) + "." + match[1]; slices.Contains([]string{"txlock", "txlock/lease"}, pkg) && !strings.HasSuffix(file, "_test.go") && !strings.Contains(read(t, list), name) {
+						t.Errorf("%s lacks %s", list, name)
+					}
 				}
 			}
 		}
