@@ -219,7 +219,7 @@ func quorumFaults(t *testing.T, engines []testdb.Engine) {
 			t.Fatal(err)
 		}
 	}
-	ttl := faultTTL + 4*took
+	ttl := faultTTL + 30*took // a node has a tenth of it to answer
 	var clients []*quorum.Manager
 	for c := range faultClients {
 		clients = append(clients, faultQuorum(t, nodes, c, ttl))
