@@ -16,16 +16,22 @@ type Beginner interface {
 // error. Where the end of the context has ended the transaction or its connection, it returns the
 // context's error.
 func InTx(ctx context.Context, db Beginner, options sql.TxOptions, f func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, &options)
-	if err != nil {
+	ended := func(err error) error { // not that of COMMIT, which may have been executed
+		if ctx.Err() != nil && errors.Is(err, driver.ErrBadConn) {
+			return ctx.Err()
+		}
 		return err
 	}
-	if err = f(tx); err == nil {
+	tx, err := db.BeginTx(ctx, &options)
+	if err != nil {
+		return ended(err)
+	}
+	if err = ended(f(tx)); err == nil {
 		err = tx.Commit()
 	} else if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) && !errors.Is(rollback, driver.ErrBadConn) {
 		err = errors.Join(err, rollback) // else it is rolled back, or the connection gone
 	}
-	if ctx.Err() != nil && (errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn)) {
+	if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
 		return ctx.Err()
 	}
 	return err

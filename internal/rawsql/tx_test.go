@@ -3,6 +3,7 @@ package rawsql
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"runtime"
 	"testing"
@@ -45,6 +46,7 @@ func TestInTx(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("a context that ends: %v", err)
 	}
+
 	for pool.Stats().InUse > 0 { // database/sql rolls back in the background
 		runtime.Gosched()
 	}
@@ -52,3 +54,41 @@ func TestInTx(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestInTxLosesItsConnection proves that the end of the context is the error where the driver has
+// closed the connection for it, and that a COMMIT which has lost it is none that wasn't sent.
+func TestInTxLosesItsConnection(t *testing.T) {
+	for name, c := range map[string]struct {
+		f, commit, want error
+	}{
+		"in the function": {driver.ErrBadConn, nil, context.Canceled},
+		"in COMMIT":       {nil, driver.ErrBadConn, driver.ErrBadConn},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		pool := sql.OpenDB(losing{func() error { cancel(); return c.commit }})
+		err := InTx(ctx, pool, sql.TxOptions{}, func(*sql.Tx) error {
+			if c.f != nil {
+				cancel()
+			}
+			return c.f
+		})
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}
+}
+
+// losing is a driver whose COMMIT is a function.
+type losing struct{ commit func() error }
+
+func (l losing) Connect(context.Context) (driver.Conn, error) { return l, nil }
+func (l losing) Driver() driver.Driver                        { return nil }
+func (l losing) Prepare(string) (driver.Stmt, error)          { return nil, driver.ErrSkip }
+func (l losing) Close() error                                 { return nil }
+func (l losing) Begin() (driver.Tx, error)                    { return l, nil }
+func (l losing) Commit() error                                { return l.commit() }
+func (l losing) Rollback() error                              { return nil }
