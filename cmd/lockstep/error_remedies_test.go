@@ -198,8 +198,6 @@ var told = []struct{ text, why string }{
 	{"another process runs it by %s", "a person decides: which of two versions is right"},
 	{"its token is higher than that of the quorum", "no remedy: Acquire itself retries"},
 	{"the databases answered too late for a certain quorum", "the program decides: the TTL is its own"},
-	{"have no record, and the others have", "a person decides: data may be lost"},
-	{"keys that are locked together need a part in common", "the program decides: the keys are its own"},
 	{"nothing is held in a slot below 0", "a person decides: it ends a waiter"},
 	{"it can't be ended, use KILL %d", "a person decides: it ends a session"},
 	{"replicas get other tokens than this server", "check has it: TestRemediesOfSettings"},
