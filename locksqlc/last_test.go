@@ -329,7 +329,7 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB) {
 	}
 	table := db.CreateTable(t, "last", "id INT PRIMARY KEY, s VARCHAR(99)")
 	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 'a')")
-	for _, name := range []string{"@lockstep_1", "@lockstep_text", "@LOCKSTEP_rows"} {
+	for _, name := range []string{"@lockstep_1", "@lockstep_text", "@LOCKSTEP_rows", "@`lockstep_text`", "@'lockstep_1'"} {
 		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			check(t, tx.QueryRowContext(t.Context(), "SELECT "+name+" := 'mine'").Scan(new(string)))
 			_, err := tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "UPDATE "+table+" SET s = CONCAT("+name+", ?) WHERE id = 1", "!")

@@ -151,7 +151,7 @@ func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, !c.server.Compound && !c.pool.procedures(c.server):
 		return false
 	}
-	ours := strings.Contains(strings.ToLower(query), "@lockstep_") // the variables of such a text
+	ours := strings.Contains(query, "@") && strings.Contains(strings.ToLower(query), "lockstep_") // in quotes, too
 	return !ours && len(query) <= mostText && strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
