@@ -46,7 +46,6 @@ func TestInTx(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("a context that ends: %v", err)
 	}
-
 	for pool.Stats().InUse > 0 { // database/sql rolls back in the background
 		runtime.Gosched()
 	}

@@ -192,7 +192,7 @@ func waitsEndWithClose(t *testing.T, db *testdb.DB, frozen bool) bool {
 	// of which the first is over: others execute this statement for a moment only. What is
 	// frozen in its COMMIT waits for the network, which database/sql gives no context: so
 	// it must still wait for the row when the network has been frozen.
-	calls = append(calls, tell("ForceRelease", func() error { return m.ForceRelease(t.Context(), guarded.Key()) }))
+	force := tell("ForceRelease", func() error { return m.ForceRelease(t.Context(), guarded.Key()) })
 	waits := func() bool {
 		return number(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE '%name: LockLease%' AND TIME BETWEEN 1 AND 4 AND ID <> CONNECTION_ID()") > 0
 	}
@@ -215,18 +215,14 @@ func waitsEndWithClose(t *testing.T, db *testdb.DB, frozen bool) bool {
 	if !frozen {
 		wantsNone(t, "Close", err)
 	}
-	ended := true
 	for _, c := range calls {
-		if c.what == "ForceRelease" && frozen {
-			thaw := time.AfterFunc(20*time.Second, func() { delay.Store(0) })
-			err := within(t, c.what, c.err)
-			if ended = thaw.Stop(); !ended {
-				continue
-			}
-			wants(t, c.what, err, lease.ErrClosed)
-			continue
-		}
 		wants(t, c.what, within(t, c.what, c.err), lease.ErrClosed)
+	}
+	thaw := time.AfterFunc(20*time.Second, func() { delay.Store(0) })
+	err = within(t, force.what, force.err)
+	ended := thaw.Stop() || !frozen
+	if ended {
+		wants(t, force.what, err, lease.ErrClosed)
 	}
 	wantsNone(t, "Rollback", tx.Rollback())
 	return ended

@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
-	"gorm.io/sharding"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
@@ -21,17 +19,9 @@ func TestTwoDatabases(t *testing.T) {
 			t.Parallel()
 			var databases [2]env
 			for i := range databases {
-				db := ownDB(t, engine)
-				makeTables(t, db)
-				g, err := lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears})
-				noError(t, err)
-				t.Cleanup(func() { closePool(t, g) })
-				noError(t, g.Use(sharding.Register(sharding.Config{
-					ShardingKey: "user_id", NumberOfShards: tables,
-					PrimaryKeyGenerator: sharding.PKCustom, PrimaryKeyGeneratorFn: func(int64) int64 { return 0 },
-				}, &Order{})))
-				noError(t, g.Use(lockgorm.New()))
-				databases[i] = env{db, g}
+				databases[i] = newEnv(t, engine)
+				spread(t, databases[i].g)
+				noError(t, databases[i].g.Use(lockgorm.New()))
 			}
 			of := func(userID int64) env { return databases[userID%2] }
 			for userID := range int64(4) {

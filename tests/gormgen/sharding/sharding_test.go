@@ -57,20 +57,14 @@ func each(t *testing.T, test func(t *testing.T, e env)) {
 		for _, order := range []string{"sharding, lockstep", "lockstep, sharding", "dbresolver, sharding, lockstep", "sharding, dbresolver, lockstep"} {
 			t.Run(string(engine)+"/"+order, func(t *testing.T) {
 				t.Parallel()
-				db := ownDB(t, engine)
-				makeTables(t, db)
-				g, err := lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears})
-				noError(t, err)
-				t.Cleanup(func() { closePool(t, g) })
+				e := newEnv(t, engine)
+				g := e.g
 				for plugin := range strings.SplitSeq(order, ", ") {
 					switch plugin {
 					case "lockstep":
 						noError(t, g.Use(lockgorm.New()))
 					case "sharding":
-						noError(t, g.Use(sharding.Register(sharding.Config{
-							ShardingKey: "user_id", NumberOfShards: tables,
-							PrimaryKeyGenerator: sharding.PKCustom, PrimaryKeyGeneratorFn: func(int64) int64 { return 0 },
-						}, &Order{})))
+						spread(t, g)
 					case "dbresolver":
 						replica := testdb.Fresh(t, engine)
 						makeTables(t, replica)
@@ -81,10 +75,30 @@ func each(t *testing.T, test func(t *testing.T, e env)) {
 						})
 					}
 				}
-				test(t, env{db, g})
+				test(t, e)
 			})
 		}
 	}
+}
+
+// newEnv opens GORM over a database of its own, without plugins.
+func newEnv(t *testing.T, engine testdb.Engine) env {
+	t.Helper()
+	db := ownDB(t, engine)
+	makeTables(t, db)
+	g, err := lockgorm.Open(db.DSN(), &gorm.Config{Logger: logger.Discard, PrepareStmtTTL: tenYears})
+	noError(t, err)
+	t.Cleanup(func() { closePool(t, g) })
+	return env{db, g}
+}
+
+// spread lets the sharding plugin spread orders over the tables.
+func spread(t *testing.T, g *gorm.DB) {
+	t.Helper()
+	noError(t, g.Use(sharding.Register(sharding.Config{
+		ShardingKey: "user_id", NumberOfShards: tables,
+		PrimaryKeyGenerator: sharding.PKCustom, PrimaryKeyGeneratorFn: func(int64) int64 { return 0 },
+	}, &Order{})))
 }
 
 // ownDB has the one of lockstep's tables that is needed.
