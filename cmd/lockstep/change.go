@@ -193,7 +193,7 @@ func notEndable(p *ops.Picture, key string, hashed bool) string {
 		}
 	}
 	if maybe != nil {
-		return fmt.Sprintf("%q is held by one or more of the sessions %s, MariaDB doesn't say which: end the right one by KILL", key, strings.Join(maybe, ", "))
+		return fmt.Sprintf("%q is held by one or more of the sessions %s, the server doesn't say which: end the right one by KILL", key, strings.Join(maybe, ", "))
 	}
 	return fmt.Sprintf("no holder of %q is visible to this user", key)
 }

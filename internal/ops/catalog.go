@@ -64,10 +64,10 @@ func (l *look) transactions(ctx context.Context) error {
 		case err != nil && !fault.Unreadable(err), fresh:
 			return err
 		case err != nil && time.Since(began) > patience:
-			l.gap("transactions are not known: a session executes a statement with bytes that are no text, and MySQL lists none then", "run it again")
+			l.unlist("transactions are not known: a session executes a statement with bytes that are no text, and MySQL lists none then", "run it again")
 			return nil
 		case time.Since(began) > patience:
-			l.gap("the server's list of transactions is old: others read it all the time", "run it again; read information_schema.INNODB_TRX less often than every 0.1 s")
+			l.unlist("the server's list of transactions is old: others read it all the time", "run it again; read information_schema.INNODB_TRX less often than every 0.1 s")
 			return nil
 		}
 		select {
@@ -76,6 +76,12 @@ func (l *look) transactions(ctx context.Context) error {
 		case <-time.After(100*time.Millisecond + rand.N(100*time.Millisecond)):
 		}
 	}
+}
+
+// unlist forgets a list of transactions that isn't of this look: who isn't on it may have begun since.
+func (l *look) unlist(what, fix string) {
+	l.open, l.detached, l.unlisted = nil, nil, true
+	l.gap(what, fix)
 }
 
 // patience is for how long a list is looked for that is not older than the look.

@@ -23,8 +23,8 @@ type grant struct {
 	locked  time.Time
 	tx      string // the number of the transaction that holds it, if it had one when it was listed
 	before  uint64 // the token of the grant before
-	// detached: the transaction has no session any more.
-	detached bool
+	// detached: the transaction has no session any more. unsure: that isn't known.
+	detached, unsure bool
 }
 
 // held returns the locks that transactions hold: those that the server lists, and where it
@@ -96,7 +96,7 @@ func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (
 		} else if t == nil && len(l.detached) > 0 && g.locked.Before(l.Taken) { // before the transactions were listed
 			g.session, g.detached = 0, true
 		}
-		g.before = last.token
+		g.before, g.unsure = last.token, l.unlisted
 		known[row] = g
 	}
 	return known, nil
@@ -139,7 +139,7 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 		i, listed := found[place{row, g.session}]
 		if !listed {
 			i = len(locks)
-			locks = append(locks, Lock{Row: row, Session: g.session, Detached: g.detached})
+			locks = append(locks, Lock{Row: row, Session: g.session, Detached: g.detached, Unsure: g.unsure})
 		}
 		lock := &locks[i]
 		lock.Mode, lock.Owner, lock.Token, lock.Before, lock.Since = Exclusive, g.owner, g.token, g.before, g.locked.UTC()

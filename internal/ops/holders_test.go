@@ -105,7 +105,7 @@ func TestGaps(t *testing.T) {
 					t.Errorf("the tree is %+v", root)
 				}
 				if slices.ContainsFunc(p.Locks, func(l ops.Lock) bool { return l.Kind == ops.Between }) {
-					t.Errorf("a gap is listed as a lock: %+v", p.Locks)
+					t.Errorf("a gap is listed as a lock: %#v", p.Locks)
 				}
 			})
 		}
@@ -208,7 +208,7 @@ func TestNewKeys(t *testing.T) {
 				p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == len(sessions) })
 				for _, l := range p.Locks {
 					if session, ours := sessions[l.Key]; !ours || l.Session != session || l.Detached != (session == 0) || l.Mode != ops.Exclusive || l.Unsure || l.Changing {
-						t.Errorf("the lock of %q is %+v, want session %d", l.Key, l, session)
+						t.Errorf("the lock of %q is %#v, want session %d", l.Key, l, session)
 					}
 				}
 			})
@@ -263,7 +263,7 @@ func TestEnd(t *testing.T) {
 			p, err := room.Look(t.Context())
 			must(t, err)
 			if exclusive(p) != 1 || p.Locks[0].Key != "end:2" {
-				t.Errorf("after it are held %+v", p.Locks)
+				t.Errorf("after it are held %#v", p.Locks)
 			}
 			if _, err := ops.New(pool).End(t.Context(), func(ops.Lock) bool { return true }); err != nil { // its own user's session
 				t.Error(err)
@@ -290,7 +290,7 @@ func TestReaders(t *testing.T) {
 			p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 2 && len(p.Waits) == 1 })
 			for _, l := range p.Locks {
 				if l.Mode != ops.Shared || l.Key != key.String() || l.Waiters != 1 || l.Unsure != (engine == testdb.MariaDB) || l.Endable() == l.Unsure {
-					t.Errorf("a reader's lock is %+v", l)
+					t.Errorf("a reader's lock is %#v", l)
 				}
 			}
 		})

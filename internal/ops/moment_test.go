@@ -39,7 +39,7 @@ func TestHotKey(t *testing.T) {
 				p, err := room.Look(t.Context())
 				must(t, err)
 				for _, wrong := range contradictions(p) {
-					t.Errorf("%s: %+v, waits %+v", wrong, p.Locks, p.Waits)
+					t.Errorf("%s: %#v, waits %#v", wrong, p.Locks, p.Waits)
 				}
 				held += len(p.Locks)
 			}

@@ -60,7 +60,8 @@ func New(db *sql.DB) *Room { return &Room{db: db} }
 // Look reads the table, as rarely, and asks again; what stays unknown is a Gap.
 //
 // A server makes its list of transactions anew only when nobody has read it for 0.1 s: where others
-// read it, Look tries again for two seconds, after which an old list is a Gap.
+// read it, Look tries again for two seconds. After that an old list isn't used, which is a Gap, and a
+// lock of which only its row tells is unsure.
 //
 // It returns the errors of the driver and of the server. What is not allowed is a Gap and
 // no error, unless it is SELECT on the tables of lockstep.
@@ -105,6 +106,7 @@ type look struct {
 	// detached are the ages of the open transactions without a session, by their numbers. Most are
 	// prepared by XA; a server that has just started rolls others back.
 	detached map[string]Seconds
+	unlisted bool // the server has not told them: its list is old, or can't be read
 }
 
 // txn is an open transaction.

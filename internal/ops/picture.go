@@ -139,7 +139,7 @@ type Lock struct {
 	// or XA ROLLBACK only.
 	Detached bool `json:"detached,omitempty"`
 	// Unsure: this session or another one holds it. MariaDB can't tell transactions apart that have
-	// written nothing.
+	// written nothing, and none can be where the list of transactions is not known.
 	Unsure bool `json:"unsure,omitempty"`
 	// Before is the token of the grant before, if it is known.
 	Before uint64 `json:"token_before,omitempty"`

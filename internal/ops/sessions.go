@@ -251,6 +251,9 @@ func (l *look) precise() {
 // dropUnlikely removes those who may hold a row from where it isn't sure who does, if they
 // use another database and others don't.
 func (l *look) dropUnlikely() {
+	if l.unlisted { // others than those who are seen may hold it
+		return
+	}
 	likely := make(map[Row]int)
 	for _, lock := range l.Locks {
 		if lock.Unsure && l.Sessions[lock.Session].Database == l.Database {

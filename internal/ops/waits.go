@@ -77,7 +77,7 @@ func (l *look) holders(held []Lock) map[place][]rowLock {
 		}
 		here := place{Row: lock.Row}
 		if !slices.ContainsFunc(holders[here], func(s rowLock) bool { return s.session == lock.Session }) {
-			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session, detached: lock.Detached})
+			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session, detached: lock.Detached, unsure: lock.Unsure})
 		}
 	}
 	return holders
