@@ -15,3 +15,6 @@ func (k *Kit) Waiting() (n int) {
 // Choose sets who is rolled back of the sessions that wait for each other: the index of one, or
 // -1 for the Kit's own choice.
 func (k *Kit) Choose(f func(sessions []uint64) int) { k.server.choose = f }
+
+// Knows reports whether the Kit executes a statement of lockstep's own.
+func Knows(text string) bool { return find(text, 0) != nil }

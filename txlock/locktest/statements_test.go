@@ -1,13 +1,19 @@
 package locktest_test
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/DATA-DOG/go-sqlmock"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
 // TestPrepared prepares a statement of the program, and one of lockstep's own as GORM does with
@@ -67,5 +73,33 @@ func TestTransactionAsText(t *testing.T) {
 	must(t, err)
 	if version != again.Token() {
 		t.Errorf("version %d, want %d", version, again.Token())
+	}
+}
+
+// TestAllStatementsAreKnown proves that the Kit executes each statement that sqlc has compiled,
+// besides those of leases, and those of engines that it doesn't play.
+func TestAllStatementsAreKnown(t *testing.T) {
+	t.Parallel()
+	others := []string{"CenterForUpdate", "NamedForUpdate", "TouchNamed"}
+	files, err := filepath.Glob("../../gen/*.sql.go")
+	must(t, err)
+	known, constant := 0, regexp.MustCompile("(?s)const (\\w+) = `(-- name: [^`]+)`")
+	for _, file := range files {
+		if filepath.Base(file) == "leases.sql.go" || filepath.Base(file) == "shared.sql.go" {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		must(t, err)
+		for _, s := range constant.FindAllStringSubmatch(string(source), -1) {
+			switch knows := locktest.Knows(s[2]) || locktest.Knows(rawsql.Big(s[2])); {
+			case knows:
+				known++
+			case !slices.Contains(others, s[1]):
+				t.Errorf("the Kit doesn't execute %s: it has no handler in statements.go", s[1])
+			}
+		}
+	}
+	if known < 30 {
+		t.Errorf("%d statements were found", known)
 	}
 }
