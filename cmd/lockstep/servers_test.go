@@ -48,8 +48,8 @@ func (s *stage) told() string {
 		var lines []string
 		data := slices.Index(head, "lock_data")
 		for _, row := range rows {
-			if data > 0 && row[data] == "" { // its page has left the buffer pool
-				s.must(s.db.Admin().QueryRowContext(s.ctx, "SELECT COUNT(*) FROM "+row[data-1]).Scan(new(int)))
+			if data > 0 && row[data] == "" {
+				s.recall(row[data-1])
 			}
 			for i := range row {
 				row[i] = s.cellOf(head[i], row[i])

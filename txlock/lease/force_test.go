@@ -124,7 +124,8 @@ func TestNoInnocentSessionIsEnded(t *testing.T) {
 						if err == nil {
 							err = l.Release(t.Context())
 						}
-						if err != nil && !errors.Is(err, txlock.ErrBusy) {
+						// To a busy machine the row may look locked all the time. It is released later then.
+						if err != nil && !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, lease.ErrGuarded) {
 							t.Errorf("TryAcquire: %v", err)
 						}
 					}
