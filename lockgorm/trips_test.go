@@ -82,6 +82,13 @@ func TestTripsOfConditions(t *testing.T) {
 		plain := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true }))
 		poolOf(t, db).SetMaxOpenConns(2)
 		noError(t, db.Use(lockgorm.New()))
+		var open [2]*sql.Conn // which a busy machine may not do while the rows are read beside a transaction
+		for i := range open {
+			conn, err := poolOf(t, db).Conn(t.Context())
+			noError(t, err)
+			open[i] = conn
+		}
+		noError(t, errors.Join(open[0].Close(), open[1].Close()))
 		id := newID()
 		noError(t, db.Create([]*Parcel{{ID: id, N: id}, {ID: id + 1, N: id}}).Error)
 		second := func(write func(tx *gorm.DB) error) func(db *gorm.DB) error {
