@@ -8,7 +8,6 @@ import (
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Include sends statements of lockstep's other packages in the transaction; package lease writes
@@ -18,9 +17,6 @@ import (
 func (internals) Include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx context.Context, in *bridge.Included) error) error {
 	if err := key.Validate(); err != nil {
 		return err
-	}
-	if err := session.Lacks(s.server.Engine, s.server.Lacks.Leases); err != nil {
-		return s.failure(verb, key, err)
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -162,6 +162,10 @@ type Engine struct {
 	SnapshotAtBegin bool
 	// OneByOne: a statement that locks many rows may give up.
 	OneByOne bool
+	// Waits: SKIP LOCKED is read, but waits.
+	Waits bool
+	// CommittedOnly: what isn't committed can't be read.
+	CommittedOnly bool
 	// WholeSeconds: nothing but the session's timeout limits a wait.
 	WholeSeconds bool
 	// SafeReads: what others have committed can be read when it can't be lost any more.
@@ -178,7 +182,7 @@ type Lacks struct {
 	Begin  string // transactions that are begun as text
 	Levels string // isolation levels but the two that are named READ COMMITTED and REPEATABLE READ
 	Shared string // shared locks
-	Leases string // leases, jobs and elections
+	Leases string // leases but exclusive ones, and what needs to see who waits
 	Models string // package lockgorm
 	Views  string
 }

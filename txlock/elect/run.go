@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/internal/lease/leaseutil"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -58,7 +59,7 @@ type Func func(ctx context.Context, term *Term) error
 //
 // If the server can't be reached, Run reports that to the observer and retries. It returns the
 // context's error, joined with that of fn; ErrRunning; lease.ErrClosed, and the error of a pool
-// that was closed; schema.ErrEngine if the server is neither MySQL nor MariaDB;
+// that was closed; schema.ErrEngine if the server is neither MySQL, MariaDB nor TiDB;
 // txlock.ErrInvalidKey and ErrInvalidOption. If the first reply of the server shows a permanent
 // problem, Run returns it: txlock.ErrSchema, ErrReadOnly, ErrPrivilege, schema.ErrSession, or a
 // wrong user or database.
@@ -149,13 +150,19 @@ func (c *candidate) standBy(ctx context.Context) (*lease.Lease, error) {
 		return nil, fmt.Errorf("elect: make an identifier: %w", err)
 	}
 	owned, note := lease.WithOwner(ctx, id.String()), lease.WithLabel(c.by)
-	if err := c.takeSlot(owned, note); err != nil {
-		return nil, err
-	}
-	waiting, stop := c.slot.Context(owned)
-	defer stop()
 	// Who leads has had the grace to commit: its transactions end with its term.
-	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair(), lease.GuardGrace(0), note)
+	waiting, options := owned, []lease.AcquireOption{lease.TTL(c.ttl), lease.GuardGrace(0), note}
+	switch err := c.takeSlot(owned, note); {
+	case errors.Is(err, schema.ErrEngine): // it has no slots, or no leases at all, as Acquire says then
+	case err != nil:
+		return nil, err
+	default:
+		var stop func()
+		waiting, stop = c.slot.Context(owned)
+		defer stop()
+		options = append(options, lease.Fair())
+	}
+	l, err := c.leases.Acquire(waiting, c.key, options...)
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
 		err = fmt.Errorf("wait for the lease: %w", context.Cause(waiting))
 	}

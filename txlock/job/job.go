@@ -87,7 +87,7 @@ func New(db *sql.DB, leases *lease.Manager, opts ...Option) (*Jobs, error) {
 	if db == nil || leases == nil {
 		return nil, errors.New("job: New needs a *sql.DB and a *lease.Manager, got nil")
 	}
-	return newJobs(db, leases, sqlLedger{db}, opts...)
+	return newJobs(db, leases, &sqlLedger{db: db}, opts...)
 }
 
 func newJobs(db *sql.DB, leases *lease.Manager, l ledger, opts ...Option) (*Jobs, error) {

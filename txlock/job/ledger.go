@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -83,20 +85,34 @@ type beginning struct {
 var never = time.UnixMicro(-1)
 
 // sqlLedger is the table.
-type sqlLedger struct{ db *sql.DB }
+type sqlLedger struct {
+	db   *sql.DB
+	safe atomic.Bool // the engine has SafeReads
+}
 
 var queries = gen.New()
 
-func (s sqlLedger) text() gen.DBTX { return inline(s.db) }
+func (s *sqlLedger) text() gen.DBTX { return inline(s.db) }
 
 // inline sends statements with their arguments in the text: one round trip, where nothing
 // has to be prepared.
 func inline(db gen.DBTX) gen.DBTX { return &rawsql.Text{DBTX: db, Inline: true} }
 
-func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error) {
+func (s *sqlLedger) look(ctx context.Context, key string) (row, time.Time, error) {
 	r, err := queries.LookJob(ctx, s.text(), []byte(key))
+	missing := errors.Is(err, sql.ErrNoRows)
 	if err = fault.Read("LookJob", err); err == nil {
 		err = session.Fit(r.Words)
+	}
+	if missing || errors.Is(err, session.ErrEngine) { // the words don't say which engine it is
+		var facts session.Facts
+		if facts, err = session.AskAll(ctx, s.text()); err == nil {
+			s.safe.Store(rawsql.EngineOf(facts.Version).SafeReads)
+			err = errors.Join(facts.Unfit, session.Fit(strings.TrimPrefix(r.Words, rawsql.OtherEngine+" ")))
+		}
+		if missing && err == nil {
+			return row{ListJobsRow: gen.ListJobsRow{NowUs: facts.ClockUs}}, time.UnixMicro(facts.ClockUs), nil
+		}
 	}
 	if err == nil && (r.DoneUs > r.TickUs || r.NowUs <= 0 || r.StartedUs < 0 || r.EndedUs < 0) {
 		err = fault.UnknownReply("LookJob", fmt.Sprintf("the row (tick %d, done %d, started %d, ended %d, now %d)", r.TickUs, r.DoneUs, r.StartedUs, r.EndedUs, r.NowUs))
@@ -108,35 +124,25 @@ func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error)
 			Schedule: r.Schedule, PausedUs: r.PausedUs, PausedBy: r.PausedBy, RunUs: r.RunUs, NowUs: r.NowUs,
 		}}, time.UnixMicro(r.NowUs), nil
 	}
-	if !errors.Is(err, sql.ErrNoRows) {
-		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("read job %q", key), err)
-	}
-	facts, err := session.Ask(ctx, s.text())
-	if err == nil {
-		err = facts.Unfit
-	}
-	if err != nil {
-		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("read job %q", key), err)
-	}
-	return row{ListJobsRow: gen.ListJobsRow{NowUs: facts.ClockUs}}, time.UnixMicro(facts.ClockUs), nil
+	return row{}, time.Time{}, fault.Explain(fmt.Sprintf("read job %q", key), err)
 }
 
-func (s sqlLedger) make(ctx context.Context, key string, from time.Time, p coming) error {
+func (s *sqlLedger) make(ctx context.Context, key string, from time.Time, p coming) error {
 	err := queries.MakeJob(ctx, s.text(), gen.MakeJobParams{Name: []byte(key), FromUs: from.UnixMicro(), NextUs: p.us(), Schedule: []byte(p.schedule)})
 	return fault.Explain(fmt.Sprintf("make job %q", key), err)
 }
 
-func (s sqlLedger) plan(ctx context.Context, key string, r row, p coming) error {
+func (s *sqlLedger) plan(ctx context.Context, key string, r row, p coming) error {
 	_, err := queries.PlanJob(ctx, s.text(), gen.PlanJobParams{NextUs: p.us(), Schedule: []byte(p.schedule), Name: []byte(key), TickUs: r.TickUs})
 	return fault.Explain(fmt.Sprintf("plan job %q", key), err)
 }
 
-func (s sqlLedger) differs(ctx context.Context, key, schedule string) error {
+func (s *sqlLedger) differs(ctx context.Context, key, schedule string) error {
 	_, err := queries.NoteSchedule(ctx, s.text(), gen.NoteScheduleParams{Schedule: []byte(schedule), Name: []byte(key)})
 	return fault.Explain(fmt.Sprintf("note the schedule of job %q", key), err)
 }
 
-func (s sqlLedger) begin(ctx context.Context, b beginning) (bool, error) {
+func (s *sqlLedger) begin(ctx context.Context, b beginning) (bool, error) {
 	begun, err := fault.Changed("BeginJob")(queries.BeginJob(ctx, s.text(), gen.BeginJobParams{
 		Died: b.diedAs, Run: b.died.Line(), Keep: int32(b.keep), Name: []byte(b.key), AtUs: b.at.UnixMicro(), Owner: []byte(b.instance), Token: b.token,
 		NextUs: b.coming.us(), LimitUs: b.coming.limit.Microseconds(), Schedule: []byte(b.coming.schedule),
@@ -144,7 +150,7 @@ func (s sqlLedger) begin(ctx context.Context, b beginning) (bool, error) {
 	return begun, fault.Explain(fmt.Sprintf("begin job %q", b.key), err)
 }
 
-func (s sqlLedger) done(ctx context.Context, b beginning, run jobrow.Run) (bool, error) {
+func (s *sqlLedger) done(ctx context.Context, b beginning, run jobrow.Run) (bool, error) {
 	return doneIn(ctx, s.db, b, run)
 }
 
@@ -156,7 +162,7 @@ func doneIn(ctx context.Context, tx gen.DBTX, b beginning, run jobrow.Run) (bool
 	return marked, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
 }
 
-func (s sqlLedger) failed(ctx context.Context, b beginning, run jobrow.Run, why string) (bool, error) {
+func (s *sqlLedger) failed(ctx context.Context, b beginning, run jobrow.Run, why string) (bool, error) {
 	marked, err := fault.Changed("JobFailed")(queries.JobFailed(ctx, s.text(), gen.JobFailedParams{
 		Run: run.Line(), Keep: int32(b.keep), Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token, Error: []byte(clipped(why)),
 	}))
@@ -165,11 +171,14 @@ func (s sqlLedger) failed(ctx context.Context, b beginning, run jobrow.Run, why 
 
 // seal writes something on a server without a binary log, which shows others what a
 // transaction has written before its COMMIT is on the disk.
-func (s sqlLedger) seal(ctx context.Context, key string) error {
+func (s *sqlLedger) seal(ctx context.Context, key string) error {
+	if s.safe.Load() {
+		return nil
+	}
 	return fault.Explain(fmt.Sprintf("seal job %q", key), queries.SealOnce(ctx, s.text()))
 }
 
-func (s sqlLedger) list(ctx context.Context) ([]row, error) {
+func (s *sqlLedger) list(ctx context.Context) ([]row, error) {
 	found, err := queries.ListJobs(ctx, rawsql.Scanning(s.text()))
 	if err != nil {
 		return nil, fault.Explain("list jobs", err)

@@ -18,7 +18,7 @@ import (
 // begins and marks nothing.
 func TestLedger(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		ledger := sqlLedger{newPool(t, db, true)}
+		ledger := &sqlLedger{db: newPool(t, db, true)}
 		at := time.UnixMicro(1_700_000_000_000_000)
 		must(t, ledger.make(t.Context(), nightly.String(), at.Add(-time.Hour), coming{}))
 		tick := func(token uint64, after time.Duration) beginning {
@@ -65,7 +65,7 @@ func TestLedgerReplies(t *testing.T) {
 		must(t, db.Close())
 		must(t, mock.ExpectationsWereMet())
 	})
-	ledger := sqlLedger{db}
+	ledger := &sqlLedger{db: db}
 	columns := []string{"tick_us", "done_us", "token", "owner", "started_us", "ended_us", "took_us", "failures", "error", "next_us", "limit_us", "schedule", "paused_us", "paused_by", "run_us", "now_us", "words"}
 	for _, c := range []struct {
 		name                            string

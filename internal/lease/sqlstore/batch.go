@@ -24,7 +24,7 @@ const (
 // Take takes a lease, a reader's place or a permit, a lease together with others if many
 // calls meet.
 func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
-	if ask.InTurn || ask.Permits > 0 || ask.Slot != store.LeaseSlot {
+	if ask.InTurn || ask.Permits > 0 || ask.Slot != store.LeaseSlot || s.clock.engine().OneByOne {
 		return s.session.Take(ctx, ask)
 	}
 	token, err := s.takes.join(ctx, rawsql.Wanted{
@@ -40,6 +40,9 @@ func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 
 // Release removes a hold, together with others if many calls meet.
 func (s *Store) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
+	if s.clock.engine().OneByOne {
+		return s.session.Release(ctx, at, hold)
+	}
 	token, err := s.releases.join(ctx, rawsql.Wanted{Name: at.Key, Slot: at.Slot, Hold: hold})
 	if token > 0 || err != nil {
 		return store.Done, err

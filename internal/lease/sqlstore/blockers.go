@@ -13,8 +13,11 @@ import (
 // Blockers returns the open transactions that have written rows of a key. It reads
 // uncommitted data, then committed data, then uncommitted data again. What it finds in
 // both uncommitted reads and not in the committed one was never committed in between, so
-// its transaction was open all the time.
+// its transaction was open all the time. Where nothing uncommitted can be read, it returns none.
 func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, error) {
+	if s.clock.engine().CommittedOnly {
+		return nil, nil
+	}
 	first, err := s.uncommittedOf(ctx, key)
 	if err != nil || len(first) == 0 {
 		return nil, err

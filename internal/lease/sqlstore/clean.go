@@ -42,7 +42,7 @@ func (s *Store) remove(ctx context.Context, rows []gen.IdleLeasesRow, retention 
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	err = inTx(ctx, s.pool, func(tx gen.DBTX) error {
+	err = s.inTx(ctx, s.pool, func(tx gen.DBTX) error {
 		for _, row := range rows {
 			removed, err := removeOne(ctx, tx, row, retention)
 			if err != nil {
@@ -63,7 +63,7 @@ func (s *Store) remove(ctx context.Context, rows []gen.IdleLeasesRow, retention 
 // removeOne removes a row, unless it is locked or was used meanwhile.
 func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retention time.Duration) (bool, error) {
 	use, err := queries.IdleLease(ctx, tx, gen.IdleLeaseParams{Name: row.Name, Slot: row.Slot, IdleUs: retention.Microseconds()})
-	if errors.Is(err, sql.ErrNoRows) {
+	if errors.Is(err, sql.ErrNoRows) || refused(err) {
 		return false, nil
 	}
 	if err == nil && row.Slot > store.LeaseSlot {
@@ -89,7 +89,7 @@ func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retentio
 // renew it nor guard a transaction, and a new reader makes the row again.
 func (s *Store) Sweep(ctx context.Context, key string) error {
 	for more := true; more; {
-		err := inTx(ctx, s.pool, func(tx gen.DBTX) error {
+		err := s.inTx(ctx, s.pool, func(tx gen.DBTX) error {
 			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key), Limit: sweepBatch})
 			if more = len(slots) == sweepBatch; err != nil || len(slots) == 0 {
 				return err
@@ -114,7 +114,7 @@ func (s *Store) Sweep(ctx context.Context, key string) error {
 // MariaDB has interrupted the UPDATE.
 func countSwept(ctx context.Context, tx gen.DBTX, name []byte) (bool, error) {
 	_, err := queries.LeaseAsItIs(ctx, tx, gen.LeaseAsItIsParams{Name: name, Slot: store.LeaseSlot})
-	if errors.Is(err, sql.ErrNoRows) {
+	if errors.Is(err, sql.ErrNoRows) || refused(err) {
 		return false, nil
 	}
 	if err != nil {

@@ -26,7 +26,7 @@ func (c *serverClock) fresh(ctx context.Context, db gen.DBTX) error {
 
 // read reads the clock, and the kind of server.
 func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
-	facts, err := server.Ask(ctx, db)
+	facts, err := server.AskAll(ctx, db)
 	if err == nil {
 		err = facts.Unfit
 	}

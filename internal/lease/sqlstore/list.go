@@ -19,7 +19,7 @@ const page = 1000
 // List returns what is held, and the first waiter of each key.
 func (s *Store) List(ctx context.Context) ([]store.Info, error) {
 	all, err := s.listHeld(ctx)
-	if err == nil {
+	if err == nil && !s.clock.engine().CommittedOnly {
 		err = uncommitted(ctx, s.pool, func(tx gen.DBTX) error {
 			waiters, err := listWaiters(ctx, tx)
 			all = append(all, waiters...)
@@ -67,7 +67,7 @@ func listWaiters(ctx context.Context, tx gen.DBTX) (all []store.Info, err error)
 func (s *Store) Inspect(ctx context.Context, key string) (all []store.Info, err error) {
 	rows, err := queries.InspectLease(ctx, rawsql.Scanning(s.pool), []byte(key))
 	for _, row := range rows {
-		if row.Slot != store.QueueSlot {
+		if row.Slot != store.QueueSlot || s.clock.engine().CommittedOnly {
 			all = append(all, infoOf(row))
 			continue
 		}

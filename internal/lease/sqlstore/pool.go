@@ -18,6 +18,7 @@ import (
 type prepared struct {
 	*sql.DB
 	renewConn *renewConn
+	s         *Store
 	inline    bool // arguments are written into the text: see text
 	mu        sync.Mutex
 	stmts     map[string]*sql.Stmt
@@ -32,6 +33,9 @@ var keptPrepared = []string{
 }
 
 func (p *prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if p.s.clock.engine().Waits {
+		return alone{p.text(p.textual()), p, p.s}.ExecContext(ctx, query, args...)
+	}
 	stmt, spare, err := p.statement(ctx, query)
 	if err != nil {
 		return nil, err

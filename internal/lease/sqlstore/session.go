@@ -23,6 +23,11 @@ type session struct {
 
 // Take takes a lease, a reader's place or a permit if it is free.
 func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
+	if ask.InTurn || ask.Permits > 0 || ask.Slot != store.LeaseSlot {
+		if err := s.s.lacks(); err != nil {
+			return store.Answer{}, err
+		}
+	}
 	if ask.InTurn {
 		s.db = &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Edited(rawsql.InTurn)}
 	}
@@ -198,6 +203,34 @@ func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store
 	return found, nil, nil
 }
 
+// renewEach is RenewMany by a statement for each row.
+func (s session) renewEach(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, []store.Question, error) {
+	found := make(map[store.Row]store.Standing, len(claims))
+	var questions []store.Question
+	for _, c := range claims {
+		reply, err := s.Renew(ctx, c)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch reply {
+		case store.Done:
+			found[c.Row] = store.Renewed
+		case store.Absent:
+			found[c.Row] = store.Skipped
+		case store.Questioned:
+			found[c.Row] = store.Renewed
+			q, err := s.Question(ctx, c)
+			if err != nil {
+				return nil, nil, err
+			}
+			if q.At > 0 {
+				questions = append(questions, q)
+			}
+		}
+	}
+	return found, questions, nil
+}
+
 func holdsOf(claims []store.Claim) []rawsql.Hold {
 	holds := make([]rawsql.Hold, len(claims))
 	for i, c := range claims {
@@ -278,6 +311,9 @@ func (s session) Reap(ctx context.Context, key string) error {
 
 // Use sets what a key is used for, unless that was set before.
 func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use, error) {
+	if err := s.s.lacks(); err != nil {
+		return 0, err
+	}
 	r, reply, err := s.change(ctx, store.Row{Key: key, Slot: store.LeaseSlot}, func(r rules.Row, now int64) (rules.Row, store.Reply) {
 		return r.UseFor(use, now), store.Done
 	})

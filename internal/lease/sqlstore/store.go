@@ -10,6 +10,7 @@ import (
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	server "github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -34,7 +35,7 @@ var _ store.Store = (*Store)(nil)
 // New returns the store of a pool. It sends nothing.
 func New(db *sql.DB) *Store {
 	s := &Store{renewConn: &renewConn{program: db}}
-	s.pool = &prepared{DB: db, renewConn: s.renewConn, inline: rawsql.TakesText(db), stmts: make(map[string]*sql.Stmt)}
+	s.pool = &prepared{DB: db, renewConn: s.renewConn, s: s, inline: rawsql.TakesText(db), stmts: make(map[string]*sql.Stmt)}
 	s.session = session{db: s.pool, s: s}
 	s.takes.send, s.releases.send = s.many(rawsql.AcquireMany), s.many(rawsql.ReleaseMany)
 	return s
@@ -49,8 +50,18 @@ func (s *Store) Ready(ctx context.Context) error { return s.clock.fresh(ctx, s.p
 // ReadClock reads the server's clock.
 func (s *Store) ReadClock(ctx context.Context) error { return s.clock.read(ctx, s.pool) }
 
-// SharesLeases returns schema.ErrMultiPrimary on a cluster with several primaries.
+// lacks returns schema.ErrEngine where leases can only be held exclusively.
+func (s *Store) lacks() error {
+	e := s.clock.engine()
+	return server.Lacks(e, e.Lacks.Leases)
+}
+
+// SharesLeases returns schema.ErrMultiPrimary on a cluster with several primaries, and
+// schema.ErrEngine where no row can be locked shared.
 func (s *Store) SharesLeases(ctx context.Context) error {
+	if err := errors.Join(s.Ready(ctx), s.lacks()); err != nil {
+		return err
+	}
 	return schema.CheckCluster(ctx, s.pool.DB)
 }
 
@@ -92,6 +103,14 @@ func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.
 	conn, err := s.renewConn.conn(ctx)
 	if err != nil {
 		return nil, nil, err
+	}
+	if s.clock.engine().OneByOne {
+		found, questions, err := session{db: alone{conn, conn, s}, s: s}.renewEach(ctx, claims)
+		if err != nil {
+			discard(conn)
+			return nil, nil, err
+		}
+		return found, questions, conn.Close()
 	}
 	if _, err = conn.ExecContext(ctx, rawsql.ReadCommitted); err == nil {
 		var found map[store.Row]store.Standing

@@ -99,7 +99,9 @@ func tests(timeout time.Duration) ([]part, error) {
 		}},
 		// On TiDB, by make test ENGINES=tidb ONLY=tidb: what locks there, and what is refused.
 		{name: "tidb", asked: true, commands: []command{
-			r.test(".", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "./schema", "./internal/ops"),
+			r.test(".", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "./schema", "./internal/ops", "./txlock/lease", "./txlock/elect"),
+			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestTiDB|TestProcesses)$"}, "./txlock/job"),
+			r.test(".", []string{"-race"}, "./txlock/quorum"),
 			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOtherEngine|TestTiDB.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
 			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "."),
 		}},

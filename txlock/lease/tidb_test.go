@@ -1,0 +1,257 @@
+//go:build tidb
+
+package lease_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// onTiDB returns a guarded pool and a manager over it.
+func onTiDB(t *testing.T, options ...lease.ManagerOption) (*sql.DB, *lease.Manager) {
+	t.Helper()
+	pool := newPool(t, testdb.Open(t, testdb.TiDB), true)
+	return pool, newManager(t, pool, options...)
+}
+
+// TestTiDBExclusive: managers that contend hold a lease one after the other, with rising tokens.
+func TestTiDBExclusive(t *testing.T) {
+	t.Parallel()
+	const managers, rounds = 6, 15
+	key := txlock.Named("test:" + rand.Text())
+	var mu sync.Mutex
+	var last uint64
+	var holders int
+	var done sync.WaitGroup
+	for range managers {
+		_, m := onTiDB(t, lease.Poll(time.Millisecond, 5*time.Millisecond))
+		done.Go(func() {
+			for range rounds {
+				err := m.Do(t.Context(), key, func(_ context.Context, l *lease.Lease) error {
+					mu.Lock()
+					if holders++; holders > 1 || l.Token() <= last {
+						t.Errorf("%d holders, token %d after %d", holders, l.Token(), last)
+					}
+					last = l.Token()
+					mu.Unlock()
+					mu.Lock()
+					holders--
+					mu.Unlock()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done.Wait()
+}
+
+// TestTiDBGuards: a guarded transaction isn't committed after the lease was lost, and TryAcquire
+// doesn't wait for it.
+func TestTiDBGuards(t *testing.T) {
+	t.Parallel()
+	pool, m := onTiDB(t)
+	_, other := onTiDB(t)
+	key := txlock.Named("test:" + rand.Text())
+	l, err := m.Acquire(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Guard(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
+		t.Errorf("TryAcquire: %v", err)
+	}
+	t.Log("TryAcquire beside a guard took", time.Since(began))
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if tx, err = pool.BeginTx(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := other.ForceRelease(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	next, err := other.TryAcquire(t.Context(), key)
+	if err != nil || next.Token() <= l.Token() {
+		t.Fatal(next, err)
+	}
+	if err := l.Guard(t.Context(), tx); !errors.Is(err, txlock.ErrLost) {
+		t.Errorf("Guard of a lease that was lost: %v", err)
+	}
+}
+
+// TestTiDBRefusesLeases: what needs shared locks is refused, and writes nothing.
+func TestTiDBRefusesLeases(t *testing.T) {
+	t.Parallel()
+	pool, m := onTiDB(t)
+	for name, call := range map[string]func(key txlock.Key) error{
+		"AcquireShared":    func(key txlock.Key) error { _, err := m.AcquireShared(t.Context(), key); return err },
+		"TryAcquireShared": func(key txlock.Key) error { _, err := m.TryAcquireShared(t.Context(), key); return err },
+		"Fair":             func(key txlock.Key) error { _, err := m.Acquire(t.Context(), key, lease.Fair()); return err },
+		"Semaphore": func(key txlock.Key) error {
+			s, err := m.Semaphore(key, 2)
+			if err == nil {
+				_, err = s.TryAcquire(t.Context())
+			}
+			return err
+		},
+	} {
+		key := txlock.Named("test:" + rand.Text())
+		if err := call(key); !errors.Is(err, schema.ErrEngine) {
+			t.Errorf("%s: %v", name, err)
+		}
+		var n int
+		if err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()).Scan(&n); err != nil || n > 0 {
+			t.Errorf("%s: %d rows, %v", name, n, err)
+		}
+	}
+}
+
+// TestTiDBAcquireTx: a lease that a transaction acquires is held after its COMMIT, and not after its
+// rollback.
+func TestTiDBAcquireTx(t *testing.T) {
+	t.Parallel()
+	pool, m := onTiDB(t)
+	_, other := onTiDB(t)
+	for _, commits := range []bool{true, false} {
+		key := txlock.Named("test:" + rand.Text())
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := m.AcquireTx(t.Context(), tx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
+			t.Errorf("TryAcquire beside it: %v", err)
+		}
+		end := tx.Rollback
+		if commits {
+			end = tx.Commit
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err = other.TryAcquire(t.Context(), key); errors.Is(err, txlock.ErrBusy) != commits {
+			t.Errorf("TryAcquire after the end, committed %t: %v", commits, err)
+		}
+		if err := l.Err(); commits && err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTiDBStorm proves that no update is lost under leases that guard it, that no two hold a lease at
+// once, and that tokens rise, while sessions are ended at random and the server is killed with its
+// store kept. It takes 20 minutes with LOCKSTEP_LONG=1.
+func TestTiDBStorm(t *testing.T) {
+	t.Parallel()
+	const workers, keys = 6, 2
+	server := testdb.Dedicated(t, testdb.TiDB)
+	db := server.OpenLeases(t)
+	table := db.CreateTable(t, "counter", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+	var counters [keys]counters
+	for i := range keys {
+		exec(t, db, "INSERT INTO "+table+" VALUES (?, 0)", i)
+	}
+	end := time.Now().Add(testdb.Long(30*time.Second, 20*time.Minute))
+	var all sync.WaitGroup
+	for w := range workers {
+		pool := newPool(t, db, true)
+		m, err := lease.NewManager(pool, lease.TTL(2*time.Second))
+		must(t, err)
+		all.Go(func() {
+			for i := w; time.Now().Before(end); i++ {
+				counters[i%keys].count(t, m, pool, table, i%keys)
+			}
+			_ = m.Close(t.Context()) // sessions are ended
+		})
+	}
+	kills, restarts := 0, 0
+	for restart := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(restart) {
+			must(t, server.Kill())
+			must(t, server.Restart(t.Context()))
+			restart, restarts = time.Now().Add(10*time.Second), restarts+1
+		}
+		var id uint64
+		if err := db.Admin().QueryRowContext(t.Context(), "SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND id <> CONNECTION_ID() ORDER BY RAND() LIMIT 1").Scan(&id); err == nil {
+			_, _ = db.Admin().ExecContext(t.Context(), fmt.Sprintf("KILL %d", id)) // it may have ended
+			kills++
+		}
+	}
+	all.Wait()
+	for i := range keys {
+		c, n := &counters[i], number(t, db, fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, i))
+		t.Logf("%d grants, %d commits acknowledged, %d unknown, the counter is %d; %d kills and %d of the server", c.grants, c.acknowledged, c.unknown, n, kills, restarts)
+		if n < c.acknowledged || n > c.acknowledged+c.unknown || c.acknowledged == 0 {
+			t.Errorf("of %d commits, and %d whose outcome is unknown, %d are there", c.acknowledged, c.unknown, n)
+		}
+	}
+}
+
+// counters are what the workers know of one key.
+type counters struct {
+	mu                            sync.Mutex
+	holder                        *lease.Lease
+	grants, acknowledged, unknown int64
+}
+
+// count acquires the lease of a counter, and increments it by a read and a write.
+func (c *counters) count(t *testing.T, m *lease.Manager, pool *sql.DB, table string, id int) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	l, err := m.Acquire(ctx, txlock.Named(fmt.Sprint("storm:", id)))
+	if err != nil {
+		return
+	}
+	defer func() { _ = l.Release(ctx) }()
+	c.mu.Lock()
+	if last := c.holder; last != nil && (last.Valid() && l.Valid() || l.Token() <= last.Token()) {
+		t.Errorf("token %d is held beside or after %d", l.Token(), last.Token())
+	}
+	c.holder, c.grants = l, c.grants+1
+	c.mu.Unlock()
+	tx, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return
+	}
+	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
+	var n int64
+	if l.Guard(ctx, tx) != nil || tx.QueryRowContext(ctx, fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, id)).Scan(&n) != nil {
+		return
+	}
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE %s SET n = %d WHERE id = %d", table, n+1, id)); err != nil {
+		return
+	}
+	err = tx.Commit()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.acknowledged++
+	} else {
+		c.unknown++
+	}
+}
