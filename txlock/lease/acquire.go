@@ -102,7 +102,7 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	m.observe(ctx, e)
 	l, err := m.call(ctx, q, acquire)
 	if err != nil {
-		m.store.Settle(m.idle())
+		m.store.Settle(m.idle)
 		err = fault.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
 	}
 	e.Kind, e.Took, e.Err, e.Held = txlock.Refused, q.asked.Until(m.store.Now()), err, q.inTheWay()

@@ -41,6 +41,8 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 		if err != nil {
 			return nil, err
 		}
+		m.granting.Add(1) // the connection for renewals stays until the lease is held
+		defer m.granting.Add(-1)
 		beside := m.store.Beside()
 		if err := m.prepareRow(ctx, beside, q); err != nil {
 			return nil, m.unlessReading(ctx, beside, q, err)

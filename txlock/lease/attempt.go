@@ -46,7 +46,7 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 	defer func() {
 		if err != nil || a.Reply != store.Done {
 			m.granting.Add(-1)
-			m.store.Settle(m.idle())
+			m.store.Settle(m.idle)
 		}
 	}()
 	if err := m.store.Ready(ctx); err != nil {

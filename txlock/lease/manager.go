@@ -38,8 +38,9 @@ type Manager struct {
 	nudge   chan struct{} // wakes the loop of renewals
 	chunk   int           // how many leases that renews at most by the next statement: see pace
 	fit     atomic.Bool   // the database has been found fit for leases
-	// granting counts the requests that may be granted at the moment.
-	granting atomic.Int64
+	// granting counts the requests that may be granted at the moment, and holding what is held: for
+	// Settle, which can't wait for mu.
+	granting, holding atomic.Int64
 	// looks are those under way for NameHolders and SlowWait.
 	looks holderlookup.Shared[txlock.Key, []store.Info]
 	// sleepsUntil is when the loop of renewals wakes up by itself, or awake.
@@ -194,6 +195,7 @@ func (m *Manager) keep(q *request, a store.Answer, since instant, pending bool) 
 		return nil, errors.Join(ErrClosed, l.Release(context.Background()))
 	}
 	m.records[r.at()] = r
+	m.holding.Store(int64(len(m.records)))
 	m.mu.Unlock()
 	m.start.Do(m.startLoops)
 	m.expect(since.Add(r.every()))
@@ -217,6 +219,7 @@ func (m *Manager) forget(r *record) {
 	defer m.mu.Unlock()
 	if m.records[r.at()] == r {
 		delete(m.records, r.at())
+		m.holding.Store(int64(len(m.records)))
 	}
 }
 

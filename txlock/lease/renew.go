@@ -28,7 +28,7 @@ func (m *Manager) renewals() {
 		m.sleepsUntil.Store(awake)
 		m.noticeDropped()
 		m.renewDue()
-		m.store.Settle(m.idle())
+		m.store.Settle(m.idle)
 		d := m.untilDue()
 		// That lease may be released already. Not to sleep for longer saves the next one,
 		// which is due later, from waking the loop again.
@@ -157,14 +157,7 @@ func (m *Manager) untilDue() time.Duration {
 
 // idle reports whether the manager holds nothing and no request may be granted at the
 // moment.
-func (m *Manager) idle() bool {
-	if m.granting.Load() > 0 {
-		return false
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.records) == 0
-}
+func (m *Manager) idle() bool { return m.granting.Load() == 0 && m.holding.Load() == 0 }
 
 // held returns the records of the manager.
 func (m *Manager) held() []*record {

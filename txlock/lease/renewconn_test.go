@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -108,6 +109,44 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 				release(t, l)
 			}
 		}
+	})
+}
+
+// TestRefusedCallLeavesTheConnection proves that a call which is refused doesn't give the connection
+// for renewals back that an AcquireTx has just reserved.
+func TestRefusedCallLeavesTheConnection(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		tap := new(wiretap)
+		pool := newPool(t, db, false, tap.install)
+		pool.SetMaxOpenConns(3)
+		m := newManager(t, pool)
+		theirs := acquire(t, newManager(t, newPool(t, db, false)), named())
+		release(t, acquire(t, m, named()))
+		tx := begin(t, pool, sql.LevelDefault)
+		var looked atomic.Bool
+		tap.hook(func(statement string, _ <-chan struct{}) error {
+			if !strings.Contains(statement, "name: LookLease ") || !looked.CompareAndSwap(false, true) {
+				return nil
+			}
+			// The transaction has a connection, this look another, and the manager the third.
+			_, err := m.TryAcquire(t.Context(), theirs.Key())
+			wants(t, "TryAcquire", err, txlock.ErrBusy)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if conn, err := pool.Conn(ctx); err == nil {
+				t.Error("the connection for renewals was given back")
+				return conn.Close()
+			}
+			return nil
+		})
+		l := acquireTx(t, m, tx, named())
+		tap.hook(nil)
+		if !looked.Load() {
+			t.Error("AcquireTx has not looked")
+		}
+		commit(t, tx)
+		release(t, l)
+		release(t, theirs)
 	})
 }
 

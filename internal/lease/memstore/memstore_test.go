@@ -534,7 +534,7 @@ func TestStores(t *testing.T) {
 	if a.Full() || !a.MayTurn() || a.SharesLeases(ctx) != nil || a.Reserve(ctx) != nil || a.Close() != nil {
 		t.Fatal("a store in memory lacks something")
 	}
-	a.Settle(true)
+	a.Settle(func() bool { return true })
 	must(t, a.Make(ctx, leaseRow)) // it goes on after Close
 }
 

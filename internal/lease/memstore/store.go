@@ -81,7 +81,7 @@ func (s *Store) Identity() any { return s.server }
 func (s *Store) Reserve(context.Context) error { return nil }
 
 // Settle is that of store.Store.
-func (s *Store) Settle(bool) {}
+func (s *Store) Settle(func() bool) {}
 
 // Full is that of store.Store.
 func (s *Store) Full() bool { return false }

@@ -212,21 +212,19 @@ func (c *renewConn) beside() *sql.DB {
 }
 
 // settle returns the connection to the pool if the manager holds nothing, or if it is the
-// only one of a plain pool.
-func (c *renewConn) settle(idle bool) {
+// only one of a plain pool. It asks that under the lock: who counts as holding before reserve finds
+// the connection kept.
+func (c *renewConn) settle(idle func() bool) {
 	c.mu.Lock()
-	keep := c.mayKeep() && !idle
-	c.mu.Unlock()
-	if !keep {
+	defer c.mu.Unlock()
+	if !c.mayKeep() || idle() {
 		_ = c.rest() // an error means that the connection is gone already
 	}
 }
 
 // rest returns the connection to the pool. A statement that is about to be sent on the
-// lane may still be sent.
+// lane may still be sent. The caller holds renewConn.mu.
 func (c *renewConn) rest() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if !c.kept {
 		return nil
 	}
@@ -246,9 +244,8 @@ func (c *renewConn) rest() error {
 func (c *renewConn) close() error {
 	c.mu.Lock()
 	c.closed = true
-	db := c.db
+	db, err := c.db, c.rest()
 	c.mu.Unlock()
-	err := c.rest()
 	if db != nil {
 		err = errors.Join(err, db.Close())
 	}

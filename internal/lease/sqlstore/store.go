@@ -72,7 +72,7 @@ func (s *Store) Identity() any { return s.pool.DB }
 func (s *Store) Reserve(ctx context.Context) error { return s.renewConn.reserve(ctx) }
 
 // Settle returns the connection for renewals to the pool if it isn't needed.
-func (s *Store) Settle(idle bool) { s.renewConn.settle(idle) }
+func (s *Store) Settle(idle func() bool) { s.renewConn.settle(idle) }
 
 // Full reports whether the pool has no connection left.
 func (s *Store) Full() bool { return full(s.pool.DB) }

@@ -33,10 +33,10 @@ type Store interface {
 
 	// Reserve makes sure, before a grant, that there is a connection for renewals even if
 	// the program uses its pool up. Settle returns that connection to the pool if it isn't
-	// needed; idle says that the manager holds nothing. Full reports whether the program's
+	// needed; idle reports whether the manager holds nothing. Full reports whether the program's
 	// pool has no connection left.
 	Reserve(ctx context.Context) error
-	Settle(idle bool)
+	Settle(idle func() bool)
 	Full() bool
 	// Beside returns what sends statements on another connection than those that the
 	// program's transactions have, without waiting for one of these, or nil if there is none.
