@@ -56,6 +56,43 @@ func TestArgumentsOfAllTypes(t *testing.T) {
 	})
 }
 
+// TestNumbersAreWhatTheDriverSends: a number in ORDER BY is the place of a column where the driver
+// writes it into the text, and a value like any other where it is an argument, under CommitWith and
+// LockWith too.
+func TestNumbersAreWhatTheDriverSends(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "numbered", "id INT PRIMARY KEY, n INT NOT NULL DEFAULT 0")
+		db.Exec(t, "INSERT INTO "+table+" (id) VALUES (1), (2), (3)")
+		const last = " ORDER BY ? DESC LIMIT 1"
+		for _, interpolate := range []bool{false, true} {
+			pool := newPool(t, db.Config(func(c *mysql.Config) { c.InterpolateParams = interpolate }), true)
+			pool.SetMaxOpenConns(1)
+			run := func(with bool) (read, written string) {
+				check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+					s, err := locksqlc.Join(t.Context(), tx)
+					check(t, err)
+					reads, writes := t.Context(), t.Context()
+					if with {
+						reads, writes = s.LockWith(reads, txlock.Named("numbered")), s.CommitWith(writes, 1)
+					}
+					read = scanned(reads, t, tx, "SELECT id FROM "+table+last, 1)
+					_, err = tx.ExecContext(writes, "INSERT INTO "+table+" (id, n) SELECT ?, id FROM "+table+last, 7, 2)
+					return err
+				}))
+				written = scanned(t.Context(), t, pool, "SELECT n FROM "+table+" WHERE id = 7")
+				db.Exec(t, "DELETE FROM "+table+" WHERE id = 7")
+				return read, written
+			}
+			plainRead, plain := run(false)
+			for range 3 {
+				if read, written := run(true); read != plainRead || written != plain {
+					t.Errorf("interpolated=%t: read %s and wrote %s, want %s and %s", interpolate, read, written, plainRead, plain)
+				}
+			}
+		}
+	})
+}
+
 func scanned(ctx context.Context, t *testing.T, on interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }, query string, args ...any) string {

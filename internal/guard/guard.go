@@ -46,6 +46,7 @@ type connector struct {
 
 	noProcedures atomic.Bool
 	prepares     atomic.Bool // its driver writes no arguments into texts
+	interpolates atomic.Bool // its driver has written some
 }
 
 var (

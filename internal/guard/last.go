@@ -183,11 +183,12 @@ func (c *conn) sharesNot(err error) bool {
 // it, or with another number, is that of a statement after which nothing is committed.
 func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.Result, error) {
 	s := w.statement
-	both, ok := c.server.WriteAndCommit(w.query, len(w.args), last.Rows)
+	query, args := c.literal(w.query, w.args)
+	both, ok := c.server.WriteAndCommit(query, len(args), last.Rows)
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	k, err := c.cached(ctx, both, w.args, false)
+	k, err := c.cached(ctx, both, args, false)
 	switch {
 	case errors.Is(err, driver.ErrSkip):
 		return nil, err
@@ -196,7 +197,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	}
 	c.tx.finish(true) // before the server frees the locks
 	sent := c.committing()
-	r, err := readRows(c.send(ctx, k, both, w.args))
+	r, err := readRows(c.send(ctx, k, both, args))
 	if c.sharesNot(err) {
 		c.tx.finish(false)
 		return nil, driver.ErrSkip

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
@@ -120,10 +122,39 @@ func (c *conn) send(ctx context.Context, k *cachedStmt, s rawsql.Statement, args
 		return nil, driver.ErrSkip
 	}
 	rows, err := queryer.QueryContext(ctx, text, args)
+	c.learn(args, err)
 	if errors.Is(err, driver.ErrSkip) && len(args) > 0 && (statement{}).of(text, args).size < smallText { // not for its size
 		c.pool.prepares.Store(true) // from the next on
 	}
 	return rows, err
+}
+
+// learn notes that the driver writes arguments into texts, if it has done so.
+func (c *conn) learn(args []driver.NamedValue, err error) {
+	if err == nil && len(args) > 0 && !c.pool.interpolates.Load() {
+		c.pool.interpolates.Store(true)
+	}
+}
+
+// literal writes the arguments of a statement of the program into its text, if they are whole
+// numbers, as the driver does where it interpolates. MySQL takes longer to set a variable for each
+// than to parse them; on MariaDB a text is kept prepared.
+func (c *conn) literal(query string, args []driver.NamedValue) (string, []driver.NamedValue) {
+	if !c.server.Procedures || !c.pool.interpolates.Load() || c.pool.prepares.Load() || len(args) == 0 {
+		return query, args
+	}
+	var text strings.Builder
+	rest := query
+	for _, arg := range args {
+		n, whole := arg.Value.(int64)
+		before, behind, _ := strings.Cut(rest, "?")
+		if !whole {
+			return query, args
+		}
+		text.WriteString(before + strconv.FormatInt(n, 10))
+		rest = behind
+	}
+	return text.String() + rest, nil
 }
 
 // values are arguments of lockstep's own as the driver takes them.

@@ -437,7 +437,10 @@ SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
   DECLARE v_rows BIGINT;
-  SET sql_mode = p_mode, character_set_client = p_client, collation_connection = p_collation, @lockstep_text = p_text, v_rows = LAST_INSERT_ID(0);
+  IF p_mode <> @@sql_mode OR p_client <> @@character_set_client OR p_collation <> @@collation_connection THEN
+    SET sql_mode = p_mode, character_set_client = p_client, collation_connection = p_collation;
+  END IF;
+  SET @lockstep_text = p_text, v_rows = LAST_INSERT_ID(0);
   PREPARE lockstep_program FROM @lockstep_text;
   CASE p_args
     WHEN 0 THEN EXECUTE lockstep_program;
