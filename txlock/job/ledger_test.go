@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/jobrow"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
@@ -80,11 +82,21 @@ func TestLedgerReplies(t *testing.T) {
 		{"ended before 1970", 5, 5, 3, -1, 9, "", fault.ErrReply},
 		{"NULL", nil, 5, 3, 4, 9, "", fault.ErrReply},
 		{"no number", "perhaps", 5, 3, 4, 9, "", fault.ErrReply},
-		{"another engine", 5, 5, 3, 4, 9, "engine=other autocommit=0 ", schema.ErrEngine},
+		{"another engine", 5, 5, 3, 4, 9, "engine=other ", schema.ErrEngine},
+		{"another engine on which leases hold", 5, 5, 3, 4, 9, "engine=other ", nil},
+		{"one without autocommit", 5, 5, 3, 4, 9, "engine=other autocommit=0 ", schema.ErrAutocommit},
 		{"other words", 5, 5, 3, 4, 9, "perhaps ", schema.ErrSession},
 	} {
 		mock.ExpectQuery("LookJob").WillReturnRows(sqlmock.NewRows(columns).
 			AddRow(c.tick, c.done, 7, []byte("me"), c.started, c.ended, 0, 0, []byte("-"), 0, 0, []byte{}, 0, []byte{}, 0, c.now, c.words))
+		if strings.Contains(c.words, "engine") { // it asks for more
+			reply := session.Reply("8.0.11-TiDB-v8.5.0", "here")
+			if errors.Is(c.want, schema.ErrEngine) {
+				reply[5] = strings.Replace(reply[5].(string), "sees_own_id=1", "sees_own_id=2", 1)
+				reply[0] = "8.4.0"
+			}
+			mock.ExpectQuery("VERSION").WillReturnRows(sqlmock.NewRows([]string{"1", "2", "3", "4", "5", "6"}).AddRow(reply...))
+		}
 		if _, _, err := ledger.look(t.Context(), "k"); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
