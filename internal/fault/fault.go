@@ -160,6 +160,9 @@ func SessionEnded(err error) bool {
 // executed nevertheless, or may still be: there was no answer, or one to the end of the
 // session, or to a commit that a cluster may have nevertheless.
 func Unknown(err error) bool {
+	if errors.Is(err, schema.ErrEngine) && !errors.Is(err, ErrUnknownOutcome) { // it was not sent
+		return false
+	}
 	var server *mysql.MySQLError
 	if err == nil || errors.Is(err, ErrUnknownOutcome) || !errors.As(err, &server) {
 		return err != nil

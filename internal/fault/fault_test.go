@@ -220,7 +220,7 @@ func TestUnknown(t *testing.T) {
 			t.Errorf("%v says what became of its statement", err)
 		}
 	}
-	for _, err := range []error{nil, answered(1213), answered(1205), answered(1062), answered(1064)} {
+	for _, err := range []error{nil, schema.ErrEngine, answered(1213), answered(1205), answered(1062), answered(1064)} {
 		if Unknown(err) {
 			t.Errorf("%v doesn't say what became of its statement", err)
 		}

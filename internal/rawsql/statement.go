@@ -162,7 +162,7 @@ type Engine struct {
 	SnapshotAtBegin bool
 	// OneByOne: a statement that locks many rows may give up.
 	OneByOne bool
-	// Waits: SKIP LOCKED is read, but waits.
+	// Waits: SKIP LOCKED is read, but waits, and only the waits of transactions have a limit.
 	Waits bool
 	// CommittedOnly: what isn't committed can't be read.
 	CommittedOnly bool

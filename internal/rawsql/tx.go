@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 // Beginner begins transactions: a pool, or a connection.
@@ -28,7 +30,7 @@ func InTx(ctx context.Context, db Beginner, options sql.TxOptions, f func(tx *sq
 	}
 	if err = ended(f(tx)); err == nil {
 		err = tx.Commit()
-	} else if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) && !errors.Is(rollback, driver.ErrBadConn) {
+	} else if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) && !errors.Is(rollback, driver.ErrBadConn) && !errors.Is(rollback, mysql.ErrInvalidConn) {
 		err = errors.Join(err, rollback) // else it is rolled back, or the connection gone
 	}
 	if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {

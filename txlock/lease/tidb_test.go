@@ -163,6 +163,29 @@ func TestTiDBAcquireTx(t *testing.T) {
 	}
 }
 
+// TestTiDBRowThatIsMade: a call that makes the row of a key doesn't wait for who has locked the missing
+// row, and one that is refused leaves nothing to be done in the background.
+func TestTiDBRowThatIsMade(t *testing.T) {
+	t.Parallel()
+	pool, m := onTiDB(t)
+	key := txlock.Named("test:" + rand.Text())
+	tx, err := pool.BeginTx(t.Context(), nil)
+	must(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(t.Context(), "SELECT * FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", key.String())
+	must(t, err)
+	if _, err := m.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) { // the transaction doesn't end before
+		t.Errorf("TryAcquire: %v", err)
+	}
+	if _, err := m.Acquire(t.Context(), key, lease.WaitAtMost(700*time.Millisecond)); !errors.Is(err, txlock.ErrWaitTimeout) {
+		t.Errorf("Acquire: %v", err)
+	}
+	must(t, tx.Rollback())
+	l, err := m.Acquire(t.Context(), key)
+	must(t, err)
+	must(t, l.Release(t.Context()))
+}
+
 // TestTiDBStorm proves that no update is lost under leases that guard it, that no two hold a lease at
 // once, and that tokens rise, while sessions are ended at random and the server is killed with its
 // store kept. It takes 20 minutes with LOCKSTEP_LONG=1.

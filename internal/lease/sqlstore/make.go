@@ -25,7 +25,7 @@ func (s session) Make(ctx context.Context, at store.Row) error {
 	if s.s.clock.engine().Compound {
 		err = queries.EnsureLease(ctx, &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Under(rawsql.NoWait)}, row)
 	} else {
-		err = withShortWait(ctx, pool.textual(), func(db gen.DBTX) error { return queries.EnsureLease(ctx, db, row) })
+		err = s.s.withShortWait(ctx, pool.textual(), func(db gen.DBTX) error { return queries.EnsureLease(ctx, db, row) })
 	}
 	if refused(err) {
 		return store.ErrLocked
@@ -38,8 +38,9 @@ func (s session) Make(ctx context.Context, at store.Row) error {
 var errMakeInTx = errors.New("lease: a row is not made in a transaction")
 
 // withShortWait sends a statement on a connection whose waits for locks the server limits to a
-// second, the least that MySQL has. Afterwards the limit is the one that it was.
-func withShortWait(ctx context.Context, pool *sql.DB, send func(db gen.DBTX) error) error {
+// second, the least that MySQL has. Afterwards the limit is the one that it was. TiDB limits only the
+// waits of transactions.
+func (s *Store) withShortWait(ctx context.Context, pool *sql.DB, send func(db gen.DBTX) error) error {
 	conn, err := pool.Conn(ctx)
 	if err != nil {
 		return err
@@ -48,7 +49,12 @@ func withShortWait(ctx context.Context, pool *sql.DB, send func(db gen.DBTX) err
 		discard(conn)
 		return err
 	}
-	sent := send(&rawsql.Text{DBTX: conn, Inline: rawsql.TakesText(pool)})
+	var sent error
+	if s.clock.engine().Waits {
+		sent = s.inTx(ctx, conn, send)
+	} else {
+		sent = send(&rawsql.Text{DBTX: conn, Inline: rawsql.TakesText(pool)})
+	}
 	if _, err = conn.ExecContext(ctx, rawsql.RestoreLockWait); err != nil {
 		discard(conn)
 		return sent
