@@ -93,6 +93,41 @@ func TestNumbersAreWhatTheDriverSends(t *testing.T) {
 	})
 }
 
+// TestQuotedQuestionMarks: a question mark in quotes or in a comment is no argument under CommitWith
+// either.
+func TestQuotedQuestionMarks(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "quoted", "id INT PRIMARY KEY, s VARCHAR(20)")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1, '-'), (2, '-')")
+		pool := newPool(t, db.Config(func(c *mysql.Config) { c.InterpolateParams = true }), true)
+		run := func(with bool, text string, args ...any) (err error) {
+			return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+				s, err := locksqlc.Join(t.Context(), tx)
+				check(t, err)
+				ctx := t.Context()
+				if with {
+					ctx = s.CommitWith(ctx, txlock.AnyRows)
+				}
+				_, err = tx.ExecContext(ctx, text, args...)
+				return err
+			})
+		}
+		check(t, run(false, "UPDATE "+table+" SET s = ? WHERE id = ?", 0, 1))
+		for _, text := range []string{"SET s = '?' WHERE id = ?", `SET s = "?" WHERE id = ?`, "SET s = 'b' /* ? */ WHERE id = ?", "SET s = 'c' -- ?\n WHERE id = ?", "SET s = 'd' # ?\n WHERE id = ?", "AS `?` SET s = 'e' WHERE id = ?", `SET s = '\'?' WHERE id = ?`} {
+			text = "UPDATE " + table + " " + text
+			for _, with := range []bool{false, true, true} {
+				if err := run(with, text, 7, 2); err == nil {
+					t.Errorf("with=%t: %s has taken two arguments", with, text)
+				}
+			}
+		}
+		check(t, run(true, "UPDATE `"+table+"` SET s = ? WHERE id = ?", 5, 1)) // and one without stays a literal
+		if s := scanned(t.Context(), t, pool, "SELECT GROUP_CONCAT(s ORDER BY id) FROM "+table); s != "5,-" {
+			t.Errorf("the rows are %s", s)
+		}
+	})
+}
+
 func scanned(ctx context.Context, t *testing.T, on interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }, query string, args ...any) string {

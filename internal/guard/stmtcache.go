@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
 // cachedStmt is a text with question marks that a connection keeps prepared. MariaDB takes longer to
@@ -137,10 +138,13 @@ func (c *conn) learn(args []driver.NamedValue, err error) {
 }
 
 // literal writes the arguments of a statement of the program into its text, if they are whole
-// numbers, as the driver does where it interpolates. MySQL takes longer to set a variable for each
-// than to parse them; on MariaDB a text is kept prepared.
+// numbers and no question mark is quoted, as the driver does where it interpolates. MySQL takes
+// longer to set a variable for each than to parse them; on MariaDB a text is kept prepared.
 func (c *conn) literal(query string, args []driver.NamedValue) (string, []driver.NamedValue) {
 	if !c.server.Procedures || !c.pool.interpolates.Load() || c.pool.prepares.Load() || len(args) == 0 {
+		return query, args
+	}
+	if strings.Contains(query, `\`) || sqltext.Marks(query) != len(args) {
 		return query, args
 	}
 	var text strings.Builder

@@ -197,6 +197,16 @@ func Mentions(query string, names map[string]bool) string {
 	return ""
 }
 
+// Marks counts the question marks that stand outside of quotes and comments.
+func Marks(query string) (n int) {
+	for t := range tokens(query, false) {
+		if t.kind == mark {
+			n += strings.Count(t.text, "?")
+		}
+	}
+	return n
+}
+
 // SavepointName returns the name of a SAVEPOINT, a RELEASE SAVEPOINT or a ROLLBACK TO, in
 // lower case: its last identifier. It returns "" for a name that a server may take for
 // another one, and for a text that a server may read otherwise. A server compares these
