@@ -144,21 +144,18 @@ func (c *conn) literal(query string, args []driver.NamedValue) (string, []driver
 	if !c.server.Procedures || !c.pool.interpolates.Load() || c.pool.prepares.Load() || len(args) == 0 {
 		return query, args
 	}
-	if strings.Contains(query, `\`) || sqltext.Marks(query) != len(args) {
-		return query, args
-	}
-	var text strings.Builder
-	rest := query
-	for _, arg := range args {
+	pieces := strings.Split(query, "?")
+	for i, arg := range args {
 		n, whole := arg.Value.(int64)
-		before, behind, _ := strings.Cut(rest, "?")
 		if !whole {
 			return query, args
 		}
-		text.WriteString(before + strconv.FormatInt(n, 10))
-		rest = behind
+		pieces[i] += strconv.FormatInt(n, 10)
 	}
-	return text.String() + rest, nil
+	if strings.Contains(query, `\`) || sqltext.Marks(query) != len(args) {
+		return query, args
+	}
+	return strings.Join(pieces, ""), nil
 }
 
 // values are arguments of lockstep's own as the driver takes them.

@@ -104,18 +104,16 @@ func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.
 	if err != nil {
 		return nil, nil, err
 	}
+	renew := session{db: conn, s: s}.RenewMany
 	if s.clock.engine().OneByOne {
-		found, questions, err := session{db: alone{conn, conn, s}, s: s}.renewEach(ctx, claims)
-		if err != nil {
-			discard(conn)
-			return nil, nil, err
-		}
-		return found, questions, conn.Close()
+		renew = session{db: alone{conn, conn, s}, s: s}.renewEach
+	} else {
+		_, err = conn.ExecContext(ctx, rawsql.ReadCommitted)
 	}
-	if _, err = conn.ExecContext(ctx, rawsql.ReadCommitted); err == nil {
+	if err == nil {
 		var found map[store.Row]store.Standing
 		var questions []store.Question
-		if found, questions, err = (session{db: conn, s: s}).RenewMany(ctx, claims); err == nil {
+		if found, questions, err = renew(ctx, claims); err == nil {
 			return found, questions, conn.Close()
 		}
 	}
