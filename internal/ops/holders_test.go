@@ -136,6 +136,14 @@ func prepare(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, first ..
 	return session
 }
 
+// detach locks a key in a prepared transaction without a session.
+func detach(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key) {
+	t.Helper()
+	session := prepare(t, db, pool, key)
+	db.Kill(t, session)
+	db.WaitGone(t, session)
+}
+
 // TestPrepared proves that a lock which a prepared XA transaction holds is shown after its session
 // has gone, with what ends it, and that no session is named for it.
 func TestPrepared(t *testing.T) {
@@ -146,9 +154,7 @@ func TestPrepared(t *testing.T) {
 			db := testdb.Shared(t, engine).OpenLeases(t)
 			pool, key := db.Connect(t), txlock.Named("prepared:7")
 			must(t, txlock.Ensure(t.Context(), pool, key))
-			session := prepare(t, db, pool, key)
-			db.Kill(t, session)
-			db.WaitGone(t, session)
+			detach(t, db, pool, key)
 
 			alone := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Detached })
 			if l := alone.Locks[0]; l.Session != 0 || l.Endable() || l.Owner != "importer" || l.How() != "exclusive, prepared" || l.Key != key.String() {
@@ -200,9 +206,7 @@ func TestNewKeys(t *testing.T) {
 					sessions[key] = uint64(testdb.ConnID(t, tx))
 				}
 				for _, key := range c.prepared {
-					session := prepare(t, db, pool, txlock.Named(key))
-					db.Kill(t, session)
-					db.WaitGone(t, session)
+					detach(t, db, pool, txlock.Named(key))
 					sessions[key] = 0
 				}
 				p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == len(sessions) })

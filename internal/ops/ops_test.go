@@ -248,9 +248,7 @@ func TestOldListOfTransactions(t *testing.T) {
 			pool, key := db.Connect(t), txlock.Named("order:42")
 			prepared := txlock.Named("prepared") // beside it, who isn't on a list may have no session
 			must(t, txlock.Ensure(t.Context(), pool, prepared))
-			session := prepare(t, db, pool, prepared)
-			db.Kill(t, session)
-			db.WaitGone(t, session)
+			detach(t, db, pool, prepared)
 			count := func() {
 				var n int
 				if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.INNODB_TRX").Scan(&n); err != nil {

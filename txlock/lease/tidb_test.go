@@ -4,7 +4,6 @@ package lease_test
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -29,7 +28,7 @@ func onTiDB(t *testing.T, options ...lease.ManagerOption) (*sql.DB, *lease.Manag
 func TestTiDBExclusive(t *testing.T) {
 	t.Parallel()
 	const managers, rounds = 6, 15
-	key := txlock.Named("test:" + rand.Text())
+	key := named()
 	var mu sync.Mutex
 	var last uint64
 	var holders int
@@ -65,40 +64,19 @@ func TestTiDBGuards(t *testing.T) {
 	t.Parallel()
 	pool, m := onTiDB(t)
 	_, other := onTiDB(t)
-	key := txlock.Named("test:" + rand.Text())
-	l, err := m.Acquire(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tx, err := pool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Guard(t.Context(), tx); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
-		t.Errorf("TryAcquire: %v", err)
-	}
-	t.Log("TryAcquire beside a guard took", time.Since(began))
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if tx, err = pool.BeginTx(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	if err := other.ForceRelease(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
-	next, err := other.TryAcquire(t.Context(), key)
+	l := acquire(t, m, named())
+	tx := begin(t, pool, sql.LevelDefault)
+	guard(t, l, tx)
+	_, err := other.TryAcquire(t.Context(), l.Key())
+	wants(t, "TryAcquire", err, txlock.ErrBusy)
+	commit(t, tx)
+	tx = begin(t, pool, sql.LevelDefault)
+	wantsNone(t, "ForceRelease", other.ForceRelease(t.Context(), l.Key()))
+	next, err := other.TryAcquire(t.Context(), l.Key())
 	if err != nil || next.Token() <= l.Token() {
 		t.Fatal(next, err)
 	}
-	if err := l.Guard(t.Context(), tx); !errors.Is(err, txlock.ErrLost) {
-		t.Errorf("Guard of a lease that was lost: %v", err)
-	}
+	wants(t, "Guard of a lease that was lost", l.Guard(t.Context(), tx), txlock.ErrLost)
 }
 
 // TestTiDBRefusesLeases: what needs shared locks is refused, and writes nothing.
@@ -117,7 +95,7 @@ func TestTiDBRefusesLeases(t *testing.T) {
 			return err
 		},
 	} {
-		key := txlock.Named("test:" + rand.Text())
+		key := named()
 		if err := call(key); !errors.Is(err, schema.ErrEngine) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -135,26 +113,16 @@ func TestTiDBAcquireTx(t *testing.T) {
 	pool, m := onTiDB(t)
 	_, other := onTiDB(t)
 	for _, commits := range []bool{true, false} {
-		key := txlock.Named("test:" + rand.Text())
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := m.AcquireTx(t.Context(), tx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
-			t.Errorf("TryAcquire beside it: %v", err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		l := acquireTx(t, m, tx, named())
+		_, err := other.TryAcquire(t.Context(), l.Key())
+		wants(t, "TryAcquire beside it", err, txlock.ErrBusy)
 		end := tx.Rollback
 		if commits {
 			end = tx.Commit
 		}
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err = other.TryAcquire(t.Context(), key); errors.Is(err, txlock.ErrBusy) != commits {
+		wantsNone(t, "the end", end())
+		if _, err = other.TryAcquire(t.Context(), l.Key()); errors.Is(err, txlock.ErrBusy) != commits {
 			t.Errorf("TryAcquire after the end, committed %t: %v", commits, err)
 		}
 		if err := l.Err(); commits && err != nil {
@@ -164,26 +132,18 @@ func TestTiDBAcquireTx(t *testing.T) {
 }
 
 // TestTiDBRowThatIsMade: a call that makes the row of a key doesn't wait for who has locked the missing
-// row, and one that is refused leaves nothing to be done in the background.
+// row.
 func TestTiDBRowThatIsMade(t *testing.T) {
 	t.Parallel()
 	pool, m := onTiDB(t)
-	key := txlock.Named("test:" + rand.Text())
-	tx, err := pool.BeginTx(t.Context(), nil)
-	must(t, err)
-	defer func() { _ = tx.Rollback() }()
-	_, err = tx.ExecContext(t.Context(), "SELECT * FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", key.String())
-	must(t, err)
-	if _, err := m.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) { // the transaction doesn't end before
-		t.Errorf("TryAcquire: %v", err)
-	}
-	if _, err := m.Acquire(t.Context(), key, lease.WaitAtMost(700*time.Millisecond)); !errors.Is(err, txlock.ErrWaitTimeout) {
-		t.Errorf("Acquire: %v", err)
-	}
-	must(t, tx.Rollback())
-	l, err := m.Acquire(t.Context(), key)
-	must(t, err)
-	must(t, l.Release(t.Context()))
+	key, tx := named(), begin(t, pool, sql.LevelDefault)
+	run(t, tx, fmt.Sprintf("SELECT * FROM lockstep_leases WHERE name = '%s' AND slot = 0 FOR UPDATE", key))
+	_, err := m.TryAcquire(t.Context(), key) // the transaction doesn't end before
+	wants(t, "TryAcquire", err, txlock.ErrBusy)
+	_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(700*time.Millisecond))
+	wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+	rollback(t, tx)
+	release(t, acquire(t, m, key))
 }
 
 // TestTiDBStorm proves that no update is lost under leases that guard it, that no two hold a lease at
