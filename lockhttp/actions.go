@@ -255,6 +255,10 @@ func (h *Handler) end(ctx context.Context, t target, a Action, token uint64) err
 		return errors.Join(refusal{http.StatusBadGateway, "The account of this page may not end the session: " + denied.Grant + "."}, err)
 	case errors.Is(err, ops.ErrDetached):
 		return errors.Join(refusal{http.StatusConflict, "The session is ended, and a prepared transaction still holds the lock: " + ops.EndDetached + "."}, err)
+	case errors.Is(err, ops.ErrUnknown) && len(ended) == 0:
+		return errors.Join(refusal{http.StatusConflict, "Nothing was done: " + ops.ErrUnknown.Error() + "."}, err)
+	case errors.Is(err, ops.ErrUnknown):
+		return errors.Join(refusal{http.StatusConflict, "The session is ended, but " + ops.ErrUnknown.Error() + "."}, err)
 	case err == nil && len(ended) == 0:
 		return errChanged
 	}

@@ -35,12 +35,14 @@ var (
 // it.
 func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 	s.Helper()
-	r, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil)
-	s.must(err)
-	r.Header = header
-	answer, err := http.DefaultClient.Do(r)
-	s.must(err)
-	_, body, _ := s.read(answer)
+	body := s.sure(func() (int, string, http.Header) {
+		r, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil)
+		s.must(err)
+		r.Header = header
+		answer, err := http.DefaultClient.Do(r)
+		s.must(err)
+		return s.read(answer)
+	}).body
 	for _, form := range forms.FindAllStringSubmatch(body, -1) {
 		if form[1] != verb || !strings.Contains(form[0], has) {
 			continue

@@ -153,14 +153,34 @@ func (s *stage) decode(path string, to any) {
 // post sends a form as a page of this site does, and returns what it leads to.
 func (s *stage) post(verb string, form url.Values, header http.Header) (int, string, http.Header) {
 	s.Helper()
-	r, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode()))
-	s.must(err)
-	r.Header = header.Clone()
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	answer, err := client.Do(r)
-	s.must(err)
-	return s.read(answer)
+	a := s.sure(func() (int, string, http.Header) {
+		r, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode()))
+		s.must(err)
+		r.Header = header.Clone()
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		answer, err := client.Do(r)
+		s.must(err)
+		return s.read(answer)
+	})
+	return a.code, a.body, a.header
+}
+
+type answer struct {
+	code   int
+	body   string
+	header http.Header
+}
+
+// sure asks again while the answer says that the server's list of transactions is old, which other
+// tests keep it.
+func (s *stage) sure(ask func() (int, string, http.Header)) (a answer) {
+	s.Helper()
+	testdb.Await(time.Minute, func() bool {
+		a.code, a.body, a.header = ask()
+		return !strings.Contains(a.body, "list of transactions is old")
+	})
+	return a
 }
 
 // patient is a pool for those who wait until the end.

@@ -242,7 +242,7 @@ func (a *app) end(ctx context.Context, shown []ops.Lock) ([]ops.Lock, error) {
 	switch {
 	case errors.As(err, &denied):
 		err = failure{declined, err}
-	case errors.Is(err, ops.ErrDetached):
+	case errors.Is(err, ops.ErrDetached), errors.Is(err, ops.ErrUnknown):
 		err = failure{nothing, err}
 	}
 	return append([]ops.Lock{}, ended...), err

@@ -52,8 +52,8 @@ func (l *look) recall(ctx context.Context) error {
 }
 
 // transactions reads the open transactions. A server makes its list anew only when nobody has
-// read it for 0.1 s: a list that was made for somebody else is read again after a random pause,
-// for a while.
+// read it for 0.1 s: a list that was made for somebody else is read again after a random pause, for a
+// while. The pauses grow, or many who look would keep the list old for each other.
 func (l *look) transactions(ctx context.Context) error {
 	for began := time.Now(); ; {
 		fresh, err := l.listed(ctx)
@@ -73,7 +73,7 @@ func (l *look) transactions(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(100*time.Millisecond + rand.N(100*time.Millisecond)):
+		case <-time.After(100*time.Millisecond + rand.N(100*time.Millisecond+time.Since(began))):
 		}
 	}
 }

@@ -17,6 +17,10 @@ const EndDetached = "XA RECOVER lists the prepared ones, and XA COMMIT or XA ROL
 // rolled it back.
 var ErrDetached = errors.New("the lock is still held, by a prepared transaction: " + EndDetached)
 
+// ErrUnknown is returned if the server doesn't tell who holds a lock, or held it before its session
+// was ended.
+var ErrUnknown = errors.New("the server doesn't tell at the moment who holds the lock, its list of transactions is old: look again")
+
 // DeniedError is returned if the user may not end a session of another user.
 type DeniedError struct {
 	Session uint64
@@ -38,7 +42,8 @@ func (l Lock) Endable() bool { return l.Session != 0 && !l.Unsure }
 // seconds; a longer rollback continues on the server.
 //
 // Locks that aren't endable are left out. End returns a *DeniedError if the user lacks a privilege,
-// ErrDetached if a prepared transaction still holds a lock, and the errors of Look.
+// ErrDetached if a prepared transaction still holds a lock, ErrUnknown if the server doesn't tell, and
+// the errors of Look.
 func (r *Room) End(ctx context.Context, picked func(Lock) bool) (ended []Lock, err error) {
 	p, err := r.Look(ctx)
 	if err != nil {
@@ -59,18 +64,27 @@ func (r *Room) End(ctx context.Context, picked func(Lock) bool) (ended []Lock, e
 		}
 		ended = append(ended, l)
 	}
+	if len(ended) == 0 && p.unlisted {
+		return nil, ErrUnknown
+	}
 	return ended, r.released(ctx, ended)
 }
 
 // released waits until the locks are released.
 func (r *Room) released(ctx context.Context, ended []Lock) error {
-	for began := time.Now(); len(ended) > 0 && time.Since(began) < patience; {
+	for began := time.Now(); len(ended) > 0; {
 		p, err := r.Look(ctx)
 		if err != nil {
 			return err
 		}
-		if held, err := p.holds(ended); err != nil || !held {
+		held, err := p.holds(ended)
+		switch waited := time.Since(began); {
+		case err != nil, !held && !p.unlisted:
 			return err
+		case p.unlisted && waited > 3*patience: // each of its looks has waited so long for a new list
+			return ErrUnknown
+		case !p.unlisted && waited > patience:
+			return nil
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
@@ -168,7 +169,12 @@ func TestPrepared(t *testing.T) {
 			if len(root) != 1 || !root[0].Detached || !strings.Contains(strings.Join(p.Notes(root[0]), "; "), "XA ROLLBACK") {
 				t.Errorf("the tree is %+v", root)
 			}
-			ended, err := ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
+			var ended []ops.Lock
+			var err error
+			testdb.Await(time.Minute, func() bool { // others keep the list old
+				ended, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
+				return !errors.Is(err, ops.ErrUnknown)
+			})
 			if err != nil || len(ended) > 0 {
 				t.Errorf("End has ended %+v: %v", ended, err)
 			}
@@ -227,7 +233,7 @@ func TestEndOfPrepared(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
+			db := testdb.Dedicated(t, engine).OpenLeases(t) // others look, too, and an old list is refused
 			key := txlock.Named("prepared:8")
 			must(t, txlock.Ensure(t.Context(), db.Connect(t), key))
 			var stay []string
@@ -251,7 +257,7 @@ func TestEnd(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
+			db := testdb.Dedicated(t, engine).OpenLeases(t) // others look, too, and an old list is refused
 			pool := db.Connect(t)
 			for _, key := range []string{"end:1", "end:2"} {
 				must(t, txlock.Ensure(t.Context(), pool, txlock.Named(key)))

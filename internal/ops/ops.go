@@ -106,7 +106,6 @@ type look struct {
 	// detached are the ages of the open transactions without a session, by their numbers. Most are
 	// prepared by XA; a server that has just started rolls others back.
 	detached map[string]Seconds
-	unlisted bool // the server has not told them: its list is old, or can't be read
 }
 
 // txn is an open transaction.

@@ -3,6 +3,7 @@ package ops_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -278,6 +279,7 @@ func TestOldListOfTransactions(t *testing.T) {
 					}
 				}
 			}()
+			defer func() { close(stop); <-ended }()
 			testdb.Refresh()
 			tx, scope = beginTx(t, pool) // which is not on the list
 			_, err = scope.Lock(t.Context(), txlock.Named("order:43"))
@@ -286,8 +288,6 @@ func TestOldListOfTransactions(t *testing.T) {
 				p, err = ops.New(db.Admin()).Look(t.Context())
 				return err != nil || old(p)
 			})
-			close(stop)
-			<-ended
 			must(t, err)
 			if !told {
 				t.Fatalf("a look beside one that never pauses shows %+v", p)
@@ -298,6 +298,14 @@ func TestOldListOfTransactions(t *testing.T) {
 			}
 			if i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "prepared" }); i >= 0 && p.Locks[i].Endable() {
 				t.Errorf("beside an old list, the lock without a session is %#v", p.Locks[i])
+			}
+			var done []ops.Lock
+			told = testdb.Await(time.Minute, func() bool {
+				done, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == "nobody's" })
+				return err != nil
+			})
+			if !told || !errors.Is(err, ops.ErrUnknown) || len(done) > 0 {
+				t.Errorf("beside an old list, End has ended %+v: %v", done, err)
 			}
 		})
 	}

@@ -42,6 +42,7 @@ type Picture struct {
 	Ages
 
 	elections map[string]bool // at which a process has ever been on standby
+	unlisted  bool            // the server has not told its transactions: its list is old, or can't be read
 }
 
 // Ages are for how long two parts of a picture had not been read when it was taken: see Look.
