@@ -17,9 +17,9 @@ const EndDetached = "XA RECOVER lists the prepared ones, and XA COMMIT or XA ROL
 // rolled it back.
 var ErrDetached = errors.New("the lock is still held, by a prepared transaction: " + EndDetached)
 
-// ErrUnknown is returned if the server doesn't tell who holds a lock, or held it before its session
-// was ended.
-var ErrUnknown = errors.New("the server doesn't tell at the moment who holds the lock, its list of transactions is old: look again")
+// ErrUnknown is returned if it is not known which session holds a lock, or whether one still does
+// after End has ended its session.
+var ErrUnknown = errors.New("it is not known which session holds the lock, because the server's list of transactions is old: try again")
 
 // DeniedError is returned if the user may not end a session of another user.
 type DeniedError struct {
@@ -42,8 +42,8 @@ func (l Lock) Endable() bool { return l.Session != 0 && !l.Unsure }
 // seconds; a longer rollback continues on the server.
 //
 // Locks that aren't endable are left out. End returns a *DeniedError if the user lacks a privilege,
-// ErrDetached if a prepared transaction still holds a lock, ErrUnknown if the server doesn't tell, and
-// the errors of Look.
+// ErrDetached if a prepared transaction still holds a lock, ErrUnknown if that is not known, and the
+// errors of Look.
 func (r *Room) End(ctx context.Context, picked func(Lock) bool) (ended []Lock, err error) {
 	p, err := r.Look(ctx)
 	if err != nil {

@@ -121,11 +121,14 @@ func TestFairLeavesTheHolderAConnection(t *testing.T) {
 								ctx, cancel := context.WithTimeout(t.Context(), soon)
 								defer cancel()
 								for range 3 {
+									worked := false
 									err := m.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {
 										_, err := pool.ExecContext(ctx, "DO 1")
+										worked = err == nil
 										return err
 									})
-									if err != nil {
+									// A busy server answers a release later than Release waits, which then goes on.
+									if err != nil && (!worked || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
 										t.Errorf("Do: %v", err)
 										return
 									}
