@@ -144,6 +144,8 @@ func TestCommitWithOtherRows(t *testing.T) {
 				{"DELETE FROM %s", 0, txlock.ErrRows},
 				{"INSERT INTO %s VALUES (1, 1)", 1, &mysql.MySQLError{Number: 1062}},
 				{"UPDATE %s SET none = 1", 1, &mysql.MySQLError{Number: 1054}},
+				{"UPDATE %s SET n = EXTRACTVALUE('<a/>', '/a[')", 1, &mysql.MySQLError{Number: 1105}}, // of no class
+				{"UPDATE %s SET n = SUM(n)", 1, &mysql.MySQLError{Number: 1111}},
 				{"UPDATE %s SET n = 1; COMMIT", 1, nil},
 				{"UPDATE %[1]s SET n = 9 WHERE id = 1; UPDATE %[1]s SET n = 9 WHERE id = 2", 1, nil},
 				{"SELECT * FROM %s", 1, nil},

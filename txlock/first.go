@@ -29,7 +29,7 @@ import (
 // before the statement, in a round trip of its own: if the statement is not a SELECT or is a
 // prepared one, if its text isn't ASCII, on a Galera Cluster, and in the cases of CommitWith. If
 // they share a text, sql_select_limit and max_execution_time of the session don't apply to the
-// SELECT, a column that is an argument is named ?, and arguments are bound as CommitWith describes.
+// SELECT, a column that is an argument may be named ?, and CommitWith describes arguments and warnings.
 func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if ctx == nil {
 		return bridge.Unsent(context.Background(), errNoContext)

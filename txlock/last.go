@@ -32,15 +32,16 @@ const AnyRows = -1
 // ErrUnknownOutcome. If the statement is interrupted, for example by KILL QUERY, it returns
 // ErrTxDoomed, and nothing is committed.
 //
-// Without interpolateParams, the driver's default, each connection prepares each text once, and a
-// pool sends the two separately the first time.
+// Without interpolateParams, the driver's default, each connection prepares each text once. A pool
+// sends the two separately until it knows whether its driver does so.
 //
 // The two are sent separately where they can't share a text: through wrappers of the driver, on a
 // Galera Cluster without interpolateParams, on MySQL without the procedures of package schema or
-// with more than 16 arguments, and if the text of the statement isn't ASCII, exceeds 64 KiB, or
-// contains LAST_INSERT_ID() or the like. Where they share one, its arguments are bound as those of
-// a prepared statement, which is also the case without interpolateParams: in expressions such as ?
-// / 3 their type differs from a literal's.
+// with more than 16 arguments, with sql_auto_is_null, and if the text of the statement isn't ASCII,
+// exceeds 64 KiB with its arguments, or contains LAST_INSERT_ID() or the like. Where they share one,
+// its arguments are bound as those of a prepared statement, which is also the case without
+// interpolateParams: in expressions such as ? / 3 their type differs from a literal's. With
+// interpolateParams on MySQL, numbers are literals. SHOW WARNINGS doesn't show its warnings.
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:

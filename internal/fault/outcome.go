@@ -40,10 +40,21 @@ func NotCommitted(err error) bool {
 	return Interpret(err).Gone
 }
 
+// OfRow reports whether an error is, by the class of its SQLSTATE, one of what a statement does with its
+// rows: their number (21), data (22), constraints (23), or SIGNAL (45).
+func OfRow(err error) bool {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return false
+	}
+	class := string(server.SQLState[:2])
+	return class == "21" || class == "22" || class == "23" || class == "45"
+}
+
 // KeepsOpen reports whether an error of a statement is known to leave its transaction as it
-// was before. The server's own errors are known by the classes of their SQLSTATE that tell
-// of the statement alone, its number of rows (21), data (22), constraints (23), text and
-// rights (42), and SIGNAL (45), and by the numbers of those that have none of these. What
+// was before. The server's own errors are known by the classes of their SQLSTATE that are about
+// the statement alone, those of OfRow and its text and rights (42), and by the numbers of those that
+// have none of these. What
 // isn't known may have ended the transaction: 1317 does so on Vitess.
 func KeepsOpen(err error) bool {
 	var server *mysql.MySQLError
@@ -51,8 +62,7 @@ func KeepsOpen(err error) bool {
 		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
 			errors.Is(err, mysql.ErrPktTooLarge) || errors.Is(err, mysql.ErrBusyBuffer)
 	}
-	switch string(server.SQLState[:2]) {
-	case "21", "22", "23", "42", "45":
+	if OfRow(err) || string(server.SQLState[:2]) == "42" {
 		return true
 	}
 	switch server.Number {

@@ -81,9 +81,7 @@ func Refused(reply error) error {
 
 // Interrupts reports whether this error may have come between a statement and its COMMIT in one
 // text.
-func Interrupts(err error) bool {
-	return Is(err, 1317, 1969, 3024) || !KeepsOpen(err) // ER_QUERY_INTERRUPTED, time limits
-}
+func Interrupts(err error) bool { return Is(err, 1317, 1969, 3024) } // ER_QUERY_INTERRUPTED, time limits
 
 // Interrupted is the error of a transaction that isn't committed; see Interrupts.
 func Interrupted(err error) error {

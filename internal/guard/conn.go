@@ -131,7 +131,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return c.result(ctx)(r, c.after(ctx, s, err))
 	}
 	result, err := execer.ExecContext(ctx, query, args)
-	c.learn(args, err)
+	c.learn(query, args, err)
 	if err := c.after(ctx, s, err); err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 			return nil, err
 		}
 		base, err := queryer.QueryContext(ctx, query, args)
-		c.learn(args, err)
+		c.learn(query, args, err)
 		return c.rows(ctx, s, base, err)
 	}
 	if first := c.first(ctx); first != nil {

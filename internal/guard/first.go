@@ -107,7 +107,7 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		return nil, driver.ErrSkip
 	}
 	r, err := firstResult(rows, err)
-	if err != nil && c.server.Procedures && c.sharesNot(err) && c.pool.noProcedures.Load() {
+	if c.noProcedure(err) {
 		return nil, c.lockPlainly(ctx, first)
 	}
 	if err != nil {
@@ -219,7 +219,8 @@ func (c *conn) readWith(ctx context.Context, first *First, s statement, query st
 		rows, err := c.lockWith(ctx, first, query, args)
 		if err == nil && rows != nil {
 			var second driver.Rows
-			if second, err = c.secondResult(ctx, s, rows); !c.sharesNot(err) {
+			second, err = c.secondResult(ctx, s, rows)
+			if err == nil || c.tx.refuse() != nil || c.progressOf(ctx, err) != notBegun {
 				return second, err
 			}
 			err = nil // the lock is taken

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,8 +138,12 @@ func (l *Last) refuses(n int64) error {
 	return fault.Rows(n, l.Rows)
 }
 
-// mostText is the longest statement, in bytes, that is sent with its COMMIT, in a text twice as long.
-const mostText = 1 << 16
+// What may share a text with a statement of lockstep's, in which it is twice as long. A session of MySQL
+// keeps the text and its arguments afterwards.
+const (
+	mostText   = 1 << 16 // bytes of a statement with its arguments
+	mostNumber = 24      // bytes of a number
+)
 
 // shares reports whether a statement can share a text with one of lockstep's: the reply can be
 // read, and the statement isn't read otherwise there, as its text is ASCII and its question
@@ -147,36 +152,83 @@ const mostText = 1 << 16
 // the procedures would be those of the first.
 func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	foreign := func(b byte) bool { return b >= 0x80 }
+	named := func(arg driver.NamedValue) bool { return arg.Name != "" } // the driver refuses it
 	switch {
-	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, !c.server.Compound && !c.pool.procedures(c.server):
+	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, !c.server.Compound && !c.callable(query, args),
+		strings.Contains(query, "@") && strings.Contains(strings.ToLower(query), "lockstep_"), // in quotes, too
+		(statement{}).of(query, args).size+mostNumber*len(args) > mostText:
 		return false
 	}
-	ours := strings.Contains(query, "@") && strings.Contains(strings.ToLower(query), "lockstep_") // in quotes, too
-	return !ours && len(query) <= mostText && strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
+	return strings.Count(query, "?") == len(args) && !slices.ContainsFunc(args, named) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
-// sharesNot reports whether nothing of the program's statement was executed, as it can't share a
-// text with one of lockstep's: the server doesn't have the procedure, which is noted, or takes no
-// argument where one is, or the driver hasn't sent the text.
-func (c *conn) sharesNot(err error) bool {
+// callable reports whether a procedure of MySQL can execute a statement of the program: there is no
+// limit of time in one, and only numbers are arguments of LIMIT. How the driver treats arguments must
+// be known.
+func (c *conn) callable(query string, args []driver.NamedValue) bool {
+	whole := func(arg driver.NamedValue) bool { _, whole := arg.Value.(int64); return whole }
+	switch {
+	case !c.pool.procedures(c.server), len(args) > 0 && !c.pool.interpolates.Load() && !c.pool.prepares.Load():
+		return false
+	case strings.Contains(query, "/*") && strings.Contains(strings.ToLower(query), "max_execution_time"):
+		return false
+	}
+	_, limit := sqltext.Cut(query, "LIMIT")
+	for i := max(0, len(args)-strings.Count(limit, "?")); i < len(args); i++ {
+		if !whole(args[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// progress is how far a statement of the program has come whose text, that it shares with one of
+// lockstep's, was answered with an error.
+type progress int
+
+const (
+	unknown  progress = iota
+	notBegun          // it can be sent alone
+	failed            // it has changed nothing, or the server has undone that
+	executed          // what followed it has failed
+)
+
+// progressOf asks the server, unless the error says it. That is the session's own variable, so that
+// nobody's trigger can signal an error in its place.
+func (c *conn) progressOf(ctx context.Context, err error) progress {
 	server := new(mysql.MySQLError)
 	switch {
-	case errors.Is(err, driver.ErrSkip), errors.Is(err, mysql.ErrPktTooLarge):
-		return true
-	case !errors.As(err, &server):
-		return false
-	case fault.NoProcedure(err) && strings.Contains(server.Message, "lockstep_"):
-		c.pool.noProcedures.Store(true)
-		return true
+	case errors.Is(err, driver.ErrSkip), errors.Is(err, mysql.ErrPktTooLarge), c.noProcedure(err):
+		return notBegun
+	case !errors.As(err, &server), fault.Ended(err, c.server) != nil, fault.Interrupts(err):
+		return unknown
+	case fault.OfRow(err):
+		return failed
 	}
-	switch state := string(server.SQLState[:]); server.Number { // by which a trigger that signals such a number is told
-	case 1064: // ER_PARSE_ERROR
-		return state == "42000"
-	case 1295: // ER_UNSUPPORTED_PS
-		return state == "HY000"
+	r, err := read(ctx, c.base, rawsql.Progress)
+	switch {
+	case err != nil || len(r.rows) != 1 || len(r.columns) != 1:
+		return unknown
+	case r.rows[0][0] == nil:
+		return notBegun
+	case text(r.rows[0][0]) == "0":
+		return failed
 	}
-	return rawsql.NotPrepared(err)
+	return executed
 }
+
+// noProcedure reports whether the server doesn't have a procedure that executes statements of the
+// program, and notes that.
+func (c *conn) noProcedure(err error) bool {
+	server := new(mysql.MySQLError)
+	none := c.server.Procedures && fault.NoProcedure(err) && errors.As(err, &server) && ofProgram.MatchString(server.Message)
+	if none {
+		c.pool.noProcedures.Store(true)
+	}
+	return none
+}
+
+var ofProgram = regexp.MustCompile(`\.lockstep_(lock|lock_read|program)_1\b`)
 
 // writeAndCommit sends a statement and its COMMIT in one text. The row of the reply, with the
 // number of rows and the insert id, comes before the COMMIT: an error of the server without
@@ -198,18 +250,22 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	c.tx.finish(true) // before the server frees the locks
 	sent := c.committing()
 	r, err := readRows(c.send(ctx, k, both, args))
-	if c.sharesNot(err) {
+	done, known := writtenBy(r)
+	refused := last.refuses(done.rows)
+	reached := executed
+	if err != nil && !known {
+		reached = c.progressOf(ctx, err)
+	}
+	if reached == notBegun {
 		c.tx.finish(false)
 		return nil, driver.ErrSkip
 	}
 	err = sent.outcome(err)
-	done, known := writtenBy(r)
-	refused := last.refuses(done.rows)
 	open, told := c.status.inTransaction()
 	switch {
 	case err != nil:
 		c.tx.finish(false)
-		return nil, c.notWritten(ctx, s, known && refused == nil, err)
+		return nil, c.notWritten(ctx, s, known && refused == nil, reached, err)
 	case known && refused != nil:
 		c.tx.finish(false)
 		return nil, cmp.Or(c.after(ctx, s, nil), refused)
@@ -235,13 +291,12 @@ func writtenBy(r *reply) (done written, known bool) {
 	return done, err == nil && done.rows >= 0
 }
 
-// notWritten judges the error of a statement and its COMMIT; commits tells that the COMMIT was
-// begun. What the statement has changed may be there afterwards, and must not be committed by
+// notWritten judges the error of a statement and its COMMIT, which has begun if commits is true. What the statement has changed may be there afterwards, and must not be committed by
 // another COMMIT.
-func (c *conn) notWritten(ctx context.Context, s statement, commits bool, err error) error {
+func (c *conn) notWritten(ctx context.Context, s statement, commits bool, reached progress, err error) error {
 	server := new(mysql.MySQLError)
 	answered := errors.As(err, &server) && fault.Ended(err, c.server) == nil
-	interrupts := answered && !commits && fault.Interrupts(err)
+	interrupts := answered && !commits && reached != failed && (fault.Interrupts(err) || !fault.KeepsOpen(err))
 	if commits || !answered {
 		s.name, s.end = "COMMIT", endCommits
 	}

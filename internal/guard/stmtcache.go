@@ -110,7 +110,7 @@ func (c *conn) send(ctx context.Context, k *cachedStmt, s rawsql.Statement, args
 			return nil, err
 		}
 		rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, append(values, args...))
-		if !rawsql.NotPrepared(err) {
+		if !rawsql.NotPrepared(err) || c.progressOf(ctx, err) != notBegun {
 			return rows, err
 		}
 		if k.stmt, k.uses = nil, 0; len(args) > 0 && c.pool.prepares.Load() {
@@ -123,39 +123,61 @@ func (c *conn) send(ctx context.Context, k *cachedStmt, s rawsql.Statement, args
 		return nil, driver.ErrSkip
 	}
 	rows, err := queryer.QueryContext(ctx, text, args)
-	c.learn(args, err)
-	if errors.Is(err, driver.ErrSkip) && len(args) > 0 && (statement{}).of(text, args).size < smallText { // not for its size
-		c.pool.prepares.Store(true) // from the next on
-	}
+	c.learn(text, args, err)
 	return rows, err
 }
 
-// learn notes that the driver writes arguments into texts, if it has done so.
-func (c *conn) learn(args []driver.NamedValue, err error) {
-	if err == nil && len(args) > 0 && !c.pool.interpolates.Load() {
+// learn notes whether the driver writes arguments into texts, which counts from the next on.
+func (c *conn) learn(text string, args []driver.NamedValue, err error) {
+	switch skips := errors.Is(err, driver.ErrSkip); {
+	case len(args) == 0 || c.pool.interpolates.Load() || c.pool.prepares.Load():
+	case err == nil:
 		c.pool.interpolates.Store(true)
+	case skips && (statement{}).of(text, args).size < smallText && sqltext.Marks(text) == len(args): // not for these
+		c.pool.prepares.Store(true)
 	}
 }
 
-// literal writes the arguments of a statement of the program into its text, if they are whole
-// numbers and no question mark is quoted, as the driver does where it interpolates. MySQL takes
-// longer to set a variable for each than to parse them; on MariaDB a text is kept prepared.
+// literal writes those arguments of a statement of the program that are numbers or NULL into its text,
+// if no question mark is quoted, as the driver does where it interpolates. MySQL takes longer to set a
+// variable for each than to parse them; on MariaDB a text is kept prepared.
 func (c *conn) literal(query string, args []driver.NamedValue) (string, []driver.NamedValue) {
 	if !c.server.Procedures || !c.pool.interpolates.Load() || c.pool.prepares.Load() || len(args) == 0 {
 		return query, args
 	}
-	pieces := strings.Split(query, "?")
-	for i, arg := range args {
-		n, whole := arg.Value.(int64)
-		if !whole {
-			return query, args
-		}
-		pieces[i] += strconv.FormatInt(n, 10)
-	}
 	if strings.Contains(query, `\`) || sqltext.Marks(query) != len(args) {
 		return query, args
 	}
-	return strings.Join(pieces, ""), nil
+	pieces := strings.Split(query, "?")
+	var others []driver.NamedValue
+	for i, arg := range args {
+		text, ok := asNumber(arg)
+		if !ok {
+			text, others = "?", append(others, arg)
+		}
+		pieces[i] += text
+	}
+	return strings.Join(pieces, ""), others
+}
+
+// asNumber returns a number or NULL as the driver writes it.
+func asNumber(arg driver.NamedValue) (text string, ok bool) {
+	switch v := arg.Value.(type) {
+	case nil:
+		return "NULL", true
+	case int64:
+		return strconv.FormatInt(v, 10), true
+	case uint64:
+		return strconv.FormatUint(v, 10), true
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64), true
+	case bool:
+		if v {
+			return "1", true
+		}
+		return "0", true
+	}
+	return "", false
 }
 
 // values are arguments of lockstep's own as the driver takes them.

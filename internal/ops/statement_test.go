@@ -13,7 +13,7 @@ func TestOwnStatement(t *testing.T) {
 	for text, own := range map[string]bool{
 		"lockstep LockNamed": true, "SAVEPOINT lockstep_x7": true, "RELEASE SAVEPOINT lockstep_x7": true, "CALL lockstep_lock_1('a', NULL, 'b', 1)": true,
 		"BEGIN": true, "START TRANSACTION READ ONLY": true, "": true, "SET SESSION innodb_lock_wait_timeout = 1": true,
-		rawsql.Galera: true, rawsql.GroupView: true, rawsql.MaxPacket: true, rawsql.Uptime: true, rawsql.Facts: true, rawsql.Session: true, rawsql.LockWaitSeconds: true, rawsql.ProbeSavepoint: true, rawsql.Probe: true, rawsql.ShortenLockWait: true,
+		rawsql.Galera: true, rawsql.GroupView: true, rawsql.MaxPacket: true, rawsql.Uptime: true, rawsql.Facts: true, rawsql.Progress: true, rawsql.Session: true, rawsql.LockWaitSeconds: true, rawsql.ProbeSavepoint: true, rawsql.Probe: true, rawsql.ShortenLockWait: true,
 		"SAVEPOINT sp1": false, "query GetOrder: SELECT 1": false, "UPDATE stock SET n = 1": false, "CALL ship(7)": false, "SELECT lockstep": false, "SET @x = 1": false,
 	} {
 		if ownStatement(text) != own {

@@ -52,7 +52,7 @@ func TestEngines(t *testing.T) {
 		commits("alone", TiDB, insert)(""),
 
 		reads("a read", MariaDB, Begin{Make: "k"}, insert, "SELECT '?', ?", 1)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+makes+"START TRANSACTION; "+repeat+
-			"SELECT LAST_INSERT_ID(); EXECUTE IMMEDIATE X'53454c45435420273f272c203f' USING ?; END", []byte("k"), 7),
+			"SELECT LAST_INSERT_ID(); "+prepareProgram+"X'53454c45435420273f272c203f'"+executeProgram+" USING ?; END", []byte("k"), 7),
 		reads("a lock alone", MariaDB, Begin{Open: true, Make: "k"}, insert, "", 0)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+repeat+"SELECT LAST_INSERT_ID(); END", 7),
 		reads("a procedure", MariaDB, Begin{}, lock, "SELECT 1", 0)(""),
 		reads("a call", MySQL, Begin{}, lock, "SELECT ?", 1)("CALL lockstep_lock_read_1('', ?, NULL, ?, ?, X'53454c454354203f', 1, 0 + COALESCE(LENGTH(@lockstep_1 := ?), 0)"+settings, name, "o", 1),
@@ -63,7 +63,7 @@ func TestEngines(t *testing.T) {
 		reads("a lock, alone", TiDB, Begin{}, insert, "", 0)(""),
 
 		writes("rows", MariaDB, "DELETE ?, ?", 2, 3)("BEGIN NOT ATOMIC IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'lockstep: no transaction is open'; END IF; " +
-			"DO LAST_INSERT_ID(0); EXECUTE IMMEDIATE X'44454c455445203f2c203f' USING ?, ?; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF @lockstep_rows = 3 THEN COMMIT; END IF; END"),
+			prepareProgram + "X'44454c455445203f2c203f'" + executeProgram + " USING ?, ?; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF @lockstep_rows = 3 THEN COMMIT; END IF; END"),
 		writes("rows by a procedure", MySQL, "DELETE", 0, -1)("CALL lockstep_program_1(-1, X'44454c455445', 0, 0" + settings),
 		writes("too many arguments", MySQL, "DELETE", 17, 1)(""),
 	} {
@@ -129,6 +129,12 @@ func writes(name string, e Engine, query string, args int, rows int64) func(stri
 	return wanted("writes "+name, s, ok)
 }
 
+// The statements around one of the program on MariaDB.
+const (
+	prepareProgram = "SET @lockstep_rows = NULL; IF @@sql_auto_is_null THEN SIGNAL SQLSTATE '0A000' SET MESSAGE_TEXT = 'lockstep: sql_auto_is_null'; END IF; PREPARE lockstep_program FROM "
+	executeProgram = "; SET @lockstep_rows = LAST_INSERT_ID(0); EXECUTE lockstep_program"
+)
+
 // TestCommitKeepsTheCall: the statement that commits leaves the other as it was.
 func TestCommitKeepsTheCall(t *testing.T) {
 	t.Parallel()
@@ -142,7 +148,7 @@ func TestCommitKeepsTheCall(t *testing.T) {
 func TestStatementText(t *testing.T) {
 	t.Parallel()
 	s, _ := MariaDB.LockThen(Begin{}, Statement{Query: "INSERT ?", Args: []any{7}}, "SELECT ?", 1)
-	const want = "BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; REPEAT INSERT 7; UNTIL LAST_INSERT_ID() <> 1 END REPEAT; SELECT LAST_INSERT_ID(); EXECUTE IMMEDIATE X'53454c454354203f' USING ?; END"
+	const want = "BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; REPEAT INSERT 7; UNTIL LAST_INSERT_ID() <> 1 END REPEAT; SELECT LAST_INSERT_ID(); " + prepareProgram + "X'53454c454354203f'" + executeProgram + " USING ?; END"
 	if text, ok := s.Text(); !ok || text != want {
 		t.Errorf("%t: %s", ok, text)
 	}

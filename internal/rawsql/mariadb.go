@@ -75,7 +75,7 @@ func (mariaDB) WriteAndCommit(query string, args int, rows int64) (Statement, bo
 		when = "@lockstep_rows = " + strconv.FormatInt(rows, 10)
 	}
 	s := compound(nil, nil, "IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'lockstep: no transaction is open'; END IF; ",
-		noID, immediate(query, args), "; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF ", when, " THEN COMMIT; END IF")
+		immediate(query, args), "; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF ", when, " THEN COMMIT; END IF")
 	s.behind = args
 	return s, true
 }
@@ -92,13 +92,15 @@ func granted(query string) string {
 	return "REPEAT " + query + "; UNTIL LAST_INSERT_ID() <> 1 END REPEAT; SELECT LAST_INSERT_ID()"
 }
 
-// immediate executes a statement of the program inside of a compound statement.
+// immediate executes a statement of the program inside of a compound statement, and notes in
+// @lockstep_rows how far it has come, as lockstep_program_1 does on MySQL.
 func immediate(query string, args int) string {
 	using := ""
 	if args > 0 {
 		using = " USING ?" + strings.Repeat(", ?", args-1)
 	}
-	return "EXECUTE IMMEDIATE " + literal(query) + using
+	return "SET @lockstep_rows = NULL; IF @@sql_auto_is_null THEN SIGNAL SQLSTATE '0A000' SET MESSAGE_TEXT = 'lockstep: sql_auto_is_null'; END IF; " +
+		"PREPARE lockstep_program FROM " + literal(query) + "; SET @lockstep_rows = LAST_INSERT_ID(0); EXECUTE lockstep_program" + using
 }
 
 // statements returns the statements that begin the transaction, and the arguments of these and of

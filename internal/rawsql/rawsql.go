@@ -14,6 +14,10 @@ import (
 // TRANSACTION Statement").
 const Probe = "SET TRANSACTION READ WRITE"
 
+// Progress reports how far a statement of the program has come that shares a text with one of
+// lockstep's: NULL if it has not begun, 0 if it has failed, and else the number of its rows.
+const Progress = "SELECT @lockstep_rows"
+
 // ProbeSavepoint and ReleaseProbeSavepoint are sent before and after a statement that may end the
 // transaction and begin another. If it has, the savepoint is gone, and the reply to the release
 // is error 1305. The release also ends the savepoints that the statement itself has set. No

@@ -428,6 +428,10 @@ DROP PROCEDURE IF EXISTS lockstep_program_1;
 -- of the session, which are handed in; at the end the server puts back those of the procedure's
 -- creator.
 --
+-- After an error, @lockstep_rows is NULL if the statement has not begun, so that it can be sent alone;
+-- 0 if it has failed; and else the number of its rows. With sql_auto_is_null it does not begin: IS NULL
+-- asks for the insert id, which is reset.
+--
 -- Unless p_rows is NULL, it commits the transaction if the statement has changed so many rows, or
 -- any number if p_rows is negative. The reply, before the COMMIT, is the insert id and the number of
 -- rows.
@@ -436,12 +440,15 @@ CREATE PROCEDURE lockstep_program_1(p_rows BIGINT, p_text LONGTEXT CHARACTER SET
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
-  DECLARE v_rows BIGINT;
+  SET @lockstep_text = p_text, @lockstep_rows = NULL;
+  IF @@sql_auto_is_null THEN
+    SIGNAL SQLSTATE '0A000' SET MESSAGE_TEXT = 'lockstep: sql_auto_is_null';
+  END IF;
   IF p_mode <> @@sql_mode OR p_client <> @@character_set_client OR p_collation <> @@collation_connection THEN
     SET sql_mode = p_mode, character_set_client = p_client, collation_connection = p_collation;
   END IF;
-  SET @lockstep_text = p_text, v_rows = LAST_INSERT_ID(0);
   PREPARE lockstep_program FROM @lockstep_text;
+  SET @lockstep_rows = LAST_INSERT_ID(0);
   CASE p_args
     WHEN 0 THEN EXECUTE lockstep_program;
     WHEN 1 THEN EXECUTE lockstep_program USING @lockstep_1;
@@ -461,10 +468,10 @@ BEGIN
     WHEN 15 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14, @lockstep_15;
     WHEN 16 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14, @lockstep_15, @lockstep_16;
   END CASE;
-  SET v_rows = ROW_COUNT();
+  SET @lockstep_rows = ROW_COUNT();
   IF p_rows IS NOT NULL THEN
-    SELECT LAST_INSERT_ID(), v_rows;
-    IF p_rows < 0 OR v_rows = p_rows THEN
+    SELECT LAST_INSERT_ID(), @lockstep_rows;
+    IF p_rows < 0 OR @lockstep_rows = p_rows THEN
       COMMIT;
     END IF;
   END IF;
