@@ -29,8 +29,8 @@ func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 
 // procedures are the names of the procedures.
 var procedures = []string{
-	"lockstep_begin_1", "lockstep_compare_1", "lockstep_lock_1", "lockstep_lock_all_1", "lockstep_lock_read_1", "lockstep_once_1",
-	"lockstep_program_1", "lockstep_raise_1", "lockstep_share_1", "lockstep_try_1", "lockstep_version_1",
+	"lockstep_begin_1", "lockstep_compare_1", "lockstep_lock_1", "lockstep_lock_all_1", "lockstep_lock_read_2", "lockstep_once_1",
+	"lockstep_program_2", "lockstep_raise_1", "lockstep_share_1", "lockstep_try_1", "lockstep_version_1",
 }
 
 const countProcedures = "SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep\\_%\\_1'"

@@ -58,7 +58,7 @@ func TestRepliesAreKnown(t *testing.T) {
 		}
 	}
 	known := slices.Concat(slices.Collect(maps.Keys(mySQL.Outcomes)), slices.Collect(maps.Keys(mySQL.Numbers)), mySQL.Lists,
-		[]string{"lockstep_begin_1", "lockstep_raise_1", "lockstep_program_1", "lockstep_lock_read_1"}) // which others call; those of guard
+		[]string{"lockstep_begin_1", "lockstep_raise_1", "lockstep_program_2", "lockstep_lock_read_2"}) // which others call; those of guard
 	var procedures []string
 	for _, m := range regexp.MustCompile(`CREATE PROCEDURE (\w+)`).FindAllStringSubmatch(read(t, "../schema/mysql/0005_procedures.sql"), -1) {
 		procedures = append(procedures, m[1])

@@ -228,7 +228,7 @@ func (c *conn) noProcedure(err error) bool {
 	return none
 }
 
-var ofProgram = regexp.MustCompile(`\.lockstep_(lock|lock_read|program)_1\b`)
+var ofProgram = regexp.MustCompile(`\.lockstep_(lock_1|lock_read_2|program_2)\b`)
 
 // writeAndCommit sends a statement and its COMMIT in one text. The row of the reply, with the
 // number of rows and the insert id, comes before the COMMIT: an error of the server without
@@ -291,8 +291,9 @@ func writtenBy(r *reply) (done written, known bool) {
 	return done, err == nil && done.rows >= 0
 }
 
-// notWritten judges the error of a statement and its COMMIT, which has begun if commits is true. What the statement has changed may be there afterwards, and must not be committed by
-// another COMMIT.
+// notWritten judges the error of a statement and its COMMIT, which has begun if commits is true.
+// What the statement has changed may be there afterwards, and must not be committed by another
+// COMMIT.
 func (c *conn) notWritten(ctx context.Context, s statement, commits bool, reached progress, err error) error {
 	server := new(mysql.MySQLError)
 	answered := errors.As(err, &server) && fault.Ended(err, c.server) == nil

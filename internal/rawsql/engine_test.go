@@ -55,7 +55,7 @@ func TestEngines(t *testing.T) {
 			"SELECT LAST_INSERT_ID(); "+prepareProgram+"X'53454c45435420273f272c203f'"+executeProgram+" USING ?; END", []byte("k"), 7),
 		reads("a lock alone", MariaDB, Begin{Open: true, Make: "k"}, insert, "", 0)("BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); "+repeat+"SELECT LAST_INSERT_ID(); END", 7),
 		reads("a procedure", MariaDB, Begin{}, lock, "SELECT 1", 0)(""),
-		reads("a call", MySQL, Begin{}, lock, "SELECT ?", 1)("CALL lockstep_lock_read_1('', ?, NULL, ?, ?, X'53454c454354203f', 1, 0 + COALESCE(LENGTH(@lockstep_1 := ?), 0)"+settings, name, "o", 1),
+		reads("a call", MySQL, Begin{}, lock, "SELECT ?", 1)("CALL lockstep_lock_read_2('', ?, NULL, ?, ?, X'53454c454354203f', 1, 0 + COALESCE(LENGTH(@lockstep_1 := ?), 0)"+settings, name, "o", 1),
 		reads("a call, open", MySQL, Begin{Open: true}, lock, "", 0)("CALL lockstep_lock_1(NULL, ?, NULL, ?, ?)", name, "o", 1),
 		reads("too many arguments", MySQL, Begin{}, lock, "SELECT ?", 17)(""),
 		reads("another procedure", MySQL, Begin{}, call(CompareProcedure, 0), "SELECT 1", 0)(""),
@@ -64,7 +64,7 @@ func TestEngines(t *testing.T) {
 
 		writes("rows", MariaDB, "DELETE ?, ?", 2, 3)("BEGIN NOT ATOMIC IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'lockstep: no transaction is open'; END IF; " +
 			prepareProgram + "X'44454c455445203f2c203f'" + executeProgram + " USING ?, ?; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF @lockstep_rows = 3 THEN COMMIT; END IF; END"),
-		writes("rows by a procedure", MySQL, "DELETE", 0, -1)("CALL lockstep_program_1(-1, X'44454c455445', 0, 0" + settings),
+		writes("rows by a procedure", MySQL, "DELETE", 0, -1)("CALL lockstep_program_2(-1, X'44454c455445', 0, 0" + settings),
 		writes("too many arguments", MySQL, "DELETE", 17, 1)(""),
 	} {
 		query, args := c.s.SQL()

@@ -93,7 +93,7 @@ func granted(query string) string {
 }
 
 // immediate executes a statement of the program inside of a compound statement, and notes in
-// @lockstep_rows how far it has come, as lockstep_program_1 does on MySQL.
+// @lockstep_rows how far it has come, as lockstep_program_2 does on MySQL.
 func immediate(query string, args int) string {
 	using := ""
 	if args > 0 {

@@ -66,7 +66,7 @@ func (m mySQL) LockThen(b Begin, lock Statement, read string, args int) (Stateme
 		return m.Open(b, lock, false)
 	}
 	with, ok := program(read, args)
-	lock.Procedure, ok = "lockstep_lock_read_1", ok && lock.Procedure == LockProcedure && !b.Again
+	lock.Procedure, ok = "lockstep_lock_read_2", ok && lock.Procedure == LockProcedure && !b.Again
 	s := lock.call(b.opening(), ", "+with)
 	s.behind = args
 	return s, ok
@@ -75,7 +75,7 @@ func (m mySQL) LockThen(b Begin, lock Statement, read string, args int) (Stateme
 // WriteAndCommit is Renderer.WriteAndCommit.
 func (mySQL) WriteAndCommit(query string, args int, rows int64) (Statement, bool) {
 	with, ok := program(query, args)
-	return Statement{Query: "CALL lockstep_program_1(" + strconv.FormatInt(rows, 10) + ", " + with + ")", behind: args}, ok
+	return Statement{Query: "CALL lockstep_program_2(" + strconv.FormatInt(rows, 10) + ", " + with + ")", behind: args}, ok
 }
 
 // opening is the first argument of a procedure, by which it begins the transaction. The name of
@@ -91,7 +91,7 @@ func (b Begin) opening() string {
 	return "'" + strings.TrimSpace(words) + "'"
 }
 
-// mostArgs is how many arguments lockstep_program_1 takes.
+// mostArgs is how many arguments lockstep_program_2 takes.
 const mostArgs = 16
 
 // program returns the last arguments of a procedure that executes a statement of the program. A

@@ -420,10 +420,10 @@ END;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
-DROP PROCEDURE IF EXISTS lockstep_program_1;
+DROP PROCEDURE IF EXISTS lockstep_program_2;
 -- +goose StatementEnd
 
--- lockstep_program_1 executes a statement of the program. The expression for p_set sets the
+-- lockstep_program_2 executes a statement of the program. The expression for p_set sets the
 -- variables of its p_args arguments, @lockstep_1 to @lockstep_16. The text is read under the settings
 -- of the session, which are handed in; at the end the server puts back those of the procedure's
 -- creator.
@@ -436,7 +436,7 @@ DROP PROCEDURE IF EXISTS lockstep_program_1;
 -- any number if p_rows is negative. The reply, before the COMMIT, is the insert id and the number of
 -- rows.
 -- +goose StatementBegin
-CREATE PROCEDURE lockstep_program_1(p_rows BIGINT, p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
+CREATE PROCEDURE lockstep_program_2(p_rows BIGINT, p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
@@ -479,17 +479,17 @@ END;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
-DROP PROCEDURE IF EXISTS lockstep_lock_read_1;
+DROP PROCEDURE IF EXISTS lockstep_lock_read_2;
 -- +goose StatementEnd
 
--- lockstep_lock_read_1 does what lockstep_lock_1 does, and then executes a read of the program,
+-- lockstep_lock_read_2 does what lockstep_lock_1 does, and then executes a read of the program,
 -- whose rows are the second reply.
 -- +goose StatementBegin
-CREATE PROCEDURE lockstep_lock_read_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
+CREATE PROCEDURE lockstep_lock_read_2(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
   CALL lockstep_lock_1(p_opening, p_name, p_slot, p_owner, p_held);
-  CALL lockstep_program_1(NULL, p_text, p_args, p_set, p_mode, p_client, p_collation);
+  CALL lockstep_program_2(NULL, p_text, p_args, p_set, p_mode, p_client, p_collation);
 END;
 -- +goose StatementEnd

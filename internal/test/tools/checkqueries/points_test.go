@@ -67,9 +67,9 @@ func TestPoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_program_1")
+	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_program_2")
 	if !found {
-		t.Error("there is no lockstep_program_1, behind which the statements are the program's")
+		t.Error("there is no lockstep_program_2, behind which the statements are the program's")
 	}
 	if err := keys.Script(lockstep); err != nil {
 		t.Errorf("the procedures run in callers' transactions, and have what is no point: %v", err)
