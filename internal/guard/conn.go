@@ -119,9 +119,13 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if err := c.lockFirst(ctx); err != nil {
 		return nil, err
 	}
+	send := func() (driver.Result, error) {
+		result, err := execer.ExecContext(ctx, query, args)
+		c.learn(query, args, err)
+		return result, err
+	}
 	if last := c.last(ctx); last != nil {
-		w := write{s, s.writes(query), query, args, c.shares(query, args)}
-		return c.write(ctx, last, w, func() (driver.Result, error) { return execer.ExecContext(ctx, query, args) })
+		return c.write(ctx, last, write{s, s.writes(query), query, args, c.shares(query, args)}, send)
 	}
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
@@ -130,8 +134,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		r, err := read(ctx, c.base, query)
 		return c.result(ctx)(r, c.after(ctx, s, err))
 	}
-	result, err := execer.ExecContext(ctx, query, args)
-	c.learn(query, args, err)
+	result, err := send()
 	if err := c.after(ctx, s, err); err != nil {
 		return nil, err
 	}
