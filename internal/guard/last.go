@@ -162,24 +162,29 @@ func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	return strings.Count(query, "?") == len(args) && !slices.ContainsFunc(args, named) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
-// callable reports whether a procedure of MySQL can execute a statement of the program: there is no
-// limit of time in one, and only numbers are arguments of LIMIT. How the driver treats arguments must
-// be known.
+// callable reports whether a procedure of MySQL can execute a statement of the program, in which there is
+// no limit of time. How the driver treats arguments must be known. Where some would be variables, which
+// literal says, they must be what they are alone: a number is no column of ORDER BY then, a text no number
+// of LIMIT, and a float a DECIMAL.
 func (c *conn) callable(query string, args []driver.NamedValue) bool {
-	whole := func(arg driver.NamedValue) bool { _, whole := arg.Value.(int64); return whole }
+	interpolates := c.pool.interpolates.Load()
 	switch {
-	case !c.pool.procedures(c.server), len(args) > 0 && !c.pool.interpolates.Load() && !c.pool.prepares.Load():
+	case !c.pool.procedures(c.server), len(args) > 0 && !interpolates && !c.pool.prepares.Load():
 		return false
 	case strings.Contains(query, "/*") && strings.Contains(strings.ToLower(query), "max_execution_time"):
 		return false
 	}
-	_, limit := sqltext.Cut(query, "LIMIT")
-	for i := max(0, len(args)-strings.Count(limit, "?")); i < len(args); i++ {
-		if !whole(args[i]) {
-			return false
-		}
+	texts, floats := false, false
+	for _, arg := range args {
+		_, number := asNumber(arg)
+		_, float := arg.Value.(float64)
+		texts, floats = texts || !number, floats || float
 	}
-	return true
+	if !texts {
+		return true
+	}
+	_, by := sqltext.Cut(query, "BY", "LIMIT")
+	return !strings.Contains(by, "?") && !(interpolates && floats)
 }
 
 // progress is how far a statement of the program has come whose text, that it shares with one of

@@ -138,26 +138,26 @@ func (c *conn) learn(text string, args []driver.NamedValue, err error) {
 	}
 }
 
-// literal writes those arguments of a statement of the program that are numbers or NULL into its text,
-// if no question mark is quoted, as the driver does where it interpolates. MySQL takes longer to set a
-// variable for each than to parse them; on MariaDB a text is kept prepared.
+// literal writes the arguments of a statement of the program into its text, if all are numbers or NULL
+// and no question mark is quoted, as the driver does where it interpolates. MySQL takes longer to set a
+// variable for each than to parse them; on MariaDB a text is kept prepared. Beside a number in the
+// text, MySQL would read a text in a variable as a number, too.
 func (c *conn) literal(query string, args []driver.NamedValue) (string, []driver.NamedValue) {
 	if !c.server.Procedures || !c.pool.interpolates.Load() || c.pool.prepares.Load() || len(args) == 0 {
 		return query, args
 	}
-	if strings.Contains(query, `\`) || sqltext.Marks(query) != len(args) {
-		return query, args
-	}
 	pieces := strings.Split(query, "?")
-	var others []driver.NamedValue
 	for i, arg := range args {
 		text, ok := asNumber(arg)
 		if !ok {
-			text, others = "?", append(others, arg)
+			return query, args
 		}
 		pieces[i] += text
 	}
-	return strings.Join(pieces, ""), others
+	if strings.Contains(query, `\`) || sqltext.Marks(query) != len(args) {
+		return query, args
+	}
+	return strings.Join(pieces, ""), nil
 }
 
 // asNumber returns a number or NULL as the driver writes it.
