@@ -184,7 +184,7 @@ func (c *conn) callable(query string, args []driver.NamedValue) bool {
 		return true
 	}
 	_, by := sqltext.Cut(query, "BY", "LIMIT")
-	return !strings.Contains(by, "?") && !(interpolates && floats)
+	return !strings.Contains(by, "?") && (!interpolates || !floats)
 }
 
 // progress is how far a statement of the program has come whose text, that it shares with one of
