@@ -41,8 +41,8 @@ const AnyRows = -1
 // exceeds 64 KiB with its arguments, or contains LAST_INSERT_ID() or the like. Where they share one,
 // its arguments are bound as those of a prepared statement, which is also the case without
 // interpolateParams: in expressions such as ? / 3 their type differs from a literal's. With
-// interpolateParams on MySQL they are literals if all are numbers, and the two are sent separately if
-// some are floats and others not. SHOW WARNINGS doesn't show its warnings.
+// interpolateParams they are literals if all are numbers, except in a write on MariaDB; on MySQL the
+// two are sent separately if some are floats and others not. SHOW WARNINGS doesn't show its warnings.
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:

@@ -137,7 +137,7 @@ func (c *conn) sendFirst(ctx context.Context, first *First, begins bool, read st
 	if begins {
 		begin = c.beginOf(first.Make)
 	}
-	read, args = c.literal(read, args)
+	read, args = c.literal(read, args, true)
 	both, ok := c.server.LockThen(begin, first.Lock, read, len(args))
 	if !ok {
 		return nil, driver.ErrSkip

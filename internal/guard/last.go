@@ -240,7 +240,7 @@ var ofProgram = regexp.MustCompile(`\.lockstep_(lock_1|lock_read_2|program_2)\b`
 // it, or with another number, is that of a statement after which nothing is committed.
 func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.Result, error) {
 	s := w.statement
-	query, args := c.literal(w.query, w.args)
+	query, args := c.literal(w.query, w.args, false)
 	both, ok := c.server.WriteAndCommit(query, len(args), last.Rows)
 	if !ok {
 		return nil, driver.ErrSkip

@@ -140,10 +140,11 @@ func (c *conn) learn(text string, args []driver.NamedValue, err error) {
 
 // literal writes the arguments of a statement of the program into its text, if all are numbers or NULL
 // and no question mark is quoted, as the driver does where it interpolates. MySQL takes longer to set a
-// variable for each than to parse them; on MariaDB a text is kept prepared. Beside a number in the
-// text, MySQL would read a text in a variable as a number, too.
-func (c *conn) literal(query string, args []driver.NamedValue) (string, []driver.NamedValue) {
-	if !c.server.Procedures || !c.pool.interpolates.Load() || c.pool.prepares.Load() || len(args) == 0 {
+// variable for each than to parse them; MariaDB keeps the text of a write prepared, and may give
+// what a read computes of a number behind USING too few digits. Beside a number in the text, MySQL
+// would read a text in a variable as a number, too.
+func (c *conn) literal(query string, args []driver.NamedValue, reads bool) (string, []driver.NamedValue) {
+	if !c.server.Procedures && !reads || !c.pool.interpolates.Load() || c.pool.prepares.Load() || len(args) == 0 {
 		return query, args
 	}
 	pieces := strings.Split(query, "?")
