@@ -40,9 +40,10 @@ const AnyRows = -1
 // with more than 16 arguments, with sql_auto_is_null, and if the text of the statement isn't ASCII,
 // exceeds 64 KiB with its arguments, or contains LAST_INSERT_ID() or the like. Where they share one,
 // its arguments are bound as those of a prepared statement, which is also the case without
-// interpolateParams: in expressions such as ? / 3 their type differs from a literal's. With
-// interpolateParams they are literals if all are numbers, except in a write on MariaDB; on MySQL the
-// two are sent separately if some are floats and others not. SHOW WARNINGS doesn't show its warnings.
+// interpolateParams: in expressions such as ? / 3 their type differs from a literal's, and MySQL returns
+// error 1292 for a string that is compared with numbers and isn't one. With interpolateParams they are
+// literals if all are numbers, except in a write on MariaDB; on MySQL the two are sent separately if
+// some are floats and others not. SHOW WARNINGS doesn't show its warnings.
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:
