@@ -70,7 +70,7 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	if !closed {
 		return nil, unidentified(stmt, "its text has a comment, quotes or parentheses that it doesn't close, or a backslash in quotes: give values as arguments")
 	}
-	if n := placeholders(text); n != len(dry.Statement.Vars) {
+	if n := sqltext.Marks(text); n != len(dry.Statement.Vars) {
 		return nil, unidentified(stmt, fmt.Sprintf("it has %d question marks for %d values", n, len(dry.Statement.Vars)))
 	}
 	head, _ := sqltext.Cut(text, "WHERE", "ORDER", "LIMIT", "RETURNING")
@@ -82,7 +82,7 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	if isTagged(stmt.Schema) {
 		columns = stmt.Quote(clause.Column{Table: clause.CurrentTable, Name: stmt.Schema.PrimaryFieldDBNames[0]})
 	}
-	s := &selection{text: columns + " FROM " + tableText(stmt) + " " + conditions, most: p.most, args: dry.Statement.Vars[placeholders(head):], by: dry.Statement}
+	s := &selection{text: columns + " FROM " + tableText(stmt) + " " + conditions, most: p.most, args: dry.Statement.Vars[sqltext.Marks(head):], by: dry.Statement}
 	if !slices.Contains(words, "LIMIT") {
 		s.text += fmt.Sprintf(" LIMIT %d", s.most+1)
 	}
@@ -91,9 +91,6 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 
 // isDelete reports whether a statement deletes, be it softly, by an UPDATE.
 func isDelete(stmt *gorm.Statement) bool { return slices.Contains(stmt.BuildClauses, "DELETE") }
-
-// placeholders returns how many values a text needs.
-func placeholders(text string) int { return strings.Count(sqltext.Unquoted(text), "?") }
 
 // copyModels gives a statement copies of its models.
 func copyModels(stmt *gorm.Statement) {

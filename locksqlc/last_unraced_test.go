@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +97,7 @@ func TestCommitWith(t *testing.T) {
 						trip = 1
 					}
 					switch {
-					case sharesTexts(db.Engine()) && (db.Engine() == testdb.MariaDB || p.trips > 1 || !strings.Contains(c.text, "(s, b, f, d)")):
+					case sharesTexts(db.Engine()) && (db.Engine() == testdb.MariaDB || p.trips > 1 || !slices.ContainsFunc(c.args, isFloat)): // beside texts they are sent alone
 					case trip == 1:
 						trip = 2
 					default:
@@ -124,6 +125,8 @@ func TestCommitWith(t *testing.T) {
 		}
 	})
 }
+
+func isFloat(arg any) bool { _, is := arg.(float64); return is }
 
 // TestCommitWithOtherRows proves that nothing is committed where the statement has changed
 // another number of rows or has failed, that the transaction goes on, and that it takes its

@@ -54,8 +54,7 @@ func OfRow(err error) bool {
 // KeepsOpen reports whether an error of a statement is known to leave its transaction as it
 // was before. The server's own errors are known by the classes of their SQLSTATE that are about
 // the statement alone, those of OfRow and its text and rights (42), and by the numbers of those that
-// have none of these. What
-// isn't known may have ended the transaction: 1317 does so on Vitess.
+// have none of these. What isn't known may have ended the transaction: 1317 does so on Vitess.
 func KeepsOpen(err error) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) { // the connection lives: nothing was sent

@@ -176,9 +176,13 @@ func (c *conn) callable(query string, args []driver.NamedValue) bool {
 	}
 	texts, floats := false, false
 	for _, arg := range args {
-		_, number := asNumber(arg)
-		_, float := arg.Value.(float64)
-		texts, floats = texts || !number, floats || float
+		switch arg.Value.(type) {
+		case nil, int64, uint64, bool:
+		case float64:
+			floats = true
+		default:
+			texts = true
+		}
 	}
 	if !texts {
 		return true

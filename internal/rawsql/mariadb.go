@@ -61,7 +61,7 @@ func (mariaDB) LockThen(b Begin, lock Statement, read string, args int) (Stateme
 	begin, own := b.statements(lock.Args)
 	then := ""
 	if read != "" {
-		then = "; " + immediate(read, args)
+		then = "; " + execute(read, args)
 	}
 	s := compound(lock.Variables, own, noID, begin, granted(lock.Query), then)
 	s.behind = args
@@ -75,7 +75,7 @@ func (mariaDB) WriteAndCommit(query string, args int, rows int64) (Statement, bo
 		when = "@lockstep_rows = " + strconv.FormatInt(rows, 10)
 	}
 	s := compound(nil, nil, "IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'lockstep: no transaction is open'; END IF; ",
-		immediate(query, args), "; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF ", when, " THEN COMMIT; END IF")
+		execute(query, args), "; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF ", when, " THEN COMMIT; END IF")
 	s.behind = args
 	return s, true
 }
@@ -92,9 +92,9 @@ func granted(query string) string {
 	return "REPEAT " + query + "; UNTIL LAST_INSERT_ID() <> 1 END REPEAT; SELECT LAST_INSERT_ID()"
 }
 
-// immediate executes a statement of the program inside of a compound statement, and notes in
+// execute executes a statement of the program inside of a compound statement, and notes in
 // @lockstep_rows how far it has come, as lockstep_program_2 does on MySQL.
-func immediate(query string, args int) string {
+func execute(query string, args int) string {
 	using := ""
 	if args > 0 {
 		using = " USING ?" + strings.Repeat(", ?", args-1)
