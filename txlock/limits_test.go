@@ -405,6 +405,12 @@ func TestTryOfAGoneRow(t *testing.T) {
 				s.lock(t, key)
 				return s
 			},
+			"made second": func(key txlock.Key) *session {
+				s := unread(t, newPool(t, db, true))
+				s.lock(t, named())
+				s.lock(t, key)
+				return s
+			},
 			"made after a read": func(key txlock.Key) *session {
 				s := begin(t, newPool(t, db, true), nil)
 				s.lock(t, key)
