@@ -72,7 +72,7 @@ func chaos(ctx context.Context, args []string) (code int, err error) {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.DurationVar(&o.duration, "duration", time.Minute, "for how long faults are made")
 	flags.Uint64Var(&o.seed, "seed", 0, "what is chosen; 0 for a random one")
-	flags.StringVar(&engines, "engines", os.Getenv("LOCKSTEP_ENGINES"), "comma separated `list` of mariadb, mysql")
+	flags.StringVar(&engines, "engines", os.Getenv("LOCKSTEP_ENGINES"), "comma separated `list` of mariadb, mysql, tidb")
 	flags.IntVar(&o.perSite, "clients", 4, "processes on each server")
 	flags.IntVar(&o.workers, "workers", 3, "workers of each process")
 	flags.DurationVar(&o.ttl, "ttl", time.Second, "the time to live of the leases")

@@ -73,6 +73,9 @@ var lanes = []map[string]faultKind{
 // clockFaults are those that need a server's clock.
 var clockFaults = []string{"set clock forward", "set clock back", "set clock back for long", "slow or fast clock"}
 
+// serverFaults are others of MySQL and MariaDB alone.
+var serverFaults = []string{"fill disk", "make read-only", "use up connections", "use up statements", "kill commits", "migrate"}
+
 // serving makes a fault while the server is neither killed nor stopped.
 func serving(do func(s *site, ctx context.Context, f fault) error) func(*site, context.Context, fault) error {
 	return func(s *site, ctx context.Context, f fault) error {

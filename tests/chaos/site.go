@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/go-sql-driver/mysql"
@@ -49,15 +50,21 @@ type site struct {
 // newSite starts a server with the tables, and the networks to it.
 func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (s *site, err error) {
 	s = &site{options: o, engine: engine, dir: dir, faults: make(map[string]int), feels: make(map[string]int), absent: make(map[string]error)}
-	// Waits end before the operations do.
-	args := testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait), "--innodb-autoextend-increment=1")
-	if s.server, err = testdb.Start(ctx, engine, append(s.own(ctx), args)...); err != nil {
+	var own []testdb.Option
+	if engine == testdb.TiDB {
+		s.readers = 0 // and no crowd
+		s.leave(errors.New("not on TiDB"), slices.Concat(clockFaults, serverFaults)...)
+	} else {
+		// Waits end before the operations do.
+		own = append(s.own(ctx), testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait), "--innodb-autoextend-increment=1"))
+	}
+	if s.server, err = testdb.Start(ctx, engine, own...); err != nil {
 		if s.disk != nil {
 			err = errors.Join(err, s.disk.close())
 		}
 		return nil, err
 	}
-	if s.server.Socket() == "" { // in Docker
+	if engine != testdb.TiDB && s.server.Socket() == "" { // in Docker
 		err := errors.New("the server does not run on this machine")
 		s.leave(err, clockFaults...)
 		s.leave(err, "fill disk")
@@ -112,6 +119,7 @@ func (s *site) prepare(ctx context.Context) error {
 	creating := sql.OpenDB(root)
 	defer func() { _ = creating.Close() }()
 	for _, statement := range []string{
+		fmt.Sprintf("SET GLOBAL innodb_lock_wait_timeout = %d", lockWait), // TiDB keeps that in its store
 		"CREATE DATABASE " + database,
 		fmt.Sprintf("CREATE USER %s@'%%' IDENTIFIED BY '%s'", clientUser, clientUser),
 		fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, EXECUTE ON %s.* TO %s@'%%'", database, clientUser),
@@ -126,7 +134,7 @@ func (s *site) prepare(ctx context.Context) error {
 	if err := s.dropProcedures(ctx); err != nil {
 		return err
 	}
-	if err := install(ctx, s.admin); err != nil {
+	if err := install(ctx, s.admin, s.engine); err != nil {
 		return err
 	}
 	if err := s.makeNodes(ctx); err != nil {

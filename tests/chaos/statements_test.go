@@ -25,7 +25,7 @@ func TestCores(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Fresh(t, engine)
-			if err := install(t.Context(), db.Admin()); err != nil {
+			if err := install(t.Context(), db.Admin(), engine); err != nil {
 				t.Fatal(err)
 			}
 			connector, err := mysql.NewConnector(db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
