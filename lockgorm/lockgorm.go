@@ -88,11 +88,7 @@ func join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	scope, err := txlock.Join(tx.Statement.Context, pool, options...)
-	if err == nil {
-		err = inner.Tested(scope)
-	}
-	return scope, err
+	return txlock.Join(tx.Statement.Context, pool, options...)
 }
 
 // SQLTx returns the database/sql transaction that tx runs in, for functions that take one:

@@ -4,10 +4,13 @@ package lockgorm_test
 
 import (
 	"errors"
+	"maps"
 	"testing"
 
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
@@ -15,20 +18,43 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestTiDBRefused: on TiDB each call and each write of a tagged model is refused, on a guarded pool
-// and on another, and writes nothing.
+// onTiDB is GORM with the plugin, over a table of one order.
+func onTiDB(t *testing.T, guarded bool) (*testdb.DB, *gorm.DB) {
+	t.Helper()
+	pool := testdb.Open(t, testdb.TiDB)
+	pool.Exec(t, "CREATE TABLE IF NOT EXISTS orders (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")
+	pool.Grant(t, "orders")
+	pool.Exec(t, "REPLACE INTO orders VALUES (1, 1)")
+	on := openPool(guarded, false)(t, pool.Config()).DB()
+	db, err := gorm.Open(mysql.New(mysql.Config{Conn: on, SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard})
+	noError(t, err)
+	noError(t, db.Use(lockgorm.New()))
+	return pool, db
+}
+
+// TestTiDBRefused: on TiDB each call and each write of a tagged model is refused on a pool that is
+// not guarded, and on one that is what needs shared locks, and upserts; nothing is written.
 func TestTiDBRefused(t *testing.T) {
 	ran := errors.New("the function was called")
 	for _, guarded := range []bool{false, true} {
-		pool := testdb.Open(t, testdb.TiDB)
-		pool.Exec(t, "CREATE TABLE IF NOT EXISTS orders (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")
-		pool.Grant(t, "orders")
-		pool.Exec(t, "REPLACE INTO orders VALUES (1, 1)")
-		on := openPool(guarded, false)(t, pool.Config()).DB()
-		db, err := gorm.Open(mysql.New(mysql.Config{Conn: on, SkipInitializeWithVersion: true}), &gorm.Config{})
-		noError(t, err)
-		noError(t, db.Use(lockgorm.New()))
-		for name, call := range map[string]func() error{
+		pool, db := onTiDB(t, guarded)
+		shared := txlock.Shared(newKey())
+		calls := map[string]func() error{
+			"shared, Transaction": func() error {
+				return lockgorm.Transaction(db, []txlock.Key{shared}, func(*gorm.DB) error { return ran })
+			},
+			"shared, Lock": func() error {
+				return db.Transaction(func(tx *gorm.DB) error {
+					_, err := lockgorm.Lock(tx, shared)
+					return err
+				})
+			},
+		}
+		wantError(t, "an upsert", db.Save(&tidbOrder{ID: 2, N: 2}).Error, map[bool]error{false: schema.ErrEngine, true: nil}[guarded])
+		pool.Exec(t, "DELETE FROM orders WHERE id = 2")
+		err := db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&tidbOrder{ID: 1, N: 2}).Error
+		wantError(t, "an upsert", err, map[bool]error{false: schema.ErrEngine, true: txlock.ErrInvalidKey}[guarded])
+		maps.Copy(calls, map[bool]map[string]func() error{false: {
 			"Transaction": func() error {
 				return lockgorm.Transaction(db, []txlock.Key{newKey()}, func(*gorm.DB) error { return ran })
 			},
@@ -47,7 +73,8 @@ func TestTiDBRefused(t *testing.T) {
 			"an update":    func() error { return db.Model(&tidbOrder{ID: 1}).Update("n", 9).Error },
 			"by condition": func() error { return db.Model(&tidbOrder{}).Where("n = 1").Update("n", 9).Error },
 			"a delete":     func() error { return db.Delete(&tidbOrder{ID: 1}).Error },
-		} {
+		}}[guarded])
+		for name, call := range calls {
 			if err := call(); !errors.Is(err, schema.ErrEngine) || errors.Is(err, ran) {
 				t.Errorf("%s, guarded %t: %v, want ErrEngine", name, guarded, err)
 			}

@@ -62,7 +62,7 @@ func isConfinedUpsert(stmt *gorm.Statement) bool { return bool(noteOf[confinedUp
 
 // sameRecord adds to the assignments a check that the row which was found has the primary
 // key of the row to insert. If it hasn't, the server evaluates the subquery, which is an
-// error.
+// error. TiDB always evaluates it.
 func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression {
 	refuse := func(why string) { _ = stmt.AddError(unidentified(stmt, why)) }
 	conflict, ok := expr.(clause.OnConflict)
@@ -91,7 +91,7 @@ func explainUpsert(db *gorm.DB) {
 	unwatch(db)
 	var server *driver.MySQLError
 	if isConfinedUpsert(db.Statement) && errors.As(db.Error, &server) && server.Number == 1242 { // ER_SUBQUERY_NO_1_ROW
-		db.Error = fmt.Errorf("%w: the upsert has found another record of %s than its model, by a unique key: load that record and update it, or name the keys by Clauses(lockgorm.On(...)): %w", txlock.ErrInvalidKey, db.Statement.Table, db.Error)
+		db.Error = fmt.Errorf("%w: the upsert has found another record of %s than its model, by a unique key, or this is TiDB, where an upsert can't be limited to its models: load that record and update it, or name the keys by Clauses(lockgorm.On(...)): %w", txlock.ErrInvalidKey, db.Statement.Table, db.Error)
 	}
 	forget[confinedUpsert](db.Statement)
 }

@@ -27,11 +27,6 @@ func (internals) OnePrimary(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// Tested returns schema.ErrEngine on a server on which package lockgorm wasn't tried.
-func (internals) Tested(s *Scope) error {
-	return session.Lacks(s.server.Engine, s.server.Lacks.Models)
-}
-
 // onePrimary makes sure, under the mutex, that the database has one primary.
 func (s *state) onePrimary(ctx context.Context) error {
 	if err := session.Lacks(s.server.Engine, s.server.Lacks.Shared); err != nil {

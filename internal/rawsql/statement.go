@@ -183,7 +183,6 @@ type Lacks struct {
 	Levels string // isolation levels but the two that are named READ COMMITTED and REPEATABLE READ
 	Shared string // shared locks
 	Leases string // leases but exclusive ones, and what needs to see who waits
-	Models string // package lockgorm
 	Views  string
 }
 

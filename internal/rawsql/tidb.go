@@ -5,13 +5,12 @@ var TiDB = Engine{Renderer: alone{}, Replies: &tiDBReplies, Name: "TiDB", Least:
 	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Began: tiDBBegan, Settings: tiDBSettings,
 	SnapshotAtBegin: true, OneByOne: true, Waits: true, CommittedOnly: true, WholeSeconds: true, SafeReads: true, OldID: true,
 	Lacks: Lacks{
-		Has:    "only exclusive locks, versions and Once, in transactions that a pool of locksqlc.Open begins by BeginTx, exclusive leases, jobs and elections",
+		Has:    "only exclusive locks, versions and Once, in transactions that a guarded pool begins by BeginTx, exclusive leases, jobs and elections",
 		Pools:  "this pool is another one, or this isn't done on TiDB",
 		Begin:  "begin the transaction by BeginTx, not by a statement",
 		Levels: "begin the transaction at READ COMMITTED or REPEATABLE READ, not at ",
 		Shared: "no shared locks, and no locksqlc.Do: lock exclusively, in the transaction that writes",
 		Leases: "no shared leases, semaphores and Fair: acquire leases exclusively, without Fair",
-		Models: "no GORM",
 		Views:  "no views: query information_schema.DATA_LOCK_WAITS and TIDB_TRX",
 	}}
 

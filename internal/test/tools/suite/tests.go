@@ -103,7 +103,8 @@ func tests(timeout time.Duration) ([]part, error) {
 			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestTiDB|TestProcesses)$"}, "./txlock/job"),
 			r.test(".", []string{"-race"}, "./txlock/quorum"),
 			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOtherEngine|TestTiDB.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
-			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "."),
+			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^(TestTiDB.*|" + onTiDB + ")$"}, "."),
+			r.test("lockgorm", []string{"-tags=tidb", "-run=^TestEveryForm$"}, "."), // which isn't built with the race detector
 		}},
 		// Behind proxies, and what the tests of clusters do so.
 		{name: "proxies", asked: true, commands: append([]command{r.test("tests", []string{"-race", "-tags=proxies"}, "./proxies")},
@@ -111,6 +112,11 @@ func tests(timeout time.Duration) ([]part, error) {
 	}
 	return parts, r.err
 }
+
+// onTiDB are tests of package lockgorm that need nothing which TiDB hasn't.
+const onTiDB = `TestRows(OfLockers|ThatMove|OfItsOwn|ThatComeLater|AndHooks|OfSubqueries|BesideDDL)|TestAtMostRows|TestHooksThatChangeKeys|` +
+	`TestZeroKeysAreNotCreated|TestAProgramAsItIs|TestTransaction(LosesNoUpdate|WithoutKeys)|TestOnce(Value)?|TestCreateOfANewRecord|TestLockKeysWrong|` +
+	`TestVersion(WritesAndReads|ConditionOfTheCaller|OfBatches|OfUndoneCreates|OfCompositeKeys|OfTheSameRowTwice)|TestConflictThatTheServerFinds`
 
 // beside tests the modules beside the library, and the commands. These have one goroutine, and
 // read the types of all that they look at: the race detector watches what lockgen has written.
