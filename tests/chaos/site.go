@@ -54,6 +54,9 @@ func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (
 	if engine == testdb.TiDB {
 		s.readers = 0 // and no crowd
 		s.leave(errors.New("not on TiDB"), slices.Concat(clockFaults, serverFaults)...)
+		// Killed, it forgets rows of transactions that were committed in several tables: 69 of
+		// 117,612, in 42 kills beside a program without locks.
+		s.leave(errors.New("TiDB's embedded store doesn't survive it"), "kill server")
 	} else {
 		// Waits end before the operations do.
 		own = append(s.own(ctx), testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait), "--innodb-autoextend-increment=1"))
@@ -118,12 +121,15 @@ func (s *site) prepare(ctx context.Context) error {
 	s.admin = sql.OpenDB(connector)
 	creating := sql.OpenDB(root)
 	defer func() { _ = creating.Close() }()
-	for _, statement := range []string{
-		fmt.Sprintf("SET GLOBAL innodb_lock_wait_timeout = %d", lockWait), // TiDB keeps that in its store
+	statements := []string{
 		"CREATE DATABASE " + database,
 		fmt.Sprintf("CREATE USER %s@'%%' IDENTIFIED BY '%s'", clientUser, clientUser),
 		fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, EXECUTE ON %s.* TO %s@'%%'", database, clientUser),
-	} {
+	}
+	if s.engine == testdb.TiDB {
+		statements = append(statements, fmt.Sprintf("SET GLOBAL innodb_lock_wait_timeout = %d", lockWait)) // its store keeps that
+	}
+	for _, statement := range statements {
 		if _, err := creating.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("%s: %w", statement, err)
 		}
