@@ -62,7 +62,7 @@ func isConfinedUpsert(stmt *gorm.Statement) bool { return bool(noteOf[confinedUp
 
 // sameRecord adds to the assignments a check that the row which was found has the primary
 // key of the row to insert. If it hasn't, the server evaluates the subquery, which is an
-// error. TiDB always evaluates it.
+// error. TiDB evaluates it for every row that was found.
 func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression {
 	refuse := func(why string) { _ = stmt.AddError(unidentified(stmt, why)) }
 	conflict, ok := expr.(clause.OnConflict)
