@@ -32,31 +32,43 @@ func TestNoGhosts(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Dedicated(t, engine).OpenLeases(t)
-			h := haunt(t, db, 10, testdb.Long(8, 50), func(i int) func(driver.Connector) driver.Connector {
-				if i%2 == 0 {
-					return guarded
+			granted, late := 0, 0
+			for range 5 { // a busy machine grants few in time
+				g, l := noGhosts(t, db)
+				if granted, late = granted+g, late+l; granted >= 3 && late >= 3 {
+					return
 				}
-				return plain
-			})
-			// What is on its way when the last caller leaves may take the row once
-			// more. A statement is cut off after 20 s, and to release what it took
-			// may need two new connections, of 30 s each.
-			settled := time.Now().Add(mostDelay)
-			free := testdb.Await(2*time.Minute, func() bool {
-				return time.Now().After(settled) && len(h.ghosts(t, db)) == 0
-			})
-			if ghosts := h.ghosts(t, db); !free {
-				t.Errorf("%d leases are held by nobody, among them %v", len(ghosts), ghosts[0])
 			}
-			h.end(t, db)
-			late := h.late(t, db)
-			t.Logf("%d granted, %d to callers who had left, the last released after %v",
-				h.granted(), late, time.Since(settled.Add(-mostDelay)).Round(time.Millisecond))
-			if late < 3 || h.granted() < 3 { // a busy machine grants few in time
-				t.Errorf("%d attempts were granted, %d too late: too few to prove anything", h.granted(), late)
-			}
+			t.Errorf("%d attempts were granted, %d too late: too few to prove anything", granted, late)
 		})
 	}
+}
+
+// noGhosts haunts a server once, and returns how many attempts were granted, and how many
+// to callers who had left.
+func noGhosts(t *testing.T, db *testdb.DB) (granted, late int) {
+	t.Helper()
+	h := haunt(t, db, 10, testdb.Long(8, 50), func(i int) func(driver.Connector) driver.Connector {
+		if i%2 == 0 {
+			return guarded
+		}
+		return plain
+	})
+	// What is on its way when the last caller leaves may take the row once
+	// more. A statement is cut off after 20 s, and to release what it took
+	// may need two new connections, of 30 s each.
+	settled := time.Now().Add(mostDelay)
+	free := testdb.Await(2*time.Minute, func() bool {
+		return time.Now().After(settled) && len(h.ghosts(t, db)) == 0
+	})
+	if ghosts := h.ghosts(t, db); !free {
+		t.Errorf("%d leases are held by nobody, among them %v", len(ghosts), ghosts[0])
+	}
+	h.end(t, db)
+	granted, late = h.granted(), h.late(t, db)
+	t.Logf("%d granted, %d to callers who had left, the last released after %v",
+		granted, late, time.Since(settled.Add(-mostDelay)).Round(time.Millisecond))
+	return granted, late
 }
 
 // TestGhostsAreSeen proves that TestNoGhosts would see ghosts: it finds them where
