@@ -470,21 +470,14 @@ func TestTokensOutliveRows(t *testing.T) {
 func TestPoolOfOne(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		pool.SetMaxOpenConns(1)
-		m := newManager(t, pool, lease.TTL(5*time.Second), lease.RenewEvery(50*time.Millisecond))
+		m := newManager(t, pool, oftenRenewed...)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		renewed := func(l *lease.Lease) {
-			t.Helper()
-			before := expiry(t, db, l.Key())
-			if !testdb.Await(10*time.Second, func() bool { return expiry(t, db, l.Key()) > before }) {
-				t.Errorf("lease of %v is not renewed", l.Key())
-			}
-		}
 		l, err := m.Acquire(ctx, named())
 		if err != nil {
 			t.Fatal(err)
 		}
-		renewed(l)
+		renewed(t, db, l)
 		key := keyOf(t, m, true)
 		tx, err := pool.BeginTx(ctx, nil)
 		if err != nil {
@@ -500,8 +493,8 @@ func TestPoolOfOne(t *testing.T) {
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		renewed(l)
-		renewed(inTx)
+		renewed(t, db, l)
+		renewed(t, db, inTx)
 		for _, l := range []*lease.Lease{l, inTx} {
 			if err := l.Err(); err != nil {
 				t.Errorf("Err: %v", err)

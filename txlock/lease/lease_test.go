@@ -77,12 +77,28 @@ func TestAcquireWaits(t *testing.T) {
 	})
 }
 
+// oftenRenewed is a lease that no busy machine lets expire, and whose renewals come soon.
+var oftenRenewed = []lease.ManagerOption{lease.TTL(time.Minute), lease.RenewEvery(50 * time.Millisecond)}
+
+// renewed returns when the rows say that a lease of a key was renewed.
+func renewed(t *testing.T, db *testdb.DB, l *lease.Lease) {
+	t.Helper()
+	last := func() int64 {
+		return number(t, db, "SELECT MAX(expires_us) FROM lockstep_leases WHERE name = ?", l.Key().String())
+	}
+	before := last()
+	if !testdb.Await(soon, func() bool { return last() > before }) {
+		t.Errorf("the lease of %v is not renewed", l.Key())
+	}
+}
+
 func TestRenewalKeepsIt(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(5*time.Second)), newManager(t, pool)
+		m, other := newManager(t, pool, oftenRenewed...), newManager(t, pool)
 		key := named()
 		l := acquire(t, m, key)
-		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for range 3 {
+			renewed(t, db, l)
 			if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
 				t.Fatalf("TryAcquire: %v", err)
 			}
@@ -159,8 +175,8 @@ func TestGuard(t *testing.T) {
 }
 
 func TestAcquireTx(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(4*time.Second)), newManager(t, pool)
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool, oftenRenewed...), newManager(t, pool)
 		for _, commit := range []bool{true, false} {
 			key := named()
 			tx, err := pool.BeginTx(t.Context(), nil)
@@ -186,7 +202,7 @@ func TestAcquireTx(t *testing.T) {
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(4500 * time.Millisecond) // past the TTL
+			renewed(t, db, l)
 			if err := l.Err(); err != nil {
 				t.Error(err)
 			}

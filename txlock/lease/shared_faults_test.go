@@ -131,9 +131,9 @@ func TestDowngradeUnderTries(t *testing.T) {
 func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
-		m, other := newManager(t, newPool(t, db, true)), newManager(t, pool)
+		m, other := newManager(t, newPool(t, db, true), oftenRenewed...), newManager(t, pool)
 		key := named()
-		r := share(t, m, key, lease.TTL(5*time.Second))
+		r := share(t, m, key)
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -145,7 +145,7 @@ func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
 		} else {
 			_ = l.Release(t.Context())
 		}
-		time.Sleep(6 * time.Second) // past its TTL
+		renewed(t, db, r)
 		if err := r.Err(); err != nil {
 			t.Errorf("the reader: %v", err)
 		}

@@ -234,8 +234,8 @@ func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
 // await asks until the answer is yes, for 20 seconds.
 func await(t testing.TB, what string, ask func() bool) {
 	t.Helper()
-	if !testdb.Await(20*time.Second, ask) {
-		t.Fatalf("%s: not within 20 s", what)
+	if !testdb.Await(time.Minute, ask) {
+		t.Fatalf("%s: not within a minute", what)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestOwners(t *testing.T) {
 func TestDo(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
-	m := newQuorum(t, nodes, lease.TTL(4*time.Second))
+	m := newQuorum(t, nodes, lease.TTL(30*time.Second), lease.RenewEvery(500*time.Millisecond))
 	key, failed := named(), errors.New("failed")
 	err := m.Do(t.Context(), key, func(ctx context.Context, l *quorum.Lease) error {
 		return errors.Join(failed, m.Do(ctx, key, func(_ context.Context, again *quorum.Lease) error {
@@ -165,7 +165,7 @@ func force(t testing.TB, db *testdb.DB, key txlock.Key) {
 func TestLostMajority(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 5)
-	m := newQuorum(t, nodes, lease.TTL(4*time.Second))
+	m := newQuorum(t, nodes, lease.TTL(8*time.Second))
 	key := named()
 	l := acquire(t, m, key)
 	joined(t, l, 5)

@@ -131,7 +131,7 @@ func (o tellLost) observe(_ context.Context, e txlock.Event) {
 func TestLateJoinerHasTheToken(t *testing.T) {
 	t.Parallel()
 	nodes, key := newNodes(t, 3), named()
-	m := newQuorum(t, nodes, lease.TTL(4*time.Second))
+	m := newQuorum(t, nodes, lease.TTL(30*time.Second), lease.RenewEvery(500*time.Millisecond))
 	release(t, acquire(t, m, key))
 	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
 	exec(t, nodes[0], ahead, key.String())
