@@ -54,9 +54,10 @@ func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (
 	if engine == testdb.TiDB {
 		s.readers = 0 // and no crowd
 		s.leave(errors.New("not on TiDB"), slices.Concat(clockFaults, serverFaults)...)
-		// Killed, it forgets rows of transactions that were committed in several tables: 69 of
-		// 117,612, in 42 kills beside a program without locks.
-		s.leave(errors.New("TiDB's embedded store doesn't survive it"), "kill server")
+		// Killed, its embedded store forgets rows of transactions that were committed in several tables:
+		// 69 of 117,612, in 42 kills beside a program without locks. And it panics at a KILL of a
+		// session in a transaction ("executor:1317"), as here in half of all minutes.
+		s.leave(errors.New("TiDB doesn't survive it"), "kill server", "kill connections")
 	} else {
 		// Waits end before the operations do.
 		own = append(s.own(ctx), testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait), "--innodb-autoextend-increment=1"))
