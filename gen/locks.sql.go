@@ -85,23 +85,24 @@ func (q *Queries) EnsureNamed(ctx context.Context, db DBTX, name []byte) error {
 }
 
 const IdleNamed = `-- name: IdleNamed :many
-SELECT name FROM lockstep_locks
-WHERE locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED)
+SELECT name FROM lockstep_locks FORCE INDEX (PRIMARY)
+WHERE name >= ? AND locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED)
   AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-LIMIT ? FOR UPDATE SKIP LOCKED
+ORDER BY name LIMIT ? FOR UPDATE SKIP LOCKED
 `
 
 type IdleNamedParams struct {
+	After  []byte
 	IdleUs int64
 	Limit  int32
 }
 
 // IdleNamed locks a batch of rows that nobody holds, and that were last locked longer ago
-// than the given number of microseconds. It leaves out a row whose token is ahead of the
-// clock: a new row would get a lower token.
+// than the given number of microseconds, in the order of their names from after on. It
+// leaves out a row whose token is ahead of the clock: a new row would get a lower token.
 // It never runs in a caller's transaction.
 func (q *Queries) IdleNamed(ctx context.Context, db DBTX, arg IdleNamedParams) ([][]byte, error) {
-	rows, err := db.QueryContext(ctx, IdleNamed, arg.IdleUs, arg.Limit)
+	rows, err := db.QueryContext(ctx, IdleNamed, arg.After, arg.IdleUs, arg.Limit)
 	if err != nil {
 		return nil, err
 	}

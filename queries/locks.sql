@@ -89,13 +89,13 @@ SELECT name, token, REPLACE(owner, X'00', LEFT('-', 0)) AS owner, conn_id, locke
 
 -- name: IdleNamed :many
 -- IdleNamed locks a batch of rows that nobody holds, and that were last locked longer ago
--- than the given number of microseconds. It leaves out a row whose token is ahead of the
--- clock: a new row would get a lower token.
+-- than the given number of microseconds, in the order of their names from after on. It
+-- leaves out a row whose token is ahead of the clock: a new row would get a lower token.
 -- It never runs in a caller's transaction.
-SELECT name FROM lockstep_locks
-WHERE locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)
+SELECT name FROM lockstep_locks FORCE INDEX (PRIMARY)
+WHERE name >= sqlc.arg(after) AND locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)
   AND token < clock_us()
-LIMIT ? FOR UPDATE SKIP LOCKED;
+ORDER BY name LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: DeleteNamed :execrows
 -- DeleteNamed deletes the row of a key.

@@ -131,8 +131,8 @@ func PurgeOnce(ctx context.Context, db *sql.DB) (int, error) {
 	if db == nil {
 		return 0, fmt.Errorf("purge once: the *sql.DB is nil")
 	}
-	return inBatches(ctx, db, "purge once", func(tx *sql.Tx, after []byte) ([][]byte, error) {
-		return queries.ExpiredOnce(ctx, rawsql.Scanning(tx), gen.ExpiredOnceParams{After: after, Limit: purgeBatch})
+	return inBatches(ctx, db, "purge once", func(db gen.DBTX, after []byte, most int32) ([][]byte, error) {
+		return queries.ExpiredOnce(ctx, db, gen.ExpiredOnceParams{After: after, Limit: most})
 	}, func(ctx context.Context, db gen.DBTX, name []byte) (bool, error) {
 		return fault.Changed("DeleteOnce")(queries.DeleteOnce(ctx, db, name))
 	})

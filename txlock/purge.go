@@ -1,6 +1,8 @@
 package txlock
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -35,29 +37,44 @@ func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 	if olderThan <= 0 {
 		return 0, fmt.Errorf("%w: Purge(%v): the time must be positive", ErrInvalidOption, olderThan)
 	}
-	return inBatches(ctx, db, "purge", func(tx *sql.Tx, _ []byte) ([][]byte, error) {
-		return queries.IdleNamed(ctx, rawsql.Scanning(tx), gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: purgeBatch})
+	return inBatches(ctx, db, "purge", func(db gen.DBTX, after []byte, most int32) ([][]byte, error) {
+		return queries.IdleNamed(ctx, db, gen.IdleNamedParams{After: after, IdleUs: olderThan.Microseconds(), Limit: most})
 	}, func(ctx context.Context, db gen.DBTX, name []byte) (bool, error) {
 		return fault.Changed("DeleteNamed")(queries.DeleteNamed(ctx, db, name))
 	})
 }
 
-// inBatches removes the rows that find returns, at most purgeBatch at a time, and returns
-// how many. It tells find the name of the last one. Each batch is a transaction at READ
-// COMMITTED, where its locks close no gap.
-func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.Tx, after []byte) ([][]byte, error), remove func(ctx context.Context, db gen.DBTX, name []byte) (bool, error)) (int, error) {
-	if _, err := introduce(ctx, db); err != nil {
+// find locks rows that are to be removed, in the order of their names from after on, except
+// those that somebody has locked.
+type find func(db gen.DBTX, after []byte, most int32) ([][]byte, error)
+
+// inBatches removes the rows that are found, at most purgeBatch at a time, and returns how many.
+// Each batch is a transaction at READ COMMITTED, where its locks close no gap.
+func inBatches(ctx context.Context, db *sql.DB, verb string, find find, remove func(ctx context.Context, db gen.DBTX, name []byte) (bool, error)) (int, error) {
+	facts, err := session.AskAll(ctx, db)
+	if err = cmp.Or(err, facts.Unfit); err != nil {
 		return 0, fault.Of(verb, err, session.Server{})
+	}
+	engine, edit := rawsql.EngineOf(facts.Version), rawsql.Big
+	if engine.Waits {
+		edit = rawsql.Unlocked
 	}
 	total, after := 0, []byte{0}
 	for {
 		var names [][]byte
 		removed := 0
 		err := rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) (err error) {
-			if names, err = find(tx, after); err != nil {
+			if names, err = find(edited(tx, edit), after, purgeBatch); err != nil {
 				return err
 			}
 			for _, name := range names {
+				if engine.Waits {
+					if free, err := find.locks(edited(tx, engine.Refusing), name); err != nil {
+						return err
+					} else if !free {
+						continue
+					}
+				}
 				gone, err := remove(ctx, tx, name)
 				if err != nil {
 					return err
@@ -76,4 +93,17 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.T
 		}
 		after = names[len(names)-1]
 	}
+}
+
+// locks locks a row that was read, and reports whether nobody had it, and it is still to be removed.
+func (f find) locks(db gen.DBTX, name []byte) (bool, error) {
+	names, err := f(db, name, 1)
+	if errors.Is(fault.Interpret(err).Sentinel, ErrBusy) {
+		return false, nil
+	}
+	return len(names) == 1 && bytes.Equal(names[0], name), err
+}
+
+func edited(db gen.DBTX, edit func(query string) string) gen.DBTX {
+	return &rawsql.Text{DBTX: db, Rewrite: rawsql.Edited(edit)}
 }

@@ -137,6 +137,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 	}
 	const write = "UPDATE lockstep_once SET keep_us = keep_us + 1 WHERE name = ?"
 	raw["Refuse"], _ = wire.Refuse(all["AcquireLease"], false)
+	raw["Refusing"], raw["Unlocked"] = wire.Refusing(all["AcquireLease"]), rawsql.Unlocked(all["IdleNamed"])
 	for name := range declared(t, "../rawsql") {
 		if _, has := raw[name]; !has && !slices.Contains(notSent, name) && !slices.Contains(ofOneServer, name) {
 			t.Errorf("the statement %s of package rawsql isn't tried", name)

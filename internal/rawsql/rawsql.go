@@ -208,6 +208,18 @@ func (e Engine) Refuse(query string, rollsBack bool) (text string, variables []s
 	return strings.Replace(query, skip, "", 1), variables
 }
 
+// Refusing is Refuse for an engine without variables.
+func (e Engine) Refusing(query string) string {
+	query, _ = e.Refuse(query, false)
+	return query
+}
+
+// Unlocked makes a query that locks rows exclusively, and skips locked ones, read them all without
+// locks.
+func Unlocked(query string) string {
+	return strings.Replace(query, " FOR UPDATE SKIP LOCKED", "", 1)
+}
+
 // ShortLimit is how long what doesn't wait may take where the server can't refuse to wait. A
 // shorter one would refuse what is free.
 const ShortLimit = 20 * time.Millisecond

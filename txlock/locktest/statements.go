@@ -360,22 +360,21 @@ func holders(table string) handler {
 
 // idle locks the rows that were not used for long and that nobody has locked.
 func idle(_ context.Context, q *statement) (reply, error) {
-	return q.batch(named, q.number(1), func(_ rowID, r row) bool {
-		return r.lockedUs < clock()-q.number(0) && int64(r.token) < clock()
+	return q.batch(named, q.number(2), func(r row) bool {
+		return r.lockedUs < clock()-q.number(1) && int64(r.token) < clock()
 	})
 }
 
 func expiredOnce(_ context.Context, q *statement) (reply, error) {
-	return q.batch(onces, q.number(1), func(id rowID, r row) bool {
-		return id.name >= q.text(0) && r.doneUs+r.keepUs <= clock()
-	})
+	return q.batch(onces, q.number(1), func(r row) bool { return r.doneUs+r.keepUs <= clock() })
 }
 
-func (q *statement) batch(table string, most int64, is func(id rowID, r row) bool) (reply, error) {
+// batch locks rows, from the name that is the first argument on.
+func (q *statement) batch(table string, most int64, is func(r row) bool) (reply, error) {
 	s, found := q.kit.server, reply{columns: 1}
 	for _, id := range s.all(q.tx, table) {
 		r, there := s.current(q.tx, id)
-		if there && is(id, r) && int64(len(found.rows)) < most && s.lock(context.Background(), q.tx, id, false, limit{noWait: true}) == nil {
+		if there && id.name >= q.text(0) && is(r) && int64(len(found.rows)) < most && s.lock(context.Background(), q.tx, id, false, limit{noWait: true}) == nil {
 			found.rows = append(found.rows, []driver.Value{[]byte(id.name)})
 		}
 	}

@@ -20,16 +20,10 @@ import (
 func (s *Store) inTx(ctx context.Context, db rawsql.Beginner, f func(tx gen.DBTX) error) error {
 	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx gen.DBTX) error {
 		if s.clock.engine().Waits {
-			tx = &rawsql.Text{DBTX: tx, Rewrite: rawsql.Edited(s.clock.refusing)}
+			tx = &rawsql.Text{DBTX: tx, Rewrite: rawsql.Edited(s.clock.engine().Refusing)}
 		}
 		return f(tx)
 	})
-}
-
-// refusing makes a statement that skips a locked row fail instead.
-func (c *serverClock) refusing(query string) string {
-	query, _ = c.engine().Refuse(query, false)
-	return query
 }
 
 // alone sends statements to a server that doesn't skip locked rows: it would wait for the row, and
@@ -42,7 +36,7 @@ type alone struct {
 
 // ExecContext sends a statement.
 func (a alone) ExecContext(ctx context.Context, query string, args ...any) (result sql.Result, err error) {
-	if a.s.clock.refusing(query) == query {
+	if a.s.clock.engine().Refusing(query) == query {
 		return a.DBTX.ExecContext(ctx, query, args...)
 	}
 	err = a.s.inTx(ctx, a.on, func(tx gen.DBTX) (err error) {
