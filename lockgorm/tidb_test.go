@@ -91,6 +91,36 @@ func TestTiDBRefused(t *testing.T) {
 	}
 }
 
+// TestTiDBReadBeforeLock: Transaction chooses READ COMMITTED, refuses a lock after a read, and
+// runs again at the session's level.
+func TestTiDBReadBeforeLock(t *testing.T) {
+	_, db := onTiDB(t, true)
+	noError(t, db.Create(&tidbOrder{ID: 3, N: 1}).Error)
+	defer func() { noError(t, db.Delete(&tidbOrder{ID: 3}).Error) }()
+	increment := func(db *gorm.DB) error {
+		return db.Model(&tidbOrder{ID: 3}).Update("n", gorm.Expr("n + 1")).Error
+	}
+	runs, fresh := 0, 0
+	noError(t, lockgorm.Transaction(db, []txlock.Key{newKey()}, func(tx *gorm.DB) error {
+		runs++
+		var before, after tidbOrder
+		noError(t, tx.First(&before, 3).Error)
+		if runs < 3 {
+			noError(t, increment(db))
+		}
+		noError(t, tx.First(&after, 3).Error)
+		if after.N > before.N {
+			fresh++
+		}
+		return tx.Model(&before).Update("n", before.N+1).Error
+	}))
+	var last tidbOrder
+	noError(t, db.First(&last, 3).Error)
+	if last.N != 4 || runs != 3 || fresh != 1 {
+		t.Errorf("%d after %d runs, want 4 after 3; %d read what was committed meanwhile, want the first", last.N, runs, fresh)
+	}
+}
+
 // tidbOrder is a tagged model.
 type tidbOrder struct {
 	ID int64 `gorm:"primaryKey" lockstep:"tidborder"`

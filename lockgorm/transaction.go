@@ -25,7 +25,7 @@ import (
 // savepoint as in GORM, and nothing is retried: that is left to the outermost call.
 //
 // A transaction is never retried if a part of it was committed before its end, or may have been;
-// see locksqlc.Run, also for unguarded pools.
+// see locksqlc.Run, also for unguarded pools, and for the isolation level on TiDB.
 //
 // It returns the errors of fn and of LockAll, ErrTxDoomed for a transaction that a statement of fn
 // has committed, for example DDL, and ErrUnknownOutcome if the COMMIT was not answered: the
@@ -191,11 +191,20 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 		return once(db, fn, do, options, false)
 	}
 	var last *txlock.Scope
+	chooses := name == "Transaction" && len(keys) > 0
 	err := retry.Do(db.Statement.Context, func() error {
-		return once(db, fn, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
+		err := once(db, fn, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
 			last = scope
+			if chooses {
+				err = inner.Choose(tx.Statement.Context, scope)
+			}
+			if err != nil {
+				return false, err
+			}
 			return do(scope, tx, own)
 		}, options, true)
+		chooses = chooses && !errors.Is(err, txlock.ErrStaleSnapshot)
+		return err
 	}, func(why error) { inner.Retried(db.Statement.Context, last, keys, why) })
 	inner.AfterCommit(last)
 	return err

@@ -38,7 +38,9 @@ import (
 // the transaction; a guarded pool does, if none of its statements can have committed.
 //
 // The options of the transaction, such as its isolation level, are those of
-// [sql.DB.BeginTx], at most one.
+// [sql.DB.BeginTx], at most one. On TiDB, Run chooses READ COMMITTED if there are keys, and neither
+// the options nor the session name another level than REPEATABLE READ; see
+// docs/reference/lost-updates.md.
 func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx) error, options ...*sql.TxOptions) error {
 	return run(ctx, "Run", db, options, keys, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		if len(keys) > 0 {
@@ -106,11 +108,20 @@ func run(ctx context.Context, name string, db *sql.DB, options []*sql.TxOptions,
 	if len(options) > 0 {
 		of = options[0]
 	}
+	chooses := name == "Run" && len(keys) > 0
 	err := retry.Do(ctx, func() error {
-		return once(ctx, db, of, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
+		err := once(ctx, db, of, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 			last = scope
+			if chooses {
+				err = inner.Choose(ctx, scope)
+			}
+			if err != nil {
+				return false, err
+			}
 			return body(scope, tx)
 		})
+		chooses = chooses && !errors.Is(err, txlock.ErrStaleSnapshot)
+		return err
 	}, func(why error) { inner.Retried(ctx, last, keys, why) })
 	inner.AfterCommit(last)
 	return err

@@ -40,6 +40,9 @@ func (internals) Include(ctx context.Context, s *Scope, verb string, key Key, se
 // includeOnce calls send once.
 func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.Context, in *bridge.Included) error) (fence bool, err error) {
 	snapshot := s.mayHaveSnapshot()
+	if err := s.checked(snapshot); err != nil {
+		return false, err
+	}
 	// The row of a lease is written by its renewals: a change since the snapshot is no
 	// reason to roll the transaction back.
 	in := &bridge.Included{Tx: s.noSkip(snapshot), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}

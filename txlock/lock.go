@@ -1,6 +1,7 @@
 package txlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func (s *state) newAttempt(ctx context.Context, r record, q request, old hold, s
 // the server.
 func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 	h := hold{grant: Grant{key: key, shared: a.shared}, stamp: a.stamp(), base: a.version, compared: a.compares}
-	err := a.stillOpen(ctx)
+	err := cmp.Or(a.stillOpen(ctx), a.checked(a.snapshot))
 	if err == nil && a.shared {
 		err = a.onePrimary(ctx)
 	}

@@ -16,6 +16,24 @@ func (a *attempt) guardsSnapshot() bool {
 	return a.snapshot && !a.compares && !a.server.SnapshotIsolation
 }
 
+// Choose has a transaction that has sent nothing begin at READ COMMITTED, if the program has chosen no
+// level and each lock that waits would end as stale at the session's; see guard.Choose. A lock after
+// a read returns ErrStaleSnapshot there: the caller retries without Choose.
+func (internals) Choose(ctx context.Context, s *Scope) error {
+	if s.txState == nil || !s.server.SnapshotAtBegin {
+		return nil
+	}
+	return guard.Choose(ctx, s.tx.DBTX)
+}
+
+// checked returns an error if the snapshot check is needed and can't be done; see Choose.
+func (s *state) checked(snapshot bool) error {
+	if !snapshot || s.txState == nil || !s.txState.Unchecked() {
+		return nil
+	}
+	return fmt.Errorf("%w: something was read before it at READ COMMITTED, which Run and Transaction have chosen", ErrStaleSnapshot)
+}
+
 // shareRow takes the row shared. A locking read of a missing row would close
 // the gap around it, so the row is made first, which takes an existing one shared
 // and closes nothing.

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"time"
@@ -152,6 +153,10 @@ func (c *conn) answers(ctx context.Context) (bool, error) {
 	q.guarded, q.tx = true, c.tx
 	if c.tx == nil || c.old {
 		return true, nil
+	}
+	if t := c.tx; q.chooses && c.begin.pending && t.server.SnapshotAtBegin && t.isolation == sql.LevelDefault && t.session == sql.LevelRepeatableRead {
+		t.isolation, t.chosen = sql.LevelReadCommitted, true
+		c.begin.options.Isolation = driver.IsolationLevel(t.isolation)
 	}
 	return true, c.facts.Unfit
 }

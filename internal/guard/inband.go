@@ -41,6 +41,7 @@ type Reply struct {
 
 // question is what Ask sends with its context. The connection writes the answer into it.
 type question struct {
+	chooses bool // see Choose
 	guarded bool
 	tx      *TxState
 }
@@ -86,4 +87,12 @@ func Ask(ctx context.Context, tx Execer) (txState *TxState, guarded bool, reply 
 	q := &inBand[question]{Context: ctx}
 	_, reply = tx.ExecContext(q, rawsql.Probe)
 	return q.value.tx, q.value.guarded, reply
+}
+
+// Choose has a transaction of a guarded connection begin at READ COMMITTED where BEGIN would take
+// the snapshot, so that every lock that waits would end as stale. It does nothing if the program has
+// chosen a level, or if something was sent; see TxState.Unchecked.
+func Choose(ctx context.Context, tx Execer) error {
+	_, err := tx.ExecContext(&inBand[question]{Context: ctx, value: question{chooses: true}}, rawsql.Probe)
+	return err
 }

@@ -20,6 +20,7 @@ type TxState struct {
 	session   sql.IsolationLevel // that of the session, where it is known to be the transaction's
 	direct    bool               // the connection is the driver's own; see Direct
 	owned     bool               // begun by BeginTx, not as text
+	chosen    bool               // the isolation level, by Choose
 
 	mu             sync.Mutex
 	reads          bool  // a statement ran that may have taken the snapshot
@@ -74,11 +75,19 @@ func (t *TxState) Server() session.Server { return t.server }
 func (t *TxState) MayHaveSnapshot() bool {
 	switch t.isolation {
 	case sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelSerializable:
-		return false
+		return t.Unchecked()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.reads || t.server.SnapshotAtBegin
+}
+
+// Unchecked reports whether something was read at the level that Choose has chosen: the program has
+// not asked for it, and no snapshot shows any more whether that is older than a lock taken now.
+func (t *TxState) Unchecked() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.chosen && t.reads
 }
 
 // unfit returns why no lock would hold in the transaction, whatever the session: on TiDB one that

@@ -7,9 +7,11 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // onTiDB is a guarded pool, with variables set by its data source name.
@@ -82,10 +85,8 @@ func TestTiDBRefusesVerbs(t *testing.T) {
 		"TryDo": func() error {
 			return locksqlc.TryDo(t.Context(), pool, key, func(context.Context) error { return errRan })
 		},
-		"Purge":     func() error { _, err := txlock.Purge(t.Context(), pool, time.Hour); return err },
-		"PurgeOnce": func() error { _, err := txlock.PurgeOnce(t.Context(), pool); return err },
-		"Holders":   func() error { _, err := txlock.Holders(t.Context(), pool, key); return err },
-		"Ensure":    func() error { return txlock.Ensure(t.Context(), pool, key) },
+		"Holders": func() error { _, err := txlock.Holders(t.Context(), pool, key); return err },
+		"Ensure":  func() error { return txlock.Ensure(t.Context(), pool, key) },
 	} {
 		if err := call(); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
 			t.Errorf("%s: %v, want ErrEngine", name, err)
@@ -363,5 +364,241 @@ func TestTiDBEnded(t *testing.T) {
 		if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
 			t.Errorf("%s: Commit: %v, want ErrTxDoomed", statement, err)
 		}
+	}
+}
+
+// TestTiDBPurge: Purge and PurgeOnce remove what is old, and neither wait for rows that are locked nor
+// remove them.
+func TestTiDBPurge(t *testing.T) {
+	t.Parallel()
+	const old = 1100
+	db := testdb.Fresh(t, testdb.TiDB)
+	if err := schema.Install(t.Context(), db.Admin()); err != nil {
+		t.Fatal(err)
+	}
+	guarded, err := locksqlc.Open(db.AdminDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = guarded.Close() }()
+	for i, pool := range []*sql.DB{db.Admin(), guarded} {
+		for table, rest := range map[string]string{
+			"lockstep_locks": "(name, token, owner, conn_id, locked_us) VALUES (?, 1, '-', 0, IF(?, UNIX_TIMESTAMP() * 1000000, 0))",
+			"lockstep_once":  "(name, fingerprint, result, done_us, keep_us) VALUES (?, '-', '-', IF(?, UNIX_TIMESTAMP() * 1000000, 0), 3600000000)",
+		} {
+			tx, err := db.Admin().BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n := range old + 1 {
+				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" "+rest, fmt.Sprintf("%d:%04d", i, n), n == old); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			holder, err := db.Admin().BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The last row of a batch, and one within it.
+			if _, err := holder.ExecContext(t.Context(), "SELECT name FROM "+table+" WHERE name IN (?, ?) FOR UPDATE", fmt.Sprintf("%d:0499", i), fmt.Sprintf("%d:0007", i)); err != nil {
+				t.Fatal(err)
+			}
+			purge := func() (int, error) { return txlock.Purge(t.Context(), pool, time.Hour) }
+			if table == "lockstep_once" {
+				purge = func() (int, error) { return txlock.PurgeOnce(t.Context(), pool) }
+			}
+			if n, err := purge(); n != old-2 || err != nil {
+				t.Errorf("%s: %d rows are removed beside a holder of two, %v; want %d", table, n, err, old-2)
+			}
+			if err := holder.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := purge(); n != 2 || err != nil {
+				t.Errorf("%s: %d rows are removed, %v; want the two that were locked", table, n, err)
+			}
+			var left int
+			if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table+" WHERE name LIKE ?", fmt.Sprintf("%d:%%", i)).Scan(&left); err != nil || left != 1 {
+				t.Errorf("%s: %d rows are left, %v; want the new one", table, left, err)
+			}
+		}
+	}
+}
+
+// incrementing returns what increments the counter of freshTiDB under the lock of a key.
+func incrementing(t *testing.T, pool *sql.DB, key txlock.Key) (increment func()) {
+	return func() {
+		t.Helper()
+		if err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error { return write(t, tx, read(t, tx)+1) }); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func read(t *testing.T, db interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}) (n int) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), "SELECT n FROM counter WHERE id = 1").Scan(&n); err != nil {
+		t.Error(err)
+	}
+	return n
+}
+
+func write(t *testing.T, tx *sql.Tx, n int) error {
+	_, err := tx.ExecContext(t.Context(), "UPDATE counter SET n = ? WHERE id = 1", n)
+	return err
+}
+
+// TestTiDBLevelOfRun: Run chooses READ COMMITTED for a transaction whose keys it locks, unless
+// the program has chosen a level.
+func TestTiDBLevelOfRun(t *testing.T) {
+	t.Parallel()
+	key := []txlock.Key{txlock.Named("level")}
+	for name, c := range map[string]struct {
+		keys    []txlock.Key
+		session string
+		options []*sql.TxOptions
+		fresh   bool
+	}{
+		"no options":              {keys: key, fresh: true},
+		"no level":                {keys: key, options: []*sql.TxOptions{{}}, fresh: true},
+		"REPEATABLE READ":         {keys: key, options: []*sql.TxOptions{{Isolation: sql.LevelRepeatableRead}}},
+		"READ COMMITTED":          {keys: key, options: []*sql.TxOptions{{Isolation: sql.LevelReadCommitted}}, fresh: true},
+		"READ COMMITTED, session": {keys: key, session: "'READ-COMMITTED'", fresh: true},
+		"no keys":                 {},
+	} {
+		pool := freshTiDB(t, c.session)
+		increment := incrementing(t, pool, txlock.Named("other"))
+		err := locksqlc.Run(t.Context(), pool, c.keys, func(tx *sql.Tx) error {
+			first := read(t, tx)
+			increment()
+			if fresh := read(t, tx) > first; fresh != c.fresh {
+				t.Errorf("%s: the second read is fresh: %t", name, fresh)
+			}
+			return nil
+		}, c.options...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// freshTiDB is a guarded pool of a database of its own with a counter, 0, and with an isolation level
+// of its sessions.
+func freshTiDB(t *testing.T, level string) *sql.DB {
+	t.Helper()
+	db := testdb.Fresh(t, testdb.TiDB)
+	if err := schema.Install(t.Context(), db.Admin()); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, "CREATE TABLE counter (id INT PRIMARY KEY, n INT NOT NULL)")
+	db.Exec(t, "INSERT INTO counter VALUES (1, 0)")
+	pool, err := locksqlc.Open(db.AdminDSN(func(cfg *mysql.Config) {
+		if level != "" {
+			cfg.Params = map[string]string{"transaction_isolation": level}
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// TestTiDBReadBeforeLock: where Run has chosen the level, a lock after a read is refused, and the
+// transaction is run again at the session's, where the snapshot shows whether the read is too old.
+func TestTiDBReadBeforeLock(t *testing.T) {
+	t.Parallel()
+	first, second := txlock.Named("first"), txlock.Named("second")
+	for name, lock := range map[string]func(s *txlock.Scope, tx *sql.Tx) error{
+		"Lock":    func(s *txlock.Scope, _ *sql.Tx) error { _, err := s.Lock(t.Context(), second); return err },
+		"TryLock": func(s *txlock.Scope, _ *sql.Tx) error { _, err := s.TryLock(t.Context(), second); return err },
+		"LockAny": func(s *txlock.Scope, _ *sql.Tx) error { _, err := s.LockAny(t.Context(), second); return err },
+		"LockAll": func(s *txlock.Scope, _ *sql.Tx) error { _, err := s.LockAll(t.Context(), first, second); return err },
+		"WaitAtMost": func(s *txlock.Scope, _ *sql.Tx) error {
+			_, err := s.WaitAtMost(aWhile).Lock(t.Context(), second)
+			return err
+		},
+		"LockWith": func(s *txlock.Scope, tx *sql.Tx) error {
+			_, err := tx.ExecContext(s.LockWith(t.Context(), second), "DO 1")
+			return err
+		},
+	} {
+		pool := freshTiDB(t, "")
+		increment, runs := incrementing(t, pool, second), 0
+		err := locksqlc.Run(t.Context(), pool, []txlock.Key{first}, func(tx *sql.Tx) error {
+			s, err := locksqlc.Join(t.Context(), tx)
+			if err != nil {
+				return err
+			}
+			n := read(t, tx)
+			if runs++; runs < 3 {
+				increment()
+			}
+			if err := lock(s, tx); err != nil {
+				if !errors.Is(err, txlock.ErrStaleSnapshot) {
+					t.Errorf("%s: %v", name, err)
+				}
+				return err
+			}
+			return write(t, tx, n+1)
+		})
+		if n := read(t, pool); err != nil || n != 3 || runs != 3 {
+			t.Errorf("%s: %d of 3 increments after %d runs, %v", name, n, runs, err)
+		}
+	}
+}
+
+// TestTiDBReadBeforeGuard: it is the same if a lease guards the transaction after a read.
+func TestTiDBReadBeforeGuard(t *testing.T) {
+	t.Parallel()
+	pool := freshTiDB(t, "")
+	m, err := lease.NewManager(pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close(context.WithoutCancel(t.Context())) }()
+	l, err := m.Acquire(t.Context(), txlock.Named("lease"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var guarded []error
+	err = locksqlc.Run(t.Context(), pool, []txlock.Key{l.Key()}, func(tx *sql.Tx) error {
+		read(t, tx)
+		err := l.Guard(t.Context(), tx)
+		guarded = append(guarded, err)
+		return err
+	})
+	if err != nil || len(guarded) != 2 || !errors.Is(guarded[0], txlock.ErrStaleSnapshot) || guarded[1] != nil {
+		t.Errorf("Run: %v, Guard: %v", err, guarded)
+	}
+}
+
+// TestTiDBManyWait: transactions of Run that wait for one key don't have to run again.
+func TestTiDBManyWait(t *testing.T) {
+	t.Parallel()
+	const workers, times = 16, 10
+	pool, key := freshTiDB(t, ""), txlock.Named("hot")
+	var runs atomic.Int64
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for range times {
+				err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+					runs.Add(1)
+					return write(t, tx, read(t, tx)+1)
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := read(t, pool); n != workers*times || runs.Load() != workers*times {
+		t.Errorf("%d of %d increments in %d runs", n, workers*times, runs.Load())
 	}
 }
