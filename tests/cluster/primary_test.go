@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,8 +17,9 @@ import (
 )
 
 // TestSinglePrimary has clients on the primary of a Group Replication that has one, which is
-// killed, hangs or is cut off, so that the group elects another; the old one joins again. What TestFaults
-// promises of several primaries holds, on every member.
+// killed, hangs or is cut off, so that the group elects another; the old one joins again. Or another
+// is made the primary, and the old one refuses writes: the pools leave it. What TestFaults promises
+// of several primaries holds, on every member.
 func TestSinglePrimary(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		if engine == testdb.MySQL {
@@ -54,9 +56,15 @@ func singlePrimary(t *testing.T, lasting string, behind func(t *testing.T, db *t
 	clients := load.NewClients(t, len(nodes), db, lead)
 	work.Run(t, clients, func() {
 		faults, elected := make(map[string]int), 0
-		for end := time.Now().Add(load.FaultsLast(t, lasting)); time.Now().Before(end) && !t.Failed(); {
+		turn := 0
+		for end := time.Now().Add(load.FaultsLast(t, lasting)); time.Now().Before(end) && !t.Failed(); turn++ {
 			before := following.primary()
-			faults[fault(t, db, before)]++
+			if turn%3 == 0 {
+				following.handOver(t, db, nodes)
+				faults["read only"]++
+			} else {
+				faults[fault(t, db, before)]++
+			}
 			if following.primary() != before {
 				elected++
 			}
@@ -115,4 +123,21 @@ func follow(t *testing.T, to *route, nodes []*testdb.Server) *follower {
 		})
 	}
 	return f
+}
+
+// handOver makes another member the primary, and returns when the clients have left the old one.
+func (f *follower) handOver(t *testing.T, db *testdb.DB, nodes []*testdb.Server) {
+	t.Helper()
+	old := f.primary()
+	next := nodes[(slices.Index(nodes, old)+1+rand.IntN(len(nodes)-1))%len(nodes)]
+	var id string
+	if err := db.At(t, next).Admin().QueryRowContext(t.Context(), "SELECT @@server_uuid").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	before := db.At(t, old)
+	before.Exec(t, "DO group_replication_set_as_primary('"+id+"', 2)") // transactions have 2 s to end
+	if !testdb.Await(time.Minute, func() bool { return f.primary() == next }) {
+		t.Error("the clients aren't led to the new primary")
+	}
+	left(t, before)
 }

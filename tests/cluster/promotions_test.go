@@ -32,10 +32,11 @@ func (r *route) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // lead has the connections of a client go there.
 func (r *route) lead(client *mysql.Config) { client.DialFunc = r.dial }
 
-// TestPromotions has clients on a semi-synchronous pair, whose primary is killed, hangs or is
-// cut off from its replica, which is promoted then. The old primary goes on to take what its
-// clients send, and acknowledges none of it. What TestFaults promises of a cluster holds of
-// the last primary.
+// TestPromotions has clients on a semi-synchronous pair, whose primary is killed, hangs, is
+// cut off from its replica, or becomes read only, as that of a managed service does; its replica is
+// promoted then. A primary that was cut off goes on to take what its clients send, and acknowledges
+// none of it; one that is read only refuses it, and the pools leave it. What TestFaults promises of
+// a cluster holds of the last primary.
 func TestPromotions(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		if engine == testdb.MariaDB {
@@ -69,8 +70,10 @@ func promotions(t *testing.T) {
 // promotion makes the primary fail, and promotes its replica.
 func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
 	t.Helper()
-	kind = []string{"killed", "hung", "cut off"}[rand.IntN(3)]
+	kind = []string{"killed", "hung", "cut off", "read only"}[rand.IntN(4)]
 	switch kind {
+	case "read only":
+		p.Primary.Execute(t, "SET GLOBAL read_only = ON")
 	case "killed":
 		if err := p.Primary.Kill(); err != nil {
 			t.Fatal(err)
@@ -86,11 +89,29 @@ func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
 			t.Fatal(err)
 		}
 	}
-	if kind != "killed" {
+	switch kind {
+	case "read only":
+		left(t, p.DB.At(t, old.Server))
+	case "hung", "cut off":
 		time.Sleep(rand.N(2 * load.TTL)) // those who are still there are told nothing
 	}
 	if err := old.Stop(); err != nil { // and its data with it
 		t.Fatal(err)
 	}
 	return kind
+}
+
+// left returns when no client has a session any more on a server that refuses writes.
+func left(t *testing.T, old *testdb.DB) {
+	t.Helper()
+	var sessions int
+	if !testdb.Await(time.Minute, func() bool {
+		err := old.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+old.Engine().Processes()+" WHERE user = ?", old.Config().User).Scan(&sessions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sessions == 0
+	}) {
+		t.Errorf("%d sessions stay on the old primary", sessions)
+	}
 }
