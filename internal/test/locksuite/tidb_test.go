@@ -411,7 +411,7 @@ func TestTiDBPurge(t *testing.T) {
 				purge = func() (int, error) { return txlock.PurgeOnce(t.Context(), pool) }
 			}
 			if n, err := purge(); n != old-2 || err != nil {
-				t.Errorf("%s: %d rows are removed beside a holder of two, %v; want %d", table, n, err, old-2)
+				t.Fatalf("%s: %d rows are removed beside a holder of two, %v; want %d", table, n, err, old-2)
 			}
 			if err := holder.Rollback(); err != nil {
 				t.Fatal(err)
