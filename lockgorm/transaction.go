@@ -196,10 +196,9 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 		err := once(db, fn, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
 			last = scope
 			if chooses {
-				err = inner.Choose(tx.Statement.Context, scope)
-			}
-			if err != nil {
-				return false, err
+				if err := inner.Choose(tx.Statement.Context, scope); err != nil {
+					return false, err
+				}
 			}
 			return do(scope, tx, own)
 		}, options, true)

@@ -113,10 +113,9 @@ func run(ctx context.Context, name string, db *sql.DB, options []*sql.TxOptions,
 		err := once(ctx, db, of, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 			last = scope
 			if chooses {
-				err = inner.Choose(ctx, scope)
-			}
-			if err != nil {
-				return false, err
+				if err := inner.Choose(ctx, scope); err != nil {
+					return false, err
+				}
 			}
 			return body(scope, tx)
 		})
