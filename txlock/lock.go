@@ -236,7 +236,7 @@ func (a *attempt) takeRow(ctx context.Context, variables ...string) (uint64, err
 	case a.shared:
 		token, err := a.shareRow(ctx, db)
 		return a.goOn(ctx, token, err)
-	case a.guardsSnapshot():
+	case a.guardsSnapshot(), a.server.Early: // a token from before the wait may be less than that of who has rolled back
 		token, err := a.touch(a.first(ctx), db)
 		return a.goOn(ctx, token, err)
 	}

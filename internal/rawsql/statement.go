@@ -170,6 +170,8 @@ type Engine struct {
 	WholeSeconds bool
 	// SafeReads: what others have committed can be read when it can't be lost any more.
 	SafeReads bool
+	// Early: a statement that waits for a row computes before what it writes, also its time.
+	Early bool
 	// OldID: within a statement LAST_INSERT_ID() is that of the statement before.
 	OldID bool
 }
