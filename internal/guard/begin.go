@@ -34,7 +34,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	}
 	o := deferredBegin{options: opts, pending: true}
 	if !c.mayDefer(opts) {
-		if err := o.send(ctx, c.base); err != nil {
+		if err := c.sendAlone(ctx, &o); err != nil {
 			return nil, err
 		}
 	}
@@ -89,6 +89,15 @@ func (o *deferredBegin) send(ctx context.Context, base driver.Conn) (err error) 
 	return err
 }
 
+// sendAlone sends a BEGIN by itself. The driver sends its isolation level before: if the BEGIN fails, the
+// next transaction of the session would have that.
+func (c *conn) sendAlone(ctx context.Context, o *deferredBegin) error {
+	err := o.send(ctx, c.base)
+	level, _ := isolationOf(o.options)
+	c.unusable = c.unusable || err != nil && level != ""
+	return err
+}
+
 // sendBegin sends the BEGIN if it is pending, before a statement that it can't share a text
 // with. Without it the statement would commit by itself.
 func (c *conn) sendBegin(ctx context.Context) error {
@@ -97,7 +106,7 @@ func (c *conn) sendBegin(ctx context.Context) error {
 	}
 	err := c.rollBackFailed(ctx)
 	if err == nil {
-		err = c.begin.send(ctx, c.base)
+		err = c.sendAlone(ctx, &c.begin)
 	}
 	if err != nil {
 		err = c.judgeError(ctx, statement{kind: kindQuiet}, err)

@@ -467,6 +467,30 @@ func TestBeginTxEndsAText(t *testing.T) {
 	}
 }
 
+// TestFailedBegin proves that nobody uses a connection again whose BEGIN with an isolation level has
+// failed: the driver has set that for the next transaction.
+func TestFailedBegin(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[sql.IsolationLevel]int{sql.LevelDefault: 1, sql.LevelReadCommitted: 2, sql.LevelLinearizable: 1} {
+		base, pool := newStub(t, false)
+		base.will(fmt.Sprintf("begin %d true", level), deadlock)
+		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level, ReadOnly: true})
+		if err == nil {
+			_, err = tx.ExecContext(t.Context(), "UPDATE")
+			_ = tx.Rollback()
+		}
+		if !errors.Is(err, deadlock) {
+			t.Errorf("%v: %v", level, err)
+		}
+		if err := pool.PingContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n := base.connections(); n != want {
+			t.Errorf("%v: %d connections, want %d", level, n, want)
+		}
+	}
+}
+
 // TestRefusedSet proves that nobody uses a connection again whose SET was refused, since that
 // may have been meant to restore the session.
 func TestRefusedSet(t *testing.T) {
