@@ -55,16 +55,16 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find find, remove f
 	if err = cmp.Or(err, facts.Unfit); err != nil {
 		return 0, fault.Of(verb, err, session.Server{})
 	}
-	engine, edit := rawsql.EngineOf(facts.Version), rawsql.Big
+	engine, edit, most := rawsql.EngineOf(facts.Version), rawsql.Big, int32(purgeBatch)
 	if engine.Waits {
-		edit = rawsql.Unlocked
+		edit, most = rawsql.Unlocked, purgeBatch/10 // each row is locked by itself, until the last one is removed
 	}
 	total, after := 0, []byte{0}
 	for {
 		var names [][]byte
 		removed := 0
 		err := rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) (err error) {
-			if names, err = find(edited(tx, edit), after, purgeBatch); err != nil {
+			if names, err = find(edited(tx, edit), after, most); err != nil {
 				return err
 			}
 			for _, name := range names {
@@ -88,7 +88,7 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find find, remove f
 		if err != nil {
 			return total, fault.Of(verb, err, session.Server{})
 		}
-		if total += removed; len(names) < purgeBatch {
+		if total += removed; len(names) < int(most) {
 			return total, nil
 		}
 		after = names[len(names)-1]
