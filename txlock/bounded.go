@@ -24,7 +24,7 @@ func (a *attempt) bySelect(ctx context.Context) (uint64, error) {
 		if err != nil && !errors.Is(err, errMissing) {
 			return 0, err
 		}
-		a.snapshot = true
+		a.snapshot = a.mayHaveSnapshot()
 	case leaveRow:
 		err = errMissing
 	}

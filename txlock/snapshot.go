@@ -26,7 +26,7 @@ func (internals) Choose(ctx context.Context, s *Scope) error {
 	return guard.Choose(ctx, s.tx.DBTX)
 }
 
-// checked returns an error if the snapshot check is needed and can't be done; see Choose.
+// checked returns an error if a snapshot counts and there is none to compare with; see Choose.
 func (s *state) checked(snapshot bool) error {
 	if !snapshot || s.txState == nil || !s.txState.Unchecked() {
 		return nil

@@ -55,7 +55,7 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	if err := s.stillOpen(ctx); err != nil {
+	if err := cmp.Or(s.stillOpen(ctx), s.checked(true)); err != nil {
 		return 0, s.failure(verb, key, err)
 	}
 	r := key.record()

@@ -403,7 +403,7 @@ func TestTiDBPurge(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The last row of a batch, and one within it.
-			if _, err := holder.ExecContext(t.Context(), "SELECT name FROM "+table+" WHERE name IN (?, ?) FOR UPDATE", fmt.Sprintf("%d:0499", i), fmt.Sprintf("%d:0007", i)); err != nil {
+			if _, err := holder.ExecContext(t.Context(), "SELECT name FROM "+table+" WHERE name IN (?, ?) FOR UPDATE", fmt.Sprintf("%d:0049", i), fmt.Sprintf("%d:0007", i)); err != nil {
 				t.Fatal(err)
 			}
 			purge := func() (int, error) { return txlock.Purge(t.Context(), pool, time.Hour) }
@@ -600,5 +600,144 @@ func TestTiDBManyWait(t *testing.T) {
 	all.Wait()
 	if n := read(t, pool); n != workers*times || runs.Load() != workers*times {
 		t.Errorf("%d of %d increments in %d runs", n, workers*times, runs.Load())
+	}
+}
+
+// TestTiDBTokensRise: a token is greater than that of a holder who has rolled back while it was waited
+// for. TiDB computes what a statement writes before it waits.
+func TestTiDBTokensRise(t *testing.T) {
+	t.Parallel()
+	pool, undo := freshTiDB(t, ""), errors.New("undo")
+	for kind, key := range map[string]txlock.Key{"named": txlock.Named("rises"), "hashed": txlock.NewFamily[int]("rises", txlock.Hashed()).Key(1)} {
+		for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+			var waiter error
+			var before, token uint64
+			var waits sync.WaitGroup
+			err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+				lock := func() (token uint64, err error) {
+					s, err := locksqlc.Join(t.Context(), tx)
+					if err != nil {
+						return 0, err
+					}
+					grant, err := s.Lock(t.Context(), key)
+					return grant.Token(), err
+				}
+				if _, err := tx.ExecContext(t.Context(), "SAVEPOINT s"); err != nil {
+					return err
+				}
+				if _, err := lock(); err != nil {
+					return err
+				}
+				waits.Go(func() {
+					waiter = locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+						s, err := locksqlc.Join(t.Context(), tx)
+						if err == nil {
+							grant, _ := s.Held(key)
+							token = grant.Token()
+						}
+						return err
+					}, &sql.TxOptions{Isolation: level})
+				})
+				time.Sleep(300 * time.Millisecond) // it waits, or this proves nothing
+				if _, err := tx.ExecContext(t.Context(), "ROLLBACK TO s"); err != nil {
+					return err
+				}
+				var err error
+				if before, err = lock(); err != nil {
+					return err
+				}
+				return undo
+			})
+			waits.Wait()
+			if !errors.Is(err, undo) || waiter != nil || token <= before {
+				t.Errorf("%s, %v: %v, token %d; then %v, token %d", kind, level, err, before, waiter, token)
+			}
+		}
+	}
+}
+
+// TestTiDBLevelIsNotLeftBehind: a transaction that can't begin leaves no level to the next.
+func TestTiDBLevelIsNotLeftBehind(t *testing.T) {
+	t.Parallel()
+	pool := freshTiDB(t, "")
+	pool.SetMaxIdleConns(1)
+	increment := incrementing(t, pool, txlock.Named("other"))
+	increment()
+	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted} {
+		err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("read only")}, func(*sql.Tx) error { return nil }, &sql.TxOptions{Isolation: level, ReadOnly: true})
+		if err == nil {
+			t.Error("TiDB begins a transaction that is read only")
+		}
+		err = locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+			first := read(t, tx)
+			increment()
+			if read(t, tx) > first {
+				t.Errorf("after %v: the next transaction is at READ COMMITTED", level)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTiDBVersionAfterRead: at the level that Run has chosen, a version may be newer than what was read
+// before it.
+func TestTiDBVersionAfterRead(t *testing.T) {
+	t.Parallel()
+	pool, key := freshTiDB(t, ""), txlock.Named("version")
+	increment := incrementing(t, pool, key)
+	var refused []error
+	var n int
+	var version uint64
+	err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("first")}, func(tx *sql.Tx) error {
+		s, err := locksqlc.Join(t.Context(), tx)
+		if err != nil {
+			return err
+		}
+		n = read(t, tx)
+		increment()
+		version, err = s.Version(t.Context(), key)
+		refused = append(refused, err)
+		return err
+	})
+	if err != nil || len(refused) != 2 || !errors.Is(refused[0], txlock.ErrStaleSnapshot) {
+		t.Errorf("Version: %v, Run: %v", refused, err)
+	}
+	err = locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+		s, err := locksqlc.Join(t.Context(), tx)
+		if err == nil {
+			err = s.CompareAndBump(t.Context(), key, version)
+		}
+		return err
+	})
+	if !errors.Is(err, txlock.ErrConflict) {
+		t.Errorf("CompareAndBump by the version that belongs to %d: %v, want ErrConflict", n, err)
+	}
+}
+
+// TestTiDBLooks: what lockstep itself looks at before a try isn't read before a lock.
+func TestTiDBLooks(t *testing.T) {
+	t.Parallel()
+	pool, held := freshTiDB(t, ""), []txlock.Key{txlock.Named("held 1"), txlock.Named("held 2")}
+	tx, s := locking(t, pool, nil)
+	if _, err := s.LockAll(t.Context(), held...); err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("first")}, func(tx *sql.Tx) error {
+		runs++
+		s, err := locksqlc.Join(t.Context(), tx)
+		if err == nil {
+			_, err = s.LockAny(t.Context(), held[0], held[1], txlock.Named("free"))
+		}
+		return err
+	})
+	if err != nil || runs != 1 {
+		t.Errorf("%d runs, %v", runs, err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Error(err)
 	}
 }
