@@ -148,7 +148,7 @@ func (m *Manager) reissue(q *request) error {
 // send asks the store, and waits for the row's lock first if that was decided.
 func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfter instant) (a store.Answer, err error) {
 	ask := store.Ask{
-		Row: leaseRow(q.key), Owner: q.owner, Label: q.label, Hold: q.hold, TTL: q.ttl, NotAfter: notAfter, InTurn: how.inTurn,
+		Row: leaseRow(q.key), Owner: q.owner, Label: q.label, Hold: q.hold, TTL: q.ttl, NotAfter: notAfter, Fair: q.fair, InTurn: how.inTurn,
 	}
 	q.target.ask(&ask)
 	if how.queued == 0 {

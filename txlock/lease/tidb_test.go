@@ -111,6 +111,34 @@ func TestTiDBRefusesLeases(t *testing.T) {
 	}
 }
 
+// TestTiDBRefusesFairWithoutATurn: Fair is refused, too, where the pool has no connection for a place in the
+// queue, and the waiter polls.
+func TestTiDBRefusesFairWithoutATurn(t *testing.T) {
+	t.Parallel()
+	pool, m := onTiDB(t)
+	pool.SetMaxOpenConns(1)
+	_, other := onTiDB(t)
+	holder := acquire(t, other, named())
+	var all sync.WaitGroup
+	first := make(chan *lease.Lease, 1)
+	all.Go(func() {
+		l, err := m.Acquire(t.Context(), holder.Key())
+		if err != nil {
+			t.Error(err)
+		}
+		first <- l
+	})
+	time.Sleep(300 * time.Millisecond) // it waits in the manager, or this proves less
+	all.Go(func() {
+		_, err := m.Acquire(t.Context(), holder.Key(), lease.Fair())
+		wants(t, "Acquire with Fair", err, schema.ErrEngine)
+	})
+	time.Sleep(300 * time.Millisecond)
+	release(t, holder)
+	release(t, <-first)
+	all.Wait()
+}
+
 // TestTiDBAcquireTx: a lease that a transaction acquires is held after its COMMIT, and not after its
 // rollback.
 func TestTiDBAcquireTx(t *testing.T) {

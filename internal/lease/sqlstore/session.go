@@ -23,7 +23,7 @@ type session struct {
 
 // Take takes a lease, a reader's place or a permit if it is free.
 func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
-	if ask.InTurn || ask.Permits > 0 || ask.Slot != store.LeaseSlot {
+	if ask.Fair || ask.Permits > 0 || ask.Slot != store.LeaseSlot {
 		if err := s.s.lacks(); err != nil {
 			return store.Answer{}, err
 		}

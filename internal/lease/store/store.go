@@ -238,6 +238,7 @@ type Ask struct {
 	Label       string // what the owner tells of itself
 	TTL         time.Duration
 	NotAfter    Instant // after that the server refuses it, by its own clock
+	Fair        bool    // it is asked for with Fair
 	InTurn      bool    // it passes nobody in the queue of Fair
 }
 
