@@ -20,7 +20,7 @@ func (a *attempt) bySelect(ctx context.Context) (uint64, error) {
 	before, err := a.snapshot, error(nil)
 	switch a.look() {
 	case lookForRow:
-		_, err = a.read(a.own(ctx, guard.Call{Reads: true}), a.tx)
+		_, err = a.read(a.own(ctx, guard.Call{Reads: a.txState == nil || !a.txState.ReadsCommitted()}), a.tx)
 		if err != nil && !errors.Is(err, errMissing) {
 			return 0, err
 		}

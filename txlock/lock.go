@@ -1,7 +1,6 @@
 package txlock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,7 +167,10 @@ func (s *state) newAttempt(ctx context.Context, r record, q request, old hold, s
 // the server.
 func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 	h := hold{grant: Grant{key: key, shared: a.shared}, stamp: a.stamp(), base: a.version, compared: a.compares}
-	err := cmp.Or(a.stillOpen(ctx), a.checked(a.snapshot))
+	err := a.stillOpen(ctx)
+	if err == nil && !(a.compares && a.saw(a.record, a.version)) { // what Version has read is compared with the row
+		err = a.checked(a.snapshot)
+	}
 	if err == nil && a.shared {
 		err = a.onePrimary(ctx)
 	}

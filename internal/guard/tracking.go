@@ -119,7 +119,7 @@ func (c *conn) ran(ctx context.Context, s statement) {
 	call := c.call(ctx)
 	switch {
 	case call != nil:
-		if call.Reads && !c.tx.chosen { // there it takes none, and none of the program's data is read
+		if call.Reads {
 			c.tx.ran(statement{kind: kindPlain}, false)
 		}
 	case s.kind == kindBegin, s.kind == kindCommit, s.kind == kindRollback:

@@ -111,6 +111,9 @@ func (t *TxState) unfit() error {
 // committed.
 func (t *TxState) ReadsUncommitted() bool { return t.at(sql.LevelReadUncommitted) }
 
+// ReadsCommitted reports whether plain reads are known to take no snapshot.
+func (t *TxState) ReadsCommitted() bool { return t.at(sql.LevelReadCommitted) }
+
 // Serializable reports whether plain reads are known to lock what they read.
 func (t *TxState) Serializable() bool { return t.at(sql.LevelSerializable) }
 

@@ -717,6 +717,53 @@ func TestTiDBVersionAfterRead(t *testing.T) {
 	}
 }
 
+// TestTiDBVersionBeforeLock: a version that was read at that level belongs to a lock only if it is
+// compared.
+func TestTiDBVersionBeforeLock(t *testing.T) {
+	t.Parallel()
+	pool, key := freshTiDB(t, ""), txlock.Named("version")
+	increment := incrementing(t, pool, key)
+	increment()
+	for name, lock := range map[string]func(s *txlock.Scope, version uint64) error{
+		"Lock":           func(s *txlock.Scope, _ uint64) error { _, err := s.Lock(t.Context(), key); return err },
+		"TryLock":        func(s *txlock.Scope, _ uint64) error { _, err := s.TryLock(t.Context(), key); return err },
+		"LockAll":        func(s *txlock.Scope, _ uint64) error { _, err := s.LockAll(t.Context(), key); return err },
+		"CompareAndBump": func(s *txlock.Scope, version uint64) error { return s.CompareAndBump(t.Context(), key, version) },
+	} {
+		for _, changes := range []bool{false, true} {
+			var locked []error
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("first")}, func(tx *sql.Tx) error {
+				s, err := locksqlc.Join(t.Context(), tx)
+				if err != nil {
+					return err
+				}
+				version, err := s.Version(t.Context(), key)
+				if err != nil {
+					return err
+				}
+				if changes && len(locked) < 2 {
+					increment()
+				}
+				err = lock(s, version)
+				locked = append(locked, err)
+				return err
+			})
+			want := []error{txlock.ErrStaleSnapshot, nil}
+			switch {
+			case name == "CompareAndBump" && changes:
+				want = []error{txlock.ErrConflict, txlock.ErrConflict, nil}
+			case name == "CompareAndBump":
+				want = []error{nil}
+			case changes:
+				want = []error{txlock.ErrStaleSnapshot, txlock.ErrStaleSnapshot, nil}
+			}
+			if err != nil || !slices.EqualFunc(locked, want, errors.Is) {
+				t.Errorf("%s, changes %t: %v, want %v; Run: %v", name, changes, locked, want, err)
+			}
+		}
+	}
+}
+
 // TestTiDBLooks: what lockstep itself looks at before a try isn't read before a lock.
 func TestTiDBLooks(t *testing.T) {
 	t.Parallel()
