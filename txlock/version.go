@@ -44,7 +44,8 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // detected: don't use versions there.
 //
 // It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and
-// ErrSchema. The transaction stays open.
+// ErrSchema, and on TiDB ErrStaleSnapshot after a read of a transaction for which Run has chosen the
+// level. The transaction stays open.
 func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	const verb = "read the version of"
 	if err := cmp.Or(key.Validate(), s.usable(ctx)); err != nil {
