@@ -168,7 +168,7 @@ func (s *state) newAttempt(ctx context.Context, r record, q request, old hold, s
 func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 	h := hold{grant: Grant{key: key, shared: a.shared}, stamp: a.stamp(), base: a.version, compared: a.compares}
 	err := a.stillOpen(ctx)
-	if err == nil && !(a.compares && a.saw(a.record, a.version)) { // what Version has read is compared with the row
+	if err == nil && (!a.compares || !a.saw(a.record, a.version)) { // what Version has read is compared with the row
 		err = a.checked(a.snapshot)
 	}
 	if err == nil && a.shared {

@@ -48,42 +48,29 @@ func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 // those that somebody has locked.
 type find func(db gen.DBTX, after []byte, most int32) ([][]byte, error)
 
+// remove deletes a row, and reports whether it has: MariaDB may have interrupted the DELETE.
+type remove func(ctx context.Context, db gen.DBTX, name []byte) (bool, error)
+
 // inBatches removes the rows that are found, at most purgeBatch at a time, and returns how many.
 // Each batch is a transaction at READ COMMITTED, where its locks close no gap.
-func inBatches(ctx context.Context, db *sql.DB, verb string, find find, remove func(ctx context.Context, db gen.DBTX, name []byte) (bool, error)) (int, error) {
+func inBatches(ctx context.Context, db *sql.DB, verb string, find find, remove remove) (int, error) {
 	facts, err := session.AskAll(ctx, db)
 	if err = cmp.Or(err, facts.Unfit); err != nil {
 		return 0, fault.Of(verb, err, session.Server{})
 	}
-	engine, edit, most := rawsql.EngineOf(facts.Version), rawsql.Big, int32(purgeBatch)
-	if engine.Waits {
-		edit, most = rawsql.Unlocked, purgeBatch/10 // each row is locked by itself, until the last one is removed
+	edit, most := rawsql.Big, int32(purgeBatch)
+	if engine := rawsql.EngineOf(facts.Version); engine.Waits { // each row is locked by itself, until the last one is removed
+		edit, most, remove = rawsql.Unlocked, purgeBatch/10, remove.afterLocking(find, engine)
 	}
 	total, after := 0, []byte{0}
 	for {
 		var names [][]byte
 		removed := 0
 		err := rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) (err error) {
-			if names, err = find(edited(tx, edit), after, most); err != nil {
-				return err
+			if names, err = find(edited(tx, edit), after, most); err == nil {
+				removed, err = remove.all(ctx, tx, names)
 			}
-			for _, name := range names {
-				if engine.Waits {
-					if free, err := find.locks(edited(tx, engine.Refusing), name); err != nil {
-						return err
-					} else if !free {
-						continue
-					}
-				}
-				gone, err := remove(ctx, tx, name)
-				if err != nil {
-					return err
-				}
-				if gone { // else MariaDB has interrupted the DELETE
-					removed++
-				}
-			}
-			return nil
+			return err
 		})
 		if err != nil {
 			return total, fault.Of(verb, err, session.Server{})
@@ -95,13 +82,33 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find find, remove f
 	}
 }
 
-// locks locks a row that was read, and reports whether nobody had it, and it is still to be removed.
-func (f find) locks(db gen.DBTX, name []byte) (bool, error) {
-	names, err := f(db, name, 1)
-	if errors.Is(fault.Interpret(err).Sentinel, ErrBusy) {
-		return false, nil
+// all removes rows, and returns how many it has removed.
+func (r remove) all(ctx context.Context, db gen.DBTX, names [][]byte) (removed int, err error) {
+	for _, name := range names {
+		gone, err := r(ctx, db, name)
+		if err != nil {
+			return removed, err
+		}
+		if gone {
+			removed++
+		}
 	}
-	return len(names) == 1 && bytes.Equal(names[0], name), err
+	return removed, nil
+}
+
+// afterLocking locks the row first, where that was only read, and removes it if nobody had it and it
+// is still to be removed.
+func (r remove) afterLocking(find find, engine rawsql.Engine) remove {
+	return func(ctx context.Context, db gen.DBTX, name []byte) (bool, error) {
+		names, err := find(edited(db, engine.Refusing), name, 1)
+		if errors.Is(fault.Interpret(err).Sentinel, ErrBusy) {
+			return false, nil
+		}
+		if err != nil || len(names) != 1 || !bytes.Equal(names[0], name) {
+			return false, err
+		}
+		return r(ctx, db, name)
+	}
 }
 
 func edited(db gen.DBTX, edit func(query string) string) gen.DBTX {
