@@ -36,8 +36,14 @@ import (
 // a statement of its function has released the savepoint, the nested transaction can't be undone by
 // itself: Transaction then rolls back everything and returns that error, also if fn returns nil.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
+	stale := false // an attempt was, so the level is left to the session, whose snapshot shows what is old
 	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
 		if len(keys) > 0 {
+			if own && !stale {
+				if err := inner.Choose(tx.Statement.Context, scope); err != nil {
+					return false, err
+				}
+			}
 			compared, err := compareFirst(tx, keys)
 			if err != nil {
 				return false, err
@@ -47,7 +53,9 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 			}
 		}
 		defer inner.Last(scope, own)()
-		return false, inner.Final(tx.Statement.Context, scope, fn(tx))
+		err = inner.Final(tx.Statement.Context, scope, fn(tx))
+		stale = stale || errors.Is(err, txlock.ErrStaleSnapshot)
+		return false, err
 	})
 }
 
@@ -191,19 +199,11 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 		return once(db, fn, do, options, false)
 	}
 	var last *txlock.Scope
-	chooses := name == "Transaction" && len(keys) > 0
 	err := retry.Do(db.Statement.Context, func() error {
-		err := once(db, fn, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
+		return once(db, fn, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
 			last = scope
-			if chooses {
-				if err := inner.Choose(tx.Statement.Context, scope); err != nil {
-					return false, err
-				}
-			}
 			return do(scope, tx, own)
 		}, options, true)
-		chooses = chooses && !errors.Is(err, txlock.ErrStaleSnapshot)
-		return err
 	}, func(why error) { inner.Retried(db.Statement.Context, last, keys, why) })
 	inner.AfterCommit(last)
 	return err

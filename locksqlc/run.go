@@ -42,14 +42,22 @@ import (
 // the options nor the session name another level than REPEATABLE READ; see
 // docs/reference/lost-updates.md.
 func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx) error, options ...*sql.TxOptions) error {
+	stale := false // an attempt was, so the level is left to the session, whose snapshot shows what is old
 	return run(ctx, "Run", db, options, keys, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		if len(keys) > 0 {
+			if !stale {
+				if err := inner.Choose(ctx, scope); err != nil {
+					return false, err
+				}
+			}
 			if _, err := scope.LockAll(ctx, keys...); err != nil {
 				return false, err
 			}
 		}
 		defer inner.Last(scope, true)()
-		return false, inner.Final(ctx, scope, fn(tx))
+		err = inner.Final(ctx, scope, fn(tx))
+		stale = stale || errors.Is(err, txlock.ErrStaleSnapshot)
+		return false, err
 	})
 }
 
@@ -108,19 +116,11 @@ func run(ctx context.Context, name string, db *sql.DB, options []*sql.TxOptions,
 	if len(options) > 0 {
 		of = options[0]
 	}
-	chooses := name == "Run" && len(keys) > 0
 	err := retry.Do(ctx, func() error {
-		err := once(ctx, db, of, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
+		return once(ctx, db, of, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 			last = scope
-			if chooses {
-				if err := inner.Choose(ctx, scope); err != nil {
-					return false, err
-				}
-			}
 			return body(scope, tx)
 		})
-		chooses = chooses && !errors.Is(err, txlock.ErrStaleSnapshot)
-		return err
 	}, func(why error) { inner.Retried(ctx, last, keys, why) })
 	inner.AfterCommit(last)
 	return err
