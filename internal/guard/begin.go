@@ -72,29 +72,24 @@ func isolationOf(opts driver.TxOptions) (level string, known bool) {
 	return "", false
 }
 
-// send sends the BEGIN by itself.
-func (o *deferredBegin) send(ctx context.Context, base driver.Conn) (err error) {
-	beginner, ok := base.(driver.ConnBeginTx)
+// sendAlone sends a BEGIN by itself. The driver sends its isolation level before: if the BEGIN
+// fails, the next transaction of the session would have that.
+func (c *conn) sendAlone(ctx context.Context, o *deferredBegin) (err error) {
+	beginner, ok := c.base.(driver.ConnBeginTx)
 	switch {
 	case ok:
 		o.base, err = beginner.BeginTx(ctx, o.options)
 	case o.options != (driver.TxOptions{}):
-		err = fmt.Errorf("lockstep: %T does not implement driver.ConnBeginTx, which options need", base)
+		err = fmt.Errorf("lockstep: %T does not implement driver.ConnBeginTx, which options need", c.base)
 	default:
-		o.base, err = base.Begin() //nolint:staticcheck // what database/sql does without the interface
+		o.base, err = c.base.Begin() //nolint:staticcheck // what database/sql does without the interface
 	}
 	if err == nil {
 		o.pending, o.failed = false, false
+		return nil
 	}
-	return err
-}
-
-// sendAlone sends a BEGIN by itself. The driver sends its isolation level before: if the BEGIN fails, the
-// next transaction of the session would have that.
-func (c *conn) sendAlone(ctx context.Context, o *deferredBegin) error {
-	err := o.send(ctx, c.base)
 	level, _ := isolationOf(o.options)
-	c.unusable = c.unusable || err != nil && level != ""
+	c.unusable = c.unusable || level != ""
 	return err
 }
 
