@@ -67,7 +67,7 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find find, remove r
 		var names [][]byte
 		removed := 0
 		err := rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) (err error) {
-			if names, err = find(edited(tx, edit), after, most); err == nil {
+			if names, err = find(rawsql.Editing(tx, edit), after, most); err == nil {
 				removed, err = remove.all(ctx, tx, names)
 			}
 			return err
@@ -100,7 +100,7 @@ func (r remove) all(ctx context.Context, db gen.DBTX, names [][]byte) (removed i
 // is still to be removed.
 func (r remove) afterLocking(find find, engine rawsql.Engine) remove {
 	return func(ctx context.Context, db gen.DBTX, name []byte) (bool, error) {
-		names, err := find(edited(db, engine.Refusing), name, 1)
+		names, err := find(rawsql.Editing(db, engine.Refusing), name, 1)
 		if errors.Is(fault.Interpret(err).Sentinel, ErrBusy) {
 			return false, nil
 		}
@@ -109,8 +109,4 @@ func (r remove) afterLocking(find find, engine rawsql.Engine) remove {
 		}
 		return r(ctx, db, name)
 	}
-}
-
-func edited(db gen.DBTX, edit func(query string) string) gen.DBTX {
-	return &rawsql.Text{DBTX: db, Rewrite: rawsql.Edited(edit)}
 }

@@ -238,11 +238,7 @@ func Look(query string) string {
 }
 
 // Looking sends SELECTs as Look says.
-func Looking(db DBTX) *Text {
-	return &Text{DBTX: db, Rewrite: Edited(Look)}
-}
+func Looking(db DBTX) *Text { return Editing(db, Look) }
 
 // Scanning sends SELECTs that read many rows as Big says.
-func Scanning(db DBTX) *Text {
-	return &Text{DBTX: db, Rewrite: Edited(Big)}
-}
+func Scanning(db DBTX) *Text { return Editing(db, Big) }

@@ -35,6 +35,11 @@ func Edited(edit func(query string) string) func(Statement) Statement {
 	}
 }
 
+// Editing sends statements with edited texts.
+func Editing(db DBTX, edit func(query string) string) *Text {
+	return &Text{DBTX: db, Rewrite: Edited(edit)}
+}
+
 // Under is a Rewrite that sets variables of MariaDB.
 func Under(variables ...string) func(Statement) Statement {
 	return func(s Statement) Statement {

@@ -29,7 +29,7 @@ func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 		}
 	}
 	if ask.InTurn {
-		s.db = &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Edited(rawsql.InTurn)}
+		s.db = rawsql.Editing(s.db, rawsql.InTurn)
 	}
 	switch {
 	case ask.Permits > 0:
@@ -98,7 +98,7 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 // skippingShared makes the statements skip the rows that they would wait for to lock them
 // shared.
 func (s session) skippingShared() gen.DBTX {
-	return &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Edited(s.s.clock.engine().SkipShared)}
+	return rawsql.Editing(s.db, s.s.clock.engine().SkipShared)
 }
 
 // takePermit takes one of the permits that look free. The answer has the slot that was

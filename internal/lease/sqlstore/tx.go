@@ -20,7 +20,7 @@ import (
 func (s *Store) inTx(ctx context.Context, db rawsql.Beginner, f func(tx gen.DBTX) error) error {
 	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx gen.DBTX) error {
 		if s.clock.engine().Waits {
-			tx = &rawsql.Text{DBTX: tx, Rewrite: rawsql.Edited(s.clock.engine().Refusing)}
+			tx = rawsql.Editing(tx, s.clock.engine().Refusing)
 		}
 		return f(tx)
 	})
