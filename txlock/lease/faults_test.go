@@ -20,12 +20,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// expiry reads when the lease of a key expires, by the server's clock.
-func expiry(t testing.TB, db *testdb.DB, key txlock.Key) int64 {
-	t.Helper()
-	return number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
-}
-
 // sessions counts those of the application's user on the server.
 func sessions(t testing.TB, db *testdb.DB) int64 {
 	t.Helper()
@@ -75,10 +69,7 @@ func TestServerRestart(t *testing.T) {
 			if err := server.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			before := expiry(t, db, long.Key())
-			if !testdb.Await(soon, func() bool { return expiry(t, db, long.Key()) > before }) {
-				t.Error("the long lease is not renewed any more")
-			}
+			renewed(t, db, long)
 			_, err := other.TryAcquire(t.Context(), long.Key())
 			wants(t, "TryAcquire of the long lease", err, txlock.ErrBusy)
 			for _, l := range []*lease.Lease{long, short} {

@@ -231,7 +231,7 @@ func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
 	}
 }
 
-// await asks until the answer is yes, for 20 seconds.
+// await asks until the answer is yes, for a minute.
 func await(t testing.TB, what string, ask func() bool) {
 	t.Helper()
 	if !testdb.Await(time.Minute, ask) {

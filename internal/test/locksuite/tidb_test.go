@@ -437,6 +437,17 @@ func incrementing(t *testing.T, pool *sql.DB, key txlock.Key) (increment func())
 	}
 }
 
+// runWith is Run, for a function that takes the scope of the transaction, too.
+func runWith(t *testing.T, pool *sql.DB, keys []txlock.Key, fn func(s *txlock.Scope, tx *sql.Tx) error, options ...*sql.TxOptions) error {
+	return locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
+		s, err := locksqlc.Join(t.Context(), tx)
+		if err != nil {
+			return err
+		}
+		return fn(s, tx)
+	}, options...)
+}
+
 func read(t *testing.T, db interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }) (n int) {
@@ -529,11 +540,7 @@ func TestTiDBReadBeforeLock(t *testing.T) {
 	} {
 		pool := freshTiDB(t, "")
 		increment, runs := incrementing(t, pool, second), 0
-		err := locksqlc.Run(t.Context(), pool, []txlock.Key{first}, func(tx *sql.Tx) error {
-			s, err := locksqlc.Join(t.Context(), tx)
-			if err != nil {
-				return err
-			}
+		err := runWith(t, pool, []txlock.Key{first}, func(s *txlock.Scope, tx *sql.Tx) error {
 			n := read(t, tx)
 			if runs++; runs < 3 {
 				increment()
@@ -613,39 +620,29 @@ func TestTiDBTokensRise(t *testing.T) {
 			var waiter error
 			var before, token uint64
 			var waits sync.WaitGroup
-			err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-				lock := func() (token uint64, err error) {
-					s, err := locksqlc.Join(t.Context(), tx)
-					if err != nil {
-						return 0, err
-					}
-					grant, err := s.Lock(t.Context(), key)
-					return grant.Token(), err
-				}
+			err := runWith(t, pool, nil, func(s *txlock.Scope, tx *sql.Tx) error {
 				if _, err := tx.ExecContext(t.Context(), "SAVEPOINT s"); err != nil {
 					return err
 				}
-				if _, err := lock(); err != nil {
+				if _, err := s.Lock(t.Context(), key); err != nil {
 					return err
 				}
 				waits.Go(func() {
-					waiter = locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-						s, err := locksqlc.Join(t.Context(), tx)
-						if err == nil {
-							grant, _ := s.Held(key)
-							token = grant.Token()
-						}
-						return err
+					waiter = runWith(t, pool, []txlock.Key{key}, func(s *txlock.Scope, _ *sql.Tx) error {
+						grant, _ := s.Held(key)
+						token = grant.Token()
+						return nil
 					}, &sql.TxOptions{Isolation: level})
 				})
 				time.Sleep(300 * time.Millisecond) // it waits, or this proves nothing
 				if _, err := tx.ExecContext(t.Context(), "ROLLBACK TO s"); err != nil {
 					return err
 				}
-				var err error
-				if before, err = lock(); err != nil {
+				grant, err := s.Lock(t.Context(), key)
+				if err != nil {
 					return err
 				}
+				before = grant.Token()
 				return undo
 			})
 			waits.Wait()
@@ -691,11 +688,7 @@ func TestTiDBVersionAfterRead(t *testing.T) {
 	var refused []error
 	var n int
 	var version uint64
-	err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("first")}, func(tx *sql.Tx) error {
-		s, err := locksqlc.Join(t.Context(), tx)
-		if err != nil {
-			return err
-		}
+	err := runWith(t, pool, []txlock.Key{txlock.Named("first")}, func(s *txlock.Scope, tx *sql.Tx) (err error) {
 		n = read(t, tx)
 		increment()
 		version, err = s.Version(t.Context(), key)
@@ -705,13 +698,7 @@ func TestTiDBVersionAfterRead(t *testing.T) {
 	if err != nil || len(refused) != 2 || !errors.Is(refused[0], txlock.ErrStaleSnapshot) {
 		t.Errorf("Version: %v, Run: %v", refused, err)
 	}
-	err = locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-		s, err := locksqlc.Join(t.Context(), tx)
-		if err == nil {
-			err = s.CompareAndBump(t.Context(), key, version)
-		}
-		return err
-	})
+	err = runWith(t, pool, nil, func(s *txlock.Scope, _ *sql.Tx) error { return s.CompareAndBump(t.Context(), key, version) })
 	if !errors.Is(err, txlock.ErrConflict) {
 		t.Errorf("CompareAndBump by the version that belongs to %d: %v, want ErrConflict", n, err)
 	}
@@ -732,11 +719,7 @@ func TestTiDBVersionBeforeLock(t *testing.T) {
 	} {
 		for _, changes := range []bool{false, true} {
 			var locked []error
-			err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("first")}, func(tx *sql.Tx) error {
-				s, err := locksqlc.Join(t.Context(), tx)
-				if err != nil {
-					return err
-				}
+			err := runWith(t, pool, []txlock.Key{txlock.Named("first")}, func(s *txlock.Scope, _ *sql.Tx) error {
 				version, err := s.Version(t.Context(), key)
 				if err != nil {
 					return err
@@ -773,12 +756,9 @@ func TestTiDBLooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	runs := 0
-	err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("first")}, func(tx *sql.Tx) error {
+	err := runWith(t, pool, []txlock.Key{txlock.Named("first")}, func(s *txlock.Scope, _ *sql.Tx) error {
 		runs++
-		s, err := locksqlc.Join(t.Context(), tx)
-		if err == nil {
-			_, err = s.LockAny(t.Context(), held[0], held[1], txlock.Named("free"))
-		}
+		_, err := s.LockAny(t.Context(), held[0], held[1], txlock.Named("free"))
 		return err
 	})
 	if err != nil || runs != 1 {
