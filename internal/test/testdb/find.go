@@ -13,8 +13,11 @@ import (
 
 // findInstance finds a server of the engine or brings one.
 func findInstance(ctx context.Context, engine Engine, o options) (*instance, error) {
-	if engine == TiDB {
+	switch engine {
+	case TiDB:
 		return newTiDB(ctx, o)
+	case Vitess:
+		return newVitess(ctx, o)
 	}
 	if image := os.Getenv(engine.imageVariable()); image != "" {
 		if err := dockerWorks(ctx); err != nil {

@@ -62,7 +62,7 @@ func newShare() *share {
 		servers: map[Engine]func() (*Server, error){},
 		dbs:     map[Engine]func() (*DB, error){},
 	}
-	for _, engine := range []Engine{MariaDB, MySQL, TiDB} {
+	for _, engine := range allEngines {
 		s.servers[engine] = sync.OnceValues(func() (*Server, error) { return s.server(engine) })
 		s.dbs[engine] = sync.OnceValues(func() (*DB, error) { return s.db(engine) })
 	}

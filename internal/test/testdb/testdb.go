@@ -1,6 +1,6 @@
 // Package testdb brings MariaDB and MySQL servers for tests, benchmarks and
-// the demo, on any machine, and throws them away afterwards. It brings a TiDB
-// server, too, but only where LOCKSTEP_ENGINES names it.
+// the demo, on any machine, and throws them away afterwards. It brings TiDB
+// and Vitess, too, but only where LOCKSTEP_ENGINES names them.
 //
 // Tests share one server per engine and process:
 //
@@ -24,6 +24,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,16 +43,19 @@ type Engine string
 const (
 	MariaDB Engine = "mariadb"
 	MySQL   Engine = "mysql"
-	TiDB    Engine = "tidb" // by night
+	TiDB    Engine = "tidb"   // by night
+	Vitess  Engine = "vitess" // by night
 )
+
+var allEngines = []Engine{MariaDB, MySQL, TiDB, Vitess}
 
 // engineOf returns the engine of a server by its version, or by what its binary
 // says of that.
 func engineOf(version string) Engine { return Engine(strings.ToLower(rawsql.EngineOf(version).Name)) }
 
 // DSNVariable is the name of the environment variable that gives the engine's
-// server: LOCKSTEP_MARIADB_DSN, LOCKSTEP_MYSQL_DSN or LOCKSTEP_TIDB_DSN, the DSN of
-// an administrator who may create databases and users.
+// server: LOCKSTEP_MARIADB_DSN, LOCKSTEP_MYSQL_DSN, LOCKSTEP_TIDB_DSN or LOCKSTEP_VITESS_DSN, the
+// DSN of an administrator who may create databases and users.
 func (e Engine) DSNVariable() string { return e.variable("DSN") }
 
 func (e Engine) imageVariable() string { return e.variable("IMAGE") }
@@ -110,8 +114,8 @@ func ParseEngines(list string) ([]Engine, error) {
 	var engines []Engine
 	for name := range strings.SplitSeq(list, ",") {
 		engine := Engine(strings.ToLower(strings.TrimSpace(name)))
-		if engine != MariaDB && engine != MySQL && engine != TiDB {
-			return nil, fmt.Errorf("testdb: unknown engine %q in the list %q: use some of mariadb, mysql and tidb (LOCKSTEP_ENGINES)", name, list)
+		if !slices.Contains(allEngines, engine) {
+			return nil, fmt.Errorf("testdb: unknown engine %q in the list %q: use some of %v (LOCKSTEP_ENGINES)", name, list, allEngines)
 		}
 		engines = append(engines, engine)
 	}

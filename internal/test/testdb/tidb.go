@@ -15,25 +15,25 @@ import (
 // A TiDB server comes from the module tests/tidb, whose only tool it is. It keeps its rows in an
 // embedded store, so no cluster is needed.
 
-// tidbServer builds the server into the cache, which takes ten minutes of a processor the first
-// time, and returns its path.
-func tidbServer(ctx context.Context) (string, error) {
+// builtServer builds a server of the module tests/ENGINE into the cache, which takes some minutes
+// of a processor the first time, and returns its path.
+func builtServer(ctx context.Context, engine Engine, name, pkg string) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return "", err
 	}
-	unlock, err := lockFile(ctx, filepath.Join(cache, "tidb.lock"))
+	unlock, err := lockFile(ctx, filepath.Join(cache, string(engine)+".lock"))
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/dca00107/lockstep").Output()
 	if err != nil {
-		return "", fmt.Errorf("find tests/tidb, of which TiDB is built: %w", err)
+		return "", fmt.Errorf("find tests/%s, of which %s is built: %w", engine, name, err)
 	}
-	path := filepath.Join(cache, "tidb-server")
-	module := filepath.Join(strings.TrimSpace(string(root)), "tests", "tidb")
-	return path, run(ctx, []string{"GOFLAGS=-mod=readonly", "GOWORK=off"}, "go", "-C", module, "build", "-o", path, "github.com/pingcap/tidb/cmd/tidb-server")
+	path := filepath.Join(cache, name)
+	module := filepath.Join(strings.TrimSpace(string(root)), "tests", string(engine))
+	return path, run(ctx, []string{"GOFLAGS=-mod=readonly", "GOWORK=off"}, "go", "-C", module, "build", "-o", path, pkg)
 }
 
 // newTiDB prepares a server. Its administrator is root, without a password, who comes with it.
@@ -41,7 +41,7 @@ func newTiDB(ctx context.Context, o options) (*instance, error) {
 	if o.durable || len(o.env) > 0 || o.ahead != 0 || o.parted || os.Getenv(TiDB.imageVariable()) != "" {
 		return nil, errors.New("it takes arguments and no other options, and no image")
 	}
-	path, err := tidbServer(ctx)
+	path, err := builtServer(ctx, TiDB, "tidb-server", "github.com/pingcap/tidb/cmd/tidb-server")
 	if err != nil {
 		return nil, err
 	}
