@@ -16,11 +16,10 @@ import (
 // The findings of Check; distinguish them with errors.Is.
 var (
 	// ErrEngine is returned when the server speaks the protocol of MySQL but doesn't behave as MySQL
-	// and MariaDB do, or something in between changes its replies: TiDB, Vitess, PlanetScale and the
-	// like. Locks would fail there without an error. txlock.Join, leases, jobs, elections and Install
-	// return it, too, before they lock or write anything. On TiDB, where Install and Check work, only
-	// transactions of a guarded pool of package locksqlc have locks, versions and Once, and leases are
-	// exclusive.
+	// and MariaDB do, or something in between changes its replies. Locks would fail there without an
+	// error. txlock.Join, leases, jobs, elections and Install return it, too, before they lock or write
+	// anything. On TiDB and Vitess, where Install and Check work, only transactions of a guarded pool
+	// have locks, versions and Once, and leases are exclusive; what else they lack returns it.
 	ErrEngine = session.ErrEngine
 	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and so has no
 	// SKIP LOCKED, or doesn't report its version.

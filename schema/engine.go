@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -35,10 +36,15 @@ func askSession(ctx context.Context, db Queryer) (session.Facts, error) {
 // checkTransactions returns ErrEngine for a server whose transactions are not those that
 // locks rely on: whether one is open must show in the reply to a question, outside of it and
 // in it, and its snapshot must begin when those of its engine do. The latter takes two connections,
-// and a server where this user may write.
+// and a server where this user may write. Of a gateway only guarded connections see whether one is
+// open.
 func checkTransactions(ctx context.Context, db *sql.DB, reader *sql.Conn, engine rawsql.Engine) error {
+	level := sql.LevelRepeatableRead
+	if engine.Gateway {
+		level = sql.LevelDefault // another would stay
+	}
 	outside := openIn(ctx, reader, engine)
-	tx, err := reader.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	tx, err := reader.BeginTx(ctx, &sql.TxOptions{Isolation: level})
 	if err != nil {
 		return fmt.Errorf("schema: probe transactions: %w", err)
 	}
@@ -48,7 +54,7 @@ func checkTransactions(ctx context.Context, db *sql.DB, reader *sql.Conn, engine
 		return fmt.Errorf("schema: probe transactions: %w", errors.Join(outside, inside))
 	}
 	var refused *mysql.MySQLError
-	if outside != nil || !errors.Is(inside, errOpen) && (!errors.As(inside, &refused) || refused.Number != 1568) { // ER_CANT_CHANGE_TX_CHARACTERISTICS
+	if outside != nil || !engine.Gateway && !errors.Is(inside, errOpen) && (!errors.As(inside, &refused) || refused.Number != 1568) { // ER_CANT_CHANGE_TX_CHARACTERISTICS
 		return fmt.Errorf("%w: %s returns %w outside of a transaction, and %w in one", ErrEngine, map[bool]string{true: "SET TRANSACTION", false: engine.Began}[engine.Began == ""], answer(outside), answer(inside))
 	}
 	if db.Stats().MaxOpenConnections == 1 {
@@ -115,8 +121,9 @@ func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx, engine rawsql.En
 // snapshotSees inserts a row by the writer, and reports whether the transaction sees it. The name
 // of the row is no valid key.
 func snapshotSees(ctx context.Context, writer *sql.Conn, tx *sql.Tx) (seen bool, err error) {
-	const server, name = "SELECT CONCAT_WS('/', @@hostname, @@port)", "CONCAT(X'FF', 'lockstep:check:', CONNECTION_ID())"
-	var here, there, row string
+	const server = "SELECT CONCAT_WS('/', @@hostname, @@port)"
+	name := []byte("\xFFlockstep:check:" + rand.Text())
+	var here, there string
 	if err := tx.QueryRowContext(ctx, server).Scan(&here); err != nil {
 		return false, err
 	}
@@ -126,16 +133,13 @@ func snapshotSees(ctx context.Context, writer *sql.Conn, tx *sql.Tx) (seen bool,
 	if _, err := writer.ExecContext(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
 		return false, err
 	}
-	if _, err := writer.ExecContext(ctx, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES ("+name+", 0, '-', 0, 0)"); err != nil {
+	if _, err := writer.ExecContext(ctx, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", name); err != nil {
 		return false, err
 	}
 	defer func() {
-		_, deleted := writer.ExecContext(context.WithoutCancel(ctx), "DELETE FROM lockstep_locks WHERE name = "+name)
+		_, deleted := writer.ExecContext(context.WithoutCancel(ctx), "DELETE FROM lockstep_locks WHERE name = ?", name)
 		err = errors.Join(err, deleted)
 	}()
-	if err := writer.QueryRowContext(ctx, "SELECT "+name).Scan(&row); err != nil {
-		return false, err
-	}
-	err = tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", []byte(row)).Scan(&seen)
+	err = tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", name).Scan(&seen)
 	return seen, err
 }

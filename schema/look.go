@@ -100,7 +100,7 @@ var lookAt = []string{
 // lookBeside has what belongs to no table. The limit counts instead of the session's
 // sql_select_limit.
 const lookBeside = "SELECT 'procedure', ' ', CAST(routine_name AS CHAR), CAST(routine_definition AS CHAR), ' ' FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep%'" +
-	" UNION ALL SELECT 'server', ' ', CAST(VERSION() AS CHAR), CAST(CURRENT_USER() AS CHAR), CAST(COALESCE(DATABASE(), ' ') AS CHAR) LIMIT 100000"
+	" UNION ALL SELECT 'server', ' ', CAST(@@version AS CHAR), CAST(CURRENT_USER() AS CHAR), CAST(COALESCE(DATABASE(), ' ') AS CHAR) LIMIT 100000"
 
 // querier is a *sql.DB or a *sql.Conn.
 type querier interface {

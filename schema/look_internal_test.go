@@ -1,8 +1,11 @@
 package schema
 
 import (
+	"errors"
 	"slices"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // TestConstraintsOf reads the constraints from DDL as the servers show it, and nothing else for one.
@@ -17,5 +20,18 @@ func TestConstraintsOf(t *testing.T) {
 		if got := constraintsOf(ddl); !slices.Equal(got, want) {
 			t.Errorf("%s has %q, want %q", ddl, got, want)
 		}
+	}
+}
+
+// TestSessionsOfAGateway: statements of one connection may reach several sessions of Vitess, and of
+// nothing else.
+func TestSessionsOfAGateway(t *testing.T) {
+	t.Parallel()
+	w := witness{sessions: []uint64{1, 2}, ids: []string{"a", "b"}}
+	if err := w.problem(rawsql.Vitess); err != nil {
+		t.Error(err)
+	}
+	if err := w.problem(rawsql.MySQL); !errors.Is(err, ErrProxy) {
+		t.Errorf("%v, want ErrProxy", err)
 	}
 }

@@ -53,7 +53,7 @@ func (p played) steps() []step {
 		return row(append([]driver.Value{7 + p.sessions[i], 100 + p.numbers[i]}, more...)...)
 	}
 	all := []step{
-		{text: "SELECT VERSION(), CONCAT(CONNECTION_ID())", rows: row(session.Reply(p.version, "host/3306/shop")...)},
+		{text: "SELECT @@version, CONCAT(CONNECTION_ID())", rows: row(session.Reply(p.version, "host/3306/shop")...)},
 		{text: "SELECT CONNECTION_ID(), UUID(), SLEEP(0.01)", rows: read(0, 0, 10_050)},
 		{text: "BEGIN"}, {text: "SAVEPOINT"},
 		{text: "SELECT CONNECTION_ID(), UUID()", rows: read(1)},

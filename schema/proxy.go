@@ -38,8 +38,9 @@ func (c *checking) proxy(ctx context.Context) (problem, err error) {
 	if err := readAll(); err != nil {
 		return nil, fmt.Errorf("schema: detect a proxy: %w", err)
 	}
-	found := asked.problem()
-	if rawsql.EngineOf(c.version).Compound {
+	engine := rawsql.EngineOf(c.version)
+	found := asked.problem(engine)
+	if engine.Compound {
 		return found, nil
 	}
 	found = errors.Join(found, checkHints(ctx, c.conn))
@@ -86,14 +87,14 @@ func (w *witness) inTransaction(ctx context.Context, conn *sql.Conn) error {
 	return err
 }
 
-// problem says what is wrong with the answers.
-func (w *witness) problem() error {
+// problem says what is wrong with the answers. Those of a gateway come from the sessions that it has.
+func (w *witness) problem(engine rawsql.Engine) error {
 	seen := make(map[string]bool)
 	for i, session := range w.sessions {
 		switch {
 		case seen[w.ids[i]]:
 			return fmt.Errorf("%w: reads are answered from a cache: switch that off, or leave what reads under locks out of it", ErrProxy)
-		case session != w.sessions[0]:
+		case session != w.sessions[0] && !engine.Gateway:
 			return fmt.Errorf("%w: the statements of one connection reach several sessions, of one server or of several: switch off multiplexing, read/write splitting and pooling for this user", ErrProxy)
 		}
 		seen[w.ids[i]] = true

@@ -9,7 +9,6 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/session"
 )
 
 // A Holder currently holds a lock exclusively.
@@ -27,7 +26,8 @@ type Holder struct {
 // SAVEPOINT.
 //
 // It doesn't wait, reads uncommitted data and compares it with committed data, and needs no
-// privilege but SELECT. It returns ErrInvalidKey and ErrSchema, and the errors of the driver.
+// privilege but SELECT. It returns ErrInvalidKey and ErrSchema, schema.ErrEngine where what isn't
+// committed can't be read, and the errors of the driver.
 func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
 	if ctx == nil {
 		return nil, errors.New("txlock: Holders needs a context, got nil")
@@ -38,16 +38,20 @@ func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
 	if err := checkKeys(keys); err != nil {
 		return nil, err
 	}
-	now := make(map[record]Holder, len(keys))
-	err := uncommitted(ctx, db, func(tx *sql.Tx) error { return readHolders(ctx, tx, keys, now) })
+	server, err := introduce(ctx, db)
 	if err != nil {
-		return nil, fault.Of("holders", err, session.Server{})
+		return nil, fault.Of("holders", err, server)
+	}
+	now := make(map[record]Holder, len(keys))
+	err = uncommitted(ctx, db, func(tx *sql.Tx) error { return readHolders(ctx, tx, keys, now) })
+	if err != nil {
+		return nil, fault.Of("holders", err, server)
 	}
 	// Read after it: a holder that commits in between is seen as gone, and none
 	// is invented.
 	committed := make(map[record]Holder, len(keys))
 	if err := readHolders(ctx, db, keys, committed); err != nil {
-		return nil, fault.Of("holders", err, session.Server{})
+		return nil, fault.Of("holders", err, server)
 	}
 	var holders []Holder
 	for _, key := range keys {

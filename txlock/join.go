@@ -1,6 +1,7 @@
 package txlock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -83,8 +84,10 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	}
 	open, err := openBy(tx, reply)
 	var server session.Server
-	if err == nil {
-		server, err = introduce(ctx, tx) // before the reply counts: another engine gives others
+	if err == nil || errors.Is(err, session.ErrEngine) {
+		var unfit error
+		server, unfit = introduce(ctx, tx) // before the reply counts: another engine gives others
+		err = cmp.Or(unfit, err)
 	}
 	if err != nil {
 		return nil, fault.Of("join", err, session.Server{})

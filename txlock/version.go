@@ -16,7 +16,8 @@ import (
 // ReadVersion returns the last committed version of a key, outside of any transaction, for example
 // when a user opens a form and saves it later with CompareAndBump. Read the version first and the
 // data afterwards: in the other order, a commit between the two would be overwritten without a
-// conflict. On a replica the version may be an old one, which ends in a conflict.
+// conflict. On a replica the version may be an old one, which ends in a conflict. On Vitess the data
+// may be older than the version, unless both are read in one transaction, by Scope.Version.
 //
 // It returns ErrInvalidKey, ErrSchema and the errors of the driver.
 func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {

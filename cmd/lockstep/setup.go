@@ -90,7 +90,7 @@ func (a *app) installed(ctx context.Context) error {
 // lacking says that the procedures could not be made, which is no error: locks do without.
 func (a *app) lacking(ctx context.Context, procedures []string) error {
 	var version, database string
-	if err := a.db.QueryRowContext(ctx, "SELECT VERSION(), DATABASE()").Scan(&version, &database); err != nil {
+	if err := a.db.QueryRowContext(ctx, "SELECT @@version, DATABASE()").Scan(&version, &database); err != nil {
 		return err
 	}
 	if len(procedures) == 0 && rawsql.EngineOf(version).Procedures {

@@ -73,7 +73,7 @@ func isolationOf(opts driver.TxOptions) (level string, known bool) {
 }
 
 // sendAlone sends a BEGIN by itself. The driver sends its isolation level before: if the BEGIN
-// fails, the next transaction of the session would have that.
+// fails, or if the level stays, the next transaction of the session would have that.
 func (c *conn) sendAlone(ctx context.Context, o *deferredBegin) (err error) {
 	beginner, ok := c.base.(driver.ConnBeginTx)
 	switch {
@@ -84,12 +84,11 @@ func (c *conn) sendAlone(ctx context.Context, o *deferredBegin) (err error) {
 	default:
 		o.base, err = c.base.Begin() //nolint:staticcheck // what database/sql does without the interface
 	}
+	level, _ := isolationOf(o.options)
+	c.unusable = c.unusable || level != "" && (err != nil || c.server.Gateway)
 	if err == nil {
 		o.pending, o.failed = false, false
-		return nil
 	}
-	level, _ := isolationOf(o.options)
-	c.unusable = c.unusable || level != ""
 	return err
 }
 

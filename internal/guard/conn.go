@@ -7,7 +7,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 )
 
@@ -122,6 +125,9 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	}
 	send := func() (driver.Result, error) {
 		result, err := execer.ExecContext(ctx, query, args)
+		if err == nil && query == rawsql.Probe && c.server.Gateway && c.status.inReply() {
+			err = &mysql.MySQLError{Number: 1568, Message: "a transaction is open"} // ER_CANT_CHANGE_TX_CHARACTERISTICS, the answer of servers
+		}
 		c.learn(query, args, err)
 		return result, err
 	}

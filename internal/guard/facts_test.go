@@ -178,3 +178,22 @@ func TestUnfitOnTiDB(t *testing.T) {
 		}
 	}
 }
+
+// TestOnVitess: locks hold there in transactions of BeginTx at the session's level, and no session is
+// ended by its number, which is another's.
+func TestOnVitess(t *testing.T) {
+	t.Parallel()
+	server := session.NewServer(session.Facts{Version: "8.4.6-Vitess"})
+	for level := sql.LevelDefault; level <= sql.LevelLinearizable; level++ {
+		for _, owned := range []bool{false, true} {
+			err := (&TxState{server: server, isolation: level, owned: owned}).unfit()
+			if fit := owned && level == sql.LevelDefault; errors.Is(err, session.ErrEngine) == fit {
+				t.Errorf("%v, by BeginTx %t: %v", level, owned, err)
+			}
+		}
+	}
+	base := &stub{}
+	if err := (&connector{base: base}).kill(&conn{server: server}); err != nil || base.connections() != 0 {
+		t.Errorf("%v, by %d connections", err, base.connections())
+	}
+}

@@ -62,7 +62,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	var facts session.Facts
 	if err = ErrRejects; !rejectsReadOnly(base) {
-		facts, err = introduce(ctx, base)
+		facts, err = prepared(ctx, base)
 	}
 	if err != nil {
 		if closeErr := base.Close(); closeErr != nil {
@@ -71,7 +71,9 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	server := session.NewServer(facts)
-	sessions.Store(opened{server.Name, server.Session}, struct{}{})
+	if !server.Gateway {
+		sessions.Store(opened{server.Name, server.Session}, struct{}{})
+	}
 	return &conn{base: base, pool: c, server: server, facts: facts, unfitAtFirst: facts.Unfit != nil, status: statusOf(base), since: time.Now()}, nil
 }
 
@@ -100,6 +102,19 @@ func (c *connector) Close() error {
 	return nil
 }
 
+// prepared sends the first statement of a connection, where its engine has one, and reads the facts.
+func prepared(ctx context.Context, base driver.Conn) (session.Facts, error) {
+	facts, err := introduce(ctx, base)
+	first := rawsql.EngineOf(facts.Version).Prepare
+	if err != nil || first == "" {
+		return facts, err
+	}
+	if err := (&conn{base: base}).exec(ctx, first); err != nil {
+		return facts, err
+	}
+	return introduce(ctx, base)
+}
+
 // introduce reads the facts about the session of a connection and its server.
 // A session that seems unfit is asked twice: KILL QUERY may have cut the answer short.
 func introduce(ctx context.Context, base driver.Conn) (facts session.Facts, err error) {
@@ -110,7 +125,7 @@ func introduce(ctx context.Context, base driver.Conn) (facts session.Facts, err 
 		}
 		if facts, err = session.Read([session.Columns]string(row)); err == nil && facts.Question() != "" {
 			if row, err = readRow(ctx, base, facts.Question(), 1); err == nil {
-				facts = facts.Answered(row[0])
+				facts = facts.Answered(row[0], true)
 			}
 		}
 		if err != nil || facts.Unfit == nil {
@@ -160,8 +175,12 @@ func text(v driver.Value) string {
 // kill ends the session of a connection that this process has lost: otherwise the server
 // keeps its locks until the abandoned statement ends, 50 s by default. It kills nothing
 // if the server was restarted or replaced since the connection was opened: the session is
-// gone then, and its number may belong to somebody else.
+// gone then, and its number may belong to somebody else. A gateway knows the session by another
+// number, and ends it itself.
 func (c *connector) kill(lost *conn) error {
+	if lost.server.Gateway {
+		return nil
+	}
 	killed, of, since := make(chan error, 1), lost.server, lost.since
 	go func() { killed <- c.killSession(of, since) }()
 	var err error

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -126,6 +128,13 @@ func (c *conn) probe(ctx context.Context) (bool, error) {
 	if c.server.Began != "" {
 		row, err := readRow(ctx, c.base, c.server.Began, 1)
 		return err == nil && row[0] != "0", err
+	}
+	if c.server.Gateway {
+		err := c.exec(ctx, rawsql.Session) // which the server answers, by an error if it has ended the transaction
+		if refused := new(mysql.MySQLError); errors.As(err, &refused) {
+			return false, nil
+		}
+		return err == nil && c.status.inReply(), err
 	}
 	reply := c.exec(ctx, rawsql.Probe)
 	return fault.TransactionOpen(reply, c.status.inReply())

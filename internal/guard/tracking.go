@@ -12,6 +12,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // before is called before a statement is sent. It refuses a statement of a doomed
@@ -78,6 +79,9 @@ func (c *conn) checkProgram(ctx context.Context, s statement) error {
 		return c.mayCommitText(ctx)
 	}
 	why := c.tx.refuse()
+	if lacks := c.server.Lacks.Plain; why == nil && lacks != "" && c.tx.owned && (s.kind == kindUncertain || s.kind >= kindBegin) {
+		return session.Lacks(c.server.Engine, lacks+s.name)
+	}
 	if why != nil {
 		c.unusable = c.unusable || strings.HasPrefix(s.name, "SET ")
 	}
@@ -287,7 +291,7 @@ func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
 			s.end = endUnknown // it may never have been executed
 		}
 	case why == nil:
-		if s.end == endCommits || !fault.KeepsOpen(err) {
+		if s.end == endCommits || c.server.Gateway || !fault.KeepsOpen(err) {
 			c.status.doubt = err
 		}
 		return err

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -91,17 +92,14 @@ func (t *TxState) Unchecked() bool {
 }
 
 // unfit returns why no lock would hold in the transaction, whatever the session: on TiDB one that
-// was begun as text may be optimistic or old, and there are two isolation levels.
+// was begun as text may be optimistic or old, and there are two isolation levels; Vitess may ignore
+// a level.
 func (t *TxState) unfit() error {
 	lacks := t.server.Lacks
 	switch {
 	case lacks.Begin != "" && !t.owned:
 		return session.Lacks(t.server.Engine, lacks.Begin)
-	case lacks.Levels == "":
-		return nil
-	}
-	switch t.isolation {
-	case sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead:
+	case lacks.Levels == "" || t.isolation == sql.LevelDefault || strings.Contains(t.server.Levels, t.isolation.String()):
 		return nil
 	}
 	return session.Lacks(t.server.Engine, lacks.Levels+t.isolation.String())

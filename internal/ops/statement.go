@@ -30,7 +30,7 @@ func statement(text string) string {
 	return said
 }
 
-var service = regexp.MustCompile("(?i)^(lockstep \\w+|(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO( SAVEPOINT)?) `?lockstep_\\w+`?|CALL `?lockstep_.*|SET (SESSION |@)?(lockstep_|innodb_lock_wait_timeout|lock_wait_timeout).*|SET TRANSACTION READ WRITE|SHOW GLOBAL (VARIABLES|STATUS) .*|.* FROM performance_schema\\.replication_group_members .*|SELECT @@max_allowed_packet|SELECT @lockstep_rows|SELECT (VERSION\\(\\), CONCAT\\(CONNECTION_ID|CONNECTION_ID\\(\\)$|@@SESSION.innodb_lock_wait_timeout).*|BEGIN|START TRANSACTION.*)$")
+var service = regexp.MustCompile("(?i)^(lockstep \\w+|(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO( SAVEPOINT)?) `?lockstep_\\w+`?|CALL `?lockstep_.*|SET (SESSION |@)?(lockstep_|innodb_lock_wait_timeout|lock_wait_timeout).*|SET TRANSACTION READ WRITE|SHOW GLOBAL (VARIABLES|STATUS) .*|.* FROM performance_schema\\.replication_group_members .*|SELECT @@max_allowed_packet|SELECT @lockstep_rows|SELECT (@@version, CONCAT\\(CONNECTION_ID|CONNECTION_ID\\(\\)$|@@SESSION.innodb_lock_wait_timeout).*|BEGIN|START TRANSACTION.*)$")
 
 // ownStatement reports whether a statement, as statement writes it, is one that lockstep sends beside
 // the program's.

@@ -40,7 +40,7 @@ const SeesOwnID = "(SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a)
 // a lock wait timeout rolls back the transaction, a name for server and database, the server's
 // clock, and Settings. It reads no table, and so takes no snapshot. Package session reads the
 // reply. All are texts: the driver itself reads numbers, and fails under character_set_results.
-const Facts = "SELECT VERSION(), CONCAT(CONNECTION_ID()), CONCAT(0 + @@innodb_rollback_on_timeout), CONCAT_WS('/', @@hostname, @@port, DATABASE())," +
+const Facts = "SELECT @@version, CONCAT(CONNECTION_ID()), CONCAT(0 + @@innodb_rollback_on_timeout), CONCAT_WS('/', @@hostname, @@port, DATABASE())," +
 	" CONCAT(CAST(" + Clock + " AS SIGNED)), " + Settings
 
 // Settings is a text of the session's settings that locks rely on, and SettingsBegin how it
@@ -53,6 +53,7 @@ const (
 		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode)," +
 		" CONCAT('isolation=' /*!80000 , @@transaction_isolation *//*M! , @@tx_isolation */))"
 	SettingsBegin = "settings:"
+	Nonce         = "nonce"
 )
 
 // The words by which a session says that no lock would hold on it; see package session.

@@ -145,9 +145,11 @@ type Engine struct {
 	TimeLimit string
 	// Began reads when the transaction began, 0 if none is open, where Probe tells nothing.
 	Began string
-	// Settings is a text like the constant Settings, of what else transactions rely on. A server
-	// that doesn't know it is refused.
+	// Settings is a text like the constant Settings, of what else transactions rely on, where Nonce
+	// stands for what no other text has. A server that doesn't know it is refused.
 	Settings string
+	// Levels has the isolation levels that BeginTx may name, by String, where Lacks.Levels isn't "".
+	Levels string
 	// Views is the file of package schema with its views.
 	Views string
 	// Lacks says what it can't do that others can.
@@ -174,6 +176,12 @@ type Engine struct {
 	Early bool
 	// OldID: within a statement LAST_INSERT_ID() is that of the statement before.
 	OldID bool
+	// Gateway: what answers stands before the server. Only the flag of a reply shows whether a
+	// transaction is open, the isolation level of one stays that of the session, and
+	// CONNECTION_ID() isn't the number by which KILL knows the session.
+	Gateway bool
+	// Prepare is the first statement of a guarded connection, or "".
+	Prepare string
 }
 
 // Lacks has a sentence for each thing that an engine can't do, or isn't known to do, and "" for
@@ -182,8 +190,9 @@ type Lacks struct {
 	Has    string
 	Pools  string // any pool
 	Begin  string // transactions that are begun as text
-	Levels string // isolation levels but the two that are named READ COMMITTED and REPEATABLE READ
+	Levels string // isolation levels but Engine.Levels
 	Shared string // shared locks
+	Plain  string // statements of a transaction but those that can't end it
 	Leases string // leases but exclusive ones, and what needs to see who waits
 	Views  string
 }
@@ -217,6 +226,8 @@ func EngineOf(version string) Engine {
 		return MariaDB
 	case strings.Contains(version, TiDB.Name):
 		return TiDB
+	case strings.Contains(version, Vitess.Name):
+		return Vitess
 	}
 	return MySQL
 }

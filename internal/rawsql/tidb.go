@@ -2,7 +2,7 @@ package rawsql
 
 // TiDB is the engine TiDB. Its locks are statements of their own.
 var TiDB = Engine{Renderer: alone{}, Replies: &tiDBReplies, Name: "TiDB", Least: 8_00,
-	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Began: tiDBBegan, Settings: tiDBSettings,
+	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Began: tiDBBegan, Settings: tiDBSettings, Levels: "Read Committed, Repeatable Read",
 	SnapshotAtBegin: true, OneByOne: true, Waits: true, CommittedOnly: true, WholeSeconds: true, SafeReads: true, Early: true, OldID: true,
 	Lacks: Lacks{
 		Has:    "only exclusive locks, versions and Once, in transactions that a guarded pool begins by BeginTx, exclusive leases, jobs and elections",

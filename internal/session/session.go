@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -19,7 +20,7 @@ import (
 // The errors of sessions on which locks don't hold. Package schema hands them on by the
 // same names, and says what each of them means.
 var (
-	ErrEngine     = errors.New("schema: unknown engine: the server speaks the protocol of MySQL but doesn't behave as MySQL or MariaDB does; on such engines (TiDB, Vitess, PlanetScale and others) locks lose updates and a lease has several holders at once; connect to MySQL or MariaDB itself")
+	ErrEngine     = errors.New("schema: unknown engine: the server speaks the protocol of MySQL but doesn't behave as MySQL or MariaDB does; on such engines locks lose updates and a lease has several holders at once; connect to MySQL or MariaDB itself")
 	ErrSession    = errors.New("schema: locks don't hold on this session")
 	ErrAutocommit = fmt.Errorf("%w: it has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions", ErrSession)
 	ErrProxy      = errors.New("schema: a proxy that locks don't hold through, see docs/proxies.md")
@@ -50,6 +51,7 @@ type rule struct {
 	wrong   error  // the error of another value, or nil for one that has the fix
 	none    error  // the error of no value, where that has another cause
 	fix     string
+	guarded bool // only transactions of the program rely on it
 }
 
 // rules has a rule for each setting in rawsql.Settings. A value that isn't right here is
@@ -117,20 +119,21 @@ func (f Facts) Question() string {
 	if !errors.Is(f.Unfit, ErrEngine) {
 		return ""
 	}
-	return rawsql.EngineOf(f.Version).Settings
+	return strings.Replace(rawsql.EngineOf(f.Version).Settings, rawsql.Nonce, rand.Text(), 1)
 }
 
-// Answered returns the facts with the reply to the Question.
-func (f Facts) Answered(reply string) Facts {
+// Answered returns the facts with the reply to the Question. A guarded connection has transactions
+// of the program.
+func (f Facts) Answered(reply string, guarded bool) Facts {
 	settings := strings.Fields(reply)
 	if len(settings) > 0 && settings[0] == rawsql.SettingsBegin {
-		f.Isolation, f.Unfit = judge(tidbRules, slices.Concat(f.settings, settings[1:]))
+		of := slices.DeleteFunc(slices.Clone(rulesOf[rawsql.EngineOf(f.Version).Name]), func(r rule) bool { return r.guarded && !guarded })
+		f.Isolation, f.Unfit = judge(of, slices.Concat(f.settings, settings[1:]))
 	}
 	return f
 }
 
-// judge returns what is wrong with the settings. One without a rule is wrong, as is a rule
-// whose setting is missing.
+// judge returns what is wrong with the settings. A rule whose setting is missing is broken.
 func judge(rules []rule, settings []string) (level sql.IsolationLevel, unfit error) {
 	values := make(map[string]string, len(settings))
 	for _, s := range settings {
@@ -233,7 +236,7 @@ func AskAll(ctx context.Context, db Queryer) (Facts, error) {
 	if err := db.QueryRowContext(ctx, facts.Question()).Scan(&reply); err != nil {
 		return Facts{}, err
 	}
-	return facts.Answered(reply), nil
+	return facts.Answered(reply, false), nil
 }
 
 // Reply is the reply to rawsql.Facts of a session on which locks hold, for what stands in

@@ -105,22 +105,44 @@ func TestTiDB(t *testing.T) {
 	if f.Question() == "" || !errors.Is(f.Unfit, session.ErrEngine) || !strings.Contains(f.Unfit.Error(), "on TiDB") {
 		t.Errorf("before it is asked: %q, %v", f.Question(), f.Unfit)
 	}
-	if f = f.Answered(fit); f.Unfit != nil || f.Question() != "" || f.Isolation != sql.LevelRepeatableRead {
+	if f = f.Answered(fit, true); f.Unfit != nil || f.Question() != "" || f.Isolation != sql.LevelRepeatableRead {
 		t.Errorf("%v, %v", f.Unfit, f.Isolation)
 	}
 	for what, unfit := range map[string]error{
-		"tidb_txn_mode":     read(version).Answered(strings.Replace(fit, "pessimistic ", "optimistic ", 1)).Unfit,
-		"tidb_old_reads":    read(version).Answered(strings.Replace(fit, "old_reads=0", "old_reads=1", 1)).Unfit,
-		"tidb_dml_type":     read(version).Answered(strings.Replace(fit, "tidb_dml_type=standard", "", 1)).Unfit,
-		"isolation":         read(version, "REPEATABLE-READ", "SERIALIZABLE").Answered(fit).Unfit,
-		"autocommit":        read(version, "autocommit=1", "autocommit=0").Answered(fit).Unfit,
-		"tidb_batch_writes": read(version).Answered(rawsql.SettingsBegin).Unfit,
+		"tidb_txn_mode":     read(version).Answered(strings.Replace(fit, "pessimistic ", "optimistic ", 1), true).Unfit,
+		"tidb_old_reads":    read(version).Answered(strings.Replace(fit, "old_reads=0", "old_reads=1", 1), true).Unfit,
+		"tidb_dml_type":     read(version).Answered(strings.Replace(fit, "tidb_dml_type=standard", "", 1), true).Unfit,
+		"isolation":         read(version, "REPEATABLE-READ", "SERIALIZABLE").Answered(fit, true).Unfit,
+		"autocommit":        read(version, "autocommit=1", "autocommit=0").Answered(fit, true).Unfit,
+		"tidb_batch_writes": read(version).Answered(rawsql.SettingsBegin, true).Unfit,
 	} {
 		if !errors.Is(unfit, session.ErrSession) || !strings.Contains(unfit.Error(), what) {
 			t.Errorf("%s: %v", what, unfit)
 		}
 	}
-	if f := read(version).Answered("nothing"); !errors.Is(f.Unfit, session.ErrEngine) {
+	if f := read(version).Answered("nothing", true); !errors.Is(f.Unfit, session.ErrEngine) {
 		t.Errorf("a reply that can't be read: %v", f.Unfit)
+	}
+}
+
+// TestVitess: what Vitess is asked again counts, by a text that no other session sends. Only
+// transactions of the program need the mode of one shard.
+func TestVitess(t *testing.T) {
+	t.Parallel()
+	row := [session.Columns]string{"8.4.6-Vitess", "7", "0", "a/1/b", "1"}
+	for i, v := range session.Reply("8.4.6-Vitess", "a/1/b") {
+		row[i] = v.(string)
+	}
+	row[5] = strings.Replace(row[5], "sees_own_id=1", "sees_own_id=0", 1)
+	f, err := session.Read(row)
+	if first := f.Question(); err != nil || f.Question() == first || !errors.Is(f.Unfit, session.ErrEngine) {
+		t.Fatalf("%v, %q, %v", err, first, f.Unfit)
+	}
+	reply := strings.Replace(row[5], "REPEATABLE-READ", "READ-COMMITTED", 1) + " transaction_mode=multi workload=oltp target=0 X"
+	if f := f.Answered(reply, false); f.Unfit != nil || f.Isolation != sql.LevelReadCommitted {
+		t.Errorf("%v, %v", f.Unfit, f.Isolation)
+	}
+	if f := f.Answered(reply, true); !errors.Is(f.Unfit, session.ErrSession) || !strings.Contains(f.Unfit.Error(), "transaction_mode") {
+		t.Errorf("%v", f.Unfit)
 	}
 }

@@ -95,7 +95,7 @@ func TestLedgerReplies(t *testing.T) {
 				reply[5] = strings.Replace(reply[5].(string), "sees_own_id=1", "sees_own_id=2", 1)
 				reply[0] = "8.4.0"
 			}
-			mock.ExpectQuery("VERSION").WillReturnRows(sqlmock.NewRows([]string{"1", "2", "3", "4", "5", "6"}).AddRow(reply...))
+			mock.ExpectQuery("@@version").WillReturnRows(sqlmock.NewRows([]string{"1", "2", "3", "4", "5", "6"}).AddRow(reply...))
 		}
 		if _, _, err := ledger.look(t.Context(), "k"); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)

@@ -1,0 +1,37 @@
+//go:build vitess
+
+package schema_test
+
+import (
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+)
+
+// TestVitess: Install makes what Check finds right, twice, on pools of both kinds, and InstallViews
+// says that there are none.
+func TestVitess(t *testing.T) {
+	t.Parallel()
+	db := testdb.Fresh(t, testdb.Vitess)
+	demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable, "run schema.Install")
+	guarded, err := locksqlc.Open(db.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = guarded.Close() })
+	for range 2 {
+		demand(t, schema.Install(t.Context(), db.Admin()), nil)
+		demand(t, schema.Check(t.Context(), db.Connect(t)), nil)
+		demand(t, schema.Check(t.Context(), guarded), nil)
+	}
+	demand(t, schema.InstallViews(t.Context(), db.Admin()), schema.ErrEngine, "no views")
+	demand(t, schema.Check(t.Context(), db.Connect(t, func(cfg *mysql.Config) {
+		cfg.Params = map[string]string{"workload": "'olap'"}
+	})), schema.ErrSession, "set oltp")
+	db.Exec(t, "ALTER TABLE lockstep_locks MODIFY conn_id INT NOT NULL")
+	demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable, "ALTER TABLE lockstep_locks MODIFY conn_id BIGINT UNSIGNED NOT NULL")
+}
