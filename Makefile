@@ -23,7 +23,7 @@ export SQLC GOLANGCI VULNCHECK LICENCES VULNDB PARTS COMMANDS RACED MODULES
 # LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN.
 ENGINES     ?= mariadb,mysql
 WITHSERVERS  = go run ./internal/test/testdb/withservers -engines $(ENGINES)
-DURABLE      = $(WITHSERVERS) $(if $(filter tidb,$(ENGINES)),,-durable) --
+DURABLE      = $(WITHSERVERS) $(if $(filter tidb vitess,$(ENGINES)),,-durable) --
 TOOLS        = internal/test/tools
 NEED_CC      = $(TOOLS)/need-cc.sh
 SUITE        = go run ./$(TOOLS)/suite $(if $(ONLY),-only $(ONLY))

@@ -127,7 +127,7 @@ func (r *runner) compile(ctx context.Context, name, dir string, files map[string
 		return "", "", err
 	}
 	binary = filepath.Join(at, "test")
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags=tidb", "-ldflags=-s -w", "-overlay", filepath.Join(at, "overlay.json"), "-o", binary, ".")
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags=tidb,vitess", "-ldflags=-s -w", "-overlay", filepath.Join(at, "overlay.json"), "-o", binary, ".")
 	cmd.Dir = filepath.Join(r.root, filepath.FromSlash(dir))
 	written, err := cmd.CombinedOutput()
 	return binary, string(written), err

@@ -129,7 +129,7 @@ func (m *mutation) complete() error {
 		return fmt.Errorf("%q is no test", m.test)
 	}
 	for _, engine := range m.engines {
-		if !slices.Contains([]string{"mariadb", "mysql", "tidb"}, engine) {
+		if !slices.Contains([]string{"mariadb", "mysql", "tidb", "vitess"}, engine) {
 			return fmt.Errorf("unknown engine %q", engine)
 		}
 	}

@@ -35,21 +35,6 @@ func onTiDB(t *testing.T, variables map[string]string) *sql.DB {
 	return pool
 }
 
-// locking begins a transaction, and returns its scope.
-func locking(t *testing.T, pool *sql.DB, options *sql.TxOptions) (*sql.Tx, *txlock.Scope) {
-	t.Helper()
-	tx, err := pool.BeginTx(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback() })
-	s, err := locksqlc.Join(t.Context(), tx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tx, s
-}
-
 // TestTiDBRefusesVerbs: what TiDB hasn't is refused by its name, and the transaction goes on.
 func TestTiDBRefusesVerbs(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,7 @@ import (
 )
 
 // tags are those behind which files of this repository are.
-const tags = "cluster,golden,onecpu,promtool,proxies,site,tidb"
+const tags = "cluster,golden,onecpu,promtool,proxies,site,tidb,vitess"
 
 // licences of what is in one module, and can't be read or allowed for all: freetype, which
 // draws the charts of the bench, is under the FreeType License, and svgo under CC BY 4.0;

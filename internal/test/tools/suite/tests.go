@@ -99,12 +99,19 @@ func tests(timeout time.Duration) ([]part, error) {
 		}},
 		// On TiDB, by make test ENGINES=tidb ONLY=tidb: what locks there, and what is refused.
 		{name: "tidb", asked: true, commands: []command{
-			r.test(".", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "./schema", "./internal/ops", "./txlock/lease", "./txlock/elect"),
-			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestTiDB|TestProcesses)$"}, "./txlock/job"),
+			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestTiDB|TestOnOther)"}, "./schema", "./internal/ops", "./txlock/lease", "./txlock/elect"),
+			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOnOtherEngines|TestProcesses)$"}, "./txlock/job"),
 			r.test(".", []string{"-race"}, "./txlock/quorum"),
 			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOtherEngine|TestTiDB.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
 			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^(TestTiDB.*|" + onTiDB + ")$"}, "."),
 			r.test("lockgorm", []string{"-tags=tidb", "-run=^TestEveryForm$"}, "."), // which isn't built with the race detector
+		}},
+		// On Vitess, by make test ENGINES=vitess ONLY=vitess.
+		{name: "vitess", asked: true, commands: []command{
+			r.test(".", []string{"-race", "-tags=vitess", "-run=^(TestVitess|TestOnOther)"}, "./schema", "./txlock/lease", "./txlock/elect"),
+			r.test(".", []string{"-race", "-tags=vitess", "-run=^(TestOnOtherEngines|TestProcesses)$"}, "./txlock/job"),
+			r.test(".", []string{"-race", "-tags=vitess", "-run=^(TestOtherEngine|TestVitess.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
+			r.test("lockgorm", []string{"-race", "-tags=vitess", "-run=^(" + strings.Replace(onTiDB, "ThatComeLater|", "", 1) + ")$"}, "."), // that one is at READ COMMITTED
 		}},
 		// Behind proxies, and what the tests of clusters do so.
 		{name: "proxies", asked: true, commands: append([]command{r.test("tests", []string{"-race", "-tags=proxies"}, "./proxies")},

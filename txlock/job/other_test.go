@@ -1,4 +1,4 @@
-//go:build tidb
+//go:build tidb || vitess
 
 package job
 
@@ -15,12 +15,12 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestTiDB proves that of several processes one runs a tick, also where its transaction marks it, and
+// TestOnOtherEngines proves that of several processes one runs a tick, also where its transaction marks it, and
 // that one that is killed leaves its tick to the next.
-func TestTiDB(t *testing.T) {
+func TestOnOtherEngines(t *testing.T) {
 	t.Parallel()
 	const processes, ticks = 3, 20
-	db := testdb.Open(t, testdb.TiDB)
+	db := testdb.Open(t, testdb.Engines()[0])
 	table, key := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, at_us BIGINT"), newKey()
 	first := time.Now().Add(-time.Hour).Truncate(time.Second)
 	var all sync.WaitGroup

@@ -1,4 +1,4 @@
-//go:build tidb
+//go:build tidb || vitess
 
 package elect_test
 
@@ -17,11 +17,11 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestTiDB proves that of three processes one leads, that another follows it when it resigns,
+// TestOnOtherEngines proves that of three processes one leads, that another follows it when it resigns,
 // and that what it writes afterwards is refused.
-func TestTiDB(t *testing.T) {
+func TestOnOtherEngines(t *testing.T) {
 	t.Parallel()
-	db := testdb.Open(t, testdb.TiDB)
+	db := testdb.Open(t, testdb.Engines()[0])
 	key := txlock.Named("test:" + rand.Text())
 	table := db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,0 +1,427 @@
+//go:build vitess
+
+package locksuite_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// onVitess is a guarded pool of a database, with variables set by its data source name.
+func onVitess(t *testing.T, db *testdb.DB, variables map[string]string) *sql.DB {
+	t.Helper()
+	pool, err := locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.Params = variables }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// TestVitessRefuses: no lock is taken where it wouldn't hold, and what Vitess hasn't is refused by
+// its name.
+func TestVitessRefuses(t *testing.T) {
+	t.Parallel()
+	db, key := testdb.Open(t, testdb.Vitess), txlock.Named("test:"+rand.Text())
+	for name, c := range map[string]struct {
+		variables map[string]string
+		set       string // by the program, in the transaction
+		want      error
+		says      string
+	}{
+		"single":        {map[string]string{"transaction_mode": "'single'"}, "", nil, ""},
+		"multi":         {map[string]string{"transaction_mode": "'multi'"}, "", nil, ""}, // which the pool sets to single
+		"multi, set":    {nil, "SET transaction_mode = 'multi'", schema.ErrEngine, "send this one outside of it: SET TRANSACTION_MODE"},
+		"OLAP":          {map[string]string{"workload": "'olap'"}, "", schema.ErrSession, "set oltp"},
+		"no autocommit": {map[string]string{"autocommit": "0"}, "", schema.ErrAutocommit, "autocommit"},
+	} {
+		tx, err := onVitess(t, db, c.variables).BeginTx(t.Context(), nil)
+		if err == nil && c.set != "" {
+			_, err = tx.ExecContext(t.Context(), c.set)
+		}
+		if err == nil {
+			var s *txlock.Scope
+			if s, err = locksqlc.Join(t.Context(), tx); err == nil {
+				_, err = s.Lock(t.Context(), key)
+			}
+			_ = tx.Rollback()
+		}
+		if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v with %q", name, err, c.want, c.says)
+		}
+	}
+
+	for _, target := range []string{"@replica", "@rdonly", ":0", ":0@replica"} {
+		pool, err := locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.DBName += target }))
+		if err == nil {
+			defer func() { _ = pool.Close() }()
+			err = locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil })
+		}
+		if !errors.Is(err, schema.ErrSession) || !strings.Contains(err.Error(), "name the keyspace alone") {
+			t.Errorf("%s: %v, want ErrSession", target, err)
+		}
+	}
+
+	plain, err := sql.Open("mysql", db.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = plain.Close() }()
+	if err := locksqlc.Run(t.Context(), plain, []txlock.Key{key}, func(*sql.Tx) error { return nil }); !errors.Is(err, schema.ErrEngine) {
+		t.Errorf("an unguarded pool: %v, want ErrEngine", err)
+	}
+	conn, err := onVitess(t, db, nil).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.ExecContext(t.Context(), "BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := locksqlc.JoinConn(t.Context(), conn)
+	if err == nil {
+		_, err = s.Lock(t.Context(), key)
+	}
+	if !errors.Is(err, schema.ErrEngine) || !strings.Contains(err.Error(), "BeginTx") {
+		t.Errorf("BEGIN as text: %v, want ErrEngine with BeginTx", err)
+	}
+	if _, err := conn.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestVitessStatements: what may end a transaction, which no reply of Vitess tells, isn't sent in one.
+func TestVitessStatements(t *testing.T) {
+	t.Parallel()
+	db, key := testdb.Open(t, testdb.Vitess), txlock.Named("test:"+rand.Text())
+	table := db.CreateTable(t, "counters", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
+	pool, err := locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	undo := errors.New("undo")
+	for _, text := range []string{
+		"ANALYZE TABLE " + table, "OPTIMIZE TABLE " + table, "REPAIR TABLE " + table, "FLUSH STATUS", "FLUSH TABLES", "ALTER TABLE " + table + " ADD x INT", "TRUNCATE " + table,
+		"COMMIT; BEGIN", "SELECT 1; COMMIT; BEGIN", "ROLLBACK; BEGIN; SAVEPOINT a", "COMMIT", "ROLLBACK", "BEGIN", "START TRANSACTION", "/*!50000 ANALYZE TABLE " + table + " */",
+		"SET autocommit = 0", "SET transaction_mode = 'multi'", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "CALL p()", "LOCK TABLES " + table + " READ", "XA START 'a'",
+		"EXECUTE s",
+	} {
+		for _, prepared := range []bool{false, true} {
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) (err error) {
+				if prepared {
+					var stmt *sql.Stmt
+					if stmt, err = tx.PrepareContext(t.Context(), text); err == nil {
+						_, err = stmt.ExecContext(t.Context())
+					}
+				} else {
+					_, err = tx.ExecContext(t.Context(), text)
+				}
+				if err == nil || !prepared && !errors.Is(err, schema.ErrEngine) {
+					t.Errorf("%s: %v, want ErrEngine", text, err)
+				}
+				if _, err := tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil && !prepared {
+					t.Errorf("after %s: %v", text, err)
+				}
+				return undo
+			})
+			if !errors.Is(err, undo) {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+	}
+	var n int
+	if err := db.Admin().QueryRowContext(t.Context(), "SELECT n FROM "+table+" WHERE id = 1").Scan(&n); err != nil || n != 0 {
+		t.Errorf("the counter is %d, %v", n, err)
+	}
+}
+
+// TestVitessShards: a transaction can't lock in one keyspace and write in another, whose commit
+// might fail alone.
+func TestVitessShards(t *testing.T) {
+	t.Parallel()
+	db, key := testdb.Open(t, testdb.Vitess), txlock.Named("test:"+rand.Text())
+	table := db.CreateTable(t, "here", "id BIGINT PRIMARY KEY")
+	elsewhere := testdb.Shared(t, testdb.Vitess).Fresh(t)
+	elsewhere.Exec(t, "CREATE TABLE there (id BIGINT PRIMARY KEY)")
+	pool := onVitess(t, db, nil)
+	err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO `%s`.there VALUES (1)", elsewhere.Name()))
+		if err == nil {
+			t.Error("the write on another shard has succeeded")
+		}
+		return nil // as who ignores it
+	})
+	if !errors.Is(err, txlock.ErrTxDoomed) {
+		t.Errorf("Run: %v, want ErrTxDoomed", err)
+	}
+	var here, there int
+	if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&here); err != nil {
+		t.Fatal(err)
+	}
+	if err := elsewhere.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM there").Scan(&there); err != nil {
+		t.Fatal(err)
+	}
+	if here != 0 || there != 0 {
+		t.Errorf("%d rows here and %d there", here, there)
+	}
+}
+
+// TestVitessSharded: in a keyspace of two shards nothing is installed, and so nothing locks.
+func TestVitessSharded(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t, testdb.Vitess)
+	sharded := func(cfg *mysql.Config) { cfg.DBName = "sharded" }
+	if err := schema.Install(t.Context(), db.Connect(t, sharded)); err == nil {
+		t.Error("Install has succeeded")
+	} else {
+		t.Log(err)
+	}
+	pool, err := locksqlc.Open(db.DSN(sharded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	err = locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("sharded")}, func(*sql.Tx) error {
+		t.Error("it runs")
+		return nil
+	})
+	if err == nil {
+		t.Error("Run has succeeded")
+	} else {
+		t.Log(err)
+	}
+}
+
+// TestVitessLevel: no lock is taken in a transaction with an isolation level, which Vitess may ignore,
+// and the level isn't that of the next transaction, though Vitess would keep it.
+func TestVitessLevel(t *testing.T) {
+	t.Parallel()
+	pool := onVitess(t, testdb.Open(t, testdb.Vitess), nil)
+	pool.SetMaxOpenConns(1)
+	run := func(level sql.IsolationLevel) (got string, err error) {
+		err = locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("level")}, func(tx *sql.Tx) error {
+			return tx.QueryRowContext(t.Context(), "SELECT @@transaction_isolation").Scan(&got)
+		}, &sql.TxOptions{Isolation: level})
+		return got, err
+	}
+	for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		if _, err := run(level); !errors.Is(err, schema.ErrEngine) || !strings.Contains(err.Error(), "not at "+level.String()) {
+			t.Errorf("%v: %v, want ErrEngine", level, err)
+		}
+		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.ExecContext(t.Context(), "SELECT 1"); err != nil {
+			t.Error(err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
+		}
+		if got, err := run(sql.LevelDefault); got != "REPEATABLE-READ" || err != nil {
+			t.Errorf("after %v: %s, %v", level, got, err)
+		}
+	}
+}
+
+// TestVitessSessionsLevel: a pool whose sessions have another level than the server's knows it, however
+// many others ask at the same time, and Vitess has one answer for all of them.
+func TestVitessSessionsLevel(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t, testdb.Vitess)
+	table := db.CreateTable(t, "levels", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
+	var all sync.WaitGroup
+	const workers, rounds = 4, 40
+	levels := []string{"", "'READ-COMMITTED'", "'SERIALIZABLE'"}
+	for _, level := range levels {
+		variables := map[string]string{}
+		if level != "" {
+			variables["transaction_isolation"] = level
+		}
+		pool := onVitess(t, db, variables)
+		pool.SetMaxIdleConns(-1)
+		for range workers {
+			all.Go(func() {
+				for range rounds {
+					for {
+						err := raiseOnce(t.Context(), pool, table)
+						if err == nil {
+							break
+						}
+						if !txlock.Retryable(err) {
+							t.Errorf("%s: %v", level, err)
+							return
+						}
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	var n int
+	if err := db.Admin().QueryRowContext(t.Context(), "SELECT n FROM "+table).Scan(&n); err != nil || n != workers*rounds*len(levels) {
+		t.Errorf("%d increments, %v, want %d", n, err, workers*rounds*len(levels))
+	}
+}
+
+// raiseOnce raises the counter of a table by a read and a write under a lock, after another read.
+func raiseOnce(ctx context.Context, pool *sql.DB, table string) error {
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	var n int
+	read := func() error { return tx.QueryRowContext(ctx, "SELECT n FROM "+table+" WHERE id = 1").Scan(&n) }
+	if err := read(); err != nil {
+		return err
+	}
+	s, err := locksqlc.Join(ctx, tx)
+	if err == nil {
+		_, err = s.Lock(ctx, txlock.Named(table))
+	}
+	if err == nil {
+		err = read()
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "UPDATE "+table+" SET n = ? WHERE id = 1", n+1)
+	}
+	if err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// TestVitessWaits: a wait without a limit ends before Vitess ends the transaction, which stays open,
+// with its locks.
+func TestVitessWaits(t *testing.T) {
+	t.Parallel()
+	db, taken, held := testdb.Open(t, testdb.Vitess), txlock.Named("test:"+rand.Text()), txlock.Named("test:"+rand.Text())
+	table, pool := db.CreateTable(t, "waits", "id BIGINT PRIMARY KEY"), onVitess(t, db, nil)
+	_, other := locking(t, pool, nil)
+	if _, err := other.Lock(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	tx, s := locking(t, pool, nil)
+	if _, err := s.Lock(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := s.Lock(t.Context(), taken); !errors.Is(err, txlock.ErrWaitTimeout) || errors.Is(err, txlock.ErrTxDoomed) {
+		t.Errorf("after %v: %v, want ErrWaitTimeout", time.Since(began), err)
+	}
+	if err := s.Verify(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
+		t.Error(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestVitessEnded: Vitess ends transactions that are old, and statements that take long together with
+// their connection. Nothing that comes afterwards commits by itself, and Commit says so.
+func TestVitessEnded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args []string
+		long func(ctx context.Context, tx *sql.Tx) error
+	}{
+		"the transaction is old": {[]string{"--queryserver-config-transaction-timeout=1s"}, func(ctx context.Context, tx *sql.Tx) error {
+			for { // the state to wait for is that which is to be noticed
+				if _, err := tx.ExecContext(ctx, "DO SLEEP(0.1)"); err != nil {
+					return err
+				}
+			}
+		}},
+		"a statement takes long": {[]string{"--queryserver-config-query-timeout=1s"}, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE ended SET n = SLEEP(10) WHERE id = 0")
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, testdb.Vitess, testdb.Args(c.args...)).Fresh(t)
+			if err := schema.Install(t.Context(), db.Admin()); err != nil {
+				t.Fatal(err)
+			}
+			db.Exec(t, "CREATE TABLE ended (id BIGINT PRIMARY KEY, n BIGINT)")
+			db.Exec(t, "INSERT INTO ended VALUES (0, 0)")
+			pool, key := onVitess(t, db, nil), txlock.Named("ended")
+			tx, s := locking(t, pool, nil)
+			if _, err := s.Lock(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.long(t.Context(), tx); err == nil {
+				t.Error("it has not ended the transaction")
+			} else {
+				t.Log(err)
+			}
+			if _, held := s.Held(key); held {
+				t.Error("the lock is held, they say")
+			}
+			if _, err := tx.ExecContext(t.Context(), "INSERT INTO ended VALUES (1, 0)"); !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("a statement afterwards: %v, want ErrTxDoomed", err)
+			}
+			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("Commit: %v, want ErrTxDoomed", err)
+			}
+			var rows int
+			if err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM ended").Scan(&rows); err != nil || rows != 1 {
+				t.Errorf("%d rows, %v", rows, err)
+			}
+			if err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }); err != nil {
+				t.Errorf("the next transaction: %v", err)
+			}
+		})
+	}
+}
+
+// TestVitessGivesUp: who gives up a wait, or leaves with locks, keeps none.
+func TestVitessGivesUp(t *testing.T) {
+	t.Parallel()
+	pool, key := onVitess(t, testdb.Open(t, testdb.Vitess), nil), txlock.Named("test:"+rand.Text())
+	tx, s := locking(t, pool, nil)
+	if _, err := s.Lock(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var waits sync.WaitGroup
+	for range 4 {
+		waits.Go(func() {
+			if err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("who gives up: %v", err)
+			}
+		})
+	}
+	waits.Wait()
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
