@@ -31,7 +31,7 @@ const Centers = 65536
 // DDL commits implicitly, so Install takes a pool and never a transaction. It returns the server's
 // error for the statement that failed, and ErrPrivilege, with the GRANT to run, if a privilege is
 // missing. Run it again to continue from there. It returns ErrEngine, and creates nothing, if the
-// server is neither MySQL nor MariaDB, nor TiDB, which gets no procedures.
+// server is neither MySQL nor MariaDB, nor TiDB or Vitess, which get no procedures.
 func Install(ctx context.Context, db *sql.DB) error {
 	if ctx == nil {
 		return errors.New("schema: Install needs a context, got nil")

@@ -14,7 +14,7 @@ import (
 // that version, which SELECT VERSION() answers. The views are optional, and lockstep doesn't use
 // them: they show held locks and leases, and lock waits, by name in any SQL client. Without the
 // privilege PROCESS, and on MySQL SELECT on performance_schema.*, a user sees less. Each statement
-// may be repeated. For TiDB it returns ErrEngine.
+// may be repeated. For TiDB and Vitess it returns ErrEngine.
 func Views(version string) ([]string, error) {
 	engine := rawsql.EngineOf(version)
 	if err := session.Lacks(engine, engine.Lacks.Views); err != nil {
@@ -26,7 +26,7 @@ func Views(version string) ([]string, error) {
 // InstallViews creates or replaces the views of Views. It needs the privileges CREATE VIEW, DROP,
 // and SELECT on lockstep's tables, and those that users of the views need. DDL commits implicitly,
 // so it takes a pool. It returns the server's error for the statement that failed, and
-// ErrPrivilege, with the GRANT to run, if a privilege is missing. On TiDB it returns ErrEngine.
+// ErrPrivilege, with the GRANT to run, if a privilege is missing. On TiDB and Vitess it returns ErrEngine.
 func InstallViews(ctx context.Context, db *sql.DB) error {
 	if ctx == nil {
 		return errors.New("schema: InstallViews needs a context, got nil")

@@ -55,7 +55,7 @@ func RequireGuarded() JoinOption { return joinOption(func(s *state) { s.requireG
 // session, for example because of autocommit = 0. On a guarded pool that refers to the session
 // when it was opened; if a statement has changed it since, the next call that locks checks the
 // session and returns the error. Join returns schema.ErrEngine if the server is neither MySQL nor
-// MariaDB; on TiDB only for an unguarded pool. The transaction stays as it was.
+// MariaDB; on TiDB and Vitess only for an unguarded pool. The transaction stays as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if ctx == nil {
 		return nil, errors.New("txlock: Join needs a context, got nil")

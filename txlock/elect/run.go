@@ -59,7 +59,7 @@ type Func func(ctx context.Context, term *Term) error
 //
 // If the server can't be reached, Run reports that to the observer and retries. It returns the
 // context's error, joined with that of fn; ErrRunning; lease.ErrClosed, and the error of a pool
-// that was closed; schema.ErrEngine if the server is neither MySQL, MariaDB nor TiDB;
+// that was closed; schema.ErrEngine if the server is neither MySQL, MariaDB, TiDB nor Vitess;
 // txlock.ErrInvalidKey and ErrInvalidOption. If the first reply of the server shows a permanent
 // problem, Run returns it: txlock.ErrSchema, ErrReadOnly, ErrPrivilege, schema.ErrSession, or a
 // wrong user or database.
