@@ -26,7 +26,7 @@ func (c *conn) fit(ctx context.Context) error {
 // ask asks for the facts. A session that is in another database than at its beginning is
 // unfit: its locks would be in the tables there.
 func (c *conn) ask(ctx context.Context) error {
-	facts, err := introduce(ctx, c.base)
+	facts, err := introduce(ctx, c.base, false)
 	if err != nil {
 		return err
 	}

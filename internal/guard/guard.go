@@ -62,7 +62,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	var facts session.Facts
 	if err = ErrRejects; !rejectsReadOnly(base) {
-		facts, err = prepared(ctx, base)
+		facts, err = introduce(ctx, base, true)
 	}
 	if err != nil {
 		if closeErr := base.Close(); closeErr != nil {
@@ -102,28 +102,20 @@ func (c *connector) Close() error {
 	return nil
 }
 
-// prepared sends the first statement of a connection, where its engine has one, and reads the facts.
-func prepared(ctx context.Context, base driver.Conn) (session.Facts, error) {
-	facts, err := introduce(ctx, base)
-	first := rawsql.EngineOf(facts.Version).Prepare
-	if err != nil || first == "" {
-		return facts, err
-	}
-	if err := (&conn{base: base}).exec(ctx, first); err != nil {
-		return facts, err
-	}
-	return introduce(ctx, base)
-}
-
 // introduce reads the facts about the session of a connection and its server.
-// A session that seems unfit is asked twice: KILL QUERY may have cut the answer short.
-func introduce(ctx context.Context, base driver.Conn) (facts session.Facts, err error) {
+// A session that seems unfit is asked twice: KILL QUERY may have cut the answer short. On a new one
+// the first statement of its engine comes before what else is asked.
+func introduce(ctx context.Context, base driver.Conn, fresh bool) (facts session.Facts, err error) {
 	for range 2 {
 		row, err := readRow(ctx, base, rawsql.Facts, session.Columns)
 		if err != nil {
 			return session.Facts{}, session.NotUnderstood(err)
 		}
-		if facts, err = session.Read([session.Columns]string(row)); err == nil && facts.Question() != "" {
+		facts, err = session.Read([session.Columns]string(row))
+		if first := rawsql.EngineOf(facts.Version).Prepare; err == nil && fresh && first != "" {
+			err = (&conn{base: base}).exec(ctx, first)
+		}
+		if err == nil && facts.Question() != "" {
 			if row, err = readRow(ctx, base, facts.Question(), 1); err == nil {
 				facts = facts.Answered(row[0], true)
 			}
@@ -204,7 +196,7 @@ func (c *connector) killSession(lost session.Server, since time.Time) (err error
 	}
 	killer := &conn{base: base}
 	defer func() { err = errors.Join(err, base.Close()) }()
-	facts, err := introduce(ctx, base)
+	facts, err := introduce(ctx, base, false)
 	if err != nil {
 		return err
 	}
