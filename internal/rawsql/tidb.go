@@ -1,7 +1,7 @@
 package rawsql
 
 // TiDB is the engine TiDB. Its locks are statements of their own.
-var TiDB = Engine{Renderer: alone{}, Replies: &tiDBReplies, Name: "TiDB", Least: 8_00,
+var TiDB = Engine{Renderer: alone{}, Replies: &aloneReplies, Name: "TiDB", Least: 8_00,
 	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Began: tiDBBegan, Settings: tiDBSettings, Levels: "Read Committed, Repeatable Read",
 	SnapshotAtBegin: true, OneByOne: true, Waits: true, CommittedOnly: true, WholeSeconds: true, SafeReads: true, Early: true, OldID: true,
 	Lacks: Lacks{
@@ -14,7 +14,8 @@ var TiDB = Engine{Renderer: alone{}, Replies: &tiDBReplies, Name: "TiDB", Least:
 		Views:  "no views: query information_schema.DATA_LOCK_WAITS and TIDB_TRX",
 	}}
 
-var tiDBReplies = Replies{IDs: map[string][]int64{"LockNamed": {1}, "LockCenter": {0, 1}, "TouchNamed": {0, 1}}}
+// aloneReplies are those to statements that share no text.
+var aloneReplies = Replies{IDs: map[string][]int64{"LockNamed": {1}, "LockCenter": {0, 1}, "TouchNamed": {0, 1}}}
 
 // alone renders no two statements as one text.
 type alone struct{}

@@ -2,7 +2,7 @@ package rawsql
 
 // Vitess is the engine Vitess, where its keyspace is on one server. Before that stands vtgate, and
 // so no two statements share a text.
-var Vitess = Engine{Renderer: alone{}, Replies: &vitessReplies, Name: "Vitess", Least: 8_00,
+var Vitess = Engine{Renderer: alone{}, Replies: &aloneReplies, Name: "Vitess", Least: 8_00,
 	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Settings: vitessSettings, Prepare: "SET transaction_mode = 'single', innodb_lock_wait_timeout = LEAST(@@innodb_lock_wait_timeout, 15)",
 	Gateway: true, CommittedOnly: true, OldID: true,
 	Lacks: Lacks{
@@ -15,8 +15,6 @@ var Vitess = Engine{Renderer: alone{}, Replies: &vitessReplies, Name: "Vitess", 
 		Leases: "no shared leases, semaphores and Fair: acquire leases exclusively, without Fair",
 		Views:  "no views: vtgate doesn't show who waits",
 	}}
-
-var vitessReplies = tiDBReplies
 
 // vttablet may answer a SELECT outside of a transaction by what another session is told whose text is
 // the same (its consolidator), so this asks for all settings again, by a text of its own.
