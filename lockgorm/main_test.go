@@ -159,12 +159,9 @@ func eachGuarded(t *testing.T, models []string, test func(t *testing.T, e *env))
 	onEngines(t, models, true, test)
 }
 
-// other reports whether only guarded pools have locks on the engine.
-func other(engine testdb.Engine) bool { return engine == testdb.TiDB || engine == testdb.Vitess }
-
 func onEngines(t *testing.T, models []string, guarded bool, test func(t *testing.T, e *env)) {
 	for _, engine := range testdb.Engines() {
-		if other(engine) && !guarded {
+		if engine.Guarded() && !guarded {
 			continue // see TestTiDBRefused
 		}
 		t.Run(string(engine), func(t *testing.T) {
@@ -241,7 +238,7 @@ func poolOf(t *testing.T, db *gorm.DB) *sql.DB {
 // held reports whether somebody holds the key exclusively. It asks by a session of its own.
 func (e *env) held(t *testing.T, key txlock.Key) bool {
 	t.Helper()
-	if other(e.Engine()) { // which shows no locks
+	if e.Engine().Guarded() { // which shows no locks
 		tx, err := e.Admin().BeginTx(t.Context(), nil)
 		noError(t, err)
 		defer tx.Rollback() //nolint:errcheck // nothing was done in it
@@ -275,7 +272,7 @@ func (e *env) soonFree(t *testing.T, keys ...txlock.Key) bool {
 func (e *env) hold(t *testing.T, keys ...txlock.Key) (release func()) {
 	t.Helper()
 	pool := e.Admin()
-	if other(e.Engine()) {
+	if e.Engine().Guarded() {
 		pool = openPool(true, false)(t, e.AdminConfig()).DB()
 	}
 	tx, err := pool.BeginTx(t.Context(), nil)

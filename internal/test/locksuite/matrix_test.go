@@ -304,11 +304,7 @@ func TestLostUpdatesOfEveryWay(t *testing.T) {
 // of the page.
 func everywhere(t *testing.T, db *testdb.DB, raise func(context.Context, counter) error) string {
 	t.Helper()
-	guarded, err := locksqlc.Open(db.DSN())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = guarded.Close() })
+	guarded := guardedPool(t, db)
 	by := make(map[string][]string) // where, by what was found
 	for pool, on := range map[string]*sql.DB{"guarded": guarded, "unguarded": db.Connect(t)} {
 		levels := levels

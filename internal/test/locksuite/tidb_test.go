@@ -27,12 +27,7 @@ import (
 // onTiDB is a guarded pool, with variables set by its data source name.
 func onTiDB(t *testing.T, variables map[string]string) *sql.DB {
 	t.Helper()
-	pool, err := locksqlc.Open(testdb.Open(t, testdb.TiDB).DSN(func(cfg *mysql.Config) { cfg.Params = variables }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
+	return guardedPool(t, testdb.Open(t, testdb.TiDB), func(cfg *mysql.Config) { cfg.Params = variables })
 }
 
 // TestTiDBRefusesVerbs: what TiDB hasn't is refused by its name, and the transaction goes on.

@@ -24,12 +24,7 @@ import (
 // onVitess is a guarded pool of a database, with variables set by its data source name.
 func onVitess(t *testing.T, db *testdb.DB, variables map[string]string) *sql.DB {
 	t.Helper()
-	pool, err := locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.Params = variables }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
+	return guardedPool(t, db, func(cfg *mysql.Config) { cfg.Params = variables })
 }
 
 // TestVitessRefuses: no lock is taken where it wouldn't hold, and what Vitess hasn't is refused by
@@ -110,11 +105,7 @@ func TestVitessStatements(t *testing.T) {
 	db, key := testdb.Open(t, testdb.Vitess), txlock.Named("test:"+rand.Text())
 	table := db.CreateTable(t, "counters", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
-	pool, err := locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pool.Close() })
+	pool := guardedPool(t, db, func(cfg *mysql.Config) { cfg.MultiStatements = true })
 	undo := errors.New("undo")
 	for _, text := range []string{
 		"ANALYZE TABLE " + table, "OPTIMIZE TABLE " + table, "REPAIR TABLE " + table, "FLUSH STATUS", "FLUSH TABLES", "ALTER TABLE " + table + " ADD x INT", "TRUNCATE " + table,
@@ -195,12 +186,7 @@ func TestVitessSharded(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
-	pool, err := locksqlc.Open(db.DSN(sharded))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pool.Close() })
-	err = locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("sharded")}, func(*sql.Tx) error {
+	err := locksqlc.Run(t.Context(), guardedPool(t, db, sharded), []txlock.Key{txlock.Named("sharded")}, func(*sql.Tx) error {
 		t.Error("it runs")
 		return nil
 	})
@@ -260,18 +246,13 @@ func TestVitessSessionsLevel(t *testing.T) {
 		}
 		pool := onVitess(t, db, variables)
 		pool.SetMaxIdleConns(-1)
+		c := counter{DB: pool, table: table, key: txlock.Named(table), early: true}
 		for range workers {
 			all.Go(func() {
 				for range rounds {
-					for {
-						err := raiseOnce(t.Context(), pool, table)
-						if err == nil {
-							break
-						}
-						if !txlock.Retryable(err) {
-							t.Errorf("%s: %v", level, err)
-							return
-						}
+					if err := c.once(t.Context(), ways[0].raise); err != nil {
+						t.Errorf("%s: %v", level, err)
+						return
 					}
 				}
 			})
@@ -282,34 +263,6 @@ func TestVitessSessionsLevel(t *testing.T) {
 	if err := db.Admin().QueryRowContext(t.Context(), "SELECT n FROM "+table).Scan(&n); err != nil || n != workers*rounds*len(levels) {
 		t.Errorf("%d increments, %v, want %d", n, err, workers*rounds*len(levels))
 	}
-}
-
-// raiseOnce raises the counter of a table by a read and a write under a lock, after another read.
-func raiseOnce(ctx context.Context, pool *sql.DB, table string) error {
-	tx, err := pool.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	var n int
-	read := func() error { return tx.QueryRowContext(ctx, "SELECT n FROM "+table+" WHERE id = 1").Scan(&n) }
-	if err := read(); err != nil {
-		return err
-	}
-	s, err := locksqlc.Join(ctx, tx)
-	if err == nil {
-		_, err = s.Lock(ctx, txlock.Named(table))
-	}
-	if err == nil {
-		err = read()
-	}
-	if err == nil {
-		_, err = tx.ExecContext(ctx, "UPDATE "+table+" SET n = ? WHERE id = 1", n+1)
-	}
-	if err != nil {
-		return err
-	}
-	return tx.Commit()
 }
 
 // TestVitessWaits: a wait without a limit ends before Vitess ends the transaction, which stays open,

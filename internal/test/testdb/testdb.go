@@ -47,6 +47,9 @@ const (
 	Vitess  Engine = "vitess" // by night
 )
 
+// Guarded reports whether only guarded pools have locks on the engine.
+func (e Engine) Guarded() bool { return e == TiDB || e == Vitess }
+
 var allEngines = []Engine{MariaDB, MySQL, TiDB, Vitess}
 
 // engineOf returns the engine of a server by its version, or by what its binary
