@@ -26,7 +26,8 @@ func Views(version string) ([]string, error) {
 // InstallViews creates or replaces the views of Views. It needs the privileges CREATE VIEW, DROP,
 // and SELECT on lockstep's tables, and those that users of the views need. DDL commits implicitly,
 // so it takes a pool. It returns the server's error for the statement that failed, and
-// ErrPrivilege, with the GRANT to run, if a privilege is missing. On TiDB and Vitess it returns ErrEngine.
+// ErrPrivilege, with the GRANT to run, if a privilege is missing. On TiDB and Vitess it returns
+// ErrEngine.
 func InstallViews(ctx context.Context, db *sql.DB) error {
 	if ctx == nil {
 		return errors.New("schema: InstallViews needs a context, got nil")

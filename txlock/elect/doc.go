@@ -31,8 +31,8 @@
 // the row of the lease every 20 ms, and the others wait in the server's queue, as with lease.Fair.
 // All further processes poll for a free slot every 3.5 to 10.5 seconds, so a thousand of them send
 // few statements and keep no connection. If all five processes with a slot crash at once, another
-// process leads at most 10.5 seconds after the TTL. On TiDB and Vitess there are no such slots: all processes
-// poll for the lease.
+// process leads at most 10.5 seconds after the TTL. On TiDB and Vitess there are no such
+// slots: all processes poll for the lease.
 //
 // # For operators
 //
