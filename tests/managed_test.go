@@ -222,7 +222,7 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 				return pool
 			}
 			key := txlock.Named("idle " + db.Name())
-			tx, err := open(db.Config(func(cfg *mysql.Config) { cfg.Params = map[string]string{"wait_timeout": "1"} })).BeginTx(ctx, nil)
+			tx, err := open(db.Config()).BeginTx(ctx, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -246,6 +246,9 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 			}
 			if err := free(); !errors.Is(err, txlock.ErrBusy) {
 				t.Errorf("TryLock beside it: %v, want ErrBusy", err)
+			}
+			if _, err := tx.ExecContext(ctx, "SET SESSION wait_timeout = 1"); err != nil {
+				t.Fatal(err)
 			}
 			if !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }) {
 				t.Fatal("the lock is still held")
