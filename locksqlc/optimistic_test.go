@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -285,6 +287,67 @@ func TestOptimisticNeedsCommittedReads(t *testing.T) {
 			t.Errorf("Optimistic: %v", err)
 		}
 		idle(t, pool)
+	})
+}
+
+// TestVersionNeedsAKnownLevel proves that Version refuses a transaction that may read what is not
+// committed by a statement before it, however it was begun, and no other.
+func TestVersionNeedsAKnownLevel(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := uniqueKey(t, "level")
+		pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
+		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+		want, err := txlock.ReadVersion(t.Context(), pool, key)
+		check(t, err)
+		holder := begin(t, pool)
+		lock(t, join(t, holder), key)
+		level := map[testdb.Engine]string{testdb.MariaDB: "tx_isolation", testdb.MySQL: "transaction_isolation"}[db.Engine()]
+		for before, refused := range map[string]bool{
+			"SELECT 1":                   false,
+			"SET @a = 1":                 false,
+			"SET TRANSACTION READ WRITE": false,
+			"CREATE TEMPORARY TABLE IF NOT EXISTS transactions (id INT)": false,
+			"SET NAMES utf8mb4": false,
+			"SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ":                                                                                     false,
+			"SET @@session." + level + " = 'READ-COMMITTED'":                                                                                              false,
+			"SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED":                                                                                    true,
+			"set transaction isolation level READ  COMMITTED":                                                                                             false,
+			"SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE":                                                                                  true,
+			"SET TRANSACTION READ WRITE, ISOLATION LEVEL READ UNCOMMITTED":                                                                                true,
+			"SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED|SET TRANSACTION ISOLATION LEVEL READ COMMITTED":                                     false,
+			"SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED|SET TRANSACTION ISOLATION LEVEL READ COMMITTED|SELECT COUNT(*) FROM lockstep_locks": true,
+			"SET LOCAL " + level + " = 'READ-UNCOMMITTED'":                                                                                                true,
+			"SET " + level + " = 'READ-UNCOMMITTED'":                                                                                                      true,
+			"SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED":                                                                                            true,
+			"SET @@" + level + " = 'READ-UNCOMMITTED'":                                                                                                    true,
+			"SET @@`" + level + "` = 'READ-UNCOMMITTED'":                                                                                                  true,
+			"SET SESSION lock_wait_timeout = 5, @@" + level + " = 'READ-UNCOMMITTED'":                                                                     true,
+			"SET /*!99999 SESSION */ @@" + level + " = 'READ-UNCOMMITTED'":                                                                                true,
+			"SET @a = 1; SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED":                                                                                true,
+		} {
+			for _, begins := range []string{"", "BEGIN", "BEGIN|COMMIT AND CHAIN", "START TRANSACTION READ WRITE|ROLLBACK AND CHAIN"} {
+				conn := takeConn(t, pool)
+				for text := range strings.SplitSeq(before, "|") {
+					exec(t, conn, text)
+				}
+				var scope *txlock.Scope
+				if begins == "" {
+					tx, err := conn.BeginTx(t.Context(), nil)
+					check(t, err)
+					defer func() { _ = tx.Rollback() }()
+					scope = join(t, tx)
+				} else {
+					for text := range strings.SplitSeq(begins, "|") {
+						exec(t, conn, text)
+					}
+					scope = joinConn(t, conn)
+				}
+				got, err := scope.Version(t.Context(), key)
+				if refused && !errors.Is(err, txlock.ErrInvalidOption) || !refused && (err != nil || got != want) {
+					t.Errorf("%s, %q: version %d, %v; refused %t, committed %d", before, begins, got, err, refused, want)
+				}
+			}
+		}
 	})
 }
 

@@ -40,7 +40,7 @@ func (a *attempt) look() int {
 	switch {
 	case known.has(a.server.Name, a.record):
 		return knownRow
-	case a.txState != nil && a.txState.Serializable():
+	case a.txState != nil && a.txState.MayBeSerializable():
 		return leaveRow // to look would lock what it finds, and wait for it
 	case a.snapshot, a.try, a.server.RollbackOnTimeout:
 		return lookForRow

@@ -68,7 +68,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 // locksWith reports whether a statement can take the lock of the keys with it.
 func (s *Scope) locksWith(keys []Key) bool {
 	if len(keys) != 1 || keys[0].shared || keys[0].Validate() != nil || s.bad != nil || s.atMost > 0 ||
-		s.txState == nil || s.txState.Err() != nil || !s.txState.Direct() || s.txState.Serializable() || s.txState.MayHaveSnapshot() ||
+		s.txState == nil || s.txState.Err() != nil || !s.txState.Direct() || s.txState.MayBeSerializable() || s.txState.MayHaveSnapshot() ||
 		!s.server.Compound && !s.txState.Procedures() {
 		return false
 	}

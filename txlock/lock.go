@@ -341,7 +341,7 @@ func (s *state) regardless(snapshot bool, variables []string) *rawsql.Text {
 // first statement, too, which has its snapshot before it waits for the row. On an unguarded pool
 // nobody knows the level.
 func (s *state) mayBeRefused(snapshot bool) bool {
-	return s.server.SnapshotIsolation && (snapshot || s.txState == nil || s.txState.Serializable())
+	return s.server.SnapshotIsolation && (snapshot || s.txState == nil || s.txState.MayBeSerializable())
 }
 
 // fresh marks the statement that takes the row. Where no snapshot check follows,

@@ -40,9 +40,9 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // transaction, before or after it; at READ COMMITTED read it before the data. At SERIALIZABLE the
 // server makes it a shared lock, and two writers that have both read end in ErrDeadlock. At READ
 // UNCOMMITTED it may show a version that is not committed, of a transaction that hasn't written
-// yet: so it returns ErrInvalidOption if the transaction was begun on a guarded pool with that
-// level, or its session has it. On an unguarded pool, and after SET TRANSACTION, that is not
-// detected: don't use versions there.
+// yet: so on a guarded pool it returns ErrInvalidOption at that level, and where a SET before the
+// transaction may have chosen it. It doesn't know what a procedure or EXECUTE has chosen, nor
+// anything of an unguarded pool: don't use versions there at READ UNCOMMITTED.
 //
 // It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and
 // ErrSchema, and on TiDB ErrStaleSnapshot after a read of a transaction for which Run has chosen the
@@ -52,8 +52,8 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	if err := cmp.Or(key.Validate(), s.usable(ctx)); err != nil {
 		return 0, err
 	}
-	if s.txState != nil && s.txState.ReadsUncommitted() {
-		return 0, s.failure(verb, key, fmt.Errorf("%w: at READ UNCOMMITTED it may be one that is not committed: use READ COMMITTED", ErrInvalidOption))
+	if s.txState != nil && s.txState.MayReadUncommitted() {
+		return 0, s.failure(verb, key, fmt.Errorf("%w: it may be one that is not committed, since the transaction is at READ UNCOMMITTED, or may be by a statement before it: use READ COMMITTED in sql.TxOptions", ErrInvalidOption))
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -32,6 +32,9 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if err := c.learnLevel(ctx); err != nil {
+		return nil, err
+	}
 	o := deferredBegin{options: opts, pending: true}
 	if !c.mayDefer(opts) {
 		if err := c.sendAlone(ctx, &o); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -11,6 +13,44 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
+
+// TestChainThatBeginsNone proves what a transaction says that its program has committed by COMMIT AND CHAIN,
+// on a server that begins no other.
+func TestChainThatBeginsNone(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	sqlConn, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sqlConn.Close() }()
+	flags := uint16(inTransactionFlag | autocommitFlag)
+	if err := sqlConn.Raw(func(c any) error {
+		c.(*conn).status.flags = reflect.ValueOf(&flags).Elem()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	base.before = func(text string) {
+		if text == "COMMIT AND CHAIN" {
+			flags = autocommitFlag
+		}
+	}
+	tx, err := sqlConn.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	for _, text := range []string{"DO 1", "COMMIT AND CHAIN"} {
+		if _, err := tx.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	txState, _, _ := Ask(t.Context(), tx)
+	if err := txState.Err(); !errors.Is(err, fault.ErrCommitted) || strings.Contains(err.Error(), "%!") {
+		t.Errorf("after COMMIT AND CHAIN: %v, want ErrCommitted", err)
+	}
+}
 
 // TestLostWhileItCommits loses the connection during a statement, its rows or the
 // question about it: nobody knows whether the transaction was committed.

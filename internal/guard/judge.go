@@ -2,6 +2,7 @@ package guard
 
 import (
 	"cmp"
+	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
 	"strings"
@@ -42,14 +43,15 @@ func (e ending) byWords() bool { return e == endCommitted || e == endUndone }
 // statement is the judgement on the text of a statement.
 type statement struct {
 	kind      kind
-	name      string // its first words, for errors
-	savepoint string // of SAVEPOINT, RELEASE and ROLLBACK TO; see sqltext.SavepointName
-	chain     bool   // COMMIT AND CHAIN or ROLLBACK AND CHAIN, which begins the next transaction at once
-	reads     bool   // BEGIN that takes the snapshot at once
-	reopens   bool   // it may end the transaction and begin another, which no reply tells
-	unseen    bool   // it may set savepoints and roll back to them
-	leaves    bool   // it leaves the session as it was: see facts.go
-	sets      bool   // it is a SET, whose values are evaluated before it does anything
+	name      string             // its first words, for errors
+	savepoint string             // of SAVEPOINT, RELEASE and ROLLBACK TO; see sqltext.SavepointName
+	chain     bool               // COMMIT AND CHAIN or ROLLBACK AND CHAIN, which begins the next transaction at once
+	reads     bool               // BEGIN that takes the snapshot at once
+	reopens   bool               // it may end the transaction and begin another, which no reply tells
+	unseen    bool               // it may set savepoints and roll back to them
+	leaves    bool               // it leaves the session as it was: see facts.go
+	sets      bool               // it is a SET, whose values are evaluated before it does anything
+	level     sql.IsolationLevel // see chosenLevel
 	end       ending
 	size      int // of its text and arguments, roughly
 }
@@ -110,10 +112,10 @@ func words(list string) map[string]bool {
 // first words of each.
 func judge(query string) statement {
 	switch query { // lockstep's own
-	case rawsql.ReadCommitted: // before each renewal
-		return statement{kind: kindUncertain, name: "SET TRANSACTION", leaves: true, sets: true, end: endUnknown}
-	case rawsql.ShortenLockWait, rawsql.RestoreLockWait: // around the row of a new key
-		return statement{kind: kindUncertain, name: "SET", leaves: true, sets: true, end: endUnknown}
+	case rawsql.ReadCommitted, rawsql.ShortenLockWait, rawsql.RestoreLockWait: // before each renewal, and around the row of a new key
+		s := judgeOne(query)
+		s.leaves = true
+		return s
 	}
 	first, rest := sqltext.Next(query)
 	s := judgeOne(first)
@@ -127,9 +129,11 @@ func judge(query string) statement {
 	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 {
 		// Under NO_BACKSLASH_ESCAPES its quotes end elsewhere, and so do its statements.
 		s = s.doubtful()
+		s.level = chosenLevel(nil, query)
 	}
 	if sqltext.Conditional(query) {
 		s = s.several().doubtful() // only the server knows whether it reads the comment
+		s.level = chosenLevel(nil, query)
 	}
 	if s.kind == kindUncertain && s.name == "" {
 		s.name = "several statements"
@@ -162,6 +166,9 @@ func (s statement) and(next statement) statement {
 		next.name = s.name
 	}
 	next.reopens, next.unseen, next.sets = next.reopens || s.reopens, next.unseen || s.unseen, false
+	if s.level != next.level {
+		next.level = anyLevel
+	}
 	switch { // what ends it first
 	case s.end.byWords(), next.end == endRolledBack, next.end == endUndone && s.end == endUnknown:
 		next.end = s.end
@@ -217,7 +224,7 @@ func judgeWords(query string) (s statement, certain bool) {
 		}
 		s.reopens, s.end = true, endUnknown
 	case w[0] == "SET": // autocommit, for example, or PASSWORD, which is in a table of the server
-		s.sets, s.end = true, endUnknown
+		s.sets, s.level, s.end = true, chosenLevel(w[1:], query), endUnknown
 	case w[0] == "SAVEPOINT":
 		s.kind, s.leaves, s.savepoint = kindSavepoint, true, sqltext.SavepointName(query)
 	case w[0] == "RELEASE" && has(w[1:], "SAVEPOINT"):
@@ -237,6 +244,31 @@ func judgeWords(query string) (s statement, certain bool) {
 		s.reopens, s.end = true, endUnknown
 	}
 	return s, certain
+}
+
+// anyLevel stands for an isolation level that nobody knows.
+const anyLevel sql.IsolationLevel = -1
+
+// chosenLevel returns the isolation level that a SET with these words chooses for the next
+// transaction alone, which no variable shows, anyLevel where its words don't say it plainly, or
+// LevelDefault if it chooses none.
+func chosenLevel(w []string, query string) sql.IsolationLevel {
+	query = strings.ToUpper(query)
+	switch {
+	case !strings.Contains(query, "TRANSACTION") && !strings.Contains(query, "TX_"):
+		return sql.LevelDefault
+	case strings.ContainsAny(query, ",") || strings.Contains(query, "/*"):
+		return anyLevel
+	case has(w, "SESSION", "LOCAL", "GLOBAL"), has(w, "TRANSACTION") && has(w[1:], "READ"):
+		return sql.LevelDefault
+	}
+	text := strings.Join(sqltext.Words(query, 6), " ")
+	for l := sql.LevelReadUncommitted; l <= sql.LevelSerializable; l++ {
+		if strings.EqualFold(text, "SET TRANSACTION ISOLATION LEVEL "+l.String()) {
+			return l
+		}
+	}
+	return anyLevel
 }
 
 // chained reports whether the words of a COMMIT or ROLLBACK have AND CHAIN.

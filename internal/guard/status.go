@@ -14,12 +14,13 @@ import (
 // here follows, the guard asks the server instead. A public method of the driver would be
 // better.
 type status struct {
-	flags  reflect.Value // not valid if there is no such field
-	nested bool          // the base is a guarded connection, too
-	told   bool          // the reply to the BEGIN of the current transaction had the flag
-	open   bool          // a transaction was open after the last statement, as far as is known
-	doubt  error         // of the last statement: it may have ended the transaction
-	chosen bool          // the program may have sent SET TRANSACTION or LOCK TABLES since the last BEGIN
+	flags  reflect.Value      // not valid if there is no such field
+	nested bool               // the base is a guarded connection, too
+	told   bool               // the reply to the BEGIN of the current transaction had the flag
+	open   bool               // a transaction was open after the last statement, as far as is known
+	doubt  error              // of the last statement: it may have ended the transaction
+	chosen bool               // the program may have sent SET TRANSACTION or LOCK TABLES since the last BEGIN
+	level  sql.IsolationLevel // that SET TRANSACTION has chosen, or anyLevel
 }
 
 // SERVER_STATUS_IN_TRANS and SERVER_STATUS_AUTOCOMMIT.
@@ -110,6 +111,19 @@ func OpenAtLastReply(tx any) (open, told bool) {
 // from now on; a wrapper may not pass the flags on.
 func (s *status) trust() {
 	s.told, s.open, s.chosen, s.doubt = s.inReply(), true, false, nil
+	s.level = sql.LevelDefault
+}
+
+// choose notes what a statement before a transaction has chosen for that, if it is the last: any
+// other may be the transaction that was meant.
+func (s *status) choose(by statement, outside bool) {
+	switch {
+	case !outside || by.kind == kindBegin:
+	case by.level != sql.LevelDefault:
+		s.level = by.level
+	case s.level != sql.LevelDefault:
+		s.level = anyLevel
+	}
 }
 
 // autocommits reports whether a statement before BEGIN is a transaction of its own, and one that

@@ -3,6 +3,7 @@ package guard
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -25,6 +26,11 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	switch {
 	case call == nil:
 		c.old = c.old || !s.leaves
+		if s.kind == kindBegin {
+			if err := c.learnLevel(ctx); err != nil {
+				return err
+			}
+		}
 	case call.Restores:
 		return nil
 	default:
@@ -35,7 +41,9 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	if err := c.sendBegin(ctx); err != nil || call != nil {
 		return err
 	}
-	c.status.chosen = c.status.chosen || s.kind == kindUncertain && (!s.sets || c.tx == nil || !c.status.open)
+	outside := c.tx == nil || !c.status.open
+	c.status.chosen = c.status.chosen || s.kind == kindUncertain && (!s.sets || outside)
+	c.status.choose(s, outside)
 	return c.setProbeSavepoint(ctx, s)
 }
 
@@ -146,13 +154,17 @@ func (c *conn) boundary(s statement) {
 		c.status.open = s.kind == kindBegin || s.chain || c.status.inReply()
 		return
 	}
-	if c.tx != nil && s.kind == kindBegin {
-		c.tx.markEndedByProgram(fault.Committed(s.name))
+	was := c.tx
+	if was != nil && s.kind == kindBegin {
+		was.markEndedByProgram(fault.Committed(s.name))
 	}
 	c.end(s.kind == kindCommit)
 	if s.kind == kindBegin || s.chain || c.status.inReply() {
 		c.tx = c.newTxState()
 		c.tx.reads = s.reads
+		if s.chain && was != nil {
+			c.tx.session = was.session // it keeps the level
+		}
 		c.status.trust()
 	}
 }
@@ -216,6 +228,9 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 // over stops a transaction that is no longer open after a statement, and perhaps its error.
 // If the statement ends it by its words, the program wanted that, and its statements go on.
 func (c *conn) over(s statement, answer error) error {
+	if s.end == endCommits && answer == nil { // COMMIT as text, which has succeeded
+		s.end = endCommitted
+	}
 	why := c.committedBy(s, answer)
 	switch s.end {
 	case endCommitted, endUndone:
@@ -249,6 +264,9 @@ func (c *conn) committedBy(s statement, answer error) error {
 // answered.
 func (c *conn) failed(ctx context.Context, s statement, err error) error {
 	c.demoted = c.demoted || fault.ReadOnly(err)
+	if c.status.level != sql.LevelDefault {
+		c.status.level = anyLevel
+	}
 	t := c.tx
 	if t == nil {
 		return err

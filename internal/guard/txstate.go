@@ -39,7 +39,7 @@ type TxState struct {
 // newTxState returns the state of a transaction that begins.
 func (c *conn) newTxState() *TxState {
 	t := &TxState{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
-	if !c.old && !c.status.chosen {
+	if t.session = c.status.level; t.session == sql.LevelDefault && !c.old {
 		t.session = c.facts.Isolation
 	}
 	return t
@@ -105,15 +105,20 @@ func (t *TxState) unfit() error {
 	return session.Lacks(t.server.Engine, lacks.Levels+t.isolation.String())
 }
 
-// ReadsUncommitted reports whether plain reads are known to show what others have not
-// committed.
-func (t *TxState) ReadsUncommitted() bool { return t.at(sql.LevelReadUncommitted) }
+// MayReadUncommitted reports whether plain reads may show what others have not committed.
+func (t *TxState) MayReadUncommitted() bool { return t.at(sql.LevelReadUncommitted) || t.anyLevel() }
 
 // ReadsCommitted reports whether plain reads are known to take no snapshot.
 func (t *TxState) ReadsCommitted() bool { return t.at(sql.LevelReadCommitted) }
 
-// Serializable reports whether plain reads are known to lock what they read.
-func (t *TxState) Serializable() bool { return t.at(sql.LevelSerializable) }
+// MayBeSerializable reports whether plain reads may lock what they read.
+func (t *TxState) MayBeSerializable() bool { return t.at(sql.LevelSerializable) || t.anyLevel() }
+
+// anyLevel reports whether nobody knows the isolation level: a statement before BEGIN may have chosen
+// it.
+func (t *TxState) anyLevel() bool {
+	return t.isolation == sql.LevelDefault && t.session <= sql.LevelDefault
+}
 
 // at reports whether the transaction is known to have that isolation level.
 func (t *TxState) at(level sql.IsolationLevel) bool {
