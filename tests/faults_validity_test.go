@@ -97,7 +97,7 @@ func awaitRenewal(t *testing.T, db *testdb.DB, key txlock.Key) {
 	t.Helper()
 	const expiry = "SELECT expires_us FROM lockstep_leases WHERE name = ?"
 	before := count(t, db, expiry, key.String())
-	if !testdb.Await(10*time.Second, func() bool { return count(t, db, expiry, key.String()) > before }) {
+	if !testdb.Await(time.Minute, func() bool { return count(t, db, expiry, key.String()) > before }) {
 		t.Fatal("the lease is not renewed")
 	}
 }
@@ -141,18 +141,18 @@ func TestVanishedGuard(t *testing.T) {
 				table := db.CreateTable(t, "vanished", "id BIGINT PRIMARY KEY")
 				n := newNetwork(t, db)
 				pool := faultPool(t, db, n, wrap)
-				holder := faultManager(t, pool, lease.TTL(3*time.Second))
+				holder := faultManager(t, pool, lease.TTL(10*time.Second))
 				other := faultManager(t, faultPool(t, db, network{}, guarded))
 				key := txlock.Named("vanished:" + rand.Text())
-				l, err := holder.Acquire(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
 				tx, err := pool.BeginTx(context.Background(), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
+					t.Fatal(err)
+				}
+				l, err := holder.Acquire(t.Context(), key)
+				if err != nil {
 					t.Fatal(err)
 				}
 				if err := l.Guard(t.Context(), tx); err != nil {

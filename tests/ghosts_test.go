@@ -142,7 +142,7 @@ func TestReleasesToServerThatRefuses(t *testing.T) {
 			}
 			account("LOCK")
 			n.Cut(1)
-			if dials := n.Dials.Load(); !testdb.Await(20*time.Second, func() bool { return n.Dials.Load() > dials+4 }) {
+			if dials := n.Dials.Load(); !testdb.Await(time.Minute, func() bool { return n.Dials.Load() > dials+4 }) {
 				t.Error("nobody tries to release the lease any more")
 			}
 			account("UNLOCK")
@@ -348,10 +348,10 @@ func (h *haunting) end(t *testing.T, db *testdb.DB) {
 		testdb.Refresh()
 		return count(t, db, "SELECT COUNT(*) FROM information_schema.innodb_trx") == 0
 	}
-	if !testdb.Await(20*time.Second, quiet) {
+	if !testdb.Await(time.Minute, quiet) {
 		t.Error("a transaction stays open on the server")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, m := range h.managers {
 		if err := m.Close(ctx); err != nil {
@@ -364,9 +364,9 @@ func (h *haunting) end(t *testing.T, db *testdb.DB) {
 	for _, pool := range h.pools {
 		pool.SetMaxIdleConns(-1) // closes those that are idle
 	}
-	if !testdb.Await(10*time.Second, func() bool {
+	if !testdb.Await(time.Minute, func() bool {
 		return count(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User) == 0
-	}) || !testdb.Await(10*time.Second, quiet) {
+	}) || !testdb.Await(time.Minute, quiet) {
 		t.Error("a session is left on the server")
 	}
 }

@@ -298,9 +298,9 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 func TestGuardInTimeIsLeftAlone(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		key, table := named(), counter(t, db)
-		pool.SetMaxOpenConns(1)                            // whatever follows is in the session that has guarded
-		m := newManager(t, pool, lease.TTL(3*time.Second)) // in which it guards on a busy machine, too
-		l := acquire(t, m, key)
+		pool.SetMaxOpenConns(1) // whatever follows is in the session that has guarded
+		m := newManager(t, pool)
+		l := acquire(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
 		tx := begin(t, pool, sql.LevelDefault)
 		add(t, tx, table)
 		guard(t, l, tx)
@@ -337,7 +337,8 @@ func TestGuardInTimeIsLeftAlone(t *testing.T) {
 func TestBlockedBySession(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
-		l := acquire(t, newManager(t, db.Admin(), lease.TTL(2*time.Second)), key)
+		holder := newManager(t, db.Admin())
+		l := acquire(t, holder, key, lease.TTL(unhurried(t, holder, 2*time.Second)))
 		tx := begin(t, db.Admin(), sql.LevelDefault)
 		var session uint64
 		if err := tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&session); err != nil {

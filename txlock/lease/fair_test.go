@@ -479,7 +479,7 @@ func TestFairFirstQueue(t *testing.T) {
 			first := fairAcquire(t, fairManager(t, db), key)
 			queue.first(t)
 			close(going)
-			place := testdb.Await(20*time.Second, func() bool { return len(queue.waiting(t)) == 1 })
+			place := testdb.Await(soon, func() bool { return len(queue.waiting(t)) == 1 })
 			if !place {
 				t.Error("it takes no place in the queue")
 			}
@@ -551,7 +551,7 @@ func TestFairClean(t *testing.T) {
 		for _, m := range managers {
 			takers.Go(func() {
 				for range testdb.Long(10, 30) {
-					l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(20*time.Second))
+					l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(time.Minute))
 					if err != nil {
 						t.Errorf("Acquire beside the removal: %v", err)
 						return

@@ -39,7 +39,7 @@ func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools 
 		}
 		_ = pools[i].Close() // which complains of connections that were broken
 	}
-	if !testdb.Await(10*time.Second, func() bool { return sessions(t, db) == 0 }) {
+	if !testdb.Await(time.Minute, func() bool { return sessions(t, db) == 0 }) {
 		t.Errorf("%d sessions are left", sessions(t, db))
 	}
 }
@@ -183,7 +183,7 @@ func TestKilledConnections(t *testing.T) {
 			}
 			for i, m := range managers {
 				for _, key := range keys {
-					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					l, err := m.Acquire(ctx, key)
 					if cancel(); err != nil {
 						t.Errorf("manager %d, afterwards: %v", i, err)
@@ -228,7 +228,7 @@ func TestManyCancelledAcquires(t *testing.T) {
 			}
 			giving.Wait()
 			begun := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			l, err := other.Acquire(ctx, key)
 			if err != nil {
@@ -430,7 +430,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		present := func() bool {
 			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
 		}
-		if !testdb.Await(20*time.Second, func() bool { // until it was idle for the retention
+		if !testdb.Await(time.Minute, func() bool { // until it was idle for the retention
 			if _, err := m.Purge(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -462,7 +462,7 @@ func TestPoolOfOne(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		pool.SetMaxOpenConns(1)
 		m := newManager(t, pool, oftenRenewed...)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
 		l, err := m.Acquire(ctx, named())
 		if err != nil {

@@ -494,7 +494,7 @@ func TestGuardKeepsSuccessorsOut(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
 		table, key := counter(t, db), named()
-		l := acquire(t, m, key, lease.TTL(3*time.Second))
+		l := acquire(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
 		tx := begin(t, pool, sql.LevelDefault)
 		add(t, tx, table)
 		guard(t, l, tx)

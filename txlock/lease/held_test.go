@@ -113,7 +113,7 @@ func TestBlockerIsNamed(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		a, b := newManager(t, pool), newManager(t, pool)
 		key := named()
-		held := acquire(t, a, key, lease.TTL(500*time.Millisecond))
+		held := acquire(t, a, key, lease.TTL(unhurried(t, b, 500*time.Millisecond)))
 		tx := begin(t, pool, sql.LevelDefault)
 		guard(t, held, tx)
 		id := testdb.ConnID(t, tx)

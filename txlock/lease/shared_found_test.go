@@ -79,7 +79,7 @@ func TestTryBesideGuardOfDeadReader(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
 		key := named()
-		reader := share(t, m, key, lease.TTL(3*time.Second))
+		reader := share(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)

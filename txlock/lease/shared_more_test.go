@@ -152,7 +152,7 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 				_, err := manager.TryAcquireShared(t.Context(), key)
 				wants(t, "TryAcquireShared beside a waiting writer, "+name, err, txlock.ErrBusy)
 			}
-			again, err := m.AcquireShared(working, key, lease.WaitAtMost(20*time.Second))
+			again, err := m.AcquireShared(working, key, lease.WaitAtMost(time.Minute))
 			if err != nil {
 				t.Fatalf("AcquireShared of an owner that reads: %v", err)
 			}
@@ -163,7 +163,7 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 			if givesUp {
 				stop()
 				wants(t, "Acquire of the writer that gives up", <-granted, context.Canceled)
-				release(t, share(t, other, key, lease.WaitAtMost(20*time.Second)))
+				release(t, share(t, other, key, lease.WaitAtMost(time.Minute)))
 				continue
 			}
 			select {
@@ -298,7 +298,7 @@ func TestGuardOfReader(t *testing.T) {
 		counted := func() int64 { return number(t, db, "SELECT n FROM "+table) }
 
 		key := named()
-		early := share(t, m, key, lease.TTL(3*time.Second))
+		early := share(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
 		tx, err := write(early)
 		if err != nil {
 			t.Fatalf("Guard of a reader: %v", err)
@@ -419,7 +419,7 @@ func TestCancelledReaders(t *testing.T) {
 			t.Error("no call was cancelled")
 		}
 		waitUntil(t, "no reader is left", func() bool { _, readers := heldRows(t, db, key); return readers == 0 })
-		release(t, acquire(t, m, key, lease.WaitAtMost(20*time.Second)))
+		release(t, acquire(t, m, key, lease.WaitAtMost(time.Minute)))
 	})
 }
 

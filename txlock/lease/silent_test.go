@@ -93,7 +93,7 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 					}
 					over()
 					waiting.Wait()
-					if !testdb.Await(10*time.Second, func() bool {
+					if !testdb.Await(time.Minute, func() bool {
 						all, err := m.List(t.Context())
 						return err == nil && len(all) == 0
 					}) {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -53,7 +52,7 @@ func refusesUpgrade(t *testing.T, reading, m *lease.Manager, pool *sql.DB, byNam
 		}
 		writer = waitFor(t, by, key)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
 	for verb, acquire := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 		"Acquire": m.Acquire, "TryAcquire": m.TryAcquire,

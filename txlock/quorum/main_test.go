@@ -156,7 +156,7 @@ func newManager(t testing.TB, managers []*lease.Manager, options ...quorum.Optio
 
 func closeIt(t testing.TB, m interface{ Close(context.Context) error }) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := m.Close(ctx); err != nil {
 		t.Errorf("close %T: %v", m, err)
