@@ -61,7 +61,7 @@ lint: ## Run golangci-lint, and look for dead code.
 test: ## Run all tests with the race detector on the servers of ENGINES, or ONLY=leases,gorm; LOCKSTEP_SEED=7 draws other histories, LOCKSTEP_LONG=1 any and more; BUSY=16 runs beside busy processes.
 	$(NEED_CC)
 	CGO_ENABLED=1 go build -race ./...
-	$(if $(BUSY),$(TOOLS)/loaded.sh $(BUSY)) $(WITHSERVERS) -- $(SUITE) $(if $(BUSY),-beside 10 -timeout 120m,-timeout $(TEST_TIMEOUT)) test
+	$(if $(BUSY),$(TOOLS)/loaded.sh $(BUSY)) $(WITHSERVERS) -- $(SUITE) $(if $(BUSY),-beside 6 -timeout 120m,-timeout $(TEST_TIMEOUT)) test
 
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
 	$(NEED_CC)

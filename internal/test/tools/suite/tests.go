@@ -67,7 +67,7 @@ func (r *runner) except(dir string, patterns ...string) (paths []string) {
 // tests are the parts of make test. Three run beside each other, one package of each at a
 // time: the leases and the module wait for times to live, the adapters for locks, and the
 // others need processors. What takes longest comes first, so that no core is idle at the end. By
-// BUSY all run beside each other, for a larger part of the machine.
+// BUSY six run beside each other, for a larger part of the machine.
 func tests(timeout time.Duration) ([]part, error) {
 	r := &runner{flags: []string{"-count=1", "-vet=off", "-p=1", "-parallel=8", fmt.Sprintf("-timeout=%v", timeout)}}
 	beside, commands, err := r.beside()
