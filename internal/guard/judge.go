@@ -255,11 +255,11 @@ const anyLevel sql.IsolationLevel = -1
 func chosenLevel(w []string, query string) sql.IsolationLevel {
 	query = strings.ToUpper(query)
 	switch {
-	case !strings.Contains(query, "TRANSACTION") && !strings.Contains(query, "TX_"):
+	case !strings.Contains(query, "TX_ISOLATION") && (!strings.Contains(query, "TRANSACTION") || !strings.Contains(query, "ISOLATION")):
 		return sql.LevelDefault
-	case strings.ContainsAny(query, ",") || strings.Contains(query, "/*"):
+	case strings.Contains(query, ","), strings.Contains(query, "/*"):
 		return anyLevel
-	case has(w, "SESSION", "LOCAL", "GLOBAL"), has(w, "TRANSACTION") && has(w[1:], "READ"):
+	case has(w, "SESSION", "LOCAL", "GLOBAL"):
 		return sql.LevelDefault
 	}
 	text := strings.Join(sqltext.Words(query, 6), " ")
