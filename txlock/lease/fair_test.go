@@ -551,7 +551,7 @@ func TestFairClean(t *testing.T) {
 		for _, m := range managers {
 			takers.Go(func() {
 				for range testdb.Long(10, 30) {
-					l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(time.Minute))
+					l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(soon))
 					if err != nil {
 						t.Errorf("Acquire beside the removal: %v", err)
 						return

@@ -75,7 +75,7 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 		},
 		"never": func(*testing.T, neighbourhood, txlock.Key) {},
 	}, func(t *testing.T, n neighbourhood, use func(t *testing.T, n neighbourhood, key txlock.Key)) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
 		key := named().String()
 		before, own, behind := txlock.Named(key+":1"), txlock.Named(key+":2"), txlock.Named(key+":3")
@@ -108,7 +108,7 @@ func everyVerb(ctx context.Context, t *testing.T, m *lease.Manager, pool *sql.DB
 		"TryAcquire":       func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquire(ctx, key) },
 		"TryAcquireShared": func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquireShared(ctx, key) },
 		"Acquire": func(key txlock.Key) (*lease.Lease, error) {
-			return m.Acquire(ctx, key, lease.WaitAtMost(100*time.Millisecond))
+			return m.Acquire(ctx, key, lease.WaitAtMost(time.Minute))
 		},
 		"Acquire fairly": func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.Fair()) },
 		"Semaphore.TryAcquire": func(key txlock.Key) (*lease.Lease, error) {
@@ -141,7 +141,7 @@ func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
 			defer release(t, l)
 		}
 		tx := n.begin(t)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
 		l, err := n.m.AcquireTx(ctx, tx, txlock.Named(key+":2"))
 		wantsNone(t, "AcquireTx", err)
@@ -223,7 +223,7 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 // around it.
 func TestRefusedAcquireTxLocksNothing(t *testing.T) {
 	amongNeighbours(t, map[string]bool{"never shared": false, "shared before": true}, func(t *testing.T, n neighbourhood, shared bool) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
 		name := named().String()
 		key := txlock.Named(name + ":2")

@@ -309,8 +309,8 @@ func TestVitessEnded(t *testing.T) {
 				}
 			}
 		}},
-		"a statement takes long": {[]string{"--queryserver-config-query-timeout=1s"}, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "UPDATE ended SET n = SLEEP(10) WHERE id = 0")
+		"a statement takes long": {[]string{"--queryserver-config-query-timeout=15s"}, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE ended SET n = SLEEP(100) WHERE id = 0")
 			return err
 		}},
 	} {
