@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
@@ -67,6 +69,9 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		if closeErr := base.Close(); closeErr != nil {
 			err = errors.Join(err, closeErr)
+		}
+		if errors.Is(err, mysql.ErrInvalidConn) { // the program has sent nothing: database/sql opens another
+			err = fmt.Errorf("%w: %w", driver.ErrBadConn, err)
 		}
 		return nil, err
 	}

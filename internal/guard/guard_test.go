@@ -92,6 +92,21 @@ func TestConnectFails(t *testing.T) {
 	}
 }
 
+// TestConnectsAgain proves that a new connection that is lost before the program has it is replaced.
+func TestConnectsAgain(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	base.will(rawsql.Facts, mysql.ErrInvalidConn)
+	base.before = func(text string) {
+		if text == rawsql.Facts && base.connections() == 2 {
+			base.will(rawsql.Facts, nil)
+		}
+	}
+	if err := pool.PingContext(t.Context()); err != nil || base.connections() != 2 {
+		t.Errorf("%d connections: %v", base.connections(), err)
+	}
+}
+
 // TestLeanBase has a base with no optional interface but QueryContext: it behaves as it
 // does under database/sql alone.
 func TestLeanBase(t *testing.T) {
