@@ -64,7 +64,7 @@ func background(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key)
 
 // noticed is how long a test waits until Do notices a loss, which takes it two seconds at
 // most on an idle machine. TestDoLooksAtItsSocket shows how soon it does.
-const noticed = 20 * time.Second
+const noticed = time.Minute
 
 // ends waits for the context's end and returns how long that took.
 func ends(ctx context.Context, t *testing.T, since time.Time) time.Duration {
