@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
@@ -126,13 +127,10 @@ func judge(query string) statement {
 		first, rest = sqltext.Next(rest)
 		s = s.and(judgeOne(first).several())
 	}
-	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 {
-		// Under NO_BACKSLASH_ESCAPES its quotes end elsewhere, and so do its statements.
+	// Under NO_BACKSLASH_ESCAPES its quotes end elsewhere, and so do its statements; and only the server
+	// knows whether it reads a conditional comment.
+	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 || sqltext.Conditional(query) {
 		s = s.doubtful()
-		s.level = chosenLevel(nil, query)
-	}
-	if sqltext.Conditional(query) {
-		s = s.several().doubtful() // only the server knows whether it reads the comment
 		s.level = chosenLevel(nil, query)
 	}
 	if s.kind == kindUncertain && s.name == "" {
@@ -262,13 +260,8 @@ func chosenLevel(w []string, query string) sql.IsolationLevel {
 	case has(w, "SESSION", "LOCAL", "GLOBAL"):
 		return sql.LevelDefault
 	}
-	text := strings.Join(sqltext.Words(query, 6), " ")
-	for l := sql.LevelReadUncommitted; l <= sql.LevelSerializable; l++ {
-		if strings.EqualFold(text, "SET TRANSACTION ISOLATION LEVEL "+l.String()) {
-			return l
-		}
-	}
-	return anyLevel
+	name, _ := strings.CutPrefix(strings.Join(sqltext.Words(query, 6), " "), "SET TRANSACTION ISOLATION LEVEL ")
+	return cmp.Or(session.LevelOf(name), anyLevel)
 }
 
 // chained reports whether the words of a COMMIT or ROLLBACK have AND CHAIN.

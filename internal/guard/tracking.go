@@ -3,7 +3,6 @@ package guard
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -264,9 +263,7 @@ func (c *conn) committedBy(s statement, answer error) error {
 // answered.
 func (c *conn) failed(ctx context.Context, s statement, err error) error {
 	c.demoted = c.demoted || fault.ReadOnly(err)
-	if c.status.level != sql.LevelDefault {
-		c.status.level = anyLevel
-	}
+	c.status.choose(statement{}, true) // nobody knows what it has chosen
 	t := c.tx
 	if t == nil {
 		return err

@@ -147,12 +147,19 @@ func judge(rules []rule, settings []string) (level sql.IsolationLevel, unfit err
 			wrong = append(wrong, err)
 		}
 	}
+	return LevelOf(values["isolation"]), errors.Join(wrong...)
+}
+
+// LevelOf returns the isolation level of a name in SQL, with blanks or, as in variables, with hyphens,
+// or LevelDefault.
+func LevelOf(name string) sql.IsolationLevel {
+	name = strings.ReplaceAll(name, "-", " ")
 	for l := sql.LevelReadUncommitted; l <= sql.LevelSerializable; l++ {
-		if strings.EqualFold(strings.ReplaceAll(values["isolation"], "-", " "), l.String()) {
-			level = l
+		if strings.EqualFold(name, l.String()) {
+			return l
 		}
 	}
-	return level, errors.Join(wrong...)
+	return sql.LevelDefault
 }
 
 func (r rule) judge(value string, told bool) error {
