@@ -108,7 +108,7 @@ func tests(timeout time.Duration) ([]part, error) {
 		}},
 		// On Vitess, by make test ENGINES=vitess ONLY=vitess.
 		{name: "vitess", asked: true, commands: []command{
-			r.test(".", []string{"-race", "-tags=vitess", "-run=^(TestVitess|TestOnOther)"}, "./schema", "./txlock/lease", "./txlock/elect"),
+			r.test(".", []string{"-race", "-tags=vitess", "-run=^TestOnOther"}, "./schema", "./txlock/lease", "./txlock/elect"),
 			r.test(".", []string{"-race", "-tags=vitess", "-run=^(TestOnOtherEngines|TestProcesses)$"}, "./txlock/job"),
 			r.test(".", []string{"-race", "-tags=vitess", "-run=^(TestOtherEngine|TestVitess.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
 			r.test("lockgorm", []string{"-race", "-tags=vitess", "-run=^(" + strings.Replace(onTiDB, "ThatComeLater|", "", 1) + ")$"}, "."), // that one is at READ COMMITTED

@@ -1,4 +1,4 @@
-//go:build vitess
+//go:build tidb || vitess
 
 package schema_test
 
@@ -12,11 +12,12 @@ import (
 	"github.com/dca00107/lockstep/schema"
 )
 
-// TestVitess: Install makes what Check finds right, twice, on pools of both kinds, and InstallViews
-// says that there are none.
-func TestVitess(t *testing.T) {
+// TestOnOtherEngines: Install makes what Check finds right, twice, on pools of both kinds, and
+// InstallViews says that there are none.
+func TestOnOtherEngines(t *testing.T) {
 	t.Parallel()
-	db := testdb.Fresh(t, testdb.Vitess)
+	engine := testdb.Engines()[0]
+	db := testdb.Fresh(t, engine)
 	demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable, "run schema.Install")
 	guarded, err := locksqlc.Open(db.DSN())
 	if err != nil {
@@ -29,9 +30,14 @@ func TestVitess(t *testing.T) {
 		demand(t, schema.Check(t.Context(), guarded), nil)
 	}
 	demand(t, schema.InstallViews(t.Context(), db.Admin()), schema.ErrEngine, "no views")
-	demand(t, schema.Check(t.Context(), db.Connect(t, func(cfg *mysql.Config) {
-		cfg.Params = map[string]string{"workload": "'olap'"}
-	})), schema.ErrSession, "set oltp")
+	wrong := map[testdb.Engine]struct {
+		params map[string]string
+		says   string
+	}{
+		testdb.TiDB:   {map[string]string{"tidb_txn_mode": "'optimistic'"}, "set pessimistic"},
+		testdb.Vitess: {map[string]string{"workload": "'olap'"}, "set oltp"},
+	}[engine]
+	demand(t, schema.Check(t.Context(), db.Connect(t, func(cfg *mysql.Config) { cfg.Params = wrong.params })), schema.ErrSession, wrong.says)
 	db.Exec(t, "ALTER TABLE lockstep_locks MODIFY conn_id INT NOT NULL")
 	demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable, "ALTER TABLE lockstep_locks MODIFY conn_id BIGINT UNSIGNED NOT NULL")
 }
