@@ -87,7 +87,7 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 			{before: "SELECT 1", made: true},
 			{before: "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", isolated: "READ COMMITTED"},
 			{before: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", isolated: "SERIALIZABLE"},
-			{before: "SET @@" + map[testdb.Engine]string{testdb.MariaDB: "tx_isolation", testdb.MySQL: "transaction_isolation"}[db.Engine()] + " = 'SERIALIZABLE'", isolated: "SERIALIZABLE"},
+			{before: "SET @@" + db.Engine().LevelVariable() + " = 'SERIALIZABLE'", isolated: "SERIALIZABLE"},
 			{before: "LOCK TABLES lockstep_centers READ"},
 			{inside: "SELECT 1"},
 			{options: &sql.TxOptions{Isolation: sql.LevelReadUncommitted}, isolated: "READ UNCOMMITTED", made: true},

@@ -296,12 +296,13 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := uniqueKey(t, "level")
 		pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
+		pool.SetMaxIdleConns(-1) // what a case has set stays with its connection
 		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 		want, err := txlock.ReadVersion(t.Context(), pool, key)
 		check(t, err)
 		holder := begin(t, pool)
 		lock(t, join(t, holder), key)
-		level := map[testdb.Engine]string{testdb.MariaDB: "tx_isolation", testdb.MySQL: "transaction_isolation"}[db.Engine()]
+		level := db.Engine().LevelVariable()
 		for before, refused := range map[string]bool{
 			"SELECT 1":                   false,
 			"SET @a = 1":                 false,
@@ -326,26 +327,28 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 			"SET @a = 1; SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED":                                                                                true,
 		} {
 			for _, begins := range []string{"", "BEGIN", "BEGIN|COMMIT AND CHAIN", "START TRANSACTION READ WRITE|ROLLBACK AND CHAIN"} {
-				conn := takeConn(t, pool)
-				for text := range strings.SplitSeq(before, "|") {
-					exec(t, conn, text)
-				}
-				var scope *txlock.Scope
-				if begins == "" {
-					tx, err := conn.BeginTx(t.Context(), nil)
-					check(t, err)
-					defer func() { _ = tx.Rollback() }()
-					scope = join(t, tx)
-				} else {
-					for text := range strings.SplitSeq(begins, "|") {
+				t.Run(before+"|"+begins, func(t *testing.T) {
+					conn := takeConn(t, pool)
+					for text := range strings.SplitSeq(before, "|") {
 						exec(t, conn, text)
 					}
-					scope = joinConn(t, conn)
-				}
-				got, err := scope.Version(t.Context(), key)
-				if refused && !errors.Is(err, txlock.ErrInvalidOption) || !refused && (err != nil || got != want) {
-					t.Errorf("%s, %q: version %d, %v; refused %t, committed %d", before, begins, got, err, refused, want)
-				}
+					var scope *txlock.Scope
+					if begins == "" {
+						tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), nil)
+						check(t, err)
+						defer func() { check(t, tx.Rollback()) }()
+						scope = join(t, tx)
+					} else {
+						for text := range strings.SplitSeq(begins, "|") {
+							exec(t, conn, text)
+						}
+						scope = joinConn(t, conn)
+					}
+					got, err := scope.Version(t.Context(), key)
+					if refused && !errors.Is(err, txlock.ErrInvalidOption) || !refused && (err != nil || got != want) {
+						t.Errorf("version %d, %v; refused %t, committed %d", got, err, refused, want)
+					}
+				})
 			}
 		}
 	})

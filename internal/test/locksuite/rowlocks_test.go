@@ -227,8 +227,7 @@ func (f *findings) try(r *trial, v verb, guards bool) {
 		if c.Params == nil {
 			c.Params = make(map[string]string)
 		}
-		variable := map[testdb.Engine]string{testdb.MariaDB: "tx_isolation", testdb.MySQL: "transaction_isolation"}[r.db.Engine()]
-		c.Params[variable] = "'" + strings.ReplaceAll(strings.ToUpper(r.level.String()), " ", "-") + "'"
+		c.Params[r.db.Engine().LevelVariable()] = "'" + strings.ReplaceAll(strings.ToUpper(r.level.String()), " ", "-") + "'"
 	})
 	r.neighbours()
 	looked := false

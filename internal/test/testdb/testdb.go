@@ -50,6 +50,14 @@ const (
 // Guarded reports whether only guarded pools have locks on the engine.
 func (e Engine) Guarded() bool { return e == TiDB || e == Vitess }
 
+// LevelVariable is the variable with the isolation level of a session.
+func (e Engine) LevelVariable() string {
+	if e == MariaDB {
+		return "tx_isolation"
+	}
+	return "transaction_isolation"
+}
+
 var allEngines = []Engine{MariaDB, MySQL, TiDB, Vitess}
 
 // engineOf returns the engine of a server by its version, or by what its binary
