@@ -51,9 +51,10 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	return &driverTx{conn: c}, nil
 }
 
-// mayDefer reports whether the BEGIN can be left to the first statement.
+// mayDefer reports whether the BEGIN can be left to the first statement. After SET TRANSACTION it
+// can't: on TiDB that is used up by any statement before BEGIN, as a question for the facts.
 func (c *conn) mayDefer(opts driver.TxOptions) bool {
-	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() {
+	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() || c.status.level != sql.LevelDefault {
 		return false
 	}
 	if _, ok := c.base.(driver.ConnBeginTx); !ok && opts != (driver.TxOptions{}) {

@@ -659,6 +659,45 @@ func TestTiDBLevelIsNotLeftBehind(t *testing.T) {
 	}
 }
 
+// TestTiDBChosenLevel: a level that SET TRANSACTION has chosen reaches the transaction, which any
+// statement between them would use up, as the guard's questions for the session.
+func TestTiDBChosenLevel(t *testing.T) {
+	t.Parallel()
+	pool := freshTiDB(t, "")
+	increment := incrementing(t, pool, txlock.Named("other"))
+	for _, before := range []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET @@transaction_isolation = 'READ-COMMITTED'"} {
+		conn, err := pool.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		for _, text := range []string{"SET @a = 1", before} {
+			if _, err := conn.ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tx, err := conn.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scope, err := locksqlc.Join(t.Context(), tx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := scope.Lock(t.Context(), txlock.Named("chosen")); err != nil {
+			t.Fatal(err)
+		}
+		first := read(t, tx)
+		increment()
+		if read(t, tx) == first {
+			t.Errorf("%s: the transaction is not at READ COMMITTED", before)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestTiDBVersionAfterRead: at the level that Run has chosen, a version may be newer than what was read
 // before it.
 func TestTiDBVersionAfterRead(t *testing.T) {
