@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // FS has the DDL: files with one or more statements, to be run in the order of their names. Every
@@ -61,6 +63,9 @@ func Install(ctx context.Context, db *sql.DB) error {
 		if err := execute(ctx, db, s); denied(err) {
 			return refused(ctx, db, firstLine(s), err)
 		} else if err != nil {
+			if shards := session.Sharded(err); shards != nil {
+				err = fmt.Errorf("%w: %w", shards, err)
+			}
 			return fmt.Errorf("schema: install %q: %w", firstLine(s), err)
 		}
 	}

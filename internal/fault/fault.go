@@ -24,14 +24,14 @@ import (
 // succeed: see txlock.Retryable.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, ErrReply), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, errLarge), errors.Is(err, ErrGiven),
+	case err == nil, errors.Is(err, schema.ErrEngine), errors.Is(err, ErrReply), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, errLarge), errors.Is(err, ErrGiven),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
 		return true
 	}
 	v := Interpret(err)
-	return v.Sentinel != nil && v.Gone
+	return v.Sentinel != nil && v.Gone && !errors.Is(v.Sentinel, schema.ErrEngine)
 }
 
 // Verdict is what a server's error means.
@@ -52,6 +52,9 @@ func Interpret(err error) Verdict {
 	if _, missing := schema.MissingPrivilege(err); missing {
 		return Verdict{Sentinel: ErrPrivilege}
 	}
+	if shards := session.Sharded(err); shards != nil {
+		return Verdict{Sentinel: shards, Gone: server.Number == 1317} // ER_QUERY_INTERRUPTED
+	}
 	switch server.Number {
 	case 1213, // ER_LOCK_DEADLOCK
 		8002, 8022, 8028, 9007: // TiDB: a locking read, a commit or a statement that must be repeated, a changed schema, a write conflict
@@ -62,6 +65,10 @@ func Interpret(err error) Verdict {
 		}
 	case 1020: // ER_CHECKREAD, MariaDB under innodb_snapshot_isolation
 		return Verdict{Sentinel: ErrStaleSnapshot, Gone: true}
+	case 1317: // ER_QUERY_INTERRUPTED, of Vitess for a transaction that it rolls back while nothing is sent, or has
+		if strings.Contains(server.Message, ": ended at ") && strings.Contains(server.Message, " (exceeded timeout: ") || strings.Contains(server.Message, " in use: for tx killer rollback") {
+			return Verdict{Sentinel: ErrTxDoomed, Gone: true}
+		}
 	case 1206, // ER_LOCK_TABLE_FULL
 		8229: // TiDB: it took longer than max-txn-ttl
 		return Verdict{Sentinel: ErrTxDoomed, Gone: true}

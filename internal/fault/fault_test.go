@@ -181,6 +181,11 @@ func TestRetryable(t *testing.T) {
 		{answered(1205), false},
 		{answered(1062), false},
 		{answered(1317), false},
+		{&mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (exceeded timeout: 20s)"}, true},
+		{&mysql.MySQLError{Number: 1317, Message: "transaction 7: in use: in use: for tx killer rollback"}, true},
+		{&mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (transaction committed)"}, false},
+		{&mysql.MySQLError{Number: 1317, Message: "multi-db transaction attempted: [...]"}, false},
+		{Ended(&mysql.MySQLError{Number: 1317, Message: "multi-db transaction attempted: [...]"}, session.Server{}), false},
 		{answered(3101), false},
 		{errors.Join(sql.ErrTxDone, answered(1213)), true},
 
@@ -346,7 +351,7 @@ func FuzzServerError(f *testing.F) {
 		}
 		verdict := Interpret(err)
 		gone := verdict.Gone || verdict.OnTimeout && rollbackOnTimeout
-		if Retryable(err) != gone {
+		if Retryable(err) != (gone && !errors.Is(err, schema.ErrEngine)) {
 			t.Errorf("%v: retryable %t, rolled back %t", err, Retryable(err), gone)
 		}
 		if doomed := Ended(answer, server); (doomed != nil) != gone || doomed != nil && !errors.Is(doomed, ErrTxDoomed) {

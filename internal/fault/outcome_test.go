@@ -17,12 +17,12 @@ import (
 func TestOutcome(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, answered(1213), answered(1020), answered(1205), answered(1290), answered(1399), answered(4031),
-		sql.ErrTxDone, context.Canceled, ErrEnded, Ended(answered(1206), session.Server{}), Refused(answered(3101)), Unfenced("x")} {
+		&mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (exceeded timeout: 20s)"}, sql.ErrTxDone, context.Canceled, ErrEnded, Ended(answered(1206), session.Server{}), Refused(answered(3101)), Unfenced("x")} {
 		if got := Outcome(err); got != err { //nolint:errorlint // unchanged
 			t.Errorf("%v became %v", err, got)
 		}
 	}
-	for _, err := range []error{answered(1317), answered(1053), answered(1927), answered(3101), answered(3100), answered(1180), answered(1047), answered(4711),
+	for _, err := range []error{answered(1317), &mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (transaction committed)"}, answered(1053), answered(1927), answered(3101), answered(3100), answered(1180), answered(1047), answered(4711),
 		mysql.ErrInvalidConn, driver.ErrBadConn, errors.Join(context.Canceled, mysql.ErrInvalidConn), errors.New("of a wrapper")} {
 		got := Outcome(err)
 		if !errors.Is(got, ErrUnknownOutcome) || !errors.Is(got, err) || errors.Is(got, ErrTxDoomed) || Retryable(got) || !Unknown(got) {

@@ -195,6 +195,7 @@ type Lacks struct {
 	Plain  string // statements of a transaction but those that can't end it
 	Leases string // leases but exclusive ones, and what needs to see who waits
 	Views  string
+	Shards string // rows on several servers
 }
 
 // Renderer renders what shares a text. Its methods return false for what can't.

@@ -14,6 +14,7 @@ var Vitess = Engine{Renderer: alone{}, Replies: &aloneReplies, Name: "Vitess", L
 		Plain:  "a transaction has only reads, writes and savepoints, since no reply shows what another statement has ended: send this one outside of it: ",
 		Leases: "no shared leases, semaphores and Fair: acquire leases exclusively, without Fair",
 		Views:  "no views: vtgate doesn't show who waits",
+		Shards: "locks and rows are on one shard: on each shard's MySQL server install lockstep and lock, see docs/reference/lost-updates.md",
 	}}
 
 // vttablet may answer a SELECT outside of a transaction by what another session is told whose text is

@@ -37,6 +37,17 @@ func Lacks(e rawsql.Engine, sentence string) error {
 	return lacks("schema: on " + e.Name + " lockstep has " + e.Lacks.Has + ": " + sentence)
 }
 
+// Sharded returns the error of a statement that vtgate has refused, since its rows or its keyspace are
+// on several shards, or nil.
+func Sharded(err error) error {
+	var server *mysql.MySQLError
+	if errors.As(err, &server) && (server.Number == 1105 && strings.Contains(server.Message, "not have exactly one shard") ||
+		server.Number == 1317 && strings.Contains(server.Message, "multi-db transaction attempted")) {
+		return Lacks(rawsql.Vitess, rawsql.Vitess.Lacks.Shards)
+	}
+	return nil
+}
+
 type lacks string
 
 func (e lacks) Error() string { return string(e) }

@@ -150,8 +150,9 @@ func TestVitessShards(t *testing.T) {
 	table := db.CreateTable(t, "here", "id BIGINT PRIMARY KEY")
 	elsewhere := testdb.Shared(t, testdb.Vitess).Fresh(t)
 	elsewhere.Exec(t, "CREATE TABLE there (id BIGINT PRIMARY KEY)")
-	pool := onVitess(t, db, nil)
+	pool, calls := onVitess(t, db, nil), 0
 	err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+		calls++
 		if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
 			return err
 		}
@@ -161,8 +162,8 @@ func TestVitessShards(t *testing.T) {
 		}
 		return nil // as who ignores it
 	})
-	if !errors.Is(err, txlock.ErrTxDoomed) {
-		t.Errorf("Run: %v, want ErrTxDoomed", err)
+	if !errors.Is(err, txlock.ErrTxDoomed) || !errors.Is(err, schema.ErrEngine) || calls != 1 {
+		t.Errorf("Run: %v in %d tries, want ErrTxDoomed and ErrEngine in one", err, calls)
 	}
 	var here, there int
 	if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&here); err != nil {
@@ -176,24 +177,45 @@ func TestVitessShards(t *testing.T) {
 	}
 }
 
-// TestVitessSharded: in a keyspace of two shards nothing is installed, and so nothing locks.
+// TestVitessSharded: nothing is installed in a keyspace of two shards, and nothing locks on both.
 func TestVitessSharded(t *testing.T) {
 	t.Parallel()
-	db := testdb.Open(t, testdb.Vitess)
+	db := testdb.Dedicated(t, testdb.Vitess, testdb.Args("--vschema-ddl-authorized-users=%")).Fresh(t)
 	sharded := func(cfg *mysql.Config) { cfg.DBName = "sharded" }
-	if err := schema.Install(t.Context(), db.Connect(t, sharded)); err == nil {
-		t.Error("Install has succeeded")
-	} else {
-		t.Log(err)
+	plain, pool := db.Connect(t, sharded), guardedPool(t, db, sharded)
+	keys := []txlock.Key{txlock.Named("a"), txlock.Named("b"), txlock.Named("c")}
+	refused := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, schema.ErrEngine) || !strings.Contains(err.Error(), "on each shard's MySQL server") {
+			t.Errorf("%s: %v, want ErrEngine", what, err)
+		}
 	}
-	err := locksqlc.Run(t.Context(), guardedPool(t, db, sharded), []txlock.Key{txlock.Named("sharded")}, func(*sql.Tx) error {
-		t.Error("it runs")
-		return nil
-	})
-	if err == nil {
-		t.Error("Run has succeeded")
-	} else {
-		t.Log(err)
+	run := func(keys ...txlock.Key) error {
+		return locksqlc.Run(t.Context(), pool, keys, func(*sql.Tx) error {
+			if len(keys) > 1 {
+				t.Error("it has locks on two shards")
+			}
+			return nil
+		})
+	}
+	refused("Install", schema.Install(t.Context(), plain))
+	refused("Run", run(keys...))
+
+	for _, text := range []string{
+		"ALTER VSCHEMA CREATE VINDEX xxhash USING xxhash", "ALTER VSCHEMA ON lockstep_locks ADD VINDEX xxhash(name) USING xxhash",
+	} { // a program may place the tables itself
+		if _, err := plain.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := schema.Install(t.Context(), plain); err == nil {
+		t.Error("Install has succeeded")
+	}
+	refused("Run, on two shards", run(keys...))
+	for _, key := range keys {
+		if err := run(key); err != nil {
+			t.Errorf("%s alone: %v", key, err)
+		}
 	}
 }
 
@@ -349,6 +371,34 @@ func TestVitessEnded(t *testing.T) {
 				t.Errorf("the next transaction: %v", err)
 			}
 		})
+	}
+}
+
+// TestVitessIdle: COMMIT of a transaction that Vitess has ended while nothing was sent is known to commit
+// nothing, and Run runs it again.
+func TestVitessIdle(t *testing.T) {
+	t.Parallel()
+	db := testdb.Dedicated(t, testdb.Vitess, testdb.Args("--queryserver-config-transaction-timeout=1s")).Fresh(t)
+	if err := schema.Install(t.Context(), db.Admin()); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, "CREATE TABLE idle (id BIGINT PRIMARY KEY)")
+	pool, key := onVitess(t, db, nil), txlock.Named("idle")
+	calls := 0
+	err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+		calls++
+		if _, err := tx.ExecContext(t.Context(), "INSERT INTO idle VALUES (1)"); err != nil || calls > 1 {
+			return err
+		}
+		_, err := db.Admin().ExecContext(t.Context(), "DELETE FROM idle WHERE id = 1") // waits for the end of that transaction
+		return err
+	})
+	if err != nil || calls != 2 {
+		t.Errorf("%d calls, %v", calls, err)
+	}
+	var rows int
+	if err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM idle").Scan(&rows); err != nil || rows != 1 {
+		t.Errorf("%d rows, %v", rows, err)
 	}
 }
 
