@@ -35,7 +35,11 @@ func newVitess(ctx context.Context, o options) (_ *instance, err error) {
 	}
 	inst := &instance{origin: path, dir: dir, user: "root", discard: behind.Stop}
 	cfg := behind.Config()
-	inst.spawn = func(_ context.Context, port int) (*Child, error) {
+	inst.spawn = func(ctx context.Context, port int) (*Child, error) {
+		made, err := keyspaces(ctx, behind)
+		if err != nil {
+			return nil, err
+		}
 		ports := make([]string, 2)
 		for i := range ports {
 			free, err := freePort()
@@ -51,7 +55,7 @@ func newVitess(ctx context.Context, o options) (_ *instance, err error) {
 		line = append(line,
 			"--port="+ports[0], "--bind-address=127.0.0.1", "--grpc-port="+ports[1],
 			"--db-socket="+behind.Socket(), "--db-charset=utf8mb4", "--mycnf-server-id=1", "--mycnf-socket-file="+behind.Socket(),
-			`--proto-topo=keyspaces: {name: "main" shards: {name: "0"}} keyspaces: {name: "sharded" shards: {name: "-80"} shards: {name: "80-"}} cells: "test"`,
+			`--proto-topo=keyspaces: {name: "main" shards: {name: "0"}} keyspaces: {name: "sharded" shards: {name: "-80"} shards: {name: "80-"}} cells: "test"`+made,
 			"--dbddl-plugin=vttest", "--mysql-auth-server-impl=none", "--mysql-server-port="+strconv.Itoa(port), "--mysql-server-bind-address=127.0.0.1",
 			"--queryserver-config-transaction-cap=100", "--tablet-refresh-interval=200ms",
 		)
@@ -65,4 +69,16 @@ func newVitess(ctx context.Context, o options) (_ *instance, err error) {
 		return inst.startLogged(cmd)
 	}
 	return inst, nil
+}
+
+// keyspaces returns the part of the topology that CREATE DATABASE has made before a restart.
+func keyspaces(ctx context.Context, behind *Server) (topology string, err error) {
+	pool, err := behind.adminPool("")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = pool.Close() }()
+	err = pool.QueryRowContext(ctx, `SELECT COALESCE(GROUP_CONCAT(CONCAT(' keyspaces: {name: "', SUBSTRING(schema_name, 4, CHAR_LENGTH(schema_name) - 5), '" shards: {name: "0"}}') SEPARATOR ''), '')
+		FROM information_schema.schemata WHERE schema_name LIKE 'vt\_%\_0' AND schema_name <> 'vt_main_0'`).Scan(&topology)
+	return topology, err
 }
