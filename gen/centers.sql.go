@@ -103,6 +103,24 @@ func (q *Queries) CenterToken(ctx context.Context, db DBTX, slot uint32) (uint64
 	return token, err
 }
 
+const CenterVersion = `-- name: CenterVersion :one
+SELECT token, CONCAT('isolation=' /*!80000 , @@transaction_isolation *//*M! , @@tx_isolation */) AS level FROM lockstep_centers WHERE slot = ?
+`
+
+type CenterVersionRow struct {
+	Token uint64
+	Level string
+}
+
+// CenterVersion does what NamedVersion does for a center row.
+// It never runs in a caller's transaction.
+func (q *Queries) CenterVersion(ctx context.Context, db DBTX, slot uint32) (CenterVersionRow, error) {
+	row := db.QueryRowContext(ctx, CenterVersion, slot)
+	var i CenterVersionRow
+	err := row.Scan(&i.Token, &i.Level)
+	return i, err
+}
+
 const CompareAndBumpCenter = `-- name: CompareAndBumpCenter :execlastid
 UPDATE lockstep_centers
 SET

@@ -293,6 +293,24 @@ func (q *Queries) NamedToken(ctx context.Context, db DBTX, name []byte) (uint64,
 	return token, err
 }
 
+const NamedVersion = `-- name: NamedVersion :one
+SELECT token, CONCAT('isolation=' /*!80000 , @@transaction_isolation *//*M! , @@tx_isolation */) AS level FROM lockstep_locks WHERE name = ?
+`
+
+type NamedVersionRow struct {
+	Token uint64
+	Level string
+}
+
+// NamedVersion reads the token of a key, and whether that may be one which isn't committed.
+// It never runs in a caller's transaction.
+func (q *Queries) NamedVersion(ctx context.Context, db DBTX, name []byte) (NamedVersionRow, error) {
+	row := db.QueryRowContext(ctx, NamedVersion, name)
+	var i NamedVersionRow
+	err := row.Scan(&i.Token, &i.Level)
+	return i, err
+}
+
 const TouchNamed = `-- name: TouchNamed :execlastid
 INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (?, LAST_INSERT_ID(0), '-', 0, UNIX_TIMESTAMP() * 1000000)

@@ -137,6 +137,44 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 	})
 }
 
+// TestChosenIsForOneTransaction proves that what SET TRANSACTION has chosen is that of the transaction
+// behind it, also if the first lock fails with its BEGIN, and never that of the next.
+func TestChosenIsForOneTransaction(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table, held := db.CreateTable(t, "chosen", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "chosen")
+		holder := begin(t, newPool(t, db.Config(), true))
+		lock(t, join(t, holder), held)
+		insert := "INSERT INTO " + table + " VALUES ()"
+		for name, first := range map[string]func(s *txlock.Scope) error{
+			"nothing": nil,
+			"TryLock": func(s *txlock.Scope) error { _, err := s.TryLock(t.Context(), held); return err },
+			"TryLock, new": func(s *txlock.Scope) error {
+				_, err := s.TryLock(t.Context(), uniqueKey(t, rand.Text()))
+				return err
+			},
+			"Lock": func(s *txlock.Scope) error { _, err := s.Lock(t.Context(), uniqueKey(t, rand.Text())); return err },
+		} {
+			for _, options := range []*sql.TxOptions{nil, {ReadOnly: true}} {
+				conn := takeConn(t, newPool(t, db.Config(), true))
+				exec(t, conn, "SET TRANSACTION READ ONLY")
+				tx, err := conn.BeginTx(t.Context(), options)
+				check(t, err)
+				if first != nil {
+					if err := first(join(t, tx)); !errors.Is(err, txlock.ErrReadOnly) {
+						t.Errorf("%s in a transaction that writes nothing: %v", name, err)
+					}
+					if _, err := tx.ExecContext(t.Context(), insert); err == nil {
+						t.Errorf("after %s the transaction writes", name)
+					}
+				}
+				check(t, tx.Rollback())
+				exec(t, conn, insert)
+			}
+		}
+		check(t, holder.Rollback())
+	})
+}
+
 // lockNew locks a key as the first statement of a transaction, rolls back, and reports whether
 // its row is there then.
 func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside string) bool {

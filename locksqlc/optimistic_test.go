@@ -290,6 +290,30 @@ func TestOptimisticNeedsCommittedReads(t *testing.T) {
 	})
 }
 
+// TestVersionsNeedCommittedReads proves that no version is read on a session at READ UNCOMMITTED, of a
+// guarded pool or another.
+func TestVersionsNeedCommittedReads(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		keys := []txlock.Key{uniqueKey(t, "dirty"), hashedKeys.Key(t.Name())}
+		check(t, locksqlc.Run(t.Context(), newPool(t, db.Config(), true), keys, func(*sql.Tx) error { return nil }))
+		for _, guarded := range []bool{true, false} {
+			pool := newPool(t, db.Config(func(cfg *mysql.Config) {
+				cfg.Params = map[string]string{db.Engine().LevelVariable(): "'READ-UNCOMMITTED'"}
+			}), guarded)
+			tx := begin(t, pool)
+			for _, key := range keys {
+				if _, err := txlock.ReadVersion(t.Context(), pool, key); !errors.Is(err, txlock.ErrInvalidOption) {
+					t.Errorf("ReadVersion, guarded=%t: %v, want ErrInvalidOption", guarded, err)
+				}
+				if _, err := join(t, tx).Version(t.Context(), key); !errors.Is(err, txlock.ErrInvalidOption) {
+					t.Errorf("Version, guarded=%t: %v, want ErrInvalidOption", guarded, err)
+				}
+			}
+			check(t, tx.Rollback())
+		}
+	})
+}
+
 // TestVersionNeedsAKnownLevel proves that Version refuses a transaction that may read what is not
 // committed by a statement before it, however it was begun, and no other.
 func TestVersionNeedsAKnownLevel(t *testing.T) {
@@ -302,6 +326,7 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 		check(t, err)
 		holder := begin(t, pool)
 		lock(t, join(t, holder), key)
+		db.CreateProcedure(t, "begins_level", "START TRANSACTION")
 		level := db.Engine().LevelVariable()
 		for before, refused := range map[string]bool{
 			"SELECT 1":                   false,
@@ -312,6 +337,9 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 			"SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ":                                                                                     false,
 			"SET @@session." + level + " = 'READ-COMMITTED'":                                                                                              false,
 			"SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED":                                                                                    true,
+			"SET " + level + " = 'READ-COMMITTED'":                                                                                                        false,
+			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE":                                                                          false,
+			"SET SESSION TRANSACTION READ WRITE, ISOLATION LEVEL READ UNCOMMITTED":                                                                        true,
 			"set transaction isolation level READ  COMMITTED":                                                                                             false,
 			"SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE":                                                                                  true,
 			"SET TRANSACTION READ WRITE, ISOLATION LEVEL READ UNCOMMITTED":                                                                                true,
@@ -326,7 +354,10 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 			"SET /*!99999 SESSION */ @@" + level + " = 'READ-UNCOMMITTED'":                                                                                true,
 			"SET @a = 1; SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED":                                                                                true,
 		} {
-			for _, begins := range []string{"", "BEGIN", "BEGIN|COMMIT AND CHAIN", "START TRANSACTION READ WRITE|ROLLBACK AND CHAIN"} {
+			for begins, unseen := range map[string]bool{
+				"": false, "BEGIN": false, "BEGIN|COMMIT AND CHAIN": false, "START TRANSACTION READ WRITE|ROLLBACK AND CHAIN": false,
+				"/*!50000 BEGIN */": true, "SELECT 1; BEGIN": true, "CALL begins_level()": true,
+			} {
 				t.Run(before+"|"+begins, func(t *testing.T) {
 					conn := takeConn(t, pool)
 					for text := range strings.SplitSeq(before, "|") {
@@ -345,7 +376,7 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 						scope = joinConn(t, conn)
 					}
 					got, err := scope.Version(t.Context(), key)
-					if refused && !errors.Is(err, txlock.ErrInvalidOption) || !refused && (err != nil || got != want) {
+					if refused := refused || unseen; refused && !errors.Is(err, txlock.ErrInvalidOption) || !refused && (err != nil || got != want) {
 						t.Errorf("version %d, %v; refused %t, committed %d", got, err, refused, want)
 					}
 				})

@@ -40,6 +40,11 @@ SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot) LOCK IN SHARE MOD
 -- It runs in callers' transactions.
 SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot);
 
+-- name: CenterVersion :one
+-- CenterVersion does what NamedVersion does for a center row.
+-- It never runs in a caller's transaction.
+SELECT token, session_level() AS level FROM lockstep_centers WHERE slot = sqlc.arg(slot);
+
 -- name: CenterHolders :many
 -- CenterHolders reads the center rows: at READ UNCOMMITTED with their present holders,
 -- otherwise with the last holders that have committed.

@@ -75,6 +75,11 @@ SELECT token FROM lockstep_locks WHERE name = sqlc.arg(name) LOCK IN SHARE MODE;
 -- It runs in callers' transactions.
 SELECT token FROM lockstep_locks WHERE name = sqlc.arg(name);
 
+-- name: NamedVersion :one
+-- NamedVersion reads the token of a key, and whether that may be one which isn't committed.
+-- It never runs in a caller's transaction.
+SELECT token, session_level() AS level FROM lockstep_locks WHERE name = sqlc.arg(name);
+
 -- name: NamedPresent :many
 -- NamedPresent tells which of at most 900 names have a row. The limit counts in place of the
 -- session's sql_select_limit, as in NamedHolders.

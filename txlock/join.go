@@ -99,6 +99,7 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 		return nil, fmt.Errorf("%w: none was begun on this connection, or the server has ended it", ErrNoTransaction)
 	}
 	j := newJoined(tx, nil, server)
+	j.state.unseen = guarded
 	for _, option := range options {
 		option.toJoin(&j.state)
 	}

@@ -29,6 +29,7 @@ type Scope struct {
 type state struct {
 	tx      *rawsql.Text
 	txState *guard.TxState // nil on an unguarded pool
+	unseen  bool           // on a guarded one, which has not seen it begin
 	server  session.Server
 	pooled
 

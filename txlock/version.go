@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // ReadVersion returns the last committed version of a key, outside of any transaction, for example
@@ -19,7 +22,8 @@ import (
 // conflict. On a replica the version may be an old one, which ends in a conflict. On Vitess the data
 // may be older than the version, unless both are read in one transaction, by Scope.Version.
 //
-// It returns ErrInvalidKey, ErrSchema and the errors of the driver.
+// It returns ErrInvalidKey, ErrSchema and the errors of the driver, and ErrInvalidOption if the session
+// is at READ UNCOMMITTED, where the version might be one that is not committed.
 func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 	if ctx == nil {
 		return 0, errors.New("txlock: ReadVersion needs a context, got nil")
@@ -30,7 +34,7 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 	if err := key.Validate(); err != nil {
 		return 0, err
 	}
-	version, err := key.record().tokenOrZero(ctx, db)
+	version, err := key.record().committed(ctx, db)
 	return version, fault.Explain(fmt.Sprintf("read the version of %q", fault.Clipped(key.name)), err)
 }
 
@@ -40,9 +44,11 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // transaction, before or after it; at READ COMMITTED read it before the data. At SERIALIZABLE the
 // server makes it a shared lock, and two writers that have both read end in ErrDeadlock. At READ
 // UNCOMMITTED it may show a version that is not committed, of a transaction that hasn't written
-// yet: so on a guarded pool it returns ErrInvalidOption at that level, and where a SET before the
-// transaction may have chosen it. It doesn't know what a procedure or EXECUTE has chosen, nor
-// anything of an unguarded pool: don't use versions there at READ UNCOMMITTED.
+// yet: so it returns ErrInvalidOption where the session is at that level, and on a guarded pool also
+// where the transaction is, where a SET before it may have chosen the level, and where the pool hasn't
+// seen it begin, as by a procedure. It doesn't know what a procedure, a function, a trigger or EXECUTE
+// has chosen, nor on an unguarded pool the level of the transaction itself: don't use versions there at
+// READ UNCOMMITTED.
 //
 // It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and
 // ErrSchema, and on TiDB ErrStaleSnapshot after a read of a transaction for which Run has chosen the
@@ -52,7 +58,7 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	if err := cmp.Or(key.Validate(), s.usable(ctx)); err != nil {
 		return 0, err
 	}
-	if s.txState != nil && s.txState.MayReadUncommitted() {
+	if s.mayReadUncommitted() {
 		return 0, s.failure(verb, key, fmt.Errorf("%w: it may be one that is not committed, since the transaction is at READ UNCOMMITTED, or may be by a statement before it: use READ COMMITTED in sql.TxOptions", ErrInvalidOption))
 	}
 	s.sending.Lock()
@@ -73,6 +79,15 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	}
 	s.seen[r] = version
 	return version, nil
+}
+
+// mayReadUncommitted reports whether plain reads may show what others have not committed. Of an
+// unguarded pool only the session's level is known.
+func (s *Scope) mayReadUncommitted() bool {
+	if s.txState != nil {
+		return s.txState.MayReadUncommitted()
+	}
+	return s.unseen || s.server.Isolation == sql.LevelReadUncommitted
 }
 
 // CompareAndBump locks the key exclusively if its version is still the given one, that of Version
@@ -165,6 +180,25 @@ func (a *attempt) shownVersion(ctx context.Context) (uint64, error) {
 		err = conflict(a.version)
 	}
 	return shown, err
+}
+
+// committed reads the token outside of transactions, 0 where there is no row.
+func (r record) committed(ctx context.Context, db gen.DBTX) (version uint64, err error) {
+	row, known := gen.NamedVersionRow{}, tokenOf("NamedVersion")
+	if r.hashed {
+		var center gen.CenterVersionRow
+		center, err = queries.CenterVersion(ctx, db, uint32(r.slot))
+		row, known = gen.NamedVersionRow(center), tokenOf("CenterVersion")
+	} else {
+		row, err = queries.NamedVersion(ctx, db, []byte(r.name))
+	}
+	switch version, err = r.found(known(row.Token, err)); {
+	case errors.Is(err, errMissing):
+		return 0, nil
+	case err == nil && session.LevelOf(strings.TrimPrefix(row.Level, rawsql.LevelBegin)) <= sql.LevelReadUncommitted:
+		return 0, fmt.Errorf("%w: it may be one that is not committed, since the session is at READ UNCOMMITTED, or its level isn't known: set READ COMMITTED", ErrInvalidOption)
+	}
+	return version, err
 }
 
 // tokenOrZero reads the token, 0 where there is no row.

@@ -51,10 +51,11 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	return &driverTx{conn: c}, nil
 }
 
-// mayDefer reports whether the BEGIN can be left to the first statement. After SET TRANSACTION it
-// can't: on TiDB that is used up by any statement before BEGIN, as a question for the facts.
+// mayDefer reports whether the BEGIN can be left to the first statement. After SET TRANSACTION, or what
+// may have sent it, it can't: a text with BEGIN that fails would use that up, on TiDB any statement, and
+// a transaction without statements would leave it to the next.
 func (c *conn) mayDefer(opts driver.TxOptions) bool {
-	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() || c.status.level != sql.LevelDefault {
+	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() || c.status.chosen {
 		return false
 	}
 	if _, ok := c.base.(driver.ConnBeginTx); !ok && opts != (driver.TxOptions{}) {
@@ -166,7 +167,7 @@ func (c *conn) withBegin(ctx context.Context, query string, args []driver.NamedV
 func (c *conn) beginOf(name string) rawsql.Begin {
 	level, _ := isolationOf(c.begin.options)
 	begin := rawsql.Begin{Isolation: level, ReadOnly: c.begin.options.ReadOnly, Again: c.begin.failed}
-	if !begin.ReadOnly && c.status.autocommits() && !c.facts.Oracle {
+	if !begin.ReadOnly && c.status.autocommit() && !c.facts.Oracle {
 		begin.Make = name
 	}
 	return begin

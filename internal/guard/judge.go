@@ -255,9 +255,11 @@ func chosenLevel(w []string, query string) sql.IsolationLevel {
 	switch {
 	case !strings.Contains(query, "TX_ISOLATION") && (!strings.Contains(query, "TRANSACTION") || !strings.Contains(query, "ISOLATION")):
 		return sql.LevelDefault
+	case has(w, "SESSION", "LOCAL", "GLOBAL") && has(w[1:], "TRANSACTION"):
+		return sql.LevelDefault
 	case strings.Contains(query, ","), strings.Contains(query, "/*"):
 		return anyLevel
-	case has(w, "SESSION", "LOCAL", "GLOBAL"):
+	case has(w, "SESSION", "LOCAL", "GLOBAL"), strings.HasPrefix(query, "SET TX_ISOLATION"), strings.HasPrefix(query, "SET TRANSACTION_ISOLATION"):
 		return sql.LevelDefault
 	}
 	name, _ := strings.CutPrefix(strings.Join(sqltext.Words(query, 6), " "), "SET TRANSACTION ISOLATION LEVEL ")

@@ -126,10 +126,6 @@ func (s *status) choose(by statement, outside bool) {
 	}
 }
 
-// autocommits reports whether a statement before BEGIN is a transaction of its own, and one that
-// takes nothing away from the next: what SET TRANSACTION has chosen is for one only.
-func (s *status) autocommits() bool { return !s.chosen && s.autocommit() }
-
 // autocommit reports whether the last reply that wasn't an error is known to say that
 // autocommit is on.
 func (s *status) autocommit() bool {

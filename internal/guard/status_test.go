@@ -86,7 +86,7 @@ func TestStatusOfDriver(t *testing.T) {
 			expect("ROLLBACK", false)
 			for _, on := range []string{"0", "1"} {
 				expect("SET autocommit = "+on, false)
-				if s.autocommits() != (on == "1") {
+				if s.autocommit() != (on == "1") {
 					t.Errorf("after autocommit = %s the reply says otherwise", on)
 				}
 			}

@@ -44,16 +44,21 @@ const Facts = "SELECT @@version, CONCAT(CONNECTION_ID()), CONCAT(0 + @@innodb_ro
 	" CONCAT(CAST(" + Clock + " AS SIGNED)), " + Settings
 
 // Settings is a text of the session's settings that locks rely on, and SettingsBegin how it
-// begins if the reply can be read. Package session has a rule for each. What names the
-// isolation level on one server is a comment on the other; a proxy that takes out comments
-// leaves a text without the level.
+// begins if the reply can be read. Package session has a rule for each.
 const (
 	Settings = "CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('sees_own_id=', " + SeesOwnID + "), CONCAT('autocommit=', 0 + @@autocommit)," +
 		" CONCAT('one_charset=', @@character_set_client = @@character_set_connection)," +
-		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode)," +
-		" CONCAT('isolation=' /*!80000 , @@transaction_isolation *//*M! , @@tx_isolation */))"
+		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode), " + SessionLevel + ")"
 	SettingsBegin = "settings:"
 	Nonce         = "nonce"
+)
+
+// SessionLevel is the isolation level of the session behind LevelBegin. What names it on one server is
+// a comment on the other; a proxy that takes out comments leaves a text without the level. The queries
+// in queries/ call it session_level().
+const (
+	SessionLevel = "CONCAT('" + LevelBegin + "' /*!80000 , @@transaction_isolation *//*M! , @@tx_isolation */)"
+	LevelBegin   = "isolation="
 )
 
 // The words by which a session says that no lock would hold on it; see package session.

@@ -1,6 +1,10 @@
 package session
 
-import "github.com/dca00107/lockstep/internal/rawsql"
+import (
+	"database/sql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
 
 // Server is what a connection knows about its server.
 type Server struct {
@@ -14,6 +18,8 @@ type Server struct {
 	Session uint64
 	// Name identifies the database: host name, port and database name.
 	Name string
+	// Isolation is the level of the session when it was asked.
+	Isolation sql.IsolationLevel
 }
 
 // NewServer makes a Server from the facts of a session.
@@ -25,5 +31,6 @@ func NewServer(f Facts) Server {
 		RollbackOnTimeout: f.RollbackOnTimeout,
 		Session:           f.ID,
 		Name:              f.Name,
+		Isolation:         f.Isolation,
 	}
 }

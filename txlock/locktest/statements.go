@@ -58,6 +58,8 @@ var handlers = map[string]handler{
 	gen.CenterForShare:        forShare(centers),
 	gen.NamedToken:            token(named),
 	gen.CenterToken:           token(centers),
+	gen.NamedVersion:          token(named, ofSession),
+	gen.CenterVersion:         token(centers, ofSession),
 	rawsql.Big(gen.IdleNamed): idle,
 	gen.DeleteNamed:           remove(named),
 
@@ -321,8 +323,8 @@ func forShare(table string) handler {
 	}
 }
 
-// token is a plain read, which is a locking one at SERIALIZABLE.
-func token(table string) handler {
+// token is a plain read, of more than the token for some, which is a locking one at SERIALIZABLE.
+func token(table string, more ...driver.Value) handler {
 	return func(ctx context.Context, q *statement) (reply, error) {
 		id := q.id(table, 0)
 		if q.tx.level.serializable {
@@ -330,9 +332,9 @@ func token(table string) handler {
 		}
 		r, there := q.kit.server.shown(q.tx, id)
 		if !there {
-			return reply{columns: 1}, nil
+			return reply{columns: 1 + len(more)}, nil
 		}
-		return one(int64(r.token)), nil
+		return one(append([]driver.Value{int64(r.token)}, more...)...), nil
 	}
 }
 
@@ -391,6 +393,9 @@ func remove(table string) handler {
 		return reply{changed: 1}, err
 	}
 }
+
+// ofSession is the isolation level of each session, as it answers it.
+const ofSession = rawsql.LevelBegin + "REPEATABLE-READ"
 
 func facts(_ context.Context, q *statement) (reply, error) {
 	row := session.Reply(version, q.kit.name)

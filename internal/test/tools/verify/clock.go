@@ -9,20 +9,21 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// sqlc has no macros, so the queries read the server's clock and the words of the session by
-// these names, which are expanded in the copy that sqlc compiles. What is subtracted needs no
+// sqlc has no macros, so the queries read the server's clock, the words and the level of the session
+// by these names, which are expanded in the copy that sqlc compiles. What is subtracted needs no
 // parentheses then.
 const (
 	clock          = "clock_us()"
 	clockAfterWait = "clock_after_wait_us()"
 	sessionWords   = "session_words()"
+	sessionLevel   = "session_level()"
 )
 
 var (
 	subtracted = "- " + strings.ReplaceAll(rawsql.Clock, " + ", " - ")
 
-	expand = strings.NewReplacer("- "+clock, subtracted, clockAfterWait, rawsql.ClockAfterWait, clock, rawsql.Clock, sessionWords, rawsql.SessionWords)
-	fold   = strings.NewReplacer(rawsql.ClockAfterWait, clockAfterWait, subtracted, "- "+clock, rawsql.Clock, clock, rawsql.SessionWords, sessionWords)
+	expand = strings.NewReplacer("- "+clock, subtracted, clockAfterWait, rawsql.ClockAfterWait, clock, rawsql.Clock, sessionWords, rawsql.SessionWords, sessionLevel, rawsql.SessionLevel)
+	fold   = strings.NewReplacer(rawsql.ClockAfterWait, clockAfterWait, subtracted, "- "+clock, rawsql.Clock, clock, rawsql.SessionWords, sessionWords, rawsql.SessionLevel, sessionLevel)
 )
 
 // foldQueries makes the queries read the clock by its names.
