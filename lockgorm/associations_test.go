@@ -123,31 +123,3 @@ func TestReplaceAndClear(t *testing.T) {
 		}
 	})
 }
-
-// TestReplaceIsRefusedFirst proves that a refused Replace writes nothing, also outside of
-// a transaction.
-func TestReplaceIsRefusedFirst(t *testing.T) {
-	eachSetting(t, []string{"Crate", "Drawer"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
-		crate := Crate{Drawers: []Drawer{{}}}
-		noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&crate).Error }))
-		fresh := Crate{ID: crate.ID}
-		for name, db := range map[string]*gorm.DB{"": db, "FullSaveAssociations": db.Session(&gorm.Session{FullSaveAssociations: true})} {
-			sent := watch(db)
-			wantError(t, name, sent.db.Model(&fresh).Association("Drawers").Replace(&Drawer{}), lockgorm.ErrVersion)
-			if sent.n != 0 || e.count(t, "Drawer", "crate_id = ?", crate.ID) != 1 || e.count(t, "Drawer", "1 = 1") != 1 {
-				t.Errorf("%s: %d statements of a refused Replace were sent", name, sent.n)
-			}
-		}
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			wantError(t, "inside", tx.Model(&fresh).Association("Drawers").Replace(&Drawer{}), lockgorm.ErrVersion)
-			return nil
-		}))
-		if e.count(t, "Drawer", "1 = 1") != 1 {
-			t.Error("a refused Replace was committed")
-		}
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			return tx.Model(&Crate{ID: crate.ID}).Association("Drawers").Append(&Drawer{})
-		}))
-	})
-}

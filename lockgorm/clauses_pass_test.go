@@ -17,7 +17,7 @@ func TestClausesThatPass(t *testing.T) {
 			c.BeforeExpression, c.AfterNameExpression, c.AfterExpression = clause.Expr{SQL: "/* a */"}, clause.Expr{SQL: "/*+ b */"}, clause.Expr{SQL: "/* c */ /* d */"}
 		}}
 	}
-	index := planted{"UPDATE", func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "FORCE INDEX (`PRIMARY`)"} }}
+	index := behind("UPDATE", "FORCE INDEX (`PRIMARY`)")
 	all := clause.OnConflict{UpdateAll: true}
 	forms := map[string]func(tx *gorm.DB) error{
 		"Create":                func(tx *gorm.DB) error { return tx.Create(&Carton{ID: 3, Code: "x"}).Error },

@@ -74,6 +74,15 @@ func (p planted) ModifyStatement(stmt *gorm.Statement) {
 	stmt.Clauses[p.name] = c
 }
 
+// into adds a text after the first word of a clause, behind one after the clause, as hints do.
+func into(name, text string) planted {
+	return planted{name, func(c *clause.Clause) { c.AfterNameExpression = clause.Expr{SQL: text} }}
+}
+
+func behind(name, text string) planted {
+	return planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: text} }}
+}
+
 // own is a clause of the program that takes the place of one of GORM's.
 type own struct{ name, text string }
 
@@ -83,14 +92,14 @@ func (o own) MergeClause(clause *clause.Clause) { clause.Expression = o }
 
 // plants returns what is planted into a clause, by what it is.
 func plants(name string) map[string]clause.Expression {
-	text := clause.Expr{SQL: ", n = 77"}
+	const text = ", n = 77"
 	return map[string]clause.Expression{
-		"before":                planted{name, func(c *clause.Clause) { c.BeforeExpression = text }},
-		"after the name":        planted{name, func(c *clause.Clause) { c.AfterNameExpression = text }},
-		"after":                 planted{name, func(c *clause.Clause) { c.AfterExpression = text }},
-		"an executable comment": planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "/*!50000 , n = 77 */"} }},
-		"two comments":          planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "/* */ , n = 77 /* */"} }},
-		"no index":              planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "USE INDEX (a) SET n = 77"} }},
+		"before":                planted{name, func(c *clause.Clause) { c.BeforeExpression = clause.Expr{SQL: text} }},
+		"after the name":        into(name, text),
+		"after":                 behind(name, text),
+		"an executable comment": behind(name, "/*!50000 , n = 77 */"),
+		"two comments":          behind(name, "/* */ , n = 77 /* */"),
+		"no index":              behind(name, "USE INDEX (a) SET n = 77"),
 		"a builder": planted{name, func(c *clause.Clause) {
 			c.Builder = func(_ clause.Clause, b clause.Builder) { _, _ = b.WriteString(" n = 77 ") }
 		}},
@@ -200,7 +209,7 @@ func TestClausesAreGORMs(t *testing.T) {
 		create("a modifier", clause.Insert{Modifier: "INTO x (n) VALUES (1);"})
 		create("REPLACE", planted{"INSERT", func(c *clause.Clause) { c.Name, c.Expression = "REPLACE", clause.Insert{} }})
 		create("another table", clause.Insert{Table: clause.Table{Name: p.names.tables["Lid"]}})
-		create("RETURNING", clause.OnConflict{DoNothing: true}, planted{"ON CONFLICT", func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: ", n = 77"} }})
+		create("RETURNING", clause.OnConflict{DoNothing: true}, behind("ON CONFLICT", ", n = 77"))
 		for _, text := range []string{"n = 77, code", "`n` = 77, `code"} {
 			raw := clause.Column{Name: text, Raw: true}
 			create("an assignment of itself, "+text, clause.OnConflict{DoUpdates: clause.Set{{Column: raw, Value: raw}}})

@@ -92,31 +92,6 @@ func TestUnknownRecords(t *testing.T) {
 	})
 }
 
-// TestUnknownRecordsGenerics sends writes by conditions with gorm.G, which takes On as an option.
-func TestUnknownRecordsGenerics(t *testing.T) {
-	each(t, []string{"Draft"}, func(t *testing.T, e *env) {
-		db, key := e.openPlugin(t), e.ensured(t)
-		noError(t, db.Create(&Draft{ID: 42}).Error)
-		_, err := gorm.G[Draft](db).Where("id = 42 AND n < RAND()").Update(t.Context(), "n", 1)
-		wantError(t, "Update", err, txlock.ErrInvalidKey)
-		_, err = gorm.G[Draft](db).Where("id = 42 AND n < RAND()").Delete(t.Context())
-		wantError(t, "Delete", err, txlock.ErrInvalidKey)
-		if e.count(t, "Draft", "id = 42 AND n = 0 AND deleted_at IS NULL") != 1 {
-			t.Error("it was written")
-		}
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			_, err := gorm.G[Draft](tx, lockgorm.On(key)).Where("id = 42").Update(t.Context(), "n", 1)
-			if e.free(t, key) {
-				t.Error("the key of On is free")
-			}
-			return err
-		}))
-		if e.count(t, "Draft", "id = 42 AND n = 1") != 1 {
-			t.Error("it was not written")
-		}
-	})
-}
-
 // Wagon names a key by a read in the transaction of its statement.
 type Wagon struct {
 	ID int64
@@ -171,8 +146,7 @@ func TestOwnTransaction(t *testing.T) {
 // where GORM begins none: it holds the lock, hooks run in it, and an error undoes all of it.
 func TestSkipDefaultTransaction(t *testing.T) {
 	each(t, []string{"Order", "Item", "Parcel"}, func(t *testing.T, e *env) {
-		skip := e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true })
-		noError(t, skip.Use(lockgorm.New()))
+		skip := used(t, e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true }))
 		session := e.openPlugin(t).Session(&gorm.Session{SkipDefaultTransaction: true})
 		for name, db := range map[string]*gorm.DB{"Config": skip, "Session": session, "PrepareStmt": skip.Session(&gorm.Session{PrepareStmt: true})} {
 			id := newID()

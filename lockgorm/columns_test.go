@@ -192,9 +192,8 @@ func TestColumnsAreLookedUpOnce(t *testing.T) {
 			err := db.Transaction(func(tx *gorm.DB) error {
 				var n int64
 				wantError(t, "the third table", tx.Table(third).Create(&Voucher{Code: "e"}).Error, txlock.ErrInvalidKey)
-				_, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+third+" (code) VALUES ('z')")
-				noError(t, err)
-				err = tx.Table(third).Count(&n).Error
+				e.Exec(t, "INSERT INTO "+third+" (code) VALUES ('z')")
+				err := tx.Table(third).Count(&n).Error
 				if n != 1 && err == nil {
 					t.Errorf("%v: what was committed after the column was looked up is not seen", level)
 				}

@@ -8,45 +8,9 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-// deadlockAtOnce does what deadlock does, by one statement, which needs no transaction.
-func (e *env) deadlockAtOnce(t *testing.T, tx *gorm.DB) error {
-	t.Helper()
-	table := e.names.tables["Note"]
-	rival, err := e.Admin().BeginTx(t.Context(), nil)
-	noError(t, err)
-	defer func() { _ = rival.Rollback() }()
-	var first, last int64
-	for i := range 20 {
-		result, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
-		noError(t, err)
-		last, err = result.LastInsertId()
-		noError(t, err)
-		if i == 0 {
-			first = last
-		}
-		_, err = rival.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
-		noError(t, err)
-	}
-	_, err = rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", last)
-	noError(t, err)
-	session, waited := testdb.ConnID(t, tx.Statement.ConnPool), make(chan error, 1)
-	go func() {
-		waited <- tx.Exec("UPDATE "+table+" SET n = n + 2 WHERE id IN (?, ?) ORDER BY id", first, last).Error
-	}()
-	e.WaitForLockWait(t, session)
-	_, err = rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)
-	noError(t, err)
-	err = <-waited
-	if err == nil {
-		t.Error("there was no deadlock")
-	}
-	return err
-}
 
 // TestTransactionNeverRepeatsCommitted writes, commits before the end, and then has a
 // deadlock: what was written must not be written again.
@@ -74,7 +38,7 @@ func TestTransactionNeverRepeatsCommitted(t *testing.T) {
 						if runs > 1 || errors.Is(err, txlock.ErrTxDoomed) {
 							return err
 						}
-						return e.deadlockAtOnce(t, tx)
+						return e.deadlock(t, tx)
 					})
 					if n := e.count(t, "Note", "n = 5") - before; runs != 1 || n != 1 || txlock.Retryable(err) || !errors.Is(err, txlock.ErrTxDoomed) {
 						t.Errorf("%s with %d keys: %d runs, %d rows, %v", statement, len(keys), runs, n, err)

@@ -28,8 +28,7 @@ func (*Audited) AfterSave(*gorm.DB) error { return errors.New("behind the commit
 func TestTwoTrips(t *testing.T) {
 	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
 		trips, count := testdb.CountTrips(t)
-		db := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true }))
-		noError(t, db.Use(lockgorm.New()))
+		db := used(t, e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true })))
 		poolOf(t, db).SetMaxOpenConns(1)
 		note := Note{ID: newID(), N: 100}
 		noError(t, db.Create(&note).Error)

@@ -78,7 +78,9 @@ func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {
 		},
 		func(id, _ int64) error { // and without one
 			got := db.Model(&Barrel{}).Where("id + 0 IN ?", []int64{id, id%rows + 1}).Update("n", more)
-			added.Add(got.RowsAffected)
+			if added.Add(got.RowsAffected); got.Error == nil && got.RowsAffected != 2 {
+				t.Errorf("%s: %d rows of two", what, got.RowsAffected)
+			}
 			return got.Error
 		},
 		func(id, _ int64) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"testing"
 
 	"gorm.io/gorm"
@@ -14,42 +13,38 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// deadlock makes tx the victim of a deadlock with somebody who has written more,
-// and returns the error of its statement. It needs the table of Note.
+// deadlock makes one statement of tx, which needs no transaction, the victim of a deadlock with
+// somebody who has written more, and returns its error. It needs the table of Note.
 func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 	t.Helper()
 	table := e.names.tables["Note"]
-	insert := "INSERT INTO " + table + " (n) VALUES (0)"
-	var rows [2]int64
-	for i := range rows {
-		result, err := e.Admin().ExecContext(t.Context(), insert)
-		noError(t, err)
-		rows[i], err = result.LastInsertId()
-		noError(t, err)
-	}
-	a, b := rows[0], rows[1]
 	rival, err := e.Admin().BeginTx(t.Context(), nil)
 	noError(t, err)
 	defer func() { _ = rival.Rollback() }()
-	for range 20 {
-		_, err := rival.ExecContext(t.Context(), insert)
+	var first, last int64
+	for i := range 20 {
+		result, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
+		noError(t, err)
+		last, err = result.LastInsertId()
+		noError(t, err)
+		if i == 0 {
+			first = last
+		}
+		_, err = rival.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
 		noError(t, err)
 	}
-	_, err = rival.ExecContext(t.Context(), fmt.Sprintf("UPDATE %s SET n = 1 WHERE id = %d", table, b))
+	_, err = rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", last)
 	noError(t, err)
-	noError(t, tx.Exec(fmt.Sprintf("UPDATE %s SET n = 2 WHERE id = %d", table, a)).Error)
-	session, waited := testdb.ConnID(t, rival), make(chan error, 1)
+	session, waited := testdb.ConnID(t, tx.Statement.ConnPool), make(chan error, 1)
 	go func() {
-		_, err := rival.ExecContext(context.WithoutCancel(t.Context()), fmt.Sprintf("UPDATE %s SET n = 1 WHERE id = %d", table, a))
-		waited <- err
+		waited <- tx.Exec("UPDATE "+table+" SET n = n + 2 WHERE id IN (?, ?) ORDER BY id", first, last).Error
 	}()
 	e.WaitForLockWait(t, session)
-	err = tx.Exec(fmt.Sprintf("UPDATE %s SET n = 2 WHERE id = %d", table, b)).Error
+	_, err = rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)
+	noError(t, err)
+	err = <-waited
 	if err == nil {
 		t.Error("there was no deadlock")
-	}
-	if err := <-waited; err != nil {
-		t.Errorf("the rival is the victim: %v", err)
 	}
 	return err
 }
@@ -159,7 +154,7 @@ func TestDoomedRefuses(t *testing.T) {
 					t.Errorf("%s: Commit: %v", name, err)
 				}
 			}
-			noError(t, ignoreRollback(db.Transaction(func(tx *gorm.DB) error {
+			noError(t, skipInner(db.Transaction(func(tx *gorm.DB) error {
 				for what, send := range statements {
 					if err := send(tx.Session(&gorm.Session{})); err != nil {
 						t.Errorf("%s, %s in a transaction that is well: %v", name, what, err)
@@ -174,7 +169,8 @@ func TestDoomedRefuses(t *testing.T) {
 	})
 }
 
-func ignoreRollback(err error) error {
+// skipInner leaves out the error by which a test rolls back.
+func skipInner(err error) error {
 	if errors.Is(err, errInner) {
 		return nil
 	}

@@ -68,8 +68,7 @@ func (e *env) eachDSN(fn func(name, dsn string)) {
 func TestCreateOfANewRecord(t *testing.T) {
 	each(t, []string{"Ware", "Part", "Named"}, func(t *testing.T, e *env) {
 		e.eachDSN(func(name, dsn string) {
-			db := e.openDSN(t, dsn)
-			noError(t, db.Use(lockgorm.New()))
+			db := used(t, e.openDSN(t, dsn))
 			one, many := &Ware{Code: name}, []*Ware{{Code: name + "1"}, {Code: name + "2"}}
 			noError(t, db.Create(one).Error)
 			noError(t, db.Create(&many).Error)
@@ -78,6 +77,8 @@ func TestCreateOfANewRecord(t *testing.T) {
 			noError(t, db.Where(Ware{Code: name + "6"}).FirstOrCreate(&Ware{}).Error)
 			noError(t, gorm.G[Ware](db).Create(t.Context(), &Ware{Code: name + "7"}))
 			noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(&Ware{Code: name}).Error)
+			wantError(t, "an empty slice", db.Create([]Ware{}).Error, gorm.ErrEmptySlice)
+			wantError(t, "an empty slice of a table", db.Create(&[]*Ware{}).Error, gorm.ErrEmptySlice)
 			noError(t, db.Model(one).Update("n", 1).Error)
 			if one.ID == 0 || many[1].ID == 0 || e.count(t, "Ware", "code LIKE ?", name+"%") != 8 || e.count(t, "Ware", "id = ? AND n = 1", one.ID) != 1 {
 				t.Errorf("%s: %+v, %d wares", name, *one, e.count(t, "Ware", "code LIKE ?", name+"%"))
@@ -125,8 +126,7 @@ func TestUpsertOfAnother(t *testing.T) {
 	}
 	each(t, []string{"Ware"}, func(t *testing.T, e *env) {
 		e.eachDSN(func(name, dsn string) {
-			db := e.openDSN(t, dsn)
-			noError(t, db.Use(lockgorm.New()))
+			db := used(t, e.openDSN(t, dsn))
 			for way, upsert := range upserts {
 				what := name + ", " + way
 				code := fmt.Sprint("code ", newID())

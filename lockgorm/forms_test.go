@@ -70,10 +70,10 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 	},
 	"Updates, another table first": func(tx *gorm.DB, l, _ *Ledger) error {
 		name := tx.NamingStrategy.TableName("Ledger")
-		return tx.Model(l).Clauses(before{"UPDATE", "`" + name + "` AS a, "}).Update("n", 5).Error
+		return tx.Model(l).Clauses(into("UPDATE", "`"+name+"` AS a, ")).Update("n", 5).Error
 	},
 	"Updates, an assignment first": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Model(l).Clauses(before{"UPDATE", "/* why */"}, before{"SET", "id = 5 +"}).Update("n", 5).Error
+		return tx.Model(l).Clauses(into("UPDATE", "/* why */"), into("SET", "id = 5 +")).Update("n", 5).Error
 	},
 	"UpdateColumn": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Model(l).UpdateColumn("n", 5).Error },
 	"UpdateColumns": func(tx *gorm.DB, l, _ *Ledger) error {
@@ -146,17 +146,6 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 	},
 }
 
-// before adds a text after the first word of a clause.
-type before struct{ name, text string }
-
-func (b before) Build(clause.Builder) {}
-
-func (b before) ModifyStatement(stmt *gorm.Statement) {
-	added := stmt.Clauses[b.name]
-	added.Name, added.AfterNameExpression = b.name, clause.Expr{SQL: b.text}
-	stmt.Clauses[b.name] = added
-}
-
 func skipConflict(err error) error {
 	if err == nil {
 		return errors.New("a version that was undone is that of the row")
@@ -177,12 +166,8 @@ func TestEveryForm(t *testing.T) {
 			}
 			return version, text
 		}
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":     func(*gorm.Config) {},
-			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-		} {
-			db := e.open(t, configure)
-			noError(t, db.Use(lockgorm.New()))
+		for name, configure := range configs {
+			db := used(t, e.open(t, configure))
 			for form, write := range forms {
 				for _, old := range []bool{false, true} {
 					inside := name == "PrepareStmt"

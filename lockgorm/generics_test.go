@@ -13,8 +13,7 @@ import (
 // TestGenerics uses Lock, RLockAll, On and tagged models with gorm.G.
 func TestGenerics(t *testing.T) {
 	each(t, []string{"Note", "Parcel"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		noError(t, db.Use(lockgorm.New()))
+		db := e.openPlugin(t)
 		ctx, key, another := t.Context(), e.ensured(t), e.ensured(t)
 		noError(t, gorm.G[Note](db).Create(ctx, &Note{ID: 1}))
 		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
@@ -46,6 +45,8 @@ func TestGenerics(t *testing.T) {
 		}))
 		_, err := gorm.G[Parcel](db).Where("n = RAND()").Update(ctx, "n", 2)
 		wantError(t, "an update by chance", err, txlock.ErrInvalidKey)
+		_, err = gorm.G[Parcel](db).Where("n < RAND()").Delete(ctx)
+		wantError(t, "a delete by chance", err, txlock.ErrInvalidKey)
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			rows, err := gorm.G[Parcel](tx, lockgorm.Loaded(&Parcel{ID: id})).Update(ctx, "n", 3)
 			if rows != 1 || !e.held(t, parcels.Key(id)) {

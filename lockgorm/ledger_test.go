@@ -2,7 +2,6 @@ package lockgorm_test
 
 import (
 	"gorm.io/gorm"
-	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -29,15 +28,4 @@ func (l *Ledger) AfterUpdate(tx *gorm.DB) error { return hooked(tx, l.ID) }
 
 func init() {
 	columns["Ledger"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3), " + versionColumn
-}
-
-// commented adds a comment after a clause, as hints do.
-type commented struct{ name, text string }
-
-func (c commented) Build(b clause.Builder) { _, _ = b.WriteString(c.text) }
-
-func (c commented) ModifyStatement(stmt *gorm.Statement) {
-	added := stmt.Clauses[c.name]
-	added.Name, added.AfterExpression = c.name, clause.Expr{SQL: c.text}
-	stmt.Clauses[c.name] = added
 }

@@ -141,63 +141,6 @@ func TestVerbsLock(t *testing.T) {
 	})
 }
 
-func TestVerbsByHand(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":                func(*gorm.Config) {},
-			"PrepareStmt":            func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-			"SkipDefaultTransaction": func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true },
-		} {
-			db := e.open(t, configure)
-			for verb, lock := range verbs {
-				key := e.ensured(t)
-				tx := db.Begin()
-				_, err := lock(tx, key)
-				if err != nil || tx.Error != nil || e.free(t, key) {
-					t.Errorf("%s, %s: %v, %v", name, verb, err, tx.Error)
-				}
-				noError(t, tx.Create(&Note{N: 1}).Error)
-				noError(t, tx.Rollback().Error)
-				if !e.free(t, key) {
-					t.Errorf("%s, %s: the key is locked after the rollback", name, verb)
-				}
-			}
-			if n := e.count(t, "Note", "1 = 1"); n != 0 {
-				t.Errorf("%s: %d rows after the rollbacks", name, n)
-			}
-		}
-	})
-}
-
-// TestBusyLeavesNoError proves that the caller's *gorm.DB can be used after a refusal.
-func TestBusyLeavesNoError(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		key, other := e.ensured(t), e.ensured(t)
-		release := e.hold(t, key)
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			for verb, lock := range verbs {
-				if verb == "TryLock" || verb == "TryRLock, shared" || verb == "LockAny" {
-					_, err := lock(tx, key)
-					wantError(t, verb, err, txlock.ErrBusy)
-				}
-				_, err := lock(tx, txlock.Key{})
-				wantError(t, verb+" of the zero key", err, txlock.ErrInvalidKey)
-			}
-			grant, err := lockAny(tx, key, other)
-			if err != nil || grant.Key() != other {
-				t.Errorf("LockAny: %v, %v", grant.Key(), err)
-			}
-			noError(t, tx.Error)
-			return tx.Create(&Note{ID: 1}).Error
-		}))
-		release()
-		if e.count(t, "Note", "id = 1") != 1 {
-			t.Error("the transaction was not committed")
-		}
-	})
-}
-
 func TestNoTransaction(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		db := e.open(t)

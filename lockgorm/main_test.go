@@ -211,9 +211,20 @@ func (e *env) config(configure ...func(*gorm.Config)) *gorm.Config {
 // openPlugin does what open does, and uses the plugin.
 func (e *env) openPlugin(t *testing.T, options ...lockgorm.Option) *gorm.DB {
 	t.Helper()
-	db := e.open(t)
+	return used(t, e.open(t), options...)
+}
+
+// used uses the plugin.
+func used(t *testing.T, db *gorm.DB, options ...lockgorm.Option) *gorm.DB {
+	t.Helper()
 	noError(t, db.Use(lockgorm.New(options...)))
 	return db
+}
+
+// configs prepare statements, or not.
+var configs = map[string]func(*gorm.Config){
+	"default":     func(*gorm.Config) {},
+	"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
 }
 
 // closeAfter closes the pool at the end of the test, and fails if somebody still uses it.

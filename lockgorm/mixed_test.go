@@ -9,7 +9,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestMixedTransaction gives exclusive and shared keys to all that takes several.
+// TestMixedTransaction gives exclusive and shared keys to Transaction, On and Optimistic.
 func TestMixedTransaction(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -31,21 +31,6 @@ func TestMixedTransaction(t *testing.T) {
 		keys := []txlock.Key{txlock.Shared(common), own}
 		noError(t, lockgorm.Transaction(db, keys, func(*gorm.DB) error {
 			held("Transaction", want)
-			return nil
-		}))
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			grants, err := lockAll(tx, keys...)
-			noError(t, err)
-			if len(grants) != 2 || grants[0].Key() != common || !grants[0].Shared() || grants[1].Shared() {
-				t.Errorf("LockAll: %+v", grants)
-			}
-			held("LockAll", want)
-			return nil
-		}))
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			_, err := lockAll(tx, txlock.Shared(own), txlock.Shared(common))
-			noError(t, err)
-			held("RLockAll", map[txlock.Key]bool{own: true, common: true})
 			return nil
 		}))
 		noError(t, db.Use(lockgorm.New()))

@@ -26,8 +26,7 @@ func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, *locktest.Kit, 
 	kit := locktest.Open(t, pool)
 	db, err := gorm.Open(mysql.New(mysql.Config{Conn: kit.DB(), SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard})
 	noError(t, err)
-	noError(t, db.Use(lockgorm.New(options...)))
-	return db, kit, mock
+	return used(t, db, options...), kit, mock
 }
 
 // TestMockExpectsNoLookups writes tagged models over a mock: what a column is, is asked for

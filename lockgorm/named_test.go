@@ -217,7 +217,7 @@ func selecting[M any]() map[string]writeOf {
 // locked; and that others, of which the rows aren't certain, are refused.
 func TestConditions(t *testing.T) {
 	eachSetting(t, []string{"Parcel", "Box", "Order"}, func(t *testing.T, e *env) {
-		parcels, boxes := txlock.NewFamily[int64]("parcel"), txlock.NewFamily[uint64]("box")
+		boxes := txlock.NewFamily[uint64]("box")
 		byParcel := writesOf(e.names.tables["Parcel"], func(id int64) *Parcel { return &Parcel{ID: id} })
 		byBox := writesOf(e.names.tables["Box"], func(id int64) *Box { b := new(Box); b.ID = uint(id); return b })
 		maps.Copy(byParcel, selecting[Parcel]())

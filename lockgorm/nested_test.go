@@ -22,35 +22,6 @@ func nested(t *testing.T, e *env) map[string]*gorm.DB {
 	}
 }
 
-// TestNestedCommit proves that a lock taken in a nested block stays until the outer one
-// ends, and is the same lock there.
-func TestNestedCommit(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for name, db := range nested(t, e) {
-			key := e.ensured(t)
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				var inner txlock.Grant
-				noError(t, tx.Transaction(func(tx2 *gorm.DB) (err error) {
-					inner, err = lockgorm.Lock(tx2, key)
-					return err
-				}))
-				outer, err := lockgorm.Lock(tx, key)
-				noError(t, err)
-				if e.guarded && outer != inner {
-					t.Errorf("%s: the token moves from %d to %d behind the nested block", name, inner.Token(), outer.Token())
-				}
-				if e.free(t, key) {
-					t.Errorf("%s: the lock of the nested block is gone", name)
-				}
-				return tx.Error
-			}))
-			if !e.free(t, key) {
-				t.Errorf("%s: the lock outlives the transaction", name)
-			}
-		}
-	})
-}
-
 // TestNestedFailure has a nested block fail. Whether that frees its lock depends on the
 // server. Locking again must succeed, with a token that is not lower.
 func TestNestedFailure(t *testing.T) {
@@ -115,34 +86,8 @@ func TestHeldAfterNestedFailure(t *testing.T) {
 	})
 }
 
-// TestSavepointByHand does the same with SavePoint and RollbackTo.
-func TestSavepointByHand(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for name, db := range nested(t, e) {
-			before, key := e.ensured(t), e.ensured(t)
-			tx := db.Begin()
-			_, err := lockgorm.Lock(tx, before)
-			noError(t, err)
-			noError(t, tx.SavePoint("here").Error)
-			_, err = tryLock(tx, key)
-			noError(t, err)
-			noError(t, tx.Create(&Note{N: 1}).Error)
-			noError(t, tx.RollbackTo("here").Error)
-			for _, k := range []txlock.Key{before, key} {
-				if _, err := lockgorm.Lock(tx, k); err != nil || e.free(t, k) {
-					t.Errorf("%s: lock again behind the savepoint: %v", name, err)
-				}
-			}
-			noError(t, tx.Commit().Error)
-		}
-		if n := e.count(t, "Note", "1 = 1"); n != 0 {
-			t.Errorf("%d rows of blocks that were rolled back", n)
-		}
-	})
-}
-
-// TestRefusalKeepsSavepoints proves that a refused lock adds no error to the outer
-// *gorm.DB: with one, GORM would send no ROLLBACK TO for a nested block.
+// TestRefusalKeepsSavepoints proves that a refused lock adds no error to the outer *gorm.DB: with
+// one, GORM would send no ROLLBACK TO for a nested block.
 func TestRefusalKeepsSavepoints(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -151,12 +96,15 @@ func TestRefusalKeepsSavepoints(t *testing.T) {
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			err := tx.Transaction(func(tx2 *gorm.DB) error {
 				noError(t, tx2.Create(&Note{N: 1001}).Error)
-				if _, err := tryLock(tx, key); err != nil {
-					return err
+				for verb, lock := range verbs {
+					_, err := lock(tx, txlock.Key{})
+					wantError(t, verb+" of the zero key", err, txlock.ErrInvalidKey)
 				}
-				return nil
+				_, err := tryLock(tx, key)
+				return err
 			})
 			wantError(t, "the nested block", err, txlock.ErrBusy)
+			noError(t, tx.Error)
 			return tx.Create(&Note{N: 1002}).Error
 		}))
 		release()
@@ -173,8 +121,7 @@ func TestWaitForItself(t *testing.T) {
 		if !e.guarded { // which waits: see txlock's TestWaitOnAPlainPool
 			return
 		}
-		db := e.open(t)
-		noError(t, db.Use(lockgorm.New()))
+		db := used(t, e.open(t))
 		id := newID()
 		noError(t, db.Create(&Order{ID: id}).Error)
 		write := func(db *gorm.DB) error { return db.Model(&Order{ID: id}).Update("n", 1).Error }

@@ -47,12 +47,8 @@ var onStatements = map[string]func(db *gorm.DB) error{
 
 func TestOnStatements(t *testing.T) {
 	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":     func(*gorm.Config) {},
-			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-		} {
-			db := e.open(t, configure)
-			noError(t, db.Use(lockgorm.New()))
+		for name, configure := range configs {
+			db := used(t, e.open(t, configure))
 			noError(t, db.Save(&Order{ID: newID(), Items: []Item{{ID: newID()}}}).Error)
 			for what, send := range onStatements {
 				key := e.ensured(t)
@@ -84,28 +80,6 @@ func TestOnStatements(t *testing.T) {
 					return send(tx)
 				}))
 			}
-		}
-	})
-}
-
-// TestRefusedStatementsEnd has a query meet a busy key: the statement fails and the
-// transaction goes on.
-func TestRefusedStatementsEnd(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			row := tx.Clauses(lockgorm.On()).Raw("SELECT 1").Row()
-			if row == nil {
-				t.Fatal("Row returns nil for a statement that is refused")
-			}
-			wantError(t, "Row.Err", row.Err(), txlock.ErrInvalidKey)
-			wantError(t, "Row.Scan", row.Scan(new(int)), txlock.ErrInvalidKey)
-			wantError(t, "Rows", drained(tx.Clauses(lockgorm.On()).Raw("SELECT 1").Rows()), txlock.ErrInvalidKey)
-			noError(t, tx.Error)
-			return tx.Create(&Order{}).Error
-		}))
-		if e.count(t, "Order", "1 = 1") != 1 {
-			t.Error("the transaction was not committed")
 		}
 	})
 }

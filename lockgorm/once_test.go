@@ -21,53 +21,42 @@ func TestOnce(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db, broken := e.open(t), errors.New("fn fails")
 		key, id := onceKey(), int64(0)
-		once := func(db *gorm.DB, key txlock.Key, then error) (bool, error) {
-			return lockgorm.Once(db, key, func(tx *gorm.DB) error {
+		once := func(what string, db *gorm.DB, key txlock.Key, then error, want bool) {
+			t.Helper()
+			first, err := lockgorm.Once(db, key, func(tx *gorm.DB) error {
 				id++
 				if err := tx.Create(&Note{ID: id}).Error; err != nil {
 					return err
 				}
 				return then
 			})
-		}
-		wants := func(what string, first bool, err error, want bool, wantErr error) {
-			t.Helper()
-			if first != want || !errors.Is(err, wantErr) {
-				t.Errorf("%s: %t, %v, want %t, %v", what, first, err, want, wantErr)
+			if wantError(t, what, err, then); first != want {
+				t.Errorf("%s: first %t", what, first)
 			}
 		}
-		first, err := once(db, key, broken)
-		wants("fn fails", first, err, false, broken)
-		first, err = once(db, key, nil)
-		wants("fn succeeds", first, err, true, nil)
-		first, err = once(db, key, nil)
-		wants("again", first, err, false, nil)
+		once("fn fails", db, key, broken, false)
+		once("fn succeeds", db, key, nil, true)
+		once("again", db, key, nil, false)
 
 		nested, undone := onceKey(), onceKey()
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			first, err := once(tx, nested, broken)
-			wants("a nested fn that fails", first, err, false, broken)
-			first, err = once(tx, nested, nil)
-			wants("nested", first, err, true, nil)
-			first, err = once(tx, nested, nil)
-			wants("nested, again", first, err, false, nil)
+			once("a nested fn that fails", tx, nested, broken, false)
+			once("nested", tx, nested, nil, true)
+			once("nested, again", tx, nested, nil, false)
 			return nil
 		}))
 		wantError(t, "the outer transaction", db.Transaction(func(tx *gorm.DB) error {
-			first, err := once(tx, undone, nil)
-			wants("in one that is rolled back", first, err, true, nil)
+			once("in one that is rolled back", tx, undone, nil, true)
 			return broken
 		}), broken)
-		first, err = once(db, nested, nil)
-		wants("after the nested one", first, err, false, nil)
-		first, err = once(db, undone, nil)
-		wants("after the one that was rolled back", first, err, true, nil)
+		once("after the nested one", db, nested, nil, false)
+		once("after the one that was rolled back", db, undone, nil, true)
 		if n := e.count(t, "Note", "1 = 1"); n != 3 || db.Error != nil {
 			t.Errorf("%d rows, %v", n, db.Error)
 		}
 
 		runs := 0
-		first, err = lockgorm.Once(db.Session(&gorm.Session{DryRun: true}), onceKey(), func(*gorm.DB) error { runs++; return nil })
+		first, err := lockgorm.Once(db.Session(&gorm.Session{DryRun: true}), onceKey(), func(*gorm.DB) error { runs++; return nil })
 		if err != nil || first || runs != 1 {
 			t.Errorf("DryRun: %t, %v, %d runs", first, err, runs)
 		}

@@ -90,63 +90,6 @@ func TestOpenClosesAfterOptions(t *testing.T) {
 	}
 }
 
-func TestOpen(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Open(t, engine)
-			cfg := &gorm.Config{Logger: logger.Discard, PrepareStmt: true, PrepareStmtTTL: tenYears}
-			db, err := lockgorm.Open(server.DSN(), cfg)
-			noError(t, err)
-			closeAfter(t, db)
-			if db.Name() != "mysql" {
-				t.Errorf("the dialector calls itself %q", db.Name())
-			}
-			if _, ok := db.Dialector.(gorm.SavePointerDialectorInterface); !ok {
-				t.Error("the dialector has no savepoints")
-			}
-			key := newKey()
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				_, err := lockgorm.Lock(tx, key)
-				return err
-			}))
-			// A dialector can be opened twice, each with a pool of its own.
-			dialector := lockgorm.Dialector(server.DSN())
-			one, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
-			noError(t, err)
-			two, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
-			noError(t, err)
-			closeAfter(t, two)
-			noError(t, poolOf(t, one).Close())
-			var n int
-			noError(t, two.Raw("SELECT 1").Scan(&n).Error)
-		})
-	}
-}
-
-// TestGuardedByOpen recognises a guarded pool: only on one a second lock sends nothing.
-func TestGuardedByOpen(t *testing.T) {
-	each(t, nil, func(t *testing.T, e *env) {
-		key := newKey()
-		noError(t, e.open(t).Transaction(func(tx *gorm.DB) error {
-			first, err := lockgorm.Lock(tx, key)
-			noError(t, err)
-			sent := questions(t, tx, func() {
-				again, err := lockgorm.Lock(tx, key)
-				noError(t, err)
-				if e.guarded && again.Token() != first.Token() {
-					t.Errorf("the token moves from %d to %d when the key is locked again", first.Token(), again.Token())
-				}
-			})
-			if e.guarded != (sent == 0) {
-				t.Errorf("a second lock has sent %d statements", sent)
-			}
-			return nil
-		}))
-	})
-}
-
 // questions counts the statements that fn sends on the connection of tx.
 func questions(t *testing.T, tx *gorm.DB, fn func()) int {
 	t.Helper()
@@ -171,13 +114,12 @@ func TestErrorsAreTranslated(t *testing.T) {
 		key := newKey()
 		err := lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error { return tx.Create(&Note{ID: 1}).Error })
 		wantError(t, "a second row 1 under a lock", err, gorm.ErrDuplicatedKey)
-		noError(t, db.Use(lockgorm.New()))
-		wantError(t, "a key that is invalid", db.Clauses(lockgorm.On(txlock.Named(""))).Create(&Note{ID: 2}).Error, txlock.ErrInvalidKey)
+		wantError(t, "a key that is invalid", used(t, db).Clauses(lockgorm.On(txlock.Named(""))).Create(&Note{ID: 2}).Error, txlock.ErrInvalidKey)
 	})
 }
 
-// TestOpenIsGORMs proves that the result of Open differs from GORM's own over mysql.Open
-// only by its pool.
+// TestOpenIsGORMs proves that the result of Open differs from GORM's own over mysql.Open only by its
+// pool, also of a dialector that is opened twice.
 func TestOpenIsGORMs(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -189,9 +131,16 @@ func TestOpenIsGORMs(t *testing.T) {
 		ours, err := lockgorm.Open(server.DSN(), config())
 		noError(t, err)
 		closeAfter(t, ours)
-		again, err := gorm.Open(lockgorm.Dialector(server.DSN()), config())
+		dialector := lockgorm.Dialector(server.DSN())
+		first, err := gorm.Open(dialector, config())
+		noError(t, err)
+		again, err := gorm.Open(dialector, config())
 		noError(t, err)
 		closeAfter(t, again)
+		noError(t, poolOf(t, first).Close())
+		for _, db := range []*gorm.DB{ours, again} {
+			noError(t, lockgorm.Transaction(db, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return tx.Exec("DO 1").Error }))
+		}
 		want := theirs.Dialector.(*mysql.Dialector)
 		for _, db := range []*gorm.DB{ours, again, ours.Session(&gorm.Session{NewDB: true})} {
 			got, ok := db.Dialector.(*mysql.Dialector)

@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -54,12 +55,8 @@ func TestWritesAreLocked(t *testing.T) {
 		},
 	}
 	eachSetting(t, []string{"Order"}, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":     func(*gorm.Config) {},
-			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-		} {
-			db := e.open(t, configure)
-			noError(t, db.Use(lockgorm.New()))
+		for name, configure := range configs {
+			db := used(t, e.open(t, configure))
 			for what, write := range writes {
 				id, saw := newID(), 0
 				noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&Order{ID: id}).Error }))
@@ -107,7 +104,7 @@ func TestWritesWithoutHooks(t *testing.T) {
 		id := newID()
 		noError(t, db.Create(&Order{ID: id}).Error)
 		noError(t, db.Create(&Draft{ID: id}).Error)
-		session := connID(t, db)
+		session := testdb.ConnID(t, poolOf(t, db))
 		for _, what := range []string{"UpdateColumn", "UpdateColumns", "SkipHooks", "soft delete", "undelete", "delete for good"} {
 			release, result := e.hold(t, orders.Key(id)), make(chan error, 1)
 			go func() { result <- writes[what](db, id) }()
@@ -130,12 +127,6 @@ func TestWritesWithoutHooks(t *testing.T) {
 	})
 }
 
-func connID(t *testing.T, db *gorm.DB) (id int64) {
-	t.Helper()
-	noError(t, db.Raw("SELECT CONNECTION_ID()").Scan(&id).Error)
-	return id
-}
-
 // TestBatchIsSorted proves that the keys of a batch are locked in one order, whatever the
 // order of the slice: a second batch waits at the first key and holds none.
 func TestBatchIsSorted(t *testing.T) {
@@ -144,7 +135,7 @@ func TestBatchIsSorted(t *testing.T) {
 		poolOf(t, db).SetMaxOpenConns(1)
 		low, high := newID(), newID()
 		noError(t, txlock.Ensure(t.Context(), e.Admin(), orders.Keys(low, high)...))
-		release, session, result := e.hold(t, orders.Key(low)), connID(t, db), make(chan error, 1)
+		release, session, result := e.hold(t, orders.Key(low)), testdb.ConnID(t, poolOf(t, db)), make(chan error, 1)
 		go func() { result <- db.Create([]Order{{ID: high}, {ID: low}}).Error }()
 		e.WaitForLockWait(t, session)
 		if e.held(t, orders.Key(high)) {
@@ -196,20 +187,6 @@ func TestLockKeysWrong(t *testing.T) {
 		if n := e.count(t, "Note", "1 = 1"); n != 1 {
 			t.Errorf("%d rows, want the one of NoLock", n)
 		}
-	})
-}
-
-func TestAutoIncrement(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
-		one, many := Order{}, []Order{{}, {}}
-		noError(t, db.Create(&one).Error)
-		noError(t, db.Create(&many).Error)
-		if one.ID == 0 || many[0].ID != one.ID+1 || many[1].ID != one.ID+2 {
-			t.Errorf("the identifiers are %d, %d, %d", one.ID, many[0].ID, many[1].ID)
-		}
-		wantError(t, "an empty slice", db.Create([]Order{}).Error, gorm.ErrEmptySlice)
-		wantError(t, "an empty slice of a table", db.Create(&[]*Order{}).Error, gorm.ErrEmptySlice)
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -21,8 +20,7 @@ import (
 func TestItsReadsAreNotPrepared(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		e.names.tables["Voucher"] = e.CreateTable(t, "vouchers", "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
-		db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true })
-		noError(t, db.Use(lockgorm.New()))
+		db := used(t, e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true }))
 		store := db.ConnPool.(*gorm.PreparedStmtDB).Stmts
 		raise := func(db *gorm.DB) error {
 			return db.Model(&Parcel{}).Where("n + 0 = ?", 1).Update("n", gorm.Expr("n + 0")).Error
@@ -50,8 +48,7 @@ func TestItsReadsAreNotPrepared(t *testing.T) {
 func TestSmallPoolsOfPrepared(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		for connections := 1; connections <= 2; connections++ {
-			db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true })
-			noError(t, db.Use(lockgorm.New()))
+			db := used(t, e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true }))
 			poolOf(t, db).SetMaxOpenConns(connections)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()

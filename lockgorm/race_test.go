@@ -28,6 +28,18 @@ func together(n int, fn func(worker int) error) error {
 	return errors.Join(errs...)
 }
 
+// manyTimes calls fn in turn in several goroutines.
+func manyTimes(fn func() error) error {
+	return together(workers, func(int) error {
+		for range rounds {
+			if err := fn(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // increment updates an order. Its hook reads note 1 and writes it back, raised by one.
 // Only a lock taken before the hook keeps two of them apart.
 func increment(db *gorm.DB, order int64, between func()) error {
@@ -46,14 +58,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 		db, id := e.openPlugin(t), newID()
 		noError(t, db.Create(&Note{ID: 1}).Error)
 		noError(t, db.Create(&Order{ID: id}).Error)
-		noError(t, together(workers, func(int) error {
-			for range rounds {
-				if err := increment(db, id, func() {}); err != nil {
-					return err
-				}
-			}
-			return nil
-		}))
+		noError(t, manyTimes(func() error { return increment(db, id, func() {}) }))
 		if e.count(t, "Note", "n = ?", workers*rounds) != 1 {
 			t.Error("an update was lost")
 		}
@@ -82,21 +87,15 @@ func TestOnLosesNoUpdate(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db, id := e.openPlugin(t), newID()
 		noError(t, db.Create(&Order{ID: id}).Error)
-		noError(t, together(workers, func(int) error {
-			for range rounds {
-				err := db.Transaction(func(tx *gorm.DB) error {
-					var order Order
-					if err := tx.Clauses(lockgorm.On(orders.Key(id))).First(&order, id).Error; err != nil {
-						return err
-					}
-					order.N++
-					return tx.Save(&order).Error
-				})
-				if err != nil {
+		noError(t, manyTimes(func() error {
+			return db.Transaction(func(tx *gorm.DB) error {
+				var order Order
+				if err := tx.Clauses(lockgorm.On(orders.Key(id))).First(&order, id).Error; err != nil {
 					return err
 				}
-			}
-			return nil
+				order.N++
+				return tx.Save(&order).Error
+			})
 		}))
 		if e.count(t, "Order", "id = ? AND n = ?", id, workers*rounds) != 1 {
 			t.Error("an update was lost")
@@ -109,20 +108,14 @@ func TestTransactionLosesNoUpdate(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db, id := e.open(t), newID()
 		noError(t, db.Create(&Order{ID: id}).Error)
-		noError(t, together(workers, func(int) error {
-			for range rounds {
-				err := lockgorm.Transaction(db, []txlock.Key{orders.Key(id), items.Key(id)}, func(tx *gorm.DB) error {
-					var order Order
-					if err := tx.First(&order, id).Error; err != nil {
-						return err
-					}
-					return tx.Model(&order).Update("n", order.N+1).Error
-				})
-				if err != nil {
+		noError(t, manyTimes(func() error {
+			return lockgorm.Transaction(db, []txlock.Key{orders.Key(id), items.Key(id)}, func(tx *gorm.DB) error {
+				var order Order
+				if err := tx.First(&order, id).Error; err != nil {
 					return err
 				}
-			}
-			return nil
+				return tx.Model(&order).Update("n", order.N+1).Error
+			})
 		}))
 		if e.count(t, "Order", "id = ? AND n = ?", id, workers*rounds) != 1 {
 			t.Error("an update was lost")

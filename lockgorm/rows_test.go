@@ -71,100 +71,12 @@ func TestRowsOfLockers(t *testing.T) {
 	})
 }
 
-// TestRowsLoseNoUpdate lets writes by conditions, by primary keys and after reads change the same
-// rows at once, on guarded and plain pools, at each level: no change is lost, and no statement
-// with a transaction of its own fails, but by a deadlock with who reads at SERIALIZABLE. Other
-// transactions may have to give up after ten times: InnoDB chooses its victims by what they wrote.
-func TestRowsLoseNoUpdate(t *testing.T) {
-	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-		t.Run(level.String(), func(t *testing.T) {
-			each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
-				db, b := e.openPlugin(t), newID()*1000
-				pool := poolOf(t, db)
-				pool.SetMaxOpenConns(12)
-				parcels := txlock.NewFamily[int64]("parcel")
-				for i := range int64(8) {
-					noError(t, db.Create(&Parcel{ID: b + i}).Error)
-				}
-				var added, late atomic.Int64
-				var workers sync.WaitGroup
-				for w := range 8 {
-					workers.Go(func() {
-						for i := range 20 {
-							id := b + int64(w*7+i)%8
-							switch w % 4 {
-							case 0: // by a condition, in a transaction of its own
-								got := db.Model(&Parcel{}).Where("id + 0 IN ?", []int64{id, b}).Update("n", gorm.Expr("n + 1"))
-								if got.Error != nil || got.RowsAffected == 0 {
-									t.Errorf("by a condition: %d rows, %v", got.RowsAffected, got.Error)
-								}
-								added.Add(got.RowsAffected)
-							case 1: // by its id
-								got := db.Model(&Parcel{}).Where("id = ?", id).Update("n", gorm.Expr("n + 1"))
-								switch {
-								case level == sql.LevelSerializable && txlock.Retryable(got.Error):
-									late.Add(1) // who reads at this level has the row locked, and waits for its key
-								case got.Error != nil:
-									t.Errorf("by its id: %v", got.Error)
-								default:
-									added.Add(got.RowsAffected)
-								}
-							case 2: // read, then written, under a lock
-								err := lockgorm.Transaction(db, []txlock.Key{parcels.Key(id)}, func(tx *gorm.DB) error {
-									var p Parcel
-									if err := tx.Take(&p, id).Error; err != nil {
-										return err
-									}
-									return tx.Model(&p).Update("n", p.N+1).Error
-								}, &sql.TxOptions{Isolation: level})
-								switch {
-								case txlock.Retryable(err):
-									late.Add(1) // after ten times
-								case err != nil:
-									t.Errorf("under a lock: %v", err)
-								default:
-									added.Add(1)
-								}
-							case 3: // by conditions, in a transaction that is run again
-								var rows int64
-								err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
-									got := tx.Model(&Parcel{}).Where("id + 0 = ?", id).Update("n", gorm.Expr("n + 1"))
-									rows = got.RowsAffected
-									return got.Error
-								}, &sql.TxOptions{Isolation: level})
-								switch {
-								case txlock.Retryable(err):
-									late.Add(1) // after ten times
-								case err != nil:
-									t.Errorf("in a transaction: %v", err)
-								default:
-									added.Add(rows)
-								}
-							}
-						}
-					})
-				}
-				workers.Wait()
-				var sum int64
-				noError(t, e.Admin().QueryRowContext(t.Context(), fmt.Sprintf("SELECT SUM(n) FROM %s", e.names.tables["Parcel"])).Scan(&sum))
-				if sum != added.Load() {
-					t.Errorf("%d were added, the rows have %d", added.Load(), sum)
-				}
-				if late.Load() > 0 {
-					t.Logf("%d transactions were refused", late.Load())
-				}
-			})
-		})
-	}
-}
-
 // TestRowsThatMove lets a property move between rows while it is written where it is: each write
 // finds it, once.
 func TestRowsThatMove(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t), newID()*1000
 		poolOf(t, db).SetMaxOpenConns(8)
-		parcels := txlock.NewFamily[int64]("parcel")
 		for i := range int64(4) {
 			noError(t, db.Create(&Parcel{ID: b + i, N: 1 - min(i, 1)}).Error)
 		}
@@ -209,7 +121,6 @@ func TestRowsThatMove(t *testing.T) {
 func TestRowsOfItsOwn(t *testing.T) {
 	eachSetting(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t), newID()*1000
-		parcels := txlock.NewFamily[int64]("parcel")
 		noError(t, db.Create(&Parcel{ID: b, N: 1}).Error)
 		for i, most := range []int{1, 5} {
 			poolOf(t, db).SetMaxOpenConns(most)
@@ -365,8 +276,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 		affects("a view", db.Table(view).Model(&Parcel{}).Where("n = ?", 3).Update("n", 4), 2)
 		e.Exec(t, "DROP VIEW "+view)
 
-		admin := e.openDSN(t, e.AdminDSN()) // the program's user may make no tables
-		noError(t, admin.Use(lockgorm.New()))
+		admin := used(t, e.openDSN(t, e.AdminDSN())) // the program's user may make no tables
 		noError(t, admin.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Exec("CREATE TEMPORARY TABLE parcels_of_mine (id BIGINT PRIMARY KEY, n BIGINT)").Error)
 			noError(t, tx.Exec("INSERT INTO parcels_of_mine VALUES (?, 1)", b).Error)

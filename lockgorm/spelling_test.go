@@ -5,7 +5,6 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -24,7 +23,6 @@ func (u *User) LockKeys(*gorm.DB) ([]txlock.Key, error) { return users.Keys(u.Na
 // one row. A column that compares bytes, as keys do, has a row for each.
 func TestSpellings(t *testing.T) {
 	eachGuarded(t, nil, func(t *testing.T, e *env) {
-		noPad := map[testdb.Engine]string{testdb.MariaDB: "utf8mb4_nopad_bin", testdb.MySQL: "utf8mb4_0900_bin"}[e.Engine()]
 		for name, c := range map[string]struct {
 			column  string
 			written int
@@ -32,7 +30,7 @@ func TestSpellings(t *testing.T) {
 			"case insensitive":            {"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", 2},
 			"padded":                      {"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", 1},
 			"binary":                      {"VARBINARY(50)", 0},
-			"a collation without padding": {"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + noPad, 0},
+			"a collation without padding": {"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + exact(e), 0},
 		} {
 			e.names.tables["User"] = e.CreateTable(t, "users", "name "+c.column+" PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
 			db := e.openPlugin(t)

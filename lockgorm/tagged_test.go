@@ -122,11 +122,9 @@ func TestUpsertsOfZeroKeys(t *testing.T) {
 	each(t, []string{"Parole", "Tally", "Sticker"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for _, table := range []string{"Parole", "Tally"} {
-			_, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+e.names.tables[table]+" VALUES ('0', 1)")
-			noError(t, err)
+			e.Exec(t, "INSERT INTO "+e.names.tables[table]+" VALUES ('0', 1)")
 		}
-		_, err := e.Admin().ExecContext(t.Context(), "UPDATE "+e.names.tables["Parole"]+" SET code = ''")
-		noError(t, err)
+		e.Exec(t, "UPDATE "+e.names.tables["Parole"]+" SET code = ''")
 		for what, err := range map[string]error{
 			"a string": db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Parole{N: 2}).Error,
 			"a batch":  db.Save([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error,

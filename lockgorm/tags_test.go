@@ -9,7 +9,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -139,25 +138,12 @@ func init() {
 // whose key the database makes asks for nothing.
 func TestTags(t *testing.T) {
 	each(t, []string{"Parcel", "Chest", "Box"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		noError(t, db.Use(lockgorm.New()))
-		locks := func(what string, key txlock.Key, write func(tx *gorm.DB) error) {
-			t.Helper()
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				if err := write(tx); err != nil {
-					return err
-				}
-				if e.free(t, key) {
-					t.Errorf("%s: %v is free", what, key)
-				}
-				return nil
-			}))
-		}
+		db := e.openPlugin(t)
 		id, code := newID(), "chest-"+t.Name()
-		locks("create", parcels.Key(id), func(tx *gorm.DB) error { return tx.Create(&Parcel{ID: id}).Error })
-		locks("update", parcels.Key(id), func(tx *gorm.DB) error { return tx.Model(&Parcel{ID: id}).Update("n", 2).Error })
-		locks("delete", parcels.Key(id), func(tx *gorm.DB) error { return tx.Delete(&Parcel{ID: id}).Error })
-		locks("hashed", chests.Key(code), func(tx *gorm.DB) error { return tx.Create(&Chest{Code: code}).Error })
+		e.lockedBy(t, db, "create", parcels.Key(id), func(tx *gorm.DB) error { return tx.Create(&Parcel{ID: id}).Error })
+		e.lockedBy(t, db, "update", parcels.Key(id), func(tx *gorm.DB) error { return tx.Model(&Parcel{ID: id}).Update("n", 2).Error })
+		e.lockedBy(t, db, "delete", parcels.Key(id), func(tx *gorm.DB) error { return tx.Delete(&Parcel{ID: id}).Error })
+		e.lockedBy(t, db, "hashed", chests.Key(code), func(tx *gorm.DB) error { return tx.Create(&Chest{Code: code}).Error })
 		box := Box{N: 1}
 		for _, model := range []string{"Parcel", "Box"} { // other tests count their own
 			_, err := e.Admin().ExecContext(t.Context(), fmt.Sprintf("ALTER TABLE %s AUTO_INCREMENT = %d", e.names.tables[model], newID()))
@@ -173,17 +159,17 @@ func TestTags(t *testing.T) {
 			return nil
 		}))
 		byMap := newID() + 1<<40 // beside what the database counts
-		locks("a map", parcels.Key(byMap), func(tx *gorm.DB) error {
+		e.lockedBy(t, db, "a map", parcels.Key(byMap), func(tx *gorm.DB) error {
 			return tx.Model(&Parcel{}).Create(map[string]any{"ID": byMap, "n": gorm.Expr("1 + 1")}).Error
 		})
-		locks("maps", parcels.Key(byMap+1000), func(tx *gorm.DB) error {
+		e.lockedBy(t, db, "maps", parcels.Key(byMap+1000), func(tx *gorm.DB) error {
 			return tx.Model(&Parcel{}).Create(&[]map[string]any{{"id": byMap + 1000, "n": 4}, {"id": byMap + 1001, "n": 5}}).Error
 		})
 		noError(t, db.Model(&Parcel{}).Create(map[string]any{"n": 1}).Error) // the database makes the key
 		for _, id := range []any{gorm.Expr("1 + 1"), "seven", clause.Expr{SQL: "?", Vars: []any{1}}, db.Model(&Parcel{}).Select("MAX(id) + 1")} {
 			wantError(t, "a map whose key is unknown", db.Model(&Parcel{}).Create(map[string]any{"id": id}).Error, txlock.ErrInvalidKey)
 		}
-		locks("embedded", boxes.Key(box.ID), func(tx *gorm.DB) error { return tx.Delete(&box).Error })
+		e.lockedBy(t, db, "embedded", boxes.Key(box.ID), func(tx *gorm.DB) error { return tx.Delete(&box).Error })
 		wantError(t, "an update without its key", db.Model(&Parcel{}).Where("n = 2 * RAND()").Update("n", 3).Error, txlock.ErrInvalidKey)
 	})
 }
@@ -204,18 +190,8 @@ func TestEmbeddedTags(t *testing.T) {
 			"Optional":   func(id int64) any { return &Optional{ID: &id} },
 		} {
 			id := newID()
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				if err := tx.Create(model(id)).Error; err != nil || !e.held(t, based.Key(id)) {
-					t.Errorf("Create of %s: the key is free: %v", name, err)
-				}
-				return nil
-			}))
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				if err := tx.Model(model(id)).Update("n", 5).Error; err != nil || !e.held(t, based.Key(id)) {
-					t.Errorf("Update of %s: the key is free: %v", name, err)
-				}
-				return nil
-			}))
+			e.lockedBy(t, db, "Create of "+name, based.Key(id), func(tx *gorm.DB) error { return tx.Create(model(id)).Error })
+			e.lockedBy(t, db, "Update of "+name, based.Key(id), func(tx *gorm.DB) error { return tx.Model(model(id)).Update("n", 5).Error })
 			if e.count(t, "Box", "id = ? AND n = 5", id) != 1 {
 				t.Errorf("%s was not written", name)
 			}
@@ -227,8 +203,7 @@ func TestEmbeddedTags(t *testing.T) {
 // TestTagsRefused demands an error with the cure for tags that can't be followed.
 func TestTagsRefused(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
-		db := e.open(t, func(cfg *gorm.Config) { cfg.NamingStrategy = nil })
-		noError(t, db.Use(lockgorm.New()))
+		db := used(t, e.open(t, func(cfg *gorm.Config) { cfg.NamingStrategy = nil }))
 		for cure, model := range map[string]any{
 			"move the tag there":                      &Misplaced{ID: 1},
 			"in which several values may be one":      &Numeric{ID: 1},

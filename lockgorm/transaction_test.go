@@ -17,32 +17,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-func TestTransactionCommits(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":                func(*gorm.Config) {},
-			"PrepareStmt":            func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-			"SkipDefaultTransaction": func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true },
-		} {
-			db := e.open(t, configure)
-			keys, runs := []txlock.Key{e.ensured(t), e.ensured(t)}, 0
-			noError(t, lockgorm.Transaction(db, keys, func(tx *gorm.DB) error {
-				runs++
-				for _, key := range keys {
-					if e.free(t, key) {
-						t.Errorf("%s: %v is free inside", name, key)
-					}
-				}
-				return tx.Create(&Note{ID: 7}).Error
-			}))
-			if runs != 1 || e.count(t, "Note", "id = 7") != 1 || !e.free(t, keys[0]) || !e.free(t, keys[1]) {
-				t.Errorf("%s: %d runs, %d rows", name, runs, e.count(t, "Note", "id = 7"))
-			}
-			noError(t, db.Delete(&Note{ID: 7}).Error)
-		}
-	})
-}
-
 func TestTransactionFails(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -153,10 +127,7 @@ func TestTransactionNested(t *testing.T) {
 // TestTransactionRetries makes the first run the victim of a deadlock.
 func TestTransactionRetries(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":     func(*gorm.Config) {},
-			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-		} {
+		for name, configure := range configs {
 			db, key, runs := e.open(t, configure), e.ensured(t), 0
 			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
 				runs++
@@ -294,8 +265,7 @@ func TestTransactionOptions(t *testing.T) {
 			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
 				var before, after Note
 				noError(t, tx.First(&before, 1).Error)
-				_, err := e.Admin().ExecContext(t.Context(), "UPDATE "+e.names.tables["Note"]+" SET n = 1 WHERE id = 1")
-				noError(t, err)
+				e.Exec(t, "UPDATE "+e.names.tables["Note"]+" SET n = 1 WHERE id = 1")
 				noError(t, tx.First(&after, 1).Error)
 				if after.N != sees {
 					t.Errorf("%v: a second read sees %d, want %d", level, after.N, sees)

@@ -29,7 +29,7 @@ func TestUnlocked(t *testing.T) {
 			return db, db.Use(lockgorm.New(options...))
 		}
 		other, id := renamed{mysql.Open(e.DSN())}, newID()
-		parcel := txlock.NewFamily[int64]("parcel").Key(id)
+		parcel := parcels.Key(id)
 		db, err := open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Note{}))
 		noError(t, err)
 		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)

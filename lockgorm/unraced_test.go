@@ -112,7 +112,7 @@ func TestLockedAndVersioned(t *testing.T) {
 			return db.Table("? AS x", clause.Table{Name: db.NamingStrategy.TableName("Ledger")}).Model(l).Where("x.n = 0").Update("n", 5).Error
 		},
 		"a comment": func(db *gorm.DB, l *Ledger) error {
-			return db.Model(l).Clauses(commented{"UPDATE", "/* why */"}, commented{"WHERE", "/* why */"}).Where("n = 0").Update("n", 5).Error
+			return db.Model(l).Clauses(behind("UPDATE", "/* why */"), behind("WHERE", "/* why */")).Where("n = 0").Update("n", 5).Error
 		},
 		"a subquery": func(db *gorm.DB, l *Ledger) error {
 			return db.Model(l).Where("n <> ALL (?)", db.Session(&gorm.Session{NewDB: true}).Table("lockstep_locks").Select("1").Where("1 = 0").Or("1 = 0")).Update("n", 5).Error
@@ -142,8 +142,7 @@ func TestLockedAndVersioned(t *testing.T) {
 			"QueryFields, TranslateError":  func(cfg *gorm.Config) { cfg.QueryFields, cfg.TranslateError = true, true },
 		} {
 			e.eachDSN(func(interpolate, dsn string) {
-				db := e.openDSN(t, dsn, configure)
-				noError(t, db.Use(lockgorm.New()))
+				db := used(t, e.openDSN(t, dsn, configure))
 				many := []*Ledger{{}, {}, {}}
 				noError(t, db.Create(&many).Error)
 				for way, write := range writes {
@@ -179,7 +178,7 @@ func TestLockedAndVersioned(t *testing.T) {
 				// Anything else after WHERE is refused, and leaves no trace in the
 				// statement.
 				for _, text := range []string{"OR 1 = 1", "/*! OR 1 = 1 */", "-- x", "'' OR 1"} {
-					if err := db.Model(many[0]).Clauses(commented{"WHERE", text}).Where("n = 0").Update("n", 6).Error; !errors.Is(err, txlock.ErrInvalidKey) {
+					if err := db.Model(many[0]).Clauses(behind("WHERE", text)).Where("n = 0").Update("n", 6).Error; !errors.Is(err, txlock.ErrInvalidKey) {
 						t.Errorf("%s: %q behind the conditions: %v", name, text, err)
 					}
 				}
@@ -273,8 +272,7 @@ func TestVersionOfEveryUpdate(t *testing.T) {
 			}
 			for _, found := range []bool{false, true} {
 				dsn := e.DSN(foundRows(found))
-				db := e.openDSN(t, dsn, configure)
-				noError(t, db.Use(lockgorm.New()))
+				db := used(t, e.openDSN(t, dsn, configure))
 				for way, write := range writes {
 					what := fmt.Sprintf("%s/found=%t/%s", name, found, way)
 					d := newDoc(t, db)
@@ -321,8 +319,7 @@ func TestVersionOfARowMadeAnew(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		e.names.tables["shelf"] = e.names.tables["Author"]
 		for c, name := range []string{"default", "PrepareStmt"} {
-			db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = name == "PrepareStmt" })
-			noError(t, db.Use(lockgorm.New()))
+			db := used(t, e.open(t, configs[name]))
 			for i, way := range slices.Sorted(maps.Keys(recreates)) {
 				for j, how := range slices.Sorted(maps.Keys(deletes)) {
 					if (i+j+c)%2 != 0 {
@@ -357,8 +354,7 @@ func TestVersionOfARowMadeAnew(t *testing.T) {
 func TestVersionAfterRollback(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for c, name := range []string{"default", "PrepareStmt"} {
-			db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = name == "PrepareStmt" })
-			noError(t, db.Use(lockgorm.New()))
+			db := used(t, e.open(t, configs[name]))
 			for i, way := range slices.Sorted(maps.Keys(writes)) {
 				for j, end := range slices.Sorted(maps.Keys(undone)) {
 					if (i+j+c)%2 != 0 {
@@ -368,7 +364,7 @@ func TestVersionAfterRollback(t *testing.T) {
 					what := fmt.Sprintf("%s/%s/%s", name, way, end)
 					mine := newDoc(t, db)
 					others := load(t, db, mine.ID)
-					wantError(t, what, undo(db, func(tx *gorm.DB) error { return write(tx, mine).Error }), errBusiness)
+					wantError(t, what, undo(db, func(tx *gorm.DB) error { return write(tx, mine).Error }), errInner)
 					noError(t, db.Model(others).Update("name", "changed by another").Error)
 					err := db.Model(mine).Update("name", "mine").Error
 					wantError(t, what, err, txlock.ErrConflict)
@@ -395,8 +391,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 			if err := strict.Table(table).Create(&Doc{}).Error; err == nil {
 				t.Errorf("%s holds the first version", kind)
 			}
-			db := e.openDSN(t, e.DSN(sqlMode("")))
-			noError(t, db.Use(lockgorm.New()))
+			db := used(t, e.openDSN(t, e.DSN(sqlMode(""))))
 			noError(t, db.Exec("INSERT INTO "+table+" (id) VALUES (1)").Error)
 			// Once a version is refused, all are: it stays the largest number.
 			var n, saved, refused int

@@ -46,7 +46,7 @@ func TestConflictThatTheServerFinds(t *testing.T) {
 func TestOwnConflictIsNotRunAgain(t *testing.T) {
 	write := func(tx *gorm.DB, d *Doc) error { return tx.Model(d).Update("n", gorm.Expr("n + 1")).Error }
 	undo := func(tx *gorm.DB, fn func(tx *gorm.DB) error) error {
-		return skipBusiness(tx.Transaction(func(tx *gorm.DB) error { return errors.Join(fn(tx), errBusiness) }))
+		return skipInner(tx.Transaction(func(tx *gorm.DB) error { return errors.Join(fn(tx), errInner) }))
 	}
 	anyOf := func(tx *gorm.DB, id int64) error {
 		return tx.Clauses(lockgorm.AnyVersion).Model(&Doc{}).Where("id = ?", id).Update("n", 7).Error
@@ -115,12 +115,8 @@ func TestOwnConflictIsNotRunAgain(t *testing.T) {
 		}},
 	}
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":     func(*gorm.Config) {},
-			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-		} {
-			db := e.open(t, configure)
-			noError(t, db.Use(lockgorm.New()))
+		for name, configure := range configs {
+			db := used(t, e.open(t, configure))
 			for way, want := range ways {
 				d, runs := newDoc(t, db), 0
 				err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
@@ -228,27 +224,30 @@ func init() {
 	}
 }
 
-// TestReplaceNamesItsAssociation proves that the error names the association that is
-// refused, and that other associations are allowed.
+// TestReplaceNamesItsAssociation proves that what changes children by a where clause is refused before
+// anything is written, also outside of a transaction, that the error names the association, and that
+// other associations are allowed.
 func TestReplaceNamesItsAssociation(t *testing.T) {
-	each(t, []string{"Crate", "Drawer", "Bolt", "Paper", "Note"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Crate", "Drawer", "Bolt", "Paper", "Note"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		crate := Crate{Drawers: []Drawer{{}}, Bolts: []Bolt{{}}, Papers: []Paper{{}}, Owner: &Note{}}
-		noError(t, db.Create(&crate).Error)
-		of := func(name string) *gorm.Association { return db.Model(&Crate{ID: crate.ID}).Association(name) }
-		for what, change := range map[string]func() error{
-			"Replace Drawers": func() error { return of("Drawers").Replace(&Drawer{}) },
-			"Replace Bolts":   func() error { return of("Bolts").Replace(&Bolt{}) },
-			"Clear Drawers":   func() error { return of("Drawers").Clear() },
-			"Clear Bolts":     func() error { return of("Bolts").Clear() },
-			"Delete Drawers":  func() error { return of("Drawers").Delete(&crate.Drawers[0]) },
-			"Unscoped Bolts":  func() error { return of("Bolts").Unscoped().Clear() },
-			"of a slice":      func() error { return db.Model(&[]Crate{{ID: crate.ID}}).Association("Drawers").Clear() },
-			"in full": func() error {
-				return db.Session(&gorm.Session{FullSaveAssociations: true}).Model(&Crate{ID: crate.ID}).Association("Drawers").Replace(&Drawer{})
-			},
+		noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&crate).Error }))
+		of := func(db *gorm.DB, name string) *gorm.Association {
+			return db.Model(&Crate{ID: crate.ID}).Association(name)
+		}
+		full := func(db *gorm.DB) *gorm.DB { return db.Session(&gorm.Session{FullSaveAssociations: true}) }
+		for what, change := range map[string]func(db *gorm.DB) error{
+			"Replace Drawers": func(db *gorm.DB) error { return of(db, "Drawers").Replace(&Drawer{}) },
+			"Replace Bolts":   func(db *gorm.DB) error { return of(db, "Bolts").Replace(&Bolt{}) },
+			"Clear Drawers":   func(db *gorm.DB) error { return of(db, "Drawers").Clear() },
+			"Clear Bolts":     func(db *gorm.DB) error { return of(db, "Bolts").Clear() },
+			"Delete Drawers":  func(db *gorm.DB) error { return of(db, "Drawers").Delete(&crate.Drawers[0]) },
+			"Unscoped Bolts":  func(db *gorm.DB) error { return of(db, "Bolts").Unscoped().Clear() },
+			"of a slice":      func(db *gorm.DB) error { return db.Model(&[]Crate{{ID: crate.ID}}).Association("Drawers").Clear() },
+			"in full":         func(db *gorm.DB) error { return of(full(db), "Drawers").Replace(&Drawer{}) },
 		} {
-			sent := fmt.Sprint(change())
+			sent := watch(db)
+			said := fmt.Sprint(change(sent.db))
 			own, others := "Drawer", "Bolt"
 			if strings.HasSuffix(what, "Bolts") {
 				own, others = others, own
@@ -257,25 +256,31 @@ func TestReplaceNamesItsAssociation(t *testing.T) {
 			if what == "in full" {
 				want = `an association of Crate`
 			}
-			if !strings.Contains(sent, lockgorm.ErrVersion.Error()) || !strings.Contains(sent, want) || want == "" && strings.Contains(sent, "Association(") || strings.Contains(sent, others) {
-				t.Errorf("%s: %s", what, sent)
+			if !strings.Contains(said, lockgorm.ErrVersion.Error()) || !strings.Contains(said, want) || want == "" && strings.Contains(said, "Association(") || strings.Contains(said, others) {
+				t.Errorf("%s: %s", what, said)
+			}
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				wantError(t, what+", inside", change(tx), lockgorm.ErrVersion)
+				return nil
+			}))
+			if sent.n != 0 || e.count(t, "Drawer", "crate_id = ?", crate.ID) != 1 || e.count(t, "Drawer", "1 = 1") != 1 || e.count(t, "Bolt", "1 = 1") != 1 {
+				t.Errorf("%s: %d statements were sent, or it was written", what, sent.n)
 			}
 		}
-		for what, change := range map[string]func() error{
-			"Replace Papers": func() error { return of("Papers").Replace(&Paper{}) },
-			"Clear Papers":   func() error { return of("Papers").Clear() },
-			"Replace Owner":  func() error { return of("Owner").Replace(&Note{}) },
-			"Delete Owner":   func() error { return of("Owner").Delete(&Note{ID: *crate.OwnerID}) },
-			"Clear Owner":    func() error { return of("Owner").Clear() },
-			"Replace Papers, whose hook updates another": func() error {
-				db := withHook(db, func(tx *gorm.DB, _ int64) error {
+		for what, change := range map[string]func(db *gorm.DB) error{
+			"Replace Papers": func(db *gorm.DB) error { return of(db, "Papers").Replace(&Paper{}) },
+			"Clear Papers":   func(db *gorm.DB) error { return of(db, "Papers").Clear() },
+			"Replace Owner":  func(db *gorm.DB) error { return of(db, "Owner").Replace(&Note{}) },
+			"Delete Owner":   func(db *gorm.DB) error { return of(db, "Owner").Delete(&Note{ID: *crate.OwnerID}) },
+			"Clear Owner":    func(db *gorm.DB) error { return of(db, "Owner").Clear() },
+			"Replace Papers, whose hook updates another": func(db *gorm.DB) error {
+				return of(withHook(db, func(tx *gorm.DB, _ int64) error {
 					return tx.Session(&gorm.Session{NewDB: true}).Updates(&Drawer{ID: crate.Drawers[0].ID, CrateID: &crate.ID, Version: crate.Drawers[0].Version}).Error
-				})
-				return db.Model(&Crate{ID: crate.ID}).Association("Papers").Replace(&Paper{})
+				}), "Papers").Replace(&Paper{})
 			},
-			"Append Bolts": func() error { return of("Bolts").Append(&Bolt{}) },
+			"Append Bolts": func(db *gorm.DB) error { return of(db, "Bolts").Append(&Bolt{}) },
 		} {
-			if err := change(); err != nil {
+			if err := e.inTransaction(db, change); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -283,11 +288,4 @@ func TestReplaceNamesItsAssociation(t *testing.T) {
 			t.Error("something else was written")
 		}
 	})
-}
-
-func skipBusiness(err error) error {
-	if errors.Is(err, errBusiness) {
-		return nil
-	}
-	return err
 }

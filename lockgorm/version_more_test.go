@@ -67,12 +67,6 @@ type Tagged struct {
 	Version lockgorm.Version `gorm:"not null;default:1"`
 }
 
-// Twice has two versions, which is one too many.
-type Twice struct {
-	ID   int64
-	A, B lockgorm.Version
-}
-
 // traced notes the statements of a session.
 type traced struct {
 	logger.Interface
@@ -107,16 +101,13 @@ func TestVersionMigrates(t *testing.T) {
 			table := e.CreateTable(t, "plans", "id BIGINT PRIMARY KEY") // as it was before
 			e.Exec(t, "INSERT INTO "+table+" VALUES (1)")
 			e.names.tables[name] = table
-			pool, err := sql.Open("mysql", e.AdminDSN())
-			noError(t, err)
-			t.Cleanup(func() { noError(t, pool.Close()) })
 			db := e.openDSN(t, e.AdminDSN(), func(cfg *gorm.Config) { cfg.Logger = log })
 			noError(t, db.AutoMigrate(model))
 			if e.count(t, name, "id = 1 AND version = 1") != 1 {
 				t.Errorf("%s: the row of before has no version 1", name)
 			}
 			var kind, nullable string
-			noError(t, pool.QueryRowContext(t.Context(), "SELECT column_type, is_nullable FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? AND column_name = 'version'", table).Scan(&kind, &nullable))
+			noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT column_type, is_nullable FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? AND column_name = 'version'", table).Scan(&kind, &nullable))
 			if !strings.HasPrefix(kind, "bigint") || !strings.HasSuffix(kind, "unsigned") || nullable != "NO" {
 				t.Errorf("%s: %s, nullable %s", name, kind, nullable)
 			}
@@ -127,9 +118,9 @@ func TestVersionMigrates(t *testing.T) {
 			}
 		}
 		db := e.openPlugin(t)
-		e.names.tables["Twice"] = "nowhere"
-		wantError(t, "two versions", db.Create(&Twice{}).Error, lockgorm.ErrVersion)
-		wantError(t, "two versions", db.Save(&Twice{ID: 1, A: 1, B: 1}).Error, lockgorm.ErrVersion)
+		e.names.tables["TwoVersions"] = "nowhere"
+		wantError(t, "two versions", db.Create(&TwoVersions{}).Error, lockgorm.ErrVersion)
+		wantError(t, "two versions", db.Save(&TwoVersions{ID: 1, A: 1, B: 1}).Error, lockgorm.ErrVersion)
 	})
 }
 
@@ -293,37 +284,35 @@ func TestOptimisticOfGORM(t *testing.T) {
 func TestOptimisticOfItsOwnKey(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
+		raise := func(tx *gorm.DB, id int64) error {
+			return tx.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error
+		}
+		undone := func(tx *gorm.DB, id int64) error {
+			return skipInner(tx.Transaction(func(tx *gorm.DB) error {
+				return errors.Join(tx.Model(&Order{ID: id}).Update("n", 100).Error, errInner)
+			}))
+		}
 		locks := map[string]func(tx *gorm.DB, id int64) error{
-			"a model": func(tx *gorm.DB, id int64) error {
-				return tx.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error
-			},
+			"a model": raise,
 			"two models": func(tx *gorm.DB, id int64) error {
-				return errors.Join(tx.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error, tx.Model(&Order{ID: id}).Update("name", "x").Error)
+				return errors.Join(raise(tx, id), tx.Model(&Order{ID: id}).Update("name", "x").Error)
 			},
 			"a batch": func(tx *gorm.DB, id int64) error {
 				return tx.Model([]Order{{ID: newID()}, {ID: id}}).Update("n", gorm.Expr("n + 1")).Error
 			},
 			"Lock": func(tx *gorm.DB, id int64) error {
 				_, err := lockgorm.Lock(tx, orders.Key(id))
-				return errors.Join(err, tx.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error)
+				return errors.Join(err, raise(tx, id))
 			},
 			"Transaction": func(tx *gorm.DB, id int64) error {
-				return lockgorm.Transaction(tx, orders.Keys(id), func(tx *gorm.DB) error { return tx.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error })
+				return lockgorm.Transaction(tx, orders.Keys(id), func(tx *gorm.DB) error { return raise(tx, id) })
 			},
 			"Optimistic": func(tx *gorm.DB, id int64) error {
-				return lockgorm.Optimistic(tx, orders.Key(id), func(tx *gorm.DB) error { return tx.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error })
+				return lockgorm.Optimistic(tx, orders.Key(id), func(tx *gorm.DB) error { return raise(tx, id) })
 			},
-			"undone before": func(tx *gorm.DB, id int64) error {
-				err := tx.Transaction(func(tx *gorm.DB) error {
-					return errors.Join(tx.Model(&Order{ID: id}).Update("n", 100).Error, errBusiness)
-				})
-				return errors.Join(skipBusiness(err), tx.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error)
-			},
+			"undone before": func(tx *gorm.DB, id int64) error { return errors.Join(undone(tx, id), raise(tx, id)) },
 			"undone": func(tx *gorm.DB, id int64) error {
-				err := tx.Transaction(func(tx *gorm.DB) error {
-					return errors.Join(tx.Model(&Order{ID: id}).Update("n", 100).Error, errBusiness)
-				})
-				return errors.Join(skipBusiness(err), tx.Exec("UPDATE ? SET n = n + 1 WHERE id = ?", clause.Table{Name: e.names.tables["Order"]}, id).Error)
+				return errors.Join(undone(tx, id), tx.Exec("UPDATE ? SET n = n + 1 WHERE id = ?", clause.Table{Name: e.names.tables["Order"]}, id).Error)
 			},
 		}
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {

@@ -8,53 +8,52 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-var errBusiness = errors.New("the business says no")
 
 // undone are the ways in which the write of a model is rolled back without the model
 // noticing.
 var undone = map[string]func(db *gorm.DB, write func(tx *gorm.DB) error) error{
 	"Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
-		return db.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
+		return db.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
 	},
 	"lockgorm.Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
-		return lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
+		return lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
 	},
 	"a panic": func(db *gorm.DB, write func(tx *gorm.DB) error) (err error) {
 		defer func() { err = errors.Join(err, recover().(error)) }()
 		return db.Transaction(func(tx *gorm.DB) error {
 			err = write(tx)
-			panic(errBusiness)
+			panic(errInner)
 		})
 	},
 	"by hand": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
 		tx := db.Begin()
-		return errors.Join(write(tx), tx.Rollback().Error, errBusiness)
+		return errors.Join(write(tx), tx.Rollback().Error, errInner)
 	},
 	"a nested transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
 		var inner error
 		err := db.Transaction(func(tx *gorm.DB) error {
-			inner = tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
+			inner = tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
 			return nil
 		})
 		return errors.Join(err, inner)
 	},
 	"a savepoint": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
-		return errors.Join(errBusiness, db.Transaction(func(tx *gorm.DB) error {
+		return errors.Join(errInner, db.Transaction(func(tx *gorm.DB) error {
 			return errors.Join(tx.SavePoint("s").Error, write(tx), tx.RollbackTo("s").Error)
 		}))
 	},
 	"a savepoint as text": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
-		return errors.Join(errBusiness, db.Transaction(func(tx *gorm.DB) error {
+		return errors.Join(errInner, db.Transaction(func(tx *gorm.DB) error {
 			return errors.Join(tx.Exec("SAVEPOINT s").Error, write(tx), tx.Exec("ROLLBACK TO SAVEPOINT s").Error)
 		}))
 	},
 	"DisableNestedTransaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
 		return db.Session(&gorm.Session{DisableNestedTransaction: true}).Transaction(func(tx *gorm.DB) error {
-			return tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
+			return tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
 		})
 	},
 }
@@ -68,7 +67,7 @@ func TestVersionOfUndoneCreates(t *testing.T) {
 		for end, undo := range undone {
 			undo := func(write func(tx *gorm.DB) error) {
 				t.Helper()
-				wantError(t, end, undo(db, write), errBusiness)
+				wantError(t, end, undo(db, write), errInner)
 			}
 			// The same primary key is given to another's row.
 			id := -newID() // the server makes no such number
@@ -144,7 +143,7 @@ func TestVersionAfterDeadlock(t *testing.T) {
 				// Another transaction holds the note, has written more, and waits for our
 				// row.
 				other := db.Begin()
-				session := connID(t, other)
+				session := testdb.ConnID(t, other.Statement.ConnPool)
 				for n := range 20 {
 					noError(t, other.Create(&Note{ID: d.ID*100 + int64(n) + 1}).Error)
 				}
@@ -212,12 +211,8 @@ func TestConflictIsRunAgain(t *testing.T) {
 		"only looked at": {1, func(tx *gorm.DB, d *Doc) error { return tx.First(new(Doc), d.ID).Error }},
 	}
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":     func(*gorm.Config) {},
-			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-		} {
-			db := e.open(t, configure)
-			noError(t, db.Use(lockgorm.New()))
+		for name, configure := range configs {
+			db := used(t, e.open(t, configure))
 			for how, want := range loads {
 				what, d, runs := name+", "+how, newDoc(t, db), 0
 				if how == "only looked at" {

@@ -14,8 +14,7 @@ import (
 func TestWaitAtMost(t *testing.T) {
 	const limit = 100 * time.Millisecond
 	each(t, []string{"Parcel", "Note"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		noError(t, db.Use(lockgorm.New()))
+		db := e.openPlugin(t)
 		id := newID()
 		key := parcels.Key(id)
 		noError(t, txlock.Ensure(t.Context(), poolOf(t, db), key))
@@ -55,33 +54,5 @@ func TestWaitAtMost(t *testing.T) {
 			wantError(t, "a limit below 0", err, txlock.ErrInvalidOption)
 			return nil
 		}))
-	})
-}
-
-// TestVersionVerbs reads a version, compares it, and conflicts with an old one.
-func TestVersionVerbs(t *testing.T) {
-	each(t, nil, func(t *testing.T, e *env) {
-		db, key := e.open(t), e.ensured(t)
-		compare := func(version uint64) (err error) {
-			_ = db.Transaction(func(tx *gorm.DB) error {
-				var scope *txlock.Scope
-				if scope, err = lockgorm.Join(tx); err == nil {
-					err = scope.CompareAndBump(t.Context(), key, version)
-				}
-				return err
-			})
-			return err
-		}
-		var version uint64
-		noError(t, db.Transaction(func(tx *gorm.DB) (err error) {
-			scope, err := lockgorm.Join(tx)
-			if err == nil {
-				version, err = scope.Version(t.Context(), key)
-			}
-			return err
-		}))
-		noError(t, compare(version))
-		wantError(t, "an old version", compare(version), txlock.ErrConflict)
-		wantError(t, "Verify of a pool", verify(db), txlock.ErrNoTransaction)
 	})
 }

@@ -27,6 +27,7 @@ func operator(r *http.Request, a lockhttp.Action) (string, error) {
 }
 
 var (
+	alice  = http.Header{"X-Who": {"alice"}}
 	forms  = regexp.MustCompile(`(?s)<form method="post" action="(\w+)\?([^"]*)">.*?</form>`)
 	fields = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
 )
@@ -38,7 +39,7 @@ func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 	body := s.sure(func() (int, string, http.Header) {
 		r, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil)
 		s.must(err)
-		r.Header = header
+		r.Header = header.Clone()
 		answer, err := http.DefaultClient.Do(r)
 		s.must(err)
 		return s.read(answer)
@@ -55,6 +56,13 @@ func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 		return values
 	}
 	return nil
+}
+
+// with returns a form with another value.
+func with(form url.Values, name, value string) url.Values {
+	form = maps.Clone(form)
+	form.Set(name, value)
+	return form
 }
 
 // TestActions proves that who is allowed to can ask for and release leases and locks, also
@@ -74,7 +82,6 @@ func TestActions(t *testing.T) {
 		s.must(err)
 		tx := s.lock(txlock.Named("order:42"))
 		session := testdb.ConnID(t, tx)
-		alice := http.Header{"X-Who": {"alice"}}
 		s.shows("locks", "masked o")
 
 		page := "key?key=masked+r"
@@ -92,15 +99,6 @@ func TestActions(t *testing.T) {
 		old := http.Header{"X-Who": {"alice"}, "Origin": {"https://evil.example"}}
 		stranger := url.Values{"key": {"untouchable"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
 		gone := url.Values{"key": {"masked r"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
-		long := url.Values{"reason": {strings.Repeat("x", 300)}}
-		for name, value := range ask {
-			if name != "reason" {
-				long[name] = value
-			}
-		}
-		otherGrant, otherKey := maps.Clone(end), maps.Clone(end)
-		otherGrant.Set("token", "1")
-		otherKey.Set("key", "masked r")
 		for name, c := range map[string]struct {
 			verb   string
 			form   url.Values
@@ -115,9 +113,9 @@ func TestActions(t *testing.T) {
 			"what is not allowed":    {"release", stranger, alice, 403, "not allowed"},
 			"an incomplete form":     {"release", url.Values{"key": {"report"}}, alice, 400, "incomplete"},
 			"a lease of before":      {"release", gone, alice, 409, "nothing was done"},
-			"a lock of before":       {"release", otherGrant, alice, 409, "nothing was done"},
-			"a session without it":   {"release", otherKey, alice, 409, "nothing was done"},
-			"a reason that is long":  {"ask", long, alice, 400, "at most 255 bytes"},
+			"a lock of before":       {"release", with(end, "token", "1"), alice, 409, "nothing was done"},
+			"a session without it":   {"release", with(end, "key", "masked r"), alice, 409, "nothing was done"},
+			"a reason that is long":  {"ask", with(ask, "reason", strings.Repeat("x", 300)), alice, 400, "at most 255 bytes"},
 			"asking for what nobody": {"ask", url.Values{"key": {"nobody"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"0"}}, alice, 409, "nothing was done"},
 		} {
 			if code, body, _ := s.post(c.verb, c.form, c.header); code != c.want || !strings.Contains(body, c.says) {
@@ -198,7 +196,6 @@ func TestAmbiguousMask(t *testing.T) {
 		m := s.manager(lease.WithLabel("web-1"))
 		s.acquire(m, txlock.Named("a"))
 		s.acquire(m, txlock.Named("b"))
-		alice := http.Header{"X-Who": {"alice"}}
 		s.shows("leases", "hidden", "web-1")
 		if s.form("key?key=hidden", "release", "", alice) != nil {
 			t.Error("a mask of two keys has a form")

@@ -1,7 +1,6 @@
 package lockhttp_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -20,50 +19,12 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestHeadEnds proves that the answer to HEAD has an end, also for a client that takes events:
-// else its connection would never be free again.
-func TestHeadEnds(t *testing.T) {
-	t.Parallel()
-	pages, err := lockhttp.New(nowhere(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pages.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	r := httptest.NewRequestWithContext(ctx, http.MethodHead, "/locks", nil)
-	r.Header.Set("Accept", "text/event-stream")
-	answer := httptest.NewRecorder()
-	pages.ServeHTTP(answer, r)
-	if answer.Code != http.StatusBadGateway || ctx.Err() != nil {
-		t.Errorf("it is answered with %d, %v", answer.Code, ctx.Err())
-	}
-}
-
-// TestTemplatesAreNoPages proves that a template is not served as it is.
-func TestTemplatesAreNoPages(t *testing.T) {
-	t.Parallel()
-	pages, err := lockhttp.New(nowhere(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pages.Close()
-	for path, want := range map[string]int{"/page.html": http.StatusNotFound, "/style.css": http.StatusOK} {
-		answer := httptest.NewRecorder()
-		pages.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
-		if answer.Code != want {
-			t.Errorf("%s is answered with %d, not %d", path, answer.Code, want)
-		}
-	}
-}
-
 // TestClosed proves that nothing is shown or done after Close.
 func TestClosed(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db, lockhttp.Authorize(operator))
 		held, err := s.manager().Acquire(t.Context(), txlock.Named("report"))
 		s.must(err)
-		alice := http.Header{"X-Who": {"alice"}}
 		s.shows("leases", "report")
 		release := s.form("key?key=report", "release", "", alice)
 		s.pages.Close()
@@ -107,7 +68,6 @@ func TestMaskPanics(t *testing.T) {
 func TestLineBreaksInKeys(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db, lockhttp.Authorize(operator))
-		alice := http.Header{"X-Who": {"alice"}}
 		m := s.manager()
 		for _, name := range []string{"a\nb", "a\r\nb", "a\rb\n"} {
 			held, err := m.Acquire(t.Context(), txlock.Named(name))

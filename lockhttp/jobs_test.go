@@ -1,7 +1,6 @@
 package lockhttp_test
 
 import (
-	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -41,7 +40,6 @@ func TestJobActions(t *testing.T) {
 		s.job(s.manager())
 		db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('untouchable', 1, 1, 1, '', 1, 1, 1, 0, '-', 0)")
 		db.Exec(t, "UPDATE lockstep_jobs SET schedule = 'Every(1h0m0s)' WHERE name = 'nightly'")
-		alice := http.Header{"X-Who": {"alice"}}
 		status := func() (paused, requested bool, by string) {
 			t.Helper()
 			s.must(db.Admin().QueryRowContext(t.Context(), "SELECT paused_us > 0, run_us > tick_us, paused_by FROM lockstep_jobs WHERE name = 'nightly'").Scan(&paused, &requested, &by))
@@ -54,11 +52,6 @@ func TestJobActions(t *testing.T) {
 		pause, request := s.form("jobs", "pause", "not interrupted", alice), s.form("key?key=masked+n", "run", "starts a tick", alice)
 		if pause == nil || request == nil || s.form("jobs", "resume", "", alice) != nil {
 			t.Fatalf("the forms are %v, %v", pause, request)
-		}
-		with := func(form url.Values, name, value string) url.Values {
-			form = maps.Clone(form)
-			form.Set(name, value)
-			return form
 		}
 		for name, c := range map[string]struct {
 			form   url.Values

@@ -1,6 +1,7 @@
 package lockhttp_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"net/http"
@@ -43,7 +44,13 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestServerIsDown proves that pages and JSON say so, by their codes, too.
+// unflushed hides Flush.
+type unflushed struct{ http.ResponseWriter }
+
+// TestServerIsDown proves that pages and JSON say so, by their codes, too; that the answer to HEAD has
+// an end, also for a client that takes events, since its connection would never be free again; that a
+// template is not served as it is; and that a browser is told to poll where what wraps the handler keeps
+// back what is written.
 func TestServerIsDown(t *testing.T) {
 	t.Parallel()
 	pages, err := lockhttp.New(nowhere(t))
@@ -51,32 +58,33 @@ func TestServerIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pages.Close()
-	for path, want := range map[string]string{"/": "The server doesn&#39;t answer", "/locks.json": `"error": "The server doesn't answer`} {
-		answer := httptest.NewRecorder()
-		pages.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
-		if answer.Code != http.StatusBadGateway || !strings.Contains(answer.Body.String(), want) {
-			t.Errorf("%s is answered with %d: %s", path, answer.Code, answer.Body)
+	for _, c := range []struct {
+		method, path string
+		events       bool
+		wrap         func(http.ResponseWriter) http.ResponseWriter
+		code         int
+		says         string
+	}{
+		{http.MethodGet, "/", false, nil, http.StatusBadGateway, "The server doesn&#39;t answer"},
+		{http.MethodGet, "/locks.json", false, nil, http.StatusBadGateway, `"error": "The server doesn't answer`},
+		{http.MethodHead, "/locks", true, nil, http.StatusBadGateway, ""},
+		{http.MethodGet, "/page.html", false, nil, http.StatusNotFound, ""},
+		{http.MethodGet, "/style.css", false, nil, http.StatusOK, ""},
+		{http.MethodGet, "/locks/", true, func(w http.ResponseWriter) http.ResponseWriter { return unflushed{w} }, http.StatusNotImplemented, ""},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r, answer := httptest.NewRequestWithContext(ctx, c.method, c.path, nil), httptest.NewRecorder()
+		if c.events {
+			r.Header.Set("Accept", "text/event-stream")
 		}
-	}
-}
-
-// unflushed hides Flush.
-type unflushed struct{ http.ResponseWriter }
-
-// TestStreamNeedsFlush proves that a browser is told to poll where what wraps the handler
-// keeps back what is written.
-func TestStreamNeedsFlush(t *testing.T) {
-	t.Parallel()
-	pages, err := lockhttp.New(nowhere(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pages.Close()
-	answer := httptest.NewRecorder()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/locks/", nil)
-	r.Header.Set("Accept", "text/event-stream")
-	pages.ServeHTTP(unflushed{answer}, r)
-	if answer.Code != http.StatusNotImplemented {
-		t.Errorf("it is answered with %d", answer.Code)
+		w := http.ResponseWriter(answer)
+		if c.wrap != nil {
+			w = c.wrap(w)
+		}
+		pages.ServeHTTP(w, r)
+		if answer.Code != c.code || !strings.Contains(answer.Body.String(), c.says) || ctx.Err() != nil {
+			t.Errorf("%s %s is answered with %d, not %d: %s, %v", c.method, c.path, answer.Code, c.code, answer.Body, ctx.Err())
+		}
 	}
 }

@@ -36,18 +36,14 @@ func TestAuthors(t *testing.T) {
 		id, err := created.LastInsertId()
 		must(t, err)
 		var deleted atomic.Int64
-		inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
-			locked, err := q.WithLocks(ctx, tx)
-			if err != nil {
-				return err
-			}
-			if _, err := locked.GetAuthor(ctx, id); errors.Is(err, sql.ErrNoRows) {
+		inParallel(t, db, options, q.WithLocks, func(locked *authors.Locked) error {
+			if _, err := locked.GetAuthor(t.Context(), id); errors.Is(err, sql.ErrNoRows) {
 				return nil
 			} else if err != nil {
 				return err
 			}
 			deleted.Add(1)
-			return locked.DeleteAuthor(ctx, id)
+			return locked.DeleteAuthor(t.Context(), id)
 		})
 		if deleted.Load() != 1 {
 			t.Errorf("%d transactions have deleted the author", deleted.Load())
@@ -64,16 +60,12 @@ func TestBooks(t *testing.T) {
 		must(t, err)
 		id, err := created.LastInsertId()
 		must(t, err)
-		inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
-			locked, err := q.WithLocks(ctx, tx)
+		inParallel(t, db, options, q.WithLocks, func(locked *booktest.Locked) error {
+			book, err := locked.GetBook(t.Context(), int32(id))
 			if err != nil {
 				return err
 			}
-			book, err := locked.GetBook(ctx, int32(id))
-			if err != nil {
-				return err
-			}
-			return locked.UpdateBook(ctx, booktest.UpdateBookParams{Title: book.Title, Tags: next(book.Tags), BookID: book.BookID})
+			return locked.UpdateBook(t.Context(), booktest.UpdateBookParams{Title: book.Title, Tags: next(book.Tags), BookID: book.BookID})
 		})
 		book, err := q.GetBook(t.Context(), int32(id))
 		must(t, err)
@@ -133,19 +125,15 @@ func TestEveryType(t *testing.T) {
 		q := types.New(db)
 		for _, c := range counters() {
 			must(t, q.Run(t.Context(), db, nil, func(q *types.Locked) error { return c.add(t.Context(), q) }))
-			inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
-				locked, err := q.WithLocks(ctx, tx)
-				if err != nil {
-					return err
-				}
-				n, err := c.get(ctx, locked)
+			inParallel(t, db, options, q.WithLocks, func(locked *types.Locked) error {
+				n, err := c.get(t.Context(), locked)
 				if _, held := locked.Locks().Held(c.key); !held && err == nil {
 					t.Errorf("%s is not locked", c.key)
 				}
 				if err != nil {
 					return err
 				}
-				return c.set(ctx, locked, n+1)
+				return c.set(t.Context(), locked, n+1)
 			})
 			if n, err := c.get(t.Context(), q); err != nil || n != workers*rounds {
 				t.Errorf("%s: counted to %d, %v", c.key, n, err)
@@ -211,98 +199,89 @@ func (t *traced) QueryRowContext(ctx context.Context, query string, args ...any)
 // TestOwnTransactions locks by a transaction of a type that sqlc doesn't know, with Commit and
 // Rollback, and where its methods take a DBTX also without. A pool is none.
 func TestOwnTransactions(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db, q := newShop(t, engine)
-			locks := func(t *testing.T, with func(tx *traced) (interface{ Locks() *txlock.Scope }, error)) {
-				t.Helper()
-				tx, err := db.BeginTx(t.Context(), nil)
-				must(t, err)
-				defer func() { must(t, tx.Rollback()) }()
-				own := &traced{Tx: tx}
-				locked, err := with(own)
-				must(t, err)
-				if _, held := locked.Locks().Held(shopdb.Accounts.Key(1)); !held {
-					t.Error("the account is not locked")
-				}
-				if own.sent.Load() < 2 { // the question whether a transaction is open, and the query
-					t.Errorf("%d statements went through the transaction", own.sent.Load())
-				}
-			}
-			locks(t, func(tx *traced) (interface{ Locks() *txlock.Scope }, error) {
-				q, err := q.WithLocks(t.Context(), tx)
-				if err == nil {
-					_, err = q.GetAccount(t.Context(), 1)
-				}
-				return q, err
-			})
-			locks(t, func(tx *traced) (interface{ Locks() *txlock.Scope }, error) {
-				q, err := hidden.WithLocks(t.Context(), struct{ gen.DBTX }{tx})
-				if err == nil {
-					_, err = q.GetAccount(t.Context(), 1)
-				}
-				return q, err
-			})
-			conn, err := db.Conn(t.Context())
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db, q := newShop(t, engine)
+		type locker interface{ Locks() *txlock.Scope }
+		locks := func(t *testing.T, with func(tx *traced) (locker, error)) {
+			t.Helper()
+			tx, err := db.BeginTx(t.Context(), nil)
 			must(t, err)
-			defer func() { must(t, conn.Close()) }()
-			for _, none := range []gen.DBTX{db, conn, struct{ gen.DBTX }{db}, nil, (*sql.Tx)(nil)} {
-				if _, err := hidden.WithLocks(t.Context(), none); !errors.Is(err, txlock.ErrNoTransaction) {
-					t.Errorf("%T: %v, want ErrNoTransaction", none, err)
-				}
+			defer func() { must(t, tx.Rollback()) }()
+			own := &traced{Tx: tx}
+			locked, err := with(own)
+			must(t, err)
+			if _, held := locked.Locks().Held(shopdb.Accounts.Key(1)); !held {
+				t.Error("the account is not locked")
 			}
+			if own.sent.Load() < 2 { // the question whether a transaction is open, and the query
+				t.Errorf("%d statements went through the transaction", own.sent.Load())
+			}
+		}
+		locks(t, func(tx *traced) (locker, error) {
+			q, err := q.WithLocks(t.Context(), tx)
+			must(t, err)
+			_, err = q.GetAccount(t.Context(), 1)
+			return q, err
 		})
-	}
+		locks(t, func(tx *traced) (locker, error) {
+			q, err := hidden.WithLocks(t.Context(), struct{ gen.DBTX }{tx})
+			must(t, err)
+			_, err = q.GetAccount(t.Context(), 1)
+			return q, err
+		})
+		conn, err := db.Conn(t.Context())
+		must(t, err)
+		defer func() { must(t, conn.Close()) }()
+		for _, none := range []gen.DBTX{db, conn, struct{ gen.DBTX }{db}, nil, (*sql.Tx)(nil)} {
+			if _, err := hidden.WithLocks(t.Context(), none); !errors.Is(err, txlock.ErrNoTransaction) {
+				t.Errorf("%T: %v, want ErrNoTransaction", none, err)
+			}
+		}
+	})
 }
 
 // TestTwoTrips proves that a query which reads takes its lock with it, and the last one commits:
 // a transaction that reads an account and writes it has two round trips.
 func TestTwoTrips(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			trips, count := testdb.CountTrips(t)
-			db := newDatabaseOf(t, engine, func(cfg *mysql.Config) {
-				count(cfg)
-				cfg.InterpolateParams = true
-			}, "schema.sql")
-			db.SetMaxOpenConns(1)
-			q := shopdb.New(db)
-			add := func(q *shopdb.Locked) error {
-				return q.CommitWith(1).AddAccount(t.Context(), shopdb.AddAccountParams{ID: 1, Owner: "somebody", Balance: money})
-			}
-			must(t, q.Run(t.Context(), db, nil, add))
-			for range 3 {
-				before := trips.Count()
-				must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
-					account, err := q.GetAccount(t.Context(), 1)
-					if err != nil {
-						return err
-					}
-					if _, held := q.Locks().Held(shopdb.Accounts.Key(1)); !held {
-						t.Error("it is not locked")
-					}
-					return q.CommitWith(1).SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: account.Balance - 1})
-				}))
-				if n := trips.Count() - before; n != 2 {
-					t.Errorf("%d round trips", n)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		trips, count := testdb.CountTrips(t)
+		db := newDatabaseOf(t, engine, func(cfg *mysql.Config) {
+			count(cfg)
+			cfg.InterpolateParams = true
+		}, "schema.sql")
+		db.SetMaxOpenConns(1)
+		q := shopdb.New(db)
+		add := func(q *shopdb.Locked) error {
+			return q.CommitWith(1).AddAccount(t.Context(), shopdb.AddAccountParams{ID: 1, Owner: "somebody", Balance: money})
+		}
+		must(t, q.Run(t.Context(), db, nil, add))
+		for range 3 {
+			before := trips.Count()
+			must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
+				account, err := q.GetAccount(t.Context(), 1)
+				if err != nil {
+					return err
 				}
+				if _, held := q.Locks().Held(shopdb.Accounts.Key(1)); !held {
+					t.Error("it is not locked")
+				}
+				return q.CommitWith(1).SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: account.Balance - 1})
+			}))
+			if n := trips.Count() - before; n != 2 {
+				t.Errorf("%d round trips", n)
 			}
-			account, err := q.GetAccount(t.Context(), 1)
-			must(t, err)
-			if account.Balance != money-3 {
-				t.Errorf("the balance is %d", account.Balance)
-			}
-			err = q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
-				_, err := q.CommitWith(1).GetAccount(t.Context(), 1)
-				return err
-			})
-			if err == nil || !strings.Contains(err.Error(), "single INSERT, UPDATE, DELETE or REPLACE") {
-				t.Errorf("a read that is to commit: %v", err)
-			}
+		}
+		account, err := q.GetAccount(t.Context(), 1)
+		must(t, err)
+		if account.Balance != money-3 {
+			t.Errorf("the balance is %d", account.Balance)
+		}
+		err = q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
+			_, err := q.CommitWith(1).GetAccount(t.Context(), 1)
+			return err
 		})
-	}
+		if err == nil || !strings.Contains(err.Error(), "single INSERT, UPDATE, DELETE or REPLACE") {
+			t.Errorf("a read that is to commit: %v", err)
+		}
+	})
 }

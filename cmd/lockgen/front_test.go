@@ -10,65 +10,11 @@ import (
 	"testing"
 )
 
-// workspace is a copy of testdata/hidden, in which sqlc's package is internal and lockgen
-// writes another one in front of it.
-type workspace struct {
-	*testing.T
-	root, dir, front string
-}
-
-func newWorkspace(t *testing.T) *workspace {
-	t.Helper()
-	root, err := os.MkdirTemp("testdata", ".front-") // inside the module
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
-	w := &workspace{T: t, root: root, front: filepath.Join(root, "hidden")}
-	w.dir = filepath.Join(w.front, "internal", "hidden")
-	must(t, os.CopyFS(w.front, os.DirFS("testdata/hidden")))
-	for _, file := range []string{"queries.sql", "schema.sql"} {
-		text, err := os.ReadFile(filepath.Join("testdata", file))
-		must(t, err)
-		w.write(filepath.Join(root, file), string(text))
-	}
-	return w
-}
-
-// lockgen demands how the command ends, and what it says, each a part of it.
-func (w *workspace) lockgen(want int, says []string, args ...string) {
-	w.Helper()
-	var stderr strings.Builder
-	if code := run(append(args, w.dir), &stderr); code != want {
-		w.Errorf("lockgen %q has ended with %d, want %d", args, code, want)
-	}
-	for _, text := range says {
-		if !strings.Contains(stderr.String(), text) {
-			w.Errorf("lockgen %q says:\n%s\nwant:\n%s", args, stderr.String(), text)
-		}
-	}
-	if want == 0 && stderr.Len() > 0 {
-		w.Errorf("lockgen %q says: %s", args, stderr.String())
-	}
-}
-
-func (w *workspace) write(path, text string) {
-	w.Helper()
-	must(w.T, os.WriteFile(path, []byte(text), 0o644))
-}
-
-func (w *workspace) read(path string) string {
-	w.Helper()
-	text, err := os.ReadFile(path)
-	must(w.T, err)
-	return string(text)
-}
-
-func (w *workspace) exists(path string) bool { _, err := os.Lstat(path); return err == nil }
-
 // TestFrontCheck proves that -check names each file that is stale or missing, and writes
 // nothing; and that what can't be generated leaves neither file.
 func TestFrontCheck(t *testing.T) {
 	t.Parallel()
-	w := newWorkspace(t)
+	w := newWorkspace(t, "hidden/internal/hidden")
 	behind, front := filepath.Join(w.dir, output), filepath.Join(w.front, output)
 	was := strings.Replace(w.read(front), "testdata/hidden/internal", filepath.ToSlash(w.front)+"/internal", 1)
 	stale := was + "// and more\n"
@@ -94,7 +40,7 @@ func TestFrontCheck(t *testing.T) {
 // with the reason, and that no file of somebody else is replaced.
 func TestFrontRefuses(t *testing.T) {
 	t.Parallel()
-	w := newWorkspace(t)
+	w := newWorkspace(t, "hidden/internal/hidden")
 	in := func(path, text string) string {
 		name, _, _ := strings.Cut(path, "/")
 		must(t, os.MkdirAll(filepath.Join(w.root, filepath.Dir(path)), 0o755))
@@ -130,7 +76,7 @@ func TestFrontRefuses(t *testing.T) {
 // own names twice is refused.
 func TestFrontNames(t *testing.T) {
 	t.Parallel()
-	w := newWorkspace(t)
+	w := newWorkspace(t, "hidden/internal/hidden")
 	models := filepath.Join(w.dir, "models.go")
 	was := w.read(models)
 	w.write(models, was+"\ntype Status string\n\nfunc AllStatusValues() []Status { return nil }\n")
@@ -185,7 +131,7 @@ func TestFrontPackage(t *testing.T) {
 // TestWithoutSQLC proves that lockgen asks for what sqlc has not written yet.
 func TestWithoutSQLC(t *testing.T) {
 	t.Parallel()
-	w := newWorkspace(t)
+	w := newWorkspace(t, "hidden/internal/hidden")
 	generated, err := filepath.Glob(filepath.Join(w.dir, "*.go"))
 	must(t, err)
 	locks := filepath.Join(w.dir, "locks.go")

@@ -71,14 +71,25 @@ func newShop(t *testing.T, engine testdb.Engine) (*sql.DB, *shopdb.Queries) {
 // onIsolations runs a test on every server, at the levels at which programs lose updates.
 func onIsolations(t *testing.T, test func(t *testing.T, engine testdb.Engine, options *sql.TxOptions)) {
 	t.Helper()
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		for _, isolation := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
-			t.Run(string(engine)+"/"+isolation.String(), func(t *testing.T) {
+			t.Run(isolation.String(), func(t *testing.T) {
 				t.Parallel()
 				test(t, engine, &sql.TxOptions{Isolation: isolation})
 			})
 		}
+	})
+}
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
 	}
 }
 
@@ -141,42 +152,17 @@ func TestNoUpdateIsLost(t *testing.T) {
 }
 
 // TestUnlockedLosesUpdates proves that the same loses updates where the program uses the
-// queries of sqlc, at both levels; and with the locks, but a read that takes none, at READ
-// COMMITTED. At REPEATABLE READ the lock that comes after that read is refused, and the
-// transaction run again.
+// queries of sqlc.
 func TestUnlockedLosesUpdates(t *testing.T) {
 	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
 		db, q := newShop(t, engine)
-		loses := func(begin program) {
-			t.Helper()
-			for round := 0; transfers(t, db, q, options, false, begin) == 0; round++ {
-				if round == 50 {
-					t.Fatal("no update was lost in 50 rounds")
-				}
+		begin := func(tx *sql.Tx) (shopdb.Querier, error) { return q.WithTx(tx), nil }
+		for round := 0; transfers(t, db, q, options, false, begin) == 0; round++ {
+			if round == 50 {
+				t.Fatal("no update was lost in 50 rounds")
 			}
 		}
-		loses(func(tx *sql.Tx) (shopdb.Querier, error) { return q.WithTx(tx), nil })
-		unannotated := func(tx *sql.Tx) (shopdb.Querier, error) {
-			locked, err := q.WithLocks(t.Context(), tx)
-			return glancing{locked}, err
-		}
-		if options.Isolation == sql.LevelReadCommitted {
-			loses(unannotated)
-			return
-		}
-		before := transfers(t, db, q, options, false, unannotated)
-		if after := transfers(t, db, q, options, false, unannotated); after != before {
-			t.Errorf("updates of %d were lost", after-before)
-		}
 	})
-}
-
-// glancing reads accounts by the query that takes no lock.
-type glancing struct{ *shopdb.Locked }
-
-func (g glancing) GetAccount(ctx context.Context, id int64) (shopdb.Account, error) {
-	balance, err := g.Glance(ctx, id)
-	return shopdb.Account{ID: id, Balance: balance}, err
 }
 
 // move moves money as a program does that reads, decides in Go and writes.
@@ -232,52 +218,52 @@ func TestUnlockedReadLosesUpdates(t *testing.T) {
 
 // TestSlices proves that empty slices lock nothing, and that others lock all of their keys.
 func TestSlices(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db, q := newShop(t, engine)
-			must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
-				if _, err := q.DropProducts(t.Context(), shopdb.DropProductsParams{}); err != nil {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db, q := newShop(t, engine)
+		must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
+			for _, skus := range [][]string{nil, {"a", "b"}} {
+				if _, err := q.DropProducts(t.Context(), shopdb.DropProductsParams{Skus: skus}); err != nil {
 					return err
 				}
-				if _, err := q.DropProducts(t.Context(), shopdb.DropProductsParams{Skus: []string{"a", "b"}}); err != nil {
+			}
+			for _, ids := range [][]int64{{2, 1}, nil} {
+				if _, err := q.ListAccounts(t.Context(), ids); err != nil {
 					return err
 				}
-				if _, err := q.ListAccounts(t.Context(), []int64{2, 1}); err != nil {
-					return err
+			}
+			for _, key := range append(shopdb.Products.Keys("a", "b"), shopdb.Accounts.Keys(1, 2)...) {
+				if _, held := q.Locks().Held(key); !held {
+					t.Errorf("%s is not locked", key)
 				}
-				if _, err := q.ListAccounts(t.Context(), nil); err != nil {
-					return err
-				}
-				for _, key := range append(shopdb.Products.Keys("a", "b"), shopdb.Accounts.Keys(1, 2)...) {
-					if _, held := q.Locks().Held(key); !held {
-						t.Errorf("%s is not locked", key)
-					}
-				}
-				return nil
-			}))
-			must(t, hidden.Run(t.Context(), db, nil, func(q *hidden.Locked) error { // a package in front of sqlc's
-				account, err := q.GetAccount(t.Context(), 1)
-				if _, held := q.Locks().Held(hidden.Accounts.Key(account.ID)); !held {
-					t.Error("the account is not locked")
-				}
-				return err
-			}))
-		})
-	}
+			}
+			return nil
+		}))
+		must(t, hidden.Run(t.Context(), db, nil, func(q *hidden.Locked) error { // a package in front of sqlc's
+			account, err := q.GetAccount(t.Context(), 1)
+			if _, held := q.Locks().Held(hidden.Accounts.Key(account.ID)); !held {
+				t.Error("the account is not locked")
+			}
+			return err
+		}))
+	})
 }
 
 const workers, rounds = 4, 4
 
-// inParallel runs transactions that take their locks query by query.
-func inParallel(t *testing.T, db *sql.DB, options *sql.TxOptions, do func(ctx context.Context, tx *sql.Tx) error) {
+// inParallel runs transactions over queries that take their locks one by one.
+func inParallel[T, Q any](t *testing.T, db *sql.DB, options *sql.TxOptions, join func(context.Context, T) (Q, error), do func(q Q) error) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
 			for range rounds {
-				if err := locksqlc.Run(t.Context(), db, nil, func(tx *sql.Tx) error { return do(t.Context(), tx) }, options); err != nil {
+				if err := locksqlc.Run(t.Context(), db, nil, func(tx *sql.Tx) error {
+					q, err := join(t.Context(), any(tx).(T))
+					if err != nil {
+						return err
+					}
+					return do(q)
+				}, options); err != nil {
 					t.Error(err)
 				}
 			}
@@ -299,17 +285,13 @@ func TestCities(t *testing.T) {
 		db := newDatabase(t, engine, "examples/ondeck/schema/0001_city.sql")
 		must(t, ondeck.New(db).CreateCity(t.Context(), ondeck.CreateCityParams{Slug: "Berlin", Name: "0"}))
 		spellings := []string{"Berlin", "berlin", "BERLIN", "bERLIN"}
-		inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
-			locked, err := ondeck.New(db).WithLocks(ctx, tx)
-			if err != nil {
-				return err
-			}
+		inParallel(t, db, options, ondeck.New(db).WithLocks, func(locked *ondeck.Locked) error {
 			slug := spellings[rand.IntN(len(spellings))]
-			city, err := locked.GetCity(ctx, slug)
+			city, err := locked.GetCity(t.Context(), slug)
 			if err != nil {
 				return err
 			}
-			return locked.UpdateCityName(ctx, ondeck.UpdateCityNameParams{Name: next(city.Name), Slug: slug})
+			return locked.UpdateCityName(t.Context(), ondeck.UpdateCityNameParams{Name: next(city.Name), Slug: slug})
 		})
 		city, err := ondeck.New(db).GetCity(t.Context(), "Berlin")
 		must(t, err)

@@ -164,74 +164,86 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// copyShop copies the shop of testdata into the module, and returns where it is, and where its
-// package.
-func copyShop(t *testing.T) (root, dir string) {
+// workspace is a copy of what is generated from the shop of testdata, in the module.
+type workspace struct {
+	*testing.T
+	root, dir, front string // front is the first directory of the package's path
+}
+
+func newWorkspace(t *testing.T, pkg string) *workspace {
 	t.Helper()
 	root, err := os.MkdirTemp("testdata", ".copy-")
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
-	dir = filepath.Join(root, "shopdb", "shopdb")
-	must(t, os.CopyFS(filepath.Dir(dir), os.DirFS("testdata/shopdb")))
+	name, _, _ := strings.Cut(pkg, "/")
+	w := &workspace{T: t, root: root, dir: filepath.Join(root, filepath.FromSlash(pkg)), front: filepath.Join(root, name)}
+	must(t, os.CopyFS(w.front, os.DirFS("testdata/"+name)))
 	for _, file := range []string{"queries.sql", "schema.sql"} {
-		text, err := os.ReadFile(filepath.Join("testdata", file))
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(root, file), text, 0o644))
+		w.write(filepath.Join(root, file), w.read(filepath.Join("testdata", file)))
 	}
-	return root, dir
+	return w
 }
 
-// replaceIn replaces a text in a file.
-func replaceIn(t *testing.T, file, old, changed string) {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	must(t, err)
-	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, changed)), 0o644))
+// lockgen demands how the command ends, and what it says, each a part of it.
+func (w *workspace) lockgen(want int, says []string, args ...string) string {
+	w.Helper()
+	var stderr strings.Builder
+	if code := run(append(args, w.dir), &stderr); code != want {
+		w.Errorf("lockgen %q has ended with %d, want %d: %s", args, code, want, stderr.String())
+	}
+	for _, text := range says {
+		if !strings.Contains(stderr.String(), text) {
+			w.Errorf("lockgen %q says:\n%s\nwant:\n%s", args, stderr.String(), text)
+		}
+	}
+	if want == 0 && len(says) == 0 && stderr.Len() > 0 {
+		w.Errorf("lockgen %q says: %s", args, stderr.String())
+	}
+	return stderr.String()
 }
+
+func (w *workspace) write(path, text string) {
+	w.Helper()
+	must(w.T, os.WriteFile(path, []byte(text), 0o644))
+}
+
+func (w *workspace) read(path string) string {
+	w.Helper()
+	text, err := os.ReadFile(path)
+	must(w.T, err)
+	return string(text)
+}
+
+// replace replaces a text in a file.
+func (w *workspace) replace(path, old, changed string) {
+	w.Helper()
+	w.write(path, strings.ReplaceAll(w.read(path), old, changed))
+}
+
+func (w *workspace) exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
 // TestFails proves that the command fails, that no output of before stays, and that -check
 // removes nothing.
 func TestFails(t *testing.T) {
 	t.Parallel()
-	root, dir := copyShop(t)
-	lockgen := func(want int, args ...string) string {
-		t.Helper()
-		var stderr strings.Builder
-		if code := run(append(args, dir), &stderr); code != want {
-			t.Errorf("lockgen %q has ended with %d, want %d: %s", args, code, want, stderr.String())
-		}
-		return stderr.String()
-	}
-	change := func(file, old, changed string) {
-		t.Helper()
-		replaceIn(t, file, old, changed)
-	}
-	exists := func() bool { _, err := os.Stat(filepath.Join(dir, output)); return err == nil }
-
-	lockgen(0, "-check")
-	change(filepath.Join(root, "queries.sql"), "-- lock: Carts(id)\n", "-- a comment\n")
-	if said := lockgen(1, "-check"); !strings.Contains(said, "TouchCart writes carts") {
-		t.Errorf("lockgen -check says: %s", said)
-	}
-	if !exists() {
+	w := newWorkspace(t, "shopdb/shopdb")
+	w.lockgen(0, nil, "-check")
+	w.replace(filepath.Join(w.root, "queries.sql"), "-- lock: Carts(id)\n", "-- a comment\n")
+	w.lockgen(1, []string{"TouchCart writes carts"}, "-check")
+	if !w.exists(filepath.Join(w.dir, output)) {
 		t.Error("-check has removed the output")
 	}
-	locks := filepath.Join(dir, "locks.go")
-	change(locks, "//lockstep:table carts(id)", "// lockstep:table carts(id)")
-	change(locks, "//lockstep:table products(sku)", "//lockstep:table products")
-	change(locks, "//lockstep:table order_lines(order_id, line)", "//lockstep:table order_lines(order_id, line, sku)")
-	change(locks, "// LineID is the key", "//lockstep:table orders(id)\n// LineID is the key")
-	said := lockgen(1)
-	for _, want := range []string{
+	locks := filepath.Join(w.dir, "locks.go")
+	w.replace(locks, "//lockstep:table carts(id)", "// lockstep:table carts(id)")
+	w.replace(locks, "//lockstep:table products(sku)", "//lockstep:table products")
+	w.replace(locks, "//lockstep:table order_lines(order_id, line)", "//lockstep:table order_lines(order_id, line, sku)")
+	w.replace(locks, "// LineID is the key", "//lockstep:table orders(id)\n// LineID is the key")
+	w.lockgen(1, []string{
 		"locks.go:33: can't read \"// lockstep:table carts(id)\"", "can't read \"//lockstep:table products\"",
 		"3 columns can't make a key of", "must stand directly above a variable of type txlock.Family",
-	} {
-		if !strings.Contains(said, want) {
-			t.Errorf("lockgen says:\n%s\nwant:\n%s", said, want)
-		}
-	}
-	if exists() {
+	})
+	if w.exists(filepath.Join(w.dir, output)) {
 		t.Error("the output of before is still there")
 	}
-	lockgen(1, "-check")
+	w.lockgen(1, nil, "-check")
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,51 +13,33 @@ import (
 // rest, and leaves no query in Locked of which the locks aren't known.
 func TestOnly(t *testing.T) {
 	t.Parallel()
-	root, dir := copyShop(t)
+	w := newWorkspace(t, "shopdb/shopdb")
 	for _, lock := range []string{"-- lock: Carts(id)\n", "-- lock: Lines(order_id, line)\n"} {
-		replaceIn(t, filepath.Join(root, "queries.sql"), lock, "-- later\n")
+		w.replace(filepath.Join(w.root, "queries.sql"), lock, "-- later\n")
 	}
-	lockgen := func(want int, says []string, args ...string) string {
-		t.Helper()
-		var stderr strings.Builder
-		if code := run(append(args, dir), &stderr); code != want {
-			t.Errorf("lockgen %q has ended with %d, want %d: %s", args, code, want, stderr.String())
-		}
-		for _, text := range says {
-			if !strings.Contains(stderr.String(), text) {
-				t.Errorf("lockgen %q says:\n%s\nwant:\n%s", args, stderr.String(), text)
-			}
-		}
-		return stderr.String()
-	}
-	locked := func() string {
-		t.Helper()
-		text, err := os.ReadFile(filepath.Join(dir, output))
-		must(t, err)
-		return string(text)
-	}
+	written := filepath.Join(w.dir, output)
 
 	const touches, replaces = "TouchCart writes carts, which is locked by Carts. Write below its name: -- lock: Carts(id)", "ReplaceLine writes order_lines"
-	lockgen(1, []string{touches, replaces})
-	later := lockgen(0, []string{"-only leaves for later:", touches, replaces}, "-only", "accounts, Reparent")
+	w.lockgen(1, []string{touches, replaces})
+	later := w.lockgen(0, []string{"-only leaves for later:", touches, replaces}, "-only", "accounts, Reparent")
 	if strings.Contains(later, "Accounts") {
 		t.Errorf("what was asked for is left for later:\n%s", later)
 	}
-	lockgen(0, []string{touches}, "-only", "accounts, Reparent", "-check")
+	w.lockgen(0, []string{touches}, "-only", "accounts, Reparent", "-check")
 	for query, want := range map[string]bool{"SetBalance": true, "Reparent": true, "UpsertProduct": true, "TouchCart": false, "ReplaceLine": false} {
-		if has := strings.Contains(locked(), "func (l *Locked) "+query+"("); has != want {
+		if has := strings.Contains(w.read(written), "func (l *Locked) "+query+"("); has != want {
 			t.Errorf("Locked has %s: %t, want %t", query, has, want)
 		}
 	}
-	if out, err := exec.Command("go", "vet", "./"+dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "vet", "./"+w.dir).CombinedOutput(); err != nil {
 		t.Errorf("go vet: %v\n%s", err, out)
 	}
-	lockgen(1, []string{touches}, "-only", "Carts")
-	lockgen(1, []string{replaces}, "-only", "ReplaceLine")
-	lockgen(1, []string{"-only acounts: no query has that name, and no family is marked by //lockstep:table acounts(...)"}, "-only", "acounts")
-	lockgen(2, []string{`-only "accounts,," has an empty name`}, "-only", "accounts,,")
-	lockgen(2, []string{"-only is not for -front"}, "-only", "accounts", "-front", root)
-	if _, err := os.Stat(filepath.Join(dir, output)); err == nil {
+	w.lockgen(1, []string{touches}, "-only", "Carts")
+	w.lockgen(1, []string{replaces}, "-only", "ReplaceLine")
+	w.lockgen(1, []string{"-only acounts: no query has that name, and no family is marked by //lockstep:table acounts(...)"}, "-only", "acounts")
+	w.lockgen(2, []string{`-only "accounts,," has an empty name`}, "-only", "accounts,,")
+	w.lockgen(2, []string{"-only is not for -front"}, "-only", "accounts", "-front", w.root)
+	if w.exists(written) {
 		t.Error("the output of before is still there")
 	}
 }

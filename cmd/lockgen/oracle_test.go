@@ -142,13 +142,7 @@ func records(t *testing.T, tx interface {
 // TestAcceptedWritesAreLocked draws statements and the locks of annotations. Each that lockgen
 // accepts is executed, and changes no row but those whose keys are locked, or which it makes.
 func TestAcceptedWritesAreLocked(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			acceptedWrites(t, engine)
-		})
-	}
+	onServers(t, acceptedWrites)
 }
 
 func acceptedWrites(t *testing.T, engine testdb.Engine) {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -76,24 +75,31 @@ func TestCollations(t *testing.T) {
 	}
 }
 
+// compared compares families with the schema of the shop, where a text is replaced by another.
+func compared(t *testing.T, pkg *goPackage, old, changed string) problems {
+	t.Helper()
+	text, err := os.ReadFile("testdata/schema.sql")
+	must(t, err)
+	schema, err := schemaOf(t, strings.ReplaceAll(string(text), old, changed))
+	must(t, err)
+	p := &plan{pkg: pkg}
+	p.compare(schema)
+	return p.problems
+}
+
 // TestFamilySaysHow proves that a family of texts over a column that compares bytes is
 // refused unless it says so.
 func TestFamilySaysHow(t *testing.T) {
 	t.Parallel()
 	pkg, err := shop()
 	must(t, err)
-	text, err := os.ReadFile("testdata/schema.sql")
-	must(t, err)
 	for exact, want := range map[bool]string{false: "compares bytes, and the family doesn't declare it", true: ""} {
 		changed, fam := *pkg, *pkg.tables["products"]
 		fam.fold, fam.exact = "", exact
 		changed.tables = maps.Clone(pkg.tables)
 		changed.tables["products"] = &fam
-		p := &plan{pkg: &changed}
-		schema, err := schemaOf(t, strings.ReplaceAll(string(text), "utf8mb4_bin", "utf8mb4_0900_bin"))
-		must(t, err)
-		p.compare(schema)
-		if said := fmt.Sprint(p.problems); want == "" && len(p.problems) > 0 || !strings.Contains(said, want) {
+		said := compared(t, &changed, "utf8mb4_bin", "utf8mb4_0900_bin")
+		if want == "" && len(said) > 0 || !strings.Contains(said.Error(), want) {
 			t.Errorf("exact=%t: lockgen says %s, want %q", exact, said, want)
 		}
 	}
@@ -123,18 +129,12 @@ func TestSchemaRefuses(t *testing.T) {
 	t.Parallel()
 	pkg, err := shop()
 	must(t, err)
-	text, err := os.ReadFile("testdata/schema.sql")
-	must(t, err)
 	for name, c := range map[string]struct{ old, new, want string }{
 		"no table":    {"CREATE TABLE carts", "CREATE TABLE baskets", "locks.go:32: the schema has no table carts"},
 		"no column":   {"id         BINARY(16)", "cart_id BINARY(16)", "locks.go:32: table carts has no column id in the schema"},
 		"a collation": {"utf8mb4_bin", "utf8mb4_unicode_ci", "locks.go:23: products.sku has the collation utf8mb4_unicode_ci, but the family folds as utf8mb4_bin does"},
 	} {
-		schema, err := schemaOf(t, strings.ReplaceAll(string(text), c.old, c.new))
-		must(t, err)
-		p := &plan{pkg: pkg}
-		p.compare(schema)
-		if said := p.Error(); !strings.Contains(said, c.want) || len(p.problems) != 1 {
+		if said := compared(t, pkg, c.old, c.new); !strings.Contains(said.Error(), c.want) || len(said) != 1 {
 			t.Errorf("%s: lockgen says:\n%s\nwant:\n%s", name, said, c.want)
 		}
 	}

@@ -18,54 +18,42 @@ import (
 // as a node beside another: one whose processes see 90 seconds more, by libfaketime. The
 // situation on the page has the clock of one session, which shows the same.
 func TestClockOfServer(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			fast, err := testdb.Start(t.Context(), engine, testdb.Ahead(90*time.Second))
-			if err != nil {
-				t.Fatal(err)
+	onServers(t, func(t *testing.T, s *stage) {
+		fast, err := testdb.Start(t.Context(), s.db.Engine(), testdb.Ahead(90*time.Second))
+		s.must(err)
+		t.Cleanup(func() { s.must(fast.Stop()) })
+		node := fast.Fresh(t)
+		op := s.operator()
+		op.change(grant, need{"SELECT", "locks"})
+		op.at(node)
+		finding := func(name string, args ...string) ops.Finding {
+			t.Helper()
+			var out bytes.Buffer // the stage would write other numbers
+			run(t.Context(), append([]string{"check", "--json"}, args...), s.getenv, strings.NewReader(""), &out, io.Discard)
+			var found findingsForm
+			if err := json.Unmarshal(out.Bytes(), &found); err != nil {
+				t.Fatalf("%v: %s", err, &out)
 			}
-			t.Cleanup(func() {
-				if err := fast.Stop(); err != nil {
-					t.Error(err)
-				}
-			})
-			node := fast.Fresh(t)
-			op := s.operator()
-			op.change(grant, need{"SELECT", "locks"})
-			op.at(node)
-			finding := func(name string, args ...string) ops.Finding {
-				t.Helper()
-				var out bytes.Buffer // the stage would write other numbers
-				env := func(name string) string { return map[string]string{"LOCKSTEP_DSN": s.dsn}[name] }
-				run(t.Context(), append([]string{"check", "--json"}, args...), env, strings.NewReader(""), &out, io.Discard)
-				var found findingsForm
-				if err := json.Unmarshal(out.Bytes(), &found); err != nil {
-					t.Fatalf("%v: %s", err, &out)
-				}
-				for _, f := range found.Findings {
-					if f.Name == name {
-						return f
-					}
-				}
-				t.Fatalf("check says nothing of the %s: %+v", name, found)
-				return ops.Finding{}
-			}
-			wants := func(f ops.Finding) {
-				t.Helper()
-				number := regexp.MustCompile(`is (-?\d+\.\d+) s ahead`).FindStringSubmatch(f.Text)
-				if number == nil || f.State != ops.Warn || f.Fix == "" {
-					t.Fatalf("%+v", f)
-				}
-				if ahead, err := strconv.ParseFloat(number[1], 64); err != nil || ahead < 60 || ahead > 120 {
-					t.Errorf("%+v", f)
+			for _, f := range found.Findings {
+				if f.Name == name {
+					return f
 				}
 			}
-			wants(finding("clock of node 1", "--node", node.Config().Addr))
-			s.dsn = node.AdminDSN()
-			wants(finding("clock"))
-		})
-	}
+			t.Fatalf("check says nothing of the %s: %+v", name, found)
+			return ops.Finding{}
+		}
+		wants := func(f ops.Finding) {
+			t.Helper()
+			number := regexp.MustCompile(`is (-?\d+\.\d+) s ahead`).FindStringSubmatch(f.Text)
+			if number == nil || f.State != ops.Warn || f.Fix == "" {
+				t.Fatalf("%+v", f)
+			}
+			if ahead, err := strconv.ParseFloat(number[1], 64); err != nil || ahead < 60 || ahead > 120 {
+				t.Errorf("%+v", f)
+			}
+		}
+		wants(finding("clock of node 1", "--node", node.Config().Addr))
+		s.dsn = node.AdminDSN()
+		wants(finding("clock"))
+	})
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -215,37 +214,32 @@ func second[T any](_ T, err error) error { return err }
 // error, and succeeds when what its text says was done, as the user of the programs. Check is clean
 // afterwards.
 func TestErrorRemedies(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			for _, c := range remedied {
-				t.Run(c.remedy, func(t *testing.T) {
-					s := newStage(t, db)
-					f := c.make(s)
-					err := f.call()
-					said, _, _ := strings.Cut(c.text, "%s")
-					if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), said) {
-						t.Fatalf("the call returned %v, want %q", err, c.text)
+	onServers(t, func(t *testing.T, s *stage) {
+		for _, c := range remedied {
+			t.Run(c.remedy, func(t *testing.T) {
+				s := newStage(t, s.db)
+				f := c.make(s)
+				err := f.call()
+				said, _, _ := strings.Cut(c.text, "%s")
+				if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), said) {
+					t.Fatalf("the call returned %v, want %q", err, c.text)
+				}
+				remedy := regexp.MustCompile(c.remedy).FindString(err.Error())
+				if remedy == "" {
+					t.Fatalf("%v has no remedy %s", err, c.remedy)
+				}
+				f.do(remedy)
+				if err := f.call(); err != nil {
+					t.Errorf("after %q the call returned %v", remedy, err)
+				}
+				for _, subject := range []string{"tables", "privileges"} {
+					if found := s.finding(subject, s.db.Connect(t)); found.State != ops.OK && !errors.Is(c.is, txlock.ErrPrivilege) {
+						t.Errorf("after %q check says %+v", remedy, found)
 					}
-					remedy := regexp.MustCompile(c.remedy).FindString(err.Error())
-					if remedy == "" {
-						t.Fatalf("%v has no remedy %s", err, c.remedy)
-					}
-					f.do(remedy)
-					if err := f.call(); err != nil {
-						t.Errorf("after %q the call returned %v", remedy, err)
-					}
-					for _, subject := range []string{"tables", "privileges"} {
-						if found := s.finding(subject, s.db.Connect(t)); found.State != ops.OK && !errors.Is(c.is, txlock.ErrPrivilege) {
-							t.Errorf("after %q check says %+v", remedy, found)
-						}
-					}
-				})
-			}
-		})
-	}
+				}
+			})
+		}
+	})
 }
 
 // commands are what a text names that can be executed.
@@ -319,9 +313,7 @@ func errorTexts(t *testing.T) (texts []string) {
 			})
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 	}
 	return texts
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,28 +15,23 @@ import (
 // TestNothingFound proves that the exit code is 1 where nothing is found, with --json too, and that
 // who can't see the locks isn't told that there are none.
 func TestNothingFound(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			for _, args := range [][]string{{"locks"}, {"leases"}, {"waits"}, {"show", "order:42"}, {"jobs"}, {"once"}, {"leaders"}} {
-				var output string
-				var code int
-				// Another test's wait for a table, which MariaDB doesn't name, may be one for ours.
-				testdb.Await(time.Minute, func() bool { output, code = s.call(append(args, "--json")...); return code == nothing })
-				if code != nothing || !strings.Contains(output, "{") {
-					t.Errorf("lockstep %v --json returns %d, and prints:\n%s", args, code, output)
-				}
+	onServers(t, func(t *testing.T, s *stage) {
+		for _, args := range [][]string{{"locks"}, {"leases"}, {"waits"}, {"show", "order:42"}, {"jobs"}, {"once"}, {"leaders"}} {
+			var output string
+			var code int
+			// Another test's wait for a table, which MariaDB doesn't name, may be one for ours.
+			testdb.Await(time.Minute, func() bool { output, code = s.call(append(args, "--json")...); return code == nothing })
+			if code != nothing || !strings.Contains(output, "{") {
+				t.Errorf("lockstep %v --json returns %d, and prints:\n%s", args, code, output)
 			}
-			s.dsn = s.db.DSN() // without PROCESS
-			for _, args := range [][]string{{"locks"}, {"waits"}, {"show", "order:42"}} {
-				if output, code := s.call(args...); code != nothing || !strings.Contains(output, "it can't be seen: ") {
-					t.Errorf("lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
-				}
+		}
+		s.dsn = s.db.DSN() // without PROCESS
+		for _, args := range [][]string{{"locks"}, {"waits"}, {"show", "order:42"}} {
+			if output, code := s.call(args...); code != nothing || !strings.Contains(output, "it can't be seen: ") {
+				t.Errorf("lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
 			}
-		})
-	}
+		}
+	})
 }
 
 // TestFullDisk proves that a command whose output is lost doesn't end as if it were written.
@@ -62,70 +55,48 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 
 // TestInterruptedQuestion proves that a question ends at once when the command is interrupted.
 func TestInterruptedQuestion(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			ctx, interrupt := context.WithCancel(t.Context())
-			keyboard, typed := io.Pipe()
-			defer func() { _ = typed.Close() }()
-			screen := &watched{until: "Type yes", then: interrupt}
-			code := make(chan int, 1)
-			go func() {
-				code <- run(ctx, []string{"purge"}, func(string) string { return s.dsn }, keyboard, io.Discard, screen)
-			}()
-			select {
-			case got := <-code:
-				if got != declined || !strings.Contains(screen.text.String(), "nothing was done") {
-					t.Errorf("it returns %d, and prints %s", got, screen.text.String())
-				}
-			case <-time.After(time.Minute):
-				t.Error("it waits for an answer")
+	onServers(t, func(t *testing.T, s *stage) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		keyboard, typed := io.Pipe()
+		defer func() { _ = typed.Close() }()
+		screen := &watched{until: "Type yes", then: interrupt}
+		code := make(chan int, 1)
+		go func() {
+			code <- run(ctx, []string{"purge"}, s.getenv, keyboard, io.Discard, screen)
+		}()
+		select {
+		case got := <-code:
+			if got != declined || !strings.Contains(screen.text.String(), "nothing was done") {
+				t.Errorf("it returns %d, and prints %s", got, screen.text.String())
 			}
-		})
-	}
+		case <-time.After(time.Minute):
+			t.Error("it waits for an answer")
+		}
+	})
 }
 
 // TestEncryptionOfMyCnf proves that a my.cnf that demands an encrypted connection has one or none,
 // and that settings which aren't obeyed are refused.
 func TestEncryptionOfMyCnf(t *testing.T) {
-	t.Parallel()
-	call := func(t *testing.T, text string, args ...string) (string, int) {
-		path := filepath.Join(t.TempDir(), "my.cnf")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		var said bytes.Buffer
-		code := run(t.Context(), append([]string{"--defaults-file", path}, args...), func(string) string { return "" }, strings.NewReader(""), &said, &said)
-		return said.String(), code
-	}
-	for setting, want := range map[string]string{
-		"ssl-cipher=AES": "ssl-cipher", "tls_version=TLSv1.3": "tls-version", "ssl-mode=STRICT": "STRICT", "ssl-ca=/no/such/file": "/no/such/file", "ssl-cert=/no/such/file": "/no/such/file",
-	} {
-		if output, code := call(t, "[client]\n"+setting+"\n", "jobs"); code != usage || !strings.Contains(output, want) {
-			t.Errorf("with %s it returns %d, and prints %s", setting, code, output)
-		}
-	}
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			c := db.AdminConfig()
-			host, port, _ := strings.Cut(c.Addr, ":")
-			login := "[client]\nhost=" + host + "\nport=" + port + "\nuser=" + c.User + "\npassword=" + c.Passwd + "\ndatabase=" + c.DBName + "\n"
-			for _, setting := range []string{"ssl-mode=VERIFY_IDENTITY", "ssl_mode=VERIFY_CA", "ssl-verify-server-cert"} {
-				if output, code := call(t, login+setting+"\n", "locks"); code != trouble {
-					t.Errorf("with %s it returns %d, and prints %s", setting, code, output)
-				}
+	onServers(t, func(t *testing.T, s *stage) {
+		c := s.db.AdminConfig()
+		host, port, _ := strings.Cut(c.Addr, ":")
+		login := "[client]\nhost=" + host + "\nport=" + port + "\nuser=" + c.User + "\npassword=" + c.Passwd + "\ndatabase=" + c.DBName + "\n"
+		for setting, want := range map[string]struct {
+			code int
+			says string
+		}{
+			"ssl-cipher=AES": {usage, "ssl-cipher"}, "tls_version=TLSv1.3": {usage, "tls-version"}, "ssl-mode=STRICT": {usage, "STRICT"},
+			"ssl-ca=/no/such/file": {usage, "/no/such/file"}, "ssl-cert=/no/such/file": {usage, "/no/such/file"},
+			"ssl-mode=VERIFY_IDENTITY": {trouble, ""}, "ssl_mode=VERIFY_CA": {trouble, ""}, "ssl-verify-server-cert": {trouble, ""},
+			"ssl-mode=DISABLED": {nothing, ""}, "skip-ssl": {nothing, ""}, "ssl-mode=PREFERRED": {nothing, ""}, "ssl=0": {nothing, ""},
+		} {
+			output, code := called(t, nil, "", "--defaults-file", file(t, t.TempDir(), "my.cnf", login+setting+"\n"), "locks")
+			if code != want.code || !strings.Contains(output, want.says) {
+				t.Errorf("with %s it returns %d, and prints %s", setting, code, output)
 			}
-			for _, setting := range []string{"ssl-mode=DISABLED", "skip-ssl", "ssl-mode=PREFERRED", "ssl=0"} {
-				if output, code := call(t, login+setting+"\n", "locks"); code != nothing {
-					t.Errorf("with %s it returns %d, and prints %s", setting, code, output)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // TestPurgeOfMany proves that purge goes on beyond --timeout while it removes rows, and says so,

@@ -16,20 +16,28 @@ func called(t *testing.T, env map[string]string, stdin string, args ...string) (
 	return out.String(), code
 }
 
+// file writes a file into a directory.
+func file(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	check(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestUsage proves that wrong calls are told what to do, and have their exit code.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	file := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
 	const secret = "s3cret-word"
-	cnf := file("my.cnf", "[client]\nuser=app\npassword=\""+secret+"\"\nhost=127.0.0.1\nport=1\n[lockstep]\ndatabase=shop\n")
-	dsn := file("dsn", "app:"+secret+"@tcp(127.0.0.1:1)/shop\n")
+	cnf := file(t, dir, "my.cnf", "[client]\nuser=app\npassword=\""+secret+"\"\nhost=127.0.0.1\nport=1\n[lockstep]\ndatabase=shop\n")
+	dsn := file(t, dir, "dsn", "app:"+secret+"@tcp(127.0.0.1:1)/shop\n")
 	closed := map[string]string{"LOCKSTEP_DSN": "app:" + secret + "@tcp(127.0.0.1:1)/shop"}
 	for _, c := range []struct {
 		name  string
@@ -48,7 +56,7 @@ func TestUsage(t *testing.T) {
 		{"a name in place of a command", []string{"app:" + secret + "@tcp(127.0.0.1:1)/shop", "locks"}, nil, "", usage, "no command"},
 		{"a name as an argument", []string{"locks", "app:" + secret + "@tcp(127.0.0.1:1)/shop"}, nil, "", usage, "unknown command"},
 		{"a name of a file", []string{"locks", "--dsn-file", "app:" + secret + "@tcp(127.0.0.1:1)/shop"}, nil, "", usage, "read the data source name"},
-		{"a my.cnf that is none", []string{"locks", "--defaults-file", file("broken.cnf", "[client\npassword="+secret+"\n["+secret)}, nil, "", usage, "broken.cnf is not a my.cnf"},
+		{"a my.cnf that is none", []string{"locks", "--defaults-file", file(t, dir, "broken.cnf", "[client\npassword="+secret+"\n["+secret)}, nil, "", usage, "broken.cnf is not a my.cnf"},
 		{"a my.cnf that isn't there", []string{"locks", "--defaults-file", "/nope"}, nil, "", usage, "no such file"},
 		{"a password by the environment", []string{"check", "--dsn", "app@tcp(127.0.0.1:1)/shop"}, map[string]string{"LOCKSTEP_PASSWORD": secret}, "", trouble, "the server can't be reached"},
 		{"broken name", []string{"locks"}, map[string]string{"LOCKSTEP_DSN": "app:" + secret + "@tcp(127.0.0.1"}, "", usage, "LOCKSTEP_DSN is not a data source name"},

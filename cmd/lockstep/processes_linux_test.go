@@ -35,9 +35,7 @@ func TestPasswordIsNotInProcessList(t *testing.T) {
 	const secret = "pr0c-s3cret-word"
 	dir := t.TempDir()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes the connection, and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	connected := make(chan net.Conn)
 	go func() {
@@ -51,19 +49,10 @@ func TestPasswordIsNotInProcessList(t *testing.T) {
 	}()
 	address := silent.Addr().String()
 	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	dsn := "app:" + secret + "@tcp(" + address + ")/shop"
-	file := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
 	cnf := "[client]\nuser=app\npassword=" + secret + "\nhost=" + host + "\nport=" + port + "\ndatabase=shop\n"
-	file(".my.cnf", cnf)
+	file(t, dir, ".my.cnf", cnf)
 	for name, c := range map[string]struct {
 		args  []string
 		env   string
@@ -72,9 +61,9 @@ func TestPasswordIsNotInProcessList(t *testing.T) {
 	}{
 		"environment":        {args: []string{"locks"}, env: "LOCKSTEP_DSN=" + dsn},
 		"password alone":     {args: []string{"locks", "--dsn", "app@tcp(" + address + ")/shop"}, env: "LOCKSTEP_PASSWORD=" + secret},
-		"file":               {args: []string{"waits", "--dsn-file", file("dsn", dsn)}},
+		"file":               {args: []string{"waits", "--dsn-file", file(t, dir, "dsn", dsn)}},
 		"standard input":     {args: []string{"leases", "--dsn-file", "-"}, stdin: dsn + "\n"},
-		"my.cnf":             {args: []string{"check", "--defaults-file", file("my.cnf", cnf)}},
+		"my.cnf":             {args: []string{"check", "--defaults-file", file(t, dir, "my.cnf", cnf)}},
 		"my.cnf at home":     {args: []string{"locks"}, env: "HOME=" + dir},
 		"another's argument": {args: []string{"show", secret}, env: "LOCKSTEP_DSN=" + strings.Replace(dsn, secret, "another", 1), seen: true},
 	} {
@@ -83,9 +72,7 @@ func TestPasswordIsNotInProcessList(t *testing.T) {
 		cmd.Stdin = strings.NewReader(c.stdin)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, cmd.Start())
 		select {
 		case conn := <-connected:
 			if seen := inProcessList(t, secret); len(seen) > 0 != c.seen {

@@ -29,161 +29,145 @@ func (s *stage) answer(want int, into any, args ...string) {
 // TestChangesAsJSON proves that ask, release and install answer with what they have done,
 // and ask before, or refuse.
 func TestChangesAsJSON(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			s.acquire("web-1/4711", "nightly report")
-			for _, args := range [][]string{{"ask", "report"}, {"release", "report"}, {"install"}} {
-				if output, code := s.call(append(args, "--json")...); code != declined || strings.Contains(output, "{") {
-					t.Errorf("lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
-				}
+	onServers(t, func(t *testing.T, s *stage) {
+		s.acquire("web-1/4711", "nightly report")
+		for _, args := range [][]string{{"ask", "report"}, {"release", "report"}, {"install"}} {
+			if output, code := s.call(append(args, "--json")...); code != declined || strings.Contains(output, "{") {
+				t.Errorf("lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
 			}
-			var asked askedForm
-			s.answer(done, &asked, "ask", "report", "--reason", "maintenance", "--yes")
-			if asked.Key != "report" || asked.Reason != "maintenance" || len(asked.Leases) != 1 || asked.Leases[0].Label != "nightly report" {
-				t.Errorf("ask has answered %+v", asked)
-			}
-			var released releasedForm
-			s.stdin = "yes\n"
-			s.answer(done, &released, "release", "report")
-			if released.Key != "report" || len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
-				t.Errorf("release has answered %+v", released)
-			}
-			_, scope := s.begin()
-			s.lock(scope, orders.Key(42))
-			s.listed()
-			s.answer(done, &released, "release", "order:42", "--yes")
-			if len(released.Leases) != 0 || len(released.Locks) != 1 || released.Locks[0].Key != "order:42" {
-				t.Errorf("release of a lock has answered %+v", released)
-			}
-			s.db.WaitGone(s, s.last)
-			if output, code := s.call("release", "report", "--json", "--yes"); code != nothing || strings.Contains(output, "{") {
-				t.Errorf("release of nothing returns %d, and prints:\n%s", code, output)
-			}
-			var installed installedForm
-			s.answer(done, &installed, "install", "--views", "--yes")
-			if len(installed.Tables) != 5 || !slices.Equal(installed.Views, []string{"lockstep_held", "lockstep_waits"}) || (len(installed.Procedures) > 0) != (engine == testdb.MySQL) {
-				t.Errorf("install has answered %+v", installed)
-			}
-		})
-	}
+		}
+		var asked askedForm
+		s.answer(done, &asked, "ask", "report", "--reason", "maintenance", "--yes")
+		if asked.Key != "report" || asked.Reason != "maintenance" || len(asked.Leases) != 1 || asked.Leases[0].Label != "nightly report" {
+			t.Errorf("ask has answered %+v", asked)
+		}
+		var released releasedForm
+		s.stdin = "yes\n"
+		s.answer(done, &released, "release", "report")
+		if released.Key != "report" || len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
+			t.Errorf("release has answered %+v", released)
+		}
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		s.listed()
+		s.answer(done, &released, "release", "order:42", "--yes")
+		if len(released.Leases) != 0 || len(released.Locks) != 1 || released.Locks[0].Key != "order:42" {
+			t.Errorf("release of a lock has answered %+v", released)
+		}
+		s.db.WaitGone(s, s.last)
+		if output, code := s.call("release", "report", "--json", "--yes"); code != nothing || strings.Contains(output, "{") {
+			t.Errorf("release of nothing returns %d, and prints:\n%s", code, output)
+		}
+		var installed installedForm
+		s.answer(done, &installed, "install", "--views", "--yes")
+		if len(installed.Tables) != 5 || !slices.Equal(installed.Views, []string{"lockstep_held", "lockstep_waits"}) || (len(installed.Procedures) > 0) != (s.db.Engine() == testdb.MySQL) {
+			t.Errorf("install has answered %+v", installed)
+		}
+	})
 }
 
 // TestReleaseOfOne proves that a slot names one permit of several, that the holder of the
 // slot of a hashed key is ended only if that is meant, and that nothing changes where the
 // user may not end sessions.
 func TestReleaseOfOne(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			permits, err := s.manager().Semaphore(txlock.Named("imports"), 2)
-			s.must(err)
-			for i := range 2 {
-				_, err := permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))
-				s.must(err)
+	onServers(t, func(t *testing.T, s *stage) {
+		permits, err := s.manager().Semaphore(txlock.Named("imports"), 2)
+		s.must(err)
+		for i := range 2 {
+			s.must(second(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
+		}
+		held := func() (owners []string, slots []int64) {
+			var leases leasesForm
+			s.answer(done, &leases, "leases")
+			for _, l := range leases.Leases {
+				owners, slots = append(owners, l.Owner), append(slots, l.Slot)
 			}
-			held := func() (owners []string, slots []int64) {
-				var leases leasesForm
-				s.answer(done, &leases, "leases")
-				for _, l := range leases.Leases {
-					owners, slots = append(owners, l.Owner), append(slots, l.Slot)
-				}
-				return owners, slots
-			}
-			owners, slots := held()
-			if output, code := s.call("release", "imports", "--slot", "77", "--yes"); code != nothing {
-				t.Errorf("release of a slot that nobody has returns %d:\n%s", code, output)
-			}
-			var released releasedForm
-			s.answer(done, &released, "release", "imports", "--slot", fmt.Sprint(slots[0]), "--yes")
-			if left, _ := held(); len(owners) != 2 || !slices.Equal(left, owners[1:]) || len(released.Leases) != 1 || released.Leases[0].Owner != owners[0] {
-				t.Errorf("%q were held, %q are after the release of slot %d, which has answered %+v", owners, left, slots[0], released)
-			}
+			return owners, slots
+		}
+		owners, slots := held()
+		if output, code := s.call("release", "imports", "--slot", "77", "--yes"); code != nothing {
+			t.Errorf("release of a slot that nobody has returns %d:\n%s", code, output)
+		}
+		var released releasedForm
+		s.answer(done, &released, "release", "imports", "--slot", fmt.Sprint(slots[0]), "--yes")
+		if left, _ := held(); len(owners) != 2 || !slices.Equal(left, owners[1:]) || len(released.Leases) != 1 || released.Leases[0].Owner != owners[0] {
+			t.Errorf("%q were held, %q are after the release of slot %d, which has answered %+v", owners, left, slots[0], released)
+		}
 
-			tx, scope := s.begin()
-			s.lockHashed(scope)
-			s.listed()
-			if output, code := s.call("release", "cart:42", "--yes"); code != nothing {
-				t.Errorf("release without --hashed returns %d:\n%s", code, output)
-			}
-			op := s.operator()
-			for _, n := range looks(engine) {
-				op.change(grant, n)
-			}
-			output, code := s.call("release", "cart:42", "--hashed", "--yes", "--json")
-			if code != declined || !strings.Contains(output, `"locks": []`) || !strings.Contains(output, "may not end session 51: GRANT CONNECTION") || strings.Contains(output, "Error 1") {
-				t.Errorf("release without the privilege to end sessions returns %d, and prints:\n%s", code, output)
-			}
-			s.must(tx.Commit())
+		tx, scope := s.begin()
+		s.lockHashed(scope)
+		s.listed()
+		if output, code := s.call("release", "cart:42", "--yes"); code != nothing {
+			t.Errorf("release without --hashed returns %d:\n%s", code, output)
+		}
+		op := s.operator()
+		for _, n := range looks(s.db.Engine()) {
+			op.change(grant, n)
+		}
+		output, code := s.call("release", "cart:42", "--hashed", "--yes", "--json")
+		if code != declined || !strings.Contains(output, `"locks": []`) || !strings.Contains(output, "may not end session 51: GRANT CONNECTION") || strings.Contains(output, "Error 1") {
+			t.Errorf("release without the privilege to end sessions returns %d, and prints:\n%s", code, output)
+		}
+		s.must(tx.Commit())
 
-			if engine == testdb.MySQL { // whose administrators are safe from others
-				holder := &operator{stage: s, name: s.db.Config().User}
-				holder.change(grant, need{"SYSTEM_USER", "*.*"})
-				op.change(grant, need{"CONNECTION_ADMIN", "*.*"})
-				s.pool = s.db.Connect(t, program)
-				tx, scope = s.begin()
-				s.lockHashed(scope)
-				if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != declined || !strings.Contains(output, ", and SYSTEM_USER if the other has that") {
-					t.Errorf("release of a system user's lock returns %d, and prints:\n%s", code, output)
-				}
-				op.change(grant, need{"SYSTEM_USER", "*.*"})
-				if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != done {
-					t.Errorf("release by a system user returns %d, and prints:\n%s", code, output)
-				}
-				s.db.WaitGone(s, s.last)
-				_ = tx.Rollback() // its session is gone
-			}
-
+		if s.db.Engine() == testdb.MySQL { // whose administrators are safe from others
+			holder := &operator{stage: s, name: s.db.Config().User}
+			holder.change(grant, need{"SYSTEM_USER", "*.*"})
+			op.change(grant, need{"CONNECTION_ADMIN", "*.*"})
+			s.pool = s.db.Connect(t, program)
 			tx, scope = s.begin()
 			s.lockHashed(scope)
-			s.listed()
-			s.dsn = s.db.AdminDSN()
-			s.answer(done, &released, "release", "cart:42", "--hashed", "--yes")
-			s.db.WaitGone(s, s.last)
-			if err := tx.Commit(); err == nil || len(released.Locks) != 1 || released.Locks[0].Slot != int64(txlock.ParseKey("cart:42").Slot()) {
-				t.Errorf("release with --hashed has answered %+v, and Commit %v", released, err)
+			if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != declined || !strings.Contains(output, ", and SYSTEM_USER if the other has that") {
+				t.Errorf("release of a system user's lock returns %d, and prints:\n%s", code, output)
 			}
-		})
-	}
+			op.change(grant, need{"SYSTEM_USER", "*.*"})
+			if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != done {
+				t.Errorf("release by a system user returns %d, and prints:\n%s", code, output)
+			}
+			s.db.WaitGone(s, s.last)
+			_ = tx.Rollback() // its session is gone
+		}
+
+		tx, scope = s.begin()
+		s.lockHashed(scope)
+		s.listed()
+		s.dsn = s.db.AdminDSN()
+		s.answer(done, &released, "release", "cart:42", "--hashed", "--yes")
+		s.db.WaitGone(s, s.last)
+		if err := tx.Commit(); err == nil || len(released.Locks) != 1 || released.Locks[0].Slot != int64(txlock.ParseKey("cart:42").Slot()) {
+			t.Errorf("release with --hashed has answered %+v, and Commit %v", released, err)
+		}
+	})
 }
 
 // TestReleaseLeavesWaiters proves that the lease is taken from its holder alone, and that who
 // waits for it in the queue of Fair has it next.
 func TestReleaseLeavesWaiters(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			s.acquire("web-1/4711", "nightly report")
-			m := s.manager(lease.Fair())
-			granted := make(chan error, 1)
-			go func() {
-				l, err := m.Acquire(lease.WithOwner(s.ctx, "web-2/815"), txlock.Named("report"))
-				if err == nil {
-					err = l.Release(s.ctx)
-				}
-				granted <- err
-			}()
-			if !testdb.Await(time.Minute, func() bool {
-				var leases leasesForm
-				s.answer(done, &leases, "leases")
-				return slices.ContainsFunc(leases.Leases, func(l ops.Lease) bool { return l.Kind == "waiter" })
-			}) {
-				t.Fatal("the waiter is not listed")
+	onServers(t, func(t *testing.T, s *stage) {
+		s.acquire("web-1/4711", "nightly report")
+		m := s.manager(lease.Fair())
+		granted := make(chan error, 1)
+		go func() {
+			l, err := m.Acquire(lease.WithOwner(s.ctx, "web-2/815"), txlock.Named("report"))
+			if err == nil {
+				err = l.Release(s.ctx)
 			}
-			var released releasedForm
-			s.answer(done, &released, "release", "report", "--yes")
-			if len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
-				t.Errorf("release has answered %+v", released)
-			}
-			s.must(<-granted)
-		})
-	}
+			granted <- err
+		}()
+		if !testdb.Await(time.Minute, func() bool {
+			var leases leasesForm
+			s.answer(done, &leases, "leases")
+			return slices.ContainsFunc(leases.Leases, func(l ops.Lease) bool { return l.Kind == "waiter" })
+		}) {
+			t.Fatal("the waiter is not listed")
+		}
+		var released releasedForm
+		s.answer(done, &released, "release", "report", "--yes")
+		if len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
+			t.Errorf("release has answered %+v", released)
+		}
+		s.must(<-granted)
+	})
 }
 
 // answering answers a question when it is asked.
@@ -194,37 +178,31 @@ func (a answering) Read(b []byte) (int, error) { return copy(b, a()), io.EOF }
 // TestReleaseOfTheNext proves that a session isn't ended that has committed what was shown,
 // and locked the key again, while somebody thought about the question.
 func TestReleaseOfTheNext(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			conn, err := s.pool.Conn(s.ctx)
+	onServers(t, func(t *testing.T, s *stage) {
+		conn, err := s.pool.Conn(s.ctx)
+		s.must(err)
+		defer func() { s.must(conn.Close()) }()
+		s.last = testdb.ConnID(s, conn)
+		s.number(s.last)
+		locked := func() *sql.Tx {
+			tx, err := conn.BeginTx(s.ctx, nil)
 			s.must(err)
-			defer func() { s.must(conn.Close()) }()
-			s.last = testdb.ConnID(s, conn)
-			s.number(s.last)
-			locked := func() *sql.Tx {
-				tx, err := conn.BeginTx(s.ctx, nil)
-				s.must(err)
-				scope, err := txlock.Join(s.ctx, tx)
-				s.must(err)
-				s.lock(scope, orders.Key(42))
-				s.listed()
-				return tx
-			}
-			tx := locked()
-			var out bytes.Buffer
-			env := func(name string) string { return map[string]string{"LOCKSTEP_DSN": s.dsn}[name] }
-			code := run(s.ctx, []string{"release", "order:42"}, env, answering(func() string {
-				s.must(tx.Commit())
-				tx = locked()
-				return "yes\n"
-			}), &out, &out)
-			if code != nothing {
-				t.Errorf("release returns %d, and prints:\n%s", code, out.String())
-			}
+			scope, err := txlock.Join(s.ctx, tx)
+			s.must(err)
+			s.lock(scope, orders.Key(42))
+			s.listed()
+			return tx
+		}
+		tx := locked()
+		var out bytes.Buffer
+		code := run(s.ctx, []string{"release", "order:42"}, s.getenv, answering(func() string {
 			s.must(tx.Commit())
-		})
-	}
+			tx = locked()
+			return "yes\n"
+		}), &out, &out)
+		if code != nothing {
+			t.Errorf("release returns %d, and prints:\n%s", code, out.String())
+		}
+		s.must(tx.Commit())
+	})
 }

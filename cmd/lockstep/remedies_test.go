@@ -52,53 +52,48 @@ var decided = regexp.MustCompile(`: a person decides.*`)
 // TestRemedies proves that the remedy of each fault of the tables and procedures mends it: it does what check says,
 // as an administrator, and check finds the subject right afterwards, as the user of the programs.
 func TestRemedies(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := stageOn(t, testdb.Shared(t, engine).OpenLeases(t))
-			s.must(schema.Install(t.Context(), s.db.Admin()))
-			faults := broken
-			if engine == testdb.MySQL && !testdb.WithoutProcedures() {
-				faults = slices.Concat(broken, uncallable)
-			}
-			for _, fault := range faults {
-				t.Run(fault.name, func(t *testing.T) {
-					by := fault.by
-					if strings.HasSuffix(by, "FROM ") {
-						by = strings.ReplaceAll(by, "%s", "`"+s.db.Name()+"`") + s.account()
+	onServers(t, func(t *testing.T, s *stage) {
+		s.must(schema.Install(t.Context(), s.db.Admin()))
+		faults := broken
+		if s.db.Engine() == testdb.MySQL && !testdb.WithoutProcedures() {
+			faults = slices.Concat(broken, uncallable)
+		}
+		for _, fault := range faults {
+			t.Run(fault.name, func(t *testing.T) {
+				by := fault.by
+				if strings.HasSuffix(by, "FROM ") {
+					by = strings.ReplaceAll(by, "%s", "`"+s.db.Name()+"`") + s.account()
+				}
+				for statement := range strings.SplitSeq(by, "; ") {
+					s.db.Exec(t, statement)
+				}
+				if fault.name == "a view" {
+					defer func() { _, _ = s.db.Admin().ExecContext(s.ctx, "DROP VIEW IF EXISTS lockstep_jobs") }()
+				}
+				look := func() ops.Finding {
+					switch fault.name {
+					case "a trigger", "another procedure": // which only who has the privilege TRIGGER sees, or made it
+						return s.finding(fault.subject, s.db.Admin())
 					}
-					for statement := range strings.SplitSeq(by, "; ") {
-						s.db.Exec(t, statement)
+					return s.finding(fault.subject, s.db.Connect(t)) // anew: a connection keeps the privileges of its database
+				}
+				said := ""
+				for range 3 { // a table with two faults tells the second one afterwards
+					f := look()
+					if f.State == ops.OK {
+						break
 					}
-					if fault.name == "a view" {
-						defer func() { _, _ = s.db.Admin().ExecContext(s.ctx, "DROP VIEW IF EXISTS lockstep_jobs") }()
+					said = f.Fix
+					for remedy := range strings.SplitSeq(decided.ReplaceAllString(f.Fix, ""), "; ") {
+						s.remedy(remedy)
 					}
-					look := func() ops.Finding {
-						switch fault.name {
-						case "a trigger", "another procedure": // which only who has the privilege TRIGGER sees, or made it
-							return s.finding(fault.subject, s.db.Admin())
-						}
-						return s.finding(fault.subject, s.db.Connect(t)) // anew: a connection keeps the privileges of its database
-					}
-					said := ""
-					for range 3 { // a table with two faults tells the second one afterwards
-						f := look()
-						if f.State == ops.OK {
-							break
-						}
-						said = f.Fix
-						for remedy := range strings.SplitSeq(decided.ReplaceAllString(f.Fix, ""), "; ") {
-							s.remedy(remedy)
-						}
-					}
-					if f := look(); f.State != ops.OK || said == "" {
-						t.Errorf("after %q check says %+v", said, f)
-					}
-				})
-			}
-		})
-	}
+				}
+				if f := look(); f.State != ops.OK || said == "" {
+					t.Errorf("after %q check says %+v", said, f)
+				}
+			})
+		}
+	})
 }
 
 // finding returns what check says of a subject.
@@ -132,42 +127,39 @@ func (s *stage) remedy(what string) {
 // TestRemediesOfSettings proves the same of the server's settings, which sessions have that come
 // later, and of those of sessions.
 func TestRemediesOfSettings(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := stageOn(t, testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1")).OpenLeases(t))
-			for subject, c := range map[string]struct {
-				by    string
-				state ops.State
-			}{
-				"read only":              {"SET GLOBAL read_only = ON", ops.Error},
-				"isolation":              {"SET GLOBAL TRANSACTION ISOLATION LEVEL READ UNCOMMITTED", ops.Warn},
-				"deadlocks":              {"SET GLOBAL innodb_deadlock_detect = OFF", ops.Warn},
-				"binary log":             {"SET GLOBAL binlog_format = 'STATEMENT'", ops.Error},
-				"forgotten transactions": {"SET GLOBAL wait_timeout = 28800", ops.Warn},
-			} {
-				s.db.Exec(t, c.by)
-				f := s.finding(subject, s.db.Connect(t))
-				statement := regexp.MustCompile(`SET GLOBAL [^;,]*`).FindString(f.Fix)
-				if f.State != c.state || statement == "" {
-					t.Errorf("after %s check says %+v", c.by, f)
-					continue
-				}
-				s.db.Exec(t, statement)
-				if f := s.finding(subject, s.db.Connect(t)); f.State != ops.OK {
-					t.Errorf("after %s check says %+v", statement, f)
-				}
+	onServers(t, func(t *testing.T, s *stage) {
+		for subject, c := range map[string]struct {
+			by    string
+			state ops.State
+		}{
+			"read only":              {"SET GLOBAL read_only = ON", ops.Error},
+			"isolation":              {"SET GLOBAL TRANSACTION ISOLATION LEVEL READ UNCOMMITTED", ops.Warn},
+			"deadlocks":              {"SET GLOBAL innodb_deadlock_detect = OFF", ops.Warn},
+			"binary log":             {"SET GLOBAL binlog_format = 'STATEMENT'", ops.Error},
+			"forgotten transactions": {"SET GLOBAL wait_timeout = 28800", ops.Warn},
+		} {
+			s.db.Exec(t, c.by)
+			f := s.finding(subject, s.db.Connect(t))
+			statement := regexp.MustCompile(`SET GLOBAL [^;,]*`).FindString(f.Fix)
+			if f.State != c.state || statement == "" {
+				t.Errorf("after %s check says %+v", c.by, f)
+				continue
 			}
-			if engine == testdb.MariaDB {
-				s.db.Exec(t, "SET GLOBAL idle_transaction_timeout = 120")
-				if f := s.finding("forgotten transactions", s.db.Connect(t)); f.Text != "end after 120 s at most" {
-					t.Errorf("with idle_transaction_timeout = 120 check says %+v", f)
-				}
+			s.db.Exec(t, statement)
+			if f := s.finding(subject, s.db.Connect(t)); f.State != ops.OK {
+				t.Errorf("after %s check says %+v", statement, f)
 			}
-			s.remediesOfSessions()
-		})
-	}
+		}
+		if s.db.Engine() == testdb.MariaDB {
+			s.db.Exec(t, "SET GLOBAL idle_transaction_timeout = 120")
+			if f := s.finding("forgotten transactions", s.db.Connect(t)); f.Text != "end after 120 s at most" {
+				t.Errorf("with idle_transaction_timeout = 120 check says %+v", f)
+			}
+		}
+		s.remediesOfSessions()
+	}, func(tb testing.TB, engine testdb.Engine) *testdb.DB {
+		return testdb.Dedicated(tb, engine, testdb.Args("--log-bin=log", "--server-id=1")).OpenLeases(tb)
+	})
 }
 
 // remediesOfSessions does what check says of sessions on which locks don't hold: it takes the
@@ -212,24 +204,19 @@ func mysqlCharset(cfg *mysql.Config) {
 // TestRemediesOfAProxy has connections whose statements reach two sessions. Check says that a
 // person decides, and that the server itself is right, which it is.
 func TestRemediesOfAProxy(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := stageOn(t, testdb.Shared(t, engine).OpenLeases(t))
-			base, err := mysql.NewConnector(s.db.Config())
-			s.must(err)
-			between := sql.OpenDB(splitting{base})
-			t.Cleanup(func() { s.must(between.Close()) })
-			f := s.finding("proxy", between)
-			if f.State != ops.Error || !strings.Contains(f.Text, "a proxy that locks don't hold through") || !strings.Contains(f.Fix, "connect to the server itself") || !strings.Contains(f.Fix, "a person decides") {
-				t.Errorf("through a proxy check says %+v", f)
-			}
-			if f := s.finding("proxy", s.db.Connect(t)); f.State != ops.OK {
-				t.Errorf("of the server itself check says %+v", f)
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, s *stage) {
+		base, err := mysql.NewConnector(s.db.Config())
+		s.must(err)
+		between := sql.OpenDB(splitting{base})
+		t.Cleanup(func() { s.must(between.Close()) })
+		f := s.finding("proxy", between)
+		if f.State != ops.Error || !strings.Contains(f.Text, "a proxy that locks don't hold through") || !strings.Contains(f.Fix, "connect to the server itself") || !strings.Contains(f.Fix, "a person decides") {
+			t.Errorf("through a proxy check says %+v", f)
+		}
+		if f := s.finding("proxy", s.db.Connect(t)); f.State != ops.OK {
+			t.Errorf("of the server itself check says %+v", f)
+		}
+	})
 }
 
 // splitting makes connections that send each statement to the other one of two sessions.
@@ -293,19 +280,15 @@ func TestRemedyOfACluster(t *testing.T) {
 // TestRemedyOfTheClock starts a server with --sysdate-is-now, as check tells not to, and asks
 // one without.
 func TestRemedyOfTheClock(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			for server, want := range map[*testdb.Server]ops.Finding{
-				testdb.Dedicated(t, engine, testdb.Args("--sysdate-is-now")): {State: ops.Error, Fix: "start the server without --sysdate-is-now"},
-				testdb.Shared(t, engine):                                     {State: ops.OK},
-			} {
-				s := stageOn(t, server.OpenLeases(t))
-				if f := s.finding("clock function", s.db.Connect(t)); f.State != want.State || f.Fix != want.Fix {
-					t.Errorf("check says %+v, not %+v", f, want)
-				}
+	onServers(t, func(t *testing.T, s *stage) {
+		right := ops.Finding{State: ops.OK}
+		wrong := ops.Finding{State: ops.Error, Fix: "start the server without --sysdate-is-now"}
+		for server, want := range map[*testdb.Server]ops.Finding{
+			testdb.Dedicated(t, s.db.Engine(), testdb.Args("--sysdate-is-now")): wrong, s.db.Server(): right,
+		} {
+			if f := s.finding("clock function", server.OpenLeases(t).Connect(t)); f.State != want.State || f.Fix != want.Fix {
+				t.Errorf("check says %+v, not %+v", f, want)
 			}
-		})
-	}
+		}
+	})
 }

@@ -34,17 +34,17 @@ var situations = []struct {
 		_, scope := s.begin()
 		s.lock(scope, orders.Key(42))
 		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
+		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
 		s.shows([]string{"waits"}, "order:42", "└─ waits", "idle")
 	}},
 	{"a chain of waits", func(s *stage) {
 		_, first := s.begin()
 		s.lock(first, orders.Key(42))
-		tx2, second := s.begin()
-		s.lock(second, orders.Key(77))
-		s.waits(tx2, func(ctx context.Context) error { _, err := second.Lock(ctx, orders.Key(42)); return err })
+		tx2, other := s.begin()
+		s.lock(other, orders.Key(77))
+		s.waits(tx2, func(ctx context.Context) error { return second(other.Lock(ctx, orders.Key(42))) })
 		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { _, err := third.Lock(ctx, orders.Key(77)); return err })
+		s.waits(tx3, func(ctx context.Context) error { return second(third.Lock(ctx, orders.Key(77))) })
 		s.shows([]string{"waits"}, "   └─ order:77", "      └─ waits")
 	}},
 	{"a holder that waits for a row of another table", func(s *stage) {
@@ -52,42 +52,39 @@ var situations = []struct {
 		s.names = append(s.names, stock, "stock")
 		s.db.Exec(s, "INSERT INTO "+stock+" VALUES (7, 1)")
 		tx1, _ := s.begin()
-		_, err := tx1.ExecContext(s.ctx, "UPDATE "+stock+" SET n = n + 1 WHERE id = 7")
-		s.must(err)
-		tx2, second := s.begin()
-		s.lock(second, orders.Key(42))
+		s.must(second(tx1.ExecContext(s.ctx, "UPDATE "+stock+" SET n = n + 1 WHERE id = 7")))
+		tx2, other := s.begin()
+		s.lock(other, orders.Key(42))
 		s.waits(tx2, func(ctx context.Context) error {
 			_, err := tx2.ExecContext(ctx, "UPDATE "+stock+" SET n = n - 1 WHERE id = 7")
 			return err
 		})
 		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { _, err := third.Lock(ctx, orders.Key(42)); return err })
+		s.waits(tx3, func(ctx context.Context) error { return second(third.Lock(ctx, orders.Key(42))) })
 		s.shows([]string{"waits"}, "a row of stock (PRIMARY)", "   └─ order:42")
 	}},
 	{"readers that starve a writer", func(s *stage) {
 		s.must(txlock.Ensure(s.ctx, s.pool, prices.Key(7)))
 		for range 2 {
 			_, reader := s.begin()
-			_, err := reader.RLock(s.ctx, prices.Key(7))
-			s.must(err)
+			s.must(second(reader.RLock(s.ctx, prices.Key(7))))
 		}
 		tx, writer := s.begin()
-		s.waits(tx, func(ctx context.Context) error { _, err := writer.Lock(ctx, prices.Key(7)); return err })
+		s.waits(tx, func(ctx context.Context) error { return second(writer.Lock(ctx, prices.Key(7))) })
 		s.shows([]string{"waits"}, "price:7", "held by session 51", "held by session 52", "session 53")
 	}},
 	{"a new key behind a rolled back one", func(s *stage) { // with keys of its own: rows that others have deleted may still divide the gap
 		s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(9)))
 		tx1, first := s.begin()
-		_, err := first.Lock(s.ctx, orders.Key(80))
-		s.must(err)
-		_, second := s.begin()
+		s.must(second(first.Lock(s.ctx, orders.Key(80))))
+		_, other := s.begin()
 		session, granted := s.last, make(chan error, 1)
-		go func() { _, err := second.Lock(s.ctx, orders.Key(80)); granted <- err }()
+		go func() { granted <- second(other.Lock(s.ctx, orders.Key(80))) }()
 		s.db.WaitForLockWait(s, session)
 		s.must(tx1.Rollback())
 		s.must(<-granted)
 		tx3, third := s.begin()
-		s.waits(tx3, func(ctx context.Context) error { _, err := third.Lock(ctx, orders.Key(85)); return err })
+		s.waits(tx3, func(ctx context.Context) error { return second(third.Lock(ctx, orders.Key(85))) })
 		s.shows([]string{"waits"}, "the gap before order:9 in lockstep_locks", "held by session 52", "└─ waits")
 	}},
 	{"a prepared transaction", func(s *stage) {
@@ -100,18 +97,16 @@ var situations = []struct {
 			"XA START " + xid, "UPDATE lockstep_locks SET token = UNIX_TIMESTAMP() * 1000000, owner = 'importer', conn_id = CONNECTION_ID(), locked_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'order:42'",
 			"XA END " + xid, "XA PREPARE " + xid,
 		} {
-			_, err := conn.ExecContext(s.ctx, statement)
-			s.must(err)
+			s.must(second(conn.ExecContext(s.ctx, statement)))
 		}
 		s.db.Kill(s, session)
 		s.db.WaitGone(s, session)
 		_ = conn.Close() // its session has gone
 		s.Cleanup(func() {
-			_, err := s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "XA ROLLBACK "+xid)
-			s.must(err)
+			s.must(second(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "XA ROLLBACK "+xid)))
 		})
 		tx, waiter := s.begin()
-		s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
+		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
 		s.shows([]string{"waits"}, "order:42", "XA ROLLBACK", "└─ waits")
 		s.shows([]string{"release", "order:42", "--yes"}, "XA ROLLBACK", "exit code 1")
 	}},
@@ -122,32 +117,30 @@ var situations = []struct {
 		var n int
 		s.must(first.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM "+stock).Scan(&n))
 		s.alter(stock)
-		tx2, second := s.begin()
-		s.lock(second, orders.Key(42))
+		tx2, other := s.begin()
+		s.lock(other, orders.Key(42))
 		s.behind(tx2, "SELECT COUNT(*) FROM "+stock)
 		s.shows([]string{"show", "order:42"}, "order:42", "held by session 51", "waiting for table metadata lock")
 	}},
 	{"two hashed keys in one slot", func(s *stage) {
 		hashed := txlock.NewFamily[int]("order", txlock.Hashed())
-		other := 43
-		for hashed.Key(other).Slot() != hashed.Key(42).Slot() {
-			other++
+		next := 43
+		for hashed.Key(next).Slot() != hashed.Key(42).Slot() {
+			next++
 		}
 		s.db.Exec(s, fmt.Sprintf("INSERT INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", hashed.Key(42).Slot()))
 		_, first := s.begin()
-		_, err := first.Lock(s.ctx, hashed.Key(42))
-		s.must(err)
-		tx, second := s.begin()
-		s.waits(tx, func(ctx context.Context) error { _, err := second.Lock(ctx, hashed.Key(other)); return err })
-		keys := s.file("keys.txt", fmt.Sprintf("order:42\norder:%d\norder:44\n", other))
-		s.shows([]string{"waits", "--keys", keys}, fmt.Sprintf("order:42, order:%d", other))
+		s.must(second(first.Lock(s.ctx, hashed.Key(42))))
+		tx, scope := s.begin()
+		s.waits(tx, func(ctx context.Context) error { return second(scope.Lock(ctx, hashed.Key(next))) })
+		keys := s.file("keys.txt", fmt.Sprintf("order:42\norder:%d\norder:44\n", next))
+		s.shows([]string{"waits", "--keys", keys}, fmt.Sprintf("order:42, order:%d", next))
 	}},
 	{"a pool that is used up", func(s *stage) {
 		s.pool.SetMaxOpenConns(2)
 		for i := range 2 {
 			_, scope := s.begin()
-			_, err := scope.Lock(s.ctx, orders.Key(42+i))
-			s.must(err)
+			s.must(second(scope.Lock(s.ctx, orders.Key(42+i))))
 		}
 		s.shows([]string{"locks"}, "order:42", "order:43")
 	}},
@@ -217,8 +210,7 @@ var situations = []struct {
 		permits, err := s.manager(lease.WithLabel("web-1:4711")).Semaphore(txlock.Named("imports"), 2)
 		s.must(err)
 		for i := range 2 {
-			_, err := permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))
-			s.must(err)
+			s.must(second(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
 		}
 		s.shows([]string{"leases"}, "import 1", "import 2")
 	}},
@@ -226,17 +218,14 @@ var situations = []struct {
 		jobs, err := job.New(s.pool, s.manager(), job.InstanceName("web-1:4711"))
 		s.must(err)
 		at := time.Now().Add(-time.Minute)
-		_, err = jobs.Tick(s.ctx, txlock.Named("cleanup"), at, func(context.Context, time.Time) error { return nil })
-		s.must(err)
+		s.must(second(jobs.Tick(s.ctx, txlock.Named("cleanup"), at, func(context.Context, time.Time) error { return nil })))
 		if _, err := jobs.Tick(s.ctx, txlock.Named("invoices"), at, func(context.Context, time.Time) error { return errors.New("no paper") }); err == nil {
 			s.Fatal("the job has not failed")
 		}
-		_, err = jobs.Tick(s.ctx, txlock.Named("mails"), at, func(context.Context, time.Time) error { return nil })
-		s.must(err)
+		s.must(second(jobs.Tick(s.ctx, txlock.Named("mails"), at, func(context.Context, time.Time) error { return nil })))
 		s.db.Exec(s, "UPDATE lockstep_jobs SET ended_us = 0, done_us = done_us - 1 WHERE name = 'mails'") // as its process left it
 		report := txlock.Named("report")
-		_, err = jobs.Tick(s.ctx, report, at, func(context.Context, time.Time) error { return nil })
-		s.must(err)
+		s.must(second(jobs.Tick(s.ctx, report, at, func(context.Context, time.Time) error { return nil })))
 		s.db.Exec(s, "UPDATE lockstep_jobs SET next_us = ended_us - 7200000000, schedule = 'Every(1h0m0s)' WHERE name = 'report'")
 		s.shows([]string{"jobs"}, "failed", "died", "no paper", "overdue by")
 		s.shows([]string{"jobs", "show", "invoices"}, "no paper")
@@ -245,12 +234,10 @@ var situations = []struct {
 	}},
 	{"a key of Once", func(s *stage) {
 		done, scope := s.begin()
-		_, err := scope.Once(s.ctx, txlock.Named("payment:7"))
-		s.must(err)
+		s.must(second(scope.Once(s.ctx, txlock.Named("payment:7"))))
 		s.must(done.Commit())
 		_, open := s.begin()
-		_, err = open.Once(s.ctx, txlock.Named("payment:8"))
-		s.must(err)
+		s.must(second(open.Once(s.ctx, txlock.Named("payment:8"))))
 		s.shows([]string{"once", "payment:"}, "payment:7", "open")
 	}},
 	{"an election", func(s *stage) {
@@ -344,21 +331,16 @@ func (s *stage) acquire(owner, note string) *lease.Lease {
 // TestSituations makes each situation on both servers, and compares what the commands say
 // with docs/operations.md.
 func TestSituations(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			for _, situation := range situations {
-				t.Run(situation.name, func(t *testing.T) {
-					s := newStage(t, db)
-					situation.make(s)
-					page.compare(t, strings.Join(s.calls, ""))
-					s.beside(t)
-				})
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, s *stage) {
+		for _, situation := range situations {
+			t.Run(situation.name, func(t *testing.T) {
+				s := newStage(t, s.db)
+				situation.make(s)
+				page.compare(t, strings.Join(s.calls, ""))
+				s.beside(t)
+			})
+		}
+	})
 }
 
 // TestDeadlock makes a deadlock that lasts, on a server that looks for none.
@@ -373,11 +355,11 @@ func TestDeadlock(t *testing.T) {
 				tx1, first := s.begin()
 				s.lock(first, orders.Key(42))
 				ids := []int64{s.last}
-				tx2, second := s.begin()
-				s.lock(second, orders.Key(77))
+				tx2, other := s.begin()
+				s.lock(other, orders.Key(77))
 				ids = append(ids, s.last)
-				s.waits(tx1, func(ctx context.Context) error { _, err := first.Lock(ctx, orders.Key(77)); return err })
-				s.waits(tx2, func(ctx context.Context) error { _, err := second.Lock(ctx, orders.Key(42)); return err })
+				s.waits(tx1, func(ctx context.Context) error { return second(first.Lock(ctx, orders.Key(77))) })
+				s.waits(tx2, func(ctx context.Context) error { return second(other.Lock(ctx, orders.Key(42))) })
 				s.shows([]string{"waits"}, "a deadlock", "   └─ order:")
 				page.compare(t, strings.Join(s.calls, ""))
 				if output, _ := s.call("check", "--problems"); !strings.Contains(output, "SET GLOBAL innodb_deadlock_detect = ON") {

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,12 +31,27 @@ type stage struct {
 
 	dsn   string // of the operator
 	stdin string
-	env   map[string]string
 	names []string // pairs, for a strings.Replacer
 	calls []string // commands that were run, with what they printed
 
 	sessions int
 	last     int64 // the session of the last transaction
+}
+
+// onServers runs a test on a stage of each server, in a database without the rows of hashed keys,
+// unless it is made by another function.
+func onServers(t *testing.T, test func(t *testing.T, s *stage), made ...func(testing.TB, testdb.Engine) *testdb.DB) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			if len(made) > 0 {
+				test(t, newStage(t, made[0](t, engine)))
+			} else {
+				test(t, newStage(t, testdb.Shared(t, engine).OpenLeases(t)))
+			}
+		})
+	}
 }
 
 // newStage clears the database of what was done in it before.
@@ -52,7 +66,7 @@ func newStage(t *testing.T, db *testdb.DB) *stage {
 // stageOn makes a stage of a database as it is.
 func stageOn(t *testing.T, db *testdb.DB) *stage {
 	t.Helper()
-	s := &stage{T: t, db: db, dsn: db.AdminDSN(), env: map[string]string{}}
+	s := &stage{T: t, db: db, dsn: db.AdminDSN()}
 	s.pool = db.Connect(t, program)
 	s.ctx = txlock.WithLabel(t.Context(), label)
 	s.names = []string{db.Config().User, "app", db.AdminConfig().User, "operator", db.Name(), "shop", fmt.Sprintf("(pid %d)", os.Getpid()), "(pid 4711)"}
@@ -68,8 +82,7 @@ func (s *stage) begin() (*sql.Tx, *txlock.Scope) {
 	tx, err := s.pool.BeginTx(s.ctx, nil)
 	s.must(err)
 	s.Cleanup(func() { _ = tx.Rollback() })
-	_, err = tx.ExecContext(s.ctx, "SET innodb_lock_wait_timeout = 3600")
-	s.must(err)
+	s.must(second(tx.ExecContext(s.ctx, "SET innodb_lock_wait_timeout = 3600")))
 	s.last = testdb.ConnID(s, tx)
 	s.number(s.last)
 	scope, err := txlock.Join(s.ctx, tx)
@@ -85,9 +98,7 @@ func (s *stage) number(id int64) {
 
 func (s *stage) must(err error) {
 	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
+	check(s.T, err)
 }
 
 // lock locks keys, which exist before: as in a program that has run for a while.
@@ -95,8 +106,7 @@ func (s *stage) lock(scope *txlock.Scope, keys ...txlock.Key) {
 	s.Helper()
 	s.must(txlock.Ensure(s.ctx, s.pool, keys...))
 	for _, key := range keys {
-		_, err := scope.Lock(s.ctx, key)
-		s.must(err)
+		s.must(second(scope.Lock(s.ctx, key)))
 	}
 }
 
@@ -117,18 +127,14 @@ func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 	return m
 }
 
+func (s *stage) getenv(name string) string { return map[string]string{"LOCKSTEP_DSN": s.dsn}[name] }
+
 // call runs the command, and returns all that it prints, as the page has it.
 func (s *stage) call(args ...string) (output string, code int) {
 	var out bytes.Buffer
-	env := func(name string) string {
-		if name == "LOCKSTEP_DSN" {
-			return s.dsn
-		}
-		return s.env[name]
-	}
 	testdb.Await(time.Minute, func() bool { // other tests look, too, and keep the list old
 		out.Reset()
-		code = run(s.Context(), args, env, strings.NewReader(s.stdin), &out, &out)
+		code = run(s.Context(), args, s.getenv, strings.NewReader(s.stdin), &out, &out)
 		return !strings.Contains(out.String(), "list of transactions is old")
 	})
 	return s.normal(out.String()), code
@@ -231,8 +237,7 @@ func align(text string) string {
 // file writes a file for the command, which the page knows by its name.
 func (s *stage) file(name, text string) string {
 	s.Helper()
-	path := filepath.Join(s.TempDir(), name)
-	s.must(os.WriteFile(path, []byte(text), 0o600))
+	path := file(s.T, s.TempDir(), name, text)
 	s.names = append(s.names, path, name)
 	return path
 }

@@ -19,37 +19,30 @@ const topPage = "../../docs/diagrams/lockstep-top.txt"
 
 // TestTopPage proves that top shows real servers as the README does.
 func TestTopPage(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			_, holder := s.begin()
-			s.lock(holder, orders.Key(42), orders.Key(77))
-			for range 2 {
-				tx, scope := s.begin()
-				s.waits(tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, orders.Key(42)); return err })
-			}
-			leases := s.manager(lease.WithLabel("the nightly report"))
-			_, err := leases.Acquire(lease.WithOwner(s.ctx, "web-2/815"), txlock.Named("report"))
-			s.must(err)
-			exports, err := leases.Semaphore(txlock.Named("exports"), 3)
-			s.must(err)
-			_, err = exports.TryAcquire(lease.WithOwner(s.ctx, "web-3/77"))
-			s.must(err)
-			if page := s.top(); engine != testdb.MySQL {
-				for _, key := range []string{"order:42", "order:77", "report", "exports"} {
-					if !strings.Contains(page, "\n"+key+" ") {
-						t.Errorf("there is no %s:\n%s", key, page)
-					}
+	onServers(t, func(t *testing.T, s *stage) {
+		_, holder := s.begin()
+		s.lock(holder, orders.Key(42), orders.Key(77))
+		for range 2 {
+			tx, scope := s.begin()
+			s.waits(tx, func(ctx context.Context) error { return second(scope.Lock(ctx, orders.Key(42))) })
+		}
+		leases := s.manager(lease.WithLabel("the nightly report"))
+		s.must(second(leases.Acquire(lease.WithOwner(s.ctx, "web-2/815"), txlock.Named("report"))))
+		exports, err := leases.Semaphore(txlock.Named("exports"), 3)
+		s.must(err)
+		s.must(second(exports.TryAcquire(lease.WithOwner(s.ctx, "web-3/77"))))
+		if page := s.top(); s.db.Engine() != testdb.MySQL {
+			for _, key := range []string{"order:42", "order:77", "report", "exports"} {
+				if !strings.Contains(page, "\n"+key+" ") {
+					t.Errorf("there is no %s:\n%s", key, page)
 				}
-			} else if want, _ := os.ReadFile(topPage); page != string(want) && *update {
-				s.must(os.WriteFile(topPage, []byte(page), 0o644))
-			} else if page != string(want) {
-				t.Errorf("top shows:\n%s\n%s has (go test -update writes it):\n%s", page, topPage, want)
 			}
-		})
-	}
+		} else if want, _ := os.ReadFile(topPage); page != string(want) && *update {
+			s.must(os.WriteFile(topPage, []byte(page), 0o644))
+		} else if page != string(want) {
+			t.Errorf("top shows:\n%s\n%s has (go test -update writes it):\n%s", page, topPage, want)
+		}
+	})
 }
 
 // top returns what the live table shows, when the servers have noticed all waits, with the

@@ -153,14 +153,10 @@ func TestTopAt80Columns(t *testing.T) {
 func TestTopNeedsATerminal(t *testing.T) {
 	t.Parallel()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = null.Close() }()
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _, _ = read.Close(), write.Close() }()
 	for name, c := range map[string]struct {
 		in  io.Reader
@@ -196,78 +192,68 @@ func (s *shared) has(text string) bool {
 
 // TestTopIsInterrupted proves that top that is interrupted ends as by q.
 func TestTopIsInterrupted(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			ctx, interrupt := context.WithCancel(t.Context())
-			defer interrupt()
-			in, typed := io.Pipe()
-			defer func() { _ = typed.Close() }()
-			out, said, code := new(shared), new(shared), make(chan int, 1)
-			go func() {
-				code <- run(ctx, []string{"top"}, func(name string) string { return map[string]string{"LOCKSTEP_DSN": db.AdminDSN()}[name] }, in, out, said)
-			}()
-			if !testdb.Await(time.Minute, func() bool { return out.has("lockstep top") }) {
-				t.Fatal("it draws nothing")
+	onServers(t, func(t *testing.T, s *stage) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		in, typed := io.Pipe()
+		defer func() { _ = typed.Close() }()
+		out, said, code := new(shared), new(shared), make(chan int, 1)
+		go func() {
+			code <- run(ctx, []string{"top"}, s.getenv, in, out, said)
+		}()
+		if !testdb.Await(time.Minute, func() bool { return out.has("lockstep top") }) {
+			t.Fatal("it draws nothing")
+		}
+		interrupt()
+		select {
+		case got := <-code:
+			if got != done || said.has("lockstep") {
+				t.Errorf("it returns %d, and prints %s", got, &said.text)
 			}
-			interrupt()
-			select {
-			case got := <-code:
-				if got != done || said.has("lockstep") {
-					t.Errorf("it returns %d, and prints %s", got, &said.text)
-				}
-			case <-time.After(time.Minute):
-				t.Error("it doesn't end")
-			}
-		})
-	}
+		case <-time.After(time.Minute):
+			t.Error("it doesn't end")
+		}
+	})
 }
 
 // TestRate proves that top shows how often a hot key is granted, not how often it has looked.
 func TestRate(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Open(t, engine))
-			hot := txlock.Named("hot")
-			s.must(txlock.Ensure(s.ctx, s.pool, hot))
-			ctx, stop := context.WithCancel(s.ctx)
-			var granted atomic.Int64
-			var all sync.WaitGroup
-			defer func() { stop(); all.Wait() }()
-			for range 4 {
-				all.Go(func() {
-					for ctx.Err() == nil {
-						if locksqlc.Run(ctx, s.pool, []txlock.Key{hot}, func(*sql.Tx) error { return nil }) == nil {
-							granted.Add(1)
-						}
+	onServers(t, func(t *testing.T, s *stage) {
+		hot := txlock.Named("hot")
+		s.must(txlock.Ensure(s.ctx, s.pool, hot))
+		ctx, stop := context.WithCancel(s.ctx)
+		var granted atomic.Int64
+		var all sync.WaitGroup
+		defer func() { stop(); all.Wait() }()
+		for range 4 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if locksqlc.Run(ctx, s.pool, []txlock.Key{hot}, func(*sql.Tx) error { return nil }) == nil {
+						granted.Add(1)
 					}
-				})
-			}
-			room, watched := ops.New(s.db.Admin()), screen{by: "rate", rates: new(ops.Rates), width: 120, height: 30}
-			var first time.Time
-			var before int64
-			right := testdb.Await(time.Minute, func() bool {
-				p, err := room.Look(s.ctx)
-				if errors.Is(err, txlock.ErrWaitTimeout) {
-					return false // a busy server ends a look that takes too long, and top looks again
 				}
-				s.must(err)
-				updates, err := room.Updates(s.ctx)
-				s.must(err)
-				if first.IsZero() {
-					first, before = time.Now(), granted.Load()
-				}
-				watched.see(looked{p, updates, nil})
-				truth := float64(granted.Load()-before) / time.Since(first).Seconds()
-				return len(watched.items) == 1 && watched.items[0].rate.PerSecond > truth/2 && watched.items[0].rate.PerSecond < truth*2 && truth > 20
 			})
-			if !right {
-				t.Errorf("%d grants in %v are shown as %+v", granted.Load()-before, time.Since(first), watched.items)
+		}
+		room, watched := ops.New(s.db.Admin()), screen{by: "rate", rates: new(ops.Rates), width: 120, height: 30}
+		var first time.Time
+		var before int64
+		right := testdb.Await(time.Minute, func() bool {
+			p, err := room.Look(s.ctx)
+			if errors.Is(err, txlock.ErrWaitTimeout) {
+				return false // a busy server ends a look that takes too long, and top looks again
 			}
+			s.must(err)
+			updates, err := room.Updates(s.ctx)
+			s.must(err)
+			if first.IsZero() {
+				first, before = time.Now(), granted.Load()
+			}
+			watched.see(looked{p, updates, nil})
+			truth := float64(granted.Load()-before) / time.Since(first).Seconds()
+			return len(watched.items) == 1 && watched.items[0].rate.PerSecond > truth/2 && watched.items[0].rate.PerSecond < truth*2 && truth > 20
 		})
-	}
+		if !right {
+			t.Errorf("%d grants in %v are shown as %+v", granted.Load()-before, time.Since(first), watched.items)
+		}
+	}, testdb.Open)
 }

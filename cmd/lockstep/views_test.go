@@ -17,71 +17,59 @@ import (
 
 // TestViews proves that any SQL client sees names, not hex.
 func TestViews(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			s := newStage(t, db)
-			if output, code := s.call("install", "--views", "--yes"); code != done {
-				t.Fatal(output)
-			}
-			s.must(schema.InstallViews(s.ctx, db.Admin())) // again
-			if err := schema.InstallViews(s.ctx, s.pool); !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), "GRANT CREATE VIEW") {
-				t.Errorf("InstallViews without privileges: %v", err)
-			}
-			s.acquire("web-1/4711", "nightly report")
-			_, scope := s.begin()
-			s.lock(scope, orders.Key(42))
-			tx, waiter := s.begin()
-			s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
-			s.rows("SELECT kind, name, mode, owner, label FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
-			s.rows("SELECT kind, name, mode, session FROM lockstep_held WHERE kind = 'lock'", "lock|order:42|exclusive|51")
-			s.printed("leases", "nightly report")
-			s.printed("locks", "order:42", "order:42") // that is held, and that is waited for
-			s.rows("SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51")
-		})
-	}
+	onServers(t, func(t *testing.T, s *stage) {
+		if output, code := s.call("install", "--views", "--yes"); code != done {
+			t.Fatal(output)
+		}
+		s.must(schema.InstallViews(s.ctx, s.db.Admin())) // again
+		if err := schema.InstallViews(s.ctx, s.pool); !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), "GRANT CREATE VIEW") {
+			t.Errorf("InstallViews without privileges: %v", err)
+		}
+		s.acquire("web-1/4711", "nightly report")
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		tx, waiter := s.begin()
+		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
+		s.rows("SELECT kind, name, mode, owner, label FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
+		s.rows("SELECT kind, name, mode, session FROM lockstep_held WHERE kind = 'lock'", "lock|order:42|exclusive|51")
+		s.printed("leases", "nightly report")
+		s.printed("locks", "order:42", "order:42") // that is held, and that is waited for
+		s.rows("SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51")
+	})
 }
 
 // TestViewsOfOneDatabase proves that the views show no locks of another database, whose
 // name LIKE takes for the same.
 func TestViewsOfOneDatabase(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			s := stageOn(t, db)
-			s.must(schema.InstallViews(s.ctx, db.Admin()))
-			other := strings.Replace(db.Name(), "_", "x", 1)
-			if other == db.Name() {
-				t.Fatalf("the name %s has no _", other)
-			}
-			db.Exec(t, "CREATE DATABASE "+other)
-			t.Cleanup(func() {
-				_, err := db.Admin().ExecContext(context.WithoutCancel(s.ctx), "DROP DATABASE "+other)
-				s.must(err)
-			})
-			db.Exec(t, "CREATE TABLE "+other+".lockstep_locks LIKE lockstep_locks")
-			lock := func(ctx context.Context, tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, "INSERT INTO "+other+".lockstep_locks SET name = 'theirs', token = 1, conn_id = 1, locked_us = 1, owner = '' ON DUPLICATE KEY UPDATE name = name")
-				return err
-			}
-			holder, err := db.Admin().BeginTx(s.ctx, nil)
-			s.must(err)
-			t.Cleanup(func() { _ = holder.Rollback() })
-			s.must(lock(s.ctx, holder))
-			waiter, err := db.Admin().BeginTx(s.ctx, nil)
-			s.must(err)
-			t.Cleanup(func() { _ = waiter.Rollback() })
-			db.KeepWaiting(t, waiter, func(ctx context.Context) error { return lock(ctx, waiter) })
-			s.rows("SELECT trx_state FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%"+other+"%'", "LOCK WAIT")
-			for _, view := range []string{"lockstep_waits", "lockstep_held"} {
-				s.rows("SELECT COUNT(*) FROM "+view, "0")
-			}
+	onServers(t, func(t *testing.T, s *stage) {
+		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
+		other := strings.Replace(s.db.Name(), "_", "x", 1)
+		if other == s.db.Name() {
+			t.Fatalf("the name %s has no _", other)
+		}
+		s.db.Exec(t, "CREATE DATABASE "+other)
+		t.Cleanup(func() {
+			s.must(second(s.db.Admin().ExecContext(context.WithoutCancel(s.ctx), "DROP DATABASE "+other)))
 		})
-	}
+		s.db.Exec(t, "CREATE TABLE "+other+".lockstep_locks LIKE lockstep_locks")
+		lock := func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+other+".lockstep_locks SET name = 'theirs', token = 1, conn_id = 1, locked_us = 1, owner = '' ON DUPLICATE KEY UPDATE name = name")
+			return err
+		}
+		begin := func() *sql.Tx {
+			tx, err := s.db.Admin().BeginTx(s.ctx, nil)
+			s.must(err)
+			t.Cleanup(func() { _ = tx.Rollback() })
+			return tx
+		}
+		s.must(lock(s.ctx, begin()))
+		waiter := begin()
+		s.db.KeepWaiting(t, waiter, func(ctx context.Context) error { return lock(ctx, waiter) })
+		s.rows("SELECT trx_state FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%"+other+"%'", "LOCK WAIT")
+		for _, view := range []string{"lockstep_waits", "lockstep_held"} {
+			s.rows("SELECT COUNT(*) FROM "+view, "0")
+		}
+	})
 }
 
 // rows asks until a query has a row.
@@ -136,8 +124,7 @@ func (s *stage) printed(what string, want ...string) {
 	defer func() { s.must(session.Close()) }()
 	for _, query := range all {
 		if strings.HasPrefix(query, "SET") {
-			_, err := session.ExecContext(s.ctx, query)
-			s.must(err)
+			s.must(second(session.ExecContext(s.ctx, query)))
 			continue
 		}
 		s.until(session, query, want[0], func(row string) bool { return strings.Contains(row, want[0]) })

@@ -13,39 +13,31 @@ import (
 // TestActivity proves that MySQL shows the last statement of the program in the transaction of an
 // idle holder, not a later one of lockstep's, and none from an earlier transaction.
 func TestActivity(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		if engine != testdb.MySQL { // MariaDB tells no last statement
-			continue
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		if db.Engine() != testdb.MySQL {
+			return // MariaDB tells no last statement
 		}
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			pool := db.Connect(t, func(c *mysql.Config) { c.InterpolateParams = true }) // else the ten are of two locks
-			pool.SetMaxOpenConns(1)
-			must(t, txlock.Ensure(t.Context(), pool, txlock.Named("activity:1"), txlock.Named("activity:2")))
-			_, err := pool.ExecContext(t.Context(), "DO 41")
-			must(t, err)
-			tx, scope := beginTx(t, pool)
-			session := uint64(testdb.ConnID(t, tx))
-			shows := func(want string) {
-				t.Helper()
-				lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return p.Sessions[session].Statement == want })
-			}
-			_, err = scope.Lock(t.Context(), txlock.Named("activity:1"))
-			must(t, err)
-			_, err = tx.ExecContext(t.Context(), "DO 42")
-			must(t, err)
-			_, err = scope.Lock(t.Context(), txlock.Named("activity:2"))
-			must(t, err)
-			shows("DO 42")
-			must(t, tx.Rollback())
+		pool := db.Connect(t, func(c *mysql.Config) { c.InterpolateParams = true }) // else the ten are of two locks
+		pool.SetMaxOpenConns(1)
+		must(t, txlock.Ensure(t.Context(), pool, txlock.Named("activity:1"), txlock.Named("activity:2")))
+		_, err := pool.ExecContext(t.Context(), "DO 41")
+		must(t, err)
+		tx, scope := beginTx(t, pool)
+		session := uint64(testdb.ConnID(t, tx))
+		shows := func(want string) {
+			t.Helper()
+			lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return p.Sessions[session].Statement == want })
+		}
+		lock(t, scope, "activity:1")
+		_, err = tx.ExecContext(t.Context(), "DO 42")
+		must(t, err)
+		lock(t, scope, "activity:2")
+		shows("DO 42")
+		must(t, tx.Rollback())
 
-			tx, scope = beginTx(t, pool)
-			_, err = scope.Lock(t.Context(), txlock.Named("activity:1"))
-			must(t, err)
-			shows("lockstep LockNamed")
-			must(t, tx.Rollback())
-		})
-	}
+		tx, scope = beginTx(t, pool)
+		lock(t, scope, "activity:1")
+		shows("lockstep LockNamed")
+		must(t, tx.Rollback())
+	})
 }

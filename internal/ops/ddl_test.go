@@ -10,7 +10,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/txlock"
 )
 
 // queued counts the sessions that wait in a database for a table, but for DDL.
@@ -30,8 +29,7 @@ func TestLookBehindDDL(t *testing.T) {
 				db := testdb.Shared(t, engine).OpenLeases(t)
 				pool, name := db.Connect(t), "lockstep_"+table
 				tx, scope := beginTx(t, pool)
-				_, err := scope.Lock(t.Context(), txlock.Named("order:42"))
-				must(t, err)
+				lock(t, scope, "order:42")
 				var rows int
 				must(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+name).Scan(&rows))
 				holder := uint64(testdb.ConnID(t, tx))
@@ -84,49 +82,43 @@ func TestLookBehindDDL(t *testing.T) {
 // TestWaitsForTables proves that each wait for a table is listed once while sessions wait for
 // several, one after the other.
 func TestWaitsForTables(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			var tables []string
-			for _, name := range []string{"a", "b", "c"} {
-				tables = append(tables, db.CreateTable(t, name, "n BIGINT"))
-			}
-			tx, scope := beginTx(t, db.Connect(t))
-			_, err := scope.Lock(t.Context(), txlock.Named("order:42"))
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		var tables []string
+		for _, name := range []string{"a", "b", "c"} {
+			tables = append(tables, db.CreateTable(t, name, "n BIGINT"))
+		}
+		tx, scope := beginTx(t, db.Connect(t))
+		lock(t, scope, "order:42")
+		for _, table := range tables {
+			var rows int
+			must(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&rows))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var changes sync.WaitGroup
+		defer func() { cancel(); changes.Wait(); must(t, tx.Rollback()) }()
+		room := ops.New(db.Admin())
+		waiters := make(map[uint64]int)
+		for _, i := range []int{0, 1, 0, 2, 1, 0} {
+			conn, err := db.Admin().Conn(t.Context())
 			must(t, err)
-			for _, table := range tables {
-				var rows int
-				must(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&rows))
+			changer := uint64(testdb.ConnID(t, conn))
+			changes.Go(func() {
+				_, _ = conn.ExecContext(ctx, "ALTER TABLE "+tables[i]+" COMMENT = 'changed'") // it is cancelled
+				_ = conn.Close()
+			})
+			waiters[changer] = 0
+			lookUntil(t, room, func(p *ops.Picture) bool {
+				return slices.ContainsFunc(p.Waits, func(w ops.Wait) bool { return w.Session == changer })
+			})
+		}
+		p := lookUntil(t, room, func(*ops.Picture) bool { return true })
+		for _, w := range p.Waits {
+			waiters[w.Session]++
+		}
+		for session, n := range waiters {
+			if n != 1 {
+				t.Errorf("the wait of session %d is listed %d times", session, n)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			var changes sync.WaitGroup
-			defer func() { cancel(); changes.Wait(); must(t, tx.Rollback()) }()
-			room := ops.New(db.Admin())
-			waiters := make(map[uint64]int)
-			for _, i := range []int{0, 1, 0, 2, 1, 0} {
-				conn, err := db.Admin().Conn(t.Context())
-				must(t, err)
-				changer := uint64(testdb.ConnID(t, conn))
-				changes.Go(func() {
-					_, _ = conn.ExecContext(ctx, "ALTER TABLE "+tables[i]+" COMMENT = 'changed'") // it is cancelled
-					_ = conn.Close()
-				})
-				waiters[changer] = 0
-				lookUntil(t, room, func(p *ops.Picture) bool {
-					return slices.ContainsFunc(p.Waits, func(w ops.Wait) bool { return w.Session == changer })
-				})
-			}
-			p := lookUntil(t, room, func(*ops.Picture) bool { return true })
-			for _, w := range p.Waits {
-				waiters[w.Session]++
-			}
-			for session, n := range waiters {
-				if n != 1 {
-					t.Errorf("the wait of session %d is listed %d times", session, n)
-				}
-			}
-		})
-	}
+		}
+	})
 }

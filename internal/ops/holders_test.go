@@ -88,8 +88,7 @@ func TestGaps(t *testing.T) {
 				pool := db.Connect(t)
 				must(t, txlock.Ensure(t.Context(), pool, txlock.Named("a"), txlock.Named("z")))
 				first, scope := beginTx(t, pool)
-				_, err := scope.Lock(t.Context(), txlock.Named(key))
-				must(t, err)
+				lock(t, scope, key)
 				second, scope := beginTx(t, pool)
 				session, granted := testdb.ConnID(t, second), make(chan error, 1)
 				go func() { _, err := scope.Lock(t.Context(), txlock.Named(key)); granted <- err }()
@@ -148,38 +147,33 @@ func detach(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key) {
 // TestPrepared proves that a lock which a prepared XA transaction holds is shown after its session
 // has gone, with what ends it, and that no session is named for it.
 func TestPrepared(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			pool, key := db.Connect(t), txlock.Named("prepared:7")
-			must(t, txlock.Ensure(t.Context(), pool, key))
-			detach(t, db, pool, key)
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := db.Connect(t), txlock.Named("prepared:7")
+		must(t, txlock.Ensure(t.Context(), pool, key))
+		detach(t, db, pool, key)
 
-			alone := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Detached })
-			if l := alone.Locks[0]; l.Session != 0 || l.Endable() || l.Owner != "importer" || l.How() != "exclusive, prepared" || l.Key != key.String() {
-				t.Errorf("the lock is %#v", l)
-			}
-			p, wait := agrees(t, db, waiting(t, db, pool, key))
-			if !wait.Detached || len(wait.Blockers) > 0 {
-				t.Errorf("the wait is %+v", wait)
-			}
-			root := p.Tree()
-			if len(root) != 1 || !root[0].Detached || !strings.Contains(strings.Join(p.Notes(root[0]), "; "), "XA ROLLBACK") {
-				t.Errorf("the tree is %+v", root)
-			}
-			var ended []ops.Lock
-			var err error
-			testdb.Await(time.Minute, func() bool { // others keep the list old
-				ended, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
-				return !errors.Is(err, ops.ErrUnknown)
-			})
-			if err != nil || len(ended) > 0 {
-				t.Errorf("End has ended %+v: %v", ended, err)
-			}
+		alone := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Detached })
+		if l := alone.Locks[0]; l.Session != 0 || l.Endable() || l.Owner != "importer" || l.How() != "exclusive, prepared" || l.Key != key.String() {
+			t.Errorf("the lock is %#v", l)
+		}
+		p, wait := agrees(t, db, waiting(t, db, pool, key))
+		if !wait.Detached || len(wait.Blockers) > 0 {
+			t.Errorf("the wait is %+v", wait)
+		}
+		root := p.Tree()
+		if len(root) != 1 || !root[0].Detached || !strings.Contains(strings.Join(p.Notes(root[0]), "; "), "XA ROLLBACK") {
+			t.Errorf("the tree is %+v", root)
+		}
+		var ended []ops.Lock
+		var err error
+		testdb.Await(time.Minute, func() bool {
+			ended, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
+			return !errors.Is(err, ops.ErrUnknown)
 		})
-	}
+		if err != nil || len(ended) > 0 {
+			t.Errorf("End has ended %+v: %v", ended, err)
+		}
+	})
 }
 
 // TestNewKeys proves that locks on keys without a committed row are shown: those that sessions hold
@@ -207,8 +201,7 @@ func TestNewKeys(t *testing.T) {
 				sessions := make(map[string]uint64)
 				for _, key := range c.held {
 					tx, scope := beginTx(t, pool)
-					_, err := scope.Lock(t.Context(), txlock.Named(key))
-					must(t, err)
+					lock(t, scope, key)
 					sessions[key] = uint64(testdb.ConnID(t, tx))
 				}
 				for _, key := range c.prepared {
@@ -229,82 +222,66 @@ func TestNewKeys(t *testing.T) {
 // TestEndOfPrepared proves that ending a session doesn't look like a release where its transaction
 // is prepared, and so stays.
 func TestEndOfPrepared(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine).OpenLeases(t) // others look, too, and an old list is refused
-			key := txlock.Named("prepared:8")
-			must(t, txlock.Ensure(t.Context(), db.Connect(t), key))
-			var stay []string
-			if engine == testdb.MySQL {
-				stay = []string{"SET SESSION xa_detach_on_prepare = OFF"} // as before 8.0.29
-			}
-			session := prepare(t, db, db.Admin(), key, stay...)
-			room := ops.New(db.Admin())
-			lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Session == uint64(session) })
-			ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
-			if !errors.Is(err, ops.ErrDetached) || len(ended) != 1 {
-				t.Errorf("End has ended %+v: %v", ended, err)
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, db *testdb.DB) { // others look, too, and an old list is refused
+		key := txlock.Named("prepared:8")
+		must(t, txlock.Ensure(t.Context(), db.Connect(t), key))
+		var stay []string
+		if db.Engine() == testdb.MySQL {
+			stay = []string{"SET SESSION xa_detach_on_prepare = OFF"} // as before 8.0.29
+		}
+		session := prepare(t, db, db.Admin(), key, stay...)
+		room := ops.New(db.Admin())
+		lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Session == uint64(session) })
+		ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
+		if !errors.Is(err, ops.ErrDetached) || len(ended) != 1 {
+			t.Errorf("End has ended %+v: %v", ended, err)
+		}
+	}, withArgs()) // others keep the list old
 }
 
 // TestEnd proves that End rolls back the transactions of what is picked, and nothing else.
 func TestEnd(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine).OpenLeases(t) // others look, too, and an old list is refused
-			pool := db.Connect(t)
-			for _, key := range []string{"end:1", "end:2"} {
-				must(t, txlock.Ensure(t.Context(), pool, txlock.Named(key)))
-				_, err := begin(t, pool).Lock(t.Context(), txlock.Named(key))
-				must(t, err)
-			}
-			room := ops.New(db.Admin())
-			lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 2 })
-			ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == "end:1" })
-			if err != nil || len(ended) != 1 || ended[0].Key != "end:1" {
-				t.Fatalf("End has ended %+v: %v", ended, err)
-			}
-			p, err := room.Look(t.Context())
-			must(t, err)
-			if exclusive(p) != 1 || p.Locks[0].Key != "end:2" {
-				t.Errorf("after it are held %#v", p.Locks)
-			}
-			if _, err := ops.New(pool).End(t.Context(), func(ops.Lock) bool { return true }); err != nil { // its own user's session
-				t.Error(err)
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := db.Connect(t)
+		for _, key := range []string{"end:1", "end:2"} {
+			must(t, txlock.Ensure(t.Context(), pool, txlock.Named(key)))
+			lock(t, begin(t, pool), key)
+		}
+		room := ops.New(db.Admin())
+		lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 2 })
+		ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == "end:1" })
+		if err != nil || len(ended) != 1 || ended[0].Key != "end:1" {
+			t.Fatalf("End has ended %+v: %v", ended, err)
+		}
+		p, err := room.Look(t.Context())
+		must(t, err)
+		if exclusive(p) != 1 || p.Locks[0].Key != "end:2" {
+			t.Errorf("after it are held %#v", p.Locks)
+		}
+		if _, err := ops.New(pool).End(t.Context(), func(ops.Lock) bool { return true }); err != nil { // its own user's session
+			t.Error(err)
+		}
+	}, withArgs()) // others look, too, and an old list is refused
 }
 
 // TestReaders proves that readers who keep a writer waiting are listed among the locks, and that one
 // who can't be told from others is said to be so, and isn't ended.
 func TestReaders(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			pool, key := db.Connect(t), txlock.Named("readers:7")
-			must(t, txlock.Ensure(t.Context(), pool, key))
-			for range 2 {
-				_, err := begin(t, pool).RLock(t.Context(), key)
-				must(t, err)
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := db.Connect(t), txlock.Named("readers:7")
+		must(t, txlock.Ensure(t.Context(), pool, key))
+		for range 2 {
+			_, err := begin(t, pool).RLock(t.Context(), key)
+			must(t, err)
+		}
+		waiting(t, db, pool, key)
+		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 2 && len(p.Waits) == 1 })
+		for _, l := range p.Locks {
+			if l.Mode != ops.Shared || l.Key != key.String() || l.Waiters != 1 || l.Unsure != (db.Engine() == testdb.MariaDB) || l.Endable() == l.Unsure {
+				t.Errorf("a reader's lock is %#v", l)
 			}
-			waiting(t, db, pool, key)
-			p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 2 && len(p.Waits) == 1 })
-			for _, l := range p.Locks {
-				if l.Mode != ops.Shared || l.Key != key.String() || l.Waiters != 1 || l.Unsure != (engine == testdb.MariaDB) || l.Endable() == l.Unsure {
-					t.Errorf("a reader's lock is %#v", l)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // TestAround proves that what is shown of a key has what its holder waits for, up to the root.

@@ -42,76 +42,78 @@ func rowsRead(t *testing.T, pool *sql.DB) (all int) {
 // they say how old what they show is, and that what they show is right for that age: leases that
 // are late or asked for. Who is the first in a queue is right for the look itself.
 func TestManyLeases(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			n := testdb.Long(4_000, 20_000)
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			holdLeases(t, db, n)
-			leave := waitInLine(t, db.Connect(t))
-			admin, _ := watched(t, db)
-			room := ops.New(admin)
-			look := func() (p *ops.Picture, rows int) {
-				began := rowsRead(t, admin)
-				p, err := room.Look(t.Context())
-				must(t, err)
-				return p, rowsRead(t, admin) - began
-			}
-			waits := func(p *ops.Picture) bool {
-				return slices.ContainsFunc(p.Waits, func(w ops.Wait) bool { return w.Key == "queue" })
-			}
-			p, all := look()
-			if len(p.Leases) != n+2 || p.LeasesAge != 0 || !waits(p) || all < n {
-				t.Fatalf("the first look shows %d leases, %v old, a waiter %v, and reads %d rows", len(p.Leases), p.LeasesAge, waits(p), all)
-			}
-			leave()
-			changed, shown := false, false // two leases, and whether they were read since
-			began := p.Taken
-			for reads := 1; reads < 3; {
-				testdb.Refresh()
-				p, rows := look()
-				pause := time.Duration(n) * 500 * time.Microsecond
-				if p.LeasesAge == 0 {
-					shown = changed
-					if reads++; float64(reads-2)*pause.Seconds() > p.Taken.Sub(began).Seconds() {
-						t.Errorf("the leases were read %d times in %v", reads, p.Taken.Sub(began))
-					}
-				} else if rows > all/5 {
-					t.Errorf("a look that shows leases %v old reads %d rows, and one that reads them %d", p.LeasesAge, rows, all)
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		n := testdb.Long(4_000, 20_000)
+		holdLeases(t, db, n)
+		leave := waitInLine(t, db.Connect(t))
+		admin, _ := watched(t, db)
+		room := ops.New(admin)
+		look := func() (p *ops.Picture, rows int) {
+			began := rowsRead(t, admin)
+			p, err := room.Look(t.Context())
+			must(t, err)
+			return p, rowsRead(t, admin) - began
+		}
+		waits := func(p *ops.Picture) bool {
+			return slices.ContainsFunc(p.Waits, func(w ops.Wait) bool { return w.Key == "queue" })
+		}
+		p, all := look()
+		if len(p.Leases) != n+2 || p.LeasesAge != 0 || !waits(p) || all < n {
+			t.Fatalf("the first look shows %d leases, %v old, a waiter %v, and reads %d rows", len(p.Leases), p.LeasesAge, waits(p), all)
+		}
+		leave()
+		changed, shown := false, false // two leases, and whether they were read since
+		began := p.Taken
+		for reads := 1; reads < 3; {
+			testdb.Refresh()
+			p, rows := look()
+			pause := time.Duration(n) * 500 * time.Microsecond
+			if p.LeasesAge == 0 {
+				shown = changed
+				if reads++; float64(reads-2)*pause.Seconds() > p.Taken.Sub(began).Seconds() {
+					t.Errorf("the leases were read %d times in %v", reads, p.Taken.Sub(began))
 				}
-				if waits(p) {
-					t.Error("who has left a queue is shown in it")
-				}
-				if late, asked := p.Leases[0].Late(), p.Leases[1].Asked == "maintenance"; late != shown || asked != shown {
-					t.Errorf("leases that are %v old show that one is late %t and one asked for %t, want %t", p.LeasesAge, late, asked, shown)
-				}
-				if p.Leases[0].Key != "lease:0" {
-					t.Errorf("the first lease is %q: a viewer has masked it in another picture", p.Leases[0].Key)
-				}
-				p.Leases[0].Key = "masked"
-				if !changed {
-					db.Exec(t, "UPDATE lockstep_leases SET expires_us = expires_us - ttl_us * 3 DIV 4 WHERE name = 'lease:0'")
-					db.Exec(t, "UPDATE lockstep_leases SET asked_us = expires_us, release_reason = 'maintenance' WHERE name = 'lease:1'")
-					changed = true
-				}
+			} else if rows > all/5 {
+				t.Errorf("a look that shows leases %v old reads %d rows, and one that reads them %d", p.LeasesAge, rows, all)
 			}
-			db.Exec(t, "DELETE FROM lockstep_leases WHERE name = 'lease:0'")
-			room.Forget()
-			if p, _ := look(); p.Leases[0].Key != "lease:1" || p.LeasesAge != 0 {
-				t.Errorf("after Forget the first lease is %+v, %v old", p.Leases[0], p.LeasesAge)
+			if waits(p) {
+				t.Error("who has left a queue is shown in it")
 			}
-		})
-	}
+			if late, asked := p.Leases[0].Late(), p.Leases[1].Asked == "maintenance"; late != shown || asked != shown {
+				t.Errorf("leases that are %v old show that one is late %t and one asked for %t, want %t", p.LeasesAge, late, asked, shown)
+			}
+			if p.Leases[0].Key != "lease:0" {
+				t.Errorf("the first lease is %q: a viewer has masked it in another picture", p.Leases[0].Key)
+			}
+			p.Leases[0].Key = "masked"
+			if !changed {
+				db.Exec(t, "UPDATE lockstep_leases SET expires_us = expires_us - ttl_us * 3 DIV 4 WHERE name = 'lease:0'")
+				db.Exec(t, "UPDATE lockstep_leases SET asked_us = expires_us, release_reason = 'maintenance' WHERE name = 'lease:1'")
+				changed = true
+			}
+		}
+		db.Exec(t, "DELETE FROM lockstep_leases WHERE name = 'lease:0'")
+		room.Forget()
+		if p, _ := look(); p.Leases[0].Key != "lease:1" || p.LeasesAge != 0 {
+			t.Errorf("after Forget the first lease is %+v, %v old", p.Leases[0], p.LeasesAge)
+		}
+	})
+}
+
+// manager is a manager of leases, which is closed at the end of the test.
+func manager(t *testing.T, pool *sql.DB, opts ...lease.ManagerOption) *lease.Manager {
+	t.Helper()
+	m, err := lease.NewManager(pool, append(opts, lease.PurgeEvery(0, time.Hour))...)
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
+	return m
 }
 
 // waitInLine lets a waiter wait for a lease that is held, until leave is called.
 func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 	t.Helper()
-	m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour), lease.Fair())
-	must(t, err)
-	key := txlock.Named("queue")
-	_, err = m.Acquire(lease.WithOwner(t.Context(), "holder"), key)
+	m, key := manager(t, pool, lease.Fair()), txlock.Named("queue")
+	_, err := m.Acquire(lease.WithOwner(t.Context(), "holder"), key)
 	must(t, err)
 	ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "waiter"))
 	ended := make(chan error, 1)
@@ -120,7 +122,6 @@ func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 		return slices.ContainsFunc(p.Leases, func(l ops.Lease) bool { return l.Kind == "waiter" && l.Owner == "waiter" })
 	}
 	lookUntil(t, ops.New(pool), inLine)
-	t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
 	return func() {
 		cancel()
 		if err := <-ended; err == nil {

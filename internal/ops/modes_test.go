@@ -51,49 +51,44 @@ var ofOneServer = []string{"LockManyReturning"}
 // TestModes sends every statement of packages gen and rawsql, and what reads the views, under
 // every mode: each does what it does by default.
 func TestModes(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Fresh(t, engine)
-			must(t, schema.Install(t.Context(), db.Admin()))
-			must(t, schema.InstallViews(t.Context(), db.Admin()))
-			for _, seed := range []string{
-				"INSERT INTO lockstep_locks SELECT CONCAT('', slot), 5, 'me', 1, 6 FROM lockstep_centers WHERE slot < 2000",
-				"INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) SELECT CONCAT('', slot), s.n, '1', IF(slot < 9, ';1', ''), 1, 1, IF(slot < 9, 1 << 60, 1), 0, 1 FROM lockstep_centers, (SELECT -1 n UNION SELECT 0 UNION SELECT 1) s WHERE slot < 2000",
-				"INSERT INTO lockstep_once VALUES ('1', '', '', 1, 1), ('2', '', '', 1, 1)",
-				"INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) SELECT CONCAT('', slot), 1, 1, 1, '', 1, 0, 1, 1, '', 1 FROM lockstep_centers WHERE slot < 2000",
-				"ANALYZE TABLE lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs",
-			} {
-				db.Exec(t, seed)
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		must(t, schema.Install(t.Context(), db.Admin()))
+		must(t, schema.InstallViews(t.Context(), db.Admin()))
+		for _, seed := range []string{
+			"INSERT INTO lockstep_locks SELECT CONCAT('', slot), 5, 'me', 1, 6 FROM lockstep_centers WHERE slot < 2000",
+			"INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) SELECT CONCAT('', slot), s.n, '1', IF(slot < 9, ';1', ''), 1, 1, IF(slot < 9, 1 << 60, 1), 0, 1 FROM lockstep_centers, (SELECT -1 n UNION SELECT 0 UNION SELECT 1) s WHERE slot < 2000",
+			"INSERT INTO lockstep_once VALUES ('1', '', '', 1, 1), ('2', '', '', 1, 1)",
+			"INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) SELECT CONCAT('', slot), 1, 1, 1, '', 1, 0, 1, 1, '', 1 FROM lockstep_centers WHERE slot < 2000",
+			"ANALYZE TABLE lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs",
+		} {
+			db.Exec(t, seed)
+		}
+		statements := texts(t, db.Engine() == testdb.MariaDB)
+		usual := replies(t, db.Admin(), "sql_mode = 'STRICT_TRANS_TABLES'", statements)
+		for _, mode := range slices.Concat(modes[db.Engine()], everywhere) {
+			switch variable, _, _ := strings.Cut(mode, " "); variable {
+			case "max_join_size":
+				delete(statements, "IdleLeases") // Purge is refused there
+			case "sql_auto_is_null":
+				delete(statements, "LockThen") // they are sent without the program's statement then
+				delete(statements, "WriteAndCommit")
 			}
-			statements := texts(t, engine == testdb.MariaDB)
-			usual := replies(t, db.Admin(), "sql_mode = 'STRICT_TRANS_TABLES'", statements)
-			for _, mode := range slices.Concat(modes[engine], everywhere) {
-				switch variable, _, _ := strings.Cut(mode, " "); variable {
-				case "max_join_size":
-					delete(statements, "IdleLeases") // Purge is refused there
-				case "sql_auto_is_null":
-					delete(statements, "LockThen") // they are sent without the program's statement then
-					delete(statements, "WriteAndCommit")
-				}
-				for name, got := range replies(t, db.Admin(), mode, statements) {
-					if want := usual[name]; got != want {
-						t.Errorf("%s: %s is answered %q, and usually %q", mode, name, got, want)
-					}
-				}
-				variable, value, _ := strings.Cut(mode, " = ")
-				if !strings.Contains(value, ", ") {
-					pool := open(t, db, variable, value)
-					if err := schema.Check(t.Context(), pool); err != nil {
-						t.Errorf("%s: Check: %v", mode, err)
-					}
-					_, err := ops.New(pool).Jobs(t.Context())
-					must(t, err)
+			for name, got := range replies(t, db.Admin(), mode, statements) {
+				if want := usual[name]; got != want {
+					t.Errorf("%s: %s is answered %q, and usually %q", mode, name, got, want)
 				}
 			}
-		})
-	}
+			variable, value, _ := strings.Cut(mode, " = ")
+			if !strings.Contains(value, ", ") {
+				pool := open(t, db, variable, value)
+				if err := schema.Check(t.Context(), pool); err != nil {
+					t.Errorf("%s: Check: %v", mode, err)
+				}
+				_, err := ops.New(pool).Jobs(t.Context())
+				must(t, err)
+			}
+		}
+	}, testdb.Fresh)
 }
 
 // open returns an administrator's pool whose sessions have the variable.

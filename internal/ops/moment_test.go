@@ -16,38 +16,33 @@ import (
 // row has two holders one of whom has it exclusively, and who holds a row exclusively doesn't wait
 // for it.
 func TestHotKey(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			pool := db.Connect(t)
-			hot := txlock.Named("hot")
-			must(t, txlock.Ensure(t.Context(), pool, hot))
-			ctx, stop := context.WithCancel(t.Context())
-			var all sync.WaitGroup
-			defer func() { stop(); all.Wait() }()
-			for range 4 {
-				all.Go(func() {
-					for ctx.Err() == nil {
-						increment(ctx, pool, hot)
-					}
-				})
-			}
-			room, held := ops.New(db.Admin()), 0
-			for range testdb.Long(30, 300) {
-				p, err := room.Look(t.Context())
-				must(t, err)
-				for _, wrong := range contradictions(p) {
-					t.Errorf("%s: %#v, waits %#v", wrong, p.Locks, p.Waits)
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := db.Connect(t)
+		hot := txlock.Named("hot")
+		must(t, txlock.Ensure(t.Context(), pool, hot))
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		defer func() { stop(); all.Wait() }()
+		for range 4 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					increment(ctx, pool, hot)
 				}
-				held += len(p.Locks)
+			})
+		}
+		room, held := ops.New(db.Admin()), 0
+		for range testdb.Long(30, 300) {
+			p, err := room.Look(t.Context())
+			must(t, err)
+			for _, wrong := range contradictions(p) {
+				t.Errorf("%s: %#v, waits %#v", wrong, p.Locks, p.Waits)
 			}
-			if held == 0 {
-				t.Error("no look has seen a holder")
-			}
-		})
-	}
+			held += len(p.Locks)
+		}
+		if held == 0 {
+			t.Error("no look has seen a holder")
+		}
+	}, testdb.Open)
 }
 
 // contradictions says what can't be true of one moment.

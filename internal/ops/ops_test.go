@@ -20,66 +20,84 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestLookAtMany proves that a look finds all locks and waiters, again and again, also
-// those that are new, and that most looks cost the server a fraction of one that reads the tables
-// from end to end, among 300,000 rows that nobody holds and 20,000 leases.
-func TestLookAtMany(t *testing.T) {
+// onServers runs a test on each server, in a database without the rows of hashed keys, unless it is
+// made by another function.
+func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB), made ...func(testing.TB, testdb.Engine) *testdb.DB) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			holders, each, waiters := 4, testdb.Long(10, 250), testdb.Long(10, 100)
-			db := testdb.Shared(t, engine).Open(t)
-			pool := db.Connect(t)
-			fill(t, db, testdb.Long(1000, 300_000))
-			holdLeases(t, db, testdb.Long(10, 20_000))
-			family := txlock.NewFamily[int]("many")
-			var keys []txlock.Key
-			for i := range holders*each + 1 {
-				keys = append(keys, family.Key(i+1))
+			if len(made) > 0 {
+				test(t, made[0](t, engine))
+			} else {
+				test(t, testdb.Shared(t, engine).OpenLeases(t))
 			}
-			must(t, txlock.Ensure(t.Context(), pool, keys...))
-			for i := range holders {
-				scope := begin(t, pool)
-				for _, key := range keys[i*each : (i+1)*each] {
-					_, err := scope.Lock(t.Context(), key)
-					must(t, err)
-				}
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			var all sync.WaitGroup
-			defer func() { cancel(); all.Wait() }()
-			for range waiters {
-				scope := begin(t, pool)
-				all.Go(func() { _, _ = scope.Lock(ctx, keys[0]) }) // it is cancelled
-			}
-			admin, cpu := watched(t, db)
-			room := ops.New(admin)
-			var costs []time.Duration
-			deadline := time.Now().Add(time.Minute)
-			for found := 0; found < 5; {
-				testdb.Refresh()
-				began := cpu()
-				p, err := room.Look(t.Context())
-				must(t, err)
-				costs = append(costs, cpu()-began)
-				if locks := exclusive(p); locks == holders*each && len(p.Waits) == waiters && p.Waits[0].Key == keys[0].String() {
-					found++
-				} else if time.Now().After(deadline) {
-					t.Fatalf("%d locks and %d waits were seen, not %d and %d", locks, len(p.Waits), holders*each, waiters)
-				}
-			}
-			slices.Sort(costs)
-			t.Logf("looks cost the server %v", costs)
-			if usual, whole := costs[len(costs)/2], costs[len(costs)-1]; usual > testdb.Long(time.Hour, whole/5) {
-				t.Errorf("a look costs the server %v, and one that reads all %v", usual, whole)
-			}
-			scope := begin(t, pool)
-			_, err := scope.Lock(t.Context(), keys[len(keys)-1])
-			must(t, err)
-			lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == holders*each+1 })
 		})
 	}
+}
+
+// withArgs makes a database on a server of its own, whose lists nobody else reads.
+func withArgs(args ...string) func(testing.TB, testdb.Engine) *testdb.DB {
+	return func(tb testing.TB, engine testdb.Engine) *testdb.DB {
+		return testdb.Dedicated(tb, engine, testdb.Args(args...)).OpenLeases(tb)
+	}
+}
+
+// TestLookAtMany proves that a look finds all locks and waiters, again and again, also
+// those that are new, and that most looks cost the server a fraction of one that reads the tables
+// from end to end, among 300,000 rows that nobody holds and 20,000 leases.
+func TestLookAtMany(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		holders, each, waiters := 4, testdb.Long(10, 250), testdb.Long(10, 100)
+		pool := db.Connect(t)
+		fill(t, db, testdb.Long(1000, 300_000))
+		holdLeases(t, db, testdb.Long(10, 20_000))
+		family := txlock.NewFamily[int]("many")
+		var keys []txlock.Key
+		for i := range holders*each + 1 {
+			keys = append(keys, family.Key(i+1))
+		}
+		must(t, txlock.Ensure(t.Context(), pool, keys...))
+		for i := range holders {
+			scope := begin(t, pool)
+			for _, key := range keys[i*each : (i+1)*each] {
+				_, err := scope.Lock(t.Context(), key)
+				must(t, err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		defer func() { cancel(); all.Wait() }()
+		for range waiters {
+			scope := begin(t, pool)
+			all.Go(func() { _, _ = scope.Lock(ctx, keys[0]) }) // it is cancelled
+		}
+		admin, cpu := watched(t, db)
+		room := ops.New(admin)
+		var costs []time.Duration
+		deadline := time.Now().Add(time.Minute)
+		for found := 0; found < 5; {
+			testdb.Refresh()
+			began := cpu()
+			p, err := room.Look(t.Context())
+			must(t, err)
+			costs = append(costs, cpu()-began)
+			if locks := exclusive(p); locks == holders*each && len(p.Waits) == waiters && p.Waits[0].Key == keys[0].String() {
+				found++
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%d locks and %d waits were seen, not %d and %d", locks, len(p.Waits), holders*each, waiters)
+			}
+		}
+		slices.Sort(costs)
+		t.Logf("looks cost the server %v", costs)
+		if usual, whole := costs[len(costs)/2], costs[len(costs)-1]; usual > testdb.Long(time.Hour, whole/5) {
+			t.Errorf("a look costs the server %v, and one that reads all %v", usual, whole)
+		}
+		scope := begin(t, pool)
+		_, err := scope.Lock(t.Context(), keys[len(keys)-1])
+		must(t, err)
+		lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == holders*each+1 })
+	}, testdb.Open)
 }
 
 const (
@@ -97,27 +115,21 @@ func fill(t *testing.T, db *testdb.DB, rows int) {
 // TestVersionWithBlanks proves that a look knows its server by any version, also one with
 // blanks, and from a session that is not fit for locks.
 func TestVersionWithBlanks(t *testing.T) {
-	t.Parallel()
 	args := map[testdb.Engine][]string{testdb.MariaDB: {"--version=11.8.9-MariaDB-0+deb13u1 from Debian", "--performance-schema=ON"}}
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine, testdb.Args(args[engine]...)).OpenLeases(t)
-			_, err := begin(t, db.Connect(t)).Lock(t.Context(), txlock.Named("blanks"))
-			must(t, err)
-			admin, err := sql.Open("mysql", db.AdminConfig(func(c *mysql.Config) {
-				c.Params = map[string]string{"character_set_connection": "latin1"}
-			}).FormatDSN())
-			must(t, err)
-			t.Cleanup(func() { _ = admin.Close() })
-			var version string
-			must(t, admin.QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version))
-			p := lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == 1 })
-			if p.Version != version || len(p.Gaps) > 0 {
-				t.Errorf("the version is %q, not %q, and not seen is %v", p.Version, version, p.Gaps)
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		lock(t, begin(t, db.Connect(t)), "blanks")
+		admin, err := sql.Open("mysql", db.AdminConfig(func(c *mysql.Config) {
+			c.Params = map[string]string{"character_set_connection": "latin1"}
+		}).FormatDSN())
+		must(t, err)
+		t.Cleanup(func() { _ = admin.Close() })
+		var version string
+		must(t, admin.QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version))
+		p := lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == 1 })
+		if p.Version != version || len(p.Gaps) > 0 {
+			t.Errorf("the version is %q, not %q, and not seen is %v", p.Version, version, p.Gaps)
+		}
+	}, func(tb testing.TB, engine testdb.Engine) *testdb.DB { return withArgs(args[engine]...)(tb, engine) })
 }
 
 // lookUntil looks until the picture shows what is asked for.
@@ -193,6 +205,15 @@ func beginTx(t *testing.T, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 	return tx, scope
 }
 
+// lock locks keys.
+func lock(t *testing.T, scope *txlock.Scope, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		_, err := scope.Lock(t.Context(), txlock.Named(name))
+		must(t, err)
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -203,110 +224,99 @@ func must(t *testing.T, err error) {
 // TestRowsThatLeaveTheMemory proves that locks and waits are seen when the server has moved the
 // pages of their rows out of its memory, on both servers: they list such locks without a row.
 func TestRowsThatLeaveTheMemory(t *testing.T) {
-	t.Parallel()
 	lists := map[testdb.Engine]string{testdb.MariaDB: "information_schema.INNODB_LOCKS", testdb.MySQL: "performance_schema.data_locks"}
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-buffer-pool-size=8M")).OpenLeases(t)
-			db.Exec(t, "CREATE TABLE many (id INT PRIMARY KEY AUTO_INCREMENT, filler CHAR(250) NOT NULL DEFAULT 'x')")
-			db.Exec(t, "INSERT INTO many (id) VALUES (1), (2), (3), (4), (5), (6), (7), (8)")
-			for range 14 {
-				db.Exec(t, "INSERT INTO many (filler) SELECT filler FROM many")
-			}
-			pool, key := db.Connect(t), txlock.Named("order:42")
-			_, err := begin(t, pool).Lock(t.Context(), key)
-			must(t, err)
-			tx, scope := beginTx(t, pool)
-			db.KeepWaiting(t, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
-			faded := func() bool {
-				var rows, n int
-				must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM many WHERE filler = 'y'").Scan(&rows))
-				testdb.Refresh()
-				must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+lists[engine]+" WHERE lock_type = 'RECORD' AND lock_data IS NULL").Scan(&n))
-				return n > 0
-			}
-			if !testdb.Await(time.Minute, faded) {
-				t.Fatal("the rows stay in memory")
-			}
-			lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool {
-				return len(p.Locks) == 1 && p.Locks[0].Key == "order:42" && p.Locks[0].Token > 0 &&
-					len(p.Waits) == 1 && p.Waits[0].Key == "order:42" && slices.Equal(p.Waits[0].Blockers, []uint64{p.Locks[0].Session}) &&
-					!slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return strings.Contains(g.What, "memory") })
-			})
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		db.Exec(t, "CREATE TABLE many (id INT PRIMARY KEY AUTO_INCREMENT, filler CHAR(250) NOT NULL DEFAULT 'x')")
+		db.Exec(t, "INSERT INTO many (id) VALUES (1), (2), (3), (4), (5), (6), (7), (8)")
+		for range 14 {
+			db.Exec(t, "INSERT INTO many (filler) SELECT filler FROM many")
+		}
+		pool, key := db.Connect(t), txlock.Named("order:42")
+		_, err := begin(t, pool).Lock(t.Context(), key)
+		must(t, err)
+		tx, scope := beginTx(t, pool)
+		db.KeepWaiting(t, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
+		faded := func() bool {
+			var rows, n int
+			must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM many WHERE filler = 'y'").Scan(&rows))
+			testdb.Refresh()
+			must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+lists[db.Engine()]+" WHERE lock_type = 'RECORD' AND lock_data IS NULL").Scan(&n))
+			return n > 0
+		}
+		if !testdb.Await(time.Minute, faded) {
+			t.Fatal("the rows stay in memory")
+		}
+		lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool {
+			return len(p.Locks) == 1 && p.Locks[0].Key == "order:42" && p.Locks[0].Token > 0 &&
+				len(p.Waits) == 1 && p.Waits[0].Key == "order:42" && slices.Equal(p.Waits[0].Blockers, []uint64{p.Locks[0].Session}) &&
+				!slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return strings.Contains(g.What, "memory") })
 		})
-	}
+	}, withArgs("--innodb-buffer-pool-size=8M"))
 }
 
 // TestOldListOfTransactions proves that a look finds what is new although others look, and tells
 // where they never pause: the server doesn't make its list of transactions anew then.
 func TestOldListOfTransactions(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine).OpenLeases(t)
-			pool, key := db.Connect(t), txlock.Named("order:42")
-			prepared := txlock.Named("prepared") // beside it, who isn't on a list may have no session
-			must(t, txlock.Ensure(t.Context(), pool, prepared))
-			detach(t, db, pool, prepared)
-			count := func() {
-				var n int
-				if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.INNODB_TRX").Scan(&n); err != nil {
-					t.Error(err) // it is called beside the test, too
-				}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := db.Connect(t), txlock.Named("order:42")
+		prepared := txlock.Named("prepared") // beside it, who isn't on a list may have no session
+		must(t, txlock.Ensure(t.Context(), pool, prepared))
+		detach(t, db, pool, prepared)
+		count := func() {
+			var n int
+			if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.INNODB_TRX").Scan(&n); err != nil {
+				t.Error(err) // it is called beside the test, too
 			}
-			count()
-			tx, scope := beginTx(t, pool)
-			_, err := scope.Lock(t.Context(), key)
-			must(t, err)
-			count() // a look of others at the same time
-			p, err := ops.New(db.Admin()).Look(t.Context())
-			must(t, err)
-			if s := p.Sessions[uint64(testdb.ConnID(t, tx))]; old(p) || len(p.Locks) != 2 || engine == testdb.MySQL && s.RowLocks == 0 {
-				t.Errorf("one look beside another's shows %+v", p)
-			}
+		}
+		count()
+		tx, scope := beginTx(t, pool)
+		_, err := scope.Lock(t.Context(), key)
+		must(t, err)
+		count() // a look of others at the same time
+		p, err := ops.New(db.Admin()).Look(t.Context())
+		must(t, err)
+		if s := p.Sessions[uint64(testdb.ConnID(t, tx))]; old(p) || len(p.Locks) != 2 || db.Engine() == testdb.MySQL && s.RowLocks == 0 {
+			t.Errorf("one look beside another's shows %+v", p)
+		}
 
-			stop, ended := make(chan struct{}), make(chan struct{})
-			go func() {
-				defer close(ended)
-				for {
-					select {
-					case <-stop:
-						return
-					case <-time.After(5 * time.Millisecond):
-						count()
-					}
+		stop, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+					count()
 				}
-			}()
-			defer func() { close(stop); <-ended }()
-			testdb.Refresh()
-			tx, scope = beginTx(t, pool) // which is not on the list
-			_, err = scope.Lock(t.Context(), txlock.Named("order:43"))
-			must(t, err)
-			told := testdb.Await(time.Minute, func() bool { // a busy machine pauses for it
-				p, err = ops.New(db.Admin()).Look(t.Context())
-				return err != nil || old(p)
-			})
-			must(t, err)
-			if !told {
-				t.Fatalf("a look beside one that never pauses shows %+v", p)
 			}
-			own := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "order:43" })
-			if own < 0 || p.Locks[own].Session != uint64(testdb.ConnID(t, tx)) || p.Locks[own].Detached {
-				t.Errorf("beside an old list, the locks are %#v", p.Locks)
-			}
-			if i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "prepared" }); i >= 0 && p.Locks[i].Endable() {
-				t.Errorf("beside an old list, the lock without a session is %#v", p.Locks[i])
-			}
-			var done []ops.Lock
-			told = testdb.Await(time.Minute, func() bool {
-				done, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == "nobody's" })
-				return err != nil
-			})
-			if !told || !errors.Is(err, ops.ErrUnknown) || len(done) > 0 {
-				t.Errorf("beside an old list, End has ended %+v: %v", done, err)
-			}
+		}()
+		defer func() { close(stop); <-ended }()
+		testdb.Refresh()
+		tx, scope = beginTx(t, pool) // which is not on the list
+		lock(t, scope, "order:43")
+		told := testdb.Await(time.Minute, func() bool { // a busy machine pauses for it
+			p, err = ops.New(db.Admin()).Look(t.Context())
+			return err != nil || old(p)
 		})
-	}
+		must(t, err)
+		if !told {
+			t.Fatalf("a look beside one that never pauses shows %+v", p)
+		}
+		own := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "order:43" })
+		if own < 0 || p.Locks[own].Session != uint64(testdb.ConnID(t, tx)) || p.Locks[own].Detached {
+			t.Errorf("beside an old list, the locks are %#v", p.Locks)
+		}
+		if i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "prepared" }); i >= 0 && p.Locks[i].Endable() {
+			t.Errorf("beside an old list, the lock without a session is %#v", p.Locks[i])
+		}
+		var done []ops.Lock
+		told = testdb.Await(time.Minute, func() bool {
+			done, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == "nobody's" })
+			return err != nil
+		})
+		if !told || !errors.Is(err, ops.ErrUnknown) || len(done) > 0 {
+			t.Errorf("beside an old list, End has ended %+v: %v", done, err)
+		}
+	}, withArgs())
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/job"
-	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
@@ -63,6 +62,16 @@ func (s *said) says(t *testing.T, want string) {
 		t.Errorf("said %q, want %q", s.texts, want)
 	}
 	s.texts = nil
+}
+
+// begin begins a transaction that can lock.
+func begin(ctx context.Context, t testing.TB, k *locktest.Kit) (*sql.Tx, *txlock.Scope) {
+	t.Helper()
+	tx, err := k.DB().BeginTx(ctx, nil)
+	must(t, err)
+	scope, err := txlock.Join(ctx, tx)
+	must(t, err)
+	return tx, scope
 }
 
 func log(k *locktest.Kit) string {
@@ -169,10 +178,7 @@ func TestFaults(t *testing.T) {
 		{locktest.Deadlock, func(s *txlock.Scope) error { _, err := s.LockAll(t.Context(), key, orders.Key(2)); return err }, txlock.ErrDeadlock, true},
 	} {
 		k := locktest.Open(t, nil)
-		tx, err := k.DB().BeginTx(t.Context(), nil)
-		must(t, err)
-		scope, err := txlock.Join(t.Context(), tx)
-		must(t, err)
+		tx, scope := begin(t.Context(), t, k)
 		k.FailLock(key, c.fault)
 		wants(t, "the error", c.call(scope), c.want)
 		if _, err := scope.Lock(t.Context(), orders.Key(3)); errors.Is(err, txlock.ErrTxDoomed) != c.ends {
@@ -233,83 +239,33 @@ func TestFaultThatDoesNotCome(t *testing.T) {
 	fails.says(t, "the deadlock at the lock of order:1 has not come")
 }
 
-// TestExcludes has locks exclude each other in several transactions.
-func TestExcludes(t *testing.T) {
+// TestAwaitWaiting awaits who waits for a lock, which gives up after 50 seconds.
+func TestAwaitWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx := locktest.Open(t, nil), t.Context()
-		begin := func() (*sql.Tx, *txlock.Scope) {
-			tx, err := k.DB().BeginTx(ctx, nil)
-			must(t, err)
-			scope, err := txlock.Join(ctx, tx)
-			must(t, err)
-			return tx, scope
-		}
 		hashed := txlock.NewFamily[int64]("hashed", txlock.Hashed()).Key(1)
 		for _, key := range []txlock.Key{orders.Key(1), hashed} {
-			a, of := begin()
-			first, err := of.Lock(ctx, key)
+			holder, of := begin(ctx, t, k)
+			_, err := of.Lock(ctx, key)
 			must(t, err)
-			b, other := begin()
-			_, err = other.TryLock(ctx, key)
-			wants(t, "the error", err, txlock.ErrBusy)
-			_, err = other.WaitAtMost(time.Second).Lock(ctx, key)
-			wants(t, "the error", err, txlock.ErrWaitTimeout)
-			_, err = other.Lock(ctx, key)
-			wants(t, "the error", err, txlock.ErrWaitTimeout) // after 50 seconds
-			done := make(chan txlock.Grant)
-			go func() {
-				second, err := other.RLock(ctx, key)
-				must(t, err)
-				done <- second
-			}()
+			waiter, other := begin(ctx, t, k)
+			began, done := time.Now(), make(chan error)
+			go func() { _, err := other.Lock(ctx, key); done <- err }()
 			must(t, k.AwaitWaiting(ctx, key, 1))
-			must(t, a.Commit())
-			if second := <-done; second.Token() != first.Token() || !second.Shared() {
-				t.Errorf("%+v after %+v", second, first)
+			wants(t, "Lock", <-done, txlock.ErrWaitTimeout)
+			if took := time.Since(began).Round(time.Second); took != 50*time.Second {
+				t.Errorf("it has waited for %v", took)
 			}
-			c, reader := begin()
-			_, err = reader.TryRLock(ctx, key)
-			must(t, err)
-			must(t, errors.Join(b.Rollback(), c.Rollback()))
+			must(t, errors.Join(waiter.Rollback(), holder.Commit()))
 		}
-		// Two that wait for each other.
-		a, of := begin()
-		b, other := begin()
-		_, err := of.Lock(ctx, orders.Key(1))
-		must(t, err)
-		_, err = other.Lock(ctx, orders.Key(2))
-		must(t, err)
-		done := make(chan error)
-		go func() {
-			_, err := of.Lock(ctx, orders.Key(2))
-			done <- err
-		}()
-		must(t, k.AwaitWaiting(ctx, orders.Key(2), 1))
-		_, err = other.Lock(ctx, orders.Key(1))
-		wants(t, "the error", err, txlock.ErrDeadlock)
-		must(t, <-done)
-		wants(t, "the error", b.Commit(), txlock.ErrTxDoomed)
-		must(t, a.Commit())
-		// One whose context ends.
-		a, of = begin()
-		_, err = of.Lock(ctx, orders.Key(1))
-		must(t, err)
-		b, other = begin()
-		short, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		_, err = other.Lock(short, orders.Key(1))
-		wants(t, "the error", err, context.DeadlineExceeded)
-		wants(t, "the error", b.Commit(), txlock.ErrTxDoomed)
-		must(t, a.Commit())
 	})
 }
 
 // TestVersions compares versions, and reads who holds a key.
 func TestVersions(t *testing.T) {
 	t.Parallel()
-	k, mock := onMock(t)
-	ctx, key := t.Context(), orders.Key(1)
+	k, ctx, key := locktest.Open(t, nil), t.Context(), orders.Key(1)
 	runs := 0
 	must(t, locksqlc.Optimistic(ctx, k.DB(), key, func(*sql.Tx) error {
 		if runs++; runs == 1 {
@@ -326,44 +282,12 @@ func TestVersions(t *testing.T) {
 	if runs != 2 {
 		t.Errorf("%d runs", runs)
 	}
-	// A snapshot that is older than the lock.
-	mock.ExpectBegin()
-	mock.ExpectQuery("SELECT n").WillReturnRows(sqlmock.NewRows([]string{"n"}).AddRow(1))
-	mock.ExpectRollback()
-	tx, err := k.DB().BeginTx(ctx, nil)
-	must(t, err)
-	var n int
-	must(t, tx.QueryRowContext(ctx, "SELECT n FROM orders").Scan(&n))
-	must(t, locksqlc.Run(ctx, k.DB(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-	scope, err := txlock.Join(ctx, tx)
-	must(t, err)
-	_, err = scope.Lock(ctx, key)
-	wants(t, "the error", err, txlock.ErrStaleSnapshot)
-	_ = tx.Rollback()
 }
 
-// TestOnce asks for a key several times.
+// TestOnce stores a value, and sweeps what is there.
 func TestOnce(t *testing.T) {
 	t.Parallel()
-	k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("payment:1")
-	ask := func(options ...txlock.OnceOption) (first bool, err error) {
-		err = locksqlc.Run(ctx, k.DB(), nil, func(tx *sql.Tx) error {
-			scope, err := txlock.Join(ctx, tx)
-			if err == nil {
-				first, err = scope.Once(ctx, key, options...)
-			}
-			return err
-		})
-		return first, err
-	}
-	for i := range 3 {
-		first, err := ask(txlock.Fingerprint([]byte("a")))
-		if err != nil || first != (i == 0) {
-			t.Errorf("call %d: %t, %v", i, first, err)
-		}
-	}
-	_, err := ask(txlock.Fingerprint([]byte("b")))
-	wants(t, "the error", err, txlock.ErrMismatch)
+	k, ctx := locktest.Open(t, nil), t.Context()
 	calls := 0
 	for range 2 {
 		value, _, err := locksqlc.OnceValue(ctx, k.DB(), txlock.Named("payment:2"), func(*sql.Tx) (int, error) { calls++; return 7, nil })
@@ -385,9 +309,7 @@ func TestLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("reports")
-		m, err := lease.NewManager(k.DB())
-		must(t, err)
-		defer func() { must(t, m.Close(ctx)) }()
+		m := leasesOf(t, k.DB())
 		l, err := m.Acquire(ctx, key)
 		must(t, err)
 		tx, err := k.DB().BeginTx(ctx, nil)
@@ -420,10 +342,8 @@ func TestSchedules(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx := locktest.Open(t, nil), t.Context()
-		m, err := lease.NewManager(k.DB())
-		must(t, err)
 		var told atomic.Int32
-		jobs, err := job.New(k.DB(), m, job.Log(nil), job.Observe(func(_ context.Context, e job.Event) {
+		jobs, err := job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.Observe(func(_ context.Context, e job.Event) {
 			switch e.Kind {
 			case job.ScheduleDiffers:
 				told.Add(1)
@@ -443,7 +363,6 @@ func TestSchedules(t *testing.T) {
 		time.Sleep(time.Hour)
 		must(t, jobs.Close(ctx))
 		all.Wait()
-		must(t, m.Close(ctx))
 		if told.Load() != 2 {
 			t.Errorf("%d processes were told", told.Load())
 		}
@@ -455,9 +374,7 @@ func TestJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k, ctx := locktest.Open(t, nil), t.Context()
-		m, err := lease.NewManager(k.DB())
-		must(t, err)
-		defer func() { must(t, m.Close(context.Background())) }()
+		m := leasesOf(t, k.DB())
 		jobs, err := job.New(k.DB(), m)
 		must(t, err)
 		defer func() { must(t, jobs.Close(context.Background())) }()

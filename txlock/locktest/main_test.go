@@ -10,9 +10,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var (
-	orders = txlock.NewFamily[int64]("order")
-)
+var orders = txlock.NewFamily[int64]("order")
 
 func wants(t testing.TB, what string, err, want error) {
 	t.Helper()

@@ -3,19 +3,119 @@ package locktest_test
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/locktest"
 )
+
+// aHandle is what leases of one database and of several have in common.
+type aHandle interface {
+	Token() uint64
+	Owner() string
+	Err() error
+	Release(ctx context.Context) error
+}
+
+// anAcquirer is what their managers have in common.
+type anAcquirer[L aHandle] interface {
+	Acquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
+	TryAcquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
+	Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
+}
+
+// inBubble runs a test in a bubble.
+func inBubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+// outside runs a test by the real time.
+func outside(t *testing.T, test func(t *testing.T)) { t.Helper(); test(t) }
+
+// leasesOf returns a manager, which is closed when the test ends.
+func leasesOf(t *testing.T, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
+	t.Helper()
+	m, err := lease.NewManager(pool, options...)
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
+	return m
+}
+
+// guardedPool opens a guarded pool of a server.
+func guardedPool(t *testing.T, db *testdb.DB) *sql.DB {
+	t.Helper()
+	connector, err := mysql.NewConnector(db.Config())
+	must(t, err)
+	pool := sql.OpenDB(locksqlc.Connector(connector))
+	t.Cleanup(func() { must(t, pool.Close()) })
+	return pool
+}
+
+// TestLeaseBehaviours shows who is the owner of leases on the stand-in and on servers, and that one
+// which is taken away is lost.
+func TestLeaseBehaviours(t *testing.T) {
+	t.Parallel()
+	t.Run("memory", func(t *testing.T) {
+		leasesBehave(t, inBubble, func(t *testing.T) *sql.DB { return locktest.Open(t, nil).DB() })
+	})
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			pool := guardedPool(t, testdb.Open(t, engine))
+			leasesBehave(t, outside, func(*testing.T) *sql.DB { return pool })
+		})
+	}
+}
+
+func leasesBehave(t *testing.T, run func(*testing.T, func(*testing.T)), poolOf func(t *testing.T) *sql.DB) {
+	show := showing(t, run, func(t *testing.T) (one, other *lease.Manager) {
+		pool := poolOf(t)
+		return leasesOf(t, pool), leasesOf(t, pool)
+	})
+	show("a lease that is taken away is lost", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+		err := one.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+			must(t, other.ForceRelease(t.Context(), key))
+			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost) // which is told at the latest
+			<-ctx.Done()
+			wants(t, "the cause", context.Cause(ctx), txlock.ErrLost)
+			return nil
+		})
+		wants(t, "Do", err, txlock.ErrLost)
+		wants(t, "ForceRelease", other.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
+	})
+	ownersBehave(show)
+}
+
+// shows runs a behaviour of two managers.
+type shows[M any] func(name string, f func(t *testing.T, one, other M, key txlock.Key))
+
+// showing returns what runs a behaviour with two managers and a key of its own.
+func showing[M any](t *testing.T, run func(*testing.T, func(*testing.T)), newManagers func(t *testing.T) (one, other M)) shows[M] {
+	return func(name string, f func(t *testing.T, one, other M, key txlock.Key)) {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(t *testing.T) {
+				one, other := newManagers(t)
+				f(t, one, other, txlock.Named("test:"+rand.Text()))
+			})
+		})
+	}
+}
 
 // ownersBehave shows who is the owner of what is acquired under a context: of leases over
 // one database and over several.
-func ownersBehave[L aHandle, M anAcquirer[L]](show func(name string, f func(t *testing.T, one, other M, key txlock.Key))) {
+func ownersBehave[L aHandle, M anAcquirer[L]](show shows[M]) {
 	never := func(t *testing.T, what string, acquire func(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error), ctx context.Context, key txlock.Key) {
 		t.Helper()
 		l, err := acquire(context.WithoutCancel(ctx), key)
@@ -163,53 +263,4 @@ func acquireAndRelease[L aHandle, M anAcquirer[L]](ctx context.Context, m M, key
 		return err
 	}
 	return l.Release(ctx)
-}
-
-// ownersOfManagersBehave shows what holds over two managers of one database, and among
-// readers and permits.
-func ownersOfManagersBehave(show show) {
-	show("Do in one manager is re-entered in another", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
-		must(t, one.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-			for _, acquire := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){other.TryAcquire, other.Acquire, other.TryAcquireShared} {
-				again, err := acquire(ctx, key)
-				if err != nil {
-					return err
-				}
-				if again.Owner() != l.Owner() || !again.Shared() && again.Token() != l.Token() {
-					t.Errorf("%d of %q in %d of %q", again.Token(), again.Owner(), l.Token(), l.Owner())
-				}
-				must(t, again.Release(ctx))
-			}
-			_, err := other.TryAcquire(t.Context(), key)
-			wants(t, "TryAcquire beside it", err, txlock.ErrBusy)
-			return other.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {
-				return one.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
-			})
-		}))
-		must(t, acquireAndRelease(t.Context(), other, key))
-	})
-	show("who reads under a context doesn't become a writer under it", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
-		must(t, one.DoShared(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-			for _, m := range []*lease.Manager{one, other} {
-				_, err := m.TryAcquire(ctx, key)
-				wants(t, "TryAcquire under a reader", err, txlock.ErrUpgrade)
-				again, err := m.TryAcquireShared(ctx, key)
-				must(t, err)
-				must(t, again.Release(ctx))
-				must(t, acquireAndRelease(ctx, m, txlock.Named("another:"+rand.Text())))
-			}
-			return l.Err()
-		}))
-	})
-	show("a permit under the context of a permit is another", func(t *testing.T, one, _ *lease.Manager, key txlock.Key) {
-		s, err := one.Semaphore(key, 2)
-		must(t, err)
-		must(t, s.Do(t.Context(), func(ctx context.Context, _ *lease.Lease) error {
-			second, err := s.TryAcquire(ctx)
-			must(t, err)
-			_, err = s.TryAcquire(ctx)
-			wants(t, "a third", err, txlock.ErrBusy)
-			return second.Release(ctx)
-		}))
-	})
 }

@@ -46,10 +46,7 @@ func (m *suiteMemory) Holders(ctx context.Context, keys ...txlock.Key) ([]txlock
 }
 
 func (m *suiteMemory) Begin() (locksuite.Session, locksuite.Locks) {
-	tx, err := m.DB().BeginTx(context.Background(), nil)
-	must(m.tb, err)
-	scope, err := txlock.Join(context.Background(), tx)
-	must(m.tb, err)
+	tx, scope := begin(context.Background(), m.tb, m.Kit)
 	return suiteSession{locksuite.Statements{On: tx}, tx, scope}, suiteLocks{m, scope}
 }
 
