@@ -54,10 +54,7 @@ func commitWays(t *testing.T, pool *sql.DB, fn func(on executor, s *txlock.Scope
 	return map[string]func() error{
 		"Run":        func() error { return locksqlc.Run(t.Context(), pool, keysOf(t), in) },
 		"Optimistic": func() error { return locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "after"), in) },
-		"Once": func() error {
-			_, err := locksqlc.Once(t.Context(), pool, uniqueKey(t, "after"), in)
-			return err
-		},
+		"Once":       func() error { return second(locksqlc.Once(t.Context(), pool, uniqueKey(t, "after"), in)) },
 		"CommitWith": func() error {
 			err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 				if err := fn(tx, s); err != nil {
@@ -98,8 +95,7 @@ func commitWays(t *testing.T, pool *sql.DB, fn func(on executor, s *txlock.Scope
 				exec(t, conn, "ROLLBACK")
 				return err
 			}
-			_, err = conn.ExecContext(t.Context(), "COMMIT")
-			return err
+			return second(conn.ExecContext(t.Context(), "COMMIT"))
 		},
 	}
 }
@@ -117,32 +113,23 @@ func TestAfterCommit(t *testing.T) {
 		for way, commit := range commitWays(t, pool, func(on executor, s *txlock.Scope) error {
 			id++
 			id, key := id, uniqueKey(t, "after")
-			_, err := s.Lock(t.Context(), key)
-			check(t, err)
+			lock(t, s, key)
 			exec(t, on, fmt.Sprintf("INSERT INTO %s VALUES (%d)", table, id))
 			called.then(t, s, "first")
 			return s.AfterCommit(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // for a connection that isn't back
 				defer cancel()
 				err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-					if n := count(t, tx, fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d", table, id)); n != 1 {
-						t.Errorf("the function is called before the transaction is committed")
-					}
+					wantCount(t, tx, 1, fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d", table, id))
 					called.then(t, join(t, tx), "inner")
 					return nil
 				})
-				if err != nil {
-					t.Errorf("Run in a function after the COMMIT: %v", err)
-				}
-				if err := s.AfterCommit(func() {}); !errors.Is(err, txlock.ErrNoTransaction) {
-					t.Errorf("AfterCommit after the COMMIT: %v", err)
-				}
+				isError(t, "Run in a function after the COMMIT", err, nil)
+				isError(t, "AfterCommit after the COMMIT", s.AfterCommit(func() {}), txlock.ErrNoTransaction)
 				called <- "second"
 			})
 		}) {
-			if err := commit(); err != nil {
-				t.Errorf("%s: %v", way, err)
-			}
+			isError(t, way, commit(), nil)
 			called.wants(t, way, "first", "inner", "second")
 			idle(t, pool)
 		}
@@ -151,9 +138,7 @@ func TestAfterCommit(t *testing.T) {
 			called.then(t, s, "never")
 			return broken
 		}) {
-			if err := commit(); !errors.Is(err, broken) {
-				t.Errorf("%s: %v", way, err)
-			}
+			isError(t, way, commit(), broken)
 			called.wants(t, way+", rolled back")
 		}
 	})
@@ -174,9 +159,7 @@ func TestAfterCommitOfSavepoints(t *testing.T) {
 			exec(t, on, "RELEASE SAVEPOINT b")
 			return nil
 		}) {
-			if err := commit(); err != nil {
-				t.Errorf("%s: %v", way, err)
-			}
+			isError(t, way, commit(), nil)
 			called.wants(t, way, "before", "between", "released")
 		}
 	})
@@ -221,9 +204,7 @@ func TestAfterCommitUnanswered(t *testing.T) {
 				called.then(t, s, "never")
 				return nil
 			}) {
-				if err := commit(); !errors.Is(err, txlock.ErrUnknownOutcome) {
-					t.Errorf("%s, arrives %t: %v", way, arrives, err)
-				}
+				isError(t, fmt.Sprintf("%s, arrives %t", way, arrives), commit(), txlock.ErrUnknownOutcome)
 				called.wants(t, fmt.Sprintf("%s, arrives %t", way, arrives))
 			}
 		}
@@ -251,9 +232,7 @@ func TestAfterCommitPanics(t *testing.T) {
 		}()
 		called.wants(t, "behind a panic", "the other")
 		idle(t, pool)
-		if n := count(t, pool, "SELECT v FROM "+table); n != 1 {
-			t.Errorf("%d was committed", n)
-		}
+		wantCount(t, pool, 1, "SELECT v FROM "+table)
 	})
 }
 

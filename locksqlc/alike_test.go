@@ -82,8 +82,7 @@ func doneBy(t *testing.T, pool *sql.DB, with bool, text, table string, args []an
 	t.Helper()
 	did, key := "", uniqueKey(t, "alike")
 	err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-		s, err := locksqlc.Join(t.Context(), tx)
-		check(t, err)
+		s := join(t, tx)
 		reads, ctx := strings.HasPrefix(text, "SELECT"), t.Context()
 		switch {
 		case with && reads:
@@ -91,12 +90,10 @@ func doneBy(t *testing.T, pool *sql.DB, with bool, text, table string, args []an
 		case with:
 			ctx = s.CommitWith(ctx, txlock.AnyRows)
 		default:
-			_, err := s.Lock(ctx, key)
-			check(t, err)
+			check(t, second(s.Lock(ctx, key)))
 		}
 		if !reads && strings.Contains(text, "IS NULL") {
-			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (7)")
-			check(t, err)
+			exec(t, tx, "INSERT INTO "+table+" (n) VALUES (7)")
 		}
 		if reads {
 			rows, err := tx.QueryContext(ctx, text, args...)

@@ -28,15 +28,13 @@ func TestArgumentsOfAllTypes(t *testing.T) {
 				pool.SetMaxOpenConns(1)
 				run := func(arg any, with bool) (read, written string) {
 					check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-						s, err := locksqlc.Join(t.Context(), tx)
-						check(t, err)
+						s := join(t, tx)
 						reads, writes := t.Context(), t.Context()
 						if with {
 							reads, writes = s.LockWith(reads, txlock.Named("typed")), s.CommitWith(writes, txlock.AnyRows)
 						}
 						read = scanned(reads, t, tx, "SELECT CONCAT('<', COALESCE(?, s, '-'), '>') FROM "+table+" WHERE id = 1", arg)
-						_, err = tx.ExecContext(writes, "UPDATE "+table+" SET s = CONCAT('<', COALESCE(?, s, '-'), '>') WHERE id = 1", arg)
-						return err
+						return second(tx.ExecContext(writes, "UPDATE "+table+" SET s = CONCAT('<', COALESCE(?, s, '-'), '>') WHERE id = 1", arg))
 					}))
 					written = scanned(t.Context(), t, pool, "SELECT s FROM "+table)
 					db.Exec(t, "UPDATE "+table+" SET s = 'old' WHERE id = 1")
@@ -69,15 +67,13 @@ func TestNumbersAreWhatTheDriverSends(t *testing.T) {
 			pool.SetMaxOpenConns(1)
 			run := func(with bool) (read, written string) {
 				check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-					s, err := locksqlc.Join(t.Context(), tx)
-					check(t, err)
+					s := join(t, tx)
 					reads, writes := t.Context(), t.Context()
 					if with {
 						reads, writes = s.LockWith(reads, txlock.Named("numbered")), s.CommitWith(writes, 1)
 					}
 					read = scanned(reads, t, tx, "SELECT id FROM "+table+last, 1)
-					_, err = tx.ExecContext(writes, "INSERT INTO "+table+" (id, n) SELECT ?, id FROM "+table+last, 7, 2)
-					return err
+					return second(tx.ExecContext(writes, "INSERT INTO "+table+" (id, n) SELECT ?, id FROM "+table+last, 7, 2))
 				}))
 				written = scanned(t.Context(), t, pool, "SELECT n FROM "+table+" WHERE id = 7")
 				db.Exec(t, "DELETE FROM "+table+" WHERE id = 7")
@@ -102,14 +98,12 @@ func TestQuotedQuestionMarks(t *testing.T) {
 		pool := newPool(t, db.Config(func(c *mysql.Config) { c.InterpolateParams = true }), true)
 		run := func(with bool, text string, args ...any) (err error) {
 			return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-				s, err := locksqlc.Join(t.Context(), tx)
-				check(t, err)
+				s := join(t, tx)
 				ctx := t.Context()
 				if with {
 					ctx = s.CommitWith(ctx, txlock.AnyRows)
 				}
-				_, err = tx.ExecContext(ctx, text, args...)
-				return err
+				return second(tx.ExecContext(ctx, text, args...))
 			})
 		}
 		check(t, run(false, "UPDATE "+table+" SET s = ? WHERE id = ?", 0, 1))

@@ -224,10 +224,3 @@ func (h *handOver) once() time.Duration {
 	check(h.b, waiting.Commit())
 	return took
 }
-
-func check(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}

@@ -34,11 +34,8 @@ func TestRefusedOnClusters(t *testing.T) {
 				if !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "use a lease") {
 					t.Errorf("Do: %v", err)
 				}
-				tx, err := pool.BeginTx(t.Context(), nil)
-				check(t, err)
-				defer func() { _ = tx.Rollback() }()
-				scope, err := locksqlc.Join(t.Context(), tx)
-				check(t, err)
+				tx := begin(t, pool)
+				scope := join(t, tx)
 				for verb, lock := range map[string]func(context.Context, txlock.Key) (txlock.Grant, error){
 					"RLock": scope.RLock, "TryRLock": scope.TryRLock,
 				} {
@@ -46,9 +43,7 @@ func TestRefusedOnClusters(t *testing.T) {
 						t.Errorf("%s: %v", verb, err)
 					}
 				}
-				if _, err := scope.Lock(t.Context(), key); err != nil {
-					t.Errorf("Lock after that: %v", err)
-				}
+				isError(t, "Lock after that", second(scope.Lock(t.Context(), key)), nil)
 				if grant, err := scope.RLock(t.Context(), key); err != nil || grant.Shared() {
 					t.Errorf("RLock of what is held exclusively: %+v, %v", grant, err)
 				}

@@ -3,7 +3,6 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -12,37 +11,43 @@ import (
 )
 
 // TestContextEndsInFunction: if the context ends while the function runs, database/sql rolls the
-// transaction back, and the error is the context's.
+// transaction back, whether the function heeds that or not, and the error is the context's.
 func TestContextEndsInFunction(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, guarded := range []bool{true, false} {
-			pool, key := newPool(t, db.Config(), guarded), uniqueKey(t, "ends")
-			for name, run := range map[string]func(ctx context.Context, fn func(tx *sql.Tx) error) error{
-				"Run": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
-					return locksqlc.Run(ctx, pool, []txlock.Key{key}, fn)
-				},
-				"Run, no key": func(ctx context.Context, fn func(tx *sql.Tx) error) error { return locksqlc.Run(ctx, pool, nil, fn) },
-				"Optimistic": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
-					return locksqlc.Optimistic(ctx, pool, key, fn)
-				},
-				"Once": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
-					_, err := locksqlc.Once(ctx, pool, key, fn)
-					return err
-				},
-			} {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		key, table := uniqueKey(t, "ends"), numbers(t, db)
+		for name, run := range map[string]func(ctx context.Context, fn func(tx *sql.Tx) error) error{
+			"Run":         func(ctx context.Context, fn func(tx *sql.Tx) error) error { return running["Run"](ctx, pool, key, fn) },
+			"Run, no key": func(ctx context.Context, fn func(tx *sql.Tx) error) error { return locksqlc.Run(ctx, pool, nil, fn) },
+			"Optimistic": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+				return locksqlc.Optimistic(ctx, pool, key, fn)
+			},
+			"Once": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+				return second(locksqlc.Once(ctx, pool, key, fn))
+			},
+		} {
+			for i := range 10 {
+				var scope *txlock.Scope
 				ctx, cancel := context.WithCancel(t.Context())
 				err := run(ctx, func(tx *sql.Tx) error {
-					_, err := tx.ExecContext(ctx, "DO 0")
+					scope = join(t, tx)
+					_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET v = 1")
 					cancel()
+					if i%2 == 0 {
+						return ctx.Err()
+					}
 					for err == nil { // until database/sql has rolled back
 						_, err = tx.ExecContext(context.Background(), "DO 0")
 					}
 					return nil
 				})
-				if !errors.Is(err, context.Canceled) {
-					t.Errorf("%s, guarded %t: %v", name, guarded, err)
+				isError(t, name, err, context.Canceled)
+				idle(t, pool)
+				if guarded {
+					wantNoTransaction(t, scope, key)
 				}
+				wantFree(t, db, key)
 			}
+			wantCount(t, pool, 0, "SELECT v FROM "+table)
 		}
 	})
 }

@@ -24,9 +24,7 @@ import (
 func holderOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
 	all, err := txlock.Holders(t.Context(), newPool(t, db.Config(), false), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if len(all) != 1 {
 		t.Fatalf("the holders of %v are %+v", key, all)
 	}
@@ -81,9 +79,7 @@ func TestDoExcludes(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		for _, key := range []txlock.Key{uniqueKey(t, "do"), hashed.Key(7)} {
 			_, end := background(t.Context(), t, pool, key)
-			if isFree(t, db, key) {
-				t.Error("the key is not locked")
-			}
+			wantLocked(t, "Do", db, key)
 			second, third := newPool(t, db.Config(), true), newPool(t, db.Config(), false)
 			var order []string // by those who hold the lock
 			answered := make(chan error, 2)
@@ -100,13 +96,9 @@ func TestDoExcludes(t *testing.T) {
 				db.WaitForLockWait(t, id)
 			}
 			order = append(order, "first")
-			if err := end(nil); err != nil {
-				t.Errorf("Do: %v", err)
-			}
+			isError(t, "Do", end(nil), nil)
 			for range 2 {
-				if err := <-answered; err != nil {
-					t.Errorf("who has waited: %v", err)
-				}
+				isError(t, "who has waited", <-answered, nil)
 			}
 			if len(order) != 3 || order[0] != "first" {
 				t.Errorf("the order is %v", order)
@@ -157,33 +149,9 @@ func TestDoGivesTheLockBack(t *testing.T) {
 	})
 }
 
-// TestDoNoticesKill ends the connection from outside while fn runs. MySQL takes
-// 0.2 s to close the socket, Do 50 ms to look at it.
-func TestDoNoticesKill(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		key := uniqueKey(t, "do")
-		working, end := background(t.Context(), t, pool, key)
-		id := holderOf(t, db, key)
-		began := time.Now()
-		db.Kill(t, id)
-		took := ends(working, t, began)
-		t.Logf("the context of fn ended %v after the KILL", took)
-		if cause := context.Cause(working); !errors.Is(cause, txlock.ErrLost) {
-			t.Errorf("the cause is %v, want ErrLost", cause)
-		}
-		no := errors.New("no")
-		if err := end(no); !errors.Is(err, txlock.ErrLost) || !errors.Is(err, no) {
-			t.Errorf("Do: %v, want ErrLost and the error of fn", err)
-		}
-		idle(t, pool)
-		db.WaitGone(t, id)
-		wantFree(t, db, key)
-	})
-}
-
-// TestDoLooksAtItsSocket proves that Do finds a closed connection before its next ping, a
-// second after it has begun. Of several tries the quickest counts, since the machine may
-// be slow.
+// TestDoLooksAtItsSocket ends the connection from outside while fn runs. Do finds it closed before
+// its next ping, a second after it has begun. The quickest of several tries counts: the machine
+// may be slow.
 func TestDoLooksAtItsSocket(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		quickest := time.Hour
@@ -194,9 +162,13 @@ func TestDoLooksAtItsSocket(t *testing.T) {
 			db.Kill(t, id)
 			db.WaitGone(t, id)
 			quickest = min(quickest, ends(working, t, time.Now()))
-			if err := end(nil); !errors.Is(err, txlock.ErrLost) {
-				t.Errorf("Do: %v", err)
+			isError(t, "the cause", context.Cause(working), txlock.ErrLost)
+			no := errors.New("no")
+			if err := end(no); !errors.Is(err, txlock.ErrLost) || !errors.Is(err, no) {
+				t.Errorf("Do: %v, want ErrLost and the error of fn", err)
 			}
+			idle(t, pool)
+			wantFree(t, db, key)
 		}
 		if quickest > 500*time.Millisecond {
 			t.Errorf("a closed socket is noticed after %v at the earliest", quickest)
@@ -210,14 +182,8 @@ func TestErrorOfFnIsItself(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
 		funds, key := errors.New("no funds"), uniqueKey(t, "own")
 		leases, err := lease.NewManager(pool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			if err := leases.Close(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
-		}()
+		check(t, err)
+		defer func() { check(t, leases.Close(context.WithoutCancel(t.Context()))) }()
 		ctx, inTx := t.Context(), func(*sql.Tx) error { return funds }
 		for name, err := range map[string]error{
 			"Run":        locksqlc.Run(ctx, pool, []txlock.Key{key}, inTx),
@@ -256,20 +222,18 @@ func TestDoNoticesLossAtTheEnd(t *testing.T) {
 // TestDoNoticesSilenceAtTheEnd cuts the network when fn is about to return. Do
 // can't report whether the lock was held to the end.
 func TestDoNoticesSilenceAtTheEnd(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			wire := newProxy(t, db.Config().Addr)
-			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
-			began := time.Now()
-			err := locksqlc.Do(t.Context(), pool, uniqueKey(t, "do"), func(context.Context) error { wire.silence(); return nil })
-			if !errors.Is(err, txlock.ErrLost) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
-			}
-			if took := time.Since(began); took > noticed {
-				t.Errorf("Do returned after %v", took)
-			}
-			idle(t, pool)
-		})
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		wire := newProxy(t, db.Config().Addr)
+		pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
+		began := time.Now()
+		err := locksqlc.Do(t.Context(), pool, uniqueKey(t, "do"), func(context.Context) error { wire.silence(); return nil })
+		if !errors.Is(err, txlock.ErrLost) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
+		}
+		if took := time.Since(began); took > noticed {
+			t.Errorf("Do returned after %v", took)
+		}
+		idle(t, pool)
 	})
 }
 
@@ -285,47 +249,11 @@ func TestDoOutlivesItsContext(t *testing.T) {
 		if !errors.Is(working.Err(), context.Canceled) || !errors.Is(context.Cause(working), why) {
 			t.Errorf("the context of fn ended with %v for %v", working.Err(), context.Cause(working))
 		}
-		if isFree(t, db, key) {
-			t.Error("the lock was released while fn runs")
-		}
+		wantLocked(t, "while fn runs", db, key)
 		if err := end(working.Err()); !errors.Is(err, context.Canceled) || errors.Is(err, txlock.ErrLost) {
 			t.Errorf("Do: %v", err)
 		}
 		idle(t, pool)
-		wantFree(t, db, key)
-	})
-}
-
-// TestDoCancelledWhileItWaits proves that fn isn't called.
-func TestDoCancelledWhileItWaits(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		pool.SetMaxOpenConns(1)
-		id, key := testdb.ConnID(t, pool), uniqueKey(t, "do")
-		if err := txlock.Ensure(t.Context(), db.Admin(), key); err != nil {
-			t.Fatal(err)
-		}
-		holder := begin(t, newPool(t, db.Config(), true))
-		lock(t, join(t, holder), key)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		answered := make(chan error, 1)
-		go func() {
-			answered <- locksqlc.Do(ctx, pool, key, func(context.Context) error { t.Error("fn was called"); return nil })
-		}()
-		db.WaitForLockWait(t, id)
-		cancel()
-		if err := <-answered; !errors.Is(err, context.Canceled) {
-			t.Errorf("Do: %v", err)
-		}
-		idle(t, pool)
-		if err := locksqlc.Do(ctx, pool, key, func(context.Context) error { t.Error("fn was called"); return nil }); !errors.Is(err, context.Canceled) {
-			t.Errorf("Do after the end: %v", err)
-		}
-		idle(t, pool)
-		if err := holder.Rollback(); err != nil {
-			t.Error(err)
-		}
-		db.WaitGone(t, id)
 		wantFree(t, db, key)
 	})
 }
@@ -338,96 +266,78 @@ func TestDoCommitsItsToken(t *testing.T) {
 		late := begin(t, newPool(t, db.Config(), guarded))
 		count(t, late, "SELECT v FROM "+table)
 		no := errors.New("no")
-		if err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return no }); !errors.Is(err, no) {
-			t.Errorf("Do: %v", err)
-		}
-		if _, err := join(t, late).Lock(t.Context(), key); !errors.Is(err, txlock.ErrStaleSnapshot) {
-			t.Errorf("the lock under an older snapshot: %v, want ErrStaleSnapshot", err)
-		}
+		isError(t, "Do", locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return no }), no)
+		isError(t, "the lock under an older snapshot", second(join(t, late).Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 	})
 }
 
 func TestDoNoticesDeadServer(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Dedicated(t, engine)
-			db := server.Open(t)
-			var ctxs []context.Context
-			var all []func(error) error
-			for _, guarded := range []bool{false, true} {
-				working, end := background(t.Context(), t, newPool(t, db.Config(), guarded), uniqueKey(t, "do"))
-				ctxs, all = append(ctxs, working), append(all, end)
+	onEngines(t, func(t *testing.T, engine testdb.Engine) {
+		server := testdb.Dedicated(t, engine)
+		db := server.Open(t)
+		var ctxs []context.Context
+		var all []func(error) error
+		for _, guarded := range []bool{false, true} {
+			working, end := background(t.Context(), t, newPool(t, db.Config(), guarded), uniqueKey(t, "do"))
+			ctxs, all = append(ctxs, working), append(all, end)
+		}
+		check(t, server.Kill())
+		began := time.Now()
+		for i, end := range all {
+			t.Logf("the context of fn ended %v after the server", ends(ctxs[i], t, began))
+			if cause := context.Cause(ctxs[i]); !errors.Is(cause, txlock.ErrLost) {
+				t.Errorf("the cause is %v, want ErrLost", cause)
 			}
-			if err := server.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			began := time.Now()
-			for i, end := range all {
-				t.Logf("the context of fn ended %v after the server", ends(ctxs[i], t, began))
-				if cause := context.Cause(ctxs[i]); !errors.Is(cause, txlock.ErrLost) {
-					t.Errorf("the cause is %v, want ErrLost", cause)
-				}
-				if err := end(nil); !errors.Is(err, txlock.ErrLost) {
-					t.Errorf("Do: %v, want ErrLost", err)
-				}
-			}
-		})
-	}
+			isError(t, "Do", end(nil), txlock.ErrLost)
+		}
+	})
 }
 
 // TestDoNoticesSilence cuts the network without any packet. Only the ping can notice
 // that: it is sent once a second, and waits a second for the answer.
 func TestDoNoticesSilence(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			wire := newProxy(t, db.Config().Addr)
-			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
-			key := uniqueKey(t, "do")
-			working, end := background(t.Context(), t, pool, key)
-			wire.silence()
-			took := ends(working, t, time.Now())
-			t.Logf("the context of fn ended %v after the last packet", took)
-			if cause := context.Cause(working); !errors.Is(cause, txlock.ErrLost) {
-				t.Errorf("the cause is %v, want ErrLost", cause)
-			}
-			began := time.Now()
-			err := end(nil)
-			if !errors.Is(err, txlock.ErrLost) || txlock.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
-			}
-			t.Logf("Do returned %v after fn: %v", time.Since(began), err)
-			if took := time.Since(began); took > noticed {
-				t.Errorf("Do returned %v after fn", took)
-			}
-			idle(t, pool)
-		})
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		wire := newProxy(t, db.Config().Addr)
+		pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
+		key := uniqueKey(t, "do")
+		working, end := background(t.Context(), t, pool, key)
+		wire.silence()
+		took := ends(working, t, time.Now())
+		t.Logf("the context of fn ended %v after the last packet", took)
+		if cause := context.Cause(working); !errors.Is(cause, txlock.ErrLost) {
+			t.Errorf("the cause is %v, want ErrLost", cause)
+		}
+		began := time.Now()
+		err := end(nil)
+		if !errors.Is(err, txlock.ErrLost) || txlock.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
+		}
+		t.Logf("Do returned %v after fn: %v", time.Since(began), err)
+		if took := time.Since(began); took > noticed {
+			t.Errorf("Do returned %v after fn", took)
+		}
+		idle(t, pool)
 	})
 }
 
 // TestDoKeepsItsConnectionAlive holds the lock longer than the server keeps an idle
 // session.
 func TestDoKeepsItsConnectionAlive(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			pool, key := newPool(t, db.Config(func(cfg *mysql.Config) {
-				cfg.Params = map[string]string{"wait_timeout": "5"}
-			}), guarded), uniqueKey(t, "do")
-			err := locksqlc.Do(t.Context(), pool, key, func(ctx context.Context) error {
-				select {
-				case <-ctx.Done():
-					return context.Cause(ctx)
-				case <-time.After(8 * time.Second): // the work
-					return nil
-				}
-			})
-			if err != nil {
-				t.Errorf("Do: %v", err)
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		pool, key := newPool(t, db.Config(func(cfg *mysql.Config) {
+			cfg.Params = map[string]string{"wait_timeout": "5"}
+		}), guarded), uniqueKey(t, "do")
+		err := locksqlc.Do(t.Context(), pool, key, func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(8 * time.Second): // the work
+				return nil
 			}
-			idle(t, pool)
-			wantFree(t, db, key)
 		})
+		isError(t, "Do", err, nil)
+		idle(t, pool)
+		wantFree(t, db, key)
 	})
 }
 
@@ -444,9 +354,7 @@ type proxy struct {
 func newProxy(t *testing.T, server string) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	p := &proxy{listener: listener, silent: make(chan struct{})}
 	p.wg.Go(func() {
 		for {
@@ -507,47 +415,23 @@ func (p *proxy) forward(to io.WriteCloser, from io.Reader) {
 	}
 }
 
-func TestDoRefuses(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
-		nothing := func(context.Context) error { t.Error("fn was called"); return nil }
-		if err := locksqlc.Do(t.Context(), nil, uniqueKey(t, "do"), nothing); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
-			t.Errorf("Do on nil: %v", err)
-		}
-		if err := locksqlc.Do(t.Context(), pool, uniqueKey(t, "do"), nil); err == nil || !strings.Contains(err.Error(), "function") {
-			t.Errorf("Do of nil: %v", err)
-		}
-		for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.NewFamily[int]("order").Key(0)} {
-			if err := locksqlc.Do(t.Context(), pool, key, nothing); !errors.Is(err, txlock.ErrInvalidKey) {
-				t.Errorf("Do with the key %q: %v", key, err)
-			}
-			idle(t, pool)
-		}
-	})
-}
-
 // TestDoFailsToLock proves that Do returns the reason and doesn't call fn.
 func TestDoFailsToLock(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			pool, key := newPool(t, db.Config(oneSecond), guarded), uniqueKey(t, "do")
-			// The row exists: a new one may have to wait for a neighbour's gap.
-			if err := txlock.Ensure(t.Context(), pool, key); err != nil {
-				t.Fatal(err)
-			}
-			holder := begin(t, newPool(t, db.Config(), true))
-			lock(t, join(t, holder), key)
-			err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { t.Error("fn was called"); return nil })
-			if !errors.Is(err, txlock.ErrWaitTimeout) {
-				t.Errorf("Do: %v", err)
-			}
-			idle(t, pool)
-			if err := holder.Rollback(); err != nil {
-				t.Error(err)
-			}
-			called := false
-			if err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { called = true; return nil }); err != nil || !called {
-				t.Errorf("Do after it: %v", err)
-			}
-		})
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		pool, key, called := newPool(t, db.Config(oneSecond), guarded), uniqueKey(t, "do"), false
+		do := func() error {
+			return locksqlc.Do(t.Context(), pool, key, func(context.Context) error { called = true; return nil })
+		}
+		// The row exists: a new one may have to wait for a neighbour's gap.
+		check(t, txlock.Ensure(t.Context(), pool, key))
+		holder := holding(t, db, key)
+		if err := do(); !errors.Is(err, txlock.ErrWaitTimeout) || called {
+			t.Errorf("Do: %v (called: %t)", err, called)
+		}
+		idle(t, pool)
+		check(t, holder.Rollback())
+		if err := do(); err != nil || !called {
+			t.Errorf("Do after it: %v", err)
+		}
 	})
 }

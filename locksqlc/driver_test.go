@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"strings"
 	"testing"
 
@@ -45,25 +44,19 @@ func TestDriverName(t *testing.T) {
 		other := newPool(t, server.Config(), true)
 		for how, pool := range pools {
 			t.Cleanup(func() { check(t, pool.Close()) })
-			if err := txlock.CheckGuarded(t.Context(), pool); err != nil {
-				t.Errorf("%s: %v", how, err)
-			}
+			isError(t, how, txlock.CheckGuarded(t.Context(), pool), nil)
 			if !rawsql.TakesText(pool) {
 				t.Errorf("%s: its statements would be prepared", how)
 			}
 			key := txlock.NewFamily[string]("named", txlock.Exact()).Key(how)
 			try := func() error {
 				return locksqlc.Run(t.Context(), other, nil, func(tx *sql.Tx) error {
-					locks, err := locksqlc.Join(t.Context(), tx)
-					check(t, err)
-					_, err = locks.TryLock(t.Context(), key)
-					return err
+					locks := join(t, tx)
+					return second(locks.TryLock(t.Context(), key))
 				})
 			}
 			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error {
-				if err := try(); !errors.Is(err, txlock.ErrBusy) {
-					t.Errorf("%s: %v beside its lock, want ErrBusy", how, err)
-				}
+				isError(t, how, try(), txlock.ErrBusy)
 				return nil
 			}))
 			check(t, try())

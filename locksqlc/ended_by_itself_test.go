@@ -17,40 +17,40 @@ import (
 // TestFunctionThatEndsItsTransaction proves that Run says of a function that has committed
 // or rolled back the transaction itself, and doesn't call it again.
 func TestFunctionThatEndsItsTransaction(t *testing.T) {
-	errInner := errors.New("the function fails")
 	deadlock := &mysql.MySQLError{Number: 1213, Message: "of something else"}
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			pool := newPool(t, db.Config(), guarded)
-			for _, c := range []struct {
-				end     func(tx *sql.Tx) error
-				returns error
-				rows    int
-				says    string
-				onPlain string
-			}{
-				{end: (*sql.Tx).Commit, rows: 1, says: "by its own function, and what that did stays", onPlain: "which called Commit or Rollback"},
-				{end: (*sql.Tx).Commit, returns: deadlock, rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
-				{end: (*sql.Tx).Commit, returns: fmt.Errorf("of another transaction: %w", txlock.ErrDeadlock), rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
-				{end: (*sql.Tx).Commit, returns: errInner, rows: 1, says: "by its own function, and what that did stays"},
-				{end: (*sql.Tx).Rollback, says: "which called Commit or Rollback", onPlain: "which called Commit or Rollback"},
-				{end: (*sql.Tx).Rollback, returns: errInner},
-			} {
-				table, calls := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), 0
-				err := locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "ended")}, func(tx *sql.Tx) error {
-					calls++
-					_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
-					return errors.Join(err, c.end(tx), c.returns)
-				})
-				says, n := c.says, 0
-				if !guarded {
-					says = c.onPlain
-				}
-				check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
-				if err == nil || c.returns != nil && !errors.Is(err, c.returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), says) || calls != 1 || n != c.rows {
-					t.Errorf("%s: %v after %d calls, with %d rows, want %q and %d", name, err, calls, n, says, c.rows)
-				}
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		for _, c := range []struct {
+			end     func(tx *sql.Tx) error
+			returns error
+			rows    int
+			says    string
+			onPlain string
+		}{
+			{end: (*sql.Tx).Commit, rows: 1, says: "by its own function, and what that did stays", onPlain: "which called Commit or Rollback"},
+			{end: (*sql.Tx).Commit, returns: deadlock, rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
+			{end: (*sql.Tx).Commit, returns: fmt.Errorf("of another transaction: %w", txlock.ErrDeadlock), rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
+			{end: (*sql.Tx).Commit, returns: errInner, rows: 1, says: "by its own function, and what that did stays"},
+			{end: (*sql.Tx).Rollback, says: "which called Commit or Rollback", onPlain: "which called Commit or Rollback"},
+			{end: (*sql.Tx).Rollback, returns: errInner},
+		} {
+			table, key, calls := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "ended"), 0
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				calls++
+				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
+				return errors.Join(err, c.end(tx), c.returns)
+			})
+			says, n := c.says, count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
+			if !guarded {
+				says = c.onPlain
 			}
+			if err == nil || c.returns != nil && !errors.Is(err, c.returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), says) || calls != 1 || n != c.rows {
+				t.Errorf("%v after %d calls, with %d rows, want %q and %d", err, calls, n, says, c.rows)
+			}
+			if c.returns != deadlock && errors.Is(err, sql.ErrTxDone) != (c.returns == nil) { //nolint:errorlint // the one above
+				t.Errorf("%v, behind %v of the function", err, c.returns)
+			}
+			idle(t, pool)
+			wantFree(t, db, key)
 		}
 	})
 }

@@ -33,10 +33,9 @@ func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 }
 
 // rowsOf counts the rows of a key that are committed.
-func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) (n int) {
+func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int {
 	t.Helper()
-	check(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String()).Scan(&n))
-	return n
+	return count(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String())
 }
 
 // TestFirstLockText proves that a lock whose key is known to have a row is sent as it is
@@ -98,15 +97,12 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 			if c.before != "" {
 				exec(t, conn, c.before)
 			}
-			tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), c.options)
-			check(t, err)
-			defer func() { _ = tx.Rollback() }()
+			tx := begin(t, conn, c.options)
 			if c.inside != "" {
 				exec(t, tx, c.inside)
 			}
 			key := uniqueKey(t, rand.Text())
-			_, err = join(t, tx).Lock(t.Context(), key)
-			check(t, err)
+			lock(t, join(t, tx), key)
 			if n := rowsOf(t, db, key); n == 1 != (c.made && makesBefore(db)) {
 				t.Errorf("%+v: %d rows while the lock is held", c, n)
 			}
@@ -125,11 +121,8 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 		}
 		conn := takeConn(t, newPool(t, db.AdminConfig(), true))
 		key := uniqueKey(t, rand.Text())
-		tx, err := conn.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
-		check(t, err)
-		if _, err := join(t, tx).Lock(t.Context(), key); !errors.Is(err, txlock.ErrReadOnly) {
-			t.Errorf("in a transaction that writes nothing: %v", err)
-		}
+		tx := begin(t, conn, &sql.TxOptions{ReadOnly: true})
+		isError(t, "in a transaction that writes nothing", second(join(t, tx).Lock(t.Context(), key)), txlock.ErrReadOnly)
 		check(t, tx.Rollback())
 		if n := rowsOf(t, db, key); n != 0 {
 			t.Error("a transaction that writes nothing has made a row")
@@ -179,11 +172,8 @@ func TestChosenIsForOneTransaction(t *testing.T) {
 // its row is there then.
 func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside string) bool {
 	t.Helper()
-	tx, err := conn.BeginTx(t.Context(), nil)
-	check(t, err)
-	defer func() { _ = tx.Rollback() }()
-	_, err = join(t, tx).Lock(t.Context(), key)
-	check(t, err)
+	tx := begin(t, conn)
+	check(t, second(join(t, tx).Lock(t.Context(), key)))
 	if inside != "" {
 		exec(t, tx, inside)
 	}

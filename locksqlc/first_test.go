@@ -48,10 +48,8 @@ func told(t *testing.T, rows *sql.Rows, err error) string {
 func TestLockWithSells(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "sells", "id INT PRIMARY KEY, n INT")
-		trips, count := testdb.CountTrips(t)
-		cfg := db.Config(count)
-		cfg.InterpolateParams = true
-		pool := newPool(t, cfg, true)
+		trips, counting := testdb.CountTrips(t)
+		pool := newPool(t, db.Config(counting, interpolating), true)
 		const workers, sales = 8, 25
 		sell := func(key txlock.Key, id int) error {
 			return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
@@ -59,12 +57,11 @@ func TestLockWithSells(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				var n int
+				n := 0
 				if err := tx.QueryRowContext(s.LockWith(t.Context(), key), "SELECT n FROM "+table+" WHERE id = ?", id).Scan(&n); err != nil {
 					return err
 				}
-				_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ? WHERE id = ?", n-1, id)
-				return err
+				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ? WHERE id = ?", n-1, id))
 			})
 		}
 		for id := range 4 {
@@ -84,8 +81,7 @@ func TestLockWithSells(t *testing.T) {
 				})
 			}
 			all.Wait()
-			var left int
-			check(t, db.Admin().QueryRow(fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, id)).Scan(&left))
+			left := count(t, db.Admin(), fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, id))
 			if left != 1000-workers*sales {
 				t.Errorf("%v: %d are left of 1000 after %d sales", key, left, workers*sales)
 			}
@@ -109,16 +105,13 @@ func TestLockWithDroppedProcedures(t *testing.T) {
 		own.DropProcedures(t)
 		table := own.CreateTable(t, "sells", "id INT PRIMARY KEY, n INT")
 		own.Exec(t, "INSERT INTO "+table+" VALUES (1, 10)")
-		cfg := own.Config()
-		cfg.InterpolateParams = true
 		left := 10
 		for _, first := range []string{"LockWith", "CommitWith"} {
-			pool := newPool(t, cfg, true)
+			pool := newPool(t, own.Config(interpolating), true)
 			for range 2 {
 				for _, key := range []txlock.Key{uniqueKey(t, "sells"), hashedKeys.Key("sells")} {
 					check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-						s, err := locksqlc.Join(t.Context(), tx)
-						check(t, err)
+						s := join(t, tx)
 						ctx, n := t.Context(), 0
 						if first == "LockWith" {
 							ctx = s.LockWith(ctx, key)
@@ -128,8 +121,7 @@ func TestLockWithDroppedProcedures(t *testing.T) {
 						if n != left || held != (first == "LockWith") || held && grant.Token() < 1000 {
 							t.Errorf("%s: %d, held %t, %v", first, n, held, grant)
 						}
-						_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ? WHERE id = ?", n-1, 1)
-						return err
+						return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ? WHERE id = ?", n-1, 1))
 					}))
 					left--
 				}
@@ -143,11 +135,8 @@ func TestLockWithoutACenter(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		own := testdb.Shared(t, db.Engine()).Open(t)
 		own.Exec(t, "DELETE FROM lockstep_centers")
-		cfg := own.Config()
-		cfg.InterpolateParams = true
-		err := locksqlc.Run(t.Context(), newPool(t, cfg, true), nil, func(tx *sql.Tx) error {
-			s, err := locksqlc.Join(t.Context(), tx)
-			check(t, err)
+		err := locksqlc.Run(t.Context(), newPool(t, own.Config(interpolating), true), nil, func(tx *sql.Tx) error {
+			s := join(t, tx)
 			ctx := s.LockWith(t.Context(), hashedKeys.Key("none"))
 			for range 2 {
 				n := 0

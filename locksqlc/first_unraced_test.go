@@ -66,8 +66,7 @@ func TestLockWith(t *testing.T) {
 					pool.SetMaxOpenConns(1)
 					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "first")}, func(*sql.Tx) error { return nil })) // the pool asks for a cluster once
 					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {                                                 // and finds out once how the driver treats arguments
-						_, err := tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM "+table+" WHERE id = ?", 0)
-						return err
+						return second(tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM "+table+" WHERE id = ?", 0))
 					}))
 					for _, c := range statements {
 						query := fmt.Sprintf(c.text, table)
@@ -84,8 +83,7 @@ func TestLockWith(t *testing.T) {
 						}), errInner)
 						run := func(key txlock.Key) error {
 							return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-								s, err := locksqlc.Join(t.Context(), tx)
-								check(t, err)
+								s := join(t, tx)
 								ctx := s.LockWith(t.Context(), key)
 								if _, held := s.Held(key); held && sharesTexts(db.Engine()) {
 									t.Errorf("%s: it is held before the statement", query)
@@ -99,8 +97,7 @@ func TestLockWith(t *testing.T) {
 									t.Errorf("%s: held %t, token %d", query, held, grant.Token())
 								}
 								check(t, s.Verify(t.Context()))
-								again, err := s.Lock(t.Context(), key)
-								check(t, err)
+								again := lock(t, s, key)
 								if again != grant {
 									t.Errorf("%s: %v, locked again %v", query, grant, again)
 								}
@@ -146,11 +143,9 @@ func TestLockWithErrors(t *testing.T) {
 		table := db.CreateTable(t, "first", "id INT PRIMARY KEY")
 		within := func(fn func(tx *sql.Tx, s *txlock.Scope)) {
 			t.Helper()
-			tx, err := pool.BeginTx(t.Context(), nil)
-			check(t, err)
+			tx := begin(t, pool)
 			defer func() { check(t, tx.Rollback()) }()
-			s, err := locksqlc.Join(t.Context(), tx)
-			check(t, err)
+			s := join(t, tx)
 			fn(tx, s)
 		}
 		for _, text := range []string{"SELECT none FROM " + table, "SELECT 1 FROM none", "SELECT FROM WHERE", "SELECT 1; COMMIT"} {
@@ -160,16 +155,13 @@ func TestLockWithErrors(t *testing.T) {
 				if err == nil {
 					t.Errorf("%s: %s", text, told(t, rows, nil))
 				}
-				if _, held := s.Held(key); !held {
-					t.Errorf("%s: %v, and the lock isn't held", text, err)
-				}
+				wantHeld(t, text, s, key, true)
 				check(t, s.Verify(t.Context()))
 			})
 		}
 		within(func(_ *sql.Tx, holder *txlock.Scope) { // the lock fails, and the statement isn't executed
 			key := uniqueKey(t, "first")
-			_, err := holder.Lock(t.Context(), key)
-			check(t, err)
+			lock(t, holder, key)
 			within(func(tx *sql.Tx, s *txlock.Scope) {
 				ctx := s.LockWith(t.Context(), key)
 				for range 2 {
@@ -178,11 +170,8 @@ func TestLockWithErrors(t *testing.T) {
 					_, err = tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")
 					isError(t, "a lock that is held", err, txlock.ErrWaitTimeout)
 				}
-				if _, held := s.Held(key); held {
-					t.Error("the lock is held")
-				}
-				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")
-				check(t, err)
+				wantHeld(t, "a lock that was refused", s, key, false)
+				exec(t, tx, "INSERT INTO "+table+" VALUES (2)")
 				check(t, s.Verify(t.Context()))
 			})
 		})
@@ -202,14 +191,11 @@ func TestLockWithErrors(t *testing.T) {
 			}
 			rows, err = tx.QueryContext(s.LockWith(t.Context(), other), "SELECT 1") // which locks at once
 			_ = told(t, rows, err)
-			if _, held := s.Held(other); !held {
-				t.Error("the lock isn't held")
-			}
+			wantHeld(t, "a lock behind a read", s, other, true)
 		})
 		for _, s := range []txlock.Key{{}, txlock.Named(strings.Repeat("x", 300))} {
 			within(func(tx *sql.Tx, scope *txlock.Scope) {
-				_, err := tx.QueryContext(scope.LockWith(t.Context(), s), "SELECT 1")
-				isError(t, "no key", err, txlock.ErrInvalidKey)
+				isError(t, "no key", second(tx.QueryContext(scope.LockWith(t.Context(), s), "SELECT 1")), txlock.ErrInvalidKey)
 			})
 		}
 		within(func(tx *sql.Tx, s *txlock.Scope) { // a context of another LockWith
@@ -243,9 +229,7 @@ func TestLockWithErrors(t *testing.T) {
 			rows, err = tx.QueryContext(s.LockWith(t.Context(), b, txlock.Shared(c)), "SELECT 1")
 			_ = told(t, rows, err)
 			for _, key := range []txlock.Key{a, b, c} {
-				if _, held := s.Held(key); !held {
-					t.Errorf("%v isn't held", key)
-				}
+				wantHeld(t, "another way", s, key, true)
 			}
 		})
 	})

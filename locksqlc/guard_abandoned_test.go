@@ -31,9 +31,7 @@ type waiter struct {
 func newWaiter(t *testing.T, pool *sql.DB) waiter {
 	t.Helper()
 	w := waiter{tx: begin(t, pool), mine: uniqueKey(t, "mine")}
-	if err := txlock.Ensure(t.Context(), pool, w.mine); err != nil {
-		t.Fatal(err)
-	}
+	check(t, txlock.Ensure(t.Context(), pool, w.mine))
 	w.conn = testdb.ConnID(t, w.tx)
 	lock(t, join(t, w.tx), w.mine)
 	return w
@@ -50,37 +48,8 @@ func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 		t.Errorf("the lock of the abandoned session was free after %v", took)
 	}
 	db.WaitGone(t, w.conn)
-	_, err := w.tx.ExecContext(t.Context(), "SELECT 1")
-	wantDoomed(t, "the next statement", err, 0)
+	wantDoomed(t, "the next statement", second(w.tx.ExecContext(t.Context(), "SELECT 1")), 0)
 	wantDoomed(t, "Commit", w.tx.Commit(), 0)
-}
-
-func TestAbandonedLockWaitIsKilled(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.Config(), true)
-		holder, theirs := begin(t, pool), uniqueKey(t, "theirs")
-		lock(t, join(t, holder), theirs)
-		w := newWaiter(t, pool)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		answered := make(chan error, 1)
-		scope := join(t, w.tx)
-		go func() {
-			_, err := scope.Lock(ctx, theirs)
-			answered <- err
-		}()
-		db.WaitForLockWait(t, w.conn)
-		begun := time.Now()
-		cancel()
-		err := <-answered
-		if took := time.Since(begun); took > soon || !errors.Is(err, context.Canceled) || !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("the cancelled wait returned %v after %v", err, took)
-		}
-		w.isAbandoned(t, db)
-		if isFree(t, db, theirs) {
-			t.Error("the lock of the holder is free")
-		}
-	})
 }
 
 func TestAbandonedStatementIsKilled(t *testing.T) {
@@ -92,12 +61,7 @@ func TestAbandonedStatementIsKilled(t *testing.T) {
 		w := newWaiter(t, pool)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		answered := make(chan error, 1)
-		go func() {
-			_, err := w.tx.ExecContext(ctx, "UPDATE "+table+" SET v = 2")
-			answered <- err
-		}()
-		db.WaitForLockWait(t, w.conn)
+		answered := waiting(t, db, w.conn, func() error { return second(w.tx.ExecContext(ctx, "UPDATE "+table+" SET v = 2")) })
 		cancel()
 		err := <-answered
 		slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second
@@ -132,9 +96,7 @@ func TestAbandonedRowsAreKilled(t *testing.T) {
 		}()
 		db.WaitForLockWait(t, w.conn)
 		cancel()
-		if err := <-answered; !errors.Is(err, context.Canceled) {
-			t.Errorf("the cancelled rows ended with %v", err)
-		}
+		isError(t, "the cancelled rows", <-answered, context.Canceled)
 		w.isAbandoned(t, db)
 	})
 }
@@ -146,8 +108,7 @@ func TestReadTimeoutDooms(t *testing.T) {
 		holder, theirs := begin(t, newPool(t, db.Config(), true)), uniqueKey(t, "theirs")
 		lock(t, join(t, holder), theirs)
 		w := newWaiter(t, newPool(t, db.Config(func(cfg *mysql.Config) { cfg.ReadTimeout = 3 * time.Second }), true))
-		_, err := join(t, w.tx).Lock(t.Context(), theirs)
-		wantDoomed(t, "Lock", err, 0)
+		wantDoomed(t, "Lock", second(join(t, w.tx).Lock(t.Context(), theirs)), 0)
 		w.isAbandoned(t, db)
 	})
 }

@@ -48,16 +48,13 @@ type shape struct {
 // row.
 var shapes = []shape{
 	{name: "Exec", run: func(ctx context.Context, v *victim) error {
-		_, err := v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
-		return err
+		return second(v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000"))
 	}},
 	{name: "Exec with arguments", run: func(ctx context.Context, v *victim) error {
-		_, err := v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + ? WHERE id = ?", 1, lastRow)
-		return err
+		return second(v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + ? WHERE id = ?", 1, lastRow))
 	}},
 	{name: "Exec of two statements", run: func(ctx context.Context, v *victim) error {
-		_, err := v.tx.ExecContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
-		return err
+		return second(v.tx.ExecContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000"))
 	}},
 	{name: "row by key", run: row("SELECT id FROM %s WHERE id = 4000 FOR UPDATE")},
 	{name: "row by key with an argument", run: row("SELECT id FROM %s WHERE id = ? FOR UPDATE", lastRow)},
@@ -125,8 +122,7 @@ var shapes = []shape{
 		return errors.Join(stmt.QueryRowContext(ctx, lastRow-1).Scan(new(int)), stmt.Close())
 	}},
 	{name: "prepared by the pool", run: func(ctx context.Context, v *victim) error {
-		_, err := v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, lastRow)
-		return err
+		return second(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, lastRow))
 	}},
 }
 
@@ -175,14 +171,10 @@ func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, s shape) (*vict
 	exec(t, v.tx, "SAVEPOINT early")
 	exec(t, v.tx, "UPDATE "+v.table+" SET v = 100 WHERE id = 1")
 
-	answered := make(chan error, 1)
-	go func() { answered <- s.run(t.Context(), v) }()
-	db.WaitForLockWait(t, v.conn)
+	answered := waiting(t, db, v.conn, func() error { return s.run(t.Context(), v) })
 	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 1")
 	err = <-answered
-	if err := other.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, other.Rollback())
 	return v, err
 }
 
@@ -215,12 +207,8 @@ func TestDeadlockDooms(t *testing.T) {
 func (v *victim) commitsHalf(t *testing.T) {
 	t.Helper()
 	exec(t, v.tx, "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')")
-	if err := v.tx.Commit(); err != nil {
-		t.Error(err)
-	}
-	if n := count(t, v.db, "SELECT COUNT(*) FROM "+v.table+" WHERE id = 9000 OR id = 1 AND v = 100"); n != 1 {
-		t.Errorf("%d of the writes before and after the deadlock were committed, want the one after: else nobody needs the guard", n)
-	}
+	check(t, v.tx.Commit())
+	wantCount(t, v.db, 1, "SELECT COUNT(*) FROM "+v.table+" WHERE id = 9000 OR id = 1 AND v = 100")
 }
 
 // isDoomed fails the test if anything more of the transaction reaches the server.
@@ -229,11 +217,8 @@ func (v *victim) isDoomed(t *testing.T) {
 	ctx, write := t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')"
 	_, err := v.tx.ExecContext(ctx, write)
 	wantDoomed(t, "Exec", err, 1213)
-	if !errors.Is(err, txlock.ErrDeadlock) {
-		t.Errorf("Exec: %v, want ErrDeadlock as well", err)
-	}
-	_, err = v.tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, 0, 0, '')", 9000)
-	wantDoomed(t, "Exec with an argument", err, 1213)
+	isError(t, "Exec", err, txlock.ErrDeadlock)
+	wantDoomed(t, "Exec with an argument", second(v.tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, 0, 0, '')", 9000)), 1213)
 	_, err = v.tx.QueryContext(ctx, "SELECT 1")
 	wantDoomed(t, "Query", err, 1213)
 	wantDoomed(t, "QueryRow", v.tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)), 1213)
@@ -243,27 +228,17 @@ func (v *victim) isDoomed(t *testing.T) {
 		wantDoomed(t, text, err, 1213)
 	}
 	stmt, err := v.tx.PrepareContext(ctx, "UPDATE "+v.table+" SET v = 9 WHERE id = ?")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = stmt.ExecContext(ctx, 1)
-	wantDoomed(t, "Exec of a statement prepared now", err, 1213)
+	check(t, err)
+	wantDoomed(t, "Exec of a statement prepared now", second(stmt.ExecContext(ctx, 1)), 1213)
 	wantDoomed(t, "QueryRow of it", stmt.QueryRowContext(ctx, 1).Scan(new(int)), 1213)
-	_, err = v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, 1)
-	wantDoomed(t, "Exec of the pool's statement", err, 1213)
+	wantDoomed(t, "Exec of the pool's statement", second(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, 1)), 1213)
 
 	wantDoomed(t, "Commit", v.tx.Commit(), 1213)
-	if n := count(t, v.db, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id = 9000"); n != 0 {
-		t.Errorf("%d rows of the transaction stay", n)
-	}
+	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id = 9000")
 	if id := testdb.ConnID(t, v.db); id != v.conn {
 		t.Errorf("the pool has connection %d instead of %d, which was good", id, v.conn)
 	}
 	tx := begin(t, v.db)
-	if _, err := tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2); err != nil {
-		t.Errorf("the pool's statement in the next transaction: %v", err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Errorf("the next transaction: %v", err)
-	}
+	isError(t, "the pool's statement in the next transaction", second(tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2)), nil)
+	isError(t, "the next transaction", tx.Commit(), nil)
 }

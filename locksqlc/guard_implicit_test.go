@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -104,11 +102,7 @@ func (i implicitStatement) prepare(t *testing.T, db *testdb.DB) string {
 		kind, _, _ := strings.Cut(i.needs, " ")
 		drop = "DROP " + kind + " {P}"
 	}
-	t.Cleanup(func() {
-		if _, err := db.Admin().Exec(fill(drop)); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { check(t, second(db.Admin().Exec(fill(drop)))) })
 	return fill(i.text)
 }
 
@@ -131,7 +125,7 @@ func onImplicit(t *testing.T, test func(t *testing.T, db *testdb.DB, i implicitS
 // outlives its transaction.
 func implicitPool(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	t.Helper()
-	pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), guarded)
+	pool := newPool(t, db.AdminConfig(severalTexts), guarded)
 	pool.SetMaxIdleConns(-1)
 	return pool
 }
@@ -145,7 +139,7 @@ func TestImplicitCommit(t *testing.T) {
 			text, key := i.prepare(t, db), uniqueKey(t, "implicit")
 			pool := implicitPool(t, db, true)
 			if ask {
-				pool = unreadPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
+				pool = unreadPool(t, db.AdminConfig(severalTexts))
 				pool.SetMaxIdleConns(-1)
 			}
 			tx := begin(t, pool)
@@ -177,9 +171,7 @@ func TestImplicitCommit(t *testing.T) {
 func (i implicitStatement) wants(t *testing.T, what string, err error) {
 	t.Helper()
 	if !i.commits {
-		if err != nil {
-			t.Errorf("%s: %v, want none", what, err)
-		}
+		isError(t, what, err, nil)
 		return
 	}
 	name := i.name
@@ -208,9 +200,7 @@ func TestImplicitCommitWithoutLocks(t *testing.T) {
 			end := tx.Rollback()
 			if i.unsaid && side == 1 {
 				i.wants(t, "the next statement", after)
-				if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+kept); n != 1 {
-					t.Errorf("%d rows, want that of before the statement", n)
-				}
+				wantCount(t, db.Admin(), 1, "SELECT COUNT(*) FROM "+kept)
 				return
 			}
 			results[side] = fmt.Sprintf("%d, %d, %v, %d rows", number(err), number(after), end, count(t, db.Admin(), "SELECT COUNT(*) FROM "+kept))

@@ -1,7 +1,6 @@
 package locksqlc_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -16,80 +15,23 @@ import (
 
 // What a guarded connection knows about its transaction.
 
-// questions returns how many statements the server has received from the session,
-// including this one.
-func questions(tb testing.TB, on testdb.Queryer) int {
+// sessionStatus returns what the server has counted of a session.
+func sessionStatus(tb testing.TB, on testdb.Queryer, variable string) (n int) {
 	tb.Helper()
-	var name string
-	var n int
-	if err := on.QueryRowContext(tb.Context(), "SHOW SESSION STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, on.QueryRowContext(tb.Context(), "SHOW SESSION STATUS LIKE '"+variable+"'").Scan(new(string), &n))
 	return n
 }
 
-func TestJoinSendsNothing(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.InterpolateParams = true }), true)
-		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback() }()
-		key, before := uniqueKey(t, "counted"), questions(t, tx)
-		scope := join(t, tx)
-		if again := join(t, tx); again != scope {
-			t.Error("the second Join gives another scope")
-		}
-		if n := questions(t, tx) - before; n != 1 {
-			t.Errorf("two Joins sent %d statements", n-1)
-		}
-		before = questions(t, tx)
-		grant := lock(t, scope, key)
-		want := int64(2)
-		switch {
-		case hasProcedures(db.Engine()):
-			want = 1
-		case db.Engine() == testdb.MySQL:
-			want = 3 // the first finds out that there are no procedures
-		}
-		if n := int64(questions(t, tx) - before); n != 1+want {
-			t.Errorf("the very first Lock of a key sent %d statements, want %d", n-1, want)
-		}
-		before = questions(t, tx)
-		if again := lock(t, scope, key); again != grant {
-			t.Errorf("locked again: %v, want %v", again, grant)
-		}
-		if held, ok := scope.Held(key); !ok || held != grant {
-			t.Errorf("Held: %v, %t", held, ok)
-		}
-		if n := questions(t, tx) - before; n != 1 {
-			t.Errorf("the second Lock sent %d statements", n-1)
-		}
-		made := uniqueKey(t, "made")
-		if err := txlock.Ensure(t.Context(), db.Admin(), made); err != nil {
-			t.Fatal(err)
-		}
-		before = questions(t, tx)
-		lock(t, scope, made)
-		if n := questions(t, tx) - before; n != 2 {
-			t.Errorf("Lock of a key that has a row sent %d statements, want one", n-1)
-		}
-	})
-}
+// questions returns how many statements the server has received from the session,
+// including this one.
+func questions(tb testing.TB, on testdb.Queryer) int { return sessionStatus(tb, on, "Questions") }
 
 // wantNoTransaction fails the test unless the scope has ended with its transaction.
 func wantNoTransaction(t *testing.T, scope *txlock.Scope, key txlock.Key) {
 	t.Helper()
-	if _, err := scope.Lock(t.Context(), key); !errors.Is(err, txlock.ErrNoTransaction) {
-		t.Errorf("Lock after the end: %v, want ErrNoTransaction", err)
-	}
-	if err := scope.Verify(t.Context()); !errors.Is(err, txlock.ErrNoTransaction) {
-		t.Errorf("Verify after the end: %v, want ErrNoTransaction", err)
-	}
-	if _, held := scope.Held(key); held {
-		t.Error("a lock is held after the end")
-	}
+	isError(t, "Lock after the end", second(scope.Lock(t.Context(), key)), txlock.ErrNoTransaction)
+	isError(t, "Verify after the end", scope.Verify(t.Context()), txlock.ErrNoTransaction)
+	wantHeld(t, "after the end", scope, key, false)
 }
 
 func TestScopeEndsWithTransaction(t *testing.T) {
@@ -100,21 +42,15 @@ func TestScopeEndsWithTransaction(t *testing.T) {
 			tx := begin(t, pool)
 			scope := join(t, tx)
 			lock(t, scope, key)
-			if err := end(tx); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			isError(t, name, end(tx), nil)
 			wantNoTransaction(t, scope, key)
-			if _, err := locksqlc.Join(t.Context(), tx); !errors.Is(err, txlock.ErrNoTransaction) {
-				t.Errorf("Join after %s: %v, want ErrNoTransaction", name, err)
-			}
+			isError(t, "Join after "+name, second(locksqlc.Join(t.Context(), tx)), txlock.ErrNoTransaction)
 			next := begin(t, pool) // on the same connection
 			if join(t, next) == scope {
 				t.Error("the next transaction has the scope of the last one")
 			}
 			wantNoTransaction(t, scope, key)
-			if err := next.Rollback(); err != nil {
-				t.Error(err)
-			}
+			check(t, next.Rollback())
 		}
 	})
 }
@@ -122,9 +58,7 @@ func TestScopeEndsWithTransaction(t *testing.T) {
 func joinConn(tb testing.TB, conn *sql.Conn) *txlock.Scope {
 	tb.Helper()
 	scope, err := locksqlc.JoinConn(tb.Context(), conn)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	return scope
 }
 
@@ -132,9 +66,7 @@ func TestTransactionsAsText(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "text")
 		conn := takeConn(t, pool)
-		if _, err := locksqlc.JoinConn(t.Context(), conn); !errors.Is(err, txlock.ErrNoTransaction) {
-			t.Errorf("JoinConn before BEGIN: %v, want ErrNoTransaction", err)
-		}
+		isError(t, "JoinConn before BEGIN", second(locksqlc.JoinConn(t.Context(), conn)), txlock.ErrNoTransaction)
 		for _, text := range []struct{ begin, end string }{
 			{"BEGIN", "COMMIT"},
 			{"begin work", "ROLLBACK WORK"},
@@ -148,15 +80,11 @@ func TestTransactionsAsText(t *testing.T) {
 				t.Errorf("%s: the second JoinConn gives another scope", text.begin)
 			}
 			lock(t, scope, key)
-			if isFree(t, db, key) {
-				t.Errorf("%s: the lock is free", text.begin)
-			}
+			wantLocked(t, text.begin, db, key)
 			exec(t, conn, text.end)
 			wantFree(t, db, key)
 			wantNoTransaction(t, scope, key)
-			if _, err := locksqlc.JoinConn(t.Context(), conn); !errors.Is(err, txlock.ErrNoTransaction) {
-				t.Errorf("JoinConn after %s: %v, want ErrNoTransaction", text.end, err)
-			}
+			isError(t, "JoinConn after "+text.end, second(locksqlc.JoinConn(t.Context(), conn)), txlock.ErrNoTransaction)
 		}
 		for _, chain := range []string{"COMMIT AND CHAIN", "ROLLBACK WORK AND CHAIN"} {
 			exec(t, conn, "BEGIN")
@@ -176,9 +104,7 @@ func TestTransactionsAsText(t *testing.T) {
 		first := joinConn(t, conn)
 		lock(t, first, key)
 		exec(t, conn, "BEGIN") // commits the first
-		if _, err := first.Lock(t.Context(), key); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("Lock after a second BEGIN: %v, want ErrTxDoomed", err)
-		}
+		isError(t, "Lock after a second BEGIN", second(first.Lock(t.Context(), key)), txlock.ErrTxDoomed)
 		lock(t, joinConn(t, conn), key)
 		exec(t, conn, "COMMIT")
 	})
@@ -195,9 +121,7 @@ func TestTextTransactionIsLeftOpen(t *testing.T) {
 			exec(t, conn, "BEGIN")
 			scope := joinConn(t, conn)
 			lock(t, scope, key)
-			if err := conn.Close(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, conn.Close())
 			return scope
 		}
 		left := leave()
@@ -205,9 +129,7 @@ func TestTextTransactionIsLeftOpen(t *testing.T) {
 		wantFree(t, db, key)
 		wantNoTransaction(t, left, key)
 		lock(t, join(t, tx), key)
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Commit())
 		left = leave()
 		conn := takeConn(t, pool)
 		exec(t, conn, "BEGIN")
@@ -217,9 +139,7 @@ func TestTextTransactionIsLeftOpen(t *testing.T) {
 		}
 		lock(t, joinConn(t, conn), key)
 		exec(t, conn, "COMMIT")
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, conn.Close())
 	})
 }
 
@@ -228,36 +148,26 @@ func TestTextTransactionIsLeftOpen(t *testing.T) {
 func TestSavepointFreesLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, text := range []string{"ROLLBACK TO early", "rollback work to savepoint `early`", "DELETE FROM lockstep_once WHERE 0 = 1; ROLLBACK TO SAVEPOINT early"} {
-			pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
+			pool := newPool(t, db.AdminConfig(severalTexts), true)
 			key := uniqueKey(t, "savepoint")
-			if err := txlock.Ensure(t.Context(), pool, key); err != nil {
-				t.Fatal(err)
-			}
+			check(t, txlock.Ensure(t.Context(), pool, key))
 			tx := begin(t, pool)
 			scope := join(t, tx)
 			exec(t, tx, "SAVEPOINT early")
 			first := lock(t, scope, key)
 			exec(t, tx, text)
-			if _, held := scope.Held(key); held {
-				t.Errorf("%s: Held says that the lock is held", text)
-			}
+			wantHeld(t, text, scope, key, false)
 			between := begin(t, newPool(t, db.Config(), true))
 			second, err := join(t, between).TryLock(t.Context(), key)
 			if err != nil {
 				t.Fatalf("%s: the server keeps the lock, so that nothing is shown: %v", text, err)
 			}
-			if err := between.Commit(); err != nil {
-				t.Error(err)
-			}
+			check(t, between.Commit())
 			if third := lock(t, scope, key); third.Token() <= second.Token() || second.Token() <= first.Token() {
 				t.Errorf("%s: tokens %d, %d, %d", text, first.Token(), second.Token(), third.Token())
 			}
-			if isFree(t, db, key) {
-				t.Errorf("%s: the lock that was given again is free", text)
-			}
-			if err := tx.Commit(); err != nil {
-				t.Error(err)
-			}
+			wantLocked(t, text, db, key)
+			check(t, tx.Commit())
 		}
 	})
 }
@@ -281,12 +191,8 @@ func TestSavepointOfCaller(t *testing.T) {
 			if _, err := tx.ExecContext(t.Context(), "CALL "+procedure+"()"); !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
 				t.Errorf("CALL of %s: %v, want ErrTxDoomed, not to be tried again", body, err)
 			}
-			if _, held := scope.Held(key); held {
-				t.Errorf("after CALL of %s Held says that the lock is held", body)
-			}
-			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("Commit after CALL of %s: %v, want ErrTxDoomed", body, err)
-			}
+			wantHeld(t, "after "+body, scope, key, false)
+			isError(t, "Commit after CALL of "+body, tx.Commit(), txlock.ErrTxDoomed)
 		}
 	})
 }
@@ -298,22 +204,16 @@ func TestSavepointOfProcedure(t *testing.T) {
 		pool, key := newPool(t, db.AdminConfig(), true), uniqueKey(t, "savepoint")
 		procedure := "set_" + db.CreateTable(t, "set", counters)
 		db.CreateProcedure(t, procedure, "SAVEPOINT deep")
-		if err := txlock.Ensure(t.Context(), pool, key); err != nil {
-			t.Fatal(err)
-		}
+		check(t, txlock.Ensure(t.Context(), pool, key))
 		tx := begin(t, pool)
 		exec(t, tx, "CALL "+procedure+"()")
 		scope := join(t, tx)
 		lock(t, scope, key)
 		exec(t, tx, "ROLLBACK TO SAVEPOINT deep")
-		if _, held := scope.Held(key); held {
-			t.Error("Held says that the lock is held")
-		}
+		wantHeld(t, "after ROLLBACK TO SAVEPOINT", scope, key, false)
 		wantFree(t, db, key)
 		lock(t, scope, key)
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Commit())
 	})
 }
 
@@ -325,9 +225,7 @@ func TestSavepointKeepsEarlierLocks(t *testing.T) {
 		for _, interpolate := range []bool{false, true} {
 			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate }), true)
 			early, fresh := uniqueKey(t, "early"), uniqueKey(t, "fresh")
-			if err := txlock.Ensure(t.Context(), pool, early); err != nil {
-				t.Fatal(err)
-			}
+			check(t, txlock.Ensure(t.Context(), pool, early))
 			tx := begin(t, pool)
 			scope := join(t, tx)
 			first, made := lock(t, scope, early), lock(t, scope, fresh)
@@ -336,9 +234,7 @@ func TestSavepointKeepsEarlierLocks(t *testing.T) {
 				exec(t, tx, "SAVEPOINT middle")
 				lock(t, scope, late)
 				exec(t, tx, "ROLLBACK TO SAVEPOINT middle")
-				if _, held := scope.Held(late); held {
-					t.Error("the lock from after the savepoint counts as held")
-				}
+				wantHeld(t, "from after the savepoint", scope, late, false)
 				for key, want := range map[txlock.Key]txlock.Grant{early: first, fresh: made} {
 					if isFree(t, db, key) {
 						t.Fatalf("the server has freed %v", key)
@@ -356,31 +252,7 @@ func TestSavepointKeepsEarlierLocks(t *testing.T) {
 				}
 				lock(t, scope, late)
 			}
-			if err := tx.Commit(); err != nil {
-				t.Error(err)
-			}
+			check(t, tx.Commit())
 		}
-	})
-}
-
-// TestCancelledTransactionIsRolledBack leaves the end of an idle transaction to
-// database/sql, which rolls back when the context ends.
-func TestCancelledTransactionIsRolledBack(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "cancelled")
-		if err := txlock.Ensure(t.Context(), pool, key); err != nil {
-			t.Fatal(err)
-		}
-		tx, err := pool.BeginTx(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		scope := join(t, tx)
-		lock(t, scope, key)
-		cancel()
-		lock(t, join(t, begin(t, newPool(t, db.Config(), true))), key) // waits for the rollback
-		wantNoTransaction(t, scope, key)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -18,16 +19,30 @@ import (
 // What the tests of the guarded pool share. They compare guarded pools with plain ones,
 // of the administrator if they need DDL.
 
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+// onEngines runs a test for every engine.
+func onEngines(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
 	t.Helper()
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			test(t, testdb.Open(t, engine))
+			test(t, engine)
 		})
 	}
+}
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	onEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
+}
+
+// onSides runs a test on every server, for guarded pools and for plain ones.
+func onSides(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		sides(t, func(t *testing.T, guarded bool) { test(t, db, guarded) })
+	})
 }
 
 // newPool opens a pool. When the test ends, all connections must have been returned to
@@ -36,9 +51,7 @@ func newPool(tb testing.TB, cfg *mysql.Config, guarded bool) *sql.DB {
 	tb.Helper()
 	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	if guarded {
 		connector = locksqlc.Connector(connector)
 	}
@@ -47,12 +60,16 @@ func newPool(tb testing.TB, cfg *mysql.Config, guarded bool) *sql.DB {
 		if n := testdb.InUse(db); n != 0 {
 			tb.Errorf("%d connections are in use at the end (guarded: %t)", n, guarded)
 		}
-		if err := db.Close(); err != nil {
-			tb.Errorf("close the pool: %v", err)
-		}
+		check(tb, db.Close())
 	})
 	return db
 }
+
+// interpolating has the driver write arguments into the texts.
+func interpolating(cfg *mysql.Config) { cfg.InterpolateParams = true }
+
+// severalTexts lets a text have several statements.
+func severalTexts(cfg *mysql.Config) { cfg.MultiStatements = true }
 
 // sides calls f with both kinds of pool, by name.
 func sides(t *testing.T, f func(t *testing.T, guarded bool)) {
@@ -66,6 +83,25 @@ type executor interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
+// check ends the test if there is an error.
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// isError fails the test unless the error is the wanted one, nil for none.
+func isError(tb testing.TB, what string, err, want error) {
+	tb.Helper()
+	if !errors.Is(err, want) {
+		tb.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// second is the error of a call whose other result plays no part.
+func second[T any](_ T, err error) error { return err }
+
 func exec(tb testing.TB, on executor, query string, args ...any) {
 	tb.Helper()
 	if _, err := on.ExecContext(tb.Context(), query, args...); err != nil {
@@ -73,13 +109,16 @@ func exec(tb testing.TB, on executor, query string, args ...any) {
 	}
 }
 
+// beginner is a pool or a connection.
+type beginner interface {
+	BeginTx(ctx context.Context, options *sql.TxOptions) (*sql.Tx, error)
+}
+
 // begin begins a transaction. It is rolled back at the end of the test at the latest.
-func begin(tb testing.TB, db *sql.DB) *sql.Tx {
+func begin(tb testing.TB, on beginner, options ...*sql.TxOptions) *sql.Tx {
 	tb.Helper()
-	tx, err := db.BeginTx(context.WithoutCancel(tb.Context()), nil) // so that the end of the test's context doesn't roll it back
-	if err != nil {
-		tb.Fatal(err)
-	}
+	tx, err := on.BeginTx(context.WithoutCancel(tb.Context()), append(options, nil)[0]) // so that the end of the test's context doesn't roll it back
+	check(tb, err)
 	tb.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }
@@ -89,38 +128,57 @@ func begin(tb testing.TB, db *sql.DB) *sql.Tx {
 func takeConn(tb testing.TB, db *sql.DB) *sql.Conn {
 	tb.Helper()
 	conn, err := db.Conn(tb.Context())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	tb.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 
-func count(tb testing.TB, on testdb.Queryer, query string) int {
+func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) {
 	tb.Helper()
-	var n int
-	if err := on.QueryRowContext(tb.Context(), query).Scan(&n); err != nil {
+	if err := on.QueryRowContext(tb.Context(), query, args...).Scan(&n); err != nil {
 		tb.Fatalf("%s: %v", query, err)
 	}
 	return n
 }
 
+// wantCount fails the test unless the query counts so many.
+func wantCount(tb testing.TB, on testdb.Queryer, want int, query string) {
+	tb.Helper()
+	if n := count(tb, on, query); n != want {
+		tb.Errorf("%s: %d, want %d", query, n, want)
+	}
+}
+
 func join(tb testing.TB, tx *sql.Tx) *txlock.Scope {
 	tb.Helper()
 	scope, err := locksqlc.Join(tb.Context(), tx)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	return scope
 }
 
 func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	tb.Helper()
 	grant, err := scope.Lock(tb.Context(), key)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	return grant
+}
+
+// holding is a transaction that holds a key.
+func holding(tb testing.TB, db *testdb.DB, key txlock.Key) *sql.Tx {
+	tb.Helper()
+	tx := begin(tb, newPool(tb, db.Config(), true))
+	lock(tb, join(tb, tx), key)
+	return tx
+}
+
+// waiting makes a call beside the test, returns when its session waits for a lock, and sends its
+// error.
+func waiting(t *testing.T, db *testdb.DB, session int64, call func() error) <-chan error {
+	t.Helper()
+	answered := make(chan error, 1)
+	go func() { answered <- call() }()
+	db.WaitForLockWait(t, session)
+	return answered
 }
 
 // isFree reports whether another transaction gets the lock at once, and releases it. If the
@@ -136,6 +194,22 @@ func isFree(tb testing.TB, db *testdb.DB, key txlock.Key) bool {
 	return err == nil
 }
 
+// wantLocked fails the test if another transaction gets the lock.
+func wantLocked(tb testing.TB, what string, db *testdb.DB, key txlock.Key) {
+	tb.Helper()
+	if isFree(tb, db, key) {
+		tb.Errorf("%s: another gets the lock of %v", what, key)
+	}
+}
+
+// wantHeld fails the test unless Held says so.
+func wantHeld(tb testing.TB, what string, scope *txlock.Scope, key txlock.Key, want bool) {
+	tb.Helper()
+	if _, held := scope.Held(key); held != want {
+		tb.Errorf("%s: Held says %t of %v", what, held, key)
+	}
+}
+
 // wantFree fails the test unless another transaction gets the locks. It waits with a
 // limit instead of trying: if the row of a key was never committed, another test may hold
 // the gap that it goes into, and a try would be refused. Somebody who still held the lock
@@ -144,9 +218,7 @@ func wantFree(tb testing.TB, db *testdb.DB, keys ...txlock.Key) {
 	tb.Helper()
 	for _, key := range keys {
 		tx := begin(tb, newPool(tb, db.Config(), true))
-		if _, err := join(tb, tx).WaitAtMost(30*time.Second).Lock(tb.Context(), key); err != nil {
-			tb.Errorf("%v is still locked: %v", key, err)
-		}
+		isError(tb, fmt.Sprintf("%v is still locked", key), second(join(tb, tx).WaitAtMost(30*time.Second).Lock(tb.Context(), key)), nil)
 		_ = tx.Rollback()
 	}
 }

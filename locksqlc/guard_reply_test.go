@@ -87,12 +87,16 @@ func TestSwallowedDeadlock(t *testing.T) {
 func unreadPool(t *testing.T, cfg *mysql.Config) *sql.DB {
 	t.Helper()
 	base, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	pool := sql.OpenDB(locksqlc.Connector(wrapper{base, wrappers["commenter"]}))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
+}
+
+// reading are the pools that can read the flags of the replies, and those that can't.
+var reading = map[string]func(t *testing.T, cfg *mysql.Config) *sql.DB{
+	"read":   func(t *testing.T, cfg *mysql.Config) *sql.DB { return newPool(t, cfg, true) },
+	"unread": unreadPool,
 }
 
 // send sends a statement in one of the ways that database/sql has.
@@ -114,8 +118,7 @@ func (v *victim) send(ctx context.Context, by, text string, args []any) error {
 		}
 		return errors.Join(rows.Err(), rows.Close())
 	}
-	_, err := v.tx.ExecContext(ctx, text, args...)
-	return err
+	return second(v.tx.ExecContext(ctx, text, args...))
 }
 
 // isOver fails the test unless the transaction refuses every further statement, nothing
@@ -130,54 +133,13 @@ func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 		t.Errorf("the next write: %v (to be tried again: %t), want ErrTxDoomed (%t)", err, txlock.Retryable(err), again)
 	}
 	if v.scope != nil {
-		if _, held := v.scope.Held(v.key); held {
-			t.Error("Held says that the lock is held")
-		}
-		if _, err := v.scope.Lock(t.Context(), v.key); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("Lock: %v, want ErrTxDoomed", err)
-		}
+		wantHeld(t, "after the deadlock", v.scope, v.key, false)
+		isError(t, "Lock", second(v.scope.Lock(t.Context(), v.key)), txlock.ErrTxDoomed)
 	}
 	if err := v.tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) != again {
 		t.Errorf("Commit: %v (to be tried again: %t), want ErrTxDoomed (%t)", err, txlock.Retryable(err), again)
 	}
-	if n := count(t, v.db, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id IN (7000, 9000)"); n != 0 {
-		t.Errorf("%d rows of the transaction stay", n)
-	}
-}
-
-// TestRunAfterSwallowedDeadlock proves that Run repeats a transaction after a deadlock in
-// DO, but not after one in a procedure.
-func TestRunAfterSwallowedDeadlock(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, again := range []bool{true, false} {
-			c, key, calls := cross(t, db), uniqueKey(t, "run"), 0
-			statement := "DO (SELECT v FROM " + c.table + " WHERE id = 2 FOR UPDATE)"
-			if !again {
-				statement = "CALL own_" + c.table + "()"
-				db.CreateProcedure(t, "own_"+c.table, "BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; UPDATE "+c.table+" SET v = 1 WHERE id = 2; END")
-			}
-			pool := newPool(t, db.AdminConfig(), true)
-			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-				if calls++; calls == 1 {
-					exec(t, tx, "UPDATE "+c.table+" SET v = v + 10 WHERE id = 1")
-					_ = c.answerTo(t, tx, statement)
-				}
-				_, err := tx.ExecContext(t.Context(), "UPDATE "+c.table+" SET v = v + 100 WHERE id = 1")
-				return err
-			})
-			want, sum := 1, 0
-			if again {
-				want, sum = 2, 100
-			}
-			if calls != want || (err == nil) != again || err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("%s: Run called fn %d times and returned %v", statement, calls, err)
-			}
-			if n := count(t, pool, "SELECT SUM(v) FROM "+c.table); n != sum {
-				t.Errorf("%s: the sum is %d, want %d", statement, n, sum)
-			}
-			wantFree(t, db, key)
-		}
-	})
+	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id IN (7000, 9000)")
 }
 
 // TestUnclosedRowsHideNothing doesn't close rows without a result set before a procedure
@@ -195,15 +157,9 @@ func TestUnclosedRowsHideNothing(t *testing.T) {
 				t.Cleanup(func() { _ = rows.Close() })
 				_, err = tx.ExecContext(t.Context(), "CALL own_"+table+"()")
 			}
-			if !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("CALL after %s: %v, want ErrTxDoomed", before, err)
-			}
-			if _, held := scope.Held(key); held {
-				t.Errorf("after %s Held says that the lock is held", before)
-			}
-			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("Commit after %s: %v, want ErrTxDoomed", before, err)
-			}
+			isError(t, "CALL after "+before, err, txlock.ErrTxDoomed)
+			wantHeld(t, "after "+before, scope, key, false)
+			isError(t, "Commit after "+before, tx.Commit(), txlock.ErrTxDoomed)
 		}
 	})
 }
@@ -223,13 +179,9 @@ func TestCallKeepsLocks(t *testing.T) {
 		exec(t, tx, "CALL own_"+table+"()")
 		exec(t, tx, "SET sql_mode = DEFAULT")
 		for _, key := range []txlock.Key{a, b} {
-			if _, held := scope.Held(key); !held {
-				t.Errorf("%v is not held after CALL", key)
-			}
+			wantHeld(t, "after CALL", scope, key, true)
 		}
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Commit())
 	})
 }
 
@@ -254,49 +206,41 @@ var committing = []struct {
 // TestRunNeverRepeatsCommitted has fn write, commit by one of the ways, and then run into
 // a deadlock: what was written must not be written again.
 func TestRunNeverRepeatsCommitted(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			for _, shape := range committing {
-				for _, locks := range []bool{false, true} {
-					if shape.anew && !guarded && !locks {
-						continue
-					}
-					t.Run(fmt.Sprintf("%s/locks=%t", shape.name, locks), func(t *testing.T) {
-						t.Parallel()
-						c, calls := cross(t, db), 0
-						fill := strings.NewReplacer("{T}", c.table, "{P}", "own_"+c.table).Replace
-						if shape.procedure != "" {
-							db.CreateProcedure(t, fill("{P}"), fill(shape.procedure))
-						}
-						t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
-						var keys []txlock.Key
-						if locks {
-							keys = append(keys, uniqueKey(t, "run"))
-						}
-						pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), guarded)
-						err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
-							calls++
-							exec(t, tx, "INSERT INTO "+c.table+" VALUES (?, 1)", 1000+calls)
-							_, err := tx.ExecContext(t.Context(), fill(shape.text))
-							if calls > 1 {
-								return nil
-							}
-							if errors.Is(err, txlock.ErrTxDoomed) {
-								return &mysql.MySQLError{Number: 1213, Message: "as a function may say that hides the reason"}
-							}
-							return c.answerTo(t, tx, "UPDATE "+c.table+" SET v = v + 1 WHERE id <= 2 ORDER BY id")
-						})
-						if calls != 1 || !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
-							t.Errorf("Run called fn %d times and returned %v", calls, err)
-						}
-						if n := count(t, pool, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000"); n != 1 {
-							t.Errorf("%d rows were inserted, want one", n)
-						}
-						idle(t, pool)
-						wantFree(t, db, keys...)
-					})
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		for _, shape := range committing {
+			for _, locks := range []bool{false, true} {
+				if shape.anew && !guarded && !locks {
+					continue
 				}
+				t.Run(fmt.Sprintf("%s/locks=%t", shape.name, locks), func(t *testing.T) {
+					t.Parallel()
+					c, calls := cross(t, db), 0
+					fill := c.fill(t, shape.procedure)
+					var keys []txlock.Key
+					if locks {
+						keys = append(keys, uniqueKey(t, "run"))
+					}
+					pool := newPool(t, db.AdminConfig(severalTexts), guarded)
+					err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
+						calls++
+						exec(t, tx, "INSERT INTO "+c.table+" VALUES (?, 1)", 1000+calls)
+						_, err := tx.ExecContext(t.Context(), fill(shape.text))
+						if calls > 1 {
+							return nil
+						}
+						if errors.Is(err, txlock.ErrTxDoomed) {
+							return &mysql.MySQLError{Number: 1213, Message: "as a function may say that hides the reason"}
+						}
+						return c.answerTo(t, tx, "UPDATE "+c.table+" SET v = v + 1 WHERE id <= 2 ORDER BY id")
+					})
+					if calls != 1 || !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+						t.Errorf("Run called fn %d times and returned %v", calls, err)
+					}
+					wantCount(t, pool, 1, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000")
+					idle(t, pool)
+					wantFree(t, db, keys...)
+				})
 			}
-		})
+		}
 	})
 }

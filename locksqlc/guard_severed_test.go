@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -33,58 +31,49 @@ var lostCommits = []struct {
 // knows that nothing was committed, it runs the transaction again, whatever fn does with
 // the error.
 func TestRunAfterLostCommit(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			for _, shape := range lostCommits {
-				for _, rows := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%s/rows=%t", shape.name, rows), func(t *testing.T) {
-						t.Parallel()
-						c, calls := cross(t, db), 0
-						fill := strings.NewReplacer("{T}", c.table, "{P}", "own_"+c.table).Replace
-						if shape.procedure != "" {
-							db.CreateProcedure(t, fill("{P}"), fill(shape.procedure))
-						}
-						t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
-						key := uniqueKey(t, "run")
-						pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), guarded)
-						err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-							if calls++; calls > 1 {
-								return nil
-							}
-							exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
-							id := testdb.ConnID(t, tx)
-							answered := make(chan error, 1)
-							go func() { answered <- send(t.Context(), tx, rows, fill(shape.text)) }()
-							db.WaitForLockWait(t, id)
-							db.Kill(t, id)
-							if err := <-answered; err == nil {
-								t.Error("the statement was answered with success")
-							}
-							db.WaitGone(t, id)
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		for _, shape := range lostCommits {
+			for _, rows := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/rows=%t", shape.name, rows), func(t *testing.T) {
+					t.Parallel()
+					c, calls := cross(t, db), 0
+					fill := c.fill(t, shape.procedure)
+					key := uniqueKey(t, "run")
+					pool := newPool(t, db.AdminConfig(severalTexts), guarded)
+					err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+						if calls++; calls > 1 {
 							return nil
-						})
-						committed := count(t, pool, "SELECT COUNT(*) FROM "+c.table+" WHERE id = 1001")
-						again := shape.again && guarded
-						if want := map[bool]int{true: 2, false: 1}[again]; calls != want || (err == nil) != again || err != nil && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err)) {
-							t.Errorf("Run called fn %d times and returned %v", calls, err)
 						}
-						if (committed == 1) == shape.again {
-							t.Errorf("%d rows were committed", committed)
+						exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
+						id := testdb.ConnID(t, tx)
+						answered := waiting(t, db, id, func() error { return send(t.Context(), tx, rows, fill(shape.text)) })
+						db.Kill(t, id)
+						if err := <-answered; err == nil {
+							t.Error("the statement was answered with success")
 						}
-						idle(t, pool)
-						wantFree(t, db, key)
+						db.WaitGone(t, id)
+						return nil
 					})
-				}
+					committed := count(t, pool, "SELECT COUNT(*) FROM "+c.table+" WHERE id = 1001")
+					again := shape.again && guarded
+					if want := map[bool]int{true: 2, false: 1}[again]; calls != want || (err == nil) != again || err != nil && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err)) {
+						t.Errorf("Run called fn %d times and returned %v", calls, err)
+					}
+					if (committed == 1) == shape.again {
+						t.Errorf("%d rows were committed", committed)
+					}
+					idle(t, pool)
+					wantFree(t, db, key)
+				})
 			}
-		})
+		}
 	})
 }
 
 // send sends a statement by Exec, or by Query, and reads all rows.
 func send(ctx context.Context, tx *sql.Tx, rows bool, text string) error {
 	if !rows {
-		_, err := tx.ExecContext(ctx, text)
-		return err
+		return second(tx.ExecContext(ctx, text))
 	}
 	r, err := tx.QueryContext(ctx, text)
 	if err != nil {
@@ -101,23 +90,17 @@ func TestSwallowedDeadlockAfterCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, before := range []string{"COMMIT AND CHAIN", "COMMIT|START TRANSACTION", "BEGIN", "CREATE TABLE {T}_made (id INT)|START TRANSACTION", "COMMIT; BEGIN", "/*! BEGIN */"} {
 			for _, procedure := range []string{"UPDATE {T} SET v = 1 WHERE id = 2;", "UPDATE {T} SET v = 1 WHERE id = 2; START TRANSACTION;"} {
-				for _, mode := range []string{"read", "unread"} {
+				for mode, open := range reading {
 					for _, locks := range []bool{false, true} {
 						t.Run(fmt.Sprintf("%s/%s/%s/locks=%t", before, procedure, mode, locks), func(t *testing.T) {
 							t.Parallel()
 							c, calls := cross(t, db), 0
-							fill := strings.NewReplacer("{T}", c.table, "{P}", "own_"+c.table).Replace
-							db.CreateProcedure(t, fill("{P}"), fill("BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; "+procedure+" END"))
-							t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
+							fill := c.fill(t, "BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; "+procedure+" END")
 							var keys []txlock.Key
 							if locks {
 								keys = append(keys, uniqueKey(t, "run"))
 							}
-							cfg := db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true })
-							pool := newPool(t, cfg, true)
-							if mode == "unread" {
-								pool = unreadPool(t, cfg)
-							}
+							pool := open(t, db.AdminConfig(severalTexts))
 							err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
 								if calls++; calls > 1 {
 									return nil
@@ -134,9 +117,7 @@ func TestSwallowedDeadlockAfterCommit(t *testing.T) {
 							if calls != 1 || !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
 								t.Errorf("Run called fn %d times and returned %v", calls, err)
 							}
-							if n := count(t, pool, "SELECT SUM(id) FROM "+c.table+" WHERE id > 1000 OR v = 10"); n != 1001 {
-								t.Errorf("the rows add up to %d, want the one from before the commit", n)
-							}
+							wantCount(t, pool, 1001, "SELECT SUM(id) FROM "+c.table+" WHERE id > 1000 OR v = 10")
 							idle(t, pool)
 							wantFree(t, db, keys...)
 						})
@@ -153,16 +134,10 @@ func TestAutocommitAfterDDL(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, ddl := range []string{"CREATE TABLE IF NOT EXISTS {T}_made (id INT)", "COMMIT"} {
 			for _, joined := range []bool{false, true} {
-				for _, mode := range []string{"read", "unread"} {
-					table := db.CreateTable(t, "severed", counters)
-					fill := strings.NewReplacer("{T}", table, "{P}", "own_"+table).Replace
-					db.CreateProcedure(t, fill("{P}"), fill("UPDATE {T} SET v = v + 1"))
-					t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
-					cfg := db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true })
-					pool := newPool(t, cfg, true)
-					if mode == "unread" {
-						pool = unreadPool(t, cfg)
-					}
+				for mode, open := range reading {
+					c := &crossing{db: db, table: db.CreateTable(t, "severed", counters)}
+					fill := c.fill(t, "UPDATE {T} SET v = v + 1")
+					pool := open(t, db.AdminConfig(severalTexts))
 					tx := begin(t, pool)
 					if joined {
 						join(t, tx)
@@ -173,10 +148,8 @@ func TestAutocommitAfterDDL(t *testing.T) {
 					} {
 						exec(t, tx, fill(text))
 					}
-					if err := tx.Commit(); err != nil {
-						t.Errorf("%s, joined %t, %s: Commit: %v", ddl, joined, mode, err)
-					}
-					if n := count(t, pool, "SELECT v FROM "+table); n != 6 {
+					isError(t, fmt.Sprintf("%s, joined %t, %s: Commit", ddl, joined, mode), tx.Commit(), nil)
+					if n := count(t, pool, "SELECT v FROM "+c.table); n != 6 {
 						t.Errorf("%s, joined %t, %s: %d, want 6", ddl, joined, mode, n)
 					}
 				}
@@ -201,9 +174,7 @@ func TestFailedRollbackIsNotReused(t *testing.T) {
 		for range 2 {
 			next := begin(t, pool)
 			lock(t, join(t, next), key)
-			if err := next.Commit(); err != nil {
-				t.Errorf("the next transaction: %v", err)
-			}
+			isError(t, "the next transaction", next.Commit(), nil)
 		}
 		db.WaitGone(t, id)
 	})
@@ -213,7 +184,7 @@ func TestFailedRollbackIsNotReused(t *testing.T) {
 // did, and what was rolled back isn't said to be committed.
 func TestEndedByText(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
+		pool := newPool(t, db.AdminConfig(severalTexts), true)
 		for _, c := range []struct{ text, name, says string }{
 			{"COMMIT", "COMMIT", committedBy},
 			{"commit work and chain", "COMMIT WORK AND CHAIN", committedBy},

@@ -125,21 +125,15 @@ func onWrapped(t *testing.T, together bool, test func(t *testing.T, db *testdb.D
 				cfg := db.AdminConfig()
 				cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
 				base, err := mysql.NewConnector(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				pool := sql.OpenDB(connector(base))
 				t.Cleanup(func() { _ = pool.Close() })
 				test(t, db, pool, guarded)
 			})
 		}
 		for name, wrap := range wrappers {
-			run(name+" around it", name != "forgetful", func(base driver.Connector) driver.Connector {
-				return wrapper{locksqlc.Connector(base), wrap}
-			})
-			run(name+" under it", true, func(base driver.Connector) driver.Connector {
-				return locksqlc.Connector(wrapper{base, wrap})
-			})
+			run(name+" around it", name != "forgetful", func(base driver.Connector) driver.Connector { return wrapper{locksqlc.Connector(base), wrap} })
+			run(name+" under it", true, func(base driver.Connector) driver.Connector { return locksqlc.Connector(wrapper{base, wrap}) })
 			run(name+" between two", true, func(base driver.Connector) driver.Connector {
 				return locksqlc.Connector(wrapper{locksqlc.Connector(base), wrap})
 			})
@@ -151,9 +145,7 @@ func onWrapped(t *testing.T, together bool, test func(t *testing.T, db *testdb.D
 func TestWrappedJoins(t *testing.T) {
 	onWrapped(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		key := uniqueKey(t, "wrapped")
-		if err := txlock.Ensure(t.Context(), pool, key); err != nil {
-			t.Fatal(err)
-		}
+		check(t, txlock.Ensure(t.Context(), pool, key))
 		tx := begin(t, pool)
 		scope := join(t, tx)
 		if scope.Guarded() != guarded {
@@ -173,12 +165,8 @@ func TestWrappedJoins(t *testing.T) {
 			t.Errorf("Join with RequireGuarded: %v", err)
 		}
 		lock(t, scope, key)
-		if isFree(t, db, key) {
-			t.Error("the key is free")
-		}
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		wantLocked(t, "a wrapped pool", db, key)
+		check(t, tx.Commit())
 		wantFree(t, db, key)
 	})
 }
@@ -213,25 +201,15 @@ func TestWrappedCancel(t *testing.T) {
 			return // as on a plain pool: the server keeps them until the wait ends
 		}
 		held, wanted := uniqueKey(t, "held"), uniqueKey(t, "wanted")
-		if err := txlock.Ensure(t.Context(), pool, held); err != nil {
-			t.Fatal(err)
-		}
-		holder := begin(t, newPool(t, db.Config(), true))
-		lock(t, join(t, holder), wanted)
+		check(t, txlock.Ensure(t.Context(), pool, held))
+		holding(t, db, wanted)
 		tx := begin(t, pool)
 		scope, id := join(t, tx), testdb.ConnID(t, tx)
 		lock(t, scope, held)
 		ctx, cancel := context.WithCancel(t.Context())
-		waited := make(chan error, 1)
-		go func() {
-			_, err := scope.Lock(ctx, wanted)
-			waited <- err
-		}()
-		db.WaitForLockWait(t, id)
+		waited := waiting(t, db, id, func() error { return second(scope.Lock(ctx, wanted)) })
 		cancel()
-		if err := <-waited; !errors.Is(err, context.Canceled) {
-			t.Errorf("Lock: %v, want the context's error", err)
-		}
+		isError(t, "Lock", <-waited, context.Canceled)
 		db.WaitGone(t, id)
 		wantFree(t, db, held)
 	})
@@ -254,20 +232,11 @@ func TestWrappedRestores(t *testing.T) {
 		tx := begin(t, pool)
 		ours, id := join(t, tx), testdb.ConnID(t, tx)
 		lock(t, ours, crossing)
-		waited := make(chan error, 1)
-		go func() {
-			_, err := ours.WaitAtMost(30*time.Second).Lock(t.Context(), made)
-			waited <- err
-		}()
-		db.WaitForLockWait(t, id)
+		waited := waiting(t, db, id, func() error { return second(ours.WaitAtMost(30*time.Second).Lock(t.Context(), made)) })
 		lock(t, theirs, crossing)
-		if err := <-waited; !errors.Is(err, txlock.ErrDeadlock) {
-			t.Errorf("the bounded wait: %v, want ErrDeadlock", err)
-		}
+		isError(t, "the bounded wait", <-waited, txlock.ErrDeadlock)
 		_ = tx.Rollback() // or Commit: the transaction is over
-		if err := other.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, other.Rollback())
 		if after := count(t, pool, "SELECT @@innodb_lock_wait_timeout"); after != before {
 			t.Errorf("innodb_lock_wait_timeout is %d on the connection of the next, was %d", after, before)
 		}

@@ -35,8 +35,7 @@ func runs(t *testing.T, pool *sql.DB, table string, key txlock.Key, n int) (last
 		var grant txlock.Grant
 		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 			grant, _ = join(t, tx).Held(key)
-			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
-			return err
+			return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
 		}))
 		if grant.Token() <= last {
 			t.Fatalf("token %d after %d", grant.Token(), last)
@@ -54,11 +53,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		trips, counting := testdb.CountTrips(t)
 		pool := newPool(t, db.Config(counting), true)
 		pool.SetMaxOpenConns(1)
-		prepared := func() (n int) {
-			var name string
-			check(t, pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name, &n))
-			return n
-		}
+		prepared := func() int { return sessionStatus(t, pool, "Com_stmt_prepare") }
 		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		runs(t, pool, table, key, 4)
 		if n := prepared(); n != 0 {
@@ -76,9 +71,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		if behind := time.Now().UnixMicro() - int64(token); behind < 0 || behind > time.Hour.Microseconds() {
 			t.Errorf("the token is %d us behind the clock", behind)
 		}
-		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 25 {
-			t.Errorf("%d rows", n)
-		}
+		wantCount(t, db.Admin(), 25, "SELECT COUNT(*) FROM "+table)
 		before = trips.Count()
 		for i := range 20 { // the first lock of a key is another opener
 			runs(t, pool, table, txlock.Named(key.String()+string(rune(0x80+i))), 1)
@@ -107,9 +100,7 @@ func TestOpenersStayFew(t *testing.T) {
 					check(t, locksqlc.Run(t.Context(), pool, keys, func(*sql.Tx) error { return nil }))
 				}
 			}
-			var name string
-			var prepared int
-			check(t, pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name, &prepared))
+			prepared := sessionStatus(t, pool, "Com_stmt_prepare")
 			if prepared != most {
 				t.Errorf("%d statements were prepared, want %d", prepared, most)
 			}
@@ -134,9 +125,7 @@ func TestOpenersOfAResetSession(t *testing.T) {
 		runs(t, pool, table, key, 2)
 		reset(t, wire)
 		runs(t, pool, table, key, 3)
-		var name string
-		var prepared int
-		check(t, pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_execute'").Scan(&name, &prepared))
+		prepared := sessionStatus(t, pool, "Com_stmt_execute")
 		if prepared != 2 { // the first lock has found that nothing is prepared any more
 			t.Errorf("%d statements that were prepared are executed, want 2", prepared)
 		}
@@ -158,9 +147,7 @@ func TestOpenerSeesOtherTables(t *testing.T) {
 			}
 			runs(t, pool, table, key, 2)
 		}
-		if n := count(t, other.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE token > 0"); n != 0 {
-			t.Errorf("%d keys are locked in the other database", n)
-		}
+		wantCount(t, other.Admin(), 0, "SELECT COUNT(*) FROM lockstep_locks WHERE token > 0")
 		pool = keptPool(t, other.AdminConfig())
 		pool.SetMaxOpenConns(1)
 		runs(t, pool, table, key, 2)
@@ -233,8 +220,7 @@ func TestKeptAsText(t *testing.T) {
 			for _, pool := range []*sql.DB{text, kept, kept} {
 				db.Exec(t, "UPDATE "+table+" SET v = NULL")
 				err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-					_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET v = CONCAT('=', "+c.value+") WHERE n = 3", c.arg)
-					return err
+					return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET v = CONCAT('=', "+c.value+") WHERE n = 3", c.arg))
 				})
 				var v sql.NullString
 				check(t, db.Admin().QueryRow("SELECT v FROM "+table+" WHERE n = 3").Scan(&v))
@@ -251,8 +237,7 @@ func TestKeptAsText(t *testing.T) {
 			var answers []string
 			for _, pool := range []*sql.DB{text, kept, kept} {
 				check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-					s, err := locksqlc.Join(t.Context(), tx)
-					check(t, err)
+					s := join(t, tx)
 					rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "kept")), query, args...)
 					answers = append(answers, told(t, rows, err))
 					return nil
@@ -280,8 +265,7 @@ func TestCommitWithElsewhere(t *testing.T) {
 			pool := newPool(t, cfg, true)
 			pool.SetMaxOpenConns(1)
 			sell := func(tx *sql.Tx, s *txlock.Scope) error {
-				_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE elsewhere SET n = n + ? WHERE id = ?", 1, 1)
-				return err
+				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE elsewhere SET n = n + ? WHERE id = ?", 1, 1))
 			}
 			for range 8 {
 				check(t, lastly(t, pool, sell))

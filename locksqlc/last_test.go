@@ -49,11 +49,9 @@ func TestPreparedSale(t *testing.T) {
 		for i := range 40 {
 			before, n := trips.Count(), 0
 			check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-				s, err := locksqlc.Join(t.Context(), tx)
-				check(t, err)
+				s := join(t, tx)
 				check(t, tx.QueryRowContext(s.LockWith(t.Context(), uniqueKey(t, "sale")), "SELECT n FROM "+table+" WHERE id = ?", 1).Scan(&n))
-				_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ?, d = ? WHERE id = ?", n-1, time.Now(), 1)
-				return err
+				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ?, d = ? WHERE id = ?", n-1, time.Now(), 1))
 			}))
 			if sent = trips.Count() - before; n != 1000-i {
 				t.Errorf("sale %d has read %d", i, n)
@@ -81,15 +79,13 @@ func TestLargeLastStatement(t *testing.T) {
 			pool := newPool(t, cfg, true)
 			db.Exec(t, "UPDATE "+table+" SET b = NULL")
 			check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-				_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET b = ? WHERE id = ?", make([]byte, most), 1)
-				return err
+				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET b = ? WHERE id = ?", make([]byte, most), 1))
 			}))
 			id, before := 0, 0
 			for range 2 { // by the first the pool learns what its driver does with arguments
 				before = trips.Count()
 				check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-					s, err := locksqlc.Join(t.Context(), tx)
-					check(t, err)
+					s := join(t, tx)
 					return tx.QueryRowContext(s.LockWith(t.Context(), uniqueKey(t, "large")), "SELECT id FROM "+table+" WHERE id = ?", 1).Scan(&id)
 				}))
 			}
@@ -113,42 +109,28 @@ func TestCommitWithAndBehind(t *testing.T) {
 			err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 				calls++
 				ctx := s.CommitWith(t.Context(), 1)
-				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")
-				check(t, err)
+				check(t, second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")))
 				for _, ctx := range []context.Context{t.Context(), ctx} {
 					if _, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()"); err == nil {
 						t.Error("a statement behind the COMMIT is executed")
 					}
 				}
-				_, err = s.Lock(t.Context(), uniqueKey(t, "behind"))
-				isError(t, "a lock behind", err, txlock.ErrNoTransaction)
+				isError(t, "a lock behind", second(s.Lock(t.Context(), uniqueKey(t, "behind"))), txlock.ErrNoTransaction)
 				return returns
 			})
-			check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
+			n = count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
 			if !errors.Is(err, returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), "by CommitWith, and what it did stays") || calls != 1 || n != 1 {
 				t.Errorf("%v after %d calls, with %d rows", err, calls, n)
 			}
 		}
 		// A transaction of the program's own.
-		table, n := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT"), 0
-		for range 2 {
-			tx, err := pool.BeginTx(t.Context(), nil)
-			check(t, err)
-			s, err := locksqlc.Join(t.Context(), tx)
-			check(t, err)
-			_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")
-			check(t, err)
-			if n++; n == 1 {
-				err = tx.Commit()
-			} else {
-				err = tx.Rollback()
-			}
-			check(t, err)
+		table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT")
+		for _, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
+			tx := begin(t, pool)
+			check(t, second(tx.ExecContext(join(t, tx).CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")))
+			check(t, end(tx))
 		}
-		check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
-		if n != 2 {
-			t.Errorf("%d rows", n)
-		}
+		wantCount(t, db.Admin(), 2, "SELECT COUNT(*) FROM "+table)
 	})
 }
 
@@ -157,18 +139,13 @@ func TestCommitWithAndBehind(t *testing.T) {
 func TestCommitWithALostLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
-		table, n := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT"), 0
+		table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT")
 		err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-			_, err := tx.ExecContext(t.Context(), "COMMIT")
-			check(t, err)
-			_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")
-			return err
+			exec(t, tx, "COMMIT")
+			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"))
 		})
 		isError(t, "without its lock", err, txlock.ErrTxDoomed)
-		check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
-		if n != 0 {
-			t.Errorf("%d rows", n)
-		}
+		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+table)
 	})
 }
 
@@ -176,9 +153,7 @@ func TestCommitWithALostLock(t *testing.T) {
 // before the COMMIT, leaves nothing that could be committed.
 func TestCommitWithInterrupted(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		cfg := db.AdminConfig()
-		cfg.InterpolateParams = true
-		pool := newPool(t, cfg, true)
+		pool := newPool(t, db.AdminConfig(interpolating), true)
 		table := db.CreateTable(t, "interrupted", "id INT PRIMARY KEY")
 		applied, doomed := 0, 0
 		for i := 0; i < 400 && doomed < 3; i++ {
@@ -189,12 +164,10 @@ func TestCommitWithInterrupted(t *testing.T) {
 				time.Sleep(time.Duration(i%40) * 25 * time.Microsecond)
 				_, _ = db.Admin().Exec(fmt.Sprintf("KILL QUERY %d", id)) // it may be gone
 			}()
-			tx, err := pool.BeginTx(t.Context(), nil)
-			check(t, err)
-			s, err := locksqlc.Join(t.Context(), tx)
-			check(t, err)
+			tx := begin(t, pool)
+			s := join(t, tx)
 			session <- testdb.ConnID(t, tx)
-			_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), fmt.Sprintf("INSERT INTO %s VALUES (%d)", table, i))
+			_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), fmt.Sprintf("INSERT INTO %s VALUES (%d)", table, i))
 			<-killed
 			switch {
 			case err == nil:
@@ -206,8 +179,7 @@ func TestCommitWithInterrupted(t *testing.T) {
 				doomed++
 				_ = tx.Commit() // which must not commit the change
 			}
-			n := 0
-			check(t, db.Admin().QueryRow(fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d", table, i)).Scan(&n))
+			n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE id = ?", i)
 			if (err == nil) != (n == 1) {
 				t.Errorf("%v, and %d rows", err, n)
 			}
@@ -229,8 +201,7 @@ func TestCommitWithUnanswered(t *testing.T) {
 				table, calls := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT, s VARCHAR(9)"), 0
 				err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 					calls++
-					_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), fmt.Sprintf(text, table))
-					return err
+					return second(tx.ExecContext(s.CommitWith(t.Context(), 1), fmt.Sprintf(text, table)))
 				})
 				if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || calls != 1 {
 					t.Errorf("%s, arrives %t: %v after %d calls", text, arrives, err, calls)
@@ -245,18 +216,15 @@ func TestCommitWithUnanswered(t *testing.T) {
 func TestCommitWithRefused(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		guarded, plain := newPool(t, db.Config(), true), newPool(t, db.Config(), false)
-		table, n := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT"), 0
+		table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT")
 		insert := func(tx *sql.Tx, rows int64) error {
-			s, err := locksqlc.Join(t.Context(), tx)
-			check(t, err)
-			_, err = tx.ExecContext(s.CommitWith(t.Context(), rows), "INSERT INTO "+table+" VALUES ()")
-			return err
+			s := join(t, tx)
+			return second(tx.ExecContext(s.CommitWith(t.Context(), rows), "INSERT INTO "+table+" VALUES ()"))
 		}
 		fn := func(tx *sql.Tx) error { return insert(tx, 1) }
 		key := uniqueKey(t, "refused")
 		isError(t, "Optimistic", locksqlc.Optimistic(t.Context(), guarded, key, fn), txlock.ErrInvalidOption)
-		_, err := locksqlc.Once(t.Context(), guarded, key, fn)
-		isError(t, "Once", err, txlock.ErrInvalidOption)
+		isError(t, "Once", second(locksqlc.Once(t.Context(), guarded, key, fn)), txlock.ErrInvalidOption)
 		isError(t, "a plain pool", locksqlc.Run(t.Context(), plain, nil, fn), txlock.ErrUnguarded)
 		isError(t, "-2 rows", locksqlc.Run(t.Context(), guarded, nil, func(tx *sql.Tx) error { return insert(tx, -2) }), txlock.ErrInvalidOption)
 		check(t, lastly(t, guarded, func(_ *sql.Tx, s *txlock.Scope) error {
@@ -271,8 +239,7 @@ func TestCommitWithRefused(t *testing.T) {
 							t.Errorf("on another pool: %v", err)
 						}
 					}
-					_, err := other.ExecContext(t.Context(), "DELETE FROM "+table)
-					return err
+					return second(other.ExecContext(t.Context(), "DELETE FROM "+table))
 				}))
 				if _, err := guarded.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
 					t.Errorf("on the pool: %v", err)
@@ -280,18 +247,8 @@ func TestCommitWithRefused(t *testing.T) {
 				return nil
 			})
 		}))
-		check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
-		if n != 0 {
-			t.Errorf("%d rows", n)
-		}
+		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+table)
 	})
-}
-
-func isError(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
 }
 
 // TestCommitWithIsSentOnce proves that a statement which has begun is not sent again, whatever its
@@ -332,24 +289,20 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 			db.Exec(t, "DROP FUNCTION lockstep_"+table)
 		}
 		err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-			_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET s = ? WHERE id = 1", "b")
-			return err
+			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET s = ? WHERE id = 1", "b"))
 		})
 		var server *mysql.MySQLError
 		if !errors.As(err, &server) || int(server.Number) != number || errors.Is(err, txlock.ErrTxDoomed) {
 			t.Errorf("%v: got %v", c, err)
 		}
-		var n int
-		check(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", i).Scan(&n))
-		if n != 1 {
+		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+seen+" WHERE n = ?", i); n != 1 {
 			t.Errorf("%v: it was executed %d times", c, n)
 		}
 	}
 	if before, table := trips.Count(), db.CreateTable(t, "last", "id INT PRIMARY KEY"); sharesTexts(db.Engine()) {
 		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			before = trips.Count()
-			_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES (1)")
-			return err
+			return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES (1)"))
 		}))
 		if sent := trips.Count() - before; sent != 1 {
 			t.Errorf("after all these, a last statement has %d round trips", sent)
@@ -360,8 +313,7 @@ func sentOnce(t *testing.T, db *testdb.DB, pool *sql.DB, trips *testdb.Trips) {
 	for _, name := range []string{"@lockstep_1", "@lockstep_text", "@LOCKSTEP_rows", "@`lockstep_text`", "@'lockstep_1'"} {
 		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 			check(t, tx.QueryRowContext(t.Context(), "SELECT "+name+" := 'mine'").Scan(new(string)))
-			_, err := tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "UPDATE "+table+" SET s = CONCAT("+name+", ?) WHERE id = 1", "!")
-			return err
+			return second(tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "UPDATE "+table+" SET s = CONCAT("+name+", ?) WHERE id = 1", "!"))
 		}))
 		var got string
 		check(t, db.Admin().QueryRowContext(t.Context(), "SELECT s FROM "+table).Scan(&got))

@@ -74,8 +74,7 @@ func TestCommitWith(t *testing.T) {
 				}
 				if p.trips > 1 { // the first tells that the driver puts no arguments into texts
 					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-						_, err := tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM "+create()+" WHERE id = ?", 0)
-						return err
+						return second(tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM "+create()+" WHERE id = ?", 0))
 					}))
 				}
 				for _, c := range statements {
@@ -159,11 +158,10 @@ func TestCommitWithOtherRows(t *testing.T) {
 			} {
 				table := db.CreateTable(t, "last", "id INT PRIMARY KEY, n INT")
 				db.Exec(t, "INSERT INTO "+table+" VALUES (1, 1), (2, 2)")
-				key, n := uniqueKey(t, "last"), 0
+				key := uniqueKey(t, "last")
 				err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-					s, err := locksqlc.Join(t.Context(), tx)
-					check(t, err)
-					_, err = tx.ExecContext(s.CommitWith(t.Context(), c.rows), fmt.Sprintf(c.text, table))
+					s := join(t, tx)
+					_, err := tx.ExecContext(s.CommitWith(t.Context(), c.rows), fmt.Sprintf(c.text, table))
 					server := new(mysql.MySQLError)
 					switch {
 					case c.want == nil && (err == nil || !strings.Contains(err.Error(), "single INSERT, UPDATE, DELETE or REPLACE")),
@@ -172,17 +170,13 @@ func TestCommitWithOtherRows(t *testing.T) {
 					case errors.As(err, &server) && errors.Is(err, txlock.ErrTxDoomed):
 						t.Errorf("%s: %v", c.text, err)
 					}
-					if _, held := s.Held(key); !held {
-						t.Errorf("%s: the lock isn't held any more", c.text)
-					}
+					wantHeld(t, c.text, s, key, true)
 					check(t, s.Verify(t.Context()))
-					_, err = tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = 7 WHERE id = 2")
-					check(t, err)
+					exec(t, tx, "UPDATE "+table+" SET n = 7 WHERE id = 2")
 					return errInner
 				})
 				isError(t, c.text, err, errInner)
-				check(t, db.Admin().QueryRow("SELECT SUM(n) FROM "+table).Scan(&n))
-				if n != 3 {
+				if n := count(t, db.Admin(), "SELECT SUM(n) FROM "+table); n != 3 {
 					t.Errorf("%s: a part of it is committed: %d", c.text, n)
 				}
 			}
@@ -215,8 +209,7 @@ func TestCommitWithAsAlone(t *testing.T) {
 				db.Exec(t, "TRUNCATE TABLE "+table)
 				check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
 					for range 2 {
-						_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (7)")
-						check(t, err)
+						exec(t, tx, "INSERT INTO "+table+" (n) VALUES (7)")
 					}
 					ctx := t.Context()
 					if i == 1 {
@@ -291,8 +284,7 @@ func TestProceduresOfAnotherCreator(t *testing.T) {
 			want := told(t, rows, err)
 			exec(t, pool, write)
 			check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-				s, err := locksqlc.Join(t.Context(), tx)
-				check(t, err)
+				s := join(t, tx)
 				before := trips.Count()
 				rows, err := tx.QueryContext(s.LockWith(t.Context(), key), read)
 				if got := told(t, rows, err); got != want {

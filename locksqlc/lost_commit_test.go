@@ -34,10 +34,7 @@ func TestRowBeforeCommit(t *testing.T) {
 		key := uniqueKey(t, "ordered")
 		for name, commits := range map[string]func() error{
 			"Optimistic": func() error {
-				return locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
-					_, err := tx.ExecContext(t.Context(), insert)
-					return err
-				})
+				return locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), insert)) })
 			},
 			"CommitWith": func() error {
 				return locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
@@ -101,42 +98,35 @@ func (r watchedRows) Close() error {
 // server, or with the reply, when all is committed. Nobody knows which, so the transaction
 // isn't run again, and the error says so: ErrUnknownOutcome.
 func TestLostReplyOfCommit(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			for _, optimistic := range []bool{false, true} {
-				for _, arrives := range []bool{false, true} {
-					t.Run(fmt.Sprintf("optimistic=%t/arrives=%t", optimistic, arrives), func(t *testing.T) {
-						t.Parallel()
-						table := db.CreateTable(t, "lost", "id INT PRIMARY KEY")
-						key, runs := uniqueKey(t, "lost"), 0
-						pool := newPool(t, db.AdminConfig(testdb.LosingCommits(arrives)), guarded)
-						fn := func(tx *sql.Tx) error {
-							runs++
-							exec(t, tx, "INSERT INTO "+table+" VALUES (?)", runs)
-							return nil
-						}
-						var err error
-						if optimistic {
-							err = locksqlc.Optimistic(t.Context(), pool, key, fn)
-						} else {
-							err = locksqlc.Run(t.Context(), pool, []txlock.Key{key}, fn)
-						}
-						if runs != 1 || !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(err, mysql.ErrInvalidConn) {
-							t.Errorf("%d runs, %v", runs, err)
-						}
-						var n int
-						want := map[bool]int{true: 1, false: 0}[arrives]
-						testdb.Await(time.Minute, func() bool { // the row of the reply comes before the COMMIT
-							check(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n))
-							return n == want
-						})
-						if n != want {
-							t.Errorf("%d rows were committed, want %d", n, want)
-						}
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		for name, run := range running {
+			for _, arrives := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/arrives=%t", name, arrives), func(t *testing.T) {
+					t.Parallel()
+					table := db.CreateTable(t, "lost", "id INT PRIMARY KEY")
+					key, runs := uniqueKey(t, "lost"), 0
+					pool := newPool(t, db.AdminConfig(testdb.LosingCommits(arrives)), guarded)
+					fn := func(tx *sql.Tx) error {
+						runs++
+						exec(t, tx, "INSERT INTO "+table+" VALUES (?)", runs)
+						return nil
+					}
+					err := run(t.Context(), pool, key, fn)
+					if runs != 1 || !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(err, mysql.ErrInvalidConn) {
+						t.Errorf("%d runs, %v", runs, err)
+					}
+					var n int
+					want := map[bool]int{true: 1, false: 0}[arrives]
+					testdb.Await(time.Minute, func() bool { // the row of the reply comes before the COMMIT
+						n = count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
+						return n == want
 					})
-				}
+					if n != want {
+						t.Errorf("%d rows were committed, want %d", n, want)
+					}
+				})
 			}
-		})
+		}
 	})
 }
 
@@ -152,15 +142,12 @@ func TestContextEndsWithCommitUnderWay(t *testing.T) {
 		defer pool.Close()
 		table := db.CreateTable(t, "cut_off", "id INT PRIMARY KEY")
 		err = locksqlc.Optimistic(ctx, pool, uniqueKey(t, "cut off"), func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")
-			return err
+			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)"))
 		})
 		if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || !errors.Is(err, context.Canceled) || txlock.Retryable(err) {
 			t.Errorf("Optimistic: %v", err)
 		}
-		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 1 {
-			t.Errorf("%d rows", n)
-		}
+		wantCount(t, db.Admin(), 1, "SELECT COUNT(*) FROM "+table)
 	})
 }
 

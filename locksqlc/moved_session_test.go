@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -84,7 +85,7 @@ func TestMovedSession(t *testing.T) {
 			db.Exec(t, "CREATE TABLE "+other+"."+table+" LIKE "+table)
 		}
 		fill := strings.NewReplacer("{O}", other, "{P}", procedure).Replace
-		pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
+		pool := newPool(t, db.AdminConfig(severalTexts), true)
 		pool.SetMaxOpenConns(1)
 		leases := [2]*lease.Manager{managerOf(t, pool), managerOf(t, db.Admin())}
 		alone := func(t *testing.T) {
@@ -93,9 +94,7 @@ func TestMovedSession(t *testing.T) {
 			key := uniqueKey(t, "leased")
 			held, err := leases[0].TryAcquire(t.Context(), key)
 			check(t, err)
-			if _, err := leases[1].TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
-				t.Errorf("another holder of a lease: %v", err)
-			}
+			isError(t, "another holder of a lease", second(leases[1].TryAcquire(t.Context(), key)), txlock.ErrBusy)
 			check(t, held.Release(t.Context()))
 		}
 		for i, m := range moves {
@@ -104,26 +103,21 @@ func TestMovedSession(t *testing.T) {
 			}
 			text := fill(m.text)
 			for way, send := range sendings {
-				conn, err := pool.Conn(t.Context())
-				check(t, err)
+				conn := takeConn(t, pool)
 				moved := send(t, conn, text)
-				tx, err := conn.BeginTx(t.Context(), nil)
-				check(t, err)
+				tx := begin(t, conn)
 				if _, err := locksqlc.Join(t.Context(), tx); moved && !errors.Is(err, m.want) {
 					t.Errorf("%s, by way %d before the transaction: Join: %v", text, way, err)
 				}
 				check(t, errors.Join(tx.Rollback(), conn.Close()))
 
-				tx, err = pool.BeginTx(t.Context(), nil)
-				check(t, err)
+				tx = begin(t, pool)
 				scope, first := join(t, tx), uniqueKey(t, "first")
 				lock(t, scope, first)
 				if send(t, tx, text) {
 					refuses(t, scope, m.want, text)
 				}
-				if _, held := scope.Held(first); !held {
-					t.Errorf("%s, by way %d: the lock of before is not held", text, way)
-				}
+				wantHeld(t, fmt.Sprintf("%s, by way %d", text, way), scope, first, true)
 				check(t, tx.Commit())
 			}
 			sendings[i%len(sendings)](t, pool, text)
@@ -140,12 +134,12 @@ func refuses(tb testing.TB, s *txlock.Scope, want error, why string) {
 	tb.Helper()
 	key := uniqueKey(tb, "refused")
 	for what, call := range map[string]func() error{
-		"Lock":    func() error { _, err := s.Lock(tb.Context(), key); return err },
-		"TryLock": func() error { _, err := s.TryLock(tb.Context(), key); return err },
-		"RLock":   func() error { _, err := s.RLock(tb.Context(), key); return err },
-		"LockAll": func() error { _, err := s.LockAll(tb.Context(), key, hashed.Key(1)); return err },
-		"Version": func() error { _, err := s.Version(tb.Context(), key); return err },
-		"Once":    func() error { _, err := s.Once(tb.Context(), key); return err },
+		"Lock":    func() error { return second(s.Lock(tb.Context(), key)) },
+		"TryLock": func() error { return second(s.TryLock(tb.Context(), key)) },
+		"RLock":   func() error { return second(s.RLock(tb.Context(), key)) },
+		"LockAll": func() error { return second(s.LockAll(tb.Context(), key, hashed.Key(1))) },
+		"Version": func() error { return second(s.Version(tb.Context(), key)) },
+		"Once":    func() error { return second(s.Once(tb.Context(), key)) },
 		"Verify":  func() error { return s.Verify(tb.Context()) },
 	} {
 		if err := call(); !errors.Is(err, want) || !strings.Contains(err.Error(), "don't ") {
@@ -160,9 +154,7 @@ func aloneOn(tb testing.TB, pool, another *sql.DB) {
 	key := uniqueKey(tb, "alone")
 	err := locksqlc.Run(tb.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error {
 		err := locksqlc.TryDo(tb.Context(), another, key, func(context.Context) error { return nil })
-		if !errors.Is(err, txlock.ErrBusy) {
-			tb.Errorf("another holder of a lock: %v", err)
-		}
+		isError(tb, "another holder of a lock", err, txlock.ErrBusy)
 		return nil
 	})
 	check(tb, err)
@@ -181,7 +173,7 @@ func TestLockTablesUnderAutocommitOff(t *testing.T) {
 			{"PREPARE s FROM 'SET autocommit = 0'; EXECUTE s", "LOCK TABLES " + table + " READ"},
 		} {
 			for way := range 2 {
-				pool, key := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true), uniqueKey(t, "tables")
+				pool, key := newPool(t, db.AdminConfig(severalTexts), true), uniqueKey(t, "tables")
 				tx := begin(t, pool)
 				scope := join(t, tx)
 				lock(t, scope, key)
@@ -199,9 +191,7 @@ func TestLockTablesUnderAutocommitOff(t *testing.T) {
 					}
 				}
 				wantFree(t, db, key)
-				if _, held := scope.Held(key); held {
-					t.Errorf("%q: Held says that the lock is held", texts)
-				}
+				wantHeld(t, fmt.Sprintf("%q", texts), scope, key, false)
 				_, err := scope.Lock(t.Context(), key)
 				for what, err := range map[string]error{"Lock": err, "Verify": scope.Verify(t.Context()), "Commit": tx.Commit()} {
 					if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
@@ -226,13 +216,9 @@ func TestChainedTransaction(t *testing.T) {
 				exec(t, tx, "SET completion_type = CHAIN")
 				return end
 			})
-			if !errors.Is(err, end) {
-				t.Errorf("Run: %v, want %v", err, end)
-			}
+			isError(t, "Run", err, end)
 			exec(t, pool, "INSERT INTO "+table+" VALUES ()")
-			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
-				t.Errorf("%d rows of %d are committed: a transaction is left open on the pool", n, i+1)
-			}
+			wantCount(t, db.Admin(), i+1, "SELECT COUNT(*) FROM "+table)
 		}
 
 		conn := takeConn(t, pool)
@@ -241,14 +227,10 @@ func TestChainedTransaction(t *testing.T) {
 		exec(t, conn, "COMMIT")
 		scope, err := txlock.Join(t.Context(), connTx{conn})
 		check(t, err)
-		if _, err := scope.Lock(t.Context(), key); !errors.Is(err, schema.ErrSession) {
-			t.Errorf("a lock behind a chained COMMIT: %v", err)
-		}
+		isError(t, "a lock behind a chained COMMIT", second(scope.Lock(t.Context(), key)), schema.ErrSession)
 		exec(t, conn, "SET completion_type = NO_CHAIN")
 		lock(t, scope, key)
-		if isFree(t, db, key) {
-			t.Error("the lock of the chained transaction is free")
-		}
+		wantLocked(t, "the chained transaction", db, key)
 		exec(t, conn, "COMMIT")
 		wantFree(t, db, key)
 
@@ -258,9 +240,7 @@ func TestChainedTransaction(t *testing.T) {
 		exec(t, tx, "INSERT INTO "+table+" VALUES ()")
 		check(t, tx.Commit())
 		exec(t, always, "INSERT INTO "+table+" VALUES ()")
-		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 4 {
-			t.Errorf("%d rows of 4 are committed: a transaction is left open on a pool that chains", n)
-		}
+		wantCount(t, db.Admin(), 4, "SELECT COUNT(*) FROM "+table)
 	})
 }
 

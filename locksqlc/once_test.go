@@ -57,22 +57,6 @@ func TestOnce(t *testing.T) {
 		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || calls != 3 {
 			t.Errorf("done %d times in %d calls", n, calls)
 		}
-		first, err = locksqlc.Once(t.Context(), pool, txlock.Key{}, func(*sql.Tx) error { return nil })
-		wantOnce(t, "the zero key", first, err, false, txlock.ErrInvalidKey)
-		for what, call := range map[string]func() (bool, error){
-			"no pool": func() (bool, error) {
-				return locksqlc.Once(t.Context(), nil, key, func(*sql.Tx) error { return nil })
-			},
-			"no function": func() (bool, error) { return locksqlc.Once(t.Context(), pool, key, nil) },
-			"no function for a value": func() (bool, error) {
-				_, first, err := locksqlc.OnceValue[int](t.Context(), pool, key, nil)
-				return first, err
-			},
-		} {
-			if first, err := call(); first || err == nil {
-				t.Errorf("%s: %t, %v", what, first, err)
-			}
-		}
 	})
 }
 
@@ -121,8 +105,7 @@ func TestOnceRetriesDeadlock(t *testing.T) {
 						both.Done()
 						<-meet
 					}
-					_, err := tx.Exec("UPDATE "+table+" SET v = v + 1 WHERE id = ?", 2-i)
-					return err
+					return second(tx.Exec("UPDATE "+table+" SET v = v + 1 WHERE id = ?", 2-i))
 				})
 				wantOnce(t, "Once", first, err, true, nil)
 			})
@@ -166,8 +149,7 @@ func TestOnceThatEndsItsTransaction(t *testing.T) {
 			key, value, calls := uniqueKey(t, "once"), uniqueKey(t, "once"), 0
 			fn := func(tx *sql.Tx) error {
 				calls++
-				_, err := tx.Exec(end)
-				return err
+				return second(tx.Exec(end))
 			}
 			for i := range 2 {
 				first, err := locksqlc.Once(t.Context(), pool, key, fn)
@@ -218,9 +200,7 @@ func TestOnceValue(t *testing.T) {
 				t.Errorf("%d: %+v", i, got)
 			}
 		}
-		if n := count(t, pool, "SELECT v FROM "+table); n != 1 {
-			t.Errorf("done %d times", n)
-		}
+		wantCount(t, pool, 1, "SELECT v FROM "+table)
 		_, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(*sql.Tx) (int, error) { return 1, nil })
 		wantOnce(t, "another type", first, err, false, txlock.ErrResult)
 		if !strings.Contains(err.Error(), "locksqlc_test.receipt, not int") {
@@ -246,9 +226,7 @@ func TestOnceIsCancelled(t *testing.T) {
 			}
 		}
 		for _, conn := range both {
-			if err := conn.Close(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, conn.Close())
 		}
 		open, end := make(chan struct{}), make(chan struct{})
 		ended := make(chan error, 1)

@@ -50,9 +50,7 @@ func TestOnceHandlerTellsTheTruth(t *testing.T) {
 			}()
 			request(s, "POST", key, "")
 		}()
-		if n := count(t, pool, "SELECT v FROM "+table); n != 0 {
-			t.Errorf("done %d times", n)
-		}
+		wantCount(t, pool, 0, "SELECT v FROM "+table)
 		way = "commit"
 		wantAnswer(t, way, request(s, "POST", key, ""), 503, "no answer", false)
 		wantAnswer(t, "again", request(s, "POST", key, ""), 500, "was carried out", false)
@@ -99,9 +97,7 @@ func TestOnceHandlerWithoutTheBody(t *testing.T) {
 		r := httptest.NewRequest("POST", "/", strings.NewReader("a=1"))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Idempotency-Key", uniqueKey(t, "http").String())
-		if err := r.ParseForm(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.ParseForm())
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
 		wantAnswer(t, "a form that was parsed", w, 500, "Nothing was done", false)

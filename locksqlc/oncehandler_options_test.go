@@ -18,15 +18,9 @@ func upload(t *testing.T, h http.Handler, key, content string) *httptest.Respons
 	body := new(bytes.Buffer)
 	form := multipart.NewWriter(body)
 	part, err := form.CreateFormFile("receipt", "receipt.pdf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := part.Write([]byte(content)); err != nil {
-		t.Fatal(err)
-	}
-	if err := form.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, second(part.Write([]byte(content))))
+	check(t, form.Close())
 	r := httptest.NewRequest("POST", "/receipts", body)
 	r.Header.Set("Content-Type", form.FormDataContentType())
 	r.Header.Set("Idempotency-Key", key)
@@ -91,10 +85,7 @@ func TestOnceHandlerStatuses(t *testing.T) {
 				t.Errorf("%s: the sum is %d, want %d, %v", what, sum, want, err)
 			}
 		}
-		var rows int
-		if err := pool.QueryRow("SELECT COUNT(*) FROM " + table).Scan(&rows); err != nil {
-			t.Fatal(err)
-		}
+		rows := count(t, pool, "SELECT COUNT(*) FROM "+table)
 		wantSum("before", 0)
 		done := 0
 		for _, last := range []int32{404, 502, 201} {

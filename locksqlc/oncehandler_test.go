@@ -165,9 +165,7 @@ func TestOnceHandlerThatFails(t *testing.T) {
 		wantAnswer(t, way, request(s, "POST", key, ""), 402, "no money", false)
 		way = "long"
 		wantAnswer(t, way, request(s, "POST", key, ""), 500, "can't be kept", false)
-		if n := count(t, pool, "SELECT v FROM "+table); n != 0 {
-			t.Errorf("done %d times", n)
-		}
+		wantCount(t, pool, 0, "SELECT v FROM "+table)
 		way = "deadlock"
 		wantAnswer(t, way, request(s, "POST", key, ""), 200, "", false)
 		wantAnswer(t, "again", request(s, "POST", key, ""), 200, "", true)
@@ -212,9 +210,7 @@ func TestOnceHandlerInADeadlock(t *testing.T) {
 			answer = request(s, "POST", key, "")
 		}
 		wantAnswer(t, "after the deadlock", answer, 200, "", false)
-		if err := <-won; err != nil {
-			t.Error(err)
-		}
+		check(t, <-won)
 		if n := count(t, pool, "SELECT v FROM "+table); n != 11 || s.calls.Load() != 2 {
 			t.Errorf("done %d times in %d calls", n-10, s.calls.Load())
 		}

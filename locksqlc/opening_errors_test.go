@@ -63,10 +63,7 @@ func onOpenings(t *testing.T, options *sql.TxOptions, test func(t *testing.T, o 
 				lock(t, join(t, o.holder), o.busy)
 				o.conn = takeConn(t, o.pool)
 				o.id = testdb.ConnID(t, o.conn)
-				var err error
-				o.tx, err = o.conn.BeginTx(context.WithoutCancel(t.Context()), options)
-				check(t, err)
-				t.Cleanup(func() { _ = o.tx.Rollback() })
+				o.tx = begin(t, o.conn, options)
 				o.Scope = join(t, o.tx)
 				if way == "separate" {
 					check(t, o.Verify(t.Context()))
@@ -85,20 +82,14 @@ func (o *opening) goesOn(t *testing.T, level sql.IsolationLevel) {
 	exec(t, o.tx, "INSERT INTO "+o.table+" VALUES (1)")
 	all := "SELECT COUNT(*) FROM " + o.table
 	before := count(t, o.tx, all)
-	if n := count(t, o.db.Admin(), all); n != 0 {
-		t.Error("the write was committed at once")
-	}
+	wantCount(t, o.db.Admin(), 0, all)
 	o.db.Exec(t, "INSERT INTO "+o.table+" VALUES (2)")
 	if seen := count(t, o.tx, all) > before; seen != (level == sql.LevelReadCommitted) {
 		t.Errorf("it sees what was committed since: %t, at the wrong level", seen)
 	}
-	if isFree(t, o.db, o.free) {
-		t.Error("the lock doesn't exclude")
-	}
+	wantLocked(t, "the lock doesn't exclude", o.db, o.free)
 	check(t, o.tx.Commit())
-	if n := count(t, o.db.Admin(), all); n != 2 {
-		t.Error("the write was not committed")
-	}
+	wantCount(t, o.db.Admin(), 2, all)
 	wantFree(t, o.db, o.free)
 	o.closed(t)
 }
@@ -120,76 +111,39 @@ func wants(t *testing.T, err, want error, why uint16) {
 // TestOpeningIsRefused has the server refuse the lock that begins a transaction. Nothing of
 // that shows: the transaction goes on as one that was begun before.
 func TestOpeningIsRefused(t *testing.T) {
-	readCommitted := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	const brief = 10 * time.Millisecond
+	readCommitted, ctx := &sql.TxOptions{Isolation: sql.LevelReadCommitted}, t.Context()
 	for _, c := range []struct {
 		name    string
 		options *sql.TxOptions
 		level   sql.IsolationLevel
-		call    func(ctx context.Context, o *opening) error
+		call    func(o *opening) error
 		want    error
 	}{
-		{"busy", nil, sql.LevelRepeatableRead, func(ctx context.Context, o *opening) error {
+		{"busy", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.TryLock(ctx, o.busy)) }, txlock.ErrBusy},
+		{"busy, at another level", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return second(o.TryLock(ctx, o.busy)) }, txlock.ErrBusy},
+		{"all are busy", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return second(o.LockAny(ctx, o.busy, o.busy, o.busy)) }, txlock.ErrBusy},
+		{"busy, and then free", nil, sql.LevelRepeatableRead, func(o *opening) error {
 			_, err := o.TryLock(ctx, o.busy)
+			check(t, o.holder.Rollback())
+			lock(t, o.Scope, o.busy)
 			return err
 		}, txlock.ErrBusy},
-		{"busy, at another level", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
-			_, err := o.TryLock(ctx, o.busy)
-			return err
-		}, txlock.ErrBusy},
-		{"all are busy", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
-			_, err := o.LockAny(ctx, o.busy, o.busy, o.busy)
-			return err
-		}, txlock.ErrBusy},
-		{"busy, and then free", nil, sql.LevelRepeatableRead, func(ctx context.Context, o *opening) error {
-			_, err := o.TryLock(ctx, o.busy)
-			check := o.holder.Rollback()
-			_, then := o.TryLock(ctx, o.busy)
-			if then != nil || check != nil {
-				return errors.Join(then, check)
-			}
-			return err
-		}, txlock.ErrBusy},
-		{"too late", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
-			_, err := o.WaitAtMost(10*time.Millisecond).Lock(ctx, o.busy)
-			return err
+		{"too late", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return second(o.WaitAtMost(brief).Lock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
+		{"too late for several", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.WaitAtMost(brief).LockAll(ctx, o.free, o.busy)) }, txlock.ErrWaitTimeout},
+		{"too late for the server", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.Lock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
+		{"busy for readers", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.TryRLock(ctx, o.busy)) }, txlock.ErrBusy},
+		{"too late for a reader", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return second(o.WaitAtMost(brief).RLock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
+		{"too late for a reader and the server", nil, sql.LevelRepeatableRead, func(o *opening) error { return second(o.RLock(ctx, o.busy)) }, txlock.ErrWaitTimeout},
+		{"too late for Once", readCommitted, sql.LevelReadCommitted, func(o *opening) error {
+			check(t, second(join(t, o.holder).Once(ctx, o.free)))
+			return second(o.Once(ctx, o.free))
 		}, txlock.ErrWaitTimeout},
-		{"too late for several", nil, sql.LevelRepeatableRead, func(ctx context.Context, o *opening) error {
-			_, err := o.WaitAtMost(10*time.Millisecond).LockAll(ctx, o.free, o.busy)
-			return err
-		}, txlock.ErrWaitTimeout},
-		{"too late for the server", nil, sql.LevelRepeatableRead, func(ctx context.Context, o *opening) error {
-			_, err := o.Lock(ctx, o.busy)
-			return err
-		}, txlock.ErrWaitTimeout},
-		{"busy for readers", nil, sql.LevelRepeatableRead, func(ctx context.Context, o *opening) error {
-			_, err := o.TryRLock(ctx, o.busy)
-			return err
-		}, txlock.ErrBusy},
-		{"too late for a reader", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
-			_, err := o.WaitAtMost(10*time.Millisecond).RLock(ctx, o.busy)
-			return err
-		}, txlock.ErrWaitTimeout},
-		{"too late for a reader and the server", nil, sql.LevelRepeatableRead, func(ctx context.Context, o *opening) error {
-			_, err := o.RLock(ctx, o.busy)
-			return err
-		}, txlock.ErrWaitTimeout},
-		{"too late for Once", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
-			holder, err := locksqlc.Join(ctx, o.holder)
-			if err == nil {
-				_, err = holder.Once(ctx, o.free)
-			}
-			if err == nil {
-				_, err = o.Once(ctx, o.free)
-			}
-			return err
-		}, txlock.ErrWaitTimeout},
-		{"another version", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
-			return o.CompareAndBump(ctx, o.free, 7)
-		}, txlock.ErrConflict},
+		{"another version", readCommitted, sql.LevelReadCommitted, func(o *opening) error { return o.CompareAndBump(ctx, o.free, 7) }, txlock.ErrConflict},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onOpenings(t, c.options, func(t *testing.T, o *opening) {
-				wants(t, c.call(t.Context(), o), c.want, 0)
+				wants(t, c.call(o), c.want, 0)
 				o.goesOn(t, c.level)
 			}, oneSecond)
 		})
@@ -199,12 +153,7 @@ func TestOpeningIsRefused(t *testing.T) {
 // TestOpeningIsInterrupted ends the statement that begins a transaction by KILL QUERY.
 func TestOpeningIsInterrupted(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
-		answered := make(chan error, 1)
-		go func() {
-			_, err := o.Lock(t.Context(), o.busy)
-			answered <- err
-		}()
-		o.db.WaitForLockWait(t, o.id)
+		answered := waiting(t, o.db, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
 		o.db.Exec(t, fmt.Sprintf("KILL QUERY %d", o.id))
 		if err := <-answered; number(err) != 1317 || errors.Is(err, txlock.ErrTxDoomed) {
 			t.Errorf("Lock: %v, want 1317", err)
@@ -218,9 +167,7 @@ func TestOpeningReadOnly(t *testing.T) {
 	readOnly := func(t *testing.T, o *opening) {
 		_, err := o.Lock(t.Context(), o.free)
 		wants(t, err, txlock.ErrReadOnly, 1792)
-		if n := count(t, o.tx, "SELECT 7"); n != 7 {
-			t.Error("no read")
-		}
+		wantCount(t, o.tx, 7, "SELECT 7")
 		if _, err := o.tx.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 0"); number(err) != 1792 {
 			t.Errorf("a write: %v, want 1792", err)
 		}
@@ -241,9 +188,7 @@ func TestOpeningReadOnly(t *testing.T) {
 				tx := begin(t, pool)
 				_, err := join(t, tx).Lock(t.Context(), uniqueKey(t, "read-only"))
 				wants(t, err, txlock.ErrReadOnly, 1792)
-				if n := count(t, tx, "SELECT 7"); n != 7 {
-					t.Error("no read")
-				}
+				wantCount(t, tx, 7, "SELECT 7")
 				check(t, tx.Commit())
 			})
 		}
@@ -252,25 +197,20 @@ func TestOpeningReadOnly(t *testing.T) {
 
 // TestOpeningWithoutTables begins a transaction by a lock where the tables are missing.
 func TestOpeningWithoutTables(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			db := testdb.Open(t, engine)
-			other := db.CreateTable(t, "other", "id INT PRIMARY KEY")
-			cfg := db.AdminConfig(func(c *mysql.Config) { c.DBName = "mysql" })
-			tx := begin(t, newPool(t, cfg, true))
-			scope := join(t, tx)
-			for range 2 {
-				_, err := scope.Lock(t.Context(), uniqueKey(t, "missing"))
-				wants(t, err, txlock.ErrSchema, 1146)
-			}
-			exec(t, tx, "INSERT INTO "+db.Name()+"."+other+" VALUES (1)")
-			check(t, tx.Commit())
-			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+other); n != 1 {
-				t.Error("the write was not committed")
-			}
-		})
-	}
+	onEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		other := db.CreateTable(t, "other", "id INT PRIMARY KEY")
+		cfg := db.AdminConfig(func(c *mysql.Config) { c.DBName = "mysql" })
+		tx := begin(t, newPool(t, cfg, true))
+		scope := join(t, tx)
+		for range 2 {
+			_, err := scope.Lock(t.Context(), uniqueKey(t, "missing"))
+			wants(t, err, txlock.ErrSchema, 1146)
+		}
+		exec(t, tx, "INSERT INTO "+db.Name()+"."+other+" VALUES (1)")
+		check(t, tx.Commit())
+		wantCount(t, db.Admin(), 1, "SELECT COUNT(*) FROM "+other)
+	})
 }
 
 // TestOpeningIsTheVictim lets the lock that begins a transaction end in a deadlock.
@@ -285,19 +225,12 @@ func TestOpeningIsTheVictim(t *testing.T) {
 		}
 		// The server rolls back the transaction that has written less.
 		exec(t, o.holder, "INSERT INTO "+o.table+" WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) SELECT i FROM n")
-		answered := make(chan error, 1)
-		go func() {
-			_, err := o.LockAll(t.Context(), first, last)
-			answered <- err
-		}()
-		o.db.WaitForLockWait(t, o.id)
-		_, err := o.holder.ExecContext(t.Context(), "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE", []byte(first.String()))
-		check(t, err)
+		answered := waiting(t, o.db, o.id, func() error { return second(o.LockAll(t.Context(), first, last)) })
+		exec(t, o.holder, "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE", []byte(first.String()))
 		if err := <-answered; !errors.Is(err, txlock.ErrDeadlock) || !txlock.Retryable(err) {
 			t.Errorf("LockAll: %v, want ErrDeadlock", err)
 		}
-		_, err = o.tx.ExecContext(t.Context(), "SELECT 1")
-		wantDoomed(t, "the next statement", err, 1213)
+		wantDoomed(t, "the next statement", second(o.tx.ExecContext(t.Context(), "SELECT 1")), 1213)
 		wantDoomed(t, "Commit", o.tx.Commit(), 1213)
 		o.closed(t)
 	})
@@ -308,12 +241,7 @@ func TestOpeningIsTheVictim(t *testing.T) {
 func TestOpeningIsCancelled(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
 		ctx, cancel := context.WithCancel(t.Context())
-		answered := make(chan error, 1)
-		go func() {
-			_, err := o.LockAll(ctx, o.free, o.busy)
-			answered <- err
-		}()
-		o.db.WaitForLockWait(t, o.id)
+		answered := waiting(t, o.db, o.id, func() error { return second(o.LockAll(ctx, o.free, o.busy)) })
 		cancel()
 		err := <-answered
 		if !errors.Is(err, context.Canceled) || !errors.Is(err, txlock.ErrTxDoomed) {
@@ -321,9 +249,7 @@ func TestOpeningIsCancelled(t *testing.T) {
 		}
 		o.db.WaitGone(t, o.id)
 		wantFree(t, o.db, o.free)
-		if err := o.tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("Commit: %v, want ErrTxDoomed", err)
-		}
+		isError(t, "Commit", o.tx.Commit(), txlock.ErrTxDoomed)
 	})
 }
 
@@ -332,12 +258,7 @@ func TestOpeningIsCancelled(t *testing.T) {
 func TestOpeningIsKilled(t *testing.T) {
 	t.Run("while it waits", func(t *testing.T) {
 		onOpenings(t, nil, func(t *testing.T, o *opening) {
-			answered := make(chan error, 1)
-			go func() {
-				_, err := o.Lock(t.Context(), o.busy)
-				answered <- err
-			}()
-			o.db.WaitForLockWait(t, o.id)
+			answered := waiting(t, o.db, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
 			o.db.Kill(t, o.id)
 			err := <-answered
 			if !errors.Is(err, txlock.ErrTxDoomed) && number(err) == 0 {
@@ -366,9 +287,7 @@ func TestOpeningIsKilled(t *testing.T) {
 				t.Error("the write succeeded")
 			}
 			o.over(t)
-			if n := count(t, o.db.Admin(), "SELECT COUNT(*) FROM "+o.table); n != 0 {
-				t.Error("the write was committed")
-			}
+			wantCount(t, o.db.Admin(), 0, "SELECT COUNT(*) FROM "+o.table)
 		})
 	})
 }

@@ -21,96 +21,67 @@ import (
 // replica. Each is refused, leaves the transaction as one that can go on, and nothing on
 // the server that its end doesn't end.
 func TestOpeningOnReadOnlyServer(t *testing.T) {
-	t.Parallel()
 	variables := map[testdb.Engine][]string{testdb.MariaDB: {"read_only"}, testdb.MySQL: {"read_only", "super_read_only"}}
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine).Open(t)
-			table := db.CreateTable(t, "read_only", "id INT PRIMARY KEY AUTO_INCREMENT")
-			insert := "INSERT INTO " + table + " VALUES ()"
-			key, other := uniqueKey(t, "a"), uniqueKey(t, "b")
-			check(t, txlock.Ensure(t.Context(), db.Admin(), key, other))
-			readOnly := func(t *testing.T, variable, value string) { db.Exec(t, "SET GLOBAL "+variable+" = "+value) }
-			for _, variable := range variables[engine] {
-				for name, ask := range map[string]func(ctx context.Context, s *txlock.Scope) error{
-					"Lock":    func(ctx context.Context, s *txlock.Scope) error { _, err := s.Lock(ctx, key); return err },
-					"TryLock": func(ctx context.Context, s *txlock.Scope) error { _, err := s.TryLock(ctx, key); return err },
-					"WaitAtMost": func(ctx context.Context, s *txlock.Scope) error {
-						_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
-						return err
-					},
-					"LockAll":        func(ctx context.Context, s *txlock.Scope) error { _, err := s.LockAll(ctx, key, other); return err },
-					"CompareAndBump": func(ctx context.Context, s *txlock.Scope) error { return s.CompareAndBump(ctx, key, 1) },
-					"Once": func(ctx context.Context, s *txlock.Scope) error {
-						_, err := s.Once(ctx, uniqueKey(t, "once"))
-						return err
-					},
-				} {
-					t.Run(variable+"/"+name, func(t *testing.T) {
-						conn := takeConn(t, newPool(t, db.Config(), true))
-						tx, err := conn.BeginTx(t.Context(), nil)
-						check(t, err)
-						scope := join(t, tx)
-						readOnly(t, variable, "ON")
-						defer readOnly(t, "read_only", "OFF") // which ends super_read_only, too
-						wants(t, ask(t.Context(), scope), txlock.ErrReadOnly, 1290)
-						if n := count(t, tx, "SELECT COUNT(*) FROM "+table); n != 0 {
-							t.Errorf("%d rows", n)
-						}
-						if _, err := tx.ExecContext(t.Context(), insert); number(err) != 1290 {
-							t.Errorf("a write: %v, want 1290", err)
-						}
-						check(t, tx.Rollback())
-						exec(t, conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
-						readOnly(t, "read_only", "OFF")
-						wantFree(t, db, key, other)
-					})
-				}
-				t.Run(variable+"/until it is written", func(t *testing.T) {
-					tx := begin(t, newPool(t, db.Config(), true))
+	onEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine).Open(t)
+		table := db.CreateTable(t, "read_only", "id INT PRIMARY KEY AUTO_INCREMENT")
+		insert := "INSERT INTO " + table + " VALUES ()"
+		key := uniqueKey(t, "a")
+		check(t, txlock.Ensure(t.Context(), db.Admin(), key, besides(key, "b")))
+		readOnly := func(t *testing.T, variable, value string) { db.Exec(t, "SET GLOBAL "+variable+" = "+value) }
+		for _, variable := range variables[engine] {
+			for name, ask := range writing {
+				t.Run(variable+"/"+name, func(t *testing.T) {
+					conn := takeConn(t, newPool(t, db.Config(), true))
+					tx := begin(t, conn)
 					scope := join(t, tx)
 					readOnly(t, variable, "ON")
-					_, err := scope.Lock(t.Context(), key)
+					defer readOnly(t, "read_only", "OFF") // which ends super_read_only, too
+					wants(t, ask(t.Context(), scope, key), txlock.ErrReadOnly, 1290)
+					wantCount(t, tx, 0, "SELECT COUNT(*) FROM "+table)
+					if _, err := tx.ExecContext(t.Context(), insert); number(err) != 1290 {
+						t.Errorf("a write: %v, want 1290", err)
+					}
+					check(t, tx.Rollback())
+					exec(t, conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
 					readOnly(t, "read_only", "OFF")
-					wants(t, err, txlock.ErrReadOnly, 1290)
-					lock(t, scope, key)
-					exec(t, tx, insert)
-					check(t, tx.Commit())
-					wantFree(t, db, key)
-					db.Exec(t, "DELETE FROM "+table)
+					wantFree(t, db, key, besides(key, "b"))
 				})
-				for name, run := range map[string]func(pool *sql.DB, fn func(tx *sql.Tx) error) error{
-					"Run": func(pool *sql.DB, fn func(tx *sql.Tx) error) error {
-						return locksqlc.Run(t.Context(), pool, []txlock.Key{key}, fn)
-					},
-					"Optimistic": func(pool *sql.DB, fn func(tx *sql.Tx) error) error {
-						return locksqlc.Optimistic(t.Context(), pool, key, fn)
-					},
-				} {
-					t.Run(variable+"/at the end of "+name, func(t *testing.T) {
-						pool := newPool(t, db.Config(), true)
-						calls := 0
-						err := run(pool, func(tx *sql.Tx) error {
-							calls++
-							exec(t, tx, insert)
-							readOnly(t, variable, "ON")
-							return nil
-						})
-						readOnly(t, "read_only", "OFF")
-						if number(err) != 1290 || txlock.Retryable(err) || calls != 1 {
-							t.Errorf("%v after %d calls, want 1290 after one", err, calls)
-						}
-						wantFree(t, db, key)
-						if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 0 {
-							t.Errorf("%d rows were committed", n)
-						}
-						check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-					})
-				}
 			}
-		})
-	}
+			t.Run(variable+"/until it is written", func(t *testing.T) {
+				tx := begin(t, newPool(t, db.Config(), true))
+				scope := join(t, tx)
+				readOnly(t, variable, "ON")
+				_, err := scope.Lock(t.Context(), key)
+				readOnly(t, "read_only", "OFF")
+				wants(t, err, txlock.ErrReadOnly, 1290)
+				lock(t, scope, key)
+				exec(t, tx, insert)
+				check(t, tx.Commit())
+				wantFree(t, db, key)
+				db.Exec(t, "DELETE FROM "+table)
+			})
+			for name, run := range running {
+				t.Run(variable+"/at the end of "+name, func(t *testing.T) {
+					pool := newPool(t, db.Config(), true)
+					calls := 0
+					err := run(t.Context(), pool, key, func(tx *sql.Tx) error {
+						calls++
+						exec(t, tx, insert)
+						readOnly(t, variable, "ON")
+						return nil
+					})
+					readOnly(t, "read_only", "OFF")
+					if number(err) != 1290 || txlock.Retryable(err) || calls != 1 {
+						t.Errorf("%v after %d calls, want 1290 after one", err, calls)
+					}
+					wantFree(t, db, key)
+					wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+table)
+					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+				})
+			}
+		}
+	})
 }
 
 // reset has the server reset the session of a connection that is idle, behind the back of
@@ -122,8 +93,7 @@ func reset(t *testing.T, conn net.Conn) {
 	_, err := conn.Write([]byte{1, 0, 0, 0, comResetConnection})
 	check(t, err)
 	var header [4]byte
-	_, err = io.ReadFull(conn, header[:])
-	check(t, err)
+	check(t, second(io.ReadFull(conn, header[:])))
 	reply := make([]byte, int(header[0])|int(header[1])<<8|int(header[2])<<16)
 	_, err = io.ReadFull(conn, reply)
 	check(t, errors.Join(err, conn.SetDeadline(time.Time{})))
@@ -162,9 +132,7 @@ func TestOpeningIsReset(t *testing.T) {
 					reset(t, wire)
 					_, err = scope.Lock(t.Context(), uniqueKey(t, "another"))
 					wantDoomed(t, "a lock", err, 0)
-					if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-						t.Errorf("Commit: %v, want ErrTxDoomed", err)
-					}
+					isError(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 					wantFree(t, db, key)
 					return
 				}
@@ -172,19 +140,14 @@ func TestOpeningIsReset(t *testing.T) {
 				reset(t, wire)
 				check(t, holder.Rollback())
 				if !hasProcedures(db.Engine()) && db.Engine() == testdb.MySQL { // BEGIN was sent before
-					_, err := scope.Lock(t.Context(), key)
-					wantDoomed(t, "the lock", err, 0)
+					wantDoomed(t, "the lock", second(scope.Lock(t.Context(), key)), 0)
 					return
 				}
 				lock(t, scope, key)
 				exec(t, tx, insert)
-				if isFree(t, db, key) {
-					t.Error("the lock doesn't exclude")
-				}
+				wantLocked(t, "the lock doesn't exclude", db, key)
 				check(t, tx.Rollback())
-				if n := count(t, db.Admin(), fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d", table, i)); n != 0 {
-					t.Error("what was rolled back is there")
-				}
+				wantCount(t, db.Admin(), 0, fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d", table, i))
 				wantFree(t, db, key)
 			})
 		}

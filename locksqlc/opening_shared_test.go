@@ -15,11 +15,8 @@ func TestOpeningShared(t *testing.T) {
 		_, err := o.db.Admin().ExecContext(t.Context(), "INSERT INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", unknown.String())
 		check(t, err)
 		for _, key := range []txlock.Key{unknown, o.free} {
-			_, err := o.RLock(t.Context(), key)
-			check(t, err)
-			if isFree(t, o.db, key) {
-				t.Error("the lock doesn't exclude")
-			}
+			check(t, second(o.RLock(t.Context(), key)))
+			wantLocked(t, "the lock doesn't exclude", o.db, key)
 		}
 		_, err = o.RLock(t.Context(), uniqueKey(t, "missing"))
 		wants(t, err, txlock.ErrReadOnly, 1792)
@@ -32,8 +29,7 @@ func TestOpeningShared(t *testing.T) {
 // TestOpeningAgain begins a transaction by a key of Once that was used before.
 func TestOpeningAgain(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
-		_, err := join(t, o.holder).Once(t.Context(), o.free)
-		check(t, err)
+		check(t, second(join(t, o.holder).Once(t.Context(), o.free)))
 		check(t, o.holder.Commit())
 		first, err := o.Once(t.Context(), o.free)
 		if err != nil || first {

@@ -32,10 +32,7 @@ func onBegun(t *testing.T, options *sql.TxOptions, test func(t *testing.T, b *be
 		b.trips = trips
 		b.conn = takeConn(t, newPool(t, db.AdminConfig(count), true))
 		before := trips.Count()
-		var err error
-		b.tx, err = b.conn.BeginTx(context.WithoutCancel(t.Context()), options)
-		check(t, err)
-		t.Cleanup(func() { _ = b.tx.Rollback() })
+		b.tx = begin(t, b.conn, options)
 		if n := trips.Count() - before; n != 0 {
 			t.Errorf("BeginTx has %d round trips", n)
 		}
@@ -89,8 +86,7 @@ func TestFirstStatement(t *testing.T) {
 		"Verify":            func(t *testing.T, b *begun) { check(t, join(t, b.tx).Verify(t.Context())) },
 		"by the driver": func(t *testing.T, b *begun) {
 			check(t, b.conn.Raw(func(conn any) error {
-				_, err := conn.(driver.ExecerContext).ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (7)", nil)
-				return err
+				return second(conn.(driver.ExecerContext).ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (7)", nil))
 			}))
 		},
 	} {
@@ -100,9 +96,7 @@ func TestFirstStatement(t *testing.T) {
 				exec(t, b.tx, "INSERT INTO "+b.table+" VALUES (1)")
 				lock(t, join(t, b.tx), uniqueKey(t, "first"))
 				check(t, b.tx.Rollback())
-				if n := count(t, b.db.Admin(), "SELECT COUNT(*) FROM "+b.table); n != 0 {
-					t.Errorf("%d rows are left of a transaction that was rolled back", n)
-				}
+				wantCount(t, b.db.Admin(), 0, "SELECT COUNT(*) FROM "+b.table)
 			})
 		})
 	}
@@ -128,9 +122,7 @@ func TestFirstStatementKeepsOptions(t *testing.T) {
 		all := "SELECT COUNT(*) FROM " + b.table
 		before := count(t, b.tx, all)
 		b.db.Exec(t, "INSERT INTO "+b.table+" VALUES (1)")
-		if n := count(t, b.tx, all); n != before+1 {
-			t.Error("it isn't at READ COMMITTED")
-		}
+		wantCount(t, b.tx, before+1, all)
 		if _, err := b.tx.ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (2)"); number(err) != 1792 {
 			t.Errorf("a write is answered %v, want 1792", err)
 		}
@@ -140,27 +132,14 @@ func TestFirstStatementKeepsOptions(t *testing.T) {
 
 // TestBeginTxFails proves that BeginTx still says at once what it can say.
 func TestBeginTxFails(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			conn := takeConn(t, newPool(t, db.Config(), guarded))
-			if _, err := conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelLinearizable}); err == nil {
-				t.Error("a level that no server has is accepted")
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			if _, err := conn.BeginTx(ctx, nil); !errors.Is(err, context.Canceled) {
-				t.Errorf("after the end of the context: %v", err)
-			}
-			exec(t, conn, "BEGIN")
-			table := db.CreateTable(t, "by_text", "id INT PRIMARY KEY")
-			exec(t, conn, "INSERT INTO "+table+" VALUES (1)")
-			tx, err := conn.BeginTx(t.Context(), nil) // which commits what was begun as text
-			check(t, err)
-			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 1 {
-				t.Error("BeginTx hasn't committed the transaction before it")
-			}
-			check(t, tx.Rollback())
-		})
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		conn := takeConn(t, newPool(t, db.Config(), guarded))
+		if _, err := conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelLinearizable}); err == nil {
+			t.Error("a level that no server has is accepted")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		isError(t, "after the end of the context", second(conn.BeginTx(ctx, nil)), context.Canceled)
 	})
 }
 
@@ -170,8 +149,7 @@ func TestOptimisticEnd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT, v INT")
 		write := func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" (v) VALUES (1)")
-			return err
+			return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" (v) VALUES (1)"))
 		}
 		rows := func() int { return count(t, db.Admin(), "SELECT COUNT(*) FROM "+table) }
 		for _, key := range []txlock.Key{uniqueKey(t, "ended"), txlock.NewFamily[string]("ended", txlock.Exact()).Key(uniqueKey(t, "x").String())} {
@@ -227,9 +205,7 @@ func TestBeginTxEndsATransaction(t *testing.T) {
 			for _, query := range first {
 				exec(t, conn, query)
 			}
-			tx, err := conn.BeginTx(t.Context(), nil)
-			check(t, err)
-			check(t, tx.Rollback())
+			check(t, begin(t, conn).Rollback())
 			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
 				t.Errorf("%s: %d rows are committed by BeginTx, want %d", first, n, i+1)
 			}
@@ -248,20 +224,15 @@ func TestPoolAfterARefusedLock(t *testing.T) {
 		for i, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
 			key := uniqueKey(t, "refused")
 			check(t, txlock.Ensure(t.Context(), db.Admin(), key))
-			holder := begin(t, newPool(t, db.Config(), true))
-			lock(t, join(t, holder), key)
+			holder := holding(t, db, key)
 			for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelSerializable} {
-				tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), &sql.TxOptions{Isolation: level})
-				check(t, err)
-				_, err = join(t, tx).Lock(t.Context(), key)
-				wants(t, err, txlock.ErrWaitTimeout, 1205)
+				tx := begin(t, pool, &sql.TxOptions{Isolation: level})
+				wants(t, second(join(t, tx).Lock(t.Context(), key)), txlock.ErrWaitTimeout, 1205)
 				check(t, end(tx))
 				exec(t, pool, "INSERT INTO "+table+" VALUES ()")
 			}
 			check(t, holder.Rollback())
-			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 2*(i+1) {
-				t.Errorf("%d rows are committed, want %d", n, 2*(i+1))
-			}
+			wantCount(t, db.Admin(), 2*(i+1), "SELECT COUNT(*) FROM "+table)
 		}
 	})
 }

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -25,8 +23,7 @@ func raise(ctx context.Context, tx *sql.Tx, table string) error {
 	if err := tx.QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1)
-	return err
+	return second(tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1))
 }
 
 func valueOf(t *testing.T, db *testdb.DB, table string) (v int) {
@@ -87,20 +84,6 @@ func TestOptimisticGivesUp(t *testing.T) {
 	})
 }
 
-func TestOptimisticRefusesBadCalls(t *testing.T) {
-	t.Parallel()
-	nothing := func(*sql.Tx) error { return nil }
-	if err := locksqlc.Optimistic(t.Context(), nil, txlock.Named("x"), nothing); err == nil {
-		t.Error("nil *sql.DB: no error")
-	}
-	if err := locksqlc.Optimistic(t.Context(), new(sql.DB), txlock.Named("x"), nil); err == nil {
-		t.Error("nil function: no error")
-	}
-	if err := locksqlc.Optimistic(t.Context(), new(sql.DB), txlock.Key{}, nothing); !errors.Is(err, txlock.ErrInvalidKey) {
-		t.Errorf("the zero key: %v", err)
-	}
-}
-
 // mixed runs one transaction of the test below, in a random way.
 func mixed(ctx context.Context, pool *sql.DB, options *sql.TxOptions, key txlock.Key, table string, compare bool) error {
 	add := func(tx *sql.Tx) error { return raise(ctx, tx, table) }
@@ -125,8 +108,7 @@ func mixed(ctx context.Context, pool *sql.DB, options *sql.TxOptions, key txlock
 			if err := scope.CompareAndBump(ctx, key, version); err != nil {
 				return err
 			}
-			_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1)
-			return err
+			return second(tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1))
 		})
 	case way == 3: // the version from before the transaction, or even from after its snapshot
 		early := rand.IntN(2) == 0
@@ -319,7 +301,7 @@ func TestVersionsNeedCommittedReads(t *testing.T) {
 func TestVersionNeedsAKnownLevel(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := uniqueKey(t, "level")
-		pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
+		pool := newPool(t, db.AdminConfig(severalTexts), true)
 		pool.SetMaxIdleConns(-1) // what a case has set stays with its connection
 		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 		want, err := txlock.ReadVersion(t.Context(), pool, key)
@@ -365,8 +347,7 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 					}
 					var scope *txlock.Scope
 					if begins == "" {
-						tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), nil)
-						check(t, err)
+						tx := begin(t, conn)
 						defer func() { check(t, tx.Rollback()) }()
 						scope = join(t, tx)
 					} else {
@@ -390,18 +371,14 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 func TestOptimisticThatTimesOut(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table, key := db.CreateTable(t, "waits", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "waits")
-		holder := begin(t, newPool(t, db.Config(), true))
-		lock(t, join(t, holder), key)
+		holding(t, db, key)
 		for i, guarded := range []bool{true, false} {
 			pool := newPool(t, db.Config(oneSecond), guarded)
 			pool.SetMaxOpenConns(1)
 			err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
-				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
-				return err
+				return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
 			})
-			if !errors.Is(err, txlock.ErrWaitTimeout) {
-				t.Errorf("guarded=%t: Optimistic: %v, want ErrWaitTimeout", guarded, err)
-			}
+			isError(t, fmt.Sprintf("guarded=%t: Optimistic", guarded), err, txlock.ErrWaitTimeout)
 			exec(t, pool, "INSERT INTO "+table+" VALUES ()")
 			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
 				t.Errorf("guarded=%t: %d rows are committed, want %d", guarded, n, i+1)
@@ -460,8 +437,7 @@ func TestOptimisticCancelledAtItsEnd(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			c.cancel.Store(&cancel)
 			err := locksqlc.Optimistic(ctx, pool, uniqueKey(t, "ended"), func(tx *sql.Tx) error {
-				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
-				return err
+				return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
 			})
 			if err == nil {
 				committed++
@@ -470,8 +446,6 @@ func TestOptimisticCancelledAtItsEnd(t *testing.T) {
 				t.Errorf("Optimistic: %v", err)
 			}
 		}
-		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != committed {
-			t.Errorf("%d transactions are there, and %d are reported as committed", n, committed)
-		}
+		wantCount(t, db.Admin(), committed, "SELECT COUNT(*) FROM "+table)
 	})
 }

@@ -187,8 +187,7 @@ func (w *written) writeLast(ctx context.Context, tx *sql.Tx, scope *txlock.Scope
 	if err := w.write(ctx, tx); err != nil || !scope.Guarded() {
 		return err
 	}
-	_, err := tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+where, args...)
-	return err
+	return second(tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+where, args...))
 }
 
 type storm struct {

@@ -31,9 +31,7 @@ func (o opened) Driver() driver.Driver                        { return o.driver 
 func TestRunAfterRefusedCommit(t *testing.T) {
 	t.Parallel()
 	db, mock, err := sqlmock.NewWithDSN(t.Name(), sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = db.Close() }()
 	pool := sql.OpenDB(locksqlc.Connector(opened{db.Driver(), t.Name()}))
 	defer func() { _ = pool.Close() }()
@@ -76,14 +74,11 @@ func TestRunAfterRefusedCommit(t *testing.T) {
 		runs := 0
 		err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
 			runs++
-			_, err := tx.ExecContext(t.Context(), "UPDATE")
-			return err
+			return second(tx.ExecContext(t.Context(), "UPDATE"))
 		})
 		if !errors.Is(err, c.want) || txlock.Retryable(err) || runs != c.runs {
 			t.Errorf("%s: %d runs and %v, want %d and %v", c.name, runs, err, c.runs, c.want)
 		}
 	}
-	if err := mock.ExpectationsWereMet(); err != nil {
-		t.Error(err)
-	}
+	check(t, mock.ExpectationsWereMet())
 }

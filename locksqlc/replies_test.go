@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -18,26 +19,15 @@ func TestUnknownReplies(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		busy, free := uniqueKey(t, "busy"), uniqueKey(t, "free")
 		holder := newPool(t, db.Config(), true)
-		if err := txlock.Ensure(t.Context(), holder, busy, free); err != nil {
-			t.Fatal(err)
-		}
+		check(t, txlock.Ensure(t.Context(), holder, busy, free))
 		lock(t, join(t, begin(t, holder)), busy)
 		for _, guarded := range []bool{true, false} {
 			pool := newPool(t, db.Config(), guarded)
 			pool.SetMaxOpenConns(1)
 			for name, ask := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
-				"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-					_, err := s.TryLock(ctx, key)
-					return err
-				},
-				"TryRLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-					_, err := s.TryRLock(ctx, key)
-					return err
-				},
-				"LockAny": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-					_, err := s.LockAny(ctx, key)
-					return err
-				},
+				"TryLock":  writing["TryLock"],
+				"TryRLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryRLock(ctx, key)) },
+				"LockAny":  func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.LockAny(ctx, key)) },
 			} {
 				tx := begin(t, pool)
 				scope := join(t, tx)
@@ -46,9 +36,7 @@ func TestUnknownReplies(t *testing.T) {
 				if err == nil {
 					t.Errorf("%s of a key that is held, guarded: %t: it is granted", name, guarded)
 				}
-				if _, held := scope.Held(busy); held {
-					t.Errorf("%s of a key that is held, guarded: %t: Held says that the lock is held", name, guarded)
-				}
+				wantHeld(t, fmt.Sprintf("%s of a key that is held, guarded: %t", name, guarded), scope, busy, false)
 				if errors.Is(err, fault.ErrReply) && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(scope.Verify(t.Context()), txlock.ErrTxDoomed)) {
 					t.Errorf("%s, guarded: %t: %v, want ErrTxDoomed, not to be tried again", name, guarded, err)
 				}
@@ -66,24 +54,12 @@ func TestUnknownReplies(t *testing.T) {
 // fails, or has it locked.
 func grantsWhatItSays(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key) {
 	t.Helper()
-	for name, ask := range map[string]func(ctx context.Context, s *txlock.Scope) error{
-		"Lock": func(ctx context.Context, s *txlock.Scope) error {
-			_, err := s.Lock(ctx, key)
-			return err
-		},
-		"RLock": func(ctx context.Context, s *txlock.Scope) error {
-			_, err := s.RLock(ctx, key)
-			return err
-		},
-		"TryLock": func(ctx context.Context, s *txlock.Scope) error {
-			_, err := s.TryLock(ctx, key)
-			return err
-		},
-		"LockAll": func(ctx context.Context, s *txlock.Scope) error {
-			_, err := s.LockAll(ctx, key, txlock.Named(key.String()+"2"))
-			return err
-		},
-		"CompareAndBump": func(ctx context.Context, s *txlock.Scope) error {
+	for name, ask := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
+		"Lock":    writing["Lock"],
+		"RLock":   func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) },
+		"TryLock": writing["TryLock"],
+		"LockAll": writing["LockAll"],
+		"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 			version, err := s.Version(ctx, key)
 			if err != nil {
 				return err
@@ -94,13 +70,11 @@ func grantsWhatItSays(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key)
 		tx := begin(t, pool)
 		scope := join(t, tx)
 		exec(t, tx, "SET character_set_results = utf16")
-		err := ask(t.Context(), scope)
+		err := ask(t.Context(), scope, key)
 		if err == nil && isFree(t, db, key) {
 			t.Errorf("%s, guarded: %t: another has the key, too", name, scope.Guarded())
 		}
-		if _, held := scope.Held(key); held != (err == nil) {
-			t.Errorf("%s, guarded: %t: held %t after %v", name, scope.Guarded(), held, err)
-		}
+		wantHeld(t, fmt.Sprintf("%s, guarded: %t: after %v", name, scope.Guarded(), err), scope, key, err == nil)
 		if _, again := scope.TryLock(t.Context(), key); errors.Is(err, fault.ErrReply) && !errors.Is(again, txlock.ErrTxDoomed) {
 			t.Errorf("%s, guarded: %t: after %v a lock answers %v", name, scope.Guarded(), err, again)
 		}
@@ -114,9 +88,7 @@ func resetCharset(t *testing.T, pool *sql.DB) {
 	t.Helper()
 	conn := takeConn(t, pool)
 	exec(t, conn, "SET character_set_results = utf8mb4")
-	if err := conn.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, conn.Close())
 }
 
 // TestUnknownReplyOfCommit proves that a last statement whose reply can't be read may have
@@ -125,13 +97,10 @@ func TestUnknownReplyOfCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, key, runs := newPool(t, db.Config(), true), uniqueKey(t, "commit"), 0
 		pool.SetMaxOpenConns(1)
-		if err := txlock.Ensure(t.Context(), pool, key); err != nil {
-			t.Fatal(err)
-		}
+		check(t, txlock.Ensure(t.Context(), pool, key))
 		err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
 			runs++
-			_, err := tx.ExecContext(t.Context(), "SET character_set_results = utf16")
-			return err
+			return second(tx.ExecContext(t.Context(), "SET character_set_results = utf16"))
 		})
 		if errors.Is(err, fault.ErrReply) && (!errors.Is(err, txlock.ErrUnknownOutcome) || txlock.Retryable(err)) || runs > 1 {
 			t.Errorf("after %d runs: %v, want one run, and ErrUnknownOutcome", runs, err)

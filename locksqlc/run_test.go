@@ -23,8 +23,8 @@ import (
 // onPools runs a test on every server with a guarded pool and with a plain one.
 func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
 	t.Helper()
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) { test(t, db, newPool(t, db.Config(), guarded), guarded) })
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		test(t, db, newPool(t, db.Config(), guarded), guarded)
 	})
 }
 
@@ -32,16 +32,10 @@ func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, 
 // its center locks.
 func onOwnPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
 	t.Helper()
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			sides(t, func(t *testing.T, guarded bool) {
-				db := testdb.Shared(t, engine).Open(t)
-				test(t, db, newPool(t, db.Config(), guarded), guarded)
-			})
-		})
-	}
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		own := testdb.Shared(t, db.Engine()).Open(t)
+		test(t, own, newPool(t, own.Config(), guarded), guarded)
+	})
 }
 
 var hashed = txlock.NewFamily[int]("hashed", txlock.Hashed())
@@ -75,42 +69,16 @@ func TestRunCommits(t *testing.T) {
 		for range 3 {
 			err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
 				for _, key := range keys {
-					if isFree(t, db, key) {
-						t.Errorf("%v is not locked", key)
-					}
+					wantLocked(t, "Run", db, key)
 				}
 				exec(t, tx, "UPDATE "+table+" SET v = v + 1")
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			idle(t, pool)
 		}
-		if n := count(t, pool, "SELECT v FROM "+table); n != 3 {
-			t.Errorf("%d of 3 were committed", n)
-		}
+		wantCount(t, pool, 3, "SELECT v FROM "+table)
 		wantFree(t, db, keys...)
-	})
-}
-
-// TestRunWithoutKeys lets fn take the locks itself.
-func TestRunWithoutKeys(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		table, key := numbers(t, db), uniqueKey(t, "run")
-		err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-			lock(t, join(t, tx), key)
-			exec(t, tx, "UPDATE "+table+" SET v = 1")
-			if isFree(t, db, key) {
-				t.Error("the key is not locked")
-			}
-			return nil
-		})
-		if err != nil || count(t, pool, "SELECT v FROM "+table) != 1 {
-			t.Errorf("Run: %v", err)
-		}
-		idle(t, pool)
-		wantFree(t, db, key)
 	})
 }
 
@@ -123,9 +91,7 @@ func TestRunRollsBack(t *testing.T) {
 			exec(t, tx, "UPDATE "+table+" SET v = 1")
 		}
 		err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error { write(tx); return noStock })
-		if !errors.Is(err, noStock) {
-			t.Errorf("Run: %v, want the error of fn", err)
-		}
+		isError(t, "Run", err, noStock)
 		idle(t, pool)
 
 		func() {
@@ -172,8 +138,7 @@ func TestRunRetriesDeadlock(t *testing.T) {
 					}
 					err := c.lose(t, tx)
 					if swallow {
-						_, err := tx.ExecContext(t.Context(), "INSERT INTO "+c.table+" VALUES (2000, 1)")
-						wantDoomed(t, "a write after it", err, 1213)
+						wantDoomed(t, "a write after it", second(tx.ExecContext(t.Context(), "INSERT INTO "+c.table+" VALUES (2000, 1)")), 1213)
 						return nil
 					}
 					return fmt.Errorf("no sale: %w", err)
@@ -182,12 +147,8 @@ func TestRunRetriesDeadlock(t *testing.T) {
 					t.Errorf("Run called fn %d times and returned %v, want twice and success", calls, err)
 				}
 				idle(t, pool)
-				if n := count(t, pool, "SELECT SUM(v) FROM "+c.table+" WHERE id IN (1, 2)"); n != 200 {
-					t.Errorf("the sum is %d, want what one try has written", n)
-				}
-				if n := count(t, pool, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000"); n != 1 {
-					t.Errorf("%d rows stay, want the second try's", n)
-				}
+				wantCount(t, pool, 200, "SELECT SUM(v) FROM "+c.table+" WHERE id IN (1, 2)")
+				wantCount(t, pool, 1, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000")
 				wantFree(t, db, key)
 			})
 		})
@@ -210,9 +171,7 @@ func TestRunConfirms(t *testing.T) {
 			t.Errorf("Run called fn %d times and returned %v, want once and ErrTxDoomed", calls, err)
 		}
 		idle(t, pool)
-		if n := count(t, pool, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000"); n != 0 {
-			t.Errorf("%d rows stay of what was rolled back", n)
-		}
+		wantCount(t, pool, 0, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000")
 	})
 }
 
@@ -236,6 +195,18 @@ func cross(t *testing.T, db *testdb.DB) *crossing {
 	return c
 }
 
+// fill returns what puts the names of the table and of its procedure, if there is one, into texts:
+// {T} and {P}. A table {T}_made is dropped at the end.
+func (c *crossing) fill(t *testing.T, procedure string) func(text string) string {
+	t.Helper()
+	fill := strings.NewReplacer("{T}", c.table, "{P}", "own_"+c.table).Replace
+	if procedure != "" {
+		c.db.CreateProcedure(t, fill("{P}"), fill(procedure))
+	}
+	t.Cleanup(func() { _, _ = c.db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
+	return fill
+}
+
 // lose runs into a deadlock with the other transaction, which is over then.
 func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 	t.Helper()
@@ -252,17 +223,10 @@ func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 func (c *crossing) answerTo(t *testing.T, tx *sql.Tx, statement string) error {
 	t.Helper()
 	id := testdb.ConnID(t, tx)
-	answered := make(chan error, 1)
-	go func() {
-		_, err := tx.ExecContext(t.Context(), statement)
-		answered <- err
-	}()
-	c.db.WaitForLockWait(t, id)
+	answered := waiting(t, c.db, id, func() error { return second(tx.ExecContext(t.Context(), statement)) })
 	exec(t, c.other, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
 	err := <-answered
-	if err := c.other.Rollback(); err != nil {
-		t.Error(err)
-	}
+	check(t, c.other.Rollback())
 	return err
 }
 
@@ -282,15 +246,6 @@ func TestRunRetriesCommit(t *testing.T) {
 		t.Errorf("Run called fn %d times and returned %v", calls, err)
 	}
 
-	expectJoin(mock)
-	mock.ExpectExec(rawsql.Probe).WillReturnError(&mysql.MySQLError{Number: 1568})
-	mock.ExpectCommit().WillReturnError(mysql.ErrInvalidConn)
-	calls = 0
-	err := locksqlc.Run(t.Context(), db, nil, func(*sql.Tx) error { calls++; return nil })
-	if !errors.Is(err, mysql.ErrInvalidConn) || calls != 1 {
-		t.Errorf("Run called fn %d times and returned %v: nobody knows what has become of such a COMMIT", calls, err)
-	}
-
 	mock.ExpectBegin().WillReturnError(&mysql.MySQLError{Number: 1040})
 	if err := locksqlc.Run(t.Context(), db, nil, func(*sql.Tx) error { return nil }); number(err) != 1040 {
 		t.Errorf("Run: %v, want the error of BEGIN", err)
@@ -308,14 +263,10 @@ func TestRunRetriesCommit(t *testing.T) {
 func newMock(t *testing.T) (*sql.DB, sqlmock.Sqlmock) {
 	t.Helper()
 	db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		mock.ExpectClose()
-		if err := errors.Join(db.Close(), mock.ExpectationsWereMet()); err != nil {
-			t.Error(err)
-		}
+		check(t, errors.Join(db.Close(), mock.ExpectationsWereMet()))
 	})
 	return db, mock
 }
@@ -353,9 +304,7 @@ func TestRunRetriesStaleSnapshot(t *testing.T) {
 		if err != nil || calls != 2 {
 			t.Errorf("Run called fn %d times and returned %v", calls, err)
 		}
-		if n := count(t, pool, "SELECT v FROM "+table); n != 11 {
-			t.Errorf("the number is %d: the other's update was lost", n)
-		}
+		wantCount(t, pool, 11, "SELECT v FROM "+table)
 		idle(t, pool)
 		wantFree(t, db, key)
 	})
@@ -373,133 +322,63 @@ func TestRunGivesUp(t *testing.T) {
 			t.Errorf("Run called fn %d times and returned %v", calls, err)
 		}
 		idle(t, pool)
-		if n := count(t, pool, "SELECT v FROM "+table); n != 0 {
-			t.Errorf("%d of the tries were committed", n)
-		}
-	})
-}
-
-// TestRunRetriesNothingElse proves that after other errors fn isn't called again.
-func TestRunRetriesNothingElse(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		key := uniqueKey(t, "run")
-		holder := begin(t, newPool(t, db.Config(), true))
-		lock(t, join(t, holder), key)
-		calls := 0
-		err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-			calls++
-			_, err := join(t, tx).TryLock(t.Context(), key)
-			return err
-		})
-		if !errors.Is(err, txlock.ErrBusy) || calls != 1 {
-			t.Errorf("Run called fn %d times and returned %v", calls, err)
-		}
-		idle(t, pool)
+		wantCount(t, pool, 0, "SELECT v FROM "+table)
 	})
 }
 
 // TestRunFindsImplicitCommit runs DDL in the transaction, as an administrator.
 func TestRunFindsImplicitCommit(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		sides(t, func(t *testing.T, guarded bool) {
-			pool, table, key, calls := newPool(t, db.AdminConfig(), guarded), numbers(t, db), uniqueKey(t, "run"), 0
-			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-				calls++
-				exec(t, tx, "UPDATE "+table+" SET v = v + 1")
-				exec(t, tx, "ALTER TABLE "+table+" ADD COLUMN w INT")
-				return nil
-			})
-			if !errors.Is(err, txlock.ErrTxDoomed) || calls != 1 {
-				t.Errorf("Run called fn %d times and returned %v, want once and ErrTxDoomed", calls, err)
-			}
-			if guarded && !strings.Contains(fmt.Sprint(err), "ALTER TABLE") {
-				t.Errorf("Run: %v, want it to name the statement", err)
-			}
-			idle(t, pool)
-			wantFree(t, db, key)
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		pool, table, key, calls := newPool(t, db.AdminConfig(), guarded), numbers(t, db), uniqueKey(t, "run"), 0
+		err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+			calls++
+			exec(t, tx, "UPDATE "+table+" SET v = v + 1")
+			exec(t, tx, "ALTER TABLE "+table+" ADD COLUMN w INT")
+			return nil
 		})
-	})
-}
-
-func TestRunWithEndedContext(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		called := false
-		err := locksqlc.Run(ctx, pool, keysOf(t), func(*sql.Tx) error { called = true; return nil })
-		if !errors.Is(err, context.Canceled) || called {
-			t.Errorf("Run: %v (called: %t)", err, called)
+		if !errors.Is(err, txlock.ErrTxDoomed) || calls != 1 {
+			t.Errorf("Run called fn %d times and returned %v, want once and ErrTxDoomed", calls, err)
+		}
+		if guarded && !strings.Contains(fmt.Sprint(err), "ALTER TABLE") {
+			t.Errorf("Run: %v, want it to name the statement", err)
 		}
 		idle(t, pool)
+		wantFree(t, db, key)
 	})
 }
 
-// TestRunCancelledWhileItWaits leaves no lock behind. On a plain pool the server
-// keeps those of the abandoned session until its wait ends.
-func TestRunCancelledWhileItWaits(t *testing.T) {
+// TestCancelledWhileItWaits proves that fn isn't called, and that no lock is left behind. On a
+// plain pool the server keeps those of the abandoned session until its wait ends.
+func TestCancelledWhileItWaits(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
-		key, mine := txlock.Named("z"+uniqueKey(t, "run").String()), txlock.Named("a"+uniqueKey(t, "run").String())
-		// If the row didn't exist, Run might wait for the gap that it goes into.
-		if err := txlock.Ensure(t.Context(), db.Admin(), mine, key); err != nil {
-			t.Fatal(err)
-		}
-		holder := begin(t, newPool(t, db.Config(), true))
-		lock(t, join(t, holder), key)
 		pool.SetMaxOpenConns(1)
-		id := testdb.ConnID(t, pool)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		answered := make(chan error, 1)
-		called := false
-		go func() {
-			err := locksqlc.Run(ctx, pool, []txlock.Key{mine, key}, func(*sql.Tx) error { called = true; return nil })
+		key, mine := txlock.Named("z"+uniqueKey(t, "waits").String()), txlock.Named("a"+uniqueKey(t, "waits").String())
+		// If the row didn't exist, Run might wait for the gap that it goes into.
+		check(t, txlock.Ensure(t.Context(), db.Admin(), mine, key))
+		for name, run := range map[string]func(ctx context.Context) error{
+			"Run": func(ctx context.Context) error {
+				return locksqlc.Run(ctx, pool, []txlock.Key{mine, key}, func(*sql.Tx) error { return errInner })
+			},
+			"Do": func(ctx context.Context) error {
+				return locksqlc.Do(ctx, pool, key, func(context.Context) error { return errInner })
+			},
+		} {
+			holder, id := holding(t, db, key), testdb.ConnID(t, pool)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			answered := waiting(t, db, id, func() error { return run(ctx) })
+			cancel()
+			if err := <-answered; !errors.Is(err, context.Canceled) || errors.Is(err, errInner) {
+				t.Errorf("%s: %v", name, err)
+			}
 			idle(t, pool)
-			answered <- err
-		}()
-		db.WaitForLockWait(t, id)
-		cancel()
-		if err := <-answered; !errors.Is(err, context.Canceled) || called {
-			t.Errorf("Run: %v (called: %t)", err, called)
-		}
-		if !guarded {
-			if err := holder.Rollback(); err != nil {
-				t.Error(err)
+			if !guarded {
+				check(t, holder.Rollback())
 			}
-		}
-		db.WaitGone(t, id)
-		wantFree(t, db, mine)
-	})
-}
-
-// TestRunCancelledInside ends the context in fn: whether fn heeds it or not,
-// nothing is committed, and nothing is open when Run returns.
-func TestRunCancelledInside(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		for name, heeds := range map[string]bool{"heeded": true, "not heeded": false} {
-			table, key := numbers(t, db), uniqueKey(t, "run")
-			for range 20 {
-				ctx, cancel := context.WithCancel(t.Context())
-				err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-					exec(t, tx, "UPDATE "+table+" SET v = 1")
-					cancel()
-					if heeds {
-						return ctx.Err()
-					}
-					testdb.Await(time.Minute, func() bool { // database/sql rolls back behind it
-						_, err := tx.ExecContext(t.Context(), "DO 1")
-						return errors.Is(err, sql.ErrTxDone)
-					})
-					return nil
-				})
-				idle(t, pool)
-				if !errors.Is(err, context.Canceled) {
-					t.Errorf("%s: Run: %v", name, err)
-				}
-				wantFree(t, db, key)
-			}
-			if n := count(t, pool, "SELECT v FROM "+table); n != 0 {
-				t.Errorf("%s: committed after the end of the context", name)
-			}
+			db.WaitGone(t, id)
+			wantFree(t, db, mine)
+			_ = holder.Rollback()
+			wantFree(t, db, key)
 		}
 	})
 }
@@ -531,21 +410,45 @@ func TestRunCancelledBetweenTries(t *testing.T) {
 	})
 }
 
+// TestRunRefuses calls everything that runs a function with what it refuses. The mock expects
+// nothing: not even a transaction is begun.
 func TestRunRefuses(t *testing.T) {
 	t.Parallel()
 	db, _ := newMock(t)
-	nothing := func(*sql.Tx) error { t.Error("fn was called"); return nil }
-	if err := locksqlc.Run(t.Context(), nil, nil, nothing); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
-		t.Errorf("Run on nil: %v", err)
-	}
-	if err := locksqlc.Run(t.Context(), db, nil, nil); err == nil || !strings.Contains(err.Error(), "function") {
-		t.Errorf("Run of nil: %v", err)
-	}
-	for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.Named("\xff"), txlock.NewFamily[int]("order").Key(0)} {
-		// The mock expects nothing: not even a transaction is begun.
-		if err := locksqlc.Run(t.Context(), db, []txlock.Key{txlock.Named("good"), key}, nothing); !errors.Is(err, txlock.ErrInvalidKey) {
-			t.Errorf("Run with the key %q: %v", key, err)
+	inTx := map[bool]func(*sql.Tx) error{true: func(*sql.Tx) error { t.Error("fn was called"); return nil }}
+	under := map[bool]func(context.Context) error{true: func(context.Context) error { t.Error("fn was called"); return nil }}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, run := range map[string]func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error{
+		"Run": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
+			return locksqlc.Run(ctx, db, []txlock.Key{txlock.Named("good"), key}, inTx[some])
+		},
+		"Optimistic": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
+			return locksqlc.Optimistic(ctx, db, key, inTx[some])
+		},
+		"Once": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
+			return second(locksqlc.Once(ctx, db, key, inTx[some]))
+		},
+		"Do": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
+			return locksqlc.Do(ctx, db, key, under[some])
+		},
+		"TryDo": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
+			return locksqlc.TryDo(ctx, db, key, under[some])
+		},
+	} {
+		if err := run(t.Context(), nil, txlock.Named("key"), true); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
+			t.Errorf("%s on nil: %v", name, err)
 		}
+		if err := run(t.Context(), db, txlock.Named("key"), false); err == nil || !strings.Contains(err.Error(), "function") {
+			t.Errorf("%s of nil: %v", name, err)
+		}
+		for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.Named("\xff"), txlock.NewFamily[int]("order").Key(0)} {
+			isError(t, fmt.Sprintf("%s with the key %q", name, key), run(t.Context(), db, key, true), txlock.ErrInvalidKey)
+		}
+		isError(t, name+" after the end of its context", run(ended, db, txlock.Named("key"), true), context.Canceled)
+	}
+	if _, _, err := locksqlc.OnceValue[int](t.Context(), db, txlock.Named("key"), nil); err == nil {
+		t.Error("OnceValue of nil succeeds")
 	}
 }
 
@@ -556,49 +459,20 @@ func TestRunOptions(t *testing.T) {
 		for level, want := range map[sql.IsolationLevel]int{sql.LevelReadCommitted: 5, sql.LevelRepeatableRead: 0} {
 			db.Exec(t, "UPDATE "+table+" SET v = 0")
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-				if n := count(t, tx, "SELECT v FROM "+table); n != 0 {
-					t.Errorf("read %d", n)
-				}
+				wantCount(t, tx, 0, "SELECT v FROM "+table)
 				db.Exec(t, "UPDATE "+table+" SET v = 5")
 				if n := count(t, tx, "SELECT v FROM "+table); n != want {
 					t.Errorf("read %d at %v, want %d", n, level, want)
 				}
 				return nil
 			}, &sql.TxOptions{Isolation: level})
-			if err != nil {
-				t.Error(err)
-			}
+			check(t, err)
 		}
 		err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }, &sql.TxOptions{ReadOnly: true})
-		if !errors.Is(err, txlock.ErrReadOnly) {
-			t.Errorf("an exclusive lock in a read-only transaction: %v", err)
-		}
+		isError(t, "an exclusive lock in a read-only transaction", err, txlock.ErrReadOnly)
 		err = locksqlc.Optimistic(t.Context(), pool, key, func(*sql.Tx) error { return nil }, nil, &sql.TxOptions{})
-		if !errors.Is(err, txlock.ErrInvalidOption) {
-			t.Errorf("the options of two transactions: %v", err)
-		}
+		isError(t, "the options of two transactions", err, txlock.ErrInvalidOption)
 		idle(t, pool)
-	})
-}
-
-// TestRunOfTransactionThatFnEnds proves that Run returns an error if fn itself has ended
-// the transaction.
-func TestRunOfTransactionThatFnEnds(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		for name, end := range map[string]func(*sql.Tx) error{"Commit": (*sql.Tx).Commit, "Rollback": (*sql.Tx).Rollback} {
-			key, calls := uniqueKey(t, "run"), 0
-			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error { calls++; return end(tx) })
-			if !errors.Is(err, sql.ErrTxDone) || calls != 1 {
-				t.Errorf("%s inside: Run called fn %d times and returned %v", name, calls, err)
-			}
-			no := errors.New("no")
-			err = locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error { return errors.Join(end(tx), no) })
-			if !errors.Is(err, no) || errors.Is(err, sql.ErrTxDone) {
-				t.Errorf("%s inside and an error: Run returned %v", name, err)
-			}
-			idle(t, pool)
-			wantFree(t, db, key)
-		}
 	})
 }
 
@@ -615,19 +489,14 @@ func TestSessionVariablesStay(t *testing.T) {
 		pool.SetMaxOpenConns(1)
 		variables := func(on testdb.Queryer) (text string) {
 			t.Helper()
-			if err := on.QueryRowContext(t.Context(), "SELECT "+lockVariables[db.Engine()]).Scan(&text); err != nil {
-				t.Fatal(err)
-			}
+			check(t, on.QueryRowContext(t.Context(), "SELECT "+lockVariables[db.Engine()]).Scan(&text))
 			return text
 		}
 		id, before := testdb.ConnID(t, pool), variables(pool)
 		fresh := uniqueKey(t, "made by another")
-		maker := begin(t, newPool(t, db.Config(), true))
-		lock(t, join(t, maker), fresh)
+		holding(t, db, fresh)
 		old := uniqueKey(t, "old")
-		if err := locksqlc.Run(t.Context(), pool, []txlock.Key{old}, func(*sql.Tx) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{old}, func(*sql.Tx) error { return nil }))
 		for _, key := range []txlock.Key{fresh, uniqueKey(t, "new"), old, hashed.Key(7)} {
 			err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
 				scope := join(t, tx)
@@ -643,9 +512,7 @@ func TestSessionVariablesStay(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			check(t, err)
 		}
 		if after := variables(pool); after != before || testdb.ConnID(t, pool) != id {
 			t.Errorf("the variables are %s, %s before", after, before)
@@ -677,43 +544,12 @@ func TestSessionVariablesStayAfterDeadlock(t *testing.T) {
 		if err := <-answered; !errors.Is(err, txlock.ErrDeadlock) {
 			t.Fatalf("Lock: %v, want ErrDeadlock", err)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 		if now := testdb.ConnID(t, pool); now != id {
 			t.Errorf("the pool has connection %d instead of %d, which was good", now, id)
 		}
 		if after := count(t, pool, variable); after != before {
 			t.Errorf("innodb_lock_wait_timeout is %d for the next user of the connection, %d before", after, before)
-		}
-	})
-}
-
-// TestRunAgainAfterLostConnection proves that a guarded pool runs a transaction again whose
-// connection is lost under a statement of the program that can't commit, and no other.
-func TestRunAgainAfterLostConnection(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, guarded := range []bool{true, false} {
-			pool, table, again := newPool(t, db.Config(), guarded), numbers(t, db), 1
-			if guarded {
-				again = 2 // a plain pool doesn't know what was committed
-			}
-			for statement, want := range map[string]int{"UPDATE " + table + " SET v = v + 1": again, "CREATE TABLE again_" + table + " (v INT)": 1} {
-				calls := 0
-				err := locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "lost")}, func(tx *sql.Tx) error {
-					if calls++; calls == 1 {
-						db.Kill(t, testdb.ConnID(t, tx))
-					}
-					_, err := tx.ExecContext(t.Context(), statement)
-					return err
-				})
-				if calls != want || (err == nil) != (want == 2) || txlock.Retryable(err) {
-					t.Errorf("guarded=%t: %s: Run called fn %d times and returned %v", guarded, statement, calls, err)
-				}
-			}
-			if n := count(t, pool, "SELECT v FROM "+table); n != again-1 {
-				t.Errorf("guarded=%t: the number is %d, want %d", guarded, n, again-1)
-			}
 		}
 	})
 }

@@ -46,9 +46,7 @@ func TestSavepointNames(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, other := newPool(t, db.Config(), true), takeConn(t, newPool(t, db.Config(), false))
 		keys := []txlock.Key{uniqueKey(t, "savepoint"), uniqueKey(t, "savepoint"), uniqueKey(t, "savepoint")}
-		if err := txlock.Ensure(t.Context(), pool, keys...); err != nil {
-			t.Fatal(err)
-		}
+		check(t, txlock.Ensure(t.Context(), pool, keys...))
 		one, two, freed := 0, 0, 0
 		for _, names := range savepointNames {
 			same, ok := oneSavepoint(t, other, names)
@@ -91,10 +89,7 @@ func oneSavepoint(t *testing.T, conn *sql.Conn, names [2]string) (same, ok bool)
 // can lock. It returns how many locks it can.
 func keepsToServer(t *testing.T, pool *sql.DB, other *sql.Conn, keys []txlock.Key, history string, names [2]string) (freed int) {
 	t.Helper()
-	conn, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := takeConn(t, pool)
 	defer func() { _ = conn.Close() }()
 	exec(t, conn, "BEGIN")
 	defer exec(t, conn, "ROLLBACK")
@@ -127,20 +122,14 @@ func freeRows(t *testing.T, conn *sql.Conn, keys []txlock.Key) map[string]bool {
 		names = append(names, key.String())
 	}
 	rows, err := conn.QueryContext(t.Context(), query+" FOR UPDATE SKIP LOCKED", names...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = rows.Close() }()
 	free := make(map[string]bool)
 	for rows.Next() {
 		var name string
-		if err := rows.Scan(&name); err != nil {
-			t.Fatal(err)
-		}
+		check(t, rows.Scan(&name))
 		free[name] = true
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, rows.Err())
 	return free
 }

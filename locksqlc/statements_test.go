@@ -35,16 +35,14 @@ type counted struct {
 
 var verbsCounted = []counted{
 	{"Lock first", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.Lock(ctx, key)
-		return err
+		return second(s.Lock(ctx, key))
 	}, 1, 1, 4, 6, true},
 	{"Lock after a read", func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(&n); err != nil {
 			return err
 		}
-		_, err := s.Lock(ctx, key)
-		return err
+		return second(s.Lock(ctx, key))
 	}, 1 + 1, 1 + 3, 1 + 4, 1 + 6, false},
 	{"Lock twice", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.Lock(ctx, key)
@@ -52,36 +50,28 @@ var verbsCounted = []counted{
 		return errors.Join(err, again)
 	}, 1, 1, 4 + 2, 6 + 4, true},
 	{"TryLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.TryLock(ctx, key)
-		return err
+		return second(s.TryLock(ctx, key))
 	}, 1, 2, 4, 6, true},
 	{"RLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.RLock(ctx, key)
-		return err
+		return second(s.RLock(ctx, key))
 	}, 1, 1, 4, 5, true},
 	{"TryRLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.TryRLock(ctx, key)
-		return err
+		return second(s.TryRLock(ctx, key))
 	}, 1, 1, 4, 5, true},
 	{"LockAny of 2", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.LockAny(ctx, key, besides(key, "a"))
-		return err
+		return second(s.LockAny(ctx, key, besides(key, "a")))
 	}, 1, 2, 4, 6, true},
 	{"WaitAtMost Lock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.WaitAtMost(time.Second).Lock(ctx, key)
-		return err
+		return second(s.WaitAtMost(time.Second).Lock(ctx, key))
 	}, 1, 2, 4, 6, true},
 	{"LockAll of 3", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.LockAll(ctx, key, besides(key, "a"), besides(key, "b"))
-		return err
+		return second(s.LockAll(ctx, key, besides(key, "a"), besides(key, "b")))
 	}, 1, 2, 4, 7, true},
 	{"RLockAll of 2", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.RLockAll(ctx, key, besides(key, "a"))
-		return err
+		return second(s.RLockAll(ctx, key, besides(key, "a")))
 	}, 2, 2, 2 + 2*2, 2 + 2*3, true},
 	{"LockAll of 1 and 1 shared", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.LockAll(ctx, key, txlock.Shared(besides(key, "a")))
-		return err
+		return second(s.LockAll(ctx, key, txlock.Shared(besides(key, "a"))))
 	}, 2, 2, 2 + 2*2, 2 + 4 + 3, true},
 	{"Version and CompareAndBump", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		version, err := s.Version(ctx, key)
@@ -94,13 +84,19 @@ var verbsCounted = []counted{
 		version, err := s.Version(ctx, key)
 		return errors.Join(err, s.CompareAndBump(ctx, key, version), s.CompareAndBump(ctx, key, version))
 	}, 2, 2, 2 + 6, 2 + 6, true},
+	{"CompareAndBump first", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		return s.CompareAndBump(ctx, key, 0)
+	}, 1, 1, 2 + 3, 2 + 3, true},
+	{"CompareAndBump after a read", func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(new(int)); err != nil {
+			return err
+		}
+		return s.CompareAndBump(ctx, key, 0)
+	}, 1 + 2, 1 + 2, 1 + 2 + 3, 1 + 2 + 3, false},
 	{"Once", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.Once(ctx, key)
-		return err
+		return second(s.Once(ctx, key))
 	}, 1, 1, 2 + 2, 2 + 2, true},
-	{"Verify", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, _ txlock.Key) error {
-		return s.Verify(ctx)
-	}, 1, 1, 2 + 1, 2 + 1, false},
+	{"Verify", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, _ txlock.Key) error { return s.Verify(ctx) }, 1, 1, 2 + 1, 2 + 1, false},
 	{"release", func(context.Context, *sql.Tx, *txlock.Scope, txlock.Key) error { return nil }, 0, 0, 2, 2, false},
 }
 
@@ -145,6 +141,25 @@ func TestStatementsPerVerb(t *testing.T) {
 	}
 }
 
+// TestStatementsOfANewKey counts those of the first lock of a key in a transaction that has read.
+func TestStatementsOfANewKey(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		tx := begin(t, newPool(t, db.Config(interpolating), true), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		want := 2
+		switch {
+		case hasProcedures(db.Engine()):
+			want = 1
+		case db.Engine() == testdb.MySQL:
+			want = 3 // the first finds out that there are no procedures
+		}
+		scope, before := join(t, tx), questions(t, tx)
+		lock(t, scope, uniqueKey(t, "new"))
+		if n := questions(t, tx) - before - 1; n != want {
+			t.Errorf("%d statements, want %d", n, want)
+		}
+	})
+}
+
 // TestAllVerbsAreCounted proves that TestStatementsPerVerb counts each verb that sends statements of
 // its own. Those that go with the program's are counted by TestTrips.
 func TestAllVerbsAreCounted(t *testing.T) {
@@ -155,37 +170,6 @@ func TestAllVerbsAreCounted(t *testing.T) {
 		if sends && !slices.ContainsFunc(verbsCounted, func(v counted) bool { return slices.Contains(strings.Fields(v.name), verb.Name) }) {
 			t.Errorf("no row of verbsCounted is named for %s", verb.Name)
 		}
-	}
-}
-
-// TestStatementsOfCompareAndBump counts the statements for a version that is older than
-// the transaction: one, and one more if the transaction may have read older data.
-func TestStatementsOfCompareAndBump(t *testing.T) {
-	first := func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return s.CompareAndBump(ctx, key, 0)
-	}
-	late := func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		var n int
-		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(&n); err != nil {
-			return err
-		}
-		return first(ctx, tx, s, key)
-	}
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			want := 1
-			if engine == testdb.MariaDB || hasProcedures(engine) {
-				want = 0 // it is one with BEGIN
-			}
-			if n := counter(t, engine, true, counted{run: first})(); n != want {
-				t.Errorf("%d statements as the first, want %d", n, want)
-			}
-		})
-		t.Run(string(engine)+" after a read", func(t *testing.T) {
-			if n := counter(t, engine, true, counted{run: late})(); n != 1+2 {
-				t.Errorf("%d statements after a read, want 1 and 2", n)
-			}
-		})
 	}
 }
 
@@ -242,42 +226,27 @@ func (c distant) Write(p []byte) (int, error) {
 // with join and release, and asks the server how many statements it has received.
 func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func() int {
 	tb.Helper()
-	ctx := context.Background()
+	ctx := tb.Context()
 	db := testdb.Open(tb, engine)
 	pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(tb, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
 	key := uniqueKey(tb, "counted")
 	check(tb, txlock.Ensure(ctx, pool, key, besides(key, "a"), besides(key, "b")))
-	conn, err := pool.Conn(ctx)
-	check(tb, err)
-	tb.Cleanup(func() { check(tb, conn.Close()) })
-	asked, err := conn.BeginTx(ctx, nil) // asks whether the server is on a cluster, once per process and database, and has procedures, once per pool
-	check(tb, err)
-	scope, err := locksqlc.Join(ctx, asked)
-	check(tb, err)
-	_, err = scope.Lock(ctx, besides(key, "asked"))
-	check(tb, errors.Join(err, txlock.Internal(bridge.Pass{}).OnePrimary(ctx, scope), asked.Rollback()))
+	conn := takeConn(tb, pool)
+	asked := begin(tb, conn) // asks whether the server is on a cluster, once per process and database, and has procedures, once per pool
+	scope := join(tb, asked)
+	lock(tb, scope, besides(key, "asked"))
+	check(tb, errors.Join(txlock.Internal(bridge.Pass{}).OnePrimary(ctx, scope), asked.Rollback()))
 	return func() int {
-		before := sentSoFar(tb, conn)
-		tx, err := conn.BeginTx(ctx, nil)
-		check(tb, err)
-		defer func() { _ = tx.Rollback() }() // after a failure: closing the connection waits for it
-		scope, err := locksqlc.Join(ctx, tx)
-		check(tb, err)
-		check(tb, v.run(ctx, tx, scope, key))
+		before, tx := questions(tb, conn), begin(tb, conn)
+		if guarded {
+			join(tb, tx) // which sends nothing, and no more does the next one
+		}
+		check(tb, v.run(ctx, tx, join(tb, tx), key))
 		check(tb, tx.Commit())
 		const beginCommitAndCount = 3
-		return sentSoFar(tb, conn) - before - beginCommitAndCount
+		return questions(tb, conn) - before - beginCommitAndCount
 	}
 }
 
 // besides is another key of the same subtest.
 func besides(key txlock.Key, name string) txlock.Key { return txlock.Named(key.String() + "/" + name) }
-
-func sentSoFar(tb testing.TB, conn *sql.Conn) (n int) {
-	tb.Helper()
-	var name string
-	if err := conn.QueryRowContext(context.Background(), "SHOW SESSION STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
-		tb.Fatal(err)
-	}
-	return n
-}

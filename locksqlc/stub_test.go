@@ -60,11 +60,7 @@ func stubPool(tb testing.TB) *sql.DB {
 	tb.Helper()
 	pool := sql.OpenDB(locksqlc.Connector(stub{}))
 	pool.SetMaxOpenConns(1)
-	tb.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
+	tb.Cleanup(func() { check(tb, pool.Close()) })
 	return pool
 }
 
@@ -72,21 +68,15 @@ func stubPool(tb testing.TB) *sql.DB {
 func lockOnce(tb testing.TB, pool *sql.DB, lock bool) {
 	ctx := context.Background()
 	tx, err := pool.BeginTx(ctx, nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	if lock {
 		scope, err := locksqlc.Join(ctx, tx)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		check(tb, err)
 		if grant, err := scope.Lock(ctx, goSideKey); err != nil || grant.Token() == 0 {
 			tb.Fatal(grant, err)
 		}
 	}
-	if err := tx.Commit(); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, tx.Commit())
 }
 
 var goSideKey = txlock.NewFamily[int64]("go-side").Key(4711)
@@ -117,9 +107,7 @@ func TestRunOnDeadConnections(t *testing.T) {
 		if d.begun != begun || errors.Is(err, driver.ErrBadConn) != (dead == 99) {
 			t.Errorf("%d dead connections: BeginTx is called %d times, want %d; %v", dead, d.begun, begun, err)
 		}
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, pool.Close())
 	}
 }
 
@@ -182,25 +170,15 @@ func BenchmarkGoSide(b *testing.B) {
 // BenchmarkAssertLocked measures AssertLocked under a lock, without a server.
 func BenchmarkAssertLocked(b *testing.B) {
 	tx, err := stubPool(b).BeginTx(b.Context(), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		if err := tx.Rollback(); err != nil {
-			b.Error(err)
-		}
-	}()
+	check(b, err)
+	defer func() { check(b, tx.Rollback()) }()
 	scope, err := locksqlc.Join(b.Context(), tx)
 	if err == nil {
 		_, err = scope.Lock(b.Context(), goSideKey)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	check(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := txlock.AssertLocked(b.Context(), tx, goSideKey); err != nil {
-			b.Fatal(err)
-		}
+		check(b, txlock.AssertLocked(b.Context(), tx, goSideKey))
 	}
 }

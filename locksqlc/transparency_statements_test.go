@@ -110,9 +110,7 @@ func noRows(s *side) {
 
 func preparedStatements(s *side) {
 	insert, err := s.db.PrepareContext(s.ctx, "INSERT INTO "+s.table+" VALUES (?, ?)")
-	if err != nil {
-		s.Fatal(err)
-	}
+	check(s, err)
 	defer func() { s.error("close", insert.Close()) }()
 	for i := range 3 {
 		result, err := insert.ExecContext(s.ctx, i, i*i)
@@ -203,9 +201,7 @@ func loadData(s *side) {
 	mysql.RegisterReaderHandler(s.table, func() io.Reader { return strings.NewReader("1\t10\n2\t20\n3\t30\n") })
 	defer mysql.DeregisterReaderHandler(s.table)
 	broken := s.table + "_broken"
-	mysql.RegisterReaderHandler(broken, func() io.Reader {
-		return io.MultiReader(strings.NewReader("5\t50\n"), brokenReader{})
-	})
+	mysql.RegisterReaderHandler(broken, func() io.Reader { return io.MultiReader(strings.NewReader("5\t50\n"), brokenReader{}) })
 	defer mysql.DeregisterReaderHandler(broken)
 	s.exec(s.db, "LOAD DATA LOCAL INFILE 'Reader::"+s.table+"' INTO TABLE "+s.table)
 	s.query("SELECT * FROM " + s.table)
@@ -236,9 +232,7 @@ func TestDiagnosticsOfAnError(t *testing.T) {
 			t.Error("a second row with the same key")
 		}
 		exec(t, tx, "GET DIAGNOSTICS CONDITION 1 @lockstep_number = MYSQL_ERRNO")
-		if n := count(t, tx, "SELECT @lockstep_number"); n != 1062 {
-			t.Errorf("GET DIAGNOSTICS says %d, want 1062", n)
-		}
+		wantCount(t, tx, 1062, "SELECT @lockstep_number")
 		check(t, tx.Commit())
 	})
 }

@@ -3,9 +3,7 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -96,9 +94,7 @@ func (s *side) query(query string, args ...any) {
 func (s *side) begin(options *sql.TxOptions) *sql.Tx {
 	s.Helper()
 	tx, err := s.db.BeginTx(s.ctx, options)
-	if err != nil {
-		s.Fatal(err)
-	}
+	check(s, err)
 	return tx
 }
 
@@ -156,28 +152,13 @@ func compare(t *testing.T, plain, guarded []string) {
 // TestServerWithoutTLS proves that a pool that asks for TLS gets the error of a server
 // without it, guarded or not. TestTransparency relies on that.
 func TestServerWithoutTLS(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			off := map[testdb.Engine]string{testdb.MariaDB: "--skip-ssl", testdb.MySQL: "--tls-version="}
-			server := testdb.Dedicated(t, engine, testdb.Args(off[engine]))
-			for _, guarded := range []bool{false, true} {
-				cfg := server.Config()
-				cfg.TLSConfig = "skip-verify"
-				if err := newPool(t, cfg, guarded).PingContext(t.Context()); !errors.Is(err, mysql.ErrNoTLS) {
-					t.Errorf("guarded %t: %v, want %v", guarded, err, mysql.ErrNoTLS)
-				}
-			}
-		})
-	}
-}
-
-func TestDriverIsTheSame(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testdb.DB) {
-		plain, guarded := newPool(t, server.Config(), false), newPool(t, server.Config(), true)
-		if want, got := reflect.TypeOf(plain.Driver()), reflect.TypeOf(guarded.Driver()); got != want {
-			t.Errorf("Driver() is a %v, want a %v", got, want)
+	onEngines(t, func(t *testing.T, engine testdb.Engine) {
+		off := map[testdb.Engine]string{testdb.MariaDB: "--skip-ssl", testdb.MySQL: "--tls-version="}
+		server := testdb.Dedicated(t, engine, testdb.Args(off[engine]))
+		for _, guarded := range []bool{false, true} {
+			cfg := server.Config()
+			cfg.TLSConfig = "skip-verify"
+			isError(t, fmt.Sprintf("guarded %t", guarded), newPool(t, cfg, guarded).PingContext(t.Context()), mysql.ErrNoTLS)
 		}
 	})
 }
@@ -190,17 +171,13 @@ func unchangedVariables(s *side) {
 	s.exec(tx, "UPDATE "+s.table+" SET v = 2")
 	s.error("commit", tx.Commit())
 	rows, err := s.db.QueryContext(s.ctx, "SHOW SESSION VARIABLES")
-	if err != nil {
-		s.Fatal(err)
-	}
+	check(s, err)
 	defer func() { _ = rows.Close() }()
 	own := []string{"pseudo_thread_id", "rand_seed1", "rand_seed2", "timestamp", "gtid_binlog_pos", "in_transaction",
 		"last_gtid", "error_count", "warning_count", "statement_id", "innodb_buffer_pool_load_incomplete"}
 	for rows.Next() {
 		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			s.Fatal(err)
-		}
+		check(s, rows.Scan(&name, &value))
 		if !slices.Contains(own, name) && !strings.HasPrefix(name, "gtid_") {
 			s.note("%s = %s", name, value)
 		}

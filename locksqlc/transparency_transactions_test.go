@@ -98,9 +98,7 @@ func isolationLevels(s *side) {
 		if err == nil {
 			exec(s, writer, "UPDATE "+s.table+" SET v = 2")
 			read()
-			if err := writer.Commit(); err != nil {
-				s.Error(err)
-			}
+			check(s, writer.Commit())
 			read()
 		} else if err := writer.Rollback(); err != nil {
 			s.Error(err)
@@ -134,13 +132,8 @@ func cancelledQuery(s *side) {
 	s.query("SELECT 1") // the connection is open: the limit is for the statements
 	limit := 50 * time.Millisecond
 	for _, query := range []func(ctx context.Context) error{
-		func(ctx context.Context) error {
-			_, err := s.db.ExecContext(ctx, "DO SLEEP(30)")
-			return err
-		},
-		func(ctx context.Context) error {
-			return s.db.QueryRowContext(ctx, "SELECT SLEEP(30)").Scan(new(int))
-		},
+		func(ctx context.Context) error { return second(s.db.ExecContext(ctx, "DO SLEEP(30)")) },
+		func(ctx context.Context) error { return s.db.QueryRowContext(ctx, "SELECT SLEEP(30)").Scan(new(int)) },
 		func(ctx context.Context) error {
 			return s.db.QueryRowContext(ctx, "SELECT ?, SLEEP(30)", 1).Scan(new(int), new(int))
 		},

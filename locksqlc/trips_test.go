@@ -66,37 +66,21 @@ var tripsCounted = []tripped{
 	{"TryDo, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
 		return locksqlc.TryDo(ctx, db, key, func(context.Context) error { return nil })
 	}, 2, 4},
-	{"Join and Lock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.Lock(ctx, key)
-		return err
-	}), 3, 4},
-	{"Join and TryLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.TryLock(ctx, key)
-		return err
-	}), 3, 5},
+	{"Join and Lock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) }), 3, 4},
+	{"Join and TryLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) }), 3, 5},
 	{"Join and WaitAtMost", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
-		return err
+		return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
 	}), 3, 5},
 	{"Once of a new key", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
-		_, err := locksqlc.Once(ctx, db, besides(key, rand.Text()), write)
-		return err
+		return second(locksqlc.Once(ctx, db, besides(key, rand.Text()), write))
 	}, 3, 4},
-	{"Join and RLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.RLock(ctx, key)
-		return err
-	}), 3, 4},
+	{"Join and RLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) }), 3, 4},
 	{"Join and RLock of a hashed key", joinFirst(func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error {
-		_, err := s.RLock(ctx, hashed.Key(1))
-		return err
+		return second(s.RLock(ctx, hashed.Key(1)))
 	}), 3, 4},
-	{"Join and TryRLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.TryRLock(ctx, key)
-		return err
-	}), 3, 4},
+	{"Join and TryRLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryRLock(ctx, key)) }), 3, 4},
 	{"Join, WaitAtMost and RLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.WaitAtMost(time.Minute).RLock(ctx, key)
-		return err
+		return second(s.WaitAtMost(time.Minute).RLock(ctx, key))
 	}), 3, 4},
 }
 
@@ -125,8 +109,7 @@ func TestTrips(t *testing.T) {
 					key := uniqueKey(t, v.name)
 					check(t, txlock.Ensure(t.Context(), pool, key, besides(key, "a"), besides(key, "b")))
 					write := func(tx *sql.Tx) error {
-						_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1) ON DUPLICATE KEY UPDATE id = 1")
-						return err
+						return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1) ON DUPLICATE KEY UPDATE id = 1"))
 					}
 					check(t, v.run(t.Context(), pool, key, write)) // what a process asks a server once
 					before := trips.Count()

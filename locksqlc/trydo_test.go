@@ -19,12 +19,8 @@ func TestTryDo(t *testing.T) {
 			other, failed := newPool(t, db.Config(), true), errors.New("failed")
 			beside := func(context.Context) error { return errors.New("called beside the holder") }
 			err := locksqlc.TryDo(t.Context(), pool, key, func(ctx context.Context) error {
-				if isFree(t, db, key) {
-					t.Error("the key is not locked")
-				}
-				if err := locksqlc.TryDo(ctx, other, key, beside); !errors.Is(err, txlock.ErrBusy) {
-					t.Errorf("TryDo beside the holder: %v, want ErrBusy", err)
-				}
+				wantLocked(t, "TryDo", db, key)
+				isError(t, "TryDo beside the holder", locksqlc.TryDo(ctx, other, key, beside), txlock.ErrBusy)
 				return errors.Join(ctx.Err(), failed)
 			})
 			if !errors.Is(err, failed) || errors.Is(err, txlock.ErrLost) {
@@ -38,23 +34,6 @@ func TestTryDo(t *testing.T) {
 	})
 }
 
-// TestBadTryDo proves what is refused before anything is sent.
-func TestBadTryDo(t *testing.T) {
-	t.Parallel()
-	pool := sql.OpenDB(locksqlc.Connector(nil))
-	defer func() { check(t, pool.Close()) }()
-	done := func(context.Context) error { return nil }
-	for name, err := range map[string]error{
-		"no pool":     locksqlc.TryDo(t.Context(), nil, uniqueKey(t, "try"), done),
-		"no function": locksqlc.TryDo(t.Context(), pool, uniqueKey(t, "try"), nil),
-		"no key":      locksqlc.TryDo(t.Context(), pool, txlock.Key{}, done),
-	} {
-		if err == nil {
-			t.Errorf("%s is taken", name)
-		}
-	}
-}
-
 // TestTryDoNoticesKill proves that its function is told when the lock is lost.
 func TestTryDoNoticesKill(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
@@ -64,9 +43,7 @@ func TestTryDoNoticesKill(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
-		if !errors.Is(err, txlock.ErrLost) {
-			t.Errorf("TryDo: %v, want ErrLost", err)
-		}
+		isError(t, "TryDo", err, txlock.ErrLost)
 		idle(t, pool)
 		wantFree(t, db, key)
 	})

@@ -20,9 +20,7 @@ func TestOnOtherEngines(t *testing.T) {
 	db := testdb.Fresh(t, engine)
 	demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable, "run schema.Install")
 	guarded, err := locksqlc.Open(db.DSN())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = guarded.Close() })
 	for range 2 {
 		demand(t, schema.Install(t.Context(), db.Admin()), nil)

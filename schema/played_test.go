@@ -119,9 +119,7 @@ func (p played) described() *sqlmock.Rows {
 func play(t *testing.T, steps []step) error {
 	t.Helper()
 	db, mock, err := sqlmock.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, s := range steps {
 		switch {
 		case s.text == "BEGIN":
@@ -138,9 +136,7 @@ func play(t *testing.T, steps []step) error {
 	}
 	mock.ExpectClose()
 	result := schema.Check(t.Context(), db)
-	if err := errors.Join(db.Close(), mock.ExpectationsWereMet()); err != nil {
-		t.Error(err)
-	}
+	check(t, errors.Join(db.Close(), mock.ExpectationsWereMet()))
 	return result
 }
 

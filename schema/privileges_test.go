@@ -49,9 +49,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		role := db.Config().User + "_role"
 		db.Exec(t, "CREATE ROLE "+role)
 		defer func() {
-			if _, err := db.Admin().ExecContext(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
-				t.Error(err)
-			}
+			check(t, second(db.Admin().ExecContext(context.WithoutCancel(t.Context()), "DROP ROLE "+role)))
 		}()
 		for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
 			db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_"+table+" TO "+role)
@@ -73,9 +71,7 @@ func TestInstallOfWhatIsThere(t *testing.T) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
 		grants(t, db, "GRANT SELECT, UPDATE ON lockstep_locks TO %s", "GRANT SELECT, UPDATE ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s", "GRANT SELECT ON lockstep_once TO %s", "GRANT SELECT ON lockstep_jobs TO %s")
-		if err := schema.Install(t.Context(), db.Connect(t)); err != nil {
-			t.Errorf("Install of what is there: %v", err)
-		}
+		check(t, schema.Install(t.Context(), db.Connect(t)))
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot = 5")
 		demand(t, schema.Install(t.Context(), db.Connect(t)), schema.ErrPrivilege, `"INSERT IGNORE INTO lockstep_centers`)
 	})

@@ -40,13 +40,9 @@ const countProcedures = "SELECT COUNT(*) FROM information_schema.routines WHERE 
 func TestProceduresOfFile(t *testing.T) {
 	t.Parallel()
 	text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	got, err := schema.Procedures()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if len(got) != 2*len(procedures) {
 		t.Errorf("%d statements, want 2 for each of %d procedures", len(got), len(procedures))
 	}
@@ -76,17 +72,11 @@ func TestProceduresAtOnce(t *testing.T) {
 	onMySQL(t, func(t *testing.T, db *testdb.DB) {
 		install(t, db)
 		text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		several, err := sql.Open("mysql", db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true }))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer func() { _ = several.Close() }()
-		if _, err := several.ExecContext(t.Context(), string(text)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, second(several.ExecContext(t.Context(), string(text))))
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
 	})
 }
@@ -117,11 +107,7 @@ func TestInstallProcedures(t *testing.T) {
 			"lockstep_try_1 is missing", "lockstep_raise_1 is not that of this version", "run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE")
 		var wg sync.WaitGroup
 		for range 4 {
-			wg.Go(func() {
-				if err := schema.Install(t.Context(), db.Admin()); err != nil {
-					t.Error(err)
-				}
-			})
+			wg.Go(func() { demand(t, schema.Install(t.Context(), db.Admin()), nil) })
 		}
 		wg.Wait()
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
@@ -134,9 +120,7 @@ func TestInstallWithoutRoutines(t *testing.T) {
 	onMySQL(t, func(t *testing.T, db *testdb.DB) {
 		grants(t, db, "GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO %s")
 		user := db.Connect(t)
-		if err := schema.Install(t.Context(), user); err != nil {
-			t.Fatalf("Install: %v", err)
-		}
+		check(t, schema.Install(t.Context(), user))
 		execute := "GRANT EXECUTE ON `" + db.Name() + "`.* TO '" + db.Config().User + "'@'"
 		demand(t, schema.Check(t.Context(), user), schema.ErrProcedures, execute)
 		install(t, db)
@@ -148,9 +132,7 @@ func TestInstallWithoutRoutines(t *testing.T) {
 		demand(t, schema.Check(t.Context(), granted), schema.ErrProcedures, "lockstep_version_1 is missing")
 		grants(t, db, "GRANT CREATE ROUTINE ON `"+db.Name()+"`.* TO %s")
 		creator := db.Connect(t)
-		if err := schema.Install(t.Context(), creator); err != nil {
-			t.Errorf("Install with CREATE ROUTINE: %v", err)
-		}
+		check(t, schema.Install(t.Context(), creator))
 		demand(t, schema.Check(t.Context(), granted), nil)
 	})
 }
@@ -163,20 +145,12 @@ func TestInstallDoesNotWaitForCallers(t *testing.T) {
 		db.Exec(t, "DROP PROCEDURE lockstep_version_1")
 		db.Exec(t, "CREATE PROCEDURE lockstep_version_1() SELECT 'of another version'")
 		tx, err := db.Admin().BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer func() { _ = tx.Rollback() }()
-		if _, err := tx.ExecContext(t.Context(), "CALL lockstep_version_1()"); err != nil {
-			t.Fatal(err)
-		}
-		if err := schema.Install(t.Context(), db.Admin()); err != nil {
-			t.Errorf("Install: %v", err)
-		}
+		check(t, second(tx.ExecContext(t.Context(), "CALL lockstep_version_1()")))
+		install(t, db)
 		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrProcedures, "lockstep_version_1 is not that of this version")
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 		install(t, db)
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
 	})
@@ -198,13 +172,8 @@ func TestProceduresUnderBinlog(t *testing.T) {
 		cfg := db.Config()
 		cfg.User, cfg.Passwd = "maker", "m"
 		maker, err := sql.Open("mysql", cfg.FormatDSN())
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = errors.Join(schema.Install(t.Context(), maker), maker.Close())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		check(t, errors.Join(schema.Install(t.Context(), maker), maker.Close()))
 		db.Exec(t, "DROP USER maker")
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
 		for _, format := range []string{"ROW", "MIXED", "STATEMENT"} {
@@ -223,9 +192,7 @@ func TestProceduresUnderBinlog(t *testing.T) {
 func takes(t *testing.T, db *testdb.DB, format, level, statement string) string {
 	t.Helper()
 	conn, err := db.Admin().Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = conn.Close() }()
 	setup := []string{"SET SESSION binlog_format = " + format}
 	if level != "" {
@@ -235,14 +202,10 @@ func takes(t *testing.T, db *testdb.DB, format, level, statement string) string 
 		setup = append(setup, "START TRANSACTION")
 	}
 	for _, s := range setup {
-		if _, err := conn.ExecContext(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		check(t, second(conn.ExecContext(t.Context(), s)))
 	}
 	_, taken := conn.ExecContext(t.Context(), statement)
-	if _, err := conn.ExecContext(context.WithoutCancel(t.Context()), "COMMIT"); err != nil {
-		t.Error(err)
-	}
+	check(t, second(conn.ExecContext(context.WithoutCancel(t.Context()), "COMMIT")))
 	if taken != nil {
 		return taken.Error()
 	}

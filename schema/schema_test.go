@@ -42,11 +42,19 @@ func number(t *testing.T, on testdb.Queryer, query string) (n int64) {
 	return n
 }
 
-func install(t *testing.T, db *testdb.DB) {
+func check(t *testing.T, err error) {
 	t.Helper()
-	if err := schema.Install(t.Context(), db.Admin()); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// second is the error of a call whose other result plays no part.
+func second[T any](_ T, err error) error { return err }
+
+func install(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	check(t, schema.Install(t.Context(), db.Admin()))
 }
 
 // TestInstall measures the first call, and repeats it while rows are in use.
@@ -105,21 +113,13 @@ func TestInstall(t *testing.T) {
 func besideHolder(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	tx, err := db.Admin().BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), "UPDATE lockstep_centers SET token = 1 WHERE slot = 40000"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.ExecContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(tx.ExecContext(t.Context(), "UPDATE lockstep_centers SET token = 1 WHERE slot = 40000")))
+	check(t, second(tx.ExecContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs FOR UPDATE")))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // of the 50 s that a server lets a statement wait
 	defer cancel()
-	if err := schema.Install(ctx, db.Admin()); err != nil {
-		t.Errorf("Install beside a holder: %v", err)
-	}
+	check(t, schema.Install(ctx, db.Admin()))
 }
 
 func TestInstallBySeveralAtOnce(t *testing.T) {
@@ -133,16 +133,12 @@ func TestInstallBySeveralAtOnce(t *testing.T) {
 		wg.Wait()
 		close(errs)
 		for err := range errs {
-			if err != nil {
-				t.Errorf("one of several at once: %v", err)
-			}
+			check(t, err)
 		}
 		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_centers"); n != schema.Centers {
 			t.Errorf("%d center rows", n)
 		}
-		if err := schema.Check(t.Context(), db.Admin()); err != nil {
-			t.Errorf("Check: %v", err)
-		}
+		check(t, schema.Check(t.Context(), db.Admin()))
 	})
 }
 
@@ -165,16 +161,12 @@ func TestInstallNamesStatement(t *testing.T) {
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	names, err := fs.Glob(schema.FS, "*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var want []string
 	comment, end := regexp.MustCompile(`(?m)^\s*--.*$`), regexp.MustCompile(`;\s*(\n|$)`)
 	for _, name := range names {
 		text, err := schema.FS.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for _, s := range end.Split(comment.ReplaceAllString(string(text), ""), -1) {
 			if s = strings.TrimSpace(s); s != "" {
 				want = append(want, s)
@@ -182,9 +174,7 @@ func TestStatements(t *testing.T) {
 		}
 	}
 	got, err := schema.Statements()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if len(got) != 6 || len(got) != len(want) {
 		t.Fatalf("%d statements, the files have %d", len(got), len(want))
 	}
@@ -201,12 +191,8 @@ func TestStatements(t *testing.T) {
 func TestCheckFindsNothing(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
-		if err := schema.Check(t.Context(), db.Connect(t)); err != nil {
-			t.Errorf("Check by the application's user: %v", err)
-		}
-		if err := schema.Check(t.Context(), db.Admin()); err != nil {
-			t.Errorf("Check by the administrator: %v", err)
-		}
+		check(t, schema.Check(t.Context(), db.Connect(t)))
+		check(t, schema.Check(t.Context(), db.Admin()))
 	})
 }
 
@@ -249,9 +235,7 @@ func TestCheckFinds(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		statements, err := schema.Statements()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		statements = slices.DeleteFunc(statements, func(s string) bool { return !strings.HasPrefix(s, "CREATE") }) // the center rows play no part
 		for _, f := range finds {
 			for _, s := range slices.Concat(statements, f.breaks) {
@@ -321,9 +305,7 @@ func TestTriggersForgetIDs(t *testing.T) {
 				db.Exec(t, c.trigger)
 			}
 			result, err := db.Admin().ExecContext(t.Context(), "INSERT INTO counted VALUES (1, 0) ON DUPLICATE KEY UPDATE n = n + LAST_INSERT_ID(42)")
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if id, err := result.LastInsertId(); id != c.want || err != nil {
 				t.Errorf("after %q the answer is %d, %v, want %d", c.trigger, id, err, c.want)
 			}
@@ -461,14 +443,10 @@ func TestInstallAfterDeadlocks(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			db, mock, err := sqlmock.New()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			defer func() { _ = db.Close() }()
 			statements, err := schema.Statements()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			mock.ExpectQuery("LAST_INSERT_ID").WillReturnRows(row(session.Reply("11.8.2-MariaDB", "host/3306/shop")...))
 			nothing := sqlmock.NewRows(make([]string, 5)).AddRow("server", " ", "11.8.2-MariaDB", " ", " ")
 			mock.ExpectQuery("information_schema").WillReturnRows(nothing)
@@ -487,9 +465,7 @@ func TestInstallAfterDeadlocks(t *testing.T) {
 			if err := schema.Install(t.Context(), db); !errors.Is(err, c.want) {
 				t.Errorf("Install: %v, want %v", err, c.want)
 			}
-			if err := mock.ExpectationsWereMet(); err != nil {
-				t.Error(err)
-			}
+			check(t, mock.ExpectationsWereMet())
 		})
 	}
 }

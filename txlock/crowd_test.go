@@ -69,9 +69,7 @@ func handOn(t *testing.T, db *testdb.DB, key txlock.Key, lock func(ctx context.C
 		} else if err := s.tx.Rollback(); err != nil {
 			t.Error(err)
 		}
-		if err := <-granted; err != nil {
-			t.Fatal(err)
-		}
+		noError(t, <-granted)
 	}
 	last.commit(t)
 }

@@ -25,16 +25,12 @@ func TestOtherDriver(t *testing.T) {
 		{mysql.ErrInvalidConn, false},
 	} {
 		db, mock, err := sqlmock.New()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		t.Cleanup(func() { _ = db.Close() })
 		mock.ExpectBegin()
 		mock.ExpectExec("SET TRANSACTION READ WRITE").WillReturnError(c.reply)
 		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if _, err := txlock.Join(t.Context(), tx); !errors.Is(err, c.reply) || strings.Contains(err.Error(), needs) != c.told {
 			t.Errorf("Join: %v, told=%t", err, c.told)
 		}

@@ -16,6 +16,13 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // answered is the server's error of a number, wrapped as a program might.
 func answered(number uint16) error {
 	return fmt.Errorf("the statement: %w", &mysql.MySQLError{Number: number, Message: "as it happens"})
@@ -29,27 +36,19 @@ func faulty(t *testing.T, version string) (*Scope, *sql.Tx, sqlmock.Sqlmock) {
 		return sqlmock.QueryMatcherEqual.Match(expected, strings.TrimPrefix(actual, rawsql.For(rawsql.AllowStale)))
 	})
 	db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(equal))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		mock.ExpectClose()
-		if err := errors.Join(db.Close(), mock.ExpectationsWereMet()); err != nil {
-			t.Error(err)
-		}
+		check(t, errors.Join(db.Close(), mock.ExpectationsWereMet()))
 	})
 	mock.ExpectBegin()
 	open := &mysql.MySQLError{Number: 1568}
 	mock.ExpectExec(rawsql.Probe).WillReturnError(open)
 	mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows(make([]string, session.Columns)).AddRow(session.Reply(version, "mock/3306/"+t.Name())...))
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	scope, err := Join(t.Context(), tx, NothingRead())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	mock.ExpectExec(rawsql.Probe).WillReturnError(open)
 	return scope, tx, mock
 }
@@ -89,9 +88,7 @@ func TestFaultsOfServer(t *testing.T) {
 					t.Error("a lock that failed is held")
 				}
 				mock.ExpectRollback()
-				if err := tx.Rollback(); err != nil {
-					t.Error(err)
-				}
+				check(t, tx.Rollback())
 			})
 		}
 	}
@@ -120,9 +117,7 @@ func TestAfterFault(t *testing.T) {
 			t.Errorf("Verify: %v", err)
 		}
 		mock.ExpectCommit()
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Commit())
 	})
 	t.Run("gone", func(t *testing.T) {
 		t.Parallel()
@@ -140,9 +135,7 @@ func TestAfterFault(t *testing.T) {
 			t.Errorf("Confirm: %v", err)
 		}
 		mock.ExpectRollback()
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 	})
 	t.Run("lost while it is asked whether it is open", func(t *testing.T) {
 		t.Parallel()
@@ -156,9 +149,7 @@ func TestAfterFault(t *testing.T) {
 			t.Errorf("the next Lock: %v", err)
 		}
 		mock.ExpectRollback()
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 	})
 }
 
@@ -191,9 +182,7 @@ func TestInterruptedUpdate(t *testing.T) {
 				t.Errorf("Lock: %v, want %v", err, c.want)
 			}
 			mock.ExpectRollback()
-			if err := tx.Rollback(); err != nil {
-				t.Error(err)
-			}
+			check(t, tx.Rollback())
 		})
 	}
 }

@@ -56,23 +56,19 @@ func TestFoldRefuses(t *testing.T) {
 // TestFold proves that two strings have one key where the server takes them for one, and
 // only there: of all pairs of texts, in columns of VARCHAR and of CHAR.
 func TestFold(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db, known := testdb.Open(t, engine), 0
-			for f, names := range foldings {
-				for _, collation := range names {
-					if compareFolds(t, db, f, collation) {
-						known++
-					}
+	OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db, known := testdb.Open(t, engine), 0
+		for f, names := range foldings {
+			for _, collation := range names {
+				if compareFolds(t, db, f, collation) {
+					known++
 				}
 			}
-			if known < 12 {
-				t.Errorf("the server knows %d of the collations", known)
-			}
-		})
-	}
+		}
+		if known < 12 {
+			t.Errorf("the server knows %d of the collations", known)
+		}
+	})
 }
 
 // foldTexts are short texts: of any one character, and of some that collations treat
@@ -109,9 +105,7 @@ func compareFolds(t *testing.T, db *testdb.DB, f folding, collation string) bool
 	if refused := (*mysql.MySQLError)(nil); errors.As(err, &refused) && refused.Number == 1273 {
 		return false
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	text := "(8) CHARACTER SET " + charset + " COLLATE " + collation
 	table := db.CreateTable(t, "fold", "s VARCHAR"+text+", c CHAR"+text+", k VARBINARY(64), KEY (s), KEY (c), KEY (k)")
 	family := NewFamily[string]("f", Fold(collation))
@@ -129,18 +123,15 @@ func compareFolds(t *testing.T, db *testdb.DB, f folding, collation string) bool
 	}
 	for len(rows) > 0 {
 		n := min(len(rows), 5000)
-		if _, err := db.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (s, c, k) VALUES "+strings.Join(rows[:n], ","), args[:3*n]...); err != nil {
-			t.Fatal(err)
-		}
+		_, err := db.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (s, c, k) VALUES "+strings.Join(rows[:n], ","), args[:3*n]...)
+		check(t, err)
 		rows, args = rows[n:], args[3*n:]
 	}
 	for _, unlike := range []string{"a.s = b.s AND a.k <> b.k", "a.c = b.c AND a.k <> b.k", "a.k = b.k AND a.s <> b.s", "a.k = b.k AND a.c <> b.c"} {
 		var pairs int
 		var one, other *string
 		query := fmt.Sprintf("SELECT COUNT(*), MIN(HEX(a.s)), MIN(HEX(b.s)) FROM %[1]s a JOIN %[1]s b ON %[2]s", table, unlike)
-		if err := db.Admin().QueryRowContext(t.Context(), query).Scan(&pairs, &one, &other); err != nil {
-			t.Fatal(err)
-		}
+		check(t, db.Admin().QueryRowContext(t.Context(), query).Scan(&pairs, &one, &other))
 		if pairs > 0 {
 			t.Errorf("%s: %d pairs have %s, such as 0x%s and 0x%s", collation, pairs, unlike, *one, *other)
 		}
@@ -166,29 +157,25 @@ var foldPairs = [][2]string{
 // TestFoldNeverSplits asks the servers which texts each collation takes for one, and
 // demands one key for both or none for one of them.
 func TestFoldNeverSplits(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db, equal, folded := testdb.Open(t, engine), 0, 0
-			for collation := range allFoldings() {
-				family := NewFamily[string]("f", Fold(collation))
-				for _, pair := range equalPairs(t, db, collation) {
-					equal++
-					one, other := family.Key(pair[0]), family.Key(pair[1])
-					if one.Validate() == nil && other.Validate() == nil {
-						folded++
-						if one != other {
-							t.Errorf("%s takes %q for %q, and they have two keys", collation, pair[0], pair[1])
-						}
+	OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db, equal, folded := testdb.Open(t, engine), 0, 0
+		for collation := range allFoldings() {
+			family := NewFamily[string]("f", Fold(collation))
+			for _, pair := range equalPairs(t, db, collation) {
+				equal++
+				one, other := family.Key(pair[0]), family.Key(pair[1])
+				if one.Validate() == nil && other.Validate() == nil {
+					folded++
+					if one != other {
+						t.Errorf("%s takes %q for %q, and they have two keys", collation, pair[0], pair[1])
 					}
 				}
 			}
-			if equal < 200 || folded < 40 {
-				t.Errorf("the server takes %d pairs for one, and %d of them have keys", equal, folded)
-			}
-		})
-	}
+		}
+		if equal < 200 || folded < 40 {
+			t.Errorf("the server takes %d pairs for one, and %d of them have keys", equal, folded)
+		}
+	})
 }
 
 func allFoldings() iter.Seq[string] {

@@ -41,9 +41,7 @@ func (l *lookout) Connect(ctx context.Context) (driver.Conn, error) {
 func looksOn(t *testing.T, db *testdb.DB, before func(ctx context.Context) error) (*sql.DB, *lookout) {
 	t.Helper()
 	base, err := mysql.NewConnector(db.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	l := &lookout{Connector: base, before: before}
 	pool := sql.OpenDB(l)
 	pool.SetMaxOpenConns(1)
@@ -59,35 +57,15 @@ type naming struct {
 
 func namingPool(t *testing.T, db *testdb.DB, guarded bool, looks *sql.DB, mutators ...func(*mysql.Config)) naming {
 	t.Helper()
-	base, err := mysql.NewConnector(db.Config(append(mutators, func(cfg *mysql.Config) {
+	return slowPool(t, db, guarded, 0, looks, nil, append(mutators, func(cfg *mysql.Config) {
 		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
-	})...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := naming{options: []txlock.JoinOption{txlock.NothingRead()}}
-	if !guarded {
-		n.pool, n.options = sql.OpenDB(base), append(n.options, txlock.NameHolders(looks))
-	} else {
-		n.pool = sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks)))
-	}
-	t.Cleanup(func() { _ = n.pool.Close() })
-	return n
+	})...)
 }
 
 // begin begins a transaction in which nothing is sent yet.
 func (n naming) begin(t *testing.T) *session {
 	t.Helper()
-	tx, err := n.pool.BeginTx(context.WithoutCancel(t.Context()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback() })
-	s := &session{tx: tx}
-	if s.Scope, err = txlock.Join(t.Context(), tx, n.options...); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return inTx(t, n.pool, n.options...)
 }
 
 // till holds a key that was committed before, under a label, on a plain pool: of a guarded one
@@ -97,9 +75,7 @@ func till(t *testing.T, db *testdb.DB, key txlock.Key) *session {
 	committed(t, db, key)
 	s := begin(t, impatient(t, db, false), nil)
 	s.begun = time.Now()
-	if _, err := s.Lock(txlock.WithLabel(t.Context(), "till 7"), key); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, second(s.Lock(txlock.WithLabel(t.Context(), "till 7"), key)))
 	return s
 }
 
@@ -149,9 +125,7 @@ var refusals = map[string]struct {
 	want error
 	call func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error
 }{
-	"Lock": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
-		return second(s.Lock(ctx, key))
-	}},
+	"Lock": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error { return second(s.Lock(ctx, key)) }},
 	"TryLock": {txlock.ErrBusy, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
 		return second(s.TryLock(ctx, key))
 	}},
@@ -211,7 +185,7 @@ func TestRefusalsNameTheHolder(t *testing.T) {
 						// MariaDB may answer so to an UPDATE of a hashed key: then the lock itself has read.
 						hasRead := strings.Contains(err.Error(), "the server interrupted the statement")
 						fresh := named()
-						exec(t, db, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", fresh.String())
+						exec(t, db.Admin(), "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", fresh.String())
 						var n int
 						if err := s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", fresh.String()).Scan(&n); err != nil || n != 1 && !hasRead {
 							t.Errorf("after %s the transaction sees %d rows of what was committed since, %v", name, n, err)
@@ -237,7 +211,7 @@ func TestRefusalsNameTheHolder(t *testing.T) {
 // refused, shows nobody, or can't be made in time.
 func TestNobodyIsNamed(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		refused := func(t *testing.T, db *testdb.DB, looks *sql.DB, key txlock.Key) *session {
+		refused := func(t *testing.T, looks *sql.DB, key txlock.Key) *session {
 			t.Helper()
 			s := namingPool(t, db, true, looks).begin(t)
 			_, err := s.TryLock(t.Context(), key)
@@ -246,71 +220,56 @@ func TestNobodyIsNamed(t *testing.T) {
 			wants(t, "Verify", s.Verify(t.Context()), nil)
 			return s
 		}
-		t.Run("the holder has ended", func(t *testing.T) {
-			t.Parallel()
-			key := named()
-			holder := till(t, db, key)
-			looks, l := looksOn(t, db, func(context.Context) error { return holder.tx.Commit() })
-			s := refused(t, db, looks, key)
-			if l.connects.Load() != 1 {
-				t.Errorf("%d looks", l.connects.Load())
-			}
-			_, err := s.TryLock(t.Context(), key)
-			wants(t, "TryLock of what is free now", err, nil)
-			s.commit(t)
-		})
-		t.Run("a reader", func(t *testing.T) {
-			t.Parallel()
-			key := named()
-			committed(t, db, key)
-			reader := begin(t, impatient(t, db, false), nil)
-			wants(t, "RLock", second(reader.RLock(t.Context(), key)), nil)
-			looks, _ := looksOn(t, db, nil)
-			refused(t, db, looks, key)
-		})
-		t.Run("no connection", func(t *testing.T) {
-			t.Parallel()
-			key := named()
-			till(t, db, key)
-			looks, l := looksOn(t, db, nil)
-			conn, err := looks.Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = conn.Close() }()
-			waits := looks.Stats().WaitCount
-			refused(t, db, looks, key)
-			if n := looks.Stats().WaitCount; n != waits || l.connects.Load() != 1 {
-				t.Errorf("the look has waited for a connection, or made one: %d, %d", n-waits, l.connects.Load())
-			}
-		})
-		t.Run("a server that hangs", func(t *testing.T) {
-			t.Parallel()
-			key := named()
-			till(t, db, key)
-			looks, _ := looksOn(t, db, func(ctx context.Context) error {
-				if end, ok := ctx.Deadline(); !ok || time.Until(end) > 100*time.Millisecond {
-					t.Errorf("the look may take until %v (%t)", end, ok)
+		for name, test := range map[string]func(t *testing.T, key txlock.Key, holder *session){
+			"the holder has ended": func(t *testing.T, key txlock.Key, holder *session) {
+				looks, l := looksOn(t, db, func(context.Context) error { return holder.tx.Commit() })
+				s := refused(t, looks, key)
+				if l.connects.Load() != 1 {
+					t.Errorf("%d looks", l.connects.Load())
 				}
-				<-ctx.Done()
-				return ctx.Err()
+				wants(t, "TryLock of what is free now", second(s.TryLock(t.Context(), key)), nil)
+				s.commit(t)
+			},
+			"a reader": func(t *testing.T, key txlock.Key, holder *session) {
+				holder.commit(t)
+				wants(t, "RLock", second(begin(t, impatient(t, db, false), nil).RLock(t.Context(), key)), nil)
+				looks, _ := looksOn(t, db, nil)
+				refused(t, looks, key)
+			},
+			"no connection": func(t *testing.T, key txlock.Key, _ *session) {
+				looks, l := looksOn(t, db, nil)
+				conn, err := looks.Conn(t.Context())
+				noError(t, err)
+				defer func() { _ = conn.Close() }()
+				waits := looks.Stats().WaitCount
+				refused(t, looks, key)
+				if n := looks.Stats().WaitCount; n != waits || l.connects.Load() != 1 {
+					t.Errorf("the look has waited for a connection, or made one: %d, %d", n-waits, l.connects.Load())
+				}
+			},
+			"a server that hangs": func(t *testing.T, key txlock.Key, _ *session) {
+				looks, _ := looksOn(t, db, func(ctx context.Context) error {
+					if end, ok := ctx.Deadline(); !ok || time.Until(end) > 100*time.Millisecond {
+						t.Errorf("the look may take until %v (%t)", end, ok)
+					}
+					<-ctx.Done()
+					return ctx.Err()
+				})
+				refused(t, looks, key)
+			},
+			"a closed pool": func(t *testing.T, key txlock.Key, _ *session) {
+				looks, _ := looksOn(t, db, nil)
+				wants(t, "Close", looks.Close(), nil)
+				refused(t, looks, key)
+			},
+			"no pool": func(t *testing.T, key txlock.Key, _ *session) { refused(t, nil, key) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				key := named()
+				test(t, key, till(t, db, key))
 			})
-			refused(t, db, looks, key)
-		})
-		t.Run("a closed pool", func(t *testing.T) {
-			t.Parallel()
-			key := named()
-			till(t, db, key)
-			looks, _ := looksOn(t, db, nil)
-			wants(t, "Close", looks.Close(), nil)
-			refused(t, db, looks, key)
-		})
-		t.Run("no pool", func(t *testing.T) {
-			t.Parallel()
-			key := named()
-			till(t, db, key)
-			refused(t, db, nil, key)
-		})
+		}
 	})
 }
 
@@ -373,30 +332,14 @@ func TestNamesCostNothingWithoutARefusal(t *testing.T) {
 // holder.
 func TestObserverIsToldTheHolder(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
+		key, told := named(), new(answers)
 		holder := till(t, db, key)
 		looks, _ := looksOn(t, db, nil)
-		base, err := mysql.NewConnector(db.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
-		told := new(refusalsTold)
-		pool := sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.Observe(told.observe)))
-		t.Cleanup(func() { _ = pool.Close() })
-		s := begin(t, pool, nil)
-		err = untilNamed(t, txlock.ErrBusy, func() error { return second(s.TryLock(t.Context(), key)) })
-		holder.names(t, told.errs[len(told.errs)-1], key)
+		s := slowPool(t, db, true, 0, looks, told.observe).begin(t)
+		err := untilNamed(t, txlock.ErrBusy, func() error { return second(s.TryLock(t.Context(), key)) })
+		holder.names(t, told.to(key).Err, key)
 		holder.names(t, err, key)
 	})
-}
-
-// refusalsTold notes the errors of refusals.
-type refusalsTold struct{ errs []error }
-
-func (r *refusalsTold) observe(_ context.Context, e txlock.Event) {
-	if e.Kind == txlock.Refused {
-		r.errs = append(r.errs, e.Err)
-	}
 }
 
 // TestManyAreRefusedAtOnce proves that goroutines that are refused at once over a pool of

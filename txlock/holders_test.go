@@ -17,9 +17,7 @@ func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) []txlock.Holder {
 	pool := impatient(t, db, false)
 	pool.SetMaxOpenConns(1)
 	all, err := txlock.Holders(t.Context(), pool, keys...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return all
 }
 
@@ -39,19 +37,11 @@ func TestHolders(t *testing.T) {
 		fresh, old, lot, ensured, free, never := named(), named(), hashed(), named(), named(), named()
 		committed(t, db, old)
 		committed(t, db, free)
-		if err := txlock.Ensure(t.Context(), db.Admin(), ensured); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, txlock.Ensure(t.Context(), db.Admin(), ensured))
 		for _, guarded := range []bool{false, true} {
 			s := begin(t, impatient(t, db, guarded), nil)
-			var grants []txlock.Grant
-			for _, key := range []txlock.Key{lot, old, fresh, ensured} {
-				grant, err := s.Lock(txlock.WithLabel(t.Context(), "till 7"), key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				grants = append(grants, grant)
-			}
+			grants, err := s.LockAll(txlock.WithLabel(t.Context(), "till 7"), lot, old, fresh, ensured)
+			noError(t, err)
 			all := holders(t, db, free, lot, never, old, fresh, ensured, lot)
 			if len(all) != 5 {
 				t.Fatalf("%d holders: %+v", len(all), all)
@@ -72,24 +62,6 @@ func TestHolders(t *testing.T) {
 		s.commit(t)
 		if all := holders(t, db, old); len(all) != 0 {
 			t.Errorf("holders after the commit: %+v", all)
-		}
-	})
-}
-
-func TestHolderOfLockAll(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		keys := []txlock.Key{named(), hashed(), named()}
-		s := begin(t, impatient(t, db, true), nil)
-		grants, err := s.LockAll(t.Context(), keys...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := holders(t, db, keys...)
-		if len(all) != 3 {
-			t.Fatalf("holders %+v", all)
-		}
-		for i, h := range all {
-			s.holds(t, h, grants[i])
 		}
 	})
 }
@@ -118,12 +90,7 @@ func TestHoldersWaitForNobody(t *testing.T) {
 			committed(t, db, key)
 			s := holder(t, db, key)
 			waiter := begin(t, newPool(t, db, true), nil)
-			answered := make(chan error, 1)
-			go func() {
-				_, err := waiter.Lock(t.Context(), key)
-				answered <- err
-			}()
-			db.WaitForLockWait(t, waiter.id)
+			answered := waiting(t, db, waiter.id, func() error { return second(waiter.Lock(t.Context(), key)) })
 			all := holders(t, db, key)
 			if len(all) != 1 || all[0].Session != uint64(s.id) {
 				t.Errorf("holders %+v, want the one on connection %d alone", all, s.id)
@@ -147,9 +114,7 @@ func TestHolderCanBeKilled(t *testing.T) {
 		if len(all) != 1 {
 			t.Fatalf("holders %+v", all)
 		}
-		if _, err := impatient(t, db, false).ExecContext(t.Context(), "KILL "+strconv.FormatUint(all[0].Session, 10)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, second(impatient(t, db, false).ExecContext(t.Context(), "KILL "+strconv.FormatUint(all[0].Session, 10))))
 		db.WaitGone(t, s.id)
 		if all := holders(t, db, key); len(all) != 0 {
 			t.Errorf("holders %+v after the KILL", all)
@@ -163,8 +128,7 @@ func TestSharedHoldersAreNotSeen(t *testing.T) {
 		key := named()
 		committed(t, db, key)
 		s := begin(t, impatient(t, db, true), nil)
-		_, err := s.RLock(t.Context(), key)
-		wants(t, "RLock", err, nil)
+		wants(t, "RLock", second(s.RLock(t.Context(), key)), nil)
 		if all := holders(t, db, key); len(all) != 0 {
 			t.Errorf("holders %+v", all)
 		}
@@ -174,9 +138,7 @@ func TestSharedHoldersAreNotSeen(t *testing.T) {
 func TestOwner(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		host, err := os.Hostname()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		process := host + "/" + strconv.Itoa(os.Getpid())
 		for _, c := range []struct{ owner, want string }{
 			{"till 7", "till 7"},

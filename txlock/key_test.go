@@ -155,30 +155,22 @@ func TestKeysCompare(t *testing.T) {
 // TestSlotIsTheServers keeps programs of other languages, and people with a
 // client, on the same center lock.
 func TestSlotIsTheServers(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			pool := testdb.Open(t, engine).Connect(t)
-			for _, name := range []string{
-				"a", "order:42", "Zürich:日本語:🔒", strings.Repeat("k", 255), strings.Repeat("語", 85), "a\x00b", " padded ", `quote ' and \ back`,
-			} {
-				key := newKey(name, true)
-				if err := key.Validate(); err != nil {
-					t.Fatal(err)
-				}
-				for _, query := range []string{"SELECT CRC32(?) & 65535", "SELECT CRC32(?) MOD 65536"} {
-					var slot uint16
-					if err := pool.QueryRowContext(t.Context(), query, name).Scan(&slot); err != nil {
-						t.Fatal(err)
-					}
-					if key.Slot() != slot {
-						t.Errorf("%q is on slot %d, on the server on %d", name, key.Slot(), slot)
-					}
+	OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		pool := testdb.Open(t, engine).Connect(t)
+		for _, name := range []string{
+			"a", "order:42", "Zürich:日本語:🔒", strings.Repeat("k", 255), strings.Repeat("語", 85), "a\x00b", " padded ", `quote ' and \ back`,
+		} {
+			key := newKey(name, true)
+			check(t, key.Validate())
+			for _, query := range []string{"SELECT CRC32(?) & 65535", "SELECT CRC32(?) MOD 65536"} {
+				var slot uint16
+				check(t, pool.QueryRowContext(t.Context(), query, name).Scan(&slot))
+				if key.Slot() != slot {
+					t.Errorf("%q is on slot %d, on the server on %d", name, key.Slot(), slot)
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // FuzzKey makes keys in all ways of any text.

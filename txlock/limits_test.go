@@ -21,21 +21,12 @@ var bounded = []struct {
 	name string
 	lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error
 }{
-	{"Lock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.Lock(ctx, key)
-		return err
-	}},
-	{"RLock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.RLock(ctx, key)
-		return err
-	}},
+	{"Lock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) }},
+	{"RLock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) }},
 	{"LockAll", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.LockAll(ctx, key, first(key))
-		return err
+		return second(s.LockAll(ctx, key, first(key)))
 	}},
-	{"CompareAndBump", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return s.CompareAndBump(ctx, key, 7)
-	}},
+	{"CompareAndBump", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return s.CompareAndBump(ctx, key, 7) }},
 }
 
 // first is a key that LockAll takes before this one.
@@ -75,7 +66,7 @@ func withRow(t *testing.T, db *testdb.DB, known bool) txlock.Key {
 		if known {
 			wants(t, "Ensure", txlock.Ensure(t.Context(), db.Admin(), k), nil)
 		}
-		exec(t, db, "REPLACE INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", k.String())
+		exec(t, db.Admin(), "REPLACE INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", k.String())
 	}
 	return key
 }
@@ -84,13 +75,9 @@ func withRow(t *testing.T, db *testdb.DB, known bool) txlock.Key {
 func held(t *testing.T, db *testdb.DB, key txlock.Key) *sql.Tx {
 	t.Helper()
 	tx, err := db.Admin().BeginTx(context.WithoutCancel(t.Context()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
-	if _, err := tx.ExecContext(t.Context(), "UPDATE lockstep_locks SET owner = 'other' WHERE name = ?", key.String()); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, tx, "UPDATE lockstep_locks SET owner = 'other' WHERE name = ?", key.String())
 	return tx
 }
 
@@ -101,9 +88,7 @@ func TestFreeWhateverTheLimit(t *testing.T) {
 		t.Run(fmt.Sprintf("large=%t", large), func(t *testing.T) {
 			onLimits(t, large, func(t *testing.T, _ *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
 				s := begin(t, pool, nil)
-				if err := lock(t.Context(), s.WaitAtMost(limit), key); err != nil {
-					t.Errorf("a free lock within %v: %v", limit, err)
-				}
+				wants(t, fmt.Sprintf("a free lock within %v", limit), lock(t.Context(), s.WaitAtMost(limit), key), nil)
 				s.commit(t)
 			})
 		})
@@ -136,13 +121,9 @@ func TestSmallLimitsEnd(t *testing.T) {
 func TestLargeLimitsWait(t *testing.T) {
 	onLimits(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
 		other, s := held(t, db, key), begin(t, pool, nil)
-		answered := make(chan error, 1)
-		go func() { answered <- lock(t.Context(), s.WaitAtMost(limit), key) }()
-		db.WaitForLockWait(t, s.id)
+		answered := waiting(t, db, s.id, func() error { return lock(t.Context(), s.WaitAtMost(limit), key) })
 		wants(t, "Commit", other.Commit(), nil)
-		if err := <-answered; err != nil {
-			t.Errorf("within %v: %v", limit, err)
-		}
+		wants(t, fmt.Sprintf("within %v", limit), <-answered, nil)
 		s.commit(t)
 	})
 }
@@ -162,8 +143,7 @@ func TestBoundedLocksFixNoSnapshot(t *testing.T) {
 					key, s := withRow(t, db, false), unread(t, newPool(t, db, guarded))
 					locked := func(k txlock.Key) *sql.Tx {
 						other := held(t, db, k)
-						_, err := other.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 8 WHERE name = ?", k.String())
-						wants(t, "raise the token", err, nil)
+						wants(t, "raise the token", second(other.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 8 WHERE name = ?", k.String())), nil)
 						return other
 					}
 					others := []*sql.Tx{locked(first(key)), locked(key)}
@@ -198,16 +178,9 @@ func unread(t *testing.T, pool *sql.DB) *session {
 	t.Helper()
 	pool.SetMaxOpenConns(1)
 	id := testdb.ConnID(t, pool)
-	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback() })
-	scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &session{Scope: scope, tx: tx, id: id}
+	s := inTx(t, pool, txlock.NothingRead())
+	s.id = id
+	return s
 }
 
 // TestLimitIsExact proves that a wait for a key that the process knows doesn't go on for
@@ -241,9 +214,7 @@ func TestTryIsForFreeLocks(t *testing.T) {
 		for name, key := range map[string]txlock.Key{"fresh": apart(t, db), "unknown": withRow(t, db, false), "known": withRow(t, db, true), "hashed": hashed()} {
 			for _, guarded := range []bool{false, true} {
 				s := begin(t, newPool(t, db, guarded), nil)
-				if _, err := s.TryLock(t.Context(), key); err != nil {
-					t.Errorf("a try of a free key, %s: %v", name, err)
-				}
+				wants(t, "a try of a free key, "+name, second(s.TryLock(t.Context(), key)), nil)
 				for _, other := range []*session{begin(t, impatient(t, db, guarded), nil), unread(t, impatient(t, db, guarded))} {
 					for _, try := range []func(context.Context, txlock.Key) (txlock.Grant, error){other.TryLock, other.TryRLock} {
 						_, err := try(t.Context(), key)
@@ -311,28 +282,24 @@ func TestLimitOfTheSession(t *testing.T) {
 // TestRollbackOnTimeout: where a wait that ends rolls the transaction back, a try of a key
 // that has a row leaves it alive, and who is told that nothing is free is told that it isn't.
 func TestRollbackOnTimeout(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-rollback-on-timeout=ON")).Open(t)
-			fresh, known := apart(t, db), named()
-			committed(t, db, known)
-			for _, key := range []txlock.Key{fresh, known} {
-				holder(t, db, key)
-				s := begin(t, newPool(t, db, true), nil)
-				_, err := s.LockAny(t.Context(), key)
-				wants(t, "LockAny", err, txlock.ErrBusy)
-				verify := s.Verify(t.Context())
-				if key == known {
-					wants(t, "Verify", verify, nil)
-				}
-				if errors.Is(verify, txlock.ErrTxDoomed) != errors.Is(err, txlock.ErrTxDoomed) {
-					t.Errorf("LockAny: %v; Verify: %v", err, verify)
-				}
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine, testdb.Args("--innodb-rollback-on-timeout=ON")).Open(t)
+		fresh, known := apart(t, db), named()
+		committed(t, db, known)
+		for _, key := range []txlock.Key{fresh, known} {
+			holder(t, db, key)
+			s := begin(t, newPool(t, db, true), nil)
+			_, err := s.LockAny(t.Context(), key)
+			wants(t, "LockAny", err, txlock.ErrBusy)
+			verify := s.Verify(t.Context())
+			if key == known {
+				wants(t, "Verify", verify, nil)
 			}
-		})
-	}
+			if errors.Is(verify, txlock.ErrTxDoomed) != errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("LockAny: %v; Verify: %v", err, verify)
+			}
+		}
+	})
 }
 
 // TestNothingReadOnce: NothingRead is good for one lock, and not after a version was read.
@@ -346,11 +313,9 @@ func TestNothingReadOnce(t *testing.T) {
 			committed(t, db, key)
 			s := unread(t, newPool(t, db, false))
 			wants(t, name, first(s), nil)
-			var n int
-			wants(t, "a read", s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases").Scan(&n), nil)
+			number(t, s.tx, "SELECT COUNT(*) FROM lockstep_leases")
 			committed(t, db, key)
-			_, err := s.Lock(t.Context(), key)
-			wants(t, "a lock after a read, behind "+name, err, txlock.ErrStaleSnapshot)
+			wants(t, "a lock after a read, behind "+name, second(s.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 		}
 	})
 }
@@ -367,14 +332,13 @@ func TestTryFixesTheSnapshot(t *testing.T) {
 			wants(t, "TryLock", err, nil)
 			other := begin(t, newPool(t, db, true), nil)
 			other.lock(t, key)
-			send(t, other.tx, "INSERT INTO "+table+" VALUES (1)")
+			exec(t, other.tx, "INSERT INTO "+table+" VALUES (1)")
 			other.commit(t)
 			if _, err = s.Lock(t.Context(), key); err != nil {
 				wants(t, "Lock", err, txlock.ErrStaleSnapshot)
 				continue
 			}
-			var n int
-			wants(t, "a read", s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n), nil)
+			n := number(t, s.tx, "SELECT COUNT(*) FROM "+table)
 			if n != 1 {
 				t.Errorf("guarded=%t: what was done under the lock isn't seen", guarded)
 			}
@@ -389,7 +353,7 @@ func TestCallMayRead(t *testing.T) {
 		db.CreateProcedure(t, "read_"+table, "BEGIN DECLARE n INT; SELECT COUNT(*) INTO n FROM "+table+"; END")
 		committed(t, db, key)
 		s := unread(t, newPool(t, db, true, func(c *mysql.Config) { c.User, c.Passwd = db.AdminConfig().User, db.AdminConfig().Passwd }))
-		send(t, s.tx, "CALL read_"+table+"()")
+		exec(t, s.tx, "CALL read_"+table+"()")
 		committed(t, db, key)
 		wants(t, "a lock after a CALL", second(s.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 	})
@@ -418,9 +382,9 @@ func TestTryOfAGoneRow(t *testing.T) {
 			},
 			"removed": func(key txlock.Key) *session {
 				wants(t, "Ensure", txlock.Ensure(t.Context(), db.Admin(), key), nil)
-				exec(t, db, "TRUNCATE TABLE lockstep_locks") // DELETE leaves a mark for a while, which has no gap
+				exec(t, db.Admin(), "TRUNCATE TABLE lockstep_locks") // DELETE leaves a mark for a while, which has no gap
 				for _, beside := range []string{"/a", "/z"} {
-					exec(t, db, "INSERT INTO lockstep_locks VALUES (?, 0, '-', 0, 0)", strings.TrimSuffix(key.String(), "/m")+beside)
+					exec(t, db.Admin(), "INSERT INTO lockstep_locks VALUES (?, 0, '-', 0, 0)", strings.TrimSuffix(key.String(), "/m")+beside)
 				}
 				s := begin(t, newPool(t, db, true), nil)
 				wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
@@ -434,8 +398,7 @@ func TestTryOfAGoneRow(t *testing.T) {
 			wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
 			other := begin(t, impatient(t, db, true), nil)
 			for _, beside := range []string{"/k", "/n"} {
-				_, err := other.Lock(t.Context(), txlock.Named(strings.TrimSuffix(key.String(), "/m")+beside))
-				wants(t, name+": a key beside it", err, nil)
+				wants(t, name+": a key beside it", second(other.Lock(t.Context(), txlock.Named(strings.TrimSuffix(key.String(), "/m")+beside))), nil)
 			}
 			wants(t, "Rollback", errors.Join(s.tx.Rollback(), other.tx.Rollback()), nil)
 		}

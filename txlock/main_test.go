@@ -22,25 +22,23 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Open(t, engine))
-		})
-	}
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
 }
 
 // onOwn is onServers with a database for the test alone.
 func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Shared(t, engine).Open(t))
-		})
-	}
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Open(t)) })
+}
+
+// waiting makes a call beside the test, returns when its session waits for a lock, and sends its
+// error.
+func waiting(t *testing.T, db *testdb.DB, session int64, call func() error) <-chan error {
+	t.Helper()
+	answered := make(chan error, 1)
+	go func() { answered <- call() }()
+	db.WaitForLockWait(t, session)
+	return answered
 }
 
 // impatient is a pool on which whoever waits for a row is told so after a second.
@@ -58,9 +56,7 @@ func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 	cfg := db.Config(mutators...)
 	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if guarded {
 		connector = locksqlc.Connector(connector)
 	}
@@ -69,9 +65,7 @@ func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 		if n := testdb.InUse(pool); n != 0 {
 			t.Errorf("%d connections are in use at the end", n)
 		}
-		if err := pool.Close(); err != nil {
-			t.Errorf("close the pool: %v", err)
-		}
+		noError(t, pool.Close())
 	})
 	return pool
 }
@@ -84,18 +78,27 @@ type session struct {
 	begun time.Time // of till
 }
 
+// inTx is a new transaction in which nothing was sent, joined. It is rolled back at the end at the
+// latest, and not behind the test.
+func inTx(t *testing.T, pool *sql.DB, options ...txlock.JoinOption) *session {
+	t.Helper()
+	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), nil)
+	noError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() })
+	scope, err := txlock.Join(t.Context(), tx, options...)
+	noError(t, err)
+	return &session{Scope: scope, tx: tx}
+}
+
 // begin begins a transaction that is rolled back at the end at the latest.
 func begin(t *testing.T, pool *sql.DB, options *sql.TxOptions) *session {
 	t.Helper()
 	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), options) // not rolled back behind the test
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	s := &session{tx: tx, id: testdb.ConnID(t, tx)}
-	if s.Scope, err = txlock.Join(t.Context(), tx, txlock.NothingRead()); err != nil {
-		t.Fatal(err)
-	}
+	s.Scope, err = txlock.Join(t.Context(), tx, txlock.NothingRead())
+	noError(t, err)
 	return s
 }
 
@@ -110,9 +113,7 @@ func (s *session) lock(t *testing.T, key txlock.Key) txlock.Grant {
 
 func (s *session) commit(t *testing.T) {
 	t.Helper()
-	if err := s.tx.Commit(); err != nil {
-		t.Fatalf("commit: %v", err)
-	}
+	noError(t, s.tx.Commit())
 }
 
 // holder is a transaction that holds a key.
@@ -151,16 +152,21 @@ func hashed() txlock.Key {
 	}
 }
 
-func exec(t *testing.T, db *testdb.DB, query string, args ...any) {
+// executor is a pool, a connection or a transaction.
+type executor interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+func exec(t *testing.T, on executor, query string, args ...any) {
 	t.Helper()
-	if _, err := db.Admin().ExecContext(t.Context(), query, args...); err != nil {
+	if _, err := on.ExecContext(t.Context(), query, args...); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 }
 
-func number(t *testing.T, db *testdb.DB, query string, args ...any) (n int64) {
+func number(t *testing.T, on testdb.Queryer, query string, args ...any) (n int64) {
 	t.Helper()
-	if err := db.Admin().QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+	if err := on.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return n
@@ -169,7 +175,14 @@ func number(t *testing.T, db *testdb.DB, query string, args ...any) (n int64) {
 // rowsOf counts the committed rows of a key: one or none.
 func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
-	return number(t, db, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String())
+	return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String())
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func wants(t *testing.T, what string, err error, want ...error) {

@@ -149,8 +149,7 @@ func TestNamespaces(t *testing.T) {
 			for _, part := range txlock.Segments(key, 2) {
 				own.lock(t, part)
 			}
-			_, err := locks.TryLock(t.Context(), key)
-			wants(t, "TryLock beside its holder", err, txlock.ErrBusy)
+			wants(t, "TryLock beside its holder", second(locks.TryLock(t.Context(), key)), txlock.ErrBusy)
 			if first, err := locks.Once(t.Context(), key); !first || err != nil {
 				t.Errorf("Once(%q): %t, %v", key, first, err)
 			}
@@ -164,9 +163,7 @@ func TestNamespaces(t *testing.T) {
 		noError(t, err)
 		jobs, err := job.New(pool, leases)
 		noError(t, err)
-		t.Cleanup(func() {
-			noError(t, errors.Join(jobs.Close(context.Background()), leases.Close(context.Background())))
-		})
+		t.Cleanup(func() { noError(t, errors.Join(jobs.Close(context.Background()), leases.Close(context.Background()))) })
 		at := time.Now().Add(-time.Hour).Truncate(time.Hour)
 		for _, key := range keys {
 			ran, err := jobs.Tick(t.Context(), key, at, func(context.Context, time.Time) error { return nil })
@@ -187,9 +184,7 @@ func TestNamespaces(t *testing.T) {
 			t.Errorf("%d leases are listed, want 6: %v", len(listed), err)
 		}
 		for _, l := range listed {
-			if err := leases.ForceRelease(t.Context(), l.Key); err != nil {
-				t.Errorf("release %q by what is listed: %v", l.Key, err)
-			}
+			wants(t, fmt.Sprintf("release %q by what is listed", l.Key), leases.ForceRelease(t.Context(), l.Key), nil)
 		}
 		if listed, err := leases.List(t.Context()); err != nil || len(listed) > 0 {
 			t.Errorf("listed after their release: %v, %v", listed, err)
@@ -213,8 +208,7 @@ func TestNamespacesOfAMajority(t *testing.T) {
 	t.Cleanup(func() { noError(t, m.Close(context.Background())) })
 	noError(t, m.Install(t.Context()))
 	for _, key := range []txlock.Key{txlock.Named("x"), shop.Named("x"), bank.Named("x")} {
-		_, err := m.TryAcquire(t.Context(), key)
-		noError(t, err)
+		noError(t, second(m.TryAcquire(t.Context(), key)))
 	}
 }
 
@@ -231,12 +225,5 @@ func TestHashedNamespaces(t *testing.T) {
 	}
 	if same > 10 {
 		t.Errorf("%d of 1,000 keys share their center lock with that of another namespace", same)
-	}
-}
-
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -24,6 +24,7 @@ type recorder struct {
 	events []string
 	odd    []string // what no event may look like
 	asked  int      // and not answered
+	last   error    // of the last event
 
 	deadlock bool // is why a transaction was doomed or is run again
 }
@@ -43,7 +44,7 @@ func (r *recorder) note(what string, e txlock.Event, err error) {
 	if strings.HasPrefix(what, "granted") || strings.HasPrefix(what, "refused") || what == "repeated" {
 		r.asked--
 	}
-	r.events = append(r.events, what+" "+e.Key.String())
+	r.events, r.last = append(r.events, what+" "+e.Key.String()), e.Err
 	if e.Lease || e.Took < 0 || e.Took > time.Minute || (err == nil) != (e.Err == nil) || err != nil && !errors.Is(e.Err, err) {
 		r.odd = append(r.odd, fmt.Sprintf("%s %+v", what, e))
 	}
@@ -89,25 +90,15 @@ func (r *recorder) wants(t *testing.T, events ...string) {
 // The observer of a pool is told of grants, refusals and ends, once each.
 func TestObservePool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		base, err := mysql.NewConnector(db.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := new(recorder)
-		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(nil, r.observe))))
-		t.Cleanup(func() { _ = pool.Close() })
+		pool, r := observed(t, db)
 		a, b, held := named(), named(), named()
 		other := holder(t, db, held)
 
 		s := begin(t, pool, nil)
 		s.lock(t, a)
 		s.lock(t, a) // held already: no news
-		if _, err := s.TryLock(t.Context(), held); !errors.Is(err, txlock.ErrBusy) {
-			t.Fatalf("TryLock: %v", err)
-		}
-		if _, err := s.RLock(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		wants(t, "TryLock", second(s.TryLock(t.Context(), held)), txlock.ErrBusy)
+		noError(t, second(s.RLock(t.Context(), b)))
 		r.wants(t, "granted "+a.String(), "refused "+held.String(), "granted "+b.String())
 		s.commit(t)
 		slices.Sort(r.events)
@@ -116,9 +107,7 @@ func TestObservePool(t *testing.T) {
 		r.wants(t, want...)
 
 		s = begin(t, pool, nil)
-		if _, err := s.LockAll(t.Context(), a); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, second(s.LockAll(t.Context(), a)))
 		db.Kill(t, s.id)
 		if _, err := s.Lock(t.Context(), b); err == nil {
 			t.Fatal("a killed connection locks")
@@ -134,33 +123,17 @@ func TestObserveJoin(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		a, held := named(), named()
 		holder(t, db, held)
-		tx, err := newPool(t, db, false).BeginTx(context.WithoutCancel(t.Context()), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = tx.Rollback() })
 		r := new(recorder)
-		s, err := txlock.Join(t.Context(), tx, txlock.Observe(r.observe), txlock.NothingRead())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Lock(t.Context(), a); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.TryLock(t.Context(), held); !errors.Is(err, txlock.ErrBusy) {
-			t.Fatalf("TryLock: %v", err)
-		}
+		s := inTx(t, newPool(t, db, false), txlock.Observe(r.observe), txlock.NothingRead())
+		s.lock(t, a)
+		wants(t, "TryLock", second(s.TryLock(t.Context(), held)), txlock.ErrBusy)
 		r.wants(t, "granted "+a.String(), "refused "+held.String())
-		if _, err := s.WaitAtMost(time.Second).LockAll(t.Context(), a, held); !errors.Is(err, txlock.ErrWaitTimeout) {
-			t.Fatalf("LockAll: %v", err)
-		}
+		wants(t, "LockAll", second(s.WaitAtMost(time.Second).LockAll(t.Context(), a, held)), txlock.ErrWaitTimeout)
 		slices.Sort(r.events)
 		want := []string{"refused " + a.String(), "refused " + held.String()}
 		slices.Sort(want)
 		r.wants(t, want...)
-		if _, err := s.Lock(t.Context(), a); err != nil { // a plain pool asks the server
-			t.Fatal(err)
-		}
+		s.lock(t, a) // a plain pool asks the server
 		r.wants(t, "granted again "+a.String())
 	})
 }
@@ -170,9 +143,7 @@ func observed(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) (*sq
 	t.Helper()
 	r := new(recorder)
 	base, err := mysql.NewConnector(db.Config(mutators...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(r.observe)))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool, r
@@ -184,9 +155,7 @@ func TestObserveUnanswered(t *testing.T) {
 		pool, r := observed(t, db, testdb.LosingCommits(true))
 		s, a := begin(t, pool, nil), named()
 		s.lock(t, a)
-		if err := s.tx.Commit(); !errors.Is(err, txlock.ErrUnknownOutcome) {
-			t.Errorf("Commit: %v", err)
-		}
+		wants(t, "Commit", s.tx.Commit(), txlock.ErrUnknownOutcome)
 		r.wants(t, "granted "+a.String(), "released "+a.String(), "unknown "+a.String())
 	})
 }
@@ -197,9 +166,7 @@ func TestObserveAgain(t *testing.T) {
 		pool, r := observed(t, db)
 		s, a := begin(t, pool, nil), named()
 		for _, query := range []string{"SAVEPOINT before_it", "ROLLBACK TO SAVEPOINT before_it"} {
-			if _, err := s.tx.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, s.tx, query)
 			s.lock(t, a)
 		}
 		s.commit(t)
@@ -212,9 +179,7 @@ func TestObserveAgain(t *testing.T) {
 func TestObserveDoomed(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		a, b := named(), named()
-		if err := txlock.Ensure(t.Context(), db.Admin(), a, b); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, txlock.Ensure(t.Context(), db.Admin(), a, b))
 		type side struct {
 			*session
 			seen      *recorder
@@ -267,12 +232,8 @@ func TestObserveDoomed(t *testing.T) {
 
 		s = begin(t, pool, nil)
 		s.lock(t, a)
-		if _, err := s.tx.ExecContext(t.Context(), "COMMIT"); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("Commit: %v", err)
-		}
+		exec(t, s.tx, "COMMIT")
+		wants(t, "Commit", s.tx.Commit(), txlock.ErrTxDoomed)
 		r.wants(t, "granted "+a.String(), "lost "+a.String(), "doomed "+a.String())
 	})
 }
@@ -288,12 +249,8 @@ func TestObserveRun(t *testing.T) {
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{a}, func(tx *sql.Tx) error {
 				calls++
 				s, err := locksqlc.Join(t.Context(), tx)
-				if err != nil {
-					return err
-				}
-				if _, err := s.Once(t.Context(), o); err != nil {
-					return err
-				}
+				noError(t, err)
+				noError(t, second(s.Once(t.Context(), o)))
 				if calls == 1 {
 					return &mysql.MySQLError{Number: 1213}
 				}
@@ -308,15 +265,10 @@ func TestObserveRun(t *testing.T) {
 			}
 			r.wants(t, slices.Concat(try, []string{"retried " + a.String()}, try)...)
 		}
-		lock := begin(t, pool, nil)
 		fresh := named()
-		if first, err := lock.Once(t.Context(), fresh); err != nil || !first {
-			t.Fatalf("Once: %t, %v", first, err)
-		}
+		begin(t, pool, nil).once(t, fresh, true)
 		waits := begin(t, pool, nil)
-		if _, err := waits.WaitAtMost(time.Second).Once(t.Context(), fresh); !errors.Is(err, txlock.ErrWaitTimeout) {
-			t.Fatalf("Once of what is asked for: %v", err)
-		}
+		wants(t, "Once of what is asked for", second(waits.WaitAtMost(time.Second).Once(t.Context(), fresh)), txlock.ErrWaitTimeout)
 		r.wants(t, "granted once "+fresh.String(), "refused once "+fresh.String())
 	})
 }

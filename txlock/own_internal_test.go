@@ -1,5 +1,23 @@
 package txlock
 
+import (
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+// OnEngines runs a test for every engine.
+func OnEngines(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
+	}
+}
+
 // Remembered returns how many open transactions of this program are known to hold a key.
 func Remembered(key Key) (n int) {
 	inProgram.mu.Lock()

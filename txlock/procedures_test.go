@@ -31,7 +31,7 @@ func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 // calls counts the CALLs of lockstep's procedures that the database has seen.
 func calls(t *testing.T, db *testdb.DB) int64 {
 	t.Helper()
-	return number(t, db, `SELECT COALESCE(SUM(count_star), 0) FROM performance_schema.events_statements_summary_by_program
+	return number(t, db.Admin(), `SELECT COALESCE(SUM(count_star), 0) FROM performance_schema.events_statements_summary_by_program
 		WHERE object_schema = DATABASE() AND object_type = 'PROCEDURE' AND object_name LIKE 'lockstep%'`)
 }
 
@@ -61,18 +61,11 @@ func takeAll(t *testing.T, pool *sql.DB) error {
 				return errors.Join(err, s.CompareAndBump(t.Context(), key, version))
 			},
 		} {
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := inTx(t, pool)
 			if read {
-				testdb.ConnID(t, tx)
+				testdb.ConnID(t, s.tx)
 			}
-			scope, err := txlock.Join(t.Context(), tx)
-			if err == nil {
-				err = take(&session{Scope: scope, tx: tx})
-			}
-			all = append(all, err, tx.Commit())
+			all = append(all, take(s), s.tx.Commit())
 		}
 	}
 	return errors.Join(all...)
@@ -194,9 +187,7 @@ func TestRowThatAnotherPrimaryMakes(t *testing.T) {
 		pool := newPool(t, db, true)
 		for _, number := range []string{"3101", "1213"} {
 			db.Exec(t, "CREATE TRIGGER refuses BEFORE INSERT ON lockstep_locks FOR EACH ROW BEGIN IF NEW.conn_id = 0 THEN SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = "+number+"; END IF; END")
-			if err := locksqlc.Run(t.Context(), pool, []txlock.Key{named()}, func(*sql.Tx) error { return nil }); err != nil {
-				t.Errorf("%s: %v", number, err)
-			}
+			wants(t, number, locksqlc.Run(t.Context(), pool, []txlock.Key{named()}, func(*sql.Tx) error { return nil }), nil)
 			db.Exec(t, "DROP TRIGGER refuses")
 		}
 	})

@@ -20,7 +20,7 @@ import (
 // token of the same time.
 func age(t *testing.T, db *testdb.DB, key txlock.Key) {
 	t.Helper()
-	exec(t, db, "UPDATE lockstep_locks SET locked_us = locked_us - 3660000000, token = token - 3660000000 WHERE name = ?", key.String())
+	exec(t, db.Admin(), "UPDATE lockstep_locks SET locked_us = locked_us - 3660000000, token = token - 3660000000 WHERE name = ?", key.String())
 }
 
 // old is a key whose row is old.
@@ -47,9 +47,7 @@ func TestCleanRemovesOldRows(t *testing.T) {
 			gone, young, lot, made := old(t, db), named(), hashed(), named()
 			committed(t, db, young)
 			committed(t, db, lot)
-			if err := txlock.Ensure(t.Context(), db.Admin(), made); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, txlock.Ensure(t.Context(), db.Admin(), made))
 			age(t, db, young) // locked by a program of long ago, and again now
 			again := committed(t, db, young)
 			pool := impatient(t, db, guarded)
@@ -66,7 +64,7 @@ func TestCleanRemovesOldRows(t *testing.T) {
 			if grant := committed(t, db, young); grant.Token() <= again.Token() {
 				t.Errorf("token %d after %d", grant.Token(), again.Token())
 			}
-			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_centers"); n != 65536 {
+			if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_centers"); n != 65536 {
 				t.Errorf("%d center rows", n)
 			}
 		}
@@ -81,15 +79,9 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		holder(t, db, held)
 		holder(t, db, fresh)
 		reader := begin(t, impatient(t, db, true), nil)
-		_, err := reader.RLock(t.Context(), shared)
-		wants(t, "RLock", err, nil)
+		wants(t, "RLock", second(reader.RLock(t.Context(), shared)), nil)
 		owner, waiter := holder(t, db, wanted), begin(t, newPool(t, db, true), nil)
-		answered := make(chan error, 1)
-		go func() {
-			_, err := waiter.Lock(t.Context(), wanted)
-			answered <- err
-		}()
-		db.WaitForLockWait(t, waiter.id)
+		answered := waiting(t, db, waiter.id, func() error { return second(waiter.Lock(t.Context(), wanted)) })
 		if n := clean(t, impatient(t, db, false), time.Minute); n != 1 || rowsOf(t, db, free) != 0 {
 			t.Errorf("%d rows were removed, want the one that nobody needs", n)
 		}
@@ -100,8 +92,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		}
 		other := begin(t, impatient(t, db, true), nil)
 		for _, key := range []txlock.Key{held, shared, wanted, fresh} {
-			_, err := other.TryLock(t.Context(), key)
-			wants(t, "TryLock beside Clean", err, txlock.ErrBusy)
+			wants(t, "TryLock beside Clean", second(other.TryLock(t.Context(), key)), txlock.ErrBusy)
 		}
 		wants(t, "Rollback", owner.tx.Rollback(), nil)
 		wants(t, "the waiter", <-answered, nil)
@@ -113,11 +104,11 @@ func TestCleanWaitsForNobody(t *testing.T) {
 func TestCleanKeepsTokensRising(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool, ahead, key := impatient(t, db, false), old(t, db), named()
-		exec(t, db, "UPDATE lockstep_locks SET token = (UNIX_TIMESTAMP() + 3600) * 1000000 WHERE name = ?", ahead.String())
+		exec(t, db.Admin(), "UPDATE lockstep_locks SET token = (UNIX_TIMESTAMP() + 3600) * 1000000 WHERE name = ?", ahead.String())
 		if n := clean(t, pool, time.Minute); n != 0 || rowsOf(t, db, ahead) != 1 {
 			t.Errorf("a row whose token is ahead of the clock was removed (%d)", n)
 		}
-		before := number(t, db, "SELECT token FROM lockstep_locks WHERE name = ?", ahead.String())
+		before := number(t, db.Admin(), "SELECT token FROM lockstep_locks WHERE name = ?", ahead.String())
 		if grant := committed(t, db, ahead); grant.Token() != uint64(before)+1 {
 			t.Errorf("token %d after %d, which is ahead of the clock", grant.Token(), before)
 		}
@@ -176,7 +167,7 @@ func TestLocksAfterClean(t *testing.T) {
 // fill makes n old rows.
 func fill(t *testing.T, db *testdb.DB, n int) {
 	t.Helper()
-	exec(t, db, "INSERT INTO lockstep_locks SELECT CONCAT('old:', 10000 + slot), 1, '-', 0, 1 FROM lockstep_centers WHERE slot < ?", n)
+	exec(t, db.Admin(), "INSERT INTO lockstep_locks SELECT CONCAT('old:', 10000 + slot), 1, '-', 0, 1 FROM lockstep_centers WHERE slot < ?", n)
 }
 
 func TestCleanInBatches(t *testing.T) {
@@ -186,7 +177,7 @@ func TestCleanInBatches(t *testing.T) {
 			if got := clean(t, impatient(t, db, false), time.Hour); got != n {
 				t.Errorf("%d of %d rows were removed", got, n)
 			}
-			if left := number(t, db, "SELECT COUNT(*) FROM lockstep_locks"); left != 0 {
+			if left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); left != 0 {
 				t.Errorf("%d of %d rows are left", left, n)
 			}
 		}
@@ -213,9 +204,7 @@ func TestCleanBySeveralAtOnce(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				n, err := txlock.Purge(t.Context(), pool, time.Hour)
-				if err != nil {
-					t.Errorf("one of several: %v", err)
-				}
+				wants(t, "one of several", err, nil)
 				mu.Lock()
 				total += n
 				mu.Unlock()
@@ -223,7 +212,7 @@ func TestCleanBySeveralAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 		total += clean(t, pool, time.Hour) // what one has held when the others looked
-		if left := number(t, db, "SELECT COUNT(*) FROM lockstep_locks"); left != 0 || total != rows {
+		if left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); left != 0 || total != rows {
 			t.Errorf("%d of %d rows were removed, %d are left", total, rows, left)
 		}
 	})
@@ -233,8 +222,7 @@ func TestCleanRefuses(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool, key := impatient(t, db, false), old(t, db)
 		for _, olderThan := range []time.Duration{0, -1, -time.Hour, math.MinInt64} {
-			_, err := txlock.Purge(t.Context(), pool, olderThan)
-			wants(t, "Clean of no time", err, txlock.ErrInvalidOption)
+			wants(t, "Clean of no time", second(txlock.Purge(t.Context(), pool, olderThan)), txlock.ErrInvalidOption)
 		}
 		if n, err := txlock.Purge(t.Context(), pool, math.MaxInt64); n != 0 || err != nil {
 			t.Errorf("Clean of 292 years: %d, %v", n, err)
@@ -244,8 +232,7 @@ func TestCleanRefuses(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := txlock.Purge(ended, pool, time.Second)
-		wants(t, "Clean after the end", err, context.Canceled)
+		wants(t, "Clean after the end", second(txlock.Purge(ended, pool, time.Second)), context.Canceled)
 		if rowsOf(t, db, key) != 1 {
 			t.Error("a call that was refused has removed a row")
 		}

@@ -84,9 +84,7 @@ func TestLockAllInOrderOfSlots(t *testing.T) {
 					if limit > 0 {
 						scope = s.WaitAtMost(limit)
 					}
-					answered := make(chan error, 1)
-					go func() { answered <- second(scope.LockAll(t.Context(), high, low)) }()
-					db.WaitForLockWait(t, s.id)
+					answered := waiting(t, db, s.id, func() error { return second(scope.LockAll(t.Context(), high, low)) })
 					other := begin(t, newPool(t, db, true), nil)
 					if held == low {
 						wants(t, "the higher slot behind one that is waited for", second(other.TryLock(t.Context(), high)), nil)

@@ -30,9 +30,7 @@ func TestRepliesAreKnown(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, file := range files {
 		if !strings.HasSuffix(file, "_test.go") {
 			source.WriteString(read(t, file))
@@ -73,9 +71,7 @@ func TestRepliesAreKnown(t *testing.T) {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(text)
 }
 
@@ -225,9 +221,7 @@ func TestTokensOfMany(t *testing.T) {
 	m := &attempt{state: new(state), keys: []Key{Named("a"), Named("b")}}
 	row := func(name string, token, old any) manyRow {
 		r := manyRow{record: record{name: name}}
-		if err := errors.Join(r.token.Scan(token), r.old.Scan(old)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, errors.Join(r.token.Scan(token), r.old.Scan(old)))
 		return r
 	}
 	a, b := row("a", 7, nil), row("b", 8, nil)

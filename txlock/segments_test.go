@@ -43,26 +43,18 @@ func TestSegments(t *testing.T) {
 		for _, key := range keys {
 			committed(t, db, key)
 		}
-		first, second, third := begin(t, impatient(t, db, true), nil), begin(t, impatient(t, db, true), nil), begin(t, impatient(t, db, true), nil)
+		first, last, third := begin(t, impatient(t, db, true), nil), begin(t, impatient(t, db, true), nil), begin(t, impatient(t, db, true), nil)
 		one, err := first.LockAny(t.Context(), keys...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		other, err := second.LockAny(t.Context(), keys...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
+		other, err := last.LockAny(t.Context(), keys...)
+		noError(t, err)
 		if one.Key() == other.Key() {
 			t.Errorf("two transactions hold %v", one.Key())
 		}
-		_, err = third.LockAny(t.Context(), keys...)
-		wants(t, "LockAny of none", err, txlock.ErrBusy)
-		_, err = third.LockAll(t.Context(), keys...)
-		wants(t, "LockAll beside them", err, txlock.ErrWaitTimeout)
+		wants(t, "LockAny of none", second(third.LockAny(t.Context(), keys...)), txlock.ErrBusy)
+		wants(t, "LockAll beside them", second(third.LockAll(t.Context(), keys...)), txlock.ErrWaitTimeout)
 		first.commit(t)
-		second.commit(t)
-		if _, err := third.LockAll(t.Context(), keys...); err != nil {
-			t.Error(err)
-		}
+		last.commit(t)
+		noError(t, second(third.LockAll(t.Context(), keys...)))
 	})
 }

@@ -25,17 +25,15 @@ func TestWaitsAtSerializable(t *testing.T) {
 		}
 		type ask = func(ctx context.Context, s *session, key txlock.Key) error
 		asks := map[string]ask{
-			"Lock":  func(ctx context.Context, s *session, key txlock.Key) error { _, err := s.Lock(ctx, key); return err },
-			"RLock": func(ctx context.Context, s *session, key txlock.Key) error { _, err := s.RLock(ctx, key); return err },
+			"Lock":  func(ctx context.Context, s *session, key txlock.Key) error { return second(s.Lock(ctx, key)) },
+			"RLock": func(ctx context.Context, s *session, key txlock.Key) error { return second(s.RLock(ctx, key)) },
 			"WaitAtMost": func(ctx context.Context, s *session, key txlock.Key) error {
-				_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
-				return err
+				return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
 			},
 			"LockAll": func(ctx context.Context, s *session, key txlock.Key) error {
-				_, err := s.LockAll(ctx, key, named())
-				return err
+				return second(s.LockAll(ctx, key, named()))
 			},
-			"Version": func(ctx context.Context, s *session, key txlock.Key) error { _, err := s.Version(ctx, key); return err },
+			"Version": func(ctx context.Context, s *session, key txlock.Key) error { return second(s.Version(ctx, key)) },
 			"Once": func(ctx context.Context, s *session, key txlock.Key) error {
 				if first, err := s.Once(ctx, key); err != nil || first {
 					return fmt.Errorf("first is %t, %w", first, err)
@@ -44,7 +42,7 @@ func TestWaitsAtSerializable(t *testing.T) {
 			},
 		}
 		table := db.CreateTable(t, "serial", "id INT PRIMARY KEY, n INT NOT NULL")
-		exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
+		exec(t, db.Admin(), "INSERT INTO "+table+" VALUES (1, 0)")
 		for _, guarded := range []bool{true, false} {
 			pool := newPool(t, db, guarded, refusing)
 			for way, ask := range asks {
@@ -62,21 +60,15 @@ func TestWaitsAtSerializable(t *testing.T) {
 						} else {
 							first.lock(t, key)
 						}
-						second := begin(t, pool, &sql.TxOptions{Isolation: sql.LevelSerializable})
-						granted := make(chan error, 1)
-						go func() { granted <- ask(t.Context(), second, key) }()
-						db.WaitForLockWait(t, second.id)
-						_, err := first.tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = n + 1")
-						wants(t, "UPDATE", err, nil)
+						next := begin(t, pool, &sql.TxOptions{Isolation: sql.LevelSerializable})
+						granted := waiting(t, db, next.id, func() error { return ask(t.Context(), next, key) })
+						exec(t, first.tx, "UPDATE "+table+" SET n = n + 1")
 						first.commit(t)
 						wants(t, way, <-granted, nil)
-						want := number(t, db, "SELECT n FROM "+table)
-						var n int64
-						wants(t, "read", second.tx.QueryRowContext(t.Context(), "SELECT n FROM "+table).Scan(&n), nil)
-						if n != want {
+						if n, want := number(t, next.tx, "SELECT n FROM "+table), number(t, db.Admin(), "SELECT n FROM "+table); n != want {
 							t.Errorf("%d was read, not %d", n, want)
 						}
-						second.commit(t)
+						next.commit(t)
 					})
 				}
 			}

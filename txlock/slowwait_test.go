@@ -52,9 +52,7 @@ func (a *answers) to(key txlock.Key) (last txlock.Event) {
 func slowPool(t *testing.T, db *testdb.DB, guarded bool, slow time.Duration, looks *sql.DB, told txlock.Observer, mutators ...func(*mysql.Config)) naming {
 	t.Helper()
 	base, err := mysql.NewConnector(db.Config(mutators...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	n := naming{options: []txlock.JoinOption{txlock.NothingRead()}}
 	if guarded {
 		n.pool = sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.SlowWait(slow), txlock.Observe(told)))
@@ -82,10 +80,8 @@ func slowly(t *testing.T, holder *session, looks *sql.DB, l *lookout, call func(
 
 // waits are the calls that wait for a holder, with another key that is free.
 var waits = map[string]func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error{
-	"Lock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error { return second(s.Lock(ctx, key)) },
-	"RLock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
-		return second(s.RLock(ctx, key))
-	},
+	"Lock":  func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error { return second(s.Lock(ctx, key)) },
+	"RLock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error { return second(s.RLock(ctx, key)) },
 	"WaitAtMost Lock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
 		return second(s.WaitAtMost(soon).Lock(ctx, key))
 	},
@@ -125,7 +121,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 								holder = till(t, db, key)
 								fresh := named()
 								wants(t, name, slowly(t, holder, looks, l, func() error { return wait(t.Context(), s.Scope, key, free) }), nil)
-								exec(t, db, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", fresh.String())
+								exec(t, db.Admin(), "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", fresh.String())
 								var n int
 								err := s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", fresh.String()).Scan(&n)
 								if err != nil || n != 1 {
@@ -189,9 +185,7 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 					trip, count := testdb.CountTrips(t)
 					s := slowPool(t, db, guarded, c.slow, given, c.told, count).begin(t)
 					holder, id := till(t, db, key), testdb.ConnID(t, s.tx)
-					done := make(chan error, 1)
-					go func() { done <- second(s.Lock(t.Context(), key)) }()
-					db.WaitForLockWait(t, id)
+					done := waiting(t, db, id, func() error { return second(s.Lock(t.Context(), key)) })
 					testdb.Await(aLook, func() bool { return l.connects.Load() >= c.looks })
 					holder.commit(t)
 					wants(t, name, <-done, nil)

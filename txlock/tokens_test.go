@@ -55,7 +55,7 @@ func another(key txlock.Key) txlock.Key {
 // clockOf is the server's clock as tokens have it.
 func clockOf(t *testing.T, db *testdb.DB) uint64 {
 	t.Helper()
-	return uint64(number(t, db, "SELECT UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"))
+	return uint64(number(t, db.Admin(), "SELECT UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"))
 }
 
 // apart is a key without a row whose neighbours have theirs: no other test's key goes into
@@ -122,9 +122,9 @@ func TestTokenAheadOfTheClock(t *testing.T) {
 	onExclusives(t, append(exclusives, tries), func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
 		ahead := clockOf(t, db) + 3600e6
 		if key.Hashed() {
-			exec(t, db, "UPDATE lockstep_centers SET token = ? WHERE slot = ?", ahead, key.Slot())
+			exec(t, db.Admin(), "UPDATE lockstep_centers SET token = ? WHERE slot = ?", ahead, key.Slot())
 		} else {
-			exec(t, db, "REPLACE INTO lockstep_locks VALUES (?, ?, '-', 0, 0)", key.String(), ahead)
+			exec(t, db.Admin(), "REPLACE INTO lockstep_locks VALUES (?, ?, '-', 0, 0)", key.String(), ahead)
 		}
 		for _, guarded := range []bool{true, true, false} {
 			s := unread(t, newPool(t, db, guarded))
@@ -164,11 +164,11 @@ func TestTokenAfterASharedLock(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/hashed=%t", name, key.Hashed()), func(t *testing.T) {
 					before := committed(t, db, key)
 					s := unread(t, newPool(t, db, true))
-					send(t, s.tx, "SAVEPOINT before_lock")
+					exec(t, s.tx, "SAVEPOINT before_lock")
 					if shared, err := s.RLock(t.Context(), key); err != nil || shared.Token() != before.Token() {
 						t.Fatalf("RLock: token %d after %d, %v", shared.Token(), before.Token(), err)
 					}
-					send(t, s.tx, "ROLLBACK TO SAVEPOINT before_lock")
+					exec(t, s.tx, "ROLLBACK TO SAVEPOINT before_lock")
 					grant, err := lock(t.Context(), s.Scope, key)
 					if err != nil || grant.Token() <= before.Token() || grant.Shared() {
 						t.Errorf("%s: %+v after token %d, %v", name, grant, before.Token(), err)
@@ -194,10 +194,10 @@ func TestTokenOfALockThatStays(t *testing.T) {
 							version = committed(t, db, key).Token()
 						}
 						s := begin(t, newPool(t, db, true, func(c *mysql.Config) { c.MultiStatements = true }), &sql.TxOptions{Isolation: level})
-						send(t, s.tx, "SAVEPOINT before_lock")
+						exec(t, s.tx, "SAVEPOINT before_lock")
 						wants(t, "CompareAndBump", s.CompareAndBump(t.Context(), key, version), nil)
 						before, _ := s.Held(key)
-						send(t, s.tx, "SAVEPOINT behind_lock; DO 0")
+						exec(t, s.tx, "SAVEPOINT behind_lock; DO 0")
 						if _, certain := s.Held(key); certain || before.Token() <= version {
 							t.Fatalf("the lock has token %d, and is certain: %t", before.Token(), certain)
 						}
@@ -222,12 +222,4 @@ func TestTokenOfALockThatStays(t *testing.T) {
 			}
 		}
 	})
-}
-
-// send sends a statement of the program.
-func send(t *testing.T, tx *sql.Tx, query string) {
-	t.Helper()
-	if _, err := tx.ExecContext(t.Context(), query); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
 }

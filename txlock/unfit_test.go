@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -39,9 +40,7 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 		for _, guarded := range []bool{false, true} {
 			pool, key := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{variable: value} }), named()
 			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			_, err = txlock.Join(t.Context(), tx)
 			wants(t, "Join", err, want)
 			if guarded {
@@ -53,9 +52,7 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 			wants(t, "Check", schema.Check(t.Context(), pool), want)
 
 			leases, err := lease.NewManager(pool)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			for what, err := range map[string]error{
 				"Acquire":        second(leases.Acquire(t.Context(), key)),
 				"TryAcquire":     second(leases.TryAcquire(t.Context(), key)),
@@ -80,14 +77,12 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 				"Purge":   func(m *lease.Manager) error { return second(m.Purge(t.Context())) },
 			} {
 				m, err := lease.NewManager(pool)
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				wants(t, what, call(m), want)
 				wants(t, "Close", m.Close(context.WithoutCancel(t.Context())), nil)
 			}
 			wants(t, "Close", leases.Close(context.WithoutCancel(t.Context())), nil)
-			if rowsOf(t, db, key) != 0 || number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) != 0 {
+			if rowsOf(t, db, key) != 0 || number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) != 0 {
 				t.Error("a call that was refused has made a row")
 			}
 		}
@@ -95,16 +90,10 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 		// By a SET of the session, which a plain pool sees at Join.
 		for _, guarded := range []bool{false, true} {
 			conn, err := newPool(t, db, guarded).Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := conn.ExecContext(t.Context(), "SET "+variable+" = "+value); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
+			exec(t, conn, "SET "+variable+" = "+value)
 			tx, err := conn.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			scope, err := txlock.Join(t.Context(), tx)
 			if err == nil {
 				_, err = scope.Lock(t.Context(), named())
@@ -117,24 +106,18 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 
 // TestAutocommitOffForAll finds the setting of init_connect, of which no client is told.
 func TestAutocommitOffForAll(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine, testdb.Args("--init-connect=SET autocommit = 0")).Open(t)
-			for _, guarded := range []bool{false, true} {
-				pool := newPool(t, db, guarded)
-				tx, err := pool.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, err = txlock.Join(t.Context(), tx)
-				wants(t, "Join", err, schema.ErrAutocommit)
-				wants(t, "Rollback", tx.Rollback(), nil)
-				wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrAutocommit)
-			}
-		})
-	}
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine, testdb.Args("--init-connect=SET autocommit = 0")).Open(t)
+		for _, guarded := range []bool{false, true} {
+			pool := newPool(t, db, guarded)
+			tx, err := pool.BeginTx(t.Context(), nil)
+			noError(t, err)
+			_, err = txlock.Join(t.Context(), tx)
+			wants(t, "Join", err, schema.ErrAutocommit)
+			wants(t, "Rollback", tx.Rollback(), nil)
+			wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrAutocommit)
+		}
+	})
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -166,8 +149,7 @@ func TestSelectLimit(t *testing.T) {
 				})
 				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, keys...), nil)
 				s := begin(t, pool, nil)
-				_, err := s.LockAll(t.Context(), keys...)
-				wants(t, "LockAll", err, nil)
+				wants(t, "LockAll", second(s.LockAll(t.Context(), keys...)), nil)
 				holders, err := txlock.Holders(t.Context(), pool, keys...)
 				if err != nil || len(holders) != len(keys) {
 					t.Errorf("Holders: %d of %d keys, %v", len(holders), len(keys), err)
@@ -176,15 +158,12 @@ func TestSelectLimit(t *testing.T) {
 				s.commit(t)
 
 				s = begin(t, pool, nil)
-				var n int
-				wants(t, "a read", s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks").Scan(&n), nil)
+				number(t, s.tx, "SELECT COUNT(*) FROM lockstep_locks")
 				committed(t, db, keys[2])
 				scope, err := txlock.Join(t.Context(), s.tx) // which knows of a read
 				wants(t, "Join", err, nil)
 				_, err = scope.LockAll(t.Context(), keys...)
-				if !errors.Is(err, txlock.ErrStaleSnapshot) {
-					t.Errorf("guarded=%t, procedures=%t: LockAll after the last key has changed: %v", v.guarded, v.procedures, err)
-				}
+				wants(t, fmt.Sprintf("guarded=%t, procedures=%t: LockAll after the last key has changed", v.guarded, v.procedures), err, txlock.ErrStaleSnapshot)
 				wants(t, "Rollback", s.tx.Rollback(), nil)
 			}
 		}

@@ -15,9 +15,20 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestCompareAndBumpInSQLModes: what the statement replies, and what it leaves in the row, is
-// the same in the modes that change its arithmetic. internal/ops.TestModes has all modes.
+// TestCompareAndBumpInSQLModes: what the statement replies, and what it leaves in the row, is the
+// same in the modes that change its arithmetic.
 func TestCompareAndBumpInSQLModes(t *testing.T) {
+	onModes(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		for _, key := range []txlock.Key{named(), hashed()} {
+			comparesAndBumps(t, db, key, func() *session { return begin(t, pool, nil) })
+		}
+	})
+}
+
+// onModes runs a test in the modes that change arithmetic and empty texts. internal/ops.TestModes
+// has all modes.
+func onModes(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		modes := []string{"NO_UNSIGNED_SUBTRACTION"}
 		if db.Engine() == testdb.MariaDB {
@@ -26,12 +37,9 @@ func TestCompareAndBumpInSQLModes(t *testing.T) {
 		for _, mode := range modes {
 			for _, interpolate := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/interpolate=%t", mode, interpolate), func(t *testing.T) {
-					pool := newPool(t, db, true, func(cfg *mysql.Config) {
+					test(t, db, newPool(t, db, true, func(cfg *mysql.Config) {
 						cfg.InterpolateParams, cfg.Params = interpolate, map[string]string{"sql_mode": "'" + mode + "'"}
-					})
-					for _, key := range []txlock.Key{named(), hashed()} {
-						comparesAndBumps(t, db, key, func() *session { return begin(t, pool, nil) })
-					}
+					}))
 				})
 			}
 		}
@@ -141,9 +149,7 @@ func TestVersionsAtSerializable(t *testing.T) {
 			wants(t, "Version", err, nil)
 			_, err = b.Version(t.Context(), key)
 			wants(t, "Version", err, nil)
-			first := make(chan error, 1)
-			go func() { first <- a.CompareAndBump(t.Context(), key, version) }()
-			db.WaitForLockWait(t, a.id)
+			first := waiting(t, db, a.id, func() error { return a.CompareAndBump(t.Context(), key, version) })
 			errs := []error{b.CompareAndBump(t.Context(), key, version), <-first}
 			if slices.Index(errs, nil) < 0 || !errors.Is(errors.Join(errs...), txlock.ErrDeadlock) {
 				t.Errorf("guarded=%t: %v", guarded, errs)
@@ -182,35 +188,14 @@ func TestHashedNeighboursConflict(t *testing.T) {
 // TestVersionObserved: an optimistic grant and a conflict are told like those of locks.
 func TestVersionObserved(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		watch := new(counting)
-		tx, err := newPool(t, db, false).BeginTx(t.Context(), nil)
-		wants(t, "begin", err, nil)
-		defer tx.Rollback() //nolint:errcheck // it has been committed, or the test has failed
-		s, err := txlock.Join(t.Context(), tx, txlock.Observe(watch.observe))
-		wants(t, "Join", err, nil)
-		key := named()
+		r, key := new(recorder), named()
+		s := inTx(t, newPool(t, db, false), txlock.Observe(r.observe))
 		wants(t, "a version of nobody", s.CompareAndBump(t.Context(), key, 0), nil)
+		r.wants(t, "granted "+key.String())
 		wants(t, "another version", s.CompareAndBump(t.Context(), key, 1), txlock.ErrConflict)
-		if watch.granted != 1 || watch.refused != 1 || !errors.Is(watch.last.Err, txlock.ErrConflict) || watch.last.Key != key {
-			t.Errorf("%d granted, %d refused, the last %+v", watch.granted, watch.refused, watch.last)
-		}
+		wants(t, "what is told", r.last, txlock.ErrConflict)
+		r.wants(t, "refused "+key.String())
 	})
-}
-
-// counting is an observer of one goroutine.
-type counting struct {
-	granted, refused int
-	last             txlock.Event
-}
-
-func (c *counting) observe(_ context.Context, e txlock.Event) {
-	switch e.Kind {
-	case txlock.Granted:
-		c.granted++
-	case txlock.Refused:
-		c.refused++
-		c.last = e
-	}
 }
 
 // TestNoContext: a call without a context is refused before anything is sent, and so is a version
@@ -222,28 +207,21 @@ func TestNoContext(t *testing.T) {
 			s := begin(t, pool, nil)
 			var none context.Context
 			for verb, call := range map[string]func() error{
-				"Lock":           func() error { _, err := s.Lock(none, named()); return err },
-				"TryRLock":       func() error { _, err := s.TryRLock(none, named()); return err },
-				"LockAll":        func() error { _, err := s.LockAll(none, named(), named()); return err },
-				"LockAny":        func() error { _, err := s.LockAny(none, named()); return err },
-				"Once":           func() error { _, err := s.Once(none, named()); return err },
-				"Version":        func() error { _, err := s.Version(none, named()); return err },
+				"Lock":           func() error { return second(s.Lock(none, named())) },
+				"TryRLock":       func() error { return second(s.TryRLock(none, named())) },
+				"LockAll":        func() error { return second(s.LockAll(none, named(), named())) },
+				"LockAny":        func() error { return second(s.LockAny(none, named())) },
+				"Once":           func() error { return second(s.Once(none, named())) },
+				"Version":        func() error { return second(s.Version(none, named())) },
 				"CompareAndBump": func() error { return s.CompareAndBump(none, named(), 1) },
 				"Verify":         func() error { return s.Verify(none) },
 			} {
-				if err := call(); !errors.Is(err, txlock.ErrInvalidOption) {
-					t.Errorf("%s: %v", verb, err)
-				}
+				wants(t, verb, call(), txlock.ErrInvalidOption)
 			}
 			s.commit(t)
-			tx, err := pool.BeginTx(t.Context(), nil)
-			noError(t, err)
-			scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
-			noError(t, err)
-			if err := scope.CompareAndBump(t.Context(), named(), math.MaxUint64); !errors.Is(err, txlock.ErrConflict) { // its first statement
-				t.Errorf("the largest version: %v", err)
-			}
-			noError(t, tx.Commit())
+			s = inTx(t, pool, txlock.NothingRead())
+			wants(t, "the largest version", s.CompareAndBump(t.Context(), named(), math.MaxUint64), txlock.ErrConflict) // its first statement
+			s.commit(t)
 		}
 	})
 }

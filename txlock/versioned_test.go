@@ -15,33 +15,29 @@ import (
 // SYSTEM VERSIONING, where MariaDB counts other rows as affected: also where LockAll makes some
 // of the rows, with and without a snapshot.
 func TestSystemVersioning(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			if engine == testdb.MariaDB {
-				db.Exec(t, "ALTER TABLE lockstep_locks ADD SYSTEM VERSIONING")
-			}
-			pool := db.Connect(t)
-			for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
-				for known := range 5 {
-					var keys []txlock.Key
-					for i := range 4 {
-						keys = append(keys, txlock.Named(fmt.Sprintf("versioned:%d:%d:%d", level, known, i)))
-					}
-					first := lockAllRead(t, pool, level, keys[:known])
-					second := lockAllRead(t, pool, level, keys)
-					third := lockAllRead(t, pool, level, keys)
-					for i := range keys {
-						if second[i] == 0 || third[i] <= second[i] || i < known && second[i] <= first[i] {
-							t.Errorf("%v, %d known: the tokens of %d are %v, %v, %v", level, known, i, first, second, third)
-						}
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).OpenLeases(t)
+		if engine == testdb.MariaDB {
+			db.Exec(t, "ALTER TABLE lockstep_locks ADD SYSTEM VERSIONING")
+		}
+		pool := db.Connect(t)
+		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+			for known := range 5 {
+				var keys []txlock.Key
+				for i := range 4 {
+					keys = append(keys, txlock.Named(fmt.Sprintf("versioned:%d:%d:%d", level, known, i)))
+				}
+				first := lockAllRead(t, pool, level, keys[:known])
+				second := lockAllRead(t, pool, level, keys)
+				third := lockAllRead(t, pool, level, keys)
+				for i := range keys {
+					if second[i] == 0 || third[i] <= second[i] || i < known && second[i] <= first[i] {
+						t.Errorf("%v, %d known: the tokens of %d are %v, %v, %v", level, known, i, first, second, third)
 					}
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // lockAllRead takes locks in a transaction that has read, and returns their tokens.
@@ -51,27 +47,16 @@ func lockAllRead(t *testing.T, pool *sql.DB, level sql.IsolationLevel, keys []tx
 		return nil
 	}
 	tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer func() { _ = tx.Rollback() }()
-	var n int
-	if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_once").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	number(t, tx, "SELECT COUNT(*) FROM lockstep_once")
 	scope, err := txlock.Join(t.Context(), tx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	grants, err := scope.LockAll(context.WithoutCancel(t.Context()), slices.Clone(keys)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, g := range grants {
 		tokens = append(tokens, g.Token())
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, tx.Commit())
 	return tokens
 }

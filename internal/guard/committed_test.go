@@ -19,33 +19,22 @@ import (
 func TestChainThatBeginsNone(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
-	sqlConn, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = sqlConn.Close() }()
+	sqlConn := connect(t, pool)
 	flags := uint16(inTransactionFlag | autocommitFlag)
-	if err := sqlConn.Raw(func(c any) error {
+	check(t, sqlConn.Raw(func(c any) error {
 		c.(*conn).status.flags = reflect.ValueOf(&flags).Elem()
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	base.before = func(text string) {
 		if text == "COMMIT AND CHAIN" {
 			flags = autocommitFlag
 		}
 	}
 	tx, err := sqlConn.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = tx.Rollback() }()
-	for _, text := range []string{"DO 1", "COMMIT AND CHAIN"} {
-		if _, err := tx.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	exec(t, tx, "DO 1")
+	exec(t, tx, "COMMIT AND CHAIN")
 	txState, _, _ := Ask(t.Context(), tx)
 	if err := txState.Err(); !errors.Is(err, fault.ErrCommitted) || strings.Contains(err.Error(), "%!") {
 		t.Errorf("after COMMIT AND CHAIN: %v, want ErrCommitted", err)
@@ -77,8 +66,7 @@ func TestLostWhileItCommits(t *testing.T) {
 		base, pool := newStub(t, false)
 		base.uptime = -5 // nobody should be killed
 		tx := begin(t, pool)
-		txState, _, _ := Ask(t.Context(), tx)
-		txState.Scope(func() Scope { return &locks{} })
+		txState, _ := joined(t, tx)
 		var err error
 		if base.will(c.lostBy, driver.ErrBadConn); c.lostBy == "row" || c.lostBy == "rows close" {
 			rows, queryErr := tx.QueryContext(t.Context(), c.query)
@@ -108,20 +96,13 @@ func TestLostTwice(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	tx := begin(t, pool)
-	txState, _, _ := Ask(t.Context(), tx)
-	txState.Scope(func() Scope { return &locks{} })
+	joined(t, tx)
 	base.will("UPDATE", driver.ErrBadConn)
 	base.will("rows close", driver.ErrBadConn)
 	rows, err := tx.QueryContext(t.Context(), "CALL p()")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.ExecContext(t.Context(), "UPDATE"); !errors.Is(err, driver.ErrBadConn) {
-		t.Errorf("the statement: %v", err)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); !errors.Is(err, driver.ErrBadConn) {
-		t.Errorf("the rows: %v", err)
-	}
+	check(t, err)
+	isError(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), driver.ErrBadConn)
+	isError(t, "the rows", errors.Join(rows.Err(), rows.Close()), driver.ErrBadConn)
 	if err := tx.Commit(); !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, fault.ErrCommitted) {
 		t.Errorf("Commit: %v, want that it may have been committed", err)
 	}
@@ -154,17 +135,9 @@ func TestFailedEnd(t *testing.T) {
 			base, pool := newStub(t, false)
 			base.will(end, answer)
 			tx := begun(t, pool)
-			err := tx.Rollback
-			if end == "commit" {
-				err = tx.Commit
-			}
-			if err := err(); err != error(answer) { //nolint:errorlint // unchanged
-				t.Errorf("%s: %v, want the server's error itself", end, err)
-			}
+			isItself(t, end, ends[end](tx), answer)
 			base.will(end, nil)
-			if err := begin(t, pool).Commit(); err != nil {
-				t.Errorf("the next transaction: %v", err)
-			}
+			isError(t, "the next transaction", begin(t, pool).Commit(), nil)
 			if n := base.connections(); (n == 1) != (answer == deadlock) {
 				t.Errorf("%d connections after %s was answered %v", n, end, answer)
 			}
@@ -177,27 +150,15 @@ func TestFailedEnd(t *testing.T) {
 func TestFailedCommitAsText(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
-	conn, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err := conn.ExecContext(t.Context(), "BEGIN"); err != nil {
-		t.Fatal(err)
-	}
-	txState, _, _ := Ask(t.Context(), conn)
-	scope := &locks{}
-	txState.Scope(func() Scope { return scope })
+	conn := connect(t, pool)
+	exec(t, conn, "BEGIN")
+	_, scope := joined(t, conn)
 	base.will("COMMIT", deadlock)
-	if _, err := conn.ExecContext(t.Context(), "COMMIT"); !errors.Is(err, deadlock) {
-		t.Errorf("COMMIT: %v", err)
-	}
+	isError(t, "COMMIT", second(conn.ExecContext(t.Context(), "COMMIT")), deadlock)
 	if scope.committed || len(scope.ends) != 1 {
 		t.Errorf("the scope was told of %d ends, committed %t", len(scope.ends), scope.committed)
 	}
-	if _, err := conn.ExecContext(t.Context(), "UPDATE"); err != nil {
-		t.Errorf("the next statement: %v", err)
-	}
+	isError(t, "the next statement", second(conn.ExecContext(t.Context(), "UPDATE")), nil)
 }
 
 // TestLostConnectionIsNotUsedAgain proves that nobody is given a connection that was lost,
@@ -207,15 +168,9 @@ func TestLostConnectionIsNotUsedAgain(t *testing.T) {
 	base, pool := newStub(t, false)
 	tx := begun(t, pool)
 	base.will("UPDATE", driver.ErrBadConn)
-	if _, err := tx.ExecContext(t.Context(), "UPDATE"); !errors.Is(err, driver.ErrBadConn) {
-		t.Errorf("the statement: %v", err)
-	}
-	if err := tx.Rollback(); err != nil {
-		t.Errorf("Rollback: %v", err)
-	}
-	if err := begin(t, pool).Commit(); err != nil {
-		t.Errorf("the next transaction: %v", err)
-	}
+	isError(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), driver.ErrBadConn)
+	isError(t, "Rollback", tx.Rollback(), nil)
+	isError(t, "the next transaction", begin(t, pool).Commit(), nil)
 	if n := base.connections(); n != 2 {
 		t.Errorf("%d connections were opened, want a new one", n)
 	}
@@ -228,14 +183,11 @@ func TestNoRowsAreClosed(t *testing.T) {
 	base, pool := newStub(t, false)
 	tx := begin(t, pool)
 	base.empty = true
-	txState, _, _ := Ask(t.Context(), tx)
-	txState.Scope(func() Scope { return &locks{} })
+	joined(t, tx)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	rows, err := tx.QueryContext(ctx, "CALL p()")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if n := len(base.sent); n < 2 || base.sent[n-2] != "rows close" || base.sent[n-1] != rawsql.ReleaseProbeSavepoint {
 		t.Errorf("the base was sent %q", base.sent)
 	}
@@ -243,7 +195,5 @@ func TestNoRowsAreClosed(t *testing.T) {
 	if err != nil || columns == nil || len(columns) != 0 || rows.Next() || rows.NextResultSet() {
 		t.Errorf("the rows have %q, %v", columns, err)
 	}
-	if err := errors.Join(rows.Err(), rows.Close(), tx.Commit()); err != nil {
-		t.Error(err)
-	}
+	check(t, errors.Join(rows.Err(), rows.Close(), tx.Commit()))
 }

@@ -38,10 +38,7 @@ type sender interface {
 
 // ways are the ways that database/sql has to send a statement.
 var ways = map[string]func(ctx context.Context, s sender, query string) error{
-	"Exec": func(ctx context.Context, s sender, query string) error {
-		_, err := s.ExecContext(ctx, query)
-		return err
-	},
+	"Exec": func(ctx context.Context, s sender, query string) error { return second(s.ExecContext(ctx, query)) },
 	"Query": func(ctx context.Context, s sender, query string) error {
 		rows, err := s.QueryContext(ctx, query)
 		return errors.Join(err, rows.Close())
@@ -76,9 +73,7 @@ func TestFactsGrowOld(t *testing.T) {
 			for _, inside := range []bool{false, true} {
 				base, pool := newStub(t, false)
 				conn, err := pool.Conn(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				if !inside {
 					err = send(t.Context(), conn, query)
 					base.move("host/3306/other")
@@ -89,9 +84,7 @@ func TestFactsGrowOld(t *testing.T) {
 					err = errors.Join(answer, send(t.Context(), tx, query))
 					base.move("host/3306/other")
 				}
-				if err := errors.Join(beginning, err); err != nil {
-					t.Fatal(err)
-				}
+				check(t, errors.Join(beginning, err))
 				for range 2 {
 					_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState}), "LOCK")
 					if errors.Is(err, session.ErrSession) != old || base.has("LOCK") == old {
@@ -102,9 +95,7 @@ func TestFactsGrowOld(t *testing.T) {
 				if got := base.asked(); got != want {
 					t.Errorf("%s by %s, in the transaction %t: asked %d times, want %d", query, way, inside, got, want)
 				}
-				if err := errors.Join(tx.Commit(), conn.Close(), pool.PingContext(t.Context())); err != nil {
-					t.Error(err)
-				}
+				check(t, errors.Join(tx.Commit(), conn.Close(), pool.PingContext(t.Context())))
 				if got := base.connections(); got != want {
 					t.Errorf("%s by %s, in the transaction %t: %d connections, want %d", query, way, inside, got, want)
 				}
@@ -121,15 +112,11 @@ func TestFactsCantBeAsked(t *testing.T) {
 	tx := begin(t, pool)
 	txState, _, _ := Ask(t.Context(), tx)
 	base.will(rawsql.Facts, errDead)
-	if _, err := tx.ExecContext(t.Context(), "SET @a = 1"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, tx, "SET @a = 1")
 	if _, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState}), "LOCK"); !errors.Is(err, errDead) || base.has("LOCK") {
 		t.Errorf("a lock: %v", err)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Error(err)
-	}
+	check(t, tx.Rollback())
 	base.will(rawsql.Facts, nil)
 	if err := pool.PingContext(t.Context()); err != nil || base.connections() != 1 {
 		t.Errorf("a connection that answers again: %v, %d connections", err, base.connections())
@@ -144,16 +131,12 @@ func TestFactsCutShort(t *testing.T) {
 		base, pool := newStub(t, false)
 		base.cutShort = cut
 		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		_, _, unfit := Ask(t.Context(), tx)
 		if n := base.asked(); n != asked || errors.Is(unfit, session.ErrEngine) != (cut > 1) {
 			t.Errorf("%d answers are cut short: asked %d times, %v", cut, n, unfit)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 	}
 }
 

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -41,10 +40,7 @@ func TestAbortWhilePreparing(t *testing.T) {
 			if c.holds {
 				txState.Hold()
 			}
-			_, err := tx.ExecContext(t.Context(), "INSERT", 6)
-			if !errors.Is(err, c.want) {
-				t.Errorf("the statement: %v, want %v", err, c.want)
-			}
+			isError(t, "the statement", second(tx.ExecContext(t.Context(), "INSERT", 6)), c.want)
 			if executed := base.has("execute INSERT[6]"); executed != (c.want == nil) {
 				t.Errorf("it was executed: %t", executed)
 			}

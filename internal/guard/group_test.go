@@ -42,9 +42,7 @@ func TestRefusedByTheGroup(t *testing.T) {
 		base.answers["commit"], base.answers[rawsql.GroupView] = c.commit, c.answer
 		base.mu.Unlock()
 		tx := begin(t, pool)
-		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, tx, "UPDATE")
 		err := tx.Commit()
 		if !errors.Is(err, c.commit) || errors.Is(err, fault.ErrDeadlock) != c.known {
 			t.Errorf("%d: Commit: %v, want it known: %t", i, err, c.known)
@@ -65,9 +63,7 @@ func TestRefusedTooLate(t *testing.T) {
 	base, pool := newStub(t, false)
 	base.view = "1:3"
 	c, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	err = c.Raw(func(driverConn any) error {
 		guarded, known := driverConn.(*conn), "1:3"
 		for late, rolledBack := range map[time.Duration]bool{0: true, groupPatience + time.Second: false} {
@@ -78,7 +74,5 @@ func TestRefusedTooLate(t *testing.T) {
 		}
 		return nil
 	})
-	if err := errors.Join(err, c.Close()); err != nil {
-		t.Error(err)
-	}
+	check(t, errors.Join(err, c.Close()))
 }

@@ -31,6 +31,39 @@ func newStub(t *testing.T, lean bool) (*stub, *sql.DB) {
 	return base, pool
 }
 
+// check ends the test if there is an error.
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isError fails the test unless the error is the wanted one, nil for none.
+func isError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// isItself fails the test unless the error is the one of the base, unchanged.
+func isItself(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if err != want { //nolint:errorlint // unchanged
+		t.Errorf("%s: %v, want %v itself", what, err, want)
+	}
+}
+
+// second is the error of a call whose other result plays no part.
+func second[T any](_ T, err error) error { return err }
+
+// exec sends a statement that succeeds.
+func exec(t *testing.T, on Execer, query string) {
+	t.Helper()
+	check(t, second(on.ExecContext(t.Context(), query)))
+}
+
 // locks is a scope for tests.
 type locks struct {
 	committed bool
@@ -42,12 +75,31 @@ func (l *locks) Committed()           { l.committed = true }
 func (l *locks) Ended(why error)      { l.ends = append(l.ends, why) }
 func (l *locks) Unanswered(why error) { l.unknown = why }
 
+// ends are the ways to end a transaction, by what the base is sent.
+var ends = map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback}
+
+// joined lets locks join a transaction.
+func joined(t *testing.T, tx Execer) (*TxState, *locks) {
+	t.Helper()
+	txState, _, _ := Ask(t.Context(), tx)
+	kept := &locks{}
+	txState.Scope(func() Scope { return kept })
+	return txState, kept
+}
+
+// connect takes a connection until the end of the test.
+func connect(t *testing.T, pool *sql.DB) *sql.Conn {
+	t.Helper()
+	c, err := pool.Conn(t.Context())
+	check(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 func begin(t *testing.T, pool *sql.DB) *sql.Tx {
 	t.Helper()
 	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }
@@ -56,9 +108,7 @@ func begin(t *testing.T, pool *sql.DB) *sql.Tx {
 func begun(t *testing.T, pool *sql.DB) *sql.Tx {
 	t.Helper()
 	tx := begin(t, pool)
-	if _, err := tx.ExecContext(t.Context(), "DO 1"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, tx, "DO 1")
 	return tx
 }
 
@@ -69,13 +119,9 @@ func TestCloseAndDriverAreForwarded(t *testing.T) {
 	if _, ok := pool.Driver().(*mysql.MySQLDriver); !ok {
 		t.Errorf("Driver() is a %T", pool.Driver())
 	}
-	if err := pool.Close(); !errors.Is(err, errDead) {
-		t.Errorf("Close: %v, want the error of the base", err)
-	}
+	isError(t, "Close", pool.Close(), errDead)
 	noCloser := struct{ driver.Connector }{base}
-	if err := sql.OpenDB(Wrap(noCloser, Options{})).Close(); err != nil {
-		t.Errorf("Close of a base that has none: %v", err)
-	}
+	isError(t, "Close of a base that has none", sql.OpenDB(Wrap(noCloser, Options{})).Close(), nil)
 }
 
 func TestConnectFails(t *testing.T) {
@@ -83,9 +129,7 @@ func TestConnectFails(t *testing.T) {
 	for _, at := range []string{"connect", rawsql.Facts, "row", "rows close"} {
 		base, pool := newStub(t, false)
 		base.will(at, errDead)
-		if err := pool.PingContext(t.Context()); !errors.Is(err, errDead) {
-			t.Errorf("%s fails: Ping says %v", at, err)
-		}
+		isError(t, at+" fails: Ping", pool.PingContext(t.Context()), errDead)
 		if at != "connect" && !base.has("close 1") {
 			t.Errorf("%s fails: the connection stays open", at)
 		}
@@ -119,16 +163,12 @@ func TestLeanBase(t *testing.T) {
 		note := func(format string, args ...any) { records[i] += fmt.Sprintf(format, args...) + "\n" }
 		note("%v", pool.PingContext(t.Context()))
 		result, err := pool.ExecContext(t.Context(), "INSERT", 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		affected, err := result.RowsAffected()
 		note("%d %v", affected, err)
 		for range 2 { // the second time the session is reset
 			rows, err := pool.QueryContext(t.Context(), "SELECT")
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			types, err := rows.ColumnTypes()
 			note("%v", err)
 			for _, c := range types {
@@ -162,14 +202,10 @@ func TestCommitIsRefusedByServer(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	tx := begun(t, pool)
-	txState, _, _ := Ask(t.Context(), tx)
-	kept := &locks{}
-	txState.Scope(func() Scope { return kept })
+	txState, kept := joined(t, tx)
 	txState.Hold()
 	base.will("commit", deadlock)
-	if err := tx.Commit(); err != error(deadlock) { //nolint:errorlint // unchanged
-		t.Errorf("Commit: %v, want the server's error itself", err)
-	}
+	isItself(t, "Commit", tx.Commit(), deadlock)
 	if kept.committed || !errors.Is(txState.Err(), fault.ErrEnded) {
 		t.Errorf("the state is committed %t, %v", kept.committed, txState.Err())
 	}
@@ -195,22 +231,14 @@ func TestScopeEndsBeforeTheServer(t *testing.T) {
 	for _, end := range []string{"commit", "rollback"} {
 		base, pool := newStub(t, false)
 		tx := begun(t, pool)
-		txState, _, _ := Ask(t.Context(), tx)
-		kept := &locks{}
-		txState.Scope(func() Scope { return kept })
+		txState, kept := joined(t, tx)
 		txState.Hold()
 		base.before = func(text string) {
 			if text == end && (len(kept.ends) != 1 || !errors.Is(txState.Err(), fault.ErrEnded)) {
 				t.Errorf("at the %s of the server the locks were told of %d ends, and the state is %v", end, len(kept.ends), txState.Err())
 			}
 		}
-		var err error
-		if end == "commit" {
-			err = tx.Commit()
-		} else {
-			err = tx.Rollback()
-		}
-		if err != nil || !base.has(end) {
+		if err := ends[end](tx); err != nil || !base.has(end) {
 			t.Errorf("%s: %v, sent %q", end, err, base.sent)
 		}
 	}
@@ -249,9 +277,7 @@ func TestDoomedCommitRollsBack(t *testing.T) {
 	base, pool := newStub(t, false)
 	base.will("UPDATE", deadlock)
 	tx := begin(t, pool)
-	if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != error(deadlock) { //nolint:errorlint // unchanged
-		t.Errorf("the statement: %v, want the server's error itself", err)
-	}
+	isItself(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), deadlock)
 	if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, fault.ErrTxDoomed) || base.has("INSERT") {
 		t.Errorf("the next statement: %v, sent %t", err, base.has("INSERT"))
 	}
@@ -275,15 +301,9 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 		if used {
 			txState.Scope(func() Scope { return &locks{} })
 		}
-		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
-			t.Errorf("the statement: %v, want the driver's error itself", err)
-		}
-		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, fault.ErrTxDoomed) {
-			t.Errorf("the next statement: %v", err)
-		}
-		if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) {
-			t.Errorf("Commit: %v", err)
-		}
+		isItself(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), errDead)
+		isError(t, "the next statement", second(tx.ExecContext(t.Context(), "INSERT")), fault.ErrTxDoomed)
+		isError(t, "Commit", tx.Commit(), fault.ErrTxDoomed)
 		if killed := base.has(rawsql.Kill(1)); killed != used || used && base.connections() != 2 {
 			t.Errorf("killed %t, want %t; %d connections were opened", killed, used, base.connections())
 		}
@@ -299,14 +319,9 @@ func TestNobodyIsKilledOnAnotherServer(t *testing.T) {
 		other(base)
 		base.will("UPDATE", errDead)
 		tx := begin(t, pool)
-		txState, _, _ := Ask(t.Context(), tx)
-		txState.Scope(func() Scope { return &locks{} })
-		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
-			t.Errorf("the statement: %v, want the driver's error itself", err)
-		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		joined(t, tx)
+		isItself(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), errDead)
+		check(t, tx.Rollback())
 		if base.has(rawsql.Kill(1)) || base.connections() != 2 {
 			t.Errorf("killed %t; %d connections were opened", base.has(rawsql.Kill(1)), base.connections())
 		}
@@ -321,15 +336,12 @@ func TestKillAnswers(t *testing.T) {
 		base.will("UPDATE", errDead)
 		base.will(rawsql.Kill(1), reply)
 		tx := begin(t, pool)
-		txState, _, _ := Ask(t.Context(), tx)
-		txState.Scope(func() Scope { return &locks{} })
+		joined(t, tx)
 		_, err := tx.ExecContext(t.Context(), "UPDATE")
 		if !errors.Is(err, errDead) || want != nil && !errors.Is(err, want) || want == nil && err != errDead { //nolint:errorlint // unchanged where KILL was fine
 			t.Errorf("KILL is answered %v: the statement says %v", reply, err)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 	}
 }
 
@@ -353,15 +365,12 @@ func TestSlowKillGoesOn(t *testing.T) {
 		}
 	}
 	tx := begin(t, pool)
-	txState, _, _ := Ask(t.Context(), tx)
-	txState.Scope(func() Scope { return &locks{} })
+	joined(t, tx)
 	_, err := tx.ExecContext(t.Context(), "UPDATE")
 	if !errors.Is(err, errDead) || !strings.Contains(err.Error(), "lockstep retries") {
 		t.Errorf("the statement: %v, want the driver's error and that KILL goes on", err)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Error(err)
-	}
+	check(t, tx.Rollback())
 	<-reached
 	close(goOn)
 	<-killed
@@ -404,9 +413,7 @@ func TestJudgementsStayFew(t *testing.T) {
 	t.Parallel()
 	_, pool := newStub(t, false)
 	c, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	err = c.Raw(func(base any) error {
 		guarded := base.(*conn)
 		for i := range 3 * mostJudged {
@@ -417,9 +424,7 @@ func TestJudgementsStayFew(t *testing.T) {
 		}
 		return nil
 	})
-	if err := errors.Join(err, c.Close()); err != nil {
-		t.Error(err)
-	}
+	check(t, errors.Join(err, c.Close()))
 }
 
 // TestUnfencedCommitByALock proves that a lock statement doesn't commit a transaction that has
@@ -429,27 +434,17 @@ func TestUnfencedCommitByALock(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		base, pool := newStub(t, false)
 		tx := begun(t, pool)
-		txState, _, _ := Ask(t.Context(), tx)
-		txState.Scope(func() Scope { return &locks{} })
-		texts := []string{"SAVEPOINT s", "ROLLBACK TO SAVEPOINT s"}
-		if !lost {
-			texts = texts[:1]
-		}
-		for i, text := range texts {
-			if _, err := tx.ExecContext(t.Context(), text); err != nil {
-				t.Fatal(err)
-			}
-			if i == 0 {
-				txState.Fence("lease", txState.Stamp())
-			}
+		txState, _ := joined(t, tx)
+		exec(t, tx, "SAVEPOINT s")
+		txState.Fence("lease", txState.Stamp())
+		if lost {
+			exec(t, tx, "ROLLBACK TO SAVEPOINT s")
 		}
 		_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Commits: true}), "COMMIT")
 		if unfenced := errors.Is(err, fault.ErrTxDoomed) && !fault.Retryable(err); unfenced != lost || base.has("COMMIT") == lost {
 			t.Errorf("lost=%t: %v, and COMMIT was sent: %t", lost, err, base.has("COMMIT"))
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 	}
 }
 
@@ -458,27 +453,17 @@ func TestUnfencedCommitByALock(t *testing.T) {
 func TestBeginTxEndsAText(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
-	c, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
+	c := connect(t, pool)
 	for _, began := range []bool{false, true} {
 		if began {
-			if _, err := c.ExecContext(t.Context(), "BEGIN"); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, c, "BEGIN")
 		}
 		tx, err := c.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if sent := base.has("begin 0 false"); sent != began {
 			t.Errorf("behind a BEGIN as text: %t; the other is sent: %t", began, sent)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 	}
 }
 
@@ -494,12 +479,8 @@ func TestFailedBegin(t *testing.T) {
 			_, err = tx.ExecContext(t.Context(), "UPDATE")
 			_ = tx.Rollback()
 		}
-		if !errors.Is(err, deadlock) {
-			t.Errorf("%v: %v", level, err)
-		}
-		if err := pool.PingContext(t.Context()); err != nil {
-			t.Error(err)
-		}
+		isError(t, fmt.Sprintf("%v", level), err, deadlock)
+		check(t, pool.PingContext(t.Context()))
 		if n := base.connections(); n != want {
 			t.Errorf("%v: %d connections, want %d", level, n, want)
 		}
@@ -519,9 +500,7 @@ func TestRefusedSet(t *testing.T) {
 				t.Errorf("%s succeeds", text)
 			}
 		}
-		if err := errors.Join(tx.Rollback(), pool.PingContext(t.Context())); err != nil {
-			t.Error(err)
-		}
+		check(t, errors.Join(tx.Rollback(), pool.PingContext(t.Context())))
 		if n := base.connections(); n != want {
 			t.Errorf("%s: %d connections, want %d", refused, n, want)
 		}
@@ -534,18 +513,12 @@ func TestDoomedTextRollsBack(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	base.will("UPDATE", deadlock)
-	c, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
+	c := connect(t, pool)
 	for _, step := range []struct {
 		text string
 		want error
 	}{{"BEGIN", nil}, {"UPDATE", deadlock}, {"COMMIT", fault.ErrTxDoomed}} {
-		if _, err := c.ExecContext(t.Context(), step.text); !errors.Is(err, step.want) {
-			t.Errorf("%s: %v, want %v", step.text, err, step.want)
-		}
+		isError(t, step.text, second(c.ExecContext(t.Context(), step.text)), step.want)
 	}
 	if base.has("COMMIT") || !base.has("ROLLBACK") {
 		t.Errorf("the base was sent %q", base.sent)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -38,11 +39,9 @@ func TestCommitWithoutAnswer(t *testing.T) {
 			base.will("commit", c.answer)
 			base.will("COMMIT", c.answer)
 			conn, err := pool.Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			scope := &locks{}
-			commit := func() error { _, err := conn.ExecContext(t.Context(), "COMMIT"); return err }
+			commit := func() error { return second(conn.ExecContext(t.Context(), "COMMIT")) }
 			if asText {
 				_, err = conn.ExecContext(t.Context(), "BEGIN")
 				txState, _, _ := Ask(t.Context(), conn)
@@ -54,9 +53,7 @@ func TestCommitWithoutAnswer(t *testing.T) {
 				_, err = tx.ExecContext(t.Context(), "UPDATE")
 				commit, err = tx.Commit, errors.Join(beginErr, err)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			err = commit()
 			if !errors.Is(err, c.answer) || errors.Is(err, fault.ErrUnknownOutcome) != c.unknown || errors.Is(scope.unknown, fault.ErrUnknownOutcome) != c.unknown {
 				t.Errorf("answered %v, as text %t: %v; the scope was told %v", c.answer, asText, err, scope.unknown)
@@ -93,9 +90,7 @@ func TestCommitWithALock(t *testing.T) {
 	} {
 		base, pool := newStub(t, false)
 		tx := begin(t, pool)
-		if _, err := tx.ExecContext(t.Context(), "DELETE"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, tx, "DELETE")
 		txState, _, _ := Ask(t.Context(), tx)
 		base.raised = c.row
 		update := rawsql.Statement{Query: "UPDATE x"}
@@ -131,7 +126,7 @@ func TestErrorThatMayEnd(t *testing.T) {
 	known := &mysql.MySQLError{Number: 1062, Message: "duplicate"}
 	nonsense := &mysql.MySQLError{Number: 4711, Message: "what?"}
 	ways := map[string]func(ctx context.Context, tx *sql.Tx) error{
-		"Exec": func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, "UPDATE"); return err },
+		"Exec": func(ctx context.Context, tx *sql.Tx) error { return second(tx.ExecContext(ctx, "UPDATE")) },
 		"Prepare": func(ctx context.Context, tx *sql.Tx) error {
 			s, err := tx.PrepareContext(ctx, "UPDATE")
 			if err == nil {
@@ -158,15 +153,19 @@ func TestErrorThatMayEnd(t *testing.T) {
 					base.will(what, answer)
 				}
 				base.will(rawsql.Probe, probe)
-				if err := way(t.Context(), tx); !errors.Is(err, answer) {
-					t.Errorf("%s, %v: %v", name, answer, err)
-				}
+				answered := way(t.Context(), tx)
+				isError(t, fmt.Sprintf("%s, %v", name, answer), answered, answer)
 				if asked := base.has(rawsql.Probe); asked != (answer == interrupted) {
 					t.Errorf("%s, %v: the server was asked: %t", name, answer, asked)
 				}
 				_, err := tx.ExecContext(t.Context(), "INSERT")
-				if open := answer == known || probe == error(inside); (err == nil) != open || base.has("INSERT") != open { //nolint:errorlint // the one above
+				open := answer == known || probe == error(inside) //nolint:errorlint // the one above
+				if (err == nil) != open || base.has("INSERT") != open {
 					t.Errorf("%s, %v, then %v: the next statement: %v", name, answer, probe, err)
+				}
+				doomed := errors.Is(answered, fault.ErrTxDoomed) || name == "Rows" // whose error is the server's alone
+				if probe == nil && !open && (!doomed || !fault.Retryable(err)) {
+					t.Errorf("%s, %v, and over: %v; the next statement: %v, want it to be run again", name, answer, answered, err)
 				}
 				if err := tx.Commit(); (err == nil) != base.has("INSERT") || slices.Contains(base.sent, "commit") != (err == nil) {
 					t.Errorf("%s, %v, then %v: Commit: %v", name, answer, probe, err)

@@ -1,163 +1,51 @@
 package guard
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
-// TestSavepoints tells which locks stand after savepoints were rolled back.
+// TestSavepoints tells which locks of a history are gone after savepoints were rolled back. All
+// others stand. A name of "" may be any.
 func TestSavepoints(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name string
-		do   func(s *savepoints) (stands, gone []int)
-	}{
-		{"after the savepoint", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.set("x")
-			b := s.stamp()
-			s.rollBackTo("x")
-			return []int{a, s.stamp()}, []int{b}
-		}},
-		{"twice", func(s *savepoints) (stands, gone []int) {
-			s.set("x")
-			a := s.stamp()
-			s.rollBackTo("x")
-			b := s.stamp()
-			s.rollBackTo("x")
-			return []int{s.stamp()}, []int{a, b}
-		}},
-		{"an inner one", func(s *savepoints) (stands, gone []int) {
-			s.set("x")
-			a := s.stamp()
-			s.set("y")
-			b := s.stamp()
-			s.rollBackTo("y")
-			return []int{a}, []int{b}
-		}},
-		{"an outer one, after an inner one", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.set("x")
-			b := s.stamp()
-			s.set("y")
-			c := s.stamp()
-			s.rollBackTo("y")
-			d := s.stamp()
-			s.rollBackTo("x")
-			return []int{a}, []int{b, c, d}
-		}},
-		{"set again under the same name", func(s *savepoints) (stands, gone []int) {
-			s.set("x")
-			a := s.stamp()
-			s.set("x")
-			b := s.stamp()
-			s.rollBackTo("x")
-			return []int{a}, []int{b}
-		}},
-		{"released with those after it", func(s *savepoints) (stands, gone []int) {
-			s.set("x")
-			a := s.stamp()
-			s.set("y")
-			s.set("z")
-			s.release("y")
-			b := s.stamp()
-			s.rollBackTo("x")
-			return nil, []int{a, b}
-		}},
-		{"one that was set unseen", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.unseen()
-			b := s.stamp()
-			s.rollBackTo("of a procedure")
-			return []int{a}, []int{b}
-		}},
-		{"unseen, to one of the program", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.set("x")
-			b := s.stamp()
-			s.unseen()
-			return []int{a, s.stamp()}, []int{b}
-		}},
-		{"unseen, to one that was set unseen", func(s *savepoints) (stands, gone []int) {
-			s.unseen()
-			a := s.stamp()
-			s.unseen()
-			return nil, []int{a}
-		}},
-		{"unseen, where all were released", func(s *savepoints) (stands, gone []int) {
-			s.set("x")
-			s.set("y")
-			s.release("x")
-			a := s.stamp()
-			s.unseen()
-			return []int{a}, nil
-		}},
-		{"one that nobody has seen set", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.set("x")
-			b := s.stamp()
-			s.rollBackTo("y")
-			return []int{s.stamp()}, []int{a, b}
-		}},
-		{"one whose name may be any", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.set("x")
-			b := s.stamp()
-			s.rollBackTo("")
-			return []int{a, s.stamp()}, []int{b}
-		}},
-		{"one after one whose name may be any", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.set("")
-			b := s.stamp()
-			s.set("x")
-			c := s.stamp()
-			s.rollBackTo("x")
-			return []int{a}, []int{b, c}
-		}},
-		{"one before one whose name may be its own, which is released", func(s *savepoints) (stands, gone []int) {
-			s.set("x")
-			s.set("y")
-			a := s.stamp()
-			s.set("") // x, and replaces it
-			s.release("x")
-			b := s.stamp()
-			s.rollBackTo("y")
-			return nil, []int{a, b}
-		}},
-		{"one before a release whose name may be any", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.set("x")
-			s.set("y")
-			b := s.stamp()
-			s.release("") // y
-			c := s.stamp()
-			s.rollBackTo("x")
-			return []int{a}, []int{b, c}
-		}},
-		{"one before a rollback whose name may be any", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.set("x")
-			s.set("y")
-			b := s.stamp()
-			s.rollBackTo("") // y
-			c := s.stamp()
-			s.rollBackTo("y")
-			return []int{a}, []int{b, c}
-		}},
-		{"unseen, where none was set", func(s *savepoints) (stands, gone []int) {
-			a := s.stamp()
-			s.unseen()
-			return []int{a}, nil
-		}},
+	for _, c := range []struct{ name, history, gone string }{
+		{"after the savepoint", "a|SAVEPOINT x|b|ROLLBACK TO x|c", "b"},
+		{"twice", "SAVEPOINT x|a|ROLLBACK TO x|b|ROLLBACK TO x|c", "ab"},
+		{"an inner one", "SAVEPOINT x|a|SAVEPOINT y|b|ROLLBACK TO y", "b"},
+		{"an outer one, after an inner one", "a|SAVEPOINT x|b|SAVEPOINT y|c|ROLLBACK TO y|d|ROLLBACK TO x", "bcd"},
+		{"set again under the same name", "SAVEPOINT x|a|SAVEPOINT x|b|ROLLBACK TO x", "b"},
+		{"released with those after it", "SAVEPOINT x|a|SAVEPOINT y|SAVEPOINT z|RELEASE y|b|ROLLBACK TO x", "ab"},
+		{"one that was set unseen", "a|UNSEEN|b|ROLLBACK TO p", "b"},
+		{"unseen, to one of the program", "a|SAVEPOINT x|b|UNSEEN|c", "b"},
+		{"unseen, to one that was set unseen", "UNSEEN|a|UNSEEN", "a"},
+		{"unseen, where all were released", "SAVEPOINT x|SAVEPOINT y|RELEASE x|a|UNSEEN", ""},
+		{"one that nobody has seen set", "a|SAVEPOINT x|b|ROLLBACK TO y|c", "ab"},
+		{"one whose name may be any", "a|SAVEPOINT x|b|ROLLBACK TO |c", "b"},
+		{"one after one whose name may be any", "a|SAVEPOINT |b|SAVEPOINT x|c|ROLLBACK TO x", "bc"},
+		{"one before one whose name may be its own, which is released", "SAVEPOINT x|SAVEPOINT y|a|SAVEPOINT |RELEASE x|b|ROLLBACK TO y", "ab"},
+		{"one before a release whose name may be any", "a|SAVEPOINT x|SAVEPOINT y|b|RELEASE |c|ROLLBACK TO x", "bc"},
+		{"one before a rollback whose name may be any", "a|SAVEPOINT x|SAVEPOINT y|b|ROLLBACK TO |c|ROLLBACK TO y", "bc"},
+		{"unseen, where none was set", "a|UNSEEN", ""},
 	} {
 		var s savepoints
-		stands, gone := c.do(&s)
-		for _, stamp := range stands {
-			if !s.stands(stamp) {
-				t.Errorf("%s: lock %d is gone: %+v", c.name, stamp, s)
+		stamps := make(map[string]int)
+		for step := range strings.SplitSeq(c.history, "|") {
+			if name, is := strings.CutPrefix(step, "SAVEPOINT "); is {
+				s.set(name)
+			} else if name, is := strings.CutPrefix(step, "RELEASE "); is {
+				s.release(name)
+			} else if name, is := strings.CutPrefix(step, "ROLLBACK TO "); is {
+				s.rollBackTo(name)
+			} else if step == "UNSEEN" {
+				s.unseen()
+			} else {
+				stamps[step] = s.stamp()
 			}
 		}
-		for _, stamp := range gone {
-			if s.stands(stamp) {
-				t.Errorf("%s: lock %d stands: %+v", c.name, stamp, s)
+		for lock, stamp := range stamps {
+			if s.stands(stamp) == strings.Contains(c.gone, lock) {
+				t.Errorf("%s: lock %s stands: %t: %+v", c.name, lock, s.stands(stamp), s)
 			}
 		}
 	}

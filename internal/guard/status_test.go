@@ -25,18 +25,10 @@ func TestStatusOfDriver(t *testing.T) {
 			cfg := db.AdminConfig()
 			cfg.MultiStatements = engine == testdb.MySQL
 			connector, err := mysql.NewConnector(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			base, err := connector.Connect(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := base.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
+			check(t, err)
+			defer func() { check(t, base.Close()) }()
 			s := statusOf(base)
 			if !s.flags.IsValid() {
 				t.Fatalf("%T has no readable field status: see the comment of this test", base)
@@ -74,12 +66,8 @@ func TestStatusOfDriver(t *testing.T) {
 			expect("/*! COMMIT */", false)
 			expect("BEGIN", true)
 			rows, err := base.(driver.QueryerContext).QueryContext(context.Background(), "SELECT id FROM "+table, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := rows.Close(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
+			check(t, rows.Close())
 			if open, _ := s.inTransaction(); !open {
 				t.Error("after a query the reply says that no transaction is open")
 			}
@@ -96,17 +84,13 @@ func TestStatusOfDriver(t *testing.T) {
 			db := testdb.Open(t, engine)
 			pool := db.Connect(t)
 			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			defer func() { _ = tx.Rollback() }()
 			for _, want := range []bool{true, false} {
 				if open, told := OpenAtLastReply(tx); !told || open != want {
 					t.Errorf("in a *sql.Tx: open %t, told %t, want %t: database/sql has moved its connection", open, told, want)
 				}
-				if _, err := tx.ExecContext(t.Context(), "COMMIT"); err != nil {
-					t.Fatal(err)
-				}
+				exec(t, tx, "COMMIT")
 			}
 		})
 	}
