@@ -267,6 +267,9 @@ func TestDoCommitsItsToken(t *testing.T) {
 		count(t, late, "SELECT v FROM "+table)
 		no := errors.New("no")
 		isError(t, "Do", locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return no }), no)
+		if v, err := txlock.ReadVersion(t.Context(), pool, key); v == 0 || err != nil {
+			t.Errorf("its version is %d, %v", v, err)
+		}
 		isError(t, "the lock under an older snapshot", second(join(t, late).Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
 	})
 }
