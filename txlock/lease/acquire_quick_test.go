@@ -147,8 +147,7 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 		before, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
 		must(t, err)
 		wire.fault("Take", slow(5*time.Second))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := limited(t, time.Second)
 		_, err = m.Acquire(ctx, job)
 		wants(t, "Acquire", err, context.DeadlineExceeded)
 		db.after(10 * time.Second)
@@ -170,8 +169,7 @@ func TestFreeLeaseTakesOneStatement(t *testing.T) {
 			t.Errorf("%d statements", n)
 		}
 		before = wire.total()
-		_, err := m.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		if n := wire.total() - before; n != 1 {
 			t.Errorf("%d statements of one who finds it held", n)
 		}
@@ -194,8 +192,7 @@ func TestWaitAtMostIsExact(t *testing.T) {
 		if !strings.Contains(err.Error(), `after 2s owner "somebody" (the nightly report) had it`) {
 			t.Error(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := limited(t, time.Second)
 		_, err = b.Acquire(ctx, job, limit)
 		db.at("the deadline", 3*time.Second)
 		wants(t, "Acquire", err, context.DeadlineExceeded)
@@ -225,8 +222,7 @@ func TestFirstTryHasNoLimit(t *testing.T) {
 				l, err := acquire(t.Context(), m)
 				must(t, err)
 				wire.Up()
-				_, err = acquire(t.Context(), m)
-				wants(t, "what is held", err, txlock.ErrWaitTimeout)
+				wants(t, "what is held", second(acquire(t.Context(), m)), txlock.ErrWaitTimeout)
 				release(t, l)
 			})
 		})
@@ -325,8 +321,7 @@ func TestWaiterLooksMoreRarely(t *testing.T) {
 		held := acquire(t, db.manager(), job)
 		release(t, acquire(t, m, txlock.Named("the clock is read")))
 		before := len(wire.calls("Take"))
-		_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))
-		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))), txlock.ErrWaitTimeout)
 		if looks := len(wire.calls("Look")); looks < 40 || looks > 150 {
 			t.Errorf("%d looks in a minute", looks)
 		}
@@ -343,8 +338,7 @@ func TestMakingEnds(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, w := db.process()
 		w.fault("Make", func(context.Context, string, store.Row, func() error) error { return store.ErrLocked })
-		_, err := m.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 200*time.Millisecond, 350*time.Millisecond)
 		if n := len(w.calls("Make")); n != 17 {
 			t.Errorf("it was tried %d times", n)

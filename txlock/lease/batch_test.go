@@ -125,13 +125,8 @@ func TestBatch(t *testing.T) {
 			keys[twice+1] = keys[twice]
 			theirs := acquire(t, other, keys[busy])
 			entered, err := other.Acquire(lease.WithOwner(t.Context(), "again"), keys[again])
-			if err != nil {
-				t.Fatal(err)
-			}
-			blocker, err := db.Admin().BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			blocker := begin(t, db.Admin(), sql.LevelDefault)
 			if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", keys[locked].String()); err != nil {
 				t.Error(err)
 			}
@@ -145,9 +140,7 @@ func TestBatch(t *testing.T) {
 				}
 				return m.TryAcquire(ctx, key, options...)
 			})
-			if err := blocker.Rollback(); err != nil {
-				t.Error(err)
-			}
+			wantsNone(t, "Rollback", blocker.Rollback())
 			for i, err := range errs {
 				refused := i == busy || i == locked || (i == twice || i == twice+1) && errs[twice+twice+1-i] == nil
 				if refused != errors.Is(err, txlock.ErrBusy) || !refused && err != nil {

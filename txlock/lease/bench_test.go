@@ -159,9 +159,7 @@ func TestStatementsPerOperation(t *testing.T) {
 func TestStatementsOfAGuard(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		conn, err := newPool(t, db, true).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		l := acquire(t, newManager(t, newPool(t, db, true)), named())
 		defer release(t, l)
@@ -169,24 +167,16 @@ func TestStatementsOfAGuard(t *testing.T) {
 		sent := func(level sql.IsolationLevel, read, guard bool) int64 {
 			before := sentSoFar(t, conn)
 			tx, err := conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { _ = tx.Rollback() }() // after a failure: closing the connection waits for it
 			if read {
 				var n int
-				if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks").Scan(&n); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks").Scan(&n))
 			}
 			if guard {
-				if err := l.Guard(t.Context(), tx); err != nil {
-					t.Fatal(err)
-				}
+				must(t, l.Guard(t.Context(), tx))
 			}
-			if err := tx.Commit(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tx.Commit())
 			return sentSoFar(t, conn) - before
 		}
 		sent(sql.LevelRepeatableRead, false, true) // the first one of a pool also asks for a cluster

@@ -15,8 +15,7 @@ import (
 // when all have called runs. The channel has what each verb has returned.
 func doing(t *testing.T, m *lease.Manager, fn func(ctx context.Context, l *lease.Lease, runs func()) error) (ended chan error, verbs int) {
 	t.Helper()
-	s, err := m.Semaphore(txlock.Named("permits"), 2)
-	must(t, err)
+	s := semaphore(t, m, txlock.Named("permits"), 2)
 	ctx, running := t.Context(), make(chan struct{})
 	work := func(ctx context.Context, l *lease.Lease) error {
 		return fn(ctx, l, func() { running <- struct{}{} })
@@ -105,8 +104,7 @@ func TestCloseLeavesFunctionsThatGoOn(t *testing.T) {
 			wants(t, "a lease after Close", l.Err(), txlock.ErrNotHeld)
 			return nil
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
+		ctx := limited(t, 10*time.Second)
 		err := m.Close(ctx)
 		db.within("Close", 10*time.Second, 11*time.Second)
 		wants(t, "Close", err, context.DeadlineExceeded)
@@ -144,9 +142,7 @@ func TestCloseByAFunction(t *testing.T) {
 					t.Errorf("Close %s: %v", what, err)
 				}
 			}
-			if err := errors.Join(l.Err(), ctx.Err()); err != nil {
-				t.Errorf("after a Close that was refused: %v", err)
-			}
+			wantsNone(t, "after a Close that was refused", errors.Join(l.Err(), ctx.Err()))
 			must(t, m.Do(ctx, txlock.Named("another"), func(context.Context, *lease.Lease) error { return nil }))
 			must(t, other.Close(ctx)) // which waits for none
 			return nil

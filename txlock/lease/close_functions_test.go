@@ -27,21 +27,13 @@ func TestCloseUnderFunctions(t *testing.T) {
 			_, busy := other.TryAcquire(t.Context(), key)
 			wants(t, "TryAcquire while the function returns", busy, txlock.ErrBusy)
 			tx := begin(t, pool, sql.LevelDefault)
-			if err := l.Guard(t.Context(), tx); err != nil {
-				t.Errorf("Guard while the manager closes: %v", err)
-			}
+			wantsNone(t, "Guard while the manager closes", l.Guard(t.Context(), tx))
 			return tx.Commit()
 		})
-		if err != nil {
-			t.Errorf("Do: %v", err)
-		}
-		if err := <-closed; err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		wantsNone(t, "Do", err)
+		wantsNone(t, "Close", <-closed)
 		next, err := other.TryAcquire(t.Context(), key)
-		if err != nil {
-			t.Fatalf("TryAcquire after Close: %v", err)
-		}
+		must(t, err)
 		if next.Token() <= token {
 			t.Errorf("token %d after %d", next.Token(), token)
 		}
@@ -95,8 +87,6 @@ func TestCloseUnderAReentry(t *testing.T) {
 			wants(t, "TryAcquire under a function that has re-entered", busy, txlock.ErrBusy)
 			return again.Err()
 		})
-		if err := errors.Join(err, <-closed); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Join", errors.Join(err, <-closed))
 	})
 }

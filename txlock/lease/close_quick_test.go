@@ -19,8 +19,7 @@ func TestCloseWaitsForReleases(t *testing.T) {
 		wire.fault("Release", times(1, hangs))
 		released := make(chan error)
 		go func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
+			ctx := limited(t, time.Second)
 			released <- l.Release(ctx)
 		}()
 		time.Sleep(500 * time.Millisecond)
@@ -79,15 +78,13 @@ func TestCloseWhileATransactionGuards(t *testing.T) {
 					m, wire := db.process()
 					tx := wire.Begin()
 					if granted {
-						_, err := m.AcquireTx(t.Context(), tx, job)
-						must(t, err)
+						acquireTx(t, m, tx, job)
 					} else {
 						must(t, acquire(t, m, job).Guard(t.Context(), tx))
 					}
 					closed := make(chan error)
 					go func() {
-						ctx, cancel := context.WithTimeout(t.Context(), within)
-						defer cancel()
+						ctx := limited(t, within)
 						closed <- m.Close(ctx)
 					}()
 					if within > 3*time.Second {
@@ -103,8 +100,7 @@ func TestCloseWhileATransactionGuards(t *testing.T) {
 						t.Error(err)
 					}
 					must(t, tx.Commit())
-					_, err = other.TryAcquire(t.Context(), job)
-					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 				})
 			})
 		}

@@ -26,19 +26,11 @@ func TestEveryVerbAfterClose(t *testing.T) {
 		tap := new(wiretap)
 		pool := newPool(t, db, true, tap.install)
 		m := newManager(t, pool)
-		s, err := m.Semaphore(named(), 2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		permit, err := s.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := semaphore(t, m, named(), 2)
+		permit := permit(t, s)
 		l, key := acquire(t, m, named()), named()
 		tx := begin(t, pool, sql.LevelDefault)
-		if err := m.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Close(t.Context()))
 		ctx, before := t.Context(), tap.count()
 		none := func(context.Context, *lease.Lease) error {
 			t.Error("the function was called")
@@ -141,9 +133,7 @@ func TestCloseKeepsItsContext(t *testing.T) {
 				c.held = append(c.held, acquire(t, c.m, named()))
 				all = append(all, c)
 			}
-			if err := server.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			must(t, server.Signal(syscall.SIGSTOP))
 			for i, c := range all {
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				begun, delays := time.Now(), testdb.Delays(t)
@@ -163,9 +153,7 @@ func TestCloseKeepsItsContext(t *testing.T) {
 					}
 				}
 			}
-			if err := server.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			must(t, server.Signal(syscall.SIGCONT))
 			after := newManager(t, newPool(t, db, true))
 			for _, c := range all {
 				l := acquire(t, after, c.held[leases-1].Key(), lease.WaitAtMost(2*ttl))
@@ -208,9 +196,7 @@ func TestCloseBesideALongStatement(t *testing.T) {
 		limited, end := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer end()
 		begun, delays := time.Now(), testdb.Delays(t)
-		if err := m.Close(limited); err != nil {
-			t.Errorf("Close, which holds nothing: %v", err)
-		}
+		wantsNone(t, "Close, which holds nothing", m.Close(limited))
 		if took := time.Since(begun); took > 5*time.Second+delays() {
 			t.Errorf("Close took %v", took)
 		}
@@ -226,15 +212,10 @@ func TestCloseBesideALongStatement(t *testing.T) {
 func TestCloseAfterItsPool(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m, err := lease.NewManager(pool)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		held := []*lease.Lease{acquire(t, m, named()), acquire(t, m, named())}
-		if err := pool.Close(); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		must(t, pool.Close())
+		ctx := limited(t, time.Minute)
 		begun, delays := time.Now(), testdb.Delays(t)
 		err = m.Close(ctx)
 		if took := time.Since(begun); took > 10*time.Second+delays() {

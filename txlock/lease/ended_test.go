@@ -118,8 +118,7 @@ func TestFairLeavesTheHolderAConnection(t *testing.T) {
 					for _, key := range keys {
 						for range 2 {
 							group.Go(func() {
-								ctx, cancel := context.WithTimeout(t.Context(), soon)
-								defer cancel()
+								ctx := limited(t, soon)
 								for range 3 {
 									worked := false
 									err := m.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {
@@ -212,8 +211,7 @@ func waitsEndWithClose(t *testing.T, db *testdb.DB, frozen bool) bool {
 		}
 		return still
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
+	ctx := limited(t, time.Second)
 	err = m.Close(ctx)
 	if !frozen {
 		wantsNone(t, "Close", err)

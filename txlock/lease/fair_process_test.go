@@ -124,17 +124,11 @@ func startFair(t *testing.T, db *testdb.DB, key txlock.Key, name string, env ...
 	c.cmd.Env = append(c.cmd.Env, env...)
 	c.cmd.Stderr = os.Stderr
 	in, err := c.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.in = in
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.cmd.Start())
 	go func() {
 		defer close(c.lines)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -526,7 +520,7 @@ func TestFairBound(t *testing.T) {
 // in which they came, beside a writer.
 func TestFairReaders(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key, semaphore := named(), named()
+		key, permits := named(), named()
 		m := newManager(t, newPool(t, db, true), lease.Fair())
 		for range 3 {
 			held := acquire(t, m, key)
@@ -551,15 +545,9 @@ func TestFairReaders(t *testing.T) {
 			release(t, second)
 			release(t, writer.lease(t))
 
-			s, err := m.Semaphore(semaphore, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			held, err = s.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			queue = line{db: db, key: semaphore}
+			s := semaphore(t, m, permits, 1)
+			held = permit(t, s)
+			queue = line{db: db, key: permits}
 			permit := wait(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
 			queue.first(t)
 			next := wait(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })

@@ -365,28 +365,18 @@ func TestFairNewcomers(t *testing.T) {
 				key := named()
 				m := fairManager(t, db)
 				if shared {
-					l, err := m.AcquireShared(t.Context(), key)
-					if err != nil {
-						t.Fatal(err)
-					}
+					l := share(t, m, key)
 					release(t, l)
 				}
 				release(t, acquire(t, m, key, lease.TTL(5*time.Second)))
 				l, err := m.TryAcquire(t.Context(), key)
-				if err != nil {
-					t.Fatalf("TryAcquire of a free lease: %v", err)
-				}
+				must(t, err)
 				release(t, l)
 				// A place in the queue that looks at nothing: the lease stays free.
-				first, err := db.Admin().BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-				if err != nil {
-					t.Fatal(err)
-				}
+				first := begin(t, db.Admin(), sql.LevelReadCommitted)
 				defer first.Rollback() //nolint:errcheck // after the rollback below, or on the way out
 				var slot int64
-				if err := first.QueryRowContext(t.Context(), "SELECT slot FROM lockstep_leases WHERE name = ? AND slot = -1 FOR UPDATE", key.String()).Scan(&slot); err != nil {
-					t.Fatalf("the queue row: %v", err)
-				}
+				must(t, first.QueryRowContext(t.Context(), "SELECT slot FROM lockstep_leases WHERE name = ? AND slot = -1 FOR UPDATE", key.String()).Scan(&slot))
 				for i := range 20 {
 					l, err := m.TryAcquire(t.Context(), key)
 					wants(t, "TryAcquire beside the first of the queue", err, txlock.ErrBusy)
@@ -396,13 +386,9 @@ func TestFairNewcomers(t *testing.T) {
 						break
 					}
 				}
-				if err := first.Rollback(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, first.Rollback())
 				l, err = m.TryAcquire(t.Context(), key)
-				if err != nil {
-					t.Fatalf("TryAcquire of a lease for which nobody waits: %v", err)
-				}
+				must(t, err)
 				release(t, l)
 			})
 		}
@@ -436,9 +422,7 @@ func TestFairReentry(t *testing.T) {
 						t.Errorf("the owner is not let in again: %v", err)
 						continue
 					}
-					if l.Token() != held.Token() {
-						t.Errorf("token %d on re-entering, want %d", l.Token(), held.Token())
-					}
+					entered(t, l, held)
 					release(t, l)
 				}
 				release(t, held)
@@ -556,9 +540,7 @@ func TestFairClean(t *testing.T) {
 						t.Errorf("Acquire beside the removal: %v", err)
 						return
 					}
-					if err := l.Release(t.Context()); err != nil {
-						t.Errorf("Release beside the removal: %v", err)
-					}
+					wantsNone(t, "Release beside the removal", l.Release(t.Context()))
 				}
 			})
 		}
@@ -585,9 +567,7 @@ func TestFairClose(t *testing.T) {
 			where := []string{"middle", "front"}[i]
 			closed := make(chan error, 1)
 			go func() { closed <- closing[1-i].Close(context.Background()) }()
-			if err := within(t, "the end of Close, with one who waits in the "+where, closed); err != nil {
-				t.Errorf("Close: %v", err)
-			}
+			wantsNone(t, "Close", within(t, "the end of Close, with one who waits in the "+where, closed))
 			within(t, "the end of Acquire in the "+where, w.done)
 			select {
 			case <-w.done:
@@ -845,8 +825,7 @@ func TestFairSharedPool(t *testing.T) {
 		pool.SetMaxOpenConns(2)
 		managers := []*lease.Manager{newManager(t, pool, lease.Fair()), newManager(t, pool, lease.Fair())}
 		holder := fairManager(t, db)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := limited(t, time.Minute)
 		for range 5 {
 			held := acquire(t, holder, key)
 			one := fairAcquireUnder(ctx, managers[0], key)

@@ -31,9 +31,7 @@ func sessions(t testing.TB, db *testdb.DB) int64 {
 func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools []*sql.DB) {
 	t.Helper()
 	for i, m := range managers {
-		if err := m.Close(t.Context()); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		wantsNone(t, "Close", m.Close(t.Context()))
 		if n := testdb.InUse(pools[i]); n != 0 {
 			t.Errorf("%d connections are in use at the end", n)
 		}
@@ -58,20 +56,13 @@ func TestServerRestart(t *testing.T) {
 			m := newManager(t, pools[0], lease.TTL(time.Hour), lease.RenewEvery(100*time.Millisecond))
 			other := newManager(t, pools[1])
 			long, short := acquire(t, m, named()), acquire(t, m, named(), lease.TTL(2*time.Second))
-			if err := server.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, server.Kill())
 			<-short.Done()
 			wants(t, "Err of the short lease", short.Err(), txlock.ErrLost)
-			if err := long.Err(); err != nil {
-				t.Errorf("the long lease while the server is down: %v", err)
-			}
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			wantsNone(t, "the long lease while the server is down", long.Err())
+			must(t, server.Restart(t.Context()))
 			renewed(t, db, long)
-			_, err := other.TryAcquire(t.Context(), long.Key())
-			wants(t, "TryAcquire of the long lease", err, txlock.ErrBusy)
+			wants(t, "TryAcquire of the long lease", second(other.TryAcquire(t.Context(), long.Key())), txlock.ErrBusy)
 			for _, l := range []*lease.Lease{long, short} {
 				if l == long {
 					release(t, l)
@@ -79,9 +70,7 @@ func TestServerRestart(t *testing.T) {
 					wants(t, "Release of the short lease", l.Release(t.Context()), txlock.ErrNotHeld)
 				}
 				next := acquire(t, other, l.Key())
-				if next.Token() <= l.Token() {
-					t.Errorf("token %d after %d", next.Token(), l.Token())
-				}
+				higher(t, next, l)
 				release(t, next)
 			}
 			leaveNothing(t, db, []*lease.Manager{m, other}, pools)
@@ -228,8 +217,7 @@ func TestManyCancelledAcquires(t *testing.T) {
 			}
 			giving.Wait()
 			begun := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
+			ctx := limited(t, time.Minute)
 			l, err := other.Acquire(ctx, key)
 			if err != nil {
 				t.Fatalf("Acquire after %d have given up: %v", gaveUp.Load(), err)
@@ -256,9 +244,7 @@ func killOne(t *testing.T, db *testdb.DB) int64 {
 	var ids []int64
 	for rows.Next() {
 		var id int64
-		if err := rows.Scan(&id); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Scan", rows.Scan(&id))
 		ids = append(ids, id)
 	}
 	if len(ids) == 0 {
@@ -294,9 +280,7 @@ func TestClockSetBack(t *testing.T) {
 		release(t, released)
 
 		next, err := late.TryAcquire(t.Context(), released.Key())
-		if err != nil {
-			t.Fatalf("TryAcquire of a released lease: %v", err)
-		}
+		must(t, err)
 		if next.Token() != released.Token()+1 {
 			t.Errorf("token %d after %d, want the next", next.Token(), released.Token())
 		}
@@ -305,12 +289,9 @@ func TestClockSetBack(t *testing.T) {
 		}
 		release(t, next)
 
-		_, err = late.TryAcquire(t.Context(), dead.Key())
-		wants(t, "TryAcquire of a dead holder's lease", err, txlock.ErrBusy)
+		wants(t, "TryAcquire of a dead holder's lease", second(late.TryAcquire(t.Context(), dead.Key())), txlock.ErrBusy)
 		next, err = later.TryAcquire(t.Context(), dead.Key())
-		if err != nil {
-			t.Fatalf("TryAcquire one time to live later: %v", err)
-		}
+		must(t, err)
 		if next.Token() != dead.Token()+1 {
 			t.Errorf("token %d after %d, want the next", next.Token(), dead.Token())
 		}
@@ -412,9 +393,7 @@ func TestTokensOutliveRows(t *testing.T) {
 			rises(next)
 			wants(t, "Renew without the row", l.Renew(t.Context()), txlock.ErrLost)
 			wants(t, "Release without the row", l.Release(t.Context()), txlock.ErrNotHeld)
-			if err := next.Renew(t.Context()); err != nil {
-				t.Errorf("Renew of the next holder: %v", err)
-			}
+			wantsNone(t, "Renew of the next holder", next.Renew(t.Context()))
 			release(t, next)
 			remove()
 		}
@@ -424,9 +403,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		}
 		_, err := other.TryAcquire(t.Context(), key)
 		wants(t, "TryAcquire of a held lease after Purge", err, txlock.ErrBusy)
-		if err := m.ForceRelease(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.ForceRelease(t.Context(), key))
 		present := func() bool {
 			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
 		}
@@ -462,37 +439,21 @@ func TestPoolOfOne(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		pool.SetMaxOpenConns(1)
 		m := newManager(t, pool, oftenRenewed...)
-		ctx, cancel := context.WithTimeout(t.Context(), soon)
-		defer cancel()
-		l, err := m.Acquire(ctx, named())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ctx := limited(t, soon)
+		l := acquireIn(ctx, t, m, named())
 		renewed(t, db, l)
 		key := keyOf(t, m, true)
 		tx, err := pool.BeginTx(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		inTx, err := m.AcquireTx(ctx, tx, key)
-		if err != nil {
-			t.Fatalf("AcquireTx: %v", err)
-		}
-		if err := l.Guard(ctx, tx); err != nil {
-			t.Fatalf("Guard: %v", err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, l.Guard(ctx, tx))
+		must(t, tx.Commit())
 		renewed(t, db, l)
 		renewed(t, db, inTx)
 		for _, l := range []*lease.Lease{l, inTx} {
-			if err := l.Err(); err != nil {
-				t.Errorf("Err: %v", err)
-			}
-			if err := l.Release(ctx); err != nil {
-				t.Errorf("Release: %v", err)
-			}
+			wantsNone(t, "Err", l.Err())
+			wantsNone(t, "Release", l.Release(ctx))
 		}
 	})
 }

@@ -37,9 +37,7 @@ func namesHolder(t *testing.T, what string, err error, key txlock.Key, info leas
 func infoOf(t *testing.T, l *lease.Lease, m *lease.Manager) lease.Info {
 	t.Helper()
 	info, err := m.Inspect(t.Context(), l.Key())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, held := range append(info.Others, info) {
 		if held.Owner == l.Owner() {
 			return held
@@ -133,10 +131,8 @@ func TestTriesNameTheHolder(t *testing.T) {
 		plain := db.manager()
 		nothing := func(context.Context, *lease.Lease) error { return nil }
 		shared, permits := txlock.Named("shared"), txlock.Named("permits")
-		of, err := b.Semaphore(permits, 1)
-		must(t, err)
-		ours, err := a.Semaphore(permits, 1)
-		must(t, err)
+		of := semaphore(t, b, permits, 1)
+		ours := semaphore(t, a, permits, 1)
 		tries := map[string]struct {
 			key txlock.Key
 			try func(opts ...lease.AcquireOption) error
@@ -170,10 +166,8 @@ func TestTriesNameTheHolder(t *testing.T) {
 			}},
 		}
 		held := acquire(t, a, job)
-		reader, err := a.AcquireShared(t.Context(), shared)
-		must(t, err)
-		permit, err := ours.Acquire(t.Context())
-		must(t, err)
+		reader := share(t, a, shared)
+		permit := permit(t, ours)
 		holders := map[txlock.Key]*lease.Lease{job: held, shared: reader, permits: permit}
 		for name, c := range tries {
 			before := len(wire.calls("Inspect"))
@@ -187,7 +181,7 @@ func TestTriesNameTheHolder(t *testing.T) {
 				t.Errorf("%s: %d looks", name, n)
 			}
 		}
-		_, err = plain.TryAcquire(t.Context(), job)
+		_, err := plain.TryAcquire(t.Context(), job)
 		if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) != nil {
 			t.Errorf("named without a look: %v", err)
 		}

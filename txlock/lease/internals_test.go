@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"math"
 	"testing"
@@ -32,16 +33,9 @@ func TestRaiseToken(t *testing.T) {
 			t.Errorf("the row has token %d, want %d", n, raised)
 		}
 		awaitRenewals(t, db, l)
-		if err := l.Renew(t.Context()); err != nil {
-			t.Errorf("Renew: %v", err)
-		}
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Guard(t.Context(), tx); err != nil {
-			t.Errorf("Guard: %v", err)
-		}
+		wantsNone(t, "Renew", l.Renew(t.Context()))
+		tx := begin(t, pool, sql.LevelDefault)
+		wantsNone(t, "Guard", l.Guard(t.Context(), tx))
 		// The row is locked: it waits for the end of the transaction.
 		done := make(chan error)
 		go func() { done <- inner.RaiseToken(t.Context(), l, raised+1) }()
@@ -50,9 +44,7 @@ func TestRaiseToken(t *testing.T) {
 			t.Errorf("RaiseToken of a row that is locked: %v", err)
 		case <-time.After(20 * time.Millisecond):
 		}
-		if err := tx.Commit(); err != nil {
-			t.Errorf("Commit: %v", err)
-		}
+		wantsNone(t, "Commit", tx.Commit())
 		if err := <-done; err != nil || l.Token() != raised+1 {
 			t.Errorf("RaiseToken: token %d, %v", l.Token(), err)
 		}
@@ -74,9 +66,7 @@ func awaitRenewals(t *testing.T, db *testdb.DB, l *lease.Lease) {
 		const expires = "SELECT expires_us FROM lockstep_leases WHERE name = ?"
 		before := number(t, db, expires, l.Key().String())
 		for number(t, db, expires, l.Key().String()) == before {
-			if err := l.Err(); err != nil {
-				t.Fatalf("it is not renewed: %v", err)
-			}
+			must(t, l.Err())
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
@@ -99,9 +89,7 @@ func TestRaiseTokenLost(t *testing.T) {
 		wants(t, "RaiseToken of what is somebody else's", inner.RaiseToken(t.Context(), l, l.Token()+1), txlock.ErrLost, lease.ErrReplaced)
 
 		reader, err := m.AcquireShared(t.Context(), named())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wants(t, "RaiseToken of a reader", inner.RaiseToken(t.Context(), reader, reader.Token()+1), txlock.ErrInvalidOption)
 		release(t, reader)
 	})

@@ -19,24 +19,15 @@ func TestAcquireExcludes(t *testing.T) {
 		key := named()
 		l := acquire(t, one, key)
 		for _, m := range []*lease.Manager{one, other} {
-			_, err := m.TryAcquire(t.Context(), key)
-			wants(t, "TryAcquire of a held lease", err, txlock.ErrBusy)
+			wants(t, "TryAcquire of a held lease", second(m.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		}
-		if err := l.Err(); err != nil {
-			t.Errorf("Err: %v", err)
-		}
+		wantsNone(t, "Err", l.Err())
 		release(t, l)
 		wants(t, "Err after the release", l.Err(), txlock.ErrNotHeld)
-		if err := l.Release(t.Context()); err != nil {
-			t.Errorf("second Release: %v", err)
-		}
+		wantsNone(t, "second Release", l.Release(t.Context()))
 		next, err := other.TryAcquire(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if next.Token() <= l.Token() {
-			t.Errorf("token %d after %d", next.Token(), l.Token())
-		}
+		must(t, err)
+		higher(t, next, l)
 		release(t, next)
 	})
 }
@@ -51,26 +42,20 @@ func TestAcquireWaits(t *testing.T) {
 				}
 				key := named()
 				l := acquire(t, first, key)
-				_, err := m.Acquire(t.Context(), key, lease.WaitAtMost(30*time.Millisecond))
-				wants(t, "WaitAtMost", err, txlock.ErrWaitTimeout)
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-				defer cancel()
-				_, err = m.Acquire(ctx, key)
+				wants(t, "WaitAtMost", second(m.Acquire(t.Context(), key, lease.WaitAtMost(30*time.Millisecond))), txlock.ErrWaitTimeout)
+				ctx := limited(t, 30*time.Millisecond)
+				_, err := m.Acquire(ctx, key)
 				wants(t, "deadline", err, context.DeadlineExceeded)
 				got := make(chan *lease.Lease)
 				go func() {
 					next, err := m.Acquire(t.Context(), key)
-					if err != nil {
-						t.Errorf("Acquire: %v", err)
-					}
+					wantsNone(t, "Acquire", err)
 					got <- next
 				}()
 				time.Sleep(20 * time.Millisecond)
 				release(t, l)
 				next := <-got
-				if next.Token() <= l.Token() {
-					t.Errorf("token %d after %d", next.Token(), l.Token())
-				}
+				higher(t, next, l)
 				release(t, next)
 			})
 		}
@@ -102,9 +87,7 @@ func TestRenewalKeepsIt(t *testing.T) {
 			if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
 				t.Fatalf("TryAcquire: %v", err)
 			}
-			if err := l.Err(); err != nil {
-				t.Fatalf("Err: %v", err)
-			}
+			must(t, l.Err())
 		}
 		exec(t, db, "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?", key.String())
 		<-l.Done()
@@ -119,24 +102,17 @@ func TestReentry(t *testing.T) {
 		key := named()
 		err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
 			return m.Do(ctx, key, func(ctx context.Context, again *lease.Lease) error {
-				if again.Token() != l.Token() {
-					t.Errorf("token %d inside of %d", again.Token(), l.Token())
-				}
+				entered(t, again, l)
 				elsewhere, err := other.TryAcquire(ctx, key)
 				if err != nil {
 					return err
 				}
-				if elsewhere.Token() != l.Token() {
-					t.Errorf("token %d in another manager, %d in the first", elsewhere.Token(), l.Token())
-				}
-				_, err = other.TryAcquire(t.Context(), key)
-				wants(t, "another owner", err, txlock.ErrBusy)
+				entered(t, elsewhere, l)
+				wants(t, "another owner", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 				return elsewhere.Release(ctx)
 			})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		release(t, acquire(t, other, key))
 	})
 }
@@ -146,30 +122,15 @@ func TestGuard(t *testing.T) {
 		m := newManager(t, pool)
 		key := named()
 		l := acquire(t, m, key)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Guard(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Guard(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
-		_, err = m.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire of a guarded lease", err, txlock.ErrBusy)
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		must(t, l.Guard(t.Context(), tx))
+		must(t, l.Guard(t.Context(), tx))
+		wants(t, "TryAcquire of a guarded lease", second(m.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+		must(t, tx.Commit())
 		exec(t, db, "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?", key.String())
-		tx, err = pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx = begin(t, pool, sql.LevelDefault)
 		wants(t, "Guard of a lease taken away", l.Guard(t.Context(), tx), txlock.ErrLost)
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Rollback", tx.Rollback())
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 	})
 }
@@ -179,35 +140,21 @@ func TestAcquireTx(t *testing.T) {
 		m, other := newManager(t, pool, oftenRenewed...), newManager(t, pool)
 		for _, commit := range []bool{true, false} {
 			key := named()
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := m.AcquireTx(t.Context(), tx, key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = other.TryAcquire(t.Context(), key)
-			wants(t, "TryAcquire before the commit", err, txlock.ErrBusy)
+			tx := begin(t, pool, sql.LevelDefault)
+			l := acquireTx(t, m, tx, key)
+			wants(t, "TryAcquire before the commit", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 			if !commit {
-				if err := tx.Rollback(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tx.Rollback())
 				<-l.Done()
 				wants(t, "Err after the rollback", l.Err(), txlock.ErrLost)
 				release(t, acquire(t, other, key))
 				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 				continue
 			}
-			if err := tx.Commit(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tx.Commit())
 			renewed(t, db, l)
-			if err := l.Err(); err != nil {
-				t.Error(err)
-			}
-			_, err = other.TryAcquire(t.Context(), key)
-			wants(t, "TryAcquire after the commit", err, txlock.ErrBusy)
+			wantsNone(t, "Err", l.Err())
+			wants(t, "TryAcquire after the commit", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 			release(t, l)
 		}
 	})
@@ -228,9 +175,7 @@ func TestInspect(t *testing.T) {
 			t.Errorf("Inspect: %+v, %v", info, err)
 		}
 		all, err := m.List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found := false
 		for _, i := range all {
 			found = found || i.Key == key && i.Held
@@ -238,15 +183,11 @@ func TestInspect(t *testing.T) {
 		if !found {
 			t.Errorf("List of %d has not %v", len(all), key)
 		}
-		if err := m.ForceRelease(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.ForceRelease(t.Context(), key))
 		wants(t, "ForceRelease again", m.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
 		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 		next := acquire(t, m, key)
-		if next.Token() <= l.Token() {
-			t.Errorf("token %d after %d", next.Token(), l.Token())
-		}
+		higher(t, next, l)
 		release(t, next)
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 0, token = token - 5000000 WHERE name = ?", key.String())
 		n, err := m.Purge(t.Context())

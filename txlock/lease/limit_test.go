@@ -52,9 +52,7 @@ func TestFreeLeaseHasNoLimit(t *testing.T) {
 					m, key := newManager(t, pool, how.option), named()
 					for range 3 { // without a row, and with one
 						l, err := how.acquire(m, key)
-						if err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
 						release(t, l)
 					}
 				}
@@ -82,9 +80,7 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 			t.Parallel()
 			key := named()
 			l, err := m.Acquire(lease.WithOwner(t.Context(), "somebody"), key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer release(t, l)
 			_, err = other.Acquire(t.Context(), key, limit)
 			says(t, err, `owner "somebody" (`, atMost.String())
@@ -94,12 +90,9 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 		t.Run("readers", func(t *testing.T) {
 			t.Parallel()
 			key := named()
-			l, err := m.AcquireShared(t.Context(), key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := share(t, m, key)
 			defer release(t, l)
-			_, err = other.Acquire(t.Context(), key, limit)
+			_, err := other.Acquire(t.Context(), key, limit)
 			says(t, err, "readers had it")
 			if _, err := l.Key(), l.Renew(t.Context()); err != nil {
 				t.Error(err)
@@ -107,10 +100,7 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 		})
 		t.Run("permits", func(t *testing.T) {
 			t.Parallel()
-			s, err := m.Semaphore(named(), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := semaphore(t, m, named(), 1)
 			if err := s.Do(t.Context(), func(_ context.Context, _ *lease.Lease) error {
 				_, err := s.Acquire(t.Context(), limit)
 				says(t, err, "no permit was free")

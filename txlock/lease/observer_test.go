@@ -126,9 +126,7 @@ func TestObserverOfALife(t *testing.T) {
 		got := make(chan *lease.Lease, 1)
 		go func() {
 			l, err := m.Acquire(ctx, key)
-			if err != nil {
-				t.Errorf("Acquire: %v", err)
-			}
+			wantsNone(t, "Acquire", err)
 			got <- l
 		}()
 		for deadline := time.Now().Add(20 * time.Second); expiry() == far; time.Sleep(time.Millisecond) {
@@ -146,12 +144,8 @@ func TestObserverOfALife(t *testing.T) {
 		}
 		granted := time.Since(asked)
 		seen.waitFor(t, "renewed")
-		if err := l.Release(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Release(ctx); err != nil { // and says nothing
-			t.Fatal(err)
-		}
+		must(t, l.Release(ctx))
+		must(t, l.Release(ctx)) // and says nothing
 		lived := time.Since(asked)
 		events := seen.all()
 		expect(t, events, key, "waited", "granted", "renewed", "released")
@@ -245,27 +239,17 @@ func TestObserverOfALoss(t *testing.T) {
 			events  []string
 		}{
 			"found by a renewal": {nil, func(t *testing.T, m *lease.Manager, l *lease.Lease) {
-				if err := m.ForceRelease(t.Context(), l.Key()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, m.ForceRelease(t.Context(), l.Key()))
 				wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 			}, []string{"granted", "lost", "released"}},
 			"found by a guard": {nil, func(t *testing.T, m *lease.Manager, l *lease.Lease) {
-				if err := m.ForceRelease(t.Context(), l.Key()); err != nil {
-					t.Fatal(err)
-				}
-				tx, err := pool.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, m.ForceRelease(t.Context(), l.Key()))
+				tx := begin(t, pool, sql.LevelDefault)
 				defer func() { _ = tx.Rollback() }()
 				wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrLost)
 			}, []string{"granted", "lost", "released"}},
 			"found by two guards": {nil, func(t *testing.T, _ *lease.Manager, l *lease.Lease) {
-				thief, err := db.Admin().BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				thief := begin(t, db.Admin(), sql.LevelDefault)
 				defer func() { _ = thief.Rollback() }()
 				if _, err := thief.ExecContext(t.Context(), "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?", l.Key().String()); err != nil {
 					t.Fatal(err)
@@ -273,10 +257,7 @@ func TestObserverOfALoss(t *testing.T) {
 				const guards = 2
 				found := make(chan error, guards)
 				for range guards {
-					tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-					if err != nil {
-						t.Fatal(err)
-					}
+					tx := begin(t, pool, sql.LevelReadCommitted)
 					id := testdb.ConnID(t, tx)
 					go func() {
 						err := l.Guard(t.Context(), tx)
@@ -285,9 +266,7 @@ func TestObserverOfALoss(t *testing.T) {
 					}()
 					db.WaitForLockWait(t, id)
 				}
-				if err := thief.Commit(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, thief.Commit())
 				for range guards {
 					wants(t, "Guard", <-found, txlock.ErrLost)
 				}
@@ -336,10 +315,7 @@ func TestObserverOfReentry(t *testing.T) {
 		ctx := lease.WithOwner(t.Context(), key.String())
 		var handles []*lease.Lease
 		for range 3 {
-			l, err := m.Acquire(ctx, key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := acquireIn(ctx, t, m, key)
 			handles = append(handles, l)
 		}
 		release(t, handles[0])
@@ -348,9 +324,7 @@ func TestObserverOfReentry(t *testing.T) {
 		release(t, handles[1])
 		expect(t, seen.all(), key, "granted", "granted", "granted", "released")
 		l := acquire(t, m, key)
-		if err := m.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Close(t.Context()))
 		events := seen.all()
 		expect(t, events, key, "granted", "granted", "granted", "released", "granted", "released")
 		for i, e := range events {

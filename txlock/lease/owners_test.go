@@ -197,9 +197,7 @@ func TestNoUpdateIsLostUnderAnotherLease(t *testing.T) {
 					for range goroutines {
 						all.Go(func() {
 							for range each {
-								if err := m.Do(ctx, account, add); err != nil {
-									t.Error(err)
-								}
+								wantsNone(t, "Do", m.Do(ctx, account, add))
 							}
 						})
 					}
@@ -222,9 +220,7 @@ func TestNoUpdateIsLostUnderAnotherLease(t *testing.T) {
 func TestContextsOfOtherDatabases(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		second := testdb.Fresh(t, db.Engine())
-		if err := schema.Install(t.Context(), second.Admin()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, schema.Install(t.Context(), second.Admin()))
 		second.Grant(t, "lockstep_leases")
 		m, other := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, second, true))
 		for name, acquire := range inners {
@@ -265,19 +261,13 @@ func TestContextOfATransaction(t *testing.T) {
 					if committed {
 						commit(t, tx)
 						again, err := get(working, m, key)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if again.Token() != l.Token() {
-							t.Errorf("token %d in %d", again.Token(), l.Token())
-						}
+						must(t, err)
+						entered(t, again, l)
 						release(t, again)
 						release(t, l)
 						return
 					}
-					if err := tx.Rollback(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, tx.Rollback())
 					ctx := context.WithoutCancel(working)
 					if most := excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, key) }); most != 1 {
 						t.Errorf("%d were inside at once", most)
@@ -296,20 +286,13 @@ func TestRestartUnderTheSameName(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, key := newManager(t, pool), named()
 		ctx := lease.WithOwner(t.Context(), "worker-7")
-		before, err := m.Acquire(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := acquireIn(ctx, t, m, key)
 		// As another process has written it.
 		exec(t, db, "UPDATE lockstep_leases SET holders = CONCAT(';12345678', RIGHT(holders, 14)) WHERE name = ? AND slot = 0", key.String())
 		started := newManager(t, pool)
 		l, err := started.TryAcquire(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if l.Token() <= before.Token() {
-			t.Errorf("token %d after %d", l.Token(), before.Token())
-		}
+		must(t, err)
+		higher(t, l, before)
 		again, err := newManager(t, pool).TryAcquire(ctx, key)
 		if err != nil || again.Token() != l.Token() {
 			t.Fatalf("in another manager of the process: %v", err)

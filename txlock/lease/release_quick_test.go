@@ -23,9 +23,7 @@ func TestReleaseAgain(t *testing.T) {
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
-				if err := l.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
+				wantsNone(t, "Release", l.Release(t.Context()))
 			})
 		}
 		all.Wait()
@@ -56,8 +54,7 @@ func TestEndedContextReleases(t *testing.T) {
 
 		l := acquire(t, m, job)
 		wire.fault("Release", hangs)
-		brief, stop := context.WithTimeout(t.Context(), time.Second)
-		defer stop()
+		brief := limited(t, time.Second)
 		wants(t, "Release", l.Release(brief), context.DeadlineExceeded)
 		db.at("the end of the call", time.Second)
 		wire.Up()
@@ -137,8 +134,7 @@ func TestReleaseOfALostLease(t *testing.T) {
 		l = acquire(t, a, job)
 		wire.fault("RenewMany", loses) // it is renewed, and doesn't know
 		<-l.Done()
-		_, err := b.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 		nothingHeld(t, a)
 		release(t, acquire(t, b, job))
@@ -171,11 +167,9 @@ func TestCloseEndsAll(t *testing.T) {
 		other := db.manager()
 		held := acquire(t, other, txlock.Named("held"))
 		m := db.manager()
-		s, err := m.Semaphore(txlock.Named("permits"), 1)
-		must(t, err)
-		permit, err := s.Acquire(t.Context())
-		must(t, err)
-		mine := []*lease.Lease{acquire(t, m, job), acquireShared(t, m, txlock.Named("shared")), permit}
+		s := semaphore(t, m, txlock.Named("permits"), 1)
+		permit := permit(t, s)
+		mine := []*lease.Lease{acquire(t, m, job), share(t, m, txlock.Named("shared")), permit}
 		ways := map[string]func() error{
 			"first":  func() error { _, err := m.Acquire(t.Context(), held.Key()); return err },
 			"second": func() error { _, err := m.Acquire(t.Context(), held.Key()); return err },
@@ -218,8 +212,7 @@ func TestCloseIsBounded(t *testing.T) {
 			acquire(t, m, txlock.Named(fmt.Sprint("key ", n)))
 		}
 		wire.fault("Release", hangs)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
+		ctx := limited(t, 2*time.Second)
 		err := m.Close(ctx)
 		db.within("Close", 2*time.Second, 2*time.Second+50*time.Millisecond)
 		wants(t, "Close", err, context.DeadlineExceeded)

@@ -224,9 +224,7 @@ func TestRenewalSkipsGuarded(t *testing.T) {
 		guard(t, guarded, tx)
 		waitUntil(t, "half of the guarded lease is over", func() bool { return guarded.Remaining() < ttl/2 })
 		waitUntil(t, "the others are renewed", func() bool { return leastLeft(others) > guarded.Remaining()+ttl/10 })
-		if err := guarded.Err(); err != nil {
-			t.Fatalf("given up: %v", err)
-		}
+		must(t, guarded.Err())
 		commit(t, tx)
 		waitUntil(t, "it is renewed", func() bool { return guarded.Remaining() > ttl*3/4 })
 		for _, l := range append(others, guarded) {
@@ -277,9 +275,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		})
 		statement := within(t, "a renewal", renewal)
 		probe, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		free := func(in *sql.Tx, key txlock.Key) bool {
 			var n int
 			err := in.QueryRowContext(ctx, "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE SKIP LOCKED", key.String()).Scan(&n)
@@ -318,9 +314,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		}
 		for range leases {
 			_, err := probe.ExecContext(ctx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", named().String())
-			if err != nil {
-				t.Fatalf("a renewal keeps a new row out: %v", err)
-			}
+			must(t, err)
 		}
 		rollback(t, probe)
 		if _, err := pool.ExecContext(ctx, "SET innodb_lock_wait_timeout = DEFAULT"); err != nil {
@@ -339,9 +333,7 @@ func releaseMany(t testing.TB, leases []*lease.Lease) {
 	for w := range workers {
 		group.Go(func() {
 			for i := w; i < len(leases); i += workers {
-				if err := leases[i].Release(context.Background()); err != nil {
-					t.Errorf("Release: %v", err)
-				}
+				wantsNone(t, "Release", leases[i].Release(context.Background()))
 			}
 		})
 	}
@@ -459,11 +451,8 @@ func TestRenewalRetries(t *testing.T) {
 						return failed == c.failures
 					})
 					waitUntil(t, "it is renewed", renewedFromNow(l))
-					if err := l.Err(); err != nil {
-						t.Fatal(err)
-					}
-					_, err := other.TryAcquire(t.Context(), l.Key())
-					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					must(t, l.Err())
+					wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
 					release(t, l)
 				} else {
 					within(t, "Done", l.Done())
@@ -519,9 +508,7 @@ func TestReleaseJoinsRenewal(t *testing.T) {
 				case <-time.After(50 * time.Millisecond):
 				}
 				close(gate)
-				if err := within(t, "Release", released); err != nil {
-					t.Fatal(err)
-				}
+				must(t, within(t, "Release", released))
 				expiry := expiryOf(t, db, l.Key())
 				if left := number(t, db, "SELECT ? - CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)", expiry); left > 0 {
 					t.Errorf("%d us are left after the release", left)
@@ -556,13 +543,9 @@ func TestManyLeases(t *testing.T) {
 			pool := newPool(t, db, true, tap.install)
 			pool.SetMaxIdleConns(8)
 			m, err := lease.NewManager(pool, lease.TTL(ttl), lease.RenewEvery(every))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { // thousands of statements
-				if err := m.Close(context.Background()); err != nil {
-					t.Errorf("close the manager: %v", err)
-				}
+				wantsNone(t, "close the manager", m.Close(context.Background()))
 			})
 			held := make([]*lease.Lease, leases)
 			before := heapInUse()
@@ -631,9 +614,7 @@ func acquireMany(t testing.TB, m *lease.Manager, keys []txlock.Key, held []*leas
 		}()
 	}
 	for range workers {
-		if err := <-errs; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-errs)
 	}
 }
 
@@ -659,8 +640,6 @@ func heapInUse() uint64 {
 func cpuTime(t testing.TB) time.Duration {
 	t.Helper()
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -23,18 +23,14 @@ import (
 func semaphore(t testing.TB, m *lease.Manager, key txlock.Key, permits int) *lease.Semaphore {
 	t.Helper()
 	s, err := m.Semaphore(key, permits)
-	if err != nil {
-		t.Fatalf("Semaphore(%v, %d): %v", key, permits, err)
-	}
+	must(t, err)
 	return s
 }
 
 func permit(t testing.TB, s *lease.Semaphore, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	l, err := s.Acquire(t.Context(), options...)
-	if err != nil {
-		t.Fatalf("Acquire of a permit: %v", err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -161,21 +157,15 @@ func TestSemaphoreOfAnotherNumber(t *testing.T) {
 		release(t, held)
 		release(t, permit(t, semaphore(t, other, key, 17)))
 		for _, n := range []int{0, -1, lease.MaxPermits + 1} {
-			_, err := m.Semaphore(key, n)
-			wants(t, fmt.Sprintf("Semaphore of %d", n), err, txlock.ErrInvalidOption)
-			_, err = three.Resize(t.Context(), n)
-			wants(t, fmt.Sprintf("Resize to %d", n), err, txlock.ErrInvalidOption)
+			wants(t, fmt.Sprintf("Semaphore of %d", n), second(m.Semaphore(key, n)), txlock.ErrInvalidOption)
+			wants(t, fmt.Sprintf("Resize to %d", n), second(three.Resize(t.Context(), n)), txlock.ErrInvalidOption)
 		}
-		_, err := m.Semaphore(txlock.Key{}, 3)
-		wants(t, "Semaphore of no key", err, txlock.ErrInvalidKey)
-		_, err = semaphore(t, m, named(), 3).Resize(t.Context(), 4)
-		wants(t, "Resize of what was never used", err, txlock.ErrInvalidKey)
+		wants(t, "Semaphore of no key", second(m.Semaphore(txlock.Key{}, 3)), txlock.ErrInvalidKey)
+		wants(t, "Resize of what was never used", second(semaphore(t, m, named(), 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
 		shared := named()
 		release(t, share(t, m, shared))
-		_, err = semaphore(t, m, shared, 3).Resize(t.Context(), 4)
-		wants(t, "Resize of a shared lease", err, txlock.ErrInvalidKey)
-		_, err = semaphore(t, m, shared, 3).TryAcquire(t.Context())
-		wants(t, "a permit of a shared lease", err, txlock.ErrInvalidKey)
+		wants(t, "Resize of a shared lease", second(semaphore(t, m, shared, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
+		wants(t, "a permit of a shared lease", second(semaphore(t, m, shared, 3).TryAcquire(t.Context())), txlock.ErrInvalidKey)
 	})
 }
 
@@ -224,12 +214,10 @@ func TestResizeDrains(t *testing.T) {
 		if o.err != nil {
 			t.Fatalf("Resize: %v", o.err)
 		}
-		_, err = o.s.TryAcquire(t.Context())
-		wants(t, "TryAcquire of a third", err, txlock.ErrBusy)
+		wants(t, "TryAcquire of a third", second(o.s.TryAcquire(t.Context())), txlock.ErrBusy)
 		release(t, held[0])
 		held[0] = permit(t, o.s)
-		_, err = two.TryAcquire(t.Context())
-		wants(t, "TryAcquire of a third", err, txlock.ErrBusy)
+		wants(t, "TryAcquire of a third", second(two.TryAcquire(t.Context())), txlock.ErrBusy)
 		release(t, held[0])
 		release(t, held[1])
 	})
@@ -258,9 +246,7 @@ func TestResizeIsSeenByWaiters(t *testing.T) {
 			}()
 		}
 		three, err := one.Resize(t.Context(), 3)
-		if err != nil {
-			t.Fatalf("Resize: %v", err)
-		}
+		must(t, err)
 		room := []*lease.Lease{permit(t, three), permit(t, semaphore(t, other, key, 3))}
 		for range cap(told) {
 			select {
@@ -270,8 +256,7 @@ func TestResizeIsSeenByWaiters(t *testing.T) {
 				t.Fatal("who waits with the number of before waits on")
 			}
 		}
-		_, err = three.TryAcquire(t.Context())
-		wants(t, "a fourth", err, txlock.ErrBusy)
+		wants(t, "a fourth", second(three.TryAcquire(t.Context())), txlock.ErrBusy)
 		for _, l := range append(room, held) {
 			release(t, l)
 		}
@@ -289,9 +274,7 @@ func TestPermitsAreLeases(t *testing.T) {
 		var held []*lease.Lease
 		for _, ttl := range []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second} {
 			l, err := s.Acquire(ctx, lease.TTL(ttl))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			held = append(held, l)
 			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 3 AND token = ? AND owner = ? AND ttl_us = ?",
 				key.String(), l.Token(), l.Owner(), ttl.Microseconds()); n != 1 {
@@ -301,33 +284,19 @@ func TestPermitsAreLeases(t *testing.T) {
 				t.Errorf("shared %t, %v are left of %v", l.Shared(), l.Remaining(), ttl)
 			}
 		}
-		_, err := s.TryAcquire(ctx)
-		wants(t, "a fourth of the same owner", err, txlock.ErrBusy)
+		wants(t, "a fourth of the same owner", second(s.TryAcquire(ctx)), txlock.ErrBusy)
 		first := held[0]
 		release(t, first)
 		wants(t, "Err after Release", first.Err(), txlock.ErrNotHeld)
 		for _, l := range held[1:] {
-			if err := l.Err(); err != nil {
-				t.Errorf("Err of another permit: %v", err)
-			}
+			wantsNone(t, "Err of another permit", l.Err())
 		}
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := held[1].Guard(t.Context(), tx); err != nil {
-			t.Errorf("Guard by a permit: %v", err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		wantsNone(t, "Guard by a permit", held[1].Guard(t.Context(), tx))
+		wantsNone(t, "Commit", tx.Commit())
 		next, err := s.Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if next.Token() <= first.Token() {
-			t.Errorf("token %d after %d of the same permit", next.Token(), first.Token())
-		}
+		must(t, err)
+		higher(t, next, first)
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 2", key.String())
 		taken := permit(t, s)
 		wants(t, "Renew of a permit that was taken over", held[1].Renew(t.Context()), txlock.ErrLost)
@@ -350,8 +319,7 @@ func TestDeadHolderOfAPermit(t *testing.T) {
 		dead := permit(t, semaphore(t, dying, key, 2), lease.TTL(5*time.Second))
 		die()
 		expiry := number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ? AND slot > 0 AND token = ?", key.String(), dead.Token())
-		_, err := s.TryAcquire(t.Context())
-		wants(t, "TryAcquire before its time is over", err, txlock.ErrBusy)
+		wants(t, "TryAcquire before its time is over", second(s.TryAcquire(t.Context())), txlock.ErrBusy)
 		l := permit(t, s)
 		late := number(t, db, "SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - ?", expiry)
 		t.Logf("granted %v after the dead holder's expiry", time.Duration(late)*time.Microsecond)
@@ -399,9 +367,7 @@ func TestCancelledPermits(t *testing.T) {
 		waitUntil(t, "no permit is taken", func() bool { _, held := heldRows(t, db, key); return held == 0 })
 		for range n {
 			l, err := s.TryAcquire(t.Context())
-			if err != nil {
-				t.Fatalf("TryAcquire afterwards: %v", err)
-			}
+			must(t, err)
 			defer release(t, l)
 		}
 	})
@@ -476,9 +442,7 @@ func TestPermitOfUnknownOutcome(t *testing.T) {
 				t.Fatalf("TryAcquire without an answer: %v", err)
 			}
 			waitUntil(t, "the permit is released", func() bool { _, taken := heldRows(t, db, key); return taken == 1 })
-			if err := held.Renew(t.Context()); err != nil {
-				t.Errorf("Renew of the other permit: %v", err)
-			}
+			wantsNone(t, "Renew of the other permit", held.Renew(t.Context()))
 			release(t, held)
 		}
 	})
@@ -497,9 +461,7 @@ func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
 		sent := func() (n int64) {
 			t.Helper()
 			var name string
-			if err := pool.QueryRow("SHOW SESSION STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
-				t.Fatal(err)
-			}
+			must(t, pool.QueryRow("SHOW SESSION STATUS LIKE 'Questions'").Scan(&name, &n))
 			return n
 		}
 		var l, again *lease.Lease
@@ -602,8 +564,7 @@ func TestSemaphoreBesideALockedRow(t *testing.T) {
 				rows, err := tx.Query("SELECT token FROM lockstep_leases WHERE name = ? AND "+c.lock+" FOR UPDATE", key.String())
 				wantsNone(t, "the lock", err)
 				wantsNone(t, "the lock", rows.Close())
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-				defer cancel()
+				ctx := limited(t, 5*time.Minute)
 				l, err := s.TryAcquire(ctx)
 				switch {
 				case c.granted && err == nil:

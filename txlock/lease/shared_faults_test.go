@@ -24,21 +24,13 @@ import (
 func TestReadersOfNoServer(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, listener.Close())
 	pool, err := sql.Open("mysql", fmt.Sprintf("somebody@tcp(%s)/", listener.Addr()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = pool.Close() }()
 	m, err := lease.NewManager(pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = m.Close(t.Context()) }()
 	for call, take := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 		"AcquireShared": m.AcquireShared, "TryAcquireShared": m.TryAcquireShared,
@@ -134,11 +126,8 @@ func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
 		m, other := newManager(t, newPool(t, db, true), oftenRenewed...), newManager(t, pool)
 		key := named()
 		r := share(t, m, key)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = other.AcquireTx(t.Context(), tx, key)
+		tx := begin(t, pool, sql.LevelDefault)
+		_, err := other.AcquireTx(t.Context(), tx, key)
 		wants(t, "AcquireTx", err, txlock.ErrBusy)
 		if l, err := m.TryAcquireShared(t.Context(), key); err != nil {
 			t.Errorf("another reader: %v", err)
@@ -146,12 +135,8 @@ func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
 			_ = l.Release(t.Context())
 		}
 		renewed(t, db, r)
-		if err := r.Err(); err != nil {
-			t.Errorf("the reader: %v", err)
-		}
-		if err := r.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v", err)
-		}
+		wantsNone(t, "the reader", r.Err())
+		wantsNone(t, "Release", r.Release(t.Context()))
 		_ = tx.Rollback()
 	})
 }
@@ -166,28 +151,16 @@ func TestAcquireTxAfterReadersCommit(t *testing.T) {
 		release(t, share(t, m, key))
 		table := db.CreateTable(t, "stale", "id INT PRIMARY KEY, n INT")
 		exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
-		old, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		old := begin(t, pool, sql.LevelDefault)
 		var n int
-		if err := old.QueryRow("SELECT n FROM " + table).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, old.QueryRow("SELECT n FROM "+table).Scan(&n))
 		r := share(t, other, key)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
 		if _, err := tx.Exec("UPDATE " + table + " SET n = 1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Guard(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Guard(t.Context(), tx))
+		must(t, tx.Commit())
 		release(t, r)
 		l, err := m.AcquireTx(t.Context(), old, key)
 		wants(t, "AcquireTx", err, txlock.ErrStaleSnapshot)
@@ -209,8 +182,7 @@ func TestFreePermitsAreTakenAtOnce(t *testing.T) {
 		s := semaphore(t, m, permits, 32)
 		release(t, permit(t, s))
 		release(t, share(t, m, key))
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-		defer cancel()
+		ctx := limited(t, 3*time.Minute)
 		for name, take := range map[string]func() (*lease.Lease, error){
 			"permits": func() (*lease.Lease, error) { return s.Acquire(ctx) },
 			"readers": func() (*lease.Lease, error) { return m.AcquireShared(ctx, key) },
@@ -281,14 +253,9 @@ func TestPermitsBesideAcquireTx(t *testing.T) {
 		key := named()
 		s := semaphore(t, m, key, 2)
 		release(t, permit(t, s))
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = m.AcquireTx(t.Context(), tx, key)
-		wants(t, "AcquireTx of a semaphore", err, txlock.ErrInvalidKey)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
+		tx := begin(t, pool, sql.LevelDefault)
+		wants(t, "AcquireTx of a semaphore", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrInvalidKey)
+		ctx := limited(t, 20*time.Second)
 		start := time.Now()
 		l, err := s.TryAcquire(ctx)
 		t.Logf("TryAcquire: %v after %v", err, time.Since(start))
@@ -315,9 +282,7 @@ func TestPermitWithoutARow(t *testing.T) {
 			held = append(held, permit(t, s))
 		}
 		waiting, err := newManager(t, newPool(t, db, true)).Semaphore(key, permits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := make(chan error, 1)
 		go func() {
 			l, err := waiting.Acquire(t.Context())

@@ -26,9 +26,7 @@ import (
 func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	l, err := m.AcquireShared(t.Context(), key, options...)
-	if err != nil {
-		t.Fatalf("AcquireShared(%v): %v", key, err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -78,9 +76,7 @@ func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lea
 	t.Helper()
 	var network sunder
 	m, err := lease.NewManager(newPool(t, db, true, network.install), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -106,9 +102,7 @@ func TestDeadReader(t *testing.T) {
 		granted := make(chan *lease.Lease, 1)
 		go func() {
 			l, err := writing.Acquire(t.Context(), key)
-			if err != nil {
-				t.Errorf("Acquire of the writer: %v", err)
-			}
+			wantsNone(t, "Acquire of the writer", err)
 			granted <- l
 		}()
 		waitUntil(t, "the dead reader's time is nearly over", func() bool {
@@ -149,16 +143,11 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 			}()
 			waitUntil(t, "the writer waits for the reader", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 			for name, manager := range map[string]*lease.Manager{"the reader's manager": m, "the writer's": other} {
-				_, err := manager.TryAcquireShared(t.Context(), key)
-				wants(t, "TryAcquireShared beside a waiting writer, "+name, err, txlock.ErrBusy)
+				wants(t, "TryAcquireShared beside a waiting writer, "+name, second(manager.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
 			}
 			again, err := m.AcquireShared(working, key, lease.WaitAtMost(time.Minute))
-			if err != nil {
-				t.Fatalf("AcquireShared of an owner that reads: %v", err)
-			}
-			if again.Token() != reader.Token() {
-				t.Errorf("token %d, want that of the first, %d", again.Token(), reader.Token())
-			}
+			must(t, err)
+			entered(t, again, reader)
 			release(t, again)
 			if givesUp {
 				stop()
@@ -172,9 +161,7 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 			default:
 			}
 			release(t, reader)
-			if err := <-granted; err != nil {
-				t.Fatalf("Acquire of the writer: %v", err)
-			}
+			must(t, <-granted)
 			release(t, writer)
 			stop()
 		}
@@ -188,18 +175,15 @@ func TestUpgradeIsRefused(t *testing.T) {
 		m := newManager(t, pool)
 		key := named()
 		err := m.DoShared(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-			_, err := m.Acquire(ctx, key)
-			wants(t, "Acquire", err, txlock.ErrUpgrade)
-			_, err = m.TryAcquire(ctx, key)
-			wants(t, "TryAcquire", err, txlock.ErrUpgrade)
-			err = m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
+			wants(t, "Acquire", second(m.Acquire(ctx, key)), txlock.ErrUpgrade)
+			wants(t, "TryAcquire", second(m.TryAcquire(ctx, key)), txlock.ErrUpgrade)
+			err := m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
 			wants(t, "Do", err, txlock.ErrUpgrade)
 			tx, err := pool.BeginTx(ctx, nil)
 			if err != nil {
 				return err
 			}
-			_, err = m.AcquireTx(ctx, tx, key)
-			wants(t, "AcquireTx", err, txlock.ErrUpgrade)
+			wants(t, "AcquireTx", second(m.AcquireTx(ctx, tx, key)), txlock.ErrUpgrade)
 			return errors.Join(tx.Rollback(), l.Err())
 		})
 		if err != nil {
@@ -250,17 +234,14 @@ func TestDowngrade(t *testing.T) {
 				}
 				// Somebody had the row locked for a moment: the lease is as before.
 				wants(t, "Downgrade", err, txlock.ErrBusy)
-				if err := writer.Err(); err != nil {
-					t.Fatalf("the writer after a Downgrade that was refused: %v", err)
-				}
+				must(t, writer.Err())
 				return false
 			})
 			if !reader.Shared() || reader.Err() != nil || reader.Owner() != writer.Owner() {
 				t.Errorf("the reader: shared %t, %v, owner %q, that of the writer %q", reader.Shared(), reader.Err(), reader.Owner(), writer.Owner())
 			}
 			wants(t, "Err of the writer", writer.Err(), txlock.ErrNotHeld)
-			_, err := reader.Downgrade(t.Context())
-			wants(t, "Downgrade of a reader", err, txlock.ErrInvalidOption)
+			wants(t, "Downgrade of a reader", second(reader.Downgrade(t.Context())), txlock.ErrInvalidOption)
 			if turns.Load() != before {
 				t.Errorf("%d writers after token %d came before its reader had ended", turns.Load()-before, token)
 			}
@@ -271,8 +252,7 @@ func TestDowngrade(t *testing.T) {
 		if overlaps.Load() != 0 {
 			t.Errorf("%d writers came beside the reader", overlaps.Load())
 		}
-		_, err := writer.Downgrade(t.Context())
-		wants(t, "Downgrade of what was released", err, txlock.ErrNotHeld)
+		wants(t, "Downgrade of what was released", second(writer.Downgrade(t.Context())), txlock.ErrNotHeld)
 	})
 }
 
@@ -286,10 +266,7 @@ func TestGuardOfReader(t *testing.T) {
 		exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
 		write := func(l *lease.Lease) (*sql.Tx, error) {
 			t.Helper()
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := begin(t, pool, sql.LevelDefault)
 			if _, err := tx.Exec("UPDATE " + table + " SET n = n + 1"); err != nil {
 				t.Fatal(err)
 			}
@@ -300,9 +277,7 @@ func TestGuardOfReader(t *testing.T) {
 		key := named()
 		early := share(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
 		tx, err := write(early)
-		if err != nil {
-			t.Fatalf("Guard of a reader: %v", err)
-		}
+		must(t, err)
 		<-early.Done() // it can't be renewed
 		granted := make(chan error, 1)
 		var writer *lease.Lease
@@ -319,12 +294,8 @@ func TestGuardOfReader(t *testing.T) {
 			t.Fatalf("the writer was granted beside a guarded transaction: %v", err)
 		default:
 		}
-		if err := tx.Commit(); err != nil {
-			t.Errorf("Commit of the guarded transaction: %v", err)
-		}
-		if err := <-granted; err != nil {
-			t.Fatalf("Acquire after the guarded transaction: %v", err)
-		}
+		wantsNone(t, "Commit of the guarded transaction", tx.Commit())
+		must(t, <-granted)
 		if n := counted(); n != 1 {
 			t.Errorf("the writer finds %d, want the reader's 1", n)
 		}
@@ -336,9 +307,7 @@ func TestGuardOfReader(t *testing.T) {
 		writer = acquire(t, other, key)
 		tx, err = write(paused)
 		wants(t, "Guard of a reader that a writer has followed", err, txlock.ErrLost)
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Rollback", tx.Rollback())
 		release(t, writer)
 		if n := counted(); n != 1 {
 			t.Errorf("%d commits, want 1", n)
@@ -355,34 +324,19 @@ func TestAcquireTxAndReaders(t *testing.T) {
 		key := named()
 		reader := share(t, m, key)
 		begin := func() *sql.Tx {
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := begin(t, pool, sql.LevelDefault)
 			return tx
 		}
 		tx := begin()
-		_, err := other.AcquireTx(t.Context(), tx, key)
-		wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
-		if err := reader.Renew(t.Context()); err != nil {
-			t.Errorf("Renew of the reader: %v", err)
-		}
+		wants(t, "AcquireTx beside a reader", second(other.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
+		wantsNone(t, "Rollback", tx.Rollback())
+		wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
 		release(t, reader)
 		tx = begin()
-		writer, err := other.AcquireTx(t.Context(), tx, key)
-		if err != nil {
-			t.Fatalf("AcquireTx after the reader: %v", err)
-		}
-		_, err = m.TryAcquireShared(t.Context(), key)
-		wants(t, "TryAcquireShared before the commit", err, txlock.ErrBusy)
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		_, err = m.TryAcquireShared(t.Context(), key)
-		wants(t, "TryAcquireShared after the commit", err, txlock.ErrBusy)
+		writer := acquireTx(t, other, tx, key)
+		wants(t, "TryAcquireShared before the commit", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
+		must(t, tx.Commit())
+		wants(t, "TryAcquireShared after the commit", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
 		release(t, writer)
 		release(t, share(t, m, key))
 	})
@@ -435,15 +389,9 @@ func TestReadersAndPermitsAreRenewed(t *testing.T) {
 		for range 50 {
 			held = append(held, share(t, m, key))
 		}
-		s, err := m.Semaphore(permits, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := semaphore(t, m, permits, 10)
 		for range 10 {
-			l, err := s.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := permit(t, s)
 			held = append(held, l)
 		}
 		time.Sleep(ttl * 5 / 2)
@@ -452,14 +400,9 @@ func TestReadersAndPermitsAreRenewed(t *testing.T) {
 				t.Errorf("%d: %v", i, err)
 			}
 		}
-		_, err = other.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire beside 50 readers", err, txlock.ErrBusy)
-		same, err := other.Semaphore(permits, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = same.TryAcquire(t.Context())
-		wants(t, "TryAcquire of an eleventh permit", err, txlock.ErrBusy)
+		wants(t, "TryAcquire beside 50 readers", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+		same := semaphore(t, other, permits, 10)
+		wants(t, "TryAcquire of an eleventh permit", second(same.TryAcquire(t.Context())), txlock.ErrBusy)
 		if _, readers := heldRows(t, db, key); readers != 50 {
 			t.Errorf("%d rows of readers are held", readers)
 		}
@@ -745,11 +688,8 @@ func TestNoReadersOnClusters(t *testing.T) {
 			t.Errorf("%d rows were written", n)
 		}
 		l := acquire(t, m, key)
-		_, err := l.Downgrade(t.Context())
-		wants(t, "Downgrade", err, schema.ErrMultiPrimary)
-		if err := l.Err(); err != nil {
-			t.Errorf("after Downgrade: %v", err)
-		}
+		wants(t, "Downgrade", second(l.Downgrade(t.Context())), schema.ErrMultiPrimary)
+		wantsNone(t, "after Downgrade", l.Err())
 		release(t, l)
 	}
 }

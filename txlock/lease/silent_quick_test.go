@@ -163,9 +163,7 @@ func TestWaiterSurvivesASilentServer(t *testing.T) {
 						must(t, err)
 						var waiting sync.WaitGroup
 						waiting.Go(func() {
-							if err := wait(t.Context(), m, job, options...); err != nil {
-								t.Error(err)
-							}
+							wantsNone(t, "Context", wait(t.Context(), m, job, options...))
 						})
 						db.after(time.Second)
 						wire.frozen(only, 30*time.Second)
@@ -188,7 +186,7 @@ func TestWriterSurvivesASilentServer(t *testing.T) {
 			for renewals, fault := range map[string]memstore.Fault{"have no answer": nil, "fail": fails} {
 				t.Run(frozen+how+", renewals "+renewals, func(t *testing.T) {
 					inMemory(t, func(t *testing.T, db *memory) {
-						reader := acquireShared(t, db.manager(), job)
+						reader := share(t, db.manager(), job)
 						m, wire := db.process()
 						wire.fault("RenewMany", fault)
 						time.AfterFunc(time.Second, func() { wire.frozen(only, 10*time.Second) })
@@ -343,8 +341,7 @@ func TestSilentWaitsEnd(t *testing.T) {
 					}
 					closed <- m.Close(context.Background())
 				})
-				_, err := m.Acquire(ctx, job)
-				wants(t, "Acquire", err, want)
+				wants(t, "Acquire", second(m.Acquire(ctx, job)), want)
 				db.at("the end of the wait", 30*time.Minute)
 				must(t, <-closed)
 				db.within("Close", 30*time.Minute, 30*time.Minute+10*time.Second)

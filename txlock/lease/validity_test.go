@@ -66,10 +66,7 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 				makeRows(t, db, []txlock.Key{exclusive})
 				makeEntryRows(t, db, []txlock.Key{shared}, false)
 				makeEntryRows(t, db, []txlock.Key{permits}, true)
-				s, err := m.Semaphore(permits, 1)
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := semaphore(t, m, permits, 1)
 				network.Store(int64(delay))
 				var held []*lease.Lease
 				check := func(when string, l *lease.Lease) {
@@ -96,9 +93,7 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 				observer.waitFor(t, "renewed")
 				for _, l := range held {
 					check("renewed in the background", l)
-					if err := l.Renew(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					must(t, l.Renew(t.Context()))
 					check("Renew", l)
 				}
 				network.Store(0)
@@ -118,9 +113,7 @@ func TestLeftIsLessThanTheTTL(t *testing.T) {
 			if left := l.Remaining(); left > ttl*99/100 {
 				t.Errorf("%s: %v are left", when, left)
 			}
-			if err := l.Renew(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Renew(t.Context()))
 		}
 		release(t, l)
 	})
@@ -150,11 +143,8 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 			if l == nil {
 				t.Fatal("it has not looked again: this test can't tell")
 			}
-			_, err := other.TryAcquire(t.Context(), keys[i])
-			wants(t, "TryAcquire of a lease that is held", err, txlock.ErrBusy)
-			if err := l.Renew(t.Context()); err != nil {
-				t.Errorf("Renew: %v", err)
-			}
+			wants(t, "TryAcquire of a lease that is held", second(other.TryAcquire(t.Context(), keys[i])), txlock.ErrBusy)
+			wantsNone(t, "Renew", l.Renew(t.Context()))
 		}
 		releaseMany(t, held)
 	})
@@ -185,9 +175,7 @@ func TestAcquireTxBesideReaderOnPoolOfOne(t *testing.T) {
 					}
 					wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
 					rollback(t, tx)
-					if err := reader.Renew(t.Context()); err != nil {
-						t.Errorf("Renew of the reader: %v", err)
-					}
+					wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
 					release(t, reader)
 					tx = begin(t, pool, level)
 					l := acquireTx(t, m, tx, key)
