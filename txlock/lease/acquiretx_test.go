@@ -573,25 +573,6 @@ func TestAcquireTxSideBySide(t *testing.T) {
 	})
 }
 
-// TestAcquireTxClosed proves that a manager that was closed takes no lease in a
-// transaction, which goes on.
-func TestAcquireTxClosed(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, table, key := newManager(t, pool), counter(t, db), named()
-		must(t, m.Close(t.Context()))
-		tx := begin(t, pool, sql.LevelDefault)
-		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrClosed)
-		add(t, tx, table)
-		commit(t, tx)
-		if n := counted(t, db, table); n != 1 {
-			t.Errorf("the counter is %d", n)
-		}
-		open := newManager(t, pool)
-		wants(t, "AcquireTx after the commit", second(open.AcquireTx(t.Context(), tx, key)), txlock.ErrNoTransaction)
-		wants(t, "AcquireTx in nothing", second(open.AcquireTx(t.Context(), nil, key)), txlock.ErrNoTransaction)
-	})
-}
-
 // TestOwnLeaseLockedForAMoment proves that an owner who holds the lease in another
 // process re-enters although others keep the row locked, each for a moment, and that
 // TryAcquire says busy at once where that is for longer.

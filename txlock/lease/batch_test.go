@@ -224,8 +224,8 @@ func TestBatchCut(t *testing.T) {
 }
 
 // TestBatchAtRandom proves that many calls at once of several processes, some of which
-// give up, while connections are killed, never make two holders, and that all is free in the
-// end.
+// give up, while connections are killed, never make two holders nor a token that falls, and
+// that all is free in the end.
 func TestBatchAtRandom(t *testing.T) {
 	t.Parallel()
 	lasting := testdb.Long(2*time.Second, 30*time.Second)
@@ -233,7 +233,7 @@ func TestBatchAtRandom(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Shared(t, engine).OpenLeases(t)
-			keys, holders := gather(t, db), make([]atomic.Int32, gathering)
+			keys, holders, tokens := gather(t, db), make([]atomic.Int32, gathering), make([]atomic.Uint64, gathering)
 			var managers []*lease.Manager
 			var pools []*sql.DB
 			wire := new(cutWire)
@@ -257,6 +257,9 @@ func TestBatchAtRandom(t *testing.T) {
 						}
 						if n := holders[at].Add(1); n != 1 {
 							t.Errorf("%d holders", n)
+						}
+						if last := tokens[at].Swap(l.Token()); last >= l.Token() {
+							t.Errorf("token %d after %d", l.Token(), last)
 						}
 						grants.Add(1)
 						holders[at].Add(-1)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -49,12 +50,13 @@ func refusesMore(t *testing.T, m *lease.Manager) {
 
 // TestCloseWaitsForFunctions proves that Close ends the contexts of functions by ErrClosed at
 // once, keeps their leases and those that they have acquired, renewed for longer than the TTL,
-// until they have returned, and leaves nothing held. A handle of nobody's function is released
-// at once.
+// until they have returned, so that they commit under them, and leaves nothing held. A handle of
+// nobody's function is released at once.
 func TestCloseWaitsForFunctions(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		const drains = 2 * time.Minute // four times the TTL
-		m, other := db.manager(), db.manager()
+		m, wire := db.process()
+		other := db.manager()
 		ended, verbs := doing(t, m, func(ctx context.Context, l *lease.Lease, runs func()) error {
 			inner, err := m.Acquire(ctx, txlock.Named("inner of "+l.Key().String()))
 			runs()
@@ -65,6 +67,9 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 			wants(t, "the cause", context.Cause(ctx), lease.ErrClosed)
 			refusesMore(t, m)
 			time.Sleep(drains)
+			tx := wire.Begin()
+			wantsNone(t, "Guard while the manager closes", l.Guard(t.Context(), tx))
+			must(t, tx.Commit())
 			for _, l := range []*lease.Lease{l, inner} {
 				if err := l.Err(); err != nil {
 					t.Errorf("%v is given away under its function: %v", l.Key(), err)
@@ -80,6 +85,7 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 		time.Sleep(time.Second)
 		all, err := other.List(t.Context())
 		must(t, err)
+		wants(t, "TryAcquire while the functions return", second(other.TryAcquire(t.Context(), txlock.Named("Do"))), txlock.ErrBusy)
 		if len(all) != 2*verbs {
 			t.Errorf("%d leases are held while the functions return, want %d: %v", len(all), 2*verbs, all)
 		}
@@ -209,5 +215,26 @@ func TestCloseWithTheContextOfAFunctionThatHasReturned(t *testing.T) {
 		}))
 		must(t, m.Close(kept))
 		wants(t, "TryAcquire", m.Do(t.Context(), job, func(context.Context, *lease.Lease) error { return nil }), lease.ErrClosed)
+	})
+}
+
+// TestCloseUnderAReentry proves that Close holds a lease that a function has re-entered,
+// although it was acquired before outside of it.
+func TestCloseUnderAReentry(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "the only instance")
+		acquireIn(ctx, t, m, job)
+		free, closed := acquire(t, m, txlock.Named("free")), make(chan error, 1)
+		must(t, m.Do(ctx, txlock.Named("Do"), func(ctx context.Context, _ *lease.Lease) error {
+			again := acquireIn(ctx, t, m, job)
+			go func() { closed <- m.Close(context.Background()) }()
+			<-ctx.Done()
+			<-free.Done()
+			synctest.Wait()
+			wants(t, "TryAcquire under a function that has re-entered", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+			return again.Err()
+		}))
+		must(t, <-closed)
 	})
 }

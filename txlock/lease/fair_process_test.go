@@ -11,7 +11,6 @@ import (
 	osexec "os/exec"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,8 +27,6 @@ import (
 const (
 	fairDSN = "LOCKSTEP_TEST_FAIR_DSN"
 	fairKey = "LOCKSTEP_TEST_FAIR_KEY"
-	// fairConns bounds its connections, where it is set.
-	fairConns = "LOCKSTEP_TEST_FAIR_CONNS"
 )
 
 // init makes this test binary that process.
@@ -45,8 +42,7 @@ func init() {
 
 // fairProcess does what it reads. "acquire 3" has a goroutine wait that is called 3,
 // and is answered "waits" when it stands in the queue of the process, and "granted
-// 3" when it has the lease, "granted 3 late" where Event.Fair was false. "release" gives
-// that back.
+// 3" when it has the lease. "release" gives that back.
 func fairProcess(dsn string, key txlock.Key) error {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -58,10 +54,7 @@ func fairProcess(dsn string, key txlock.Key) error {
 		return err
 	}
 	pool := sql.OpenDB(connector)
-	connections, _ := strconv.Atoi(os.Getenv(fairConns)) // not set: as many as it needs
-	pool.SetMaxOpenConns(connections)
-	var observer recorder
-	m, err := lease.NewManager(pool, lease.TTL(5*soon), lease.Fair(), lease.Observe(observer.observe))
+	m, err := lease.NewManager(pool, lease.TTL(5*soon), lease.Fair())
 	if err != nil {
 		return err
 	}
@@ -84,13 +77,7 @@ func fairProcess(dsn string, key txlock.Key) error {
 				fmt.Println("error", err)
 				return
 			}
-			late := ""
-			for _, e := range observer.all() {
-				if e.what == "waited" && e.Owner == l.Owner() && !e.Fair {
-					late = " late"
-				}
-			}
-			fmt.Println("granted", who+late)
+			fmt.Println("granted", who)
 			held <- l
 		}()
 		if !testdb.Await(soon, func() bool { return fairWaiters() > before }) {
@@ -117,11 +104,10 @@ type fairChild struct {
 }
 
 // startFair starts the process, which is killed at the end of the test.
-func startFair(t *testing.T, db *testdb.DB, key txlock.Key, name string, env ...string) *fairChild {
+func startFair(t *testing.T, db *testdb.DB, key txlock.Key, name string) *fairChild {
 	t.Helper()
 	c := &fairChild{name: name, cmd: osexec.Command(os.Args[0]), lines: make(chan string, 100)}
 	c.cmd.Env = append(os.Environ(), fairDSN+"="+db.DSN(), fairKey+"="+key.String())
-	c.cmd.Env = append(c.cmd.Env, env...)
 	c.cmd.Stderr = os.Stderr
 	in, err := c.cmd.StdinPipe()
 	must(t, err)
@@ -378,12 +364,11 @@ func TestFairDeadFirst(t *testing.T) {
 			victim.kill(t)
 		}
 		release(t, held)
-		median, worst := fairSpread(took)
-		t.Logf("%d dead: the next after %v, at worst %v", len(took), median, worst)
+		t.Logf("%d dead: the next after %v", len(took), took)
 		// What the server would have to miss takes two seconds every time; all but the best
 		// may be the machine's.
-		if took[0] > 10*100*time.Millisecond {
-			t.Errorf("the next was granted after %v at the earliest", took[0])
+		if first := slices.Min(took); first > time.Second {
+			t.Errorf("the next was granted after %v at the earliest", first)
 		}
 	})
 }
@@ -478,41 +463,6 @@ func TestFairFifty(t *testing.T) {
 			}
 		}
 		release(t, acquire(t, m, key))
-	})
-}
-
-// TestFairBound proves that waiters beyond the bound on connections are served behind
-// those of their process who had a place at once, and that Event.Fair is false for them,
-// and true for these.
-func TestFairBound(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		held := acquire(t, newManager(t, newPool(t, db, false)), key)
-		queue := line{db: db, key: key}
-		bounded := startFair(t, db, key, "the bounded one", fairConns+"=8")
-		for who := range 7 {
-			bounded.waits(t, who)
-			switch {
-			case who == 0:
-				queue.first(t)
-			case who < 4:
-				queue.next(t)
-			}
-		}
-		release(t, held)
-		for who := range 4 {
-			bounded.hears(t, fmt.Sprint("granted ", who))
-			bounded.tell(t, "release")
-		}
-		late := map[string]bool{"granted 4 late": true, "granted 5 late": true, "granted 6 late": true}
-		for len(late) > 0 {
-			line := within(t, "the next grant", bounded.lines)
-			if !late[line] {
-				t.Fatalf("the bounded one says %q, want one of %v", line, late)
-			}
-			delete(late, line)
-			bounded.tell(t, "release")
-		}
 	})
 }
 

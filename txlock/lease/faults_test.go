@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -74,114 +73,6 @@ func TestServerRestart(t *testing.T) {
 				release(t, next)
 			}
 			leaveNothing(t, db, []*lease.Manager{m, other}, pools)
-		})
-	}
-}
-
-// tenure is how long a holder knew that it held a lease.
-type tenure struct {
-	token       uint64
-	from, until time.Duration // of the call that granted it; of the last Err that said nil
-}
-
-// TestKilledConnections proves that whoever kills connections at random gets no two
-// holders at once and no token that goes back, that nothing is held by nobody after a
-// broken release, and that all goes on when it is over.
-func TestKilledConnections(t *testing.T) {
-	t.Parallel()
-	lasting := testdb.Long(4*time.Second, 30*time.Second)
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			keys := []txlock.Key{named(), named(), named()}
-			tenures := make([][]tenure, len(keys))
-			var mu sync.Mutex
-			var managers []*lease.Manager
-			var pools []*sql.DB
-			for i := range 4 {
-				pools = append(pools, newPool(t, db, i%2 == 0))
-				pools[i].SetMaxOpenConns(25) // a server has so many for all
-				managers = append(managers, newManager(t, pools[i], lease.TTL(5*soon), lease.RenewEvery(50*time.Millisecond)))
-			}
-			begun := time.Now()
-			var over atomic.Bool
-			var work, killing sync.WaitGroup
-			var kills, grants, failures, lost, behind atomic.Int64
-			for i := range 12 {
-				m, at := managers[i%len(managers)], i%len(keys)
-				work.Go(func() {
-					for patience := 100 * time.Millisecond; !over.Load(); {
-						ctx, cancel := context.WithTimeout(context.Background(), patience)
-						l, err := m.Acquire(ctx, keys[at])
-						cancel()
-						if err != nil {
-							failures.Add(1)
-							patience = min(2*patience, 5*time.Second) // it may be too short for a busy machine
-							continue
-						}
-						grants.Add(1)
-						patience = 100 * time.Millisecond
-						held := tenure{token: l.Token(), from: time.Since(begun)}
-						for end := held.from + rand.N(10*time.Millisecond); ; time.Sleep(100 * time.Microsecond) {
-							asked := time.Since(begun)
-							if l.Err() != nil {
-								lost.Add(1)
-								break
-							}
-							held.until = asked
-							if asked > end {
-								break
-							}
-						}
-						switch err := l.Release(context.Background()); {
-						case errors.Is(err, lease.ErrGuarded): // a broken statement has locked it for a moment
-							behind.Add(1)
-						case err != nil && !errors.Is(err, txlock.ErrNotHeld):
-							t.Errorf("Release: %v", err)
-						}
-						mu.Lock()
-						tenures[at] = append(tenures[at], held)
-						mu.Unlock()
-					}
-				})
-			}
-			killing.Go(func() {
-				for !over.Load() {
-					time.Sleep(rand.N(20 * time.Millisecond))
-					if kills.Load() < 10+grants.Load()/2 { // a busy machine gets something done between them
-						kills.Add(killOne(t, db))
-					}
-				}
-			})
-			lasts(lasting, func() bool { return kills.Load() >= 10 && grants.Load() >= 50 })
-			over.Store(true)
-			killing.Wait()
-			work.Wait()
-			for i, all := range tenures {
-				slices.SortFunc(all, func(a, b tenure) int { return cmp.Compare(a.token, b.token) })
-				for j := 1; j < len(all); j++ {
-					if one, next := all[j-1], all[j]; one.token == next.token || next.from <= one.until {
-						t.Errorf("two holders of %v: %+v and %+v", keys[i], one, next)
-					}
-				}
-			}
-			t.Logf("%d kills, %d grants, %d failures, %d lost, %d released in the background", kills.Load(), grants.Load(), failures.Load(), lost.Load(), behind.Load())
-			if kills.Load() < 10 || grants.Load() < 50 {
-				t.Errorf("%d kills and %d grants are too few to prove anything", kills.Load(), grants.Load())
-			}
-			for i, m := range managers {
-				for _, key := range keys {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					l, err := m.Acquire(ctx, key)
-					if cancel(); err != nil {
-						t.Errorf("manager %d, afterwards: %v", i, err)
-						continue
-					}
-					release(t, l)
-				}
-			}
-			leaveNothing(t, db, managers, pools)
 		})
 	}
 }

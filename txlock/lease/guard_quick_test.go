@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"testing"
@@ -224,47 +223,6 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		wants(t, "the handle of before", l.Err(), txlock.ErrLost, lease.ErrReplaced)
 		must(t, again.Renew(ctx))
 		release(t, again)
-	})
-}
-
-// TestAcquireTxTwiceInOne proves that an owner who acquires twice in one transaction has two
-// handles of one lease.
-func TestAcquireTxTwiceInOne(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		ctx := lease.WithOwner(t.Context(), "me")
-		tx := wire.Begin()
-		first, err := m.AcquireTx(ctx, tx, job)
-		must(t, err)
-		second, err := m.AcquireTx(ctx, tx, job)
-		must(t, err)
-		must(t, tx.Commit())
-		entered(t, first, second)
-		third := acquireIn(ctx, t, m, job) // nobody has told the manager of the commit yet
-		entered(t, third, first)
-		must(t, first.Err())
-		release(t, first)
-		must(t, second.Renew(ctx))
-		release(t, second)
-		must(t, third.Renew(ctx))
-		release(t, third)
-		nothingHeld(t, m)
-	})
-}
-
-// TestAcquireTxAmongReaders proves that readers keep an AcquireTx out.
-func TestAcquireTxAmongReaders(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		reader := share(t, db.manager(), job)
-		tx := wire.Begin()
-		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, job)), txlock.ErrBusy)
-		must(t, tx.Rollback())
-		release(t, reader)
-		tx = wire.Begin()
-		l, err := m.AcquireTx(t.Context(), tx, job)
-		must(t, errors.Join(err, tx.Commit()))
-		release(t, l)
 	})
 }
 

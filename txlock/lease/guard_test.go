@@ -574,31 +574,8 @@ func TestDoInGuardedTransaction(t *testing.T) {
 	})
 }
 
-// TestDoLeavesOpenGuard proves that Do returns though its function has left a
-// guarded transaction open, and that the lease is free after that has ended.
-func TestDoLeavesOpenGuard(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(5*time.Minute)), newManager(t, pool)
-		table, key := counter(t, db), named()
-		tx := begin(t, pool, sql.LevelDefault)
-		quickly(t, "Do", func() {
-			err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-				add(t, tx, table)
-				return l.Guard(ctx, tx)
-			})
-			wantsNone(t, "Do", err)
-		})
-		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-		commit(t, tx)
-		free(t, other, key)
-		if n := counted(t, db, table); n != 1 {
-			t.Errorf("%d was committed", n)
-		}
-	})
-}
-
-// TestGuardOfNothing proves that only an open transaction can be guarded, and only
-// under a lease that is held.
+// TestGuardOfNothing proves that only an open transaction can be guarded or take a
+// lease, and be guarded only under one that is held.
 func TestGuardOfNothing(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m := newManager(t, pool)
@@ -607,6 +584,8 @@ func TestGuardOfNothing(t *testing.T) {
 		over := begin(t, pool, sql.LevelDefault)
 		commit(t, over)
 		wants(t, "Guard of a transaction that is over", l.Guard(t.Context(), over), txlock.ErrNoTransaction)
+		wants(t, "AcquireTx in a transaction that is over", second(m.AcquireTx(t.Context(), over, named())), txlock.ErrNoTransaction)
+		wants(t, "AcquireTx in nil", second(m.AcquireTx(t.Context(), nil, named())), txlock.ErrNoTransaction)
 		readOnly, err := pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
 		must(t, err)
 		wants(t, "Guard of a read-only transaction", l.Guard(t.Context(), readOnly), txlock.ErrReadOnly)

@@ -145,48 +145,6 @@ func TestOwnerLengths(t *testing.T) {
 	})
 }
 
-// TestClosed proves that a manager that was closed refuses all calls, has released
-// what it held and ended the calls that waited, and that its pool is still open.
-func TestClosed(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		m, other := newManager(t, pool), newManager(t, pool)
-		l, theirs := acquire(t, m, named()), acquire(t, other, named())
-		working, cancel := l.Context(t.Context())
-		defer cancel()
-		waited := make(chan error)
-		go func() {
-			_, err := m.Acquire(t.Context(), theirs.Key())
-			waited <- err
-		}()
-		must(t, m.Close(t.Context()))
-		wants(t, "Acquire that waits", <-waited, lease.ErrClosed)
-		<-l.Done()
-		<-working.Done()
-		wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-		wants(t, "cause of the context", context.Cause(working), txlock.ErrNotHeld)
-		wantsNone(t, "Release", l.Release(t.Context()))
-		tx := begin(t, pool, sql.LevelDefault)
-		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrNotHeld)
-		for call, err := range allCalls(t.Context(), m, tx, named()) {
-			wants(t, call, err, lease.ErrClosed)
-		}
-		wantsNone(t, "Commit", tx.Commit())
-		for call, err := range keyCalls(t.Context(), m, l.Key()) {
-			wants(t, call, err, lease.ErrClosed)
-		}
-		for call, err := range tableCalls(t.Context(), m) {
-			wants(t, call, err, lease.ErrClosed)
-		}
-		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrNotHeld)
-		wantsNone(t, "second Close", m.Close(t.Context()))
-		next, err := other.TryAcquire(t.Context(), l.Key())
-		must(t, err)
-		release(t, next)
-		release(t, theirs)
-	})
-}
-
 // TestTablesMissing proves that without the tables every call says so, and how to
 // make them, and that nothing goes on in the background.
 func TestTablesMissing(t *testing.T) {

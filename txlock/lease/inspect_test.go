@@ -82,6 +82,9 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		}
 		info := inspect(a)
 		same("Inspect of a lease", []lease.Info{info}, of(lease.Exclusive, writer))
+		if info.TTL != 5*soon || info.Holders != 1 || info.Remaining < 4*soon {
+			t.Errorf("Inspect of a lease: %+v", info)
+		}
 		same("its others", info.Others, first)
 		same("Inspect of readers", inspect(b).Others, of(lease.Reader, readers[0]), of(lease.Reader, readers[1]))
 		if i := inspect(c); i.Permits != 3 || i.Held {

@@ -9,10 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -157,83 +154,6 @@ func TestOtherKeysExclude(t *testing.T) {
 						}
 					}
 				}); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	})
-}
-
-// TestNoUpdateIsLostUnderAnotherLease proves the same by what is written under the
-// inner lease, guarded last, with and without interpolated parameters.
-func TestNoUpdateIsLostUnderAnotherLease(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, interpolate := range map[string]bool{"interpolated": true, "prepared": false} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				m := newManager(t, newPool(t, db, true, func(c *mysql.Config) { c.InterpolateParams = interpolate }))
-				account, table := named(), db.CreateTable(t, "balance", "id INT PRIMARY KEY, v INT NOT NULL")
-				exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
-				add := func(ctx context.Context, l *lease.Lease) error {
-					var v int
-					if err := inner.Identity(m).(*sql.DB).QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
-						return err
-					}
-					tx, err := inner.Identity(m).(*sql.DB).BeginTx(ctx, nil)
-					if err != nil {
-						return err
-					}
-					if _, err = tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1); err == nil {
-						err = l.Guard(ctx, tx)
-					}
-					if err != nil {
-						return errors.Join(err, tx.Rollback())
-					}
-					return tx.Commit()
-				}
-				const goroutines, each = 8, 10
-				err := m.Do(t.Context(), named(), func(ctx context.Context, _ *lease.Lease) error {
-					var all sync.WaitGroup
-					for range goroutines {
-						all.Go(func() {
-							for range each {
-								wantsNone(t, "Do", m.Do(ctx, account, add))
-							}
-						})
-					}
-					all.Wait()
-					return nil
-				})
-				if err != nil {
-					t.Error(err)
-				}
-				if v := number(t, db, "SELECT v FROM "+table+" WHERE id = 1"); v != goroutines*each {
-					t.Errorf("%d of %d writes are there", v, goroutines*each)
-				}
-			})
-		}
-	})
-}
-
-// TestContextsOfOtherDatabases proves that the context of a lease of one database names no
-// owner in another, where goroutines exclude each other by the same key.
-func TestContextsOfOtherDatabases(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		second := testdb.Fresh(t, db.Engine())
-		must(t, schema.Install(t.Context(), second.Admin()))
-		second.Grant(t, "lockstep_leases")
-		m, other := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, second, true))
-		for name, acquire := range inners {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				key := named()
-				err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-					if most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, other, key) }); most != 1 {
-						t.Errorf("%d were inside at once", most)
-					}
-					return l.Err()
-				})
-				if err != nil {
 					t.Error(err)
 				}
 			})

@@ -157,6 +157,11 @@ func TestReleaseOfAGuardedLease(t *testing.T) {
 		next := acquire(t, db.manager(), job)
 		db.within("released", 3*time.Second, 4*time.Second) // its statement waits again and again, and so does the next one
 		release(t, next)
+		tx = wire.Begin()
+		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error { return l.Guard(ctx, tx) }))
+		wants(t, "TryAcquire after Do", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		must(t, tx.Commit())
+		release(t, acquire(t, m, job))
 	})
 }
 
@@ -179,6 +184,8 @@ func TestCloseEndsAll(t *testing.T) {
 			"writer": func() error { _, err := m.Acquire(t.Context(), txlock.Named("shared")); return err },
 			"resize": func() error { _, err := s.Resize(t.Context(), 2); return err },
 		}
+		working, cancel := mine[0].Context(t.Context())
+		defer cancel()
 		var all sync.WaitGroup
 		for name, wait := range ways {
 			if name == "resize" {
@@ -190,6 +197,7 @@ func TestCloseEndsAll(t *testing.T) {
 		must(t, m.Close(t.Context()))
 		all.Wait()
 		db.at("all", time.Second)
+		wants(t, "the cause of the context", context.Cause(working), txlock.ErrNotHeld)
 		for _, l := range mine {
 			wants(t, "a lease of a manager that was closed", l.Err(), txlock.ErrNotHeld)
 			must(t, l.Release(t.Context()))

@@ -365,7 +365,7 @@ func TestRenewalTellsLoss(t *testing.T) {
 				if l.Remaining() != 0 {
 					t.Errorf("%v are left", l.Remaining())
 				}
-				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 			})
 		}
 		release(t, kept) // not given up with the others

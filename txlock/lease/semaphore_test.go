@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -131,7 +128,7 @@ func TestSemaphoreNeverOverfull(t *testing.T) {
 // TestSemaphoreOfAnotherNumber proves that a number that isn't the semaphore's is
 // refused by an error that names both, before and after Resize.
 func TestSemaphoreOfAnotherNumber(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
 		key := named()
 		three := semaphore(t, m, key, 3)
@@ -150,9 +147,7 @@ func TestSemaphoreOfAnotherNumber(t *testing.T) {
 		}
 		refused("more", semaphore(t, other, key, 17), 17, 3)
 		refused("fewer", semaphore(t, m, key, 2), 2, 3)
-		if _, err := three.Resize(t.Context(), 17); err != nil {
-			t.Fatalf("Resize: %v", err)
-		}
+		must(t, second(three.Resize(t.Context(), 17)))
 		refused("the number of before", three, 3, 17)
 		release(t, held)
 		release(t, permit(t, semaphore(t, other, key, 17)))
@@ -161,10 +156,14 @@ func TestSemaphoreOfAnotherNumber(t *testing.T) {
 			wants(t, fmt.Sprintf("Resize to %d", n), second(three.Resize(t.Context(), n)), txlock.ErrInvalidOption)
 		}
 		wants(t, "Semaphore of no key", second(m.Semaphore(txlock.Key{}, 3)), txlock.ErrInvalidKey)
-		wants(t, "Resize of what was never used", second(semaphore(t, m, named(), 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
-		shared := named()
+		unused, shared := named(), named()
 		release(t, share(t, m, shared))
-		wants(t, "Resize of a shared lease", second(semaphore(t, m, shared, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
+		for _, key := range []txlock.Key{unused, shared} {
+			wants(t, "Resize of no semaphore", second(semaphore(t, m, key, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
+			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 4", key.String()); n != 0 {
+				t.Errorf("%d rows of permits", n)
+			}
+		}
 		wants(t, "a permit of a shared lease", second(semaphore(t, m, shared, 3).TryAcquire(t.Context())), txlock.ErrInvalidKey)
 	})
 }
@@ -332,118 +331,50 @@ func TestDeadHolderOfAPermit(t *testing.T) {
 	})
 }
 
-// TestCancelledPermits proves that calls that are given up, at any moment, leave no
-// permit taken.
-func TestCancelledPermits(t *testing.T) {
+// TestCancelledReadersAndPermits proves that calls that are given up, at any moment, leave no
+// permit taken, and no reader behind that a writer has to wait for.
+func TestCancelledReadersAndPermits(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		const n = 3
 		m := newManager(t, pool)
-		key := named()
-		s := semaphore(t, m, key, n)
-		release(t, permit(t, s))
-		var cancelled, granted atomic.Int32
-		var calls sync.WaitGroup
-		for range 8 {
-			calls.Go(func() {
-				for range 15 {
-					ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
-					l, err := s.Acquire(ctx)
-					cancel()
-					if err != nil {
-						wants(t, "Acquire", err, context.DeadlineExceeded)
-						cancelled.Add(1)
-						continue
+		readers, permits := named(), named()
+		s := semaphore(t, m, permits, 3)
+		for key, acquire := range map[txlock.Key]func(ctx context.Context) (*lease.Lease, error){
+			readers: func(ctx context.Context) (*lease.Lease, error) { return m.AcquireShared(ctx, readers) },
+			permits: func(ctx context.Context) (*lease.Lease, error) { return s.Acquire(ctx) },
+		} {
+			l, err := acquire(t.Context()) // so that there are rows
+			must(t, err)
+			release(t, l)
+			var cancelled, granted atomic.Int32
+			var calls sync.WaitGroup
+			for range 8 {
+				calls.Go(func() {
+					for range 15 {
+						ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+						l, err := acquire(ctx)
+						cancel()
+						if err != nil {
+							wants(t, "Acquire", err, context.DeadlineExceeded)
+							cancelled.Add(1)
+							continue
+						}
+						granted.Add(1)
+						release(t, l)
 					}
-					granted.Add(1)
-					release(t, l)
-				}
-			})
+				})
+			}
+			calls.Wait()
+			t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
+			if cancelled.Load() == 0 {
+				t.Error("no call was cancelled")
+			}
+			waitUntil(t, "nothing is held", func() bool { _, held := heldRows(t, db, key); return held == 0 })
 		}
-		calls.Wait()
-		t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
-		if cancelled.Load() == 0 {
-			t.Error("no call was cancelled")
-		}
-		waitUntil(t, "no permit is taken", func() bool { _, held := heldRows(t, db, key); return held == 0 })
-		for range n {
+		release(t, acquire(t, m, readers, lease.WaitAtMost(time.Minute)))
+		for range 3 {
 			l, err := s.TryAcquire(t.Context())
 			must(t, err)
 			defer release(t, l)
-		}
-	})
-}
-
-// mute is a network that hears no answer to a statement: the server has executed it,
-// and the client doesn't know.
-type mute struct {
-	statement string
-	armed     atomic.Bool
-}
-
-func (m *mute) install(c *mysql.Config) {
-	c.InterpolateParams = true
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return &mutedConn{Conn: conn, mute: m}, err
-	}
-}
-
-type mutedConn struct {
-	net.Conn
-	mute      *mute
-	preparing bool
-	number    [4]byte // of the prepared statement
-	muted     bool
-}
-
-// The commands of the protocol that the network has to know.
-const (
-	commandPrepare = 0x16
-	commandExecute = 0x17
-)
-
-func (c *mutedConn) Write(b []byte) (int, error) {
-	if len(b) > 8 && b[3] == 0 {
-		switch {
-		case b[4] == commandPrepare && strings.Contains(string(b), c.mute.statement):
-			c.preparing = true
-		case b[4] == commandExecute && [4]byte(b[5:9]) == c.number && c.mute.armed.CompareAndSwap(true, false):
-			c.muted = true
-		}
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *mutedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	switch {
-	case c.muted:
-		return 0, errors.Join(errors.New("the answer is lost"), c.Close())
-	case c.preparing && n >= 9:
-		c.number, c.preparing = [4]byte(b[5:9]), false
-	}
-	return n, err
-}
-
-// TestPermitOfUnknownOutcome proves that a permit that was granted, and of which
-// nobody has heard, is found by its hold and released long before its time is over.
-func TestPermitOfUnknownOutcome(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		network := &mute{statement: "name: AcquirePermit "}
-		m := newManager(t, newPool(t, db, true, network.install))
-		key := named()
-		s := semaphore(t, m, key, 2)
-		release(t, permit(t, s))
-		for range 3 {
-			held := permit(t, s)
-			network.armed.Store(true)
-			_, err := s.TryAcquire(t.Context(), lease.TTL(time.Hour))
-			if err == nil || network.armed.Load() {
-				t.Fatalf("TryAcquire without an answer: %v", err)
-			}
-			waitUntil(t, "the permit is released", func() bool { _, taken := heldRows(t, db, key); return taken == 1 })
-			wantsNone(t, "Renew of the other permit", held.Renew(t.Context()))
-			release(t, held)
 		}
 	})
 }

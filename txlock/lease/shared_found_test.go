@@ -248,19 +248,3 @@ func TestPermitGrantedAgain(t *testing.T) {
 		release(t, again)
 	})
 }
-
-// TestResizeOfNoSemaphore proves that Resize writes nothing where the key is used for
-// something else, or for nothing.
-func TestResizeOfNoSemaphore(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		unused, shared := named(), named()
-		release(t, share(t, m, shared))
-		for _, key := range []txlock.Key{unused, shared} {
-			wants(t, "Resize", second(semaphore(t, m, key, 1).Resize(t.Context(), 3)), txlock.ErrInvalidKey)
-			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 3", key.String()); n != 0 {
-				t.Errorf("%d rows of permits", n)
-			}
-		}
-	})
-}

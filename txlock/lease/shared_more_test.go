@@ -168,30 +168,6 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 	})
 }
 
-// TestUpgradeIsRefused proves that a reader can't take the same lease exclusively, by
-// no call, and goes on reading.
-func TestUpgradeIsRefused(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		key := named()
-		err := m.DoShared(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-			wants(t, "Acquire", second(m.Acquire(ctx, key)), txlock.ErrUpgrade)
-			wants(t, "TryAcquire", second(m.TryAcquire(ctx, key)), txlock.ErrUpgrade)
-			err := m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
-			wants(t, "Do", err, txlock.ErrUpgrade)
-			tx, err := pool.BeginTx(ctx, nil)
-			if err != nil {
-				return err
-			}
-			wants(t, "AcquireTx", second(m.AcquireTx(ctx, tx, key)), txlock.ErrUpgrade)
-			return errors.Join(tx.Rollback(), l.Err())
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // TestDowngrade proves that no other writer comes between a writer and the reader that
 // it becomes, although several wait, and that readers come in at once.
 func TestDowngrade(t *testing.T) {
@@ -317,63 +293,28 @@ func TestGuardOfReader(t *testing.T) {
 }
 
 // TestAcquireTxAndReaders proves that AcquireTx doesn't come beside readers, nor
-// readers beside it, before its commit and after it.
+// readers beside it, before its commit and after it, and that readers come and go while the
+// transaction is open whose AcquireTx was refused because of them.
 func TestAcquireTxAndReaders(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other, key := newManager(t, pool, oftenRenewed...), newManager(t, pool), named()
 		reader := share(t, m, key)
-		begin := func() *sql.Tx {
-			tx := begin(t, pool, sql.LevelDefault)
-			return tx
-		}
-		tx := begin()
+		tx := begin(t, pool, sql.LevelDefault)
 		wants(t, "AcquireTx beside a reader", second(other.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
-		wantsNone(t, "Rollback", tx.Rollback())
-		wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
+		another, err := m.TryAcquireShared(t.Context(), key)
+		must(t, err)
+		renewed(t, db, reader)
+		wantsNone(t, "the reader", reader.Err())
+		release(t, another)
 		release(t, reader)
-		tx = begin()
+		rollback(t, tx)
+		tx = begin(t, pool, sql.LevelDefault)
 		writer := acquireTx(t, other, tx, key)
 		wants(t, "TryAcquireShared before the commit", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
-		must(t, tx.Commit())
+		commit(t, tx)
 		wants(t, "TryAcquireShared after the commit", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
 		release(t, writer)
 		release(t, share(t, m, key))
-	})
-}
-
-// TestCancelledReaders proves that calls of AcquireShared that are given up, at any
-// moment, leave no reader behind, and none that a writer has to wait for.
-func TestCancelledReaders(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		key := named()
-		release(t, share(t, m, key))
-		var cancelled, granted atomic.Int32
-		var calls sync.WaitGroup
-		for range 8 {
-			calls.Go(func() {
-				for range 15 {
-					ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
-					l, err := m.AcquireShared(ctx, key)
-					cancel()
-					if err != nil {
-						wants(t, "AcquireShared", err, context.DeadlineExceeded)
-						cancelled.Add(1)
-						continue
-					}
-					granted.Add(1)
-					release(t, l)
-				}
-			})
-		}
-		calls.Wait()
-		t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
-		if cancelled.Load() == 0 {
-			t.Error("no call was cancelled")
-		}
-		waitUntil(t, "no reader is left", func() bool { _, readers := heldRows(t, db, key); return readers == 0 })
-		release(t, acquire(t, m, key, lease.WaitAtMost(time.Minute)))
 	})
 }
 

@@ -195,29 +195,6 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 	})
 }
 
-// TestDowngradeInPlace proves that no writer comes between a writer's lease and the
-// reader's that it is turned into.
-func TestDowngradeInPlace(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		writer := acquire(t, a, job)
-		l := crowd{db: db}
-		l.join(t.Context(), "next", 0, func(ctx context.Context) (*lease.Lease, error) { return b.Acquire(ctx, job) })
-		reader, err := writer.Downgrade(t.Context())
-		must(t, err)
-		wants(t, "the writer", writer.Err(), txlock.ErrNotHeld)
-		must(t, reader.Err())
-		if !reader.Shared() || reader.Owner() != writer.Owner() {
-			t.Errorf("shared %t, owner %s", reader.Shared(), reader.Owner())
-		}
-		wants(t, "Downgrade of a reader", second(reader.Downgrade(t.Context())), txlock.ErrInvalidOption)
-		db.after(5 * time.Second)
-		release(t, reader)
-		l.all.Wait()
-		db.within("the next writer", 5*time.Second, 5*time.Second+300*time.Millisecond)
-	})
-}
-
 // TestSemaphoreGrantsItsNumber proves that no more permits are held than there are, and
 // that a release lets the next one in.
 func TestSemaphoreGrantsItsNumber(t *testing.T) {

@@ -3,9 +3,6 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,70 +61,6 @@ func TestSharedExcludesWriters(t *testing.T) {
 		release(t, beside)
 		release(t, reader)
 		release(t, acquire(t, one, key))
-	})
-}
-
-// Writers and readers never overlap, whoever dies.
-func TestSharedChurn(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		key := named()
-		var readers, writers, reads, writes atomic.Int32
-		var done sync.WaitGroup
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for i := range 3 {
-			m := newManager(t, pool)
-			for range 3 {
-				done.Go(func() {
-					for ctx.Err() == nil {
-						l, err := m.AcquireShared(ctx, key)
-						if err != nil {
-							if !errors.Is(err, context.Canceled) {
-								t.Error(err)
-							}
-							return
-						}
-						readers.Add(1)
-						if n := writers.Load(); n != 0 {
-							t.Errorf("%d writers beside a reader", n)
-						}
-						time.Sleep(time.Millisecond)
-						reads.Add(1)
-						readers.Add(-1)
-						release(t, l)
-					}
-				})
-			}
-			done.Go(func() {
-				for ctx.Err() == nil {
-					l, err := m.Acquire(ctx, key)
-					if err != nil {
-						if !errors.Is(err, context.Canceled) {
-							t.Error(err)
-						}
-						return
-					}
-					if n := writers.Add(1); n != 1 {
-						t.Errorf("%d writers", n)
-					}
-					if n := readers.Load(); n != 0 {
-						t.Errorf("%d readers beside a writer", n)
-					}
-					time.Sleep(time.Millisecond)
-					writes.Add(1)
-					writers.Add(-1)
-					release(t, l)
-					time.Sleep(time.Duration(i+1) * 5 * time.Millisecond)
-				}
-			})
-		}
-		lasts(testdb.Long(500*time.Millisecond, 2*time.Second), func() bool { return reads.Load() > 20 && writes.Load() > 5 })
-		cancel()
-		done.Wait()
-		t.Logf("%d reads, %d writes", reads.Load(), writes.Load())
-		if reads.Load() == 0 || writes.Load() == 0 {
-			t.Errorf("%d reads, %d writes", reads.Load(), writes.Load())
-		}
 	})
 }
 
