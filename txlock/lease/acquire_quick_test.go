@@ -18,14 +18,8 @@ import (
 
 // ways are the ways to acquire something that excludes others of its kind.
 var ways = map[string]func(ctx context.Context, m *lease.Manager) (*lease.Lease, error){
-	"lease": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.Acquire(ctx, job) },
-	"permit": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-		s, err := m.Semaphore(job, 1)
-		if err != nil {
-			return nil, err
-		}
-		return s.Acquire(ctx)
-	},
+	"lease":  func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.Acquire(ctx, job) },
+	"permit": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return permitOf(ctx, m, job) },
 }
 
 // nothingHeld checks that nobody holds anything.

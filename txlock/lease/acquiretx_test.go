@@ -413,61 +413,58 @@ func TestAcquireTxAndGuard(t *testing.T) {
 // pool that its own transaction has, nor for the holder of the lease. A key that was never
 // leased is refused where there is no connection to make its row.
 func TestAcquireTxExhaustedPool(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			for name, leased := range histories {
-				t.Run(kind+"/"+name, func(t *testing.T) {
-					t.Parallel()
-					pool, wide := newPool(t, db, guarded), newPool(t, db, guarded)
-					pool.SetMaxOpenConns(1)
-					m, other := newManager(t, pool), newManager(t, wide)
-					release(t, acquire(t, m, named())) // so it knows a guarded pool
-					table, key := counter(t, db), keyOf(t, other, leased)
-					tx := begin(t, pool, sql.LevelDefault)
-					add(t, tx, table)
-					if !guarded && !leased {
-						quickly(t, "AcquireTx", func() {
-							wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
-						})
-						free(t, other, key) // its gap isn't locked
-						wants(t, "AcquireTx by the old snapshot", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
-						rollback(t, tx)
-						tx = begin(t, pool, sql.LevelDefault)
-						l := acquireTx(t, m, tx, key)
-						commit(t, tx)
-						release(t, l)
-						return
-					}
-					var l *lease.Lease
-					quickly(t, "AcquireTx", func() { l = acquireTx(t, m, tx, key) })
-					guard(t, l, tx)
-					_, err := other.TryAcquire(t.Context(), key)
-					wants(t, "TryAcquire", err, txlock.ErrBusy)
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		for name, leased := range histories {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				pool, wide := newPool(t, db, guarded), newPool(t, db, guarded)
+				pool.SetMaxOpenConns(1)
+				m, other := newManager(t, pool), newManager(t, wide)
+				release(t, acquire(t, m, named())) // so it knows a guarded pool
+				table, key := counter(t, db), keyOf(t, other, leased)
+				tx := begin(t, pool, sql.LevelDefault)
+				add(t, tx, table)
+				if !guarded && !leased {
+					quickly(t, "AcquireTx", func() {
+						wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
+					})
+					free(t, other, key) // its gap isn't locked
+					wants(t, "AcquireTx by the old snapshot", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
+					rollback(t, tx)
+					tx = begin(t, pool, sql.LevelDefault)
+					l := acquireTx(t, m, tx, key)
 					commit(t, tx)
-					wantsNone(t, "Renew", l.Renew(t.Context()))
 					release(t, l)
+					return
+				}
+				var l *lease.Lease
+				quickly(t, "AcquireTx", func() { l = acquireTx(t, m, tx, key) })
+				guard(t, l, tx)
+				wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+				commit(t, tx)
+				wantsNone(t, "Renew", l.Renew(t.Context()))
+				release(t, l)
 
-					// Held by somebody else, and guarded by him.
-					theirs := acquire(t, other, key)
-					for _, open := range []bool{false, true} {
-						their := begin(t, wide, sql.LevelDefault)
-						if open {
-							guard(t, theirs, their)
-						}
-						tx = begin(t, pool, sql.LevelDefault)
-						quickly(t, "AcquireTx of a lease that is held", func() {
-							wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
-						})
-						add(t, tx, table)
-						commit(t, tx)
-						commit(t, their)
+				// Held by somebody else, and guarded by him.
+				theirs := acquire(t, other, key)
+				for _, open := range []bool{false, true} {
+					their := begin(t, wide, sql.LevelDefault)
+					if open {
+						guard(t, theirs, their)
 					}
-					release(t, theirs)
-					if n := counted(t, db, table); n != 3 {
-						t.Errorf("the counter is %d, want 3", n)
-					}
-				})
-			}
+					tx = begin(t, pool, sql.LevelDefault)
+					quickly(t, "AcquireTx of a lease that is held", func() {
+						wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
+					})
+					add(t, tx, table)
+					commit(t, tx)
+					commit(t, their)
+				}
+				release(t, theirs)
+				if n := counted(t, db, table); n != 3 {
+					t.Errorf("the counter is %d, want 3", n)
+				}
+			})
 		}
 	})
 }
@@ -476,26 +473,21 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 // have both connections of a pool and want the same lease: only the pool is of any use to find
 // out who has locked the row, and it is used up.
 func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			t.Run(kind, func(t *testing.T) {
-				t.Parallel()
-				pool := newPool(t, db, guarded)
-				pool.SetMaxOpenConns(2)
-				m, key := newManager(t, pool), named()
-				release(t, acquire(t, m, key)) // so it knows the pool, and there is a row
-				first, other := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
-				l := acquireTx(t, m, first, key)
-				ctx := limited(t, soon)
-				wants(t, "AcquireTx", second(m.AcquireTx(ctx, other, key)), txlock.ErrBusy)
-				if ctx.Err() != nil {
-					t.Error("it has waited for the end of its context")
-				}
-				rollback(t, other)
-				commit(t, first)
-				release(t, l)
-			})
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		pool := newPool(t, db, guarded)
+		pool.SetMaxOpenConns(2)
+		m, key := newManager(t, pool), named()
+		release(t, acquire(t, m, key)) // so it knows the pool, and there is a row
+		first, other := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
+		l := acquireTx(t, m, first, key)
+		ctx := limited(t, soon)
+		wants(t, "AcquireTx", second(m.AcquireTx(ctx, other, key)), txlock.ErrBusy)
+		if ctx.Err() != nil {
+			t.Error("it has waited for the end of its context")
 		}
+		rollback(t, other)
+		commit(t, first)
+		release(t, l)
 	})
 }
 

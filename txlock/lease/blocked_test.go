@@ -109,27 +109,13 @@ func TestStoppedGuard(t *testing.T) {
 		defer wait()
 		for name, take := range map[string]func(m *lease.Manager, key txlock.Key) error{
 			"Poll": func(m *lease.Manager, key txlock.Key) error {
-				l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(soon))
-				if err == nil {
-					err = l.Release(t.Context())
-				}
-				return err
+				return acquired(m.Acquire(t.Context(), key, lease.WaitAtMost(soon)))
 			},
 			"Fair": func(m *lease.Manager, key txlock.Key) error {
-				l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(soon), lease.Fair())
-				if err == nil {
-					err = l.Release(t.Context())
-				}
-				return err
+				return acquired(m.Acquire(t.Context(), key, lease.WaitAtMost(soon), lease.Fair()))
 			},
 			"TryAcquire": func(m *lease.Manager, key txlock.Key) error {
-				return retried(func() error {
-					l, err := m.TryAcquire(t.Context(), key)
-					if err == nil {
-						err = l.Release(t.Context())
-					}
-					return err
-				})
+				return retried(func() error { return acquired(m.TryAcquire(t.Context(), key)) })
 			},
 			"AcquireTx": func(m *lease.Manager, key txlock.Key) error {
 				return retried(func() error {
@@ -144,15 +130,10 @@ func TestStoppedGuard(t *testing.T) {
 				})
 			},
 			"ForceRelease": func(m *lease.Manager, key txlock.Key) error {
-				ctx := limited(t, soon)
-				if err := m.ForceRelease(ctx, key); err != nil {
+				if err := m.ForceRelease(limited(t, soon), key); err != nil {
 					return err
 				}
-				l, err := m.TryAcquire(ctx, key)
-				if err == nil {
-					err = l.Release(ctx)
-				}
-				return err
+				return acquired(m.TryAcquire(t.Context(), key))
 			},
 		} {
 			run(name, func(t *testing.T) {
@@ -192,6 +173,9 @@ func TestStoppedGuard(t *testing.T) {
 func TestOpenTransactionsAreBounded(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		run, wait := sideBySide(t)
+		exclusive := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+			return m.Acquire(ctx, key)
+		}
 		defer wait()
 		for name, c := range map[string]struct {
 			holds func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error
@@ -205,44 +189,30 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 					}
 					return l.Guard(t.Context(), tx)
 				},
-				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return m.Acquire(ctx, key)
-				},
+				exclusive,
 			},
 			"permit": {
 				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					s, err := m.Semaphore(key, 1)
-					if err != nil {
-						return err
-					}
-					l, err := s.Acquire(t.Context())
+					l, err := permitOf(t.Context(), m, key)
 					if err != nil {
 						return err
 					}
 					return l.Guard(t.Context(), tx)
 				},
 				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					s, err := m.Semaphore(key, 1)
-					if err != nil {
-						return nil, err
-					}
-					return s.Acquire(ctx)
+					return permitOf(ctx, m, key)
 				},
 			},
 			"AcquireTx": {
 				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
 					release(t, acquire(t, m, key))
-					_, err := m.AcquireTx(t.Context(), tx, key)
-					return err
+					return second(m.AcquireTx(t.Context(), tx, key))
 				},
-				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return m.Acquire(ctx, key)
-				},
+				exclusive,
 			},
 			"AcquireTx and readers": {
 				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					_, err := m.AcquireTx(t.Context(), tx, key)
-					return err
+					return second(m.AcquireTx(t.Context(), tx, key))
 				},
 				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 					return m.AcquireShared(ctx, key)

@@ -115,55 +115,50 @@ func TestEveryVerbAfterClose(t *testing.T) {
 // that all holders are told at once; and that the leases are free when their time
 // is over.
 func TestCloseKeepsItsContext(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			const leases, limit, ttl = 40, time.Second, 20 * time.Second
-			server := testdb.Dedicated(t, engine)
-			db := server.OpenLeases(t)
-			type closed struct {
-				m    *lease.Manager
-				held []*lease.Lease
+	onDedicated(t, func(t *testing.T, server *testdb.Server) {
+		const leases, limit, ttl = 40, time.Second, 20 * time.Second
+		db := server.OpenLeases(t)
+		type closed struct {
+			m    *lease.Manager
+			held []*lease.Lease
+		}
+		var all []closed
+		for _, guarded := range []bool{true, false} { // with statements as text, and prepared
+			c := closed{m: newManager(t, newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = guarded }), lease.TTL(ttl))}
+			c.held = takeMixed(t, db, c.m, leases-1)
+			c.held = append(c.held, acquire(t, c.m, named()))
+			all = append(all, c)
+		}
+		must(t, server.Signal(syscall.SIGSTOP))
+		for i, c := range all {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			begun, delays := time.Now(), testdb.Delays(t)
+			err := c.m.Close(ctx)
+			took := time.Since(begun) - delays()
+			cancel()
+			wants(t, "Close", err, context.DeadlineExceeded)
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not released", leases)) {
+				t.Errorf("pool %d: Close doesn't say that all %d are left: %.300v", i, leases, err)
 			}
-			var all []closed
-			for _, guarded := range []bool{true, false} { // with statements as text, and prepared
-				c := closed{m: newManager(t, newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = guarded }), lease.TTL(ttl))}
-				c.held = takeMixed(t, db, c.m, leases-1)
-				c.held = append(c.held, acquire(t, c.m, named()))
-				all = append(all, c)
+			if took > limit+ttl/2 { // the server stands still for longer
+				t.Errorf("pool %d: Close took %v", i, took)
 			}
-			must(t, server.Signal(syscall.SIGSTOP))
-			for i, c := range all {
-				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				begun, delays := time.Now(), testdb.Delays(t)
-				err := c.m.Close(ctx)
-				took := time.Since(begun) - delays()
-				cancel()
-				wants(t, "Close", err, context.DeadlineExceeded)
-				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not released", leases)) {
-					t.Errorf("pool %d: Close doesn't say that all %d are left: %.300v", i, leases, err)
-				}
-				if took > limit+ttl/2 { // the server stands still for longer
-					t.Errorf("pool %d: Close took %v", i, took)
-				}
-				for _, l := range c.held {
-					if !errors.Is(l.Err(), txlock.ErrNotHeld) {
-						t.Fatalf("a holder is not told: %v", l.Err())
-					}
+			for _, l := range c.held {
+				if !errors.Is(l.Err(), txlock.ErrNotHeld) {
+					t.Fatalf("a holder is not told: %v", l.Err())
 				}
 			}
-			must(t, server.Signal(syscall.SIGCONT))
-			after := newManager(t, newPool(t, db, true))
-			for _, c := range all {
-				l := acquire(t, after, c.held[leases-1].Key(), lease.WaitAtMost(2*ttl))
-				if l.Token() <= c.held[leases-1].Token() {
-					t.Errorf("token %d after %d", l.Token(), c.held[leases-1].Token())
-				}
-				release(t, l)
+		}
+		must(t, server.Signal(syscall.SIGCONT))
+		after := newManager(t, newPool(t, db, true))
+		for _, c := range all {
+			l := acquire(t, after, c.held[leases-1].Key(), lease.WaitAtMost(2*ttl))
+			if l.Token() <= c.held[leases-1].Token() {
+				t.Errorf("token %d after %d", l.Token(), c.held[leases-1].Token())
 			}
-		})
-	}
+			release(t, l)
+		}
+	})
 }
 
 // TestCloseBesideALongStatement proves that Close doesn't wait for what the program

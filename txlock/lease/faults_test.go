@@ -45,82 +45,72 @@ func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools 
 // nothing: it is held on and renewed. One whose time was over meanwhile is lost, and
 // its next token is higher. No session is left in the end.
 func TestServerRestart(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Dedicated(t, engine)
-			db := server.OpenLeases(t)
-			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}
-			m := newManager(t, pools[0], lease.TTL(time.Hour), lease.RenewEvery(100*time.Millisecond))
-			other := newManager(t, pools[1])
-			long, short := acquire(t, m, named()), acquire(t, m, named(), lease.TTL(2*time.Second))
-			must(t, server.Kill())
-			<-short.Done()
-			wants(t, "Err of the short lease", short.Err(), txlock.ErrLost)
-			wantsNone(t, "the long lease while the server is down", long.Err())
-			must(t, server.Restart(t.Context()))
-			renewed(t, db, long)
-			wants(t, "TryAcquire of the long lease", second(other.TryAcquire(t.Context(), long.Key())), txlock.ErrBusy)
-			for _, l := range []*lease.Lease{long, short} {
-				if l == long {
-					release(t, l)
-				} else {
-					wants(t, "Release of the short lease", l.Release(t.Context()), txlock.ErrNotHeld)
-				}
-				next := acquire(t, other, l.Key())
-				higher(t, next, l)
-				release(t, next)
+	onDedicated(t, func(t *testing.T, server *testdb.Server) {
+		db := server.OpenLeases(t)
+		pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}
+		m := newManager(t, pools[0], lease.TTL(time.Hour), lease.RenewEvery(100*time.Millisecond))
+		other := newManager(t, pools[1])
+		long, short := acquire(t, m, named()), acquire(t, m, named(), lease.TTL(2*time.Second))
+		must(t, server.Kill())
+		<-short.Done()
+		wants(t, "Err of the short lease", short.Err(), txlock.ErrLost)
+		wantsNone(t, "the long lease while the server is down", long.Err())
+		must(t, server.Restart(t.Context()))
+		renewed(t, db, long)
+		wants(t, "TryAcquire of the long lease", second(other.TryAcquire(t.Context(), long.Key())), txlock.ErrBusy)
+		for _, l := range []*lease.Lease{long, short} {
+			if l == long {
+				release(t, l)
+			} else {
+				wants(t, "Release of the short lease", l.Release(t.Context()), txlock.ErrNotHeld)
 			}
-			leaveNothing(t, db, []*lease.Manager{m, other}, pools)
-		})
-	}
+			next := acquire(t, other, l.Key())
+			higher(t, next, l)
+			release(t, next)
+		}
+		leaveNothing(t, db, []*lease.Manager{m, other}, pools)
+	})
 }
 
 // TestManyCancelledAcquires proves that callers who give up while their statement is
 // on its way don't keep others from the lease: what goes on in the background neither
 // takes the row nor keeps it locked.
 func TestManyCancelledAcquires(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, true)}
-			pools[0].SetMaxOpenConns(25)
-			m, other := newManager(t, pools[0], lease.TTL(time.Minute)), newManager(t, pools[1])
-			key := named()
-			release(t, acquire(t, other, key))
-			var giving sync.WaitGroup
-			var gaveUp atomic.Int64
-			for range 25 {
-				giving.Go(func() {
-					for range 40 {
-						ctx, cancel := context.WithTimeout(context.Background(), rand.N(5*time.Millisecond))
-						l, err := m.TryAcquire(ctx, key)
-						if cancel(); err == nil {
-							_ = l.Release(context.Background()) // goes on in the background where others lock the row
-						} else if errors.Is(err, context.DeadlineExceeded) {
-							gaveUp.Add(1)
-						}
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		pools := []*sql.DB{newPool(t, db, true), newPool(t, db, true)}
+		pools[0].SetMaxOpenConns(25)
+		m, other := newManager(t, pools[0], lease.TTL(time.Minute)), newManager(t, pools[1])
+		key := named()
+		release(t, acquire(t, other, key))
+		var giving sync.WaitGroup
+		var gaveUp atomic.Int64
+		for range 25 {
+			giving.Go(func() {
+				for range 40 {
+					ctx, cancel := context.WithTimeout(context.Background(), rand.N(5*time.Millisecond))
+					l, err := m.TryAcquire(ctx, key)
+					if cancel(); err == nil {
+						_ = l.Release(context.Background()) // goes on in the background where others lock the row
+					} else if errors.Is(err, context.DeadlineExceeded) {
+						gaveUp.Add(1)
 					}
-				})
-			}
-			giving.Wait()
-			begun := time.Now()
-			ctx := limited(t, time.Minute)
-			l, err := other.Acquire(ctx, key)
-			if err != nil {
-				t.Fatalf("Acquire after %d have given up: %v", gaveUp.Load(), err)
-			}
-			t.Logf("%d have given up, free after %v", gaveUp.Load(), time.Since(begun).Round(time.Millisecond))
-			if gaveUp.Load() < 100 {
-				t.Errorf("%d are too few to prove anything", gaveUp.Load())
-			}
-			release(t, l)
-			leaveNothing(t, db, []*lease.Manager{m, other}, pools)
-		})
-	}
+				}
+			})
+		}
+		giving.Wait()
+		begun := time.Now()
+		ctx := limited(t, time.Minute)
+		l, err := other.Acquire(ctx, key)
+		if err != nil {
+			t.Fatalf("Acquire after %d have given up: %v", gaveUp.Load(), err)
+		}
+		t.Logf("%d have given up, free after %v", gaveUp.Load(), time.Since(begun).Round(time.Millisecond))
+		if gaveUp.Load() < 100 {
+			t.Errorf("%d are too few to prove anything", gaveUp.Load())
+		}
+		release(t, l)
+		leaveNothing(t, db, []*lease.Manager{m, other}, pools)
+	})
 }
 
 // killOne kills one of the application's sessions, if there is any, and returns how
@@ -194,13 +184,9 @@ func TestClockSetBack(t *testing.T) {
 // TestTimeZones proves that sessions in any time zones, also where a change of
 // daylight saving time is due, see the same leases and tokens.
 func TestTimeZones(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			testTimeZones(t, testdb.Dedicated(t, engine).OpenLeases(t))
-		})
-	}
+	onDedicated(t, func(t *testing.T, server *testdb.Server) {
+		testTimeZones(t, server.OpenLeases(t))
+	})
 }
 
 func testTimeZones(t *testing.T, db *testdb.DB) {

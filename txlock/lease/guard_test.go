@@ -528,49 +528,44 @@ func TestReleaseUnderGuard(t *testing.T) {
 // lease again, guard again and return, without waiting for itself; and that entering
 // again sends nothing.
 func TestDoInGuardedTransaction(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				tap := new(wiretap)
-				pool := newPool(t, db, guarded, tap.install)
-				m, table, key := newManager(t, pool), counter(t, db), named()
-				var tx *sql.Tx
-				err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-					tx = begin(t, pool, sql.LevelDefault)
-					guard(t, l, tx)
-					before := tap.count()
-					again, err := m.Acquire(ctx, key)
-					if err != nil {
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		tap := new(wiretap)
+		pool := newPool(t, db, guarded, tap.install)
+		m, table, key := newManager(t, pool), counter(t, db), named()
+		var tx *sql.Tx
+		err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+			tx = begin(t, pool, sql.LevelDefault)
+			guard(t, l, tx)
+			before := tap.count()
+			again, err := m.Acquire(ctx, key)
+			if err != nil {
+				return err
+			}
+			entered(t, again, l)
+			if err := again.Release(ctx); err != nil {
+				return err
+			}
+			if n := tap.count() - before; n != 0 {
+				t.Errorf("to re-enter and leave cost %d statements: %q", n, tap.last(n))
+			}
+			quickly(t, "Do in the transaction", func() {
+				err = m.Do(ctx, key, func(ctx context.Context, inner *lease.Lease) error {
+					if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
 						return err
 					}
-					entered(t, again, l)
-					if err := again.Release(ctx); err != nil {
-						return err
-					}
-					if n := tap.count() - before; n != 0 {
-						t.Errorf("to re-enter and leave cost %d statements: %q", n, tap.last(n))
-					}
-					quickly(t, "Do in the transaction", func() {
-						err = m.Do(ctx, key, func(ctx context.Context, inner *lease.Lease) error {
-							if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
-								return err
-							}
-							return inner.Guard(ctx, tx)
-						})
-					})
-					if err != nil {
-						return err
-					}
-					return tx.Commit()
+					return inner.Guard(ctx, tx)
 				})
-				must(t, err)
-				if n := counted(t, db, table); n != 1 {
-					t.Errorf("%d was committed", n)
-				}
-				free(t, newManager(t, pool), key)
 			})
+			if err != nil {
+				return err
+			}
+			return tx.Commit()
+		})
+		must(t, err)
+		if n := counted(t, db, table); n != 1 {
+			t.Errorf("%d was committed", n)
 		}
+		free(t, newManager(t, pool), key)
 	})
 }
 

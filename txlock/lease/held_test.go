@@ -163,9 +163,5 @@ func acquireNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 }
 
 func permitNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	of, err := m.Semaphore(key, 1)
-	if err != nil {
-		return nil, err
-	}
-	return of.Acquire(context.Background())
+	return permitOf(context.Background(), m, key)
 }

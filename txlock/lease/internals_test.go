@@ -98,36 +98,31 @@ func TestRaiseTokenLost(t *testing.T) {
 // TestEpoch proves that a database keeps its epoch, whoever begins one, and the
 // cleanup leaves it.
 func TestEpoch(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
-			none, err := inner.Epoch(t.Context(), m)
-			if err != nil || none.ID != "" {
-				t.Errorf("a new database: %+v, %v", none, err)
-			}
-			begun, err := inner.BeginEpoch(t.Context(), m, time.Hour)
-			if err != nil || begun.ID == "" || begun.Age < time.Hour || begun.Age > 2*time.Hour {
-				t.Errorf("BeginEpoch: %+v, %v", begun, err)
-			}
-			again, err := inner.BeginEpoch(t.Context(), m, 0)
-			if err != nil || again.ID != begun.ID || again.Age < begun.Age {
-				t.Errorf("BeginEpoch again: %+v after %+v, %v", again, begun, err)
-			}
-			if _, err := m.Purge(t.Context()); err != nil {
-				t.Error(err)
-			}
-			if all, err := m.List(t.Context()); err != nil || len(all) != 0 {
-				t.Errorf("List: %+v, %v", all, err)
-			}
-			kept, err := inner.Epoch(t.Context(), m)
-			if err != nil || kept.ID != begun.ID {
-				t.Errorf("after the cleanup: %+v, want %+v, %v", kept, begun, err)
-			}
-		})
-	}
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
+		none, err := inner.Epoch(t.Context(), m)
+		if err != nil || none.ID != "" {
+			t.Errorf("a new database: %+v, %v", none, err)
+		}
+		begun, err := inner.BeginEpoch(t.Context(), m, time.Hour)
+		if err != nil || begun.ID == "" || begun.Age < time.Hour || begun.Age > 2*time.Hour {
+			t.Errorf("BeginEpoch: %+v, %v", begun, err)
+		}
+		again, err := inner.BeginEpoch(t.Context(), m, 0)
+		if err != nil || again.ID != begun.ID || again.Age < begun.Age {
+			t.Errorf("BeginEpoch again: %+v after %+v, %v", again, begun, err)
+		}
+		if _, err := m.Purge(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if all, err := m.List(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("List: %+v, %v", all, err)
+		}
+		kept, err := inner.Epoch(t.Context(), m)
+		if err != nil || kept.ID != begun.ID {
+			t.Errorf("after the cleanup: %+v, want %+v, %v", kept, begun, err)
+		}
+	})
 }
 
 // TestTermsAndOwner proves that Terms and OwnerOf tell what an Acquire would have.

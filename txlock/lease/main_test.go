@@ -35,17 +35,35 @@ func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	}
 }
 
-// onPools runs a test on every server over a guarded and a plain pool.
-func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+// onKinds runs a test on every server for guarded and plain pools.
+func onKinds(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {
 	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				test(t, db, newPool(t, db, guarded))
+				test(t, db, guarded)
 			})
 		}
 	})
+}
+
+// onPools runs a test on every server over a guarded and a plain pool.
+func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+	t.Helper()
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) { test(t, db, newPool(t, db, guarded)) })
+}
+
+// onDedicated runs a test on a server of each engine that nothing else uses.
+func onDedicated(t *testing.T, test func(t *testing.T, server *testdb.Server)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Dedicated(t, engine))
+		})
+	}
 }
 
 // sideBySide returns what runs a subtest beside the others, all of them in the place of

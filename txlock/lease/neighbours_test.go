@@ -205,8 +205,7 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 			wantsNone(t, "the limit", pool.QueryRow("SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds))
 			return seconds
 		}
-		_, err := pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")
-		wantsNone(t, "SET", err)
+		wantsNone(t, "SET", second(pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")))
 		id := testdb.ConnID(t, pool)
 		release(t, acquire(t, m, named()))
 		if now := limit(); now != 17 || testdb.ConnID(t, pool) != id {

@@ -91,11 +91,7 @@ var inners = map[string]func(ctx context.Context, m *lease.Manager, key txlock.K
 		return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, key) })
 	},
 	"one permit": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-		s, err := m.Semaphore(key, 1)
-		if err != nil {
-			return nil, err
-		}
-		return s.Acquire(ctx)
+		return permitOf(ctx, m, key)
 	},
 }
 

@@ -66,8 +66,7 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 				if round%3 == 2 {
 					n = 1 + i
 				}
-				_, err := s.Resize(t.Context(), n)
-				wantsNone(t, fmt.Sprintf("Resize to %d", n), err)
+				wantsNone(t, fmt.Sprintf("Resize to %d", n), second(s.Resize(t.Context(), n)))
 			}
 		})
 	}
@@ -151,8 +150,7 @@ func TestResizeWaitsForThoseOfBefore(t *testing.T) {
 			t.Fatalf("Resize has returned while three permits are held: %v", err)
 		case <-time.After(100 * time.Millisecond): // five looks
 		}
-		_, err := s.Resize(t.Context(), 4)
-		wantsNone(t, "Resize to the number of the first", err)
+		wantsNone(t, "Resize to the number of the first", second(s.Resize(t.Context(), 4)))
 		wantsNone(t, "Resize of what are permits again", within(t, "its end", again))
 		for _, l := range []*lease.Lease{held[0], held[2], held[3]} {
 			release(t, l)

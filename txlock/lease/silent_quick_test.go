@@ -77,11 +77,7 @@ var waitsWithoutLimit = map[string]aWait{
 		return m.DoShared(ctx, key, noWork, options...)
 	},
 	"a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		s, err := m.Semaphore(key, 1)
-		if err != nil {
-			return err
-		}
-		return acquired(s.Acquire(ctx, options...))
+		return acquired(permitOf(ctx, m, key, options...))
 	},
 	"Do a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
 		s, err := m.Semaphore(key, 1)
