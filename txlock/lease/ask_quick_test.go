@@ -158,8 +158,7 @@ func TestAskWaitsForAGuard(t *testing.T) {
 		must(t, l.Guard(t.Context(), tx))
 		ctx := limited(t, time.Second)
 		wants(t, "Ask", m.RequestRelease(ctx, job, ""), context.DeadlineExceeded)
-		answer := make(chan error)
-		go func() { answer <- m.RequestRelease(t.Context(), job, "why") }()
+		answer := later(func() error { return m.RequestRelease(t.Context(), job, "why") })
 		time.Sleep(time.Second)
 		must(t, tx.Commit())
 		must(t, <-answer)
@@ -237,14 +236,7 @@ func TestLabels(t *testing.T) {
 		release(t, again)
 		plain := acquire(t, other, txlock.Named("plain"))
 		reader := share(t, m, txlock.Named("read"), lease.WithLabel(""))
-		waits := make(chan *lease.Lease)
-		go func() {
-			l, err := other.Acquire(context.Background(), job, lease.Fair(), lease.WithLabel("next"))
-			if err != nil {
-				t.Error(err)
-			}
-			waits <- l
-		}()
+		next := fairAcquireUnder(t.Context(), other, job, lease.Fair(), lease.WithLabel("next"))
 		synctest.Wait()
 		all, err := m.List(t.Context())
 		must(t, err)
@@ -262,7 +254,7 @@ func TestLabels(t *testing.T) {
 			t.Error(err)
 		}
 		release(t, l)
-		release(t, <-waits)
+		release(t, next.lease(t))
 		release(t, plain)
 		release(t, reader)
 	})

@@ -101,8 +101,7 @@ func TestAskAfterTheClockWentBack(t *testing.T) {
 			return nil
 		})
 		m := newManager(t, newPool(t, db, false, tap.install))
-		answer := make(chan error, 1)
-		go func() { answer <- m.RequestRelease(context.Background(), l.Key(), "give it up") }()
+		answer := later(func() error { return m.RequestRelease(context.Background(), l.Key(), "give it up") })
 		waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
 		wantsNone(t, "Commit", tx.Commit())
 		wantsNone(t, "Ask", <-answer)

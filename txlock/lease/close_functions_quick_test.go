@@ -78,8 +78,7 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 			return nil
 		})
 		free := acquire(t, m, job)
-		closed := make(chan error, 1)
-		go func() { closed <- m.Close(context.WithoutCancel(t.Context())) }()
+		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
 		<-free.Done()
 		db.at("the handle of nobody's function ended", 0)
 		time.Sleep(time.Second)
@@ -139,8 +138,7 @@ func TestCloseByAFunction(t *testing.T) {
 			for what, close := range map[string]func() error{
 				"by its goroutine": func() error { return m.Close(context.Background()) },
 				"by its context": func() error {
-					closed := make(chan error)
-					go func() { closed <- m.Close(context.WithoutCancel(ctx)) }()
+					closed := later(func() error { return m.Close(context.WithoutCancel(ctx)) })
 					return <-closed
 				},
 			} {
@@ -206,8 +204,7 @@ func TestCloseWithTheContextOfAFunctionThatHasReturned(t *testing.T) {
 				kept = context.WithoutCancel(ctx)
 				return nil
 			}))
-			closed := make(chan error)
-			go func() { closed <- m.Close(kept) }()
+			closed := later(func() error { return m.Close(kept) })
 			if err := <-closed; err == nil {
 				t.Error("Close waits for its caller's function")
 			}

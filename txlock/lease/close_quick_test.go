@@ -23,8 +23,7 @@ func TestCloseWaitsForReleases(t *testing.T) {
 			released <- l.Release(ctx)
 		}()
 		time.Sleep(500 * time.Millisecond)
-		closed := make(chan error)
-		go func() { closed <- m.Close(context.WithoutCancel(t.Context())) }()
+		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
 		wants(t, "Release", <-released, context.DeadlineExceeded)
 		must(t, <-closed)
 		db.within("Close", time.Second, 2*time.Second)
@@ -46,14 +45,9 @@ func TestCloseEndsATry(t *testing.T) {
 					held := acquire(t, other, job)
 					defer release(t, held)
 				}
-				tried := make(chan error)
-				go func() {
-					_, err := m.TryAcquire(t.Context(), job)
-					tried <- err
-				}()
+				tried := later(func() error { return second(m.TryAcquire(t.Context(), job)) })
 				time.Sleep(time.Second)
-				closed := make(chan error)
-				go func() { closed <- m.Close(context.WithoutCancel(t.Context())) }()
+				closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
 				if err := <-tried; err == nil {
 					t.Error("a try is granted what Close releases")
 				}

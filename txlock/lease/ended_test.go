@@ -18,13 +18,11 @@ import (
 // pending is a call that waits, and its error.
 type pending struct {
 	what string
-	err  chan error
+	err  <-chan error
 }
 
 func tell(what string, call func() error) pending {
-	t := pending{what, make(chan error, 1)}
-	go func() { t.err <- call() }()
-	return t
+	return pending{what, later(call)}
 }
 
 // TestWaitersOfAnOldNumberAreTold proves that a semaphore's waiters are told of another

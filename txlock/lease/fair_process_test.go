@@ -474,18 +474,10 @@ func TestFairReaders(t *testing.T) {
 		m := newManager(t, newPool(t, db, true), lease.Fair())
 		for range 3 {
 			held := acquire(t, m, key)
-			wait := func(acquire func() (*lease.Lease, error)) *fairWait {
-				w := &fairWait{done: make(chan struct{})}
-				go func() {
-					defer close(w.done)
-					w.l, w.err = acquire()
-				}()
-				return w
-			}
 			queue := line{db: db, key: key}
-			one := wait(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
+			one := waitWith(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
 			queue.first(t)
-			two := wait(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
+			two := waitWith(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
 			queue.next(t)
 			writer := fairAcquire(t, m, key)
 			queue.next(t)
@@ -498,9 +490,9 @@ func TestFairReaders(t *testing.T) {
 			s := semaphore(t, m, permits, 1)
 			held = permit(t, s)
 			queue = line{db: db, key: permits}
-			permit := wait(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
+			permit := waitWith(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
 			queue.first(t)
-			next := wait(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
+			next := waitWith(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
 			queue.next(t)
 			release(t, held)
 			release(t, permit.lease(t))

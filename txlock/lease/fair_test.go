@@ -33,9 +33,14 @@ func fairAcquire(t testing.TB, m *lease.Manager, key txlock.Key) *fairWait {
 }
 
 func fairAcquireUnder(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *fairWait {
+	return waitWith(func() (*lease.Lease, error) { return m.Acquire(ctx, key, options...) })
+}
+
+// waitWith begins a call that acquires.
+func waitWith(acquire func() (*lease.Lease, error)) *fairWait {
 	w := &fairWait{done: make(chan struct{})}
 	go func() {
-		w.l, w.err = m.Acquire(ctx, key, options...)
+		w.l, w.err = acquire()
 		w.at = time.Now()
 		close(w.done)
 	}()

@@ -282,11 +282,9 @@ func TestGuardDeadlock(t *testing.T) {
 		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 2")
 		guard(t, l, tx)
 		add(t, tx, table)
-		blocked := make(chan error, 1)
-		go func() {
-			_, err := tx.ExecContext(context.Background(), "UPDATE "+table+" SET n = n + 1 WHERE id = 2")
-			blocked <- err
-		}()
+		blocked := later(func() error {
+			return second(tx.ExecContext(context.Background(), "UPDATE "+table+" SET n = n + 1 WHERE id = 2"))
+		})
 		db.WaitForLockWait(t, id)
 		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 1")
 		err := within(t, "the deadlock", blocked)

@@ -99,26 +99,16 @@ func TestWaitsBehindOthersNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager(lease.WithLabel("the next"))
 		first := acquire(t, a, job)
-		granted := make(chan *lease.Lease, 2)
-		queue := func(m *lease.Manager) {
-			go func() {
-				l, err := m.Acquire(t.Context(), job, lease.Fair())
-				if err != nil {
-					t.Error(err)
-				}
-				granted <- l
-			}()
-			time.Sleep(time.Second)
-		}
-		queue(b)
-		queue(db.manager())
+		next := fairAcquireUnder(t.Context(), b, job, lease.Fair())
+		time.Sleep(time.Second)
+		last := fairAcquireUnder(t.Context(), db.manager(), job, lease.Fair())
+		time.Sleep(time.Second)
 		time.AfterFunc(time.Second, func() { _ = first.Release(context.Background()) })
 		_, err := db.manager().Acquire(t.Context(), job, lease.Fair(), lease.NameHolders(), lease.WaitAtMost(10*time.Second))
 		wants(t, "behind others", err, txlock.ErrWaitTimeout)
-		second := <-granted
-		namesHolder(t, "behind others", err, job, infoOf(t, second, b))
-		release(t, second)
-		release(t, <-granted)
+		namesHolder(t, "behind others", err, job, infoOf(t, next.lease(t), b))
+		release(t, next.lease(t))
+		release(t, last.lease(t))
 	})
 }
 

@@ -37,8 +37,7 @@ func TestRaiseToken(t *testing.T) {
 		tx := begin(t, pool, sql.LevelDefault)
 		wantsNone(t, "Guard", l.Guard(t.Context(), tx))
 		// The row is locked: it waits for the end of the transaction.
-		done := make(chan error)
-		go func() { done <- inner.RaiseToken(t.Context(), l, raised+1) }()
+		done := later(func() error { return inner.RaiseToken(t.Context(), l, raised+1) })
 		select {
 		case err := <-done:
 			t.Errorf("RaiseToken of a row that is locked: %v", err)

@@ -142,6 +142,13 @@ func unhurried(t testing.TB, m *lease.Manager, base time.Duration) time.Duration
 	return (base + 20*longest).Round(time.Millisecond)
 }
 
+// later makes a call in the background, and returns what hears of its error.
+func later(call func() error) chan error {
+	err := make(chan error, 1)
+	go func() { err <- call() }()
+	return err
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -267,14 +267,7 @@ func TestOwnerEntersWhileItWaits(t *testing.T) {
 				waits, wire := db.process(slow)
 				ann := lease.WithOwner(t.Context(), "ann")
 				held := acquire(t, other, job)
-				entered := make(chan error, 1)
-				go func() {
-					l, err := waits.Acquire(ann, job, lease.TTL(time.Hour))
-					if err == nil {
-						err = l.Release(t.Context())
-					}
-					entered <- err
-				}()
+				enters := later(func() error { return acquired(waits.Acquire(ann, job, lease.TTL(time.Hour))) })
 				synctest.Wait()
 				must(t, held.Release(t.Context()))
 				var l *lease.Lease
@@ -288,7 +281,7 @@ func TestOwnerEntersWhileItWaits(t *testing.T) {
 					l, err = second.TryAcquire(ann, job, lease.TTL(time.Hour))
 					must(t, err)
 				}
-				must(t, <-entered)
+				must(t, <-enters)
 				db.within("the owner has entered", 0, 2*time.Minute)
 				must(t, l.Release(t.Context()))
 			})

@@ -107,8 +107,7 @@ func TestReleaseDuringRenewal(t *testing.T) {
 
 		l = acquire(t, m, job)
 		wire.fault("Renew", hangs) // the program's own is interrupted
-		renewed := make(chan error)
-		go func() { renewed <- l.Renew(t.Context()) }()
+		renewed := later(func() error { return l.Renew(t.Context()) })
 		synctest.Wait()
 		release(t, l)
 		db.at("released", 12*time.Second)
@@ -241,14 +240,9 @@ func TestCloseReleasesWhatIsUnderWay(t *testing.T) {
 		m, wire := db.process()
 		release(t, acquire(t, m, job))
 		wire.fault("Take", answersLate(2*time.Second))
-		failed := make(chan error)
-		go func() {
-			_, err := m.Acquire(t.Context(), job)
-			failed <- err
-		}()
+		failed := later(func() error { return second(m.Acquire(t.Context(), job)) })
 		time.Sleep(time.Second)
-		closed := make(chan error)
-		go func() { closed <- m.Close(t.Context()) }()
+		closed := later(func() error { return m.Close(t.Context()) })
 		wants(t, "Acquire", <-failed, lease.ErrClosed)
 		must(t, <-closed)
 		nothingHeld(t, other)
@@ -260,11 +254,7 @@ func TestCloseEndsACallUnderWay(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		held := acquire(t, db.manager(), job)
 		m, wire := db.process()
-		failed := make(chan error)
-		go func() {
-			_, err := m.Acquire(t.Context(), job)
-			failed <- err
-		}()
+		failed := later(func() error { return second(m.Acquire(t.Context(), job)) })
 		time.Sleep(time.Second)
 		wire.fault("Look", hangs)
 		time.Sleep(time.Second)

@@ -499,8 +499,7 @@ func TestReleaseJoinsRenewal(t *testing.T) {
 					return nil
 				})
 				within(t, "a renewal", reached)
-				released := make(chan error, 1)
-				go func() { released <- l.Release(context.Background()) }()
+				released := later(func() error { return l.Release(context.Background()) })
 				select {
 				case err := <-released:
 					t.Errorf("Release has not waited for the renewal: %v", err)

@@ -231,46 +231,6 @@ func TestResizeDrains(t *testing.T) {
 	})
 }
 
-// TestResizeIsSeenByWaiters proves that Resize to more permits makes room at once, and
-// that a waiter with the number of before is told the new one.
-func TestResizeIsSeenByWaiters(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
-		one := semaphore(t, m, key, 1)
-		held := permit(t, one)
-		told := make(chan error, 4)
-		for i := range cap(told) {
-			s := one
-			if i%2 == 1 {
-				s = semaphore(t, other, key, 1)
-			}
-			go func() {
-				l, err := s.Acquire(t.Context())
-				if err == nil {
-					release(t, l)
-				}
-				told <- err
-			}()
-		}
-		three, err := one.Resize(t.Context(), 3)
-		must(t, err)
-		room := []*lease.Lease{permit(t, three), permit(t, semaphore(t, other, key, 3))}
-		for range cap(told) {
-			select {
-			case err := <-told:
-				wants(t, "who waits with the number of before", err, txlock.ErrInvalidOption)
-			case <-time.After(20 * time.Second):
-				t.Fatal("who waits with the number of before waits on")
-			}
-		}
-		wants(t, "a fourth", second(three.TryAcquire(t.Context())), txlock.ErrBusy)
-		for _, l := range append(room, held) {
-			release(t, l)
-		}
-	})
-}
-
 // TestPermitsAreLeases proves that each permit has a row, a token, a TTL and a handle of
 // its own, and that an owner that acquires twice has two.
 func TestPermitsAreLeases(t *testing.T) {

@@ -210,16 +210,8 @@ func TestPermitWithoutARow(t *testing.T) {
 		for range permits {
 			held = append(held, permit(t, s))
 		}
-		waiting, err := newManager(t, newPool(t, db, true)).Semaphore(key, permits)
-		must(t, err)
-		got := make(chan error, 1)
-		go func() {
-			l, err := waiting.Acquire(t.Context())
-			if err == nil {
-				err = l.Release(t.Context())
-			}
-			got <- err
-		}()
+		waiting := semaphore(t, newManager(t, newPool(t, db, true)), key, permits)
+		got := later(func() error { return acquired(waiting.Acquire(t.Context())) })
 		time.Sleep(100 * time.Millisecond)                                                      // who has not looked yet proves less, and is granted, too
 		exec(t, db, "DELETE FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 3") // as if released elsewhere, and cleaned
 		wants(t, "Acquire", within(t, "the grant", got), nil)

@@ -25,18 +25,7 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 		reader := share(t, other, key)
 		ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "ann"))
 		defer cancel()
-		type outcome struct {
-			lease *lease.Lease
-			err   error
-		}
-		outcomes := make(chan outcome)
-		begin := func(ctx context.Context) {
-			go func() {
-				l, err := m.Acquire(ctx, key)
-				outcomes <- outcome{l, err}
-			}()
-		}
-		begin(ctx)
+		one := fairAcquireUnder(ctx, m, key)
 		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 		waitUntil(t, "the writer knows that it waits", func() bool {
 			_, err := m.TryAcquire(ctx, key)
@@ -46,27 +35,24 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 			return strings.Contains(fmt.Sprint(err), "the owner waits for readers")
 		})
 		wants(t, "TryAcquireShared of the owner who waits", second(m.TryAcquireShared(ctx, key)), txlock.ErrBusy)
-		begin(ctx)
+		two := fairAcquireUnder(ctx, m, key)
 		_, err := m.Acquire(ctx, key, lease.WaitAtMost(200*time.Millisecond))
 		wants(t, "Acquire of the owner who waits", err, txlock.ErrWaitTimeout)
 		cancel()
-		for range 2 {
-			o := <-outcomes
-			wants(t, "Acquire that is given up", o.err, context.Canceled)
+		for _, w := range []*fairWait{one, two} {
+			w.end(t)
+			wants(t, "Acquire that is given up", w.err, context.Canceled)
 		}
 		waitUntil(t, "nobody has the entry row", func() bool { entry, _ := heldRows(t, db, key); return entry == 0 })
 
-		begin(lease.WithOwner(t.Context(), "ann"))
+		one = fairAcquireUnder(lease.WithOwner(t.Context(), "ann"), m, key)
 		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
-		begin(lease.WithOwner(t.Context(), "ann"))
+		two = fairAcquireUnder(lease.WithOwner(t.Context(), "ann"), m, key)
 		release(t, reader)
-		first, second := <-outcomes, <-outcomes
-		must(t, errors.Join(first.err, second.err))
-		if first.lease.Token() != second.lease.Token() {
-			t.Errorf("tokens %d and %d of one owner", first.lease.Token(), second.lease.Token())
-		}
-		release(t, first.lease)
-		release(t, second.lease)
+		first, again := one.lease(t), two.lease(t)
+		entered(t, again, first)
+		release(t, first)
+		release(t, again)
 	})
 }
 

@@ -99,20 +99,12 @@ func TestDeadReader(t *testing.T) {
 		dead := share(t, dying, key, lease.TTL(ttl))
 		die()
 		expiry := number(t, db, "SELECT MIN(expires_us) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''", key.String())
-		granted := make(chan *lease.Lease, 1)
-		go func() {
-			l, err := writing.Acquire(t.Context(), key)
-			wantsNone(t, "Acquire of the writer", err)
-			granted <- l
-		}()
+		waiting := fairAcquire(t, writing, key)
 		waitUntil(t, "the dead reader's time is nearly over", func() bool {
 			return number(t, db, "SELECT CAST(? - 200000 <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED)", expiry) == 1
 		})
 		release(t, reader) // it was renewed beside the dead one until now
-		writer := <-granted
-		if writer == nil {
-			return
-		}
+		writer := waiting.lease(t)
 		late := number(t, db, "SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - ?", expiry)
 		t.Logf("granted %v after the dead reader's expiry", time.Duration(late)*time.Microsecond)
 		if late < 0 || late > (20*time.Second).Microseconds() {
@@ -134,13 +126,7 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 		defer cancel()
 		for _, givesUp := range []bool{true, false} {
 			waiting, stop := context.WithCancel(t.Context())
-			granted := make(chan error, 1)
-			var writer *lease.Lease
-			go func() {
-				var err error
-				writer, err = other.Acquire(waiting, key)
-				granted <- err
-			}()
+			writer := fairAcquireUnder(waiting, other, key)
 			waitUntil(t, "the writer waits for the reader", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 			for name, manager := range map[string]*lease.Manager{"the reader's manager": m, "the writer's": other} {
 				wants(t, "TryAcquireShared beside a waiting writer, "+name, second(manager.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
@@ -151,18 +137,18 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 			release(t, again)
 			if givesUp {
 				stop()
-				wants(t, "Acquire of the writer that gives up", <-granted, context.Canceled)
+				writer.end(t)
+				wants(t, "Acquire of the writer that gives up", writer.err, context.Canceled)
 				release(t, share(t, other, key, lease.WaitAtMost(time.Minute)))
 				continue
 			}
 			select {
-			case err := <-granted:
-				t.Fatalf("the writer was granted beside a reader: %v", err)
+			case <-writer.done:
+				t.Fatalf("the writer was granted beside a reader: %v", writer.err)
 			default:
 			}
 			release(t, reader)
-			must(t, <-granted)
-			release(t, writer)
+			release(t, writer.lease(t))
 			stop()
 		}
 	})
@@ -238,41 +224,23 @@ func TestDowngrade(t *testing.T) {
 func TestGuardOfReader(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		table := db.CreateTable(t, "guarded", "id INT PRIMARY KEY, n INT NOT NULL")
-		exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
-		write := func(l *lease.Lease) (*sql.Tx, error) {
-			t.Helper()
-			tx := begin(t, pool, sql.LevelDefault)
-			if _, err := tx.Exec("UPDATE " + table + " SET n = n + 1"); err != nil {
-				t.Fatal(err)
-			}
-			return tx, l.Guard(t.Context(), tx)
-		}
-		counted := func() int64 { return number(t, db, "SELECT n FROM "+table) }
-
-		key := named()
+		key, table := named(), counter(t, db)
 		early := share(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
-		tx, err := write(early)
-		must(t, err)
+		tx := begin(t, pool, sql.LevelDefault)
+		add(t, tx, table)
+		guard(t, early, tx)
 		<-early.Done() // it can't be renewed
-		granted := make(chan error, 1)
-		var writer *lease.Lease
-		go func() {
-			var err error
-			writer, err = other.Acquire(t.Context(), key, lease.TTL(time.Minute))
-			granted <- err
-		}()
+		waiting := fairAcquireUnder(t.Context(), other, key, lease.TTL(time.Minute))
 		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
-		_, err = m.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire beside a reader's guard", err, txlock.ErrBusy)
+		wants(t, "TryAcquire beside a reader's guard", second(m.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		select {
-		case err := <-granted:
-			t.Fatalf("the writer was granted beside a guarded transaction: %v", err)
+		case <-waiting.done:
+			t.Fatalf("the writer was granted beside a guarded transaction: %v", waiting.err)
 		default:
 		}
 		wantsNone(t, "Commit of the guarded transaction", tx.Commit())
-		must(t, <-granted)
-		if n := counted(); n != 1 {
+		writer := waiting.lease(t)
+		if n := counted(t, db, table); n != 1 {
 			t.Errorf("the writer finds %d, want the reader's 1", n)
 		}
 		release(t, writer)
@@ -281,13 +249,11 @@ func TestGuardOfReader(t *testing.T) {
 		paused := share(t, m, key, lease.TTL(time.Minute))
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
 		writer = acquire(t, other, key)
-		tx, err = write(paused)
-		wants(t, "Guard of a reader that a writer has followed", err, txlock.ErrLost)
-		wantsNone(t, "Rollback", tx.Rollback())
+		tx = begin(t, pool, sql.LevelDefault)
+		add(t, tx, table)
+		wants(t, "Guard of a reader that a writer has followed", paused.Guard(t.Context(), tx), txlock.ErrLost)
+		rollback(t, tx)
 		release(t, writer)
-		if n := counted(); n != 1 {
-			t.Errorf("%d commits, want 1", n)
-		}
 		wants(t, "Release of the reader that has lost", paused.Release(t.Context()), txlock.ErrNotHeld)
 	})
 }

@@ -252,11 +252,7 @@ func TestResizeWaitsForPermits(t *testing.T) {
 			l := permit(t, s)
 			held = append(held, l)
 		}
-		told := make(chan error, 1)
-		go func() {
-			_, err := s.Acquire(t.Context())
-			told <- err
-		}()
+		told := later(func() error { return second(s.Acquire(t.Context())) })
 		synctest.Wait()
 		ctx := limited(t, 2*time.Second)
 		fewer, err := s.Resize(ctx, 1)

@@ -30,19 +30,12 @@ func TestSharedExcludesWriters(t *testing.T) {
 		}
 		_, err = one.Acquire(t.Context(), key, lease.WaitAtMost(50*time.Millisecond))
 		wants(t, "Acquire beside readers", err, txlock.ErrWaitTimeout)
-		got := make(chan *lease.Lease)
-		go func() {
-			l, err := other.Acquire(t.Context(), key)
-			if err != nil {
-				t.Error(err)
-			}
-			got <- l
-		}()
+		waiting := fairAcquire(t, other, key)
 		release(t, first)
 		release(t, next)
 		wantsNone(t, "Renew", third.Renew(t.Context()))
 		release(t, third)
-		writer := <-got
+		writer := waiting.lease(t)
 		wants(t, "TryAcquireShared beside a writer", second(one.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
 		reader, err := writer.Downgrade(t.Context())
 		must(t, err)
