@@ -235,13 +235,7 @@ func TestLockedRowPastTheLimit(t *testing.T) {
 			locked time.Duration
 			want   error
 		}{{20 * time.Millisecond, nil}, {time.Minute, txlock.ErrWaitTimeout}} {
-			tx := locked.Begin()
-			joined, err := locked.Join(t.Context(), tx)
-			must(t, err)
-			must(t, joined.Include(t.Context(), "lock", job, func(ctx context.Context, in *store.In) error {
-				_, err := in.Force(ctx, store.Row{Key: job.String()})
-				return err
-			}))
+			tx := taking(t, locked)
 			unlocked := time.AfterFunc(c.locked, func() { _ = tx.Rollback() })
 			before := wire.total()
 			l, err := m.Acquire(t.Context(), job)
@@ -259,6 +253,19 @@ func TestLockedRowPastTheLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// taking is a transaction that takes a lease away when it is committed, and has its row locked.
+func taking(t *testing.T, s *memstore.Store) *memstore.Tx {
+	t.Helper()
+	tx := s.Begin()
+	joined, err := s.Join(t.Context(), tx)
+	must(t, err)
+	must(t, joined.Include(t.Context(), "take", job, func(ctx context.Context, in *store.In) error {
+		_, err := in.Force(ctx, store.Row{Key: job.String()})
+		return err
+	}))
+	return tx
 }
 
 // TestWaitSurvivesFailures proves that a wait goes on after failures of the connection, up
