@@ -303,15 +303,20 @@ func TestWaitSurvivesFailures(t *testing.T) {
 // TestWaiterSeesADeadHolder proves that a waiter is there when the time of a dead holder is
 // over, however rarely it looks.
 func TestWaiterSeesADeadHolder(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		dead, wire := db.process()
-		acquire(t, dead, job, lease.TTL(3*time.Second))
-		wire.Down(nil)
-		l := acquire(t, db.manager(lease.Poll(time.Millisecond, time.Hour)), job)
-		db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
-		release(t, l)
-		wire.Up()
-	})
+	for name, acquire := range ways {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				dead, wire := db.process(lease.TTL(3 * time.Second))
+				must(t, second(acquire(t.Context(), dead)))
+				wire.Down(nil)
+				l, err := acquire(t.Context(), db.manager(lease.Poll(time.Millisecond, time.Hour)))
+				must(t, err)
+				db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
+				release(t, l)
+				wire.Up()
+			})
+		})
+	}
 }
 
 // TestWaiterLooksMoreRarely proves that a waiter looks again after pauses that grow to the

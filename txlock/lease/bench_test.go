@@ -4,10 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"math"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -33,8 +31,7 @@ var operations = []operation{
 		return func() error { return l.Release(ctx) }
 	}, 1},
 	{"try to acquire what is held", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, other, key)
-		tb.Cleanup(func() { release(tb, l) })
+		holds(tb, other, key)
 		return func() error {
 			_, err := m.TryAcquire(ctx, key)
 			wants(tb, "TryAcquire", err, txlock.ErrBusy)
@@ -50,8 +47,7 @@ var operations = []operation{
 		return func() error { return acquireUntilEnd(ctx, tb, m, key) }
 	}, 1},
 	{"re-enter", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, m, key)
-		tb.Cleanup(func() { release(tb, l) })
+		l := holds(tb, m, key)
 		ctx := lease.WithOwner(context.Background(), l.Owner())
 		return func() error {
 			again, err := m.Acquire(ctx, key)
@@ -81,39 +77,41 @@ var operations = []operation{
 		}
 	}, 2},
 	{"Renew", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, m, key)
-		tb.Cleanup(func() { release(tb, l) })
+		l := holds(tb, m, key)
 		return func() error { return l.Renew(ctx) }
 	}, 1},
 	{"Ask", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, other, key)
-		tb.Cleanup(func() { release(tb, l) })
+		holds(tb, other, key)
 		return func() error { return m.RequestRelease(ctx, key, "why") }
 	}, 2},
 	{"Renew when asked", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, m, key)
-		tb.Cleanup(func() { release(tb, l) })
+		l := holds(tb, m, key)
 		if err := other.RequestRelease(ctx, key, "why"); err != nil {
 			tb.Fatal(err)
 		}
 		return func() error { return l.Renew(ctx) }
 	}, 2},
 	{"Renew when told", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, m, key)
-		tb.Cleanup(func() { release(tb, l) })
+		l := holds(tb, m, key)
 		if err := errors.Join(other.RequestRelease(ctx, key, "why"), l.Renew(ctx)); err != nil {
 			tb.Fatal(err)
 		}
 		return func() error { return l.Renew(ctx) }
 	}, 1},
 	{"Err and Done", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, m, key)
-		tb.Cleanup(func() { release(tb, l) })
+		l := holds(tb, m, key)
 		return func() error {
 			_ = l.Done()
 			return l.Err()
 		}
 	}, 0},
+}
+
+// holds is acquire of a lease that is released at the end of the test.
+func holds(tb testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
+	l := acquire(tb, m, key)
+	tb.Cleanup(func() { release(tb, l) })
+	return l
 }
 
 // acquireUntilEnd acquires a lease that is released at the end of the test.
@@ -238,51 +236,6 @@ func sentSoFar(tb testing.TB, q testdb.Queryer) (n int64) {
 		tb.Fatal(err)
 	}
 	return n
-}
-
-// TestTakeOverOfAnExpiredLease proves that a waiter has the lease of a dead holder
-// within 50 ms and its back-off of the expiry, and never before it. The token is the
-// server's clock at the grant.
-func TestTakeOverOfAnExpiredLease(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		for name, most := range map[string]time.Duration{"default": 250 * time.Millisecond, "short": 20 * time.Millisecond} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				m := newManager(t, pool, lease.Poll(5*time.Millisecond, most))
-				// The back-off is jittered by a half.
-				bound := 50*time.Millisecond + most*3/2
-				const few, many = 5, 40
-				best := time.Duration(math.MaxInt64)
-				for i := 0; i < few || i < many && best > bound; i++ {
-					d := takeOver(t, db, m, 300*time.Millisecond)
-					if d < 0 {
-						t.Errorf("granted %v before the expiry", -d)
-					}
-					best = min(best, d)
-				}
-				// The best, for a machine that is busy: a waiter that doesn't know the expiry
-				// is as late every time.
-				if best > bound {
-					t.Errorf("granted %v after the expiry at best, not within %v", best, bound)
-				}
-			})
-		}
-	})
-}
-
-// takeOver waits for the lease of a holder that has died, with so much left, and
-// returns how long after its expiry it was granted, by the server's clock.
-func takeOver(tb testing.TB, db *testdb.DB, m *lease.Manager, left time.Duration) time.Duration {
-	tb.Helper()
-	key := named()
-	warmUp(tb, m, key)
-	exec(tb, db, `UPDATE lockstep_leases SET owner = 'dead', holders = ';0000000000000000000000', ttl_us = ?,
-		expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ? WHERE name = ?`,
-		left.Microseconds(), left.Microseconds(), key.String())
-	expiry := number(tb, db, "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
-	l := acquire(tb, m, key)
-	defer release(tb, l)
-	return time.Duration(int64(l.Token())-expiry) * time.Microsecond
 }
 
 // BenchmarkLeaseReentry is an Acquire that re-enters, and its Release.

@@ -420,52 +420,6 @@ func TestFairStopped(t *testing.T) {
 	})
 }
 
-// TestFairFifty kills one of five processes with ten waiters each, in the middle of the
-// queue, and cancels some of the others: all who are left are granted the lease in the
-// order in which they came.
-func TestFairFifty(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		m := newManager(t, newPool(t, db, true), lease.Fair())
-		held := acquire(t, m, key)
-		children := make([]*fairChild, 5)
-		for p := range children {
-			children[p] = startFair(t, db, key, fmt.Sprint("process ", p))
-		}
-		queue := line{db: db, key: key}
-		var own []*fairWait // of this process: every tenth of all
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for who := range 50 {
-			if p := who * 7 % 5; who%10 == 3 {
-				own = append(own, fairAcquireUnder(ctx, m, key))
-			} else {
-				children[p].waits(t, who)
-			}
-			if who == 0 {
-				queue.first(t)
-			} else {
-				queue.next(t)
-			}
-		}
-		const victim = 2
-		children[victim].kill(t)
-		cancel()
-		for _, w := range own {
-			w.end(t)
-			wants(t, "a cancelled waiter", w.err, context.Canceled)
-		}
-		release(t, held)
-		for who := range 50 {
-			if p := who * 7 % 5; p != victim && who%10 != 3 {
-				children[p].hears(t, fmt.Sprint("granted ", who))
-				children[p].tell(t, "release")
-			}
-		}
-		release(t, acquire(t, m, key))
-	})
-}
-
 // TestFairReaders proves that readers and permits wait in the queue as well, in the order
 // in which they came, beside a writer.
 func TestFairReaders(t *testing.T) {

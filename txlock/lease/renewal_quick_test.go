@@ -227,6 +227,7 @@ func TestLifetimeEnds(t *testing.T) {
 			t.Error(err)
 		}
 		wire.seconds(t, "RenewMany", 10, 20, 30, 40, 50, 60, 70, 80) // with which it has its lifetime
+		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 		release(t, <-next)
 		db.within("free", 100*time.Second, 111*time.Second)
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -169,12 +168,6 @@ func renewedFromNow(l *lease.Lease) func() bool {
 	left := l.Remaining()
 	end := time.Now().Add(left)
 	return func() bool { return time.Now().Add(l.Remaining()).After(end) }
-}
-
-// expiryOf reads until when the server lets nobody else in, in microseconds.
-func expiryOf(t testing.TB, db *testdb.DB, key txlock.Key) int64 {
-	t.Helper()
-	return number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ? AND slot = 0", key.String())
 }
 
 // TestWiretap proves that the statements that the tests count and stop are seen
@@ -372,38 +365,6 @@ func TestRenewalTellsLoss(t *testing.T) {
 	})
 }
 
-// TestMaxLifetime proves that a lease ends with its lifetime, not before, however
-// it is renewed, and that it goes to somebody else then.
-func TestMaxLifetime(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		const ttl, lifetime = 3 * time.Second, 5 * time.Second
-		start := time.Now()
-		l := acquire(t, m, named(), lease.TTL(ttl), lease.MaxLifetime(lifetime))
-		granted := time.Now()
-		for l.Err() == nil {
-			rest := lifetime - time.Since(granted)
-			if left := l.Remaining(); left > rest {
-				t.Fatalf("%v are left, %v of the lifetime", left, rest)
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		lived := time.Since(start)
-		wants(t, "Err", l.Err(), txlock.ErrLost)
-		if lived < lifetime || lived > lifetime+soon {
-			t.Errorf("it has lived for %v", lived)
-		}
-		if !strings.Contains(l.Err().Error(), "lifetime") {
-			t.Errorf("Err doesn't say that its lifetime is over: %v", l.Err())
-		}
-		if err := l.Renew(t.Context()); !errors.Is(err, txlock.ErrLost) {
-			t.Errorf("Renew: %v", err)
-		}
-		free(t, other, l.Key())
-		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
 // TestRenewalRetries proves that renewals that fail are tried again until the time
 // is over, and that a lease that could not be renewed says why.
 func TestRenewalRetries(t *testing.T) {
@@ -467,58 +428,6 @@ func TestRenewalRetries(t *testing.T) {
 				defer mu.Unlock()
 				if failed == 0 || !c.lost && failed < c.failures || c.lost && !c.hang && failed < 2 {
 					t.Errorf("%d renewals have failed", failed)
-				}
-			})
-		}
-	})
-}
-
-// TestReleaseJoinsRenewal proves that no renewal is alive after Release, also when
-// one is under way: the expiry of the row doesn't move again.
-func TestReleaseJoinsRenewal(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, where := range map[string]string{
-			"before its transaction": rawsql.ReadCommitted,
-			"before it writes":       "name: RenewMany ",
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				tap, gate, reached := new(wiretap), make(chan struct{}), make(chan struct{})
-				var once sync.Once
-				m := newManager(t, newPool(t, db, true, tap.install), lease.TTL(5*time.Minute), lease.RenewEvery(50*time.Millisecond))
-				l := acquire(t, m, named())
-				tap.hook(func(statement string, closed <-chan struct{}) error {
-					if !strings.Contains(statement, where) {
-						return nil
-					}
-					once.Do(func() { close(reached) })
-					select {
-					case <-gate:
-					case <-closed:
-					}
-					return nil
-				})
-				within(t, "a renewal", reached)
-				released := later(func() error { return l.Release(context.Background()) })
-				select {
-				case err := <-released:
-					t.Errorf("Release has not waited for the renewal: %v", err)
-					released <- err
-				case <-time.After(50 * time.Millisecond):
-				}
-				close(gate)
-				must(t, within(t, "Release", released))
-				expiry := expiryOf(t, db, l.Key())
-				if left := number(t, db, "SELECT ? - CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)", expiry); left > 0 {
-					t.Errorf("%d us are left after the release", left)
-				}
-				before := tap.count()
-				time.Sleep(150 * time.Millisecond) // three renewals
-				if again := expiryOf(t, db, l.Key()); again != expiry {
-					t.Errorf("the expiry has moved from %d to %d", expiry, again)
-				}
-				if n := tap.count() - before; n != 0 {
-					t.Errorf("%d statements after the release: %q", n, tap.last(n))
 				}
 			})
 		}
