@@ -37,10 +37,7 @@ func TestWaitersOfAnOldNumberAreTold(t *testing.T) {
 		wantsNone(t, "Acquire", err)
 		var waiters []pending
 		for i, s := range []*lease.Semaphore{old, old, old, semaphore(t, other, key, 1), semaphore(t, newManager(t, pool), key, 1)} {
-			waiters = append(waiters, tell(fmt.Sprintf("waiter %d", i), func() error {
-				_, err := s.Acquire(t.Context())
-				return err
-			}))
+			waiters = append(waiters, tell(fmt.Sprintf("waiter %d", i), func() error { return second(s.Acquire(t.Context())) }))
 		}
 		waitUntil(t, "they wait", func() bool { return queue.taken(t) && len(queue.waiting(t)) >= 3 })
 		more, err := old.Resize(t.Context(), 3)
@@ -179,10 +176,7 @@ func waitsEndWithClose(t *testing.T, db *testdb.DB, frozen bool) bool {
 	calls := []pending{
 		tell("Acquire", func() error { _, err := m.Acquire(t.Context(), held.Key()); return err }),
 		tell("AcquireShared", func() error { _, err := m.AcquireShared(t.Context(), held.Key()); return err }),
-		tell("Resize", func() error {
-			_, err := semaphore(t, m, permits[0].Key(), 2).Resize(t.Context(), 1)
-			return err
-		}),
+		tell("Resize", func() error { return second(semaphore(t, m, permits[0].Key(), 2).Resize(t.Context(), 1)) }),
 	}
 	waitUntil(t, "they wait", func() bool {
 		return queue.taken(t) && len(queue.waiting(t)) >= 1 && // MariaDB tells of all keys

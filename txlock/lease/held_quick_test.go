@@ -57,16 +57,13 @@ func TestWaitsNameTheHolder(t *testing.T) {
 		info := infoOf(t, held, a)
 		for name, wait := range map[string]func(ctx context.Context, opts ...lease.AcquireOption) error{
 			"Acquire": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				_, err := b.Acquire(ctx, job, opts...)
-				return err
+				return second(b.Acquire(ctx, job, opts...))
 			},
 			"Acquire fairly": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				_, err := b.Acquire(ctx, job, append(opts, lease.Fair())...)
-				return err
+				return second(b.Acquire(ctx, job, append(opts, lease.Fair())...))
 			},
 			"AcquireShared": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				_, err := b.AcquireShared(ctx, job, opts...)
-				return err
+				return second(b.AcquireShared(ctx, job, opts...))
 			},
 			"AcquireAll": func(ctx context.Context, opts ...lease.AcquireOption) error {
 				_, err := b.AcquireAll(ctx, []txlock.Key{job, txlock.Named("free")}, opts...)
@@ -137,14 +134,8 @@ func TestTriesNameTheHolder(t *testing.T) {
 				_, err := plain.TryAcquire(t.Context(), job, append(opts, lease.NameHolders())...)
 				return err
 			}},
-			"TryAcquireShared": {job, func(opts ...lease.AcquireOption) error {
-				_, err := b.TryAcquireShared(t.Context(), job, opts...)
-				return err
-			}},
-			"TryAcquire of readers": {shared, func(opts ...lease.AcquireOption) error {
-				_, err := b.TryAcquire(t.Context(), shared, opts...)
-				return err
-			}},
+			"TryAcquireShared":      {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquireShared(t.Context(), job, opts...)) }},
+			"TryAcquire of readers": {shared, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), shared, opts...)) }},
 			"a wait for readers": {shared, func(opts ...lease.AcquireOption) error {
 				_, err := b.Acquire(t.Context(), shared, append(opts, lease.WaitAtMost(time.Second))...)
 				return err
