@@ -17,8 +17,7 @@ import (
 const holders, sharers = 32, 4
 
 // TestReadersReadTogether proves that 32 readers of one key hold it all at once, over few
-// managers and over one for each: nobody ends before all of them have begun. By how much
-// more they get done than writers is measured by BenchmarkSharedLease.
+// managers and over one for each: nobody ends before all of them have begun.
 func TestReadersReadTogether(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, n := range []int{sharers, holders} {
