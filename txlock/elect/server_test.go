@@ -37,26 +37,13 @@ func TestOnServers(t *testing.T) {
 				}
 				pool, err := open(db.DSN())
 				must(t, err)
-				leases, err := lease.NewManager(pool)
-				must(t, err)
-				e, err := elect.New(leases, key, elect.InstanceName(name), elect.TTL(time.Minute))
-				must(t, err)
-				elections[name] = e
-				go func() {
-					err := e.Run(ctx, func(ctx context.Context, term *elect.Term) error {
-						if err := write(pool, table, term); err != nil {
-							t.Error(err)
-						}
-						terms <- term
-						<-ctx.Done()
-						return nil
-					})
-					after := context.Background()
-					if closed := errors.Join(leases.Close(after), pool.Close()); closed != nil {
-						t.Error(closed)
+				elections[name] = stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
+					if err := write(pool, table, term); err != nil {
+						t.Error(err)
 					}
-					ended <- err
-				}()
+					terms <- term
+					return follow(ctx, term)
+				}, elect.InstanceName(name), elect.TTL(time.Minute))
 			}
 			var last *elect.Term
 			for range 6 {
@@ -90,6 +77,23 @@ func TestOnServers(t *testing.T) {
 	}
 }
 
+// stand stands for election over a pool, which is closed in the end.
+func stand(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key, ended chan<- error, fn elect.Func, opts ...elect.Option) *elect.Election {
+	t.Helper()
+	leases, err := lease.NewManager(pool)
+	must(t, err)
+	e, err := elect.New(leases, key, opts...)
+	must(t, err)
+	go func() {
+		err := e.Run(ctx, fn)
+		if closed := errors.Join(leases.Close(context.WithoutCancel(ctx)), pool.Close()); closed != nil {
+			t.Error(closed)
+		}
+		ended <- err
+	}()
+	return e
+}
+
 func guarded(dsn string) (*sql.DB, error) { return locksqlc.Open(dsn) }
 
 func plain(dsn string) (*sql.DB, error) { return sql.Open("mysql", dsn) }
@@ -119,19 +123,10 @@ func TestSmallPools(t *testing.T) {
 				pool, err := open(db.DSN())
 				must(t, err)
 				pool.SetMaxOpenConns(1 + i%2)
-				leases, err := lease.NewManager(pool)
-				must(t, err)
-				e, err := elect.New(leases, key)
-				must(t, err)
-				go func() {
-					err := e.Run(ctx, func(ctx context.Context, term *elect.Term) error {
-						terms <- term
-						<-ctx.Done()
-						return nil
-					})
-					after := context.Background()
-					ended <- errors.Join(err, leases.Close(after), pool.Close())
-				}()
+				stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
+					terms <- term
+					return follow(ctx, term)
+				})
 			}
 			for range 8 {
 				(<-terms).Resign()

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -222,37 +221,5 @@ func TestManagerClosesAnOverdueTerm(t *testing.T) {
 		is(t, "Close", time.Since(began), grace, grace+time.Second)
 		close(stop)
 		wants(t, "Run", <-leader.ended, lease.ErrClosed)
-	})
-}
-
-// TestLosesTheServer has a leader without its server for a while.
-func TestLosesTheServer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		memory := memstore.New().Store()
-		defer memory.Pool().Close()
-		leases, err := lease.NewManager(memory.Pool())
-		must(t, err)
-		defer func() { must(t, leases.Close(context.Background())) }()
-		e, err := elect.New(leases, scheduler)
-		must(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		terms := make(chan uint64, 2)
-		go func() {
-			ended <- e.Run(ctx, func(ctx context.Context, term *elect.Term) error {
-				terms <- term.Token()
-				return follow(ctx, term)
-			})
-		}()
-		first := <-terms
-		memory.Down(nil)
-		time.Sleep(time.Minute)
-		memory.Up()
-		if second := <-terms; second <= first {
-			t.Errorf("term %d after %d", second, first)
-		}
-		cancel()
-		wants(t, "Run", <-ended, context.Canceled)
 	})
 }

@@ -69,43 +69,6 @@ func TestKilledConnection(t *testing.T) {
 	}
 }
 
-// TestStatementsPerTick proves that three processes never send more for a tick than six, of the one
-// that works, and five, of those that lose: look, acquire, begin, look again, release. How often two of them
-// begin at once depends on the machine; see TestStatementsOfThree.
-func TestStatementsPerTick(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		trips, counted := testdb.CountTrips(t)
-		key := newKey()
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		var ticks atomic.Int64
-		ended := make(chan error)
-		for range 3 {
-			j := open(t, newPool(t, db, true, counted))
-			go func() {
-				ended <- j.Run(ctx, key, Every(500*time.Millisecond), func(context.Context, time.Time) error { ticks.Add(1); return nil })
-			}()
-		}
-		reached := func(n int64) {
-			if !testdb.Await(2*time.Minute, func() bool { return ticks.Load() >= n }) {
-				t.Errorf("%d ticks", ticks.Load())
-			}
-		}
-		reached(3)
-		before := trips.Count()
-		reached(23)
-		perTick := float64(trips.Count()-before) / 20
-		stop()
-		for range 3 {
-			wants(t, "Run", <-ended, context.Canceled)
-		}
-		t.Logf("%.1f statements", perTick)
-		if perTick < 8 || perTick > 16 {
-			t.Errorf("%.1f statements for a tick of three processes, want 8 to 16", perTick)
-		}
-	})
-}
-
 // TestStatementsOfThree proves what three processes send about a tick of 10 ms where the server
 // answers within a millisecond: four statements of the one that works, beside the two of its
 // lease, as it looks again for what comes next, and little more than one of each other one.

@@ -18,14 +18,8 @@ import (
 
 // ways are the ways to acquire something that excludes others of its kind.
 var ways = map[string]func(ctx context.Context, m *lease.Manager) (*lease.Lease, error){
-	"lease": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.Acquire(ctx, job) },
-	"permit": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-		s, err := m.Semaphore(job, 1)
-		if err != nil {
-			return nil, err
-		}
-		return s.Acquire(ctx)
-	},
+	"lease":  func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.Acquire(ctx, job) },
+	"permit": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return permitOf(ctx, m, job) },
 }
 
 // nothingHeld checks that nobody holds anything.
@@ -147,8 +141,7 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 		before, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
 		must(t, err)
 		wire.fault("Take", slow(5*time.Second))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := limited(t, time.Second)
 		_, err = m.Acquire(ctx, job)
 		wants(t, "Acquire", err, context.DeadlineExceeded)
 		db.after(10 * time.Second)
@@ -170,8 +163,7 @@ func TestFreeLeaseTakesOneStatement(t *testing.T) {
 			t.Errorf("%d statements", n)
 		}
 		before = wire.total()
-		_, err := m.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		if n := wire.total() - before; n != 1 {
 			t.Errorf("%d statements of one who finds it held", n)
 		}
@@ -194,8 +186,7 @@ func TestWaitAtMostIsExact(t *testing.T) {
 		if !strings.Contains(err.Error(), `after 2s owner "somebody" (the nightly report) had it`) {
 			t.Error(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := limited(t, time.Second)
 		_, err = b.Acquire(ctx, job, limit)
 		db.at("the deadline", 3*time.Second)
 		wants(t, "Acquire", err, context.DeadlineExceeded)
@@ -225,8 +216,7 @@ func TestFirstTryHasNoLimit(t *testing.T) {
 				l, err := acquire(t.Context(), m)
 				must(t, err)
 				wire.Up()
-				_, err = acquire(t.Context(), m)
-				wants(t, "what is held", err, txlock.ErrWaitTimeout)
+				wants(t, "what is held", second(acquire(t.Context(), m)), txlock.ErrWaitTimeout)
 				release(t, l)
 			})
 		})
@@ -245,13 +235,7 @@ func TestLockedRowPastTheLimit(t *testing.T) {
 			locked time.Duration
 			want   error
 		}{{20 * time.Millisecond, nil}, {time.Minute, txlock.ErrWaitTimeout}} {
-			tx := locked.Begin()
-			joined, err := locked.Join(t.Context(), tx)
-			must(t, err)
-			must(t, joined.Include(t.Context(), "lock", job, func(ctx context.Context, in *store.In) error {
-				_, err := in.Force(ctx, store.Row{Key: job.String()})
-				return err
-			}))
+			tx := taking(t, locked)
 			unlocked := time.AfterFunc(c.locked, func() { _ = tx.Rollback() })
 			before := wire.total()
 			l, err := m.Acquire(t.Context(), job)
@@ -269,6 +253,18 @@ func TestLockedRowPastTheLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// taking is a transaction that takes a lease away when it is committed, and has its row locked.
+func taking(t *testing.T, s *memstore.Store) *memstore.Tx {
+	t.Helper()
+	tx := s.Begin()
+	joined, err := s.Join(t.Context(), tx)
+	must(t, err)
+	must(t, joined.Include(t.Context(), "take", job, func(ctx context.Context, in *store.In) error {
+		return second(in.Force(ctx, store.Row{Key: job.String()}))
+	}))
+	return tx
 }
 
 // TestWaitSurvivesFailures proves that a wait goes on after failures of the connection, up
@@ -306,15 +302,20 @@ func TestWaitSurvivesFailures(t *testing.T) {
 // TestWaiterSeesADeadHolder proves that a waiter is there when the time of a dead holder is
 // over, however rarely it looks.
 func TestWaiterSeesADeadHolder(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		dead, wire := db.process()
-		acquire(t, dead, job, lease.TTL(3*time.Second))
-		wire.Down(nil)
-		l := acquire(t, db.manager(lease.Poll(time.Millisecond, time.Hour)), job)
-		db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
-		release(t, l)
-		wire.Up()
-	})
+	for name, acquire := range ways {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				dead, wire := db.process(lease.TTL(3 * time.Second))
+				must(t, second(acquire(t.Context(), dead)))
+				wire.Down(nil)
+				l, err := acquire(t.Context(), db.manager(lease.Poll(time.Millisecond, time.Hour)))
+				must(t, err)
+				db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
+				release(t, l)
+				wire.Up()
+			})
+		})
+	}
 }
 
 // TestWaiterLooksMoreRarely proves that a waiter looks again after pauses that grow to the
@@ -325,8 +326,7 @@ func TestWaiterLooksMoreRarely(t *testing.T) {
 		held := acquire(t, db.manager(), job)
 		release(t, acquire(t, m, txlock.Named("the clock is read")))
 		before := len(wire.calls("Take"))
-		_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))
-		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))), txlock.ErrWaitTimeout)
 		if looks := len(wire.calls("Look")); looks < 40 || looks > 150 {
 			t.Errorf("%d looks in a minute", looks)
 		}
@@ -343,8 +343,7 @@ func TestMakingEnds(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, w := db.process()
 		w.fault("Make", func(context.Context, string, store.Row, func() error) error { return store.ErrLocked })
-		_, err := m.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 200*time.Millisecond, 350*time.Millisecond)
 		if n := len(w.calls("Make")); n != 17 {
 			t.Errorf("it was tried %d times", n)

@@ -19,9 +19,7 @@ import (
 func acquireTx(t testing.TB, m *lease.Manager, tx txlock.Tx, key txlock.Key) *lease.Lease {
 	t.Helper()
 	l, err := m.AcquireTx(context.Background(), tx, key)
-	if err != nil {
-		t.Fatalf("AcquireTx(%v): %v", key, err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -56,8 +54,7 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 						t.Errorf("before the end: %+v, %v", info, err)
 					}
 					quickly(t, "TryAcquire", func() {
-						_, err := other.TryAcquire(t.Context(), key)
-						wants(t, "TryAcquire before the end", err, txlock.ErrBusy)
+						wants(t, "TryAcquire before the end", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 					})
 					if committed {
 						commit(t, tx)
@@ -75,8 +72,7 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 						if info.Owner != l.Owner() || info.Token != l.Token() || info.Holders != 1 {
 							t.Errorf("%+v, want owner %q and token %d", info, l.Owner(), l.Token())
 						}
-						_, err := other.TryAcquire(t.Context(), key)
-						wants(t, "TryAcquire after the commit", err, txlock.ErrBusy)
+						wants(t, "TryAcquire after the commit", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 						release(t, l)
 					} else {
 						free(t, other, key)
@@ -103,17 +99,12 @@ func TestAcquireTxIsRenewed(t *testing.T) {
 					tx, key := begin(t, pool, sql.LevelDefault), keyOf(t, m, leased)
 					l := acquireTx(t, m, tx, key)
 					waitUntil(t, "it is time to commit", func() bool { return l.Remaining() < commitAt })
-					if err := l.Err(); err != nil {
-						t.Fatalf("given up before the commit: %v", err)
-					}
+					must(t, l.Err())
 					commit(t, tx)
 					renewed := renewedFromNow(l)
 					waitUntil(t, "it is renewed", func() bool { return renewed() || !l.Valid() })
-					if err := l.Err(); err != nil {
-						t.Fatal(err)
-					}
-					_, err := other.TryAcquire(t.Context(), key)
-					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					must(t, l.Err())
+					wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 					release(t, l)
 					free(t, other, key)
 				})
@@ -152,9 +143,7 @@ func TestAcquireTxSavepoint(t *testing.T) {
 				run(t, tx, "ROLLBACK TO SAVEPOINT s")
 				again := acquireTx(t, m, tx, key)
 				commit(t, tx)
-				if err := again.Renew(t.Context()); err != nil {
-					t.Errorf("Renew: %v", err)
-				}
+				wantsNone(t, "Renew", again.Renew(t.Context()))
 				wants(t, "Renew of what was rolled back", l.Renew(t.Context()), txlock.ErrLost)
 				wants(t, "Release of what was rolled back", l.Release(t.Context()), txlock.ErrNotHeld)
 				release(t, again)
@@ -253,9 +242,7 @@ func TestAcquireTxSnapshot(t *testing.T) {
 						}, func() { reads(t, tx, table) })
 						l, err := m.AcquireTx(t.Context(), tx, key)
 						if level == sql.LevelReadCommitted {
-							if err != nil {
-								t.Fatalf("AcquireTx: %v", err)
-							}
+							must(t, err)
 							if n := reads(t, tx, table); n != 1 {
 								t.Errorf("it reads %d", n)
 							}
@@ -301,9 +288,7 @@ func TestAcquireTxTwice(t *testing.T) {
 					var leases []*lease.Lease
 					for range 3 {
 						l, err := m.AcquireTx(ctx, tx, key)
-						if err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
 						leases = append(leases, l)
 						if l.Token() != leases[0].Token() {
 							t.Errorf("token %d after %d", l.Token(), leases[0].Token())
@@ -350,9 +335,7 @@ func TestAcquireTxNotLocalBeforeCommit(t *testing.T) {
 		var leases []*lease.Lease
 		for range 2 {
 			l, err := m.AcquireTx(ctx, tx, key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			leases = append(leases, l)
 			if early, err := m.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrBusy) {
 				t.Errorf("TryAcquire before the commit: %v, %v", early, err)
@@ -362,10 +345,7 @@ func TestAcquireTxNotLocalBeforeCommit(t *testing.T) {
 			}
 		}
 		commit(t, tx)
-		l, err := m.Acquire(ctx, key, lease.WaitAtMost(soon))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := acquireIn(ctx, t, m, key, lease.WaitAtMost(soon))
 		if l.Token() != leases[0].Token() {
 			t.Errorf("token %d, in the transaction %d", l.Token(), leases[0].Token())
 		}
@@ -393,9 +373,7 @@ func TestAcquireTxOfHeld(t *testing.T) {
 			}
 			return again.Release(ctx)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	})
 }
 
@@ -435,66 +413,58 @@ func TestAcquireTxAndGuard(t *testing.T) {
 // pool that its own transaction has, nor for the holder of the lease. A key that was never
 // leased is refused where there is no connection to make its row.
 func TestAcquireTxExhaustedPool(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			for name, leased := range histories {
-				t.Run(kind+"/"+name, func(t *testing.T) {
-					t.Parallel()
-					pool, wide := newPool(t, db, guarded), newPool(t, db, guarded)
-					pool.SetMaxOpenConns(1)
-					m, other := newManager(t, pool), newManager(t, wide)
-					release(t, acquire(t, m, named())) // so it knows a guarded pool
-					table, key := counter(t, db), keyOf(t, other, leased)
-					tx := begin(t, pool, sql.LevelDefault)
-					add(t, tx, table)
-					if !guarded && !leased {
-						quickly(t, "AcquireTx", func() {
-							_, err := m.AcquireTx(t.Context(), tx, key)
-							wants(t, "AcquireTx", err, lease.ErrNoConnection)
-						})
-						free(t, other, key) // its gap isn't locked
-						_, err := m.AcquireTx(t.Context(), tx, key)
-						wants(t, "AcquireTx by the old snapshot", err, lease.ErrNoConnection)
-						rollback(t, tx)
-						tx = begin(t, pool, sql.LevelDefault)
-						l := acquireTx(t, m, tx, key)
-						commit(t, tx)
-						release(t, l)
-						return
-					}
-					var l *lease.Lease
-					quickly(t, "AcquireTx", func() { l = acquireTx(t, m, tx, key) })
-					guard(t, l, tx)
-					_, err := other.TryAcquire(t.Context(), key)
-					wants(t, "TryAcquire", err, txlock.ErrBusy)
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		for name, leased := range histories {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				pool, wide := newPool(t, db, guarded), newPool(t, db, guarded)
+				pool.SetMaxOpenConns(1)
+				m, other := newManager(t, pool), newManager(t, wide)
+				release(t, acquire(t, m, named())) // so it knows a guarded pool
+				table, key := counter(t, db), keyOf(t, other, leased)
+				tx := begin(t, pool, sql.LevelDefault)
+				add(t, tx, table)
+				if !guarded && !leased {
+					quickly(t, "AcquireTx", func() {
+						wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
+					})
+					free(t, other, key) // its gap isn't locked
+					wants(t, "AcquireTx by the old snapshot", second(m.AcquireTx(t.Context(), tx, key)), lease.ErrNoConnection)
+					rollback(t, tx)
+					tx = begin(t, pool, sql.LevelDefault)
+					l := acquireTx(t, m, tx, key)
 					commit(t, tx)
-					if err := l.Renew(t.Context()); err != nil {
-						t.Errorf("Renew: %v", err)
-					}
 					release(t, l)
+					return
+				}
+				var l *lease.Lease
+				quickly(t, "AcquireTx", func() { l = acquireTx(t, m, tx, key) })
+				guard(t, l, tx)
+				wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+				commit(t, tx)
+				wantsNone(t, "Renew", l.Renew(t.Context()))
+				release(t, l)
 
-					// Held by somebody else, and guarded by him.
-					theirs := acquire(t, other, key)
-					for _, open := range []bool{false, true} {
-						their := begin(t, wide, sql.LevelDefault)
-						if open {
-							guard(t, theirs, their)
-						}
-						tx = begin(t, pool, sql.LevelDefault)
-						quickly(t, "AcquireTx of a lease that is held", func() {
-							_, err := m.AcquireTx(t.Context(), tx, key)
-							wants(t, "AcquireTx", err, txlock.ErrBusy)
-						})
-						add(t, tx, table)
-						commit(t, tx)
-						commit(t, their)
+				// Held by somebody else, and guarded by him.
+				theirs := acquire(t, other, key)
+				for _, open := range []bool{false, true} {
+					their := begin(t, wide, sql.LevelDefault)
+					if open {
+						guard(t, theirs, their)
 					}
-					release(t, theirs)
-					if n := counted(t, db, table); n != 3 {
-						t.Errorf("the counter is %d, want 3", n)
-					}
-				})
-			}
+					tx = begin(t, pool, sql.LevelDefault)
+					quickly(t, "AcquireTx of a lease that is held", func() {
+						wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
+					})
+					add(t, tx, table)
+					commit(t, tx)
+					commit(t, their)
+				}
+				release(t, theirs)
+				if n := counted(t, db, table); n != 3 {
+					t.Errorf("the counter is %d, want 3", n)
+				}
+			})
 		}
 	})
 }
@@ -503,28 +473,21 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 // have both connections of a pool and want the same lease: only the pool is of any use to find
 // out who has locked the row, and it is used up.
 func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			t.Run(kind, func(t *testing.T) {
-				t.Parallel()
-				pool := newPool(t, db, guarded)
-				pool.SetMaxOpenConns(2)
-				m, key := newManager(t, pool), named()
-				release(t, acquire(t, m, key)) // so it knows the pool, and there is a row
-				first, second := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
-				l := acquireTx(t, m, first, key)
-				ctx, cancel := context.WithTimeout(t.Context(), soon)
-				defer cancel()
-				_, err := m.AcquireTx(ctx, second, key)
-				wants(t, "AcquireTx", err, txlock.ErrBusy)
-				if ctx.Err() != nil {
-					t.Error("it has waited for the end of its context")
-				}
-				rollback(t, second)
-				commit(t, first)
-				release(t, l)
-			})
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		pool := newPool(t, db, guarded)
+		pool.SetMaxOpenConns(2)
+		m, key := newManager(t, pool), named()
+		release(t, acquire(t, m, key)) // so it knows the pool, and there is a row
+		first, other := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
+		l := acquireTx(t, m, first, key)
+		ctx := limited(t, soon)
+		wants(t, "AcquireTx", second(m.AcquireTx(ctx, other, key)), txlock.ErrBusy)
+		if ctx.Err() != nil {
+			t.Error("it has waited for the end of its context")
 		}
+		rollback(t, other)
+		commit(t, first)
+		release(t, l)
 	})
 }
 
@@ -602,30 +565,6 @@ func TestAcquireTxSideBySide(t *testing.T) {
 	})
 }
 
-// TestAcquireTxClosed proves that a manager that was closed takes no lease in a
-// transaction, which goes on.
-func TestAcquireTxClosed(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, table, key := newManager(t, pool), counter(t, db), named()
-		if err := m.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		tx := begin(t, pool, sql.LevelDefault)
-		_, err := m.AcquireTx(t.Context(), tx, key)
-		wants(t, "AcquireTx", err, lease.ErrClosed)
-		add(t, tx, table)
-		commit(t, tx)
-		if n := counted(t, db, table); n != 1 {
-			t.Errorf("the counter is %d", n)
-		}
-		open := newManager(t, pool)
-		_, err = open.AcquireTx(t.Context(), tx, key)
-		wants(t, "AcquireTx after the commit", err, txlock.ErrNoTransaction)
-		_, err = open.AcquireTx(t.Context(), nil, key)
-		wants(t, "AcquireTx in nothing", err, txlock.ErrNoTransaction)
-	})
-}
-
 // TestOwnLeaseLockedForAMoment proves that an owner who holds the lease in another
 // process re-enters although others keep the row locked, each for a moment, and that
 // TryAcquire says busy at once where that is for longer.
@@ -634,10 +573,7 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 		m, other, third := newManager(t, pool), newManager(t, pool), newManager(t, pool)
 		key := named()
 		ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
-		l, err := m.Acquire(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := acquireIn(ctx, t, m, key)
 		locks, stop := context.WithCancel(t.Context())
 		var locking sync.WaitGroup
 		defer locking.Wait()
@@ -645,8 +581,7 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 		for range 3 {
 			locking.Go(func() {
 				for locks.Err() == nil {
-					_, err := third.TryAcquire(t.Context(), key)
-					wants(t, "TryAcquire of somebody else", err, txlock.ErrBusy)
+					wants(t, "TryAcquire of somebody else", second(third.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 				}
 			})
 		}
@@ -656,9 +591,7 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 				t.Errorf("TryAcquire of the owner: %v", err)
 				break
 			}
-			if again.Token() != l.Token() {
-				t.Errorf("token %d, want %d", again.Token(), l.Token())
-			}
+			entered(t, again, l)
 			if err := again.Release(t.Context()); err != nil && !errors.Is(err, lease.ErrGuarded) { // the moment was long
 				t.Errorf("Release: %v", err)
 			}
@@ -666,20 +599,13 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 		stop()
 		locking.Wait()
 		tx := begin(t, pool, sql.LevelDefault)
-		if err := l.Guard(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Guard(t.Context(), tx))
 		quickly(t, "TryAcquire", func() {
-			_, err := other.TryAcquire(ctx, key)
-			wants(t, "TryAcquire under a guard of the owner's own", err, txlock.ErrBusy)
+			wants(t, "TryAcquire under a guard of the owner's own", second(other.TryAcquire(ctx, key)), txlock.ErrBusy)
 		})
-		_, err = other.Acquire(ctx, key, lease.WaitAtMost(300*time.Millisecond))
-		wants(t, "Acquire under a guard of the owner's own", err, txlock.ErrWaitTimeout)
+		wants(t, "Acquire under a guard of the owner's own", second(other.Acquire(ctx, key, lease.WaitAtMost(300*time.Millisecond))), txlock.ErrWaitTimeout)
 		commit(t, tx)
-		again, err := other.Acquire(ctx, key)
-		if err != nil {
-			t.Fatalf("Acquire after the guard: %v", err)
-		}
+		again := acquireIn(ctx, t, other, key)
 		release(t, again)
 		release(t, l)
 	})
@@ -746,8 +672,7 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 					}
 					return nil
 				})
-				_, err := other.AcquireTx(t.Context(), tx, key)
-				wants(t, "AcquireTx", err, txlock.ErrBusy)
+				wants(t, "AcquireTx", second(other.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
 				commit(t, tx)
 				wantsNone(t, "Renew of the reader", r.Renew(t.Context()))
 				release(t, share(t, other, key))

@@ -74,17 +74,13 @@ func TestAskReachesAllHandles(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(), db.manager()
 		ctx := lease.WithOwner(t.Context(), "owner")
-		first, err := m.Acquire(ctx, job)
-		must(t, err)
-		second, err := m.Acquire(ctx, job)
-		must(t, err)
-		elsewhere, err := other.Acquire(ctx, job)
-		must(t, err)
+		first := acquireIn(ctx, t, m, job)
+		second := acquireIn(ctx, t, m, job)
+		elsewhere := acquireIn(ctx, t, other, job)
 		must(t, m.RequestRelease(t.Context(), job, "why"))
 		<-first.ReleaseRequested()
 		<-second.ReleaseRequested()
-		third, err := m.Acquire(ctx, job)
-		must(t, err)
+		third := acquireIn(ctx, t, m, job)
 		if why, _ := revoked(t, third); why != "why" {
 			t.Errorf("who entered later is asked because of %q", why)
 		}
@@ -102,16 +98,13 @@ func TestAskEverybody(t *testing.T) {
 		m, other := db.manager(), db.manager()
 		var held []*lease.Lease
 		for _, manager := range []*lease.Manager{m, m, other} {
-			l, err := manager.AcquireShared(t.Context(), job)
-			must(t, err)
+			l := share(t, manager, job)
 			held = append(held, l)
 		}
 		permits := txlock.Named("permits")
 		for range 3 {
-			s, err := m.Semaphore(permits, 4)
-			must(t, err)
-			l, err := s.Acquire(t.Context())
-			must(t, err)
+			s := semaphore(t, m, permits, 4)
+			l := permit(t, s)
 			held = append(held, l)
 		}
 		must(t, errors.Join(m.RequestRelease(t.Context(), job, "readers"), other.RequestRelease(t.Context(), permits, "permits")))
@@ -124,8 +117,7 @@ func TestAskEverybody(t *testing.T) {
 		}
 		db.at("told", 10*time.Second)
 		kept := txlock.Named("kept")
-		l, err := m.Acquire(t.Context(), kept, lease.HoldAtLeast(time.Hour))
-		must(t, err)
+		l := acquire(t, m, kept, lease.HoldAtLeast(time.Hour))
 		release(t, l)
 		for _, key := range []txlock.Key{job, permits, kept} {
 			wants(t, "Ask for what nobody holds", m.RequestRelease(t.Context(), key, ""), txlock.ErrNotHeld)
@@ -164,11 +156,9 @@ func TestAskWaitsForAGuard(t *testing.T) {
 		l := acquire(t, m, job)
 		tx := wire.Begin()
 		must(t, l.Guard(t.Context(), tx))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := limited(t, time.Second)
 		wants(t, "Ask", m.RequestRelease(ctx, job, ""), context.DeadlineExceeded)
-		answer := make(chan error)
-		go func() { answer <- m.RequestRelease(t.Context(), job, "why") }()
+		answer := later(func() error { return m.RequestRelease(t.Context(), job, "why") })
 		time.Sleep(time.Second)
 		must(t, tx.Commit())
 		must(t, <-answer)
@@ -183,9 +173,8 @@ func TestAskWaitsForAGuard(t *testing.T) {
 		time.Sleep(time.Second)
 		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
 		must(t, tx.Commit())
-		next, err := m.Acquire(t.Context(), job)
-		must(t, err)
-		err = <-answer
+		next := acquire(t, m, job)
+		err := <-answer
 		must(t, next.Renew(t.Context()))
 		if _, asked := revoked(t, next); asked || err != nil && !errors.Is(err, txlock.ErrNotHeld) {
 			t.Errorf("the next holder is asked: %t, %v", asked, err)
@@ -212,10 +201,8 @@ func TestBadTexts(t *testing.T) {
 		long := strings.Repeat("ä", 127)
 		for _, text := range []string{long + "ä", "\xff"} {
 			wants(t, "Ask", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
-			_, err := m.Acquire(t.Context(), job, lease.WithLabel(text))
-			wants(t, "Acquire", err, txlock.ErrInvalidOption)
-			_, err = lease.NewManager(wire.Pool(), lease.WithLabel(text))
-			wants(t, "NewManager", err, txlock.ErrInvalidOption)
+			wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WithLabel(text))), txlock.ErrInvalidOption)
+			wants(t, "NewManager", second(lease.NewManager(wire.Pool(), lease.WithLabel(text))), txlock.ErrInvalidOption)
 		}
 		wants(t, "Ask", m.RequestRelease(t.Context(), txlock.Key{}, ""), txlock.ErrInvalidKey)
 		if len(wire.all) > 0 {
@@ -248,16 +235,8 @@ func TestLabels(t *testing.T) {
 		must(t, err)
 		release(t, again)
 		plain := acquire(t, other, txlock.Named("plain"))
-		reader, err := m.AcquireShared(t.Context(), txlock.Named("read"), lease.WithLabel(""))
-		must(t, err)
-		waits := make(chan *lease.Lease)
-		go func() {
-			l, err := other.Acquire(context.Background(), job, lease.Fair(), lease.WithLabel("next"))
-			if err != nil {
-				t.Error(err)
-			}
-			waits <- l
-		}()
+		reader := share(t, m, txlock.Named("read"), lease.WithLabel(""))
+		next := fairAcquireUnder(t.Context(), other, job, lease.Fair(), lease.WithLabel("next"))
 		synctest.Wait()
 		all, err := m.List(t.Context())
 		must(t, err)
@@ -269,14 +248,13 @@ func TestLabels(t *testing.T) {
 			!strings.Contains(l.Owner(), "/"+all[2].Label[strings.LastIndex(all[2].Label, ":")+1:]+"/") {
 			t.Errorf("List has the notes %q", got)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := limited(t, time.Minute)
 		_, err = db.manager().Acquire(ctx, job, lease.WaitAtMost(time.Second))
 		if err == nil || !strings.Contains(err.Error(), `" (ours) had it`) {
 			t.Error(err)
 		}
 		release(t, l)
-		release(t, <-waits)
+		release(t, next.lease(t))
 		release(t, plain)
 		release(t, reader)
 	})

@@ -57,9 +57,7 @@ func TestAskOnServers(t *testing.T) {
 					t.Errorf("%d reads while nobody has asked", n)
 				}
 				for i, l := range held {
-					if err := operator.RequestRelease(t.Context(), l.Key(), "first"); err != nil {
-						t.Fatal(err)
-					}
+					must(t, operator.RequestRelease(t.Context(), l.Key(), "first"))
 					before := renewals.Load()
 					awaitAsked(t, l, "first")
 					if n := renewals.Load() - before; n > 3 { // one may have begun before, and one have met the row locked
@@ -84,13 +82,9 @@ func TestAskOnServers(t *testing.T) {
 				if err == nil {
 					err = operator.RequestRelease(t.Context(), held[2].Key(), "second")
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				waitUntil(t, "the second reason", func() bool { why, _ := held[2].ReleaseReason(); return why == "second" })
-				if err := tx.Commit(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tx.Commit())
 				releaseMany(t, append(held, locked))
 			})
 		}
@@ -105,25 +99,15 @@ func TestAskHoldersOnServers(t *testing.T) {
 		wants(t, "Ask for what is free", operator.RequestRelease(t.Context(), key, "x"), txlock.ErrNotHeld)
 		held := []*lease.Lease{share(t, m, key), share(t, m, key)}
 		for range 2 {
-			s, err := m.Semaphore(permits, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := s.Acquire(t.Context(), lease.WithLabel("a permit"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := semaphore(t, m, permits, 3)
+			l := permit(t, s, lease.WithLabel("a permit"))
 			held = append(held, l)
 		}
 		for _, key := range []txlock.Key{key, permits} {
-			if err := operator.RequestRelease(t.Context(), key, "all of you"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, operator.RequestRelease(t.Context(), key, "all of you"))
 		}
 		for _, l := range append(held, other) {
-			if err := l.Renew(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Renew(t.Context()))
 		}
 		for _, l := range held {
 			awaitAsked(t, l, "all of you")
@@ -141,18 +125,13 @@ func TestAskHoldersOnServers(t *testing.T) {
 			func() *lease.Lease { return acquire(t, m, key) },
 		} {
 			next := take()
-			if err := next.Renew(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, next.Renew(t.Context()))
 			if _, asked := next.ReleaseReason(); asked {
 				t.Error("the next holder is asked")
 			}
 			release(t, next)
 		}
-		kept, err := m.Acquire(t.Context(), key, lease.HoldAtLeast(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kept := acquire(t, m, key, lease.HoldAtLeast(time.Minute))
 		release(t, kept)
 		wants(t, "Ask for what is released, and held for a while", operator.RequestRelease(t.Context(), key, "x"), txlock.ErrNotHeld)
 	})
@@ -173,9 +152,7 @@ func TestLabelsOnServers(t *testing.T) {
 		l := acquire(t, m, key, lease.WithLabel("zwölf'); -- \\"))
 		label("zwölf'); -- \\")
 		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WithLabel("again"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		label("zwölf'); -- \\")
 		release(t, again)
 		release(t, l)
@@ -238,15 +215,11 @@ func TestQuestionsAfterReleaseOnServers(t *testing.T) {
 func questionsAfterRelease(t *testing.T, m, operator *lease.Manager) {
 	t.Helper()
 	ask := func(l *lease.Lease, why string) {
-		if err := operator.RequestRelease(t.Context(), l.Key(), why); err != nil {
-			t.Errorf("Ask: %v", err)
-		}
+		wantsNone(t, "Ask", operator.RequestRelease(t.Context(), l.Key(), why))
 	}
 	inspect := func(key txlock.Key) lease.Info {
 		info, err := operator.Inspect(t.Context(), key)
-		if err != nil {
-			t.Errorf("Inspect: %v", err)
-		}
+		wantsNone(t, "Inspect", err)
 		return info
 	}
 	kept := acquire(t, m, named(), lease.HoldAtLeast(time.Hour))
@@ -262,26 +235,18 @@ func questionsAfterRelease(t *testing.T, m, operator *lease.Manager) {
 		writer := acquire(t, m, named())
 		ask(writer, "why")
 		if told {
-			if err := writer.Renew(t.Context()); err != nil {
-				t.Errorf("Renew: %v", err)
-			}
+			wantsNone(t, "Renew", writer.Renew(t.Context()))
 		}
 		reader, err := writer.Downgrade(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		awaitAsked(t, reader, "why")
 		ask(reader, "again")
-		if err := reader.Renew(t.Context()); err != nil {
-			t.Errorf("Renew: %v", err)
-		}
+		wantsNone(t, "Renew", reader.Renew(t.Context()))
 		awaitAsked(t, reader, "again")
 		release(t, reader)
 	}
 	unasked, err := acquire(t, m, named()).Downgrade(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if why, asked := unasked.ReleaseReason(); asked {
 		t.Errorf("nobody has asked, and it was asked %q", why)
 	}

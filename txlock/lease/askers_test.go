@@ -23,9 +23,7 @@ func TestAskBesideOthers(t *testing.T) {
 		if err == nil {
 			err = l.Guard(t.Context(), tx)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		const askers = 4
 		answers := make(chan error, askers)
 		for range askers { // one after the other, so that each has seen the row locked at another moment
@@ -41,17 +39,11 @@ func TestAskBesideOthers(t *testing.T) {
 			go func() { answers <- m.RequestRelease(context.Background(), l.Key(), "give it up") }()
 			waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
 		}
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Commit", tx.Commit())
 		for range askers {
-			if err := <-answers; err != nil {
-				t.Errorf("Ask: %v", err)
-			}
+			wantsNone(t, "Ask", <-answers)
 		}
-		if err := l.Renew(t.Context()); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Renew", l.Renew(t.Context()))
 		awaitAsked(t, l, "give it up")
 		release(t, l)
 	})
@@ -99,9 +91,7 @@ func TestAskAfterTheClockWentBack(t *testing.T) {
 		if err == nil {
 			err = l.Guard(t.Context(), tx)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var looks atomic.Int64
 		tap := new(wiretap)
 		tap.hook(func(statement string, _ <-chan struct{}) error {
@@ -111,18 +101,11 @@ func TestAskAfterTheClockWentBack(t *testing.T) {
 			return nil
 		})
 		m := newManager(t, newPool(t, db, false, tap.install))
-		answer := make(chan error, 1)
-		go func() { answer <- m.RequestRelease(context.Background(), l.Key(), "give it up") }()
+		answer := later(func() error { return m.RequestRelease(context.Background(), l.Key(), "give it up") })
 		waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
-		if err := <-answer; err != nil {
-			t.Errorf("Ask: %v", err)
-		}
-		if err := l.Renew(t.Context()); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Commit", tx.Commit())
+		wantsNone(t, "Ask", <-answer)
+		wantsNone(t, "Renew", l.Renew(t.Context()))
 		awaitAsked(t, l, "give it up")
 		release(t, l)
 	})

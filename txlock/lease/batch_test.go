@@ -1,15 +1,12 @@
 package lease_test
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,10 +61,18 @@ type cutWire struct {
 }
 
 func (w *cutWire) install(c *mysql.Config) {
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return &cutConn{Conn: conn, wire: w}, err
-	}
+	testdb.Losing(func(packet string) (lost, arrives bool) {
+		if strings.Contains(packet, "name: AcquireMany ") || strings.Contains(packet, "name: ReleaseMany ") {
+			w.count.Add(1)
+		}
+		if w.name == "" || !strings.Contains(packet, w.name) || w.cuts.Add(-1) < 0 {
+			return false, true
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.cut = append(w.cut, packet)
+		return true, true
+	})(c)
 }
 
 // has reports whether a broken statement was about the key.
@@ -80,33 +85,6 @@ func (w *cutWire) has(key txlock.Key) bool {
 		}
 	}
 	return false
-}
-
-type cutConn struct {
-	net.Conn
-	wire *cutWire
-	cut  atomic.Bool
-}
-
-func (c *cutConn) Write(b []byte) (int, error) {
-	if bytes.Contains(b, []byte("name: AcquireMany ")) || bytes.Contains(b, []byte("name: ReleaseMany ")) {
-		c.wire.count.Add(1)
-	}
-	if w := c.wire; w.name != "" && bytes.Contains(b, []byte(w.name)) && w.cuts.Add(-1) >= 0 {
-		c.cut.Store(true)
-		w.mu.Lock()
-		w.cut = append(w.cut, string(b))
-		w.mu.Unlock()
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *cutConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.cut.Load() && err == nil {
-		return 0, errors.Join(io.ErrUnexpectedEOF, c.Close())
-	}
-	return n, err
 }
 
 // TestBatch proves that where many calls meet, each has the answer that it would have
@@ -125,13 +103,8 @@ func TestBatch(t *testing.T) {
 			keys[twice+1] = keys[twice]
 			theirs := acquire(t, other, keys[busy])
 			entered, err := other.Acquire(lease.WithOwner(t.Context(), "again"), keys[again])
-			if err != nil {
-				t.Fatal(err)
-			}
-			blocker, err := db.Admin().BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			blocker := begin(t, db.Admin(), sql.LevelDefault)
 			if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", keys[locked].String()); err != nil {
 				t.Error(err)
 			}
@@ -145,9 +118,7 @@ func TestBatch(t *testing.T) {
 				}
 				return m.TryAcquire(ctx, key, options...)
 			})
-			if err := blocker.Rollback(); err != nil {
-				t.Error(err)
-			}
+			wantsNone(t, "Rollback", blocker.Rollback())
 			for i, err := range errs {
 				refused := i == busy || i == locked || (i == twice || i == twice+1) && errs[twice+twice+1-i] == nil
 				if refused != errors.Is(err, txlock.ErrBusy) || !refused && err != nil {
@@ -231,70 +202,68 @@ func TestBatchCut(t *testing.T) {
 }
 
 // TestBatchAtRandom proves that many calls at once of several processes, some of which
-// give up, while connections are killed, never make two holders, and that all is free in the
-// end.
+// give up, while connections are killed, never make two holders nor a token that falls, and
+// that all is free in the end.
 func TestBatchAtRandom(t *testing.T) {
-	t.Parallel()
 	lasting := testdb.Long(2*time.Second, 30*time.Second)
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			keys, holders := gather(t, db), make([]atomic.Int32, gathering)
-			var managers []*lease.Manager
-			var pools []*sql.DB
-			wire := new(cutWire)
-			for range 2 {
-				pools = append(pools, newPool(t, db, true, wire.install))
-				pools[len(pools)-1].SetMaxOpenConns(25)
-				managers = append(managers, newManager(t, pools[len(pools)-1], lease.TTL(time.Hour)))
-			}
-			var over atomic.Bool
-			var kills, grants atomic.Int64
-			var work sync.WaitGroup
-			for i := range 60 {
-				work.Go(func() {
-					for !over.Load() {
-						at := rand.IntN(len(keys))
-						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(2000))*time.Millisecond)
-						l, err := managers[i%2].TryAcquire(ctx, keys[at])
-						cancel()
-						if err != nil {
-							continue
-						}
-						if n := holders[at].Add(1); n != 1 {
-							t.Errorf("%d holders", n)
-						}
-						grants.Add(1)
-						holders[at].Add(-1)
-						if err := l.Release(context.Background()); err != nil && !errors.Is(err, lease.ErrGuarded) && !errors.Is(err, context.DeadlineExceeded) { // it goes on
-							t.Errorf("Release: %v", err)
-						}
-					}
-				})
-			}
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		keys, holders, tokens := gather(t, db), make([]atomic.Int32, gathering), make([]atomic.Uint64, gathering)
+		var managers []*lease.Manager
+		var pools []*sql.DB
+		wire := new(cutWire)
+		for range 2 {
+			pools = append(pools, newPool(t, db, true, wire.install))
+			pools[len(pools)-1].SetMaxOpenConns(25)
+			managers = append(managers, newManager(t, pools[len(pools)-1], lease.TTL(time.Hour)))
+		}
+		var over atomic.Bool
+		var kills, grants atomic.Int64
+		var work sync.WaitGroup
+		for i := range 60 {
 			work.Go(func() {
 				for !over.Load() {
-					time.Sleep(rand.N(200 * time.Millisecond))
-					kills.Add(killOne(t, db))
+					at := rand.IntN(len(keys))
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(2000))*time.Millisecond)
+					l, err := managers[i%2].TryAcquire(ctx, keys[at])
+					cancel()
+					if err != nil {
+						continue
+					}
+					if n := holders[at].Add(1); n != 1 {
+						t.Errorf("%d holders", n)
+					}
+					if last := tokens[at].Swap(l.Token()); last >= l.Token() {
+						t.Errorf("token %d after %d", l.Token(), last)
+					}
+					grants.Add(1)
+					holders[at].Add(-1)
+					if err := l.Release(context.Background()); err != nil && !errors.Is(err, lease.ErrGuarded) && !errors.Is(err, context.DeadlineExceeded) { // it goes on
+						t.Errorf("Release: %v", err)
+					}
 				}
 			})
-			enough := func() bool {
-				return kills.Load() >= 10 && grants.Load() >= 50 && wire.count.Load() >= 4
+		}
+		work.Go(func() {
+			for !over.Load() {
+				time.Sleep(rand.N(200 * time.Millisecond))
+				kills.Add(killOne(t, db))
 			}
-			lasts(lasting, enough)
-			over.Store(true)
-			work.Wait()
-			said := fmt.Sprintf("%d kills, %d grants, %d statements for several", kills.Load(), grants.Load(), wire.count.Load())
-			if t.Log(said); !enough() {
-				t.Errorf("too few to prove anything: %s", said)
-			}
-			pools = append(pools, newPool(t, db, false)) // without connections that are being killed
-			managers = append(managers, newManager(t, pools[2]))
-			for _, key := range keys {
-				free(t, managers[2], key)
-			}
-			leaveNothing(t, db, managers, pools)
 		})
-	}
+		enough := func() bool {
+			return kills.Load() >= 10 && grants.Load() >= 50 && wire.count.Load() >= 4
+		}
+		lasts(lasting, enough)
+		over.Store(true)
+		work.Wait()
+		said := fmt.Sprintf("%d kills, %d grants, %d statements for several", kills.Load(), grants.Load(), wire.count.Load())
+		if t.Log(said); !enough() {
+			t.Errorf("too few to prove anything: %s", said)
+		}
+		pools = append(pools, newPool(t, db, false)) // without connections that are being killed
+		managers = append(managers, newManager(t, pools[2]))
+		for _, key := range keys {
+			free(t, managers[2], key)
+		}
+		leaveNothing(t, db, managers, pools)
+	})
 }

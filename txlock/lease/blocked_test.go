@@ -109,27 +109,13 @@ func TestStoppedGuard(t *testing.T) {
 		defer wait()
 		for name, take := range map[string]func(m *lease.Manager, key txlock.Key) error{
 			"Poll": func(m *lease.Manager, key txlock.Key) error {
-				l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(soon))
-				if err == nil {
-					err = l.Release(t.Context())
-				}
-				return err
+				return acquired(m.Acquire(t.Context(), key, lease.WaitAtMost(soon)))
 			},
 			"Fair": func(m *lease.Manager, key txlock.Key) error {
-				l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(soon), lease.Fair())
-				if err == nil {
-					err = l.Release(t.Context())
-				}
-				return err
+				return acquired(m.Acquire(t.Context(), key, lease.WaitAtMost(soon), lease.Fair()))
 			},
 			"TryAcquire": func(m *lease.Manager, key txlock.Key) error {
-				return retried(func() error {
-					l, err := m.TryAcquire(t.Context(), key)
-					if err == nil {
-						err = l.Release(t.Context())
-					}
-					return err
-				})
+				return retried(func() error { return acquired(m.TryAcquire(t.Context(), key)) })
 			},
 			"AcquireTx": func(m *lease.Manager, key txlock.Key) error {
 				return retried(func() error {
@@ -144,16 +130,10 @@ func TestStoppedGuard(t *testing.T) {
 				})
 			},
 			"ForceRelease": func(m *lease.Manager, key txlock.Key) error {
-				ctx, cancel := context.WithTimeout(t.Context(), soon)
-				defer cancel()
-				if err := m.ForceRelease(ctx, key); err != nil {
+				if err := m.ForceRelease(limited(t, soon), key); err != nil {
 					return err
 				}
-				l, err := m.TryAcquire(ctx, key)
-				if err == nil {
-					err = l.Release(ctx)
-				}
-				return err
+				return acquired(m.TryAcquire(t.Context(), key))
 			},
 		} {
 			run(name, func(t *testing.T) {
@@ -163,32 +143,22 @@ func TestStoppedGuard(t *testing.T) {
 				cmd.Env = append(os.Environ(), guardDSN+"="+db.DSN(), guardKey+"="+key.String(), guardTable+"="+table)
 				cmd.Stderr = os.Stderr
 				out, err := cmd.StdoutPipe()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := cmd.Start(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, cmd.Start())
 				lines := bufio.NewScanner(out)
 				if !lines.Scan() || lines.Text() != "guarded" {
 					t.Fatalf("the process says %q", lines.Text())
 				}
 				delays, start := testdb.Delays(t), time.Now()
-				if err := take(m, key); err != nil {
-					t.Errorf("the lease of a stopped process: %v", err)
-				}
+				wantsNone(t, "the lease of a stopped process", take(m, key))
 				if took := time.Since(start); took > bounded+delays() {
 					t.Errorf("free after %v", took)
 				}
-				if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Error(err)
-				}
+				wantsNone(t, "Signal", cmd.Process.Signal(syscall.SIGCONT))
 				if !lines.Scan() || !strings.HasPrefix(lines.Text(), "error ") {
 					t.Errorf("the process says %q, its Commit should have failed", lines.Text())
 				}
-				if err := cmd.Wait(); err != nil {
-					t.Error(err)
-				}
+				wantsNone(t, "Wait", cmd.Wait())
 				if n := counted(t, db, table); n != 0 {
 					t.Errorf("its transaction was committed: the counter is %d", n)
 				}
@@ -203,6 +173,9 @@ func TestStoppedGuard(t *testing.T) {
 func TestOpenTransactionsAreBounded(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		run, wait := sideBySide(t)
+		exclusive := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+			return m.Acquire(ctx, key)
+		}
 		defer wait()
 		for name, c := range map[string]struct {
 			holds func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error
@@ -216,44 +189,30 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 					}
 					return l.Guard(t.Context(), tx)
 				},
-				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return m.Acquire(ctx, key)
-				},
+				exclusive,
 			},
 			"permit": {
 				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					s, err := m.Semaphore(key, 1)
-					if err != nil {
-						return err
-					}
-					l, err := s.Acquire(t.Context())
+					l, err := permitOf(t.Context(), m, key)
 					if err != nil {
 						return err
 					}
 					return l.Guard(t.Context(), tx)
 				},
 				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					s, err := m.Semaphore(key, 1)
-					if err != nil {
-						return nil, err
-					}
-					return s.Acquire(ctx)
+					return permitOf(ctx, m, key)
 				},
 			},
 			"AcquireTx": {
 				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
 					release(t, acquire(t, m, key))
-					_, err := m.AcquireTx(t.Context(), tx, key)
-					return err
+					return second(m.AcquireTx(t.Context(), tx, key))
 				},
-				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return m.Acquire(ctx, key)
-				},
+				exclusive,
 			},
 			"AcquireTx and readers": {
 				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					_, err := m.AcquireTx(t.Context(), tx, key)
-					return err
+					return second(m.AcquireTx(t.Context(), tx, key))
 				},
 				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 					return m.AcquireShared(ctx, key)
@@ -270,11 +229,8 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 					tx = begin(t, pool, sql.LevelDefault)
 					err = c.holds(t, holder, tx, key)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), soon)
-				defer cancel()
+				must(t, err)
+				ctx := limited(t, soon)
 				delays, start := testdb.Delays(t), time.Now()
 				l, err := c.wants(ctx, other, key)
 				if err != nil {
@@ -318,13 +274,10 @@ func TestGuardInTimeIsLeftAlone(t *testing.T) {
 		next := begin(t, pool, sql.LevelDefault)
 		add(t, next, table)
 		exec(t, db, "UPDATE lockstep_leases SET holders = ?, expires_us = 1 WHERE name = ? AND slot = 0", ";somebody who is dead here", key.String())
-		stranger, err := db.Admin().BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stranger := begin(t, db.Admin(), sql.LevelDefault)
 		defer func() { _ = stranger.Rollback() }() // of a test that has failed before
 		run(t, stranger, "SELECT slot FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 0 FOR UPDATE")
-		_, err = newManager(t, newPool(t, db, true)).Acquire(t.Context(), key, lease.WaitAtMost(time.Second))
+		_, err := newManager(t, newPool(t, db, true)).Acquire(t.Context(), key, lease.WaitAtMost(time.Second))
 		wants(t, "Acquire behind a transaction that has written nothing", err, txlock.ErrWaitTimeout)
 		rollback(t, stranger)
 		commit(t, next)
@@ -341,9 +294,7 @@ func TestBlockedBySession(t *testing.T) {
 		l := acquire(t, holder, key, lease.TTL(unhurried(t, holder, 2*time.Second)))
 		tx := begin(t, db.Admin(), sql.LevelDefault)
 		var session uint64
-		if err := tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&session); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&session))
 		guard(t, l, tx)
 		within(t, "the end of the lease", l.Done())
 		m := newManager(t, newPool(t, db, true))
@@ -363,8 +314,7 @@ func TestBlockedBySession(t *testing.T) {
 		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(4*time.Second))
 		names("Acquire", err, txlock.ErrWaitTimeout, "")
 		force := func(limit time.Duration) error {
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
+			ctx := limited(t, limit)
 			return m.ForceRelease(ctx, key)
 		}
 		// What it has to see before the limit takes as long as the machine needs.
@@ -403,9 +353,7 @@ func TestGuardOfAnotherDatabase(t *testing.T) {
 			} {
 				key, table := named(), counter(t, db)
 				l, err := acquire(newManager(t, pool), key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if strings.Contains(prepare, "?") {
 					exec(t, other, prepare, key.String())
 				}
@@ -436,9 +384,7 @@ func TestGuardLostOnFullPool(t *testing.T) {
 		key := named()
 		pool.SetMaxOpenConns(1)
 		l := acquire(t, newManager(t, pool), key)
-		if err := newManager(t, newPool(t, db, true)).ForceRelease(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, newManager(t, newPool(t, db, true)).ForceRelease(t.Context(), key))
 		tx := begin(t, pool, sql.LevelDefault)
 		wants(t, "Guard of a lease that was taken away", l.Guard(t.Context(), tx), txlock.ErrLost)
 		rollback(t, tx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -15,8 +16,7 @@ import (
 // when all have called runs. The channel has what each verb has returned.
 func doing(t *testing.T, m *lease.Manager, fn func(ctx context.Context, l *lease.Lease, runs func()) error) (ended chan error, verbs int) {
 	t.Helper()
-	s, err := m.Semaphore(txlock.Named("permits"), 2)
-	must(t, err)
+	s := semaphore(t, m, txlock.Named("permits"), 2)
 	ctx, running := t.Context(), make(chan struct{})
 	work := func(ctx context.Context, l *lease.Lease) error {
 		return fn(ctx, l, func() { running <- struct{}{} })
@@ -50,12 +50,13 @@ func refusesMore(t *testing.T, m *lease.Manager) {
 
 // TestCloseWaitsForFunctions proves that Close ends the contexts of functions by ErrClosed at
 // once, keeps their leases and those that they have acquired, renewed for longer than the TTL,
-// until they have returned, and leaves nothing held. A handle of nobody's function is released
-// at once.
+// until they have returned, so that they commit under them, and leaves nothing held. A handle of
+// nobody's function is released at once.
 func TestCloseWaitsForFunctions(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		const drains = 2 * time.Minute // four times the TTL
-		m, other := db.manager(), db.manager()
+		m, wire := db.process()
+		other := db.manager()
 		ended, verbs := doing(t, m, func(ctx context.Context, l *lease.Lease, runs func()) error {
 			inner, err := m.Acquire(ctx, txlock.Named("inner of "+l.Key().String()))
 			runs()
@@ -66,6 +67,9 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 			wants(t, "the cause", context.Cause(ctx), lease.ErrClosed)
 			refusesMore(t, m)
 			time.Sleep(drains)
+			tx := wire.Begin()
+			wantsNone(t, "Guard while the manager closes", l.Guard(t.Context(), tx))
+			must(t, tx.Commit())
 			for _, l := range []*lease.Lease{l, inner} {
 				if err := l.Err(); err != nil {
 					t.Errorf("%v is given away under its function: %v", l.Key(), err)
@@ -74,13 +78,13 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 			return nil
 		})
 		free := acquire(t, m, job)
-		closed := make(chan error, 1)
-		go func() { closed <- m.Close(context.WithoutCancel(t.Context())) }()
+		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
 		<-free.Done()
 		db.at("the handle of nobody's function ended", 0)
 		time.Sleep(time.Second)
 		all, err := other.List(t.Context())
 		must(t, err)
+		wants(t, "TryAcquire while the functions return", second(other.TryAcquire(t.Context(), txlock.Named("Do"))), txlock.ErrBusy)
 		if len(all) != 2*verbs {
 			t.Errorf("%d leases are held while the functions return, want %d: %v", len(all), 2*verbs, all)
 		}
@@ -105,8 +109,7 @@ func TestCloseLeavesFunctionsThatGoOn(t *testing.T) {
 			wants(t, "a lease after Close", l.Err(), txlock.ErrNotHeld)
 			return nil
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
+		ctx := limited(t, 10*time.Second)
 		err := m.Close(ctx)
 		db.within("Close", 10*time.Second, 11*time.Second)
 		wants(t, "Close", err, context.DeadlineExceeded)
@@ -135,8 +138,7 @@ func TestCloseByAFunction(t *testing.T) {
 			for what, close := range map[string]func() error{
 				"by its goroutine": func() error { return m.Close(context.Background()) },
 				"by its context": func() error {
-					closed := make(chan error)
-					go func() { closed <- m.Close(context.WithoutCancel(ctx)) }()
+					closed := later(func() error { return m.Close(context.WithoutCancel(ctx)) })
 					return <-closed
 				},
 			} {
@@ -144,9 +146,7 @@ func TestCloseByAFunction(t *testing.T) {
 					t.Errorf("Close %s: %v", what, err)
 				}
 			}
-			if err := errors.Join(l.Err(), ctx.Err()); err != nil {
-				t.Errorf("after a Close that was refused: %v", err)
-			}
+			wantsNone(t, "after a Close that was refused", errors.Join(l.Err(), ctx.Err()))
 			must(t, m.Do(ctx, txlock.Named("another"), func(context.Context, *lease.Lease) error { return nil }))
 			must(t, other.Close(ctx)) // which waits for none
 			return nil
@@ -204,8 +204,7 @@ func TestCloseWithTheContextOfAFunctionThatHasReturned(t *testing.T) {
 				kept = context.WithoutCancel(ctx)
 				return nil
 			}))
-			closed := make(chan error)
-			go func() { closed <- m.Close(kept) }()
+			closed := later(func() error { return m.Close(kept) })
 			if err := <-closed; err == nil {
 				t.Error("Close waits for its caller's function")
 			}
@@ -213,5 +212,26 @@ func TestCloseWithTheContextOfAFunctionThatHasReturned(t *testing.T) {
 		}))
 		must(t, m.Close(kept))
 		wants(t, "TryAcquire", m.Do(t.Context(), job, func(context.Context, *lease.Lease) error { return nil }), lease.ErrClosed)
+	})
+}
+
+// TestCloseUnderAReentry proves that Close holds a lease that a function has re-entered,
+// although it was acquired before outside of it.
+func TestCloseUnderAReentry(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "the only instance")
+		acquireIn(ctx, t, m, job)
+		free, closed := acquire(t, m, txlock.Named("free")), make(chan error, 1)
+		must(t, m.Do(ctx, txlock.Named("Do"), func(ctx context.Context, _ *lease.Lease) error {
+			again := acquireIn(ctx, t, m, job)
+			go func() { closed <- m.Close(context.Background()) }()
+			<-ctx.Done()
+			<-free.Done()
+			synctest.Wait()
+			wants(t, "TryAcquire under a function that has re-entered", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+			return again.Err()
+		}))
+		must(t, <-closed)
 	})
 }

@@ -19,13 +19,11 @@ func TestCloseWaitsForReleases(t *testing.T) {
 		wire.fault("Release", times(1, hangs))
 		released := make(chan error)
 		go func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
+			ctx := limited(t, time.Second)
 			released <- l.Release(ctx)
 		}()
 		time.Sleep(500 * time.Millisecond)
-		closed := make(chan error)
-		go func() { closed <- m.Close(context.WithoutCancel(t.Context())) }()
+		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
 		wants(t, "Release", <-released, context.DeadlineExceeded)
 		must(t, <-closed)
 		db.within("Close", time.Second, 2*time.Second)
@@ -47,14 +45,9 @@ func TestCloseEndsATry(t *testing.T) {
 					held := acquire(t, other, job)
 					defer release(t, held)
 				}
-				tried := make(chan error)
-				go func() {
-					_, err := m.TryAcquire(t.Context(), job)
-					tried <- err
-				}()
+				tried := later(func() error { return second(m.TryAcquire(t.Context(), job)) })
 				time.Sleep(time.Second)
-				closed := make(chan error)
-				go func() { closed <- m.Close(context.WithoutCancel(t.Context())) }()
+				closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
 				if err := <-tried; err == nil {
 					t.Error("a try is granted what Close releases")
 				}
@@ -79,15 +72,13 @@ func TestCloseWhileATransactionGuards(t *testing.T) {
 					m, wire := db.process()
 					tx := wire.Begin()
 					if granted {
-						_, err := m.AcquireTx(t.Context(), tx, job)
-						must(t, err)
+						acquireTx(t, m, tx, job)
 					} else {
 						must(t, acquire(t, m, job).Guard(t.Context(), tx))
 					}
 					closed := make(chan error)
 					go func() {
-						ctx, cancel := context.WithTimeout(t.Context(), within)
-						defer cancel()
+						ctx := limited(t, within)
 						closed <- m.Close(ctx)
 					}()
 					if within > 3*time.Second {
@@ -103,8 +94,7 @@ func TestCloseWhileATransactionGuards(t *testing.T) {
 						t.Error(err)
 					}
 					must(t, tx.Commit())
-					_, err = other.TryAcquire(t.Context(), job)
-					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 				})
 			})
 		}

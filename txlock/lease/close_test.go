@@ -26,19 +26,11 @@ func TestEveryVerbAfterClose(t *testing.T) {
 		tap := new(wiretap)
 		pool := newPool(t, db, true, tap.install)
 		m := newManager(t, pool)
-		s, err := m.Semaphore(named(), 2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		permit, err := s.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := semaphore(t, m, named(), 2)
+		permit := permit(t, s)
 		l, key := acquire(t, m, named()), named()
 		tx := begin(t, pool, sql.LevelDefault)
-		if err := m.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Close(t.Context()))
 		ctx, before := t.Context(), tap.count()
 		none := func(context.Context, *lease.Lease) error {
 			t.Error("the function was called")
@@ -123,59 +115,50 @@ func TestEveryVerbAfterClose(t *testing.T) {
 // that all holders are told at once; and that the leases are free when their time
 // is over.
 func TestCloseKeepsItsContext(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			const leases, limit, ttl = 40, time.Second, 20 * time.Second
-			server := testdb.Dedicated(t, engine)
-			db := server.OpenLeases(t)
-			type closed struct {
-				m    *lease.Manager
-				held []*lease.Lease
+	onDedicated(t, func(t *testing.T, server *testdb.Server) {
+		const leases, limit, ttl = 40, time.Second, 20 * time.Second
+		db := server.OpenLeases(t)
+		type closed struct {
+			m    *lease.Manager
+			held []*lease.Lease
+		}
+		var all []closed
+		for _, guarded := range []bool{true, false} { // with statements as text, and prepared
+			c := closed{m: newManager(t, newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = guarded }), lease.TTL(ttl))}
+			c.held = takeMixed(t, db, c.m, leases-1)
+			c.held = append(c.held, acquire(t, c.m, named()))
+			all = append(all, c)
+		}
+		must(t, server.Signal(syscall.SIGSTOP))
+		for i, c := range all {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			begun, delays := time.Now(), testdb.Delays(t)
+			err := c.m.Close(ctx)
+			took := time.Since(begun) - delays()
+			cancel()
+			wants(t, "Close", err, context.DeadlineExceeded)
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not released", leases)) {
+				t.Errorf("pool %d: Close doesn't say that all %d are left: %.300v", i, leases, err)
 			}
-			var all []closed
-			for _, guarded := range []bool{true, false} { // with statements as text, and prepared
-				c := closed{m: newManager(t, newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = guarded }), lease.TTL(ttl))}
-				c.held = takeMixed(t, db, c.m, leases-1)
-				c.held = append(c.held, acquire(t, c.m, named()))
-				all = append(all, c)
+			if took > limit+ttl/2 { // the server stands still for longer
+				t.Errorf("pool %d: Close took %v", i, took)
 			}
-			if err := server.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
-			for i, c := range all {
-				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				begun, delays := time.Now(), testdb.Delays(t)
-				err := c.m.Close(ctx)
-				took := time.Since(begun) - delays()
-				cancel()
-				wants(t, "Close", err, context.DeadlineExceeded)
-				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not released", leases)) {
-					t.Errorf("pool %d: Close doesn't say that all %d are left: %.300v", i, leases, err)
-				}
-				if took > limit+ttl/2 { // the server stands still for longer
-					t.Errorf("pool %d: Close took %v", i, took)
-				}
-				for _, l := range c.held {
-					if !errors.Is(l.Err(), txlock.ErrNotHeld) {
-						t.Fatalf("a holder is not told: %v", l.Err())
-					}
+			for _, l := range c.held {
+				if !errors.Is(l.Err(), txlock.ErrNotHeld) {
+					t.Fatalf("a holder is not told: %v", l.Err())
 				}
 			}
-			if err := server.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
+		}
+		must(t, server.Signal(syscall.SIGCONT))
+		after := newManager(t, newPool(t, db, true))
+		for _, c := range all {
+			l := acquire(t, after, c.held[leases-1].Key(), lease.WaitAtMost(2*ttl))
+			if l.Token() <= c.held[leases-1].Token() {
+				t.Errorf("token %d after %d", l.Token(), c.held[leases-1].Token())
 			}
-			after := newManager(t, newPool(t, db, true))
-			for _, c := range all {
-				l := acquire(t, after, c.held[leases-1].Key(), lease.WaitAtMost(2*ttl))
-				if l.Token() <= c.held[leases-1].Token() {
-					t.Errorf("token %d after %d", l.Token(), c.held[leases-1].Token())
-				}
-				release(t, l)
-			}
-		})
-	}
+			release(t, l)
+		}
+	})
 }
 
 // TestCloseBesideALongStatement proves that Close doesn't wait for what the program
@@ -208,9 +191,7 @@ func TestCloseBesideALongStatement(t *testing.T) {
 		limited, end := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer end()
 		begun, delays := time.Now(), testdb.Delays(t)
-		if err := m.Close(limited); err != nil {
-			t.Errorf("Close, which holds nothing: %v", err)
-		}
+		wantsNone(t, "Close, which holds nothing", m.Close(limited))
 		if took := time.Since(begun); took > 5*time.Second+delays() {
 			t.Errorf("Close took %v", took)
 		}
@@ -226,15 +207,10 @@ func TestCloseBesideALongStatement(t *testing.T) {
 func TestCloseAfterItsPool(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m, err := lease.NewManager(pool)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		held := []*lease.Lease{acquire(t, m, named()), acquire(t, m, named())}
-		if err := pool.Close(); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		must(t, pool.Close())
+		ctx := limited(t, time.Minute)
 		begun, delays := time.Now(), testdb.Delays(t)
 		err = m.Close(ctx)
 		if took := time.Since(begun); took > 10*time.Second+delays() {

@@ -18,13 +18,11 @@ import (
 // pending is a call that waits, and its error.
 type pending struct {
 	what string
-	err  chan error
+	err  <-chan error
 }
 
 func tell(what string, call func() error) pending {
-	t := pending{what, make(chan error, 1)}
-	go func() { t.err <- call() }()
-	return t
+	return pending{what, later(call)}
 }
 
 // TestWaitersOfAnOldNumberAreTold proves that a semaphore's waiters are told of another
@@ -39,10 +37,7 @@ func TestWaitersOfAnOldNumberAreTold(t *testing.T) {
 		wantsNone(t, "Acquire", err)
 		var waiters []pending
 		for i, s := range []*lease.Semaphore{old, old, old, semaphore(t, other, key, 1), semaphore(t, newManager(t, pool), key, 1)} {
-			waiters = append(waiters, tell(fmt.Sprintf("waiter %d", i), func() error {
-				_, err := s.Acquire(t.Context())
-				return err
-			}))
+			waiters = append(waiters, tell(fmt.Sprintf("waiter %d", i), func() error { return second(s.Acquire(t.Context())) }))
 		}
 		waitUntil(t, "they wait", func() bool { return queue.taken(t) && len(queue.waiting(t)) >= 3 })
 		more, err := old.Resize(t.Context(), 3)
@@ -118,8 +113,7 @@ func TestFairLeavesTheHolderAConnection(t *testing.T) {
 					for _, key := range keys {
 						for range 2 {
 							group.Go(func() {
-								ctx, cancel := context.WithTimeout(t.Context(), soon)
-								defer cancel()
+								ctx := limited(t, soon)
 								for range 3 {
 									worked := false
 									err := m.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {
@@ -182,10 +176,7 @@ func waitsEndWithClose(t *testing.T, db *testdb.DB, frozen bool) bool {
 	calls := []pending{
 		tell("Acquire", func() error { _, err := m.Acquire(t.Context(), held.Key()); return err }),
 		tell("AcquireShared", func() error { _, err := m.AcquireShared(t.Context(), held.Key()); return err }),
-		tell("Resize", func() error {
-			_, err := semaphore(t, m, permits[0].Key(), 2).Resize(t.Context(), 1)
-			return err
-		}),
+		tell("Resize", func() error { return second(semaphore(t, m, permits[0].Key(), 2).Resize(t.Context(), 1)) }),
 	}
 	waitUntil(t, "they wait", func() bool {
 		return queue.taken(t) && len(queue.waiting(t)) >= 1 && // MariaDB tells of all keys
@@ -212,8 +203,7 @@ func waitsEndWithClose(t *testing.T, db *testdb.DB, frozen bool) bool {
 		}
 		return still
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
+	ctx := limited(t, time.Second)
 	err = m.Close(ctx)
 	if !frozen {
 		wantsNone(t, "Close", err)

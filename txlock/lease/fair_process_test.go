@@ -11,7 +11,6 @@ import (
 	osexec "os/exec"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,8 +27,6 @@ import (
 const (
 	fairDSN = "LOCKSTEP_TEST_FAIR_DSN"
 	fairKey = "LOCKSTEP_TEST_FAIR_KEY"
-	// fairConns bounds its connections, where it is set.
-	fairConns = "LOCKSTEP_TEST_FAIR_CONNS"
 )
 
 // init makes this test binary that process.
@@ -45,8 +42,7 @@ func init() {
 
 // fairProcess does what it reads. "acquire 3" has a goroutine wait that is called 3,
 // and is answered "waits" when it stands in the queue of the process, and "granted
-// 3" when it has the lease, "granted 3 late" where Event.Fair was false. "release" gives
-// that back.
+// 3" when it has the lease. "release" gives that back.
 func fairProcess(dsn string, key txlock.Key) error {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -58,10 +54,7 @@ func fairProcess(dsn string, key txlock.Key) error {
 		return err
 	}
 	pool := sql.OpenDB(connector)
-	connections, _ := strconv.Atoi(os.Getenv(fairConns)) // not set: as many as it needs
-	pool.SetMaxOpenConns(connections)
-	var observer recorder
-	m, err := lease.NewManager(pool, lease.TTL(5*soon), lease.Fair(), lease.Observe(observer.observe))
+	m, err := lease.NewManager(pool, lease.TTL(5*soon), lease.Fair())
 	if err != nil {
 		return err
 	}
@@ -84,13 +77,7 @@ func fairProcess(dsn string, key txlock.Key) error {
 				fmt.Println("error", err)
 				return
 			}
-			late := ""
-			for _, e := range observer.all() {
-				if e.what == "waited" && e.Owner == l.Owner() && !e.Fair {
-					late = " late"
-				}
-			}
-			fmt.Println("granted", who+late)
+			fmt.Println("granted", who)
 			held <- l
 		}()
 		if !testdb.Await(soon, func() bool { return fairWaiters() > before }) {
@@ -117,24 +104,17 @@ type fairChild struct {
 }
 
 // startFair starts the process, which is killed at the end of the test.
-func startFair(t *testing.T, db *testdb.DB, key txlock.Key, name string, env ...string) *fairChild {
+func startFair(t *testing.T, db *testdb.DB, key txlock.Key, name string) *fairChild {
 	t.Helper()
 	c := &fairChild{name: name, cmd: osexec.Command(os.Args[0]), lines: make(chan string, 100)}
 	c.cmd.Env = append(os.Environ(), fairDSN+"="+db.DSN(), fairKey+"="+key.String())
-	c.cmd.Env = append(c.cmd.Env, env...)
 	c.cmd.Stderr = os.Stderr
 	in, err := c.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.in = in
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.cmd.Start())
 	go func() {
 		defer close(c.lines)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -384,12 +364,11 @@ func TestFairDeadFirst(t *testing.T) {
 			victim.kill(t)
 		}
 		release(t, held)
-		median, worst := fairSpread(took)
-		t.Logf("%d dead: the next after %v, at worst %v", len(took), median, worst)
+		t.Logf("%d dead: the next after %v", len(took), took)
 		// What the server would have to miss takes two seconds every time; all but the best
 		// may be the machine's.
-		if took[0] > 10*100*time.Millisecond {
-			t.Errorf("the next was granted after %v at the earliest", took[0])
+		if first := slices.Min(took); first > time.Second {
+			t.Errorf("the next was granted after %v at the earliest", first)
 		}
 	})
 }
@@ -441,107 +420,18 @@ func TestFairStopped(t *testing.T) {
 	})
 }
 
-// TestFairFifty kills one of five processes with ten waiters each, in the middle of the
-// queue, and cancels some of the others: all who are left are granted the lease in the
-// order in which they came.
-func TestFairFifty(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		m := newManager(t, newPool(t, db, true), lease.Fair())
-		held := acquire(t, m, key)
-		children := make([]*fairChild, 5)
-		for p := range children {
-			children[p] = startFair(t, db, key, fmt.Sprint("process ", p))
-		}
-		queue := line{db: db, key: key}
-		var own []*fairWait // of this process: every tenth of all
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for who := range 50 {
-			if p := who * 7 % 5; who%10 == 3 {
-				own = append(own, fairAcquireUnder(ctx, m, key))
-			} else {
-				children[p].waits(t, who)
-			}
-			if who == 0 {
-				queue.first(t)
-			} else {
-				queue.next(t)
-			}
-		}
-		const victim = 2
-		children[victim].kill(t)
-		cancel()
-		for _, w := range own {
-			w.end(t)
-			wants(t, "a cancelled waiter", w.err, context.Canceled)
-		}
-		release(t, held)
-		for who := range 50 {
-			if p := who * 7 % 5; p != victim && who%10 != 3 {
-				children[p].hears(t, fmt.Sprint("granted ", who))
-				children[p].tell(t, "release")
-			}
-		}
-		release(t, acquire(t, m, key))
-	})
-}
-
-// TestFairBound proves that waiters beyond the bound on connections are served behind
-// those of their process who had a place at once, and that Event.Fair is false for them,
-// and true for these.
-func TestFairBound(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		held := acquire(t, newManager(t, newPool(t, db, false)), key)
-		queue := line{db: db, key: key}
-		bounded := startFair(t, db, key, "the bounded one", fairConns+"=8")
-		for who := range 7 {
-			bounded.waits(t, who)
-			switch {
-			case who == 0:
-				queue.first(t)
-			case who < 4:
-				queue.next(t)
-			}
-		}
-		release(t, held)
-		for who := range 4 {
-			bounded.hears(t, fmt.Sprint("granted ", who))
-			bounded.tell(t, "release")
-		}
-		late := map[string]bool{"granted 4 late": true, "granted 5 late": true, "granted 6 late": true}
-		for len(late) > 0 {
-			line := within(t, "the next grant", bounded.lines)
-			if !late[line] {
-				t.Fatalf("the bounded one says %q, want one of %v", line, late)
-			}
-			delete(late, line)
-			bounded.tell(t, "release")
-		}
-	})
-}
-
 // TestFairReaders proves that readers and permits wait in the queue as well, in the order
 // in which they came, beside a writer.
 func TestFairReaders(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key, semaphore := named(), named()
+		key, permits := named(), named()
 		m := newManager(t, newPool(t, db, true), lease.Fair())
 		for range 3 {
 			held := acquire(t, m, key)
-			wait := func(acquire func() (*lease.Lease, error)) *fairWait {
-				w := &fairWait{done: make(chan struct{})}
-				go func() {
-					defer close(w.done)
-					w.l, w.err = acquire()
-				}()
-				return w
-			}
 			queue := line{db: db, key: key}
-			one := wait(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
+			one := waitWith(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
 			queue.first(t)
-			two := wait(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
+			two := waitWith(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
 			queue.next(t)
 			writer := fairAcquire(t, m, key)
 			queue.next(t)
@@ -551,18 +441,12 @@ func TestFairReaders(t *testing.T) {
 			release(t, second)
 			release(t, writer.lease(t))
 
-			s, err := m.Semaphore(semaphore, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			held, err = s.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			queue = line{db: db, key: semaphore}
-			permit := wait(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
+			s := semaphore(t, m, permits, 1)
+			held = permit(t, s)
+			queue = line{db: db, key: permits}
+			permit := waitWith(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
 			queue.first(t)
-			next := wait(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
+			next := waitWith(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
 			queue.next(t)
 			release(t, held)
 			release(t, permit.lease(t))

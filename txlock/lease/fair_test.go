@@ -33,9 +33,14 @@ func fairAcquire(t testing.TB, m *lease.Manager, key txlock.Key) *fairWait {
 }
 
 func fairAcquireUnder(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *fairWait {
+	return waitWith(func() (*lease.Lease, error) { return m.Acquire(ctx, key, options...) })
+}
+
+// waitWith begins a call that acquires.
+func waitWith(acquire func() (*lease.Lease, error)) *fairWait {
 	w := &fairWait{done: make(chan struct{})}
 	go func() {
-		w.l, w.err = m.Acquire(ctx, key, options...)
+		w.l, w.err = acquire()
 		w.at = time.Now()
 		close(w.done)
 	}()
@@ -60,12 +65,6 @@ func (w *fairWait) lease(t testing.TB) *lease.Lease {
 		t.Fatalf("Acquire: %v", w.err)
 	}
 	return w.l
-}
-
-// fairSpread returns the median and the worst of what something took.
-func fairSpread(took []time.Duration) (median, worst time.Duration) {
-	slices.Sort(took)
-	return took[len(took)/2], took[len(took)-1]
 }
 
 // fairManager is a manager with Fair, on a pool of its own.
@@ -157,48 +156,6 @@ func giveUpInQueue(t *testing.T, db *testdb.DB, of, by string) (late, gone, afte
 	release(t, held)
 	release(t, behind.lease(t))
 	return late, gone, behind.at.Sub(start)
-}
-
-// TestFairManyGiveUp proves that thirty who give up together in the middle of the
-// queue leave no session on the server, and don't delay the one behind them.
-func TestFairManyGiveUp(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		const quitters = 30
-		key := named()
-		queue := line{db: db, key: key}
-		held := acquire(t, fairManager(t, db), key)
-		first := fairAcquire(t, fairManager(t, db), key)
-		queue.first(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		pool := newPool(t, db, true)
-		var quit []*fairWait
-		for range quitters {
-			quit = append(quit, fairAcquireUnder(ctx, newManager(t, pool, lease.Fair()), key))
-			queue.next(t)
-		}
-		behind := fairAcquire(t, fairManager(t, db), key)
-		queue.next(t)
-		delays, start := testdb.Delays(t), time.Now()
-		cancel()
-		for _, w := range quit {
-			w.end(t)
-			wants(t, "a quitter", w.err, context.Canceled)
-		}
-		returned := time.Since(start)
-		// By another session, if the server's lock wait timeout has ended its first one meanwhile.
-		waitUntil(t, "only the last waits", func() bool { return len(queue.waiting(t)) == 1 })
-		t.Logf("%d gave up: all returned after %v, their sessions gone after %v", quitters, returned, time.Since(start))
-		release(t, held)
-		held = first.lease(t)
-		start = time.Now()
-		release(t, held)
-		release(t, behind.lease(t))
-		// Sessions that were left to the server would stay for two seconds, one after the other.
-		if took := behind.at.Sub(start); took > 2*quitters/3*time.Second+delays() {
-			t.Errorf("the one behind them was granted after %v", took)
-		}
-	})
 }
 
 // TestFairLongWait proves that a wait in the queue may be longer than the application's
@@ -365,28 +322,18 @@ func TestFairNewcomers(t *testing.T) {
 				key := named()
 				m := fairManager(t, db)
 				if shared {
-					l, err := m.AcquireShared(t.Context(), key)
-					if err != nil {
-						t.Fatal(err)
-					}
+					l := share(t, m, key)
 					release(t, l)
 				}
 				release(t, acquire(t, m, key, lease.TTL(5*time.Second)))
 				l, err := m.TryAcquire(t.Context(), key)
-				if err != nil {
-					t.Fatalf("TryAcquire of a free lease: %v", err)
-				}
+				must(t, err)
 				release(t, l)
 				// A place in the queue that looks at nothing: the lease stays free.
-				first, err := db.Admin().BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-				if err != nil {
-					t.Fatal(err)
-				}
+				first := begin(t, db.Admin(), sql.LevelReadCommitted)
 				defer first.Rollback() //nolint:errcheck // after the rollback below, or on the way out
 				var slot int64
-				if err := first.QueryRowContext(t.Context(), "SELECT slot FROM lockstep_leases WHERE name = ? AND slot = -1 FOR UPDATE", key.String()).Scan(&slot); err != nil {
-					t.Fatalf("the queue row: %v", err)
-				}
+				must(t, first.QueryRowContext(t.Context(), "SELECT slot FROM lockstep_leases WHERE name = ? AND slot = -1 FOR UPDATE", key.String()).Scan(&slot))
 				for i := range 20 {
 					l, err := m.TryAcquire(t.Context(), key)
 					wants(t, "TryAcquire beside the first of the queue", err, txlock.ErrBusy)
@@ -396,13 +343,9 @@ func TestFairNewcomers(t *testing.T) {
 						break
 					}
 				}
-				if err := first.Rollback(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, first.Rollback())
 				l, err = m.TryAcquire(t.Context(), key)
-				if err != nil {
-					t.Fatalf("TryAcquire of a lease for which nobody waits: %v", err)
-				}
+				must(t, err)
 				release(t, l)
 			})
 		}
@@ -436,9 +379,7 @@ func TestFairReentry(t *testing.T) {
 						t.Errorf("the owner is not let in again: %v", err)
 						continue
 					}
-					if l.Token() != held.Token() {
-						t.Errorf("token %d on re-entering, want %d", l.Token(), held.Token())
-					}
+					entered(t, l, held)
 					release(t, l)
 				}
 				release(t, held)
@@ -556,47 +497,13 @@ func TestFairClean(t *testing.T) {
 						t.Errorf("Acquire beside the removal: %v", err)
 						return
 					}
-					if err := l.Release(t.Context()); err != nil {
-						t.Errorf("Release beside the removal: %v", err)
-					}
+					wantsNone(t, "Release beside the removal", l.Release(t.Context()))
 				}
 			})
 		}
 		takers.Wait()
 		cancel()
 		wg.Wait()
-	})
-}
-
-// TestFairClose proves that Close ends those who wait, wherever in the queue.
-func TestFairClose(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		queue := line{db: db, key: key}
-		held := acquire(t, fairManager(t, db), key)
-		closing := []*lease.Manager{fairManager(t, db), fairManager(t, db)}
-		first := fairAcquire(t, closing[0], key)
-		queue.first(t)
-		middle := fairAcquire(t, closing[1], key)
-		queue.next(t)
-		last := fairAcquire(t, fairManager(t, db), key)
-		queue.next(t)
-		for i, w := range []*fairWait{middle, first} {
-			where := []string{"middle", "front"}[i]
-			closed := make(chan error, 1)
-			go func() { closed <- closing[1-i].Close(context.Background()) }()
-			if err := within(t, "the end of Close, with one who waits in the "+where, closed); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-			within(t, "the end of Acquire in the "+where, w.done)
-			select {
-			case <-w.done:
-				wants(t, "Acquire of a closed manager", w.err, lease.ErrClosed)
-			default:
-			}
-		}
-		release(t, held)
-		release(t, last.lease(t))
 	})
 }
 
@@ -625,68 +532,6 @@ func TestFairBrokenConnection(t *testing.T) {
 		release(t, first.lease(t))
 		release(t, second.lease(t))
 	})
-}
-
-// TestFairHandOver measures how soon the next has the lease after a release: in
-// another process, and in the same one.
-func TestFairHandOver(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		rounds := testdb.Long(25, 500)
-		managers := []*lease.Manager{fairManager(t, db), fairManager(t, db)}
-		held := acquire(t, managers[0], key)
-		var between []time.Duration
-		for i := range rounds {
-			next := fairAcquire(t, managers[(i+1)%2], key)
-			queue := line{db: db, key: key}
-			queue.first(t)
-			start := time.Now()
-			release(t, held)
-			held = next.lease(t)
-			between = append(between, next.at.Sub(start))
-		}
-		release(t, held)
-		median, worst := fairSpread(between)
-		inside, fromEnd, statements := fairInside(t, managers[0], db, rounds)
-		t.Logf("between processes: median %v, worst %v, two statements take %v", median, worst, statements)
-		if median > 10*(15*time.Millisecond+statements) {
-			t.Errorf("between processes: median %v, two statements take %v", median, statements)
-		}
-		t.Logf("inside one: median %v from the call of Release, %v from its end, two statements take %v", inside, fromEnd, statements)
-		if inside > 10*(time.Millisecond+statements) {
-			t.Errorf("inside one: median %v, two statements take %v", inside, statements)
-		}
-	})
-}
-
-// fairInside measures the hand-over inside a manager, from before and after the
-// release, and beside it two statements of its kind: medians.
-func fairInside(t *testing.T, m *lease.Manager, db *testdb.DB, rounds int) (fromCall, fromEnd, statements time.Duration) {
-	t.Helper()
-	key := named()
-	queue := line{db: db, key: key}
-	var calls, ends, pairs []time.Duration
-	other := named()
-	release(t, acquire(t, m, other)) // which makes its row
-	held := acquire(t, m, key)
-	for range rounds {
-		next := fairAcquire(t, m, key)
-		queue.first(t)
-		start := time.Now()
-		release(t, held)
-		end := time.Now()
-		held = next.lease(t)
-		calls = append(calls, next.at.Sub(start))
-		ends = append(ends, next.at.Sub(end))
-		start = time.Now()
-		release(t, acquire(t, m, other))
-		pairs = append(pairs, time.Since(start))
-	}
-	release(t, held)
-	fromCall, _ = fairSpread(calls)
-	fromEnd, _ = fairSpread(ends)
-	statements, _ = fairSpread(pairs)
-	return fromCall, fromEnd, statements
 }
 
 // TestFairLoad proves that 20 goroutines which wait fairly ask the server for little, and
@@ -845,8 +690,7 @@ func TestFairSharedPool(t *testing.T) {
 		pool.SetMaxOpenConns(2)
 		managers := []*lease.Manager{newManager(t, pool, lease.Fair()), newManager(t, pool, lease.Fair())}
 		holder := fairManager(t, db)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := limited(t, time.Minute)
 		for range 5 {
 			held := acquire(t, holder, key)
 			one := fairAcquireUnder(ctx, managers[0], key)

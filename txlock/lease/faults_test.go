@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -31,9 +30,7 @@ func sessions(t testing.TB, db *testdb.DB) int64 {
 func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools []*sql.DB) {
 	t.Helper()
 	for i, m := range managers {
-		if err := m.Close(t.Context()); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		wantsNone(t, "Close", m.Close(t.Context()))
 		if n := testdb.InUse(pools[i]); n != 0 {
 			t.Errorf("%d connections are in use at the end", n)
 		}
@@ -48,200 +45,72 @@ func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools 
 // nothing: it is held on and renewed. One whose time was over meanwhile is lost, and
 // its next token is higher. No session is left in the end.
 func TestServerRestart(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Dedicated(t, engine)
-			db := server.OpenLeases(t)
-			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}
-			m := newManager(t, pools[0], lease.TTL(time.Hour), lease.RenewEvery(100*time.Millisecond))
-			other := newManager(t, pools[1])
-			long, short := acquire(t, m, named()), acquire(t, m, named(), lease.TTL(2*time.Second))
-			if err := server.Kill(); err != nil {
-				t.Fatal(err)
+	onDedicated(t, func(t *testing.T, server *testdb.Server) {
+		db := server.OpenLeases(t)
+		pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}
+		m := newManager(t, pools[0], lease.TTL(time.Hour), lease.RenewEvery(100*time.Millisecond))
+		other := newManager(t, pools[1])
+		long, short := acquire(t, m, named()), acquire(t, m, named(), lease.TTL(2*time.Second))
+		must(t, server.Kill())
+		<-short.Done()
+		wants(t, "Err of the short lease", short.Err(), txlock.ErrLost)
+		wantsNone(t, "the long lease while the server is down", long.Err())
+		must(t, server.Restart(t.Context()))
+		renewed(t, db, long)
+		wants(t, "TryAcquire of the long lease", second(other.TryAcquire(t.Context(), long.Key())), txlock.ErrBusy)
+		for _, l := range []*lease.Lease{long, short} {
+			if l == long {
+				release(t, l)
+			} else {
+				wants(t, "Release of the short lease", l.Release(t.Context()), txlock.ErrNotHeld)
 			}
-			<-short.Done()
-			wants(t, "Err of the short lease", short.Err(), txlock.ErrLost)
-			if err := long.Err(); err != nil {
-				t.Errorf("the long lease while the server is down: %v", err)
-			}
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			renewed(t, db, long)
-			_, err := other.TryAcquire(t.Context(), long.Key())
-			wants(t, "TryAcquire of the long lease", err, txlock.ErrBusy)
-			for _, l := range []*lease.Lease{long, short} {
-				if l == long {
-					release(t, l)
-				} else {
-					wants(t, "Release of the short lease", l.Release(t.Context()), txlock.ErrNotHeld)
-				}
-				next := acquire(t, other, l.Key())
-				if next.Token() <= l.Token() {
-					t.Errorf("token %d after %d", next.Token(), l.Token())
-				}
-				release(t, next)
-			}
-			leaveNothing(t, db, []*lease.Manager{m, other}, pools)
-		})
-	}
-}
-
-// tenure is how long a holder knew that it held a lease.
-type tenure struct {
-	token       uint64
-	from, until time.Duration // of the call that granted it; of the last Err that said nil
-}
-
-// TestKilledConnections proves that whoever kills connections at random gets no two
-// holders at once and no token that goes back, that nothing is held by nobody after a
-// broken release, and that all goes on when it is over.
-func TestKilledConnections(t *testing.T) {
-	t.Parallel()
-	lasting := testdb.Long(4*time.Second, 30*time.Second)
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			keys := []txlock.Key{named(), named(), named()}
-			tenures := make([][]tenure, len(keys))
-			var mu sync.Mutex
-			var managers []*lease.Manager
-			var pools []*sql.DB
-			for i := range 4 {
-				pools = append(pools, newPool(t, db, i%2 == 0))
-				pools[i].SetMaxOpenConns(25) // a server has so many for all
-				managers = append(managers, newManager(t, pools[i], lease.TTL(5*soon), lease.RenewEvery(50*time.Millisecond)))
-			}
-			begun := time.Now()
-			var over atomic.Bool
-			var work, killing sync.WaitGroup
-			var kills, grants, failures, lost, behind atomic.Int64
-			for i := range 12 {
-				m, at := managers[i%len(managers)], i%len(keys)
-				work.Go(func() {
-					for patience := 100 * time.Millisecond; !over.Load(); {
-						ctx, cancel := context.WithTimeout(context.Background(), patience)
-						l, err := m.Acquire(ctx, keys[at])
-						cancel()
-						if err != nil {
-							failures.Add(1)
-							patience = min(2*patience, 5*time.Second) // it may be too short for a busy machine
-							continue
-						}
-						grants.Add(1)
-						patience = 100 * time.Millisecond
-						held := tenure{token: l.Token(), from: time.Since(begun)}
-						for end := held.from + rand.N(10*time.Millisecond); ; time.Sleep(100 * time.Microsecond) {
-							asked := time.Since(begun)
-							if l.Err() != nil {
-								lost.Add(1)
-								break
-							}
-							held.until = asked
-							if asked > end {
-								break
-							}
-						}
-						switch err := l.Release(context.Background()); {
-						case errors.Is(err, lease.ErrGuarded): // a broken statement has locked it for a moment
-							behind.Add(1)
-						case err != nil && !errors.Is(err, txlock.ErrNotHeld):
-							t.Errorf("Release: %v", err)
-						}
-						mu.Lock()
-						tenures[at] = append(tenures[at], held)
-						mu.Unlock()
-					}
-				})
-			}
-			killing.Go(func() {
-				for !over.Load() {
-					time.Sleep(rand.N(20 * time.Millisecond))
-					if kills.Load() < 10+grants.Load()/2 { // a busy machine gets something done between them
-						kills.Add(killOne(t, db))
-					}
-				}
-			})
-			lasts(lasting, func() bool { return kills.Load() >= 10 && grants.Load() >= 50 })
-			over.Store(true)
-			killing.Wait()
-			work.Wait()
-			for i, all := range tenures {
-				slices.SortFunc(all, func(a, b tenure) int { return cmp.Compare(a.token, b.token) })
-				for j := 1; j < len(all); j++ {
-					if one, next := all[j-1], all[j]; one.token == next.token || next.from <= one.until {
-						t.Errorf("two holders of %v: %+v and %+v", keys[i], one, next)
-					}
-				}
-			}
-			t.Logf("%d kills, %d grants, %d failures, %d lost, %d released in the background", kills.Load(), grants.Load(), failures.Load(), lost.Load(), behind.Load())
-			if kills.Load() < 10 || grants.Load() < 50 {
-				t.Errorf("%d kills and %d grants are too few to prove anything", kills.Load(), grants.Load())
-			}
-			for i, m := range managers {
-				for _, key := range keys {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					l, err := m.Acquire(ctx, key)
-					if cancel(); err != nil {
-						t.Errorf("manager %d, afterwards: %v", i, err)
-						continue
-					}
-					release(t, l)
-				}
-			}
-			leaveNothing(t, db, managers, pools)
-		})
-	}
+			next := acquire(t, other, l.Key())
+			higher(t, next, l)
+			release(t, next)
+		}
+		leaveNothing(t, db, []*lease.Manager{m, other}, pools)
+	})
 }
 
 // TestManyCancelledAcquires proves that callers who give up while their statement is
 // on its way don't keep others from the lease: what goes on in the background neither
 // takes the row nor keeps it locked.
 func TestManyCancelledAcquires(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, true)}
-			pools[0].SetMaxOpenConns(25)
-			m, other := newManager(t, pools[0], lease.TTL(time.Minute)), newManager(t, pools[1])
-			key := named()
-			release(t, acquire(t, other, key))
-			var giving sync.WaitGroup
-			var gaveUp atomic.Int64
-			for range 25 {
-				giving.Go(func() {
-					for range 40 {
-						ctx, cancel := context.WithTimeout(context.Background(), rand.N(5*time.Millisecond))
-						l, err := m.TryAcquire(ctx, key)
-						if cancel(); err == nil {
-							_ = l.Release(context.Background()) // goes on in the background where others lock the row
-						} else if errors.Is(err, context.DeadlineExceeded) {
-							gaveUp.Add(1)
-						}
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		pools := []*sql.DB{newPool(t, db, true), newPool(t, db, true)}
+		pools[0].SetMaxOpenConns(25)
+		m, other := newManager(t, pools[0], lease.TTL(time.Minute)), newManager(t, pools[1])
+		key := named()
+		release(t, acquire(t, other, key))
+		var giving sync.WaitGroup
+		var gaveUp atomic.Int64
+		for range 25 {
+			giving.Go(func() {
+				for range 40 {
+					ctx, cancel := context.WithTimeout(context.Background(), rand.N(5*time.Millisecond))
+					l, err := m.TryAcquire(ctx, key)
+					if cancel(); err == nil {
+						_ = l.Release(context.Background()) // goes on in the background where others lock the row
+					} else if errors.Is(err, context.DeadlineExceeded) {
+						gaveUp.Add(1)
 					}
-				})
-			}
-			giving.Wait()
-			begun := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			l, err := other.Acquire(ctx, key)
-			if err != nil {
-				t.Fatalf("Acquire after %d have given up: %v", gaveUp.Load(), err)
-			}
-			t.Logf("%d have given up, free after %v", gaveUp.Load(), time.Since(begun).Round(time.Millisecond))
-			if gaveUp.Load() < 100 {
-				t.Errorf("%d are too few to prove anything", gaveUp.Load())
-			}
-			release(t, l)
-			leaveNothing(t, db, []*lease.Manager{m, other}, pools)
-		})
-	}
+				}
+			})
+		}
+		giving.Wait()
+		begun := time.Now()
+		ctx := limited(t, time.Minute)
+		l, err := other.Acquire(ctx, key)
+		if err != nil {
+			t.Fatalf("Acquire after %d have given up: %v", gaveUp.Load(), err)
+		}
+		t.Logf("%d have given up, free after %v", gaveUp.Load(), time.Since(begun).Round(time.Millisecond))
+		if gaveUp.Load() < 100 {
+			t.Errorf("%d are too few to prove anything", gaveUp.Load())
+		}
+		release(t, l)
+		leaveNothing(t, db, []*lease.Manager{m, other}, pools)
+	})
 }
 
 // killOne kills one of the application's sessions, if there is any, and returns how
@@ -256,9 +125,7 @@ func killOne(t *testing.T, db *testdb.DB) int64 {
 	var ids []int64
 	for rows.Next() {
 		var id int64
-		if err := rows.Scan(&id); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Scan", rows.Scan(&id))
 		ids = append(ids, id)
 	}
 	if len(ids) == 0 {
@@ -294,9 +161,7 @@ func TestClockSetBack(t *testing.T) {
 		release(t, released)
 
 		next, err := late.TryAcquire(t.Context(), released.Key())
-		if err != nil {
-			t.Fatalf("TryAcquire of a released lease: %v", err)
-		}
+		must(t, err)
 		if next.Token() != released.Token()+1 {
 			t.Errorf("token %d after %d, want the next", next.Token(), released.Token())
 		}
@@ -305,12 +170,9 @@ func TestClockSetBack(t *testing.T) {
 		}
 		release(t, next)
 
-		_, err = late.TryAcquire(t.Context(), dead.Key())
-		wants(t, "TryAcquire of a dead holder's lease", err, txlock.ErrBusy)
+		wants(t, "TryAcquire of a dead holder's lease", second(late.TryAcquire(t.Context(), dead.Key())), txlock.ErrBusy)
 		next, err = later.TryAcquire(t.Context(), dead.Key())
-		if err != nil {
-			t.Fatalf("TryAcquire one time to live later: %v", err)
-		}
+		must(t, err)
 		if next.Token() != dead.Token()+1 {
 			t.Errorf("token %d after %d, want the next", next.Token(), dead.Token())
 		}
@@ -322,13 +184,9 @@ func TestClockSetBack(t *testing.T) {
 // TestTimeZones proves that sessions in any time zones, also where a change of
 // daylight saving time is due, see the same leases and tokens.
 func TestTimeZones(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			testTimeZones(t, testdb.Dedicated(t, engine).OpenLeases(t))
-		})
-	}
+	onDedicated(t, func(t *testing.T, server *testdb.Server) {
+		testTimeZones(t, server.OpenLeases(t))
+	})
 }
 
 func testTimeZones(t *testing.T, db *testdb.DB) {
@@ -412,9 +270,7 @@ func TestTokensOutliveRows(t *testing.T) {
 			rises(next)
 			wants(t, "Renew without the row", l.Renew(t.Context()), txlock.ErrLost)
 			wants(t, "Release without the row", l.Release(t.Context()), txlock.ErrNotHeld)
-			if err := next.Renew(t.Context()); err != nil {
-				t.Errorf("Renew of the next holder: %v", err)
-			}
+			wantsNone(t, "Renew of the next holder", next.Renew(t.Context()))
 			release(t, next)
 			remove()
 		}
@@ -424,9 +280,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		}
 		_, err := other.TryAcquire(t.Context(), key)
 		wants(t, "TryAcquire of a held lease after Purge", err, txlock.ErrBusy)
-		if err := m.ForceRelease(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.ForceRelease(t.Context(), key))
 		present := func() bool {
 			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
 		}
@@ -462,37 +316,21 @@ func TestPoolOfOne(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		pool.SetMaxOpenConns(1)
 		m := newManager(t, pool, oftenRenewed...)
-		ctx, cancel := context.WithTimeout(t.Context(), soon)
-		defer cancel()
-		l, err := m.Acquire(ctx, named())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ctx := limited(t, soon)
+		l := acquireIn(ctx, t, m, named())
 		renewed(t, db, l)
 		key := keyOf(t, m, true)
 		tx, err := pool.BeginTx(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		inTx, err := m.AcquireTx(ctx, tx, key)
-		if err != nil {
-			t.Fatalf("AcquireTx: %v", err)
-		}
-		if err := l.Guard(ctx, tx); err != nil {
-			t.Fatalf("Guard: %v", err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, l.Guard(ctx, tx))
+		must(t, tx.Commit())
 		renewed(t, db, l)
 		renewed(t, db, inTx)
 		for _, l := range []*lease.Lease{l, inTx} {
-			if err := l.Err(); err != nil {
-				t.Errorf("Err: %v", err)
-			}
-			if err := l.Release(ctx); err != nil {
-				t.Errorf("Release: %v", err)
-			}
+			wantsNone(t, "Err", l.Err())
+			wantsNone(t, "Release", l.Release(ctx))
 		}
 	})
 }

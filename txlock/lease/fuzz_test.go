@@ -30,9 +30,7 @@ func FuzzHolds(f *testing.F) {
 		for _, engine := range testdb.Engines() {
 			db, at := testdb.Open(t, engine), store.Row{Key: named().String()}
 			on := openStore(t, db.Admin())
-			if err := on.Make(t.Context(), at); err != nil {
-				t.Fatal(err)
-			}
+			must(t, on.Make(t.Context(), at))
 			var holds []string
 			var owner string
 			var last uint64

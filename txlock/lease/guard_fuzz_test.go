@@ -119,9 +119,7 @@ func (f *fuzz) run(t *testing.T, rounds int64) {
 		m := newManager(t, f.pool)
 		group.Go(func() {
 			for f.rounds.Load() < rounds && !t.Failed() {
-				if err := f.round(t.Context(), m, f.counters[rand.IntN(len(f.counters))]); err != nil {
-					t.Error(err)
-				}
+				wantsNone(t, "round", f.round(t.Context(), m, f.counters[rand.IntN(len(f.counters))]))
 			}
 		})
 	}

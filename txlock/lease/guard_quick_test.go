@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"testing"
@@ -114,8 +113,7 @@ func TestBlockerIsEnded(t *testing.T) {
 		wire.Down(nil)
 		b := db.manager()
 		db.after(4 * time.Second)
-		_, err := b.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		next := acquire(t, b, job)
 		db.within("granted", 8*time.Second, 9*time.Second)
 		wire.Up()
@@ -170,7 +168,7 @@ func TestForceReleaseWakes(t *testing.T) {
 		db.at("granted", 0)
 
 		for range 3 {
-			acquireShared(t, a, job)
+			share(t, a, job)
 		}
 		must(t, b.ForceRelease(t.Context(), job))
 		nothingHeld(t, a)
@@ -185,20 +183,17 @@ func TestAcquireTxCommits(t *testing.T) {
 		other := db.manager()
 		release(t, acquire(t, other, job))
 		tx := wire.Begin()
-		l, err := m.AcquireTx(t.Context(), tx, job)
-		must(t, err)
-		_, err = other.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		l := acquireTx(t, m, tx, job)
+		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		nothingHeld(t, other)
-		second, err := m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other"))
+		late, err := m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other"))
 		must(t, err)
 		db.after(15 * time.Second) // a renewal finds it locked
 		must(t, tx.Commit())
 		time.Sleep(time.Minute)
 		must(t, l.Err())
-		wants(t, "one that is not committed in time", second.Err(), txlock.ErrLost)
-		_, err = m.AcquireTx(t.Context(), wire.Begin(), job)
-		wants(t, "AcquireTx of what is held", err, txlock.ErrBusy)
+		wants(t, "one that is not committed in time", late.Err(), txlock.ErrLost)
+		wants(t, "AcquireTx of what is held", second(m.AcquireTx(t.Context(), wire.Begin(), job)), txlock.ErrBusy)
 		release(t, l)
 	})
 }
@@ -224,58 +219,10 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		must(t, tx.Rollback())
 		time.Sleep(time.Millisecond)       // a token is the time of its grant
 		again := acquireIn(ctx, t, m, job) // the same owner
-		if again.Token() <= l.Token() {
-			t.Errorf("token %d follows %d", again.Token(), l.Token())
-		}
+		higher(t, again, l)
 		wants(t, "the handle of before", l.Err(), txlock.ErrLost, lease.ErrReplaced)
 		must(t, again.Renew(ctx))
 		release(t, again)
-	})
-}
-
-// TestAcquireTxTwiceInOne proves that an owner who acquires twice in one transaction has two
-// handles of one lease.
-func TestAcquireTxTwiceInOne(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		ctx := lease.WithOwner(t.Context(), "me")
-		tx := wire.Begin()
-		first, err := m.AcquireTx(ctx, tx, job)
-		must(t, err)
-		second, err := m.AcquireTx(ctx, tx, job)
-		must(t, err)
-		must(t, tx.Commit())
-		if first.Token() != second.Token() {
-			t.Errorf("tokens %d and %d", first.Token(), second.Token())
-		}
-		third := acquireIn(ctx, t, m, job) // nobody has told the manager of the commit yet
-		if third.Token() != first.Token() {
-			t.Errorf("token %d after the commit, %d before", third.Token(), first.Token())
-		}
-		must(t, first.Err())
-		release(t, first)
-		must(t, second.Renew(ctx))
-		release(t, second)
-		must(t, third.Renew(ctx))
-		release(t, third)
-		nothingHeld(t, m)
-	})
-}
-
-// TestAcquireTxAmongReaders proves that readers keep an AcquireTx out.
-func TestAcquireTxAmongReaders(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		reader := acquireShared(t, db.manager(), job)
-		tx := wire.Begin()
-		_, err := m.AcquireTx(t.Context(), tx, job)
-		wants(t, "AcquireTx", err, txlock.ErrBusy)
-		must(t, tx.Rollback())
-		release(t, reader)
-		tx = wire.Begin()
-		l, err := m.AcquireTx(t.Context(), tx, job)
-		must(t, errors.Join(err, tx.Commit()))
-		release(t, l)
 	})
 }
 

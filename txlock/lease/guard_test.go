@@ -39,9 +39,7 @@ func counted(t testing.TB, db *testdb.DB, table string) int64 {
 func begin(t testing.TB, pool *sql.DB, level sql.IsolationLevel) *sql.Tx {
 	t.Helper()
 	tx, err := pool.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
 			t.Logf("roll back at the end: %v", err)
@@ -67,31 +65,23 @@ func add(t testing.TB, tx *sql.Tx, table string) {
 // reads reads the counter in a transaction, which fixes its snapshot.
 func reads(t testing.TB, tx *sql.Tx, table string) (n int64) {
 	t.Helper()
-	if err := tx.QueryRowContext(context.Background(), "SELECT n FROM "+table+" WHERE id = 1").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.QueryRowContext(context.Background(), "SELECT n FROM "+table+" WHERE id = 1").Scan(&n))
 	return n
 }
 
 func guard(t testing.TB, l *lease.Lease, tx txlock.Tx) {
 	t.Helper()
-	if err := l.Guard(context.Background(), tx); err != nil {
-		t.Fatalf("Guard: %v", err)
-	}
+	must(t, l.Guard(context.Background(), tx))
 }
 
 func commit(t testing.TB, tx *sql.Tx) {
 	t.Helper()
-	if err := tx.Commit(); err != nil {
-		t.Fatalf("Commit: %v", err)
-	}
+	must(t, tx.Commit())
 }
 
 func rollback(t testing.TB, tx *sql.Tx) {
 	t.Helper()
-	if err := tx.Rollback(); err != nil {
-		t.Fatalf("Rollback: %v", err)
-	}
+	must(t, tx.Rollback())
 }
 
 // quickly fails where something that must not wait took long. It takes some
@@ -149,14 +139,10 @@ func TestGuardSnapshot(t *testing.T) {
 						if !txlock.Retryable(err) {
 							t.Errorf("not retryable: %v", err)
 						}
-						if err := l.Err(); err != nil {
-							t.Errorf("the lease is lost by that: %v", err)
-						}
+						wantsNone(t, "the lease is lost by that", l.Err())
 						rollback(t, tx)
 					} else {
-						if err != nil {
-							t.Errorf("Guard: %v", err)
-						}
+						wantsNone(t, "Guard", err)
 						commit(t, tx)
 					}
 
@@ -196,9 +182,7 @@ func TestGuardAfterRenewals(t *testing.T) {
 
 				tx := begin(t, pool, sql.LevelRepeatableRead)
 				reads(t, tx, table)
-				if err := l.Renew(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, l.Renew(t.Context()))
 				other := begin(t, pool, sql.LevelRepeatableRead)
 				guard(t, l, other)
 				commit(t, other)
@@ -269,9 +253,7 @@ func TestGuardAndSavepoints(t *testing.T) {
 				if n := counted(t, db, table); n != want {
 					t.Errorf("%d was committed, want %d", n, want)
 				}
-				if err := l.Err(); err != nil {
-					t.Errorf("the lease: %v", err)
-				}
+				wantsNone(t, "the lease", l.Err())
 			})
 		}
 	})
@@ -300,11 +282,9 @@ func TestGuardDeadlock(t *testing.T) {
 		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 2")
 		guard(t, l, tx)
 		add(t, tx, table)
-		blocked := make(chan error, 1)
-		go func() {
-			_, err := tx.ExecContext(context.Background(), "UPDATE "+table+" SET n = n + 1 WHERE id = 2")
-			blocked <- err
-		}()
+		blocked := later(func() error {
+			return second(tx.ExecContext(context.Background(), "UPDATE "+table+" SET n = n + 1 WHERE id = 2"))
+		})
 		db.WaitForLockWait(t, id)
 		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 1")
 		err := within(t, "the deadlock", blocked)
@@ -418,15 +398,11 @@ func TestGuardLost(t *testing.T) {
 			"expired and taken over by an owner of the same name": func(t *testing.T, key txlock.Key, l *lease.Lease) *lease.Lease {
 				seize(t, db, key, "expires_us = 1")
 				again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WaitAtMost(soon))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return again
 			},
 			"released by force": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				if err := other.ForceRelease(t.Context(), key); err != nil {
-					t.Fatal(err)
-				}
+				must(t, other.ForceRelease(t.Context(), key))
 				return nil
 			},
 			"its row deleted": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
@@ -449,9 +425,7 @@ func TestGuardLost(t *testing.T) {
 				tx := begin(t, pool, sql.LevelReadCommitted)
 				add(t, tx, table)
 				successor := lose(t, key, l)
-				if err := l.Err(); err != nil {
-					t.Fatalf("the holder knows it already: %v", err)
-				}
+				must(t, l.Err())
 				err := l.Guard(t.Context(), tx)
 				if name == "its row deleted" && errors.Is(err, txlock.ErrStaleSnapshot) {
 					// A plain pool can't tell from the missing row that it is not
@@ -470,9 +444,7 @@ func TestGuardLost(t *testing.T) {
 					successor = acquire(t, other, key, lease.WaitAtMost(soon))
 				}
 				if successor != nil {
-					if successor.Token() <= l.Token() {
-						t.Errorf("the successor's token is %d, after %d", successor.Token(), l.Token())
-					}
+					higher(t, successor, l)
 					tx = begin(t, pool, sql.LevelReadCommitted)
 					add(t, tx, table)
 					guard(t, successor, tx)
@@ -503,13 +475,11 @@ func TestGuardKeepsSuccessorsOut(t *testing.T) {
 			time.Sleep(time.Duration(left)*time.Microsecond + 10*time.Millisecond) // by the server's clock too
 		}
 		quickly(t, "TryAcquire", func() {
-			_, err := other.TryAcquire(t.Context(), key)
-			wants(t, "TryAcquire", err, txlock.ErrBusy)
+			wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		})
 		quickly(t, "AcquireTx", func() {
 			rival := begin(t, pool, sql.LevelDefault)
-			_, err := other.AcquireTx(t.Context(), rival, key)
-			wants(t, "AcquireTx", err, txlock.ErrBusy)
+			wants(t, "AcquireTx", second(other.AcquireTx(t.Context(), rival, key)), txlock.ErrBusy)
 			rollback(t, rival)
 		})
 		wants(t, "Guard of another transaction", l.Guard(t.Context(), begin(t, pool, sql.LevelDefault)), txlock.ErrLost)
@@ -541,8 +511,7 @@ func TestReleaseUnderGuard(t *testing.T) {
 					wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
 				})
 				wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-				_, err := other.TryAcquire(t.Context(), key)
-				wants(t, "TryAcquire", err, txlock.ErrBusy)
+				wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 				end(t, tx)
 				free(t, other, key)
 				if n := counted(t, db, table); (n == 1) != (name == "commit") {
@@ -557,84 +526,49 @@ func TestReleaseUnderGuard(t *testing.T) {
 // lease again, guard again and return, without waiting for itself; and that entering
 // again sends nothing.
 func TestDoInGuardedTransaction(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				tap := new(wiretap)
-				pool := newPool(t, db, guarded, tap.install)
-				m, table, key := newManager(t, pool), counter(t, db), named()
-				var tx *sql.Tx
-				err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-					tx = begin(t, pool, sql.LevelDefault)
-					guard(t, l, tx)
-					before := tap.count()
-					again, err := m.Acquire(ctx, key)
-					if err != nil {
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		tap := new(wiretap)
+		pool := newPool(t, db, guarded, tap.install)
+		m, table, key := newManager(t, pool), counter(t, db), named()
+		var tx *sql.Tx
+		err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+			tx = begin(t, pool, sql.LevelDefault)
+			guard(t, l, tx)
+			before := tap.count()
+			again, err := m.Acquire(ctx, key)
+			if err != nil {
+				return err
+			}
+			entered(t, again, l)
+			if err := again.Release(ctx); err != nil {
+				return err
+			}
+			if n := tap.count() - before; n != 0 {
+				t.Errorf("to re-enter and leave cost %d statements: %q", n, tap.last(n))
+			}
+			quickly(t, "Do in the transaction", func() {
+				err = m.Do(ctx, key, func(ctx context.Context, inner *lease.Lease) error {
+					if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
 						return err
 					}
-					if again.Token() != l.Token() {
-						t.Errorf("token %d inside of %d", again.Token(), l.Token())
-					}
-					if err := again.Release(ctx); err != nil {
-						return err
-					}
-					if n := tap.count() - before; n != 0 {
-						t.Errorf("to re-enter and leave cost %d statements: %q", n, tap.last(n))
-					}
-					quickly(t, "Do in the transaction", func() {
-						err = m.Do(ctx, key, func(ctx context.Context, inner *lease.Lease) error {
-							if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
-								return err
-							}
-							return inner.Guard(ctx, tx)
-						})
-					})
-					if err != nil {
-						return err
-					}
-					return tx.Commit()
+					return inner.Guard(ctx, tx)
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if n := counted(t, db, table); n != 1 {
-					t.Errorf("%d was committed", n)
-				}
-				free(t, newManager(t, pool), key)
-			})
-		}
-	})
-}
-
-// TestDoLeavesOpenGuard proves that Do returns though its function has left a
-// guarded transaction open, and that the lease is free after that has ended.
-func TestDoLeavesOpenGuard(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(5*time.Minute)), newManager(t, pool)
-		table, key := counter(t, db), named()
-		tx := begin(t, pool, sql.LevelDefault)
-		quickly(t, "Do", func() {
-			err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-				add(t, tx, table)
-				return l.Guard(ctx, tx)
 			})
 			if err != nil {
-				t.Errorf("Do: %v", err)
+				return err
 			}
+			return tx.Commit()
 		})
-		_, err := other.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
-		commit(t, tx)
-		free(t, other, key)
+		must(t, err)
 		if n := counted(t, db, table); n != 1 {
 			t.Errorf("%d was committed", n)
 		}
+		free(t, newManager(t, pool), key)
 	})
 }
 
-// TestGuardOfNothing proves that only an open transaction can be guarded, and only
-// under a lease that is held.
+// TestGuardOfNothing proves that only an open transaction can be guarded or take a
+// lease, and be guarded only under one that is held.
 func TestGuardOfNothing(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m := newManager(t, pool)
@@ -643,15 +577,13 @@ func TestGuardOfNothing(t *testing.T) {
 		over := begin(t, pool, sql.LevelDefault)
 		commit(t, over)
 		wants(t, "Guard of a transaction that is over", l.Guard(t.Context(), over), txlock.ErrNoTransaction)
+		wants(t, "AcquireTx in a transaction that is over", second(m.AcquireTx(t.Context(), over, named())), txlock.ErrNoTransaction)
+		wants(t, "AcquireTx in nil", second(m.AcquireTx(t.Context(), nil, named())), txlock.ErrNoTransaction)
 		readOnly, err := pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wants(t, "Guard of a read-only transaction", l.Guard(t.Context(), readOnly), txlock.ErrReadOnly)
 		rollback(t, readOnly)
-		if err := l.Err(); err != nil {
-			t.Errorf("the lease: %v", err)
-		}
+		wantsNone(t, "the lease", l.Err())
 		release(t, l)
 		tx := begin(t, pool, sql.LevelDefault)
 		wants(t, "Guard after the release", l.Guard(t.Context(), tx), txlock.ErrNotHeld)
@@ -691,9 +623,7 @@ func TestGuardedBackToBack(t *testing.T) {
 						})
 					}
 					group.Wait()
-					if err := l.Err(); err != nil {
-						t.Errorf("the lease: %v", err)
-					}
+					wantsNone(t, "the lease", l.Err())
 					total := committed[0]
 					if workers == 2 {
 						total += committed[1]

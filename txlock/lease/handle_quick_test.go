@@ -74,8 +74,7 @@ func TestDroppedHandle(t *testing.T) {
 		}
 		release(t, next)
 
-		_, err := m.AcquireShared(t.Context(), job)
-		must(t, err)
+		share(t, m, job)
 		told.collect(t, 2)
 		release(t, acquire(t, m, job, lease.WaitAtMost(2*ttl)))
 	})
@@ -88,17 +87,14 @@ func TestDroppedAmongOthers(t *testing.T) {
 		told := new(recorder)
 		m := db.manager(lease.Observe(told.observe))
 		ctx := lease.WithOwner(t.Context(), "owner")
-		first, err := m.Acquire(ctx, job)
-		must(t, err)
+		first := acquireIn(ctx, t, m, job)
 		token := first.Token()
-		_, err = m.Acquire(ctx, job)
-		must(t, err)
+		acquireIn(ctx, t, m, job)
 		told.collect(t, 1)
 		time.Sleep(2 * ttl)
 		must(t, first.Err())
 		told.collect(t, 2) // nobody uses the first any more, either
-		again, err := m.Acquire(ctx, job)
-		must(t, err)
+		again := acquireIn(ctx, t, m, job)
 		time.Sleep(2 * ttl)
 		must(t, again.Err())
 		if again.Token() != token {

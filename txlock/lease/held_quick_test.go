@@ -37,9 +37,7 @@ func namesHolder(t *testing.T, what string, err error, key txlock.Key, info leas
 func infoOf(t *testing.T, l *lease.Lease, m *lease.Manager) lease.Info {
 	t.Helper()
 	info, err := m.Inspect(t.Context(), l.Key())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, held := range append(info.Others, info) {
 		if held.Owner == l.Owner() {
 			return held
@@ -59,16 +57,13 @@ func TestWaitsNameTheHolder(t *testing.T) {
 		info := infoOf(t, held, a)
 		for name, wait := range map[string]func(ctx context.Context, opts ...lease.AcquireOption) error{
 			"Acquire": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				_, err := b.Acquire(ctx, job, opts...)
-				return err
+				return second(b.Acquire(ctx, job, opts...))
 			},
 			"Acquire fairly": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				_, err := b.Acquire(ctx, job, append(opts, lease.Fair())...)
-				return err
+				return second(b.Acquire(ctx, job, append(opts, lease.Fair())...))
 			},
 			"AcquireShared": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				_, err := b.AcquireShared(ctx, job, opts...)
-				return err
+				return second(b.AcquireShared(ctx, job, opts...))
 			},
 			"AcquireAll": func(ctx context.Context, opts ...lease.AcquireOption) error {
 				_, err := b.AcquireAll(ctx, []txlock.Key{job, txlock.Named("free")}, opts...)
@@ -101,26 +96,16 @@ func TestWaitsBehindOthersNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager(lease.WithLabel("the next"))
 		first := acquire(t, a, job)
-		granted := make(chan *lease.Lease, 2)
-		queue := func(m *lease.Manager) {
-			go func() {
-				l, err := m.Acquire(t.Context(), job, lease.Fair())
-				if err != nil {
-					t.Error(err)
-				}
-				granted <- l
-			}()
-			time.Sleep(time.Second)
-		}
-		queue(b)
-		queue(db.manager())
+		next := fairAcquireUnder(t.Context(), b, job, lease.Fair())
+		time.Sleep(time.Second)
+		last := fairAcquireUnder(t.Context(), db.manager(), job, lease.Fair())
+		time.Sleep(time.Second)
 		time.AfterFunc(time.Second, func() { _ = first.Release(context.Background()) })
 		_, err := db.manager().Acquire(t.Context(), job, lease.Fair(), lease.NameHolders(), lease.WaitAtMost(10*time.Second))
 		wants(t, "behind others", err, txlock.ErrWaitTimeout)
-		second := <-granted
-		namesHolder(t, "behind others", err, job, infoOf(t, second, b))
-		release(t, second)
-		release(t, <-granted)
+		namesHolder(t, "behind others", err, job, infoOf(t, next.lease(t), b))
+		release(t, next.lease(t))
+		release(t, last.lease(t))
 	})
 }
 
@@ -133,10 +118,8 @@ func TestTriesNameTheHolder(t *testing.T) {
 		plain := db.manager()
 		nothing := func(context.Context, *lease.Lease) error { return nil }
 		shared, permits := txlock.Named("shared"), txlock.Named("permits")
-		of, err := b.Semaphore(permits, 1)
-		must(t, err)
-		ours, err := a.Semaphore(permits, 1)
-		must(t, err)
+		of := semaphore(t, b, permits, 1)
+		ours := semaphore(t, a, permits, 1)
 		tries := map[string]struct {
 			key txlock.Key
 			try func(opts ...lease.AcquireOption) error
@@ -151,14 +134,8 @@ func TestTriesNameTheHolder(t *testing.T) {
 				_, err := plain.TryAcquire(t.Context(), job, append(opts, lease.NameHolders())...)
 				return err
 			}},
-			"TryAcquireShared": {job, func(opts ...lease.AcquireOption) error {
-				_, err := b.TryAcquireShared(t.Context(), job, opts...)
-				return err
-			}},
-			"TryAcquire of readers": {shared, func(opts ...lease.AcquireOption) error {
-				_, err := b.TryAcquire(t.Context(), shared, opts...)
-				return err
-			}},
+			"TryAcquireShared":      {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquireShared(t.Context(), job, opts...)) }},
+			"TryAcquire of readers": {shared, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), shared, opts...)) }},
 			"a wait for readers": {shared, func(opts ...lease.AcquireOption) error {
 				_, err := b.Acquire(t.Context(), shared, append(opts, lease.WaitAtMost(time.Second))...)
 				return err
@@ -170,10 +147,8 @@ func TestTriesNameTheHolder(t *testing.T) {
 			}},
 		}
 		held := acquire(t, a, job)
-		reader, err := a.AcquireShared(t.Context(), shared)
-		must(t, err)
-		permit, err := ours.Acquire(t.Context())
-		must(t, err)
+		reader := share(t, a, shared)
+		permit := permit(t, ours)
 		holders := map[txlock.Key]*lease.Lease{job: held, shared: reader, permits: permit}
 		for name, c := range tries {
 			before := len(wire.calls("Inspect"))
@@ -187,7 +162,7 @@ func TestTriesNameTheHolder(t *testing.T) {
 				t.Errorf("%s: %d looks", name, n)
 			}
 		}
-		_, err = plain.TryAcquire(t.Context(), job)
+		_, err := plain.TryAcquire(t.Context(), job)
 		if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) != nil {
 			t.Errorf("named without a look: %v", err)
 		}

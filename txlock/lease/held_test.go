@@ -19,23 +19,9 @@ func TestRefusalsNameTheHolderOnServers(t *testing.T) {
 		a, b := newManager(t, pool, lease.WithLabel("ours")), newManager(t, pool)
 		key, shared, permits := named(), named(), named()
 		held := acquire(t, a, key)
-		reader, err := a.AcquireShared(t.Context(), shared)
-		if err != nil {
-			t.Fatal(err)
-		}
-		semaphore, err := a.Semaphore(permits, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		permit, err := semaphore.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		of, err := b.Semaphore(permits, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		holders := map[txlock.Key]*lease.Lease{key: held, shared: reader, permits: permit}
+		reader := share(t, a, shared)
+		one, of := permit(t, semaphore(t, a, permits, 1)), semaphore(t, b, permits, 1)
+		holders := map[txlock.Key]*lease.Lease{key: held, shared: reader, permits: one}
 		limit := lease.WaitAtMost(time.Millisecond)
 		look := lease.NameHolders()
 		for name, c := range map[string]struct {
@@ -61,7 +47,7 @@ func TestRefusalsNameTheHolderOnServers(t *testing.T) {
 
 		table := counter(t, db)
 		tx := begin(t, pool, sql.LevelRepeatableRead)
-		_, err = b.AcquireTx(t.Context(), tx, key)
+		_, err := b.AcquireTx(t.Context(), tx, key)
 		wants(t, "AcquireTx", err, txlock.ErrBusy)
 		namesHolder(t, "AcquireTx", err, key, infoOf(t, held, a))
 		other := begin(t, pool, sql.LevelDefault)
@@ -79,7 +65,7 @@ func TestRefusalsNameTheHolderOnServers(t *testing.T) {
 		wants(t, "TryAcquire of what is guarded", err, txlock.ErrBusy)
 		namesHolder(t, "TryAcquire of what is guarded", err, key, infoOf(t, held, a))
 		commit(t, tx)
-		for _, l := range []*lease.Lease{held, reader, permit} {
+		for _, l := range []*lease.Lease{held, reader, one} {
 			release(t, l)
 		}
 	})
@@ -92,9 +78,7 @@ func TestReadersAreNamedInATransaction(t *testing.T) {
 		a, b := newManager(t, pool), newManager(t, pool)
 		key := named()
 		reader, err := a.AcquireShared(lease.WithOwner(t.Context(), "somebody"), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		testdb.Await(soon, func() bool {
 			_, err = b.AcquireTx(t.Context(), begin(t, pool, sql.LevelDefault), key, lease.NameHolders())
 			return heldBy(err) != nil
@@ -155,9 +139,7 @@ func TestSlowWaitsNameTheHolderOnServers(t *testing.T) {
 				b := newManager(t, pool, lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(10*time.Millisecond))
 				key := named()
 				held, err := of.hold(a, key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				info = infoOf(t, held, a)
 				time.AfterFunc(300*time.Millisecond, func() { _ = held.Release(context.Background()) })
 				l, err := of.wait(b, key)
@@ -181,9 +163,5 @@ func acquireNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 }
 
 func permitNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	of, err := m.Semaphore(key, 1)
-	if err != nil {
-		return nil, err
-	}
-	return of.Acquire(context.Background())
+	return permitOf(context.Background(), m, key)
 }

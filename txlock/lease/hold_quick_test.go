@@ -36,8 +36,7 @@ func TestHoldAtLeast(t *testing.T) {
 					db.at("done", time.Second)
 					for _, by := range []*lease.Manager{m, waits} {
 						for _, ctx := range []context.Context{ctx, t.Context()} { // the same owner, too
-							_, err := by.TryAcquire(ctx, job)
-							wants(t, "TryAcquire", err, txlock.ErrBusy)
+							wants(t, "TryAcquire", second(by.TryAcquire(ctx, job)), txlock.ErrBusy)
 						}
 					}
 					all, err := m.List(t.Context())
@@ -104,10 +103,8 @@ func TestHoldAtLeastEntered(t *testing.T) {
 		begun := time.Since(db.begun)
 		ctx = lease.WithOwner(t.Context(), "ann")
 		second := db.manager()
-		held, err := second.Acquire(ctx, job, lease.HoldAtLeast(time.Hour))
-		must(t, err)
-		again, err := m.Acquire(ctx, job, lease.HoldAtLeast(time.Minute))
-		must(t, err)
+		held := acquireIn(ctx, t, second, job, lease.HoldAtLeast(time.Hour))
+		again := acquireIn(ctx, t, m, job, lease.HoldAtLeast(time.Minute))
 		release(t, held)
 		must(t, again.Renew(t.Context()))
 		release(t, again)
@@ -123,8 +120,7 @@ func TestHoldAtLeastOfClose(t *testing.T) {
 		acquire(t, m, job, lease.HoldAtLeast(time.Minute))
 		must(t, m.Close(t.Context()))
 		other := db.manager()
-		_, err := other.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		release(t, acquire(t, other, job))
 		db.within("free", time.Minute, time.Minute+500*time.Millisecond)
 	})
@@ -160,9 +156,7 @@ func TestHoldAtLeastOfALostLease(t *testing.T) {
 		release(t, l)
 		must(t, other.ForceRelease(t.Context(), job))
 		next = acquire(t, other, job)
-		if next.Token() <= l.Token() {
-			t.Errorf("token %d after %d", next.Token(), l.Token())
-		}
+		higher(t, next, l)
 		release(t, next)
 		nothingHeld(t, m)
 	})
@@ -197,10 +191,8 @@ func TestHoldAtLeastFailed(t *testing.T) {
 		kept("released after a transaction")
 
 		wire.fault("Take", answersLate(5*time.Second))
-		brief, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := m.Acquire(brief, job, lease.HoldAtLeast(time.Hour))
-		wants(t, "Acquire", err, context.DeadlineExceeded)
+		brief := limited(t, time.Second)
+		wants(t, "Acquire", second(m.Acquire(brief, job, lease.HoldAtLeast(time.Hour))), context.DeadlineExceeded)
 		wire.Up()
 		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
@@ -239,8 +231,7 @@ func TestHoldAtLeastOfAClockSetBack(t *testing.T) {
 func TestHoldAtLeastOfPermits(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
-		s, err := m.Semaphore(job, 2)
-		must(t, err)
+		s := semaphore(t, m, job, 2)
 		for n := range 6 {
 			must(t, s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(time.Minute)))
 			late := time.Duration(n/2) * time.Minute
@@ -254,12 +245,11 @@ func TestHoldAtLeastOfPermits(t *testing.T) {
 func TestHoldAtLeastOfADowngrade(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(), db.manager()
-		release(t, acquireShared(t, other, job))
+		release(t, share(t, other, job))
 		reader, err := acquire(t, m, job, lease.HoldAtLeast(time.Minute)).Downgrade(t.Context())
 		must(t, err)
-		_, err = other.TryAcquireShared(t.Context(), job)
-		wants(t, "TryAcquireShared", err, txlock.ErrBusy)
-		next := acquireShared(t, other, job)
+		wants(t, "TryAcquireShared", second(other.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
+		next := share(t, other, job)
 		db.within("free for readers", time.Minute, time.Minute+500*time.Millisecond)
 		must(t, reader.Err())
 		release(t, reader)
@@ -278,12 +268,9 @@ func TestHoldAtLeastRefused(t *testing.T) {
 			wants(t, fmt.Sprintf("%s with %v", call, d), err, txlock.ErrInvalidOption)
 		}
 	}
-	_, err := m.AcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))
-	wants(t, "AcquireShared", err, txlock.ErrInvalidOption)
-	_, err = m.TryAcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))
-	wants(t, "TryAcquireShared", err, txlock.ErrInvalidOption)
-	_, err = m.Acquire(lease.WithOwner(t.Context(), store.Released+"ann"), job)
-	wants(t, "Acquire", err, txlock.ErrInvalidOption)
+	wants(t, "AcquireShared", second(m.AcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
+	wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
+	wants(t, "Acquire", second(m.Acquire(lease.WithOwner(t.Context(), store.Released+"ann"), job)), txlock.ErrInvalidOption)
 }
 
 // TestHoldAtLeastOfATransaction proves that a lease which was acquired in a transaction is

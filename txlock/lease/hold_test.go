@@ -23,18 +23,14 @@ func TestHoldAtLeastOnServers(t *testing.T) {
 		ctx := lease.WithOwner(t.Context(), strings.Repeat("o", 255))
 		for _, d := range []time.Duration{10 * time.Minute, 5 * time.Hour} {
 			key := named()
-			l, err := m.Acquire(ctx, key, lease.HoldAtLeast(d))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := acquireIn(ctx, t, m, key, lease.HoldAtLeast(d))
 			release(t, l)
 			if us := kept(key); us != d.Microseconds() {
 				t.Errorf("kept for %d us, want %v", us, d)
 			}
 			for _, m := range []*lease.Manager{m, other} {
 				for _, ctx := range []context.Context{ctx, t.Context()} {
-					_, err = m.TryAcquire(ctx, key)
-					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					wants(t, "TryAcquire", second(m.TryAcquire(ctx, key)), txlock.ErrBusy)
 				}
 			}
 			if us := kept(key); us != d.Microseconds() { // a refusal may shorten what is too far ahead
@@ -44,9 +40,7 @@ func TestHoldAtLeastOnServers(t *testing.T) {
 			if err != nil || !info.Held || info.Remaining <= 0 || info.Remaining > d || !strings.HasPrefix(info.Owner, "released: ooo") {
 				t.Errorf("Inspect: %+v, %v", info, err)
 			}
-			if err := other.ForceRelease(t.Context(), key); err != nil {
-				t.Errorf("ForceRelease: %v", err)
-			}
+			wantsNone(t, "ForceRelease", other.ForceRelease(t.Context(), key))
 			release(t, acquire(t, m, key))
 		}
 		for name, moved := range map[string]struct {
@@ -69,13 +63,9 @@ func TestHoldAtLeastOnServers(t *testing.T) {
 		key := named()
 		first, second := acquire(t, m, key, lease.HoldAtLeast(time.Hour)), other
 		again, err := second.Acquire(lease.WithOwner(t.Context(), first.Owner()), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		release(t, first) // the last one counts
-		if err := again.Renew(t.Context()); err != nil {
-			t.Errorf("Renew: %v", err)
-		}
+		wantsNone(t, "Renew", again.Renew(t.Context()))
 		release(t, again)
 		release(t, acquire(t, m, key))
 		l := acquire(t, m, key, lease.HoldAtLeast(time.Hour))
@@ -90,17 +80,11 @@ func TestHoldAtLeastOfPermitsOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		m := newManager(t, newPool(t, db, true))
 		key := named()
-		s, err := m.Semaphore(key, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := semaphore(t, m, key, 2)
 		for range 2 {
-			if err := s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(time.Hour)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(time.Hour)))
 		}
-		_, err = s.TryAcquire(t.Context())
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(s.TryAcquire(t.Context())), txlock.ErrBusy)
 		info, err := m.Inspect(t.Context(), key)
 		if all := info.Others; err != nil || len(all) != 2 || all[1].Kind != lease.Permit || all[1].Remaining <= 0 || all[1].TTL != time.Hour {
 			t.Errorf("Inspect: %+v, %v", info, err)

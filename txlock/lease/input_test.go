@@ -16,13 +16,9 @@ import (
 func nowhere(t *testing.T) *sql.DB {
 	t.Helper()
 	pool, err := sql.Open("mysql", "nobody@tcp(127.0.0.1:1)/none")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Close", pool.Close())
 	})
 	return pool
 }
@@ -53,8 +49,7 @@ func TestBadManagerOptions(t *testing.T) {
 		"PurgeEvery after too long":      {lease.PurgeEvery(lease.MaxTTL+1, time.Hour)},
 		"PurgeEvery without a retention": {lease.PurgeEvery(time.Minute, time.Second-1)},
 	} {
-		_, err := lease.NewManager(pool, options...)
-		wants(t, name, err, txlock.ErrInvalidOption)
+		wants(t, name, second(lease.NewManager(pool, options...)), txlock.ErrInvalidOption)
 	}
 	if _, err := lease.NewManager(nil); err == nil {
 		t.Error("NewManager takes a nil pool")
@@ -137,78 +132,16 @@ func TestOwnerLengths(t *testing.T) {
 		for _, owner := range []string{"o", strings.Repeat("ö", 127) + "o", "\x00\xff' ; \\"} {
 			key := named()
 			ctx := lease.WithOwner(t.Context(), owner)
-			l, err := m.Acquire(ctx, key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := acquireIn(ctx, t, m, key)
 			if got := readRow(t, db, key.String()).owner; got != owner || l.Owner() != owner {
 				t.Errorf("owner %q, in the row %q, want %q", l.Owner(), got, owner)
 			}
 			again, err := other.TryAcquire(ctx, key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if again.Token() != l.Token() {
-				t.Errorf("token %d, want %d", again.Token(), l.Token())
-			}
+			must(t, err)
+			entered(t, again, l)
 			release(t, again)
 			release(t, l)
 		}
-	})
-}
-
-// TestClosed proves that a manager that was closed refuses all calls, has released
-// what it held and ended the calls that waited, and that its pool is still open.
-func TestClosed(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		m, other := newManager(t, pool), newManager(t, pool)
-		l, theirs := acquire(t, m, named()), acquire(t, other, named())
-		working, cancel := l.Context(t.Context())
-		defer cancel()
-		waited := make(chan error)
-		go func() {
-			_, err := m.Acquire(t.Context(), theirs.Key())
-			waited <- err
-		}()
-		if err := m.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		wants(t, "Acquire that waits", <-waited, lease.ErrClosed)
-		<-l.Done()
-		<-working.Done()
-		wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-		wants(t, "cause of the context", context.Cause(working), txlock.ErrNotHeld)
-		if err := l.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrNotHeld)
-		for call, err := range allCalls(t.Context(), m, tx, named()) {
-			wants(t, call, err, lease.ErrClosed)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
-		for call, err := range keyCalls(t.Context(), m, l.Key()) {
-			wants(t, call, err, lease.ErrClosed)
-		}
-		for call, err := range tableCalls(t.Context(), m) {
-			wants(t, call, err, lease.ErrClosed)
-		}
-		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrNotHeld)
-		if err := m.Close(t.Context()); err != nil {
-			t.Errorf("second Close: %v", err)
-		}
-		next, err := other.TryAcquire(t.Context(), l.Key())
-		if err != nil {
-			t.Fatal(err)
-		}
-		release(t, next)
-		release(t, theirs)
 	})
 }
 
@@ -224,16 +157,11 @@ func TestTablesMissing(t *testing.T) {
 			pool := newPool(t, db, true)
 			db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO '"+db.Config().User+"'@'%', '"+db.Config().User+"'@'localhost'")
 			m := newManager(t, pool)
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := begin(t, pool, sql.LevelDefault)
 			for call, err := range allCalls(t.Context(), m, tx, named()) {
 				wants(t, call, err, txlock.ErrSchema)
 			}
-			if err := tx.Rollback(); err != nil {
-				t.Error(err)
-			}
+			wantsNone(t, "Rollback", tx.Rollback())
 			for call, err := range keyCalls(t.Context(), m, named()) {
 				wants(t, call, err, txlock.ErrSchema)
 			}

@@ -38,17 +38,13 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		list := func() []lease.Info {
 			t.Helper()
 			all, err := operator.List(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return all
 		}
 		inspect := func(key txlock.Key) lease.Info {
 			t.Helper()
 			info, err := operator.Inspect(t.Context(), key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return info
 		}
 		same := func(what string, got []lease.Info, want ...seen) {
@@ -68,16 +64,10 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		a, b, c := txlock.Named("a"), txlock.Named("b"), txlock.Named("c")
 		writer := acquire(t, m, a)
 		readers := []*lease.Lease{share(t, m, b), share(t, m, b)}
-		semaphore, err := m.Semaphore(c, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		semaphore := semaphore(t, m, c, 3)
 		var permits []*lease.Lease
 		for range 2 {
-			p, err := semaphore.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := permit(t, semaphore)
 			permits = append(permits, p)
 		}
 		waiting := fairAcquire(t, fairManager(t, db, quiet), a)
@@ -92,6 +82,9 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		}
 		info := inspect(a)
 		same("Inspect of a lease", []lease.Info{info}, of(lease.Exclusive, writer))
+		if info.TTL != 5*soon || info.Holders != 1 || info.Remaining < 4*soon {
+			t.Errorf("Inspect of a lease: %+v", info)
+		}
 		same("its others", info.Others, first)
 		same("Inspect of readers", inspect(b).Others, of(lease.Reader, readers[0]), of(lease.Reader, readers[1]))
 		if i := inspect(c); i.Permits != 3 || i.Held {
@@ -111,9 +104,7 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		}
 		free(c, inspect(c).Others[0].Slot)
 		wants(t, "the permit that was taken away", permits[0].Renew(t.Context()), txlock.ErrLost)
-		if err := permits[1].Renew(t.Context()); err != nil {
-			t.Errorf("the other permit: %v", err)
-		}
+		wantsNone(t, "the other permit", permits[1].Renew(t.Context()))
 		wants(t, "ForceRelease of a slot that is free", operator.ForceRelease(t.Context(), c, 1), txlock.ErrNotHeld)
 		wants(t, "ForceRelease of a waiter", operator.ForceRelease(t.Context(), a, -1), txlock.ErrInvalidOption)
 		free(c)
@@ -225,14 +216,8 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 		release(t, share(t, m, shared))
 		reader := share(t, m, busy)
 		for _, n := range []int{3, 2} { // another number, when the first is forgotten
-			s, err := m.Semaphore(permits, n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := s.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := semaphore(t, m, permits, n)
+			p := permit(t, s)
 			release(t, p)
 			waitUntil(t, "the rows are removed", func() bool {
 				if _, err := m.Purge(t.Context()); err != nil {
@@ -244,11 +229,8 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 		if n := rows(busy); n != 2 {
 			t.Errorf("%d rows of a key with a reader are left", n)
 		}
-		_, err := m.TryAcquire(t.Context(), busy)
-		wants(t, "a writer beside the reader", err, txlock.ErrBusy)
-		if err := reader.Renew(t.Context()); err != nil {
-			t.Errorf("the reader: %v", err)
-		}
+		wants(t, "a writer beside the reader", second(m.TryAcquire(t.Context(), busy)), txlock.ErrBusy)
+		wantsNone(t, "the reader", reader.Renew(t.Context()))
 		release(t, reader)
 		release(t, acquire(t, m, permits)) // the key is nobody's now
 	})

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -16,46 +17,22 @@ import (
 // of the wait is, also with a manager that has sent nothing yet, and a key without a row.
 func TestFreeLeaseHasNoLimit(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		for name, how := range map[string]struct {
-			option  lease.ManagerOption
-			acquire func(m *lease.Manager, key txlock.Key) (*lease.Lease, error)
-		}{
-			"exclusive": {lease.WaitAtMost(1), func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-				return m.Acquire(t.Context(), key)
-			}},
-			"fair": {lease.Fair(), func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-				return m.Acquire(t.Context(), key, lease.WaitAtMost(1))
-			}},
-			"shared": {lease.WaitAtMost(1), func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-				return m.AcquireShared(t.Context(), key)
-			}},
-			"permit": {lease.WaitAtMost(1), func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-				s, err := m.Semaphore(key, 3)
-				if err != nil {
-					return nil, err
-				}
-				return s.Acquire(t.Context())
-			}},
-			"of an owner who has it": {lease.WaitAtMost(1), func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-				ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
-				first, err := m.Acquire(ctx, key)
-				if err != nil {
-					return nil, err
-				}
-				defer release(t, first)
-				return newManager(t, pool).Acquire(ctx, key, lease.WaitAtMost(1))
-			}},
-		} {
+		waits := maps.Clone(waitsWithoutLimit)
+		waits["Acquire fairly"] = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+			return acquired(m.Acquire(ctx, key, append(options, lease.Fair())...))
+		}
+		waits["of an owner who has it"] = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+			ctx = lease.WithOwner(ctx, "owner of "+key.String())
+			defer release(t, acquireIn(ctx, t, m, key, options...))
+			return acquired(newManager(t, pool).Acquire(ctx, key, options...))
+		}
+		for name, wait := range waits {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				for range 5 {
-					m, key := newManager(t, pool, how.option), named()
+					m, key := newManager(t, pool), named()
 					for range 3 { // without a row, and with one
-						l, err := how.acquire(m, key)
-						if err != nil {
-							t.Fatal(err)
-						}
-						release(t, l)
+						must(t, wait(t.Context(), m, key, lease.WaitAtMost(1)))
 					}
 				}
 			})
@@ -65,59 +42,26 @@ func TestFreeLeaseHasNoLimit(t *testing.T) {
 
 // TestLimitSaysWhatWasSeen proves that the error of a limit names what was in the way.
 func TestLimitSaysWhatWasSeen(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		atMost := unhurried(t, other, 500*time.Millisecond)
-		limit := lease.WaitAtMost(atMost)
-		says := func(t *testing.T, err error, what ...string) {
-			t.Helper()
-			wants(t, "the limit", err, txlock.ErrWaitTimeout)
-			for _, w := range what {
-				if err != nil && !strings.Contains(err.Error(), w) {
-					t.Errorf("%v, want %s", err, w)
-				}
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other, limit := db.manager(), db.manager(), lease.WaitAtMost(time.Second)
+		shared, permits := txlock.Named("shared"), semaphore(t, m, txlock.Named("permits"), 1)
+		acquireIn(lease.WithOwner(t.Context(), "somebody"), t, m, job)
+		reader := share(t, m, shared)
+		permit(t, permits)
+		for _, c := range []struct {
+			err  error
+			says string
+		}{
+			{second(other.Acquire(t.Context(), job, limit)), `after 1s owner "somebody" (`},
+			{second(other.AcquireShared(t.Context(), job, limit)), `after 1s owner "somebody" (`},
+			{second(other.Acquire(t.Context(), shared, limit)), "readers had it"},
+			{second(permits.Acquire(t.Context(), limit)), "no permit was free"},
+		} {
+			wants(t, "the limit", c.err, txlock.ErrWaitTimeout)
+			if c.err != nil && !strings.Contains(c.err.Error(), c.says) {
+				t.Errorf("%v, want %s", c.err, c.says)
 			}
 		}
-		t.Run("a holder", func(t *testing.T) {
-			t.Parallel()
-			key := named()
-			l, err := m.Acquire(lease.WithOwner(t.Context(), "somebody"), key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer release(t, l)
-			_, err = other.Acquire(t.Context(), key, limit)
-			says(t, err, `owner "somebody" (`, atMost.String())
-			_, err = other.AcquireShared(t.Context(), key, limit)
-			says(t, err, `owner "somebody" (`)
-		})
-		t.Run("readers", func(t *testing.T) {
-			t.Parallel()
-			key := named()
-			l, err := m.AcquireShared(t.Context(), key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer release(t, l)
-			_, err = other.Acquire(t.Context(), key, limit)
-			says(t, err, "readers had it")
-			if _, err := l.Key(), l.Renew(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-		t.Run("permits", func(t *testing.T) {
-			t.Parallel()
-			s, err := m.Semaphore(named(), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Do(t.Context(), func(_ context.Context, _ *lease.Lease) error {
-				_, err := s.Acquire(t.Context(), limit)
-				says(t, err, "no permit was free")
-				return nil
-			}); err != nil {
-				t.Error(err)
-			}
-		})
+		must(t, reader.Renew(t.Context()))
 	})
 }

@@ -35,17 +35,35 @@ func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	}
 }
 
-// onPools runs a test on every server over a guarded and a plain pool.
-func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+// onKinds runs a test on every server for guarded and plain pools.
+func onKinds(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {
 	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				test(t, db, newPool(t, db, guarded))
+				test(t, db, guarded)
 			})
 		}
 	})
+}
+
+// onPools runs a test on every server over a guarded and a plain pool.
+func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+	t.Helper()
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) { test(t, db, newPool(t, db, guarded)) })
+}
+
+// onDedicated runs a test on a server of each engine that nothing else uses.
+func onDedicated(t *testing.T, test func(t *testing.T, server *testdb.Server)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Dedicated(t, engine))
+		})
+	}
 }
 
 // sideBySide returns what runs a subtest beside the others, all of them in the place of
@@ -65,9 +83,7 @@ func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 	cfg := db.Config(mutators...)
 	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if guarded {
 		connector = locksqlc.Connector(connector)
 	}
@@ -89,15 +105,11 @@ func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 func newManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
 	m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.TTL(5 * soon)}, options...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
-		if err := m.Close(ctx); err != nil {
-			t.Errorf("close the manager: %v", err)
-		}
+		wantsNone(t, "close the manager", m.Close(ctx))
 	})
 	return m
 }
@@ -108,17 +120,13 @@ func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
 func acquire(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	l, err := m.Acquire(t.Context(), key, options...)
-	if err != nil {
-		t.Fatalf("Acquire(%v): %v", key, err)
-	}
+	must(t, err)
 	return l
 }
 
 func release(t testing.TB, l *lease.Lease) {
 	t.Helper()
-	if err := l.Release(context.Background()); err != nil {
-		t.Fatalf("Release: %v", err)
-	}
+	must(t, l.Release(context.Background()))
 }
 
 // unhurried returns a time that is base on a quiet machine, and has room for twenty leases
@@ -132,6 +140,43 @@ func unhurried(t testing.TB, m *lease.Manager, base time.Duration) time.Duration
 		longest = max(longest, time.Since(begun))
 	}
 	return (base + 20*longest).Round(time.Millisecond)
+}
+
+// later makes a call in the background, and returns what hears of its error.
+func later(call func() error) chan error {
+	err := make(chan error, 1)
+	go func() { err <- call() }()
+	return err
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// higher checks that a lease has a higher token than one before it.
+func higher(t testing.TB, next, before *lease.Lease) {
+	t.Helper()
+	if next.Token() <= before.Token() {
+		t.Errorf("token %d after %d", next.Token(), before.Token())
+	}
+}
+
+// entered checks that a handle is of the same lease as another.
+func entered(t testing.TB, again, l *lease.Lease) {
+	t.Helper()
+	if again.Token() != l.Token() {
+		t.Errorf("token %d inside of %d", again.Token(), l.Token())
+	}
+}
+
+// limited returns a context that ends after a time.
+func limited(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 func wants(t testing.TB, what string, err error, want ...error) {

@@ -51,11 +51,7 @@ func takeMixed(t testing.TB, db *testdb.DB, m *lease.Manager, n int, options ...
 				take := m.AcquireShared
 				if i >= n/2 {
 					take = func(ctx context.Context, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
-						s, err := m.Semaphore(key, 1)
-						if err != nil {
-							return nil, err
-						}
-						return s.Acquire(ctx, options...)
+						return permitOf(ctx, m, key, options...)
 					}
 				}
 				var err error

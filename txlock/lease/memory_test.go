@@ -220,13 +220,6 @@ func done(l *lease.Lease) bool {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // waits is an observer of waits.
 type waits struct {
 	mu  sync.Mutex

@@ -75,8 +75,7 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 		},
 		"never": func(*testing.T, neighbourhood, txlock.Key) {},
 	}, func(t *testing.T, n neighbourhood, use func(t *testing.T, n neighbourhood, key txlock.Key)) {
-		ctx, cancel := context.WithTimeout(t.Context(), soon)
-		defer cancel()
+		ctx := limited(t, soon)
 		key := named().String()
 		before, own, behind := txlock.Named(key+":1"), txlock.Named(key+":2"), txlock.Named(key+":3")
 		use(t, n, own)
@@ -141,8 +140,7 @@ func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
 			defer release(t, l)
 		}
 		tx := n.begin(t)
-		ctx, cancel := context.WithTimeout(t.Context(), soon)
-		defer cancel()
+		ctx := limited(t, soon)
 		l, err := n.m.AcquireTx(ctx, tx, txlock.Named(key+":2"))
 		wantsNone(t, "AcquireTx", err)
 		if err == nil {
@@ -165,8 +163,7 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 		rows, err := foreign.Query("SELECT slot FROM lockstep_leases WHERE name > ? AND name < ? FOR UPDATE", key+":1", key+":9")
 		wantsNone(t, "the range", err)
 		wantsNone(t, "the range", rows.Close())
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
+		ctx := limited(t, 5*time.Minute)
 		for name, verb := range map[string]func(key txlock.Key) error{
 			"TryAcquire":       func(key txlock.Key) error { return second(m.TryAcquire(ctx, key)) },
 			"TryAcquireShared": func(key txlock.Key) error { return second(m.TryAcquireShared(ctx, key)) },
@@ -208,8 +205,7 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 			wantsNone(t, "the limit", pool.QueryRow("SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds))
 			return seconds
 		}
-		_, err := pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")
-		wantsNone(t, "SET", err)
+		wantsNone(t, "SET", second(pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")))
 		id := testdb.ConnID(t, pool)
 		release(t, acquire(t, m, named()))
 		if now := limit(); now != 17 || testdb.ConnID(t, pool) != id {
@@ -223,8 +219,7 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 // around it.
 func TestRefusedAcquireTxLocksNothing(t *testing.T) {
 	amongNeighbours(t, map[string]bool{"never shared": false, "shared before": true}, func(t *testing.T, n neighbourhood, shared bool) {
-		ctx, cancel := context.WithTimeout(t.Context(), soon)
-		defer cancel()
+		ctx := limited(t, soon)
 		name := named().String()
 		key := txlock.Named(name + ":2")
 		if release(t, acquire(t, n.other, key)); shared {

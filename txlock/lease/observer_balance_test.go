@@ -25,9 +25,7 @@ func TestObserverBalances(t *testing.T) {
 		}
 		l := acquire(t, m, key)
 		again, err := m.Acquire(lease.WithOwner(t.Context(), l.Owner()), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		expects("entered twice", 0, 1)
 		granted := make(chan *lease.Lease)
 		for range 2 {
@@ -47,9 +45,7 @@ func TestObserverBalances(t *testing.T) {
 			t.Error("a key without a name")
 		}
 		shared, err := m.AcquireShared(t.Context(), named())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		down := acquire(t, m, named())
 		if _, err := m.TryAcquire(t.Context(), down.Key()); !errors.Is(err, txlock.ErrBusy) {
 			t.Errorf("of what is held: %v", err)
@@ -60,9 +56,7 @@ func TestObserverBalances(t *testing.T) {
 		expects("readers", 0, 2)
 		release(t, shared)
 		release(t, down)
-		if err := m.ForceRelease(t.Context(), acquire(t, m, key).Key()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.ForceRelease(t.Context(), acquire(t, m, key).Key()))
 		seen.waitFor(t, "lost")
 		expects("a loss", 0, 0)
 		acquire(t, m, key)

@@ -2,15 +2,13 @@ package lease_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -109,52 +107,19 @@ type mark struct{}
 // renewed and released: in this order, with key, owner, token and durations, and of the
 // grant and the release under the context of their calls.
 func TestObserverOfALife(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		const ttl, every = 15 * time.Second, 500 * time.Millisecond
+	inMemory(t, func(t *testing.T, db *memory) {
 		seen := new(recorder)
-		m, other := newManager(t, pool, lease.Observe(seen.observe), lease.TTL(ttl), lease.RenewEvery(every)), newManager(t, pool)
-		key := named()
-		held := acquire(t, other, key)
-		// A refusal cuts an expiry that lies too far ahead: so it shows when it has come.
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = expires_us + 3600000000 WHERE name = ?", key.String())
-		expiry := func() int64 {
-			return number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
-		}
-		far := expiry()
+		m := db.manager(lease.Observe(seen.observe))
+		held := acquire(t, db.manager(), job)
+		time.AfterFunc(time.Minute, func() { release(t, held) })
 		ctx := context.WithValue(t.Context(), mark{}, "here")
-		asked := time.Now()
-		got := make(chan *lease.Lease, 1)
-		go func() {
-			l, err := m.Acquire(ctx, key)
-			if err != nil {
-				t.Errorf("Acquire: %v", err)
-			}
-			got <- l
-		}()
-		for deadline := time.Now().Add(20 * time.Second); expiry() == far; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("nothing was refused")
-			}
-		}
-		const wait = 60 * time.Millisecond
-		_, err := other.Acquire(t.Context(), key, lease.WaitAtMost(wait)) // passes the time
-		wants(t, "Acquire while it is held", err, txlock.ErrWaitTimeout)
-		release(t, held)
-		l := <-got
-		if l == nil {
-			t.FailNow()
-		}
-		granted := time.Since(asked)
-		seen.waitFor(t, "renewed")
-		if err := l.Release(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Release(ctx); err != nil { // and says nothing
-			t.Fatal(err)
-		}
-		lived := time.Since(asked)
+		l := acquireIn(ctx, t, m, job)
+		granted := time.Since(db.begun)
+		time.Sleep(time.Minute)
+		must(t, l.Release(ctx))
+		must(t, l.Release(ctx)) // and says nothing
 		events := seen.all()
-		expect(t, events, key, "waited", "granted", "renewed", "released")
+		expect(t, events, job, "waited", "granted", "renewed", "released")
 		for _, e := range events {
 			if e.Err != nil || e.Owner != l.Owner() {
 				t.Errorf("%s: error %v, owner %q, want %q", e.what, e.Err, e.Owner, l.Owner())
@@ -166,193 +131,131 @@ func TestObserverOfALife(t *testing.T) {
 				t.Errorf("%s: not under the context of the call", e.what)
 			}
 		}
-		waited, was, last := events[0], events[1], events[len(events)-1]
-		between(t, "the wait", wait/2, waited.Took, granted)
-		between(t, "the grant", waited.Took, was.Took, granted)
+		between(t, "the wait", granted, events[0].Took, granted)
+		between(t, "the grant", granted, events[1].Took, granted)
 		for _, e := range events[2 : len(events)-1] {
 			between(t, "what a renewal has", 1, e.Took, ttl)
 		}
-		// The interval of renewals was spent in it; half is for clocks of two kinds.
-		between(t, "the hold", every/2, last.Took, lived)
+		between(t, "the hold", time.Minute, events[len(events)-1].Took, time.Minute)
 	})
 }
 
 // TestObserverOfRefusals proves that an observer is told why a lease was not granted,
 // and of a wait in vain before that.
 func TestObserverOfRefusals(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		holder := newManager(t, pool)
+	inMemory(t, func(t *testing.T, db *memory) {
+		seen := new(recorder)
+		m, wire := db.process(lease.Observe(seen.observe))
+		l := acquire(t, db.manager(), job)
 		for name, test := range map[string]struct {
-			ask    func(ctx context.Context, m *lease.Manager, key txlock.Key) error
+			ask    func() error
 			cause  error
 			events []string
 			took   time.Duration
 		}{
-			"try": {func(ctx context.Context, m *lease.Manager, key txlock.Key) error {
-				_, err := m.TryAcquire(ctx, key)
-				return err
-			}, txlock.ErrBusy, []string{"refused"}, 0},
-			"limit": {func(ctx context.Context, m *lease.Manager, key txlock.Key) error {
-				_, err := m.Acquire(ctx, key, lease.WaitAtMost(80*time.Millisecond))
-				return err
-			}, txlock.ErrWaitTimeout, []string{"waited", "refused"}, 80 * time.Millisecond},
-			"context": {func(ctx context.Context, m *lease.Manager, key txlock.Key) error {
-				ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // the first try is answered by then, and no wait
-				defer cancel()
-				return m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
-			}, context.DeadlineExceeded, []string{"waited", "refused"}, 2 * time.Second},
-			"in a transaction": {func(ctx context.Context, m *lease.Manager, key txlock.Key) (err error) {
-				tx, err := pool.BeginTx(ctx, nil)
-				if err != nil {
-					return err
-				}
-				defer func() { _ = tx.Rollback() }()
-				_, err = m.AcquireTx(ctx, tx, key)
-				return err
-			}, txlock.ErrBusy, []string{"refused"}, 0},
+			"try":              {func() error { return second(m.TryAcquire(t.Context(), job)) }, txlock.ErrBusy, []string{"refused"}, 0},
+			"limit":            {func() error { return second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))) }, txlock.ErrWaitTimeout, []string{"waited", "refused"}, time.Second},
+			"context":          {func() error { return m.Do(limited(t, time.Minute), job, noWork) }, context.DeadlineExceeded, []string{"waited", "refused"}, time.Minute},
+			"in a transaction": {func() error { return second(m.AcquireTx(t.Context(), wire.Begin(), job)) }, txlock.ErrBusy, []string{"refused"}, 0},
 		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				seen := new(recorder)
-				m, key := newManager(t, pool, lease.Observe(seen.observe)), named()
-				l := acquire(t, holder, key)
-				defer release(t, l)
-				began := time.Now()
-				err := test.ask(t.Context(), m, key)
-				wants(t, "the call", err, test.cause)
-				events := seen.all()
-				expect(t, events, key, test.events...)
-				for _, e := range events {
-					wants(t, e.what, e.Err, test.cause)
-					between(t, e.what, test.took/2, e.Took, time.Since(began))
-					if e.Token != 0 || e.Owner == l.Owner() {
-						t.Errorf("%s: token %d, owner %q", e.what, e.Token, e.Owner)
-					}
+			before := len(seen.all())
+			wants(t, name, test.ask(), test.cause)
+			events := seen.all()[before:]
+			expect(t, events, job, test.events...)
+			for _, e := range events {
+				wants(t, e.what, e.Err, test.cause)
+				between(t, e.what, test.took, e.Took, test.took)
+				if e.Token != 0 || e.Owner == l.Owner() {
+					t.Errorf("%s: token %d, owner %q", e.what, e.Token, e.Owner)
 				}
-			})
+			}
 		}
+		release(t, l)
 	})
 }
 
 // TestObserverOfALoss proves that an observer is told of a loss once, with its cause,
 // however it is found, and of the Release that finds nothing to release.
 func TestObserverOfALoss(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		for name, test := range map[string]struct {
-			options []lease.ManagerOption
-			lose    func(t *testing.T, m *lease.Manager, l *lease.Lease)
-			events  []string
-		}{
-			"found by a renewal": {nil, func(t *testing.T, m *lease.Manager, l *lease.Lease) {
-				if err := m.ForceRelease(t.Context(), l.Key()); err != nil {
-					t.Fatal(err)
+	guarded := func(t *testing.T, wire *wire, l *lease.Lease) {
+		tx := wire.Begin()
+		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrLost)
+		must(t, tx.Rollback())
+	}
+	for name, lose := range map[string]func(t *testing.T, wire *wire, other *lease.Manager, l *lease.Lease){
+		"found by a renewal": func(t *testing.T, _ *wire, other *lease.Manager, l *lease.Lease) {
+			must(t, other.ForceRelease(t.Context(), job))
+			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
+		},
+		"found by a guard": func(t *testing.T, wire *wire, other *lease.Manager, l *lease.Lease) {
+			must(t, other.ForceRelease(t.Context(), job))
+			guarded(t, wire, l)
+		},
+		"found by two guards": func(t *testing.T, wire *wire, _ *lease.Manager, l *lease.Lease) {
+			thief := taking(t, wire.Store)
+			var guards sync.WaitGroup
+			for range 2 {
+				guards.Go(func() { guarded(t, wire, l) })
+			}
+			synctest.Wait()
+			must(t, thief.Commit())
+			guards.Wait()
+		},
+		"found by the loop": func(t *testing.T, _ *wire, other *lease.Manager, l *lease.Lease) {
+			must(t, other.ForceRelease(t.Context(), job))
+			<-l.Done()
+		},
+		"by its maximum lifetime": func(_ *testing.T, _ *wire, _ *lease.Manager, l *lease.Lease) { <-l.Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				seen, want := new(recorder), []string{"granted", "lost", "released"}
+				options := []lease.ManagerOption{lease.Observe(seen.observe)}
+				if name == "by its maximum lifetime" {
+					options, want = append(options, lease.MaxLifetime(time.Minute)), []string{"granted", "renewed", "lost", "released"}
 				}
-				wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
-			}, []string{"granted", "lost", "released"}},
-			"found by a guard": {nil, func(t *testing.T, m *lease.Manager, l *lease.Lease) {
-				if err := m.ForceRelease(t.Context(), l.Key()); err != nil {
-					t.Fatal(err)
-				}
-				tx, err := pool.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = tx.Rollback() }()
-				wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrLost)
-			}, []string{"granted", "lost", "released"}},
-			"found by two guards": {nil, func(t *testing.T, _ *lease.Manager, l *lease.Lease) {
-				thief, err := db.Admin().BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = thief.Rollback() }()
-				if _, err := thief.ExecContext(t.Context(), "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?", l.Key().String()); err != nil {
-					t.Fatal(err)
-				}
-				const guards = 2
-				found := make(chan error, guards)
-				for range guards {
-					tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-					if err != nil {
-						t.Fatal(err)
-					}
-					id := testdb.ConnID(t, tx)
-					go func() {
-						err := l.Guard(t.Context(), tx)
-						_ = tx.Rollback()
-						found <- err
-					}()
-					db.WaitForLockWait(t, id)
-				}
-				if err := thief.Commit(); err != nil {
-					t.Fatal(err)
-				}
-				for range guards {
-					wants(t, "Guard", <-found, txlock.ErrLost)
-				}
-			}, []string{"granted", "lost", "released"}},
-			"found by the loop": {[]lease.ManagerOption{lease.RenewEvery(2500 * time.Millisecond)}, func(t *testing.T, _ *lease.Manager, l *lease.Lease) {
-				exec(t, db, "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?", l.Key().String())
-				<-l.Done()
-			}, []string{"granted", "lost", "released"}},
-			"by its maximum lifetime": {[]lease.ManagerOption{lease.TTL(4500 * time.Millisecond), lease.MaxLifetime(6 * time.Second)}, func(_ *testing.T, _ *lease.Manager, l *lease.Lease) {
-				<-l.Done()
-			}, []string{"granted", "renewed", "lost", "released"}},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				seen := new(recorder)
-				m, key := newManager(t, pool, append(test.options, lease.Observe(seen.observe))...), named()
-				began := time.Now()
-				l := acquire(t, m, key)
-				test.lose(t, m, l)
+				m, wire := db.process(options...)
+				l := acquire(t, m, job)
+				lose(t, wire, db.manager(), l)
 				seen.waitFor(t, "lost") // Done may be a moment earlier
 				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 				events := seen.all()
-				expect(t, events, key, test.events...)
+				expect(t, events, job, want...)
 				lost, last := events[len(events)-2], events[len(events)-1]
 				wants(t, "lost", lost.Err, txlock.ErrLost)
 				wants(t, "released", last.Err, txlock.ErrNotHeld, txlock.ErrLost)
 				between(t, "the hold until the loss", 0, lost.Took, last.Took)
-				between(t, "the hold", lost.Took, last.Took, time.Since(began))
+				between(t, "the hold", lost.Took, last.Took, time.Since(db.begun))
 				for _, e := range events {
 					if e.Token != l.Token() {
 						t.Errorf("%s: token %d, want %d", e.what, e.Token, l.Token())
 					}
 				}
 			})
-		}
-	})
+		})
+	}
 }
 
 // TestObserverOfReentry proves that each handle is a grant, with the token of the
 // first, and that the lease is released once, with the last of them; and that Close
 // releases what is held.
 func TestObserverOfReentry(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+	inMemory(t, func(t *testing.T, db *memory) {
 		seen := new(recorder)
-		m, key := newManager(t, pool, lease.Observe(seen.observe)), named()
-		ctx := lease.WithOwner(t.Context(), key.String())
+		m := db.manager(lease.Observe(seen.observe))
+		ctx := lease.WithOwner(t.Context(), "me")
 		var handles []*lease.Lease
 		for range 3 {
-			l, err := m.Acquire(ctx, key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			handles = append(handles, l)
+			handles = append(handles, acquireIn(ctx, t, m, job))
 		}
 		release(t, handles[0])
-		expect(t, seen.all(), key, "granted", "granted", "granted")
+		expect(t, seen.all(), job, "granted", "granted", "granted")
 		release(t, handles[2])
 		release(t, handles[1])
-		expect(t, seen.all(), key, "granted", "granted", "granted", "released")
-		l := acquire(t, m, key)
-		if err := m.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		l := acquire(t, m, job)
+		must(t, m.Close(t.Context()))
 		events := seen.all()
-		expect(t, events, key, "granted", "granted", "granted", "released", "granted", "released")
+		expect(t, events, job, "granted", "granted", "granted", "released", "granted", "released")
 		for i, e := range events {
 			want := handles[0]
 			if i >= 4 {
@@ -368,29 +271,19 @@ func TestObserverOfReentry(t *testing.T) {
 // TestObserverFromManyGoroutines proves that the events of leases that live side by
 // side carry each its own key and token.
 func TestObserverFromManyGoroutines(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	inMemory(t, func(t *testing.T, db *memory) {
 		const workers, rounds = 8, 5
-		pool, seen := newPool(t, db, true), new(recorder)
-		m := newManager(t, pool, lease.Observe(seen.observe))
-		errs := make(chan error, workers)
+		seen := new(recorder)
+		m := db.manager(lease.Observe(seen.observe))
+		var all sync.WaitGroup
 		for range workers {
-			go func() {
-				var err error
+			all.Go(func() {
 				for range rounds {
-					err = m.Do(t.Context(), named(), func(context.Context, *lease.Lease) error { return nil })
-					if err != nil {
-						err = fmt.Errorf("Do: %w", err)
-						break
-					}
+					must(t, m.Do(t.Context(), named(), noWork))
 				}
-				errs <- err
-			}()
+			})
 		}
-		for range workers {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
-		}
+		all.Wait()
 		tokens := make(map[txlock.Key]uint64)
 		for _, e := range seen.all() {
 			switch e.what {

@@ -39,12 +39,9 @@ func TestReentryInMemory(t *testing.T) {
 			must(t, l.Err())
 
 			elsewhere := acquireIn(ctx, t, other, job)
-			if elsewhere.Token() != l.Token() {
-				t.Errorf("token %d in another manager, want %d", elsewhere.Token(), l.Token())
-			}
+			entered(t, elsewhere, l)
 			release(t, elsewhere)
-			_, err = other.TryAcquire(t.Context(), job)
-			wants(t, "somebody else", err, txlock.ErrBusy)
+			wants(t, "somebody else", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			return nil
 		}))
 		nothingHeld(t, m)
@@ -52,12 +49,11 @@ func TestReentryInMemory(t *testing.T) {
 	})
 }
 
-func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
+// acquireIn is acquire under a context.
+func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
-	l, err := m.Acquire(ctx, key)
-	if err != nil {
-		t.Fatalf("Acquire(%v): %v", key, err)
-	}
+	l, err := m.Acquire(ctx, key, options...)
+	must(t, err)
 	return l
 }
 
@@ -67,7 +63,7 @@ func TestReentryOfANamedOwner(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		ctx := lease.WithOwner(t.Context(), "me")
-		first, second := acquireIn(ctx, t, a, job), acquireIn(ctx, t, a, job)
+		first, again := acquireIn(ctx, t, a, job), acquireIn(ctx, t, a, job)
 		third := acquireIn(ctx, t, b, job)
 		if first.Token() != third.Token() || first.Owner() != "me" {
 			t.Errorf("tokens %d and %d of %q", first.Token(), third.Token(), first.Owner())
@@ -79,12 +75,11 @@ func TestReentryOfANamedOwner(t *testing.T) {
 		}
 		for _, l := range []*lease.Lease{first, third} {
 			release(t, l)
-			_, err = b.TryAcquire(lease.WithOwner(t.Context(), "you"), job)
-			wants(t, "somebody else", err, txlock.ErrBusy)
+			wants(t, "somebody else", second(b.TryAcquire(lease.WithOwner(t.Context(), "you"), job)), txlock.ErrBusy)
 		}
 		time.Sleep(time.Minute)
-		must(t, second.Err())
-		release(t, second)
+		must(t, again.Err())
+		release(t, again)
 		release(t, acquireIn(lease.WithOwner(t.Context(), "you"), t, b, job))
 	})
 }
@@ -100,8 +95,7 @@ func TestOtherKeysExcludeInMemory(t *testing.T) {
 			if inner.Owner() == l.Owner() {
 				t.Errorf("both are of %s", l.Owner())
 			}
-			_, err := m.TryAcquire(ctx, other)
-			wants(t, "another goroutine", err, txlock.ErrBusy)
+			wants(t, "another goroutine", second(m.TryAcquire(ctx, other)), txlock.ErrBusy)
 			deep, cancel := inner.Context(ctx)
 			defer cancel()
 			release(t, acquireIn(deep, t, m, job)) // the outer one, past the inner
@@ -155,8 +149,7 @@ func TestAnotherDatabase(t *testing.T) {
 			if other.Owner() == l.Owner() {
 				t.Errorf("both are of %s", l.Owner())
 			}
-			_, err := there.TryAcquire(ctx, job)
-			wants(t, "another goroutine", err, txlock.ErrBusy)
+			wants(t, "another goroutine", second(there.TryAcquire(ctx, job)), txlock.ErrBusy)
 			release(t, other)
 			return l.Err()
 		}))
@@ -198,10 +191,8 @@ func TestUpgradeIsRefusedAtOnce(t *testing.T) {
 		defer cancel()
 		for name, ctx := range map[string]context.Context{"named": named, "its context": working} {
 			for _, m := range []*lease.Manager{a, b} {
-				_, err := m.Acquire(ctx, job, lease.WaitAtMost(time.Hour))
-				wants(t, name+": Acquire", err, txlock.ErrUpgrade)
-				_, err = m.TryAcquire(ctx, job)
-				wants(t, name+": TryAcquire", err, txlock.ErrUpgrade)
+				wants(t, name+": Acquire", second(m.Acquire(ctx, job, lease.WaitAtMost(time.Hour))), txlock.ErrUpgrade)
+				wants(t, name+": TryAcquire", second(m.TryAcquire(ctx, job)), txlock.ErrUpgrade)
 			}
 		}
 		db.within("all", 0, time.Second)
@@ -275,19 +266,12 @@ func TestOwnerEntersWhileItWaits(t *testing.T) {
 				other, second := db.manager(), db.manager()
 				waits, wire := db.process(slow)
 				ann := lease.WithOwner(t.Context(), "ann")
-				held, err := other.Acquire(t.Context(), job)
-				must(t, err)
-				entered := make(chan error, 1)
-				go func() {
-					l, err := waits.Acquire(ann, job, lease.TTL(time.Hour))
-					if err == nil {
-						err = l.Release(t.Context())
-					}
-					entered <- err
-				}()
+				held := acquire(t, other, job)
+				enters := later(func() error { return acquired(waits.Acquire(ann, job, lease.TTL(time.Hour))) })
 				synctest.Wait()
 				must(t, held.Release(t.Context()))
 				var l *lease.Lease
+				var err error
 				if inTransaction {
 					tx := wire.Begin()
 					l, err = waits.AcquireTx(ann, tx, job, lease.TTL(time.Hour))
@@ -297,7 +281,7 @@ func TestOwnerEntersWhileItWaits(t *testing.T) {
 					l, err = second.TryAcquire(ann, job, lease.TTL(time.Hour))
 					must(t, err)
 				}
-				must(t, <-entered)
+				must(t, <-enters)
 				db.within("the owner has entered", 0, 2*time.Minute)
 				must(t, l.Release(t.Context()))
 			})
@@ -311,11 +295,9 @@ func TestExpiredLeaseIsNotEntered(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
 		owned := lease.WithOwner(t.Context(), "me")
-		old, err := m.Acquire(owned, job)
-		must(t, err)
+		old := acquireIn(owned, t, m, job)
 		db.Skip(ttl + time.Second) // for the clocks, and not for the timers
-		again, err := m.Acquire(owned, job)
-		must(t, err)
+		again := acquireIn(owned, t, m, job)
 		if again.Err() != nil || again.Token() <= old.Token() {
 			t.Errorf("token %d after %d, %v", again.Token(), old.Token(), again.Err())
 		}

@@ -9,10 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -94,11 +91,7 @@ var inners = map[string]func(ctx context.Context, m *lease.Manager, key txlock.K
 		return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, key) })
 	},
 	"one permit": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-		s, err := m.Semaphore(key, 1)
-		if err != nil {
-			return nil, err
-		}
-		return s.Acquire(ctx)
+		return permitOf(ctx, m, key)
 	},
 }
 
@@ -164,87 +157,6 @@ func TestOtherKeysExclude(t *testing.T) {
 	})
 }
 
-// TestNoUpdateIsLostUnderAnotherLease proves the same by what is written under the
-// inner lease, guarded last, with and without interpolated parameters.
-func TestNoUpdateIsLostUnderAnotherLease(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, interpolate := range map[string]bool{"interpolated": true, "prepared": false} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				m := newManager(t, newPool(t, db, true, func(c *mysql.Config) { c.InterpolateParams = interpolate }))
-				account, table := named(), db.CreateTable(t, "balance", "id INT PRIMARY KEY, v INT NOT NULL")
-				exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
-				add := func(ctx context.Context, l *lease.Lease) error {
-					var v int
-					if err := inner.Identity(m).(*sql.DB).QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
-						return err
-					}
-					tx, err := inner.Identity(m).(*sql.DB).BeginTx(ctx, nil)
-					if err != nil {
-						return err
-					}
-					if _, err = tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1); err == nil {
-						err = l.Guard(ctx, tx)
-					}
-					if err != nil {
-						return errors.Join(err, tx.Rollback())
-					}
-					return tx.Commit()
-				}
-				const goroutines, each = 8, 10
-				err := m.Do(t.Context(), named(), func(ctx context.Context, _ *lease.Lease) error {
-					var all sync.WaitGroup
-					for range goroutines {
-						all.Go(func() {
-							for range each {
-								if err := m.Do(ctx, account, add); err != nil {
-									t.Error(err)
-								}
-							}
-						})
-					}
-					all.Wait()
-					return nil
-				})
-				if err != nil {
-					t.Error(err)
-				}
-				if v := number(t, db, "SELECT v FROM "+table+" WHERE id = 1"); v != goroutines*each {
-					t.Errorf("%d of %d writes are there", v, goroutines*each)
-				}
-			})
-		}
-	})
-}
-
-// TestContextsOfOtherDatabases proves that the context of a lease of one database names no
-// owner in another, where goroutines exclude each other by the same key.
-func TestContextsOfOtherDatabases(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		second := testdb.Fresh(t, db.Engine())
-		if err := schema.Install(t.Context(), second.Admin()); err != nil {
-			t.Fatal(err)
-		}
-		second.Grant(t, "lockstep_leases")
-		m, other := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, second, true))
-		for name, acquire := range inners {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				key := named()
-				err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-					if most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, other, key) }); most != 1 {
-						t.Errorf("%d were inside at once", most)
-					}
-					return l.Err()
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	})
-}
-
 // TestContextOfATransaction proves that under the context of a lease which was acquired in
 // a transaction its key is re-entered once that has committed, and that goroutines
 // exclude each other once it was rolled back.
@@ -265,19 +177,13 @@ func TestContextOfATransaction(t *testing.T) {
 					if committed {
 						commit(t, tx)
 						again, err := get(working, m, key)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if again.Token() != l.Token() {
-							t.Errorf("token %d in %d", again.Token(), l.Token())
-						}
+						must(t, err)
+						entered(t, again, l)
 						release(t, again)
 						release(t, l)
 						return
 					}
-					if err := tx.Rollback(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, tx.Rollback())
 					ctx := context.WithoutCancel(working)
 					if most := excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, key) }); most != 1 {
 						t.Errorf("%d were inside at once", most)
@@ -296,20 +202,13 @@ func TestRestartUnderTheSameName(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, key := newManager(t, pool), named()
 		ctx := lease.WithOwner(t.Context(), "worker-7")
-		before, err := m.Acquire(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := acquireIn(ctx, t, m, key)
 		// As another process has written it.
 		exec(t, db, "UPDATE lockstep_leases SET holders = CONCAT(';12345678', RIGHT(holders, 14)) WHERE name = ? AND slot = 0", key.String())
 		started := newManager(t, pool)
 		l, err := started.TryAcquire(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if l.Token() <= before.Token() {
-			t.Errorf("token %d after %d", l.Token(), before.Token())
-		}
+		must(t, err)
+		higher(t, l, before)
 		again, err := newManager(t, pool).TryAcquire(ctx, key)
 		if err != nil || again.Token() != l.Token() {
 			t.Fatalf("in another manager of the process: %v", err)

@@ -42,8 +42,7 @@ func TestObserverPanics(t *testing.T) {
 			}},
 			"AcquireShared": {txlock.Granted, 0, false, func(m *lease.Manager) error { return second(m.AcquireShared(t.Context(), key)) }},
 			"a permit": {txlock.Granted, 0, false, func(m *lease.Manager) error {
-				of, err := m.Semaphore(txlock.Named("permits"), 1)
-				must(t, err)
+				of := semaphore(t, m, txlock.Named("permits"), 1)
 				return second(of.TryAcquire(t.Context()))
 			}},
 			"AcquireAll": {txlock.Granted, 1, false, func(m *lease.Manager) error {
@@ -82,8 +81,7 @@ func TestObserverPanicsOfReaders(t *testing.T) {
 		watch := new(panicking)
 		m := db.manager(lease.Observe(watch.observe))
 		slot := func() int64 {
-			l, err := m.AcquireShared(t.Context(), key)
-			must(t, err)
+			l := share(t, m, key)
 			in, err := m.Inspect(t.Context(), key)
 			must(t, err)
 			must(t, l.Release(t.Context()))

@@ -73,7 +73,7 @@ func TestRetryAfterUnknownOutcome(t *testing.T) {
 			inMemory(t, func(t *testing.T, db *memory) {
 				m, wire := db.process()
 				other := db.manager()
-				release(t, acquireShared(t, m, job))
+				release(t, share(t, m, job))
 				held := acquire(t, other, job)
 				time.AfterFunc(time.Second, func() {
 					wire.fault("Take", times(2, loses))
@@ -106,13 +106,12 @@ func TestDrainDoesNotSpin(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		reading, guards := db.process()
 		m, wire := db.process()
-		r := acquireShared(t, reading, job, lease.TTL(3*time.Second))
+		r := share(t, reading, job, lease.TTL(3*time.Second))
 		tx := guards.Begin()
 		must(t, r.Guard(t.Context(), tx))
 		<-r.Done()
 		before := wire.total()
-		_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))
-		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
 		if n := wire.total() - before; n < 50 || n > 250 {
 			t.Errorf("%d statements in a second", n)
 		}
@@ -185,9 +184,7 @@ func TestWaitAfterClockSetBack(t *testing.T) {
 				}
 				l := acquire(t, other, job)
 				db.within("granted", ttl, when+ttl+500*time.Millisecond)
-				if l.Token() <= dead.Token() {
-					t.Errorf("token %d follows %d", l.Token(), dead.Token())
-				}
+				higher(t, l, dead)
 				_, err := other.Acquire(t.Context(), alive.Key(), lease.WaitAtMost(2*ttl))
 				wants(t, "Acquire of a living holder's lease", err, txlock.ErrWaitTimeout)
 				must(t, alive.Err())

@@ -23,9 +23,7 @@ func TestReleaseAgain(t *testing.T) {
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
-				if err := l.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
+				wantsNone(t, "Release", l.Release(t.Context()))
 			})
 		}
 		all.Wait()
@@ -56,8 +54,7 @@ func TestEndedContextReleases(t *testing.T) {
 
 		l := acquire(t, m, job)
 		wire.fault("Release", hangs)
-		brief, stop := context.WithTimeout(t.Context(), time.Second)
-		defer stop()
+		brief := limited(t, time.Second)
 		wants(t, "Release", l.Release(brief), context.DeadlineExceeded)
 		db.at("the end of the call", time.Second)
 		wire.Up()
@@ -110,8 +107,7 @@ func TestReleaseDuringRenewal(t *testing.T) {
 
 		l = acquire(t, m, job)
 		wire.fault("Renew", hangs) // the program's own is interrupted
-		renewed := make(chan error)
-		go func() { renewed <- l.Renew(t.Context()) }()
+		renewed := later(func() error { return l.Renew(t.Context()) })
 		synctest.Wait()
 		release(t, l)
 		db.at("released", 12*time.Second)
@@ -137,8 +133,7 @@ func TestReleaseOfALostLease(t *testing.T) {
 		l = acquire(t, a, job)
 		wire.fault("RenewMany", loses) // it is renewed, and doesn't know
 		<-l.Done()
-		_, err := b.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 		nothingHeld(t, a)
 		release(t, acquire(t, b, job))
@@ -161,6 +156,11 @@ func TestReleaseOfAGuardedLease(t *testing.T) {
 		next := acquire(t, db.manager(), job)
 		db.within("released", 3*time.Second, 4*time.Second) // its statement waits again and again, and so does the next one
 		release(t, next)
+		tx = wire.Begin()
+		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error { return l.Guard(ctx, tx) }))
+		wants(t, "TryAcquire after Do", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		must(t, tx.Commit())
+		release(t, acquire(t, m, job))
 	})
 }
 
@@ -171,11 +171,9 @@ func TestCloseEndsAll(t *testing.T) {
 		other := db.manager()
 		held := acquire(t, other, txlock.Named("held"))
 		m := db.manager()
-		s, err := m.Semaphore(txlock.Named("permits"), 1)
-		must(t, err)
-		permit, err := s.Acquire(t.Context())
-		must(t, err)
-		mine := []*lease.Lease{acquire(t, m, job), acquireShared(t, m, txlock.Named("shared")), permit}
+		s := semaphore(t, m, txlock.Named("permits"), 1)
+		permit := permit(t, s)
+		mine := []*lease.Lease{acquire(t, m, job), share(t, m, txlock.Named("shared")), permit}
 		ways := map[string]func() error{
 			"first":  func() error { _, err := m.Acquire(t.Context(), held.Key()); return err },
 			"second": func() error { _, err := m.Acquire(t.Context(), held.Key()); return err },
@@ -185,6 +183,8 @@ func TestCloseEndsAll(t *testing.T) {
 			"writer": func() error { _, err := m.Acquire(t.Context(), txlock.Named("shared")); return err },
 			"resize": func() error { _, err := s.Resize(t.Context(), 2); return err },
 		}
+		working, cancel := mine[0].Context(t.Context())
+		defer cancel()
 		var all sync.WaitGroup
 		for name, wait := range ways {
 			if name == "resize" {
@@ -196,6 +196,7 @@ func TestCloseEndsAll(t *testing.T) {
 		must(t, m.Close(t.Context()))
 		all.Wait()
 		db.at("all", time.Second)
+		wants(t, "the cause of the context", context.Cause(working), txlock.ErrNotHeld)
 		for _, l := range mine {
 			wants(t, "a lease of a manager that was closed", l.Err(), txlock.ErrNotHeld)
 			must(t, l.Release(t.Context()))
@@ -218,8 +219,7 @@ func TestCloseIsBounded(t *testing.T) {
 			acquire(t, m, txlock.Named(fmt.Sprint("key ", n)))
 		}
 		wire.fault("Release", hangs)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
+		ctx := limited(t, 2*time.Second)
 		err := m.Close(ctx)
 		db.within("Close", 2*time.Second, 2*time.Second+50*time.Millisecond)
 		wants(t, "Close", err, context.DeadlineExceeded)
@@ -240,14 +240,9 @@ func TestCloseReleasesWhatIsUnderWay(t *testing.T) {
 		m, wire := db.process()
 		release(t, acquire(t, m, job))
 		wire.fault("Take", answersLate(2*time.Second))
-		failed := make(chan error)
-		go func() {
-			_, err := m.Acquire(t.Context(), job)
-			failed <- err
-		}()
+		failed := later(func() error { return second(m.Acquire(t.Context(), job)) })
 		time.Sleep(time.Second)
-		closed := make(chan error)
-		go func() { closed <- m.Close(t.Context()) }()
+		closed := later(func() error { return m.Close(t.Context()) })
 		wants(t, "Acquire", <-failed, lease.ErrClosed)
 		must(t, <-closed)
 		nothingHeld(t, other)
@@ -259,11 +254,7 @@ func TestCloseEndsACallUnderWay(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		held := acquire(t, db.manager(), job)
 		m, wire := db.process()
-		failed := make(chan error)
-		go func() {
-			_, err := m.Acquire(t.Context(), job)
-			failed <- err
-		}()
+		failed := later(func() error { return second(m.Acquire(t.Context(), job)) })
 		time.Sleep(time.Second)
 		wire.fault("Look", hangs)
 		time.Sleep(time.Second)

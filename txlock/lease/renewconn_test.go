@@ -36,9 +36,7 @@ func useUp(t testing.TB, pool *sql.DB) (end func()) {
 	}
 	return func() {
 		for _, conn := range taken {
-			if err := conn.Close(); err != nil {
-				t.Error(err)
-			}
+			wantsNone(t, "Close", conn.Close())
 		}
 	}
 }
@@ -131,8 +129,7 @@ func TestRefusedCallLeavesTheConnection(t *testing.T) {
 			// The transaction has a connection, this look another, and the manager the third.
 			_, err := m.TryAcquire(t.Context(), theirs.Key())
 			wants(t, "TryAcquire", err, txlock.ErrBusy)
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
+			ctx := limited(t, 100*time.Millisecond)
 			if conn, err := pool.Conn(ctx); err == nil {
 				t.Error("the connection for renewals was given back")
 				return conn.Close()
@@ -161,8 +158,7 @@ func TestSmallPoolsDoNotHang(t *testing.T) {
 		for range 20 {
 			tx := begin(t, pool, sql.LevelDefault)
 			quickly(t, "a lease in a transaction", func() {
-				ctx, cancel := context.WithTimeout(t.Context(), soon)
-				defer cancel()
+				ctx := limited(t, soon)
 				l, err := m.Acquire(ctx, named())
 				if err != nil {
 					t.Errorf("Acquire: %v", err)
@@ -171,9 +167,7 @@ func TestSmallPoolsDoNotHang(t *testing.T) {
 				if _, err := m.List(ctx); err != nil {
 					t.Errorf("List: %v", err)
 				}
-				if err := l.Renew(ctx); err != nil {
-					t.Errorf("Renew: %v", err)
-				}
+				wantsNone(t, "Renew", l.Renew(ctx))
 				guard(t, l, tx)
 				wants(t, "Release", l.Release(ctx), lease.ErrGuarded)
 			})
@@ -219,13 +213,9 @@ func TestConnectionIsGivenBack(t *testing.T) {
 			wants(t, "Acquire that waits", within(t, "the end of the wait", waited), context.Canceled)
 			release(t, theirs)
 			for _, m := range []*lease.Manager{m, other} {
-				if err := m.Close(t.Context()); err != nil {
-					t.Error(err)
-				}
+				wantsNone(t, "Close", m.Close(t.Context()))
 			}
-			if err := errors.Join(pool.Close(), others.Close()); err != nil {
-				t.Error(err)
-			}
+			wantsNone(t, "Join", errors.Join(pool.Close(), others.Close()))
 			waitUntil(t, kind+": no session is left", func() bool { return sessions(t, db) == 0 })
 		}
 	})
@@ -256,9 +246,7 @@ func TestKilledRenewals(t *testing.T) {
 		}
 		begun := time.Now()
 		waitUntil(t, "it is renewed after all of them", func() bool { return l.Remaining() > ttl-ttl/100-time.Since(begun) || !l.Valid() })
-		if err := l.Err(); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Err", l.Err())
 		end()
 		release(t, l)
 	})
@@ -274,9 +262,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 		twin := db.At(t, there)
 		account := db.Config()
 		setup, err := sql.Open("mysql", there.Config().FormatDSN())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer setup.Close()
 		for _, statement := range []string{
 			"CREATE DATABASE `" + db.Name() + "`",
@@ -287,9 +273,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := schema.Install(t.Context(), twin.Admin()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, schema.Install(t.Context(), twin.Admin()))
 		var elsewhere atomic.Bool
 		var led atomic.Int64
 		pool := newPool(t, db, true, func(c *mysql.Config) {
@@ -309,9 +293,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 		waitUntil(t, "the manager was led elsewhere", func() bool { return led.Load() >= 3 })
 		begun, left := time.Now(), l.Remaining()
 		waitUntil(t, "it is renewed", func() bool { return l.Remaining()+time.Since(begun) > left+every/2 || !l.Valid() })
-		if err := l.Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Err())
 		release(t, l)
 	})
 }

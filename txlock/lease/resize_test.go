@@ -66,8 +66,7 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 				if round%3 == 2 {
 					n = 1 + i
 				}
-				_, err := s.Resize(t.Context(), n)
-				wantsNone(t, fmt.Sprintf("Resize to %d", n), err)
+				wantsNone(t, fmt.Sprintf("Resize to %d", n), second(s.Resize(t.Context(), n)))
 			}
 		})
 	}
@@ -79,13 +78,10 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 	var held []*lease.Lease
 	for range 3 {
 		l, err := last.TryAcquire(t.Context())
-		if err != nil {
-			t.Fatalf("TryAcquire afterwards: %v", err)
-		}
+		must(t, err)
 		held = append(held, l)
 	}
-	_, err = last.TryAcquire(t.Context())
-	wants(t, "a fourth", err, txlock.ErrBusy)
+	wants(t, "a fourth", second(last.TryAcquire(t.Context())), txlock.ErrBusy)
 	for _, l := range held {
 		release(t, l)
 	}
@@ -100,8 +96,7 @@ func TestResizeThatFailsChangesNothing(t *testing.T) {
 		release(t, permit(t, s))
 		tx := begin(t, db.Admin(), sql.LevelReadCommitted)
 		run(t, tx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES ('"+key.String()+"', 4, '-', '', 0, 0, 0, 0, 0)")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := limited(t, time.Second)
 		resized, err := s.Resize(ctx, 5)
 		wants(t, "Resize", err, context.DeadlineExceeded)
 		if resized != nil {
@@ -155,8 +150,7 @@ func TestResizeWaitsForThoseOfBefore(t *testing.T) {
 			t.Fatalf("Resize has returned while three permits are held: %v", err)
 		case <-time.After(100 * time.Millisecond): // five looks
 		}
-		_, err := s.Resize(t.Context(), 4)
-		wantsNone(t, "Resize to the number of the first", err)
+		wantsNone(t, "Resize to the number of the first", second(s.Resize(t.Context(), 4)))
 		wantsNone(t, "Resize of what are permits again", within(t, "its end", again))
 		for _, l := range []*lease.Lease{held[0], held[2], held[3]} {
 			release(t, l)

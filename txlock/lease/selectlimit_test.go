@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"database/sql"
 	"testing"
 	"time"
 
@@ -25,18 +26,12 @@ func TestSelectLimit(t *testing.T) {
 			var readers []*lease.Lease
 			for _, owner := range []string{"one", "two", "three"} {
 				l, err := m.AcquireShared(lease.WithOwner(t.Context(), owner), key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				readers = append(readers, l)
 			}
 			for _, l := range readers {
-				tx, err := pool.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, err = m.AcquireTx(lease.WithOwner(t.Context(), l.Owner()), tx, key)
-				wants(t, "AcquireTx of reader "+l.Owner(), err, txlock.ErrUpgrade)
+				tx := begin(t, pool, sql.LevelDefault)
+				wants(t, "AcquireTx of reader "+l.Owner(), second(m.AcquireTx(lease.WithOwner(t.Context(), l.Owner()), tx, key)), txlock.ErrUpgrade)
 				wants(t, "Rollback", tx.Rollback(), nil)
 			}
 			info, err := m.Inspect(t.Context(), key)
@@ -54,10 +49,7 @@ func TestSelectLimit(t *testing.T) {
 				t.Errorf("List: %d readers, %v", listed, err)
 			}
 			for _, l := range readers {
-				tx, err := pool.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				tx := begin(t, pool, sql.LevelDefault)
 				wants(t, "Guard", l.Guard(t.Context(), tx), nil)
 				wants(t, "Commit", tx.Commit(), nil)
 			}

@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -23,18 +20,23 @@ import (
 func semaphore(t testing.TB, m *lease.Manager, key txlock.Key, permits int) *lease.Semaphore {
 	t.Helper()
 	s, err := m.Semaphore(key, permits)
-	if err != nil {
-		t.Fatalf("Semaphore(%v, %d): %v", key, permits, err)
-	}
+	must(t, err)
 	return s
+}
+
+// permitOf acquires the only permit of a key.
+func permitOf(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+	s, err := m.Semaphore(key, 1)
+	if err != nil {
+		return nil, err
+	}
+	return s.Acquire(ctx, options...)
 }
 
 func permit(t testing.TB, s *lease.Semaphore, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	l, err := s.Acquire(t.Context(), options...)
-	if err != nil {
-		t.Fatalf("Acquire of a permit: %v", err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -135,7 +137,7 @@ func TestSemaphoreNeverOverfull(t *testing.T) {
 // TestSemaphoreOfAnotherNumber proves that a number that isn't the semaphore's is
 // refused by an error that names both, before and after Resize.
 func TestSemaphoreOfAnotherNumber(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
 		key := named()
 		three := semaphore(t, m, key, 3)
@@ -154,28 +156,24 @@ func TestSemaphoreOfAnotherNumber(t *testing.T) {
 		}
 		refused("more", semaphore(t, other, key, 17), 17, 3)
 		refused("fewer", semaphore(t, m, key, 2), 2, 3)
-		if _, err := three.Resize(t.Context(), 17); err != nil {
-			t.Fatalf("Resize: %v", err)
-		}
+		must(t, second(three.Resize(t.Context(), 17)))
 		refused("the number of before", three, 3, 17)
 		release(t, held)
 		release(t, permit(t, semaphore(t, other, key, 17)))
 		for _, n := range []int{0, -1, lease.MaxPermits + 1} {
-			_, err := m.Semaphore(key, n)
-			wants(t, fmt.Sprintf("Semaphore of %d", n), err, txlock.ErrInvalidOption)
-			_, err = three.Resize(t.Context(), n)
-			wants(t, fmt.Sprintf("Resize to %d", n), err, txlock.ErrInvalidOption)
+			wants(t, fmt.Sprintf("Semaphore of %d", n), second(m.Semaphore(key, n)), txlock.ErrInvalidOption)
+			wants(t, fmt.Sprintf("Resize to %d", n), second(three.Resize(t.Context(), n)), txlock.ErrInvalidOption)
 		}
-		_, err := m.Semaphore(txlock.Key{}, 3)
-		wants(t, "Semaphore of no key", err, txlock.ErrInvalidKey)
-		_, err = semaphore(t, m, named(), 3).Resize(t.Context(), 4)
-		wants(t, "Resize of what was never used", err, txlock.ErrInvalidKey)
-		shared := named()
+		wants(t, "Semaphore of no key", second(m.Semaphore(txlock.Key{}, 3)), txlock.ErrInvalidKey)
+		unused, shared := named(), named()
 		release(t, share(t, m, shared))
-		_, err = semaphore(t, m, shared, 3).Resize(t.Context(), 4)
-		wants(t, "Resize of a shared lease", err, txlock.ErrInvalidKey)
-		_, err = semaphore(t, m, shared, 3).TryAcquire(t.Context())
-		wants(t, "a permit of a shared lease", err, txlock.ErrInvalidKey)
+		for _, key := range []txlock.Key{unused, shared} {
+			wants(t, "Resize of no semaphore", second(semaphore(t, m, key, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
+			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 4", key.String()); n != 0 {
+				t.Errorf("%d rows of permits", n)
+			}
+		}
+		wants(t, "a permit of a shared lease", second(semaphore(t, m, shared, 3).TryAcquire(t.Context())), txlock.ErrInvalidKey)
 	})
 }
 
@@ -224,57 +222,12 @@ func TestResizeDrains(t *testing.T) {
 		if o.err != nil {
 			t.Fatalf("Resize: %v", o.err)
 		}
-		_, err = o.s.TryAcquire(t.Context())
-		wants(t, "TryAcquire of a third", err, txlock.ErrBusy)
+		wants(t, "TryAcquire of a third", second(o.s.TryAcquire(t.Context())), txlock.ErrBusy)
 		release(t, held[0])
 		held[0] = permit(t, o.s)
-		_, err = two.TryAcquire(t.Context())
-		wants(t, "TryAcquire of a third", err, txlock.ErrBusy)
+		wants(t, "TryAcquire of a third", second(two.TryAcquire(t.Context())), txlock.ErrBusy)
 		release(t, held[0])
 		release(t, held[1])
-	})
-}
-
-// TestResizeIsSeenByWaiters proves that Resize to more permits makes room at once, and
-// that a waiter with the number of before is told the new one.
-func TestResizeIsSeenByWaiters(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
-		one := semaphore(t, m, key, 1)
-		held := permit(t, one)
-		told := make(chan error, 4)
-		for i := range cap(told) {
-			s := one
-			if i%2 == 1 {
-				s = semaphore(t, other, key, 1)
-			}
-			go func() {
-				l, err := s.Acquire(t.Context())
-				if err == nil {
-					release(t, l)
-				}
-				told <- err
-			}()
-		}
-		three, err := one.Resize(t.Context(), 3)
-		if err != nil {
-			t.Fatalf("Resize: %v", err)
-		}
-		room := []*lease.Lease{permit(t, three), permit(t, semaphore(t, other, key, 3))}
-		for range cap(told) {
-			select {
-			case err := <-told:
-				wants(t, "who waits with the number of before", err, txlock.ErrInvalidOption)
-			case <-time.After(20 * time.Second):
-				t.Fatal("who waits with the number of before waits on")
-			}
-		}
-		_, err = three.TryAcquire(t.Context())
-		wants(t, "a fourth", err, txlock.ErrBusy)
-		for _, l := range append(room, held) {
-			release(t, l)
-		}
 	})
 }
 
@@ -289,9 +242,7 @@ func TestPermitsAreLeases(t *testing.T) {
 		var held []*lease.Lease
 		for _, ttl := range []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second} {
 			l, err := s.Acquire(ctx, lease.TTL(ttl))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			held = append(held, l)
 			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 3 AND token = ? AND owner = ? AND ttl_us = ?",
 				key.String(), l.Token(), l.Owner(), ttl.Microseconds()); n != 1 {
@@ -301,33 +252,19 @@ func TestPermitsAreLeases(t *testing.T) {
 				t.Errorf("shared %t, %v are left of %v", l.Shared(), l.Remaining(), ttl)
 			}
 		}
-		_, err := s.TryAcquire(ctx)
-		wants(t, "a fourth of the same owner", err, txlock.ErrBusy)
+		wants(t, "a fourth of the same owner", second(s.TryAcquire(ctx)), txlock.ErrBusy)
 		first := held[0]
 		release(t, first)
 		wants(t, "Err after Release", first.Err(), txlock.ErrNotHeld)
 		for _, l := range held[1:] {
-			if err := l.Err(); err != nil {
-				t.Errorf("Err of another permit: %v", err)
-			}
+			wantsNone(t, "Err of another permit", l.Err())
 		}
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := held[1].Guard(t.Context(), tx); err != nil {
-			t.Errorf("Guard by a permit: %v", err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		wantsNone(t, "Guard by a permit", held[1].Guard(t.Context(), tx))
+		wantsNone(t, "Commit", tx.Commit())
 		next, err := s.Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if next.Token() <= first.Token() {
-			t.Errorf("token %d after %d of the same permit", next.Token(), first.Token())
-		}
+		must(t, err)
+		higher(t, next, first)
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 2", key.String())
 		taken := permit(t, s)
 		wants(t, "Renew of a permit that was taken over", held[1].Renew(t.Context()), txlock.ErrLost)
@@ -338,148 +275,50 @@ func TestPermitsAreLeases(t *testing.T) {
 	})
 }
 
-// TestDeadHolderOfAPermit proves that the permit of a dead process comes back when its
-// own time is over, and not before, while another is renewed.
-func TestDeadHolderOfAPermit(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		m := newManager(t, newPool(t, db, true), lease.TTL(time.Minute), lease.RenewEvery(20*time.Millisecond))
-		s := semaphore(t, m, key, 2)
-		living := permit(t, s)
-		dying, die := mortal(t, db)
-		dead := permit(t, semaphore(t, dying, key, 2), lease.TTL(5*time.Second))
-		die()
-		expiry := number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ? AND slot > 0 AND token = ?", key.String(), dead.Token())
-		_, err := s.TryAcquire(t.Context())
-		wants(t, "TryAcquire before its time is over", err, txlock.ErrBusy)
-		l := permit(t, s)
-		late := number(t, db, "SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - ?", expiry)
-		t.Logf("granted %v after the dead holder's expiry", time.Duration(late)*time.Microsecond)
-		if late < 0 || late > (20*time.Second).Microseconds() {
-			t.Errorf("granted %d us after the dead holder's expiry", late)
-		}
-		wants(t, "Err of the dead holder", dead.Err(), txlock.ErrLost)
-		release(t, l)
-		release(t, living)
-	})
-}
-
-// TestCancelledPermits proves that calls that are given up, at any moment, leave no
-// permit taken.
-func TestCancelledPermits(t *testing.T) {
+// TestCancelledReadersAndPermits proves that calls that are given up, at any moment, leave no
+// permit taken, and no reader behind that a writer has to wait for.
+func TestCancelledReadersAndPermits(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		const n = 3
 		m := newManager(t, pool)
-		key := named()
-		s := semaphore(t, m, key, n)
-		release(t, permit(t, s))
-		var cancelled, granted atomic.Int32
-		var calls sync.WaitGroup
-		for range 8 {
-			calls.Go(func() {
-				for range 15 {
-					ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
-					l, err := s.Acquire(ctx)
-					cancel()
-					if err != nil {
-						wants(t, "Acquire", err, context.DeadlineExceeded)
-						cancelled.Add(1)
-						continue
+		readers, permits := named(), named()
+		s := semaphore(t, m, permits, 3)
+		for key, acquire := range map[txlock.Key]func(ctx context.Context) (*lease.Lease, error){
+			readers: func(ctx context.Context) (*lease.Lease, error) { return m.AcquireShared(ctx, readers) },
+			permits: func(ctx context.Context) (*lease.Lease, error) { return s.Acquire(ctx) },
+		} {
+			l, err := acquire(t.Context()) // so that there are rows
+			must(t, err)
+			release(t, l)
+			var cancelled, granted atomic.Int32
+			var calls sync.WaitGroup
+			for range 8 {
+				calls.Go(func() {
+					for range 15 {
+						ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+						l, err := acquire(ctx)
+						cancel()
+						if err != nil {
+							wants(t, "Acquire", err, context.DeadlineExceeded)
+							cancelled.Add(1)
+							continue
+						}
+						granted.Add(1)
+						release(t, l)
 					}
-					granted.Add(1)
-					release(t, l)
-				}
-			})
-		}
-		calls.Wait()
-		t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
-		if cancelled.Load() == 0 {
-			t.Error("no call was cancelled")
-		}
-		waitUntil(t, "no permit is taken", func() bool { _, held := heldRows(t, db, key); return held == 0 })
-		for range n {
-			l, err := s.TryAcquire(t.Context())
-			if err != nil {
-				t.Fatalf("TryAcquire afterwards: %v", err)
+				})
 			}
-			defer release(t, l)
+			calls.Wait()
+			t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
+			if cancelled.Load() == 0 {
+				t.Error("no call was cancelled")
+			}
+			waitUntil(t, "nothing is held", func() bool { _, held := heldRows(t, db, key); return held == 0 })
 		}
-	})
-}
-
-// mute is a network that hears no answer to a statement: the server has executed it,
-// and the client doesn't know.
-type mute struct {
-	statement string
-	armed     atomic.Bool
-}
-
-func (m *mute) install(c *mysql.Config) {
-	c.InterpolateParams = true
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return &mutedConn{Conn: conn, mute: m}, err
-	}
-}
-
-type mutedConn struct {
-	net.Conn
-	mute      *mute
-	preparing bool
-	number    [4]byte // of the prepared statement
-	muted     bool
-}
-
-// The commands of the protocol that the network has to know.
-const (
-	commandPrepare = 0x16
-	commandExecute = 0x17
-)
-
-func (c *mutedConn) Write(b []byte) (int, error) {
-	if len(b) > 8 && b[3] == 0 {
-		switch {
-		case b[4] == commandPrepare && strings.Contains(string(b), c.mute.statement):
-			c.preparing = true
-		case b[4] == commandExecute && [4]byte(b[5:9]) == c.number && c.mute.armed.CompareAndSwap(true, false):
-			c.muted = true
-		}
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *mutedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	switch {
-	case c.muted:
-		return 0, errors.Join(errors.New("the answer is lost"), c.Close())
-	case c.preparing && n >= 9:
-		c.number, c.preparing = [4]byte(b[5:9]), false
-	}
-	return n, err
-}
-
-// TestPermitOfUnknownOutcome proves that a permit that was granted, and of which
-// nobody has heard, is found by its hold and released long before its time is over.
-func TestPermitOfUnknownOutcome(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		network := &mute{statement: "name: AcquirePermit "}
-		m := newManager(t, newPool(t, db, true, network.install))
-		key := named()
-		s := semaphore(t, m, key, 2)
-		release(t, permit(t, s))
+		release(t, acquire(t, m, readers, lease.WaitAtMost(time.Minute)))
 		for range 3 {
-			held := permit(t, s)
-			network.armed.Store(true)
-			_, err := s.TryAcquire(t.Context(), lease.TTL(time.Hour))
-			if err == nil || network.armed.Load() {
-				t.Fatalf("TryAcquire without an answer: %v", err)
-			}
-			waitUntil(t, "the permit is released", func() bool { _, taken := heldRows(t, db, key); return taken == 1 })
-			if err := held.Renew(t.Context()); err != nil {
-				t.Errorf("Renew of the other permit: %v", err)
-			}
-			release(t, held)
+			l, err := s.TryAcquire(t.Context())
+			must(t, err)
+			defer release(t, l)
 		}
 	})
 }
@@ -494,14 +333,6 @@ func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
 		m := newManager(t, pool)
 		key, of := named(), named()
 		s := semaphore(t, m, of, 2)
-		sent := func() (n int64) {
-			t.Helper()
-			var name string
-			if err := pool.QueryRow("SHOW SESSION STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
-				t.Fatal(err)
-			}
-			return n
-		}
 		var l, again *lease.Lease
 		working := t.Context()
 		take := func(acquire func() (*lease.Lease, error)) func() error {
@@ -534,11 +365,11 @@ func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
 				{"Renew of a permit", func() error { return l.Renew(t.Context()) }, 1},
 				{"Release of a permit", giveBack, 1},
 			} {
-				before := sent()
+				before := sentSoFar(t, pool)
 				if err := step.do(); err != nil {
 					t.Fatalf("%s: %v", step.name, err)
 				}
-				if n := sent() - before - 1; n != step.want { // one is the question itself
+				if n := sentSoFar(t, pool) - before - 1; n != step.want { // one is the question itself
 					wrong = append(wrong, fmt.Sprintf("%s: %d statements, want %d", step.name, n, step.want))
 				}
 			}
@@ -602,8 +433,7 @@ func TestSemaphoreBesideALockedRow(t *testing.T) {
 				rows, err := tx.Query("SELECT token FROM lockstep_leases WHERE name = ? AND "+c.lock+" FOR UPDATE", key.String())
 				wantsNone(t, "the lock", err)
 				wantsNone(t, "the lock", rows.Close())
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-				defer cancel()
+				ctx := limited(t, 5*time.Minute)
 				l, err := s.TryAcquire(ctx)
 				switch {
 				case c.granted && err == nil:

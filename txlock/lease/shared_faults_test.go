@@ -24,21 +24,13 @@ import (
 func TestReadersOfNoServer(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, listener.Close())
 	pool, err := sql.Open("mysql", fmt.Sprintf("somebody@tcp(%s)/", listener.Addr()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = pool.Close() }()
 	m, err := lease.NewManager(pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = m.Close(t.Context()) }()
 	for call, take := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 		"AcquireShared": m.AcquireShared, "TryAcquireShared": m.TryAcquireShared,
@@ -126,75 +118,22 @@ func TestDowngradeUnderTries(t *testing.T) {
 	})
 }
 
-// TestRefusedAcquireTxLeavesReadersAlone proves that readers are renewed and released
-// while a transaction is open whose AcquireTx was refused because of them.
-func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		m, other := newManager(t, newPool(t, db, true), oftenRenewed...), newManager(t, pool)
-		key := named()
-		r := share(t, m, key)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = other.AcquireTx(t.Context(), tx, key)
-		wants(t, "AcquireTx", err, txlock.ErrBusy)
-		if l, err := m.TryAcquireShared(t.Context(), key); err != nil {
-			t.Errorf("another reader: %v", err)
-		} else {
-			_ = l.Release(t.Context())
-		}
-		renewed(t, db, r)
-		if err := r.Err(); err != nil {
-			t.Errorf("the reader: %v", err)
-		}
-		if err := r.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-		_ = tx.Rollback()
-	})
-}
-
 // TestAcquireTxAfterReadersCommit proves that a transaction that has read before a
 // reader committed under its guard is refused the lease.
 func TestAcquireTxAfterReadersCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
 		m, other := newManager(t, pool), newManager(t, newPool(t, db, true))
-		key := named()
+		key, table := named(), counter(t, db)
 		release(t, share(t, m, key))
-		table := db.CreateTable(t, "stale", "id INT PRIMARY KEY, n INT")
-		exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
-		old, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var n int
-		if err := old.QueryRow("SELECT n FROM " + table).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		old, change := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
+		reads(t, old, table)
 		r := share(t, other, key)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec("UPDATE " + table + " SET n = 1"); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Guard(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		add(t, change, table)
+		guard(t, r, change)
+		commit(t, change)
 		release(t, r)
-		l, err := m.AcquireTx(t.Context(), old, key)
-		wants(t, "AcquireTx", err, txlock.ErrStaleSnapshot)
-		_ = old.Rollback()
-		if l != nil {
-			_ = l.Release(t.Context())
-		}
+		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), old, key)), txlock.ErrStaleSnapshot)
 	})
 }
 
@@ -209,8 +148,7 @@ func TestFreePermitsAreTakenAtOnce(t *testing.T) {
 		s := semaphore(t, m, permits, 32)
 		release(t, permit(t, s))
 		release(t, share(t, m, key))
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-		defer cancel()
+		ctx := limited(t, 3*time.Minute)
 		for name, take := range map[string]func() (*lease.Lease, error){
 			"permits": func() (*lease.Lease, error) { return s.Acquire(ctx) },
 			"readers": func() (*lease.Lease, error) { return m.AcquireShared(ctx, key) },
@@ -229,7 +167,6 @@ func TestFreePermitsAreTakenAtOnce(t *testing.T) {
 				}
 				calls.Wait()
 				if t.Failed() {
-					tellRows(t, db, permits, key)
 					return
 				}
 				took := time.Since(start)
@@ -246,62 +183,21 @@ func TestFreePermitsAreTakenAtOnce(t *testing.T) {
 	})
 }
 
-// tellRows logs the rows of two keys, and the transactions of the server.
-func tellRows(t *testing.T, db *testdb.DB, a, b txlock.Key) {
-	t.Helper()
-	for _, query := range []string{
-		"SELECT CONCAT_WS(' ', name, slot, owner, holders, token, ttl_us, expires_us - UNIX_TIMESTAMP(NOW(6)) * 1000000, used_for, conn_id) FROM lockstep_leases WHERE name IN ('" + a.String() + "', '" + b.String() + "') ORDER BY name, slot",
-		"SELECT CONCAT_WS(' ', trx_id, trx_state, trx_started, trx_mysql_thread_id, COALESCE(trx_query, '-'), trx_rows_locked) FROM information_schema.innodb_trx",
-		"SELECT CONCAT_WS(' ', id, db, command, time, COALESCE(info, '-')) FROM information_schema.processlist",
-	} {
-		rows, err := db.Admin().QueryContext(context.WithoutCancel(t.Context()), query)
-		if err != nil {
-			t.Log(err)
-			continue
-		}
-		for rows.Next() {
-			var text string
-			if err := rows.Scan(&text); err != nil {
-				t.Log(err)
-			}
-			t.Log(text)
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			t.Log(err)
-		}
-	}
-}
-
 // TestPermitsBesideAcquireTx proves that a transaction whose AcquireTx of a semaphore's
 // key was refused keeps nobody from a permit.
 func TestPermitsBesideAcquireTx(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
-		m := newManager(t, pool)
-		key := named()
+		m, key := newManager(t, pool), named()
 		s := semaphore(t, m, key, 2)
 		release(t, permit(t, s))
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = m.AcquireTx(t.Context(), tx, key)
-		wants(t, "AcquireTx of a semaphore", err, txlock.ErrInvalidKey)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		start := time.Now()
-		l, err := s.TryAcquire(ctx)
-		t.Logf("TryAcquire: %v after %v", err, time.Since(start))
-		if err != nil {
-			t.Errorf("TryAcquire: %v", err)
-		} else {
-			release(t, l)
-		}
-		_ = tx.Rollback()
+		tx := begin(t, pool, sql.LevelDefault)
+		wants(t, "AcquireTx of a semaphore", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrInvalidKey)
+		l, err := s.TryAcquire(limited(t, 20*time.Second))
+		must(t, err)
+		release(t, l)
 	})
 }
-
-var _ *sql.DB
 
 // TestPermitWithoutARow proves that who waits for a permit takes one whose row is gone: Clean
 // removes rows of permits that nobody has.
@@ -314,18 +210,8 @@ func TestPermitWithoutARow(t *testing.T) {
 		for range permits {
 			held = append(held, permit(t, s))
 		}
-		waiting, err := newManager(t, newPool(t, db, true)).Semaphore(key, permits)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := make(chan error, 1)
-		go func() {
-			l, err := waiting.Acquire(t.Context())
-			if err == nil {
-				err = l.Release(t.Context())
-			}
-			got <- err
-		}()
+		waiting := semaphore(t, newManager(t, newPool(t, db, true)), key, permits)
+		got := later(func() error { return acquired(waiting.Acquire(t.Context())) })
 		time.Sleep(100 * time.Millisecond)                                                      // who has not looked yet proves less, and is granted, too
 		exec(t, db, "DELETE FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 3") // as if released elsewhere, and cleaned
 		wants(t, "Acquire", within(t, "the grant", got), nil)

@@ -25,18 +25,7 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 		reader := share(t, other, key)
 		ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "ann"))
 		defer cancel()
-		type outcome struct {
-			lease *lease.Lease
-			err   error
-		}
-		outcomes := make(chan outcome)
-		begin := func(ctx context.Context) {
-			go func() {
-				l, err := m.Acquire(ctx, key)
-				outcomes <- outcome{l, err}
-			}()
-		}
-		begin(ctx)
+		one := fairAcquireUnder(ctx, m, key)
 		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 		waitUntil(t, "the writer knows that it waits", func() bool {
 			_, err := m.TryAcquire(ctx, key)
@@ -45,31 +34,25 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 			}
 			return strings.Contains(fmt.Sprint(err), "the owner waits for readers")
 		})
-		_, err := m.TryAcquireShared(ctx, key)
-		wants(t, "TryAcquireShared of the owner who waits", err, txlock.ErrBusy)
-		begin(ctx)
-		_, err = m.Acquire(ctx, key, lease.WaitAtMost(200*time.Millisecond))
+		wants(t, "TryAcquireShared of the owner who waits", second(m.TryAcquireShared(ctx, key)), txlock.ErrBusy)
+		two := fairAcquireUnder(ctx, m, key)
+		_, err := m.Acquire(ctx, key, lease.WaitAtMost(200*time.Millisecond))
 		wants(t, "Acquire of the owner who waits", err, txlock.ErrWaitTimeout)
 		cancel()
-		for range 2 {
-			o := <-outcomes
-			wants(t, "Acquire that is given up", o.err, context.Canceled)
+		for _, w := range []*fairWait{one, two} {
+			w.end(t)
+			wants(t, "Acquire that is given up", w.err, context.Canceled)
 		}
 		waitUntil(t, "nobody has the entry row", func() bool { entry, _ := heldRows(t, db, key); return entry == 0 })
 
-		begin(lease.WithOwner(t.Context(), "ann"))
+		one = fairAcquireUnder(lease.WithOwner(t.Context(), "ann"), m, key)
 		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
-		begin(lease.WithOwner(t.Context(), "ann"))
+		two = fairAcquireUnder(lease.WithOwner(t.Context(), "ann"), m, key)
 		release(t, reader)
-		first, second := <-outcomes, <-outcomes
-		if err := errors.Join(first.err, second.err); err != nil {
-			t.Fatalf("Acquire of one owner twice: %v", err)
-		}
-		if first.lease.Token() != second.lease.Token() {
-			t.Errorf("tokens %d and %d of one owner", first.lease.Token(), second.lease.Token())
-		}
-		release(t, first.lease)
-		release(t, second.lease)
+		first, again := one.lease(t), two.lease(t)
+		entered(t, again, first)
+		release(t, first)
+		release(t, again)
 	})
 }
 
@@ -80,22 +63,13 @@ func TestTryBesideGuardOfDeadReader(t *testing.T) {
 		m, other := newManager(t, pool), newManager(t, pool)
 		key := named()
 		reader := share(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := reader.Guard(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		must(t, reader.Guard(t.Context(), tx))
 		const over = "SELECT expires_us <= UNIX_TIMESTAMP() * 1000000 FROM lockstep_leases WHERE name = ? AND slot > 0"
 		waitUntil(t, "its time is over", func() bool { return number(t, db, over, key.String()) == 1 })
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		_, err = other.TryAcquire(ctx, key, lease.TTL(10*time.Minute))
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		ctx := limited(t, 30*time.Second)
+		wants(t, "TryAcquire", second(other.TryAcquire(ctx, key, lease.TTL(10*time.Minute))), txlock.ErrBusy)
+		wantsNone(t, "Rollback", tx.Rollback())
 		release(t, acquire(t, other, key))
 		wants(t, "Release of the reader", reader.Release(t.Context()), txlock.ErrNotHeld)
 	})
@@ -109,8 +83,7 @@ func TestTryEndsDeadReaders(t *testing.T) {
 		key := named()
 		dead, living := share(t, m, key, lease.TTL(time.Minute)), share(t, other, key, lease.TTL(time.Minute))
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0 AND owner = ?", key.String(), dead.Owner())
-		_, err := other.TryAcquire(lease.WithOwner(t.Context(), "writer"), key)
-		wants(t, "TryAcquire beside a reader that lives", err, txlock.ErrBusy)
+		wants(t, "TryAcquire beside a reader that lives", second(other.TryAcquire(lease.WithOwner(t.Context(), "writer"), key)), txlock.ErrBusy)
 		if _, readers := heldRows(t, db, key); readers != 1 {
 			t.Errorf("%d readers are left, want the one that lives", readers)
 		}
@@ -137,12 +110,10 @@ func TestPlacesOfReaders(t *testing.T) {
 		ctx := lease.WithOwner(t.Context(), "ann")
 		for range 5 {
 			var readers []*lease.Lease
-			writers := []*lease.Lease{acquireAs(ctx, t, m, key), acquireAs(ctx, t, m, key)}
+			writers := []*lease.Lease{acquireIn(ctx, t, m, key), acquireIn(ctx, t, m, key)}
 			for _, w := range writers {
 				r, err := w.Downgrade(ctx)
-				if err != nil {
-					t.Fatalf("Downgrade: %v", err)
-				}
+				must(t, err)
 				readers = append(readers, r)
 			}
 			if readers[0].Token() != readers[1].Token() {
@@ -158,17 +129,10 @@ func TestPlacesOfReaders(t *testing.T) {
 		}
 
 		reader := share(t, m, key)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := reader.Guard(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		must(t, reader.Guard(t.Context(), tx))
 		wants(t, "Release under a guard", reader.Release(t.Context()), lease.ErrGuarded)
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		wantsNone(t, "Commit", tx.Commit())
 		const first = "SELECT SUM(slot) = MIN(slot) FROM (SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''" +
 			" UNION SELECT MIN(slot) FROM lockstep_leases WHERE name = ? AND slot > 0) slots"
 		waitUntil(t, "the first place is used again", func() bool {
@@ -177,15 +141,6 @@ func TestPlacesOfReaders(t *testing.T) {
 			return number(t, db, first, key.String(), key.String()) == 1
 		})
 	})
-}
-
-func acquireAs(ctx context.Context, t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
-	t.Helper()
-	l, err := m.Acquire(ctx, key)
-	if err != nil {
-		t.Fatalf("Acquire(%v): %v", key, err)
-	}
-	return l
 }
 
 // TestDowngradeOfLost proves that a writer who has lost its lease without knowing has
@@ -210,11 +165,9 @@ func TestDowngradeOfLost(t *testing.T) {
 // readAndWrite acquires a lease for an owner twice and downgrades one of the two.
 func readAndWrite(ctx context.Context, t *testing.T, m *lease.Manager, key txlock.Key) (reader, writer *lease.Lease) {
 	t.Helper()
-	first, writer := acquireAs(ctx, t, m, key), acquireAs(ctx, t, m, key)
+	first, writer := acquireIn(ctx, t, m, key), acquireIn(ctx, t, m, key)
 	reader, err := first.Downgrade(ctx)
-	if err != nil {
-		t.Fatalf("Downgrade: %v", err)
-	}
+	must(t, err)
 	return reader, writer
 }
 
@@ -229,9 +182,7 @@ func TestDowngradeAfterLoss(t *testing.T) {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		reader, err := writer.Downgrade(ctx)
-		if err != nil {
-			t.Fatalf("Downgrade: %v", err)
-		}
+		must(t, err)
 		wants(t, "the reader whose row is gone", lost.Err(), txlock.ErrLost)
 		wants(t, "its Release", lost.Release(ctx), txlock.ErrNotHeld)
 		if entry, readers := heldRows(t, db, key); entry != 0 || readers != 1 {
@@ -248,20 +199,12 @@ func TestDowngradeGivenUp(t *testing.T) {
 		m := newManager(t, pool, lease.TTL(time.Hour))
 		key, ctx := named(), lease.WithOwner(t.Context(), "ann")
 		reader, writer := readAndWrite(ctx, t, m, key)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := reader.Guard(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		must(t, reader.Guard(t.Context(), tx))
 		limited, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
-		_, err = writer.Downgrade(limited)
-		wants(t, "Downgrade", err, context.DeadlineExceeded)
-		if err := errors.Join(writer.Err(), reader.Err(), tx.Commit()); err != nil {
-			t.Errorf("the writer, the reader, and the transaction that it guards: %v", err)
-		}
+		wants(t, "Downgrade", second(writer.Downgrade(limited)), context.DeadlineExceeded)
+		wantsNone(t, "the writer, the reader, and the transaction that it guards", errors.Join(writer.Err(), reader.Err(), tx.Commit()))
 		lasts(0, func() bool { // what it was granted is released in the background
 			_, readers := heldRows(t, db, key)
 			return readers == 1
@@ -281,36 +224,13 @@ func TestPermitGrantedAgain(t *testing.T) {
 		s := semaphore(t, newManager(t, pool, lease.TTL(time.Hour)), named(), 1)
 		ctx := lease.WithOwner(t.Context(), "ann")
 		before, err := s.Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 1", before.Key().String())
 		again, err := s.Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wants(t, "Err of the one before", before.Err(), txlock.ErrLost)
-		if err := again.Err(); err != nil {
-			t.Errorf("Err of the new one: %v", err)
-		}
+		wantsNone(t, "Err of the new one", again.Err())
 		wants(t, "Release of the one before", before.Release(t.Context()), txlock.ErrNotHeld)
 		release(t, again)
-	})
-}
-
-// TestResizeOfNoSemaphore proves that Resize writes nothing where the key is used for
-// something else, or for nothing.
-func TestResizeOfNoSemaphore(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		unused, shared := named(), named()
-		release(t, share(t, m, shared))
-		for _, key := range []txlock.Key{unused, shared} {
-			_, err := semaphore(t, m, key, 1).Resize(t.Context(), 3)
-			wants(t, "Resize", err, txlock.ErrInvalidKey)
-			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 3", key.String()); n != 0 {
-				t.Errorf("%d rows of permits", n)
-			}
-		}
 	})
 }

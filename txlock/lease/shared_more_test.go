@@ -26,9 +26,7 @@ import (
 func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	l, err := m.AcquireShared(t.Context(), key, options...)
-	if err != nil {
-		t.Fatalf("AcquireShared(%v): %v", key, err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -78,9 +76,7 @@ func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lea
 	t.Helper()
 	var network sunder
 	m, err := lease.NewManager(newPool(t, db, true, network.install), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -103,22 +99,12 @@ func TestDeadReader(t *testing.T) {
 		dead := share(t, dying, key, lease.TTL(ttl))
 		die()
 		expiry := number(t, db, "SELECT MIN(expires_us) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''", key.String())
-		granted := make(chan *lease.Lease, 1)
-		go func() {
-			l, err := writing.Acquire(t.Context(), key)
-			if err != nil {
-				t.Errorf("Acquire of the writer: %v", err)
-			}
-			granted <- l
-		}()
+		waiting := fairAcquire(t, writing, key)
 		waitUntil(t, "the dead reader's time is nearly over", func() bool {
 			return number(t, db, "SELECT CAST(? - 200000 <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED)", expiry) == 1
 		})
 		release(t, reader) // it was renewed beside the dead one until now
-		writer := <-granted
-		if writer == nil {
-			return
-		}
+		writer := waiting.lease(t)
 		late := number(t, db, "SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - ?", expiry)
 		t.Logf("granted %v after the dead reader's expiry", time.Duration(late)*time.Microsecond)
 		if late < 0 || late > (20*time.Second).Microseconds() {
@@ -140,70 +126,30 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 		defer cancel()
 		for _, givesUp := range []bool{true, false} {
 			waiting, stop := context.WithCancel(t.Context())
-			granted := make(chan error, 1)
-			var writer *lease.Lease
-			go func() {
-				var err error
-				writer, err = other.Acquire(waiting, key)
-				granted <- err
-			}()
+			writer := fairAcquireUnder(waiting, other, key)
 			waitUntil(t, "the writer waits for the reader", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
 			for name, manager := range map[string]*lease.Manager{"the reader's manager": m, "the writer's": other} {
-				_, err := manager.TryAcquireShared(t.Context(), key)
-				wants(t, "TryAcquireShared beside a waiting writer, "+name, err, txlock.ErrBusy)
+				wants(t, "TryAcquireShared beside a waiting writer, "+name, second(manager.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
 			}
 			again, err := m.AcquireShared(working, key, lease.WaitAtMost(time.Minute))
-			if err != nil {
-				t.Fatalf("AcquireShared of an owner that reads: %v", err)
-			}
-			if again.Token() != reader.Token() {
-				t.Errorf("token %d, want that of the first, %d", again.Token(), reader.Token())
-			}
+			must(t, err)
+			entered(t, again, reader)
 			release(t, again)
 			if givesUp {
 				stop()
-				wants(t, "Acquire of the writer that gives up", <-granted, context.Canceled)
+				writer.end(t)
+				wants(t, "Acquire of the writer that gives up", writer.err, context.Canceled)
 				release(t, share(t, other, key, lease.WaitAtMost(time.Minute)))
 				continue
 			}
 			select {
-			case err := <-granted:
-				t.Fatalf("the writer was granted beside a reader: %v", err)
+			case <-writer.done:
+				t.Fatalf("the writer was granted beside a reader: %v", writer.err)
 			default:
 			}
 			release(t, reader)
-			if err := <-granted; err != nil {
-				t.Fatalf("Acquire of the writer: %v", err)
-			}
-			release(t, writer)
+			release(t, writer.lease(t))
 			stop()
-		}
-	})
-}
-
-// TestUpgradeIsRefused proves that a reader can't take the same lease exclusively, by
-// no call, and goes on reading.
-func TestUpgradeIsRefused(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		key := named()
-		err := m.DoShared(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-			_, err := m.Acquire(ctx, key)
-			wants(t, "Acquire", err, txlock.ErrUpgrade)
-			_, err = m.TryAcquire(ctx, key)
-			wants(t, "TryAcquire", err, txlock.ErrUpgrade)
-			err = m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
-			wants(t, "Do", err, txlock.ErrUpgrade)
-			tx, err := pool.BeginTx(ctx, nil)
-			if err != nil {
-				return err
-			}
-			_, err = m.AcquireTx(ctx, tx, key)
-			wants(t, "AcquireTx", err, txlock.ErrUpgrade)
-			return errors.Join(tx.Rollback(), l.Err())
-		})
-		if err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -250,17 +196,14 @@ func TestDowngrade(t *testing.T) {
 				}
 				// Somebody had the row locked for a moment: the lease is as before.
 				wants(t, "Downgrade", err, txlock.ErrBusy)
-				if err := writer.Err(); err != nil {
-					t.Fatalf("the writer after a Downgrade that was refused: %v", err)
-				}
+				must(t, writer.Err())
 				return false
 			})
 			if !reader.Shared() || reader.Err() != nil || reader.Owner() != writer.Owner() {
 				t.Errorf("the reader: shared %t, %v, owner %q, that of the writer %q", reader.Shared(), reader.Err(), reader.Owner(), writer.Owner())
 			}
 			wants(t, "Err of the writer", writer.Err(), txlock.ErrNotHeld)
-			_, err := reader.Downgrade(t.Context())
-			wants(t, "Downgrade of a reader", err, txlock.ErrInvalidOption)
+			wants(t, "Downgrade of a reader", second(reader.Downgrade(t.Context())), txlock.ErrInvalidOption)
 			if turns.Load() != before {
 				t.Errorf("%d writers after token %d came before its reader had ended", turns.Load()-before, token)
 			}
@@ -271,8 +214,7 @@ func TestDowngrade(t *testing.T) {
 		if overlaps.Load() != 0 {
 			t.Errorf("%d writers came beside the reader", overlaps.Load())
 		}
-		_, err := writer.Downgrade(t.Context())
-		wants(t, "Downgrade of what was released", err, txlock.ErrNotHeld)
+		wants(t, "Downgrade of what was released", second(writer.Downgrade(t.Context())), txlock.ErrNotHeld)
 	})
 }
 
@@ -282,50 +224,23 @@ func TestDowngrade(t *testing.T) {
 func TestGuardOfReader(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		table := db.CreateTable(t, "guarded", "id INT PRIMARY KEY, n INT NOT NULL")
-		exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
-		write := func(l *lease.Lease) (*sql.Tx, error) {
-			t.Helper()
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec("UPDATE " + table + " SET n = n + 1"); err != nil {
-				t.Fatal(err)
-			}
-			return tx, l.Guard(t.Context(), tx)
-		}
-		counted := func() int64 { return number(t, db, "SELECT n FROM "+table) }
-
-		key := named()
+		key, table := named(), counter(t, db)
 		early := share(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
-		tx, err := write(early)
-		if err != nil {
-			t.Fatalf("Guard of a reader: %v", err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		add(t, tx, table)
+		guard(t, early, tx)
 		<-early.Done() // it can't be renewed
-		granted := make(chan error, 1)
-		var writer *lease.Lease
-		go func() {
-			var err error
-			writer, err = other.Acquire(t.Context(), key, lease.TTL(time.Minute))
-			granted <- err
-		}()
+		waiting := fairAcquireUnder(t.Context(), other, key, lease.TTL(time.Minute))
 		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
-		_, err = m.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire beside a reader's guard", err, txlock.ErrBusy)
+		wants(t, "TryAcquire beside a reader's guard", second(m.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		select {
-		case err := <-granted:
-			t.Fatalf("the writer was granted beside a guarded transaction: %v", err)
+		case <-waiting.done:
+			t.Fatalf("the writer was granted beside a guarded transaction: %v", waiting.err)
 		default:
 		}
-		if err := tx.Commit(); err != nil {
-			t.Errorf("Commit of the guarded transaction: %v", err)
-		}
-		if err := <-granted; err != nil {
-			t.Fatalf("Acquire after the guarded transaction: %v", err)
-		}
-		if n := counted(); n != 1 {
+		wantsNone(t, "Commit of the guarded transaction", tx.Commit())
+		writer := waiting.lease(t)
+		if n := counted(t, db, table); n != 1 {
 			t.Errorf("the writer finds %d, want the reader's 1", n)
 		}
 		release(t, writer)
@@ -334,92 +249,38 @@ func TestGuardOfReader(t *testing.T) {
 		paused := share(t, m, key, lease.TTL(time.Minute))
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
 		writer = acquire(t, other, key)
-		tx, err = write(paused)
-		wants(t, "Guard of a reader that a writer has followed", err, txlock.ErrLost)
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		tx = begin(t, pool, sql.LevelDefault)
+		add(t, tx, table)
+		wants(t, "Guard of a reader that a writer has followed", paused.Guard(t.Context(), tx), txlock.ErrLost)
+		rollback(t, tx)
 		release(t, writer)
-		if n := counted(); n != 1 {
-			t.Errorf("%d commits, want 1", n)
-		}
 		wants(t, "Release of the reader that has lost", paused.Release(t.Context()), txlock.ErrNotHeld)
 	})
 }
 
 // TestAcquireTxAndReaders proves that AcquireTx doesn't come beside readers, nor
-// readers beside it, before its commit and after it.
+// readers beside it, before its commit and after it, and that readers come and go while the
+// transaction is open whose AcquireTx was refused because of them.
 func TestAcquireTxAndReaders(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other, key := newManager(t, pool, oftenRenewed...), newManager(t, pool), named()
 		reader := share(t, m, key)
-		begin := func() *sql.Tx {
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return tx
-		}
-		tx := begin()
-		_, err := other.AcquireTx(t.Context(), tx, key)
-		wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
-		if err := reader.Renew(t.Context()); err != nil {
-			t.Errorf("Renew of the reader: %v", err)
-		}
+		tx := begin(t, pool, sql.LevelDefault)
+		wants(t, "AcquireTx beside a reader", second(other.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
+		another, err := m.TryAcquireShared(t.Context(), key)
+		must(t, err)
+		renewed(t, db, reader)
+		wantsNone(t, "the reader", reader.Err())
+		release(t, another)
 		release(t, reader)
-		tx = begin()
-		writer, err := other.AcquireTx(t.Context(), tx, key)
-		if err != nil {
-			t.Fatalf("AcquireTx after the reader: %v", err)
-		}
-		_, err = m.TryAcquireShared(t.Context(), key)
-		wants(t, "TryAcquireShared before the commit", err, txlock.ErrBusy)
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		_, err = m.TryAcquireShared(t.Context(), key)
-		wants(t, "TryAcquireShared after the commit", err, txlock.ErrBusy)
+		rollback(t, tx)
+		tx = begin(t, pool, sql.LevelDefault)
+		writer := acquireTx(t, other, tx, key)
+		wants(t, "TryAcquireShared before the commit", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
+		commit(t, tx)
+		wants(t, "TryAcquireShared after the commit", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
 		release(t, writer)
 		release(t, share(t, m, key))
-	})
-}
-
-// TestCancelledReaders proves that calls of AcquireShared that are given up, at any
-// moment, leave no reader behind, and none that a writer has to wait for.
-func TestCancelledReaders(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		key := named()
-		release(t, share(t, m, key))
-		var cancelled, granted atomic.Int32
-		var calls sync.WaitGroup
-		for range 8 {
-			calls.Go(func() {
-				for range 15 {
-					ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
-					l, err := m.AcquireShared(ctx, key)
-					cancel()
-					if err != nil {
-						wants(t, "AcquireShared", err, context.DeadlineExceeded)
-						cancelled.Add(1)
-						continue
-					}
-					granted.Add(1)
-					release(t, l)
-				}
-			})
-		}
-		calls.Wait()
-		t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
-		if cancelled.Load() == 0 {
-			t.Error("no call was cancelled")
-		}
-		waitUntil(t, "no reader is left", func() bool { _, readers := heldRows(t, db, key); return readers == 0 })
-		release(t, acquire(t, m, key, lease.WaitAtMost(time.Minute)))
 	})
 }
 
@@ -435,15 +296,9 @@ func TestReadersAndPermitsAreRenewed(t *testing.T) {
 		for range 50 {
 			held = append(held, share(t, m, key))
 		}
-		s, err := m.Semaphore(permits, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := semaphore(t, m, permits, 10)
 		for range 10 {
-			l, err := s.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := permit(t, s)
 			held = append(held, l)
 		}
 		time.Sleep(ttl * 5 / 2)
@@ -452,14 +307,9 @@ func TestReadersAndPermitsAreRenewed(t *testing.T) {
 				t.Errorf("%d: %v", i, err)
 			}
 		}
-		_, err = other.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire beside 50 readers", err, txlock.ErrBusy)
-		same, err := other.Semaphore(permits, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = same.TryAcquire(t.Context())
-		wants(t, "TryAcquire of an eleventh permit", err, txlock.ErrBusy)
+		wants(t, "TryAcquire beside 50 readers", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+		same := semaphore(t, other, permits, 10)
+		wants(t, "TryAcquire of an eleventh permit", second(same.TryAcquire(t.Context())), txlock.ErrBusy)
 		if _, readers := heldRows(t, db, key); readers != 50 {
 			t.Errorf("%d rows of readers are held", readers)
 		}
@@ -745,11 +595,8 @@ func TestNoReadersOnClusters(t *testing.T) {
 			t.Errorf("%d rows were written", n)
 		}
 		l := acquire(t, m, key)
-		_, err := l.Downgrade(t.Context())
-		wants(t, "Downgrade", err, schema.ErrMultiPrimary)
-		if err := l.Err(); err != nil {
-			t.Errorf("after Downgrade: %v", err)
-		}
+		wants(t, "Downgrade", second(l.Downgrade(t.Context())), schema.ErrMultiPrimary)
+		wantsNone(t, "after Downgrade", l.Err())
 		release(t, l)
 	}
 }

@@ -11,33 +11,22 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-func acquireShared(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
-	t.Helper()
-	l, err := m.AcquireShared(t.Context(), key, options...)
-	if err != nil {
-		t.Fatalf("AcquireShared(%v): %v", key, err)
-	}
-	return l
-}
-
 // TestReadersAndWriter proves that readers share the lease, that a writer waits until the
 // last of them has gone, and that it is there at once then.
 func TestReadersAndWriter(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		for i, m := range []*lease.Manager{a, a, b} {
-			l := acquireShared(t, m, job)
+			l := share(t, m, job)
 			time.AfterFunc(time.Duration(i+1)*time.Second, func() { release(t, l) })
 		}
 		db.at("three readers", 0)
-		_, err := b.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		writer := acquire(t, b, job)
 		db.within("the writer", 3*time.Second, 3*time.Second+30*time.Millisecond)
-		_, err = a.TryAcquireShared(t.Context(), job)
-		wants(t, "TryAcquireShared", err, txlock.ErrBusy)
+		wants(t, "TryAcquireShared", second(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
 		time.AfterFunc(time.Second, func() { release(t, writer) })
-		release(t, acquireShared(t, b, job)) // in the same manager it is woken
+		release(t, share(t, b, job)) // in the same manager it is woken
 		db.within("the reader", 4*time.Second, 4*time.Second+30*time.Millisecond)
 		nothingHeld(t, a)
 	})
@@ -48,10 +37,9 @@ func TestReadersAndWriter(t *testing.T) {
 func TestTryLeavesReadersAlone(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
-		first := acquireShared(t, a, job)
+		first := share(t, a, job)
 		for range 10 {
-			_, err := b.TryAcquire(t.Context(), job)
-			wants(t, "TryAcquire", err, txlock.ErrBusy)
+			wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			second, err := a.TryAcquireShared(t.Context(), job)
 			must(t, err)
 			release(t, second)
@@ -76,15 +64,14 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 				if c.same {
 					b = a
 				}
-				old := acquireShared(t, a, job)
+				old := share(t, a, job)
 				l := crowd{db: db}
 				l.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) {
 					return b.Acquire(ctx, job, append(c.options, lease.TTL(2*time.Second))...)
 				})
-				_, err := a.TryAcquireShared(t.Context(), job)
-				wants(t, "a reader behind the writer", err, txlock.ErrBusy)
+				wants(t, "a reader behind the writer", second(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
 				for n := range 3 { // again each time
-					reader := acquireShared(t, a, job)
+					reader := share(t, a, job)
 					least := time.Duration(n+1) * 2 * time.Second
 					db.within("a reader is let in", least, least+time.Duration(n+1)*300*time.Millisecond)
 					release(t, reader)
@@ -104,23 +91,22 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 func TestDeadReaderIsPassed(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		dead, wire := db.process()
-		acquireShared(t, dead, job, lease.TTL(3*time.Second))
+		share(t, dead, job, lease.TTL(3*time.Second))
 		wire.Down(nil)
 		m := db.manager()
-		_, err := m.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		writer := acquire(t, m, job)
 		db.within("the writer", 3*time.Second, 3*time.Second+30*time.Millisecond)
 		release(t, writer)
 
-		acquireShared(t, db.manager(), job)
+		share(t, db.manager(), job)
 		wire.Up()
 		time.Sleep(time.Minute)
 	})
 	t.Run("without waiting", func(t *testing.T) {
 		inMemory(t, func(t *testing.T, db *memory) {
 			dead, wire := db.process()
-			acquireShared(t, dead, job, lease.TTL(3*time.Second))
+			share(t, dead, job, lease.TTL(3*time.Second))
 			wire.Down(nil)
 			defer wire.Up()
 			db.after(4 * time.Second)
@@ -137,31 +123,29 @@ func TestDeadReaderIsPassed(t *testing.T) {
 func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
-		reader := acquireShared(t, a, job)
+		reader := share(t, a, job)
 		ctx, cancel := context.WithTimeout(lease.WithOwner(t.Context(), "me"), 5*time.Second)
 		defer cancel()
 		l := crowd{db: db}
 		l.join(ctx, "writer", 0, func(ctx context.Context) (*lease.Lease, error) { return b.Acquire(ctx, job) })
-		_, err := b.TryAcquire(ctx, job)
-		wants(t, "the same owner", err, txlock.ErrBusy)
+		wants(t, "the same owner", second(b.TryAcquire(ctx, job)), txlock.ErrBusy)
 		l.all.Wait()
 		db.at("the writer gives up", 5*time.Second)
 		synctest.Wait()
-		second, err := a.TryAcquireShared(t.Context(), job)
+		another, err := a.TryAcquireShared(t.Context(), job)
 		must(t, err)
-		release(t, second)
+		release(t, another)
 		release(t, reader)
 
 		// The limit of a wait, too.
-		reader = acquireShared(t, a, job)
-		_, err = b.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))
-		wants(t, "the limit", err, txlock.ErrWaitTimeout)
+		reader = share(t, a, job)
+		wants(t, "the limit", second(b.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
 		db.at("the limit", 6*time.Second)
 		synctest.Wait() // it is released in the background
 		release(t, reader)
 
 		named := lease.WithOwner(t.Context(), "me") // the lease of a reader that has waited is re-entered
-		reader = acquireShared(t, a, job)
+		reader = share(t, a, job)
 		time.AfterFunc(time.Second, func() { release(t, reader) })
 		writer := acquireIn(named, t, b, job)
 		again, err := b.TryAcquire(named, job)
@@ -181,7 +165,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		read := func(n int) {
 			var all []*lease.Lease
 			for range n {
-				all = append(all, acquireShared(t, m, job))
+				all = append(all, share(t, m, job))
 			}
 			found, err := m.List(t.Context())
 			must(t, err)
@@ -211,39 +195,13 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 	})
 }
 
-// TestDowngradeInPlace proves that no writer comes between a writer's lease and the
-// reader's that it is turned into.
-func TestDowngradeInPlace(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		writer := acquire(t, a, job)
-		l := crowd{db: db}
-		l.join(t.Context(), "next", 0, func(ctx context.Context) (*lease.Lease, error) { return b.Acquire(ctx, job) })
-		reader, err := writer.Downgrade(t.Context())
-		must(t, err)
-		wants(t, "the writer", writer.Err(), txlock.ErrNotHeld)
-		must(t, reader.Err())
-		if !reader.Shared() || reader.Owner() != writer.Owner() {
-			t.Errorf("shared %t, owner %s", reader.Shared(), reader.Owner())
-		}
-		_, err = reader.Downgrade(t.Context())
-		wants(t, "Downgrade of a reader", err, txlock.ErrInvalidOption)
-		db.after(5 * time.Second)
-		release(t, reader)
-		l.all.Wait()
-		db.within("the next writer", 5*time.Second, 5*time.Second+300*time.Millisecond)
-	})
-}
-
 // TestSemaphoreGrantsItsNumber proves that no more permits are held than there are, and
 // that a release lets the next one in.
 func TestSemaphoreGrantsItsNumber(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
-		s, err := a.Semaphore(job, 3)
-		must(t, err)
-		other, err := b.Semaphore(job, 3)
-		must(t, err)
+		s := semaphore(t, a, job, 3)
+		other := semaphore(t, b, job, 3)
 		l := crowd{db: db}
 		for i, name := range names(9, "") {
 			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) {
@@ -253,8 +211,7 @@ func TestSemaphoreGrantsItsNumber(t *testing.T) {
 				return s.Acquire(ctx)
 			})
 		}
-		_, err = s.TryAcquire(t.Context())
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(s.TryAcquire(t.Context())), txlock.ErrBusy)
 		l.all.Wait()
 		for i, when := range l.when {
 			if least := time.Duration(i/3) * time.Second; when < least || when > least+800*time.Millisecond {
@@ -262,12 +219,9 @@ func TestSemaphoreGrantsItsNumber(t *testing.T) {
 				break
 			}
 		}
-		wrong, err := b.Semaphore(job, 4)
-		must(t, err)
-		_, err = wrong.TryAcquire(t.Context())
-		wants(t, "another number", err, txlock.ErrInvalidOption)
-		_, err = b.TryAcquire(t.Context(), job)
-		wants(t, "a lease of the same key", err, txlock.ErrInvalidKey)
+		wrong := semaphore(t, b, job, 4)
+		wants(t, "another number", second(wrong.TryAcquire(t.Context())), txlock.ErrInvalidOption)
+		wants(t, "a lease of the same key", second(b.TryAcquire(t.Context(), job)), txlock.ErrInvalidKey)
 	})
 }
 
@@ -278,11 +232,10 @@ func TestPermitsAreNotReentered(t *testing.T) {
 		must(t, err)
 		ctx := lease.WithOwner(t.Context(), "me")
 		must(t, s.Do(ctx, func(ctx context.Context, _ *lease.Lease) error {
-			second, err := s.Acquire(ctx)
+			both, err := s.Acquire(ctx)
 			must(t, err)
-			_, err = s.TryAcquire(ctx)
-			wants(t, "a third", err, txlock.ErrBusy)
-			return second.Release(ctx)
+			wants(t, "a third", second(s.TryAcquire(ctx)), txlock.ErrBusy)
+			return both.Release(ctx)
 		}))
 	})
 }
@@ -293,22 +246,15 @@ func TestPermitsAreNotReentered(t *testing.T) {
 func TestResizeWaitsForPermits(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
-		s, err := m.Semaphore(job, 3)
-		must(t, err)
+		s := semaphore(t, m, job, 3)
 		var held []*lease.Lease
 		for range 3 {
-			l, err := s.Acquire(t.Context())
-			must(t, err)
+			l := permit(t, s)
 			held = append(held, l)
 		}
-		told := make(chan error, 1)
-		go func() {
-			_, err := s.Acquire(t.Context())
-			told <- err
-		}()
+		told := later(func() error { return second(s.Acquire(t.Context())) })
 		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
+		ctx := limited(t, 2*time.Second)
 		fewer, err := s.Resize(ctx, 1)
 		db.at("Resize that is ended", 2*time.Second)
 		if wants(t, "Resize", err, context.DeadlineExceeded); fewer == nil {
@@ -317,12 +263,10 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		wants(t, "a waiter of the old number", <-told, txlock.ErrInvalidOption)
 		released := make(chan error)
 		time.AfterFunc(3*time.Second, func() { released <- errors.Join(held[1].Release(t.Context()), held[2].Release(t.Context())) })
-		_, err = fewer.Resize(t.Context(), 1)
-		must(t, err)
+		must(t, second(fewer.Resize(t.Context(), 1)))
 		must(t, <-released)
 		db.within("Resize", 5*time.Second, 5*time.Second+30*time.Millisecond)
-		_, err = fewer.TryAcquire(t.Context())
-		wants(t, "a second permit", err, txlock.ErrBusy)
+		wants(t, "a second permit", second(fewer.TryAcquire(t.Context())), txlock.ErrBusy)
 		more, err := fewer.Resize(t.Context(), 2)
 		must(t, err)
 		l, err := more.TryAcquire(t.Context())

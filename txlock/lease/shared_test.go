@@ -3,9 +3,6 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,18 +16,11 @@ func TestSharedExcludesWriters(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		one, other := newManager(t, pool), newManager(t, pool)
 		key := named()
-		first, err := one.AcquireShared(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := other.TryAcquireShared(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := share(t, one, key)
+		next, err := other.TryAcquireShared(t.Context(), key)
+		must(t, err)
 		third, err := one.TryAcquireShared(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !first.Shared() || first.Token() == third.Token() && first.Owner() == third.Owner() {
 			t.Errorf("readers %v and %v", first, third)
 		}
@@ -40,38 +30,22 @@ func TestSharedExcludesWriters(t *testing.T) {
 		}
 		_, err = one.Acquire(t.Context(), key, lease.WaitAtMost(50*time.Millisecond))
 		wants(t, "Acquire beside readers", err, txlock.ErrWaitTimeout)
-		got := make(chan *lease.Lease)
-		go func() {
-			l, err := other.Acquire(t.Context(), key)
-			if err != nil {
-				t.Error(err)
-			}
-			got <- l
-		}()
+		waiting := fairAcquire(t, other, key)
 		release(t, first)
-		release(t, second)
-		if err := third.Renew(t.Context()); err != nil {
-			t.Error(err)
-		}
+		release(t, next)
+		wantsNone(t, "Renew", third.Renew(t.Context()))
 		release(t, third)
-		writer := <-got
-		_, err = one.TryAcquireShared(t.Context(), key)
-		wants(t, "TryAcquireShared beside a writer", err, txlock.ErrBusy)
+		writer := waiting.lease(t)
+		wants(t, "TryAcquireShared beside a writer", second(one.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
 		reader, err := writer.Downgrade(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wants(t, "Err of the writer", writer.Err(), txlock.ErrNotHeld)
-		_, err = one.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire after the downgrade", err, txlock.ErrBusy)
+		wants(t, "TryAcquire after the downgrade", second(one.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		beside, err := one.TryAcquireShared(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		working, cancel := beside.Context(t.Context())
 		defer cancel()
-		_, err = one.TryAcquire(working, key)
-		wants(t, "upgrade", err, txlock.ErrUpgrade)
+		wants(t, "upgrade", second(one.TryAcquire(working, key)), txlock.ErrUpgrade)
 		again, err := one.TryAcquireShared(working, key)
 		if err != nil || again.Token() != beside.Token() {
 			t.Errorf("second AcquireShared of an owner: %v, %v", again, err)
@@ -83,119 +57,34 @@ func TestSharedExcludesWriters(t *testing.T) {
 	})
 }
 
-// Writers and readers never overlap, whoever dies.
-func TestSharedChurn(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		key := named()
-		var readers, writers, reads, writes atomic.Int32
-		var done sync.WaitGroup
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for i := range 3 {
-			m := newManager(t, pool)
-			for range 3 {
-				done.Go(func() {
-					for ctx.Err() == nil {
-						l, err := m.AcquireShared(ctx, key)
-						if err != nil {
-							if !errors.Is(err, context.Canceled) {
-								t.Error(err)
-							}
-							return
-						}
-						readers.Add(1)
-						if n := writers.Load(); n != 0 {
-							t.Errorf("%d writers beside a reader", n)
-						}
-						time.Sleep(time.Millisecond)
-						reads.Add(1)
-						readers.Add(-1)
-						release(t, l)
-					}
-				})
-			}
-			done.Go(func() {
-				for ctx.Err() == nil {
-					l, err := m.Acquire(ctx, key)
-					if err != nil {
-						if !errors.Is(err, context.Canceled) {
-							t.Error(err)
-						}
-						return
-					}
-					if n := writers.Add(1); n != 1 {
-						t.Errorf("%d writers", n)
-					}
-					if n := readers.Load(); n != 0 {
-						t.Errorf("%d readers beside a writer", n)
-					}
-					time.Sleep(time.Millisecond)
-					writes.Add(1)
-					writers.Add(-1)
-					release(t, l)
-					time.Sleep(time.Duration(i+1) * 5 * time.Millisecond)
-				}
-			})
-		}
-		lasts(testdb.Long(500*time.Millisecond, 2*time.Second), func() bool { return reads.Load() > 20 && writes.Load() > 5 })
-		cancel()
-		done.Wait()
-		t.Logf("%d reads, %d writes", reads.Load(), writes.Load())
-		if reads.Load() == 0 || writes.Load() == 0 {
-			t.Errorf("%d reads, %d writes", reads.Load(), writes.Load())
-		}
-	})
-}
-
 // A semaphore of n has n holders at most, and no more than that number.
 func TestSemaphore(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
 		key := named()
-		s, err := m.Semaphore(key, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
-		same, err := other.Semaphore(key, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := semaphore(t, m, key, 3)
+		same := semaphore(t, other, key, 3)
 		var permits []*lease.Lease
 		for _, s := range []*lease.Semaphore{s, same, s} {
 			l, err := s.TryAcquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			permits = append(permits, l)
 		}
-		_, err = same.TryAcquire(t.Context())
-		wants(t, "a fourth", err, txlock.ErrBusy)
-		wrong, err := other.Semaphore(key, 4)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = wrong.TryAcquire(t.Context())
+		wants(t, "a fourth", second(same.TryAcquire(t.Context())), txlock.ErrBusy)
+		wrong := semaphore(t, other, key, 4)
+		_, err := wrong.TryAcquire(t.Context())
 		wants(t, "another number", err, txlock.ErrInvalidOption)
 		t.Log(err)
-		_, err = m.TryAcquire(t.Context(), key)
-		wants(t, "Acquire of a semaphore", err, txlock.ErrInvalidKey)
-		_, err = m.TryAcquireShared(t.Context(), key)
-		wants(t, "AcquireShared of a semaphore", err, txlock.ErrInvalidKey)
+		wants(t, "Acquire of a semaphore", second(m.TryAcquire(t.Context(), key)), txlock.ErrInvalidKey)
+		wants(t, "AcquireShared of a semaphore", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrInvalidKey)
 		for _, l := range permits {
-			if err := l.Renew(t.Context()); err != nil {
-				t.Error(err)
-			}
+			wantsNone(t, "Renew", l.Renew(t.Context()))
 		}
 		bigger, err := s.Resize(t.Context(), 4)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = same.TryAcquire(t.Context())
-		wants(t, "the old number", err, txlock.ErrInvalidOption)
+		must(t, err)
+		wants(t, "the old number", second(same.TryAcquire(t.Context())), txlock.ErrInvalidOption)
 		l, err := wrong.TryAcquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		permits = append(permits, l)
 		_, err = bigger.TryAcquire(t.Context())
 		wants(t, "a fifth", err, txlock.ErrBusy)
@@ -221,11 +110,8 @@ func TestSemaphore(t *testing.T) {
 			release(t, l)
 		}
 		one, err := smaller.TryAcquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = smaller.TryAcquire(t.Context())
-		wants(t, "a second of one", err, txlock.ErrBusy)
+		must(t, err)
+		wants(t, "a second of one", second(smaller.TryAcquire(t.Context())), txlock.ErrBusy)
 		release(t, one)
 	})
 }

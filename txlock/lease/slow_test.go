@@ -80,11 +80,10 @@ func TestDeadlineThroughASlowNetwork(t *testing.T) {
 					release(t, acquireFor(t, m, key)) // statements are prepared, and the row is there
 					var reader *lease.Lease
 					if name == "beside readers" {
-						reader = acquireShared(t, other, key)
+						reader = share(t, other, key)
 					}
 					delay.Store(int64(latency))
-					ctx, cancel := context.WithTimeout(t.Context(), answers)
-					defer cancel()
+					ctx := limited(t, answers)
 					began, delays := time.Now(), testdb.Delays(t)
 					l, err := acquire(ctx, m, key)
 					if late := time.Since(began) - answers; late > latency/2+delays() {

@@ -73,8 +73,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 			"a permit": {
 				func(key txlock.Key) *lease.Lease { return onlyPermit(t, a, key) },
 				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					of, err := b.Semaphore(key, 1)
-					must(t, err)
+					of := semaphore(t, b, key, 1)
 					return of.Acquire(t.Context())
 				},
 				1,
@@ -121,10 +120,8 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 // onlyPermit acquires the only permit of a key.
 func onlyPermit(t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
 	t.Helper()
-	of, err := m.Semaphore(key, 1)
-	must(t, err)
-	l, err := of.Acquire(t.Context())
-	must(t, err)
+	of := semaphore(t, m, key, 1)
+	l := permit(t, of)
 	return l
 }
 
@@ -134,8 +131,7 @@ func TestSlowWaitForReaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, told := db.manager(), new(answers)
 		b := db.manager(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
-		reader, err := a.AcquireShared(t.Context(), job)
-		must(t, err)
+		reader := share(t, a, job)
 		info := infoOf(t, reader, a)
 		time.AfterFunc(10*time.Second, func() { _ = reader.Release(context.Background()) })
 		l := acquire(t, b, job)
@@ -162,8 +158,7 @@ func TestSlowWaitBehindOthers(t *testing.T) {
 			_ = (<-first).Release(context.Background())
 		})
 		looks := len(wire.calls("Inspect"))
-		l, err := b.Acquire(t.Context(), job, lease.SlowWait(time.Second))
-		must(t, err)
+		l := acquire(t, b, job, lease.SlowWait(time.Second))
 		told.names(t, "behind others", info)
 		if n := len(wire.calls("Inspect")) - looks; n != 1 {
 			t.Errorf("%d looks", n)
@@ -180,15 +175,13 @@ func TestSlowWaitLooksInVain(t *testing.T) {
 		a := db.manager()
 		told := new(answers)
 		b, wire := db.process(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
-		of, err := b.Semaphore(job, 1)
-		must(t, err)
+		of := semaphore(t, b, job, 1)
 		for name, fault := range map[string]func(context.Context, string, store.Row, func() error) error{"fails": fails, "hangs": hangs} {
 			wire.fault("Inspect", fault)
 			held := onlyPermit(t, a, job)
 			released := make(chan time.Time, 1)
 			time.AfterFunc(time.Second+50*time.Millisecond, func() { _ = held.Release(context.Background()); released <- time.Now() })
-			l, err := of.Acquire(t.Context())
-			must(t, err)
+			l := permit(t, of)
 			if late := time.Since(<-released); late > time.Second {
 				t.Errorf("a look that %s delays the grant by %v", name, late)
 			}
@@ -208,12 +201,9 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 		b := db.manager(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
 		held := onlyPermit(t, a, job)
 		info := infoOf(t, held, a)
-		of, err := b.Semaphore(job, 1)
-		must(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		_, err = of.Acquire(ctx)
-		wants(t, "Acquire", err, context.DeadlineExceeded)
+		of := semaphore(t, b, job, 1)
+		ctx := limited(t, 10*time.Second)
+		wants(t, "Acquire", second(of.Acquire(ctx)), context.DeadlineExceeded)
 		if told.refused.Held == nil || told.refused.Held.Owner != info.Owner {
 			t.Errorf("%+v", told.refused.Held)
 		}
@@ -232,8 +222,7 @@ func TestSlowWaitersShareALook(t *testing.T) {
 		var all sync.WaitGroup
 		for range 300 {
 			all.Go(func() {
-				l, err := m.Acquire(t.Context(), b)
-				must(t, err)
+				l := acquire(t, m, b)
 				release(t, l)
 			})
 		}

@@ -210,13 +210,9 @@ func openStore(t *testing.T, pool *sql.DB) *sqlstore.Store {
 	t.Helper()
 	s := sqlstore.New(pool)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("close the store: %v", err)
-		}
+		wantsNone(t, "close the store", s.Close())
 	})
-	if err := s.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Ready(t.Context()))
 	return s
 }
 
@@ -237,9 +233,7 @@ func (s statement) check(t *testing.T, db *testdb.DB, on store.Session) {
 	at := s.make(t, db)
 	if s.row != nil {
 		tx, err := db.Admin().Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", at.Key); err != nil {
 			t.Fatal(err)
 		}
@@ -247,9 +241,7 @@ func (s statement) check(t *testing.T, db *testdb.DB, on store.Session) {
 		if reply, _, err := s.send(t.Context(), on, at); err != nil || reply != store.Absent && (!s.acquires() || reply != s.reply || s.want != *s.row) {
 			t.Errorf("%s: of a locked row: reply %d, %v", s.name, reply, err)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tx.Rollback())
 		s.compare(t, s.name+", locked", readRow(t, db, at.Key), *s.row)
 		s.untouched(t, db, at, 5)
 	}
@@ -339,9 +331,7 @@ func readRow(t *testing.T, db *testdb.DB, name string) (r leaseRow) {
 	var ttl, left int64
 	err := db.Admin().QueryRow("SELECT owner, holders, token, ttl_us, CAST(expires_us - UNIX_TIMESTAMP() * 1000000 AS SIGNED) FROM lockstep_leases WHERE name = ?", name).
 		Scan(&r.owner, &r.holds, &r.token, &ttl, &left)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.ttl, r.left = time.Duration(ttl)*time.Microsecond, time.Duration(left)*time.Microsecond
 	return r
 }
@@ -354,15 +344,11 @@ func TestClocksMove(t *testing.T) {
 	t.Parallel()
 	compared := regexp.MustCompile(`[<>=]\s*UNIX_TIMESTAMP\(\) \* 1000000( [+-] (?:MICROSECOND\(NOW\(6\)\)|CAST\(\?))?`)
 	files, err := filepath.Glob("../../gen/*.sql.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, match := range compared.FindAllStringSubmatch(string(text), -1) {
 			if found++; match[1] == "" {
 				t.Errorf("%s: %q: add MICROSECOND(NOW(6))", file, match[0])
@@ -386,10 +372,7 @@ func TestTooManyHolds(t *testing.T) {
 			m, other := newManager(t, pool), newManager(t, pool)
 			key := named()
 			ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
-			l, err := m.Acquire(ctx, key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := acquireIn(ctx, t, m, key)
 			exec(t, db, "UPDATE lockstep_leases SET holders = CONCAT(REPEAT(CONCAT(LEFT(holders, 9), 'bbbbbbbbbbbbbb'), ?), holders) WHERE name = ?", fullList-1, key.String())
 			before := readRow(t, db, key.String())
 			for what, acquire := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
@@ -401,15 +384,9 @@ func TestTooManyHolds(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = other.AcquireTx(ctx, tx, key)
-			wants(t, "AcquireTx of a full list under "+mode, err, txlock.ErrTooManyHolds)
-			if err := tx.Rollback(); err != nil {
-				t.Error(err)
-			}
+			tx := begin(t, pool, sql.LevelDefault)
+			wants(t, "AcquireTx of a full list under "+mode, second(other.AcquireTx(ctx, tx, key)), txlock.ErrTooManyHolds)
+			wantsNone(t, "Rollback", tx.Rollback())
 			after := readRow(t, db, key.String())
 			if after.holds != before.holds || after.token != before.token {
 				t.Errorf("under %s the row was changed", mode)
@@ -419,9 +396,7 @@ func TestTooManyHolds(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Acquire after a release under %s: %v", mode, err)
 			}
-			if again.Token() != l.Token() {
-				t.Errorf("token %d, want that of the other holds, %d", again.Token(), l.Token())
-			}
+			entered(t, again, l)
 			release(t, again)
 		}
 	})

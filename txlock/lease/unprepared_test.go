@@ -21,30 +21,23 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	t.Helper()
 	ctx := lease.WithOwner(t.Context(), "';--\\\"`\x00\xff?")
 	key := txlock.Named("?'\"\\ é;--" + named().String())
-	must := func(what string, err error) {
-		t.Helper()
-		if err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
 	l, err := m.Acquire(ctx, key)
 	if err != nil {
 		t.Errorf("Acquire: %v", err)
 		return
 	}
-	_, err = other.TryAcquire(t.Context(), key)
-	wants(t, "TryAcquire of a lease that is held", err, txlock.ErrBusy)
+	wants(t, "TryAcquire of a lease that is held", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 	again, err := other.Acquire(ctx, key) // by a statement
-	must("Acquire again", err)
-	must("Renew", l.Renew(t.Context()))
-	must("RaiseToken", inner.RaiseToken(t.Context(), l, l.Token()+5))
+	wantsNone(t, "Acquire again", err)
+	wantsNone(t, "Renew", l.Renew(t.Context()))
+	wantsNone(t, "RaiseToken", inner.RaiseToken(t.Context(), l, l.Token()+5))
 	info, err := other.Inspect(t.Context(), key)
-	must("Inspect", err)
+	wantsNone(t, "Inspect", err)
 	if info.Owner != l.Owner() || !info.Held || info.Token != l.Token() {
 		t.Errorf("Inspect: %+v", info)
 	}
 	all, err := m.List(t.Context())
-	must("List", err)
+	wantsNone(t, "List", err)
 	found := false
 	for _, info := range all {
 		found = found || info.Key == key
@@ -53,70 +46,56 @@ func lives(t *testing.T, m, other *lease.Manager) {
 		t.Errorf("%d leases are listed, but not that which is held", len(all))
 	}
 	if again != nil {
-		must("Release of the other", again.Release(t.Context()))
+		wantsNone(t, "Release of the other", again.Release(t.Context()))
 	}
 	shared, err := l.Downgrade(t.Context())
-	must("Downgrade", err)
+	wantsNone(t, "Downgrade", err)
 	if err == nil {
 		reader, err := other.AcquireShared(t.Context(), key)
-		must("AcquireShared", err)
+		wantsNone(t, "AcquireShared", err)
 		if err == nil {
-			must("Release of a reader", reader.Release(t.Context()))
+			wantsNone(t, "Release of a reader", reader.Release(t.Context()))
 		}
-		must("Release", shared.Release(t.Context()))
+		wantsNone(t, "Release", shared.Release(t.Context()))
 	}
 	s, err := m.Semaphore(named(), 2)
-	must("Semaphore", err)
-	must("Do of a permit", s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }))
-	_, err = s.Resize(t.Context(), 3)
-	must("Resize", err)
+	wantsNone(t, "Semaphore", err)
+	wantsNone(t, "Do of a permit", s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }))
+	wantsNone(t, "Resize", second(s.Resize(t.Context(), 3)))
 	forced := acquire(t, m, named())
-	must("ForceRelease", other.ForceRelease(t.Context(), forced.Key()))
+	wantsNone(t, "ForceRelease", other.ForceRelease(t.Context(), forced.Key()))
 	wants(t, "Release after that", forced.Release(t.Context()), txlock.ErrNotHeld)
-	_, err = m.Purge(t.Context())
-	must("Purge", err)
-	_, err = inner.BeginEpoch(t.Context(), m, time.Hour)
-	must("BeginEpoch", err)
+	wantsNone(t, "Purge", second(m.Purge(t.Context())))
+	wantsNone(t, "BeginEpoch", second(inner.BeginEpoch(t.Context(), m, time.Hour)))
 }
 
 // locks makes the calls of a transaction, and of a fair queue.
 func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 	t.Helper()
-	must := func(what string, err error) {
-		t.Helper()
-		if err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
 	hashed := txlock.NewFamily[string]("unprepared"+rand.Text(), txlock.Hashed(), txlock.Exact())
 	for range 2 { // keys without a row, and with one
 		tx := begin(t, pool, sql.LevelDefault)
 		scope, err := txlock.Join(t.Context(), tx)
-		must("Join", err)
+		wantsNone(t, "Join", err)
 		for name, key := range map[string]txlock.Key{"named": txlock.Named("';?" + rand.Text()), "hashed": hashed.Key("';?")} {
 			version, err := scope.Version(t.Context(), key)
-			must("Version of a key that is "+name, err)
-			must("CompareAndBump", scope.CompareAndBump(t.Context(), key, version))
+			wantsNone(t, "Version of a key that is "+name, err)
+			wantsNone(t, "CompareAndBump", scope.CompareAndBump(t.Context(), key, version))
 		}
-		_, err = scope.Lock(t.Context(), named())
-		must("Lock", err)
-		_, err = scope.TryLock(t.Context(), named())
-		must("TryLock", err)
-		_, err = scope.RLock(t.Context(), named())
-		must("RLock", err)
-		_, err = scope.WaitAtMost(time.Minute).Lock(t.Context(), named())
-		must("WaitAtMost", err)
-		_, err = scope.LockAll(t.Context(), named(), named(), hashed.Key("a"), hashed.Key("b"))
-		must("LockAll", err)
-		must("Commit", tx.Commit())
+		wantsNone(t, "Lock", second(scope.Lock(t.Context(), named())))
+		wantsNone(t, "TryLock", second(scope.TryLock(t.Context(), named())))
+		wantsNone(t, "RLock", second(scope.RLock(t.Context(), named())))
+		wantsNone(t, "WaitAtMost", second(scope.WaitAtMost(time.Minute).Lock(t.Context(), named())))
+		wantsNone(t, "LockAll", second(scope.LockAll(t.Context(), named(), named(), hashed.Key("a"), hashed.Key("b"))))
+		wantsNone(t, "Commit", tx.Commit())
 	}
 	tx := begin(t, pool, sql.LevelDefault)
 	l, err := m.AcquireTx(t.Context(), tx, named())
-	must("AcquireTx", err)
-	must("Commit", tx.Commit())
+	wantsNone(t, "AcquireTx", err)
+	wantsNone(t, "Commit", tx.Commit())
 	tx = begin(t, pool, sql.LevelDefault)
-	must("Guard", l.Guard(t.Context(), tx))
-	must("Commit", tx.Commit())
+	wantsNone(t, "Guard", l.Guard(t.Context(), tx))
+	wantsNone(t, "Commit", tx.Commit())
 	waited := make(chan error, 1)
 	go func() {
 		after, err := m.Acquire(t.Context(), l.Key(), lease.Fair())
@@ -129,8 +108,8 @@ func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 		info, err := m.Inspect(t.Context(), l.Key())
 		return err != nil || len(info.Others) > 0
 	})
-	must("Release", l.Release(t.Context()))
-	must("Acquire in a fair queue", <-waited)
+	wantsNone(t, "Release", l.Release(t.Context()))
+	wantsNone(t, "Acquire in a fair queue", <-waited)
 }
 
 // TestPreparedStatements proves that a manager keeps few statements prepared: two for a
@@ -139,18 +118,13 @@ func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 // because others have used up max_prepared_stmt_count, that renewals go on, and that
 // transactions lock.
 func TestPreparedStatements(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Dedicated(t, engine)
-			t.Run("few", func(t *testing.T) { fewPrepared(t, server.OpenLeases(t)) })
-			db := server.Open(t)
-			for _, guarded := range []bool{true, false} { // one after the other: there is one setting
-				t.Run(fmt.Sprintf("no room, guarded %v", guarded), func(t *testing.T) { noRoom(t, db, guarded) })
-			}
-		})
-	}
+	onDedicated(t, func(t *testing.T, server *testdb.Server) {
+		t.Run("few", func(t *testing.T) { fewPrepared(t, server.OpenLeases(t)) })
+		db := server.Open(t)
+		for _, guarded := range []bool{true, false} { // one after the other: there is one setting
+			t.Run(fmt.Sprintf("no room, guarded %v", guarded), func(t *testing.T) { noRoom(t, db, guarded) })
+		}
+	})
 }
 
 // fewPrepared counts what stays prepared. Nothing else prepares anything on the server.
@@ -158,9 +132,7 @@ func fewPrepared(t *testing.T, db *testdb.DB) {
 	count := func() int64 {
 		var name string
 		var n int64
-		if err := db.Admin().QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'").Scan(&name, &n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Admin().QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'").Scan(&name, &n))
 		return n
 	}
 	const connections = 10
@@ -195,9 +167,7 @@ func sells(t *testing.T, db *testdb.DB) {
 	for n := range int64(3) {
 		tx := begin(t, pool, sql.LevelDefault)
 		scope, err := txlock.Join(t.Context(), tx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		key, was := named(), int64(-1)
 		err = tx.QueryRowContext(scope.LockWith(t.Context(), key), "SELECT n FROM "+table+" WHERE id = ?", 1).Scan(&was)
 		if _, held := scope.Held(key); err != nil || was != n || !held {

@@ -35,9 +35,7 @@ func refusesUpgrade(t *testing.T, reading, m *lease.Manager, pool *sql.DB, byNam
 		outer = lease.WithOwner(outer, "reader of "+key.String())
 	}
 	reader, err := reading.AcquireShared(outer, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx := outer
 	if !byName {
 		var end context.CancelFunc
@@ -74,8 +72,7 @@ func refusesUpgrade(t *testing.T, reading, m *lease.Manager, pool *sql.DB, byNam
 	}
 	wantsNone(t, "the reader", reader.Err())
 	if byName {
-		_, err := m.TryAcquire(lease.WithOwner(outer, "somebody else"), key)
-		wants(t, "TryAcquire of another name", err, txlock.ErrBusy)
+		wants(t, "TryAcquire of another name", second(m.TryAcquire(lease.WithOwner(outer, "somebody else"), key)), txlock.ErrBusy)
 	}
 	release(t, reader)
 	if writer != nil {
@@ -110,8 +107,7 @@ func TestNameOfADeadReader(t *testing.T) {
 		release(t, share(t, m, key))
 		readers(t, db, key, 1, ";of a process that is dead", "UNIX_TIMESTAMP() * 1000000 + 3600000000")
 		exec(t, db, "UPDATE lockstep_leases SET owner = ? WHERE name = ? AND slot > 0", "reader of "+key.String(), key.String())
-		_, err := m.TryAcquire(ctx, key)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(m.TryAcquire(ctx, key)), txlock.ErrBusy)
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = UNIX_TIMESTAMP() * 1000000 + 1000000 WHERE name = ? AND slot > 0", key.String())
 		l, err := m.Acquire(ctx, key)
 		wantsNone(t, "Acquire", err)

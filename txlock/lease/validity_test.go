@@ -1,42 +1,17 @@
 package lease_test
 
 import (
-	"context"
 	"database/sql"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// latency is a network on which every answer takes so long.
-type latency struct{ atomic.Int64 }
-
-func (l *latency) install(c *mysql.Config) {
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return delayedConn{conn, l}, err
-	}
-}
-
-type delayedConn struct {
-	net.Conn
-	latency *latency
-}
-
-func (c delayedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	time.Sleep(time.Duration(c.latency.Load()))
-	return n, err
-}
 
 // outlived returns for how much longer the handle counts than its row.
 func outlived(t testing.TB, db *testdb.DB, l *lease.Lease) time.Duration {
@@ -58,18 +33,15 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			run(kind, func(t *testing.T) {
 				const ttl, delay = 20 * time.Second, 700 * time.Millisecond
-				var network latency
+				var network atomic.Int64
 				var observer recorder
-				m := newManager(t, newPool(t, db, guarded, network.install), lease.TTL(ttl), lease.RenewEvery(4*time.Second), lease.Observe(observer.observe))
+				m := newManager(t, newPool(t, db, guarded, slowly(&network)), lease.TTL(ttl), lease.RenewEvery(4*time.Second), lease.Observe(observer.observe))
 				release(t, acquire(t, m, named())) // the clock is read, the statements are prepared
 				exclusive, shared, permits := named(), named(), named()
 				makeRows(t, db, []txlock.Key{exclusive})
 				makeEntryRows(t, db, []txlock.Key{shared}, false)
 				makeEntryRows(t, db, []txlock.Key{permits}, true)
-				s, err := m.Semaphore(permits, 1)
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := semaphore(t, m, permits, 1)
 				network.Store(int64(delay))
 				var held []*lease.Lease
 				check := func(when string, l *lease.Lease) {
@@ -96,9 +68,7 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 				observer.waitFor(t, "renewed")
 				for _, l := range held {
 					check("renewed in the background", l)
-					if err := l.Renew(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					must(t, l.Renew(t.Context()))
 					check("Renew", l)
 				}
 				network.Store(0)
@@ -118,9 +88,7 @@ func TestLeftIsLessThanTheTTL(t *testing.T) {
 			if left := l.Remaining(); left > ttl*99/100 {
 				t.Errorf("%s: %v are left", when, left)
 			}
-			if err := l.Renew(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Renew(t.Context()))
 		}
 		release(t, l)
 	})
@@ -150,11 +118,8 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 			if l == nil {
 				t.Fatal("it has not looked again: this test can't tell")
 			}
-			_, err := other.TryAcquire(t.Context(), keys[i])
-			wants(t, "TryAcquire of a lease that is held", err, txlock.ErrBusy)
-			if err := l.Renew(t.Context()); err != nil {
-				t.Errorf("Renew: %v", err)
-			}
+			wants(t, "TryAcquire of a lease that is held", second(other.TryAcquire(t.Context(), keys[i])), txlock.ErrBusy)
+			wantsNone(t, "Renew", l.Renew(t.Context()))
 		}
 		releaseMany(t, held)
 	})
@@ -164,37 +129,33 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 // finds a reader where its transaction has the pool's only connection, and is refused where the
 // manager has none of its own to look for it.
 func TestAcquireTxBesideReaderOnPoolOfOne(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
-				t.Run(kind+"/"+level.String(), func(t *testing.T) {
-					t.Parallel()
-					pool := newPool(t, db, guarded)
-					pool.SetMaxOpenConns(1)
-					m, other := newManager(t, pool), newManager(t, newPool(t, db, guarded))
-					release(t, acquire(t, m, named())) // so it knows a guarded pool
-					key := named()
-					reader := share(t, other, key)
-					tx := begin(t, pool, level)
-					_, err := m.AcquireTx(t.Context(), tx, key)
-					if !guarded {
-						wants(t, "AcquireTx beside a reader", err, lease.ErrNoConnection)
-						rollback(t, tx)
-						release(t, reader)
-						return
-					}
-					wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+			t.Run(level.String(), func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, db, guarded)
+				pool.SetMaxOpenConns(1)
+				m, other := newManager(t, pool), newManager(t, newPool(t, db, guarded))
+				release(t, acquire(t, m, named())) // so it knows a guarded pool
+				key := named()
+				reader := share(t, other, key)
+				tx := begin(t, pool, level)
+				_, err := m.AcquireTx(t.Context(), tx, key)
+				if !guarded {
+					wants(t, "AcquireTx beside a reader", err, lease.ErrNoConnection)
 					rollback(t, tx)
-					if err := reader.Renew(t.Context()); err != nil {
-						t.Errorf("Renew of the reader: %v", err)
-					}
 					release(t, reader)
-					tx = begin(t, pool, level)
-					l := acquireTx(t, m, tx, key)
-					commit(t, tx)
-					release(t, l)
-				})
-			}
+					return
+				}
+				wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
+				rollback(t, tx)
+				wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
+				release(t, reader)
+				tx = begin(t, pool, level)
+				l := acquireTx(t, m, tx, key)
+				commit(t, tx)
+				release(t, l)
+			})
 		}
 	})
 }

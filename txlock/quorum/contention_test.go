@@ -14,78 +14,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// TestContention proves that clients of which each may get a minority resolve that by
-// themselves, that no two hold the lease at once, and that tokens rise in the order of
-// the grants.
-func TestContention(t *testing.T) {
-	t.Parallel()
-	const clients, rounds = 5, 8
-	nodes := newNodes(t, 5)
-	key := named()
-	var mu sync.Mutex
-	var last uint64
-	var inside, grants atomic.Int32
-	var all sync.WaitGroup
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
-	defer cancel()
-	for range clients {
-		m := newQuorum(t, nodes)
-		all.Go(func() {
-			for range rounds {
-				l, err := m.Acquire(ctx, key)
-				if err != nil {
-					t.Errorf("Acquire: %v", err)
-					return
-				}
-				if inside.Add(1) != 1 {
-					t.Error("two hold the lease")
-				}
-				mu.Lock()
-				if l.Token() <= last {
-					t.Errorf("token %d after %d", l.Token(), last)
-				}
-				last = l.Token()
-				mu.Unlock()
-				inside.Add(-1)
-				grants.Add(1)
-				if err := l.Release(ctx); err != nil {
-					t.Errorf("Release: %v", err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if n := grants.Load(); n != clients*rounds {
-		t.Errorf("%d grants, want %d", n, clients*rounds)
-	}
-	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
-}
-
-// TestInProcess proves that many goroutines of one manager get the lease one after
-// the other.
-func TestInProcess(t *testing.T) {
-	t.Parallel()
-	m := newQuorum(t, newNodes(t, 3))
-	key := named()
-	var inside atomic.Int32
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() {
-			err := m.Do(t.Context(), key, func(context.Context, *quorum.Lease) error {
-				if inside.Add(1) != 1 {
-					t.Error("two hold the lease")
-				}
-				inside.Add(-1)
-				return nil
-			})
-			if err != nil {
-				t.Errorf("Do: %v", err)
-			}
-		})
-	}
-	all.Wait()
-}
-
 // TestCancelled proves that an Acquire whose context ends leaves nothing behind,
 // whenever that is.
 func TestCancelled(t *testing.T) {
@@ -105,36 +33,6 @@ func TestCancelled(t *testing.T) {
 		cancel()
 	}
 	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
-}
-
-// TestClose proves that Close releases what is held, ends the calls that wait, and refuses
-// what comes later.
-func TestClose(t *testing.T) {
-	t.Parallel()
-	nodes := newNodes(t, 3)
-	m, other := newQuorum(t, nodes), newQuorum(t, nodes)
-	key, theirs := named(), named()
-	l, held1 := acquire(t, m, key), acquire(t, other, theirs)
-	waits := make(chan error)
-	go func() {
-		_, err := m.Acquire(context.Background(), theirs)
-		waits <- err
-	}()
-	if err := m.Close(t.Context()); err != nil {
-		t.Errorf("Close: %v", err)
-	}
-	wants(t, "Acquire that waits", <-waits, quorum.ErrClosed)
-	wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-	release(t, l)
-	_, err := m.TryAcquire(t.Context(), key)
-	wants(t, "TryAcquire", err, quorum.ErrClosed)
-	if err := m.Close(t.Context()); err != nil {
-		t.Errorf("Close again: %v", err)
-	}
-	if n := held(t, nodes, key); n != 0 {
-		t.Errorf("%d nodes are held after Close", n)
-	}
-	release(t, held1)
 }
 
 // TestCloseAwaitsTheNodes proves that Close returns when the nodes have answered what was
@@ -180,9 +78,7 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 				}
 			}}})
 			m := newManager(t, leases, quorum.NodeTimeout(15*time.Second))
-			if err := m.Install(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.Install(t.Context()))
 			for range 3 {
 				release(t, acquire(t, m, key)) // all rows are there, and connections
 			}
@@ -193,9 +89,7 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 			}
 			setup.call(t, m, nodes, key)
 			speak()
-			if err := m.Close(t.Context()); err != nil {
-				t.Errorf("Close: %v", err)
-			}
+			must(t, m.Close(t.Context()))
 			if n := held(t, nodes, key); n != 0 {
 				t.Errorf("%d nodes are held after Close", n)
 			}
@@ -221,9 +115,7 @@ func TestCloseKeepsItsBound(t *testing.T) {
 			}}
 			leases := newLeasesOver(t, newNodes(t, 3), map[int]filter{0: stuck, 1: stuck, 2: stuck})
 			m := newManager(t, leases, quorum.NodeTimeout(15*time.Second))
-			if err := m.Install(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.Install(t.Context()))
 			var held []*quorum.Lease
 			for range 20 {
 				held = append(held, acquire(t, m, named()))
@@ -248,14 +140,10 @@ func TestCloseAfterItsPools(t *testing.T) {
 	t.Parallel()
 	leases := newLeases(t, newNodes(t, 3))
 	m := newManager(t, leases, quorum.NodeTimeout(15*time.Second))
-	if err := m.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Install(t.Context()))
 	held := acquire(t, m, named())
 	for _, node := range leases {
-		if err := poolOf(node).Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, poolOf(node).Close())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -282,14 +170,10 @@ func refused(t *testing.T, m *quorum.Manager, held []*quorum.Lease) {
 	working, cancel := held[0].Context(t.Context())
 	defer cancel()
 	for name, ctx := range map[string]context.Context{"": t.Context(), " under a lease": context.WithoutCancel(working), " by a name": lease.WithOwner(t.Context(), "me")} {
-		_, err := m.Acquire(ctx, key)
-		wants(t, "Acquire"+name, err, quorum.ErrClosed)
-		_, err = m.TryAcquire(ctx, key)
-		wants(t, "TryAcquire"+name, err, quorum.ErrClosed)
+		wants(t, "Acquire"+name, second(m.Acquire(ctx, key)), quorum.ErrClosed)
+		wants(t, "TryAcquire"+name, second(m.TryAcquire(ctx, key)), quorum.ErrClosed)
 		wants(t, "Do"+name, m.Do(ctx, key, func(context.Context, *quorum.Lease) error { return nil }), quorum.ErrClosed)
 	}
 	wants(t, "Install", m.Install(t.Context()), quorum.ErrClosed)
-	if err := m.Close(t.Context()); err != nil {
-		t.Errorf("Close again: %v", err)
-	}
+	must(t, m.Close(t.Context()))
 }

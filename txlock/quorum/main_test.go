@@ -45,9 +45,7 @@ func newNodes(t testing.TB, n int) []*testdb.DB {
 func createLeases(t testing.TB, db *testdb.DB) {
 	t.Helper()
 	statements, err := schema.Statements()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range statements {
 		if strings.Contains(s, "lockstep_leases") {
 			db.Exec(t, s)
@@ -73,14 +71,10 @@ func newLeasesOver(t testing.TB, nodes []*testdb.DB, filters map[int]filter, opt
 			cfg.DialFunc = f.dial
 		}
 		connector, err := mysql.NewConnector(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pool := sql.OpenDB(locksqlc.Connector(connector))
 		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() {
 			closeIt(t, m)
 			if n := testdb.InUse(pool); n != 0 {
@@ -134,22 +128,16 @@ func newQuorum(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 	t.Helper()
 	leases := newLeases(t, nodes, options...)
 	terms, err := termsOf(leases[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := newManager(t, leases, quorum.NodeTimeout(terms.TTL/3)) // a busy machine's nodes answer late
-	if err := m.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Install(t.Context()))
 	return m
 }
 
 func newManager(t testing.TB, managers []*lease.Manager, options ...quorum.Option) *quorum.Manager {
 	t.Helper()
 	m, err := quorum.New(managers, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { closeIt(t, m) })
 	return m
 }
@@ -177,12 +165,36 @@ func acquire(t testing.TB, m *quorum.Manager, key txlock.Key) *quorum.Lease {
 	return l
 }
 
+// acquireOf acquires in one node alone.
+func acquireOf(t testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
+	t.Helper()
+	l, err := m.Acquire(t.Context(), key)
+	must(t, err)
+	return l
+}
+
 func release(t testing.TB, l interface{ Release(context.Context) error }) {
 	t.Helper()
-	if err := l.Release(context.Background()); err != nil {
-		t.Fatalf("Release: %v", err)
+	must(t, l.Release(context.Background()))
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
+
+// higher checks that a lease has a higher token than one before it.
+func higher(t testing.TB, next, before *quorum.Lease) {
+	t.Helper()
+	if next.Token() <= before.Token() {
+		t.Errorf("token %d after %d", next.Token(), before.Token())
+	}
+}
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
 
 func wants(t testing.TB, what string, err error, want ...error) {
 	t.Helper()

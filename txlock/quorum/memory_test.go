@@ -39,7 +39,7 @@ func inMemory(t *testing.T, n int, test func(t *testing.T, db *memory)) {
 }
 
 // process returns a manager of a process of its own, and its ways to the nodes.
-func (db *memory) process() (*quorum.Manager, []*memstore.Store) {
+func (db *memory) process(options ...quorum.Option) (*quorum.Manager, []*memstore.Store) {
 	db.t.Helper()
 	var leases []*lease.Manager
 	var stores []*memstore.Store
@@ -54,7 +54,7 @@ func (db *memory) process() (*quorum.Manager, []*memstore.Store) {
 		})
 		leases, stores = append(leases, m), append(stores, s)
 	}
-	return newManager(db.t, leases), stores
+	return newManager(db.t, leases, options...), stores
 }
 
 // manager is process on nodes that count.
@@ -91,12 +91,5 @@ func late(d time.Duration) memstore.Fault {
 	return func(_ context.Context, _ string, _ store.Row, call func() error) error {
 		time.Sleep(d)
 		return call()
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -107,9 +107,7 @@ func TestLossOfTheMajority(t *testing.T) {
 		wants(t, "the cause", context.Cause(working), txlock.ErrLost)
 		l2 := <-next
 		db.within("granted", 30*time.Second, 32*time.Second)
-		if l2.Token() <= l.Token() {
-			t.Errorf("token %d follows %d", l2.Token(), l.Token())
-		}
+		higher(t, l2, l)
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 		for _, s := range stores {
 			s.Up()
@@ -162,8 +160,7 @@ func TestNodeReleasedByForce(t *testing.T) {
 				t.Fatalf("held by %d nodes after %v", n, time.Since(db.begun))
 			}
 		}
-		_, err = l.Node(1)
-		wants(t, "Node", err, txlock.ErrNotHeld, lease.ErrReplaced)
+		wants(t, "Node", second(l.Node(1)), txlock.ErrNotHeld, lease.ErrReplaced)
 		must(t, l.Err())
 		release(t, l)
 	})
@@ -189,8 +186,7 @@ func TestGrantThatNobodyAwaits(t *testing.T) {
 			}
 			return err
 		})
-		_, err = other.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("refused", 0, 0)
 		<-granted
 		synctest.Wait()
@@ -282,11 +278,9 @@ func TestNewNodesCountLater(t *testing.T) {
 			t.Error(err)
 		}
 		must(t, m.Install(t.Context())) // too late, and no harm
-		_, err = m.TryAcquire(t.Context(), job)
-		wants(t, "Acquire after a late Install", err, txlock.ErrNoQuorum)
+		wants(t, "Acquire after a late Install", second(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		time.Sleep(recovery - time.Since(db.begun) - time.Millisecond)
-		_, err = m.TryAcquire(t.Context(), job)
-		wants(t, "Acquire just before they count", err, txlock.ErrNoQuorum)
+		wants(t, "Acquire just before they count", second(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		time.Sleep(2 * time.Millisecond)
 		l, err := m.TryAcquire(t.Context(), job)
 		must(t, err)
@@ -298,8 +292,7 @@ func TestNewNodesCountLater(t *testing.T) {
 		db.nodes[0], db.nodes[1] = memstore.New(), memstore.New()
 		other, _ := db.process()
 		must(t, other.Install(t.Context()))
-		_, err = other.TryAcquire(t.Context(), job)
-		wants(t, "Acquire on nodes that came back empty", err, txlock.ErrNoQuorum)
+		wants(t, "Acquire on nodes that came back empty", second(other.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		release(t, l)
 		time.Sleep(recovery)
 		l, err = other.Acquire(t.Context(), job)
@@ -372,27 +365,58 @@ func TestLimitsOfAWait(t *testing.T) {
 		a, b := db.manager(), db.manager()
 		l, err := a.Acquire(t.Context(), job)
 		must(t, err)
-		_, err = b.TryAcquire(t.Context(), job)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 0, 0)
-		_, err = b.Acquire(t.Context(), job, lease.WaitAtMost(2*time.Second))
-		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		wants(t, "Acquire", second(b.Acquire(t.Context(), job, lease.WaitAtMost(2*time.Second))), txlock.ErrWaitTimeout)
 		db.within("the limit", 2*time.Second, 2*time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err = b.Acquire(ctx, job)
-		wants(t, "Acquire", err, context.DeadlineExceeded)
+		wants(t, "Acquire", second(b.Acquire(ctx, job)), context.DeadlineExceeded)
 		db.within("the context", 3*time.Second, 3*time.Second)
 		closed := make(chan error)
 		time.AfterFunc(time.Second, func() { closed <- b.Close(t.Context()) })
-		_, err = b.Acquire(t.Context(), job)
-		wants(t, "Acquire", err, quorum.ErrClosed)
+		wants(t, "Acquire", second(b.Acquire(t.Context(), job)), quorum.ErrClosed)
 		must(t, <-closed)
 		db.within("Close", 4*time.Second, 4*time.Second)
 		must(t, a.Close(t.Context()))
 		wants(t, "a lease of a manager that was closed", l.Err(), txlock.ErrNotHeld)
 		if n := db.held(); n != 0 {
 			t.Errorf("held by %d nodes after Close", n)
+		}
+	})
+}
+
+// TestHanging proves that nodes that don't answer are not waited for by an Acquire that has a
+// majority without them, and for no longer than NodeTimeout by one that has none.
+func TestHanging(t *testing.T) {
+	inMemory(t, 5, func(t *testing.T, db *memory) {
+		const limit = 10 * time.Second
+		db.manager()
+		m, stores := db.process(quorum.NodeTimeout(limit))
+		hang := func(s *memstore.Store) {
+			s.SetFault(func(ctx context.Context, _ string, _ store.Row, _ func() error) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}
+		hang(stores[3])
+		hang(stores[4])
+		l, err := m.Acquire(t.Context(), job)
+		must(t, err)
+		release(t, l)
+		db.within("Acquire and Release with a majority that answers", 0, 10*time.Millisecond)
+		hang(stores[2])
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
+		db.within("TryAcquire", limit, limit+10*time.Millisecond)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		wants(t, "Install", m.Install(ended), txlock.ErrNoQuorum)
+		for _, s := range stores {
+			s.Up()
+		}
+		time.Sleep(time.Minute)
+		if n := db.held(); n != 0 {
+			t.Errorf("held by %d nodes", n)
 		}
 	})
 }

@@ -37,19 +37,9 @@ func TestFailedRoundReleasesWhatHadConfirmed(t *testing.T) {
 		return errCut
 	}}})
 	m, other := newManager(t, leases, quorum.NodeTimeout(15*time.Second)), newLeases(t, nodes[2:])[0]
-	if err := m.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	somebody, err := other.Acquire(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release(t, somebody)
-	first, err := leases[0].Acquire(t.Context(), key) // a row of the node
-	if err != nil {
-		t.Fatal(err)
-	}
-	release(t, first)
+	must(t, m.Install(t.Context()))
+	defer release(t, acquireOf(t, other, key))
+	release(t, acquireOf(t, leases[0], key)) // a row of the node
 	exec(t, nodes[0], ahead, key.String())
 	l, err := m.TryAcquire(t.Context(), key)
 	if err == nil {
@@ -78,19 +68,9 @@ func TestLossBeforeTheLastConfirmation(t *testing.T) {
 		return nil
 	}}}, lease.Observe(lost.observe), lease.RenewEvery(100*time.Millisecond))
 	m, other := newManager(t, leases, quorum.NodeTimeout(15*time.Second)), newLeases(t, nodes[2:])[0]
-	if err := m.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	somebody, err := other.Acquire(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release(t, somebody)
-	first, err := leases[0].Acquire(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	release(t, first)
+	must(t, m.Install(t.Context()))
+	defer release(t, acquireOf(t, other, key))
+	release(t, acquireOf(t, leases[0], key))
 	exec(t, nodes[0], ahead, key.String())
 	result := make(chan error, 1)
 	go func() {
@@ -153,30 +133,18 @@ func TestLeftIsThatOfTheMajority(t *testing.T) {
 	nodes, key := newNodes(t, 3), named()
 	leases := newLeases(t, nodes, lease.TTL(20*time.Second))
 	m, other := newManager(t, leases, quorum.NodeTimeout(10*time.Second)), newLeases(t, nodes[2:])[0]
-	if err := m.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	somebody, err := other.Acquire(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release(t, somebody)
+	must(t, m.Install(t.Context()))
+	defer release(t, acquireOf(t, other, key))
 	l := acquire(t, m, key)
 	joined(t, l, 2)
 	renewed, err := l.Node(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	behind, err := l.Node(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for begun := behind.Remaining(); begun-behind.Remaining() < 200*time.Millisecond; {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if err := renewed.Renew(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, renewed.Renew(t.Context()))
 	atMost := behind.Remaining()
 	if left := l.Remaining(); left > atMost || left <= 0 {
 		t.Errorf("%v are left, of a majority with %v", left, atMost)

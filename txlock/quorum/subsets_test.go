@@ -27,9 +27,7 @@ func TestSubsets(t *testing.T) {
 			for i, other := range others {
 				if subset&(1<<i) != 0 {
 					l, err := other.Acquire(t.Context(), key)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					defer release(t, l)
 				}
 			}
@@ -40,9 +38,7 @@ func TestSubsets(t *testing.T) {
 					t.Errorf("all nodes have answered: %v", err)
 				}
 			} else {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				await(t, "all that are free are held", func() bool { return held(t, nodes, key) == 5 })
 				release(t, l)
 			}
@@ -103,9 +99,7 @@ func TestMixedMajority(t *testing.T) {
 	exec(t, nodes[0], "RENAME TABLE lockstep_leases TO gone")
 	exec(t, nodes[1], "RENAME TABLE lockstep_leases TO gone")
 	l, err := others[2].Acquire(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = m.TryAcquire(t.Context(), key)
 	wants(t, "TryAcquire", err, txlock.ErrBusy)
 	granted := make(chan *quorum.Lease)

@@ -86,67 +86,6 @@ func take(t *testing.T, x store.Session, a store.Ask) store.Claim {
 
 func now() uint64 { return uint64(time.Now().UnixMicro()) }
 
-func TestTake(t *testing.T) {
-	first := hold("a", 1)
-	for _, c := range []struct {
-		name   string
-		after  time.Duration // since owner a has taken the lease
-		asks   store.Ask
-		reply  store.Reply
-		fresh  bool // a new token
-		stored string
-		left   time.Duration
-	}{
-		{"another owner", time.Second, ask("b", hold("b", 1)), store.Refused, false, first, 9 * time.Second},
-		{"again", time.Second, ask("a", hold("a", 2)), store.Done, false, first + hold("a", 2), ttl},
-		{"again for a shorter time", time.Second, store.Ask{Row: leaseRow, Owner: "a", Hold: hold("a", 2), TTL: time.Second, NotAfter: store.Never}, store.Done, false, first + hold("a", 2), 9 * time.Second},
-		{"the owner in another process", time.Second, ask("a", hold("b", 2)), store.Done, true, hold("b", 2), ttl},
-		{"when the time is over", ttl, ask("b", hold("b", 1)), store.Done, true, hold("b", 1), ttl},
-		{"a moment before", ttl - time.Microsecond, ask("b", hold("b", 1)), store.Refused, false, first, time.Microsecond},
-		{"a row that is missing", 0, store.Ask{Row: store.Row{Key: "other"}, Owner: "b", Hold: hold("b", 1), TTL: ttl, NotAfter: store.Never}, store.Absent, false, first, ttl},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-				old := take(t, s, ask("a", first))
-				if old.Token != now() {
-					t.Fatalf("the token is %d, not the clock, %d", old.Token, now())
-				}
-				time.Sleep(c.after)
-				a, err := s.Take(ctx, c.asks)
-				must(t, err)
-				if a.Reply != c.reply || a.Shared || a.Slot != store.LeaseSlot || a.Reply == store.Done && (a.Token > old.Token) != c.fresh {
-					t.Fatalf("the answer is %+v, the old token %d", a, old.Token)
-				}
-				seen, err := s.Stored(ctx, leaseRow)
-				must(t, err)
-				if seen.Holders != c.stored {
-					t.Fatalf("the row has %+v", seen)
-				}
-				glance, err := s.Look(ctx, leaseRow)
-				must(t, err)
-				if glance.Left != c.left || glance.TTL != ttl {
-					t.Fatalf("the row shows %+v", glance)
-				}
-			})
-		})
-	}
-}
-
-func TestTokensRise(t *testing.T) {
-	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
-		last := take(t, s, ask("a", hold("a", 1)))
-		db.SetClock(-time.Hour)
-		for n := range 3 { // at the same moment, and with the clock set back
-			want(t, store.Done)(s.Release(ctx, leaseRow, last.Hold))
-			next := take(t, s, ask("a", hold("a", n+2)))
-			if next.Token != last.Token+1 {
-				t.Fatalf("token %d follows %d", next.Token, last.Token)
-			}
-			last = next
-		}
-	})
-}
-
 // TestClockSetBack proves that a refusal cuts an expiry that is too far ahead.
 func TestClockSetBack(t *testing.T) {
 	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
@@ -161,18 +100,6 @@ func TestClockSetBack(t *testing.T) {
 		glance, err = s.Look(ctx, leaseRow)
 		if must(t, err); glance.Left != ttl || !glance.Held() {
 			t.Fatalf("the row shows %+v", glance)
-		}
-	})
-}
-
-func TestFullListOfHolds(t *testing.T) {
-	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-		for n := range 8192 / store.HoldLength {
-			take(t, s, ask("a", hold("a", n)))
-		}
-		a, err := s.Take(ctx, ask("a", hold("a", 9999)))
-		if must(t, err); a.Reply != store.Full {
-			t.Fatalf("one hold too many: %+v", a)
 		}
 	})
 }
@@ -289,17 +216,6 @@ func TestClaims(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestForce(t *testing.T) {
-	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-		want(t, store.Absent)(s.Force(ctx, store.Row{Key: "other"}))
-		want(t, store.Refused)(s.Force(ctx, leaseRow))
-		claim := take(t, s, ask("a", hold("a", 1)))
-		want(t, store.Done)(s.Force(ctx, leaseRow))
-		want(t, store.Stored{Exists: true, Token: claim.Token + 1})(s.Stored(ctx, leaseRow))
-		want(t, store.Refused)(s.Guard(ctx, claim))
-	})
 }
 
 func TestMakeAndUse(t *testing.T) {
