@@ -39,7 +39,7 @@ func main() {
 	engines := flag.String("engines", os.Getenv("LOCKSTEP_ENGINES"), "the servers to run on: mariadb,mysql; none leaves out what needs one")
 	only := flag.String("only", "", "parts of the names of areas, or of the files that are changed, or mutations as they are printed, behind commas")
 	flag.IntVar(&r.jobs, "j", 2, "how many mutations are compiled and run at the same time")
-	flag.DurationVar(&r.limit, "limit", 3*time.Minute, "how long a test may run")
+	flag.DurationVar(&r.limit, "limit", 8*time.Minute, "how long a test may run, which may wait for five minutes for what never comes")
 	flag.StringVar(&r.instead, "run", "", "the tests of the package to run, a regular expression as of go test, in place of the one that is named")
 	baseline := flag.Bool("baseline", true, "run the tests without a mutation first, which they must pass")
 	flag.Parse()
