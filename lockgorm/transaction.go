@@ -213,7 +213,7 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOptions, outermost bool) error {
 	var joining []txlock.JoinOption
 	if outermost {
-		joining = append(joining, txlock.NothingRead())
+		joining = append(joining, inner.Began(options...))
 	}
 	committed, ending := false, (*txlock.Scope)(nil)
 	err := db.Transaction(func(tx *gorm.DB) error {

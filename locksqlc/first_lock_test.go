@@ -181,14 +181,14 @@ func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside
 	return rowsOf(t, db, key) == 1
 }
 
-// TestFirstLockAfterSet proves that a SET hinders one transaction, and one inside of a
-// transaction none.
+// TestFirstLockAfterSet proves that SET TRANSACTION hinders one transaction, and one inside of a
+// transaction, or what looks like one, none.
 func TestFirstLockAfterSet(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		conn := takeConn(t, newPool(t, db.Config(), true))
-		exec(t, conn, "SET @lockstep = 1")
+		exec(t, conn, "SET TRANSACTION READ WRITE")
 		for i, want := range []bool{false, true, true} {
-			if got := lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @lockstep = 2"); got != (want && makesBefore(db)) {
+			if got := lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @transaction = 2"); got != (want && makesBefore(db)) {
 				t.Errorf("transaction %d: the row is there: %t", i, got)
 			}
 		}

@@ -17,10 +17,10 @@ import (
 var inner = txlock.Internal(bridge.Pass{})
 
 // Open opens a guarded pool for a data source name of go-sql-driver/mysql. As with
-// sql.Open, no connection is made yet. BeginTx of the pool sends nothing: BEGIN is sent
-// with the first statement of the transaction, in one round trip with it if that is a lock.
-// On MySQL that needs the procedures of package schema. Open returns an error for a name
-// that can't be parsed.
+// sql.Open, no connection is made yet. BeginTx of the pool sends nothing, unless SET TRANSACTION
+// was sent before, or what may send it: BEGIN is sent with the first statement of the transaction,
+// in one round trip with it if that is a lock. On MySQL that needs the procedures of package
+// schema. Open returns an error for a name that can't be parsed.
 func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 	base, err := connectorOf(dsn)
 	if err != nil {

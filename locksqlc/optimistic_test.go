@@ -262,15 +262,21 @@ func TestVersionTable(t *testing.T) {
 // version may be that of somebody who holds the key and has not written yet.
 func TestOptimisticNeedsCommittedReads(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.Config(), true)
-		err := locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "dirty"), func(*sql.Tx) error {
-			t.Error("fn was called")
-			return nil
-		}, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
-		if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), "use READ COMMITTED") {
-			t.Errorf("Optimistic: %v", err)
+		for _, guarded := range []bool{true, false} {
+			pool := newPool(t, db.Config(), guarded)
+			err := locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "dirty"), func(*sql.Tx) error {
+				t.Error("fn was called")
+				return nil
+			}, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
+			if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), "use READ COMMITTED") {
+				t.Errorf("Optimistic, guarded=%t: %v", guarded, err)
+			}
+			idle(t, pool)
+			pool = newPool(t, db.Config(func(cfg *mysql.Config) {
+				cfg.Params = map[string]string{db.Engine().LevelVariable(): "'READ-UNCOMMITTED'"}
+			}), guarded)
+			check(t, locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "dirty"), func(*sql.Tx) error { return nil }, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
 		}
-		idle(t, pool)
 	})
 }
 

@@ -143,7 +143,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 			err = fault.Join(err, fmt.Errorf("locksqlc: roll back: %w", rollbackErr))
 		}
 	}()
-	scope, err := txlock.Join(ctx, tx, txlock.NothingRead())
+	scope, err := txlock.Join(ctx, tx, inner.Began(options))
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,18 @@ func (f joinOption) toJoin(s *state) { f(s) }
 // ignores the option. The default is to check.
 func NothingRead() JoinOption { return joinOption(func(s *state) { s.fresh = true }) }
 
+// Began is NothingRead for a transaction that was begun with these options.
+func (internals) Began(options ...*sql.TxOptions) JoinOption {
+	return joinOption(func(s *state) {
+		s.fresh = true
+		for _, o := range options {
+			if o != nil {
+				s.level = o.Isolation
+			}
+		}
+	})
+}
+
 // RequireGuarded makes Join refuse a transaction of a pool that is not guarded, with ErrUnguarded.
 // The default is to join it: its locks exclude as well.
 func RequireGuarded() JoinOption { return joinOption(func(s *state) { s.requireGuarded = true }) }

@@ -2,6 +2,7 @@ package txlock
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -28,8 +29,9 @@ type Scope struct {
 // state is what all views of a Scope share.
 type state struct {
 	tx      *rawsql.Text
-	txState *guard.TxState // nil on an unguarded pool
-	unseen  bool           // on a guarded one, which has not seen it begin
+	txState *guard.TxState     // nil on an unguarded pool
+	unseen  bool               // on a guarded one, which has not seen it begin
+	level   sql.IsolationLevel // by Began
 	server  session.Server
 	pooled
 

@@ -23,7 +23,8 @@ import (
 // may be older than the version, unless both are read in one transaction, by Scope.Version.
 //
 // It returns ErrInvalidKey, ErrSchema and the errors of the driver, and ErrInvalidOption if the session
-// is at READ UNCOMMITTED, where the version might be one that is not committed.
+// is at READ UNCOMMITTED, where the version might be one that is not committed. It doesn't know what a
+// SET TRANSACTION that no transaction has followed has chosen for its own statement.
 func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 	if ctx == nil {
 		return 0, errors.New("txlock: ReadVersion needs a context, got nil")
@@ -46,9 +47,9 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // UNCOMMITTED it may show a version that is not committed, of a transaction that hasn't written
 // yet: so it returns ErrInvalidOption where the session is at that level, and on a guarded pool also
 // where the transaction is, where a SET before it may have chosen the level, and where the pool hasn't
-// seen it begin, as by a procedure. It doesn't know what a procedure, a function, a trigger or EXECUTE
-// has chosen, nor on an unguarded pool the level of the transaction itself: don't use versions there at
-// READ UNCOMMITTED.
+// seen it begin, as by a procedure. It doesn't know what a procedure, a function, a trigger, a compound
+// statement or EXECUTE has chosen, nor on an unguarded pool the level of a transaction that the program
+// has begun: don't use versions there at READ UNCOMMITTED.
 //
 // It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and
 // ErrSchema, and on TiDB ErrStaleSnapshot after a read of a transaction for which Run has chosen the
@@ -59,7 +60,7 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 		return 0, err
 	}
 	if s.mayReadUncommitted() {
-		return 0, s.failure(verb, key, fmt.Errorf("%w: it may be one that is not committed, since the transaction is at READ UNCOMMITTED, or may be by a statement before it: use READ COMMITTED in sql.TxOptions", ErrInvalidOption))
+		return 0, s.failure(verb, key, fmt.Errorf("%w: it may be one that is not committed, since the transaction is at READ UNCOMMITTED, or may be by a statement before it: use READ COMMITTED in sql.TxOptions, on an unguarded pool of Run, Transaction or Optimistic, or for the session", ErrInvalidOption))
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -81,13 +82,13 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	return version, nil
 }
 
-// mayReadUncommitted reports whether plain reads may show what others have not committed. Of an
-// unguarded pool only the session's level is known.
+// mayReadUncommitted reports whether plain reads may show what others have not committed. On an
+// unguarded pool only Run and the like know the transaction's level, where it has one of its own.
 func (s *Scope) mayReadUncommitted() bool {
 	if s.txState != nil {
 		return s.txState.MayReadUncommitted()
 	}
-	return s.unseen || s.server.Isolation == sql.LevelReadUncommitted
+	return s.unseen || cmp.Or(s.level, s.server.Isolation) == sql.LevelReadUncommitted
 }
 
 // CompareAndBump locks the key exclusively if its version is still the given one, that of Version

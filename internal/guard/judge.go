@@ -52,6 +52,7 @@ type statement struct {
 	unseen    bool               // it may set savepoints and roll back to them
 	leaves    bool               // it leaves the session as it was: see facts.go
 	sets      bool               // it is a SET, whose values are evaluated before it does anything
+	chooses   bool               // it may be SET TRANSACTION, or send it, or LOCK TABLES
 	level     sql.IsolationLevel // see chosenLevel
 	end       ending
 	size      int // of its text and arguments, roughly
@@ -164,6 +165,7 @@ func (s statement) and(next statement) statement {
 		next.name = s.name
 	}
 	next.reopens, next.unseen, next.sets = next.reopens || s.reopens, next.unseen || s.unseen, false
+	next.chooses = next.chooses || s.chooses
 	if s.level != next.level {
 		next.level = anyLevel
 	}
@@ -177,7 +179,7 @@ func (s statement) and(next statement) statement {
 // doubtful returns the judgement on a statement whose text may mean something else.
 func (s statement) doubtful() statement {
 	s = s.several()
-	s.kind, s.reopens = kindUncertain, true
+	s.kind, s.reopens, s.chooses = kindUncertain, true, true
 	if s.end == endRolledBack {
 		s.end = endUnknown
 	}
@@ -215,14 +217,16 @@ func judgeWords(query string) (s statement, certain bool) {
 	case w[0] == "DO": // MariaDB reports success even if it was the victim of a deadlock
 		s.kind, s.reopens = kindPlain, true
 	case committing[w[0]]:
-		s.end = endCommitted
+		s.end, s.chooses = endCommitted, w[0] == "LOCK"
 	case w[0] == "SET" && has(w[1:], "STATEMENT"): // MariaDB: SET STATEMENT x=y FOR statement
 		if variables, inner, ok := cutFold(query, " for "); ok && !strings.ContainsAny(variables, "'\"`#-/") {
 			return judgeWords(inner)
 		}
-		s.reopens, s.end = true, endUnknown
+		s.reopens, s.chooses, s.end = true, true, endUnknown
 	case w[0] == "SET": // autocommit, for example, or PASSWORD, which is in a table of the server
 		s.sets, s.level, s.end = true, chosenLevel(w[1:], query), endUnknown
+		upper := strings.ToUpper(query)
+		s.chooses = strings.Contains(upper, "TRANSACTION") || strings.Contains(upper, "TX_")
 	case w[0] == "SAVEPOINT":
 		s.kind, s.leaves, s.savepoint = kindSavepoint, true, sqltext.SavepointName(query)
 	case w[0] == "RELEASE" && has(w[1:], "SAVEPOINT"):
@@ -239,7 +243,7 @@ func judgeWords(query string) (s statement, certain bool) {
 	case w[0] == "ROLLBACK":
 		s.kind, s.leaves, s.chain = kindRollback, true, chained(w)
 	default: // CALL, EXECUTE, XA, a compound statement
-		s.reopens, s.end = true, endUnknown
+		s.reopens, s.chooses, s.end = true, true, endUnknown
 	}
 	return s, certain
 }

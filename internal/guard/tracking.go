@@ -41,7 +41,7 @@ func (c *conn) before(ctx context.Context, s statement) error {
 		return err
 	}
 	outside := c.tx == nil || !c.status.open
-	c.status.chosen = c.status.chosen || s.kind == kindUncertain && (!s.sets || outside)
+	c.status.chosen = c.status.chosen || outside && s.chooses
 	c.status.choose(s, outside)
 	return c.setProbeSavepoint(ctx, s)
 }
@@ -230,6 +230,7 @@ func (c *conn) over(s statement, answer error) error {
 	if s.end == endCommits && answer == nil { // COMMIT as text, which has succeeded
 		s.end = endCommitted
 	}
+	c.status.chosen = c.status.chosen || s.chooses
 	why := c.committedBy(s, answer)
 	switch s.end {
 	case endCommitted, endUndone:

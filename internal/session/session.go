@@ -204,6 +204,8 @@ func Fit(text string) error {
 		return ErrAutocommit
 	case strings.HasPrefix(text, rawsql.OtherCharset):
 		return ErrCharset
+	case strings.HasPrefix(text, rawsql.DirtyReads):
+		return fmt.Errorf("%w: it is at READ UNCOMMITTED, where what isn't committed is read as done: set READ COMMITTED", ErrSession)
 	}
 	return fmt.Errorf("%w: it reports %q, which this version of lockstep doesn't know", ErrSession, text)
 }

@@ -294,8 +294,9 @@ func TestRunRefusesSessions(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := txlock.Named("test:" + rand.Text())
 		db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+key.String()+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
-		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset} {
-			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin"}[setting]
+		level := db.Engine().LevelVariable()
+		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset, level: schema.ErrSession} {
+			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin", level: "'READ-UNCOMMITTED'"}[setting]
 			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })
 			ctx, end := context.WithTimeout(t.Context(), time.Minute)
 			err := open(t, pool).Run(ctx, key, Every(time.Second), func(context.Context, time.Time) error { return nil })

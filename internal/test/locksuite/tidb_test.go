@@ -454,7 +454,7 @@ func TestTiDBLevelOfRun(t *testing.T) {
 		options []*sql.TxOptions
 		fresh   bool
 	}{
-		"no options":              {keys: key, fresh: true},
+		"no options":              {keys: key, fresh: true}, // though others have sent statements before
 		"no level":                {keys: key, options: []*sql.TxOptions{{}}, fresh: true},
 		"REPEATABLE READ":         {keys: key, options: []*sql.TxOptions{{Isolation: sql.LevelRepeatableRead}}},
 		"READ COMMITTED":          {keys: key, options: []*sql.TxOptions{{Isolation: sql.LevelReadCommitted}}, fresh: true},
@@ -463,6 +463,11 @@ func TestTiDBLevelOfRun(t *testing.T) {
 	} {
 		pool := freshTiDB(t, c.session)
 		increment := incrementing(t, pool, txlock.Named("other"))
+		for _, text := range []string{"SET @a = 1", "SET time_zone = '+00:00'", "CREATE TABLE IF NOT EXISTS counter (id INT)"} {
+			if _, err := pool.ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
 		err := locksqlc.Run(t.Context(), pool, c.keys, func(tx *sql.Tx) error {
 			first := read(t, tx)
 			increment()
