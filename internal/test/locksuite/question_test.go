@@ -68,13 +68,9 @@ func harmless(t *testing.T, what string, db querier, name string) {
 func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
 	t.Helper()
 	name = "test:" + rand.Text()
-	if err := gen.New().MakeJob(t.Context(), db.Admin(), gen.MakeJobParams{Name: []byte(name)}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gen.New().MakeJob(t.Context(), db.Admin(), gen.MakeJobParams{Name: []byte(name)}))
 	conn, err := db.Connect(t).Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn, name
 }
@@ -84,56 +80,47 @@ func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
 // transaction takes no snapshot for it.
 func TestEngineIsKnown(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			conn, name := withJob(t, db)
-			harmless(t, "default", conn, name)
-			tried := 0
-			for mode := range strings.SplitSeq(","+modes, ",") {
-				_, err := conn.ExecContext(t.Context(), "SET SESSION sql_mode = '"+mode+"'")
-				if refused := new(mysql.MySQLError); errors.As(err, &refused) && (refused.Number == 1231 || refused.Number == 3899) {
-					continue // ER_WRONG_VALUE_FOR_VAR, ER_UNSUPPORTED_SQL_MODE
-				} else if err != nil {
-					t.Fatal(err)
-				}
-				tried++
-				harmless(t, "sql_mode "+mode, conn, name)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		conn, name := withJob(t, db)
+		harmless(t, "default", conn, name)
+		tried := 0
+		for mode := range strings.SplitSeq(","+modes, ",") {
+			_, err := conn.ExecContext(t.Context(), "SET SESSION sql_mode = '"+mode+"'")
+			if refused := new(mysql.MySQLError); errors.As(err, &refused) && (refused.Number == 1231 || refused.Number == 3899) {
+				continue // ER_WRONG_VALUE_FOR_VAR, ER_UNSUPPORTED_SQL_MODE
+			} else if err != nil {
+				t.Fatal(err)
 			}
-			if tried < 15 {
-				t.Errorf("only %d modes were tried", tried)
+			tried++
+			harmless(t, "sql_mode "+mode, conn, name)
+		}
+		if tried < 15 {
+			t.Errorf("only %d modes were tried", tried)
+		}
+		for _, setting := range []string{"sql_mode = DEFAULT", "sql_select_limit = 1", "sql_safe_updates = 1", "big_tables = 1", "optimizer_switch = 'derived_merge=off'"} {
+			exec(t, conn, "SET SESSION "+setting)
+			harmless(t, setting, conn, name)
+		}
+		for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+			for _, readOnly := range []bool{false, true} {
+				inTransaction(t, db, conn, name, &sql.TxOptions{Isolation: level, ReadOnly: readOnly})
 			}
-			for _, setting := range []string{"sql_mode = DEFAULT", "sql_select_limit = 1", "sql_safe_updates = 1", "big_tables = 1", "optimizer_switch = 'derived_merge=off'"} {
-				if _, err := conn.ExecContext(t.Context(), "SET SESSION "+setting); err != nil {
-					t.Fatal(err)
-				}
-				harmless(t, setting, conn, name)
-			}
-			for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-				for _, readOnly := range []bool{false, true} {
-					inTransaction(t, db, conn, name, &sql.TxOptions{Isolation: level, ReadOnly: readOnly})
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // inTransaction asks in a transaction, which then sees what was committed after that.
 func inTransaction(t *testing.T, db *testdb.DB, conn *sql.Conn, name string, options *sql.TxOptions) {
 	t.Helper()
 	tx, err := conn.BeginTx(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = tx.Rollback() }()
 	var before, after uint64
 	if _, err := session.Ask(t.Context(), tx); err != nil { // the one that is asked in transactions
 		t.Fatal(err)
 	}
-	if err := db.Admin().QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&before); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.Admin().QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&before))
 	db.Exec(t, "UPDATE lockstep_jobs SET token = token + 1 WHERE name = '"+name+"'")
 	if err := tx.QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&after); err != nil || after != before+1 {
 		t.Errorf("%+v: the transaction reads %d, %v, want %d", *options, after, err, before+1)
