@@ -129,9 +129,7 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
 		database, err := scratch.New(t.Context(), dsn, ddl)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(func() {
 			if err := database.Drop(); err != nil {
 				t.Error(err)
@@ -157,21 +155,15 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 				t.Errorf("it says %+v, want %+v", got, want)
 			}
 		}
-		if err := parent.Close(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, parent.Close())
 		if err := <-ended; !errors.Is(err, errOrphan) {
 			t.Errorf("work = %v, want errOrphan", err)
 		}
 		db, err := locksqlc.Open(database.DSN())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer db.Close()
 		m, err := lease.NewManager(db)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if _, err := m.TryAcquire(t.Context(), job); err != nil {
 			t.Errorf("TryAcquire of the job: %v", err)
 		}
@@ -218,9 +210,7 @@ func TestInterruptedJob(t *testing.T) {
 		long := whole
 		long.items, long.killAt = 1000000, 0
 		database, err := scratch.New(ctx, dsn, ddl)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		var reading sync.WaitGroup
 		defer reading.Wait()
 		reading.Go(func() {
@@ -291,9 +281,7 @@ func TestTimelineOfALoss(t *testing.T) {
 		{Worker: "b", What: holds, Token: 2, Item: 1}, {Worker: "b", What: ends, Token: 2},
 		{Worker: "a", What: holds, Token: 3, Item: 4}, {Worker: "a", What: ends, Token: 3}, {Worker: "a", What: gone},
 	} {
-		if err := h.note(r); err != nil {
-			t.Fatal(err)
-		}
+		check(t, h.note(r))
 	}
 	var how []string
 	for _, turn := range h.turns {
@@ -308,5 +296,12 @@ func TestTimelineOfALoss(t *testing.T) {
 	h.killed = "b"
 	if err := h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}); err != nil {
 		t.Errorf("a worker that was killed: %v", err)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -159,9 +159,7 @@ func TestFaketime(t *testing.T) {
 		"+95.000000 x0.500000":  func() error { return c.write(0.5, 10*time.Second) },
 		"-110.000000 x3.000000": func() error { return c.write(3, 100*time.Second) },
 	} {
-		if err := write(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, write())
 		if text, err := os.ReadFile(c.file); err != nil || string(text) != want {
 			t.Errorf("%q, %v, want %q", text, err, want)
 		}

@@ -68,9 +68,7 @@ func TestOptimisticEnds(t *testing.T) {
 			count(cfg)
 			cfg.InterpolateParams = true
 			connector, err := mysql.NewConnector(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch.observe)))
 			t.Cleanup(func() { _ = pool.Close() })
 			if i == 0 {

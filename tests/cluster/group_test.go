@@ -68,9 +68,7 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 			cfg := caughtUpConfig(t, db, node)
 			cfg.ReadTimeout, cfg.Logger = 2*callLimit, &mysql.NopLogger{}
 			connector, err := mysql.NewConnector(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch.observe)))
 			t.Cleanup(func() { _ = pool.Close() })
 			for range 3 {

@@ -28,9 +28,7 @@ func TestOnce(t *testing.T) {
 		var pools []*sql.DB
 		for _, node := range nodes {
 			connector, err := mysql.NewConnector(caughtUpConfig(t, db, node))
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			pool := sql.OpenDB(locksqlc.Connector(connector))
 			t.Cleanup(func() { _ = pool.Close() })
 			pools = append(pools, pool)
@@ -75,9 +73,7 @@ func TestOnce(t *testing.T) {
 			for n, node := range nodes {
 				var rows int
 				var answer string
-				if err := caughtUp(t, db.At(t, node)).QueryRow("SELECT COUNT(*), COALESCE(MAX(answer), '') FROM "+table+" WHERE name = ?", i).Scan(&rows, &answer); err != nil {
-					t.Fatal(err)
-				}
+				check(t, caughtUp(t, db.At(t, node)).QueryRow("SELECT COUNT(*), COALESCE(MAX(answer), '') FROM "+table+" WHERE name = ?", i).Scan(&rows, &answer))
 				if rows != 1 {
 					t.Errorf("key %d: %d effects on node %d", i, rows, n)
 				}

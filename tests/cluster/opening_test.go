@@ -32,9 +32,7 @@ func TestOpenings(t *testing.T) {
 			cfg.ReadTimeout = time.Minute
 			cfg.Logger = &mysql.NopLogger{}
 			connector, err := mysql.NewConnector(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			pool := sql.OpenDB(locksqlc.Connector(connector))
 			t.Cleanup(func() { _ = pool.Close() })
 			for range 4 {

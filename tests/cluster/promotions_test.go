@@ -75,19 +75,13 @@ func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
 	case "read only":
 		p.Primary.Execute(t, "SET GLOBAL read_only = ON")
 	case "killed":
-		if err := p.Primary.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, p.Primary.Kill())
 	case "hung":
-		if err := p.Primary.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		check(t, p.Primary.Signal(syscall.SIGSTOP))
 	}
 	old := p.FailOver(t, to.to)
 	if kind == "hung" {
-		if err := old.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		check(t, old.Signal(syscall.SIGCONT))
 	}
 	switch kind {
 	case "read only":
@@ -107,9 +101,7 @@ func left(t *testing.T, old *testdb.DB) {
 	var sessions int
 	if !testdb.Await(time.Minute, func() bool {
 		err := old.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+old.Engine().Processes()+" WHERE user = ?", old.Config().User).Scan(&sessions)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return sessions == 0
 	}) {
 		t.Errorf("%d sessions stay on the old primary", sessions)

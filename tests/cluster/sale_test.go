@@ -33,9 +33,7 @@ func TestSales(t *testing.T) {
 				cfg := caughtUpConfig(t, db, node)
 				cfg.InterpolateParams = interpolates
 				connector, err := mysql.NewConnector(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				pool := sql.OpenDB(locksqlc.Connector(connector))
 				t.Cleanup(func() { _ = pool.Close() })
 				working.Go(func() {
@@ -68,9 +66,7 @@ func TestSales(t *testing.T) {
 		working.Wait()
 		for _, node := range nodes {
 			var n int64
-			if err := caughtUp(t, db.At(t, node)).QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			check(t, caughtUp(t, db.At(t, node)).QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&n))
 			if n < sold.Load() || n > sold.Load()+unknown.Load() || n == 0 {
 				t.Errorf("%d were sold, %d acknowledged, of %d nobody knows", n, sold.Load(), unknown.Load())
 			}

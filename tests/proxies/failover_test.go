@@ -56,17 +56,13 @@ func failOver(t *testing.T, start func(*testing.T, *testdb.Server) proxy) {
 			kind := "killed"
 			if rand.IntN(2) == 0 {
 				kind = "hung"
-				if err := p.Primary.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
+				check(t, p.Primary.Signal(syscall.SIGSTOP))
 			} else if err := p.Primary.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			faults[kind]++
 			old := p.FailOver(t, func(primary *testdb.Server) { before.to(t, primary, nil) })
-			if err := old.Stop(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, old.Stop())
 			before.to(t, p.Primary.Server, p.Replica.Server)
 		}
 		t.Logf("faults: %v", faults)
@@ -97,12 +93,8 @@ func restart(t *testing.T, server *testdb.Server, start func(*testing.T, *testdb
 		kills := 0
 		for end := time.Now().Add(load.FaultsLast(t, "PROXY_DURATION") / 2); time.Now().Before(end) && !t.Failed(); kills++ {
 			time.Sleep(time.Second + rand.N(3*time.Second))
-			if err := server.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check(t, server.Kill())
+			check(t, server.Restart(t.Context()))
 		}
 		t.Logf("killed %d times", kills)
 		load.Connected(t, load.Pools(clients)...)

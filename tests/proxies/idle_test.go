@@ -24,29 +24,22 @@ const cutAfter = 3 * time.Second
 // onIdle runs a test on each server behind an HAProxy that cuts silent connections. direct
 // goes to the server itself.
 func onIdle(t *testing.T, test func(t *testing.T, db *testdb.DB, cut, direct *load.Client)) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			h := startHAProxy(t, db.Server(), cutAfter)
-			cfg := db.Config()
-			cfg.Addr = h.addr
-			test(t, db, load.NewClient(t, 0, cfg), load.NewClient(t, 1, db.Config()))
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		h := startHAProxy(t, db.Server(), cutAfter)
+		cfg := db.Config()
+		cfg.Addr = h.addr
+		test(t, db, load.NewClient(t, 0, cfg), load.NewClient(t, 1, db.Config()))
+	})
 }
 
 // begun begins a transaction that holds a lock.
 func begun(t *testing.T, c *load.Client, key txlock.Key) *sql.Tx {
 	t.Helper()
 	tx, err := c.DB.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	scope, err := locksqlc.Join(t.Context(), tx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if _, err := scope.Lock(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
@@ -65,9 +58,7 @@ func TestIdleTransaction(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Granted when the server has rolled the other back.
-			if err := begun(t, direct, key).Rollback(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, begun(t, direct, key).Rollback())
 			if speaks {
 				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")
 				if err == nil {
@@ -96,13 +87,9 @@ func TestIdleWait(t *testing.T) {
 		key := txlock.Named(t.Name())
 		holds := begun(t, direct, key)
 		tx, err := cut.DB.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		scope, err := locksqlc.Join(t.Context(), tx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if _, err := scope.Lock(t.Context(), key); !errors.Is(err, txlock.ErrTxDoomed) {
 			t.Errorf("a wait that was cut: %v, want ErrTxDoomed", err)
 		}
@@ -123,14 +110,10 @@ func TestIdleWait(t *testing.T) {
 			t.Errorf("Run: %v, %d runs of its function", err, runs)
 		}
 		last, err := direct.DB.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer func() { _ = last.Rollback() }()
 		scope, err = locksqlc.Join(t.Context(), last)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if _, err := scope.WaitAtMost(time.Minute).Lock(t.Context(), key); err != nil {
 			t.Errorf("nobody has the lock, and nobody waits: %v", err)
 		}
@@ -143,9 +126,7 @@ func TestIdleLease(t *testing.T) {
 	onIdle(t, func(t *testing.T, _ *testdb.DB, cut, direct *load.Client) {
 		const ttl = 15 * time.Second
 		leases, err := lease.NewManager(cut.DB, lease.TTL(ttl)) // renewed every 5 s
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(func() {
 			if err := leases.Close(context.Background()); err != nil {
 				t.Error(err)
@@ -153,9 +134,7 @@ func TestIdleLease(t *testing.T) {
 		})
 		key := txlock.Named(t.Name())
 		held, err := leases.Acquire(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		taken := make(chan *lease.Lease, 1)
 		go func() {
 			defer close(taken)
@@ -190,9 +169,7 @@ func TestIdleLease(t *testing.T) {
 		if l, err := direct.Leases.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
 			t.Errorf("somebody else asks for it: %v, %v", l, err)
 		}
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check(t, held.Release(t.Context()))
 		l := <-taken
 		if l == nil {
 			return

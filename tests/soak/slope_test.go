@@ -177,9 +177,7 @@ func TestSummaryNamesWhatGrows(t *testing.T) {
 		for _, leaks := range []bool{false, true} {
 			r := &runner{options: options{every: time.Minute, warmUp: 5 * time.Minute}, sites: []*site{{engine: "mysql"}}, began: time.Now()}
 			j, err := newJournal(t.TempDir()+"/figures.csv", minutes)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			r.journal = j
 			values := noisy(rand.New(rand.NewPCG(3, 4)), f.level, f.noise)
 			if leaks {

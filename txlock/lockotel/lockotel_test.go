@@ -38,14 +38,10 @@ func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, 
 		}
 	})
 	o, err := lockotel.New(provider.Meter("test"), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return o, func() map[string]metricdata.Metrics {
 		var all metricdata.ResourceMetrics
-		if err := reader.Collect(context.Background(), &all); err != nil {
-			t.Fatal(err)
-		}
+		must(t, reader.Collect(context.Background(), &all))
 		byName := make(map[string]metricdata.Metrics)
 		for _, scope := range all.ScopeMetrics {
 			for _, m := range scope.Metrics {
@@ -299,9 +295,7 @@ func outcome(t *testing.T, err error) string {
 func sentinels(t *testing.T) (n int) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../errors.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, declaration := range file.Decls {
 		if d, ok := declaration.(*ast.GenDecl); ok && d.Tok == token.VAR {
 			for _, spec := range d.Specs {

@@ -115,9 +115,7 @@ func lockTable(t *testing.T, db *DB) (table string, holder, waiter *sql.Conn) {
 	pool := db.Connect(t, func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })
 	conn := func() *sql.Conn {
 		c, err := pool.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -221,16 +219,10 @@ func TestWaitGoneAfterClose(t *testing.T) {
 		db := Open(t, engine)
 		pool := db.Connect(t)
 		conn, err := pool.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		id := ConnID(t, conn)
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := pool.Close(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, conn.Close())
+		check(t, pool.Close())
 		db.WaitGone(t, id)
 	})
 }
@@ -252,9 +244,7 @@ func TestRowLocks(t *testing.T) {
 			pool := db.Connect(t)
 			begin := func() *sql.Tx {
 				tx, err := pool.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				return tx
 			}
 			holder, waiter, reader := begin(), begin(), begin()
@@ -265,9 +255,7 @@ func TestRowLocks(t *testing.T) {
 				if tx == holder {
 					query += " FOR UPDATE"
 				}
-				if err := tx.QueryRowContext(t.Context(), query).Scan(&id); err != nil {
-					t.Fatal(err)
-				}
+				check(t, tx.QueryRowContext(t.Context(), query).Scan(&id))
 			}
 			holds, waits := ConnID(t, holder), ConnID(t, waiter)
 			var waiting, idle []int64

@@ -17,9 +17,7 @@ func TestNetwork(t *testing.T) {
 	t.Parallel()
 	const port = 3306
 	members, err := hosts(t.Context(), 3, options{parted: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	closed := false
 	defer func() {
 		if !closed {
@@ -30,9 +28,7 @@ func TestNetwork(t *testing.T) {
 	for _, m := range members {
 		var l net.Listener
 		m.in(func() { l, err = net.Listen("tcp4", fmt.Sprintf("%s:%d", m.bind(), port)) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer func() { _ = l.Close() }()
 		listeners = append(listeners, l)
 	}
@@ -64,13 +60,9 @@ func TestNetwork(t *testing.T) {
 	}
 	s := &Server{inst: &instance{net: members[1]}}
 	check("at first", -1)
-	if err := s.Part(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.Part(t.Context()))
 	check("cut off", 1)
-	if err := s.Heal(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.Heal(t.Context()))
 	check("connected again", -1)
 
 	var links []string
@@ -81,9 +73,7 @@ func TestNetwork(t *testing.T) {
 		_ = l.Close()
 	}
 	closed = true
-	if err := closeNetwork(members); err != nil {
-		t.Fatal(err)
-	}
+	check(t, closeNetwork(members))
 	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) { // the kernel has a queue for what it removes
 		left := 0
 		for _, name := range links {
@@ -104,9 +94,7 @@ func TestNetwork(t *testing.T) {
 func linkTo(t *testing.T, client string) string {
 	t.Helper()
 	links, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, link := range links {
 		addrs, err := link.Addrs()
 		if err != nil {
