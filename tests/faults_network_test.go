@@ -23,11 +23,7 @@ func newNetwork(t testing.TB, db *testdb.DB) network {
 	t.Helper()
 	n, err := faults.NewNetwork(db.AdminConfig().Addr)
 	fatal(t, err)
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { fatal(t, n.Close()) })
 	return network{n}
 }
 

@@ -36,11 +36,7 @@ func openOwner(t *testing.T, db *testdb.DB, tls string) *sql.DB {
 	t.Helper()
 	pool, err := locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.User, cfg.Passwd, cfg.TLSConfig = db.Name(), "o", tls }))
 	fatal(t, err)
-	t.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { fatal(t, pool.Close()) })
 	return pool
 }
 
@@ -94,9 +90,7 @@ func useAll(t *testing.T, pool *sql.DB) {
 	if err := leases.Do(ctx, key, func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) }); err != nil {
 		t.Errorf("a lease: %v", err)
 	}
-	if err := errors.Join(jobs.Close(ctx), leases.Close(ctx)); err != nil {
-		t.Error(err)
-	}
+	fatal(t, errors.Join(jobs.Close(ctx), leases.Close(ctx)))
 }
 
 // TestShortLivedPasswords proves that a pool whose connector fetches the password still works when
@@ -112,9 +106,8 @@ func TestShortLivedPasswords(t *testing.T) {
 		}
 		rotate("CREATE", "one")
 		t.Cleanup(func() {
-			if _, err := db.Admin().ExecContext(context.WithoutCancel(ctx), "DROP USER "+user); err != nil {
-				t.Error(err)
-			}
+			_, err := db.Admin().ExecContext(context.WithoutCancel(ctx), "DROP USER "+user)
+			fatal(t, err)
 		})
 		db.Exec(t, "GRANT "+dml+", EXECUTE ON `"+db.Name()+"`.* TO "+user)
 
@@ -129,11 +122,8 @@ func TestShortLivedPasswords(t *testing.T) {
 		base, err := mysql.NewConnector(cfg)
 		fatal(t, err)
 		pool := sql.OpenDB(locksqlc.Connector(base))
-		defer func() { _ = pool.Close() }()
-		leases, err := lease.NewManager(pool)
-		fatal(t, err)
-		defer func() { _ = leases.Close(context.WithoutCancel(ctx)) }()
-		l, err := leases.Acquire(ctx, txlock.Named(user))
+		t.Cleanup(func() { _ = pool.Close() })
+		l, err := faultManager(t, pool).Acquire(ctx, txlock.Named(user))
 		fatal(t, err)
 		before := fetched.Load()
 		rotate("ALTER", "two")
@@ -166,8 +156,7 @@ func endSessions(t *testing.T, db *testdb.DB, user string) {
 	}
 	fatal(t, rows.Err())
 	if !testdb.Await(15*time.Second+delays(), func() bool {
-		var n int
-		return db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", user).Scan(&n) == nil && n == 0
+		return count(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", user) == 0
 	}) {
 		t.Error("sessions are still there")
 	}
@@ -178,23 +167,15 @@ func endSessions(t *testing.T, db *testdb.DB, user string) {
 func TestServerEndsIdleTransaction(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		ctx, db, delays := t.Context(), testdb.Open(t, engine), testdb.Delays(t)
-		open := func(cfg *mysql.Config) *sql.DB {
-			cfg.Logger = &mysql.NopLogger{}
-			base, err := mysql.NewConnector(cfg)
-			fatal(t, err)
-			pool := sql.OpenDB(locksqlc.Connector(base))
-			t.Cleanup(func() { _ = pool.Close() })
-			return pool
-		}
 		key := txlock.Named("idle " + db.Name())
-		tx, err := open(db.Config()).BeginTx(ctx, nil)
+		tx, err := faultPool(t, db, network{}, guarded).BeginTx(ctx, nil)
 		fatal(t, err)
 		locks, err := locksqlc.Join(ctx, tx)
 		if err == nil {
 			_, err = locks.Lock(ctx, key)
 		}
 		fatal(t, err)
-		other := open(db.Config())
+		other := faultPool(t, db, network{}, guarded)
 		free := func() error {
 			return locksqlc.Run(ctx, other, nil, func(tx *sql.Tx) error {
 				locks, err := locksqlc.Join(ctx, tx)
@@ -208,9 +189,8 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 		if err := free(); !errors.Is(err, txlock.ErrBusy) {
 			t.Errorf("TryLock beside it: %v, want ErrBusy", err)
 		}
-		if _, err := tx.ExecContext(ctx, "SET SESSION wait_timeout = 1"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")
+		fatal(t, err)
 		if !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }) {
 			t.Fatal("the lock is still held")
 		}
@@ -229,12 +209,8 @@ func TestReadReplica(t *testing.T) {
 		ctx, db, key := t.Context(), testdb.Dedicated(t, engine).Open(t), txlock.Named("replica")
 		db.Exec(t, "SET GLOBAL read_only = ON")
 		defer db.Exec(t, "SET GLOBAL read_only = OFF") // so that the database can be dropped
-		pool, err := locksqlc.Open(db.DSN())
-		fatal(t, err)
-		defer func() { _ = pool.Close() }()
-		leases, err := lease.NewManager(pool)
-		fatal(t, err)
-		defer func() { _ = leases.Close(context.WithoutCancel(ctx)) }()
+		pool := faultPool(t, db, network{}, guarded)
+		leases := faultManager(t, pool)
 		for _, k := range []txlock.Key{key, txlock.NewFamily[int64]("replica", txlock.Hashed()).Key(1)} {
 			if err := locksqlc.Run(ctx, pool, []txlock.Key{k}, func(*sql.Tx) error { return nil }); !errors.Is(err, txlock.ErrReadOnly) {
 				t.Errorf("Run: %v, want ErrReadOnly", err)

@@ -44,18 +44,10 @@ func TestMetrics(t *testing.T) {
 	onServers(t, func(t *testing.T, dsn string) {
 		database, err := scratch.New(t.Context(), dsn, ddl)
 		check(t, err)
-		t.Cleanup(func() {
-			if err := database.Drop(); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { check(t, database.Drop()) })
 		s, err := newService(database.DSN(), slog.New(slog.DiscardHandler), 6*time.Second)
 		check(t, err)
-		t.Cleanup(func() {
-			if err := s.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { check(t, s.Close(context.Background())) })
 		server := httptest.NewServer(s)
 		t.Cleanup(server.Close)
 		exercise(t, s, server.URL)

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 // eachEngine runs a test on every engine, with the DSN of an administrator.
 func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Helper()
+	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
@@ -44,7 +45,6 @@ func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
 // is killed, that another takes over within the time to live, that all processes work, and
 // that the timeline says so.
 func TestExample(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
 		var out bytes.Buffer
 		h, err := onServer(t.Context(), whole, dsn, &out)
@@ -126,15 +126,10 @@ func TestStart(t *testing.T) {
 // TestWorkerEndsWithItsParent proves that a worker whose parent is gone ends, and
 // leads no more.
 func TestWorkerEndsWithItsParent(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
 		database, err := scratch.New(t.Context(), dsn, ddl)
 		check(t, err)
-		t.Cleanup(func() {
-			if err := database.Drop(); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { check(t, database.Drop()) })
 		in, parent := io.Pipe()
 		said, out := io.Pipe()
 		ended := make(chan error, 1)
@@ -203,7 +198,6 @@ func TestRunJobFails(t *testing.T) {
 // TestInterruptedJob proves that the end of the context ends the processes while they
 // work and wait, and leaves no database behind.
 func TestInterruptedJob(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
 		ctx, interrupt := context.WithCancel(t.Context())
 		defer interrupt()

@@ -279,6 +279,15 @@ var stories = map[string]struct {
 	}},
 }
 
+// sorts are the sorts of the violations.
+func (v *verdict) sorts() (found []string) {
+	for _, f := range v.violations {
+		found = append(found, f.sort)
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
 // TestCheck proves of small histories that the judge finds in them what is wrong, and
 // nothing else.
 func TestCheck(t *testing.T) {
@@ -289,14 +298,7 @@ func TestCheck(t *testing.T) {
 			var s story
 			c.tell(&s)
 			v := check(s.ops, s.data)
-			var found []string
-			for _, f := range v.violations {
-				if !slices.Contains(found, f.sort) {
-					found = append(found, f.sort)
-				}
-			}
-			slices.Sort(found)
-			want := slices.Sorted(slices.Values(c.finds))
+			found, want := v.sorts(), slices.Sorted(slices.Values(c.finds))
 			if !slices.Equal(found, want) {
 				t.Errorf("found %q, want %q: %v", found, want, v.violations)
 			}

@@ -134,14 +134,7 @@ func TestCheckLeaps(t *testing.T) {
 			c.tell(&s)
 			v := check(s.ops, s.data, c.leaps...)
 			v.checkLeases(s.ops, s.seen, time.Second)
-			var found []string
-			for _, f := range v.violations {
-				if !slices.Contains(found, f.sort) {
-					found = append(found, f.sort)
-				}
-			}
-			slices.Sort(found)
-			if !slices.Equal(found, c.finds) {
+			if found := v.sorts(); !slices.Equal(found, c.finds) {
 				t.Errorf("found %q, want %q: %v", found, c.finds, v.violations)
 			}
 		})

@@ -76,9 +76,8 @@ func sent(t *testing.T, pool *sql.DB, p phrase) (goesOn bool, err error) {
 	must(t, err)
 	defer func() { _ = tx.Rollback() }() // it may be over
 	for _, text := range []string{"UPDATE counters SET token = token WHERE name = 'lock:a'", "SAVEPOINT mark"} {
-		if _, err := tx.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+		_, err := tx.ExecContext(t.Context(), text)
+		must(t, err)
 	}
 	if err := p.send(t.Context(), tx); err != nil {
 		return false, err

@@ -53,11 +53,7 @@ func splits(t *testing.T, db *testdb.DB, r *proxies.Router) {
 	connector, err := mysql.NewConnector(db.Config(func(c *mysql.Config) { c.Addr, c.TLSConfig = r.Addr, "skip-verify" }))
 	check(t, err)
 	pool := sql.OpenDB(locksqlc.Connector(connector))
-	defer func() {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { check(t, pool.Close()) }()
 	load.Connected(t, pool) // it has read the metadata
 	const where = "SELECT @@port"
 	var outside, inside int

@@ -127,11 +127,7 @@ func TestIdleLease(t *testing.T) {
 		const ttl = 15 * time.Second
 		leases, err := lease.NewManager(cut.DB, lease.TTL(ttl)) // renewed every 5 s
 		check(t, err)
-		t.Cleanup(func() {
-			if err := leases.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { check(t, leases.Close(context.Background())) })
 		key := txlock.Named(t.Name())
 		held, err := leases.Acquire(t.Context(), key)
 		check(t, err)

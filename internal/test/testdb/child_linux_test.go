@@ -32,7 +32,6 @@ func init() {
 // TestServerDiesWithProcess kills a process that has started a server, which
 // must be gone then.
 func TestServerDiesWithProcess(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		cmd := exec.Command(os.Args[0])
 		owner := randomHex(8)

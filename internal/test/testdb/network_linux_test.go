@@ -41,7 +41,7 @@ func TestNetwork(t *testing.T) {
 		})
 		return err
 	}
-	check := func(when string, cut int) {
+	connected := func(when string, cut int) {
 		t.Helper()
 		for i, from := range members {
 			if err := dial(machine, fmt.Sprintf("%s:%d", from.clients, port), waitTimeout); err != nil {
@@ -59,11 +59,11 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	s := &Server{inst: &instance{net: members[1]}}
-	check("at first", -1)
+	connected("at first", -1)
 	check(t, s.Part(t.Context()))
-	check("cut off", 1)
+	connected("cut off", 1)
 	check(t, s.Heal(t.Context()))
-	check("connected again", -1)
+	connected("connected again", -1)
 
 	var links []string
 	for _, m := range members {

@@ -19,6 +19,7 @@ func TestMain(m *testing.M) { Main(m) }
 // eachEngine runs a test on every engine.
 func eachEngine(t *testing.T, test func(t *testing.T, engine Engine)) {
 	t.Helper()
+	t.Parallel()
 	for _, engine := range Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
@@ -43,7 +44,6 @@ func TestParseEngines(t *testing.T) {
 }
 
 func TestStartStop(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server, err := Start(t.Context(), engine, Args("--innodb-rollback-on-timeout=ON"), Durable())
 		check(t, err)
@@ -80,7 +80,6 @@ func TestStartStop(t *testing.T) {
 
 // TestSignal stops a server, which doesn't answer until it goes on.
 func TestSignal(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server := Dedicated(t, engine)
 		pool := open(t, server.Config())
@@ -109,7 +108,6 @@ func TestSignal(t *testing.T) {
 }
 
 func TestTLSAndSocket(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		db := Dedicated(t, engine).Open(t)
 		cipher := "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
@@ -131,7 +129,6 @@ func TestTLSAndSocket(t *testing.T) {
 }
 
 func TestKillAndRestart(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server := Dedicated(t, engine)
 		db := server.Open(t)
@@ -153,7 +150,6 @@ func TestKillAndRestart(t *testing.T) {
 
 // TestStartReportsLog takes an argument that no server knows.
 func TestStartReportsLog(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server, err := Start(t.Context(), engine, Args("--no-such-argument=1"))
 		if err == nil {
