@@ -93,21 +93,33 @@ func TestGhostsAreSeen(t *testing.T) {
 func TestReleasesOverNewConnection(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
-		n := newNetwork(t, db)
-		pool := faultPool(t, db, n, guarded)
-		m := faultManager(t, pool, lease.TTL(5*time.Minute))
-		warm(t, m, 1)
-		n.slow(t, "downstream", 5*mostDelay/6, 5*mostDelay/6)
-		h := &haunting{networks: []network{n}, managers: []*lease.Manager{m}}
-		h.leave(t, db, m)
+		h, n := left(t, db, 5*mostDelay/6)
 		granted := time.Now()
 		n.Cut(1)
-		if !testdb.Await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
-			t.Error("the lease is held by nobody")
-		}
+		h.released(t, db)
 		t.Logf("released after %v", time.Since(granted).Round(time.Millisecond))
-		n.Heal()
 	})
+}
+
+// left makes an attempt whose caller has left, over a slow network.
+func left(t *testing.T, db *testdb.DB, slow time.Duration) (*haunting, network) {
+	t.Helper()
+	n := newNetwork(t, db)
+	m := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(5*time.Minute))
+	warm(t, m, 1)
+	n.slow(t, "downstream", slow, slow)
+	h := &haunting{networks: []network{n}, managers: []*lease.Manager{m}}
+	h.leave(t, db, m)
+	return h, n
+}
+
+// released waits until no attempt holds a lease, and heals the networks.
+func (h *haunting) released(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	if !testdb.Await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
+		t.Error("the lease is held by nobody")
+	}
+	h.heal()
 }
 
 // TestReleasesToServerThatRefuses proves that an acquire whose caller and whose
@@ -116,12 +128,7 @@ func TestReleasesOverNewConnection(t *testing.T) {
 func TestReleasesToServerThatRefuses(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Shared(t, engine).OpenLeases(t)
-		n := newNetwork(t, db)
-		m := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(5*time.Minute))
-		warm(t, m, 1)
-		n.slow(t, "downstream", time.Second, time.Second)
-		h := &haunting{networks: []network{n}, managers: []*lease.Manager{m}}
-		h.leave(t, db, m)
+		h, n := left(t, db, time.Second)
 		account := func(state string) {
 			user := "'" + db.Config().User + "'"
 			db.Exec(t, "ALTER USER "+user+"@'%', "+user+"@'localhost' ACCOUNT "+state)
@@ -132,10 +139,7 @@ func TestReleasesToServerThatRefuses(t *testing.T) {
 			t.Error("nobody tries to release the lease any more")
 		}
 		account("UNLOCK")
-		if !testdb.Await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
-			t.Error("the lease is held by nobody")
-		}
-		n.Heal()
+		h.released(t, db)
 	})
 }
 

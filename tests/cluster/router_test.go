@@ -50,15 +50,12 @@ func behindRouter(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (lead fun
 // there, a lock keeps its transaction on the primary, and Check finds it.
 func splits(t *testing.T, db *testdb.DB, r *proxies.Router) {
 	t.Helper()
-	connector, err := mysql.NewConnector(db.Config(func(c *mysql.Config) { c.Addr, c.TLSConfig = r.Addr, "skip-verify" }))
-	check(t, err)
-	pool := sql.OpenDB(locksqlc.Connector(connector))
-	defer func() { check(t, pool.Close()) }()
+	pool := openGuarded(t, db.Config(func(c *mysql.Config) { c.Addr, c.TLSConfig = r.Addr, "skip-verify" }))
 	load.Connected(t, pool) // it has read the metadata
 	const where = "SELECT @@port"
 	var outside, inside int
 	check(t, pool.QueryRowContext(t.Context(), where).Scan(&outside))
-	err = locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("splits")}, func(tx *sql.Tx) error {
+	err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("splits")}, func(tx *sql.Tx) error {
 		return tx.QueryRow(where).Scan(&inside)
 	})
 	check(t, err)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -32,10 +31,7 @@ func TestSales(t *testing.T) {
 			for _, interpolates := range []bool{false, true} {
 				cfg := caughtUpConfig(t, db, node)
 				cfg.InterpolateParams = interpolates
-				connector, err := mysql.NewConnector(cfg)
-				check(t, err)
-				pool := sql.OpenDB(locksqlc.Connector(connector))
-				t.Cleanup(func() { _ = pool.Close() })
+				pool := openGuarded(t, cfg)
 				working.Go(func() {
 					for begun := time.Now(); sold.Load() < enough && time.Since(begun) < 2*time.Minute; {
 						err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {

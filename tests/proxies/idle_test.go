@@ -33,16 +33,22 @@ func onIdle(t *testing.T, test func(t *testing.T, db *testdb.DB, cut, direct *lo
 	})
 }
 
-// begun begins a transaction that holds a lock.
-func begun(t *testing.T, c *load.Client, key txlock.Key) *sql.Tx {
+// joined begins a transaction, and joins it.
+func joined(t *testing.T, c *load.Client) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
 	tx, err := c.DB.BeginTx(t.Context(), nil)
 	check(t, err)
 	scope, err := locksqlc.Join(t.Context(), tx)
 	check(t, err)
-	if _, err := scope.Lock(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
+	return tx, scope
+}
+
+// begun begins a transaction that holds a lock.
+func begun(t *testing.T, c *load.Client, key txlock.Key) *sql.Tx {
+	t.Helper()
+	tx, scope := joined(t, c)
+	_, err := scope.Lock(t.Context(), key)
+	check(t, err)
 	return tx
 }
 
@@ -54,18 +60,15 @@ func TestIdleTransaction(t *testing.T) {
 		for _, speaks := range []bool{true, false} {
 			key := txlock.Named(fmt.Sprint(t.Name(), speaks))
 			tx := begun(t, cut, key)
-			if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")
+			check(t, err)
 			// Granted when the server has rolled the other back.
 			check(t, begun(t, direct, key).Rollback())
 			if speaks {
-				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")
-				if err == nil {
+				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)"); err == nil {
 					t.Error("a statement on a connection that was cut: no error")
 				}
-				_, err = tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")
-				if !errors.Is(err, txlock.ErrTxDoomed) {
+				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)"); !errors.Is(err, txlock.ErrTxDoomed) {
 					t.Errorf("the next statement: %v, want ErrTxDoomed", err)
 				}
 			}
@@ -86,10 +89,7 @@ func TestIdleWait(t *testing.T) {
 	onIdle(t, func(t *testing.T, _ *testdb.DB, cut, direct *load.Client) {
 		key := txlock.Named(t.Name())
 		holds := begun(t, direct, key)
-		tx, err := cut.DB.BeginTx(t.Context(), nil)
-		check(t, err)
-		scope, err := locksqlc.Join(t.Context(), tx)
-		check(t, err)
+		tx, scope := joined(t, cut)
 		if _, err := scope.Lock(t.Context(), key); !errors.Is(err, txlock.ErrTxDoomed) {
 			t.Errorf("a wait that was cut: %v, want ErrTxDoomed", err)
 		}
@@ -102,18 +102,15 @@ func TestIdleWait(t *testing.T) {
 			}
 		})
 		runs := 0
-		err = locksqlc.Run(t.Context(), cut.DB, []txlock.Key{key}, func(*sql.Tx) error {
+		err := locksqlc.Run(t.Context(), cut.DB, []txlock.Key{key}, func(*sql.Tx) error {
 			runs++
 			return nil
 		})
 		if err != nil || runs != 1 {
 			t.Errorf("Run: %v, %d runs of its function", err, runs)
 		}
-		last, err := direct.DB.BeginTx(t.Context(), nil)
-		check(t, err)
+		last, scope := joined(t, direct)
 		defer func() { _ = last.Rollback() }()
-		scope, err = locksqlc.Join(t.Context(), last)
-		check(t, err)
 		if _, err := scope.WaitAtMost(time.Minute).Lock(t.Context(), key); err != nil {
 			t.Errorf("nobody has the lock, and nobody waits: %v", err)
 		}

@@ -77,11 +77,7 @@ func TestSoakNoticesFaults(t *testing.T) {
 			t.Setenv(engine.DSNVariable(), testdb.Shared(t, engine).Config().FormatDSN())
 			s, err := newSite(t.Context(), engine)
 			if s != nil {
-				defer func() {
-					if err := s.close(); err != nil {
-						t.Error(err)
-					}
-				}()
+				defer func() { check(t, s.close()) }()
 			}
 			check(t, err)
 			check(t, s.makeRecords(t.Context(), "x"))
@@ -102,9 +98,8 @@ func TestSoakNoticesFaults(t *testing.T) {
 				t.Errorf("lost = %q, %v", lost, err)
 			}
 			told(0)
-			if _, err := s.admin.ExecContext(t.Context(), "UPDATE counters SET value = 0"); err != nil {
-				t.Fatal(err)
-			}
+			_, err = s.admin.ExecContext(t.Context(), "UPDATE counters SET value = 0")
+			check(t, err)
 			r.wrong, err = s.lost(t.Context())
 			if len(r.wrong) != 1 || err != nil {
 				t.Errorf("lost = %q, %v, want one", r.wrong, err)

@@ -101,17 +101,13 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 	"Run at READ COMMITTED": func(ctx context.Context, on foreign) error {
 		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key}, ran, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	},
-	"Once": func(ctx context.Context, on foreign) error { return second(locksqlc.Once(ctx, on.DB, on.key, ran)) },
-	"Optimistic": func(ctx context.Context, on foreign) error {
-		return locksqlc.Optimistic(ctx, on.DB, on.key, ran)
-	},
+	"Once":       func(ctx context.Context, on foreign) error { return second(locksqlc.Once(ctx, on.DB, on.key, ran)) },
+	"Optimistic": func(ctx context.Context, on foreign) error { return locksqlc.Optimistic(ctx, on.DB, on.key, ran) },
 	"locksqlc.Do": func(ctx context.Context, on foreign) error {
 		return locksqlc.Do(ctx, on.DB, on.key, func(context.Context) error { return errRan })
 	},
 	"Holders": func(ctx context.Context, on foreign) error { return second(txlock.Holders(ctx, on.DB, on.key)) },
-	"Ensure": func(ctx context.Context, on foreign) error {
-		return txlock.Ensure(ctx, on.DB, on.key)
-	},
+	"Ensure":  func(ctx context.Context, on foreign) error { return txlock.Ensure(ctx, on.DB, on.key) },
 	"Acquire": func(ctx context.Context, on foreign) error { return second(on.leases.Acquire(ctx, on.key)) },
 	"Acquire, fair": func(ctx context.Context, on foreign) error {
 		return second(on.leases.Acquire(ctx, on.key, lease.Fair()))
@@ -128,10 +124,8 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		}
 		return err
 	},
-	"ForceRelease": func(ctx context.Context, on foreign) error {
-		return on.leases.ForceRelease(ctx, on.key)
-	},
-	"Purge": func(ctx context.Context, on foreign) error { return second(on.leases.Purge(ctx)) },
+	"ForceRelease": func(ctx context.Context, on foreign) error { return on.leases.ForceRelease(ctx, on.key) },
+	"Purge":        func(ctx context.Context, on foreign) error { return second(on.leases.Purge(ctx)) },
 	"Guard": func(ctx context.Context, on foreign) error {
 		return on.begun(ctx, func(tx *sql.Tx) error { return on.held.Guard(ctx, tx) })
 	},

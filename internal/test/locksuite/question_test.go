@@ -69,9 +69,7 @@ func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
 	t.Helper()
 	name = "test:" + rand.Text()
 	check(t, gen.New().MakeJob(t.Context(), db.Admin(), gen.MakeJobParams{Name: []byte(name)}))
-	conn, err := db.Connect(t).Conn(t.Context())
-	check(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
+	conn, _ = connection(t, db.Connect(t))
 	return conn, name
 }
 
@@ -116,14 +114,12 @@ func inTransaction(t *testing.T, db *testdb.DB, conn *sql.Conn, name string, opt
 	tx, err := conn.BeginTx(t.Context(), options)
 	check(t, err)
 	defer func() { _ = tx.Rollback() }()
-	var before, after uint64
-	if _, err := session.Ask(t.Context(), tx); err != nil { // the one that is asked in transactions
-		t.Fatal(err)
-	}
-	check(t, db.Admin().QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&before))
+	const token = "SELECT token FROM lockstep_jobs WHERE name = ?"
+	check(t, second(session.Ask(t.Context(), tx))) // the one that is asked in transactions
+	before := count(t, db.Admin(), token, name)
 	db.Exec(t, "UPDATE lockstep_jobs SET token = token + 1 WHERE name = '"+name+"'")
-	if err := tx.QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&after); err != nil || after != before+1 {
-		t.Errorf("%+v: the transaction reads %d, %v, want %d", *options, after, err, before+1)
+	if after := count(t, tx, token, name); after != before+1 {
+		t.Errorf("%+v: the transaction reads %d, want %d", *options, after, before+1)
 	}
 	harmless(t, fmt.Sprintf("%+v", *options), tx, name)
 }
