@@ -204,7 +204,6 @@ func twoLead(t *testing.T, all []said) bool {
 // that a leader writes nothing after its successor; and tells how long it takes until
 // somebody else leads.
 func TestElections(t *testing.T) {
-	t.Parallel()
 	lasts := testdb.Long(8*time.Second, time.Minute)
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		e := newElection(t, testdb.Open(t, engine), 10, false)

@@ -70,7 +70,6 @@ func noGhosts(t *testing.T, db *testdb.DB) (granted, late int) {
 // TestGhostsAreSeen proves that TestNoGhosts would see ghosts: it finds them where
 // the statement has no deadline and nothing is released.
 func TestGhostsAreSeen(t *testing.T) {
-	t.Parallel()
 	const deadline, found = "WHEN VALUES(token) > CAST(? AS SIGNED) THEN", "WHEN LOCATE(VALUES(holders), lockstep_leases.holders) = 0 THEN"
 	careless := rewritten(func(query string) string {
 		query = strings.Replace(query, deadline, "WHEN 0 > CAST(? AS SIGNED) THEN", 1)

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -67,10 +65,7 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 		for _, node := range nodes[:2] {
 			cfg := caughtUpConfig(t, db, node)
 			cfg.ReadTimeout, cfg.Logger = 2*callLimit, &mysql.NopLogger{}
-			connector, err := mysql.NewConnector(cfg)
-			check(t, err)
-			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch.observe)))
-			t.Cleanup(func() { _ = pool.Close() })
+			pool := openGuarded(t, cfg, txlock.Observe(watch.observe))
 			for range 3 {
 				working.Go(func() {
 					for deadline := time.Now().Add(5 * time.Minute); !ended.Load() && !until(count()) && time.Now().Before(deadline); {

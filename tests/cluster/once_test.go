@@ -93,11 +93,11 @@ func caughtUpConfig(t *testing.T, db *testdb.DB, node *testdb.Server) *mysql.Con
 }
 
 // openGuarded opens a guarded pool.
-func openGuarded(t *testing.T, cfg *mysql.Config) *sql.DB {
+func openGuarded(t *testing.T, cfg *mysql.Config, options ...txlock.PoolOption) *sql.DB {
 	t.Helper()
 	connector, err := mysql.NewConnector(cfg)
 	check(t, err)
-	pool := sql.OpenDB(locksqlc.Connector(connector))
+	pool := sql.OpenDB(locksqlc.Connector(connector, options...))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
 }

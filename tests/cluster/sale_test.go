@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"

@@ -3,7 +3,6 @@ package proxies
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"strings"
 	"testing"
@@ -41,14 +40,14 @@ func staged(t *testing.T, engine testdb.Engine, wrong func(replica func() *mysql
 		return other.AdminConfig(quiet)
 	}
 	var err error
-	if s.stub, err = NewStub(t.Context(), db.Config(quiet), wrong(replica)); err != nil {
-		t.Fatal(err)
-	}
+	s.stub, err = NewStub(t.Context(), db.Config(quiet), wrong(replica))
+	check(t, err)
 	t.Cleanup(s.stub.Close)
 	connector, err := mysql.NewConnector(db.Config(quiet, func(c *mysql.Config) { c.Addr = s.stub.Addr }))
 	check(t, err)
 	s.pool, s.plain = sql.OpenDB(locksqlc.Connector(connector)), sql.OpenDB(connector)
-	s.direct = sql.OpenDB(locksqlc.Connector(directly(t, db)))
+	s.direct, err = locksqlc.Open(db.DSN())
+	check(t, err)
 	for _, pool := range []*sql.DB{s.pool, s.plain} {
 		pool.SetMaxIdleConns(0) // none that Lose has broken
 	}
@@ -63,13 +62,6 @@ func staged(t *testing.T, engine testdb.Engine, wrong func(replica func() *mysql
 }
 
 const columns = "id INT PRIMARY KEY, n INT NOT NULL"
-
-func directly(t *testing.T, db *testdb.DB) driver.Connector {
-	t.Helper()
-	connector, err := mysql.NewConnector(db.Config())
-	check(t, err)
-	return connector
-}
 
 // add raises the number under a lock, by a transaction that reads it before.
 func (s *stage) add(ctx context.Context, pool *sql.DB, meanwhile func()) error {
