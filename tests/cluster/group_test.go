@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,10 +40,8 @@ func TestRefusedCommits(t *testing.T) {
 // onGroup runs a test on a Group Replication.
 func onGroup(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
 	t.Helper()
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MySQL {
-			test(t, cluster(t, engine))
-		}
+	if slices.Contains(testdb.Engines(), testdb.MySQL) {
+		test(t, cluster(t, testdb.MySQL))
 	}
 }
 

@@ -21,10 +21,8 @@ import (
 // is made the primary, and the old one refuses writes: the pools leave it. What TestFaults promises
 // of several primaries holds, on every member.
 func TestSinglePrimary(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MySQL {
-			singlePrimary(t, "CLUSTER_DURATION", nil)
-		}
+	if slices.Contains(testdb.Engines(), testdb.MySQL) {
+		singlePrimary(t, "CLUSTER_DURATION", nil)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -38,10 +39,8 @@ func (r *route) lead(client *mysql.Config) { client.DialFunc = r.dial }
 // none of it; one that is read only refuses it, and the pools leave it. What TestFaults promises of
 // a cluster holds of the last primary.
 func TestPromotions(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MariaDB {
-			promotions(t)
-		}
+	if slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		promotions(t)
 	}
 }
 

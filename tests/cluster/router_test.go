@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -21,10 +22,8 @@ import (
 // TestRouter has clients behind MySQL Router, which follows the primary of a Group Replication by
 // its cache of metadata. What TestSinglePrimary promises holds.
 func TestRouter(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MySQL {
-			singlePrimary(t, "PROXY_DURATION", behindRouter)
-		}
+	if slices.Contains(testdb.Engines(), testdb.MySQL) {
+		singlePrimary(t, "PROXY_DURATION", behindRouter)
 	}
 }
 
