@@ -45,7 +45,9 @@ func TestSoldOut(t *testing.T) {
 // newMock returns a shop on a mock. At the end, all expected statements must have been sent.
 func newMock(t *testing.T) (*Shop, *locktest.Kit, sqlmock.Sqlmock) {
 	db, mock, err := sqlmock.New()
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := mock.ExpectationsWereMet(); err != nil {
 			t.Error(err)
