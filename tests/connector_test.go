@@ -26,9 +26,7 @@ type wire struct {
 func (w wire) open(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	t.Helper()
 	pool, err := w.pool(db, guarded)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() {
 		if err := pool.Close(); err != nil {
 			t.Errorf("close the pool: %v", err)

@@ -204,47 +204,43 @@ func twoLead(t *testing.T, all []said) bool {
 // that a leader writes nothing after its successor; and tells how long it takes until
 // somebody else leads.
 func TestElections(t *testing.T) {
-	t.Parallel()
 	lasts := testdb.Long(8*time.Second, time.Minute)
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			e := newElection(t, testdb.Open(t, engine), 10, false)
-			took := make(map[string][]time.Duration)
-			var late []time.Duration // how long after a resignation, without what the machine has delayed
-			delays := testdb.Delays(t)
-			leader, term := e.leader(0)
-			causes := []string{byResign, byKill, byResign, byStop, byResign, byCut}
-			for i, end := 0, time.Now().Add(lasts); len(took) < 4 || time.Now().Before(end); i++ {
-				cause := causes[i%len(causes)]
-				e.await(func(s said) bool {
-					return s.What == "wrote" && s.Token == term.Token || s.What == "leads" && s.Token > term.Token
-				})
-				time.Sleep(mathrand.N(100 * time.Millisecond)) // in the middle of whatever it does
-				at, before := moment(), delays()
-				undo := e.change(cause, leader)
-				next, following := e.leader(term.Token)
-				if following.From > at { // else it had lost the lead already
-					took[cause] = append(took[cause], time.Duration(following.From-at))
-					if cause == byResign {
-						late = append(late, time.Duration(following.From-at)-(delays()-before))
-					}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		e := newElection(t, testdb.Open(t, engine), 10, false)
+		took := make(map[string][]time.Duration)
+		var late []time.Duration // how long after a resignation, without what the machine has delayed
+		delays := testdb.Delays(t)
+		leader, term := e.leader(0)
+		causes := []string{byResign, byKill, byResign, byStop, byResign, byCut}
+		for i, end := 0, time.Now().Add(lasts); len(took) < 4 || time.Now().Before(end); i++ {
+			cause := causes[i%len(causes)]
+			e.await(func(s said) bool {
+				return s.What == "wrote" && s.Token == term.Token || s.What == "leads" && s.Token > term.Token
+			})
+			time.Sleep(mathrand.N(100 * time.Millisecond)) // in the middle of whatever it does
+			at, before := moment(), delays()
+			undo := e.change(cause, leader)
+			next, following := e.leader(term.Token)
+			if following.From > at { // else it had lost the lead already
+				took[cause] = append(took[cause], time.Duration(following.From-at))
+				if cause == byResign {
+					late = append(late, time.Duration(following.From-at)-(delays()-before))
 				}
-				undo()
-				leader, term = next, following
 			}
-			all := e.end()
-			if twoLead(t, all) {
-				t.Error("two believe at once that they lead")
-			}
-			t.Log("\n" + table(took))
-			e.checkTerms(all)
-			e.checkRows()
-			if least := slices.Min(late); least > candidateTTL {
-				t.Errorf("a leader that resigns is followed after %v at least", least)
-			}
-		})
-	}
+			undo()
+			leader, term = next, following
+		}
+		all := e.end()
+		if twoLead(t, all) {
+			t.Error("two believe at once that they lead")
+		}
+		t.Log("\n" + table(took))
+		e.checkTerms(all)
+		e.checkRows()
+		if least := slices.Min(late); least > candidateTTL {
+			t.Errorf("a leader that resigns is followed after %v at least", least)
+		}
+	})
 }
 
 // checkTerms checks that each term has a token of its own, and tells how many functions
@@ -304,21 +300,17 @@ func table(took map[string][]time.Duration) string {
 // TestElectionsFindsTwo proves that the check finds what it is for: a leader that is
 // stopped, and goes on to believe that it leads.
 func TestElectionsFindsTwo(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			e := newElection(t, testdb.Open(t, engine), 3, true)
-			leader, term := e.leader(0)
-			undo := e.change(byStop, leader)
-			next := e.await(func(s said) bool { return s.What == "believes" && s.Token > term.Token })
-			undo()
-			e.await(func(s said) bool { return s.What == "believes" && s.Token == term.Token && s.From > next.To })
-			if !twoLead(t, e.end()) {
-				t.Error("two that lead at once were not found")
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		e := newElection(t, testdb.Open(t, engine), 3, true)
+		leader, term := e.leader(0)
+		undo := e.change(byStop, leader)
+		next := e.await(func(s said) bool { return s.What == "believes" && s.Token > term.Token })
+		undo()
+		e.await(func(s said) bool { return s.What == "believes" && s.Token == term.Token && s.From > next.To })
+		if !twoLead(t, e.end()) {
+			t.Error("two that lead at once were not found")
+		}
+	})
 }
 
 func fatal(t testing.TB, err error) {

@@ -22,30 +22,20 @@ type network struct{ *faults.Network }
 func newNetwork(t testing.TB, db *testdb.DB) network {
 	t.Helper()
 	n, err := faults.NewNetwork(db.AdminConfig().Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	fatal(t, err)
+	t.Cleanup(func() { fatal(t, n.Close()) })
 	return network{n}
 }
 
 // slow and hang are Slow and Hang.
 func (n network) slow(t testing.TB, stream string, least, most time.Duration) {
 	t.Helper()
-	if err := n.Slow(stream, least, most); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, n.Slow(stream, least, most))
 }
 
 func (n network) hang(t testing.TB) {
 	t.Helper()
-	if err := n.Hang(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, n.Hang())
 }
 
 // down is Down.
@@ -66,9 +56,7 @@ func faultPool(t testing.TB, db *testdb.DB, n network, wrap func(driver.Connecto
 		cfg.DialFunc = n.Dial
 	}
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	pool := sql.OpenDB(wrap(connector))
 	t.Cleanup(func() {
 		if n := testdb.InUse(pool); n != 0 {
@@ -94,9 +82,7 @@ func rewritten(rewrite func(string) string) func(driver.Connector) driver.Connec
 func faultManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
 	m, err := lease.NewManager(pool, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()

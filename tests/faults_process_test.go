@@ -114,62 +114,52 @@ func hold(dsn string, key txlock.Key) error {
 // to live does not believe for a single call of Err that it holds its lease, and
 // that Done and Context tell it soon after it goes on.
 func TestStoppedHolder(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			other := faultManager(t, faultPool(t, db, network{}, guarded))
-			key := txlock.Named("validity:" + rand.Text())
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), holderDSN+"="+db.DSN(), holderKey+"="+key.String(), "GOMAXPROCS=1")
-			cmd.Stderr = os.Stderr
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewScanner(out)
-			if !lines.Scan() || lines.Text() != "held" {
-				t.Errorf("the process says %q", lines.Text())
-			}
-			awaitRenewal(t, db, key)
-			if _, err := fmt.Fprintln(in, "stop"); err != nil {
-				t.Error(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			_, err = other.Acquire(ctx, key)
-			if err != nil {
-				t.Error(err)
-			}
-			granted, delays := time.Now().UnixNano(), testdb.Delays(t)
-			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
-				t.Error(err)
-			}
-			var h held
-			if !lines.Scan() {
-				t.Error("the process says nothing")
-			} else if err := json.Unmarshal(lines.Bytes(), &h); err != nil {
-				t.Error(err)
-			}
-			if err := cmd.Wait(); err != nil {
-				t.Error(err)
-			}
-			t.Logf("granted %v after the last valid call; told %v after, done %v after, context %v after the grant",
-				time.Duration(granted-h.LastValid), time.Duration(h.Told-granted), time.Duration(h.Done-granted), time.Duration(h.Ended-granted))
-			if h.LastValid == 0 || h.LastValid >= granted || h.Revived != 0 {
-				t.Errorf("a stopped holder believes in its lease: %+v, somebody else was granted it at %d", h, granted)
-			}
-			if !h.Lost || time.Duration(max(h.Done, h.Ended)-granted) > 5*time.Second+delays() {
-				t.Errorf("a stopped holder is not told, or late: %+v", h)
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		other := faultManager(t, faultPool(t, db, network{}, guarded))
+		key := txlock.Named("validity:" + rand.Text())
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), holderDSN+"="+db.DSN(), holderKey+"="+key.String(), "GOMAXPROCS=1")
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		fatal(t, err)
+		in, err := cmd.StdinPipe()
+		fatal(t, err)
+		fatal(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		if !lines.Scan() || lines.Text() != "held" {
+			t.Errorf("the process says %q", lines.Text())
+		}
+		awaitRenewal(t, db, key)
+		if _, err := fmt.Fprintln(in, "stop"); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		_, err = other.Acquire(ctx, key)
+		if err != nil {
+			t.Error(err)
+		}
+		granted, delays := time.Now().UnixNano(), testdb.Delays(t)
+		if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+		var h held
+		if !lines.Scan() {
+			t.Error("the process says nothing")
+		} else if err := json.Unmarshal(lines.Bytes(), &h); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+		t.Logf("granted %v after the last valid call; told %v after, done %v after, context %v after the grant",
+			time.Duration(granted-h.LastValid), time.Duration(h.Told-granted), time.Duration(h.Done-granted), time.Duration(h.Ended-granted))
+		if h.LastValid == 0 || h.LastValid >= granted || h.Revived != 0 {
+			t.Errorf("a stopped holder believes in its lease: %+v, somebody else was granted it at %d", h, granted)
+		}
+		if !h.Lost || time.Duration(max(h.Done, h.Ended)-granted) > 5*time.Second+delays() {
+			t.Errorf("a stopped holder is not told, or late: %+v", h)
+		}
+	})
 }

@@ -40,9 +40,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 				other := faultManager(t, faultPool(t, db, network{}, guarded))
 				key := txlock.Named("validity:" + rand.Text())
 				l, err := holder.Acquire(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				awaitRenewal(t, db, key)
 				working, cancel := l.Context(t.Context())
 				defer cancel()
@@ -62,9 +60,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 				defer timeout()
 				next, err := acquirePatiently(ctx, other, key)
 				granted := time.Now()
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				last := <-lastValid
 				t.Logf("valid until %v before the next grant", granted.Sub(last).Round(time.Microsecond))
 				if !last.Before(granted) {
@@ -115,9 +111,7 @@ func acquirePatiently(ctx context.Context, m *lease.Manager, key txlock.Key) (l 
 // stopForAWhile lets the server's process stand still until the lease has expired.
 func stopForAWhile(t *testing.T, db *testdb.DB, _ network) {
 	t.Helper()
-	if err := db.Server().Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, db.Server().Signal(syscall.SIGSTOP))
 	again := make(chan struct{})
 	time.AfterFunc(2*holderTTL, func() {
 		defer close(again)
@@ -145,19 +139,13 @@ func TestVanishedGuard(t *testing.T) {
 				other := faultManager(t, faultPool(t, db, network{}, guarded))
 				key := txlock.Named("vanished:" + rand.Text())
 				tx, err := pool.BeginTx(context.Background(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
 					t.Fatal(err)
 				}
 				l, err := holder.Acquire(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := l.Guard(t.Context(), tx); err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
+				fatal(t, l.Guard(t.Context(), tx))
 				n.hang(t)
 				start := time.Now()
 				next, err := other.Acquire(t.Context(), key, lease.WaitAtMost(60*time.Second))

@@ -27,21 +27,17 @@ const mostDelay = 3 * time.Second
 // that others lock. A lease that nobody releases would be held for 5 minutes. In the
 // end nothing of it waits on the server.
 func TestNoGhosts(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine).OpenLeases(t)
-			granted, late := 0, 0
-			for range 5 { // a busy machine grants few in time
-				g, l := noGhosts(t, db)
-				if granted, late = granted+g, late+l; granted >= 3 && late >= 3 {
-					return
-				}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine).OpenLeases(t)
+		granted, late := 0, 0
+		for range 5 { // a busy machine grants few in time
+			g, l := noGhosts(t, db)
+			if granted, late = granted+g, late+l; granted >= 3 && late >= 3 {
+				return
 			}
-			t.Errorf("%d attempts were granted, %d too late: too few to prove anything", granted, late)
-		})
-	}
+		}
+		t.Errorf("%d attempts were granted, %d too late: too few to prove anything", granted, late)
+	})
 }
 
 // noGhosts haunts a server once, and returns how many attempts were granted, and how many
@@ -74,84 +70,76 @@ func noGhosts(t *testing.T, db *testdb.DB) (granted, late int) {
 // TestGhostsAreSeen proves that TestNoGhosts would see ghosts: it finds them where
 // the statement has no deadline and nothing is released.
 func TestGhostsAreSeen(t *testing.T) {
-	t.Parallel()
 	const deadline, found = "WHEN VALUES(token) > CAST(? AS SIGNED) THEN", "WHEN LOCATE(VALUES(holders), lockstep_leases.holders) = 0 THEN"
 	careless := rewritten(func(query string) string {
 		query = strings.Replace(query, deadline, "WHEN 0 > CAST(? AS SIGNED) THEN", 1)
 		return strings.Replace(query, found, "WHEN 1 = 1 THEN", 1)
 	})
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			h := haunt(t, db, 3, 20, func(int) func(driver.Connector) driver.Connector { return careless })
-			if !testdb.Await(4*mostDelay, func() bool { return len(h.ghosts(t, db)) > 0 }) {
-				t.Error("no ghost is seen")
-			}
-			t.Logf("%d of 60 are ghosts", len(h.ghosts(t, db)))
-			h.heal()
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		h := haunt(t, db, 3, 20, func(int) func(driver.Connector) driver.Connector { return careless })
+		if !testdb.Await(4*mostDelay, func() bool { return len(h.ghosts(t, db)) > 0 }) {
+			t.Error("no ghost is seen")
+		}
+		t.Logf("%d of 60 are ghosts", len(h.ghosts(t, db)))
+		h.heal()
+	})
 }
 
 // TestReleasesOverNewConnection proves that an acquire whose caller and whose
 // connection are gone is released over a network so slow that a new connection
 // takes longer than a release that has one.
 func TestReleasesOverNewConnection(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			n := newNetwork(t, db)
-			pool := faultPool(t, db, n, guarded)
-			m := faultManager(t, pool, lease.TTL(5*time.Minute))
-			warm(t, m, 1)
-			n.slow(t, "downstream", 5*mostDelay/6, 5*mostDelay/6)
-			h := &haunting{networks: []network{n}, managers: []*lease.Manager{m}}
-			h.leave(t, db, m)
-			granted := time.Now()
-			n.Cut(1)
-			if !testdb.Await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
-				t.Error("the lease is held by nobody")
-			}
-			t.Logf("released after %v", time.Since(granted).Round(time.Millisecond))
-			n.Heal()
-		})
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		h, n := left(t, db, 5*mostDelay/6)
+		granted := time.Now()
+		n.Cut(1)
+		h.released(t, db)
+		t.Logf("released after %v", time.Since(granted).Round(time.Millisecond))
+	})
+}
+
+// left makes an attempt whose caller has left, over a slow network.
+func left(t *testing.T, db *testdb.DB, slow time.Duration) (*haunting, network) {
+	t.Helper()
+	n := newNetwork(t, db)
+	m := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(5*time.Minute))
+	warm(t, m, 1)
+	n.slow(t, "downstream", slow, slow)
+	h := &haunting{networks: []network{n}, managers: []*lease.Manager{m}}
+	h.leave(t, db, m)
+	return h, n
+}
+
+// released waits until no attempt holds a lease, and heals the networks.
+func (h *haunting) released(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	if !testdb.Await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
+		t.Error("the lease is held by nobody")
 	}
+	h.heal()
 }
 
 // TestReleasesToServerThatRefuses proves that an acquire whose caller and whose
 // connection are gone is released, also where the server answers with errors for a
 // while, as one does that has too many connections or changes its passwords.
 func TestReleasesToServerThatRefuses(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			n := newNetwork(t, db)
-			m := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(5*time.Minute))
-			warm(t, m, 1)
-			n.slow(t, "downstream", time.Second, time.Second)
-			h := &haunting{networks: []network{n}, managers: []*lease.Manager{m}}
-			h.leave(t, db, m)
-			account := func(state string) {
-				user := "'" + db.Config().User + "'"
-				db.Exec(t, "ALTER USER "+user+"@'%', "+user+"@'localhost' ACCOUNT "+state)
-			}
-			account("LOCK")
-			n.Cut(1)
-			if dials := n.Dials.Load(); !testdb.Await(time.Minute, func() bool { return n.Dials.Load() > dials+4 }) {
-				t.Error("nobody tries to release the lease any more")
-			}
-			account("UNLOCK")
-			if !testdb.Await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
-				t.Error("the lease is held by nobody")
-			}
-			n.Heal()
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).OpenLeases(t)
+		h, n := left(t, db, time.Second)
+		account := func(state string) {
+			user := "'" + db.Config().User + "'"
+			db.Exec(t, "ALTER USER "+user+"@'%', "+user+"@'localhost' ACCOUNT "+state)
+		}
+		account("LOCK")
+		n.Cut(1)
+		if dials := n.Dials.Load(); !testdb.Await(time.Minute, func() bool { return n.Dials.Load() > dials+4 }) {
+			t.Error("nobody tries to release the lease any more")
+		}
+		account("UNLOCK")
+		h.released(t, db)
+	})
 }
 
 // haunting is a run of attempts to acquire whose callers give up.
@@ -311,21 +299,15 @@ func (h *haunting) late(t *testing.T, db *testdb.DB) (n int) {
 func (h *haunting) rows(t *testing.T, db *testdb.DB, where string) map[string]bool {
 	t.Helper()
 	rows, err := db.Admin().Query("SELECT name FROM lockstep_leases WHERE name LIKE 'ghost:%' AND " + where)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer rows.Close()
 	keys := map[string]bool{}
 	for rows.Next() {
 		var name string
-		if err := rows.Scan(&name); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, rows.Scan(&name))
 		keys[name] = true
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, rows.Err())
 	return keys
 }
 

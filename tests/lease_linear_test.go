@@ -201,9 +201,7 @@ func told(history []porcupine.Operation) string {
 func plant(t *testing.T, bug string) func(string) string {
 	t.Helper()
 	rewrite, err := faults.Plant(bug)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return rewrite
 }
 

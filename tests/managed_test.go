@@ -35,14 +35,8 @@ var managedArgs = map[testdb.Engine][]string{
 func openOwner(t *testing.T, db *testdb.DB, tls string) *sql.DB {
 	t.Helper()
 	pool, err := locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.User, cfg.Passwd, cfg.TLSConfig = db.Name(), "o", tls }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	fatal(t, err)
+	t.Cleanup(func() { fatal(t, pool.Close()) })
 	return pool
 }
 
@@ -53,33 +47,27 @@ const dml = "SELECT, INSERT, UPDATE, DELETE, CREATE"
 // creators of functions, has a binary log, and lets the owner in with TLS only. Where the owner
 // may not create procedures, Check only advises.
 func TestManagedServer(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Dedicated(t, engine, testdb.Args(managedArgs[engine]...))
-			for rights, advice := range map[string]error{
-				dml + ", CREATE ROUTINE, ALTER ROUTINE, EXECUTE": nil,
-				dml: map[testdb.Engine]error{testdb.MySQL: schema.ErrProcedures}[engine],
-			} {
-				ctx, db := t.Context(), server.Fresh(t)
-				db.Exec(t, "CREATE USER "+db.Name()+" IDENTIFIED BY 'o' REQUIRE SSL")
-				db.Exec(t, "GRANT "+rights+" ON `"+db.Name()+"`.* TO "+db.Name())
-				var refused *mysql.MySQLError
-				if err := schema.Install(ctx, openOwner(t, db, "")); !errors.As(err, &refused) || refused.Number != 1045 {
-					t.Errorf("Install without TLS: %v, want 1045", err)
-				}
-				pool := openOwner(t, db, "skip-verify")
-				if err := schema.Install(ctx, pool); err != nil {
-					t.Fatal(err)
-				}
-				if err := schema.Check(ctx, pool); !errors.Is(err, advice) || err != nil && !schema.Advisory(err) {
-					t.Errorf("with %s Check: %v, want %v", rights, err, advice)
-				}
-				useAll(t, pool)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		server := testdb.Dedicated(t, engine, testdb.Args(managedArgs[engine]...))
+		for rights, advice := range map[string]error{
+			dml + ", CREATE ROUTINE, ALTER ROUTINE, EXECUTE": nil,
+			dml: map[testdb.Engine]error{testdb.MySQL: schema.ErrProcedures}[engine],
+		} {
+			ctx, db := t.Context(), server.Fresh(t)
+			db.Exec(t, "CREATE USER "+db.Name()+" IDENTIFIED BY 'o' REQUIRE SSL")
+			db.Exec(t, "GRANT "+rights+" ON `"+db.Name()+"`.* TO "+db.Name())
+			var refused *mysql.MySQLError
+			if err := schema.Install(ctx, openOwner(t, db, "")); !errors.As(err, &refused) || refused.Number != 1045 {
+				t.Errorf("Install without TLS: %v, want 1045", err)
 			}
-		})
-	}
+			pool := openOwner(t, db, "skip-verify")
+			fatal(t, schema.Install(ctx, pool))
+			if err := schema.Check(ctx, pool); !errors.Is(err, advice) || err != nil && !schema.Advisory(err) {
+				t.Errorf("with %s Check: %v, want %v", rights, err, advice)
+			}
+			useAll(t, pool)
+		}
+	})
 }
 
 // useAll uses each kind of lock once.
@@ -96,82 +84,60 @@ func useAll(t *testing.T, pool *sql.DB) {
 		t.Errorf("Once: first %t, %v", first, err)
 	}
 	leases, err := lease.NewManager(pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	jobs, err := job.New(pool, leases)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if err := leases.Do(ctx, key, func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) }); err != nil {
 		t.Errorf("a lease: %v", err)
 	}
-	if err := errors.Join(jobs.Close(ctx), leases.Close(ctx)); err != nil {
-		t.Error(err)
-	}
+	fatal(t, errors.Join(jobs.Close(ctx), leases.Close(ctx)))
 }
 
 // TestShortLivedPasswords proves that a pool whose connector fetches the password still works when
 // the password has changed and all sessions have ended, and that its lease is renewed.
 func TestShortLivedPasswords(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			ctx, db := t.Context(), testdb.Open(t, engine)
-			user := "short_" + db.Name()[len(db.Name())-6:]
-			var password atomic.Pointer[string]
-			rotate := func(verb, next string) {
-				db.Exec(t, verb+" USER "+user+" IDENTIFIED BY '"+next+"'")
-				password.Store(&next)
-			}
-			rotate("CREATE", "one")
-			t.Cleanup(func() {
-				if _, err := db.Admin().ExecContext(context.WithoutCancel(ctx), "DROP USER "+user); err != nil {
-					t.Error(err)
-				}
-			})
-			db.Exec(t, "GRANT "+dml+", EXECUTE ON `"+db.Name()+"`.* TO "+user)
-
-			cfg, fetched := db.Config(), new(atomic.Int64)
-			cfg.User, cfg.Passwd = user, ""
-			err := cfg.Apply(mysql.BeforeConnect(func(_ context.Context, cfg *mysql.Config) error {
-				fetched.Add(1)
-				cfg.Passwd = *password.Load()
-				return nil
-			}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			base, err := mysql.NewConnector(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pool := sql.OpenDB(locksqlc.Connector(base))
-			defer func() { _ = pool.Close() }()
-			leases, err := lease.NewManager(pool)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = leases.Close(context.WithoutCancel(ctx)) }()
-			l, err := leases.Acquire(ctx, txlock.Named(user))
-			if err != nil {
-				t.Fatal(err)
-			}
-			before := fetched.Load()
-			rotate("ALTER", "two")
-			endSessions(t, db, user)
-			if err := l.Renew(ctx); err != nil {
-				t.Errorf("renew with the new password: %v", err)
-			}
-			if err := locksqlc.Run(ctx, pool, []txlock.Key{txlock.Named(user)}, func(*sql.Tx) error { return nil }); err != nil {
-				t.Errorf("lock with the new password: %v", err)
-			}
-			if fetched.Load() == before {
-				t.Error("no password was fetched after the sessions had ended")
-			}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		ctx, db := t.Context(), testdb.Open(t, engine)
+		user := "short_" + db.Name()[len(db.Name())-6:]
+		var password atomic.Pointer[string]
+		rotate := func(verb, next string) {
+			db.Exec(t, verb+" USER "+user+" IDENTIFIED BY '"+next+"'")
+			password.Store(&next)
+		}
+		rotate("CREATE", "one")
+		t.Cleanup(func() {
+			_, err := db.Admin().ExecContext(context.WithoutCancel(ctx), "DROP USER "+user)
+			fatal(t, err)
 		})
-	}
+		db.Exec(t, "GRANT "+dml+", EXECUTE ON `"+db.Name()+"`.* TO "+user)
+
+		cfg, fetched := db.Config(), new(atomic.Int64)
+		cfg.User, cfg.Passwd = user, ""
+		err := cfg.Apply(mysql.BeforeConnect(func(_ context.Context, cfg *mysql.Config) error {
+			fetched.Add(1)
+			cfg.Passwd = *password.Load()
+			return nil
+		}))
+		fatal(t, err)
+		base, err := mysql.NewConnector(cfg)
+		fatal(t, err)
+		pool := sql.OpenDB(locksqlc.Connector(base))
+		t.Cleanup(func() { _ = pool.Close() })
+		l, err := faultManager(t, pool).Acquire(ctx, txlock.Named(user))
+		fatal(t, err)
+		before := fetched.Load()
+		rotate("ALTER", "two")
+		endSessions(t, db, user)
+		if err := l.Renew(ctx); err != nil {
+			t.Errorf("renew with the new password: %v", err)
+		}
+		if err := locksqlc.Run(ctx, pool, []txlock.Key{txlock.Named(user)}, func(*sql.Tx) error { return nil }); err != nil {
+			t.Errorf("lock with the new password: %v", err)
+		}
+		if fetched.Load() == before {
+			t.Error("no password was fetched after the sessions had ended")
+		}
+	})
 }
 
 // endSessions ends all sessions of a user, as a fail-over does.
@@ -179,25 +145,18 @@ func endSessions(t *testing.T, db *testdb.DB, user string) {
 	t.Helper()
 	delays := testdb.Delays(t)
 	rows, err := db.Admin().QueryContext(t.Context(), "SELECT id FROM information_schema.processlist WHERE user = ?", user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var id int64
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, rows.Scan(&id))
 		if _, err := db.Admin().ExecContext(t.Context(), fmt.Sprintf("KILL %d", id)); err != nil {
 			t.Log(err) // it has ended
 		}
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, rows.Err())
 	if !testdb.Await(15*time.Second+delays(), func() bool {
-		var n int
-		return db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", user).Scan(&n) == nil && n == 0
+		return count(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", user) == 0
 	}) {
 		t.Error("sessions are still there")
 	}
@@ -206,93 +165,62 @@ func endSessions(t *testing.T, db *testdb.DB, user string) {
 // TestServerEndsIdleTransaction proves that a transaction whose session the server has ended
 // for being idle sends nothing more, doesn't commit, and releases its lock.
 func TestServerEndsIdleTransaction(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			ctx, db, delays := t.Context(), testdb.Open(t, engine), testdb.Delays(t)
-			open := func(cfg *mysql.Config) *sql.DB {
-				cfg.Logger = &mysql.NopLogger{}
-				base, err := mysql.NewConnector(cfg)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		ctx, db, delays := t.Context(), testdb.Open(t, engine), testdb.Delays(t)
+		key := txlock.Named("idle " + db.Name())
+		tx, err := faultPool(t, db, network{}, guarded).BeginTx(ctx, nil)
+		fatal(t, err)
+		locks, err := locksqlc.Join(ctx, tx)
+		if err == nil {
+			_, err = locks.Lock(ctx, key)
+		}
+		fatal(t, err)
+		other := faultPool(t, db, network{}, guarded)
+		free := func() error {
+			return locksqlc.Run(ctx, other, nil, func(tx *sql.Tx) error {
+				locks, err := locksqlc.Join(ctx, tx)
 				if err != nil {
-					t.Fatal(err)
-				}
-				pool := sql.OpenDB(locksqlc.Connector(base))
-				t.Cleanup(func() { _ = pool.Close() })
-				return pool
-			}
-			key := txlock.Named("idle " + db.Name())
-			tx, err := open(db.Config()).BeginTx(ctx, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			locks, err := locksqlc.Join(ctx, tx)
-			if err == nil {
-				_, err = locks.Lock(ctx, key)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			other := open(db.Config())
-			free := func() error {
-				return locksqlc.Run(ctx, other, nil, func(tx *sql.Tx) error {
-					locks, err := locksqlc.Join(ctx, tx)
-					if err != nil {
-						return err
-					}
-					_, err = locks.TryLock(ctx, key)
 					return err
-				})
-			}
-			if err := free(); !errors.Is(err, txlock.ErrBusy) {
-				t.Errorf("TryLock beside it: %v, want ErrBusy", err)
-			}
-			if _, err := tx.ExecContext(ctx, "SET SESSION wait_timeout = 1"); err != nil {
-				t.Fatal(err)
-			}
-			if !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }) {
-				t.Fatal("the lock is still held")
-			}
-			if _, err := tx.ExecContext(ctx, "DO 1"); err == nil {
-				t.Error("a statement was sent")
-			}
-			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("Commit: %v, want ErrTxDoomed", err)
-			}
-		})
-	}
+				}
+				_, err = locks.TryLock(ctx, key)
+				return err
+			})
+		}
+		if err := free(); !errors.Is(err, txlock.ErrBusy) {
+			t.Errorf("TryLock beside it: %v, want ErrBusy", err)
+		}
+		_, err = tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")
+		fatal(t, err)
+		if !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }) {
+			t.Fatal("the lock is still held")
+		}
+		if _, err := tx.ExecContext(ctx, "DO 1"); err == nil {
+			t.Error("a statement was sent")
+		}
+		if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Errorf("Commit: %v, want ErrTxDoomed", err)
+		}
+	})
 }
 
 // TestReadReplica proves that a server which is read only grants nothing.
 func TestReadReplica(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			ctx, db, key := t.Context(), testdb.Dedicated(t, engine).Open(t), txlock.Named("replica")
-			db.Exec(t, "SET GLOBAL read_only = ON")
-			defer db.Exec(t, "SET GLOBAL read_only = OFF") // so that the database can be dropped
-			pool, err := locksqlc.Open(db.DSN())
-			if err != nil {
-				t.Fatal(err)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		ctx, db, key := t.Context(), testdb.Dedicated(t, engine).Open(t), txlock.Named("replica")
+		db.Exec(t, "SET GLOBAL read_only = ON")
+		defer db.Exec(t, "SET GLOBAL read_only = OFF") // so that the database can be dropped
+		pool := faultPool(t, db, network{}, guarded)
+		leases := faultManager(t, pool)
+		for _, k := range []txlock.Key{key, txlock.NewFamily[int64]("replica", txlock.Hashed()).Key(1)} {
+			if err := locksqlc.Run(ctx, pool, []txlock.Key{k}, func(*sql.Tx) error { return nil }); !errors.Is(err, txlock.ErrReadOnly) {
+				t.Errorf("Run: %v, want ErrReadOnly", err)
 			}
-			defer func() { _ = pool.Close() }()
-			leases, err := lease.NewManager(pool)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = leases.Close(context.WithoutCancel(ctx)) }()
-			for _, k := range []txlock.Key{key, txlock.NewFamily[int64]("replica", txlock.Hashed()).Key(1)} {
-				if err := locksqlc.Run(ctx, pool, []txlock.Key{k}, func(*sql.Tx) error { return nil }); !errors.Is(err, txlock.ErrReadOnly) {
-					t.Errorf("Run: %v, want ErrReadOnly", err)
-				}
-			}
-			if _, err := leases.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrReadOnly) {
-				t.Errorf("TryAcquire: %v, want ErrReadOnly", err)
-			}
-			if _, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil }); !errors.Is(err, txlock.ErrReadOnly) {
-				t.Errorf("Once: %v, want ErrReadOnly", err)
-			}
-		})
-	}
+		}
+		if _, err := leases.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrReadOnly) {
+			t.Errorf("TryAcquire: %v, want ErrReadOnly", err)
+		}
+		if _, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil }); !errors.Is(err, txlock.ErrReadOnly) {
+			t.Errorf("Once: %v, want ErrReadOnly", err)
+		}
+	})
 }

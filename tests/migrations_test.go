@@ -22,30 +22,24 @@ import (
 // of the DDL that docs/how-to/install.md names for it. Afterwards all must be there.
 func onEmptyDatabases(t *testing.T, test func(t *testing.T, db *testdb.DB, files []string)) {
 	t.Helper()
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Fresh(t, engine)
-			files := []string{"0001_lockstep.sql", "0002_centers.sql", "0003_once.sql", "0004_jobs.sql"}
-			if engine == testdb.MySQL {
-				files = append(files, "mysql/0005_procedures.sql")
-			}
-			test(t, db, files)
-			if err := schema.Check(t.Context(), db.Admin()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		files := []string{"0001_lockstep.sql", "0002_centers.sql", "0003_once.sql", "0004_jobs.sql"}
+		if engine == testdb.MySQL {
+			files = append(files, "mysql/0005_procedures.sql")
+		}
+		test(t, db, files)
+		if err := schema.Check(t.Context(), db.Admin()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // ddl returns a file of the DDL.
 func ddl(t *testing.T, name string) string {
 	t.Helper()
 	text, err := fs.ReadFile(schema.FS, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return string(text)
 }
 
@@ -53,9 +47,7 @@ func ddl(t *testing.T, name string) string {
 func named(t *testing.T, words ...string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/how-to/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for _, w := range words {
 		if !strings.Contains(string(text), "`"+w+"`") {
 			t.Errorf("docs/how-to/install.md doesn't say `%s`", w)
@@ -72,9 +64,7 @@ func TestGoose(t *testing.T) {
 			dir[strings.TrimPrefix(name, "mysql/")] = &fstest.MapFile{Data: []byte(first + "\n" + ddl(t, name))}
 		}
 		provider, err := goose.NewProvider(goose.DialectMySQL, db.Admin(), dir, goose.WithDisableGlobalRegistry(true))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		done, err := provider.Up(t.Context())
 		if err != nil || len(done) != len(files) {
 			t.Errorf("%d migrations, %v, want %d", len(done), err, len(files))
@@ -102,23 +92,17 @@ func TestGolangMigrate(t *testing.T) {
 			dir[name] = &fstest.MapFile{Data: []byte(text)}
 		}
 		source, err := iofs.New(dir, ".")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		url := "mysql://" + db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true })
 		m, err := migrate.NewWithSourceInstance("iofs", source, url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		defer func() {
 			if sourceErr, err := m.Close(); sourceErr != nil || err != nil {
 				t.Error(sourceErr, err)
 			}
 		}()
 		for _, step := range []func() error{m.Up, m.Down, m.Up} {
-			if err := step(); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, step())
 		}
 	})
 }
@@ -134,9 +118,7 @@ func TestAtlas(t *testing.T) {
 				text = first + "\n\n" + text
 			}
 			statements, err := atlas.NewLocalFile(name, []byte(text)).Stmts()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			for _, s := range statements {
 				if _, err := db.Admin().ExecContext(t.Context(), s); err != nil {
 					t.Errorf("%s: %q: %v", name, s, err)

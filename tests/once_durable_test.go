@@ -21,37 +21,31 @@ import (
 // transaction to others before its COMMIT is written: without a seal, something that was told
 // is lost at every third kill, and of ticks at every tenth.
 func TestToldIsDurable(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine, testdb.Durable()).OpenLeases(t)
-			for kill := range testdb.Long(1, 20) {
-				asks, end := tellers(t, db)
-				told := toldUntilKilled(t, db, kill, asks)
-				end()
-				recovered(t, db)
-				asks, end = tellers(t, db)
-				for i, keys := range told {
-					lost := 0
-					for _, key := range keys {
-						first, err := asks[i](t.Context(), key)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if first {
-							lost++
-						}
-					}
-					t.Logf("%d callers were told that another one was the first; of %d that is lost", len(keys), lost)
-					if lost > 0 || len(keys) == 0 {
-						t.Errorf("%d of %d answers are lost", lost, len(keys))
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine, testdb.Durable()).OpenLeases(t)
+		for kill := range testdb.Long(1, 20) {
+			asks, end := tellers(t, db)
+			told := toldUntilKilled(t, db, kill, asks)
+			end()
+			recovered(t, db)
+			asks, end = tellers(t, db)
+			for i, keys := range told {
+				lost := 0
+				for _, key := range keys {
+					first, err := asks[i](t.Context(), key)
+					fatal(t, err)
+					if first {
+						lost++
 					}
 				}
-				end()
+				t.Logf("%d callers were told that another one was the first; of %d that is lost", len(keys), lost)
+				if lost > 0 || len(keys) == 0 {
+					t.Errorf("%d of %d answers are lost", lost, len(keys))
+				}
 			}
-		})
-	}
+			end()
+		}
+	})
 }
 
 // teller tells who asks whether it is the first that does what a key stands for.
@@ -64,9 +58,7 @@ func tellers(t *testing.T, db *testdb.DB) (asks [2]teller, end func()) {
 	pool.SetMaxIdleConns(90)
 	leases := faultManager(t, pool, lease.PurgeEvery(0, time.Hour))
 	jobs, err := job.New(pool, leases)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	once := func(ctx context.Context, key txlock.Key) (bool, error) {
 		return locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })
 	}

@@ -25,28 +25,24 @@ const callers = 20
 // that nothing was done has done nothing. The same without Once has effects twice. It asks
 // for 200 keys with LOCKSTEP_LONG=1, else for 15 from fewer processes.
 func TestOnceProcesses(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine, testdb.Durable()).OpenLeases(t) // whose user has no other connections
-			r := askOnce(t, db, withOnce, testdb.Long(15, 200), testdb.Long(1, 10))
-			t.Logf("%s", r)
-			for _, finding := range r.judge() {
-				t.Error(finding)
-			}
-			if r.told["unknown"] == 0 || r.told["again"] == 0 || r.told["first"] == 0 {
-				t.Error("no fault was met, or nobody was the first, or all were")
-			}
-			control := askOnce(t, db, withoutOnce, testdb.Long(6, 40), 0)
-			t.Logf("%s", control)
-			if findings := control.judge(); len(findings) == 0 {
-				t.Error("without Once nothing is done twice: the test can't fail")
-			} else {
-				t.Logf("%d findings, such as: %s", len(findings), findings[0])
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine, testdb.Durable()).OpenLeases(t) // whose user has no other connections
+		r := askOnce(t, db, withOnce, testdb.Long(15, 200), testdb.Long(1, 10))
+		t.Logf("%s", r)
+		for _, finding := range r.judge() {
+			t.Error(finding)
+		}
+		if r.told["unknown"] == 0 || r.told["again"] == 0 || r.told["first"] == 0 {
+			t.Error("no fault was met, or nobody was the first, or all were")
+		}
+		control := askOnce(t, db, withoutOnce, testdb.Long(6, 40), 0)
+		t.Logf("%s", control)
+		if findings := control.judge(); len(findings) == 0 {
+			t.Error("without Once nothing is done twice: the test can't fail")
+		} else {
+			t.Logf("%d findings, such as: %s", len(findings), findings[0])
+		}
+	})
 }
 
 // onceRun is a run of processes that ask for keys.
@@ -245,20 +241,14 @@ func (r *onceRun) note(name, word, text string) (answered bool) {
 func (r *onceRun) read() {
 	r.t.Helper()
 	rows, err := r.db.Admin().QueryContext(r.t.Context(), "SELECT name, answer FROM "+r.table)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal(r.t, err)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var name, answer string
-		if err := rows.Scan(&name, &answer); err != nil {
-			r.t.Fatal(err)
-		}
+		fatal(r.t, rows.Scan(&name, &answer))
 		r.rows[name] = append(r.rows[name], answer)
 	}
-	if err := rows.Err(); err != nil {
-		r.t.Fatal(err)
-	}
+	fatal(r.t, rows.Err())
 }
 
 // judge returns what is not as it must be. It knows nothing of how Once does it.

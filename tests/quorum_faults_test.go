@@ -117,9 +117,7 @@ func newFaultNode(t *testing.T, engine testdb.Engine, clients int) *faultNode {
 	t.Helper()
 	n := &faultNode{server: testdb.Dedicated(t, engine, testdb.Args("--innodb-buffer-pool-size=16M", "--performance-schema=OFF"))}
 	n.db = n.server.Fresh(t)
-	if err := n.create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, n.create(t.Context()))
 	n.db.Grant(t, "lockstep_leases")
 	for range clients {
 		n.ways = append(n.ways, newNetwork(t, n.db))
@@ -211,13 +209,9 @@ func quorumFaults(t *testing.T, engines []testdb.Engine) {
 	for range 3 {
 		asked := time.Now()
 		l, err := m.Acquire(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		took = max(took, time.Since(asked))
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, l.Release(t.Context()))
 	}
 	ttl := faultTTL + 30*took // a node has a tenth of it to answer
 	var clients []*quorum.Manager
@@ -294,9 +288,7 @@ func faultQuorum(t *testing.T, nodes []*faultNode, client int, ttl time.Duration
 		managers = append(managers, faultManager(t, faultPool(t, n.db, n.ways[client], guarded), lease.TTL(ttl), lease.PurgeEvery(0, time.Hour)))
 	}
 	m, err := quorum.New(managers, quorum.MaxTTL(ttl), quorum.ClockSkew(faultSkew))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -304,9 +296,7 @@ func faultQuorum(t *testing.T, nodes []*faultNode, client int, ttl time.Duration
 			t.Errorf("Close: %v", err)
 		}
 	})
-	if err := m.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, m.Install(t.Context()))
 	return m
 }
 

@@ -21,6 +21,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 // eachEngine runs a test on every engine, with the DSN of an administrator.
 func eachEngine(t *testing.T, test func(t *testing.T, engine, dsn string)) {
 	t.Helper()
+	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
@@ -36,7 +37,6 @@ var small = config{buyers: 40, connections: 12, stock: 211, most: 7, takes: time
 // item twice, that rests are collected from several segments, and that the table and the
 // chart say so.
 func TestSalesSellTheStock(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine, dsn string) {
 		variable := "LOCKSTEP_" + strings.ToUpper(engine) + "_DSN"
 		directory := t.TempDir()
@@ -61,9 +61,7 @@ func TestSalesSellTheStock(t *testing.T) {
 			}
 		}
 		drawing, err := os.ReadFile(filepath.Join(directory, "flashsale-"+engine+".svg"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		bars := wellFormed(t, drawing)["rect"] - 1 // the ground
 		if bars != len(small.segments) {
 			t.Errorf("%d bars in\n%s", bars, drawing)
@@ -92,27 +90,14 @@ func wellFormed(t *testing.T, text []byte) map[string]int {
 // TestRestIsCollected proves that a purchase for which no segment has enough takes its
 // items from several, that the last one takes what is left, and that then nothing is.
 func TestRestIsCollected(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, _, dsn string) {
 		database, err := scratch.New(t.Context(), dsn, ddl)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := database.Drop(); err != nil {
-				t.Error(err)
-			}
-		})
+		check(t, err)
+		t.Cleanup(func() { check(t, database.Drop()) })
 		lone := config{buyers: 1, connections: 2, stock: 8, most: 5, segments: []int{4}}
 		s, err := newSale(t.Context(), lone, database, 4) // two in each
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.db.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		check(t, err)
+		t.Cleanup(func() { check(t, s.db.Close()) })
 		for i, want := range []struct {
 			items int64
 			err   error
@@ -122,15 +107,12 @@ func TestRestIsCollected(t *testing.T) {
 			}
 		}
 		var r result
-		if err := s.count(t.Context(), &r); err != nil {
-			t.Error(err)
-		}
+		check(t, s.count(t.Context(), &r))
 		if r.purchases != 3 || r.collected != 1 {
 			t.Errorf("%d purchases, %d of which from several segments, want 3 and 1", r.purchases, r.collected)
 		}
-		if _, err := database.Pool().Exec("UPDATE stock SET items = 1 WHERE segment = 2"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = database.Pool().Exec("UPDATE stock SET items = 1 WHERE segment = 2")
+		check(t, err)
 		if err := s.count(t.Context(), &r); err == nil {
 			t.Error("count doesn't see an item that is left")
 		}
@@ -140,7 +122,6 @@ func TestRestIsCollected(t *testing.T) {
 // TestInterruptedSale proves that the end of the context ends the sale with an error,
 // and leaves no transaction open that the drop of the database would wait for.
 func TestInterruptedSale(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine, dsn string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
@@ -167,5 +148,12 @@ func TestStart(t *testing.T) {
 	err := start(t.Context(), small, bad, t.TempDir(), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "LOCKSTEP_MARIADB_DSN") {
 		t.Errorf("start = %v, want an error that names the variable", err)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

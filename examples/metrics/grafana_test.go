@@ -16,9 +16,7 @@ const grafana = "../../contrib/grafana/"
 func queriesOf(t *testing.T) (queries []string) {
 	t.Helper()
 	text, err := os.ReadFile(grafana + "dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var dashboard struct {
 		Panels []struct {
 			Title   string
@@ -29,9 +27,7 @@ func queriesOf(t *testing.T) (queries []string) {
 			List []struct{ Query any }
 		}
 	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(text, &dashboard))
 	for _, panel := range dashboard.Panels {
 		if panel.Type != "row" && len(panel.Targets) == 0 {
 			t.Errorf("the panel %q asks for nothing", panel.Title)
@@ -77,9 +73,7 @@ func checkQueries(t *testing.T, emitted map[string]string) {
 	}
 	for _, file := range []string{"alerts.yaml", "alerts_test.yaml"} {
 		text, err := os.ReadFile(grafana + file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		queries = append(queries, string(text))
 	}
 	for _, query := range queries {

@@ -43,23 +43,11 @@ func onServers(t *testing.T, test func(t *testing.T, dsn string)) {
 func TestMetrics(t *testing.T) {
 	onServers(t, func(t *testing.T, dsn string) {
 		database, err := scratch.New(t.Context(), dsn, ddl)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := database.Drop(); err != nil {
-				t.Error(err)
-			}
-		})
+		check(t, err)
+		t.Cleanup(func() { check(t, database.Drop()) })
 		s, err := newService(database.DSN(), slog.New(slog.DiscardHandler), 6*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		check(t, err)
+		t.Cleanup(func() { check(t, s.Close(context.Background())) })
 		server := httptest.NewServer(s)
 		t.Cleanup(server.Close)
 		exercise(t, s, server.URL)
@@ -104,9 +92,7 @@ func scrape(t *testing.T, url string) map[string]string {
 	t.Helper()
 	samples := make(map[string]string)
 	response, err := http.Get(url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = response.Body.Close() }()
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
@@ -160,20 +146,14 @@ func exercise(t *testing.T, s *service, url string) {
 	asked.Wait()
 
 	lost, err := s.leases.Acquire(ctx, txlock.Named("lost"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.leases.ForceRelease(ctx, lost.Key()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, s.leases.ForceRelease(ctx, lost.Key()))
 	if err := lost.Renew(ctx); !errors.Is(err, txlock.ErrLost) {
 		t.Errorf("Renew: %v", err)
 	}
 	_ = lost.Release(ctx)
 
-	if err := drop(ctx, s.leases); err != nil {
-		t.Fatal(err)
-	}
+	check(t, drop(ctx, s.leases))
 	deadlock(t, s.db)
 	stale(t, s.db)
 	_, err = s.jobs.Tick(ctx, txlock.Named("failing"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error {
@@ -206,9 +186,7 @@ var knots = txlock.NewFamily[int]("knot")
 // deadlock has two transactions take two keys in two orders. One of them is run again.
 func deadlock(t *testing.T, db *sql.DB) {
 	t.Helper()
-	if err := txlock.Ensure(t.Context(), db, knots.Keys(1, 2)...); err != nil {
-		t.Fatal(err)
-	}
+	check(t, txlock.Ensure(t.Context(), db, knots.Keys(1, 2)...))
 	var both, first sync.WaitGroup
 	first.Add(2)
 	for i := range 2 {
@@ -237,25 +215,15 @@ func deadlock(t *testing.T, db *sql.DB) {
 func stale(t *testing.T, db *sql.DB) {
 	t.Helper()
 	key := txlock.Named("stale")
-	if err := txlock.Ensure(t.Context(), db, key); err != nil {
-		t.Fatal(err)
-	}
+	check(t, txlock.Ensure(t.Context(), db, key))
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = tx.Rollback() }()
 	var n int
-	if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	if err := locksqlc.Run(t.Context(), db, []txlock.Key{key}, func(*sql.Tx) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&n))
+	check(t, locksqlc.Run(t.Context(), db, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 	locks, err := locksqlc.Join(t.Context(), tx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if _, err := locks.Lock(t.Context(), key); !errors.Is(err, txlock.ErrStaleSnapshot) {
 		t.Errorf("Lock: %v", err)
 	}
@@ -292,5 +260,12 @@ func TestExample(t *testing.T) {
 	}
 	if err := run(t.Context(), "nobody@tcp(127.0.0.1:1)/", "", io.Discard); err == nil {
 		t.Error("it runs without a server that answers")
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

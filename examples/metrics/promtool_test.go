@@ -23,9 +23,7 @@ func TestPromtool(t *testing.T) {
 		}
 	}
 	panels := filepath.Join(t.TempDir(), "dashboard.yaml")
-	if err := os.WriteFile(panels, []byte(dashboard.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(panels, []byte(dashboard.String()), 0o600))
 	for _, arguments := range [][]string{{"check", "rules", grafana + "alerts.yaml", panels}, {"test", "rules", grafana + "alerts_test.yaml"}} {
 		promtool := exec.CommandContext(t.Context(), "../../internal/test/tools/promtool.sh", arguments...)
 		if said, err := promtool.CombinedOutput(); err != nil || !strings.Contains(string(said), "SUCCESS") {

@@ -21,6 +21,7 @@ var small = config{buyers: 16, products: 4, items: 15}
 // eachServer runs a test on every engine.
 func eachServer(t *testing.T, test func(t *testing.T, s server)) {
 	t.Helper()
+	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
@@ -30,7 +31,6 @@ func eachServer(t *testing.T, test func(t *testing.T, s server)) {
 }
 
 func TestDemo(t *testing.T) {
-	t.Parallel()
 	eachServer(t, func(t *testing.T, s server) {
 		var out bytes.Buffer
 		results, err := demo(t.Context(), small, []server{s}, &progress{out: &out})
@@ -80,7 +80,6 @@ func (c *interrupting) buy(ctx context.Context, product, buyer int64) error {
 }
 
 func TestInterruptedDemoDropsItsDatabase(t *testing.T) {
-	t.Parallel()
 	eachServer(t, func(t *testing.T, s server) {
 		for _, w := range ways {
 			t.Run(w.name, func(t *testing.T) {

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 // eachEngine runs a test on every engine, with the DSN of an administrator.
 func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Helper()
+	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
@@ -44,7 +45,6 @@ func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
 // is killed, that another takes over within the time to live, that all processes work, and
 // that the timeline says so.
 func TestExample(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
 		var out bytes.Buffer
 		h, err := onServer(t.Context(), whole, dsn, &out)
@@ -126,17 +126,10 @@ func TestStart(t *testing.T) {
 // TestWorkerEndsWithItsParent proves that a worker whose parent is gone ends, and
 // leads no more.
 func TestWorkerEndsWithItsParent(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
 		database, err := scratch.New(t.Context(), dsn, ddl)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := database.Drop(); err != nil {
-				t.Error(err)
-			}
-		})
+		check(t, err)
+		t.Cleanup(func() { check(t, database.Drop()) })
 		in, parent := io.Pipe()
 		said, out := io.Pipe()
 		ended := make(chan error, 1)
@@ -157,21 +150,15 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 				t.Errorf("it says %+v, want %+v", got, want)
 			}
 		}
-		if err := parent.Close(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, parent.Close())
 		if err := <-ended; !errors.Is(err, errOrphan) {
 			t.Errorf("work = %v, want errOrphan", err)
 		}
 		db, err := locksqlc.Open(database.DSN())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer db.Close()
 		m, err := lease.NewManager(db)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if _, err := m.TryAcquire(t.Context(), job); err != nil {
 			t.Errorf("TryAcquire of the job: %v", err)
 		}
@@ -211,16 +198,13 @@ func TestRunJobFails(t *testing.T) {
 // TestInterruptedJob proves that the end of the context ends the processes while they
 // work and wait, and leaves no database behind.
 func TestInterruptedJob(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
 		ctx, interrupt := context.WithCancel(t.Context())
 		defer interrupt()
 		long := whole
 		long.items, long.killAt = 1000000, 0
 		database, err := scratch.New(ctx, dsn, ddl)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		var reading sync.WaitGroup
 		defer reading.Wait()
 		reading.Go(func() {
@@ -291,9 +275,7 @@ func TestTimelineOfALoss(t *testing.T) {
 		{Worker: "b", What: holds, Token: 2, Item: 1}, {Worker: "b", What: ends, Token: 2},
 		{Worker: "a", What: holds, Token: 3, Item: 4}, {Worker: "a", What: ends, Token: 3}, {Worker: "a", What: gone},
 	} {
-		if err := h.note(r); err != nil {
-			t.Fatal(err)
-		}
+		check(t, h.note(r))
 	}
 	var how []string
 	for _, turn := range h.turns {
@@ -308,5 +290,12 @@ func TestTimelineOfALoss(t *testing.T) {
 	h.killed = "b"
 	if err := h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}); err != nil {
 		t.Errorf("a worker that was killed: %v", err)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -57,9 +57,7 @@ func TestOneClock(t *testing.T) {
 	comments := regexp.MustCompile("--[^\n]*")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		rest := comments.ReplaceAllString(string(text), "")
 		for _, known := range []string{
 			"UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)", "UNIX_TIMESTAMP() * 1000000, ", "UNIX_TIMESTAMP() * 1000000)", "UNIX_TIMESTAMP() * 1000000\n)",
@@ -95,5 +93,12 @@ func TestRefuse(t *testing.T) {
 		if text != c.text || strings.Join(variables, ", ") != c.variables {
 			t.Errorf("%s, %s: %q with %q", c.of.Name, c.query, text, variables)
 		}
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

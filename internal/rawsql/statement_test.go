@@ -44,9 +44,7 @@ func TestQuestionMarks(t *testing.T) {
 	quoted := regexp.MustCompile("'[^']*'|--[^\n]*|/\\*.*?\\*/")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		queries := strings.Split(string(text), "`")
 		for i := 1; i < len(queries); i += 2 {
 			for _, found := range quoted.FindAllString(queries[i], -1) {

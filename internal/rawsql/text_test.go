@@ -52,9 +52,7 @@ func TestText(t *testing.T) {
 		for name, send := range methods {
 			t.Run(c.name+"/"+name, func(t *testing.T) {
 				db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				defer func() { _ = db.Close() }() // the mock expects none
 				for i, want := range c.want {
 					answer := c.answer
@@ -93,13 +91,9 @@ func expect(mock sqlmock.Sqlmock, exec bool, query string, arg any, answer error
 // TestTakesText proves that only the pool of go-sql-driver is known to take text.
 func TestTakesText(t *testing.T) {
 	mock, _, err := sqlmock.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	ours, err := sql.Open("mysql", "user@tcp(localhost:1)/db")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if TakesText(mock) || !TakesText(ours) {
 		t.Errorf("a mock: %t, go-sql-driver: %t", TakesText(mock), TakesText(ours))
 	}

@@ -15,9 +15,7 @@ import (
 // the end of the context is the error where that has ended the transaction.
 func TestInTx(t *testing.T) {
 	pool, mock, err := sqlmock.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = pool.Close() }()
 	mock.ExpectBegin()
 	mock.ExpectCommit()

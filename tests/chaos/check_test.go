@@ -279,6 +279,15 @@ var stories = map[string]struct {
 	}},
 }
 
+// sorts are the sorts of the violations.
+func (v *verdict) sorts() (found []string) {
+	for _, f := range v.violations {
+		found = append(found, f.sort)
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
 // TestCheck proves of small histories that the judge finds in them what is wrong, and
 // nothing else.
 func TestCheck(t *testing.T) {
@@ -289,14 +298,7 @@ func TestCheck(t *testing.T) {
 			var s story
 			c.tell(&s)
 			v := check(s.ops, s.data)
-			var found []string
-			for _, f := range v.violations {
-				if !slices.Contains(found, f.sort) {
-					found = append(found, f.sort)
-				}
-			}
-			slices.Sort(found)
-			want := slices.Sorted(slices.Values(c.finds))
+			found, want := v.sorts(), slices.Sorted(slices.Values(c.finds))
 			if !slices.Equal(found, want) {
 				t.Errorf("found %q, want %q: %v", found, want, v.violations)
 			}
@@ -313,9 +315,7 @@ func TestJournal(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir() + "/a1.1.jsonl"
 	j, err := openJournal(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	j.write(op{ID: "b", Kind: "share", Keys: []string{"shared:1"}, Call: 2})
 	j.write(op{ID: "a", Kind: "acquire", Keys: []string{"lease:1"}, Call: 1})
 	j.write(op{ID: "a", Return: 3, Outcome: succeeded, Token: 101})
@@ -324,9 +324,7 @@ func TestJournal(t *testing.T) {
 	if _, err := j.file.WriteString(`{"id":"b","return":7`); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, j.file.Close())
 	ops, err := readHistory(t.TempDir() + "/nothing*")
 	if err != nil || len(ops) != 0 {
 		t.Errorf("nothing: %v, %v", ops, err)
@@ -352,13 +350,9 @@ func TestListen(t *testing.T) {
 	t.Parallel()
 	s := &site{dir: t.TempDir(), engine: "mariadb"}
 	for name, text := range map[string]string{"mariadb0.1": "", "mariadb1.2": "WARNING: DATA RACE", "mysql0.1": "panic"} {
-		if err := os.WriteFile(filepath.Join(s.dir, name+".stderr"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(s.dir, name+".stderr"), []byte(text), 0o600))
 	}
-	if err := s.listen(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.listen())
 	if len(s.v.violations) != 1 || s.v.violations[0] != (violation{broken, "mariadb1.2.stderr: WARNING: DATA RACE"}) {
 		t.Errorf("found %v", s.v.violations)
 	}
@@ -369,9 +363,7 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j, err := openJournal(filepath.Join(dir, "mysql0.1.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = j.file.Close() }()
 	count := counter{offsets: make(map[string]int64)}
 	for want := range 3 {
@@ -493,5 +485,12 @@ func TestTell(t *testing.T) {
 		if !strings.Contains(text.String(), part) {
 			t.Errorf("it doesn't say %q: %s", part, &text)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

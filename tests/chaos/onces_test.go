@@ -31,11 +31,7 @@ func TestCheckOnces(t *testing.T) {
 		"a tick that is lost":    {[]*op{begun, found}, nil, lostWrite},
 	} {
 		v := check(test.ops, data{commits: test.rows})
-		sorts := make([]string, len(v.violations))
-		for i, one := range v.violations {
-			sorts[i] = one.sort
-		}
-		if test.want == "" && len(sorts) > 0 || test.want != "" && !slices.Contains(sorts, test.want) {
+		if sorts := v.sorts(); test.want == "" && len(sorts) > 0 || test.want != "" && !slices.Contains(sorts, test.want) {
 			t.Errorf("%s: %v, want %q", what, v.violations, test.want)
 		}
 	}

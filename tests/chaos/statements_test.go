@@ -25,13 +25,9 @@ func TestCores(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Fresh(t, engine)
-			if err := install(t.Context(), db.Admin(), engine); err != nil {
-				t.Fatal(err)
-			}
+			must(t, install(t.Context(), db.Admin(), engine))
 			connector, err := mysql.NewConnector(db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			pool := sql.OpenDB(connector)
 			t.Cleanup(func() { _ = pool.Close() })
 			pool.SetMaxIdleConns(0) // a session for each, of which nothing stays
@@ -77,14 +73,11 @@ func TestCores(t *testing.T) {
 func sent(t *testing.T, pool *sql.DB, p phrase) (goesOn bool, err error) {
 	t.Helper()
 	tx, err := pool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback() }() // it may be over
 	for _, text := range []string{"UPDATE counters SET token = token WHERE name = 'lock:a'", "SAVEPOINT mark"} {
-		if _, err := tx.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+		_, err := tx.ExecContext(t.Context(), text)
+		must(t, err)
 	}
 	if err := p.send(t.Context(), tx); err != nil {
 		return false, err

@@ -33,13 +33,9 @@ func TestAborts(t *testing.T) {
 		aborted := 0
 		for end := time.Now().Add(15 * time.Second); !t.Failed() && (time.Now().Before(end) || aborted < 10); {
 			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			scope, err := locksqlc.Join(t.Context(), tx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			_, err = scope.Lock(t.Context(), key)
 			var overtaking sync.WaitGroup
 			overtaking.Go(func() {

@@ -21,9 +21,7 @@ func TestCheckOfNodes(t *testing.T) {
 	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		found, err := ops.New(db.Connect(t)).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		states := make(map[string]ops.State)
 		for _, f := range found {
 			states[f.Name] = f.State
@@ -83,9 +81,7 @@ func TestRemediesOfGalera(t *testing.T) {
 	until(nodes[2], ops.OK)
 
 	caughtUp(t, db)
-	if err := errors.Join(nodes[1].Kill(), nodes[2].Kill()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(nodes[1].Kill(), nodes[2].Kill()))
 	f := until(nodes[0], ops.Error)
 	statement := regexp.MustCompile(`SET GLOBAL wsrep_provider_options = '[^']*'`).FindString(f.Fix)
 	if _, err := db.Admin().ExecContext(t.Context(), statement); err != nil {

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
 	"sync"
@@ -15,7 +14,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -67,12 +65,7 @@ func TestOptimisticEnds(t *testing.T) {
 			trips, count := testdb.CountTrips(t)
 			count(cfg)
 			cfg.InterpolateParams = true
-			connector, err := mysql.NewConnector(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch.observe)))
-			t.Cleanup(func() { _ = pool.Close() })
+			pool := openGuarded(t, cfg, txlock.Observe(watch.observe))
 			if i == 0 {
 				for _, connected := range []bool{false, true} {
 					before := trips.Count()

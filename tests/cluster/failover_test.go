@@ -32,14 +32,10 @@ func newPair(t *testing.T) *load.Pair {
 func holder(t *testing.T, db *testdb.DB, ttl time.Duration) (*sql.DB, *lease.Manager) {
 	t.Helper()
 	connector, err := mysql.NewConnector(db.Config(func(c *mysql.Config) { c.Logger = &mysql.NopLogger{} }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	pool := sql.OpenDB(locksqlc.Connector(connector))
 	m, err := lease.NewManager(pool, lease.TTL(ttl))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
@@ -68,9 +64,7 @@ func acquire(t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
 // workers are those whose work a database has.
 func workers(t *testing.T, db *testdb.DB) (who string) {
 	t.Helper()
-	if err := db.Admin().QueryRow("SELECT COALESCE(GROUP_CONCAT(who ORDER BY who), '') FROM work").Scan(&who); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.Admin().QueryRow("SELECT COALESCE(GROUP_CONCAT(who ORDER BY who), '') FROM work").Scan(&who))
 	return who
 }
 
@@ -84,9 +78,7 @@ func TestAsynchronousFailover(t *testing.T) {
 	p := newPair(t)
 	key := txlock.Named("job")
 	oldPool, old := holder(t, p.DB, time.Minute)
-	if err := acquire(t, old, key).Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, acquire(t, old, key).Release(t.Context()))
 	// A token ahead of the clock, as after a clock was set back: it rises by one.
 	p.DB.Exec(t, "UPDATE lockstep_leases SET token = token + 3600000000")
 	p.Replicated(t)
@@ -94,9 +86,7 @@ func TestAsynchronousFailover(t *testing.T) {
 	p.Replica.Execute(t, "STOP SLAVE IO_THREAD") // the lag
 	oldLease := acquire(t, old, key)
 	oldTx, err := oldPool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = oldTx.Rollback() }()
 	oldGrant := lockAndWork(t, oldTx, key, "old")
 	p.Promote(t)
@@ -113,9 +103,7 @@ func TestAsynchronousFailover(t *testing.T) {
 		t.Errorf("tokens %d and %d, want the same one twice", oldLease.Token(), newLease.Token())
 	}
 	newTx, err := newPool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = newTx.Rollback() }()
 	newGrant := lockAndWork(t, newTx, key, "new")
 	if oldGrant.Key() != newGrant.Key() {
@@ -135,9 +123,7 @@ func TestAsynchronousFailover(t *testing.T) {
 func lockAndWork(t *testing.T, tx *sql.Tx, key txlock.Key, who string) txlock.Grant {
 	t.Helper()
 	scope, err := locksqlc.Join(t.Context(), tx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	grant, err := scope.TryLock(t.Context(), key)
 	if err != nil {
 		t.Fatalf("TryLock by %s: %v", who, err)
@@ -161,9 +147,7 @@ func TestSemiSynchronousFailover(t *testing.T) {
 	key := txlock.Named("job")
 	oldPool, old := holder(t, p.DB, ttl)
 	t.Cleanup(func() { p.Primary.WaitNoMore(t) }) // its sessions wait for the replica
-	if err := acquire(t, old, key).Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, acquire(t, old, key).Release(t.Context()))
 	p.Replicated(t)
 
 	p.Replica.Execute(t, "STOP SLAVE SQL_THREAD") // the lag: received, not executed
@@ -172,9 +156,7 @@ func TestSemiSynchronousFailover(t *testing.T) {
 		lockAndWork(t, tx, key, "old")
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	before := oldLease.Token()
 	p.Promote(t)
 

@@ -4,8 +4,8 @@ package cluster
 
 import (
 	"context"
-	"database/sql"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,7 +14,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -41,10 +40,8 @@ func TestRefusedCommits(t *testing.T) {
 // onGroup runs a test on a Group Replication.
 func onGroup(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
 	t.Helper()
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MySQL {
-			test(t, cluster(t, engine))
-		}
+	if slices.Contains(testdb.Engines(), testdb.MySQL) {
+		test(t, cluster(t, testdb.MySQL))
 	}
 }
 
@@ -67,12 +64,7 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 		for _, node := range nodes[:2] {
 			cfg := caughtUpConfig(t, db, node)
 			cfg.ReadTimeout, cfg.Logger = 2*callLimit, &mysql.NopLogger{}
-			connector, err := mysql.NewConnector(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch.observe)))
-			t.Cleanup(func() { _ = pool.Close() })
+			pool := openGuarded(t, cfg, txlock.Observe(watch.observe))
 			for range 3 {
 				working.Go(func() {
 					for deadline := time.Now().Add(5 * time.Minute); !ended.Load() && !until(count()) && time.Now().Before(deadline); {

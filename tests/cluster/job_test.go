@@ -113,9 +113,7 @@ func TestEffects(t *testing.T) {
 			here := caughtUp(t, db.At(t, node))
 			for kind := range kinds {
 				var rows, different, last int
-				if err := here.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM "+table+" WHERE kind = ?", kind).Scan(&rows, &different, &last); err != nil {
-					t.Fatal(err)
-				}
+				check(t, here.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM "+table+" WHERE kind = ?", kind).Scan(&rows, &different, &last))
 				if rows != different || different != last+1 || rows < answered[kind] {
 					t.Errorf("%s on node %d: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", kind, i, rows, different, last, answered[kind])
 				}

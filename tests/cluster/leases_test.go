@@ -37,9 +37,7 @@ func TestAsk(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		held, err := clients[0].Leases.Acquire(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		const rounds = 8
 		holder := 0
 		var told, over, latest time.Duration
@@ -97,9 +95,7 @@ func TestAsk(t *testing.T) {
 			}
 			held, holder = l, next.Number
 		}
-		if err := held.Release(ctx); err != nil {
-			t.Fatal(err)
-		}
+		check(t, held.Release(ctx))
 		for i, node := range nodes {
 			caughtUp(t, db.At(t, node))
 			if err := clients[i].Leases.RequestRelease(ctx, key, "nobody"); !errors.Is(err, txlock.ErrNotHeld) {

@@ -30,15 +30,11 @@ func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	c := clusters[engine]
 	if c.nodes == nil {
 		nodes, err := c.start(context.Background(), 3, testdb.Parted())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		testdb.AtClose(func() error { return testdb.StopAll(nodes) })
 		c.nodes = nodes
 	}
-	if err := os.Setenv(engine.DSNVariable(), c.nodes[0].Config().FormatDSN()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Setenv(engine.DSNVariable(), c.nodes[0].Config().FormatDSN()))
 	nodes := c.nodes
 	t.Cleanup(func() {
 		if !t.Failed() {
@@ -60,5 +56,12 @@ func onClusters(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
 	t.Helper()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) { test(t, cluster(t, engine)) })
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -25,30 +25,22 @@ func TestNodes(t *testing.T) {
 			err = db.At(t, nodes[node]).Admin().QueryRowContext(ctx, "SELECT COUNT(*) FROM "+table).Scan(&n)
 			return n, err
 		}
-		if err := nodes[2].Kill(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, nodes[2].Kill())
 		db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
 		if n, err := written(2, time.Second); err == nil {
 			t.Errorf("a node that was killed answers: %d", n)
 		}
-		if err := nodes[2].Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check(t, nodes[2].Restart(t.Context()))
 		caughtUp(t, db.At(t, nodes[2]))
 		if n, err := written(2, callLimit); n != 1 || err != nil {
 			t.Errorf("a node that has come back has %d rows, %v, want 1", n, err)
 		}
-		if err := nodes[1].Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		check(t, nodes[1].Signal(syscall.SIGSTOP))
 		db.Exec(t, "INSERT INTO "+table+" VALUES (2)")
 		if n, err := written(1, time.Second); err == nil {
 			t.Errorf("a node that hangs answers: %d", n)
 		}
-		if err := nodes[1].Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		check(t, nodes[1].Signal(syscall.SIGCONT))
 		caughtUp(t, db.At(t, nodes[1]))
 		if n, err := written(1, callLimit); n != 2 || err != nil {
 			t.Errorf("a node that goes on has %d rows, %v, want 2", n, err)
@@ -77,9 +69,7 @@ func TestSavepoints(t *testing.T) {
 		db := nodes[0].Open(t)
 		table := db.CreateTable(t, "kept", "id INT PRIMARY KEY")
 		tx, err := db.Admin().BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer func() { _ = tx.Rollback() }()
 		for _, statement := range []string{
 			"SELECT COUNT(*) FROM " + table, "SAVEPOINT s", "INSERT INTO " + table + " VALUES (1)",
@@ -89,9 +79,7 @@ func TestSavepoints(t *testing.T) {
 				t.Fatalf("%s: %v", statement, err)
 			}
 		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, tx.Commit())
 		for i, node := range nodes {
 			var ids string
 			if err := caughtUp(t, db.At(t, node)).QueryRow("SELECT GROUP_CONCAT(id) FROM " + table).Scan(&ids); err != nil || ids != "2" {

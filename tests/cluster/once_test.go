@@ -27,13 +27,7 @@ func TestOnce(t *testing.T) {
 		table := db.CreateTable(t, "effects", "id INT AUTO_INCREMENT PRIMARY KEY, name INT NOT NULL, answer VARCHAR(100) NOT NULL")
 		var pools []*sql.DB
 		for _, node := range nodes {
-			connector, err := mysql.NewConnector(caughtUpConfig(t, db, node))
-			if err != nil {
-				t.Fatal(err)
-			}
-			pool := sql.OpenDB(locksqlc.Connector(connector))
-			t.Cleanup(func() { _ = pool.Close() })
-			pools = append(pools, pool)
+			pools = append(pools, openGuarded(t, caughtUpConfig(t, db, node)))
 		}
 		ask := func(ctx context.Context, pool *sql.DB, i, caller int) (string, error) {
 			answer, _, err := locksqlc.OnceValue(ctx, pool, txlock.Named(fmt.Sprint("once:", table, ":", i)), func(tx *sql.Tx) (string, error) {
@@ -75,9 +69,7 @@ func TestOnce(t *testing.T) {
 			for n, node := range nodes {
 				var rows int
 				var answer string
-				if err := caughtUp(t, db.At(t, node)).QueryRow("SELECT COUNT(*), COALESCE(MAX(answer), '') FROM "+table+" WHERE name = ?", i).Scan(&rows, &answer); err != nil {
-					t.Fatal(err)
-				}
+				check(t, caughtUp(t, db.At(t, node)).QueryRow("SELECT COUNT(*), COALESCE(MAX(answer), '') FROM "+table+" WHERE name = ?", i).Scan(&rows, &answer))
 				if rows != 1 {
 					t.Errorf("key %d: %d effects on node %d", i, rows, n)
 				}
@@ -98,4 +90,14 @@ func caughtUpConfig(t *testing.T, db *testdb.DB, node *testdb.Server) *mysql.Con
 	at := db.At(t, node)
 	caughtUp(t, at)
 	return at.Config()
+}
+
+// openGuarded opens a guarded pool.
+func openGuarded(t *testing.T, cfg *mysql.Config, options ...txlock.PoolOption) *sql.DB {
+	t.Helper()
+	connector, err := mysql.NewConnector(cfg)
+	check(t, err)
+	pool := sql.OpenDB(locksqlc.Connector(connector, options...))
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
 }

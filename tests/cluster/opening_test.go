@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"database/sql"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -31,12 +30,7 @@ func TestOpenings(t *testing.T) {
 			cfg := caughtUpConfig(t, db, node)
 			cfg.ReadTimeout = time.Minute
 			cfg.Logger = &mysql.NopLogger{}
-			connector, err := mysql.NewConnector(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pool := sql.OpenDB(locksqlc.Connector(connector))
-			t.Cleanup(func() { _ = pool.Close() })
+			pool := openGuarded(t, cfg)
 			for range 4 {
 				working.Go(func() {
 					for end := time.Now().Add(15 * time.Second); time.Now().Before(end) && !t.Failed(); {

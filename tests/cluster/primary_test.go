@@ -21,10 +21,8 @@ import (
 // is made the primary, and the old one refuses writes: the pools leave it. What TestFaults promises
 // of several primaries holds, on every member.
 func TestSinglePrimary(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MySQL {
-			singlePrimary(t, "CLUSTER_DURATION", nil)
-		}
+	if slices.Contains(testdb.Engines(), testdb.MySQL) {
+		singlePrimary(t, "CLUSTER_DURATION", nil)
 	}
 }
 
@@ -33,9 +31,7 @@ func TestSinglePrimary(t *testing.T) {
 func singlePrimary(t *testing.T, lasting string, behind func(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (lead func(*mysql.Config))) {
 	nodes, err := testdb.StartGroup(t.Context(), 3, testdb.Parted(), testdb.Args(
 		"--loose-group-replication-single-primary-mode=ON", "--loose-group-replication-enforce-update-everywhere-checks=OFF"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	db := nodes[0].Open(t)
 	t.Cleanup(func() { // before the database is dropped, which only a primary can
 		if t.Failed() {
@@ -131,9 +127,7 @@ func (f *follower) handOver(t *testing.T, db *testdb.DB, nodes []*testdb.Server)
 	old := f.primary()
 	next := nodes[(slices.Index(nodes, old)+1+rand.IntN(len(nodes)-1))%len(nodes)]
 	var id string
-	if err := db.At(t, next).Admin().QueryRowContext(t.Context(), "SELECT @@server_uuid").Scan(&id); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.At(t, next).Admin().QueryRowContext(t.Context(), "SELECT @@server_uuid").Scan(&id))
 	before := db.At(t, old)
 	before.Exec(t, "DO group_replication_set_as_primary('"+id+"', 2)") // transactions have 2 s to end
 	if !testdb.Await(time.Minute, func() bool { return f.primary() == next }) {

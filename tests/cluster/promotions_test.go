@@ -6,6 +6,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -38,10 +39,8 @@ func (r *route) lead(client *mysql.Config) { client.DialFunc = r.dial }
 // none of it; one that is read only refuses it, and the pools leave it. What TestFaults promises of
 // a cluster holds of the last primary.
 func TestPromotions(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MariaDB {
-			promotions(t)
-		}
+	if slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		promotions(t)
 	}
 }
 
@@ -75,19 +74,13 @@ func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
 	case "read only":
 		p.Primary.Execute(t, "SET GLOBAL read_only = ON")
 	case "killed":
-		if err := p.Primary.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, p.Primary.Kill())
 	case "hung":
-		if err := p.Primary.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		check(t, p.Primary.Signal(syscall.SIGSTOP))
 	}
 	old := p.FailOver(t, to.to)
 	if kind == "hung" {
-		if err := old.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		check(t, old.Signal(syscall.SIGCONT))
 	}
 	switch kind {
 	case "read only":
@@ -107,9 +100,7 @@ func left(t *testing.T, old *testdb.DB) {
 	var sessions int
 	if !testdb.Await(time.Minute, func() bool {
 		err := old.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+old.Engine().Processes()+" WHERE user = ?", old.Config().User).Scan(&sessions)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return sessions == 0
 	}) {
 		t.Errorf("%d sessions stay on the old primary", sessions)

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -21,10 +22,8 @@ import (
 // TestRouter has clients behind MySQL Router, which follows the primary of a Group Replication by
 // its cache of metadata. What TestSinglePrimary promises holds.
 func TestRouter(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MySQL {
-			singlePrimary(t, "PROXY_DURATION", behindRouter)
-		}
+	if slices.Contains(testdb.Engines(), testdb.MySQL) {
+		singlePrimary(t, "PROXY_DURATION", behindRouter)
 	}
 }
 
@@ -50,32 +49,17 @@ func behindRouter(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (lead fun
 // there, a lock keeps its transaction on the primary, and Check finds it.
 func splits(t *testing.T, db *testdb.DB, r *proxies.Router) {
 	t.Helper()
-	connector, err := mysql.NewConnector(db.Config(func(c *mysql.Config) { c.Addr, c.TLSConfig = r.Addr, "skip-verify" }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := sql.OpenDB(locksqlc.Connector(connector))
-	defer func() {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	pool := openGuarded(t, db.Config(func(c *mysql.Config) { c.Addr, c.TLSConfig = r.Addr, "skip-verify" }))
 	load.Connected(t, pool) // it has read the metadata
 	const where = "SELECT @@port"
 	var outside, inside int
-	if err := pool.QueryRowContext(t.Context(), where).Scan(&outside); err != nil {
-		t.Fatal(err)
-	}
-	err = locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("splits")}, func(tx *sql.Tx) error {
+	check(t, pool.QueryRowContext(t.Context(), where).Scan(&outside))
+	err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("splits")}, func(tx *sql.Tx) error {
 		return tx.QueryRow(where).Scan(&inside)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var primary int
-	if err := db.Admin().QueryRow(where).Scan(&primary); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.Admin().QueryRow(where).Scan(&primary))
 	if outside == primary || inside != primary {
 		t.Errorf("reads are on port %d outside of a transaction and %d in one, the primary has %d", outside, inside, primary)
 	}
@@ -117,15 +101,11 @@ func describe(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (group string
 	}
 	for i, node := range nodes {
 		var uuid string
-		if err := db.At(t, node).Admin().QueryRow("SELECT @@server_uuid").Scan(&uuid); err != nil {
-			t.Fatal(err)
-		}
+		check(t, db.At(t, node).Admin().QueryRow("SELECT @@server_uuid").Scan(&uuid))
 		db.Exec(t, fmt.Sprintf(`INSERT INTO mysql_innodb_cluster_metadata.v2_instances
 			SELECT %d, cluster_id, '%[2]s', '%s', '%[2]s', '%[2]s', '', '{}' FROM mysql_innodb_cluster_metadata.v2_gr_clusters`, i, node.Config().Addr, uuid))
 	}
-	if err := db.Admin().QueryRow("SELECT @@group_replication_group_name").Scan(&group); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.Admin().QueryRow("SELECT @@group_replication_group_name").Scan(&group))
 	for _, node := range nodes {
 		caughtUp(t, db.At(t, node))
 	}

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -32,12 +30,7 @@ func TestSales(t *testing.T) {
 			for _, interpolates := range []bool{false, true} {
 				cfg := caughtUpConfig(t, db, node)
 				cfg.InterpolateParams = interpolates
-				connector, err := mysql.NewConnector(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				pool := sql.OpenDB(locksqlc.Connector(connector))
-				t.Cleanup(func() { _ = pool.Close() })
+				pool := openGuarded(t, cfg)
 				working.Go(func() {
 					for begun := time.Now(); sold.Load() < enough && time.Since(begun) < 2*time.Minute; {
 						err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
@@ -68,9 +61,7 @@ func TestSales(t *testing.T) {
 		working.Wait()
 		for _, node := range nodes {
 			var n int64
-			if err := caughtUp(t, db.At(t, node)).QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			check(t, caughtUp(t, db.At(t, node)).QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&n))
 			if n < sold.Load() || n > sold.Load()+unknown.Load() || n == 0 {
 				t.Errorf("%d were sold, %d acknowledged, of %d nobody knows", n, sold.Load(), unknown.Load())
 			}

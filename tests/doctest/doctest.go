@@ -51,9 +51,7 @@ func (r Reader) Follow(t testing.TB, documents ...string) string {
 	sh := r.open(t, t.TempDir())
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		blocks, err := parse(string(text))
 		if err != nil {
 			t.Fatalf("%s: %v", document, err)
@@ -65,9 +63,7 @@ func (r Reader) Follow(t testing.TB, documents ...string) string {
 		}
 	}
 	where, err := sh.run("pwd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return where
 }
 
@@ -241,4 +237,11 @@ func (c command) prints(got string) bool {
 	}
 	want := strings.ReplaceAll(regexp.QuoteMeta(plain(c.output)), `\.\.\.`, `(?s:.*)`)
 	return regexp.MustCompile("^" + want + "$").MatchString(plain(got))
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

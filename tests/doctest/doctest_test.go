@@ -19,9 +19,7 @@ func freePorts(t *testing.T, ports ...int) []string {
 	var pairs []string
 	for _, port := range ports {
 		l, err := net.Listen("tcp", "localhost:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer l.Close() // after all have been chosen
 		pairs = append(pairs, fmt.Sprintf("localhost:%d", port), l.Addr().String())
 	}
@@ -57,9 +55,7 @@ $ false || exit_status() { return 3; }; exit_status
 '''
 `, "'''", "```")
 	path := filepath.Join(t.TempDir(), "document.md")
-	if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, []byte(document), 0o600))
 	dir := Reader{Instead: []string{"host:1", "elsewhere:2"}}.Follow(t, path)
 	if filepath.Base(dir) != "made" {
 		t.Errorf("the reader is in %s", dir)
@@ -83,9 +79,7 @@ func TestDo(t *testing.T) {
 		"'''console installs\n$ false\n'''\n":          "ends with exit status 1",
 	} {
 		blocks, err := parse(strings.ReplaceAll(text, "'''", "```"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		var r Reader
 		if err := r.do(t, r.open(t, t.TempDir()), blocks[0]); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n%v, want %q", text, err, want)
@@ -98,9 +92,7 @@ func TestWays(t *testing.T) {
 	t.Parallel()
 	document := filepath.Join(t.TempDir(), "ways.md")
 	text := strings.ReplaceAll("'''text part\nb\n'''\n'''text file=x\na\nb\n'''\n'''console checkout\n$ touch checkout\n'''\n'''console release\n$ touch release\n'''\n", "'''", "```")
-	if err := os.WriteFile(document, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(document, []byte(text), 0o600))
 	for _, test := range []struct {
 		checkout   bool
 		made, none string
@@ -122,13 +114,9 @@ func TestForget(t *testing.T) {
 	dir := t.TempDir()
 	for name, age := range map[string]time.Duration{"m@v1-old": 25 * time.Hour, "m@v1-new": 23 * time.Hour, "m@v1-mine": 25 * time.Hour, "m@v2-old": 25 * time.Hour} {
 		path, then := filepath.Join(dir, name), time.Now().Add(-age)
-		if err := errors.Join(os.MkdirAll(filepath.Join(path, "sub"), 0o755), os.Chtimes(path, then, then)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, errors.Join(os.MkdirAll(filepath.Join(path, "sub"), 0o755), os.Chtimes(path, then, then)))
 	}
-	if err := forget("v1-mine", filepath.Join(dir, "m@v1-*")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, forget("v1-mine", filepath.Join(dir, "m@v1-*")))
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(left) != 3 || slices.Contains(left, filepath.Join(dir, "m@v1-old")) {
 		t.Errorf("left: %v, %v", left, err)

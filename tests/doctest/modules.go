@@ -32,15 +32,11 @@ func Released(t testing.TB, checkout string, dirs ...string) []string {
 	t.Helper()
 	released := t.TempDir()
 	cache, upstream, err := modproxy.Cache()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var before []module.Version
 	for _, dir := range dirs {
 		m, err := release(released, cache, filepath.Join(checkout, dir), before)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		before = append(before, m)
 	}
 	proxy := httptest.NewServer(modproxy.Handler(released, cache, upstream))

@@ -35,9 +35,7 @@ func TestNewcomer(t *testing.T) {
 func newcomer(t *testing.T, engine testdb.Engine, has bool, documents []string) {
 	t.Helper()
 	root, err := filepath.Abs(checkout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	r := Reader{Env: Released(t, root), Checkout: has, Instead: []string{
 		"root:secret@tcp(127.0.0.1:3306)/shop", database(t, engine),
 		"git clone https://github.com/dca00107/lockstep", "ln -s " + root, // as it is, committed or not
@@ -66,9 +64,7 @@ func newcomer(t *testing.T, engine testdb.Engine, has bool, documents []string) 
 func processorTime(t *testing.T, run func(command string) (string, error)) (sum time.Duration) {
 	t.Helper()
 	printed, err := run("times") // of the shell, and below that of its children
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for each := range strings.FieldsSeq(printed) {
 		d, err := time.ParseDuration(each)
 		if err != nil {

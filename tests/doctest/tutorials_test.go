@@ -83,12 +83,8 @@ func compare(t *testing.T, made, example string) {
 	for name, text := range want {
 		if *update {
 			path := filepath.Join(example, name)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, text, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			check(t, os.WriteFile(path, text, 0o644))
 		} else if !bytes.Equal(text, have[name]) {
 			t.Errorf("%s is not what the tutorial makes: run go test -run TestTutorials ./doctest -update", filepath.Join(example, name))
 		}
@@ -111,9 +107,7 @@ func files(t *testing.T, dir string) map[string][]byte {
 		files[name], err = os.ReadFile(filepath.Join(dir, name))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return files
 }
 
@@ -121,14 +115,10 @@ func files(t *testing.T, dir string) map[string][]byte {
 func TestPins(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile(filepath.Join(checkout, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, tutorial := range tutorials {
 		text, err := os.ReadFile(filepath.Join(checkout, tutorial.document))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		blocks, err := parse(string(text))
 		if err != nil {
 			t.Errorf("%s: %v", tutorial.document, err)

@@ -28,20 +28,14 @@ func TestLiar(t *testing.T) {
 				connector, err := mysql.NewConnector(db.Config(func(cfg *mysql.Config) {
 					cfg.DialFunc = Liar(new(net.Dialer).DialContext, lies)
 				}))
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				pool := sql.OpenDB(connector)
 				t.Cleanup(func() { _ = pool.Close() })
 				conn, err := pool.Conn(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				defer func() { _ = conn.Close() }()
 				tx, err := conn.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				for _, text := range []string{"INSERT INTO " + table + " VALUES (1)", "/*! COMMIT */"} {
 					if _, err := tx.ExecContext(t.Context(), text); err != nil {
 						t.Fatal(err)
@@ -57,9 +51,7 @@ func TestLiar(t *testing.T) {
 						t.Errorf("a savepoint that was never made, %s: %v", savepoint, err)
 					}
 				}
-				if err := tx.Rollback(); err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, tx.Rollback())
 				// Everything else is told as it is: results, long ones too, and errors.
 				if isOpen(t, conn) {
 					t.Error("after the driver's own ROLLBACK the reply says open")
@@ -86,8 +78,6 @@ func isOpen(t *testing.T, conn *sql.Conn) (open bool) {
 		open = reflect.ValueOf(c).Elem().FieldByName("status").Uint()&statusInTrans != 0
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return open
 }

@@ -14,9 +14,7 @@ import (
 func echo(t *testing.T) *Network {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -31,9 +29,7 @@ func echo(t *testing.T) *Network {
 		}
 	}()
 	n, err := NewNetwork(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return n
 }
 
@@ -46,9 +42,7 @@ type wire struct {
 func dial(t *testing.T, n *Network) wire {
 	t.Helper()
 	conn, err := n.Dial(t.Context(), "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return wire{t, conn}
 }

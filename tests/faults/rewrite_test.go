@@ -21,9 +21,7 @@ func TestPlanted(t *testing.T) {
 		rawsql.AcquireMany([]rawsql.Wanted{{Name: "a", Hold: "c"}}, 1<<50)
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		statements += string(text)
 	}
 	for bug, texts := range planted {

@@ -30,9 +30,7 @@ func TestWrappers(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
 					base, err := mysql.NewConnector(db.Config())
-					if err != nil {
-						t.Fatal(err)
-					}
+					fatal(t, err)
 					pool := sql.OpenDB(wrap(base))
 					t.Cleanup(func() { _ = pool.Close() })
 					key := txlock.Named(t.Name())
@@ -54,9 +52,7 @@ func TestWrappers(t *testing.T) {
 						}
 						return nil
 					})
-					if err != nil {
-						t.Fatal(err)
-					}
+					fatal(t, err)
 				})
 			}
 		}
@@ -93,13 +89,9 @@ func TestWrapperLacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			base, err := mysql.NewConnector(db.Config())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			conn, err := Wrapped(name, base).Connect(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			defer func() { _ = conn.Close() }()
 			check(t, conn)
 		})
@@ -110,14 +102,10 @@ func TestWrapperLacks(t *testing.T) {
 func showsText(part string) func(t *testing.T, conn driver.Conn) {
 	return func(t *testing.T, conn driver.Conn) {
 		rows, err := conn.(driver.QueryerContext).QueryContext(t.Context(), "SELECT info FROM information_schema.processlist WHERE id = CONNECTION_ID()", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		defer func() { _ = rows.Close() }()
 		row := make([]driver.Value, 1)
-		if err := rows.Next(row); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, rows.Next(row))
 		if text, _ := row[0].([]byte); !strings.Contains(string(text), part) {
 			t.Errorf("the server sees %q", text)
 		}

@@ -33,9 +33,7 @@ func stream(events ...string) string {
 func read(t *testing.T, text string) results {
 	t.Helper()
 	found, err := readResults(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return found
 }
 
@@ -102,16 +100,12 @@ func TestPatches(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	write("a_test.go", `sql.Open("mysql", dsn); sql.Open("mysql", other)`)
 	write("b.go", `sql.Open("mysql", dsn)`)
 	s := suite{module: "m", dir: dir, patch: suites["driver"].patch[:1], inject: map[string]string{"below/c.go": "driver_in.go.txt"}}
-	if err := s.change(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.change())
 	for name, want := range map[string]string{
 		"a_test.go": `sql.Open(driverNameTest, dsn); sql.Open(driverNameTest, other)`, "b.go": `sql.Open("mysql", dsn)`,
 	} {
@@ -131,15 +125,9 @@ func TestPatches(t *testing.T) {
 func TestCopyTree(t *testing.T) {
 	t.Parallel()
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
-	if err := os.MkdirAll(filepath.Join(from, "below"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(from, "below", "a.go"), []byte("package a"), 0o400); err != nil {
-		t.Fatal(err)
-	}
-	if err := copyTree(to, from); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Join(from, "below"), 0o700))
+	check(t, os.WriteFile(filepath.Join(from, "below", "a.go"), []byte("package a"), 0o400))
+	check(t, copyTree(to, from))
 	info, err := os.Stat(filepath.Join(to, "below", "a.go"))
 	if err != nil || info.Mode() != fs.FileMode(0o600) {
 		t.Errorf("%v, %v", info, err)
@@ -200,5 +188,12 @@ func TestForeign(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out.String())
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

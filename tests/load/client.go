@@ -57,9 +57,7 @@ func NewClient(t *testing.T, number int, cfg *mysql.Config) *Client {
 	t.Helper()
 	cfg.Timeout, cfg.ReadTimeout, cfg.Logger = 2*time.Second, 2*CallLimit, &mysql.NopLogger{}
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	c := &Client{Number: number, DB: sql.OpenDB(locksqlc.Connector(connector))}
 	c.DB.SetMaxOpenConns(30)
 	if c.Leases, err = lease.NewManager(c.DB, lease.TTL(TTL)); err != nil {

@@ -123,29 +123,21 @@ func (l *Ledger) Failed(err error) {
 func (l *Ledger) Check(t *testing.T, db *sql.DB) {
 	t.Helper()
 	rows, err := db.Query("SELECT id, inside FROM marks WHERE kind = ?", l.Kind)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = rows.Close() }()
 	there := make(map[string]bool)
 	for rows.Next() {
 		var mark string
 		var inside bool
-		if err := rows.Scan(&mark, &inside); err != nil {
-			t.Fatal(err)
-		}
+		check(t, rows.Scan(&mark, &inside))
 		if !inside {
 			t.Errorf("%s: a transaction that the server had ended has executed a statement", l.Kind)
 		}
 		there[mark] = true
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, rows.Err())
 	var n int
-	if err := db.QueryRow("SELECT n FROM numbers WHERE kind = ?", l.Kind).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.QueryRow("SELECT n FROM numbers WHERE kind = ?", l.Kind).Scan(&n))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	count := make(map[fate]int)

@@ -133,15 +133,11 @@ func (l *Load) Check(t *testing.T, db *sql.DB) {
 		one.Check(t, db)
 	}
 	var falls, rows, different, last int
-	if err := db.QueryRow("SELECT falls FROM numbers WHERE kind = 'guarded'").Scan(&falls); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.QueryRow("SELECT falls FROM numbers WHERE kind = 'guarded'").Scan(&falls))
 	if falls != 0 {
 		t.Errorf("guarded: the token in the data has fallen %d times", falls)
 	}
-	if err := db.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM effects").Scan(&rows, &different, &last); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM effects").Scan(&rows, &different, &last))
 	if rows != different || different != last+1 || rows < l.ticks.answered || rows == 0 {
 		t.Errorf("ticks: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", rows, different, last, l.ticks.answered)
 	}

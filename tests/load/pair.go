@@ -59,9 +59,7 @@ func Administrator(t *testing.T, server *testdb.Server, within time.Duration) *s
 	cfg := server.Config()
 	cfg.Timeout, cfg.ReadTimeout, cfg.Logger = within, within, &mysql.NopLogger{}
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
@@ -83,9 +81,7 @@ func (p *Pair) follow(t *testing.T) {
 	t.Helper()
 	cfg := p.Primary.Config()
 	var port int
-	if err := p.Primary.Admin.QueryRow("SELECT @@port").Scan(&port); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Primary.Admin.QueryRow("SELECT @@port").Scan(&port))
 	p.Replica.Execute(t, "SET GLOBAL read_only = ON", "SET GLOBAL gtid_slave_pos = ''",
 		fmt.Sprintf("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %d, MASTER_USER = '%s', MASTER_PASSWORD = '%s', MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1", port, cfg.User, cfg.Passwd),
 		"START SLAVE")
@@ -95,9 +91,7 @@ func (p *Pair) follow(t *testing.T) {
 func (p *Pair) Replicated(t *testing.T) {
 	t.Helper()
 	var position string
-	if err := p.Primary.Admin.QueryRow("SELECT @@gtid_binlog_pos").Scan(&position); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Primary.Admin.QueryRow("SELECT @@gtid_binlog_pos").Scan(&position))
 	var failed int
 	if err := p.Replica.Admin.QueryRow("SELECT MASTER_GTID_WAIT(?, 120)", position).Scan(&failed); err != nil || failed != 0 {
 		t.Fatalf("the replica doesn't follow: %d, %v", failed, err)
@@ -112,9 +106,7 @@ func (p *Pair) Promote(t *testing.T) {
 	p.Replica.Execute(t, "START SLAVE SQL_THREAD", "STOP SLAVE IO_THREAD")
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		var executed string
-		if err := p.Replica.Admin.QueryRow("SELECT @@gtid_slave_pos").Scan(&executed); err != nil {
-			t.Fatal(err)
-		}
+		check(t, p.Replica.Admin.QueryRow("SELECT @@gtid_slave_pos").Scan(&executed))
 		// Of a transaction that the primary was about to send the replica may have a part, which it
 		// never executes, and has acknowledged to nobody: it is not in Gtid_IO_Pos.
 		status := slaveStatus(t, p.Replica.Admin)
@@ -155,14 +147,10 @@ func (n Node) WaitNoMore(t *testing.T) {
 func (p *Pair) acknowledged(t *testing.T) {
 	t.Helper()
 	var all string
-	if err := p.Primary.Admin.QueryRow("SELECT @@gtid_binlog_pos").Scan(&all); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Primary.Admin.QueryRow("SELECT @@gtid_binlog_pos").Scan(&all))
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		var name, clients string
-		if err := p.Primary.Admin.QueryRow("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_clients'").Scan(&name, &clients); err != nil {
-			t.Fatal(err)
-		}
+		check(t, p.Primary.Admin.QueryRow("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_clients'").Scan(&name, &clients))
 		received := slaveStatus(t, p.Replica.Admin)["Gtid_IO_Pos"]
 		if clients == "1" && sequence(t, received) >= sequence(t, all) {
 			return
@@ -180,9 +168,7 @@ func sequence(t *testing.T, gtid string) int {
 		return 0
 	}
 	n, err := strconv.Atoi(gtid[strings.LastIndexByte(gtid, '-')+1:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return n
 }
 
@@ -206,9 +192,7 @@ func (p *Pair) FailOver(t *testing.T, route func(primary *testdb.Server)) (old N
 func slaveStatus(t *testing.T, db *sql.DB) map[string]string {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), "SHOW SLAVE STATUS")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = rows.Close() }()
 	columns, err := rows.Columns()
 	if err != nil || !rows.Next() {
@@ -218,12 +202,17 @@ func slaveStatus(t *testing.T, db *sql.DB) map[string]string {
 	for i := range values {
 		into[i] = &values[i]
 	}
-	if err := rows.Scan(into...); err != nil {
-		t.Fatal(err)
-	}
+	check(t, rows.Scan(into...))
 	status := make(map[string]string)
 	for i, column := range columns {
 		status[column] = values[i].String
 	}
 	return status
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

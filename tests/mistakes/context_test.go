@@ -3,6 +3,7 @@ package mistakes
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"reflect"
 	"testing"
@@ -45,51 +46,34 @@ func TestNoContext(t *testing.T) {
 // pool locked, idle of the pool returns.
 func survives(s *shop, name string, verb func(s *shop) error) {
 	s.Helper()
-	told := make(chan string, 1)
-	go func() {
-		told <- func() (wrong string) {
-			defer func() {
-				if recover() != nil {
-					wrong = ""
-				}
-			}()
-			if err := verb(s); err == nil {
-				return "it succeeds"
-			}
-			return ""
-		}()
-	}()
-	used := make(chan error, 1)
-	for _, wait := range []func() bool{
-		func() bool {
-			select {
-			case wrong := <-told:
-				if wrong != "" {
-					s.Errorf("%s without a context: %s", name, wrong)
-				}
-				return true
-			case <-time.After(time.Minute):
-				return false
-			}
-		},
-		func() bool {
-			if s.tx != nil {
-				_ = s.tx.Rollback()
-			}
-			go func() { used <- s.pool.PingContext(s.ctx) }()
-			select {
-			case err := <-used:
-				s.must(err)
-				return true
-			case <-time.After(time.Minute):
-				return false
-			}
-		},
-	} {
-		if !wait() {
+	inTime := func(call func() error) error {
+		s.Helper()
+		done := make(chan error, 1)
+		go func() { done <- call() }()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(time.Minute):
 			panic(name + " without a context leaves the pool hung") // as would to close it, at the end of the test
 		}
 	}
+	if err := inTime(func() (err error) {
+		defer func() {
+			if recover() != nil {
+				err = nil
+			}
+		}()
+		if verb(s) == nil {
+			return errors.New("it succeeds")
+		}
+		return nil
+	}); err != nil {
+		s.Errorf("%s without a context: %v", name, err)
+	}
+	if s.tx != nil {
+		_ = s.tx.Rollback()
+	}
+	s.must(inTime(func() error { return s.pool.PingContext(s.ctx) }))
 }
 
 // keys are those of a shop.
@@ -166,10 +150,8 @@ var inTransactions = map[string]func(s *shop) error{
 	"WaitAtMost": scoped(func(s *shop, scope *txlock.Scope) error {
 		return second(scope.WaitAtMost(time.Second).Lock(noContext, s.order))
 	}),
-	"CompareAndBump": scoped(func(s *shop, scope *txlock.Scope) error {
-		return scope.CompareAndBump(noContext, s.order, 0)
-	}),
-	"Verify": scoped(func(_ *shop, scope *txlock.Scope) error { return scope.Verify(noContext) }),
+	"CompareAndBump": scoped(func(s *shop, scope *txlock.Scope) error { return scope.CompareAndBump(noContext, s.order, 0) }),
+	"Verify":         scoped(func(_ *shop, scope *txlock.Scope) error { return scope.Verify(noContext) }),
 	"CommitWith": scoped(func(s *shop, scope *txlock.Scope) error {
 		return second(s.tx.ExecContext(scope.CommitWith(noContext, txlock.AnyRows), "DELETE FROM lockstep_once"))
 	}),
@@ -195,45 +177,34 @@ func managed(verb func(s *shop, m *lease.Manager) error) func(s *shop) error {
 }
 
 var ofManagers = map[string]func(s *shop) error{
-	"Acquire":    managed(func(s *shop, m *lease.Manager) error { return second(m.Acquire(noContext, s.order)) }),
-	"TryAcquire": managed(func(s *shop, m *lease.Manager) error { return second(m.TryAcquire(noContext, s.order)) }),
-	"Do":         managed(func(s *shop, m *lease.Manager) error { return m.Do(noContext, s.order, idle) }),
-	"TryDo":      managed(func(s *shop, m *lease.Manager) error { return m.TryDo(noContext, s.order, idle) }),
-	"AcquireAll": managed(func(s *shop, m *lease.Manager) error { return second(m.AcquireAll(noContext, s.keys())) }),
-	"TryAcquireAll": managed(func(s *shop, m *lease.Manager) error {
-		return second(m.TryAcquireAll(noContext, s.keys()))
-	}),
-	"AcquireShared": managed(func(s *shop, m *lease.Manager) error { return second(m.AcquireShared(noContext, s.order)) }),
-	"TryAcquireShared": managed(func(s *shop, m *lease.Manager) error {
-		return second(m.TryAcquireShared(noContext, s.order))
-	}),
-	"DoShared":       managed(func(s *shop, m *lease.Manager) error { return m.DoShared(noContext, s.order, idle) }),
-	"RequestRelease": managed(func(s *shop, m *lease.Manager) error { return m.RequestRelease(noContext, s.order, "why") }),
-	"Close":          managed(func(_ *shop, m *lease.Manager) error { return m.Close(noContext) }),
-	"List":           managed(func(_ *shop, m *lease.Manager) error { return second(m.List(noContext)) }),
-	"Inspect":        managed(func(s *shop, m *lease.Manager) error { return second(m.Inspect(noContext, s.order)) }),
-	"ForceRelease":   managed(func(s *shop, m *lease.Manager) error { return m.ForceRelease(noContext, s.order) }),
-	"Purge":          managed(func(_ *shop, m *lease.Manager) error { return second(m.Purge(noContext)) }),
-	"Semaphore.Acquire": managed(func(s *shop, m *lease.Manager) error {
+	"Acquire":              managed(func(s *shop, m *lease.Manager) error { return second(m.Acquire(noContext, s.order)) }),
+	"TryAcquire":           managed(func(s *shop, m *lease.Manager) error { return second(m.TryAcquire(noContext, s.order)) }),
+	"Do":                   managed(func(s *shop, m *lease.Manager) error { return m.Do(noContext, s.order, idle) }),
+	"TryDo":                managed(func(s *shop, m *lease.Manager) error { return m.TryDo(noContext, s.order, idle) }),
+	"AcquireAll":           managed(func(s *shop, m *lease.Manager) error { return second(m.AcquireAll(noContext, s.keys())) }),
+	"TryAcquireAll":        managed(func(s *shop, m *lease.Manager) error { return second(m.TryAcquireAll(noContext, s.keys())) }),
+	"AcquireShared":        managed(func(s *shop, m *lease.Manager) error { return second(m.AcquireShared(noContext, s.order)) }),
+	"TryAcquireShared":     managed(func(s *shop, m *lease.Manager) error { return second(m.TryAcquireShared(noContext, s.order)) }),
+	"DoShared":             managed(func(s *shop, m *lease.Manager) error { return m.DoShared(noContext, s.order, idle) }),
+	"RequestRelease":       managed(func(s *shop, m *lease.Manager) error { return m.RequestRelease(noContext, s.order, "why") }),
+	"Close":                managed(func(_ *shop, m *lease.Manager) error { return m.Close(noContext) }),
+	"List":                 managed(func(_ *shop, m *lease.Manager) error { return second(m.List(noContext)) }),
+	"Inspect":              managed(func(s *shop, m *lease.Manager) error { return second(m.Inspect(noContext, s.order)) }),
+	"ForceRelease":         managed(func(s *shop, m *lease.Manager) error { return m.ForceRelease(noContext, s.order) }),
+	"Purge":                managed(func(_ *shop, m *lease.Manager) error { return second(m.Purge(noContext)) }),
+	"Semaphore.Acquire":    permitted(func(sem *lease.Semaphore) error { return second(sem.Acquire(noContext)) }),
+	"Semaphore.TryAcquire": permitted(func(sem *lease.Semaphore) error { return second(sem.TryAcquire(noContext)) }),
+	"Semaphore.Do":         permitted(func(sem *lease.Semaphore) error { return sem.Do(noContext, idle) }),
+	"Semaphore.Resize":     permitted(func(sem *lease.Semaphore) error { return second(sem.Resize(noContext, 3)) }),
+}
+
+// permitted calls a verb of a semaphore.
+func permitted(verb func(sem *lease.Semaphore) error) func(s *shop) error {
+	return managed(func(s *shop, m *lease.Manager) error {
 		sem, err := m.Semaphore(s.order, 2)
 		s.must(err)
-		return second(sem.Acquire(noContext))
-	}),
-	"Semaphore.TryAcquire": managed(func(s *shop, m *lease.Manager) error {
-		sem, err := m.Semaphore(s.order, 2)
-		s.must(err)
-		return second(sem.TryAcquire(noContext))
-	}),
-	"Semaphore.Do": managed(func(s *shop, m *lease.Manager) error {
-		sem, err := m.Semaphore(s.order, 2)
-		s.must(err)
-		return sem.Do(noContext, idle)
-	}),
-	"Semaphore.Resize": managed(func(s *shop, m *lease.Manager) error {
-		sem, err := m.Semaphore(s.order, 2)
-		s.must(err)
-		return second(sem.Resize(noContext, 3))
-	}),
+		return verb(sem)
+	})
 }
 
 // leased calls a verb of a lease.

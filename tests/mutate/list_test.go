@@ -16,9 +16,7 @@ func TestMutationsApply(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
 	list, err := readLists("mutations")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if len(list) < 400 {
 		t.Errorf("there are %d mutations", len(list))
 	}
@@ -49,15 +47,11 @@ var declared = regexp.MustCompile(`(?m)^func (\w+)\(`)
 func functions(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	names := make(map[string]bool)
 	for _, file := range files {
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for _, match := range declared.FindAllSubmatch(source, -1) {
 			names[string(match[1])] = true
 		}
@@ -114,9 +108,7 @@ func TestApply(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	const source = "package p\n\nconst A = 1\n\ntype T[X any] struct{}\n\nfunc (t *T[X]) m() int { return 1 }\n\nfunc m() int { return 1 }\n"
-	if err := os.WriteFile(filepath.Join(root, "p.go"), []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(root, "p.go"), []byte(source), 0o600))
 	for decl, want := range map[string]string{
 		"A":   strings.Replace(source, "1", "2", 1),
 		"T.m": strings.Replace(source, "{ return 1 }\n\n", "{ return 2 }\n\n", 1),
@@ -154,18 +146,14 @@ func TestBeside(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	const source = "package p\n\ntype T[X any] struct{}\n\nfunc (T[X]) m(_ int, s ...string) (n int) { return 1 }\n\nfunc f[X any](int, X) { _ = 1 }\n"
-	if err := os.WriteFile(filepath.Join(root, "p.go"), []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(root, "p.go"), []byte(source), 0o600))
 	of := func(line int, decl, wrong string) *mutation {
 		return &mutation{area: "a", line: line, file: "p.go", decl: decl, text: "1", wrong: wrong}
 	}
 	list := []*mutation{of(1, "T.m", "2"), of(2, "T.m", "3"), of(3, "f", "4"), of(4, "T", "5")}
 	list[3].text = "any"
 	files, err := beside(root, list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	const want = "package p\n\ntype T[X any] struct{}\n\n" +
 		"func (lockstepArg0 T[X]) m(lockstepArg1 int, s ...string) (n int) {\n" +
 		"\tif lockstepMutation == \"a.txt:1\" {\n\t\treturn lockstepArg0.m_a_1(lockstepArg1, s...)\n\t}\n" +
@@ -198,18 +186,14 @@ func TestEmbedded(t *testing.T) {
 	const sql = "-- two\n\nCREATE TABLE a (\n  id INT\n);\n\nCREATE TABLE ab (\n  id INT\n);\n"
 	for name, text := range map[string]string{"p/p.go": "package p\n\nimport \"embed\"\n\n//go:embed d/*.sql\nvar FS embed.FS\n", "p/d/t.sql": sql} {
 		file := filepath.Join(root, filepath.FromSlash(name))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)))
 	}
 	list := []*mutation{
 		{area: "a", line: 1, file: "p/d/t.sql", decl: "a", text: "INT", wrong: "BIGINT"},
 		{area: "a", line: 2, file: "p/d/t.sql", decl: "ab", text: "INT", wrong: "BIGINT"},
 	}
 	files, err := choices(root, list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if len(files) != 2 || !strings.HasSuffix(files["p/p.go"], "var lockstepEmbedded embed.FS\n\nvar FS = lockstepFS{lockstepEmbedded}\n") {
 		t.Errorf("the files are %v", files)
 	}

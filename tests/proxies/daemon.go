@@ -23,9 +23,7 @@ type daemon struct {
 func newDaemon(t *testing.T, command ...string) *daemon {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lockstep-proxy-") // t.TempDir has too long a name for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	d := &daemon{addr: freeAddr(t), dir: dir, command: command}
 	t.Cleanup(func() {
 		if d.child != nil {
@@ -44,9 +42,7 @@ func newDaemon(t *testing.T, command ...string) *daemon {
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
 }
@@ -59,13 +55,9 @@ func (d *daemon) start(t *testing.T, configuration string) {
 		d.child.Kill()
 	}
 	config := filepath.Join(d.dir, "proxy.cfg")
-	if err := os.WriteFile(config, []byte(configuration), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(config, []byte(configuration), 0o600))
 	log, err := os.OpenFile(d.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = log.Close() }() // the child has its own
 	cmd := exec.Command(d.command[0], append(d.command[1:len(d.command):len(d.command)], config)...)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -89,4 +81,11 @@ func (d *daemon) log() string { return filepath.Join(d.dir, "log") }
 func (d *daemon) wrote() []byte {
 	text, _ := os.ReadFile(d.log())
 	return text[max(0, len(text)-5000):]
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -4,6 +4,7 @@ package proxies
 
 import (
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -35,10 +36,8 @@ func onProxies(t *testing.T, test func(t *testing.T, start func(t *testing.T, se
 // and the proxy sent there. Nothing that was acknowledged is lost, nothing is done twice, no two
 // leases overlap and no token falls.
 func TestFailOver(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		if engine == testdb.MariaDB {
-			onProxies(t, failOver)
-		}
+	if slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		onProxies(t, failOver)
 	}
 }
 
@@ -56,17 +55,13 @@ func failOver(t *testing.T, start func(*testing.T, *testdb.Server) proxy) {
 			kind := "killed"
 			if rand.IntN(2) == 0 {
 				kind = "hung"
-				if err := p.Primary.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
+				check(t, p.Primary.Signal(syscall.SIGSTOP))
 			} else if err := p.Primary.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			faults[kind]++
 			old := p.FailOver(t, func(primary *testdb.Server) { before.to(t, primary, nil) })
-			if err := old.Stop(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, old.Stop())
 			before.to(t, p.Primary.Server, p.Replica.Server)
 		}
 		t.Logf("faults: %v", faults)
@@ -97,12 +92,8 @@ func restart(t *testing.T, server *testdb.Server, start func(*testing.T, *testdb
 		kills := 0
 		for end := time.Now().Add(load.FaultsLast(t, "PROXY_DURATION") / 2); time.Now().Before(end) && !t.Failed(); kills++ {
 			time.Sleep(time.Second + rand.N(3*time.Second))
-			if err := server.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check(t, server.Kill())
+			check(t, server.Restart(t.Context()))
 		}
 		t.Logf("killed %d times", kills)
 		load.Connected(t, load.Pools(clients)...)

@@ -58,21 +58,15 @@ func (h *haproxy) lead(client *mysql.Config) { client.Addr = h.addr }
 func (h *haproxy) to(t *testing.T, primary, _ *testdb.Server) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(primary.Config().Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, order := range []string{"set server db/primary addr " + host + " port " + port, "shutdown sessions server db/primary"} {
 		conn, err := net.Dial("unix", h.socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if _, err := fmt.Fprintln(conn, order); err != nil {
 			t.Fatal(err)
 		}
 		answer, err := io.ReadAll(conn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		_ = conn.Close()
 		if text := strings.TrimSpace(string(answer)); text != "" && !strings.Contains(text, "changed from") && !strings.Contains(text, "no need to change") {
 			t.Fatalf("%s: %s", order, text)

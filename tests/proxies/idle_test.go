@@ -24,32 +24,31 @@ const cutAfter = 3 * time.Second
 // onIdle runs a test on each server behind an HAProxy that cuts silent connections. direct
 // goes to the server itself.
 func onIdle(t *testing.T, test func(t *testing.T, db *testdb.DB, cut, direct *load.Client)) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			h := startHAProxy(t, db.Server(), cutAfter)
-			cfg := db.Config()
-			cfg.Addr = h.addr
-			test(t, db, load.NewClient(t, 0, cfg), load.NewClient(t, 1, db.Config()))
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		h := startHAProxy(t, db.Server(), cutAfter)
+		cfg := db.Config()
+		cfg.Addr = h.addr
+		test(t, db, load.NewClient(t, 0, cfg), load.NewClient(t, 1, db.Config()))
+	})
+}
+
+// joined begins a transaction, and joins it.
+func joined(t *testing.T, c *load.Client) (*sql.Tx, *txlock.Scope) {
+	t.Helper()
+	tx, err := c.DB.BeginTx(t.Context(), nil)
+	check(t, err)
+	scope, err := locksqlc.Join(t.Context(), tx)
+	check(t, err)
+	return tx, scope
 }
 
 // begun begins a transaction that holds a lock.
 func begun(t *testing.T, c *load.Client, key txlock.Key) *sql.Tx {
 	t.Helper()
-	tx, err := c.DB.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	scope, err := locksqlc.Join(t.Context(), tx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := scope.Lock(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
+	tx, scope := joined(t, c)
+	_, err := scope.Lock(t.Context(), key)
+	check(t, err)
 	return tx
 }
 
@@ -61,20 +60,15 @@ func TestIdleTransaction(t *testing.T) {
 		for _, speaks := range []bool{true, false} {
 			key := txlock.Named(fmt.Sprint(t.Name(), speaks))
 			tx := begun(t, cut, key)
-			if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")
+			check(t, err)
 			// Granted when the server has rolled the other back.
-			if err := begun(t, direct, key).Rollback(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, begun(t, direct, key).Rollback())
 			if speaks {
-				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")
-				if err == nil {
+				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)"); err == nil {
 					t.Error("a statement on a connection that was cut: no error")
 				}
-				_, err = tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")
-				if !errors.Is(err, txlock.ErrTxDoomed) {
+				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)"); !errors.Is(err, txlock.ErrTxDoomed) {
 					t.Errorf("the next statement: %v, want ErrTxDoomed", err)
 				}
 			}
@@ -95,14 +89,7 @@ func TestIdleWait(t *testing.T) {
 	onIdle(t, func(t *testing.T, _ *testdb.DB, cut, direct *load.Client) {
 		key := txlock.Named(t.Name())
 		holds := begun(t, direct, key)
-		tx, err := cut.DB.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		scope, err := locksqlc.Join(t.Context(), tx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx, scope := joined(t, cut)
 		if _, err := scope.Lock(t.Context(), key); !errors.Is(err, txlock.ErrTxDoomed) {
 			t.Errorf("a wait that was cut: %v, want ErrTxDoomed", err)
 		}
@@ -115,22 +102,15 @@ func TestIdleWait(t *testing.T) {
 			}
 		})
 		runs := 0
-		err = locksqlc.Run(t.Context(), cut.DB, []txlock.Key{key}, func(*sql.Tx) error {
+		err := locksqlc.Run(t.Context(), cut.DB, []txlock.Key{key}, func(*sql.Tx) error {
 			runs++
 			return nil
 		})
 		if err != nil || runs != 1 {
 			t.Errorf("Run: %v, %d runs of its function", err, runs)
 		}
-		last, err := direct.DB.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		last, scope := joined(t, direct)
 		defer func() { _ = last.Rollback() }()
-		scope, err = locksqlc.Join(t.Context(), last)
-		if err != nil {
-			t.Fatal(err)
-		}
 		if _, err := scope.WaitAtMost(time.Minute).Lock(t.Context(), key); err != nil {
 			t.Errorf("nobody has the lock, and nobody waits: %v", err)
 		}
@@ -143,19 +123,11 @@ func TestIdleLease(t *testing.T) {
 	onIdle(t, func(t *testing.T, _ *testdb.DB, cut, direct *load.Client) {
 		const ttl = 15 * time.Second
 		leases, err := lease.NewManager(cut.DB, lease.TTL(ttl)) // renewed every 5 s
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := leases.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		check(t, err)
+		t.Cleanup(func() { check(t, leases.Close(context.Background())) })
 		key := txlock.Named(t.Name())
 		held, err := leases.Acquire(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		taken := make(chan *lease.Lease, 1)
 		go func() {
 			defer close(taken)
@@ -190,9 +162,7 @@ func TestIdleLease(t *testing.T) {
 		if l, err := direct.Leases.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
 			t.Errorf("somebody else asks for it: %v, %v", l, err)
 		}
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check(t, held.Release(t.Context()))
 		l := <-taken
 		if l == nil {
 			return

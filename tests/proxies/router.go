@@ -24,9 +24,7 @@ type Router struct {
 func NewRouter(t *testing.T) *Router {
 	t.Helper()
 	command, defaults, err := testdb.MySQLRouter(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	r := &Router{daemon: newDaemon(t, append(command, "--config")...), defaults: defaults}
 	r.Addr = r.addr
 	return r
@@ -42,9 +40,7 @@ func (r *Router) Cluster(t *testing.T, group string, members []*testdb.Server, u
 		at = append(at, `"mysql://`+member.Config().Addr+`"`)
 	}
 	text := fmt.Sprintf(`{"metadata-cache": {"group-replication-id": %q, "cluster-metadata-servers": [%s]}, "version": "1.0.0"}`, group, strings.Join(at, ", "))
-	if err := os.WriteFile(state, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(state, []byte(text), 0o600))
 	program := r.command[:len(r.command)-1]
 	program = append(slices.Clone(program[:len(program)-1]), program[len(program)-1]+"_keyring")
 	for _, args := range [][]string{{"init", "--master-key-file=" + key, ring}, {"set", "--master-key-file=" + key, ring, user, "password", password}} {
@@ -59,9 +55,7 @@ func (r *Router) Cluster(t *testing.T, group string, members []*testdb.Server, u
 // For that the router must know the passwords of clients, which are in tls=skip-verify.
 func (r *Router) Sharing(t *testing.T) string {
 	t.Helper()
-	if err := testdb.WriteCertificates(r.dir); err != nil {
-		t.Fatal(err)
-	}
+	check(t, testdb.WriteCertificates(r.dir))
 	return fmt.Sprintf(`
 connection_sharing = 1
 connection_sharing_delay = 0
@@ -78,9 +72,7 @@ max_idle_server_connections = 64`, r.dir)
 func (r *Router) Start(t *testing.T, route string, sections ...string) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(r.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	r.start(t, fmt.Sprintf(`[DEFAULT]
 %slogging_folder =
 runtime_folder = %s

@@ -8,6 +8,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,9 +73,7 @@ func behind(t *testing.T, p proxy, db *testdb.DB, idle int) *sql.DB {
 	p.lead(cfg)
 	cfg.Logger = &mysql.NopLogger{}
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	pool := sql.OpenDB(locksqlc.Connector(connector))
 	pool.SetMaxIdleConns(idle)
 	t.Cleanup(func() { _ = pool.Close() }) // its connections may be broken
@@ -86,16 +85,14 @@ func behind(t *testing.T, p proxy, db *testdb.DB, idle int) *sql.DB {
 // that has become the primary they are at work. When the old one comes back, first-available
 // returns to it, and next-available doesn't.
 func TestRouterLists(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		if engine != testdb.MariaDB {
-			continue
-		}
-		for strategy, returns := range map[string]bool{"first-available": true, "next-available": false} {
-			t.Run(strategy, func(t *testing.T) {
-				t.Parallel()
-				routerLists(t, strategy, returns)
-			})
-		}
+	if !slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		return
+	}
+	for strategy, returns := range map[string]bool{"first-available": true, "next-available": false} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			routerLists(t, strategy, returns)
+		})
 	}
 }
 
@@ -121,9 +118,7 @@ func routerLists(t *testing.T, strategy string, returns bool) {
 		t.Error("clients are not on the first of the list")
 	}
 	p.Replicated(t)
-	if err := p.Primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Primary.Kill())
 	if port, err := locked(); !errors.Is(err, txlock.ErrReadOnly) {
 		t.Errorf("Run before the replica is promoted: on port %s, %v, want ErrReadOnly", port, err)
 	}
@@ -131,9 +126,7 @@ func routerLists(t *testing.T, strategy string, returns bool) {
 	if !at(p.Replica) {
 		t.Error("clients are not on the one that was promoted")
 	}
-	if err := p.Primary.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Primary.Restart(t.Context()))
 	// The router looks every second for those that it couldn't reach.
 	for end := time.Now().Add(10 * time.Second); returns && !at(p.Primary); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -150,41 +143,36 @@ func routerLists(t *testing.T, strategy string, returns bool) {
 // TestRouterSilence proves that the router cuts no connection on which nothing is sent: its
 // timeouts are for connecting.
 func TestRouterSilence(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			s := &static{Router: NewRouter(t)}
-			s.Start(t, listed("first-available", db.Config().Addr)+"\nconnect_timeout = 1\nclient_connect_timeout = 2")
-			cfg := db.Config()
-			s.lead(cfg)
-			client, key := load.NewClient(t, 0, cfg), txlock.Named(t.Name())
-			holds := begun(t, client, key)
-			held, err := client.Leases.Acquire(t.Context(), key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			granted := make(chan error, 1)
-			go func() {
-				granted <- locksqlc.Run(t.Context(), client.DB, []txlock.Key{key}, func(*sql.Tx) error { return nil })
-			}()
-			time.Sleep(3 * cutAfter)
-			select {
-			case err := <-granted:
-				t.Errorf("a wait has ended before the lock was free: %v", err)
-			default:
-			}
-			if err := errors.Join(held.Err(), held.Release(t.Context())); err != nil {
-				t.Errorf("the lease: %v", err)
-			}
-			if err := holds.Commit(); err != nil {
-				t.Errorf("Commit after the silence: %v", err)
-			}
-			if err := <-granted; err != nil {
-				t.Errorf("Run that has waited: %v", err)
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		s := &static{Router: NewRouter(t)}
+		s.Start(t, listed("first-available", db.Config().Addr)+"\nconnect_timeout = 1\nclient_connect_timeout = 2")
+		cfg := db.Config()
+		s.lead(cfg)
+		client, key := load.NewClient(t, 0, cfg), txlock.Named(t.Name())
+		holds := begun(t, client, key)
+		held, err := client.Leases.Acquire(t.Context(), key)
+		check(t, err)
+		granted := make(chan error, 1)
+		go func() {
+			granted <- locksqlc.Run(t.Context(), client.DB, []txlock.Key{key}, func(*sql.Tx) error { return nil })
+		}()
+		time.Sleep(3 * cutAfter)
+		select {
+		case err := <-granted:
+			t.Errorf("a wait has ended before the lock was free: %v", err)
+		default:
+		}
+		if err := errors.Join(held.Err(), held.Release(t.Context())); err != nil {
+			t.Errorf("the lease: %v", err)
+		}
+		if err := holds.Commit(); err != nil {
+			t.Errorf("Commit after the silence: %v", err)
+		}
+		if err := <-granted; err != nil {
+			t.Errorf("Run that has waited: %v", err)
+		}
+	})
 }
 
 // TestRouterPools proves that a router which keeps the sessions of clients that are gone keeps their
@@ -202,25 +190,15 @@ func TestRouterPools(t *testing.T) {
 				s.lead(cfg)
 				client, key := load.NewClient(t, 0, cfg), txlock.Named(t.Name())
 				conn, err := client.DB.Conn(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				tx, err := conn.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := lock(t.Context(), tx, key); err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
+				check(t, lock(t.Context(), tx, key))
 				gone := time.Now()
-				if err := conn.Raw(func(raw any) error { return raw.(driver.Conn).Close() }); err != nil {
-					t.Fatal(err)
-				}
+				check(t, conn.Raw(func(raw any) error { return raw.(driver.Conn).Close() }))
 				_, _ = tx.Rollback(), conn.Close() // they are gone
 				direct := load.NewClient(t, 1, db.Config())
-				if err := locksqlc.Run(t.Context(), direct.DB, []txlock.Key{key}, func(*sql.Tx) error { return nil }); err != nil {
-					t.Fatal(err)
-				}
+				check(t, locksqlc.Run(t.Context(), direct.DB, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 				if kept := time.Since(gone); (kept > timeout*9/10) != (most > 0) {
 					t.Errorf("the lock was free after %v", kept)
 				}
@@ -267,24 +245,18 @@ func cancels(t *testing.T, pool *sql.DB, shares bool) {
 		if err == nil {
 			err = tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&session)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return tx, session
 	}
 	open := func() *sql.Conn {
 		conn, err := pool.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(func() { _ = conn.Close() }) // it may be lost
 		return conn
 	}
 	idle := open()
 	tx, first := begin(idle, txlock.Named(t.Name()))
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tx.Rollback())
 	var holds *sql.Tx
 	var key txlock.Key
 	for session, i := 0, 0; i == 0 || shares && session != first; i++ { // until the first one's is not in use any more

@@ -3,7 +3,6 @@ package proxies
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"strings"
 	"testing"
@@ -41,16 +40,14 @@ func staged(t *testing.T, engine testdb.Engine, wrong func(replica func() *mysql
 		return other.AdminConfig(quiet)
 	}
 	var err error
-	if s.stub, err = NewStub(t.Context(), db.Config(quiet), wrong(replica)); err != nil {
-		t.Fatal(err)
-	}
+	s.stub, err = NewStub(t.Context(), db.Config(quiet), wrong(replica))
+	check(t, err)
 	t.Cleanup(s.stub.Close)
 	connector, err := mysql.NewConnector(db.Config(quiet, func(c *mysql.Config) { c.Addr = s.stub.Addr }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	s.pool, s.plain = sql.OpenDB(locksqlc.Connector(connector)), sql.OpenDB(connector)
-	s.direct = sql.OpenDB(locksqlc.Connector(directly(t, db)))
+	s.direct, err = locksqlc.Open(db.DSN())
+	check(t, err)
 	for _, pool := range []*sql.DB{s.pool, s.plain} {
 		pool.SetMaxIdleConns(0) // none that Lose has broken
 	}
@@ -60,22 +57,11 @@ func staged(t *testing.T, engine testdb.Engine, wrong func(replica func() *mysql
 		_ = s.direct.Close()
 	})
 	s.key = txlock.Named(t.Name())
-	if err := txlock.Ensure(t.Context(), s.direct, s.key); err != nil {
-		t.Fatal(err)
-	}
+	check(t, txlock.Ensure(t.Context(), s.direct, s.key))
 	return s
 }
 
 const columns = "id INT PRIMARY KEY, n INT NOT NULL"
-
-func directly(t *testing.T, db *testdb.DB) driver.Connector {
-	t.Helper()
-	connector, err := mysql.NewConnector(db.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return connector
-}
 
 // add raises the number under a lock, by a transaction that reads it before.
 func (s *stage) add(ctx context.Context, pool *sql.DB, meanwhile func()) error {
@@ -105,9 +91,7 @@ func (s *stage) add(ctx context.Context, pool *sql.DB, meanwhile func()) error {
 // number is what the server has.
 func (s *stage) number(t *testing.T) (n int) {
 	t.Helper()
-	if err := s.db.Admin().QueryRow("SELECT n FROM " + s.table).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.db.Admin().QueryRow("SELECT n FROM "+s.table).Scan(&n))
 	return n
 }
 
@@ -182,31 +166,24 @@ func TestWrongs(t *testing.T) {
 // other's. Check notices while others are in transactions.
 func TestShared(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := staged(t, engine, alone(Shares()))
-			other, err := s.plain.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := other.ExecContext(t.Context(), "SAVEPOINT anything"); err != nil {
-				t.Fatal(err)
-			}
-			if err := schema.Check(t.Context(), s.pool); !errors.Is(err, schema.ErrProxy) {
-				t.Errorf("Check: %v, want ErrProxy", err)
-			}
-			if err := s.add(t.Context(), s.pool, nothing); err != nil {
-				t.Errorf("a locked transaction: %v, and nobody should notice", err)
-			}
-			if err := other.Rollback(); err != nil {
-				t.Fatal(err)
-			}
-			if n := s.number(t); n != 0 {
-				t.Errorf("the number is %d, want that of the other's rollback", n)
-			}
-		})
-	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		s := staged(t, engine, alone(Shares()))
+		other, err := s.plain.BeginTx(t.Context(), nil)
+		check(t, err)
+		if _, err := other.ExecContext(t.Context(), "SAVEPOINT anything"); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Check(t.Context(), s.pool); !errors.Is(err, schema.ErrProxy) {
+			t.Errorf("Check: %v, want ErrProxy", err)
+		}
+		if err := s.add(t.Context(), s.pool, nothing); err != nil {
+			t.Errorf("a locked transaction: %v, and nobody should notice", err)
+		}
+		check(t, other.Rollback())
+		if n := s.number(t); n != 0 {
+			t.Errorf("the number is %d, want that of the other's rollback", n)
+		}
+	})
 }
 
 // TestReplay has a proxy lose the session of a transaction and replay it on another one, after

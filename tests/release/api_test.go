@@ -12,9 +12,7 @@ func TestAPI(t *testing.T) {
 	t.Parallel()
 	const exported = "// Package small is small.\npackage small\n\n// Lock locks.\nfunc Lock(key string) error { return nil }\n"
 	script, err := filepath.Abs("../../internal/test/tools/api.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, c := range map[string]struct {
 		now, want         string
 		unreleased, fails bool

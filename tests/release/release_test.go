@@ -19,13 +19,9 @@ func toRelease(t *testing.T, version string) string {
 	do(t, ".", "clone", "--quiet", "--no-tags", "../..", clone)
 	name := filepath.Join(clone, "CHANGELOG.md")
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	changed := strings.Replace(string(text), "## [Unreleased]\n", "## [Unreleased]\n\n## ["+version[1:]+"] - 2026-01-02\n", 1)
-	if err := os.WriteFile(name, []byte(changed), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte(changed), 0o600))
 	do(t, clone, "config", "user.name", "Releaser")
 	do(t, clone, "config", "user.email", "releaser@example.com")
 	do(t, clone, "commit", "--quiet", "--all", "--allow-empty", "--message", "Notes of "+version)
@@ -53,9 +49,7 @@ func TestRelease(t *testing.T) {
 	before := do(t, checkout, "rev-parse", "HEAD")
 	r := release{clone: filepath.Join(dir, "clone"), proxy: filepath.Join(dir, "proxy"), version: version}
 
-	if err := r.tag(t.Context(), checkout); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.tag(t.Context(), checkout))
 
 	tags := strings.Fields(do(t, r.clone, "tag"))
 	if want := released(t); !slices.Equal(slices.Sorted(slices.Values(tags)), want) {
@@ -86,9 +80,7 @@ func TestRelease(t *testing.T) {
 func released(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := []string{"v0.98.0"}
 	for _, variable := range []string{"PARTS", "CONTRIB", "COMMANDS"} {
 		found := regexp.MustCompile(`(?m)^` + variable + ` *= *(.*)$`).FindSubmatch(text)
@@ -132,9 +124,7 @@ func TestTakeOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkout, remote := small(t)
-			if err := run(t.Context(), checkout, "v0.1.0", true, c.dry, c.push); err != nil {
-				t.Fatal(err)
-			}
+			must(t, run(t.Context(), checkout, "v0.1.0", true, c.dry, c.push))
 			if got := do(t, checkout, "tag"); got != c.checkout {
 				t.Errorf("the checkout has the tags %q, want %q", got, c.checkout)
 			}
@@ -147,12 +137,8 @@ func TestTakeOver(t *testing.T) {
 
 func write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	must(t, os.WriteFile(name, []byte(text), 0o600))
 }
 
 // TestRefused shows what stands against a release, each in a checkout that is well but for

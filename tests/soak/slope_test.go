@@ -124,47 +124,38 @@ func TestFewPointsAreNotJudged(t *testing.T) {
 	}
 }
 
-func TestBusyMachineIsNoGrowth(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	r, _ := ruleOf("wait_p99_ms Run")
-	control, waits := noisy(random, 20, 2), noisy(random, 100, 10)
-	grows := leaking(noisy(random, 100, 10), 500)
-	for i := minutes / 2; i < minutes; i++ {
-		control[i] *= 5
-		waits[i] *= 5
-		grows[i] *= 5
-	}
-	judge := func(values []float64) verdict { return slower(r.judge(values), r.judge(steadied(values, control))) }
-	if v := r.judge(waits); v.flat() {
-		t.Errorf("waits that are five times as long aren't noticed: %+v", v)
-	}
-	if v := judge(waits); !v.flat() {
-		t.Errorf("a machine that is five times as slow counts as growth: %+v", v)
-	}
-	if v := judge(grows); v.flat() {
-		t.Errorf("waits that grow on a slow machine aren't noticed: %+v", v)
-	}
-}
-
-// A lease that is held for a fixed time is waited for as long on a busy machine as on an
-// idle one.
-func TestMachineAtRestIsNoGrowth(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	r, _ := ruleOf("wait_p99_ms election")
-	control, waits := noisy(random, 20, 2), noisy(random, 100, 10)
-	grows := leaking(noisy(random, 100, 10), 500)
-	for i := range minutes / 2 {
-		control[i] *= 5
-	}
-	judge := func(values []float64) verdict { return slower(r.judge(values), r.judge(steadied(values, control))) }
-	if v := r.judge(steadied(waits, control)); v.flat() {
-		t.Errorf("waits that are divided by what slowed others are taken for even: %+v", v)
-	}
-	if v := judge(waits); !v.flat() {
-		t.Errorf("a machine that comes to rest counts as growth: %+v", v)
-	}
-	if v := judge(grows); v.flat() {
-		t.Errorf("waits that grow on a machine that comes to rest aren't noticed: %+v", v)
+// TestMachineIsNoGrowth: figures that are slower while the machine is busy don't grow, and neither
+// do those that aren't. A lease that is held for a fixed time is waited for as long on a busy
+// machine as on an idle one.
+func TestMachineIsNoGrowth(t *testing.T) {
+	for busy, c := range map[string]struct {
+		figure   string
+		from, to int  // the minutes in which it is busy
+		follows  bool // the figure
+	}{
+		"later":    {"wait_p99_ms Run", minutes / 2, minutes, true},
+		"at first": {"wait_p99_ms election", 0, minutes / 2, false},
+	} {
+		random := rand.New(rand.NewPCG(1, 2))
+		r, _ := ruleOf(c.figure)
+		control, waits, grows := noisy(random, 20, 2), noisy(random, 100, 10), leaking(noisy(random, 100, 10), 500)
+		for i := c.from; i < c.to; i++ {
+			control[i] *= 5
+			if c.follows {
+				waits[i] *= 5
+				grows[i] *= 5
+			}
+		}
+		raw, steady := r.judge(waits), r.judge(steadied(waits, control))
+		if raw.flat() == c.follows || steady.flat() != c.follows {
+			t.Errorf("busy %s: alone each figure should tell of growth in one way: %+v, %+v", busy, raw, steady)
+		}
+		if v := slower(raw, steady); !v.flat() {
+			t.Errorf("busy %s: that counts as growth: %+v", busy, v)
+		}
+		if v := slower(r.judge(grows), r.judge(steadied(grows, control))); v.flat() {
+			t.Errorf("busy %s: waits that grow aren't noticed: %+v", busy, v)
+		}
 	}
 }
 
@@ -177,9 +168,7 @@ func TestSummaryNamesWhatGrows(t *testing.T) {
 		for _, leaks := range []bool{false, true} {
 			r := &runner{options: options{every: time.Minute, warmUp: 5 * time.Minute}, sites: []*site{{engine: "mysql"}}, began: time.Now()}
 			j, err := newJournal(t.TempDir()+"/figures.csv", minutes)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			r.journal = j
 			values := noisy(rand.New(rand.NewPCG(3, 4)), f.level, f.noise)
 			if leaks {
@@ -192,9 +181,7 @@ func TestSummaryNamesWhatGrows(t *testing.T) {
 			if judged != 1 || (len(grown) == 1) != leaks || leaks && !strings.Contains(fmt.Sprint(grown), f.name) {
 				t.Errorf("%s, leaks %v: %d judged, %q grow", f.name, leaks, judged, grown)
 			}
-			if err := j.close(); err != nil {
-				t.Error(err)
-			}
+			check(t, j.close())
 		}
 	}
 }

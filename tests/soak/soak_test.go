@@ -59,14 +59,10 @@ func TestSoak(t *testing.T) {
 func figures(t *testing.T, path string) map[string]string {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = file.Close() }()
 	rows, err := csv.NewReader(file).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	values := make(map[string]string)
 	for _, row := range rows {
 		values[row[1]+" "+row[2]] = row[3]
@@ -81,22 +77,12 @@ func TestSoakNoticesFaults(t *testing.T) {
 			t.Setenv(engine.DSNVariable(), testdb.Shared(t, engine).Config().FormatDSN())
 			s, err := newSite(t.Context(), engine)
 			if s != nil {
-				defer func() {
-					if err := s.close(); err != nil {
-						t.Error(err)
-					}
-				}()
+				defer func() { check(t, s.close()) }()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.makeRecords(t.Context(), "x"); err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
+			check(t, s.makeRecords(t.Context(), "x"))
 			journal, err := newJournal(filepath.Join(t.TempDir(), "figures.csv"), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			defer func() { _ = journal.close() }()
 			r := &runner{options: options{out: t.TempDir(), every: time.Second}, sites: []*site{s}, journal: journal, asked: make(map[*site]float64)}
 			told := func(want int) {
@@ -107,16 +93,13 @@ func TestSoakNoticesFaults(t *testing.T) {
 			}
 			raising := kind{name: "x", run: func(ctx context.Context, o *op) error { return o.raise(ctx, o.plain) }}
 			one(s, raising, 3, 0)
-			if err := r.look(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.look())
 			if lost, err := s.lost(t.Context()); len(lost) != 0 || err != nil {
 				t.Errorf("lost = %q, %v", lost, err)
 			}
 			told(0)
-			if _, err := s.admin.ExecContext(t.Context(), "UPDATE counters SET value = 0"); err != nil {
-				t.Fatal(err)
-			}
+			_, err = s.admin.ExecContext(t.Context(), "UPDATE counters SET value = 0")
+			check(t, err)
 			r.wrong, err = s.lost(t.Context())
 			if len(r.wrong) != 1 || err != nil {
 				t.Errorf("lost = %q, %v, want one", r.wrong, err)
@@ -139,5 +122,12 @@ func TestFlags(t *testing.T) {
 		if code, err := soak(t.Context(), append([]string{"-engines", "mysql"}, args...)); code != 2 || err == nil {
 			t.Errorf("soak %q = %d, %v, want 2 and an error", args, code, err)
 		}
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -38,14 +38,10 @@ func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, 
 		}
 	})
 	o, err := lockotel.New(provider.Meter("test"), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return o, func() map[string]metricdata.Metrics {
 		var all metricdata.ResourceMetrics
-		if err := reader.Collect(context.Background(), &all); err != nil {
-			t.Fatal(err)
-		}
+		must(t, reader.Collect(context.Background(), &all))
 		byName := make(map[string]metricdata.Metrics)
 		for _, scope := range all.ScopeMetrics {
 			for _, m := range scope.Metrics {
@@ -53,6 +49,15 @@ func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, 
 			}
 		}
 		return byName
+	}
+}
+
+// events tells of events, one after the other.
+func events(all ...txlock.Event) func(ctx context.Context, o *lockotel.Observer) {
+	return func(ctx context.Context, o *lockotel.Observer) {
+		for _, e := range all {
+			o.Observe(ctx, e)
+		}
 	}
 }
 
@@ -67,27 +72,23 @@ func TestInstruments(t *testing.T) {
 		tell func(ctx context.Context, o *lockotel.Observer)
 		want measured
 	}{
-		"nothing": {func(context.Context, *lockotel.Observer) {}, measured{}},
-		"a lease granted twice": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 1500 * time.Millisecond})
-			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Lease: true, Key: orders.Key(2), Token: 8, Owner: "b", Took: 500 * time.Millisecond})
-		}, measured{
+		"nothing": {events(), measured{}},
+		"a lease granted twice": {events(
+			txlock.Event{Kind: txlock.Granted, Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 1500 * time.Millisecond},
+			txlock.Event{Kind: txlock.Granted, Lease: true, Key: orders.Key(2), Token: 8, Owner: "b", Took: 500 * time.Millisecond},
+		), measured{
 			"lockstep.acquire.duration": "family=order kind=lease outcome=granted shared=false: 2, 2.000 s",
 			"lockstep.held":             "family=order kind=lease: 2", "lockstep.waiting": "family=order kind=lease: -2",
 		}},
-		"a shared lock": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Key: txlock.Named("report"), Shared: true, Took: time.Millisecond})
-		}, measured{
+		"a shared lock": {events(txlock.Event{Kind: txlock.Granted, Key: txlock.Named("report"), Shared: true, Took: time.Millisecond}), measured{
 			"lockstep.acquire.duration": "family=report kind=lock outcome=granted shared=true: 1, 0.001 s",
 			"lockstep.held":             "family=report kind=lock: 1", "lockstep.waiting": "family=report kind=lock: -1",
 		}},
-		"a call": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(1), Shared: true})
-		}, measured{"lockstep.waiting": "family=order kind=lock: 1"}},
-		"a lock that is held already": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(1)})
-			o.Observe(ctx, txlock.Event{Kind: txlock.Granted, Key: orders.Key(1), Again: true})
-		}, measured{
+		"a call": {events(txlock.Event{Kind: txlock.Requested, Key: orders.Key(1), Shared: true}), measured{"lockstep.waiting": "family=order kind=lock: 1"}},
+		"a lock that is held already": {events(
+			txlock.Event{Kind: txlock.Requested, Key: orders.Key(1)},
+			txlock.Event{Kind: txlock.Granted, Key: orders.Key(1), Again: true},
+		), measured{
 			"lockstep.acquire.duration": "family=order kind=lock outcome=granted shared=false: 1, 0.000 s",
 			"lockstep.waiting":          "family=order kind=lock: 0",
 		}},
@@ -109,10 +110,10 @@ func TestInstruments(t *testing.T) {
 			"lockstep.acquire.duration": "family=order kind=once outcome=granted shared=false: 1, 0.000 s; family=order kind=once outcome=repeated shared=false: 2, 0.000 s",
 			"lockstep.waiting":          "family=order kind=once: 0", "lockstep.once.repeats": "family=order kind=once shared=false: 2",
 		}},
-		"a stale snapshot": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Requested, Key: orders.Key(1)})
-			o.Observe(ctx, txlock.Event{Kind: txlock.Refused, Key: orders.Key(1), Err: fmt.Errorf("lock: %w", txlock.ErrStaleSnapshot)})
-		}, measured{
+		"a stale snapshot": {events(
+			txlock.Event{Kind: txlock.Requested, Key: orders.Key(1)},
+			txlock.Event{Kind: txlock.Refused, Key: orders.Key(1), Err: fmt.Errorf("lock: %w", txlock.ErrStaleSnapshot)},
+		), measured{
 			"lockstep.acquire.duration": "error.type=stale_snapshot family=order kind=lock outcome=stale_snapshot shared=false: 1, 0.000 s",
 			"lockstep.waiting":          "family=order kind=lock: 0", "lockstep.stale_snapshots": "family=order kind=lock shared=false: 1",
 		}},
@@ -126,9 +127,7 @@ func TestInstruments(t *testing.T) {
 			"lockstep.deadlocks": "family=order: 1", "lockstep.doomed": "error.type=deadlock family=order: 1",
 			"lockstep.retries": "error.type=deadlock family=order: 1",
 		}},
-		"a connection lost": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Doomed, Err: txlock.ErrTxDoomed})
-		}, measured{"lockstep.doomed": "error.type=tx_doomed family=: 1"}},
+		"a connection lost": {events(txlock.Event{Kind: txlock.Doomed, Err: txlock.ErrTxDoomed}), measured{"lockstep.doomed": "error.type=tx_doomed family=: 1"}},
 		"ticks": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Job(ctx, job.Event{Kind: job.Began, Key: orders.Key(1)})
 			o.Job(ctx, job.Event{Kind: job.Failed, Key: orders.Key(1), Took: time.Second, Err: lost})
@@ -145,44 +144,35 @@ func TestInstruments(t *testing.T) {
 			o.Election(ctx, elect.Event{Kind: elect.Elected, Key: txlock.Named("post"), Token: 8})
 			o.Election(ctx, elect.Event{Kind: elect.Ended, Key: txlock.Named("post"), Token: 8})
 		}, measured{"lockstep.leading": "election=mail: 1; election=post: 0"}},
-		"a refusal": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Refused, Lease: true, Key: txlock.Named("job:a:b"), Took: 2 * time.Second, Err: fmt.Errorf("acquire: %w", txlock.ErrWaitTimeout)})
-		}, measured{
-			"lockstep.acquire.duration": "error.type=wait_timeout family=job kind=lease outcome=wait_timeout shared=false: 1, 2.000 s",
-			"lockstep.waiting":          "family=job kind=lease: -1",
-		}},
-		"a wait": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond})
-		}, measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
-		"a wait in the queue of all": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Fair: true})
-		}, measured{"lockstep.wait.duration": "fair=true family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
-		"a wait in vain": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Err: context.Canceled})
-		}, measured{"lockstep.wait.duration": "error.type=canceled fair=false family=order kind=lease outcome=canceled shared=false: 1, 0.250 s"}},
-		"a renewal": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Renewed, Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 20 * time.Second})
-		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 20.000 s"}},
-		"a release": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute})
-		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=released shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
-		"a release under a guard": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("release: %w", lease.ErrGuarded)})
-		}, measured{"lockstep.hold.duration": "error.type=guarded family=order kind=lease outcome=guarded shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
-		"a loss and the release afterwards": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Lost, Lease: true, Key: orders.Key(1), Took: time.Second, Err: lost})
-			o.Observe(ctx, txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("%w: %w", txlock.ErrNotHeld, lost)})
-		}, measured{
+		"a refusal": {events(txlock.Event{Kind: txlock.Refused, Lease: true, Key: txlock.Named("job:a:b"), Took: 2 * time.Second, Err: fmt.Errorf("acquire: %w", txlock.ErrWaitTimeout)}),
+			measured{
+				"lockstep.acquire.duration": "error.type=wait_timeout family=job kind=lease outcome=wait_timeout shared=false: 1, 2.000 s",
+				"lockstep.waiting":          "family=job kind=lease: -1",
+			}},
+		"a wait": {events(txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond}),
+			measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
+		"a wait in the queue of all": {events(txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Fair: true}),
+			measured{"lockstep.wait.duration": "fair=true family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
+		"a wait in vain": {events(txlock.Event{Kind: txlock.Waited, Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Err: context.Canceled}),
+			measured{"lockstep.wait.duration": "error.type=canceled fair=false family=order kind=lease outcome=canceled shared=false: 1, 0.250 s"}},
+		"a renewal": {events(txlock.Event{Kind: txlock.Renewed, Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 20 * time.Second}),
+			measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 20.000 s"}},
+		"a release": {events(txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute}),
+			measured{"lockstep.hold.duration": "family=order kind=lease outcome=released shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
+		"a release under a guard": {events(txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("release: %w", lease.ErrGuarded)}),
+			measured{"lockstep.hold.duration": "error.type=guarded family=order kind=lease outcome=guarded shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
+		"a loss and the release afterwards": {events(
+			txlock.Event{Kind: txlock.Lost, Lease: true, Key: orders.Key(1), Took: time.Second, Err: lost},
+			txlock.Event{Kind: txlock.Released, Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("%w: %w", txlock.ErrNotHeld, lost)},
+		), measured{
 			"lockstep.losses":        "family=order kind=lease shared=false: 1",
 			"lockstep.hold.duration": "error.type=lost family=order kind=lease outcome=lost shared=false: 1, 1.000 s",
 			"lockstep.held":          "family=order kind=lease: -1",
 		}},
-		"a handle that was dropped": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Dropped, Lease: true, Key: orders.Key(1), Took: time.Minute})
-		}, measured{"lockstep.drops": "family=order kind=lease shared=false: 1"}},
-		"a negative duration": {func(ctx context.Context, o *lockotel.Observer) {
-			o.Observe(ctx, txlock.Event{Kind: txlock.Renewed, Lease: true, Key: orders.Key(1), Took: -time.Second})
-		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 0.000 s"}},
+		"a handle that was dropped": {events(txlock.Event{Kind: txlock.Dropped, Lease: true, Key: orders.Key(1), Took: time.Minute}),
+			measured{"lockstep.drops": "family=order kind=lease shared=false: 1"}},
+		"a negative duration": {events(txlock.Event{Kind: txlock.Renewed, Lease: true, Key: orders.Key(1), Took: -time.Second}),
+			measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 0.000 s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -299,9 +289,7 @@ func outcome(t *testing.T, err error) string {
 func sentinels(t *testing.T) (n int) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../errors.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, declaration := range file.Decls {
 		if d, ok := declaration.(*ast.GenDecl); ok && d.Tok == token.VAR {
 			for _, spec := range d.Specs {

@@ -76,13 +76,9 @@ func TestOddEngines(t *testing.T) {
 func contradicted(t *testing.T, pool *sql.DB) {
 	t.Helper()
 	tx, err := pool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := txlock.Join(t.Context(), tx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(txlock.Join(t.Context(), tx)))
 	if _, err := tx.ExecContext(t.Context(), "CREATE TABLE lockstep_broken ("); !errors.Is(err, schema.ErrEngine) {
 		t.Errorf("a statement that fails: %v, want ErrEngine", err)
 	}
@@ -95,28 +91,23 @@ func contradicted(t *testing.T, pool *sql.DB) {
 // a failover to another engine brings.
 func TestEngineBecomesAnother(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			var another atomic.Bool
-			open, _ := onAnother(t, testdb.Open(t, engine), false, func(text string) string {
-				if another.Load() {
-					return locksuite.AsAnotherEngine(text)
-				}
-				return text
-			})
-			pool := open(t)
-			runner, err := jobs.New(pool, manage(t, pool))
-			if err != nil {
-				t.Fatal(err)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		var another atomic.Bool
+		open, _ := onAnother(t, testdb.Open(t, engine), false, func(text string) string {
+			if another.Load() {
+				return locksuite.AsAnotherEngine(text)
 			}
-			err = runner.Run(t.Context(), txlock.Named("test:"+rand.Text()), jobs.Every(time.Second), func(context.Context, time.Time) error {
-				another.Store(true)
-				return nil
-			})
-			if !errors.Is(err, schema.ErrEngine) || !another.Load() {
-				t.Errorf("Run: %v after its first tick (%t), want ErrEngine", err, another.Load())
-			}
+			return text
 		})
-	}
+		pool := open(t)
+		runner, err := jobs.New(pool, manage(t, pool))
+		check(t, err)
+		err = runner.Run(t.Context(), txlock.Named("test:"+rand.Text()), jobs.Every(time.Second), func(context.Context, time.Time) error {
+			another.Store(true)
+			return nil
+		})
+		if !errors.Is(err, schema.ErrEngine) || !another.Load() {
+			t.Errorf("Run: %v after its first tick (%t), want ErrEngine", err, another.Load())
+		}
+	})
 }

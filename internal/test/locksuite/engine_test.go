@@ -101,44 +101,21 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 	"Run at READ COMMITTED": func(ctx context.Context, on foreign) error {
 		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key}, ran, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	},
-	"Once": func(ctx context.Context, on foreign) error {
-		_, err := locksqlc.Once(ctx, on.DB, on.key, ran)
-		return err
-	},
-	"Optimistic": func(ctx context.Context, on foreign) error {
-		return locksqlc.Optimistic(ctx, on.DB, on.key, ran)
-	},
+	"Once":       func(ctx context.Context, on foreign) error { return second(locksqlc.Once(ctx, on.DB, on.key, ran)) },
+	"Optimistic": func(ctx context.Context, on foreign) error { return locksqlc.Optimistic(ctx, on.DB, on.key, ran) },
 	"locksqlc.Do": func(ctx context.Context, on foreign) error {
 		return locksqlc.Do(ctx, on.DB, on.key, func(context.Context) error { return errRan })
 	},
-	"Holders": func(ctx context.Context, on foreign) error {
-		_, err := txlock.Holders(ctx, on.DB, on.key)
-		return err
-	},
-	"Ensure": func(ctx context.Context, on foreign) error {
-		return txlock.Ensure(ctx, on.DB, on.key)
-	},
-	"Acquire": func(ctx context.Context, on foreign) error {
-		_, err := on.leases.Acquire(ctx, on.key)
-		return err
-	},
+	"Holders": func(ctx context.Context, on foreign) error { return second(txlock.Holders(ctx, on.DB, on.key)) },
+	"Ensure":  func(ctx context.Context, on foreign) error { return txlock.Ensure(ctx, on.DB, on.key) },
+	"Acquire": func(ctx context.Context, on foreign) error { return second(on.leases.Acquire(ctx, on.key)) },
 	"Acquire, fair": func(ctx context.Context, on foreign) error {
-		_, err := on.leases.Acquire(ctx, on.key, lease.Fair())
-		return err
+		return second(on.leases.Acquire(ctx, on.key, lease.Fair()))
 	},
-	"TryAcquire": func(ctx context.Context, on foreign) error {
-		_, err := on.leases.TryAcquire(ctx, on.key)
-		return err
-	},
-	"AcquireShared": func(ctx context.Context, on foreign) error {
-		_, err := on.leases.AcquireShared(ctx, on.key)
-		return err
-	},
+	"TryAcquire":    func(ctx context.Context, on foreign) error { return second(on.leases.TryAcquire(ctx, on.key)) },
+	"AcquireShared": func(ctx context.Context, on foreign) error { return second(on.leases.AcquireShared(ctx, on.key)) },
 	"AcquireTx": func(ctx context.Context, on foreign) error {
-		return on.begun(ctx, func(tx *sql.Tx) error {
-			_, err := on.leases.AcquireTx(ctx, tx, on.key)
-			return err
-		})
+		return on.begun(ctx, func(tx *sql.Tx) error { return second(on.leases.AcquireTx(ctx, tx, on.key)) })
 	},
 	"Semaphore": func(ctx context.Context, on foreign) error {
 		s, err := on.leases.Semaphore(on.key, 2)
@@ -147,13 +124,8 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		}
 		return err
 	},
-	"ForceRelease": func(ctx context.Context, on foreign) error {
-		return on.leases.ForceRelease(ctx, on.key)
-	},
-	"Purge": func(ctx context.Context, on foreign) error {
-		_, err := on.leases.Purge(ctx)
-		return err
-	},
+	"ForceRelease": func(ctx context.Context, on foreign) error { return on.leases.ForceRelease(ctx, on.key) },
+	"Purge":        func(ctx context.Context, on foreign) error { return second(on.leases.Purge(ctx)) },
 	"Guard": func(ctx context.Context, on foreign) error {
 		return on.begun(ctx, func(tx *sql.Tx) error { return on.held.Guard(ctx, tx) })
 	},
@@ -161,8 +133,7 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		return on.leases.Do(ctx, on.key, func(context.Context, *lease.Lease) error { return errRan })
 	},
 	"Tick": func(ctx context.Context, on foreign) error {
-		_, err := on.runner().Tick(ctx, on.key, time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return errRan })
-		return err
+		return second(on.runner().Tick(ctx, on.key, time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return errRan }))
 	},
 	"job.Run": func(ctx context.Context, on foreign) error {
 		return on.runner().Run(ctx, on.key, jobs.Every(time.Second), func(context.Context, time.Time) error { return errRan })
@@ -206,9 +177,7 @@ func onAnother(t *testing.T, db *testdb.DB, guarded bool, rewrite func(string) s
 	return func(t *testing.T) *sql.DB {
 		t.Helper()
 		connector, err := mysql.NewConnector(db.Config(mutate))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if guarded {
 			connector = locksqlc.Connector(connector)
 		}
@@ -226,9 +195,7 @@ func onAnother(t *testing.T, db *testdb.DB, guarded bool, rewrite func(string) s
 func manage(t *testing.T, pool *sql.DB) *lease.Manager {
 	t.Helper()
 	m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = m.Close(context.WithoutCancel(t.Context())) })
 	return m
 }
@@ -243,16 +210,6 @@ var lockingCalls = map[string]error{
 // leaseCalls are those that acquire leases on TiDB and Vitess, on any pool, and what they return.
 var leaseCalls = map[string]error{
 	"Acquire": nil, "TryAcquire": nil, "ForceRelease": txlock.ErrNotHeld, "Purge": nil, "Do": errRan, "Tick": errRan, "elect.Run": errRan,
-}
-
-func guardedPool(t *testing.T, db *testdb.DB, set ...func(*mysql.Config)) *sql.DB {
-	t.Helper()
-	pool, err := locksqlc.Open(db.DSN(set...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
 }
 
 // TestOtherEngine: on TiDB and Vitess, and on a server that answers as TiDB and Vitess do, the first call of
@@ -276,7 +233,7 @@ func TestOtherEngine(t *testing.T) {
 						if engine == testdb.Vitess {
 							delete(works, "Run at READ COMMITTED") // it may ignore that
 						}
-						pool = guardedPool(t, db)
+						pool = poolOf(t, db, true)
 					}
 					for name, want := range works {
 						if err := calls[name](t.Context(), foreign{DB: pool, leases: manage(t, pool), key: txlock.Named("test:" + rand.Text())}); !errors.Is(err, want) {

@@ -18,47 +18,22 @@ import (
 // right before and after it: no verb closes the gap around its row.
 func TestNeighboursAreFree(t *testing.T) {
 	verbs := map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
-		"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			_, err := s.Lock(ctx, key)
-			return err
-		},
-		"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			_, err := s.TryLock(ctx, key)
-			return err
-		},
+		"Lock":    func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
+		"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) },
 		"TryLock behind another": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			if _, err := s.Lock(ctx, txlock.Named(key.String()+"m")); err != nil {
-				return err
-			}
-			_, err := s.TryLock(ctx, key)
-			return err
+			return errors.Join(second(s.Lock(ctx, txlock.Named(key.String()+"m"))), second(s.TryLock(ctx, key)))
 		},
-		"RLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			_, err := s.RLock(ctx, key)
-			return err
-		},
-		"TryRLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			_, err := s.TryRLock(ctx, key)
-			return err
-		},
-		"LockAny": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			_, err := s.LockAny(ctx, key)
-			return err
-		},
+		"RLock":    func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) },
+		"TryRLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryRLock(ctx, key)) },
+		"LockAny":  func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.LockAny(ctx, key)) },
 		"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			_, err := s.LockAll(ctx, key, txlock.Named(key.String()+"m"))
-			return err
+			return second(s.LockAll(ctx, key, txlock.Named(key.String()+"m")))
 		},
 		"WaitAtMost": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			_, err := s.WaitAtMost(time.Second).Lock(ctx, key)
-			return err
+			return second(s.WaitAtMost(time.Second).Lock(ctx, key))
 		},
 		"after a read": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			if _, err := s.Lock(ctx, key); err != nil {
-				return err
-			}
-			_, err := s.LockAll(ctx, txlock.Named(key.String()+"m"), txlock.Named(key.String()+"n"))
-			return err
+			return errors.Join(second(s.Lock(ctx, key)), second(s.LockAll(ctx, txlock.Named(key.String()+"m"), txlock.Named(key.String()+"n"))))
 		},
 	}
 	for _, engine := range testdb.Engines() {
@@ -71,22 +46,15 @@ func TestNeighboursAreFree(t *testing.T) {
 					base := fmt.Sprintf("gap/%s/%t/", name, ensured)
 					key := txlock.Named(base + "k")
 					if ensured {
-						if err := txlock.Ensure(t.Context(), db.Admin(), key); err != nil {
-							t.Fatal(err)
-						}
+						check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 					}
 					pool := guarded(t, db)
-					tx, scope := begin(t, pool)
+					tx, scope := begin(t, pool, sql.LevelRepeatableRead)
 					if name == "after a read" {
-						var n int
-						if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases").Scan(&n); err != nil {
-							t.Fatal(err)
-						}
+						count(t, tx, "SELECT COUNT(*) FROM lockstep_leases")
 					}
-					if err := verb(t.Context(), scope, key); err != nil {
-						t.Fatal(err)
-					}
-					_, stranger := begin(t, pool)
+					check(t, verb(t.Context(), scope, key))
+					_, stranger := begin(t, pool, sql.LevelRepeatableRead)
 					for _, beside := range []string{"j", "k0", "l", "n"} {
 						if _, err := stranger.WaitAtMost(5*time.Second).Lock(t.Context(), txlock.Named(base+beside)); err != nil {
 							t.Errorf("%s beside a held key: %v", beside, err)
@@ -109,24 +77,20 @@ func TestGapOfARollback(t *testing.T) {
 				t.Parallel()
 				db := testdb.Shared(t, engine).Open(t)
 				pool, family := guarded(t, db), txlock.NewFamily[int]("rolled")
-				if err := txlock.Ensure(t.Context(), db.Admin(), family.Key(1), family.Key(9)); err != nil {
-					t.Fatal(err)
-				}
+				check(t, txlock.Ensure(t.Context(), db.Admin(), family.Key(1), family.Key(9)))
 				waiter := rolledBack(t, db, pool, family.Key(5), begins)
 				taken := txlock.ErrBusy
 				if begins && (engine == testdb.MariaDB || !testdb.WithoutProcedures()) {
 					taken = nil
 				}
 				for id, want := range map[int]error{1: nil, 4: taken, 6: taken, 9: nil} {
-					_, stranger := begin(t, pool)
+					_, stranger := begin(t, pool, sql.LevelRepeatableRead)
 					if _, err := stranger.TryLock(t.Context(), family.Key(id)); !errors.Is(err, want) {
 						t.Errorf("a try of key %d beside one that was rolled back: %v, want %v", id, err, want)
 					}
 				}
-				if err := waiter.Rollback(); err != nil {
-					t.Fatal(err)
-				}
-				_, stranger := begin(t, pool)
+				check(t, waiter.Rollback())
+				_, stranger := begin(t, pool, sql.LevelRepeatableRead)
 				if _, err := stranger.TryLock(t.Context(), family.Key(3)); err != nil {
 					t.Errorf("a try when the gap is free: %v", err)
 				}
@@ -139,37 +103,17 @@ func TestGapOfARollback(t *testing.T) {
 // that has the key then.
 func rolledBack(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, begins bool) *sql.Tx {
 	t.Helper()
-	holder, first := begin(t, pool)
+	holder, first := begin(t, pool, sql.LevelRepeatableRead)
 	if !begins {
 		testdb.ConnID(t, holder)
 	}
-	if _, err := first.Lock(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	id := testdb.ConnID(t, conn)
-	waiter, err := conn.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = waiter.Rollback() })
-	second, err := locksqlc.Join(t.Context(), waiter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock(t, first, key)
+	conn, id := connection(t, pool)
+	waiter, after := begin(t, conn, sql.LevelDefault)
 	granted := make(chan error, 1)
-	go func() {
-		_, err := second.Lock(t.Context(), key)
-		granted <- err
-	}()
+	go func() { granted <- second(after.Lock(t.Context(), key)) }()
 	db.WaitForLockWait(t, id)
-	if err := errors.Join(holder.Rollback(), <-granted); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(holder.Rollback(), <-granted))
 	return waiter
 }
 
@@ -178,14 +122,8 @@ func rolledBack(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, begin
 func TestManyFirstLocks(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		for name, lock := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
-			"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-				_, err := s.Lock(ctx, key)
-				return err
-			},
-			"RLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-				_, err := s.RLock(ctx, key)
-				return err
-			},
+			"Lock":  func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
+			"RLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) },
 			"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 				return s.CompareAndBump(ctx, key, 0)
 			},
@@ -196,13 +134,11 @@ func TestManyFirstLocks(t *testing.T) {
 					return // there the row is made in the transaction
 				}
 				pool, key := guarded(t, testdb.Shared(t, engine).Open(t)), txlock.Named("first/"+name)
-				tx, scope := begin(t, pool) // the first RLock of a process asks something in its transaction
-				if err := errors.Join(lock(t.Context(), scope, txlock.Named("another")), tx.Rollback()); err != nil {
-					t.Fatal(err)
-				}
+				tx, scope := begin(t, pool, sql.LevelRepeatableRead) // the first RLock of a process asks something in its transaction
+				check(t, errors.Join(lock(t.Context(), scope, txlock.Named("another")), tx.Rollback()))
 				var all sync.WaitGroup
 				for range 30 {
-					tx, scope := begin(t, pool)
+					tx, scope := begin(t, pool, sql.LevelRepeatableRead)
 					all.Go(func() {
 						if err := errors.Join(lock(t.Context(), scope, key), tx.Rollback()); err != nil {
 							t.Error(err)
@@ -219,56 +155,53 @@ func TestManyFirstLocks(t *testing.T) {
 // Once that are neighbours. Those that wait behind them inherit the gaps, so the server may end
 // one of them as a deadlock. The other one is the first, and so is the retry.
 func TestOncesOfNeighbours(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).Open(t)
-			pool, family, deadlocks := guarded(t, db), txlock.NewFamily[int]("neighbour"), 0
-			for round := range 20 {
-				var holders []*sql.Tx
-				answers := make(chan error, 2)
-				for i := range 2 {
-					key := family.Key(2*round + i + 1)
-					holder, first := begin(t, pool)
-					if is, err := first.Once(t.Context(), key); err != nil || !is {
-						t.Fatalf("the first: %t, %v", is, err)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).Open(t)
+		pool, family, deadlocks := guarded(t, db), txlock.NewFamily[int]("neighbour"), 0
+		for round := range 20 {
+			var holders []*sql.Tx
+			answers := make(chan error, 2)
+			for i := range 2 {
+				key := family.Key(2*round + i + 1)
+				holder, first := begin(t, pool, sql.LevelRepeatableRead)
+				if is, err := first.Once(t.Context(), key); err != nil || !is {
+					t.Fatalf("the first: %t, %v", is, err)
+				}
+				holders = append(holders, holder)
+				waiter, second := begin(t, pool, sql.LevelRepeatableRead)
+				id := testdb.ConnID(t, waiter)
+				go func() {
+					is, err := second.Once(t.Context(), key)
+					if err == nil && !is {
+						err = errors.New("a first that was rolled back counts")
 					}
-					holders = append(holders, holder)
-					waiter, second := begin(t, pool)
-					id := testdb.ConnID(t, waiter)
-					go func() {
-						is, err := second.Once(t.Context(), key)
-						if err == nil && !is {
-							err = errors.New("a first that was rolled back counts")
-						}
-						answers <- errors.Join(err, waiter.Rollback())
-					}()
-					db.WaitForLockWait(t, id)
-				}
-				var rollBacks sync.WaitGroup
-				for _, holder := range holders {
-					rollBacks.Go(func() {
-						if err := holder.Rollback(); err != nil {
-							t.Error(err)
-						}
-					})
-				}
-				rollBacks.Wait()
-				for range holders {
-					if err := <-answers; errors.Is(err, txlock.ErrDeadlock) && txlock.Retryable(err) {
-						deadlocks++
-					} else if err != nil {
+					answers <- errors.Join(err, waiter.Rollback())
+				}()
+				db.WaitForLockWait(t, id)
+			}
+			var rollBacks sync.WaitGroup
+			for _, holder := range holders {
+				rollBacks.Go(func() {
+					if err := holder.Rollback(); err != nil {
 						t.Error(err)
 					}
-				}
-				if first, err := locksqlc.Once(t.Context(), pool, family.Key(2*round+1), func(*sql.Tx) error { return nil }); err != nil || !first {
-					t.Errorf("the retry: %t, %v", first, err)
+				})
+			}
+			rollBacks.Wait()
+			for range holders {
+				if err := <-answers; errors.Is(err, txlock.ErrDeadlock) && txlock.Retryable(err) {
+					deadlocks++
+				} else if err != nil {
+					t.Error(err)
 				}
 			}
-			t.Logf("%d deadlocks of %d", deadlocks, 40)
-			if deadlocks > 20 {
-				t.Errorf("%d of 40 were ended: both of a pair", deadlocks)
+			if first, err := locksqlc.Once(t.Context(), pool, family.Key(2*round+1), func(*sql.Tx) error { return nil }); err != nil || !first {
+				t.Errorf("the retry: %t, %v", first, err)
 			}
-		})
-	}
+		}
+		t.Logf("%d deadlocks of %d", deadlocks, 40)
+		if deadlocks > 20 {
+			t.Errorf("%d of 40 were ended: both of a pair", deadlocks)
+		}
+	})
 }

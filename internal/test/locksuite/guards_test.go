@@ -13,37 +13,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// client is a user's code inside a transaction, in one of two styles.
-type client struct {
-	name string
-	join func(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txlock.Scope, error)
-	get  func(ctx context.Context, tx *sql.Tx, id int64) (int64, error)
-	set  func(ctx context.Context, tx *sql.Tx, id, n int64) error
-}
-
-var clients = []client{
-	{
-		name: "database/sql",
-		join: locksqlc.Join,
-		get: func(ctx context.Context, tx *sql.Tx, id int64) (n int64, err error) {
-			err = tx.QueryRowContext(ctx, "SELECT n FROM suite_rows WHERE id = ?", id).Scan(&n)
-			return n, err
-		},
-		set: func(ctx context.Context, tx *sql.Tx, id, n int64) error {
-			_, err := tx.ExecContext(ctx, "UPDATE suite_rows SET n = ? WHERE id = ?", n, id)
-			return err
-		},
-	},
-	{
-		name: "sqlc",
-		join: locksqlc.Join,
-		get:  func(ctx context.Context, tx *sql.Tx, id int64) (int64, error) { return rowsdb.New(tx).Get(ctx, id) },
-		set: func(ctx context.Context, tx *sql.Tx, id, n int64) error {
-			return rowsdb.New(tx).Set(ctx, rowsdb.SetParams{N: n, ID: id})
-		},
-	},
-}
-
 // rowsDB is a database with lockstep's tables and suite_rows.
 func rowsDB(t *testing.T, engine testdb.Engine) *testdb.DB {
 	t.Helper()
@@ -51,19 +20,13 @@ func rowsDB(t *testing.T, engine testdb.Engine) *testdb.DB {
 	db.Exec(t, "CREATE TABLE suite_rows (id BIGINT NOT NULL PRIMARY KEY, kind BIGINT NOT NULL, n BIGINT NOT NULL, KEY by_kind (kind))")
 	db.Grant(t, "suite_rows")
 	tx, err := db.Admin().BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer tx.Rollback() //nolint:errcheck // after a commit, or on the way out with an error that says more
 	fill := rowsdb.New(tx)
 	for id := int64(1); id <= 300; id++ {
-		if err := fill.Fill(t.Context(), rowsdb.FillParams{ID: id, Kind: id % 10, N: 0}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, fill.Fill(t.Context(), rowsdb.FillParams{ID: id, Kind: id % 10, N: 0}))
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tx.Commit())
 	return db
 }
 
@@ -72,84 +35,54 @@ func rowsDB(t *testing.T, engine testdb.Engine) *testdb.DB {
 // lock, reads the old number again and overwrites the new one; with it it is
 // refused.
 func TestStaleSnapshot(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := rowsDB(t, engine)
-			bare, plain, guardedPool := db.Connect(t, db.Overwriting(t)), db.Connect(t), guarded(t, db)
-			for i, c := range clients {
-				id := int64(i + 1)
-				t.Run(c.name+"/guard off", func(t *testing.T) {
-					// On a plain pool NothingRead, said where it isn't true, is no guard.
-					if err := raiseLate(t, c, bare, id, txlock.NothingRead()); err != nil {
-						t.Fatal(err)
-					}
-					if n := number(t, db, id); n != 1 {
-						t.Errorf("%d after two increments without the guard: this test can't tell", n)
-					}
-				})
-				for _, pool := range []struct {
-					name string
-					db   *sql.DB
-				}{{"plain", plain}, {"guarded", guardedPool}} {
-					t.Run(c.name+"/guard on, "+pool.name, func(t *testing.T) {
-						before := number(t, db, id)
-						if err := raiseLate(t, c, pool.db, id); !errors.Is(err, txlock.ErrStaleSnapshot) {
-							t.Errorf("got %v, want ErrStaleSnapshot", err)
-						}
-						if n := number(t, db, id); n != before+1 {
-							t.Errorf("%d after one increment of %d and one refusal", n, before)
-						}
-					})
-				}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := rowsDB(t, engine)
+		// On a plain pool NothingRead, said where it isn't true, is no guard.
+		check(t, raiseLate(t, db.Connect(t, db.Overwriting(t)), txlock.NothingRead()))
+		if n := number(t, db, 1); n != 1 {
+			t.Errorf("%d after two increments without the guard: this test can't tell", n)
+		}
+		for n, pool := range []*sql.DB{db.Connect(t), guarded(t, db)} {
+			if err := raiseLate(t, pool); !errors.Is(err, txlock.ErrStaleSnapshot) {
+				t.Errorf("guarded %t: %v, want ErrStaleSnapshot", n == 1, err)
 			}
-		})
-	}
+			if got := number(t, db, 1); got != int64(n+2) {
+				t.Errorf("guarded %t: %d after one increment of %d and one refusal", n == 1, got, n+1)
+			}
+		}
+	})
 }
 
 // raiseLate raises a number in a transaction that has read before, while another
 // one raises it under the lock.
-func raiseLate(t *testing.T, c client, pool *sql.DB, id int64, options ...txlock.JoinOption) error {
+func raiseLate(t *testing.T, pool *sql.DB, options ...txlock.JoinOption) error {
 	t.Helper()
-	ctx := t.Context()
-	key := txlock.Named(fmt.Sprintf("late/%s/%d", c.name, id))
+	ctx, key := t.Context(), txlock.Named("late")
 	raise := func(tx *sql.Tx) error {
-		n, err := c.get(ctx, tx, id)
+		n, err := rowsdb.New(tx).Get(ctx, 1)
 		if err != nil {
 			return err
 		}
-		return c.set(ctx, tx, id, n+1)
+		return rowsdb.New(tx).Set(ctx, rowsdb.SetParams{N: n + 1, ID: 1})
 	}
 	tx, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	if err != nil {
-		return err
-	}
+	check(t, err)
 	defer tx.Rollback() //nolint:errcheck // after a commit, or on the way out with an error that says more
-	if _, err := c.get(ctx, tx, id); err != nil {
-		return err
-	}
-	if err := locksqlc.Run(ctx, pool, []txlock.Key{key}, raise); err != nil {
-		return err
-	}
-	scope, err := c.join(ctx, tx, options...)
-	if err != nil {
-		return err
-	}
+	check(t, second(rowsdb.New(tx).Get(ctx, 1)))
+	check(t, locksqlc.Run(ctx, pool, []txlock.Key{key}, raise))
+	scope, err := locksqlc.Join(ctx, tx, options...)
+	check(t, err)
 	if _, err := scope.Lock(ctx, key); err != nil {
 		return err
 	}
-	if err := raise(tx); err != nil {
-		return err
-	}
+	check(t, raise(tx))
 	return tx.Commit()
 }
 
 func number(t *testing.T, db *testdb.DB, id int64) int64 {
 	t.Helper()
 	n, err := rowsdb.New(db.Admin()).Get(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return n
 }
 
@@ -157,16 +90,16 @@ func number(t *testing.T, db *testdb.DB, id int64) int64 {
 // swallows the error and writes on. On a plain pool that write survives without the
 // one before the deadlock; on a guarded one it is refused, and Commit with it.
 func TestDoomedSqlc(t *testing.T) {
-	hides := map[string]func(ctx context.Context, q *rowsdb.Queries) error{
-		"exec":           func(ctx context.Context, q *rowsdb.Queries) error { _, err := q.Touch(ctx, 20); return err },
-		"one":            func(ctx context.Context, q *rowsdb.Queries) error { _, err := q.GetForUpdate(ctx, 20); return err },
-		"one, LIMIT":     func(ctx context.Context, q *rowsdb.Queries) error { _, err := q.FirstForUpdate(ctx, 20); return err },
-		"one, aggregate": func(ctx context.Context, q *rowsdb.Queries) error { _, err := q.SumForUpdate(ctx, 15); return err },
-		"many, range": func(ctx context.Context, q *rowsdb.Queries) error {
-			_, err := q.RangeForUpdate(ctx, rowsdb.RangeForUpdateParams{FromID: 15, ToID: 25})
-			return err
+	type queries = rowsdb.Queries
+	hides := map[string]func(ctx context.Context, q *queries) error{
+		"exec":           func(ctx context.Context, q *queries) error { return second(q.Touch(ctx, 20)) },
+		"one":            func(ctx context.Context, q *queries) error { return second(q.GetForUpdate(ctx, 20)) },
+		"one, LIMIT":     func(ctx context.Context, q *queries) error { return second(q.FirstForUpdate(ctx, 20)) },
+		"one, aggregate": func(ctx context.Context, q *queries) error { return second(q.SumForUpdate(ctx, 15)) },
+		"many, range": func(ctx context.Context, q *queries) error {
+			return second(q.RangeForUpdate(ctx, rowsdb.RangeForUpdateParams{FromID: 15, ToID: 25}))
 		},
-		"many, secondary index": func(ctx context.Context, q *rowsdb.Queries) error { _, err := q.KindForUpdate(ctx, 0); return err },
+		"many, secondary index": func(ctx context.Context, q *queries) error { return second(q.KindForUpdate(ctx, 0)) },
 	}
 	for _, engine := range testdb.Engines() {
 		for name, hide := range hides {
@@ -175,11 +108,7 @@ func TestDoomedSqlc(t *testing.T) {
 					t.Parallel()
 					db := rowsDB(t, engine)
 					for _, onGuarded := range []bool{false, true} {
-						pool := db.Connect(t)
-						if onGuarded {
-							pool = guarded(t, db)
-						}
-						writeErr, commitErr := swallowDeadlock(t, db, pool, prepared, hide)
+						writeErr, commitErr := swallowDeadlock(t, db, poolOf(t, db, onGuarded, interpolating), prepared, hide)
 						if before := number(t, db, 1); before != 0 {
 							t.Errorf("the write before the deadlock survived as %d", before)
 						}
@@ -205,37 +134,23 @@ func TestDoomedSqlc(t *testing.T) {
 func swallowDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB, prepared bool, hide func(context.Context, *rowsdb.Queries) error) (writeErr, commitErr error) {
 	t.Helper()
 	ctx := t.Context()
-	conn, err := pool.Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, id := connection(t, pool)
 	defer conn.Close()
-	id := testdb.ConnID(t, conn)
 	victim, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	queries := rowsdb.New(victim)
 	if prepared {
 		all, err := rowsdb.Prepare(ctx, pool)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer all.Close()
 		queries = all.WithTx(victim)
 	}
 	other, err := db.Admin().BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer other.Rollback() //nolint:errcheck // it has done its part; first of all, so that the victim waits no more
-	if _, err := queries.Touch(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(queries.Touch(ctx, 1)))
 	// The one that has changed more rows is not the victim.
-	if _, err := other.ExecContext(ctx, "UPDATE suite_rows SET n = n + 1 WHERE id BETWEEN 20 AND 290"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, other, "UPDATE suite_rows SET n = n + 1 WHERE id BETWEEN 20 AND 290")
 	hidden := make(chan error, 1)
 	go func() { hidden <- hide(ctx, queries) }()
 	db.WaitForLockWait(t, id)
@@ -245,9 +160,7 @@ func swallowDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB, prepared bool, h
 	if err := <-hidden; !txlock.Retryable(err) {
 		t.Fatalf("got %v, want a deadlock", err)
 	}
-	if err := other.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, other.Rollback())
 	writeErr = queries.Set(ctx, rowsdb.SetParams{N: 99, ID: 300})
 	return writeErr, victim.Commit()
 }

@@ -1,21 +1,105 @@
 package locksuite_test
 
 import (
-	"fmt"
-	"os"
+	"context"
+	"database/sql"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestMain also is the other processes of TestLostUpdates.
-func TestMain(m *testing.M) {
-	if job := os.Getenv(jobVariable); job != "" {
-		if err := runJob(job); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
-	testdb.Main(m)
+}
+
+// second drops a result.
+func second[T any](_ T, err error) error { return err }
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	t.Helper()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
+	}
+}
+
+// poolOf opens a pool of the application's user.
+func poolOf(tb testing.TB, db *testdb.DB, guarded bool, set ...func(*mysql.Config)) *sql.DB {
+	tb.Helper()
+	if !guarded {
+		return db.Connect(tb, set...)
+	}
+	pool, err := locksqlc.Open(db.DSN(set...))
+	check(tb, err)
+	tb.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+func interpolating(c *mysql.Config) { c.InterpolateParams = true }
+
+// guarded opens a guarded pool that interpolates.
+func guarded(tb testing.TB, db *testdb.DB) *sql.DB {
+	tb.Helper()
+	return poolOf(tb, db, true, interpolating)
+}
+
+// connection takes one from the pool, and returns its number, too.
+func connection(tb testing.TB, pool *sql.DB) (conn *sql.Conn, id int64) {
+	tb.Helper()
+	conn, err := pool.Conn(tb.Context())
+	check(tb, err)
+	tb.Cleanup(func() { _ = conn.Close() })
+	return conn, testdb.ConnID(tb, conn)
+}
+
+// beginner is a pool or a connection.
+type beginner interface {
+	BeginTx(ctx context.Context, options *sql.TxOptions) (*sql.Tx, error)
+}
+
+// begin begins a transaction and joins it; it is rolled back at the end.
+func begin(tb testing.TB, on beginner, level sql.IsolationLevel) (*sql.Tx, *txlock.Scope) {
+	tb.Helper()
+	tx, err := on.BeginTx(tb.Context(), &sql.TxOptions{Isolation: level})
+	check(tb, err)
+	tb.Cleanup(func() { _ = tx.Rollback() })
+	scope, err := locksqlc.Join(tb.Context(), tx)
+	check(tb, err)
+	return tx, scope
+}
+
+func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
+	tb.Helper()
+	grant, err := scope.Lock(tb.Context(), key)
+	check(tb, err)
+	return grant
+}
+
+func exec(tb testing.TB, on interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}, query string, args ...any) {
+	tb.Helper()
+	if _, err := on.ExecContext(tb.Context(), query, args...); err != nil {
+		tb.Fatalf("%s: %v", query, err)
+	}
+}
+
+func count(tb testing.TB, on testdb.Queryer, query string, args ...any) (n int) {
+	tb.Helper()
+	if err := on.QueryRowContext(tb.Context(), query, args...).Scan(&n); err != nil {
+		tb.Fatalf("%s: %v", query, err)
+	}
+	return n
 }

@@ -5,11 +5,11 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +28,13 @@ type counter struct {
 	key   txlock.Key
 	level sql.IsolationLevel
 	early bool // read once before all else
+}
+
+func newCounter(t *testing.T, db *testdb.DB, pool *sql.DB, level sql.IsolationLevel) counter {
+	t.Helper()
+	c := counter{DB: pool, table: db.CreateTable(t, "counters", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL"), key: txlock.Named("test:" + rand.Text()), level: level}
+	db.Exec(t, "INSERT INTO "+c.table+" VALUES (1, 0)")
+	return c
 }
 
 // begun calls f in a transaction, and commits it unless f has.
@@ -69,20 +76,27 @@ func (c counter) raise(ctx context.Context, tx *sql.Tx, locking string) error {
 	return c.write(ctx, tx, n+1)
 }
 
-// under raises the counter under what lock locks.
-func under(lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error) func(context.Context, counter) error {
+// joined calls f with a transaction's scope.
+func joined(f func(ctx context.Context, c counter, tx *sql.Tx, s *txlock.Scope) error) func(context.Context, counter) error {
 	return func(ctx context.Context, c counter) error {
 		return c.begun(ctx, func(tx *sql.Tx) error {
 			s, err := txlock.Join(ctx, tx)
-			if err == nil {
-				err = lock(ctx, s, c.key)
-			}
 			if err != nil {
 				return err
 			}
-			return c.raise(ctx, tx, "")
+			return f(ctx, c, tx, s)
 		})
 	}
+}
+
+// under raises the counter under what lock locks.
+func under(lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error) func(context.Context, counter) error {
+	return joined(func(ctx context.Context, c counter, tx *sql.Tx, s *txlock.Scope) error {
+		if err := lock(ctx, s, c.key); err != nil {
+			return err
+		}
+		return c.raise(ctx, tx, "")
+	})
 }
 
 const aWhile = 50 * time.Millisecond
@@ -93,87 +107,55 @@ var ways = []struct {
 	name  string
 	raise func(ctx context.Context, c counter) error
 }{
-	{"`Lock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.Lock(ctx, key)
-		return err
-	})},
+	{"`Lock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) })},
 	{"`Lock` of a hashed key", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.Lock(ctx, txlock.NewFamily[string]("matrix", txlock.Hashed(), txlock.Exact()).Key(key.String()))
-		return err
+		return second(s.Lock(ctx, txlock.NewFamily[string]("matrix", txlock.Hashed(), txlock.Exact()).Key(key.String())))
 	})},
-	{"`TryLock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.TryLock(ctx, key)
-		return err
-	})},
-	{"`LockAny`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.LockAny(ctx, key)
-		return err
-	})},
+	{"`TryLock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) })},
+	{"`LockAny`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.LockAny(ctx, key)) })},
 	{"`WaitAtMost`, `Lock`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.WaitAtMost(aWhile).Lock(ctx, key)
-		return err
+		return second(s.WaitAtMost(aWhile).Lock(ctx, key))
 	})},
 	{"`LockAll`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.LockAll(ctx, key, beside(key))
-		return err
+		return second(s.LockAll(ctx, key, beside(key)))
 	})},
 	{"`WaitAtMost`, `LockAll`", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.WaitAtMost(aWhile).LockAll(ctx, key, beside(key))
-		return err
+		return second(s.WaitAtMost(aWhile).LockAll(ctx, key, beside(key)))
 	})},
 	{"`LockAll` with a shared key", under(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.LockAll(ctx, key, txlock.Shared(beside(key)))
-		return err
+		return second(s.LockAll(ctx, key, txlock.Shared(beside(key))))
 	})},
-	{"`Version`, `CompareAndBump`", func(ctx context.Context, c counter) error {
-		return c.begun(ctx, func(tx *sql.Tx) error {
-			s, err := txlock.Join(ctx, tx)
-			if err != nil {
-				return err
-			}
-			version, err := s.Version(ctx, c.key)
-			if err != nil {
-				return err
-			}
-			n, err := c.read(ctx, tx, "")
-			if err == nil {
-				err = s.CompareAndBump(ctx, c.key, version)
-			}
-			if err != nil {
-				return err
-			}
-			return c.write(ctx, tx, n+1)
-		})
-	}},
-	{"`LockWith`", func(ctx context.Context, c counter) error {
-		return c.begun(ctx, func(tx *sql.Tx) error {
-			s, err := txlock.Join(ctx, tx)
-			if err != nil {
-				return err
-			}
-			n, err := c.read(s.LockWith(ctx, c.key), tx, "")
-			if err != nil {
-				return err
-			}
-			return c.write(ctx, tx, n+1)
-		})
-	}},
-	{"`Lock`, `CommitWith`", func(ctx context.Context, c counter) error {
-		return c.begun(ctx, func(tx *sql.Tx) error {
-			s, err := txlock.Join(ctx, tx)
-			if err == nil {
-				_, err = s.Lock(ctx, c.key)
-			}
-			if err != nil {
-				return err
-			}
-			n, err := c.read(ctx, tx, "")
-			if err != nil {
-				return err
-			}
-			return c.write(s.CommitWith(ctx, 1), tx, n+1)
-		})
-	}},
+	{"`Version`, `CompareAndBump`", joined(func(ctx context.Context, c counter, tx *sql.Tx, s *txlock.Scope) error {
+		version, err := s.Version(ctx, c.key)
+		if err != nil {
+			return err
+		}
+		n, err := c.read(ctx, tx, "")
+		if err == nil {
+			err = s.CompareAndBump(ctx, c.key, version)
+		}
+		if err != nil {
+			return err
+		}
+		return c.write(ctx, tx, n+1)
+	})},
+	{"`LockWith`", joined(func(ctx context.Context, c counter, tx *sql.Tx, s *txlock.Scope) error {
+		n, err := c.read(s.LockWith(ctx, c.key), tx, "")
+		if err != nil {
+			return err
+		}
+		return c.write(ctx, tx, n+1)
+	})},
+	{"`Lock`, `CommitWith`", joined(func(ctx context.Context, c counter, tx *sql.Tx, s *txlock.Scope) error {
+		if _, err := s.Lock(ctx, c.key); err != nil {
+			return err
+		}
+		n, err := c.read(ctx, tx, "")
+		if err != nil {
+			return err
+		}
+		return c.write(s.CommitWith(ctx, 1), tx, n+1)
+	})},
 	{"`Run`", func(ctx context.Context, c counter) error {
 		return locksqlc.Run(ctx, c.DB, []txlock.Key{c.key}, func(tx *sql.Tx) error { return c.raise(ctx, tx, "") }, c.options())
 	}},
@@ -226,9 +208,8 @@ func (c counter) attack(t *testing.T, raise func(context.Context, counter) error
 			t.Error(err)
 		}
 	}
-	var n int
-	if err := c.QueryRowContext(ctx, "SELECT n FROM "+c.table+" WHERE id = 1").Scan(&n); err != nil || n != want {
-		t.Errorf("at %v: the counter shows %d, %v, want %d", c.level, n, err, want)
+	if n := count(t, c, "SELECT n FROM "+c.table+" WHERE id = 1"); n != want {
+		t.Errorf("at %v: the counter shows %d, want %d", c.level, n, want)
 	}
 	return refused
 }
@@ -266,9 +247,7 @@ func TestLostUpdatesOfEveryWay(t *testing.T) {
 	}
 	testdb.NeedsServer(t)
 	page, err := os.ReadFile(lostPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	head, table, ok := strings.Cut(string(page), lostBegin)
 	if !ok {
 		t.Fatalf("%s has no table", lostPage)
@@ -292,9 +271,7 @@ func TestLostUpdatesOfEveryWay(t *testing.T) {
 	}
 	switch is := strings.Join(now, "\n"); {
 	case *updatePage:
-		if err := os.WriteFile(lostPage, []byte(head+lostBegin+is+"\n\n"+rest), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(lostPage, []byte(head+lostBegin+is+"\n\n"+rest), 0o644))
 	case is != table:
 		t.Errorf("%s isn't true: write it by -update. It was found:\n%s", lostPage, is)
 	}
@@ -304,7 +281,7 @@ func TestLostUpdatesOfEveryWay(t *testing.T) {
 // of the page.
 func everywhere(t *testing.T, db *testdb.DB, raise func(context.Context, counter) error) string {
 	t.Helper()
-	guarded := guardedPool(t, db)
+	guarded := poolOf(t, db, true)
 	by := make(map[string][]string) // where, by what was found
 	for pool, on := range map[string]*sql.DB{"guarded": guarded, "unguarded": db.Connect(t)} {
 		levels := levels
@@ -315,9 +292,7 @@ func everywhere(t *testing.T, db *testdb.DB, raise func(context.Context, counter
 			if level == sql.LevelSerializable && db.Engine() == testdb.TiDB {
 				continue // it has no such level: see TestTiDBRefusesTransactions
 			}
-			c := counter{DB: on, table: db.CreateTable(t, "counters", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL"), key: txlock.Named("test:" + rand.Text()), level: level}
-			db.Exec(t, "INSERT INTO "+c.table+" VALUES (1, 0)")
-			refused := c.attack(t, raise)
+			refused := newCounter(t, db, on, level).attack(t, raise)
 			by[refused] = append(by[refused], pool)
 		}
 	}
@@ -340,44 +315,66 @@ func everywhere(t *testing.T, db *testdb.DB, raise func(context.Context, counter
 	return strings.Join(cells, ", ")
 }
 
+// TestLostUpdates raises one counter by all verbs that lock its key, at once, on guarded and unguarded
+// pools.
+func TestLostUpdates(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		c := newCounter(t, db, nil, sql.LevelDefault)
+		var all sync.WaitGroup
+		var committed atomic.Int64
+		for i, pool := range []*sql.DB{poolOf(t, db, true), db.Connect(t)} {
+			for _, way := range ways {
+				if strings.Contains(way.name, "hashed") {
+					continue // another key
+				}
+				all.Go(func() {
+					c := c
+					c.DB = pool
+					for round := range 4 {
+						c.early = round%2 == i
+						if err := c.once(t.Context(), way.raise); err == nil {
+							committed.Add(1)
+						} else if !errors.Is(err, txlock.ErrUnguarded) {
+							t.Errorf("%s: %v", way.name, err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		if n := count(t, db.Admin(), "SELECT n FROM "+c.table); int64(n) != committed.Load() || n < 4*len(ways) {
+			t.Errorf("the counter shows %d of %d commits", n, committed.Load())
+		}
+	})
+}
+
 // TestControls: what locks nothing loses an update, in each engine, and a locking read doesn't. So
 // TestLostUpdatesOfEveryWay can tell.
 func TestControls(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			c := counter{DB: db.Connect(t, db.Overwriting(t)), table: db.CreateTable(t, "counters", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL"), level: sql.LevelRepeatableRead}
-			db.Exec(t, "INSERT INTO "+c.table+" VALUES (1, 0)")
-			err := c.begun(t.Context(), func(tx *sql.Tx) error {
-				n, err := c.read(t.Context(), tx, "")
-				if err == nil {
-					err = c.begun(t.Context(), func(other *sql.Tx) error { return c.raise(t.Context(), other, "") })
-				}
-				return errors.Join(err, c.write(t.Context(), tx, n+1))
-			})
-			if err != nil {
-				t.Fatal(err)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		c := newCounter(t, db, db.Connect(t, db.Overwriting(t)), sql.LevelRepeatableRead)
+		err := c.begun(t.Context(), func(tx *sql.Tx) error {
+			n, err := c.read(t.Context(), tx, "")
+			if err == nil {
+				err = c.begun(t.Context(), func(other *sql.Tx) error { return c.raise(t.Context(), other, "") })
 			}
-			var n int
-			if err := c.QueryRowContext(t.Context(), "SELECT n FROM "+c.table).Scan(&n); err != nil || n != 1 {
-				t.Errorf("two transactions have written %d, %v: none was lost", n, err)
-			}
-			if refused := (counter{DB: c.DB, table: again(t, db, c.table), level: c.level}).attack(t, func(ctx context.Context, c counter) error {
-				return retried(c.begun(ctx, func(tx *sql.Tx) error { return c.raise(ctx, tx, " FOR UPDATE") }))
-			}); refused != "" {
-				t.Error(refused)
-			}
+			return errors.Join(err, c.write(t.Context(), tx, n+1))
 		})
-	}
-}
-
-// again sets the counter back.
-func again(t *testing.T, db *testdb.DB, table string) string {
-	t.Helper()
-	db.Exec(t, fmt.Sprintf("UPDATE %s SET n = 0", table))
-	return table
+		check(t, err)
+		if n := count(t, c, "SELECT n FROM "+c.table); n != 1 {
+			t.Errorf("two transactions have written %d: none was lost", n)
+		}
+		exec(t, c, "UPDATE "+c.table+" SET n = 0")
+		if refused := c.attack(t, func(ctx context.Context, c counter) error {
+			return retried(c.begun(ctx, func(tx *sql.Tx) error { return c.raise(ctx, tx, " FOR UPDATE") }))
+		}); refused != "" {
+			t.Error(refused)
+		}
+	})
 }
 
 // retried is the error of a transaction without locks of ours: a deadlock, or TiDB's write conflict.

@@ -11,107 +11,56 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// guarded opens a guarded pool.
-func guarded(tb testing.TB, db *testdb.DB) *sql.DB {
-	tb.Helper()
-	pool, err := locksqlc.Open(db.DSN(func(c *mysql.Config) { c.InterpolateParams = true }))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			tb.Errorf("close the pool: %v", err)
-		}
-	})
-	return pool
-}
-
-// begin begins a transaction and joins it; it is rolled back at the end.
-func begin(tb testing.TB, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
-	tb.Helper()
-	tx, err := pool.BeginTx(tb.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-			tb.Errorf("roll back: %v", err)
-		}
-	})
-	scope, err := locksqlc.Join(tb.Context(), tx)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return tx, scope
-}
-
 // TestFirstComeFirstServed has 30 waiters granted in the order they came.
 func TestFirstComeFirstServed(t *testing.T) {
 	family := txlock.NewFamily[int64]("queue")
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			key := family.Key(1)
-			if err := txlock.Ensure(t.Context(), db.Admin(), key); err != nil {
-				t.Fatal(err)
-			}
-			pool := guarded(t, db)
-			holder, scope := begin(t, pool)
-			if _, err := scope.Lock(t.Context(), key); err != nil {
-				t.Fatal(err)
-			}
-			const waiters = 30
-			var mu sync.Mutex
-			var order []int
-			var tokens []uint64
-			var wg sync.WaitGroup
-			for i := range waiters {
-				conn, err := pool.Conn(t.Context())
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		key := family.Key(1)
+		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
+		pool := guarded(t, db)
+		holder, scope := begin(t, pool, sql.LevelRepeatableRead)
+		lock(t, scope, key)
+		const waiters = 30
+		var mu sync.Mutex
+		var order []int
+		var tokens []uint64
+		var wg sync.WaitGroup
+		for i := range waiters {
+			conn, id := connection(t, pool)
+			tx, err := conn.BeginTx(t.Context(), nil)
+			check(t, err)
+			wg.Go(func() {
+				defer conn.Close()
+				scope, err := locksqlc.Join(t.Context(), tx)
 				if err != nil {
-					t.Fatal(err)
+					t.Error(err)
+					return
 				}
-				id := testdb.ConnID(t, conn)
-				tx, err := conn.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
+				grant, err := scope.Lock(t.Context(), key)
+				mu.Lock() // under the lock of the database: nobody else is granted meanwhile
+				order, tokens = append(order, i), append(tokens, grant.Token())
+				mu.Unlock()
+				if err := errors.Join(err, tx.Commit()); err != nil {
+					t.Error(err)
 				}
-				wg.Go(func() {
-					defer conn.Close()
-					scope, err := locksqlc.Join(t.Context(), tx)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					grant, err := scope.Lock(t.Context(), key)
-					mu.Lock() // under the lock of the database: nobody else is granted meanwhile
-					order, tokens = append(order, i), append(tokens, grant.Token())
-					mu.Unlock()
-					if err := errors.Join(err, tx.Commit()); err != nil {
-						t.Error(err)
-					}
-				})
-				db.WaitForLockWait(t, id)
-			}
-			if err := holder.Commit(); err != nil {
-				t.Fatal(err)
-			}
-			wg.Wait()
-			if !slices.IsSorted(order) || len(order) != waiters {
-				t.Errorf("granted in the order %v", order)
-			}
-			if !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != waiters {
-				t.Errorf("tokens %v", tokens)
-			}
-		})
-	}
+			})
+			db.WaitForLockWait(t, id)
+		}
+		check(t, holder.Commit())
+		wg.Wait()
+		if !slices.IsSorted(order) || len(order) != waiters {
+			t.Errorf("granted in the order %v", order)
+		}
+		if !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != waiters {
+			t.Errorf("tokens %v", tokens)
+		}
+	})
 }
 
 // TestLockAllInAnyOrder runs LockAll over the same keys in random orders: no
@@ -120,39 +69,31 @@ func TestFirstComeFirstServed(t *testing.T) {
 func TestLockAllInAnyOrder(t *testing.T) {
 	named := txlock.NewFamily[int64]("all")
 	hashed := txlock.NewFamily[int64]("allhashed", txlock.Hashed())
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			var all []txlock.Key
-			for id := int64(1); id <= 10; id++ {
-				all = append(all, named.Key(id), hashed.Key(id))
-			}
-			if err := txlock.Ensure(t.Context(), db.Admin(), all...); err != nil {
-				t.Fatal(err)
-			}
-			pool := guarded(t, db)
-			const workers = 8
-			each(t, workers, func(ctx context.Context, w int) error {
-				random := rand.New(rand.NewPCG(1, uint64(w)))
-				for range testdb.Long(40, 125) {
-					keys := slices.Clone(all)
-					random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
-					for i := range keys[:random.IntN(7)] {
-						keys[i] = txlock.Shared(keys[i])
-					}
-					err := inTx(ctx, pool, func(scope *txlock.Scope) error {
-						_, err := scope.LockAll(ctx, keys[:6]...)
-						return err
-					})
-					if err != nil {
-						return err
-					}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		var all []txlock.Key
+		for id := int64(1); id <= 10; id++ {
+			all = append(all, named.Key(id), hashed.Key(id))
+		}
+		check(t, txlock.Ensure(t.Context(), db.Admin(), all...))
+		pool := guarded(t, db)
+		const workers = 8
+		each(t, workers, func(ctx context.Context, w int) error {
+			random := rand.New(rand.NewPCG(1, uint64(w)))
+			for range testdb.Long(40, 125) {
+				keys := slices.Clone(all)
+				random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+				for i := range keys[:random.IntN(7)] {
+					keys[i] = txlock.Shared(keys[i])
 				}
-				return nil
-			})
+				err := inTx(ctx, pool, func(scope *txlock.Scope) error { return second(scope.LockAll(ctx, keys[:6]...)) })
+				if err != nil {
+					return err
+				}
+			}
+			return nil
 		})
-	}
+	})
 }
 
 // TestFreshKeysHardlyCollide has 16 workers lock 60 fresh keys each, 20 in a
@@ -183,8 +124,7 @@ func TestFreshKeysHardlyCollide(t *testing.T) {
 				return nil
 			}},
 			{"LockAll", func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error {
-				_, err := s.LockAll(ctx, keys...)
-				return err
+				return second(s.LockAll(ctx, keys...))
 			}},
 		} {
 			t.Run(fmt.Sprintf("%s/%s", engine, verb.name), func(t *testing.T) {
@@ -237,52 +177,6 @@ func single(verb func(*txlock.Scope, context.Context, txlock.Key) (txlock.Grant,
 			}
 		}
 		return nil
-	}
-}
-
-// TestTokensRiseOverRollbacks locks one key again and again and always rolls
-// back: every token is higher than the one before.
-func TestTokensRiseOverRollbacks(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		for _, key := range []txlock.Key{txlock.Named("tokens"), txlock.NewFamily[int64]("tokens", txlock.Hashed()).Key(1)} {
-			t.Run(fmt.Sprintf("%s/hashed=%t", engine, key.Hashed()), func(t *testing.T) {
-				t.Parallel()
-				db := testdb.Open(t, engine)
-				if err := txlock.Ensure(t.Context(), db.Admin(), key); err != nil {
-					t.Fatal(err)
-				}
-				pool := guarded(t, db)
-				other := txlock.Named("tokens-beside")
-				var mu sync.Mutex
-				var last uint64
-				each(t, 16, func(ctx context.Context, w int) error {
-					for i := range testdb.Long(20, 60) {
-						err := inTx(ctx, pool, func(s *txlock.Scope) error {
-							// LockAll waits for the first key while the second one's
-							// statement has long begun.
-							grants, err := s.LockAll(ctx, key, other)
-							if (w+i)%2 == 0 && err == nil {
-								grants = grants[:1]
-							}
-							if err != nil {
-								return err
-							}
-							mu.Lock()
-							defer mu.Unlock()
-							if token := grants[0].Token(); token <= last {
-								return fmt.Errorf("token %d after %d", token, last)
-							}
-							last = grants[0].Token()
-							return errRollback
-						})
-						if err != nil && !errors.Is(err, errRollback) && !errors.Is(err, txlock.ErrDeadlock) {
-							return err
-						}
-					}
-					return nil
-				})
-			})
-		}
 	}
 }
 

@@ -68,14 +68,8 @@ func harmless(t *testing.T, what string, db querier, name string) {
 func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
 	t.Helper()
 	name = "test:" + rand.Text()
-	if err := gen.New().MakeJob(t.Context(), db.Admin(), gen.MakeJobParams{Name: []byte(name)}); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := db.Connect(t).Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	check(t, gen.New().MakeJob(t.Context(), db.Admin(), gen.MakeJobParams{Name: []byte(name)}))
+	conn, _ = connection(t, db.Connect(t))
 	return conn, name
 }
 
@@ -84,59 +78,48 @@ func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
 // transaction takes no snapshot for it.
 func TestEngineIsKnown(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			conn, name := withJob(t, db)
-			harmless(t, "default", conn, name)
-			tried := 0
-			for mode := range strings.SplitSeq(","+modes, ",") {
-				_, err := conn.ExecContext(t.Context(), "SET SESSION sql_mode = '"+mode+"'")
-				if refused := new(mysql.MySQLError); errors.As(err, &refused) && (refused.Number == 1231 || refused.Number == 3899) {
-					continue // ER_WRONG_VALUE_FOR_VAR, ER_UNSUPPORTED_SQL_MODE
-				} else if err != nil {
-					t.Fatal(err)
-				}
-				tried++
-				harmless(t, "sql_mode "+mode, conn, name)
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		conn, name := withJob(t, db)
+		harmless(t, "default", conn, name)
+		tried := 0
+		for mode := range strings.SplitSeq(","+modes, ",") {
+			_, err := conn.ExecContext(t.Context(), "SET SESSION sql_mode = '"+mode+"'")
+			if refused := new(mysql.MySQLError); errors.As(err, &refused) && (refused.Number == 1231 || refused.Number == 3899) {
+				continue // ER_WRONG_VALUE_FOR_VAR, ER_UNSUPPORTED_SQL_MODE
+			} else if err != nil {
+				t.Fatal(err)
 			}
-			if tried < 15 {
-				t.Errorf("only %d modes were tried", tried)
+			tried++
+			harmless(t, "sql_mode "+mode, conn, name)
+		}
+		if tried < 15 {
+			t.Errorf("only %d modes were tried", tried)
+		}
+		for _, setting := range []string{"sql_mode = DEFAULT", "sql_select_limit = 1", "sql_safe_updates = 1", "big_tables = 1", "optimizer_switch = 'derived_merge=off'"} {
+			exec(t, conn, "SET SESSION "+setting)
+			harmless(t, setting, conn, name)
+		}
+		for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+			for _, readOnly := range []bool{false, true} {
+				inTransaction(t, db, conn, name, &sql.TxOptions{Isolation: level, ReadOnly: readOnly})
 			}
-			for _, setting := range []string{"sql_mode = DEFAULT", "sql_select_limit = 1", "sql_safe_updates = 1", "big_tables = 1", "optimizer_switch = 'derived_merge=off'"} {
-				if _, err := conn.ExecContext(t.Context(), "SET SESSION "+setting); err != nil {
-					t.Fatal(err)
-				}
-				harmless(t, setting, conn, name)
-			}
-			for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-				for _, readOnly := range []bool{false, true} {
-					inTransaction(t, db, conn, name, &sql.TxOptions{Isolation: level, ReadOnly: readOnly})
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // inTransaction asks in a transaction, which then sees what was committed after that.
 func inTransaction(t *testing.T, db *testdb.DB, conn *sql.Conn, name string, options *sql.TxOptions) {
 	t.Helper()
 	tx, err := conn.BeginTx(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = tx.Rollback() }()
-	var before, after uint64
-	if _, err := session.Ask(t.Context(), tx); err != nil { // the one that is asked in transactions
-		t.Fatal(err)
-	}
-	if err := db.Admin().QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&before); err != nil {
-		t.Fatal(err)
-	}
+	const token = "SELECT token FROM lockstep_jobs WHERE name = ?"
+	check(t, second(session.Ask(t.Context(), tx))) // the one that is asked in transactions
+	before := count(t, db.Admin(), token, name)
 	db.Exec(t, "UPDATE lockstep_jobs SET token = token + 1 WHERE name = '"+name+"'")
-	if err := tx.QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&after); err != nil || after != before+1 {
-		t.Errorf("%+v: the transaction reads %d, %v, want %d", *options, after, err, before+1)
+	if after := count(t, tx, token, name); after != before+1 {
+		t.Errorf("%+v: the transaction reads %d, want %d", *options, after, before+1)
 	}
 	harmless(t, fmt.Sprintf("%+v", *options), tx, name)
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	jobs "github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -57,9 +56,7 @@ func (r *trial) owns(l testdb.Lock) bool {
 // exec sends a statement of a stranger's.
 func (r *trial) exec(query string, args ...any) {
 	r.Helper()
-	if _, err := r.db.Admin().ExecContext(context.WithoutCancel(r.Context()), query, args...); err != nil {
-		r.Fatal(err)
-	}
+	check(r, second(r.db.Admin().ExecContext(context.WithoutCancel(r.Context()), query, args...)))
 }
 
 // neighbours makes the rows of others, beside those of the verb's keys.
@@ -83,9 +80,7 @@ func (r *trial) lease(name string, slot, usedFor int) {
 func (r *trial) manager() *lease.Manager {
 	r.Helper()
 	m, err := lease.NewManager(r.pool, lease.PurgeEvery(time.Hour, time.Hour*24))
-	if err != nil {
-		r.Fatal(err)
-	}
+	check(r, err)
 	r.Cleanup(func() { _ = m.Close(context.WithoutCancel(r.Context())) }) // what it holds is of transactions that were rolled back
 	return m
 }
@@ -93,18 +88,9 @@ func (r *trial) manager() *lease.Manager {
 // begin begins the transaction. Nothing is sent in it on a guarded pool.
 func (r *trial) begin() {
 	r.Helper()
-	var err error
-	if r.conn, err = r.pool.Conn(r.Context()); err != nil {
-		r.Fatal(err)
-	}
-	r.id = testdb.ConnID(r, r.conn)
+	r.conn, r.id = connection(r, r.pool)
 	r.recorder.begin(r.id)
-	if r.tx, err = r.conn.BeginTx(r.Context(), &sql.TxOptions{Isolation: r.level}); err != nil {
-		r.Fatal(err)
-	}
-	if r.scope, err = txlock.Join(r.Context(), r.tx); err != nil {
-		r.Fatal(err)
-	}
+	r.tx, r.scope = begin(r, r.conn, r.level)
 }
 
 // beginBehind begins the transaction, and reads a table of the program's if it is to have a
@@ -112,12 +98,8 @@ func (r *trial) begin() {
 func (r *trial) beginBehind(reads bool) {
 	r.Helper()
 	r.begin()
-	if !reads {
-		return
-	}
-	var n int
-	if err := r.tx.QueryRowContext(r.Context(), "SELECT COUNT(*) FROM program").Scan(&n); err != nil {
-		r.Fatal(err)
+	if reads {
+		count(r, r.tx, "SELECT COUNT(*) FROM program")
 	}
 }
 
@@ -182,28 +164,25 @@ func tried() []sql.IsolationLevel {
 func TestRowLocks(t *testing.T) {
 	var all findings
 	t.Run("on", func(t *testing.T) {
-		for _, engine := range testdb.Engines() {
-			t.Run(string(engine), func(t *testing.T) {
-				t.Parallel()
-				db := testdb.Shared(t, engine).Open(t) // of its own: what others roll back leaves gaps
-				db.Exec(t, "CREATE TABLE program (n INT PRIMARY KEY)")
-				db.Grant(t, "program")
-				db.ShowLocks(t)
-				n := 0
-				for _, v := range verbs {
-					empty(t, db)
-					for _, level := range tried() {
-						for _, guards := range []bool{true, false} {
-							n++
-							base := fmt.Sprintf("%03d/", n)
-							t.Run(fmt.Sprintf("%s/%v/guarded=%t", v, level, guards), func(t *testing.T) {
-								all.try(&trial{TB: t, db: db, level: level, base: base}, v, guards)
-							})
-						}
+		onServers(t, func(t *testing.T, engine testdb.Engine) {
+			db := testdb.Shared(t, engine).Open(t) // of its own: what others roll back leaves gaps
+			db.Exec(t, "CREATE TABLE program (n INT PRIMARY KEY)")
+			db.Grant(t, "program")
+			db.ShowLocks(t)
+			n := 0
+			for _, v := range verbs {
+				empty(t, db)
+				for _, level := range tried() {
+					for _, guards := range []bool{true, false} {
+						n++
+						base := fmt.Sprintf("%03d/", n)
+						t.Run(fmt.Sprintf("%s/%v/guarded=%t", v, level, guards), func(t *testing.T) {
+							all.try(&trial{TB: t, db: db, level: level, base: base}, v, guards)
+						})
 					}
 				}
-			})
-		}
+			}
+		})
 	})
 	if engines := testdb.Engines(); all.trials == len(engines)*len(verbs)*len(levels)*2 {
 		all.compare(t)
@@ -223,7 +202,7 @@ func empty(t *testing.T, db *testdb.DB) {
 func (f *findings) try(r *trial, v verb, guards bool) {
 	var set func(*mysql.Config)
 	r.recorder, set = record(r)
-	r.pool = openPool(r, guards, set, func(c *mysql.Config) {
+	r.pool = poolOf(r, r.db, guards, set, func(c *mysql.Config) {
 		if c.Params == nil {
 			c.Params = make(map[string]string)
 		}
@@ -242,32 +221,14 @@ func (f *findings) try(r *trial, v verb, guards bool) {
 			}
 		}
 	}
-	if err := v.run(r); err != nil {
-		r.Fatal(err)
-	}
+	check(r, v.run(r))
 	if r.tx != nil {
 		look(r.id, r.recorder.of(r.id))
-		if err := errors.Join(r.tx.Rollback(), r.conn.Close()); err != nil {
-			r.Fatal(err)
-		}
+		check(r, errors.Join(r.tx.Rollback(), r.conn.Close()))
 	}
 	if !looked {
 		r.Error("nobody has looked at the locks of the transaction")
 	}
-}
-
-// openPool opens a pool of the application's user.
-func openPool(r *trial, guards bool, set ...func(*mysql.Config)) *sql.DB {
-	r.Helper()
-	if !guards {
-		return r.db.Connect(r, set...)
-	}
-	pool, err := locksqlc.Open(r.db.DSN(set...))
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { _ = pool.Close() })
-	return pool
 }
 
 // tickedAt is the tick of a job.

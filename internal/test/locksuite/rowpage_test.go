@@ -24,9 +24,7 @@ const (
 func (f *findings) compare(t *testing.T) {
 	t.Helper()
 	page, err := os.ReadFile(lockPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	head, table, found := strings.Cut(string(page), tableBegin)
 	if !found {
 		t.Fatalf("%s has no table", lockPage)
@@ -38,9 +36,7 @@ func (f *findings) compare(t *testing.T) {
 		for _, row := range f.inOrder() {
 			lines = append(lines, "| "+strings.Join(row.cells(), " | ")+" |")
 		}
-		if err := os.WriteFile(lockPage, []byte(head+tableBegin+strings.Join(lines, "\n")+"\n\n"+rest), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(lockPage, []byte(head+tableBegin+strings.Join(lines, "\n")+"\n\n"+rest), 0o644))
 		return
 	}
 	lines := make(map[string][]string)
@@ -129,9 +125,7 @@ func (s *seen) text() string {
 func (f *findings) isComplete(t *testing.T) {
 	t.Helper()
 	queries, err := checkqueries.Places("../../../queries")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var sent []string
 	for _, row := range f.rows {
 		names := row.statements()

@@ -102,9 +102,7 @@ func (r *trial) make(state string) {
 	r.Helper()
 	switch state {
 	case "known":
-		if err := txlock.Ensure(r.Context(), r.db.Admin(), r.key(), r.second()); err != nil {
-			r.Fatal(err)
-		}
+		check(r, txlock.Ensure(r.Context(), r.db.Admin(), r.key(), r.second()))
 	case "unseen":
 		r.exec("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0), (?, 0, '-', 0, 0)", r.key().String(), r.second().String())
 	}
@@ -121,9 +119,6 @@ func ofHashed(name string, call func(r *trial, ctx context.Context) error) (all 
 	return all
 }
 
-// grant drops a grant.
-func grant[G any](_ G, err error) error { return err }
-
 // compare is CompareAndBump with the version that a row has.
 func compare(ctx context.Context, r *trial, key txlock.Key) error {
 	var version uint64
@@ -136,28 +131,28 @@ func compare(ctx context.Context, r *trial, key txlock.Key) error {
 
 // verbs are all that send statements in a caller's transaction.
 var verbs = slices.Concat(
-	ofScope("Lock", func(r *trial, ctx context.Context) error { return grant(r.scope.Lock(ctx, r.key())) }),
-	ofScope("TryLock", func(r *trial, ctx context.Context) error { return grant(r.scope.TryLock(ctx, r.key())) }),
-	ofScope("RLock", func(r *trial, ctx context.Context) error { return grant(r.scope.RLock(ctx, r.key())) }),
-	ofScope("TryRLock", func(r *trial, ctx context.Context) error { return grant(r.scope.TryRLock(ctx, r.key())) }),
+	ofScope("Lock", func(r *trial, ctx context.Context) error { return second(r.scope.Lock(ctx, r.key())) }),
+	ofScope("TryLock", func(r *trial, ctx context.Context) error { return second(r.scope.TryLock(ctx, r.key())) }),
+	ofScope("RLock", func(r *trial, ctx context.Context) error { return second(r.scope.RLock(ctx, r.key())) }),
+	ofScope("TryRLock", func(r *trial, ctx context.Context) error { return second(r.scope.TryRLock(ctx, r.key())) }),
 	ofScope("WaitAtMost, Lock", func(r *trial, ctx context.Context) error {
-		return grant(r.scope.WaitAtMost(time.Minute).Lock(ctx, r.key()))
+		return second(r.scope.WaitAtMost(time.Minute).Lock(ctx, r.key()))
 	}),
 	ofScope("WaitAtMost, RLock", func(r *trial, ctx context.Context) error {
-		return grant(r.scope.WaitAtMost(time.Minute).RLock(ctx, r.key()))
+		return second(r.scope.WaitAtMost(time.Minute).RLock(ctx, r.key()))
 	}),
-	ofScope("LockAll", func(r *trial, ctx context.Context) error { return grant(r.scope.LockAll(ctx, r.second(), r.key())) }),
-	ofScope("RLockAll", func(r *trial, ctx context.Context) error { return grant(r.scope.RLockAll(ctx, r.second(), r.key())) }),
+	ofScope("LockAll", func(r *trial, ctx context.Context) error { return second(r.scope.LockAll(ctx, r.second(), r.key())) }),
+	ofScope("RLockAll", func(r *trial, ctx context.Context) error { return second(r.scope.RLockAll(ctx, r.second(), r.key())) }),
 	ofScope("CompareAndBump", func(r *trial, ctx context.Context) error { return r.scope.CompareAndBump(ctx, r.key(), 0) }),
-	ofScope("Version", func(r *trial, ctx context.Context) error { return grant(r.scope.Version(ctx, r.key())) }),
-	ofHashed("Lock", func(r *trial, ctx context.Context) error { return grant(r.scope.Lock(ctx, r.hashed())) }),
-	ofHashed("TryLock", func(r *trial, ctx context.Context) error { return grant(r.scope.TryLock(ctx, r.hashed())) }),
-	ofHashed("RLock", func(r *trial, ctx context.Context) error { return grant(r.scope.RLock(ctx, r.hashed())) }),
+	ofScope("Version", func(r *trial, ctx context.Context) error { return second(r.scope.Version(ctx, r.key())) }),
+	ofHashed("Lock", func(r *trial, ctx context.Context) error { return second(r.scope.Lock(ctx, r.hashed())) }),
+	ofHashed("TryLock", func(r *trial, ctx context.Context) error { return second(r.scope.TryLock(ctx, r.hashed())) }),
+	ofHashed("RLock", func(r *trial, ctx context.Context) error { return second(r.scope.RLock(ctx, r.hashed())) }),
 	ofHashed("LockAll", func(r *trial, ctx context.Context) error {
-		return grant(r.scope.LockAll(ctx, r.hashed(), hashed.Key("kk")))
+		return second(r.scope.LockAll(ctx, r.hashed(), hashed.Key("kk")))
 	}),
 	ofHashed("CompareAndBump", func(r *trial, ctx context.Context) error { return compare(ctx, r, r.hashed()) }),
-	ofHashed("Version", func(r *trial, ctx context.Context) error { return grant(r.scope.Version(ctx, r.hashed())) }),
+	ofHashed("Version", func(r *trial, ctx context.Context) error { return second(r.scope.Version(ctx, r.hashed())) }),
 	onceVerbs, leaseVerbs,
 	[]verb{{name: "job.TickTx", key: "existing", run: (*trial).tick, commits: "JobDone"}},
 )
@@ -171,7 +166,7 @@ var onceVerbs = []verb{
 		return errors.Join(r.onceValue(), r.onceValue())
 	}},
 	{name: "Once, to its COMMIT", key: "new, kept for a microsecond", commits: "ProlongOnce", run: func(r *trial) error {
-		return grant(locksqlc.Once(r.Context(), r.pool, r.key(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond)))
+		return second(locksqlc.Once(r.Context(), r.pool, r.key(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond)))
 	}},
 }
 
@@ -186,7 +181,7 @@ func onceOf(key string, keepUs int) verb {
 			r.exec("INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us) VALUES (?, '-', '-', UNIX_TIMESTAMP() * 1000000 - 1000000, ?)", r.key().String(), keepUs)
 		}
 		r.begin()
-		return grant(r.scope.Once(r.Context(), r.key()))
+		return second(r.scope.Once(r.Context(), r.key()))
 	}}
 }
 
@@ -198,7 +193,7 @@ var leaseVerbs = slices.Concat(
 		m, ctx := r.manager(), lease.WithOwner(r.Context(), r.base)
 		r.begin()
 		_, err := m.AcquireTx(ctx, r.tx, r.key())
-		return errors.Join(err, grant(m.AcquireTx(ctx, r.tx, r.key())))
+		return errors.Join(err, second(m.AcquireTx(ctx, r.tx, r.key())))
 	}}},
 	ofLease("AcquireTx", "free, no connection left", func(r *trial) {
 		r.pool.SetMaxOpenConns(1)
@@ -239,7 +234,7 @@ func ofLease(name, key string, prepare func(r *trial)) (all []verb) {
 			if l != nil {
 				return l.Guard(r.Context(), r.tx)
 			}
-			return grant(m.AcquireTx(r.Context(), r.tx, r.key()))
+			return second(m.AcquireTx(r.Context(), r.tx, r.key()))
 		}})
 	}
 	return all

@@ -27,7 +27,7 @@ import (
 // onTiDB is a guarded pool, with variables set by its data source name.
 func onTiDB(t *testing.T, variables map[string]string) *sql.DB {
 	t.Helper()
-	return guardedPool(t, testdb.Open(t, testdb.TiDB), func(cfg *mysql.Config) { cfg.Params = variables })
+	return poolOf(t, testdb.Open(t, testdb.TiDB), true, func(cfg *mysql.Config) { cfg.Params = variables })
 }
 
 // TestTiDBRefusesVerbs: what TiDB hasn't is refused by its name, and the transaction goes on.
@@ -38,16 +38,13 @@ func TestTiDBRefusesVerbs(t *testing.T) {
 		call func(s *txlock.Scope) error
 		says string
 	}{
-		"RLock":             {func(s *txlock.Scope) error { _, err := s.RLock(t.Context(), key); return err }, "no shared locks"},
-		"TryRLock":          {func(s *txlock.Scope) error { _, err := s.TryRLock(t.Context(), key); return err }, "no shared locks"},
-		"WaitAtMost, RLock": {func(s *txlock.Scope) error { _, err := s.WaitAtMost(aWhile).RLock(t.Context(), key); return err }, "no shared locks"},
-		"RLockAll":          {func(s *txlock.Scope) error { _, err := s.RLockAll(t.Context(), key, beside(key)); return err }, "no shared locks"},
-		"LockAll, one shared": {func(s *txlock.Scope) error {
-			_, err := s.LockAll(t.Context(), key, txlock.Shared(beside(key)))
-			return err
-		}, "no shared locks"},
+		"RLock":               {func(s *txlock.Scope) error { _, err := s.RLock(t.Context(), key); return err }, "no shared locks"},
+		"TryRLock":            {func(s *txlock.Scope) error { _, err := s.TryRLock(t.Context(), key); return err }, "no shared locks"},
+		"WaitAtMost, RLock":   {func(s *txlock.Scope) error { _, err := s.WaitAtMost(aWhile).RLock(t.Context(), key); return err }, "no shared locks"},
+		"RLockAll":            {func(s *txlock.Scope) error { _, err := s.RLockAll(t.Context(), key, beside(key)); return err }, "no shared locks"},
+		"LockAll, one shared": {func(s *txlock.Scope) error { return second(s.LockAll(t.Context(), key, txlock.Shared(beside(key)))) }, "no shared locks"},
 	} {
-		_, s := locking(t, pool, nil)
+		_, s := begin(t, pool, sql.LevelDefault)
 		if err := c.call(s); !errors.Is(err, schema.ErrEngine) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want one with %q", name, err, c.says)
 		}
@@ -124,12 +121,8 @@ func TestTiDBRefusesTransactions(t *testing.T) {
 	}
 	for _, begin := range []string{"BEGIN", "START TRANSACTION", "BEGIN PESSIMISTIC", "BEGIN OPTIMISTIC", "BEGIN /*T! OPTIMISTIC */"} {
 		conn, err := onTiDB(t, nil).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.ExecContext(t.Context(), begin); err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		exec(t, conn, begin)
 		s, err := locksqlc.JoinConn(t.Context(), conn)
 		if err == nil {
 			_, err = s.Lock(t.Context(), key)
@@ -137,9 +130,7 @@ func TestTiDBRefusesTransactions(t *testing.T) {
 		if !errors.Is(err, schema.ErrEngine) && !errors.Is(err, txlock.ErrNoTransaction) {
 			t.Errorf("%s: %v, want ErrEngine", begin, err)
 		}
-		if _, err := conn.ExecContext(t.Context(), "ROLLBACK"); err != nil {
-			t.Error(err)
-		}
+		exec(t, conn, "ROLLBACK")
 		_ = conn.Close()
 	}
 }
@@ -152,13 +143,10 @@ func TestTiDBLocks(t *testing.T) {
 		for kind, key := range map[string]txlock.Key{"named": txlock.Named("test:" + rand.Text()), "hashed": txlock.NewFamily[string]("tidb", txlock.Hashed(), txlock.Exact()).Key(rand.Text())} {
 			t.Run(level.String()+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				pool, options := onTiDB(t, nil), &sql.TxOptions{Isolation: level}
-				tx, s := locking(t, pool, options)
-				first, err := s.Lock(t.Context(), key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, other := locking(t, pool, options)
+				pool := onTiDB(t, nil)
+				tx, s := begin(t, pool, level)
+				first := lock(t, s, key)
+				_, other := begin(t, pool, level)
 				for name, err := range map[string]error{
 					"TryLock":             second(other.TryLock(t.Context(), key)),
 					"WaitAtMost, LockAll": second(other.WaitAtMost(aWhile).LockAll(t.Context(), key, beside(key))),
@@ -174,9 +162,7 @@ func TestTiDBLocks(t *testing.T) {
 				if again, err := s.Lock(t.Context(), key); err != nil || again.Token() != first.Token() {
 					t.Errorf("again: %+v, %v", again, err)
 				}
-				if err := tx.Commit(); err != nil {
-					t.Fatal(err)
-				}
+				check(t, tx.Commit())
 				got, err := other.Lock(t.Context(), key) // its transaction has begun before
 				switch {
 				case level == sql.LevelDefault && !errors.Is(err, txlock.ErrStaleSnapshot):
@@ -189,33 +175,19 @@ func TestTiDBLocks(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
-
 // TestTiDBSavepoint: a lock that a savepoint has undone is asked for again.
 func TestTiDBSavepoint(t *testing.T) {
 	t.Parallel()
 	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
-	tx, s := locking(t, pool, nil)
-	run := func(query string) {
-		t.Helper()
-		if _, err := tx.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run("SAVEPOINT a")
-	if _, err := s.Lock(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
-	run("ROLLBACK TO SAVEPOINT a")
+	tx, s := begin(t, pool, sql.LevelDefault)
+	exec(t, tx, "SAVEPOINT a")
+	lock(t, s, key)
+	exec(t, tx, "ROLLBACK TO SAVEPOINT a")
 	if _, held := s.Held(key); held {
 		t.Error("it is held after the rollback")
 	}
-	if _, err := s.Lock(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Error(err)
-	}
+	lock(t, s, key)
+	check(t, tx.Commit())
 }
 
 // TestTiDBVersion: who has raised a version is in its row, and a conflict changes nothing.
@@ -224,29 +196,22 @@ func TestTiDBVersion(t *testing.T) {
 	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
 	row := func(tx *sql.Tx) (token, holder uint64) {
 		t.Helper()
-		err := tx.QueryRowContext(t.Context(), "SELECT token, conn_id FROM lockstep_locks WHERE name = ? FOR UPDATE", key.String()).Scan(&token, &holder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, tx.QueryRowContext(t.Context(), "SELECT token, conn_id FROM lockstep_locks WHERE name = ? FOR UPDATE", key.String()).Scan(&token, &holder))
 		return token, holder
 	}
 	var version, last uint64
 	for range 2 { // the row is made, and then changed by another session
-		tx, s := locking(t, onTiDB(t, nil), nil)
-		if err := s.CompareAndBump(t.Context(), key, version); err != nil {
-			t.Fatal(err)
-		}
+		tx, s := begin(t, onTiDB(t, nil), sql.LevelDefault)
+		check(t, s.CompareAndBump(t.Context(), key, version))
 		grant, held := s.Held(key)
 		token, grantedTo := row(tx)
 		if !held || token != grant.Token() || token <= version || grantedTo != uint64(testdb.ConnID(t, tx)) {
 			t.Errorf("the row has the token %d of the session %d, want %d of this one, above %d", token, grantedTo, grant.Token(), version)
 		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, tx.Commit())
 		version, last = grant.Token(), grantedTo
 	}
-	tx, s := locking(t, pool, &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // where the row alone is compared
+	tx, s := begin(t, pool, sql.LevelReadCommitted) // where the row alone is compared
 	if err := s.CompareAndBump(t.Context(), key, version-1); !errors.Is(err, txlock.ErrConflict) {
 		t.Errorf("an old version: %v", err)
 	}
@@ -259,24 +224,15 @@ func TestTiDBVersion(t *testing.T) {
 func TestTiDBOnce(t *testing.T) {
 	t.Parallel()
 	key, pool := txlock.Named("test:"+rand.Text()), onTiDB(t, nil)
-	const calls = 10
-	firsts := make(chan bool, calls)
-	for range calls {
-		go func() {
-			first, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
-			if err != nil {
-				t.Error(err)
-			}
-			firsts <- first
-		}()
-	}
-	n := 0
-	for range calls {
-		if <-firsts {
-			n++
+	var firsts atomic.Int64
+	each(t, 10, func(ctx context.Context, _ int) error {
+		first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })
+		if first {
+			firsts.Add(1)
 		}
-	}
-	if n != 1 {
+		return err
+	})
+	if n := firsts.Load(); n != 1 {
 		t.Errorf("%d calls were the first", n)
 	}
 	result, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return errRan }, txlock.Fingerprint([]byte("other")))
@@ -300,7 +256,7 @@ func TestTiDBDoomed(t *testing.T) {
 	var taken, done sync.WaitGroup
 	taken.Add(len(errs))
 	for i := range errs {
-		tx, s := locking(t, pool, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		tx, s := begin(t, pool, sql.LevelReadCommitted)
 		done.Go(func() {
 			_, errs[i] = s.Lock(t.Context(), keys[i])
 			taken.Done()
@@ -321,8 +277,8 @@ func TestTiDBDoomed(t *testing.T) {
 		})
 	}
 	done.Wait()
-	if n := len(slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return !errors.Is(err, txlock.ErrDeadlock) })); n != 1 {
-		t.Errorf("%d deadlocks: %v", n, errs)
+	if errors.Is(errs[0], txlock.ErrDeadlock) == errors.Is(errs[1], txlock.ErrDeadlock) {
+		t.Errorf("want one deadlock: %v", errs)
 	}
 }
 
@@ -331,10 +287,8 @@ func TestTiDBEnded(t *testing.T) {
 	t.Parallel()
 	pool := onTiDB(t, nil)
 	for _, statement := range []string{"BEGIN OPTIMISTIC", "BEGIN", "COMMIT", "ROLLBACK", "PREPARE s FROM 'BEGIN'; EXECUTE s"} {
-		tx, s := locking(t, pool, nil)
-		if _, err := s.Lock(t.Context(), txlock.Named("test:"+rand.Text())); err != nil {
-			t.Fatal(err)
-		}
+		tx, s := begin(t, pool, sql.LevelDefault)
+		lock(t, s, txlock.Named("test:"+rand.Text()))
 		for one := range strings.SplitSeq(statement, "; ") {
 			_, _ = tx.ExecContext(t.Context(), one) // the guard may return what it has found
 		}
@@ -353,13 +307,9 @@ func TestTiDBPurge(t *testing.T) {
 	t.Parallel()
 	const old = 1100
 	db := testdb.Fresh(t, testdb.TiDB)
-	if err := schema.Install(t.Context(), db.Admin()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, schema.Install(t.Context(), db.Admin()))
 	guarded, err := locksqlc.Open(db.AdminDSN())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = guarded.Close() }()
 	for i, pool := range []*sql.DB{db.Admin(), guarded} {
 		for table, rest := range map[string]string{
@@ -367,25 +317,15 @@ func TestTiDBPurge(t *testing.T) {
 			"lockstep_once":  "(name, fingerprint, result, done_us, keep_us) VALUES (?, '-', '-', IF(?, UNIX_TIMESTAMP() * 1000000, 0), 3600000000)",
 		} {
 			tx, err := db.Admin().BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			for n := range old + 1 {
-				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" "+rest, fmt.Sprintf("%d:%04d", i, n), n == old); err != nil {
-					t.Fatal(err)
-				}
+				exec(t, tx, "INSERT INTO "+table+" "+rest, fmt.Sprintf("%d:%04d", i, n), n == old)
 			}
-			if err := tx.Commit(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, tx.Commit())
 			holder, err := db.Admin().BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			// The last row of a batch, and one within it.
-			if _, err := holder.ExecContext(t.Context(), "SELECT name FROM "+table+" WHERE name IN (?, ?) FOR UPDATE", fmt.Sprintf("%d:0049", i), fmt.Sprintf("%d:0007", i)); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, holder, "SELECT name FROM "+table+" WHERE name IN (?, ?) FOR UPDATE", fmt.Sprintf("%d:0049", i), fmt.Sprintf("%d:0007", i))
 			purge := func() (int, error) { return txlock.Purge(t.Context(), pool, time.Hour) }
 			if table == "lockstep_once" {
 				purge = func() (int, error) { return txlock.PurgeOnce(t.Context(), pool) }
@@ -393,15 +333,12 @@ func TestTiDBPurge(t *testing.T) {
 			if n, err := purge(); n != old-2 || err != nil {
 				t.Fatalf("%s: %d rows are removed beside a holder of two, %v; want %d", table, n, err, old-2)
 			}
-			if err := holder.Rollback(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, holder.Rollback())
 			if n, err := purge(); n != 2 || err != nil {
 				t.Errorf("%s: %d rows are removed, %v; want the two that were locked", table, n, err)
 			}
-			var left int
-			if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table+" WHERE name LIKE ?", fmt.Sprintf("%d:%%", i)).Scan(&left); err != nil || left != 1 {
-				t.Errorf("%s: %d rows are left, %v; want the new one", table, left, err)
+			if left := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table+" WHERE name LIKE ?", fmt.Sprintf("%d:%%", i)); left != 1 {
+				t.Errorf("%s: %d rows are left, want the new one", table, left)
 			}
 		}
 	}
@@ -439,8 +376,7 @@ func read(t *testing.T, db interface {
 }
 
 func write(t *testing.T, tx *sql.Tx, n int) error {
-	_, err := tx.ExecContext(t.Context(), "UPDATE counter SET n = ? WHERE id = 1", n)
-	return err
+	return second(tx.ExecContext(t.Context(), "UPDATE counter SET n = ? WHERE id = 1", n))
 }
 
 // TestTiDBLevelOfRun: Run chooses READ COMMITTED for a transaction whose keys it locks, unless
@@ -487,9 +423,7 @@ func TestTiDBLevelOfRun(t *testing.T) {
 func freshTiDB(t *testing.T, level string) *sql.DB {
 	t.Helper()
 	db := testdb.Fresh(t, testdb.TiDB)
-	if err := schema.Install(t.Context(), db.Admin()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, schema.Install(t.Context(), db.Admin()))
 	db.Exec(t, "CREATE TABLE counter (id INT PRIMARY KEY, n INT NOT NULL)")
 	db.Exec(t, "INSERT INTO counter VALUES (1, 0)")
 	pool, err := locksqlc.Open(db.AdminDSN(func(cfg *mysql.Config) {
@@ -497,9 +431,7 @@ func freshTiDB(t *testing.T, level string) *sql.DB {
 			cfg.Params = map[string]string{"transaction_isolation": level}
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
 }
@@ -508,23 +440,19 @@ func freshTiDB(t *testing.T, level string) *sql.DB {
 // transaction is run again at the session's, where the snapshot shows whether the read is too old.
 func TestTiDBReadBeforeLock(t *testing.T) {
 	t.Parallel()
-	first, second := txlock.Named("first"), txlock.Named("second")
+	first, other := txlock.Named("first"), txlock.Named("other")
 	for name, lock := range map[string]func(s *txlock.Scope, tx *sql.Tx) error{
-		"Lock":    func(s *txlock.Scope, _ *sql.Tx) error { _, err := s.Lock(t.Context(), second); return err },
-		"TryLock": func(s *txlock.Scope, _ *sql.Tx) error { _, err := s.TryLock(t.Context(), second); return err },
-		"LockAny": func(s *txlock.Scope, _ *sql.Tx) error { _, err := s.LockAny(t.Context(), second); return err },
-		"LockAll": func(s *txlock.Scope, _ *sql.Tx) error { _, err := s.LockAll(t.Context(), first, second); return err },
-		"WaitAtMost": func(s *txlock.Scope, _ *sql.Tx) error {
-			_, err := s.WaitAtMost(aWhile).Lock(t.Context(), second)
-			return err
-		},
+		"Lock":       func(s *txlock.Scope, _ *sql.Tx) error { return second(s.Lock(t.Context(), other)) },
+		"TryLock":    func(s *txlock.Scope, _ *sql.Tx) error { return second(s.TryLock(t.Context(), other)) },
+		"LockAny":    func(s *txlock.Scope, _ *sql.Tx) error { return second(s.LockAny(t.Context(), other)) },
+		"LockAll":    func(s *txlock.Scope, _ *sql.Tx) error { return second(s.LockAll(t.Context(), first, other)) },
+		"WaitAtMost": func(s *txlock.Scope, _ *sql.Tx) error { return second(s.WaitAtMost(aWhile).Lock(t.Context(), other)) },
 		"LockWith": func(s *txlock.Scope, tx *sql.Tx) error {
-			_, err := tx.ExecContext(s.LockWith(t.Context(), second), "DO 1")
-			return err
+			return second(tx.ExecContext(s.LockWith(t.Context(), other), "DO 1"))
 		},
 	} {
 		pool := freshTiDB(t, "")
-		increment, runs := incrementing(t, pool, second), 0
+		increment, runs := incrementing(t, pool, other), 0
 		err := runWith(t, pool, []txlock.Key{first}, func(s *txlock.Scope, tx *sql.Tx) error {
 			n := read(t, tx)
 			if runs++; runs < 3 {
@@ -549,14 +477,10 @@ func TestTiDBReadBeforeGuard(t *testing.T) {
 	t.Parallel()
 	pool := freshTiDB(t, "")
 	m, err := lease.NewManager(pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = m.Close(context.WithoutCancel(t.Context())) }()
 	l, err := m.Acquire(t.Context(), txlock.Named("lease"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var guarded []error
 	err = locksqlc.Run(t.Context(), pool, []txlock.Key{l.Key()}, func(tx *sql.Tx) error {
 		read(t, tx)
@@ -575,21 +499,16 @@ func TestTiDBManyWait(t *testing.T) {
 	const workers, times = 16, 10
 	pool, key := freshTiDB(t, ""), txlock.Named("hot")
 	var runs atomic.Int64
-	var all sync.WaitGroup
-	for range workers {
-		all.Go(func() {
-			for range times {
-				err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-					runs.Add(1)
-					return write(t, tx, read(t, tx)+1)
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
+	each(t, workers, func(ctx context.Context, _ int) error {
+		var errs []error
+		for range times {
+			errs = append(errs, locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				runs.Add(1)
+				return write(t, tx, read(t, tx)+1)
+			}))
+		}
+		return errors.Join(errs...)
+	})
 	if n := read(t, pool); n != workers*times || runs.Load() != workers*times {
 		t.Errorf("%d of %d increments in %d runs", n, workers*times, runs.Load())
 	}
@@ -672,34 +591,18 @@ func TestTiDBChosenLevel(t *testing.T) {
 	increment := incrementing(t, pool, txlock.Named("other"))
 	for _, before := range []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET @@transaction_isolation = 'READ-COMMITTED'"} {
 		conn, err := pool.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer func() { _ = conn.Close() }()
-		for _, text := range []string{"SET @a = 1", before} {
-			if _, err := conn.ExecContext(t.Context(), text); err != nil {
-				t.Fatal(err)
-			}
-		}
-		tx, err := conn.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		scope, err := locksqlc.Join(t.Context(), tx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := scope.Lock(t.Context(), txlock.Named("chosen")); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, conn, "SET @a = 1")
+		exec(t, conn, before)
+		tx, scope := begin(t, conn, sql.LevelDefault)
+		lock(t, scope, txlock.Named("chosen"))
 		first := read(t, tx)
 		increment()
 		if read(t, tx) == first {
 			t.Errorf("%s: the transaction is not at READ COMMITTED", before)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		check(t, tx.Rollback())
 	}
 }
 
@@ -775,10 +678,8 @@ func TestTiDBVersionBeforeLock(t *testing.T) {
 func TestTiDBLooks(t *testing.T) {
 	t.Parallel()
 	pool, held := freshTiDB(t, ""), []txlock.Key{txlock.Named("held 1"), txlock.Named("held 2")}
-	tx, s := locking(t, pool, nil)
-	if _, err := s.LockAll(t.Context(), held...); err != nil {
-		t.Fatal(err)
-	}
+	tx, s := begin(t, pool, sql.LevelDefault)
+	check(t, second(s.LockAll(t.Context(), held...)))
 	runs := 0
 	err := runWith(t, pool, []txlock.Key{txlock.Named("first")}, func(s *txlock.Scope, _ *sql.Tx) error {
 		runs++
@@ -788,7 +689,5 @@ func TestTiDBLooks(t *testing.T) {
 	if err != nil || runs != 1 {
 		t.Errorf("%d runs, %v", runs, err)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Error(err)
-	}
+	check(t, tx.Rollback())
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -34,18 +33,10 @@ var tokenVerbs = []struct {
 		return grant.Token(), err
 	}},
 	{"LockAll", func(ctx context.Context, s *txlock.Scope, key, beside txlock.Key) (uint64, error) {
-		grants, err := s.LockAll(ctx, key, beside)
-		if err != nil {
-			return 0, err
-		}
-		return grants[0].Token(), nil
+		return first(s.LockAll(ctx, key, beside))
 	}},
 	{"WaitAtMost.LockAll", func(ctx context.Context, s *txlock.Scope, key, beside txlock.Key) (uint64, error) {
-		grants, err := s.WaitAtMost(time.Minute).LockAll(ctx, key, beside)
-		if err != nil {
-			return 0, err
-		}
-		return grants[0].Token(), nil
+		return first(s.WaitAtMost(time.Minute).LockAll(ctx, key, beside))
 	}},
 	{"CompareAndBump", func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) (uint64, error) {
 		version, err := s.Version(ctx, key)
@@ -57,27 +48,45 @@ var tokenVerbs = []struct {
 	}},
 }
 
+// first is the token of the first grant.
+func first(grants []txlock.Grant, err error) (uint64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return grants[0].Token(), nil
+}
+
 // TestTokensOfFreshKeysRise locks keys that are never committed by many at once, and
 // rolls back: a row that is made again each time doesn't take the token back, although
-// the statement that makes it began before others were granted the key.
+// the statement that makes it began before others were granted the key. Keys that have rows
+// do the same.
 func TestTokensOfFreshKeysRise(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		for _, pool := range []struct {
-			name                 string
-			guarded, interpolate bool
-		}{{"guarded", true, true}, {"guarded, prepared", true, false}, {"plain", false, true}} {
+			name          string
+			guarded, made bool
+			set           func(*mysql.Config)
+			options       []txlock.FamilyOption
+		}{
+			{"guarded", true, false, interpolating, nil},
+			{"guarded, prepared", true, false, func(*mysql.Config) {}, nil},
+			{"plain", false, false, interpolating, nil},
+			{"made before", true, true, interpolating, nil},
+			{"hashed", true, true, interpolating, []txlock.FamilyOption{txlock.Hashed()}},
+		} {
 			for _, verb := range tokenVerbs {
 				t.Run(fmt.Sprintf("%s/%s/%s", engine, pool.name, verb.name), func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
-					family := txlock.NewFamily[string](fmt.Sprintf("fresh-tokens/%s/%s", verb.name, pool.name), txlock.Exact())
+					family := txlock.NewFamily[string](fmt.Sprintf("fresh-tokens/%s/%s", verb.name, pool.name), append(pool.options, txlock.Exact())...)
 					// Between two rows, so that the gap which a rollback closes is this test's alone.
-					if err := txlock.Ensure(t.Context(), db.Admin(), family.Key("a"), family.Key("z")); err != nil {
-						t.Fatal(err)
-					}
+					check(t, txlock.Ensure(t.Context(), db.Admin(), family.Key("a"), family.Key("z")))
 					key, beside := family.Key("key"), family.Key("key beside")
+					if pool.made {
+						check(t, txlock.Ensure(t.Context(), db.Admin(), key, beside))
+					}
 					tokens := risingTokens{}
-					pool := poolOf(t, db, pool.guarded, pool.interpolate)
+					pool := poolOf(t, db, pool.guarded, pool.set)
 					each(t, 8, func(ctx context.Context, _ int) error {
 						for range 10 {
 							if err := tokens.rollBack(ctx, pool, func(s *txlock.Scope) (uint64, error) { return verb.lock(ctx, s, key, beside) }); err != nil {
@@ -96,49 +105,44 @@ func TestTokensOfFreshKeysRise(t *testing.T) {
 // TestTokensRiseBesideClean does the same while Clean removes the row, which one commits
 // before each round, as soon as it may.
 func TestTokensRiseBesideClean(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			key, tokens, pool := txlock.Named("cleaned"), risingTokens{}, poolOf(t, db, true, true)
-			lock := func(s *txlock.Scope) (uint64, error) {
-				grant, err := s.Lock(t.Context(), key)
-				return grant.Token(), err
-			}
-			for range 5 {
-				if err := inTx(t.Context(), pool, func(s *txlock.Scope) error {
-					token, err := lock(s)
-					tokens.note(token, err)
-					return err
-				}); err != nil {
-					t.Fatal(err)
-				}
-				db.Exec(t, "UPDATE lockstep_locks SET locked_us = 0")
-				removed := make(chan error, 1)
-				go func() {
-					for {
-						n, err := txlock.Purge(t.Context(), db.Admin(), time.Hour)
-						if n > 0 || err != nil {
-							removed <- err
-							return
-						}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).OpenLeases(t)
+		key, tokens, pool := txlock.Named("cleaned"), risingTokens{}, guarded(t, db)
+		lock := func(s *txlock.Scope) (uint64, error) {
+			grant, err := s.Lock(t.Context(), key)
+			return grant.Token(), err
+		}
+		for range 5 {
+			check(t, inTx(t.Context(), pool, func(s *txlock.Scope) error {
+				token, err := lock(s)
+				tokens.note(token, err)
+				return err
+			}))
+			db.Exec(t, "UPDATE lockstep_locks SET locked_us = 0")
+			removed := make(chan error, 1)
+			go func() {
+				for {
+					n, err := txlock.Purge(t.Context(), db.Admin(), time.Hour)
+					if n > 0 || err != nil {
+						removed <- err
+						return
 					}
-				}()
-				each(t, 8, func(ctx context.Context, _ int) error {
-					for range 10 {
-						if err := tokens.rollBack(ctx, pool, lock); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-				if err := <-removed; err != nil {
-					t.Fatalf("clean: %v", err)
 				}
+			}()
+			each(t, 8, func(ctx context.Context, _ int) error {
+				for range 10 {
+					if err := tokens.rollBack(ctx, pool, lock); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err := <-removed; err != nil {
+				t.Fatalf("clean: %v", err)
 			}
-			tokens.check(t, 100)
-		})
-	}
+		}
+		tokens.check(t, 100)
+	})
 }
 
 // risingTokens are the tokens of one key in the order of its grants.
@@ -169,7 +173,7 @@ func (r *risingTokens) rollBack(ctx context.Context, pool *sql.DB, lock func(s *
 	err := inTx(ctx, pool, func(s *txlock.Scope) error {
 		token, err := lock(s)
 		r.note(token, err)
-		if err == nil || errors.Is(err, txlock.ErrDeadlock) || errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrStaleSnapshot) {
+		if err == nil || errors.Is(err, txlock.ErrDeadlock) || errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrStaleSnapshot) || errors.Is(err, txlock.ErrConflict) {
 			return errRollback
 		}
 		return err
@@ -188,23 +192,4 @@ func (r *risingTokens) check(t *testing.T, least int) {
 	if r.grants < least {
 		t.Errorf("only %d grants", r.grants)
 	}
-}
-
-// poolOf is a pool of the application's user.
-func poolOf(t *testing.T, db *testdb.DB, guarded, interpolate bool) *sql.DB {
-	t.Helper()
-	connector, err := mysql.NewConnector(db.Config(func(c *mysql.Config) { c.InterpolateParams, c.Logger = interpolate, &mysql.NopLogger{} }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if guarded {
-		connector = locksqlc.Connector(connector)
-	}
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return pool
 }

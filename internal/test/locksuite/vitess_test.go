@@ -24,7 +24,7 @@ import (
 // onVitess is a guarded pool of a database, with variables set by its data source name.
 func onVitess(t *testing.T, db *testdb.DB, variables map[string]string) *sql.DB {
 	t.Helper()
-	return guardedPool(t, db, func(cfg *mysql.Config) { cfg.Params = variables })
+	return poolOf(t, db, true, func(cfg *mysql.Config) { cfg.Params = variables })
 }
 
 // TestVitessRefuses: no lock is taken where it wouldn't hold, and what Vitess hasn't is refused by
@@ -72,21 +72,15 @@ func TestVitessRefuses(t *testing.T) {
 	}
 
 	plain, err := sql.Open("mysql", db.DSN())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = plain.Close() }()
 	if err := locksqlc.Run(t.Context(), plain, []txlock.Key{key}, func(*sql.Tx) error { return nil }); !errors.Is(err, schema.ErrEngine) {
 		t.Errorf("an unguarded pool: %v, want ErrEngine", err)
 	}
 	conn, err := onVitess(t, db, nil).Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = conn.Close() }()
-	if _, err := conn.ExecContext(t.Context(), "BEGIN"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, "BEGIN")
 	s, err := locksqlc.JoinConn(t.Context(), conn)
 	if err == nil {
 		_, err = s.Lock(t.Context(), key)
@@ -94,18 +88,15 @@ func TestVitessRefuses(t *testing.T) {
 	if !errors.Is(err, schema.ErrEngine) || !strings.Contains(err.Error(), "BeginTx") {
 		t.Errorf("BEGIN as text: %v, want ErrEngine with BeginTx", err)
 	}
-	if _, err := conn.ExecContext(t.Context(), "ROLLBACK"); err != nil {
-		t.Error(err)
-	}
+	exec(t, conn, "ROLLBACK")
 }
 
 // TestVitessStatements: what may end a transaction, which no reply of Vitess tells, isn't sent in one.
 func TestVitessStatements(t *testing.T) {
 	t.Parallel()
 	db, key := testdb.Open(t, testdb.Vitess), txlock.Named("test:"+rand.Text())
-	table := db.CreateTable(t, "counters", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
-	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
-	pool := guardedPool(t, db, func(cfg *mysql.Config) { cfg.MultiStatements = true })
+	table := newCounter(t, db, nil, sql.LevelDefault).table
+	pool := poolOf(t, db, true, func(cfg *mysql.Config) { cfg.MultiStatements = true })
 	undo := errors.New("undo")
 	for _, text := range []string{
 		"ANALYZE TABLE " + table, "OPTIMIZE TABLE " + table, "REPAIR TABLE " + table, "FLUSH STATUS", "FLUSH TABLES", "ALTER TABLE " + table + " ADD x INT", "TRUNCATE " + table,
@@ -136,9 +127,8 @@ func TestVitessStatements(t *testing.T) {
 			}
 		}
 	}
-	var n int
-	if err := db.Admin().QueryRowContext(t.Context(), "SELECT n FROM "+table+" WHERE id = 1").Scan(&n); err != nil || n != 0 {
-		t.Errorf("the counter is %d, %v", n, err)
+	if n := count(t, db.Admin(), "SELECT n FROM "+table+" WHERE id = 1"); n != 0 {
+		t.Errorf("the counter is %d", n)
 	}
 }
 
@@ -165,13 +155,7 @@ func TestVitessShards(t *testing.T) {
 	if !errors.Is(err, txlock.ErrTxDoomed) || !errors.Is(err, schema.ErrEngine) || calls != 1 {
 		t.Errorf("Run: %v in %d tries, want ErrTxDoomed and ErrEngine in one", err, calls)
 	}
-	var here, there int
-	if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&here); err != nil {
-		t.Fatal(err)
-	}
-	if err := elsewhere.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM there").Scan(&there); err != nil {
-		t.Fatal(err)
-	}
+	here, there := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table), count(t, elsewhere.Admin(), "SELECT COUNT(*) FROM there")
 	if here != 0 || there != 0 {
 		t.Errorf("%d rows here and %d there", here, there)
 	}
@@ -182,7 +166,7 @@ func TestVitessSharded(t *testing.T) {
 	t.Parallel()
 	db := testdb.Dedicated(t, testdb.Vitess, testdb.Args("--vschema-ddl-authorized-users=%")).Fresh(t)
 	sharded := func(cfg *mysql.Config) { cfg.DBName = "sharded" }
-	plain, pool := db.Connect(t, sharded), guardedPool(t, db, sharded)
+	plain, pool := db.Connect(t, sharded), poolOf(t, db, true, sharded)
 	keys := []txlock.Key{txlock.Named("a"), txlock.Named("b"), txlock.Named("c")}
 	refused := func(what string, err error) {
 		t.Helper()
@@ -204,9 +188,7 @@ func TestVitessSharded(t *testing.T) {
 	for _, text := range []string{
 		"ALTER VSCHEMA CREATE VINDEX xxhash USING xxhash", "ALTER VSCHEMA ON lockstep_locks ADD VINDEX xxhash(name) USING xxhash",
 	} { // a program may place the tables itself
-		if _, err := plain.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, plain, text)
 	}
 	if err := schema.Install(t.Context(), plain); err == nil {
 		t.Error("Install has succeeded")
@@ -236,15 +218,9 @@ func TestVitessLevel(t *testing.T) {
 			t.Errorf("%v: %v, want ErrEngine", level, err)
 		}
 		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.ExecContext(t.Context(), "SELECT 1"); err != nil {
-			t.Error(err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Error(err)
-		}
+		check(t, err)
+		exec(t, tx, "SELECT 1")
+		check(t, tx.Commit())
 		if got, err := run(sql.LevelDefault); got != "REPEATABLE-READ" || err != nil {
 			t.Errorf("after %v: %s, %v", level, got, err)
 		}
@@ -256,8 +232,7 @@ func TestVitessLevel(t *testing.T) {
 func TestVitessSessionsLevel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t, testdb.Vitess)
-	table := db.CreateTable(t, "levels", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
-	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
+	table := newCounter(t, db, nil, sql.LevelDefault).table
 	var all sync.WaitGroup
 	const workers, rounds = 4, 40
 	levels := []string{"", "'READ-COMMITTED'", "'SERIALIZABLE'"}
@@ -281,9 +256,8 @@ func TestVitessSessionsLevel(t *testing.T) {
 		}
 	}
 	all.Wait()
-	var n int
-	if err := db.Admin().QueryRowContext(t.Context(), "SELECT n FROM "+table).Scan(&n); err != nil || n != workers*rounds*len(levels) {
-		t.Errorf("%d increments, %v, want %d", n, err, workers*rounds*len(levels))
+	if n := count(t, db.Admin(), "SELECT n FROM "+table); n != workers*rounds*len(levels) {
+		t.Errorf("%d increments, want %d", n, workers*rounds*len(levels))
 	}
 }
 
@@ -293,27 +267,17 @@ func TestVitessWaits(t *testing.T) {
 	t.Parallel()
 	db, taken, held := testdb.Open(t, testdb.Vitess), txlock.Named("test:"+rand.Text()), txlock.Named("test:"+rand.Text())
 	table, pool := db.CreateTable(t, "waits", "id BIGINT PRIMARY KEY"), onVitess(t, db, nil)
-	_, other := locking(t, pool, nil)
-	if _, err := other.Lock(t.Context(), taken); err != nil {
-		t.Fatal(err)
-	}
-	tx, s := locking(t, pool, nil)
-	if _, err := s.Lock(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
+	_, other := begin(t, pool, sql.LevelDefault)
+	lock(t, other, taken)
+	tx, s := begin(t, pool, sql.LevelDefault)
+	lock(t, s, held)
 	began := time.Now()
 	if _, err := s.Lock(t.Context(), taken); !errors.Is(err, txlock.ErrWaitTimeout) || errors.Is(err, txlock.ErrTxDoomed) {
 		t.Errorf("after %v: %v, want ErrWaitTimeout", time.Since(began), err)
 	}
-	if err := s.Verify(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
-		t.Error(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Error(err)
-	}
+	check(t, s.Verify(t.Context()))
+	exec(t, tx, "INSERT INTO "+table+" VALUES (1)")
+	check(t, tx.Commit())
 }
 
 // TestVitessEnded: Vitess ends transactions that are old, and statements that take long together with
@@ -332,23 +296,18 @@ func TestVitessEnded(t *testing.T) {
 			}
 		}},
 		"a statement takes long": {[]string{"--queryserver-config-query-timeout=15s"}, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "UPDATE ended SET n = SLEEP(100) WHERE id = 0")
-			return err
+			return second(tx.ExecContext(ctx, "UPDATE ended SET n = SLEEP(100) WHERE id = 0"))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Dedicated(t, testdb.Vitess, testdb.Args(c.args...)).Fresh(t)
-			if err := schema.Install(t.Context(), db.Admin()); err != nil {
-				t.Fatal(err)
-			}
+			check(t, schema.Install(t.Context(), db.Admin()))
 			db.Exec(t, "CREATE TABLE ended (id BIGINT PRIMARY KEY, n BIGINT)")
 			db.Exec(t, "INSERT INTO ended VALUES (0, 0)")
 			pool, key := onVitess(t, db, nil), txlock.Named("ended")
-			tx, s := locking(t, pool, nil)
-			if _, err := s.Lock(t.Context(), key); err != nil {
-				t.Fatal(err)
-			}
+			tx, s := begin(t, pool, sql.LevelDefault)
+			lock(t, s, key)
 			if err := c.long(t.Context(), tx); err == nil {
 				t.Error("it has not ended the transaction")
 			} else {
@@ -363,9 +322,8 @@ func TestVitessEnded(t *testing.T) {
 			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
 				t.Errorf("Commit: %v, want ErrTxDoomed", err)
 			}
-			var rows int
-			if err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM ended").Scan(&rows); err != nil || rows != 1 {
-				t.Errorf("%d rows, %v", rows, err)
+			if rows := count(t, pool, "SELECT COUNT(*) FROM ended"); rows != 1 {
+				t.Errorf("%d rows", rows)
 			}
 			if err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }); err != nil {
 				t.Errorf("the next transaction: %v", err)
@@ -379,9 +337,7 @@ func TestVitessEnded(t *testing.T) {
 func TestVitessIdle(t *testing.T) {
 	t.Parallel()
 	db := testdb.Dedicated(t, testdb.Vitess, testdb.Args("--queryserver-config-transaction-timeout=1s")).Fresh(t)
-	if err := schema.Install(t.Context(), db.Admin()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, schema.Install(t.Context(), db.Admin()))
 	db.Exec(t, "CREATE TABLE idle (id BIGINT PRIMARY KEY)")
 	pool, key := onVitess(t, db, nil), txlock.Named("idle")
 	calls := 0
@@ -396,9 +352,8 @@ func TestVitessIdle(t *testing.T) {
 	if err != nil || calls != 2 {
 		t.Errorf("%d calls, %v", calls, err)
 	}
-	var rows int
-	if err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM idle").Scan(&rows); err != nil || rows != 1 {
-		t.Errorf("%d rows, %v", rows, err)
+	if rows := count(t, pool, "SELECT COUNT(*) FROM idle"); rows != 1 {
+		t.Errorf("%d rows", rows)
 	}
 }
 
@@ -406,10 +361,8 @@ func TestVitessIdle(t *testing.T) {
 func TestVitessGivesUp(t *testing.T) {
 	t.Parallel()
 	pool, key := onVitess(t, testdb.Open(t, testdb.Vitess), nil), txlock.Named("test:"+rand.Text())
-	tx, s := locking(t, pool, nil)
-	if _, err := s.Lock(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
+	tx, s := begin(t, pool, sql.LevelDefault)
+	lock(t, s, key)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	var waits sync.WaitGroup
@@ -421,9 +374,7 @@ func TestVitessGivesUp(t *testing.T) {
 		})
 	}
 	waits.Wait()
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tx.Commit())
 	if err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}

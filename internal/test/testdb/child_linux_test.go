@@ -32,25 +32,18 @@ func init() {
 // TestServerDiesWithProcess kills a process that has started a server, which
 // must be gone then.
 func TestServerDiesWithProcess(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		cmd := exec.Command(os.Args[0])
 		owner := randomHex(8)
 		cmd.Env = append(os.Environ(), startVariable+"="+string(engine), ownerVariable+"="+owner, "TMPDIR="+t.TempDir())
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		check(t, cmd.Start())
 		var addr string
 		var inDocker bool
 		_, scanErr := fmt.Fscanf(out, "the server is at %s %t\n", &addr, &inDocker)
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 		if scanErr != nil {
 			t.Fatalf("the process did not start a server: %v", scanErr)
@@ -77,9 +70,7 @@ func TestServerDiesWithProcess(t *testing.T) {
 func removeContainer(t *testing.T, owner string) {
 	t.Helper()
 	id, err := exec.Command("docker", "ps", "--all", "--quiet", "--filter", "label="+ownerLabel+"="+owner).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if err := run(t.Context(), nil, "docker", "rm", "--force", "--volumes", strings.TrimSpace(string(id))); err != nil {
 		t.Error(err)
 	}

@@ -21,9 +21,7 @@ func writeProgram(path, text string) error {
 func TestChildGroupDies(t *testing.T) {
 	t.Parallel()
 	c, err := StartChild(exec.Command("sh", "-c", "sleep 60 & wait"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	c.Kill()
 	if c.Running() {
 		t.Error("the child runs after kill")
@@ -44,26 +42,18 @@ func TestSuperviseEndsWithInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			if err := writeProgram(filepath.Join(dir, "docker-entrypoint.sh"), "#!/bin/sh\n"+entry+"\n"); err != nil {
-				t.Fatal(err)
-			}
+			check(t, writeProgram(filepath.Join(dir, "docker-entrypoint.sh"), "#!/bin/sh\n"+entry+"\n"))
 			cmd := exec.Command("sh", "-c", supervise, "lockstep", "server")
 			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
 			input, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			output, stdout, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			defer func() { _ = output.Close() }()
 			cmd.Stdout = stdout
 			c, err := StartChild(cmd)
 			_ = stdout.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			defer c.Kill()
 			if line, err := bufio.NewReader(output).ReadString('\n'); line != "up\n" {
 				t.Fatalf("the entry point said %q, %v", line, err)

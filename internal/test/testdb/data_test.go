@@ -20,20 +20,14 @@ for arg; do case "$arg" in --datadir=*) data=${arg#--datadir=};; esac; done
 echo run >>`+runs+`
 mkdir "$data" "$data/mysql" && echo me >"$data/auto.cnf" && echo rows >"$data/mysql/table"
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for i, want := range []int{1, 1, 2, 2} {
 		if i == 2 {
 			later := time.Now().Add(time.Hour)
-			if err := os.Chtimes(path, later, later); err != nil {
-				t.Fatal(err)
-			}
+			check(t, os.Chtimes(path, later, later))
 		}
 		data := filepath.Join(t.TempDir(), "data")
-		if err := fillData(t.Context(), MySQL, binary{command: []string{path}}, data); err != nil {
-			t.Fatal(err)
-		}
+		check(t, fillData(t.Context(), MySQL, binary{command: []string{path}}, data))
 		if text, err := os.ReadFile(filepath.Join(data, "mysql", "table")); string(text) != "rows\n" {
 			t.Errorf("the copy has %q: %v", text, err)
 		}

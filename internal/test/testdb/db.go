@@ -34,9 +34,7 @@ func Open(tb testing.TB, engine Engine) *DB {
 	tb.Helper()
 	NeedsServer(tb)
 	db, err := process.dbs[engine]()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	return db
 }
 
@@ -45,9 +43,7 @@ func Open(tb testing.TB, engine Engine) *DB {
 func (s *Server) Open(tb testing.TB) *DB {
 	tb.Helper()
 	db := s.Fresh(tb)
-	if err := db.install(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, db.install(tb.Context()))
 	return db
 }
 
@@ -58,9 +54,7 @@ func (s *Server) OpenLeases(tb testing.TB) *DB {
 	tb.Helper()
 	db := s.Fresh(tb)
 	statements, err := schema.Statements()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	for _, statement := range statements {
 		if strings.HasPrefix(statement, "CREATE TABLE") {
 			db.Exec(tb, statement)
@@ -82,9 +76,7 @@ func Fresh(tb testing.TB, engine Engine) *DB {
 func (s *Server) Fresh(tb testing.TB) *DB {
 	tb.Helper()
 	db, err := newDB(tb.Context(), s)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	tb.Cleanup(func() {
 		if err := db.drop(); err != nil {
 			tb.Errorf("drop the database %s: %v", db.name, err)
@@ -155,9 +147,7 @@ func mutate(cfg *mysql.Config, mutators []func(*mysql.Config)) *mysql.Config {
 func (db *DB) Connect(tb testing.TB, mutators ...func(*mysql.Config)) *sql.DB {
 	tb.Helper()
 	connector, err := mysql.NewConnector(db.Config(mutators...))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	pool := sql.OpenDB(connector)
 	tb.Cleanup(func() { _ = pool.Close() })
 	return pool
@@ -223,17 +213,13 @@ func (db *DB) CreateProcedure(tb testing.TB, name, body string) {
 // Grant lets the application user read and write the rows of the tables.
 func (db *DB) Grant(tb testing.TB, tables ...string) {
 	tb.Helper()
-	if err := db.grant(tb.Context(), tables...); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, db.grant(tb.Context(), tables...))
 }
 
 // Exec runs a statement as the administrator.
 func (db *DB) Exec(tb testing.TB, query string) {
 	tb.Helper()
-	if err := db.exec(tb.Context(), query); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, db.exec(tb.Context(), query))
 }
 
 // newDB makes a database and its application user.
@@ -350,4 +336,11 @@ func execAll(ctx context.Context, pool *sql.DB, statements []string) error {
 		}
 	}
 	return nil
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

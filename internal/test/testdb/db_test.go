@@ -13,7 +13,6 @@ import (
 )
 
 func TestAppUserHasFewRights(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		db := Open(t, engine)
 		table := db.CreateTable(t, "rights", "id INT PRIMARY KEY, v INT NOT NULL")
@@ -57,7 +56,6 @@ func isDenied(err error) bool {
 }
 
 func TestOpenIsShared(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		first := Open(t, engine)
 		if second := Open(t, engine); second != first {
@@ -67,7 +65,6 @@ func TestOpenIsShared(t *testing.T) {
 }
 
 func TestFreshIsEmptyAndDropped(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		var name, user string
 		t.Run("fresh", func(t *testing.T) {
@@ -95,7 +92,6 @@ func TestFreshIsEmptyAndDropped(t *testing.T) {
 }
 
 func TestDSNIsMutated(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		db := Open(t, engine)
 		dsn := db.DSN(func(cfg *mysql.Config) { cfg.ClientFoundRows = true })
@@ -115,9 +111,7 @@ func lockTable(t *testing.T, db *DB) (table string, holder, waiter *sql.Conn) {
 	pool := db.Connect(t, func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })
 	conn := func() *sql.Conn {
 		c, err := pool.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -145,7 +139,6 @@ func start(ctx context.Context, c *sql.Conn, text string) <-chan error {
 }
 
 func TestWaitForLockWait(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		db := Open(t, engine)
 		for _, statement := range []string{
@@ -191,7 +184,6 @@ func testLockWait(t *testing.T, db *DB, statement string) {
 }
 
 func TestKillReallyKills(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		db := Open(t, engine)
 		table, holder, waiter := lockTable(t, db)
@@ -216,21 +208,14 @@ func TestKillReallyKills(t *testing.T) {
 }
 
 func TestWaitGoneAfterClose(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		db := Open(t, engine)
 		pool := db.Connect(t)
 		conn, err := pool.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		id := ConnID(t, conn)
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := pool.Close(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, conn.Close())
+		check(t, pool.Close())
 		db.WaitGone(t, id)
 	})
 }
@@ -238,60 +223,40 @@ func TestWaitGoneAfterClose(t *testing.T) {
 // TestRowLocks proves that a session that has a row locked and executes nothing is
 // told from one that waits for it, and that sessions without locks are left out.
 func TestRowLocks(t *testing.T) {
-	t.Parallel()
-	for _, engine := range Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := Shared(t, engine).Open(t) // whose sessions are this test's alone
-			table := db.CreateTable(t, "rowlocks", "id INT PRIMARY KEY")
-			db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
-			if engine == MariaDB { // as another test may have it
-				db.Exec(t, "SET GLOBAL innodb_status_output_locks = ON")
-				defer db.Exec(t, "SET GLOBAL innodb_status_output_locks = OFF")
-			}
-			pool := db.Connect(t)
-			begin := func() *sql.Tx {
-				tx, err := pool.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return tx
-			}
-			holder, waiter, reader := begin(), begin(), begin()
-			var id int
-			lock := "SELECT id FROM " + table + " WHERE id = 1"
-			for _, tx := range []*sql.Tx{holder, reader} {
-				query := lock
-				if tx == holder {
-					query += " FOR UPDATE"
-				}
-				if err := tx.QueryRowContext(t.Context(), query).Scan(&id); err != nil {
-					t.Fatal(err)
-				}
-			}
-			holds, waits := ConnID(t, holder), ConnID(t, waiter)
-			var waiting, idle []int64
-			db.wait(t, fmt.Sprintf("connection %d alone has a row locked and is idle", holds), func(context.Context) (bool, error) {
-				waiting, idle = db.RowLocks(t) // the server may still be about to end its statement
-				return len(waiting) == 0 && slices.Equal(idle, []int64{holds}), nil
-			})
-			locked := make(chan error, 1)
-			go func() { locked <- waiter.QueryRowContext(context.Background(), lock+" FOR UPDATE").Scan(&id) }()
-			db.WaitForLockWait(t, waits)
-			if waiting, idle := db.RowLocks(t); !slices.Equal(waiting, []int64{waits}) || !slices.Equal(idle, []int64{holds}) {
-				t.Errorf("%v wait and %v are idle, want %d to wait for %d", waiting, idle, waits, holds)
-			}
-			if err := holder.Rollback(); err != nil {
-				t.Error(err)
-			}
-			if err := <-locked; err != nil {
-				t.Error(err)
-			}
-			for _, tx := range []*sql.Tx{waiter, reader} {
-				if err := tx.Rollback(); err != nil {
-					t.Error(err)
-				}
-			}
+	eachEngine(t, func(t *testing.T, engine Engine) {
+		db := Shared(t, engine).Open(t) // whose sessions are this test's alone
+		table := db.CreateTable(t, "rowlocks", "id INT PRIMARY KEY")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
+		if engine == MariaDB { // as another test may have it
+			db.Exec(t, "SET GLOBAL innodb_status_output_locks = ON")
+			defer db.Exec(t, "SET GLOBAL innodb_status_output_locks = OFF")
+		}
+		pool := db.Connect(t)
+		begin := func() *sql.Tx {
+			tx, err := pool.BeginTx(t.Context(), nil)
+			check(t, err)
+			return tx
+		}
+		holder, waiter, reader := begin(), begin(), begin()
+		var id int
+		lock := "SELECT id FROM " + table + " WHERE id = 1"
+		check(t, holder.QueryRowContext(t.Context(), lock+" FOR UPDATE").Scan(&id))
+		check(t, reader.QueryRowContext(t.Context(), lock).Scan(&id))
+		holds, waits := ConnID(t, holder), ConnID(t, waiter)
+		var waiting, idle []int64
+		db.wait(t, fmt.Sprintf("connection %d alone has a row locked and is idle", holds), func(context.Context) (bool, error) {
+			waiting, idle = db.RowLocks(t) // the server may still be about to end its statement
+			return len(waiting) == 0 && slices.Equal(idle, []int64{holds}), nil
 		})
-	}
+		locked := make(chan error, 1)
+		go func() { locked <- waiter.QueryRowContext(context.Background(), lock+" FOR UPDATE").Scan(&id) }()
+		db.WaitForLockWait(t, waits)
+		if waiting, idle := db.RowLocks(t); !slices.Equal(waiting, []int64{waits}) || !slices.Equal(idle, []int64{holds}) {
+			t.Errorf("%v wait and %v are idle, want %d to wait for %d", waiting, idle, waits, holds)
+		}
+		check(t, holder.Rollback())
+		check(t, <-locked)
+		check(t, waiter.Rollback())
+		check(t, reader.Rollback())
+	})
 }

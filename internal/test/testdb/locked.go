@@ -27,9 +27,7 @@ func (db *DB) ShowLocks(tb testing.TB) {
 	if db.Engine() == MySQL {
 		return
 	}
-	if err := db.admin.QueryRowContext(tb.Context(), "SELECT @@GLOBAL.innodb_status_output_locks").Scan(&on); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, db.admin.QueryRowContext(tb.Context(), "SELECT @@GLOBAL.innodb_status_output_locks").Scan(&on))
 	if !on {
 		tb.Cleanup(func() {
 			if _, err := db.admin.ExecContext(context.Background(), "SET GLOBAL innodb_status_output_locks = OFF"); err != nil {

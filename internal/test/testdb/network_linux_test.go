@@ -17,9 +17,7 @@ func TestNetwork(t *testing.T) {
 	t.Parallel()
 	const port = 3306
 	members, err := hosts(t.Context(), 3, options{parted: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	closed := false
 	defer func() {
 		if !closed {
@@ -30,9 +28,7 @@ func TestNetwork(t *testing.T) {
 	for _, m := range members {
 		var l net.Listener
 		m.in(func() { l, err = net.Listen("tcp4", fmt.Sprintf("%s:%d", m.bind(), port)) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer func() { _ = l.Close() }()
 		listeners = append(listeners, l)
 	}
@@ -45,7 +41,7 @@ func TestNetwork(t *testing.T) {
 		})
 		return err
 	}
-	check := func(when string, cut int) {
+	connected := func(when string, cut int) {
 		t.Helper()
 		for i, from := range members {
 			if err := dial(machine, fmt.Sprintf("%s:%d", from.clients, port), waitTimeout); err != nil {
@@ -63,15 +59,11 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	s := &Server{inst: &instance{net: members[1]}}
-	check("at first", -1)
-	if err := s.Part(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	check("cut off", 1)
-	if err := s.Heal(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	check("connected again", -1)
+	connected("at first", -1)
+	check(t, s.Part(t.Context()))
+	connected("cut off", 1)
+	check(t, s.Heal(t.Context()))
+	connected("connected again", -1)
 
 	var links []string
 	for _, m := range members {
@@ -81,9 +73,7 @@ func TestNetwork(t *testing.T) {
 		_ = l.Close()
 	}
 	closed = true
-	if err := closeNetwork(members); err != nil {
-		t.Fatal(err)
-	}
+	check(t, closeNetwork(members))
 	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) { // the kernel has a queue for what it removes
 		left := 0
 		for _, name := range links {
@@ -104,9 +94,7 @@ func TestNetwork(t *testing.T) {
 func linkTo(t *testing.T, client string) string {
 	t.Helper()
 	links, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, link := range links {
 		addrs, err := link.Addrs()
 		if err != nil {

@@ -18,9 +18,7 @@ func WithoutProcedures() bool { return os.Getenv("LOCKSTEP_PROCEDURES") == "none
 // DropProcedures drops lockstep's procedures, or those of these names.
 func (db *DB) DropProcedures(tb testing.TB, names ...string) {
 	tb.Helper()
-	if err := db.dropProcedures(tb.Context(), names...); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, db.dropProcedures(tb.Context(), names...))
 }
 
 func (db *DB) dropProcedures(ctx context.Context, names ...string) error {

@@ -76,9 +76,7 @@ func Shared(tb testing.TB, engine Engine) *Server {
 	tb.Helper()
 	NeedsServer(tb)
 	server, err := process.servers[engine]()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	return server
 }
 
@@ -87,9 +85,7 @@ func Dedicated(tb testing.TB, engine Engine, opts ...Option) *Server {
 	tb.Helper()
 	NeedsServer(tb)
 	server, err := Start(tb.Context(), engine, opts...)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	tb.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			tb.Errorf("stop the dedicated %s server: %v", engine, err)

@@ -19,6 +19,7 @@ func TestMain(m *testing.M) { Main(m) }
 // eachEngine runs a test on every engine.
 func eachEngine(t *testing.T, test func(t *testing.T, engine Engine)) {
 	t.Helper()
+	t.Parallel()
 	for _, engine := range Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
@@ -43,12 +44,9 @@ func TestParseEngines(t *testing.T) {
 }
 
 func TestStartStop(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server, err := Start(t.Context(), engine, Args("--innodb-rollback-on-timeout=ON"), Durable())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		inst := server.inst
 		pool := open(t, server.Config())
 		for variable, want := range map[string]string{
@@ -67,9 +65,7 @@ func TestStartStop(t *testing.T) {
 			t.Errorf("a %s server of version %s", engine, version)
 		}
 		child := inst.child
-		if err := server.Stop(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, server.Stop())
 		if child.Running() || server.Running() {
 			t.Error("the server runs after Stop")
 		}
@@ -84,40 +80,27 @@ func TestStartStop(t *testing.T) {
 
 // TestSignal stops a server, which doesn't answer until it goes on.
 func TestSignal(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server := Dedicated(t, engine)
 		pool := open(t, server.Config())
 		for range 20 { // the first answers after a signal come now and then
-			if err := pool.PingContext(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := server.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			check(t, pool.PingContext(t.Context()))
+			check(t, server.Signal(syscall.SIGSTOP))
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			if err := pool.PingContext(ctx); err == nil {
 				t.Error("a stopped server answers")
 			}
 			cancel()
-			if err := server.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			check(t, server.Signal(syscall.SIGCONT))
 		}
-		if err := server.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		check(t, server.Signal(syscall.SIGSTOP))
 		answer := make(chan error, 1)
 		go func() { answer <- pool.PingContext(t.Context()) }()
-		if err := server.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		check(t, server.Signal(syscall.SIGCONT))
 		if err := <-answer; err != nil {
 			t.Errorf("a server that goes on doesn't answer: %v", err)
 		}
-		if err := server.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, server.Kill())
 		if err := server.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
 			t.Errorf("a signal to a server that is gone: %v", err)
 		}
@@ -125,7 +108,6 @@ func TestSignal(t *testing.T) {
 }
 
 func TestTLSAndSocket(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		db := Dedicated(t, engine).Open(t)
 		cipher := "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
@@ -147,24 +129,19 @@ func TestTLSAndSocket(t *testing.T) {
 }
 
 func TestKillAndRestart(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server := Dedicated(t, engine)
 		db := server.Open(t)
 		table := db.CreateTable(t, "kept", "id INT PRIMARY KEY")
 		db.Exec(t, "INSERT INTO "+table+" VALUES (42)")
-		if err := server.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, server.Kill())
 		if server.Running() {
 			t.Error("the server runs after Kill")
 		}
 		if err := db.Admin().PingContext(t.Context()); err == nil {
 			t.Error("the server answers after Kill")
 		}
-		if err := server.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check(t, server.Restart(t.Context()))
 		if got := query(t, db.Connect(t), "SELECT id FROM "+table); got != "42" {
 			t.Errorf("after Restart the table has %s, want 42", got)
 		}
@@ -173,7 +150,6 @@ func TestKillAndRestart(t *testing.T) {
 
 // TestStartReportsLog takes an argument that no server knows.
 func TestStartReportsLog(t *testing.T) {
-	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server, err := Start(t.Context(), engine, Args("--no-such-argument=1"))
 		if err == nil {
@@ -203,9 +179,7 @@ func TestExternalServer(t *testing.T) {
 		dsn := Shared(t, engine).Config().FormatDSN()
 		t.Setenv(engine.DSNVariable(), dsn)
 		server, err := newShare().server(engine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for what, err := range map[string]error{
 			"Stop": server.Stop(), "Kill": server.Kill(), "Restart": server.Restart(t.Context()),
 		} {
@@ -228,14 +202,10 @@ func eachEngineSerial(t *testing.T, test func(t *testing.T, engine Engine)) {
 
 func TestPrivateDirIsShort(t *testing.T) {
 	long := filepath.Join(t.TempDir(), strings.Repeat("x", 90))
-	if err := os.Mkdir(long, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(long, 0o700))
 	t.Setenv("TMPDIR", long)
 	dir, err := privateDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if len(dir) > 90 {
 		t.Errorf("%s is too long for a socket", dir)
@@ -246,9 +216,7 @@ func TestPrivateDirIsShort(t *testing.T) {
 func open(t *testing.T, cfg *mysql.Config) *sql.DB {
 	t.Helper()
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool

@@ -48,9 +48,7 @@ func TestFill(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cache := t.TempDir()
-			if err := before(cache); err != nil {
-				t.Fatal(err)
-			}
+			check(t, before(cache))
 			if err := mysqlTree.fill(t.Context(), cache, good); err != nil || !mysqlTree.server(cache).works(t.Context(), MySQL) {
 				t.Fatalf("fill: %v", err)
 			}
@@ -85,9 +83,7 @@ func TestFillFails(t *testing.T) {
 func TestFillEndsWithContext(t *testing.T) {
 	t.Parallel()
 	cache := t.TempDir()
-	if err := mysqlTree.fill(t.Context(), cache, fakeDownload(t, goodVersion)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, mysqlTree.fill(t.Context(), cache, fakeDownload(t, goodVersion)))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := mysqlTree.fill(ctx, cache, fakeDownload(t, goodVersion)); !errors.Is(err, context.Canceled) {
@@ -121,9 +117,7 @@ func TestLockFileExcludes(t *testing.T) {
 	wg.Wait()
 
 	unlock, err := lockFile(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -146,29 +140,19 @@ func TestChosenTree(t *testing.T) {
 		t.Fatal("the variable chooses nothing")
 	}
 	root := chosen.path(cache)
-	if err := fakeDownload(t, `echo "$3 Ver 11.8-MariaDB, called with $4"`)(t.Context(), root); err != nil {
-		t.Fatal(err)
-	}
+	check(t, fakeDownload(t, `echo "$3 Ver 11.8-MariaDB, called with $4"`)(t.Context(), root))
 	for program, text := range map[string]string{
 		chosen.program:               "is not called without its loader",
 		"usr/bin/mariadb-install-db": "#!/bin/sh\nfor arg; do case $arg in --datadir=*) data=${arg#*=};; esac; done\nmkdir \"$data\" && \"$MYSQLD_BOOTSTRAP\" --bootstrap >\"$data/said\"\n",
 	} {
 		path := filepath.Join(root, program)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := writeProgram(path, text); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		check(t, writeProgram(path, text))
 	}
 	b, err := chosen.installed(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	data := filepath.Join(t.TempDir(), "data")
-	if err := fillData(t.Context(), MariaDB, b, data); err != nil {
-		t.Fatal(err)
-	}
+	check(t, fillData(t.Context(), MariaDB, b, data))
 	said, err := os.ReadFile(filepath.Join(data, "said"))
 	want := filepath.Join(root, "usr/sbin/mariadbd") + " Ver 11.8-MariaDB, called with --bootstrap\n"
 	if err != nil || string(said) != want {

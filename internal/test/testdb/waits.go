@@ -27,9 +27,7 @@ type Queryer interface {
 func ConnID(tb testing.TB, q Queryer) int64 {
 	tb.Helper()
 	var id int64
-	if err := q.QueryRowContext(tb.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, q.QueryRowContext(tb.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 	return id
 }
 

@@ -45,9 +45,7 @@ func TestCheck(t *testing.T) {
 			}
 			write(t, filepath.Join(dir, "q.sql.go"), code)
 			problems, err := Check([]string{dir}, dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if len(problems) != len(test.want) {
 				t.Fatalf("problems: %q, want %d", problems, len(test.want))
 			}
@@ -72,7 +70,12 @@ func TestCheckWithoutQueries(t *testing.T) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+	check(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -32,9 +32,7 @@ var ownID = []string{"SeesOwnID", "CompareAndBumpNamed", "CompareAndBumpCenter"}
 func TestOwnIDIsNotRead(t *testing.T) {
 	t.Parallel()
 	queries, err := Places(filepath.Join(root, "queries"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	texts := make(map[string]string) // all strings of one declaration are one text
 	for name, query := range queries {
 		lines := slices.DeleteFunc(strings.Split(query.Text, "\n"), func(line string) bool { return strings.HasPrefix(line, "--") })

@@ -42,13 +42,9 @@ var elsewhere = []string{
 func TestPoints(t *testing.T) {
 	t.Parallel()
 	keys, err := PrimaryKeys(filepath.Join(root, "schema"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	queries, err := Places(filepath.Join(root, "queries"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	texts := make(map[string]string)
 	for name, query := range queries {
 		if query.InCallers {
@@ -65,9 +61,7 @@ func TestPoints(t *testing.T) {
 		}
 	}
 	script, err := os.ReadFile(filepath.Join(root, "schema/mysql/0005_procedures.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_program_2")
 	if !found {
 		t.Error("there is no lockstep_program_2, behind which the statements are the program's")
@@ -137,9 +131,7 @@ func walk(t *testing.T, dir string, see func(name, text string)) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 }
 
 func seeStrings(in ast.Node, name string, see func(name, text string)) {
@@ -221,9 +213,7 @@ func TestPoint(t *testing.T) {
 func TestChangesAreCounted(t *testing.T) {
 	t.Parallel()
 	queries, err := Places("../../../../queries")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	changes := regexp.MustCompile(`(?m)^(UPDATE|DELETE)\b`)
 	for name, q := range queries {
 		if head, _, _ := strings.Cut(q.Text, "\n"); changes.MatchString(q.Text) && strings.HasSuffix(head, ":exec") {

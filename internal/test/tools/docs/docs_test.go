@@ -46,9 +46,7 @@ func pages(t *testing.T) map[string]string {
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(text)
 }
 
@@ -214,9 +212,7 @@ var isCommand = regexp.MustCompile(`^(?:[a-z][a-z-]*|[A-Z_]+=\S*)(?: +(?:[a-z][a
 func declared(t *testing.T, dir, declaration string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(dir), "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return slices.ContainsFunc(files, func(file string) bool {
 		source, err := os.ReadFile(file)
 		return err == nil && strings.Contains(string(source), "\n"+declaration)
@@ -247,9 +243,7 @@ func TestErrors(t *testing.T) {
 				continue
 			}
 			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			for _, match := range sentinel.FindAllStringSubmatch(string(source), -1) {
 				if !strings.Contains(page, "`"+prefix+match[1]+"`") && !strings.Contains(page, "`txlock."+match[1]+"`") {
 					t.Errorf("docs/reference/errors.md lacks `%s%s`", prefix, match[1])
@@ -270,5 +264,12 @@ func TestBadges(t *testing.T) {
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))[1]
 	if !strings.Contains(read(t, "README.md"), "badge/Go-"+version+"%2B") {
 		t.Errorf("README.md has no badge of Go %s", version)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -16,15 +16,11 @@ func TestExamples(t *testing.T) {
 	t.Parallel()
 	for _, pkg := range []string{"txlock", "txlock/lease", "locksqlc", "lockgorm", "schema", "txlock/job", "txlock/elect", "txlock/quorum"} {
 		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pkg), "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		var verbs, examples []string
 		for _, name := range files {
 			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if strings.HasSuffix(name, "_test.go") {
 				examples = append(examples, exampleOf(file)...)
 			} else {

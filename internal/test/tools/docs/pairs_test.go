@@ -34,9 +34,7 @@ func TestChinese(t *testing.T) {
 		}
 		if *update {
 			if text = withBlocks(texts[english], text); text != texts[name] {
-				if err := os.WriteFile(filepath.Join(root, filepath.FromSlash(name)), []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				check(t, os.WriteFile(filepath.Join(root, filepath.FromSlash(name)), []byte(text), 0o644))
 			}
 		}
 		for _, wrong := range slices.Concat(differences(texts[english], text), detours(name, texts), tooLong(text)) {

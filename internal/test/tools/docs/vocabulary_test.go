@@ -89,13 +89,9 @@ func sources(t *testing.T) map[string]*ast.File {
 				continue
 			}
 			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			name, err := filepath.Rel(root, file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			all[filepath.ToSlash(name)] = tree
 		}
 	}
@@ -200,9 +196,7 @@ func F() {
 func g() {}
 `
 	file, err := parser.ParseFile(token.NewFileSet(), "a.go", source, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	const want = "Package a. One, of a constant. Two, of a variable. Three, of a type. Four, of a field. Five, of a method. Six, of a function."
 	if got := strings.Join(strings.Fields(docsOf(file)), " "); got != want {
 		t.Errorf("the comments are:\n%s\nwant:\n%s", got, want)
