@@ -224,9 +224,7 @@ func judgeWords(query string) (s statement, certain bool) {
 		}
 		s.reopens, s.chooses, s.end = true, true, endUnknown
 	case w[0] == "SET": // autocommit, for example, or PASSWORD, which is in a table of the server
-		s.sets, s.level, s.end = true, chosenLevel(w[1:], query), endUnknown
-		upper := strings.ToUpper(query)
-		s.chooses = strings.Contains(upper, "TRANSACTION") || strings.Contains(upper, "TX_")
+		s.sets, s.chooses, s.level, s.end = true, choosesNext(query), chosenLevel(w[1:], query), endUnknown
 	case w[0] == "SAVEPOINT":
 		s.kind, s.leaves, s.savepoint = kindSavepoint, true, sqltext.SavepointName(query)
 	case w[0] == "RELEASE" && has(w[1:], "SAVEPOINT"):
@@ -246,6 +244,12 @@ func judgeWords(query string) (s statement, certain bool) {
 		s.reopens, s.chooses, s.end = true, true, endUnknown
 	}
 	return s, certain
+}
+
+// choosesNext reports whether a SET may be about the next transaction alone.
+func choosesNext(query string) bool {
+	query = strings.ToUpper(query)
+	return strings.Contains(query, "TRANSACTION") || strings.Contains(query, "TX_")
 }
 
 // anyLevel stands for an isolation level that nobody knows.

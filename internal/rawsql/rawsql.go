@@ -66,7 +66,7 @@ const (
 	OtherEngine  = "engine=other"
 	NoAutocommit = "autocommit=0"
 	OtherCharset = "character_set_connection"
-	DirtyReads   = "isolation=READ-UNCOMMITTED"
+	DirtyReads   = "dirty_reads"
 )
 
 // SessionWords are those of the words that are so, each with a blank behind it. The queries in
@@ -75,7 +75,7 @@ const (
 const SessionWords = "CONCAT(LEFT('" + OtherEngine + " ', 13 * (1 - " + SeesOwnID + "))," +
 	" LEFT('" + NoAutocommit + " ', 13 * (1 - @@autocommit))," +
 	" LEFT('" + OtherCharset + " ', 25 * (@@character_set_client <> @@character_set_connection))," +
-	" LEFT('" + DirtyReads + " ', 27 * (" + SessionLevel + " = '" + DirtyReads + "')))"
+	" LEFT('" + DirtyReads + " ', 12 * (" + SessionLevel + " LIKE '" + LevelBegin + "READ-UN%')))"
 
 // Kill ends a session of the server. Users need no privilege to end their own sessions.
 func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 10) }
