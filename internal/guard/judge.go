@@ -131,7 +131,7 @@ func judge(query string) statement {
 	// Under NO_BACKSLASH_ESCAPES its quotes end elsewhere, and so do its statements; and only the server
 	// knows whether it reads a conditional comment.
 	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 || sqltext.Conditional(query) {
-		s = s.doubtful()
+		s = s.doubtful(query)
 		s.level = chosenLevel(nil, query)
 	}
 	if s.kind == kindUncertain && s.name == "" {
@@ -177,9 +177,9 @@ func (s statement) and(next statement) statement {
 }
 
 // doubtful returns the judgement on a statement whose text may mean something else.
-func (s statement) doubtful() statement {
+func (s statement) doubtful(query string) statement {
 	s = s.several()
-	s.kind, s.reopens, s.chooses = kindUncertain, true, true
+	s.kind, s.reopens, s.chooses = kindUncertain, true, s.chooses || choosesNext(query)
 	if s.end == endRolledBack {
 		s.end = endUnknown
 	}
@@ -191,7 +191,7 @@ func (s statement) doubtful() statement {
 func judgeOne(query string) statement {
 	s, certain := judgeWords(query)
 	if !certain && s.kind != kindBegin && sqltext.Executable(query) {
-		s = s.doubtful()
+		s = s.doubtful(query)
 	}
 	return s
 }
@@ -218,11 +218,8 @@ func judgeWords(query string) (s statement, certain bool) {
 		s.kind, s.reopens = kindPlain, true
 	case committing[w[0]]:
 		s.end, s.chooses = endCommitted, w[0] == "LOCK"
-	case w[0] == "SET" && has(w[1:], "STATEMENT"): // MariaDB: SET STATEMENT x=y FOR statement
-		if variables, inner, ok := cutFold(query, " for "); ok && !strings.ContainsAny(variables, "'\"`#-/") {
-			return judgeWords(inner)
-		}
-		s.reopens, s.chooses, s.end = true, true, endUnknown
+	case w[0] == "SET" && has(w[1:], "STATEMENT"):
+		return s.judgeInner(query)
 	case w[0] == "SET": // autocommit, for example, or PASSWORD, which is in a table of the server
 		s.sets, s.chooses, s.level, s.end = true, choosesNext(query), chosenLevel(w[1:], query), endUnknown
 	case w[0] == "SAVEPOINT":
@@ -246,7 +243,18 @@ func judgeWords(query string) (s statement, certain bool) {
 	return s, certain
 }
 
-// choosesNext reports whether a SET may be about the next transaction alone.
+// judgeInner judges MariaDB's SET STATEMENT x=y FOR statement.
+func (s statement) judgeInner(query string) (_ statement, certain bool) {
+	variables, inner, ok := cutFold(query, " for ")
+	of, certain := judgeWords(inner)
+	if ok && !strings.ContainsAny(variables, "'\"`#-/") {
+		return of, certain
+	}
+	s.reopens, s.chooses, s.end = true, !ok || of.chooses || strings.ContainsAny(variables, "'\"`#"), endUnknown
+	return s, false
+}
+
+// choosesNext reports whether a text may have a SET that is about the next transaction alone.
 func choosesNext(query string) bool {
 	query = strings.ToUpper(query)
 	return strings.Contains(query, "TRANSACTION") || strings.Contains(query, "TX_")

@@ -672,7 +672,7 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 					}
 					return nil
 				})
-				wants(t, "AcquireTx", second(other.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
+				wants(t, "AcquireTx", second(other.AcquireTx(limited(t, 2*time.Minute), tx, key)), txlock.ErrBusy)
 				commit(t, tx)
 				wantsNone(t, "Renew of the reader", r.Renew(t.Context()))
 				release(t, share(t, other, key))

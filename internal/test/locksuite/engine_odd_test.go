@@ -102,7 +102,9 @@ func TestEngineBecomesAnother(t *testing.T) {
 		pool := open(t)
 		runner, err := jobs.New(pool, manage(t, pool))
 		check(t, err)
-		err = runner.Run(t.Context(), txlock.Named("test:"+rand.Text()), jobs.Every(time.Second), func(context.Context, time.Time) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		err = runner.Run(ctx, txlock.Named("test:"+rand.Text()), jobs.Every(time.Second), func(context.Context, time.Time) error {
 			another.Store(true)
 			return nil
 		})
