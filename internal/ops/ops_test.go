@@ -97,7 +97,7 @@ func TestLookAtMany(t *testing.T) {
 		_, err := scope.Lock(t.Context(), keys[len(keys)-1])
 		must(t, err)
 		lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == holders*each+1 })
-	}, testdb.Open)
+	}, withArgs())
 }
 
 const (
