@@ -61,7 +61,7 @@ func TestAbandonedStatementIsKilled(t *testing.T) {
 		w := newWaiter(t, pool)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		answered := waiting(t, db, w.conn, func() error { return second(w.tx.ExecContext(ctx, "UPDATE "+table+" SET v = 2")) })
+		answered := db.Waiting(t, w.conn, func() error { return second(w.tx.ExecContext(ctx, "UPDATE "+table+" SET v = 2")) })
 		cancel()
 		err := <-answered
 		slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second

@@ -171,7 +171,7 @@ func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, s shape) (*vict
 	exec(t, v.tx, "SAVEPOINT early")
 	exec(t, v.tx, "UPDATE "+v.table+" SET v = 100 WHERE id = 1")
 
-	answered := waiting(t, db, v.conn, func() error { return s.run(t.Context(), v) })
+	answered := db.Waiting(t, v.conn, func() error { return s.run(t.Context(), v) })
 	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 1")
 	err = <-answered
 	check(t, other.Rollback())

@@ -177,7 +177,7 @@ func textDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (conn *sql.Conn, ta
 	id := testdb.ConnID(t, conn)
 	exec(t, conn, "BEGIN")
 	exec(t, conn, "UPDATE "+table+" SET v = 1 WHERE id = 1")
-	answered := waiting(t, db, id, func() error { return second(conn.ExecContext(t.Context(), "UPDATE "+table+" SET v = 2 WHERE id = 2")) })
+	answered := db.Waiting(t, id, func() error { return second(conn.ExecContext(t.Context(), "UPDATE "+table+" SET v = 2 WHERE id = 2")) })
 	exec(t, other, "UPDATE "+table+" SET v = 2 WHERE id = 1")
 	if err := <-answered; number(err) != 1213 {
 		t.Fatalf("the statement was answered %v, want the deadlock", err)

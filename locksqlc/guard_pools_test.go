@@ -23,12 +23,7 @@ import (
 func onEngines(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, engine)
-		})
-	}
+	testdb.OnEngines(t, test)
 }
 
 // onServers runs a test on every server.
@@ -169,16 +164,6 @@ func holding(tb testing.TB, db *testdb.DB, key txlock.Key) *sql.Tx {
 	tx := begin(tb, newPool(tb, db.Config(), true))
 	lock(tb, join(tb, tx), key)
 	return tx
-}
-
-// waiting makes a call beside the test, returns when its session waits for a lock, and sends its
-// error.
-func waiting(t *testing.T, db *testdb.DB, session int64, call func() error) <-chan error {
-	t.Helper()
-	answered := make(chan error, 1)
-	go func() { answered <- call() }()
-	db.WaitForLockWait(t, session)
-	return answered
 }
 
 // isFree reports whether another transaction gets the lock at once, and releases it. If the

@@ -46,7 +46,7 @@ func TestRunAfterLostCommit(t *testing.T) {
 						}
 						exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
 						id := testdb.ConnID(t, tx)
-						answered := waiting(t, db, id, func() error { return send(t.Context(), tx, rows, fill(shape.text)) })
+						answered := db.Waiting(t, id, func() error { return send(t.Context(), tx, rows, fill(shape.text)) })
 						db.Kill(t, id)
 						if err := <-answered; err == nil {
 							t.Error("the statement was answered with success")

@@ -207,7 +207,7 @@ func TestWrappedCancel(t *testing.T) {
 		scope, id := join(t, tx), testdb.ConnID(t, tx)
 		lock(t, scope, held)
 		ctx, cancel := context.WithCancel(t.Context())
-		waited := waiting(t, db, id, func() error { return second(scope.Lock(ctx, wanted)) })
+		waited := db.Waiting(t, id, func() error { return second(scope.Lock(ctx, wanted)) })
 		cancel()
 		isError(t, "Lock", <-waited, context.Canceled)
 		db.WaitGone(t, id)
@@ -232,7 +232,7 @@ func TestWrappedRestores(t *testing.T) {
 		tx := begin(t, pool)
 		ours, id := join(t, tx), testdb.ConnID(t, tx)
 		lock(t, ours, crossing)
-		waited := waiting(t, db, id, func() error { return second(ours.WaitAtMost(30*time.Second).Lock(t.Context(), made)) })
+		waited := db.Waiting(t, id, func() error { return second(ours.WaitAtMost(30*time.Second).Lock(t.Context(), made)) })
 		lock(t, theirs, crossing)
 		isError(t, "the bounded wait", <-waited, txlock.ErrDeadlock)
 		_ = tx.Rollback() // or Commit: the transaction is over

@@ -153,7 +153,7 @@ func TestOpeningIsRefused(t *testing.T) {
 // TestOpeningIsInterrupted ends the statement that begins a transaction by KILL QUERY.
 func TestOpeningIsInterrupted(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
-		answered := waiting(t, o.db, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
+		answered := o.db.Waiting(t, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
 		o.db.Exec(t, fmt.Sprintf("KILL QUERY %d", o.id))
 		if err := <-answered; number(err) != 1317 || errors.Is(err, txlock.ErrTxDoomed) {
 			t.Errorf("Lock: %v, want 1317", err)
@@ -225,7 +225,7 @@ func TestOpeningIsTheVictim(t *testing.T) {
 		}
 		// The server rolls back the transaction that has written less.
 		exec(t, o.holder, "INSERT INTO "+o.table+" WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) SELECT i FROM n")
-		answered := waiting(t, o.db, o.id, func() error { return second(o.LockAll(t.Context(), first, last)) })
+		answered := o.db.Waiting(t, o.id, func() error { return second(o.LockAll(t.Context(), first, last)) })
 		exec(t, o.holder, "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE", []byte(first.String()))
 		if err := <-answered; !errors.Is(err, txlock.ErrDeadlock) || !txlock.Retryable(err) {
 			t.Errorf("LockAll: %v, want ErrDeadlock", err)
@@ -241,7 +241,7 @@ func TestOpeningIsTheVictim(t *testing.T) {
 func TestOpeningIsCancelled(t *testing.T) {
 	onOpenings(t, nil, func(t *testing.T, o *opening) {
 		ctx, cancel := context.WithCancel(t.Context())
-		answered := waiting(t, o.db, o.id, func() error { return second(o.LockAll(ctx, o.free, o.busy)) })
+		answered := o.db.Waiting(t, o.id, func() error { return second(o.LockAll(ctx, o.free, o.busy)) })
 		cancel()
 		err := <-answered
 		if !errors.Is(err, context.Canceled) || !errors.Is(err, txlock.ErrTxDoomed) {
@@ -258,7 +258,7 @@ func TestOpeningIsCancelled(t *testing.T) {
 func TestOpeningIsKilled(t *testing.T) {
 	t.Run("while it waits", func(t *testing.T) {
 		onOpenings(t, nil, func(t *testing.T, o *opening) {
-			answered := waiting(t, o.db, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
+			answered := o.db.Waiting(t, o.id, func() error { return second(o.Lock(t.Context(), o.busy)) })
 			o.db.Kill(t, o.id)
 			err := <-answered
 			if !errors.Is(err, txlock.ErrTxDoomed) && number(err) == 0 {

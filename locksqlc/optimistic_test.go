@@ -258,6 +258,14 @@ func TestVersionTable(t *testing.T) {
 	})
 }
 
+// uncommitted is a pool whose sessions are at READ UNCOMMITTED.
+func uncommitted(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
+	t.Helper()
+	return newPool(t, db.Config(func(cfg *mysql.Config) {
+		cfg.Params = map[string]string{db.Engine().LevelVariable(): "'READ-UNCOMMITTED'"}
+	}), guarded)
+}
+
 // TestOptimisticNeedsCommittedReads proves that Optimistic refuses READ UNCOMMITTED, where a
 // version may be that of somebody who holds the key and has not written yet.
 func TestOptimisticNeedsCommittedReads(t *testing.T) {
@@ -272,9 +280,7 @@ func TestOptimisticNeedsCommittedReads(t *testing.T) {
 				t.Errorf("Optimistic, guarded=%t: %v", guarded, err)
 			}
 			idle(t, pool)
-			pool = newPool(t, db.Config(func(cfg *mysql.Config) {
-				cfg.Params = map[string]string{db.Engine().LevelVariable(): "'READ-UNCOMMITTED'"}
-			}), guarded)
+			pool = uncommitted(t, db, guarded)
 			check(t, locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "dirty"), func(*sql.Tx) error { return nil }, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
 		}
 	})
@@ -287,9 +293,7 @@ func TestVersionsNeedCommittedReads(t *testing.T) {
 		keys := []txlock.Key{uniqueKey(t, "dirty"), hashedKeys.Key(t.Name())}
 		check(t, locksqlc.Run(t.Context(), newPool(t, db.Config(), true), keys, func(*sql.Tx) error { return nil }))
 		for _, guarded := range []bool{true, false} {
-			pool := newPool(t, db.Config(func(cfg *mysql.Config) {
-				cfg.Params = map[string]string{db.Engine().LevelVariable(): "'READ-UNCOMMITTED'"}
-			}), guarded)
+			pool := uncommitted(t, db, guarded)
 			tx := begin(t, pool)
 			for _, key := range keys {
 				if _, err := txlock.ReadVersion(t.Context(), pool, key); !errors.Is(err, txlock.ErrInvalidOption) {

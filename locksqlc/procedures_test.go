@@ -61,7 +61,7 @@ func TestTripsOfABusyKey(t *testing.T) {
 
 		tx = begin(t, conn)
 		scope, before = join(t, tx), trips.Count()
-		granted := waiting(t, db, id, func() error { return second(scope.WaitAtMost(time.Minute).Lock(t.Context(), key)) })
+		granted := db.Waiting(t, id, func() error { return second(scope.WaitAtMost(time.Minute).Lock(t.Context(), key)) })
 		check(t, errors.Join(holder.Commit(), <-granted))
 		if grant, _ := scope.Held(key); trips.Count()-before != 3 || grant.Token() <= held.Token() {
 			t.Errorf("a wait took %d round trips, want 3, and its token is %d after %d", trips.Count()-before, grant.Token(), held.Token())

@@ -223,7 +223,7 @@ func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 func (c *crossing) answerTo(t *testing.T, tx *sql.Tx, statement string) error {
 	t.Helper()
 	id := testdb.ConnID(t, tx)
-	answered := waiting(t, c.db, id, func() error { return second(tx.ExecContext(t.Context(), statement)) })
+	answered := c.db.Waiting(t, id, func() error { return second(tx.ExecContext(t.Context(), statement)) })
 	exec(t, c.other, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
 	err := <-answered
 	check(t, c.other.Rollback())
@@ -366,7 +366,7 @@ func TestCancelledWhileItWaits(t *testing.T) {
 			holder, id := holding(t, db, key), testdb.ConnID(t, pool)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			answered := waiting(t, db, id, func() error { return run(ctx) })
+			answered := db.Waiting(t, id, func() error { return run(ctx) })
 			cancel()
 			if err := <-answered; !errors.Is(err, context.Canceled) || errors.Is(err, errInner) {
 				t.Errorf("%s: %v", name, err)

@@ -26,12 +26,7 @@ import (
 func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, engine)
-		})
-	}
+	testdb.OnEngines(t, test)
 }
 
 func number(t *testing.T, on testdb.Queryer, query string) (n int64) {

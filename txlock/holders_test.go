@@ -90,7 +90,7 @@ func TestHoldersWaitForNobody(t *testing.T) {
 			committed(t, db, key)
 			s := holder(t, db, key)
 			waiter := begin(t, newPool(t, db, true), nil)
-			answered := waiting(t, db, waiter.id, func() error { return second(waiter.Lock(t.Context(), key)) })
+			answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), key)) })
 			all := holders(t, db, key)
 			if len(all) != 1 || all[0].Session != uint64(s.id) {
 				t.Errorf("holders %+v, want the one on connection %d alone", all, s.id)

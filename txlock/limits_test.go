@@ -121,7 +121,7 @@ func TestSmallLimitsEnd(t *testing.T) {
 func TestLargeLimitsWait(t *testing.T) {
 	onLimits(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
 		other, s := held(t, db, key), begin(t, pool, nil)
-		answered := waiting(t, db, s.id, func() error { return lock(t.Context(), s.WaitAtMost(limit), key) })
+		answered := db.Waiting(t, s.id, func() error { return lock(t.Context(), s.WaitAtMost(limit), key) })
 		wants(t, "Commit", other.Commit(), nil)
 		wants(t, fmt.Sprintf("within %v", limit), <-answered, nil)
 		s.commit(t)

@@ -31,16 +31,6 @@ func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Open(t)) })
 }
 
-// waiting makes a call beside the test, returns when its session waits for a lock, and sends its
-// error.
-func waiting(t *testing.T, db *testdb.DB, session int64, call func() error) <-chan error {
-	t.Helper()
-	answered := make(chan error, 1)
-	go func() { answered <- call() }()
-	db.WaitForLockWait(t, session)
-	return answered
-}
-
 // impatient is a pool on which whoever waits for a row is told so after a second.
 func impatient(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
 	t.Helper()

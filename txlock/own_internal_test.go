@@ -10,12 +10,7 @@ import (
 func OnEngines(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, engine)
-		})
-	}
+	testdb.OnEngines(t, test)
 }
 
 // Remembered returns how many open transactions of this program are known to hold a key.

@@ -81,7 +81,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		reader := begin(t, impatient(t, db, true), nil)
 		wants(t, "RLock", second(reader.RLock(t.Context(), shared)), nil)
 		owner, waiter := holder(t, db, wanted), begin(t, newPool(t, db, true), nil)
-		answered := waiting(t, db, waiter.id, func() error { return second(waiter.Lock(t.Context(), wanted)) })
+		answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), wanted)) })
 		if n := clean(t, impatient(t, db, false), time.Minute); n != 1 || rowsOf(t, db, free) != 0 {
 			t.Errorf("%d rows were removed, want the one that nobody needs", n)
 		}

@@ -84,7 +84,7 @@ func TestLockAllInOrderOfSlots(t *testing.T) {
 					if limit > 0 {
 						scope = s.WaitAtMost(limit)
 					}
-					answered := waiting(t, db, s.id, func() error { return second(scope.LockAll(t.Context(), high, low)) })
+					answered := db.Waiting(t, s.id, func() error { return second(scope.LockAll(t.Context(), high, low)) })
 					other := begin(t, newPool(t, db, true), nil)
 					if held == low {
 						wants(t, "the higher slot behind one that is waited for", second(other.TryLock(t.Context(), high)), nil)

@@ -61,7 +61,7 @@ func TestWaitsAtSerializable(t *testing.T) {
 							first.lock(t, key)
 						}
 						next := begin(t, pool, &sql.TxOptions{Isolation: sql.LevelSerializable})
-						granted := waiting(t, db, next.id, func() error { return ask(t.Context(), next, key) })
+						granted := db.Waiting(t, next.id, func() error { return ask(t.Context(), next, key) })
 						exec(t, first.tx, "UPDATE "+table+" SET n = n + 1")
 						first.commit(t)
 						wants(t, way, <-granted, nil)

@@ -185,7 +185,7 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 					trip, count := testdb.CountTrips(t)
 					s := slowPool(t, db, guarded, c.slow, given, c.told, count).begin(t)
 					holder, id := till(t, db, key), testdb.ConnID(t, s.tx)
-					done := waiting(t, db, id, func() error { return second(s.Lock(t.Context(), key)) })
+					done := db.Waiting(t, id, func() error { return second(s.Lock(t.Context(), key)) })
 					testdb.Await(aLook, func() bool { return l.connects.Load() >= c.looks })
 					holder.commit(t)
 					wants(t, name, <-done, nil)

@@ -149,7 +149,7 @@ func TestVersionsAtSerializable(t *testing.T) {
 			wants(t, "Version", err, nil)
 			_, err = b.Version(t.Context(), key)
 			wants(t, "Version", err, nil)
-			first := waiting(t, db, a.id, func() error { return a.CompareAndBump(t.Context(), key, version) })
+			first := db.Waiting(t, a.id, func() error { return a.CompareAndBump(t.Context(), key, version) })
 			errs := []error{b.CompareAndBump(t.Context(), key, version), <-first}
 			if slices.Index(errs, nil) < 0 || !errors.Is(errors.Join(errs...), txlock.ErrDeadlock) {
 				t.Errorf("guarded=%t: %v", guarded, errs)

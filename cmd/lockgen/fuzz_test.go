@@ -85,12 +85,7 @@ func onIsolations(t *testing.T, test func(t *testing.T, engine testdb.Engine, op
 func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, engine)
-		})
-	}
+	testdb.OnEngines(t, test)
 }
 
 // program is a program's transaction over the queries of one that is open.

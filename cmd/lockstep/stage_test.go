@@ -42,16 +42,13 @@ type stage struct {
 // unless it is made by another function.
 func onServers(t *testing.T, test func(t *testing.T, s *stage), made ...func(testing.TB, testdb.Engine) *testdb.DB) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			if len(made) > 0 {
-				test(t, newStage(t, made[0](t, engine)))
-			} else {
-				test(t, newStage(t, testdb.Shared(t, engine).OpenLeases(t)))
-			}
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		if len(made) > 0 {
+			test(t, newStage(t, made[0](t, engine)))
+		} else {
+			test(t, newStage(t, testdb.Shared(t, engine).OpenLeases(t)))
+		}
+	})
 }
 
 // newStage clears the database of what was done in it before.

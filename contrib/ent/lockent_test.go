@@ -28,18 +28,15 @@ type stock struct {
 
 func onServers(t *testing.T, test func(t *testing.T, db stock)) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Open(t, engine)
-			table := server.CreateTable(t, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
-			server.Exec(t, "INSERT INTO "+table+" VALUES (1, 5), (2, 5)")
-			db, err := locksqlc.Open(server.DSN())
-			check(t, err)
-			t.Cleanup(func() { check(t, db.Close()) })
-			test(t, stock{db, table})
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		server := testdb.Open(t, engine)
+		table := server.CreateTable(t, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+		server.Exec(t, "INSERT INTO "+table+" VALUES (1, 5), (2, 5)")
+		db, err := locksqlc.Open(server.DSN())
+		check(t, err)
+		t.Cleanup(func() { check(t, db.Close()) })
+		test(t, stock{db, table})
+	})
 }
 
 func check(t *testing.T, err error) {

@@ -30,12 +30,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func onServers(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Shared(t, engine).Config().FormatDSN())
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Config().FormatDSN()) })
 }
 
 // TestMetrics asks the service, lets go wrong what can, and scrapes it: all that is emitted

@@ -25,16 +25,13 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 // onServers runs a test in a database of its own on each server, with a guarded pool.
 func onServers(t *testing.T, test func(t *testing.T, server *testdb.DB, db *sql.DB)) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			server := testdb.Shared(t, engine).OpenLeases(t)
-			db, err := locksqlc.Open(server.AdminDSN())
-			must(t, err)
-			t.Cleanup(func() { must(t, db.Close()) })
-			test(t, server, db)
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		server := testdb.Shared(t, engine).OpenLeases(t)
+		db, err := locksqlc.Open(server.AdminDSN())
+		must(t, err)
+		t.Cleanup(func() { must(t, db.Close()) })
+		test(t, server, db)
+	})
 }
 
 func must(t *testing.T, err error) {

@@ -46,19 +46,16 @@ func unlessSoldOut(err error) error {
 func onServers(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			database, err := scratch.New(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), ddl)
-			must(t, err)
-			t.Cleanup(func() { must(t, database.Drop()) })
-			db, err := locksqlc.Open(database.DSN())
-			must(t, err)
-			t.Cleanup(func() { must(t, db.Close()) })
-			must(t, stockdb.New(db).AddProduct(t.Context(), stockdb.AddProductParams{ID: 7, Quantity: 20}))
-			test(t, db)
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		database, err := scratch.New(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), ddl)
+		must(t, err)
+		t.Cleanup(func() { must(t, database.Drop()) })
+		db, err := locksqlc.Open(database.DSN())
+		must(t, err)
+		t.Cleanup(func() { must(t, db.Close()) })
+		must(t, stockdb.New(db).AddProduct(t.Context(), stockdb.AddProductParams{ID: 7, Quantity: 20}))
+		test(t, db)
+	})
 }
 
 // A server is the judge of what the shop relies on.

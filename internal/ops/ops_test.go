@@ -24,16 +24,13 @@ import (
 // made by another function.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB), made ...func(testing.TB, testdb.Engine) *testdb.DB) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			if len(made) > 0 {
-				test(t, made[0](t, engine))
-			} else {
-				test(t, testdb.Shared(t, engine).OpenLeases(t))
-			}
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		if len(made) > 0 {
+			test(t, made[0](t, engine))
+		} else {
+			test(t, testdb.Shared(t, engine).OpenLeases(t))
+		}
+	})
 }
 
 // withArgs makes a database on a server of its own, whose lists nobody else reads.

@@ -24,7 +24,7 @@ const cutAfter = 3 * time.Second
 // onIdle runs a test on each server behind an HAProxy that cuts silent connections. direct
 // goes to the server itself.
 func onIdle(t *testing.T, test func(t *testing.T, db *testdb.DB, cut, direct *load.Client)) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
 		h := startHAProxy(t, db.Server(), cutAfter)
 		cfg := db.Config()

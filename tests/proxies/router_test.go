@@ -143,7 +143,7 @@ func routerLists(t *testing.T, strategy string, returns bool) {
 // TestRouterSilence proves that the router cuts no connection on which nothing is sent: its
 // timeouts are for connecting.
 func TestRouterSilence(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
 		s := &static{Router: NewRouter(t)}
 		s.Start(t, listed("first-available", db.Config().Addr)+"\nconnect_timeout = 1\nclient_connect_timeout = 2")

@@ -166,7 +166,7 @@ func TestWrongs(t *testing.T) {
 // other's. Check notices while others are in transactions.
 func TestShared(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		s := staged(t, engine, alone(Shares()))
 		other, err := s.plain.BeginTx(t.Context(), nil)
 		check(t, err)

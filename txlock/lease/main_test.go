@@ -27,12 +27,7 @@ var inner = lease.Internal(bridge.Pass{})
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Open(t, engine))
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
 }
 
 // onKinds runs a test on every server for guarded and plain pools.
@@ -58,12 +53,7 @@ func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB))
 func onDedicated(t *testing.T, test func(t *testing.T, server *testdb.Server)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Dedicated(t, engine))
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Dedicated(t, engine)) })
 }
 
 // sideBySide returns what runs a subtest beside the others, all of them in the place of

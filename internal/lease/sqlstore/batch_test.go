@@ -26,12 +26,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Open(t, engine))
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
 }
 
 // newStore is a store that has read the server's clock.

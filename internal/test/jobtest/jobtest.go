@@ -26,12 +26,7 @@ func Must(t testing.TB, err error) {
 func OnServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, engine)
-		})
-	}
+	testdb.OnEngines(t, test)
 }
 
 // Node returns what a process has: a pool of its own, with leases and jobs.

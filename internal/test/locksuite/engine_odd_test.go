@@ -91,7 +91,7 @@ func contradicted(t *testing.T, pool *sql.DB) {
 // a failover to another engine brings.
 func TestEngineBecomesAnother(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		var another atomic.Bool
 		open, _ := onAnother(t, testdb.Open(t, engine), false, func(text string) string {
 			if another.Load() {

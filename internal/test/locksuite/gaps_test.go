@@ -155,7 +155,7 @@ func TestManyFirstLocks(t *testing.T) {
 // Once that are neighbours. Those that wait behind them inherit the gaps, so the server may end
 // one of them as a deadlock. The other one is the first, and so is the retry.
 func TestOncesOfNeighbours(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Shared(t, engine).Open(t)
 		pool, family, deadlocks := guarded(t, db), txlock.NewFamily[int]("neighbour"), 0
 		for round := range 20 {

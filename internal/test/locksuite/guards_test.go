@@ -35,7 +35,7 @@ func rowsDB(t *testing.T, engine testdb.Engine) *testdb.DB {
 // lock, reads the old number again and overwrites the new one; with it it is
 // refused.
 func TestStaleSnapshot(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := rowsDB(t, engine)
 		// On a plain pool NothingRead, said where it isn't true, is no guard.
 		check(t, raiseLate(t, db.Connect(t, db.Overwriting(t)), txlock.NothingRead()))

@@ -24,17 +24,6 @@ func check(tb testing.TB, err error) {
 // second drops a result.
 func second[T any](_ T, err error) error { return err }
 
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	t.Helper()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, engine)
-		})
-	}
-}
-
 // poolOf opens a pool of the application's user.
 func poolOf(tb testing.TB, db *testdb.DB, guarded bool, set ...func(*mysql.Config)) *sql.DB {
 	tb.Helper()

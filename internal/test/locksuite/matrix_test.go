@@ -319,7 +319,7 @@ func everywhere(t *testing.T, db *testdb.DB, raise func(context.Context, counter
 // pools.
 func TestLostUpdates(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
 		c := newCounter(t, db, nil, sql.LevelDefault)
 		var all sync.WaitGroup
@@ -354,7 +354,7 @@ func TestLostUpdates(t *testing.T) {
 // TestLostUpdatesOfEveryWay can tell.
 func TestControls(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
 		c := newCounter(t, db, db.Connect(t, db.Overwriting(t)), sql.LevelRepeatableRead)
 		err := c.begun(t.Context(), func(tx *sql.Tx) error {

@@ -19,7 +19,7 @@ import (
 // TestFirstComeFirstServed has 30 waiters granted in the order they came.
 func TestFirstComeFirstServed(t *testing.T) {
 	family := txlock.NewFamily[int64]("queue")
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
 		key := family.Key(1)
 		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
@@ -69,7 +69,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 func TestLockAllInAnyOrder(t *testing.T) {
 	named := txlock.NewFamily[int64]("all")
 	hashed := txlock.NewFamily[int64]("allhashed", txlock.Hashed())
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
 		var all []txlock.Key
 		for id := int64(1); id <= 10; id++ {

@@ -78,7 +78,7 @@ func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
 // transaction takes no snapshot for it.
 func TestEngineIsKnown(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Open(t, engine)
 		conn, name := withJob(t, db)
 		harmless(t, "default", conn, name)

@@ -164,7 +164,7 @@ func tried() []sql.IsolationLevel {
 func TestRowLocks(t *testing.T) {
 	var all findings
 	t.Run("on", func(t *testing.T) {
-		onServers(t, func(t *testing.T, engine testdb.Engine) {
+		testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 			db := testdb.Shared(t, engine).Open(t) // of its own: what others roll back leaves gaps
 			db.Exec(t, "CREATE TABLE program (n INT PRIMARY KEY)")
 			db.Grant(t, "program")

@@ -306,8 +306,7 @@ func TestTiDBEnded(t *testing.T) {
 func TestTiDBPurge(t *testing.T) {
 	t.Parallel()
 	const old = 1100
-	db := testdb.Fresh(t, testdb.TiDB)
-	check(t, schema.Install(t.Context(), db.Admin()))
+	db := testdb.Shared(t, testdb.TiDB).Open(t)
 	guarded, err := locksqlc.Open(db.AdminDSN())
 	check(t, err)
 	defer func() { _ = guarded.Close() }()

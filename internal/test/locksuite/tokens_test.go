@@ -105,7 +105,7 @@ func TestTokensOfFreshKeysRise(t *testing.T) {
 // TestTokensRiseBesideClean does the same while Clean removes the row, which one commits
 // before each round, as soon as it may.
 func TestTokensRiseBesideClean(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Shared(t, engine).OpenLeases(t)
 		key, tokens, pool := txlock.Named("cleaned"), risingTokens{}, guarded(t, db)
 		lock := func(s *txlock.Scope) (uint64, error) {

@@ -301,8 +301,7 @@ func TestVitessEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Dedicated(t, testdb.Vitess, testdb.Args(c.args...)).Fresh(t)
-			check(t, schema.Install(t.Context(), db.Admin()))
+			db := testdb.Dedicated(t, testdb.Vitess, testdb.Args(c.args...)).Open(t)
 			db.Exec(t, "CREATE TABLE ended (id BIGINT PRIMARY KEY, n BIGINT)")
 			db.Exec(t, "INSERT INTO ended VALUES (0, 0)")
 			pool, key := onVitess(t, db, nil), txlock.Named("ended")
@@ -336,8 +335,7 @@ func TestVitessEnded(t *testing.T) {
 // nothing, and Run runs it again.
 func TestVitessIdle(t *testing.T) {
 	t.Parallel()
-	db := testdb.Dedicated(t, testdb.Vitess, testdb.Args("--queryserver-config-transaction-timeout=1s")).Fresh(t)
-	check(t, schema.Install(t.Context(), db.Admin()))
+	db := testdb.Dedicated(t, testdb.Vitess, testdb.Args("--queryserver-config-transaction-timeout=1s")).Open(t)
 	db.Exec(t, "CREATE TABLE idle (id BIGINT PRIMARY KEY)")
 	pool, key := onVitess(t, db, nil), txlock.Named("idle")
 	calls := 0

@@ -69,6 +69,17 @@ func newShare() *share {
 	return s
 }
 
+// OnEngines runs a test for each of Engines, one beside the other.
+func OnEngines(t *testing.T, test func(t *testing.T, engine Engine)) {
+	t.Helper()
+	for _, engine := range Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
+	}
+}
+
 // Shared returns the server that all tests of this process use: the one of
 // LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN, the DSN of an administrator, or
 // one that is started at the first call. Without a server the test fails.

@@ -47,6 +47,15 @@ func (db *DB) WaitForLockWait(tb testing.TB, connID int64) {
 	})
 }
 
+// Waiting makes a call beside the test, returns when its session waits for a lock, and sends its error.
+func (db *DB) Waiting(tb testing.TB, connID int64, call func() error) <-chan error {
+	tb.Helper()
+	answered := make(chan error, 1)
+	go func() { answered <- call() }()
+	db.WaitForLockWait(tb, connID)
+	return answered
+}
+
 // Refresh pauses before another look at what a server shows of its transactions, which it
 // refreshes only when nobody has read it for 0.1 s. The pause is never the same: tests that look
 // by turns would keep each other from seeing anything new.
