@@ -247,10 +247,11 @@ func judgeWords(query string) (s statement, certain bool) {
 func (s statement) judgeInner(query string) (_ statement, certain bool) {
 	variables, inner, ok := cutFold(query, " for ")
 	of, certain := judgeWords(inner)
-	if ok && !strings.ContainsAny(variables, "'\"`#-/") {
+	quoted := !ok || strings.ContainsAny(variables, "'\"`#") // and so inner may begin anywhere
+	if !quoted && !strings.ContainsAny(variables, "-/") {
 		return of, certain
 	}
-	s.reopens, s.chooses, s.end = true, !ok || of.chooses || strings.ContainsAny(variables, "'\"`#"), endUnknown
+	s.reopens, s.chooses, s.end = true, quoted || of.chooses, endUnknown
 	return s, false
 }
 
