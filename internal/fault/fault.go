@@ -83,7 +83,12 @@ func Interpret(err error) Verdict {
 		return Verdict{Sentinel: ErrWaitTimeout}
 	case 1290, 1792, 1836: // ER_OPTION_PREVENTS_STATEMENT (read-only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE
 		return Verdict{Sentinel: ErrReadOnly}
-	case 1193, 1235, 8048, 8108: // ER_UNKNOWN_SYSTEM_VARIABLE, ER_NOT_SUPPORTED_YET, TiDB's for an isolation level and for CALL
+	case 1235: // ER_NOT_SUPPORTED_YET, on TiDB also of a BEGIN
+		if strings.Contains(server.Message, "READ ONLY") {
+			return Verdict{Sentinel: ErrReadOnly}
+		}
+		return Verdict{Sentinel: schema.ErrEngine}
+	case 1193, 8048, 8108: // ER_UNKNOWN_SYSTEM_VARIABLE, TiDB's for an isolation level and for CALL
 		return Verdict{Sentinel: schema.ErrEngine}
 	case 1146, 1054, 1364, 1046: // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR, ER_NO_DEFAULT_FOR_FIELD, ER_NO_DB_ERROR
 		return Verdict{Sentinel: ErrSchema}

@@ -87,6 +87,7 @@ func TestTiDBRefusesTransactions(t *testing.T) {
 		"READ UNCOMMITTED": {nil, sql.TxOptions{Isolation: sql.LevelReadUncommitted}, "", schema.ErrEngine, "READ COMMITTED or REPEATABLE READ"},
 		"SERIALIZABLE, accepted": {map[string]string{"tidb_skip_isolation_level_check": "1"}, sql.TxOptions{Isolation: sql.LevelSerializable}, "",
 			schema.ErrSession, "tidb_skip_isolation_level_check"},
+		"read only":       {nil, sql.TxOptions{ReadOnly: true}, "", txlock.ErrReadOnly, "READ ONLY"},
 		"optimistic":      {map[string]string{"tidb_txn_mode": "'optimistic'"}, sql.TxOptions{}, "", schema.ErrSession, "set pessimistic"},
 		"optimistic, set": {nil, sql.TxOptions{}, "SET tidb_txn_mode = 'optimistic'", schema.ErrSession, "set pessimistic"},
 		"lazy uniqueness": {map[string]string{"tidb_constraint_check_in_place_pessimistic": "0"}, sql.TxOptions{}, "", schema.ErrSession, "new rows"},
