@@ -12,9 +12,19 @@ import (
 // Bypass finds writes of a model's table that the plugin of lockgorm doesn't lock.
 var Bypass = check("bypass", "find writes by Exec, Raw and Table of a table whose model the plugin of lockgorm locks", runBypass)
 
+// tablePrefix is what the names of tables begin with, instead of what naming strategies say.
+var tablePrefix string
+
+func init() {
+	Bypass.Flags.StringVar(&tablePrefix, "prefix", "", "prefix of the tables' names, instead of the naming strategies that it finds")
+}
+
 func runBypass(pass *source) {
 	if len(pass.models.All) == 0 {
 		return
+	}
+	if tablePrefix != "" {
+		pass.models.Namings = []naming{{Prefix: tablePrefix, Singular: true, Plural: true}}
 	}
 	for _, file := range programs(pass) {
 		for _, decl := range file.Decls {

@@ -37,6 +37,23 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+// TestPrefix runs bypass with its flag.
+func TestPrefix(t *testing.T) {
+	dir, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checks.Bypass.Flags.Set("prefix", "t_"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := checks.Bypass.Flags.Set("prefix", ""); err != nil {
+			t.Error(err)
+		}
+	})
+	analysistest.Run(t, dir, checks.Bypass, "./bypass/_flag")
+}
+
 func together() *analysis.Analyzer {
 	all := &analysis.Analyzer{Name: "together", Doc: "run all checks"}
 	for _, check := range checks.All {
