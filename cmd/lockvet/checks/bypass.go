@@ -12,9 +12,19 @@ import (
 // Bypass finds writes of a model's table that the plugin of lockgorm doesn't lock.
 var Bypass = check("bypass", "find writes by Exec, Raw and Table of a table whose model the plugin of lockgorm locks", runBypass)
 
+// tablePrefix is what the names of tables begin with, instead of what naming strategies say.
+var tablePrefix string
+
+func init() {
+	Bypass.Flags.StringVar(&tablePrefix, "prefix", "", "prefix of the tables' names, instead of the naming strategies that it finds")
+}
+
 func runBypass(pass *source) {
-	if len(pass.models) == 0 {
+	if len(pass.models.All) == 0 {
 		return
+	}
+	if tablePrefix != "" {
+		pass.models.Namings = []naming{{Prefix: tablePrefix, Singular: true, Plural: true}}
 	}
 	for _, file := range programs(pass) {
 		for _, decl := range file.Decls {
@@ -63,7 +73,8 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 			return true
 		}
 		how, table, written := writtenBy(pass, call)
-		i := slices.IndexFunc(pass.models, func(m model) bool { return m.hasTable(table) })
+		table = strings.ReplaceAll(table, "`", "")
+		i := slices.IndexFunc(pass.models.All, func(m model) bool { return m.hasTable(table, pass.models.Namings) })
 		by := receiverPath(pass, call)
 		if g, ok := ast.Unparen(receiverOf(call)).(*ast.CallExpr); ok && nameOf(pass, g) == "gorm.io/gorm.G" {
 			by = pathOf(pass, g.Args[0])
@@ -72,7 +83,7 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 		if table == "" || i < 0 || !ok || isPool(v.Type()) && v.Kind() == types.ParamVar && !begun[v] {
 			return true
 		}
-		if m := pass.models[i]; written == nil || !isModel(written) {
+		if m := pass.models.All[i]; written == nil || !isModel(written) {
 			report(pass, call, how+" writes the table "+table+" without a lock of its model "+m.Name+
 				": write it by Model(&"+m.Name+"{...}), or name the keys by Clauses(lockgorm.On(...))")
 		}
@@ -98,8 +109,8 @@ func isModel(t types.Type) bool {
 
 // The table that a text writes, which may be quoted, and that of Table, which may have an alias.
 var (
-	writtenTable = regexp.MustCompile("(?is)^\\s*(?:UPDATE|INSERT|REPLACE|DELETE)\\s+(?:(?:LOW_PRIORITY|HIGH_PRIORITY|DELAYED|QUICK|IGNORE)\\s+)*(?:(?:INTO|FROM)\\s+)?(?:`?\\w+`?\\.)?`?(\\w+)`?")
-	namedTable   = regexp.MustCompile("^\\s*(?:`?\\w+`?\\.)?`?(\\w+)`?")
+	writtenTable = regexp.MustCompile("(?is)^\\s*(?:UPDATE|INSERT|REPLACE|DELETE)\\s+(?:(?:LOW_PRIORITY|HIGH_PRIORITY|DELAYED|QUICK|IGNORE)\\s+)*(?:(?:INTO|FROM)\\s+)?((?:`?\\w+`?\\.)?`?\\w+)")
+	namedTable   = regexp.MustCompile("^\\s*((?:`?\\w+`?\\.)?`?\\w+)")
 )
 
 // writtenBy returns the table that a call of GORM writes by its name, how it does so, and the type

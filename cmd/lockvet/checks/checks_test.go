@@ -2,6 +2,7 @@ package checks_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/tools/go/analysis"
@@ -23,7 +24,7 @@ func TestChecks(t *testing.T) {
 	found := map[string]bool{}
 	for _, result := range analysistest.RunWithSuggestedFixes(t, dir, together(), "./...") {
 		for _, d := range result.Diagnostics {
-			if category := filepath.Base(result.Pass.Pkg.Path()); d.Category != category {
+			if category := strings.Split(result.Pass.Pkg.Path(), "/")[2]; d.Category != category {
 				t.Errorf("%s: category %q, want %q", d.Message, d.Category, category)
 			}
 			found[d.Category] = true
@@ -34,6 +35,23 @@ func TestChecks(t *testing.T) {
 			t.Errorf("%s has found nothing", check.Name)
 		}
 	}
+}
+
+// TestPrefix runs bypass with its flag.
+func TestPrefix(t *testing.T) {
+	dir, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checks.Bypass.Flags.Set("prefix", "t_"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := checks.Bypass.Flags.Set("prefix", ""); err != nil {
+			t.Error(err)
+		}
+	})
+	analysistest.Run(t, dir, checks.Bypass, "./bypass/_flag")
 }
 
 func together() *analysis.Analyzer {

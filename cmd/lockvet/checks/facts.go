@@ -71,7 +71,7 @@ func (r ref) in(pass *source, call *ast.CallExpr) (p path) {
 
 func learn(pass *analysis.Pass) (any, error) {
 	own := map[*types.Func]*helper{}
-	s := &source{Pass: pass, assigned: assignedIn(pass), models: modelsOf(pass), busy: map[any]bool{}}
+	s := &source{Pass: pass, assigned: assignedIn(pass), busy: map[any]bool{}}
 	s.find = func(fn *types.Func) (h helper) {
 		if mine, ok := own[fn]; ok {
 			return *mine
@@ -81,6 +81,7 @@ func learn(pass *analysis.Pass) (any, error) {
 		}
 		return h
 	}
+	s.models = modelsOf(s)
 	s.joined = joinedIn(s)
 	bodies := bodiesOf(pass)
 	again := true

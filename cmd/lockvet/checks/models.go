@@ -5,9 +5,9 @@ import (
 	"go/constant"
 	"go/types"
 	"reflect"
+	"slices"
 	"strings"
 
-	"github.com/jinzhu/inflection"
 	"golang.org/x/tools/go/analysis"
 )
 
@@ -15,15 +15,18 @@ import (
 // returns a constant; "" if GORM makes one of the type's name.
 type model struct{ Name, Table string }
 
-// models are those that a package declares.
-type models struct{ All []model }
+// models are those that a package declares, and how it makes GORM name tables.
+type models struct {
+	All     []model
+	Namings []naming
+}
 
 func (*models) AFact() {}
 
-// modelsOf returns the models of a package and of those that it imports.
-func modelsOf(pass *analysis.Pass) (all []model) {
-	var own models
-	named := tableNames(pass)
+// modelsOf returns the models and namings of a package and of those that it imports.
+func modelsOf(pass *source) (all models) {
+	own := models{Namings: namingsOf(pass)}
+	named := tableNames(pass.Pass)
 	for _, name := range pass.Pkg.Scope().Names() {
 		t, ok := pass.Pkg.Scope().Lookup(name).(*types.TypeName)
 		if !ok || !isLocker(t.Type()) {
@@ -34,15 +37,19 @@ func modelsOf(pass *analysis.Pass) (all []model) {
 			own.All = append(own.All, model{Name: name, Table: table})
 		}
 	}
-	if len(own.All) > 0 {
+	if len(own.All)+len(own.Namings) > 0 {
 		pass.ExportPackageFact(&own)
 	}
-	for _, fact := range pass.AllPackageFacts() {
+	for _, fact := range append(pass.AllPackageFacts(), analysis.PackageFact{Fact: &own}) {
 		if m, ok := fact.Fact.(*models); ok && fact.Package != pass.Pkg {
-			all = append(all, m.All...)
+			all.All = append(all.All, m.All...)
+			all.Namings = append(all.Namings, m.Namings...)
 		}
 	}
-	return append(all, own.All...)
+	if len(all.Namings) == 0 {
+		all.Namings = []naming{{Singular: true, Plural: true}}
+	}
+	return all
 }
 
 // tableNames returns what the methods TableName return, where that is a constant.
@@ -95,12 +102,11 @@ func isTagged(t types.Type, depth int) bool {
 	return false
 }
 
-// hasTable reports whether a table may be that of the model: it has the name that TableName
-// returns, or that of the type, also as the plural that GORM makes.
-func (m model) hasTable(table string) bool {
+// hasTable reports whether a table is that of the model: it has the name that TableName returns,
+// or that GORM makes by each of the namings.
+func (m model) hasTable(table string, namings []naming) bool {
 	if m.Table != "" {
-		return strings.EqualFold(m.Table, table)
+		return isTable(strings.ToLower(m.Table), strings.ToLower(table))
 	}
-	table, name := strings.ToLower(strings.ReplaceAll(table, "_", "")), strings.ToLower(m.Name)
-	return table == name || table == inflection.Plural(name)
+	return !slices.ContainsFunc(namings, func(n naming) bool { return !n.makes(table, m.Name) })
 }

@@ -16,7 +16,7 @@ type source struct {
 	find     func(*types.Func) helper
 	assigned map[types.Object][]ast.Expr   // the values of local variables, nil for others than expressions
 	joined   map[types.Object]types.Object // the transaction of each *txlock.Scope and *Queries
-	models   []model                       // those of the plugin of lockgorm that the package knows
+	models   models                        // those of the plugin of lockgorm that the package knows
 	busy     map[any]bool                  // what is being followed, so as not to follow it in a circle
 }
 

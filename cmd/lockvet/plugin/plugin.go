@@ -10,8 +10,16 @@ import (
 
 func init() { register.Plugin("lockvet", New) }
 
-// New makes the plugin, which has no settings.
-func New(any) (register.LinterPlugin, error) { return lockvet{}, nil }
+// New makes the plugin. Its setting is the flag prefix of the check bypass.
+func New(settings any) (register.LinterPlugin, error) {
+	s, err := register.DecodeSettings[struct {
+		Prefix string `json:"bypass-prefix"`
+	}](settings)
+	if err != nil {
+		return nil, err
+	}
+	return lockvet{}, checks.Bypass.Flags.Set("prefix", s.Prefix)
+}
 
 type lockvet struct{}
 

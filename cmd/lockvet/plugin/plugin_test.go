@@ -15,9 +15,15 @@ func TestPlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := newPlugin(map[string]any{"prefix": "t_"}); err == nil {
+		t.Error("no error of a setting that doesn't exist")
+	}
+	if _, err := newPlugin(map[string]any{"bypass-prefix": "t_"}); err != nil || checks.Bypass.Flags.Lookup("prefix").Value.String() != "t_" {
+		t.Errorf("%v, %v", checks.Bypass.Flags.Lookup("prefix").Value, err)
+	}
 	plugin, err := newPlugin(nil)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || checks.Bypass.Flags.Lookup("prefix").Value.String() != "" {
+		t.Fatal(checks.Bypass.Flags.Lookup("prefix").Value, err)
 	}
 	analyzers, err := plugin.BuildAnalyzers()
 	if err != nil || len(analyzers) != len(checks.All) || plugin.GetLoadMode() != register.LoadModeTypesInfo {

@@ -63,7 +63,7 @@ const pay = "UPDATE `orders` SET paid = 1 WHERE id = ?"
 
 func (s *shop) wrong(id int64) {
 	s.db.Exec(pay, id)                                                          // want `Exec writes the table orders without a lock of its model Order`
-	global.Exec("DELETE FROM shop.orders WHERE id = ?", id)                     // want `Exec writes the table orders`
+	global.Exec("DELETE FROM shop.orders WHERE id = ?", id)                     // want `Exec writes the table shop.orders`
 	s.db.Exec("INSERT IGNORE INTO shop_carts (id) VALUES (?)", id)              // want `Exec writes the table shop_carts without a lock of its model Cart`
 	s.db.Exec("REPLACE INTO categories (id) VALUES (?)", id)                    // want `of its model Category`
 	s.db.Exec("DELETE FROM sales_people WHERE id = ?", id)                      // want `of its model SalesPerson`

@@ -33,3 +33,9 @@ func right(err error) bool {
 	}
 	return errors.Is(err, txlock.ErrBusy)
 }
+
+type failure struct{}
+
+func (failure) Error() string { return "failure" }
+
+func (failure) Is(target error) bool { return target == txlock.ErrBusy }
