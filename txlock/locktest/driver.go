@@ -15,6 +15,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
 // connector is the connector and the driver of a Kit's pools.
@@ -37,12 +38,8 @@ type conn struct {
 	kit     *Kit
 	session uint64
 	lost    bool
-	tx      *tx // nil outside a transaction of the program
-
-	mock    *sql.Conn        // nil until a statement needs it
-	options driver.TxOptions // of the transaction
-	begun   driver.Tx        // of the program's database, nil until a statement needs it
-	asText  bool             // the transaction was begun by a statement of the program
+	tx      *tx       // nil outside a transaction of the program
+	mock    *sql.Conn // nil until a statement needs it
 }
 
 var (
@@ -72,9 +69,7 @@ func (c *conn) Close() error {
 	if c.mock == nil {
 		return nil
 	}
-	mock := c.mock
-	c.mock = nil
-	return mock.Close()
+	return c.mock.Close()
 }
 
 // rollback rolls back what is open.
@@ -149,25 +144,25 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	c.begin(options)
+	c.begin(options, "")
 	return driverTx{c}, nil
 }
 
-func (c *conn) begin(options driver.TxOptions) {
-	i := sql.IsolationLevel(options.Isolation)
-	l := level{
-		uncommitted: i == sql.LevelReadUncommitted, committed: i == sql.LevelReadCommitted, serializable: i == sql.LevelSerializable,
-		readOnly: options.ReadOnly,
-	}
+// begin begins a transaction, by a statement of the program if that isn't empty.
+func (c *conn) begin(options driver.TxOptions, statement string) {
 	s := c.kit.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.tx != nil {
-		s.end(c.tx, true) // by BEGIN as a statement
+		s.end(c.tx, true)
 	}
-	c.tx, c.options, c.begun, c.asText = s.begin(c.session, l), options, nil, false
-	if c.tx.leases = c.kit.leases.Begin(); l.committed || l.uncommitted {
+	c.tx = s.begin(c.session, options)
+	c.tx.asText = statement != ""
+	if c.tx.leases = c.kit.leases.Begin(); c.tx.at(sql.LevelReadCommitted, sql.LevelReadUncommitted) {
 		c.tx.leases = c.kit.leases.BeginReadCommitted()
+	}
+	if contains(statement, "WITH CONSISTENT SNAPSHOT") {
+		s.read(c.tx)
 	}
 }
 
@@ -185,19 +180,19 @@ func (d driverTx) Commit() error {
 	if d.lost {
 		return mysql.ErrInvalidConn
 	}
-	return d.finish("COMMIT", func() error { return d.onBegun(driver.Tx.Commit) })
+	return d.finish("COMMIT", func() error { return d.tx.onBegun(driver.Tx.Commit) })
 }
 
 func (d driverTx) Rollback() error {
-	return d.finish("ROLLBACK", func() error { return d.onBegun(driver.Tx.Rollback) })
+	return d.finish("ROLLBACK", func() error { return d.tx.onBegun(driver.Tx.Rollback) })
 }
 
 // onBegun ends the transaction of the program's database, if there is one.
-func (c *conn) onBegun(end func(driver.Tx) error) error {
-	if c.begun == nil {
+func (t *tx) onBegun(end func(driver.Tx) error) error {
+	if t == nil || t.begun == nil {
 		return nil
 	}
-	return end(c.begun)
+	return end(t.begun)
 }
 
 // finish ends the transaction, and before that the one of the program's database by send.
@@ -210,33 +205,33 @@ func (c *conn) finish(word string, send func() error) error {
 	fault, over := c.kit.faults.at(word), t.over
 	s.mu.Unlock()
 	commits := word == "COMMIT" && !over
-	var err error
+	var failed error
 	switch {
-	case commits && fault != nil && *fault != UnknownOutcome:
-		commits, err = false, c.suffer(*fault)
-		err = errors.Join(err, c.onBegun(driver.Tx.Rollback))
-	case over && !c.asText:
-		err = c.onBegun(driver.Tx.Rollback) // the server has done so before
+	case commits && fault != 0 && fault != UnknownOutcome:
+		failed = c.suffer(fault)
 	case commits && t.guards:
-		if err = t.leases.Commit(); err == nil {
-			err = send()
-		} else {
-			err = errors.Join(err, c.onBegun(driver.Tx.Rollback))
-		}
-	default:
-		err = send()
+		failed = t.leases.Commit()
 	}
-	commits = commits && err == nil
+	if failed != nil || over && !t.asText { // the server has rolled it back before
+		send = func() error { return t.onBegun(driver.Tx.Rollback) }
+	}
+	err := send()
+	if failed != nil {
+		err = errors.Join(failed, err)
+	}
 	s.mu.Lock()
-	if fault != nil && *fault == UnknownOutcome {
+	defer s.mu.Unlock()
+	commits = commits && err == nil
+	if fault == UnknownOutcome {
 		err = mysql.ErrInvalidConn
 		c.lost = true
 	}
-	c.kit.log.add(t, Event{What: word, Err: err}, t.number > 0)
+	if t.number > 0 {
+		c.kit.log.add(t, Event{What: word, Err: err})
+	}
 	s.end(t, commits)
 	c.kit.faults.over(t)
-	s.mu.Unlock()
-	c.tx, c.begun = nil, nil
+	c.tx = nil
 	return err
 }
 
@@ -247,7 +242,7 @@ func (c *conn) suffer(f Fault) error {
 		c.rollback()
 	}
 	c.lost = c.lost || f == LostConnection
-	return f.answer()
+	return faultsOf[f].answer
 }
 
 // ExecContext executes a statement: lockstep's own, or one of the program.
@@ -256,74 +251,71 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		*t = c.tx
 		return driver.ResultNoRows, nil
 	}
-	if r, own, err := c.own(ctx, query, args); own {
-		return result(r), err
-	}
-	var r driver.Result
-	err := c.sent(ctx, query, func(base driver.Conn) (err error) {
-		execer, ok := base.(driver.ExecerContext)
-		if !ok {
-			return driver.ErrSkip
+	return run(ctx, c, query, args, asResult, func(base driver.Conn, args []driver.NamedValue) (driver.Result, error) {
+		if e, ok := base.(driver.ExecerContext); ok {
+			return e.ExecContext(ctx, query, args)
 		}
-		if args, err = convert(base, args); err == nil {
-			r, err = execer.ExecContext(ctx, query, args)
-		}
-		return err
+		return nil, driver.ErrSkip // and is prepared
 	})
-	c.changes(r, err)
-	return r, err
-}
-
-// changes counts the rows that the transaction has changed.
-func (c *conn) changes(r driver.Result, err error) {
-	if err != nil || r == nil || c.tx == nil {
-		return
-	}
-	if n, err := r.RowsAffected(); err == nil {
-		c.kit.server.mu.Lock()
-		defer c.kit.server.mu.Unlock()
-		c.tx.changed += n
-	}
 }
 
 // QueryContext executes a statement with rows.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if r, own, err := c.own(ctx, query, args); own {
-		return &rows{reply: r}, err
-	}
-	var r driver.Rows
-	err := c.sent(ctx, query, func(base driver.Conn) (err error) {
-		queryer, ok := base.(driver.QueryerContext)
-		if !ok {
-			return driver.ErrSkip
+	return run(ctx, c, query, args, asRows, func(base driver.Conn, args []driver.NamedValue) (driver.Rows, error) {
+		if q, ok := base.(driver.QueryerContext); ok {
+			return q.QueryContext(ctx, query, args)
 		}
+		return nil, driver.ErrSkip // and is prepared
+	})
+}
+
+// run executes a statement: lockstep's own, whose reply becomes the result, or one of the program, which
+// send sends to its database.
+func run[R any](ctx context.Context, c *conn, query string, args []driver.NamedValue, result func(reply) R,
+	send func(base driver.Conn, args []driver.NamedValue) (R, error),
+) (r R, err error) {
+	if own, is, err := c.own(ctx, query, args); is {
+		return result(own), err
+	}
+	err = c.sent(ctx, query, func(base driver.Conn) (err error) {
 		if args, err = convert(base, args); err == nil {
-			r, err = queryer.QueryContext(ctx, query, args)
+			r, err = send(base, args)
 		}
 		return err
 	})
+	if changes, ok := any(r).(driver.Result); ok && err == nil {
+		c.changes(changes)
+	}
 	return r, err
 }
 
-// own executes a statement of lockstep's own, and reports whether it is one.
-func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue) (reply, bool, error) {
-	text, args := query, values(named)
-	if s, rendered := rawsql.RenderedOf(ctx, query); rendered {
-		text, args = s.Query, args[:0]
-		for _, v := range s.Args {
-			args = append(args, v)
-		}
-		if len(s.Variables) > 0 {
-			text = rawsql.For(s.Variables...) + text
-		}
+// changes counts the rows that the transaction has changed.
+func (c *conn) changes(r driver.Result) {
+	n, err := r.RowsAffected()
+	if err != nil || c.tx == nil {
+		return
 	}
-	text, l, stale, err := under(text)
-	h := find(text, len(args))
-	switch {
-	case err == nil && h == nil && !strings.Contains(strings.ToLower(text), "lockstep"):
+	c.kit.server.mu.Lock()
+	defer c.kit.server.mu.Unlock()
+	c.tx.changed += n
+}
+
+// own executes a statement of lockstep's own, and reports whether it is one.
+func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue) (_ reply, is bool, err error) {
+	sent := make([]any, len(named))
+	for i, v := range named {
+		sent[i] = v.Value
+	}
+	if s, rendered := rawsql.RenderedOf(ctx, query); rendered {
+		query, sent = s.SQL()
+	}
+	h, v, err := c.kit.parse(query, len(sent))
+	if h == nil && err == nil {
 		return reply{}, false, nil
-	case err == nil && h == nil:
-		err = c.kit.unknown(text)
+	}
+	args := make([]driver.Value, len(sent))
+	for i := 0; i < len(sent) && err == nil; i++ {
+		args[i], err = driver.DefaultParameterConverter.ConvertValue(sent[i])
 	}
 	if err == nil {
 		err = c.usable(ctx)
@@ -331,18 +323,18 @@ func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue)
 	if err != nil {
 		return reply{}, true, err
 	}
-	r, err := c.execute(ctx, h, args, l, stale)
+	r, err := c.execute(ctx, h, args, v)
 	return r, true, err
 }
 
 // execute executes a statement in the transaction, or in one of its own.
-func (c *conn) execute(ctx context.Context, h handler, args []driver.Value, l limit, stale bool) (reply, error) {
+func (c *conn) execute(ctx context.Context, h handler, args []driver.Value, v variables) (reply, error) {
 	s := c.kit.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := &statement{kit: c.kit, tx: c.tx, session: c.session, open: c.tx != nil && !c.tx.over, args: args, limit: l, stale: stale}
+	q := &statement{kit: c.kit, tx: c.tx, open: c.tx != nil && !c.tx.over, args: args, variables: v}
 	if !q.open {
-		q.tx = s.begin(c.session, level{committed: true})
+		q.tx = s.begin(c.session, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelReadCommitted)})
 	}
 	r, err := h(ctx, q)
 	if !q.open {
@@ -361,7 +353,8 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 		return err
 	}
 	s, text := c.kit.server, shown(query)
-	words := strings.Fields(strings.ToUpper(text) + " ; ;")
+	var words [4]string
+	copy(words[:], sqltext.Words(text, len(words)))
 	s.mu.Lock()
 	fault := c.kit.faults.at(text)
 	if c.tx != nil && !c.tx.over && (words[0] == "SELECT" || words[0] == "WITH") && !locks(text) {
@@ -370,16 +363,19 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	s.mu.Unlock()
 	var err error
 	switch {
-	case fault != nil:
-		err = c.suffer(*fault)
-	case slices.Contains([]string{"BEGIN", "START"}, words[0]):
+	case fault != 0:
+		err = c.suffer(fault)
+	case words[0] == "BEGIN", words[0] == "START":
 		if err = c.onMock(ctx, text, send); err == nil {
-			c.begin(driver.TxOptions{})
-			c.asText = true
+			c.begin(driver.TxOptions{ReadOnly: contains(text, "READ ONLY")}, text)
 		}
 		return err
-	case words[0] == "COMMIT", words[0] == "ROLLBACK" && words[1] != "TO":
-		return c.finish(words[0], func() error { return c.onMock(ctx, text, send) })
+	case words[0] == "COMMIT", words[0] == "ROLLBACK" && !slices.Contains(words[:], "TO"):
+		err = c.finish(words[0], func() error { return c.onMock(ctx, text, send) })
+		if err == nil && contains(text, "AND CHAIN") {
+			c.begin(driver.TxOptions{}, text)
+		}
+		return err
 	default:
 		err = c.hand(ctx, text, send)
 	}
@@ -391,23 +387,24 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	if err == nil && c.tx != nil {
 		err = s.effect(c.tx, words, text)
 	}
-	c.kit.log.add(c.tx, Event{What: text, Err: err, program: true}, true)
+	c.kit.log.add(c.tx, Event{What: text, Err: err, program: true})
 	return err
 }
 
 // hand sends a statement, in a transaction if one is open.
 func (c *conn) hand(ctx context.Context, text string, send func(base driver.Conn) error) error {
 	return c.onMock(ctx, text, func(base driver.Conn) (err error) {
-		if c.tx != nil && c.begun == nil && !c.asText {
+		if t := c.tx; t != nil && t.begun == nil && !t.asText {
+			var begun driver.Tx
 			if beginner, ok := base.(driver.ConnBeginTx); ok {
-				c.begun, err = beginner.BeginTx(ctx, c.options)
+				begun, err = beginner.BeginTx(ctx, t.options)
 			} else {
-				c.begun, err = base.Begin() //nolint:staticcheck // what database/sql does without the interface
+				begun, err = base.Begin() //nolint:staticcheck // what database/sql does without the interface
 			}
 			if err != nil {
-				c.begun = nil
 				return err
 			}
+			t.begun = begun
 		}
 		return send(base)
 	})
@@ -420,74 +417,62 @@ func locks(text string) bool {
 }
 
 // effect is what a statement of the program does to the transaction, under server.mu.
-func (s *server) effect(t *tx, words []string, text string) error {
-	name := strings.Trim(words[1], "`;")
-	find := func(name string) int {
-		return slices.IndexFunc(t.savepoints, func(p savepoint) bool { return p.name == name })
-	}
+func (s *server) effect(t *tx, words [4]string, text string) error {
+	name := sqltext.SavepointName(text)
+	set := slices.IndexFunc(t.savepoints, func(p savepoint) bool { return p.name == name })
 	switch words[0] {
 	case "SAVEPOINT":
-		if i := find(name); i >= 0 {
-			t.savepoints = slices.Delete(t.savepoints, i, i+1)
+		if set >= 0 {
+			t.savepoints = slices.Delete(t.savepoints, set, set+1)
 		}
 		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.written), maps.Clone(t.holds), len(t.rowLocks) == 0 && t.snapshot == nil && t.changed == 0})
-	case "RELEASE":
-		i := find(last(text))
-		if i < 0 {
-			return errNoSavepoint(last(text))
+	case "RELEASE", "ROLLBACK":
+		if set < 0 {
+			return errNoSavepoint(name)
 		}
-		t.savepoints = t.savepoints[:i]
-	case "ROLLBACK":
-		i := find(last(text))
-		if i < 0 {
-			return errNoSavepoint(last(text))
+		if p := t.savepoints[set]; words[0] == "ROLLBACK" {
+			t.written, t.holds = maps.Clone(p.written), maps.Clone(p.holds)
+			if p.first {
+				s.release(t)
+			}
+			set++ // it stays
 		}
-		t.savepoints = t.savepoints[:i+1]
-		t.written, t.holds = maps.Clone(t.savepoints[i].written), maps.Clone(t.savepoints[i].holds)
-		if t.savepoints[i].first {
-			s.free(t)
-		}
-	case "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE":
-		if words[1] != "TEMPORARY" {
+		t.savepoints = t.savepoints[:set]
+	case "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "LOCK", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR", "FLUSH":
+		if !slices.Contains(words[1:], "TEMPORARY") {
 			s.end(t, true)
 		}
 	}
 	return nil
 }
 
-// last is the last word of a text, a name of a savepoint.
-func last(text string) string {
-	words := strings.Fields(strings.ToUpper(text))
-	return strings.Trim(words[len(words)-1], "`;")
-}
-
-func values(args []driver.NamedValue) []driver.Value {
-	all := make([]driver.Value, len(args))
-	for i, v := range args {
-		all[i] = v.Value
-	}
-	return all
-}
-
 // result is a reply without rows.
 type result reply
+
+func asResult(r reply) driver.Result { return result(r) }
 
 func (r result) LastInsertId() (int64, error) { return r.id, nil }
 func (r result) RowsAffected() (int64, error) { return r.changed, nil }
 
-// rows is a reply with rows.
-type rows struct {
-	reply reply
-	next  int
+// rows are the rows of a reply that are not read yet.
+type rows [][]driver.Value
+
+func asRows(r reply) driver.Rows { all := rows(r.rows); return &all }
+
+// Columns returns a name for each column, which nothing needs.
+func (r *rows) Columns() []string {
+	if len(*r) == 0 {
+		return nil
+	}
+	return make([]string, len((*r)[0]))
 }
 
-func (r *rows) Columns() []string { return make([]string, r.reply.columns) }
-func (r *rows) Close() error      { return nil }
+func (r *rows) Close() error { return nil }
 func (r *rows) Next(into []driver.Value) error {
-	if r.next >= len(r.reply.rows) {
+	if len(*r) == 0 {
 		return io.EOF
 	}
-	copy(into, r.reply.rows[r.next])
-	r.next++
+	copy(into, (*r)[0])
+	*r = (*r)[1:]
 	return nil
 }

@@ -54,7 +54,7 @@ func Open(t testing.TB, program *sql.DB) *Kit {
 		defer k.server.mu.Unlock()
 		for _, f := range k.faults {
 			if f.seenBy == nil {
-				t.Errorf("locktest: the %v at %s has not come: no such statement was sent", f.fault, f.where())
+				t.Errorf("locktest: the %v at %s has not come: no such statement was sent", f.fault, f.where)
 			}
 		}
 	})
@@ -122,7 +122,6 @@ type Event struct {
 
 	program bool
 	lock    *rowID
-	shared  bool
 	holds   map[rowID]bool // by the transaction at this moment
 }
 
@@ -138,15 +137,20 @@ func (e Event) String() string {
 	return text
 }
 
-func lockWords(shared bool, id rowID) string {
-	words := "lock "
-	if shared {
-		words = "lock shared "
-	}
+// String returns the row as the log names it.
+func (id rowID) String() string {
 	if id.table == centers {
-		words += "center "
+		return "center " + id.name
 	}
-	return words + id.name
+	return id.name
+}
+
+// lockName names a lock in the log, for example "shared order:42".
+func lockName(shared bool, id rowID) string {
+	if shared {
+		return "shared " + id.String()
+	}
+	return id.String()
 }
 
 // log has the events in the order in which they have happened.
@@ -156,10 +160,7 @@ type log struct {
 }
 
 // add notes an event, of a transaction if that is one of the program.
-func (l *log) add(t *tx, e Event, notes bool) {
-	if !notes {
-		return
-	}
+func (l *log) add(t *tx, e Event) {
 	if t != nil {
 		if t.number == 0 {
 			l.txs++
@@ -226,7 +227,7 @@ func (e Event) without(key txlock.Key) string {
 	}
 	names := make([]string, 0, len(e.holds))
 	for id, shared := range e.holds {
-		names = append(names, strings.TrimPrefix(lockWords(shared, id), "lock "))
+		names = append(names, lockName(shared, id))
 	}
 	if len(names) == 0 {
 		return "its transaction had locked nothing: lock before you read and write"
@@ -241,7 +242,7 @@ func (k *Kit) guarded(t *tx, key txlock.Key) {
 	defer k.server.mu.Unlock()
 	id := leaseOf(key)
 	t.guards, t.holds[id] = true, false
-	k.log.add(t, Event{What: "guard " + key.String(), lock: &id}, true)
+	k.log.add(t, Event{What: "guard " + key.String(), lock: &id})
 }
 
 // unknown fails the test for a statement of lockstep's own that the Kit doesn't know.

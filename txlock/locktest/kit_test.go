@@ -190,6 +190,28 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestFaultsInTheLog names what has failed as what succeeds.
+func TestFaultsInTheLog(t *testing.T) {
+	t.Parallel()
+	k, ctx := locktest.Open(t, nil), t.Context()
+	tx, scope := begin(ctx, t, k)
+	k.FailLock(orders.Key(1), locktest.Timeout)
+	_, err := scope.RLock(ctx, orders.Key(1))
+	wants(t, "RLock", err, txlock.ErrWaitTimeout)
+	k.FailLock(orders.Key(2), locktest.Deadlock)
+	_, err = scope.Once(ctx, orders.Key(2))
+	wants(t, "Once", err, txlock.ErrDeadlock)
+	if err := tx.Rollback(); err != nil {
+		t.Error(err)
+	}
+	const timeout, deadlock = "Error 1205 (HY000): Lock wait timeout exceeded", "Error 1213 (40001): Deadlock found"
+	for _, want := range []string{"tx 1: lock shared order:1: " + timeout, "tx 1: once order:2: " + deadlock} {
+		if got := log(k); !strings.Contains(got, want) {
+			t.Errorf("%s\nwant\n%s", got, want)
+		}
+	}
+}
+
 // TestFaultsOfStatements fails statements of the program, and COMMIT.
 func TestFaultsOfStatements(t *testing.T) {
 	t.Parallel()

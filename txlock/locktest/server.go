@@ -1,7 +1,10 @@
 package locktest
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 )
 
@@ -27,6 +31,7 @@ const (
 
 // row is what a row contains. Each table uses its part. A row is never changed, but replaced.
 type row struct {
+	gone     bool // deleted by the transaction that has written it
 	token    uint64
 	owner    []byte
 	conn     uint64
@@ -35,7 +40,7 @@ type row struct {
 	fingerprint, result []byte
 	doneUs, keepUs      int64
 
-	job jobRow
+	job gen.ListJobsRow
 }
 
 // server has the rows of lockstep's tables and their locks.
@@ -46,8 +51,8 @@ type server struct {
 	granted  map[rowID]uint64 // the last tokens, also of transactions that were rolled back
 	open     map[*tx]struct{}
 	sessions uint64
-	news     chan struct{}               // closed when a transaction begins to wait
-	choose   func(sessions []uint64) int // of tests: see lightest
+	news     chan struct{}          // closed when a transaction begins to wait
+	choose   func(circle []*tx) *tx // who is rolled back of those that wait for each other
 }
 
 // rowLock is the lock of a row, whether that is there or not.
@@ -69,9 +74,9 @@ type waiter struct {
 type tx struct {
 	session uint64
 	number  int // in the log, 0 for one that isn't in it yet
-	level   level
+	options driver.TxOptions
 
-	written    map[rowID]*row // nil: deleted
+	written    map[rowID]row
 	holds      map[rowID]bool // what the log says of it; true: shared
 	snapshot   map[rowID]row  // nil before a plain read
 	rowLocks   map[rowID]bool // its locks on the server; true: shared
@@ -81,24 +86,26 @@ type tx struct {
 	over       bool           // committed or rolled back
 	leases     *memstore.Tx   // its part of the leases
 	guards     bool           // and it has used that
+
+	begun  driver.Tx // of the program's database, nil until a statement needs it
+	asText bool      // it was begun by a statement of the program
 }
 
-// level is how a transaction reads.
-type level struct {
-	uncommitted, committed, serializable bool
-	readOnly                             bool
+// at reports whether the isolation level is one of these.
+func (t *tx) at(levels ...sql.IsolationLevel) bool {
+	return slices.Contains(levels, sql.IsolationLevel(t.options.Isolation))
 }
 
 type savepoint struct {
 	name    string
-	written map[rowID]*row
+	written map[rowID]row
 	holds   map[rowID]bool
 	first   bool // nothing was read or locked before
 }
 
-// free frees all row locks of a transaction, as a server does that rolls it back to a savepoint
+// release releases all row locks of a transaction, as a server does that rolls it back to a savepoint
 // before which it has done nothing.
-func (s *server) free(t *tx) {
+func (s *server) release(t *tx) {
 	for id := range t.rowLocks {
 		l := s.locks[id]
 		delete(l.holders, t)
@@ -112,13 +119,16 @@ func (s *server) free(t *tx) {
 const lockWait = 50 * time.Second
 
 func newServer() *server {
-	return &server{rows: make(map[rowID]row), locks: make(map[rowID]*rowLock), granted: make(map[rowID]uint64), open: make(map[*tx]struct{}), news: make(chan struct{})}
+	return &server{
+		rows: make(map[rowID]row), locks: make(map[rowID]*rowLock), granted: make(map[rowID]uint64), open: make(map[*tx]struct{}),
+		news: make(chan struct{}), choose: lightest,
+	}
 }
 
 // What follows is called under server.mu.
 
-func (s *server) begin(session uint64, l level) *tx {
-	t := &tx{session: session, level: l, written: make(map[rowID]*row), holds: make(map[rowID]bool), rowLocks: make(map[rowID]bool)}
+func (s *server) begin(session uint64, options driver.TxOptions) *tx {
+	t := &tx{session: session, options: options, written: make(map[rowID]row), holds: make(map[rowID]bool), rowLocks: make(map[rowID]bool)}
 	s.open[t] = struct{}{}
 	return t
 }
@@ -132,14 +142,14 @@ func (s *server) end(t *tx, commit bool) {
 	delete(s.open, t)
 	if commit {
 		for id, r := range t.written {
-			if r == nil {
+			if r.gone {
 				delete(s.rows, id)
 			} else {
-				s.rows[id] = *r
+				s.rows[id] = r
 			}
 		}
 	}
-	s.free(t)
+	s.release(t)
 	if t.leases != nil {
 		_ = t.leases.Rollback() // unless it was committed before
 	}
@@ -148,10 +158,7 @@ func (s *server) end(t *tx, commit bool) {
 // current returns a row as it was committed last, or as the transaction has written it.
 func (s *server) current(t *tx, id rowID) (row, bool) {
 	if r, ok := t.written[id]; ok {
-		if r == nil {
-			return row{}, false
-		}
-		return *r, true
+		return r, !r.gone
 	}
 	r, ok := s.rows[id]
 	return s.center(id, r, ok)
@@ -164,7 +171,7 @@ func (s *server) center(id rowID, r row, ok bool) (row, bool) {
 
 // read takes the snapshot of a transaction that reads by one, if it has none yet.
 func (s *server) read(t *tx) {
-	if t.snapshot != nil || t.level.committed || t.level.uncommitted {
+	if t.snapshot != nil || t.at(sql.LevelReadCommitted, sql.LevelReadUncommitted) {
 		return
 	}
 	t.snapshot = maps.Clone(s.rows)
@@ -177,10 +184,10 @@ func (s *server) read(t *tx) {
 func (s *server) shown(t *tx, id rowID) (row, bool) {
 	s.read(t)
 	if _, own := t.written[id]; own || t.snapshot == nil {
-		if t.level.uncommitted {
+		if t.at(sql.LevelReadUncommitted) {
 			for other := range s.open {
-				if r := other.written[id]; r != nil {
-					return *r, true
+				if r, written := other.written[id]; written {
+					return r, !r.gone
 				}
 			}
 		}
@@ -197,18 +204,12 @@ func (s *server) next(id rowID, last uint64) uint64 {
 	return s.granted[id]
 }
 
-// put writes a row that the transaction has locked.
-func (t *tx) put(id rowID, r row) { t.written[id] = &r }
-
-// all returns the rows of a table as the transaction reads them now, by name.
+// all returns the rows of a table, those that a transaction has written too, by name.
 func (s *server) all(t *tx, table string) (ids []rowID) {
-	for id := range s.rows {
+	rows := maps.Clone(s.rows)
+	maps.Copy(rows, t.written)
+	for id := range rows {
 		if id.table == table {
-			ids = append(ids, id)
-		}
-	}
-	for id := range t.written {
-		if _, there := s.rows[id]; id.table == table && !there {
 			ids = append(ids, id)
 		}
 	}
@@ -216,8 +217,8 @@ func (s *server) all(t *tx, table string) (ids []rowID) {
 	return ids
 }
 
-// lock locks a row, there or not, and waits for that as the limit says.
-func (s *server) lock(ctx context.Context, t *tx, id rowID, shared bool, limit limit) error {
+// lock locks a row, there or not, and waits for that as the variables say.
+func (s *server) lock(ctx context.Context, t *tx, id rowID, shared bool, v variables) error {
 	if mode, has := t.rowLocks[id]; has && (shared || !mode) {
 		return nil
 	}
@@ -226,32 +227,33 @@ func (s *server) lock(ctx context.Context, t *tx, id rowID, shared bool, limit l
 		l = &rowLock{holders: make(map[*tx]bool)}
 		s.locks[id] = l
 	}
-	if l.free(t, shared, l.queue) {
+	if len(l.blockers(t, shared, l.queue)) == 0 {
 		s.give(t, id, l, shared)
 		return nil
 	}
-	if limit.noWait {
-		return errTimeout()
+	if v.noWait {
+		return errTimeout
 	}
 	w := &waiter{tx: t, id: id, shared: shared, done: make(chan struct{})}
 	t.waits, l.queue = w, append(l.queue, w)
-	if victim := s.lightest(s.circle(t, t, make(map[*tx]bool))); victim != nil {
+	if circle := s.circle(t, t, make(map[*tx]bool)); circle != nil {
+		victim := s.choose(circle)
 		lost := victim.waits
 		s.leave(lost, s.locks[lost.id])
-		lost.err = errDeadlock()
+		lost.err = errDeadlock
 		s.end(victim, false)
 		close(lost.done)
 	}
 	close(s.news)
 	s.news = make(chan struct{})
-	return s.await(ctx, w, l, limit)
+	return s.await(ctx, w, l, v.atMost)
 }
 
-// await waits for the row, without server.mu.
-func (s *server) await(ctx context.Context, w *waiter, l *rowLock, limit limit) error {
-	atMost, late := lockWait, errTimeout
-	if limit.atMost > 0 {
-		atMost, late = limit.atMost, errStatementTime
+// await waits for the row, without server.mu. The limit is 0 for that of the servers.
+func (s *server) await(ctx context.Context, w *waiter, l *rowLock, atMost time.Duration) error {
+	late := errStatementTime
+	if atMost == 0 {
+		atMost, late = lockWait, errTimeout
 	}
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
@@ -260,7 +262,7 @@ func (s *server) await(ctx context.Context, w *waiter, l *rowLock, limit limit) 
 	select {
 	case <-w.done:
 	case <-timer.C:
-		err = late()
+		err = late
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -279,14 +281,19 @@ func (s *server) leave(w *waiter, l *rowLock) {
 	s.wake(w.id, l)
 }
 
-// free reports whether a transaction can have the row before the waiters ahead of it.
-func (l *rowLock) free(t *tx, shared bool, ahead []*waiter) bool {
+// blockers returns those that keep a transaction from the row: holders, and waiters ahead of it.
+func (l *rowLock) blockers(t *tx, shared bool, ahead []*waiter) (others []*tx) {
 	for holder, sharing := range l.holders {
 		if holder != t && (!shared || !sharing) {
-			return false
+			others = append(others, holder)
 		}
 	}
-	return !slices.ContainsFunc(ahead, func(w *waiter) bool { return w.tx != t && (!shared || !w.shared) })
+	for _, w := range ahead {
+		if w.tx != t && (!shared || !w.shared) {
+			others = append(others, w.tx)
+		}
+	}
+	return others
 }
 
 func (s *server) give(t *tx, id rowID, l *rowLock, shared bool) {
@@ -297,7 +304,7 @@ func (s *server) give(t *tx, id rowID, l *rowLock, shared bool) {
 func (s *server) wake(id rowID, l *rowLock) {
 	for i := 0; i < len(l.queue); {
 		w := l.queue[i]
-		if !l.free(w.tx, w.shared, l.queue[:i]) {
+		if len(l.blockers(w.tx, w.shared, l.queue[:i])) > 0 {
 			i++
 			continue
 		}
@@ -322,7 +329,12 @@ func (s *server) share(t *tx, id rowID) {
 // the one that they wait for.
 func (s *server) circle(from, to *tx, been map[*tx]bool) []*tx {
 	been[from] = true
-	for _, other := range s.blockers(from) {
+	w := from.waits
+	if w == nil {
+		return nil
+	}
+	l := s.locks[w.id]
+	for _, other := range l.blockers(from, w.shared, l.queue[:slices.Index(l.queue, w)]) {
 		if other == to {
 			return []*tx{from}
 		}
@@ -338,44 +350,9 @@ func (s *server) circle(from, to *tx, been map[*tx]bool) []*tx {
 
 // lightest returns who is rolled back of those that wait for each other, as servers choose: the
 // one that has locked and changed the fewest rows. Of equals it is the one that came last.
-func (s *server) lightest(circle []*tx) (victim *tx) {
-	if circle != nil && s.choose != nil {
-		sessions := make([]uint64, len(circle))
-		for i, t := range circle {
-			sessions[i] = t.session
-		}
-		if i := s.choose(sessions); i >= 0 {
-			return circle[i]
-		}
-	}
-	for _, t := range circle {
-		if victim == nil || t.weight() < victim.weight() {
-			victim = t
-		}
-	}
-	return victim
-}
-
-func (t *tx) weight() int64 { return int64(len(t.rowLocks)) + t.changed }
-
-// blockers are those that a transaction waits for.
-func (s *server) blockers(t *tx) (others []*tx) {
-	w := t.waits
-	if w == nil {
-		return nil
-	}
-	l := s.locks[w.id]
-	for holder, sharing := range l.holders {
-		if holder != t && (!w.shared || !sharing) {
-			others = append(others, holder)
-		}
-	}
-	for _, other := range l.queue[:slices.Index(l.queue, w)] {
-		if !w.shared || !other.shared {
-			others = append(others, other.tx)
-		}
-	}
-	return others
+func lightest(circle []*tx) *tx {
+	weight := func(t *tx) int64 { return int64(len(t.rowLocks)) + t.changed }
+	return slices.MinFunc(circle, func(a, b *tx) int { return cmp.Compare(weight(a), weight(b)) })
 }
 
 // The answers of servers.
@@ -385,24 +362,14 @@ func answer(number uint16, state, message string) error {
 	return err
 }
 
-func errTimeout() error {
-	return answer(1205, "HY000", "Lock wait timeout exceeded; try restarting transaction")
-}
-
-func errStatementTime() error {
-	return answer(1969, "70100", "Query execution was interrupted (max_statement_time exceeded)")
-}
-
-func errDeadlock() error {
-	return answer(1213, "40001", "Deadlock found when trying to get lock; try restarting transaction")
-}
-
-func errStale() error {
-	return answer(1020, "HY000", "Record has changed since last read in table 'lockstep_locks'")
-}
+var (
+	errTimeout       = answer(1205, "HY000", "Lock wait timeout exceeded; try restarting transaction")
+	errStatementTime = answer(1969, "70100", "Query execution was interrupted (max_statement_time exceeded)")
+	errDeadlock      = answer(1213, "40001", "Deadlock found when trying to get lock; try restarting transaction")
+	errStale         = answer(1020, "HY000", "Record has changed since last read in table 'lockstep_locks'")
+	errReadOnly      = answer(1792, "25006", "Cannot execute statement in a READ ONLY transaction")
+)
 
 func errNoSavepoint(name string) error {
 	return answer(1305, "42000", fmt.Sprintf("SAVEPOINT %s does not exist", name))
 }
-
-var errReadOnly = answer(1792, "25006", "Cannot execute statement in a READ ONLY transaction")

@@ -1,6 +1,7 @@
 package locktest_test
 
 import (
+	"database/sql"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -74,6 +75,72 @@ func TestTransactionAsText(t *testing.T) {
 	if version != again.Token() {
 		t.Errorf("version %d, want %d", version, again.Token())
 	}
+}
+
+// asText returns a function that sends statements of the program on one connection, and one that
+// locks there.
+func asText(t *testing.T, k *locktest.Kit, mock sqlmock.Sqlmock) (send func(queries ...string), lock func(key txlock.Key) error) {
+	t.Helper()
+	conn, err := k.DB().Conn(t.Context())
+	must(t, err)
+	t.Cleanup(func() { must(t, conn.Close()) })
+	send = func(queries ...string) {
+		t.Helper()
+		for _, query := range queries {
+			mock.ExpectExec(regexp.QuoteMeta(query)).WillReturnResult(sqlmock.NewResult(0, 0))
+			_, err := conn.ExecContext(t.Context(), query)
+			must(t, err)
+		}
+	}
+	return send, func(key txlock.Key) error {
+		scope, err := locksqlc.JoinConn(t.Context(), conn)
+		if err != nil {
+			return err
+		}
+		_, err = scope.Lock(t.Context(), key)
+		return err
+	}
+}
+
+// TestWordsOfTransactions has statements that begin transactions, end them, and undo a part of them, in
+// their less common forms.
+func TestWordsOfTransactions(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	send, lock := asText(t, k, mock)
+	key := orders.Key(1)
+
+	send("BEGIN", "/* first */ SAVEPOINT `a b`")
+	must(t, lock(key))
+	send("ROLLBACK WORK TO SAVEPOINT `a b`; -- not the end", "UPDATE orders SET n = 1", "ROLLBACK")
+	send("BEGIN")
+	must(t, lock(key))
+	send("ROLLBACK AND CHAIN")
+	must(t, lock(key)) // in the next transaction
+	send("DELETE FROM orders", "COMMIT WORK AND CHAIN", "COMMIT AND NO CHAIN")
+	k.Before(key, "DELETE FROM orders")
+	wants(t, "a lock after COMMIT AND NO CHAIN", lock(key), txlock.ErrNoTransaction)
+
+	send("START TRANSACTION READ ONLY")
+	if err := lock(key); err == nil {
+		t.Error("a read-only transaction has locked")
+	}
+	send("ROLLBACK", "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+	must(t, locksqlc.Run(t.Context(), k.DB(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+	wants(t, "a lock behind the snapshot", lock(key), txlock.ErrStaleSnapshot)
+	send("ROLLBACK", "BEGIN")
+	must(t, lock(key))
+	send("ANALYZE TABLE orders")
+	wants(t, "a lock after ANALYZE", lock(orders.Key(2)), txlock.ErrTxDoomed)
+}
+
+// TestStatementsOfTheProgram hands to the mock what only looks like a statement of lockstep's.
+func TestStatementsOfTheProgram(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	send, _ := asText(t, k, mock)
+	send("SET STATEMENT lock_wait_timeout=1 FOR UPDATE orders SET n = 1", "SET STATEMENT max_statement_time=x FOR DELETE FROM orders",
+		"INSERT INTO audit VALUES ('by lockstep')")
 }
 
 // TestAllStatementsAreKnown proves that the Kit executes each statement that sqlc has compiled,
