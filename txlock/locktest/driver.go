@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -23,8 +22,8 @@ type connector struct{ kit *Kit }
 
 func (c connector) Connect(context.Context) (driver.Conn, error) {
 	s := c.kit.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	s.sessions++
 	return &conn{kit: c.kit, session: s.sessions}, nil
 }
@@ -75,8 +74,8 @@ func (c *conn) Close() error {
 // rollback rolls back what is open.
 func (c *conn) rollback() {
 	s := c.kit.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	if c.tx != nil {
 		s.end(c.tx, false)
 	}
@@ -151,18 +150,20 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 // begin begins a transaction, by a statement of the program if that isn't empty.
 func (c *conn) begin(options driver.TxOptions, statement string) {
 	s := c.kit.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	if c.tx != nil {
 		s.end(c.tx, true)
 	}
 	c.tx = s.begin(c.session, options)
 	c.tx.asText = statement != ""
-	if c.tx.leases = c.kit.leases.Begin(); c.tx.at(sql.LevelReadCommitted, sql.LevelReadUncommitted) {
-		c.tx.leases = c.kit.leases.BeginReadCommitted()
+	begin := c.kit.leases.Begin
+	if c.tx.at(sql.LevelReadCommitted, sql.LevelReadUncommitted) {
+		begin = c.kit.leases.BeginReadCommitted
 	}
+	c.tx.leases = begin()
 	if contains(statement, "WITH CONSISTENT SNAPSHOT") {
-		s.read(c.tx)
+		c.tx.read()
 	}
 }
 
@@ -201,9 +202,9 @@ func (c *conn) finish(word string, send func() error) error {
 	if t == nil {
 		return send()
 	}
-	s.mu.Lock()
-	fault, over := c.kit.faults.at(word), t.over
-	s.mu.Unlock()
+	s.Mu.Lock()
+	fault, over := c.kit.faults.at(word), t.Over != nil
+	s.Mu.Unlock()
 	commits := word == "COMMIT" && !over
 	var failed error
 	switch {
@@ -219,8 +220,8 @@ func (c *conn) finish(word string, send func() error) error {
 	if failed != nil {
 		err = errors.Join(failed, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	commits = commits && err == nil
 	if fault == UnknownOutcome {
 		err = mysql.ErrInvalidConn
@@ -295,56 +296,45 @@ func (c *conn) changes(r driver.Result) {
 	if err != nil || c.tx == nil {
 		return
 	}
-	c.kit.server.mu.Lock()
-	defer c.kit.server.mu.Unlock()
-	c.tx.changed += n
+	c.kit.server.Mu.Lock()
+	defer c.kit.server.Mu.Unlock()
+	c.tx.Changed += n
 }
 
-// own executes a statement of lockstep's own, and reports whether it is one.
-func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue) (_ reply, is bool, err error) {
-	sent := make([]any, len(named))
+// own executes a statement of lockstep's own, in the transaction or in one for it alone, and reports
+// whether it is one.
+func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue) (r reply, is bool, err error) {
+	args := make([]any, len(named))
 	for i, v := range named {
-		sent[i] = v.Value
+		args[i] = v.Value
 	}
 	if s, rendered := rawsql.RenderedOf(ctx, query); rendered {
-		query, sent = s.SQL()
+		query, args = s.SQL()
 	}
-	h, v, err := c.kit.parse(query, len(sent))
-	if h == nil && err == nil {
-		return reply{}, false, nil
-	}
-	args := make([]driver.Value, len(sent))
-	for i := 0; i < len(sent) && err == nil; i++ {
-		args[i], err = driver.DefaultParameterConverter.ConvertValue(sent[i])
-	}
-	if err == nil {
+	h, v, err := c.kit.parse(query)
+	if err == nil && h != nil {
 		err = c.usable(ctx)
 	}
-	if err != nil {
-		return reply{}, true, err
+	if err != nil || h == nil {
+		return reply{}, err != nil, err
 	}
-	r, err := c.execute(ctx, h, args, v)
-	return r, true, err
-}
-
-// execute executes a statement in the transaction, or in one of its own.
-func (c *conn) execute(ctx context.Context, h handler, args []driver.Value, v variables) (reply, error) {
 	s := c.kit.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := &statement{kit: c.kit, tx: c.tx, open: c.tx != nil && !c.tx.over, args: args, variables: v}
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	q := &statement{kit: c.kit, tx: c.tx, open: c.tx != nil && c.tx.Over == nil, args: args, variables: v}
 	if !q.open {
 		q.tx = s.begin(c.session, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelReadCommitted)})
 	}
-	r, err := h(ctx, q)
+	r, err = h(ctx, q)
 	if !q.open {
 		s.end(q.tx, err == nil)
 	}
-	if errors.Is(err, mysql.ErrInvalidConn) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		c.lost = true // as the driver closes it
+	lost := errors.Is(err, mysql.ErrInvalidConn) || ctx.Err() != nil && errors.Is(err, ctx.Err())
+	c.lost = c.lost || lost // as the driver closes it
+	if lost || q.tx.Over != nil {
 		s.end(q.tx, false)
 	}
-	return r, err
+	return r, true, err
 }
 
 // sent hands a statement of the program to its database, and notes it.
@@ -355,12 +345,19 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	s, text := c.kit.server, shown(query)
 	var words [4]string
 	copy(words[:], sqltext.Words(text, len(words)))
-	s.mu.Lock()
-	fault := c.kit.faults.at(text)
-	if c.tx != nil && !c.tx.over && (words[0] == "SELECT" || words[0] == "WITH") && !locks(text) {
-		s.read(c.tx)
+	if words[0] == "COMMIT" || words[0] == "ROLLBACK" && !slices.Contains(words[:], "TO") {
+		err := c.finish(words[0], func() error { return c.onMock(ctx, text, send) })
+		if err == nil && contains(text, "AND CHAIN") {
+			c.begin(driver.TxOptions{}, text)
+		}
+		return err
 	}
-	s.mu.Unlock()
+	s.Mu.Lock()
+	fault := c.kit.faults.at(text)
+	if c.tx != nil && c.tx.Over == nil && (words[0] == "SELECT" || words[0] == "WITH") && !locks(text) {
+		c.tx.read()
+	}
+	s.Mu.Unlock()
 	var err error
 	switch {
 	case fault != 0:
@@ -370,20 +367,14 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 			c.begin(driver.TxOptions{ReadOnly: contains(text, "READ ONLY")}, text)
 		}
 		return err
-	case words[0] == "COMMIT", words[0] == "ROLLBACK" && !slices.Contains(words[:], "TO"):
-		err = c.finish(words[0], func() error { return c.onMock(ctx, text, send) })
-		if err == nil && contains(text, "AND CHAIN") {
-			c.begin(driver.TxOptions{}, text)
-		}
-		return err
 	default:
 		err = c.hand(ctx, text, send)
 	}
 	if errors.Is(err, driver.ErrSkip) {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	if err == nil && c.tx != nil {
 		err = s.effect(c.tx, words, text)
 	}
@@ -412,11 +403,10 @@ func (c *conn) hand(ctx context.Context, text string, send func(base driver.Conn
 
 // locks reports whether a SELECT is a locking read, which takes no snapshot.
 func locks(text string) bool {
-	text = strings.ToUpper(text)
-	return strings.Contains(text, "FOR UPDATE") || strings.Contains(text, "FOR SHARE") || strings.Contains(text, "LOCK IN SHARE MODE")
+	return contains(text, "FOR UPDATE") || contains(text, "FOR SHARE") || contains(text, "LOCK IN SHARE MODE")
 }
 
-// effect is what a statement of the program does to the transaction, under server.mu.
+// effect is what a statement of the program does to the transaction, under server.Mu.
 func (s *server) effect(t *tx, words [4]string, text string) error {
 	name := sqltext.SavepointName(text)
 	set := slices.IndexFunc(t.savepoints, func(p savepoint) bool { return p.name == name })
@@ -425,15 +415,15 @@ func (s *server) effect(t *tx, words [4]string, text string) error {
 		if set >= 0 {
 			t.savepoints = slices.Delete(t.savepoints, set, set+1)
 		}
-		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.written), maps.Clone(t.holds), len(t.rowLocks) == 0 && t.snapshot == nil && t.changed == 0})
+		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.Written), maps.Clone(t.holds), len(t.Locked) == 0 && t.Snapshot == nil && t.Changed == 0})
 	case "RELEASE", "ROLLBACK":
 		if set < 0 {
 			return errNoSavepoint(name)
 		}
 		if p := t.savepoints[set]; words[0] == "ROLLBACK" {
-			t.written, t.holds = maps.Clone(p.written), maps.Clone(p.holds)
+			t.Written, t.holds = maps.Clone(p.written), maps.Clone(p.holds)
 			if p.first {
-				s.release(t)
+				t.Release()
 			}
 			set++ // it stays
 		}

@@ -84,8 +84,8 @@ func (k *Kit) arm(a *armed) {
 		k.t.Errorf("locktest: there is no %v at %s", a.fault, a.where)
 		return
 	}
-	k.server.mu.Lock()
-	defer k.server.mu.Unlock()
+	k.server.Mu.Lock()
+	defer k.server.Mu.Unlock()
 	k.faults = append(k.faults, a)
 }
 

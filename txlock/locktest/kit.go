@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/txlock"
@@ -21,13 +20,12 @@ import (
 // Kit stands in for the server of one test. Its methods may be called from any goroutine.
 type Kit struct {
 	t       testing.TB
-	name    string // of the database
-	started time.Time
+	name    string  // of the database
 	program *sql.DB // nil for none
 	pool    *sql.DB
 	leases  leaseStore
 	server  *server
-	log     log    // under server.mu
+	log     log    // under server.Mu
 	faults  faults // likewise
 	strange sync.Map
 }
@@ -42,7 +40,7 @@ var kits atomic.Int64
 // test fails if a requested fault has not occurred.
 func Open(t testing.TB, program *sql.DB) *Kit {
 	t.Helper()
-	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), started: time.Now(), program: program, server: newServer()}
+	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), program: program, server: newServer()}
 	k.leases = leaseStore{memstore.New().Store(), k}
 	k.pool = sql.OpenDB(inner.Guarded(k.Connector()))
 	t.Cleanup(func() {
@@ -50,8 +48,8 @@ func Open(t testing.TB, program *sql.DB) *Kit {
 		if err := k.pool.Close(); err != nil {
 			t.Errorf("locktest: close the pool: %v", err)
 		}
-		k.server.mu.Lock()
-		defer k.server.mu.Unlock()
+		k.server.Mu.Lock()
+		defer k.server.Mu.Unlock()
 		for _, f := range k.faults {
 			if f.seenBy == nil {
 				t.Errorf("locktest: the %v at %s has not come: no such statement was sent", f.fault, f.where)
@@ -79,22 +77,7 @@ func (k *Kit) Reconnect() { k.leases.Up() }
 // AwaitWaiting returns when n transactions wait for the lock of a key, or with the error of the
 // context.
 func (k *Kit) AwaitWaiting(ctx context.Context, key txlock.Key, n int) error {
-	for {
-		k.server.mu.Lock()
-		waiting, news := 0, k.server.news
-		if l := k.server.locks[idOf(key)]; l != nil {
-			waiting = len(l.queue)
-		}
-		k.server.mu.Unlock()
-		if waiting >= n {
-			return nil
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return k.server.AwaitWaiting(ctx, n, func(id rowID) bool { return id == idOf(key) })
 }
 
 // idOf is the row that a key locks.
@@ -175,8 +158,8 @@ func (l *log) add(t *tx, e Event) {
 // Log returns what has happened: the locks that were acquired, the statements of the program, and
 // the beginnings and ends of transactions. A transaction that has done nothing isn't in it.
 func (k *Kit) Log() []Event {
-	k.server.mu.Lock()
-	defer k.server.mu.Unlock()
+	k.server.Mu.Lock()
+	defer k.server.Mu.Unlock()
 	return slices.Clone(k.log.events)
 }
 
@@ -238,8 +221,8 @@ func (e Event) without(key txlock.Key) string {
 
 // guarded notes that a lease guards a transaction.
 func (k *Kit) guarded(t *tx, key txlock.Key) {
-	k.server.mu.Lock()
-	defer k.server.mu.Unlock()
+	k.server.Mu.Lock()
+	defer k.server.Mu.Unlock()
 	id := leaseOf(key)
 	t.guards, t.holds[id] = true, false
 	k.log.add(t, Event{What: "guard " + key.String(), lock: &id})

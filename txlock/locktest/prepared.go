@@ -4,13 +4,12 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"strings"
 )
 
 // PrepareContext prepares a statement of the program on its database.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	s := &stmt{unsent{}, c, query}
-	if h, _, err := c.kit.parse(query, strings.Count(query, "?")); h != nil || err != nil {
+	if h, _, err := c.kit.parse(query); h != nil || err != nil {
 		return s, err
 	}
 	if err := c.usable(ctx); err != nil {

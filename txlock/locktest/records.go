@@ -23,13 +23,13 @@ func once(ctx context.Context, q *statement) (reply, error) {
 		return reply{}, err
 	}
 	q.note(Event{What: words})
-	if _, own := q.tx.written[id]; there && !own {
-		q.kit.server.share(q.tx, id)
+	if _, own := q.tx.Written[id]; there && !own {
+		q.tx.Share(id)
 	}
 	if there {
 		return reply{}, answer(1062, "23000", "Duplicate entry for key 'PRIMARY'")
 	}
-	q.tx.written[id] = row{fingerprint: []byte(q.text(1)), result: []byte("-"), doneUs: clock(), keepUs: q.number(2)}
+	q.tx.Written[id] = row{fingerprint: []byte(q.text(1)), result: []byte("-"), doneUs: clock(), keepUs: q.number(2)}
 	return reply{changed: 1}, nil
 }
 
@@ -44,6 +44,16 @@ func onceAgain(ctx context.Context, q *statement) (reply, error) {
 	}
 	return one(expired, r.fingerprint, r.doneUs), nil
 }
+
+func onceResult(ctx context.Context, q *statement) (reply, error) {
+	r, there, err := q.locked(ctx, q.id(onces, 0), true)
+	if err != nil || !there {
+		return reply{}, err
+	}
+	return one(r.result), nil
+}
+
+func isExpired(_ *statement, r row) bool { return r.doneUs+r.keepUs <= clock() }
 
 func onceAnew(q *statement, r *row) bool {
 	if r.doneUs != q.number(3) {
@@ -63,14 +73,6 @@ func prolongOnce(_ *statement, r *row) bool {
 	return true
 }
 
-func onceResult(ctx context.Context, q *statement) (reply, error) {
-	r, there, err := q.locked(ctx, q.id(onces, 0), true)
-	if err != nil || !there {
-		return reply{}, err
-	}
-	return one(r.result), nil
-}
-
 // jobColumns are those that LookJob and ListJobs have in common.
 func jobColumns(j gen.ListJobsRow) []driver.Value {
 	return []driver.Value{
@@ -79,12 +81,12 @@ func jobColumns(j gen.ListJobsRow) []driver.Value {
 	}
 }
 
-func lookJob(_ context.Context, q *statement) (reply, error) {
-	r, there := q.kit.server.shown(q.tx, q.id(jobs, 0))
-	if !there {
-		return reply{}, nil
-	}
-	return one(append(jobColumns(r.job), clock(), "")...), nil
+func lookJob(_ driver.Value, r row) []driver.Value {
+	return append(jobColumns(r.job), clock(), "")
+}
+
+func jobRuns(_ driver.Value, r row) []driver.Value {
+	return []driver.Value{[]byte(r.job.Runs), clock()}
 }
 
 func listJobs(ctx context.Context, q *statement) (found reply, err error) {
@@ -107,14 +109,6 @@ func listJobs(ctx context.Context, q *statement) (found reply, err error) {
 	return found, nil
 }
 
-func jobRuns(_ context.Context, q *statement) (reply, error) {
-	r, there := q.kit.server.shown(q.tx, q.id(jobs, 0))
-	if !there {
-		return reply{}, nil
-	}
-	return one([]byte(r.job.Runs), clock()), nil
-}
-
 // keep keeps a run, as the arguments of the statement from i on say.
 func keep(q *statement, i int, j *gen.ListJobsRow) {
 	j.Runs = string(jobrow.Push([]byte(j.Runs), []byte(q.text(i)), int(q.number(i+1))))
@@ -124,7 +118,7 @@ func makeJob(ctx context.Context, q *statement) (reply, error) {
 	id := q.id(jobs, 0)
 	_, there, err := q.locked(ctx, id, false)
 	if err == nil && !there {
-		q.tx.written[id] = row{job: gen.ListJobsRow{
+		q.tx.Written[id] = row{job: gen.ListJobsRow{
 			Name: []byte(id.name), TickUs: q.number(1), DoneUs: q.number(2), Owner: []byte("-"), Error: []byte("-"), NextUs: q.number(3), Schedule: []byte(q.text(4)),
 		}}
 	}

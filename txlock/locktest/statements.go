@@ -19,12 +19,12 @@ import (
 // newer than the snapshot, and limits each wait by itself.
 const version = "11.8.3-MariaDB-locktest"
 
-// statement is one of lockstep's own while it is executed, under server.mu.
+// statement is one of lockstep's own while it is executed, under server.Mu.
 type statement struct {
 	kit  *Kit
 	tx   *tx
 	open bool // in a transaction of the program
-	args []driver.Value
+	args []any
 	variables
 }
 
@@ -56,9 +56,9 @@ var handlers = map[string]handler{
 	gen.CenterForShare:        forShare(centers),
 	gen.NamedToken:            token(named),
 	gen.CenterToken:           token(centers),
-	gen.NamedVersion:          token(named, ofSession),
-	gen.CenterVersion:         token(centers, ofSession),
-	rawsql.Big(gen.IdleNamed): idle,
+	gen.NamedVersion:          list(named, versionOf),
+	gen.CenterVersion:         list(centers, versionOf),
+	rawsql.Big(gen.IdleNamed): batch(named, 2, isIdle),
 	gen.DeleteNamed:           update(named, 0, remove),
 
 	gen.Once:                    once,
@@ -68,10 +68,10 @@ var handlers = map[string]handler{
 	gen.ProlongOnce:             update(onces, 0, prolongOnce),
 	gen.OnceResult:              onceResult,
 	gen.SealOnce:                nothing,
-	rawsql.Big(gen.ExpiredOnce): expiredOnce,
+	rawsql.Big(gen.ExpiredOnce): batch(onces, 1, isExpired),
 	gen.DeleteOnce:              update(onces, 0, remove),
 
-	gen.LookJob:              lookJob,
+	gen.LookJob:              list(jobs, lookJob),
 	gen.MakeJob:              makeJob,
 	gen.PlanJob:              update(jobs, 2, planJob),
 	gen.NoteSchedule:         update(jobs, 1, noteSchedule),
@@ -79,27 +79,27 @@ var handlers = map[string]handler{
 	gen.JobDone:              update(jobs, 2, jobDone),
 	gen.JobFailed:            update(jobs, 3, jobFailed),
 	rawsql.Big(gen.ListJobs): listJobs,
-	gen.JobRuns:              jobRuns,
+	gen.JobRuns:              list(jobs, jobRuns),
 	gen.PauseJob:             update(jobs, 1, pauseJob),
 	gen.ResumeJob:            update(jobs, 0, resumeJob),
 	gen.RequestJob:           update(jobs, 0, requestJob),
 	gen.PurgeJob:             update(jobs, 0, purgeJob),
 
 	rawsql.Facts:                 facts,
-	rawsql.Probe:                 probe,
+	rawsql.Probe:                 unless(true, errInProgress),
 	rawsql.ProbeSavepoint:        nothing,
-	rawsql.ReleaseProbeSavepoint: releaseProbeSavepoint,
+	rawsql.ReleaseProbeSavepoint: unless(false, errNoSavepoint("lockstep")),
 	rawsql.Galera:                nothing,
 	schema.ClusterQuery:          nothing,
-	rawsql.Uptime:                uptime,
-	rawsql.MaxPacket:             number(1 << 24),
+	rawsql.Uptime:                constant("Uptime", "1"),
+	rawsql.MaxPacket:             constant(int64(1 << 24)),
 }
 
 // beginnings are what statements of any length begin with.
 var beginnings = map[string]handler{
-	before(gen.NamedPresent):  present,
-	before(gen.NamedHolders):  holders(named),
-	before(gen.CenterHolders): holders(centers),
+	before(gen.NamedPresent):  list(named, nameOf),
+	before(gen.NamedHolders):  list(named, holderOf),
+	before(gen.CenterHolders): list(centers, holderOf),
 	rawsql.Kill(0)[:5]:        kill,
 }
 
@@ -110,7 +110,7 @@ func before(text string) string {
 }
 
 // find returns the handler of one of lockstep's own statements, or nil.
-func find(text string, args int) handler {
+func find(text string) handler {
 	if h := handlers[text]; h != nil {
 		return h
 	}
@@ -119,7 +119,7 @@ func find(text string, args int) handler {
 			return h
 		}
 	}
-	switch keys := max(1, args/2); text {
+	switch keys := max(1, strings.Count(text, "?")/2); text {
 	case rawsql.Named.LockManyReturning(keys):
 		return raiseMany(named)
 	case rawsql.Centers.LockManyReturning(keys):
@@ -130,9 +130,9 @@ func find(text string, args int) handler {
 
 // parse returns the handler of one of lockstep's own statements and what its variables ask for. It
 // returns neither a handler nor an error for a statement of the program.
-func (k *Kit) parse(text string, args int) (handler, variables, error) {
+func (k *Kit) parse(text string) (handler, variables, error) {
 	text, v, err := under(text)
-	h := find(text, args)
+	h := find(text)
 	switch {
 	case h != nil:
 		return h, v, err
@@ -165,13 +165,14 @@ func under(text string) (rest string, v variables, err error) {
 	return rest, v, err
 }
 
-// argument returns an argument, as driver.DefaultParameterConverter has left it.
+// argument returns an argument, converted as database/sql does.
 func argument[T int64 | []byte](q *statement, i int) T {
-	v, ok := q.args[i].(T)
+	v, err := driver.DefaultParameterConverter.ConvertValue(q.args[i])
+	t, ok := v.(T)
 	if !ok {
-		panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is a %T", i, q.args[i]))
+		panic(fmt.Sprintf("locktest: argument %d of a statement of lockstep's is a %T: %v", i, q.args[i], err))
 	}
-	return v
+	return t
 }
 
 func (q *statement) text(i int) string  { return string(argument[[]byte](q, i)) }
@@ -194,11 +195,19 @@ func (q *statement) note(e Event) {
 
 // locked locks a row, there or not, and returns it.
 func (q *statement) locked(ctx context.Context, id rowID, shared bool) (r row, there bool, err error) {
-	if err := q.kit.server.lock(ctx, q.tx, id, shared, q.variables); err != nil {
-		return row{}, false, err
+	switch {
+	case q.tx.TryLock(id, shared):
+	case q.noWait:
+		err = errTimeout
+	case q.atMost > 0:
+		err = q.tx.Lock(ctx, id, shared, q.atMost, errStatementTime)
+	default:
+		err = q.tx.Lock(ctx, id, shared, lockWait, errTimeout)
 	}
-	r, there = q.kit.server.current(q.tx, id)
-	return r, there, nil
+	if err == nil {
+		r, there = q.tx.current(id)
+	}
+	return r, there, err
 }
 
 // acquire locks the row of a key. It notes an error by the words.
@@ -209,8 +218,8 @@ func (q *statement) acquire(ctx context.Context, words string, id rowID, shared 
 	if err == nil {
 		r, there, err = q.locked(ctx, id, shared)
 	}
-	_, own := q.tx.written[id]
-	if err == nil && q.refuseStale && q.tx.snapshot != nil && !own && q.tx.snapshot[id].token != r.token {
+	_, own := q.tx.Written[id]
+	if err == nil && q.refuseStale && q.tx.Snapshot != nil && !own && q.tx.Snapshot[id].token != r.token {
 		err = errStale
 		q.kit.server.end(q.tx, false)
 	}
@@ -239,8 +248,8 @@ func (q *statement) insert(ctx context.Context, id rowID, shared bool) (row, err
 	if q.tx.options.ReadOnly {
 		return row{}, errReadOnly
 	}
-	rows := q.kit.server.rows
-	if _, there := rows[id]; !there && id.table == named {
+	rows := q.kit.server.Committed
+	if r, found := rows[id]; id.table == named && (!found || r.gone) {
 		rows[id] = row{owner: []byte("-"), lockedUs: clock()}
 	}
 	return q.take(ctx, id, shared)
@@ -251,8 +260,8 @@ func (q *statement) grant(id rowID, r row, held int64, owner string) (token int6
 	if int64(r.token) != held {
 		r.token = q.kit.server.next(id, r.token)
 	}
-	r.owner, r.conn, r.lockedUs = []byte(owner), q.tx.session, clock()
-	q.tx.written[id] = r
+	r.owner, r.conn, r.lockedUs = []byte(owner), q.tx.Session, clock()
+	q.tx.Written[id] = r
 	return int64(r.token)
 }
 
@@ -300,7 +309,7 @@ func ensure(ctx context.Context, q *statement) (reply, error) {
 func forShare(table string) handler {
 	return func(ctx context.Context, q *statement) (reply, error) {
 		id := q.id(table, 0)
-		if _, there := q.kit.server.current(q.tx, id); !there {
+		if _, there := q.tx.current(id); !there {
 			return reply{}, nil
 		}
 		r, err := q.take(ctx, id, true)
@@ -308,62 +317,54 @@ func forShare(table string) handler {
 	}
 }
 
-// token is a plain read, of more than the token for some, which is a locking one at SERIALIZABLE.
-func token(table string, more ...driver.Value) handler {
+// token is a plain read, which is a locking one at SERIALIZABLE.
+func token(table string) handler {
 	return func(ctx context.Context, q *statement) (reply, error) {
-		id := q.id(table, 0)
 		if q.tx.at(sql.LevelSerializable) {
 			return forShare(table)(ctx, q)
 		}
-		r, there := q.kit.server.shown(q.tx, id)
-		if !there {
-			return reply{}, nil
-		}
-		return one(append([]driver.Value{int64(r.token)}, more...)...), nil
+		return list(table, func(_ driver.Value, r row) []driver.Value { return []driver.Value{int64(r.token)} })(ctx, q)
 	}
 }
 
-func present(_ context.Context, q *statement) (found reply, err error) {
-	for i := range q.args {
-		if _, there := q.kit.server.shown(q.tx, q.id(named, i)); there {
-			found.rows = append(found.rows, []driver.Value{q.args[i]})
-		}
-	}
-	return found, nil
-}
-
-func holders(table string) handler {
+// list reads columns of the rows whose names are the arguments.
+func list(table string, columns func(name driver.Value, r row) []driver.Value) handler {
 	return func(_ context.Context, q *statement) (found reply, err error) {
-		for i := range q.args {
+		for i, name := range q.args {
 			if r, there := q.kit.server.shown(q.tx, q.id(table, i)); there {
-				found.rows = append(found.rows, []driver.Value{q.args[i], int64(r.token), r.owner, int64(r.conn), r.lockedUs})
+				found.rows = append(found.rows, columns(name, r))
 			}
 		}
 		return found, nil
 	}
 }
 
-// idle locks the rows that were not used for long and that nobody has locked.
-func idle(_ context.Context, q *statement) (reply, error) {
-	return q.batch(named, q.number(2), func(r row) bool {
-		return r.lockedUs < clock()-q.number(1) && int64(r.token) < clock()
-	})
+func nameOf(name driver.Value, _ row) []driver.Value { return []driver.Value{name} }
+
+func holderOf(name driver.Value, r row) []driver.Value {
+	return []driver.Value{name, int64(r.token), r.owner, int64(r.conn), r.lockedUs}
 }
 
-func expiredOnce(_ context.Context, q *statement) (reply, error) {
-	return q.batch(onces, q.number(1), func(r row) bool { return r.doneUs+r.keepUs <= clock() })
+// versionOf has the isolation level of the session, too.
+func versionOf(_ driver.Value, r row) []driver.Value {
+	return []driver.Value{int64(r.token), rawsql.LevelBegin + "REPEATABLE-READ"}
 }
 
-// batch locks rows, from the name that is the first argument on.
-func (q *statement) batch(table string, most int64, is func(r row) bool) (found reply, err error) {
-	s := q.kit.server
-	for _, id := range s.all(q.tx, table) {
-		r, there := s.current(q.tx, id)
-		if there && id.name >= q.text(0) && is(r) && int64(len(found.rows)) < most && s.lock(context.Background(), q.tx, id, false, variables{noWait: true}) == nil {
-			found.rows = append(found.rows, []driver.Value{[]byte(id.name)})
+// batch locks rows, from the name that is the first argument on, which nobody has locked.
+func batch(table string, most int, is func(q *statement, r row) bool) handler {
+	return func(_ context.Context, q *statement) (found reply, err error) {
+		for _, id := range q.kit.server.all(q.tx, table) {
+			r, there := q.tx.current(id)
+			if there && id.name >= q.text(0) && is(q, r) && len(found.rows) < int(q.number(most)) && q.tx.TryLock(id, false) {
+				found.rows = append(found.rows, []driver.Value{[]byte(id.name)})
+			}
 		}
+		return found, nil
 	}
-	return found, nil
+}
+
+func isIdle(q *statement, r row) bool {
+	return r.lockedUs < clock()-q.number(1) && int64(r.token) < clock()
 }
 
 // update locks a row and writes what a function makes of it, if it is there and the function returns
@@ -375,7 +376,7 @@ func update(table string, name int, change func(q *statement, r *row) bool) hand
 		if err != nil || !there || !change(q, &r) {
 			return reply{}, err
 		}
-		q.tx.written[id] = r
+		q.tx.Written[id] = r
 		return reply{changed: 1}, nil
 	}
 }
@@ -385,36 +386,24 @@ func remove(_ *statement, r *row) bool {
 	return true
 }
 
-// ofSession is the isolation level of each session, as it answers it.
-const ofSession = rawsql.LevelBegin + "REPEATABLE-READ"
-
 func facts(_ context.Context, q *statement) (reply, error) {
 	row := session.Reply(version, q.kit.name)
-	row[1] = strconv.FormatUint(q.tx.session, 10)
+	row[1] = strconv.FormatUint(q.tx.Session, 10)
 	return one(row...), nil
 }
 
-// probe tells whether a transaction is open.
-func probe(_ context.Context, q *statement) (reply, error) {
-	if q.open {
-		return reply{}, answer(1568, "25001", "Transaction characteristics can't be changed while a transaction is in progress")
+// unless refuses a statement in a transaction, or outside of one, and does nothing else.
+func unless(open bool, err error) handler {
+	return func(_ context.Context, q *statement) (reply, error) {
+		if q.open == open {
+			return reply{}, err
+		}
+		return reply{}, nil
 	}
-	return reply{}, nil
 }
 
-func releaseProbeSavepoint(_ context.Context, q *statement) (reply, error) {
-	if !q.open {
-		return reply{}, errNoSavepoint("lockstep")
-	}
-	return reply{}, nil
-}
-
-func uptime(_ context.Context, q *statement) (reply, error) {
-	return one("Uptime", strconv.Itoa(int(time.Since(q.kit.started).Seconds())+1)), nil
-}
-
-func number(n int64) handler {
-	return func(context.Context, *statement) (reply, error) { return one(n), nil }
+func constant(values ...driver.Value) handler {
+	return func(context.Context, *statement) (reply, error) { return one(values...), nil }
 }
 
 func nothing(context.Context, *statement) (reply, error) { return reply{}, nil }

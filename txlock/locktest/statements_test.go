@@ -2,6 +2,7 @@ package locktest_test
 
 import (
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -132,6 +133,64 @@ func TestWordsOfTransactions(t *testing.T) {
 	must(t, lock(key))
 	send("ANALYZE TABLE orders")
 	wants(t, "a lock after ANALYZE", lock(orders.Key(2)), txlock.ErrTxDoomed)
+}
+
+// TestLockGoneByDDL has statements behind one that has committed their transaction, on a pool that
+// isn't guarded.
+func TestLockGoneByDDL(t *testing.T) {
+	t.Parallel()
+	program, mock, err := sqlmock.New()
+	must(t, err)
+	fails := &said{TB: t}
+	k := locktest.Open(fails, program)
+	pool := sql.OpenDB(k.Connector())
+	tx, err := pool.BeginTx(t.Context(), nil)
+	must(t, err)
+	scope, err := txlock.Join(t.Context(), tx)
+	must(t, err)
+	_, err = scope.Lock(t.Context(), orders.Key(1))
+	must(t, err)
+	mock.ExpectBegin()
+	for _, query := range []string{"UPDATE orders", "CREATE TABLE archive", "DELETE FROM orders"} {
+		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 1))
+		_, err := tx.ExecContext(t.Context(), query)
+		must(t, err)
+	}
+	if !k.Before(orders.Key(1), "UPDATE orders") || k.Before(orders.Key(1), "DELETE FROM orders") {
+		t.Error(k.Log())
+	}
+	fails.says(t, "DELETE FROM orders ran without the lock of order:1: its transaction had locked nothing")
+	mock.ExpectRollback()
+	must(t, errors.Join(tx.Rollback(), pool.Close()))
+	fails.end()
+	mock.ExpectClose()
+	must(t, program.Close())
+}
+
+// TestCommitAsTextWithoutAnAnswer commits, as COMMIT of database/sql does.
+func TestCommitAsTextWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	conn, err := k.DB().Conn(t.Context())
+	must(t, err)
+	defer func() { _ = conn.Close() }() // it is lost
+	for _, query := range []string{"BEGIN", "COMMIT"} {
+		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 0))
+	}
+	_, err = conn.ExecContext(t.Context(), "BEGIN")
+	must(t, err)
+	scope, err := locksqlc.JoinConn(t.Context(), conn)
+	must(t, err)
+	grant, err := scope.Lock(t.Context(), orders.Key(1))
+	must(t, err)
+	k.FailStatement("COMMIT", locktest.UnknownOutcome)
+	if _, err := conn.ExecContext(t.Context(), "COMMIT"); err == nil {
+		t.Error("it has an answer")
+	}
+	version, err := txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1))
+	if err != nil || version != grant.Token() {
+		t.Errorf("version %d, error %v, want %d", version, err, grant.Token())
+	}
 }
 
 // TestStatementsOfTheProgram hands to the mock what only looks like a statement of lockstep's.
