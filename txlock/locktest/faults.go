@@ -51,7 +51,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("Fault(%d)", int(f))
 }
 
-// faults are those that have not come yet.
+// faults are those that a test has requested.
 type faults []*armed
 
 // armed is a fault and where it comes.
@@ -60,7 +60,8 @@ type armed struct {
 	where  string
 	rows   []rowID // at a lock or a key of Once
 	text   string  // at a statement, if there are no rows
-	seenBy *tx     // it was the answer to a try, after which a wait may follow
+	came   bool
+	seenBy *tx // it was the answer to a try, after which a wait may follow
 }
 
 // FailLock makes the next call that locks the key, or requests it with Once, fail.
@@ -89,38 +90,31 @@ func (k *Kit) arm(a *armed) {
 	k.faults = append(k.faults, a)
 }
 
-// at takes the fault of a statement of the program, 0 if there is none.
-func (f *faults) at(text string) Fault {
-	i := slices.IndexFunc(*f, func(a *armed) bool { return a.rows == nil && contains(text, a.text) })
-	if i < 0 {
-		return 0
+// at returns the fault of a statement of the program, 0 if there is none.
+func (f faults) at(text string) Fault {
+	for _, a := range f {
+		if a.rows == nil && !a.came && contains(text, a.text) {
+			a.came = true
+			return a.fault
+		}
 	}
-	a := (*f)[i]
-	*f = slices.Delete(*f, i, i+1)
-	return a.fault
+	return 0
 }
 
 // atLock returns the answer to a statement that locks a row, if there is a fault for it.
-func (f *faults) atLock(q *statement, id rowID) error {
-	i := slices.IndexFunc(*f, func(a *armed) bool {
-		return slices.Contains(a.rows, id) && (a.seenBy == nil || a.seenBy == q.tx)
-	})
-	if i < 0 {
-		return nil
+func (f faults) atLock(q *statement, id rowID) error {
+	for _, a := range f {
+		if !slices.Contains(a.rows, id) || a.came && a.seenBy != q.tx {
+			continue
+		}
+		a.came, a.seenBy = true, nil
+		if a.fault == Timeout && q.noWait {
+			a.seenBy = q.tx
+		}
+		if a.fault != Timeout {
+			q.kit.server.end(q.tx, false)
+		}
+		return faultsOf[a.fault].answer
 	}
-	a := (*f)[i]
-	if a.fault == Timeout && q.noWait {
-		a.seenBy = q.tx
-	} else {
-		*f = slices.Delete(*f, i, i+1)
-	}
-	if a.fault != Timeout {
-		q.kit.server.end(q.tx, false)
-	}
-	return faultsOf[a.fault].answer
-}
-
-// over removes the faults that a transaction has seen.
-func (f *faults) over(t *tx) {
-	*f = slices.DeleteFunc(*f, func(a *armed) bool { return a.seenBy == t })
+	return nil
 }

@@ -51,7 +51,7 @@ func Open(t testing.TB, program *sql.DB) *Kit {
 		k.server.Mu.Lock()
 		defer k.server.Mu.Unlock()
 		for _, f := range k.faults {
-			if f.seenBy == nil {
+			if !f.came {
 				t.Errorf("locktest: the %v at %s has not come: no such statement was sent", f.fault, f.where)
 			}
 		}

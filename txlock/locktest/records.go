@@ -2,14 +2,112 @@ package locktest
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// This file executes the statements of Once and of jobs.
+// This file executes the statements of locks, of Once and of jobs.
+
+// insert makes the row of a key if it is missing, at once and for good, as production does where a
+// lock begins its transaction. Then it locks the row.
+func (q *statement) insert(ctx context.Context, id rowID, shared bool) (row, error) {
+	if q.tx.options.ReadOnly {
+		return row{}, errReadOnly
+	}
+	rows := q.kit.server.Committed
+	if r, found := rows[id]; id.table == named && (!found || r.gone) {
+		rows[id] = row{owner: []byte("-"), lockedUs: clock()}
+	}
+	return q.take(ctx, id, shared)
+}
+
+// anyVersion says that no argument is the version.
+const anyVersion = -1
+
+// raise locks a row exclusively, and raises its token, unless that is the one held. If it isn't the version
+// either, the row stays.
+func raise(table string, name, owner, held, version int) handler {
+	return func(ctx context.Context, q *statement) (reply, error) {
+		id := q.id(table, name)
+		r, err := q.insert(ctx, id, false)
+		if err != nil {
+			return reply{}, err
+		}
+		switch token := int64(r.token); {
+		case token == q.number(held):
+		case version != anyVersion && token != q.number(version):
+			return reply{}, nil
+		default:
+			r.token = q.kit.server.next(id, r.token)
+		}
+		r.owner, r.conn, r.lockedUs = []byte(q.text(owner)), q.tx.Session, clock()
+		q.tx.Written[id] = r
+		return reply{id: int64(r.token), changed: 2}, nil
+	}
+}
+
+// raiseMany does what raise does, for a list of keys and owners.
+func raiseMany(table string) handler {
+	raise := raise(table, 0, 1, 2, anyVersion)
+	return func(ctx context.Context, q *statement) (all reply, err error) {
+		for i := 0; i < len(q.args); i += 2 {
+			one := *q
+			one.args = []any{q.args[i], q.args[i+1], 1} // no token is so low that it could be held
+			r, err := raise(ctx, &one)
+			if err != nil {
+				return reply{}, err
+			}
+			all.rows = append(all.rows, []driver.Value{q.args[i], r.id})
+		}
+		return all, nil
+	}
+}
+
+func ensure(ctx context.Context, q *statement) (reply, error) {
+	_, err := q.insert(ctx, q.id(named, 0), true)
+	return reply{}, err
+}
+
+func forShare(table string) handler {
+	return func(ctx context.Context, q *statement) (reply, error) {
+		id := q.id(table, 0)
+		if _, there := q.tx.current(id); !there {
+			return reply{}, nil
+		}
+		r, err := q.take(ctx, id, true)
+		return one(int64(r.token)), err
+	}
+}
+
+// token is a plain read, which is a locking one at SERIALIZABLE.
+func token(table string) handler {
+	return func(ctx context.Context, q *statement) (reply, error) {
+		if q.tx.at(sql.LevelSerializable) {
+			return forShare(table)(ctx, q)
+		}
+		return list(table, func(_ driver.Value, r row) []driver.Value { return []driver.Value{int64(r.token)} })(ctx, q)
+	}
+}
+
+func nameOf(name driver.Value, _ row) []driver.Value { return []driver.Value{name} }
+
+func holderOf(name driver.Value, r row) []driver.Value {
+	return []driver.Value{name, int64(r.token), r.owner, int64(r.conn), r.lockedUs}
+}
+
+// versionOf has the isolation level of the session, too.
+func versionOf(_ driver.Value, r row) []driver.Value {
+	return []driver.Value{int64(r.token), rawsql.LevelBegin + "REPEATABLE-READ"}
+}
+
+func isIdle(q *statement, r row) bool {
+	return r.lockedUs < clock()-q.number(1) && int64(r.token) < clock()
+}
 
 // once makes the row of a key, or keeps it shared and is refused.
 func once(ctx context.Context, q *statement) (reply, error) {
@@ -56,11 +154,9 @@ func onceResult(ctx context.Context, q *statement) (reply, error) {
 func isExpired(_ *statement, r row) bool { return r.doneUs+r.keepUs <= clock() }
 
 func onceAnew(q *statement, r *row) bool {
-	if r.doneUs != q.number(3) {
-		return false
-	}
+	unchanged := r.doneUs == q.number(3)
 	r.fingerprint, r.result, r.keepUs, r.doneUs = []byte(q.text(0)), []byte("-"), q.number(1), max(r.doneUs+1, clock())
-	return true
+	return unchanged
 }
 
 func answerOnce(q *statement, r *row) bool {
@@ -95,16 +191,15 @@ func listJobs(ctx context.Context, q *statement) (found reply, err error) {
 		if !there {
 			continue
 		}
-		runs := ""
-		if r.job.TickUs > r.job.DoneUs {
-			runs = r.job.Runs
+		if r.job.TickUs <= r.job.DoneUs {
+			r.job.Runs = ""
 		}
 		lease, err := q.kit.leases.Look(ctx, store.Row{Key: id.name})
 		if err != nil {
 			return reply{}, err
 		}
 		columns := append([]driver.Value{[]byte(id.name)}, jobColumns(r.job)...)
-		found.rows = append(found.rows, append(columns, r.job.Differs, r.job.DiffersUs, runs, lease.Held(), clock()))
+		found.rows = append(found.rows, append(columns, r.job.Differs, r.job.DiffersUs, r.job.Runs, lease.Held(), clock()))
 	}
 	return found, nil
 }
@@ -126,19 +221,13 @@ func makeJob(ctx context.Context, q *statement) (reply, error) {
 }
 
 func planJob(q *statement, r *row) bool {
-	if r.job.TickUs != q.number(3) {
-		return false
-	}
 	r.job.NextUs, r.job.Schedule = q.number(0), []byte(q.text(1))
-	return true
+	return r.job.TickUs == q.number(3)
 }
 
 func noteSchedule(q *statement, r *row) bool {
-	if string(r.job.Schedule) == q.text(0) {
-		return false
-	}
 	r.job.Differs, r.job.DiffersUs = []byte(q.text(0)), clock()
-	return true
+	return string(r.job.Schedule) != q.text(0)
 }
 
 func beginJob(q *statement, r *row) bool {
@@ -158,38 +247,29 @@ func beginJob(q *statement, r *row) bool {
 }
 
 func jobDone(q *statement, r *row) bool {
-	if !ended(&r.job, q.number(3), q.number(4)) {
-		return false
-	}
-	keep(q, 0, &r.job)
 	r.job.DoneUs, r.job.Failures, r.job.Error = r.job.TickUs, 0, []byte("-")
-	return true
+	return ended(q, 3, &r.job)
 }
 
 func jobFailed(q *statement, r *row) bool {
-	if !ended(&r.job, q.number(4), q.number(5)) {
-		return false
-	}
-	keep(q, 0, &r.job)
 	r.job.Failures, r.job.Error = r.job.Failures+1, []byte(q.text(2))
-	return true
+	return ended(q, 4, &r.job)
 }
 
-// ended ends the tick that was begun under a token.
-func ended(j *gen.ListJobsRow, at, token int64) bool {
-	if j.TickUs != at || j.Token != uint64(token) || j.EndedUs != 0 {
+// ended ends the tick that was begun under a token, as the arguments from i on say, and keeps the run.
+func ended(q *statement, i int, j *gen.ListJobsRow) bool {
+	if j.TickUs != q.number(i) || j.Token != uint64(q.number(i+1)) || j.EndedUs != 0 {
 		return false
 	}
 	j.TookUs, j.EndedUs = max(0, clock()-j.StartedUs), clock()
+	keep(q, 0, j)
 	return true
 }
 
 func pauseJob(q *statement, r *row) bool {
-	if r.job.PausedUs != 0 {
-		return false
-	}
+	paused := r.job.PausedUs != 0
 	r.job.PausedUs, r.job.PausedBy = clock(), []byte(q.text(0))
-	return true
+	return !paused
 }
 
 func resumeJob(_ *statement, r *row) bool {
@@ -199,11 +279,9 @@ func resumeJob(_ *statement, r *row) bool {
 }
 
 func requestJob(_ *statement, r *row) bool {
-	if r.job.RunUs > r.job.TickUs {
-		return false
-	}
+	requested := r.job.RunUs > r.job.TickUs
 	r.job.RunUs = max(clock(), r.job.TickUs+1)
-	return true
+	return !requested
 }
 
 func purgeJob(q *statement, r *row) bool {

@@ -2,9 +2,9 @@ package locktest
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -242,91 +242,6 @@ func (q *statement) take(ctx context.Context, id rowID, shared bool) (row, error
 
 func clock() int64 { return time.Now().UnixMicro() }
 
-// insert makes the row of a key if it is missing, at once and for good, as production does where a
-// lock begins its transaction. Then it locks the row.
-func (q *statement) insert(ctx context.Context, id rowID, shared bool) (row, error) {
-	if q.tx.options.ReadOnly {
-		return row{}, errReadOnly
-	}
-	rows := q.kit.server.Committed
-	if r, found := rows[id]; id.table == named && (!found || r.gone) {
-		rows[id] = row{owner: []byte("-"), lockedUs: clock()}
-	}
-	return q.take(ctx, id, shared)
-}
-
-// grant writes the row of a key, with a token that rises unless it is the one held.
-func (q *statement) grant(id rowID, r row, held int64, owner string) (token int64) {
-	if int64(r.token) != held {
-		r.token = q.kit.server.next(id, r.token)
-	}
-	r.owner, r.conn, r.lockedUs = []byte(owner), q.tx.Session, clock()
-	q.tx.Written[id] = r
-	return int64(r.token)
-}
-
-// Values of arguments that a statement doesn't have.
-const (
-	anyVersion = -1 // in place of which one is the version
-	notHeld    = 1  // as a token that is held: no token is so low
-)
-
-// raise locks a row exclusively, and raises its token if that is the version, or any version will do.
-func raise(table string, name, owner, held, version int) handler {
-	return func(ctx context.Context, q *statement) (reply, error) {
-		id := q.id(table, name)
-		r, err := q.insert(ctx, id, false)
-		if err != nil {
-			return reply{}, err
-		}
-		if token := int64(r.token); version != anyVersion && token != q.number(held) && token != q.number(version) {
-			return reply{}, nil
-		}
-		return reply{id: q.grant(id, r, q.number(held), q.text(owner)), changed: 2}, nil
-	}
-}
-
-// raiseMany does what raise does, for a list of keys and owners.
-func raiseMany(table string) handler {
-	return func(ctx context.Context, q *statement) (all reply, err error) {
-		for i := 0; i < len(q.args); i += 2 {
-			id := q.id(table, i)
-			r, err := q.insert(ctx, id, false)
-			if err != nil {
-				return reply{}, err
-			}
-			all.rows = append(all.rows, []driver.Value{q.args[i], q.grant(id, r, notHeld, q.text(i+1))})
-		}
-		return all, nil
-	}
-}
-
-func ensure(ctx context.Context, q *statement) (reply, error) {
-	_, err := q.insert(ctx, q.id(named, 0), true)
-	return reply{}, err
-}
-
-func forShare(table string) handler {
-	return func(ctx context.Context, q *statement) (reply, error) {
-		id := q.id(table, 0)
-		if _, there := q.tx.current(id); !there {
-			return reply{}, nil
-		}
-		r, err := q.take(ctx, id, true)
-		return one(int64(r.token)), err
-	}
-}
-
-// token is a plain read, which is a locking one at SERIALIZABLE.
-func token(table string) handler {
-	return func(ctx context.Context, q *statement) (reply, error) {
-		if q.tx.at(sql.LevelSerializable) {
-			return forShare(table)(ctx, q)
-		}
-		return list(table, func(_ driver.Value, r row) []driver.Value { return []driver.Value{int64(r.token)} })(ctx, q)
-	}
-}
-
 // list reads columns of the rows whose names are the arguments.
 func list(table string, columns func(name driver.Value, r row) []driver.Value) handler {
 	return func(_ context.Context, q *statement) (found reply, err error) {
@@ -337,17 +252,6 @@ func list(table string, columns func(name driver.Value, r row) []driver.Value) h
 		}
 		return found, nil
 	}
-}
-
-func nameOf(name driver.Value, _ row) []driver.Value { return []driver.Value{name} }
-
-func holderOf(name driver.Value, r row) []driver.Value {
-	return []driver.Value{name, int64(r.token), r.owner, int64(r.conn), r.lockedUs}
-}
-
-// versionOf has the isolation level of the session, too.
-func versionOf(_ driver.Value, r row) []driver.Value {
-	return []driver.Value{int64(r.token), rawsql.LevelBegin + "REPEATABLE-READ"}
 }
 
 // batch locks rows, from the name that is the first argument on, which nobody has locked.
@@ -363,11 +267,7 @@ func batch(table string, most int, is func(q *statement, r row) bool) handler {
 	}
 }
 
-func isIdle(q *statement, r row) bool {
-	return r.lockedUs < clock()-q.number(1) && int64(r.token) < clock()
-}
-
-// update locks a row and writes what a function makes of it, if it is there and the function returns
+// update locks a row and writes what a function makes of it, if the row is there and the function returns
 // true.
 func update(table string, name int, change func(q *statement, r *row) bool) handler {
 	return func(ctx context.Context, q *statement) (reply, error) {
@@ -416,4 +316,27 @@ func kill(context.Context, *statement) (reply, error) {
 // one is a reply of one row.
 func one(values ...driver.Value) reply {
 	return reply{rows: [][]driver.Value{values}}
+}
+
+// A reply is a driver.Result and driver.Rows.
+
+func (r *reply) LastInsertId() (int64, error) { return r.id, nil }
+func (r *reply) RowsAffected() (int64, error) { return r.changed, nil }
+func (r *reply) Close() error                 { return nil }
+
+// Columns returns a name for each column, which nothing needs.
+func (r *reply) Columns() []string {
+	if len(r.rows) == 0 {
+		return nil
+	}
+	return make([]string, len(r.rows[0]))
+}
+
+func (r *reply) Next(into []driver.Value) error {
+	if len(r.rows) == 0 {
+		return io.EOF
+	}
+	copy(into, r.rows[0])
+	r.rows = r.rows[1:]
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -79,16 +80,16 @@ func TestTransactionAsText(t *testing.T) {
 }
 
 // asText returns a function that sends statements of the program on one connection, and one that
-// locks there.
-func asText(t *testing.T, k *locktest.Kit, mock sqlmock.Sqlmock) (send func(queries ...string), lock func(key txlock.Key) error) {
+// locks there. Before a statement is sent, expect is called.
+func asText(t *testing.T, pool *sql.DB, expect func(query string)) (send func(queries ...string), lock func(key txlock.Key) error) {
 	t.Helper()
-	conn, err := k.DB().Conn(t.Context())
+	conn, err := pool.Conn(t.Context())
 	must(t, err)
 	t.Cleanup(func() { must(t, conn.Close()) })
 	send = func(queries ...string) {
 		t.Helper()
 		for _, query := range queries {
-			mock.ExpectExec(regexp.QuoteMeta(query)).WillReturnResult(sqlmock.NewResult(0, 0))
+			expect(query)
 			_, err := conn.ExecContext(t.Context(), query)
 			must(t, err)
 		}
@@ -103,23 +104,45 @@ func asText(t *testing.T, k *locktest.Kit, mock sqlmock.Sqlmock) (send func(quer
 	}
 }
 
+// expecting makes a mock expect each statement.
+func expecting(mock sqlmock.Sqlmock) func(query string) {
+	return func(query string) {
+		mock.ExpectExec(regexp.QuoteMeta(query)).WillReturnResult(sqlmock.NewResult(0, 0))
+	}
+}
+
 // TestWordsOfTransactions has statements that begin transactions, end them, and undo a part of them, in
-// their less common forms.
+// their less common forms. They do the same on a Kit and on servers.
 func TestWordsOfTransactions(t *testing.T) {
 	t.Parallel()
-	k, mock := onMock(t)
-	send, lock := asText(t, k, mock)
-	key := orders.Key(1)
+	t.Run("kit", func(t *testing.T) {
+		t.Parallel()
+		k, mock := onMock(t)
+		key := orders.Key(1)
+		wordsOfTransactions(t, k.DB(), "orders", key, expecting(mock))
+		k.Before(key, "DELETE FROM orders")
+	})
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			table := db.CreateTable(t, "words", "n INT PRIMARY KEY")
+			wordsOfTransactions(t, guardedPool(t, db), table, txlock.Named(table), func(string) {})
+		})
+	}
+}
 
+func wordsOfTransactions(t *testing.T, pool *sql.DB, table string, key txlock.Key, expect func(query string)) {
+	t.Helper()
+	send, lock := asText(t, pool, expect)
 	send("BEGIN", "/* first */ SAVEPOINT `a b`")
 	must(t, lock(key))
-	send("ROLLBACK WORK TO SAVEPOINT `a b`; -- not the end", "UPDATE orders SET n = 1", "ROLLBACK")
+	send("ROLLBACK WORK TO SAVEPOINT `a b`", "UPDATE "+table+" SET n = 1", "ROLLBACK")
 	send("BEGIN")
 	must(t, lock(key))
 	send("ROLLBACK AND CHAIN")
 	must(t, lock(key)) // in the next transaction
-	send("DELETE FROM orders", "COMMIT WORK AND CHAIN", "COMMIT AND NO CHAIN")
-	k.Before(key, "DELETE FROM orders")
+	send("DELETE FROM "+table, "COMMIT WORK AND CHAIN", "COMMIT AND NO CHAIN")
 	wants(t, "a lock after COMMIT AND NO CHAIN", lock(key), txlock.ErrNoTransaction)
 
 	send("START TRANSACTION READ ONLY")
@@ -127,12 +150,14 @@ func TestWordsOfTransactions(t *testing.T) {
 		t.Error("a read-only transaction has locked")
 	}
 	send("ROLLBACK", "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-	must(t, locksqlc.Run(t.Context(), k.DB(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+	must(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 	wants(t, "a lock behind the snapshot", lock(key), txlock.ErrStaleSnapshot)
-	send("ROLLBACK", "BEGIN")
-	must(t, lock(key))
-	send("ANALYZE TABLE orders")
-	wants(t, "a lock after ANALYZE", lock(orders.Key(2)), txlock.ErrTxDoomed)
+	for _, ends := range []string{"ANALYZE TABLE ", "OPTIMIZE TABLE ", "CHECK TABLE ", "REPAIR TABLE "} {
+		send("ROLLBACK", "BEGIN")
+		must(t, lock(key))
+		send(ends + table)
+		wants(t, "a lock after "+ends, lock(key), txlock.ErrTxDoomed)
+	}
 }
 
 // TestLockGoneByDDL has statements behind one that has committed their transaction, on a pool that
@@ -197,7 +222,7 @@ func TestCommitAsTextWithoutAnAnswer(t *testing.T) {
 func TestStatementsOfTheProgram(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
-	send, _ := asText(t, k, mock)
+	send, _ := asText(t, k.DB(), expecting(mock))
 	send("SET STATEMENT lock_wait_timeout=1 FOR UPDATE orders SET n = 1", "SET STATEMENT max_statement_time=x FOR DELETE FROM orders",
 		"INSERT INTO audit VALUES ('by lockstep')")
 }
