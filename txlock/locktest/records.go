@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"maps"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/jobrow"
@@ -51,15 +52,18 @@ func raise(table string, name, owner, held, version int) handler {
 	}
 }
 
-// raiseMany does what raise does, for a list of keys and owners.
+// raiseMany does what raise does, for a list of keys and owners. If one fails it writes none, though
+// those before it stay locked.
 func raiseMany(table string) handler {
 	raise := raise(table, 0, 1, 2, anyVersion)
 	return func(ctx context.Context, q *statement) (all reply, err error) {
+		before := maps.Clone(q.tx.Written)
 		for i := 0; i < len(q.args); i += 2 {
 			one := *q
 			one.args = []any{q.args[i], q.args[i+1], 1} // no token is so low that it could be held
 			r, err := raise(ctx, &one)
 			if err != nil {
+				q.tx.Written = before
 				return reply{}, err
 			}
 			all.rows = append(all.rows, []driver.Value{q.args[i], r.id})

@@ -210,16 +210,29 @@ func (q *statement) locked(ctx context.Context, id rowID, shared bool) (r row, t
 	return r, there, err
 }
 
+// stale reports whether a row is newer than the snapshot, and refused for that. While a transaction
+// has written the row, this isn't known: a server waits for it first.
+func (q *statement) stale(id rowID) bool {
+	if !q.refuseStale || q.tx.Snapshot == nil {
+		return false
+	}
+	for t := range q.kit.server.Open {
+		if _, written := t.Written[id]; written {
+			return false
+		}
+	}
+	return q.kit.server.Committed[id].token != q.tx.Snapshot[id].token
+}
+
 // acquire locks the row of a key. It notes an error by the words.
 func (q *statement) acquire(ctx context.Context, words string, id rowID, shared bool) (r row, there bool, err error) {
 	if q.open {
 		err = q.kit.faults.atLock(q, id)
 	}
-	if err == nil {
+	if err == nil && !q.stale(id) {
 		r, there, err = q.locked(ctx, id, shared)
 	}
-	_, own := q.tx.Written[id]
-	if err == nil && q.refuseStale && q.tx.Snapshot != nil && !own && q.tx.Snapshot[id].token != r.token {
+	if err == nil && q.stale(id) {
 		err = errStale
 		q.kit.server.end(q.tx, false)
 	}
