@@ -113,6 +113,25 @@ func isIdle(q *statement, r row) bool {
 	return r.lockedUs < clock()-q.number(1) && int64(r.token) < clock()
 }
 
+// update locks a row and writes what a function makes of it, if the row is there and the function returns
+// true.
+func update(table string, name int, change func(q *statement, r *row) bool) handler {
+	return func(ctx context.Context, q *statement) (reply, error) {
+		id := q.id(table, name)
+		r, there, err := q.locked(ctx, id, false)
+		if err != nil || !there || !change(q, &r) {
+			return reply{}, err
+		}
+		q.tx.Written[id] = r
+		return reply{changed: 1}, nil
+	}
+}
+
+func remove(_ *statement, r *row) bool {
+	r.gone = true
+	return true
+}
+
 // once makes the row of a key, or keeps it shared and is refused.
 func once(ctx context.Context, q *statement) (reply, error) {
 	if q.tx.options.ReadOnly {

@@ -280,25 +280,6 @@ func batch(table string, most int, is func(q *statement, r row) bool) handler {
 	}
 }
 
-// update locks a row and writes what a function makes of it, if the row is there and the function returns
-// true.
-func update(table string, name int, change func(q *statement, r *row) bool) handler {
-	return func(ctx context.Context, q *statement) (reply, error) {
-		id := q.id(table, name)
-		r, there, err := q.locked(ctx, id, false)
-		if err != nil || !there || !change(q, &r) {
-			return reply{}, err
-		}
-		q.tx.Written[id] = r
-		return reply{changed: 1}, nil
-	}
-}
-
-func remove(_ *statement, r *row) bool {
-	r.gone = true
-	return true
-}
-
 func facts(_ context.Context, q *statement) (reply, error) {
 	row := session.Reply(version, q.kit.name)
 	row[1] = strconv.FormatUint(q.tx.Session, 10)
