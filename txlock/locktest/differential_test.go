@@ -71,8 +71,11 @@ func forKit(p program, engine testdb.Engine) program {
 	}
 	if engine == testdb.MySQL {
 		for i := range p.steps {
-			if p.steps[i].verb == "Begin" {
-				p.steps[i].arg = "READ COMMITTED"
+			switch s := &p.steps[i]; {
+			case s.verb == "Begin":
+				s.arg = "READ COMMITTED"
+			case s.arg == "short" && (s.verb == "LockAll" || s.verb == "LockMixed"):
+				s.arg = "" // with a limit they lock one by one, and what they have got stays written
 			}
 		}
 	}

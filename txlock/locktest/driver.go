@@ -5,11 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
-	"io"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -22,8 +17,8 @@ type connector struct{ kit *Kit }
 
 func (c connector) Connect(context.Context) (driver.Conn, error) {
 	s := c.kit.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	s.sessions++
 	return &conn{kit: c.kit, session: s.sessions}, nil
 }
@@ -37,12 +32,8 @@ type conn struct {
 	kit     *Kit
 	session uint64
 	lost    bool
-	tx      *tx // nil outside a transaction of the program
-
-	mock    *sql.Conn        // nil until a statement needs it
-	options driver.TxOptions // of the transaction
-	begun   driver.Tx        // of the program's database, nil until a statement needs it
-	asText  bool             // the transaction was begun by a statement of the program
+	tx      *tx       // nil outside a transaction of the program
+	mock    *sql.Conn // nil until a statement needs it
 }
 
 var (
@@ -72,75 +63,17 @@ func (c *conn) Close() error {
 	if c.mock == nil {
 		return nil
 	}
-	mock := c.mock
-	c.mock = nil
-	return mock.Close()
+	return c.mock.Close()
 }
 
 // rollback rolls back what is open.
 func (c *conn) rollback() {
 	s := c.kit.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	if c.tx != nil {
 		s.end(c.tx, false)
 	}
-}
-
-// onMock calls f with the connection of the program's database.
-func (c *conn) onMock(ctx context.Context, what string, f func(base driver.Conn) error) error {
-	if c.kit.program == nil {
-		return fmt.Errorf("locktest: there is no database for %q: give Open that of a mock", clipped(what))
-	}
-	if c.mock == nil {
-		mock, err := c.kit.program.Conn(ctx)
-		if err != nil {
-			return err
-		}
-		c.mock = mock
-	}
-	var failed error
-	err := c.mock.Raw(func(base any) error {
-		failed = f(base.(driver.Conn))
-		return nil
-	})
-	return errors.Join(failed, err)
-}
-
-// Ping pings the program's database.
-func (c *conn) Ping(ctx context.Context) error {
-	if c.kit.program == nil {
-		return nil
-	}
-	return c.onMock(ctx, "ping", func(base driver.Conn) error {
-		if p, ok := base.(driver.Pinger); ok {
-			return p.Ping(ctx)
-		}
-		return nil
-	})
-}
-
-// CheckNamedValue leaves the argument to convert: a statement of lockstep's own needs no
-// connection of the program's database.
-func (c *conn) CheckNamedValue(*driver.NamedValue) error { return nil }
-
-// convert converts arguments as a database does.
-func convert(base driver.Conn, args []driver.NamedValue) ([]driver.NamedValue, error) {
-	args = slices.Clone(args)
-	checker, ok := base.(driver.NamedValueChecker)
-	for i := range args {
-		err := driver.ErrSkip
-		if ok {
-			err = checker.CheckNamedValue(&args[i])
-		}
-		if errors.Is(err, driver.ErrSkip) {
-			args[i].Value, err = driver.DefaultParameterConverter.ConvertValue(args[i].Value)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return args, nil
 }
 
 // BeginTx begins a transaction. The program's database learns of it by its first statement
@@ -149,25 +82,27 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	c.begin(options)
+	c.begin(options, "")
 	return driverTx{c}, nil
 }
 
-func (c *conn) begin(options driver.TxOptions) {
-	i := sql.IsolationLevel(options.Isolation)
-	l := level{
-		uncommitted: i == sql.LevelReadUncommitted, committed: i == sql.LevelReadCommitted, serializable: i == sql.LevelSerializable,
-		readOnly: options.ReadOnly,
-	}
+// begin begins a transaction, by a statement of the program if that isn't empty.
+func (c *conn) begin(options driver.TxOptions, statement string) {
 	s := c.kit.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	if c.tx != nil {
-		s.end(c.tx, true) // by BEGIN as a statement
+		s.end(c.tx, true)
 	}
-	c.tx, c.options, c.begun, c.asText = s.begin(c.session, l), options, nil, false
-	if c.tx.leases = c.kit.leases.Begin(); l.committed || l.uncommitted {
-		c.tx.leases = c.kit.leases.BeginReadCommitted()
+	c.tx = s.begin(c.session, options)
+	c.tx.asText = statement != ""
+	begin := c.kit.leases.Begin
+	if c.tx.at(sql.LevelReadCommitted, sql.LevelReadUncommitted) {
+		begin = c.kit.leases.BeginReadCommitted
+	}
+	c.tx.leases = begin()
+	if contains(statement, "WITH CONSISTENT SNAPSHOT") {
+		c.tx.read()
 	}
 }
 
@@ -185,19 +120,19 @@ func (d driverTx) Commit() error {
 	if d.lost {
 		return mysql.ErrInvalidConn
 	}
-	return d.finish("COMMIT", func() error { return d.onBegun(driver.Tx.Commit) })
+	return d.finish("COMMIT", d.onBegun(driver.Tx.Commit))
 }
 
-func (d driverTx) Rollback() error {
-	return d.finish("ROLLBACK", func() error { return d.onBegun(driver.Tx.Rollback) })
-}
+func (d driverTx) Rollback() error { return d.finish("ROLLBACK", d.onBegun(driver.Tx.Rollback)) }
 
-// onBegun ends the transaction of the program's database, if there is one.
-func (c *conn) onBegun(end func(driver.Tx) error) error {
-	if c.begun == nil {
-		return nil
+// onBegun returns what ends the transaction of the program's database, if there is one.
+func (c *conn) onBegun(end func(driver.Tx) error) func() error {
+	return func() error {
+		if c.tx == nil || c.tx.begun == nil {
+			return nil
+		}
+		return end(c.tx.begun)
 	}
-	return end(c.begun)
 }
 
 // finish ends the transaction, and before that the one of the program's database by send.
@@ -206,37 +141,36 @@ func (c *conn) finish(word string, send func() error) error {
 	if t == nil {
 		return send()
 	}
-	s.mu.Lock()
-	fault, over := c.kit.faults.at(word), t.over
-	s.mu.Unlock()
+	s.Mu.Lock()
+	fault, over := c.kit.faults.at(word), t.Over != nil
+	s.Mu.Unlock()
 	commits := word == "COMMIT" && !over
-	var err error
+	var failed error
 	switch {
-	case commits && fault != nil && *fault != UnknownOutcome:
-		commits, err = false, c.suffer(*fault)
-		err = errors.Join(err, c.onBegun(driver.Tx.Rollback))
-	case over && !c.asText:
-		err = c.onBegun(driver.Tx.Rollback) // the server has done so before
+	case commits && fault != 0 && fault != UnknownOutcome:
+		failed = c.suffer(fault)
 	case commits && t.guards:
-		if err = t.leases.Commit(); err == nil {
-			err = send()
-		} else {
-			err = errors.Join(err, c.onBegun(driver.Tx.Rollback))
-		}
-	default:
-		err = send()
+		failed = t.leases.Commit()
 	}
+	if failed != nil || over && !t.asText { // the server has rolled it back before
+		send = c.onBegun(driver.Tx.Rollback)
+	}
+	err := send()
+	if failed != nil {
+		err = errors.Join(failed, err)
+	}
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	commits = commits && err == nil
-	s.mu.Lock()
-	if fault != nil && *fault == UnknownOutcome {
+	if fault == UnknownOutcome {
 		err = mysql.ErrInvalidConn
 		c.lost = true
 	}
-	c.kit.log.add(t, Event{What: word, Err: err}, t.number > 0)
+	if t.number > 0 {
+		c.kit.log.add(t, Event{What: word, Err: err})
+	}
 	s.end(t, commits)
-	c.kit.faults.over(t)
-	s.mu.Unlock()
-	c.tx, c.begun = nil, nil
+	c.tx = nil
 	return err
 }
 
@@ -247,7 +181,7 @@ func (c *conn) suffer(f Fault) error {
 		c.rollback()
 	}
 	c.lost = c.lost || f == LostConnection
-	return f.answer()
+	return faultsOf[f].answer
 }
 
 // ExecContext executes a statement: lockstep's own, or one of the program.
@@ -256,238 +190,86 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		*t = c.tx
 		return driver.ResultNoRows, nil
 	}
-	if r, own, err := c.own(ctx, query, args); own {
-		return result(r), err
-	}
-	var r driver.Result
-	err := c.sent(ctx, query, func(base driver.Conn) (err error) {
-		execer, ok := base.(driver.ExecerContext)
-		if !ok {
-			return driver.ErrSkip
+	return run(ctx, c, query, args, func(base driver.Conn, args []driver.NamedValue) (driver.Result, error) {
+		if e, ok := base.(driver.ExecerContext); ok {
+			return e.ExecContext(ctx, query, args)
 		}
-		if args, err = convert(base, args); err == nil {
-			r, err = execer.ExecContext(ctx, query, args)
-		}
-		return err
+		return nil, driver.ErrSkip // and is prepared
 	})
-	c.changes(r, err)
-	return r, err
-}
-
-// changes counts the rows that the transaction has changed.
-func (c *conn) changes(r driver.Result, err error) {
-	if err != nil || r == nil || c.tx == nil {
-		return
-	}
-	if n, err := r.RowsAffected(); err == nil {
-		c.kit.server.mu.Lock()
-		defer c.kit.server.mu.Unlock()
-		c.tx.changed += n
-	}
 }
 
 // QueryContext executes a statement with rows.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if r, own, err := c.own(ctx, query, args); own {
-		return &rows{reply: r}, err
-	}
-	var r driver.Rows
-	err := c.sent(ctx, query, func(base driver.Conn) (err error) {
-		queryer, ok := base.(driver.QueryerContext)
-		if !ok {
-			return driver.ErrSkip
+	return run(ctx, c, query, args, func(base driver.Conn, args []driver.NamedValue) (driver.Rows, error) {
+		if q, ok := base.(driver.QueryerContext); ok {
+			return q.QueryContext(ctx, query, args)
 		}
+		return nil, driver.ErrSkip // and is prepared
+	})
+}
+
+// run executes a statement: lockstep's own, or one of the program, which send sends to its database.
+func run[R any](ctx context.Context, c *conn, query string, args []driver.NamedValue,
+	send func(base driver.Conn, args []driver.NamedValue) (R, error),
+) (r R, err error) {
+	if own, is, err := c.own(ctx, query, args); is {
+		return any(&own).(R), err
+	}
+	err = c.sent(ctx, query, func(base driver.Conn) (err error) {
 		if args, err = convert(base, args); err == nil {
-			r, err = queryer.QueryContext(ctx, query, args)
+			r, err = send(base, args)
 		}
 		return err
 	})
+	if changes, ok := any(r).(driver.Result); ok && err == nil {
+		c.changes(changes)
+	}
 	return r, err
 }
 
-// own executes a statement of lockstep's own, and reports whether it is one.
-func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue) (reply, bool, error) {
-	text, args := query, values(named)
-	if s, rendered := rawsql.RenderedOf(ctx, query); rendered {
-		text, args = s.Query, args[:0]
-		for _, v := range s.Args {
-			args = append(args, v)
-		}
-		if len(s.Variables) > 0 {
-			text = rawsql.For(s.Variables...) + text
-		}
+// changes counts the rows that the transaction has changed.
+func (c *conn) changes(r driver.Result) {
+	n, err := r.RowsAffected()
+	if err != nil || c.tx == nil {
+		return
 	}
-	text, l, stale, err := under(text)
-	h := find(text, len(args))
-	switch {
-	case err == nil && h == nil && !strings.Contains(strings.ToLower(text), "lockstep"):
-		return reply{}, false, nil
-	case err == nil && h == nil:
-		err = c.kit.unknown(text)
-	}
-	if err == nil {
-		err = c.usable(ctx)
-	}
-	if err != nil {
-		return reply{}, true, err
-	}
-	r, err := c.execute(ctx, h, args, l, stale)
-	return r, true, err
+	c.kit.server.Mu.Lock()
+	defer c.kit.server.Mu.Unlock()
+	c.tx.Changed += n
 }
 
-// execute executes a statement in the transaction, or in one of its own.
-func (c *conn) execute(ctx context.Context, h handler, args []driver.Value, l limit, stale bool) (reply, error) {
-	s := c.kit.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := &statement{kit: c.kit, tx: c.tx, session: c.session, open: c.tx != nil && !c.tx.over, args: args, limit: l, stale: stale}
-	if !q.open {
-		q.tx = s.begin(c.session, level{committed: true})
+// own executes a statement of lockstep's own, in the transaction or in one for it alone, and reports
+// whether it is one.
+func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue) (r reply, is bool, err error) {
+	args := make([]any, len(named))
+	for i, v := range named {
+		args[i] = v.Value
 	}
-	r, err := h(ctx, q)
+	if s, rendered := rawsql.RenderedOf(ctx, query); rendered {
+		query, args = s.SQL()
+	}
+	h, v, err := c.kit.parse(query)
+	if err == nil && h != nil {
+		err = c.usable(ctx)
+	}
+	if err != nil || h == nil {
+		return reply{}, err != nil, err
+	}
+	s := c.kit.server
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	q := &statement{kit: c.kit, tx: c.tx, open: c.tx != nil && c.tx.Over == nil, args: args, variables: v}
+	if !q.open {
+		q.tx = s.begin(c.session, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelReadCommitted)})
+	}
+	r, err = h(ctx, q)
 	if !q.open {
 		s.end(q.tx, err == nil)
 	}
-	if errors.Is(err, mysql.ErrInvalidConn) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		c.lost = true // as the driver closes it
+	lost := errors.Is(err, mysql.ErrInvalidConn) || ctx.Err() != nil && errors.Is(err, ctx.Err())
+	c.lost = c.lost || lost // as the driver closes it
+	if lost || q.tx.Over != nil {
 		s.end(q.tx, false)
 	}
-	return r, err
-}
-
-// sent hands a statement of the program to its database, and notes it.
-func (c *conn) sent(ctx context.Context, query string, send func(base driver.Conn) error) error {
-	if err := c.usable(ctx); err != nil {
-		return err
-	}
-	s, text := c.kit.server, shown(query)
-	words := strings.Fields(strings.ToUpper(text) + " ; ;")
-	s.mu.Lock()
-	fault := c.kit.faults.at(text)
-	if c.tx != nil && !c.tx.over && (words[0] == "SELECT" || words[0] == "WITH") && !locks(text) {
-		s.read(c.tx)
-	}
-	s.mu.Unlock()
-	var err error
-	switch {
-	case fault != nil:
-		err = c.suffer(*fault)
-	case slices.Contains([]string{"BEGIN", "START"}, words[0]):
-		if err = c.onMock(ctx, text, send); err == nil {
-			c.begin(driver.TxOptions{})
-			c.asText = true
-		}
-		return err
-	case words[0] == "COMMIT", words[0] == "ROLLBACK" && words[1] != "TO":
-		return c.finish(words[0], func() error { return c.onMock(ctx, text, send) })
-	default:
-		err = c.hand(ctx, text, send)
-	}
-	if errors.Is(err, driver.ErrSkip) {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil && c.tx != nil {
-		err = s.effect(c.tx, words, text)
-	}
-	c.kit.log.add(c.tx, Event{What: text, Err: err, program: true}, true)
-	return err
-}
-
-// hand sends a statement, in a transaction if one is open.
-func (c *conn) hand(ctx context.Context, text string, send func(base driver.Conn) error) error {
-	return c.onMock(ctx, text, func(base driver.Conn) (err error) {
-		if c.tx != nil && c.begun == nil && !c.asText {
-			if beginner, ok := base.(driver.ConnBeginTx); ok {
-				c.begun, err = beginner.BeginTx(ctx, c.options)
-			} else {
-				c.begun, err = base.Begin() //nolint:staticcheck // what database/sql does without the interface
-			}
-			if err != nil {
-				c.begun = nil
-				return err
-			}
-		}
-		return send(base)
-	})
-}
-
-// locks reports whether a SELECT is a locking read, which takes no snapshot.
-func locks(text string) bool {
-	text = strings.ToUpper(text)
-	return strings.Contains(text, "FOR UPDATE") || strings.Contains(text, "FOR SHARE") || strings.Contains(text, "LOCK IN SHARE MODE")
-}
-
-// effect is what a statement of the program does to the transaction, under server.mu.
-func (s *server) effect(t *tx, words []string, text string) error {
-	name := strings.Trim(words[1], "`;")
-	find := func(name string) int {
-		return slices.IndexFunc(t.savepoints, func(p savepoint) bool { return p.name == name })
-	}
-	switch words[0] {
-	case "SAVEPOINT":
-		if i := find(name); i >= 0 {
-			t.savepoints = slices.Delete(t.savepoints, i, i+1)
-		}
-		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.written), maps.Clone(t.holds), len(t.rowLocks) == 0 && t.snapshot == nil && t.changed == 0})
-	case "RELEASE":
-		i := find(last(text))
-		if i < 0 {
-			return errNoSavepoint(last(text))
-		}
-		t.savepoints = t.savepoints[:i]
-	case "ROLLBACK":
-		i := find(last(text))
-		if i < 0 {
-			return errNoSavepoint(last(text))
-		}
-		t.savepoints = t.savepoints[:i+1]
-		t.written, t.holds = maps.Clone(t.savepoints[i].written), maps.Clone(t.savepoints[i].holds)
-		if t.savepoints[i].first {
-			s.free(t)
-		}
-	case "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE":
-		if words[1] != "TEMPORARY" {
-			s.end(t, true)
-		}
-	}
-	return nil
-}
-
-// last is the last word of a text, a name of a savepoint.
-func last(text string) string {
-	words := strings.Fields(strings.ToUpper(text))
-	return strings.Trim(words[len(words)-1], "`;")
-}
-
-func values(args []driver.NamedValue) []driver.Value {
-	all := make([]driver.Value, len(args))
-	for i, v := range args {
-		all[i] = v.Value
-	}
-	return all
-}
-
-// result is a reply without rows.
-type result reply
-
-func (r result) LastInsertId() (int64, error) { return r.id, nil }
-func (r result) RowsAffected() (int64, error) { return r.changed, nil }
-
-// rows is a reply with rows.
-type rows struct {
-	reply reply
-	next  int
-}
-
-func (r *rows) Columns() []string { return make([]string, r.reply.columns) }
-func (r *rows) Close() error      { return nil }
-func (r *rows) Next(into []driver.Value) error {
-	if r.next >= len(r.reply.rows) {
-		return io.EOF
-	}
-	copy(into, r.reply.rows[r.next])
-	r.next++
-	return nil
+	return r, true, err
 }

@@ -2,10 +2,10 @@ package locktest
 
 // Waiting returns how many transactions wait for a lock.
 func (k *Kit) Waiting() (n int) {
-	k.server.mu.Lock()
-	defer k.server.mu.Unlock()
-	for t := range k.server.open {
-		if t.waits != nil {
+	k.server.Mu.Lock()
+	defer k.server.Mu.Unlock()
+	for t := range k.server.Open {
+		if t.Waits() {
 			n++
 		}
 	}
@@ -14,7 +14,18 @@ func (k *Kit) Waiting() (n int) {
 
 // Choose sets who is rolled back of the sessions that wait for each other: the index of one, or
 // -1 for the Kit's own choice.
-func (k *Kit) Choose(f func(sessions []uint64) int) { k.server.choose = f }
+func (k *Kit) Choose(f func(sessions []uint64) int) {
+	k.server.Victim = func(circle []*rowTx) *rowTx {
+		sessions := make([]uint64, len(circle))
+		for i, t := range circle {
+			sessions[i] = t.Session
+		}
+		if i := f(sessions); i >= 0 {
+			return circle[i]
+		}
+		return lightest(circle)
+	}
+}
 
 // Knows reports whether the Kit executes a statement of lockstep's own.
-func Knows(text string) bool { return find(text, 0) != nil }
+func Knows(text string) bool { return find(text) != nil }

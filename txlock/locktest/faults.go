@@ -3,6 +3,7 @@ package locktest
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -30,106 +31,90 @@ const (
 	UnknownOutcome
 )
 
+// faultsOf has the name of each fault, and what a server answers.
+var faultsOf = map[Fault]struct {
+	name   string
+	answer error
+}{
+	Deadlock:       {"deadlock", errDeadlock},
+	Timeout:        {"timeout", errTimeout},
+	LostConnection: {"lost connection", mysql.ErrInvalidConn},
+	Stale:          {"stale snapshot", errStale},
+	UnknownOutcome: {"unknown outcome", mysql.ErrInvalidConn},
+}
+
 // String returns its name.
 func (f Fault) String() string {
-	names := []string{"deadlock", "timeout", "lost connection", "stale snapshot", "unknown outcome"}
-	if f < Deadlock || f > UnknownOutcome {
-		return fmt.Sprintf("Fault(%d)", int(f))
+	if of, known := faultsOf[f]; known {
+		return of.name
 	}
-	return names[f-1]
+	return fmt.Sprintf("Fault(%d)", int(f))
 }
 
-func (f Fault) answer() error {
-	switch f {
-	case Deadlock:
-		return errDeadlock()
-	case Timeout:
-		return errTimeout()
-	case Stale:
-		return errStale()
-	}
-	return mysql.ErrInvalidConn
-}
-
-// faults are those that have not come yet.
+// faults are those that a test has requested.
 type faults []*armed
 
 // armed is a fault and where it comes.
 type armed struct {
 	fault  Fault
-	id     *rowID // at a lock or a key of Once
-	once   *rowID
-	text   string // at a statement
-	seenBy *tx    // it was the answer to a try, after which a wait may follow
-}
-
-func (a *armed) where() string {
-	if a.id != nil {
-		return "the lock of " + strings.TrimPrefix(lockWords(false, *a.id), "lock ")
-	}
-	return fmt.Sprintf("%q", a.text)
+	where  string
+	rows   []rowID // at a lock or a key of Once
+	text   string  // at a statement, if there are no rows
+	came   bool
+	seenBy *tx // it was the answer to a try, after which a wait may follow
 }
 
 // FailLock makes the next call that locks the key, or requests it with Once, fail.
 func (k *Kit) FailLock(key txlock.Key, f Fault) {
 	k.t.Helper()
 	key, _ = inner.Asked(key)
-	id, once := idOf(key), rowID{onces, key.String()}
-	k.arm(&armed{fault: f, id: &id, once: &once})
+	id := idOf(key)
+	k.arm(&armed{fault: f, where: "the lock of " + id.String(), rows: []rowID{id, {onces, key.String()}}})
 }
 
 // FailStatement makes the program's next statement that contains the text fail, or the next COMMIT.
 // It isn't sent to the program's database.
 func (k *Kit) FailStatement(text string, f Fault) {
 	k.t.Helper()
-	k.arm(&armed{fault: f, text: text})
+	k.arm(&armed{fault: f, where: strconv.Quote(text), text: text})
 }
 
 func (k *Kit) arm(a *armed) {
 	k.t.Helper()
-	if a.fault < Deadlock || a.fault > UnknownOutcome || a.fault == UnknownOutcome && !strings.EqualFold(a.text, "COMMIT") {
-		k.t.Errorf("locktest: there is no %v at %s", a.fault, a.where())
+	if _, known := faultsOf[a.fault]; !known || a.fault == UnknownOutcome && !strings.EqualFold(a.text, "COMMIT") {
+		k.t.Errorf("locktest: there is no %v at %s", a.fault, a.where)
 		return
 	}
-	k.server.mu.Lock()
-	defer k.server.mu.Unlock()
+	k.server.Mu.Lock()
+	defer k.server.Mu.Unlock()
 	k.faults = append(k.faults, a)
 }
 
-// at takes the fault of a statement of the program, if there is one.
-func (f *faults) at(text string) *Fault {
-	for i, a := range *f {
-		if a.id == nil && contains(text, a.text) {
-			*f = slices.Delete(*f, i, i+1)
-			return &a.fault
+// at returns the fault of a statement of the program, 0 if there is none.
+func (f faults) at(text string) Fault {
+	for _, a := range f {
+		if a.rows == nil && !a.came && contains(text, a.text) {
+			a.came = true
+			return a.fault
 		}
 	}
-	return nil
+	return 0
 }
 
 // atLock returns the answer to a statement that locks a row, if there is a fault for it.
-func (f *faults) atLock(q *statement, id rowID) error {
-	i := slices.IndexFunc(*f, func(a *armed) bool {
-		return a.id != nil && (*a.id == id || *a.once == id) && (a.seenBy == nil || a.seenBy == q.tx)
-	})
-	if i < 0 {
-		return nil
+func (f faults) atLock(q *statement, id rowID) error {
+	for _, a := range f {
+		if !slices.Contains(a.rows, id) || a.came && a.seenBy != q.tx {
+			continue
+		}
+		a.came, a.seenBy = true, nil
+		if a.fault == Timeout && q.noWait {
+			a.seenBy = q.tx
+		}
+		if a.fault != Timeout {
+			q.kit.server.end(q.tx, false)
+		}
+		return faultsOf[a.fault].answer
 	}
-	a := (*f)[i]
-	if a.fault == Timeout && q.limit.noWait {
-		a.seenBy = q.tx
-	} else {
-		*f = slices.Delete(*f, i, i+1)
-	}
-	if a.fault != Timeout {
-		q.kit.server.end(q.tx, false)
-	}
-	err := a.fault.answer()
-	q.kit.log.add(q.tx, Event{What: lockWords(false, id), Err: err}, q.open)
-	return err
-}
-
-// over removes the faults that a transaction has seen.
-func (f *faults) over(t *tx) {
-	*f = slices.DeleteFunc(*f, func(a *armed) bool { return a.seenBy == t })
+	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/txlock"
@@ -21,13 +20,12 @@ import (
 // Kit stands in for the server of one test. Its methods may be called from any goroutine.
 type Kit struct {
 	t       testing.TB
-	name    string // of the database
-	started time.Time
+	name    string  // of the database
 	program *sql.DB // nil for none
 	pool    *sql.DB
 	leases  leaseStore
 	server  *server
-	log     log    // under server.mu
+	log     log    // under server.Mu
 	faults  faults // likewise
 	strange sync.Map
 }
@@ -42,7 +40,7 @@ var kits atomic.Int64
 // test fails if a requested fault has not occurred.
 func Open(t testing.TB, program *sql.DB) *Kit {
 	t.Helper()
-	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), started: time.Now(), program: program, server: newServer()}
+	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), program: program, server: newServer()}
 	k.leases = leaseStore{memstore.New().Store(), k}
 	k.pool = sql.OpenDB(inner.Guarded(k.Connector()))
 	t.Cleanup(func() {
@@ -50,11 +48,11 @@ func Open(t testing.TB, program *sql.DB) *Kit {
 		if err := k.pool.Close(); err != nil {
 			t.Errorf("locktest: close the pool: %v", err)
 		}
-		k.server.mu.Lock()
-		defer k.server.mu.Unlock()
+		k.server.Mu.Lock()
+		defer k.server.Mu.Unlock()
 		for _, f := range k.faults {
-			if f.seenBy == nil {
-				t.Errorf("locktest: the %v at %s has not come: no such statement was sent", f.fault, f.where())
+			if !f.came {
+				t.Errorf("locktest: the %v at %s has not come: no such statement was sent", f.fault, f.where)
 			}
 		}
 	})
@@ -79,22 +77,7 @@ func (k *Kit) Reconnect() { k.leases.Up() }
 // AwaitWaiting returns when n transactions wait for the lock of a key, or with the error of the
 // context.
 func (k *Kit) AwaitWaiting(ctx context.Context, key txlock.Key, n int) error {
-	for {
-		k.server.mu.Lock()
-		waiting, news := 0, k.server.news
-		if l := k.server.locks[idOf(key)]; l != nil {
-			waiting = len(l.queue)
-		}
-		k.server.mu.Unlock()
-		if waiting >= n {
-			return nil
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return k.server.AwaitWaiting(ctx, n, func(id rowID) bool { return id == idOf(key) })
 }
 
 // idOf is the row that a key locks.
@@ -122,7 +105,6 @@ type Event struct {
 
 	program bool
 	lock    *rowID
-	shared  bool
 	holds   map[rowID]bool // by the transaction at this moment
 }
 
@@ -138,15 +120,20 @@ func (e Event) String() string {
 	return text
 }
 
-func lockWords(shared bool, id rowID) string {
-	words := "lock "
-	if shared {
-		words = "lock shared "
-	}
+// String returns the row as the log names it.
+func (id rowID) String() string {
 	if id.table == centers {
-		words += "center "
+		return "center " + id.name
 	}
-	return words + id.name
+	return id.name
+}
+
+// lockName names a lock in the log, for example "shared order:42".
+func lockName(shared bool, id rowID) string {
+	if shared {
+		return "shared " + id.String()
+	}
+	return id.String()
 }
 
 // log has the events in the order in which they have happened.
@@ -156,10 +143,7 @@ type log struct {
 }
 
 // add notes an event, of a transaction if that is one of the program.
-func (l *log) add(t *tx, e Event, notes bool) {
-	if !notes {
-		return
-	}
+func (l *log) add(t *tx, e Event) {
 	if t != nil {
 		if t.number == 0 {
 			l.txs++
@@ -174,8 +158,8 @@ func (l *log) add(t *tx, e Event, notes bool) {
 // Log returns what has happened: the locks that were acquired, the statements of the program, and
 // the beginnings and ends of transactions. A transaction that has done nothing isn't in it.
 func (k *Kit) Log() []Event {
-	k.server.mu.Lock()
-	defer k.server.mu.Unlock()
+	k.server.Mu.Lock()
+	defer k.server.Mu.Unlock()
 	return slices.Clone(k.log.events)
 }
 
@@ -226,7 +210,7 @@ func (e Event) without(key txlock.Key) string {
 	}
 	names := make([]string, 0, len(e.holds))
 	for id, shared := range e.holds {
-		names = append(names, strings.TrimPrefix(lockWords(shared, id), "lock "))
+		names = append(names, lockName(shared, id))
 	}
 	if len(names) == 0 {
 		return "its transaction had locked nothing: lock before you read and write"
@@ -237,11 +221,11 @@ func (e Event) without(key txlock.Key) string {
 
 // guarded notes that a lease guards a transaction.
 func (k *Kit) guarded(t *tx, key txlock.Key) {
-	k.server.mu.Lock()
-	defer k.server.mu.Unlock()
+	k.server.Mu.Lock()
+	defer k.server.Mu.Unlock()
 	id := leaseOf(key)
 	t.guards, t.holds[id] = true, false
-	k.log.add(t, Event{What: "guard " + key.String(), lock: &id}, true)
+	k.log.add(t, Event{What: "guard " + key.String(), lock: &id})
 }
 
 // unknown fails the test for a statement of lockstep's own that the Kit doesn't know.

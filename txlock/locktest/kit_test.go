@@ -190,6 +190,28 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestFaultsInTheLog names what has failed as what succeeds.
+func TestFaultsInTheLog(t *testing.T) {
+	t.Parallel()
+	k, ctx := locktest.Open(t, nil), t.Context()
+	tx, scope := begin(ctx, t, k)
+	k.FailLock(orders.Key(1), locktest.Timeout)
+	_, err := scope.RLock(ctx, orders.Key(1))
+	wants(t, "RLock", err, txlock.ErrWaitTimeout)
+	k.FailLock(orders.Key(2), locktest.Deadlock)
+	_, err = scope.Once(ctx, orders.Key(2))
+	wants(t, "Once", err, txlock.ErrDeadlock)
+	if err := tx.Rollback(); err != nil {
+		t.Error(err)
+	}
+	const timeout, deadlock = "Error 1205 (HY000): Lock wait timeout exceeded", "Error 1213 (40001): Deadlock found"
+	for _, want := range []string{"tx 1: lock shared order:1: " + timeout, "tx 1: once order:2: " + deadlock} {
+		if got := log(k); !strings.Contains(got, want) {
+			t.Errorf("%s\nwant\n%s", got, want)
+		}
+	}
+}
+
 // TestFaultsOfStatements fails statements of the program, and COMMIT.
 func TestFaultsOfStatements(t *testing.T) {
 	t.Parallel()
@@ -403,5 +425,64 @@ func TestJobs(t *testing.T) {
 		leads, cancel := context.WithCancel(ctx)
 		err = election.Run(leads, func(context.Context, *elect.Term) error { cancel(); return nil })
 		wants(t, "the error", err, context.Canceled)
+	})
+}
+
+// TestJobControls pauses a job, requests a run of it, and reads and deletes what is kept of it.
+func TestJobControls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("nightly")
+		jobs, err := job.New(k.DB(), leasesOf(t, k.DB()), job.Log(nil), job.KeepRuns(2, 24*time.Hour))
+		must(t, err)
+		runs := make(chan time.Time, 10)
+		ran := make(chan error)
+		go func() {
+			ran <- jobs.Run(ctx, key, job.Every(time.Hour), func(_ context.Context, at time.Time) error {
+				runs <- at
+				return nil
+			})
+		}()
+		time.Sleep(90 * time.Minute)
+		first := <-runs
+		wanted := func(what string, changed bool, err error, want bool) {
+			t.Helper()
+			if err != nil || changed != want {
+				t.Errorf("%s: %t, %v", what, changed, err)
+			}
+		}
+		for i := range 2 {
+			paused, err := jobs.Pause(ctx, key, "test")
+			wanted("Pause", paused, err, i == 0)
+		}
+		time.Sleep(3 * time.Hour)
+		if status, err := jobs.Status(ctx, key); err != nil || status.PausedBy != "test" || len(runs) > 0 {
+			t.Errorf("%+v, %v after %d runs", status, err, len(runs))
+		}
+		for i := range 2 {
+			requested, err := jobs.RunNow(ctx, key)
+			wanted("RunNow", requested, err, i == 0)
+		}
+		time.Sleep(time.Minute)
+		second := <-runs
+		for i := range 2 {
+			resumed, err := jobs.Resume(ctx, key)
+			wanted("Resume", resumed, err, i == 0)
+		}
+		time.Sleep(time.Hour)
+		third := <-runs
+		kept, err := jobs.Runs(ctx, key)
+		if err != nil || len(kept) != 2 || !kept[0].At.Equal(third) || !kept[1].At.Equal(second) || !second.After(first) || kept[0].Kind != job.Done {
+			t.Errorf("%+v, %v, after runs at %v, %v and %v", kept, err, first, second, third)
+		}
+		must(t, jobs.Close(ctx))
+		must(t, <-ran)
+		for _, unused := range []time.Duration{100 * time.Hour, time.Hour} {
+			time.Sleep(10 * time.Hour)
+			n, err := job.Purge(ctx, k.DB(), unused)
+			wanted("Purge", n == 1, err, unused == time.Hour)
+		}
+		_, err = jobs.Status(ctx, key)
+		wants(t, "Status after Purge", err, txlock.ErrNotHeld)
 	})
 }

@@ -2,293 +2,313 @@ package locktest
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
-	"slices"
+	"maps"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// This file executes the statements of Once and of jobs.
+// This file executes the statements of locks, of Once and of jobs.
+
+// insert makes the row of a key if it is missing, at once and for good, as production does where a
+// lock begins its transaction. Then it locks the row.
+func (q *statement) insert(ctx context.Context, id rowID, shared bool) (row, error) {
+	if q.tx.options.ReadOnly {
+		return row{}, errReadOnly
+	}
+	rows := q.kit.server.Committed
+	if r, found := rows[id]; id.table == named && (!found || r.gone) {
+		rows[id] = row{owner: []byte("-"), lockedUs: clock()}
+	}
+	return q.take(ctx, id, shared)
+}
+
+// anyVersion says that no argument is the version.
+const anyVersion = -1
+
+// raise locks a row exclusively, and raises its token, unless that is the one held. If it isn't the version
+// either, the row stays.
+func raise(table string, name, owner, held, version int) handler {
+	return func(ctx context.Context, q *statement) (reply, error) {
+		id := q.id(table, name)
+		r, err := q.insert(ctx, id, false)
+		if err != nil {
+			return reply{}, err
+		}
+		switch token := int64(r.token); {
+		case token == q.number(held):
+		case version != anyVersion && token != q.number(version):
+			return reply{}, nil
+		default:
+			r.token = q.kit.server.next(id, r.token)
+		}
+		r.owner, r.conn, r.lockedUs = []byte(q.text(owner)), q.tx.Session, clock()
+		q.tx.Written[id] = r
+		return reply{id: int64(r.token), changed: 2}, nil
+	}
+}
+
+// raiseMany does what raise does, for a list of keys and owners. If one fails it writes none, though
+// those before it stay locked.
+func raiseMany(table string) handler {
+	raise := raise(table, 0, 1, 2, anyVersion)
+	return func(ctx context.Context, q *statement) (all reply, err error) {
+		before := maps.Clone(q.tx.Written)
+		for i := 0; i < len(q.args); i += 2 {
+			one := *q
+			one.args = []any{q.args[i], q.args[i+1], 1} // no token is so low that it could be held
+			r, err := raise(ctx, &one)
+			if err != nil {
+				q.tx.Written = before
+				return reply{}, err
+			}
+			all.rows = append(all.rows, []driver.Value{q.args[i], r.id})
+		}
+		return all, nil
+	}
+}
+
+func ensure(ctx context.Context, q *statement) (reply, error) {
+	_, err := q.insert(ctx, q.id(named, 0), true)
+	return reply{}, err
+}
+
+func forShare(table string) handler {
+	return func(ctx context.Context, q *statement) (reply, error) {
+		id := q.id(table, 0)
+		if _, there := q.tx.current(id); !there {
+			return reply{}, nil
+		}
+		r, err := q.take(ctx, id, true)
+		return one(int64(r.token)), err
+	}
+}
+
+// token is a plain read, which is a locking one at SERIALIZABLE.
+func token(table string) handler {
+	return func(ctx context.Context, q *statement) (reply, error) {
+		if q.tx.at(sql.LevelSerializable) {
+			return forShare(table)(ctx, q)
+		}
+		return list(table, func(_ driver.Value, r row) []driver.Value { return []driver.Value{int64(r.token)} })(ctx, q)
+	}
+}
+
+func nameOf(name driver.Value, _ row) []driver.Value { return []driver.Value{name} }
+
+func holderOf(name driver.Value, r row) []driver.Value {
+	return []driver.Value{name, int64(r.token), r.owner, int64(r.conn), r.lockedUs}
+}
+
+// versionOf has the isolation level of the session, too.
+func versionOf(_ driver.Value, r row) []driver.Value {
+	return []driver.Value{int64(r.token), rawsql.LevelBegin + "REPEATABLE-READ"}
+}
+
+func isIdle(q *statement, r row) bool {
+	return r.lockedUs < clock()-q.number(1) && int64(r.token) < clock()
+}
+
+// update locks a row and writes what a function makes of it, if the row is there and the function returns
+// true.
+func update(table string, name int, change func(q *statement, r *row) bool) handler {
+	return func(ctx context.Context, q *statement) (reply, error) {
+		id := q.id(table, name)
+		r, there, err := q.locked(ctx, id, false)
+		if err != nil || !there || !change(q, &r) {
+			return reply{}, err
+		}
+		q.tx.Written[id] = r
+		return reply{changed: 1}, nil
+	}
+}
+
+func remove(_ *statement, r *row) bool {
+	r.gone = true
+	return true
+}
 
 // once makes the row of a key, or keeps it shared and is refused.
 func once(ctx context.Context, q *statement) (reply, error) {
-	if q.tx.level.readOnly {
+	if q.tx.options.ReadOnly {
 		return reply{}, errReadOnly
 	}
-	s, id := q.kit.server, q.id(onces, 0)
-	if fault := q.kit.faults.atLock(q, id); fault != nil {
-		return reply{}, fault
-	}
-	if err := s.lock(ctx, q.tx, id, false, q.limit); err != nil {
+	id := q.id(onces, 0)
+	words := "once " + id.name
+	_, there, err := q.acquire(ctx, words, id, false)
+	if err != nil {
 		return reply{}, err
 	}
-	_, there := s.current(q.tx, id)
-	q.kit.log.add(q.tx, Event{What: "once " + id.name}, q.open)
-	if _, own := q.tx.written[id]; there && !own {
-		s.share(q.tx, id)
+	q.note(Event{What: words})
+	if _, own := q.tx.Written[id]; there && !own {
+		q.tx.Share(id)
 	}
 	if there {
 		return reply{}, answer(1062, "23000", "Duplicate entry for key 'PRIMARY'")
 	}
-	q.tx.put(id, row{fingerprint: []byte(q.text(1)), result: []byte("-"), doneUs: clock(), keepUs: q.number(2)})
+	q.tx.Written[id] = row{fingerprint: []byte(q.text(1)), result: []byte("-"), doneUs: clock(), keepUs: q.number(2)}
 	return reply{changed: 1}, nil
 }
 
 func onceAgain(ctx context.Context, q *statement) (reply, error) {
-	r, there, err := q.locked(ctx, 1, true)
+	r, there, err := q.locked(ctx, q.id(onces, 1), true)
 	if err != nil || !there {
-		return reply{columns: 3}, err
+		return reply{}, err
 	}
 	expired := int64(0)
 	if r.doneUs+r.keepUs <= clock()-q.number(0) {
 		expired = 1
 	}
-	return one(expired, slices.Clone(r.fingerprint), r.doneUs), nil
-}
-
-// locked locks the row of a key of Once.
-func (q *statement) locked(ctx context.Context, name int, shared bool) (r row, there bool, err error) {
-	id := q.id(onces, name)
-	if err := q.kit.server.lock(ctx, q.tx, id, shared, q.limit); err != nil {
-		return row{}, false, err
-	}
-	r, there = q.kit.server.current(q.tx, id)
-	return r, there, nil
-}
-
-// rewrite writes the row of a key of Once, if it is there and as it should be.
-func (q *statement) rewrite(ctx context.Context, name int, change func(r *row) bool) (reply, error) {
-	r, there, err := q.locked(ctx, name, false)
-	if err != nil || !there || !change(&r) {
-		return reply{}, err
-	}
-	q.tx.put(q.id(onces, name), r)
-	return reply{changed: 1}, nil
-}
-
-func onceAnew(ctx context.Context, q *statement) (reply, error) {
-	return q.rewrite(ctx, 2, func(r *row) bool {
-		if r.doneUs != q.number(3) {
-			return false
-		}
-		r.fingerprint, r.result, r.keepUs, r.doneUs = []byte(q.text(0)), []byte("-"), q.number(1), max(r.doneUs+1, clock())
-		return true
-	})
-}
-
-func answerOnce(ctx context.Context, q *statement) (reply, error) {
-	return q.rewrite(ctx, 1, func(r *row) bool {
-		r.result, r.doneUs = []byte(q.text(0)), max(r.doneUs+1, clock())
-		return true
-	})
-}
-
-func prolongOnce(ctx context.Context, q *statement) (reply, error) {
-	return q.rewrite(ctx, 0, func(r *row) bool {
-		r.doneUs = clock()
-		return true
-	})
+	return one(expired, r.fingerprint, r.doneUs), nil
 }
 
 func onceResult(ctx context.Context, q *statement) (reply, error) {
-	r, there, err := q.locked(ctx, 0, true)
+	r, there, err := q.locked(ctx, q.id(onces, 0), true)
 	if err != nil || !there {
-		return reply{columns: 1}, err
+		return reply{}, err
 	}
-	return one(slices.Clone(r.result)), nil
+	return one(r.result), nil
 }
 
+func isExpired(_ *statement, r row) bool { return r.doneUs+r.keepUs <= clock() }
+
+func onceAnew(q *statement, r *row) bool {
+	unchanged := r.doneUs == q.number(3)
+	r.fingerprint, r.result, r.keepUs, r.doneUs = []byte(q.text(0)), []byte("-"), q.number(1), max(r.doneUs+1, clock())
+	return unchanged
+}
+
+func answerOnce(q *statement, r *row) bool {
+	r.result, r.doneUs = []byte(q.text(0)), max(r.doneUs+1, clock())
+	return true
+}
+
+func prolongOnce(_ *statement, r *row) bool {
+	r.doneUs = clock()
+	return true
+}
+
+// jobColumns are those that LookJob and ListJobs have in common.
 func jobColumns(j gen.ListJobsRow) []driver.Value {
 	return []driver.Value{
-		j.TickUs, j.DoneUs, int64(j.Token), slices.Clone(j.Owner), j.StartedUs, j.EndedUs, j.TookUs, j.Failures, slices.Clone(j.Error), j.NextUs,
-		j.LimitUs, slices.Clone(j.Schedule), j.PausedUs, slices.Clone(j.PausedBy), j.RunUs, clock(),
+		j.TickUs, j.DoneUs, int64(j.Token), j.Owner, j.StartedUs, j.EndedUs, j.TookUs, j.Failures, j.Error, j.NextUs,
+		j.LimitUs, j.Schedule, j.PausedUs, j.PausedBy, j.RunUs,
 	}
 }
 
-func lookJob(_ context.Context, q *statement) (reply, error) {
-	r, there := q.kit.server.shown(q.tx, q.id(jobs, 0))
-	if !there {
-		return reply{columns: 17}, nil
-	}
-	return one(append(jobColumns(r.job.ListJobsRow), "")...), nil
+func lookJob(_ driver.Value, r row) []driver.Value {
+	return append(jobColumns(r.job), clock(), "")
 }
 
-func listJobs(ctx context.Context, q *statement) (reply, error) {
-	found := reply{columns: 21}
+func jobRuns(_ driver.Value, r row) []driver.Value {
+	return []driver.Value{[]byte(r.job.Runs), clock()}
+}
+
+func listJobs(ctx context.Context, q *statement) (found reply, err error) {
 	for _, id := range q.kit.server.all(q.tx, jobs) {
 		r, there := q.kit.server.shown(q.tx, id)
 		if !there {
 			continue
 		}
-		var runs []byte
-		if r.job.TickUs > r.job.DoneUs {
-			runs = slices.Clone(r.job.runs)
+		if r.job.TickUs <= r.job.DoneUs {
+			r.job.Runs = ""
 		}
 		lease, err := q.kit.leases.Look(ctx, store.Row{Key: id.name})
 		if err != nil {
 			return reply{}, err
 		}
-		columns := append([]driver.Value{[]byte(id.name)}, jobColumns(r.job.ListJobsRow)...)
-		last := len(columns) - 1 // the clock
-		found.rows = append(found.rows, append(columns[:last:last], slices.Clone(r.job.Differs), r.job.DiffersUs, runs, lease.Held(), columns[last]))
+		columns := append([]driver.Value{[]byte(id.name)}, jobColumns(r.job)...)
+		found.rows = append(found.rows, append(columns, r.job.Differs, r.job.DiffersUs, r.job.Runs, lease.Held(), clock()))
 	}
 	return found, nil
 }
 
-func jobRuns(_ context.Context, q *statement) (reply, error) {
-	r, there := q.kit.server.shown(q.tx, q.id(jobs, 0))
-	if !there {
-		return reply{columns: 2}, nil
-	}
-	return one(slices.Clone(r.job.runs), clock()), nil
-}
-
-// jobRow is the row of a job.
-type jobRow struct {
-	gen.ListJobsRow
-	runs []byte
-}
-
 // keep keeps a run, as the arguments of the statement from i on say.
-func (j *jobRow) keep(q *statement, i int) {
-	j.runs = jobrow.Push(j.runs, []byte(q.text(i)), int(q.number(i+1)))
-}
-
-// job writes the row of a job, if it is there and as it should be.
-func (q *statement) job(ctx context.Context, name int, change func(j *jobRow) bool) (reply, error) {
-	id := q.id(jobs, name)
-	if err := q.kit.server.lock(ctx, q.tx, id, false, q.limit); err != nil {
-		return reply{}, err
-	}
-	r, there := q.kit.server.current(q.tx, id)
-	if !there || !change(&r.job) {
-		return reply{}, nil
-	}
-	q.tx.put(id, r)
-	return reply{changed: 1}, nil
+func keep(q *statement, i int, j *gen.ListJobsRow) {
+	j.Runs = string(jobrow.Push([]byte(j.Runs), []byte(q.text(i)), int(q.number(i+1))))
 }
 
 func makeJob(ctx context.Context, q *statement) (reply, error) {
 	id := q.id(jobs, 0)
-	if err := q.kit.server.lock(ctx, q.tx, id, false, q.limit); err != nil {
-		return reply{}, err
-	}
-	if _, there := q.kit.server.current(q.tx, id); !there {
-		q.tx.put(id, row{job: jobRow{ListJobsRow: gen.ListJobsRow{
+	_, there, err := q.locked(ctx, id, false)
+	if err == nil && !there {
+		q.tx.Written[id] = row{job: gen.ListJobsRow{
 			Name: []byte(id.name), TickUs: q.number(1), DoneUs: q.number(2), Owner: []byte("-"), Error: []byte("-"), NextUs: q.number(3), Schedule: []byte(q.text(4)),
-		}}})
+		}}
 	}
-	return reply{changed: 1}, nil
+	return reply{changed: 1}, err
 }
 
-func planJob(ctx context.Context, q *statement) (reply, error) {
-	return q.job(ctx, 2, func(j *jobRow) bool {
-		if j.TickUs != q.number(3) {
-			return false
-		}
-		j.NextUs, j.Schedule = q.number(0), []byte(q.text(1))
-		return true
-	})
+func planJob(q *statement, r *row) bool {
+	r.job.NextUs, r.job.Schedule = q.number(0), []byte(q.text(1))
+	return r.job.TickUs == q.number(3)
 }
 
-func noteSchedule(ctx context.Context, q *statement) (reply, error) {
-	return q.job(ctx, 1, func(j *jobRow) bool {
-		if string(j.Schedule) == q.text(0) {
-			return false
-		}
-		j.Differs, j.DiffersUs = []byte(q.text(0)), clock()
-		return true
-	})
+func noteSchedule(q *statement, r *row) bool {
+	r.job.Differs, r.job.DiffersUs = []byte(q.text(0)), clock()
+	return string(r.job.Schedule) != q.text(0)
 }
 
-func beginJob(ctx context.Context, q *statement) (reply, error) {
-	return q.job(ctx, 10, func(j *jobRow) bool {
-		at, token := q.number(3), uint64(q.number(9))
-		if j.DoneUs >= at || j.TickUs > at || j.Token >= token || j.PausedUs != 0 && j.RunUs != at {
-			return false
-		}
-		if j.Token > 0 && j.Token == uint64(q.number(0)) {
-			j.keep(q, 1)
-		}
-		if j.TickUs != at {
-			j.Failures = 0
-		}
-		j.TickUs, j.Owner, j.NextUs, j.EndedUs, j.StartedUs = at, []byte(q.text(5)), q.number(6), 0, clock()
-		j.LimitUs, j.Schedule, j.Token = q.number(7), []byte(q.text(8)), token
-		return true
-	})
-}
-
-func jobDone(ctx context.Context, q *statement) (reply, error) {
-	return q.job(ctx, 2, func(j *jobRow) bool {
-		if !ended(j, q.number(3), q.number(4)) {
-			return false
-		}
-		j.keep(q, 0)
-		j.DoneUs, j.Failures, j.Error = j.TickUs, 0, []byte("-")
-		return true
-	})
-}
-
-func jobFailed(ctx context.Context, q *statement) (reply, error) {
-	return q.job(ctx, 3, func(j *jobRow) bool {
-		if !ended(j, q.number(4), q.number(5)) {
-			return false
-		}
-		j.keep(q, 0)
-		j.Failures, j.Error = j.Failures+1, []byte(q.text(2))
-		return true
-	})
-}
-
-// ended ends the tick that was begun under a token.
-func ended(j *jobRow, at, token int64) bool {
-	if j.TickUs != at || j.Token != uint64(token) || j.EndedUs != 0 {
+func beginJob(q *statement, r *row) bool {
+	j, at, token := &r.job, q.number(3), uint64(q.number(9))
+	if j.DoneUs >= at || j.TickUs > at || j.Token >= token || j.PausedUs != 0 && j.RunUs != at {
 		return false
 	}
-	j.TookUs, j.EndedUs = max(0, clock()-j.StartedUs), clock()
+	if j.Token > 0 && j.Token == uint64(q.number(0)) {
+		keep(q, 1, j)
+	}
+	if j.TickUs != at {
+		j.Failures = 0
+	}
+	j.TickUs, j.Owner, j.NextUs, j.EndedUs, j.StartedUs = at, []byte(q.text(5)), q.number(6), 0, clock()
+	j.LimitUs, j.Schedule, j.Token = q.number(7), []byte(q.text(8)), token
 	return true
 }
 
-func pauseJob(ctx context.Context, q *statement) (reply, error) {
-	return q.job(ctx, 1, func(j *jobRow) bool {
-		if j.PausedUs != 0 {
-			return false
-		}
-		j.PausedUs, j.PausedBy = clock(), []byte(q.text(0))
-		return true
-	})
+func jobDone(q *statement, r *row) bool {
+	r.job.DoneUs, r.job.Failures, r.job.Error = r.job.TickUs, 0, []byte("-")
+	return ended(q, 3, &r.job)
 }
 
-func resumeJob(ctx context.Context, q *statement) (reply, error) {
-	return q.job(ctx, 0, func(j *jobRow) bool {
-		paused := j.PausedUs != 0
-		j.PausedUs, j.PausedBy = 0, nil
-		return paused
-	})
+func jobFailed(q *statement, r *row) bool {
+	r.job.Failures, r.job.Error = r.job.Failures+1, []byte(q.text(2))
+	return ended(q, 4, &r.job)
 }
 
-func requestJob(ctx context.Context, q *statement) (reply, error) {
-	return q.job(ctx, 0, func(j *jobRow) bool {
-		if j.RunUs > j.TickUs {
-			return false
-		}
-		j.RunUs = max(clock(), j.TickUs+1)
-		return true
-	})
-}
-
-func purgeJob(ctx context.Context, q *statement) (reply, error) {
-	id := q.id(jobs, 0)
-	if err := q.kit.server.lock(ctx, q.tx, id, false, q.limit); err != nil {
-		return reply{}, err
+// ended ends the tick that was begun under a token, as the arguments from i on say, and keeps the run.
+func ended(q *statement, i int, j *gen.ListJobsRow) bool {
+	if j.TickUs != q.number(i) || j.Token != uint64(q.number(i+1)) || j.EndedUs != 0 {
+		return false
 	}
-	r, there := q.kit.server.current(q.tx, id)
-	if j := r.job; !there || j.Token != uint64(q.number(1)) || j.TickUs != q.number(2) || j.NextUs != q.number(3) || j.RunUs != q.number(4) || j.PausedUs != 0 {
-		return reply{}, nil
-	}
-	q.tx.written[id] = nil
-	return reply{changed: 1}, nil
+	j.TookUs, j.EndedUs = max(0, clock()-j.StartedUs), clock()
+	keep(q, 0, j)
+	return true
+}
+
+func pauseJob(q *statement, r *row) bool {
+	paused := r.job.PausedUs != 0
+	r.job.PausedUs, r.job.PausedBy = clock(), []byte(q.text(0))
+	return !paused
+}
+
+func resumeJob(_ *statement, r *row) bool {
+	paused := r.job.PausedUs != 0
+	r.job.PausedUs, r.job.PausedBy = 0, nil
+	return paused
+}
+
+func requestJob(_ *statement, r *row) bool {
+	requested := r.job.RunUs > r.job.TickUs
+	r.job.RunUs = max(clock(), r.job.TickUs+1)
+	return !requested
+}
+
+func purgeJob(q *statement, r *row) bool {
+	j := r.job
+	r.gone = j.Token == uint64(q.number(1)) && j.TickUs == q.number(2) && j.NextUs == q.number(3) && j.RunUs == q.number(4) && j.PausedUs == 0
+	return r.gone
 }

@@ -36,7 +36,7 @@ func (s *Store) AskHolders(ctx context.Context, key, why string, since int64) (s
 				asked.Left++
 				last = max(last, int64(r.Token))
 			default:
-				t.written[at] = r
+				t.Written[at] = r
 				asked.Holders++
 			}
 		}

@@ -13,12 +13,14 @@ type Contents = rules.Row
 // Rows returns the rows as they are committed, and those that transactions have locked as
 // these have them.
 func (db *Server) Rows() (committed, locked map[store.Row]Contents) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	committed, locked = make(map[store.Row]Contents, len(db.rows)), make(map[store.Row]Contents, len(db.locks))
-	maps.Copy(committed, db.rows)
-	for at, l := range db.locks {
-		locked[at], _ = l.holder.current(at)
+	db.Mu.Lock()
+	defer db.Mu.Unlock()
+	committed, locked = make(map[store.Row]Contents, len(db.Committed)), make(map[store.Row]Contents)
+	maps.Copy(committed, db.Committed)
+	for t := range db.Open {
+		for at := range t.Locked {
+			locked[at], _ = t.Current(at)
+		}
 	}
 	return committed, locked
 }

@@ -11,9 +11,10 @@
 //	a, b := server.Store(), server.Store()
 //	m, err := lease.NewManager(a.Pool())
 //
-// Read server.go first (the rows and their locks), then tx.go, then the statements: those
-// that take and release in take.go, the others that write in session.go and ask.go, those
-// that read in reads.go. What becomes of a row is decided in package rules.
+// Read package memdb first (the rows and their locks), then server.go and tx.go, then the
+// statements: those that take and release in take.go, the others that write in session.go
+// and ask.go, those that read in reads.go. What becomes of a row is decided in package
+// rules.
 //
 // It differs from a server where nothing depends on it: all row locks are exclusive, no
 // lock closes a gap, a reader's place whose row is locked is Absent instead of waited

@@ -19,8 +19,8 @@ type Fault func(ctx context.Context, op string, at store.Row, call func() error)
 
 // SetFault sets what goes wrong with the calls of this store from now on, nil for nothing.
 func (s *Store) SetFault(f Fault) {
-	s.server.mu.Lock()
-	defer s.server.mu.Unlock()
+	s.server.Mu.Lock()
+	defer s.server.Mu.Unlock()
 	s.fault = f
 }
 
@@ -39,9 +39,9 @@ func (s *Store) Up() { s.SetFault(nil) }
 
 // perform makes a call, unless its context has ended.
 func (s *Store) perform(ctx context.Context, op string, at store.Row, call func() error) error {
-	s.server.mu.Lock()
+	s.server.Mu.Lock()
 	fault := s.fault
-	s.server.mu.Unlock()
+	s.server.Mu.Unlock()
 	sent := func() error {
 		if err := ctx.Err(); err != nil {
 			return err

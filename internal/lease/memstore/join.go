@@ -29,10 +29,10 @@ func (s *Store) Join(ctx context.Context, tx txlock.Tx, _ ...txlock.JoinOption) 
 	if !ok || t.db != s.server {
 		return joined{s, nil}, nil
 	}
-	t.db.mu.Lock()
-	defer t.db.mu.Unlock()
-	if t.over != nil {
-		return nil, fmt.Errorf("join: %w", doomed(t.over))
+	t.db.Mu.Lock()
+	defer t.db.Mu.Unlock()
+	if t.Over != nil {
+		return nil, fmt.Errorf("join: %w", doomed(t.Over))
 	}
 	return joined{s, t}, nil
 }
@@ -53,10 +53,10 @@ func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send f
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		t.db.mu.Lock()
-		in.Snapshot, in.Fenced, in.ID = t.unguarded || t.snapshot != nil, t.fenced[key.String()], t.id
-		over := t.over
-		t.db.mu.Unlock()
+		t.db.Mu.Lock()
+		in.Snapshot, in.Fenced, in.ID = t.unguarded || t.Snapshot != nil, t.fenced[key.String()], t.Session
+		over := t.Over
+		t.db.Mu.Unlock()
 		if over != nil {
 			return fmt.Errorf("%s %q: %w", verb, key, doomed(over))
 		}

@@ -3,47 +3,32 @@ package memstore
 import (
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/rules"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/memdb"
 )
 
 // Server has the leases. Its methods may be called from any goroutine.
 type Server struct {
-	mu       sync.Mutex // for all below, and for the transactions and the stores
-	rows     map[store.Row]rules.Row
-	locks    map[store.Row]*lock
+	*memdb.DB[store.Row, rules.Row] // whose Mu is also for the stores, and for all below
+
 	sessions uint64
 	clock    func() time.Time
 	ahead    time.Duration
-	news     chan struct{} // closed when somebody begins to wait
 
 	started time.Time
 	skipped atomic.Int64 // nanoseconds
 }
 
-// lock is the lock of a row, whether that is there or not.
-type lock struct {
-	holder *Tx
-	queue  []*waiter // first come, first served
-}
-
-// waiter is a transaction that waits for a row.
-type waiter struct {
-	tx   *Tx
-	at   store.Row
-	done chan error // of one place: nil when the row is locked
-}
+// rowTx has what a transaction has locked and written.
+type rowTx = memdb.Tx[store.Row, rules.Row]
 
 // New returns a server without leases, whose clock is that of package time.
 func New() *Server {
-	return &Server{
-		rows: make(map[store.Row]rules.Row), locks: make(map[store.Row]*lock), news: make(chan struct{}),
-		clock: time.Now, started: time.Now(),
-	}
+	return &Server{DB: memdb.New[store.Row, rules.Row](errDeadlock), clock: time.Now, started: time.Now()}
 }
 
 // Store returns the way of a process to the server.
@@ -56,58 +41,41 @@ func (db *Server) Store() *Store {
 // SetClock sets the server's clock so far ahead of package time, behind it where that is
 // negative. The stores know of it when they read the clock again, once a minute.
 func (db *Server) SetClock(ahead time.Duration) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
+	db.Mu.Lock()
+	defer db.Mu.Unlock()
 	db.ahead = ahead
 }
 
 // Skip lets time go on for the clocks, of the server and of its stores, and not for timers:
 // as for processes that were stopped meanwhile.
 func (db *Server) Skip(d time.Duration) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
+	db.Mu.Lock()
+	defer db.Mu.Unlock()
 	db.ahead += d
 	db.skipped.Add(int64(d))
 }
 
 // Forget loses all rows, as a server does that comes back without its data.
 func (db *Server) Forget() {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	clear(db.rows)
+	db.Mu.Lock()
+	defer db.Mu.Unlock()
+	clear(db.Committed)
 }
 
 // SetNow makes the server's clock show what a function returns, instead of package time.
 func (db *Server) SetNow(now func() time.Time) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
+	db.Mu.Lock()
+	defer db.Mu.Unlock()
 	db.clock = now
 }
 
 // AwaitWaiting returns when so many calls wait for rows of a key, in Queued, Wait, Turn
 // or Guard, or with the error of the context.
 func (db *Server) AwaitWaiting(ctx context.Context, key string, n int) error {
-	for {
-		db.mu.Lock()
-		waiting, news := 0, db.news
-		for at, l := range db.locks {
-			if at.Key == key {
-				waiting += len(l.queue)
-			}
-		}
-		db.mu.Unlock()
-		if waiting >= n {
-			return nil
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return db.DB.AwaitWaiting(ctx, n, func(at store.Row) bool { return at.Key == key })
 }
 
-// What follows is called under Server.mu.
+// What follows is called under Server.Mu.
 
 // now is what the server's clock shows.
 func (db *Server) now() int64 { return db.clock().Add(db.ahead).UnixMicro() }
@@ -115,32 +83,7 @@ func (db *Server) now() int64 { return db.clock().Add(db.ahead).UnixMicro() }
 // begin opens a transaction, at REPEATABLE READ or at READ COMMITTED.
 func (db *Server) begin(repeatable bool) *Tx {
 	db.sessions++
-	return &Tx{
-		db: db, id: db.sessions, repeatable: repeatable, sending: make(chan struct{}, 1),
-		written: make(map[store.Row]rules.Row), locked: make(map[store.Row]struct{}), fenced: make(map[string]bool),
-	}
-}
-
-// unlock gives a row to the first who waits for it.
-func (db *Server) unlock(at store.Row) {
-	l := db.locks[at]
-	if len(l.queue) == 0 {
-		delete(db.locks, at)
-		return
-	}
-	w := l.queue[0]
-	l.queue = l.queue[1:]
-	l.holder, w.tx.waits = w.tx, nil
-	w.tx.locked[at] = struct{}{}
-	w.done <- nil
-}
-
-// leave takes a waiter out of its queue, with an error.
-func (db *Server) leave(w *waiter, why error) {
-	l := db.locks[w.at]
-	l.queue = slices.DeleteFunc(l.queue, func(other *waiter) bool { return other == w })
-	w.tx.waits = nil
-	w.done <- why
+	return &Tx{rowTx: db.Begin(db.sessions), db: db, repeatable: repeatable, sending: make(chan struct{}, 1), fenced: make(map[string]bool)}
 }
 
 // places returns which of the rows are those of a key's readers and permits, in order.

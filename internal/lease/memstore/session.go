@@ -18,22 +18,22 @@ type session struct {
 func do[T any](ctx context.Context, x session, op string, at store.Row, statement func(t *Tx) (T, error)) (answer T, err error) {
 	err = x.store.perform(ctx, op, at, func() (err error) {
 		db := x.store.server
-		db.mu.Lock()
-		defer db.mu.Unlock()
+		db.Mu.Lock()
+		defer db.Mu.Unlock()
 		t := x.tx
 		if t == nil {
 			t = db.begin(false)
 		}
-		if t.over != nil {
-			return t.over
+		if t.Over != nil {
+			return t.Over
 		}
 		answer, err = statement(t)
 		switch {
 		case x.tx != nil:
 		case err == nil:
-			err = t.commit()
+			err = t.rowTx.Commit()
 		default:
-			t.end(err)
+			t.End(err)
 		}
 		return err
 	})
@@ -57,7 +57,7 @@ func (x session) change(ctx context.Context, op string, at store.Row, rule func(
 			return store.Absent, nil
 		}
 		r, reply := rule(r, t.db.now())
-		t.written[at] = r
+		t.Written[at] = r
 		return reply, nil
 	})
 }
@@ -81,7 +81,7 @@ func (x session) RenewMany(ctx context.Context, claims []store.Claim) (found map
 			switch {
 			case reply == store.Refused:
 			case t.lock(c.Row):
-				t.written[c.Row] = r
+				t.Written[c.Row] = r
 				found[c.Row] = store.Renewed
 				if reply == store.Questioned {
 					questions = append(questions, question(c, r))
@@ -115,13 +115,13 @@ func (x session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) 
 		if err := t.await(ctx, c.Row, lockWait); err != nil {
 			return store.Absent, err
 		}
-		r, _ := t.current(c.Row)
+		r, _ := t.Current(c.Row)
 		if !r.Has(c, t.db.now()) {
 			return store.Refused, nil
 		}
 		r.Guards++
-		r.Session = t.id
-		t.written[c.Row] = r
+		r.Session = t.Session
+		t.Written[c.Row] = r
 		return store.Done, nil
 	})
 }
@@ -135,7 +135,7 @@ func (x session) Reap(ctx context.Context, key string) error {
 		rows := t.latest()
 		for _, at := range places(rows, key) {
 			if r, reply := rows[at].Reap(t.db.now()); reply == store.Done && t.lock(at) {
-				t.written[at] = r
+				t.Written[at] = r
 			}
 		}
 		return nil
@@ -147,8 +147,8 @@ func (x session) Make(ctx context.Context, at store.Row) error {
 		if !t.lock(at) {
 			return store.ErrLocked
 		}
-		if _, exists := t.current(at); !exists {
-			t.written[at] = rules.New
+		if _, exists := t.Current(at); !exists {
+			t.Written[at] = rules.New
 		}
 		return nil
 	})

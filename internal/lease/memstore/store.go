@@ -26,7 +26,7 @@ type Store struct {
 
 	clock store.Clock // as this process has read it
 
-	// Under Server.mu:
+	// Under Server.Mu:
 	fault Fault
 }
 
@@ -39,8 +39,8 @@ func (s *Store) Begin() *Tx { return s.begin(true) }
 func (s *Store) BeginReadCommitted() *Tx { return s.begin(false) }
 
 func (s *Store) begin(repeatable bool) *Tx {
-	s.server.mu.Lock()
-	defer s.server.mu.Unlock()
+	s.server.Mu.Lock()
+	defer s.server.Mu.Unlock()
 	t := s.server.begin(repeatable)
 	t.store = s
 	return t
@@ -63,8 +63,8 @@ func (s *Store) Ready(ctx context.Context) error {
 // ReadClock is that of store.Store.
 func (s *Store) ReadClock(ctx context.Context) error {
 	return s.perform(ctx, "ReadClock", store.Row{}, func() error {
-		s.server.mu.Lock()
-		defer s.server.mu.Unlock()
+		s.server.Mu.Lock()
+		defer s.server.Mu.Unlock()
 		s.clock.Set(s.server.now(), s.Now())
 		return nil
 	})
@@ -113,9 +113,9 @@ func (s *Store) queued(ctx context.Context, op string, at store.Row, atMost time
 	return s.perform(ctx, op, at, func() error {
 		t := s.BeginReadCommitted()
 		defer func() { _ = t.Rollback() }() // unless it is committed
-		t.db.mu.Lock()
+		t.db.Mu.Lock()
 		err := t.await(ctx, at, max(atMost, 1))
-		t.db.mu.Unlock()
+		t.db.Mu.Unlock()
 		if errors.Is(err, txlock.ErrWaitTimeout) {
 			return store.ErrLocked
 		}
@@ -125,9 +125,9 @@ func (s *Store) queued(ctx context.Context, op string, at store.Row, atMost time
 		if err != nil {
 			return err
 		}
-		t.db.mu.Lock()
-		defer t.db.mu.Unlock()
-		return t.commit()
+		t.db.Mu.Lock()
+		defer t.db.Mu.Unlock()
+		return t.rowTx.Commit()
 	})
 }
 
@@ -159,24 +159,26 @@ func (s *Store) Turn(ctx context.Context, key, owner, label string, before func(
 
 // turn waits for the queue row, unless it is missing, and says there whose it is.
 func (t *Tx) turn(ctx context.Context, at store.Row, owner, label string) (there bool, err error) {
-	t.db.mu.Lock()
-	defer t.db.mu.Unlock()
-	if _, there = t.db.rows[at]; !there {
+	t.db.Mu.Lock()
+	defer t.db.Mu.Unlock()
+	if _, there = t.db.Committed[at]; !there {
 		return false, nil
 	}
 	if err := t.await(ctx, at, 0); err != nil {
 		return true, err
 	}
-	t.written[at] = rules.Row{Owner: owner, Label: label, Expires: t.db.now(), Guards: 1, Session: t.id}
+	t.Written[at] = rules.Row{Owner: owner, Label: label, Expires: t.db.now(), Guards: 1, Session: t.Session}
 	return true, nil
 }
 
 // Blockers is that of store.Store.
 func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, error) {
 	return do(ctx, s.session, "Blockers", entryRow(key), func(own *Tx) (all []store.Blocker, _ error) {
-		for at, l := range own.db.locks {
-			if w := l.holder.wrote(at); at.Key == key && w != (store.Written{}) {
-				all = append(all, store.Blocker{Written: w, Over: micros(own.db.now() - l.holder.written[at].Expires)})
+		for t := range own.db.Open {
+			for at, r := range t.Written {
+				if w := own.db.wrote(t, at); at.Key == key && w != (store.Written{}) {
+					all = append(all, store.Blocker{Written: w, Over: micros(own.db.now() - r.Expires)})
+				}
 			}
 		}
 		slices.SortFunc(all, func(a, b store.Blocker) int { return int(a.Slot - b.Slot) })
@@ -187,22 +189,23 @@ func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, erro
 // End is that of store.Store.
 func (s *Store) End(ctx context.Context, key string, b store.Blocker) error {
 	return exec(ctx, s.session, "End", entryRow(key), func(own *Tx) error {
-		at := store.Row{Key: key, Slot: b.Slot}
-		if l := own.db.locks[at]; l != nil && l.holder.wrote(at) == b.Written {
-			l.holder.end(driver.ErrBadConn)
+		for t := range own.db.Open {
+			if own.db.wrote(t, store.Row{Key: key, Slot: b.Slot}) == b.Written {
+				t.End(driver.ErrBadConn)
+			}
 		}
 		return nil
 	})
 }
 
 // wrote returns what a transaction has written to a row that is held, and none if that is
-// committed. It is called under Server.mu.
-func (t *Tx) wrote(at store.Row) store.Written {
+// committed. It is called under Server.Mu.
+func (db *Server) wrote(t *rowTx, at store.Row) store.Written {
 	of := func(r rules.Row) store.Written {
 		return store.Written{Slot: at.Slot, Token: r.Token, Guards: r.Guards, Session: r.Session}
 	}
-	r := t.written[at]
-	if at.Slot < store.LeaseSlot || r.Holders == "" || r.Session == 0 || of(r) == of(t.db.rows[at]) {
+	r := t.Written[at]
+	if at.Slot < store.LeaseSlot || r.Holders == "" || r.Session == 0 || of(r) == of(db.Committed[at]) {
 		return store.Written{}
 	}
 	return of(r)

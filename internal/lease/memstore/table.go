@@ -40,9 +40,11 @@ func (t *Tx) infos(wanted func(at store.Row, held bool) bool) (all []store.Info)
 			all = append(all, info)
 		}
 	}
-	for at, l := range t.db.locks {
-		if r, ok := l.holder.written[at]; ok && at.Slot == store.QueueSlot && r.Guards > 0 {
-			all = append(all, store.Info{Row: at, Owner: r.Owner, Label: r.Label, Since: time.UnixMicro(r.Expires), Session: r.Session})
+	for first := range t.db.Open {
+		for at, r := range first.Written {
+			if at.Slot == store.QueueSlot && r.Guards > 0 {
+				all = append(all, store.Info{Row: at, Owner: r.Owner, Label: r.Label, Since: time.UnixMicro(r.Expires), Session: r.Session})
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b store.Info) int { return a.Compare(b.Row) })
@@ -55,16 +57,16 @@ func (s *Store) Clean(ctx context.Context, retention time.Duration) (int, error)
 		db, now := t.db, t.db.now()
 		limit := now - now%1e6 - retention.Microseconds() // by a clock of whole seconds
 		remove := func(may func(at store.Row, r rules.Row) bool) {
-			for at, r := range db.rows {
-				if at.Slot >= store.QueueSlot && r.Expires < limit && r.Token < uint64(now) && db.locks[at] == nil && may(at, r) && (at.Slot <= store.LeaseSlot || db.countSwept(at.Key)) {
-					delete(db.rows, at)
+			for at, r := range db.Committed {
+				if at.Slot >= store.QueueSlot && r.Expires < limit && r.Token < uint64(now) && t.Free(at) && may(at, r) && (at.Slot <= store.LeaseSlot || t.countSwept(at.Key)) {
+					delete(db.Committed, at)
 					n++
 				}
 			}
 		}
 		remove(func(_ store.Row, r rules.Row) bool { return r.Use == store.Exclusive })
 		// What says how a key is used stays while the key has readers or permits.
-		remove(func(at store.Row, _ rules.Row) bool { return len(places(db.rows, at.Key)) == 0 })
+		remove(func(at store.Row, _ rules.Row) bool { return len(places(db.Committed, at.Key)) == 0 })
 		return n, nil
 	})
 }
@@ -73,14 +75,14 @@ func (s *Store) Clean(ctx context.Context, retention time.Duration) (int, error)
 func (s *Store) Sweep(ctx context.Context, key string) error {
 	return exec(ctx, s.session, "Sweep", entryRow(key), func(t *Tx) error {
 		var idle []store.Row
-		for _, at := range places(t.db.rows, key) {
-			if r := t.db.rows[at]; r.Expires+r.TTL < t.db.now() && t.db.locks[at] == nil {
+		for _, at := range places(t.db.Committed, key) {
+			if r := t.db.Committed[at]; r.Expires+r.TTL < t.db.now() && t.Free(at) {
 				idle = append(idle, at)
 			}
 		}
-		if len(idle) > 0 && t.db.countSwept(key) {
+		if len(idle) > 0 && t.countSwept(key) {
 			for _, at := range idle {
-				delete(t.db.rows, at)
+				delete(t.db.Committed, at)
 			}
 		}
 		return nil
@@ -89,13 +91,13 @@ func (s *Store) Sweep(ctx context.Context, key string) error {
 
 // countSwept changes the row of a lease before rows of its readers are deleted, unless
 // somebody has it locked.
-func (db *Server) countSwept(key string) bool {
-	g, ok := db.rows[entryRow(key)]
-	if !ok || db.locks[entryRow(key)] != nil {
+func (t *Tx) countSwept(key string) bool {
+	g, ok := t.db.Committed[entryRow(key)]
+	if !ok || !t.Free(entryRow(key)) {
 		return false
 	}
 	g.Guards++
-	db.rows[entryRow(key)] = g
+	t.db.Committed[entryRow(key)] = g
 	return true
 }
 
@@ -105,7 +107,7 @@ var epochRow = store.Row{Key: "lockstep:epoch", Slot: -2}
 // Epoch is that of store.Store.
 func (s *Store) Epoch(ctx context.Context) (id string, age time.Duration, err error) {
 	err = exec(ctx, s.session, "Epoch", epochRow, func(t *Tx) error {
-		if r, begun := t.db.rows[epochRow]; begun {
+		if r, begun := t.db.Committed[epochRow]; begun {
 			id, age = r.Owner, micros(t.db.now()-r.Expires)
 		}
 		return nil
@@ -116,8 +118,8 @@ func (s *Store) Epoch(ctx context.Context) (id string, age time.Duration, err er
 // BeginEpoch is that of store.Store.
 func (s *Store) BeginEpoch(ctx context.Context, id string, age time.Duration) error {
 	return exec(ctx, s.session, "BeginEpoch", epochRow, func(t *Tx) error {
-		if _, begun := t.db.rows[epochRow]; !begun {
-			t.db.rows[epochRow] = rules.Row{Owner: id, Expires: t.db.now() - age.Microseconds()}
+		if _, begun := t.db.Committed[epochRow]; !begun {
+			t.db.Committed[epochRow] = rules.Row{Owner: id, Expires: t.db.now() - age.Microseconds()}
 		}
 		return nil
 	})

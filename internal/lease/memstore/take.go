@@ -50,7 +50,7 @@ func (t *Tx) takeLease(ask store.Ask, now, notAfter int64) store.Answer {
 	}
 	r, reply := r.Take(ask, now, notAfter)
 	if reply == store.Done {
-		r.Session = t.id
+		r.Session = t.Session
 	}
 	a := t.answer(ask, r, reply)
 	a.Shared = reply == store.Done && r.Use == store.Shared
@@ -59,7 +59,7 @@ func (t *Tx) takeLease(ask store.Ask, now, notAfter int64) store.Answer {
 
 // answer writes a row, and returns the answer.
 func (t *Tx) answer(ask store.Ask, r rules.Row, reply store.Reply) store.Answer {
-	t.written[ask.Row] = r
+	t.Written[ask.Row] = r
 	if reply != store.Done {
 		return store.Answer{Reply: reply}
 	}
@@ -72,7 +72,7 @@ func (t *Tx) takePlace(ask store.Ask, now, notAfter int64) store.Answer {
 	if !ok || !t.lock(ask.Row) {
 		return store.Answer{}
 	}
-	r, there := t.current(ask.Row)
+	r, there := t.Current(ask.Row)
 	r, reply := r.TakePlace(entry, ask, now, notAfter)
 	if !there && reply != store.Done {
 		return store.Answer{Reply: reply}
@@ -98,8 +98,8 @@ func (x session) freePermits(ctx context.Context, ask store.Ask) (free []int64, 
 
 // takePermit acquires a permit.
 func (t *Tx) takePermit(ask store.Ask, now, notAfter int64) store.Answer {
-	entry, _ := t.current(entryRow(ask.Key))
-	if locked := t.db.locks[entryRow(ask.Key)]; locked != nil && locked.holder != t {
+	entry, _ := t.Current(entryRow(ask.Key))
+	if !t.Free(entryRow(ask.Key)) {
 		return store.Answer{}
 	}
 	r, ok := t.take(ask.Row)
