@@ -14,7 +14,7 @@ import (
 // The limits of WaitAtMost: one that ends while nobody else does anything, and one that
 // doesn't end in the test.
 const (
-	short = 50 * time.Millisecond
+	short = 200 * time.Millisecond
 	long  = time.Hour
 )
 
