@@ -64,6 +64,23 @@ func (s *Server) OpenLeases(tb testing.TB) *DB {
 	return db
 }
 
+// OpenNamed is like Open, but of the rows of lockstep_centers it has only those of these slots: for
+// locks of keys that aren't hashed, or of few that are.
+func (s *Server) OpenNamed(tb testing.TB, slots ...uint16) *DB {
+	tb.Helper()
+	db := s.OpenLeases(tb)
+	if s.engine == MySQL {
+		procedures, err := schema.Procedures()
+		check(tb, err)
+		check(tb, db.exec(tb.Context(), procedures...))
+	}
+	check(tb, db.installProcedures(tb.Context()))
+	for _, slot := range slots {
+		db.Exec(tb, fmt.Sprintf("INSERT INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", slot))
+	}
+	return db
+}
+
 // Fresh returns a new database on the shared server, without any table, which
 // is dropped at the end of the test: for tests of the schema itself. The
 // application user has no rights until Grant or CreateTable.
