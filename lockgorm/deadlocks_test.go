@@ -38,7 +38,7 @@ func TestRowsBesideEverything(t *testing.T) {
 			server := testdb.Dedicated(t, engine) // whose deadlocks are those of this test
 			for _, guarded := range []bool{true, false} {
 				for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-					besideEverything(t, &env{DB: server.Open(t), guarded: guarded, names: names{tables: map[string]string{}}}, level)
+					besideEverything(t, &env{DB: server.OpenNamed(t), guarded: guarded, names: names{tables: map[string]string{}}}, level)
 				}
 			}
 		})

@@ -188,27 +188,30 @@ func TestLeaseVerbs(t *testing.T) {
 func TestGuardAgainThroughSessions(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		for name, configure := range configs {
-			db := e.open(t, configure)
-			l := take(t, manager(t, db, lease.TTL(9*time.Second)))
-			tx := db.Begin()
-			noError(t, tx.Error)
-			session := tx.Session(&gorm.Session{PrepareStmt: true})
-			noError(t, guard(session, l))
-			for l.Remaining() > 5*time.Second { // otherwise Guard has nothing to renew
-				time.Sleep(10 * time.Millisecond)
-			}
-			delays, start := testdb.Delays(t), time.Now()
-			for range 3 {
-				session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db := e.open(t, configure)
+				l := take(t, manager(t, db, lease.TTL(9*time.Second)))
+				tx := db.Begin()
+				noError(t, tx.Error)
+				session := tx.Session(&gorm.Session{PrepareStmt: true})
 				noError(t, guard(session, l))
-			}
-			if took := time.Since(start); took > 1500*time.Millisecond+delays() {
-				t.Errorf("%s: to guard again took %v", name, took)
-			}
-			noError(t, tx.Commit().Error)
-			if err := l.Release(t.Context()); !errors.Is(err, lease.ErrGuarded) { // a renewal may have the row on a busy machine
-				noError(t, err)
-			}
+				for l.Remaining() > 5*time.Second { // otherwise Guard has nothing to renew
+					time.Sleep(10 * time.Millisecond)
+				}
+				delays, start := testdb.Delays(t), time.Now()
+				for range 3 {
+					session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
+					noError(t, guard(session, l))
+				}
+				if took := time.Since(start); took > 1500*time.Millisecond+delays() {
+					t.Errorf("to guard again took %v", took)
+				}
+				noError(t, tx.Commit().Error)
+				if err := l.Release(t.Context()); !errors.Is(err, lease.ErrGuarded) { // a renewal may have the row on a busy machine
+					noError(t, err)
+				}
+			})
 		}
 	})
 }

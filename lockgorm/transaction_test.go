@@ -191,33 +191,6 @@ func TestTransactionWithDDL(t *testing.T) {
 	})
 }
 
-// TestLockBehindDDL uses the migrator in a transaction, and then locks.
-func TestLockBehindDDL(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.openDSN(t, e.AdminDSN())
-		err := db.Transaction(func(tx *gorm.DB) error {
-			_, err := lockgorm.Lock(tx, e.ensured(t))
-			noError(t, err)
-			noError(t, tx.Migrator().CreateIndex(&indexed{}, "N"))
-			_, err = lockgorm.Lock(tx, e.ensured(t))
-			if e.guarded {
-				wantError(t, "a lock behind DDL", err, txlock.ErrTxDoomed)
-			} else {
-				wantError(t, "a lock behind DDL", err, txlock.ErrNoTransaction)
-			}
-			return nil
-		})
-		if e.guarded {
-			wantError(t, "the commit behind DDL", err, txlock.ErrTxDoomed)
-		}
-	})
-}
-
-// indexed is Note with one more index.
-type indexed struct {
-	N int64 `gorm:"index"`
-}
-
 func TestTransactionContext(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
