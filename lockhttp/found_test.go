@@ -100,7 +100,7 @@ func TestLineBreaksInKeys(t *testing.T) {
 func TestManyKeysOfOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
-		keys := make([]txlock.Key, 40)
+		keys := make([]txlock.Key, testdb.Long(10, 40))
 		for i := range keys {
 			keys[i] = txlock.Named(fmt.Sprintf("payment:%d", i))
 			_, err := locksqlc.Once(t.Context(), s.pool, keys[i], func(*sql.Tx) error { return nil })
