@@ -150,39 +150,6 @@ func TestGuardedNeeds(t *testing.T) {
 	})
 }
 
-// TestLeaseVerbs guards and acquires in the transaction of a *gorm.DB, also a prepared or nested one.
-func TestLeaseVerbs(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for name, configure := range configs {
-			db := e.open(t, configure)
-			m, key := manager(t, db), onceKey()
-			var l *lease.Lease
-			noError(t, db.Transaction(func(tx *gorm.DB) (err error) {
-				l, err = acquireTx(tx, m, key)
-				return err
-			}))
-			wantError(t, name+", Guard on a pool", guard(db, l), txlock.ErrNoTransaction)
-			_, err := acquireTx(db, m, onceKey())
-			wantError(t, name+", AcquireTx on a pool", err, txlock.ErrNoTransaction)
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				return tx.Transaction(func(tx *gorm.DB) error {
-					_, err := m.TryAcquire(t.Context(), key)
-					wantError(t, name+", TryAcquire", err, txlock.ErrBusy)
-					return guard(tx, l)
-				})
-			}))
-			e.takeAway(t, l)
-			wantError(t, name+", Guard of a lost lease", db.Transaction(func(tx *gorm.DB) error {
-				return errors.Join(tx.Create(&Note{}).Error, guard(tx, l))
-			}), txlock.ErrLost)
-			if n := e.count(t, "Note", "1 = 1"); n != 0 {
-				t.Errorf("%s: %d notes", name, n)
-			}
-			wantError(t, name+", Release", l.Release(t.Context()), txlock.ErrNotHeld)
-		}
-	})
-}
-
 // TestGuardAgainThroughSessions proves that a transaction may guard a lease again, through any of
 // GORM's sessions and with prepared statements, without waiting for the row that it has locked itself.
 func TestGuardAgainThroughSessions(t *testing.T) {

@@ -58,14 +58,6 @@ func guard(tx *gorm.DB, l *lease.Lease) error {
 	return l.Guard(tx.Statement.Context, of)
 }
 
-func acquireTx(tx *gorm.DB, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	of, err := lockgorm.SQLTx(tx)
-	if err != nil {
-		return nil, err
-	}
-	return m.AcquireTx(tx.Statement.Context, of, key)
-}
-
 // verbs lock a key with a *gorm.DB. TestSuite has all verbs of the scope that Join returns.
 var verbs = map[string]func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error){
 	"Lock":         lockgorm.Lock,
