@@ -131,7 +131,7 @@ func TestOnceExpiresWhileOpen(t *testing.T) {
 
 // TestSweepOnce removes what has expired and nobody asks for, and waits for nobody.
 func TestSweepOnce(t *testing.T) {
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
 		_, err := txlock.PurgeOnce(t.Context(), nil)
 		if err == nil {
