@@ -32,8 +32,15 @@ type DB struct {
 // keeps apart from the others by its own keys and by CreateTable.
 func Open(tb testing.TB, engine Engine) *DB {
 	tb.Helper()
+	return OpenBeside(tb, engine, "")
+}
+
+// OpenBeside is like Open, but returns another database for each name: for tests whose keys are
+// those of tests in the other one.
+func OpenBeside(tb testing.TB, engine Engine, name string) *DB {
+	tb.Helper()
 	NeedsServer(tb)
-	db, err := process.dbs[engine]()
+	db, err := process.open(engine, name)
 	check(tb, err)
 	return db
 }
