@@ -124,7 +124,7 @@ func (n names) TableName(model string) string { return n.tables[model] }
 func each(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-		t.Run(name, func(t *testing.T) { t.Parallel(); onEngines(t, models, guarded, test) })
+		t.Run(name, func(t *testing.T) { t.Parallel(); onEngines(t, models, name, guarded, test) })
 	}
 }
 
@@ -135,7 +135,7 @@ func eachSetting(t *testing.T, models []string, test func(t *testing.T, e *env))
 	each(t, models, test)
 	t.Run("SkipDefaultTransaction", func(t *testing.T) {
 		t.Parallel()
-		onEngines(t, models, true, func(t *testing.T, e *env) {
+		onEngines(t, models, "skip", true, func(t *testing.T, e *env) {
 			e.skip = true
 			test(t, e)
 		})
@@ -153,17 +153,19 @@ func (e *env) inTransaction(db *gorm.DB, fn func(tx *gorm.DB) error) error {
 // eachGuarded runs a test on a guarded pool of every engine.
 func eachGuarded(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Parallel()
-	onEngines(t, models, true, test)
+	onEngines(t, models, "guarded", true, test)
 }
 
-func onEngines(t *testing.T, models []string, guarded bool, test func(t *testing.T, e *env)) {
+// onEngines runs a test on every engine, in the database of a setting: the same test beside it, in
+// another setting, locks the same keys.
+func onEngines(t *testing.T, models []string, setting string, guarded bool, test func(t *testing.T, e *env)) {
 	for _, engine := range testdb.Engines() {
 		if engine.Guarded() && !guarded {
 			continue // see TestTiDBRefused
 		}
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			e := &env{DB: testdb.Open(t, engine), guarded: guarded, names: names{tables: map[string]string{}}}
+			e := &env{DB: testdb.OpenBeside(t, engine, setting), guarded: guarded, names: names{tables: map[string]string{}}}
 			for _, model := range models {
 				e.names.tables[model] = e.CreateTable(t, model, columns[model])
 			}

@@ -105,8 +105,7 @@ func TestTransactionRetries(t *testing.T) {
 // TestTransactionTellsOfRetries proves that the observer of the pool is told when a
 // transaction is run again.
 func TestTransactionTellsOfRetries(t *testing.T) {
-	t.Parallel()
-	onEngines(t, nil, true, func(t *testing.T, e *env) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		var log bytes.Buffer
 		observer := txlock.SlogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		db, err := gorm.Open(lockgorm.Dialector(e.DSN(), txlock.Observe(observer)), e.config())
