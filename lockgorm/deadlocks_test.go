@@ -53,7 +53,7 @@ func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {
 	poolOf(t, db).SetMaxOpenConns(24)
 	barrels, options := txlock.NewFamily[int64]("barrel"), &sql.TxOptions{Isolation: level}
 	const rows, shelves, workers, moves = 24, 4, 10, 4
-	rounds := testdb.Long(10, 50)
+	rounds := testdb.Long(6, 50)
 	for id := range int64(rows) {
 		noError(t, db.Create(&Barrel{ID: id + 1, Shelf: id % shelves}).Error)
 	}
