@@ -48,8 +48,8 @@ func TestVerbsWithEditedTexts(t *testing.T) {
 					t.Errorf("%s: token %d after %d", v.name, token, last)
 				}
 				last = token
-				wantFree(t, db, key)
 			}
+			wantFree(t, db, key)
 		}
 		if n := pool.Stats().MaxIdleClosed + pool.Stats().MaxLifetimeClosed; n != 0 {
 			t.Errorf("%d connections were closed", n)
