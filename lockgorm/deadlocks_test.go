@@ -38,7 +38,7 @@ func TestRowsBesideEverything(t *testing.T) {
 			server := testdb.Dedicated(t, engine) // whose deadlocks are those of this test
 			for _, guarded := range []bool{true, false} {
 				for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-					besideEverything(t, &env{DB: server.Open(t), guarded: guarded, names: names{tables: map[string]string{}}}, level)
+					besideEverything(t, &env{DB: server.OpenNamed(t), guarded: guarded, names: names{tables: map[string]string{}}}, level)
 				}
 			}
 		})
@@ -53,7 +53,7 @@ func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {
 	poolOf(t, db).SetMaxOpenConns(24)
 	barrels, options := txlock.NewFamily[int64]("barrel"), &sql.TxOptions{Isolation: level}
 	const rows, shelves, workers, moves = 24, 4, 10, 4
-	rounds := testdb.Long(10, 50)
+	rounds := testdb.Long(6, 50)
 	for id := range int64(rows) {
 		noError(t, db.Create(&Barrel{ID: id + 1, Shelf: id % shelves}).Error)
 	}

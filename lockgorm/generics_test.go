@@ -35,7 +35,7 @@ func TestGenerics(t *testing.T) {
 		}))
 		id := newID()
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			_, err := lockAll(tx, txlock.Shared(key), txlock.Shared(another))
+			err := lockAll(tx, txlock.Shared(key), txlock.Shared(another))
 			noError(t, err)
 			noError(t, gorm.G[Parcel](tx).Create(ctx, &Parcel{ID: id}))
 			if e.free(t, parcels.Key(id)) || e.free(t, key) || e.free(t, another) {

@@ -47,7 +47,7 @@ func TestKit(t *testing.T) {
 				t.Errorf("granted %+v", grant)
 			}
 		}
-		_, err = lockAll(tx, orders.Keys(2, 1)...)
+		err = lockAll(tx, orders.Keys(2, 1)...)
 		noError(t, err)
 		_, err = lockAny(tx, orders.Keys(3, 4)...)
 		noError(t, err)

@@ -150,65 +150,35 @@ func TestGuardedNeeds(t *testing.T) {
 	})
 }
 
-// TestLeaseVerbs guards and acquires in the transaction of a *gorm.DB, also a prepared or nested one.
-func TestLeaseVerbs(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for name, configure := range configs {
-			db := e.open(t, configure)
-			m, key := manager(t, db), onceKey()
-			var l *lease.Lease
-			noError(t, db.Transaction(func(tx *gorm.DB) (err error) {
-				l, err = acquireTx(tx, m, key)
-				return err
-			}))
-			wantError(t, name+", Guard on a pool", guard(db, l), txlock.ErrNoTransaction)
-			_, err := acquireTx(db, m, onceKey())
-			wantError(t, name+", AcquireTx on a pool", err, txlock.ErrNoTransaction)
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				return tx.Transaction(func(tx *gorm.DB) error {
-					_, err := m.TryAcquire(t.Context(), key)
-					wantError(t, name+", TryAcquire", err, txlock.ErrBusy)
-					return guard(tx, l)
-				})
-			}))
-			e.takeAway(t, l)
-			wantError(t, name+", Guard of a lost lease", db.Transaction(func(tx *gorm.DB) error {
-				return errors.Join(tx.Create(&Note{}).Error, guard(tx, l))
-			}), txlock.ErrLost)
-			if n := e.count(t, "Note", "1 = 1"); n != 0 {
-				t.Errorf("%s: %d notes", name, n)
-			}
-			wantError(t, name+", Release", l.Release(t.Context()), txlock.ErrNotHeld)
-		}
-	})
-}
-
 // TestGuardAgainThroughSessions proves that a transaction may guard a lease again, through any of
 // GORM's sessions and with prepared statements, without waiting for the row that it has locked itself.
 func TestGuardAgainThroughSessions(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		for name, configure := range configs {
-			db := e.open(t, configure)
-			l := take(t, manager(t, db, lease.TTL(9*time.Second)))
-			tx := db.Begin()
-			noError(t, tx.Error)
-			session := tx.Session(&gorm.Session{PrepareStmt: true})
-			noError(t, guard(session, l))
-			for l.Remaining() > 5*time.Second { // otherwise Guard has nothing to renew
-				time.Sleep(10 * time.Millisecond)
-			}
-			delays, start := testdb.Delays(t), time.Now()
-			for range 3 {
-				session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db := e.open(t, configure)
+				l := take(t, manager(t, db, lease.TTL(9*time.Second)))
+				tx := db.Begin()
+				noError(t, tx.Error)
+				session := tx.Session(&gorm.Session{PrepareStmt: true})
 				noError(t, guard(session, l))
-			}
-			if took := time.Since(start); took > 1500*time.Millisecond+delays() {
-				t.Errorf("%s: to guard again took %v", name, took)
-			}
-			noError(t, tx.Commit().Error)
-			if err := l.Release(t.Context()); !errors.Is(err, lease.ErrGuarded) { // a renewal may have the row on a busy machine
-				noError(t, err)
-			}
+				for l.Remaining() > 5*time.Second { // otherwise Guard has nothing to renew
+					time.Sleep(10 * time.Millisecond)
+				}
+				delays, start := testdb.Delays(t), time.Now()
+				for range 3 {
+					session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
+					noError(t, guard(session, l))
+				}
+				if took := time.Since(start); took > 1500*time.Millisecond+delays() {
+					t.Errorf("to guard again took %v", took)
+				}
+				noError(t, tx.Commit().Error)
+				if err := l.Release(t.Context()); !errors.Is(err, lease.ErrGuarded) { // a renewal may have the row on a busy machine
+					noError(t, err)
+				}
+			})
 		}
 	})
 }

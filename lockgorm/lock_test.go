@@ -26,12 +26,12 @@ func by(verb func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.
 
 var tryLock, rLock, tryRLock = by((*txlock.Scope).TryLock), by((*txlock.Scope).RLock), by((*txlock.Scope).TryRLock)
 
-func lockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
+func lockAll(tx *gorm.DB, keys ...txlock.Key) error {
 	scope, err := lockgorm.Join(tx)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		_, err = scope.LockAll(tx.Statement.Context, keys...)
 	}
-	return scope.LockAll(tx.Statement.Context, keys...)
+	return err
 }
 
 func lockAny(tx *gorm.DB, keys ...txlock.Key) (txlock.Grant, error) {
@@ -58,29 +58,11 @@ func guard(tx *gorm.DB, l *lease.Lease) error {
 	return l.Guard(tx.Statement.Context, of)
 }
 
-func acquireTx(tx *gorm.DB, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	of, err := lockgorm.SQLTx(tx)
-	if err != nil {
-		return nil, err
-	}
-	return m.AcquireTx(tx.Statement.Context, of, key)
-}
-
-// verbs lock a key with a *gorm.DB.
+// verbs lock a key with a *gorm.DB. TestSuite has all verbs of the scope that Join returns.
 var verbs = map[string]func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error){
-	"Lock":             lockgorm.Lock,
-	"Lock, shared":     func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) { return lockgorm.Lock(tx, txlock.Shared(key)) },
-	"TryLock":          tryLock,
-	"RLock, shared":    rLock,
-	"TryRLock, shared": tryRLock,
-	"LockAny":          func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) { return lockAny(tx, key) },
-	"LockAll": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-		grants, err := lockAll(tx, key)
-		if err != nil || len(grants) == 0 {
-			return txlock.Grant{}, err
-		}
-		return grants[0], err
-	},
+	"Lock":         lockgorm.Lock,
+	"Lock, shared": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) { return lockgorm.Lock(tx, txlock.Shared(key)) },
+	"TryLock":      tryLock,
 }
 
 // free reports whether somebody else could lock the key exclusively now.

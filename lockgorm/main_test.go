@@ -117,19 +117,15 @@ type names struct {
 	tables map[string]string
 }
 
-func (n names) TableName(model string) string {
-	if model == "indexed" {
-		model = "Note"
-	}
-	return n.tables[model]
-}
+func (n names) TableName(model string) string { return n.tables[model] }
 
 // each runs a test on guarded and plain pools of every engine, with tables for
 // the models.
 func each(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Parallel()
-	t.Run("guarded", func(t *testing.T) { onEngines(t, models, true, test) })
-	t.Run("plain", func(t *testing.T) { onEngines(t, models, false, test) })
+	for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); onEngines(t, models, name, guarded, test) })
+	}
 }
 
 // eachSetting does what each does, and also runs the test under SkipDefaultTransaction,
@@ -138,7 +134,8 @@ func each(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 func eachSetting(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	each(t, models, test)
 	t.Run("SkipDefaultTransaction", func(t *testing.T) {
-		onEngines(t, models, true, func(t *testing.T, e *env) {
+		t.Parallel()
+		onEngines(t, models, "skip", true, func(t *testing.T, e *env) {
 			e.skip = true
 			test(t, e)
 		})
@@ -156,17 +153,19 @@ func (e *env) inTransaction(db *gorm.DB, fn func(tx *gorm.DB) error) error {
 // eachGuarded runs a test on a guarded pool of every engine.
 func eachGuarded(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Parallel()
-	onEngines(t, models, true, test)
+	onEngines(t, models, "guarded", true, test)
 }
 
-func onEngines(t *testing.T, models []string, guarded bool, test func(t *testing.T, e *env)) {
+// onEngines runs a test on every engine, in the database of a setting: the same test beside it, in
+// another setting, locks the same keys.
+func onEngines(t *testing.T, models []string, setting string, guarded bool, test func(t *testing.T, e *env)) {
 	for _, engine := range testdb.Engines() {
 		if engine.Guarded() && !guarded {
 			continue // see TestTiDBRefused
 		}
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			e := &env{DB: testdb.Open(t, engine), guarded: guarded, names: names{tables: map[string]string{}}}
+			e := &env{DB: testdb.OpenBeside(t, engine, setting), guarded: guarded, names: names{tables: map[string]string{}}}
 			for _, model := range models {
 				e.names.tables[model] = e.CreateTable(t, model, columns[model])
 			}
@@ -246,23 +245,29 @@ func poolOf(t *testing.T, db *gorm.DB) *sql.DB {
 	return pool
 }
 
-// held reports whether somebody holds the key exclusively. It asks by a session of its own.
-func (e *env) held(t *testing.T, key txlock.Key) bool {
+// held reports whether somebody holds all keys exclusively. It asks by a session of its own.
+func (e *env) held(t *testing.T, keys ...txlock.Key) bool {
 	t.Helper()
 	if e.Engine().Guarded() { // which shows no locks
-		tx, err := e.Admin().BeginTx(t.Context(), nil)
-		noError(t, err)
-		defer tx.Rollback() //nolint:errcheck // nothing was done in it
-		_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE NOWAIT", key.String())
-		var busy *driver.MySQLError
-		if err != nil && (!errors.As(err, &busy) || busy.Number != 3572) {
-			t.Fatal(err)
-		}
-		return err != nil
+		return !slices.ContainsFunc(keys, func(key txlock.Key) bool { return !e.refused(t, key) })
 	}
-	holders, err := txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), key)
+	holders, err := txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), keys...)
 	noError(t, err)
-	return len(holders) == 1
+	return len(holders) == len(keys)
+}
+
+// refused reports whether the row of a key can't be locked at once.
+func (e *env) refused(t *testing.T, key txlock.Key) bool {
+	t.Helper()
+	tx, err := e.Admin().BeginTx(t.Context(), nil)
+	noError(t, err)
+	defer tx.Rollback() //nolint:errcheck // nothing was done in it
+	_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM lockstep_locks WHERE name = ? FOR UPDATE NOWAIT", key.String())
+	var busy *driver.MySQLError
+	if err != nil && (!errors.As(err, &busy) || busy.Number != 3572) {
+		t.Fatal(err)
+	}
+	return err != nil
 }
 
 // soonFree reports whether nobody holds the keys. Holders compares two reads, so a lock

@@ -22,45 +22,6 @@ func nested(t *testing.T, e *env) map[string]*gorm.DB {
 	}
 }
 
-// TestNestedFailure has a nested block fail. Whether that frees its lock depends on the
-// server. Locking again must succeed, with a token that is not lower.
-func TestNestedFailure(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for name, db := range nested(t, e) {
-			key, outside := e.ensured(t), e.ensured(t)
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				_, err := lockgorm.Lock(tx, outside)
-				noError(t, err)
-				var inner txlock.Grant
-				err = tx.Transaction(func(tx2 *gorm.DB) (err error) {
-					inner, err = lockgorm.Lock(tx2, key)
-					noError(t, err)
-					noError(t, tx2.Create(&Note{N: 1}).Error)
-					return errInner
-				})
-				wantError(t, name, err, errInner)
-				noError(t, tx.Error)
-				if e.free(t, outside) {
-					t.Errorf("%s: the lock of the outer block is gone", name)
-				}
-				again, err := lockgorm.Lock(tx, key)
-				noError(t, err)
-				if e.guarded && again.Token() < inner.Token() {
-					t.Errorf("%s: the token falls from %d to %d", name, inner.Token(), again.Token())
-				}
-				if !e.held(t, key) || e.free(t, key) {
-					t.Errorf("%s: the key that was locked again is free", name)
-				}
-				return nil
-			}))
-		}
-		// The row of the failing block stays only if there were no savepoints.
-		if n := e.count(t, "Note", "1 = 1"); n != 1 {
-			t.Errorf("%d rows, want the one that nothing could undo", n)
-		}
-	})
-}
-
 // TestHeldAfterNestedFailure proves that the scope doesn't claim a lock which a savepoint
 // may have freed.
 func TestHeldAfterNestedFailure(t *testing.T) {

@@ -54,7 +54,7 @@ func TestSmallPoolsOfPrepared(t *testing.T) {
 			defer cancel()
 			noError(t, together(6, func(worker int) error {
 				db := db.WithContext(ctx)
-				for i := range testdb.Long(10, 100) {
+				for i := range testdb.Long(5, 100) {
 					from, to := int64(i%3), int64((i+worker)%3)
 					err := errors.Join(
 						db.Create(&Parcel{ID: newID(), N: from}).Error,

@@ -94,7 +94,7 @@ func TestRowsThatMove(t *testing.T) {
 				}
 			})
 		}
-		for range 50 {
+		for range testdb.Long(25, 100) {
 			got := db.Model(&Parcel{}).Where("n = ?", 1).Update("n", gorm.Expr("n + 0 * id"))
 			if got.Error != nil {
 				t.Errorf("%d rows, %v", got.RowsAffected, got.Error)
@@ -292,7 +292,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 // locks no others, in small tables and in large ones. A DELETE takes no hint: where it deletes
 // half of a table the server reads all of it.
 func TestRowsPlans(t *testing.T) {
-	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, table := e.openPlugin(t), e.names.tables["Parcel"]
 		var sent string
 		see := func(db *gorm.DB) { sent = db.Explain(db.Statement.SQL.String(), db.Statement.Vars...) }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -12,56 +11,9 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-func TestTransactionFails(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		pool, key, broken := poolOf(t, db), e.ensured(t), errors.New("fn fails")
-		write := func(tx *gorm.DB) { noError(t, tx.Create(&Note{ID: 1}).Error) }
-		err := lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
-			write(tx)
-			return broken
-		})
-		wantError(t, "fn's error", err, broken)
-		err = lockgorm.Transaction(db, []txlock.Key{key, {}}, func(*gorm.DB) error { t.Error("fn runs without a lock"); return nil })
-		wantError(t, "the zero key", err, txlock.ErrInvalidKey)
-		if err := lockgorm.Transaction(nil, []txlock.Key{key}, func(*gorm.DB) error { return nil }); err == nil {
-			t.Error("nil *gorm.DB: no error")
-		}
-		if err := lockgorm.Transaction(db, []txlock.Key{key}, nil); err == nil {
-			t.Error("nil function: no error")
-		}
-		for _, where := range []string{"outermost", "nested"} {
-			func() {
-				defer func() {
-					if p := recover(); p != "on purpose" {
-						t.Errorf("%s: the panic of fn became %v", where, p)
-					}
-				}()
-				panics := func(db *gorm.DB) error {
-					return lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
-						write(tx)
-						panic("on purpose")
-					})
-				}
-				if where == "nested" {
-					_ = db.Transaction(panics)
-				}
-				_ = panics(db)
-			}()
-			if pool.Stats().InUse != 0 || !e.free(t, key) {
-				t.Errorf("%s: after the panic %d connections are in use", where, pool.Stats().InUse)
-			}
-		}
-		if e.count(t, "Note", "1 = 1") != 0 || db.Error != nil {
-			t.Errorf("a row of a transaction that failed is there, or the handle has an error: %v", db.Error)
-		}
-	})
-}
 
 // TestTransactionWithoutKeys leaves the locks to the plugin. A model that was read
 // before its lock, and changed meanwhile, is read again in the second run.
@@ -153,8 +105,7 @@ func TestTransactionRetries(t *testing.T) {
 // TestTransactionTellsOfRetries proves that the observer of the pool is told when a
 // transaction is run again.
 func TestTransactionTellsOfRetries(t *testing.T) {
-	t.Parallel()
-	onEngines(t, nil, true, func(t *testing.T, e *env) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		var log bytes.Buffer
 		observer := txlock.SlogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		db, err := gorm.Open(lockgorm.Dialector(e.DSN(), txlock.Observe(observer)), e.config())
@@ -187,69 +138,6 @@ func TestTransactionWithDDL(t *testing.T) {
 		wantError(t, "DDL inside", err, txlock.ErrTxDoomed)
 		if n := e.count(t, "Note", "1 = 1"); txlock.Retryable(err) || runs != 1 || n != 1 {
 			t.Errorf("it has run %d times and left %d rows", runs, n)
-		}
-	})
-}
-
-// TestLockBehindDDL uses the migrator in a transaction, and then locks.
-func TestLockBehindDDL(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.openDSN(t, e.AdminDSN())
-		err := db.Transaction(func(tx *gorm.DB) error {
-			_, err := lockgorm.Lock(tx, e.ensured(t))
-			noError(t, err)
-			noError(t, tx.Migrator().CreateIndex(&indexed{}, "N"))
-			_, err = lockgorm.Lock(tx, e.ensured(t))
-			if e.guarded {
-				wantError(t, "a lock behind DDL", err, txlock.ErrTxDoomed)
-			} else {
-				wantError(t, "a lock behind DDL", err, txlock.ErrNoTransaction)
-			}
-			return nil
-		})
-		if e.guarded {
-			wantError(t, "the commit behind DDL", err, txlock.ErrTxDoomed)
-		}
-	})
-}
-
-// indexed is Note with one more index.
-type indexed struct {
-	N int64 `gorm:"index"`
-}
-
-func TestTransactionContext(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		pool, key := poolOf(t, db), e.ensured(t)
-		pool.SetMaxOpenConns(1)
-		ctx, cancel := context.WithCancel(t.Context())
-		runs := 0
-		err := lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{key}, func(tx *gorm.DB) error {
-			runs++
-			noError(t, tx.Create(&Note{N: 1}).Error)
-			cancel()
-			return tx.Create(&Note{N: 1}).Error
-		})
-		wantError(t, "cancelled inside", err, context.Canceled)
-		err = lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{key}, func(*gorm.DB) error { runs++; return nil })
-		wantError(t, "cancelled before", err, context.Canceled)
-
-		// It is cancelled while it waits: the session of the pool's only connection is
-		// known.
-		release := e.hold(t, key)
-		ctx, cancel = context.WithCancel(t.Context())
-		session, result := testdb.ConnID(t, pool), make(chan error, 1)
-		go func() {
-			result <- lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{key}, func(*gorm.DB) error { runs++; return nil })
-		}()
-		e.WaitForLockWait(t, session)
-		cancel()
-		wantError(t, "cancelled while it waits", <-result, context.Canceled)
-		release()
-		e.WaitGone(t, session) // with a plain pool the server itself must notice that the client is gone
-		if runs != 1 || e.count(t, "Note", "1 = 1") != 0 || !e.free(t, key) {
-			t.Errorf("%d runs, %d rows", runs, e.count(t, "Note", "1 = 1"))
 		}
 	})
 }

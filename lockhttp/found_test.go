@@ -19,27 +19,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestClosed proves that nothing is shown or done after Close.
-func TestClosed(t *testing.T) {
-	onEach(t, func(t *testing.T, db *testdb.DB) {
-		s := open(t, db, lockhttp.Authorize(operator))
-		held, err := s.manager().Acquire(t.Context(), txlock.Named("report"))
-		s.must(err)
-		s.shows("leases", "report")
-		release := s.form("key?key=report", "release", "", alice)
-		s.pages.Close()
-		for _, page := range []string{"", "locks.json", "key?key=report"} {
-			if code, _, _ := s.get(page); code != http.StatusServiceUnavailable {
-				t.Errorf("%q is answered with %d", page, code)
-			}
-		}
-		if code, _, _ := s.post("release", release, alice); code != http.StatusServiceUnavailable {
-			t.Errorf("a release is answered with %d", code)
-		}
-		s.must(held.Renew(t.Context()))
-	})
-}
-
 // TestMaskPanics proves that a mask that panics over a key of another program doesn't end this
 // one, and that the page says so and the log where.
 func TestMaskPanics(t *testing.T) {
@@ -100,7 +79,7 @@ func TestLineBreaksInKeys(t *testing.T) {
 func TestManyKeysOfOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
-		keys := make([]txlock.Key, 40)
+		keys := make([]txlock.Key, testdb.Long(10, 40))
 		for i := range keys {
 			keys[i] = txlock.Named(fmt.Sprintf("payment:%d", i))
 			_, err := locksqlc.Once(t.Context(), s.pool, keys[i], func(*sql.Tx) error { return nil })

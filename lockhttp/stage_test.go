@@ -41,12 +41,7 @@ type stage struct {
 func onEach(t *testing.T, test func(t *testing.T, db *testdb.DB), made ...func(*testdb.Server, testing.TB) *testdb.DB) {
 	t.Parallel()
 	newDB := append(made, (*testdb.Server).OpenLeases)[0]
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, newDB(testdb.Shared(t, engine), t))
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, newDB(testdb.Shared(t, engine), t)) })
 }
 
 func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {

@@ -22,7 +22,7 @@ func TestRefusedOnClusters(t *testing.T) {
 		if engine == testdb.MySQL {
 			continue
 		}
-		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)
+		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).OpenNamed(t)
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			t.Run(name, func(t *testing.T) {
 				pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(t, db.Config()).DB()

@@ -75,40 +75,6 @@ func ends(ctx context.Context, t *testing.T, since time.Time) time.Duration {
 	return time.Since(since)
 }
 
-func TestDoExcludes(t *testing.T) {
-	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		for _, key := range []txlock.Key{uniqueKey(t, "do"), hashed.Key(7)} {
-			_, end := background(t.Context(), t, pool, key)
-			wantLocked(t, "Do", db, key)
-			second, third := newPool(t, db.Config(), true), newPool(t, db.Config(), false)
-			var order []string // by those who hold the lock
-			answered := make(chan error, 2)
-			for name, call := range map[string]func() error{
-				"Do": func() error {
-					return locksqlc.Do(t.Context(), second, key, func(context.Context) error { order = append(order, "Do"); return nil })
-				},
-				"Run": func() error {
-					return locksqlc.Run(t.Context(), third, []txlock.Key{key}, func(*sql.Tx) error { order = append(order, "Run"); return nil })
-				},
-			} {
-				id := testdb.ConnID(t, map[string]*sql.DB{"Do": second, "Run": third}[name]) // its only connection
-				go func() { answered <- call() }()
-				db.WaitForLockWait(t, id)
-			}
-			order = append(order, "first")
-			isError(t, "Do", end(nil), nil)
-			for range 2 {
-				isError(t, "who has waited", <-answered, nil)
-			}
-			if len(order) != 3 || order[0] != "first" {
-				t.Errorf("the order is %v", order)
-			}
-			idle(t, pool)
-			wantFree(t, db, key)
-		}
-	})
-}
-
 func TestDoGivesTheLockBack(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		pool.SetMaxOpenConns(1)
@@ -277,7 +243,7 @@ func TestDoCommitsItsToken(t *testing.T) {
 func TestDoNoticesDeadServer(t *testing.T) {
 	onEngines(t, func(t *testing.T, engine testdb.Engine) {
 		server := testdb.Dedicated(t, engine)
-		db := server.Open(t)
+		db := server.OpenNamed(t)
 		var ctxs []context.Context
 		var all []func(error) error
 		for _, guarded := range []bool{false, true} {
@@ -320,27 +286,6 @@ func TestDoNoticesSilence(t *testing.T) {
 			t.Errorf("Do returned %v after fn", took)
 		}
 		idle(t, pool)
-	})
-}
-
-// TestDoKeepsItsConnectionAlive holds the lock longer than the server keeps an idle
-// session.
-func TestDoKeepsItsConnectionAlive(t *testing.T) {
-	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		pool, key := newPool(t, db.Config(func(cfg *mysql.Config) {
-			cfg.Params = map[string]string{"wait_timeout": "5"}
-		}), guarded), uniqueKey(t, "do")
-		err := locksqlc.Do(t.Context(), pool, key, func(ctx context.Context) error {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(8 * time.Second): // the work
-				return nil
-			}
-		})
-		isError(t, "Do", err, nil)
-		idle(t, pool)
-		wantFree(t, db, key)
 	})
 }
 

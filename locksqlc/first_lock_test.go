@@ -29,7 +29,7 @@ func makesBefore(db *testdb.DB) bool {
 // the row is made by its lock.
 func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
-	onServers(t, func(t *testing.T, db *testdb.DB) { test(t, testdb.Shared(t, db.Engine()).Open(t)) })
+	onServers(t, func(t *testing.T, db *testdb.DB) { test(t, testdb.Shared(t, db.Engine()).OpenNamed(t)) })
 }
 
 // rowsOf counts the rows of a key that are committed.
@@ -229,22 +229,4 @@ func TestFirstTryWaitsForNoGap(t *testing.T) {
 		check(t, tx.Rollback())
 		check(t, holder.Rollback())
 	})
-}
-
-// BenchmarkFirstLock is a transaction with the lock of a new key, and of one that is known.
-func BenchmarkFirstLock(b *testing.B) {
-	for _, engine := range testdb.Engines() {
-		pool := newPool(b, testdb.Open(b, engine).Config(), true)
-		pool.SetMaxOpenConns(1)
-		for name, key := range map[string]func() txlock.Key{
-			"new":   func() txlock.Key { return txlock.Named("first:" + rand.Text()) },
-			"known": func() txlock.Key { return txlock.Named("first:known") },
-		} {
-			b.Run(string(engine)+"/"+name, func(b *testing.B) {
-				for b.Loop() {
-					check(b, locksqlc.Run(b.Context(), pool, []txlock.Key{key()}, func(*sql.Tx) error { return nil }))
-				}
-			})
-		}
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -43,57 +42,6 @@ func told(t *testing.T, rows *sql.Rows, err error) string {
 	return all.String()
 }
 
-// TestLockWithSells proves that nobody loses an update who reads with a lock and writes with a
-// COMMIT, new keys and rows included, and that a sale has two round trips.
-func TestLockWithSells(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "sells", "id INT PRIMARY KEY, n INT")
-		trips, counting := testdb.CountTrips(t)
-		pool := newPool(t, db.Config(counting, interpolating), true)
-		const workers, sales = 8, 25
-		sell := func(key txlock.Key, id int) error {
-			return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-				s, err := locksqlc.Join(t.Context(), tx)
-				if err != nil {
-					return err
-				}
-				n := 0
-				if err := tx.QueryRowContext(s.LockWith(t.Context(), key), "SELECT n FROM "+table+" WHERE id = ?", id).Scan(&n); err != nil {
-					return err
-				}
-				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ? WHERE id = ?", n-1, id))
-			})
-		}
-		for id := range 4 {
-			key := uniqueKey(t, "sells")
-			if id%2 == 1 {
-				key = hashedKeys.Key(key.String())
-			}
-			db.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, 1000)", table, id))
-			var all sync.WaitGroup
-			for range workers {
-				all.Go(func() {
-					for range sales {
-						if err := sell(key, id); err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			all.Wait()
-			left := count(t, db.Admin(), fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, id))
-			if left != 1000-workers*sales {
-				t.Errorf("%v: %d are left of 1000 after %d sales", key, left, workers*sales)
-			}
-			before := trips.Count()
-			check(t, sell(key, id))
-			if n := trips.Count() - before; n != 2 && sharesTexts(db.Engine()) {
-				t.Errorf("a sale has %d round trips", n)
-			}
-		}
-	})
-}
-
 // TestLockWithDroppedProcedures proves that a pool which finds out by LockWith or CommitWith that
 // a MySQL has no procedures does without.
 func TestLockWithDroppedProcedures(t *testing.T) {
@@ -101,7 +49,7 @@ func TestLockWithDroppedProcedures(t *testing.T) {
 		if db.Engine() != testdb.MySQL {
 			return // others need none
 		}
-		own := testdb.Shared(t, db.Engine()).Open(t)
+		own := testdb.Shared(t, db.Engine()).OpenNamed(t, hashedKeys.Key("sells").Slot())
 		own.DropProcedures(t)
 		table := own.CreateTable(t, "sells", "id INT PRIMARY KEY, n INT")
 		own.Exec(t, "INSERT INTO "+table+" VALUES (1, 10)")
@@ -133,8 +81,7 @@ func TestLockWithDroppedProcedures(t *testing.T) {
 // TestLockWithoutACenter proves that a read whose lock has no row returns an error, and no rows.
 func TestLockWithoutACenter(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		own := testdb.Shared(t, db.Engine()).Open(t)
-		own.Exec(t, "DELETE FROM lockstep_centers")
+		own := testdb.Shared(t, db.Engine()).OpenNamed(t)
 		err := locksqlc.Run(t.Context(), newPool(t, own.Config(interpolating), true), nil, func(tx *sql.Tx) error {
 			s := join(t, tx)
 			ctx := s.LockWith(t.Context(), hashedKeys.Key("none"))

@@ -29,7 +29,7 @@ func TestTryOfAKeyThatIsBeingMade(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		dbs := []*testdb.DB{testdb.Open(t, engine)}
 		if engine == testdb.MySQL && !testdb.WithoutProcedures() {
-			without := testdb.Shared(t, engine).Open(t)
+			without := testdb.Shared(t, engine).OpenNamed(t)
 			without.DropProcedures(t)
 			dbs = append(dbs, without)
 		}

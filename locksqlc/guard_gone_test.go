@@ -53,7 +53,7 @@ func TestWaitTimeoutLeavesTransactionAlive(t *testing.T) {
 
 func TestWaitTimeoutDooms(t *testing.T) {
 	onEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Dedicated(t, engine, testdb.Args("--innodb-rollback-on-timeout=ON")).Open(t)
+		db := testdb.Dedicated(t, engine, testdb.Args("--innodb-rollback-on-timeout=ON")).OpenNamed(t)
 
 		plain := newPool(t, db.Config(oneSecond), false)
 		tx, table, err := timesOut(t, db, plain)
@@ -141,28 +141,6 @@ func TestKilledConnectionDooms(t *testing.T) {
 				wantCount(t, pool, 0, "SELECT COUNT(*) FROM "+table)
 			})
 		}
-	})
-}
-
-// TestStatementOfPoolOutlivesDoom prepares a statement of the pool on a connection with a
-// doomed transaction. database/sql keeps the statement with that connection.
-func TestStatementOfPoolOutlivesDoom(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.Config(), true)
-		pool.SetMaxOpenConns(2)
-		v := deadlock(t, db, pool, shapes[0])
-		ready, err := pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = 3 WHERE id = ?") // on the other connection
-		check(t, err)
-		defer func() { _ = ready.Close() }()
-		wantDoomed(t, "the statement in the doomed transaction", second(v.tx.StmtContext(t.Context(), ready).ExecContext(t.Context(), 1)), 1213)
-		check(t, v.tx.Rollback())
-		first, other := takeConn(t, pool), takeConn(t, pool)
-		if testdb.ConnID(t, first) == v.conn {
-			first, other = other, first
-		}
-		check(t, other.Close()) // only the one that was doomed is free
-		isError(t, "the statement after the doomed transaction", second(ready.ExecContext(t.Context(), 2)), nil)
-		check(t, first.Close())
 	})
 }
 

@@ -201,8 +201,9 @@ func wantHeld(tb testing.TB, what string, scope *txlock.Scope, key txlock.Key, w
 // itself would hold it longer than the limit.
 func wantFree(tb testing.TB, db *testdb.DB, keys ...txlock.Key) {
 	tb.Helper()
+	pool := newPool(tb, db.Config(), true)
 	for _, key := range keys {
-		tx := begin(tb, newPool(tb, db.Config(), true))
+		tx := begin(tb, pool)
 		isError(tb, fmt.Sprintf("%v is still locked", key), second(join(tb, tx).WaitAtMost(30*time.Second).Lock(tb.Context(), key)), nil)
 		_ = tx.Rollback()
 	}

@@ -136,7 +136,7 @@ func TestOpenersOfAResetSession(t *testing.T) {
 // statement has chosen, and to tables that were made anew or changed since it was prepared.
 func TestOpenerSeesOtherTables(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
-		other := testdb.Shared(t, testdb.MariaDB).Open(t)
+		other := testdb.Shared(t, testdb.MariaDB).OpenNamed(t)
 		table, key := other.Name()+"."+other.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "moved")
 		pool := keptPool(t, db.AdminConfig())
 		pool.SetMaxOpenConns(1)
@@ -254,7 +254,7 @@ func TestKeptAsText(t *testing.T) {
 // chosen, however often its text was sent before.
 func TestCommitWithElsewhere(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		other := testdb.Shared(t, db.Engine()).Open(t)
+		other := testdb.Shared(t, db.Engine()).OpenNamed(t)
 		for _, at := range []*testdb.DB{db, other} {
 			at.Exec(t, "CREATE TABLE elsewhere (id INT PRIMARY KEY, n INT)")
 			at.Exec(t, "INSERT INTO elsewhere VALUES (1, 0)")

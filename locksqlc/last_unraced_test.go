@@ -261,7 +261,7 @@ func TestProceduresOfAnotherCreator(t *testing.T) {
 		}
 		answers := make(map[string]bool)
 		for i, made := range modes {
-			own := testdb.Shared(t, db.Engine()).Open(t)
+			own := testdb.Shared(t, db.Engine()).OpenNamed(t)
 			creator, err := sql.Open("mysql", own.AdminDSN(func(c *mysql.Config) {
 				c.Params = map[string]string{"sql_mode": "'" + made + "'"}
 				check(t, c.Apply(mysql.Charset("gbk", "")))

@@ -1,7 +1,6 @@
 package locksqlc_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -259,14 +258,4 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 		}
 		wantAnswer(t, "a hasty one later", request(hasty, "POST", key, "x"), 200, "done", true)
 	})
-}
-
-// TestOnceHandlerOutsideOfItself: Fail needs its context.
-func TestOnceHandlerOutsideOfItself(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("Fail without a request doesn't panic")
-		}
-	}()
-	idempotency.Fail(context.Background(), errors.New("broken"))
 }

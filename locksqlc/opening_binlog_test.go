@@ -39,7 +39,7 @@ var running = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key,
 // logs. Under READ COMMITTED these refuse all writes, and so the locks (1665).
 func TestOpeningByStatements(t *testing.T) {
 	onEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1", "--binlog-format=STATEMENT")).Open(t)
+		db := testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1", "--binlog-format=STATEMENT")).OpenNamed(t)
 		table := db.CreateTable(t, "written", "id INT PRIMARY KEY AUTO_INCREMENT")
 		pool := newPool(t, db.Config(), true)
 		for name, ask := range writing {

@@ -23,7 +23,7 @@ import (
 func TestOpeningOnReadOnlyServer(t *testing.T) {
 	variables := map[testdb.Engine][]string{testdb.MariaDB: {"read_only"}, testdb.MySQL: {"read_only", "super_read_only"}}
 	onEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Dedicated(t, engine).Open(t)
+		db := testdb.Dedicated(t, engine).OpenNamed(t)
 		table := db.CreateTable(t, "read_only", "id INT PRIMARY KEY AUTO_INCREMENT")
 		insert := "INSERT INTO " + table + " VALUES ()"
 		key := uniqueKey(t, "a")

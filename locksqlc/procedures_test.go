@@ -19,7 +19,7 @@ func TestOptimisticWithoutItsEnd(t *testing.T) {
 			return
 		}
 		for _, name := range []string{"lockstep_compare_1", "lockstep_raise_1"} {
-			db := testdb.Shared(t, db.Engine()).Open(t)
+			db := testdb.Shared(t, db.Engine()).OpenNamed(t)
 			table, key, runs := numbers(t, db), uniqueKey(t, name), 0
 			pool := newPool(t, db.Config(), true)
 			check(t, locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {

@@ -29,11 +29,11 @@ func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, 
 }
 
 // onOwnPools does what onPools does, in a database of its own, so that no other test has
-// its center locks.
+// the center lock of hashed.Key(7).
 func onOwnPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
 	t.Helper()
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		own := testdb.Shared(t, db.Engine()).Open(t)
+		own := testdb.Shared(t, db.Engine()).OpenNamed(t, hashed.Key(7).Slot())
 		test(t, own, newPool(t, own.Config(), guarded), guarded)
 	})
 }
@@ -60,26 +60,6 @@ func numbers(t *testing.T, db *testdb.DB) string {
 	table := db.CreateTable(t, "numbers", "id INT PRIMARY KEY, v INT NOT NULL")
 	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
 	return table
-}
-
-func TestRunCommits(t *testing.T) {
-	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		pool.SetMaxOpenConns(1)
-		table, keys := numbers(t, db), keysOf(t)
-		for range 3 {
-			err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
-				for _, key := range keys {
-					wantLocked(t, "Run", db, key)
-				}
-				exec(t, tx, "UPDATE "+table+" SET v = v + 1")
-				return nil
-			})
-			check(t, err)
-			idle(t, pool)
-		}
-		wantCount(t, pool, 3, "SELECT v FROM "+table)
-		wantFree(t, db, keys...)
-	})
 }
 
 func TestRunRollsBack(t *testing.T) {
@@ -323,63 +303,6 @@ func TestRunGivesUp(t *testing.T) {
 		}
 		idle(t, pool)
 		wantCount(t, pool, 0, "SELECT v FROM "+table)
-	})
-}
-
-// TestRunFindsImplicitCommit runs DDL in the transaction, as an administrator.
-func TestRunFindsImplicitCommit(t *testing.T) {
-	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		pool, table, key, calls := newPool(t, db.AdminConfig(), guarded), numbers(t, db), uniqueKey(t, "run"), 0
-		err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-			calls++
-			exec(t, tx, "UPDATE "+table+" SET v = v + 1")
-			exec(t, tx, "ALTER TABLE "+table+" ADD COLUMN w INT")
-			return nil
-		})
-		if !errors.Is(err, txlock.ErrTxDoomed) || calls != 1 {
-			t.Errorf("Run called fn %d times and returned %v, want once and ErrTxDoomed", calls, err)
-		}
-		if guarded && !strings.Contains(fmt.Sprint(err), "ALTER TABLE") {
-			t.Errorf("Run: %v, want it to name the statement", err)
-		}
-		idle(t, pool)
-		wantFree(t, db, key)
-	})
-}
-
-// TestCancelledWhileItWaits proves that fn isn't called, and that no lock is left behind. On a
-// plain pool the server keeps those of the abandoned session until its wait ends.
-func TestCancelledWhileItWaits(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
-		pool.SetMaxOpenConns(1)
-		key, mine := txlock.Named("z"+uniqueKey(t, "waits").String()), txlock.Named("a"+uniqueKey(t, "waits").String())
-		// If the row didn't exist, Run might wait for the gap that it goes into.
-		check(t, txlock.Ensure(t.Context(), db.Admin(), mine, key))
-		for name, run := range map[string]func(ctx context.Context) error{
-			"Run": func(ctx context.Context) error {
-				return locksqlc.Run(ctx, pool, []txlock.Key{mine, key}, func(*sql.Tx) error { return errInner })
-			},
-			"Do": func(ctx context.Context) error {
-				return locksqlc.Do(ctx, pool, key, func(context.Context) error { return errInner })
-			},
-		} {
-			holder, id := holding(t, db, key), testdb.ConnID(t, pool)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			answered := db.Waiting(t, id, func() error { return run(ctx) })
-			cancel()
-			if err := <-answered; !errors.Is(err, context.Canceled) || errors.Is(err, errInner) {
-				t.Errorf("%s: %v", name, err)
-			}
-			idle(t, pool)
-			if !guarded {
-				check(t, holder.Rollback())
-			}
-			db.WaitGone(t, id)
-			wantFree(t, db, mine)
-			_ = holder.Rollback()
-			wantFree(t, db, key)
-		}
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -171,55 +169,6 @@ func TestAllVerbsAreCounted(t *testing.T) {
 			t.Errorf("no row of verbsCounted is named for %s", verb.Name)
 		}
 	}
-}
-
-// BenchmarkProcedures compares transactions with the procedures of MySQL to those without, for each
-// verb, on loopback and a millisecond away.
-func BenchmarkProcedures(b *testing.B) {
-	for _, away := range []time.Duration{0, time.Millisecond} {
-		called, sent := testdb.Shared(b, testdb.MySQL).Open(b), testdb.Shared(b, testdb.MySQL).Open(b)
-		sent.DropProcedures(b)
-		for _, v := range verbsCounted {
-			b.Run(fmt.Sprintf("%v/%s", away, v.name), func(b *testing.B) {
-				on := func(db *testdb.DB) func(i int) time.Duration {
-					pool, key := benchPool(b, db, true, distantBy(away)), uniqueKey(b, "procedures")
-					return func(int) time.Duration {
-						began := time.Now()
-						check(b, locksqlc.Run(b.Context(), pool, nil, func(tx *sql.Tx) error {
-							scope, err := locksqlc.Join(b.Context(), tx)
-							if err != nil {
-								return err
-							}
-							return v.run(b.Context(), tx, scope, key)
-						}))
-						return time.Since(began)
-					}
-				}
-				pairs(b, on(sent), on(called))
-			})
-		}
-	}
-}
-
-// distantBy puts a server at a distance.
-func distantBy(away time.Duration) func(*mysql.Config) {
-	return func(c *mysql.Config) {
-		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return distant{conn, away}, err
-		}
-	}
-}
-
-// distant is a connection to a server that is so far away.
-type distant struct {
-	net.Conn
-	away time.Duration
-}
-
-func (c distant) Write(p []byte) (int, error) {
-	time.Sleep(c.away)
-	return c.Conn.Write(p)
 }
 
 // counter opens a pool, and returns a function that runs a sequence in a transaction,

@@ -166,19 +166,3 @@ func BenchmarkGoSide(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkAssertLocked measures AssertLocked under a lock, without a server.
-func BenchmarkAssertLocked(b *testing.B) {
-	tx, err := stubPool(b).BeginTx(b.Context(), nil)
-	check(b, err)
-	defer func() { check(b, tx.Rollback()) }()
-	scope, err := locksqlc.Join(b.Context(), tx)
-	if err == nil {
-		_, err = scope.Lock(b.Context(), goSideKey)
-	}
-	check(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		check(b, txlock.AssertLocked(b.Context(), tx, goSideKey))
-	}
-}

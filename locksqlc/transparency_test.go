@@ -149,20 +149,6 @@ func compare(t *testing.T, plain, guarded []string) {
 	}
 }
 
-// TestServerWithoutTLS proves that a pool that asks for TLS gets the error of a server
-// without it, guarded or not. TestTransparency relies on that.
-func TestServerWithoutTLS(t *testing.T) {
-	onEngines(t, func(t *testing.T, engine testdb.Engine) {
-		off := map[testdb.Engine]string{testdb.MariaDB: "--skip-ssl", testdb.MySQL: "--tls-version="}
-		server := testdb.Dedicated(t, engine, testdb.Args(off[engine]))
-		for _, guarded := range []bool{false, true} {
-			cfg := server.Config()
-			cfg.TLSConfig = "skip-verify"
-			isError(t, fmt.Sprintf("guarded %t", guarded), newPool(t, cfg, guarded).PingContext(t.Context()), mysql.ErrNoTLS)
-		}
-	})
-}
-
 // unchangedVariables compares all variables after a few statements. A lock must have
 // restored what it has changed.
 func unchangedVariables(s *side) {

@@ -96,7 +96,7 @@ func TestTrips(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/without procedures=%t", engine, without), func(t *testing.T) {
 				db := testdb.Open(t, engine)
 				if without {
-					db = testdb.Shared(t, engine).Open(t)
+					db = testdb.Shared(t, engine).OpenNamed(t, hashed.Key(1).Slot())
 					db.DropProcedures(t)
 				}
 				table := db.CreateTable(t, "trips", "id INT PRIMARY KEY")

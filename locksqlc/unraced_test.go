@@ -5,6 +5,8 @@ package locksqlc_test
 import (
 	"database/sql"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,8 +48,8 @@ func TestVerbsWithEditedTexts(t *testing.T) {
 					t.Errorf("%s: token %d after %d", v.name, token, last)
 				}
 				last = token
-				wantFree(t, db, key)
 			}
+			wantFree(t, db, key)
 		}
 		if n := pool.Stats().MaxIdleClosed + pool.Stats().MaxLifetimeClosed; n != 0 {
 			t.Errorf("%d connections were closed", n)
@@ -109,8 +111,12 @@ func TestOnceValueThatCantBeStored(t *testing.T) {
 
 func TestTransparency(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testdb.DB) {
-		for setting, set := range settings {
-			for name, scenario := range scenarios {
+		for i, setting := range slices.Sorted(maps.Keys(settings)) {
+			for j, name := range slices.Sorted(maps.Keys(scenarios)) {
+				set, scenario := settings[setting], scenarios[name]
+				if setting != "default" && setting != "interpolate" && !testdb.Meet(i, j) {
+					continue
+				}
 				t.Run(setting+"/"+name, func(t *testing.T) {
 					t.Parallel()
 					var records [2][]string
@@ -120,7 +126,7 @@ func TestTransparency(t *testing.T) {
 							set(server, cfg)
 						})
 						s := &side{TB: t, ctx: t.Context(), server: server, db: newPool(t, cfg, guarded)}
-						if err := s.db.PingContext(s.ctx); setting == "TLS" && errors.Is(err, mysql.ErrNoTLS) {
+						if err := s.db.PingContext(s.ctx); setting == "TLS" && !guarded && errors.Is(err, mysql.ErrNoTLS) {
 							t.Skipf("the server answers that it has no TLS, which its administrator may have switched off: %v", err)
 						} else if err != nil {
 							t.Fatalf("guarded %t: %v", guarded, err)

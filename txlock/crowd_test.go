@@ -27,7 +27,7 @@ func TestLabelsOfAllSizes(t *testing.T) {
 			return second(s.LockAll(ctx, key, another(key)))
 		},
 	}
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		for verb, lock := range verbs {
 			for kind, key := range map[string]txlock.Key{"known": named(), "hashed": hashed()} {
 				t.Run(verb+"/"+kind, func(t *testing.T) {

@@ -184,7 +184,7 @@ func TestMissingTables(t *testing.T) {
 // TestMissingCenter locks on a center row that somebody has deleted, on connections that have
 // locked another one before, in transactions that begin with that and in others.
 func TestMissingCenter(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		key := hashed()
 		exec(t, db.Admin(), "DELETE FROM lockstep_centers WHERE slot = ?", key.Slot())
 		for _, guarded := range []bool{false, true} {
@@ -293,7 +293,7 @@ func limitWhileUsersAreChanged(t *testing.T, db *testdb.DB) {
 }
 
 func TestReadOnlyTransaction(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		old := named()
 		committed(t, db, old)
 		lot := hashed()

@@ -25,7 +25,7 @@ func TestLockAllOfTenThousand(t *testing.T) {
 		"named":  txlock.NewFamily[int64]("large"),
 		"hashed": txlock.NewFamily[int64]("large", txlock.Hashed()),
 	}
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{false, true} {
 			for _, interpolate := range []bool{false, true} {
 				for name, family := range families {

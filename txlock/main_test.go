@@ -25,8 +25,14 @@ func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
 }
 
-// onOwn is onServers with a database for the test alone.
+// onOwn is onServers with a database for the test alone, without rows for hashed keys.
 func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).OpenNamed(t)) })
+}
+
+// onCenters is onOwn with all rows for hashed keys.
+func onCenters(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Open(t)) })
 }

@@ -42,7 +42,7 @@ func clean(t *testing.T, pool *sql.DB, olderThan time.Duration) int {
 }
 
 func TestCleanRemovesOldRows(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{false, true} {
 			gone, young, lot, made := old(t, db), named(), hashed(), named()
 			committed(t, db, young)
@@ -171,7 +171,7 @@ func fill(t *testing.T, db *testdb.DB, n int) {
 }
 
 func TestCleanInBatches(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		for _, n := range []int{499, 500, 501, 1000, 1203} {
 			fill(t, db, n)
 			if got := clean(t, impatient(t, db, false), time.Hour); got != n {
@@ -194,7 +194,7 @@ func TestCleanInBatches(t *testing.T) {
 // TestCleanBySeveralAtOnce lets programs clean at the same time, which share the
 // work.
 func TestCleanBySeveralAtOnce(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		const rows = 3000
 		fill(t, db, rows)
 		pool := impatient(t, db, false)

@@ -133,7 +133,7 @@ func TestNilTransaction(t *testing.T) {
 // TestSelectLimit locks several keys on sessions whose SELECTs show one row (sql_select_limit),
 // and finds out that the last of them has changed since the snapshot.
 func TestSelectLimit(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		oneRow := func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }
 		for _, v := range []struct{ guarded, procedures bool }{{true, true}, {true, false}, {false, false}} {
 			if v.guarded && !v.procedures && db.Engine() == testdb.MySQL {

@@ -160,7 +160,7 @@ func TestVersionsAtSerializable(t *testing.T) {
 
 // TestHashedNeighboursConflict: the keys of one center lock have one version.
 func TestHashedNeighboursConflict(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
+	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		family := txlock.NewFamily[int64]("neighbour", txlock.Hashed())
 		a := family.Key(1)
 		b := a

@@ -232,8 +232,8 @@ func TestErrorRemedies(t *testing.T) {
 				if err := f.call(); err != nil {
 					t.Errorf("after %q the call returned %v", remedy, err)
 				}
-				for _, subject := range []string{"tables", "privileges"} {
-					if found := s.finding(subject, s.db.Connect(t)); found.State != ops.OK && !errors.Is(c.is, txlock.ErrPrivilege) {
+				for _, found := range s.findings(s.db.Connect(t), "tables", "privileges") {
+					if found.State != ops.OK && !errors.Is(c.is, txlock.ErrPrivilege) {
 						t.Errorf("after %q check says %+v", remedy, found)
 					}
 				}

@@ -60,60 +60,56 @@ func programs(engine testdb.Engine) []need {
 
 // TestPrivileges proves that each command works with the privileges that docs/operations.md
 // names, and that without any one of them it names the GRANT in a sentence, and changes
-// nothing. It is not parallel: MariaDB lists its transactions anew only if nobody has asked
-// for a tenth of a second.
+// nothing.
 func TestPrivileges(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
-			op := s.operator()
-			s.everything()
-			end := map[testdb.Engine]string{testdb.MariaDB: "CONNECTION ADMIN", testdb.MySQL: "CONNECTION_ADMIN"}[engine]
-			changes := on("leases", "INSERT", "UPDATE")
-			op.tries(nil, looks(engine), "locks")
-			if testdb.Long(false, true) { // they look as locks does
-				op.tries(nil, looks(engine), "waits")
-				op.tries(nil, rows(), "leases")
-				op.tries(nil, rows(), "leaders")
+	onServers(t, func(t *testing.T, s *stage) {
+		engine := s.db.Engine()
+		op := s.operator()
+		s.everything()
+		end := map[testdb.Engine]string{testdb.MariaDB: "CONNECTION ADMIN", testdb.MySQL: "CONNECTION_ADMIN"}[engine]
+		changes := on("leases", "INSERT", "UPDATE")
+		op.tries(nil, looks(engine), "locks")
+		if testdb.Long(false, true) { // they look as locks does
+			op.tries(nil, looks(engine), "waits")
+			op.tries(nil, rows(), "leases")
+			op.tries(nil, rows(), "leaders")
+		}
+		op.tries(nil, slices.Concat(looks(engine), on("once", "SELECT"), on("jobs", "SELECT")), "show", "order:42")
+		op.tries(nil, slices.Concat(on("jobs", "SELECT"), on("leases", "SELECT")), "jobs")
+		op.tries(func() { s.db.Exec(s, "UPDATE lockstep_jobs SET paused_us = 0") }, slices.Concat(on("jobs", "SELECT", "UPDATE"), on("leases", "SELECT")), "jobs", "pause", "mails", "--yes")
+		op.tries(nil, on("once", "SELECT"), "once")
+		op.tries(s.unused, slices.Concat(on("locks", "SELECT", "DELETE"), on("leases", "SELECT", "DELETE"), on("once", "SELECT", "DELETE"), on("jobs", "SELECT", "DELETE")), "purge", "--older-than", "1h", "--yes")
+		op.tries(func() {
+			for _, key := range []string{"lockstep-bench:1", "lockstep-bench:64"} {
+				s.db.Exec(s, "DELETE FROM lockstep_locks WHERE name = '"+key+"'")
+				s.db.Exec(s, "DELETE FROM lockstep_leases WHERE name = '"+key+"'")
 			}
-			op.tries(nil, slices.Concat(looks(engine), on("once", "SELECT"), on("jobs", "SELECT")), "show", "order:42")
-			op.tries(nil, slices.Concat(on("jobs", "SELECT"), on("leases", "SELECT")), "jobs")
-			op.tries(func() { s.db.Exec(s, "UPDATE lockstep_jobs SET paused_us = 0") }, slices.Concat(on("jobs", "SELECT", "UPDATE"), on("leases", "SELECT")), "jobs", "pause", "mails", "--yes")
-			op.tries(nil, on("once", "SELECT"), "once")
-			op.tries(s.unused, slices.Concat(on("locks", "SELECT", "DELETE"), on("leases", "SELECT", "DELETE"), on("once", "SELECT", "DELETE"), on("jobs", "SELECT", "DELETE")), "purge", "--older-than", "1h", "--yes")
-			op.tries(func() {
-				for _, key := range []string{"lockstep-bench:1", "lockstep-bench:64"} {
-					s.db.Exec(s, "DELETE FROM lockstep_locks WHERE name = '"+key+"'")
-					s.db.Exec(s, "DELETE FROM lockstep_leases WHERE name = '"+key+"'")
-				}
-			}, slices.Concat(on("locks", "SELECT", "INSERT", "UPDATE"), on("leases", "SELECT", "INSERT", "UPDATE")), "bench", "--lasts", "4ms", "--workers", "1", "--yes")
-			op.tries(nil, slices.Concat(rows(), changes), "ask", "report", "--yes")
-			op.tries(nil, slices.Concat(rows(), changes), "release", "report", "--yes")
-			var holder *sql.Tx
-			op.tries(func() {
-				if holder != nil {
-					_ = holder.Rollback() // its session may be ended
-				}
-				tx, scope := s.begin()
-				s.lock(scope, orders.Key(77))
-				s.listed()
-				holder = tx
-			}, slices.Concat(rows(), on("*.*", "PROCESS", end)), "release", "order:77", "--yes")
+		}, slices.Concat(on("locks", "SELECT", "INSERT", "UPDATE"), on("leases", "SELECT", "INSERT", "UPDATE")), "bench", "--lasts", "4ms", "--workers", "1", "--yes")
+		op.tries(nil, slices.Concat(rows(), changes), "ask", "report", "--yes")
+		op.tries(nil, slices.Concat(rows(), changes), "release", "report", "--yes")
+		var holder *sql.Tx
+		op.tries(func() {
+			if holder != nil {
+				_ = holder.Rollback() // its session may be ended
+			}
+			tx, scope := s.begin()
+			s.lock(scope, orders.Key(77))
+			s.listed()
+			holder = tx
+		}, slices.Concat(rows(), on("*.*", "PROCESS", end)), "release", "order:77", "--yes")
 
-			fresh := stageOn(t, testdb.Fresh(t, engine))
-			op = fresh.operator()
-			install, views := on(all, "CREATE", "INSERT"), on(all, "CREATE VIEW", "DROP", "SELECT")
-			if engine == testdb.MySQL {
-				install, views = append(install, on(all, "CREATE ROUTINE")...), append(views, on("performance_schema.*", "SELECT")...)
-			}
-			op.tries(fresh.nothing, install, "install", "--yes")
-			op.tries(nil, views, "install", "--views", "--yes")
-			fresh.nothing()
-			s.must(schema.Install(t.Context(), fresh.db.Admin()))
-			op.tries(nil, programs(engine), "check")
-		})
-	}
+		fresh := stageOn(t, testdb.Fresh(t, engine))
+		op = fresh.operator()
+		install, views := on(all, "CREATE", "INSERT"), on(all, "CREATE VIEW", "DROP", "SELECT")
+		if engine == testdb.MySQL {
+			install, views = append(install, on(all, "CREATE ROUTINE")...), append(views, on("performance_schema.*", "SELECT")...)
+		}
+		op.tries(fresh.nothing, install, "install", "--yes")
+		op.tries(nil, views, "install", "--views", "--yes")
+		fresh.nothing()
+		s.must(schema.Install(t.Context(), fresh.db.Admin()))
+		op.tries(nil, programs(engine), "check")
+	})
 }
 
 // operator is an account that other accounts hold locks against.

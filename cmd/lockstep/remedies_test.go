@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -99,15 +96,22 @@ func TestRemedies(t *testing.T) {
 // finding returns what check says of a subject.
 func (s *stage) finding(subject string, as *sql.DB) ops.Finding {
 	s.Helper()
+	return s.findings(as, subject)[0]
+}
+
+// findings returns what check says of subjects.
+func (s *stage) findings(as *sql.DB, subjects ...string) (all []ops.Finding) {
+	s.Helper()
 	found, err := ops.New(as).Check(s.ctx)
 	s.must(err)
-	for _, f := range found {
-		if f.Name == subject {
-			return f
+	for _, subject := range subjects {
+		i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
+		if i < 0 {
+			s.Fatalf("check says nothing of %s", subject)
 		}
+		all = append(all, found[i])
 	}
-	s.Fatalf("check says nothing of %s", subject)
-	return ops.Finding{}
+	return all
 }
 
 // remedy does what check says: a command of lockstep, or a statement.
@@ -199,96 +203,4 @@ func mysqlCharset(cfg *mysql.Config) {
 	if err := cfg.Apply(mysql.Charset("utf8mb4", "")); err != nil {
 		panic(err)
 	}
-}
-
-// TestRemediesOfAProxy has connections whose statements reach two sessions. Check says that a
-// person decides, and that the server itself is right, which it is.
-func TestRemediesOfAProxy(t *testing.T) {
-	onServers(t, func(t *testing.T, s *stage) {
-		base, err := mysql.NewConnector(s.db.Config())
-		s.must(err)
-		between := sql.OpenDB(splitting{base})
-		t.Cleanup(func() { s.must(between.Close()) })
-		f := s.finding("proxy", between)
-		if f.State != ops.Error || !strings.Contains(f.Text, "a proxy that locks don't hold through") || !strings.Contains(f.Fix, "connect to the server itself") || !strings.Contains(f.Fix, "a person decides") {
-			t.Errorf("through a proxy check says %+v", f)
-		}
-		if f := s.finding("proxy", s.db.Connect(t)); f.State != ops.OK {
-			t.Errorf("of the server itself check says %+v", f)
-		}
-	})
-}
-
-// splitting makes connections that send each statement to the other one of two sessions.
-type splitting struct{ driver.Connector }
-
-func (s splitting) Connect(ctx context.Context) (driver.Conn, error) {
-	one, err := s.Connector.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	other, err := s.Connector.Connect(ctx)
-	if err != nil {
-		return nil, errors.Join(err, one.Close())
-	}
-	return &split{Conn: one, other: other}, nil
-}
-
-type split struct {
-	driver.Conn
-	other driver.Conn
-}
-
-func (s *split) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
-	return s.Conn.(driver.ConnBeginTx).BeginTx(ctx, options)
-}
-
-// next returns the session of the next statement.
-func (s *split) next() driver.Conn {
-	s.Conn, s.other = s.other, s.Conn
-	return s.Conn
-}
-
-func (s *split) Close() error { return errors.Join(s.Conn.Close(), s.other.Close()) }
-
-func (s *split) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return s.next().(driver.ExecerContext).ExecContext(ctx, query, args)
-}
-
-func (s *split) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return s.next().(driver.QueryerContext).QueryContext(ctx, query, args)
-}
-
-// TestRemedyOfACluster has a server that takes writes beside others. Check says that a person
-// decides, and finds nothing when the group has one primary, which is one such decision.
-func TestRemedyOfACluster(t *testing.T) {
-	t.Parallel()
-	if !slices.Contains(testdb.Engines(), testdb.MySQL) {
-		return // MariaDB's cluster, Galera, is in module tests
-	}
-	s := stageOn(t, testdb.Dedicated(t, testdb.MySQL, testdb.Args("--plugin-load-add=group_replication.so", "--loose-group-replication-single-primary-mode=OFF")).OpenLeases(t))
-	f := s.finding("cluster", s.db.Connect(t))
-	if f.State != ops.Warn || !strings.Contains(f.Fix, "send all locking transactions to one node") || !strings.Contains(f.Fix, "a person decides") {
-		t.Errorf("check says %+v", f)
-	}
-	s.db.Exec(t, "SET GLOBAL group_replication_single_primary_mode = ON")
-	if f := s.finding("cluster", s.db.Connect(t)); f.State != ops.OK {
-		t.Errorf("with one primary check says %+v", f)
-	}
-}
-
-// TestRemedyOfTheClock starts a server with --sysdate-is-now, as check tells not to, and asks
-// one without.
-func TestRemedyOfTheClock(t *testing.T) {
-	onServers(t, func(t *testing.T, s *stage) {
-		right := ops.Finding{State: ops.OK}
-		wrong := ops.Finding{State: ops.Error, Fix: "start the server without --sysdate-is-now"}
-		for server, want := range map[*testdb.Server]ops.Finding{
-			testdb.Dedicated(t, s.db.Engine(), testdb.Args("--sysdate-is-now")): wrong, s.db.Server(): right,
-		} {
-			if f := s.finding("clock function", server.OpenLeases(t).Connect(t)); f.State != want.State || f.Fix != want.Fix {
-				t.Errorf("check says %+v, not %+v", f, want)
-			}
-		}
-	})
 }

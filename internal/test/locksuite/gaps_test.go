@@ -38,7 +38,7 @@ func TestNeighboursAreFree(t *testing.T) {
 	}
 	for _, engine := range testdb.Engines() {
 		// Of its own: what other tests roll back closes gaps, see TestGapOfARollback.
-		db := testdb.Shared(t, engine).Open(t)
+		db := testdb.Shared(t, engine).OpenNamed(t)
 		for name, verb := range verbs {
 			for _, ensured := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/ensured=%t", engine, name, ensured), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestGapOfARollback(t *testing.T) {
 		for _, begins := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/begins=%t", engine, begins), func(t *testing.T) {
 				t.Parallel()
-				db := testdb.Shared(t, engine).Open(t)
+				db := testdb.Shared(t, engine).OpenNamed(t)
 				pool, family := guarded(t, db), txlock.NewFamily[int]("rolled")
 				check(t, txlock.Ensure(t.Context(), db.Admin(), family.Key(1), family.Key(9)))
 				waiter := rolledBack(t, db, pool, family.Key(5), begins)
@@ -133,7 +133,7 @@ func TestManyFirstLocks(t *testing.T) {
 				if engine == testdb.MySQL && testdb.WithoutProcedures() {
 					return // there the row is made in the transaction
 				}
-				pool, key := guarded(t, testdb.Shared(t, engine).Open(t)), txlock.Named("first/"+name)
+				pool, key := guarded(t, testdb.Shared(t, engine).OpenNamed(t)), txlock.Named("first/"+name)
 				tx, scope := begin(t, pool, sql.LevelRepeatableRead) // the first RLock of a process asks something in its transaction
 				check(t, errors.Join(lock(t.Context(), scope, txlock.Named("another")), tx.Rollback()))
 				var all sync.WaitGroup
@@ -156,7 +156,7 @@ func TestManyFirstLocks(t *testing.T) {
 // one of them as a deadlock. The other one is the first, and so is the retry.
 func TestOncesOfNeighbours(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Shared(t, engine).Open(t)
+		db := testdb.Shared(t, engine).OpenNamed(t)
 		pool, family, deadlocks := guarded(t, db), txlock.NewFamily[int]("neighbour"), 0
 		for round := range 20 {
 			var holders []*sql.Tx

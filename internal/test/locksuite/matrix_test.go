@@ -227,6 +227,7 @@ var lostColumns = []testdb.Engine{testdb.MariaDB, testdb.MySQL, testdb.TiDB, tes
 // unguarded pools, at first and after a read: no update is lost, or the way is refused, and nothing
 // is written. What it finds is on a page. TestControls shows that it could tell.
 func TestLostUpdatesOfEveryWay(t *testing.T) {
+	t.Parallel()
 	found := make(map[string]string) // by way and engine
 	var mu sync.Mutex
 	t.Run("ways", func(t *testing.T) {

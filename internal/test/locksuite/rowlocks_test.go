@@ -162,6 +162,7 @@ func tried() []sql.IsolationLevel {
 // TestRowLocks asks the servers which locks every verb leaves in a caller's transaction: those of
 // its own rows, without a gap, and no others. What it finds is on the page.
 func TestRowLocks(t *testing.T) {
+	t.Parallel()
 	var all findings
 	t.Run("on", func(t *testing.T) {
 		testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {

@@ -32,8 +32,15 @@ type DB struct {
 // keeps apart from the others by its own keys and by CreateTable.
 func Open(tb testing.TB, engine Engine) *DB {
 	tb.Helper()
+	return OpenBeside(tb, engine, "")
+}
+
+// OpenBeside is like Open, but returns another database for each name: for tests whose keys are
+// those of tests in the other one.
+func OpenBeside(tb testing.TB, engine Engine, name string) *DB {
+	tb.Helper()
 	NeedsServer(tb)
-	db, err := process.dbs[engine]()
+	db, err := process.open(engine, name)
 	check(tb, err)
 	return db
 }
@@ -61,6 +68,23 @@ func (s *Server) OpenLeases(tb testing.TB) *DB {
 		}
 	}
 	db.Grant(tb, tables...)
+	return db
+}
+
+// OpenNamed is like Open, but of the rows of lockstep_centers it has only those of these slots: for
+// locks of keys that aren't hashed, or of few that are.
+func (s *Server) OpenNamed(tb testing.TB, slots ...uint16) *DB {
+	tb.Helper()
+	db := s.OpenLeases(tb)
+	if s.engine == MySQL {
+		procedures, err := schema.Procedures()
+		check(tb, err)
+		check(tb, db.exec(tb.Context(), procedures...))
+	}
+	check(tb, db.installProcedures(tb.Context()))
+	for _, slot := range slots {
+		db.Exec(tb, fmt.Sprintf("INSERT INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", slot))
+	}
 	return db
 }
 

@@ -51,20 +51,19 @@ var process = newShare()
 
 type share struct {
 	servers map[Engine]func() (*Server, error)
-	dbs     map[Engine]func() (*DB, error)
 
 	mu      sync.Mutex
+	dbs     map[string]func() (*DB, error) // by engine and name
 	closers []func() error
 }
 
 func newShare() *share {
 	s := &share{
 		servers: map[Engine]func() (*Server, error){},
-		dbs:     map[Engine]func() (*DB, error){},
+		dbs:     map[string]func() (*DB, error){},
 	}
 	for _, engine := range allEngines {
 		s.servers[engine] = sync.OnceValues(func() (*Server, error) { return s.server(engine) })
-		s.dbs[engine] = sync.OnceValues(func() (*DB, error) { return s.db(engine) })
 	}
 	return s
 }
@@ -115,6 +114,18 @@ func (s *share) server(engine Engine) (*Server, error) {
 	}
 	s.atClose(server.Stop)
 	return server, nil
+}
+
+// open returns the database of a name, which it makes when it is asked for first.
+func (s *share) open(engine Engine, name string) (*DB, error) {
+	s.mu.Lock()
+	by := string(engine) + "/" + name
+	if s.dbs[by] == nil {
+		s.dbs[by] = sync.OnceValues(func() (*DB, error) { return s.db(engine) })
+	}
+	made := s.dbs[by]
+	s.mu.Unlock()
+	return made()
 }
 
 func (s *share) db(engine Engine) (*DB, error) {

@@ -33,7 +33,7 @@ func init() {
 
 func makeAndDie(how string) error {
 	for _, engine := range Engines() {
-		shared, err := process.dbs[engine]()
+		shared, err := process.open(engine, "")
 		if err != nil {
 			return err
 		}

@@ -101,6 +101,25 @@ func Long[T any](short, long T) T {
 	return short
 }
 
+// Meet reports whether settings, each a bool or a number, are run together: in a long run all are,
+// and else those whose sum is even. So all but any one of them meet in all their combinations.
+func Meet(settings ...any) bool {
+	sum := 0
+	for _, s := range settings {
+		switch s := s.(type) {
+		case int:
+			sum += s
+		case bool:
+			if s {
+				sum++
+			}
+		default:
+			panic(fmt.Sprintf("testdb: %T is no setting", s))
+		}
+	}
+	return Long(sum%2 == 0, true)
+}
+
 // Seed returns the number that a test draws from what it does: always the same in make
 // test, where a test fails only by a change of what it tests, and a new one with
 // LOCKSTEP_LONG=1, as by night. LOCKSTEP_SEED is one that a failed test has printed.

@@ -239,3 +239,26 @@ func query2(t *testing.T, q Queryer, text string) (string, string) {
 	}
 	return a, b
 }
+
+// TestMeet counts what is run together: any two of three settings in all their combinations.
+func TestMeet(t *testing.T) {
+	t.Setenv("LOCKSTEP_LONG", "")
+	pairs, runs := map[[2]int]int{}, 0
+	for i := range 3 {
+		for j := range 4 {
+			for _, on := range []bool{false, true} {
+				if Meet(i, j, on) {
+					pairs[[2]int{i, j}]++
+					runs++
+				}
+			}
+		}
+	}
+	if runs != 12 || len(pairs) != 12 {
+		t.Errorf("%d runs with %d pairs, want half of 24 with 12", runs, len(pairs))
+	}
+	t.Setenv("LOCKSTEP_LONG", "1")
+	if !Meet(1) || !Meet(true, 0) {
+		t.Error("by night something isn't run")
+	}
+}

@@ -140,9 +140,12 @@ func (r *runner) beside() (beside, commands []command, err error) {
 	}
 	others, err := modules("COMMANDS")
 	for _, module := range others {
-		if module == "cmd/lockgen" {
+		switch module {
+		case "cmd/lockgen":
 			commands = append(commands, r.raced(module, []string{few}, "./...")...)
-		} else {
+		case "cmd/lockstep": // which waits for what servers show of their locks
+			commands = append(commands, r.test(module, []string{"-parallel=4"}, "./..."))
+		default:
 			commands = append(commands, r.test(module, []string{few}, "./..."))
 		}
 	}
