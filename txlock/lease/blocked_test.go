@@ -311,22 +311,24 @@ func TestBlockedBySession(t *testing.T) {
 		}
 		_, err := m.TryAcquire(t.Context(), key)
 		names("TryAcquire", err, txlock.ErrBusy, "")
-		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(4*time.Second))
-		names("Acquire", err, txlock.ErrWaitTimeout, "")
-		force := func(limit time.Duration) error {
-			ctx := limited(t, limit)
-			return m.ForceRelease(ctx, key)
-		}
-		// What it has to see before the limit takes as long as the machine needs.
-		for limit := time.Second; limit < soon; limit *= 2 {
-			if err = force(limit); err == nil || strings.Contains(err.Error(), "session ") {
-				break
+		// What a call has to see before its limit takes as long as the machine needs.
+		patiently := func(from time.Duration, text string, call func(limit time.Duration) error) (err error) {
+			for limit := from; limit < soon; limit *= 2 {
+				if err = call(limit); err == nil || strings.Contains(err.Error(), text) {
+					break
+				}
 			}
+			return err
 		}
-		names("ForceRelease that is cancelled", err, context.DeadlineExceeded, "")
+		wait := func(limit time.Duration) error {
+			return second(m.Acquire(t.Context(), key, lease.WaitAtMost(limit)))
+		}
+		names("Acquire", patiently(500*time.Millisecond, "session ", wait), txlock.ErrWaitTimeout, "")
+		names("ForceRelease that is cancelled", patiently(500*time.Millisecond, "session ", func(limit time.Duration) error {
+			return m.ForceRelease(limited(t, limit), key)
+		}), context.DeadlineExceeded, "")
 		killIt := fmt.Sprintf("KILL %d", session)
-		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(8*time.Second))
-		names("Acquire after the grace", err, txlock.ErrWaitTimeout, killIt)
+		names("Acquire after the grace", patiently(2*time.Second, killIt, wait), txlock.ErrWaitTimeout, killIt)
 		err = m.ForceRelease(t.Context(), key)
 		names("ForceRelease", err, err, killIt)
 		db.Kill(t, int64(session))

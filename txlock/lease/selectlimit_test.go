@@ -22,7 +22,7 @@ func TestSelectLimit(t *testing.T) {
 		for _, guarded := range []bool{true, false} {
 			pool := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} })
 			wants(t, "schema.Check", schema.Check(t.Context(), pool), nil)
-			m, key := newManager(t, pool, lease.TTL(10*time.Second)), named()
+			m, key := newManager(t, pool, lease.RenewEvery(100*time.Millisecond)), named()
 			var readers []*lease.Lease
 			for _, owner := range []string{"one", "two", "three"} {
 				l, err := m.AcquireShared(lease.WithOwner(t.Context(), owner), key)

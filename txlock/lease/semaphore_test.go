@@ -231,50 +231,6 @@ func TestResizeDrains(t *testing.T) {
 	})
 }
 
-// TestPermitsAreLeases proves that each permit has a row, a token, a TTL and a handle of
-// its own, and that an owner that acquires twice has two.
-func TestPermitsAreLeases(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		key := named()
-		s := semaphore(t, m, key, 3)
-		ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
-		var held []*lease.Lease
-		for _, ttl := range []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second} {
-			l, err := s.Acquire(ctx, lease.TTL(ttl))
-			must(t, err)
-			held = append(held, l)
-			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 3 AND token = ? AND owner = ? AND ttl_us = ?",
-				key.String(), l.Token(), l.Owner(), ttl.Microseconds()); n != 1 {
-				t.Errorf("%d rows of token %d and TTL %v", n, l.Token(), ttl)
-			}
-			if l.Shared() || l.Remaining() > ttl || l.Remaining() < ttl/2 {
-				t.Errorf("shared %t, %v are left of %v", l.Shared(), l.Remaining(), ttl)
-			}
-		}
-		wants(t, "a fourth of the same owner", second(s.TryAcquire(ctx)), txlock.ErrBusy)
-		first := held[0]
-		release(t, first)
-		wants(t, "Err after Release", first.Err(), txlock.ErrNotHeld)
-		for _, l := range held[1:] {
-			wantsNone(t, "Err of another permit", l.Err())
-		}
-		tx := begin(t, pool, sql.LevelDefault)
-		wantsNone(t, "Guard by a permit", held[1].Guard(t.Context(), tx))
-		wantsNone(t, "Commit", tx.Commit())
-		next, err := s.Acquire(ctx)
-		must(t, err)
-		higher(t, next, first)
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 2", key.String())
-		taken := permit(t, s)
-		wants(t, "Renew of a permit that was taken over", held[1].Renew(t.Context()), txlock.ErrLost)
-		for _, l := range []*lease.Lease{next, taken, held[2]} {
-			release(t, l)
-		}
-		wants(t, "Release of a permit that was taken over", held[1].Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
 // TestCancelledReadersAndPermits proves that calls that are given up, at any moment, leave no
 // permit taken, and no reader behind that a writer has to wait for.
 func TestCancelledReadersAndPermits(t *testing.T) {

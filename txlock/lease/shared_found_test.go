@@ -6,8 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,46 +13,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// TestOwnerWaitsForReaders proves that an owner who waits for readers is not let in by
-// another call beside them: it is busy, or waits too, and has nothing where both give up.
-func TestOwnerWaitsForReaders(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(time.Hour)), newManager(t, pool)
-		key := named()
-		reader := share(t, other, key)
-		ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "ann"))
-		defer cancel()
-		one := fairAcquireUnder(ctx, m, key)
-		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
-		waitUntil(t, "the writer knows that it waits", func() bool {
-			_, err := m.TryAcquire(ctx, key)
-			if !errors.Is(err, txlock.ErrBusy) {
-				t.Fatalf("TryAcquire of the owner who waits: %v, want ErrBusy", err)
-			}
-			return strings.Contains(fmt.Sprint(err), "the owner waits for readers")
-		})
-		wants(t, "TryAcquireShared of the owner who waits", second(m.TryAcquireShared(ctx, key)), txlock.ErrBusy)
-		two := fairAcquireUnder(ctx, m, key)
-		_, err := m.Acquire(ctx, key, lease.WaitAtMost(200*time.Millisecond))
-		wants(t, "Acquire of the owner who waits", err, txlock.ErrWaitTimeout)
-		cancel()
-		for _, w := range []*fairWait{one, two} {
-			w.end(t)
-			wants(t, "Acquire that is given up", w.err, context.Canceled)
-		}
-		waitUntil(t, "nobody has the entry row", func() bool { entry, _ := heldRows(t, db, key); return entry == 0 })
-
-		one = fairAcquireUnder(lease.WithOwner(t.Context(), "ann"), m, key)
-		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
-		two = fairAcquireUnder(lease.WithOwner(t.Context(), "ann"), m, key)
-		release(t, reader)
-		first, again := one.lease(t), two.lease(t)
-		entered(t, again, first)
-		release(t, first)
-		release(t, again)
-	})
-}
 
 // TestTryBesideGuardOfDeadReader proves that TryAcquire doesn't wait for the end of a
 // transaction that a reader guards whose time is over.
@@ -98,48 +56,6 @@ func TestTryEndsDeadReaders(t *testing.T) {
 			release(t, writer)
 		}
 		wants(t, "Release of the last reader", dead.Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
-// TestPlacesOfReaders proves that a reader's place is used again after a Downgrade to
-// what the owner reads by already, and after a release while a transaction guards it.
-func TestPlacesOfReaders(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		key := named()
-		ctx := lease.WithOwner(t.Context(), "ann")
-		for range 5 {
-			var readers []*lease.Lease
-			writers := []*lease.Lease{acquireIn(ctx, t, m, key), acquireIn(ctx, t, m, key)}
-			for _, w := range writers {
-				r, err := w.Downgrade(ctx)
-				must(t, err)
-				readers = append(readers, r)
-			}
-			if readers[0].Token() != readers[1].Token() {
-				t.Errorf("one owner reads with tokens %d and %d", readers[0].Token(), readers[1].Token())
-			}
-			for _, r := range readers {
-				release(t, r)
-			}
-		}
-		const places = "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0"
-		if n := number(t, db, places, key.String()); n != 2 {
-			t.Errorf("%d places for two readers", n)
-		}
-
-		reader := share(t, m, key)
-		tx := begin(t, pool, sql.LevelDefault)
-		must(t, reader.Guard(t.Context(), tx))
-		wants(t, "Release under a guard", reader.Release(t.Context()), lease.ErrGuarded)
-		wantsNone(t, "Commit", tx.Commit())
-		const first = "SELECT SUM(slot) = MIN(slot) FROM (SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''" +
-			" UNION SELECT MIN(slot) FROM lockstep_leases WHERE name = ? AND slot > 0) slots"
-		waitUntil(t, "the first place is used again", func() bool {
-			l := share(t, m, key)
-			defer release(t, l)
-			return number(t, db, first, key.String(), key.String()) == 1
-		})
 	})
 }
 

@@ -183,9 +183,8 @@ func sells(t *testing.T, db *testdb.DB) {
 
 // noRoom uses up what the server prepares.
 func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
-	const ttl = 5 * time.Second
 	pool := newPool(t, db, guarded)
-	before, other := newManager(t, pool, lease.TTL(ttl)), newManager(t, newPool(t, db, guarded))
+	before, other := newManager(t, pool, oftenRenewed...), newManager(t, newPool(t, db, guarded))
 	lives(t, before, other) // with what stays prepared
 	kept := acquire(t, before, named())
 	db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 0")
@@ -199,8 +198,10 @@ func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
 	if guarded {
 		sells(t, db)
 	}
-	begun := time.Now()
-	waitUntil(t, "its time is over twice", func() bool { return time.Since(begun) > 2*ttl || !kept.Valid() })
+	for range 2 {
+		waitUntil(t, "it is renewed", renewedFromNow(kept))
+	}
+	wantsNone(t, "the lease that was renewed", kept.Err())
 	release(t, kept)
 	db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 16382")
 }

@@ -32,10 +32,10 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 		defer wait()
 		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			run(kind, func(t *testing.T) {
-				const ttl, delay = 20 * time.Second, 700 * time.Millisecond
+				const ttl, delay = 20 * time.Second, 400 * time.Millisecond
 				var network atomic.Int64
 				var observer recorder
-				m := newManager(t, newPool(t, db, guarded, slowly(&network)), lease.TTL(ttl), lease.RenewEvery(4*time.Second), lease.Observe(observer.observe))
+				m := newManager(t, newPool(t, db, guarded, slowly(&network)), lease.TTL(ttl), lease.RenewEvery(time.Second), lease.Observe(observer.observe))
 				release(t, acquire(t, m, named())) // the clock is read, the statements are prepared
 				exclusive, shared, permits := named(), named(), named()
 				makeRows(t, db, []txlock.Key{exclusive})

@@ -45,7 +45,7 @@ func TestManyGuardedLeases(t *testing.T) {
 			}
 			within(t, kind+": a wait for a row", waiting)
 			seen := int64(0)
-			for begun := time.Now(); time.Since(begun) < 3*time.Second; time.Sleep(10 * time.Millisecond) {
+			for begun := time.Now(); time.Since(begun) < time.Second; time.Sleep(10 * time.Millisecond) {
 				seen = max(seen, sessions(t, db))
 			}
 			t.Logf("%s: %d sessions before, %d with %d guarded leases", kind, before, seen, leases)
@@ -81,7 +81,7 @@ func TestWaitsLeaveSmallPools(t *testing.T) {
 			for _, l := range held {
 				guard(t, l, tx)
 			}
-			for begun := time.Now(); time.Since(begun) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
+			for begun := time.Now(); time.Since(begun) < 500*time.Millisecond; time.Sleep(10 * time.Millisecond) {
 				ctx, cancel := context.WithTimeout(t.Context(), soon)
 				if _, err := pool.ExecContext(ctx, "DO 1"); err != nil {
 					t.Errorf("a pool of %d: a statement after %v: %v", size, time.Since(begun), err)
