@@ -68,23 +68,3 @@ func TestKilledConnection(t *testing.T) {
 		})
 	}
 }
-
-// TestStatementsOfThree proves what three processes send about a tick of 10 ms where the server
-// answers within a millisecond: four statements of the one that works, beside the two of its
-// lease, as it looks again for what comes next, and little more than one of each other one.
-func TestStatementsOfThree(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		var j journal
-		nodes := []*node{c.node(), c.node(), c.node()}
-		for _, n := range nodes {
-			n.runs(Every(time.Second), j.work(10*time.Millisecond))
-		}
-		time.Sleep(1000 * time.Second)
-		closeAll(t, nodes...)
-		perTick := float64(nodes[0].ledger.sent()+nodes[1].ledger.sent()+nodes[2].ledger.sent()) / float64(len(j.done))
-		t.Logf("%.2f statements", perTick)
-		if len(j.done) < 990 || perTick < 6 || perTick > 6.5 {
-			t.Errorf("%d ticks, %.2f statements for each", len(j.done), perTick)
-		}
-	})
-}

@@ -151,27 +151,6 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 	})
 }
 
-// TestFreeLeaseTakesOneStatement proves what an Acquire sends.
-func TestFreeLeaseTakesOneStatement(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		before := wire.total()
-		release(t, l)
-		l = acquire(t, m, job)
-		if n := wire.total() - before; n != 2 || l.Owner() == "" {
-			t.Errorf("%d statements", n)
-		}
-		before = wire.total()
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		if n := wire.total() - before; n != 1 {
-			t.Errorf("%d statements of one who finds it held", n)
-		}
-		db.at("all", 0)
-		release(t, l)
-	})
-}
-
 // TestWaitAtMostIsExact proves that a wait ends with its limit, or the context, whichever
 // is first, and says what was seen.
 func TestWaitAtMostIsExact(t *testing.T) {

@@ -101,7 +101,7 @@ func TestFairLeavesTheHolderAConnection(t *testing.T) {
 		for _, c := range []struct {
 			connections, managers int
 			guarded               bool
-		}{{1, 1, false}, {2, 1, false}, {3, 1, false}, {4, 2, false}, {5, 2, false}, {2, 1, true}, {3, 2, true}} {
+		}{{1, 1, false}, {2, 1, false}, {3, 1, false}, {4, 2, false}, {5, 2, false}, {2, 1, true}, {2, 2, true}, {3, 2, true}} {
 			t.Run(fmt.Sprintf("%d connections, %d managers, guarded %t", c.connections, c.managers, c.guarded), func(t *testing.T) {
 				t.Parallel()
 				pool := newPool(t, db, c.guarded)

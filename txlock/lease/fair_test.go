@@ -478,32 +478,6 @@ func TestFairClean(t *testing.T) {
 				return rows() == 0
 			})
 		}
-		// Removal against the queue, all the time.
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := cleaner.Purge(ctx); err != nil && ctx.Err() == nil {
-					t.Errorf("Purge: %v", err)
-				}
-			}
-		})
-		var takers sync.WaitGroup
-		for _, m := range managers {
-			takers.Go(func() {
-				for range testdb.Long(10, 30) {
-					l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(soon))
-					if err != nil {
-						t.Errorf("Acquire beside the removal: %v", err)
-						return
-					}
-					wantsNone(t, "Release beside the removal", l.Release(t.Context()))
-				}
-			})
-		}
-		takers.Wait()
-		cancel()
-		wg.Wait()
 	})
 }
 
@@ -677,42 +651,6 @@ func TestFairPools(t *testing.T) {
 					t.Errorf("%d waits were in the queue and %d by Poll", fair, polled)
 				}
 			})
-		}
-	})
-}
-
-// TestFairSharedPool proves that two managers with Fair on one pool of two connections
-// don't take them both for the queue, so that neither could go on.
-func TestFairSharedPool(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		pool := newPool(t, db, true)
-		pool.SetMaxOpenConns(2)
-		managers := []*lease.Manager{newManager(t, pool, lease.Fair()), newManager(t, pool, lease.Fair())}
-		holder := fairManager(t, db)
-		ctx := limited(t, time.Minute)
-		for range 5 {
-			held := acquire(t, holder, key)
-			one := fairAcquireUnder(ctx, managers[0], key)
-			(&line{db: db, key: key}).first(t)
-			two := fairAcquireUnder(ctx, managers[1], key)
-			waitUntil(t, "both of the pool's connections were wanted", func() bool { return fairWaiters() >= 2 })
-			release(t, held)
-			both := make(chan *fairWait, 2)
-			for _, w := range []*fairWait{one, two} {
-				go func() {
-					<-w.done
-					if w.err == nil {
-						w.err = w.l.Release(ctx)
-					}
-					both <- w
-				}()
-			}
-			for range 2 {
-				if w := <-both; w.err != nil {
-					t.Fatalf("Acquire or Release: %v", w.err)
-				}
-			}
 		}
 	})
 }

@@ -267,39 +267,3 @@ func TestObserverOfReentry(t *testing.T) {
 		}
 	})
 }
-
-// TestObserverFromManyGoroutines proves that the events of leases that live side by
-// side carry each its own key and token.
-func TestObserverFromManyGoroutines(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		const workers, rounds = 8, 5
-		seen := new(recorder)
-		m := db.manager(lease.Observe(seen.observe))
-		var all sync.WaitGroup
-		for range workers {
-			all.Go(func() {
-				for range rounds {
-					must(t, m.Do(t.Context(), named(), noWork))
-				}
-			})
-		}
-		all.Wait()
-		tokens := make(map[txlock.Key]uint64)
-		for _, e := range seen.all() {
-			switch e.what {
-			case "granted":
-				tokens[e.Key] = e.Token
-			case "released":
-				if tokens[e.Key] != e.Token {
-					t.Errorf("%v: released with token %d, granted with %d", e.Key, e.Token, tokens[e.Key])
-				}
-				delete(tokens, e.Key)
-			default:
-				t.Errorf("%v: %s", e.Key, e.what)
-			}
-		}
-		if n := len(seen.all()); n != 2*workers*rounds || len(tokens) != 0 {
-			t.Errorf("%d events, %d leases are not released", n, len(tokens))
-		}
-	})
-}

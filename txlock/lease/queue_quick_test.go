@@ -206,18 +206,6 @@ func TestPlacesAreInOrder(t *testing.T) {
 	})
 }
 
-// TestReleaseIsSeenElsewhere proves that a waiter of another process sees a release with
-// its next look.
-func TestReleaseIsSeenElsewhere(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		held := acquire(t, db.manager(), job)
-		time.AfterFunc(time.Minute, func() { release(t, held) })
-		l := acquire(t, db.manager(lease.Poll(time.Millisecond, 100*time.Millisecond)), job)
-		db.within("granted", time.Minute, time.Minute+150*time.Millisecond)
-		release(t, l)
-	})
-}
-
 // TestFairOverProcesses proves that Fair is one queue over all processes, that newcomers
 // don't pass it, and that a process whose connection breaks loses its place only.
 func TestFairOverProcesses(t *testing.T) {

@@ -140,30 +140,6 @@ func TestReleaseOfALostLease(t *testing.T) {
 	})
 }
 
-// TestReleaseOfAGuardedLease proves that Release says that a transaction guards the lease,
-// which is released when that has ended.
-func TestReleaseOfAGuardedLease(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		tx := wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
-		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
-		db.at("the end of the call", 250*time.Millisecond)
-		wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-		db.after(3 * time.Second)
-		must(t, tx.Commit())
-		next := acquire(t, db.manager(), job)
-		db.within("released", 3*time.Second, 4*time.Second) // its statement waits again and again, and so does the next one
-		release(t, next)
-		tx = wire.Begin()
-		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error { return l.Guard(ctx, tx) }))
-		wants(t, "TryAcquire after Do", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		must(t, tx.Commit())
-		release(t, acquire(t, m, job))
-	})
-}
-
 // TestCloseEndsAll proves that Close tells the holders and those who wait, and releases
 // all, and that a manager that is closed refuses all.
 func TestCloseEndsAll(t *testing.T) {
@@ -246,21 +222,5 @@ func TestCloseReleasesWhatIsUnderWay(t *testing.T) {
 		wants(t, "Acquire", <-failed, lease.ErrClosed)
 		must(t, <-closed)
 		nothingHeld(t, other)
-	})
-}
-
-// TestCloseEndsACallUnderWay proves that a wait whose look is not answered ends with Close.
-func TestCloseEndsACallUnderWay(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		held := acquire(t, db.manager(), job)
-		m, wire := db.process()
-		failed := later(func() error { return second(m.Acquire(t.Context(), job)) })
-		time.Sleep(time.Second)
-		wire.fault("Look", hangs)
-		time.Sleep(time.Second)
-		must(t, m.Close(t.Context()))
-		wants(t, "Acquire", <-failed, lease.ErrClosed)
-		db.at("the end of the call", 2*time.Second)
-		release(t, held)
 	})
 }

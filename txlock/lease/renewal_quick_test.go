@@ -52,32 +52,6 @@ func TestRenewalsAreDue(t *testing.T) {
 	}
 }
 
-// TestRenewalHoldsTheLease proves that a lease which is renewed is held for as long as its
-// holder lives, and not much longer.
-func TestRenewalHoldsTheLease(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		time.Sleep(24*time.Hour + time.Second)
-		must(t, l.Err())
-		if left := l.Remaining(); left != valid-wire.sinceLast("RenewMany", db) {
-			t.Errorf("%v are left", left)
-		}
-		wire.Down(nil)
-		defer wire.Up()
-		other := acquire(t, db.manager(), job)
-		db.within("the lease of who is cut off is taken over", 24*time.Hour+20*time.Second, 24*time.Hour+32*time.Second)
-		wants(t, "the lease that was taken over", l.Err(), txlock.ErrLost)
-		release(t, other)
-	})
-}
-
-// sinceLast returns how long ago a call was sent last.
-func (w *wire) sinceLast(op string, db *memory) time.Duration {
-	all := w.times(op)
-	return time.Since(db.begun) - all[len(all)-1]
-}
-
 // TestUrgentRenewalFirst proves that what is urgent is renewed before what is due with it,
 // and by a statement of its own.
 func TestUrgentRenewalFirst(t *testing.T) {

@@ -173,12 +173,8 @@ func TestWiretap(t *testing.T) {
 		pool := newPool(t, db, false, tap.install)
 		for range 2 {
 			before := tap.count()
-			if _, err := pool.ExecContext(t.Context(), "DO 1"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := pool.ExecContext(t.Context(), "DO ?", 2); err != nil {
-				t.Fatal(err)
-			}
+			must(t, second(pool.ExecContext(t.Context(), "DO 1")))
+			must(t, second(pool.ExecContext(t.Context(), "DO ?", 2)))
 			if got := tap.last(tap.count() - before); len(got) != 2 || got[0] != "DO 1" || got[1] != "DO ?" {
 				t.Fatalf("seen: %q", got)
 			}
@@ -276,9 +272,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		locked := 0
 		waitUntil(t, "the renewal has locked rows", func() bool { // it skips those that the manager renews just then
 			open = begin(t, pool, sql.LevelReadCommitted)
-			if _, err := open.ExecContext(ctx, statement); err != nil {
-				t.Fatal(err)
-			}
+			must(t, second(open.ExecContext(ctx, statement)))
 			look := begin(t, pool, sql.LevelReadCommitted)
 			for _, l := range mine {
 				if !free(look, l.Key()) {
@@ -297,17 +291,13 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 				t.Errorf("a renewal has locked the stranger's %v", l.Key())
 			}
 		}
-		if _, err := probe.ExecContext(ctx, "SET innodb_lock_wait_timeout = 1"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, second(probe.ExecContext(ctx, "SET innodb_lock_wait_timeout = 1")))
 		for range leases {
 			_, err := probe.ExecContext(ctx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", named().String())
 			must(t, err)
 		}
 		rollback(t, probe)
-		if _, err := pool.ExecContext(ctx, "SET innodb_lock_wait_timeout = DEFAULT"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, second(pool.ExecContext(ctx, "SET innodb_lock_wait_timeout = DEFAULT")))
 		rollback(t, open)
 		releaseMany(t, append(mine, strange...))
 	})

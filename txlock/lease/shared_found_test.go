@@ -33,32 +33,6 @@ func TestTryBesideGuardOfDeadReader(t *testing.T) {
 	})
 }
 
-// TestTryEndsDeadReaders proves that TryAcquire ends the readers whose time is over, and only
-// these: one that lives still refuses it.
-func TestTryEndsDeadReaders(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
-		dead, living := share(t, m, key, lease.TTL(time.Minute)), share(t, other, key, lease.TTL(time.Minute))
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0 AND owner = ?", key.String(), dead.Owner())
-		wants(t, "TryAcquire beside a reader that lives", second(other.TryAcquire(lease.WithOwner(t.Context(), "writer"), key)), txlock.ErrBusy)
-		if _, readers := heldRows(t, db, key); readers != 1 {
-			t.Errorf("%d readers are left, want the one that lives", readers)
-		}
-		release(t, living)
-		wants(t, "Release of the dead reader", dead.Release(t.Context()), txlock.ErrNotHeld)
-
-		dead = share(t, m, key, lease.TTL(time.Minute))
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
-		writer, err := other.TryAcquire(lease.WithOwner(t.Context(), "writer"), key)
-		wants(t, "TryAcquire after the last reader's time", err, nil)
-		if err == nil {
-			release(t, writer)
-		}
-		wants(t, "Release of the last reader", dead.Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
 // TestDowngradeOfLost proves that a writer who has lost its lease without knowing has
 // nothing after Downgrade: another may have come between.
 func TestDowngradeOfLost(t *testing.T) {

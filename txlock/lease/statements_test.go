@@ -234,9 +234,7 @@ func (s statement) check(t *testing.T, db *testdb.DB, on store.Session) {
 	if s.row != nil {
 		tx, err := db.Admin().Begin()
 		must(t, err)
-		if _, err := tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", at.Key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, second(tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", at.Key)))
 		// To refuse an acquire nothing is written, so that needs no lock.
 		if reply, _, err := s.send(t.Context(), on, at); err != nil || reply != store.Absent && (!s.acquires() || reply != s.reply || s.want != *s.row) {
 			t.Errorf("%s: of a locked row: reply %d, %v", s.name, reply, err)

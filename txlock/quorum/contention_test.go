@@ -14,27 +14,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// TestCancelled proves that an Acquire whose context ends leaves nothing behind,
-// whenever that is.
-func TestCancelled(t *testing.T) {
-	t.Parallel()
-	nodes := newNodes(t, 5)
-	m := newQuorum(t, nodes, lease.TTL(time.Minute))
-	release(t, acquire(t, m, named())) // connected
-	key := named()
-	for i := range 40 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*250*time.Microsecond)
-		l, err := m.Acquire(ctx, key)
-		if err == nil {
-			release(t, l)
-		} else {
-			wants(t, "Acquire", err, context.DeadlineExceeded)
-		}
-		cancel()
-	}
-	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
-}
-
 // TestCloseAwaitsTheNodes proves that Close returns when the nodes have answered what was
 // asked of them before, and what they have granted is released: also one that answers
 // late, to a call that is over, and one that is taken in again.

@@ -42,45 +42,6 @@ var (
 	_ manager[*quorum.Lease] = (*quorum.Manager)(nil)
 )
 
-// TestLease proves that a lease excludes everybody else until it is released, is
-// re-entered by its owner, and tells when it ends.
-func TestLease(t *testing.T) {
-	t.Parallel()
-	nodes := newNodes(t, 5)
-	m, other := newQuorum(t, nodes), newQuorum(t, nodes)
-	key := named()
-	l := acquire(t, m, key)
-	if l.Err() != nil || l.Remaining() < 20*time.Second || l.Key() != key || l.Owner() == "" {
-		t.Errorf("acquired: %v, %v left of 30 s, key %v, owner %q", l.Err(), l.Remaining(), l.Key(), l.Owner())
-	}
-	wants(t, "TryAcquire of what is held", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-	wants(t, "Acquire of what is held", second(other.Acquire(t.Context(), key, lease.WaitAtMost(50*time.Millisecond))), txlock.ErrWaitTimeout)
-
-	working, cancel := l.Context(t.Context())
-	defer cancel()
-	again, err := m.Acquire(working, key)
-	if err != nil || again.Token() != l.Token() {
-		t.Fatalf("re-enter: token %d of %d, %v", again.Token(), l.Token(), err)
-	}
-	must(t, l.Renew(t.Context()))
-	release(t, again)
-	wants(t, "Err of what was released", again.Err(), txlock.ErrNotHeld)
-	if l.Err() != nil || working.Err() != nil {
-		t.Errorf("one of two handles was released: %v, %v", l.Err(), working.Err())
-	}
-	release(t, l)
-	release(t, l) // again does nothing
-	<-l.Done()
-	<-working.Done()
-	wants(t, "the cause of the context's end", context.Cause(working), txlock.ErrNotHeld)
-	wants(t, "Renew of what was released", l.Renew(t.Context()), txlock.ErrNotHeld)
-	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
-
-	next := acquire(t, other, key)
-	higher(t, next, l)
-	release(t, next)
-}
-
 // TestOwners proves that two calls of an owner in two managers exclude each other:
 // an owner re-enters in its manager.
 func TestOwners(t *testing.T) {
