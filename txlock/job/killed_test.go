@@ -3,12 +3,18 @@ package job
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // TestKilledConnection proves that an instant whose transaction was lost with its connection is
@@ -67,4 +73,89 @@ func TestKilledConnection(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDiedInTick proves which instants are done and which are told as left out where a
+// process dies in one: between the two there is none, and none is both. Under CatchUpAll, none is
+// left out.
+func TestDiedInTick(t *testing.T) {
+	for name, policy := range map[string]Policy{"Once": CatchUpLatest, "Skip": SkipMissed, "All": CatchUpAll} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, c *cluster) {
+				a, b, begun := c.node(), c.node(), make(chan time.Time, 1)
+				a.runs(Every(time.Second), func(ctx context.Context, at time.Time) error {
+					begun <- at
+					<-ctx.Done()
+					return ctx.Err()
+				}, Missed(policy))
+				first := <-begun
+				a.die()
+				var j journal
+				b.runs(Every(time.Second), j.work(time.Millisecond), Missed(policy), Grace(time.Second))
+				time.Sleep(10 * time.Second)
+				closeAll(t, a, b)
+				left := make(map[time.Time]bool)
+				for _, e := range b.events.of(Skipped) {
+					for at := e.From; at.Before(e.At); at = at.Add(time.Second) {
+						left[at.UTC()] = true
+					}
+				}
+				for at, last := first, j.done[len(j.done)-1]; !at.After(last); at = at.Add(time.Second) {
+					if done := slices.Contains(j.done, at); done == left[at] {
+						t.Errorf("%v was done: %t, and left out: %t", at, done, left[at])
+					}
+				}
+				if len(left) == 0 != (policy == CatchUpAll) || len(j.done) < 5 {
+					t.Errorf("%d done, %d left out", len(j.done), len(left))
+				}
+			})
+		})
+	}
+}
+
+// TestLateMark proves that who has lost a tick is told so, also when another one has done the
+// tick by then.
+func TestLateMark(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		a, b := c.node(), c.node()
+		at := c.now()
+		old, err := a.Claim(t.Context(), nightly, at)
+		must(t, err)
+		a.store.Down(nil) // its lease is lost
+		time.Sleep(2 * ttl)
+		claim, err := b.Claim(t.Context(), nightly, at)
+		must(t, err)
+		must(t, claim.Finish(t.Context(), nil))
+		wants(t, "who comes late", old.Finish(t.Context(), nil), txlock.ErrLost)
+	})
+}
+
+// unanswered is a ledger that doesn't answer the first mark.
+type unanswered struct {
+	*memLedger
+	first sync.Once
+}
+
+func (u *unanswered) done(ctx context.Context, b beginning, run jobrow.Run) (marked bool, err error) {
+	marked, err = u.memLedger.done(ctx, b, run)
+	u.first.Do(func() { marked, err = false, errors.New("no answer") })
+	return marked, err
+}
+
+// TestUnansweredMark proves that a mark that was written, and not answered, is found.
+func TestUnansweredMark(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n := c.node()
+		pool := n.store.Pool()
+		leases, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
+		must(t, err)
+		jobs, err := newJobs(pool, leases, &unanswered{memLedger: n.ledger})
+		must(t, err)
+		if ran, err := jobs.Tick(t.Context(), nightly, c.now(), nothing); !ran || err != nil {
+			t.Errorf("%t, %v", ran, err)
+		}
+		must(t, jobs.Close(t.Context()))
+		must(t, leases.Close(t.Context()))
+		must(t, pool.Close())
+	})
 }

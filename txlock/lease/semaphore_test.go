@@ -344,3 +344,173 @@ func TestSemaphoreBesideALockedRow(t *testing.T) {
 		}
 	})
 }
+
+// TestResizeBesideTraffic proves that Resize succeeds while eight acquire and release
+// permits and another resizes, to numbers that need new rows and to smaller ones, and that
+// nobody is told anything but that the number has changed.
+func TestResizeBesideTraffic(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		managers := []*lease.Manager{newManager(t, pool), newManager(t, pool)}
+		for range testdb.Long(1, 2) {
+			resizeBesideTraffic(t, managers, named())
+		}
+	})
+}
+
+func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key) {
+	current := func() int {
+		info, err := managers[0].Inspect(t.Context(), key)
+		wantsNone(t, "Inspect", err)
+		return max(info.Permits, 1)
+	}
+	release(t, permit(t, semaphore(t, managers[0], key, 2)))
+	ctx, stop := context.WithCancel(t.Context())
+	var work, resizing sync.WaitGroup
+	var grants atomic.Int64
+	for i := range 8 {
+		m := managers[i%2]
+		work.Go(func() {
+			s := semaphore(t, m, key, current())
+			for ctx.Err() == nil {
+				err := s.Do(t.Context(), func(context.Context, *lease.Lease) error {
+					grants.Add(1)
+					return nil
+				})
+				switch {
+				case errors.Is(err, txlock.ErrInvalidOption):
+					s = semaphore(t, m, key, current())
+				case err != nil:
+					t.Errorf("Do: %v", err)
+				}
+			}
+		})
+	}
+	for i, m := range managers {
+		resizing.Go(func() {
+			s := semaphore(t, m, key, 2)
+			for round := range 6 {
+				before := grants.Load()
+				testdb.Await(20*time.Second, func() bool { return grants.Load() > before+4 })
+				n := 6*(round+1) + 3*i
+				if round%3 == 2 {
+					n = 1 + i
+				}
+				wantsNone(t, fmt.Sprintf("Resize to %d", n), second(s.Resize(t.Context(), n)))
+			}
+		})
+	}
+	resizing.Wait()
+	stop()
+	work.Wait()
+	last, err := semaphore(t, managers[0], key, 2).Resize(t.Context(), 3)
+	wantsNone(t, "the last Resize", err)
+	var held []*lease.Lease
+	for range 3 {
+		l, err := last.TryAcquire(t.Context())
+		must(t, err)
+		held = append(held, l)
+	}
+	wants(t, "a fourth", second(last.TryAcquire(t.Context())), txlock.ErrBusy)
+	for _, l := range held {
+		release(t, l)
+	}
+}
+
+// TestResizeThatFailsChangesNothing proves that the number is that of before where Resize
+// fails before it is set, here since the row of a new permit can't be made.
+func TestResizeThatFailsChangesNothing(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		key := named()
+		s := semaphore(t, newManager(t, pool), key, 2)
+		release(t, permit(t, s))
+		tx := begin(t, db.Admin(), sql.LevelReadCommitted)
+		run(t, tx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES ('"+key.String()+"', 4, '-', '', 0, 0, 0, 0, 0)")
+		ctx := limited(t, time.Second)
+		resized, err := s.Resize(ctx, 5)
+		wants(t, "Resize", err, context.DeadlineExceeded)
+		if resized != nil {
+			t.Error("there is a semaphore of the new number")
+		}
+		release(t, permit(t, s)) // of the number of before
+		rollback(t, tx)
+		resized, err = s.Resize(t.Context(), 5)
+		wantsNone(t, "Resize afterwards", err)
+		release(t, permit(t, resized))
+	})
+}
+
+// TestResizeWaitsForThoseOfBefore proves that Resize waits for what an earlier one has
+// given up to wait for, and not for what another has made a permit again.
+func TestResizeWaitsForThoseOfBefore(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, key := newManager(t, pool), named()
+		s := semaphore(t, m, key, 4)
+		var held []*lease.Lease
+		for range 4 {
+			held = append(held, permit(t, s))
+		}
+		becomesNumber := func(n int) {
+			t.Helper()
+			waitUntil(t, "the number is set", func() bool {
+				info, err := m.Inspect(t.Context(), key)
+				return err == nil && info.Permits == n
+			})
+		}
+		resize := func(ctx context.Context, n int) <-chan error {
+			done := make(chan error, 1)
+			go func() {
+				resized, err := s.Resize(ctx, n)
+				if resized == nil && ctx.Err() == nil { // given up, it may not have its answer yet
+					t.Errorf("Resize to %d has not set the number", n)
+				}
+				done <- err
+			}()
+			becomesNumber(n)
+			return done
+		}
+		ended, giveUp := context.WithCancel(t.Context())
+		first := resize(ended, 2)
+		giveUp()
+		wants(t, "Resize that is given up", within(t, "its end", first), context.Canceled)
+		again := resize(t.Context(), 1)
+		release(t, held[1]) // the only one that the second has taken away
+		select {
+		case err := <-again:
+			t.Fatalf("Resize has returned while three permits are held: %v", err)
+		case <-time.After(100 * time.Millisecond): // five looks
+		}
+		wantsNone(t, "Resize to the number of the first", second(s.Resize(t.Context(), 4)))
+		wantsNone(t, "Resize of what are permits again", within(t, "its end", again))
+		for _, l := range []*lease.Lease{held[0], held[2], held[3]} {
+			release(t, l)
+		}
+	})
+}
+
+// TestTwoNumbersAtOnce proves that of two managers that make a semaphore at once with
+// different numbers one is told the number of the other.
+func TestTwoNumbersAtOnce(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		managers := []*lease.Manager{newManager(t, pool), newManager(t, pool)}
+		for round := range 10 {
+			key := named()
+			var errs [2]error
+			var making sync.WaitGroup
+			for i, m := range managers {
+				making.Go(func() {
+					errs[i] = semaphore(t, m, key, 2+i).Do(t.Context(), func(context.Context, *lease.Lease) error { return nil })
+				})
+			}
+			making.Wait()
+			made := 0
+			if errs[0] != nil {
+				made = 1
+			}
+			wantsNone(t, fmt.Sprintf("round %d, who was first", round), errs[made])
+			wants(t, fmt.Sprintf("round %d, who was second", round), errs[1-made], txlock.ErrInvalidOption)
+			if want := fmt.Sprintf("has %d permits, not %d", 2+made, 3-made); errs[1-made] != nil && !strings.Contains(errs[1-made].Error(), want) {
+				t.Errorf("%q doesn't say %q", errs[1-made], want)
+			}
+		}
+	})
+}
