@@ -419,38 +419,3 @@ func TestFairStopped(t *testing.T) {
 		}
 	})
 }
-
-// TestFairReaders proves that readers and permits wait in the queue as well, in the order
-// in which they came, beside a writer.
-func TestFairReaders(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key, permits := named(), named()
-		m := newManager(t, newPool(t, db, true), lease.Fair())
-		for range 3 {
-			held := acquire(t, m, key)
-			queue := line{db: db, key: key}
-			one := waitWith(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
-			queue.first(t)
-			two := waitWith(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
-			queue.next(t)
-			writer := fairAcquire(t, m, key)
-			queue.next(t)
-			release(t, held)
-			first, second := one.lease(t), two.lease(t) // both read at once
-			release(t, first)
-			release(t, second)
-			release(t, writer.lease(t))
-
-			s := semaphore(t, m, permits, 1)
-			held = permit(t, s)
-			queue = line{db: db, key: permits}
-			permit := waitWith(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
-			queue.first(t)
-			next := waitWith(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
-			queue.next(t)
-			release(t, held)
-			release(t, permit.lease(t))
-			release(t, next.lease(t))
-		}
-	})
-}

@@ -352,44 +352,6 @@ func TestFairNewcomers(t *testing.T) {
 	})
 }
 
-// TestFairReentry proves that an owner who enters a lease again in another manager
-// has it at once, although others queue for it: in other processes, and in its own.
-func TestFairReentry(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		for _, where := range []string{"elsewhere", "beside it"} {
-			t.Run(where, func(t *testing.T) {
-				key := named()
-				queue := line{db: db, key: key}
-				again := fairManager(t, db)
-				owner := lease.WithOwner(t.Context(), "owner of "+key.String())
-				held := fairAcquireUnder(owner, fairManager(t, db), key).lease(t)
-				waiter := again
-				if where == "elsewhere" {
-					waiter = fairManager(t, db)
-				}
-				first := fairAcquire(t, waiter, key)
-				queue.first(t)
-				second := fairAcquire(t, fairManager(t, db), key)
-				queue.next(t)
-				for _, verb := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){again.TryAcquire, again.Acquire} {
-					ctx, cancel := context.WithTimeout(owner, soon)
-					defer cancel()
-					l, err := verb(ctx, key)
-					if err != nil {
-						t.Errorf("the owner is not let in again: %v", err)
-						continue
-					}
-					entered(t, l, held)
-					release(t, l)
-				}
-				release(t, held)
-				release(t, first.lease(t))
-				release(t, second.lease(t))
-			})
-		}
-	})
-}
-
 // TestFairFirstQueue proves that one who finds no queue for a key, and makes it while
 // another has become the first of it, takes the place behind that one, where no lock
 // wait timeout shows and an end of its context leaves nothing behind.
@@ -478,33 +440,6 @@ func TestFairClean(t *testing.T) {
 				return rows() == 0
 			})
 		}
-	})
-}
-
-// TestFairBrokenConnection proves that one who waits goes on from a new place when
-// the server ends its session, as often as that happens.
-func TestFairBrokenConnection(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		held := acquire(t, fairManager(t, db), key)
-		first := fairAcquire(t, fairManager(t, db), key)
-		queue := line{db: db, key: key}
-		queue.first(t)
-		second := fairAcquire(t, fairManager(t, db), key)
-		for i := range 6 {
-			session := queue.next(t)
-			db.Kill(t, session)
-			db.WaitGone(t, session)
-			select {
-			case <-second.done:
-				t.Fatalf("it gives up after %d: %v", i+1, second.err)
-			default:
-			}
-		}
-		queue.next(t)
-		release(t, held)
-		release(t, first.lease(t))
-		release(t, second.lease(t))
 	})
 }
 
