@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -386,78 +384,6 @@ func TestReadersAndWritersNeverOverlap(t *testing.T) {
 		}
 		if !enough() || most < 2 {
 			t.Errorf("%d readers, %d writers, %d dead, at most %d at once: that proves nothing", readers, writers, dead, most)
-		}
-	})
-}
-
-// missingRow are the calls whose reply is that of a row, sent for one that is missing.
-func missingRow() map[string]exchange {
-	hold := ";" + strings.Repeat("x", 22)
-	took := func(ask store.Ask) exchange {
-		ask.Owner, ask.Hold, ask.TTL, ask.NotAfter = "o", hold, time.Second, store.Never
-		return func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
-			ask.Key = at.Key
-			a, err := s.Take(ctx, ask)
-			return a.Reply, a.Token, err
-		}
-	}
-	return map[string]exchange{
-		"Take": acquireOf("o", hold, time.Hour, false), "Take of a place": took(store.Ask{Row: store.Row{Slot: 5}}), "Take of a permit": took(store.Ask{Permits: 3}),
-		"Release": releaseOf(hold), "Keep": keepOf(hold), "Renew": renewOf("o", hold, 1), "Raise": raiseOf("o", hold, 1), "Force": forceRelease,
-		"Guard": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
-			reply, err := s.Guard(ctx, store.Claim{Row: at, Owner: "o", Hold: hold, Token: 1})
-			return reply, 0, err
-		},
-		"Use": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
-			use, err := s.Use(ctx, at.Key, store.Shared)
-			if errors.Is(err, store.ErrLocked) {
-				err = nil
-			}
-			return store.Reply(use), 0, err
-		},
-		"Resize": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
-			reply, err := s.Resize(ctx, at.Key, 3)
-			return reply, 0, err
-		},
-	}
-}
-
-// TestReplyOfMissingRow proves that a statement that finds no row says so, and not
-// what an earlier one on the same connection has replied: sent as text, prepared each
-// time, and prepared once.
-func TestReplyOfMissingRow(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, text := range []bool{true, false} {
-			t.Run(fmt.Sprintf("text=%v", text), func(t *testing.T) {
-				t.Parallel()
-				pool := newPool(t, db, false, func(c *mysql.Config) { c.InterpolateParams = text })
-				pool.SetMaxOpenConns(1)
-				s := openStore(t, pool)
-				there := store.Row{Key: named().String()}
-				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '', 0)", there.Key)
-				calls := missingRow()
-				for name, send := range calls {
-					for i := range 3 {
-						if reply, _, err := calls["Take"](t.Context(), s, there); err != nil || reply != store.Done {
-							t.Fatalf("the grant before %s: %d, %v", name, reply, err)
-						}
-						missing := store.Row{Key: named().String()}
-						want := store.Absent
-						if name == "Guard" {
-							want = store.Refused
-						}
-						if reply, token, err := send(t.Context(), s, missing); err != nil || reply != want || token != 0 {
-							t.Errorf("%s of a missing row, number %d: %d, token %d, %v", name, i, reply, token, err)
-						}
-						if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", missing.Key); n != 0 {
-							t.Errorf("%s has made %d rows", name, n)
-						}
-						if reply, _, err := calls["Release"](t.Context(), s, there); err != nil || reply != store.Done {
-							t.Fatalf("the release after %s: %d, %v", name, reply, err)
-						}
-					}
-				}
-			})
 		}
 	})
 }

@@ -241,52 +241,6 @@ func TestAcquireTxAfterReadersCommit(t *testing.T) {
 	})
 }
 
-// TestFreePermitsAreTakenAtOnce proves that goroutines of one manager don't wait for
-// each other where all of them can be granted.
-func TestFreePermitsAreTakenAtOnce(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		pool.SetMaxIdleConns(40)
-		m := newManager(t, pool)
-		permits, key := named(), named()
-		s := semaphore(t, m, permits, 32)
-		release(t, permit(t, s))
-		release(t, share(t, m, key))
-		ctx := limited(t, 3*time.Minute)
-		for name, take := range map[string]func() (*lease.Lease, error){
-			"permits": func() (*lease.Lease, error) { return s.Acquire(ctx) },
-			"readers": func() (*lease.Lease, error) { return m.AcquireShared(ctx, key) },
-		} {
-			for range 2 {
-				start := time.Now()
-				var calls sync.WaitGroup
-				held := make([]*lease.Lease, 32)
-				for i := range held {
-					calls.Go(func() {
-						var err error
-						if held[i], err = take(); err != nil {
-							t.Errorf("one of 32 free %s: %v", name, err)
-						}
-					})
-				}
-				calls.Wait()
-				if t.Failed() {
-					return
-				}
-				took := time.Since(start)
-				start = time.Now()
-				for _, l := range held {
-					release(t, l)
-				}
-				t.Logf("32 %s took %v; released one by one in %v", name, took, time.Since(start))
-				if took > max(3*time.Second, 50*time.Since(start)) { // 32 pauses of a Poll are 8 seconds
-					t.Errorf("32 free %s took %v", name, took)
-				}
-			}
-		}
-	})
-}
-
 // TestPermitsBesideAcquireTx proves that a transaction whose AcquireTx of a semaphore's
 // key was refused keeps nobody from a permit.
 func TestPermitsBesideAcquireTx(t *testing.T) {

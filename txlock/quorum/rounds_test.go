@@ -288,34 +288,3 @@ func TestSameDatabase(t *testing.T) {
 		t.Error("granted by one database twice")
 	}
 }
-
-// TestSteppedClock shows what is not promised: a clock that is set forward in the one
-// database that two majorities share lets both in. The token still rises, and a
-// transaction in that database is guarded for the second only.
-func TestSteppedClock(t *testing.T) {
-	t.Parallel()
-	nodes := newNodes(t, 3)
-	leases := newLeases(t, nodes)
-	m, other := newManager(t, leases), newQuorum(t, nodes)
-	key := named()
-	somebody, err := leases[2].Acquire(t.Context(), key)
-	must(t, err)
-	l := acquire(t, m, key) // in 0 and 1
-	release(t, somebody)
-	exec(t, nodes[1], "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", key.String())
-	second := acquire(t, other, key) // in 1 and 2
-	if l.Err() != nil || second.Err() != nil {
-		t.Errorf("the first: %v, the second: %v; want them to believe", l.Err(), second.Err())
-	}
-	higher(t, second, l)
-	tx, err := poolOf(leases[1]).BeginTx(t.Context(), nil)
-	must(t, err)
-	node, err := l.Node(1)
-	must(t, err)
-	wants(t, "Guard of the first", node.Guard(t.Context(), tx), txlock.ErrLost)
-	if err := tx.Rollback(); err != nil {
-		t.Error(err)
-	}
-	wants(t, "Err of the first", l.Err(), txlock.ErrLost)
-	release(t, second)
-}
