@@ -157,7 +157,8 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 }
 
 // TestPlacesOfReadersAreUsedAgain proves that the readers of a manager use as many rows as
-// there are at a time, also after a call without an answer.
+// there are at a time, also after a call without an answer, after a Downgrade to what the owner
+// reads by already, and after a release while a transaction guards it.
 func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
@@ -180,6 +181,28 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		read(3)
 		if len(slots) != 3 {
 			t.Errorf("%d rows of 3 readers", len(slots))
+		}
+		ann := lease.WithOwner(t.Context(), "ann")
+		for range 5 {
+			var readers []*lease.Lease
+			for _, writer := range []*lease.Lease{acquireIn(ann, t, m, job), acquireIn(ann, t, m, job)} {
+				reader, err := writer.Downgrade(ann)
+				must(t, err)
+				readers = append(readers, reader)
+			}
+			entered(t, readers[1], readers[0])
+			release(t, readers[0])
+			release(t, readers[1])
+			guarded, tx := share(t, m, job), wire.Begin()
+			must(t, guarded.Guard(t.Context(), tx))
+			wants(t, "Release under a guard", guarded.Release(t.Context()), lease.ErrGuarded)
+			must(t, tx.Commit())
+			time.Sleep(time.Second) // it is released in the background
+		}
+		nothingHeld(t, m)
+		read(3)
+		if len(slots) != 3 {
+			t.Errorf("%d rows of 3 readers after those of one owner", len(slots))
 		}
 		wire.fault("Take", loses)
 		if _, err := m.AcquireShared(t.Context(), job); err == nil {

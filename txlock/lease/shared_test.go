@@ -372,3 +372,61 @@ func TestReadersReadTogether(t *testing.T) {
 		}
 	})
 }
+
+// TestDowngradeOfLost proves that a writer who has lost its lease without knowing has
+// nothing after Downgrade: another may have come between.
+func TestDowngradeOfLost(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool, lease.TTL(time.Hour))
+		key := named()
+		writer := acquire(t, m, key)
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", key.String())
+		reader, err := writer.Downgrade(t.Context())
+		wants(t, "Downgrade", err, txlock.ErrNotHeld)
+		if reader != nil {
+			t.Error("there is a reader beside the error")
+		}
+		if entry, readers := heldRows(t, db, key); entry+readers != 0 {
+			t.Errorf("entry row %d, readers %d after it", entry, readers)
+		}
+	})
+}
+
+// TestDowngradeAfterLoss proves that an owner whose reader's row is gone reads again
+// after Downgrade, at once, and is told that the first is lost.
+func TestDowngradeAfterLoss(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool, lease.TTL(time.Hour))
+		key, ctx := named(), lease.WithOwner(t.Context(), "ann")
+		lost, writer := readAndWrite(ctx, t, m, key)
+		exec(t, db, "DELETE FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		reader, err := writer.Downgrade(ctx)
+		must(t, err)
+		wants(t, "the reader whose row is gone", lost.Err(), txlock.ErrLost)
+		wants(t, "its Release", lost.Release(ctx), txlock.ErrNotHeld)
+		if entry, readers := heldRows(t, db, key); entry != 0 || readers != 1 {
+			t.Errorf("entry row %d, readers %d after it", entry, readers)
+		}
+		release(t, reader)
+	})
+}
+
+// TestPermitGrantedAgain proves that the handle of a permit that its owner has lost and
+// was granted again says so.
+func TestPermitGrantedAgain(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		s := semaphore(t, newManager(t, pool, lease.TTL(time.Hour)), named(), 1)
+		ctx := lease.WithOwner(t.Context(), "ann")
+		before, err := s.Acquire(ctx)
+		must(t, err)
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 1", before.Key().String())
+		again, err := s.Acquire(ctx)
+		must(t, err)
+		wants(t, "Err of the one before", before.Err(), txlock.ErrLost)
+		wantsNone(t, "Err of the new one", again.Err())
+		wants(t, "Release of the one before", before.Release(t.Context()), txlock.ErrNotHeld)
+		release(t, again)
+	})
+}

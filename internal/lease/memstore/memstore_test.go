@@ -3,6 +3,7 @@ package memstore_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
@@ -458,4 +459,64 @@ func TestAwaitWaiting(t *testing.T) {
 	must(t, <-done)
 	_, err = s.Look(ended, leaseRow)
 	wantErr(t, err, context.Canceled)
+}
+
+func TestBlockers(t *testing.T) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
+		claim := take(t, s, ask("a", hold("a", 1)))
+		reads := s.Begin()
+		must(t, include(reads, s, func(in *store.In) error { return in.Make(ctx, leaseRow) }))
+		blockers, err := s.Blockers(ctx, key)
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("who has locked it only is a blocker: %v", blockers)
+		}
+		must(t, include(reads, s, func(in *store.In) error {
+			a, err := in.Take(ctx, ask("b", hold("b", 1)))
+			if a.Reply != store.Refused {
+				t.Errorf("Take: %+v", a)
+			}
+			return err
+		}))
+		blockers, err = s.Blockers(ctx, key)
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("who was refused is a blocker: %v", blockers)
+		}
+		must(t, include(reads, s, func(in *store.In) error {
+			want(t, store.Done)(in.Guard(ctx, claim))
+			want(t, store.Done)(in.Release(ctx, leaseRow, claim.Hold))
+			return nil
+		}))
+		blockers, err = s.Blockers(ctx, key)
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("who has released it is a blocker: %v", blockers)
+		}
+		must(t, reads.Rollback())
+		tx := s.Begin()
+		var session uint64
+		must(t, include(tx, s, func(in *store.In) error {
+			session = in.ID
+			_, err := in.Guard(ctx, claim)
+			return err
+		}))
+		time.Sleep(ttl + time.Second)
+		blockers, err = s.Blockers(ctx, key)
+		wanted := store.Blocker{Written: store.Written{Token: claim.Token, Guards: 1, Session: session}, Over: time.Second}
+		if must(t, err); !slices.Equal(blockers, []store.Blocker{wanted}) {
+			t.Fatalf("the blockers are %+v, want %+v", blockers, wanted)
+		}
+		blockers, err = s.Blockers(ctx, "other")
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("the blockers of another key are %v", blockers)
+		}
+		stale := wanted
+		stale.Guards = 2
+		must(t, s.End(ctx, key, stale)) // which is not open
+		must(t, s.End(ctx, "other", wanted))
+		must(t, include(tx, s, func(*store.In) error { return nil }))
+		must(t, s.End(ctx, key, wanted))
+		err = include(tx, s, func(*store.In) error { return nil })
+		if !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Fatalf("a session that was ended says %v", err)
+		}
+	})
 }
