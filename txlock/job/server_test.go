@@ -231,33 +231,30 @@ func TestSingleTicks(t *testing.T) {
 // it, or the server takes no writes.
 func TestUnfitServers(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			key := newKey()
-			all := func(what string, pool *sql.DB, want error) {
-				t.Helper()
-				j := open(t, pool)
-				now := time.Now().Add(-time.Hour)
-				_, err := j.Tick(t.Context(), key, now, nothing)
-				wants(t, what+": Tick", err, want)
-				_, err = j.Claim(t.Context(), key, now)
-				wants(t, what+": Claim", err, want)
-				wants(t, what+": Run", j.Run(t.Context(), key, Every(time.Hour), nothing), want)
-			}
-			readOnly := newPool(t, db, true, func(c *mysql.Config) {
-				variable := map[testdb.Engine]string{testdb.MariaDB: "tx_read_only", testdb.MySQL: "transaction_read_only"}[engine]
-				c.Params = map[string]string{variable: "1"}
-			})
-			all("read only", readOnly, txlock.ErrReadOnly)
-			db.Exec(t, "DROP TABLE lockstep_jobs")
-			all("no table", newPool(t, db, true), txlock.ErrSchema)
-			j := open(t, newPool(t, db, false))
-			_, err := j.List(t.Context())
-			wants(t, "List", err, txlock.ErrSchema)
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).OpenLeases(t)
+		key := newKey()
+		all := func(what string, pool *sql.DB, want error) {
+			t.Helper()
+			j := open(t, pool)
+			now := time.Now().Add(-time.Hour)
+			_, err := j.Tick(t.Context(), key, now, nothing)
+			wants(t, what+": Tick", err, want)
+			_, err = j.Claim(t.Context(), key, now)
+			wants(t, what+": Claim", err, want)
+			wants(t, what+": Run", j.Run(t.Context(), key, Every(time.Hour), nothing), want)
+		}
+		readOnly := newPool(t, db, true, func(c *mysql.Config) {
+			variable := map[testdb.Engine]string{testdb.MariaDB: "tx_read_only", testdb.MySQL: "transaction_read_only"}[engine]
+			c.Params = map[string]string{variable: "1"}
 		})
-	}
+		all("read only", readOnly, txlock.ErrReadOnly)
+		db.Exec(t, "DROP TABLE lockstep_jobs")
+		all("no table", newPool(t, db, true), txlock.ErrSchema)
+		j := open(t, newPool(t, db, false))
+		_, err := j.List(t.Context())
+		wants(t, "List", err, txlock.ErrSchema)
+	})
 }
 
 // TestSelectLimit proves that List shows all jobs on a session whose SELECTs show one row

@@ -274,12 +274,9 @@ func (q *line) next(t testing.TB) (session int64) {
 func onOwnDatabase(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Shared(t, engine).OpenLeases(t))
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		test(t, testdb.Shared(t, engine).OpenLeases(t))
+	})
 }
 
 // TestFairOrder proves that the goroutines of four processes are granted the lease in

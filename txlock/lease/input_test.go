@@ -149,25 +149,22 @@ func TestOwnerLengths(t *testing.T) {
 // make them, and that nothing goes on in the background.
 func TestTablesMissing(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Fresh(t, engine)
-			db.Grant(t, db.CreateTable(t, "other", "id INT PRIMARY KEY"))
-			pool := newPool(t, db, true)
-			db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO '"+db.Config().User+"'@'%', '"+db.Config().User+"'@'localhost'")
-			m := newManager(t, pool)
-			tx := begin(t, pool, sql.LevelDefault)
-			for call, err := range allCalls(t.Context(), m, tx, named()) {
-				wants(t, call, err, txlock.ErrSchema)
-			}
-			wantsNone(t, "Rollback", tx.Rollback())
-			for call, err := range keyCalls(t.Context(), m, named()) {
-				wants(t, call, err, txlock.ErrSchema)
-			}
-			for call, err := range tableCalls(t.Context(), m) {
-				wants(t, call, err, txlock.ErrSchema)
-			}
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		db.Grant(t, db.CreateTable(t, "other", "id INT PRIMARY KEY"))
+		pool := newPool(t, db, true)
+		db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO '"+db.Config().User+"'@'%', '"+db.Config().User+"'@'localhost'")
+		m := newManager(t, pool)
+		tx := begin(t, pool, sql.LevelDefault)
+		for call, err := range allCalls(t.Context(), m, tx, named()) {
+			wants(t, call, err, txlock.ErrSchema)
+		}
+		wantsNone(t, "Rollback", tx.Rollback())
+		for call, err := range keyCalls(t.Context(), m, named()) {
+			wants(t, call, err, txlock.ErrSchema)
+		}
+		for call, err := range tableCalls(t.Context(), m) {
+			wants(t, call, err, txlock.ErrSchema)
+		}
+	})
 }
