@@ -30,26 +30,6 @@ func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
 }
 
-// newPool is a pool of the application's user, guarded or not.
-func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
-	t.Helper()
-	cfg := db.Config(mutators...)
-	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-	connector, err := mysql.NewConnector(cfg)
-	must(t, err)
-	if guarded {
-		connector = locksqlc.Connector(connector)
-	}
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() {
-		if n := testdb.InUse(pool); n != 0 {
-			t.Errorf("%d connections are in use at the end", n)
-		}
-		_ = pool.Close() // connections are broken on purpose
-	})
-	return pool
-}
-
 // open returns jobs on a pool, with a short TTL.
 func open(t testing.TB, pool *sql.DB, opts ...Option) *Jobs {
 	t.Helper()

@@ -8,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -17,8 +16,8 @@ import (
 	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -26,6 +25,8 @@ import (
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+var must, wants, higher = leasetest.Must, leasetest.Wants, leasetest.Higher
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -68,25 +69,14 @@ func newLeasesOver(t testing.TB, nodes []*testdb.DB, filters map[int]filter, opt
 	t.Helper()
 	var managers []*lease.Manager
 	for i, db := range nodes {
-		cfg := db.Config()
-		cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-		if f, there := filters[i]; there {
-			cfg.DialFunc = f.dial
-		}
-		connector, err := mysql.NewConnector(cfg)
-		must(t, err)
-		pool := sql.OpenDB(locksqlc.Connector(connector))
-		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
-		must(t, err)
-		t.Cleanup(func() {
-			closeIt(t, m)
-			if n := testdb.InUse(pool); n != 0 {
-				t.Errorf("%d connections are in use at the end", n)
-			}
-			if err := pool.Close(); err != nil {
-				t.Errorf("close the pool: %v", err)
+		pool := leasetest.Pool(t, db, true, func(cfg *mysql.Config) {
+			if f, there := filters[i]; there {
+				cfg.DialFunc = f.dial
 			}
 		})
+		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
+		must(t, err)
+		t.Cleanup(func() { closeIt(t, m) })
 		managers = append(managers, m)
 	}
 	return managers
@@ -181,32 +171,8 @@ func release(t testing.TB, l interface{ Release(context.Context) error }) {
 	must(t, l.Release(context.Background()))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// higher checks that a lease has a higher token than one before it.
-func higher(t testing.TB, next, before *quorum.Lease) {
-	t.Helper()
-	if next.Token() <= before.Token() {
-		t.Errorf("token %d after %d", next.Token(), before.Token())
-	}
-}
-
 // second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
-
-func wants(t testing.TB, what string, err error, want ...error) {
-	t.Helper()
-	for _, w := range want {
-		if !errors.Is(err, w) {
-			t.Errorf("%s: %v, want %v", what, err, w)
-		}
-	}
-}
 
 // held counts the nodes where somebody holds the lease.
 func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
@@ -275,10 +241,7 @@ type memory struct {
 // inMemory runs a test without servers, on so many nodes.
 func inMemory(t *testing.T, n int, test func(t *testing.T, db *memory)) {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limit := time.AfterFunc(72*time.Hour, func() { panic(t.Name() + " does not end") })
-		defer limit.Stop()
+	leasetest.InBubble(t, 72*time.Hour, func(t *testing.T) {
 		db := &memory{t: t, begun: time.Now()}
 		for range n {
 			db.nodes = append(db.nodes, memstore.New())

@@ -18,10 +18,13 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var must = leasetest.Must
 
 var ctx = context.Background()
 
@@ -50,13 +53,6 @@ func in(t *testing.T, test func(t *testing.T, db *memstore.Server, s *memstore.S
 		must(t, s.Make(ctx, leaseRow))
 		test(t, db, s)
 	})
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // want compares an answer and its error, which is to be nil, with what is wanted.

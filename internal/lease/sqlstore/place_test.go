@@ -81,9 +81,7 @@ func TestPlaceByTheRules(t *testing.T) {
 			}
 			makeRow(t, db, entry.Key, c.entry)
 			found, _, err := s.find(t.Context(), entry)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			before, there, err := s.find(t.Context(), place)
 			if err != nil || there != (c.place != "") {
 				t.Fatalf("%s: before %+v, %v, %v", name, before, there, err)
@@ -122,9 +120,7 @@ func TestRenewManyReplies(t *testing.T) {
 	inLeaseModes(t, func(t *testing.T, db *testdb.DB, s *Store) {
 		unique := fmt.Sprint(rand.Int64(), "'/")
 		blocker, err := db.Admin().BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() { _ = blocker.Rollback() }() // it has written nothing
 		cases := []struct {
 			name, set string
@@ -181,9 +177,7 @@ func TestRepliesAreKnown(t *testing.T) {
 	found := 0
 	for _, file := range []string{"leases", "shared"} {
 		text, err := os.ReadFile("../../../gen/" + file + ".sql.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
 			found++
 			if _, known := meanings[m[1]]; !known {

@@ -51,9 +51,7 @@ func TestSwapComparesTheVersion(t *testing.T) {
 			c := store.Claim{Row: store.Row{Key: what}, Owner: "me", Hold: hold("m"), Token: 1000}
 			makeRow(t, db, what, held+"'"+c.Hold+"', expires_us = "+future)
 			seen, err := s.row(t.Context(), c.Row)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			next, reply := seen.Take(store.Ask{Owner: "you", Hold: hold("y"), TTL: time.Minute}, seen.Expires, seen.Expires)
 			if reply != store.Done {
 				t.Fatalf("%s: an expired row is not free: %v", what, reply)
@@ -114,16 +112,12 @@ func TestChangeIsDecidedAnew(t *testing.T) {
 		}
 		tries = 0
 		tx, err := db.Admin().Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", at.Key); err != nil {
 			t.Fatal(err)
 		}
 		_, reply, err := s.change(t.Context(), at, decide)
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tx.Rollback())
 		seen, readErr := s.row(t.Context(), at)
 		if err != nil || readErr != nil || reply != store.Absent || tries != 1 || seen.Reason != "+" {
 			t.Errorf("locked: %v, %v, %v, %d tries, %+v", reply, err, readErr, tries, seen)
@@ -172,9 +166,7 @@ func testRenewals(t *testing.T, db *testdb.DB, s *Store) {
 			}
 			for range 2 { // on the same connection
 				renewed, questions, err := s.RenewMany(t.Context(), claims)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if asked := n > lost; len(questions) > 1 || asked != (len(questions) == 1) {
 					t.Errorf("%d with %d lost were asked %v", n, lost, questions)
 				}
