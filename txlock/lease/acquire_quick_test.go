@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,7 +37,9 @@ func nothingHeld(t *testing.T, m *lease.Manager) {
 // TestNothingIsHeldAfterAnError proves that what an Acquire was granted that has returned
 // an error is released in the background, long before its time is over.
 func TestNothingIsHeldAfterAnError(t *testing.T) {
-	for name, acquire := range ways {
+	all := maps.Clone(ways)
+	all["reader"] = func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.AcquireShared(ctx, job) }
+	for name, acquire := range all {
 		for _, c := range []struct {
 			name  string
 			fault memstore.Fault

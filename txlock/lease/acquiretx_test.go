@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -404,52 +403,6 @@ func TestAcquireTxSideBySide(t *testing.T) {
 			commit(t, winner.tx)
 			release(t, winner.l)
 		}
-	})
-}
-
-// TestOwnLeaseLockedForAMoment proves that an owner who holds the lease in another
-// process re-enters although others keep the row locked, each for a moment, and that
-// TryAcquire says busy at once where that is for longer.
-func TestOwnLeaseLockedForAMoment(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other, third := newManager(t, pool), newManager(t, pool), newManager(t, pool)
-		key := named()
-		ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
-		l := acquireIn(ctx, t, m, key)
-		locks, stop := context.WithCancel(t.Context())
-		var locking sync.WaitGroup
-		defer locking.Wait()
-		defer stop() // of a test that has failed before
-		for range 3 {
-			locking.Go(func() {
-				for locks.Err() == nil {
-					wants(t, "TryAcquire of somebody else", second(third.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-				}
-			})
-		}
-		for range 50 {
-			again, err := other.TryAcquire(ctx, key)
-			if err != nil {
-				t.Errorf("TryAcquire of the owner: %v", err)
-				break
-			}
-			entered(t, again, l)
-			if err := again.Release(t.Context()); err != nil && !errors.Is(err, lease.ErrGuarded) { // the moment was long
-				t.Errorf("Release: %v", err)
-			}
-		}
-		stop()
-		locking.Wait()
-		tx := begin(t, pool, sql.LevelDefault)
-		must(t, l.Guard(t.Context(), tx))
-		quickly(t, "TryAcquire", func() {
-			wants(t, "TryAcquire under a guard of the owner's own", second(other.TryAcquire(ctx, key)), txlock.ErrBusy)
-		})
-		wants(t, "Acquire under a guard of the owner's own", second(other.Acquire(ctx, key, lease.WaitAtMost(300*time.Millisecond))), txlock.ErrWaitTimeout)
-		commit(t, tx)
-		again := acquireIn(ctx, t, other, key)
-		release(t, again)
-		release(t, l)
 	})
 }
 

@@ -249,9 +249,7 @@ func TestBatchAtRandom(t *testing.T) {
 				kills.Add(killOne(t, db))
 			}
 		})
-		enough := func() bool {
-			return kills.Load() >= 10 && grants.Load() >= 50 && wire.count.Load() >= 4
-		}
+		enough := func() bool { return kills.Load() >= 10 && grants.Load() >= 50 && wire.count.Load() >= 4 }
 		lasts(lasting, enough)
 		over.Store(true)
 		work.Wait()

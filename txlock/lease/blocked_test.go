@@ -320,9 +320,7 @@ func TestBlockedBySession(t *testing.T) {
 			}
 			return err
 		}
-		wait := func(limit time.Duration) error {
-			return second(m.Acquire(t.Context(), key, lease.WaitAtMost(limit)))
-		}
+		wait := func(limit time.Duration) error { return second(m.Acquire(t.Context(), key, lease.WaitAtMost(limit))) }
 		names("Acquire", patiently(500*time.Millisecond, "session ", wait), txlock.ErrWaitTimeout, "")
 		names("ForceRelease that is cancelled", patiently(500*time.Millisecond, "session ", func(limit time.Duration) error {
 			return m.ForceRelease(limited(t, limit), key)

@@ -104,15 +104,11 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 func everyVerb(ctx context.Context, t *testing.T, m *lease.Manager, pool *sql.DB, key string) {
 	t.Helper()
 	for name, verb := range map[string]func(key txlock.Key) (*lease.Lease, error){
-		"TryAcquire":       func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquire(ctx, key) },
-		"TryAcquireShared": func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquireShared(ctx, key) },
-		"Acquire": func(key txlock.Key) (*lease.Lease, error) {
-			return m.Acquire(ctx, key, lease.WaitAtMost(time.Minute))
-		},
-		"Acquire fairly": func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.Fair()) },
-		"Semaphore.TryAcquire": func(key txlock.Key) (*lease.Lease, error) {
-			return semaphore(t, m, key, 2).TryAcquire(ctx)
-		},
+		"TryAcquire":           func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquire(ctx, key) },
+		"TryAcquireShared":     func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquireShared(ctx, key) },
+		"Acquire":              func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.WaitAtMost(time.Minute)) },
+		"Acquire fairly":       func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.Fair()) },
+		"Semaphore.TryAcquire": func(key txlock.Key) (*lease.Lease, error) { return semaphore(t, m, key, 2).TryAcquire(ctx) },
 		"AcquireTx": func(key txlock.Key) (l *lease.Lease, err error) {
 			tx := begin(t, pool, sql.LevelRepeatableRead)
 			defer commit(t, tx)

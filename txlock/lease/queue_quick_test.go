@@ -248,9 +248,7 @@ func TestFairKeepsNewcomersOut(t *testing.T) {
 		wire.fault("Take", slow(time.Second))
 		release(t, held)
 		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job, lease.Fair())), txlock.ErrBusy)
-		l.join(t.Context(), "newcomer", 0, func(ctx context.Context) (*lease.Lease, error) {
-			return b.Acquire(ctx, job, lease.Fair())
-		})
+		l.join(t.Context(), "newcomer", 0, func(ctx context.Context) (*lease.Lease, error) { return b.Acquire(ctx, job, lease.Fair()) })
 		l.inOrder()
 	})
 }

@@ -231,54 +231,6 @@ func TestResizeDrains(t *testing.T) {
 	})
 }
 
-// TestCancelledReadersAndPermits proves that calls that are given up, at any moment, leave no
-// permit taken, and no reader behind that a writer has to wait for.
-func TestCancelledReadersAndPermits(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		readers, permits := named(), named()
-		s := semaphore(t, m, permits, 3)
-		for key, acquire := range map[txlock.Key]func(ctx context.Context) (*lease.Lease, error){
-			readers: func(ctx context.Context) (*lease.Lease, error) { return m.AcquireShared(ctx, readers) },
-			permits: func(ctx context.Context) (*lease.Lease, error) { return s.Acquire(ctx) },
-		} {
-			l, err := acquire(t.Context()) // so that there are rows
-			must(t, err)
-			release(t, l)
-			var cancelled, granted atomic.Int32
-			var calls sync.WaitGroup
-			for range 8 {
-				calls.Go(func() {
-					for range 15 {
-						ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
-						l, err := acquire(ctx)
-						cancel()
-						if err != nil {
-							wants(t, "Acquire", err, context.DeadlineExceeded)
-							cancelled.Add(1)
-							continue
-						}
-						granted.Add(1)
-						release(t, l)
-					}
-				})
-			}
-			calls.Wait()
-			t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
-			if cancelled.Load() == 0 {
-				t.Error("no call was cancelled")
-			}
-			waitUntil(t, "nothing is held", func() bool { _, held := heldRows(t, db, key); return held == 0 })
-		}
-		release(t, acquire(t, m, readers, lease.WaitAtMost(time.Minute)))
-		for range 3 {
-			l, err := s.TryAcquire(t.Context())
-			must(t, err)
-			defer release(t, l)
-		}
-	})
-}
-
 // TestPermitBesideALease proves that a key whose lease somebody holds is made no semaphore, as
 // the lease of a semaphore's key is refused, and that it may be one when the lease is free.
 func TestPermitBesideALease(t *testing.T) {

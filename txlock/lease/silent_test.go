@@ -72,10 +72,8 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 					waiting.Go(func() { wantsGranted(t, what, wait(t.Context(), m, keys[what])) })
 				}
 				for what, call := range map[string]func() error{
-					"a try": func() error { return acquired(m.TryAcquire(t.Context(), tried)) },
-					"a limit": func() error {
-						return acquired(m.Acquire(t.Context(), limited, lease.WaitAtMost(time.Second)))
-					},
+					"a try":   func() error { return acquired(m.TryAcquire(t.Context(), tried)) },
+					"a limit": func() error { return acquired(m.Acquire(t.Context(), limited, lease.WaitAtMost(time.Second))) },
 				} {
 					waiting.Go(func() {
 						err := call()
