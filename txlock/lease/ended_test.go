@@ -174,8 +174,8 @@ func waitsEndWithClose(t *testing.T, db *testdb.DB, frozen bool) bool {
 	}
 	queue := line{db: db, key: held.Key()}
 	calls := []pending{
-		tell("Acquire", func() error { _, err := m.Acquire(t.Context(), held.Key()); return err }),
-		tell("AcquireShared", func() error { _, err := m.AcquireShared(t.Context(), held.Key()); return err }),
+		tell("Acquire", func() error { return second(m.Acquire(t.Context(), held.Key())) }),
+		tell("AcquireShared", func() error { return second(m.AcquireShared(t.Context(), held.Key())) }),
 		tell("Resize", func() error { return second(semaphore(t, m, permits[0].Key(), 2).Resize(t.Context(), 1)) }),
 	}
 	waitUntil(t, "they wait", func() bool {

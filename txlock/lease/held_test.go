@@ -223,8 +223,7 @@ func TestWaitsNameTheHolder(t *testing.T) {
 				return second(b.AcquireShared(ctx, job, opts...))
 			},
 			"AcquireAll": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				_, err := b.AcquireAll(ctx, []txlock.Key{job, txlock.Named("free")}, opts...)
-				return err
+				return second(b.AcquireAll(ctx, []txlock.Key{job, txlock.Named("free")}, opts...))
 			},
 			"Do": func(ctx context.Context, opts ...lease.AcquireOption) error {
 				return b.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }, opts...)
@@ -281,7 +280,7 @@ func TestTriesNameTheHolder(t *testing.T) {
 			key txlock.Key
 			try func(opts ...lease.AcquireOption) error
 		}{
-			"TryAcquire": {job, func(opts ...lease.AcquireOption) error { _, err := b.TryAcquire(t.Context(), job, opts...); return err }},
+			"TryAcquire": {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), job, opts...)) }},
 			"TryDo":      {job, func(opts ...lease.AcquireOption) error { return b.TryDo(t.Context(), job, nothing, opts...) }},
 			"TryAcquireAll": {job, func(opts ...lease.AcquireOption) error {
 				_, err := b.TryAcquireAll(t.Context(), []txlock.Key{txlock.Named("free"), job}, opts...)
@@ -297,7 +296,7 @@ func TestTriesNameTheHolder(t *testing.T) {
 				_, err := b.Acquire(t.Context(), shared, append(opts, lease.WaitAtMost(time.Second))...)
 				return err
 			}},
-			"TryAcquire of a permit": {permits, func(opts ...lease.AcquireOption) error { _, err := of.TryAcquire(t.Context(), opts...); return err }},
+			"TryAcquire of a permit": {permits, func(opts ...lease.AcquireOption) error { return second(of.TryAcquire(t.Context(), opts...)) }},
 			"a wait for a permit": {permits, func(opts ...lease.AcquireOption) error {
 				_, err := of.Acquire(t.Context(), append(opts, lease.WaitAtMost(time.Second))...)
 				return err

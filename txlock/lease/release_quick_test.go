@@ -151,13 +151,13 @@ func TestCloseEndsAll(t *testing.T) {
 		permit := permit(t, s)
 		mine := []*lease.Lease{acquire(t, m, job), share(t, m, txlock.Named("shared")), permit}
 		ways := map[string]func() error{
-			"first":  func() error { _, err := m.Acquire(t.Context(), held.Key()); return err },
-			"second": func() error { _, err := m.Acquire(t.Context(), held.Key()); return err },
-			"fair":   func() error { _, err := m.Acquire(t.Context(), held.Key(), lease.Fair()); return err },
-			"shared": func() error { _, err := m.AcquireShared(t.Context(), held.Key()); return err },
-			"permit": func() error { _, err := s.Acquire(t.Context()); return err },
-			"writer": func() error { _, err := m.Acquire(t.Context(), txlock.Named("shared")); return err },
-			"resize": func() error { _, err := s.Resize(t.Context(), 2); return err },
+			"first":  func() error { return second(m.Acquire(t.Context(), held.Key())) },
+			"second": func() error { return second(m.Acquire(t.Context(), held.Key())) },
+			"fair":   func() error { return second(m.Acquire(t.Context(), held.Key(), lease.Fair())) },
+			"shared": func() error { return second(m.AcquireShared(t.Context(), held.Key())) },
+			"permit": func() error { return second(s.Acquire(t.Context())) },
+			"writer": func() error { return second(m.Acquire(t.Context(), txlock.Named("shared"))) },
+			"resize": func() error { return second(s.Resize(t.Context(), 2)) },
 		}
 		working, cancel := mine[0].Context(t.Context())
 		defer cancel()
