@@ -130,41 +130,31 @@ func TestAcquireTxSavepoint(t *testing.T) {
 func TestAcquireTxSnapshot(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		// Each holds the lease, changes something under it and ends; snapshot is
-		// called when the other transaction is to take its own.
-		holders := map[string]func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()){
-			"after the snapshot": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
-				snapshot()
-				l := acquire(t, other, key)
-				change(l)
-				release(t, l)
-			},
-			"since before the snapshot": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
-				l := acquire(t, other, key)
-				snapshot()
-				change(l)
-				release(t, l)
-			},
-			"since before the snapshot, then dead": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
-				l := acquire(t, other, key)
-				snapshot()
-				change(l)
-				seize(t, db, key, "expires_us = 1")
-			},
-		}
-		for name, hold := range holders {
+		for name, holder := range map[string]struct{ early, dies bool }{
+			"after the snapshot": {}, "since before the snapshot": {early: true}, "since before the snapshot, then dead": {early: true, dies: true},
+		} {
 			for history, leased := range histories {
 				for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 					t.Run(name+"/"+history+"/"+level.String(), func(t *testing.T) {
 						t.Parallel()
 						table, key := counter(t, db), keyOf(t, m, leased)
 						tx := begin(t, pool, level)
-						hold(t, key, func(l *lease.Lease) {
-							change := begin(t, pool, level)
-							add(t, change, table)
-							guard(t, l, change)
-							commit(t, change)
-						}, func() { reads(t, tx, table) })
+						if !holder.early {
+							reads(t, tx, table)
+						}
+						held := acquire(t, other, key)
+						if holder.early {
+							reads(t, tx, table)
+						}
+						change := begin(t, pool, level)
+						add(t, change, table)
+						guard(t, held, change)
+						commit(t, change)
+						if holder.dies {
+							seize(t, db, key, "expires_us = 1")
+						} else {
+							release(t, held)
+						}
 						l, err := m.AcquireTx(t.Context(), tx, key)
 						if level == sql.LevelReadCommitted {
 							must(t, err)

@@ -173,61 +173,51 @@ func TestStoppedGuard(t *testing.T) {
 func TestOpenTransactionsAreBounded(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		run, wait := sideBySide(t)
+		defer wait()
+		type way func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error)
+		type hold func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error
 		exclusive := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 			return m.Acquire(ctx, key)
 		}
-		defer wait()
+		shared := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+			return m.AcquireShared(ctx, key)
+		}
+		permit := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+			return permitOf(ctx, m, key)
+		}
+		guarded := func(take way) hold {
+			return func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+				l, err := take(t.Context(), m, key)
+				if err == nil {
+					err = l.Guard(t.Context(), tx)
+				}
+				return err
+			}
+		}
+		inTx := func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+			return second(m.AcquireTx(t.Context(), tx, key))
+		}
 		for name, c := range map[string]struct {
-			holds func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error
-			wants func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error)
+			holds hold
+			wants way
 		}{
-			"reader": {
-				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					l, err := m.AcquireShared(t.Context(), key)
-					if err != nil {
-						return err
-					}
-					return l.Guard(t.Context(), tx)
-				},
-				exclusive,
-			},
-			"permit": {
-				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					l, err := permitOf(t.Context(), m, key)
-					if err != nil {
-						return err
-					}
-					return l.Guard(t.Context(), tx)
-				},
-				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return permitOf(ctx, m, key)
-				},
-			},
-			"AcquireTx": {
-				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					release(t, acquire(t, m, key))
-					return second(m.AcquireTx(t.Context(), tx, key))
-				},
-				exclusive,
-			},
-			"AcquireTx and readers": {
-				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					return second(m.AcquireTx(t.Context(), tx, key))
-				},
-				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return m.AcquireShared(ctx, key)
-				},
-			},
+			"reader": {guarded(shared), exclusive},
+			"permit": {guarded(permit), permit},
+			"AcquireTx": {func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+				release(t, acquire(t, m, key))
+				return inTx(m, tx, key)
+			}, exclusive},
+			"AcquireTx and readers": {inTx, shared},
 		} {
 			run(name, func(t *testing.T) {
 				key := named()
 				holder, other := newManager(t, pool, lease.TTL(time.Second)), newManager(t, newPool(t, db, false))
 				tx := begin(t, pool, sql.LevelDefault)
-				err := c.holds(t, holder, tx, key)
+				err := c.holds(holder, tx, key)
 				for errors.Is(err, txlock.ErrLost) { // a busy machine has let its second pass
 					rollback(t, tx)
 					tx = begin(t, pool, sql.LevelDefault)
-					err = c.holds(t, holder, tx, key)
+					err = c.holds(holder, tx, key)
 				}
 				must(t, err)
 				ctx := limited(t, soon)

@@ -283,42 +283,31 @@ func poolKind(pool *sql.DB) (guarded bool) {
 func TestGuardLost(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		for name, lose := range map[string]func(t *testing.T, key txlock.Key, l *lease.Lease) (successor *lease.Lease){
-			"expired": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "expires_us = 1")
-				return nil
-			},
-			"expired and taken over": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "expires_us = 1")
+		for name, c := range map[string]struct {
+			set  string // of its row
+			then func(t *testing.T, key txlock.Key, l *lease.Lease) (successor *lease.Lease)
+		}{
+			"expired": {"expires_us = 1", nil},
+			"expired and taken over": {"expires_us = 1", func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
 				return acquire(t, other, key, lease.WaitAtMost(soon))
-			},
-			"expired, taken over and released": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "expires_us = 1")
+			}},
+			"expired, taken over and released": {"expires_us = 1", func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
 				free(t, other, key)
 				return nil
-			},
-			"expired and taken over by an owner of the same name": func(t *testing.T, key txlock.Key, l *lease.Lease) *lease.Lease {
-				seize(t, db, key, "expires_us = 1")
-				again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WaitAtMost(soon))
-				must(t, err)
-				return again
-			},
-			"released by force": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+			}},
+			"expired and taken over by an owner of the same name": {"expires_us = 1", func(t *testing.T, key txlock.Key, l *lease.Lease) *lease.Lease {
+				return acquireIn(lease.WithOwner(t.Context(), l.Owner()), t, other, key, lease.WaitAtMost(soon))
+			}},
+			"released by force": {"owner = owner", func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
 				must(t, other.ForceRelease(t.Context(), key))
 				return nil
-			},
-			"its row deleted": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+			}},
+			"its row deleted": {"owner = owner", func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
 				exec(t, db, "DELETE FROM lockstep_leases WHERE name = ?", key.String())
 				return nil
-			},
-			"its token changed": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "token = token + 1")
-				return nil
-			},
-			"its hold removed": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "holders = LEFT(holders, 0)")
-				return nil
-			},
+			}},
+			"its token changed": {"token = token + 1", nil},
+			"its hold removed":  {"holders = LEFT(holders, 0)", nil},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -326,7 +315,11 @@ func TestGuardLost(t *testing.T) {
 				l := acquire(t, m, key)
 				tx := begin(t, pool, sql.LevelReadCommitted)
 				add(t, tx, table)
-				successor := lose(t, key, l)
+				seize(t, db, key, c.set)
+				var successor *lease.Lease
+				if c.then != nil {
+					successor = c.then(t, key, l)
+				}
 				must(t, l.Err())
 				err := l.Guard(t.Context(), tx)
 				if name == "its row deleted" && errors.Is(err, txlock.ErrStaleSnapshot) {

@@ -160,6 +160,7 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 		wantsNone(t, "the range", err)
 		wantsNone(t, "the range", rows.Close())
 		ctx := limited(t, 5*time.Minute)
+		run, wait := sideBySide(t)
 		for name, verb := range map[string]func(key txlock.Key) error{
 			"TryAcquire":       func(key txlock.Key) error { return second(m.TryAcquire(ctx, key)) },
 			"TryAcquireShared": func(key txlock.Key) error { return second(m.TryAcquireShared(ctx, key)) },
@@ -170,8 +171,9 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 				return second(m.AcquireTx(ctx, tx, key))
 			},
 		} {
-			wants(t, name, verb(txlock.Named(key+":5:"+name)), txlock.ErrBusy)
+			run(name, func(t *testing.T) { wants(t, name, verb(txlock.Named(key+":5:"+name)), txlock.ErrBusy) })
 		}
+		wait()
 		wants(t, "Acquire", second(m.Acquire(ctx, txlock.Named(key+":5"), lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
 		if ctx.Err() != nil {
 			t.Errorf("it took minutes: the server's innodb_lock_wait_timeout is 50 s")
