@@ -17,6 +17,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -29,10 +30,8 @@ type mortal struct {
 	*elect.Election
 	pool *sql.DB
 
-	still sync.RWMutex // who stands still holds it: nothing is sent
-	mu    sync.Mutex
-	dead  bool
-	conns []net.Conn
+	still   sync.RWMutex // who stands still holds it: nothing is sent
+	network leasetest.Network
 }
 
 // wire is a connection of a mortal.
@@ -47,27 +46,11 @@ func (w wire) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// die closes all connections, as the end of a process does.
-func (m *mortal) die() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.dead = true
-	for _, c := range m.conns {
-		_ = c.Close() // the driver may have closed it
-	}
-}
-
 func (m *mortal) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	c, err := m.network.Dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.dead {
-		return nil, errors.Join(net.ErrClosed, c.Close())
-	}
-	m.conns = append(m.conns, c)
 	return wire{c, m}, nil
 }
 
@@ -175,7 +158,7 @@ func TestSixthOnServers(t *testing.T) {
 		}
 		at, delays := time.Now(), testdb.Delays(t)
 		for _, m := range five {
-			m.die()
+			m.network.Cut()
 		}
 		next := <-leads
 		is(t, "replaced", time.Since(at), 0, ttl+lookMost+slack+delays())

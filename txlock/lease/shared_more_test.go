@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -36,51 +36,18 @@ func heldRows(t testing.TB, db *testdb.DB, key txlock.Key) (entry, above int64) 
 		number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''", key.String())
 }
 
-// sunder is the network of a pool that can be cut, for a process that dies: it says
-// nothing more to the server, and hears nothing.
-type sunder struct {
-	mu    sync.Mutex
-	gone  bool
-	conns []net.Conn
-}
-
-func (s *sunder) install(c *mysql.Config) {
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.gone {
-			return nil, errors.Join(errors.New("the network is cut"), conn.Close())
-		}
-		s.conns = append(s.conns, conn)
-		return conn, nil
-	}
-}
-
-func (s *sunder) cut() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.gone = true
-	for _, conn := range s.conns {
-		_ = conn.Close()
-	}
-}
-
 // mortal is a manager that can die. What it holds is never released.
 func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lease.Manager, die func()) {
 	t.Helper()
-	var network sunder
-	m, err := lease.NewManager(newPool(t, db, true, network.install), options...)
+	var network leasetest.Network
+	m, err := lease.NewManager(newPool(t, db, true, func(c *mysql.Config) { c.DialFunc = network.Dial }), options...)
 	must(t, err)
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = m.Close(ended) // it can't give anything back
 	})
-	return m, network.cut
+	return m, network.Cut
 }
 
 // TestDeadReader proves that a reader whose process has died keeps a writer waiting

@@ -2,8 +2,11 @@
 package leasetest
 
 import (
+	"context"
 	"database/sql"
 	"errors"
+	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,4 +77,37 @@ func InBubble(t *testing.T, limit time.Duration, test func(t *testing.T)) {
 		defer timer.Stop()
 		test(t)
 	})
+}
+
+// Network is the network of a pool that can be cut, for a process that dies: it says nothing
+// more to the server, and hears nothing.
+type Network struct {
+	mu    sync.Mutex
+	gone  bool
+	conns []net.Conn
+}
+
+// Dial opens a connection, until the network is cut.
+func (n *Network) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.gone {
+		return nil, errors.Join(errors.New("the network is cut"), conn.Close())
+	}
+	n.conns = append(n.conns, conn)
+	return conn, nil
+}
+
+// Cut closes all connections, as the end of a process does.
+func (n *Network) Cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gone = true
+	for _, conn := range n.conns {
+		_ = conn.Close() // the driver may have closed it
+	}
 }
