@@ -182,8 +182,7 @@ func TestResignIsBounded(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		stop := make(chan struct{})
 		leader, others := c.start(2, func(context.Context, *elect.Term) error { <-stop; return nil })
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := limited(t, time.Second)
 		wants(t, "Resign", leader.Resign(ctx), context.DeadlineExceeded)
 		c.successor(others, leader.term().Token())
 		close(stop)

@@ -17,7 +17,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-var must, wants, newPool = leasetest.Must, leasetest.Wants, leasetest.Pool
+var must, wants, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Limited, leasetest.Pool
 
 var nightly = txlock.Named("nightly")
 

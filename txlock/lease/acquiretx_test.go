@@ -205,9 +205,7 @@ func TestAcquireTxTwice(t *testing.T) {
 						l, err := m.AcquireTx(ctx, tx, key)
 						must(t, err)
 						leases = append(leases, l)
-						if l.Token() != leases[0].Token() {
-							t.Errorf("token %d after %d", l.Token(), leases[0].Token())
-						}
+						entered(t, l, leases[0])
 					}
 					waitUntil(t, "some renewals were due", func() bool { return leases[0].Remaining() < ttl-due })
 					for i, l := range leases {

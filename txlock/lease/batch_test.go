@@ -137,9 +137,7 @@ func TestBatch(t *testing.T) {
 				if held[i] == nil {
 					return
 				}
-				if err := held[i].Release(t.Context()); err != nil {
-					t.Errorf("release %d: %v", i, err)
-				}
+				wantsNone(t, fmt.Sprintf("release %d", i), held[i].Release(t.Context()))
 			})
 			release(t, theirs)
 			release(t, entered)
@@ -185,9 +183,7 @@ func TestBatchCut(t *testing.T) {
 						if held[i] == nil {
 							return
 						}
-						if err := held[i].Release(t.Context()); err != nil {
-							t.Errorf("release %d: %v", i, err)
-						}
+						wantsNone(t, fmt.Sprintf("release %d", i), held[i].Release(t.Context()))
 					})
 					for _, key := range keys {
 						free(t, other, key)

@@ -380,9 +380,7 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 			wantsNone(t, "Guard while the manager closes", l.Guard(t.Context(), tx))
 			must(t, tx.Commit())
 			for _, l := range []*lease.Lease{l, inner} {
-				if err := l.Err(); err != nil {
-					t.Errorf("%v is given away under its function: %v", l.Key(), err)
-				}
+				wantsNone(t, fmt.Sprintf("%v is given away under its function", l.Key()), l.Err())
 			}
 			return nil
 		})

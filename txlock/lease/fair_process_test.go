@@ -132,9 +132,7 @@ func (c *fairChild) kill(t testing.TB) {
 	if c.cmd.ProcessState != nil {
 		return
 	}
-	if err := c.cmd.Process.Kill(); err != nil {
-		t.Errorf("kill %s: %v", c.name, err)
-	}
+	wantsNone(t, fmt.Sprintf("kill %s", c.name), c.cmd.Process.Kill())
 	for range c.lines { // until its output ends
 	}
 	_ = c.cmd.Wait() // which says that it was killed

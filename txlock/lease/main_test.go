@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must, wants, higher, newPool = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Pool
+var must, wants, higher, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited, leasetest.Pool
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -120,13 +120,6 @@ func entered(t testing.TB, again, l *lease.Lease) {
 	if again.Token() != l.Token() {
 		t.Errorf("token %d inside of %d", again.Token(), l.Token())
 	}
-}
-
-// limited returns a context that ends after a time.
-func limited(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // lasts returns after a time, and only when enough has happened to prove something,

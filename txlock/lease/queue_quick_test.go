@@ -75,9 +75,7 @@ func TestQueueOfOneProcess(t *testing.T) {
 			inMemory(t, func(t *testing.T, db *memory) {
 				m, l := db.manager(), crowd{db: db}
 				for _, name := range names(20, "") { // more than have a place on the server
-					l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) {
-						return m.Acquire(ctx, job, c.options...)
-					})
+					l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, c.options...) })
 				}
 				l.inOrder()
 				for i, when := range l.when {
@@ -218,9 +216,7 @@ func TestFairOverProcesses(t *testing.T) {
 		}
 		l := crowd{db: db}
 		for i, name := range names(12, "") {
-			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) {
-				return managers[i*5%3].Acquire(ctx, job)
-			})
+			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return managers[i*5%3].Acquire(ctx, job) })
 		}
 		wants(t, "TryAcquire", second(managers[0].TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		l.inOrder()

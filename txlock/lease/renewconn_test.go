@@ -99,9 +99,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 				begun, left := time.Now(), l.Remaining()
 				waitUntil(t, by.how+": it is renewed", func() bool { return l.Remaining()+time.Since(begun) > left+every/2 || !l.Valid() })
 			}
-			if err := l.Err(); err != nil {
-				t.Errorf("%s: %v", by.how, err)
-			}
+			wantsNone(t, by.how, l.Err())
 			end()
 			if l.Valid() {
 				release(t, l)

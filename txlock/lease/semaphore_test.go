@@ -202,12 +202,8 @@ func TestResizeDrains(t *testing.T) {
 		})
 		two := semaphore(t, other, key, 2)
 		for i, l := range held {
-			if err := l.Err(); err != nil {
-				t.Errorf("permit %d of before: %v", i, err)
-			}
-			if err := l.Renew(t.Context()); err != nil {
-				t.Errorf("Renew of permit %d of before: %v", i, err)
-			}
+			wantsNone(t, fmt.Sprintf("permit %d of before", i), l.Err())
+			wantsNone(t, fmt.Sprintf("Renew of permit %d of before", i), l.Renew(t.Context()))
 		}
 		_, err := two.TryAcquire(t.Context())
 		wants(t, "TryAcquire while the old permits are held", err, txlock.ErrBusy)

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var must, wants, higher = leasetest.Must, leasetest.Wants, leasetest.Higher
+var must, wants, higher, limited = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -149,8 +149,7 @@ func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
 
 func acquire(t testing.TB, m *quorum.Manager, key txlock.Key) *quorum.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := limited(t, time.Minute)
 	l, err := m.Acquire(ctx, key)
 	if err != nil {
 		t.Fatalf("Acquire(%v): %v", key, err)

@@ -111,3 +111,10 @@ func (n *Network) Cut() {
 		_ = conn.Close() // the driver may have closed it
 	}
 }
+
+// Limited returns a context of the test that ends after a time.
+func Limited(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
