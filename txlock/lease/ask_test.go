@@ -102,8 +102,7 @@ func TestAskHoldersOnServers(t *testing.T) {
 		held := []*lease.Lease{share(t, m, key), share(t, m, key)}
 		for range 2 {
 			s := semaphore(t, m, permits, 3)
-			l := permit(t, s, lease.WithLabel("a permit"))
-			held = append(held, l)
+			held = append(held, permit(t, s, lease.WithLabel("a permit")))
 		}
 		for _, key := range []txlock.Key{key, permits} {
 			must(t, operator.RequestRelease(t.Context(), key, "all of you"))

@@ -70,8 +70,7 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		semaphore := semaphore(t, m, c, 3)
 		var permits []*lease.Lease
 		for range 2 {
-			p := permit(t, semaphore)
-			permits = append(permits, p)
+			permits = append(permits, permit(t, semaphore))
 		}
 		waiting := fairAcquire(t, fairManager(t, db, quiet), a)
 		(&line{db: db, key: a}).first(t)

@@ -276,8 +276,7 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		s := semaphore(t, m, job, 3)
 		var held []*lease.Lease
 		for range 3 {
-			l := permit(t, s)
-			held = append(held, l)
+			held = append(held, permit(t, s))
 		}
 		told := later(func() error { return second(s.Acquire(t.Context())) })
 		synctest.Wait()

@@ -99,9 +99,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 // onlyPermit acquires the only permit of a key.
 func onlyPermit(t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
 	t.Helper()
-	of := semaphore(t, m, key, 1)
-	l := permit(t, of)
-	return l
+	return permit(t, semaphore(t, m, key, 1))
 }
 
 // TestSlowWaitForReaders proves that a writer that waits for a reader to go is told of it: it
