@@ -516,3 +516,31 @@ func TestBlockers(t *testing.T) {
 		}
 	})
 }
+
+// TestEndOfAWait proves that a transaction whose session is ended while it waits leaves the
+// queue, and keeps nothing locked.
+func TestEndOfAWait(t *testing.T) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
+		claim := take(t, s, ask("a", hold("a", 1)))
+		want(t, store.Shared)(s.Use(ctx, key, store.Shared))
+		reader := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 5000}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
+		holder, tx := s.Begin(), s.Begin()
+		must(t, guard(t, holder, s, claim))
+		must(t, guard(t, tx, s, reader))
+		done := make(chan error, 1)
+		go func() { done <- guard(t, tx, s, claim) }()
+		synctest.Wait()
+		blockers, err := s.Blockers(ctx, key)
+		must(t, err)
+		for _, b := range blockers {
+			if b.Slot == reader.Slot {
+				must(t, s.End(ctx, key, b))
+			}
+		}
+		wantErr(t, <-done, txlock.ErrTxDoomed)
+		want(t, store.Done)(s.Release(ctx, reader.Row, reader.Hold))
+		must(t, tx.Rollback())
+		must(t, holder.Commit())
+		want(t, store.Done)(s.Release(ctx, leaseRow, claim.Hold)) // nobody is left in the queue
+	})
+}
