@@ -305,8 +305,8 @@ func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
 	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		pool := newPool(t, db, guarded)
 		pool.SetMaxOpenConns(2)
-		m, key := newManager(t, pool), named()
-		release(t, acquire(t, m, key)) // so it knows the pool, and there is a row
+		m, key := newManager(t, pool, lease.RenewEvery(50*time.Millisecond)), named() // its loop gives the pool's connection back
+		release(t, acquire(t, m, key))                                                // so it knows the pool, and there is a row
 		first, other := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
 		l := acquireTx(t, m, first, key)
 		ctx := limited(t, soon)
