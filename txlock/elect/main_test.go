@@ -11,6 +11,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -18,6 +19,8 @@ import (
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+var must, wants, limited = leasetest.Must, leasetest.Wants, leasetest.Limited
 
 // scheduler is the key of the tests in memory, each of which has a server of its own.
 var scheduler, standby = txlock.Named("scheduler"), txlock.Named("scheduler:standby")
@@ -43,12 +46,7 @@ type call struct {
 // inMemory runs a test without a server.
 func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limit := time.AfterFunc(72*time.Hour, func() { panic(t.Name() + " does not end") })
-		defer limit.Stop()
-		test(t, &cluster{Server: memstore.New(), t: t})
-	})
+	leasetest.InBubble(t, 72*time.Hour, func(t *testing.T) { test(t, &cluster{Server: memstore.New(), t: t}) })
 }
 
 // sent returns how many calls have been sent since a moment.
@@ -237,22 +235,6 @@ func (c *cluster) successor(of []*process, tokenAbove uint64) (*process, event) 
 	}
 	c.t.Fatal("nobody follows")
 	return nil, event{}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wants(t testing.TB, what string, err error, want ...error) {
-	t.Helper()
-	for _, w := range want {
-		if !errors.Is(err, w) {
-			t.Errorf("%s: %v, want %v", what, err, w)
-		}
-	}
 }
 
 func is(t testing.TB, what string, got, least, most time.Duration) {

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -27,10 +30,8 @@ type mortal struct {
 	*elect.Election
 	pool *sql.DB
 
-	still sync.RWMutex // who stands still holds it: nothing is sent
-	mu    sync.Mutex
-	dead  bool
-	conns []net.Conn
+	still   sync.RWMutex // who stands still holds it: nothing is sent
+	network leasetest.Network
 }
 
 // wire is a connection of a mortal.
@@ -45,27 +46,11 @@ func (w wire) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// die closes all connections, as the end of a process does.
-func (m *mortal) die() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.dead = true
-	for _, c := range m.conns {
-		_ = c.Close() // the driver may have closed it
-	}
-}
-
 func (m *mortal) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	c, err := m.network.Dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.dead {
-		return nil, errors.Join(net.ErrClosed, c.Close())
-	}
-	m.conns = append(m.conns, c)
 	return wire{c, m}, nil
 }
 
@@ -173,7 +158,7 @@ func TestSixthOnServers(t *testing.T) {
 		}
 		at, delays := time.Now(), testdb.Delays(t)
 		for _, m := range five {
-			m.die()
+			m.network.Cut()
 		}
 		next := <-leads
 		is(t, "replaced", time.Since(at), 0, ttl+lookMost+slack+delays())
@@ -236,5 +221,118 @@ func TestStoppedBeforeCommit(t *testing.T) {
 		if rows != 0 {
 			t.Errorf("%d rows were written", rows)
 		}
+	})
+}
+
+// TestAllHang proves that leaders which hang, one after the other, are replaced as long as
+// one process is left: they don't keep the standby slots.
+func TestAllHang(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		const processes = 8
+		hang := make(chan struct{})
+		var all []*process
+		for i := range processes {
+			p := c.process(fmt.Sprint(i), elect.Watchdog(time.Second))
+			all = append(all, p)
+			p.run(func(context.Context, *elect.Term) error { <-hang; return nil })
+		}
+		goOn := sync.OnceFunc(func() { close(hang) })
+		t.Cleanup(goOn)
+		token := uint64(0)
+		for range processes {
+			_, e := c.successor(all, token)
+			token = e.Token
+		}
+		goOn()
+		c.successor(all, token) // they stand by again
+	})
+}
+
+// TestObserverPanics proves that a panic of the observer goes on, and leaves neither the
+// lease nor the standby slot behind.
+func TestObserverPanics(t *testing.T) {
+	for _, kind := range []elect.Kind{elect.Elected, elect.Ending, elect.Ended, elect.RunError} {
+		t.Run(string(kind), func(t *testing.T) {
+			inMemory(t, func(t *testing.T, c *cluster) {
+				p := c.process("a", elect.Observe(func(_ context.Context, e elect.Event) {
+					if e.Kind == kind {
+						panic(kind)
+					}
+				}))
+				if kind == elect.RunError {
+					p.store.Down(nil)
+				}
+				func() {
+					defer func() {
+						if got := recover(); got != kind {
+							t.Errorf("recovered %v", got)
+						}
+					}()
+					_ = p.Run(t.Context(), func(_ context.Context, term *elect.Term) error {
+						term.Resign()
+						return nil
+					})
+				}()
+				p.up(c)
+				list, err := p.leases.List(t.Context())
+				must(t, err)
+				if len(list) > 0 {
+					t.Errorf("%v is held", list)
+				}
+				wants(t, "Run again under an ended manager", errors.Join(p.leases.Close(t.Context()), p.Run(t.Context(), follow)), lease.ErrClosed)
+			})
+		})
+	}
+}
+
+// TestObserverBlocks proves that an observer which doesn't return keeps nobody from the
+// lead for longer than the grace.
+func TestObserverBlocks(t *testing.T) {
+	for _, kind := range []elect.Kind{elect.Elected, elect.Ending, elect.Overdue, elect.Ended} {
+		t.Run(string(kind), func(t *testing.T) {
+			inMemory(t, func(t *testing.T, c *cluster) {
+				block, begun := make(chan struct{}), make(chan struct{}, 1)
+				p := c.process("a", elect.Observe(func(_ context.Context, e elect.Event) {
+					if e.Kind == elect.Elected {
+						begun <- struct{}{}
+					}
+					if e.Kind == kind {
+						<-block
+					}
+				}))
+				p.run(func(context.Context, *elect.Term) error { <-block; return nil })
+				<-begun
+				other := c.process("b")
+				t.Cleanup(func() { close(block) })
+				other.run(follow)
+				time.Sleep(time.Second)
+				p.end()
+				at := time.Now()
+				is(t, "replaced", other.await(elect.Elected, 1).at.Sub(at), grace, grace+50*time.Millisecond)
+			})
+		})
+	}
+}
+
+// TestHungServer proves that the server, or a network, which hangs up without a word is
+// given up: Run and Observe say so, and go on when they get answers.
+func TestHungServer(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		p := c.process("a")
+		p.store.SetFault(func(ctx context.Context, _ string, _ store.Row, _ func() error) error {
+			<-ctx.Done() // of a connection whose other end is gone
+			return ctx.Err()
+		})
+		p.run(follow)
+		at := time.Now()
+		for _, err := range p.Observe(t.Context()) {
+			wants(t, "Observe", err, context.DeadlineExceeded)
+			break
+		}
+		wants(t, "Run", p.await(elect.RunError, 1).Err, context.DeadlineExceeded)
+		is(t, "told", time.Since(at), time.Second, ttl)
+		p.up(c)
+		at = time.Now()
+		is(t, "leads", p.await(elect.Elected, 1).at.Sub(at), 0, 2*ttl)
 	})
 }

@@ -20,61 +20,58 @@ import (
 // and on a plain one.
 func TestOnServers(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			key := txlock.Named("test:" + rand.Text())
-			table := db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
-			ctx, cancel := context.WithCancel(t.Context())
-			terms := make(chan *elect.Term, 100)
-			elections := make(map[string]*elect.Election)
-			ended := make(chan error, 3)
-			for _, name := range []string{"a", "b", "c"} {
-				open := guarded
-				if name == "c" {
-					open = plain
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		key := txlock.Named("test:" + rand.Text())
+		table := db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
+		ctx, cancel := context.WithCancel(t.Context())
+		terms := make(chan *elect.Term, 100)
+		elections := make(map[string]*elect.Election)
+		ended := make(chan error, 3)
+		for _, name := range []string{"a", "b", "c"} {
+			open := guarded
+			if name == "c" {
+				open = plain
+			}
+			pool, err := open(db.DSN())
+			must(t, err)
+			elections[name] = stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
+				if err := write(pool, table, term); err != nil {
+					t.Error(err)
 				}
-				pool, err := open(db.DSN())
-				must(t, err)
-				elections[name] = stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
-					if err := write(pool, table, term); err != nil {
-						t.Error(err)
-					}
-					terms <- term
-					return follow(ctx, term)
-				}, elect.InstanceName(name), elect.TTL(time.Minute))
+				terms <- term
+				return follow(ctx, term)
+			}, elect.InstanceName(name), elect.TTL(time.Minute))
+		}
+		var last *elect.Term
+		for range 6 {
+			term := <-terms
+			if last != nil && term.Token() <= last.Token() {
+				t.Errorf("term %d after %d", term.Token(), last.Token())
 			}
-			var last *elect.Term
-			for range 6 {
-				term := <-terms
-				if last != nil && term.Token() <= last.Token() {
-					t.Errorf("term %d after %d", term.Token(), last.Token())
-				}
-				last = term
-				leader, err := elections["a"].Leader(t.Context())
-				must(t, err)
-				if leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute {
-					t.Errorf("%+v leads, the term is %d", leader, term.Token())
-				}
-				must(t, elections[leader.Instance].Resign(t.Context()))
-				wants(t, "Err", term.Err(), txlock.ErrNotHeld)
-				pool, err := plain(db.DSN())
-				must(t, err)
-				wants(t, "a write after the term", write(pool, table, term), txlock.ErrNotHeld)
-				must(t, pool.Close())
+			last = term
+			leader, err := elections["a"].Leader(t.Context())
+			must(t, err)
+			if leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute {
+				t.Errorf("%+v leads, the term is %d", leader, term.Token())
 			}
-			cancel()
-			for range 3 {
-				wants(t, "Run", <-ended, context.Canceled)
-			}
-			var rows, higher int
-			must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT token) FROM "+table).Scan(&rows, &higher))
-			if rows < 6 || rows > 7 || rows != higher {
-				t.Errorf("%d rows with %d tokens were written", rows, higher)
-			}
-		})
-	}
+			must(t, elections[leader.Instance].Resign(t.Context()))
+			wants(t, "Err", term.Err(), txlock.ErrNotHeld)
+			pool, err := plain(db.DSN())
+			must(t, err)
+			wants(t, "a write after the term", write(pool, table, term), txlock.ErrNotHeld)
+			must(t, pool.Close())
+		}
+		cancel()
+		for range 3 {
+			wants(t, "Run", <-ended, context.Canceled)
+		}
+		var rows, higher int
+		must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT token) FROM "+table).Scan(&rows, &higher))
+		if rows < 6 || rows > 7 || rows != higher {
+			t.Errorf("%d rows with %d tokens were written", rows, higher)
+		}
+	})
 }
 
 // stand stands for election over a pool, which is closed in the end.
@@ -112,29 +109,26 @@ func write(pool *sql.DB, table string, term *elect.Term) error {
 // each other, though they have no place in the server's queue.
 func TestSmallPools(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			key := txlock.Named("test:" + rand.Text())
-			ctx, cancel := context.WithCancel(t.Context())
-			terms, ended := make(chan *elect.Term, 100), make(chan error, 4)
-			for i, open := range []func(string) (*sql.DB, error){plain, plain, guarded, guarded} {
-				pool, err := open(db.DSN())
-				must(t, err)
-				pool.SetMaxOpenConns(1 + i%2)
-				stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
-					terms <- term
-					return follow(ctx, term)
-				})
-			}
-			for range 8 {
-				(<-terms).Resign()
-			}
-			cancel()
-			for range 4 {
-				wants(t, "Run", <-ended, context.Canceled)
-			}
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		key := txlock.Named("test:" + rand.Text())
+		ctx, cancel := context.WithCancel(t.Context())
+		terms, ended := make(chan *elect.Term, 100), make(chan error, 4)
+		for i, open := range []func(string) (*sql.DB, error){plain, plain, guarded, guarded} {
+			pool, err := open(db.DSN())
+			must(t, err)
+			pool.SetMaxOpenConns(1 + i%2)
+			stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
+				terms <- term
+				return follow(ctx, term)
+			})
+		}
+		for range 8 {
+			(<-terms).Resign()
+		}
+		cancel()
+		for range 4 {
+			wants(t, "Run", <-ended, context.Canceled)
+		}
+	})
 }

@@ -90,9 +90,7 @@ func runChild(in io.Reader) error {
 		return fmt.Errorf("the clock says %v, the server's %v: %w", now, at, err)
 	}
 	if os.Getenv(childTick) != "" {
-		_, err := jobs.Tick(context.Background(), txlock.Named(table), time.Unix(1, 0), func(ctx context.Context, at time.Time) error {
-			return alone(ctx, db, table, at)
-		})
+		_, err := jobs.Tick(context.Background(), txlock.Named(table), time.Unix(1, 0), func(ctx context.Context, at time.Time) error { return alone(ctx, db, table, at) })
 		return errors.Join(err, jobs.Close(context.Background()), leases.Close(context.Background()))
 	}
 	ended := make(chan error, 1+len(childJobs))

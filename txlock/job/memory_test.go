@@ -6,16 +6,18 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
+
+var must, wants, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Limited, leasetest.Pool
 
 var nightly = txlock.Named("nightly")
 
@@ -38,10 +40,7 @@ type memRow struct {
 // inMemory runs a test without a server.
 func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limit := time.AfterFunc(3*365*24*time.Hour, func() { panic(t.Name() + " does not end") })
-		defer limit.Stop()
+	leasetest.InBubble(t, 3*365*24*time.Hour, func(t *testing.T) {
 		test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]memRow)})
 	})
 }
@@ -253,22 +252,6 @@ func (m *memLedger) list(context.Context) (rows []row, err error) {
 		rows = append(rows, row{true, r.ListJobsRow})
 	}
 	return rows, nil
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wants(t testing.TB, what string, err error, want ...error) {
-	t.Helper()
-	for _, w := range want {
-		if !errors.Is(err, w) {
-			t.Errorf("%s: %v, want %v", what, err, w)
-		}
-	}
 }
 
 func TestMain(m *testing.M) {

@@ -322,8 +322,7 @@ func TestRunRefuses(t *testing.T) {
 		if len(j.done) == 0 {
 			t.Error("nothing was done")
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := limited(t, time.Minute)
 		wants(t, "the context", n.Run(ctx, txlock.Named("other"), Every(time.Hour), nothing), context.DeadlineExceeded)
 		n.ledger.down(txlock.ErrSchema)
 		wants(t, "the table", n.Run(t.Context(), txlock.Named("other"), Every(time.Hour), nothing), txlock.ErrSchema)

@@ -14,8 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/jobrow"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -28,26 +32,6 @@ func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
-}
-
-// newPool is a pool of the application's user, guarded or not.
-func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
-	t.Helper()
-	cfg := db.Config(mutators...)
-	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-	connector, err := mysql.NewConnector(cfg)
-	must(t, err)
-	if guarded {
-		connector = locksqlc.Connector(connector)
-	}
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() {
-		if n := testdb.InUse(pool); n != 0 {
-			t.Errorf("%d connections are in use at the end", n)
-		}
-		_ = pool.Close() // connections are broken on purpose
-	})
-	return pool
 }
 
 // open returns jobs on a pool, with a short TTL.
@@ -231,33 +215,30 @@ func TestSingleTicks(t *testing.T) {
 // it, or the server takes no writes.
 func TestUnfitServers(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			key := newKey()
-			all := func(what string, pool *sql.DB, want error) {
-				t.Helper()
-				j := open(t, pool)
-				now := time.Now().Add(-time.Hour)
-				_, err := j.Tick(t.Context(), key, now, nothing)
-				wants(t, what+": Tick", err, want)
-				_, err = j.Claim(t.Context(), key, now)
-				wants(t, what+": Claim", err, want)
-				wants(t, what+": Run", j.Run(t.Context(), key, Every(time.Hour), nothing), want)
-			}
-			readOnly := newPool(t, db, true, func(c *mysql.Config) {
-				variable := map[testdb.Engine]string{testdb.MariaDB: "tx_read_only", testdb.MySQL: "transaction_read_only"}[engine]
-				c.Params = map[string]string{variable: "1"}
-			})
-			all("read only", readOnly, txlock.ErrReadOnly)
-			db.Exec(t, "DROP TABLE lockstep_jobs")
-			all("no table", newPool(t, db, true), txlock.ErrSchema)
-			j := open(t, newPool(t, db, false))
-			_, err := j.List(t.Context())
-			wants(t, "List", err, txlock.ErrSchema)
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).OpenLeases(t)
+		key := newKey()
+		all := func(what string, pool *sql.DB, want error) {
+			t.Helper()
+			j := open(t, pool)
+			now := time.Now().Add(-time.Hour)
+			_, err := j.Tick(t.Context(), key, now, nothing)
+			wants(t, what+": Tick", err, want)
+			_, err = j.Claim(t.Context(), key, now)
+			wants(t, what+": Claim", err, want)
+			wants(t, what+": Run", j.Run(t.Context(), key, Every(time.Hour), nothing), want)
+		}
+		readOnly := newPool(t, db, true, func(c *mysql.Config) {
+			variable := map[testdb.Engine]string{testdb.MariaDB: "tx_read_only", testdb.MySQL: "transaction_read_only"}[engine]
+			c.Params = map[string]string{variable: "1"}
 		})
-	}
+		all("read only", readOnly, txlock.ErrReadOnly)
+		db.Exec(t, "DROP TABLE lockstep_jobs")
+		all("no table", newPool(t, db, true), txlock.ErrSchema)
+		j := open(t, newPool(t, db, false))
+		_, err := j.List(t.Context())
+		wants(t, "List", err, txlock.ErrSchema)
+	})
 }
 
 // TestSelectLimit proves that List shows all jobs on a session whose SELECTs show one row
@@ -299,4 +280,163 @@ func TestRunRefusesSessions(t *testing.T) {
 			wants(t, setting, err, want)
 		}
 	})
+}
+
+// TestTrips counts the round trips of ticks and of Once on a guarded pool, BEGIN and COMMIT
+// and one INSERT of the function in a transaction included.
+func TestTrips(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "trips", "id BIGINT PRIMARY KEY AUTO_INCREMENT, n INT")
+		trips, counted := testdb.CountTrips(t)
+		pool := newPool(t, db, true, counted)
+		leases, err := lease.NewManager(pool, lease.TTL(time.Minute), lease.PurgeEvery(0, time.Hour))
+		must(t, err)
+		defer func() { must(t, leases.Close(context.Background())) }()
+		j, err := New(pool, leases)
+		must(t, err)
+		key, keyTx, last := newKey(), newKey(), newKey()
+		at := serverNow(t, j).Add(-time.Hour)
+		ticks := 0
+		write := func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (n) VALUES (1)")
+			return err
+		}
+		next := func() time.Time { ticks++; return at.Add(time.Duration(ticks) * time.Second) }
+		same := func() time.Time { return at.Add(time.Duration(ticks) * time.Second) }
+		for _, call := range []struct {
+			what string
+			want int
+			run  func() (bool, error)
+		}{
+			{"Tick", 5, func() (bool, error) { return j.Tick(t.Context(), key, next(), nothing) }},
+			{"Tick that was done", 2, func() (bool, error) { return j.Tick(t.Context(), key, same(), nothing) }},
+			{"TickTx", 10, func() (bool, error) { return j.TickTx(t.Context(), keyTx, next(), write) }},
+			{"TickTx that was done", 2, func() (bool, error) { return j.TickTx(t.Context(), keyTx, same(), write) }},
+			{"Once", 3, func() (bool, error) {
+				last = newKey()
+				return locksqlc.Once(t.Context(), pool, last, func(tx *sql.Tx) error { return write(t.Context(), tx, at) })
+			}},
+			{"Once again", 4, func() (bool, error) {
+				return locksqlc.Once(t.Context(), pool, last, func(*sql.Tx) error { return nil })
+			}},
+			{"OnceValue", 4, func() (bool, error) {
+				last = newKey()
+				_, first, err := locksqlc.OnceValue(t.Context(), pool, last, func(tx *sql.Tx) (int, error) { return 1, write(t.Context(), tx, at) })
+				return first, err
+			}},
+			{"OnceValue again", 5, func() (bool, error) {
+				_, first, err := locksqlc.OnceValue(t.Context(), pool, last, func(*sql.Tx) (int, error) { return 1, nil })
+				return first, err
+			}},
+		} {
+			least := 1000
+			for range 5 { // the first asks what a process asks once; others may be at work, too
+				before := trips.Count()
+				_, err := call.run()
+				must(t, err)
+				least = min(least, trips.Count()-before)
+			}
+			if least != call.want {
+				t.Errorf("%s: %d round trips, want %d", call.what, least, call.want)
+			}
+		}
+	})
+}
+
+// TestLedger proves what the rows of jobs allow to whom: a lease begins a tick once, never one
+// that is done, nor one that is older than another that was begun, and who has lost the lease
+// begins and marks nothing.
+func TestLedger(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		ledger := &sqlLedger{db: newPool(t, db, true)}
+		at := time.UnixMicro(1_700_000_000_000_000)
+		must(t, ledger.make(t.Context(), nightly.String(), at.Add(-time.Hour), coming{}))
+		tick := func(token uint64, after time.Duration) beginning {
+			return beginning{key: nightly.String(), at: at.Add(after), instance: "test", token: token}
+		}
+		step := func(what string, want bool) func(bool, error) {
+			return func(got bool, err error) {
+				t.Helper()
+				must(t, err)
+				if got != want {
+					t.Errorf("%s: %t, want %t", what, got, want)
+				}
+			}
+		}
+		begin := func(b beginning) (bool, error) { return ledger.begin(t.Context(), b) }
+		done := func(b beginning) (bool, error) { return ledger.done(t.Context(), b, jobrow.Run{}) }
+		failed := func(b beginning) (bool, error) { return ledger.failed(t.Context(), b, jobrow.Run{}, "why") }
+
+		step("a tick from before the first", false)(begin(tick(10, -time.Hour)))
+		step("a tick", true)(begin(tick(10, 0)))
+		step("the tick under the same lease", false)(begin(tick(10, 0)))
+		step("a later one under the same lease", false)(begin(tick(10, time.Hour)))
+		step("the tick under a newer lease", true)(begin(tick(20, 0)))
+		step("the mark of the older lease", false)(done(tick(10, 0)))
+		step("the failure of the older lease", false)(failed(tick(10, 0)))
+		step("the mark of another tick", false)(done(tick(20, time.Hour)))
+		step("the failure", true)(failed(tick(20, 0)))
+		step("the mark after it", false)(done(tick(20, 0)))
+		step("the tick that has failed", true)(begin(tick(30, 0)))
+		step("the mark", true)(done(tick(30, 0)))
+		step("the tick that is done", false)(begin(tick(40, 0)))
+		step("a later one", true)(begin(tick(50, 2*time.Hour)))
+		step("one between the two", false)(begin(tick(60, time.Hour)))
+	})
+}
+
+// TestLedgerReplies feeds the ledger what is none of the replies of its statements.
+func TestLedgerReplies(t *testing.T) {
+	t.Parallel()
+	db, mock, err := sqlmock.New()
+	must(t, err)
+	t.Cleanup(func() {
+		mock.ExpectClose()
+		must(t, db.Close())
+		must(t, mock.ExpectationsWereMet())
+	})
+	ledger := &sqlLedger{db: db}
+	columns := []string{"tick_us", "done_us", "token", "owner", "started_us", "ended_us", "took_us", "failures", "error", "next_us", "limit_us", "schedule", "paused_us", "paused_by", "run_us", "now_us", "words"}
+	for _, c := range []struct {
+		name                            string
+		tick, done, started, ended, now any
+		words                           string
+		want                            error
+	}{
+		{"a row", 5, 5, 3, 4, 9, "", nil},
+		{"done before it was begun", 5, 6, 3, 4, 9, "", fault.ErrReply},
+		{"no clock", 5, 5, 3, 4, 0, "", fault.ErrReply},
+		{"begun before 1970", 5, 5, -1, 4, 9, "", fault.ErrReply},
+		{"ended before 1970", 5, 5, 3, -1, 9, "", fault.ErrReply},
+		{"NULL", nil, 5, 3, 4, 9, "", fault.ErrReply},
+		{"no number", "perhaps", 5, 3, 4, 9, "", fault.ErrReply},
+		{"another engine", 5, 5, 3, 4, 9, "engine=other ", schema.ErrEngine},
+		{"another engine on which leases hold", 5, 5, 3, 4, 9, "engine=other ", nil},
+		{"one without autocommit", 5, 5, 3, 4, 9, "engine=other autocommit=0 ", schema.ErrAutocommit},
+		{"other words", 5, 5, 3, 4, 9, "perhaps ", schema.ErrSession},
+	} {
+		mock.ExpectQuery("LookJob").WillReturnRows(sqlmock.NewRows(columns).
+			AddRow(c.tick, c.done, 7, []byte("me"), c.started, c.ended, 0, 0, []byte("-"), 0, 0, []byte{}, 0, []byte{}, 0, c.now, c.words))
+		if strings.Contains(c.words, "engine") { // it asks for more
+			reply := session.Reply("8.0.11-TiDB-v8.5.0", "here")
+			if errors.Is(c.want, schema.ErrEngine) {
+				reply[5] = strings.Replace(reply[5].(string), "sees_own_id=1", "sees_own_id=2", 1)
+				reply[0] = "8.4.0"
+			}
+			mock.ExpectQuery("@@version").WillReturnRows(sqlmock.NewRows([]string{"1", "2", "3", "4", "5", "6"}).AddRow(reply...))
+		}
+		if _, _, err := ledger.look(t.Context(), "k"); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	for statement, send := range map[string]func() (bool, error){
+		"BeginJob":  func() (bool, error) { return ledger.begin(t.Context(), beginning{key: "k"}) },
+		"JobDone":   func() (bool, error) { return ledger.done(t.Context(), beginning{key: "k"}, jobrow.Run{}) },
+		"JobFailed": func() (bool, error) { return ledger.failed(t.Context(), beginning{key: "k"}, jobrow.Run{}, "why") },
+	} {
+		mock.ExpectExec(statement).WillReturnResult(sqlmock.NewResult(0, 3))
+		if changed, err := send(); changed || !errors.Is(err, fault.ErrReply) {
+			t.Errorf("%s that changes three rows: %t, %v", statement, changed, err)
+		}
+	}
 }

@@ -349,8 +349,7 @@ func TestClose(t *testing.T) {
 		go func() { must(t, n.Run(context.Background(), txlock.Named("other"), Every(time.Hour), nothing)) }()
 		time.Sleep(time.Second)
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := limited(t, time.Minute)
 		wants(t, "Close", n.Close(ctx), context.DeadlineExceeded)
 		wants(t, "the work", cause, ErrClosed)
 		if d := time.Since(began); d < time.Minute || d > time.Minute+time.Second {

@@ -3,6 +3,8 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,7 +37,9 @@ func nothingHeld(t *testing.T, m *lease.Manager) {
 // TestNothingIsHeldAfterAnError proves that what an Acquire was granted that has returned
 // an error is released in the background, long before its time is over.
 func TestNothingIsHeldAfterAnError(t *testing.T) {
-	for name, acquire := range ways {
+	all := maps.Clone(ways)
+	all["reader"] = func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.AcquireShared(ctx, job) }
+	for name, acquire := range all {
 		for _, c := range []struct {
 			name  string
 			fault memstore.Fault
@@ -148,27 +152,6 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 		if after, err := wire.Stored(t.Context(), store.Row{Key: job.String()}); err != nil || after != before {
 			t.Errorf("%+v, error %v; it was %+v", after, err, before)
 		}
-	})
-}
-
-// TestFreeLeaseTakesOneStatement proves what an Acquire sends.
-func TestFreeLeaseTakesOneStatement(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		before := wire.total()
-		release(t, l)
-		l = acquire(t, m, job)
-		if n := wire.total() - before; n != 2 || l.Owner() == "" {
-			t.Errorf("%d statements", n)
-		}
-		before = wire.total()
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		if n := wire.total() - before; n != 1 {
-			t.Errorf("%d statements of one who finds it held", n)
-		}
-		db.at("all", 0)
-		release(t, l)
 	})
 }
 
@@ -388,5 +371,92 @@ func TestMakingMeetsOthers(t *testing.T) {
 		if n := len(w.calls("Make")); n != 1 {
 			t.Errorf("it was made %d times", n)
 		}
+	})
+}
+
+// openCommits are the errors of a commit that a cluster may have nevertheless, and calls that
+// are answered so, executed or not.
+func openCommits(t *testing.T, test func(t *testing.T, db *memory, refused error, answers memstore.Fault)) {
+	for _, number := range []uint16{1180, 3100, 3101} {
+		for _, executed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d, executed %t", number, executed), func(t *testing.T) {
+				refused := &mysql.MySQLError{Number: number, Message: "Got error 5 during COMMIT"}
+				inMemory(t, func(t *testing.T, db *memory) {
+					test(t, db, refused, func(_ context.Context, _ string, _ store.Row, call func() error) error {
+						if executed {
+							_ = call() // nobody is told
+						}
+						return refused
+					})
+				})
+			})
+		}
+	}
+}
+
+// TestAcquireOfAnOpenCommit proves that an Acquire whose commit a cluster has refused, and may
+// have nevertheless, leaves nothing that is held: neither where it fails, nor where a wait
+// goes on.
+func TestAcquireOfAnOpenCommit(t *testing.T) {
+	openCommits(t, func(t *testing.T, db *memory, refused error, answers memstore.Fault) {
+		m, wire := db.process()
+		release(t, acquire(t, m, job)) // so that there is a row
+		wire.fault("Take", answers)
+		l, err := m.TryAcquire(t.Context(), job)
+		wants(t, "TryAcquire", err, refused)
+		if l != nil {
+			t.Error("a lease beside an error")
+		}
+		wire.Up()
+		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
+		nothingHeld(t, m)
+
+		held := acquire(t, db.manager(), job)
+		time.AfterFunc(5*time.Second, func() { wire.fault("Take", times(1, answers)) })
+		time.AfterFunc(10*time.Second, func() { release(t, held) })
+		waited := acquire(t, m, job)
+		db.within("granted", 10*time.Second, 12*time.Second)
+		wants(t, "TryAcquire of another", second(db.manager().TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		release(t, waited)
+		synctest.Wait()
+		nothingHeld(t, m)
+	})
+}
+
+// TestRenewalOfAnOpenCommit proves that a renewal with such an answer neither loses nor
+// extends a lease, which is lost in time if none succeeds.
+func TestRenewalOfAnOpenCommit(t *testing.T) {
+	openCommits(t, func(t *testing.T, db *memory, refused error, answers memstore.Fault) {
+		m, wire := db.process(lease.TTL(30 * time.Second))
+		l := acquire(t, m, job)
+		left := l.Remaining()
+		wire.fault("Renew", times(1, answers))
+		wants(t, "Renew", l.Renew(t.Context()), refused)
+		if l.Remaining() > left || l.Err() != nil {
+			t.Errorf("%v left after %v, %v", l.Remaining(), left, l.Err())
+		}
+		must(t, l.Renew(t.Context()))
+		for _, op := range []string{"Renew", "RenewMany"} {
+			wire.fault(op, answers)
+		}
+		<-l.Done()
+		db.within("lost", 0, 30*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+	})
+}
+
+// TestReleaseOfAnOpenCommit proves that a release with such an answer is sent again, and that
+// nobody minds that the first was executed.
+func TestReleaseOfAnOpenCommit(t *testing.T) {
+	openCommits(t, func(t *testing.T, db *memory, _ error, answers memstore.Fault) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.fault("Release", times(2, answers))
+		release(t, l)
+		if n := len(wire.calls("Release")); n != 3 {
+			t.Errorf("%d releases", n)
+		}
+		nothingHeld(t, m)
 	})
 }

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -85,34 +84,6 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 	})
 }
 
-// TestAcquireTxIsRenewed proves that a lease that was acquired in a transaction is
-// renewed after the commit, also where that came later than the first renewals.
-func TestAcquireTxIsRenewed(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		const ttl, every = 5 * soon, 100 * time.Millisecond
-		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(every)), newManager(t, pool)
-		run, wait := sideBySide(t)
-		defer wait()
-		for name, leased := range histories {
-			for when, commitAt := range map[string]time.Duration{"at once": ttl, "late": ttl - 5*every} {
-				run(name+"/"+when, func(t *testing.T) {
-					tx, key := begin(t, pool, sql.LevelDefault), keyOf(t, m, leased)
-					l := acquireTx(t, m, tx, key)
-					waitUntil(t, "it is time to commit", func() bool { return l.Remaining() < commitAt })
-					must(t, l.Err())
-					commit(t, tx)
-					renewed := renewedFromNow(l)
-					waitUntil(t, "it is renewed", func() bool { return renewed() || !l.Valid() })
-					must(t, l.Err())
-					wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-					release(t, l)
-					free(t, other, key)
-				})
-			}
-		}
-	})
-}
-
 // TestAcquireTxSavepoint proves that the rollback to a savepoint takes the lease
 // with it, and leaves the rest of the transaction; and that the lease can be acquired
 // again in it.
@@ -153,93 +124,37 @@ func TestAcquireTxSavepoint(t *testing.T) {
 	})
 }
 
-// TestAcquireTxBusy proves that a lease that somebody holds, guards or is about to
-// commit is refused at once, and that the transaction goes on.
-func TestAcquireTxBusy(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		for name, take := range map[string]func(t *testing.T, key txlock.Key) *lease.Lease{
-			"held": func(t *testing.T, key txlock.Key) *lease.Lease { return acquire(t, other, key) },
-			"guarded": func(t *testing.T, key txlock.Key) *lease.Lease {
-				l := acquire(t, other, key)
-				guard(t, l, begin(t, pool, sql.LevelDefault))
-				return l
-			},
-			"acquired in a transaction": func(t *testing.T, key txlock.Key) *lease.Lease {
-				return acquireTx(t, other, begin(t, pool, sql.LevelDefault), key)
-			},
-		} {
-			for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
-				t.Run(name+"/"+level.String(), func(t *testing.T) {
-					t.Parallel()
-					table, key := counter(t, db), named()
-					l := take(t, key)
-					tx := begin(t, pool, level)
-					add(t, tx, table)
-					for range 2 {
-						quickly(t, "AcquireTx", func() {
-							_, err := m.AcquireTx(t.Context(), tx, key)
-							wants(t, "AcquireTx", err, txlock.ErrBusy)
-							if txlock.Retryable(err) {
-								t.Errorf("retryable: %v", err)
-							}
-						})
-					}
-					add(t, tx, table)
-					commit(t, tx)
-					if n := counted(t, db, table); n != 2 {
-						t.Errorf("the counter is %d, want 2", n)
-					}
-					if err := l.Release(t.Context()); err != nil {
-						wants(t, "Release", err, lease.ErrGuarded)
-					}
-				})
-			}
-		}
-	})
-}
-
 // TestAcquireTxSnapshot proves that a transaction can't have the lease whose
 // snapshot is from before somebody held it, or from while somebody did, however that
 // ended; and that one whose snapshot is newer can.
 func TestAcquireTxSnapshot(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		// Each holds the lease, changes something under it and ends; snapshot is
-		// called when the other transaction is to take its own.
-		holders := map[string]func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()){
-			"after the snapshot": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
-				snapshot()
-				l := acquire(t, other, key)
-				change(l)
-				release(t, l)
-			},
-			"since before the snapshot": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
-				l := acquire(t, other, key)
-				snapshot()
-				change(l)
-				release(t, l)
-			},
-			"since before the snapshot, then dead": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
-				l := acquire(t, other, key)
-				snapshot()
-				change(l)
-				seize(t, db, key, "expires_us = 1")
-			},
-		}
-		for name, hold := range holders {
+		for name, holder := range map[string]struct{ early, dies bool }{
+			"after the snapshot": {}, "since before the snapshot": {early: true}, "since before the snapshot, then dead": {early: true, dies: true},
+		} {
 			for history, leased := range histories {
 				for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 					t.Run(name+"/"+history+"/"+level.String(), func(t *testing.T) {
 						t.Parallel()
 						table, key := counter(t, db), keyOf(t, m, leased)
 						tx := begin(t, pool, level)
-						hold(t, key, func(l *lease.Lease) {
-							change := begin(t, pool, level)
-							add(t, change, table)
-							guard(t, l, change)
-							commit(t, change)
-						}, func() { reads(t, tx, table) })
+						if !holder.early {
+							reads(t, tx, table)
+						}
+						held := acquire(t, other, key)
+						if holder.early {
+							reads(t, tx, table)
+						}
+						change := begin(t, pool, level)
+						add(t, change, table)
+						guard(t, held, change)
+						commit(t, change)
+						if holder.dies {
+							seize(t, db, key, "expires_us = 1")
+						} else {
+							release(t, held)
+						}
 						l, err := m.AcquireTx(t.Context(), tx, key)
 						if level == sql.LevelReadCommitted {
 							must(t, err)
@@ -290,9 +205,7 @@ func TestAcquireTxTwice(t *testing.T) {
 						l, err := m.AcquireTx(ctx, tx, key)
 						must(t, err)
 						leases = append(leases, l)
-						if l.Token() != leases[0].Token() {
-							t.Errorf("token %d after %d", l.Token(), leases[0].Token())
-						}
+						entered(t, l, leases[0])
 					}
 					waitUntil(t, "some renewals were due", func() bool { return leases[0].Remaining() < ttl-due })
 					for i, l := range leases {
@@ -319,90 +232,6 @@ func TestAcquireTxTwice(t *testing.T) {
 						release(t, l)
 					}
 					free(t, other, key)
-				})
-			}
-		}
-	})
-}
-
-// TestAcquireTxNotLocalBeforeCommit proves that a lease of a transaction that is
-// still open is not re-entered outside of it, not even by the same owner.
-func TestAcquireTxNotLocalBeforeCommit(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, key := newManager(t, pool), named()
-		ctx := lease.WithOwner(t.Context(), "owner "+key.String())
-		tx := begin(t, pool, sql.LevelDefault)
-		var leases []*lease.Lease
-		for range 2 {
-			l, err := m.AcquireTx(ctx, tx, key)
-			must(t, err)
-			leases = append(leases, l)
-			if early, err := m.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrBusy) {
-				t.Errorf("TryAcquire before the commit: %v, %v", early, err)
-				if err == nil {
-					leases = append(leases, early)
-				}
-			}
-		}
-		commit(t, tx)
-		l := acquireIn(ctx, t, m, key, lease.WaitAtMost(soon))
-		if l.Token() != leases[0].Token() {
-			t.Errorf("token %d, in the transaction %d", l.Token(), leases[0].Token())
-		}
-		for _, l := range append(leases, l) {
-			release(t, l)
-		}
-		free(t, newManager(t, pool), key)
-	})
-}
-
-// TestAcquireTxOfHeld proves that an owner that holds the lease already gets a
-// handle of that, in the transaction too, which outlives its rollback.
-func TestAcquireTxOfHeld(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, key := newManager(t, pool), named()
-		err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-			tx := begin(t, pool, sql.LevelDefault)
-			again, err := m.AcquireTx(ctx, tx, key)
-			if err != nil {
-				return err
-			}
-			rollback(t, tx)
-			if again.Token() != l.Token() || again.Err() != nil {
-				t.Errorf("token %d in %d, %v", again.Token(), l.Token(), again.Err())
-			}
-			return again.Release(ctx)
-		})
-		must(t, err)
-	})
-}
-
-// TestAcquireTxAndGuard proves that a lease can guard the transaction that it was
-// acquired in, and the ones after that.
-func TestAcquireTxAndGuard(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		for name, leased := range histories {
-			for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
-				t.Run(name+"/"+level.String(), func(t *testing.T) {
-					t.Parallel()
-					table, key := counter(t, db), keyOf(t, m, leased)
-					tx := begin(t, pool, level)
-					reads(t, tx, table)
-					l := acquireTx(t, m, tx, key)
-					reads(t, tx, table)
-					quickly(t, "Guard", func() { guard(t, l, tx) })
-					add(t, tx, table)
-					guard(t, l, tx)
-					commit(t, tx)
-					tx = begin(t, pool, level)
-					add(t, tx, table)
-					guard(t, l, tx)
-					commit(t, tx)
-					if n := counted(t, db, table); n != 2 {
-						t.Errorf("the counter is %d", n)
-					}
-					release(t, l)
 				})
 			}
 		}
@@ -476,8 +305,8 @@ func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
 	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		pool := newPool(t, db, guarded)
 		pool.SetMaxOpenConns(2)
-		m, key := newManager(t, pool), named()
-		release(t, acquire(t, m, key)) // so it knows the pool, and there is a row
+		m, key := newManager(t, pool, lease.RenewEvery(50*time.Millisecond)), named() // its loop gives the pool's connection back
+		release(t, acquire(t, m, key))                                                // so it knows the pool, and there is a row
 		first, other := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
 		l := acquireTx(t, m, first, key)
 		ctx := limited(t, soon)
@@ -562,52 +391,6 @@ func TestAcquireTxSideBySide(t *testing.T) {
 			commit(t, winner.tx)
 			release(t, winner.l)
 		}
-	})
-}
-
-// TestOwnLeaseLockedForAMoment proves that an owner who holds the lease in another
-// process re-enters although others keep the row locked, each for a moment, and that
-// TryAcquire says busy at once where that is for longer.
-func TestOwnLeaseLockedForAMoment(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other, third := newManager(t, pool), newManager(t, pool), newManager(t, pool)
-		key := named()
-		ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
-		l := acquireIn(ctx, t, m, key)
-		locks, stop := context.WithCancel(t.Context())
-		var locking sync.WaitGroup
-		defer locking.Wait()
-		defer stop() // of a test that has failed before
-		for range 3 {
-			locking.Go(func() {
-				for locks.Err() == nil {
-					wants(t, "TryAcquire of somebody else", second(third.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-				}
-			})
-		}
-		for range 50 {
-			again, err := other.TryAcquire(ctx, key)
-			if err != nil {
-				t.Errorf("TryAcquire of the owner: %v", err)
-				break
-			}
-			entered(t, again, l)
-			if err := again.Release(t.Context()); err != nil && !errors.Is(err, lease.ErrGuarded) { // the moment was long
-				t.Errorf("Release: %v", err)
-			}
-		}
-		stop()
-		locking.Wait()
-		tx := begin(t, pool, sql.LevelDefault)
-		must(t, l.Guard(t.Context(), tx))
-		quickly(t, "TryAcquire", func() {
-			wants(t, "TryAcquire under a guard of the owner's own", second(other.TryAcquire(ctx, key)), txlock.ErrBusy)
-		})
-		wants(t, "Acquire under a guard of the owner's own", second(other.Acquire(ctx, key, lease.WaitAtMost(300*time.Millisecond))), txlock.ErrWaitTimeout)
-		commit(t, tx)
-		again := acquireIn(ctx, t, other, key)
-		release(t, again)
-		release(t, l)
 	})
 }
 

@@ -98,14 +98,12 @@ func TestAskEverybody(t *testing.T) {
 		m, other := db.manager(), db.manager()
 		var held []*lease.Lease
 		for _, manager := range []*lease.Manager{m, m, other} {
-			l := share(t, manager, job)
-			held = append(held, l)
+			held = append(held, share(t, manager, job))
 		}
 		permits := txlock.Named("permits")
 		for range 3 {
 			s := semaphore(t, m, permits, 4)
-			l := permit(t, s)
-			held = append(held, l)
+			held = append(held, permit(t, s))
 		}
 		must(t, errors.Join(m.RequestRelease(t.Context(), job, "readers"), other.RequestRelease(t.Context(), permits, "permits")))
 		for i, l := range held {

@@ -173,61 +173,51 @@ func TestStoppedGuard(t *testing.T) {
 func TestOpenTransactionsAreBounded(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		run, wait := sideBySide(t)
+		defer wait()
+		type way func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error)
+		type hold func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error
 		exclusive := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 			return m.Acquire(ctx, key)
 		}
-		defer wait()
+		shared := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+			return m.AcquireShared(ctx, key)
+		}
+		permit := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+			return permitOf(ctx, m, key)
+		}
+		guarded := func(take way) hold {
+			return func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+				l, err := take(t.Context(), m, key)
+				if err == nil {
+					err = l.Guard(t.Context(), tx)
+				}
+				return err
+			}
+		}
+		inTx := func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+			return second(m.AcquireTx(t.Context(), tx, key))
+		}
 		for name, c := range map[string]struct {
-			holds func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error
-			wants func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error)
+			holds hold
+			wants way
 		}{
-			"reader": {
-				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					l, err := m.AcquireShared(t.Context(), key)
-					if err != nil {
-						return err
-					}
-					return l.Guard(t.Context(), tx)
-				},
-				exclusive,
-			},
-			"permit": {
-				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					l, err := permitOf(t.Context(), m, key)
-					if err != nil {
-						return err
-					}
-					return l.Guard(t.Context(), tx)
-				},
-				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return permitOf(ctx, m, key)
-				},
-			},
-			"AcquireTx": {
-				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					release(t, acquire(t, m, key))
-					return second(m.AcquireTx(t.Context(), tx, key))
-				},
-				exclusive,
-			},
-			"AcquireTx and readers": {
-				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
-					return second(m.AcquireTx(t.Context(), tx, key))
-				},
-				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return m.AcquireShared(ctx, key)
-				},
-			},
+			"reader": {guarded(shared), exclusive},
+			"permit": {guarded(permit), permit},
+			"AcquireTx": {func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+				release(t, acquire(t, m, key))
+				return inTx(m, tx, key)
+			}, exclusive},
+			"AcquireTx and readers": {inTx, shared},
 		} {
 			run(name, func(t *testing.T) {
 				key := named()
 				holder, other := newManager(t, pool, lease.TTL(time.Second)), newManager(t, newPool(t, db, false))
 				tx := begin(t, pool, sql.LevelDefault)
-				err := c.holds(t, holder, tx, key)
+				err := c.holds(holder, tx, key)
 				for errors.Is(err, txlock.ErrLost) { // a busy machine has let its second pass
 					rollback(t, tx)
 					tx = begin(t, pool, sql.LevelDefault)
-					err = c.holds(t, holder, tx, key)
+					err = c.holds(holder, tx, key)
 				}
 				must(t, err)
 				ctx := limited(t, soon)
@@ -311,22 +301,22 @@ func TestBlockedBySession(t *testing.T) {
 		}
 		_, err := m.TryAcquire(t.Context(), key)
 		names("TryAcquire", err, txlock.ErrBusy, "")
-		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(4*time.Second))
-		names("Acquire", err, txlock.ErrWaitTimeout, "")
-		force := func(limit time.Duration) error {
-			ctx := limited(t, limit)
-			return m.ForceRelease(ctx, key)
-		}
-		// What it has to see before the limit takes as long as the machine needs.
-		for limit := time.Second; limit < soon; limit *= 2 {
-			if err = force(limit); err == nil || strings.Contains(err.Error(), "session ") {
-				break
+		// What a call has to see before its limit takes as long as the machine needs.
+		patiently := func(from time.Duration, text string, call func(limit time.Duration) error) (err error) {
+			for limit := from; limit < soon; limit *= 2 {
+				if err = call(limit); err == nil || strings.Contains(err.Error(), text) {
+					break
+				}
 			}
+			return err
 		}
-		names("ForceRelease that is cancelled", err, context.DeadlineExceeded, "")
+		wait := func(limit time.Duration) error { return second(m.Acquire(t.Context(), key, lease.WaitAtMost(limit))) }
+		names("Acquire", patiently(500*time.Millisecond, "session ", wait), txlock.ErrWaitTimeout, "")
+		names("ForceRelease that is cancelled", patiently(500*time.Millisecond, "session ", func(limit time.Duration) error {
+			return m.ForceRelease(limited(t, limit), key)
+		}), context.DeadlineExceeded, "")
 		killIt := fmt.Sprintf("KILL %d", session)
-		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(8*time.Second))
-		names("Acquire after the grace", err, txlock.ErrWaitTimeout, killIt)
+		names("Acquire after the grace", patiently(2*time.Second, killIt, wait), txlock.ErrWaitTimeout, killIt)
 		err = m.ForceRelease(t.Context(), key)
 		names("ForceRelease", err, err, killIt)
 		db.Kill(t, int64(session))

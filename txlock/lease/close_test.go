@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -116,7 +117,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 // is over.
 func TestCloseKeepsItsContext(t *testing.T) {
 	onDedicated(t, func(t *testing.T, server *testdb.Server) {
-		const leases, limit, ttl = 40, time.Second, 20 * time.Second
+		const leases, limit = 40, time.Second
 		db := server.OpenLeases(t)
 		type closed struct {
 			m    *lease.Manager
@@ -124,7 +125,7 @@ func TestCloseKeepsItsContext(t *testing.T) {
 		}
 		var all []closed
 		for _, guarded := range []bool{true, false} { // with statements as text, and prepared
-			c := closed{m: newManager(t, newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = guarded }), lease.TTL(ttl))}
+			c := closed{m: newManager(t, newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = guarded }))}
 			c.held = takeMixed(t, db, c.m, leases-1)
 			c.held = append(c.held, acquire(t, c.m, named()))
 			all = append(all, c)
@@ -140,7 +141,7 @@ func TestCloseKeepsItsContext(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not released", leases)) {
 				t.Errorf("pool %d: Close doesn't say that all %d are left: %.300v", i, leases, err)
 			}
-			if took > limit+ttl/2 { // the server stands still for longer
+			if took > limit+10*time.Second { // the server stands still for longer
 				t.Errorf("pool %d: Close took %v", i, took)
 			}
 			for _, l := range c.held {
@@ -150,12 +151,13 @@ func TestCloseKeepsItsContext(t *testing.T) {
 			}
 		}
 		must(t, server.Signal(syscall.SIGCONT))
+		// Whatever Close has sent has an end that nobody puts off.
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1")
 		after := newManager(t, newPool(t, db, true))
 		for _, c := range all {
-			l := acquire(t, after, c.held[leases-1].Key(), lease.WaitAtMost(2*ttl))
-			if l.Token() <= c.held[leases-1].Token() {
-				t.Errorf("token %d after %d", l.Token(), c.held[leases-1].Token())
-			}
+			last := c.held[leases-1]
+			l := acquire(t, after, last.Key(), lease.WaitAtMost(soon))
+			higher(t, l, last)
 			release(t, l)
 		}
 	})
@@ -166,7 +168,8 @@ func TestCloseKeepsItsContext(t *testing.T) {
 func TestCloseBesideALongStatement(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		pool.SetMaxOpenConns(2)
-		m := newManager(t, pool)
+		// Its loop gives the pool's connection back that it has kept while it held something.
+		m := newManager(t, pool, lease.RenewEvery(50*time.Millisecond))
 		release(t, acquire(t, m, named())) // its statements stay prepared
 		release(t, acquire(t, m, named()))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -223,5 +226,319 @@ func TestCloseAfterItsPool(t *testing.T) {
 			wants(t, "a lease afterwards", l.Err(), txlock.ErrNotHeld)
 		}
 		wants(t, "Close", err, pool.PingContext(ctx)) // that of database/sql, which has no name
+	})
+}
+
+// TestCloseWaitsForReleases proves that Close waits for a Release which has begun before
+// it, is cut short by its context, and goes on in the background.
+func TestCloseWaitsForReleases(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		other := db.manager()
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.fault("Release", times(1, hangs))
+		released := make(chan error)
+		go func() {
+			ctx := limited(t, time.Second)
+			released <- l.Release(ctx)
+		}()
+		time.Sleep(500 * time.Millisecond)
+		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
+		wants(t, "Release", <-released, context.DeadlineExceeded)
+		must(t, <-closed)
+		db.within("Close", time.Second, 2*time.Second)
+		nothingHeld(t, other)
+	})
+}
+
+// TestCloseEndsATry proves that a try whose answer is not there yet ends with Close, which
+// waits for what it may have been granted.
+func TestCloseEndsATry(t *testing.T) {
+	for name, fault := range map[string]string{"before the lease is asked for": "Look", "while it is": "Take"} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				other := db.manager()
+				m, wire := db.process()
+				release(t, acquire(t, other, job))
+				wire.fault(fault, answersLate(2*time.Second))
+				if fault == "Look" { // which follows a refusal
+					held := acquire(t, other, job)
+					defer release(t, held)
+				}
+				tried := later(func() error { return second(m.TryAcquire(t.Context(), job)) })
+				time.Sleep(time.Second)
+				closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
+				if err := <-tried; err == nil {
+					t.Error("a try is granted what Close releases")
+				}
+				must(t, <-closed)
+				if fault == "Take" {
+					nothingHeld(t, other)
+				}
+			})
+		})
+	}
+}
+
+// TestCloseWhileATransactionGuards proves that Close waits for the end of a transaction
+// that guards a lease, or was granted one, and that nothing is held then; and that it says
+// so where its context ends first.
+func TestCloseWhileATransactionGuards(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		for name, within := range map[string]time.Duration{"in time": 10 * time.Second, "too late": time.Second} {
+			t.Run(name, func(t *testing.T) {
+				inMemory(t, func(t *testing.T, db *memory) {
+					other := db.manager()
+					m, wire := db.process()
+					tx := wire.Begin()
+					if granted {
+						acquireTx(t, m, tx, job)
+					} else {
+						must(t, acquire(t, m, job).Guard(t.Context(), tx))
+					}
+					closed := make(chan error)
+					go func() {
+						ctx := limited(t, within)
+						closed <- m.Close(ctx)
+					}()
+					if within > 3*time.Second {
+						time.Sleep(3 * time.Second)
+						must(t, tx.Commit())
+						must(t, <-closed)
+						nothingHeld(t, other)
+						return
+					}
+					err := <-closed
+					wants(t, "Close", err, context.DeadlineExceeded)
+					if err != nil && !strings.Contains(err.Error(), `1 lease was not released, and ends after its TTL: "job"`) {
+						t.Error(err)
+					}
+					must(t, tx.Commit())
+					wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+				})
+			})
+		}
+	}
+}
+
+// doing starts a function by each verb that calls one under a lease, all at once, and returns
+// when all have called runs. The channel has what each verb has returned.
+func doing(t *testing.T, m *lease.Manager, fn func(ctx context.Context, l *lease.Lease, runs func()) error) (ended chan error, verbs int) {
+	t.Helper()
+	s := semaphore(t, m, txlock.Named("permits"), 2)
+	ctx, running := t.Context(), make(chan struct{})
+	work := func(ctx context.Context, l *lease.Lease) error {
+		return fn(ctx, l, func() { running <- struct{}{} })
+	}
+	all := []func() error{
+		func() error { return m.Do(ctx, txlock.Named("Do"), work) },
+		func() error { return m.TryDo(ctx, txlock.Named("TryDo"), work) },
+		func() error { return m.DoShared(ctx, txlock.Named("DoShared"), work) },
+		func() error { return s.Do(ctx, work) },
+	}
+	ended = make(chan error, len(all))
+	for _, verb := range all {
+		go func() { ended <- verb() }()
+	}
+	for range all {
+		<-running
+	}
+	return ended, len(all)
+}
+
+// refusesMore proves that a manager which closes refuses new functions at once.
+func refusesMore(t *testing.T, m *lease.Manager) {
+	t.Helper()
+	none := func(context.Context, *lease.Lease) error {
+		t.Error("a function was called while the manager closes")
+		return nil
+	}
+	wants(t, "Do while the manager closes", m.Do(t.Context(), job, none), lease.ErrClosed)
+	wants(t, "TryDo while the manager closes", m.TryDo(t.Context(), job, none), lease.ErrClosed)
+}
+
+// TestCloseWaitsForFunctions proves that Close ends the contexts of functions by ErrClosed at
+// once, keeps their leases and those that they have acquired, renewed for longer than the TTL,
+// until they have returned, so that they commit under them, and leaves nothing held. A handle of
+// nobody's function is released at once.
+func TestCloseWaitsForFunctions(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		const drains = 2 * time.Minute // four times the TTL
+		m, wire := db.process()
+		other := db.manager()
+		ended, verbs := doing(t, m, func(ctx context.Context, l *lease.Lease, runs func()) error {
+			inner, err := m.Acquire(ctx, txlock.Named("inner of "+l.Key().String()))
+			runs()
+			if err != nil {
+				return err
+			}
+			<-ctx.Done()
+			wants(t, "the cause", context.Cause(ctx), lease.ErrClosed)
+			refusesMore(t, m)
+			time.Sleep(drains)
+			tx := wire.Begin()
+			wantsNone(t, "Guard while the manager closes", l.Guard(t.Context(), tx))
+			must(t, tx.Commit())
+			for _, l := range []*lease.Lease{l, inner} {
+				wantsNone(t, fmt.Sprintf("%v is given away under its function", l.Key()), l.Err())
+			}
+			return nil
+		})
+		free := acquire(t, m, job)
+		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
+		<-free.Done()
+		db.at("the handle of nobody's function ended", 0)
+		time.Sleep(time.Second)
+		all, err := other.List(t.Context())
+		must(t, err)
+		wants(t, "TryAcquire while the functions return", second(other.TryAcquire(t.Context(), txlock.Named("Do"))), txlock.ErrBusy)
+		if len(all) != 2*verbs {
+			t.Errorf("%d leases are held while the functions return, want %d: %v", len(all), 2*verbs, all)
+		}
+		for range verbs {
+			must(t, <-ended)
+		}
+		must(t, <-closed)
+		db.within("Close", drains, drains+time.Second)
+		nothingHeld(t, other)
+	})
+}
+
+// TestCloseLeavesFunctionsThatGoOn proves that Close returns with its context, whatever its
+// functions do, names what it has left, and that no lease of theirs is free before its TTL.
+func TestCloseLeavesFunctionsThatGoOn(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		returns := make(chan struct{})
+		ended, verbs := doing(t, m, func(_ context.Context, l *lease.Lease, runs func()) error {
+			runs()
+			<-returns // whatever the context says
+			wants(t, "a lease after Close", l.Err(), txlock.ErrNotHeld)
+			return nil
+		})
+		ctx := limited(t, 10*time.Second)
+		err := m.Close(ctx)
+		db.within("Close", 10*time.Second, 11*time.Second)
+		wants(t, "Close", err, context.DeadlineExceeded)
+		for _, says := range []string{"4 leases were not released", `"Do"`, `"TryDo"`, `"DoShared"`, `"permits"`} {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("Close doesn't say %s: %v", says, err)
+			}
+		}
+		_, busy := other.TryAcquire(t.Context(), txlock.Named("Do"))
+		wants(t, "TryAcquire under a function that goes on", busy, txlock.ErrBusy)
+		close(returns)
+		for range verbs {
+			wants(t, "what has called the function", <-ended, txlock.ErrNotHeld)
+		}
+		release(t, acquire(t, other, txlock.Named("Do")))
+		db.within("the lease was free", 30*time.Second, time.Minute)
+	})
+}
+
+// TestCloseByAFunction proves that Close is refused to a function that it would wait for, by
+// its goroutine and by its context, that the manager goes on, and that Close works afterwards.
+func TestCloseByAFunction(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
+			for what, close := range map[string]func() error{
+				"by its goroutine": func() error { return m.Close(context.Background()) },
+				"by its context": func() error {
+					closed := later(func() error { return m.Close(context.WithoutCancel(ctx)) })
+					return <-closed
+				},
+			} {
+				if err := close(); err == nil || !strings.Contains(err.Error(), "call it when that has returned") {
+					t.Errorf("Close %s: %v", what, err)
+				}
+			}
+			wantsNone(t, "after a Close that was refused", errors.Join(l.Err(), ctx.Err()))
+			must(t, m.Do(ctx, txlock.Named("another"), func(context.Context, *lease.Lease) error { return nil }))
+			must(t, other.Close(ctx)) // which waits for none
+			return nil
+		}))
+		must(t, m.Close(t.Context()))
+	})
+}
+
+// TestCloseAfterAPanic proves that a function that panics, or ends its goroutine, has returned.
+func TestCloseAfterAPanic(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic doesn't go on")
+				}
+			}()
+			_ = m.Do(t.Context(), job, func(context.Context, *lease.Lease) error { panic("on purpose") })
+		}()
+		must(t, m.Close(context.WithoutCancel(t.Context())))
+		nothingHeld(t, db.manager())
+	})
+}
+
+// TestCloseBeforeTheFunction proves that a function whose lease was granted while Close was
+// called is not called any more.
+func TestCloseBeforeTheFunction(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		closed := make(chan error, 1)
+		var m *lease.Manager
+		m = db.manager(lease.Observe(func(ctx context.Context, e txlock.Event) {
+			if e.Kind == txlock.Granted {
+				go func() { closed <- m.Close(context.WithoutCancel(ctx)) }()
+				time.Sleep(time.Second)
+			}
+		}))
+		wants(t, "Do", m.Do(t.Context(), job, func(context.Context, *lease.Lease) error {
+			t.Error("the function was called")
+			return nil
+		}), lease.ErrClosed)
+		must(t, <-closed)
+		nothingHeld(t, db.manager())
+	})
+}
+
+// TestCloseWithTheContextOfAFunctionThatHasReturned proves that only a function that still runs
+// refuses Close, also that around one that has returned.
+func TestCloseWithTheContextOfAFunctionThatHasReturned(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		var kept context.Context
+		must(t, m.Do(t.Context(), job, func(ctx context.Context, _ *lease.Lease) error {
+			must(t, m.Do(ctx, txlock.Named("another"), func(ctx context.Context, _ *lease.Lease) error {
+				kept = context.WithoutCancel(ctx)
+				return nil
+			}))
+			closed := later(func() error { return m.Close(kept) })
+			if err := <-closed; err == nil {
+				t.Error("Close waits for its caller's function")
+			}
+			return nil
+		}))
+		must(t, m.Close(kept))
+		wants(t, "TryAcquire", m.Do(t.Context(), job, func(context.Context, *lease.Lease) error { return nil }), lease.ErrClosed)
+	})
+}
+
+// TestCloseUnderAReentry proves that Close holds a lease that a function has re-entered,
+// although it was acquired before outside of it.
+func TestCloseUnderAReentry(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "the only instance")
+		acquireIn(ctx, t, m, job)
+		free, closed := acquire(t, m, txlock.Named("free")), make(chan error, 1)
+		must(t, m.Do(ctx, txlock.Named("Do"), func(ctx context.Context, _ *lease.Lease) error {
+			again := acquireIn(ctx, t, m, job)
+			go func() { closed <- m.Close(context.Background()) }()
+			<-ctx.Done()
+			<-free.Done()
+			synctest.Wait()
+			wants(t, "TryAcquire under a function that has re-entered", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+			return again.Err()
+		}))
+		must(t, <-closed)
 	})
 }

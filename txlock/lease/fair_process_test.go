@@ -132,9 +132,7 @@ func (c *fairChild) kill(t testing.TB) {
 	if c.cmd.ProcessState != nil {
 		return
 	}
-	if err := c.cmd.Process.Kill(); err != nil {
-		t.Errorf("kill %s: %v", c.name, err)
-	}
+	wantsNone(t, fmt.Sprintf("kill %s", c.name), c.cmd.Process.Kill())
 	for range c.lines { // until its output ends
 	}
 	_ = c.cmd.Wait() // which says that it was killed
@@ -274,12 +272,9 @@ func (q *line) next(t testing.TB) (session int64) {
 func onOwnDatabase(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Shared(t, engine).OpenLeases(t))
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		test(t, testdb.Shared(t, engine).OpenLeases(t))
+	})
 }
 
 // TestFairOrder proves that the goroutines of four processes are granted the lease in
@@ -416,41 +411,6 @@ func TestFairStopped(t *testing.T) {
 				release(t, held)
 				stopped.hears(t, "granted 0")
 			})
-		}
-	})
-}
-
-// TestFairReaders proves that readers and permits wait in the queue as well, in the order
-// in which they came, beside a writer.
-func TestFairReaders(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key, permits := named(), named()
-		m := newManager(t, newPool(t, db, true), lease.Fair())
-		for range 3 {
-			held := acquire(t, m, key)
-			queue := line{db: db, key: key}
-			one := waitWith(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
-			queue.first(t)
-			two := waitWith(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
-			queue.next(t)
-			writer := fairAcquire(t, m, key)
-			queue.next(t)
-			release(t, held)
-			first, second := one.lease(t), two.lease(t) // both read at once
-			release(t, first)
-			release(t, second)
-			release(t, writer.lease(t))
-
-			s := semaphore(t, m, permits, 1)
-			held = permit(t, s)
-			queue = line{db: db, key: permits}
-			permit := waitWith(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
-			queue.first(t)
-			next := waitWith(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
-			queue.next(t)
-			release(t, held)
-			release(t, permit.lease(t))
-			release(t, next.lease(t))
 		}
 	})
 }

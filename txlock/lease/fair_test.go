@@ -352,44 +352,6 @@ func TestFairNewcomers(t *testing.T) {
 	})
 }
 
-// TestFairReentry proves that an owner who enters a lease again in another manager
-// has it at once, although others queue for it: in other processes, and in its own.
-func TestFairReentry(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		for _, where := range []string{"elsewhere", "beside it"} {
-			t.Run(where, func(t *testing.T) {
-				key := named()
-				queue := line{db: db, key: key}
-				again := fairManager(t, db)
-				owner := lease.WithOwner(t.Context(), "owner of "+key.String())
-				held := fairAcquireUnder(owner, fairManager(t, db), key).lease(t)
-				waiter := again
-				if where == "elsewhere" {
-					waiter = fairManager(t, db)
-				}
-				first := fairAcquire(t, waiter, key)
-				queue.first(t)
-				second := fairAcquire(t, fairManager(t, db), key)
-				queue.next(t)
-				for _, verb := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){again.TryAcquire, again.Acquire} {
-					ctx, cancel := context.WithTimeout(owner, soon)
-					defer cancel()
-					l, err := verb(ctx, key)
-					if err != nil {
-						t.Errorf("the owner is not let in again: %v", err)
-						continue
-					}
-					entered(t, l, held)
-					release(t, l)
-				}
-				release(t, held)
-				release(t, first.lease(t))
-				release(t, second.lease(t))
-			})
-		}
-	})
-}
-
 // TestFairFirstQueue proves that one who finds no queue for a key, and makes it while
 // another has become the first of it, takes the place behind that one, where no lock
 // wait timeout shows and an end of its context leaves nothing behind.
@@ -478,59 +440,6 @@ func TestFairClean(t *testing.T) {
 				return rows() == 0
 			})
 		}
-		// Removal against the queue, all the time.
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := cleaner.Purge(ctx); err != nil && ctx.Err() == nil {
-					t.Errorf("Purge: %v", err)
-				}
-			}
-		})
-		var takers sync.WaitGroup
-		for _, m := range managers {
-			takers.Go(func() {
-				for range testdb.Long(10, 30) {
-					l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(soon))
-					if err != nil {
-						t.Errorf("Acquire beside the removal: %v", err)
-						return
-					}
-					wantsNone(t, "Release beside the removal", l.Release(t.Context()))
-				}
-			})
-		}
-		takers.Wait()
-		cancel()
-		wg.Wait()
-	})
-}
-
-// TestFairBrokenConnection proves that one who waits goes on from a new place when
-// the server ends its session, as often as that happens.
-func TestFairBrokenConnection(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		held := acquire(t, fairManager(t, db), key)
-		first := fairAcquire(t, fairManager(t, db), key)
-		queue := line{db: db, key: key}
-		queue.first(t)
-		second := fairAcquire(t, fairManager(t, db), key)
-		for i := range 6 {
-			session := queue.next(t)
-			db.Kill(t, session)
-			db.WaitGone(t, session)
-			select {
-			case <-second.done:
-				t.Fatalf("it gives up after %d: %v", i+1, second.err)
-			default:
-			}
-		}
-		queue.next(t)
-		release(t, held)
-		release(t, first.lease(t))
-		release(t, second.lease(t))
 	})
 }
 
@@ -677,42 +586,6 @@ func TestFairPools(t *testing.T) {
 					t.Errorf("%d waits were in the queue and %d by Poll", fair, polled)
 				}
 			})
-		}
-	})
-}
-
-// TestFairSharedPool proves that two managers with Fair on one pool of two connections
-// don't take them both for the queue, so that neither could go on.
-func TestFairSharedPool(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		pool := newPool(t, db, true)
-		pool.SetMaxOpenConns(2)
-		managers := []*lease.Manager{newManager(t, pool, lease.Fair()), newManager(t, pool, lease.Fair())}
-		holder := fairManager(t, db)
-		ctx := limited(t, time.Minute)
-		for range 5 {
-			held := acquire(t, holder, key)
-			one := fairAcquireUnder(ctx, managers[0], key)
-			(&line{db: db, key: key}).first(t)
-			two := fairAcquireUnder(ctx, managers[1], key)
-			waitUntil(t, "both of the pool's connections were wanted", func() bool { return fairWaiters() >= 2 })
-			release(t, held)
-			both := make(chan *fairWait, 2)
-			for _, w := range []*fairWait{one, two} {
-				go func() {
-					<-w.done
-					if w.err == nil {
-						w.err = w.l.Release(ctx)
-					}
-					both <- w
-				}()
-			}
-			for range 2 {
-				if w := <-both; w.err != nil {
-					t.Fatalf("Acquire or Release: %v", w.err)
-				}
-			}
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -265,60 +264,6 @@ func seize(t testing.TB, db *testdb.DB, key txlock.Key, set string) {
 	exec(t, db, "UPDATE lockstep_leases SET "+set+" WHERE name = ? AND slot = 0", key.String())
 }
 
-// TestGuardDeadlock proves that nothing of a transaction stays that the server has
-// rolled back after its Guard: a guarded pool refuses its Commit, on both it can't be
-// guarded again, and it may be started again.
-func TestGuardDeadlock(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, table := newManager(t, pool), counter(t, db)
-		l := acquire(t, m, named())
-		defer release(t, l)
-
-		tx, rival := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
-		id := testdb.ConnID(t, tx)
-		for i := range 50 { // the server rolls back the one that has changed less
-			run(t, rival, "INSERT INTO "+table+" VALUES ("+strconv.Itoa(100+i)+", 0)")
-		}
-		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 2")
-		guard(t, l, tx)
-		add(t, tx, table)
-		blocked := later(func() error {
-			return second(tx.ExecContext(context.Background(), "UPDATE "+table+" SET n = n + 1 WHERE id = 2"))
-		})
-		db.WaitForLockWait(t, id)
-		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 1")
-		err := within(t, "the deadlock", blocked)
-		if !txlock.Retryable(err) {
-			t.Fatalf("the statement: %v", err)
-		}
-		commit(t, rival)
-
-		again := l.Guard(t.Context(), tx)
-		guarded := poolKind(pool)
-		if guarded {
-			wants(t, "Guard after the deadlock", again, txlock.ErrTxDoomed)
-			if !txlock.Retryable(again) {
-				t.Errorf("not retryable: %v", again)
-			}
-			err = tx.Commit()
-			wants(t, "Commit", err, txlock.ErrTxDoomed)
-			if !txlock.Retryable(err) {
-				t.Errorf("not retryable: %v", err)
-			}
-		} else {
-			wants(t, "Guard after the deadlock", again, txlock.ErrNoTransaction)
-			rollback(t, tx)
-		}
-		if n := counted(t, db, table); n != 10 {
-			t.Errorf("the counter is %d, want the rival's 10", n)
-		}
-		tx = begin(t, pool, sql.LevelDefault)
-		add(t, tx, table)
-		guard(t, l, tx)
-		commit(t, tx)
-	})
-}
-
 // poolKind reports whether a pool is guarded.
 func poolKind(pool *sql.DB) (guarded bool) {
 	conn, err := pool.Conn(context.Background())
@@ -332,91 +277,37 @@ func poolKind(pool *sql.DB) (guarded bool) {
 	return errors.Join(err, conn.Close()) == nil && guarded
 }
 
-// TestGuardAndDDL proves that a statement that commits by itself takes the guard
-// away, and that Commit says so and is not to be tried again: a part stays.
-func TestGuardAndDDL(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true, func(c *mysql.Config) {
-			admin := db.AdminConfig()
-			c.User, c.Passwd = admin.User, admin.Passwd
-		})
-		m := newManager(t, pool)
-		for name, statement := range map[string]string{
-			"DDL":        "ALTER TABLE %s COMMENT = 'changed'",
-			"failed DDL": "ALTER TABLE %s DROP COLUMN absent",
-			"BEGIN":      "BEGIN",
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				table := counter(t, db)
-				statement := strings.ReplaceAll(statement, "%s", table)
-				l := acquire(t, m, named())
-				defer release(t, l)
-				tx := begin(t, pool, sql.LevelDefault)
-				add(t, tx, table)
-				guard(t, l, tx)
-				if _, err := tx.ExecContext(t.Context(), statement); (err != nil) != (name == "failed DDL") {
-					t.Fatalf("%s: %v", statement, err)
-				}
-				wants(t, "Guard again", l.Guard(t.Context(), tx), txlock.ErrTxDoomed)
-				if name == "BEGIN" {
-					add(t, tx, table) // in the transaction that this has begun
-				}
-				err := tx.Commit()
-				wants(t, "Commit", err, txlock.ErrTxDoomed)
-				if txlock.Retryable(err) {
-					t.Errorf("retryable, although a part was committed: %v", err)
-				}
-				if n := counted(t, db, table); n != 1 {
-					t.Errorf("the counter is %d, want 1: what was written under the guard", n)
-				}
-			})
-		}
-	})
-}
-
 // TestGuardLost proves that the transaction of a holder that has lost its lease
 // can't be guarded, whatever has become of the lease, and that the successor's token
 // is higher.
 func TestGuardLost(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		for name, lose := range map[string]func(t *testing.T, key txlock.Key, l *lease.Lease) (successor *lease.Lease){
-			"expired": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "expires_us = 1")
-				return nil
-			},
-			"expired and taken over": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "expires_us = 1")
+		for name, c := range map[string]struct {
+			set  string // of its row
+			then func(t *testing.T, key txlock.Key, l *lease.Lease) (successor *lease.Lease)
+		}{
+			"expired": {"expires_us = 1", nil},
+			"expired and taken over": {"expires_us = 1", func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
 				return acquire(t, other, key, lease.WaitAtMost(soon))
-			},
-			"expired, taken over and released": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "expires_us = 1")
+			}},
+			"expired, taken over and released": {"expires_us = 1", func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
 				free(t, other, key)
 				return nil
-			},
-			"expired and taken over by an owner of the same name": func(t *testing.T, key txlock.Key, l *lease.Lease) *lease.Lease {
-				seize(t, db, key, "expires_us = 1")
-				again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WaitAtMost(soon))
-				must(t, err)
-				return again
-			},
-			"released by force": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+			}},
+			"expired and taken over by an owner of the same name": {"expires_us = 1", func(t *testing.T, key txlock.Key, l *lease.Lease) *lease.Lease {
+				return acquireIn(lease.WithOwner(t.Context(), l.Owner()), t, other, key, lease.WaitAtMost(soon))
+			}},
+			"released by force": {"owner = owner", func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
 				must(t, other.ForceRelease(t.Context(), key))
 				return nil
-			},
-			"its row deleted": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+			}},
+			"its row deleted": {"owner = owner", func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
 				exec(t, db, "DELETE FROM lockstep_leases WHERE name = ?", key.String())
 				return nil
-			},
-			"its token changed": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "token = token + 1")
-				return nil
-			},
-			"its hold removed": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
-				seize(t, db, key, "holders = LEFT(holders, 0)")
-				return nil
-			},
+			}},
+			"its token changed": {"token = token + 1", nil},
+			"its hold removed":  {"holders = LEFT(holders, 0)", nil},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -424,7 +315,11 @@ func TestGuardLost(t *testing.T) {
 				l := acquire(t, m, key)
 				tx := begin(t, pool, sql.LevelReadCommitted)
 				add(t, tx, table)
-				successor := lose(t, key, l)
+				seize(t, db, key, c.set)
+				var successor *lease.Lease
+				if c.then != nil {
+					successor = c.then(t, key, l)
+				}
 				must(t, l.Err())
 				err := l.Guard(t.Context(), tx)
 				if name == "its row deleted" && errors.Is(err, txlock.ErrStaleSnapshot) {

@@ -3,9 +3,14 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -164,4 +169,208 @@ func acquireNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 
 func permitNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 	return permitOf(context.Background(), m, key)
+}
+
+// heldBy returns who holds the lease as an error says, nil for nobody.
+func heldBy(err error) *txlock.HeldError {
+	var held *txlock.HeldError
+	errors.As(err, &held)
+	return held
+}
+
+// namesHolder demands that an error names the holder of a key: by the owner, its label, and when it
+// was granted by the server's clock.
+func namesHolder(t *testing.T, what string, err error, key txlock.Key, info lease.Info) {
+	t.Helper()
+	want := txlock.HeldError{Key: key, Owner: info.Owner, Label: info.Label, Since: info.Since}
+	if held := heldBy(err); held == nil || *held != want {
+		t.Errorf("%s: %v has %+v, want %+v", what, err, held, want)
+	} else if !strings.Contains(err.Error(), held.Error()) {
+		t.Errorf("%s: the text is %v", what, err)
+	}
+}
+
+// infoOf returns what Inspect shows of a lease that is held.
+func infoOf(t *testing.T, l *lease.Lease, m *lease.Manager) lease.Info {
+	t.Helper()
+	info, err := m.Inspect(t.Context(), l.Key())
+	must(t, err)
+	for _, held := range append(info.Others, info) {
+		if held.Owner == l.Owner() {
+			return held
+		}
+	}
+	t.Fatalf("%v is not held by %q", l.Key(), l.Owner())
+	return lease.Info{}
+}
+
+// TestWaitsNameTheHolder proves that a wait that ends by its limit or by its context names
+// who was seen last, without a call more.
+func TestWaitsNameTheHolder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a := db.manager(lease.WithLabel("the nightly report"))
+		b, wire := db.process()
+		held := acquire(t, a, job)
+		info := infoOf(t, held, a)
+		for name, wait := range map[string]func(ctx context.Context, opts ...lease.AcquireOption) error{
+			"Acquire": func(ctx context.Context, opts ...lease.AcquireOption) error {
+				return second(b.Acquire(ctx, job, opts...))
+			},
+			"Acquire fairly": func(ctx context.Context, opts ...lease.AcquireOption) error {
+				return second(b.Acquire(ctx, job, append(opts, lease.Fair())...))
+			},
+			"AcquireShared": func(ctx context.Context, opts ...lease.AcquireOption) error {
+				return second(b.AcquireShared(ctx, job, opts...))
+			},
+			"AcquireAll": func(ctx context.Context, opts ...lease.AcquireOption) error {
+				return second(b.AcquireAll(ctx, []txlock.Key{job, txlock.Named("free")}, opts...))
+			},
+			"Do": func(ctx context.Context, opts ...lease.AcquireOption) error {
+				return b.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }, opts...)
+			},
+		} {
+			before := len(wire.calls("Inspect"))
+			err := wait(t.Context(), lease.WaitAtMost(time.Second))
+			wants(t, name, err, txlock.ErrWaitTimeout)
+			namesHolder(t, name, err, job, info)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			err = wait(ctx)
+			cancel()
+			wants(t, name, err, context.DeadlineExceeded)
+			namesHolder(t, name+" under a context", err, job, info)
+			if n := len(wire.calls("Inspect")) - before; n != 0 {
+				t.Errorf("%s: %d looks more", name, n)
+			}
+		}
+		release(t, held)
+	})
+}
+
+// TestWaitsBehindOthersNameTheHolder proves that with NameHolders a wait whose turn never
+// comes names who has the lease at its end, and not who had it when it queued.
+func TestWaitsBehindOthersNameTheHolder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager(lease.WithLabel("the next"))
+		first := acquire(t, a, job)
+		next := fairAcquireUnder(t.Context(), b, job, lease.Fair())
+		time.Sleep(time.Second)
+		last := fairAcquireUnder(t.Context(), db.manager(), job, lease.Fair())
+		time.Sleep(time.Second)
+		time.AfterFunc(time.Second, func() { _ = first.Release(context.Background()) })
+		_, err := db.manager().Acquire(t.Context(), job, lease.Fair(), lease.NameHolders(), lease.WaitAtMost(10*time.Second))
+		wants(t, "behind others", err, txlock.ErrWaitTimeout)
+		namesHolder(t, "behind others", err, job, infoOf(t, next.lease(t), b))
+		release(t, next.lease(t))
+		release(t, last.lease(t))
+	})
+}
+
+// TestTriesNameTheHolder proves that with NameHolders a refusal names a holder, by one call
+// more, and that without a refusal there is none.
+func TestTriesNameTheHolder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a := db.manager(lease.WithLabel("ours"))
+		b, wire := db.process(lease.NameHolders())
+		plain := db.manager()
+		nothing := func(context.Context, *lease.Lease) error { return nil }
+		shared, permits := txlock.Named("shared"), txlock.Named("permits")
+		of := semaphore(t, b, permits, 1)
+		ours := semaphore(t, a, permits, 1)
+		tries := map[string]struct {
+			key txlock.Key
+			try func(opts ...lease.AcquireOption) error
+		}{
+			"TryAcquire": {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), job, opts...)) }},
+			"TryDo":      {job, func(opts ...lease.AcquireOption) error { return b.TryDo(t.Context(), job, nothing, opts...) }},
+			"TryAcquireAll": {job, func(opts ...lease.AcquireOption) error {
+				_, err := b.TryAcquireAll(t.Context(), []txlock.Key{txlock.Named("free"), job}, opts...)
+				return err
+			}},
+			"one manager's option": {job, func(opts ...lease.AcquireOption) error {
+				_, err := plain.TryAcquire(t.Context(), job, append(opts, lease.NameHolders())...)
+				return err
+			}},
+			"TryAcquireShared":      {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquireShared(t.Context(), job, opts...)) }},
+			"TryAcquire of readers": {shared, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), shared, opts...)) }},
+			"a wait for readers": {shared, func(opts ...lease.AcquireOption) error {
+				_, err := b.Acquire(t.Context(), shared, append(opts, lease.WaitAtMost(time.Second))...)
+				return err
+			}},
+			"TryAcquire of a permit": {permits, func(opts ...lease.AcquireOption) error { return second(of.TryAcquire(t.Context(), opts...)) }},
+			"a wait for a permit": {permits, func(opts ...lease.AcquireOption) error {
+				_, err := of.Acquire(t.Context(), append(opts, lease.WaitAtMost(time.Second))...)
+				return err
+			}},
+		}
+		held := acquire(t, a, job)
+		reader := share(t, a, shared)
+		permit := permit(t, ours)
+		holders := map[txlock.Key]*lease.Lease{job: held, shared: reader, permits: permit}
+		for name, c := range tries {
+			before := len(wire.calls("Inspect"))
+			err := c.try()
+			if !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrWaitTimeout) {
+				t.Errorf("%s: %v", name, err)
+			}
+			namesHolder(t, name, err, c.key, infoOf(t, holders[c.key], a))
+			time.Sleep(time.Second) // what a wait for readers has kept is released in the background
+			if n := len(wire.calls("Inspect")) - before; n > 1 {
+				t.Errorf("%s: %d looks", name, n)
+			}
+		}
+		_, err := plain.TryAcquire(t.Context(), job)
+		if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) != nil {
+			t.Errorf("named without a look: %v", err)
+		}
+		release(t, held)
+		release(t, reader)
+		release(t, permit)
+		before := len(wire.calls("Inspect"))
+		for _, key := range []txlock.Key{job, shared} {
+			l, err := b.TryAcquire(t.Context(), key)
+			must(t, err)
+			release(t, l)
+		}
+		permit, err = of.TryAcquire(t.Context())
+		must(t, err)
+		release(t, permit)
+		if n := len(wire.calls("Inspect")) - before; n != 0 {
+			t.Errorf("%d looks at what is free", n)
+		}
+	})
+}
+
+// TestLookFails proves that a refusal is what it is without a look if that fails, hangs or
+// finds nobody.
+func TestLookFails(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a := db.manager()
+		b, wire := db.process(lease.NameHolders())
+		held := acquire(t, a, job)
+		begun := time.Since(db.begun)
+		for name, c := range map[string]struct {
+			fault func(ctx context.Context, op string, at store.Row, call func() error) error
+			takes time.Duration
+		}{
+			"fails": {fails, 0},
+			"hangs": {hangs, 100 * time.Millisecond},
+			"is too late": {func(_ context.Context, _ string, _ store.Row, call func() error) error {
+				release(t, held)
+				err := call()
+				held = acquire(t, a, job)
+				return err
+			}, 0},
+		} {
+			wire.fault("Inspect", c.fault)
+			_, err := b.TryAcquire(t.Context(), job)
+			wants(t, name, err, txlock.ErrBusy)
+			if heldBy(err) != nil || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the look %s: %v", name, err)
+			}
+			begun += c.takes
+			db.at(name, begun)
+		}
+		wire.Up()
+		release(t, held)
+	})
 }

@@ -3,10 +3,17 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -88,6 +95,343 @@ func TestHoldAtLeastOfPermitsOnServers(t *testing.T) {
 		info, err := m.Inspect(t.Context(), key)
 		if all := info.Others; err != nil || len(all) != 2 || all[1].Kind != lease.Permit || all[1].Remaining <= 0 || all[1].TTL != time.Hour {
 			t.Errorf("Inspect: %+v, %v", info, err)
+		}
+	})
+}
+
+// TestHoldAtLeast proves that a lease which is released early stays held until its time is
+// over, shorter or longer than its TTL, for everybody, and is not renewed; that who waits
+// gets it then and not earlier; and that one which is released late is free at once.
+func TestHoldAtLeast(t *testing.T) {
+	for _, atLeast := range []time.Duration{5 * time.Second, 10 * time.Minute} {
+		for name, others := range map[string]bool{"in the same process": false, "in another one": true} {
+			t.Run(fmt.Sprintf("%v/%s", atLeast, name), func(t *testing.T) {
+				inMemory(t, func(t *testing.T, db *memory) {
+					m, wire := db.process()
+					waits := m
+					if others {
+						waits = db.manager()
+					}
+					ctx := lease.WithOwner(t.Context(), "ann")
+					must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error {
+						time.Sleep(time.Second)
+						return nil
+					}, lease.HoldAtLeast(atLeast)))
+					db.at("done", time.Second)
+					for _, by := range []*lease.Manager{m, waits} {
+						for _, ctx := range []context.Context{ctx, t.Context()} { // the same owner, too
+							wants(t, "TryAcquire", second(by.TryAcquire(ctx, job)), txlock.ErrBusy)
+						}
+					}
+					all, err := m.List(t.Context())
+					must(t, err)
+					if len(all) != 1 || !all[0].Held || all[0].Remaining != atLeast-time.Second || all[0].Owner != store.Released+"ann" {
+						t.Errorf("List: %+v", all)
+					}
+					tries := len(wire.calls("Take"))
+					next := acquire(t, waits, job, lease.HoldAtLeast(atLeast))
+					db.within("free", atLeast, atLeast+500*time.Millisecond)
+					if n := len(wire.calls("Take")); !others && n > tries+2 {
+						t.Errorf("who waits has tried %d times", n-tries)
+					}
+					time.Sleep(atLeast)
+					release(t, next)
+					nothingHeld(t, m)
+					if n := len(wire.calls("RenewMany")); atLeast < 10*time.Second && n > 0 {
+						t.Errorf("renewed %d times", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestHoldAtLeastWakesNobody proves that who waits in the same process isn't woken by a
+// release that doesn't free the lease.
+func TestHoldAtLeastWakesNobody(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.Poll(time.Minute, time.Minute))
+		l := acquire(t, m, job, lease.TTL(time.Hour), lease.HoldAtLeast(2*time.Hour))
+		granted := make(chan *lease.Lease)
+		go func() { granted <- acquire(t, m, job) }()
+		synctest.Wait()
+		looks, takes := len(wire.calls("Look")), len(wire.calls("Take"))
+		release(t, l)
+		synctest.Wait()
+		if len(wire.calls("Look")) != looks || len(wire.calls("Take")) != takes {
+			t.Error("the waiter was woken")
+		}
+		release(t, <-granted)
+		db.within("granted", 2*time.Hour, 2*time.Hour+time.Minute)
+	})
+}
+
+// TestHoldAtLeastEntered proves that the last release of an owner that has entered again
+// counts, with the longest time, from the first grant on.
+func TestHoldAtLeastEntered(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		outer := acquire(t, m, job, lease.HoldAtLeast(time.Minute))
+		ctx, cancel := outer.Context(t.Context())
+		defer cancel()
+		time.Sleep(time.Second)
+		must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(time.Hour)))
+		must(t, outer.Err())
+		must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(2*time.Second)))
+		must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }))
+		release(t, outer)
+		must(t, acquire(t, db.manager(), job).Release(t.Context()))
+		db.within("free", time.Hour, time.Hour+500*time.Millisecond)
+
+		// By two managers, that of the last release.
+		begun := time.Since(db.begun)
+		ctx = lease.WithOwner(t.Context(), "ann")
+		second := db.manager()
+		held := acquireIn(ctx, t, second, job, lease.HoldAtLeast(time.Hour))
+		again := acquireIn(ctx, t, m, job, lease.HoldAtLeast(time.Minute))
+		release(t, held)
+		must(t, again.Renew(t.Context()))
+		release(t, again)
+		release(t, acquire(t, second, job))
+		db.within("free", begun+time.Minute, begun+time.Minute+500*time.Millisecond)
+	})
+}
+
+// TestHoldAtLeastOfClose proves that Close does as Release does.
+func TestHoldAtLeastOfClose(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		acquire(t, m, job, lease.HoldAtLeast(time.Minute))
+		must(t, m.Close(t.Context()))
+		other := db.manager()
+		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		release(t, acquire(t, other, job))
+		db.within("free", time.Minute, time.Minute+500*time.Millisecond)
+	})
+}
+
+// TestHoldAtLeastOfALostLease proves that a lease which is lost is free when its TTL is
+// over, and that of nobody else is kept; and that ForceRelease frees one that is kept.
+func TestHoldAtLeastOfALostLease(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		other := db.manager()
+		l := acquire(t, m, job, lease.HoldAtLeast(time.Hour))
+		must(t, other.ForceRelease(t.Context(), job))
+		next := acquire(t, other, job)
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+		must(t, next.Renew(t.Context()))
+		release(t, next)
+		nothingHeld(t, m)
+
+		l = acquire(t, m, job, lease.HoldAtLeast(time.Hour))
+		wire.fault("RenewMany", fails)
+		<-l.Done()
+		wire.Up()
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
+		nothingHeld(t, m)
+
+		l = acquire(t, m, job, lease.MaxLifetime(time.Minute), lease.HoldAtLeast(time.Hour))
+		<-l.Done() // before its row has expired
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+		nothingHeld(t, m)
+
+		l = acquire(t, m, job, lease.HoldAtLeast(time.Hour))
+		release(t, l)
+		must(t, other.ForceRelease(t.Context(), job))
+		next = acquire(t, other, job)
+		higher(t, next, l)
+		release(t, next)
+		nothingHeld(t, m)
+	})
+}
+
+// TestHoldAtLeastFailed proves that a lease stays held whose release is answered late or
+// by the second attempt, or goes on behind a transaction that guards it; and that an
+// Acquire which fails keeps nothing.
+func TestHoldAtLeastFailed(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job, lease.HoldAtLeast(time.Hour))
+		wire.fault("Keep", times(1, loses))
+		release(t, l)
+		kept := func(what string) {
+			t.Helper()
+			all, err := m.List(t.Context())
+			must(t, err)
+			if len(all) != 1 || all[0].Remaining != time.Hour-time.Since(time.UnixMicro(int64(all[0].Token))) || strings.Count(all[0].Owner, store.Released) != 1 {
+				t.Errorf("%s: %+v", what, all)
+			}
+			must(t, m.ForceRelease(t.Context(), job))
+		}
+		kept("released by two attempts")
+
+		l = acquire(t, m, job, lease.HoldAtLeast(time.Hour))
+		tx := wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
+		must(t, tx.Commit())
+		time.Sleep(3 * time.Second)
+		kept("released after a transaction")
+
+		wire.fault("Take", answersLate(5*time.Second))
+		brief := limited(t, time.Second)
+		wants(t, "Acquire", second(m.Acquire(brief, job, lease.HoldAtLeast(time.Hour))), context.DeadlineExceeded)
+		wire.Up()
+		time.Sleep(10 * time.Second)
+		nothingHeld(t, m)
+	})
+}
+
+// TestHoldAtLeastOfAClockSetBack proves that the time counts from the release where the
+// grant is in the future.
+func TestHoldAtLeastOfAClockSetBack(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager(lease.TTL(time.Hour))
+		l := acquire(t, m, job, lease.HoldAtLeast(10*time.Minute))
+		db.SetClock(-2 * time.Hour)
+		time.Sleep(time.Minute)
+		release(t, l)
+		all, err := m.List(t.Context())
+		must(t, err)
+		if len(all) != 1 || all[0].Remaining != 10*time.Minute {
+			t.Errorf("List: %+v", all)
+		}
+		release(t, acquire(t, m, job))
+		db.within("free", 11*time.Minute, 11*time.Minute+500*time.Millisecond)
+
+		// While it is held: it never takes longer than that.
+		begun := time.Since(db.begun)
+		l = acquire(t, m, job, lease.HoldAtLeast(10*time.Minute))
+		release(t, l)
+		db.SetClock(-4 * time.Hour)
+		release(t, acquire(t, m, job))
+		db.within("free", begun+10*time.Minute, begun+10*time.Minute+time.Second)
+	})
+}
+
+// TestHoldAtLeastOfPermits proves that permits that are given back stay taken: at most n
+// begin in any such time.
+func TestHoldAtLeastOfPermits(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		s := semaphore(t, m, job, 2)
+		for n := range 6 {
+			must(t, s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(time.Minute)))
+			late := time.Duration(n/2) * time.Minute
+			db.within("a permit", late, late+time.Second)
+		}
+	})
+}
+
+// TestHoldAtLeastOfADowngrade proves that a writer who becomes a reader keeps the other
+// readers out until the time is over.
+func TestHoldAtLeastOfADowngrade(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		release(t, share(t, other, job))
+		reader, err := acquire(t, m, job, lease.HoldAtLeast(time.Minute)).Downgrade(t.Context())
+		must(t, err)
+		wants(t, "TryAcquireShared", second(other.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
+		next := share(t, other, job)
+		db.within("free for readers", time.Minute, time.Minute+500*time.Millisecond)
+		must(t, reader.Err())
+		release(t, reader)
+		release(t, next)
+		nothingHeld(t, m)
+	})
+}
+
+// TestHoldAtLeastRefused proves which times are refused, and that readers can't have one,
+// before anything is sent; and that no owner can pass for one of a released lease.
+func TestHoldAtLeastRefused(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, nowhere(t))
+	for _, d := range []time.Duration{0, -1, -time.Hour, lease.MaxTTL + 1} {
+		for call, err := range allCalls(t.Context(), m, nil, job, lease.HoldAtLeast(d)) {
+			wants(t, fmt.Sprintf("%s with %v", call, d), err, txlock.ErrInvalidOption)
+		}
+	}
+	wants(t, "AcquireShared", second(m.AcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
+	wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
+	wants(t, "Acquire", second(m.Acquire(lease.WithOwner(t.Context(), store.Released+"ann"), job)), txlock.ErrInvalidOption)
+}
+
+// TestHoldAtLeastOfATransaction proves that a lease which was acquired in a transaction is
+// kept as any other.
+func TestHoldAtLeastOfATransaction(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		tx := wire.Begin()
+		l, err := m.AcquireTx(t.Context(), tx, job, lease.HoldAtLeast(time.Minute))
+		must(t, err)
+		must(t, tx.Commit())
+		release(t, l)
+		release(t, acquire(t, m, job))
+		db.within("free", time.Minute, time.Minute+500*time.Millisecond)
+	})
+}
+
+// TestHoldAtLeastOncePerTick proves what it is for: a quick job of many processes that come
+// one after the other, by any of them, runs once a tick.
+func TestHoldAtLeastOncePerTick(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		var ran atomic.Int64
+		for n := range 20 {
+			m := db.manager()
+			go func() {
+				time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+				for range 50 {
+					err := m.TryDo(t.Context(), job, func(context.Context, *lease.Lease) error {
+						ran.Add(1)
+						return nil
+					}, lease.HoldAtLeast(time.Second/2))
+					if err != nil && !errors.Is(err, txlock.ErrBusy) {
+						t.Error(err)
+					}
+					time.Sleep(time.Second)
+				}
+			}()
+		}
+		time.Sleep(time.Minute)
+		if n := ran.Load(); n != 50 {
+			t.Errorf("50 ticks, %d runs", n)
+		}
+	})
+}
+
+// TestHoldAtLeastAnsweredLate proves of a release whose first attempt is not answered before
+// the TTL is over, that it says the key is kept if that attempt has kept it, and not if it
+// came too late, when others may have had the key.
+func TestHoldAtLeastAnsweredLate(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		const ttl = 2 * time.Second
+		for _, owner := range []string{"me", strings.Repeat("o", 255)} {
+			l, err := m.Acquire(lease.WithOwner(t.Context(), owner), job, lease.TTL(ttl), lease.HoldAtLeast(time.Hour))
+			must(t, err)
+			wire.fault("Keep", times(1, func(ctx context.Context, op string, at store.Row, call func() error) error {
+				return errors.Join(answersLate(ttl+time.Second)(ctx, op, at, call), mysql.ErrInvalidConn)
+			}))
+			release(t, l)
+			all, err := m.List(t.Context())
+			must(t, err)
+			if len(all) != 1 || !strings.HasPrefix(all[0].Owner, store.Released) {
+				t.Errorf("released: %+v", all)
+			}
+			must(t, m.ForceRelease(t.Context(), job))
+		}
+		for _, taken := range []bool{true, false} {
+			l := acquire(t, m, job, lease.TTL(ttl), lease.HoldAtLeast(time.Hour))
+			wire.fault("Keep", times(1, func(context.Context, string, store.Row, func() error) error {
+				time.Sleep(ttl + time.Second)
+				if taken {
+					release(t, acquire(t, db.manager(), job))
+				}
+				return mysql.ErrInvalidConn
+			}))
+			wants(t, "Release that came too late", l.Release(t.Context()), txlock.ErrNotHeld)
+			nothingHeld(t, m)
 		}
 	})
 }

@@ -1,10 +1,13 @@
 package lease_test
 
 import (
+	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,8 +70,7 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		semaphore := semaphore(t, m, c, 3)
 		var permits []*lease.Lease
 		for range 2 {
-			p := permit(t, semaphore)
-			permits = append(permits, p)
+			permits = append(permits, permit(t, semaphore))
 		}
 		waiting := fairAcquire(t, fairManager(t, db, quiet), a)
 		(&line{db: db, key: a}).first(t)
@@ -144,9 +146,7 @@ func TestDeadReadersBesideALock(t *testing.T) {
 		open := begin(t, db.Admin(), sql.LevelReadCommitted)
 		for _, other := range []txlock.Key{first, last} {
 			release(t, acquire(t, m, other))
-			if _, err := open.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", other.String()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, second(open.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", other.String())))
 		}
 		readers(t, db, key, 1_000, "", "1000")
 		exec(t, db, "ANALYZE TABLE lockstep_leases") // a scan would be cheap
@@ -220,9 +220,7 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 			p := permit(t, s)
 			release(t, p)
 			waitUntil(t, "the rows are removed", func() bool {
-				if _, err := m.Purge(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, second(m.Purge(t.Context())))
 				return rows(shared)+rows(permits) == 0
 			})
 		}
@@ -260,6 +258,51 @@ func TestPurgeTakesAllRowsOfAKey(t *testing.T) {
 		wantsNone(t, "Purge", err)
 		if left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases"); left != 0 || int64(n) != rows || rows < 62 {
 			t.Errorf("of %d rows %d are said to be deleted, %d are left", rows, n, left)
+		}
+	})
+}
+
+// refusals hands on what was asked for in vain.
+type refusals chan txlock.Event
+
+func (o refusals) observe(_ context.Context, e txlock.Event) {
+	if e.Kind == txlock.Refused {
+		o <- e
+	}
+}
+
+// TestCleanupEndsBeforeItsLease proves that a cleanup which is too slow for its lease ends
+// with it, so that the next is not beside it, and goes on the next time where it was.
+func TestCleanupEndsBeforeItsLease(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) { // one manager cleans up in each
+		var delay atomic.Int64
+		o := make(refusals, 1000)
+		every := unhurried(t, newManager(t, newPool(t, db, true)), time.Second)
+		m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.PurgeEvery(time.Second, every), lease.Observe(o.observe))
+		const rows = 5 // a slow cleanup takes 1.5 of its interval for them
+		for range rows {
+			release(t, acquire(t, m, named()))
+		}
+		delay.Store(int64(every * 15 / 100)) // at two answers for each row
+		tooLate := time.After(soon)
+		for ended := false; !ended; {
+			select {
+			case e := <-o:
+				ended = errors.Is(e.Err, context.DeadlineExceeded) && e.Key.String() == "lockstep:cleanup"
+			case <-tooLate:
+				t.Fatal("it has not ended with its lease")
+			}
+		}
+		delay.Store(0)
+		lasts(0, func() bool {
+			select {
+			case <-o:
+			default:
+			}
+			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name LIKE 'test:%'") == 0
+		})
+		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name LIKE 'test:%'"); n != 0 {
+			t.Errorf("%d rows are left of %d", n, rows)
 		}
 	})
 }

@@ -3,9 +3,17 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -63,5 +71,392 @@ func TestReentry(t *testing.T) {
 		})
 		must(t, err)
 		release(t, acquire(t, other, key))
+	})
+}
+
+// TestAcquireAllOnServers proves that many goroutines of several managers, which name the
+// same keys in any order and guard a transaction with all of them, all end, and that none
+// of their updates is lost.
+func TestAcquireAllOnServers(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		table := db.CreateTable(t, "counts", "id INT PRIMARY KEY, n INT NOT NULL")
+		keys := []txlock.Key{named(), named(), named()}
+		for id := range keys {
+			exec(t, db, "INSERT INTO "+table+" VALUES (?, 0)", id)
+		}
+		managers := []*lease.Manager{newManager(t, pool), newManager(t, newPool(t, db, poolKind(pool)))}
+		// Each reads, and writes what it has read plus one: only the leases keep the others out.
+		work := func(l *lease.Leases, ids []int) error {
+			tx, err := pool.BeginTx(t.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			for _, id := range ids {
+				var n int
+				if err := tx.QueryRowContext(t.Context(), "SELECT n FROM "+table+" WHERE id = ?", id).Scan(&n); err != nil {
+					return err
+				}
+				if _, err := tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = ? WHERE id = ?", n+1, id); err != nil {
+					return err
+				}
+			}
+			if err := l.Guard(t.Context(), tx); err != nil {
+				return err
+			}
+			return tx.Commit()
+		}
+		var all sync.WaitGroup
+		const rounds = 6
+		for n := range 6 {
+			m := managers[n%2]
+			all.Go(func() {
+				for range rounds {
+					ids := rand.Perm(len(keys))[:2]
+					l, err := m.AcquireAll(t.Context(), []txlock.Key{keys[ids[0]], keys[ids[1]]})
+					if err == nil {
+						err = errors.Join(work(l, ids), l.Release(t.Context()))
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		if n := number(t, db, "SELECT SUM(n) FROM "+table); n != 2*6*rounds {
+			t.Errorf("%d updates, want %d", n, 2*6*rounds)
+		}
+	})
+}
+
+// TestLeasesGuardOnServers proves that a transaction that guards several leases can't be
+// committed when one of them is lost, and keeps others from all of them until its end.
+func TestLeasesGuardOnServers(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool, lease.TTL(time.Hour)), newManager(t, newPool(t, db, false))
+		keys := []txlock.Key{named(), named()}
+		all, err := m.AcquireAll(t.Context(), keys)
+		must(t, err)
+		tx := begin(t, pool, sql.LevelDefault)
+		wantsNone(t, "Guard", all.Guard(t.Context(), tx))
+		for _, key := range keys {
+			wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+		}
+		wantsNone(t, "Commit", tx.Commit())
+		last := all.All()[1].Key()
+		wantsNone(t, "ForceRelease", other.ForceRelease(t.Context(), last))
+		release(t, acquire(t, other, last))
+		tx = begin(t, pool, sql.LevelDefault)
+		wants(t, "Guard", all.Guard(t.Context(), tx), txlock.ErrLost)
+		wantsNone(t, "Rollback", tx.Rollback())
+		wants(t, "Release", all.Release(t.Context()), txlock.ErrNotHeld)
+		for _, key := range keys {
+			release(t, acquire(t, other, key))
+		}
+	})
+}
+
+// TestFreeLeaseHasNoLimit proves that what is free is granted however small the limit
+// of the wait is, also with a manager that has sent nothing yet, and a key without a row.
+func TestFreeLeaseHasNoLimit(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		waits := maps.Clone(waitsWithoutLimit)
+		waits["Acquire fairly"] = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+			return acquired(m.Acquire(ctx, key, append(options, lease.Fair())...))
+		}
+		waits["of an owner who has it"] = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+			ctx = lease.WithOwner(ctx, "owner of "+key.String())
+			defer release(t, acquireIn(ctx, t, m, key, options...))
+			return acquired(newManager(t, pool).Acquire(ctx, key, options...))
+		}
+		for name, wait := range waits {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				for range 5 {
+					m, key := newManager(t, pool), named()
+					for range 3 { // without a row, and with one
+						must(t, wait(t.Context(), m, key, lease.WaitAtMost(1)))
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestLimitSaysWhatWasSeen proves that the error of a limit names what was in the way.
+func TestLimitSaysWhatWasSeen(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other, limit := db.manager(), db.manager(), lease.WaitAtMost(time.Second)
+		shared, permits := txlock.Named("shared"), semaphore(t, m, txlock.Named("permits"), 1)
+		acquireIn(lease.WithOwner(t.Context(), "somebody"), t, m, job)
+		reader := share(t, m, shared)
+		permit(t, permits)
+		for _, c := range []struct {
+			err  error
+			says string
+		}{
+			{second(other.Acquire(t.Context(), job, limit)), `after 1s owner "somebody" (`},
+			{second(other.AcquireShared(t.Context(), job, limit)), `after 1s owner "somebody" (`},
+			{second(other.Acquire(t.Context(), shared, limit)), "readers had it"},
+			{second(permits.Acquire(t.Context(), limit)), "no permit was free"},
+		} {
+			wants(t, "the limit", c.err, txlock.ErrWaitTimeout)
+			if c.err != nil && !strings.Contains(c.err.Error(), c.says) {
+				t.Errorf("%v, want %s", c.err, c.says)
+			}
+		}
+		must(t, reader.Renew(t.Context()))
+	})
+}
+
+// nowhere is a pool that would fail if anything was sent.
+func nowhere(t *testing.T) *sql.DB {
+	t.Helper()
+	pool, err := sql.Open("mysql", "nobody@tcp(127.0.0.1:1)/none")
+	must(t, err)
+	t.Cleanup(func() {
+		wantsNone(t, "Close", pool.Close())
+	})
+	return pool
+}
+
+// TestBadManagerOptions proves that a manager with an option out of its range is
+// refused.
+func TestBadManagerOptions(t *testing.T) {
+	t.Parallel()
+	pool := nowhere(t)
+	for name, options := range map[string][]lease.ManagerOption{
+		"TTL too short":                  {lease.TTL(lease.MinTTL - 1)},
+		"TTL of nothing":                 {lease.TTL(0)},
+		"TTL below nothing":              {lease.TTL(-time.Second)},
+		"TTL too long":                   {lease.TTL(lease.MaxTTL + 1)},
+		"MaxLifetime under the TTL":      {lease.TTL(time.Minute), lease.MaxLifetime(time.Minute - 1)},
+		"MaxLifetime below nothing":      {lease.MaxLifetime(-1)},
+		"GuardGrace below nothing":       {lease.GuardGrace(-1)},
+		"WaitAtMost nothing":             {lease.WaitAtMost(0)},
+		"WaitAtMost below nothing":       {lease.WaitAtMost(-1)},
+		"RenewEvery nothing":             {lease.RenewEvery(0)},
+		"RenewEvery below nothing":       {lease.RenewEvery(-1)},
+		"RenewEvery over half a TTL":     {lease.TTL(time.Minute), lease.RenewEvery(30*time.Second + 1)},
+		"RenewEvery, and a late TTL":     {lease.RenewEvery(10 * time.Second), lease.TTL(time.Second)},
+		"Poll of nothing":                {lease.Poll(0, time.Second)},
+		"Poll that shrinks":              {lease.Poll(2, 1)},
+		"PurgeEvery below nothing":       {lease.PurgeEvery(-1, time.Hour)},
+		"PurgeEvery without a pause":     {lease.PurgeEvery(lease.MinTTL-1, time.Hour)},
+		"PurgeEvery after too long":      {lease.PurgeEvery(lease.MaxTTL+1, time.Hour)},
+		"PurgeEvery without a retention": {lease.PurgeEvery(time.Minute, time.Second-1)},
+	} {
+		wants(t, name, second(lease.NewManager(pool, options...)), txlock.ErrInvalidOption)
+	}
+	if _, err := lease.NewManager(nil); err == nil {
+		t.Error("NewManager takes a nil pool")
+	}
+	for name, options := range map[string][]lease.ManagerOption{
+		"shortest":     {lease.TTL(lease.MinTTL)},
+		"longest":      {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
+		"no cleanup":   {lease.PurgeEvery(0, time.Second)},
+		"steady polls": {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
+	} {
+		if _, err := lease.NewManager(pool, options...); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestBadRequests proves that a call with an argument out of its range is refused
+// before anything is sent.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, nowhere(t), lease.RenewEvery(5*time.Second))
+	owner := func(name string) context.Context { return lease.WithOwner(t.Context(), name) }
+	for name, bad := range map[string]struct {
+		ctx     context.Context
+		key     txlock.Key
+		options []lease.AcquireOption
+		want    error
+	}{
+		"no key":                    {t.Context(), txlock.Key{}, nil, txlock.ErrInvalidKey},
+		"an empty key":              {t.Context(), txlock.Named(""), nil, txlock.ErrInvalidKey},
+		"an oversized key":          {t.Context(), txlock.Named(strings.Repeat("k", 256)), nil, txlock.ErrInvalidKey},
+		"an empty owner":            {owner(""), named(), nil, txlock.ErrInvalidOption},
+		"an oversized owner":        {owner(strings.Repeat("o", 256)), named(), nil, txlock.ErrInvalidOption},
+		"TTL too short":             {t.Context(), named(), []lease.AcquireOption{lease.TTL(lease.MinTTL - 1)}, txlock.ErrInvalidOption},
+		"TTL too long":              {t.Context(), named(), []lease.AcquireOption{lease.TTL(lease.MaxTTL + 1)}, txlock.ErrInvalidOption},
+		"TTL under two renewals":    {t.Context(), named(), []lease.AcquireOption{lease.TTL(10*time.Second - 1)}, txlock.ErrInvalidOption},
+		"MaxLifetime under the TTL": {t.Context(), named(), []lease.AcquireOption{lease.MaxLifetime(29 * time.Second)}, txlock.ErrInvalidOption},
+		"WaitAtMost nothing":        {t.Context(), named(), []lease.AcquireOption{lease.WaitAtMost(0)}, txlock.ErrInvalidOption},
+	} {
+		for call, err := range allCalls(bad.ctx, m, nil, bad.key, bad.options...) {
+			wants(t, call+" with "+name, err, bad.want)
+		}
+	}
+	for call, err := range keyCalls(t.Context(), m, txlock.Key{}) {
+		wants(t, call+" without a key", err, txlock.ErrInvalidKey)
+	}
+	if err := m.Do(t.Context(), named(), nil); err == nil {
+		t.Error("Do takes a nil function")
+	}
+}
+
+// allCalls makes all the calls that acquire.
+func allCalls(ctx context.Context, m *lease.Manager, tx *sql.Tx, key txlock.Key, options ...lease.AcquireOption) map[string]error {
+	_, acquire := m.Acquire(ctx, key, options...)
+	_, try := m.TryAcquire(ctx, key, options...)
+	_, inTx := m.AcquireTx(ctx, tx, key, options...)
+	do := m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil }, options...)
+	return map[string]error{"Acquire": acquire, "TryAcquire": try, "AcquireTx": inTx, "Do": do}
+}
+
+// keyCalls makes all other calls that need a key.
+func keyCalls(ctx context.Context, m *lease.Manager, key txlock.Key) map[string]error {
+	_, inspect := m.Inspect(ctx, key)
+	return map[string]error{"Inspect": inspect, "ForceRelease": m.ForceRelease(ctx, key)}
+}
+
+// tableCalls makes the calls that need none.
+func tableCalls(ctx context.Context, m *lease.Manager) map[string]error {
+	_, list := m.List(ctx)
+	_, clean := m.Purge(ctx)
+	return map[string]error{"List": list, "Purge": clean}
+}
+
+// TestOwnerLengths proves that the shortest and the longest owner are written as
+// they are, and enter their lease again.
+func TestOwnerLengths(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		m, other := newManager(t, pool), newManager(t, pool)
+		for _, owner := range []string{"o", strings.Repeat("ö", 127) + "o", "\x00\xff' ; \\"} {
+			key := named()
+			ctx := lease.WithOwner(t.Context(), owner)
+			l := acquireIn(ctx, t, m, key)
+			if got := readRow(t, db, key.String()).owner; got != owner || l.Owner() != owner {
+				t.Errorf("owner %q, in the row %q, want %q", l.Owner(), got, owner)
+			}
+			again, err := other.TryAcquire(ctx, key)
+			must(t, err)
+			entered(t, again, l)
+			release(t, again)
+			release(t, l)
+		}
+	})
+}
+
+// TestTablesMissing proves that without the tables every call says so, and how to
+// make them, and that nothing goes on in the background.
+func TestTablesMissing(t *testing.T) {
+	t.Parallel()
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		db.Grant(t, db.CreateTable(t, "other", "id INT PRIMARY KEY"))
+		pool := newPool(t, db, true)
+		db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO '"+db.Config().User+"'@'%', '"+db.Config().User+"'@'localhost'")
+		m := newManager(t, pool)
+		tx := begin(t, pool, sql.LevelDefault)
+		for call, err := range allCalls(t.Context(), m, tx, named()) {
+			wants(t, call, err, txlock.ErrSchema)
+		}
+		wantsNone(t, "Rollback", tx.Rollback())
+		for call, err := range keyCalls(t.Context(), m, named()) {
+			wants(t, call, err, txlock.ErrSchema)
+		}
+		for call, err := range tableCalls(t.Context(), m) {
+			wants(t, call, err, txlock.ErrSchema)
+		}
+	})
+}
+
+// TestRaiseToken proves that a lease goes on with the token that it was raised to: it
+// is renewed, guarded and released, and the next one is higher.
+func TestRaiseToken(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		first := l.Token()
+		raised := first + 1_000_000_000_000
+		raises := func(to, want uint64) {
+			t.Helper()
+			if err := inner.RaiseToken(t.Context(), l, to); err != nil || l.Token() != want {
+				t.Errorf("RaiseToken to %d: token %d, want %d, %v", to, l.Token(), want, err)
+			}
+			if seen, err := wire.Stored(t.Context(), store.Row{Key: job.String()}); err != nil || seen.Token != want {
+				t.Errorf("the row has %+v, want token %d, %v", seen, want, err)
+			}
+		}
+		raises(first-1, first)
+		raises(raised, raised)
+		time.Sleep(2 * ttl)
+		must(t, l.Renew(t.Context()))
+		tx := wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		// The row is locked: it waits for the end of the transaction.
+		done := later(func() error { return inner.RaiseToken(t.Context(), l, raised+1) })
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Errorf("RaiseToken of a row that is locked: %v", err)
+		default:
+		}
+		must(t, tx.Commit())
+		must(t, <-done)
+		raises(raised+1, raised+1)
+		release(t, l)
+		wants(t, "RaiseToken of what was released", inner.RaiseToken(t.Context(), l, raised+2), txlock.ErrNotHeld)
+		next := acquire(t, m, job)
+		higher(t, next, l)
+		wants(t, "RaiseToken to a number that is no token", inner.RaiseToken(t.Context(), next, math.MaxUint64), txlock.ErrInvalidOption)
+		release(t, next)
+	})
+}
+
+// TestRaiseTokenLost proves that a token that may or may not have been raised loses the
+// lease, and that one of a lease that somebody has taken does too.
+func TestRaiseTokenLost(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		l := acquire(t, m, txlock.Named("unanswered"))
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		wants(t, "RaiseToken without an answer", inner.RaiseToken(ended, l, l.Token()+1), txlock.ErrLost)
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		l = acquire(t, m, job)
+		must(t, db.manager().ForceRelease(t.Context(), job))
+		acquire(t, db.manager(), job)
+		wants(t, "RaiseToken of what is somebody else's", inner.RaiseToken(t.Context(), l, l.Token()+1), txlock.ErrLost, lease.ErrReplaced)
+		reader := share(t, m, txlock.Named("shared"))
+		wants(t, "RaiseToken of a reader", inner.RaiseToken(t.Context(), reader, reader.Token()+1), txlock.ErrInvalidOption)
+		release(t, reader)
+	})
+}
+
+// TestEpoch proves that a database keeps its epoch, whoever begins one, and the
+// cleanup leaves it.
+func TestEpoch(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
+		none, err := inner.Epoch(t.Context(), m)
+		if err != nil || none.ID != "" {
+			t.Errorf("a new database: %+v, %v", none, err)
+		}
+		begun, err := inner.BeginEpoch(t.Context(), m, time.Hour)
+		if err != nil || begun.ID == "" || begun.Age < time.Hour || begun.Age > 2*time.Hour {
+			t.Errorf("BeginEpoch: %+v, %v", begun, err)
+		}
+		again, err := inner.BeginEpoch(t.Context(), m, 0)
+		if err != nil || again.ID != begun.ID || again.Age < begun.Age {
+			t.Errorf("BeginEpoch again: %+v after %+v, %v", again, begun, err)
+		}
+		if _, err := m.Purge(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if all, err := m.List(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("List: %+v, %v", all, err)
+		}
+		kept, err := inner.Epoch(t.Context(), m)
+		if err != nil || kept.ID != begun.ID {
+			t.Errorf("after the cleanup: %+v, want %+v, %v", kept, begun, err)
+		}
 	})
 }

@@ -4,21 +4,20 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"errors"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+var must, wants, higher, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited, leasetest.Pool
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -64,30 +63,6 @@ func sideBySide(t *testing.T) (run func(name string, test func(t *testing.T)), w
 	return func(name string, test func(t *testing.T)) {
 		group.Go(func() { t.Run(name, test) })
 	}, group.Wait
-}
-
-// newPool is a pool of the application's user, guarded or not, which must have all
-// its connections back when the test ends.
-func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
-	t.Helper()
-	cfg := db.Config(mutators...)
-	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-	connector, err := mysql.NewConnector(cfg)
-	must(t, err)
-	if guarded {
-		connector = locksqlc.Connector(connector)
-	}
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() {
-		if n := testdb.InUse(pool); n != 0 {
-			t.Errorf("%d connections are in use at the end", n)
-		}
-		// The driver doesn't export the error of a connection that was broken on purpose.
-		if err := pool.Close(); err != nil && err.Error() != "bad connection" {
-			t.Errorf("close the pool: %v", err)
-		}
-	})
-	return pool
 }
 
 // newManager is a manager that is closed at the end, before its pool. Where the test names
@@ -139,42 +114,11 @@ func later(call func() error) chan error {
 	return err
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// higher checks that a lease has a higher token than one before it.
-func higher(t testing.TB, next, before *lease.Lease) {
-	t.Helper()
-	if next.Token() <= before.Token() {
-		t.Errorf("token %d after %d", next.Token(), before.Token())
-	}
-}
-
 // entered checks that a handle is of the same lease as another.
 func entered(t testing.TB, again, l *lease.Lease) {
 	t.Helper()
 	if again.Token() != l.Token() {
 		t.Errorf("token %d inside of %d", again.Token(), l.Token())
-	}
-}
-
-// limited returns a context that ends after a time.
-func limited(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func wants(t testing.TB, what string, err error, want ...error) {
-	t.Helper()
-	for _, w := range want {
-		if !errors.Is(err, w) {
-			t.Errorf("%s: %v, want %v", what, err, w)
-		}
 	}
 }
 

@@ -5,13 +5,13 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -29,12 +29,7 @@ type memory struct {
 // inMemory runs a test without a server.
 func inMemory(t *testing.T, test func(t *testing.T, db *memory)) {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limit := time.AfterFunc(72*time.Hour, func() { panic(t.Name() + " does not end") })
-		defer limit.Stop()
-		test(t, &memory{memstore.New(), t, time.Now()})
-	})
+	leasetest.InBubble(t, 72*time.Hour, func(t *testing.T) { test(t, &memory{memstore.New(), t, time.Now()}) })
 }
 
 // manager returns a manager of a process of its own.

@@ -106,15 +106,11 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 func everyVerb(ctx context.Context, t *testing.T, m *lease.Manager, pool *sql.DB, key string) {
 	t.Helper()
 	for name, verb := range map[string]func(key txlock.Key) (*lease.Lease, error){
-		"TryAcquire":       func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquire(ctx, key) },
-		"TryAcquireShared": func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquireShared(ctx, key) },
-		"Acquire": func(key txlock.Key) (*lease.Lease, error) {
-			return m.Acquire(ctx, key, lease.WaitAtMost(time.Minute))
-		},
-		"Acquire fairly": func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.Fair()) },
-		"Semaphore.TryAcquire": func(key txlock.Key) (*lease.Lease, error) {
-			return semaphore(t, m, key, 2).TryAcquire(ctx)
-		},
+		"TryAcquire":           func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquire(ctx, key) },
+		"TryAcquireShared":     func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquireShared(ctx, key) },
+		"Acquire":              func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.WaitAtMost(time.Minute)) },
+		"Acquire fairly":       func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.Fair()) },
+		"Semaphore.TryAcquire": func(key txlock.Key) (*lease.Lease, error) { return semaphore(t, m, key, 2).TryAcquire(ctx) },
 		"AcquireTx": func(key txlock.Key) (l *lease.Lease, err error) {
 			tx := begin(t, pool, sql.LevelRepeatableRead)
 			defer commit(t, tx)
@@ -166,6 +162,7 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 		wantsNone(t, "the range", err)
 		wantsNone(t, "the range", rows.Close())
 		ctx := limited(t, 5*time.Minute)
+		run, wait := sideBySide(t)
 		for name, verb := range map[string]func(key txlock.Key) error{
 			"TryAcquire":       func(key txlock.Key) error { return second(m.TryAcquire(ctx, key)) },
 			"TryAcquireShared": func(key txlock.Key) error { return second(m.TryAcquireShared(ctx, key)) },
@@ -176,8 +173,9 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 				return second(m.AcquireTx(ctx, tx, key))
 			},
 		} {
-			wants(t, name, verb(txlock.Named(key+":5:"+name)), txlock.ErrBusy)
+			run(name, func(t *testing.T) { wants(t, name, verb(txlock.Named(key+":5:"+name)), txlock.ErrBusy) })
 		}
+		wait()
 		wants(t, "Acquire", second(m.Acquire(ctx, txlock.Named(key+":5"), lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
 		if ctx.Err() != nil {
 			t.Errorf("it took minutes: the server's innodb_lock_wait_timeout is 50 s")

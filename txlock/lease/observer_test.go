@@ -268,38 +268,164 @@ func TestObserverOfReentry(t *testing.T) {
 	})
 }
 
-// TestObserverFromManyGoroutines proves that the events of leases that live side by
-// side carry each its own key and token.
-func TestObserverFromManyGoroutines(t *testing.T) {
+// TestObserverBalances proves that a call is answered for each that is asked, and that a
+// lease is told as ended once for each that is told as new, whatever ends it.
+func TestObserverBalances(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		const workers, rounds = 8, 5
-		seen := new(recorder)
-		m := db.manager(lease.Observe(seen.observe))
-		var all sync.WaitGroup
-		for range workers {
-			all.Go(func() {
-				for range rounds {
-					must(t, m.Do(t.Context(), named(), noWork))
-				}
-			})
-		}
-		all.Wait()
-		tokens := make(map[txlock.Key]uint64)
-		for _, e := range seen.all() {
-			switch e.what {
-			case "granted":
-				tokens[e.Key] = e.Token
-			case "released":
-				if tokens[e.Key] != e.Token {
-					t.Errorf("%v: released with token %d, granted with %d", e.Key, e.Token, tokens[e.Key])
-				}
-				delete(tokens, e.Key)
-			default:
-				t.Errorf("%v: %s", e.Key, e.what)
+		seen, key := new(recorder), named()
+		m, w := db.process(lease.Observe(seen.observe), lease.TTL(3*time.Second))
+		expects := func(what string, waiting, held int) {
+			t.Helper()
+			if got := seen.weigh(0, 0); got != (balance{waiting, held}) {
+				t.Errorf("%s: %+v, want %d waiting and %d held", what, got, waiting, held)
 			}
 		}
-		if n := len(seen.all()); n != 2*workers*rounds || len(tokens) != 0 {
-			t.Errorf("%d events, %d leases are not released", n, len(tokens))
+		l := acquire(t, m, key)
+		again, err := m.Acquire(lease.WithOwner(t.Context(), l.Owner()), key)
+		must(t, err)
+		expects("entered twice", 0, 1)
+		granted := make(chan *lease.Lease)
+		for range 2 {
+			go func() { granted <- acquire(t, m, key) }()
+		}
+		synctest.Wait()
+		expects("two wait", 2, 1)
+		release(t, again)
+		release(t, l)
+		l = <-granted
+		expects("one waits", 1, 1)
+		release(t, l)
+		l = <-granted
+		release(t, l)
+		expects("nobody", 0, 0)
+		if _, err := m.Acquire(t.Context(), txlock.Named("")); err == nil {
+			t.Error("a key without a name")
+		}
+		shared, err := m.AcquireShared(t.Context(), named())
+		must(t, err)
+		down := acquire(t, m, named())
+		if _, err := m.TryAcquire(t.Context(), down.Key()); !errors.Is(err, txlock.ErrBusy) {
+			t.Errorf("of what is held: %v", err)
+		}
+		if down, err = down.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		expects("readers", 0, 2)
+		release(t, shared)
+		release(t, down)
+		must(t, m.ForceRelease(t.Context(), acquire(t, m, key).Key()))
+		seen.waitFor(t, "lost")
+		expects("a loss", 0, 0)
+		acquire(t, m, key)
+		acquire(t, m, named())
+		w.Down(nil)
+		time.Sleep(10 * time.Second)
+		expects("cut off for longer than the TTL", 0, 0)
+		w.Up()
+		acquire(t, m, named())
+		acquire(t, m, named())
+		expects("before the end", 0, 2)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if err := m.Close(ended); err == nil {
+			t.Error("Close under a context that has ended releases all")
+		}
+		synctest.Wait()
+		expects("closed", 0, 0)
+	})
+}
+
+// panicking is an observer that panics at events of a kind.
+type panicking struct {
+	in   txlock.Kind
+	past int // how many it lets pass
+}
+
+func (p *panicking) observe(_ context.Context, e txlock.Event) {
+	if e.Kind != p.in {
+		return
+	}
+	if p.past--; p.past < 0 {
+		panic(p.in)
+	}
+}
+
+// TestObserverPanics proves that nothing stays held if the observer panics before the caller
+// has the lease, that the panic goes on, and that the manager can be used afterwards.
+func TestObserverPanics(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		key, other := txlock.Named("panics"), txlock.Named("panics too")
+		for name, c := range map[string]struct {
+			in      txlock.Kind
+			past    int
+			waits   bool
+			acquire func(m *lease.Manager) error
+		}{
+			"Acquire":          {txlock.Granted, 0, false, func(m *lease.Manager) error { return second(m.Acquire(t.Context(), key)) }},
+			"Acquire, waiting": {txlock.Waited, 0, true, func(m *lease.Manager) error { return second(m.Acquire(t.Context(), key)) }},
+			"HoldAtLeast": {txlock.Granted, 0, false, func(m *lease.Manager) error {
+				return second(m.TryAcquire(t.Context(), key, lease.HoldAtLeast(time.Hour)))
+			}},
+			"AcquireShared": {txlock.Granted, 0, false, func(m *lease.Manager) error { return second(m.AcquireShared(t.Context(), key)) }},
+			"a permit": {txlock.Granted, 0, false, func(m *lease.Manager) error {
+				of := semaphore(t, m, txlock.Named("permits"), 1)
+				return second(of.TryAcquire(t.Context()))
+			}},
+			"AcquireAll": {txlock.Granted, 1, false, func(m *lease.Manager) error {
+				return second(m.AcquireAll(t.Context(), []txlock.Key{key, other}))
+			}},
+		} {
+			watch := &panicking{in: c.in, past: c.past}
+			m := db.manager(lease.Observe(watch.observe))
+			if c.waits {
+				held := acquire(t, db.manager(), key)
+				time.AfterFunc(time.Second, func() { _ = held.Release(context.Background()) })
+			}
+			func() {
+				defer func() {
+					if said := recover(); said != c.in {
+						t.Errorf("%s: the panic is %v", name, said)
+					}
+				}()
+				_ = c.acquire(m)
+			}()
+			watch.in = ""
+			must(t, c.acquire(db.manager())) // it is free for others
+			for _, k := range []txlock.Key{key, other, txlock.Named("permits")} {
+				_ = m.ForceRelease(t.Context(), k) // what this case has just taken
+			}
+			must(t, m.Close(t.Context()))
+		}
+	})
+}
+
+// TestObserverPanicsOfReaders proves that a reader whose observer panics before anything is
+// asked keeps no slot: the next one has it.
+func TestObserverPanicsOfReaders(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		key := txlock.Named("panics")
+		watch := new(panicking)
+		m := db.manager(lease.Observe(watch.observe))
+		slot := func() int64 {
+			l := share(t, m, key)
+			in, err := m.Inspect(t.Context(), key)
+			must(t, err)
+			must(t, l.Release(t.Context()))
+			return in.Others[0].Slot
+		}
+		before := slot()
+		watch.in = txlock.Requested
+		func() {
+			defer func() {
+				if said := recover(); said != watch.in {
+					t.Errorf("the panic is %v", said)
+				}
+			}()
+			_, _ = m.AcquireShared(t.Context(), key)
+		}()
+		watch.in = ""
+		if after := slot(); after != before {
+			t.Errorf("the next reader has slot %d, the one before had %d", after, before)
 		}
 	})
 }

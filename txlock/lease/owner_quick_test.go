@@ -84,27 +84,6 @@ func TestReentryOfANamedOwner(t *testing.T) {
 	})
 }
 
-// TestOtherKeysExcludeInMemory proves that goroutines under the context of one lease exclude each
-// other with leases of other keys.
-func TestOtherKeysExcludeInMemory(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		other := txlock.Named("other")
-		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
-			inner := acquireIn(ctx, t, m, other)
-			if inner.Owner() == l.Owner() {
-				t.Errorf("both are of %s", l.Owner())
-			}
-			wants(t, "another goroutine", second(m.TryAcquire(ctx, other)), txlock.ErrBusy)
-			deep, cancel := inner.Context(ctx)
-			defer cancel()
-			release(t, acquireIn(deep, t, m, job)) // the outer one, past the inner
-			release(t, inner)
-			return nil
-		}))
-	})
-}
-
 // TestContextOfALostLease proves that a caller with the context of a lease that is over asks as
 // somebody else.
 func TestContextOfALostLease(t *testing.T) {

@@ -75,9 +75,7 @@ func TestQueueOfOneProcess(t *testing.T) {
 			inMemory(t, func(t *testing.T, db *memory) {
 				m, l := db.manager(), crowd{db: db}
 				for _, name := range names(20, "") { // more than have a place on the server
-					l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) {
-						return m.Acquire(ctx, job, c.options...)
-					})
+					l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, c.options...) })
 				}
 				l.inOrder()
 				for i, when := range l.when {
@@ -206,18 +204,6 @@ func TestPlacesAreInOrder(t *testing.T) {
 	})
 }
 
-// TestReleaseIsSeenElsewhere proves that a waiter of another process sees a release with
-// its next look.
-func TestReleaseIsSeenElsewhere(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		held := acquire(t, db.manager(), job)
-		time.AfterFunc(time.Minute, func() { release(t, held) })
-		l := acquire(t, db.manager(lease.Poll(time.Millisecond, 100*time.Millisecond)), job)
-		db.within("granted", time.Minute, time.Minute+150*time.Millisecond)
-		release(t, l)
-	})
-}
-
 // TestFairOverProcesses proves that Fair is one queue over all processes, that newcomers
 // don't pass it, and that a process whose connection breaks loses its place only.
 func TestFairOverProcesses(t *testing.T) {
@@ -230,9 +216,7 @@ func TestFairOverProcesses(t *testing.T) {
 		}
 		l := crowd{db: db}
 		for i, name := range names(12, "") {
-			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) {
-				return managers[i*5%3].Acquire(ctx, job)
-			})
+			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return managers[i*5%3].Acquire(ctx, job) })
 		}
 		wants(t, "TryAcquire", second(managers[0].TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		l.inOrder()
@@ -260,9 +244,7 @@ func TestFairKeepsNewcomersOut(t *testing.T) {
 		wire.fault("Take", slow(time.Second))
 		release(t, held)
 		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job, lease.Fair())), txlock.ErrBusy)
-		l.join(t.Context(), "newcomer", 0, func(ctx context.Context) (*lease.Lease, error) {
-			return b.Acquire(ctx, job, lease.Fair())
-		})
+		l.join(t.Context(), "newcomer", 0, func(ctx context.Context) (*lease.Lease, error) { return b.Acquire(ctx, job, lease.Fair()) })
 		l.inOrder()
 	})
 }

@@ -52,32 +52,6 @@ func TestRenewalsAreDue(t *testing.T) {
 	}
 }
 
-// TestRenewalHoldsTheLease proves that a lease which is renewed is held for as long as its
-// holder lives, and not much longer.
-func TestRenewalHoldsTheLease(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		time.Sleep(24*time.Hour + time.Second)
-		must(t, l.Err())
-		if left := l.Remaining(); left != valid-wire.sinceLast("RenewMany", db) {
-			t.Errorf("%v are left", left)
-		}
-		wire.Down(nil)
-		defer wire.Up()
-		other := acquire(t, db.manager(), job)
-		db.within("the lease of who is cut off is taken over", 24*time.Hour+20*time.Second, 24*time.Hour+32*time.Second)
-		wants(t, "the lease that was taken over", l.Err(), txlock.ErrLost)
-		release(t, other)
-	})
-}
-
-// sinceLast returns how long ago a call was sent last.
-func (w *wire) sinceLast(op string, db *memory) time.Duration {
-	all := w.times(op)
-	return time.Since(db.begun) - all[len(all)-1]
-}
-
 // TestUrgentRenewalFirst proves that what is urgent is renewed before what is due with it,
 // and by a statement of its own.
 func TestUrgentRenewalFirst(t *testing.T) {
@@ -396,4 +370,81 @@ func TestRenewBehindALongRenewal(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLoadOfWaiters proves that of 200 goroutines of four managers that wait for one lease
+// one asks the server, fairly, or one of each manager, by Poll.
+func TestLoadOfWaiters(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		options []lease.ManagerOption
+		most    int // calls in a minute
+	}{{"fair", []lease.ManagerOption{lease.Fair()}, 3600}, {"poll", nil, 4 * 300}} {
+		t.Run(c.name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				held := acquire(t, db.manager(), job)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				l := crowd{db: db}
+				var wires []*wire
+				for range 4 {
+					m, wire := db.process(c.options...)
+					wires = append(wires, wire)
+					for range 50 {
+						l.join(ctx, "", 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
+					}
+				}
+				time.Sleep(10 * time.Second) // the pauses have grown
+				calls := func() (n int) {
+					for _, w := range wires {
+						n += w.total()
+					}
+					return n
+				}
+				before := calls()
+				time.Sleep(time.Minute)
+				n := calls() - before
+				if n > c.most || n < 60 {
+					t.Errorf("%d calls in a minute", n)
+				}
+				cancel()
+				synctest.Wait()
+				l.all.Wait()
+				release(t, held)
+			})
+		})
+	}
+}
+
+// TestMixedKeysAreRenewedTogether proves that readers and permits of a thousand keys
+// starve no renewal, neither their own nor that of an exclusive lease with a shorter time
+// to live; and that a round of all takes few statements.
+func TestMixedKeysAreRenewedTogether(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		const leases, ttl, every, soonest = 1200, 30 * time.Second, 2 * time.Second, 8 * time.Second
+		m, wire := db.process(lease.TTL(ttl), lease.RenewEvery(every))
+		var held []*lease.Lease
+		for n := range leases {
+			key := txlock.Named(fmt.Sprint(n))
+			if n%2 == 0 {
+				held = append(held, share(t, m, key))
+			} else {
+				held = append(held, permit(t, semaphore(t, m, key, 1)))
+			}
+		}
+		urgent := acquire(t, m, job, lease.TTL(soonest))
+		before := wire.total()
+		for range 30 {
+			time.Sleep(time.Second)
+			if left := leastLeft(held); left < ttl-every-time.Second {
+				t.Fatalf("%v are left of one", left)
+			}
+			if left := urgent.Remaining(); left < soonest/2 {
+				t.Fatalf("%v are left of the urgent one", left)
+			}
+		}
+		if n := wire.total() - before; n > 15*(2*4+2) { // a round takes a batch for 900, or less
+			t.Errorf("%d calls in 15 rounds", n)
+		}
+	})
 }

@@ -99,9 +99,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 				begun, left := time.Now(), l.Remaining()
 				waitUntil(t, by.how+": it is renewed", func() bool { return l.Remaining()+time.Since(begun) > left+every/2 || !l.Valid() })
 			}
-			if err := l.Err(); err != nil {
-				t.Errorf("%s: %v", by.how, err)
-			}
+			wantsNone(t, by.how, l.Err())
 			end()
 			if l.Valid() {
 				release(t, l)
@@ -269,9 +267,7 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 			"CREATE USER '" + account.User + "'@'%' IDENTIFIED BY '" + account.Passwd + "'",
 			"GRANT ALL ON `" + db.Name() + "`.* TO '" + account.User + "'@'%'",
 		} {
-			if _, err := setup.ExecContext(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
+			must(t, second(setup.ExecContext(t.Context(), statement)))
 		}
 		must(t, schema.Install(t.Context(), twin.Admin()))
 		var elsewhere atomic.Bool

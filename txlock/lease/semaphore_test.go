@@ -202,12 +202,8 @@ func TestResizeDrains(t *testing.T) {
 		})
 		two := semaphore(t, other, key, 2)
 		for i, l := range held {
-			if err := l.Err(); err != nil {
-				t.Errorf("permit %d of before: %v", i, err)
-			}
-			if err := l.Renew(t.Context()); err != nil {
-				t.Errorf("Renew of permit %d of before: %v", i, err)
-			}
+			wantsNone(t, fmt.Sprintf("permit %d of before", i), l.Err())
+			wantsNone(t, fmt.Sprintf("Renew of permit %d of before", i), l.Renew(t.Context()))
 		}
 		_, err := two.TryAcquire(t.Context())
 		wants(t, "TryAcquire while the old permits are held", err, txlock.ErrBusy)
@@ -228,163 +224,6 @@ func TestResizeDrains(t *testing.T) {
 		wants(t, "TryAcquire of a third", second(two.TryAcquire(t.Context())), txlock.ErrBusy)
 		release(t, held[0])
 		release(t, held[1])
-	})
-}
-
-// TestPermitsAreLeases proves that each permit has a row, a token, a TTL and a handle of
-// its own, and that an owner that acquires twice has two.
-func TestPermitsAreLeases(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		key := named()
-		s := semaphore(t, m, key, 3)
-		ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
-		var held []*lease.Lease
-		for _, ttl := range []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second} {
-			l, err := s.Acquire(ctx, lease.TTL(ttl))
-			must(t, err)
-			held = append(held, l)
-			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 3 AND token = ? AND owner = ? AND ttl_us = ?",
-				key.String(), l.Token(), l.Owner(), ttl.Microseconds()); n != 1 {
-				t.Errorf("%d rows of token %d and TTL %v", n, l.Token(), ttl)
-			}
-			if l.Shared() || l.Remaining() > ttl || l.Remaining() < ttl/2 {
-				t.Errorf("shared %t, %v are left of %v", l.Shared(), l.Remaining(), ttl)
-			}
-		}
-		wants(t, "a fourth of the same owner", second(s.TryAcquire(ctx)), txlock.ErrBusy)
-		first := held[0]
-		release(t, first)
-		wants(t, "Err after Release", first.Err(), txlock.ErrNotHeld)
-		for _, l := range held[1:] {
-			wantsNone(t, "Err of another permit", l.Err())
-		}
-		tx := begin(t, pool, sql.LevelDefault)
-		wantsNone(t, "Guard by a permit", held[1].Guard(t.Context(), tx))
-		wantsNone(t, "Commit", tx.Commit())
-		next, err := s.Acquire(ctx)
-		must(t, err)
-		higher(t, next, first)
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 2", key.String())
-		taken := permit(t, s)
-		wants(t, "Renew of a permit that was taken over", held[1].Renew(t.Context()), txlock.ErrLost)
-		for _, l := range []*lease.Lease{next, taken, held[2]} {
-			release(t, l)
-		}
-		wants(t, "Release of a permit that was taken over", held[1].Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
-// TestCancelledReadersAndPermits proves that calls that are given up, at any moment, leave no
-// permit taken, and no reader behind that a writer has to wait for.
-func TestCancelledReadersAndPermits(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		readers, permits := named(), named()
-		s := semaphore(t, m, permits, 3)
-		for key, acquire := range map[txlock.Key]func(ctx context.Context) (*lease.Lease, error){
-			readers: func(ctx context.Context) (*lease.Lease, error) { return m.AcquireShared(ctx, readers) },
-			permits: func(ctx context.Context) (*lease.Lease, error) { return s.Acquire(ctx) },
-		} {
-			l, err := acquire(t.Context()) // so that there are rows
-			must(t, err)
-			release(t, l)
-			var cancelled, granted atomic.Int32
-			var calls sync.WaitGroup
-			for range 8 {
-				calls.Go(func() {
-					for range 15 {
-						ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
-						l, err := acquire(ctx)
-						cancel()
-						if err != nil {
-							wants(t, "Acquire", err, context.DeadlineExceeded)
-							cancelled.Add(1)
-							continue
-						}
-						granted.Add(1)
-						release(t, l)
-					}
-				})
-			}
-			calls.Wait()
-			t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
-			if cancelled.Load() == 0 {
-				t.Error("no call was cancelled")
-			}
-			waitUntil(t, "nothing is held", func() bool { _, held := heldRows(t, db, key); return held == 0 })
-		}
-		release(t, acquire(t, m, readers, lease.WaitAtMost(time.Minute)))
-		for range 3 {
-			l, err := s.TryAcquire(t.Context())
-			must(t, err)
-			defer release(t, l)
-		}
-	})
-}
-
-// TestStatementsOfSharedLeasesAndPermits proves that a reader costs one statement to take and
-// one to release, re-entering none; a permit one more, to see which is free; and a writer of a
-// key that has been shared one more, to see that nobody reads.
-func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		pool.SetMaxOpenConns(1)
-		m := newManager(t, pool)
-		key, of := named(), named()
-		s := semaphore(t, m, of, 2)
-		var l, again *lease.Lease
-		working := t.Context()
-		take := func(acquire func() (*lease.Lease, error)) func() error {
-			return func() (err error) {
-				l, err = acquire()
-				return err
-			}
-		}
-		giveBack := func() error { return l.Release(t.Context()) }
-		judged := 0
-		for round := range 6 { // the first makes rows and prepares
-			connection := testdb.ConnID(t, pool)
-			var wrong []string
-			for _, step := range []struct {
-				name string
-				do   func() error
-				want int64
-			}{
-				{"AcquireShared", take(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) }), 1},
-				{"AcquireShared again", func() (err error) {
-					again, err = m.AcquireShared(lease.WithOwner(working, l.Owner()), key)
-					return err
-				}, 0},
-				{"Release of the second", func() error { return again.Release(t.Context()) }, 0},
-				{"Renew of a reader", func() error { return l.Renew(t.Context()) }, 1},
-				{"Release of a reader", giveBack, 1},
-				{"Acquire of a shared key", take(func() (*lease.Lease, error) { return m.Acquire(t.Context(), key) }), 2},
-				{"Release of a shared key", giveBack, 1},
-				{"Acquire of a permit", take(func() (*lease.Lease, error) { return s.Acquire(t.Context()) }), 2},
-				{"Renew of a permit", func() error { return l.Renew(t.Context()) }, 1},
-				{"Release of a permit", giveBack, 1},
-			} {
-				before := sentSoFar(t, pool)
-				if err := step.do(); err != nil {
-					t.Fatalf("%s: %v", step.name, err)
-				}
-				if n := sentSoFar(t, pool) - before - 1; n != step.want { // one is the question itself
-					wrong = append(wrong, fmt.Sprintf("%s: %d statements, want %d", step.name, n, step.want))
-				}
-			}
-			if round == 0 || testdb.ConnID(t, pool) != connection {
-				continue // another connection prepares again
-			}
-			judged++
-			for _, w := range wrong {
-				t.Error(w)
-			}
-			if judged == 2 {
-				return
-			}
-		}
-		t.Errorf("%d rounds on one connection, want 2", judged)
 	})
 }
 
@@ -450,6 +289,176 @@ func TestSemaphoreBesideALockedRow(t *testing.T) {
 				rollback(t, tx)
 				release(t, permit(t, s))
 			})
+		}
+	})
+}
+
+// TestResizeBesideTraffic proves that Resize succeeds while eight acquire and release
+// permits and another resizes, to numbers that need new rows and to smaller ones, and that
+// nobody is told anything but that the number has changed.
+func TestResizeBesideTraffic(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		managers := []*lease.Manager{newManager(t, pool), newManager(t, pool)}
+		for range testdb.Long(1, 2) {
+			resizeBesideTraffic(t, managers, named())
+		}
+	})
+}
+
+func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key) {
+	current := func() int {
+		info, err := managers[0].Inspect(t.Context(), key)
+		wantsNone(t, "Inspect", err)
+		return max(info.Permits, 1)
+	}
+	release(t, permit(t, semaphore(t, managers[0], key, 2)))
+	ctx, stop := context.WithCancel(t.Context())
+	var work, resizing sync.WaitGroup
+	var grants atomic.Int64
+	for i := range 8 {
+		m := managers[i%2]
+		work.Go(func() {
+			s := semaphore(t, m, key, current())
+			for ctx.Err() == nil {
+				err := s.Do(t.Context(), func(context.Context, *lease.Lease) error {
+					grants.Add(1)
+					return nil
+				})
+				switch {
+				case errors.Is(err, txlock.ErrInvalidOption):
+					s = semaphore(t, m, key, current())
+				case err != nil:
+					t.Errorf("Do: %v", err)
+				}
+			}
+		})
+	}
+	for i, m := range managers {
+		resizing.Go(func() {
+			s := semaphore(t, m, key, 2)
+			for round := range 6 {
+				before := grants.Load()
+				testdb.Await(20*time.Second, func() bool { return grants.Load() > before+4 })
+				n := 6*(round+1) + 3*i
+				if round%3 == 2 {
+					n = 1 + i
+				}
+				wantsNone(t, fmt.Sprintf("Resize to %d", n), second(s.Resize(t.Context(), n)))
+			}
+		})
+	}
+	resizing.Wait()
+	stop()
+	work.Wait()
+	last, err := semaphore(t, managers[0], key, 2).Resize(t.Context(), 3)
+	wantsNone(t, "the last Resize", err)
+	var held []*lease.Lease
+	for range 3 {
+		l, err := last.TryAcquire(t.Context())
+		must(t, err)
+		held = append(held, l)
+	}
+	wants(t, "a fourth", second(last.TryAcquire(t.Context())), txlock.ErrBusy)
+	for _, l := range held {
+		release(t, l)
+	}
+}
+
+// TestResizeThatFailsChangesNothing proves that the number is that of before where Resize
+// fails before it is set, here since the row of a new permit can't be made.
+func TestResizeThatFailsChangesNothing(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		key := named()
+		s := semaphore(t, newManager(t, pool), key, 2)
+		release(t, permit(t, s))
+		tx := begin(t, db.Admin(), sql.LevelReadCommitted)
+		run(t, tx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES ('"+key.String()+"', 4, '-', '', 0, 0, 0, 0, 0)")
+		ctx := limited(t, time.Second)
+		resized, err := s.Resize(ctx, 5)
+		wants(t, "Resize", err, context.DeadlineExceeded)
+		if resized != nil {
+			t.Error("there is a semaphore of the new number")
+		}
+		release(t, permit(t, s)) // of the number of before
+		rollback(t, tx)
+		resized, err = s.Resize(t.Context(), 5)
+		wantsNone(t, "Resize afterwards", err)
+		release(t, permit(t, resized))
+	})
+}
+
+// TestResizeWaitsForThoseOfBefore proves that Resize waits for what an earlier one has
+// given up to wait for, and not for what another has made a permit again.
+func TestResizeWaitsForThoseOfBefore(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, key := newManager(t, pool), named()
+		s := semaphore(t, m, key, 4)
+		var held []*lease.Lease
+		for range 4 {
+			held = append(held, permit(t, s))
+		}
+		becomesNumber := func(n int) {
+			t.Helper()
+			waitUntil(t, "the number is set", func() bool {
+				info, err := m.Inspect(t.Context(), key)
+				return err == nil && info.Permits == n
+			})
+		}
+		resize := func(ctx context.Context, n int) <-chan error {
+			done := make(chan error, 1)
+			go func() {
+				resized, err := s.Resize(ctx, n)
+				if resized == nil && ctx.Err() == nil { // given up, it may not have its answer yet
+					t.Errorf("Resize to %d has not set the number", n)
+				}
+				done <- err
+			}()
+			becomesNumber(n)
+			return done
+		}
+		ended, giveUp := context.WithCancel(t.Context())
+		first := resize(ended, 2)
+		giveUp()
+		wants(t, "Resize that is given up", within(t, "its end", first), context.Canceled)
+		again := resize(t.Context(), 1)
+		release(t, held[1]) // the only one that the second has taken away
+		select {
+		case err := <-again:
+			t.Fatalf("Resize has returned while three permits are held: %v", err)
+		case <-time.After(100 * time.Millisecond): // five looks
+		}
+		wantsNone(t, "Resize to the number of the first", second(s.Resize(t.Context(), 4)))
+		wantsNone(t, "Resize of what are permits again", within(t, "its end", again))
+		for _, l := range []*lease.Lease{held[0], held[2], held[3]} {
+			release(t, l)
+		}
+	})
+}
+
+// TestTwoNumbersAtOnce proves that of two managers that make a semaphore at once with
+// different numbers one is told the number of the other.
+func TestTwoNumbersAtOnce(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		managers := []*lease.Manager{newManager(t, pool), newManager(t, pool)}
+		for round := range 10 {
+			key := named()
+			var errs [2]error
+			var making sync.WaitGroup
+			for i, m := range managers {
+				making.Go(func() {
+					errs[i] = semaphore(t, m, key, 2+i).Do(t.Context(), func(context.Context, *lease.Lease) error { return nil })
+				})
+			}
+			making.Wait()
+			made := 0
+			if errs[0] != nil {
+				made = 1
+			}
+			wantsNone(t, fmt.Sprintf("round %d, who was first", round), errs[made])
+			wants(t, fmt.Sprintf("round %d, who was second", round), errs[1-made], txlock.ErrInvalidOption)
+			if want := fmt.Sprintf("has %d permits, not %d", 2+made, 3-made); errs[1-made] != nil && !strings.Contains(errs[1-made].Error(), want) {
+				t.Errorf("%q doesn't say %q", errs[1-made], want)
+			}
 		}
 	})
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -38,51 +36,18 @@ func heldRows(t testing.TB, db *testdb.DB, key txlock.Key) (entry, above int64) 
 		number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holders <> ''", key.String())
 }
 
-// sunder is the network of a pool that can be cut, for a process that dies: it says
-// nothing more to the server, and hears nothing.
-type sunder struct {
-	mu    sync.Mutex
-	gone  bool
-	conns []net.Conn
-}
-
-func (s *sunder) install(c *mysql.Config) {
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.gone {
-			return nil, errors.Join(errors.New("the network is cut"), conn.Close())
-		}
-		s.conns = append(s.conns, conn)
-		return conn, nil
-	}
-}
-
-func (s *sunder) cut() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.gone = true
-	for _, conn := range s.conns {
-		_ = conn.Close()
-	}
-}
-
 // mortal is a manager that can die. What it holds is never released.
 func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lease.Manager, die func()) {
 	t.Helper()
-	var network sunder
-	m, err := lease.NewManager(newPool(t, db, true, network.install), options...)
+	var network leasetest.Network
+	m, err := lease.NewManager(newPool(t, db, true, func(c *mysql.Config) { c.DialFunc = network.Dial }), options...)
 	must(t, err)
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = m.Close(ended) // it can't give anything back
 	})
-	return m, network.cut
+	return m, network.Cut
 }
 
 // TestDeadReader proves that a reader whose process has died keeps a writer waiting
@@ -215,112 +180,6 @@ func TestDowngrade(t *testing.T) {
 			t.Errorf("%d writers came beside the reader", overlaps.Load())
 		}
 		wants(t, "Downgrade of what was released", second(writer.Downgrade(t.Context())), txlock.ErrNotHeld)
-	})
-}
-
-// TestGuardOfReader proves that a writer waits for the end of a transaction that a
-// reader guards, also when the reader's time is over, and that a reader whose time was
-// over when a writer came can't commit any more.
-func TestGuardOfReader(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key, table := named(), counter(t, db)
-		early := share(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
-		tx := begin(t, pool, sql.LevelDefault)
-		add(t, tx, table)
-		guard(t, early, tx)
-		<-early.Done() // it can't be renewed
-		waiting := fairAcquireUnder(t.Context(), other, key, lease.TTL(time.Minute))
-		waitUntil(t, "the writer waits", func() bool { entry, _ := heldRows(t, db, key); return entry == 1 })
-		wants(t, "TryAcquire beside a reader's guard", second(m.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-		select {
-		case <-waiting.done:
-			t.Fatalf("the writer was granted beside a guarded transaction: %v", waiting.err)
-		default:
-		}
-		wantsNone(t, "Commit of the guarded transaction", tx.Commit())
-		writer := waiting.lease(t)
-		if n := counted(t, db, table); n != 1 {
-			t.Errorf("the writer finds %d, want the reader's 1", n)
-		}
-		release(t, writer)
-		wants(t, "Release of the reader", early.Release(t.Context()), txlock.ErrNotHeld)
-
-		paused := share(t, m, key, lease.TTL(time.Minute))
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
-		writer = acquire(t, other, key)
-		tx = begin(t, pool, sql.LevelDefault)
-		add(t, tx, table)
-		wants(t, "Guard of a reader that a writer has followed", paused.Guard(t.Context(), tx), txlock.ErrLost)
-		rollback(t, tx)
-		release(t, writer)
-		wants(t, "Release of the reader that has lost", paused.Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
-// TestAcquireTxAndReaders proves that AcquireTx doesn't come beside readers, nor
-// readers beside it, before its commit and after it, and that readers come and go while the
-// transaction is open whose AcquireTx was refused because of them.
-func TestAcquireTxAndReaders(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other, key := newManager(t, pool, oftenRenewed...), newManager(t, pool), named()
-		reader := share(t, m, key)
-		tx := begin(t, pool, sql.LevelDefault)
-		wants(t, "AcquireTx beside a reader", second(other.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
-		another, err := m.TryAcquireShared(t.Context(), key)
-		must(t, err)
-		renewed(t, db, reader)
-		wantsNone(t, "the reader", reader.Err())
-		release(t, another)
-		release(t, reader)
-		rollback(t, tx)
-		tx = begin(t, pool, sql.LevelDefault)
-		writer := acquireTx(t, other, tx, key)
-		wants(t, "TryAcquireShared before the commit", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
-		commit(t, tx)
-		wants(t, "TryAcquireShared after the commit", second(m.TryAcquireShared(t.Context(), key)), txlock.ErrBusy)
-		release(t, writer)
-		release(t, share(t, m, key))
-	})
-}
-
-// TestReadersAndPermitsAreRenewed proves that many readers of one key and permits of
-// one semaphore, in one manager, are held for several times their TTL.
-func TestReadersAndPermitsAreRenewed(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		other := newManager(t, pool)
-		ttl := unhurried(t, other, 3*time.Second)
-		m := newManager(t, pool, lease.TTL(ttl))
-		key, permits := named(), named()
-		held := make([]*lease.Lease, 0, 60)
-		for range 50 {
-			held = append(held, share(t, m, key))
-		}
-		s := semaphore(t, m, permits, 10)
-		for range 10 {
-			l := permit(t, s)
-			held = append(held, l)
-		}
-		time.Sleep(ttl * 5 / 2)
-		for i, l := range held {
-			if err := l.Err(); err != nil {
-				t.Errorf("%d: %v", i, err)
-			}
-		}
-		wants(t, "TryAcquire beside 50 readers", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-		same := semaphore(t, other, permits, 10)
-		wants(t, "TryAcquire of an eleventh permit", second(same.TryAcquire(t.Context())), txlock.ErrBusy)
-		if _, readers := heldRows(t, db, key); readers != 50 {
-			t.Errorf("%d rows of readers are held", readers)
-		}
-		for _, l := range held {
-			release(t, l)
-		}
-		for _, key := range []txlock.Key{key, permits} {
-			if _, rows := heldRows(t, db, key); rows != 0 {
-				t.Errorf("%d rows of %v are held after the release", rows, key)
-			}
-		}
 	})
 }
 
@@ -492,78 +351,6 @@ func TestReadersAndWritersNeverOverlap(t *testing.T) {
 		}
 		if !enough() || most < 2 {
 			t.Errorf("%d readers, %d writers, %d dead, at most %d at once: that proves nothing", readers, writers, dead, most)
-		}
-	})
-}
-
-// missingRow are the calls whose reply is that of a row, sent for one that is missing.
-func missingRow() map[string]exchange {
-	hold := ";" + strings.Repeat("x", 22)
-	took := func(ask store.Ask) exchange {
-		ask.Owner, ask.Hold, ask.TTL, ask.NotAfter = "o", hold, time.Second, store.Never
-		return func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
-			ask.Key = at.Key
-			a, err := s.Take(ctx, ask)
-			return a.Reply, a.Token, err
-		}
-	}
-	return map[string]exchange{
-		"Take": acquireOf("o", hold, time.Hour, false), "Take of a place": took(store.Ask{Row: store.Row{Slot: 5}}), "Take of a permit": took(store.Ask{Permits: 3}),
-		"Release": releaseOf(hold), "Keep": keepOf(hold), "Renew": renewOf("o", hold, 1), "Raise": raiseOf("o", hold, 1), "Force": forceRelease,
-		"Guard": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
-			reply, err := s.Guard(ctx, store.Claim{Row: at, Owner: "o", Hold: hold, Token: 1})
-			return reply, 0, err
-		},
-		"Use": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
-			use, err := s.Use(ctx, at.Key, store.Shared)
-			if errors.Is(err, store.ErrLocked) {
-				err = nil
-			}
-			return store.Reply(use), 0, err
-		},
-		"Resize": func(ctx context.Context, s store.Session, at store.Row) (store.Reply, uint64, error) {
-			reply, err := s.Resize(ctx, at.Key, 3)
-			return reply, 0, err
-		},
-	}
-}
-
-// TestReplyOfMissingRow proves that a statement that finds no row says so, and not
-// what an earlier one on the same connection has replied: sent as text, prepared each
-// time, and prepared once.
-func TestReplyOfMissingRow(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, text := range []bool{true, false} {
-			t.Run(fmt.Sprintf("text=%v", text), func(t *testing.T) {
-				t.Parallel()
-				pool := newPool(t, db, false, func(c *mysql.Config) { c.InterpolateParams = text })
-				pool.SetMaxOpenConns(1)
-				s := openStore(t, pool)
-				there := store.Row{Key: named().String()}
-				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '', 0)", there.Key)
-				calls := missingRow()
-				for name, send := range calls {
-					for i := range 3 {
-						if reply, _, err := calls["Take"](t.Context(), s, there); err != nil || reply != store.Done {
-							t.Fatalf("the grant before %s: %d, %v", name, reply, err)
-						}
-						missing := store.Row{Key: named().String()}
-						want := store.Absent
-						if name == "Guard" {
-							want = store.Refused
-						}
-						if reply, token, err := send(t.Context(), s, missing); err != nil || reply != want || token != 0 {
-							t.Errorf("%s of a missing row, number %d: %d, token %d, %v", name, i, reply, token, err)
-						}
-						if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", missing.Key); n != 0 {
-							t.Errorf("%s has made %d rows", name, n)
-						}
-						if reply, _, err := calls["Release"](t.Context(), s, there); err != nil || reply != store.Done {
-							t.Fatalf("the release after %s: %d, %v", name, reply, err)
-						}
-					}
-				}
-			})
 		}
 	})
 }

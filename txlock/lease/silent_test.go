@@ -3,12 +3,17 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -41,68 +46,63 @@ var standstills = map[string]func(t *testing.T, db *testdb.DB) (goOn func() erro
 func TestWaitSurvivesAStandstill(t *testing.T) {
 	t.Parallel()
 	const ttl, lasts = 600 * time.Millisecond, 6 * time.Second
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine).OpenLeases(t)
-			for name, stand := range standstills {
-				t.Run(name, func(t *testing.T) {
-					m := newManager(t, newPool(t, db, true), lease.TTL(ttl))
-					keys := make(map[string]txlock.Key)
-					for what, wait := range waitsWithoutLimit {
-						keys[what] = named()
-						wantsGranted(t, what, wait(t.Context(), m, keys[what])) // so that there are rows
-					}
-					tried, limited := named(), named() // of one key, one would find its row locked by the other
-					for _, key := range []txlock.Key{tried, limited} {
-						wantsGranted(t, "Acquire", acquired(m.Acquire(t.Context(), key)))
-					}
-					goOn := stand(t, db)
-					over := sync.OnceFunc(func() {
-						if err := goOn(); err != nil {
-							t.Error(err)
-						}
-					})
-					defer over()
-					var waiting sync.WaitGroup
-					for what, wait := range waitsWithoutLimit {
-						waiting.Go(func() { wantsGranted(t, what, wait(t.Context(), m, keys[what])) })
-					}
-					for what, call := range map[string]func() error{
-						"a try": func() error { return acquired(m.TryAcquire(t.Context(), tried)) },
-						"a limit": func() error {
-							return acquired(m.Acquire(t.Context(), limited, lease.WaitAtMost(time.Second)))
-						},
-					} {
-						waiting.Go(func() {
-							err := call()
-							wants(t, what, err, txlock.ErrWaitTimeout)
-							// Its own first statement may have the row locked by then.
-							if err != nil && !strings.Contains(err.Error(), "the server has not answered for ") && !strings.Contains(err.Error(), "its row was locked") {
-								t.Errorf("%s: %v", what, err)
-							}
-						})
-					}
-					time.Sleep(lasts)
-					if name == "read lock" { // who is stopped has no answer
-						n := sessions(t, db)
-						t.Logf("%d sessions of %d waits", n, len(keys))
-						if n > int64(6*len(keys)) {
-							t.Error("too many sessions")
-						}
-					}
-					over()
-					waiting.Wait()
-					if !testdb.Await(time.Minute, func() bool {
-						all, err := m.List(t.Context())
-						return err == nil && len(all) == 0
-					}) {
-						t.Error("something is held")
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine).OpenLeases(t)
+		for name, stand := range standstills {
+			t.Run(name, func(t *testing.T) {
+				m := newManager(t, newPool(t, db, true), lease.TTL(ttl))
+				keys := make(map[string]txlock.Key)
+				for what, wait := range waitsWithoutLimit {
+					keys[what] = named()
+					wantsGranted(t, what, wait(t.Context(), m, keys[what])) // so that there are rows
+				}
+				tried, limited := named(), named() // of one key, one would find its row locked by the other
+				for _, key := range []txlock.Key{tried, limited} {
+					wantsGranted(t, "Acquire", acquired(m.Acquire(t.Context(), key)))
+				}
+				goOn := stand(t, db)
+				over := sync.OnceFunc(func() {
+					if err := goOn(); err != nil {
+						t.Error(err)
 					}
 				})
-			}
-		})
-	}
+				defer over()
+				var waiting sync.WaitGroup
+				for what, wait := range waitsWithoutLimit {
+					waiting.Go(func() { wantsGranted(t, what, wait(t.Context(), m, keys[what])) })
+				}
+				for what, call := range map[string]func() error{
+					"a try":   func() error { return acquired(m.TryAcquire(t.Context(), tried)) },
+					"a limit": func() error { return acquired(m.Acquire(t.Context(), limited, lease.WaitAtMost(time.Second))) },
+				} {
+					waiting.Go(func() {
+						err := call()
+						wants(t, what, err, txlock.ErrWaitTimeout)
+						// Its own first statement may have the row locked by then.
+						if err != nil && !strings.Contains(err.Error(), "the server has not answered for ") && !strings.Contains(err.Error(), "its row was locked") {
+							t.Errorf("%s: %v", what, err)
+						}
+					})
+				}
+				time.Sleep(lasts)
+				if name == "read lock" { // who is stopped has no answer
+					n := sessions(t, db)
+					t.Logf("%d sessions of %d waits", n, len(keys))
+					if n > int64(6*len(keys)) {
+						t.Error("too many sessions")
+					}
+				}
+				over()
+				waiting.Wait()
+				if !testdb.Await(time.Minute, func() bool {
+					all, err := m.List(t.Context())
+					return err == nil && len(all) == 0
+				}) {
+					t.Error("something is held")
+				}
+			})
+		}
+	})
 }
 
 // wantsGranted checks that a call was granted what it has waited for. On a busy machine that
@@ -111,5 +111,338 @@ func wantsGranted(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil && !errors.Is(err, txlock.ErrNotHeld) && !errors.Is(err, txlock.ErrLost) {
 		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// freeze is a fault that lets calls stand until the server thaws. Those that are given up
+// meanwhile keep a session of the server.
+type freeze struct {
+	only []string // the calls that stand; nil: all
+	thaw chan struct{}
+
+	mu   sync.Mutex
+	left int // sessions of calls that were given up
+}
+
+// writes are the calls that FLUSH TABLES WITH READ LOCK lets stand.
+var writes = []string{"Take", "Make", "Use", "Release", "Reap", "Renew", "RenewMany", "Queued"}
+
+// freezes are the ways in which a server stands still.
+var freezes = map[string][]string{"for all": nil, "for writes": writes}
+
+func (f *freeze) fault(ctx context.Context, op string, _ store.Row, call func() error) error {
+	if f.only != nil && !slices.Contains(f.only, op) {
+		return call()
+	}
+	select {
+	case <-f.thaw:
+		return call()
+	case <-ctx.Done():
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.left++
+		return ctx.Err()
+	}
+}
+
+// frozen lets the server of a wire stand still for a while.
+func (w *wire) frozen(only []string, d time.Duration) *freeze {
+	f := &freeze{only: only, thaw: make(chan struct{})}
+	w.SetFault(func(ctx context.Context, op string, at store.Row, call func() error) error {
+		return w.pass(ctx, op, at, func() error { return f.fault(ctx, op, at, call) })
+	})
+	time.AfterFunc(d, func() { close(f.thaw) })
+	return f
+}
+
+// aWait waits for something under a key, and releases what it is granted.
+type aWait func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error
+
+// waitsWithoutLimit are all that wait for as long as the context lives, unless the options
+// say otherwise.
+var waitsWithoutLimit = map[string]aWait{
+	"Acquire": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquired(m.Acquire(ctx, key, options...))
+	},
+	"Do": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return m.Do(ctx, key, noWork, options...)
+	},
+	"AcquireShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquired(m.AcquireShared(ctx, key, options...))
+	},
+	"DoShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return m.DoShared(ctx, key, noWork, options...)
+	},
+	"a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquired(permitOf(ctx, m, key, options...))
+	},
+	"Do a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		s, err := m.Semaphore(key, 1)
+		if err != nil {
+			return err
+		}
+		return s.Do(ctx, noWork, options...)
+	},
+	"AcquireAll": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		all, err := m.AcquireAll(ctx, []txlock.Key{key, txlock.Named(key.String() + ", too")}, options...)
+		if err != nil {
+			return err
+		}
+		return all.Release(context.Background())
+	},
+}
+
+func noWork(context.Context, *lease.Lease) error { return nil }
+
+// acquired releases what was acquired.
+func acquired(l *lease.Lease, err error) error {
+	if err != nil {
+		return err
+	}
+	return l.Release(context.Background())
+}
+
+// TestWaitSurvivesASilentServer proves that no wait without a limit ends because the server
+// stands still, whatever it waits for and however short the TTL is: it is granted when the
+// server answers again. It leaves few sessions behind, however long that takes.
+func TestWaitSurvivesASilentServer(t *testing.T) {
+	for frozen, only := range freezes {
+		for _, ttl := range []time.Duration{lease.MinTTL, 3 * time.Second, 30 * time.Second} {
+			for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
+				options = append(options, lease.TTL(ttl))
+				for name, wait := range waitsWithoutLimit {
+					for _, lasts := range []time.Duration{10 * time.Second, time.Hour} {
+						t.Run(name+how+", "+ttl.String()+", "+frozen+" "+lasts.String(), func(t *testing.T) {
+							inMemory(t, func(t *testing.T, db *memory) {
+								m, wire := db.process()
+								must(t, wait(t.Context(), m, job, options...)) // so that there are rows
+								f := wire.frozen(only, lasts)
+								begun := time.Now()
+								must(t, wait(t.Context(), m, job, options...))
+								if took := time.Since(begun); took < lasts || took > lasts+time.Second {
+									t.Errorf("granted after %v", took)
+								}
+								if f.left > 32 {
+									t.Errorf("%d sessions are left", f.left)
+								}
+								synctest.Wait()
+								nothingHeld(t, m)
+							})
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestWaiterSurvivesASilentServer proves that one who waits for a holder is granted the
+// lease after its release, also where the server stands still meanwhile.
+func TestWaiterSurvivesASilentServer(t *testing.T) {
+	for frozen, only := range freezes {
+		for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
+			options = append(options, lease.TTL(3*time.Second))
+			for name, wait := range waitsWithoutLimit {
+				t.Run(name+how+", "+frozen, func(t *testing.T) {
+					inMemory(t, func(t *testing.T, db *memory) {
+						other := db.manager()
+						m, wire := db.process()
+						must(t, wait(t.Context(), m, job, options...))
+						kind := "lease"
+						if strings.Contains(name, "permit") {
+							kind = "permit"
+						}
+						held, err := ways[kind](t.Context(), other)
+						must(t, err)
+						var waiting sync.WaitGroup
+						waiting.Go(func() {
+							wantsNone(t, "Context", wait(t.Context(), m, job, options...))
+						})
+						db.after(time.Second)
+						wire.frozen(only, 30*time.Second)
+						db.after(10 * time.Second)
+						release(t, held)
+						waiting.Wait()
+						db.within("granted", 31*time.Second, 32*time.Second)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestWriterSurvivesASilentServer proves that a writer that waits for readers to go waits on
+// where the server was silent until its own lease was over, and the readers are gone.
+func TestWriterSurvivesASilentServer(t *testing.T) {
+	for frozen, only := range freezes {
+		for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
+			for renewals, fault := range map[string]memstore.Fault{"have no answer": nil, "fail": fails} {
+				t.Run(frozen+how+", renewals "+renewals, func(t *testing.T) {
+					inMemory(t, func(t *testing.T, db *memory) {
+						reader := share(t, db.manager(), job)
+						m, wire := db.process()
+						wire.fault("RenewMany", fault)
+						time.AfterFunc(time.Second, func() { wire.frozen(only, 10*time.Second) })
+						time.AfterFunc(6*time.Second, func() { release(t, reader) })
+						l := acquire(t, m, job, append(options, lease.TTL(3*time.Second))...)
+						db.within("granted", 6*time.Second, 12*time.Second)
+						release(t, l)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestWaitSurvivesADialTimeout proves that a server which answers no new connection within
+// the driver's timeout ends no wait either, whichever statement needs the connection.
+func TestWaitSurvivesADialTimeout(t *testing.T) {
+	for _, op := range []string{"ReadClock", "Look", "Take"} {
+		t.Run(op, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process()
+				release(t, acquire(t, m, job))
+				db.after(time.Hour) // the clock is read again
+				held := acquire(t, db.manager(), job)
+				wire.fault(op, times(20, func(context.Context, string, store.Row, func() error) error {
+					time.Sleep(time.Second)
+					return &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded} // as Dialer.Timeout does
+				}))
+				time.AfterFunc(time.Second, func() { release(t, held) })
+				release(t, acquire(t, m, job))
+				db.within("granted", time.Hour+20*time.Second, time.Hour+30*time.Second)
+			})
+		})
+	}
+}
+
+// TestUnansweredGrantsAreReleased proves that what a wait was granted without an answer is
+// released while it waits on, so that it isn't kept from the lease by itself.
+func TestUnansweredGrantsAreReleased(t *testing.T) {
+	for name, acquire := range ways {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(lease.TTL(time.Hour))
+				l, err := acquire(t.Context(), m)
+				must(t, err)
+				release(t, l)
+				wire.fault("Take", times(3, func(ctx context.Context, _ string, _ store.Row, call func() error) error {
+					_ = call() // nobody is told
+					<-ctx.Done()
+					return ctx.Err()
+				}))
+				l, err = acquire(t.Context(), m)
+				must(t, err)
+				db.within("granted", 80*time.Second, 90*time.Second) // 20 s, again 20 s, and 40 s
+				release(t, l)
+				synctest.Wait()
+				nothingHeld(t, m)
+			})
+		})
+	}
+}
+
+// TestSilenceIsSaid proves that a wait whose limit or context ends while the server is
+// silent, and a try, say that the server has not answered, and not that the lease was not
+// free.
+func TestSilenceIsSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		call func(ctx context.Context, m *lease.Manager) (*lease.Lease, error)
+		took time.Duration
+		want error
+		says string
+	}{
+		"a try": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
+			return m.TryAcquire(ctx, job)
+		}, 4 * time.Second, txlock.ErrWaitTimeout, `try to acquire lease "job": the server has not answered for 4s`},
+		"a limit": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
+			return m.Acquire(ctx, job, lease.WaitAtMost(10*time.Second))
+		}, 10 * time.Second, txlock.ErrWaitTimeout, `acquire lease "job": after 10s the server has not answered for 10s`},
+		"a short limit": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
+			return m.Acquire(ctx, job, lease.WaitAtMost(time.Second)) // the first try is outside
+		}, 4 * time.Second, txlock.ErrWaitTimeout, `acquire lease "job": after 1s the server has not answered for 4s`},
+		"a deadline": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
+			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			return m.Acquire(limited, job)
+		}, 10 * time.Second, context.DeadlineExceeded, `the server has not answered for 10s`},
+		"a deadline before": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
+			limited, cancel := context.WithTimeout(ctx, 3*time.Second)
+			defer cancel()
+			return m.Acquire(limited, job)
+		}, 3 * time.Second, context.DeadlineExceeded, `the server has not answered for 3s`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(lease.TTL(3 * time.Second))
+				release(t, acquire(t, m, job))
+				wire.frozen(writes, time.Minute)
+				_, err := c.call(t.Context(), m)
+				wants(t, "the call", err, c.want)
+				db.at("the end of the call", c.took)
+				if !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "timed out") {
+					t.Error(err)
+				}
+				if errors.Is(err, context.DeadlineExceeded) == errors.Is(err, txlock.ErrWaitTimeout) {
+					t.Errorf("%v is of the caller and of the limit, or of neither", err)
+				}
+				db.after(2 * time.Minute)
+			})
+		})
+	}
+}
+
+// TestSilenceEndsWithAnAnswer proves that a wait which has had an answer counts only what the
+// server was silent for since.
+func TestSilenceEndsWithAnAnswer(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		other := db.manager()
+		m, wire := db.process(lease.TTL(3 * time.Second))
+		release(t, acquire(t, m, job))
+		wire.frozen(writes, 10*time.Second)
+		time.AfterFunc(9*time.Second, func() {
+			held := acquire(t, other, job)
+			db.after(29 * time.Second)
+			wire.frozen(writes, time.Minute)
+			db.after(30 * time.Second)
+			release(t, held)
+		})
+		_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))
+		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		if says := "after 1m0s the server has not answered for 29."; !strings.Contains(err.Error(), says) {
+			t.Error(err)
+		}
+		db.after(2 * time.Minute)
+	})
+}
+
+// TestSilentWaitsEnd proves that a wait on a silent server ends with its context and with
+// Close, and that nothing is left under way for longer than after a first attempt.
+func TestSilentWaitsEnd(t *testing.T) {
+	for name, want := range map[string]error{"context": context.Canceled, "Close": lease.ErrClosed} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(lease.TTL(3 * time.Second))
+				release(t, acquire(t, m, job))
+				f := wire.frozen(writes, time.Hour)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				closed := make(chan error, 1)
+				time.AfterFunc(30*time.Minute, func() {
+					if name == "context" {
+						cancel()
+					}
+					closed <- m.Close(context.Background())
+				})
+				wants(t, "Acquire", second(m.Acquire(ctx, job)), want)
+				db.at("the end of the wait", 30*time.Minute)
+				must(t, <-closed)
+				db.within("Close", 30*time.Minute, 30*time.Minute+10*time.Second)
+				if f.left > 16 {
+					t.Errorf("%d sessions are left", f.left)
+				}
+				db.after(2 * time.Hour)
+			})
+		})
 	}
 }

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,8 +16,6 @@ import (
 	"github.com/dca00107/lockstep/internal/lease/sqlstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // leaseRow is the row of a lease. Its expiry counts from the server's clock.
@@ -234,9 +231,7 @@ func (s statement) check(t *testing.T, db *testdb.DB, on store.Session) {
 	if s.row != nil {
 		tx, err := db.Admin().Begin()
 		must(t, err)
-		if _, err := tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", at.Key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, second(tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", at.Key)))
 		// To refuse an acquire nothing is written, so that needs no lock.
 		if reply, _, err := s.send(t.Context(), on, at); err != nil || reply != store.Absent && (!s.acquires() || reply != s.reply || s.want != *s.row) {
 			t.Errorf("%s: of a locked row: reply %d, %v", s.name, reply, err)
@@ -358,46 +353,4 @@ func TestClocksMove(t *testing.T) {
 	if found == 0 {
 		t.Error("no comparison with the clock was found")
 	}
-}
-
-// TestTooManyHolds proves that an owner whose list of holds is full is told so, and
-// that nothing is cut off or entered, whatever the sql_mode; and that there is room
-// again after a release.
-func TestTooManyHolds(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, mode := range sqlModes(db.Engine()) {
-			pool := newPool(t, db, true, func(cfg *mysql.Config) {
-				cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"}
-			})
-			m, other := newManager(t, pool), newManager(t, pool)
-			key := named()
-			ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
-			l := acquireIn(ctx, t, m, key)
-			exec(t, db, "UPDATE lockstep_leases SET holders = CONCAT(REPEAT(CONCAT(LEFT(holders, 9), 'bbbbbbbbbbbbbb'), ?), holders) WHERE name = ?", fullList-1, key.String())
-			before := readRow(t, db, key.String())
-			for what, acquire := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
-				"Acquire": other.Acquire, "TryAcquire": other.TryAcquire,
-			} {
-				_, err := acquire(ctx, key)
-				wants(t, what+" of a full list under "+mode, err, txlock.ErrTooManyHolds)
-				if errors.Is(err, txlock.ErrBusy) {
-					t.Errorf("%s: %v", what, err)
-				}
-			}
-			tx := begin(t, pool, sql.LevelDefault)
-			wants(t, "AcquireTx of a full list under "+mode, second(other.AcquireTx(ctx, tx, key)), txlock.ErrTooManyHolds)
-			wantsNone(t, "Rollback", tx.Rollback())
-			after := readRow(t, db, key.String())
-			if after.holds != before.holds || after.token != before.token {
-				t.Errorf("under %s the row was changed", mode)
-			}
-			release(t, l)
-			again, err := other.Acquire(ctx, key)
-			if err != nil {
-				t.Fatalf("Acquire after a release under %s: %v", mode, err)
-			}
-			entered(t, again, l)
-			release(t, again)
-		}
-	})
 }

@@ -14,8 +14,10 @@ import (
 
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/lease/leaseutil"
+	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -23,6 +25,8 @@ import (
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+var must, wants, higher, limited = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited
 
 // inner is what package lease does for lockstep's own packages.
 var inner = lease.Internal(bridge.Pass{})
@@ -65,25 +69,14 @@ func newLeasesOver(t testing.TB, nodes []*testdb.DB, filters map[int]filter, opt
 	t.Helper()
 	var managers []*lease.Manager
 	for i, db := range nodes {
-		cfg := db.Config()
-		cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-		if f, there := filters[i]; there {
-			cfg.DialFunc = f.dial
-		}
-		connector, err := mysql.NewConnector(cfg)
-		must(t, err)
-		pool := sql.OpenDB(locksqlc.Connector(connector))
-		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
-		must(t, err)
-		t.Cleanup(func() {
-			closeIt(t, m)
-			if n := testdb.InUse(pool); n != 0 {
-				t.Errorf("%d connections are in use at the end", n)
-			}
-			if err := pool.Close(); err != nil {
-				t.Errorf("close the pool: %v", err)
+		pool := leasetest.Pool(t, db, true, func(cfg *mysql.Config) {
+			if f, there := filters[i]; there {
+				cfg.DialFunc = f.dial
 			}
 		})
+		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
+		must(t, err)
+		t.Cleanup(func() { closeIt(t, m) })
 		managers = append(managers, m)
 	}
 	return managers
@@ -156,8 +149,7 @@ func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
 
 func acquire(t testing.TB, m *quorum.Manager, key txlock.Key) *quorum.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := limited(t, time.Minute)
 	l, err := m.Acquire(ctx, key)
 	if err != nil {
 		t.Fatalf("Acquire(%v): %v", key, err)
@@ -178,32 +170,8 @@ func release(t testing.TB, l interface{ Release(context.Context) error }) {
 	must(t, l.Release(context.Background()))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// higher checks that a lease has a higher token than one before it.
-func higher(t testing.TB, next, before *quorum.Lease) {
-	t.Helper()
-	if next.Token() <= before.Token() {
-		t.Errorf("token %d after %d", next.Token(), before.Token())
-	}
-}
-
 // second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
-
-func wants(t testing.TB, what string, err error, want ...error) {
-	t.Helper()
-	for _, w := range want {
-		if !errors.Is(err, w) {
-			t.Errorf("%s: %v, want %v", what, err, w)
-		}
-	}
-}
 
 // held counts the nodes where somebody holds the lease.
 func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
@@ -257,4 +225,82 @@ func poolOf(m *lease.Manager) *sql.DB { return inner.Identity(m).(*sql.DB) }
 // termsOf returns the terms of a manager's leases.
 func termsOf(m *lease.Manager) (leaseutil.Terms, error) {
 	return inner.Terms(m)
+}
+
+// job is a key of the tests in memory, each of which has nodes of its own.
+var job = txlock.Named("job")
+
+// memory are nodes in memory, for a test in a bubble: time passes when everybody waits.
+type memory struct {
+	t     *testing.T
+	nodes []*memstore.Server
+	begun time.Time
+}
+
+// inMemory runs a test without servers, on so many nodes.
+func inMemory(t *testing.T, n int, test func(t *testing.T, db *memory)) {
+	t.Helper()
+	leasetest.InBubble(t, 72*time.Hour, func(t *testing.T) {
+		db := &memory{t: t, begun: time.Now()}
+		for range n {
+			db.nodes = append(db.nodes, memstore.New())
+		}
+		test(t, db)
+	})
+}
+
+// process returns a manager of a process of its own, and its ways to the nodes.
+func (db *memory) process(options ...quorum.Option) (*quorum.Manager, []*memstore.Store) {
+	db.t.Helper()
+	var leases []*lease.Manager
+	var stores []*memstore.Store
+	for _, node := range db.nodes {
+		s := node.Store()
+		pool := s.Pool()
+		m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
+		must(db.t, err)
+		db.t.Cleanup(func() {
+			closeIt(db.t, m)
+			must(db.t, pool.Close())
+		})
+		leases, stores = append(leases, m), append(stores, s)
+	}
+	return newManager(db.t, leases, options...), stores
+}
+
+// manager is process on nodes that count.
+func (db *memory) manager() *quorum.Manager {
+	db.t.Helper()
+	m, _ := db.process()
+	must(db.t, m.Install(db.t.Context()))
+	return m
+}
+
+// held counts the nodes where somebody holds the lease.
+func (db *memory) held() (n int) {
+	db.t.Helper()
+	for _, node := range db.nodes {
+		seen, err := node.Store().Look(db.t.Context(), store.Row{Key: job.String()})
+		must(db.t, err)
+		if seen.Left > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// within checks how much time has passed in the test.
+func (db *memory) within(what string, least, most time.Duration) {
+	db.t.Helper()
+	if got := time.Since(db.begun); got < least || got > most {
+		db.t.Errorf("%s after %v, want %v to %v", what, got, least, most)
+	}
+}
+
+// late lets the calls of a node arrive later.
+func late(d time.Duration) memstore.Fault {
+	return func(_ context.Context, _ string, _ store.Row, call func() error) error {
+		time.Sleep(d)
+		return call()
+	}
 }

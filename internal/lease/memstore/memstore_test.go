@@ -2,6 +2,8 @@ package memstore_test
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
@@ -13,12 +15,16 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var must = leasetest.Must
 
 var ctx = context.Background()
 
@@ -47,13 +53,6 @@ func in(t *testing.T, test func(t *testing.T, db *memstore.Server, s *memstore.S
 		must(t, s.Make(ctx, leaseRow))
 		test(t, db, s)
 	})
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // want compares an answer and its error, which is to be nil, with what is wanted.
@@ -85,159 +84,6 @@ func take(t *testing.T, x store.Session, a store.Ask) store.Claim {
 }
 
 func now() uint64 { return uint64(time.Now().UnixMicro()) }
-
-// TestClockSetBack proves that a refusal cuts an expiry that is too far ahead.
-func TestClockSetBack(t *testing.T) {
-	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
-		take(t, s, ask("a", hold("a", 1)))
-		db.SetClock(-time.Hour)
-		glance, err := s.Look(ctx, leaseRow)
-		must(t, err)
-		if glance.Left != time.Hour+ttl || glance.Held() {
-			t.Fatalf("the row shows %+v", glance)
-		}
-		want(t, store.Answer{Reply: store.Refused})(s.Take(ctx, ask("b", hold("b", 1))))
-		glance, err = s.Look(ctx, leaseRow)
-		if must(t, err); glance.Left != ttl || !glance.Held() {
-			t.Fatalf("the row shows %+v", glance)
-		}
-	})
-}
-
-func TestNotAfter(t *testing.T) {
-	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
-		must(t, s.Ready(ctx))
-		q := ask("a", hold("a", 1))
-		q.NotAfter = s.Now().Add(time.Second)
-		db.SetClock(2 * time.Second)
-		must(t, s.Ready(ctx)) // it was read within the minute
-		a, err := s.Take(ctx, q)
-		if must(t, err); a.Reply != store.Late {
-			t.Fatalf("after the clock was set forward: %+v", a)
-		}
-		must(t, s.ReadClock(ctx))
-		take(t, s, q)
-		want(t, store.Done)(s.Force(ctx, leaseRow))
-		time.Sleep(time.Second + time.Microsecond)
-		a, err = s.Take(ctx, q)
-		if must(t, err); a.Reply != store.Late {
-			t.Fatalf("too late: %+v", a)
-		}
-		db.SetClock(time.Hour)
-		time.Sleep(time.Minute)
-		must(t, s.Ready(ctx)) // reads it again
-		q.NotAfter = s.Now()
-		take(t, s, q)
-	})
-}
-
-func TestInTurn(t *testing.T) {
-	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-		q := ask("a", hold("a", 1))
-		q.InTurn = true
-		want(t, store.Answer{})(s.Take(ctx, q)) // there is no queue row
-		must(t, s.Make(ctx, store.Row{Key: key, Slot: store.QueueSlot}))
-		want(t, store.Done)(s.Release(ctx, leaseRow, take(t, s, q).Hold))
-		turn, err := s.Turn(ctx, key, "b", "", makes(s))
-		must(t, err)
-		want(t, store.Answer{})(s.Take(ctx, q))
-		turn.Leave()
-		take(t, s, q)
-	})
-}
-
-func TestRelease(t *testing.T) {
-	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-		take(t, s, ask("a", hold("a", 1)))
-		take(t, s, ask("a", hold("a", 2)))
-		want(t, store.Absent)(s.Release(ctx, store.Row{Key: "other"}, hold("a", 1)))
-		want(t, store.Refused)(s.Release(ctx, leaseRow, hold("a", 3)))
-		want(t, store.Done)(s.Release(ctx, leaseRow, hold("a", 1)))
-		glance, err := s.Look(ctx, leaseRow)
-		if must(t, err); glance.Left != ttl || glance.Owner != "a" {
-			t.Fatalf("with one hold left: %+v", glance)
-		}
-		want(t, store.Done)(s.Release(ctx, leaseRow, hold("a", 2)))
-		want(t, store.Refused)(s.Release(ctx, leaseRow, hold("a", 2)))
-		want(t, store.Glance{Exists: true, Owner: "a", Token: now(), TTL: ttl})(s.Look(ctx, leaseRow))
-		take(t, s, ask("b", hold("b", 1)))
-		time.Sleep(ttl)
-		want(t, store.Expired)(s.Release(ctx, leaseRow, hold("b", 1)))
-		want(t, store.Stored{Exists: true, Token: now() - uint64(ttl.Microseconds()) + 1})(s.Stored(ctx, leaseRow))
-	})
-}
-
-// TestClaims proves what is needed of a claim by what asks for one.
-func TestClaims(t *testing.T) {
-	for _, c := range []struct {
-		name         string
-		change       func(c *store.Claim)
-		after        time.Duration
-		claims, owns bool // with the token, without it
-	}{
-		{"as granted", func(*store.Claim) {}, time.Second, true, true},
-		{"another owner", func(c *store.Claim) { c.Owner = "b" }, 0, false, false},
-		{"another hold", func(c *store.Claim) { c.Hold = hold("a", 2) }, 0, false, false},
-		{"another token", func(c *store.Claim) { c.Token++ }, 0, false, true},
-		{"expired", func(*store.Claim) {}, ttl, false, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-				claim := take(t, s, ask("a", hold("a", 1)))
-				c.change(&claim)
-				time.Sleep(c.after)
-				wanted, owned, standing, left := store.Refused, store.Refused, store.Gone, max(0, ttl-c.after)
-				if c.claims {
-					wanted, standing, left = store.Done, store.Renewed, ttl
-				}
-				if c.owns {
-					owned = store.Done
-				}
-				want(t, wanted)(s.Guard(ctx, claim))
-				all, _, err := s.RenewMany(ctx, []store.Claim{claim, {Row: store.Row{Key: "other"}}})
-				if must(t, err); all[claim.Row] != standing || all[store.Row{Key: "other"}] != store.Gone {
-					t.Fatalf("RenewMany: %v", all)
-				}
-				want(t, wanted)(s.Renew(ctx, claim))
-				glance, err := s.Look(ctx, leaseRow)
-				if must(t, err); glance.Left != left {
-					t.Fatalf("after the renewal: %+v", glance)
-				}
-				claim.Token += 5
-				a, err := s.Raise(ctx, claim)
-				if must(t, err); a.Reply != owned || owned == store.Done && a.Token != claim.Token {
-					t.Fatalf("Raise: %+v", a)
-				}
-				claim.Token -= 3 // it is that already
-				a, err = s.Raise(ctx, claim)
-				if must(t, err); a.Reply != owned || owned == store.Done && a.Token != claim.Token+3 {
-					t.Fatalf("Raise: %+v", a)
-				}
-			})
-		})
-	}
-}
-
-func TestMakeAndUse(t *testing.T) {
-	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-		take(t, s, ask("a", hold("a", 1)))
-		must(t, s.Make(ctx, leaseRow)) // which changes nothing
-		glance, err := s.Look(ctx, leaseRow)
-		if must(t, err); glance.Left != ttl {
-			t.Fatalf("made again: %+v", glance)
-		}
-		want(t, store.Glance{})(s.Look(ctx, store.Row{Key: "other"}))
-		want(t, store.Stored{})(s.Stored(ctx, store.Row{Key: "other"}))
-		_, err = s.Use(ctx, "other", store.Shared)
-		wantErr(t, err, store.ErrLocked)
-		want(t, store.Exclusive)(s.Use(ctx, key, store.Exclusive))
-		want(t, store.Shared)(s.Use(ctx, key, store.Shared))
-		want(t, store.Shared)(s.Use(ctx, key, -3))
-		want(t, store.Refused)(s.Resize(ctx, key, 3))
-		want(t, store.Absent)(s.Resize(ctx, "other", 3))
-		want(t, true)(sharedBy(s.Take(ctx, ask("a", hold("a", 2)))))
-	})
-}
 
 func sharedBy(a store.Answer, err error) (bool, error) { return a.Shared, err }
 
@@ -337,106 +183,6 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-func TestListAndInspect(t *testing.T) {
-	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-		must(t, s.Make(ctx, store.Row{Key: "idle"}))
-		take(t, s, ask("a", hold("a", 1)))
-		take(t, s, ask("a", hold("a", 2)))
-		want(t, store.Shared)(s.Use(ctx, key, store.Shared))
-		claim := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 7000}, Owner: "a", Hold: hold("a", 3), TTL: 2 * ttl, NotAfter: store.Never})
-		turn, err := s.Turn(ctx, key, "w", "", makes(s))
-		must(t, err)
-		waiter := store.Info{Row: store.Row{Key: key, Slot: store.QueueSlot}, Owner: "w", Since: time.UnixMicro(int64(now()))}
-		holder := store.Info{Row: leaseRow, Owner: "a", Token: claim.Token, TTL: ttl, Left: ttl, Holders: 2, Use: store.Shared}
-		reader := store.Info{Row: claim.Row, Owner: "a", Token: claim.Token, TTL: 2 * ttl, Left: 2 * ttl, Holders: 1}
-		compare := func(all []store.Info, err error, wanted ...store.Info) {
-			t.Helper()
-			must(t, err)
-			for i := range all {
-				if (all[i].Session > 0) != (all[i].Slot == store.QueueSlot) {
-					t.Fatalf("row %d has session %d", all[i].Slot, all[i].Session)
-				}
-				all[i].Session = 0
-			}
-			if !slices.Equal(all, wanted) {
-				t.Fatalf("there are %+v", all)
-			}
-		}
-		all, err := s.List(ctx)
-		compare(all, err, waiter, holder, reader)
-		all, err = s.Inspect(ctx, key)
-		compare(all, err, waiter, holder, reader)
-		all, err = s.Inspect(ctx, "other")
-		compare(all, err)
-		turn.Leave()
-		time.Sleep(ttl)
-		all, err = s.List(ctx)
-		reader.Left = ttl
-		compare(all, err, reader)
-		all, err = s.Inspect(ctx, key)
-		holder.Left = 0
-		compare(all, err, holder, reader)
-	})
-}
-
-func TestClean(t *testing.T) {
-	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
-		const retention = time.Hour
-		must(t, s.BeginEpoch(ctx, "e", 0))
-		for _, shared := range []string{"shared", "read"} {
-			must(t, s.Make(ctx, store.Row{Key: shared}))
-			want(t, store.Shared)(s.Use(ctx, shared, store.Shared))
-			take(t, s, store.Ask{Row: store.Row{Key: shared, Slot: 5000}, Owner: "a", Hold: hold("a", 1), TTL: ttl, NotAfter: store.Never})
-		}
-		want(t, 1)(s.Clean(ctx, retention)) // the row that was never used
-		must(t, s.Make(ctx, leaseRow))
-		take(t, s, ask("a", hold("a", 1)))
-		must(t, s.Make(ctx, store.Row{Key: "ahead"}))
-		db.SetClock(24 * time.Hour)
-		ahead := store.Ask{Row: store.Row{Key: "ahead"}, Owner: "a", Hold: hold("a", 1), TTL: ttl, NotAfter: store.Never}
-		take(t, s, ahead)
-		db.SetClock(0)
-		ahead.Owner = "b"
-		want(t, store.Answer{Reply: store.Refused})(s.Take(ctx, ahead)) // which cuts its time, but not the token
-		for range 3 {                                                   // an hour after all have expired, but for one, whose reader goes on
-			time.Sleep(retention/3 + ttl)
-			take(t, s, store.Ask{Row: store.Row{Key: "read", Slot: 5000}, Owner: "a", Hold: hold("a", 1), TTL: ttl, NotAfter: store.Never})
-		}
-		tx := s.Begin()
-		must(t, include(tx, s, func(in *store.In) error { return in.Make(ctx, leaseRow) }))
-		want(t, 2)(s.Clean(ctx, retention)) // the entry row and the reader of "shared"
-		must(t, tx.Rollback())
-		want(t, 1)(s.Clean(ctx, retention)) // the lease, which was locked
-		for at, exists := range map[store.Row]bool{{Key: "shared"}: false, leaseRow: false, {Key: "read"}: true, {Key: "ahead"}: true} {
-			glance, err := s.Look(ctx, at)
-			if must(t, err); glance.Exists != exists {
-				t.Errorf("row %v: %+v", at, glance)
-			}
-		}
-		id, age, err := s.Epoch(ctx)
-		if err != nil || id != "e" || age < retention {
-			t.Fatalf("the epoch is %q, %v old, error %v", id, age, err)
-		}
-	})
-}
-
-func TestEpoch(t *testing.T) {
-	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-		for _, c := range []struct {
-			begin, id string
-			age       time.Duration
-		}{{"", "", 0}, {"one", "one", time.Minute}, {"two", "one", time.Minute}} {
-			if c.begin != "" {
-				must(t, s.BeginEpoch(ctx, c.begin, c.age))
-			}
-			id, age, err := s.Epoch(ctx)
-			if err != nil || id != c.id || age != c.age {
-				t.Fatalf("the epoch is %q, %v old, error %v", id, age, err)
-			}
-		}
-	})
-}
-
 // TestStores proves what a store says of itself.
 func TestStores(t *testing.T) {
 	db := memstore.New()
@@ -471,4 +217,330 @@ func makes(s *memstore.Store) func() error {
 		}
 		return s.Make(ctx, at)
 	}
+}
+
+// guard guards a claim in a transaction, and wants a reply or an error.
+func guard(t *testing.T, tx txlock.Tx, s store.Store, c store.Claim) error {
+	t.Helper()
+	return include(tx, s, func(in *store.In) error {
+		reply, err := in.Guard(ctx, c)
+		if err == nil && reply != store.Done {
+			t.Errorf("Guard: %v", reply)
+		}
+		return err
+	})
+}
+
+// TestSnapshot proves what a transaction sees that has read before others wrote.
+func TestSnapshot(t *testing.T) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
+		readsAs := func(tx *memstore.Tx, token uint64) {
+			t.Helper()
+			must(t, include(tx, s, func(in *store.In) error {
+				seen, err := in.Stored(in.Reading, leaseRow)
+				if seen.Token != token {
+					t.Errorf("it sees token %d, want %d", seen.Token, token)
+				}
+				return err
+			}))
+		}
+		unchanged := func(tx *memstore.Tx, wanted error) {
+			t.Helper()
+			err := include(tx, s, func(in *store.In) error { return in.UnchangedSinceSnapshot(ctx, key) })
+			if !errors.Is(err, wanted) {
+				t.Errorf("got error %v, want %v", err, wanted)
+			}
+			must(t, tx.Rollback())
+		}
+		old, fresh, committed := s.Begin(), s.Begin(), s.BeginReadCommitted()
+		old.Read()
+		committed.Read()
+		claim := take(t, s, ask("a", hold("a", 1)))
+		readsAs(old, 0)
+		readsAs(fresh, claim.Token)
+		readsAs(committed, claim.Token)
+		unchanged(old, txlock.ErrStaleSnapshot)
+		unchanged(fresh, nil)
+		unchanged(committed, nil)
+
+		renewed, used := s.Begin(), s.Begin()
+		renewed.Read()
+		time.Sleep(time.Second)
+		want(t, store.Done)(s.Renew(ctx, claim))
+		unchanged(renewed, txlock.ErrStaleSnapshot) // somebody was there
+		used.Read()
+		want(t, store.Shared)(s.Use(ctx, key, store.Shared))
+		unchanged(used, nil)
+
+		want(t, store.Done)(s.Force(ctx, leaseRow))
+		take(t, s, ask("a", hold("a", 3)))
+		for _, change := range []func(){
+			func() { take(t, s, ask("a", hold("a", 4))) },
+			func() {
+				_, err := s.Raise(ctx, store.Claim{Row: leaseRow, Owner: "a", Hold: hold("a", 3), Token: 1 << 60})
+				must(t, err)
+			},
+		} {
+			before := s.Begin()
+			before.Read()
+			change() // at the same moment
+			unchanged(before, txlock.ErrStaleSnapshot)
+		}
+		want(t, store.Done)(s.Force(ctx, leaseRow))
+		readers, swept := s.Begin(), s.Begin()
+		readers.Read()
+		place := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 5000}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
+		must(t, include(readers, s, func(in *store.In) error {
+			done, err := in.DoneInSnapshot(ctx, key, []int64{place.Slot})
+			if len(done) > 0 {
+				t.Errorf("the snapshot from before the reader shows %v", done)
+			}
+			return err
+		}))
+		unchanged(readers, nil) // the reader has a row of its own
+		swept.Read()
+		must(t, include(swept, s, func(in *store.In) error {
+			done, err := in.DoneInSnapshot(ctx, key, []int64{place.Slot})
+			if done[place.Slot] != int64(place.Token) {
+				t.Errorf("the snapshot shows %v, want token %d", done, place.Token)
+			}
+			return err
+		}))
+		want(t, store.Done)(s.Release(ctx, place.Row, place.Hold))
+		time.Sleep(2 * ttl)
+		must(t, s.Sweep(ctx, key))
+		unchanged(swept, txlock.ErrStaleSnapshot) // the row of the reader is gone
+
+		own := s.Begin() // sees what it has written itself, and counts it as seen
+		own.Read()
+		must(t, include(own, s, func(in *store.In) error {
+			if !in.Snapshot {
+				t.Error("there is a snapshot, and nobody says so")
+			}
+			token := take(t, in, ask("b", hold("b", 1))).Token
+			seen, err := in.Stored(ctx, leaseRow)
+			if seen.Token != token {
+				t.Errorf("it sees %+v, and has taken token %d", seen, token)
+			}
+			return err
+		}))
+		unchanged(own, nil)
+	})
+}
+
+func TestDeadlock(t *testing.T) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
+		one := take(t, s, ask("a", hold("a", 1)))
+		must(t, s.Make(ctx, store.Row{Key: "other"}))
+		two := take(t, s, store.Ask{Row: store.Row{Key: "other"}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
+		first, second := s.Begin(), s.Begin()
+		must(t, guard(t, first, s, one))
+		must(t, guard(t, second, s, two))
+		done := make(chan error, 1)
+		go func() { done <- guard(t, first, s, two) }()
+		synctest.Wait()
+		err := guard(t, second, s, one)
+		if !errors.Is(err, txlock.ErrDeadlock) || !txlock.Retryable(err) || fault.Unknown(err) {
+			t.Fatalf("the victim is told %v", err)
+		}
+		must(t, <-done)
+		wantErr(t, second.Commit(), txlock.ErrTxDoomed)
+		must(t, first.Commit())
+	})
+}
+
+func TestJoin(t *testing.T) {
+	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
+		claim := take(t, s, ask("a", hold("a", 1)))
+		_, err := s.Join(ctx, nil)
+		wantErr(t, err, txlock.ErrNoTransaction)
+		_, err = s.Join(ctx, (*sql.Tx)(nil))
+		wantErr(t, err, txlock.ErrNoTransaction)
+		tx := s.Begin()
+		j, err := s.Join(ctx, tx)
+		must(t, err)
+		wantErr(t, j.Include(ctx, "guard", txlock.Named(""), nil), txlock.ErrInvalidKey)
+		for _, c := range []struct{ fences, fenced, fails bool }{{}, {fences: true, fails: true}, {fences: true}, {fenced: true}} {
+			err := include(tx, db.Store(), func(in *store.In) error {
+				if in.Snapshot || in.Fenced != c.fenced || in.ID == 0 || in.Reading == nil {
+					t.Errorf("it is told %+v", in)
+				}
+				in.Fence = c.fences
+				if c.fails {
+					return txlock.ErrLost
+				}
+				_, err := in.Guard(ctx, claim)
+				return err
+			})
+			if (err != nil) != c.fails || err != nil && !errors.Is(err, txlock.ErrLost) {
+				t.Fatal(err)
+			}
+		}
+		must(t, tx.Commit())
+		_, err = s.Join(ctx, tx)
+		wantErr(t, err, txlock.ErrNoTransaction)
+	})
+}
+
+// TestFaults proves that a fault is asked about each call, and has its way.
+func TestFaults(t *testing.T) {
+	lost := errors.New("lost")
+	for _, c := range []struct {
+		name  string
+		fault func(ctx context.Context, call func() error) error
+		took  time.Duration
+		err   error
+		taken bool
+	}{
+		{name: "none", fault: func(_ context.Context, call func() error) error { return call() }, taken: true},
+		{name: "not sent", fault: func(context.Context, func() error) error { return lost }, err: lost},
+		{name: "no answer", fault: func(_ context.Context, call func() error) error { return errors.Join(call(), lost) }, err: lost, taken: true},
+		{name: "late", fault: func(_ context.Context, call func() error) error { time.Sleep(time.Second); return call() }, took: time.Second, taken: true},
+		{name: "never sent", fault: func(ctx context.Context, _ func() error) error { <-ctx.Done(); return ctx.Err() }, took: time.Minute, err: context.DeadlineExceeded},
+		{name: "too late", fault: func(ctx context.Context, call func() error) error { <-ctx.Done(); return call() }, took: time.Minute, err: context.DeadlineExceeded},
+		{name: "never answered", fault: func(ctx context.Context, call func() error) error {
+			err := call()
+			<-ctx.Done()
+			return errors.Join(err, ctx.Err())
+		}, took: time.Minute, err: context.DeadlineExceeded, taken: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
+				limited, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				var asked []string
+				s.SetFault(func(ctx context.Context, op string, at store.Row, call func() error) error {
+					asked = append(asked, op)
+					if at != leaseRow {
+						t.Errorf("%s is about %v", op, at)
+					}
+					return c.fault(ctx, call)
+				})
+				began := time.Now()
+				a, err := s.Take(limited, ask("a", hold("a", 1)))
+				if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || time.Since(began) != c.took || (a.Reply == store.Done) != (err == nil) {
+					t.Fatalf("after %v: %+v, error %v", time.Since(began), a, err)
+				}
+				if !slices.Equal(asked, []string{"Take"}) {
+					t.Fatalf("asked about %v", asked)
+				}
+				glance, err := db.Store().Look(ctx, leaseRow)
+				if must(t, err); (glance.Owner == "a") != c.taken {
+					t.Fatalf("the row shows %+v", glance)
+				}
+			})
+		})
+	}
+}
+
+// TestAwaitWaiting proves that it ends with its context, outside of synctest too.
+func TestAwaitWaiting(t *testing.T) {
+	db := memstore.New()
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	wantErr(t, db.AwaitWaiting(ended, key, 1), context.Canceled)
+	s := db.Store()
+	first, err := s.Turn(ctx, key, "a", "", makes(s))
+	must(t, err)
+	done := make(chan error, 1)
+	go func() {
+		second, err := s.Turn(ctx, key, "b", "", makes(s))
+		if err == nil {
+			second.Leave()
+		}
+		done <- err
+	}()
+	must(t, db.AwaitWaiting(ctx, key, 1))
+	first.Leave()
+	must(t, <-done)
+	_, err = s.Look(ended, leaseRow)
+	wantErr(t, err, context.Canceled)
+}
+
+func TestBlockers(t *testing.T) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
+		claim := take(t, s, ask("a", hold("a", 1)))
+		reads := s.Begin()
+		must(t, include(reads, s, func(in *store.In) error { return in.Make(ctx, leaseRow) }))
+		blockers, err := s.Blockers(ctx, key)
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("who has locked it only is a blocker: %v", blockers)
+		}
+		must(t, include(reads, s, func(in *store.In) error {
+			a, err := in.Take(ctx, ask("b", hold("b", 1)))
+			if a.Reply != store.Refused {
+				t.Errorf("Take: %+v", a)
+			}
+			return err
+		}))
+		blockers, err = s.Blockers(ctx, key)
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("who was refused is a blocker: %v", blockers)
+		}
+		must(t, include(reads, s, func(in *store.In) error {
+			want(t, store.Done)(in.Guard(ctx, claim))
+			want(t, store.Done)(in.Release(ctx, leaseRow, claim.Hold))
+			return nil
+		}))
+		blockers, err = s.Blockers(ctx, key)
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("who has released it is a blocker: %v", blockers)
+		}
+		must(t, reads.Rollback())
+		tx := s.Begin()
+		var session uint64
+		must(t, include(tx, s, func(in *store.In) error {
+			session = in.ID
+			_, err := in.Guard(ctx, claim)
+			return err
+		}))
+		time.Sleep(ttl + time.Second)
+		blockers, err = s.Blockers(ctx, key)
+		wanted := store.Blocker{Written: store.Written{Token: claim.Token, Guards: 1, Session: session}, Over: time.Second}
+		if must(t, err); !slices.Equal(blockers, []store.Blocker{wanted}) {
+			t.Fatalf("the blockers are %+v, want %+v", blockers, wanted)
+		}
+		blockers, err = s.Blockers(ctx, "other")
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("the blockers of another key are %v", blockers)
+		}
+		stale := wanted
+		stale.Guards = 2
+		must(t, s.End(ctx, key, stale)) // which is not open
+		must(t, s.End(ctx, "other", wanted))
+		must(t, include(tx, s, func(*store.In) error { return nil }))
+		must(t, s.End(ctx, key, wanted))
+		err = include(tx, s, func(*store.In) error { return nil })
+		if !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Fatalf("a session that was ended says %v", err)
+		}
+	})
+}
+
+// TestEndOfAWait proves that a transaction whose session is ended while it waits leaves the
+// queue, and keeps nothing locked.
+func TestEndOfAWait(t *testing.T) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
+		claim := take(t, s, ask("a", hold("a", 1)))
+		want(t, store.Shared)(s.Use(ctx, key, store.Shared))
+		reader := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 5000}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
+		holder, tx := s.Begin(), s.Begin()
+		must(t, guard(t, holder, s, claim))
+		must(t, guard(t, tx, s, reader))
+		done := make(chan error, 1)
+		go func() { done <- guard(t, tx, s, claim) }()
+		synctest.Wait()
+		blockers, err := s.Blockers(ctx, key)
+		must(t, err)
+		for _, b := range blockers {
+			if b.Slot == reader.Slot {
+				must(t, s.End(ctx, key, b))
+			}
+		}
+		wantErr(t, <-done, txlock.ErrTxDoomed)
+		want(t, store.Done)(s.Release(ctx, reader.Row, reader.Hold))
+		must(t, tx.Rollback())
+		must(t, holder.Commit())
+		want(t, store.Done)(s.Release(ctx, leaseRow, claim.Hold)) // nobody is left in the queue
+	})
 }

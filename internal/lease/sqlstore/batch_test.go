@@ -17,10 +17,13 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+var must = leasetest.Must
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
@@ -38,9 +41,7 @@ func newStore(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) *Sto
 			t.Errorf("close the store: %v", err)
 		}
 	})
-	if err := s.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Ready(t.Context()))
 	return s
 }
 
@@ -126,9 +127,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 		all = append(all, w)
 	}
 	blocker, err := db.Admin().BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = blocker.Rollback() }() // rolled back below, too
 	if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"); err != nil {
 		t.Fatal(err)
@@ -155,9 +154,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 		}
 	}
 	// One row is somebody else's by now.
-	if err := blocker.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, blocker.Rollback())
 	if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holders = ? WHERE name = ?", hold("z"), unique+"free, too"); err != nil {
 		t.Fatal(err)
 	}
@@ -190,9 +187,7 @@ func TestClockFarAway(t *testing.T) {
 		for _, away := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
 			near := time.Now().Add(away).UnixMicro()
 			result, err := s.pool.ExecContext(t.Context(), rawsql.AcquireMany(all, near))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if n, err := result.RowsAffected(); err != nil || n != 0 {
 				t.Errorf("%v away: %d rows, %v", away, n, err)
 			}

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -41,44 +42,21 @@ func (a *answers) names(t *testing.T, what string, info lease.Info) {
 func TestSlowWaitsNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a := db.manager(lease.WithLabel("the nightly report"))
-		for name, c := range map[string]struct {
-			hold func(key txlock.Key) *lease.Lease
-			wait func(b *lease.Manager, key txlock.Key) (*lease.Lease, error)
-			more int // looks
-		}{
-			"Acquire": {
-				func(key txlock.Key) *lease.Lease { return acquire(t, a, key) },
-				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) { return b.Acquire(t.Context(), key) },
-				1,
+		for name, wait := range map[string]func(b *lease.Manager, key txlock.Key) (*lease.Lease, error){
+			"Acquire": acquireNow,
+			"Acquire fairly": func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+				return b.Acquire(t.Context(), key, lease.Fair())
 			},
-			"Acquire fairly": {
-				func(key txlock.Key) *lease.Lease { return acquire(t, a, key) },
-				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return b.Acquire(t.Context(), key, lease.Fair())
-				},
-				1,
+			"Acquire under a limit": func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+				return b.Acquire(t.Context(), key, lease.WaitAtMost(time.Hour))
 			},
-			"Acquire under a limit": {
-				func(key txlock.Key) *lease.Lease { return acquire(t, a, key) },
-				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					return b.Acquire(t.Context(), key, lease.WaitAtMost(time.Hour))
-				},
-				1,
-			},
-			"AcquireShared": {
-				func(key txlock.Key) *lease.Lease { return acquire(t, a, key) },
-				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) { return b.AcquireShared(t.Context(), key) },
-				1,
-			},
-			"a permit": {
-				func(key txlock.Key) *lease.Lease { return onlyPermit(t, a, key) },
-				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-					of := semaphore(t, b, key, 1)
-					return of.Acquire(t.Context())
-				},
-				1,
-			},
+			"AcquireShared": func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) { return b.AcquireShared(t.Context(), key) },
+			"a permit":      permitNow,
 		} {
+			hold := acquireNow
+			if name == "a permit" {
+				hold = permitNow
+			}
 			for _, asked := range []bool{true, false} {
 				told := new(answers)
 				options := []lease.ManagerOption{lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second)}
@@ -87,26 +65,27 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				}
 				b, wire := db.process(options...)
 				key := txlock.Named(name)
-				held := c.hold(key)
+				held, err := hold(a, key)
+				must(t, err)
 				info := infoOf(t, held, a)
 				info.Key = key
 				looks := len(wire.calls("Inspect"))
 				time.AfterFunc(10*time.Second, func() { _ = held.Release(context.Background()) })
-				l, err := c.wait(b, key)
+				l, err := wait(b, key)
 				must(t, err)
 				if asked || name != "a permit" { // whose wait sees only that none is free
 					told.names(t, name, info)
 				}
 				want := 0
 				if asked {
-					want = c.more
+					want = 1
 				}
 				if n := len(wire.calls("Inspect")) - looks; n != want {
 					t.Errorf("%s, asked=%t: %d looks more, want %d", name, asked, n, want)
 				}
 				release(t, l)
 				told.granted, told.waited = txlock.Event{}, txlock.Event{}
-				l, err = c.wait(b, key)
+				l, err = wait(b, key)
 				must(t, err)
 				if told.granted.Held != nil || told.waited.Held != nil {
 					t.Errorf("%s: free, but %v had it", name, told.granted.Held)
@@ -120,9 +99,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 // onlyPermit acquires the only permit of a key.
 func onlyPermit(t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
 	t.Helper()
-	of := semaphore(t, m, key, 1)
-	l := permit(t, of)
-	return l
+	return permit(t, semaphore(t, m, key, 1))
 }
 
 // TestSlowWaitForReaders proves that a writer that waits for a reader to go is told of it: it
@@ -231,6 +208,46 @@ func TestSlowWaitersShareALook(t *testing.T) {
 		all.Wait()
 		if n := len(wire.calls("Inspect")); n != 1 {
 			t.Errorf("%d looks", n)
+		}
+	})
+}
+
+// TestSlowServerLosesNotAll proves that a server which renews too few leases in time for all
+// of them to be kept loses some and not all.
+func TestSlowServerLosesNotAll(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		const ttl, leases, perRow = time.Second, 300, 2 * time.Millisecond
+		m, wire := db.process(lease.TTL(ttl))
+		var held []*lease.Lease
+		for n := range leases {
+			held = append(held, share(t, m, txlock.Named(fmt.Sprint(n))))
+		}
+		wire.fault("RenewMany", func(ctx context.Context, _ string, _ store.Row, call func() error) error {
+			before, _ := db.Rows()
+			err := call()
+			after, _ := db.Rows()
+			took := time.Duration(0)
+			for at, row := range after {
+				if row.Expires != before[at].Expires {
+					took += perRow
+				}
+			}
+			select {
+			case <-time.After(took):
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		time.Sleep(5 * ttl)
+		kept := 0
+		for _, l := range held {
+			if l.Err() == nil {
+				kept++
+			}
+		}
+		if kept < leases/4 {
+			t.Errorf("%d of %d are kept", kept, leases)
 		}
 	})
 }
