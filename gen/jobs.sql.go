@@ -12,7 +12,7 @@ import (
 const BeginJob = `-- name: BeginJob :execrows
 UPDATE lockstep_jobs SET
   runs = IF(token > 0 AND token = ?, LEFT(SUBSTRING_INDEX(CONCAT(CAST(? AS BINARY), CHAR(10), runs), CHAR(10), ?), 8192), runs),
-  failures = IF(tick_us = ?, failures, 0),
+  failures = IF(tick_us = ?, failures, 0), done_us = IF(token = 0, -1, done_us),
   tick_us = ?, owner = ?, next_us = ?, ended_us = 0,
   started_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), limit_us = ?, schedule = ?,
   token = ?
@@ -36,7 +36,7 @@ type BeginJobParams struct {
 // BeginJob begins a tick that was not done, if no later one was begun, none under the
 // same lease or a newer one, and the job isn't paused, unless the tick was requested. It
 // keeps the run under the token died, which has no end. It changes no row if the job has
-// none yet.
+// none yet. Before the first tick nothing was done, whatever MakeJob has written.
 // It never runs in a caller's transaction.
 func (q *Queries) BeginJob(ctx context.Context, db DBTX, arg BeginJobParams) (int64, error) {
 	result, err := db.ExecContext(ctx, BeginJob,
@@ -410,7 +410,7 @@ func (q *Queries) PurgeJob(ctx context.Context, db DBTX, arg PurgeJobParams) (in
 
 const RequestJob = `-- name: RequestJob :execrows
 UPDATE lockstep_jobs SET run_us = GREATEST(CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED), tick_us + 1)
-WHERE name = ? AND run_us <= tick_us
+WHERE name = ? AND run_us <= GREATEST(tick_us, 0)
 `
 
 // RequestJob requests a run of a job for now, unless one is requested already.

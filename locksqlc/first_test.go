@@ -1,6 +1,7 @@
 package locksqlc_test
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"strings"
@@ -92,5 +93,34 @@ func TestLockWithoutACenter(t *testing.T) {
 			return errInner
 		})
 		isError(t, "Run", err, errInner)
+	})
+}
+
+// TestPreparedForAnotherContext proves that a statement which was prepared for LockWith or CommitWith
+// is not executed without it.
+func TestPreparedForAnotherContext(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, table, key := newPool(t, db.Config(), true), numbers(t, db), uniqueKey(t, "prepared")
+		for name, mark := range map[string]func(s *txlock.Scope) context.Context{
+			"LockWith":   func(s *txlock.Scope) context.Context { return s.LockWith(t.Context(), key) },
+			"CommitWith": func(s *txlock.Scope) context.Context { return s.CommitWith(t.Context(), 1) },
+		} {
+			tx := begin(t, pool)
+			s := join(t, tx)
+			ctx := mark(s)
+			prepared, err := tx.PrepareContext(ctx, "UPDATE "+table+" SET v = v + 1")
+			check(t, err)
+			if _, err = prepared.ExecContext(t.Context()); !strings.Contains(fmt.Sprint(err), "prepared under") {
+				t.Errorf("%s: %v", name, err)
+			}
+			check(t, second(prepared.ExecContext(ctx)))
+			if _, held := s.Held(key); held != (name == "LockWith") {
+				t.Errorf("%s: held %t", name, held)
+			}
+			check(t, prepared.Close())
+			if err := tx.Rollback(); name == "LockWith" {
+				check(t, err)
+			}
+		}
 	})
 }

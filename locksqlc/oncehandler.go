@@ -18,7 +18,7 @@ import (
 // not called. Package idempotency has the options.
 //
 // While the first request of a key is being processed, others with the key wait for it, or get 409
-// after ConflictAfter. A key that is repeated with another method, address, content type or body
+// after ConflictAfter; each that waits keeps a connection of the pool, which next may need. A key that is repeated with another method, address, content type or body
 // gets 422 (FingerprintOf), a missing key gets 400 with KeyRequired, and a body that is too large
 // gets 413 (MaxBody). Don't read the body before OnceHandler does. If next panics, responds with a
 // status of 500 or more, or calls idempotency.Fail, all is rolled back and nothing is stored: then

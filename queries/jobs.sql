@@ -32,11 +32,11 @@ WHERE name = sqlc.arg(name) AND schedule <> sqlc.arg(schedule);
 -- BeginJob begins a tick that was not done, if no later one was begun, none under the
 -- same lease or a newer one, and the job isn't paused, unless the tick was requested. It
 -- keeps the run under the token died, which has no end. It changes no row if the job has
--- none yet.
+-- none yet. Before the first tick nothing was done, whatever MakeJob has written.
 -- It never runs in a caller's transaction.
 UPDATE lockstep_jobs SET
   runs = IF(token > 0 AND token = sqlc.arg(died), LEFT(SUBSTRING_INDEX(CONCAT(CAST(sqlc.arg(run) AS BINARY), CHAR(10), runs), CHAR(10), sqlc.arg(keep)), 8192), runs),
-  failures = IF(tick_us = sqlc.arg(at_us), failures, 0),
+  failures = IF(tick_us = sqlc.arg(at_us), failures, 0), done_us = IF(token = 0, -1, done_us),
   tick_us = sqlc.arg(at_us), owner = sqlc.arg(owner), next_us = sqlc.arg(next_us), ended_us = 0,
   started_us = clock_us(), limit_us = sqlc.arg(limit_us), schedule = sqlc.arg(schedule),
   token = sqlc.arg(token)
@@ -78,7 +78,7 @@ UPDATE lockstep_jobs SET paused_us = 0, paused_by = '' WHERE name = sqlc.arg(nam
 -- RequestJob requests a run of a job for now, unless one is requested already.
 -- It never runs in a caller's transaction.
 UPDATE lockstep_jobs SET run_us = GREATEST(CAST(clock_us() AS SIGNED), tick_us + 1)
-WHERE name = sqlc.arg(name) AND run_us <= tick_us;
+WHERE name = sqlc.arg(name) AND run_us <= GREATEST(tick_us, 0);
 
 -- name: JobRuns :one
 -- JobRuns reads the last runs of a job, and the server's clock.

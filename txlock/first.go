@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -56,6 +57,9 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	asked := s.asked(ctx, false, key)
 	return guard.WithFirst(ctx, &guard.First{Tx: s.txState, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {
 		h := hold{grant: Grant{key: key}, stamp: a.stamp()}
+		if errors.Is(err, guard.ErrReads) {
+			err = fmt.Errorf("%w: %w since LockWith: call it immediately before the statement that is to take the lock, or call Lock; the transaction stays open", ErrInvalidOption, err)
+		}
 		if h.grant.token, err = a.took(reply, err); err != nil {
 			err = s.failure(a.verb, key, err)
 			return s.refused(ctx, asked, s.named(ctx, err, key), key)

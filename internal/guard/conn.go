@@ -242,6 +242,9 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if answers, err := c.answers(ctx); answers {
 		return unsent{err}, nil
 	}
+	if err := c.marked(ctx); err != nil {
+		return unsent{err}, nil
+	}
 	s := c.judge(ctx, query, nil)
 	if c.call(ctx) != nil || !c.IsValid() {
 		if err := c.before(ctx, s); err != nil {
@@ -261,7 +264,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if err := c.checkPrepared(ctx); err != nil {
 		return unsent{errors.Join(err, base.Close())}, nil
 	}
-	return &stmt{base: base, conn: c, statement: s, text: query}, nil
+	return &stmt{base: base, conn: c, statement: s, text: query, first: c.first(ctx), last: c.last(ctx)}, nil
 }
 
 // Prepare does what PrepareContext does, for database/sql before Go 1.8.

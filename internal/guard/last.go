@@ -34,8 +34,11 @@ func WithLast(ctx context.Context, l Last) context.Context {
 
 // The errors of what can't be the last statement of a transaction. Nothing was sent.
 var (
-	ErrNoWrite = errors.New("this statement doesn't commit with it: it must be a single INSERT, UPDATE, DELETE or REPLACE without RETURNING, sent by Exec")
-	ErrElse    = errors.New("its context is for the last statement of another transaction, or of one that has ended")
+	ErrNoWrite = errors.New("CommitWith is for a single INSERT, UPDATE, DELETE or REPLACE without RETURNING, sent by Exec; the transaction stays open")
+	ErrElse    = errors.New("its context, of LockWith or CommitWith, is for another transaction, or for one that has ended: take that of this transaction's Scope")
+	// ErrPrepared is the error of a statement that was prepared under the context of a mark, which
+	// would be ignored.
+	ErrPrepared = errors.New("it was prepared under the context of LockWith or CommitWith, and is executed under another one: execute it under that context; the transaction stays open")
 )
 
 // marked makes sure that the marks of a statement of the program are those of this pool, or of

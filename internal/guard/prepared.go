@@ -13,6 +13,8 @@ type stmt struct {
 	conn      *conn
 	statement statement
 	text      string
+	first     *First // of the context under which it was prepared, as is last
+	last      *Last
 }
 
 var (
@@ -25,7 +27,7 @@ var (
 // ExecContext executes a statement without rows.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	statement := s.statement.of("", args)
-	if err := s.conn.lockFirst(ctx); err != nil {
+	if err := s.lockFirst(ctx); err != nil {
 		return nil, err
 	}
 	if last := s.conn.last(ctx); last != nil {
@@ -45,6 +47,14 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	return result, nil
 }
 
+// lockFirst takes the lock of the context, and refuses to ignore what the statement was prepared for.
+func (s *stmt) lockFirst(ctx context.Context) error {
+	if s.first != nil && !s.first.taken && s.first != s.conn.first(ctx) || s.last != nil && s.last != s.conn.last(ctx) {
+		return ErrPrepared
+	}
+	return s.conn.lockFirst(ctx)
+}
+
 // exec sends the statement.
 func (s *stmt) exec(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	if execer, ok := s.base.(driver.StmtExecContext); ok {
@@ -58,7 +68,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	if s.conn.last(ctx) != nil {
 		return nil, ErrNoWrite
 	}
-	if err := s.conn.lockFirst(ctx); err != nil {
+	if err := s.lockFirst(ctx); err != nil {
 		return nil, err
 	}
 	statement := s.statement.of("", args)

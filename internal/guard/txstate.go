@@ -58,7 +58,7 @@ type Scope interface {
 
 // ErrReads is returned for a statement with Call.Fresh when the transaction may have a
 // snapshot. Nothing was sent.
-var ErrReads = errors.New("a statement has run before in this transaction")
+var ErrReads = errors.New("a statement has run in this transaction")
 
 // Value returns Options.Value.
 func (t *TxState) Value() any { return t.pool.options.Value }

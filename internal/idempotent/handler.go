@@ -125,6 +125,9 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 		request.Body = readCloser{bytes.NewReader(body)}
 	}
 	h.next.ServeHTTP(to, request)
+	if request.MultipartForm != nil {
+		_ = request.MultipartForm.RemoveAll() // as net/http does, which knows another request
+	}
 	err := work.err
 	switch {
 	case to.err != nil:

@@ -126,7 +126,7 @@ func Of(r gen.ListJobsRow, nowUs int64) Health {
 	case r.PausedUs == 0:
 		h.Overdue = h.Late
 	}
-	if r.RunUs > r.TickUs && since(r.RunUs) > Late && !h.Running {
+	if r.RunUs > max(r.TickUs, 0) && since(r.RunUs) > Late && !h.Running {
 		h.Overdue = max(h.Overdue, since(r.RunUs))
 	}
 	// Its process says so at each look at the table, of which it takes one in ten seconds at least.

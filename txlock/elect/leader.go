@@ -39,6 +39,10 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 // once.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
+		if ctx == nil {
+			yield(Leader{}, errors.New("elect: Observe needs a context, got nil"))
+			return
+		}
 		var last Leader
 		var lastErr error
 		for first := true; ; first = false {

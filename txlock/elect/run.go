@@ -64,8 +64,8 @@ type Func func(ctx context.Context, term *Term) error
 // problem, Run returns it: txlock.ErrSchema, ErrReadOnly, ErrPrivilege, schema.ErrSession, or a
 // wrong user or database.
 func (e *Election) Run(ctx context.Context, fn Func) error {
-	if fn == nil {
-		return errors.New("elect: Run needs a function, got nil")
+	if ctx == nil || fn == nil {
+		return errors.New("elect: Run needs a context and a function, got nil")
 	}
 	if err := ctx.Err(); err != nil {
 		return err

@@ -125,17 +125,18 @@ func TestPausedJob(t *testing.T) {
 		tick, done, started, ended, run int64
 		want                            plan
 	}{
-		"done":                    {100, 100, 100, 101, 0, plan{until: time.Unix(510, 0)}},
-		"died":                    {100, 40, 100, 0, 0, plan{until: time.Unix(510, 0)}},
-		"failed":                  {100, 40, 100, 101, 0, plan{until: time.Unix(510, 0)}},
-		"an old request":          {100, 100, 100, 101, 90, plan{until: time.Unix(510, 0)}},
-		"a request":               {100, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
-		"a request, died":         {170, 100, 100, 0, 170, plan{at: time.Unix(170, 0)}},
-		"a request, failed":       {170, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
-		"a request, failed now":   {170, 100, 100, 499, 170, plan{until: time.Unix(509, 0)}},
-		"a request, done":         {170, 170, 171, 172, 170, plan{until: time.Unix(510, 0)}},
-		"a request, another died": {100, 40, 499, 0, 170, plan{at: time.Unix(170, 0)}},
-		"another began":           {100, 40, 500, 0, 170, plan{until: time.Unix(501, 0)}},
+		"done":                              {100, 100, 100, 101, 0, plan{until: time.Unix(510, 0)}},
+		"died":                              {100, 40, 100, 0, 0, plan{until: time.Unix(510, 0)}},
+		"failed":                            {100, 40, 100, 101, 0, plan{until: time.Unix(510, 0)}},
+		"made for a tick that nobody began": {never.Unix(), never.Unix(), 0, 0, 0, plan{until: time.Unix(510, 0)}},
+		"an old request":                    {100, 100, 100, 101, 90, plan{until: time.Unix(510, 0)}},
+		"a request":                         {100, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
+		"a request, died":                   {170, 100, 100, 0, 170, plan{at: time.Unix(170, 0)}},
+		"a request, failed":                 {170, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
+		"a request, failed now":             {170, 100, 100, 499, 170, plan{until: time.Unix(509, 0)}},
+		"a request, done":                   {170, 170, 171, 172, 170, plan{until: time.Unix(510, 0)}},
+		"a request, another died":           {100, 40, 499, 0, 170, plan{at: time.Unix(170, 0)}},
+		"another began":                     {100, 40, 500, 0, 170, plan{until: time.Unix(501, 0)}},
 	} {
 		r := row{known: true}
 		r.Token, r.PausedUs = 1, 1
@@ -165,7 +166,8 @@ func TestRunNow(t *testing.T) {
 		"latest":            {nil, time.Second, requested},
 		"jitter":            {[]RunOption{Jitter(time.Hour)}, time.Second, requested},
 		"skip":              {[]RunOption{Missed(SkipMissed), Grace(time.Second)}, 30 * time.Second, requested},
-		"latest, too late":  {nil, 90 * time.Second, 11 * minute},
+		"latest, late":      {nil, 90 * time.Second, requested},
+		"skip, late":        {[]RunOption{Missed(SkipMissed), Grace(time.Second)}, 90 * time.Second, requested},
 		"all":               {[]RunOption{Missed(CatchUpAll)}, time.Second, 8 * minute},
 		"all, long ago":     {[]RunOption{Missed(CatchUpAll)}, time.Hour, 8 * minute},
 		"all but the first": {[]RunOption{Missed(CatchUpAll)}, time.Second, requested},

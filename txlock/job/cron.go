@@ -115,7 +115,7 @@ func nextOf(spec *cron.SpecSchedule, after time.Time) time.Time {
 func asTimePasses(wall *cron.SpecSchedule, after time.Time) time.Time {
 	for {
 		_, offset := after.Zone()
-		_, change := after.ZoneBounds()
+		change := nextChange(after)
 		at := wall.Next(shown(after))
 		if !at.IsZero() {
 			at = at.Add(-time.Duration(offset) * time.Second)
@@ -127,6 +127,16 @@ func asTimePasses(wall *cron.SpecSchedule, after time.Time) time.Time {
 			return change
 		}
 		after = change
+	}
+}
+
+// nextChange returns when the clocks of the zone are put forward or back next, or the zero time. On
+// the last day of a leap year ZoneBounds may return one that is over (seen with Go 1.26).
+func nextChange(after time.Time) time.Time {
+	for at := after; ; at = at.Add(time.Hour) {
+		if _, change := at.ZoneBounds(); change.IsZero() || change.After(after) {
+			return change
+		}
 	}
 }
 

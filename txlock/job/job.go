@@ -69,7 +69,8 @@ type options struct {
 func InstanceName(name string) Option { return func(o *options) { o.instance = name } }
 
 // KeepRuns sets how many of the last runs of each job the table keeps, from 0 to 50, and how long
-// Runs and List return them. The default is 20 runs, and 30 days.
+// Runs and List return them. They share 8,192 bytes, in which long instance names and errors leave
+// room for fewer. The default is 20 runs, and 30 days.
 func KeepRuns(n int, age time.Duration) Option {
 	return func(o *options) {
 		o.keep, o.age = n, age
@@ -112,10 +113,14 @@ const maxInstance = 255
 
 // Close ends every Run and starts no further tick. It waits for running functions until the
 // context ends; then it ends their contexts, waits for them to return, and returns the context's
-// error. Claims must be finished by the caller.
+// error. Claims must be finished by the caller. If a function that Close would wait for calls it, on
+// its goroutine or with its context, Close returns an error and closes nothing.
 func (j *Jobs) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("job: Close needs a context, got nil")
+	}
+	if j.calledWithin(ctx) {
+		return errors.New("job: Close was called by the function of a tick, which it waits for: call it when that has returned")
 	}
 	j.mu.Lock()
 	if !j.closed {
@@ -137,6 +142,16 @@ func (j *Jobs) Close(ctx context.Context) error {
 	j.abandon()
 	<-ended
 	return err
+}
+
+// calledWithin reports whether the function of a tick has called: by its goroutine, or with its
+// context.
+func (j *Jobs) calledWithin(ctx context.Context) (within bool) {
+	j.functions.Range(func(at, claim any) bool {
+		within = at.(function).goroutine == procname.Goroutine() || ctx.Value(claim) != nil
+		return !within
+	})
+	return within
 }
 
 // enter counts a call that Close waits for.

@@ -209,6 +209,9 @@ func (m *memLedger) begin(ctx context.Context, b beginning) (bool, error) {
 		if r.TickUs != us {
 			r.Failures = 0
 		}
+		if r.Token == 0 {
+			r.DoneUs = never.UnixMicro()
+		}
 		r.TickUs, r.Owner, r.StartedUs, r.EndedUs, r.Token = us, []byte(b.instance), now, 0, b.token
 		r.NextUs, r.Schedule, r.LimitUs = b.coming.us(), []byte(b.coming.schedule), b.coming.limit.Microseconds()
 		return true

@@ -17,7 +17,8 @@ const (
 	CatchUpLatest Policy = iota
 	// SkipMissed runs none that is late by more than Grace.
 	SkipMissed
-	// CatchUpAll runs each of them, in their order.
+	// CatchUpAll runs each of them, in their order. If the schedule has changed, they are the times
+	// of the new one since the last tick.
 	CatchUpAll
 )
 
@@ -101,7 +102,7 @@ type plan struct {
 
 // at returns how the job of a row is run: its schedule has a requested run, too.
 func (j *running) at(r row) *running {
-	if r.RunUs <= max(r.TickUs, r.DoneUs) {
+	if r.RunUs <= max(r.TickUs, r.DoneUs, 0) {
 		return j
 	}
 	with := *j
@@ -173,7 +174,7 @@ func (j *running) when(at, now time.Time) plan {
 // paused begins nothing but a run that was requested.
 func (j *running) paused(r row, now time.Time) plan {
 	switch {
-	case r.RunUs <= r.DoneUs || r.RunUs < r.TickUs:
+	case r.RunUs <= max(r.DoneUs, 0) || r.RunUs < r.TickUs:
 		return plan{until: now.Add(mostWait)}
 	case r.RunUs == r.TickUs && r.hasFailed():
 		return j.again(r, time.Time{}, now)
@@ -182,7 +183,7 @@ func (j *running) paused(r row, now time.Time) plan {
 }
 
 // missedOne chooses among the instants from coming to now, none of which was begun, or the
-// next one in the future.
+// next one in the future. A run that was requested is left out by no policy.
 func (j *running) missedOne(r row, coming, now time.Time) time.Time {
 	// Of a row that was made for a tick which nobody has begun, all would be all since 1970.
 	if j.missed == CatchUpAll && r.TickUs != never.UnixMicro() {
@@ -191,8 +192,11 @@ func (j *running) missedOne(r row, coming, now time.Time) time.Time {
 		}
 		return coming
 	}
+	if !j.requested.IsZero() && !j.requested.After(now) {
+		return j.requested
+	}
 	latest := j.schedule.latest(coming.Add(-time.Microsecond), now)
-	if j.missed == SkipMissed && !latest.Equal(j.requested) && now.Sub(j.due(latest)) > j.grace {
+	if j.missed == SkipMissed && now.Sub(j.due(latest)) > j.grace {
 		return j.schedule.Next(latest)
 	}
 	return latest

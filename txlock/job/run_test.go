@@ -338,3 +338,25 @@ func (u until) Next(after time.Time) time.Time {
 	}
 	return time.Time{}
 }
+
+// TestCloseWithin proves that Close, called by the function of a tick, returns an error and closes
+// nothing, on its goroutine and on another one with its context.
+func TestCloseWithin(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n := c.node()
+		_, err := n.Tick(t.Context(), nightly, c.now(), func(ctx context.Context, _ time.Time) error {
+			beside := make(chan error)
+			go func() { beside <- n.Close(ctx) }()
+			if n.Close(context.Background()) == nil || n.Close(ctx) == nil || <-beside == nil {
+				t.Error("Close waits for its caller, and says nothing")
+			}
+			return nil
+		})
+		must(t, err)
+		_, err = n.Tick(t.Context(), txlock.Named("another"), c.now(), nothing)
+		must(t, err)
+		must(t, n.Close(t.Context()))
+		_, err = n.Tick(t.Context(), nightly, c.now(), nothing)
+		wants(t, "Tick after Close", err, ErrClosed)
+	})
+}

@@ -111,6 +111,10 @@ func TestCron(t *testing.T) {
 		"in between":     {"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-25T01:00:00Z", []string{"2026-10-26T01:30:00Z"}},
 		"every hour":     {"CRON_TZ=Europe/Berlin 0 * * * *", "2026-10-24T23:30:00Z", []string{"2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"}},
 		"hour in a gap":  {"CRON_TZ=Europe/Berlin 0 * * * *", "2026-03-29T00:30:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"}},
+		"leap year":      {"CRON_TZ=Europe/Berlin 30 * * * *", "2028-12-31T06:07:00Z", []string{"2028-12-31T06:30:00Z", "2028-12-31T07:30:00Z"}},
+		"leap year, 0":   {"CRON_TZ=America/New_York 0 * * * *", "2028-12-30T23:45:00Z", []string{"2028-12-31T00:00:00Z", "2028-12-31T01:00:00Z"}},
+		"leap year 2040": {"CRON_TZ=Europe/Berlin 30 * * * *", "2040-12-31T06:07:00Z", []string{"2040-12-31T06:30:00Z"}}, // by the data of most machines
+		"its 1 January":  {"CRON_TZ=Europe/Berlin 0 * 1 1 *", "2028-06-01T00:00:00Z", []string{"2028-12-31T23:00:00Z"}},
 		"half an hour":   {"CRON_TZ=Australia/Lord_Howe 15 2 * * *", "2026-10-03T10:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
 	} {
 		s := Cron(test.line)

@@ -376,6 +376,11 @@ func TestLedger(t *testing.T) {
 		step("the failure of the older lease", false)(failed(tick(10, 0)))
 		step("the mark of another tick", false)(done(tick(20, time.Hour)))
 		step("the failure", true)(failed(tick(20, 0)))
+		r, _, err := ledger.look(t.Context(), nightly.String())
+		must(t, err)
+		if s := r.status(); !s.Done.IsZero() || !s.Tick.Equal(at) {
+			t.Errorf("before the first that is done: done %v, tick %v", s.Done, s.Tick)
+		}
 		step("the mark after it", false)(done(tick(20, 0)))
 		step("the tick that has failed", true)(begin(tick(30, 0)))
 		step("the mark", true)(done(tick(30, 0)))

@@ -205,7 +205,7 @@ func (j *Jobs) under(fn work) work {
 		here := function{procname.Goroutine(), c.key.String()}
 		j.functions.Store(here, c)
 		defer j.functions.Delete(here)
-		why = fn(working, c)
+		why = fn(context.WithValue(working, c, true), c) // see calledWithin
 		return why
 	}
 }

@@ -264,6 +264,9 @@ func beginJob(q *statement, r *row) bool {
 	if j.TickUs != at {
 		j.Failures = 0
 	}
+	if j.Token == 0 {
+		j.DoneUs = -1
+	}
 	j.TickUs, j.Owner, j.NextUs, j.EndedUs, j.StartedUs = at, []byte(q.text(5)), q.number(6), 0, clock()
 	j.LimitUs, j.Schedule, j.Token = q.number(7), []byte(q.text(8)), token
 	return true
@@ -302,7 +305,7 @@ func resumeJob(_ *statement, r *row) bool {
 }
 
 func requestJob(_ *statement, r *row) bool {
-	requested := r.job.RunUs > r.job.TickUs
+	requested := r.job.RunUs > max(r.job.TickUs, 0)
 	r.job.RunUs = max(clock(), r.job.TickUs+1)
 	return !requested
 }
