@@ -17,15 +17,16 @@ import (
 // repeats the key gets the same answer, with the header "Idempotent-Replayed: true", and next is
 // not called. Package idempotency has the options.
 //
-// While the first request of a key is being processed, others with the key wait for it, or get 409
-// after ConflictAfter; each that waits keeps a connection of the pool, which next may need. A key that is repeated with another method, address, content type or body
-// gets 422 (FingerprintOf), a missing key gets 400 with KeyRequired, and a body that is too large
-// gets 413 (MaxBody). Don't read the body before OnceHandler does. If next panics, responds with a
-// status of 500 or more, or calls idempotency.Fail, all is rolled back and nothing is stored: then
-// the next request is the first. Any other answer is stored, one of 400 to 499 too: put handlers
-// that refuse requests temporarily before this one, or leave out their statuses with KeepStatuses.
-// If there is no answer of next, because the database has failed, the client gets 503 and may
-// repeat the request with its key.
+// While the first request of a key is being processed, others with the key wait for it, or get
+// 409 after ConflictAfter; each that waits keeps a connection of the pool, which next may need.
+// A key that is repeated with another method, address, content type or body gets 422
+// (FingerprintOf), a missing key gets 400 with KeyRequired, and a body that is too large gets
+// 413 (MaxBody). Don't read the body before OnceHandler does. If next panics, responds with a
+// status of 500 or more, or calls idempotency.Fail, all is rolled back and nothing is stored:
+// then the next request is the first. Any other answer is stored, one of 400 to 499 too: put
+// handlers that refuse requests temporarily before this one, or leave out their statuses with
+// KeepStatuses. If there is no answer of next, because the database has failed, the client gets
+// 503 and may repeat the request with its key.
 //
 // Requests without a key, and those of GET, HEAD, OPTIONS and TRACE, have a transaction
 // too, and nothing is stored. Answers are kept in memory until the COMMIT, up to 8 MB, so

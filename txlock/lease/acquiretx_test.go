@@ -461,7 +461,9 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 				}
 				commit(t, tx)
 				wantsNone(t, "Renew of the reader", r.Renew(t.Context()))
-				release(t, share(t, other, key))
+				another, err := other.AcquireShared(limited(t, 2*time.Minute), key)
+				must(t, err)
+				release(t, another)
 				release(t, r)
 				release(t, acquire(t, m, key))
 			})
