@@ -130,6 +130,24 @@ func TestNilTransaction(t *testing.T) {
 	}
 }
 
+// TestNoRows proves that sessions whose SELECTs show no row are refused by what they are.
+func TestNoRows(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			pool := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "0"} })
+			err := pool.PingContext(t.Context())
+			if err == nil {
+				var tx *sql.Tx
+				if tx, err = pool.BeginTx(t.Context(), nil); err == nil {
+					_, err = txlock.Join(t.Context(), tx)
+					wants(t, "Rollback", tx.Rollback(), nil)
+				}
+			}
+			wants(t, fmt.Sprintf("guarded=%t", guarded), err, schema.ErrSession)
+		}
+	})
+}
+
 // TestSelectLimit locks several keys on sessions whose SELECTs show one row (sql_select_limit),
 // and finds out that the last of them has changed since the snapshot.
 func TestSelectLimit(t *testing.T) {

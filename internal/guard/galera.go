@@ -2,9 +2,9 @@ package guard
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -53,7 +53,7 @@ func (c *conn) onGalera(ctx context.Context) (bool, error) {
 		return *known, nil
 	}
 	row, err := readRow(ctx, c.base, rawsql.Galera, 2)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return false, err
 	}
 	on := err == nil && row[1] == "ON"

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -151,7 +152,9 @@ func readRow(ctx context.Context, base driver.Conn, query string, columns int) (
 	if n := len(rows.Columns()); n != columns && n > 0 {
 		return nil, fault.UnknownReply(query, fmt.Sprintf("%d columns", n))
 	}
-	if err := rows.Next(values); err != nil {
+	if err := rows.Next(values); errors.Is(err, io.EOF) {
+		return nil, sql.ErrNoRows
+	} else if err != nil {
 		return nil, err
 	}
 	row := make([]string, columns)

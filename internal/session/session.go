@@ -215,8 +215,12 @@ func Elsewhere(name, had string) error {
 	return fmt.Errorf("%w: its database is %s, and it was opened with %s: don't USE another, name its tables by database.table, or open a pool for it", ErrSession, name, had)
 }
 
-// NotUnderstood adds ErrEngine to the error of a server that doesn't know what rawsql.Facts asks.
+// NotUnderstood adds ErrEngine to the error of a server that doesn't know what rawsql.Facts asks, and
+// ErrSession to that of a session which answers nothing.
 func NotUnderstood(err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("%w: its SELECTs show no row: unset sql_select_limit", ErrSession)
+	}
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
 		switch server.Number {
