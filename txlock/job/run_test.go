@@ -345,10 +345,16 @@ func TestCloseWithin(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()
 		_, err := n.Tick(t.Context(), nightly, c.now(), func(ctx context.Context, _ time.Time) error {
-			beside := make(chan error)
-			go func() { beside <- n.Close(ctx) }()
-			if n.Close(context.Background()) == nil || n.Close(ctx) == nil || <-beside == nil {
-				t.Error("Close waits for its caller, and says nothing")
+			beside := make(chan bool, 2)
+			go func() {
+				beside <- n.calledWithin(ctx)
+				beside <- n.calledWithin(context.Background())
+			}()
+			if !n.calledWithin(context.Background()) || !<-beside || <-beside {
+				t.Fatal("who has called isn't known: Close would wait for its caller")
+			}
+			if n.Close(context.Background()) == nil || n.Close(ctx) == nil {
+				t.Error("Close returns no error")
 			}
 			return nil
 		})
