@@ -1,6 +1,6 @@
 // Suite runs what make test, make quick, make verify and make lint consist of:
 //
-//	go run ./internal/test/tools/suite [-only part,...] [-beside 3] [-list] test|quick|verify
+//	go run ./internal/test/tools/suite [-only part,...] [-beside 4] [-list] test|quick|verify
 //
 // A part is a list of commands, one after the other; parts run beside each other. What
 // runs without the race detector, on one processor or not in each run is said by the build
@@ -48,7 +48,7 @@ func (c command) with(env ...string) command {
 
 func main() {
 	only := flag.String("only", "", "`parts` to run, behind commas; none stands for all but those that must be asked for")
-	beside := flag.Int("beside", 3, "how many parts run beside each other")
+	beside := flag.Int("beside", 4, "how many parts run beside each other")
 	list := flag.Bool("list", false, "print the commands")
 	timeout := flag.Duration("timeout", 20*time.Minute, "after which a package of tests hangs")
 	flag.Parse()

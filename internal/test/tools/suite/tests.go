@@ -64,7 +64,7 @@ func (r *runner) except(dir string, patterns ...string) (paths []string) {
 	return paths
 }
 
-// tests are the parts of make test. Three run beside each other, one package of each at a
+// tests are the parts of make test. Four run beside each other, one package of each at a
 // time: the leases and the module wait for times to live, the adapters for locks, and the
 // others need processors. What takes longest comes first, so that no core is idle at the end. By
 // BUSY six run beside each other, for a larger part of the machine.
