@@ -80,12 +80,12 @@ func tests(timeout time.Duration) ([]part, error) {
 	parts := []part{
 		{name: "leases", commands: r.raced(".", nil, "./txlock/lease")},
 		{name: "others", commands: append(r.raced(".", nil, others...), r.test(".", nil, tools))},
-		{name: "locks", commands: r.raced(".", nil, locks...)},
-		{name: "gorm", commands: r.raced("lockgorm", wait, ".")},
 		{name: "module", commands: r.raced("tests", nil, r.except("tests", "./doctest", "./release")...)},
-		{name: "commands", commands: commands},
-		{name: "sqlc", commands: r.raced(".", wait, "./locksqlc")},
 		{name: "beside", commands: beside},
+		{name: "gorm", commands: r.raced("lockgorm", wait, ".")},
+		{name: "commands", commands: commands},
+		{name: "locks", commands: r.raced(".", nil, locks...)},
+		{name: "sqlc", commands: r.raced(".", wait, "./locksqlc")},
 		// On one processor those that play with servers in a synctest bubble: the race detector
 		// crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).
 		{name: "stores", commands: r.behind("tests", nil, []string{"-tags=onecpu"}, []string{"-race", "-cpu=1"}, ".")},
