@@ -185,7 +185,7 @@ func (t *Tx[K, R]) Lock(ctx context.Context, key K, shared bool, atMost time.Dur
 	db, l := t.db, t.db.locks[key]
 	w := &waiter[K, R]{tx: t, key: key, shared: shared, done: make(chan struct{})}
 	t.waits, l.queue = w, append(l.queue, w)
-	if circle := db.circle(t, t, make(map[*Tx[K, R]]bool)); circle != nil {
+	for circle := db.circle(t, t, make(map[*Tx[K, R]]bool)); circle != nil && t.waits == w; circle = db.circle(t, t, make(map[*Tx[K, R]]bool)) {
 		db.Victim(circle).End(db.Deadlock)
 	}
 	close(db.news)

@@ -144,6 +144,22 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
+// TestTwoCircles has a wait that closes two circles at once, of which both end.
+func TestTwoCircles(t *testing.T) {
+	in(t, func(t *testing.T, db *db) {
+		a, b, last := db.Begin(1), db.Begin(2), db.Begin(3)
+		db.Victim = func(circle []*tx) *tx { return circle[1] } // not the last
+		a.TryLock("shared", true)
+		b.TryLock("shared", true)
+		last.TryLock("k", false)
+		last.TryLock("l", false)
+		waits, others := waiting(t, db, a, "k", false, 0), waiting(t, db, b, "l", false, 0)
+		want(t, "who has closed them", last.Lock(context.Background(), "shared", false, time.Hour, errLate), nil)
+		want(t, "the first", result(db, waits), errDeadlock)
+		want(t, "the second", result(db, others), errDeadlock)
+	})
+}
+
 // TestSnapshot reads rows as they were, and as they are.
 func TestSnapshot(t *testing.T) {
 	in(t, func(t *testing.T, db *db) {

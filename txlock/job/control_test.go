@@ -168,12 +168,16 @@ func TestRunNow(t *testing.T) {
 		"skip":              {[]RunOption{Missed(SkipMissed), Grace(time.Second)}, 30 * time.Second, requested},
 		"latest, late":      {nil, 90 * time.Second, requested},
 		"skip, late":        {[]RunOption{Missed(SkipMissed), Grace(time.Second)}, 90 * time.Second, requested},
+		"before its jitter": {[]RunOption{Jitter(50 * time.Second)}, 0, 10 * minute},
 		"all":               {[]RunOption{Missed(CatchUpAll)}, time.Second, 8 * minute},
 		"all, long ago":     {[]RunOption{Missed(CatchUpAll)}, time.Hour, 8 * minute},
 		"all but the first": {[]RunOption{Missed(CatchUpAll)}, time.Second, requested},
 	} {
 		r := row{known: true}
 		r.Token, r.TickUs, r.DoneUs, r.StartedUs, r.EndedUs, r.RunUs = 1, 7*minute, 7*minute, 7*minute, 7*minute+1, requested
+		if name == "before its jitter" {
+			r.TickUs, r.DoneUs = 9*minute, 9*minute
+		}
 		if name == "all but the first" {
 			r.TickUs, r.DoneUs = 10*minute, 10*minute
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/procname"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -53,6 +54,10 @@ func (j *Jobs) tell(ctx context.Context, e Event) {
 	e.Instance = j.instance
 	j.record(ctx, e)
 	if j.observer != nil {
+		here := function{goroutine: procname.Goroutine()} // which Close asks for
+		if _, within := j.functions.LoadOrStore(here, here); !within {
+			defer j.functions.Delete(here)
+		}
 		j.observer(ctx, e)
 	}
 }

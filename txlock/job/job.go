@@ -120,7 +120,7 @@ func (j *Jobs) Close(ctx context.Context) error {
 		return errors.New("job: Close needs a context, got nil")
 	}
 	if j.calledWithin(ctx) {
-		return errors.New("job: Close was called by the function of a tick, which it waits for: call it when that has returned")
+		return errors.New("job: Close was called by the function or the observer of a tick, which it waits for: call it when that has returned")
 	}
 	j.mu.Lock()
 	if !j.closed {
@@ -144,8 +144,8 @@ func (j *Jobs) Close(ctx context.Context) error {
 	return err
 }
 
-// calledWithin reports whether the function of a tick has called: by its goroutine, or with its
-// context.
+// calledWithin reports whether the function of a tick has called, by its goroutine or with its
+// context, or an observer.
 func (j *Jobs) calledWithin(ctx context.Context) (within bool) {
 	j.functions.Range(func(at, claim any) bool {
 		within = at.(function).goroutine == procname.Goroutine() || ctx.Value(claim) != nil

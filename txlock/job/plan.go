@@ -36,7 +36,8 @@ type running struct {
 	limit    time.Duration
 	bad      error
 
-	requested time.Time // a run that was requested, which has no jitter, or zero
+	requested time.Time // a run that was requested, or zero; none up to it has jitter
+	without   Schedule  // what schedule was without that run
 }
 
 // Missed sets the policy for missed times. The default is CatchUpLatest.
@@ -107,7 +108,7 @@ func (j *running) at(r row) *running {
 	}
 	with := *j
 	with.requested = time.UnixMicro(r.RunUs)
-	with.schedule = j.schedule.and(with.requested)
+	with.without, with.schedule = j.schedule, j.schedule.and(with.requested)
 	return &with
 }
 
@@ -122,7 +123,7 @@ func (j *running) coming(at time.Time) coming {
 
 // due returns when an instant is to be begun.
 func (j *running) due(at time.Time) time.Time {
-	if at.Equal(j.requested) {
+	if !at.After(j.requested) {
 		return at
 	}
 	return j.schedule.due(j.key, at, j.jitter)
@@ -192,7 +193,11 @@ func (j *running) missedOne(r row, coming, now time.Time) time.Time {
 		}
 		return coming
 	}
-	if !j.requested.IsZero() && !j.requested.After(now) {
+	switch {
+	case j.requested.IsZero() || j.requested.After(now):
+	case coming.Before(j.requested) && j.without.due(j.key, coming, j.jitter).After(now):
+		return coming // which waits for its jitter no longer
+	default:
 		return j.requested
 	}
 	latest := j.schedule.latest(coming.Add(-time.Microsecond), now)

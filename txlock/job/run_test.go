@@ -339,11 +339,17 @@ func (u until) Next(after time.Time) time.Time {
 	return time.Time{}
 }
 
-// TestCloseWithin proves that Close, called by the function of a tick, returns an error and closes
+// TestCloseWithin proves that Close, called by the function or the observer of a tick, returns an error and closes
 // nothing, on its goroutine and on another one with its context.
 func TestCloseWithin(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		n := c.node()
+		var n *node
+		observed := 0
+		n = c.node(Observe(func(context.Context, Event) {
+			if observed++; !n.calledWithin(context.Background()) {
+				t.Error("an observer isn't known")
+			}
+		}))
 		_, err := n.Tick(t.Context(), nightly, c.now(), func(ctx context.Context, _ time.Time) error {
 			beside := make(chan bool, 2)
 			go func() {
@@ -361,6 +367,9 @@ func TestCloseWithin(t *testing.T) {
 		must(t, err)
 		_, err = n.Tick(t.Context(), txlock.Named("another"), c.now(), nothing)
 		must(t, err)
+		if observed < 4 || n.calledWithin(context.Background()) {
+			t.Errorf("%d events, and afterwards %t", observed, n.calledWithin(context.Background()))
+		}
 		must(t, n.Close(t.Context()))
 		_, err = n.Tick(t.Context(), nightly, c.now(), nothing)
 		wants(t, "Tick after Close", err, ErrClosed)

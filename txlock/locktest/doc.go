@@ -44,5 +44,8 @@
 // the Kit doesn't know, such as one of package schema, fails the test with its text.
 //
 // In a Kit, leases don't support savepoints: what Manager.AcquireTx has written stays after a
-// ROLLBACK TO SAVEPOINT.
+// ROLLBACK TO SAVEPOINT. A circle of waits for a lock and for a lease isn't found, and ends with the
+// limit of a wait. Scope.LockWith locks when it is called, so a test doesn't notice a statement that
+// is sent without its context. Isolation levels and access modes are those of sql.TxOptions: SET
+// isn't read.
 package locktest

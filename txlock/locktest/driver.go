@@ -1,6 +1,7 @@
 package locktest
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -156,9 +157,7 @@ func (c *conn) finish(word string, send func() error) error {
 		send = c.onBegun(driver.Tx.Rollback)
 	}
 	err := send()
-	if failed != nil {
-		err = errors.Join(failed, err)
-	}
+	err = cmp.Or(failed, err)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	commits = commits && err == nil
@@ -221,6 +220,9 @@ func run[R any](ctx context.Context, c *conn, query string, args []driver.NamedV
 		}
 		return err
 	})
+	if err == nil && any(r) == nil { // it has ended the transaction as database/sql does
+		r = any(new(reply)).(R)
+	}
 	if changes, ok := any(r).(driver.Result); ok && err == nil {
 		c.changes(changes)
 	}

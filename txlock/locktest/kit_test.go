@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/DATA-DOG/go-sqlmock"
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -101,6 +102,48 @@ func TestRun(t *testing.T) {
 	const want = "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT"
 	if got := log(k); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// TestCommitWith has a statement that commits: the mock sees a COMMIT as by database/sql.
+func TestCommitWith(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	key := orders.Key(42)
+	mock.ExpectBegin()
+	mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+	mock.ExpectCommit()
+	tx, scope := begin(t.Context(), t, k)
+	_, err := scope.Lock(t.Context(), key)
+	must(t, err)
+	_, err = tx.ExecContext(scope.CommitWith(t.Context(), 1), "UPDATE orders SET n = 1")
+	must(t, err)
+	if !k.Before(key, "UPDATE orders") || !strings.HasSuffix(log(k), "COMMIT") {
+		t.Error(log(k))
+	}
+}
+
+// TestErrorsAsTheyAre has errors of the program's database, which stay what they are, and a
+// statement that ends its transaction though it fails.
+func TestErrorsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	duplicate := &mysql.MySQLError{Number: 1062, Message: "Duplicate entry"}
+	mock.ExpectBegin()
+	mock.ExpectExec("INSERT INTO orders").WillReturnError(duplicate)
+	mock.ExpectExec("CREATE TABLE orders").WillReturnError(&mysql.MySQLError{Number: 1050, Message: "Table exists"})
+	mock.ExpectRollback()
+	tx, scope := begin(t.Context(), t, k)
+	_, err := scope.Lock(t.Context(), orders.Key(42))
+	must(t, err)
+	if _, err = tx.ExecContext(t.Context(), "INSERT INTO orders VALUES (1)"); err != error(duplicate) { //nolint:errorlint // its type is what programs look at
+		t.Errorf("%T: %v", err, err)
+	}
+	if _, err = tx.ExecContext(t.Context(), "CREATE TABLE orders (id INT)"); err == nil {
+		t.Error("CREATE TABLE returns no error")
+	}
+	if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+		t.Errorf("Commit: %v, want ErrTxDoomed", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package locktest
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -22,7 +23,11 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	var words [4]string
 	copy(words[:], sqltext.Words(text, len(words)))
 	if words[0] == "COMMIT" || words[0] == "ROLLBACK" && !slices.Contains(words[:], "TO") {
-		err := c.finish(words[0], func() error { return c.onMock(ctx, text, send) })
+		end := func() error { return c.onMock(ctx, text, send) }
+		if words[0] == "COMMIT" && c.tx != nil && c.tx.begun != nil && !contains(text, "CHAIN") { // of CommitWith, too
+			end = c.onBegun(driver.Tx.Commit)
+		}
+		err := c.finish(words[0], end)
 		if err == nil && contains(text, "AND CHAIN") {
 			c.begin(driver.TxOptions{}, text)
 		}
@@ -51,8 +56,8 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	}
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if err == nil && c.tx != nil {
-		err = s.effect(c.tx, words, text)
+	if c.tx != nil && (err == nil || commits(words)) {
+		err = cmp.Or(err, s.effect(c.tx, words, text))
 	}
 	c.kit.log.add(c.tx, Event{What: text, Err: err, program: true})
 	return err
@@ -103,12 +108,21 @@ func (s *server) effect(t *tx, words [4]string, text string) error {
 			set++ // it stays
 		}
 		t.savepoints = t.savepoints[:set]
-	case "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "LOCK", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR", "FLUSH":
-		if !slices.Contains(words[1:], "TEMPORARY") {
-			s.end(t, true)
-		}
+	}
+	if commits(words) {
+		s.end(t, true)
 	}
 	return nil
+}
+
+// commits reports whether a statement ends its transaction by an implicit COMMIT, which comes before
+// its own work.
+func commits(words [4]string) bool {
+	switch words[0] {
+	case "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "LOCK", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR", "FLUSH":
+		return !slices.Contains(words[1:], "TEMPORARY")
+	}
+	return false
 }
 
 // onMock calls f with the connection of the program's database.
@@ -128,7 +142,7 @@ func (c *conn) onMock(ctx context.Context, what string, f func(base driver.Conn)
 		failed = f(base.(driver.Conn))
 		return nil
 	})
-	return errors.Join(failed, err)
+	return cmp.Or(failed, err) // as it is: programs and database/sql look at its type
 }
 
 // Ping pings the program's database.

@@ -93,7 +93,7 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 
 // isModel reports whether the plugin locks a value of this type, or the elements of one.
 func isModel(t types.Type) bool {
-	for {
+	for range 10 { // a type may be a slice of itself
 		switch of := t.Underlying().(type) {
 		case *types.Pointer:
 			t = of.Elem()
@@ -105,6 +105,7 @@ func isModel(t types.Type) bool {
 			return isLocker(t) || types.IsInterface(t)
 		}
 	}
+	return false
 }
 
 // The table that a text writes, which may be quoted, and that of Table, which may have an alias.
@@ -126,7 +127,7 @@ func writtenBy(pass *source, call *ast.CallExpr) (how, table string, written typ
 	switch method {
 	case "Exec", "Raw":
 		text := call.Args[0]
-		if generic {
+		if generic && len(call.Args) > 1 {
 			text = call.Args[1] // behind the context
 		}
 		if found := writtenTable.FindStringSubmatch(textOf(pass.TypesInfo, text)); found != nil {

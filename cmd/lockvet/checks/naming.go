@@ -38,12 +38,17 @@ func namingsOf(pass *source) (all []naming) {
 	if pass.Module == nil || pass.Module.Version != "" {
 		return nil
 	}
+	given := false // a pool is opened with options
 	for _, file := range programs(pass) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
-			case *ast.CallExpr: // without a config
-				if name := nameOf(pass, n); len(n.Args) == 1 && (name == "gorm.io/gorm.Open" || name == "lockgorm.Open") {
+			case *ast.CallExpr:
+				switch name := nameOf(pass, n); {
+				case name != "gorm.io/gorm.Open" && name != "lockgorm.Open":
+				case len(n.Args) == 1:
 					all = append(all, naming{Plural: true})
+				default:
+					given = true
 				}
 			case *ast.CompositeLit:
 				if typeName(pass.TypesInfo.TypeOf(n)) == "gorm.io/gorm.Config" {
@@ -54,6 +59,9 @@ func namingsOf(pass *source) (all []naming) {
 			}
 			return true
 		})
+	}
+	if given && len(all) == 0 { // with a config from elsewhere, whose strategy isn't known
+		all = append(all, naming{})
 	}
 	return all
 }
