@@ -23,15 +23,7 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	var words [4]string
 	copy(words[:], sqltext.Words(text, len(words)))
 	if words[0] == "COMMIT" || words[0] == "ROLLBACK" && !slices.Contains(words[:], "TO") {
-		end := func() error { return c.onMock(ctx, text, send) }
-		if words[0] == "COMMIT" && c.tx != nil && c.tx.begun != nil && !contains(text, "CHAIN") { // of CommitWith, too
-			end = c.onBegun(driver.Tx.Commit)
-		}
-		err := c.finish(words[0], end)
-		if err == nil && contains(text, "AND CHAIN") {
-			c.begin(driver.TxOptions{}, text)
-		}
-		return err
+		return c.endByText(ctx, words[0], text, send)
 	}
 	s.Mu.Lock()
 	fault := c.kit.faults.at(text)
@@ -60,6 +52,20 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 		err = cmp.Or(err, s.effect(c.tx, words, text))
 	}
 	c.kit.log.add(c.tx, Event{What: text, Err: err, program: true})
+	return err
+}
+
+// endByText ends the transaction by a statement of the program, or by that of CommitWith.
+func (c *conn) endByText(ctx context.Context, word, text string, send func(base driver.Conn) error) error {
+	chain := contains(text, "AND CHAIN")
+	end := func() error { return c.onMock(ctx, text, send) }
+	if word == "COMMIT" && c.tx != nil && c.tx.begun != nil && !chain {
+		end = c.onBegun(driver.Tx.Commit)
+	}
+	err := c.finish(word, end)
+	if err == nil && chain {
+		c.begin(driver.TxOptions{}, text)
+	}
 	return err
 }
 

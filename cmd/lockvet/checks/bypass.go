@@ -50,7 +50,7 @@ func locksIn(pass *source, body *ast.BlockStmt) (locks bool, begun map[types.Obj
 		}
 		if t, ok := transactionOf(pass, call); ok {
 			without := t.plain || t.name == "lockgorm.Transaction" && pass.TypesInfo.Types[call.Args[1]].IsNil()
-			begun[t.tx] = without
+			begun[t.tx] = without && !isGiven(receiverPath(pass, call).root, begun) // else perhaps a savepoint
 			locks = locks || !without
 		}
 		locks = locks || lockedBy(pass, call) != nil || slices.Contains(ensuring, nameOf(pass, call))
@@ -79,8 +79,7 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 		if g, ok := ast.Unparen(receiverOf(call)).(*ast.CallExpr); ok && nameOf(pass, g) == "gorm.io/gorm.G" {
 			by = pathOf(pass, g.Args[0])
 		}
-		v, ok := by.root.(*types.Var)
-		if table == "" || i < 0 || !ok || isPool(v.Type()) && v.Kind() == types.ParamVar && !begun[v] {
+		if v, ok := by.root.(*types.Var); table == "" || i < 0 || !ok || isGiven(v, begun) {
 			return true
 		}
 		if m := pass.models.All[i]; written == nil || !isModel(written) {
@@ -89,6 +88,12 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 		}
 		return true
 	})
+}
+
+// isGiven reports whether a function is given a handle, or what has it.
+func isGiven(handle types.Object, begun map[types.Object]bool) bool {
+	v, ok := handle.(*types.Var)
+	return ok && v.Kind() == types.ParamVar && !begun[v]
 }
 
 // isModel reports whether the plugin locks a value of this type, or the elements of one.

@@ -81,7 +81,7 @@ func (s *shop) wrong(id int64) {
 	of.UpdateColumns(Note{})                                    // want `Table\("orders"\).UpdateColumns`
 }
 
-func wrongInTransactions(db shop, id int64) error {
+func (db *shop) wrongInTransactions(id int64) error {
 	if err := db.db.Transaction(func(tx *gorm.DB) error {
 		return tx.Exec(pay, id).Error // want `Exec writes the table orders`
 	}); err != nil {
@@ -89,6 +89,17 @@ func wrongInTransactions(db shop, id int64) error {
 	}
 	return lockgorm.Transaction(global, nil, func(tx *gorm.DB) error {
 		return tx.Exec(pay, id).Error // want `Exec writes the table orders`
+	})
+}
+
+// handle is given, as the elements of many are, and perhaps a transaction that has locked.
+type handle struct{ *gorm.DB }
+
+func asGiven(tx *gorm.DB, h handle, many []*gorm.DB, id int64) error {
+	h.Exec(pay, id)
+	many[0].Exec(pay, id)
+	return tx.Transaction(func(tx *gorm.DB) error { // or a savepoint
+		return tx.Exec(pay, id).Error
 	})
 }
 
