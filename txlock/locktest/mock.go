@@ -100,7 +100,7 @@ func (s *server) effect(t *tx, words [4]string, text string) error {
 	switch words[0] {
 	case "SAVEPOINT":
 		t.savepoints = slices.DeleteFunc(t.savepoints, same)
-		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.Written), maps.Clone(t.holds), len(t.Locked) == 0 && t.Snapshot == nil && t.Changed == 0})
+		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.Written), maps.Clone(t.holds), len(t.Locked) == 0 && !t.reads && t.Changed == 0})
 	case "RELEASE", "ROLLBACK":
 		set := slices.IndexFunc(t.savepoints, same)
 		if set < 0 {
@@ -110,6 +110,7 @@ func (s *server) effect(t *tx, words [4]string, text string) error {
 			t.Written, t.holds = maps.Clone(p.written), maps.Clone(p.holds)
 			if p.first {
 				t.Release()
+				t.reads = false
 			}
 			set++ // it stays
 		}

@@ -62,6 +62,7 @@ type tx struct {
 	savepoints []savepoint    // oldest first
 	leases     *memstore.Tx   // its part of the leases
 	guards     bool           // and it has used that
+	reads      bool           // it has read, with a snapshot or without
 
 	begun  driver.Tx // of the program's database, nil until a statement needs it
 	asText bool      // it was begun by a statement of the program
@@ -126,6 +127,7 @@ func (t *tx) current(id rowID) (row, bool) { return id.there(t.Current(id)) }
 
 // read takes the snapshot of a transaction that reads by one, if it has none yet.
 func (t *tx) read() {
+	t.reads = true
 	if t.Snapshot != nil || t.at(sql.LevelReadCommitted, sql.LevelReadUncommitted) {
 		return
 	}
