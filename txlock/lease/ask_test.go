@@ -254,6 +254,24 @@ func questionsAfterRelease(t *testing.T, m, operator *lease.Manager) {
 	release(t, unasked)
 }
 
+// askBeside lets another manager ask for a lease whose row is locked, returns when it has looked for
+// that twice, and sends what it is told.
+func askBeside(t *testing.T, db *testdb.DB, l *lease.Lease) <-chan error {
+	t.Helper()
+	var looks atomic.Int64
+	tap := new(wiretap)
+	tap.hook(func(statement string, _ <-chan struct{}) error {
+		if strings.Contains(statement, "HeldRows") {
+			looks.Add(1)
+		}
+		return nil
+	})
+	m := newManager(t, newPool(t, db, false, tap.install))
+	answer := later(func() error { return m.RequestRelease(context.Background(), l.Key(), "give it up") })
+	waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
+	return answer
+}
+
 // TestAskBesideOthers proves that of several who ask at the same time, while the row is
 // locked, none is told that nobody holds the lease.
 func TestAskBesideOthers(t *testing.T) {
@@ -265,23 +283,13 @@ func TestAskBesideOthers(t *testing.T) {
 		}
 		must(t, err)
 		const askers = 4
-		answers := make(chan error, askers)
-		for range askers { // one after the other, so that each has seen the row locked at another moment
-			var looks atomic.Int64
-			tap := new(wiretap)
-			tap.hook(func(statement string, _ <-chan struct{}) error {
-				if strings.Contains(statement, "HeldRows") {
-					looks.Add(1)
-				}
-				return nil
-			})
-			m := newManager(t, newPool(t, db, false, tap.install))
-			go func() { answers <- m.RequestRelease(context.Background(), l.Key(), "give it up") }()
-			waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
+		var answers [askers]<-chan error
+		for i := range answers { // one after the other, so that each has seen the row locked at another moment
+			answers[i] = askBeside(t, db, l)
 		}
 		wantsNone(t, "Commit", tx.Commit())
-		for range askers {
-			wantsNone(t, "Ask", <-answers)
+		for _, answer := range answers {
+			wantsNone(t, "Ask", <-answer)
 		}
 		wantsNone(t, "Renew", l.Renew(t.Context()))
 		awaitAsked(t, l, "give it up")
@@ -332,17 +340,7 @@ func TestAskAfterTheClockWentBack(t *testing.T) {
 			err = l.Guard(t.Context(), tx)
 		}
 		must(t, err)
-		var looks atomic.Int64
-		tap := new(wiretap)
-		tap.hook(func(statement string, _ <-chan struct{}) error {
-			if strings.Contains(statement, "HeldRows") {
-				looks.Add(1)
-			}
-			return nil
-		})
-		m := newManager(t, newPool(t, db, false, tap.install))
-		answer := later(func() error { return m.RequestRelease(context.Background(), l.Key(), "give it up") })
-		waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
+		answer := askBeside(t, db, l)
 		wantsNone(t, "Commit", tx.Commit())
 		wantsNone(t, "Ask", <-answer)
 		wantsNone(t, "Renew", l.Renew(t.Context()))
