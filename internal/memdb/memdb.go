@@ -185,7 +185,11 @@ func (t *Tx[K, R]) Lock(ctx context.Context, key K, shared bool, atMost time.Dur
 	db, l := t.db, t.db.locks[key]
 	w := &waiter[K, R]{tx: t, key: key, shared: shared, done: make(chan struct{})}
 	t.waits, l.queue = w, append(l.queue, w)
-	for circle := db.circle(t, t, make(map[*Tx[K, R]]bool)); circle != nil && t.waits == w; circle = db.circle(t, t, make(map[*Tx[K, R]]bool)) {
+	for t.waits == w { // it may close several circles
+		circle := db.circle(t, t, make(map[*Tx[K, R]]bool))
+		if circle == nil {
+			break
+		}
 		db.Victim(circle).End(db.Deadlock)
 	}
 	close(db.news)
