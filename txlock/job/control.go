@@ -66,11 +66,11 @@ func (j *Jobs) Resume(ctx context.Context, key txlock.Key) (resumed bool, err er
 
 // RunNow requests an extra run of a job of Run or RunTx: within 10 seconds one of its processes
 // starts a tick whose scheduled time is that of the call, by the server's clock, even if the job
-// is paused. A tick that is running, or missed ones under CatchUpAll, come first, but none that a
-// pause has held back: these are skipped. A failed tick is not retried after the requested run, as
-// after any other scheduled time. There is at most one
-// requested run at a time: RunNow reports whether this call has requested it. It returns
-// txlock.ErrNotHeld for a job that has no row.
+// is paused. A tick that is running, or missed ones under CatchUpAll, come first, but none that
+// a pause has held back: these are skipped. A failed tick is not retried after the requested
+// run, as after any other scheduled time. There is at most one requested run at a time: RunNow
+// reports whether this call has requested it. It returns txlock.ErrNotHeld for a job that has no
+// row.
 func (j *Jobs) RunNow(ctx context.Context, key txlock.Key) (requested bool, err error) {
 	return j.control(ctx, key, "request", func(db gen.DBTX, name []byte) (int64, error) {
 		return queries.RequestJob(ctx, db, name)

@@ -42,7 +42,7 @@ type Jobs struct {
 	options
 	seldom leaseutil.Seldom
 
-	functions sync.Map // the *Claim of each function that runs
+	functions sync.Map // the *Claim of each function that runs, and those of observers
 
 	mu      sync.Mutex
 	closing chan struct{} // closed when Close is called
