@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"mime/multipart"
 	"net/http"
@@ -59,6 +60,38 @@ func TestOnceHandlerTellsTheTruth(t *testing.T) {
 		wantAnswer(t, way, request(s, "POST", key, ""), 503, "no answer", false)
 		wantAnswer(t, "again", request(s, "POST", key, ""), 500, "was carried out", false)
 		idle(t, pool)
+	})
+}
+
+// TestOnceHandlerLateHeaders: what a handler sets behind the status is no header of the answer, as
+// net/http has it, but for a trailer.
+func TestOnceHandlerLateHeaders(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		s := httptest.NewServer(answers(newPool(t, db.Config(), true), numbers(t, db), func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/early")
+			w.Header().Set("Trailer", "Late")
+			w.WriteHeader(http.StatusCreated)
+			w.Header().Set("Content-Type", "text/late")
+			w.Header().Set("Location", "/late")
+			w.Header().Set("Late", "trailer")
+		}))
+		defer s.Close()
+		key := uniqueKey(t, "http").String()
+		for _, again := range []bool{false, true} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, nil)
+			check(t, err)
+			r.Header.Set("Idempotency-Key", key)
+			answer, err := s.Client().Do(r)
+			check(t, err)
+			_, err = io.Copy(io.Discard, answer.Body)
+			check(t, errors.Join(err, answer.Body.Close()))
+			if kind, place := answer.Header.Get("Content-Type"), answer.Header.Get("Location"); kind != "text/early" || place != "" {
+				t.Errorf("again=%t: the headers are %q and %q", again, kind, place)
+			}
+			if late := answer.Trailer.Get("Late"); !again && late != "trailer" {
+				t.Errorf("the trailer is %q", late)
+			}
+		}
 	})
 }
 

@@ -11,9 +11,9 @@ import (
 )
 
 // Include sends statements of lockstep's other packages in the transaction; package lease writes
-// its rows with it. If send succeeds and sets Fence, the transaction can't be committed without
-// what the statements have locked: on a guarded pool Commit returns ErrTxDoomed if DDL or the
-// like, or the rollback to a savepoint, may have released it. The errors are those of Lock.
+// its rows with it. If send succeeds, Commit on a guarded pool returns ErrTxDoomed after DDL or the
+// like has ended the transaction; and if it sets Fence, after the rollback to a savepoint that may
+// have released what the statements have locked. The errors are those of Lock.
 func (internals) Include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx context.Context, in *bridge.Included) error) error {
 	if err := key.Validate(); err != nil {
 		return err
@@ -31,8 +31,12 @@ func (internals) Include(ctx context.Context, s *Scope, verb string, key Key, se
 	if err != nil {
 		return s.failure(verb, key, err)
 	}
-	if s.txState != nil && fence {
+	switch {
+	case s.txState == nil:
+	case fence:
 		s.txState.Fence(key.name, stamp)
+	default:
+		s.txState.Hold()
 	}
 	return nil
 }

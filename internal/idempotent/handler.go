@@ -125,6 +125,7 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 		request.Body = readCloser{bytes.NewReader(body)}
 	}
 	h.next.ServeHTTP(to, request)
+	to.WriteHeader(http.StatusOK) // where the handler has written nothing
 	if request.MultipartForm != nil {
 		_ = request.MultipartForm.RemoveAll() // as net/http does, which knows another request
 	}
@@ -132,10 +133,10 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 	switch {
 	case to.err != nil:
 		return Answer{}, to.err
-	case err == nil && h.statuses[to.status()]:
+	case err == nil && h.statuses[to.code]:
 		return h.answerOf(to), nil
-	case err == nil || to.status() >= http.StatusBadRequest: // any other answer would not be true
-		err = failed{cause: err, status: to.status()}
+	case err == nil || to.code >= http.StatusBadRequest: // any other answer would not be true
+		err = failed{cause: err, status: to.code}
 	}
 	if ended := scope.Verify(ctx); ended != nil {
 		err = fmt.Errorf("%w: %w", ended, err) // the handler may have failed for that
@@ -145,9 +146,9 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 
 // answerOf is what is stored of an answer.
 func (h *handler) answerOf(from *recorder) Answer {
-	a := Answer{Status: from.status(), Body: from.body.Bytes()}
+	a := Answer{Status: from.code, Body: from.body.Bytes()}
 	for _, name := range h.headers {
-		if values := from.header.Values(name); len(values) > 0 {
+		if values := from.sent.Values(name); len(values) > 0 {
 			if a.Header == nil {
 				a.Header = make(map[string][][]byte)
 			}

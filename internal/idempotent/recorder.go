@@ -10,8 +10,9 @@ import (
 
 // recorder keeps the answer of a handler until its transaction is committed.
 type recorder struct {
-	header http.Header
-	code   int // 0: none was written
+	header http.Header // the handler's
+	sent   http.Header // as they were when the status was written
+	code   int         // 0: none was written
 	body   bytes.Buffer
 	most   int
 	err    error // the answer is too long
@@ -27,13 +28,14 @@ var errTooLong = errors.New("lockstep: the answer is too long")
 
 func (r *recorder) Header() http.Header { return r.header }
 
-// WriteHeader keeps the first status that is an answer. It panics where net/http does.
+// WriteHeader keeps the first status that is an answer, and the headers. It panics where net/http
+// does.
 func (r *recorder) WriteHeader(status int) {
 	if status < 100 || status > 999 {
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
 	}
 	if r.code == 0 && status >= http.StatusOK {
-		r.code = status
+		r.code, r.sent = status, r.header.Clone()
 	}
 }
 
@@ -46,12 +48,11 @@ func (r *recorder) Write(text []byte) (int, error) {
 	return r.body.Write(text)
 }
 
-func (r *recorder) status() int { return max(r.code, http.StatusOK) }
-
-// send gives the answer to the client.
+// send gives the answer to the client. net/http ignores what is set behind it, but for trailers.
 func (r *recorder) send(w http.ResponseWriter) {
 	clear(w.Header())
-	maps.Copy(w.Header(), r.header)
-	w.WriteHeader(r.status())
+	maps.Copy(w.Header(), r.sent)
+	w.WriteHeader(r.code)
 	_, _ = w.Write(r.body.Bytes()) // the client is gone
+	maps.Copy(w.Header(), r.header)
 }

@@ -125,6 +125,20 @@ func TestAcquireTxSavepoint(t *testing.T) {
 	})
 }
 
+// TestAcquireTxImplicitCommit proves that Commit on a guarded pool says so where the lease was committed
+// before, without what follows it in the transaction.
+func TestAcquireTxImplicitCommit(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		m := newManager(t, pool)
+		tx := begin(t, pool, sql.LevelDefault)
+		l := acquireTx(t, m, tx, named())
+		run(t, tx, "START TRANSACTION") // commits, as DDL does, and needs no privilege
+		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
+		release(t, l)
+	})
+}
+
 // TestAcquireTxSnapshot proves that a transaction can't have the lease whose
 // snapshot is from before somebody held it, or from while somebody did, however that
 // ended; and that one whose snapshot is newer can.
