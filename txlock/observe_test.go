@@ -160,6 +160,33 @@ func TestObserveUnanswered(t *testing.T) {
 	})
 }
 
+// A lock whose transaction ends by its context, before the program has the grant, ends for the
+// observer too, and is in nobody's way.
+func TestObserveEndBeforeGrant(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		r, pool := new(recorder), (*sql.DB)(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		base, err := mysql.NewConnector(db.Config())
+		noError(t, err)
+		pool = sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(txlock.Observer(r.observe), func(_ context.Context, e txlock.Event) {
+			if e.Kind == txlock.Granted {
+				cancel()
+				for pool.Stats().InUse > 0 { // until database/sql has rolled back
+					testdb.Refresh()
+				}
+			}
+		}))))
+		t.Cleanup(func() { _ = pool.Close() })
+		tx, err := pool.BeginTx(ctx, nil)
+		noError(t, err)
+		s, err := txlock.Join(t.Context(), tx)
+		noError(t, err)
+		a := named()
+		noError(t, second(s.Lock(t.Context(), a)))
+		r.wants(t, "granted "+a.String(), "released "+a.String())
+	})
+}
+
 // A lock that is taken again after a savepoint has undone it is one lock to the observer.
 func TestObserveAgain(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {

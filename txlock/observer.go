@@ -2,6 +2,7 @@ package txlock
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -190,27 +191,30 @@ func (internals) Retried(ctx context.Context, s *Scope, keys []Key, err error) {
 	s.watch(ctx, e)
 }
 
-// ended tells the observer of the end of a transaction: its locks are released, or
-// were lost before.
+// ended notes the end of a transaction, and tells the observer: its locks are released, or were
+// lost before.
 func (s *state) ended(why error) {
 	if s.watch == nil {
 		return
 	}
 	s.mu.Lock()
-	held := make([]hold, 0, len(s.held))
-	for _, h := range s.held {
-		held = append(held, h)
-	}
+	s.gone, s.why = true, why
+	held := slices.Collect(maps.Values(s.held))
 	s.mu.Unlock()
+	s.tellEnd(why, held...)
+	if why != nil {
+		s.doomed(why)
+	}
+}
+
+// tellEnd tells the observer of the end of locks.
+func (s *state) tellEnd(why error, held ...hold) {
 	for _, h := range held {
 		e := Event{Kind: Released, Key: h.grant.key, Token: h.grant.token, Shared: h.grant.shared, Took: time.Since(h.since), Err: why}
 		if why != nil {
 			e.Kind = Lost
 		}
 		s.watch(context.Background(), e)
-	}
-	if why != nil {
-		s.doomed(why)
 	}
 }
 

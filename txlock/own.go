@@ -47,6 +47,9 @@ func (s *state) settle(key Key, shared, once bool) {
 	p := spotOf(s, key, once)
 	inProgram.mu.Lock()
 	defer inProgram.mu.Unlock()
+	if s.left {
+		return
+	}
 	if s.spots == nil {
 		s.spots = s.oneSpot[:0]
 	}
@@ -61,7 +64,7 @@ func (s *state) settle(key Key, shared, once bool) {
 	s.spots = append(s.spots, p)
 }
 
-// leave forgets what the transaction has held.
+// leave forgets what the transaction has held, and what may still be noted of it.
 func (s *state) leave() {
 	inProgram.mu.Lock()
 	defer inProgram.mu.Unlock()
@@ -76,7 +79,7 @@ func (s *state) leave() {
 			delete(inProgram.shared, p)
 		}
 	}
-	s.spots = nil
+	s.spots, s.left = nil, true
 }
 
 // inTheWay returns the other open transactions of this program for which a call for the key

@@ -50,8 +50,11 @@ type state struct {
 	seen           map[record]uint64 // what Version has read last
 	onces          map[string]keptOnce
 	spots          []spot  // under inProgram.mu
+	left           bool    // the same: leave was called
 	oneSpot        [1]spot // for it, without an allocation
 	last           Key     // asked for, where somebody watches
+	gone           bool    // the transaction has ended, where somebody watches
+	why            error   // the same: that of Ended
 	afters         []after // of AfterCommit, in order
 }
 
@@ -165,8 +168,11 @@ func (s *state) keep(ctx context.Context, r record, h hold, asked asked) {
 		h.base, h.compared = old.base, old.compared
 	}
 	s.held[r] = h
-	first := len(s.held) == 1
+	first, gone, why := len(s.held) == 1, s.gone, s.why
 	s.mu.Unlock()
+	if gone && !again { // by the end of its context, since the reply came
+		s.tellEnd(why, h)
+	}
 	s.settle(h.grant.key, h.grant.shared, false)
 	if first && s.txState != nil {
 		s.txState.Hold()

@@ -128,7 +128,11 @@ func (m *Manager) tell(ctx context.Context, l *Lease, e txlock.Event) {
 			_ = l.Release(ctx) // the panic goes on
 		}
 	}()
-	m.observe(ctx, e)
+	if l != nil {
+		l.record.reportGrant(ctx, e)
+	} else {
+		m.observe(ctx, e)
+	}
 	told = true
 }
 

@@ -139,7 +139,7 @@ func (m *Manager) noticeDropped() {
 	}
 	for _, r := range m.held() {
 		for range r.removeDropped() {
-			m.observe(context.Background(), r.event(txlock.Dropped, r.granted.Until(m.store.Now()), errDropped))
+			r.report(context.Background(), txlock.Dropped, r.granted.Until(m.store.Now()), errDropped)
 		}
 	}
 }

@@ -311,6 +311,17 @@ func TestObserverBalances(t *testing.T) {
 			t.Fatal(err)
 		}
 		expects("readers", 0, 2)
+		before := len(seen.all())
+		wants(t, "TryAcquire behind a reader", second(m.TryAcquire(t.Context(), shared.Key())), txlock.ErrBusy)
+		wants(t, "TryAcquireAll", second(m.TryAcquireAll(t.Context(), []txlock.Key{shared.Key(), named()})), txlock.ErrBusy)
+		wants(t, "Acquire", second(m.Acquire(limited(t, 10*time.Second), shared.Key())), context.DeadlineExceeded)
+		synctest.Wait()
+		for _, e := range seen.all()[before:] {
+			if reader := e.Shared && e.what == "renewed"; e.Key == shared.Key() && !reader && e.what != "refused" && e.what != "waited" {
+				t.Errorf("%s of a lease that was never granted: %+v", e.what, e.Event)
+			}
+		}
+		expects("readers, and writers in vain", 0, 2)
 		release(t, shared)
 		release(t, down)
 		must(t, m.ForceRelease(t.Context(), acquire(t, m, key).Key()))

@@ -44,7 +44,9 @@ type record struct {
 	guardedIn uint64        // the session of the transaction that was guarded last
 	atLeast   time.Duration // see HoldAtLeast; 0: none
 	question  *store.Question
-	revoked   chan struct{} // made by ReleaseRequested
+	revoked   chan struct{}  // made by ReleaseRequested
+	told      bool           // the observer was told of a grant
+	early     []txlock.Event // before it was
 
 	first handle
 	room  [2]*handle // for the first ones
@@ -185,12 +187,40 @@ func (r *record) lose(cause error) {
 		}
 		r.m.freed(r.key)
 	}
-	r.m.observe(context.Background(), r.event(txlock.Lost, r.granted.Until(r.m.store.Now()), lost))
+	r.report(context.Background(), txlock.Lost, r.granted.Until(r.m.store.Now()), lost)
 }
 
-// event is what an observer is told about the record.
-func (r *record) event(kind txlock.Kind, took time.Duration, err error) txlock.Event {
-	return txlock.Event{Kind: kind, Lease: true, Key: r.key, Token: r.token.Load(), Owner: r.owner, Shared: r.shared, Took: took, Err: err}
+// report tells the observer what has become of the lease: behind its grant, and not at all where
+// the call fails for which it was taken, since nobody has had it then.
+func (r *record) report(ctx context.Context, kind txlock.Kind, took time.Duration, err error) {
+	if r.m.options.observer == nil {
+		return
+	}
+	e := txlock.Event{Kind: kind, Lease: true, Key: r.key, Token: r.token.Load(), Owner: r.owner, Shared: r.shared, Took: took, Err: err}
+	r.mu.Lock()
+	told := r.told
+	if !told {
+		r.early = append(r.early, e)
+	}
+	r.mu.Unlock()
+	if told {
+		r.m.observe(ctx, e)
+	}
+}
+
+// reportGrant tells the observer of a grant, and of what has become of the lease meanwhile. If that
+// panics, it may have been told.
+func (r *record) reportGrant(ctx context.Context, e txlock.Event) {
+	defer func() {
+		r.mu.Lock()
+		early := r.early
+		r.told, r.early = true, nil
+		r.mu.Unlock()
+		for _, e := range early {
+			r.m.observe(context.Background(), e)
+		}
+	}()
+	r.m.observe(ctx, e)
 }
 
 // released is the error of a handle that was released. Its text is made only when
@@ -283,7 +313,7 @@ func (r *record) extend(sent, turn instant) {
 		h.forgetEnded()
 	}
 	r.mu.Unlock()
-	r.m.observe(context.Background(), r.event(txlock.Renewed, left, nil))
+	r.report(context.Background(), txlock.Renewed, left, nil)
 }
 
 // setback notes a renewal that has failed, or has found the row locked.

@@ -61,7 +61,7 @@ func (r *record) end(ctx context.Context, lost error, counted bool) error {
 }
 
 func (r *record) tellReleased(ctx context.Context, err error) {
-	r.m.observe(ctx, r.event(txlock.Released, r.granted.Until(r.m.store.Now()), err))
+	r.report(ctx, txlock.Released, r.granted.Until(r.m.store.Now()), err)
 }
 
 // notHeld makes txlock.ErrNotHeld of the loss of a lease.
