@@ -95,7 +95,7 @@ func Check(ctx context.Context, db *sql.DB) (err error) {
 	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("schema: connect: %w", err)
+		return fmt.Errorf("schema: connect: %w", session.NotUnderstood(err))
 	}
 	c := &checking{conn: conn, wanted: tables}
 	defer func() { err = errors.Join(err, closed(conn.Close())) }()

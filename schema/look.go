@@ -217,7 +217,8 @@ func mended(fix, format string, args ...any) error {
 }
 
 // Fix returns the fix for an error of Check, as statements and commands separated by semicolons,
-// or the empty string if there is none.
+// or the empty string if there is none. What a person must decide first stands behind a colon at the
+// end.
 func Fix(err error) string {
 	var f finding
 	if errors.As(err, &f) {

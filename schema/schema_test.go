@@ -20,6 +20,8 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // onServers runs a test on every server.
@@ -305,6 +307,24 @@ func TestTriggersForgetIDs(t *testing.T) {
 				t.Errorf("after %q the answer is %d, %v, want %d", c.trigger, id, err, c.want)
 			}
 		}
+	})
+}
+
+// TestUnknownVariable: a variable in the data source name that the server doesn't know is that, and
+// no other engine.
+func TestUnknownVariable(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		pool := testdb.Open(t, engine).Connect(t, func(cfg *mysql.Config) { cfg.Params = map[string]string{"max_statement_tim": "1"} })
+		says := []string{"max_statement_tim'", "the data source name sets: remove it"}
+		demand(t, schema.Check(t.Context(), pool), schema.ErrSession, says...)
+		demand(t, schema.Install(t.Context(), pool), schema.ErrSession, says...)
+		m, err := lease.NewManager(pool)
+		check(t, err)
+		_, err = m.Acquire(t.Context(), txlock.Named("a"))
+		demand(t, err, schema.ErrSession, says...)
+		_, err = txlock.Holders(t.Context(), pool, txlock.Named("a"))
+		demand(t, err, schema.ErrSession, says...)
+		check(t, m.Close(t.Context()))
 	})
 }
 

@@ -132,6 +132,10 @@ var remedied = []struct {
 		pool := s.db.Connect(s)
 		return faulty{func() error { return txlock.CheckGuarded(s.ctx, pool) }, func(string) { pool = s.guarded(s.db.Config()) }}
 	}},
+	{"the server doesn't know a variable, probably one that the data source name sets", "remove it there", schema.ErrSession, func(s *stage) faulty {
+		pool := s.db.Connect(s, func(cfg *mysql.Config) { cfg.Params = map[string]string{"max_statement_tim": "1"} })
+		return faulty{func() error { return second(txlock.Holders(s.ctx, pool, key)) }, func(string) { pool = s.db.Connect(s) }}
+	}},
 	{"the key was used for another request; use a new key for a new request", "use a new key", txlock.ErrMismatch, func(s *stage) faulty {
 		_, scope := s.begin()
 		once := key

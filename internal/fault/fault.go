@@ -88,7 +88,9 @@ func Interpret(err error) Verdict {
 			return Verdict{Sentinel: ErrReadOnly}
 		}
 		return Verdict{Sentinel: schema.ErrEngine}
-	case 1193, 8048, 8108: // ER_UNKNOWN_SYSTEM_VARIABLE, TiDB's for an isolation level and for CALL
+	case 1193: // ER_UNKNOWN_SYSTEM_VARIABLE
+		return Verdict{Sentinel: session.UnknownVariable(server)}
+	case 8048, 8108: // TiDB's for an isolation level and for CALL
 		return Verdict{Sentinel: schema.ErrEngine}
 	case 1146, 1054, 1364, 1046: // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR, ER_NO_DEFAULT_FOR_FIELD, ER_NO_DB_ERROR
 		return Verdict{Sentinel: ErrSchema}

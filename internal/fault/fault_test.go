@@ -84,7 +84,7 @@ func TestInterpret(t *testing.T) {
 		{1054, ErrSchema, false, false},
 		{1364, ErrSchema, false, false},
 		{1046, ErrSchema, false, false},
-		{1193, schema.ErrEngine, false, false},
+		{1193, schema.ErrSession, false, false}, // see schema's TestUnknownVariable
 		{1235, schema.ErrEngine, false, false},
 		{8108, schema.ErrEngine, false, false},
 		{1062, nil, false, false},

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -24,6 +25,7 @@ var (
 	ErrSession    = errors.New("schema: locks don't hold on this session")
 	ErrAutocommit = fmt.Errorf("%w: it has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions", ErrSession)
 	ErrProxy      = errors.New("schema: a proxy that locks don't hold through, see docs/proxies.md")
+	ErrVariable   = fmt.Errorf("%w: the server doesn't know a variable, probably one that the data source name sets: remove it there; MariaDB before 11.1 has tx_isolation, and no transaction_isolation", ErrSession)
 	ErrComments   = fmt.Errorf("%w: it removes comments from statements, and with them the limits of waits: switch that off", ErrProxy)
 	ErrCharset    = fmt.Errorf("%w: its character_set_client, character_set_connection and character_set_results don't belong together: remove them, and collation_connection, from the data source name and from init_connect, and don't SET them; charset=utf8mb4 sets all", ErrSession)
 )
@@ -226,9 +228,23 @@ func NotUnderstood(err error) error {
 		switch server.Number {
 		case 1064, 1105, 1235, 1305: // ER_PARSE_ERROR, ER_UNKNOWN_ERROR, ER_NOT_SUPPORTED_YET, ER_SP_DOES_NOT_EXIST
 			return fmt.Errorf("%w: %w", ErrEngine, err)
+		case 1193:
+			return fmt.Errorf("%w: %w", UnknownVariable(server), err)
 		}
 	}
 	return err
+}
+
+// UnknownVariable returns ErrEngine for an ER_UNKNOWN_SYSTEM_VARIABLE about what rawsql.Facts asks, and
+// else ErrVariable: nothing else of ours names one that not all engines have.
+func UnknownVariable(err *mysql.MySQLError) error {
+	for _, part := range strings.Split(rawsql.Facts, "@@")[1:] {
+		name := part[:strings.IndexFunc(part, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) })]
+		if !strings.HasSuffix(name, "_isolation") && strings.Contains(err.Message, "'"+name+"'") {
+			return ErrEngine
+		}
+	}
+	return ErrVariable
 }
 
 // Queryer is a pool, a connection or a transaction.
