@@ -19,7 +19,6 @@ import (
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -35,11 +34,10 @@ func newDatabase(t *testing.T, engine testdb.Engine, schemas ...string) *sql.DB 
 
 func newDatabaseOf(t *testing.T, engine testdb.Engine, mutate func(*mysql.Config), schemas ...string) *sql.DB {
 	t.Helper()
-	database := testdb.Fresh(t, engine)
+	database := testdb.Shared(t, engine).OpenNamed(t)
 	db, err := locksqlc.Open(database.AdminDSN(database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true }, mutate))
 	must(t, err)
 	t.Cleanup(func() { must(t, db.Close()) })
-	must(t, schema.Install(t.Context(), db))
 	whole, err := sql.Open("mysql", database.AdminDSN(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
 	must(t, err)
 	t.Cleanup(func() { must(t, whole.Close()) })
