@@ -31,7 +31,7 @@ func TestHotKey(t *testing.T) {
 			})
 		}
 		room, held := ops.New(db.Admin()), 0
-		for range testdb.Long(30, 300) {
+		for range testdb.Long(12, 300) {
 			p, err := room.Look(t.Context())
 			must(t, err)
 			for _, wrong := range contradictions(p) {

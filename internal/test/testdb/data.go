@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 )
 
@@ -18,10 +19,14 @@ func fillData(ctx context.Context, engine Engine, b binary, data string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
+	copies := []string{"-R"}
+	if runtime.GOOS == "linux" {
+		copies = append(copies, "--sparse=always") // 7 MB of the 113 that MariaDB's takes are data
+	}
+	if err := run(ctx, nil, "cp", append(copies, template, data)...); err != nil {
 		return err
 	}
-	// CopyFS adds to the rights of files: MySQL refuses keys that others may read.
+	// MySQL refuses keys that others may read.
 	err = filepath.WalkDir(data, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return errors.Join(err, os.Chmod(path, 0o700))
