@@ -39,9 +39,13 @@
 // A Kit behaves like MariaDB: a stale snapshot ends the transaction, and WaitAtMost is exact to the
 // microsecond. It creates the row of a new key at once, as production does if a lock begins the
 // transaction. It sees the program's data only in the statements: it neither waits for the
-// program's rows nor compares them. A transaction is begun in the program's database when its first
-// statement gets there, so one that only locks is never begun there. A statement of lockstep that
-// the Kit doesn't know, such as one of package schema, fails the test with its text.
+// program's rows nor compares them, and a statement takes the snapshot unless its text shows that it
+// doesn't. A text of several statements isn't read. A statement with a table of lockstep that the Kit
+// doesn't know, such as one of package schema, fails the test with its text.
+//
+// A transaction is begun in the program's database when its first statement gets there, so one that only
+// locks is never begun there. BEGIN, COMMIT and ROLLBACK sent as statements reach it as BeginTx, Commit and
+// Rollback, so WITH CONSISTENT SNAPSHOT has no effect on its rows.
 //
 // In a Kit, leases don't support savepoints: what Manager.AcquireTx has written stays after a
 // ROLLBACK TO SAVEPOINT. A circle of waits for a lock and for a lease isn't found, and ends with the

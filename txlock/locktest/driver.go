@@ -17,11 +17,7 @@ import (
 type connector struct{ kit *Kit }
 
 func (c connector) Connect(context.Context) (driver.Conn, error) {
-	s := c.kit.server
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	s.sessions++
-	return &conn{kit: c.kit, session: s.sessions}, nil
+	return &conn{kit: c.kit, session: c.kit.conns.Add(1)}, nil
 }
 
 func (c connector) Open(string) (driver.Conn, error) { return c.Connect(context.Background()) }
@@ -47,64 +43,47 @@ var (
 	_ driver.NamedValueChecker  = (*conn)(nil)
 )
 
-func (c *conn) Begin() (driver.Tx, error) {
-	return c.BeginTx(context.Background(), driver.TxOptions{})
-}
-
+func (c *conn) IsValid() bool             { return !c.lost }
+func (c *conn) Begin() (driver.Tx, error) { return c.BeginTx(context.Background(), driver.TxOptions{}) }
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
 
-func (c *conn) IsValid() bool { return !c.lost }
-
 // Close ends the transaction, as the end of a session does.
 func (c *conn) Close() error {
 	c.lost = true
-	c.rollback()
-	if c.mock == nil {
-		return nil
+	err := c.end("ROLLBACK", false, nil)
+	if c.mock != nil {
+		err = cmp.Or(err, c.mock.Close())
 	}
-	return c.mock.Close()
+	return err
 }
 
-// rollback rolls back what is open.
-func (c *conn) rollback() {
-	s := c.kit.server
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	if c.tx != nil {
-		s.end(c.tx, false)
-	}
-}
-
-// BeginTx begins a transaction. The program's database learns of it by its first statement
-// there.
+// BeginTx begins a transaction. Its Commit and Rollback are methods of the connection.
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	c.begin(options, "")
-	return driverTx{c}, nil
+	return c, c.begin("BEGIN", options)
 }
 
-// begin begins a transaction, by a statement of the program if that isn't empty.
-func (c *conn) begin(options driver.TxOptions, statement string) {
-	s := c.kit.server
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	if c.tx != nil {
-		s.end(c.tx, true)
+// begin begins a transaction by a statement, and commits the one that is open. The program's database
+// learns of it by its first statement there.
+func (c *conn) begin(query string, options driver.TxOptions) error {
+	if err := c.finish("COMMIT", "COMMIT"); err != nil {
+		return err
 	}
-	c.tx = s.begin(c.session, options)
-	c.tx.asText = statement != ""
-	begin := c.kit.leases.Begin
-	if c.tx.at(sql.LevelReadCommitted, sql.LevelReadUncommitted) {
-		begin = c.kit.leases.BeginReadCommitted
+	c.kit.rows.Mu.Lock()
+	defer c.kit.rows.Mu.Unlock()
+	if err := c.suffer("BEGIN", query); err != nil {
+		c.kit.note(nil, Event{What: "BEGIN", Err: err})
+		return err
 	}
-	c.tx.leases = begin()
-	if contains(statement, "WITH CONSISTENT SNAPSHOT") {
+	c.tx = c.kit.begin(c.session, options)
+	if wordsOf(query).have("WITH CONSISTENT SNAPSHOT") {
 		c.tx.read()
 	}
+	return nil
 }
 
 func (c *conn) usable(ctx context.Context) error {
@@ -114,73 +93,63 @@ func (c *conn) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// driverTx is the end of a transaction of database/sql.
-type driverTx struct{ *conn }
+func (c *conn) Commit() error   { return c.finish("COMMIT", "COMMIT") }
+func (c *conn) Rollback() error { return c.finish("ROLLBACK", "ROLLBACK") }
 
-func (d driverTx) Commit() error {
-	if d.lost {
-		return mysql.ErrInvalidConn
-	}
-	return d.finish("COMMIT", d.onBegun(driver.Tx.Commit))
-}
-
-func (d driverTx) Rollback() error { return d.finish("ROLLBACK", d.onBegun(driver.Tx.Rollback)) }
-
-// onBegun returns what ends the transaction of the program's database, if there is one.
-func (c *conn) onBegun(end func(driver.Tx) error) func() error {
-	return func() error {
-		if c.tx == nil || c.tx.begun == nil {
-			return nil
-		}
-		return end(c.tx.begun)
-	}
-}
-
-// finish ends the transaction, and before that the one of the program's database by send.
-func (c *conn) finish(word string, send func() error) error {
-	t, s := c.tx, c.kit.server
-	if t == nil {
-		return send()
-	}
-	s.Mu.Lock()
-	fault, over := c.kit.faults.at(word), t.Over != nil
-	s.Mu.Unlock()
-	commits := word == "COMMIT" && !over
-	var failed error
+// finish ends the transaction, if there is one, by a COMMIT or ROLLBACK that a fault may befall.
+func (c *conn) finish(word, query string) error {
+	k, t := c.kit, c.tx
 	switch {
-	case commits && fault != 0 && fault != UnknownOutcome:
-		failed = c.suffer(fault)
-	case commits && t.guards:
-		failed = t.leases.Commit()
+	case c.lost:
+		return mysql.ErrInvalidConn
+	case t == nil:
+		return nil
 	}
-	if failed != nil || over && !t.asText { // the server has rolled it back before
-		send = c.onBegun(driver.Tx.Rollback)
+	k.rows.Mu.Lock()
+	fault, commits := k.faultAt(word, query), word == "COMMIT" && t.Over == nil
+	k.rows.Mu.Unlock()
+	if _, killed := k.sessions.Join(context.Background(), t.leases); commits && killed != nil {
+		fault = LostConnection
 	}
-	err := send()
-	err = cmp.Or(failed, err)
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	commits = commits && err == nil
-	if fault == UnknownOutcome {
-		err = mysql.ErrInvalidConn
-		c.lost = true
+	return c.end(word, commits && (fault == 0 || fault == UnknownOutcome), faultsOf[fault].answer)
+}
+
+// end ends the transaction, if there is one, and before that the one of the program's database. The answer
+// is that of a fault, or nil.
+func (c *conn) end(word string, commit bool, answer error) (err error) {
+	k, t := c.kit, c.tx
+	switch {
+	case t == nil:
+		return nil
+	case t.begun == nil:
+	case commit:
+		err = t.begun.Commit()
+	default:
+		err = t.begun.Rollback()
 	}
+	k.rows.Mu.Lock()
+	defer k.rows.Mu.Unlock()
+	commit = commit && err == nil
+	err = cmp.Or(answer, err)
+	c.lost = c.lost || errors.Is(err, mysql.ErrInvalidConn)
 	if t.number > 0 {
-		c.kit.log.add(t, Event{What: word, Err: err})
+		k.note(t, Event{What: word, Err: err})
 	}
-	s.end(t, commits)
+	k.end(t, commit)
 	c.tx = nil
 	return err
 }
 
-// suffer returns what a server answers at a fault, which has ended the transaction unless it is
-// a Timeout.
-func (c *conn) suffer(f Fault) error {
-	if f != Timeout {
-		c.rollback()
+// suffer returns what a server answers to a statement of the program at a fault, nil if there is none. Each
+// but Timeout has ended the transaction. It is called under Kit.rows.Mu.
+func (c *conn) suffer(word, query string) error {
+	fault := c.kit.faultAt(word, query)
+	err := faultsOf[fault].answer
+	if err != nil && fault != Timeout && c.tx != nil {
+		c.kit.end(c.tx, false)
 	}
-	c.lost = c.lost || f == LostConnection
-	return faultsOf[f].answer
+	c.lost = c.lost || errors.Is(err, mysql.ErrInvalidConn)
+	return err
 }
 
 // ExecContext executes a statement: lockstep's own, or one of the program.
@@ -211,8 +180,8 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 func run[R any](ctx context.Context, c *conn, query string, args []driver.NamedValue,
 	send func(base driver.Conn, args []driver.NamedValue) (R, error),
 ) (r R, err error) {
-	if own, is, err := c.own(ctx, query, args); is {
-		return any(&own).(R), err
+	if own, err := c.own(ctx, query, args); own != nil || err != nil {
+		return any(own).(R), err
 	}
 	err = c.sent(ctx, query, func(base driver.Conn) (err error) {
 		if args, err = convert(base, args); err == nil {
@@ -223,26 +192,19 @@ func run[R any](ctx context.Context, c *conn, query string, args []driver.NamedV
 	if err == nil && any(r) == nil { // it has ended the transaction as database/sql does
 		r = any(new(reply)).(R)
 	}
-	if changes, ok := any(r).(driver.Result); ok && err == nil {
-		c.changes(changes)
+	if changes, ok := any(r).(driver.Result); ok && err == nil && c.tx != nil {
+		if n, unknown := changes.RowsAffected(); unknown == nil {
+			c.kit.rows.Mu.Lock()
+			defer c.kit.rows.Mu.Unlock()
+			c.tx.Changed += n
+		}
 	}
 	return r, err
 }
 
-// changes counts the rows that the transaction has changed.
-func (c *conn) changes(r driver.Result) {
-	n, err := r.RowsAffected()
-	if err != nil || c.tx == nil {
-		return
-	}
-	c.kit.server.Mu.Lock()
-	defer c.kit.server.Mu.Unlock()
-	c.tx.Changed += n
-}
-
-// own executes a statement of lockstep's own, in the transaction or in one for it alone, and reports
-// whether it is one.
-func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue) (r reply, is bool, err error) {
+// own executes a statement of lockstep's own, in the transaction or in one for it alone. For any other it
+// returns neither a reply nor an error.
+func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue) (*reply, error) {
 	args := make([]any, len(named))
 	for i, v := range named {
 		args[i] = v.Value
@@ -255,23 +217,19 @@ func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue)
 		err = c.usable(ctx)
 	}
 	if err != nil || h == nil {
-		return reply{}, err != nil, err
+		return nil, err
 	}
-	s := c.kit.server
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
+	c.kit.rows.Mu.Lock()
+	defer c.kit.rows.Mu.Unlock()
 	q := &statement{kit: c.kit, tx: c.tx, open: c.tx != nil && c.tx.Over == nil, args: args, variables: v}
 	if !q.open {
-		q.tx = s.begin(c.session, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelReadCommitted)})
+		q.tx = c.kit.begin(c.session, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelReadCommitted)})
+		q.tx.number = -1
 	}
-	r, err = h(ctx, q)
-	if !q.open {
-		s.end(q.tx, err == nil)
+	r, err := h(ctx, q)
+	c.lost = errors.Is(err, mysql.ErrInvalidConn) || ctx.Err() != nil && errors.Is(err, ctx.Err()) // as the driver closes it
+	if c.lost || !q.open || q.tx.Over != nil {
+		c.kit.end(q.tx, !q.open && err == nil)
 	}
-	lost := errors.Is(err, mysql.ErrInvalidConn) || ctx.Err() != nil && errors.Is(err, ctx.Err())
-	c.lost = c.lost || lost // as the driver closes it
-	if lost || q.tx.Over != nil {
-		s.end(q.tx, false)
-	}
-	return r, true, err
+	return &r, err
 }

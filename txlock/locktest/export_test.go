@@ -2,9 +2,9 @@ package locktest
 
 // Waiting returns how many transactions wait for a lock.
 func (k *Kit) Waiting() (n int) {
-	k.server.Mu.Lock()
-	defer k.server.Mu.Unlock()
-	for t := range k.server.Open {
+	k.rows.Mu.Lock()
+	defer k.rows.Mu.Unlock()
+	for t := range k.rows.Open {
 		if t.Waits() {
 			n++
 		}
@@ -15,7 +15,7 @@ func (k *Kit) Waiting() (n int) {
 // Choose sets who is rolled back of the sessions that wait for each other: the index of one, or
 // -1 for the Kit's own choice.
 func (k *Kit) Choose(f func(sessions []uint64) int) {
-	k.server.Victim = func(circle []*rowTx) *rowTx {
+	k.rows.Victim = func(circle []*rowTx) *rowTx {
 		sessions := make([]uint64, len(circle))
 		for i, t := range circle {
 			sessions[i] = t.Session

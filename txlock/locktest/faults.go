@@ -1,10 +1,10 @@
 package locktest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -45,21 +45,16 @@ var faultsOf = map[Fault]struct {
 
 // String returns its name.
 func (f Fault) String() string {
-	if of, known := faultsOf[f]; known {
-		return of.name
-	}
-	return fmt.Sprintf("Fault(%d)", int(f))
+	return cmp.Or(faultsOf[f].name, fmt.Sprintf("Fault(%d)", int(f)))
 }
 
-// faults are those that a test has requested.
-type faults []*armed
-
-// armed is a fault and where it comes.
+// armed is a fault that a test has requested, and where it comes.
 type armed struct {
 	fault  Fault
 	where  string
 	rows   []rowID // at a lock or a key of Once
-	text   string  // at a statement, if there are no rows
+	word   string  // at what begins or ends a transaction
+	text   string  // at a statement that contains it, if there is neither
 	came   bool
 	seenBy *tx // it was the answer to a try, after which a wait may follow
 }
@@ -72,28 +67,38 @@ func (k *Kit) FailLock(key txlock.Key, f Fault) {
 	k.arm(&armed{fault: f, where: "the lock of " + id.String(), rows: []rowID{id, {onces, key.String()}}})
 }
 
-// FailStatement makes the program's next statement that contains the text fail, or the next COMMIT.
-// It isn't sent to the program's database.
+// FailStatement makes the program's next statement that contains the text fail. It isn't sent to the
+// program's database. A text that begins or ends a transaction, such as COMMIT, is for the next that
+// does, also by database/sql. At BEGIN and ROLLBACK there is only LostConnection.
 func (k *Kit) FailStatement(text string, f Fault) {
 	k.t.Helper()
-	k.arm(&armed{fault: f, where: strconv.Quote(text), text: text})
+	k.arm(&armed{fault: f, where: strconv.Quote(text), word: wordsOf(text).boundary(), text: text})
 }
 
 func (k *Kit) arm(a *armed) {
 	k.t.Helper()
-	if _, known := faultsOf[a.fault]; !known || a.fault == UnknownOutcome && !strings.EqualFold(a.text, "COMMIT") {
+	_, known := faultsOf[a.fault]
+	switch a.word {
+	case "COMMIT":
+	case "":
+		known = known && a.fault != UnknownOutcome
+	default:
+		known = a.fault == LostConnection
+	}
+	if !known {
 		k.t.Errorf("locktest: there is no %v at %s", a.fault, a.where)
 		return
 	}
-	k.server.Mu.Lock()
-	defer k.server.Mu.Unlock()
+	k.rows.Mu.Lock()
+	defer k.rows.Mu.Unlock()
 	k.faults = append(k.faults, a)
 }
 
-// at returns the fault of a statement of the program, 0 if there is none.
-func (f faults) at(text string) Fault {
-	for _, a := range f {
-		if a.rows == nil && !a.came && contains(text, a.text) {
+// faultAt returns the fault of a statement of the program, 0 if there is none. The word is that of one
+// that begins or ends a transaction.
+func (k *Kit) faultAt(word, query string) Fault {
+	for _, a := range k.faults {
+		if !a.came && a.rows == nil && (a.word == "" && contains(shown(query), a.text) || a.word != "" && a.word == word) {
 			a.came = true
 			return a.fault
 		}
@@ -101,9 +106,9 @@ func (f faults) at(text string) Fault {
 	return 0
 }
 
-// atLock returns the answer to a statement that locks a row, if there is a fault for it.
-func (f faults) atLock(q *statement, id rowID) error {
-	for _, a := range f {
+// faultAtLock returns the answer to a statement that locks a row, if there is a fault for it.
+func (k *Kit) faultAtLock(q *statement, id rowID) error {
+	for _, a := range k.faults {
 		if !slices.Contains(a.rows, id) || a.came && a.seenBy != q.tx {
 			continue
 		}
@@ -112,7 +117,7 @@ func (f faults) atLock(q *statement, id rowID) error {
 			a.seenBy = q.tx
 		}
 		if a.fault != Timeout {
-			q.kit.server.end(q.tx, false)
+			k.end(q.tx, false)
 		}
 		return faultsOf[a.fault].answer
 	}

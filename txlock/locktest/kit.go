@@ -9,25 +9,30 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/memdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // Kit stands in for the server of one test. Its methods may be called from any goroutine.
 type Kit struct {
-	t       testing.TB
-	name    string  // of the database
-	program *sql.DB // nil for none
-	pool    *sql.DB
-	leases  leaseStore
-	server  *server
-	log     log    // under server.Mu
-	faults  faults // likewise
-	strange sync.Map
+	t        testing.TB
+	name     string  // of the database
+	program  *sql.DB // nil for none
+	pool     *sql.DB
+	leases   leaseStore
+	sessions *memstore.Store       // the way of transactions to the leases, which Disconnect doesn't cut
+	conns    atomic.Uint64         // how many were opened
+	rows     *memdb.DB[rowID, row] // of lockstep's tables, with their locks
+
+	// Under rows.Mu, as the transactions:
+	granted map[rowID]uint64 // the last tokens, also of transactions that were rolled back
+	events  []Event          // in the order in which they have happened
+	txs     int              // that are in it
+	faults  []*armed         // that the test has requested
 }
 
 var kits atomic.Int64
@@ -40,16 +45,18 @@ var kits atomic.Int64
 // test fails if a requested fault has not occurred.
 func Open(t testing.TB, program *sql.DB) *Kit {
 	t.Helper()
-	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), program: program, server: newServer()}
-	k.leases = leaseStore{memstore.New().Store(), k}
+	rows, leases := memdb.New[rowID, row](errDeadlock), memstore.New()
+	rows.Victim = lightest
+	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), program: program, sessions: leases.Store(), rows: rows, granted: make(map[rowID]uint64)}
+	k.leases = leaseStore{leases.Store(), k}
 	k.pool = sql.OpenDB(inner.Guarded(k.Connector()))
 	t.Cleanup(func() {
 		t.Helper()
 		if err := k.pool.Close(); err != nil {
 			t.Errorf("locktest: close the pool: %v", err)
 		}
-		k.server.Mu.Lock()
-		defer k.server.Mu.Unlock()
+		k.rows.Mu.Lock()
+		defer k.rows.Mu.Unlock()
 		for _, f := range k.faults {
 			if !f.came {
 				t.Errorf("locktest: the %v at %s has not come: no such statement was sent", f.fault, f.where)
@@ -77,7 +84,7 @@ func (k *Kit) Reconnect() { k.leases.Up() }
 // AwaitWaiting returns when n transactions wait for the lock of a key, or with the error of the
 // context.
 func (k *Kit) AwaitWaiting(ctx context.Context, key txlock.Key, n int) error {
-	return k.server.AwaitWaiting(ctx, n, func(id rowID) bool { return id == idOf(key) })
+	return k.rows.AwaitWaiting(ctx, n, func(id rowID) bool { return id == idOf(key) })
 }
 
 // idOf is the row that a key locks.
@@ -89,7 +96,7 @@ func idOf(key txlock.Key) rowID {
 }
 
 // leaseOf stands for the lease of a key that guards a transaction.
-func leaseOf(key txlock.Key) rowID { return rowID{"lockstep_leases", key.String()} }
+func leaseOf(key txlock.Key) rowID { return rowID{leaseRows, key.String()} }
 
 // An Event is one thing that happened on a Kit.
 type Event struct {
@@ -104,8 +111,7 @@ type Event struct {
 	Err error
 
 	program bool
-	lock    *rowID
-	holds   map[rowID]bool // by the transaction at this moment
+	holds   map[rowID]bool // by the transaction at this moment; true: shared
 }
 
 // String returns for example "tx 1: lock order:42".
@@ -136,31 +142,29 @@ func lockName(shared bool, id rowID) string {
 	return id.String()
 }
 
-// log has the events in the order in which they have happened.
-type log struct {
-	events []Event
-	txs    int
-}
-
-// add notes an event, of a transaction if that is one of the program.
-func (l *log) add(t *tx, e Event) {
-	if t != nil {
+// note notes an event, of a transaction unless that is one of a single statement.
+func (k *Kit) note(t *tx, e Event) {
+	switch {
+	case t == nil:
+	case t.number < 0:
+		return
+	default:
 		if t.number == 0 {
-			l.txs++
-			t.number = l.txs
-			l.events = append(l.events, Event{Tx: t.number, What: "BEGIN"})
+			k.txs++
+			t.number = k.txs
+			k.events = append(k.events, Event{Tx: t.number, What: "BEGIN"})
 		}
 		e.Tx, e.holds = t.number, maps.Clone(t.holds)
 	}
-	l.events = append(l.events, e)
+	k.events = append(k.events, e)
 }
 
 // Log returns what has happened: the locks that were acquired, the statements of the program, and
 // the beginnings and ends of transactions. A transaction that has done nothing isn't in it.
 func (k *Kit) Log() []Event {
-	k.server.Mu.Lock()
-	defer k.server.Mu.Unlock()
-	return slices.Clone(k.log.events)
+	k.rows.Mu.Lock()
+	defer k.rows.Mu.Unlock()
+	return slices.Clone(k.events)
 }
 
 // Locked reports whether a transaction has locked the key, or was guarded by its lease,
@@ -168,7 +172,9 @@ func (k *Kit) Log() []Event {
 func (k *Kit) Locked(key txlock.Key) bool {
 	key, _ = inner.Asked(key)
 	return slices.ContainsFunc(k.Log(), func(e Event) bool {
-		return e.lock != nil && (*e.lock == idOf(key) || *e.lock == leaseOf(key))
+		_, held := e.holds[idOf(key)]
+		_, guarded := e.holds[leaseOf(key)]
+		return held || guarded
 	})
 }
 
@@ -217,25 +223,6 @@ func (e Event) without(key txlock.Key) string {
 	}
 	slices.Sort(names)
 	return "its transaction had locked " + strings.Join(names, ", ")
-}
-
-// guarded notes that a lease guards a transaction.
-func (k *Kit) guarded(t *tx, key txlock.Key) {
-	k.server.Mu.Lock()
-	defer k.server.Mu.Unlock()
-	id := leaseOf(key)
-	t.guards, t.holds[id] = true, false
-	k.log.add(t, Event{What: "guard " + key.String(), lock: &id})
-}
-
-// unknown fails the test for a statement of lockstep's own that the Kit doesn't know.
-func (k *Kit) unknown(text string) error {
-	k.t.Helper()
-	err := fmt.Errorf("locktest: the kit doesn't know the statement %q of lockstep: it answers those of locks, Once, versions, leases and jobs, and none of package schema or of commands", clipped(text))
-	if _, known := k.strange.LoadOrStore(text, true); !known {
-		k.t.Errorf("%v", err)
-	}
-	return err
 }
 
 // shown is the text of a statement in the log: without sqlc's comment, and on one line.

@@ -373,21 +373,30 @@ func TestOnce(t *testing.T) {
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		k, ctx, key := locktest.Open(t, nil), t.Context(), txlock.Named("reports")
+		k, mock := onMock(t)
+		ctx, key := t.Context(), txlock.Named("reports")
 		m := leasesOf(t, k.DB())
 		l, err := m.Acquire(ctx, key)
 		must(t, err)
-		tx, err := k.DB().BeginTx(ctx, nil)
-		must(t, err)
-		must(t, l.Guard(ctx, tx))
-		must(t, tx.Commit())
-		tx, err = k.DB().BeginTx(ctx, nil)
-		must(t, err)
-		must(t, l.Guard(ctx, tx))
-		must(t, m.ForceRelease(ctx, key)) // which ends the session of the transaction
-		if err := tx.Commit(); err == nil {
-			t.Error("committed after its lease was taken away")
+		guarded := func() *sql.Tx {
+			mock.ExpectBegin()
+			mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+			tx, err := k.DB().BeginTx(ctx, nil)
+			must(t, err)
+			must(t, l.Guard(ctx, tx))
+			_, err = tx.ExecContext(ctx, "UPDATE orders SET n = 1")
+			must(t, err)
+			return tx
 		}
+		tx := guarded()
+		k.Disconnect() // the manager, not the transaction
+		mock.ExpectCommit()
+		must(t, tx.Commit())
+		k.Reconnect()
+		tx = guarded()
+		must(t, m.ForceRelease(ctx, key)) // which ends the session of the transaction
+		mock.ExpectRollback()
+		wants(t, "Commit after its lease was taken away", tx.Commit(), txlock.ErrUnknownOutcome)
 		l, err = m.Acquire(ctx, key)
 		must(t, err)
 		if !k.Locked(key) {

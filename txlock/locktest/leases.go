@@ -1,6 +1,7 @@
 package locktest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -33,18 +34,16 @@ type joined struct {
 	scope *txlock.Scope
 }
 
-// askKey is the key of what asks a connection for its transaction: a **tx for the answer.
+// askKey is the key of what asks a connection for its transaction: a **tx for the answer. The statement
+// does nothing on another database.
 type askKey struct{}
-
-// ask is the statement that asks. On another database it does nothing.
-const ask = "DO 0"
 
 // Include includes what memstore does for the transaction in it: what the rows of leases keep
 // from others ends with the transaction.
 func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *store.In) error) error {
 	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, in *bridge.Included) error {
 		var t *tx
-		if _, err := in.Tx.ExecContext(context.WithValue(ctx, askKey{}, &t), ask); err != nil {
+		if _, err := in.Tx.ExecContext(context.WithValue(ctx, askKey{}, &t), "DO 0"); err != nil {
 			return err
 		}
 		if t == nil {
@@ -61,12 +60,13 @@ func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send f
 			in.Fence = m.Fence
 			return sent
 		})
-		if sent != nil {
-			return sent // which the caller explains
+		if err = cmp.Or(sent, err); err != nil { // the caller explains what was sent
+			return err
 		}
-		if err == nil {
-			j.kit.guarded(t, key)
-		}
-		return err
+		j.kit.rows.Mu.Lock()
+		defer j.kit.rows.Mu.Unlock()
+		t.holds[leaseOf(key)] = false
+		j.kit.note(t, Event{What: "guard " + key.String()})
+		return nil
 	})
 }

@@ -8,105 +8,121 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
 // This file hands the statements of the program to its database.
 
-// sent hands a statement of the program to its database, and notes it.
+// sent hands a statement of the program to its database, and notes it. One that begins or ends a
+// transaction isn't handed on: its database does that as for a transaction of database/sql.
 func (c *conn) sent(ctx context.Context, query string, send func(base driver.Conn) error) error {
 	if err := c.usable(ctx); err != nil {
 		return err
 	}
-	s, text := c.kit.server, shown(query)
-	var words [4]string
-	copy(words[:], sqltext.Words(text, len(words)))
-	if words[0] == "COMMIT" || words[0] == "ROLLBACK" && !slices.Contains(words[:], "TO") {
-		return c.endByText(ctx, words[0], text, send)
-	}
-	s.Mu.Lock()
-	fault := c.kit.faults.at(text)
-	if c.tx != nil && c.tx.Over == nil && (words[0] == "SELECT" || words[0] == "WITH") && !locks(text) {
-		c.tx.read()
-	}
-	s.Mu.Unlock()
-	var err error
+	k, t, w := c.kit, c.tx, wordsOf(query)
+	word := w.boundary()
 	switch {
-	case fault != 0:
-		err = c.suffer(fault)
-	case words[0] == "BEGIN", words[0] == "START":
-		if err = c.onMock(ctx, text, send); err == nil {
-			c.begin(driver.TxOptions{ReadOnly: contains(text, "READ ONLY")}, text)
+	case word == "BEGIN":
+		return c.begin(query, driver.TxOptions{ReadOnly: w.have("READ ONLY")})
+	case word != "" && t != nil:
+		err := c.finish(word, query)
+		if err == nil && w.have("AND CHAIN") {
+			err = c.begin("BEGIN", t.options)
 		}
 		return err
-	default:
-		err = c.hand(ctx, text, send)
+	}
+	k.rows.Mu.Lock()
+	if t != nil && t.Over == nil {
+		t.use(w)
+	}
+	err := c.suffer(word, query)
+	k.rows.Mu.Unlock()
+	if err == nil {
+		err = c.hand(ctx, query, send)
 	}
 	if errors.Is(err, driver.ErrSkip) {
 		return err
 	}
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	if c.tx != nil && (err == nil || commits(words)) {
-		err = cmp.Or(err, s.effect(c.tx, words, text))
+	k.rows.Mu.Lock()
+	defer k.rows.Mu.Unlock()
+	if t != nil && (err == nil || w.commit()) {
+		err = cmp.Or(err, k.effect(t, w, query))
 	}
-	c.kit.log.add(c.tx, Event{What: text, Err: err, program: true})
+	k.note(t, Event{What: shown(query), Err: err, program: true})
 	return err
 }
 
-// endByText ends the transaction by a statement of the program, or by that of CommitWith.
-func (c *conn) endByText(ctx context.Context, word, text string, send func(base driver.Conn) error) error {
-	chain := contains(text, "AND CHAIN")
-	end := func() error { return c.onMock(ctx, text, send) }
-	if word == "COMMIT" && c.tx != nil && c.tx.begun != nil && !chain {
-		end = c.onBegun(driver.Tx.Commit)
+// words are those of a statement, in capitals and with a blank around each, without what stands in quotes
+// and in comments. A text of several statements has none.
+type words string
+
+func wordsOf(query string) words {
+	if _, more := sqltext.Next(query); more != "" {
+		return ""
 	}
-	err := c.finish(word, end)
-	if err == nil && chain {
-		c.begin(driver.TxOptions{}, text)
+	return words(" " + strings.Join(sqltext.Words(query, len(query)), " ") + " ")
+}
+
+// begin reports whether the statement begins with one of these.
+func (w words) begin(phrases ...string) bool {
+	return slices.ContainsFunc(phrases, func(p string) bool { return strings.HasPrefix(string(w), " "+p+" ") })
+}
+
+func (w words) count(phrase string) int { return strings.Count(string(w), " "+phrase+" ") }
+func (w words) have(phrase string) bool { return w.count(phrase) > 0 }
+
+// boundary returns BEGIN, COMMIT or ROLLBACK for a statement that begins or ends a transaction.
+func (w words) boundary() string {
+	switch {
+	case w == " BEGIN ", w.begin("BEGIN WORK", "START TRANSACTION"):
+		return "BEGIN"
+	case w.begin("COMMIT"):
+		return "COMMIT"
+	case w.begin("ROLLBACK") && !w.have("TO"):
+		return "ROLLBACK"
 	}
-	return err
+	return ""
 }
 
-// hand sends a statement, in a transaction if one is open.
-func (c *conn) hand(ctx context.Context, text string, send func(base driver.Conn) error) error {
-	return c.onMock(ctx, text, func(base driver.Conn) (err error) {
-		if t := c.tx; t != nil && t.begun == nil && !t.asText {
-			var begun driver.Tx
-			if beginner, ok := base.(driver.ConnBeginTx); ok {
-				begun, err = beginner.BeginTx(ctx, t.options)
-			} else {
-				begun, err = base.Begin() //nolint:staticcheck // what database/sql does without the interface
-			}
-			if err != nil {
-				return err
-			}
-			t.begun = begun
-		}
-		return send(base)
-	})
+// use notes that a statement uses a table, by which a server begins its transaction, and takes the
+// snapshot if the statement does. A SELECT does so that reads a table without locking it, and each locking
+// clause is of one FROM. What the words don't show counts as such a read: a CALL, a FROM of EXTRACT, and
+// tables that aren't those of InnoDB.
+func (t *tx) use(w words) {
+	from := w.count("FROM") - w.count("FROM DUAL")
+	switch {
+	case w.begin("SAVEPOINT", "RELEASE", "ROLLBACK", "SHOW", "USE", "PREPARE", "DEALLOCATE"):
+	case w.begin("SELECT", "WITH", "SET", "DO") && from == 0:
+	case w.begin("SET", "DO", "INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"),
+		w.begin("SELECT", "WITH") && from <= w.count("FOR UPDATE")+w.count("FOR SHARE")+w.count("LOCK IN SHARE MODE")-w.count("OF"):
+		t.reads = true
+	default:
+		t.read()
+	}
 }
 
-// locks reports whether a SELECT is a locking read, which takes no snapshot.
-func locks(text string) bool {
-	return contains(text, "FOR UPDATE") || contains(text, "FOR SHARE") || contains(text, "LOCK IN SHARE MODE")
+// commit reports whether a statement ends its transaction by an implicit COMMIT, which comes before
+// its own work.
+func (w words) commit() bool {
+	return !w.have("TEMPORARY TABLE") && w.begin("CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "LOCK", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR", "FLUSH")
 }
 
-// effect is what a statement of the program does to the transaction, under server.Mu.
-func (s *server) effect(t *tx, words [4]string, text string) error {
-	name := sqltext.SavepointName(text)
+// effect is what a statement of the program does to the transaction, under Kit.rows.Mu.
+func (k *Kit) effect(t *tx, w words, query string) error {
+	name := sqltext.SavepointName(query)
 	same := func(p savepoint) bool { return p.name == name }
-	switch words[0] {
-	case "SAVEPOINT":
+	switch {
+	case w.begin("SAVEPOINT"):
 		t.savepoints = slices.DeleteFunc(t.savepoints, same)
-		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.Written), maps.Clone(t.holds), len(t.Locked) == 0 && !t.reads && t.Changed == 0})
-	case "RELEASE", "ROLLBACK":
+		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.Written), maps.Clone(t.holds), len(t.Locked) == 0 && !t.reads})
+	case w.begin("RELEASE SAVEPOINT", "ROLLBACK"):
 		set := slices.IndexFunc(t.savepoints, same)
 		if set < 0 {
 			return errNoSavepoint(name)
 		}
-		if p := t.savepoints[set]; words[0] == "ROLLBACK" {
+		if p := t.savepoints[set]; w.begin("ROLLBACK") {
 			t.Written, t.holds = maps.Clone(p.written), maps.Clone(p.holds)
 			if p.first {
 				t.Release()
@@ -115,38 +131,33 @@ func (s *server) effect(t *tx, words [4]string, text string) error {
 			set++ // it stays
 		}
 		t.savepoints = t.savepoints[:set]
-	}
-	if commits(words) {
-		s.end(t, true)
+	case w.commit():
+		k.end(t, true)
 	}
 	return nil
 }
 
-// commits reports whether a statement ends its transaction by an implicit COMMIT, which comes before
-// its own work.
-func commits(words [4]string) bool {
-	switch words[0] {
-	case "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "LOCK", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR", "FLUSH":
-		return !slices.Contains(words[1:], "TEMPORARY")
-	}
-	return false
-}
-
-// onMock calls f with the connection of the program's database.
-func (c *conn) onMock(ctx context.Context, what string, f func(base driver.Conn) error) error {
+// hand calls send with the connection of the program's database, in a transaction if one is open.
+func (c *conn) hand(ctx context.Context, what string, send func(base driver.Conn) error) (err error) {
 	if c.kit.program == nil {
 		return fmt.Errorf("locktest: there is no database for %q: give Open that of a mock", clipped(what))
 	}
 	if c.mock == nil {
-		mock, err := c.kit.program.Conn(ctx)
-		if err != nil {
+		if c.mock, err = c.kit.program.Conn(ctx); err != nil {
 			return err
 		}
-		c.mock = mock
 	}
 	var failed error
-	err := c.mock.Raw(func(base any) error {
-		failed = f(base.(driver.Conn))
+	err = c.mock.Raw(func(raw any) error {
+		base, t := raw.(driver.Conn), c.tx
+		if beginner, ok := base.(driver.ConnBeginTx); ok && t != nil && t.begun == nil {
+			t.begun, failed = beginner.BeginTx(ctx, t.options)
+		} else if t != nil && t.begun == nil {
+			t.begun, failed = base.Begin() //nolint:staticcheck // what database/sql does without the interface
+		}
+		if failed == nil {
+			failed = send(base)
+		}
 		return nil
 	})
 	return cmp.Or(failed, err) // as it is: programs and database/sql look at its type
@@ -157,7 +168,7 @@ func (c *conn) Ping(ctx context.Context) error {
 	if c.kit.program == nil {
 		return nil
 	}
-	return c.onMock(ctx, "ping", func(base driver.Conn) error {
+	return c.hand(ctx, "ping", func(base driver.Conn) error {
 		if p, ok := base.(driver.Pinger); ok {
 			return p.Ping(ctx)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -14,7 +15,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -55,11 +55,19 @@ func leasesOf(t *testing.T, pool *sql.DB, options ...lease.ManagerOption) *lease
 }
 
 // guardedPool opens a guarded pool of a server.
-func guardedPool(t *testing.T, db *testdb.DB) *sql.DB {
+func guardedPool(t *testing.T, db *testdb.DB) *sql.DB { return opened(t, db, guarded) }
+
+// plainPool opens one without the guard.
+func plainPool(t *testing.T, db *testdb.DB) *sql.DB {
+	return opened(t, db, func(base sqldriver.Connector) sqldriver.Connector { return base })
+}
+
+// opened opens a pool of a server, whose connector wrap changes.
+func opened(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *sql.DB {
 	t.Helper()
 	connector, err := mysql.NewConnector(db.Config())
 	must(t, err)
-	pool := sql.OpenDB(locksqlc.Connector(connector))
+	pool := sql.OpenDB(wrap(connector))
 	t.Cleanup(func() { must(t, pool.Close()) })
 	return pool
 }

@@ -2,7 +2,6 @@ package locktest
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"maps"
 
@@ -20,19 +19,16 @@ func (q *statement) insert(ctx context.Context, id rowID, shared bool) (row, err
 	if q.tx.options.ReadOnly {
 		return row{}, errReadOnly
 	}
-	rows := q.kit.server.Committed
+	rows := q.kit.rows.Committed
 	if r, found := rows[id]; id.table == named && (!found || r.gone) {
 		rows[id] = row{owner: []byte("-"), lockedUs: clock()}
 	}
 	return q.take(ctx, id, shared)
 }
 
-// anyVersion says that no argument is the version.
-const anyVersion = -1
-
-// raise locks a row exclusively, and raises its token, unless that is the one held. If it isn't the version
-// either, the row stays.
-func raise(table string, name, owner, held, version int) handler {
+// raise locks a row exclusively, and raises its token, unless that is the one held. If a version is an argument
+// and the token isn't that either, the row stays.
+func raise(table string, name, owner, held int, version ...int) handler {
 	return func(ctx context.Context, q *statement) (reply, error) {
 		id := q.id(table, name)
 		r, err := q.insert(ctx, id, false)
@@ -41,10 +37,10 @@ func raise(table string, name, owner, held, version int) handler {
 		}
 		switch token := int64(r.token); {
 		case token == q.number(held):
-		case version != anyVersion && token != q.number(version):
+		case len(version) > 0 && token != q.number(version[0]):
 			return reply{}, nil
 		default:
-			r.token = q.kit.server.next(id, r.token)
+			r.token = q.kit.next(id, r.token)
 		}
 		r.owner, r.conn, r.lockedUs = []byte(q.text(owner)), q.tx.Session, clock()
 		q.tx.Written[id] = r
@@ -55,7 +51,7 @@ func raise(table string, name, owner, held, version int) handler {
 // raiseMany does what raise does, for a list of keys and owners. If one fails it writes none, though
 // those before it stay locked.
 func raiseMany(table string) handler {
-	raise := raise(table, 0, 1, 2, anyVersion)
+	raise := raise(table, 0, 1, 2)
 	return func(ctx context.Context, q *statement) (all reply, err error) {
 		before := maps.Clone(q.tx.Written)
 		for i := 0; i < len(q.args); i += 2 {
@@ -88,17 +84,8 @@ func forShare(table string) handler {
 	}
 }
 
-// token is a plain read, which is a locking one at SERIALIZABLE.
-func token(table string) handler {
-	return func(ctx context.Context, q *statement) (reply, error) {
-		if q.tx.at(sql.LevelSerializable) {
-			return forShare(table)(ctx, q)
-		}
-		return list(table, func(_ driver.Value, r row) []driver.Value { return []driver.Value{int64(r.token)} })(ctx, q)
-	}
-}
-
 func nameOf(name driver.Value, _ row) []driver.Value { return []driver.Value{name} }
+func tokenOf(_ driver.Value, r row) []driver.Value   { return []driver.Value{int64(r.token)} }
 
 func holderOf(name driver.Value, r row) []driver.Value {
 	return []driver.Value{name, int64(r.token), r.owner, int64(r.conn), r.lockedUs}
@@ -143,7 +130,7 @@ func once(ctx context.Context, q *statement) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	q.note(Event{What: words})
+	q.kit.note(q.tx, Event{What: words})
 	if _, own := q.tx.Written[id]; there && !own {
 		q.tx.Share(id)
 	}
@@ -209,8 +196,8 @@ func jobRuns(_ driver.Value, r row) []driver.Value {
 }
 
 func listJobs(ctx context.Context, q *statement) (found reply, err error) {
-	for _, id := range q.kit.server.all(q.tx, jobs) {
-		r, there := q.kit.server.shown(q.tx, id)
+	for _, id := range q.kit.all(q.tx, jobs) {
+		r, there := q.kit.shown(q.tx, id)
 		if !there {
 			continue
 		}

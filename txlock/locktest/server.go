@@ -22,10 +22,11 @@ type rowID struct{ table, name string }
 
 // The tables.
 const (
-	named   = "lockstep_locks"
-	centers = "lockstep_centers"
-	onces   = "lockstep_once"
-	jobs    = "lockstep_jobs"
+	named     = "lockstep_locks"
+	centers   = "lockstep_centers"
+	onces     = "lockstep_once"
+	jobs      = "lockstep_jobs"
+	leaseRows = "lockstep_leases"
 )
 
 // row is what a row contains. Each table uses its part. A row is never changed, but replaced.
@@ -45,27 +46,17 @@ type row struct {
 // rowTx is what a transaction has locked and written.
 type rowTx = memdb.Tx[rowID, row]
 
-// server has the rows of lockstep's tables and their locks.
-type server struct {
-	*memdb.DB[rowID, row]                  // whose Mu is also for all below, and for the transactions
-	granted               map[rowID]uint64 // the last tokens, also of transactions that were rolled back
-	sessions              uint64
-}
-
 // tx is a transaction: of the program, or of one statement.
 type tx struct {
 	*rowTx
-	number  int // in the log, 0 for one that isn't in it yet
+	number  int // in the log, 0 for one that isn't in it yet, -1 for that of a single statement
 	options driver.TxOptions
 
 	holds      map[rowID]bool // what the log says of it; true: shared
 	savepoints []savepoint    // oldest first
 	leases     *memstore.Tx   // its part of the leases
-	guards     bool           // and it has used that
-	reads      bool           // it has read, with a snapshot or without
-
-	begun  driver.Tx // of the program's database, nil until a statement needs it
-	asText bool      // it was begun by a statement of the program
+	reads      bool           // it has used a table, with a snapshot or without
+	begun      driver.Tx      // of the program's database, nil until a statement needs it
 }
 
 // at reports whether the isolation level is one of these.
@@ -73,21 +64,18 @@ func (t *tx) at(levels ...sql.IsolationLevel) bool {
 	return slices.Contains(levels, sql.IsolationLevel(t.options.Isolation))
 }
 
+// latest are the levels at which plain reads are of no snapshot.
+var latest = []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelReadUncommitted, sql.LevelSerializable}
+
 type savepoint struct {
 	name    string
 	written map[rowID]row
 	holds   map[rowID]bool
-	first   bool // nothing was read or locked before
+	first   bool // no table was used before
 }
 
 // lockWait is the servers' innodb_lock_wait_timeout.
 const lockWait = 50 * time.Second
-
-func newServer() *server {
-	s := &server{DB: memdb.New[rowID, row](errDeadlock), granted: make(map[rowID]uint64)}
-	s.Victim = lightest
-	return s
-}
 
 // lightest returns who is rolled back of those that wait for each other, as servers choose: the
 // one that has locked and changed the fewest rows. Of equals it is the one that came last.
@@ -96,25 +84,30 @@ func lightest(circle []*rowTx) *rowTx {
 	return slices.MinFunc(circle, func(a, b *rowTx) int { return cmp.Compare(weight(a), weight(b)) })
 }
 
-// What follows is called under Mu.
+// What follows is called under Kit.rows.Mu.
 
-func (s *server) begin(session uint64, options driver.TxOptions) *tx {
-	return &tx{rowTx: s.Begin(session), options: options, holds: make(map[rowID]bool)}
+func (k *Kit) begin(session uint64, options driver.TxOptions) *tx {
+	t := &tx{rowTx: k.rows.Begin(session), options: options, holds: make(map[rowID]bool)}
+	begin := k.sessions.Begin
+	if t.at(latest...) {
+		begin = k.sessions.BeginReadCommitted
+	}
+	t.leases = begin()
+	return t
 }
 
 // end ends a transaction, and lets others have its locks.
-func (s *server) end(t *tx, commit bool) {
-	if commit {
-		_ = t.Commit() // unless it is over
+func (k *Kit) end(t *tx, commit bool) {
+	if commit && t.Over == nil {
+		_ = t.leases.Commit() // unless its session was killed meanwhile
+		_ = t.Commit()
 	}
+	_ = t.leases.Rollback() // unless it is over
 	if t.Over == nil {
 		t.End(sql.ErrTxDone)
 	}
 	clear(t.holds)
 	t.savepoints = nil
-	if t.leases != nil {
-		_ = t.leases.Rollback() // unless it was committed before
-	}
 }
 
 // there returns a row unless it is missing or deleted. All rows of lockstep_centers are there.
@@ -128,17 +121,14 @@ func (t *tx) current(id rowID) (row, bool) { return id.there(t.Current(id)) }
 // read takes the snapshot of a transaction that reads by one, if it has none yet.
 func (t *tx) read() {
 	t.reads = true
-	if t.Snapshot != nil || t.at(sql.LevelReadCommitted, sql.LevelReadUncommitted) {
-		return
-	}
-	t.Read()
-	if t.leases != nil {
+	if t.Snapshot == nil && !t.at(latest...) {
+		t.Read()
 		t.leases.Read()
 	}
 }
 
 // shown returns a row as a plain read shows it.
-func (s *server) shown(t *tx, id rowID) (row, bool) {
+func (k *Kit) shown(t *tx, id rowID) (row, bool) {
 	t.read()
 	_, own := t.Written[id]
 	if !own && t.Snapshot != nil {
@@ -146,7 +136,7 @@ func (s *server) shown(t *tx, id rowID) (row, bool) {
 		return id.there(r, found)
 	}
 	if !own && t.at(sql.LevelReadUncommitted) {
-		for other := range s.Open {
+		for other := range k.rows.Open {
 			if r, written := other.Written[id]; written {
 				return id.there(r, true)
 			}
@@ -157,14 +147,14 @@ func (s *server) shown(t *tx, id rowID) (row, bool) {
 
 // next is the token of a grant that follows another: one that rises over rollbacks, too, as a
 // clock does, also where time stands still.
-func (s *server) next(id rowID, last uint64) uint64 {
-	s.granted[id] = max(last+1, s.granted[id]+1, uint64(clock()))
-	return s.granted[id]
+func (k *Kit) next(id rowID, last uint64) uint64 {
+	k.granted[id] = max(last+1, k.granted[id]+1, uint64(clock()))
+	return k.granted[id]
 }
 
 // all returns the rows of a table, those that a transaction has written too, by name.
-func (s *server) all(t *tx, table string) (ids []rowID) {
-	rows := maps.Clone(s.Committed)
+func (k *Kit) all(t *tx, table string) (ids []rowID) {
+	rows := maps.Clone(k.rows.Committed)
 	maps.Copy(rows, t.Written)
 	for id := range rows {
 		if id.table == table {

@@ -2,6 +2,7 @@ package locktest
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/sqltext"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -19,7 +21,7 @@ import (
 // newer than the snapshot, and limits each wait by itself.
 const version = "11.8.3-MariaDB-locktest"
 
-// statement is one of lockstep's own while it is executed, under server.Mu.
+// statement is one of lockstep's own while it is executed, under Kit.rows.Mu.
 type statement struct {
 	kit  *Kit
 	tx   *tx
@@ -47,19 +49,22 @@ type handler func(ctx context.Context, q *statement) (reply, error)
 // handlers has the statements of lockstep's own by their texts, so that one which has changed
 // since is unknown here. Statements of leases aren't among them: see leases.go.
 var handlers = map[string]handler{
-	gen.LockNamed:             raise(named, 0, 1, 2, anyVersion),
-	gen.LockCenter:            raise(centers, 2, 1, 0, anyVersion),
-	gen.CompareAndBumpNamed:   raise(named, 0, 2, 3, 1),
-	gen.CompareAndBumpCenter:  raise(centers, 3, 2, 0, 1),
-	gen.EnsureNamed:           ensure,
-	gen.NamedForShare:         forShare(named),
-	gen.CenterForShare:        forShare(centers),
-	gen.NamedToken:            token(named),
-	gen.CenterToken:           token(centers),
-	gen.NamedVersion:          list(named, versionOf),
-	gen.CenterVersion:         list(centers, versionOf),
-	rawsql.Big(gen.IdleNamed): batch(named, 2, isIdle),
-	gen.DeleteNamed:           update(named, 0, remove),
+	gen.LockNamed:              raise(named, 0, 1, 2),
+	gen.LockCenter:             raise(centers, 2, 1, 0),
+	gen.CompareAndBumpNamed:    raise(named, 0, 2, 3, 1),
+	gen.CompareAndBumpCenter:   raise(centers, 3, 2, 0, 1),
+	gen.EnsureNamed:            ensure,
+	gen.NamedForShare:          forShare(named),
+	gen.CenterForShare:         forShare(centers),
+	gen.NamedToken:             list(named, tokenOf),
+	gen.CenterToken:            list(centers, tokenOf),
+	gen.NamedVersion:           list(named, versionOf),
+	gen.CenterVersion:          list(centers, versionOf),
+	listing(gen.NamedPresent):  list(named, nameOf),
+	listing(gen.NamedHolders):  list(named, holderOf),
+	listing(gen.CenterHolders): list(centers, holderOf),
+	rawsql.Big(gen.IdleNamed):  batch(named, 2, isIdle),
+	gen.DeleteNamed:            update(named, 0, remove),
 
 	gen.Once:                    once,
 	gen.OnceAgain:               onceAgain,
@@ -91,41 +96,26 @@ var handlers = map[string]handler{
 	rawsql.ReleaseProbeSavepoint: unless(false, errNoSavepoint("lockstep")),
 	rawsql.Galera:                nothing,
 	schema.ClusterQuery:          nothing,
-	rawsql.Uptime:                constant("Uptime", "1"),
+	rawsql.Uptime:                constant("Uptime", "-2"), // as after a restart: no session is left to be killed
 	rawsql.MaxPacket:             constant(int64(1 << 24)),
 }
 
-// beginnings are what statements of any length begin with.
-var beginnings = map[string]handler{
-	before(gen.NamedPresent):  list(named, nameOf),
-	before(gen.NamedHolders):  list(named, holderOf),
-	before(gen.CenterHolders): list(centers, holderOf),
-	rawsql.Kill(0)[:5]:        kill,
-}
-
-// before is what is before the list of a statement.
-func before(text string) string {
-	text, _, _ = strings.Cut(text, "/*SLICE")
-	return text
+// listing is a statement with a list that has one argument.
+func listing(text string) string {
+	before, list, _ := strings.Cut(text, "/*SLICE:")
+	_, after, _ := strings.Cut(list, "*/")
+	return before + after
 }
 
 // find returns the handler of one of lockstep's own statements, or nil.
 func find(text string) handler {
-	if h := handlers[text]; h != nil {
-		return h
-	}
-	for beginning, h := range beginnings {
-		if strings.HasPrefix(text, beginning) {
-			return h
-		}
-	}
 	switch keys := max(1, strings.Count(text, "?")/2); text {
 	case rawsql.Named.LockManyReturning(keys):
 		return raiseMany(named)
 	case rawsql.Centers.LockManyReturning(keys):
 		return raiseMany(centers)
 	}
-	return nil
+	return handlers[strings.ReplaceAll(text, ",?", "")] // a list may have more arguments
 }
 
 // parse returns the handler of one of lockstep's own statements and what its variables ask for. It
@@ -136,11 +126,16 @@ func (k *Kit) parse(text string) (handler, variables, error) {
 	switch {
 	case h != nil:
 		return h, v, err
-	case strings.Contains(strings.ToLower(text), "lockstep_"):
-		return nil, v, k.unknown(text)
+	case sqltext.Mentions(text, tables) != "":
+		err = fmt.Errorf("locktest: the kit doesn't know the statement %q of lockstep: it answers those of locks, Once, versions, leases and jobs, and none of package schema or of commands", clipped(text))
+		k.t.Errorf("%v", err)
+		return nil, v, err
 	}
 	return nil, v, nil
 }
+
+// tables are those of lockstep: whoever names one sends a statement of lockstep's own.
+var tables = map[string]bool{named: true, centers: true, onces: true, jobs: true, leaseRows: true}
 
 // under takes the variables off a statement, and returns what they ask for.
 func under(text string) (rest string, v variables, err error) {
@@ -186,13 +181,6 @@ func (q *statement) id(table string, i int) rowID {
 	return rowID{table, q.text(i)}
 }
 
-// note notes an event of the program's transaction.
-func (q *statement) note(e Event) {
-	if q.open {
-		q.kit.log.add(q.tx, e)
-	}
-}
-
 // locked locks a row, there or not, and returns it.
 func (q *statement) locked(ctx context.Context, id rowID, shared bool) (r row, there bool, err error) {
 	switch {
@@ -216,28 +204,28 @@ func (q *statement) stale(id rowID) bool {
 	if !q.refuseStale || q.tx.Snapshot == nil {
 		return false
 	}
-	for t := range q.kit.server.Open {
+	for t := range q.kit.rows.Open {
 		if _, written := t.Written[id]; written {
 			return false
 		}
 	}
-	return q.kit.server.Committed[id].token != q.tx.Snapshot[id].token
+	return q.kit.rows.Committed[id].token != q.tx.Snapshot[id].token
 }
 
 // acquire locks the row of a key. It notes an error by the words.
 func (q *statement) acquire(ctx context.Context, words string, id rowID, shared bool) (r row, there bool, err error) {
 	if q.open {
-		err = q.kit.faults.atLock(q, id)
+		err = q.kit.faultAtLock(q, id)
 	}
 	if err == nil && !q.stale(id) {
 		r, there, err = q.locked(ctx, id, shared)
 	}
 	if err == nil && q.stale(id) {
 		err = errStale
-		q.kit.server.end(q.tx, false)
+		q.kit.end(q.tx, false)
 	}
 	if err != nil {
-		q.note(Event{What: words, Err: err})
+		q.kit.note(q.tx, Event{What: words, Err: err})
 	}
 	return r, there, err
 }
@@ -248,18 +236,24 @@ func (q *statement) take(ctx context.Context, id rowID, shared bool) (row, error
 	r, _, err := q.acquire(ctx, words, id, shared)
 	if held, again := q.tx.holds[id]; err == nil && (!again || held && !shared) {
 		q.tx.holds[id] = shared
-		q.note(Event{What: words, lock: &id})
+		q.kit.note(q.tx, Event{What: words})
 	}
 	return r, err
 }
 
 func clock() int64 { return time.Now().UnixMicro() }
 
-// list reads columns of the rows whose names are the arguments.
+// list reads columns of the rows whose names are the arguments. At SERIALIZABLE it locks them.
 func list(table string, columns func(name driver.Value, r row) []driver.Value) handler {
-	return func(_ context.Context, q *statement) (found reply, err error) {
+	return func(ctx context.Context, q *statement) (found reply, err error) {
 		for i, name := range q.args {
-			if r, there := q.kit.server.shown(q.tx, q.id(table, i)); there {
+			id := q.id(table, i)
+			if q.tx.at(sql.LevelSerializable) {
+				if _, _, err := q.locked(ctx, id, true); err != nil {
+					return reply{}, err
+				}
+			}
+			if r, there := q.kit.shown(q.tx, id); there {
 				found.rows = append(found.rows, columns(name, r))
 			}
 		}
@@ -270,7 +264,7 @@ func list(table string, columns func(name driver.Value, r row) []driver.Value) h
 // batch locks rows, from the name that is the first argument on, which nobody has locked.
 func batch(table string, most int, is func(q *statement, r row) bool) handler {
 	return func(_ context.Context, q *statement) (found reply, err error) {
-		for _, id := range q.kit.server.all(q.tx, table) {
+		for _, id := range q.kit.all(q.tx, table) {
 			r, there := q.tx.current(id)
 			if there && id.name >= q.text(0) && is(q, r) && len(found.rows) < int(q.number(most)) && q.tx.TryLock(id, false) {
 				found.rows = append(found.rows, []driver.Value{[]byte(id.name)})
@@ -301,11 +295,6 @@ func constant(values ...driver.Value) handler {
 }
 
 func nothing(context.Context, *statement) (reply, error) { return reply{}, nil }
-
-// kill finds no session: each has ended with its connection.
-func kill(context.Context, *statement) (reply, error) {
-	return reply{}, answer(1094, "HY000", "Unknown thread id")
-}
 
 // one is a reply of one row.
 func one(values ...driver.Value) reply {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,46 +44,31 @@ func TestPrepared(t *testing.T) {
 	k.Before(orders.Key(1), "UPDATE orders")
 }
 
-// TestTransactionAsText begins a transaction by a statement, and undoes a lock by a savepoint.
-func TestTransactionAsText(t *testing.T) {
+// everywhere runs a test on a Kit, whose program has a permissive database, and on servers, where the Kit is
+// nil: with a guarded pool, a table of the program and a key.
+func everywhere(t *testing.T, test func(t *testing.T, k *locktest.Kit, pool *sql.DB, table string, key txlock.Key)) {
+	t.Helper()
 	t.Parallel()
-	k, mock := onMock(t)
-	ctx := t.Context()
-	conn, err := k.DB().Conn(ctx)
-	must(t, err)
-	defer func() { must(t, conn.Close()) }()
-	send := func(query string) {
-		t.Helper()
-		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 0))
-		_, err := conn.ExecContext(ctx, query)
-		must(t, err)
-	}
-	send("BEGIN")
-	scope, err := locksqlc.JoinConn(ctx, conn)
-	must(t, err)
-	send("SAVEPOINT before")
-	first, err := scope.Lock(ctx, orders.Key(1))
-	must(t, err)
-	send("ROLLBACK TO SAVEPOINT before")
-	if _, held := scope.Held(orders.Key(1)); held {
-		t.Error("held after the savepoint")
-	}
-	again, err := scope.Lock(ctx, orders.Key(1))
-	must(t, err)
-	if again.Token() <= first.Token() {
-		t.Errorf("token %d after %d", again.Token(), first.Token())
-	}
-	send("COMMIT")
-	version, err := txlock.ReadVersion(ctx, k.DB(), orders.Key(1))
-	must(t, err)
-	if version != again.Token() {
-		t.Errorf("version %d, want %d", version, again.Token())
+	t.Run("kit", func(t *testing.T) {
+		t.Parallel()
+		program := sql.OpenDB(&numbers{all: make(map[string]int64)})
+		t.Cleanup(func() { must(t, program.Close()) })
+		k := locktest.Open(t, program)
+		test(t, k, k.DB(), "orders", orders.Key(1))
+	})
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			table := db.CreateTable(t, "words", "n INT PRIMARY KEY")
+			test(t, nil, guardedPool(t, db), table, txlock.Named(table))
+		})
 	}
 }
 
 // asText returns a function that sends statements of the program on one connection, and one that
-// locks there. Before a statement is sent, expect is called.
-func asText(t *testing.T, pool *sql.DB, expect func(query string)) (send func(queries ...string), lock func(key txlock.Key) error) {
+// locks there.
+func asText(t *testing.T, pool *sql.DB) (send func(queries ...string), lock func(key txlock.Key) error) {
 	t.Helper()
 	conn, err := pool.Conn(t.Context())
 	must(t, err)
@@ -90,9 +76,9 @@ func asText(t *testing.T, pool *sql.DB, expect func(query string)) (send func(qu
 	send = func(queries ...string) {
 		t.Helper()
 		for _, query := range queries {
-			expect(query)
-			_, err := conn.ExecContext(t.Context(), query)
-			must(t, err)
+			if _, err := conn.ExecContext(t.Context(), query); err != nil {
+				t.Fatalf("%s: %v", query, err)
+			}
 		}
 	}
 	return send, func(key txlock.Key) error {
@@ -105,60 +91,131 @@ func asText(t *testing.T, pool *sql.DB, expect func(query string)) (send func(qu
 	}
 }
 
-// expecting makes a mock expect each statement.
-func expecting(mock sqlmock.Sqlmock) func(query string) {
-	return func(query string) {
-		mock.ExpectExec(regexp.QuoteMeta(query)).WillReturnResult(sqlmock.NewResult(0, 0))
-	}
+// holds lets another transaction hold the lock of a key.
+func holds(t *testing.T, pool *sql.DB, key txlock.Key) {
+	t.Helper()
+	must(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 }
 
 // TestWordsOfTransactions has statements that begin transactions, end them, and undo a part of them, in
 // their less common forms. They do the same on a Kit and on servers.
 func TestWordsOfTransactions(t *testing.T) {
-	t.Parallel()
-	t.Run("kit", func(t *testing.T) {
-		t.Parallel()
-		k, mock := onMock(t)
-		key := orders.Key(1)
-		wordsOfTransactions(t, k.DB(), "orders", key, expecting(mock))
-		k.Before(key, "DELETE FROM orders")
-	})
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t, engine)
-			table := db.CreateTable(t, "words", "n INT PRIMARY KEY")
-			wordsOfTransactions(t, guardedPool(t, db), table, txlock.Named(table), func(string) {})
-		})
-	}
-}
+	everywhere(t, func(t *testing.T, k *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
+		send, lock := asText(t, pool)
+		send("BEGIN", "/* first */ SAVEPOINT `a b`")
+		must(t, lock(key))
+		send("ROLLBACK WORK TO SAVEPOINT `a b`", "UPDATE "+table+" SET n = 1", "ROLLBACK")
+		send("BEGIN")
+		must(t, lock(key))
+		send("ROLLBACK AND CHAIN")
+		must(t, lock(key)) // in the next transaction
+		send("DELETE FROM "+table, "COMMIT WORK AND CHAIN", "COMMIT /* AND CHAIN */ AND NO CHAIN")
+		wants(t, "a lock after COMMIT AND NO CHAIN", lock(key), txlock.ErrNoTransaction)
+		if k != nil {
+			k.Before(key, "DELETE FROM orders")
+		}
 
-func wordsOfTransactions(t *testing.T, pool *sql.DB, table string, key txlock.Key, expect func(query string)) {
-	t.Helper()
-	send, lock := asText(t, pool, expect)
-	send("BEGIN", "/* first */ SAVEPOINT `a b`")
-	must(t, lock(key))
-	send("ROLLBACK WORK TO SAVEPOINT `a b`", "UPDATE "+table+" SET n = 1", "ROLLBACK")
-	send("BEGIN")
-	must(t, lock(key))
-	send("ROLLBACK AND CHAIN")
-	must(t, lock(key)) // in the next transaction
-	send("DELETE FROM "+table, "COMMIT WORK AND CHAIN", "COMMIT AND NO CHAIN")
-	wants(t, "a lock after COMMIT AND NO CHAIN", lock(key), txlock.ErrNoTransaction)
-
-	send("START TRANSACTION READ ONLY")
-	if err := lock(key); err == nil {
-		t.Error("a read-only transaction has locked")
-	}
-	send("ROLLBACK", "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-	must(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-	wants(t, "a lock behind the snapshot", lock(key), txlock.ErrStaleSnapshot)
-	for _, ends := range []string{"ANALYZE TABLE ", "OPTIMIZE TABLE ", "CHECK TABLE ", "REPAIR TABLE "} {
+		send("START TRANSACTION READ ONLY", "COMMIT AND CHAIN")
+		if err := lock(key); err == nil {
+			t.Error("a read-only transaction has locked")
+		}
+		send("ROLLBACK", "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+		holds(t, pool, key)
+		wants(t, "a lock behind the snapshot", lock(key), txlock.ErrStaleSnapshot)
+		for _, ends := range []string{"ANALYZE TABLE ", "OPTIMIZE TABLE ", "CHECK TABLE ", "REPAIR TABLE "} {
+			send("ROLLBACK", "BEGIN")
+			must(t, lock(key))
+			send(ends + table)
+			wants(t, "a lock after "+ends, lock(key), txlock.ErrTxDoomed)
+		}
 		send("ROLLBACK", "BEGIN")
 		must(t, lock(key))
-		send(ends + table)
-		wants(t, "a lock after "+ends, lock(key), txlock.ErrTxDoomed)
-	}
+		if k != nil { // on servers that needs a privilege
+			send("DROP TEMPORARY TABLE words")
+			must(t, lock(key))
+		}
+		send("BEGIN", "ROLLBACK") // which commits the one before
+		holds(t, pool, key)
+	})
+}
+
+// TestSnapshots has statements before a lock, of which some take the snapshot: then the lock is stale
+// behind another holder.
+func TestSnapshots(t *testing.T) {
+	everywhere(t, func(t *testing.T, k *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
+		send, lock := asText(t, pool)
+		must(t, txlock.Ensure(t.Context(), pool, key))
+		send("INSERT INTO " + table + " VALUES (3)") // of an empty table servers may read nothing
+		all := map[bool][]string{
+			false: {
+				"SELECT 1", "SELECT @@version", "SELECT NOW()", "SELECT 1 FROM DUAL", "DO 1", "SHOW CREATE TABLE orders",
+				"SELECT 'FROM orders', 1 AS `from` /* FROM orders */", "SELECT 1 -- FROM orders\n",
+				"SET @n = (SELECT COUNT(*) FROM orders)", "INSERT INTO orders SELECT 1 FROM orders LIMIT 0", "UPDATE orders SET n = 1 WHERE n = 7",
+				"SELECT n FROM orders FOR UPDATE", "SELECT n FROM orders WHERE n = 7 LOCK\nIN SHARE MODE", "(SELECT n FROM orders FOR UPDATE)",
+				"SELECT n FROM orders JOIN orders o USING (n) FOR UPDATE", "SELECT (SELECT MAX(n) FROM orders FOR UPDATE)",
+				"(SELECT n FROM orders FOR UPDATE) UNION (SELECT n FROM orders LOCK IN SHARE MODE)",
+			},
+			true: {
+				"SELECT n FROM orders", "SELECT -- no table\n n FROM orders", "WITH o AS (SELECT n FROM orders) SELECT n FROM o", "SELECT (SELECT MAX(n) FROM orders)",
+				"SELECT 'FOR UPDATE' FROM orders", "SELECT n AS `FOR UPDATE` FROM orders", "SELECT n FROM orders /* FOR UPDATE */", "SELECT n FROM orders -- LOCK IN SHARE MODE",
+				"SELECT n FROM orders WHERE n IN (SELECT n FROM orders) FOR UPDATE", "SELECT * FROM (SELECT n FROM orders) o FOR UPDATE",
+				"(SELECT n FROM orders FOR UPDATE) UNION (SELECT n FROM orders)", "EXPLAIN SELECT MAX(n) FROM orders", "CHECKSUM TABLE orders",
+			},
+		}
+		if k != nil { // what the text doesn't show
+			all[true] = append(all[true], "CALL report()", "SELECT EXTRACT(YEAR FROM NOW())", "SELECT n FROM a FOR UPDATE OF a", "TABLE orders", "SELECT 1; SELECT 2")
+		}
+		for takes, statements := range all {
+			for _, statement := range statements {
+				send("BEGIN", regexp.MustCompile(`\borders\b`).ReplaceAllString(statement, table))
+				holds(t, pool, key)
+				if err := lock(key); errors.Is(err, txlock.ErrStaleSnapshot) != takes || err != nil && !takes {
+					t.Errorf("a lock after %q: %v, want a stale one: %t", statement, err, takes)
+				}
+				send("ROLLBACK")
+			}
+		}
+		for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelSerializable} {
+			tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+			must(t, err)
+			_, err = tx.ExecContext(t.Context(), "SELECT n FROM "+table)
+			must(t, err)
+			holds(t, pool, key)
+			scope, err := txlock.Join(t.Context(), tx)
+			must(t, err)
+			if _, err := scope.Lock(t.Context(), key); err != nil {
+				t.Errorf("a lock after a read at %v: %v", level, err)
+			}
+			must(t, tx.Commit())
+		}
+	})
+}
+
+// TestFirstSavepoint rolls back to a savepoint that is set behind a statement. That releases a lock only if
+// the statement hasn't begun the transaction on the server.
+func TestFirstSavepoint(t *testing.T) {
+	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
+		send, lock := asText(t, pool)
+		must(t, txlock.Ensure(t.Context(), pool, key))
+		for statement, begins := range map[string]bool{
+			"SAVEPOINT b": false, "SELECT 1": false, "SET @n = 1": false, "DO 0": false, "SELECT n FROM " + table: true,
+			"SET @n = (SELECT MAX(n) FROM " + table + ")": true, "SELECT n FROM " + table + " FOR UPDATE": true, "DELETE FROM " + table: true,
+		} {
+			send("BEGIN", statement, "SAVEPOINT a")
+			must(t, lock(key))
+			send("ROLLBACK TO a")
+			err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+				scope, err := txlock.Join(t.Context(), tx)
+				must(t, err)
+				_, err = scope.TryLock(t.Context(), key)
+				return err
+			})
+			if errors.Is(err, txlock.ErrBusy) != begins || err != nil && !begins {
+				t.Errorf("%s: TryLock after ROLLBACK TO: %v, want the lock kept: %t", statement, err, begins)
+			}
+			send("ROLLBACK")
+		}
+	})
 }
 
 // TestLockGoneByDDL has statements behind one that has committed their transaction, on a pool that
@@ -193,21 +250,24 @@ func TestLockGoneByDDL(t *testing.T) {
 	must(t, program.Close())
 }
 
-// TestCommitAsTextWithoutAnAnswer commits, as COMMIT of database/sql does.
-func TestCommitAsTextWithoutAnAnswer(t *testing.T) {
+// TestTransactionAsText begins and ends a transaction by statements: its database sees those of
+// database/sql, also where COMMIT has no answer.
+func TestTransactionAsText(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
+	mock.ExpectBegin()
+	mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+	mock.ExpectCommit()
 	conn, err := k.DB().Conn(t.Context())
 	must(t, err)
 	defer func() { _ = conn.Close() }() // it is lost
-	for _, query := range []string{"BEGIN", "COMMIT"} {
-		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 0))
-	}
 	_, err = conn.ExecContext(t.Context(), "BEGIN")
 	must(t, err)
 	scope, err := locksqlc.JoinConn(t.Context(), conn)
 	must(t, err)
 	grant, err := scope.Lock(t.Context(), orders.Key(1))
+	must(t, err)
+	_, err = conn.ExecContext(t.Context(), "UPDATE orders SET n = 1")
 	must(t, err)
 	k.FailStatement("COMMIT", locktest.UnknownOutcome)
 	if _, err := conn.ExecContext(t.Context(), "COMMIT"); err == nil {
@@ -283,9 +343,16 @@ func TestLockAllInPart(t *testing.T) {
 func TestStatementsOfTheProgram(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
-	send, _ := asText(t, k.DB(), expecting(mock))
-	send("SET STATEMENT lock_wait_timeout=1 FOR UPDATE orders SET n = 1", "SET STATEMENT max_statement_time=x FOR DELETE FROM orders",
-		"INSERT INTO audit VALUES ('by lockstep')")
+	for _, query := range []string{
+		"SET STATEMENT lock_wait_timeout=1 FOR UPDATE orders SET n = 1", "SET STATEMENT max_statement_time=x FOR DELETE FROM orders",
+		"INSERT INTO audit VALUES ('by lockstep', 'lockstep_locks')", "UPDATE orders SET lockstep_owner = 'me'", "DELETE FROM my_lockstep_locks",
+		"SELECT `lockstep_locks.name` FROM audit_lockstep_once /* lockstep_jobs */", "KILL 7", "KILL QUERY 7",
+		"-- name: Named :one\nSELECT name FROM lockstep_locks_of_mine WHERE name IN (?)",
+	} {
+		mock.ExpectExec(regexp.QuoteMeta(strings.Join(strings.Fields(query), " "))).WillReturnResult(sqlmock.NewResult(0, 0))
+		_, err := k.DB().ExecContext(t.Context(), query)
+		must(t, err)
+	}
 }
 
 // TestAllStatementsAreKnown proves that the Kit executes each statement that sqlc has compiled,
@@ -296,6 +363,7 @@ func TestAllStatementsAreKnown(t *testing.T) {
 	files, err := filepath.Glob("../../gen/*.sql.go")
 	must(t, err)
 	known, constant := 0, regexp.MustCompile("(?s)const (\\w+) = `(-- name: [^`]+)`")
+	list := regexp.MustCompile(`/\*SLICE:\w+\*/\?`)
 	for _, file := range files {
 		if filepath.Base(file) == "leases.sql.go" || filepath.Base(file) == "shared.sql.go" {
 			continue
@@ -303,7 +371,7 @@ func TestAllStatementsAreKnown(t *testing.T) {
 		source, err := os.ReadFile(file)
 		must(t, err)
 		for _, s := range constant.FindAllStringSubmatch(string(source), -1) {
-			switch knows := locktest.Knows(s[2]) || locktest.Knows(rawsql.Big(s[2])); {
+			switch knows := locktest.Knows(list.ReplaceAllString(s[2], "?,?")) || locktest.Knows(rawsql.Big(s[2])); {
 			case knows:
 				known++
 			case !slices.Contains(others, s[1]):

@@ -1,0 +1,235 @@
+package locktest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/DATA-DOG/go-sqlmock"
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/locktest"
+)
+
+// TestFaultsOfEnds loses the connection at what begins and ends a transaction, by database/sql and by a
+// statement. Other faults are refused there.
+func TestFaultsOfEnds(t *testing.T) {
+	t.Parallel()
+	byDatabaseSQL := func(ctx context.Context, k *locktest.Kit, last string) error {
+		tx, err := k.DB().BeginTx(ctx, nil)
+		must(t, err)
+		scope, err := txlock.Join(ctx, tx)
+		if err == nil {
+			_, err = scope.Lock(ctx, orders.Key(1)) // before which the transaction begins
+		}
+		if err != nil || last == "ROLLBACK" {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
+	}
+	byStatement := func(ctx context.Context, k *locktest.Kit, last string) error {
+		conn, err := k.DB().Conn(ctx)
+		must(t, err)
+		defer func() { _ = conn.Close() }() // it is lost
+		if _, err = conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
+			return err
+		}
+		_, err = conn.ExecContext(ctx, last)
+		return err
+	}
+	for text, last := range map[string]string{"begin": "COMMIT", "START TRANSACTION": "ROLLBACK", "COMMIT": "COMMIT", "commit work": "COMMIT", "ROLLBACK": "ROLLBACK"} {
+		for _, way := range []func(context.Context, *locktest.Kit, string) error{byDatabaseSQL, byStatement} {
+			k := locktest.Open(t, nil)
+			k.FailStatement(text, locktest.LostConnection)
+			err := way(t.Context(), k, last)
+			wants(t, text, err, mysql.ErrInvalidConn)
+			if errors.Is(err, txlock.ErrUnknownOutcome) != strings.HasPrefix(strings.ToUpper(text), "COMMIT") {
+				t.Errorf("%s: %v", text, err)
+			}
+			must(t, way(t.Context(), k, last)) // the lock is released
+		}
+	}
+	fails := &said{TB: t}
+	k := locktest.Open(fails, nil)
+	for _, text := range []string{"BEGIN", "START TRANSACTION", "ROLLBACK"} {
+		for _, fault := range []locktest.Fault{locktest.Deadlock, locktest.Timeout, locktest.Stale, locktest.UnknownOutcome} {
+			k.FailStatement(text, fault)
+			fails.says(t, "there is no "+fault.String()+` at "`+text+`"`)
+		}
+	}
+	fails.end()
+}
+
+// TestFaultsBesideEnds has faults whose texts only look like a COMMIT or ROLLBACK.
+func TestFaultsBesideEnds(t *testing.T) {
+	t.Parallel()
+	k, mock := onMock(t)
+	ctx := t.Context()
+	mock.ExpectBegin()
+	for _, query := range []string{"UPDATE commits", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"} {
+		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 1))
+	}
+	mock.ExpectRollback()
+	k.FailStatement("COMMIT", locktest.Deadlock)
+	tx, _ := begin(ctx, t, k)
+	for _, query := range []string{"UPDATE commits SET n = 1", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"} {
+		_, err := tx.ExecContext(ctx, query)
+		must(t, err)
+	}
+	if err := tx.Commit(); !txlock.Retryable(err) {
+		t.Errorf("Commit: %v", err)
+	}
+	k.FailStatement("ROLLBACK TO", locktest.Deadlock)
+	tx, _ = begin(ctx, t, k)
+	if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT a"); !txlock.Retryable(err) {
+		t.Errorf("ROLLBACK TO: %v", err)
+	}
+	must(t, tx.Rollback())
+}
+
+// TestCommitThatFails acquires a lease in a transaction whose COMMIT fails in the program's database: it is
+// free afterwards, and lost for whoever has acquired it.
+func TestCommitThatFails(t *testing.T) {
+	t.Parallel()
+	key := txlock.Named("reports")
+	for _, failure := range []error{mysql.ErrInvalidConn, &mysql.MySQLError{Number: 1213, Message: "Deadlock"}, errors.New("no space left")} {
+		for _, with := range []func(s *txlock.Scope) context.Context{
+			func(*txlock.Scope) context.Context { return t.Context() },
+			func(s *txlock.Scope) context.Context { return s.CommitWith(t.Context(), 1) },
+		} {
+			k, mock := onMock(t)
+			one, other := leasesOf(t, k.DB()), leasesOf(t, k.DB())
+			mock.ExpectBegin()
+			mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+			mock.ExpectCommit().WillReturnError(failure)
+			tx, scope := begin(t.Context(), t, k)
+			l, err := one.AcquireTx(t.Context(), tx, key)
+			must(t, err)
+			if _, err = tx.ExecContext(with(scope), "UPDATE orders SET n = 1"); err == nil {
+				err = tx.Commit()
+			} else {
+				err = errors.Join(err, tx.Rollback())
+			}
+			wants(t, "COMMIT", err, failure)
+			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
+			must(t, acquireAndRelease(t.Context(), other, key))
+			if !k.Locked(key) || !strings.Contains(log(k), "COMMIT: "+failure.Error()) {
+				t.Error(log(k))
+			}
+		}
+	}
+}
+
+// TestLeaseBehindDDL acquires a lease in a transaction that a statement commits: the lease is committed, too.
+func TestLeaseBehindDDL(t *testing.T) {
+	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
+		tx, err := pool.BeginTx(t.Context(), nil)
+		must(t, err)
+		l, err := leasesOf(t, pool).AcquireTx(t.Context(), tx, key)
+		must(t, err)
+		_, err = tx.ExecContext(t.Context(), "ANALYZE TABLE "+table)
+		must(t, err)
+		must(t, tx.Rollback())
+		_, err = leasesOf(t, pool).TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		must(t, l.Release(t.Context()))
+	})
+}
+
+// TestNothingStaysOpen begins and ends transactions in less common ways, on a Kit over a server and
+// without one. Nothing is open on the server afterwards, and of three rows those are there that were committed.
+func TestNothingStaysOpen(t *testing.T) {
+	testdb.NeedsServer(t)
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		db := testdb.Open(t, engine)
+		table := db.CreateTable(t, "ends", "n INT PRIMARY KEY")
+		for name, c := range map[string]struct {
+			texts []string // BeginTx, Commit and Rollback are those of database/sql
+			fault locktest.Fault
+			at    string
+			want  string
+		}{
+			"closed":                   {texts: []string{"BEGIN", "1"}},
+			"closed behind a chain":    {texts: []string{"BEGIN", "1", "COMMIT AND CHAIN", "2"}, want: "1"},
+			"rolled back, chained":     {texts: []string{"BEGIN", "1", "ROLLBACK AND CHAIN", "2", "COMMIT"}, want: "2"},
+			"chained in a sql.Tx":      {texts: []string{"BeginTx", "1", "COMMIT AND CHAIN", "2", "Commit"}, want: "1,2"},
+			"rolled back in a sql.Tx":  {texts: []string{"BeginTx", "1", "ROLLBACK AND CHAIN", "2", "Commit"}, want: "2"},
+			"a chain of nothing":       {texts: []string{"BeginTx", "COMMIT AND CHAIN", "1", "Rollback"}},
+			"BEGIN in a sql.Tx":        {texts: []string{"BeginTx", "1", "BEGIN", "2", "Rollback"}, want: "1"},
+			"a sql.Tx behind BEGIN":    {texts: []string{"BEGIN", "1", "BeginTx", "Rollback"}, want: "1"},
+			"BEGIN behind BEGIN":       {texts: []string{"BEGIN WORK", "1", "START TRANSACTION", "2", "ROLLBACK"}, want: "1"},
+			"COMMIT in a sql.Tx":       {texts: []string{"BeginTx", "1", "COMMIT", "2", "Rollback"}, want: "1,2"},
+			"ROLLBACK without a BEGIN": {texts: []string{"1", "ROLLBACK", "2", "COMMIT"}, want: "1,2"},
+			"DDL":                      {texts: []string{"BEGIN", "1", "ANALYZE TABLE t", "2", "ROLLBACK"}, want: "1,2"},
+			"a victim":                 {texts: []string{"BEGIN", "1", "2"}, fault: locktest.Deadlock, at: "VALUES (2)"},
+			"lost":                     {texts: []string{"BEGIN", "1", "2"}, fault: locktest.LostConnection, at: "VALUES (2)"},
+			"lost at COMMIT":           {texts: []string{"BEGIN", "1", "COMMIT"}, fault: locktest.LostConnection, at: "COMMIT"},
+			"a victim at COMMIT":       {texts: []string{"BEGIN", "1", "COMMIT AND CHAIN"}, fault: locktest.Deadlock, at: "COMMIT AND CHAIN"},
+			"unknown":                  {texts: []string{"BEGIN", "1", "COMMIT"}, fault: locktest.UnknownOutcome, at: "COMMIT", want: "1"},
+			"unknown, chained":         {texts: []string{"BEGIN", "1", "COMMIT AND CHAIN"}, fault: locktest.UnknownOutcome, at: "COMMIT", want: "1"},
+			"lost at ROLLBACK":         {texts: []string{"BeginTx", "1", "Rollback"}, fault: locktest.LostConnection, at: "ROLLBACK"},
+		} {
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				server := plainPool(t, db)
+				server.SetMaxOpenConns(1)
+				ends := func(pool *sql.DB, fails bool) {
+					t.Helper()
+					if err := play(t, pool, table, c.texts); (err != nil) != fails {
+						t.Errorf("it ends with %v", err)
+					}
+					_, err := server.ExecContext(t.Context(), rawsql.Probe)
+					must(t, err) // which fails in a transaction
+					var got sql.NullString
+					must(t, server.QueryRowContext(t.Context(), "SELECT GROUP_CONCAT(n ORDER BY n) FROM "+table).Scan(&got))
+					if got.String != c.want {
+						t.Errorf("rows %q, want %q", got.String, c.want)
+					}
+					_, err = server.ExecContext(t.Context(), "DELETE FROM "+table)
+					must(t, err)
+				}
+				k := locktest.Open(t, server)
+				if c.fault == 0 {
+					ends(plainPool(t, db), false)
+				} else {
+					k.FailStatement(c.at, c.fault)
+				}
+				ends(sql.OpenDB(k.Connector()), c.fault != 0)
+			})
+		}
+	}
+}
+
+// play sends texts on one connection of a pool, of which a number inserts a row, until one fails. Then
+// it closes the pool.
+func play(t *testing.T, pool *sql.DB, table string, texts []string) (err error) {
+	t.Helper()
+	conn, err := pool.Conn(t.Context())
+	must(t, err)
+	defer func() { err = errors.Join(err, conn.Close(), pool.Close()) }()
+	var tx *sql.Tx
+	for _, text := range texts {
+		switch text {
+		case "BeginTx":
+			tx, err = conn.BeginTx(t.Context(), nil)
+		case "Commit":
+			err = tx.Commit()
+		case "Rollback":
+			err = tx.Rollback()
+		default:
+			if len(text) == 1 {
+				text = "INSERT INTO " + table + " VALUES (" + text + ")"
+			}
+			_, err = conn.ExecContext(t.Context(), strings.Replace(text, "TABLE t", "TABLE "+table, 1))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
