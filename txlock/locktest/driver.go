@@ -33,16 +33,6 @@ type conn struct {
 	mock    *sql.Conn // nil until a statement needs it
 }
 
-var (
-	_ driver.ConnBeginTx        = (*conn)(nil)
-	_ driver.ConnPrepareContext = (*conn)(nil)
-	_ driver.ExecerContext      = (*conn)(nil)
-	_ driver.QueryerContext     = (*conn)(nil)
-	_ driver.Pinger             = (*conn)(nil)
-	_ driver.Validator          = (*conn)(nil)
-	_ driver.NamedValueChecker  = (*conn)(nil)
-)
-
 func (c *conn) IsValid() bool             { return !c.lost }
 func (c *conn) Begin() (driver.Tx, error) { return c.BeginTx(context.Background(), driver.TxOptions{}) }
 func (c *conn) Prepare(query string) (driver.Stmt, error) {

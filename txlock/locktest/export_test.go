@@ -1,5 +1,18 @@
 package locktest
 
+import "database/sql/driver"
+
+// database/sql looks for these.
+var (
+	_ driver.ConnBeginTx        = (*conn)(nil)
+	_ driver.ConnPrepareContext = (*conn)(nil)
+	_ driver.ExecerContext      = (*conn)(nil)
+	_ driver.QueryerContext     = (*conn)(nil)
+	_ driver.Pinger             = (*conn)(nil)
+	_ driver.Validator          = (*conn)(nil)
+	_ driver.NamedValueChecker  = (*conn)(nil)
+)
+
 // Waiting returns how many transactions wait for a lock.
 func (k *Kit) Waiting() (n int) {
 	k.rows.Mu.Lock()

@@ -35,7 +35,7 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	}
 	k.rows.Mu.Lock()
 	if t != nil && t.Over == nil {
-		t.use(w)
+		t.use(w, query)
 	}
 	err := c.suffer(word, query)
 	k.rows.Mu.Unlock()
@@ -55,14 +55,18 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 }
 
 // words are those of a statement, in capitals and with a blank around each, without what stands in quotes
-// and in comments. A text of several statements has none.
+// and in comments, and without SET STATEMENT. A text of several statements has none.
 type words string
 
 func wordsOf(query string) words {
 	if _, more := sqltext.Next(query); more != "" {
 		return ""
 	}
-	return words(" " + strings.Join(sqltext.Words(query, len(query)), " ") + " ")
+	w := " " + strings.Join(sqltext.Words(query, len(query)), " ") + " "
+	if _, inner, found := strings.Cut(w, " FOR "); found && strings.HasPrefix(w, " SET STATEMENT ") {
+		w = " " + inner
+	}
+	return words(w)
 }
 
 // begin reports whether the statement begins with one of these.
@@ -88,25 +92,31 @@ func (w words) boundary() string {
 
 // use notes that a statement uses a table, by which a server begins its transaction, and takes the
 // snapshot if the statement does. A SELECT does so that reads a table without locking it, and each locking
-// clause is of one FROM. What the words don't show counts as such a read: a CALL, a FROM of EXTRACT, and
-// tables that aren't those of InnoDB.
-func (t *tx) use(w words) {
+// clause is of one FROM. What the text doesn't show counts as such a read: a CALL, without a table a function
+// that may be the program's, a FROM of EXTRACT, and tables that aren't those of InnoDB.
+func (t *tx) use(w words, query string) {
 	from := w.count("FROM") - w.count("FROM DUAL")
+	stored := slices.ContainsFunc(sqltext.Calls(query), func(name string) bool { return !strings.Contains(builtin, " "+name+" ") })
 	switch {
 	case w.begin("SAVEPOINT", "RELEASE", "ROLLBACK", "SHOW", "USE", "PREPARE", "DEALLOCATE"):
-	case w.begin("SELECT", "WITH", "SET", "DO") && from == 0:
-	case w.begin("SET", "DO", "INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"),
-		w.begin("SELECT", "WITH") && from <= w.count("FOR UPDATE")+w.count("FOR SHARE")+w.count("LOCK IN SHARE MODE")-w.count("OF"):
+	case w.begin("SELECT", "WITH", "SET", "DO") && from == 0 && !stored:
+	case w.begin("SET", "DO") && !stored, w.begin("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"),
+		w.begin("SELECT", "WITH") && from > 0 && from <= w.count("FOR UPDATE")+w.count("FOR SHARE")+w.count("LOCK IN SHARE MODE")-w.count("OF"):
 		t.reads = true
 	default:
 		t.read()
 	}
 }
 
+// builtin has words that stand before a parenthesis in statements without a table, and are no functions of
+// the program's.
+const builtin = " SELECT UNION ALL EXISTS AS IN AND OR NOT IF IFNULL COALESCE CONCAT CAST NOW CURRENT_TIMESTAMP UTC_TIMESTAMP SYSDATE UNIX_TIMESTAMP MIN MAX SUM COUNT" +
+	" DATABASE SCHEMA USER CURRENT_USER VERSION CONNECTION_ID LAST_INSERT_ID ROW_COUNT FOUND_ROWS UUID RAND SLEEP GET_LOCK RELEASE_LOCK IS_FREE_LOCK "
+
 // commit reports whether a statement ends its transaction by an implicit COMMIT, which comes before
 // its own work.
 func (w words) commit() bool {
-	return !w.have("TEMPORARY TABLE") && w.begin("CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "LOCK", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR", "FLUSH")
+	return !w.have("TEMPORARY TABLE") && w.begin("CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME", "GRANT", "REVOKE", "LOCK", "ANALYZE TABLE", "ANALYZE LOCAL", "ANALYZE NO_WRITE_TO_BINLOG", "OPTIMIZE", "CHECK", "REPAIR", "FLUSH")
 }
 
 // effect is what a statement of the program does to the transaction, under Kit.rows.Mu.
