@@ -3,6 +3,7 @@ package locktest_test
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"strings"
 	"testing"
@@ -228,6 +229,9 @@ func play(t *testing.T, pool *sql.DB, table string, texts []string) (err error) 
 			_, err = conn.ExecContext(t.Context(), strings.Replace(text, "TABLE t", "TABLE "+table, 1))
 		}
 		if err != nil {
+			if _, again := conn.ExecContext(t.Context(), "SELECT 1"); errors.Is(again, sqldriver.ErrBadConn) != errors.Is(err, mysql.ErrInvalidConn) {
+				t.Errorf("a statement after %v: %v", err, again)
+			}
 			return err
 		}
 	}

@@ -34,7 +34,7 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 		return err
 	}
 	k.rows.Mu.Lock()
-	if t != nil && t.Over == nil {
+	if t != nil {
 		t.use(w, query)
 	}
 	err := c.suffer(word, query)
