@@ -98,7 +98,7 @@ func (c *conn) finish(word, query string) error {
 	k.rows.Mu.Lock()
 	fault, commits := k.faultAt(word, query), word == "COMMIT" && t.Over == nil
 	k.rows.Mu.Unlock()
-	if _, killed := k.sessions.Join(context.Background(), t.leases); commits && killed != nil {
+	if _, killed := k.sessions.Join(context.Background(), t.leases); commits && killed != nil { // with its session, for a lease
 		fault = LostConnection
 	}
 	return c.end(word, commits && (fault == 0 || fault == UnknownOutcome), faultsOf[fault].answer)

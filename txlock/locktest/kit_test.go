@@ -279,11 +279,6 @@ func TestFaultsOfStatements(t *testing.T) {
 	mock.ExpectCommit()
 	wants(t, "the error", update(), txlock.ErrUnknownOutcome)
 
-	k.FailStatement("COMMIT", locktest.LostConnection)
-	expect()
-	mock.ExpectRollback()
-	wants(t, "the error", update(), txlock.ErrUnknownOutcome)
-
 	k.FailStatement("COMMIT", locktest.Deadlock)
 	expect()
 	mock.ExpectRollback()
