@@ -158,25 +158,33 @@ func TestForgotten(t *testing.T) {
 	defer fails.end()
 	k := locktest.Open(fails, program)
 	key := orders.Key(42)
-	run := func(lock func(s *txlock.Scope) error) {
+	lock := func(s *txlock.Scope) error { _, err := s.Lock(t.Context(), key); return err }
+	nothing := func(*txlock.Scope) error { return nil }
+	run := func(query string, before, behind func(s *txlock.Scope) error) {
 		t.Helper()
 		mock.ExpectBegin()
-		mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 1))
 		mock.ExpectCommit()
 		must(t, locksqlc.Run(t.Context(), k.DB(), nil, func(tx *sql.Tx) error {
 			scope, err := txlock.Join(t.Context(), tx)
-			if err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
-			return errors.Join(err, lock(scope))
+			must(t, err)
+			must(t, before(scope))
+			_, err = tx.ExecContext(t.Context(), query)
+			return errors.Join(err, behind(scope))
 		}))
 	}
 	k.Before(key, "UPDATE orders")
 	fails.says(t, `no statement with "UPDATE orders" has run`)
-	run(func(s *txlock.Scope) error { _, err := s.Lock(t.Context(), key); return err })
+	run("UPDATE orders SET n = 1", nothing, lock)
 	k.Before(key, "UPDATE orders")
 	fails.says(t, "UPDATE orders SET n = 1 ran without the lock of order:42: its transaction had locked nothing")
+	run("INSERT INTO orders", func(s *txlock.Scope) error { _, err := s.LockAll(t.Context(), orders.Keys(43, 44)...); return err }, nothing)
+	k.Before(key, "INSERT")
+	fails.says(t, "its transaction had locked order:43, order:44")
+	run("REPLACE orders", func(s *txlock.Scope) error { _, err := s.RLock(t.Context(), key); return err }, nothing)
+	k.Before(key, "REPLACE")
+	fails.says(t, "its transaction had locked it shared only")
+	k.Before(txlock.Shared(key), "REPLACE")
 	mock.ExpectExec("DELETE FROM orders").WillReturnResult(sqlmock.NewResult(0, 1))
 	_, err = k.DB().ExecContext(t.Context(), "DELETE FROM orders")
 	must(t, err)
@@ -198,6 +206,19 @@ func TestNoDatabase(t *testing.T) {
 		t.Error("it knows the statement")
 	}
 	fails.says(t, "DELETE FROM lockstep_locks")
+}
+
+// TestPing pings the program's database.
+func TestPing(t *testing.T) {
+	t.Parallel()
+	program, mock, err := sqlmock.New(sqlmock.MonitorPingsOption(true))
+	must(t, err)
+	t.Cleanup(func() { mock.ExpectClose(); must(t, program.Close()) })
+	down := errors.New("down")
+	mock.ExpectPing().WillReturnError(down)
+	wants(t, "Ping", locktest.Open(t, program).DB().PingContext(t.Context()), down)
+	must(t, locktest.Open(t, nil).DB().PingContext(t.Context()))
+	must(t, mock.ExpectationsWereMet())
 }
 
 // TestFaults compares what each fault becomes in the calls of a program.
@@ -320,28 +341,6 @@ func TestAwaitWaiting(t *testing.T) {
 			must(t, errors.Join(waiter.Rollback(), holder.Commit()))
 		}
 	})
-}
-
-// TestVersions compares versions, and reads who holds a key.
-func TestVersions(t *testing.T) {
-	t.Parallel()
-	k, ctx, key := locktest.Open(t, nil), t.Context(), orders.Key(1)
-	runs := 0
-	must(t, locksqlc.Optimistic(ctx, k.DB(), key, func(*sql.Tx) error {
-		if runs++; runs == 1 {
-			return locksqlc.Run(ctx, k.DB(), []txlock.Key{key}, func(*sql.Tx) error {
-				found, err := txlock.Holders(txlock.WithLabel(ctx, "test"), k.DB(), key)
-				if err != nil || len(found) != 1 || found[0].Key != key {
-					t.Errorf("%v, %v", found, err)
-				}
-				return nil
-			})
-		}
-		return nil
-	}))
-	if runs != 2 {
-		t.Errorf("%d runs", runs)
-	}
 }
 
 // TestOnce stores a value, and sweeps what is there.
