@@ -3,6 +3,7 @@ package lockhttp
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -26,7 +27,7 @@ func TestAttention(t *testing.T) {
 	now := time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
 	p := &ops.Picture{
 		Locks:  []ops.Lock{{Row: key("order:9"), Detached: true, Held: 7}, {Row: key("order:42"), Session: 3, Held: 100}},
-		Leases: []ops.Lease{{Key: "report", Kind: "exclusive", TTL: 30, Renewed: 25}, {Key: "mailer", Kind: "exclusive", TTL: 30, Renewed: 5}},
+		Leases: []ops.Lease{{Key: "report", Kind: "exclusive", TTL: 30, Renewed: 25}, {Key: "mailer", Kind: "exclusive", TTL: 30, Renewed: 5}, {Key: "lockstep:cleanup", Kind: "exclusive", TTL: 54, Left: 1, Renewed: ops.Seconds(math.NaN())}},
 	}
 	c := &call{content: content{Picture: p, tree: []*ops.Node{short, root, circle}, vacant: []ops.Leader{{Key: "scheduler", Standby: []string{"a", "b"}}, {Key: "old"}}, jobs: ops.Jobs{Now: now, Jobs: []ops.JobStatus{
 		{Key: "fine", State: "done"}, {Key: "late", State: "done", Overdue: 120}, {Key: "long", State: "running", TooLong: 60, Took: 300},
@@ -50,6 +51,46 @@ func TestAttention(t *testing.T) {
 	}
 	if rows := c.attentionTable(nil); len(rows.Rows) != 0 || !strings.HasPrefix(rows.Empty, "Nothing:") {
 		t.Errorf("nothing is shown as %+v", rows)
+	}
+}
+
+// TestUnknownTimes proves that a page writes no number for a time that isn't known, as text or as JSON.
+func TestUnknownTimes(t *testing.T) {
+	t.Parallel()
+	unknown := ops.Seconds(math.NaN())
+	c := &call{Handler: &Handler{}, r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil), query: url.Values{}, content: content{Picture: &ops.Picture{
+		Locks:    []ops.Lock{{Row: ops.Row{Kind: ops.Named, Key: "order:42"}, Mode: ops.Shared, Session: 7, Held: unknown}},
+		Leases:   []ops.Lease{{Key: "lockstep:cleanup", Kind: "exclusive", TTL: 54, Left: 1, Renewed: unknown}},
+		Sessions: map[uint64]ops.Session{7: {ID: 7, InTx: true, TxAge: unknown}},
+	}}}
+	for page, show := range map[string]func() ([]section, any){"locks": c.locks, "leases": c.leases} {
+		sections, form := show()
+		written, err := json.Marshal(form)
+		if err != nil || strings.Contains(string(written), "NaN") || !strings.Contains(string(written), `_s":null`) {
+			t.Errorf("the JSON of %s is %s, %v", page, written, err)
+		}
+		for _, cell := range sections[0].Table.Rows[0].Cells {
+			if strings.Contains(cell.Text, "NaN") || strings.Contains(cell.Text, "-9223372036") || strings.Contains(cell.Text, "ago") {
+				t.Errorf("a cell of %s is %q", page, cell.Text)
+			}
+		}
+	}
+}
+
+// TestAlikeKeys proves that no two keys look alike on a page, and that each leads to its own.
+func TestAlikeKeys(t *testing.T) {
+	t.Parallel()
+	shown := make(map[string]string)
+	for _, key := range []string{"tab\there", `tab\there`, "a  b", "a b", "slot 7", `"slot 7"`, "a", " a", "zero\u200bwidth", "zerowidth"} {
+		for _, cell := range []cell{keyCell(key), rowCell(ops.Row{Kind: ops.Named, Key: key})} {
+			if other, twice := shown[cell.Text]; twice && other != key || cell.Href != keyHref(key) {
+				t.Errorf("%q and %q are shown as %s, and lead to %s", key, other, cell.Text, cell.Href)
+			}
+			shown[cell.Text] = key
+		}
+	}
+	if slot := rowCell(ops.Row{Kind: ops.Hashed, Slot: 7}); shown[slot.Text] != "" {
+		t.Errorf("the key %q is shown as the slot is: %s", shown[slot.Text], slot.Text)
 	}
 }
 

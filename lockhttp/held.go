@@ -15,7 +15,7 @@ var (
 )
 
 func (c *call) locks() ([]section, any) {
-	found := keep(c.Locks, func(l ops.Lock) bool { return c.matches(l.String(), l.Owner) })
+	found := keep(c.Locks, func(l ops.Lock) bool { return c.matches(l.String(), l.Key, l.Owner) })
 	by := c.sortedBy(lockWords, "waiters")
 	slices.SortStableFunc(found, func(a, b ops.Lock) int {
 		return order(by, a.Waiters, b.Waiters, a.Held, b.Held, a.Key, b.Key)
@@ -56,13 +56,9 @@ func (c *call) lockTable(id, caption string, locks []ops.Lock) *table {
 	return c.newTable(id, caption, "No locks are held.", "Key, Mode, Held, Waiters, Owner, Session, User, Program, Transaction, Activity", len(locks), func(i int) row {
 		l := locks[i]
 		s := c.Sessions[l.Session]
-		age := ""
-		if s.InTx {
-			age = s.TxAge.String()
-		}
 		return row{ID: idOf(l.Kind, l.Slot, l.Key, l.Session), Class: waited(l.Waiters), Cells: []cell{
 			rowCell(l.Row), text(l.How()), text(l.Held.String()), text(strconv.Itoa(l.Waiters)), text(l.Owner),
-			text(ops.Number(l.Session)), text(s.Who()), text(s.Program), text(age), text(s.Doing()),
+			text(ops.Number(l.Session)), text(s.Who()), text(s.Program), text(s.Age()), text(s.Doing()),
 		}}
 	})
 }
@@ -108,11 +104,10 @@ func (c *call) leaseTable(id, caption string, leases []ops.Lease) *table {
 			at.Cells = []cell{keyCell(l.Key), text("waits"), text(l.Label), text(l.Held.String()), text(""), text(""), text(strconv.Itoa(l.Waiters)), text(l.Owner), text("")}
 			return at
 		}
-		renewed := l.Renewed.String() + " ago"
 		if l.Late() {
-			at.Class, renewed = "late", renewed+", late"
+			at.Class = "late"
 		}
-		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Label), {Text: l.Held.String(), Time: l.Since.UTC().Format(exactly)}, text(l.Left.String()), text(renewed), text(strconv.Itoa(l.Waiters)),
+		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Label), {Text: l.Held.String(), Time: l.Since.UTC().Format(exactly)}, text(l.Left.String()), text(l.Renewal()), text(strconv.Itoa(l.Waiters)),
 			text(l.Owner), text(strconv.FormatUint(l.Token, 10))}
 		return at
 	})

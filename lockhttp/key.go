@@ -35,7 +35,7 @@ func (t target) String() string {
 	if t.bySlot {
 		return fmt.Sprintf("slot %d", t.slot)
 	}
-	return t.shown
+	return ops.Shown(t.shown)
 }
 
 func (t target) href() string {
@@ -144,7 +144,7 @@ func (c *call) about(t target) keyForm {
 func (c *call) onceTable(once []onceForm) *table {
 	return c.newTable("once", "The key of Once", "", "Key, State, Done, Left, Answer", len(once), func(i int) row {
 		o := once[i]
-		return row{ID: "once", Cells: []cell{{Text: shown(o.Key), Head: true}, text(o.State), text(o.Done), text(o.Left.String()), text(fmt.Sprintf("%d bytes", o.Bytes))}}
+		return row{ID: "once", Cells: []cell{{Text: ops.Shown(o.Key), Head: true}, text(o.State), text(o.Done), text(o.Left.String()), text(fmt.Sprintf("%d bytes", o.Bytes))}}
 	})
 }
 

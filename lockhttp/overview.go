@@ -152,7 +152,7 @@ func (c *call) eventTable(events []happening) *table {
 		}
 		key := rowCell(ops.Row{Kind: ops.Kind(e.Kind), Key: e.Key, Slot: e.Slot})
 		if key.Head = false; e.Key != "" {
-			key.Text = shown(e.Key) // the kind has its own column
+			key.Text = ops.Shown(e.Key) // the kind has its own column
 		}
 		at.Cells = []cell{{Time: e.At.UTC().Format(exactly), Text: ago(time.Since(e.At)), Head: true}, text(e.What), key, text(e.Kind), text(e.Owner), text(duration(float64(e.Took))), text(e.Why), text(e.From)}
 		return at

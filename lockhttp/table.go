@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/dca00107/lockstep/internal/ops"
 )
 
 // table is what the template writes as one: a part of all rows.
@@ -112,7 +114,7 @@ func slotHref(slot int64) string { return fmt.Sprintf("key?slot=%d", slot) }
 
 func text(s string) cell { return cell{Text: shown(s)} }
 
-func keyCell(key string) cell { return cell{Text: shown(key), Href: keyHref(key), Head: true} }
+func keyCell(key string) cell { return cell{Text: ops.Shown(key), Href: keyHref(key), Head: true} }
 
 // idOf makes an identifier of an element, which has no spaces.
 func idOf(parts ...any) string {

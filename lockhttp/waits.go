@@ -43,7 +43,7 @@ func (c *call) waits() ([]section, any) {
 
 // inTree tells whether the row or one below matches the search.
 func (c *call) inTree(n *ops.Node) bool {
-	return c.matches(n.String()) || slices.ContainsFunc(n.Waiters, func(w ops.Waiter) bool { return slices.ContainsFunc(w.Holds, c.inTree) })
+	return c.matches(n.String(), n.Key) || slices.ContainsFunc(n.Waiters, func(w ops.Waiter) bool { return slices.ContainsFunc(w.Holds, c.inTree) })
 }
 
 func (c *call) branches(nodes []*ops.Node, id string) (all []branch) {
@@ -118,7 +118,7 @@ func queuesOf(waits []ops.Wait) []queue {
 }
 
 func (c *call) queues() ([]section, any) {
-	found := keep(queuesOf(c.Waits), func(q queue) bool { return c.matches(q.String()) })
+	found := keep(queuesOf(c.Waits), func(q queue) bool { return c.matches(q.String(), q.Key) })
 	return []section{{ID: "queues", Text: c.OlderLeases(), Table: c.queueTable(found)}}, struct {
 		seenForm
 		Queues []queue `json:"queues"`

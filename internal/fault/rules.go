@@ -99,7 +99,7 @@ func Rows(n, want int64) error {
 func NoSavepoint(reply error) bool { return Is(reply, 1305) }
 
 // Unreadable reports whether MySQL couldn't list sessions or transactions, since the statement of
-// one has bytes that are no text (ER_CANNOT_CONVERT_STRING).
+// one has an emoji, or other bytes that utf8mb3 lacks (ER_CANNOT_CONVERT_STRING).
 func Unreadable(err error) bool { return Is(err, 3854) }
 
 // NoSession reports whether the reply to KILL says that there is no such session

@@ -1,45 +1,155 @@
 package ops_test
 
 import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestStatementThatIsNoText proves that a look answers while a session executes a statement whose
-// bytes are no text, which MySQL refuses to list.
-func TestStatementThatIsNoText(t *testing.T) {
+// beyond are texts in a statement that MySQL can't put into its list of transactions.
+var beyond = map[string]string{
+	"an emoji":           "'😀'",
+	"a rare character":   "'𠀋'",
+	"bytes that aren't":  "_binary'\xd3\x04\xfd\xe1\x1d'",
+	"a comment about it": "/* 🚚 */ 'x'",
+}
+
+// TestStatementBeyondUTF8MB3 proves that a look shows the same while a session executes a statement
+// whose text MySQL can't list: who holds what, prepared transactions too, who waits for whom and for
+// how long, at once, and by times that agree with each other.
+func TestStatementBeyondUTF8MB3(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		db.Exec(t, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES ('bytes', 1, '-', 0, 1)")
-		holder, err := db.Connect(t).BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
+		stock := db.CreateTable(t, "stock", "id INT PRIMARY KEY, n VARBINARY(255)")
+		db.Exec(t, "INSERT INTO "+stock+" VALUES (1, '')")
+		pool, shared, prepared := db.Connect(t), txlock.Named("shared"), txlock.Named("prepared")
+		must(t, txlock.Ensure(t.Context(), pool, txlock.Named("hot"), shared, prepared))
+		detach(t, db, pool, prepared)
+		for _, statement := range []string{"CREATE USER 'few'@'%' IDENTIFIED BY 'few'", "GRANT PROCESS ON *.* TO 'few'@'%'", "GRANT SELECT ON `" + db.Name() + "`.* TO 'few'@'%'"} {
+			db.Exec(t, statement) // now: it waits for statements that wait
 		}
-		if _, err := holder.ExecContext(t.Context(), "UPDATE lockstep_locks SET owner = 'x' WHERE name = 'bytes'"); err != nil {
-			t.Fatal(err)
-		}
-		waiter := db.Connect(t)
-		waited := make(chan error, 1)
-		go func() {
-			_, err := waiter.ExecContext(t.Context(), "UPDATE lockstep_locks SET owner = _binary'\xd3\x04\xfd\xe1\x1d' WHERE name = 'bytes'")
-			waited <- err
-		}()
-		if !testdb.Await(time.Minute, func() bool {
-			waiting, _ := db.RowLocks(t)
-			return len(waiting) > 0
-		}) {
-			t.Fatal("the statement doesn't wait")
-		}
-		if _, err := ops.New(db.Admin()).Look(t.Context()); err != nil {
-			t.Errorf("a look while a statement is no text: %v", err)
-		}
-		if err := holder.Rollback(); err != nil {
-			t.Error(err)
-		}
-		if err := <-waited; err != nil {
-			t.Error(err)
+		few, err := sql.Open("mysql", db.DSN(func(c *mysql.Config) { c.User, c.Passwd = "few", "few" }))
+		must(t, err)
+		t.Cleanup(func() { _ = few.Close() })
+		reader, scope := beginTx(t, pool)
+		_, err = scope.RLock(t.Context(), shared)
+		must(t, err)
+		for name, text := range beyond {
+			t.Run(name, func(t *testing.T) {
+				first, _ := beginTx(t, pool)
+				_, err := first.ExecContext(t.Context(), "UPDATE "+stock+" SET n = 'x' WHERE id = 1")
+				must(t, err)
+				second, scope := beginTx(t, pool)
+				lock(t, scope, "hot")
+				root, middle := uint64(testdb.ConnID(t, first)), uint64(testdb.ConnID(t, second))
+				db.KeepWaiting(t, second, func(ctx context.Context) error {
+					_, err := second.ExecContext(ctx, "UPDATE "+stock+" SET n = "+text+" WHERE id = 1")
+					return err
+				})
+				third := uint64(waiting(t, db, pool, txlock.Named("hot")))
+				time.Sleep(time.Second)
+				took := time.Hour
+				p := lookUntil(t, timed{ops.New(db.Admin()), &took}, func(p *ops.Picture) bool { return len(p.Waits) == 2 })
+				if took > time.Second {
+					t.Errorf("it takes %v", took)
+				}
+				if slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return g.Hides }) {
+					t.Errorf("not seen is %v", p.Gaps)
+				}
+				tree := p.Tree()
+				if len(tree) != 1 || tree[0].Kind != ops.Other || flat(tree) != fmt.Sprintf("[%d](%d hot[%[2]d](%d ))", root, middle, third) {
+					t.Errorf("the tree is %s", flat(tree))
+				}
+				for _, w := range p.Waits {
+					if s := p.Sessions[w.Session]; w.For < 1 || !s.InTx || s.TxAge < w.For-0.1 || s.TxAge > w.For+30 {
+						t.Errorf("session %d waits %s in a transaction of %s", w.Session, w.For, s.TxAge)
+					}
+				}
+				for _, l := range p.Locks {
+					is := l.Key == "prepared" && l.Detached || l.Key == "hot" && l.Held >= 1 && l.Session == middle ||
+						l.Key == "shared" && l.Mode == ops.Shared && l.Held > 1 && l.Session == uint64(testdb.ConnID(t, reader))
+					if !is || l.Unsure {
+						t.Errorf("a lock is %#v", l)
+					}
+				}
+				if s := p.Sessions[middle]; s.RowLocks < 1 || len(p.Locks) < 2 {
+					t.Errorf("the second session is %+v, beside the locks %v", s, p.Locks)
+				}
+				if db.Engine() == testdb.MySQL { // MariaDB lists the transactions
+					withoutList(t, few)
+				}
+			})
 		}
 	}, withArgs()) // others read the list, too
+}
+
+// withoutList checks that a look says why it sees nothing while MySQL lists neither transactions nor
+// sessions, and the user may not read the performance schema either.
+func withoutList(t *testing.T, few *sql.DB) {
+	t.Helper()
+	p, err := ops.New(few).Look(t.Context())
+	must(t, err)
+	if !slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool {
+		return g.Hides && strings.Contains(g.What, "an emoji") && strings.Contains(g.Fix, "GRANT SELECT ON performance_schema.* TO 'few'@'%'")
+	}) {
+		t.Errorf("not seen is %v", p.Gaps)
+	}
+	if len(p.Locks)+len(p.Waits) > 0 {
+		t.Errorf("the locks are %#v, and the waits %+v", p.Locks, p.Waits)
+	}
+}
+
+// TestUnknownTransactions proves that no number is shown for what isn't known: who may not read the
+// server's list of transactions sees neither how old one is nor, of a shared lock, for how long it is held.
+func TestUnknownTransactions(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := db.Connect(t), txlock.Named("hot")
+		must(t, txlock.Ensure(t.Context(), pool, key))
+		tx, scope := beginTx(t, pool)
+		lock(t, scope, key.String())
+		p := lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
+		s := p.Sessions[uint64(testdb.ConnID(t, tx))]
+		text, err := json.Marshal(s)
+		must(t, err)
+		if !s.InTx || s.Age() != "-" || !strings.Contains(string(text), `"transaction_s":null`) || !p.Locks[0].Held.Known() {
+			t.Errorf("without PROCESS the session is %s, and the lock %#v", text, p.Locks[0])
+		}
+		if db.Engine() == testdb.MySQL { // an account that reads its locks, and not its transactions
+			reader, scope := beginTx(t, pool)
+			_ = reader
+			must(t, txlock.Ensure(t.Context(), pool, txlock.Named("shared")))
+			_, err := scope.RLock(t.Context(), txlock.Named("shared"))
+			must(t, err)
+			account := "'" + db.Config().User + "'@'%'"
+			db.Exec(t, "GRANT SELECT ON performance_schema.* TO "+account)
+			p := lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return len(p.Locks) == 2 })
+			if l := p.Locks[1]; l.Mode != ops.Shared || l.Held.String() != "-" {
+				t.Errorf("the shared lock is %#v", l)
+			}
+		}
+	}, withArgs())
+}
+
+// timed is a Room that notes how long its last look has taken.
+type timed struct {
+	*ops.Room
+	took *time.Duration
+}
+
+// Look looks.
+func (r timed) Look(ctx context.Context, keys ...string) (*ops.Picture, error) {
+	began := time.Now()
+	p, err := r.Room.Look(ctx, keys...)
+	*r.took = time.Since(began)
+	return p, err
 }

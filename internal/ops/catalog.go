@@ -57,14 +57,19 @@ func (l *look) recall(ctx context.Context) error {
 func (l *look) transactions(ctx context.Context) error {
 	for began := time.Now(); ; {
 		fresh, err := l.listed(ctx)
+		fix := ""
+		if fault.Unreadable(err) {
+			fix, err = l.instrumented(ctx)
+			fresh = fix == ""
+		}
 		switch {
 		case denied(err):
 			l.gap("how old transactions are, and what other users hold, is not known", l.grant("PROCESS ON *.*"))
 			return nil
-		case err != nil && !fault.Unreadable(err), fresh:
+		case err != nil, fresh:
 			return err
-		case err != nil && time.Since(began) > patience:
-			l.unlist("transactions are not known: a session executes a statement with bytes that are no text, and MySQL lists none then", "run it again")
+		case fix != "" && time.Since(began) > patience:
+			l.unlist("transactions are not known: a session executes a statement with an emoji or other bytes that utf8mb3 lacks, and MySQL lists none then", fix)
 			return nil
 		case time.Since(began) > patience:
 			l.unlist("the server's list of transactions is old: others read it all the time", "run it again; read information_schema.INNODB_TRX less often than every 0.1 s")
@@ -74,6 +79,9 @@ func (l *look) transactions(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(100*time.Millisecond + rand.N(100*time.Millisecond+time.Since(began))):
+		}
+		if err := l.moment(ctx); err != nil {
+			return err
 		}
 	}
 }
@@ -142,6 +150,57 @@ func (l *look) listed(ctx context.Context) (fresh bool, err error) {
 		l.open[r.session] = &t
 	}
 	return fresh, nil
+}
+
+// instrumented reads the open transactions from MySQL's performance schema, whose list has no statements.
+// It returns how to see them where it can't list all: this user may not read it, or not all sessions are
+// instrumented. A transaction without a session has locked a table for one that is gone; when it began
+// isn't known.
+func (l *look) instrumented(ctx context.Context) (fix string, err error) {
+	type row struct {
+		session       uint64
+		ours, partial bool
+		txn
+	}
+	var all []row
+	var gone []string
+	err = rawsql.InTx(ctx, l.db, sql.TxOptions{ReadOnly: true}, func(tx *sql.Tx) (err error) {
+		all, err = every(ctx, tx, `SELECT t.processlist_id, t.processlist_id = CONNECTION_ID(), EXISTS (SELECT 1 FROM performance_schema.threads o WHERE o.processlist_id IS NOT NULL AND o.instrumented = 'NO'),
+			COALESCE(x.timer_wait, 0) / 1000000000000, COALESCE(r.locks, 0)
+			FROM performance_schema.events_transactions_current x
+			JOIN performance_schema.threads t ON t.thread_id = x.thread_id
+			LEFT JOIN (SELECT thread_id, COUNT(*) AS locks FROM performance_schema.data_locks WHERE lock_type = 'RECORD' GROUP BY thread_id) r ON r.thread_id = x.thread_id
+			WHERE x.state = 'ACTIVE' AND t.processlist_id IS NOT NULL`, nil, func(r *row) []any {
+			return []any{&r.session, &r.ours, &r.partial, &r.age, &r.locks}
+		})
+		if err != nil {
+			return err
+		}
+		gone, err = every(ctx, tx, `SELECT DISTINCT d.engine_transaction_id FROM performance_schema.data_locks d
+			LEFT JOIN performance_schema.threads t ON t.thread_id = d.thread_id
+			WHERE d.lock_type = 'TABLE' AND t.processlist_id IS NULL`, nil, func(trx *string) []any { return []any{trx} })
+		return err
+	})
+	switch complete := slices.ContainsFunc(all, func(r row) bool { return r.ours && !r.partial }); {
+	case denied(err):
+		return l.grant("SELECT ON performance_schema.*") + ", or run it again when that has ended", nil
+	case err != nil:
+		return "", err
+	case !complete:
+		return "instrument transactions of all sessions in performance_schema, as by default, or run it again when that has ended", nil
+	}
+	l.open, l.detached = make(map[uint64]*txn, len(all)), make(map[string]Seconds)
+	for _, r := range all {
+		if !r.ours {
+			t := r.txn
+			t.id = "0" // a number isn't known
+			l.open[r.session] = &t
+		}
+	}
+	for _, trx := range gone {
+		l.detached[trx] = Seconds(l.Taken.Unix()) // as old as can be
+	}
+	return "", nil
 }
 
 // locksOfMariaDB reads the locks that somebody waits for; MariaDB lists no others. A

@@ -156,6 +156,8 @@ func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
 			lock.Held = l.since(lock.Since)
 		case t != nil:
 			lock.Held = t.age
+		case l.open == nil || lock.Detached:
+			lock.Held = unknown
 		}
 		_, lock.Changing = l.changing[lock.Row]
 		if lock.Kind == Hashed {
@@ -338,6 +340,9 @@ func connected(ctx context.Context, db querier) (all []uint64, err error) {
 	one := func(id *uint64) []any { return []any{id} }
 	if all, err = every(ctx, db, "SELECT id FROM information_schema.PROCESSLIST", nil, one); fault.Unreadable(err) {
 		all, err = every(ctx, db, "SELECT processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, one)
+		if denied(err) {
+			return nil, nil // that transactions are not known is a gap
+		}
 	}
 	return all, err
 }

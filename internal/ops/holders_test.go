@@ -28,7 +28,7 @@ var blocked = map[testdb.Engine]string{
 }
 
 // said returns what the server says of whom a session waits for: of nobody, while MySQL can't list
-// its transactions, since another test executes a statement whose bytes are no text.
+// its transactions, since another test executes a statement that it can't convert.
 func said(t *testing.T, db *testdb.DB, session int64) (ids []uint64) {
 	t.Helper()
 	rows, err := db.Admin().QueryContext(t.Context(), blocked[db.Engine()], session)

@@ -18,6 +18,14 @@ const maxPermits = 1000
 
 const page = 1000
 
+// cleanup is the key of the lease by which one process at a time deletes unused rows. It keeps the
+// lease until the next time, and never renews it.
+const cleanup = "lockstep:cleanup"
+
+// released begins the owner of a lease that its holder has released, and that is kept for a while by
+// lease.HoldAtLeast.
+const released = "released: "
+
 // standby ends the name of the semaphore on which those stand by who don't lead.
 const standby = ":standby"
 
@@ -105,6 +113,9 @@ func (l *look) leaseOf(row gen.ListLeasesRow) Lease {
 		Renewed: max(0, micros(row.TtlUs-row.LeftUs)), Holders: int(row.HoldersLength / 23),
 	}
 	lease.Held = l.since(lease.Since)
+	if lease.Key == cleanup || strings.HasPrefix(lease.Owner, released) {
+		lease.Renewed = unknown // and it isn't late
+	}
 	switch {
 	case row.Slot > maxPermits:
 		lease.Kind = "reader"

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,4 +130,40 @@ func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 		}
 		lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return !inLine(p) })
 	}
+}
+
+// TestLate proves that a lease whose holder hasn't renewed it is late, and that one which isn't renewed
+// by design never is: that of the cleanup, and one that is kept for a while after its release.
+func TestLate(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		m, err := lease.NewManager(db.Connect(t), lease.TTL(time.Hour), lease.PurgeEvery(5*time.Second, time.Hour))
+		must(t, err)
+		t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
+		_, err = m.Acquire(t.Context(), txlock.Named("crashed"))
+		must(t, err)
+		kept, err := m.Acquire(t.Context(), txlock.Named("kept"), lease.HoldAtLeast(time.Hour))
+		must(t, err)
+		must(t, kept.Release(t.Context()))
+		_, err = m.Acquire(t.Context(), txlock.Named("spared"))
+		must(t, err)
+		own := func(p *ops.Picture) bool {
+			return slices.ContainsFunc(p.Leases, func(l ops.Lease) bool { return l.Key == "lockstep:cleanup" })
+		}
+		lookUntil(t, ops.New(db.Admin()), own)
+		db.Exec(t, "UPDATE lockstep_leases SET ttl_us = ttl_us * 60 WHERE name = 'lockstep:cleanup'") // so that the test may be slow
+		for _, passed := range []string{"1 DIV 2", "3 DIV 4", "99 DIV 100"} {
+			db.Exec(t, "UPDATE lockstep_leases SET expires_us = UNIX_TIMESTAMP() * 1000000 + ttl_us - ttl_us * "+passed+" WHERE name <> 'spared'")
+			p, err := ops.New(db.Admin()).Look(t.Context())
+			must(t, err)
+			if len(p.Leases) != 4 {
+				t.Errorf("the leases are %+v", p.Leases)
+			}
+			for _, l := range p.Leases {
+				renews := l.Key == "crashed" || l.Key == "spared"
+				if late := l.Key == "crashed" && passed != "1 DIV 2"; l.Late() != late || l.Renewed.Known() != renews || strings.Contains(l.Describe(), "renewed") != renews || strings.Contains(l.Renewal(), "late") != late {
+					t.Errorf("when %s of its TTL have passed, a lease is %s: late %v", passed, l.Describe(), l.Late())
+				}
+			}
+		}
+	})
 }

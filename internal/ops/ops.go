@@ -61,7 +61,8 @@ func New(db *sql.DB) *Room { return &Room{db: db} }
 //
 // A server makes its list of transactions anew only when nobody has read it for 0.1 s: where others
 // read it, Look tries again for two seconds. After that an old list isn't used, which is a Gap, and a
-// lock of which only its row tells is unsure.
+// lock of which only its row tells is unsure. MySQL has no list while a session executes a statement
+// with a character that utf8mb3 lacks, an emoji for example: Look asks its performance schema then.
 //
 // It returns the errors of the driver and of the server. What is not allowed is a Gap and
 // no error, unless it is SELECT on the tables of lockstep.
@@ -133,14 +134,15 @@ func (l *look) take(ctx context.Context) error {
 	if err := l.facts(ctx); err != nil {
 		return err
 	}
-	for _, read := range []func(context.Context) error{l.leases, l.catalog, l.recall, l.firstWaiters, l.tableLocks} {
+	var held []Lock
+	holders := func(ctx context.Context) (err error) {
+		held, err = l.held(ctx)
+		return err
+	}
+	for _, read := range []func(context.Context) error{l.catalog, l.recall, l.tableLocks, holders, l.leases, l.firstWaiters} {
 		if err := read(ctx); err != nil {
 			return err
 		}
-	}
-	held, err := l.held(ctx)
-	if err != nil {
-		return err
 	}
 	l.assemble(held)
 	l.dropStrangers()
@@ -149,14 +151,9 @@ func (l *look) take(ctx context.Context) error {
 
 // facts reads what the look depends on.
 func (l *look) facts(ctx context.Context) error {
-	facts, err := session.Ask(ctx, l.db)
-	if err != nil {
+	if err := l.moment(ctx); err != nil {
 		return err
 	}
-	if errors.Is(facts.Unfit, schema.ErrEngine) {
-		return facts.Unfit // it would show no locks, whoever holds them
-	}
-	l.Taken, l.Version = time.UnixMicro(facts.ClockUs).UTC(), facts.Version
 	l.maria = l.MariaDB()
 	var database sql.NullString
 	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER()").Scan(&database, &l.User); err != nil {
@@ -166,6 +163,19 @@ func (l *look) facts(ctx context.Context) error {
 		return ErrNoDatabase
 	}
 	l.grantee = Grantee(l.User)
+	return nil
+}
+
+// moment begins the picture: its times count from now.
+func (l *look) moment(ctx context.Context) error {
+	facts, err := session.Ask(ctx, l.db)
+	if err != nil {
+		return err
+	}
+	if errors.Is(facts.Unfit, schema.ErrEngine) {
+		return facts.Unfit // it would show no locks, whoever holds them
+	}
+	l.Taken, l.Version = time.UnixMicro(facts.ClockUs).UTC(), facts.Version
 	return nil
 }
 

@@ -130,7 +130,9 @@ func TestVersionWithBlanks(t *testing.T) {
 }
 
 // lookUntil looks until the picture shows what is asked for.
-func lookUntil(t *testing.T, room *ops.Room, shows func(*ops.Picture) bool) *ops.Picture {
+func lookUntil(t *testing.T, room interface {
+	Look(ctx context.Context, keys ...string) (*ops.Picture, error)
+}, shows func(*ops.Picture) bool) *ops.Picture {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; testdb.Refresh() {
 		p, err := room.Look(t.Context())

@@ -1,23 +1,42 @@
 package ops
 
 import (
+	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// Seconds is a time that has passed or is left.
+// Seconds is a time that has passed or is left. One that isn't known is no number, and null in JSON.
 type Seconds float64
+
+var unknown = Seconds(math.NaN())
 
 func seconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
 
-// String writes it for people: "0.2s", "14s", "3m12s", "26h3m".
+// Known reports whether the time is known.
+func (s Seconds) Known() bool { return !math.IsNaN(float64(s)) }
+
+// MarshalJSON writes a number, or null.
+func (s Seconds) MarshalJSON() ([]byte, error) {
+	if !s.Known() {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(s))
+}
+
+// String writes it for people: "0.2s", "14s", "3m12s", "26h3m", "-" if it isn't known.
 func (s Seconds) String() string {
 	d := time.Duration(float64(s) * float64(time.Second))
 	switch {
+	case !s.Known():
+		return "-"
 	case d < 0:
 		return "-" + (-s).String()
 	case d < 10*time.Second:
@@ -42,7 +61,7 @@ type Picture struct {
 	Ages
 
 	elections map[string]bool // at which a process has ever been on standby
-	unlisted  bool            // the server has not told its transactions: its list is old, or can't be read
+	unlisted  bool            // the server has not listed its transactions: its list is old, or can't be read
 }
 
 // Ages are for how long two parts of a picture had not been read when it was taken: see Look.
@@ -94,6 +113,16 @@ type Row struct {
 	Table string `json:"table,omitempty"` // a table, that of a gap, and of other rows the index
 }
 
+// Shown writes a key for people, so that no two look alike, and none looks like anything else: as a Go
+// string, in quotes, if it has spaces, backslashes or what can't be seen, or begins with a quote.
+func Shown(key string) string {
+	plain := func(r rune) bool { return unicode.IsPrint(r) && r != ' ' && r != '\\' }
+	if utf8.ValidString(key) && !strings.HasPrefix(key, `"`) && !strings.ContainsFunc(key, func(r rune) bool { return !plain(r) }) {
+		return key
+	}
+	return strconv.Quote(key)
+}
+
 // String names the row for people.
 func (r Row) String() string {
 	switch r.Kind {
@@ -102,16 +131,19 @@ func (r Row) String() string {
 	case Table:
 		return "the table " + r.Table
 	case Between:
-		if r.Key == "" {
+		switch {
+		case r.Key == "":
 			return "the end of " + r.Table
+		case r.Table == "lockstep_centers": // a slot
+			return "the gap before " + r.Key + " in " + r.Table
 		}
-		return "the gap before " + r.Key + " in " + r.Table
+		return "the gap before " + Shown(r.Key) + " in " + r.Table
 	case Other:
 		return "a row of " + r.Table
 	case Named:
-		return r.Key
+		return Shown(r.Key)
 	}
-	return string(r.Kind) + " " + r.Key
+	return string(r.Kind) + " " + Shown(r.Key)
 }
 
 // Mode is how a row is locked.
@@ -182,7 +214,7 @@ type Lease struct {
 	Held    Seconds   `json:"held_s"`
 	TTL     Seconds   `json:"ttl_s"`
 	Left    Seconds   `json:"left_s"`    // until it ends unless it is renewed
-	Renewed Seconds   `json:"renewed_s"` // how long ago
+	Renewed Seconds   `json:"renewed_s"` // how long ago; unknown if it isn't renewed by design
 	Holders int       `json:"holders"`   // of the same owner
 	Asked   string    `json:"asked,omitempty"`
 	AskedAt time.Time `json:"asked_at,omitzero"`
@@ -191,8 +223,20 @@ type Lease struct {
 	Waiters int       `json:"waiters"`           // in the queue of Fair; others look again and again, and can't be seen
 }
 
-// Late tells whether the holder has not renewed the lease for longer than holders do.
+// Late tells whether the holder has not renewed the lease for longer than holders do: before the end
+// of its MaxLifetime, which the server doesn't know, a live one doesn't either.
 func (l Lease) Late() bool { return l.Kind != waiter && l.Renewed > l.TTL*2/3 }
+
+// Renewal says when the lease was renewed, and whether it is late, or nothing if it isn't renewed.
+func (l Lease) Renewal() string {
+	switch {
+	case !l.Renewed.Known():
+		return ""
+	case l.Late():
+		return l.Renewed.String() + " ago, late"
+	}
+	return l.Renewed.String() + " ago"
+}
 
 const waiter = "waiter"
 
@@ -231,6 +275,14 @@ type Session struct {
 	Last      bool   `json:"last,omitempty"` // the statement has ended
 }
 
+// Age says for how long its transaction is open, "-" if that isn't known, and nothing if it has none.
+func (s Session) Age() string {
+	if !s.InTx {
+		return ""
+	}
+	return s.TxAge.String()
+}
+
 // Idle tells whether the session executes nothing.
 func (s Session) Idle() bool { return s.Command == "Sleep" }
 
@@ -264,10 +316,24 @@ type Gap struct {
 	Fix  string `json:"fix"`
 	// Hides: there may be locks, leases or waits that are not shown.
 	Hides bool `json:"hides,omitempty"`
+	// Denied: this user lacks a privilege.
+	Denied bool `json:"denied,omitempty"`
+}
+
+// Hiding returns the gaps behind which there may be locks, leases or waits.
+func (p *Picture) Hiding() []Gap {
+	gaps := []Gap{}
+	for _, g := range p.Gaps {
+		if g.Hides {
+			gaps = append(gaps, g)
+		}
+	}
+	return gaps
 }
 
 // GapsOf returns the gaps of a table.
-func (p *Picture) GapsOf(table string) (gaps []Gap) {
+func (p *Picture) GapsOf(table string) []Gap {
+	gaps := []Gap{}
 	for _, g := range p.Gaps {
 		if strings.HasPrefix(g.What, table+" ") {
 			gaps = append(gaps, g)

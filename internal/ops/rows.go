@@ -49,7 +49,7 @@ func (l *look) gap(what, fix string) {
 			return
 		}
 	}
-	l.Gaps = append(l.Gaps, Gap{what, fix, !strings.HasPrefix(what, "programs ")})
+	l.Gaps = append(l.Gaps, Gap{what, fix, !strings.HasPrefix(what, "programs "), strings.Contains(fix, "GRANT ")})
 }
 
 func (l *look) grant(privilege string) string { return "GRANT " + privilege + " TO " + l.grantee }

@@ -28,6 +28,9 @@ func (l *look) describe(ctx context.Context) error {
 	delete(wanted, 0)
 	for id := range wanted {
 		s := Session{ID: id}
+		if l.open == nil {
+			s.TxAge = unknown
+		}
 		if t := l.open[id]; t != nil {
 			s.InTx, s.TxAge, s.RowLocks, s.Statement = true, t.age, t.locks, statement(t.statement)
 		}

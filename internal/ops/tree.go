@@ -182,7 +182,7 @@ func (p *Picture) Describe(id uint64, doing func(Session) string) string {
 		parts = append(parts, s.Program)
 	}
 	if s.InTx {
-		parts = append(parts, "transaction "+s.TxAge.String())
+		parts = append(parts, "transaction "+s.Age())
 	}
 	if does := doing(s); does != "" {
 		parts = append(parts, does)
@@ -190,12 +190,18 @@ func (p *Picture) Describe(id uint64, doing func(Session) string) string {
 	return strings.Join(parts, ", ")
 }
 
+// Until says how long the lease lasts, and when it was renewed.
+func (l Lease) Until() string {
+	text := l.Left.String() + " left"
+	if renewal := l.Renewal(); renewal != "" {
+		text += ", renewed " + renewal
+	}
+	return text
+}
+
 // Describe describes a lease in one line.
 func (l Lease) Describe() string {
-	text := fmt.Sprintf("%s, held %s by %s (%s), %s left, renewed %s ago", l.Kind, l.Held, l.Owner, l.Label, l.Left, l.Renewed)
-	if l.Late() {
-		text += ", late"
-	}
+	text := fmt.Sprintf("%s, held %s by %s (%s), %s", l.Kind, l.Held, l.Owner, l.Label, l.Until())
 	if !l.AskedAt.IsZero() {
 		text += ", asked to give it up: " + l.Asked
 	}
