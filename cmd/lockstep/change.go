@@ -67,30 +67,36 @@ the request at their next renewal, and decide. Holders of transaction locks can'
 Privileges: SELECT, INSERT and UPDATE on lockstep_leases, and SELECT on lockstep_locks and
 lockstep_centers.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
+			key, err := programKeyOf(args[0])
+			if err != nil {
+				return err
+			}
 			p, err := a.look(ctx)
 			if err != nil {
 				return err
 			}
-			holders, _ := toRelease(p, args[0], false, nil)
+			holders, _ := toRelease(p, key, false, nil)
 			if len(holders) == 0 {
-				return failed(nothing, "the lease %q is not held", args[0])
+				gaps := p.GapsOf("lockstep_leases")
+				a.gaps(gaps)
+				return failed(unseen(gaps), "the lease %q is not held", key)
 			}
 			for _, l := range holders {
 				a.say("%s", l.Describe())
 				a.say("It sees the request within %s, and decides.", l.TTL/3)
 			}
-			if err := a.sure(ctx, fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), args[0], reason)); err != nil {
+			if err := a.sure(ctx, fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), key, reason)); err != nil {
 				return err
 			}
 			m, err := a.manager()
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(m.RequestRelease(ctx, txlock.ParseKey(args[0]), reason), m.Close(ctx)); err != nil {
+			if err := errors.Join(m.RequestRelease(ctx, txlock.ParseKey(key), reason), m.Close(ctx)); err != nil {
 				return coded(err)
 			}
 			if a.json {
-				return a.printJSON(askedForm{args[0], reason, holders})
+				return a.printJSON(askedForm{key, reason, holders})
 			}
 			a.say("Asked.")
 			return nil
@@ -125,14 +131,22 @@ Privileges: for a lease those of ask; for a lock SELECT on the same three tables
 and, unless the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on
 MySQL.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
+			key, err := programKeyOf(args[0])
+			if err != nil {
+				return err
+			}
 			p, err := a.look(ctx)
 			if err != nil {
 				return err
 			}
-			leases, locks := toRelease(p, args[0], hashed, slots)
+			leases, locks := toRelease(p, key, hashed, slots)
 			if len(leases)+len(locks) == 0 {
 				a.gaps(p.Gaps)
-				return failed(nothing, "%s", notEndable(p, args[0], hashed))
+				why, visible := notEndable(p, key, hashed, slots)
+				if visible {
+					return failed(nothing, "%s", why)
+				}
+				return failed(unseen(p.Gaps), "%s", why)
 			}
 			for _, l := range leases {
 				a.say("%s", l.Describe())
@@ -142,12 +156,12 @@ MySQL.`,
 				a.say("%s", strings.Join([]string{l.String(), l.How(), "held " + l.Held.String(), drawing{a.out, p}.session(l.Session)}, ", "))
 				a.say("Session %d is ended: its whole transaction is rolled back, with all its locks, and its program gets an error from the next statement.", l.Session)
 			}
-			if err := a.sure(ctx, fmt.Sprintf("Release %q.", args[0])); err != nil {
+			if err := a.sure(ctx, fmt.Sprintf("Release %q.", key)); err != nil {
 				return err
 			}
-			released := releasedForm{args[0], []ops.Lease{}, []ops.Lock{}}
+			released := releasedForm{key, []ops.Lease{}, []ops.Lock{}}
 			if released.Locks, err = a.end(ctx, locks); err == nil {
-				released.Leases, err = a.force(ctx, args[0], slots, leases)
+				released.Leases, err = a.force(ctx, key, slots, leases)
 			}
 			return a.answer(released, err)
 		}),
@@ -180,22 +194,28 @@ func of(l ops.Lock, key string, hashed bool) bool {
 	return l.Kind != ops.Hashed && l.Key == key
 }
 
-// notEndable says why there is nothing to release under a key.
-func notEndable(p *ops.Picture, key string, hashed bool) string {
+// notEndable says why there is nothing to release under a key, and whether its holder is visible.
+func notEndable(p *ops.Picture, key string, hashed bool, slots []int64) (why string, visible bool) {
+	if leases, locks := toRelease(p, key, false, nil); len(slots) > 0 && len(leases)+len(locks) > 0 {
+		return fmt.Sprintf("%q is held, but not in slot %s: see leases --json", key, strings.Trim(fmt.Sprint(slots), "[]")), true
+	}
 	var maybe []string
 	for _, l := range p.Locks {
 		switch {
 		case !of(l, key, hashed):
 		case l.Detached:
-			return fmt.Sprintf("%q is held by a transaction without a session: %s", key, ops.EndDetached)
+			return fmt.Sprintf("%q is held by a transaction without a session: %s", key, ops.EndDetached), true
 		case l.Unsure:
 			maybe = append(maybe, ops.Number(l.Session))
 		}
 	}
 	if maybe != nil {
-		return fmt.Sprintf("%q is held by one or more of the sessions %s, the server doesn't say which: end the right one by KILL", key, strings.Join(maybe, ", "))
+		return fmt.Sprintf("%q is held by one or more of the sessions %s, the server doesn't say which: end the right one by KILL", key, strings.Join(maybe, ", ")), true
 	}
-	return fmt.Sprintf("no holder of %q is visible to this user", key)
+	if slot := ops.SlotOf(key); !hashed && slices.ContainsFunc(p.Locks, func(l ops.Lock) bool { return of(l, key, true) }) {
+		return fmt.Sprintf("%q is held only if it is of a hashed family, whose slot %d is held, for this key or another: see show, and confirm with --hashed", key, slot), true
+	}
+	return fmt.Sprintf("no holder of %q is visible to this user", key), false
 }
 
 // answer says what was released, also where an error came afterwards.
@@ -267,14 +287,15 @@ lockstep_jobs.`,
 			if older < time.Second {
 				return failed(usage, "--older-than %v: it must be at least a second", older)
 			}
-			if err := a.sure(ctx, fmt.Sprintf("Delete the rows of locks, leases and jobs that were not used for %v, and of expired keys of Once. No holder notices.", older)); err != nil {
+			ofJobs := max(older, time.Hour)
+			if err := a.sure(ctx, fmt.Sprintf("Delete the rows of locks and leases that were not used for %v, of expired keys of Once, and of jobs that were not run for %v. No holder notices.", older, ofJobs)); err != nil {
 				return err
 			}
 			m, err := lease.NewManager(a.db, lease.PurgeEvery(0, older))
 			if err != nil {
 				return coded(err)
 			}
-			removed, all := make(map[string]int), 0
+			removed := make(map[string]int)
 			for _, step := range []struct {
 				name string
 				do   func(ctx context.Context) (int, error)
@@ -282,29 +303,41 @@ lockstep_jobs.`,
 				{"locks", func(ctx context.Context) (int, error) { return txlock.Purge(ctx, a.db, older) }},
 				{"leases", func(ctx context.Context) (int, error) { return m.Purge(ctx) }},
 				{"once", func(ctx context.Context) (int, error) { return txlock.PurgeOnce(ctx, a.db) }},
-				{"jobs", func(ctx context.Context) (int, error) { return job.Purge(ctx, a.db, max(older, time.Hour)) }},
+				{"jobs", func(ctx context.Context) (int, error) { return job.Purge(ctx, a.db, ofJobs) }},
 			} {
-				n, err := a.inParts(ctx, step.name, step.do)
-				all += n
-				if removed[step.name] = n; err != nil {
-					return errors.Join(err, m.Close(ctx))
+				var n int
+				n, err = a.inParts(ctx, step.name, step.do)
+				if err == nil || n > 0 {
+					removed[step.name] = n
+				}
+				if err != nil {
+					break
 				}
 			}
-			if err := m.Close(ctx); err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(removedForm{removed})
-			}
-			a.say("Removed %d rows of locks, %d of leases, %d of Once, %d of jobs.", removed["locks"], removed["leases"], removed["once"], removed["jobs"])
-			if all == 0 {
-				return failed(nothing, "there was nothing to remove")
-			}
-			return nil
+			return a.removed(removed, errors.Join(err, m.Close(ctx)))
 		}),
 	}
 	cmd.Flags().DurationVar(&older, "older-than", older, "how long a row must not have been used")
 	return a.changes(cmd)
+}
+
+// removed says how many rows of each kind were removed, also where an error came afterwards.
+func (a *app) removed(rows map[string]int, err error) error {
+	all := 0
+	for _, n := range rows {
+		all += n
+	}
+	switch {
+	case len(rows) == 0: // the first step has failed
+		return err
+	case all == 0 && err == nil:
+		err = failed(nothing, "there was nothing to remove")
+	}
+	if a.json {
+		return errors.Join(a.printJSON(removedForm{rows}), err)
+	}
+	a.say("Removed %d rows of locks, %d of leases, %d of Once, %d of jobs.", rows["locks"], rows["leases"], rows["once"], rows["jobs"])
+	return err
 }
 
 // inParts removes rows in parts of some seconds, and says how many it has removed. It gives up

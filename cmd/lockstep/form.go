@@ -16,6 +16,7 @@ type locksForm struct {
 
 type leasesForm struct {
 	Leases []ops.Lease `json:"leases"`
+	Gaps   []ops.Gap   `json:"gaps"`
 }
 
 type waitsForm struct {
@@ -37,6 +38,7 @@ type changedForm struct {
 
 type onceForm struct {
 	Once []ops.OnceRecord `json:"once"`
+	More bool             `json:"more"` // there are more than --most
 }
 
 type leadersForm struct {

@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // TestNothingFound proves that the exit code is 1 where nothing is found, with --json too, and that
@@ -26,9 +29,211 @@ func TestNothingFound(t *testing.T) {
 			}
 		}
 		s.dsn = s.db.DSN() // without PROCESS
-		for _, args := range [][]string{{"locks"}, {"waits"}, {"show", "order:42"}} {
-			if output, code := s.call(args...); code != nothing || !strings.Contains(output, "it can't be seen: ") {
+		for _, args := range [][]string{{"locks"}, {"waits"}, {"show", "order:42"}, {"release", "order:42"}} {
+			output, code := s.call(args...)
+			if code != declined || !strings.Contains(output, "GRANT PROCESS") || !strings.Contains(output, "it can't be seen: ") && !strings.Contains(output, "visible to this user") {
 				t.Errorf("lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
+			}
+		}
+		for _, args := range [][]string{{"leases"}, {"leaders"}, {"ask", "report"}} { // which don't need it
+			if output, code := s.call(args...); code != nothing || strings.Contains(output, "GRANT") {
+				t.Errorf("lockstep %v without PROCESS returns %d, and prints:\n%s", args, code, output)
+			}
+		}
+	})
+}
+
+// TestReleaseSaysWhere proves that release of what is held otherwise says so, and changes nothing: by
+// another key of a hashed family's slot, or in another slot of a lease.
+func TestReleaseSaysWhere(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		_, scope := s.begin()
+		s.lockHashed(scope)
+		s.listed()
+		s.acquire("web-1/4711", "nightly report")
+		for want, args := range map[string][]string{
+			"confirm with --hashed":               {"release", "cart:42", "--yes"},
+			`"report" is held, but not in slot 5`: {"release", "report", "--slot", "5", "--yes"},
+			`no holder of "order:42" is visible`:  {"release", "order:42", "--yes"},
+		} {
+			if output, code := s.call(args...); code != nothing || !strings.Contains(output, want) {
+				t.Errorf("lockstep %v returns %d, and prints:\n%s", args, code, output)
+			}
+		}
+		var leases leasesForm
+		s.answer(done, &leases, "leases")
+		if output, code := s.call("show", "cart:42"); code != done || len(leases.Leases) != 1 {
+			t.Errorf("afterwards show returns %d, and prints:\n%s", code, output)
+		}
+	})
+}
+
+// TestUnseen proves that the exit code tells what this user may not see from what no one can.
+func TestUnseen(t *testing.T) {
+	t.Parallel()
+	hides, lacks, programs := ops.Gap{Hides: true}, ops.Gap{Hides: true, Denied: true}, ops.Gap{Denied: true}
+	for want, gaps := range map[int][][]ops.Gap{
+		nothing: {nil, {programs}}, trouble: {{hides}, {programs, hides}}, declined: {{lacks}, {hides, lacks}, {lacks, hides}},
+	} {
+		for _, g := range gaps {
+			if got := unseen(g); got != want {
+				t.Errorf("the exit code for %+v is %d, not %d", g, got, want)
+			}
+		}
+	}
+}
+
+// TestUnseenWaiters proves that who can't see all waiters of leases is told so, as text and as JSON,
+// and no one else is.
+func TestUnseenWaiters(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		l := s.acquire("web-1/4711", "nightly report")
+		tx, _ := s.begin()
+		s.must(l.Guard(s.ctx, tx))
+		other, _ := s.begin()
+		s.waits(other, func(ctx context.Context) error {
+			return second(other.ExecContext(ctx, "UPDATE lockstep_leases SET version = version WHERE name = 'report' AND slot = 0"))
+		})
+		op := s.operator()
+		for _, n := range rows() {
+			op.change(grant, n)
+		}
+		missing := looks(s.db.Engine())[len(rows()):]
+		for i := range len(missing) + 1 {
+			var text string
+			var leases leasesForm
+			sees := func() bool {
+				text, _ = s.call("leases")
+				s.answer(done, &leases, "leases")
+				return i < len(missing) || leases.Leases[0].Waiters == 1
+			}
+			if !testdb.Await(time.Minute, sees) {
+				t.Errorf("with all privileges the lease has %d waiters", leases.Leases[0].Waiters)
+			}
+			told := strings.Contains(text, "Not seen: ") && slices.ContainsFunc(leases.Gaps, func(g ops.Gap) bool { return g.Denied && g.Hides })
+			if told != (i < len(missing)) || told != strings.Contains(text, "GRANT") {
+				t.Errorf("with %v leases says %v, and prints:\n%s", missing[:i], leases.Gaps, text)
+			}
+			if i < len(missing) {
+				op.change(grant, missing[i])
+			}
+		}
+	})
+}
+
+// TestDoneInPart proves that a command that is refused after it has changed something says what it has
+// changed.
+func TestDoneInPart(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		op := s.operator()
+		for _, table := range []string{"locks", "leases", "once", "jobs"} {
+			op.change(grant, need{"SELECT", table})
+		}
+		purge := []string{"purge", "--older-than", "1h", "--yes"}
+		s.unused()
+		if output, code := s.call(append(purge, "--json")...); code != declined || strings.Contains(output, "{") {
+			t.Errorf("purge that may delete nothing returns %d, and prints:\n%s", code, output)
+		}
+		op.change(grant, need{"DELETE", "locks"})
+		op.change(grant, need{"DELETE", "leases"})
+		var removed removedForm
+		s.answer(declined, &removed, append(purge, "--json")...)
+		if len(removed.Removed) != 2 || removed.Removed["locks"] != 1 || removed.Removed["leases"] != 1 {
+			t.Errorf("purge that is refused has answered %v", removed)
+		}
+		s.unused()
+		if output, code := s.call(purge...); code != declined || !strings.Contains(output, "Removed 1 rows of locks, 1 of leases, 0 of Once, 0 of jobs.") || !strings.Contains(output, "DELETE ON ") {
+			t.Errorf("purge that is refused returns %d, and prints:\n%s", code, output)
+		}
+		op.change(grant, need{"DELETE", "once"})
+		op.change(grant, need{"DELETE", "jobs"})
+		s.answer(done, &removed, append(purge, "--json")...)
+		s.answer(nothing, &removed, append(purge, "--json")...)
+
+		fresh := stageOn(t, testdb.Fresh(t, s.db.Engine()))
+		op = fresh.operator()
+		for _, n := range on(all, "CREATE", "INSERT", "SELECT") {
+			op.change(grant, n)
+		}
+		if s.db.Engine() == testdb.MySQL {
+			op.change(grant, need{"CREATE ROUTINE", all})
+		}
+		fresh.nothing()
+		var installed installedForm
+		fresh.answer(declined, &installed, "install", "--views", "--yes", "--json")
+		if len(installed.Tables) != 5 || len(installed.Views) > 0 {
+			t.Errorf("install that is refused has answered %+v", installed)
+		}
+		if output, code := fresh.call("install", "--views", "--yes"); code != declined || !strings.Contains(output, "There are 5 tables, 0 views and ") || !strings.Contains(output, "GRANT CREATE VIEW") || strings.Contains(output, "Installed.") {
+			t.Errorf("install that is refused returns %d, and prints:\n%s", code, output)
+		}
+	})
+}
+
+// alike are keys whose texts, without quotes, look like others, each beside one that it looks like.
+var alike = []string{"tab\there", `tab\there`, "nul\x00", `nul\x00`, "a  b", "a b", " a", "a", "slot 7", "once a", `"a"`, "c1\u0085x", "zero\u200bwidth", "zerowidth", "größe", "-"}
+
+// TestAlikeKeys proves that no two keys look alike, and that each command takes a key as it is printed,
+// and finds that one alone.
+func TestAlikeKeys(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		m := s.manager()
+		for _, key := range alike {
+			s.must(second(m.Acquire(s.ctx, txlock.Named(key))))
+		}
+		var out bytes.Buffer // call would align its columns anew
+		run(s.ctx, []string{"leases"}, s.getenv, strings.NewReader(""), &out, &out)
+		printed := make(map[string]bool)
+		for line := range strings.Lines(out.String()) {
+			if name, _, is := strings.Cut(line, "  exclusive"); is {
+				printed[strings.TrimSpace(name)] = true
+			}
+		}
+		for _, key := range alike {
+			name := ops.Shown(key)
+			if !printed[name] {
+				t.Errorf("the key %q isn't among %v", key, printed)
+			}
+			var found shown
+			s.answer(done, &found, "show", name)
+			if found.Key != key || len(found.Leases) != 1 || found.Leases[0].Key != key {
+				t.Errorf("show %s has found %+v", name, found)
+			}
+			var asked askedForm
+			s.answer(done, &asked, "ask", name, "--yes")
+			var released releasedForm
+			s.answer(done, &released, "release", name, "--yes")
+			if asked.Key != key || released.Key != key || len(released.Leases) != 1 || released.Leases[0].Key != key {
+				t.Errorf("ask %s has answered %+v, and release %+v", name, asked, released)
+			}
+		}
+		if output, code := s.call("leases"); code != nothing {
+			t.Errorf("afterwards are held:\n%s", output)
+		}
+	})
+}
+
+// TestManyOnce proves that once says where there are more keys than it lists, as text and as JSON.
+func TestManyOnce(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		for _, key := range []string{"done:a", "done:b", "done:c"} {
+			tx, scope := s.begin()
+			s.must(second(scope.Once(s.ctx, txlock.Named(key))))
+			s.must(tx.Commit())
+		}
+		_, open := s.begin()
+		s.must(second(open.Once(s.ctx, txlock.Named("open"))))
+		var opened onceForm
+		s.answer(done, &opened, "once", "open")
+		if output, _ := s.call("once", "open"); len(opened.Once) != 1 || !opened.Once[0].Open || !opened.Once[0].Done.IsZero() || !strings.Contains(output, "open   -     -") {
+			t.Errorf("a key that is open is %+v, and printed so:\n%s", opened.Once, output)
+		}
+		for most, more := range map[string]bool{"2": true, "3": false, "4": false} {
+			var once onceForm
+			s.answer(done, &once, "once", "done:", "--most", most)
+			output, _ := s.call("once", "done:", "--most", most)
+			if once.More != more || strings.Contains(output, "There are more") != more || len(once.Once) > 3 || len(once.Once) != strings.Count(output, " done ") {
+				t.Errorf("once --most %s has answered %+v, and prints:\n%s", most, once, output)
 			}
 		}
 	})

@@ -52,7 +52,7 @@ func jobTable(w io.Writer, jobs ops.Jobs) {
 	const head = "JOB STATE DONE TOOK NEXT TROUBLE"
 	var rows [][]string
 	for _, j := range jobs.Jobs {
-		rows = append(rows, []string{clipped(j.Key, 20), j.State, apart(jobs.Now, j.Done), j.Took.String(), apart(jobs.Now, j.Next), strings.Join(j.Trouble(jobs.Now), ", ")})
+		rows = append(rows, []string{clipped(ops.Shown(j.Key), 20), j.State, apart(jobs.Now, j.Done), j.Took.String(), apart(jobs.Now, j.Next), strings.Join(j.Trouble(jobs.Now), ", ")})
 	}
 	last := strings.Count(head, " ")
 	left := tableWidth
@@ -122,8 +122,12 @@ Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
 	}
 }
 
-// job returns a job, and when it was read.
-func (a *app) job(ctx context.Context, key string) (ops.Jobs, ops.JobStatus, error) {
+// job returns the job of an argument, and when it was read.
+func (a *app) job(ctx context.Context, arg string) (ops.Jobs, ops.JobStatus, error) {
+	key, err := programKeyOf(arg)
+	if err != nil {
+		return ops.Jobs{}, ops.JobStatus{}, err
+	}
 	jobs, err := ops.New(a.db).Jobs(ctx)
 	if err != nil {
 		return jobs, ops.JobStatus{}, err

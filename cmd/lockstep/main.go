@@ -13,13 +13,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/cobra"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 func failed(code int, format string, args ...any) error {
@@ -148,6 +151,36 @@ func (a *app) opened(do func(ctx context.Context, args []string) error) func(*co
 		}
 		return do(cmd.Context(), args)
 	}
+}
+
+// unquoted reads a key, or its beginning, as ops.Shown writes it: a Go string if it is in quotes.
+func unquoted(arg string) (string, error) {
+	if len(arg) < 2 || !strings.HasPrefix(arg, `"`) || !strings.HasSuffix(arg, `"`) {
+		return arg, nil
+	}
+	text, err := strconv.Unquote(arg)
+	if err != nil {
+		return "", failed(usage, "%s is not a key in quotes: they must be those of a Go string", arg)
+	}
+	return text, nil
+}
+
+// keyOf reads a key that may be one of lockstep's own.
+func keyOf(arg string) (string, error) {
+	key, err := unquoted(arg)
+	if err == nil && (key == "" || len(key) > 255 || !utf8.ValidString(key)) {
+		err = failed(usage, "%q is no key: one has 1 to 255 bytes of valid UTF-8", key)
+	}
+	return key, err
+}
+
+// programKeyOf reads a key of a program.
+func programKeyOf(arg string) (string, error) {
+	key, err := unquoted(arg)
+	if err != nil {
+		return "", err
+	}
+	return key, coded(txlock.ParseKey(key).Validate())
 }
 
 // look takes a picture, whose slots are named by the keys of --keys and these.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -81,10 +80,25 @@ func (a *app) found(form any, n int, gaps []ops.Gap, none string, args ...any) (
 	if n > 0 || err != nil {
 		return a.json || err != nil, err
 	}
-	if slices.ContainsFunc(gaps, func(g ops.Gap) bool { return g.Hides }) {
+	code := unseen(gaps)
+	if code != nothing {
 		none = "it can't be seen: as far as it can, " + none
 	}
-	return true, failed(nothing, none, args...)
+	return true, failed(code, none, args...)
+}
+
+// unseen is the exit code where nothing is found: another one if there may be what can't be seen.
+func unseen(gaps []ops.Gap) int {
+	code := nothing
+	for _, g := range gaps {
+		switch {
+		case g.Hides && g.Denied:
+			return declined
+		case g.Hides:
+			code = trouble
+		}
+	}
+	return code
 }
 
 // output is where a command writes. It keeps the first error, which is the command's: what is lost

@@ -43,16 +43,9 @@ func lockRows(p *ops.Picture, locks []ops.Lock) (rows [][]string) {
 	for _, l := range locks {
 		s := p.Sessions[l.Session]
 		rows = append(rows, []string{nameOf(l.Row, l.Keys), l.How(), l.Held.String(), number(l.Waiters), l.Owner,
-			ops.Number(l.Session), s.Who(), s.Program, age(s), clipped(s.Doing(), 60)})
+			ops.Number(l.Session), s.Who(), s.Program, s.Age(), clipped(s.Doing(), 60)})
 	}
 	return rows
-}
-
-func age(s ops.Session) string {
-	if !s.InTx {
-		return ""
-	}
-	return s.TxAge.String()
 }
 
 // nameOf names a row, and which of the keys that were given fall on its slot.
@@ -60,7 +53,11 @@ func nameOf(row ops.Row, keys []string) string {
 	if len(keys) == 0 {
 		return row.String()
 	}
-	return row.String() + " (" + strings.Join(keys, ", ") + ")"
+	var shown []string
+	for _, key := range keys {
+		shown = append(shown, ops.Shown(key))
+	}
+	return row.String() + " (" + strings.Join(shown, ", ") + ")"
 }
 
 func (a *app) leases() *cobra.Command {
@@ -69,7 +66,8 @@ func (a *app) leases() *cobra.Command {
 		Short: "List the leases, readers and permits that are held",
 		Long: `List the leases, readers and permits that are held, and the first waiter of each queue
 of Fair. A live holder renews its lease every third of the TTL: one that is marked late
-has crashed, is stopped or cut off, and its lease expires.
+has crashed, is stopped or cut off, or nears its MaxLifetime, and its lease expires.
+Leases without RENEWED are not renewed by design.
 
 Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases. The number of
 waiters needs those of waits.`,
@@ -78,7 +76,11 @@ waiters needs those of waits.`,
 			if err != nil {
 				return err
 			}
-			if done, err := a.found(leasesForm{p.Leases}, len(p.Leases), p.GapsOf("lockstep_leases"), "no leases are held"); done {
+			gaps := p.GapsOf("lockstep_leases")
+			if len(p.Leases) > 0 { // which may have waiters that can't be seen
+				gaps = p.Hiding()
+			}
+			if done, err := a.found(leasesForm{p.Leases, gaps}, len(p.Leases), gaps, "no leases are held"); done {
 				return err
 			}
 			table(a.out, leaseHead, leaseRows(p.Leases))
@@ -92,20 +94,17 @@ const leaseHead = "KEY KIND HELD LEFT RENEWED WAITERS OWNER LABEL TOKEN"
 func leaseRows(leases []ops.Lease) (rows [][]string) {
 	for _, l := range leases {
 		if l.Kind == "waiter" {
-			rows = append(rows, []string{l.Key, "waits", l.Held.String(), "", "", number(l.Waiters), l.Owner, l.Label, ""})
+			rows = append(rows, []string{ops.Shown(l.Key), "waits", l.Held.String(), "", "", number(l.Waiters), l.Owner, l.Label, ""})
 			continue
 		}
-		kind, renewed := l.Kind, l.Renewed.String()+" ago"
+		kind := l.Kind
 		if l.Leads {
 			kind = "leader"
-		}
-		if l.Late() {
-			renewed += ", late"
 		}
 		if l.Asked != "" || !l.AskedAt.IsZero() {
 			kind += ", asked: " + l.Asked
 		}
-		rows = append(rows, []string{l.Key, kind, l.Held.String(), l.Left.String(), renewed, number(l.Waiters), l.Owner, l.Label, strconv.FormatUint(l.Token, 10)})
+		rows = append(rows, []string{ops.Shown(l.Key), kind, l.Held.String(), l.Left.String(), l.Renewal(), number(l.Waiters), l.Owner, l.Label, strconv.FormatUint(l.Token, 10)})
 	}
 	return rows
 }

@@ -42,49 +42,61 @@ statements for a user with these privileges.`,
 			}
 			if errors.Is(err, schema.ErrPrivilege) {
 				text, _, _ := strings.Cut(err.Error(), ": Error ") // the GRANT comes before it
-				return failed(declined, "%s", text)
+				err = failed(declined, "%s", text)
 			}
-			if err != nil {
-				return err
-			}
-			return a.installed(ctx)
+			return a.installed(ctx, err)
 		}),
 	}
 	cmd.Flags().BoolVar(&views, "views", false, "make the views, too")
 	return a.changes(cmd)
 }
 
-// installed says what there is now.
-func (a *app) installed(ctx context.Context) error {
-	rows, err := a.db.QueryContext(ctx, `SELECT table_type, table_name FROM information_schema.TABLES WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep|_%' ESCAPE '|'
-		UNION ALL SELECT routine_type, routine_name FROM information_schema.ROUTINES WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep|_%' ESCAPE '|'
-		ORDER BY 2 LIMIT 1000`)
+// installed says what there is now, also where an error came before.
+func (a *app) installed(ctx context.Context, err error) error {
+	there, unseen := a.there(ctx)
+	switch {
+	case err != nil && unseen != nil:
+		return err // the server doesn't answer, most likely
+	case unseen != nil:
+		return unseen
+	case a.json:
+		err = errors.Join(a.printJSON(there), err)
+	case err != nil:
+		a.say("There are %d tables, %d views and %d procedures now.", len(there.Tables), len(there.Views), len(there.Procedures))
+	}
 	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }() // they were read
-	there := installedForm{[]string{}, []string{}, []string{}}
-	into := map[string]*[]string{"BASE TABLE": &there.Tables, "VIEW": &there.Views, "PROCEDURE": &there.Procedures}
-	for rows.Next() {
-		var kind, name string
-		if err := rows.Scan(&kind, &name); err != nil {
-			return err
-		}
-		if list := into[kind]; list != nil {
-			*list = append(*list, name)
-		}
-	}
-	if err := rows.Err(); err != nil {
 		return err
 	}
 	if err := a.lacking(ctx, there.Procedures); err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(there)
+	if !a.json {
+		a.say("Installed. Run lockstep check as the user of the programs to see what that user lacks.")
 	}
-	a.say("Installed. Run lockstep check as the user of the programs to see what that user lacks.")
 	return nil
+}
+
+// there returns what there is of lockstep in the database.
+func (a *app) there(ctx context.Context) (installedForm, error) {
+	there := installedForm{[]string{}, []string{}, []string{}}
+	rows, err := a.db.QueryContext(ctx, `SELECT table_type, table_name FROM information_schema.TABLES WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep|_%' ESCAPE '|'
+		UNION ALL SELECT routine_type, routine_name FROM information_schema.ROUTINES WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep|_%' ESCAPE '|'
+		ORDER BY 2 LIMIT 1000`)
+	if err != nil {
+		return there, err
+	}
+	defer func() { _ = rows.Close() }() // they were read
+	into := map[string]*[]string{"BASE TABLE": &there.Tables, "VIEW": &there.Views, "PROCEDURE": &there.Procedures}
+	for rows.Next() {
+		var kind, name string
+		if err := rows.Scan(&kind, &name); err != nil {
+			return there, err
+		}
+		if list := into[kind]; list != nil {
+			*list = append(*list, name)
+		}
+	}
+	return there, rows.Err()
 }
 
 // lacking says that the procedures could not be made, which is no error: locks do without.

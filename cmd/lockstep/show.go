@@ -31,11 +31,15 @@ a lease, as a key of Once or as a job.
 
 Privileges: as for locks, and SELECT on lockstep_once and lockstep_jobs.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
-			s, p, err := a.about(ctx, args[0])
+			key, err := keyOf(args[0])
 			if err != nil {
 				return err
 			}
-			if done, err := a.found(s, len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs), s.Gaps, "no holder of %q and no waiter for it", args[0]); done {
+			s, p, err := a.about(ctx, key)
+			if err != nil {
+				return err
+			}
+			if done, err := a.found(s, len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs), s.Gaps, "no holder of %q and no waiter for it", key); done {
 				return err
 			}
 			a.print(s, p)
@@ -134,16 +138,22 @@ Privileges: SELECT on lockstep_once.`,
 			if most < 1 || most > 100_000 {
 				return failed(usage, "--most %d: it must be from 1 to 100000", most)
 			}
-			all, err := ops.New(a.db).OnceRecords(ctx, strings.Join(args, ""), most)
+			prefix, err := unquoted(strings.Join(args, ""))
 			if err != nil {
 				return err
 			}
-			if done, err := a.found(onceForm{all}, len(all), nil, "there are no such keys of Once"); done {
+			all, err := ops.New(a.db).OnceRecords(ctx, prefix, most+1)
+			if err != nil {
+				return err
+			}
+			more := len(all) > most
+			all = all[:min(len(all), most)]
+			if done, err := a.found(onceForm{all, more}, len(all), nil, "there are no such keys of Once"); done {
 				return err
 			}
 			table(a.out, onceHead, onceRows(all))
-			if len(all) == most {
-				a.say("There may be more: see --most and the prefix.")
+			if more {
+				a.say("There are more: see --most and the prefix.")
 			}
 			return nil
 		}),
@@ -163,7 +173,7 @@ func onceRows(all []ops.OnceRecord) (rows [][]string) {
 		case o.Left < 0:
 			state = "over"
 		}
-		rows = append(rows, []string{o.Key, state, when(o.Done), o.Left.String(), number(o.Result) + " bytes", clipped(o.Fingerprint, 12)})
+		rows = append(rows, []string{ops.Shown(o.Key), state, when(o.Done), o.Left.String(), number(o.Result) + " bytes", clipped(o.Fingerprint, 12)})
 	}
 	return rows
 }
@@ -187,7 +197,7 @@ Privileges: as for leases.`,
 			}
 			var rows [][]string
 			for _, l := range leaders {
-				rows = append(rows, []string{l.Key, l.By, when(l.Since), l.Left.String(), strings.Join(l.Standby, ", ")})
+				rows = append(rows, []string{ops.Shown(l.Key), l.By, when(l.Since), l.Left.String(), strings.Join(l.Standby, ", ")})
 			}
 			table(a.out, "ELECTION LEADER SINCE LEFT STANDBY", rows)
 			return nil

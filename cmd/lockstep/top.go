@@ -79,6 +79,7 @@ type screen struct {
 	items         []item
 	taken         time.Time
 	summary       string
+	gaps          []ops.Gap
 	err           error
 	by            string
 	from          int
@@ -107,12 +108,12 @@ func (s *screen) see(found looked) {
 	}
 	for _, l := range p.Leases {
 		if l.Kind != "waiter" {
-			does := fmt.Sprintf("%s left, renewed %s ago", l.Left, l.Renewed)
-			s.items = append(s.items, item{key: l.Key, kind: "lease, " + l.Kind, holder: l.Owner + " " + l.Label, does: does, waiters: l.Waiters, age: l.Held, rate: rates[l.Row()]})
+			s.items = append(s.items, item{key: ops.Shown(l.Key), kind: "lease, " + l.Kind, holder: l.Owner + " " + l.Label, does: l.Until(), waiters: l.Waiters, age: l.Held, rate: rates[l.Row()]})
 		}
 	}
 	s.taken, s.err = p.Taken, nil
 	s.summary = fmt.Sprintf("%d locks%s, %d leases%s, %d waiting, %s %s", len(p.Locks), old(p.LocksAge), len(p.Leases), old(p.LeasesAge), len(p.Waits), rawsql.EngineOf(p.Version).Name, p.Version)
+	s.gaps = p.Hiding()
 	s.sort()
 }
 
@@ -193,7 +194,7 @@ func (i item) perSecond() string {
 }
 
 // page is how many lines are below the head.
-func (s screen) page() int { return max(1, s.height-4) }
+func (s screen) page() int { return max(1, s.height-4-len(s.gaps)) }
 
 // View draws what fits on the screen.
 func (s screen) View() tea.View {
@@ -210,6 +211,9 @@ func (s screen) text() string {
 		line("The server doesn't answer: " + cell(s.err.Error()))
 	} else {
 		line("by " + s.by + ": w waiters, a age, r rate, k key, arrows scroll, q ends")
+	}
+	for _, g := range s.gaps {
+		line("Not seen: " + cell(g.String()))
 	}
 	key, holder := min(30, max(12, s.width-63)), 36 // at 80 columns 16 are left for the holder
 	for _, i := range s.items {

@@ -59,7 +59,7 @@ func TestTop(t *testing.T) {
 		key  rune
 		want string
 	}{
-		{'w', `order:42 report order:77\x1b[2J`}, {'a', `report order:77\x1b[2J order:42`}, {'k', `order:42 order:77\x1b[2J report`},
+		{'w', `order:42 report "order:77\x1b[2J"`}, {'a', `report "order:77\x1b[2J" order:42`}, {'k', `"order:77\x1b[2J" order:42 report`},
 	} {
 		if got := strings.Join(firsts(press(s, c.key).text()), " "); got != c.want {
 			t.Errorf("%c sorts %s, want %s", c.key, got, c.want)
@@ -70,6 +70,12 @@ func TestTop(t *testing.T) {
 	s.see(old)
 	if text := s.text(); !strings.Contains(text, "2 locks 9.0s ago, 1 leases 12s ago") {
 		t.Errorf("it doesn't say how old locks and leases are:\n%s", text)
+	}
+	partly := picture(1)
+	partly.Gaps = []ops.Gap{{What: "programs are not known"}, {What: "what other users hold is not known", Fix: "GRANT PROCESS ON *.* TO 'op'@'%'", Hides: true, Denied: true}}
+	s.see(partly)
+	if text := s.text(); !strings.Contains(text, "\nNot seen: what other users hold is not known: GRANT PROCESS ON *.* TO 'op'@'%'\nKEY ") || strings.Contains(text, "programs") {
+		t.Errorf("it doesn't say what isn't seen:\n%s", text)
 	}
 	next, again := s.Update(picture(2))
 	if again == nil {

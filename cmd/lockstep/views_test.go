@@ -79,7 +79,7 @@ func (s *stage) rows(query, want string) {
 }
 
 // until asks until a query has such a row as is wanted. MySQL lists no transactions while another
-// test executes a statement whose bytes are no text.
+// test executes a statement that it can't convert.
 func (s *stage) until(db gen.DBTX, query, want string, is func(row string) bool) {
 	s.Helper()
 	var seen []string

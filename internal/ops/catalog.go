@@ -64,7 +64,11 @@ func (l *look) transactions(ctx context.Context) error {
 		}
 		switch {
 		case denied(err):
-			l.gap("how old transactions are, and what other users hold, is not known", l.grant("PROCESS ON *.*"))
+			what := "how old transactions are, and what other users hold, is not known"
+			if l.maria {
+				what = "how old transactions are, who waits, and what other users hold, is not known"
+			}
+			l.gap(what, l.grant("PROCESS ON *.*"))
 			return nil
 		case err != nil, fresh:
 			return err

@@ -103,7 +103,7 @@ var subjects = []struct {
 	fix  string
 }{
 	{"version", schema.ErrServer, "new enough", "upgrade the server"},
-	{"tables", schema.ErrTable, "all there, as they should be", ""},
+	{"tables", schema.ErrTable, "all there, as they should be, as far as this user sees: triggers need the privilege TRIGGER", ""},
 	{"privileges", schema.ErrPrivilege, "this user may lock", ""},
 	{"center rows", schema.ErrCenters, "65,536, if the tables are right", ""},
 	{"clock function", schema.ErrSysdateIsNow, "SYSDATE() moves on", "start the server without --sysdate-is-now"},

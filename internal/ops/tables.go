@@ -17,8 +17,8 @@ import (
 type OnceRecord struct {
 	Key         string    `json:"key"`
 	Open        bool      `json:"open"` // its first transaction is still open
-	Done        time.Time `json:"done"`
-	Left        Seconds   `json:"left_s"` // how much longer it counts; below 0 it waits for a sweep
+	Done        time.Time `json:"done,omitzero"`
+	Left        Seconds   `json:"left_s"` // how much longer it counts; below 0 it waits for a sweep; unknown if it is open
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Result      int       `json:"result_bytes"` // of the stored answer
 }
@@ -75,6 +75,9 @@ func (r *Room) once(ctx context.Context, where string, args ...any) ([]OnceRecor
 	all := make([]OnceRecord, len(now))
 	for i, o := range now {
 		all[i] = OnceRecord{Key: string(o.name), Open: done[string(o.name)] != o.done, Done: moment(o.done), Left: micros(o.left), Result: o.result}
+		if all[i].Open {
+			all[i].Done, all[i].Left = time.Time{}, unknown
+		}
 		if string(o.fingerprint) != "-" {
 			all[i].Fingerprint = hex.EncodeToString(o.fingerprint)
 		}
