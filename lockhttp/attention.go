@@ -111,7 +111,7 @@ func (c *call) lateLeases() (all []trouble) {
 }
 
 func (c *call) attentionTable(all []trouble) *table {
-	return c.newTable("attention", "What needs a person, the most urgent first", "Nothing: no session waits for long, no lease is late, no job is overdue or fails, and each election has a leader.", "Key, What, For, Details", len(all), func(i int) row {
+	return c.newTable("attention", "What needs a person, the most urgent first", asSeen("Nothing: no session waits for long, no lease is late, no job is overdue or fails, and each election has a leader.", c.Hiding()), "Key, What, For, Details", len(all), func(i int) row {
 		t := all[i]
 		lasts := ""
 		if t.For > 0 {

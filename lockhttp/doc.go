@@ -17,7 +17,8 @@
 //
 // Beside each page is its JSON: locks.json, or the parameter format=json; that of the
 // overview is overview.json. It has all rows that match the parameter q. The forms are those
-// of cmd/lockstep/json.md, with the page's additional fields. Fields may be added.
+// of cmd/lockstep/json.md, with the page's additional fields. Fields may be added. While the server
+// doesn't answer, the status is 502, error says why, and the rest is what was seen last.
 //
 // # What it costs
 //

@@ -133,3 +133,61 @@ func TestSessionSettings(t *testing.T) {
 		}
 	})
 }
+
+// TestUnseen proves that a page whose user can't see all locks doesn't say that there are none, and that
+// one whose user can says so without a condition.
+func TestUnseen(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		s := open(t, db)
+		few, err := lockhttp.New(db.Connect(t)) // without PROCESS
+		s.must(err)
+		t.Cleanup(few.Close)
+		const condition = "as far as can be seen"
+		for path, none := range map[string]string{"": "Nothing: no session waits", "locks": "No locks are held", "queues": "No session waits", "waits": "No session waits", "key?key=order:42": "This key is not held"} {
+			if body := s.shows(path, none); strings.Contains(body, condition) && !strings.Contains(body, "Not seen") {
+				t.Errorf("the page %q of an administrator is:\n%s", path, body)
+			}
+			answer := httptest.NewRecorder()
+			few.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+path, nil))
+			body := answer.Body.String()
+			at := strings.Index(body, none)
+			if at < 0 || !strings.Contains(body[at:at+strings.IndexByte(body[at:], '<')], condition) || !strings.Contains(body, "waiting, "+condition) || !strings.Contains(body, "GRANT PROCESS") {
+				t.Errorf("the page %q without PROCESS is:\n%s", path, body)
+			}
+		}
+		for path, none := range map[string]string{"leases": "No leases are held.", "leaders": "No process leads.", "jobs": "There are no jobs."} { // which need less
+			answer := httptest.NewRecorder()
+			few.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+path, nil))
+			if body := answer.Body.String(); !strings.Contains(body, none) {
+				t.Errorf("the page %q without PROCESS is:\n%s", path, body)
+			}
+		}
+	})
+}
+
+// TestServerGoes proves that pages and JSON say that what they show is old when the server doesn't
+// answer any more, JSON by its status, too.
+func TestServerGoes(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		s := open(t, db)
+		s.shows("locks", "No locks are held.")
+		s.must(s.admin.Close())
+		var code int
+		var body string
+		if !testdb.Await(time.Minute, func() bool {
+			code, body, _ = s.get("locks.json")
+			return code != http.StatusOK
+		}) {
+			t.Fatalf("the JSON stays %s", body)
+		}
+		for _, page := range []string{"overview", "locks", "leases", "waits", "queues", "jobs", "leaders", "events", "search", "key"} {
+			code, body, _ := s.get(page + ".json?key=order:42")
+			if code != http.StatusBadGateway || !strings.Contains(body, `"error": "The server doesn't answer. This was seen`) || !strings.Contains(body, `"taken"`) {
+				t.Errorf("the JSON of %s is answered with %d: %s", page, code, body)
+			}
+			if _, body, _ := s.get(page + "?key=order:42"); !strings.Contains(body, "The server doesn&#39;t answer. This was seen") {
+				t.Errorf("the page %s doesn't say it: %s", page, body)
+			}
+		}
+	})
+}

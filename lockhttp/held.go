@@ -53,7 +53,7 @@ func keep[T any](all []T, wanted func(T) bool) []T {
 }
 
 func (c *call) lockTable(id, caption string, locks []ops.Lock) *table {
-	return c.newTable(id, caption, "No locks are held.", "Key, Mode, Held, Waiters, Owner, Session, User, Program, Transaction, Activity", len(locks), func(i int) row {
+	return c.newTable(id, caption, asSeen("No locks are held.", c.Hiding()), "Key, Mode, Held, Waiters, Owner, Session, User, Program, Transaction, Activity", len(locks), func(i int) row {
 		l := locks[i]
 		s := c.Sessions[l.Session]
 		return row{ID: idOf(l.Kind, l.Slot, l.Key, l.Session), Class: waited(l.Waiters), Cells: []cell{
@@ -97,7 +97,7 @@ func (c *call) leases() ([]section, any) {
 }
 
 func (c *call) leaseTable(id, caption string, leases []ops.Lease) *table {
-	return c.newTable(id, caption, "No leases are held.", "Key, Kind, Holder, Held, Left, Renewed, Waiters, Owner, Token", len(leases), func(i int) row {
+	return c.newTable(id, caption, asSeen("No leases are held.", c.GapsOf("lockstep_leases")), "Key, Kind, Holder, Held, Left, Renewed, Waiters, Owner, Token", len(leases), func(i int) row {
 		l := leases[i]
 		at := row{ID: idOf("lease", l.Slot, l.Key, l.Kind), Class: waited(l.Waiters)}
 		if l.Kind == "waiter" {
@@ -126,7 +126,7 @@ func kindOf(l ops.Lease) string {
 
 func (c *call) showLeaders() ([]section, any) {
 	found := keep(c.leaders, func(l ops.Leader) bool { return c.matches(l.Key, l.By) })
-	t := c.newTable("leaders", "Leaders and standby processes", "No process leads.", "Election, Leader, Since, Left, Standby", len(found), func(i int) row {
+	t := c.newTable("leaders", "Leaders and standby processes", asSeen("No process leads.", c.GapsOf("lockstep_leases")), "Election, Leader, Since, Left, Standby", len(found), func(i int) row {
 		l := found[i]
 		return row{ID: idOf("leader", l.Key), Cells: []cell{keyCell(l.Key), text(l.By), c.at(l.Since), text(l.Left.String()), text(strings.Join(l.Standby, ", "))}}
 	})

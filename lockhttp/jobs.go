@@ -34,7 +34,7 @@ func (c *call) jobTable(jobs []ops.JobStatus) *table {
 	if c.authorize != nil {
 		names += ", Change"
 	}
-	return c.newTable("jobs", "Jobs, and what is wrong with them", "There are no jobs.", names, len(jobs), func(i int) row {
+	return c.newTable("jobs", "Jobs, and what is wrong with them", asSeen("There are no jobs.", c.GapsOf("jobs")), names, len(jobs), func(i int) row {
 		j := jobs[i]
 		at := row{ID: idOf("job", j.Key), Cells: []cell{keyCell(j.Key), text(j.State), text(clipped(strings.Join(j.Trouble(c.jobs.Now), "; "), 200)), c.at(j.Done), c.at(j.Started),
 			text(j.Took.String()), c.at(j.Next), text(j.Schedule), text(j.By)}}

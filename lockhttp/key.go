@@ -101,7 +101,7 @@ func (c *call) key() ([]section, any) {
 	add(len(f.Jobs), section{ID: "job", Title: "Job", Text: c.jobsOlder(), Table: c.jobTable(f.Jobs)})
 	add(len(f.Runs), section{ID: "runs", Title: "Last runs", Table: c.runTable(f.Runs)})
 	if len(sections) == 0 {
-		sections = []section{{ID: "none", Title: "Not held", Text: "This key is not held, and no one waits for it."}}
+		sections = []section{{ID: "none", Title: "Not held", Text: asSeen("This key is not held, and no one waits for it.", c.Hiding())}}
 	}
 	add(len(f.Events), section{ID: "events", Title: "History", Table: c.eventTable(f.Events)})
 	return sections, f
@@ -191,7 +191,7 @@ func (c *call) search() ([]section, any) {
 	for _, j := range c.jobs.Jobs {
 		add(j.Key, "job")
 	}
-	t := c.newTable("found", "Keys that are held, waited for, or of jobs", "Nothing is found.", "Key, Is", len(all), func(i int) row {
+	t := c.newTable("found", "Keys that are held, waited for, or of jobs", asSeen("Nothing is found.", c.Hiding()), "Key, Is", len(all), func(i int) row {
 		return row{ID: idOf("found", all[i].Key), Cells: []cell{keyCell(all[i].Key), text(strings.Join(all[i].Kind, ", "))}}
 	})
 	return []section{{ID: "found", Text: c.OlderLeases(), Table: t}}, struct {

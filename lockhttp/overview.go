@@ -42,7 +42,7 @@ func (c *call) overview() ([]section, any) {
 	sections := []section{
 		{ID: "attention", Title: "Needs a person", Text: strings.TrimSpace(c.OlderLeases() + " " + c.jobsOlder()), Table: c.attentionTable(troubles)},
 		{ID: "now", Title: "Keys with waiters", Table: c.queueTable(waited[:min(len(waited), 10)])},
-		{ID: "hour", Title: "The last hour", Text: "The server is queried only while a page is open; the lines have gaps where none was.", Charts: c.charts(seen, own)},
+		{ID: "hour", Title: "The last hour", Text: asSeen("The server is queried only while a page is open; the lines have gaps where none was. They count what was held and waited for.", c.Hiding()), Charts: c.charts(seen, own)},
 		{ID: "events", Title: "Last events", Table: c.eventTable(events[:min(len(events), 10)])},
 	}
 	return sections, struct {

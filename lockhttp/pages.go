@@ -69,8 +69,17 @@ func navigation(current string) (nav []link) {
 type call struct {
 	*Handler
 	content
-	r     *http.Request
-	query url.Values
+	r       *http.Request
+	query   url.Values
+	problem string // why what is shown is old
+}
+
+// asSeen qualifies a sentence about what there is, if there are gaps.
+func asSeen(sentence string, gaps []ops.Gap) string {
+	if len(gaps) == 0 {
+		return sentence
+	}
+	return strings.TrimSuffix(sentence, ".") + ", as far as can be seen: see below."
 }
 
 // param returns a parameter of the address, without spaces around it.
@@ -119,7 +128,11 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, p page) {
 	v, data := h.show(r, p, s)
 	switch format(r) {
 	case "json":
-		writeJSON(w, http.StatusOK, data)
+		code := http.StatusOK
+		if s.err != nil { // a program doesn't read how old it is
+			code = http.StatusBadGateway
+		}
+		writeJSON(w, code, data)
 	case "fragment":
 		h.render(w, http.StatusOK, "live", v)
 	default:
@@ -147,8 +160,12 @@ func (h *Handler) show(r *http.Request, p page, s *snapshot) (*view, any) {
 	c := &call{Handler: h, content: s.content, r: r, query: r.URL.Query()}
 	v := &view{Title: p.title, Nav: navigation(p.title), Query: c.param("q"), Taken: when(s.Taken), Message: c.message()}
 	v.Summary = fmt.Sprintf("%s, %s, %s", count(len(s.Locks), "lock"), count(c.holding(), "lease"), count(len(s.Waits), "session")+" waiting")
+	if len(s.Hiding()) > 0 {
+		v.Summary += ", as far as can be seen,"
+	}
 	if s.err != nil {
 		v.Problem = fmt.Sprintf("The server doesn't answer. This was seen %s: %s", ago(time.Since(s.seen)), printable(s.err.Error()))
+		c.problem = v.Problem
 	}
 	for _, gap := range s.Gaps {
 		v.Gaps = append(v.Gaps, printable(gap.String()))
@@ -246,7 +263,8 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 type seenForm struct {
 	Taken time.Time `json:"taken"`
 	ops.Ages
-	Gaps []ops.Gap `json:"gaps"`
+	Gaps  []ops.Gap `json:"gaps"`
+	Error string    `json:"error,omitempty"` // why the rest is old
 }
 
-func (c *call) seen() seenForm { return seenForm{c.Taken, c.Ages, c.Gaps} }
+func (c *call) seen() seenForm { return seenForm{c.Taken, c.Ages, c.Gaps, c.problem} }

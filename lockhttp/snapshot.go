@@ -61,7 +61,7 @@ func (h *Handler) take(ctx context.Context, d demand) (s *snapshot) {
 	}
 	found, err := h.room.OnceOf(ctx, slices.Collect(maps.Keys(d.keys))...)
 	if err != nil {
-		p.Gaps = append(p.Gaps, ops.Gap{What: "keys of Once are not known", Fix: err.Error()})
+		p.Gaps = append(p.Gaps, ops.Gap{What: "keys of Once are not known", Fix: err.Error(), Hides: true})
 	}
 	for _, o := range found {
 		c.once[o.Key] = o
@@ -74,7 +74,9 @@ func (h *Handler) take(ctx context.Context, d demand) (s *snapshot) {
 // readJobs reads the jobs, and the last runs of those that are demanded. If it can't, those that it
 // has read last are shown, with their age.
 func (h *Handler) readJobs(ctx context.Context, c *content, keys map[string]bool) {
-	gap := func(what string, err error) { c.Gaps = append(c.Gaps, ops.Gap{What: what, Fix: err.Error()}) }
+	gap := func(what string, err error) {
+		c.Gaps = append(c.Gaps, ops.Gap{What: what, Fix: err.Error(), Hides: true})
+	}
 	if jobs, err := h.room.Jobs(ctx); err != nil {
 		gap("jobs are not known", err)
 	} else {

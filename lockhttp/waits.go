@@ -29,7 +29,7 @@ func (c *call) waits() ([]section, any) {
 	found := keep(c.tree, func(n *ops.Node) bool { return c.param("q") == "" || c.inTree(n) })
 	at := section{ID: "waits", Tree: c.branches(found, "wait")}
 	if len(found) == 0 {
-		at.Text = "No session waits."
+		at.Text = asSeen("No session waits.", c.Hiding())
 	} else {
 		at.Text = "At the root are holders that wait for nothing; ending one unblocks all below it."
 	}
@@ -126,7 +126,7 @@ func (c *call) queues() ([]section, any) {
 }
 
 func (c *call) queueTable(queues []queue) *table {
-	return c.newTable("queues", "Keys with waiters, and how many", "No session waits.", "Key, Kind, Waiters, Longest, First, Held by", len(queues), func(i int) row {
+	return c.newTable("queues", "Keys with waiters, and how many", asSeen("No session waits.", c.Hiding()), "Key, Kind, Waiters, Longest, First, Held by", len(queues), func(i int) row {
 		q := queues[i]
 		var holders []string
 		for _, session := range q.Holders {

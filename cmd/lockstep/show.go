@@ -87,7 +87,7 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 	room := ops.New(a.db)
 	once, err := room.OnceOf(ctx, key)
 	if ops.Late(err) {
-		s.Gaps, err = append(s.Gaps, ops.Gap{What: "keys of Once are not known", Fix: err.Error()}), nil
+		s.Gaps, err = append(s.Gaps, ops.Gap{What: "keys of Once are not known", Fix: err.Error(), Hides: true}), nil
 	}
 	if err != nil {
 		return s, nil, err
@@ -95,7 +95,7 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 	s.Once = append(s.Once, once...)
 	jobs, err := room.Jobs(ctx)
 	if ops.Late(err) {
-		s.Gaps, err = append(s.Gaps, ops.Gap{What: "jobs are not known", Fix: err.Error()}), nil
+		s.Gaps, err = append(s.Gaps, ops.Gap{What: "jobs are not known", Fix: err.Error(), Hides: true}), nil
 	}
 	if err != nil {
 		return s, nil, err

@@ -314,13 +314,13 @@ func (s Session) Doing() string {
 type Gap struct {
 	What string `json:"what"`
 	Fix  string `json:"fix"`
-	// Hides: there may be locks, leases or waits that are not shown.
+	// Hides: there may be locks, leases, waits, jobs or keys of Once that are not shown.
 	Hides bool `json:"hides,omitempty"`
 	// Denied: this user lacks a privilege.
 	Denied bool `json:"denied,omitempty"`
 }
 
-// Hiding returns the gaps behind which there may be locks, leases or waits.
+// Hiding returns the gaps behind which there may be what is not shown.
 func (p *Picture) Hiding() []Gap {
 	gaps := []Gap{}
 	for _, g := range p.Gaps {
