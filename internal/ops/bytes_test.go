@@ -86,27 +86,39 @@ func TestStatementBeyondUTF8MB3(t *testing.T) {
 					t.Errorf("the second session is %+v, beside the locks %v", s, p.Locks)
 				}
 				if db.Engine() == testdb.MySQL { // MariaDB lists the transactions
-					withoutList(t, few)
+					if p := blind(t, few, "GRANT SELECT ON performance_schema.* TO 'few'@'%'"); len(p.Locks)+len(p.Waits) > 0 {
+						t.Errorf("the locks are %#v, and the waits %+v", p.Locks, p.Waits)
+					}
+					instrument(t, db, root, "NO")
+					p := blind(t, db.Admin(), "instrument transactions of all sessions")
+					if i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "hot" }); i < 0 || p.Locks[i].Held < 1 || p.Sessions[middle].Age() != "-" || p.Sessions[third].Age() != "-" {
+						t.Errorf("the locks are %#v, of %+v", p.Locks, p.Sessions)
+					}
+					instrument(t, db, root, "YES")
 				}
 			})
 		}
 	}, withArgs()) // others read the list, too
 }
 
-// withoutList checks that a look says why it sees nothing while MySQL lists neither transactions nor
-// sessions, and the user may not read the performance schema either.
-func withoutList(t *testing.T, few *sql.DB) {
+// blind looks while MySQL lists no transactions, and its performance schema can't take the place of the
+// list. It checks that the gap says so, and how it could.
+func blind(t *testing.T, pool *sql.DB, fix string) *ops.Picture {
 	t.Helper()
-	p, err := ops.New(few).Look(t.Context())
+	p, err := ops.New(pool).Look(t.Context())
 	must(t, err)
 	if !slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool {
-		return g.Hides && strings.Contains(g.What, "an emoji") && strings.Contains(g.Fix, "GRANT SELECT ON performance_schema.* TO 'few'@'%'")
+		return g.Hides && g.Denied == strings.Contains(fix, "GRANT") && strings.Contains(g.What, "an emoji") && strings.Contains(g.Fix, fix)
 	}) {
 		t.Errorf("not seen is %v", p.Gaps)
 	}
-	if len(p.Locks)+len(p.Waits) > 0 {
-		t.Errorf("the locks are %#v, and the waits %+v", p.Locks, p.Waits)
-	}
+	return p
+}
+
+// instrument sets whether MySQL's performance schema notes what a session does.
+func instrument(t *testing.T, db *testdb.DB, session uint64, is string) {
+	t.Helper()
+	db.Exec(t, fmt.Sprintf("UPDATE performance_schema.threads SET instrumented = '%s' WHERE processlist_id = %d", is, session))
 }
 
 // TestUnknownTransactions proves that no number is shown for what isn't known: who may not read the

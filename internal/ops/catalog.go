@@ -40,8 +40,10 @@ func (l *look) recall(ctx context.Context) error {
 			}
 		}
 		l.recalled = turned(began)
-		if err := l.catalog(ctx); err != nil {
-			return err
+		for _, again := range []func(context.Context) error{l.moment, l.catalog} {
+			if err := again(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	if len(l.faded) > 0 {
