@@ -103,7 +103,7 @@ func (l *look) unlistedTableWaits(ctx context.Context) error {
 			}
 		}
 		l.Waits = append(l.Waits, wait)
-		l.gap("the table that is waited for, and its holder, are not known", "start the server with performance_schema=ON, and performance-schema-instrument='wait/lock/metadata/sql/mdl=ON'")
+		l.detail("the table that is waited for, and its holder, are not known", "start the server with performance_schema=ON, and performance-schema-instrument='wait/lock/metadata/sql/mdl=ON'")
 	}
 	return nil
 }

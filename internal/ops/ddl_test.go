@@ -80,7 +80,7 @@ func TestLookBehindDDL(t *testing.T) {
 }
 
 // TestWaitsForTables proves that each wait for a table is listed once while sessions wait for
-// several, one after the other.
+// several, one after the other, and that a table whose name isn't known hides nothing.
 func TestWaitsForTables(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		var tables []string
@@ -119,6 +119,9 @@ func TestWaitsForTables(t *testing.T) {
 			if n != 1 {
 				t.Errorf("the wait of session %d is listed %d times", session, n)
 			}
+		}
+		if hiding := p.Hiding(); len(hiding) > 0 {
+			t.Errorf("not shown may be what is behind %v", hiding)
 		}
 	})
 }

@@ -42,14 +42,20 @@ func denied(err error) bool {
 	return missing || fault.Is(err, 1109, 1146) // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
 }
 
-// gap notes what is not seen, once.
-func (l *look) gap(what, fix string) {
+// gap notes that there may be what is not shown.
+func (l *look) gap(what, fix string) { l.notSeen(what, fix, true) }
+
+// detail notes what is not known of what is shown.
+func (l *look) detail(what, fix string) { l.notSeen(what, fix, false) }
+
+// notSeen notes a gap, once.
+func (l *look) notSeen(what, fix string, hides bool) {
 	for _, g := range l.Gaps {
 		if g.Fix == fix {
 			return
 		}
 	}
-	l.Gaps = append(l.Gaps, Gap{what, fix, !strings.HasPrefix(what, "programs "), strings.Contains(fix, "GRANT ")})
+	l.Gaps = append(l.Gaps, Gap{what, fix, hides, strings.Contains(fix, "GRANT ")})
 }
 
 func (l *look) grant(privilege string) string { return "GRANT " + privilege + " TO " + l.grantee }

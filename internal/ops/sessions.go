@@ -99,7 +99,7 @@ func (l *look) processes(ctx context.Context) error {
 		LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0
 		WHERE t.processlist_id IN (`+l.ids()+`)`, nil, scan)
 	if denied(err) {
-		l.gap("programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
+		l.detail("programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
 		all, err = every(ctx, l.db, `SELECT id, user, host, db, command, state, time, LEFT(info, 1024), 0
 			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
 		if fault.Unreadable(err) {
@@ -194,7 +194,7 @@ func (l *look) addPrograms(ctx context.Context) error {
 		l.Sessions[id] = s
 	}
 	if l.blind.What != "" {
-		l.gap(l.blind.What, l.blind.Fix)
+		l.detail(l.blind.What, l.blind.Fix)
 	}
 	return nil
 }
