@@ -54,9 +54,17 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if s.server.Procedures {
 		lock = a.called(rawsql.LockProcedure, a.owner, a.ours)
 	}
-	asked := s.asked(ctx, false, key)
-	return guard.WithFirst(ctx, &guard.First{Tx: s.txState, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {
-		h := hold{grant: Grant{key: key}, stamp: a.stamp()}
+	var begun *asked // told when the statement is sent, which may be never
+	ask := func() {
+		if begun == nil {
+			at := s.asked(ctx, false, key)
+			begun = &at
+		}
+	}
+	took := func(reply guard.Reply, err error) error {
+		ask()
+		h, asked := hold{grant: Grant{key: key}, stamp: a.stamp()}, *begun
+		begun = nil // another statement may follow one that fails
 		if errors.Is(err, guard.ErrReads) {
 			err = fmt.Errorf("%w: %w since LockWith: call it immediately before the statement that is to take the lock, or call Lock; the transaction stays open", ErrInvalidOption, err)
 		}
@@ -66,7 +74,16 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 		}
 		s.keep(ctx, a.record, h, asked)
 		return nil
-	}})
+	}
+	return guard.WithFirst(ctx, &guard.First{
+		Tx: s.txState, Lock: lock, Make: a.fresh().Make, Plain: plain,
+		Sends: func() { s.apart(ask) },
+		Took: func(reply guard.Reply, err error) error {
+			result := errors.New("the observer has ended its goroutine")
+			s.apart(func() { result = took(reply, err) })
+			return result
+		},
+	})
 }
 
 // locksWith reports whether a statement can take the lock of the keys with it.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -141,10 +142,16 @@ func TestObserveJoin(t *testing.T) {
 // observed is a guarded pool and its observer.
 func observed(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) (*sql.DB, *recorder) {
 	t.Helper()
+	return observedBy(t, db, nil, mutators...)
+}
+
+// observedBy is observed, with another observer behind that.
+func observedBy(t *testing.T, db *testdb.DB, other txlock.Observer, mutators ...func(*mysql.Config)) (*sql.DB, *recorder) {
+	t.Helper()
 	r := new(recorder)
 	base, err := mysql.NewConnector(db.Config(mutators...))
 	noError(t, err)
-	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(r.observe)))
+	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(r.observe, other))))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool, r
 }
@@ -164,25 +171,89 @@ func TestObserveUnanswered(t *testing.T) {
 // observer too, and is in nobody's way.
 func TestObserveEndBeforeGrant(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		r, pool := new(recorder), (*sql.DB)(nil)
+		var pool *sql.DB
 		ctx, cancel := context.WithCancel(t.Context())
-		base, err := mysql.NewConnector(db.Config())
-		noError(t, err)
-		pool = sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(txlock.Observer(r.observe), func(_ context.Context, e txlock.Event) {
+		var r *recorder
+		pool, r = observedBy(t, db, func(_ context.Context, e txlock.Event) {
 			if e.Kind == txlock.Granted {
 				cancel()
 				for pool.Stats().InUse > 0 { // until database/sql has rolled back
 					testdb.Refresh()
 				}
 			}
-		}))))
-		t.Cleanup(func() { _ = pool.Close() })
+		})
 		tx, err := pool.BeginTx(ctx, nil)
 		noError(t, err)
 		s, err := txlock.Join(t.Context(), tx)
 		noError(t, err)
 		a := named()
 		noError(t, second(s.Lock(t.Context(), a)))
+		r.wants(t, "granted "+a.String(), "released "+a.String())
+	})
+}
+
+// An observer that ends its goroutine, as one does that panics, leaves no transaction open and no
+// connection in use; and a lock that it was told of ends.
+func TestObserverEndsItsGoroutine(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, in := range []txlock.Kind{txlock.Released, txlock.Lost, txlock.Granted, txlock.Refused} {
+			pool, r := observedBy(t, db, func(_ context.Context, e txlock.Event) {
+				if e.Kind == in {
+					runtime.Goexit()
+				}
+			}, func(cfg *mysql.Config) { cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"} })
+			for name, ends := range map[string]func(*sql.Tx) error{"Commit": (*sql.Tx).Commit, "Rollback": (*sql.Tx).Rollback} {
+				tx, err := pool.BeginTx(t.Context(), nil)
+				noError(t, err)
+				s, err := txlock.Join(t.Context(), tx)
+				noError(t, err)
+				a := named()
+				if in == txlock.Refused {
+					holder(t, db, a)
+				}
+				_, err = tx.ExecContext(s.LockWith(t.Context(), a), "DO 1")
+				if within := in == txlock.Granted || in == txlock.Refused; (err != nil) != within {
+					t.Errorf("%s, %s: the statement returns %v", in, name, err)
+				}
+				if in == txlock.Lost {
+					exec(t, tx, "COMMIT")
+				}
+				if err := ends(tx); (err != nil) != (in == txlock.Lost && name == "Commit") {
+					t.Errorf("%s, %s: %v", in, name, err)
+				}
+				if n := testdb.InUse(pool); n != 0 {
+					t.Errorf("%s, %s: %d connections are in use", in, name, n)
+				}
+				if in == txlock.Granted && !slices.Contains(r.events, "released "+a.String()) {
+					t.Errorf("%s: a lock that was granted has no end: %q", name, r.events)
+				}
+				if in != txlock.Refused {
+					holder(t, db, a).commit(t)
+				}
+			}
+			if r.asked != 0 {
+				t.Errorf("%s: %d are asked and not answered: %q", in, r.asked, r.events)
+			}
+		}
+	})
+}
+
+// A lock of LockWith is asked for when a statement is sent, and not where none is.
+func TestObserveLockWith(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, r := observed(t, db)
+		tx, err := pool.BeginTx(t.Context(), nil)
+		noError(t, err)
+		s, err := txlock.Join(t.Context(), tx)
+		noError(t, err)
+		a := named()
+		ctx := s.LockWith(t.Context(), a)
+		if _, err := tx.ExecContext(ctx, "DO ?", struct{}{}); err == nil {
+			t.Error("a struct is an argument")
+		}
+		r.wants(t)
+		noError(t, second(tx.ExecContext(ctx, "DO 1")))
+		noError(t, tx.Commit())
 		r.wants(t, "granted "+a.String(), "released "+a.String())
 	})
 }

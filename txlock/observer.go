@@ -11,7 +11,9 @@ import (
 
 // An Observer is called with the events of locks and leases, for metrics and logs. It is called
 // synchronously, from any goroutine: it must return at once, must not acquire or release locks, and
-// should ignore unknown kinds of events.
+// should ignore unknown kinds of events. A panic continues in the call, or ends the program: in the
+// background, at the end of a transaction, and in the statement of LockWith, since it would leave
+// database/sql in the middle of those.
 type Observer func(ctx context.Context, e Event)
 
 // A Kind is the kind of an Event.
@@ -140,16 +142,29 @@ func (s *state) asked(ctx context.Context, once bool, keys ...Key) (a asked) {
 	return a
 }
 
-// granted tells the observer of a lock that was given, and returns when.
-func (s *state) granted(ctx context.Context, g Grant, again bool, asked asked) time.Time {
+// granted tells the observer of a lock that was given.
+func (s *state) granted(ctx context.Context, h hold, again bool, asked asked) {
 	if s.watch == nil {
-		return time.Time{}
+		return
 	}
-	at := time.Now()
-	e := s.event(ctx, Granted, g.key)
-	e.Token, e.Shared, e.Again, e.Took, e.Held = g.token, g.shared, again, at.Sub(asked.at), asked.of(g.key)
+	g, e := h.grant, s.event(ctx, Granted, h.grant.key)
+	e.Token, e.Shared, e.Again, e.Took, e.Held = g.token, g.shared, again, h.since.Sub(asked.at), asked.of(g.key)
 	s.watch(ctx, e)
-	return at
+}
+
+// apart calls what may tell the observer in a goroutine of its own, and waits for it: database/sql is
+// in the middle of something, and would stay there if the observer panicked.
+func (s *state) apart(tell func()) {
+	if s.watch == nil {
+		tell()
+		return
+	}
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		tell()
+	}()
+	<-told
 }
 
 // refused tells the observer of keys that were asked for in vain, and returns the error.

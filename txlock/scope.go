@@ -154,12 +154,20 @@ func (s *state) holdOf(r record) (h hold, certain bool) {
 	return h, ok && (s.txState == nil || s.txState.Stands(h.stamp))
 }
 
-// keep notes a lock that was given, and asked for at the time.
+// keep tells the observer of a lock that was given, and notes it, also where the observer panics.
 func (s *state) keep(ctx context.Context, r record, h hold, asked asked) {
 	s.mu.Lock()
 	_, again := s.held[r]
 	s.mu.Unlock()
-	h.since = s.granted(ctx, h.grant, again, asked)
+	if s.watch != nil {
+		h.since = time.Now()
+	}
+	defer s.note(r, h, again)
+	s.granted(ctx, h, again, asked)
+}
+
+// note notes a lock.
+func (s *state) note(r record, h hold, again bool) {
 	s.mu.Lock()
 	if s.held == nil {
 		s.held = make(map[record]hold, 4)

@@ -24,6 +24,8 @@ type First struct {
 	Make string // as in Call
 	// Plain is the lock statement for a MySQL that turns out to have no procedures.
 	Plain rawsql.Statement
+	// Sends is called before the lock statement is sent, once or again.
+	Sends func()
 	// Took is called with the reply to the lock statement, or its error, and returns the error
 	// of the program's statement, which isn't executed then.
 	Took func(reply Reply, err error) error
@@ -74,7 +76,7 @@ func (c *conn) lockFirst(ctx context.Context) error {
 func (c *conn) lockAlone(ctx context.Context, first *First) error {
 	_, err := c.lockWith(ctx, first, "", nil)
 	if errors.Is(err, driver.ErrSkip) {
-		err = fmt.Errorf("lockstep: %T takes no text for the lock", c.base)
+		return first.Took(Reply{}, fmt.Errorf("lockstep: %T takes no text for the lock", c.base))
 	}
 	return err
 }
@@ -102,6 +104,7 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 	if err != nil {
 		return nil, err
 	}
+	first.Sends()
 	rows, err := c.sendFirst(ctx, first, begins, read, args)
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return nil, driver.ErrSkip
