@@ -18,13 +18,15 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// retried counts the transactions that are begun again since the group has refused their
-// COMMIT.
-type retried struct{ n atomic.Int64 }
+// retried counts the transactions that are begun again because of an error of the server.
+type retried struct {
+	number uint16
+	n      atomic.Int64
+}
 
 func (o *retried) observe(_ context.Context, e txlock.Event) {
 	var server *mysql.MySQLError
-	if e.Kind == txlock.Retried && errors.As(e.Err, &server) && server.Number == 3101 {
+	if e.Kind == txlock.Retried && errors.As(e.Err, &server) && server.Number == o.number {
 		o.n.Add(1)
 	}
 }
@@ -55,7 +57,7 @@ func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 		db.Exec(t, "INSERT INTO numbers VALUES ('"+kind+"', 0)")
 	}
 	play := func(kind string, until func(again, unknown int) bool, meanwhile func()) (again, unknown int) {
-		l, watch := load.NewLedger(kind, in), new(retried)
+		l, watch := load.NewLedger(kind, in), &retried{number: 3101}
 		count := func() (again, unknown int) {
 			return int(watch.n.Load()), l.Errors()["Error 3101"]
 		}

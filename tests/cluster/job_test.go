@@ -25,7 +25,7 @@ import (
 // transaction, what Once does, and what Tick does under Once, which by itself is done at
 // least once. Nobody works on a tick of Tick beside another, and no tick is left out.
 func TestEffects(t *testing.T) {
-	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		table := db.CreateTable(t, "effects", "id INT AUTO_INCREMENT PRIMARY KEY, kind VARCHAR(10) NOT NULL, n INT NOT NULL")
 		begun := time.Now().Add(-24 * time.Hour)

@@ -26,7 +26,7 @@ import (
 // waits for it: the holder is told by a renewal, gives it up, and the one who waits has it
 // and is told of nothing.
 func TestAsk(t *testing.T) {
-	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		var clients []*load.Client
 		for i, node := range nodes {
@@ -121,7 +121,7 @@ const keptFor = 1500 * time.Millisecond
 // Nobody has a lease beside another, no update of those who guard with all of them is lost,
 // nobody is granted too soon what is kept, and all is to be had again in the end.
 func TestLeasesTogether(t *testing.T) {
-	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
 		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")

@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -12,17 +13,18 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// clusters are those of this process, of three primaries each.
+// clusters are those of this process, of three servers each.
 var clusters = map[testdb.Engine]*struct {
 	start func(context.Context, int, ...testdb.Option) ([]*testdb.Server, error)
 	nodes []*testdb.Server
 }{
 	testdb.MariaDB: {start: testdb.StartGalera},
 	testdb.MySQL:   {start: testdb.StartGroup},
+	testdb.TiDB:    {start: testdb.StartTiDB},
 }
 
-// cluster returns the nodes of the engine's cluster: Galera, or a Group Replication. The
-// first of them is what testdb gives to the tests that know of no cluster. What a failed
+// cluster returns the nodes of the engine's cluster: Galera, a Group Replication, or TiDB servers
+// over one store. The first of them is what testdb gives to the tests that know of no cluster. What a failed
 // test leaves may lack a node, or answer nothing: the next one has a new cluster.
 func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	t.Helper()
@@ -51,11 +53,31 @@ func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	return nodes
 }
 
-// onClusters runs a test on each.
+// onAll runs a test on each.
+func onAll(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
+	t.Helper()
+	onSome(t, test, testdb.MariaDB, testdb.MySQL, testdb.TiDB)
+}
+
+// onClusters runs a test on those whose nodes have copies of the rows, and refuse a COMMIT that
+// collides with one on another.
 func onClusters(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
 	t.Helper()
+	onSome(t, test, testdb.MariaDB, testdb.MySQL)
+}
+
+// onTiDB runs a test on TiDB servers over one store.
+func onTiDB(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
+	t.Helper()
+	onSome(t, test, testdb.TiDB)
+}
+
+func onSome(t *testing.T, test func(t *testing.T, nodes []*testdb.Server), engines ...testdb.Engine) {
+	t.Helper()
 	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) { test(t, cluster(t, engine)) })
+		if slices.Contains(engines, engine) {
+			t.Run(string(engine), func(t *testing.T) { test(t, cluster(t, engine)) })
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // reached, one that hangs doesn't answer, one that is cut off answers and hears nothing
 // of the others, which go on, and all have in the end what was written meanwhile.
 func TestNodes(t *testing.T) {
-	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		table := db.CreateTable(t, "written", "id INT PRIMARY KEY")
 		written := func(node int, within time.Duration) (n int, err error) {
@@ -65,7 +65,7 @@ func TestNodes(t *testing.T) {
 // TestSavepoints proves that the nodes, which have a binary log, don't get what was
 // rolled back to a savepoint. Without one MariaDB 10.11.14 sends it to the others.
 func TestSavepoints(t *testing.T) {
-	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		table := db.CreateTable(t, "kept", "id INT PRIMARY KEY")
 		tx, err := db.Admin().BeginTx(t.Context(), nil)

@@ -21,7 +21,7 @@ import (
 // told that they are the first, and one of them commits: each effect is there once, and
 // all who ask get its answer. Who gets an error asks again.
 func TestOnce(t *testing.T) {
-	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		const keys, asks = 50, 6
 		table := db.CreateTable(t, "effects", "id INT AUTO_INCREMENT PRIMARY KEY, name INT NOT NULL, answer VARCHAR(100) NOT NULL")

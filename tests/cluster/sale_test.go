@@ -18,7 +18,7 @@ import (
 // TestSales has two nodes sell pieces of one row, each by a read that takes the lock with it and a
 // write that commits: what was acknowledged is sold, and nothing else but what nobody knows.
 func TestSales(t *testing.T) {
-	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		db.Exec(t, "CREATE TABLE stock (id INT PRIMARY KEY, n BIGINT NOT NULL)")
 		db.Grant(t, "stock")

@@ -24,6 +24,7 @@ import (
 type Load struct {
 	locked, optimistic, form, guarded *Ledger
 	polled, fair, semaphore           *History
+	shared                            bool // the server has shared locks, which fair and semaphore need
 
 	ticks struct {
 		*Ledger
@@ -45,6 +46,7 @@ func New(t *testing.T, db *testdb.DB) *Load {
 		locked: NewLedger("locked", in), optimistic: NewLedger("optimistic", in), form: NewLedger("form", in), guarded: NewLedger("guarded", in),
 		polled: NewHistory("polled", 1), fair: NewHistory("fair", 1), semaphore: NewHistory("semaphore", permits),
 	}
+	l.shared = db.Engine() != testdb.TiDB
 	l.ticks.Ledger, l.ticks.begun = NewLedger("ticks", in), time.Now().Add(-24*time.Hour)
 	for _, one := range l.ledgers() {
 		db.Exec(t, "INSERT INTO numbers VALUES ('"+one.Kind+"', 0, 0, 0)")
@@ -63,19 +65,12 @@ func (l *Load) Run(t *testing.T, clients []*Client, faults func()) {
 	var ended atomic.Bool
 	defer working.Wait()
 	defer stop()
+	acquires := [][]lease.AcquireOption{nil}
+	if l.shared {
+		acquires = append(acquires, []lease.AcquireOption{lease.Fair()})
+	}
 	for _, c := range clients {
-		next := 0
-		for _, work := range []func(ctx context.Context){
-			func(ctx context.Context) { l.locked.Locked(ctx, c.DB) },
-			func(ctx context.Context) { l.optimistic.Optimistic(ctx, c.DB) },
-			func(ctx context.Context) { l.form.Form(ctx, c.DB) },
-			func(ctx context.Context) {
-				c.hold(ctx, l.polled, c.polled, func(held *lease.Lease) error { return c.guarded(ctx, l.guarded, held) })
-			},
-			func(ctx context.Context) { c.hold(ctx, l.fair, c.fair, nothing) },
-			func(ctx context.Context) { c.hold(ctx, l.semaphore, c.permit, nothing) },
-			func(ctx context.Context) { next = l.tick(ctx, c, next) },
-		} {
+		for _, work := range l.works(c) {
 			working.Go(func() {
 				for !ended.Load() && ctx.Err() == nil {
 					limited, cancel := context.WithTimeout(ctx, CallLimit)
@@ -90,7 +85,7 @@ func (l *Load) Run(t *testing.T, clients []*Client, faults func()) {
 	ended.Store(true)
 	working.Wait()
 	for _, c := range clients {
-		for _, opts := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
+		for _, opts := range acquires {
 			acquired, cancel := context.WithTimeout(ctx, time.Minute)
 			held, err := c.Leases.Acquire(acquired, txlock.Named("polled"), opts...)
 			cancel()
@@ -105,6 +100,26 @@ func (l *Load) Run(t *testing.T, clients []*Client, faults func()) {
 	for _, one := range append(l.ledgers(), l.ticks.Ledger) {
 		t.Logf("%s: errors %v", one.Kind, one.Errors())
 	}
+}
+
+// works are what a client does, again and again.
+func (l *Load) works(c *Client) []func(ctx context.Context) {
+	next := 0
+	works := []func(ctx context.Context){
+		func(ctx context.Context) { l.locked.Locked(ctx, c.DB) },
+		func(ctx context.Context) { l.optimistic.Optimistic(ctx, c.DB) },
+		func(ctx context.Context) { l.form.Form(ctx, c.DB) },
+		func(ctx context.Context) {
+			c.hold(ctx, l.polled, c.polled, func(held *lease.Lease) error { return c.guarded(ctx, l.guarded, held) })
+		},
+		func(ctx context.Context) { next = l.tick(ctx, c, next) },
+	}
+	if l.shared {
+		works = append(works,
+			func(ctx context.Context) { c.hold(ctx, l.fair, c.fair, nothing) },
+			func(ctx context.Context) { c.hold(ctx, l.semaphore, c.permit, nothing) })
+	}
+	return works
 }
 
 // tick does the next tick of a job, and returns the number of the one after it.
@@ -147,8 +162,10 @@ func (l *Load) Check(t *testing.T, db *sql.DB) {
 // CheckHolds says that no lease was held by two, and that tokens rise.
 func (l *Load) CheckHolds(t *testing.T) {
 	t.Helper()
-	for _, h := range []*History{l.polled, l.fair, l.semaphore} {
-		h.Check(t)
+	l.polled.Check(t)
+	if l.shared {
+		l.fair.Check(t)
+		l.semaphore.Check(t)
 	}
 }
 
@@ -156,8 +173,11 @@ func (l *Load) CheckHolds(t *testing.T) {
 // user may ask for it.
 func Inside(t *testing.T, db *testdb.DB) string {
 	t.Helper()
-	if db.Engine() == testdb.MariaDB {
+	switch db.Engine() {
+	case testdb.MariaDB:
 		return "@@in_transaction"
+	case testdb.TiDB:
+		return "@@tidb_current_ts > 0"
 	}
 	db.Exec(t, "GRANT SELECT ON performance_schema.events_transactions_current TO '"+db.Config().User+"'@'%'")
 	return "(SELECT COUNT(*) FROM performance_schema.events_transactions_current WHERE THREAD_ID = PS_CURRENT_THREAD_ID() AND STATE = 'ACTIVE' AND AUTOCOMMIT = 'NO')"
@@ -167,7 +187,7 @@ func Inside(t *testing.T, db *testdb.DB) string {
 // refused, in which view the member is.
 func MayAskTheGroup(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	if db.Engine() == testdb.MariaDB {
+	if db.Engine() != testdb.MySQL {
 		return
 	}
 	for _, table := range []string{"replication_group_members", "replication_group_member_stats"} {

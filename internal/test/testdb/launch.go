@@ -27,6 +27,7 @@ type instance struct {
 	port     int // of the last start
 	child    *Child
 	net      *attached // nil for loopback
+	behind   *instance // what it needs, for messages; it may be nil
 
 	// spawn starts the server on a loopback port.
 	spawn func(ctx context.Context, port int) (*Child, error)
@@ -178,8 +179,15 @@ func (i *instance) config() *mysql.Config {
 
 func (i *instance) logPath() string { return filepath.Join(i.dir, "log") }
 
-// logTail returns the last lines that the server wrote.
+// logTail returns the last lines that the server wrote, and what it needs.
 func (i *instance) logTail() string {
+	if i.behind == nil {
+		return i.ownTail()
+	}
+	return i.ownTail() + "\nwhat it needs wrote:\n" + i.behind.ownTail()
+}
+
+func (i *instance) ownTail() string {
 	data, err := os.ReadFile(i.logPath())
 	if err != nil {
 		return err.Error()

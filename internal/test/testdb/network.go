@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Parted gives each member of StartGalera and StartGroup a network of its own, so that Part
+// Parted gives each member of StartGalera, StartGroup and StartTiDB a network of its own, so that Part
 // can cut it off from the others while clients reach it. It needs Linux with network
 // namespaces, veth and bridge, root, and the program ip, which is installed if it is missing.
 // The default is loopback, which is one network for all.

@@ -53,6 +53,7 @@ func TestNoneStartsNothing(t *testing.T) {
 		"Start":       func() error { _, err := Start(t.Context(), MySQL); return err },
 		"StartGalera": func() error { _, err := StartGalera(t.Context(), 1); return err },
 		"StartGroup":  func() error { _, err := StartGroup(t.Context(), 1); return err },
+		"StartTiDB":   func() error { _, err := StartTiDB(t.Context(), 1); return err },
 	} {
 		if err := start(); err == nil || !strings.Contains(err.Error(), "none") {
 			t.Errorf("%s: %v", what, err)

@@ -112,8 +112,34 @@ func etcdConfig(addr, dir string, register func(*grpc.Server)) *embed.Config {
 	return c
 }
 
-// tiKV is unistore's server without what ends its process by a panic.
+// tiKV is unistore's server, whose process doesn't end by what unistore hasn't thought of. The latches of
+// a call are released by a panic, too.
 type tiKV struct{ *tikv.Server }
+
+// KvPessimisticLock locks a row. The reply is lost where a server is cut off, and unistore doesn't know
+// what to reply when it asks again, where it would take a newer row, too.
+func (t *tiKV) KvPessimisticLock(ctx context.Context, r *kvrpcpb.PessimisticLockRequest) (reply *kvrpcpb.PessimisticLockResponse, err error) {
+	defer func() {
+		if r.WakeUpMode == kvrpcpb.PessimisticLockWakeUpMode_WakeUpModeForceLock && recover() != nil {
+			reply = &kvrpcpb.PessimisticLockResponse{
+				Errors:  []*kvrpcpb.KeyError{{Abort: "the lock was requested before"}},
+				Results: []*kvrpcpb.PessimisticLockKeyResult{{Type: kvrpcpb.PessimisticLockKeyResultType_LockResultFailed}},
+			}
+		}
+	}()
+	return t.Server.KvPessimisticLock(ctx, r)
+}
+
+// KvPrewrite is the first half of a COMMIT. Where a lock is gone that a transaction has had, since its
+// server stood still for too long, unistore reads it all the same.
+func (t *tiKV) KvPrewrite(ctx context.Context, r *kvrpcpb.PrewriteRequest) (reply *kvrpcpb.PrewriteResponse, err error) {
+	defer func() {
+		if len(r.ForUpdateTsConstraints) > 0 && recover() != nil {
+			reply = &kvrpcpb.PrewriteResponse{Errors: []*kvrpcpb.KeyError{{Abort: "pessimistic lock not found"}}} // as of other locks
+		}
+	}()
+	return t.Server.KvPrewrite(ctx, r)
+}
 
 // GetLockWaitInfo is what information_schema.DATA_LOCK_WAITS reads.
 func (*tiKV) GetLockWaitInfo(context.Context, *kvrpcpb.GetLockWaitInfoRequest) (*kvrpcpb.GetLockWaitInfoResponse, error) {

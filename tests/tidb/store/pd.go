@@ -153,6 +153,12 @@ func (*driver) GetOperator(context.Context, *pdpb.GetOperatorRequest) (*pdpb.Get
 	return &pdpb.GetOperatorResponse{Header: header(), Status: pdpb.OperatorStatus_SUCCESS}, nil
 }
 
+// GetExternalTimestamp returns that of external reads, which nobody sets.
+func (d *driver) GetExternalTimestamp(ctx context.Context, _ *pdpb.GetExternalTimestampRequest) (*pdpb.GetExternalTimestampResponse, error) {
+	ts, err := d.placement.GetExternalTimestamp(ctx)
+	return &pdpb.GetExternalTimestampResponse{Header: header(), Timestamp: ts}, err
+}
+
 // settings is the store of settings, in which there is none, and none is made.
 type settings struct {
 	meta_storagepb.UnimplementedMetaStorageServer
