@@ -315,7 +315,7 @@ func (d *doctor) sight(ctx context.Context) error {
 		return nil // the tables are missing, as was said before
 	}
 	if errors.Is(err, schema.ErrEngine) {
-		d.add("sight", Warn, "SELECT from information_schema.DATA_LOCK_WAITS and TIDB_TRX", "for people who look: lockstep can't show holders and waiters on this engine")
+		d.add("sight", Warn, "SELECT from information_schema.DATA_LOCK_WAITS and CLUSTER_TIDB_TRX", "for people who look: lockstep can't show holders and waiters on this engine")
 		return nil
 	}
 	if err != nil {

@@ -11,7 +11,7 @@ var TiDB = Engine{Renderer: alone{}, Replies: &aloneReplies, Name: "TiDB", Least
 		Levels: "begin the transaction at READ COMMITTED or REPEATABLE READ, not at ",
 		Shared: "no shared locks, and no locksqlc.Do: lock exclusively, in the transaction that writes",
 		Leases: "no shared leases, semaphores and Fair: acquire leases exclusively, without Fair",
-		Views:  "no views: query information_schema.DATA_LOCK_WAITS and TIDB_TRX",
+		Views:  "no views: query information_schema.DATA_LOCK_WAITS and CLUSTER_TIDB_TRX",
 	}}
 
 // aloneReplies are those to statements that share no text.
