@@ -46,9 +46,10 @@ type member struct {
 	network network
 }
 
-// newElection starts so many processes.
-func newElection(t *testing.T, db *testdb.DB, members int, blind bool) *elected {
+// newElection starts so many processes. They go to the servers of the database by turns.
+func newElection(t *testing.T, members int, blind bool, db *testdb.DB, others ...*testdb.DB) *elected {
 	t.Helper()
+	servers := append([]*testdb.DB{db}, others...)
 	e := &elected{t: t, db: db, blind: blind, key: "elected:" + rand.Text(), said: make(chan said), drained: make(chan struct{}), news: make(chan struct{})}
 	e.table = db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
 	go func() {
@@ -58,7 +59,7 @@ func newElection(t *testing.T, db *testdb.DB, members int, blind bool) *elected 
 		}
 	}()
 	for i := range members {
-		m := &member{network: newNetwork(t, db)}
+		m := &member{network: newNetwork(t, servers[i%len(servers)])}
 		e.members = append(e.members, m)
 		e.start(m, fmt.Sprintf("%d.", i))
 	}
@@ -206,7 +207,7 @@ func twoLead(t *testing.T, all []said) bool {
 func TestElections(t *testing.T) {
 	lasts := testdb.Long(8*time.Second, time.Minute)
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		e := newElection(t, testdb.Open(t, engine), 10, false)
+		e := newElection(t, 10, false, testdb.Open(t, engine))
 		took := make(map[string][]time.Duration)
 		var late []time.Duration // how long after a resignation, without what the machine has delayed
 		delays := testdb.Delays(t)
@@ -301,7 +302,7 @@ func table(took map[string][]time.Duration) string {
 // stopped, and goes on to believe that it leads.
 func TestElectionsFindsTwo(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		e := newElection(t, testdb.Open(t, engine), 3, true)
+		e := newElection(t, 3, true, testdb.Open(t, engine))
 		leader, term := e.leader(0)
 		undo := e.change(byStop, leader)
 		next := e.await(func(s said) bool { return s.What == "believes" && s.Token > term.Token })

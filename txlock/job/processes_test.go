@@ -91,66 +91,75 @@ func (p *process) end(t *testing.T, kill bool) []string {
 // is what the package reads of it, which is the stopwatch, and nothing else, as
 // TestMachineClock proves.
 func TestProcesses(t *testing.T) {
-	ticks, between, wrongClocks := testdb.Long(80, 300), testdb.Long(1250*time.Millisecond, 2500*time.Millisecond), ""
+	wrongClocks := ""
 	if testdb.Long(false, true) {
 		wrongClocks = withWrongClocks(t)
 	}
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
-		offsets := []time.Duration{-time.Hour, -100 * time.Millisecond, 0, 30 * time.Minute, time.Hour}
-		processes := make([]*process, len(offsets))
-		var said []string
-		start := func(i, generation int) {
-			processes[i] = startProcess(t, db, wrongClocks, fmt.Sprintf("%d%s:%d", i, strings.Repeat("x", i), generation), table, offsets[i])
-		}
-		for i := range processes {
-			start(i, 0)
-		}
-		enough := func() bool {
-			return count(t, db, "SELECT LEAST(COUNT(DISTINCT IF(job = 'all', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
-		}
-		kills := 0
-		for end := time.Now().Add(10 * time.Minute); !enough() || kills < 4; kills++ {
-			if time.Now().After(end) {
-				t.Fatalf("%d ticks, of which %d were to be done", count(t, db, "SELECT COUNT(*) FROM "+table), ticks)
-			}
-			time.Sleep(between)
-			n, err := rand.Int(rand.Reader, big.NewInt(int64(len(processes))))
-			must(t, err)
-			i := int(n.Int64())
-			said = append(said, processes[i].end(t, true)...)
-			start(i, kills+1)
-		}
-		for _, p := range processes {
-			said = append(said, p.end(t, false)...)
-		}
-		left := make(map[string][][2]int64) // what each job has left out: from, and the next that was begun
-		faults := kills
-		for _, line := range said {
-			switch words := strings.Fields(line); words[0] {
-			case "beside":
-				t.Errorf("two worked at once: %s", line)
-			case string(Skipped):
-				var l [2]int64
-				_, err := fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])
-				must(t, err)
-				name := words[1][strings.LastIndex(words[1], ":")+1:]
-				left[name] = append(left[name], l)
-			default:
-				faults++
-			}
-		}
-		checkInstants(t, db, table, "plain", childEvery, left["plain"], faults)
-		for name, job := range childJobs {
-			if n := len(left[name]); n > 0 && job.missed == CatchUpAll {
-				t.Errorf("%s: %d times ticks were left out", name, n)
-			}
-			checkInstants(t, db, table, name, job.every, left[name], faults)
-		}
-		if t.Failed() {
-			t.Log(strings.Join(said, "\n"))
-		}
+		playProcesses(t, wrongClocks, func() {}, db, db)
 	})
+}
+
+// playProcesses is TestProcesses. The processes go to servers of the database by turns, and what else is
+// to fail is called between the ends of two.
+func playProcesses(t *testing.T, wrongClocks string, fail func(), db *testdb.DB, servers ...*testdb.DB) {
+	t.Helper()
+	ticks, between := testdb.Long(80, 300), testdb.Long(1250*time.Millisecond, 2500*time.Millisecond)
+	table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
+	offsets := []time.Duration{-time.Hour, -100 * time.Millisecond, 0, 30 * time.Minute, time.Hour}
+	processes := make([]*process, len(offsets))
+	var said []string
+	start := func(i, generation int) {
+		processes[i] = startProcess(t, servers[i%len(servers)], wrongClocks, fmt.Sprintf("%d%s:%d", i, strings.Repeat("x", i), generation), table, offsets[i])
+	}
+	for i := range processes {
+		start(i, 0)
+	}
+	enough := func() bool {
+		return count(t, db, "SELECT LEAST(COUNT(DISTINCT IF(job = 'all', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
+	}
+	kills := 0
+	for end := time.Now().Add(10 * time.Minute); !enough() || kills < 4; kills++ {
+		if time.Now().After(end) {
+			t.Fatalf("%d ticks, of which %d were to be done", count(t, db, "SELECT COUNT(*) FROM "+table), ticks)
+		}
+		time.Sleep(between)
+		fail()
+		n, err := rand.Int(rand.Reader, big.NewInt(int64(len(processes))))
+		must(t, err)
+		i := int(n.Int64())
+		said = append(said, processes[i].end(t, true)...)
+		start(i, kills+1)
+	}
+	for _, p := range processes {
+		said = append(said, p.end(t, false)...)
+	}
+	left := make(map[string][][2]int64) // what each job has left out: from, and the next that was begun
+	faults := kills
+	for _, line := range said {
+		switch words := strings.Fields(line); words[0] {
+		case "beside":
+			t.Errorf("two worked at once: %s", line)
+		case string(Skipped):
+			var l [2]int64
+			_, err := fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])
+			must(t, err)
+			name := words[1][strings.LastIndex(words[1], ":")+1:]
+			left[name] = append(left[name], l)
+		default:
+			faults++
+		}
+	}
+	checkInstants(t, db, table, "plain", childEvery, left["plain"], faults)
+	for name, job := range childJobs {
+		if n := len(left[name]); n > 0 && job.missed == CatchUpAll {
+			t.Errorf("%s: %d times ticks were left out", name, n)
+		}
+		checkInstants(t, db, table, name, job.every, left[name], faults)
+	}
+	if t.Failed() {
+		t.Log(strings.Join(said, "\n"))
+	}
 }
 
 // checkInstants checks each instant of a job from the first to the last: it was done, and

@@ -1,0 +1,407 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/tests/load"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// Beside what all clusters do, TiDB servers over one store have these tests. A transaction has its locks
+// in the store: those of a server that is gone stay there until their TTL, 20 s, which the server
+// renews every 10 s, has passed.
+
+// TestTiDBInstall: what Install makes through one server, Check finds right through the others at once.
+func TestTiDBInstall(t *testing.T) {
+	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Fresh(t)
+		if err := schema.Check(t.Context(), db.At(t, nodes[1]).Connect(t)); !errors.Is(err, schema.ErrTable) {
+			t.Errorf("before Install: %v, want ErrTable", err)
+		}
+		check(t, schema.Install(t.Context(), db.Admin()))
+		for i, node := range nodes {
+			if err := schema.Check(t.Context(), db.At(t, node).Connect(t)); err != nil {
+				t.Errorf("through server %d: %v", i, err)
+			}
+		}
+	})
+}
+
+// between is a lock that a transaction through the first server has, and for which one through the
+// second waits.
+type between struct {
+	db, there *testdb.DB // through the first server, and through the second
+	holder    *sql.Tx
+	session   int64 // of the holder
+	held      txlock.Grant
+
+	waiter  *sql.Tx
+	granted <-chan error // of the waiter
+	token   uint64
+}
+
+// newBetween returns when the waiter waits. The holder has written "old".
+func newBetween(t *testing.T, nodes []*testdb.Server) *between {
+	t.Helper()
+	b := &between{db: nodes[0].Open(t)}
+	b.db.Exec(t, "CREATE TABLE work (who VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+	b.there = b.db.At(t, nodes[1])
+	key := txlock.Named("between")
+	var err error
+	b.holder, err = openGuarded(t, quiet(b.db)).BeginTx(t.Context(), nil)
+	check(t, err)
+	b.session = testdb.ConnID(t, b.holder)
+	b.held = lockAndWork(t, b.holder, key, "old")
+	b.waiter, err = openGuarded(t, quiet(b.there)).BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	check(t, err)
+	t.Cleanup(func() { _, _ = b.holder.Rollback(), b.waiter.Rollback() }) // they have ended unless the test has failed
+	scope, err := locksqlc.Join(t.Context(), b.waiter)
+	check(t, err)
+	if _, err := scope.TryLock(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
+		t.Errorf("TryLock through another server: %v, want ErrBusy", err)
+	}
+	session, granted := testdb.ConnID(t, b.waiter), make(chan error, 1)
+	b.granted = granted
+	go func() {
+		grant, err := scope.Lock(t.Context(), key)
+		b.token = grant.Token()
+		granted <- err
+	}()
+	waits := func() (waits bool) { // as the other server shows it, too
+		check(t, b.db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.cluster_tidb_trx WHERE session_id = ? AND state = 'LockWaiting'", session).Scan(&waits))
+		return waits
+	}
+	if !testdb.Await(callLimit, waits) {
+		t.Fatal("Lock doesn't wait for a transaction through another server")
+	}
+	return b
+}
+
+// quiet is how a program reaches a server that may be killed.
+func quiet(db *testdb.DB) *mysql.Config {
+	return db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })
+}
+
+// takesOver waits until the waiter has the lock, and has it work and commit. It returns how long that took.
+func (b *between) takesOver(t *testing.T) time.Duration {
+	t.Helper()
+	since := time.Now()
+	select {
+	case err := <-b.granted:
+		check(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the lock isn't granted")
+	}
+	took := time.Since(since)
+	if b.token <= b.held.Token() && workers(t, b.there) == "old" {
+		t.Errorf("token %d after %d", b.token, b.held.Token())
+	}
+	_, err := b.waiter.ExecContext(t.Context(), "INSERT INTO work VALUES ('new', 1)")
+	check(t, errors.Join(err, b.waiter.Commit()))
+	return took
+}
+
+// works demands who has worked, as a server shows it.
+func works(t *testing.T, db *testdb.DB, want string) {
+	t.Helper()
+	if who := workers(t, db); who != want {
+		t.Errorf("the work is that of %q, want %q", who, want)
+	}
+}
+
+// TestTiDBLock: a lock that a transaction through one server has excludes one through another, until COMMIT.
+// A pool that isn't guarded is refused through each.
+func TestTiDBLock(t *testing.T) {
+	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+		b := newBetween(t, nodes)
+		select {
+		case err := <-b.granted:
+			t.Errorf("the lock was granted twice: %v", err)
+		case <-time.After(2 * time.Second): // twice as long as the store lets a request wait
+		}
+		check(t, b.holder.Commit())
+		t.Logf("granted %v after the COMMIT through another server", b.takesOver(t))
+		works(t, b.there, "new,old")
+		for i, node := range nodes {
+			pool := b.db.At(t, node).Connect(t)
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("plain")}, func(*sql.Tx) error { return errors.New("it runs") })
+			if !errors.Is(err, schema.ErrEngine) {
+				t.Errorf("an unguarded pool of server %d: %v, want ErrEngine", i, err)
+			}
+		}
+	})
+}
+
+// TestTiDBKill: KILL through another server ends the session of a holder. The waiter has the lock then, and
+// what the holder has done is undone, as its Commit returns.
+func TestTiDBKill(t *testing.T) {
+	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+		b := newBetween(t, nodes)
+		b.there.Kill(t, b.session)
+		t.Logf("granted %v after KILL through another server", b.takesOver(t))
+		if err := b.holder.Commit(); !errors.Is(err, txlock.ErrTxDoomed) && !errors.Is(err, txlock.ErrUnknownOutcome) {
+			t.Errorf("Commit of the session that was ended: %v, want ErrTxDoomed or ErrUnknownOutcome", err)
+		}
+		works(t, b.there, "new")
+	})
+}
+
+// TestTiDBKills ends sessions at random through another server, while they lock and write: no update is lost.
+func TestTiDBKills(t *testing.T) {
+	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+		db.Exec(t, "INSERT INTO numbers VALUES ('killed', 0)")
+		l, there, pool := load.NewLedger("killed", load.Inside(t, db)), db.At(t, nodes[1]), openGuarded(t, quiet(db))
+		ctx, stop := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		for range 4 {
+			working.Go(func() {
+				for ctx.Err() == nil {
+					l.Locked(t.Context(), pool)
+				}
+			})
+		}
+		kills := 0
+		for end := time.Now().Add(testdb.Long(10*time.Second, time.Minute)); time.Now().Before(end); time.Sleep(rand.N(time.Second)) {
+			var session int64
+			err := there.Admin().QueryRowContext(t.Context(), "SELECT id FROM information_schema.cluster_processlist WHERE user = ? ORDER BY RAND() LIMIT 1", quiet(db).User).Scan(&session)
+			if errors.Is(err, sql.ErrNoRows) {
+				continue // they connect again
+			}
+			check(t, err)
+			there.Kill(t, session)
+			kills++
+		}
+		stop()
+		working.Wait()
+		l.Check(t, there.Admin())
+		t.Logf("%d sessions were ended, errors %v", kills, l.Errors())
+	})
+}
+
+// TestTiDBLockOfADeadServer: when the server of a holder is killed, the waiter has the lock after the TTL
+// that the store gives to locks, and nothing of what the holder has done is there.
+func TestTiDBLockOfADeadServer(t *testing.T) {
+	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+		b := newBetween(t, nodes)
+		check(t, nodes[0].Kill())
+		t.Logf("granted %v after the end of the holder's server", b.takesOver(t))
+		if err := b.holder.Commit(); err == nil {
+			t.Error("a server that is gone has committed")
+		}
+		works(t, b.there, "new")
+		check(t, nodes[0].Restart(t.Context()))
+		works(t, b.db, "new")
+	})
+}
+
+// TestTiDBLockOfAHungServer: the same of a server that stands still, or is cut off from the store, for
+// longer than that TTL. When it goes on, its transaction is refused by the store: two have believed to
+// hold the lock, and one has committed.
+func TestTiDBLockOfAHungServer(t *testing.T) {
+	for name, fault := range map[string]struct {
+		begin, end func(t *testing.T, node *testdb.Server)
+	}{
+		"stopped": {
+			func(t *testing.T, node *testdb.Server) { check(t, node.Signal(syscall.SIGSTOP)) },
+			func(t *testing.T, node *testdb.Server) { check(t, node.Signal(syscall.SIGCONT)) },
+		},
+		"cut off": {part, heal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+				b := newBetween(t, nodes)
+				fault.begin(t, nodes[0])
+				t.Logf("granted %v after the holder's server was %s", b.takesOver(t), name)
+				fault.end(t, nodes[0])
+				err := b.holder.Commit()
+				if err == nil {
+					t.Error("a transaction whose lock another has had was committed")
+				}
+				t.Logf("Commit of the old holder: %v", err)
+				works(t, b.there, "new")
+				works(t, b.db, "new")
+			})
+		})
+	}
+}
+
+// TestTiDBLeaseOfADeadServer: when the server of a holder is killed, another process has the lease as soon as
+// it has expired, with a higher token; where a transaction of the holder guarded it, when that
+// transaction's lock has expired, too. What the old holder would do then is refused.
+func TestTiDBLeaseOfADeadServer(t *testing.T) {
+	for name, guards := range map[string]bool{"idle": false, "guarding": true} {
+		t.Run(name, func(t *testing.T) {
+			onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+				db := nodes[0].Open(t)
+				db.Exec(t, "CREATE TABLE work (who VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+				there := db.At(t, nodes[1])
+				key := txlock.Named("job")
+				oldPool, old := holder(t, db, load.TTL)
+				_, other := holder(t, there, load.TTL)
+				l := acquire(t, old, key)
+				if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
+					t.Errorf("TryAcquire through another server: %v, want ErrBusy", err)
+				}
+				tx, err := oldPool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+				check(t, err)
+				defer func() { _ = tx.Rollback() }() // it has ended
+				if guards {
+					check(t, workUnder(t.Context(), tx, l, "old"))
+				}
+				check(t, nodes[0].Kill())
+				since := time.Now()
+				next := acquire(t, other, key)
+				t.Logf("%s: acquired %v after the end of the holder's server, with a TTL of %v", name, time.Since(since), load.TTL)
+				if next.Token() <= l.Token() {
+					t.Errorf("token %d after %d", next.Token(), l.Token())
+				}
+				if err := l.Err(); !errors.Is(err, txlock.ErrLost) {
+					t.Errorf("the old lease: %v, want ErrLost", err)
+				}
+				if err := tx.Commit(); guards && err == nil {
+					t.Error("a server that is gone has committed")
+				}
+				check(t, nodes[0].Restart(t.Context()))
+				err = locksqlc.Run(t.Context(), oldPool, nil, func(tx *sql.Tx) error { return workUnder(t.Context(), tx, l, "late") })
+				if !errors.Is(err, txlock.ErrLost) {
+					t.Errorf("Guard by the old lease: %v, want ErrLost", err)
+				}
+				works(t, there, "")
+				check(t, next.Release(t.Context()))
+			})
+		})
+	}
+}
+
+// workUnder writes in a transaction that a lease guards.
+func workUnder(ctx context.Context, tx *sql.Tx, l *lease.Lease, who string) error {
+	if err := l.Guard(ctx, tx); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?, 1)", who)
+	return err
+}
+
+// TestTiDBCommitOfADeadServer has four programs commit through a server that is killed in the middle, again
+// and again. Each that gets no answer gets ErrUnknownOutcome, and another server shows all of its transaction, in
+// two tables, or nothing; all of those that were answered is there.
+func TestTiDBCommitOfADeadServer(t *testing.T) {
+	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+		there, c := db.At(t, nodes[1]), load.NewClient(t, 0, db.Config())
+		const programs = 4
+		var ledgers []*load.Ledger
+		var unknown atomic.Int64
+		for round := range testdb.Long(10, 50) {
+			ctx, stop := context.WithCancel(t.Context())
+			commits := make(chan struct{}) // a program is about to commit
+			var working sync.WaitGroup
+			for i := range programs { // with keys of their own: the locks of dead transactions stay for a while
+				l := load.NewLedger(fmt.Sprintf("%d.%d", round, i), load.Inside(t, db))
+				ledgers = append(ledgers, l)
+				there.Exec(t, "INSERT INTO numbers VALUES ('"+l.Kind+"', 0)")
+				working.Go(func() {
+					for ctx.Err() == nil {
+						a := l.Begin()
+						err := locksqlc.Run(t.Context(), c.DB, []txlock.Key{txlock.Named(l.Kind)}, func(tx *sql.Tx) error {
+							err := a.Increment(t.Context(), tx)
+							select {
+							case commits <- struct{}{}:
+							default:
+							}
+							return err
+						})
+						a.Settle(err)
+						switch {
+						case errors.Is(err, txlock.ErrUnknownOutcome):
+							unknown.Add(1)
+						case err != nil && a.Done && !txlock.Retryable(err):
+							t.Errorf("a COMMIT without an answer: %v, want ErrUnknownOutcome", err)
+						}
+					}
+				})
+			}
+			time.Sleep(500 * time.Millisecond) // they commit some
+			<-commits
+			time.Sleep(rand.N(2 * time.Millisecond)) // about as long as a COMMIT takes
+			check(t, nodes[0].Kill())
+			stop()
+			working.Wait()
+			check(t, nodes[0].Restart(t.Context()))
+		}
+		for _, l := range ledgers {
+			l.Check(t, there.Admin())
+		}
+		if t.Logf("%d outcomes were unknown", unknown.Load()); unknown.Load() == 0 {
+			t.Error("no server was killed in the middle of a COMMIT")
+		}
+	})
+}
+
+// TestTiDBSchemaChange changes the table of a program, and one of lockstep, through one server, while
+// transactions through another have locks and write: with the lock of metadata, which is the default and for
+// which the change waits, and without, where TiDB may refuse their COMMIT by error 8028. No update is lost, and all that
+// is refused is retried.
+func TestTiDBSchemaChange(t *testing.T) {
+	for name, locked := range map[string]bool{"with the lock of metadata": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+				db := nodes[0].Open(t)
+				db.Exec(t, fmt.Sprintf("SET GLOBAL tidb_enable_metadata_lock = %t", locked))
+				defer db.Exec(t, "SET GLOBAL tidb_enable_metadata_lock = TRUE")
+				db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+				db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+				db.Exec(t, "INSERT INTO numbers VALUES ('changed', 0)")
+				l := load.NewLedger("changed", load.Inside(t, db))
+				watch := &retried{number: 8028}
+				ctx, stop := context.WithCancel(t.Context())
+				var working sync.WaitGroup
+				for _, node := range nodes[1:] {
+					pool := openGuarded(t, quiet(db.At(t, node)), txlock.Observe(watch.observe))
+					working.Go(func() {
+						for ctx.Err() == nil {
+							l.Locked(t.Context(), pool)
+						}
+					})
+				}
+				changes := 0
+				for end := time.Now().Add(testdb.Long(10*time.Second, time.Minute)); time.Now().Before(end); changes++ {
+					db.Exec(t, fmt.Sprintf("ALTER TABLE numbers ADD COLUMN c%d INT", changes))
+					db.Exec(t, fmt.Sprintf("ALTER TABLE lockstep_locks COMMENT '%d'", changes))
+					db.Exec(t, fmt.Sprintf("ALTER TABLE numbers DROP COLUMN c%d", changes))
+				}
+				stop()
+				working.Wait()
+				for _, node := range nodes {
+					l.Check(t, db.At(t, node).Admin())
+				}
+				t.Logf("%d changes, %d transactions were refused because of them, errors %v", 3*changes, watch.n.Load(), l.Errors())
+				if len(l.Errors()) > 0 {
+					t.Error("not all was retried")
+				}
+			})
+		})
+	}
+}
