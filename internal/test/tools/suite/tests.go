@@ -100,11 +100,14 @@ func tests(timeout time.Duration) ([]part, error) {
 		// On TiDB, by make test ENGINES=tidb ONLY=tidb: what locks there, and what is refused.
 		{name: "tidb", asked: true, commands: []command{
 			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestTiDB|TestOnOther)"}, "./schema", "./internal/ops", "./txlock/lease", "./txlock/elect"),
-			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOnOtherEngines|TestProcesses)$"}, "./txlock/job"),
+			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOnOtherEngines|TestProcesses|TestTiDB.*)$"}, "./txlock/job"),
 			r.test(".", []string{"-race"}, "./txlock/quorum"),
 			r.test(".", []string{"-race", "-tags=tidb", "-run=^(TestOtherEngine|TestTiDB.*|TestControls|TestLostUpdatesOfEveryWay)$"}, "./internal/test/locksuite"),
 			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^(TestTiDB.*|" + onTiDB + ")$"}, "."),
 			r.test("lockgorm", []string{"-tags=tidb", "-run=^TestEveryForm$"}, "."), // which isn't built with the race detector
+			// On several servers over one store.
+			r.test("tests", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "."),
+			r.test("tests", []string{"-race", "-tags=cluster", "-run=^(TestTiDB.*|" + onServersOfTiDB + ")$"}, "./cluster"),
 		}},
 		// On Vitess, by make test ENGINES=vitess ONLY=vitess.
 		{name: "vitess", asked: true, commands: []command{
@@ -124,6 +127,9 @@ func tests(timeout time.Duration) ([]part, error) {
 const onTiDB = `TestRows(OfLockers|ThatMove|OfItsOwn|ThatComeLater|AndHooks|OfSubqueries|BesideDDL)|TestAtMostRows|TestHooksThatChangeKeys|` +
 	`TestZeroKeysAreNotCreated|TestAProgramAsItIs|TestTransaction(LosesNoUpdate|WithoutKeys)|TestOnce(Value)?|TestCreateOfANewRecord|TestLockKeysWrong|` +
 	`TestVersion(WritesAndReads|ConditionOfTheCaller|OfBatches|OfUndoneCreates|OfCompositeKeys|OfTheSameRowTwice)|TestConflictThatTheServerFinds`
+
+// onServersOfTiDB are tests of clusters that TiDB servers over one store pass.
+const onServersOfTiDB = "TestFaults|TestEffects|TestAsk|TestLeasesTogether|TestNodes|TestSavepoints|TestOnce|TestSales"
 
 // beside tests the modules beside the library, and the commands. These have one goroutine, and
 // read the types of all that they look at: the race detector watches what lockgen has written.
