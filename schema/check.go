@@ -67,10 +67,10 @@ var (
 // because it checks the privileges of that user. It finds triggers only as a user with the
 // privilege TRIGGER.
 //
-// Check changes nothing. At the end, unless the pool allows only one connection, it inserts a row
-// into lockstep_locks on a second connection, reads it on the first and deletes it, to determine
-// when the server takes the snapshot of a transaction: if BEGIN does, it returns ErrEngine, and on
-// TiDB if BEGIN doesn't.
+// Check changes nothing. At the end, unless the pool allows only one connection or a second one goes
+// to another server, it inserts a row into lockstep_locks on a second connection, reads it on the
+// first and deletes it, to determine when the server takes the snapshot of a transaction: if BEGIN
+// does, it returns ErrEngine, and on TiDB if BEGIN doesn't.
 //
 // Two findings are advice, for which [Advisory] returns true. ErrProcedures: without the
 // procedures, a lock on MySQL doesn't share the round trip of BEGIN, and locks after a read

@@ -96,7 +96,7 @@ const snapshotPatience = 2 * time.Second
 
 // checkSnapshot returns ErrEngine if a transaction that is open, but has read nothing, doesn't
 // see what another one has committed since, or, where its snapshot should begin with BEGIN, does. What can't be found out is no problem: that there
-// is no connection left, or that this user may not write now.
+// is no connection left, that it goes to another server, or that this user may not write now.
 func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx, engine rawsql.Engine) error {
 	limited, cancel := context.WithTimeout(ctx, snapshotPatience)
 	defer cancel()
@@ -118,6 +118,9 @@ func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx, engine rawsql.En
 	return nil
 }
 
+// errApart is the error of snapshotSees for connections to two servers, of which one may be late.
+var errApart = errors.New("the connections of the pool go to several servers")
+
 // snapshotSees inserts a row by the writer, and reports whether the transaction sees it. The name
 // of the row is no valid key.
 func snapshotSees(ctx context.Context, writer *sql.Conn, tx *sql.Tx) (seen bool, err error) {
@@ -127,8 +130,11 @@ func snapshotSees(ctx context.Context, writer *sql.Conn, tx *sql.Tx) (seen bool,
 	if err := tx.QueryRowContext(ctx, server).Scan(&here); err != nil {
 		return false, err
 	}
-	if err := writer.QueryRowContext(ctx, server).Scan(&there); err != nil || here != there {
-		return true, err // of two servers one may be late
+	if err := writer.QueryRowContext(ctx, server).Scan(&there); err != nil {
+		return false, err
+	}
+	if here != there {
+		return false, errApart
 	}
 	if _, err := writer.ExecContext(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
 		return false, err
