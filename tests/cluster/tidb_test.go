@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -57,6 +58,37 @@ func TestTiDBInstall(t *testing.T) {
 		}
 		if clocks != 2 {
 			t.Errorf("the clocks of %d nodes are found right, want 2, of %+v", clocks, found)
+		}
+	})
+}
+
+// TestTiDBBalanced: a pool whose connections go to one server after the other is found right, and loses no update.
+func TestTiDBBalanced(t *testing.T) {
+	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+		db.Exec(t, "INSERT INTO numbers VALUES ('balanced', 0)")
+		cfg, opened := quiet(db), new(atomic.Int64)
+		cfg.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			node := nodes[opened.Add(1)%int64(len(nodes))]
+			return new(net.Dialer).DialContext(ctx, network, node.Config().Addr)
+		}
+		pool := openGuarded(t, cfg)
+		check(t, schema.Check(t.Context(), pool))
+		l := load.NewLedger("balanced", load.Inside(t, db))
+		var working sync.WaitGroup
+		for range 2 * len(nodes) {
+			working.Go(func() {
+				for range 50 {
+					l.Locked(t.Context(), pool)
+				}
+			})
+		}
+		working.Wait()
+		l.Check(t, db.Admin())
+		if n := opened.Load(); n < int64(len(nodes)) {
+			t.Errorf("%d connections were opened", n)
 		}
 	})
 }
