@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -222,10 +223,13 @@ func TestTiDBKills(t *testing.T) {
 		l, there, pool := load.NewLedger("killed", load.Inside(t, db)), db.At(t, nodes[1]), openGuarded(t, quiet(db))
 		ctx, stop := context.WithCancel(t.Context())
 		var working sync.WaitGroup
-		for range 4 {
+		var longest [4]time.Duration
+		for i := range longest {
 			working.Go(func() {
 				for ctx.Err() == nil {
+					begun := time.Now()
 					l.Locked(t.Context(), pool)
+					longest[i] = max(longest[i], time.Since(begun))
 				}
 			})
 		}
@@ -243,7 +247,7 @@ func TestTiDBKills(t *testing.T) {
 		stop()
 		working.Wait()
 		l.Check(t, there.Admin())
-		t.Logf("%d sessions were ended, errors %v", kills, l.Errors())
+		t.Logf("%d sessions were ended, errors %v; the longest transaction took %v", kills, l.Errors(), slices.Max(longest[:]))
 	})
 }
 
