@@ -92,9 +92,6 @@ func (r *record) release(ctx context.Context, lost error) error {
 	if !kept {
 		m.freed(r.key)
 	}
-	if final && lost != nil {
-		return lost
-	}
 	if !final {
 		until := m.store.Now().Add(r.left())
 		m.tasks.Go(func() {
@@ -106,7 +103,13 @@ func (r *record) release(ctx context.Context, lost error) error {
 			err = fmt.Errorf("%w: the server has not answered for %v, and the release continues in the background", err, releaseLimit)
 		}
 	}
-	return err
+	switch {
+	case lost == nil:
+		return err
+	case final:
+		return lost
+	}
+	return fmt.Errorf("%w: %w", lost, err)
 }
 
 // remove sends the release again until the server has answered. It reports whether the key
