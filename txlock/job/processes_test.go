@@ -134,7 +134,7 @@ func playProcesses(t *testing.T, wrongClocks string, fail func(), db *testdb.DB,
 	for _, p := range processes {
 		said = append(said, p.end(t, false)...)
 	}
-	left := make(map[string][][2]int64) // what each job has left out: from, and the next that was begun
+	left := make(map[string][][2]int64)            // what each job has left out: from, and the next that was begun
 	failed, faults := make(map[string]bool), kills // by job and time
 	for _, line := range said {
 		switch words := strings.Fields(line); words[0] {
