@@ -55,7 +55,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 // may have sent it, it can't: a text with BEGIN that fails would use that up, on TiDB any statement, and
 // a transaction without statements would leave it to the next.
 func (c *conn) mayDefer(opts driver.TxOptions) bool {
-	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() || c.status.chosen {
+	if c.status.nested || c.tx != nil || c.open > 0 || !c.usable() || c.status.inReply() || c.status.chosen {
 		return false
 	}
 	if _, ok := c.base.(driver.ConnBeginTx); !ok && opts != (driver.TxOptions{}) {

@@ -72,7 +72,8 @@ func (t *driverTx) Commit() error {
 	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
-	txState, sent := t.conn.tx, t.conn.alive()
+	sent, _ := t.conn.alive()
+	txState := t.conn.tx
 	t.conn.end(false) // before the server frees the locks: nobody may believe that they are still held
 	err := t.conn.begin.end(t.conn, "COMMIT")
 	switch {
@@ -246,7 +247,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 		return unsent{err}, nil
 	}
 	s := c.judge(ctx, query, nil)
-	if c.call(ctx) != nil || !c.IsValid() {
+	if c.call(ctx) != nil || !c.usable() {
 		if err := c.before(ctx, s); err != nil {
 			return unsent{err}, nil
 		}
@@ -323,15 +324,29 @@ func (c *conn) ResetSession(ctx context.Context) error {
 	return nil
 }
 
-// IsValid reports whether the connection can be used again.
-func (c *conn) IsValid() bool { return !c.unusable && c.alive() }
+// IsValid reports whether the connection can be used again. It is called when the connection
+// returns to its pool.
+func (c *conn) IsValid() bool {
+	validator, ok := c.base.(driver.Validator)
+	return !c.unusable && (!ok || validator.IsValid())
+}
 
-// alive reports whether the base can still send anything.
-func (c *conn) alive() bool {
-	if validator, ok := c.base.(driver.Validator); ok {
-		return validator.IsValid()
+// usable reports whether the connection can send anything.
+func (c *conn) usable() bool {
+	alive, _ := c.alive()
+	return alive && !c.unusable
+}
+
+// alive reports whether the base can still send anything, and whether it can tell. For a
+// connection of locktest IsValid is the return to the pool.
+func (c *conn) alive() (alive, told bool) {
+	switch base := c.base.(type) {
+	case interface{ Alive() bool }:
+		return base.Alive(), true
+	case driver.Validator:
+		return base.IsValid(), true
 	}
-	return true
+	return true, false
 }
 
 // OpenRows returns how many rows are not closed yet.

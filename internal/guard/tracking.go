@@ -342,10 +342,8 @@ func (c *conn) lost(ctx context.Context, err error) bool {
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) {
 		return true
 	}
-	if validator, ok := c.base.(driver.Validator); ok {
-		return !validator.IsValid()
-	}
-	return ctx.Err() != nil
+	alive, told := c.alive()
+	return !alive || !told && ctx.Err() != nil
 }
 
 // mayCommit returns why the transaction must not be committed: the server has rolled it
