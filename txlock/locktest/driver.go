@@ -17,7 +17,7 @@ import (
 type connector struct{ kit *Kit }
 
 func (c connector) Connect(context.Context) (driver.Conn, error) {
-	return &conn{kit: c.kit, session: c.kit.conns.Add(1)}, nil
+	return &conn{kit: c.kit, session: c.kit.conns.Add(1), stmts: make(map[*stmt]bool)}, nil
 }
 
 func (c connector) Open(string) (driver.Conn, error) { return c.Connect(context.Background()) }
@@ -29,11 +29,28 @@ type conn struct {
 	kit     *Kit
 	session uint64
 	lost    bool
-	tx      *tx       // nil outside a transaction of the program
-	mock    *sql.Conn // nil until a statement needs it
+	tx      *tx            // nil outside a transaction of the program
+	mock    *sql.Conn      // nil until a statement needs it
+	stmts   map[*stmt]bool // that are prepared on it
+	idle    bool           // no statement needed it since IsValid was called
 }
 
-func (c *conn) IsValid() bool             { return !c.lost }
+// IsValid is called when the connection returns to its pool. That of the program's database returns, too.
+func (c *conn) IsValid() bool {
+	c.idle = true
+	return c.release() == nil && !c.lost
+}
+
+// release gives the connection of the program's database back, unless something needs it.
+func (c *conn) release() (err error) {
+	if c.mock != nil && c.idle && c.tx == nil && len(c.stmts) == 0 {
+		err, c.mock = c.mock.Close(), nil
+	}
+	return err
+}
+
+// Alive is what others than the pool call instead.
+func (c *conn) Alive() bool               { return !c.lost }
 func (c *conn) Begin() (driver.Tx, error) { return c.BeginTx(context.Background(), driver.TxOptions{}) }
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
@@ -41,12 +58,8 @@ func (c *conn) Prepare(query string) (driver.Stmt, error) {
 
 // Close ends the transaction, as the end of a session does.
 func (c *conn) Close() error {
-	c.lost = true
-	err := c.end("ROLLBACK", false, nil)
-	if c.mock != nil {
-		err = cmp.Or(err, c.mock.Close())
-	}
-	return err
+	c.lost, c.idle = true, true
+	return cmp.Or(c.end("ROLLBACK", false, nil), c.release())
 }
 
 // BeginTx begins a transaction. Its Commit and Rollback are methods of the connection.
@@ -54,19 +67,18 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	return c, c.begin("BEGIN", options)
+	return c, c.begin("BEGIN", "BEGIN", options)
 }
 
 // begin begins a transaction by a statement, and commits the one that is open. The program's database
 // learns of it by its first statement there.
-func (c *conn) begin(query string, options driver.TxOptions) error {
+func (c *conn) begin(word, query string, options driver.TxOptions) error {
 	if err := c.finish("COMMIT", "COMMIT"); err != nil {
 		return err
 	}
 	c.kit.rows.Mu.Lock()
 	defer c.kit.rows.Mu.Unlock()
-	if err := c.suffer("BEGIN", query); err != nil {
-		c.kit.note(nil, Event{What: "BEGIN", Err: err})
+	if err := c.suffer(word, query, Event{What: word}); err != nil {
 		return err
 	}
 	c.tx = c.kit.begin(c.session, options)
@@ -130,16 +142,18 @@ func (c *conn) end(word string, commit bool, answer error) (err error) {
 	return err
 }
 
-// suffer returns what a server answers to a statement of the program at a fault, nil if there is none. Each
-// but Timeout has ended the transaction. It is called under Kit.rows.Mu.
-func (c *conn) suffer(word, query string) error {
+// suffer returns what a server answers to a statement of the program at a fault, nil if there is none, and
+// notes the event. Each but Timeout has ended the transaction. It is called under Kit.rows.Mu.
+func (c *conn) suffer(word, query string, e Event) error {
 	fault := c.kit.faultAt(word, query)
-	err := faultsOf[fault].answer
-	if err != nil && fault != Timeout && c.tx != nil {
+	if e.Err = faultsOf[fault].answer; e.Err != nil {
+		c.kit.note(c.tx, e) // with what the transaction holds
+	}
+	if e.Err != nil && fault != Timeout && c.tx != nil {
 		c.kit.end(c.tx, false)
 	}
-	c.lost = c.lost || errors.Is(err, mysql.ErrInvalidConn)
-	return err
+	c.lost = c.lost || errors.Is(e.Err, mysql.ErrInvalidConn)
+	return e.Err
 }
 
 // ExecContext executes a statement: lockstep's own, or one of the program.
@@ -170,6 +184,9 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 func run[R any](ctx context.Context, c *conn, query string, args []driver.NamedValue,
 	send func(base driver.Conn, args []driver.NamedValue) (R, error),
 ) (r R, err error) {
+	if err := c.usable(ctx); err != nil {
+		return r, err
+	}
 	if own, err := c.own(ctx, query, args); own != nil || err != nil {
 		return any(own).(R), err
 	}
@@ -203,9 +220,6 @@ func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue)
 		query, args = s.SQL()
 	}
 	h, v, err := c.kit.parse(query)
-	if err == nil && h != nil {
-		err = c.usable(ctx)
-	}
 	if err != nil || h == nil {
 		return nil, err
 	}

@@ -106,18 +106,17 @@ func (k *Kit) faultAt(word, query string) Fault {
 	return 0
 }
 
-// faultAtLock returns the answer to a statement that locks a row, if there is a fault for it.
+// faultAtLock returns the answer to a statement that locks a row in a transaction, if there is a fault for it.
 func (k *Kit) faultAtLock(q *statement, id rowID) error {
 	for _, a := range k.faults {
-		if !slices.Contains(a.rows, id) || a.came && a.seenBy != q.tx {
+		if !q.open || !slices.Contains(a.rows, id) || a.came && a.seenBy != q.tx {
 			continue
 		}
-		a.came, a.seenBy = true, nil
-		if a.fault == Timeout && q.noWait {
-			a.seenBy = q.tx
-		}
-		if a.fault != Timeout {
+		switch a.came, a.seenBy = true, nil; {
+		case a.fault != Timeout:
 			k.end(q.tx, false)
+		case q.noWait:
+			a.seenBy = q.tx
 		}
 		return faultsOf[a.fault].answer
 	}

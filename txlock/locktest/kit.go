@@ -144,19 +144,17 @@ func lockName(shared bool, id rowID) string {
 
 // note notes an event, of a transaction unless that is one of a single statement.
 func (k *Kit) note(t *tx, e Event) {
-	switch {
-	case t == nil:
-	case t.number < 0:
-		return
-	default:
-		if t.number == 0 {
-			k.txs++
-			t.number = k.txs
-			k.events = append(k.events, Event{Tx: t.number, What: "BEGIN"})
-		}
+	if t != nil && t.number == 0 {
+		k.txs++
+		t.number = k.txs
+		k.events = append(k.events, Event{Tx: t.number, What: "BEGIN"})
+	}
+	if t != nil {
 		e.Tx, e.holds = t.number, maps.Clone(t.holds)
 	}
-	k.events = append(k.events, e)
+	if e.Tx >= 0 {
+		k.events = append(k.events, e)
+	}
 }
 
 // Log returns what has happened: the locks that were acquired, the statements of the program, and
@@ -213,13 +211,12 @@ func (e Event) without(key txlock.Key) string {
 		return ""
 	case held:
 		return "its transaction had locked it shared only"
+	case len(e.holds) == 0:
+		return "its transaction had locked nothing: lock before you read and write"
 	}
 	names := make([]string, 0, len(e.holds))
 	for id, shared := range e.holds {
 		names = append(names, lockName(shared, id))
-	}
-	if len(names) == 0 {
-		return "its transaction had locked nothing: lock before you read and write"
 	}
 	slices.Sort(names)
 	return "its transaction had locked " + strings.Join(names, ", ")

@@ -308,6 +308,41 @@ func TestFaultsOfStatements(t *testing.T) {
 	must(t, update())
 }
 
+// TestBeforeFaults proves that a statement with a fault ran with what its transaction held, also if that
+// has ended by the fault: a lock, or the guard of a lease.
+func TestBeforeFaults(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []locktest.Fault{locktest.Deadlock, locktest.Timeout, locktest.LostConnection, locktest.Stale} {
+		k, mock := onMock(t)
+		key, guarded := orders.Key(1), txlock.Named("reports")
+		leases := leasesOf(t, k.DB())
+		l, err := leases.Acquire(t.Context(), guarded)
+		must(t, err)
+		update := func() error {
+			tx, scope := begin(t.Context(), t, k)
+			_, err := scope.Lock(t.Context(), key)
+			must(t, err)
+			must(t, l.Guard(t.Context(), tx))
+			if _, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1"); err != nil {
+				_ = tx.Rollback() // which a lost connection refuses
+				return err
+			}
+			return tx.Commit()
+		}
+		k.FailStatement("UPDATE orders", fault)
+		if err := update(); err == nil {
+			t.Errorf("%v: no error", fault)
+		}
+		mock.ExpectBegin()
+		mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectCommit()
+		must(t, update())
+		k.Before(key, "UPDATE orders")
+		k.Before(guarded, "UPDATE orders")
+		must(t, l.Release(t.Context()))
+	}
+}
+
 // TestFaultThatDoesNotCome fails the test, as a fault at a place where there is none does.
 func TestFaultThatDoesNotCome(t *testing.T) {
 	t.Parallel()

@@ -23,10 +23,7 @@ type leaseStore struct {
 // Join joins a transaction of the Kit's own pools.
 func (s leaseStore) Join(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) (store.Joined, error) {
 	scope, err := txlock.Join(ctx, tx, options...)
-	if err != nil {
-		return nil, err
-	}
-	return joined{s, scope}, nil
+	return joined{s, scope}, err
 }
 
 type joined struct {

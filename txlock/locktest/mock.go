@@ -3,6 +3,7 @@ package locktest
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -18,18 +19,15 @@ import (
 // sent hands a statement of the program to its database, and notes it. One that begins or ends a
 // transaction isn't handed on: its database does that as for a transaction of database/sql.
 func (c *conn) sent(ctx context.Context, query string, send func(base driver.Conn) error) error {
-	if err := c.usable(ctx); err != nil {
-		return err
-	}
 	k, t, w := c.kit, c.tx, wordsOf(query)
 	word := w.boundary()
 	switch {
-	case word == "BEGIN":
-		return c.begin(query, driver.TxOptions{ReadOnly: w.have("READ ONLY")})
+	case word == "BEGIN", word != "" && t == nil && w.have("AND CHAIN"):
+		return c.begin(word, query, driver.TxOptions{ReadOnly: w.have("READ ONLY")})
 	case word != "" && t != nil:
 		err := c.finish(word, query)
 		if err == nil && w.have("AND CHAIN") {
-			err = c.begin("BEGIN", t.options)
+			err = c.begin("BEGIN", "BEGIN", t.options)
 		}
 		return err
 	}
@@ -37,21 +35,22 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	if t != nil {
 		t.use(w, query)
 	}
-	err := c.suffer(word, query)
+	e := Event{What: shown(query), program: true}
+	err := c.suffer(word, query, e)
 	k.rows.Mu.Unlock()
-	if err == nil {
-		err = c.hand(ctx, query, send)
-	}
-	if errors.Is(err, driver.ErrSkip) {
+	if err != nil {
 		return err
+	}
+	if e.Err = c.hand(ctx, query, send); errors.Is(e.Err, driver.ErrSkip) {
+		return e.Err
 	}
 	k.rows.Mu.Lock()
 	defer k.rows.Mu.Unlock()
-	if t != nil && (err == nil || w.commit()) {
-		err = cmp.Or(err, k.effect(t, w, query))
+	if t != nil && (e.Err == nil || w.commit()) {
+		e.Err = cmp.Or(e.Err, k.effect(t, w, query))
 	}
-	k.note(t, Event{What: shown(query), Err: err, program: true})
-	return err
+	k.note(t, e)
+	return e.Err
 }
 
 // words are those of a statement, in capitals and with a blank around each, without what stands in quotes
@@ -125,8 +124,7 @@ func (k *Kit) effect(t *tx, w words, query string) error {
 	same := func(p savepoint) bool { return p.name == name }
 	switch {
 	case w.begin("SAVEPOINT"):
-		t.savepoints = slices.DeleteFunc(t.savepoints, same)
-		t.savepoints = append(t.savepoints, savepoint{name, maps.Clone(t.Written), maps.Clone(t.holds), len(t.Locked) == 0 && !t.reads})
+		t.savepoints = append(slices.DeleteFunc(t.savepoints, same), savepoint{name, maps.Clone(t.Written), maps.Clone(t.holds), len(t.Locked) == 0 && !t.reads})
 	case w.begin("RELEASE SAVEPOINT", "ROLLBACK"):
 		set := slices.IndexFunc(t.savepoints, same)
 		if set < 0 {
@@ -152,22 +150,19 @@ func (c *conn) hand(ctx context.Context, what string, send func(base driver.Conn
 	if c.kit.program == nil {
 		return fmt.Errorf("locktest: there is no database for %q: give Open that of a mock", clipped(what))
 	}
-	if c.mock == nil {
-		if c.mock, err = c.kit.program.Conn(ctx); err != nil {
-			return err
-		}
+	if c.idle = false; c.mock == nil {
+		c.mock, err = c.kit.program.Conn(ctx)
+	}
+	if t := c.tx; err == nil && t != nil && t.begun == nil {
+		options := sql.TxOptions{Isolation: sql.IsolationLevel(t.options.Isolation), ReadOnly: t.options.ReadOnly}
+		t.begun, err = c.mock.BeginTx(context.WithoutCancel(ctx), &options) // beyond the statement
+	}
+	if err != nil {
+		return err
 	}
 	var failed error
 	err = c.mock.Raw(func(raw any) error {
-		base, t := raw.(driver.Conn), c.tx
-		if beginner, ok := base.(driver.ConnBeginTx); ok && t != nil && t.begun == nil {
-			t.begun, failed = beginner.BeginTx(ctx, t.options)
-		} else if t != nil && t.begun == nil {
-			t.begun, failed = base.Begin() //nolint:staticcheck // what database/sql does without the interface
-		}
-		if failed == nil {
-			failed = send(base)
-		}
+		failed = send(raw.(driver.Conn))
 		return nil
 	})
 	return cmp.Or(failed, err) // as it is: programs and database/sql look at its type
@@ -175,15 +170,13 @@ func (c *conn) hand(ctx context.Context, what string, send func(base driver.Conn
 
 // Ping pings the program's database.
 func (c *conn) Ping(ctx context.Context) error {
-	if c.kit.program == nil {
-		return nil
+	switch {
+	case c.mock != nil:
+		return c.mock.PingContext(ctx)
+	case c.kit.program != nil:
+		return c.kit.program.PingContext(ctx)
 	}
-	return c.hand(ctx, "ping", func(base driver.Conn) error {
-		if p, ok := base.(driver.Pinger); ok {
-			return p.Ping(ctx)
-		}
-		return nil
-	})
+	return nil
 }
 
 // CheckNamedValue leaves the argument to convert: a statement of lockstep's own needs no
@@ -224,6 +217,9 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 		} else {
 			s.Stmt, err = base.Prepare(query)
 		}
+		if err == nil {
+			c.stmts[s] = true
+		}
 		return err
 	})
 }
@@ -241,6 +237,12 @@ type stmt struct {
 	driver.Stmt
 	conn  *conn
 	query string
+}
+
+func (s *stmt) Close() error {
+	err := s.Stmt.Close()
+	delete(s.conn.stmts, s)
+	return cmp.Or(err, s.conn.release())
 }
 
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {

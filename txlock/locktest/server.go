@@ -56,7 +56,7 @@ type tx struct {
 	savepoints []savepoint    // oldest first
 	leases     *memstore.Tx   // its part of the leases
 	reads      bool           // it has used a table, with a snapshot or without
-	begun      driver.Tx      // of the program's database, nil until a statement needs it
+	begun      *sql.Tx        // of the program's database, nil until a statement needs it
 }
 
 // at reports whether the isolation level is one of these.
@@ -153,16 +153,11 @@ func (k *Kit) next(id rowID, last uint64) uint64 {
 }
 
 // all returns the rows of a table, those that a transaction has written too, by name.
-func (k *Kit) all(t *tx, table string) (ids []rowID) {
+func (k *Kit) all(t *tx, table string) []rowID {
 	rows := maps.Clone(k.rows.Committed)
 	maps.Copy(rows, t.Written)
-	for id := range rows {
-		if id.table == table {
-			ids = append(ids, id)
-		}
-	}
-	slices.SortFunc(ids, func(a, b rowID) int { return strings.Compare(a.name, b.name) })
-	return ids
+	maps.DeleteFunc(rows, func(id rowID, _ row) bool { return id.table != table })
+	return slices.SortedFunc(maps.Keys(rows), func(a, b rowID) int { return strings.Compare(a.name, b.name) })
 }
 
 // The answers of servers.

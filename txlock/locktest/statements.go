@@ -122,11 +122,10 @@ func find(text string) handler {
 // returns neither a handler nor an error for a statement of the program.
 func (k *Kit) parse(text string) (handler, variables, error) {
 	text, v, err := under(text)
-	h := find(text)
-	switch {
-	case h != nil:
+	if h := find(text); h != nil {
 		return h, v, err
-	case sqltext.Mentions(text, tables) != "":
+	}
+	if sqltext.Mentions(text, tables) != "" {
 		err = fmt.Errorf("locktest: the kit doesn't know the statement %q of lockstep: it answers those of locks, Once, versions, leases and jobs, and none of package schema or of commands", clipped(text))
 		k.t.Errorf("%v", err)
 		return nil, v, err
@@ -214,10 +213,7 @@ func (q *statement) stale(id rowID) bool {
 
 // acquire locks the row of a key. It notes an error by the words.
 func (q *statement) acquire(ctx context.Context, words string, id rowID, shared bool) (r row, there bool, err error) {
-	if q.open {
-		err = q.kit.faultAtLock(q, id)
-	}
-	if err == nil && !q.stale(id) {
+	if err = q.kit.faultAtLock(q, id); err == nil && !q.stale(id) {
 		r, there, err = q.locked(ctx, id, shared)
 	}
 	if err == nil && q.stale(id) {

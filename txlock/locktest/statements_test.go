@@ -109,6 +109,11 @@ func TestWordsOfTransactions(t *testing.T) {
 		must(t, lock(key))
 		send("ROLLBACK AND CHAIN")
 		must(t, lock(key)) // in the next transaction
+		for _, begins := range []string{"COMMIT AND CHAIN", "ROLLBACK WORK AND CHAIN"} {
+			send("ROLLBACK", begins) // outside of a transaction
+			must(t, lock(key))
+			wants(t, "TryLock beside "+begins, tries(t, pool, key), txlock.ErrBusy)
+		}
 		send("DELETE FROM "+table, "COMMIT WORK AND CHAIN", "COMMIT /* AND CHAIN */ AND NO CHAIN")
 		wants(t, "a lock after COMMIT AND NO CHAIN", lock(key), txlock.ErrNoTransaction)
 		if k != nil {
@@ -359,7 +364,7 @@ func TestStatementsOfTheProgram(t *testing.T) {
 		"SET STATEMENT lock_wait_timeout=1 FOR UPDATE orders SET n = 1", "SET STATEMENT max_statement_time=x FOR DELETE FROM orders",
 		"INSERT INTO audit VALUES ('by lockstep', 'lockstep_locks')", "UPDATE orders SET lockstep_owner = 'me'", "DELETE FROM my_lockstep_locks",
 		"SELECT `lockstep_locks.name` FROM audit_lockstep_once /* lockstep_jobs */", "KILL 7", "KILL QUERY 7",
-		"START REPLICA", "COMMIT", "ROLLBACK AND CHAIN", // outside of a transaction
+		"START REPLICA", "COMMIT", "ROLLBACK AND NO CHAIN", // outside of a transaction
 		"-- name: Named :one\nSELECT name FROM lockstep_locks_of_mine WHERE name IN (?)",
 	} {
 		mock.ExpectExec(regexp.QuoteMeta(strings.Join(strings.Fields(query), " "))).WillReturnResult(sqlmock.NewResult(0, 0))
