@@ -45,11 +45,14 @@
 //
 // A transaction is begun in the program's database when its first statement gets there, so one that only
 // locks is never begun there. BEGIN, COMMIT and ROLLBACK sent as statements reach it as BeginTx, Commit and
-// Rollback, so WITH CONSISTENT SNAPSHOT has no effect on its rows.
+// Rollback, so WITH CONSISTENT SNAPSHOT has no effect on its rows. A connection of that database returns to
+// its pool with the Kit's, or when the last statement prepared on it is closed. Its temporary tables and
+// variables stay, also after a LostConnection, unless SetMaxIdleConns(0) of that pool closes it.
 //
 // In a Kit, leases don't support savepoints: what Manager.AcquireTx has written stays after a
 // ROLLBACK TO SAVEPOINT. A circle of waits for a lock and for a lease isn't found, and ends with the
 // limit of a wait. Scope.LockWith locks when it is called, so a test doesn't notice a statement that
 // is sent without its context. Isolation levels and access modes are those of sql.TxOptions: SET
-// isn't read.
+// isn't read, and XA begins no transaction. LockAll of named, hashed and shared keys sends several statements:
+// if one fails, the keys of those before it count as locked.
 package locktest

@@ -67,12 +67,12 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	return c, c.begin("BEGIN", "BEGIN", options)
+	return c, c.begin("BEGIN", "BEGIN", sql.TxOptions{Isolation: sql.IsolationLevel(options.Isolation), ReadOnly: options.ReadOnly})
 }
 
 // begin begins a transaction by a statement, and commits the one that is open. The program's database
 // learns of it by its first statement there.
-func (c *conn) begin(word, query string, options driver.TxOptions) error {
+func (c *conn) begin(word, query string, options sql.TxOptions) error {
 	if err := c.finish("COMMIT", "COMMIT"); err != nil {
 		return err
 	}
@@ -227,10 +227,13 @@ func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue)
 	defer c.kit.rows.Mu.Unlock()
 	q := &statement{kit: c.kit, tx: c.tx, open: c.tx != nil && c.tx.Over == nil, args: args, variables: v}
 	if !q.open {
-		q.tx = c.kit.begin(c.session, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelReadCommitted)})
+		q.tx = c.kit.begin(c.session, sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		q.tx.number = -1
 	}
 	r, err := h(ctx, q)
+	if err == nil {
+		q.hold()
+	}
 	c.lost = errors.Is(err, mysql.ErrInvalidConn) || ctx.Err() != nil && errors.Is(err, ctx.Err()) // as the driver closes it
 	if c.lost || !q.open || q.tx.Over != nil {
 		c.kit.end(q.tx, !q.open && err == nil)

@@ -44,9 +44,7 @@ var faultsOf = map[Fault]struct {
 }
 
 // String returns its name.
-func (f Fault) String() string {
-	return cmp.Or(faultsOf[f].name, fmt.Sprintf("Fault(%d)", int(f)))
-}
+func (f Fault) String() string { return cmp.Or(faultsOf[f].name, fmt.Sprintf("Fault(%d)", int(f))) }
 
 // armed is a fault that a test has requested, and where it comes.
 type armed struct {
@@ -59,12 +57,12 @@ type armed struct {
 	seenBy *tx // it was the answer to a try, after which a wait may follow
 }
 
-// FailLock makes the next call that locks the key, or requests it with Once, fail.
+// FailLock makes the next call that locks the key, or requests it with Once, fail. Once is never Stale.
 func (k *Kit) FailLock(key txlock.Key, f Fault) {
 	k.t.Helper()
 	key, _ = inner.Asked(key)
 	id := idOf(key)
-	k.arm(&armed{fault: f, where: "the lock of " + id.String(), rows: []rowID{id, {onces, key.String()}}})
+	k.arm(&armed{fault: f, where: "the lock of " + lockName(false, id), rows: []rowID{id, {onces, key.String()}}})
 }
 
 // FailStatement makes the program's next statement that contains the text fail. It isn't sent to the
@@ -109,7 +107,7 @@ func (k *Kit) faultAt(word, query string) Fault {
 // faultAtLock returns the answer to a statement that locks a row in a transaction, if there is a fault for it.
 func (k *Kit) faultAtLock(q *statement, id rowID) error {
 	for _, a := range k.faults {
-		if !q.open || !slices.Contains(a.rows, id) || a.came && a.seenBy != q.tx {
+		if !q.open || !slices.Contains(a.rows, id) || a.fault == Stale && id.table == onces || a.came && a.seenBy != q.tx {
 			continue
 		}
 		switch a.came, a.seenBy = true, nil; {

@@ -126,20 +126,15 @@ func (e Event) String() string {
 	return text
 }
 
-// String returns the row as the log names it.
-func (id rowID) String() string {
-	if id.table == centers {
-		return "center " + id.name
-	}
-	return id.name
-}
-
 // lockName names a lock in the log, for example "shared order:42".
-func lockName(shared bool, id rowID) string {
+func lockName(shared bool, id rowID) (name string) {
 	if shared {
-		return "shared " + id.String()
+		name = "shared "
 	}
-	return id.String()
+	if id.table == centers {
+		name += "center "
+	}
+	return name + id.name
 }
 
 // note notes an event, of a transaction unless that is one of a single statement.

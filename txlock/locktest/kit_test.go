@@ -192,6 +192,58 @@ func TestForgotten(t *testing.T) {
 	fails.says(t, "it ran outside of a transaction")
 }
 
+// TestNotGranted writes behind locks that weren't granted: a conflict, and a list of which one isn't free.
+func TestNotGranted(t *testing.T) {
+	t.Parallel()
+	keys := orders.Keys(1, 2)
+	hashed := txlock.NewFamily[int64]("hashed", txlock.Hashed()).Keys(1, 2)
+	conflict := func(key txlock.Key) func(s *txlock.Scope) error {
+		return func(s *txlock.Scope) error { return s.CompareAndBump(t.Context(), key, 5) }
+	}
+	all := func(keys []txlock.Key) func(s *txlock.Scope) error {
+		return func(s *txlock.Scope) error {
+			_, err := s.WaitAtMost(time.Millisecond).LockAll(t.Context(), keys...)
+			return err
+		}
+	}
+	for name, c := range map[string]struct {
+		key, other txlock.Key
+		lock       func(s *txlock.Scope) error
+		want       error
+	}{
+		"conflict":        {keys[0], keys[1], conflict(keys[0]), txlock.ErrConflict},
+		"hashed conflict": {hashed[0], keys[1], conflict(hashed[0]), txlock.ErrConflict},
+		"list":            {keys[0], keys[1], all(keys), txlock.ErrWaitTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			program, mock, err := sqlmock.New()
+			must(t, err)
+			fails := &said{TB: t}
+			k := locktest.Open(fails, program)
+			_, holder := begin(t.Context(), t, k)
+			_, err = holder.Lock(t.Context(), c.other)
+			must(t, err)
+			tx, scope := begin(t.Context(), t, k)
+			wants(t, name, c.lock(scope), c.want)
+			mock.ExpectBegin()
+			mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+			mock.ExpectRollback()
+			_, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
+			must(t, err)
+			if k.Before(c.key, "UPDATE orders") || k.Locked(c.key) {
+				t.Error(log(k))
+			}
+			fails.says(t, "its transaction had locked nothing")
+			wants(t, "TryLock in another transaction", tries(t, k.DB(), c.key), txlock.ErrBusy)
+			must(t, tx.Rollback())
+			fails.end()
+			mock.ExpectClose()
+			must(t, program.Close())
+			must(t, mock.ExpectationsWereMet())
+		})
+	}
+}
+
 // TestNoDatabase has a statement of the program and none to take it, and one of lockstep's own
 // that the Kit doesn't know.
 func TestNoDatabase(t *testing.T) {
@@ -351,7 +403,17 @@ func TestFaultThatDoesNotCome(t *testing.T) {
 	k.FailLock(orders.Key(1), locktest.UnknownOutcome)
 	fails.says(t, "there is no unknown outcome at the lock of order:1")
 	k.FailLock(orders.Key(1), locktest.Deadlock)
+	k.FailLock(orders.Key(2), locktest.Stale)
+	tx, scope := begin(t.Context(), t, k)
+	if first, err := scope.Once(t.Context(), orders.Key(2)); !first || err != nil { // which is never stale
+		t.Errorf("Once: %t, %v", first, err)
+	}
+	must(t, tx.Rollback())
 	fails.end()
+	if stale := len(fails.texts) - 1; stale != 1 || !strings.Contains(fails.texts[stale], "the stale snapshot at the lock of order:2 has not come") {
+		t.Errorf("said %q", fails.texts)
+	}
+	fails.texts = fails.texts[:1]
 	fails.says(t, "the deadlock at the lock of order:1 has not come")
 }
 

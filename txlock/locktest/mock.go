@@ -23,7 +23,7 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	word := w.boundary()
 	switch {
 	case word == "BEGIN", word != "" && t == nil && w.have("AND CHAIN"):
-		return c.begin(word, query, driver.TxOptions{ReadOnly: w.have("READ ONLY")})
+		return c.begin(word, query, sql.TxOptions{ReadOnly: w.have("READ ONLY")})
 	case word != "" && t != nil:
 		err := c.finish(word, query)
 		if err == nil && w.have("AND CHAIN") {
@@ -154,8 +154,7 @@ func (c *conn) hand(ctx context.Context, what string, send func(base driver.Conn
 		c.mock, err = c.kit.program.Conn(ctx)
 	}
 	if t := c.tx; err == nil && t != nil && t.begun == nil {
-		options := sql.TxOptions{Isolation: sql.IsolationLevel(t.options.Isolation), ReadOnly: t.options.ReadOnly}
-		t.begun, err = c.mock.BeginTx(context.WithoutCancel(ctx), &options) // beyond the statement
+		t.begun, err = c.mock.BeginTx(context.WithoutCancel(ctx), &t.options) // beyond the statement
 	}
 	if err != nil {
 		return err

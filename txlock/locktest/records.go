@@ -27,7 +27,7 @@ func (q *statement) insert(ctx context.Context, id rowID, shared bool) (row, err
 }
 
 // raise locks a row exclusively, and raises its token, unless that is the one held. If a version is an argument
-// and the token isn't that either, the row stays.
+// and the token isn't that either, the row stays, and the lock isn't granted.
 func raise(table string, name, owner, held int, version ...int) handler {
 	return func(ctx context.Context, q *statement) (reply, error) {
 		id := q.id(table, name)
@@ -38,6 +38,7 @@ func raise(table string, name, owner, held int, version ...int) handler {
 		switch token := int64(r.token); {
 		case token == q.number(held):
 		case len(version) > 0 && token != q.number(version[0]):
+			q.taken = nil
 			return reply{}, nil
 		default:
 			r.token = q.kit.next(id, r.token)
@@ -58,7 +59,7 @@ func raiseMany(table string) handler {
 			one := *q
 			one.args = []any{q.args[i], q.args[i+1], 1} // no token is so low that it could be held
 			r, err := raise(ctx, &one)
-			if err != nil {
+			if q.taken = one.taken; err != nil {
 				q.tx.Written = before
 				return reply{}, err
 			}
@@ -187,10 +188,7 @@ func jobColumns(j gen.ListJobsRow) []driver.Value {
 	}
 }
 
-func lookJob(_ driver.Value, r row) []driver.Value {
-	return append(jobColumns(r.job), clock(), "")
-}
-
+func lookJob(_ driver.Value, r row) []driver.Value { return append(jobColumns(r.job), clock(), "") }
 func jobRuns(_ driver.Value, r row) []driver.Value {
 	return []driver.Value{[]byte(r.job.Runs), clock()}
 }

@@ -3,8 +3,6 @@ package locktest
 import (
 	"cmp"
 	"database/sql"
-	"database/sql/driver"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -50,7 +48,7 @@ type rowTx = memdb.Tx[rowID, row]
 type tx struct {
 	*rowTx
 	number  int // in the log, 0 for one that isn't in it yet, -1 for that of a single statement
-	options driver.TxOptions
+	options sql.TxOptions
 
 	holds      map[rowID]bool // what the log says of it; true: shared
 	savepoints []savepoint    // oldest first
@@ -61,7 +59,7 @@ type tx struct {
 
 // at reports whether the isolation level is one of these.
 func (t *tx) at(levels ...sql.IsolationLevel) bool {
-	return slices.Contains(levels, sql.IsolationLevel(t.options.Isolation))
+	return slices.Contains(levels, t.options.Isolation)
 }
 
 // latest are the levels at which plain reads are of no snapshot.
@@ -86,7 +84,7 @@ func lightest(circle []*rowTx) *rowTx {
 
 // What follows is called under Kit.rows.Mu.
 
-func (k *Kit) begin(session uint64, options driver.TxOptions) *tx {
+func (k *Kit) begin(session uint64, options sql.TxOptions) *tx {
 	t := &tx{rowTx: k.rows.Begin(session), options: options, holds: make(map[rowID]bool)}
 	begin := k.sessions.Begin
 	if t.at(latest...) {
@@ -177,5 +175,5 @@ var (
 )
 
 func errNoSavepoint(name string) error {
-	return answer(1305, "42000", fmt.Sprintf("SAVEPOINT %s does not exist", name))
+	return answer(1305, "42000", "SAVEPOINT "+name+" does not exist")
 }

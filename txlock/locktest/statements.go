@@ -28,6 +28,8 @@ type statement struct {
 	open bool // in a transaction of the program
 	args []any
 	variables
+	taken  []rowID // of keys, which the transaction holds if the statement succeeds
+	shared bool    // they are locked so
 }
 
 // variables are what a statement says of the rows that it locks.
@@ -226,15 +228,21 @@ func (q *statement) acquire(ctx context.Context, words string, id rowID, shared 
 	return r, there, err
 }
 
-// take locks the row of a key, and notes that.
+// take locks the row of a key.
 func (q *statement) take(ctx context.Context, id rowID, shared bool) (row, error) {
-	words := "lock " + lockName(shared, id)
-	r, _, err := q.acquire(ctx, words, id, shared)
-	if held, again := q.tx.holds[id]; err == nil && (!again || held && !shared) {
-		q.tx.holds[id] = shared
-		q.kit.note(q.tx, Event{What: words})
-	}
+	r, _, err := q.acquire(ctx, "lock "+lockName(shared, id), id, shared)
+	q.taken, q.shared = append(q.taken, id), shared
 	return r, err
+}
+
+// hold notes that the transaction holds what the statement has taken.
+func (q *statement) hold() {
+	for _, id := range q.taken {
+		if shared, again := q.tx.holds[id]; !again || shared && !q.shared {
+			q.tx.holds[id] = q.shared
+			q.kit.note(q.tx, Event{What: "lock " + lockName(q.shared, id)})
+		}
+	}
 }
 
 func clock() int64 { return time.Now().UnixMicro() }
@@ -293,9 +301,7 @@ func constant(values ...driver.Value) handler {
 func nothing(context.Context, *statement) (reply, error) { return reply{}, nil }
 
 // one is a reply of one row.
-func one(values ...driver.Value) reply {
-	return reply{rows: [][]driver.Value{values}}
-}
+func one(values ...driver.Value) reply { return reply{rows: [][]driver.Value{values}} }
 
 // A reply is a driver.Result and driver.Rows.
 
