@@ -76,14 +76,8 @@ func (k *Kit) FailStatement(text string, f Fault) {
 func (k *Kit) arm(a *armed) {
 	k.t.Helper()
 	_, known := faultsOf[a.fault]
-	switch a.word {
-	case "COMMIT":
-	case "":
-		known = known && a.fault != UnknownOutcome
-	default:
-		known = a.fault == LostConnection
-	}
-	if !known {
+	others := a.word == "COMMIT" || a.word == "" && a.fault != UnknownOutcome // than LostConnection
+	if !known || !others && a.fault != LostConnection {
 		k.t.Errorf("locktest: there is no %v at %s", a.fault, a.where)
 		return
 	}

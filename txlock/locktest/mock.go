@@ -153,15 +153,20 @@ func (c *conn) hand(ctx context.Context, what string, send func(base driver.Conn
 	if c.idle = false; c.mock == nil {
 		c.mock, err = c.kit.program.Conn(ctx)
 	}
-	if t := c.tx; err == nil && t != nil && t.begun == nil {
-		t.begun, err = c.mock.BeginTx(context.WithoutCancel(ctx), &t.options) // beyond the statement
-	}
 	if err != nil {
 		return err
 	}
 	var failed error
 	err = c.mock.Raw(func(raw any) error {
-		failed = send(raw.(driver.Conn))
+		base, t := raw.(driver.Conn), c.tx
+		if beginner, ok := base.(driver.ConnBeginTx); ok && t != nil && t.begun == nil {
+			t.begun, failed = beginner.BeginTx(ctx, driver.TxOptions{Isolation: driver.IsolationLevel(t.options.Isolation), ReadOnly: t.options.ReadOnly})
+		} else if t != nil && t.begun == nil {
+			t.begun, failed = base.Begin() //nolint:staticcheck // what database/sql does without the interface
+		}
+		if failed == nil {
+			failed = send(base)
+		}
 		return nil
 	})
 	return cmp.Or(failed, err) // as it is: programs and database/sql look at its type

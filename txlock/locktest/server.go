@@ -3,6 +3,7 @@ package locktest
 import (
 	"cmp"
 	"database/sql"
+	"database/sql/driver"
 	"maps"
 	"slices"
 	"strings"
@@ -54,7 +55,7 @@ type tx struct {
 	savepoints []savepoint    // oldest first
 	leases     *memstore.Tx   // its part of the leases
 	reads      bool           // it has used a table, with a snapshot or without
-	begun      *sql.Tx        // of the program's database, nil until a statement needs it
+	begun      driver.Tx      // of the program's database, nil until a statement needs it
 }
 
 // at reports whether the isolation level is one of these.

@@ -1,10 +1,13 @@
 package locktest_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"runtime"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/DATA-DOG/go-sqlmock"
 
@@ -157,4 +160,31 @@ func TestPreparedKeepsConnection(t *testing.T) {
 	mock.ExpectClose()
 	must(t, program.Close())
 	must(t, mock.ExpectationsWereMet())
+}
+
+// TestSlowBegin begins a transaction in a program's database that doesn't answer: the wait ends with the context
+// of the statement. The end of the context behind that ends no transaction.
+func TestSlowBegin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k, mock := onMock(t)
+		mock.ExpectBegin().WillDelayFor(time.Hour)
+		mock.ExpectBegin()
+		mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectCommit()
+		for slow := range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			tx, _ := begin(t.Context(), t, k)
+			began := time.Now()
+			_, err := tx.ExecContext(ctx, "UPDATE orders SET n = 1")
+			if took := time.Since(began); (err != nil) != (slow == 0) || took > time.Second {
+				t.Errorf("%v after %v", err, took)
+			}
+			cancel()
+			synctest.Wait()
+			if end := tx.Commit(); (end != nil) != (err != nil) {
+				t.Errorf("Commit: %v", end)
+			}
+		}
+	})
 }
