@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,7 +67,7 @@ func TestPagesInBrowser(t *testing.T) {
 			}
 		}
 		s.open("locks")
-		s.becomes(evil, `order:\x1b[2J`)
+		s.becomes(strconv.Quote(evil), `order:\x1b[2J`)
 		s.open("leases")
 		s.becomes(evil)
 		s.do(focus("#q"), chromedp.KeyEvent("order:42\r"))
