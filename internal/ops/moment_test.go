@@ -31,16 +31,13 @@ func TestHotKey(t *testing.T) {
 			})
 		}
 		room, held := ops.New(db.Admin()), 0
-		for range testdb.Long(12, 300) {
+		for looks := testdb.Long(12, 300); looks > 0 || held == 0; looks-- {
 			p, err := room.Look(t.Context())
 			must(t, err)
 			for _, wrong := range contradictions(p) {
 				t.Errorf("%s: %#v, waits %#v", wrong, p.Locks, p.Waits)
 			}
 			held += len(p.Locks)
-		}
-		if held == 0 {
-			t.Error("no look has seen a holder")
 		}
 	}, testdb.Open)
 }
