@@ -54,17 +54,17 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if s.server.Procedures {
 		lock = a.called(rawsql.LockProcedure, a.owner, a.ours)
 	}
-	var begun *asked // told when the statement is sent, which may be never
+	var at asked
+	begun := false // when the statement is sent, which may be never
 	ask := func() {
-		if begun == nil {
-			at := s.asked(ctx, false, key)
-			begun = &at
+		if !begun {
+			at, begun = s.asked(ctx, false, key), true
 		}
 	}
 	took := func(reply guard.Reply, err error) error {
 		ask()
-		h, asked := hold{grant: Grant{key: key}, stamp: a.stamp()}, *begun
-		begun = nil // another statement may follow one that fails
+		h, asked := hold{grant: Grant{key: key}, stamp: a.stamp()}, at
+		begun = false // another statement may follow one that fails
 		if errors.Is(err, guard.ErrReads) {
 			err = fmt.Errorf("%w: %w since LockWith: call it immediately before the statement that is to take the lock, or call Lock; the transaction stays open", ErrInvalidOption, err)
 		}
@@ -75,15 +75,16 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 		s.keep(ctx, a.record, h, asked)
 		return nil
 	}
-	return guard.WithFirst(ctx, &guard.First{
-		Tx: s.txState, Lock: lock, Make: a.fresh().Make, Plain: plain,
-		Sends: func() { s.apart(ask) },
-		Took: func(reply guard.Reply, err error) error {
+	first := &guard.First{Tx: s.txState, Lock: lock, Make: a.fresh().Make, Plain: plain, Sends: ask, Took: took}
+	if s.watch != nil {
+		first.Sends = func() { apart(ask) }
+		first.Took = func(reply guard.Reply, err error) error {
 			result := errors.New("the observer has ended its goroutine")
-			s.apart(func() { result = took(reply, err) })
+			apart(func() { result = took(reply, err) })
 			return result
-		},
-	})
+		}
+	}
+	return guard.WithFirst(ctx, first)
 }
 
 // locksWith reports whether a statement can take the lock of the keys with it.

@@ -175,7 +175,9 @@ func (j *joined) Committed() {
 // Ended is called by the guarded connection when the transaction ends.
 func (j *joined) Ended(why error) {
 	j.state.leave()
-	j.state.apart(func() { j.state.ended(why) })
+	if j.state.watch != nil {
+		apart(func() { j.state.ended(why) })
+	}
 }
 
 // openBy tells from the reply to rawsql.Probe whether a transaction is open. In a *sql.Tx of an
@@ -189,7 +191,11 @@ func openBy(tx gen.DBTX, reply error) (bool, error) {
 }
 
 // Unanswered is called by the guarded connection when the commit outcome is unknown.
-func (j *joined) Unanswered(why error) { j.state.apart(func() { j.state.doomed(why) }) }
+func (j *joined) Unanswered(why error) {
+	if j.state.watch != nil {
+		apart(func() { j.state.doomed(why) })
+	}
+}
 
 // introduce asks the session of an unguarded pool for its facts, which guarded connections know. It
 // returns an error if no lock would hold there.

@@ -152,13 +152,9 @@ func (s *state) granted(ctx context.Context, h hold, again bool, asked asked) {
 	s.watch(ctx, e)
 }
 
-// apart calls what may tell the observer in a goroutine of its own, and waits for it: database/sql is
-// in the middle of something, and would stay there if the observer panicked.
-func (s *state) apart(tell func()) {
-	if s.watch == nil {
-		tell()
-		return
-	}
+// apart calls what tells the observer in a goroutine of its own, and waits for it: database/sql is in
+// the middle of something, and would stay there if the observer panicked.
+func apart(tell func()) {
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
@@ -209,9 +205,6 @@ func (internals) Retried(ctx context.Context, s *Scope, keys []Key, err error) {
 // ended notes the end of a transaction, and tells the observer: its locks are released, or were
 // lost before.
 func (s *state) ended(why error) {
-	if s.watch == nil {
-		return
-	}
 	s.mu.Lock()
 	s.gone, s.why = true, why
 	held := slices.Collect(maps.Values(s.held))
@@ -236,9 +229,6 @@ func (s *state) tellEnd(why error, held ...hold) {
 // doomed tells the observer of a transaction that was over before its end, or whose COMMIT
 // was not answered.
 func (s *state) doomed(why error) {
-	if s.watch == nil {
-		return
-	}
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
