@@ -321,25 +321,22 @@ type Gap struct {
 }
 
 // Hiding returns the gaps behind which there may be what is not shown.
-func (p *Picture) Hiding() []Gap {
-	gaps := []Gap{}
-	for _, g := range p.Gaps {
-		if g.Hides {
-			gaps = append(gaps, g)
-		}
-	}
-	return gaps
-}
+func (p *Picture) Hiding() []Gap { return p.gapsThat(func(g Gap) bool { return g.Hides }) }
 
 // GapsOf returns the gaps of a table.
 func (p *Picture) GapsOf(table string) []Gap {
-	gaps := []Gap{}
+	return p.gapsThat(func(g Gap) bool { return strings.HasPrefix(g.What, table+" ") })
+}
+
+// gapsThat returns some gaps, which are an empty list in JSON if there are none.
+func (p *Picture) gapsThat(are func(Gap) bool) []Gap {
+	some := []Gap{}
 	for _, g := range p.Gaps {
-		if strings.HasPrefix(g.What, table+" ") {
-			gaps = append(gaps, g)
+		if are(g) {
+			some = append(some, g)
 		}
 	}
-	return gaps
+	return some
 }
 
 // String is a sentence.
