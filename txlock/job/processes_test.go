@@ -144,10 +144,9 @@ func playProcesses(t *testing.T, wrongClocks string, fail func(), db *testdb.DB,
 			var l [2]int64
 			_, err := fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])
 			must(t, err)
-			name := words[1][strings.LastIndex(words[1], ":")+1:]
-			left[name] = append(left[name], l)
+			left[jobOf(words[1])] = append(left[jobOf(words[1])], l)
 		case string(Failed): // by a server that was killed: until the next time it may be called again
-			failed[words[1][strings.LastIndex(words[1], ":")+1:]+" "+words[2]] = true
+			failed[jobOf(words[1])+" "+words[2]] = true
 			faults++
 		default:
 			faults++
@@ -164,6 +163,9 @@ func playProcesses(t *testing.T, wrongClocks string, fail func(), db *testdb.DB,
 		t.Log(strings.Join(said, "\n"))
 	}
 }
+
+// jobOf is the name of a job in childJobs, or plain, by its key.
+func jobOf(key string) string { return key[strings.LastIndex(key, ":")+1:] }
 
 // checkInstants checks each instant of a job from the first to the last: it was done, and
 // once by TickTx, or a process has told that it was left out or has failed. Who is killed
