@@ -67,9 +67,6 @@ func TestTiDBInstall(t *testing.T) {
 func TestTiDBBalanced(t *testing.T) {
 	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
-		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
-		db.Exec(t, "INSERT INTO numbers VALUES ('balanced', 0)")
 		cfg, opened := quiet(db), new(atomic.Int64)
 		cfg.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
 			node := nodes[opened.Add(1)%int64(len(nodes))]
@@ -77,7 +74,7 @@ func TestTiDBBalanced(t *testing.T) {
 		}
 		pool := openGuarded(t, cfg)
 		check(t, schema.Check(t.Context(), pool))
-		l := load.NewLedger("balanced", load.Inside(t, db))
+		l := load.AddLedger(t, db, "balanced", load.Tables(t, db))
 		var working sync.WaitGroup
 		for range 2 * len(nodes) {
 			working.Go(func() {
@@ -217,10 +214,7 @@ func TestTiDBKill(t *testing.T) {
 func TestTiDBKills(t *testing.T) {
 	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
-		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
-		db.Exec(t, "INSERT INTO numbers VALUES ('killed', 0)")
-		l, there, pool := load.NewLedger("killed", load.Inside(t, db)), db.At(t, nodes[1]), openGuarded(t, quiet(db))
+		l, there, pool := load.AddLedger(t, db, "killed", load.Tables(t, db)), db.At(t, nodes[1]), openGuarded(t, quiet(db))
 		ctx, stop := context.WithCancel(t.Context())
 		var working sync.WaitGroup
 		var longest [4]time.Duration
@@ -361,9 +355,7 @@ func workUnder(ctx context.Context, tx *sql.Tx, l *lease.Lease, who string) erro
 func TestTiDBCommitOfADeadServer(t *testing.T) {
 	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
-		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
-		there, c := db.At(t, nodes[1]), load.NewClient(t, 0, db.Config())
+		inside, there, c := load.Tables(t, db), db.At(t, nodes[1]), load.NewClient(t, 0, db.Config())
 		const programs = 4
 		var ledgers []*load.Ledger
 		var unknown atomic.Int64
@@ -372,9 +364,8 @@ func TestTiDBCommitOfADeadServer(t *testing.T) {
 			commits := make(chan struct{}) // a program is about to commit
 			var working sync.WaitGroup
 			for i := range programs { // with keys of their own: the locks of dead transactions stay for a while
-				l := load.NewLedger(fmt.Sprintf("%d.%d", round, i), load.Inside(t, db))
+				l := load.AddLedger(t, there, fmt.Sprintf("%d.%d", round, i), inside)
 				ledgers = append(ledgers, l)
-				there.Exec(t, "INSERT INTO numbers VALUES ('"+l.Kind+"', 0)")
 				working.Go(func() {
 					for ctx.Err() == nil {
 						a := l.Begin()
@@ -424,10 +415,7 @@ func TestTiDBSchemaChange(t *testing.T) {
 				db := nodes[0].Open(t)
 				db.Exec(t, fmt.Sprintf("SET GLOBAL tidb_enable_metadata_lock = %t", locked))
 				defer db.Exec(t, "SET GLOBAL tidb_enable_metadata_lock = TRUE")
-				db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
-				db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
-				db.Exec(t, "INSERT INTO numbers VALUES ('changed', 0)")
-				l := load.NewLedger("changed", load.Inside(t, db))
+				l := load.AddLedger(t, db, "changed", load.Tables(t, db))
 				watch := &retried{number: 8028}
 				ctx, stop := context.WithCancel(t.Context())
 				var working sync.WaitGroup

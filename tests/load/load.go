@@ -36,22 +36,33 @@ type Load struct {
 // New makes the tables of the load.
 func New(t *testing.T, db *testdb.DB) *Load {
 	t.Helper()
-	db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, falls BIGINT NOT NULL)")
-	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+	in := Tables(t, db)
 	db.Exec(t, "CREATE TABLE effects (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL)")
-	db.Grant(t, "numbers", "marks", "effects")
-	in := Inside(t, db)
+	db.Grant(t, "effects")
 	MayAskTheGroup(t, db)
 	l := &Load{
-		locked: NewLedger("locked", in), optimistic: NewLedger("optimistic", in), form: NewLedger("form", in), guarded: NewLedger("guarded", in),
+		locked: AddLedger(t, db, "locked", in), optimistic: AddLedger(t, db, "optimistic", in), form: AddLedger(t, db, "form", in), guarded: AddLedger(t, db, "guarded", in),
 		polled: NewHistory("polled", 1), fair: NewHistory("fair", 1), semaphore: NewHistory("semaphore", permits),
 	}
 	l.shared = db.Engine() != testdb.TiDB
 	l.ticks.Ledger, l.ticks.begun = NewLedger("ticks", in), time.Now().Add(-24*time.Hour)
-	for _, one := range l.ledgers() {
-		db.Exec(t, "INSERT INTO numbers VALUES ('"+one.Kind+"', 0, 0, 0)")
-	}
 	return l
+}
+
+// Tables makes the tables of ledgers, and returns what Inside does.
+func Tables(t *testing.T, db *testdb.DB) (inside string) {
+	t.Helper()
+	db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, falls BIGINT NOT NULL)")
+	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+	db.Grant(t, "numbers", "marks")
+	return Inside(t, db)
+}
+
+// AddLedger adds a ledger to the tables, with its number.
+func AddLedger(t *testing.T, db *testdb.DB, kind, inside string) *Ledger {
+	t.Helper()
+	db.Exec(t, "INSERT INTO numbers VALUES ('"+kind+"', 0, 0, 0)")
+	return NewLedger(kind, inside)
 }
 
 func (l *Load) ledgers() []*Ledger { return []*Ledger{l.locked, l.optimistic, l.form, l.guarded} }
