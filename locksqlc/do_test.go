@@ -370,8 +370,9 @@ func TestDoFailsToLock(t *testing.T) {
 		do := func() error {
 			return locksqlc.Do(t.Context(), pool, key, func(context.Context) error { called = true; return nil })
 		}
-		// The row exists: a new one may have to wait for a neighbour's gap.
-		check(t, txlock.Ensure(t.Context(), pool, key))
+		// The row exists: a new one may have to wait for a neighbour's gap, for longer than
+		// this pool does.
+		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		holder := holding(t, db, key)
 		if err := do(); !errors.Is(err, txlock.ErrWaitTimeout) || called {
 			t.Errorf("Do: %v (called: %t)", err, called)

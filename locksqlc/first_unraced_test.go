@@ -138,16 +138,19 @@ func TestLockWithErrors(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		cfg := db.Config()
 		cfg.InterpolateParams = true
-		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
-		pool := newPool(t, cfg, true)
 		table := db.CreateTable(t, "first", "id INT PRIMARY KEY")
-		within := func(fn func(tx *sql.Tx, s *txlock.Scope)) {
-			t.Helper()
-			tx := begin(t, pool)
-			defer func() { check(t, tx.Rollback()) }()
-			s := join(t, tx)
-			fn(tx, s)
+		on := func(pool *sql.DB) func(fn func(tx *sql.Tx, s *txlock.Scope)) {
+			return func(fn func(tx *sql.Tx, s *txlock.Scope)) {
+				t.Helper()
+				tx := begin(t, pool)
+				defer func() { check(t, tx.Rollback()) }()
+				s := join(t, tx)
+				fn(tx, s)
+			}
 		}
+		within := on(newPool(t, cfg, true))
+		oneSecond(cfg)
+		impatient := on(newPool(t, cfg, true))
 		for _, text := range []string{"SELECT none FROM " + table, "SELECT 1 FROM none", "SELECT FROM WHERE", "SELECT 1; COMMIT"} {
 			within(func(tx *sql.Tx, s *txlock.Scope) { // the statement fails, and the lock is held
 				key := uniqueKey(t, "first")
@@ -162,7 +165,7 @@ func TestLockWithErrors(t *testing.T) {
 		within(func(_ *sql.Tx, holder *txlock.Scope) { // the lock fails, and the statement isn't executed
 			key := uniqueKey(t, "first")
 			lock(t, holder, key)
-			within(func(tx *sql.Tx, s *txlock.Scope) {
+			impatient(func(tx *sql.Tx, s *txlock.Scope) {
 				ctx := s.LockWith(t.Context(), key)
 				for range 2 {
 					_, err := tx.QueryContext(ctx, "SELECT 1")

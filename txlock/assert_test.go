@@ -23,7 +23,7 @@ func questions(t *testing.T, tx *sql.Tx) (n int64) {
 func TestAssertLocked(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		ctx, key, shared := t.Context(), named(), named()
-		s := begin(t, impatient(t, db, true), nil)
+		s := begin(t, newPool(t, db, true), nil)
 		wants(t, "before the lock", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNotHeld)
 		noError(t, second(s.RLock(ctx, shared)))
 		exec(t, s.tx, "SAVEPOINT before_lock")
@@ -54,7 +54,7 @@ func TestAssertLocked(t *testing.T) {
 		wants(t, "locked again", txlock.AssertLocked(ctx, s.tx, key), nil)
 		s.commit(t)
 		wants(t, "after the commit", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNoTransaction)
-		s = begin(t, impatient(t, db, true), nil)
+		s = begin(t, newPool(t, db, true), nil)
 		s.lock(t, key)
 		exec(t, s.tx, "COMMIT")
 		wants(t, "after a COMMIT as text", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrTxDoomed)
@@ -65,7 +65,7 @@ func TestAssertLocked(t *testing.T) {
 func TestAssertLockedOnPlainPools(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
-		s := begin(t, impatient(t, db, false), nil)
+		s := begin(t, newPool(t, db, false), nil)
 		s.lock(t, key)
 		err := txlock.AssertLocked(t.Context(), s.tx, key)
 		if !errors.Is(err, txlock.ErrNotHeld) || !strings.Contains(err.Error(), "not guarded") {

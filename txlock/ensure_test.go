@@ -23,7 +23,7 @@ import (
 func TestEnsureMakesMissingRows(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{false, true} {
-			pool := impatient(t, db, guarded)
+			pool := newPool(t, db, guarded)
 			old, a, b := named(), named(), named()
 			before := committed(t, db, old)
 			for range 2 {
@@ -53,10 +53,10 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 		committed(t, db, shared)
 		holder(t, db, old)
 		maker := holder(t, db, fresh)
-		reader := begin(t, impatient(t, db, true), nil)
+		reader := begin(t, newPool(t, db, true), nil)
 		wants(t, "RLock", second(reader.RLock(t.Context(), shared)), nil)
 		for _, guarded := range []bool{false, true} {
-			pool := impatient(t, db, guarded)
+			pool := newPool(t, db, guarded)
 			pool.SetMaxOpenConns(1)
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, old, fresh, shared, missing), nil)
 		}
@@ -67,18 +67,18 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 		// The row that another made is gone again: that Ensure has seen it is no
 		// reason not to lock it.
 		wants(t, "Rollback", maker.tx.Rollback(), nil)
-		s := begin(t, impatient(t, db, true), nil)
+		s := begin(t, newPool(t, db, true), nil)
 		for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.TryRLock, s.WaitAtMost(5e9).RLock} {
 			wants(t, "the shared lock of a row that is gone again", second(verb(t.Context(), fresh)), nil)
 		}
-		s = begin(t, impatient(t, db, true), nil)
+		s = begin(t, newPool(t, db, true), nil)
 		wants(t, "the lock of a key that is shared", second(s.TryLock(t.Context(), fresh)), txlock.ErrBusy)
 	})
 }
 
 func TestEnsureByManyAtOnce(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		pool := impatient(t, db, false)
+		pool := newPool(t, db, false)
 		pool.SetMaxOpenConns(32)
 		keys := make([]txlock.Key, 20)
 		for i := range keys {
@@ -114,7 +114,7 @@ func TestEnsureOfManyKeys(t *testing.T) {
 			ids[i] = i + 1
 		}
 		keys := txlock.NewFamily[int](prefix).Keys(ids...)
-		pool, lot := impatient(t, db, false), hashed()
+		pool, lot := newPool(t, db, false), hashed()
 		wants(t, "Ensure of half", txlock.Ensure(t.Context(), pool, keys[:1500]...), nil)
 		wants(t, "Ensure of all", txlock.Ensure(t.Context(), pool, append(keys, named(), lot)...), nil)
 		wants(t, "Ensure of a hashed key", txlock.Ensure(t.Context(), pool, lot), nil)
@@ -129,7 +129,7 @@ func TestEnsureOfManyKeys(t *testing.T) {
 
 func TestEnsureRefuses(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		good, pool := named(), impatient(t, db, false)
+		good, pool := named(), newPool(t, db, false)
 		for _, bad := range []txlock.Key{{}, txlock.Named(""), txlock.Named(strings.Repeat("k", 256)), txlock.Named("\xff"), txlock.NewFamily[int]("f").Key(0)} {
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, good, bad), txlock.ErrInvalidKey)
 		}
@@ -158,7 +158,7 @@ func TestMissingTables(t *testing.T) {
 				if dropped {
 					db := testdb.Shared(t, engine).Open(t)
 					db.Exec(t, "DROP TABLE lockstep_locks, lockstep_centers")
-					pool = impatient(t, db, true)
+					pool = newPool(t, db, true)
 				} else {
 					pool = testdb.Fresh(t, engine).Admin()
 				}
@@ -188,7 +188,7 @@ func TestMissingCenter(t *testing.T) {
 		key := hashed()
 		exec(t, db.Admin(), "DELETE FROM lockstep_centers WHERE slot = ?", key.Slot())
 		for _, guarded := range []bool{false, true} {
-			pool := impatient(t, db, guarded)
+			pool := newPool(t, db, guarded)
 			for _, open := range []func() *session{func() *session { return unread(t, pool) }, func() *session { return begin(t, pool, nil) }} {
 				s := open()
 				s.lock(t, hashed())
@@ -220,7 +220,7 @@ func TestReadOnlyServer(t *testing.T) {
 		defer func() { db.Exec(t, "SET GLOBAL "+variable+" = OFF") }() // so that the database can be dropped
 
 		for _, guarded := range []bool{false, true} {
-			pool := impatient(t, db, guarded)
+			pool := newPool(t, db, guarded)
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrReadOnly)
 			wants(t, "Ensure of what is there", txlock.Ensure(t.Context(), pool, old), nil)
 			_, err := txlock.Purge(t.Context(), pool, 1)
@@ -298,7 +298,7 @@ func TestReadOnlyTransaction(t *testing.T) {
 		committed(t, db, old)
 		lot := hashed()
 		for _, guarded := range []bool{false, true} {
-			s := begin(t, impatient(t, db, guarded), &sql.TxOptions{ReadOnly: true})
+			s := begin(t, newPool(t, db, guarded), &sql.TxOptions{ReadOnly: true})
 			for _, key := range []txlock.Key{old, named(), lot} {
 				for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.WaitAtMost(1e9).Lock} {
 					grant, err := verb(t.Context(), key)
@@ -320,7 +320,7 @@ func TestReadOnlyTransaction(t *testing.T) {
 				if !grant.Shared() {
 					t.Errorf("granted %+v", grant)
 				}
-				other := begin(t, impatient(t, db, true), nil)
+				other := begin(t, newPool(t, db, true), nil)
 				_, err = other.TryLock(t.Context(), key)
 				wants(t, "TryLock of what a read-only transaction shares", err, txlock.ErrBusy)
 				wants(t, "Rollback", other.tx.Rollback(), nil)

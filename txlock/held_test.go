@@ -75,7 +75,7 @@ func (n naming) begin(t *testing.T) *session {
 func till(t *testing.T, db *testdb.DB, key txlock.Key) *session {
 	t.Helper()
 	committed(t, db, key)
-	s := begin(t, impatient(t, db, false), nil)
+	s := begin(t, newPool(t, db, false), nil)
 	s.begun = time.Now()
 	noError(t, second(s.Lock(txlock.WithLabel(t.Context(), "till 7"), key)))
 	return s
@@ -238,7 +238,7 @@ func TestNobodyIsNamed(t *testing.T) {
 			},
 			"a reader": func(t *testing.T, key txlock.Key, holder *session) {
 				holder.commit(t)
-				wants(t, "RLock", second(begin(t, impatient(t, db, false), nil).RLock(t.Context(), key)), nil)
+				wants(t, "RLock", second(begin(t, newPool(t, db, false), nil).RLock(t.Context(), key)), nil)
 				looks, _ := looksOn(t, db, nil)
 				refused(t, looks, key)
 			},

@@ -14,7 +14,7 @@ import (
 // holders asks for the holders on a pool of its own with one connection.
 func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) []txlock.Holder {
 	t.Helper()
-	pool := impatient(t, db, false)
+	pool := newPool(t, db, false)
 	pool.SetMaxOpenConns(1)
 	all, err := txlock.Holders(t.Context(), pool, keys...)
 	noError(t, err)
@@ -39,7 +39,7 @@ func TestHolders(t *testing.T) {
 		committed(t, db, free)
 		noError(t, txlock.Ensure(t.Context(), db.Admin(), ensured))
 		for _, guarded := range []bool{false, true} {
-			s := begin(t, impatient(t, db, guarded), nil)
+			s := begin(t, newPool(t, db, guarded), nil)
 			grants, err := s.LockAll(txlock.WithLabel(t.Context(), "till 7"), lot, old, fresh, ensured)
 			noError(t, err)
 			all := holders(t, db, free, lot, never, old, fresh, ensured, lot)
@@ -57,7 +57,7 @@ func TestHolders(t *testing.T) {
 				t.Errorf("holders after the rollback: %+v", all)
 			}
 		}
-		s := begin(t, impatient(t, db, true), nil)
+		s := begin(t, newPool(t, db, true), nil)
 		s.lock(t, old)
 		s.commit(t)
 		if all := holders(t, db, old); len(all) != 0 {
@@ -114,7 +114,7 @@ func TestHolderCanBeKilled(t *testing.T) {
 		if len(all) != 1 {
 			t.Fatalf("holders %+v", all)
 		}
-		noError(t, second(impatient(t, db, false).ExecContext(t.Context(), "KILL "+strconv.FormatUint(all[0].Session, 10))))
+		noError(t, second(newPool(t, db, false).ExecContext(t.Context(), "KILL "+strconv.FormatUint(all[0].Session, 10))))
 		db.WaitGone(t, s.id)
 		if all := holders(t, db, key); len(all) != 0 {
 			t.Errorf("holders %+v after the KILL", all)
@@ -127,7 +127,7 @@ func TestSharedHoldersAreNotSeen(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
 		committed(t, db, key)
-		s := begin(t, impatient(t, db, true), nil)
+		s := begin(t, newPool(t, db, true), nil)
 		wants(t, "RLock", second(s.RLock(t.Context(), key)), nil)
 		if all := holders(t, db, key); len(all) != 0 {
 			t.Errorf("holders %+v", all)
@@ -148,7 +148,7 @@ func TestOwner(t *testing.T) {
 			{strings.Repeat("o", 79) + "ü", strings.Repeat("o", 79)},
 		} {
 			for _, key := range []txlock.Key{named(), hashed()} {
-				s := begin(t, impatient(t, db, true), nil)
+				s := begin(t, newPool(t, db, true), nil)
 				if _, err := s.Lock(txlock.WithLabel(t.Context(), c.owner), key); err != nil {
 					t.Fatalf("the owner %q: %v", c.owner, err)
 				}
@@ -171,7 +171,7 @@ func TestHoldersOfManyKeys(t *testing.T) {
 		for i := range keys {
 			keys[i] = named()
 		}
-		s := begin(t, impatient(t, db, true), nil)
+		s := begin(t, newPool(t, db, true), nil)
 		first, last := s.lock(t, keys[0]), s.lock(t, keys[2499])
 		all := holders(t, db, keys...)
 		if len(all) != 2 {
@@ -184,7 +184,7 @@ func TestHoldersOfManyKeys(t *testing.T) {
 
 func TestHoldersRefuse(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := impatient(t, db, false)
+		pool := newPool(t, db, false)
 		_, err := txlock.Holders(t.Context(), pool, named(), txlock.Key{})
 		wants(t, "Holders of a bad key", err, txlock.ErrInvalidKey)
 		_, err = txlock.Holders(t.Context(), pool)

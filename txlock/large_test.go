@@ -33,7 +33,7 @@ func TestLockAllOfTenThousand(t *testing.T) {
 						continue // any two of the three are combined
 					}
 					t.Run(fmt.Sprintf("%s/guarded=%t/interpolate=%t", name, guarded, interpolate), func(t *testing.T) {
-						pool := impatient(t, db, guarded, func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate })
+						pool := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate })
 						keys := family.Keys(ids...)
 						s := begin(t, pool, nil)
 						began := time.Now()
@@ -41,7 +41,7 @@ func TestLockAllOfTenThousand(t *testing.T) {
 						noError(t, err)
 						t.Logf("%d locks took %v", n, time.Since(began))
 						allGranted(t, s, keys, grants)
-						others := begin(t, impatient(t, db, true), nil)
+						others := begin(t, newPool(t, db, true), nil)
 						wants(t, "TryLock of the last of them", second(others.TryLock(t.Context(), keys[n-1])), txlock.ErrBusy)
 						wants(t, "Rollback", others.tx.Rollback(), nil)
 						if all := holders(t, db, keys...); len(all) != n {

@@ -398,7 +398,7 @@ func TestTryOfAGoneRow(t *testing.T) {
 			s := unread(t, newPool(t, db, true))
 			s.lock(t, named())
 			wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
-			other := begin(t, impatient(t, db, true), nil)
+			other := begin(t, newPool(t, db, true), nil)
 			for _, beside := range []string{"/k", "/n"} {
 				wants(t, name+": a key beside it", second(other.Lock(t.Context(), txlock.Named(strings.TrimSuffix(key.String(), "/m")+beside))), nil)
 			}

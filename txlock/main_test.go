@@ -115,7 +115,7 @@ func (s *session) commit(t *testing.T) {
 // holder is a transaction that holds a key.
 func holder(t *testing.T, db *testdb.DB, key txlock.Key) *session {
 	t.Helper()
-	s := begin(t, impatient(t, db, true), nil)
+	s := begin(t, newPool(t, db, true), nil)
 	s.lock(t, key)
 	return s
 }
@@ -123,7 +123,7 @@ func holder(t *testing.T, db *testdb.DB, key txlock.Key) *session {
 // committed locks a key and commits, so that it has a row.
 func committed(t *testing.T, db *testdb.DB, key txlock.Key) txlock.Grant {
 	t.Helper()
-	s := begin(t, impatient(t, db, true), nil)
+	s := begin(t, newPool(t, db, true), nil)
 	grant := s.lock(t, key)
 	s.commit(t)
 	return grant

@@ -208,6 +208,7 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 				s, err := txlock.Join(t.Context(), tx)
 				noError(t, err)
 				a := named()
+				committed(t, db, a)
 				if in == txlock.Refused {
 					holder(t, db, a)
 				}

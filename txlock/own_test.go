@@ -25,7 +25,7 @@ func ofItself(err error) bool {
 // that transaction is refused before it waits.
 func TestWaitForItself(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := impatient(t, db, true)
+		pool := newPool(t, db, true)
 		ctx, hashed := t.Context(), txlock.NewFamily[int64]("own", txlock.Hashed())
 		for _, key := range []txlock.Key{named(), hashed.Key(time.Now().UnixNano())} {
 			nested := func(keys ...txlock.Key) error {
@@ -77,6 +77,7 @@ func TestWaitForItself(t *testing.T) {
 func TestWaitOnAPlainPool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx, key := impatient(t, db, false), t.Context(), named()
+		committed(t, db, key)
 		nested := func() error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }) }
 		err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nested() })
 		var held *txlock.HeldError
@@ -107,7 +108,7 @@ func lockIn(ctx context.Context, pool *sql.DB, lock func(s *txlock.Scope) error)
 // rolled back, or that has rolled back to before its lock, isn't refused.
 func TestNoWaitForWhatIsOver(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, ctx, key := impatient(t, db, true), t.Context(), named()
+		pool, ctx, key := newPool(t, db, true), t.Context(), named()
 		wants(t, "Ensure", txlock.Ensure(ctx, pool, key), nil)
 		nested := func() error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }) }
 		err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
@@ -143,7 +144,7 @@ var errNoUse = errors.New("of no use")
 // TestOnceWaitsForItself proves it of a key of Once, which no lock excludes.
 func TestOnceWaitsForItself(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, ctx, key := impatient(t, db, true), t.Context(), named()
+		pool, ctx, key := newPool(t, db, true), t.Context(), named()
 		once := func(then func() error) error {
 			return lockIn(ctx, pool, func(s *txlock.Scope) error {
 				if first, err := s.Once(ctx, key); err != nil || !first {

@@ -50,7 +50,7 @@ func TestCleanRemovesOldRows(t *testing.T) {
 			noError(t, txlock.Ensure(t.Context(), db.Admin(), made))
 			age(t, db, young) // locked by a program of long ago, and again now
 			again := committed(t, db, young)
-			pool := impatient(t, db, guarded)
+			pool := newPool(t, db, guarded)
 			pool.SetMaxOpenConns(1)
 			if n := clean(t, pool, 2*time.Hour); n != 0 {
 				t.Errorf("%d rows were older than two hours", n)
@@ -78,11 +78,11 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		held, shared, wanted, free, fresh := old(t, db), old(t, db), old(t, db), old(t, db), named()
 		holder(t, db, held)
 		holder(t, db, fresh)
-		reader := begin(t, impatient(t, db, true), nil)
+		reader := begin(t, newPool(t, db, true), nil)
 		wants(t, "RLock", second(reader.RLock(t.Context(), shared)), nil)
 		owner, waiter := holder(t, db, wanted), begin(t, newPool(t, db, true), nil)
 		answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), wanted)) })
-		if n := clean(t, impatient(t, db, false), time.Minute); n != 1 || rowsOf(t, db, free) != 0 {
+		if n := clean(t, newPool(t, db, false), time.Minute); n != 1 || rowsOf(t, db, free) != 0 {
 			t.Errorf("%d rows were removed, want the one that nobody needs", n)
 		}
 		for _, key := range []txlock.Key{held, shared, wanted} {
@@ -90,7 +90,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 				t.Errorf("the row of %v was removed", key)
 			}
 		}
-		other := begin(t, impatient(t, db, true), nil)
+		other := begin(t, newPool(t, db, true), nil)
 		for _, key := range []txlock.Key{held, shared, wanted, fresh} {
 			wants(t, "TryLock beside Clean", second(other.TryLock(t.Context(), key)), txlock.ErrBusy)
 		}
@@ -103,7 +103,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 // token, so that the key starts above it.
 func TestCleanKeepsTokensRising(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		pool, ahead, key := impatient(t, db, false), old(t, db), named()
+		pool, ahead, key := newPool(t, db, false), old(t, db), named()
 		exec(t, db.Admin(), "UPDATE lockstep_locks SET token = (UNIX_TIMESTAMP() + 3600) * 1000000 WHERE name = ?", ahead.String())
 		if n := clean(t, pool, time.Minute); n != 0 || rowsOf(t, db, ahead) != 1 {
 			t.Errorf("a row whose token is ahead of the clock was removed (%d)", n)
@@ -148,14 +148,14 @@ func TestLocksAfterClean(t *testing.T) {
 		for name := range verbs {
 			keys[name] = old(t, db)
 		}
-		if n := clean(t, impatient(t, db, false), time.Minute); n != len(verbs) {
+		if n := clean(t, newPool(t, db, false), time.Minute); n != len(verbs) {
 			t.Fatalf("%d rows were removed", n)
 		}
 		for name, verb := range verbs {
-			s := begin(t, impatient(t, db, true), nil)
+			s := begin(t, newPool(t, db, true), nil)
 			_, err := verb(s, keys[name])
 			wants(t, name, err, nil)
-			other := begin(t, impatient(t, db, true), nil)
+			other := begin(t, newPool(t, db, true), nil)
 			_, err = other.TryLock(t.Context(), keys[name])
 			wants(t, "TryLock after "+name, err, txlock.ErrBusy)
 			wants(t, "Rollback", other.tx.Rollback(), nil)
@@ -174,7 +174,7 @@ func TestCleanInBatches(t *testing.T) {
 	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		for _, n := range []int{499, 500, 501, 1000, 1203} {
 			fill(t, db, n)
-			if got := clean(t, impatient(t, db, false), time.Hour); got != n {
+			if got := clean(t, newPool(t, db, false), time.Hour); got != n {
 				t.Errorf("%d of %d rows were removed", got, n)
 			}
 			if left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); left != 0 {
@@ -185,7 +185,7 @@ func TestCleanInBatches(t *testing.T) {
 		for i := range 3 {
 			holder(t, db, txlock.Named(fmt.Sprintf("old:%d", 10000+600*i)))
 		}
-		if got := clean(t, impatient(t, db, false), time.Hour); got != 1200 {
+		if got := clean(t, newPool(t, db, false), time.Hour); got != 1200 {
 			t.Errorf("%d rows beside 3 that are held were removed, want 1200", got)
 		}
 	})
@@ -197,7 +197,7 @@ func TestCleanBySeveralAtOnce(t *testing.T) {
 	onCenters(t, func(t *testing.T, db *testdb.DB) {
 		const rows = 3000
 		fill(t, db, rows)
-		pool := impatient(t, db, false)
+		pool := newPool(t, db, false)
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		total := 0
@@ -220,7 +220,7 @@ func TestCleanBySeveralAtOnce(t *testing.T) {
 
 func TestCleanRefuses(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		pool, key := impatient(t, db, false), old(t, db)
+		pool, key := newPool(t, db, false), old(t, db)
 		for _, olderThan := range []time.Duration{0, -1, -time.Hour, math.MinInt64} {
 			wants(t, "Clean of no time", second(txlock.Purge(t.Context(), pool, olderThan)), txlock.ErrInvalidOption)
 		}

@@ -13,7 +13,7 @@ func TestSharedKeys(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t, engine)
-			pool := impatient(t, db, true)
+			pool := newPool(t, db, true)
 			key := named()
 			marked := txlock.Shared(key)
 			if marked == key || txlock.Shared(marked) != marked || marked.String() != key.String() {

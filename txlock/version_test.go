@@ -124,12 +124,12 @@ func TestVersionsWaitForNobody(t *testing.T) {
 			before := committed(t, db, key).Token()
 			holder(t, db, key)
 			for _, guarded := range []bool{true, false} {
-				s := unread(t, impatient(t, db, guarded))
+				s := unread(t, newPool(t, db, guarded))
 				if version, err := s.Version(t.Context(), key); err != nil || version != before {
 					t.Errorf("hashed=%t, guarded=%t: Version: %d, %v, want %d", key.Hashed(), guarded, version, err, before)
 				}
 			}
-			if version, err := txlock.ReadVersion(t.Context(), impatient(t, db, true), key); err != nil || version != before {
+			if version, err := txlock.ReadVersion(t.Context(), newPool(t, db, true), key); err != nil || version != before {
 				t.Errorf("hashed=%t: ReadVersion: %d, %v, want %d", key.Hashed(), version, err, before)
 			}
 		}
