@@ -28,9 +28,9 @@ import (
 // see locksqlc.Run, also for unguarded pools, and for the isolation level on TiDB.
 //
 // It returns the errors of fn and of LockAll, ErrTxDoomed for a transaction that a statement of fn
-// has committed, for example DDL, and ErrUnknownOutcome if the COMMIT was not answered: the
-// transaction may have been committed, and is not retried. A panic of fn continues after the
-// rollback. No error is added to db.
+// has committed, for example DDL, and ErrUnknownOutcome if no answer to the COMMIT reports its
+// outcome: the transaction may have been committed, and is not retried. A panic of fn continues
+// after the rollback. No error is added to db.
 //
 // If the server refuses the ROLLBACK TO SAVEPOINT of a nested transaction of fn, for example because
 // a statement of its function has released the savepoint, the nested transaction can't be undone by

@@ -26,8 +26,8 @@ import (
 // and of LockAll, and ErrTxDoomed for a transaction that a statement of fn has committed, for
 // example DDL. When it returns, no transaction is open.
 //
-// It returns ErrUnknownOutcome if the COMMIT was not answered: the transaction may have been
-// committed, and is not retried.
+// It returns ErrUnknownOutcome if no answer to the COMMIT reports its outcome: the transaction may
+// have been committed, and is not retried.
 //
 // A transaction is never retried, whatever error ended it, if a part of it was committed before its
 // end, or may have been: by DDL, by COMMIT sent as a statement, by a CALL or EXECUTE that has

@@ -15,7 +15,7 @@ var (
 	ErrDeadlock       = errors.New("txlock: deadlock: the server rolled the transaction back; retry it, as Run does, and lock several keys with LockAll")
 	ErrStaleSnapshot  = errors.New("txlock: the transaction's snapshot is older than the lock; roll back and retry, as Run does, and lock before the first SELECT")
 	ErrTxDoomed       = errors.New("txlock: the transaction has ended on the server; roll back")
-	ErrUnknownOutcome = errors.New("txlock: commit outcome unknown: COMMIT was not answered; before a retry, check what the transaction wrote, or use a key of Once")
+	ErrUnknownOutcome = errors.New("txlock: commit outcome unknown: no answer to COMMIT reports it; before a retry, check what the transaction wrote, or use a key of Once")
 	ErrRows           = errors.New("txlock: the last statement changed another number of rows than CommitWith allows; nothing is committed, the change stays, and the transaction stays open")
 	ErrConflict       = errors.New("txlock: the version has changed; roll back, then read and show the record again")
 	ErrLost           = errors.New("txlock: the lock was lost")
