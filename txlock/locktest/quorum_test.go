@@ -3,13 +3,10 @@ package locktest_test
 import (
 	"context"
 	"database/sql"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -38,37 +35,6 @@ func kits(t *testing.T, n int) (all []*locktest.Kit, pools []*sql.DB) {
 		all, pools = append(all, k), append(pools, k.DB())
 	}
 	return all, pools
-}
-
-// TestQuorumBehaviours shows who is the owner of leases over three memories and over three databases.
-func TestQuorumBehaviours(t *testing.T) {
-	t.Parallel()
-	t.Run("memory", func(t *testing.T) {
-		ownersBehave(showing(t, inBubble, func(t *testing.T) (one, other *quorum.Manager) {
-			_, pools := kits(t, 3)
-			return quorumOf(t, pools), quorumOf(t, pools)
-		}))
-	})
-	t.Run("servers", func(t *testing.T) {
-		engines := testdb.Engines()
-		statements, err := schema.Statements()
-		must(t, err)
-		var pools []*sql.DB
-		for i := range 3 {
-			db := testdb.Fresh(t, engines[i%len(engines)])
-			for _, s := range statements {
-				if strings.Contains(s, "lockstep_leases") {
-					db.Exec(t, s)
-				}
-			}
-			db.Grant(t, "lockstep_leases")
-			pools = append(pools, guardedPool(t, db))
-		}
-		quiet := lease.PurgeEvery(0, time.Hour)
-		ownersBehave(showing(t, outside, func(t *testing.T) (one, other *quorum.Manager) {
-			return quorumOf(t, pools, quiet), quorumOf(t, pools, quiet)
-		}))
-	})
 }
 
 // TestQuorumLoses lets databases fail and come back: a minority does no harm, and without a
