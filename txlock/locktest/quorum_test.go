@@ -85,3 +85,37 @@ func TestQuorumLoses(t *testing.T) {
 		must(t, q.Do(t.Context(), key, func(context.Context, *quorum.Lease) error { return nil }))
 	})
 }
+
+// TestQuorumOwners proves that the context of a lease over several databases is its owner's for that key
+// alone, in that manager, while the lease is held.
+func TestQuorumOwners(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, pools := kits(t, 3)
+		one, elsewhere := quorumOf(t, pools), quorumOf(t, pools)
+		key, second := txlock.Named("job"), txlock.Named("another")
+		refused := func(what string, m *quorum.Manager, ctx context.Context, key txlock.Key) {
+			t.Helper()
+			_, err := m.TryAcquire(ctx, key)
+			wants(t, what, err, txlock.ErrBusy)
+		}
+		var over context.Context
+		must(t, one.Do(t.Context(), key, func(ctx context.Context, outer *quorum.Lease) error {
+			over = context.WithoutCancel(ctx)
+			refused("another manager", elsewhere, ctx, key)
+			return one.Do(ctx, second, func(inside context.Context, _ *quorum.Lease) error {
+				refused("another goroutine under the outer lease", one, ctx, second)
+				again, err := one.TryAcquire(inside, key)
+				must(t, err)
+				if again.Token() != outer.Token() {
+					t.Errorf("token %d of the lease that is held with %d", again.Token(), outer.Token())
+				}
+				return again.Release(ctx)
+			})
+		}))
+		l, err := one.Acquire(over, key)
+		must(t, err)
+		refused("under the context of a lease that is over", one, over, key)
+		must(t, l.Release(t.Context()))
+	})
+}
