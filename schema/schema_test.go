@@ -175,14 +175,6 @@ func TestStatements(t *testing.T) {
 	}
 }
 
-func TestCheckFindsNothing(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Open(t, engine)
-		check(t, schema.Check(t.Context(), db.Connect(t)))
-		check(t, schema.Check(t.Context(), db.Admin()))
-	})
-}
-
 // TestCheckFinds breaks the tables in every way that Check knows.
 func TestCheckFinds(t *testing.T) {
 	finds := []struct {
