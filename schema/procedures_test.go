@@ -1,9 +1,7 @@
 package schema_test
 
 import (
-	"context"
 	"database/sql"
-	"errors"
 	"io/fs"
 	"regexp"
 	"strings"
@@ -15,17 +13,6 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
-
-// onMySQL runs a test on a new database, if MySQL is among the servers.
-func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
-	t.Helper()
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		if engine != testdb.MariaDB {
-			test(t, testdb.Fresh(t, engine))
-		}
-	}
-}
 
 // procedures are the names of the procedures.
 var procedures = []string{
@@ -67,147 +54,101 @@ func TestProceduresOfFile(t *testing.T) {
 	}
 }
 
-// TestProceduresAtOnce sends the whole file as one text, as golang-migrate does.
-func TestProceduresAtOnce(t *testing.T) {
-	onMySQL(t, func(t *testing.T, db *testdb.DB) {
-		install(t, db)
-		text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
-		check(t, err)
-		several, err := sql.Open("mysql", db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true }))
-		check(t, err)
-		defer func() { _ = several.Close() }()
-		check(t, second(several.ExecContext(t.Context(), string(text))))
-		demand(t, schema.Check(t.Context(), db.Admin()), nil)
-	})
-}
-
-// TestInstallProcedures makes them, leaves those that are there, and replaces others, by
-// several processes at once.
+// TestInstallProcedures installs procedures, on one database, as a user who may not make them or not call
+// them, and as one who may, over those of other versions, and as one text.
 func TestInstallProcedures(t *testing.T) {
-	onMySQL(t, func(t *testing.T, db *testdb.DB) {
-		install(t, db)
-		if n := number(t, db.Admin(), countProcedures); int(n) != len(procedures) {
-			t.Errorf("%d procedures, want %d", n, len(procedures))
-		}
-		for _, name := range procedures {
-			grants(t, db, "GRANT EXECUTE ON PROCEDURE "+name+" TO %s") // which DROP would revoke
-		}
-		const granted = "SELECT COUNT(*) FROM mysql.procs_priv WHERE db = DATABASE()"
-		before := number(t, db.Admin(), granted)
-		install(t, db)
-		if after := number(t, db.Admin(), granted); after != before {
-			t.Errorf("Install has made the procedures anew: %d grants, were %d", after, before)
-		}
-		db.Exec(t, "DROP PROCEDURE lockstep_lock_1")
-		db.Exec(t, "CREATE PROCEDURE lockstep_lock_1() SELECT 'of another version'")
-		db.Exec(t, "DROP PROCEDURE lockstep_try_1")
-		db.Exec(t, "DROP PROCEDURE lockstep_raise_1")
-		db.Exec(t, "CREATE PROCEDURE lockstep_raise_1(p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED) SELECT 'of another version'")
-		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrProcedures,
-			"lockstep_try_1 is missing", "lockstep_raise_1 is not that of this version", "run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE")
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() { demand(t, schema.Install(t.Context(), db.Admin()), nil) })
-		}
-		wg.Wait()
-		demand(t, schema.Check(t.Context(), db.Admin()), nil)
-	})
-}
-
-// TestInstallWithoutRoutines proves that Install makes the tables, and Check tells how to
-// get the procedures, if the user may not make them or not call them.
-func TestInstallWithoutRoutines(t *testing.T) {
-	onMySQL(t, func(t *testing.T, db *testdb.DB) {
-		grants(t, db, "GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO %s")
-		user := db.Connect(t)
-		check(t, schema.Install(t.Context(), user))
-		execute := "GRANT EXECUTE ON `" + db.Name() + "`.* TO '" + db.Config().User + "'@'"
-		demand(t, schema.Check(t.Context(), user), schema.ErrProcedures, execute)
-		install(t, db)
-		demand(t, schema.Check(t.Context(), user), schema.ErrProcedures, execute)
-		grants(t, db, "GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
-		granted := db.Connect(t)
-		demand(t, schema.Check(t.Context(), granted), nil)
-		db.Exec(t, "DROP PROCEDURE lockstep_version_1")
-		demand(t, schema.Check(t.Context(), granted), schema.ErrProcedures, "lockstep_version_1 is missing")
-		grants(t, db, "GRANT CREATE ROUTINE ON `"+db.Name()+"`.* TO %s")
-		creator := db.Connect(t)
-		check(t, schema.Install(t.Context(), creator))
-		demand(t, schema.Check(t.Context(), granted), nil)
-	})
-}
-
-// TestInstallDoesNotWaitForCallers replaces a procedure that an open transaction has called,
-// which the server doesn't allow.
-func TestInstallDoesNotWaitForCallers(t *testing.T) {
-	onMySQL(t, func(t *testing.T, db *testdb.DB) {
-		install(t, db)
-		db.Exec(t, "DROP PROCEDURE lockstep_version_1")
-		db.Exec(t, "CREATE PROCEDURE lockstep_version_1() SELECT 'of another version'")
-		tx, err := db.Admin().BeginTx(t.Context(), nil)
-		check(t, err)
-		defer func() { _ = tx.Rollback() }()
-		check(t, second(tx.ExecContext(t.Context(), "CALL lockstep_version_1()")))
-		install(t, db)
-		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrProcedures, "lockstep_version_1 is not that of this version")
-		check(t, tx.Rollback())
-		install(t, db)
-		demand(t, schema.Check(t.Context(), db.Admin()), nil)
-	})
-}
-
-// TestProceduresUnderBinlog proves that a user who may create routines needs neither SUPER
-// nor log_bin_trust_function_creators for procedures, which write to the binary log; that
-// they keep working without the user who has made them; and that, where the log has
-// statements, they work where the statements do.
-func TestProceduresUnderBinlog(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		if engine == testdb.MariaDB {
-			continue
-		}
-		db := testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1", "--log-bin-trust-function-creators=OFF")).Fresh(t)
-		db.Exec(t, "CREATE USER maker IDENTIFIED BY 'm'")
-		db.Exec(t, "GRANT CREATE, CREATE ROUTINE, SELECT, INSERT ON `"+db.Name()+"`.* TO maker")
-		cfg := db.Config()
-		cfg.User, cfg.Passwd = "maker", "m"
-		maker, err := sql.Open("mysql", cfg.FormatDSN())
-		check(t, err)
-		check(t, errors.Join(schema.Install(t.Context(), maker), maker.Close()))
-		db.Exec(t, "DROP USER maker")
-		demand(t, schema.Check(t.Context(), db.Admin()), nil)
-		for _, format := range []string{"ROW", "MIXED", "STATEMENT"} {
-			for _, level := range []string{"", "READ COMMITTED", "SERIALIZABLE"} {
-				text := takes(t, db, format, level, "INSERT INTO lockstep_locks VALUES ('text', 0, '', 0, 0) ON DUPLICATE KEY UPDATE token = token + 1")
-				call := takes(t, db, format, "", "CALL lockstep_lock_1('"+level+"', 'call', NULL, 'me', 1)")
-				if text != call {
-					t.Errorf("%s, %s: the statement is answered %q, the procedure %q", format, level, text, call)
-				}
-			}
+		if engine != testdb.MariaDB {
+			db := testdb.Fresh(t, engine)
+			withoutRoutines(t, db)
+			replacesOthers(t, db)
+			besideCaller(t, db)
+			atOnce(t, db)
 		}
 	}
 }
 
-// takes sends a statement in a transaction, and returns the server's error.
-func takes(t *testing.T, db *testdb.DB, format, level, statement string) string {
+// withoutRoutines proves that Install makes the tables, and Check tells how to get the procedures, if the
+// user may not make them or not call them.
+func withoutRoutines(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	conn, err := db.Admin().Conn(t.Context())
+	grants(t, db, "GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO %s")
+	user := db.Connect(t)
+	check(t, schema.Install(t.Context(), user))
+	execute := "GRANT EXECUTE ON `" + db.Name() + "`.* TO '" + db.Config().User + "'@'"
+	demand(t, schema.Check(t.Context(), user), schema.ErrProcedures, execute)
+	install(t, db)
+	demand(t, schema.Check(t.Context(), user), schema.ErrProcedures, execute)
+	grants(t, db, "GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
+	granted := db.Connect(t)
+	demand(t, schema.Check(t.Context(), granted), nil)
+	db.Exec(t, "DROP PROCEDURE lockstep_version_1")
+	demand(t, schema.Check(t.Context(), granted), schema.ErrProcedures, "lockstep_version_1 is missing")
+	grants(t, db, "GRANT CREATE ROUTINE ON `"+db.Name()+"`.* TO %s")
+	check(t, schema.Install(t.Context(), db.Connect(t)))
+	demand(t, schema.Check(t.Context(), granted), nil)
+}
+
+// replacesOthers proves that Install leaves the procedures that are there, and replaces others, by several
+// processes at once.
+func replacesOthers(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	if n := number(t, db.Admin(), countProcedures); int(n) != len(procedures) {
+		t.Errorf("%d procedures, want %d", n, len(procedures))
+	}
+	for _, name := range procedures {
+		grants(t, db, "GRANT EXECUTE ON PROCEDURE "+name+" TO %s") // which DROP would revoke
+	}
+	const granted = "SELECT COUNT(*) FROM mysql.procs_priv WHERE db = DATABASE()"
+	before := number(t, db.Admin(), granted)
+	install(t, db)
+	if after := number(t, db.Admin(), granted); after != before {
+		t.Errorf("Install has made the procedures anew: %d grants, were %d", after, before)
+	}
+	db.Exec(t, "DROP PROCEDURE lockstep_lock_1")
+	db.Exec(t, "CREATE PROCEDURE lockstep_lock_1() SELECT 'of another version'")
+	db.Exec(t, "DROP PROCEDURE lockstep_try_1")
+	db.Exec(t, "DROP PROCEDURE lockstep_raise_1")
+	db.Exec(t, "CREATE PROCEDURE lockstep_raise_1(p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED) SELECT 'of another version'")
+	demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrProcedures,
+		"lockstep_try_1 is missing", "lockstep_raise_1 is not that of this version", "run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE")
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() { demand(t, schema.Install(t.Context(), db.Admin()), nil) })
+	}
+	wg.Wait()
+	demand(t, schema.Check(t.Context(), db.Admin()), nil)
+}
+
+// besideCaller replaces a procedure that an open transaction has called, which the server doesn't allow:
+// Install doesn't wait.
+func besideCaller(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	db.Exec(t, "DROP PROCEDURE lockstep_version_1")
+	db.Exec(t, "CREATE PROCEDURE lockstep_version_1() SELECT 'of another version'")
+	tx, err := db.Admin().BeginTx(t.Context(), nil)
 	check(t, err)
-	defer func() { _ = conn.Close() }()
-	setup := []string{"SET SESSION binlog_format = " + format}
-	if level != "" {
-		setup = append(setup, "SET TRANSACTION ISOLATION LEVEL "+level)
+	defer func() { _ = tx.Rollback() }()
+	check(t, second(tx.ExecContext(t.Context(), "CALL lockstep_version_1()")))
+	install(t, db)
+	demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrProcedures, "lockstep_version_1 is not that of this version")
+	check(t, tx.Rollback())
+	install(t, db)
+	demand(t, schema.Check(t.Context(), db.Admin()), nil)
+}
+
+// atOnce sends the whole file as one text, as golang-migrate does.
+func atOnce(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	for _, name := range procedures {
+		db.Exec(t, "DROP PROCEDURE "+name)
 	}
-	if strings.HasPrefix(statement, "INSERT") {
-		setup = append(setup, "START TRANSACTION")
-	}
-	for _, s := range setup {
-		check(t, second(conn.ExecContext(t.Context(), s)))
-	}
-	_, taken := conn.ExecContext(t.Context(), statement)
-	check(t, second(conn.ExecContext(context.WithoutCancel(t.Context()), "COMMIT")))
-	if taken != nil {
-		return taken.Error()
-	}
-	return ""
+	text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
+	check(t, err)
+	several, err := sql.Open("mysql", db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true }))
+	check(t, err)
+	defer func() { _ = several.Close() }()
+	check(t, second(several.ExecContext(t.Context(), string(text))))
+	demand(t, schema.Check(t.Context(), db.Admin()), nil)
 }

@@ -55,24 +55,6 @@ func TestFamiliesOfTexts(t *testing.T) {
 	}
 }
 
-// TestOneRowOneKey redeems a code once for each spelling that a column takes for its row:
-// by the family that the column needs, one of them waits for the others.
-func TestOneRowOneKey(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "codes", "code VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY")
-		family := txlock.NewFamily[string]("redemption", txlock.Fold("utf8mb4_general_ci"))
-		wants(t, "CheckColumns", family.CheckColumns(t.Context(), db.Admin(), table, "code"), nil)
-		pool := newPool(t, db, true)
-		held := begin(t, pool, nil)
-		wants(t, "Lock", second(held.Lock(t.Context(), family.Key("ABC "))), nil)
-		other := begin(t, pool, nil)
-		wants(t, "TryLock of the other spelling", second(other.TryLock(t.Context(), family.Key("abc"))), txlock.ErrBusy)
-		wants(t, "TryLock of a family that says nothing", second(other.TryLock(t.Context(), txlock.NewFamily[string]("redemption").Key("abc"))), txlock.ErrInvalidKey)
-		other.commit(t)
-		held.commit(t)
-	})
-}
-
 // TestCheckColumns compares families with columns of all kinds, and demands the cure where
 // a row would have several keys.
 func TestCheckColumns(t *testing.T) {

@@ -18,22 +18,12 @@ import (
 // at the next: hundreds of sessions would take minutes to leave the queue. The database is its
 // own: where another test's row splits a page, who waits in that has a structure more.
 func TestLabelsOfAllSizes(t *testing.T) {
-	verbs := map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
-		"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
-		"WaitAtMost": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
-		},
-		"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			return second(s.LockAll(ctx, key, another(key)))
-		},
-	}
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
-		for verb, lock := range verbs {
-			for kind, key := range map[string]txlock.Key{"known": named(), "hashed": hashed()} {
-				t.Run(verb+"/"+kind, func(t *testing.T) {
-					t.Parallel()
-					handOn(t, db, key, lock)
-				})
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		lot := hashed()
+		db := testdb.Shared(t, engine).OpenNamed(t, lot.Slot(), another(lot).Slot())
+		for name, lock := range map[string]verb{"Lock": verbs["Lock"], "WaitAtMost": verbs["Lock"].within(time.Minute), "LockAll": verbs["LockAll"]} {
+			for kind, key := range map[string]txlock.Key{"known": named(), "hashed": lot} {
+				t.Run(name+"/"+kind, func(t *testing.T) { handOn(t, db, key, lock) })
 			}
 		}
 	})
@@ -41,7 +31,7 @@ func TestLabelsOfAllSizes(t *testing.T) {
 
 // handOn lets sessions wait for a key, one behind the other, ends one holder after the
 // other, and looks at the last of the queue meanwhile.
-func handOn(t *testing.T, db *testdb.DB, key txlock.Key, lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error) {
+func handOn(t *testing.T, db *testdb.DB, key txlock.Key, lock verb) {
 	const waiters = 5
 	committed(t, db, key)
 	pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} })
@@ -52,10 +42,12 @@ func handOn(t *testing.T, db *testdb.DB, key txlock.Key, lock func(ctx context.C
 		queue = append(queue, s)
 		label := strings.Repeat("w", 1+11*i)
 		if i == 0 {
-			wants(t, "lock", lock(txlock.WithLabel(t.Context(), label), s.Scope, key))
+			noError(t, second(lock(s.Scope, txlock.WithLabel(t.Context(), label), key)))
 			continue
 		}
-		go func() { granted <- lock(txlock.WithLabel(context.WithoutCancel(t.Context()), label), s.Scope, key) }()
+		go func() {
+			granted <- second(lock(s.Scope, txlock.WithLabel(context.WithoutCancel(t.Context()), label), key))
+		}()
 		db.WaitForLockWait(t, s.id)
 	}
 	last := queue[waiters-1]

@@ -2,16 +2,14 @@ package txlock_test
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"errors"
+	"math"
 	mathrand "math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -76,72 +74,58 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 	})
 }
 
+// TestEnsureByManyAtOnce ensures more keys than one statement takes, of which some are there, by many
+// at the same time.
 func TestEnsureByManyAtOnce(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, false)
-		pool.SetMaxOpenConns(32)
-		keys := make([]txlock.Key, 20)
-		for i := range keys {
-			keys[i] = named()
-		}
-		errs := make(chan error, 32)
-		var wg sync.WaitGroup
-		for range cap(errs) {
-			mine := make([]txlock.Key, len(keys))
-			for i, j := range mathrand.Perm(len(keys)) {
-				mine[i] = keys[j]
-			}
-			wg.Go(func() { errs <- txlock.Ensure(t.Context(), pool, mine...) })
-		}
-		wg.Wait()
-		close(errs)
-		for err := range errs {
-			wants(t, "one of many", err, nil)
-		}
-		for _, key := range keys {
-			if rowsOf(t, db, key) != 1 {
-				t.Errorf("%v has no row", key)
-			}
-		}
-	})
-}
-
-func TestEnsureOfManyKeys(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		prefix := "many" + rand.Text()
-		ids := make([]int, 3000)
+		const n = 1000
+		fill(t, db, "many:%d", n)
+		exec(t, db.Admin(), "DELETE FROM lockstep_locks WHERE name LIKE 'many:99_'")
+		ids := make([]int, n-1)
 		for i := range ids {
 			ids[i] = i + 1
 		}
-		keys := txlock.NewFamily[int](prefix).Keys(ids...)
-		pool, lot := newPool(t, db, false), hashed()
-		wants(t, "Ensure of half", txlock.Ensure(t.Context(), pool, keys[:1500]...), nil)
-		wants(t, "Ensure of all", txlock.Ensure(t.Context(), pool, append(keys, named(), lot)...), nil)
-		wants(t, "Ensure of a hashed key", txlock.Ensure(t.Context(), pool, lot), nil)
-		if rowsOf(t, db, lot) != 0 {
-			t.Error("a hashed key was given a row")
+		keys, lot, pool := txlock.NewFamily[int]("many").Keys(ids...), hashed(), newPool(t, db, false)
+		var wg sync.WaitGroup
+		for range 8 {
+			mine := append(slices.Clone(keys), lot)
+			mathrand.Shuffle(n, func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+			wg.Go(func() { wants(t, "one of many", txlock.Ensure(t.Context(), pool, mine...), nil) })
 		}
-		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name LIKE '"+prefix+"%'"); n != 3000 {
-			t.Errorf("%d rows", n)
+		wg.Wait()
+		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); n != 1000 || rowsOf(t, db, lot) != 0 {
+			t.Errorf("%d rows, and of a hashed key %d", n, rowsOf(t, db, lot))
 		}
 	})
 }
 
-func TestEnsureRefuses(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		good, pool := named(), newPool(t, db, false)
-		for _, bad := range []txlock.Key{{}, txlock.Named(""), txlock.Named(strings.Repeat("k", 256)), txlock.Named("\xff"), txlock.NewFamily[int]("f").Key(0)} {
-			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, good, bad), txlock.ErrInvalidKey)
+// TestPoolsRefuse proves that what is called on a pool refuses bad input, and changes nothing then.
+func TestPoolsRefuse(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		good, pool := old(t, db), newPool(t, db, false)
+		for _, bad := range [][]txlock.Key{{}, {good, {}}, {good, txlock.Named("")}, {good, txlock.Named(strings.Repeat("k", 256))}, {named(), txlock.Named("\xff")}, {named(), txlock.NewFamily[int]("f").Key(0)}} {
+			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, bad...), txlock.ErrInvalidKey)
+			wants(t, "Holders", second(txlock.Holders(t.Context(), pool, bad...)), txlock.ErrInvalidKey)
 		}
-		wants(t, "Ensure of nothing", txlock.Ensure(t.Context(), pool), txlock.ErrInvalidKey)
-		if err := txlock.Ensure(t.Context(), nil, good); err == nil || !strings.Contains(err.Error(), "*sql.DB is nil") {
-			t.Errorf("Ensure on nil: %v", err)
+		for _, olderThan := range []time.Duration{0, -1, -time.Hour, math.MinInt64} {
+			wants(t, "Purge of no time", second(txlock.Purge(t.Context(), pool, olderThan)), txlock.ErrInvalidOption)
 		}
+		wants(t, "Purge of 292 years", second(txlock.Purge(t.Context(), pool, math.MaxInt64)), nil)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		wants(t, "Ensure after the end", txlock.Ensure(ended, pool, good), context.Canceled)
-		if rowsOf(t, db, good) != 0 {
-			t.Error("a call that was refused has made a row")
+		for verb, call := range map[string]func(ctx context.Context, pool *sql.DB) error{
+			"Ensure":    func(ctx context.Context, pool *sql.DB) error { return txlock.Ensure(ctx, pool, named()) },
+			"Holders":   func(ctx context.Context, pool *sql.DB) error { return second(txlock.Holders(ctx, pool, good)) },
+			"Purge":     func(ctx context.Context, pool *sql.DB) error { return second(txlock.Purge(ctx, pool, time.Second)) },
+			"PurgeOnce": func(ctx context.Context, pool *sql.DB) error { return second(txlock.PurgeOnce(ctx, pool)) },
+		} {
+			wants(t, verb+" after the end", call(ended, pool), context.Canceled)
+			if err := call(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "*sql.DB is nil") {
+				t.Errorf("%s on nil: %v", verb, err)
+			}
+		}
+		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); n != 1 || rowsOf(t, db, good) != 1 {
+			t.Errorf("%d rows after calls that were refused, want the one of before", n)
 		}
 	})
 }
@@ -156,7 +140,7 @@ func TestMissingTables(t *testing.T) {
 				t.Parallel()
 				var pool *sql.DB
 				if dropped {
-					db := testdb.Shared(t, engine).Open(t)
+					db := testdb.Shared(t, engine).OpenNamed(t)
 					db.Exec(t, "DROP TABLE lockstep_locks, lockstep_centers")
 					pool = newPool(t, db, true)
 				} else {
@@ -164,14 +148,12 @@ func TestMissingTables(t *testing.T) {
 				}
 				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrSchema)
 				for _, key := range []txlock.Key{named(), hashed()} {
-					_, err := txlock.Holders(t.Context(), pool, key)
-					wants(t, "Holders", err, txlock.ErrSchema)
+					wants(t, "Holders", second(txlock.Holders(t.Context(), pool, key)), txlock.ErrSchema)
 					s := begin(t, pool, nil)
 					for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock, s.WaitAtMost(1e9).Lock} {
 						wants(t, "a lock", second(verb(t.Context(), key)), txlock.ErrSchema)
 					}
-					_, err = s.LockAll(t.Context(), key, named())
-					wants(t, "LockAll", err, txlock.ErrSchema)
+					wants(t, "LockAll", second(s.LockAll(t.Context(), key, named())), txlock.ErrSchema)
 					wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
 					s.commit(t)
 				}
@@ -184,14 +166,14 @@ func TestMissingTables(t *testing.T) {
 // TestMissingCenter locks on a center row that somebody has deleted, on connections that have
 // locked another one before, in transactions that begin with that and in others.
 func TestMissingCenter(t *testing.T) {
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
-		key := hashed()
-		exec(t, db.Admin(), "DELETE FROM lockstep_centers WHERE slot = ?", key.Slot())
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		key, there := hashed(), hashed()
+		db := testdb.Shared(t, engine).OpenNamed(t, there.Slot())
 		for _, guarded := range []bool{false, true} {
 			pool := newPool(t, db, guarded)
 			for _, open := range []func() *session{func() *session { return unread(t, pool) }, func() *session { return begin(t, pool, nil) }} {
 				s := open()
-				s.lock(t, hashed())
+				s.lock(t, there)
 				s.commit(t)
 				s = open()
 				for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock, s.WaitAtMost(1e9).Lock} {
@@ -204,99 +186,11 @@ func TestMissingCenter(t *testing.T) {
 	})
 }
 
-// TestReadOnlyServer asks a replica, which takes no writes of the application's.
-// TestReadOnlyServer needs a server of its own, and so does what comes before.
-func TestReadOnlyServer(t *testing.T) {
-	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Dedicated(t, engine).Open(t)
-		if engine == testdb.MySQL {
-			limitWhileUsersAreChanged(t, db)
-		}
-		old := named()
-		before := committed(t, db, old)
-		exec(t, db.Admin(), "INSERT INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
-		variable := map[testdb.Engine]string{testdb.MariaDB: "read_only", testdb.MySQL: "super_read_only"}[engine]
-		db.Exec(t, "SET GLOBAL "+variable+" = ON")
-		defer func() { db.Exec(t, "SET GLOBAL "+variable+" = OFF") }() // so that the database can be dropped
-
-		for _, guarded := range []bool{false, true} {
-			pool := newPool(t, db, guarded)
-			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrReadOnly)
-			wants(t, "Ensure of what is there", txlock.Ensure(t.Context(), pool, old), nil)
-			_, err := txlock.Purge(t.Context(), pool, 1)
-			wants(t, "Clean", err, txlock.ErrReadOnly)
-			_, err = txlock.Holders(t.Context(), pool, old)
-			wants(t, "Holders", err, nil)
-			s := begin(t, pool, nil)
-			_, err = s.Lock(t.Context(), old)
-			wants(t, "Lock", err, txlock.ErrReadOnly)
-			_, err = s.LockAll(t.Context(), old, named())
-			wants(t, "LockAll", err, txlock.ErrReadOnly)
-			_, err = s.Lock(t.Context(), hashed())
-			wants(t, "Lock of a hashed key", err, txlock.ErrReadOnly)
-			_, err = s.Once(t.Context(), named())
-			wants(t, "Once", err, txlock.ErrReadOnly)
-			wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
-			grant, err := s.RLock(t.Context(), old)
-			wants(t, "RLock", err, nil)
-			if grant.Token() != before.Token() {
-				t.Errorf("the shared grant has token %d, the last exclusive one %d", grant.Token(), before.Token())
-			}
-			s.commit(t)
-		}
-	})
-}
-
-// limitWhileUsersAreChanged: MySQL lets nobody look at privileges while a user is changed.
-// When the limit of a SELECT is over by then, it says so by other numbers.
-func limitWhileUsersAreChanged(t *testing.T, db *testdb.DB) {
-	key := named()
-	committed(t, db, key)
-	holder(t, db, key) // of a free one the limit would not matter
-	changing, cancel := context.WithCancel(t.Context())
-	var changes sync.WaitGroup
-	defer changes.Wait()
-	defer cancel()
-	for range 2 {
-		changes.Go(func() {
-			for changing.Err() == nil {
-				if _, err := db.Admin().ExecContext(context.WithoutCancel(changing), "FLUSH PRIVILEGES"); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	pools := []*sql.DB{impatient(t, db, true), impatient(t, db, false)}
-	seen := make(map[uint16]int)
-	for i, end := 0, time.Now().Add(time.Minute); seen[3547] == 0 || seen[1142] == 0; i++ {
-		if time.Now().After(end) {
-			t.Fatalf("the numbers of %d tries were %v, want 3547 and 1142", i, seen)
-		}
-		tx, err := pools[i%2].BeginTx(t.Context(), nil)
-		noError(t, err)
-		scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
-		noError(t, err)
-		_, err = scope.WaitAtMost(time.Millisecond).Lock(t.Context(), key)
-		if server := new(mysql.MySQLError); errors.As(err, &server) {
-			seen[server.Number]++
-		}
-		if err != nil {
-			wants(t, "WaitAtMost while users are changed", err, txlock.ErrWaitTimeout)
-			wants(t, "Verify", scope.Verify(t.Context()), nil)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatalf("commit after %v: %v", err, seen)
-		}
-	}
-	t.Logf("ended by the limit: %v", seen)
-}
-
 func TestReadOnlyTransaction(t *testing.T) {
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
-		old := named()
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		old, lot := named(), hashed()
+		db := testdb.Shared(t, engine).OpenNamed(t, lot.Slot())
 		committed(t, db, old)
-		lot := hashed()
 		for _, guarded := range []bool{false, true} {
 			s := begin(t, newPool(t, db, guarded), &sql.TxOptions{ReadOnly: true})
 			for _, key := range []txlock.Key{old, named(), lot} {

@@ -3,7 +3,6 @@ package txlock
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -58,9 +57,9 @@ func TestFoldRefuses(t *testing.T) {
 func TestFold(t *testing.T) {
 	OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db, known := testdb.Open(t, engine), 0
-		for f, names := range foldings {
+		for _, names := range foldings {
 			for _, collation := range names {
-				if compareFolds(t, db, f, collation) {
+				if compareFolds(t, db, collation) {
 					known++
 				}
 			}
@@ -73,17 +72,14 @@ func TestFold(t *testing.T) {
 
 // foldTexts are short texts: of any one character, and of some that collations treat
 // unlike others. In full they are of any two.
-func foldTexts(f folding) map[string]bool {
+func foldTexts() map[string]bool {
 	texts := map[string]bool{}
-	some := []rune("aAbBsSzZiIcChHlLnNjJ@[`{_-'0  ")
+	some := []rune("aAbBsSzZiIcChHlLnNjJ@[`{_-'0  äÄöÖßſıİ\u00a0\u0301\x01\x00\t💔💚")
 	for a := ' '; a <= '~'; a++ {
 		texts[string(a)] = true
 		for b := ' '; b <= '~' && os.Getenv("LOCKSTEP_LONG") == "1"; b++ {
 			texts[string(a)+string(b)] = true
 		}
-	}
-	if f.binary {
-		some = append(some, []rune("äÄöÖßſıİ\u00a0\u0301\x01\x00\t💔💚")...)
 	}
 	random := rand.New(rand.NewPCG(testdb.Seed(), 0))
 	for range 400 {
@@ -98,7 +94,7 @@ func foldTexts(f folding) map[string]bool {
 
 // compareFolds compares the keys of texts with a server's comparisons. It returns false
 // where the server doesn't know the collation.
-func compareFolds(t *testing.T, db *testdb.DB, f folding, collation string) bool {
+func compareFolds(t *testing.T, db *testdb.DB, collation string) bool {
 	t.Helper()
 	charset, _, _ := strings.Cut(collation, "_")
 	_, err := db.Admin().ExecContext(t.Context(), "DO CONVERT('a' USING "+charset+") COLLATE "+collation)
@@ -111,7 +107,7 @@ func compareFolds(t *testing.T, db *testdb.DB, f folding, collation string) bool
 	family := NewFamily[string]("f", Fold(collation))
 	var rows []string
 	var args []any
-	for text := range foldTexts(f) {
+	for text := range foldTexts() {
 		key := family.Key(text)
 		if key.Validate() != nil {
 			continue
@@ -137,84 +133,4 @@ func compareFolds(t *testing.T, db *testdb.DB, f folding, collation string) bool
 		}
 	}
 	return true
-}
-
-// foldPairs are texts that collations take for one, and the like that some of them don't.
-var foldPairs = [][2]string{
-	{"a", "A"}, {"abc", "aBC"}, {"i", "I"}, {"a", "b"}, {"_", "-"}, {"a b", "ab"}, // case, and none
-	{"a", "a "}, {"a", "a   "}, {"A", "a "}, {"a", " a"}, {"a b", "a  b"}, {"a\t", "a"}, {"a\n", "a"}, {"a\u00a0", "a"}, {"a\u3000", "a"}, // blanks
-	{"e", "é"}, {"E", "é"}, {"o", "ö"}, {"ö", "Ö"}, {"oe", "ö"}, {"n", "ñ"}, {"l", "ł"}, {"o", "ø"}, {"d", "đ"}, // accents
-	{"ss", "ß"}, {"s", "ß"}, {"ß", "ẞ"}, {"straße", "STRASSE"}, // sharp s
-	{"ae", "æ"}, {"AE", "æ"}, {"oe", "œ"}, {"fi", "ﬁ"}, {"ffl", "ﬄ"}, {"dz", "ǆ"}, {"ij", "ĳ"}, {"th", "þ"}, // ligatures
-	{"a", "ａ"}, {"A", "ａ"}, {"1", "１"}, {"ｱ", "ア"}, {"-", "－"}, // width
-	{"あ", "ア"}, {"か", "が"}, {"は", "ぱ"}, {"ゃ", "や"}, {"ー", "あ"}, {"ﾊﾟ", "パ"}, // kana
-	{"é", "e\u0301"}, {"e", "e\u0301"}, {"Å", "Å"}, {"å", "a\u030a"}, {"ế", "e\u0302\u0301"}, {"ö\u0304", "o\u0308\u0304"}, // combining
-	{"💔", "💚"}, {"👍", "👍🏽"}, {"❤", "❤\ufe0f"}, {"a", "a💔"}, {"🅰", "a"}, {"𝐚", "a"}, // emoji and beyond 16 bits
-	{"ab", "a\u00adb"}, {"ab", "a\u200bb"}, {"ab", "a\u200db"}, {"ab", "a\x00b"}, {"ab", "a\x01b"}, {"a", "a\u202e"}, {"ab", "\ufeffab"}, {"a", "a\x7f"}, // ignorable
-	{"1", "¹"}, {"1", "①"}, {"1", "१"}, {"1/2", "½"}, {"i", "İ"}, {"i", "ı"}, {"k", "K"}, {"σ", "ς"}, {"Σ", "ς"}, {"е", "e"}, {"ё", "е"}, {"tm", "™"}, // and others
-}
-
-// TestFoldNeverSplits asks the servers which texts each collation takes for one, and
-// demands one key for both or none for one of them.
-func TestFoldNeverSplits(t *testing.T) {
-	OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db, equal, folded := testdb.Open(t, engine), 0, 0
-		for collation := range allFoldings() {
-			family := NewFamily[string]("f", Fold(collation))
-			for _, pair := range equalPairs(t, db, collation) {
-				equal++
-				one, other := family.Key(pair[0]), family.Key(pair[1])
-				if one.Validate() == nil && other.Validate() == nil {
-					folded++
-					if one != other {
-						t.Errorf("%s takes %q for %q, and they have two keys", collation, pair[0], pair[1])
-					}
-				}
-			}
-		}
-		if equal < 200 || folded < 40 {
-			t.Errorf("the server takes %d pairs for one, and %d of them have keys", equal, folded)
-		}
-	})
-}
-
-func allFoldings() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, names := range foldings {
-			for _, name := range names {
-				if !yield(name) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// equalPairs returns the pairs that the server takes for one. What the character set
-// doesn't have is left out.
-func equalPairs(t *testing.T, db *testdb.DB, collation string) (equal [][2]string) {
-	t.Helper()
-	charset, _, _ := strings.Cut(collation, "_")
-	var all []string
-	for _, pair := range foldPairs {
-		one, other := fmt.Sprintf("_utf8mb4 X'%X'", pair[0]), fmt.Sprintf("_utf8mb4 X'%X'", pair[1])
-		whole := func(text string) string {
-			return " AND HEX(CONVERT(CONVERT(" + text + " USING " + charset + ") USING utf8mb4)) = HEX(" + text + ")"
-		}
-		all = append(all, fmt.Sprintf("CONVERT(%[1]s USING %[3]s) = CONVERT(%[2]s USING %[3]s) COLLATE %[4]s", one, other, charset, collation)+whole(one)+whole(other))
-	}
-	var told string
-	err := db.Admin().QueryRowContext(t.Context(), "SELECT CONCAT("+strings.Join(all, ", ")+")").Scan(&told)
-	if refused := (*mysql.MySQLError)(nil); errors.As(err, &refused) && refused.Number == 1273 {
-		return nil
-	}
-	if err != nil || len(told) != len(foldPairs) {
-		t.Fatal(told, err)
-	}
-	for i, pair := range foldPairs {
-		if told[i] == '1' {
-			equal = append(equal, pair)
-		}
-	}
-	return equal
 }

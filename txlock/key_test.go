@@ -8,8 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
-
-	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // status is a number that writes itself otherwise, as enumerations do.
@@ -150,27 +148,6 @@ func TestKeysCompare(t *testing.T) {
 	if keys := orders.Keys(3, 1, 3); len(keys) != 3 || keys[0] != orders.Key(3) || keys[1] != orders.Key(1) || keys[2] != keys[0] {
 		t.Errorf("keys %v", keys)
 	}
-}
-
-// TestSlotIsTheServers keeps programs of other languages, and people with a
-// client, on the same center lock.
-func TestSlotIsTheServers(t *testing.T) {
-	OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		pool := testdb.Open(t, engine).Connect(t)
-		for _, name := range []string{
-			"a", "order:42", "Zürich:日本語:🔒", strings.Repeat("k", 255), strings.Repeat("語", 85), "a\x00b", " padded ", `quote ' and \ back`,
-		} {
-			key := newKey(name, true)
-			check(t, key.Validate())
-			for _, query := range []string{"SELECT CRC32(?) & 65535", "SELECT CRC32(?) MOD 65536"} {
-				var slot uint16
-				check(t, pool.QueryRowContext(t.Context(), query, name).Scan(&slot))
-				if key.Slot() != slot {
-					t.Errorf("%q is on slot %d, on the server on %d", name, key.Slot(), slot)
-				}
-			}
-		}
-	})
 }
 
 // FuzzKey makes keys in all ways of any text.

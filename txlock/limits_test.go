@@ -1,6 +1,7 @@
 package txlock_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -16,21 +17,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// bounded are the calls that WaitAtMost limits. LockAll waits for the key behind another.
-var bounded = []struct {
-	name string
-	lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error
-}{
-	{"Lock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) }},
-	{"RLock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) }},
-	{"LockAll", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.LockAll(ctx, key, first(key)))
-	}},
-	{"CompareAndBump", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return s.CompareAndBump(ctx, key, 7) }},
-}
-
-// first is a key that LockAll takes before this one.
-func first(key txlock.Key) txlock.Key { return txlock.Named("before " + key.String()) }
+// bounded are the verbs that WaitAtMost limits. LockAll waits for the key behind another.
+var bounded = []string{"Lock", "RLock", "LockAll", "CompareAndBump of 7"}
 
 // limits are those that are small and large for a server.
 var limits = map[bool][]time.Duration{
@@ -40,17 +28,17 @@ var limits = map[bool][]time.Duration{
 
 // onLimits runs a test for every bounded call with each of the limits, on guarded and
 // plain pools, for keys that the process knows and for those that it doesn't.
-func onLimits(t *testing.T, large bool, test func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error)) {
+func onLimits(t *testing.T, large bool, test func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb)) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for i, verb := range bounded {
+		for i, name := range bounded {
 			for _, known := range []bool{false, true} {
 				for _, guarded := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%s/known=%t/guarded=%t", verb.name, known, guarded), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%s/known=%t/guarded=%t", name, known, guarded), func(t *testing.T) {
 						t.Parallel()
 						pool := newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = known })
 						for j, limit := range limits[large] {
 							if testdb.Meet(i, known, guarded, j) {
-								test(t, db, pool, withRow(t, db, known), limit, verb.lock)
+								test(t, db, pool, withRow(t, db, known), verbs[name].within(limit))
 							}
 						}
 					})
@@ -64,7 +52,7 @@ func onLimits(t *testing.T, large bool, test func(t *testing.T, db *testdb.DB, p
 func withRow(t *testing.T, db *testdb.DB, known bool) txlock.Key {
 	t.Helper()
 	key := named()
-	for _, k := range []txlock.Key{first(key), key} {
+	for _, k := range []txlock.Key{another(key), key} {
 		if known {
 			wants(t, "Ensure", txlock.Ensure(t.Context(), db.Admin(), k), nil)
 		}
@@ -83,37 +71,23 @@ func held(t *testing.T, db *testdb.DB, key txlock.Key) *sql.Tx {
 	return tx
 }
 
-// TestFreeWhateverTheLimit proves that a lock which is free is granted: the limit is for
-// the wait.
-func TestFreeWhateverTheLimit(t *testing.T) {
-	for _, large := range []bool{false, true} {
-		t.Run(fmt.Sprintf("large=%t", large), func(t *testing.T) {
-			onLimits(t, large, func(t *testing.T, _ *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
-				s := begin(t, pool, nil)
-				wants(t, fmt.Sprintf("a free lock within %v", limit), lock(t.Context(), s.WaitAtMost(limit), key), nil)
-				s.commit(t)
-			})
-		})
-	}
-}
-
-// TestSmallLimitsEnd proves that no limit is none.
+// TestSmallLimitsEnd proves that no limit is none, and that it is for the wait: a lock that is free is
+// granted.
 func TestSmallLimitsEnd(t *testing.T) {
-	onLimits(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
+	onLimits(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb) {
 		other, s, delays, began := held(t, db, key), begin(t, pool, nil), testdb.Delays(t), time.Now()
-		err := lock(t.Context(), s.WaitAtMost(limit), key)
-		wants(t, "a lock that is held", err, txlock.ErrWaitTimeout)
+		wants(t, "a lock that is held", second(lock(s.Scope, t.Context(), key)), txlock.ErrWaitTimeout)
 		if waited := time.Since(began); waited > 20*time.Second+delays() { // the server's own limit is 50 s
-			t.Errorf("a limit of %v has ended after %v", limit, waited)
+			t.Errorf("it has ended after %v", waited)
 		}
 		wants(t, "Verify", s.Verify(t.Context()), nil)
-		for _, k := range []txlock.Key{key, first(key)} {
+		for _, k := range []txlock.Key{key, another(key)} {
 			if grant, ok := s.Held(k); ok {
 				t.Errorf("%v is held after a call that failed: %+v", k, grant)
 			}
 		}
 		wants(t, "Rollback", other.Rollback(), nil)
-		wants(t, "the same lock when it is free", lock(t.Context(), s.WaitAtMost(limit), key), nil)
+		wants(t, "the same lock when it is free", second(lock(s.Scope, t.Context(), key)), nil)
 		s.commit(t)
 	})
 }
@@ -121,11 +95,11 @@ func TestSmallLimitsEnd(t *testing.T) {
 // TestLargeLimitsWait proves that the largest limits are waited for, and that what the
 // holder commits meanwhile is not older than the lock: nothing was read before.
 func TestLargeLimitsWait(t *testing.T) {
-	onLimits(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
+	onLimits(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, lock verb) {
 		other, s := held(t, db, key), begin(t, pool, nil)
-		answered := db.Waiting(t, s.id, func() error { return lock(t.Context(), s.WaitAtMost(limit), key) })
+		answered := db.Waiting(t, s.id, func() error { return second(lock(s.Scope, t.Context(), key)) })
 		wants(t, "Commit", other.Commit(), nil)
-		wants(t, fmt.Sprintf("within %v", limit), <-answered, nil)
+		wants(t, "a lock that is free in time", <-answered, nil)
 		s.commit(t)
 	})
 }
@@ -148,20 +122,14 @@ func TestBoundedLocksFixNoSnapshot(t *testing.T) {
 						wants(t, "raise the token", second(other.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 8 WHERE name = ?", k.String())), nil)
 						return other
 					}
-					others := []*sql.Tx{locked(first(key)), locked(key)}
-					answered := make(chan error, 1)
+					others := []*sql.Tx{locked(another(key)), locked(key)}
+					answered, limited := make(chan error, 1), s.WaitAtMost(time.Minute)
 					go func() {
-						limited := s.WaitAtMost(time.Minute)
 						if all {
-							_, err := limited.LockAll(t.Context(), key, first(key))
-							answered <- err
+							answered <- second(limited.LockAll(t.Context(), key, another(key)))
 							return
 						}
-						_, err := limited.Lock(t.Context(), first(key))
-						if err == nil {
-							_, err = limited.Lock(t.Context(), key)
-						}
-						answered <- err
+						answered <- cmp.Or(second(limited.Lock(t.Context(), another(key))), second(limited.Lock(t.Context(), key)))
 					}()
 					for _, other := range others {
 						db.WaitForLockWait(t, s.id)
@@ -190,15 +158,15 @@ func unread(t *testing.T, pool *sql.DB) *session {
 func TestLimitIsExact(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		const limit = 50 * time.Millisecond
-		for _, verb := range bounded {
-			t.Run(verb.name, func(t *testing.T) {
+		for _, name := range bounded {
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				key, s := withRow(t, db, true), begin(t, impatient(t, db, true), nil)
 				held(t, db, key)
 				quickest := time.Hour
 				for try := 0; try < 10 && quickest > limit+800*time.Millisecond; try++ {
 					began := time.Now()
-					wants(t, "a lock that is held", verb.lock(t.Context(), s.WaitAtMost(limit), key), txlock.ErrWaitTimeout)
+					wants(t, "a lock that is held", second(verbs[name].within(limit)(s.Scope, t.Context(), key)), txlock.ErrWaitTimeout)
 					quickest = min(quickest, time.Since(began))
 				}
 				if quickest < limit || quickest > limit+800*time.Millisecond {
@@ -277,29 +245,6 @@ func TestLimitOfTheSession(t *testing.T) {
 			cancel()
 			wants(t, "a wait of a minute where a second is the session's limit", err, txlock.ErrWaitTimeout)
 			wants(t, "Verify", s.Verify(t.Context()), nil)
-		}
-	})
-}
-
-// TestRollbackOnTimeout: where a wait that ends rolls the transaction back, a try of a key
-// that has a row leaves it alive, and who is told that nothing is free is told that it isn't.
-func TestRollbackOnTimeout(t *testing.T) {
-	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Dedicated(t, engine, testdb.Args("--innodb-rollback-on-timeout=ON")).Open(t)
-		fresh, known := apart(t, db), named()
-		committed(t, db, known)
-		for _, key := range []txlock.Key{fresh, known} {
-			holder(t, db, key)
-			s := begin(t, newPool(t, db, true), nil)
-			_, err := s.LockAny(t.Context(), key)
-			wants(t, "LockAny", err, txlock.ErrBusy)
-			verify := s.Verify(t.Context())
-			if key == known {
-				wants(t, "Verify", verify, nil)
-			}
-			if errors.Is(verify, txlock.ErrTxDoomed) != errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("LockAny: %v; Verify: %v", err, verify)
-			}
 		}
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -37,12 +40,26 @@ func onCenters(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Open(t)) })
 }
 
-// impatient is a pool on which whoever waits for a row is told so after a second.
-func impatient(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
+// ungranted is a database whose tables the application's user may not use.
+func ungranted(t *testing.T, engine testdb.Engine) *testdb.DB {
 	t.Helper()
-	return newPool(t, db, guarded, append(mutators, func(cfg *mysql.Config) {
-		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
-	})...)
+	db := testdb.Fresh(t, engine)
+	statements, err := schema.Statements()
+	noError(t, err)
+	for _, statement := range statements {
+		if strings.HasPrefix(statement, "CREATE") {
+			db.Exec(t, statement)
+		}
+	}
+	return db
+}
+
+// impatience ends waits for a row after a second.
+func impatience(cfg *mysql.Config) { cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"} }
+
+func impatient(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
+	t.Helper()
+	return newPool(t, db, guarded, impatience)
 }
 
 // newPool is a pool of the application's user, guarded or not, which must have all
@@ -129,6 +146,66 @@ func committed(t *testing.T, db *testdb.DB, key txlock.Key) txlock.Grant {
 	return grant
 }
 
+// verb acquires a key in one of the ways of a Scope.
+type verb func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error)
+
+var verbs = map[string]verb{
+	"Lock":    (*txlock.Scope).Lock,
+	"TryLock": (*txlock.Scope).TryLock,
+	"RLock":   (*txlock.Scope).RLock, "TryRLock": (*txlock.Scope).TryRLock,
+	"LockAny": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+		return s.LockAny(ctx, key, key)
+	},
+	"LockAll": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+		grants, err := s.LockAll(ctx, key, another(key))
+		return append(grants, txlock.Grant{})[0], err
+	},
+	"LockAll of one": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+		grants, err := s.LockAll(ctx, key)
+		return append(grants, txlock.Grant{})[0], err
+	},
+	"LockAll, shared": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+		return txlock.Grant{}, second(s.LockAll(ctx, another(key), txlock.Shared(key)))
+	},
+	"Version": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+		return txlock.Grant{}, second(s.Version(ctx, key))
+	},
+	"CompareAndBump": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+		version, err := s.Version(ctx, key)
+		if err == nil {
+			err = s.CompareAndBump(ctx, key, version)
+		}
+		grant, _ := s.Held(key)
+		return grant, err
+	},
+	"CompareAndBump of 7": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+		err := s.CompareAndBump(ctx, key, 7)
+		if errors.Is(err, txlock.ErrConflict) {
+			err = nil
+		}
+		return txlock.Grant{}, err
+	},
+}
+
+// within is a verb with a limit.
+func (v verb) within(limit time.Duration) verb {
+	return func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+		return v(s.WaitAtMost(limit), ctx, key)
+	}
+}
+
+// another is a key of the same kind, which LockAll locks first if its keys are named.
+func another(key txlock.Key) txlock.Key {
+	if key.Hashed() {
+		other, _ := anothers.LoadOrStore(key, hashed())
+		return other.(txlock.Key)
+	}
+	name := key.String()
+	return txlock.Named(fmt.Sprintf("%s%c/another", name[:len(name)-1], name[len(name)-1]-1))
+}
+
+var anothers sync.Map
+
 // named is a key of this test alone.
 func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
 
@@ -144,6 +221,15 @@ func hashed() txlock.Key {
 		key := lots.Key(lotID.Add(1))
 		if _, taken := slots.LoadOrStore(key.Slot(), true); !taken {
 			return key
+		}
+	}
+}
+
+// neighbour is another key of the same center lock.
+func neighbour(key txlock.Key) txlock.Key {
+	for id := int64(1 << 40); ; id++ {
+		if other := lots.Key(id); other.Slot() == key.Slot() {
+			return other
 		}
 	}
 }

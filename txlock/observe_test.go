@@ -201,7 +201,7 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 				if e.Kind == in {
 					runtime.Goexit()
 				}
-			}, func(cfg *mysql.Config) { cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"} })
+			}, impatience)
 			for name, ends := range map[string]func(*sql.Tx) error{"Commit": (*sql.Tx).Commit, "Rollback": (*sql.Tx).Rollback} {
 				tx, err := pool.BeginTx(t.Context(), nil)
 				noError(t, err)

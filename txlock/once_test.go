@@ -133,10 +133,6 @@ func TestOnceExpiresWhileOpen(t *testing.T) {
 func TestSweepOnce(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
-		_, err := txlock.PurgeOnce(t.Context(), nil)
-		if err == nil {
-			t.Error("PurgeOnce without a pool")
-		}
 		const rows = "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
 		fill := func(name string, done string) {
 			exec(t, db.Admin(), "INSERT INTO lockstep_once SELECT CONCAT('"+name+"', a.n, b.n, c.n), '-', '-', "+done+", 1000000 FROM "+rows+" a, "+rows+" b, "+rows+" c")
@@ -166,7 +162,7 @@ func TestSweepOnce(t *testing.T) {
 		wants(t, "Once", second(lost.Once(t.Context(), named())), txlock.ErrSchema)
 		wants(t, "Verify", lost.Verify(t.Context()), nil)
 		read := begin(t, pool, &sql.TxOptions{ReadOnly: true})
-		_, err = read.Once(t.Context(), named())
+		_, err := read.Once(t.Context(), named())
 		if !errors.Is(err, txlock.ErrReadOnly) && !errors.Is(err, txlock.ErrSchema) {
 			t.Errorf("in a read-only transaction: %v", err)
 		}

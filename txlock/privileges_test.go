@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -17,8 +16,7 @@ import (
 // that the transaction goes on.
 func TestMissingPrivileges(t *testing.T) {
 	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Fresh(t, engine)
-		wants(t, "Install", schema.Install(t.Context(), db.Admin()), nil)
+		db := ungranted(t, engine)
 		for _, table := range []string{"locks", "centers", "leases"} {
 			for _, host := range []string{"%", "localhost"} {
 				db.Exec(t, fmt.Sprintf("GRANT SELECT ON lockstep_%s TO '%s'@'%s'", table, db.Config().User, host))

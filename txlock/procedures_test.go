@@ -1,6 +1,7 @@
 package txlock_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,7 +15,11 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// onMySQL runs a test on a database of its own, if MySQL is among the servers.
+// lot and its another are the hashed keys of takeAll.
+var lot = hashed()
+
+// onMySQL runs a test on a database of its own, if MySQL is among the servers. Of the center rows it
+// has those of lot and its another.
 func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	t.Parallel()
@@ -23,7 +28,7 @@ func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	}
 	for _, engine := range testdb.Engines() {
 		if engine != testdb.MariaDB {
-			test(t, testdb.Shared(t, engine).Open(t))
+			test(t, testdb.Shared(t, engine).OpenNamed(t, lot.Slot(), another(lot).Slot()))
 		}
 	}
 }
@@ -40,32 +45,24 @@ func calls(t *testing.T, db *testdb.DB) int64 {
 func takeAll(t *testing.T, pool *sql.DB) error {
 	t.Helper()
 	var all []error
-	key, other := named(), hashed()
+	key := named()
 	for _, read := range []bool{false, true} {
-		for _, take := range []func(s *session) error{
-			func(s *session) error { return second(s.Lock(t.Context(), key)) },
-			func(s *session) error { return second(s.Lock(t.Context(), other)) },
-			func(s *session) error { return second(s.TryLock(t.Context(), key)) },
-			func(s *session) error { return second(s.TryLock(t.Context(), other)) },
-			func(s *session) error { return second(s.WaitAtMost(time.Minute).Lock(t.Context(), key)) },
-			func(s *session) error { return second(s.RLock(t.Context(), key)) },
-			func(s *session) error { return second(s.RLock(t.Context(), other)) },
-			func(s *session) error { return second(s.RLock(t.Context(), named())) },
-			func(s *session) error { return second(s.TryRLock(t.Context(), key)) },
-			func(s *session) error { return second(s.TryRLock(t.Context(), other)) },
-			func(s *session) error { return second(s.WaitAtMost(time.Minute).RLock(t.Context(), key)) },
-			func(s *session) error { return second(s.Once(t.Context(), key)) },
-			func(s *session) error { return second(s.LockAll(t.Context(), key, other, named(), hashed())) },
-			func(s *session) error {
-				version, err := s.Version(t.Context(), key)
-				return errors.Join(err, s.CompareAndBump(t.Context(), key, version))
+		for _, take := range []verb{
+			verbs["Lock"], verbs["TryLock"], verbs["Lock"].within(time.Minute), verbs["RLock"], verbs["TryRLock"], verbs["RLock"].within(time.Minute), verbs["LockAll"], verbs["CompareAndBump"],
+			func(s *txlock.Scope, ctx context.Context, _ txlock.Key) (txlock.Grant, error) {
+				return s.RLock(ctx, named())
+			},
+			func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+				return txlock.Grant{}, second(s.Once(ctx, key))
 			},
 		} {
-			s := inTx(t, pool)
-			if read {
-				testdb.ConnID(t, s.tx)
+			for _, key := range []txlock.Key{key, lot} {
+				s := inTx(t, pool)
+				if read {
+					testdb.ConnID(t, s.tx)
+				}
+				all = append(all, second(take(s.Scope, t.Context(), key)), s.tx.Commit())
 			}
-			all = append(all, take(s), s.tx.Commit())
 		}
 	}
 	return errors.Join(all...)
@@ -80,10 +77,6 @@ func TestWithoutProcedures(t *testing.T) {
 		"other parameters": func(t *testing.T, db *testdb.DB) {
 			db.DropProcedures(t, "lockstep_lock_1")
 			db.Exec(t, "CREATE PROCEDURE lockstep_lock_1(n INT) SELECT n")
-		},
-		"an older version": func(t *testing.T, db *testdb.DB) {
-			db.DropProcedures(t)
-			db.Exec(t, "CREATE PROCEDURE lockstep_lock_0(n INT) SELECT n")
 		},
 		"not allowed": func(t *testing.T, db *testdb.DB) {
 			for _, host := range []string{"%", "localhost"} {
@@ -126,7 +119,11 @@ func TestProceduresDroppedMeanwhile(t *testing.T) {
 		}
 		next.commit(t)
 		wants(t, "locks without", takeAll(t, pool), nil)
-		wants(t, "Install", schema.Install(t.Context(), db.Admin()), nil)
+		procedures, err := schema.Procedures()
+		noError(t, err)
+		for _, statement := range procedures {
+			db.Exec(t, statement)
+		}
 		before := calls(t, db)
 		wants(t, "locks of a new pool", takeAll(t, newPool(t, db, true)), nil)
 		if calls(t, db) == before {

@@ -1,12 +1,9 @@
 package txlock_test
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
-	"math"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -42,11 +39,10 @@ func clean(t *testing.T, pool *sql.DB, olderThan time.Duration) int {
 }
 
 func TestCleanRemovesOldRows(t *testing.T) {
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{false, true} {
-			gone, young, lot, made := old(t, db), named(), hashed(), named()
+			gone, young, made := old(t, db), named(), named()
 			committed(t, db, young)
-			committed(t, db, lot)
 			noError(t, txlock.Ensure(t.Context(), db.Admin(), made))
 			age(t, db, young) // locked by a program of long ago, and again now
 			again := committed(t, db, young)
@@ -64,17 +60,15 @@ func TestCleanRemovesOldRows(t *testing.T) {
 			if grant := committed(t, db, young); grant.Token() <= again.Token() {
 				t.Errorf("token %d after %d", grant.Token(), again.Token())
 			}
-			if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_centers"); n != 65536 {
-				t.Errorf("%d center rows", n)
-			}
 		}
 	})
 }
 
 // TestCleanWaitsForNobody leaves the rows that others hold, wait for or share, and
-// those that they are making.
+// those that they are making, of more than one transaction removes.
 func TestCleanWaitsForNobody(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		fill(t, db, "old:%d", 1000)
 		held, shared, wanted, free, fresh := old(t, db), old(t, db), old(t, db), old(t, db), named()
 		holder(t, db, held)
 		holder(t, db, fresh)
@@ -82,8 +76,8 @@ func TestCleanWaitsForNobody(t *testing.T) {
 		wants(t, "RLock", second(reader.RLock(t.Context(), shared)), nil)
 		owner, waiter := holder(t, db, wanted), begin(t, newPool(t, db, true), nil)
 		answered := db.Waiting(t, waiter.id, func() error { return second(waiter.Lock(t.Context(), wanted)) })
-		if n := clean(t, newPool(t, db, false), time.Minute); n != 1 || rowsOf(t, db, free) != 0 {
-			t.Errorf("%d rows were removed, want the one that nobody needs", n)
+		if n := clean(t, newPool(t, db, false), time.Minute); n != 1001 || rowsOf(t, db, free) != 0 {
+			t.Errorf("%d rows were removed, want the 1,001 that nobody needs", n)
 		}
 		for _, key := range []txlock.Key{held, shared, wanted} {
 			if rowsOf(t, db, key) != 1 {
@@ -132,17 +126,9 @@ func TestCleanKeepsTokensRising(t *testing.T) {
 // which are gone.
 func TestLocksAfterClean(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		verbs := map[string]func(s *session, key txlock.Key) (txlock.Grant, error){
-			"Lock":     func(s *session, key txlock.Key) (txlock.Grant, error) { return s.Lock(t.Context(), key) },
-			"TryLock":  func(s *session, key txlock.Key) (txlock.Grant, error) { return s.TryLock(t.Context(), key) },
-			"RLock":    func(s *session, key txlock.Key) (txlock.Grant, error) { return s.RLock(t.Context(), key) },
-			"TryRLock": func(s *session, key txlock.Key) (txlock.Grant, error) { return s.TryRLock(t.Context(), key) },
-			"WaitAtMost.Lock": func(s *session, key txlock.Key) (txlock.Grant, error) {
-				return s.WaitAtMost(9e9).Lock(t.Context(), key)
-			},
-			"WaitAtMost.RLock": func(s *session, key txlock.Key) (txlock.Grant, error) {
-				return s.WaitAtMost(9e9).RLock(t.Context(), key)
-			},
+		verbs := map[string]verb{
+			"Lock": verbs["Lock"], "TryLock": verbs["TryLock"], "RLock": verbs["RLock"], "TryRLock": verbs["TryRLock"],
+			"WaitAtMost.Lock": verbs["Lock"].within(9e9), "WaitAtMost.RLock": verbs["RLock"].within(9e9),
 		}
 		keys := map[string]txlock.Key{}
 		for name := range verbs {
@@ -153,88 +139,21 @@ func TestLocksAfterClean(t *testing.T) {
 		}
 		for name, verb := range verbs {
 			s := begin(t, newPool(t, db, true), nil)
-			_, err := verb(s, keys[name])
-			wants(t, name, err, nil)
+			wants(t, name, second(verb(s.Scope, t.Context(), keys[name])), nil)
 			other := begin(t, newPool(t, db, true), nil)
-			_, err = other.TryLock(t.Context(), keys[name])
-			wants(t, "TryLock after "+name, err, txlock.ErrBusy)
+			wants(t, "TryLock after "+name, second(other.TryLock(t.Context(), keys[name])), txlock.ErrBusy)
 			wants(t, "Rollback", other.tx.Rollback(), nil)
 			s.commit(t)
 		}
 	})
 }
 
-// fill makes n old rows.
-func fill(t *testing.T, db *testdb.DB, n int) {
+// fill makes old rows, whose names have the numbers below n.
+func fill(t *testing.T, db *testdb.DB, name string, n int) {
 	t.Helper()
-	exec(t, db.Admin(), "INSERT INTO lockstep_locks SELECT CONCAT('old:', 10000 + slot), 1, '-', 0, 1 FROM lockstep_centers WHERE slot < ?", n)
-}
-
-func TestCleanInBatches(t *testing.T) {
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
-		for _, n := range []int{499, 500, 501, 1000, 1203} {
-			fill(t, db, n)
-			if got := clean(t, newPool(t, db, false), time.Hour); got != n {
-				t.Errorf("%d of %d rows were removed", got, n)
-			}
-			if left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); left != 0 {
-				t.Errorf("%d of %d rows are left", left, n)
-			}
-		}
-		fill(t, db, 1203)
-		for i := range 3 {
-			holder(t, db, txlock.Named(fmt.Sprintf("old:%d", 10000+600*i)))
-		}
-		if got := clean(t, newPool(t, db, false), time.Hour); got != 1200 {
-			t.Errorf("%d rows beside 3 that are held were removed, want 1200", got)
-		}
-	})
-}
-
-// TestCleanBySeveralAtOnce lets programs clean at the same time, which share the
-// work.
-func TestCleanBySeveralAtOnce(t *testing.T) {
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
-		const rows = 3000
-		fill(t, db, rows)
-		pool := newPool(t, db, false)
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		total := 0
-		for range 4 {
-			wg.Go(func() {
-				n, err := txlock.Purge(t.Context(), pool, time.Hour)
-				wants(t, "one of several", err, nil)
-				mu.Lock()
-				total += n
-				mu.Unlock()
-			})
-		}
-		wg.Wait()
-		total += clean(t, pool, time.Hour) // what one has held when the others looked
-		if left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); left != 0 || total != rows {
-			t.Errorf("%d of %d rows were removed, %d are left", total, rows, left)
-		}
-	})
-}
-
-func TestCleanRefuses(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		pool, key := newPool(t, db, false), old(t, db)
-		for _, olderThan := range []time.Duration{0, -1, -time.Hour, math.MinInt64} {
-			wants(t, "Clean of no time", second(txlock.Purge(t.Context(), pool, olderThan)), txlock.ErrInvalidOption)
-		}
-		if n, err := txlock.Purge(t.Context(), pool, math.MaxInt64); n != 0 || err != nil {
-			t.Errorf("Clean of 292 years: %d, %v", n, err)
-		}
-		if _, err := txlock.Purge(t.Context(), nil, time.Hour); err == nil || !strings.Contains(err.Error(), "*sql.DB is nil") {
-			t.Errorf("Clean on nil: %v", err)
-		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		wants(t, "Clean after the end", second(txlock.Purge(ended, pool, time.Second)), context.Canceled)
-		if rowsOf(t, db, key) != 1 {
-			t.Error("a call that was refused has removed a row")
-		}
-	})
+	var names []any
+	for i := range n {
+		names = append(names, fmt.Sprintf(name, i))
+	}
+	exec(t, db.Admin(), "INSERT INTO lockstep_locks VALUES "+strings.TrimPrefix(strings.Repeat(", (?, 1, '-', 0, 1)", n), ", "), names...)
 }

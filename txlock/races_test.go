@@ -30,19 +30,9 @@ func (a *asking) Value(key any) any {
 func TestReadWhileLocking(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "read", "n INT")
-		for name, lock := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
-			"Lock":    func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
-			"RLock":   func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) },
-			"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) },
-			"WaitAtMost": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-				return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
-			},
-			"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-				return second(s.LockAll(ctx, key, another(key)))
-			},
-			"LockAll within a limit": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-				return second(s.WaitAtMost(time.Minute).LockAll(ctx, key, another(key)))
-			},
+		for name, lock := range map[string]verb{
+			"Lock": verbs["Lock"], "RLock": verbs["RLock"], "TryLock": verbs["TryLock"], "LockAll": verbs["LockAll"],
+			"WaitAtMost": verbs["Lock"].within(time.Minute), "LockAll within a limit": verbs["LockAll"].within(time.Minute),
 		} {
 			for kind, key := range map[string]txlock.Key{"known": named(), "hashed": hashed()} {
 				t.Run(name+"/"+kind, func(t *testing.T) {
@@ -54,7 +44,7 @@ func TestReadWhileLocking(t *testing.T) {
 						wants(t, "read", s.tx.QueryRowContext(context.WithoutCancel(t.Context()), "SELECT COUNT(*) FROM "+table).Scan(&n), nil)
 						committed(t, db, key)
 					}}
-					wants(t, name, lock(ctx, s.Scope, key), txlock.ErrStaleSnapshot)
+					wants(t, name, second(lock(s.Scope, ctx, key)), txlock.ErrStaleSnapshot)
 					if ctx.between != nil {
 						t.Error("nobody has read")
 					}

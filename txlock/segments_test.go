@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -34,27 +33,4 @@ func TestSegmentsKeys(t *testing.T) {
 			wants(t, name, key.Validate(), txlock.ErrInvalidKey)
 		}
 	}
-}
-
-// LockAny takes a part that nobody has, and LockAll waits for all of them.
-func TestSegments(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		keys := txlock.Segments(named(), 2)
-		for _, key := range keys {
-			committed(t, db, key)
-		}
-		first, last, third := begin(t, impatient(t, db, true), nil), begin(t, impatient(t, db, true), nil), begin(t, impatient(t, db, true), nil)
-		one, err := first.LockAny(t.Context(), keys...)
-		noError(t, err)
-		other, err := last.LockAny(t.Context(), keys...)
-		noError(t, err)
-		if one.Key() == other.Key() {
-			t.Errorf("two transactions hold %v", one.Key())
-		}
-		wants(t, "LockAny of none", second(third.LockAny(t.Context(), keys...)), txlock.ErrBusy)
-		wants(t, "LockAll beside them", second(third.LockAll(t.Context(), keys...)), txlock.ErrWaitTimeout)
-		first.commit(t)
-		last.commit(t)
-		noError(t, second(third.LockAll(t.Context(), keys...)))
-	})
 }

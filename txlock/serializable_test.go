@@ -23,22 +23,13 @@ func TestWaitsAtSerializable(t *testing.T) {
 				cfg.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
 			}
 		}
-		type ask = func(ctx context.Context, s *session, key txlock.Key) error
-		asks := map[string]ask{
-			"Lock":  func(ctx context.Context, s *session, key txlock.Key) error { return second(s.Lock(ctx, key)) },
-			"RLock": func(ctx context.Context, s *session, key txlock.Key) error { return second(s.RLock(ctx, key)) },
-			"WaitAtMost": func(ctx context.Context, s *session, key txlock.Key) error {
-				return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
-			},
-			"LockAll": func(ctx context.Context, s *session, key txlock.Key) error {
-				return second(s.LockAll(ctx, key, named()))
-			},
-			"Version": func(ctx context.Context, s *session, key txlock.Key) error { return second(s.Version(ctx, key)) },
-			"Once": func(ctx context.Context, s *session, key txlock.Key) error {
+		asks := map[string]verb{
+			"Lock": verbs["Lock"], "RLock": verbs["RLock"], "WaitAtMost": verbs["Lock"].within(time.Minute), "LockAll": verbs["LockAll"], "Version": verbs["Version"],
+			"Once": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
 				if first, err := s.Once(ctx, key); err != nil || first {
-					return fmt.Errorf("first is %t, %w", first, err)
+					return txlock.Grant{}, fmt.Errorf("first is %t, %w", first, err)
 				}
-				return nil
+				return txlock.Grant{}, nil
 			},
 		}
 		table := db.CreateTable(t, "serial", "id INT PRIMARY KEY, n INT NOT NULL")
@@ -61,7 +52,7 @@ func TestWaitsAtSerializable(t *testing.T) {
 							first.lock(t, key)
 						}
 						next := begin(t, pool, &sql.TxOptions{Isolation: sql.LevelSerializable})
-						granted := db.Waiting(t, next.id, func() error { return ask(t.Context(), next, key) })
+						granted := db.Waiting(t, next.id, func() error { return second(ask(next.Scope, t.Context(), key)) })
 						exec(t, first.tx, "UPDATE "+table+" SET n = n + 1")
 						first.commit(t)
 						wants(t, way, <-granted, nil)

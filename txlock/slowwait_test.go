@@ -79,25 +79,10 @@ func slowly(t *testing.T, holder *session, looks *sql.DB, l *lookout, call func(
 	return <-done
 }
 
-// waits are the calls that wait for a holder, with another key that is free.
-var waits = map[string]func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error{
-	"Lock":  func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error { return second(s.Lock(ctx, key)) },
-	"RLock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error { return second(s.RLock(ctx, key)) },
-	"WaitAtMost Lock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
-		return second(s.WaitAtMost(soon).Lock(ctx, key))
-	},
-	"LockAll": func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error {
-		return second(s.LockAll(ctx, free, key))
-	},
-	"LockAll, shared": func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error {
-		return second(s.WaitAtMost(soon).LockAll(ctx, free, txlock.Shared(key)))
-	},
-	"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
-		if err := s.CompareAndBump(ctx, key, 7); !errors.Is(err, txlock.ErrConflict) {
-			return fmt.Errorf("CompareAndBump: %w", err)
-		}
-		return nil
-	},
+// waits are the calls that wait for a holder.
+var waits = map[string]verb{
+	"Lock": verbs["Lock"], "RLock": verbs["RLock"], "LockAll": verbs["LockAll"], "CompareAndBump": verbs["CompareAndBump of 7"],
+	"WaitAtMost Lock": verbs["Lock"].within(soon), "LockAll, shared": verbs["LockAll, shared"].within(soon),
 }
 
 // TestSlowWaitsNameTheHolder proves that the observer is told for whom a slow wait was, of the
@@ -114,8 +99,8 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 						if !testdb.Meet(i, kind == "hashed", guarded) {
 							continue
 						}
-						key, free := newKey(), newKey()
-						committed(t, db, free)
+						key := newKey()
+						committed(t, db, another(key))
 						var told *answers
 						var holder *session
 						for begun := time.Now(); time.Since(begun) < 5*time.Minute; { // a look may end with the wait, or with its limit
@@ -124,13 +109,9 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 								told = new(answers)
 								s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
 								holder = till(t, db, key)
-								fresh := named()
-								wants(t, name, slowly(t, holder, looks, l, func() error { return wait(t.Context(), s.Scope, key, free) }), nil)
-								exec(t, db.Admin(), "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", fresh.String())
-								var n int
-								err := s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", fresh.String()).Scan(&n)
-								if err != nil || n != 1 {
-									t.Errorf("the transaction sees %d rows of what was committed since, %v", n, err)
+								wants(t, name, slowly(t, holder, looks, l, func() error { return second(wait(s.Scope, t.Context(), key)) }), nil)
+								if n := s.seesNew(t, db); n != 1 {
+									t.Errorf("the transaction sees %d rows of what was committed since", n)
 								}
 								wants(t, "Verify", s.Verify(t.Context()), nil)
 								s.commit(t)
@@ -150,7 +131,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 						} else {
 							holder.names(t, fmt.Errorf("%q: %w", key, held), key)
 						}
-						if e := told.to(free); e.Held != nil {
+						if e := told.to(another(key)); e.Held != nil {
 							t.Errorf("%s: %v is said to have had what was free", name, e.Held)
 						}
 					}

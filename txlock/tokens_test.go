@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -13,43 +14,16 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// exclusive is a way to a token.
-type exclusive struct {
-	name string
-	lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error)
+// exclusives are the verbs that wait for a token.
+var exclusives = map[string]verb{
+	"Lock": verbs["Lock"], "WaitAtMost": verbs["Lock"].within(time.Minute), "LockAll": verbs["LockAll"], "CompareAndBump": verbs["CompareAndBump"],
 }
 
-// exclusives are all that wait.
-var exclusives = []exclusive{
-	{"Lock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-		return s.Lock(ctx, key)
-	}},
-	{"WaitAtMost", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-		return s.WaitAtMost(time.Minute).Lock(ctx, key)
-	}},
-	{"LockAll", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-		grants, err := s.LockAll(ctx, key, another(key))
-		if err != nil {
-			return txlock.Grant{}, err
-		}
-		return grants[0], nil
-	}},
-	{"CompareAndBump", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-		version, err := s.Version(ctx, key)
-		if err == nil {
-			err = s.CompareAndBump(ctx, key, version)
-		}
-		grant, _ := s.Held(key)
-		return grant, err
-	}},
-}
-
-// another is a key of the same kind, for LockAll.
-func another(key txlock.Key) txlock.Key {
-	if key.Hashed() {
-		return hashed()
-	}
-	return txlock.Named(key.String() + "/another")
+// withTries are those that don't wait, too.
+func withTries() map[string]verb {
+	all := maps.Clone(exclusives)
+	all["TryLock"] = verbs["TryLock"]
+	return all
 }
 
 // clockOf is the server's clock as tokens have it.
@@ -67,23 +41,18 @@ func apart(t *testing.T, db *testdb.DB) txlock.Key {
 	return txlock.Named(key.String() + "/m")
 }
 
-// tries is the way to a token that doesn't wait.
-var tries = exclusive{"TryLock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-	return s.TryLock(ctx, key)
-}}
-
 // onExclusives runs a test for ways to a token, for keys with a row and without.
-func onExclusives(t *testing.T, verbs []exclusive, test func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error))) {
+func onExclusives(t *testing.T, verbs map[string]verb, test func(t *testing.T, db *testdb.DB, key txlock.Key, lock verb)) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, verb := range verbs {
+		for name, lock := range verbs {
 			for kind, key := range map[string]txlock.Key{"fresh": apart(t, db), "known": named(), "hashed": hashed()} {
-				t.Run(fmt.Sprintf("%s/%s", verb.name, kind), func(t *testing.T) {
+				t.Run(name+"/"+kind, func(t *testing.T) {
 					t.Parallel()
 					if kind == "known" {
 						committed(t, db, key)
 						committed(t, db, another(key))
 					}
-					test(t, db, key, verb.lock)
+					test(t, db, key, lock)
 				})
 			}
 		}
@@ -93,24 +62,18 @@ func onExclusives(t *testing.T, verbs []exclusive, test func(t *testing.T, db *t
 // TestTokenIsOfTheGrant proves that a token is not older than the grant: not that of the
 // moment at which a statement has begun to wait.
 func TestTokenIsOfTheGrant(t *testing.T) {
-	onExclusives(t, exclusives, func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
+	onExclusives(t, exclusives, func(t *testing.T, db *testdb.DB, key txlock.Key, lock verb) {
 		first, waiter := holder(t, db, key), unread(t, newPool(t, db, true))
-		type answer struct {
-			grant txlock.Grant
-			err   error
-		}
-		answered := make(chan answer, 1)
-		go func() {
-			grant, err := lock(t.Context(), waiter.Scope, key)
-			answered <- answer{grant, err}
-		}()
-		db.WaitForLockWait(t, waiter.id)
+		var grant txlock.Grant
+		answered := db.Waiting(t, waiter.id, func() (err error) {
+			grant, err = lock(waiter.Scope, t.Context(), key)
+			return err
+		})
 		before := clockOf(t, db)
 		wants(t, "Rollback", first.tx.Rollback(), nil)
-		got := <-answered
-		wants(t, "who has waited", got.err, nil)
-		if got.grant.Token() < before {
-			t.Errorf("the token %d is %d us older than the grant", got.grant.Token(), before-got.grant.Token())
+		wants(t, "who has waited", <-answered, nil)
+		if grant.Token() < before {
+			t.Errorf("the token %d is %d us older than the grant", grant.Token(), before-grant.Token())
 		}
 		waiter.commit(t)
 	})
@@ -119,7 +82,7 @@ func TestTokenIsOfTheGrant(t *testing.T) {
 // TestTokenAheadOfTheClock proves that the token of a row which is ahead of the clock
 // rises all the same.
 func TestTokenAheadOfTheClock(t *testing.T) {
-	onExclusives(t, append(exclusives, tries), func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
+	onExclusives(t, withTries(), func(t *testing.T, db *testdb.DB, key txlock.Key, lock verb) {
 		ahead := clockOf(t, db) + 3600e6
 		if key.Hashed() {
 			exec(t, db.Admin(), "UPDATE lockstep_centers SET token = ? WHERE slot = ?", ahead, key.Slot())
@@ -128,7 +91,7 @@ func TestTokenAheadOfTheClock(t *testing.T) {
 		}
 		for _, guarded := range []bool{true, true, false} {
 			s := unread(t, newPool(t, db, guarded))
-			grant, err := lock(t.Context(), s.Scope, key)
+			grant, err := lock(s.Scope, t.Context(), key)
 			wants(t, "Lock", err, nil)
 			if grant.Token() <= ahead {
 				t.Errorf("token %d after %d", grant.Token(), ahead)
@@ -144,22 +107,7 @@ func TestTokenAheadOfTheClock(t *testing.T) {
 // which the shared lock had.
 func TestTokenAfterASharedLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, lock := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error){
-			"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-				return s.Lock(ctx, key)
-			},
-			"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-				return s.TryLock(ctx, key)
-			},
-			"LockAny": func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-				return s.LockAny(ctx, key)
-			},
-			"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-				grants, err := s.LockAll(ctx, key)
-				return append(grants, txlock.Grant{})[0], err
-			},
-			"CompareAndBump": exclusives[3].lock,
-		} {
+		for _, name := range []string{"Lock", "TryLock", "LockAny", "LockAll of one", "CompareAndBump"} {
 			for _, key := range []txlock.Key{named(), hashed()} {
 				t.Run(fmt.Sprintf("%s/hashed=%t", name, key.Hashed()), func(t *testing.T) {
 					before := committed(t, db, key)
@@ -169,7 +117,7 @@ func TestTokenAfterASharedLock(t *testing.T) {
 						t.Fatalf("RLock: token %d after %d, %v", shared.Token(), before.Token(), err)
 					}
 					exec(t, s.tx, "ROLLBACK TO SAVEPOINT before_lock")
-					grant, err := lock(t.Context(), s.Scope, key)
+					grant, err := verbs[name](s.Scope, t.Context(), key)
 					if err != nil || grant.Token() <= before.Token() || grant.Shared() {
 						t.Errorf("%s: %+v after token %d, %v", name, grant, before.Token(), err)
 					}
@@ -184,10 +132,10 @@ func TestTokenAfterASharedLock(t *testing.T) {
 // token.
 func TestTokenOfALockThatStays(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, verb := range append(exclusives, tries) {
+		for name, lock := range withTries() {
 			for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
 				for kind, key := range map[string]txlock.Key{"fresh": apart(t, db), "known": named(), "hashed": hashed()} {
-					t.Run(fmt.Sprintf("%s/%v/%s", verb.name, level, kind), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%s/%v/%s", name, level, kind), func(t *testing.T) {
 						t.Parallel()
 						var version uint64
 						if kind != "fresh" {
@@ -201,19 +149,17 @@ func TestTokenOfALockThatStays(t *testing.T) {
 						if _, certain := s.Held(key); certain || before.Token() <= version {
 							t.Fatalf("the lock has token %d, and is certain: %t", before.Token(), certain)
 						}
-						var grant txlock.Grant
-						var err error
-						switch verb.name {
+						switch name {
 						case "LockAll": // several in one statement have new tokens
-							var grants []txlock.Grant
-							grants, err = s.LockAll(t.Context(), key)
-							grant = append(grants, txlock.Grant{})[0]
+							lock = verbs["LockAll of one"]
 						case "CompareAndBump":
-							err = s.CompareAndBump(t.Context(), key, version)
-							grant, _ = s.Held(key)
-						default:
-							grant, err = verb.lock(t.Context(), s.Scope, key)
+							lock = func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+								err := s.CompareAndBump(ctx, key, version)
+								grant, _ := s.Held(key)
+								return grant, err
+							}
 						}
+						grant, err := lock(s.Scope, t.Context(), key)
 						if err != nil || grant.Token() != before.Token() {
 							t.Errorf("token %d after %d, %v", grant.Token(), before.Token(), err)
 						}

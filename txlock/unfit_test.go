@@ -104,22 +104,6 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 	})
 }
 
-// TestAutocommitOffForAll finds the setting of init_connect, of which no client is told.
-func TestAutocommitOffForAll(t *testing.T) {
-	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Dedicated(t, engine, testdb.Args("--init-connect=SET autocommit = 0")).Open(t)
-		for _, guarded := range []bool{false, true} {
-			pool := newPool(t, db, guarded)
-			tx, err := pool.BeginTx(t.Context(), nil)
-			noError(t, err)
-			_, err = txlock.Join(t.Context(), tx)
-			wants(t, "Join", err, schema.ErrAutocommit)
-			wants(t, "Rollback", tx.Rollback(), nil)
-			wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrAutocommit)
-		}
-	})
-}
-
 func second[T any](_ T, err error) error { return err }
 
 // TestNilTransaction proves that a nil transaction is no open one, whatever its type.
@@ -151,14 +135,16 @@ func TestNoRows(t *testing.T) {
 // TestSelectLimit locks several keys on sessions whose SELECTs show one row (sql_select_limit),
 // and finds out that the last of them has changed since the snapshot.
 func TestSelectLimit(t *testing.T) {
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		lots := []txlock.Key{hashed(), hashed(), hashed()}
+		db := testdb.Shared(t, engine).OpenNamed(t, lots[0].Slot(), lots[1].Slot(), lots[2].Slot())
 		oneRow := func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }
 		for _, v := range []struct{ guarded, procedures bool }{{true, true}, {true, false}, {false, false}} {
 			if v.guarded && !v.procedures && db.Engine() == testdb.MySQL {
 				db.DropProcedures(t)
 			}
-			for _, newKey := range []func() txlock.Key{named, hashed} {
-				pool, keys := newPool(t, db, v.guarded, oneRow), []txlock.Key{newKey(), newKey(), newKey()}
+			for _, keys := range [][]txlock.Key{{named(), named(), named()}, lots} {
+				pool := newPool(t, db, v.guarded, oneRow)
 				slices.SortFunc(keys, func(a, b txlock.Key) int { // as LockAll does
 					if a.Hashed() {
 						return cmp.Compare(a.Slot(), b.Slot())

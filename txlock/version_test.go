@@ -86,36 +86,6 @@ func comparesAndBumps(t *testing.T, db *testdb.DB, key txlock.Key, open func() *
 	}
 }
 
-// TestTokensOfBothKinds: the token that rises by an optimistic write is that of Lock.
-func TestTokensOfBothKinds(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		for _, key := range []txlock.Key{named(), hashed()} {
-			var last uint64
-			for i := range 20 {
-				s := begin(t, pool, nil)
-				var err error
-				if i%2 == 0 {
-					_, err = s.Lock(t.Context(), key)
-				} else {
-					err = s.CompareAndBump(t.Context(), key, last)
-				}
-				wants(t, "grant", err, nil)
-				grant, _ := s.Held(key)
-				if grant.Token() <= last {
-					t.Fatalf("%v: token %d after %d", key, grant.Token(), last)
-				}
-				if i%5 == 4 {
-					wants(t, "Rollback", s.tx.Rollback(), nil)
-					continue
-				}
-				s.commit(t)
-				last = grant.Token()
-			}
-		}
-	})
-}
-
 // TestVersionsWaitForNobody reads the version of a key that another transaction holds, as
 // the first that a transaction does, too.
 func TestVersionsWaitForNobody(t *testing.T) {
@@ -160,14 +130,9 @@ func TestVersionsAtSerializable(t *testing.T) {
 
 // TestHashedNeighboursConflict: the keys of one center lock have one version.
 func TestHashedNeighboursConflict(t *testing.T) {
-	onCenters(t, func(t *testing.T, db *testdb.DB) {
-		family := txlock.NewFamily[int64]("neighbour", txlock.Hashed())
-		a := family.Key(1)
-		b := a
-		for id := int64(2); b == a || b.Slot() != a.Slot(); id++ {
-			b = family.Key(id)
-		}
-		pool := newPool(t, db, true)
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		a := hashed()
+		b, pool := neighbour(a), newPool(t, db, true)
 		s, other := begin(t, pool, nil), begin(t, pool, nil)
 		version, err := s.Version(t.Context(), a)
 		wants(t, "Version", err, nil)

@@ -39,17 +39,21 @@ func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, 
 	})
 	o, err := lockotel.New(provider.Meter("test"), options...)
 	must(t, err)
-	return o, func() map[string]metricdata.Metrics {
-		var all metricdata.ResourceMetrics
-		must(t, reader.Collect(context.Background(), &all))
-		byName := make(map[string]metricdata.Metrics)
-		for _, scope := range all.ScopeMetrics {
-			for _, m := range scope.Metrics {
-				byName[m.Name] = m
-			}
+	return o, func() map[string]metricdata.Metrics { return collect(t, reader) }
+}
+
+// collect reads what was measured, by the name of its instrument.
+func collect(t *testing.T, reader *sdk.ManualReader) map[string]metricdata.Metrics {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	must(t, reader.Collect(context.Background(), &all))
+	byName := make(map[string]metricdata.Metrics)
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			byName[m.Name] = m
 		}
-		return byName
 	}
+	return byName
 }
 
 // events tells of events, one after the other.

@@ -77,7 +77,7 @@ func TestOldest(t *testing.T) {
 }
 
 // TestWatchJobs proves that each collection reads what the table says of jobs, on both servers,
-// until stop is called, and that a table that can't be read is an error.
+// until stop is called, that a table that can't be read is an error, and that nothing is watched of nil.
 func TestWatchJobs(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -113,10 +113,17 @@ func TestWatchJobs(t *testing.T) {
 			db.Exec(t, "UPDATE lockstep_jobs SET next_us = "+ago+"7200 WHERE name = 'a'")
 			db.Exec(t, "UPDATE lockstep_jobs SET limit_us = 1, started_us = "+ago+"3600 WHERE name = 'c'")
 
-			o, collect := newObserver(t)
+			reader := sdk.NewManualReader()
+			provider := sdk.NewMeterProvider(sdk.WithReader(reader))
+			defer func() { must(t, provider.Shutdown(context.Background())) }()
+			o, err := lockotel.New(provider.Meter("test"))
+			must(t, err)
+			if _, err := o.WatchJobs(nil); err == nil {
+				t.Error("nil is watched")
+			}
 			stop, err := o.WatchJobs(jobs)
 			must(t, err)
-			all := collect()
+			all := collect(t, reader)
 			about := func(name string, want ...string) {
 				t.Helper()
 				got := gauges(t, all["lockstep.job."+name])
@@ -134,44 +141,14 @@ func TestWatchJobs(t *testing.T) {
 				t.Errorf("a job that was never done has a last success: %s", got)
 			}
 			must(t, c.Finish(ctx, nil))
-			must(t, stop())
-			if all := collect(); all["lockstep.job.overdue"].Data != nil {
-				t.Errorf("after stop there is %v", all["lockstep.job.overdue"])
-			}
-		})
-	}
-}
-
-// TestWatchJobsRefuses proves that nothing is watched of nil, and that a table that can't be read
-// fails the collection.
-func TestWatchJobsRefuses(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			pool := db.Connect(t)
-			m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
-			must(t, err)
-			jobs, err := job.New(pool, m)
-			must(t, err)
-			must(t, m.Close(t.Context()))
-			reader := sdk.NewManualReader()
-			provider := sdk.NewMeterProvider(sdk.WithReader(reader))
-			defer func() { must(t, provider.Shutdown(context.Background())) }()
-			o, err := lockotel.New(provider.Meter("test"))
-			must(t, err)
-			if _, err := o.WatchJobs(nil); err == nil {
-				t.Error("nil is watched")
-			}
-			stop, err := o.WatchJobs(jobs)
-			must(t, err)
 			db.Exec(t, "DROP TABLE lockstep_jobs")
-			if err := reader.Collect(t.Context(), new(metricdata.ResourceMetrics)); err == nil || !strings.Contains(err.Error(), txlock.ErrSchema.Error()) {
+			if err := reader.Collect(ctx, new(metricdata.ResourceMetrics)); err == nil || !strings.Contains(err.Error(), txlock.ErrSchema.Error()) {
 				t.Errorf("without the table it returns %v", err)
 			}
 			must(t, stop())
-			must(t, reader.Collect(t.Context(), new(metricdata.ResourceMetrics)))
+			if all := collect(t, reader); all["lockstep.job.overdue"].Data != nil {
+				t.Errorf("after stop there is %v", all["lockstep.job.overdue"])
+			}
 		})
 	}
 }

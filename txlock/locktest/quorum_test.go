@@ -3,13 +3,10 @@ package locktest_test
 import (
 	"context"
 	"database/sql"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -38,37 +35,6 @@ func kits(t *testing.T, n int) (all []*locktest.Kit, pools []*sql.DB) {
 		all, pools = append(all, k), append(pools, k.DB())
 	}
 	return all, pools
-}
-
-// TestQuorumBehaviours shows who is the owner of leases over three memories and over three databases.
-func TestQuorumBehaviours(t *testing.T) {
-	t.Parallel()
-	t.Run("memory", func(t *testing.T) {
-		ownersBehave(showing(t, inBubble, func(t *testing.T) (one, other *quorum.Manager) {
-			_, pools := kits(t, 3)
-			return quorumOf(t, pools), quorumOf(t, pools)
-		}))
-	})
-	t.Run("servers", func(t *testing.T) {
-		engines := testdb.Engines()
-		statements, err := schema.Statements()
-		must(t, err)
-		var pools []*sql.DB
-		for i := range 3 {
-			db := testdb.Fresh(t, engines[i%len(engines)])
-			for _, s := range statements {
-				if strings.Contains(s, "lockstep_leases") {
-					db.Exec(t, s)
-				}
-			}
-			db.Grant(t, "lockstep_leases")
-			pools = append(pools, guardedPool(t, db))
-		}
-		quiet := lease.PurgeEvery(0, time.Hour)
-		ownersBehave(showing(t, outside, func(t *testing.T) (one, other *quorum.Manager) {
-			return quorumOf(t, pools, quiet), quorumOf(t, pools, quiet)
-		}))
-	})
 }
 
 // TestQuorumLoses lets databases fail and come back: a minority does no harm, and without a
@@ -117,5 +83,39 @@ func TestQuorumLoses(t *testing.T) {
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 		memories[0].Reconnect()
 		must(t, q.Do(t.Context(), key, func(context.Context, *quorum.Lease) error { return nil }))
+	})
+}
+
+// TestQuorumOwners proves that the context of a lease over several databases is its owner's for that key
+// alone, in that manager, while the lease is held.
+func TestQuorumOwners(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, pools := kits(t, 3)
+		one, elsewhere := quorumOf(t, pools), quorumOf(t, pools)
+		key, second := txlock.Named("job"), txlock.Named("another")
+		refused := func(what string, m *quorum.Manager, ctx context.Context, key txlock.Key) {
+			t.Helper()
+			_, err := m.TryAcquire(ctx, key)
+			wants(t, what, err, txlock.ErrBusy)
+		}
+		var over context.Context
+		must(t, one.Do(t.Context(), key, func(ctx context.Context, outer *quorum.Lease) error {
+			over = context.WithoutCancel(ctx)
+			refused("another manager", elsewhere, ctx, key)
+			return one.Do(ctx, second, func(inside context.Context, _ *quorum.Lease) error {
+				refused("another goroutine under the outer lease", one, ctx, second)
+				again, err := one.TryAcquire(inside, key)
+				must(t, err)
+				if again.Token() != outer.Token() {
+					t.Errorf("token %d of the lease that is held with %d", again.Token(), outer.Token())
+				}
+				return again.Release(ctx)
+			})
+		}))
+		l, err := one.Acquire(over, key)
+		must(t, err)
+		refused("under the context of a lease that is over", one, over, key)
+		must(t, l.Release(t.Context()))
 	})
 }
