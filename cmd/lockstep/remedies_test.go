@@ -14,16 +14,11 @@ import (
 	"github.com/dca00107/lockstep/schema"
 )
 
-// broken are faults of the tables, with the subject of check that tells of each.
+// broken are faults of the tables, with the subject of check that tells of each. schema.TestCheckFinds
+// has others, whose statements are part of the error.
 var broken = []struct{ name, subject, by string }{
-	{"a missing table", "tables", "DROP TABLE lockstep_jobs"},
-	{"another engine", "tables", "ALTER TABLE lockstep_locks ENGINE = MyISAM"},
 	{"a trigger", "tables", "CREATE TRIGGER counts AFTER UPDATE ON lockstep_locks FOR EACH ROW SET @n = 1"},
-	{"a missing column", "tables", "ALTER TABLE lockstep_leases DROP COLUMN release_reason"},
-	{"another type", "tables", "ALTER TABLE lockstep_locks MODIFY token INT UNSIGNED NOT NULL DEFAULT 0"},
 	{"a column of others", "tables", "ALTER TABLE lockstep_locks ADD tenant INT NOT NULL"},
-	{"no primary key", "tables", "ALTER TABLE lockstep_locks DROP PRIMARY KEY"},
-	{"another primary key", "tables", "ALTER TABLE lockstep_locks DROP PRIMARY KEY, ADD PRIMARY KEY (name, token)"},
 	{"a unique key", "tables", "ALTER TABLE lockstep_locks ADD UNIQUE KEY once (name, token)"},
 	{"a constraint", "tables", "ALTER TABLE lockstep_locks ADD CONSTRAINT few CHECK (token < 1 << 62)"},
 	{"a constraint of a column", "tables", "ALTER TABLE lockstep_locks MODIFY token BIGINT UNSIGNED NOT NULL CHECK (token < 1 << 62)"},

@@ -207,19 +207,6 @@ func TestKillReallyKills(t *testing.T) {
 	})
 }
 
-func TestWaitGoneAfterClose(t *testing.T) {
-	eachEngine(t, func(t *testing.T, engine Engine) {
-		db := Open(t, engine)
-		pool := db.Connect(t)
-		conn, err := pool.Conn(t.Context())
-		check(t, err)
-		id := ConnID(t, conn)
-		check(t, conn.Close())
-		check(t, pool.Close())
-		db.WaitGone(t, id)
-	})
-}
-
 // TestRowLocks proves that a session that has a row locked and executes nothing is
 // told from one that waits for it, and that sessions without locks are left out.
 func TestRowLocks(t *testing.T) {
