@@ -86,7 +86,7 @@ func TestPagesInBrowser(t *testing.T) {
 // TestFirstScreen proves that the overview begins with what needs a person, that its charts have
 // axes and, by the keyboard, numbers, and that they stay open while the page is live.
 func TestFirstScreen(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain)
 		s.open("")
 		s.becomes("Nothing: no session waits for long", "Live")
@@ -118,7 +118,7 @@ func TestFirstScreen(t *testing.T) {
 // TestLive proves that a page shows what changes without being loaded again, while the focus
 // and what is typed stay, and that it can be paused.
 func TestLive(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain)
 		s.open("locks")
 		s.staysLive("Live")
@@ -215,7 +215,7 @@ func (s *site) staysLive(state string) {
 // releases a lease by the keyboard and ends a transaction, and that a form on another site
 // does nothing.
 func TestActionsInBrowser(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		var allowed atomic.Bool
 		s := visit(t, engine, plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) {
 			if !allowed.Load() {
@@ -267,7 +267,7 @@ func TestActionsInBrowser(t *testing.T) {
 // telephone with its forms, that who may pauses a job by the keyboard while the page is live, and
 // that its form has a contrast of 4.5 at least in both schemes.
 func TestJobsInBrowser(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) { return "alice", nil }))
 		m := s.manager()
 		jobs, err := job.New(s.pool, m, job.Log(nil))
@@ -314,7 +314,7 @@ func TestJobsInBrowser(t *testing.T) {
 
 // TestManyRows proves that 10,000 locks don't stall a page: it stays live, and turns.
 func TestManyRows(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain)
 		n := testdb.Long(2_000, 10_000)
 		_, scope := s.begin()
