@@ -121,7 +121,7 @@ func (s *stage) remedy(what string) {
 }
 
 // TestRemediesOfSettings proves the same of the server's settings, which sessions have that come
-// later, and of those of sessions.
+// later, and of those of sessions. Where the server looks for no deadlock, waits shows it.
 func TestRemediesOfSettings(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		for subject, c := range map[string]struct {
@@ -153,8 +153,10 @@ func TestRemediesOfSettings(t *testing.T) {
 			}
 		}
 		s.remediesOfSessions()
+		s.db.Exec(t, "SET GLOBAL innodb_deadlock_detect = OFF")
+		t.Run("a deadlock", func(t *testing.T) { newStage(t, s.db).deadlock() })
 	}, func(tb testing.TB, engine testdb.Engine) *testdb.DB {
-		return testdb.Dedicated(tb, engine, testdb.Args("--log-bin=log", "--server-id=1")).OpenLeases(tb)
+		return testdb.Dedicated(tb, engine, testdb.Args("--log-bin=log", "--server-id=1", "--performance-schema=ON")).OpenLeases(tb)
 	})
 }
 
