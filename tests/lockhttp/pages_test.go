@@ -100,10 +100,7 @@ func TestFirstScreen(t *testing.T) {
 		}
 		s.do(focus("#chart-waiting-numbers summary"), chromedp.KeyEvent("\r"))
 		s.becomes("the most in ten minutes", "10–0 min ago")
-		at := eval[string](s, `document.querySelector(".summary time").textContent`)
-		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector(".summary time").textContent`) != at }) {
-			t.Error("the page stands still")
-		}
+		s.updates()
 		if !eval[bool](s, `document.getElementById("chart-waiting-numbers").open`) {
 			t.Error("an update has closed the numbers")
 		}
@@ -182,11 +179,9 @@ func TestPolling(t *testing.T) {
 		if top := eval[float64](s, `document.getElementById("lost").getBoundingClientRect().top`); top < 0 || top > 400 || !eval[bool](s, `document.getElementById("live").classList.contains("old")`) {
 			t.Errorf("a lost connection can be missed: it is told %v pixels below the top", top)
 		}
-		const contrast = `(e => { const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; },
-			s = getComputedStyle(e), a = light(s.color), b = light(s.backgroundColor); return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); })(document.getElementById("lost"))`
 		for _, scheme := range []string{"light", "dark"} {
 			browser.Colours(s.tab, t, scheme)
-			if got := eval[float64](s, contrast); got < 4.5 {
+			if got := s.contrast(`document.getElementById("lost")`, `document.getElementById("lost")`); got < 4.5 {
 				t.Errorf("%s: the contrast of a lost connection is %v", scheme, got)
 			}
 		}
@@ -288,16 +283,11 @@ func TestJobsInBrowser(t *testing.T) {
 			if wide := eval[int](s, "document.documentElement.scrollWidth"); wide > 360 {
 				t.Errorf("%s: the table of jobs is %d wide", scheme, wide)
 			}
-			const contrast = `(() => { const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b },
-				a = light(getComputedStyle(document.querySelector("tr.late td")).color), b = light(getComputedStyle(document.body).backgroundColor); return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); })()`
-			if got := eval[float64](s, contrast); got < 4.5 {
+			if got := s.contrast(`document.querySelector("tr.late td")`, `document.body`); got < 4.5 {
 				t.Errorf("%s: the contrast of a job that fails is %v", scheme, got)
 			}
 		}
-		at := eval[string](s, `document.querySelector(".summary time").textContent`)
-		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector(".summary time").textContent`) != at }) {
-			t.Error("the page stands still")
-		}
+		s.updates()
 		if !eval[bool](s, `document.querySelector('details[id^="pause"]').open`) {
 			t.Error("an update has closed the form")
 		}
@@ -331,10 +321,7 @@ func TestManyRows(t *testing.T) {
 			t.Errorf("there are %d rows", rows)
 		}
 		eval[bool](s, `window.slowest = 0, new PerformanceObserver(l => { for (const e of l.getEntries()) window.slowest = Math.max(window.slowest, e.duration); }).observe({type: "longtask"}), true`)
-		at := eval[string](s, `document.querySelector("time").textContent`)
-		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector("time").textContent`) != at }) {
-			t.Error("the page stands still")
-		}
+		s.updates()
 		if slowest := eval[float64](s, "window.slowest"); slowest > 5000 {
 			t.Errorf("an update keeps the browser busy for %v ms", slowest)
 		}
@@ -364,13 +351,34 @@ func TestNarrowAndDark(t *testing.T) {
 			if display := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`); display != `"Mode"` {
 				t.Errorf("cells of a narrow table are labelled %s", display)
 			}
-			const light = `(c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; })`
-			text, ground := eval[float64](s, light+`(getComputedStyle(document.body).color)`), eval[float64](s, light+`(getComputedStyle(document.body).backgroundColor)`)
-			if contrast := (max(text, ground) + .05) / (min(text, ground) + .05); contrast < 7 || (ground < text) != (scheme == "dark") {
-				t.Errorf("%s: the contrast is %v, the text %v on %v", scheme, contrast, text, ground)
+			contrast, dark := s.contrast("document.body", "document.body"), s.light("document.body", "backgroundColor") < s.light("document.body", "color")
+			if contrast < 7 || dark != (scheme == "dark") {
+				t.Errorf("%s: the contrast is %v, the ground is dark: %t", scheme, contrast, dark)
 			}
 		}
 	})
+}
+
+// updates waits until the page has been updated.
+func (s *site) updates() {
+	s.Helper()
+	const shown = `document.querySelector(".summary time").textContent`
+	if at := eval[string](s, shown); !testdb.Await(2*time.Minute, func() bool { return eval[string](s, shown) != at }) {
+		s.Error("the page stands still")
+	}
+}
+
+// light returns how light a color of an element is, from 0 to 1.
+func (s *site) light(element, property string) float64 {
+	s.Helper()
+	return eval[float64](s, fmt.Sprintf(`(c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; })(getComputedStyle(%s).%s)`, element, property))
+}
+
+// contrast returns that of a text and its ground.
+func (s *site) contrast(text, ground string) float64 {
+	s.Helper()
+	a, b := s.light(text, "color"), s.light(ground, "backgroundColor")
+	return (max(a, b) + .05) / (min(a, b) + .05)
 }
 
 // focus and click do so in the page itself, once the element is there: between two calls of
