@@ -22,7 +22,7 @@ import (
 // TestMaskPanics proves that a mask that panics over a key of another program doesn't end this
 // one, and that the page says so and the log where.
 func TestMaskPanics(t *testing.T) {
-	onEach(t, func(t *testing.T, db *testdb.DB) {
+	onOne(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db, lockhttp.MaskKeys(func(key string) string { return key[:5] }))
 		tx := s.lock(txlock.Named("abc"))
 		var code int
@@ -45,7 +45,7 @@ func TestMaskPanics(t *testing.T) {
 // TestLineBreaksInKeys proves that a key with line breaks, which browsers change in the fields
 // of a form, is released by its page.
 func TestLineBreaksInKeys(t *testing.T) {
-	onEach(t, func(t *testing.T, db *testdb.DB) {
+	onOne(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db, lockhttp.Authorize(operator))
 		m := s.manager()
 		for _, name := range []string{"a\nb", "a\r\nb", "a\rb\n"} {
@@ -77,7 +77,7 @@ func TestLineBreaksInKeys(t *testing.T) {
 // TestManyKeysOfOnce proves that each of many who look at keys of Once at the same time sees
 // its own.
 func TestManyKeysOfOnce(t *testing.T) {
-	onEach(t, func(t *testing.T, db *testdb.DB) {
+	onOne(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
 		keys := make([]txlock.Key, testdb.Long(10, 40))
 		for i := range keys {
@@ -168,7 +168,7 @@ func TestUnseen(t *testing.T) {
 // TestServerGoes proves that pages and JSON say that what they show is old when the server doesn't
 // answer any more, JSON by its status, too.
 func TestServerGoes(t *testing.T) {
-	onEach(t, func(t *testing.T, db *testdb.DB) {
+	onOne(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
 		s.shows("locks", "No locks are held.")
 		s.must(s.admin.Close())

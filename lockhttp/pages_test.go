@@ -213,8 +213,9 @@ func TestOnePictureForAll(t *testing.T) {
 		}
 		const viewers = 20
 		events := make(chan event, 1000)
-		for range viewers {
-			ended := s.live(t.Context(), "leases", func(text string) { events <- event{text, nil} })
+		pages := []string{"", "locks", "leases", "waits", "queues"}
+		for i := range viewers {
+			ended := s.live(t.Context(), pages[i%len(pages)], func(text string) { events <- event{text, nil} })
 			go func() { events <- event{"", <-ended} }()
 		}
 		taken := make(map[string]int)

@@ -44,6 +44,12 @@ func onEach(t *testing.T, test func(t *testing.T, db *testdb.DB), made ...func(*
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, newDB(testdb.Shared(t, engine), t)) })
 }
 
+// onOne runs a test of what the server has no part in.
+func onOne(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Parallel()
+	test(t, testdb.Shared(t, testdb.Engines()[0]).OpenLeases(t))
+}
+
 func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
 	t.Helper()
 	s := &stage{T: t, db: db, pool: db.Connect(t), log: new(bytes.Buffer)}

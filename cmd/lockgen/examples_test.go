@@ -7,8 +7,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,65 +16,15 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 
-	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/authors/authors"
-	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/booktest/booktest"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/types/types"
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-// TestAuthors deletes an author in many transactions, of which one finds him.
-func TestAuthors(t *testing.T) {
-	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
-		db := newDatabase(t, engine, "examples/authors/schema.sql")
-		q := authors.New(db)
-		created, err := q.CreateAuthor(t.Context(), authors.CreateAuthorParams{Name: "Brian Kernighan"})
-		must(t, err)
-		id, err := created.LastInsertId()
-		must(t, err)
-		var deleted atomic.Int64
-		inParallel(t, db, options, q.WithLocks, func(locked *authors.Locked) error {
-			if _, err := locked.GetAuthor(t.Context(), id); errors.Is(err, sql.ErrNoRows) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			deleted.Add(1)
-			return locked.DeleteAuthor(t.Context(), id)
-		})
-		if deleted.Load() != 1 {
-			t.Errorf("%d transactions have deleted the author", deleted.Load())
-		}
-	})
-}
-
-// TestBooks counts in the tags of a book.
-func TestBooks(t *testing.T) {
-	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
-		db := newDatabase(t, engine, "examples/booktest/schema.sql")
-		q := booktest.New(db)
-		created, err := q.CreateBook(t.Context(), booktest.CreateBookParams{BookType: booktest.BooksBookTypeFICTION, Available: time.Now(), Tags: "0"})
-		must(t, err)
-		id, err := created.LastInsertId()
-		must(t, err)
-		inParallel(t, db, options, q.WithLocks, func(locked *booktest.Locked) error {
-			book, err := locked.GetBook(t.Context(), int32(id))
-			if err != nil {
-				return err
-			}
-			return locked.UpdateBook(t.Context(), booktest.UpdateBookParams{Title: book.Title, Tags: next(book.Tags), BookID: book.BookID})
-		})
-		book, err := q.GetBook(t.Context(), int32(id))
-		must(t, err)
-		if book.Tags != strconv.Itoa(workers*rounds) {
-			t.Errorf("counted to %s", book.Tags)
-		}
-	})
-}
 
 // counter is a table of testdata/types, with the queries for a row of it.
 type counter struct {
@@ -118,6 +68,23 @@ func counters() []counter {
 	}
 }
 
+// increment reads the counter, decides and writes it.
+func (c counter) increment(t *testing.T, q *types.Queries, tx *sql.Tx) error {
+	t.Helper()
+	locked, err := q.WithLocks(t.Context(), tx)
+	if err != nil {
+		return err
+	}
+	n, err := c.get(t.Context(), locked)
+	if err != nil {
+		return err
+	}
+	if _, held := locked.Locks().Held(c.key); !held {
+		t.Errorf("%s is not locked", c.key)
+	}
+	return c.set(t.Context(), locked, n+1)
+}
+
 // TestEveryType counts in rows with keys of every type, and writes, reads and removes a row
 // that has all types.
 func TestEveryType(t *testing.T) {
@@ -127,16 +94,18 @@ func TestEveryType(t *testing.T) {
 		q := types.New(db)
 		for _, c := range counters() {
 			must(t, q.Run(t.Context(), db, nil, func(q *types.Locked) error { return c.add(t.Context(), q) }))
-			inParallel(t, db, options, q.WithLocks, func(locked *types.Locked) error {
-				n, err := c.get(t.Context(), locked)
-				if _, held := locked.Locks().Held(c.key); !held && err == nil {
-					t.Errorf("%s is not locked", c.key)
-				}
-				if err != nil {
-					return err
-				}
-				return c.set(t.Context(), locked, n+1)
-			})
+			const workers, rounds = 4, 4
+			var wg sync.WaitGroup
+			for range workers {
+				wg.Go(func() {
+					for range rounds {
+						if err := locksqlc.Run(t.Context(), db, nil, func(tx *sql.Tx) error { return c.increment(t, q, tx) }, options); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
 			if n, err := c.get(t.Context(), q); err != nil || n != workers*rounds {
 				t.Errorf("%s: counted to %d, %v", c.key, n, err)
 			}

@@ -3,18 +3,15 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/ondeck/ondeck"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -172,43 +169,6 @@ func move(ctx context.Context, q shopdb.Querier, from, to, amount int64) error {
 	return nil
 }
 
-// TestUnlockedReadLosesUpdates shows what the annotations are for: the same with the read
-// that takes no lock loses one of two updates, at READ COMMITTED. At REPEATABLE READ the
-// lock that comes after it is refused.
-func TestUnlockedReadLosesUpdates(t *testing.T) {
-	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
-		db, q := newShop(t, engine)
-		begin := func() (*sql.Tx, *shopdb.Locked, int64) {
-			tx, err := db.BeginTx(t.Context(), options)
-			must(t, err)
-			t.Cleanup(func() { _ = tx.Rollback() })
-			locked, err := q.WithLocks(t.Context(), tx)
-			must(t, err)
-			balance, err := locked.Glance(t.Context(), 1)
-			must(t, err)
-			return tx, locked, balance
-		}
-		tx1, locked1, balance1 := begin()
-		tx2, locked2, balance2 := begin()
-		must(t, locked1.SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: balance1 + 1}))
-		must(t, tx1.Commit())
-		err := locked2.SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: balance2 + 1})
-		if options.Isolation == sql.LevelRepeatableRead {
-			if !errors.Is(err, txlock.ErrStaleSnapshot) {
-				t.Errorf("SetBalance after an old read: %v", err)
-			}
-			return
-		}
-		must(t, err)
-		must(t, tx2.Commit())
-		balance, err := q.Glance(t.Context(), 1)
-		must(t, err)
-		if balance != money+1 {
-			t.Errorf("the balance is %d: no update was lost", balance)
-		}
-	})
-}
-
 // TestSlices proves that empty slices lock nothing, and that others lock all of their keys.
 func TestSlices(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
@@ -238,59 +198,6 @@ func TestSlices(t *testing.T) {
 			}
 			return err
 		}))
-	})
-}
-
-const workers, rounds = 4, 4
-
-// inParallel runs transactions over queries that take their locks one by one.
-func inParallel[T, Q any](t *testing.T, db *sql.DB, options *sql.TxOptions, join func(context.Context, T) (Q, error), do func(q Q) error) {
-	t.Helper()
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for range rounds {
-				if err := locksqlc.Run(t.Context(), db, nil, func(tx *sql.Tx) error {
-					q, err := join(t.Context(), any(tx).(T))
-					if err != nil {
-						return err
-					}
-					return do(q)
-				}, options); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// next is a number in a column of text, and one more.
-func next(text string) string {
-	n, _ := strconv.Atoi(text)
-	return strconv.Itoa(n + 1)
-}
-
-// TestCities counts in the name of a city, which transactions know by other spellings of
-// one slug: its family folds them.
-func TestCities(t *testing.T) {
-	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
-		db := newDatabase(t, engine, "examples/ondeck/schema/0001_city.sql")
-		must(t, ondeck.New(db).CreateCity(t.Context(), ondeck.CreateCityParams{Slug: "Berlin", Name: "0"}))
-		spellings := []string{"Berlin", "berlin", "BERLIN", "bERLIN"}
-		inParallel(t, db, options, ondeck.New(db).WithLocks, func(locked *ondeck.Locked) error {
-			slug := spellings[rand.IntN(len(spellings))]
-			city, err := locked.GetCity(t.Context(), slug)
-			if err != nil {
-				return err
-			}
-			return locked.UpdateCityName(t.Context(), ondeck.UpdateCityNameParams{Name: next(city.Name), Slug: slug})
-		})
-		city, err := ondeck.New(db).GetCity(t.Context(), "Berlin")
-		must(t, err)
-		if city.Name != strconv.Itoa(workers*rounds) {
-			t.Errorf("counted to %s", city.Name)
-		}
 	})
 }
 

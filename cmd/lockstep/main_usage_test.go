@@ -37,6 +37,8 @@ func TestUsage(t *testing.T) {
 	dir := t.TempDir()
 	const secret = "s3cret-word"
 	cnf := file(t, dir, "my.cnf", "[client]\nuser=app\npassword=\""+secret+"\"\nhost=127.0.0.1\nport=1\n[lockstep]\ndatabase=shop\n")
+	home := t.TempDir()
+	file(t, home, ".my.cnf", "[client]\nuser=app\npassword="+secret+"\nhost=127.0.0.1\nport=1\ndatabase=shop\n")
 	dsn := file(t, dir, "dsn", "app:"+secret+"@tcp(127.0.0.1:1)/shop\n")
 	closed := map[string]string{"LOCKSTEP_DSN": "app:" + secret + "@tcp(127.0.0.1:1)/shop"}
 	for _, c := range []struct {
@@ -64,7 +66,8 @@ func TestUsage(t *testing.T) {
 		{"by a file", []string{"locks", "--dsn-file", dsn}, nil, "", trouble, "refused"},
 		{"by the standard input", []string{"locks", "--dsn-file", "-"}, nil, "app:" + secret + "@tcp(127.0.0.1:1)/shop", trouble, "refused"},
 		{"by my.cnf", []string{"locks", "--defaults-file", cnf}, nil, "", trouble, "refused"},
-		{"by my.cnf at home", []string{"locks"}, map[string]string{"HOME": dir}, "", usage, "no server is given"},
+		{"by my.cnf at home", []string{"locks"}, map[string]string{"HOME": home}, "", trouble, "refused"},
+		{"no my.cnf at home", []string{"locks"}, map[string]string{"HOME": dir}, "", usage, "no server is given"},
 		{"a group that isn't there", []string{"locks", "--defaults-file", cnf, "--group", "nope"}, nil, "", usage, "has no group [nope]"},
 		{"a question", []string{"install"}, closed, "no\n", declined, "nothing was done"},
 		{"a question below the name", []string{"install", "--dsn-file", "-"}, nil, "app:" + secret + "@tcp(127.0.0.1:1)/shop\nyes\n", trouble, "refused"},

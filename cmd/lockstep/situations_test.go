@@ -343,32 +343,20 @@ func TestSituations(t *testing.T) {
 	})
 }
 
-// TestDeadlock makes a deadlock that lasts, on a server that looks for none.
-func TestDeadlock(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines()[:testdb.Long(1, len(testdb.Engines()))] { // a server is dear
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-deadlock-detect=OFF", "--performance-schema=ON")).OpenLeases(t)
-			t.Run("a deadlock", func(t *testing.T) {
-				s := newStage(t, db)
-				tx1, first := s.begin()
-				s.lock(first, orders.Key(42))
-				ids := []int64{s.last}
-				tx2, other := s.begin()
-				s.lock(other, orders.Key(77))
-				ids = append(ids, s.last)
-				s.waits(tx1, func(ctx context.Context) error { return second(first.Lock(ctx, orders.Key(77))) })
-				s.waits(tx2, func(ctx context.Context) error { return second(other.Lock(ctx, orders.Key(42))) })
-				s.shows([]string{"waits"}, "a deadlock", "   └─ order:")
-				page.compare(t, strings.Join(s.calls, ""))
-				if output, _ := s.call("check", "--problems"); !strings.Contains(output, "SET GLOBAL innodb_deadlock_detect = ON") {
-					t.Errorf("check says:\n%s", output)
-				}
-				for _, id := range ids { // else the server goes on to wait for who has gone
-					db.Kill(t, id)
-				}
-			})
-		})
+// deadlock makes a deadlock that lasts, on a server that looks for none.
+func (s *stage) deadlock() {
+	s.Helper()
+	tx1, first := s.begin()
+	s.lock(first, orders.Key(42))
+	ids := []int64{s.last}
+	tx2, other := s.begin()
+	s.lock(other, orders.Key(77))
+	ids = append(ids, s.last)
+	s.waits(tx1, func(ctx context.Context) error { return second(first.Lock(ctx, orders.Key(77))) })
+	s.waits(tx2, func(ctx context.Context) error { return second(other.Lock(ctx, orders.Key(42))) })
+	s.shows([]string{"waits"}, "a deadlock", "   └─ order:")
+	page.compare(s.T, strings.Join(s.calls, ""))
+	for _, id := range ids { // else the server goes on to wait for who has gone
+		s.db.Kill(s, id)
 	}
 }

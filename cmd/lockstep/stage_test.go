@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -191,19 +192,25 @@ var (
 	tokens    = regexp.MustCompile(`\b1[789]\d{14}\b`)
 	clocks    = regexp.MustCompile(`\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b`)
 	columns   = regexp.MustCompile(` {2,}`)
+	numbers   = regexp.MustCompile(`(^|[^:\w])\d+\b`) // not order:42
 	// MariaDB can't tell who has a table: transactions of other tests may have it, too.
 	strangers = regexp.MustCompile(`(?m)^ +held by session \d+, app_[0-9a-f]+@.*\n`)
 )
 
 // normal replaces what differs from one run to the next.
 func (s *stage) normal(text string) string {
+	sessions := make(map[string]string)
 	for i := 0; i < len(s.names); i += 2 {
 		if id, is := strings.CutPrefix(s.names[i], "session:"); is {
-			text = regexp.MustCompile(`(^|[^:\w])`+id+`\b`).ReplaceAllString(text, "${1}"+s.names[i+1]) // not order:42
+			sessions[id] = cmp.Or(sessions[id], s.names[i+1]) // a pool gives one to several transactions
 		} else {
 			text = strings.ReplaceAll(text, s.names[i], s.names[i+1])
 		}
 	}
+	text = numbers.ReplaceAllStringFunc(text, func(found string) string {
+		id := found[strings.IndexAny(found, "0123456789"):]
+		return strings.TrimSuffix(found, id) + cmp.Or(sessions[id], id)
+	})
 	text = ports.ReplaceAllString(text, "web-1")
 	text = strangers.ReplaceAllString(text, "")
 	text = exact.ReplaceAllString(text, "0.000 s")

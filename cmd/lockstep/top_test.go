@@ -2,23 +2,16 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"database/sql"
 	"errors"
 	"io"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/dca00107/lockstep/internal/ops"
-	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
-	"github.com/dca00107/lockstep/txlock"
 )
 
 // picture is one of two locks and a lease, after so many seconds.
@@ -176,90 +169,4 @@ func TestTopNeedsATerminal(t *testing.T) {
 			t.Errorf("%s: top returns %d, and prints %s", name, code, &said)
 		}
 	}
-}
-
-// shared is a buffer for two goroutines.
-type shared struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *shared) Write(text []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(text)
-}
-
-func (s *shared) has(text string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Contains(s.text.String(), text)
-}
-
-// TestTopIsInterrupted proves that top that is interrupted ends as by q.
-func TestTopIsInterrupted(t *testing.T) {
-	onServers(t, func(t *testing.T, s *stage) {
-		ctx, interrupt := context.WithCancel(t.Context())
-		defer interrupt()
-		in, typed := io.Pipe()
-		defer func() { _ = typed.Close() }()
-		out, said, code := new(shared), new(shared), make(chan int, 1)
-		go func() {
-			code <- run(ctx, []string{"top"}, s.getenv, in, out, said)
-		}()
-		if !testdb.Await(time.Minute, func() bool { return out.has("lockstep top") }) {
-			t.Fatal("it draws nothing")
-		}
-		interrupt()
-		select {
-		case got := <-code:
-			if got != done || said.has("lockstep") {
-				t.Errorf("it returns %d, and prints %s", got, &said.text)
-			}
-		case <-time.After(time.Minute):
-			t.Error("it doesn't end")
-		}
-	})
-}
-
-// TestRate proves that top shows how often a hot key is granted, not how often it has looked.
-func TestRate(t *testing.T) {
-	onServers(t, func(t *testing.T, s *stage) {
-		hot := txlock.Named("hot")
-		s.must(txlock.Ensure(s.ctx, s.pool, hot))
-		ctx, stop := context.WithCancel(s.ctx)
-		var granted atomic.Int64
-		var all sync.WaitGroup
-		defer func() { stop(); all.Wait() }()
-		for range 4 {
-			all.Go(func() {
-				for ctx.Err() == nil {
-					if locksqlc.Run(ctx, s.pool, []txlock.Key{hot}, func(*sql.Tx) error { return nil }) == nil {
-						granted.Add(1)
-					}
-				}
-			})
-		}
-		room, watched := ops.New(s.db.Admin()), screen{by: "rate", rates: new(ops.Rates), width: 120, height: 30}
-		var first time.Time
-		var before int64
-		right := testdb.Await(time.Minute, func() bool {
-			p, err := room.Look(s.ctx)
-			if errors.Is(err, txlock.ErrWaitTimeout) {
-				return false // a busy server ends a look that takes too long, and top looks again
-			}
-			s.must(err)
-			updates, err := room.Updates(s.ctx)
-			s.must(err)
-			if first.IsZero() {
-				first, before = time.Now(), granted.Load()
-			}
-			watched.see(looked{p, updates, nil})
-			truth := float64(granted.Load()-before) / time.Since(first).Seconds()
-			return len(watched.items) == 1 && watched.items[0].rate.PerSecond > truth/2 && watched.items[0].rate.PerSecond < truth*2 && truth > 20
-		})
-		if !right {
-			t.Errorf("%d grants in %v are shown as %+v", granted.Load()-before, time.Since(first), watched.items)
-		}
-	}, testdb.Open)
 }

@@ -51,7 +51,7 @@ func TestClusters(t *testing.T) {
 			{"'group_replication_single_primary_mode', 'OFF'", ops.Warn, "group_replication_single_primary_mode is OFF"},
 			{"'', '' LIMIT 0", ops.OK, "one server takes writes"},
 		} {
-			pool := through(t, db, func(query string) (string, error) {
+			pool := through(t, db.Config(), func(query string) (string, error) {
 				if query == schema.ClusterQuery {
 					query = "SELECT " + c.answer
 				}
@@ -74,7 +74,7 @@ func TestNodeIsNotReady(t *testing.T) {
 			ready, status string
 			want          ops.State
 		}{{"ON", "Primary", ops.OK}, {"OFF", "non-Primary", ops.Error}, {"OFF", "Primary", ops.Error}, {"ON", "non-Primary", ops.Error}} {
-			found := findings(t, ops.New(through(t, db, galera(c.ready, c.status, func() bool { return c.want != ops.OK }))))
+			found := findings(t, ops.New(through(t, db.Config(), galera(c.ready, c.status, func() bool { return c.want != ops.OK }))))
 			f := found["node"]
 			if f.State != c.want || !strings.Contains(f.Text, "wsrep_ready is "+c.ready+", wsrep_cluster_status is "+c.status) || (f.Fix == "") != (c.want == ops.OK) {
 				t.Errorf("%+v: check says %+v", c, f)
@@ -100,7 +100,7 @@ func TestNodeLeaves(t *testing.T) {
 	for stays, left := int64(0), true; left; stays++ {
 		var rest atomic.Int64 // statements that it answers
 		rest.Store(stays)
-		found := findings(t, ops.New(through(t, db, galera("ON", "Primary", func() bool { return rest.Add(-1) < 0 }))))
+		found := findings(t, ops.New(through(t, db.Config(), galera("ON", "Primary", func() bool { return rest.Add(-1) < 0 }))))
 		f := found["node"]
 		if left = rest.Load() < 0; left == (f.State == ops.OK) || left == (len(found) > 1) || left && (!strings.Contains(f.Text, "it has left the primary component") || f.Fix == "") {
 			t.Errorf("of a node that answers %d statements check says %+v", stays, found)
@@ -127,10 +127,10 @@ func galera(ready, status string, refuses func() bool) func(query string) (strin
 	}
 }
 
-// through opens a pool whose statements are changed, so that the server seems to belong to a cluster.
-func through(t *testing.T, db *testdb.DB, change func(query string) (string, error)) *sql.DB {
+// through opens a pool whose statements are changed, so that the server seems to be another one.
+func through(t *testing.T, cfg *mysql.Config, change func(query string) (string, error)) *sql.DB {
 	t.Helper()
-	base, err := mysql.NewConnector(db.Config())
+	base, err := mysql.NewConnector(cfg)
 	must(t, err)
 	pool := sql.OpenDB(changed{base, change})
 	t.Cleanup(func() { _ = pool.Close() })

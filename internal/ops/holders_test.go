@@ -185,11 +185,9 @@ func TestNewKeys(t *testing.T) {
 			held, prepared []string
 			committed      []string
 		}{
-			"held":               {held: []string{"a", "b"}},
-			"one prepared":       {prepared: []string{"a"}},
-			"two prepared":       {prepared: []string{"a", "b"}},
-			"one of them is old": {prepared: []string{"a", "b"}, committed: []string{"a"}},
-			"all":                {held: []string{"a", "b"}, prepared: []string{"c", "d"}, committed: []string{"b", "d"}},
+			"held":         {held: []string{"a", "b"}},
+			"one prepared": {prepared: []string{"a"}},
+			"all":          {held: []string{"a", "b"}, prepared: []string{"c", "d"}, committed: []string{"b", "d"}},
 		} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
@@ -219,49 +217,45 @@ func TestNewKeys(t *testing.T) {
 	}
 }
 
-// TestEndOfPrepared proves that ending a session doesn't look like a release where its transaction
+// endOfPrepared proves that ending a session doesn't look like a release where its transaction
 // is prepared, and so stays.
-func TestEndOfPrepared(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) { // others look, too, and an old list is refused
-		key := txlock.Named("prepared:8")
-		must(t, txlock.Ensure(t.Context(), db.Connect(t), key))
-		var stay []string
-		if db.Engine() == testdb.MySQL {
-			stay = []string{"SET SESSION xa_detach_on_prepare = OFF"} // as before 8.0.29
-		}
-		session := prepare(t, db, db.Admin(), key, stay...)
-		room := ops.New(db.Admin())
-		lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Session == uint64(session) })
-		ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
-		if !errors.Is(err, ops.ErrDetached) || len(ended) != 1 {
-			t.Errorf("End has ended %+v: %v", ended, err)
-		}
-	}, withArgs()) // others keep the list old
+func endOfPrepared(t *testing.T, db *testdb.DB) {
+	key := txlock.Named("prepared:8")
+	must(t, txlock.Ensure(t.Context(), db.Connect(t), key))
+	var stay []string
+	if db.Engine() == testdb.MySQL {
+		stay = []string{"SET SESSION xa_detach_on_prepare = OFF"} // as before 8.0.29
+	}
+	session := prepare(t, db, db.Admin(), key, stay...)
+	room := ops.New(db.Admin())
+	lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Session == uint64(session) })
+	ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
+	if !errors.Is(err, ops.ErrDetached) || len(ended) != 1 {
+		t.Errorf("End has ended %+v: %v", ended, err)
+	}
 }
 
-// TestEnd proves that End rolls back the transactions of what is picked, and nothing else.
-func TestEnd(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := db.Connect(t)
-		for _, key := range []string{"end:1", "end:2"} {
-			must(t, txlock.Ensure(t.Context(), pool, txlock.Named(key)))
-			lock(t, begin(t, pool), key)
-		}
-		room := ops.New(db.Admin())
-		lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 2 })
-		ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == "end:1" })
-		if err != nil || len(ended) != 1 || ended[0].Key != "end:1" {
-			t.Fatalf("End has ended %+v: %v", ended, err)
-		}
-		p, err := room.Look(t.Context())
-		must(t, err)
-		if exclusive(p) != 1 || p.Locks[0].Key != "end:2" {
-			t.Errorf("after it are held %#v", p.Locks)
-		}
-		if _, err := ops.New(pool).End(t.Context(), func(ops.Lock) bool { return true }); err != nil { // its own user's session
-			t.Error(err)
-		}
-	}, withArgs()) // others look, too, and an old list is refused
+// end proves that End rolls back the transactions of what is picked, and nothing else.
+func end(t *testing.T, db *testdb.DB) {
+	pool := db.Connect(t)
+	for _, key := range []string{"end:1", "end:2"} {
+		must(t, txlock.Ensure(t.Context(), pool, txlock.Named(key)))
+		lock(t, begin(t, pool), key)
+	}
+	room := ops.New(db.Admin())
+	lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 2 })
+	ended, err := room.End(t.Context(), func(l ops.Lock) bool { return l.Key == "end:1" })
+	if err != nil || len(ended) != 1 || ended[0].Key != "end:1" {
+		t.Fatalf("End has ended %+v: %v", ended, err)
+	}
+	p, err := room.Look(t.Context())
+	must(t, err)
+	if exclusive(p) != 1 || p.Locks[0].Key != "end:2" {
+		t.Errorf("after it are held %#v", p.Locks)
+	}
+	if _, err := ops.New(pool).End(t.Context(), func(ops.Lock) bool { return true }); err != nil { // its own user's session
+		t.Error(err)
+	}
 }
 
 // TestReaders proves that readers who keep a writer waiting are listed among the locks, and that one

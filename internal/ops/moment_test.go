@@ -42,6 +42,32 @@ func TestHotKey(t *testing.T) {
 	}, testdb.Open)
 }
 
+// TestGrantBefore proves that a look knows the grant before the one that is held, and that Updates
+// counts both: from these top reads how often a key is granted.
+func TestGrantBefore(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, hot, room := db.Connect(t), txlock.Named("hot"), ops.New(db.Admin())
+		must(t, txlock.Ensure(t.Context(), pool, hot))
+		_, err := room.Look(t.Context()) // by which it knows its server
+		must(t, err)
+		began, err := room.Updates(t.Context())
+		must(t, err)
+		tx, scope := beginTx(t, pool)
+		first, err := scope.Lock(t.Context(), hot)
+		must(t, err)
+		must(t, tx.Commit())
+		second, err := begin(t, pool).Lock(t.Context(), hot)
+		must(t, err)
+		p := lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 })
+		if l := p.Locks[0]; l.Token != second.Token() || l.Before != first.Token() {
+			t.Errorf("the lock is %#v, want the token %d after %d", l, second.Token(), first.Token())
+		}
+		if n, err := room.Updates(t.Context()); err != nil || n < began+2 {
+			t.Errorf("before two grants there were %v updates, afterwards %v, %v", began, n, err)
+		}
+	})
+}
+
 // contradictions says what can't be true of one moment.
 func contradictions(p *ops.Picture) (wrong []string) {
 	for i, a := range p.Locks {

@@ -24,13 +24,25 @@ import (
 // made by another function.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB), made ...func(testing.TB, testdb.Engine) *testdb.DB) {
 	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		if len(made) > 0 {
-			test(t, made[0](t, engine))
-		} else {
-			test(t, testdb.Shared(t, engine).OpenLeases(t))
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, append(made, shared)[0](t, engine)) })
+}
+
+// shared makes a database on the server of all tests.
+func shared(tb testing.TB, engine testdb.Engine) *testdb.DB {
+	return testdb.Shared(tb, engine).OpenLeases(tb)
+}
+
+// TestAlone runs tests that fail where others read the server's list of transactions, one after the
+// other on a server of their own.
+func TestAlone(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, test := range []struct {
+			name string
+			run  func(*testing.T, *testdb.DB)
+		}{{"End", end}, {"EndOfPrepared", endOfPrepared}, {"OldList", oldList}, {"BeyondUTF8MB3", beyondUTF8MB3}} {
+			t.Run(test.name, func(t *testing.T) { test.run(t, db.Server().OpenLeases(t)) })
 		}
-	})
+	}, withArgs())
 }
 
 // withArgs makes a database on a server of its own, whose lists nobody else reads.
@@ -94,39 +106,41 @@ func TestLookAtMany(t *testing.T) {
 		_, err := scope.Lock(t.Context(), keys[len(keys)-1])
 		must(t, err)
 		lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == holders*each+1 })
-	}, withArgs())
+	}, testdb.Long(shared, withArgs()))
 }
 
-const (
-	digits  = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
-	numbers = "(SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d + 100000 * g.d AS n FROM " +
-		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e, " + digits + " f, " + digits + " g) numbers" // a million
-)
+// numbers is a table of the numbers n below most.
+func numbers(most int) string {
+	const digits = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+	sum, from := "0", "(SELECT 0) none"
+	for power := 1; power < most; power *= 10 {
+		sum += fmt.Sprintf(" + %d * d%[1]d.d", power)
+		from += fmt.Sprintf(", %s d%d", digits, power)
+	}
+	return fmt.Sprintf("(SELECT %s AS n FROM %s HAVING n < %d) numbers", sum, from, most)
+}
 
 // fill makes rows that nobody holds.
 func fill(t *testing.T, db *testdb.DB, rows int) {
 	t.Helper()
-	db.Exec(t, fmt.Sprintf("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) SELECT CONCAT('idle:', n), 2, '-', 0, 1 FROM %s WHERE n < %d", numbers, rows))
+	db.Exec(t, fmt.Sprintf("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) SELECT CONCAT('idle:', n), 2, '-', 0, 1 FROM %s", numbers(rows)))
 }
 
 // TestVersionWithBlanks proves that a look knows its server by any version, also one with
 // blanks, and from a session that is not fit for locks.
 func TestVersionWithBlanks(t *testing.T) {
-	args := map[testdb.Engine][]string{testdb.MariaDB: {"--version=11.8.9-MariaDB-0+deb13u1 from Debian", "--performance-schema=ON"}}
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		version := map[testdb.Engine]string{testdb.MariaDB: "11.8.9-MariaDB-0+deb13u1 from Debian", testdb.MySQL: "9.7.4 from Debian"}[db.Engine()]
 		lock(t, begin(t, db.Connect(t)), "blanks")
-		admin, err := sql.Open("mysql", db.AdminConfig(func(c *mysql.Config) {
-			c.Params = map[string]string{"character_set_connection": "latin1"}
-		}).FormatDSN())
-		must(t, err)
-		t.Cleanup(func() { _ = admin.Close() })
-		var version string
-		must(t, admin.QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version))
-		p := lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == 1 })
-		if p.Version != version || len(p.Gaps) > 0 {
-			t.Errorf("the version is %q, not %q, and not seen is %v", p.Version, version, p.Gaps)
+		latin := db.AdminConfig(func(c *mysql.Config) { c.Params = map[string]string{"character_set_connection": "latin1"} })
+		room := ops.New(through(t, latin, func(query string) (string, error) {
+			return strings.ReplaceAll(query, "@@version", "'"+version+"'"), nil
+		}))
+		p := lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 1 })
+		if hiding := p.Hiding(); p.Version != version || len(hiding) > 0 {
+			t.Errorf("the version is %q, not %q, and not seen is %v", p.Version, version, hiding)
 		}
-	}, func(tb testing.TB, engine testdb.Engine) *testdb.DB { return withArgs(args[engine]...)(tb, engine) })
+	})
 }
 
 // lookUntil looks until the picture shows what is asked for.
@@ -253,69 +267,67 @@ func TestRowsThatLeaveTheMemory(t *testing.T) {
 	}, withArgs("--innodb-buffer-pool-size=8M"))
 }
 
-// TestOldListOfTransactions proves that a look finds what is new although others look, and tells
+// oldList proves that a look finds what is new although others look, and tells
 // where they never pause: the server doesn't make its list of transactions anew then.
-func TestOldListOfTransactions(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, key := db.Connect(t), txlock.Named("order:42")
-		prepared := txlock.Named("prepared") // beside it, who isn't on a list may have no session
-		must(t, txlock.Ensure(t.Context(), pool, prepared))
-		detach(t, db, pool, prepared)
-		count := func() {
-			var n int
-			if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.INNODB_TRX").Scan(&n); err != nil {
-				t.Error(err) // it is called beside the test, too
-			}
+func oldList(t *testing.T, db *testdb.DB) {
+	pool, key := db.Connect(t), txlock.Named("order:42")
+	prepared := txlock.Named("prepared") // beside it, who isn't on a list may have no session
+	must(t, txlock.Ensure(t.Context(), pool, prepared))
+	detach(t, db, pool, prepared)
+	count := func() {
+		var n int
+		if err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.INNODB_TRX").Scan(&n); err != nil {
+			t.Error(err) // it is called beside the test, too
 		}
-		count()
-		tx, scope := beginTx(t, pool)
-		_, err := scope.Lock(t.Context(), key)
-		must(t, err)
-		count() // a look of others at the same time
-		p, err := ops.New(db.Admin()).Look(t.Context())
-		must(t, err)
-		if s := p.Sessions[uint64(testdb.ConnID(t, tx))]; old(p) || len(p.Locks) != 2 || db.Engine() == testdb.MySQL && s.RowLocks == 0 {
-			t.Errorf("one look beside another's shows %+v", p)
-		}
+	}
+	count()
+	tx, scope := beginTx(t, pool)
+	_, err := scope.Lock(t.Context(), key)
+	must(t, err)
+	count() // a look of others at the same time
+	p, err := ops.New(db.Admin()).Look(t.Context())
+	must(t, err)
+	if s := p.Sessions[uint64(testdb.ConnID(t, tx))]; old(p) || len(p.Locks) != 2 || db.Engine() == testdb.MySQL && s.RowLocks == 0 {
+		t.Errorf("one look beside another's shows %+v", p)
+	}
 
-		stop, ended := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(ended)
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(5 * time.Millisecond):
-					count()
-				}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+				count()
 			}
-		}()
-		defer func() { close(stop); <-ended }()
-		testdb.Refresh()
-		tx, scope = beginTx(t, pool) // which is not on the list
-		lock(t, scope, "order:43")
-		told := testdb.Await(time.Minute, func() bool { // a busy machine pauses for it
-			p, err = ops.New(db.Admin()).Look(t.Context())
-			return err != nil || old(p)
-		})
-		must(t, err)
-		if !told {
-			t.Fatalf("a look beside one that never pauses shows %+v", p)
 		}
-		own := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "order:43" })
-		if own < 0 || p.Locks[own].Session != uint64(testdb.ConnID(t, tx)) || p.Locks[own].Detached {
-			t.Errorf("beside an old list, the locks are %#v", p.Locks)
-		}
-		if i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "prepared" }); i >= 0 && p.Locks[i].Endable() {
-			t.Errorf("beside an old list, the lock without a session is %#v", p.Locks[i])
-		}
-		var done []ops.Lock
-		told = testdb.Await(time.Minute, func() bool {
-			done, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == "nobody's" })
-			return err != nil
-		})
-		if !told || !errors.Is(err, ops.ErrUnknown) || len(done) > 0 {
-			t.Errorf("beside an old list, End has ended %+v: %v", done, err)
-		}
-	}, withArgs())
+	}()
+	defer func() { close(stop); <-ended }()
+	testdb.Refresh()
+	tx, scope = beginTx(t, pool) // which is not on the list
+	lock(t, scope, "order:43")
+	told := testdb.Await(time.Minute, func() bool { // a busy machine pauses for it
+		p, err = ops.New(db.Admin()).Look(t.Context())
+		return err != nil || old(p)
+	})
+	must(t, err)
+	if !told {
+		t.Fatalf("a look beside one that never pauses shows %+v", p)
+	}
+	own := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "order:43" })
+	if own < 0 || p.Locks[own].Session != uint64(testdb.ConnID(t, tx)) || p.Locks[own].Detached {
+		t.Errorf("beside an old list, the locks are %#v", p.Locks)
+	}
+	if i := slices.IndexFunc(p.Locks, func(l ops.Lock) bool { return l.Key == "prepared" }); i >= 0 && p.Locks[i].Endable() {
+		t.Errorf("beside an old list, the lock without a session is %#v", p.Locks[i])
+	}
+	var done []ops.Lock
+	told = testdb.Await(time.Minute, func() bool {
+		done, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == "nobody's" })
+		return err != nil
+	})
+	if !told || !errors.Is(err, ops.ErrUnknown) || len(done) > 0 {
+		t.Errorf("beside an old list, End has ended %+v: %v", done, err)
+	}
 }

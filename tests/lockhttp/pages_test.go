@@ -86,7 +86,7 @@ func TestPagesInBrowser(t *testing.T) {
 // TestFirstScreen proves that the overview begins with what needs a person, that its charts have
 // axes and, by the keyboard, numbers, and that they stay open while the page is live.
 func TestFirstScreen(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain)
 		s.open("")
 		s.becomes("Nothing: no session waits for long", "Live")
@@ -100,10 +100,7 @@ func TestFirstScreen(t *testing.T) {
 		}
 		s.do(focus("#chart-waiting-numbers summary"), chromedp.KeyEvent("\r"))
 		s.becomes("the most in ten minutes", "10–0 min ago")
-		at := eval[string](s, `document.querySelector(".summary time").textContent`)
-		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector(".summary time").textContent`) != at }) {
-			t.Error("the page stands still")
-		}
+		s.updates()
 		if !eval[bool](s, `document.getElementById("chart-waiting-numbers").open`) {
 			t.Error("an update has closed the numbers")
 		}
@@ -118,7 +115,7 @@ func TestFirstScreen(t *testing.T) {
 // TestLive proves that a page shows what changes without being loaded again, while the focus
 // and what is typed stay, and that it can be paused.
 func TestLive(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain)
 		s.open("locks")
 		s.staysLive("Live")
@@ -182,11 +179,9 @@ func TestPolling(t *testing.T) {
 		if top := eval[float64](s, `document.getElementById("lost").getBoundingClientRect().top`); top < 0 || top > 400 || !eval[bool](s, `document.getElementById("live").classList.contains("old")`) {
 			t.Errorf("a lost connection can be missed: it is told %v pixels below the top", top)
 		}
-		const contrast = `(e => { const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; },
-			s = getComputedStyle(e), a = light(s.color), b = light(s.backgroundColor); return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); })(document.getElementById("lost"))`
 		for _, scheme := range []string{"light", "dark"} {
 			browser.Colours(s.tab, t, scheme)
-			if got := eval[float64](s, contrast); got < 4.5 {
+			if got := s.contrast(`document.getElementById("lost")`, `document.getElementById("lost")`); got < 4.5 {
 				t.Errorf("%s: the contrast of a lost connection is %v", scheme, got)
 			}
 		}
@@ -215,7 +210,7 @@ func (s *site) staysLive(state string) {
 // releases a lease by the keyboard and ends a transaction, and that a form on another site
 // does nothing.
 func TestActionsInBrowser(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		var allowed atomic.Bool
 		s := visit(t, engine, plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) {
 			if !allowed.Load() {
@@ -267,7 +262,7 @@ func TestActionsInBrowser(t *testing.T) {
 // telephone with its forms, that who may pauses a job by the keyboard while the page is live, and
 // that its form has a contrast of 4.5 at least in both schemes.
 func TestJobsInBrowser(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) { return "alice", nil }))
 		m := s.manager()
 		jobs, err := job.New(s.pool, m, job.Log(nil))
@@ -288,16 +283,11 @@ func TestJobsInBrowser(t *testing.T) {
 			if wide := eval[int](s, "document.documentElement.scrollWidth"); wide > 360 {
 				t.Errorf("%s: the table of jobs is %d wide", scheme, wide)
 			}
-			const contrast = `(() => { const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b },
-				a = light(getComputedStyle(document.querySelector("tr.late td")).color), b = light(getComputedStyle(document.body).backgroundColor); return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); })()`
-			if got := eval[float64](s, contrast); got < 4.5 {
+			if got := s.contrast(`document.querySelector("tr.late td")`, `document.body`); got < 4.5 {
 				t.Errorf("%s: the contrast of a job that fails is %v", scheme, got)
 			}
 		}
-		at := eval[string](s, `document.querySelector(".summary time").textContent`)
-		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector(".summary time").textContent`) != at }) {
-			t.Error("the page stands still")
-		}
+		s.updates()
 		if !eval[bool](s, `document.querySelector('details[id^="pause"]').open`) {
 			t.Error("an update has closed the form")
 		}
@@ -314,7 +304,7 @@ func TestJobsInBrowser(t *testing.T) {
 
 // TestManyRows proves that 10,000 locks don't stall a page: it stays live, and turns.
 func TestManyRows(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain)
 		n := testdb.Long(2_000, 10_000)
 		_, scope := s.begin()
@@ -331,10 +321,7 @@ func TestManyRows(t *testing.T) {
 			t.Errorf("there are %d rows", rows)
 		}
 		eval[bool](s, `window.slowest = 0, new PerformanceObserver(l => { for (const e of l.getEntries()) window.slowest = Math.max(window.slowest, e.duration); }).observe({type: "longtask"}), true`)
-		at := eval[string](s, `document.querySelector("time").textContent`)
-		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector("time").textContent`) != at }) {
-			t.Error("the page stands still")
-		}
+		s.updates()
 		if slowest := eval[float64](s, "window.slowest"); slowest > 5000 {
 			t.Errorf("an update keeps the browser busy for %v ms", slowest)
 		}
@@ -364,13 +351,34 @@ func TestNarrowAndDark(t *testing.T) {
 			if display := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`); display != `"Mode"` {
 				t.Errorf("cells of a narrow table are labelled %s", display)
 			}
-			const light = `(c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; })`
-			text, ground := eval[float64](s, light+`(getComputedStyle(document.body).color)`), eval[float64](s, light+`(getComputedStyle(document.body).backgroundColor)`)
-			if contrast := (max(text, ground) + .05) / (min(text, ground) + .05); contrast < 7 || (ground < text) != (scheme == "dark") {
-				t.Errorf("%s: the contrast is %v, the text %v on %v", scheme, contrast, text, ground)
+			contrast, dark := s.contrast("document.body", "document.body"), s.light("document.body", "backgroundColor") < s.light("document.body", "color")
+			if contrast < 7 || dark != (scheme == "dark") {
+				t.Errorf("%s: the contrast is %v, the ground is dark: %t", scheme, contrast, dark)
 			}
 		}
 	})
+}
+
+// updates waits until the page has been updated.
+func (s *site) updates() {
+	s.Helper()
+	const shown = `document.querySelector(".summary time").textContent`
+	if at := eval[string](s, shown); !testdb.Await(2*time.Minute, func() bool { return eval[string](s, shown) != at }) {
+		s.Error("the page stands still")
+	}
+}
+
+// light returns how light a color of an element is, from 0 to 1.
+func (s *site) light(element, property string) float64 {
+	s.Helper()
+	return eval[float64](s, fmt.Sprintf(`(c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; })(getComputedStyle(%s).%s)`, element, property))
+}
+
+// contrast returns that of a text and its ground.
+func (s *site) contrast(text, ground string) float64 {
+	s.Helper()
+	a, b := s.light(text, "color"), s.light(ground, "backgroundColor")
+	return (max(a, b) + .05) / (min(a, b) + .05)
 }
 
 // focus and click do so in the page itself, once the element is there: between two calls of

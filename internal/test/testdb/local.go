@@ -57,14 +57,10 @@ func (i *instance) prepareLocal(ctx context.Context, engine Engine, b binary, o 
 		line = append(line, tlsArgs(i.dir)...)
 	}
 	line = append(line, o.serverArgs(engine)...)
-	environment, err := o.environment(ctx)
-	if err != nil {
-		return err
-	}
 	i.spawn = func(_ context.Context, port int) (*Child, error) {
 		args := slices.Concat(line[1:], []string{fmt.Sprintf("--port=%d", port)})
 		cmd := exec.Command(line[0], args...)
-		cmd.Env = environment
+		cmd.Env = append(os.Environ(), o.env...)
 		return i.startLogged(cmd)
 	}
 	return nil

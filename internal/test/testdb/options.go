@@ -1,14 +1,11 @@
 package testdb
 
-import "time"
-
 // Option is a setting of Start and Dedicated.
 type Option func(*options)
 
 type options struct {
 	durable bool
 	args    []string
-	ahead   time.Duration
 	env     []string
 	parted  bool
 	parent  string // of the server's directory, "" for that of temporary files

@@ -43,11 +43,23 @@ func TestParseEngines(t *testing.T) {
 	}
 }
 
-func TestStartStop(t *testing.T) {
+// TestStart takes one server through its life: it has its options, encrypts, has a socket, stops and
+// goes on by signals, keeps rows over Kill and Restart, and is gone after Stop.
+func TestStart(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		server, err := Start(t.Context(), engine, Args("--innodb-rollback-on-timeout=ON"), Durable())
 		check(t, err)
-		inst := server.inst
+		t.Cleanup(func() { // after that of the database
+			child := server.inst.child
+			check(t, server.Stop())
+			if child.Running() || server.Running() {
+				t.Error("the server runs after Stop")
+			}
+			if _, err := os.Stat(server.inst.dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the server's directory is there after Stop: %v", err)
+			}
+		})
+		db := server.OpenLeases(t)
 		pool := open(t, server.Config())
 		for variable, want := range map[string]string{
 			"innodb_rollback_on_timeout":     "1",
@@ -64,81 +76,32 @@ func TestStartStop(t *testing.T) {
 		if strings.Contains(version, "MariaDB") != (engine == MariaDB) {
 			t.Errorf("a %s server of version %s", engine, version)
 		}
-		child := inst.child
-		check(t, server.Stop())
-		if child.Running() || server.Running() {
-			t.Error("the server runs after Stop")
-		}
-		if _, err := os.Stat(inst.dir); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the server's directory is there after Stop: %v", err)
-		}
-		if err := pool.PingContext(t.Context()); err == nil {
-			t.Error("the server answers after Stop")
-		}
-	})
-}
-
-// TestSignal stops a server, which doesn't answer until it goes on.
-func TestSignal(t *testing.T) {
-	eachEngine(t, func(t *testing.T, engine Engine) {
-		server := Dedicated(t, engine)
-		pool := open(t, server.Config())
-		for range 20 { // the first answers after a signal come now and then
-			check(t, pool.PingContext(t.Context()))
-			check(t, server.Signal(syscall.SIGSTOP))
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			if err := pool.PingContext(ctx); err == nil {
-				t.Error("a stopped server answers")
-			}
-			cancel()
-			check(t, server.Signal(syscall.SIGCONT))
-		}
-		check(t, server.Signal(syscall.SIGSTOP))
-		answer := make(chan error, 1)
-		go func() { answer <- pool.PingContext(t.Context()) }()
-		check(t, server.Signal(syscall.SIGCONT))
-		if err := <-answer; err != nil {
-			t.Errorf("a server that goes on doesn't answer: %v", err)
-		}
-		check(t, server.Kill())
-		if err := server.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
-			t.Errorf("a signal to a server that is gone: %v", err)
-		}
-	})
-}
-
-func TestTLSAndSocket(t *testing.T) {
-	eachEngine(t, func(t *testing.T, engine Engine) {
-		db := Dedicated(t, engine).Open(t)
-		cipher := "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
 		encrypted := db.Connect(t, func(cfg *mysql.Config) { cfg.TLSConfig = "skip-verify" })
-		if _, got := query2(t, encrypted, cipher); got == "" {
+		var cipher string
+		check(t, encrypted.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(new(string), &cipher))
+		if cipher == "" {
 			t.Error("a connection with tls=skip-verify is not encrypted")
 		}
-		if db.Server().Socket() == "" {
+		if server.Socket() == "" {
 			t.Log("no socket: the server runs in Docker")
-			return
+		} else {
+			local := db.Connect(t, func(cfg *mysql.Config) { cfg.Net, cfg.Addr = "unix", server.Socket() })
+			if got := query(t, local, "SELECT SUBSTRING_INDEX(USER(), '@', -1)"); got != "localhost" {
+				t.Errorf("over the socket the server sees the host %s", got)
+			}
 		}
-		local := db.Connect(t, func(cfg *mysql.Config) {
-			cfg.Net, cfg.Addr = "unix", db.Server().Socket()
-		})
-		if got := query(t, local, "SELECT SUBSTRING_INDEX(USER(), '@', -1)"); got != "localhost" {
-			t.Errorf("over the socket the server sees the host %s", got)
-		}
-	})
-}
+		signals(t, server, pool)
 
-func TestKillAndRestart(t *testing.T) {
-	eachEngine(t, func(t *testing.T, engine Engine) {
-		server := Dedicated(t, engine)
-		db := server.Open(t)
 		table := db.CreateTable(t, "kept", "id INT PRIMARY KEY")
 		db.Exec(t, "INSERT INTO "+table+" VALUES (42)")
 		check(t, server.Kill())
 		if server.Running() {
 			t.Error("the server runs after Kill")
 		}
-		if err := db.Admin().PingContext(t.Context()); err == nil {
+		if err := server.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("a signal to a server that is gone: %v", err)
+		}
+		if err := pool.PingContext(t.Context()); err == nil {
 			t.Error("the server answers after Kill")
 		}
 		check(t, server.Restart(t.Context()))
@@ -146,6 +109,28 @@ func TestKillAndRestart(t *testing.T) {
 			t.Errorf("after Restart the table has %s, want 42", got)
 		}
 	})
+}
+
+// signals stops a server, which doesn't answer until it goes on.
+func signals(t *testing.T, server *Server, pool *sql.DB) {
+	t.Helper()
+	for range 20 { // the first answers after a signal come now and then
+		check(t, pool.PingContext(t.Context()))
+		check(t, server.Signal(syscall.SIGSTOP))
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if err := pool.PingContext(ctx); err == nil {
+			t.Error("a stopped server answers")
+		}
+		cancel()
+		check(t, server.Signal(syscall.SIGCONT))
+	}
+	check(t, server.Signal(syscall.SIGSTOP))
+	answer := make(chan error, 1)
+	go func() { answer <- pool.PingContext(t.Context()) }()
+	check(t, server.Signal(syscall.SIGCONT))
+	if err := <-answer; err != nil {
+		t.Errorf("a server that goes on doesn't answer: %v", err)
+	}
 }
 
 // TestStartReportsLog takes an argument that no server knows.
@@ -229,15 +214,6 @@ func query(t *testing.T, q Queryer, text string) string {
 		t.Fatalf("%s: %v", text, err)
 	}
 	return value
-}
-
-func query2(t *testing.T, q Queryer, text string) (string, string) {
-	t.Helper()
-	var a, b string
-	if err := q.QueryRowContext(t.Context(), text).Scan(&a, &b); err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
-	return a, b
 }
 
 // TestMeet counts what is run together: any two of three settings in all their combinations.

@@ -49,7 +49,7 @@ func newTiDB(ctx context.Context, o options) (*instance, error) {
 
 // prepareTiDB prepares a server with the arguments of its store.
 func prepareTiDB(ctx context.Context, o options, arguments func(i *instance) []string) (*instance, error) {
-	if o.durable || len(o.env) > 0 || o.ahead != 0 || os.Getenv(TiDB.imageVariable()) != "" {
+	if o.durable || len(o.env) > 0 || os.Getenv(TiDB.imageVariable()) != "" {
 		return nil, errors.New("it takes arguments and no other options, and no image")
 	}
 	path, err := builtServer(ctx, TiDB, "tidb-server", "github.com/pingcap/tidb/cmd/tidb-server")

@@ -15,7 +15,7 @@ import (
 
 // newVitess prepares vtcombo and its server. Its administrator is anybody.
 func newVitess(ctx context.Context, o options) (_ *instance, err error) {
-	if o.durable || len(o.env) > 0 || o.ahead != 0 || o.parted || os.Getenv(Vitess.imageVariable()) != "" {
+	if o.durable || len(o.env) > 0 || o.parted || os.Getenv(Vitess.imageVariable()) != "" {
 		return nil, errors.New("it takes arguments and no other options, and no image")
 	}
 	path, err := builtServer(ctx, Vitess, "vtcombo", "vitess.io/vitess/go/cmd/vtcombo")
