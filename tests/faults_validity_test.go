@@ -3,10 +3,8 @@ package tests
 import (
 	"context"
 	"crypto/rand"
-	"database/sql/driver"
 	"errors"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,26 +13,16 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestHolderIsToldFirst proves that a holder whose server can't be reached, doesn't
-// answer or stands still is told that its lease is lost before anybody else gets it:
+// TestHolderIsToldFirst proves that a holder whose server can't be reached, or doesn't
+// answer, is told that its lease is lost before anybody else gets it:
 // by Err at every moment, by Done and Context soon after.
 func TestHolderIsToldFirst(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		for name, fault := range map[string]struct {
-			dedicated bool
-			begin     func(t *testing.T, db *testdb.DB, n network)
-		}{
-			"unreachable": {false, func(t *testing.T, _ *testdb.DB, n network) { n.down(t) }},
-			"hung":        {false, func(t *testing.T, _ *testdb.DB, n network) { n.hang(t) }},
-			"stopped":     {true, stopForAWhile},
-		} {
+		for name, begin := range map[string]func(n network, t testing.TB){"unreachable": network.down, "hung": network.hang} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.Open(t, engine)
-				if fault.dedicated {
-					db = testdb.Dedicated(t, engine).OpenLeases(t)
-				}
 				n := newNetwork(t, db)
 				holder := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(holderTTL))
 				other := faultManager(t, faultPool(t, db, network{}, guarded))
@@ -55,7 +43,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 						time.Sleep(10 * time.Microsecond)
 					}
 				}()
-				fault.begin(t, db, n)
+				begin(n, t)
 				ctx, timeout := context.WithTimeout(t.Context(), time.Minute)
 				defer timeout()
 				next, err := acquirePatiently(ctx, other, key)
@@ -106,65 +94,4 @@ func acquirePatiently(ctx context.Context, m *lease.Manager, key txlock.Key) (l 
 		}
 	}
 	return nil, err
-}
-
-// stopForAWhile lets the server's process stand still until the lease has expired.
-func stopForAWhile(t *testing.T, db *testdb.DB, _ network) {
-	t.Helper()
-	fatal(t, db.Server().Signal(syscall.SIGSTOP))
-	again := make(chan struct{})
-	time.AfterFunc(2*holderTTL, func() {
-		defer close(again)
-		if err := db.Server().Signal(syscall.SIGCONT); err != nil {
-			t.Errorf("continue the server: %v", err)
-		}
-	})
-	t.Cleanup(func() { <-again })
-}
-
-// TestVanishedGuard proves that a client that vanishes between Guard and COMMIT, so that
-// its connection stays open and says nothing, keeps the lease no longer than its time to
-// live and the grace of 5 seconds, and that its transaction is rolled back.
-func TestVanishedGuard(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		for name, wrap := range map[string]func(driver.Connector) driver.Connector{"guarded": guarded, "plain": plain} {
-			t.Run(string(engine)+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				db := testdb.Open(t, engine)
-				table := db.CreateTable(t, "vanished", "id BIGINT PRIMARY KEY")
-				n := newNetwork(t, db)
-				pool := faultPool(t, db, n, wrap)
-				holder := faultManager(t, pool, lease.TTL(10*time.Second))
-				other := faultManager(t, faultPool(t, db, network{}, guarded))
-				key := txlock.Named("vanished:" + rand.Text())
-				tx, err := pool.BeginTx(context.Background(), nil)
-				fatal(t, err)
-				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
-					t.Fatal(err)
-				}
-				l, err := holder.Acquire(t.Context(), key)
-				fatal(t, err)
-				fatal(t, l.Guard(t.Context(), tx))
-				n.hang(t)
-				start := time.Now()
-				next, err := other.Acquire(t.Context(), key, lease.WaitAtMost(60*time.Second))
-				if err != nil {
-					t.Errorf("the lease of a client that has vanished: %v", err)
-				} else {
-					t.Logf("free after %v", time.Since(start))
-					if err := next.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
-				}
-				n.down(t)
-				if err := tx.Commit(); err == nil {
-					t.Error("Commit says that it has committed")
-				}
-				if rows := count(t, db, "SELECT COUNT(*) FROM "+table); rows != 0 {
-					t.Errorf("%d rows were committed", rows)
-				}
-			})
-		}
-	}
 }

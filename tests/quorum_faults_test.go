@@ -117,7 +117,7 @@ func newFaultNode(t *testing.T, engine testdb.Engine, clients int) *faultNode {
 	t.Helper()
 	n := &faultNode{server: testdb.Dedicated(t, engine, testdb.Args("--innodb-buffer-pool-size=16M", "--performance-schema=OFF"))}
 	n.db = n.server.Fresh(t)
-	fatal(t, n.create(t.Context()))
+	fatal(t, createLeases(t.Context(), n.db))
 	n.db.Grant(t, "lockstep_leases")
 	for range clients {
 		n.ways = append(n.ways, newNetwork(t, n.db))
@@ -125,15 +125,15 @@ func newFaultNode(t *testing.T, engine testdb.Engine, clients int) *faultNode {
 	return n
 }
 
-// create makes the table of the leases, empty.
-func (n *faultNode) create(ctx context.Context) error {
+// createLeases makes the table of the leases, empty.
+func createLeases(ctx context.Context, db *testdb.DB) error {
 	statements, err := schema.Statements()
 	if err != nil {
 		return err
 	}
 	for _, s := range append([]string{"DROP TABLE IF EXISTS lockstep_leases"}, statements...) {
 		if strings.Contains(s, "lockstep_leases") && err == nil {
-			_, err = n.db.Admin().ExecContext(ctx, s)
+			_, err = db.Admin().ExecContext(ctx, s)
 		}
 	}
 	return err
@@ -165,7 +165,7 @@ func (n *faultNode) fault(t *testing.T) (kind string) {
 	case 1:
 		kind = "restart empty"
 		restart()
-		if err := n.create(context.Background()); err != nil {
+		if err := createLeases(context.Background(), n.db); err != nil {
 			t.Errorf("empty: %v", err)
 		}
 	case 2:
@@ -305,16 +305,22 @@ func faultQuorum(t *testing.T, nodes []*faultNode, client int, ttl time.Duration
 // by two when a client can't reach the first.
 func TestFailoverBreaksALease(t *testing.T) {
 	engine := testdb.Engines()[0]
-	first, second := newFaultNode(t, engine, faultClients), newFaultNode(t, engine, 0)
+	first, second := testdb.Fresh(t, engine), testdb.Fresh(t, engine)
+	var ways []network
+	for _, db := range []*testdb.DB{first, second} {
+		fatal(t, createLeases(t.Context(), db))
+		db.Grant(t, "lockstep_leases")
+	}
+	for range faultClients {
+		ways = append(ways, newNetwork(t, first))
+	}
 	key := txlock.Named("failover:" + rand.Text())
 	h := history{began: time.Now()}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
 	for c := range faultClients {
-		pool := faultPool(t, first.db, network{}, func(driver.Connector) driver.Connector {
-			return failover{first.db, second.db, first.ways[c]}
-		})
+		pool := faultPool(t, first, network{}, func(driver.Connector) driver.Connector { return failover{first, second, ways[c]} })
 		m := faultManager(t, pool, lease.TTL(faultTTL), lease.PurgeEvery(0, time.Hour))
 		all.Go(func() {
 			h.work(ctx, c, 2*faultTTL, func(ctx context.Context) (heldLease, error) { return m.Acquire(ctx, key) })
@@ -322,7 +328,7 @@ func TestFailoverBreaksALease(t *testing.T) {
 	}
 	all.Go(func() {
 		for ctx.Err() == nil {
-			way := first.ways[mathrand.N(faultClients)]
+			way := ways[mathrand.N(faultClients)]
 			way.down(t)
 			time.Sleep(mathrand.N(500 * time.Millisecond))
 			if err := way.Up(); err != nil {

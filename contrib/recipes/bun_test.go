@@ -2,13 +2,11 @@ package recipes_test
 
 import (
 	"context"
-	"database/sql"
 	"testing"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/mysqldialect"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 )
 
@@ -40,10 +38,10 @@ func openBun(dsn string) (*bun.DB, error) {
 }
 
 func TestBun(t *testing.T) {
-	onShops(t, func(t *testing.T, shop *testdb.DB, _ *sql.DB) {
-		db, err := openBun(shop.AdminDSN())
+	onShops(t, func(t *testing.T, dsn string, product int64) {
+		db, err := openBun(dsn)
 		check(t, err)
 		defer func() { check(t, db.Close()) }()
-		sells(t, db.DB, func(ctx context.Context) error { return sellByBun(ctx, db, 1) })
+		sells(t, db.DB, product, func(ctx context.Context) error { return sellByBun(ctx, db, product) })
 	})
 }

@@ -9,7 +9,6 @@ import (
 	entsql "entgo.io/ent/dialect/sql"
 
 	lockent "github.com/dca00107/lockstep/contrib/ent"
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 )
 
@@ -32,13 +31,13 @@ func sellByEnt(ctx context.Context, db *sql.DB, id int64) error {
 }
 
 func TestEnt(t *testing.T) {
-	onShops(t, func(t *testing.T, shop *testdb.DB, _ *sql.DB) {
-		drv, err := entsql.Open(locksqlc.DriverName, shop.AdminDSN())
+	onShops(t, func(t *testing.T, dsn string, product int64) {
+		drv, err := entsql.Open(locksqlc.DriverName, dsn)
 		check(t, err)
 		defer func() { check(t, drv.Close()) }()
 		if drv.Dialect() != "mysql" {
 			t.Errorf("ent takes it for %s", drv.Dialect())
 		}
-		sells(t, drv.DB(), func(ctx context.Context) error { return sellByEnt(ctx, drv.DB(), 1) })
+		sells(t, drv.DB(), product, func(ctx context.Context) error { return sellByEnt(ctx, drv.DB(), product) })
 	})
 }

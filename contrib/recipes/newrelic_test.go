@@ -10,7 +10,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/newrelic/go-agent/v3/newrelic"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 )
 
@@ -42,11 +41,11 @@ func init() { // what nrmysql does, which parses the statements as well
 }
 
 func TestNewRelic(t *testing.T) {
-	onShops(t, func(t *testing.T, shop *testdb.DB, _ *sql.DB) {
-		db, err := openGuarded("nrmysql", shop.AdminDSN())
+	onShops(t, func(t *testing.T, dsn string, product int64) {
+		db, err := openGuarded("nrmysql", dsn)
 		check(t, err)
 		defer func() { check(t, db.Close()) }()
-		sells(t, db, func(ctx context.Context) error { return sell(ctx, db, 1) })
+		sells(t, db, product, func(ctx context.Context) error { return sell(ctx, db, product) })
 	})
 	if _, err := openGuarded("nrmysql", "no slash"); err == nil {
 		t.Error("a wrong data source name has opened a pool")

@@ -7,7 +7,6 @@ import (
 
 	"github.com/XSAM/otelsql"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 )
 
@@ -34,18 +33,18 @@ func sell(ctx context.Context, db *sql.DB, id int64) error {
 }
 
 func TestOtelSQL(t *testing.T) {
-	onShops(t, func(t *testing.T, shop *testdb.DB, _ *sql.DB) {
-		opened, err := openTraced(shop.AdminDSN())
+	onShops(t, func(t *testing.T, dsn string, product int64) {
+		opened, err := openTraced(dsn)
 		check(t, err)
 		name, err := registerTraced()
 		check(t, err)
-		named, err := sql.Open(name, shop.AdminDSN())
+		named, err := sql.Open(name, dsn)
 		check(t, err)
 		for _, db := range []*sql.DB{opened, named} {
 			defer func() { check(t, db.Close()) }()
-			_, err := db.ExecContext(t.Context(), "UPDATE stock SET n = 40 WHERE id = 1")
+			_, err := db.ExecContext(t.Context(), "UPDATE stock SET n = ? WHERE id = ?", pieces, product)
 			check(t, err)
-			sells(t, db, func(ctx context.Context) error { return sell(ctx, db, 1) })
+			sells(t, db, product, func(ctx context.Context) error { return sell(ctx, db, product) })
 		}
 	})
 }

@@ -41,7 +41,11 @@ func Probes(db *sql.DB) http.Handler {
 }
 
 func TestProbes(t *testing.T) {
-	onShops(t, func(t *testing.T, _ *testdb.DB, db *sql.DB) {
+	t.Parallel()
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db, err := locksqlc.Open(testdb.Shared(t, engine).Open(t).AdminDSN()) // whose tables are its own
+		check(t, err)
+		t.Cleanup(func() { check(t, db.Close()) })
 		check(t, Prepare(t.Context(), db))
 		gone, err := locksqlc.Open("app@tcp(127.0.0.1:1)/shop")
 		check(t, err)

@@ -3,17 +3,14 @@ package recipes_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"sync"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// pieces is how many of product 1 there are.
+// pieces is how many of a product there are.
 const pieces = 40
 
 // Stock makes the keys of products.
@@ -26,25 +23,23 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// onShops runs a test on each server, in a database with pieces of product 1.
-func onShops(t *testing.T, test func(t *testing.T, shop *testdb.DB, db *sql.DB)) {
+// onShops runs a test on each server, in a database with pieces of a product.
+func onShops(t *testing.T, test func(t *testing.T, dsn string, product int64)) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			shop := testdb.Fresh(t, engine)
-			db, err := locksqlc.Open(shop.AdminDSN())
-			check(t, err)
-			t.Cleanup(func() { check(t, db.Close()) })
-			check(t, install(t.Context(), db))
-			test(t, shop, db)
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		shop := testdb.Open(t, engine)
+		shop.Exec(t, "CREATE TABLE IF NOT EXISTS stock (id BIGINT PRIMARY KEY AUTO_INCREMENT, n BIGINT NOT NULL)")
+		row, err := shop.Admin().ExecContext(t.Context(), "INSERT INTO stock (n) VALUES (?)", pieces)
+		check(t, err)
+		product, err := row.LastInsertId()
+		check(t, err)
+		test(t, shop.AdminDSN(), product)
+	})
 }
 
-// sells sells all pieces of product 1 with several programs at once, and finds none left. A
+// sells sells all pieces of a product with several programs at once, and finds none left. A
 // guarded pool is what they must have.
-func sells(t *testing.T, db *sql.DB, sell func(ctx context.Context) error) {
+func sells(t *testing.T, db *sql.DB, product int64, sell func(ctx context.Context) error) {
 	t.Helper()
 	if err := txlock.CheckGuarded(t.Context(), db); err != nil {
 		t.Error(err)
@@ -61,24 +56,10 @@ func sells(t *testing.T, db *sql.DB, sell func(ctx context.Context) error) {
 	}
 	selling.Wait()
 	var left int
-	check(t, db.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&left))
+	check(t, db.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = ?", product).Scan(&left))
 	if left != 0 {
 		t.Errorf("%d pieces are left, want none", left)
 	}
-}
-
-func install(ctx context.Context, db *sql.DB) error {
-	if err := schema.Install(ctx, db); err != nil {
-		return err
-	}
-	for _, text := range []string{
-		"CREATE TABLE stock (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)", fmt.Sprintf("INSERT INTO stock VALUES (1, %d)", pieces),
-	} {
-		if _, err := db.ExecContext(ctx, text); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // retry runs a transaction again that the server has rolled back.

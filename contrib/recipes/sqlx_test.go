@@ -2,12 +2,10 @@ package recipes_test
 
 import (
 	"context"
-	"database/sql"
 	"testing"
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -41,10 +39,10 @@ func openSQLX(ctx context.Context, dsn string) (*sqlx.DB, error) {
 }
 
 func TestSQLX(t *testing.T) {
-	onShops(t, func(t *testing.T, shop *testdb.DB, _ *sql.DB) {
-		db, err := openSQLX(t.Context(), shop.AdminDSN())
+	onShops(t, func(t *testing.T, dsn string, product int64) {
+		db, err := openSQLX(t.Context(), dsn)
 		check(t, err)
 		defer func() { check(t, db.Close()) }()
-		sells(t, db.DB, func(ctx context.Context) error { return sellBySQLX(ctx, db, 1) })
+		sells(t, db.DB, product, func(ctx context.Context) error { return sellBySQLX(ctx, db, product) })
 	})
 }

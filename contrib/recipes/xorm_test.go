@@ -2,13 +2,11 @@ package recipes_test
 
 import (
 	"context"
-	"database/sql"
 	"testing"
 
 	"xorm.io/xorm"
 
 	lockxorm "github.com/dca00107/lockstep/contrib/xorm"
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 )
 
@@ -41,10 +39,10 @@ func openXORM(dsn string) (*xorm.Engine, error) {
 }
 
 func TestXORM(t *testing.T) {
-	onShops(t, func(t *testing.T, shop *testdb.DB, _ *sql.DB) {
-		engine, err := openXORM(shop.AdminDSN())
+	onShops(t, func(t *testing.T, dsn string, product int64) {
+		engine, err := openXORM(dsn)
 		check(t, err)
 		defer func() { check(t, engine.Close()) }()
-		sells(t, engine.DB().DB, func(ctx context.Context) error { return sellByXORM(ctx, engine, 1) })
+		sells(t, engine.DB().DB, product, func(ctx context.Context) error { return sellByXORM(ctx, engine, product) })
 	})
 }

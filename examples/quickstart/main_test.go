@@ -81,29 +81,26 @@ func (c *interrupting) buy(ctx context.Context, product, buyer int64) error {
 
 func TestInterruptedDemoDropsItsDatabase(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		for _, w := range ways {
-			t.Run(w.name, func(t *testing.T) {
-				t.Parallel()
-				ctx, interrupt := context.WithCancel(t.Context())
-				defer interrupt()
-				shop, err := newShop(ctx, small, s)
-				if err != nil {
-					t.Fatal(err)
-				}
-				open := w.open
-				w.open = func(dsn string, buyers int) (counter, error) {
-					c, err := open(dsn, buyers)
-					return &interrupting{counter: c, interrupt: interrupt}, err
-				}
-				if _, err := shop.sellAll(ctx, w, &progress{out: &bytes.Buffer{}}); !errors.Is(err, context.Canceled) {
-					t.Errorf("sellAll = %v, want context.Canceled", err)
-				}
-				if err := shop.drop(); err != nil {
-					t.Fatal(err)
-				}
-				expectNoDatabase(t, s, shop.database.Name())
-			})
+		shop, err := newShop(t.Context(), small, s)
+		if err != nil {
+			t.Fatal(err)
 		}
+		for _, w := range ways {
+			ctx, interrupt := context.WithCancel(t.Context())
+			open := w.open
+			w.open = func(dsn string, buyers int) (counter, error) {
+				c, err := open(dsn, buyers)
+				return &interrupting{counter: c, interrupt: interrupt}, err
+			}
+			if _, err := shop.sellAll(ctx, w, &progress{out: &bytes.Buffer{}}); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: sellAll = %v, want context.Canceled", w.name, err)
+			}
+			interrupt()
+		}
+		if err := shop.drop(); err != nil { // which waits for transactions that are open
+			t.Fatal(err)
+		}
+		expectNoDatabase(t, s, shop.database.Name())
 	})
 }
 

@@ -55,7 +55,7 @@ func leaking(values []float64, growth float64) []float64 {
 func TestSlowLeakOfEachFigureIsNoticed(t *testing.T) {
 	for _, f := range made {
 		r, _ := ruleOf(f.name)
-		for seed := range testdb.Long(uint64(10), 500) {
+		for seed := range testdb.Long(uint64(3), 500) {
 			leak := 3 * max(r.floor, r.share*f.level)
 			values := leaking(noisy(rand.New(rand.NewPCG(seed, 0)), f.level, f.noise), leak)
 			if v := r.judge(values); v.flat() {
@@ -68,7 +68,7 @@ func TestSlowLeakOfEachFigureIsNoticed(t *testing.T) {
 func TestNoiseIsFlat(t *testing.T) {
 	for _, f := range made {
 		r, _ := ruleOf(f.name)
-		for seed := range testdb.Long(uint64(10), 500) {
+		for seed := range testdb.Long(uint64(3), 500) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			for what, values := range map[string][]float64{
 				"noise":     noisy(random, f.level, f.noise),

@@ -40,7 +40,7 @@ func TestThousandFollowers(t *testing.T) {
 		}
 		lead := func() (*process, event) { return c.successor(all, token) }
 		leader, e := lead()
-		for range 10 { // resignations
+		for range 5 { // resignations
 			token = e.Token
 			at := time.Now()
 			must(t, leader.Resign(t.Context()))
@@ -48,7 +48,7 @@ func TestThousandFollowers(t *testing.T) {
 			is(t, "hand-over", e.at.Sub(at), 0, 50*time.Millisecond)
 			count(3)
 		}
-		for range 3 { // and those that have a standby slot die at once
+		for range 2 { // and those that have a standby slot die at once
 			token = e.Token
 			at := time.Now()
 			for _, p := range onStandby(t, watcher, all) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -25,13 +23,11 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// mortal is a process of an election on a server, which can die and stand still.
+// mortal is a process of an election on a server, which can stand still.
 type mortal struct {
 	*elect.Election
-	pool *sql.DB
-
-	still   sync.RWMutex // who stands still holds it: nothing is sent
-	network leasetest.Network
+	pool  *sql.DB
+	still sync.RWMutex // who stands still holds it: nothing is sent
 }
 
 // wire is a connection of a mortal.
@@ -47,7 +43,7 @@ func (w wire) Write(b []byte) (int, error) {
 }
 
 func (m *mortal) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := m.network.Dial(ctx, network, address)
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -60,9 +56,13 @@ func newMortal(t *testing.T, db *testdb.DB, key txlock.Key, name string, guarded
 	m := new(mortal)
 	cfg := db.Config()
 	cfg.Logger, cfg.DialFunc = &mysql.NopLogger{}, m.dial // connections are broken on purpose
-	base, err := mysql.NewConnector(cfg)
+	var connector driver.Connector
+	connector, err := mysql.NewConnector(cfg)
 	must(t, err)
-	m.pool = sql.OpenDB(connectorOf(base, guarded))
+	if guarded {
+		connector = locksqlc.Connector(connector)
+	}
+	m.pool = sql.OpenDB(connector)
 	leases, err := lease.NewManager(m.pool)
 	must(t, err)
 	m.Election, err = elect.New(leases, key, elect.InstanceName(name), elect.TTL(ttl))
@@ -81,147 +81,69 @@ func newMortal(t *testing.T, db *testdb.DB, key txlock.Key, name string, guarded
 	return m
 }
 
-func connectorOf(base driver.Connector, guarded bool) driver.Connector {
-	if guarded {
-		return locksqlc.Connector(base)
-	}
-	return base
-}
-
-// onMortals runs a test on every server, with a guarded and a plain pool.
-func onMortals(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {
-	t.Helper()
+// TestStoppedBeforeCommit proves that a leader which is stopped between Guard and COMMIT is
+// replaced when its TTL is over, and not later, and that it commits nothing when it goes on.
+func TestStoppedBeforeCommit(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				test(t, testdb.Open(t, engine), guarded)
+				stopBeforeCommit(t, testdb.Open(t, engine), guarded)
 			})
 		}
 	}
 }
 
-// slack is what a hand-over may take beyond the pauses that it waits for, which is less
-// than a twentieth of this.
-const slack = 10 * time.Second
-
-// unhurried returns a TTL that is base on a quiet machine, and has room for twenty leases where
-// the machine is slower now.
-func unhurried(t *testing.T, m *lease.Manager, base time.Duration) time.Duration {
-	t.Helper()
-	begun := time.Now()
-	for range 3 {
-		l, err := m.Acquire(t.Context(), txlock.Named("test:"+rand.Text()))
-		must(t, err)
-		must(t, l.Release(t.Context()))
-	}
-	return (base + 7*time.Since(begun)).Round(time.Millisecond)
-}
-
-// TestSixthOnServers proves that the only process without a standby slot leads within the TTL and
-// its longest pause when all five that have one die at once.
-func TestSixthOnServers(t *testing.T) {
-	onMortals(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		leases, err := lease.NewManager(db.Admin())
-		must(t, err)
-		defer func() { must(t, leases.Close(context.Background())) }()
-		ttl := unhurried(t, leases, 2*time.Second)
-		key := txlock.Named("test:" + rand.Text())
-		leads := make(chan *mortal, 100)
-		all := make(map[string]*mortal)
-		var last *mortal
-		for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
-			last = newMortal(t, db, key, name, guarded, ttl, func(m *mortal) elect.Func {
-				return func(ctx context.Context, term *elect.Term) error {
-					leads <- m
-					return follow(ctx, term)
-				}
-			})
-			all[name] = last
-		}
-		var five []*mortal
-		for end := time.Now().Add(time.Minute); len(five) < 5; time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d have a standby slot", len(five))
+func stopBeforeCommit(t *testing.T, db *testdb.DB, guarded bool) {
+	const ttl = 3 * time.Second
+	key := txlock.Named("test:" + rand.Text())
+	table := db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
+	var again atomic.Bool // it may lead once more at the end of the test
+	guards, goOn, committed := make(chan uint64), make(chan struct{}), make(chan error, 1)
+	stopped := newMortal(t, db, key, "stopped", guarded, ttl, func(m *mortal) elect.Func {
+		return func(ctx context.Context, term *elect.Term) error {
+			if again.Swap(true) {
+				return follow(ctx, term)
 			}
-			info, err := leases.Inspect(t.Context(), txlock.ParseKey(key.String()+":standby"))
+			tx, err := m.pool.BeginTx(context.Background(), nil)
 			must(t, err)
-			five = nil
-			for _, slot := range info.Others {
-				five = append(five, all[slot.Label])
-			}
-		}
-		first := <-leads
-		if !slices.Contains(five, first) {
-			t.Error("one leads without a standby slot")
-		}
-		at, delays := time.Now(), testdb.Delays(t)
-		for _, m := range five {
-			m.network.Cut()
-		}
-		next := <-leads
-		is(t, "replaced", time.Since(at), 0, ttl+lookMost+slack+delays())
-		if slices.Contains(five, next) {
-			t.Error("one leads that is dead")
-		}
-		t.Logf("replaced after %v", time.Since(at))
-	})
-}
-
-// TestStoppedBeforeCommit proves that a leader which is stopped between Guard and COMMIT is
-// replaced when its TTL is over, and not later, and that it commits nothing when it goes on.
-func TestStoppedBeforeCommit(t *testing.T) {
-	onMortals(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		const ttl = 3 * time.Second
-		key := txlock.Named("test:" + rand.Text())
-		table := db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
-		var again atomic.Bool // it may lead once more at the end of the test
-		guards, goOn, committed := make(chan uint64), make(chan struct{}), make(chan error, 1)
-		stopped := newMortal(t, db, key, "stopped", guarded, ttl, func(m *mortal) elect.Func {
-			return func(ctx context.Context, term *elect.Term) error {
-				if again.Swap(true) {
-					return follow(ctx, term)
-				}
-				tx, err := m.pool.BeginTx(context.Background(), nil)
-				must(t, err)
-				_, err = tx.Exec("INSERT INTO "+table+" (token) VALUES (?)", term.Token())
-				must(t, err)
-				must(t, term.Guard(context.Background(), tx))
-				m.still.Lock()
-				guards <- term.Token()
-				<-goOn
-				committed <- tx.Commit()
-				return follow(ctx, term)
-			}
-		})
-		token := <-guards
-		at, delays := time.Now(), testdb.Delays(t)
-		leads := make(chan uint64, 1)
-		newMortal(t, db, key, "next", guarded, ttl, func(*mortal) elect.Func {
-			return func(ctx context.Context, term *elect.Term) error {
-				leads <- term.Token()
-				return follow(ctx, term)
-			}
-		})
-		next := <-leads
-		took := time.Since(at)
-		stopped.still.Unlock()
-		close(goOn)
-		if err := <-committed; err == nil {
-			t.Error("its COMMIT has succeeded after its term")
-		}
-		is(t, "replaced", took, ttl/2, ttl+3500*time.Millisecond+delays())
-		t.Logf("replaced after %v", took)
-		if next <= token {
-			t.Errorf("term %d after %d", next, token)
-		}
-		var rows int
-		must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&rows))
-		if rows != 0 {
-			t.Errorf("%d rows were written", rows)
+			_, err = tx.Exec("INSERT INTO "+table+" (token) VALUES (?)", term.Token())
+			must(t, err)
+			must(t, term.Guard(context.Background(), tx))
+			m.still.Lock()
+			guards <- term.Token()
+			<-goOn
+			committed <- tx.Commit()
+			return follow(ctx, term)
 		}
 	})
+	token := <-guards
+	at, delays := time.Now(), testdb.Delays(t)
+	leads := make(chan uint64, 1)
+	newMortal(t, db, key, "next", guarded, ttl, func(*mortal) elect.Func {
+		return func(ctx context.Context, term *elect.Term) error {
+			leads <- term.Token()
+			return follow(ctx, term)
+		}
+	})
+	next := <-leads
+	took := time.Since(at)
+	stopped.still.Unlock()
+	close(goOn)
+	if err := <-committed; err == nil {
+		t.Error("its COMMIT has succeeded after its term")
+	}
+	is(t, "replaced", took, ttl/2, ttl+3500*time.Millisecond+delays())
+	t.Logf("replaced after %v", took)
+	if next <= token {
+		t.Errorf("term %d after %d", next, token)
+	}
+	var rows int
+	must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&rows))
+	if rows != 0 {
+		t.Errorf("%d rows were written", rows)
+	}
 }
 
 // TestAllHang proves that leaders which hang, one after the other, are replaced as long as

@@ -214,7 +214,7 @@ func TestUnreachable(t *testing.T) {
 // TestFinal proves that what the server says at first, and can't change, ends Run.
 func TestFinal(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		for _, want := range []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit, errors.New("sql: database is closed")} {
+		for _, want := range []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit, schema.ErrEngine, errors.New("sql: database is closed")} {
 			p := c.process("a")
 			p.store.Down(want)
 			wants(t, "Run", p.Run(t.Context(), follow), want)

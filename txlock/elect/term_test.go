@@ -59,11 +59,13 @@ func TestGuard(t *testing.T) {
 }
 
 // TestOverdue proves that a function which doesn't return is told to the observer when
-// its grace is over, and that somebody else leads then and not before; and that Run waits
-// for it.
+// its grace is over, and that somebody else leads then and not before; that Resign returns with
+// its context nevertheless, and that Run waits for the function.
 func TestOverdue(t *testing.T) {
 	for name, how := range map[string]func(p *process){
-		"resigned":    func(p *process) { p.term().Resign() },
+		"resigned": func(p *process) {
+			wants(t, "Resign under a context that ends", p.Resign(limited(p.t, time.Second)), context.DeadlineExceeded)
+		},
 		"ctx ended":   func(p *process) { p.end() },
 		"not renewed": func(p *process) { p.store.Down(nil) },
 	} {
@@ -173,19 +175,6 @@ func TestResignUnreachable(t *testing.T) {
 		at = time.Now()
 		wants(t, "Run", <-leader.ended, context.Canceled)
 		is(t, "the end of Run", time.Since(at), 0, 2*time.Second)
-	})
-}
-
-// TestResignIsBounded proves that Resign returns with its context, and that the term ends
-// nevertheless.
-func TestResignIsBounded(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		stop := make(chan struct{})
-		leader, others := c.start(2, func(context.Context, *elect.Term) error { <-stop; return nil })
-		ctx := limited(t, time.Second)
-		wants(t, "Resign", leader.Resign(ctx), context.DeadlineExceeded)
-		c.successor(others, leader.term().Token())
-		close(stop)
 	})
 }
 

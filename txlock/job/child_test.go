@@ -23,7 +23,6 @@ const (
 	childName  = "LOCKSTEP_JOB_NAME"
 	childClock = "LOCKSTEP_JOB_CLOCK"
 	childWhole = "LOCKSTEP_JOB_CLOCK_IS_WRONG"
-	childTick  = "LOCKSTEP_JOB_TICK" // it asks for one tick, and the first stays in it
 	childTable = "LOCKSTEP_JOB_TABLE"
 )
 
@@ -89,10 +88,6 @@ func runChild(in io.Reader) error {
 	if _, at, err := jobs.ledger.look(context.Background(), table); err != nil || os.Getenv(childWhole) != "" && (now.Sub(at)-off).Abs() > time.Minute {
 		return fmt.Errorf("the clock says %v, the server's %v: %w", now, at, err)
 	}
-	if os.Getenv(childTick) != "" {
-		_, err := jobs.Tick(context.Background(), txlock.Named(table), time.Unix(1, 0), func(ctx context.Context, at time.Time) error { return alone(ctx, db, table, at) })
-		return errors.Join(err, jobs.Close(context.Background()), leases.Close(context.Background()))
-	}
 	ended := make(chan error, 1+len(childJobs))
 	go func() {
 		ended <- jobs.Run(context.Background(), txlock.Named(table+":plain"), Every(childEvery), func(ctx context.Context, at time.Time) error {
@@ -142,12 +137,7 @@ func alone(ctx context.Context, db *sql.DB, table string, at time.Time) (err err
 		fmt.Println("beside", at.UnixMicro())
 		return errors.New("another process runs a tick")
 	}
-	r, err := conn.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('plain', ?, ?)", at.UnixMicro(), os.Getenv(childName))
-	if err == nil && os.Getenv(childTick) != "" {
-		if id, _ := r.LastInsertId(); id == 1 {
-			<-ctx.Done() // it is killed before
-		}
-	}
+	_, err = conn.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('plain', ?, ?)", at.UnixMicro(), os.Getenv(childName))
 	var released sql.NullInt64
 	return errors.Join(err, conn.QueryRowContext(context.WithoutCancel(ctx), "SELECT RELEASE_LOCK(?)", table).Scan(&released))
 }

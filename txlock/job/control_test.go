@@ -21,77 +21,69 @@ import (
 func TestPause(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		a, b, key := open(t, newPool(t, db, true), Log(nil)), open(t, newPool(t, db, false), Log(nil)), newKey()
-		for what, control := range map[string]func() error{
-			"Pause": func() error { _, err := a.Pause(t.Context(), key, "ann"); return err }, "Resume": func() error { _, err := a.Resume(t.Context(), key); return err },
-			"RunNow": func() error { _, err := a.RunNow(t.Context(), key); return err }, "Runs": func() error { _, err := a.Runs(t.Context(), key); return err },
-		} {
-			wants(t, what+" without a row", control(), txlock.ErrNotHeld)
+		controls := map[string]func() (bool, error){
+			"Pause": func() (bool, error) { return a.Pause(t.Context(), key, "ann") }, "Resume": func() (bool, error) { return a.Resume(t.Context(), key) },
+			"RunNow": func() (bool, error) { return a.RunNow(t.Context(), key) },
 		}
+		for what, control := range controls {
+			_, err := control()
+			wants(t, what+" without a row", err, txlock.ErrNotHeld)
+		}
+		_, err := a.Runs(t.Context(), key)
+		wants(t, "Runs without a row", err, txlock.ErrNotHeld)
 		for _, by := range []string{"", strings.Repeat("x", 256)} {
 			_, err := a.Pause(t.Context(), key, by)
 			wants(t, "Pause by none or too many", err, txlock.ErrInvalidOption)
 		}
-		changes := func(what string, want bool) func(changed bool, err error) {
+		changesOnce := func(what string) {
 			t.Helper()
-			return func(changed bool, err error) {
-				t.Helper()
-				if changed != want || err != nil {
-					t.Errorf("%s reports %v, %v", what, changed, err)
+			for _, want := range []bool{true, false} {
+				if changed, err := controls[what](); changed != want || err != nil {
+					t.Errorf("%s reports %v, %v, want %v", what, changed, err, want)
 				}
 			}
 		}
 		var ticks atomic.Int64
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		ended := make(chan error)
-		go func() {
-			ended <- b.Run(ctx, key, Every(100*time.Millisecond), func(context.Context, time.Time) error { ticks.Add(1); return nil })
-		}()
-		more := func(what string) {
+		run := func(what string, every time.Duration, until func() bool) {
 			t.Helper()
-			seen := ticks.Load()
-			if !testdb.Await(time.Minute, func() bool { return ticks.Load() > seen }) {
-				t.Errorf("%s: no tick", what)
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() {
+				ended <- b.Run(ctx, key, Every(every), func(context.Context, time.Time) error { ticks.Add(1); return nil })
+			}()
+			if !testdb.Await(time.Minute, until) {
+				t.Errorf("%s: %d ticks", what, ticks.Load())
 			}
+			stop()
+			wants(t, "Run", <-ended, context.Canceled)
 		}
-		more("at first")
-		changes("Pause", true)(a.Pause(t.Context(), key, "ann"))
-		changes("a second Pause", false)(a.Pause(t.Context(), key, "ben"))
-		s, err := b.Status(t.Context(), key)
-		if err != nil || s.Paused.IsZero() || s.PausedBy != "ann" {
-			t.Errorf("paused %v by %q, %v", s.Paused, s.PausedBy, err)
+		status := func() Status {
+			t.Helper()
+			s, err := a.Status(t.Context(), key)
+			must(t, err)
+			return s
+		}
+		run("at first", 100*time.Millisecond, func() bool { return ticks.Load() > 0 })
+		changesOnce("Pause")
+		if s := status(); s.Paused.IsZero() || s.PausedBy != "ann" {
+			t.Errorf("paused %v by %q", s.Paused, s.PausedBy)
 		}
 		at := serverNow(t, a)
-		soon, end := context.WithTimeout(t.Context(), time.Minute) // which a Tick that waits for Resume needs
-		defer end()
-		_, err = a.Tick(soon, key, at, nothing)
+		_, err = a.Tick(limited(t, time.Minute), key, at, nothing) // which a Tick that waits for Resume needs
 		wants(t, "Tick", err, ErrPaused)
 		_, err = a.Claim(t.Context(), key, at)
 		wants(t, "Claim", err, ErrPaused)
-		if !testdb.Await(time.Minute, func() bool { s, err = a.Status(t.Context(), key); return err == nil && !s.Running }) {
-			t.Fatalf("it runs: %+v, %v", s, err)
+		changesOnce("RunNow")
+		requested, before := status().Requested, ticks.Load()
+		run("the run that was requested", 100*time.Millisecond, func() bool { s := status(); return s.Done.After(at) && !s.Running })
+		if s := status(); !s.Done.Equal(requested) || !s.Requested.IsZero() || s.Paused.IsZero() || ticks.Load() != before+1 {
+			t.Errorf("%d ticks, requested %v: %+v", ticks.Load()-before, requested, s)
 		}
-		changes("RunNow", true)(a.RunNow(t.Context(), key))
-		requested, err := a.Status(t.Context(), key)
-		must(t, err)
-		if _, err := a.RunNow(t.Context(), key); err != nil { // which changes nothing, unless the run has begun
-			t.Error(err)
-		}
-		if !testdb.Await(time.Minute, func() bool { s, err = a.Status(t.Context(), key); return err == nil && s.Done.After(at) && !s.Running }) {
-			t.Errorf("the run that was requested: %+v, %v", s, err)
-		}
-		if !requested.Requested.IsZero() && !s.Done.Equal(requested.Requested) || !s.Requested.IsZero() || s.Paused.IsZero() {
-			t.Errorf("requested %v: %+v", requested.Requested, s)
-		}
-		before := ticks.Load()
-		changes("Resume", true)(a.Resume(t.Context(), key))
-		changes("a second Resume", false)(a.Resume(t.Context(), key))
-		more("after Resume")
-		if n := ticks.Load() - before; n > 100 {
-			t.Errorf("%d ticks after the pause", n)
-		}
-		stop()
-		wants(t, "Run", <-ended, context.Canceled)
+		changesOnce("Resume")
+		run("after Resume", 100*time.Millisecond, func() bool { return ticks.Load() > before+2 })
+		changesOnce("RunNow")
+		before = ticks.Load()
+		run("requested of a job that is not paused", 24*time.Hour, func() bool { return ticks.Load() > before })
 	})
 }
 

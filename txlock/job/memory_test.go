@@ -76,7 +76,7 @@ func (c *cluster) node(opts ...Option) *node {
 	n := &node{t: c.t, store: c.leases.Store(), ledger: &memLedger{cluster: c}, events: new(events)}
 	pool := n.store.Pool()
 	var err error
-	if n.leases, err = lease.NewManager(pool, lease.TTL(ttl), lease.PurgeEvery(0, time.Hour)); err != nil {
+	if n.leases, err = lease.NewManager(pool, lease.TTL(ttl), lease.PurgeEvery(0, time.Hour), lease.NameHolders()); err != nil {
 		c.t.Fatal(err)
 	}
 	if n.Jobs, err = newJobs(pool, n.leases, n.ledger, append([]Option{Observe(n.events.add), Log(nil)}, opts...)...); err != nil {

@@ -26,9 +26,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // process is a child of TestProcesses.
@@ -39,7 +37,7 @@ type process struct {
 }
 
 // startProcess starts this program, or that of withWrongClocks, as a process that runs jobs.
-func startProcess(t *testing.T, db *testdb.DB, wrongClocks, name, table string, off time.Duration, more ...string) *process {
+func startProcess(t *testing.T, db *testdb.DB, wrongClocks, name, table string, off time.Duration) *process {
 	t.Helper()
 	program, err := os.Executable()
 	must(t, err)
@@ -51,7 +49,7 @@ func startProcess(t *testing.T, db *testdb.DB, wrongClocks, name, table string, 
 	out, say, err := os.Pipe()
 	must(t, err)
 	cmd := exec.Command(program)
-	cmd.Env = append(environment(db.DSN(), name, table, wrongClocks, off), more...)
+	cmd.Env = environment(db.DSN(), name, table, wrongClocks, off)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, say, say
 	c, err := testdb.StartChild(cmd)
 	must(t, err)
@@ -213,40 +211,6 @@ func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Du
 	}
 }
 
-// TestTickOfManyProcesses proves that of 50 processes, without LOCKSTEP_LONG=1 of 8, that ask
-// for the same instant at once one works, that another one works when the first is killed in
-// the middle, and that all are told then.
-func TestTickOfManyProcesses(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
-		var processes []*process
-		for i := range testdb.Long(8, 50) {
-			processes = append(processes, startProcess(t, db, "", fmt.Sprint(i), table, 0, childTick+"=1"))
-		}
-		for end := time.Now().Add(10 * time.Minute); count(t, db, "SELECT COUNT(*) FROM "+table) == 0; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("nobody works")
-			}
-		}
-		first := count(t, db, "SELECT who FROM "+table)
-		processes[first].end(t, true)
-		for i, p := range processes {
-			if i == first {
-				continue
-			}
-			if state := p.Wait(); !state.Success() {
-				t.Errorf("process %d has ended with %v", i, state)
-			}
-			if said := p.end(t, false); len(said) > 0 {
-				t.Errorf("process %d says %q", i, said)
-			}
-		}
-		if n, second := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT MAX(who <> "+fmt.Sprint(first)+") FROM "+table); n != 2 || second != 1 {
-			t.Errorf("%d have worked, %d of them after the first", n, second)
-		}
-	})
-}
-
 // wrongClock belongs to the package time of a process whose clock is wrong.
 const wrongClock = `package time
 
@@ -386,23 +350,6 @@ func TestDiedInTick(t *testing.T) {
 	}
 }
 
-// TestLateMark proves that who has lost a tick is told so, also when another one has done the
-// tick by then.
-func TestLateMark(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		a, b := c.node(), c.node()
-		at := c.now()
-		old, err := a.Claim(t.Context(), nightly, at)
-		must(t, err)
-		a.store.Down(nil) // its lease is lost
-		time.Sleep(2 * ttl)
-		claim, err := b.Claim(t.Context(), nightly, at)
-		must(t, err)
-		must(t, claim.Finish(t.Context(), nil))
-		wants(t, "who comes late", old.Finish(t.Context(), nil), txlock.ErrLost)
-	})
-}
-
 // unanswered is a ledger that doesn't answer the first mark.
 type unanswered struct {
 	*memLedger
@@ -419,17 +366,10 @@ func (u *unanswered) done(ctx context.Context, b beginning, run jobrow.Run) (mar
 func TestUnansweredMark(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()
-		pool := n.store.Pool()
-		leases, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
-		must(t, err)
-		jobs, err := newJobs(pool, leases, &unanswered{memLedger: n.ledger})
-		must(t, err)
-		if ran, err := jobs.Tick(t.Context(), nightly, c.now(), nothing); !ran || err != nil {
+		n.Jobs.ledger = &unanswered{memLedger: n.ledger}
+		if ran, err := n.Tick(t.Context(), nightly, c.now(), nothing); !ran || err != nil {
 			t.Errorf("%t, %v", ran, err)
 		}
-		must(t, jobs.Close(t.Context()))
-		must(t, leases.Close(t.Context()))
-		must(t, pool.Close())
 	})
 }
 
@@ -466,27 +406,6 @@ func TestUnansweredCommit(t *testing.T) {
 		s, err := j.Status(t.Context(), key)
 		if err != nil || !s.Done.Equal(at) || s.Err != "" {
 			t.Errorf("the table says %+v, %v", s, err)
-		}
-	})
-}
-
-// TestAfterCommitOfATick proves that TickTx calls functions when its transaction is committed,
-// before it returns.
-func TestAfterCommitOfATick(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, err := locksqlc.Open(db.DSN())
-		must(t, err)
-		t.Cleanup(func() { must(t, pool.Close()) })
-		j, key, calls := open(t, pool), newKey(), 0
-		ran, err := j.TickTx(t.Context(), key, serverNow(t, j), func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-			scope, err := txlock.Join(ctx, tx)
-			if err != nil {
-				return err
-			}
-			return scope.AfterCommit(func() { calls++ })
-		})
-		if !ran || err != nil || calls != 1 {
-			t.Errorf("ran %t, %v, and %d functions were called", ran, err, calls)
 		}
 	})
 }

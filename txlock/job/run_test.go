@@ -224,10 +224,10 @@ func TestLongTick(t *testing.T) {
 		for _, n := range nodes {
 			n.runs(Every(time.Minute), j.work(150*time.Second))
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(20 * time.Minute)
 		closeAll(t, nodes...)
-		if n := len(j.done); j.beside > 0 || n < 22 || n > 24 {
-			t.Errorf("%d ticks in an hour, %d beside others", n, j.beside)
+		if n := len(j.done); j.beside > 0 || n < 7 || n > 8 {
+			t.Errorf("%d ticks in 20 minutes, %d beside others", n, j.beside)
 		}
 	})
 }
@@ -253,24 +253,6 @@ func TestInterruptedTick(t *testing.T) {
 		closeAll(t, a, b)
 		if len(j.done) < 5 || !j.done[0].Equal(first) || !j.done[1].Equal(first.Add(time.Minute)) {
 			t.Errorf("done: %v, the first was %v", j.done, first)
-		}
-	})
-}
-
-// TestStatementsOfTick proves how many statements about the job a tick costs: three for who
-// does it, beside the two of its lease, and two for who finds it done.
-func TestStatementsOfTick(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		a, b := c.node(), c.node()
-		_, err := a.Tick(t.Context(), nightly, c.now(), nothing) // makes the row
-		must(t, err)
-		at, before := c.now(), a.ledger.sent()
-		_, err = a.Tick(t.Context(), nightly, at, nothing)
-		must(t, err)
-		_, err = b.Tick(t.Context(), nightly, at, nothing)
-		must(t, err)
-		if did, found := a.ledger.sent()-before, b.ledger.sent(); did != 3 || found != 2 {
-			t.Errorf("%d and %d statements", did, found)
 		}
 	})
 }

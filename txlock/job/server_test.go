@@ -66,7 +66,8 @@ func count(t testing.TB, db *testdb.DB, query string) (n int) {
 }
 
 // TestTickOnServers proves that of many who ask for an instant at once one works, on
-// guarded and plain pools, and that the table tells of it.
+// guarded and plain pools, and that the table tells of it, also where SELECTs show one row
+// (sql_select_limit).
 func TestTickOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
@@ -110,7 +111,7 @@ func TestTickOnServers(t *testing.T) {
 				if n := count(t, db, "SELECT COUNT(*) FROM "+table); n != 1 {
 					t.Errorf("%d rows", n)
 				}
-				j := open(t, pool)
+				j := open(t, newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
 				s, err := j.Status(t.Context(), key)
 				must(t, err)
 				if !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
@@ -133,8 +134,8 @@ func TestTickOnServers(t *testing.T) {
 }
 
 // TestTickTxRollsBack proves that what a tick has written that fails, loses its lease or its
-// connection is not there, and that the tick is done by another call; and that a deadlock
-// is run again.
+// connection is not there, and that the tick is done by another call; that a deadlock is run
+// again, and that functions are called after the one COMMIT.
 func TestTickTxRollsBack(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20)")
@@ -144,7 +145,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		must(t, err)
 		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(observer)))
 		t.Cleanup(func() { _ = pool.Close() })
-		j, key := open(t, pool), newKey()
+		j, key := open(t, pool, Log(nil)), newKey()
 		at := serverNow(t, j)
 		insert := func(ctx context.Context, tx *sql.Tx, what string) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES (?)", what)
@@ -154,10 +155,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		for what, then := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 			"an error": func(context.Context, *sql.Tx) error { return broken },
 			"another holder": func(ctx context.Context, _ *sql.Tx) error {
-				if err := j.leases.ForceRelease(ctx, key); err != nil {
-					return err
-				}
-				return nil
+				return j.leases.ForceRelease(ctx, key)
 			},
 			"no connection": func(_ context.Context, tx *sql.Tx) error {
 				db.Kill(t, testdb.ConnID(t, tx))
@@ -174,15 +172,18 @@ func TestTickTxRollsBack(t *testing.T) {
 				t.Errorf("%s: %v, %v", what, ran, err)
 			}
 		}
-		tries := 0
+		tries, commits := 0, 0
 		ran, err := j.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+			scope, err := txlock.Join(ctx, tx)
+			must(t, err)
+			must(t, scope.AfterCommit(func() { commits++ }))
 			if tries++; tries < 3 {
 				return errors.Join(insert(ctx, tx, "a deadlock"), &mysql.MySQLError{Number: 1213})
 			}
 			return insert(ctx, tx, "done")
 		})
-		if !ran || err != nil || tries != 3 {
-			t.Errorf("%v, %v after %d tries", ran, err, tries)
+		if !ran || err != nil || tries != 3 || commits != 1 {
+			t.Errorf("%v, %v after %d tries, and %d functions were called", ran, err, tries, commits)
 		}
 		if n := strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)); n != 2 {
 			t.Errorf("the observer is told of %d retries:\n%s", n, log.String())
@@ -214,9 +215,7 @@ func TestSingleTicks(t *testing.T) {
 // TestUnfitServers proves what is said where the table is missing, the user may not write
 // it, or the server takes no writes.
 func TestUnfitServers(t *testing.T) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Shared(t, engine).OpenLeases(t)
+	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := newKey()
 		all := func(what string, pool *sql.DB, want error) {
 			t.Helper()
@@ -229,38 +228,16 @@ func TestUnfitServers(t *testing.T) {
 			wants(t, what+": Run", j.Run(t.Context(), key, Every(time.Hour), nothing), want)
 		}
 		readOnly := newPool(t, db, true, func(c *mysql.Config) {
-			variable := map[testdb.Engine]string{testdb.MariaDB: "tx_read_only", testdb.MySQL: "transaction_read_only"}[engine]
+			variable := map[testdb.Engine]string{testdb.MariaDB: "tx_read_only", testdb.MySQL: "transaction_read_only"}[db.Engine()]
 			c.Params = map[string]string{variable: "1"}
 		})
 		all("read only", readOnly, txlock.ErrReadOnly)
-		db.Exec(t, "DROP TABLE lockstep_jobs")
-		all("no table", newPool(t, db, true), txlock.ErrSchema)
-		j := open(t, newPool(t, db, false))
-		_, err := j.List(t.Context())
+		_, gone := testdb.Rewritten(t, func(text string) string { return strings.ReplaceAll(text, "lockstep_jobs", "no_jobs") })
+		all("no privilege", newPool(t, db, true, gone), txlock.ErrPrivilege)
+		asAdmin := func(c *mysql.Config) { c.User, c.Passwd = db.AdminConfig().User, db.AdminConfig().Passwd }
+		all("no table", newPool(t, db, true, gone, asAdmin), txlock.ErrSchema)
+		_, err := open(t, newPool(t, db, false, gone, asAdmin)).List(t.Context())
 		wants(t, "List", err, txlock.ErrSchema)
-	})
-}
-
-// TestSelectLimit proves that List shows all jobs on a session whose SELECTs show one row
-// (sql_select_limit).
-func TestSelectLimit(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		j := open(t, newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
-		at, want := serverNow(t, j), map[string]bool{}
-		for range 3 {
-			key := newKey()
-			_, err := j.Tick(t.Context(), key, at, nothing)
-			must(t, err)
-			want[key.String()] = true
-		}
-		all, err := j.List(t.Context())
-		must(t, err)
-		for _, s := range all {
-			delete(want, s.Key)
-		}
-		if len(want) > 0 {
-			t.Errorf("List of %d jobs leaves out %d", len(all), len(want))
-		}
 	})
 }
 
@@ -348,11 +325,11 @@ func TestTrips(t *testing.T) {
 // begins and marks nothing.
 func TestLedger(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		ledger := &sqlLedger{db: newPool(t, db, true)}
+		ledger, key := &sqlLedger{db: newPool(t, db, true)}, newKey().String()
 		at := time.UnixMicro(1_700_000_000_000_000)
-		must(t, ledger.make(t.Context(), nightly.String(), at.Add(-time.Hour), coming{}))
+		must(t, ledger.make(t.Context(), key, at.Add(-time.Hour), coming{}))
 		tick := func(token uint64, after time.Duration) beginning {
-			return beginning{key: nightly.String(), at: at.Add(after), instance: "test", token: token}
+			return beginning{key: key, at: at.Add(after), instance: "test", token: token}
 		}
 		step := func(what string, want bool) func(bool, error) {
 			return func(got bool, err error) {
@@ -376,7 +353,7 @@ func TestLedger(t *testing.T) {
 		step("the failure of the older lease", false)(failed(tick(10, 0)))
 		step("the mark of another tick", false)(done(tick(20, time.Hour)))
 		step("the failure", true)(failed(tick(20, 0)))
-		r, _, err := ledger.look(t.Context(), nightly.String())
+		r, _, err := ledger.look(t.Context(), key)
 		must(t, err)
 		if s := r.status(); !s.Done.IsZero() || !s.Tick.Equal(at) {
 			t.Errorf("before the first that is done: done %v, tick %v", s.Done, s.Tick)

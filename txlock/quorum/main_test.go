@@ -5,12 +5,10 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
-	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/lease/leaseutil"
@@ -60,60 +58,14 @@ func createLeases(t testing.TB, db *testdb.DB) {
 // newLeases makes the managers of the nodes.
 func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption) []*lease.Manager {
 	t.Helper()
-	return newLeasesOver(t, nodes, nil, options...)
-}
-
-// newLeasesOver is newLeases where some of the nodes are reached through a filter, which
-// sees all that is sent and may hold it up, or fail it.
-func newLeasesOver(t testing.TB, nodes []*testdb.DB, filters map[int]filter, options ...lease.ManagerOption) []*lease.Manager {
-	t.Helper()
 	var managers []*lease.Manager
-	for i, db := range nodes {
-		pool := leasetest.Pool(t, db, true, func(cfg *mysql.Config) {
-			if f, there := filters[i]; there {
-				cfg.DialFunc = f.dial
-			}
-		})
-		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
+	for _, db := range nodes {
+		m, err := lease.NewManager(leasetest.Pool(t, db, true), append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
 		must(t, err)
 		t.Cleanup(func() { closeIt(t, m) })
 		managers = append(managers, m)
 	}
 	return managers
-}
-
-// filter is asked before a statement goes to a server, and may fail it, and called
-// before its answer comes back.
-type filter struct {
-	sends    func(sent []byte) error
-	receives func()
-}
-
-func (f filter) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	return filtered{conn, f}, err
-}
-
-type filtered struct {
-	net.Conn
-	filter
-}
-
-func (c filtered) Write(b []byte) (int, error) {
-	if c.sends != nil {
-		if err := c.sends(b); err != nil {
-			return 0, errors.Join(err, c.Close())
-		}
-	}
-	return c.Conn.Write(b)
-}
-
-func (c filtered) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.receives != nil {
-		c.receives()
-	}
-	return n, err
 }
 
 // newQuorum makes a manager over managers of its own, which is closed before them.
@@ -182,33 +134,12 @@ func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
 	return n
 }
 
-// joined waits until the lease counts on its n nodes. A majority is enough for the
-// grant; what the others have granted counts when they have joined.
-func joined(t testing.TB, l *quorum.Lease, n int) {
-	t.Helper()
-	await(t, "all nodes have joined", func() bool {
-		for i := range n {
-			if _, err := l.Node(i); err != nil {
-				return false
-			}
-		}
-		return true
-	})
-}
-
 func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
 	t.Helper()
 	if err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return n
-}
-
-func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
-	t.Helper()
-	if _, err := db.Admin().ExecContext(context.Background(), query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
 }
 
 // await asks until the answer is yes, for a minute.
@@ -249,22 +180,26 @@ func inMemory(t *testing.T, n int, test func(t *testing.T, db *memory)) {
 	})
 }
 
-// process returns a manager of a process of its own, and its ways to the nodes.
-func (db *memory) process(options ...quorum.Option) (*quorum.Manager, []*memstore.Store) {
+// leases returns the managers of a process's leases on the nodes, and its ways to them.
+func (db *memory) leases() (leases []*lease.Manager, stores []*memstore.Store) {
 	db.t.Helper()
-	var leases []*lease.Manager
-	var stores []*memstore.Store
 	for _, node := range db.nodes {
 		s := node.Store()
-		pool := s.Pool()
-		m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
+		m, err := lease.NewManager(s.Pool(), lease.PurgeEvery(0, time.Hour))
 		must(db.t, err)
 		db.t.Cleanup(func() {
 			closeIt(db.t, m)
-			must(db.t, pool.Close())
+			must(db.t, s.Pool().Close())
 		})
 		leases, stores = append(leases, m), append(stores, s)
 	}
+	return leases, stores
+}
+
+// process returns a manager of a process of its own, and its ways to the nodes.
+func (db *memory) process(options ...quorum.Option) (*quorum.Manager, []*memstore.Store) {
+	db.t.Helper()
+	leases, stores := db.leases()
 	return newManager(db.t, leases, options...), stores
 }
 
@@ -274,6 +209,15 @@ func (db *memory) manager() *quorum.Manager {
 	m, _ := db.process()
 	must(db.t, m.Install(db.t.Context()))
 	return m
+}
+
+// force takes the lease away in one node.
+func (db *memory) force(node int) {
+	db.t.Helper()
+	pool := db.nodes[node].Store().Pool()
+	operator, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
+	must(db.t, err)
+	must(db.t, errors.Join(operator.ForceRelease(db.t.Context(), job), operator.Close(db.t.Context()), pool.Close()))
 }
 
 // held counts the nodes where somebody holds the lease.
@@ -287,6 +231,15 @@ func (db *memory) held() (n int) {
 		}
 	}
 	return n
+}
+
+// holds checks on how many nodes somebody holds the lease when all have done what they do.
+func (db *memory) holds(what string, want int) {
+	db.t.Helper()
+	synctest.Wait()
+	if n := db.held(); n != want {
+		db.t.Errorf("%s: held by %d nodes, want %d", what, n, want)
+	}
 }
 
 // within checks how much time has passed in the test.
@@ -303,4 +256,10 @@ func late(d time.Duration) memstore.Fault {
 		time.Sleep(d)
 		return call()
 	}
+}
+
+// hangs lets the calls of a node wait until their callers give them up.
+func hangs(ctx context.Context, _ string, _ store.Row, _ func() error) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
