@@ -25,7 +25,7 @@ func TestContextEndsInFunction(t *testing.T) {
 				return second(locksqlc.Once(ctx, pool, key, fn))
 			},
 		} {
-			for i := range 10 {
+			for i := range 4 {
 				var scope *txlock.Scope
 				ctx, cancel := context.WithCancel(t.Context())
 				err := run(ctx, func(tx *sql.Tx) error {

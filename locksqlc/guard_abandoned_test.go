@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,13 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+const counters = "id INT PRIMARY KEY, v INT NOT NULL"
+
+// oneSecond makes lock waits end soon.
+func oneSecond(cfg *mysql.Config) {
+	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+}
 
 // soon is far below innodb_lock_wait_timeout, 50 s: so long the server would keep the
 // locks of a session whose client is gone.
@@ -101,14 +109,45 @@ func TestAbandonedRowsAreKilled(t *testing.T) {
 	})
 }
 
-// TestReadTimeoutDooms has a readTimeout that is shorter than the wait: the driver closes
-// the connection, and the server doesn't notice.
-func TestReadTimeoutDooms(t *testing.T) {
+func TestKilledConnectionDooms(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		holder, theirs := begin(t, newPool(t, db.Config(), true)), uniqueKey(t, "theirs")
-		lock(t, join(t, holder), theirs)
-		w := newWaiter(t, newPool(t, db.Config(func(cfg *mysql.Config) { cfg.ReadTimeout = 3 * time.Second }), true))
-		wantDoomed(t, "Lock", second(join(t, w.tx).Lock(t.Context(), theirs)), 0)
-		w.isAbandoned(t, db)
+		for _, joined := range []bool{false, true} {
+			t.Run(fmt.Sprintf("joined=%t", joined), func(t *testing.T) {
+				t.Parallel()
+				pool, key := newPool(t, db.Config(), true), uniqueKey(t, "killed")
+				table := db.CreateTable(t, "counters", counters)
+				tx := begin(t, pool)
+				exec(t, tx, "INSERT INTO "+table+" VALUES (1, 5)")
+				var scope *txlock.Scope
+				if joined {
+					scope = join(t, tx)
+					lock(t, scope, key)
+				}
+				id := testdb.ConnID(t, tx)
+				db.Kill(t, id)
+				db.WaitGone(t, id)
+
+				write := "INSERT INTO " + table + " VALUES (2, 5)"
+				_, err := tx.ExecContext(t.Context(), write)
+				if err == nil || errors.Is(err, txlock.ErrTxDoomed) {
+					t.Errorf("the first statement was answered %v, want the driver's error", err)
+				}
+				wantDoomed(t, "the second statement", second(tx.ExecContext(t.Context(), write)), 0)
+				wantDoomed(t, "a query", tx.QueryRowContext(t.Context(), "SELECT 1").Scan(new(int)), 0)
+				stmt, err := tx.PrepareContext(t.Context(), "SELECT ?")
+				check(t, err)
+				wantDoomed(t, "a prepared query", stmt.QueryRowContext(t.Context(), 1).Scan(new(int)), 0)
+				if joined {
+					wantDoomed(t, "Lock", second(scope.Lock(t.Context(), key)), 0)
+					wantFree(t, db, key)
+				}
+				err = tx.Commit()
+				wantDoomed(t, "Commit", err, 0)
+				if !txlock.Retryable(err) {
+					t.Errorf("Commit: %v, want it to be run again", err)
+				}
+				wantCount(t, pool, 0, "SELECT COUNT(*) FROM "+table)
+			})
+		}
 	})
 }

@@ -110,39 +110,6 @@ func TestTransactionsAsText(t *testing.T) {
 	})
 }
 
-// TestTextTransactionIsLeftOpen returns a connection to the pool without COMMIT. The next
-// user's BEGIN commits.
-func TestTextTransactionIsLeftOpen(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "left")
-		pool.SetMaxOpenConns(1)
-		leave := func() *txlock.Scope {
-			conn := takeConn(t, pool)
-			exec(t, conn, "BEGIN")
-			scope := joinConn(t, conn)
-			lock(t, scope, key)
-			check(t, conn.Close())
-			return scope
-		}
-		left := leave()
-		tx := begin(t, pool)
-		wantFree(t, db, key)
-		wantNoTransaction(t, left, key)
-		lock(t, join(t, tx), key)
-		check(t, tx.Commit())
-		left = leave()
-		conn := takeConn(t, pool)
-		exec(t, conn, "BEGIN")
-		wantFree(t, db, key)
-		if _, err := left.Lock(t.Context(), key); err == nil {
-			t.Error("the transaction that was left gives a lock")
-		}
-		lock(t, joinConn(t, conn), key)
-		exec(t, conn, "COMMIT")
-		check(t, conn.Close())
-	})
-}
-
 // TestSavepointFreesLock rolls back to a savepoint that is older than the lock, in every
 // form of the text. Another transaction takes the lock in between.
 func TestSavepointFreesLock(t *testing.T) {

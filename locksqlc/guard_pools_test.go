@@ -94,6 +94,17 @@ func isError(tb testing.TB, what string, err, want error) {
 	}
 }
 
+// wantPanic fails the test unless the function panics with this value.
+func wantPanic(tb testing.TB, want any, fn func()) {
+	tb.Helper()
+	defer func() {
+		if got := recover(); got != want {
+			tb.Errorf("the panic is %v, want %v", got, want)
+		}
+	}()
+	fn()
+}
+
 // second is the error of a call whose other result plays no part.
 func second[T any](_ T, err error) error { return err }
 

@@ -148,49 +148,6 @@ func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id IN (7000, 9000)")
 }
 
-// TestUnclosedRowsHideNothing doesn't close rows without a result set before a procedure
-// ends the transaction and begins another.
-func TestUnclosedRowsHideNothing(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "unclosed", counters)
-		db.CreateProcedure(t, "own_"+table, "BEGIN COMMIT; START TRANSACTION; END")
-		for _, before := range []string{"DO 1", "SET @z = 1", "INSERT INTO " + table + " VALUES (1, 1)", "CALL own_" + table + "()"} {
-			tx := begin(t, newPool(t, db.AdminConfig(), true))
-			scope, key := join(t, tx), uniqueKey(t, "unclosed")
-			lock(t, scope, key)
-			rows, err := tx.QueryContext(t.Context(), before)
-			if err == nil {
-				t.Cleanup(func() { _ = rows.Close() })
-				_, err = tx.ExecContext(t.Context(), "CALL own_"+table+"()")
-			}
-			isError(t, "CALL after "+before, err, txlock.ErrTxDoomed)
-			wantHeld(t, "after "+before, scope, key, false)
-			isError(t, "Commit after "+before, tx.Commit(), txlock.ErrTxDoomed)
-		}
-	})
-}
-
-// TestCallKeepsLocks calls a harmless procedure: the locks from before are held
-// afterwards, with and without savepoints.
-func TestCallKeepsLocks(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "harmless", counters)
-		db.CreateProcedure(t, "own_"+table, "INSERT INTO "+table+" VALUES (1, 1) ON DUPLICATE KEY UPDATE v = v + 1")
-		tx := begin(t, newPool(t, db.AdminConfig(), true))
-		scope, a, b := join(t, tx), uniqueKey(t, "kept"), uniqueKey(t, "kept")
-		lock(t, scope, a)
-		exec(t, tx, "CALL own_"+table+"()")
-		exec(t, tx, "SAVEPOINT nested")
-		lock(t, scope, b)
-		exec(t, tx, "CALL own_"+table+"()")
-		exec(t, tx, "SET sql_mode = DEFAULT")
-		for _, key := range []txlock.Key{a, b} {
-			wantHeld(t, "after CALL", scope, key, true)
-		}
-		check(t, tx.Commit())
-	})
-}
-
 // committing are the ways in which a transaction can commit before its end. {T} is the
 // table, {P} a procedure.
 var committing = []struct {

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,8 +100,29 @@ func (r watchedRows) Close() error {
 // server, or with the reply, when all is committed. Nobody knows which, so the transaction
 // isn't run again, and the error says so: ErrUnknownOutcome.
 func TestLostReplyOfCommit(t *testing.T) {
+	ways := maps.Clone(running)
+	ways["OnceValue"] = func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
+		_, first, err := locksqlc.OnceValue(ctx, pool, key, func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
+		if first != (err == nil) {
+			t.Errorf("OnceValue is first: %t, %v", first, err)
+		}
+		return err
+	}
+	for name, text := range map[string]string{"CommitWith": "'a'", "CommitWith, one by one": "'ä'"} {
+		ways[name] = func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
+			return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				if err := fn(tx); err != nil {
+					return err
+				}
+				return second(tx.ExecContext(join(t, tx).CommitWith(ctx, txlock.AnyRows), "DELETE FROM lockstep_once WHERE name = "+text))
+			})
+		}
+	}
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		for name, run := range running {
+		for name, run := range ways {
+			if !guarded && strings.HasPrefix(name, "CommitWith") {
+				continue // refused there
+			}
 			for _, arrives := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/arrives=%t", name, arrives), func(t *testing.T) {
 					t.Parallel()

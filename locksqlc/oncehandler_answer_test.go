@@ -1,13 +1,11 @@
 package locksqlc_test
 
 import (
-	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -101,22 +99,13 @@ func TestOnceHandlerRemovesFiles(t *testing.T) {
 		name := ""
 		s := answers(newPool(t, db.Config(), true), numbers(t, db), func(_ http.ResponseWriter, r *http.Request) {
 			check(t, r.ParseMultipartForm(0))
-			file, err := r.MultipartForm.File["file"][0].Open()
+			file, err := r.MultipartForm.File["receipt"][0].Open()
 			check(t, err)
 			name = file.(*os.File).Name()
 			check(t, file.Close())
 		}, idempotency.MaxBody(20<<20))
-		var body bytes.Buffer
-		form := multipart.NewWriter(&body)
-		part, err := form.CreateFormFile("file", "large")
-		check(t, err)
-		check(t, second(part.Write(make([]byte, 11<<20)))) // ParseMultipartForm keeps 10 MiB in memory
-		check(t, form.Close())
-		r := httptest.NewRequest("POST", "/payments", &body)
-		r.Header.Set("Content-Type", form.FormDataContentType())
-		r.Header.Set("Idempotency-Key", uniqueKey(t, "http").String())
-		w := httptest.NewRecorder()
-		s.ServeHTTP(w, r)
+		// ParseMultipartForm keeps 10 MiB in memory
+		w := upload(t, s, uniqueKey(t, "http").String(), strings.Repeat("x", 11<<20))
 		wantAnswer(t, "the answer", w, 200, "", false)
 		if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("the file %q is still there: %v", name, err)

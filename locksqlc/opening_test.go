@@ -41,22 +41,6 @@ func onBegun(t *testing.T, options *sql.TxOptions, test func(t *testing.T, b *be
 	})
 }
 
-// TestNothingIsSent proves that a transaction without statements costs nothing.
-func TestNothingIsSent(t *testing.T) {
-	for name, end := range map[string]func(*sql.Tx) error{"Commit": (*sql.Tx).Commit, "Rollback": (*sql.Tx).Rollback} {
-		t.Run(name, func(t *testing.T) {
-			onBegun(t, &sql.TxOptions{Isolation: sql.LevelSerializable}, func(t *testing.T, b *begun) {
-				join(t, b.tx)
-				before := b.trips.Count()
-				check(t, end(b.tx))
-				if n := b.trips.Count() - before; n != 0 {
-					t.Errorf("%d round trips", n)
-				}
-			})
-		})
-	}
-}
-
 // TestFirstStatement begins a transaction by each kind of statement, and rolls it back.
 func TestFirstStatement(t *testing.T) {
 	for name, send := range map[string]func(t *testing.T, b *begun){
@@ -112,34 +96,6 @@ func TestFirstStatementCommits(t *testing.T) {
 			t.Errorf("Lock: %v, want ErrTxDoomed, not Retryable", err)
 		}
 		_ = b.tx.Rollback()
-	})
-}
-
-// TestFirstStatementKeepsOptions proves that what BeginTx was asked for holds when the
-// BEGIN is sent.
-func TestFirstStatementKeepsOptions(t *testing.T) {
-	onBegun(t, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true}, func(t *testing.T, b *begun) {
-		all := "SELECT COUNT(*) FROM " + b.table
-		before := count(t, b.tx, all)
-		b.db.Exec(t, "INSERT INTO "+b.table+" VALUES (1)")
-		wantCount(t, b.tx, before+1, all)
-		if _, err := b.tx.ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (2)"); number(err) != 1792 {
-			t.Errorf("a write is answered %v, want 1792", err)
-		}
-		check(t, b.tx.Commit())
-	})
-}
-
-// TestBeginTxFails proves that BeginTx still says at once what it can say.
-func TestBeginTxFails(t *testing.T) {
-	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		conn := takeConn(t, newPool(t, db.Config(), guarded))
-		if _, err := conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelLinearizable}); err == nil {
-			t.Error("a level that no server has is accepted")
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		isError(t, "after the end of the context", second(conn.BeginTx(ctx, nil)), context.Canceled)
 	})
 }
 

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -58,6 +59,12 @@ func TestCommitWithoutAnswer(t *testing.T) {
 			if !errors.Is(err, c.answer) || errors.Is(err, fault.ErrUnknownOutcome) != c.unknown || errors.Is(scope.unknown, fault.ErrUnknownOutcome) != c.unknown {
 				t.Errorf("answered %v, as text %t: %v; the scope was told %v", c.answer, asText, err, scope.unknown)
 			}
+			if scope.committed != (c.answer == nil) || len(scope.ends) != 1 || scope.ends[0] != nil {
+				t.Errorf("answered %v, as text %t: the scope was told that it is committed: %t, and of the ends %v", c.answer, asText, scope.committed, scope.ends)
+			}
+			if c.answer == nil || errors.Is(c.answer, deadlock) { // the session goes on
+				exec(t, conn, "UPDATE")
+			}
 			_ = conn.Close() // it may be closed already
 		}
 	}
@@ -83,6 +90,7 @@ func TestCommitWithALock(t *testing.T) {
 		{name: "interrupted behind", row: int64(7), last: interrupted, closed: true, want: fault.ErrUnknownOutcome},
 		{name: "a conflict, interrupted and rolled back", row: int64(0), last: interrupted, closed: true, want: fault.ErrTxDoomed},
 		{name: "refused", row: int64(7), last: deadlock, closed: true, want: fault.ErrTxDoomed},
+		{name: "refused before", err: deadlock, closed: true, want: fault.ErrTxDoomed},
 		{name: "lost before", err: mysql.ErrInvalidConn, want: fault.ErrUnknownOutcome},
 		{name: "lost behind", row: int64(7), last: mysql.ErrInvalidConn, want: fault.ErrUnknownOutcome},
 		{name: "no row", want: fault.ErrUnknownOutcome},
@@ -104,6 +112,9 @@ func TestCommitWithALock(t *testing.T) {
 		_, err := (&rawsql.Text{DBTX: tx, Inline: true}).Exec(WithCall(t.Context(), Call{Tx: txState, Commits: true}), update)
 		if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(txState.Err(), c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if errors.Is(c.want, fault.ErrTxDoomed) && !fault.Retryable(cmp.Or(err, txState.Err())) {
+			t.Errorf("%s: %v; the state has %v, which can't be run again", c.name, err, txState.Err())
 		}
 		unknown := c.want != nil && errors.Is(c.want, fault.ErrUnknownOutcome)
 		if errors.Is(err, fault.ErrUnknownOutcome) != unknown || errors.Is(txState.Err(), fault.ErrUnknownOutcome) != unknown || txState.Finished() != c.committed {
