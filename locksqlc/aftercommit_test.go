@@ -273,7 +273,7 @@ func TestAfterCommitRefused(t *testing.T) {
 func TestAfterCommitBesideCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
-		for range 300 {
+		for range 100 {
 			tx := begin(t, pool)
 			s := join(t, tx)
 			c, accepted := make(chan struct{}, 1000), make(chan int, 1)

@@ -5,15 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -141,9 +139,7 @@ func TestDoLooksAtItsSocket(t *testing.T) {
 func TestErrorOfFnIsItself(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
 		funds, key := errors.New("no funds"), uniqueKey(t, "own")
-		leases, err := lease.NewManager(pool)
-		check(t, err)
-		defer func() { check(t, leases.Close(context.WithoutCancel(t.Context()))) }()
+		leases := managerOf(t, pool)
 		ctx, inTx := t.Context(), func(*sql.Tx) error { return funds }
 		for name, err := range map[string]error{
 			"Run":        locksqlc.Run(ctx, pool, []txlock.Key{key}, inTx),
@@ -224,10 +220,10 @@ func TestDoNoticesSilence(t *testing.T) {
 		for _, atTheEnd := range []bool{false, true} {
 			t.Run(fmt.Sprintf("at the end=%t", atTheEnd), func(t *testing.T) {
 				t.Parallel()
-				wire := newProxy(t, db.Config().Addr)
-				pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
+				silent := new(atomic.Bool)
+				pool := newPool(t, db.Config(dialled(t, func(conn net.Conn) net.Conn { return muted{conn, silent} })), guarded)
 				working, end := background(t.Context(), t, pool, uniqueKey(t, "do"))
-				wire.silence()
+				silent.Store(true)
 				if !atTheEnd {
 					t.Logf("the context of fn ended %v after the last packet", ends(working, t, time.Now()))
 					isError(t, "the cause", context.Cause(working), txlock.ErrLost)
@@ -246,78 +242,25 @@ func TestDoNoticesSilence(t *testing.T) {
 	})
 }
 
-// proxy forwards connections to a server until it is silent: then nothing passes,
-// and nobody is told.
-type proxy struct {
-	listener net.Listener
-	silent   chan struct{}
-	mu       sync.Mutex
-	conns    []net.Conn
-	wg       sync.WaitGroup
+// muted passes nothing once it is silent, and nobody is told.
+type muted struct {
+	net.Conn
+	silent *atomic.Bool
 }
 
-func newProxy(t *testing.T, server string) *proxy {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	p := &proxy{listener: listener, silent: make(chan struct{})}
-	p.wg.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			target, err := net.Dial("tcp", server)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			p.mu.Lock()
-			p.conns = append(p.conns, client, target)
-			p.mu.Unlock()
-			p.wg.Go(func() { p.forward(client, target) })
-			p.wg.Go(func() { p.forward(target, client) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		p.mu.Lock()
-		for _, conn := range p.conns {
-			_ = conn.Close()
-		}
-		p.mu.Unlock()
-		p.wg.Wait()
-	})
-	return p
-}
-
-func (p *proxy) addr() string { return p.listener.Addr().String() }
-
-func (p *proxy) silence() { close(p.silent) }
-
-// forward copies until one end is closed, and drops what comes while the proxy is silent.
-func (p *proxy) forward(to io.WriteCloser, from io.Reader) {
-	buffer := make([]byte, 1<<16)
+func (m muted) Read(p []byte) (n int, err error) {
 	for {
-		n, err := from.Read(buffer)
-		select {
-		case <-p.silent:
-			if err != nil {
-				return
-			}
-			continue
-		default:
-		}
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			_ = to.Close()
-			return
+		if n, err = m.Conn.Read(p); err != nil || !m.silent.Load() {
+			return n, err
 		}
 	}
+}
+
+func (m muted) Write(p []byte) (int, error) {
+	if m.silent.Load() {
+		return len(p), nil
+	}
+	return m.Conn.Write(p)
 }
 
 // TestTryDo proves that TryDo holds the lock while its function runs, and returns at once

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -60,94 +59,31 @@ func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 	wantDoomed(t, "Commit", w.tx.Commit(), 0)
 }
 
+// TestAbandonedStatementIsKilled cancels a statement that waits, and a query that waits after its
+// first rows.
 func TestAbandonedStatementIsKilled(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "counters", counters)
-		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
-		pool := newPool(t, db.Config(), true)
-		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1")
-		w := newWaiter(t, pool)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		answered := db.Waiting(t, w.conn, func() error { return second(w.tx.ExecContext(ctx, "UPDATE "+table+" SET v = 2")) })
-		cancel()
-		err := <-answered
-		slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second
-		if err != context.Canceled && !slow {                                                                  //nolint:errorlint // unchanged, as a plain pool has it
-			t.Errorf("the cancelled statement returned %#v, want context.Canceled itself", err)
-		}
-		w.isAbandoned(t, db)
-	})
-}
-
-// TestAbandonedRowsAreKilled cancels a query that waits after its first rows.
-func TestAbandonedRowsAreKilled(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "crossed", crossed)
 		db.Exec(t, "INSERT INTO "+table+rowsOfIt)
 		pool := newPool(t, db.Config(), true)
 		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1 WHERE id = 4000")
-		w := newWaiter(t, pool)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		answered := make(chan error, 1)
-		go func() {
-			rows, err := w.tx.QueryContext(ctx, "SELECT id, pad FROM "+table+" ORDER BY id FOR UPDATE")
-			if err != nil {
-				answered <- err
-				return
+		for _, rows := range []bool{false, true} {
+			w := newWaiter(t, pool)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			text := "UPDATE " + table + " SET v = 2 WHERE id = 4000"
+			if rows {
+				text = "SELECT id, pad FROM " + table + " ORDER BY id FOR UPDATE"
 			}
-			for rows.Next() {
+			answered := db.Waiting(t, w.conn, func() error { return send(ctx, w.tx, rows, text) })
+			cancel()
+			err := <-answered
+			isError(t, text, err, context.Canceled)
+			slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second
+			if err != context.Canceled && !slow && !rows {                                                         //nolint:errorlint // unchanged, as a plain pool has it
+				t.Errorf("the cancelled statement returned %#v, want context.Canceled itself", err)
 			}
-			answered <- rows.Err()
-			_ = rows.Close()
-		}()
-		db.WaitForLockWait(t, w.conn)
-		cancel()
-		isError(t, "the cancelled rows", <-answered, context.Canceled)
-		w.isAbandoned(t, db)
-	})
-}
-
-func TestKilledConnectionDooms(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, joined := range []bool{false, true} {
-			t.Run(fmt.Sprintf("joined=%t", joined), func(t *testing.T) {
-				t.Parallel()
-				pool, key := newPool(t, db.Config(), true), uniqueKey(t, "killed")
-				table := db.CreateTable(t, "counters", counters)
-				tx := begin(t, pool)
-				exec(t, tx, "INSERT INTO "+table+" VALUES (1, 5)")
-				var scope *txlock.Scope
-				if joined {
-					scope = join(t, tx)
-					lock(t, scope, key)
-				}
-				id := testdb.ConnID(t, tx)
-				db.Kill(t, id)
-				db.WaitGone(t, id)
-
-				write := "INSERT INTO " + table + " VALUES (2, 5)"
-				_, err := tx.ExecContext(t.Context(), write)
-				if err == nil || errors.Is(err, txlock.ErrTxDoomed) {
-					t.Errorf("the first statement was answered %v, want the driver's error", err)
-				}
-				wantDoomed(t, "the second statement", second(tx.ExecContext(t.Context(), write)), 0)
-				wantDoomed(t, "a query", tx.QueryRowContext(t.Context(), "SELECT 1").Scan(new(int)), 0)
-				stmt, err := tx.PrepareContext(t.Context(), "SELECT ?")
-				check(t, err)
-				wantDoomed(t, "a prepared query", stmt.QueryRowContext(t.Context(), 1).Scan(new(int)), 0)
-				if joined {
-					wantDoomed(t, "Lock", second(scope.Lock(t.Context(), key)), 0)
-					wantFree(t, db, key)
-				}
-				err = tx.Commit()
-				wantDoomed(t, "Commit", err, 0)
-				if !txlock.Retryable(err) {
-					t.Errorf("Commit: %v, want it to be run again", err)
-				}
-				wantCount(t, pool, 0, "SELECT COUNT(*) FROM "+table)
-			})
+			w.isAbandoned(t, db)
 		}
 	})
 }

@@ -166,28 +166,6 @@ func TestAutocommitAfterDDL(t *testing.T) {
 	})
 }
 
-// TestFailedRollbackIsNotReused leaves an XA transaction open, which ROLLBACK doesn't
-// end.
-func TestFailedRollbackIsNotReused(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.Config(), true)
-		pool.SetMaxOpenConns(1)
-		tx, key := begin(t, pool), uniqueKey(t, "xa")
-		id := testdb.ConnID(t, tx)
-		exec(t, tx, "COMMIT")
-		exec(t, tx, fmt.Sprintf("XA START '%s_%d'", db.Name(), id))
-		if err := tx.Rollback(); number(err) != 1399 {
-			t.Errorf("Rollback: %v, want the server's error", err)
-		}
-		for range 2 {
-			next := begin(t, pool)
-			lock(t, join(t, next), key)
-			isError(t, "the next transaction", next.Commit(), nil)
-		}
-		db.WaitGone(t, id)
-	})
-}
-
 // TestEndedByText has the program end a transaction by a statement. The error says what that
 // did, and what was rolled back isn't said to be committed.
 func TestEndedByText(t *testing.T) {

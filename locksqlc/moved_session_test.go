@@ -133,16 +133,11 @@ func TestMovedSession(t *testing.T) {
 func refuses(tb testing.TB, s *txlock.Scope, want error, why string) {
 	tb.Helper()
 	key := uniqueKey(tb, "refused")
-	for what, call := range map[string]func() error{
-		"Lock":    func() error { return second(s.Lock(tb.Context(), key)) },
-		"TryLock": func() error { return second(s.TryLock(tb.Context(), key)) },
-		"RLock":   func() error { return second(s.RLock(tb.Context(), key)) },
-		"LockAll": func() error { return second(s.LockAll(tb.Context(), key, hashed.Key(1))) },
-		"Version": func() error { return second(s.Version(tb.Context(), key)) },
-		"Once":    func() error { return second(s.Once(tb.Context(), key)) },
-		"Verify":  func() error { return s.Verify(tb.Context()) },
+	verify := func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error { return s.Verify(ctx) }
+	for what, call := range map[string]func(context.Context, *txlock.Scope, txlock.Key) error{
+		"Lock": verbs["Lock"], "TryLock": verbs["TryLock"], "RLock": verbs["RLock"], "LockAll": verbs["LockAll"], "Version": verbs["Version"], "Once": verbs["Once"], "Verify": verify,
 	} {
-		if err := call(); !errors.Is(err, want) || !strings.Contains(err.Error(), "don't ") {
+		if err := call(tb.Context(), s, key); !errors.Is(err, want) || !strings.Contains(err.Error(), "don't ") {
 			tb.Errorf("%s after %s: %v", what, why, err)
 		}
 	}
@@ -225,8 +220,7 @@ func TestChainedTransaction(t *testing.T) {
 		exec(t, conn, "BEGIN")
 		exec(t, conn, "SET completion_type = CHAIN")
 		exec(t, conn, "COMMIT")
-		scope, err := txlock.Join(t.Context(), connTx{conn})
-		check(t, err)
+		scope := joinConn(t, conn)
 		isError(t, "a lock behind a chained COMMIT", second(scope.Lock(t.Context(), key)), schema.ErrSession)
 		exec(t, conn, "SET completion_type = NO_CHAIN")
 		lock(t, scope, key)
@@ -243,12 +237,6 @@ func TestChainedTransaction(t *testing.T) {
 		wantCount(t, db.Admin(), 4, "SELECT COUNT(*) FROM "+table)
 	})
 }
-
-// connTx is a transaction that is begun and ended as text.
-type connTx struct{ *sql.Conn }
-
-func (c connTx) Commit() error   { return errors.ErrUnsupported }
-func (c connTx) Rollback() error { return errors.ErrUnsupported }
 
 func managerOf(tb testing.TB, pool *sql.DB) *lease.Manager {
 	tb.Helper()

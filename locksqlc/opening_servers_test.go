@@ -7,14 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -31,6 +35,16 @@ var writing = map[string]func(ctx context.Context, s *txlock.Scope, key txlock.K
 	"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return s.CompareAndBump(ctx, key, 0) },
 	"Once":           func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Once(ctx, key)) },
 }
+
+// verbs are writing, and the calls that lock or read the row of a key in other ways.
+var verbs = func() map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+	all := maps.Clone(writing)
+	all["RLock"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) }
+	all["TryRLock"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryRLock(ctx, key)) }
+	all["LockAny"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.LockAny(ctx, key)) }
+	all["Version"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Version(ctx, key)) }
+	return all
+}()
 
 // running are the ways to run a transaction with a key.
 var running = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error{
@@ -186,15 +200,23 @@ func reset(t *testing.T, conn net.Conn) {
 	}
 }
 
-// wired has the driver dial the connections that it stores.
-func wired(t *testing.T, wire *net.Conn) func(*mysql.Config) {
-	network := "wired-" + rand.Text()
-	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (conn net.Conn, err error) {
-		*wire, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
-		return *wire, err
+// dialled has the driver use what wrap makes of each connection that it dials.
+func dialled(t *testing.T, wrap func(net.Conn) net.Conn) func(*mysql.Config) {
+	network := "dialled-" + rand.Text()
+	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(conn), nil
 	})
 	t.Cleanup(func() { mysql.DeregisterDialContext(network) })
 	return func(cfg *mysql.Config) { cfg.Net = network }
+}
+
+// wired has the driver dial connections that it stores.
+func wired(t *testing.T, wire *net.Conn) func(*mysql.Config) {
+	return dialled(t, func(conn net.Conn) net.Conn { *wire = conn; return conn })
 }
 
 // TestOpeningIsReset has the session reset after the lock that begins a transaction was
@@ -241,4 +263,44 @@ func TestOpeningIsReset(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestRefusedOnClusters proves that calls which can't exclude on a cluster of several
+// primaries are refused there, and that the transaction goes on. It needs no cluster:
+// with wsrep_on = ON and no provider, a MariaDB works alone.
+func TestRefusedOnClusters(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		if engine == testdb.MySQL {
+			continue
+		}
+		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).OpenNamed(t)
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(name, func(t *testing.T) {
+				pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(t, db.Config()).DB()
+				key := txlock.Named(t.Name())
+				err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error {
+					t.Error("Do has called its function")
+					return nil
+				})
+				if !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "use a lease") {
+					t.Errorf("Do: %v", err)
+				}
+				tx := begin(t, pool)
+				scope := join(t, tx)
+				for verb, lock := range map[string]func(context.Context, txlock.Key) (txlock.Grant, error){
+					"RLock": scope.RLock, "TryRLock": scope.TryRLock,
+				} {
+					if _, err := lock(t.Context(), key); !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "lock exclusively") {
+						t.Errorf("%s: %v", verb, err)
+					}
+				}
+				isError(t, "Lock after that", second(scope.Lock(t.Context(), key)), nil)
+				if grant, err := scope.RLock(t.Context(), key); err != nil || grant.Shared() {
+					t.Errorf("RLock of what is held exclusively: %+v, %v", grant, err)
+				}
+				check(t, tx.Commit())
+			})
+		}
+	}
 }

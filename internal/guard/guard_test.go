@@ -260,7 +260,13 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 		}
 		isItself(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), errDead)
 		isError(t, "the next statement", second(tx.ExecContext(t.Context(), "INSERT")), fault.ErrTxDoomed)
-		isError(t, "Commit", tx.Commit(), fault.ErrTxDoomed)
+		isError(t, "a query", closed(tx.QueryContext(t.Context(), "SELECT")), fault.ErrTxDoomed)
+		prepared, err := tx.PrepareContext(t.Context(), "SELECT ?")
+		check(t, err)
+		isError(t, "a prepared query", closed(prepared.QueryContext(t.Context())), fault.ErrTxDoomed)
+		if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) || !fault.Retryable(err) {
+			t.Errorf("Commit: %v, want it to be run again", err)
+		}
 		if killed := base.has(rawsql.Kill(1)); killed != used || used && base.connections() != 2 {
 			t.Errorf("killed %t, want %t; %d connections were opened", killed, used, base.connections())
 		}
