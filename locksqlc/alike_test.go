@@ -71,19 +71,23 @@ func TestSharedTextsAsAlone(t *testing.T) {
 				{"UPDATE %s AS `?` SET s = 'e' WHERE id = ?", []any{7, 2}, "", ""},
 				{`UPDATE %s SET s = '\'?' WHERE id = ?`, []any{7, 2}, "", ""},
 			}
+			typed := len(cases) // from here on, a connection executes a text with one type of argument after the other
 			for _, arg := range []any{1.5, int64(1<<62 + 1), "abc", nil, []byte("de\x00f"), true, uint64(1<<64 - 1), strings.Repeat("ä", 4000), "7", time.Date(2026, 1, 2, 3, 4, 5, 678000, time.UTC), int64(-1), 0.1, ""} {
 				for _, text := range []string{"SELECT CONCAT('<', COALESCE(?, s, '-'), '>') FROM %s WHERE id = 1", "UPDATE %s SET s = CONCAT('<', COALESCE(?, s, '-'), '>') WHERE id = 1"} {
-					cases = append(cases, sent{text, []any{arg}, "", ""}) // which a connection executes with one type after the other
+					cases = append(cases, sent{text, []any{arg}, "", ""})
 				}
 			}
-			for _, c := range cases {
+			for i, c := range cases {
+				if i == typed {
+					known = open("", true) // whose connection keeps none of the texts above
+				}
 				if db.Engine() == testdb.MariaDB && interpolates && c.text == "SELECT id FROM %s ORDER BY id LIMIT ?" {
 					continue // alone it is a syntax error
 				}
 				var got [3]string
 				for with := range got { // alone, by the first statement of a pool, and by another
 					pool := known
-					if with == 1 || c.parameters != "" {
+					if with == 1 && i < typed || c.parameters != "" {
 						pool = open(c.parameters, with == 2)
 					}
 					empties := "DELETE FROM "

@@ -67,20 +67,20 @@ func TestAbandonedStatementIsKilled(t *testing.T) {
 		db.Exec(t, "INSERT INTO "+table+rowsOfIt)
 		pool := newPool(t, db.Config(), true)
 		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1 WHERE id = 4000")
-		for _, rows := range []bool{false, true} {
+		for _, by := range sendings[:2] {
 			w := newWaiter(t, pool)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			text := "UPDATE " + table + " SET v = 2 WHERE id = 4000"
-			if rows {
+			if by == "rows" {
 				text = "SELECT id, pad FROM " + table + " ORDER BY id FOR UPDATE"
 			}
-			answered := db.Waiting(t, w.conn, func() error { return send(ctx, w.tx, rows, text) })
+			answered := db.Waiting(t, w.conn, func() error { return sendBy(ctx, w.tx, by, text) })
 			cancel()
 			err := <-answered
 			isError(t, text, err, context.Canceled)
 			slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second
-			if err != context.Canceled && !slow && !rows {                                                         //nolint:errorlint // unchanged, as a plain pool has it
+			if err != context.Canceled && !slow && by != "rows" {                                                  //nolint:errorlint // unchanged, as a plain pool has it
 				t.Errorf("the cancelled statement returned %#v, want context.Canceled itself", err)
 			}
 			w.isAbandoned(t, db)

@@ -86,13 +86,7 @@ var shapes = []shape{
 		return rows.Close()
 	}},
 	{name: "in the second result", run: func(ctx context.Context, v *victim) error {
-		rows, err := v.tx.QueryContext(ctx, "SELECT 1; SELECT id FROM "+v.table+" WHERE id > 3999 FOR UPDATE")
-		if err != nil {
-			return err
-		}
-		for rows.Next() || rows.NextResultSet() {
-		}
-		return errors.Join(rows.Err(), rows.Close())
+		return sendBy(ctx, v.tx, "rows", "SELECT 1; SELECT id FROM "+v.table+" WHERE id > 3999 FOR UPDATE")
 	}},
 	{name: "between two results", run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000; SELECT 2")

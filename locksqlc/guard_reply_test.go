@@ -76,7 +76,7 @@ func TestSwallowedDeadlock(t *testing.T) {
 							if s.before != "" {
 								exec(t, v.tx, fill(s.before))
 							}
-							return v.send(ctx, by, fill(s.text), s.args)
+							return sendBy(ctx, v.tx, by, fill(s.text), s.args...)
 						}})
 						v.isOver(t, err, s.result, s.again)
 					})
@@ -103,28 +103,6 @@ func reading(t *testing.T, can bool, cfg *mysql.Config) *sql.DB {
 		return unreadPool(t, cfg)
 	}
 	return newPool(t, cfg, true)
-}
-
-// send sends a statement in one of the ways that database/sql has.
-func (v *victim) send(ctx context.Context, by, text string, args []any) error {
-	switch by {
-	case "prepared":
-		stmt, err := v.tx.PrepareContext(ctx, text)
-		if err != nil {
-			return err
-		}
-		_, err = stmt.ExecContext(ctx, args...)
-		return errors.Join(err, stmt.Close())
-	case "rows":
-		rows, err := v.tx.QueryContext(ctx, text, args...)
-		if err != nil {
-			return err
-		}
-		for rows.Next() || rows.NextResultSet() {
-		}
-		return errors.Join(rows.Err(), rows.Close())
-	}
-	return second(v.tx.ExecContext(ctx, text, args...))
 }
 
 // isOver fails the test unless the transaction refuses every further statement, nothing

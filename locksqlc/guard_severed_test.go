@@ -1,7 +1,6 @@
 package locksqlc_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -35,11 +34,11 @@ var lostCommits = []struct {
 func TestRunAfterLostCommit(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		for i, shape := range lostCommits {
-			for _, rows := range []bool{false, true} {
-				if !testdb.Meet(i, rows, guarded) {
+			for j, by := range sendings[:2] {
+				if !testdb.Meet(i, j, guarded) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/rows=%t", shape.name, rows), func(t *testing.T) {
+				t.Run(shape.name+"/"+by, func(t *testing.T) {
 					t.Parallel()
 					c, calls := cross(t, db), 0
 					fill := c.fill(t, shape.procedure)
@@ -51,7 +50,7 @@ func TestRunAfterLostCommit(t *testing.T) {
 						}
 						exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
 						id := testdb.ConnID(t, tx)
-						answered := db.Waiting(t, id, func() error { return send(t.Context(), tx, rows, fill(shape.text)) })
+						answered := db.Waiting(t, id, func() error { return sendBy(t.Context(), tx, by, fill(shape.text)) })
 						db.Kill(t, id)
 						if err := <-answered; err == nil {
 							t.Error("the statement was answered with success")
@@ -73,20 +72,6 @@ func TestRunAfterLostCommit(t *testing.T) {
 			}
 		}
 	})
-}
-
-// send sends a statement by Exec, or by Query, and reads all rows.
-func send(ctx context.Context, tx *sql.Tx, rows bool, text string) error {
-	if !rows {
-		return second(tx.ExecContext(ctx, text))
-	}
-	r, err := tx.QueryContext(ctx, text)
-	if err != nil {
-		return err
-	}
-	for r.Next() || r.NextResultSet() {
-	}
-	return errors.Join(r.Err(), r.Close())
 }
 
 // TestSwallowedDeadlockAfterCommit has the program commit as text and begin another

@@ -43,12 +43,7 @@ func TestErrorsKeepOpen(t *testing.T) {
 			scope := join(t, tx)
 			_ = lock(t, scope, uniqueKey(t, "errors"))
 			text := strings.NewReplacer("{T}", table, "{ID}", fmt.Sprint(testdb.ConnID(t, tx))).Replace(statement)
-			rows, err := tx.QueryContext(t.Context(), text)
-			if err == nil {
-				for rows.Next() {
-				}
-				err = errors.Join(rows.Err(), rows.Close())
-			}
+			err := sendBy(t.Context(), tx, "rows", text)
 			if number(err) != want || errors.Is(err, txlock.ErrTxDoomed) {
 				t.Errorf("%s: %v, want %d", statement, err, want)
 			}

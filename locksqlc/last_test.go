@@ -205,7 +205,7 @@ func TestCommitWithRefused(t *testing.T) {
 		isError(t, "Once", second(locksqlc.Once(t.Context(), guarded, key, fn)), txlock.ErrInvalidOption)
 		isError(t, "a plain pool", locksqlc.Run(t.Context(), plain, nil, fn), txlock.ErrUnguarded)
 		isError(t, "-2 rows", locksqlc.Run(t.Context(), guarded, nil, func(tx *sql.Tx) error { return insert(tx, -2) }), txlock.ErrInvalidOption)
-		check(t, lastly(t, guarded, func(tx *sql.Tx, s *txlock.Scope) error {
+		check(t, lastly(t, guarded, func(tx *sql.Tx, _ *txlock.Scope) error {
 			rows, err := tx.QueryContext(t.Context(), "SELECT 1")
 			check(t, err)
 			err = insert(tx, 1)

@@ -38,40 +38,6 @@ var moves = []struct {
 	{text: "BEGIN NOT ATOMIC SET completion_type = 1; END", want: schema.ErrSession, engine: testdb.MariaDB},
 }
 
-// prepares is a *sql.DB, *sql.Conn or *sql.Tx.
-type prepares interface {
-	executor
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
-}
-
-// sendings are the ways to send a statement. The one that prepares it tells false if the
-// server doesn't prepare this.
-var sendings = []func(tb testing.TB, on prepares, query string) bool{
-	func(tb testing.TB, on prepares, query string) bool {
-		exec(tb, on, query)
-		return true
-	},
-	func(tb testing.TB, on prepares, query string) bool {
-		rows, err := on.QueryContext(tb.Context(), query)
-		check(tb, err)
-		for rows.Next() || rows.NextResultSet() {
-			continue
-		}
-		check(tb, errors.Join(rows.Err(), rows.Close()))
-		return true
-	},
-	func(tb testing.TB, on prepares, query string) bool {
-		stmt, err := on.PrepareContext(tb.Context(), query)
-		if err != nil {
-			return false
-		}
-		_, err = stmt.ExecContext(tb.Context())
-		check(tb, errors.Join(err, stmt.Close()))
-		return true
-	},
-}
-
 // TestMovedSession moves sessions in every way that database/sql has: in a transaction, on the
 // connection before it, and on the pool. A lock of such a session is refused by name, and the
 // pool doesn't use the connection again: whoever is granted a lock or a lease from it is alone.
@@ -102,25 +68,32 @@ func TestMovedSession(t *testing.T) {
 				continue
 			}
 			text := fill(m.text)
-			for way, send := range sendings {
+			send := func(on prepares, by string) (moved bool) { // not by what the server doesn't prepare
+				err := sendBy(t.Context(), on, by, text)
+				if by != "prepared" {
+					check(t, err)
+				}
+				return err == nil
+			}
+			for _, by := range sendings {
 				conn := takeConn(t, pool)
-				moved := send(t, conn, text)
+				moved := send(conn, by)
 				tx := begin(t, conn)
 				if _, err := locksqlc.Join(t.Context(), tx); moved && !errors.Is(err, m.want) {
-					t.Errorf("%s, by way %d before the transaction: Join: %v", text, way, err)
+					t.Errorf("%s, %s before the transaction: Join: %v", text, by, err)
 				}
 				check(t, errors.Join(tx.Rollback(), conn.Close()))
 
 				tx = begin(t, pool)
 				scope, first := join(t, tx), uniqueKey(t, "first")
 				lock(t, scope, first)
-				if send(t, tx, text) {
+				if send(tx, by) {
 					refuses(t, scope, m.want, text)
 				}
-				wantHeld(t, fmt.Sprintf("%s, by way %d", text, way), scope, first, true)
+				wantHeld(t, text+", "+by, scope, first, true)
 				check(t, tx.Commit())
 			}
-			sendings[i%len(sendings)](t, pool, text)
+			send(pool, sendings[i%len(sendings)])
 			alone(t)
 		}
 		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+other+".lockstep_locks") + count(t, db.Admin(), "SELECT COUNT(*) FROM "+other+".lockstep_leases"); n != 0 {
@@ -167,21 +140,13 @@ func TestLockTablesUnderAutocommitOff(t *testing.T) {
 			{"SET autocommit = 0", "SET autocommit = 1, autocommit = 0", "SELECT * FROM " + table},
 			{"PREPARE s FROM 'SET autocommit = 0'; EXECUTE s", "LOCK TABLES " + table + " READ"},
 		} {
-			for way := range 2 {
+			for _, by := range sendings[:2] {
 				pool, key := newPool(t, db.AdminConfig(severalTexts), true), uniqueKey(t, "tables")
 				tx := begin(t, pool)
 				scope := join(t, tx)
 				lock(t, scope, key)
 				for _, text := range texts {
-					var err error
-					if way == 0 {
-						_, err = tx.ExecContext(t.Context(), text)
-					} else if rows, failed := tx.QueryContext(t.Context(), text); failed != nil {
-						err = failed
-					} else {
-						err = rows.Close()
-					}
-					if err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
+					if err := sendBy(t.Context(), tx, by, text); err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
 						t.Fatal(err)
 					}
 				}
