@@ -200,17 +200,24 @@ func reset(t *testing.T, conn net.Conn) {
 	}
 }
 
-// dialled has the driver use what wrap makes of each connection that it dials.
+// dialled has the driver use what wrap makes of each connection that it dials. They are closed when
+// the test ends.
 func dialled(t *testing.T, wrap func(net.Conn) net.Conn) func(*mysql.Config) {
-	network := "dialled-" + rand.Text()
+	network, dialled := "dialled-"+rand.Text(), make(chan net.Conn, 100)
 	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 		if err != nil {
 			return nil, err
 		}
+		dialled <- conn
 		return wrap(conn), nil
 	})
-	t.Cleanup(func() { mysql.DeregisterDialContext(network) })
+	t.Cleanup(func() {
+		mysql.DeregisterDialContext(network)
+		for len(dialled) > 0 {
+			_ = (<-dialled).Close() // the driver may have closed it
+		}
+	})
 	return func(cfg *mysql.Config) { cfg.Net = network }
 }
 
