@@ -217,19 +217,14 @@ func TestAfterCommitPanics(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, called := newPool(t, db.Config(), true), newCallees(t)
 		table := numbers(t, db)
-		func() {
-			defer func() {
-				if got := recover(); got != "on purpose" {
-					t.Errorf("Run panics with %v", got)
-				}
-			}()
+		wantPanic(t, "on purpose", func() {
 			_ = locksqlc.Run(t.Context(), pool, keysOf(t), func(tx *sql.Tx) error {
 				exec(t, tx, "UPDATE "+table+" SET v = 1")
 				check(t, join(t, tx).AfterCommit(func() { panic("on purpose") }))
 				called.then(t, join(t, tx), "the other")
 				return nil
 			})
-		}()
+		})
 		called.wants(t, "behind a panic", "the other")
 		idle(t, pool)
 		wantCount(t, pool, 1, "SELECT v FROM "+table)
@@ -278,7 +273,7 @@ func TestAfterCommitRefused(t *testing.T) {
 func TestAfterCommitBesideCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
-		for range 300 {
+		for range 100 {
 			tx := begin(t, pool)
 			s := join(t, tx)
 			c, accepted := make(chan struct{}, 1000), make(chan int, 1)

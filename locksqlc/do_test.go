@@ -4,15 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"io"
+	"fmt"
 	"net"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -86,27 +85,20 @@ func TestDoGivesTheLockBack(t *testing.T) {
 		wantFree(t, db, key)
 
 		var working context.Context
-		func() {
-			defer func() {
-				if r := recover(); r != "out of paper" {
-					t.Errorf("recovered %v, want the panic of fn", r)
-				}
-			}()
-			err := locksqlc.Do(t.Context(), pool, key, func(ctx context.Context) error { working = ctx; panic("out of paper") })
-			t.Errorf("Do returned %v after a panic", err)
-		}()
+		wantPanic(t, "out of paper", func() {
+			_ = locksqlc.Do(t.Context(), pool, key, func(ctx context.Context) error { working = ctx; panic("out of paper") })
+		})
 		idle(t, pool)
 		wantFree(t, db, key)
 		if working.Err() == nil {
 			t.Error("the context of fn goes on after a panic")
 		}
 
-		ended := make(chan struct{})
-		go func() { // as t.FailNow does
-			defer close(ended)
+		var exits sync.WaitGroup
+		exits.Go(func() { // as t.FailNow does
 			_ = locksqlc.Do(t.Context(), pool, key, func(context.Context) error { runtime.Goexit(); return nil })
-		}()
-		<-ended
+		})
+		exits.Wait()
 		idle(t, pool)
 		wantFree(t, db, key)
 		if now := testdb.ConnID(t, pool); now != id {
@@ -147,9 +139,7 @@ func TestDoLooksAtItsSocket(t *testing.T) {
 func TestErrorOfFnIsItself(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
 		funds, key := errors.New("no funds"), uniqueKey(t, "own")
-		leases, err := lease.NewManager(pool)
-		check(t, err)
-		defer func() { check(t, leases.Close(context.WithoutCancel(t.Context()))) }()
+		leases := managerOf(t, pool)
 		ctx, inTx := t.Context(), func(*sql.Tx) error { return funds }
 		for name, err := range map[string]error{
 			"Run":        locksqlc.Run(ctx, pool, []txlock.Key{key}, inTx),
@@ -182,24 +172,6 @@ func TestDoNoticesLossAtTheEnd(t *testing.T) {
 			}
 			idle(t, pool)
 		}
-	})
-}
-
-// TestDoNoticesSilenceAtTheEnd cuts the network when fn is about to return. Do
-// can't report whether the lock was held to the end.
-func TestDoNoticesSilenceAtTheEnd(t *testing.T) {
-	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		wire := newProxy(t, db.Config().Addr)
-		pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
-		began := time.Now()
-		err := locksqlc.Do(t.Context(), pool, uniqueKey(t, "do"), func(context.Context) error { wire.silence(); return nil })
-		if !errors.Is(err, txlock.ErrLost) || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
-		}
-		if took := time.Since(began); took > noticed {
-			t.Errorf("Do returned after %v", took)
-		}
-		idle(t, pool)
 	})
 }
 
@@ -240,147 +212,76 @@ func TestDoCommitsItsToken(t *testing.T) {
 	})
 }
 
-func TestDoNoticesDeadServer(t *testing.T) {
-	onEngines(t, func(t *testing.T, engine testdb.Engine) {
-		server := testdb.Dedicated(t, engine)
-		db := server.OpenNamed(t)
-		var ctxs []context.Context
-		var all []func(error) error
-		for _, guarded := range []bool{false, true} {
-			working, end := background(t.Context(), t, newPool(t, db.Config(), guarded), uniqueKey(t, "do"))
-			ctxs, all = append(ctxs, working), append(all, end)
-		}
-		check(t, server.Kill())
-		began := time.Now()
-		for i, end := range all {
-			t.Logf("the context of fn ended %v after the server", ends(ctxs[i], t, began))
-			if cause := context.Cause(ctxs[i]); !errors.Is(cause, txlock.ErrLost) {
-				t.Errorf("the cause is %v, want ErrLost", cause)
-			}
-			isError(t, "Do", end(nil), txlock.ErrLost)
-		}
-	})
-}
-
-// TestDoNoticesSilence cuts the network without any packet. Only the ping can notice
-// that: it is sent once a second, and waits a second for the answer.
+// TestDoNoticesSilence cuts the network without any packet: while the function runs, which only
+// the ping can notice, sent once a second with a second for the answer, and when it is about to
+// return, so that Do can't report whether the lock was held to the end.
 func TestDoNoticesSilence(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		wire := newProxy(t, db.Config().Addr)
-		pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
-		key := uniqueKey(t, "do")
-		working, end := background(t.Context(), t, pool, key)
-		wire.silence()
-		took := ends(working, t, time.Now())
-		t.Logf("the context of fn ended %v after the last packet", took)
-		if cause := context.Cause(working); !errors.Is(cause, txlock.ErrLost) {
-			t.Errorf("the cause is %v, want ErrLost", cause)
+		for _, atTheEnd := range []bool{false, true} {
+			t.Run(fmt.Sprintf("at the end=%t", atTheEnd), func(t *testing.T) {
+				t.Parallel()
+				silent := new(atomic.Bool)
+				pool := newPool(t, db.Config(dialled(t, func(conn net.Conn) net.Conn { return muted{conn, silent} })), guarded)
+				working, end := background(t.Context(), t, pool, uniqueKey(t, "do"))
+				silent.Store(true)
+				if !atTheEnd {
+					t.Logf("the context of fn ended %v after the last packet", ends(working, t, time.Now()))
+					isError(t, "the cause", context.Cause(working), txlock.ErrLost)
+				}
+				began := time.Now()
+				err := end(nil)
+				if !errors.Is(err, txlock.ErrLost) || txlock.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
+				}
+				if took := time.Since(began); took > noticed {
+					t.Errorf("Do returned %v after fn", took)
+				}
+				idle(t, pool)
+			})
 		}
-		began := time.Now()
-		err := end(nil)
-		if !errors.Is(err, txlock.ErrLost) || txlock.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
-		}
-		t.Logf("Do returned %v after fn: %v", time.Since(began), err)
-		if took := time.Since(began); took > noticed {
-			t.Errorf("Do returned %v after fn", took)
-		}
-		idle(t, pool)
 	})
 }
 
-// proxy forwards connections to a server until it is silent: then nothing passes,
-// and nobody is told.
-type proxy struct {
-	listener net.Listener
-	silent   chan struct{}
-	mu       sync.Mutex
-	conns    []net.Conn
-	wg       sync.WaitGroup
+// muted passes nothing once it is silent, and nobody is told.
+type muted struct {
+	net.Conn
+	silent *atomic.Bool
 }
 
-func newProxy(t *testing.T, server string) *proxy {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	p := &proxy{listener: listener, silent: make(chan struct{})}
-	p.wg.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			target, err := net.Dial("tcp", server)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			p.mu.Lock()
-			p.conns = append(p.conns, client, target)
-			p.mu.Unlock()
-			p.wg.Go(func() { p.forward(client, target) })
-			p.wg.Go(func() { p.forward(target, client) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		p.mu.Lock()
-		for _, conn := range p.conns {
-			_ = conn.Close()
-		}
-		p.mu.Unlock()
-		p.wg.Wait()
-	})
-	return p
-}
-
-func (p *proxy) addr() string { return p.listener.Addr().String() }
-
-func (p *proxy) silence() { close(p.silent) }
-
-// forward copies until one end is closed, and drops what comes while the proxy is silent.
-func (p *proxy) forward(to io.WriteCloser, from io.Reader) {
-	buffer := make([]byte, 1<<16)
+func (m muted) Read(p []byte) (n int, err error) {
 	for {
-		n, err := from.Read(buffer)
-		select {
-		case <-p.silent:
-			if err != nil {
-				return
-			}
-			continue
-		default:
-		}
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			_ = to.Close()
-			return
+		if n, err = m.Conn.Read(p); err != nil || !m.silent.Load() {
+			return n, err
 		}
 	}
 }
 
-// TestDoFailsToLock proves that Do returns the reason and doesn't call fn.
-func TestDoFailsToLock(t *testing.T) {
-	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		pool, key, called := newPool(t, db.Config(oneSecond), guarded), uniqueKey(t, "do"), false
-		do := func() error {
-			return locksqlc.Do(t.Context(), pool, key, func(context.Context) error { called = true; return nil })
-		}
-		// The row exists: a new one may have to wait for a neighbour's gap, for longer than
-		// this pool does.
-		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
-		holder := holding(t, db, key)
-		if err := do(); !errors.Is(err, txlock.ErrWaitTimeout) || called {
-			t.Errorf("Do: %v (called: %t)", err, called)
-		}
-		idle(t, pool)
-		check(t, holder.Rollback())
-		if err := do(); err != nil || !called {
-			t.Errorf("Do after it: %v", err)
+func (m muted) Write(p []byte) (int, error) {
+	if m.silent.Load() {
+		return len(p), nil
+	}
+	return m.Conn.Write(p)
+}
+
+// TestTryDo proves that TryDo holds the lock while its function runs, and returns at once
+// where somebody else has it.
+func TestTryDo(t *testing.T) {
+	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		for _, key := range []txlock.Key{uniqueKey(t, "try"), hashed.Key(7)} {
+			other, failed := newPool(t, db.Config(), true), errors.New("failed")
+			beside := func(context.Context) error { return errors.New("called beside the holder") }
+			err := locksqlc.TryDo(t.Context(), pool, key, func(ctx context.Context) error {
+				wantLocked(t, "TryDo", db, key)
+				isError(t, "TryDo beside the holder", locksqlc.TryDo(ctx, other, key, beside), txlock.ErrBusy)
+				return errors.Join(ctx.Err(), failed)
+			})
+			if !errors.Is(err, failed) || errors.Is(err, txlock.ErrLost) {
+				t.Errorf("TryDo: %v, want the error of fn", err)
+			}
+			idle(t, pool)
+			idle(t, other)
+			wantFree(t, db, key)
+			check(t, locksqlc.TryDo(t.Context(), other, key, func(context.Context) error { return nil }))
 		}
 	})
 }

@@ -96,26 +96,6 @@ func TestLockWithoutACenter(t *testing.T) {
 	})
 }
 
-// TestLockWithAfterARead proves that a statement takes no lock with it where another one has read
-// since LockWith, and says so: what that one has read may be older than the lock.
-func TestLockWithAfterARead(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table, key, n := numbers(t, db), uniqueKey(t, "between"), 0
-		tx := begin(t, newPool(t, db.Config(interpolating), true))
-		s := join(t, tx)
-		ctx := s.LockWith(t.Context(), key)
-		read := "SELECT COUNT(*) FROM " + table
-		check(t, tx.QueryRowContext(t.Context(), read).Scan(&n))
-		err := tx.QueryRowContext(ctx, read).Scan(&n)
-		isError(t, "the read", err, txlock.ErrInvalidOption)
-		if !strings.Contains(err.Error(), "since LockWith") {
-			t.Error(err)
-		}
-		check(t, second(s.Lock(t.Context(), key)))
-		check(t, tx.Commit())
-	})
-}
-
 // TestPreparedForAnotherContext proves that a statement which was prepared for LockWith or CommitWith
 // is not executed without it.
 func TestPreparedForAnotherContext(t *testing.T) {

@@ -14,6 +14,13 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
+const counters = "id INT PRIMARY KEY, v INT NOT NULL"
+
+// oneSecond makes lock waits end soon.
+func oneSecond(cfg *mysql.Config) {
+	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+}
+
 // soon is far below innodb_lock_wait_timeout, 50 s: so long the server would keep the
 // locks of a session whose client is gone.
 const soon = 20 * time.Second
@@ -52,63 +59,31 @@ func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 	wantDoomed(t, "Commit", w.tx.Commit(), 0)
 }
 
+// TestAbandonedStatementIsKilled cancels a statement that waits, and a query that waits after its
+// first rows.
 func TestAbandonedStatementIsKilled(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "counters", counters)
-		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
-		pool := newPool(t, db.Config(), true)
-		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1")
-		w := newWaiter(t, pool)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		answered := db.Waiting(t, w.conn, func() error { return second(w.tx.ExecContext(ctx, "UPDATE "+table+" SET v = 2")) })
-		cancel()
-		err := <-answered
-		slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second
-		if err != context.Canceled && !slow {                                                                  //nolint:errorlint // unchanged, as a plain pool has it
-			t.Errorf("the cancelled statement returned %#v, want context.Canceled itself", err)
-		}
-		w.isAbandoned(t, db)
-	})
-}
-
-// TestAbandonedRowsAreKilled cancels a query that waits after its first rows.
-func TestAbandonedRowsAreKilled(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "crossed", crossed)
 		db.Exec(t, "INSERT INTO "+table+rowsOfIt)
 		pool := newPool(t, db.Config(), true)
 		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1 WHERE id = 4000")
-		w := newWaiter(t, pool)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		answered := make(chan error, 1)
-		go func() {
-			rows, err := w.tx.QueryContext(ctx, "SELECT id, pad FROM "+table+" ORDER BY id FOR UPDATE")
-			if err != nil {
-				answered <- err
-				return
+		for _, by := range sendings[:2] {
+			w := newWaiter(t, pool)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			text := "UPDATE " + table + " SET v = 2 WHERE id = 4000"
+			if by == "rows" {
+				text = "SELECT id, pad FROM " + table + " ORDER BY id FOR UPDATE"
 			}
-			for rows.Next() {
+			answered := db.Waiting(t, w.conn, func() error { return sendBy(ctx, w.tx, by, text) })
+			cancel()
+			err := <-answered
+			isError(t, text, err, context.Canceled)
+			slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second
+			if err != context.Canceled && !slow && by != "rows" {                                                  //nolint:errorlint // unchanged, as a plain pool has it
+				t.Errorf("the cancelled statement returned %#v, want context.Canceled itself", err)
 			}
-			answered <- rows.Err()
-			_ = rows.Close()
-		}()
-		db.WaitForLockWait(t, w.conn)
-		cancel()
-		isError(t, "the cancelled rows", <-answered, context.Canceled)
-		w.isAbandoned(t, db)
-	})
-}
-
-// TestReadTimeoutDooms has a readTimeout that is shorter than the wait: the driver closes
-// the connection, and the server doesn't notice.
-func TestReadTimeoutDooms(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		holder, theirs := begin(t, newPool(t, db.Config(), true)), uniqueKey(t, "theirs")
-		lock(t, join(t, holder), theirs)
-		w := newWaiter(t, newPool(t, db.Config(func(cfg *mysql.Config) { cfg.ReadTimeout = 3 * time.Second }), true))
-		wantDoomed(t, "Lock", second(join(t, w.tx).Lock(t.Context(), theirs)), 0)
-		w.isAbandoned(t, db)
+			w.isAbandoned(t, db)
+		}
 	})
 }

@@ -16,13 +16,13 @@ import (
 // The victim of a deadlock holds the first row of a table, the other transaction the last
 // one. Between them there are few rows, or so many that a reply begins before it ends.
 const (
-	crossed    = "id INT PRIMARY KEY, grp INT NOT NULL, v INT NOT NULL, pad CHAR(200) NOT NULL, KEY (grp)"
+	crossed    = "id INT PRIMARY KEY, v INT NOT NULL, pad CHAR(200) NOT NULL"
 	lastRow    = 4000
 	digits     = "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
 	allNumbers = "(SELECT 1 + a.d + b.d * 10 + c.d * 100 + e.d * 1000 AS n FROM " +
 		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e) numbers WHERE n <= 4000"
-	rowsOfIt = " SELECT n, IF(n = 4000, 7, 0), 0, REPEAT('x', 200) FROM " + allNumbers
-	fewOfIt  = " SELECT n, IF(n = 4000, 7, 0), 0, REPEAT('x', 200) FROM (SELECT 1 + d AS n FROM " +
+	rowsOfIt = " SELECT n, 0, REPEAT('x', 200) FROM " + allNumbers
+	fewOfIt  = " SELECT n, 0, REPEAT('x', 200) FROM (SELECT 1 + d AS n FROM " +
 		digits + " first UNION ALL SELECT 3991 + d FROM " + digits + " last) numbers"
 )
 
@@ -60,9 +60,6 @@ var shapes = []shape{
 	{name: "row by key with an argument", run: row("SELECT id FROM %s WHERE id = ? FOR UPDATE", lastRow)},
 	{name: "row of a range", run: row("SELECT id FROM %s WHERE id > 3999 FOR UPDATE")},
 	{name: "row of a range with an argument", run: row("SELECT id FROM %s WHERE id > ? FOR UPDATE", lastRow-1)},
-	{name: "row by LIMIT", run: row("SELECT id FROM %s WHERE id > 3990 ORDER BY id DESC LIMIT 1 FOR UPDATE")},
-	{name: "row of an aggregate", run: row("SELECT COUNT(*) FROM %s WHERE id > 3990 FOR UPDATE")},
-	{name: "row by a secondary index", run: row("SELECT id FROM %s WHERE grp = ? FOR UPDATE", 7)},
 	{name: "after thousands of rows", many: true, run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT id, pad FROM "+v.table+" WHERE id > 1 ORDER BY id FOR UPDATE")
 		if err != nil {
@@ -89,13 +86,7 @@ var shapes = []shape{
 		return rows.Close()
 	}},
 	{name: "in the second result", run: func(ctx context.Context, v *victim) error {
-		rows, err := v.tx.QueryContext(ctx, "SELECT 1; SELECT id FROM "+v.table+" WHERE id > 3999 FOR UPDATE")
-		if err != nil {
-			return err
-		}
-		for rows.Next() || rows.NextResultSet() {
-		}
-		return errors.Join(rows.Err(), rows.Close())
+		return sendBy(ctx, v.tx, "rows", "SELECT 1; SELECT id FROM "+v.table+" WHERE id > 3999 FOR UPDATE")
 	}},
 	{name: "between two results", run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000; SELECT 2")
@@ -184,7 +175,7 @@ func TestDeadlockDooms(t *testing.T) {
 			for i, s := range shapes {
 				t.Run(fmt.Sprintf("%s/interpolate=%t", s.name, interpolate), func(t *testing.T) {
 					sides(t, func(t *testing.T, guarded bool) {
-						if !guarded && !testdb.Meet(i, interpolate) {
+						if !guarded && i > 0 { // one shows what the guard is for
 							return
 						}
 						pool := newPool(t, db.Config(func(cfg *mysql.Config) {
@@ -209,7 +200,7 @@ func TestDeadlockDooms(t *testing.T) {
 // would undo it; others (MariaDB 10.6 and 11.4) execute it in a new transaction.
 func (v *victim) commitsHalf(t *testing.T) {
 	t.Helper()
-	exec(t, v.tx, "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')")
+	exec(t, v.tx, "INSERT INTO "+v.table+" VALUES (9000, 0, '')")
 	check(t, v.tx.Commit())
 	wantCount(t, v.db, 1, "SELECT COUNT(*) FROM "+v.table+" WHERE id = 9000 OR id = 1 AND v = 100")
 }
@@ -217,11 +208,11 @@ func (v *victim) commitsHalf(t *testing.T) {
 // isDoomed fails the test if anything more of the transaction reaches the server.
 func (v *victim) isDoomed(t *testing.T) {
 	t.Helper()
-	ctx, write := t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')"
+	ctx, write := t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, '')"
 	_, err := v.tx.ExecContext(ctx, write)
 	wantDoomed(t, "Exec", err, 1213)
 	isError(t, "Exec", err, txlock.ErrDeadlock)
-	wantDoomed(t, "Exec with an argument", second(v.tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, 0, 0, '')", 9000)), 1213)
+	wantDoomed(t, "Exec with an argument", second(v.tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, 0, '')", 9000)), 1213)
 	_, err = v.tx.QueryContext(ctx, "SELECT 1")
 	wantDoomed(t, "Query", err, 1213)
 	wantDoomed(t, "QueryRow", v.tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)), 1213)

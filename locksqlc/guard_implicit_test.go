@@ -157,9 +157,7 @@ func TestImplicitCommit(t *testing.T) {
 				_, err := scope.Lock(t.Context(), uniqueKey(t, "implicit"))
 				i.wants(t, "Lock", err)
 				i.wants(t, "Verify", scope.Verify(t.Context()))
-				if _, held := scope.Held(key); i.commits && held {
-					t.Error("Held says that the lock is held")
-				}
+				wantHeld(t, "after the statement", scope, key, !i.commits)
 			}
 			i.wants(t, "Commit", tx.Commit())
 		}

@@ -94,8 +94,51 @@ func isError(tb testing.TB, what string, err, want error) {
 	}
 }
 
+// wantPanic fails the test unless the function panics with this value.
+func wantPanic(tb testing.TB, want any, fn func()) {
+	tb.Helper()
+	defer func() {
+		if got := recover(); got != want {
+			tb.Errorf("the panic is %v, want %v", got, want)
+		}
+	}()
+	fn()
+}
+
 // second is the error of a call whose other result plays no part.
 func second[T any](_ T, err error) error { return err }
+
+// prepares is a *sql.DB, *sql.Conn or *sql.Tx.
+type prepares interface {
+	executor
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}
+
+// sendings are the ways to send a statement that sendBy knows.
+var sendings = []string{"text", "rows", "prepared"}
+
+// sendBy sends a statement in a way, that of Exec unless it is known, and reads all rows.
+func sendBy(ctx context.Context, on prepares, by, query string, args ...any) error {
+	switch by {
+	case "prepared":
+		stmt, err := on.PrepareContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		return errors.Join(second(stmt.ExecContext(ctx, args...)), stmt.Close())
+	case "rows":
+		rows, err := on.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		for rows.Next() || rows.NextResultSet() {
+			continue
+		}
+		return errors.Join(rows.Err(), rows.Close())
+	}
+	return second(on.ExecContext(ctx, query, args...))
+}
 
 func exec(tb testing.TB, on executor, query string, args ...any) {
 	tb.Helper()

@@ -38,7 +38,7 @@ var swallowed = []struct {
 	{name: "CALL with rows", makes: "PROCEDURE {P}() BEGIN DECLARE CONTINUE HANDLER FOR 1213 SELECT 'again'; UPDATE {T} SET v = v + 1 WHERE id = 4000; END", text: "CALL {P}()"},
 	{name: "CALL with another error", makes: "PROCEDURE {P}() BEGIN DECLARE EXIT HANDLER FOR 1213 SIGNAL SQLSTATE '45000'; UPDATE {T} SET v = v + 1 WHERE id = 4000; END", text: "CALL {P}()", result: 1644},
 	{name: "compound", text: "BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; UPDATE {T} SET v = v + 1 WHERE id = 4000; END", engine: testdb.MariaDB},
-	{name: "INSERT IGNORE", text: "INSERT IGNORE INTO {T} SELECT 7000, 0, 0, '' FROM {T} WHERE id = 4000 FOR UPDATE", again: true},
+	{name: "INSERT IGNORE", text: "INSERT IGNORE INTO {T} SELECT 7000, 0, '' FROM {T} WHERE id = 4000 FOR UPDATE", again: true},
 	{name: "SET of a subquery", text: "SET @v = (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)", again: true},
 }
 
@@ -76,7 +76,7 @@ func TestSwallowedDeadlock(t *testing.T) {
 							if s.before != "" {
 								exec(t, v.tx, fill(s.before))
 							}
-							return v.send(ctx, by, fill(s.text), s.args)
+							return sendBy(ctx, v.tx, by, fill(s.text), s.args...)
 						}})
 						v.isOver(t, err, s.result, s.again)
 					})
@@ -105,28 +105,6 @@ func reading(t *testing.T, can bool, cfg *mysql.Config) *sql.DB {
 	return newPool(t, cfg, true)
 }
 
-// send sends a statement in one of the ways that database/sql has.
-func (v *victim) send(ctx context.Context, by, text string, args []any) error {
-	switch by {
-	case "prepared":
-		stmt, err := v.tx.PrepareContext(ctx, text)
-		if err != nil {
-			return err
-		}
-		_, err = stmt.ExecContext(ctx, args...)
-		return errors.Join(err, stmt.Close())
-	case "rows":
-		rows, err := v.tx.QueryContext(ctx, text, args...)
-		if err != nil {
-			return err
-		}
-		for rows.Next() || rows.NextResultSet() {
-		}
-		return errors.Join(rows.Err(), rows.Close())
-	}
-	return second(v.tx.ExecContext(ctx, text, args...))
-}
-
 // isOver fails the test unless the transaction refuses every further statement, nothing
 // of it stays, and its error says whether it may be run again.
 func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
@@ -134,7 +112,7 @@ func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 	if n := int(number(answer)); n != result && (result != 0 || n != 1213) {
 		t.Errorf("the statement was answered %v", answer)
 	}
-	_, err := v.tx.ExecContext(t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')")
+	_, err := v.tx.ExecContext(t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, '')")
 	if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) != again {
 		t.Errorf("the next write: %v (to be tried again: %t), want ErrTxDoomed (%t)", err, txlock.Retryable(err), again)
 	}
@@ -146,49 +124,6 @@ func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 		t.Errorf("Commit: %v (to be tried again: %t), want ErrTxDoomed (%t)", err, txlock.Retryable(err), again)
 	}
 	wantCount(t, v.db, 0, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id IN (7000, 9000)")
-}
-
-// TestUnclosedRowsHideNothing doesn't close rows without a result set before a procedure
-// ends the transaction and begins another.
-func TestUnclosedRowsHideNothing(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "unclosed", counters)
-		db.CreateProcedure(t, "own_"+table, "BEGIN COMMIT; START TRANSACTION; END")
-		for _, before := range []string{"DO 1", "SET @z = 1", "INSERT INTO " + table + " VALUES (1, 1)", "CALL own_" + table + "()"} {
-			tx := begin(t, newPool(t, db.AdminConfig(), true))
-			scope, key := join(t, tx), uniqueKey(t, "unclosed")
-			lock(t, scope, key)
-			rows, err := tx.QueryContext(t.Context(), before)
-			if err == nil {
-				t.Cleanup(func() { _ = rows.Close() })
-				_, err = tx.ExecContext(t.Context(), "CALL own_"+table+"()")
-			}
-			isError(t, "CALL after "+before, err, txlock.ErrTxDoomed)
-			wantHeld(t, "after "+before, scope, key, false)
-			isError(t, "Commit after "+before, tx.Commit(), txlock.ErrTxDoomed)
-		}
-	})
-}
-
-// TestCallKeepsLocks calls a harmless procedure: the locks from before are held
-// afterwards, with and without savepoints.
-func TestCallKeepsLocks(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "harmless", counters)
-		db.CreateProcedure(t, "own_"+table, "INSERT INTO "+table+" VALUES (1, 1) ON DUPLICATE KEY UPDATE v = v + 1")
-		tx := begin(t, newPool(t, db.AdminConfig(), true))
-		scope, a, b := join(t, tx), uniqueKey(t, "kept"), uniqueKey(t, "kept")
-		lock(t, scope, a)
-		exec(t, tx, "CALL own_"+table+"()")
-		exec(t, tx, "SAVEPOINT nested")
-		lock(t, scope, b)
-		exec(t, tx, "CALL own_"+table+"()")
-		exec(t, tx, "SET sql_mode = DEFAULT")
-		for _, key := range []txlock.Key{a, b} {
-			wantHeld(t, "after CALL", scope, key, true)
-		}
-		check(t, tx.Commit())
-	})
 }
 
 // committing are the ways in which a transaction can commit before its end. {T} is the

@@ -1,12 +1,13 @@
 package locksqlc_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -33,11 +34,11 @@ var lostCommits = []struct {
 func TestRunAfterLostCommit(t *testing.T) {
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		for i, shape := range lostCommits {
-			for _, rows := range []bool{false, true} {
-				if !testdb.Meet(i, rows, guarded) {
+			for j, by := range sendings[:2] {
+				if !testdb.Meet(i, j, guarded) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/rows=%t", shape.name, rows), func(t *testing.T) {
+				t.Run(shape.name+"/"+by, func(t *testing.T) {
 					t.Parallel()
 					c, calls := cross(t, db), 0
 					fill := c.fill(t, shape.procedure)
@@ -49,7 +50,7 @@ func TestRunAfterLostCommit(t *testing.T) {
 						}
 						exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
 						id := testdb.ConnID(t, tx)
-						answered := db.Waiting(t, id, func() error { return send(t.Context(), tx, rows, fill(shape.text)) })
+						answered := db.Waiting(t, id, func() error { return sendBy(t.Context(), tx, by, fill(shape.text)) })
 						db.Kill(t, id)
 						if err := <-answered; err == nil {
 							t.Error("the statement was answered with success")
@@ -71,20 +72,6 @@ func TestRunAfterLostCommit(t *testing.T) {
 			}
 		}
 	})
-}
-
-// send sends a statement by Exec, or by Query, and reads all rows.
-func send(ctx context.Context, tx *sql.Tx, rows bool, text string) error {
-	if !rows {
-		return second(tx.ExecContext(ctx, text))
-	}
-	r, err := tx.QueryContext(ctx, text)
-	if err != nil {
-		return err
-	}
-	for r.Next() || r.NextResultSet() {
-	}
-	return errors.Join(r.Err(), r.Close())
 }
 
 // TestSwallowedDeadlockAfterCommit has the program commit as text and begin another
@@ -164,38 +151,39 @@ func TestAutocommitAfterDDL(t *testing.T) {
 	})
 }
 
-// TestFailedRollbackIsNotReused leaves an XA transaction open, which ROLLBACK doesn't
-// end.
-func TestFailedRollbackIsNotReused(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.Config(), true)
-		pool.SetMaxOpenConns(1)
-		tx, key := begin(t, pool), uniqueKey(t, "xa")
-		id := testdb.ConnID(t, tx)
-		exec(t, tx, "COMMIT")
-		exec(t, tx, fmt.Sprintf("XA START '%s_%d'", db.Name(), id))
-		if err := tx.Rollback(); number(err) != 1399 {
-			t.Errorf("Rollback: %v, want the server's error", err)
-		}
-		for range 2 {
-			next := begin(t, pool)
-			lock(t, join(t, next), key)
-			isError(t, "the next transaction", next.Commit(), nil)
-		}
-		db.WaitGone(t, id)
-	})
-}
-
-// TestEndedByText has the program end a locked transaction by a statement. The error says what that
+// TestEndedByText has the program end a transaction by a statement. The error says what that
 // did, and what was rolled back isn't said to be committed.
 func TestEndedByText(t *testing.T) {
+	ways := []func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error{
+		func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error {
+			return locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "ended")}, fn)
+		},
+		func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error {
+			return locksqlc.Run(t.Context(), pool, nil, fn)
+		},
+		func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error {
+			first, err := locksqlc.Once(t.Context(), pool, uniqueKey(t, "ended"), fn)
+			if first != (err == nil) {
+				t.Errorf("it is first: %t, %v", first, err)
+			}
+			return err
+		},
+		func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error {
+			_, first, err := locksqlc.OnceValue(t.Context(), pool, uniqueKey(t, "ended"), func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
+			if first != (err == nil) {
+				t.Errorf("it is first: %t, %v", first, err)
+			}
+			return err
+		},
+	}
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.AdminConfig(severalTexts), true)
-		for _, c := range []struct{ text, name, says string }{
+		for i, c := range []struct{ text, name, says string }{
 			{"COMMIT", "COMMIT", committedBy},
 			{"commit work and chain", "COMMIT WORK AND CHAIN", committedBy},
 			{"COMMIT RELEASE", "COMMIT RELEASE", committedBy},
 			{"COMMIT; DO 1", "COMMIT", committedBy},
+			{"BEGIN", "BEGIN", committedBy},
 			{"ALTER TABLE {T} COMMENT 'ended'", "ALTER TABLE {T} COMMENT", committedBy},
 			{"ROLLBACK", "ROLLBACK", rolledBackBy},
 			{"rollback work", "ROLLBACK WORK", rolledBackBy},
@@ -206,37 +194,42 @@ func TestEndedByText(t *testing.T) {
 			{"XA END 'x'", "", ""},
 			{"XA PREPARE 'x'", "", ""},
 		} {
-			t.Run(c.text, func(t *testing.T) {
-				t.Parallel()
-				table, calls := db.CreateTable(t, "ended", counters), 0
-				var answer error
-				err := locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "ended")}, func(tx *sql.Tx) error {
-					calls++
-					exec(t, tx, "INSERT INTO "+table+" VALUES (1, 1)")
-					_, answer = tx.ExecContext(t.Context(), strings.ReplaceAll(c.text, "{T}", table))
-					return nil
-				})
-				rows := 1
-				if c.says == rolledBackBy {
-					rows = 0
+			for way, run := range ways {
+				if !testdb.Meet(i, way) {
+					continue
 				}
-				if n := count(t, pool, "SELECT COUNT(*) FROM "+table); n != rows || calls != 1 {
-					t.Errorf("%d calls have left %d rows, want %d", calls, n, rows)
-				}
-				if c.says == "" { // refused by the server, which keeps the transaction open
-					if answer == nil || err != nil {
-						t.Errorf("the statement was answered by %v, Run returned %v", answer, err)
+				t.Run(fmt.Sprintf("%s/%d", c.text, way), func(t *testing.T) {
+					t.Parallel()
+					table, calls := db.CreateTable(t, "ended", counters), 0
+					var answer error
+					err := run(t, pool, func(tx *sql.Tx) error {
+						calls++
+						exec(t, tx, "INSERT INTO "+table+" VALUES (1, 1)")
+						_, answer = tx.ExecContext(t.Context(), strings.ReplaceAll(c.text, "{T}", table))
+						return nil
+					})
+					rows := 1
+					if c.says == rolledBackBy {
+						rows = 0
 					}
-					return
-				}
-				said := fmt.Sprintf(c.says, strings.ToUpper(strings.ReplaceAll(c.name, "{T}", table)))
-				if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), said) {
-					t.Errorf("Run returned %v, want %q", err, said)
-				}
-				if err != nil && strings.Contains(err.Error(), "committed") != (rows == 1) {
-					t.Errorf("%d rows are left, and Run returned %v", rows, err)
-				}
-			})
+					if n := count(t, pool, "SELECT COUNT(*) FROM "+table); n != rows || calls != 1 {
+						t.Errorf("%d calls have left %d rows, want %d", calls, n, rows)
+					}
+					if c.says == "" { // refused by the server, which keeps the transaction open
+						if answer == nil || err != nil {
+							t.Errorf("the statement was answered by %v, the call returned %v", answer, err)
+						}
+						return
+					}
+					said := fmt.Sprintf(c.says, strings.ToUpper(strings.ReplaceAll(c.name, "{T}", table)))
+					if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), said) {
+						t.Errorf("the call returned %v, want %q", err, said)
+					}
+					if err != nil && strings.Contains(err.Error(), "committed") != (rows == 1) {
+						t.Errorf("%d rows are left, and the call returned %v", rows, err)
+					}
+				})
+			}
 		}
 	})
 }
@@ -245,3 +238,44 @@ const (
 	committedBy  = "it was committed before its end by the statement %q"
 	rolledBackBy = "the statement %q rolled it back and released its locks"
 )
+
+// TestFunctionThatEndsItsTransaction proves that Run says of a function that has committed
+// or rolled back the transaction itself, and doesn't call it again.
+func TestFunctionThatEndsItsTransaction(t *testing.T) {
+	deadlock := &mysql.MySQLError{Number: 1213, Message: "of something else"}
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		for _, c := range []struct {
+			end     func(tx *sql.Tx) error
+			returns error
+			rows    int
+			says    string
+			onPlain string
+		}{
+			{end: (*sql.Tx).Commit, rows: 1, says: "by its own function, and what that did stays", onPlain: "which called Commit or Rollback"},
+			{end: (*sql.Tx).Commit, returns: deadlock, rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
+			{end: (*sql.Tx).Commit, returns: fmt.Errorf("of another transaction: %w", txlock.ErrDeadlock), rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
+			{end: (*sql.Tx).Commit, returns: errInner, rows: 1, says: "by its own function, and what that did stays"},
+			{end: (*sql.Tx).Rollback, says: "which called Commit or Rollback", onPlain: "which called Commit or Rollback"},
+			{end: (*sql.Tx).Rollback, returns: errInner},
+		} {
+			table, key, calls := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "ended"), 0
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				calls++
+				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
+				return errors.Join(err, c.end(tx), c.returns)
+			})
+			says, n := c.says, count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
+			if !guarded {
+				says = c.onPlain
+			}
+			if err == nil || c.returns != nil && !errors.Is(err, c.returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), says) || calls != 1 || n != c.rows {
+				t.Errorf("%v after %d calls, with %d rows, want %q and %d", err, calls, n, says, c.rows)
+			}
+			if c.returns != deadlock && errors.Is(err, sql.ErrTxDone) != (c.returns == nil) { //nolint:errorlint // the one above
+				t.Errorf("%v, behind %v of the function", err, c.returns)
+			}
+			idle(t, pool)
+			wantFree(t, db, key)
+		}
+	})
+}

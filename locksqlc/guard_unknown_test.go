@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -42,12 +43,7 @@ func TestErrorsKeepOpen(t *testing.T) {
 			scope := join(t, tx)
 			_ = lock(t, scope, uniqueKey(t, "errors"))
 			text := strings.NewReplacer("{T}", table, "{ID}", fmt.Sprint(testdb.ConnID(t, tx))).Replace(statement)
-			rows, err := tx.QueryContext(t.Context(), text)
-			if err == nil {
-				for rows.Next() {
-				}
-				err = errors.Join(rows.Err(), rows.Close())
-			}
+			err := sendBy(t.Context(), tx, "rows", text)
 			if number(err) != want || errors.Is(err, txlock.ErrTxDoomed) {
 				t.Errorf("%s: %v, want %d", statement, err, want)
 			}
@@ -106,4 +102,66 @@ func TestOnceValueAndThePackets(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestUnknownReplies lets the server answer in a character set that nobody expects, in the
+// middle of a transaction. What can't be read grants nothing, and dooms the transaction.
+func TestUnknownReplies(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		busy, free := uniqueKey(t, "busy"), uniqueKey(t, "free")
+		holder := newPool(t, db.Config(), true)
+		check(t, txlock.Ensure(t.Context(), holder, busy, free))
+		lock(t, join(t, begin(t, holder)), busy)
+		for _, guarded := range []bool{true, false} {
+			pool := newPool(t, db.Config(), guarded)
+			pool.SetMaxOpenConns(1)
+			for _, name := range []string{"TryLock", "TryRLock", "LockAny"} {
+				tx := begin(t, pool)
+				scope := join(t, tx)
+				exec(t, tx, "SET character_set_results = utf16")
+				err := verbs[name](t.Context(), scope, busy)
+				if err == nil {
+					t.Errorf("%s of a key that is held, guarded: %t: it is granted", name, guarded)
+				}
+				wantHeld(t, fmt.Sprintf("%s of a key that is held, guarded: %t", name, guarded), scope, busy, false)
+				if errors.Is(err, fault.ErrReply) && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(scope.Verify(t.Context()), txlock.ErrTxDoomed)) {
+					t.Errorf("%s, guarded: %t: %v, want ErrTxDoomed, not to be tried again", name, guarded, err)
+				}
+				if err := tx.Commit(); guarded && errors.Is(scope.Verify(t.Context()), fault.ErrReply) && !errors.Is(err, txlock.ErrTxDoomed) {
+					t.Errorf("%s: Commit: %v, want ErrTxDoomed", name, err)
+				}
+				resetCharset(t, pool)
+			}
+			grantsWhatItSays(t, db, pool, free)
+		}
+	})
+}
+
+// grantsWhatItSays asks for a free key by every verb, under that character set. Each either
+// fails, or has it locked.
+func grantsWhatItSays(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key) {
+	t.Helper()
+	for _, name := range []string{"Lock", "RLock", "TryLock", "LockAll", "CompareAndBump"} {
+		tx := begin(t, pool)
+		scope := join(t, tx)
+		exec(t, tx, "SET character_set_results = utf16")
+		err := verbs[name](t.Context(), scope, key)
+		if err == nil && isFree(t, db, key) {
+			t.Errorf("%s, guarded: %t: another has the key, too", name, scope.Guarded())
+		}
+		wantHeld(t, fmt.Sprintf("%s, guarded: %t: after %v", name, scope.Guarded(), err), scope, key, err == nil)
+		if _, again := scope.TryLock(t.Context(), key); errors.Is(err, fault.ErrReply) && !errors.Is(again, txlock.ErrTxDoomed) {
+			t.Errorf("%s, guarded: %t: after %v a lock answers %v", name, scope.Guarded(), err, again)
+		}
+		_ = tx.Rollback()
+		resetCharset(t, pool)
+	}
+}
+
+// resetCharset makes the pool's connection answer in the usual character set again.
+func resetCharset(t *testing.T, pool *sql.DB) {
+	t.Helper()
+	conn := takeConn(t, pool)
+	exec(t, conn, "SET character_set_results = utf8mb4")
+	check(t, conn.Close())
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -215,30 +214,9 @@ func TestWrappedCancel(t *testing.T) {
 	})
 }
 
-// TestWrappedRestores has a deadlock in a bounded wait for a key that is being made. For
-// this wait MySQL needs a session variable; later users of the connection must find it
-// restored. The cases run one after the other: new keys beside each other could cause
-// other deadlocks.
+// TestWrappedRestores has a deadlock in a bounded wait: later users of the connection must find
+// the variables of the session restored. The cases run one after the other: new keys beside each
+// other could cause other deadlocks.
 func TestWrappedRestores(t *testing.T) {
-	onWrapped(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		pool.SetMaxOpenConns(1)
-		before := count(t, pool, "SELECT @@innodb_lock_wait_timeout")
-		made, crossing := uniqueKey(t, "made"), uniqueKey(t, "crossing")
-		other := begin(t, newPool(t, db.Config(), true))
-		ballast := db.CreateTable(t, "ballast", "id INT PRIMARY KEY AUTO_INCREMENT, v INT NOT NULL")
-		exec(t, other, "INSERT INTO "+ballast+" (v) SELECT 1 FROM "+allNumbers)
-		theirs := join(t, other)
-		lock(t, theirs, made)
-		tx := begin(t, pool)
-		ours, id := join(t, tx), testdb.ConnID(t, tx)
-		lock(t, ours, crossing)
-		waited := db.Waiting(t, id, func() error { return second(ours.WaitAtMost(30*time.Second).Lock(t.Context(), made)) })
-		lock(t, theirs, crossing)
-		isError(t, "the bounded wait", <-waited, txlock.ErrDeadlock)
-		_ = tx.Rollback() // or Commit: the transaction is over
-		check(t, other.Rollback())
-		if after := count(t, pool, "SELECT @@innodb_lock_wait_timeout"); after != before {
-			t.Errorf("innodb_lock_wait_timeout is %d on the connection of the next, was %d", after, before)
-		}
-	})
+	onWrapped(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) { restoresAfterDeadlock(t, db, pool) })
 }

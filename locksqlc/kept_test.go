@@ -1,7 +1,6 @@
 package locksqlc_test
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -10,8 +9,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -112,15 +109,9 @@ func TestOpenersStayFew(t *testing.T) {
 // statements that were prepared.
 func TestOpenersOfAResetSession(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
-		network := "forgotten-" + uniqueKey(t, "").String()
 		var wire net.Conn
-		mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (conn net.Conn, err error) {
-			wire, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
-			return wire, err
-		})
-		defer mysql.DeregisterDialContext(network)
 		table, key := db.CreateTable(t, "forgotten", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "forgotten")
-		pool := keptPool(t, db.Config(func(c *mysql.Config) { c.Net = network }))
+		pool := keptPool(t, db.Config(wired(t, &wire)))
 		pool.SetMaxOpenConns(1)
 		runs(t, pool, table, key, 2)
 		reset(t, wire)

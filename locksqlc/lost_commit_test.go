@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,8 +100,29 @@ func (r watchedRows) Close() error {
 // server, or with the reply, when all is committed. Nobody knows which, so the transaction
 // isn't run again, and the error says so: ErrUnknownOutcome.
 func TestLostReplyOfCommit(t *testing.T) {
+	ways := maps.Clone(running)
+	ways["OnceValue"] = func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
+		_, first, err := locksqlc.OnceValue(ctx, pool, key, func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
+		if first != (err == nil) {
+			t.Errorf("OnceValue is first: %t, %v", first, err)
+		}
+		return err
+	}
+	for name, text := range map[string]string{"CommitWith": "'a'", "CommitWith, one by one": "'ä'"} {
+		ways[name] = func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
+			return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				if err := fn(tx); err != nil {
+					return err
+				}
+				return second(tx.ExecContext(join(t, tx).CommitWith(ctx, txlock.AnyRows), "DELETE FROM lockstep_once WHERE name = "+text))
+			})
+		}
+	}
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		for name, run := range running {
+		for name, run := range ways {
+			if !guarded && strings.HasPrefix(name, "CommitWith") {
+				continue // refused there
+			}
 			for _, arrives := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/arrives=%t", name, arrives), func(t *testing.T) {
 					t.Parallel()
@@ -169,4 +192,46 @@ func (c cutOff) QueryContext(ctx context.Context, query string, args []driver.Na
 	}
 	c.cancel()
 	return nil, errors.Join(ctx.Err(), err, c.Close())
+}
+
+// TestContextEndsInFunction: if the context ends while the function runs, database/sql rolls the
+// transaction back, whether the function heeds that or not, and the error is the context's.
+func TestContextEndsInFunction(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		key, table := uniqueKey(t, "ends"), numbers(t, db)
+		for name, run := range map[string]func(ctx context.Context, fn func(tx *sql.Tx) error) error{
+			"Run":         func(ctx context.Context, fn func(tx *sql.Tx) error) error { return running["Run"](ctx, pool, key, fn) },
+			"Run, no key": func(ctx context.Context, fn func(tx *sql.Tx) error) error { return locksqlc.Run(ctx, pool, nil, fn) },
+			"Optimistic": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+				return locksqlc.Optimistic(ctx, pool, key, fn)
+			},
+			"Once": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+				return second(locksqlc.Once(ctx, pool, key, fn))
+			},
+		} {
+			for i := range 4 {
+				var scope *txlock.Scope
+				ctx, cancel := context.WithCancel(t.Context())
+				err := run(ctx, func(tx *sql.Tx) error {
+					scope = join(t, tx)
+					_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET v = 1")
+					cancel()
+					if i%2 == 0 {
+						return ctx.Err()
+					}
+					for err == nil { // until database/sql has rolled back
+						_, err = tx.ExecContext(context.Background(), "DO 0")
+					}
+					return nil
+				})
+				isError(t, name, err, context.Canceled)
+				idle(t, pool)
+				if guarded {
+					wantNoTransaction(t, scope, key)
+				}
+				wantFree(t, db, key)
+			}
+			wantCount(t, pool, 0, "SELECT v FROM "+table)
+		}
+	})
 }

@@ -38,40 +38,6 @@ var moves = []struct {
 	{text: "BEGIN NOT ATOMIC SET completion_type = 1; END", want: schema.ErrSession, engine: testdb.MariaDB},
 }
 
-// prepares is a *sql.DB, *sql.Conn or *sql.Tx.
-type prepares interface {
-	executor
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
-}
-
-// sendings are the ways to send a statement. The one that prepares it tells false if the
-// server doesn't prepare this.
-var sendings = []func(tb testing.TB, on prepares, query string) bool{
-	func(tb testing.TB, on prepares, query string) bool {
-		exec(tb, on, query)
-		return true
-	},
-	func(tb testing.TB, on prepares, query string) bool {
-		rows, err := on.QueryContext(tb.Context(), query)
-		check(tb, err)
-		for rows.Next() || rows.NextResultSet() {
-			continue
-		}
-		check(tb, errors.Join(rows.Err(), rows.Close()))
-		return true
-	},
-	func(tb testing.TB, on prepares, query string) bool {
-		stmt, err := on.PrepareContext(tb.Context(), query)
-		if err != nil {
-			return false
-		}
-		_, err = stmt.ExecContext(tb.Context())
-		check(tb, errors.Join(err, stmt.Close()))
-		return true
-	},
-}
-
 // TestMovedSession moves sessions in every way that database/sql has: in a transaction, on the
 // connection before it, and on the pool. A lock of such a session is refused by name, and the
 // pool doesn't use the connection again: whoever is granted a lock or a lease from it is alone.
@@ -102,25 +68,32 @@ func TestMovedSession(t *testing.T) {
 				continue
 			}
 			text := fill(m.text)
-			for way, send := range sendings {
+			send := func(on prepares, by string) (moved bool) { // not by what the server doesn't prepare
+				err := sendBy(t.Context(), on, by, text)
+				if by != "prepared" {
+					check(t, err)
+				}
+				return err == nil
+			}
+			for _, by := range sendings {
 				conn := takeConn(t, pool)
-				moved := send(t, conn, text)
+				moved := send(conn, by)
 				tx := begin(t, conn)
 				if _, err := locksqlc.Join(t.Context(), tx); moved && !errors.Is(err, m.want) {
-					t.Errorf("%s, by way %d before the transaction: Join: %v", text, way, err)
+					t.Errorf("%s, %s before the transaction: Join: %v", text, by, err)
 				}
 				check(t, errors.Join(tx.Rollback(), conn.Close()))
 
 				tx = begin(t, pool)
 				scope, first := join(t, tx), uniqueKey(t, "first")
 				lock(t, scope, first)
-				if send(t, tx, text) {
+				if send(tx, by) {
 					refuses(t, scope, m.want, text)
 				}
-				wantHeld(t, fmt.Sprintf("%s, by way %d", text, way), scope, first, true)
+				wantHeld(t, text+", "+by, scope, first, true)
 				check(t, tx.Commit())
 			}
-			sendings[i%len(sendings)](t, pool, text)
+			send(pool, sendings[i%len(sendings)])
 			alone(t)
 		}
 		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+other+".lockstep_locks") + count(t, db.Admin(), "SELECT COUNT(*) FROM "+other+".lockstep_leases"); n != 0 {
@@ -133,16 +106,11 @@ func TestMovedSession(t *testing.T) {
 func refuses(tb testing.TB, s *txlock.Scope, want error, why string) {
 	tb.Helper()
 	key := uniqueKey(tb, "refused")
-	for what, call := range map[string]func() error{
-		"Lock":    func() error { return second(s.Lock(tb.Context(), key)) },
-		"TryLock": func() error { return second(s.TryLock(tb.Context(), key)) },
-		"RLock":   func() error { return second(s.RLock(tb.Context(), key)) },
-		"LockAll": func() error { return second(s.LockAll(tb.Context(), key, hashed.Key(1))) },
-		"Version": func() error { return second(s.Version(tb.Context(), key)) },
-		"Once":    func() error { return second(s.Once(tb.Context(), key)) },
-		"Verify":  func() error { return s.Verify(tb.Context()) },
+	verify := func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error { return s.Verify(ctx) }
+	for what, call := range map[string]func(context.Context, *txlock.Scope, txlock.Key) error{
+		"Lock": verbs["Lock"], "TryLock": verbs["TryLock"], "RLock": verbs["RLock"], "LockAll": verbs["LockAll"], "Version": verbs["Version"], "Once": verbs["Once"], "Verify": verify,
 	} {
-		if err := call(); !errors.Is(err, want) || !strings.Contains(err.Error(), "don't ") {
+		if err := call(tb.Context(), s, key); !errors.Is(err, want) || !strings.Contains(err.Error(), "don't ") {
 			tb.Errorf("%s after %s: %v", what, why, err)
 		}
 	}
@@ -172,21 +140,13 @@ func TestLockTablesUnderAutocommitOff(t *testing.T) {
 			{"SET autocommit = 0", "SET autocommit = 1, autocommit = 0", "SELECT * FROM " + table},
 			{"PREPARE s FROM 'SET autocommit = 0'; EXECUTE s", "LOCK TABLES " + table + " READ"},
 		} {
-			for way := range 2 {
+			for _, by := range sendings[:2] {
 				pool, key := newPool(t, db.AdminConfig(severalTexts), true), uniqueKey(t, "tables")
 				tx := begin(t, pool)
 				scope := join(t, tx)
 				lock(t, scope, key)
 				for _, text := range texts {
-					var err error
-					if way == 0 {
-						_, err = tx.ExecContext(t.Context(), text)
-					} else if rows, failed := tx.QueryContext(t.Context(), text); failed != nil {
-						err = failed
-					} else {
-						err = rows.Close()
-					}
-					if err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
+					if err := sendBy(t.Context(), tx, by, text); err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
 						t.Fatal(err)
 					}
 				}
@@ -225,8 +185,7 @@ func TestChainedTransaction(t *testing.T) {
 		exec(t, conn, "BEGIN")
 		exec(t, conn, "SET completion_type = CHAIN")
 		exec(t, conn, "COMMIT")
-		scope, err := txlock.Join(t.Context(), connTx{conn})
-		check(t, err)
+		scope := joinConn(t, conn)
 		isError(t, "a lock behind a chained COMMIT", second(scope.Lock(t.Context(), key)), schema.ErrSession)
 		exec(t, conn, "SET completion_type = NO_CHAIN")
 		lock(t, scope, key)
@@ -243,12 +202,6 @@ func TestChainedTransaction(t *testing.T) {
 		wantCount(t, db.Admin(), 4, "SELECT COUNT(*) FROM "+table)
 	})
 }
-
-// connTx is a transaction that is begun and ended as text.
-type connTx struct{ *sql.Conn }
-
-func (c connTx) Commit() error   { return errors.ErrUnsupported }
-func (c connTx) Rollback() error { return errors.ErrUnsupported }
 
 func managerOf(tb testing.TB, pool *sql.DB) *lease.Manager {
 	tb.Helper()

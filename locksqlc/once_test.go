@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -37,15 +36,7 @@ func TestOnce(t *testing.T) {
 		}
 		first, err := add(func() error { return broken })
 		wantOnce(t, "fn fails", first, err, false, broken)
-		func() {
-			defer func() {
-				if p := recover(); p != "on purpose" {
-					t.Errorf("the panic of fn became %v", p)
-				}
-			}()
-			first, err = add(func() error { panic("on purpose") })
-			t.Errorf("Once = %t, %v", first, err)
-		}()
+		wantPanic(t, "on purpose", func() { _, _ = add(func() error { panic("on purpose") }) })
 		idle(t, pool)
 		first, err = add(func() error { return nil })
 		wantOnce(t, "fn succeeds", first, err, true, nil)
@@ -82,38 +73,18 @@ func TestWhoIsNotTheFirstWrites(t *testing.T) {
 	})
 }
 
-// TestOnceRetriesDeadlock: a deadlock rolls back the key as well, and both run again.
+// TestOnceRetriesDeadlock: a deadlock rolls back the key as well, and the call is the first again.
 func TestOnceRetriesDeadlock(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		table := db.CreateTable(t, "pairs", "id INT PRIMARY KEY, v INT NOT NULL")
-		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
-		var both sync.WaitGroup
-		meet, runs := make(chan struct{}), make(chan int, 20)
-		both.Add(2)
-		go func() { both.Wait(); close(meet) }()
-		var wg sync.WaitGroup
-		for i := range 2 {
-			key, tries := uniqueKey(t, "once"), 0
-			wg.Go(func() {
-				first, err := locksqlc.Once(t.Context(), pool, key, func(tx *sql.Tx) error {
-					tries++
-					runs <- i
-					if _, err := tx.Exec("UPDATE "+table+" SET v = v + 1 WHERE id = ?", 1+i); err != nil {
-						return err
-					}
-					if tries == 1 {
-						both.Done()
-						<-meet
-					}
-					return second(tx.Exec("UPDATE "+table+" SET v = v + 1 WHERE id = ?", 2-i))
-				})
-				wantOnce(t, "Once", first, err, true, nil)
-			})
-		}
-		wg.Wait()
-		if n := count(t, pool, "SELECT SUM(v) FROM "+table); n != 4 || len(runs) < 3 {
-			t.Errorf("%d updates of 4 in %d runs", n, len(runs))
-		}
+		c, calls := cross(t, db), 0
+		first, err := locksqlc.Once(t.Context(), pool, uniqueKey(t, "once"), func(tx *sql.Tx) error {
+			if calls++; calls == 1 {
+				return c.lose(t, tx)
+			}
+			return second(tx.ExecContext(t.Context(), "UPDATE "+c.table+" SET v = v + 5"))
+		})
+		wantOnce(t, "Once", first, err, true, nil)
+		wantCount(t, pool, 10, "SELECT SUM(v) FROM "+c.table)
 	})
 }
 
@@ -138,39 +109,6 @@ func TestOnceOfAnExpiredKey(t *testing.T) {
 		wg.Wait()
 		if n := firsts.Load(); n != 1 {
 			t.Errorf("%d are the first", n)
-		}
-	})
-}
-
-// TestOnceThatEndsItsTransaction is told, and the key is used up.
-func TestOnceThatEndsItsTransaction(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
-		for _, end := range []string{"COMMIT", "CREATE TABLE IF NOT EXISTS lockstep_locks (n INT)"} {
-			key, value, calls := uniqueKey(t, "once"), uniqueKey(t, "once"), 0
-			fn := func(tx *sql.Tx) error {
-				calls++
-				return second(tx.Exec(end))
-			}
-			for i := range 2 {
-				first, err := locksqlc.Once(t.Context(), pool, key, fn)
-				if i == 0 && !strings.HasPrefix(end, "COMMIT") && err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
-					continue // the user may not create tables; nothing was committed
-				}
-				if i == 0 {
-					wantOnce(t, end, first, err, false, txlock.ErrTxDoomed)
-					if txlock.Retryable(err) {
-						t.Errorf("retryable: %v", err)
-					}
-				}
-			}
-			_, first, err := locksqlc.OnceValue(t.Context(), pool, value, func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
-			if err == nil || first {
-				t.Errorf("OnceValue = %t, %v", first, err)
-			}
-			if end == "COMMIT" && calls != 2 {
-				t.Errorf("%d calls", calls)
-			}
-			idle(t, pool)
 		}
 	})
 }
@@ -216,37 +154,21 @@ func TestOnceValue(t *testing.T) {
 
 // TestOnceIsCancelled while it waits, and leaves nothing.
 func TestOnceIsCancelled(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		key := uniqueKey(t, "once")
-		var both [2]*sql.Conn // so that the call finds one: to dial for too long is another error
-		for i := range both {
-			var err error
-			if both[i], err = pool.Conn(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, conn := range both {
-			check(t, conn.Close())
-		}
-		open, end := make(chan struct{}), make(chan struct{})
-		ended := make(chan error, 1)
-		go func() {
-			_, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error {
-				close(open)
-				<-end
-				return errors.New("no")
-			})
-			ended <- err
-		}()
-		<-open
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		pool.SetMaxOpenConns(1)
+		id := testdb.ConnID(t, pool) // so that the call finds one: to dial for too long is another error
+		holder := begin(t, newPool(t, db.Config(), true))
+		check(t, second(join(t, holder).Once(t.Context(), key)))
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		go func() {
+			db.WaitForLockWait(t, id)
+			cancel()
+		}()
 		first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { t.Error("fn is called"); return nil })
-		wantOnce(t, "a call that is cancelled", first, err, false, context.DeadlineExceeded)
-		close(end)
-		if err := <-ended; err == nil {
-			t.Error("no error of fn")
-		}
+		wantOnce(t, "a call that is cancelled", first, err, false, context.Canceled)
+		check(t, holder.Rollback())
 		first, err = locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
 		wantOnce(t, "afterwards", first, err, true, nil)
 	})

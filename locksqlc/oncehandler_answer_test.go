@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -95,31 +96,29 @@ func TestOnceHandlerLateHeaders(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerRemovesFiles: those of a form are gone with the request, as net/http has it.
-func TestOnceHandlerRemovesFiles(t *testing.T) {
+// TestOnceHandlerOfAForm: a form that is sent again has another boundary, and is the same request.
+// Its files are gone with the request, as net/http has it.
+func TestOnceHandlerOfAForm(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		name := ""
-		s := answers(newPool(t, db.Config(), true), numbers(t, db), func(_ http.ResponseWriter, r *http.Request) {
+		s := answers(newPool(t, db.Config(), true), numbers(t, db), func(w http.ResponseWriter, r *http.Request) {
 			check(t, r.ParseMultipartForm(0))
-			file, err := r.MultipartForm.File["file"][0].Open()
+			file, err := r.MultipartForm.File["receipt"][0].Open()
 			check(t, err)
 			name = file.(*os.File).Name()
 			check(t, file.Close())
+			w.WriteHeader(http.StatusCreated)
+			check(t, second(io.WriteString(w, "kept")))
 		}, idempotency.MaxBody(20<<20))
-		var body bytes.Buffer
-		form := multipart.NewWriter(&body)
-		part, err := form.CreateFormFile("file", "large")
-		check(t, err)
-		check(t, second(part.Write(make([]byte, 11<<20)))) // ParseMultipartForm keeps 10 MiB in memory
-		check(t, form.Close())
-		r := httptest.NewRequest("POST", "/payments", &body)
-		r.Header.Set("Content-Type", form.FormDataContentType())
-		r.Header.Set("Idempotency-Key", uniqueKey(t, "http").String())
-		w := httptest.NewRecorder()
-		s.ServeHTTP(w, r)
-		wantAnswer(t, "the answer", w, 200, "", false)
+		key, large := uniqueKey(t, "http").String(), strings.Repeat("x", 11<<20) // ParseMultipartForm keeps 10 MiB in memory
+		wantAnswer(t, "the first", upload(t, s, key, large), 201, "kept", false)
 		if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("the file %q is still there: %v", name, err)
+		}
+		wantAnswer(t, "again", upload(t, s, key, large), 201, "kept", true)
+		wantAnswer(t, "another file", upload(t, s, key, "b"), 422, "already used", false)
+		if n := s.calls.Load(); n != 1 {
+			t.Errorf("%d calls", n)
 		}
 	})
 }
@@ -169,6 +168,62 @@ func TestOnceHandlerWithoutTheBody(t *testing.T) {
 		wantAnswer(t, "a form that was parsed", w, 500, "Nothing was done", false)
 		if err := s.last.Load(); err == nil || !strings.Contains((*err).Error(), "was read before") {
 			t.Errorf("told %v", err)
+		}
+	})
+}
+
+// upload sends a file as mime/multipart does, with a new boundary each time.
+func upload(t *testing.T, h http.Handler, key, content string) *httptest.ResponseRecorder {
+	t.Helper()
+	body := new(bytes.Buffer)
+	form := multipart.NewWriter(body)
+	part, err := form.CreateFormFile("receipt", "receipt.pdf")
+	check(t, err)
+	check(t, second(part.Write([]byte(content))))
+	check(t, form.Close())
+	r := httptest.NewRequest("POST", "/receipts", body)
+	r.Header.Set("Content-Type", form.FormDataContentType())
+	r.Header.Set("Idempotency-Key", key)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// TestOnceHandlerFingerprint: a program says itself what distinguishes its requests.
+func TestOnceHandlerFingerprint(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		s := answers(pool, numbers(t, db), func(http.ResponseWriter, *http.Request) {},
+			idempotency.FingerprintOf(func(_ *http.Request, body []byte) []byte { return bytes.TrimSpace(body) }))
+		key := uniqueKey(t, "http").String()
+		wantAnswer(t, "the first", request(s, "POST", key, "a"), 200, "", false)
+		wantAnswer(t, "with a blank", request(s, "PUT", key, " a\n"), 200, "", true)
+		wantAnswer(t, "another body", request(s, "POST", key, "b"), 422, "already used", false)
+	})
+}
+
+// TestOnceHandlerStatuses: an answer whose status isn't kept is given, rolled back and not stored,
+// and the next request is the first. One of 500 is kept if the program says so.
+func TestOnceHandlerStatuses(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, table := newPool(t, db.Config(), true), numbers(t, db)
+		var status atomic.Int32
+		s := answers(pool, table, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) },
+			idempotency.KeepStatuses(func(status int) bool { return status < 400 || status == 404 || status == 502 }))
+		done := 0
+		for _, last := range []int32{404, 502, 201} {
+			key := uniqueKey(t, "http").String()
+			for _, passes := range []int32{409, 422, 503} {
+				status.Store(passes)
+				wantAnswer(t, "not kept", request(s, "POST", key, ""), int(passes), "", false)
+				wantCount(t, pool, done, "SELECT v FROM "+table)
+			}
+			status.Store(last)
+			wantAnswer(t, "kept", request(s, "POST", key, ""), int(last), "", false)
+			done++
+			wantCount(t, pool, done, "SELECT v FROM "+table)
+			wantAnswer(t, "repeated", request(s, "POST", key, ""), int(last), "", true)
+			wantCount(t, pool, done, "SELECT v FROM "+table)
 		}
 	})
 }

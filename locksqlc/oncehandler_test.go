@@ -150,14 +150,7 @@ func TestOnceHandlerThatFails(t *testing.T) {
 		way = "status"
 		wantAnswer(t, way, request(s, "POST", key, ""), 500, "broken", false)
 		way = "panic"
-		func() {
-			defer func() {
-				if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // what net/http compares
-					t.Errorf("the panic became %v", p)
-				}
-			}()
-			request(s, "POST", key, "")
-		}()
+		wantPanic(t, http.ErrAbortHandler, func() { request(s, "POST", key, "") })
 		way = "error"
 		wantAnswer(t, way, request(s, "POST", key, ""), 503, "no answer", false)
 		way = "error and answer"

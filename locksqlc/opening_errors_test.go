@@ -279,17 +279,6 @@ func TestOpeningIsKilled(t *testing.T) {
 			o.over(t)
 		})
 	})
-	t.Run("before a write", func(t *testing.T) {
-		onOpenings(t, nil, func(t *testing.T, o *opening) {
-			o.db.Kill(t, o.id)
-			o.db.WaitGone(t, o.id)
-			if _, err := o.tx.ExecContext(t.Context(), "INSERT INTO "+o.table+" VALUES (1)"); err == nil {
-				t.Error("the write succeeded")
-			}
-			o.over(t)
-			wantCount(t, o.db.Admin(), 0, "SELECT COUNT(*) FROM "+o.table)
-		})
-	})
 }
 
 // over fails the test unless the transaction is doomed, and could be run again.

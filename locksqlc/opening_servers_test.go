@@ -2,86 +2,184 @@ package locksqlc_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestOpeningOnReadOnlyServer begins transactions by locks on a server that has become a
-// replica. Each is refused, leaves the transaction as one that can go on, and nothing on
-// the server that its end doesn't end.
-func TestOpeningOnReadOnlyServer(t *testing.T) {
-	variables := map[testdb.Engine][]string{testdb.MariaDB: {"read_only"}, testdb.MySQL: {"read_only", "super_read_only"}}
+// writing are the calls of a scope that write to the row of a key.
+var writing = map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
+	"Lock":    func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
+	"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) },
+	"WaitAtMost": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
+	},
+	"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		return second(s.LockAll(ctx, key, besides(key, "b")))
+	},
+	"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return s.CompareAndBump(ctx, key, 0) },
+	"Once":           func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Once(ctx, key)) },
+}
+
+// verbs are writing, and the calls that lock or read the row of a key in other ways.
+var verbs = func() map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+	all := maps.Clone(writing)
+	all["RLock"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) }
+	all["TryRLock"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryRLock(ctx, key)) }
+	all["LockAny"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.LockAny(ctx, key)) }
+	all["Version"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Version(ctx, key)) }
+	return all
+}()
+
+// running are the ways to run a transaction with a key.
+var running = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error{
+	"Run": func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
+		return locksqlc.Run(ctx, pool, []txlock.Key{key}, fn)
+	},
+	"Optimistic": func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
+		return locksqlc.Optimistic(ctx, pool, key, fn)
+	},
+}
+
+// TestOpeningOnOtherServers begins transactions by locks on a server that writes statements to its
+// binary log, and on one that has become a replica.
+func TestOpeningOnOtherServers(t *testing.T) {
 	onEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Dedicated(t, engine).OpenNamed(t)
-		table := db.CreateTable(t, "read_only", "id INT PRIMARY KEY AUTO_INCREMENT")
-		insert := "INSERT INTO " + table + " VALUES ()"
-		key := uniqueKey(t, "a")
-		check(t, txlock.Ensure(t.Context(), db.Admin(), key, besides(key, "b")))
-		readOnly := func(t *testing.T, variable, value string) { db.Exec(t, "SET GLOBAL "+variable+" = "+value) }
-		for _, variable := range variables[engine] {
-			for name, ask := range writing {
-				t.Run(variable+"/"+name, func(t *testing.T) {
-					conn := takeConn(t, newPool(t, db.Config(), true))
-					tx := begin(t, conn)
-					scope := join(t, tx)
-					readOnly(t, variable, "ON")
-					defer readOnly(t, "read_only", "OFF") // which ends super_read_only, too
-					wants(t, ask(t.Context(), scope, key), txlock.ErrReadOnly, 1290)
-					wantCount(t, tx, 0, "SELECT COUNT(*) FROM "+table)
-					if _, err := tx.ExecContext(t.Context(), insert); number(err) != 1290 {
-						t.Errorf("a write: %v, want 1290", err)
-					}
-					check(t, tx.Rollback())
-					exec(t, conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
-					readOnly(t, "read_only", "OFF")
-					wantFree(t, db, key, besides(key, "b"))
-				})
-			}
-			t.Run(variable+"/until it is written", func(t *testing.T) {
-				tx := begin(t, newPool(t, db.Config(), true))
-				scope := join(t, tx)
-				readOnly(t, variable, "ON")
-				_, err := scope.Lock(t.Context(), key)
-				readOnly(t, "read_only", "OFF")
-				wants(t, err, txlock.ErrReadOnly, 1290)
-				lock(t, scope, key)
-				exec(t, tx, insert)
+		db := testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1", "--binlog-format=STATEMENT")).OpenNamed(t)
+		openingByStatements(t, db)
+		openingOnReadOnlyServer(t, db)
+	})
+}
+
+// openingByStatements: under READ COMMITTED the server refuses all writes, and so the locks (1665).
+func openingByStatements(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	table := db.CreateTable(t, "written", "id INT PRIMARY KEY AUTO_INCREMENT")
+	pool := newPool(t, db.Config(), true)
+	for name, ask := range writing {
+		for read, query := range map[string]string{"": "", "after a SELECT": "SELECT COUNT(*) FROM " + table} {
+			t.Run(name+" "+read, func(t *testing.T) {
+				key := uniqueKey(t, "new")
+				tx := begin(t, pool)
+				if query != "" {
+					count(t, tx, query)
+				}
+				check(t, ask(t.Context(), join(t, tx), key))
+				exec(t, tx, "INSERT INTO "+table+" VALUES ()")
 				check(t, tx.Commit())
 				wantFree(t, db, key)
-				db.Exec(t, "DELETE FROM "+table)
 			})
-			for name, run := range running {
-				t.Run(variable+"/at the end of "+name, func(t *testing.T) {
-					pool := newPool(t, db.Config(), true)
-					calls := 0
-					err := run(t.Context(), pool, key, func(tx *sql.Tx) error {
-						calls++
-						exec(t, tx, insert)
-						readOnly(t, variable, "ON")
-						return nil
-					})
-					readOnly(t, "read_only", "OFF")
-					if number(err) != 1290 || txlock.Retryable(err) || calls != 1 {
-						t.Errorf("%v after %d calls, want 1290 after one", err, calls)
-					}
-					wantFree(t, db, key)
-					wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+table)
-					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-				})
-			}
 		}
+		t.Run(name+" at READ COMMITTED", func(t *testing.T) {
+			conn := takeConn(t, pool)
+			tx := begin(t, conn, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+			key := uniqueKey(t, "new")
+			if err := ask(t.Context(), join(t, tx), key); number(err) != 1665 || txlock.Retryable(err) {
+				t.Errorf("%v, want 1665", err)
+			}
+			wantCount(t, tx, 7, "SELECT 7")
+			check(t, tx.Rollback())
+			exec(t, conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
+			wantFree(t, db, key)
+		})
+	}
+	for name, run := range running {
+		t.Run(name, func(t *testing.T) {
+			key, before := uniqueKey(t, "new"), count(t, db.Admin(), "SELECT COUNT(*) FROM "+table)
+			for range 2 {
+				check(t, run(t.Context(), pool, key, func(tx *sql.Tx) error {
+					exec(t, tx, "INSERT INTO "+table+" VALUES ()")
+					return nil
+				}))
+			}
+			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != before+2 {
+				t.Errorf("%d rows, want two more than %d", n, before)
+			}
+			wantFree(t, db, key)
+		})
+	}
+	t.Run("Do", func(t *testing.T) {
+		check(t, locksqlc.Do(t.Context(), pool, uniqueKey(t, "done"), func(context.Context) error { return nil }))
 	})
+}
+
+// openingOnReadOnlyServer: each lock is refused, leaves the transaction as one that can go on, and
+// nothing on the server that its end doesn't end.
+func openingOnReadOnlyServer(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	variables := map[testdb.Engine][]string{testdb.MariaDB: {"read_only"}, testdb.MySQL: {"read_only", "super_read_only"}}[db.Engine()]
+	table := db.CreateTable(t, "read_only", "id INT PRIMARY KEY AUTO_INCREMENT")
+	insert := "INSERT INTO " + table + " VALUES ()"
+	key := uniqueKey(t, "a")
+	check(t, txlock.Ensure(t.Context(), db.Admin(), key, besides(key, "b")))
+	readOnly := func(t *testing.T, variable, value string) { db.Exec(t, "SET GLOBAL "+variable+" = "+value) }
+	for _, variable := range variables {
+		for name, ask := range writing {
+			t.Run(variable+"/"+name, func(t *testing.T) {
+				conn := takeConn(t, newPool(t, db.Config(), true))
+				tx := begin(t, conn)
+				scope := join(t, tx)
+				readOnly(t, variable, "ON")
+				defer readOnly(t, "read_only", "OFF") // which ends super_read_only, too
+				wants(t, ask(t.Context(), scope, key), txlock.ErrReadOnly, 1290)
+				wantCount(t, tx, 0, "SELECT COUNT(*) FROM "+table)
+				if _, err := tx.ExecContext(t.Context(), insert); number(err) != 1290 {
+					t.Errorf("a write: %v, want 1290", err)
+				}
+				check(t, tx.Rollback())
+				exec(t, conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
+				readOnly(t, "read_only", "OFF")
+				wantFree(t, db, key, besides(key, "b"))
+			})
+		}
+		t.Run(variable+"/until it is written", func(t *testing.T) {
+			tx := begin(t, newPool(t, db.Config(), true))
+			scope := join(t, tx)
+			readOnly(t, variable, "ON")
+			_, err := scope.Lock(t.Context(), key)
+			readOnly(t, "read_only", "OFF")
+			wants(t, err, txlock.ErrReadOnly, 1290)
+			lock(t, scope, key)
+			exec(t, tx, insert)
+			check(t, tx.Commit())
+			wantFree(t, db, key)
+			db.Exec(t, "DELETE FROM "+table)
+		})
+		for name, run := range running {
+			t.Run(variable+"/at the end of "+name, func(t *testing.T) {
+				pool := newPool(t, db.Config(), true)
+				calls := 0
+				err := run(t.Context(), pool, key, func(tx *sql.Tx) error {
+					calls++
+					exec(t, tx, insert)
+					readOnly(t, variable, "ON")
+					return nil
+				})
+				readOnly(t, "read_only", "OFF")
+				if number(err) != 1290 || txlock.Retryable(err) || calls != 1 {
+					t.Errorf("%v after %d calls, want 1290 after one", err, calls)
+				}
+				wantFree(t, db, key)
+				wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+table)
+				check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+			})
+		}
+	}
 }
 
 // reset has the server reset the session of a connection that is idle, behind the back of
@@ -102,6 +200,32 @@ func reset(t *testing.T, conn net.Conn) {
 	}
 }
 
+// dialled has the driver use what wrap makes of each connection that it dials. They are closed when
+// the test ends.
+func dialled(t *testing.T, wrap func(net.Conn) net.Conn) func(*mysql.Config) {
+	network, dialled := "dialled-"+rand.Text(), make(chan net.Conn, 100)
+	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		dialled <- conn
+		return wrap(conn), nil
+	})
+	t.Cleanup(func() {
+		mysql.DeregisterDialContext(network)
+		for len(dialled) > 0 {
+			_ = (<-dialled).Close() // the driver may have closed it
+		}
+	})
+	return func(cfg *mysql.Config) { cfg.Net = network }
+}
+
+// wired has the driver dial connections that it stores.
+func wired(t *testing.T, wire *net.Conn) func(*mysql.Config) {
+	return dialled(t, func(conn net.Conn) net.Conn { *wire = conn; return conn })
+}
+
 // TestOpeningIsReset has the session reset after the lock that begins a transaction was
 // refused, which may have left one open, and after one that was given: that one is lost,
 // and the next statement says so. So is one whose BEGIN was sent before the lock.
@@ -110,20 +234,14 @@ func TestOpeningIsReset(t *testing.T) {
 		table := db.CreateTable(t, "reset", "id INT PRIMARY KEY")
 		for i, granted := range []bool{false, true} {
 			t.Run(fmt.Sprintf("granted=%t", granted), func(t *testing.T) {
-				network := "reset-" + uniqueKey(t, "").String()
 				var wire net.Conn
-				mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (conn net.Conn, err error) {
-					wire, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
-					return wire, err
-				})
-				defer mysql.DeregisterDialContext(network)
 				key := uniqueKey(t, "key")
 				check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 				holder := begin(t, newPool(t, db.Config(), true))
 				if !granted {
 					lock(t, join(t, holder), key)
 				}
-				tx := begin(t, newPool(t, db.Config(oneSecond, func(c *mysql.Config) { c.Net = network }), true))
+				tx := begin(t, newPool(t, db.Config(oneSecond, wired(t, &wire)), true))
 				scope := join(t, tx)
 				insert := fmt.Sprintf("INSERT INTO %s VALUES (%d)", table, i)
 				_, err := scope.Lock(t.Context(), key)
@@ -152,4 +270,44 @@ func TestOpeningIsReset(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestRefusedOnClusters proves that calls which can't exclude on a cluster of several
+// primaries are refused there, and that the transaction goes on. It needs no cluster:
+// with wsrep_on = ON and no provider, a MariaDB works alone.
+func TestRefusedOnClusters(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		if engine == testdb.MySQL {
+			continue
+		}
+		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).OpenNamed(t)
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(name, func(t *testing.T) {
+				pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(t, db.Config()).DB()
+				key := txlock.Named(t.Name())
+				err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error {
+					t.Error("Do has called its function")
+					return nil
+				})
+				if !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "use a lease") {
+					t.Errorf("Do: %v", err)
+				}
+				tx := begin(t, pool)
+				scope := join(t, tx)
+				for verb, lock := range map[string]func(context.Context, txlock.Key) (txlock.Grant, error){
+					"RLock": scope.RLock, "TryRLock": scope.TryRLock,
+				} {
+					if _, err := lock(t.Context(), key); !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "lock exclusively") {
+						t.Errorf("%s: %v", verb, err)
+					}
+				}
+				isError(t, "Lock after that", second(scope.Lock(t.Context(), key)), nil)
+				if grant, err := scope.RLock(t.Context(), key); err != nil || grant.Shared() {
+					t.Errorf("RLock of what is held exclusively: %+v, %v", grant, err)
+				}
+				check(t, tx.Commit())
+			})
+		}
+	}
 }

@@ -41,22 +41,6 @@ func onBegun(t *testing.T, options *sql.TxOptions, test func(t *testing.T, b *be
 	})
 }
 
-// TestNothingIsSent proves that a transaction without statements costs nothing.
-func TestNothingIsSent(t *testing.T) {
-	for name, end := range map[string]func(*sql.Tx) error{"Commit": (*sql.Tx).Commit, "Rollback": (*sql.Tx).Rollback} {
-		t.Run(name, func(t *testing.T) {
-			onBegun(t, &sql.TxOptions{Isolation: sql.LevelSerializable}, func(t *testing.T, b *begun) {
-				join(t, b.tx)
-				before := b.trips.Count()
-				check(t, end(b.tx))
-				if n := b.trips.Count() - before; n != 0 {
-					t.Errorf("%d round trips", n)
-				}
-			})
-		})
-	}
-}
-
 // TestFirstStatement begins a transaction by each kind of statement, and rolls it back.
 func TestFirstStatement(t *testing.T) {
 	for name, send := range map[string]func(t *testing.T, b *begun){
@@ -115,34 +99,6 @@ func TestFirstStatementCommits(t *testing.T) {
 	})
 }
 
-// TestFirstStatementKeepsOptions proves that what BeginTx was asked for holds when the
-// BEGIN is sent.
-func TestFirstStatementKeepsOptions(t *testing.T) {
-	onBegun(t, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true}, func(t *testing.T, b *begun) {
-		all := "SELECT COUNT(*) FROM " + b.table
-		before := count(t, b.tx, all)
-		b.db.Exec(t, "INSERT INTO "+b.table+" VALUES (1)")
-		wantCount(t, b.tx, before+1, all)
-		if _, err := b.tx.ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (2)"); number(err) != 1792 {
-			t.Errorf("a write is answered %v, want 1792", err)
-		}
-		check(t, b.tx.Commit())
-	})
-}
-
-// TestBeginTxFails proves that BeginTx still says at once what it can say.
-func TestBeginTxFails(t *testing.T) {
-	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		conn := takeConn(t, newPool(t, db.Config(), guarded))
-		if _, err := conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelLinearizable}); err == nil {
-			t.Error("a level that no server has is accepted")
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		isError(t, "after the end of the context", second(conn.BeginTx(ctx, nil)), context.Canceled)
-	})
-}
-
 // TestOptimisticEnd proves what is left of a transaction when its last statement both
 // compares the version and commits.
 func TestOptimisticEnd(t *testing.T) {
@@ -161,16 +117,6 @@ func TestOptimisticEnd(t *testing.T) {
 			if n := rows() - before; n != 3 {
 				t.Errorf("%d rows, want 3", n)
 			}
-			calls := 0
-			check(t, locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
-				if calls++; calls == 1 {
-					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-				}
-				return write(tx)
-			}))
-			if n := rows() - before; n != 4 || calls != 2 {
-				t.Errorf("%d rows after a conflict, fn was called %d times", n, calls)
-			}
 			cancelled, cancel := context.WithCancel(t.Context())
 			holder := begin(t, pool)
 			lock(t, join(t, holder), key)
@@ -187,8 +133,8 @@ func TestOptimisticEnd(t *testing.T) {
 			}
 			check(t, holder.Rollback())
 			wantFree(t, db, key)
-			if n := rows() - before; n != 4 {
-				t.Errorf("%d rows after it was cancelled, want 4", n)
+			if n := rows() - before; n != 3 {
+				t.Errorf("%d rows after it was cancelled, want 3", n)
 			}
 		}
 	})
@@ -234,5 +180,37 @@ func TestPoolAfterARefusedLock(t *testing.T) {
 			check(t, holder.Rollback())
 			wantCount(t, db.Admin(), 2*(i+1), "SELECT COUNT(*) FROM "+table)
 		}
+	})
+}
+
+// TestOpeningShared begins a read-only transaction by a shared lock, which writes only where
+// the row is missing, or where the process doesn't know it yet, and may fail to.
+func TestOpeningShared(t *testing.T) {
+	onOpenings(t, &sql.TxOptions{ReadOnly: true}, func(t *testing.T, o *opening) {
+		unknown := uniqueKey(t, "unknown")
+		_, err := o.db.Admin().ExecContext(t.Context(), "INSERT INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", unknown.String())
+		check(t, err)
+		for _, key := range []txlock.Key{unknown, o.free} {
+			check(t, second(o.RLock(t.Context(), key)))
+			wantLocked(t, "the lock doesn't exclude", o.db, key)
+		}
+		_, err = o.RLock(t.Context(), uniqueKey(t, "missing"))
+		wants(t, err, txlock.ErrReadOnly, 1792)
+		check(t, o.tx.Commit())
+		wantFree(t, o.db, unknown, o.free)
+		o.closed(t)
+	})
+}
+
+// TestOpeningAgain begins a transaction by a key of Once that was used before.
+func TestOpeningAgain(t *testing.T) {
+	onOpenings(t, nil, func(t *testing.T, o *opening) {
+		check(t, second(join(t, o.holder).Once(t.Context(), o.free)))
+		check(t, o.holder.Commit())
+		first, err := o.Once(t.Context(), o.free)
+		if err != nil || first {
+			t.Errorf("Once is first: %t, %v", first, err)
+		}
+		o.goesOn(t, sql.LevelRepeatableRead)
 	})
 }

@@ -36,7 +36,7 @@ func valueOf(t *testing.T, db *testdb.DB, table string) (v int) {
 
 func TestOptimisticCommitsAndRunsAgain(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+		for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted} {
 			for _, key := range []txlock.Key{uniqueKey(t, "optimistic"), hashed.Key(7)} {
 				table, runs := numbers(t, db), 0
 				err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
@@ -136,6 +136,32 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 	return tx.Commit()
 }
 
+// contend has workers run transactions until each has committed some, and returns how many were
+// committed, and how many refused.
+func contend(t *testing.T, workers, commits int, run func() error) (committed, refused int64) {
+	t.Helper()
+	var yes, no atomic.Int64
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for done := 0; done < commits && t.Context().Err() == nil; {
+				switch err := run(); {
+				case err == nil:
+					done++
+					yes.Add(1)
+				case txlock.Retryable(err), errors.Is(err, txlock.ErrConflict):
+					no.Add(1)
+				default:
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return yes.Load(), no.Load()
+}
+
 // TestMixedWritersLoseNothing raises one number by optimistic and pessimistic
 // transactions at once: in the end it is the number of commits. Without the comparison
 // updates are lost, so the test can fail.
@@ -153,36 +179,16 @@ func TestMixedWritersLoseNothing(t *testing.T) {
 					if !compare {
 						pool = newPool(t, db.Config(db.Overwriting(t)), guarded)
 					}
-					var committed, refused atomic.Int64
-					var wg sync.WaitGroup
-					for range workers {
-						wg.Go(func() {
-							for done := 0; done < commits && t.Context().Err() == nil; {
-								err := mixed(t.Context(), pool, &sql.TxOptions{Isolation: level}, key, table, compare)
-								switch {
-								case err == nil:
-									done++
-									committed.Add(1)
-								case txlock.Retryable(err), errors.Is(err, txlock.ErrConflict):
-									refused.Add(1)
-								default:
-									t.Error(err)
-									return
-								}
-							}
-						})
+					committed, refused := contend(t, workers, commits, func() error {
+						return mixed(t.Context(), pool, &sql.TxOptions{Isolation: level}, key, table, compare)
+					})
+					lost := committed - int64(valueOf(t, db, table))
+					t.Logf("%d committed, %d refused, %d lost", committed, refused, lost)
+					if committed != workers*commits {
+						t.Errorf("%d committed, want %d", committed, workers*commits)
 					}
-					wg.Wait()
-					lost := committed.Load() - int64(valueOf(t, db, table))
-					t.Logf("%d committed, %d refused, %d lost", committed.Load(), refused.Load(), lost)
-					if committed.Load() != workers*commits {
-						t.Errorf("%d committed, want %d", committed.Load(), workers*commits)
-					}
-					if compare && lost != 0 {
-						t.Errorf("%d updates were lost", lost)
-					}
-					if !compare && lost == 0 {
-						t.Error("no update was lost without the comparison: this test can't tell")
+					if compare == (lost != 0) {
+						t.Errorf("compare=%t: %d updates were lost", compare, lost)
 					}
 				})
 			}
@@ -197,36 +203,20 @@ func TestVersionTable(t *testing.T) {
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			table := numbers(t, db)
 			versions := Versions{db.CreateTable(t, "versions", "name VARBINARY(100) NOT NULL, resource VARBINARY(100) NOT NULL, version BIGINT UNSIGNED NOT NULL, PRIMARY KEY (name, resource, version)")}
-			var conflicts atomic.Int64
-			var wg sync.WaitGroup
-			for range workers {
-				wg.Go(func() {
-					for done := 0; done < commits && t.Context().Err() == nil; {
-						err := plainly(t.Context(), pool, &sql.TxOptions{Isolation: level}, func(tx *sql.Tx, _ *txlock.Scope) error {
-							version, err := versions.Version(t.Context(), tx, "number", "1")
-							if err != nil {
-								return err
-							}
-							if err := raise(t.Context(), tx, table); err != nil {
-								return err
-							}
-							return versions.CompareAndBump(t.Context(), tx, "number", "1", version)
-						})
-						switch {
-						case err == nil:
-							done++
-						case txlock.Retryable(err):
-							conflicts.Add(1)
-						default:
-							t.Error(err)
-							return
-						}
+			_, conflicts := contend(t, workers, commits, func() error {
+				return plainly(t.Context(), pool, &sql.TxOptions{Isolation: level}, func(tx *sql.Tx, _ *txlock.Scope) error {
+					version, err := versions.Version(t.Context(), tx, "number", "1")
+					if err != nil {
+						return err
 					}
+					if err := raise(t.Context(), tx, table); err != nil {
+						return err
+					}
+					return versions.CompareAndBump(t.Context(), tx, "number", "1", version)
 				})
-			}
-			wg.Wait()
-			if v := valueOf(t, db, table); v != workers*commits || conflicts.Load() == 0 {
-				t.Errorf("%v: %d of %d, %d conflicts", level, v, workers*commits, conflicts.Load())
+			})
+			if v := valueOf(t, db, table); v != workers*commits || conflicts == 0 {
+				t.Errorf("%v: %d of %d, %d conflicts", level, v, workers*commits, conflicts)
 			}
 		}
 	})
@@ -326,6 +316,9 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 				"": false, "BEGIN": false, "BEGIN|COMMIT AND CHAIN": false, "START TRANSACTION READ WRITE|ROLLBACK AND CHAIN": false,
 				"/*!50000 BEGIN */": true, "SELECT 1; BEGIN": true, "CALL begins_level()": true,
 			} {
+				if unseen && refused {
+					continue // for either reason
+				}
 				t.Run(before+"|"+begins, func(t *testing.T) {
 					conn := takeConn(t, pool)
 					for text := range strings.SplitSeq(before, "|") {
@@ -369,32 +362,6 @@ func TestOptimisticThatTimesOut(t *testing.T) {
 			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
 				t.Errorf("guarded=%t: %d rows are committed, want %d", guarded, n, i+1)
 			}
-		}
-	})
-}
-
-// TestOptimisticRetriesDeadlock has the comparison become the victim of a deadlock: the
-// transaction was rolled back for certain, and is run again.
-func TestOptimisticRetriesDeadlock(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		c, key, calls := cross(t, db), uniqueKey(t, "victim"), 0
-		lock(t, join(t, c.other), key)
-		closing := make(chan error, 1)
-		err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
-			if calls++; calls > 1 {
-				return nil
-			}
-			exec(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
-			id := testdb.ConnID(t, tx)
-			go func() {
-				db.WaitForLockWait(t, id)
-				_, err := c.other.ExecContext(t.Context(), "UPDATE "+c.table+" SET v = 2 WHERE id = 1")
-				closing <- errors.Join(err, c.other.Rollback())
-			}()
-			return nil
-		})
-		if err := errors.Join(err, <-closing); err != nil || calls != 2 {
-			t.Errorf("Optimistic called fn %d times and returned %v, want twice and success", calls, err)
 		}
 	})
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/DATA-DOG/go-sqlmock"
@@ -74,23 +76,16 @@ func TestRunRollsBack(t *testing.T) {
 		isError(t, "Run", err, noStock)
 		idle(t, pool)
 
-		func() {
-			defer func() {
-				if r := recover(); r != "out of paper" {
-					t.Errorf("recovered %v, want the panic of fn", r)
-				}
-			}()
-			err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error { write(tx); panic("out of paper") })
-			t.Errorf("Run returned %v after a panic", err)
-		}()
+		wantPanic(t, "out of paper", func() {
+			_ = locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error { write(tx); panic("out of paper") })
+		})
 		idle(t, pool)
 
-		ended := make(chan struct{})
-		go func() { // as t.FailNow does
-			defer close(ended)
+		var exits sync.WaitGroup
+		exits.Go(func() { // as t.FailNow does
 			_ = locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error { write(tx); runtime.Goexit(); return nil })
-		}()
-		<-ended
+		})
+		exits.Wait()
 		idle(t, pool)
 
 		if n := count(t, pool, "SELECT v FROM "+table); n != 0 || calls != 3 {
@@ -202,8 +197,14 @@ func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 // locked, and returns the answer.
 func (c *crossing) answerTo(t *testing.T, tx *sql.Tx, statement string) error {
 	t.Helper()
-	id := testdb.ConnID(t, tx)
-	answered := c.db.Waiting(t, id, func() error { return second(tx.ExecContext(t.Context(), statement)) })
+	return c.meets(t, testdb.ConnID(t, tx), func() error { return second(tx.ExecContext(t.Context(), statement)) })
+}
+
+// meets has the other transaction ask for row 1 while a session, which has that row, waits
+// by a call for what the other one has, and returns the answer to the call.
+func (c *crossing) meets(t *testing.T, session int64, call func() error) error {
+	t.Helper()
+	answered := c.db.Waiting(t, session, call)
 	exec(t, c.other, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
 	err := <-answered
 	check(t, c.other.Rollback())
@@ -290,47 +291,26 @@ func TestRunRetriesStaleSnapshot(t *testing.T) {
 	})
 }
 
+// TestRunGivesUp proves that Run calls its function ten times at most, and not after the end of its
+// context: that comes in the pause before the tenth call, which takes a quarter of a second at least.
 func TestRunGivesUp(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		table, calls := numbers(t, db), 0
-		err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-			calls++
-			exec(t, tx, "UPDATE "+table+" SET v = v + 1")
-			return fmt.Errorf("try %d: %w", calls, txlock.ErrDeadlock)
-		})
-		if calls != 10 || !errors.Is(err, txlock.ErrDeadlock) || !strings.Contains(err.Error(), "given up after 10 tries") || !strings.Contains(err.Error(), "try 10:") {
-			t.Errorf("Run called fn %d times and returned %v", calls, err)
-		}
-		idle(t, pool)
-		wantCount(t, pool, 0, "SELECT v FROM "+table)
-	})
-}
-
-// TestRunCancelledBetweenTries ends the context after the ninth try was rolled back, in
-// the pause before the tenth, which takes a quarter of a second at least.
-func TestRunCancelledBetweenTries(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		calls, ninth := 0, make(chan struct{})
-		go func() {
-			<-ninth
-			for pool.Stats().InUse > 0 {
-				time.Sleep(time.Millisecond)
+	for most, why := range map[int]error{10: nil, 9: context.Canceled} {
+		synctest.Test(t, func(t *testing.T) {
+			pool, calls := stubPool(t), 0
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			err := locksqlc.Run(ctx, pool, nil, func(*sql.Tx) error {
+				if calls++; calls == 9 && why != nil {
+					time.AfterFunc(time.Millisecond, cancel)
+				}
+				return fmt.Errorf("try %d: %w", calls, txlock.ErrDeadlock)
+			})
+			if calls != most || !errors.Is(err, txlock.ErrDeadlock) || why != nil && !errors.Is(err, why) || why != nil && txlock.Retryable(err) || !strings.Contains(err.Error(), fmt.Sprintf("after %d tries: try %[1]d: ", most)) {
+				t.Errorf("Run called fn %d times and returned %v", calls, err)
 			}
-			cancel()
-		}()
-		err := locksqlc.Run(ctx, pool, nil, func(*sql.Tx) error {
-			if calls++; calls == 9 {
-				close(ninth)
-			}
-			return fmt.Errorf("no sale: %w", txlock.ErrDeadlock)
+			idle(t, pool)
 		})
-		if calls != 9 || !errors.Is(err, context.Canceled) || !errors.Is(err, txlock.ErrDeadlock) || txlock.Retryable(err) {
-			t.Errorf("Run called fn %d times and returned %v", calls, err)
-		}
-		idle(t, pool)
-	})
+	}
 }
 
 // TestRunRefuses calls everything that runs a function with what it refuses. The mock expects
@@ -443,36 +423,33 @@ func TestSessionVariablesStay(t *testing.T) {
 	})
 }
 
-// TestSessionVariablesStayAfterDeadlock has the server roll back a transaction while it
-// waits for a key that another one is making.
+// TestSessionVariablesStayAfterDeadlock proves that the connection is used again where no wrapper
+// is in the way.
 func TestSessionVariablesStayAfterDeadlock(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		pool.SetMaxOpenConns(1)
-		const variable = "SELECT @@SESSION.innodb_lock_wait_timeout"
-		id, before := testdb.ConnID(t, pool), count(t, pool, variable)
-		c, fresh := cross(t, db), uniqueKey(t, "made by another")
-		lock(t, join(t, c.other), fresh)
-		tx := begin(t, pool)
-		exec(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
-		answered := make(chan error, 1)
-		go func() {
-			scope, err := locksqlc.Join(t.Context(), tx)
-			if err == nil {
-				_, err = scope.WaitAtMost(7*time.Second).Lock(t.Context(), fresh)
-			}
-			answered <- err
-		}()
-		db.WaitForLockWait(t, id)
-		exec(t, c.other, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
-		if err := <-answered; !errors.Is(err, txlock.ErrDeadlock) {
-			t.Fatalf("Lock: %v, want ErrDeadlock", err)
-		}
-		check(t, tx.Rollback())
-		if now := testdb.ConnID(t, pool); now != id {
-			t.Errorf("the pool has connection %d instead of %d, which was good", now, id)
-		}
-		if after := count(t, pool, variable); after != before {
-			t.Errorf("innodb_lock_wait_timeout is %d for the next user of the connection, %d before", after, before)
+		if before, now := restoresAfterDeadlock(t, db, pool); now != before {
+			t.Errorf("the pool has connection %d instead of %d, which was good", now, before)
 		}
 	})
+}
+
+// restoresAfterDeadlock has the server roll back a transaction while it waits for a key that another
+// one is making, for which MySQL needs a session variable. It returns the pool's connections, before
+// and afterwards.
+func restoresAfterDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (before, now int64) {
+	t.Helper()
+	pool.SetMaxOpenConns(1)
+	const variable = "SELECT @@SESSION.innodb_lock_wait_timeout"
+	before, was := testdb.ConnID(t, pool), count(t, pool, variable)
+	c, made := cross(t, db), uniqueKey(t, "made")
+	lock(t, join(t, c.other), made)
+	tx := begin(t, pool)
+	exec(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
+	scope := join(t, tx)
+	isError(t, "the bounded wait", c.meets(t, before, func() error { return second(scope.WaitAtMost(30*time.Second).Lock(t.Context(), made)) }), txlock.ErrDeadlock)
+	_ = tx.Rollback() // the transaction is over
+	if is := count(t, pool, variable); is != was {
+		t.Errorf("innodb_lock_wait_timeout is %d for the next user of the connection, %d before", is, was)
+	}
+	return before, testdb.ConnID(t, pool)
 }

@@ -1,9 +1,7 @@
 package locksqlc_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
@@ -173,27 +171,6 @@ func arguments(s *side) {
 	}
 	s.query("SELECT ?, ?", 1)
 	s.query("SELECT 1", 1)
-}
-
-func largeValues(s *side) {
-	s.exec(s.db, "ALTER TABLE "+s.table+" ADD COLUMN big LONGBLOB")
-	for i, size := range []int{0, 1 << 10, 1<<16 - 1, 1 << 16, 5 << 20} {
-		value := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
-		s.exec(s.db, "INSERT INTO "+s.table+" VALUES (?, 0, ?)", i, value)
-		var back []byte
-		s.error("read", s.db.QueryRowContext(s.ctx, "SELECT big FROM "+s.table+" WHERE id = ?", i).Scan(&back))
-		s.note("%d %x %t", len(back), sha256.Sum256(back), bytes.Equal(back, value))
-	}
-	var raw sql.RawBytes
-	rows, err := s.db.QueryContext(s.ctx, "SELECT big FROM "+s.table+" ORDER BY id")
-	s.must("query", err)
-	for rows.Next() {
-		s.error("scan", rows.Scan(&raw))
-		s.note("%d %x", len(raw), sha256.Sum256(raw))
-	}
-	s.error("close", rows.Close())
-	_, err = s.db.ExecContext(s.ctx, "SELECT ?", strings.Repeat("x", 9<<20))
-	s.error("more than a packet", err)
 }
 
 // loadData loads a file that an io.Reader of this process gives.

@@ -119,7 +119,6 @@ var scenarios = map[string]func(s *side){
 	"no rows":            noRows,
 	"prepared":           preparedStatements,
 	"arguments":          arguments,
-	"large values":       largeValues,
 	"errors":             serverErrors,
 	"transactions":       transactions,
 	"isolation levels":   isolationLevels,

@@ -51,27 +51,18 @@ func TestVerbsWithEditedTexts(t *testing.T) {
 			}
 			wantFree(t, db, key)
 		}
+		key, runs := uniqueKey(t, "conflict"), 0
+		err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
+			if runs++; runs == 1 {
+				check(t, locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+			}
+			return raise(t.Context(), tx, table)
+		})
+		if n := valueOf(t, db, table); err != nil || runs != 2 || n != want+1 {
+			t.Errorf("after a conflict: %d runs, %d of %d were committed: %v", runs, n, want+1, err)
+		}
 		if n := pool.Stats().MaxIdleClosed + pool.Stats().MaxLifetimeClosed; n != 0 {
 			t.Errorf("%d connections were closed", n)
-		}
-	})
-}
-
-// TestOptimisticWithEditedTexts has one conflict, and then none.
-func TestOptimisticWithEditedTexts(t *testing.T) {
-	onEdited(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		table, key, runs := numbers(t, db), uniqueKey(t, "edited"), 0
-		for i := range 2 {
-			runs = 0
-			err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
-				if runs++; runs == 1 {
-					check(t, locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-				}
-				return raise(t.Context(), tx, table)
-			})
-			if n := valueOf(t, db, table); err != nil || runs != 2 || n != i+1 {
-				t.Fatalf("%d runs, %d of %d were committed: %v", runs, n, i+1, err)
-			}
 		}
 	})
 }

@@ -87,7 +87,7 @@ var told = []struct{ text, why string }{
 	{"not an error of github.com/go-sql-driver/mysql", "the program decides: it has another driver"},
 	{"does not implement driver.QueryerContext; use go-sql-driver/mysql", "the program decides: it has another driver"},
 	{"CommitWith is for a single INSERT", "the program's own code: locksqlc.TestCommitWithRefused"},
-	{"call it immediately before the statement that is to take the lock", "the program's own code: locksqlc.TestLockWithAfterARead"},
+	{"call it immediately before the statement that is to take the lock", "the program's own code: locksqlc.TestLockWithErrors"},
 	{"it was prepared under the context of LockWith or CommitWith", "the program's own code: locksqlc.TestPreparedForAnotherContext"},
 	{"lockstep retries", "no remedy: it is done already"},
 	{"schema: unknown engine", "a person decides: it needs another server"},

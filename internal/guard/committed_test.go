@@ -145,22 +145,6 @@ func TestFailedEnd(t *testing.T) {
 	}
 }
 
-// TestFailedCommitAsText proves that a transaction that was begun as text is over after its
-// COMMIT, whatever was answered: the session goes on.
-func TestFailedCommitAsText(t *testing.T) {
-	t.Parallel()
-	base, pool := newStub(t, false)
-	conn := connect(t, pool)
-	exec(t, conn, "BEGIN")
-	_, scope := joined(t, conn)
-	base.will("COMMIT", deadlock)
-	isError(t, "COMMIT", second(conn.ExecContext(t.Context(), "COMMIT")), deadlock)
-	if scope.committed || len(scope.ends) != 1 {
-		t.Errorf("the scope was told of %d ends, committed %t", len(scope.ends), scope.committed)
-	}
-	isError(t, "the next statement", second(conn.ExecContext(t.Context(), "UPDATE")), nil)
-}
-
 // TestLostConnectionIsNotUsedAgain proves that nobody is given a connection that was lost,
 // also if the base takes it for a good one.
 func TestLostConnectionIsNotUsedAgain(t *testing.T) {

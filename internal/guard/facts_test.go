@@ -38,11 +38,8 @@ type sender interface {
 
 // ways are the ways that database/sql has to send a statement.
 var ways = map[string]func(ctx context.Context, s sender, query string) error{
-	"Exec": func(ctx context.Context, s sender, query string) error { return second(s.ExecContext(ctx, query)) },
-	"Query": func(ctx context.Context, s sender, query string) error {
-		rows, err := s.QueryContext(ctx, query)
-		return errors.Join(err, rows.Close())
-	},
+	"Exec":  func(ctx context.Context, s sender, query string) error { return second(s.ExecContext(ctx, query)) },
+	"Query": func(ctx context.Context, s sender, query string) error { return closed(s.QueryContext(ctx, query)) },
 	"Prepare and Exec": func(ctx context.Context, s sender, query string) error {
 		stmt, err := s.PrepareContext(ctx, query)
 		if err == nil {
@@ -55,9 +52,16 @@ var ways = map[string]func(ctx context.Context, s sender, query string) error{
 		if err != nil {
 			return err
 		}
-		rows, err := stmt.QueryContext(ctx, 1)
-		return errors.Join(err, rows.Close(), stmt.Close())
+		return errors.Join(closed(stmt.QueryContext(ctx, 1)), stmt.Close())
 	},
+}
+
+// closed closes the rows of a query.
+func closed(rows *sql.Rows, err error) error {
+	if err != nil {
+		return err
+	}
+	return rows.Close()
 }
 
 // TestFactsGrowOld sends statements of each kind in each way, in a transaction and before it.

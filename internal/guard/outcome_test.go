@@ -1,11 +1,13 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -58,6 +60,12 @@ func TestCommitWithoutAnswer(t *testing.T) {
 			if !errors.Is(err, c.answer) || errors.Is(err, fault.ErrUnknownOutcome) != c.unknown || errors.Is(scope.unknown, fault.ErrUnknownOutcome) != c.unknown {
 				t.Errorf("answered %v, as text %t: %v; the scope was told %v", c.answer, asText, err, scope.unknown)
 			}
+			if scope.committed != (c.answer == nil) || len(scope.ends) != 1 || scope.ends[0] != nil {
+				t.Errorf("answered %v, as text %t: the scope was told that it is committed: %t, and of the ends %v", c.answer, asText, scope.committed, scope.ends)
+			}
+			if c.answer == nil || errors.Is(c.answer, deadlock) { // the session goes on
+				exec(t, conn, "UPDATE")
+			}
 			_ = conn.Close() // it may be closed already
 		}
 	}
@@ -83,6 +91,7 @@ func TestCommitWithALock(t *testing.T) {
 		{name: "interrupted behind", row: int64(7), last: interrupted, closed: true, want: fault.ErrUnknownOutcome},
 		{name: "a conflict, interrupted and rolled back", row: int64(0), last: interrupted, closed: true, want: fault.ErrTxDoomed},
 		{name: "refused", row: int64(7), last: deadlock, closed: true, want: fault.ErrTxDoomed},
+		{name: "refused before", err: deadlock, closed: true, want: fault.ErrTxDoomed},
 		{name: "lost before", err: mysql.ErrInvalidConn, want: fault.ErrUnknownOutcome},
 		{name: "lost behind", row: int64(7), last: mysql.ErrInvalidConn, want: fault.ErrUnknownOutcome},
 		{name: "no row", want: fault.ErrUnknownOutcome},
@@ -104,6 +113,9 @@ func TestCommitWithALock(t *testing.T) {
 		_, err := (&rawsql.Text{DBTX: tx, Inline: true}).Exec(WithCall(t.Context(), Call{Tx: txState, Commits: true}), update)
 		if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(txState.Err(), c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if errors.Is(c.want, fault.ErrTxDoomed) && !fault.Retryable(cmp.Or(err, txState.Err())) {
+			t.Errorf("%s: %v; the state has %v, which can't be run again", c.name, err, txState.Err())
 		}
 		unknown := c.want != nil && errors.Is(c.want, fault.ErrUnknownOutcome)
 		if errors.Is(err, fault.ErrUnknownOutcome) != unknown || errors.Is(txState.Err(), fault.ErrUnknownOutcome) != unknown || txState.Finished() != c.committed {
@@ -188,6 +200,36 @@ func TestReadOnlyServer(t *testing.T) {
 		}
 		if n := base.connections(); n != map[uint16]int{1290: 2, 1062: 1}[number] {
 			t.Errorf("%d connections after two statements were answered %d", n, number)
+		}
+	}
+}
+
+// TestNumberOfReply feeds the reader of a lock statement's number what is none.
+func TestNumberOfReply(t *testing.T) {
+	t.Parallel()
+	one := func(values ...driver.Value) reply {
+		return reply{columns: make([]string, len(values)), rows: [][]driver.Value{values}}
+	}
+	for _, c := range []struct {
+		name  string
+		reply reply
+		want  int64
+		ok    bool
+	}{
+		{"text", one([]byte("17"), nil), 17, true},
+		{"of a prepared statement", one(int64(17)), 17, true},
+		{"0", one(uint64(0)), 0, true},
+		{"OK", reply{}, 0, false},
+		{"no row", reply{columns: make([]string, 1)}, 0, false},
+		{"a row more", reply{columns: make([]string, 1), rows: [][]driver.Value{{int64(1)}, {int64(1)}}}, 0, false},
+		{"NULL", one(nil), 0, false},
+		{"utf16", one([]byte("\x001\x007")), 0, false},
+		{"a word", one([]byte("granted")), 0, false},
+		{"empty", one([]byte{}), 0, false},
+		{"out of range", one(uint64(math.MaxInt64 + 1)), 0, false},
+	} {
+		if n, err := c.reply.LastInsertId(); n != c.want || c.ok != (err == nil) || !c.ok && !errors.Is(err, fault.ErrReply) {
+			t.Errorf("%s is read as %d, %v", c.name, n, err)
 		}
 	}
 }
