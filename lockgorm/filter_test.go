@@ -66,7 +66,7 @@ func (e *env) eachDSN(fn func(name, dsn string)) {
 // TestCreateOfANewRecord proves that the create of a record whose key the database makes
 // needs no lock but that of its parent: nobody can name the record before.
 func TestCreateOfANewRecord(t *testing.T) {
-	each(t, []string{"Ware", "Part", "Named"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Ware", "Part", "Named"}, func(t *testing.T, e *env) {
 		e.eachDSN(func(name, dsn string) {
 			db := used(t, e.openDSN(t, dsn))
 			one, many := &Ware{Code: name}, []*Ware{{Code: name + "1"}, {Code: name + "2"}}
@@ -124,7 +124,7 @@ func TestUpsertOfAnother(t *testing.T) {
 			return db.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"id", "n"})}).Create(w).Error
 		},
 	}
-	each(t, []string{"Ware"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Ware"}, func(t *testing.T, e *env) {
 		e.eachDSN(func(name, dsn string) {
 			db := used(t, e.openDSN(t, dsn))
 			for way, upsert := range upserts {
