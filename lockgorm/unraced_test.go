@@ -139,55 +139,53 @@ func TestLockedAndVersioned(t *testing.T) {
 				cfg.FullSaveAssociations, cfg.QueryFields, cfg.TranslateError = true, true, true
 			},
 		} {
-			e.eachDSN(func(interpolate, dsn string) {
-				db := used(t, e.openDSN(t, dsn, configure))
-				many := []*Ledger{{}, {}, {}}
-				noError(t, db.Create(&many).Error)
-				for i, way := range slices.Sorted(maps.Keys(writes)) {
-					write := writes[way]
-					if !testdb.Meet(i, interpolate == "interpolate=true", e.guarded) {
-						continue
-					}
-					what := fmt.Sprintf("%s, %s, %s", name, interpolate, way)
-					l, hooks := &Ledger{}, 0
-					noError(t, db.Create(l).Error)
-					first, stale := l.Version, *l
-					err := write(withHook(db, func(_ *gorm.DB, id int64) error {
-						if hooks++; !e.held(t, ledgers.Key(id)) {
-							t.Errorf("%s: the hook runs without the lock", what)
-						}
-						return nil
-					}), l)
-					if err != nil || l.Version == first || hooks == 0 && way != "Unscoped" {
-						t.Errorf("%s: %d hooks, version %d after %d: %v", what, hooks, l.Version, first, err)
-					}
-					if e.count(t, "Ledger", "id = ? AND n = 5 AND version = ?", l.ID, l.Version) != 1 {
-						t.Errorf("%s: the row is not as in memory: %+v", what, *l)
-					}
-					wantError(t, what+" of an old version", write(db, &stale), txlock.ErrConflict)
-					wantError(t, what+", delete of an old version", db.Delete(&stale).Error, txlock.ErrConflict)
-					noError(t, db.Delete(l).Error)
-					if e.count(t, "Ledger", "id = ? AND deleted_at IS NOT NULL AND version = ?", l.ID, l.Version) != 1 {
-						t.Errorf("%s: not deleted softly: %+v", what, *l)
-					}
-					noError(t, db.Unscoped().Delete(l).Error)
+			db := used(t, e.open(t, configure))
+			many := []*Ledger{{}, {}, {}}
+			noError(t, db.Create(&many).Error)
+			for i, way := range slices.Sorted(maps.Keys(writes)) {
+				write := writes[way]
+				if !testdb.Meet(i, len(name), e.guarded) {
+					continue
 				}
-				for _, l := range many {
-					if e.count(t, "Ledger", "id = ? AND n = 0 AND version = ?", l.ID, l.Version) != 1 {
-						t.Errorf("%s: another's row has changed: %+v", name, *l)
+				what := name + ", " + way
+				l, hooks := &Ledger{}, 0
+				noError(t, db.Create(l).Error)
+				first, stale := l.Version, *l
+				err := write(withHook(db, func(_ *gorm.DB, id int64) error {
+					if hooks++; !e.held(t, ledgers.Key(id)) {
+						t.Errorf("%s: the hook runs without the lock", what)
 					}
+					return nil
+				}), l)
+				if err != nil || l.Version == first || hooks == 0 && way != "Unscoped" {
+					t.Errorf("%s: %d hooks, version %d after %d: %v", what, hooks, l.Version, first, err)
 				}
-				ctx, cancel := context.WithCancel(t.Context())
-				cancel()
-				before := many[0].Version
-				wantError(t, "a cancelled context", db.WithContext(ctx).Model(many[0]).Update("n", 6).Error, context.Canceled)
-				if many[0].Version != before {
-					t.Errorf("%s: version %d after %d in vain", name, many[0].Version, before)
+				if e.count(t, "Ledger", "id = ? AND n = 5 AND version = ?", l.ID, l.Version) != 1 {
+					t.Errorf("%s: the row is not as in memory: %+v", what, *l)
 				}
-				if e.count(t, "Ledger", "n = 6") != 0 {
-					t.Errorf("%s: what was refused is written", name)
+				wantError(t, what+" of an old version", write(db, &stale), txlock.ErrConflict)
+				wantError(t, what+", delete of an old version", db.Delete(&stale).Error, txlock.ErrConflict)
+				noError(t, db.Delete(l).Error)
+				if e.count(t, "Ledger", "id = ? AND deleted_at IS NOT NULL AND version = ?", l.ID, l.Version) != 1 {
+					t.Errorf("%s: not deleted softly: %+v", what, *l)
 				}
-			})
+				noError(t, db.Unscoped().Delete(l).Error)
+			}
+			for _, l := range many {
+				if e.count(t, "Ledger", "id = ? AND n = 0 AND version = ?", l.ID, l.Version) != 1 {
+					t.Errorf("%s: another's row has changed: %+v", name, *l)
+				}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			before := many[0].Version
+			wantError(t, "a cancelled context", db.WithContext(ctx).Model(many[0]).Update("n", 6).Error, context.Canceled)
+			if many[0].Version != before {
+				t.Errorf("%s: version %d after %d in vain", name, many[0].Version, before)
+			}
+			if e.count(t, "Ledger", "n = 6") != 0 {
+				t.Errorf("%s: what was refused is written", name)
+			}
 		}
 	})
 }
