@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -58,14 +59,12 @@ func TestAfterCommit(t *testing.T) {
 				return fails
 			}
 		}
-		for what, transaction := range map[string]func(fn func(tx *gorm.DB) error) error{
-			"Transaction":        func(fn func(tx *gorm.DB) error) error { return lockgorm.Transaction(db, []txlock.Key{newKey()}, fn) },
-			"Optimistic":         func(fn func(tx *gorm.DB) error) error { return lockgorm.Optimistic(db, newKey(), fn) },
-			"GORM's Transaction": func(fn func(tx *gorm.DB) error) error { return db.Transaction(fn) },
-		} {
-			noError(t, transaction(work(nil)))
+		ways := maps.Clone(outermost)
+		ways["GORM's Transaction"] = func(db *gorm.DB, _ txlock.Key, fn func(tx *gorm.DB) error) error { return db.Transaction(fn) }
+		for what, transaction := range ways {
+			noError(t, transaction(db, newKey(), work(nil)))
 			wants(what, "outer", "inner", "locked")
-			wantError(t, what, transaction(work(errInner)), errInner)
+			wantError(t, what, transaction(db, newKey(), work(errInner)), errInner)
 			wants(what + ", rolled back")
 		}
 		hooked := withHook(db, func(tx *gorm.DB, _ int64) error { return then(tx, "hook") })

@@ -64,7 +64,7 @@ func TestChildrenAreLocked(t *testing.T) {
 // TestChildrenKeepTheirKeys proves that On names the keys of one statement only: the
 // INSERT of the children is another one.
 func TestChildrenKeepTheirKeys(t *testing.T) {
-	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for _, on := range [][]txlock.Key{{newKey()}, lockgorm.NoLock} {
 			item := newID()

@@ -12,7 +12,7 @@ import (
 // TestBypass proves what the package page and lockvet's check bypass say: a write by Exec, Raw, or
 // Table without a model is sent without a lock, and On locks the keys that it names.
 func TestBypass(t *testing.T) {
-	each(t, []string{"Tally"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Tally"}, func(t *testing.T, e *env) {
 		db, tallies, table := e.openPlugin(t), txlock.NewFamily[int64]("tally"), e.names.tables["Tally"]
 		for what, write := range map[string]func(db *gorm.DB, id int64) error{
 			"Exec": func(db *gorm.DB, id int64) error { return db.Exec("UPDATE "+table+" SET n = 2 WHERE id = ?", id).Error },

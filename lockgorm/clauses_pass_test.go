@@ -20,13 +20,7 @@ func TestClausesThatPass(t *testing.T) {
 	index := behind("UPDATE", "FORCE INDEX (`PRIMARY`)")
 	all := clause.OnConflict{UpdateAll: true}
 	forms := map[string]func(tx *gorm.DB) error{
-		"Create":                func(tx *gorm.DB) error { return tx.Create(&Carton{ID: 3, Code: "x"}).Error },
-		"Create of an old one":  func(tx *gorm.DB) error { return tx.Clauses(all).Create(&Carton{ID: 1, Code: "one", N: 9}).Error },
-		"Create, without a key": func(tx *gorm.DB) error { return tx.Create(&Carton{Code: "x"}).Error },
-		"a slice":               func(tx *gorm.DB) error { return tx.Create([]*Carton{{ID: 3, Code: "x"}, {ID: 4, Code: "y"}}).Error },
-		"CreateInBatches": func(tx *gorm.DB) error {
-			return tx.CreateInBatches([]Carton{{ID: 3, Code: "x"}, {ID: 4, Code: "y"}, {ID: 5, Code: "z"}}, 2).Error
-		},
+		"Create of an old one": func(tx *gorm.DB) error { return tx.Clauses(all).Create(&Carton{ID: 1, Code: "one", N: 9}).Error },
 		"IGNORE": func(tx *gorm.DB) error {
 			return tx.Clauses(clause.Insert{Modifier: "ignore"}).Create(&Carton{ID: 1, Code: "x"}).Error
 		},
@@ -55,22 +49,12 @@ func TestClausesThatPass(t *testing.T) {
 		"an expression": func(tx *gorm.DB) error {
 			return tx.Model(&Carton{}).Create(map[string]any{"id": 3, "code": clause.Expr{SQL: "CONCAT(?, 'b')", Vars: []any{"a"}}, "n": 1}).Error
 		},
-		"Save of a new one": func(tx *gorm.DB) error { return tx.Save(&Carton{ID: 3, Code: "x"}).Error },
-		"Save of one":       func(tx *gorm.DB) error { return tx.Save(&Carton{ID: 1, Code: "x"}).Error },
 		"Save of two": func(tx *gorm.DB) error {
 			return tx.Save([]*Carton{{ID: 1, Code: "one", N: 5}, {ID: 3, Code: "x"}}).Error
-		},
-		"Save without a key":   func(tx *gorm.DB) error { return tx.Save(&Carton{Code: "x"}).Error },
-		"FirstOrCreate":        func(tx *gorm.DB) error { return tx.FirstOrCreate(&Carton{ID: 3, Code: "x"}).Error },
-		"FirstOrCreate, Where": func(tx *gorm.DB) error { return tx.Where(Carton{Code: "x"}).FirstOrCreate(&Carton{}).Error },
-		"associations": func(tx *gorm.DB) error {
-			return tx.Create(&Carton{ID: 3, Code: "x", Lids: []Lid{{ID: 1}, {ID: 2}}}).Error
 		},
 		"associations, in full": func(tx *gorm.DB) error {
 			return tx.Session(&gorm.Session{FullSaveAssociations: true}).Updates(&Carton{ID: 1, N: 4, Lids: []Lid{{ID: 1, N: 8}}}).Error
 		},
-		"Append": func(tx *gorm.DB) error { return tx.Model(&Carton{ID: 1}).Association("Lids").Append(&Lid{ID: 3, N: 2}) },
-		"Update": func(tx *gorm.DB) error { return tx.Model(&Carton{ID: 1}).Update("n", gorm.Expr("n + ?", 4)).Error },
 		"Order": func(tx *gorm.DB) error {
 			return tx.Model(&Carton{ID: 1}).Order("n DESC, id").Limit(1).Update("n", 7).Error
 		},
@@ -85,7 +69,7 @@ func TestClausesThatPass(t *testing.T) {
 		"RETURNING of a delete": func(tx *gorm.DB) error { return tx.Unscoped().Clauses(clause.Returning{}).Delete(&Carton{ID: 1}).Error },
 		"a Valuer that asks":    func(tx *gorm.DB) error { return tx.Model(&Carton{ID: 1}).Update("n", asking{}).Error },
 	}
-	each(t, []string{"Carton", "Lid"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Carton", "Lid"}, func(t *testing.T, e *env) {
 		plain, db := e.open(t), e.openPlugin(t)
 		noError(t, db.Create([]*Carton{{ID: 1, Code: "one", N: 1}, {ID: 2, Code: "two", N: 1}}).Error)
 		rows := func(what string, tx *gorm.DB, form func(tx *gorm.DB) error) (lines []string) {
@@ -93,32 +77,19 @@ func TestClausesThatPass(t *testing.T) {
 				if err := form(tx); err != nil {
 					return err
 				}
-				noError(t, tx.Raw("SELECT CONCAT_WS(',', IF(id > 100, 'made', id), code, n, deleted_at IS NULL) FROM "+e.names.tables["Carton"]+
+				noError(t, tx.Raw("SELECT CONCAT_WS(',', id, code, n, deleted_at IS NULL) FROM "+e.names.tables["Carton"]+
 					" UNION ALL SELECT CONCAT_WS(',', id, carton_id, n) FROM "+e.names.tables["Lid"]+" ORDER BY 1").Scan(&lines).Error)
 				return errInner
 			})
 			wantError(t, what, err, errInner)
 			return lines
 		}
-		e.Exec(t, "ALTER TABLE "+e.names.tables["Carton"]+" AUTO_INCREMENT = 200")
 		for what, form := range forms {
 			wanted := rows(what+", plain", plain, form)
 			got := rows(what, db, func(tx *gorm.DB) error {
 				err := form(tx)
-				switch what {
-				case "Create, without a key", "Save without a key", "FirstOrCreate, Where":
-				case "associations", "associations, in full":
-					if !e.held(t, lids.Key(1)) {
-						t.Errorf("%s: the key of the association is free", what)
-					}
-				case "Append":
-					if !e.held(t, lids.Key(3)) {
-						t.Errorf("%s: the key of the association is free", what)
-					}
-				default:
-					if !e.held(t, cartons.Key(1)) && !e.held(t, cartons.Key(3)) {
-						t.Errorf("%s: its keys are free", what)
-					}
+				if !e.held(t, cartons.Key(1)) && !e.held(t, cartons.Key(3)) || what == "associations, in full" && !e.held(t, lids.Key(1)) {
+					t.Errorf("%s: its keys are free", what)
 				}
 				return err
 			})

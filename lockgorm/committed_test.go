@@ -1,95 +1,83 @@
 package lockgorm_test
 
 import (
-	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"gorm.io/gorm"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestTransactionNeverRepeatsCommitted writes, commits before the end, and then has a
-// deadlock: what was written must not be written again.
+// endings are statements that end a transaction.
+var endings = []struct {
+	statement string
+	rows      int    // that are committed
+	says      string // the error, on a guarded pool
+	anew      bool   // a plain pool doesn't know, but for the lock that Transaction compares after a deadlock
+}{
+	{"ALTER TABLE {T} COMMENT 'altered'", 1, "ALTER TABLE", false},
+	{"COMMIT", 1, `the statement "COMMIT"`, false},
+	{"CALL own_{T}()", 1, "CALL", true},
+	{"ROLLBACK AND CHAIN", 0, `the statement "ROLLBACK AND CHAIN"`, true},
+}
+
+// outermost are the functions that begin and end a transaction.
+var outermost = map[string]func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error{
+	"Transaction": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+		return lockgorm.Transaction(db, []txlock.Key{key}, fn)
+	},
+	"Transaction, no key": func(db *gorm.DB, _ txlock.Key, fn func(tx *gorm.DB) error) error {
+		return lockgorm.Transaction(db, nil, fn)
+	},
+	"Optimistic": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+		return lockgorm.Optimistic(db, key, fn)
+	},
+	"Once": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+		return second(lockgorm.Once(db, key, fn))
+	},
+	"OnceValue": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+		_, _, err := lockgorm.OnceValue(db, key, func(tx *gorm.DB) (int, error) { return 1, fn(tx) })
+		return err
+	},
+}
+
+// TestTransactionNeverRepeatsCommitted has a statement end the transaction behind a write, and the
+// function then return nil or have a deadlock: what was committed is not written again, and the
+// error says what the statement did. What was rolled back isn't said to be committed.
 func TestTransactionNeverRepeatsCommitted(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		table := e.names.tables["Note"]
 		e.CreateProcedure(t, "own_"+table, "BEGIN COMMIT; START TRANSACTION; END")
-		anew := map[string]bool{"CREATE TABLE {T} (id INT)": true, "/*! COMMIT AND CHAIN */": true, "CALL own_{T}()": true}
-		for _, statement := range []string{
-			"ALTER TABLE {T} COMMENT 'altered'", "CREATE TABLE {T} (id INT)", "COMMIT", "/*! COMMIT AND CHAIN */", "CALL own_{T}()",
-		} {
-			for _, configure := range []func(*gorm.Config){
-				func(*gorm.Config) {},
-				func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-			} {
-				for _, keys := range [][]txlock.Key{nil, {e.ensured(t)}} {
-					if keys == nil && !e.guarded && anew[statement] {
-						continue // nobody knows
+		for i, end := range endings {
+			for j, way := range slices.Sorted(maps.Keys(outermost)) {
+				for _, deadlock := range []bool{false, true} {
+					known := e.guarded || !end.anew || way == "Transaction" && deadlock && end.rows > 0
+					if !known || !testdb.Meet(i, j, deadlock) {
+						continue
 					}
-					db, runs, before := e.openDSN(t, e.AdminDSN(), configure), 0, e.count(t, "Note", "n = 5")
-					err := lockgorm.Transaction(db, keys, func(tx *gorm.DB) error {
+					db := e.openDSN(t, e.AdminDSN(), func(cfg *gorm.Config) { cfg.PrepareStmt = j%2 == 0 })
+					runs, before := 0, e.count(t, "Note", "n = 5")
+					err := outermost[way](db, e.ensured(t), func(tx *gorm.DB) error {
 						runs++
 						noError(t, tx.Create(&Note{N: 5}).Error)
-						err := tx.Exec(strings.ReplaceAll(statement, "{T}", table)).Error
-						if runs > 1 || errors.Is(err, txlock.ErrTxDoomed) {
+						err := tx.Exec(strings.ReplaceAll(end.statement, "{T}", table)).Error
+						if runs > 1 || !deadlock || errors.Is(err, txlock.ErrTxDoomed) {
 							return err
 						}
 						return e.deadlock(t, tx)
 					})
-					if n := e.count(t, "Note", "n = 5") - before; runs != 1 || n != 1 || txlock.Retryable(err) || !errors.Is(err, txlock.ErrTxDoomed) {
-						t.Errorf("%s with %d keys: %d runs, %d rows, %v", statement, len(keys), runs, n, err)
+					n := e.count(t, "Note", "n = 5") - before
+					if runs != 1 || n != end.rows || txlock.Retryable(err) || !errors.Is(err, txlock.ErrTxDoomed) ||
+						e.guarded && (strings.Contains(err.Error(), "committed") != (n == 1) || !strings.Contains(err.Error(), end.says)) {
+						t.Errorf("%s, %s, deadlock=%t: %d runs, %d rows, %v", end.statement, way, deadlock, runs, n, err)
 					}
 				}
-			}
-		}
-	})
-}
-
-// TestCallUnderAContext scans the rows of a procedure that has none, under a context that
-// can end, like that of a request: the locked transaction goes on.
-func TestCallUnderAContext(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		table := e.names.tables["Note"]
-		e.CreateProcedure(t, "own_"+table, "DO 1")
-		for _, prepare := range []bool{false, true} {
-			db := e.openDSN(t, e.AdminDSN(), func(cfg *gorm.Config) { cfg.PrepareStmt = prepare })
-			ctx, cancel := context.WithCancel(t.Context())
-			before := e.count(t, "Note", "n = 6")
-			noError(t, lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
-				var none []int
-				noError(t, tx.Raw("CALL own_"+table+"()").Scan(&none).Error)
-				return tx.Create(&Note{N: 6}).Error
-			}))
-			cancel()
-			if n := e.count(t, "Note", "n = 6") - before; n != 1 {
-				t.Errorf("prepared %t: %d rows were created, want one", prepare, n)
-			}
-		}
-	})
-}
-
-// TestEndedByText has the program end a locked transaction by a statement. The error says what that
-// did: what was rolled back isn't said to be committed.
-func TestEndedByText(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		if !e.guarded {
-			return // which of the two is not known there
-		}
-		for statement, left := range map[string]int{"COMMIT": 1, "COMMIT AND CHAIN": 1, "ROLLBACK": 0, "ROLLBACK AND CHAIN": 0} {
-			db, before := e.openDSN(t, e.AdminDSN(), func(*gorm.Config) {}), e.count(t, "Note", "n = 9")
-			err := lockgorm.Transaction(db, []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
-				noError(t, tx.Create(&Note{N: 9}).Error)
-				return tx.Exec(statement).Error
-			})
-			if n := e.count(t, "Note", "n = 9") - before; n != left || !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
-				t.Errorf("%s: %d rows, %v", statement, n, err)
-			}
-			if err != nil && (strings.Contains(err.Error(), "committed") != (left == 1) || !strings.Contains(err.Error(), `the statement "`+statement+`"`)) {
-				t.Errorf("%s: %v", statement, err)
 			}
 		}
 	})

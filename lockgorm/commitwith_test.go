@@ -95,16 +95,9 @@ func TestCommitWithRefused(t *testing.T) {
 			}
 		}
 		wantError(t, "Optimistic", lockgorm.Optimistic(db, newKey(), func(tx *gorm.DB) error { return tx.Clauses(last).Create(&Note{N: 1}).Error }), txlock.ErrInvalidOption)
-		for name, nested := range map[string]func(tx *gorm.DB, fn func(tx *gorm.DB) error) error{
-			"Optimistic":  func(tx *gorm.DB, fn func(tx *gorm.DB) error) error { return lockgorm.Optimistic(tx, newKey(), fn) },
-			"Transaction": func(tx *gorm.DB, fn func(tx *gorm.DB) error) error { return lockgorm.Transaction(tx, nil, fn) },
-			"Once": func(tx *gorm.DB, fn func(tx *gorm.DB) error) error {
-				_, err := lockgorm.Once(tx, newKey(), fn)
-				return err
-			},
-		} {
+		for name, nested := range outermost {
 			inner := func(tx *gorm.DB) error {
-				return nested(tx, func(tx *gorm.DB) error {
+				return nested(tx, newKey(), func(tx *gorm.DB) error {
 					return tx.Clauses(last).Exec("INSERT INTO `" + e.names.TableName("Note") + "` (n) VALUES (1)").Error
 				})
 			}

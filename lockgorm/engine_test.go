@@ -11,39 +11,35 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/schema"
-	"github.com/dca00107/lockstep/txlock"
 )
+
+var errRan = errors.New("the function was called")
+
+// onOtherEngine are calls that a server on which there are no locks refuses, and writes of a model,
+// of which there is the one with the number 1.
+func onOtherEngine[M any](model func(id int64) *M) map[string]func(db *gorm.DB) error {
+	byCondition := func(db *gorm.DB) error { return db.Model(new(M)).Where("n = 1").Update("n", 9).Error }
+	calls := map[string]func(db *gorm.DB) error{
+		"Lock": func(db *gorm.DB) error {
+			return db.Transaction(func(tx *gorm.DB) error { return second(lockgorm.Lock(tx, newKey())) })
+		},
+		"a create":         func(db *gorm.DB) error { return db.Create(model(newID())).Error },
+		"an update":        func(db *gorm.DB) error { return db.Model(model(1)).Update("n", 9).Error },
+		"a delete":         func(db *gorm.DB) error { return db.Delete(model(1)).Error },
+		"by condition":     byCondition,
+		"in a transaction": func(db *gorm.DB) error { return db.Transaction(byCondition) },
+	}
+	for name, run := range outermost {
+		if name != "Transaction, no key" {
+			calls[name] = func(db *gorm.DB) error { return run(db, newKey(), func(*gorm.DB) error { return errRan }) }
+		}
+	}
+	return calls
+}
 
 // TestOtherEngine: on a server that answers as TiDB and Vitess do, the first call of each kind
 // is refused, and nothing is written.
 func TestOtherEngine(t *testing.T) {
-	ran := errors.New("the function was called")
-	calls := map[string]func(db *gorm.DB, key txlock.Key, id int64) error{
-		"Transaction": func(db *gorm.DB, key txlock.Key, _ int64) error {
-			return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return ran })
-		},
-		"Optimistic": func(db *gorm.DB, key txlock.Key, _ int64) error {
-			return lockgorm.Optimistic(db, key, func(*gorm.DB) error { return ran })
-		},
-		"Once": func(db *gorm.DB, key txlock.Key, _ int64) error {
-			_, err := lockgorm.Once(db, key, func(*gorm.DB) error { return ran })
-			return err
-		},
-		"Lock": func(db *gorm.DB, key txlock.Key, _ int64) error {
-			return db.Transaction(func(tx *gorm.DB) error {
-				_, err := lockgorm.Lock(tx, key)
-				return err
-			})
-		},
-		"a create":  func(db *gorm.DB, _ txlock.Key, id int64) error { return db.Create(&Order{ID: id}).Error },
-		"an update": func(db *gorm.DB, _ txlock.Key, _ int64) error { return db.Model(&Order{ID: 1}).Update("n", 9).Error },
-		"by condition": func(db *gorm.DB, _ txlock.Key, _ int64) error {
-			return db.Model(&Order{}).Where("n = 1").Update("n", 9).Error
-		},
-		"in a transaction": func(db *gorm.DB, _ txlock.Key, _ int64) error {
-			return db.Transaction(func(tx *gorm.DB) error { return tx.Model(&Order{}).Where("n = 1").Update("n", 9).Error })
-		},
-	}
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		noError(t, e.open(t).Create(&Order{ID: 1, N: 1}).Error)
 		_, mutate := testdb.Rewritten(t, locksuite.AsAnotherEngine)
@@ -51,8 +47,8 @@ func TestOtherEngine(t *testing.T) {
 		db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), e.config())
 		noError(t, err)
 		noError(t, db.Use(lockgorm.New()))
-		for name, call := range calls {
-			if err := call(db.WithContext(t.Context()), newKey(), newID()); !errors.Is(err, schema.ErrEngine) || errors.Is(err, ran) {
+		for name, call := range onOtherEngine(func(id int64) *Order { return &Order{ID: id} }) {
+			if err := call(db.WithContext(t.Context())); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
 				t.Errorf("%s: %v, want ErrEngine", name, err)
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
@@ -56,46 +55,38 @@ func init() {
 	columns["Named"] = "id VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL"
 }
 
-// eachDSN calls fn with data source names for both ways to send arguments.
-func (e *env) eachDSN(fn func(name, dsn string)) {
-	for _, interpolate := range []bool{false, true} {
-		fn(fmt.Sprintf("interpolate=%t", interpolate), e.DSN(func(cfg *driver.Config) { cfg.InterpolateParams = interpolate }))
-	}
-}
-
 // TestCreateOfANewRecord proves that the create of a record whose key the database makes
 // needs no lock but that of its parent: nobody can name the record before.
 func TestCreateOfANewRecord(t *testing.T) {
-	each(t, []string{"Ware", "Part", "Named"}, func(t *testing.T, e *env) {
-		e.eachDSN(func(name, dsn string) {
-			db := used(t, e.openDSN(t, dsn))
-			one, many := &Ware{Code: name}, []*Ware{{Code: name + "1"}, {Code: name + "2"}}
-			noError(t, db.Create(one).Error)
-			noError(t, db.Create(&many).Error)
-			noError(t, db.CreateInBatches([]*Ware{{Code: name + "3"}, {Code: name + "4"}}, 1).Error)
-			noError(t, db.Save(&Ware{Code: name + "5"}).Error)
-			noError(t, db.Where(Ware{Code: name + "6"}).FirstOrCreate(&Ware{}).Error)
-			noError(t, gorm.G[Ware](db).Create(t.Context(), &Ware{Code: name + "7"}))
-			noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(&Ware{Code: name}).Error)
-			wantError(t, "an empty slice", db.Create([]Ware{}).Error, gorm.ErrEmptySlice)
-			wantError(t, "an empty slice of a table", db.Create(&[]*Ware{}).Error, gorm.ErrEmptySlice)
-			noError(t, db.Model(one).Update("n", 1).Error)
-			if one.ID == 0 || many[1].ID == 0 || e.count(t, "Ware", "code LIKE ?", name+"%") != 8 || e.count(t, "Ware", "id = ? AND n = 1", one.ID) != 1 {
-				t.Errorf("%s: %+v, %d wares", name, *one, e.count(t, "Ware", "code LIKE ?", name+"%"))
+	eachGuarded(t, []string{"Ware", "Part", "Named"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		name, one := "ware", &Ware{Code: "ware"}
+		many := []*Ware{{Code: name + "1"}, {Code: name + "2"}}
+		noError(t, db.Create(one).Error)
+		noError(t, db.Create(&many).Error)
+		noError(t, db.CreateInBatches([]*Ware{{Code: name + "3"}, {Code: name + "4"}}, 1).Error)
+		noError(t, db.Save(&Ware{Code: name + "5"}).Error)
+		noError(t, db.Where(Ware{Code: name + "6"}).FirstOrCreate(&Ware{}).Error)
+		noError(t, gorm.G[Ware](db).Create(t.Context(), &Ware{Code: name + "7"}))
+		noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(&Ware{Code: name}).Error)
+		wantError(t, "an empty slice", db.Create([]Ware{}).Error, gorm.ErrEmptySlice)
+		wantError(t, "an empty slice of a table", db.Create(&[]*Ware{}).Error, gorm.ErrEmptySlice)
+		noError(t, db.Model(one).Update("n", 1).Error)
+		if one.ID == 0 || many[1].ID == 0 || e.count(t, "Ware", "code LIKE ?", name+"%") != 8 || e.count(t, "Ware", "id = ? AND n = 1", one.ID) != 1 {
+			t.Errorf("%+v, %d wares", *one, e.count(t, "Ware", "code LIKE ?", name+"%"))
+		}
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Create(&Part{WareID: one.ID}).Error)
+			if !e.held(t, wares.Key(one.ID)) {
+				t.Error("the parent of a new part is not locked")
 			}
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				noError(t, tx.Create(&Part{WareID: one.ID}).Error)
-				if !e.held(t, wares.Key(one.ID)) {
-					t.Error("the parent of a new part is not locked")
-				}
-				n := newID()
-				noError(t, tx.Create(&Named{N: n}).Error)
-				if !e.held(t, nameds.Key(fmt.Sprintf("n%d", n))) {
-					t.Error("the identifier that a hook has given is not locked")
-				}
-				return nil
-			}))
-		})
+			n := newID()
+			noError(t, tx.Create(&Named{N: n}).Error)
+			if !e.held(t, nameds.Key(fmt.Sprintf("n%d", n))) {
+				t.Error("the identifier that a hook has given is not locked")
+			}
+			return nil
+		}))
 	})
 }
 
@@ -124,33 +115,30 @@ func TestUpsertOfAnother(t *testing.T) {
 			return db.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"id", "n"})}).Create(w).Error
 		},
 	}
-	each(t, []string{"Ware"}, func(t *testing.T, e *env) {
-		e.eachDSN(func(name, dsn string) {
-			db := used(t, e.openDSN(t, dsn))
-			for way, upsert := range upserts {
-				what := name + ", " + way
-				code := fmt.Sprint("code ", newID())
-				w := &Ware{Code: code}
-				noError(t, db.Create(w).Error)
-				if way != "Save of a new one" { // this is an INSERT without the key
-					wantError(t, what+" without a key", upsert(db, &Ware{Code: code, N: 5}), txlock.ErrInvalidKey)
-				}
-				wantError(t, what+" of another's code", upsert(db, &Ware{ID: -newID(), Code: code, N: 5}), txlock.ErrInvalidKey)
-				if e.count(t, "Ware", "id = ? AND code = ? AND n = 0", w.ID, code) != 1 || e.count(t, "Ware", "n = 5") != 0 {
-					t.Errorf("%s: a ware was changed whose key nobody has locked", what)
-				}
-				noError(t, upsert(db, &Ware{ID: w.ID, Code: code, N: 6}))
-				if e.count(t, "Ware", "id = ? AND n = 6", w.ID) != 1 {
-					t.Errorf("%s: its own record was not changed", what)
-				}
-				if way != "Save of a new one" && way != "generics" { // this takes On as an option
-					noError(t, upsert(db.Clauses(lockgorm.On(wares.Key(w.ID))).Session(&gorm.Session{}), &Ware{Code: code, N: 7}))
-				}
-			}
-			w := &Ware{Code: name}
+	eachGuarded(t, []string{"Ware"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		for way, upsert := range upserts {
+			code := fmt.Sprint("code ", newID())
+			w := &Ware{Code: code}
 			noError(t, db.Create(w).Error)
-			err := db.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"id": w.ID + 1000})}).Create(&Ware{ID: w.ID, Code: name}).Error
-			wantError(t, name+", an upsert to another key", err, txlock.ErrInvalidKey)
-		})
+			if way != "Save of a new one" { // this is an INSERT without the key
+				wantError(t, way+" without a key", upsert(db, &Ware{Code: code, N: 5}), txlock.ErrInvalidKey)
+			}
+			wantError(t, way+" of another's code", upsert(db, &Ware{ID: -newID(), Code: code, N: 5}), txlock.ErrInvalidKey)
+			if e.count(t, "Ware", "id = ? AND code = ? AND n = 0", w.ID, code) != 1 || e.count(t, "Ware", "n = 5") != 0 {
+				t.Errorf("%s: a ware was changed whose key nobody has locked", way)
+			}
+			noError(t, upsert(db, &Ware{ID: w.ID, Code: code, N: 6}))
+			if e.count(t, "Ware", "id = ? AND n = 6", w.ID) != 1 {
+				t.Errorf("%s: its own record was not changed", way)
+			}
+			if way != "Save of a new one" && way != "generics" { // this takes On as an option
+				noError(t, upsert(db.Clauses(lockgorm.On(wares.Key(w.ID))).Session(&gorm.Session{}), &Ware{Code: code, N: 7}))
+			}
+		}
+		w := &Ware{Code: "last"}
+		noError(t, db.Create(w).Error)
+		err := db.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"id": w.ID + 1000})}).Create(&Ware{ID: w.ID, Code: "last"}).Error
+		wantError(t, "an upsert to another key", err, txlock.ErrInvalidKey)
 	})
 }

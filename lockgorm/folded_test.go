@@ -40,7 +40,7 @@ func init() {
 // TestFoldedTags demands that every spelling of a row is locked by the one key that the
 // family has for it, whoever else uses the family.
 func TestFoldedTags(t *testing.T) {
-	each(t, []string{"Coupon", "Ticket"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Coupon", "Ticket"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		key, ticket := coupons.Key("bob"), tickets.Key("Jörg")
 		e.lockedBy(t, db, "create", key, func(tx *gorm.DB) error { return tx.Create(&Coupon{Code: "Bob"}).Error })

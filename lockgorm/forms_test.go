@@ -16,9 +16,9 @@ import (
 	"github.com/dca00107/lockstep/lockgorm"
 )
 
-// forms are GORM's ways to write, right ones and wrong ones.
+// forms are GORM's ways to write, right ones and wrong ones, beside writes and what
+// TestVersionIsNeeded, TestVersionOfDeletes and TestGenericsVersion have.
 var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
-	"Save":          func(tx *gorm.DB, l, _ *Ledger) error { l.N = 5; return tx.Save(l).Error },
 	"Save by value": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Save(*l).Error },
 	"Save, Select":  func(tx *gorm.DB, l, _ *Ledger) error { l.N = 5; return tx.Select("N").Save(l).Error },
 	"Save, Omit":    func(tx *gorm.DB, l, _ *Ledger) error { l.N = 5; return tx.Omit("Version", "DeletedAt").Save(l).Error },
@@ -27,15 +27,9 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 		l.N = 5
 		return tx.Clauses(clause.OnConflict{DoNothing: true}).Save(l).Error
 	},
-	"Save, a slice":  func(tx *gorm.DB, l, _ *Ledger) error { l.N = 5; return tx.Save([]*Ledger{l}).Error },
-	"Save, Unscoped": func(tx *gorm.DB, l, _ *Ledger) error { l.N = 5; return tx.Unscoped().Save(l).Error },
 	"Save, SkipHooks": func(tx *gorm.DB, l, _ *Ledger) error {
 		l.N = 5
 		return tx.Session(&gorm.Session{SkipHooks: true}).Save(l).Error
-	},
-	"Save, prepared": func(tx *gorm.DB, l, _ *Ledger) error {
-		l.N = 5
-		return tx.Session(&gorm.Session{PrepareStmt: true}).Save(l).Error
 	},
 	"FirstOrInit, Save": func(tx *gorm.DB, l, _ *Ledger) error {
 		return errors.Join(tx.Session(&gorm.Session{NewDB: true}).Where(Ledger{ID: l.ID}).Assign(Ledger{N: 5, Kept: l.Kept}).FirstOrInit(l).Error, tx.Session(&gorm.Session{NewDB: true}).Save(l).Error)
@@ -48,37 +42,16 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 		return tx.Model(rival).Where("id = ?", l.ID).Updates(Ledger{N: 5}).Error
 	},
 	"Updates, no model": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Model(&Ledger{}).Updates(l).Error },
-	"Updates, all":      func(tx *gorm.DB, l, _ *Ledger) error { return tx.Model(l).Select("*").Updates(Ledger{N: 5}).Error },
 	"Updates, its id": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Model(l).Updates(map[string]any{"id": l.ID, "n": 5}).Error
 	},
 	"Updates, an id": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Model(l).Updates(map[string]any{"id": gorm.Expr("id + 1000"), "n": 5}).Error
 	},
-	"Updates, a batch": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Model(&[]*Ledger{l, l}).Updates(map[string]any{"n": 5}).Error
-	},
 	"Updates, Limit": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Model([]*Ledger{l, l}).Order("id DESC").Limit(1).Update("n", 5).Error
 	},
-	"Updates, OR": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Model(l).Where("n = 0").Or("n = 0").Update("n", 5).Error
-	},
-	"Updates, a form": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Model(l).Updates(&Ledger{N: 5, Kept: Kept{Version: l.Version}}).Error
-	},
 	"Updates, Joins": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Model(l).Joins("JOIN x").Update("n", 5).Error },
-	"Updates, a From": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Model(l).Clauses(clause.From{Tables: []clause.Table{{Name: "x"}}}).Update("n", 5).Error
-	},
-	"Updates, another table first": func(tx *gorm.DB, l, _ *Ledger) error {
-		name := tx.NamingStrategy.TableName("Ledger")
-		return tx.Model(l).Clauses(into("UPDATE", "`"+name+"` AS a, ")).Update("n", 5).Error
-	},
-	"Updates, an assignment first": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Model(l).Clauses(into("UPDATE", "/* why */"), into("SET", "id = 5 +")).Update("n", 5).Error
-	},
-	"UpdateColumn": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Model(l).UpdateColumn("n", 5).Error },
 	"UpdateColumns": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Model(l).UpdateColumns(map[string]any{"n": 5, "deleted_at": nil}).Error
 	},
@@ -89,39 +62,18 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 	"Returning, some": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Clauses(clause.Returning{Columns: []clause.Column{{Name: "n"}}}).Unscoped().Delete(&[]Ledger{*l}).Error
 	},
-	"Delete":             func(tx *gorm.DB, l, _ *Ledger) error { return tx.Delete(l).Error },
-	"Delete, conditions": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Delete(l, "n >= ?", 0).Error },
 	"Delete, OR":         func(tx *gorm.DB, l, _ *Ledger) error { return tx.Delete(l, "n = 0 OR n = 3").Error },
-	"Delete, Unscoped":   func(tx *gorm.DB, l, _ *Ledger) error { return tx.Unscoped().Delete([]*Ledger{l, l}).Error },
 	"Delete, of a model": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Model(l).Delete(&Ledger{}).Error },
 	"Delete, of another": func(tx *gorm.DB, l, rival *Ledger) error { return tx.Model(rival).Delete(l).Error },
-	"Delete, by id":      func(tx *gorm.DB, l, _ *Ledger) error { return tx.Delete(&Ledger{}, l.ID).Error },
-	"Delete, all": func(tx *gorm.DB, _, _ *Ledger) error {
-		return tx.Session(&gorm.Session{AllowGlobalUpdate: true}).Delete(&Ledger{}).Error
-	},
-	"Create": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Create(l).Error },
 	"Create, IGNORE": func(tx *gorm.DB, l, _ *Ledger) error {
 		l.N = 5
 		return tx.Clauses(clause.Insert{Modifier: "IGNORE"}).Create(l).Error
-	},
-	"an upsert": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Clauses(clause.OnConflict{UpdateAll: true}).Create(l).Error
 	},
 	"a hidden upsert": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Clauses(clause.OnConflict{DoNothing: true, DoUpdates: clause.Assignments(map[string]any{"n": 5})}).Create(l).Error
 	},
 	"upserts in batch": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Clauses(clause.OnConflict{UpdateAll: true}).CreateInBatches([]*Ledger{l, l}, 1).Error
-	},
-	"a hook that writes": func(tx *gorm.DB, l, _ *Ledger) error {
-		return withHook(tx, func(tx *gorm.DB, _ int64) error {
-			return tx.Session(&gorm.Session{NewDB: true, SkipHooks: true}).Model(l).UpdateColumn("n", 6).Error
-		}).Model(l).Update("n", 5).Error
-	},
-	"nested": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Transaction(func(tx *gorm.DB) error {
-			return tx.Transaction(func(tx *gorm.DB) error { return tx.Model(l).Update("n", 5).Error })
-		})
 	},
 	"a savepoint": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Transaction(func(tx *gorm.DB) error {
@@ -138,14 +90,6 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 			*l = *found[0]
 			return err
 		}).Error
-	},
-	"generics": func(tx *gorm.DB, l, _ *Ledger) error {
-		_, err := gorm.G[Ledger](tx).Where("id = ?", l.ID).Updates(tx.Statement.Context, Ledger{N: 5})
-		return err
-	},
-	"generics, Delete": func(tx *gorm.DB, l, _ *Ledger) error {
-		_, err := gorm.G[Ledger](tx).Where("id = ?", l.ID).Delete(tx.Statement.Context)
-		return err
 	},
 }
 

@@ -104,7 +104,7 @@ func TestGenericsWait(t *testing.T) {
 
 // TestGenericsVersion compares the Version of a loaded model with gorm.G.
 func TestGenericsVersion(t *testing.T) {
-	each(t, []string{"Ledger"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Ledger"}, func(t *testing.T, e *env) {
 		db, ctx := e.openPlugin(t), t.Context()
 		l := &Ledger{}
 		noError(t, gorm.G[Ledger](db).Create(ctx, l))
@@ -142,7 +142,7 @@ func TestGenericsVersion(t *testing.T) {
 
 // TestLoadedRefused demands errors for what Loaded can't be.
 func TestLoadedRefused(t *testing.T) {
-	each(t, []string{"Parcel", "Note", "Order", "Item"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Parcel", "Note", "Order", "Item"}, func(t *testing.T, e *env) {
 		db, ctx := e.openPlugin(t), t.Context()
 		a, b := &Parcel{ID: newID()}, &Parcel{ID: newID()}
 		noError(t, db.Create([]*Parcel{a, b}).Error)

@@ -43,7 +43,7 @@ func TestHooksThatChangeKeys(t *testing.T) {
 
 // TestHooksThatAddModels proves that a record is locked, too, that a hook adds to a batch.
 func TestHooksThatAddModels(t *testing.T) {
-	each(t, []string{"Carton", "Lid"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Carton", "Lid"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		noError(t, db.Create(&Carton{ID: 2, Code: "two"}).Error)
 		for what, write := range map[string]func(tx *gorm.DB, batch *[]*Carton) error{
@@ -72,17 +72,21 @@ func TestHooksThatAddModels(t *testing.T) {
 	})
 }
 
-// TestZeroKeysAreNotCreated refuses to create a record whose primary key is the zero value,
-// unless the database makes it: nobody has locked that record.
+// TestZeroKeysAreNotCreated refuses to create or upsert a record whose primary key is the zero
+// value, unless the database makes it: nobody has locked that record.
 func TestZeroKeysAreNotCreated(t *testing.T) {
 	eachSetting(t, []string{"Parole", "Tally", "Sticker"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for what, create := range map[string]func(tx *gorm.DB) error{
-			"a string": func(tx *gorm.DB) error { return tx.Create(&Parole{N: 2}).Error },
-			"a batch":  func(tx *gorm.DB) error { return tx.Create([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error },
-			"a number": func(tx *gorm.DB) error { return tx.Create(&Tally{N: 2}).Error },
-			"a map":    func(tx *gorm.DB) error { return tx.Model(&Tally{}).Create(map[string]any{"id": 0, "n": 2}).Error },
-			"Save":     func(tx *gorm.DB) error { return tx.Save(&Parole{N: 2}).Error },
+			"a string":        func(tx *gorm.DB) error { return tx.Create(&Parole{N: 2}).Error },
+			"a batch":         func(tx *gorm.DB) error { return tx.Create([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error },
+			"a number":        func(tx *gorm.DB) error { return tx.Create(&Tally{N: 2}).Error },
+			"a map":           func(tx *gorm.DB) error { return tx.Model(&Tally{}).Create(map[string]any{"id": 0, "n": 2}).Error },
+			"Save":            func(tx *gorm.DB) error { return tx.Save(&Parole{N: 2}).Error },
+			"Save of a batch": func(tx *gorm.DB) error { return tx.Save([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error },
+			"an upsert of a map": func(tx *gorm.DB) error {
+				return tx.Model(&Tally{}).Clauses(clause.OnConflict{UpdateAll: true}).Create(map[string]any{"id": 0, "n": 2}).Error
+			},
 			"IGNORE": func(tx *gorm.DB) error {
 				return tx.Clauses(clause.Insert{Modifier: "IGNORE"}).Create(&Parole{N: 2}).Error
 			},
@@ -93,7 +97,7 @@ func TestZeroKeysAreNotCreated(t *testing.T) {
 			}
 		}
 		noError(t, e.inTransaction(db, func(tx *gorm.DB) error {
-			return errors.Join(tx.Create(&Sticker{N: 1}).Error, tx.Clauses(lockgorm.On(newKey())).Create(&Tally{N: 1}).Error)
+			return errors.Join(tx.Save([]*Sticker{{N: 1}, {N: 1}}).Error, tx.Clauses(lockgorm.On(newKey())).Create(&Tally{N: 1}).Error)
 		}))
 	})
 }

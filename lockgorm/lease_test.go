@@ -36,18 +36,6 @@ func take(t *testing.T, m *lease.Manager) *lease.Lease {
 	return l
 }
 
-// takeEach acquires a lease of each kind.
-func takeEach(t *testing.T, m *lease.Manager) map[string]*lease.Lease {
-	t.Helper()
-	reader, err := m.AcquireShared(t.Context(), onceKey())
-	noError(t, err)
-	permits, err := m.Semaphore(onceKey(), 2)
-	noError(t, err)
-	permit, err := permits.Acquire(t.Context())
-	noError(t, err)
-	return map[string]*lease.Lease{"a lease": take(t, m), "a reader": reader, "a permit": permit}
-}
-
 // takeAway gives the lease to somebody else.
 func (e *env) takeAway(t *testing.T, l *lease.Lease) {
 	t.Helper()
@@ -63,9 +51,8 @@ var guardedWrites = map[string]func(db *gorm.DB) error{
 	"delete":         func(db *gorm.DB) error { return db.Delete(&Note{ID: 1}).Error },
 }
 
-// TestGuardedStatement proves that a guarded statement is committed while the lease, of a writer, a
-// reader or a permit, is held, and leaves nothing after it was taken away, both in GORM's own
-// transaction and in the program's.
+// TestGuardedStatement proves that a guarded statement is committed while the lease is held, and
+// leaves nothing after it was taken away, both in GORM's own transaction and in the program's.
 func TestGuardedStatement(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -77,25 +64,23 @@ func TestGuardedStatement(t *testing.T) {
 		same := func() bool { return e.count(t, "Note", "id = 1 AND n = 0") == 1 && e.count(t, "Note", "1 = 1") == 1 }
 		for _, explicit := range []bool{false, true} {
 			for name, write := range guardedWrites {
-				for kind, l := range takeEach(t, m) {
-					what := fmt.Sprintf("%s under %s, explicit=%t", name, kind, explicit)
-					run := func() error {
-						if !explicit {
-							return write(db.Clauses(lockgorm.Guard(l)))
-						}
-						return db.Transaction(func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.Guard(l))) })
+				l, what := take(t, m), fmt.Sprintf("%s, explicit=%t", name, explicit)
+				run := func() error {
+					if !explicit {
+						return write(db.Clauses(lockgorm.Guard(l)))
 					}
-					reset()
-					if wantError(t, what, run(), nil); same() {
-						t.Errorf("%s was not committed", what)
-					}
-					reset()
-					e.takeAway(t, l)
-					if wantError(t, what+", which was taken away", run(), txlock.ErrLost); !same() {
-						t.Errorf("%s was committed after it was taken away", what)
-					}
-					wantError(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+					return db.Transaction(func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.Guard(l))) })
 				}
+				reset()
+				if wantError(t, what, run(), nil); same() {
+					t.Errorf("%s was not committed", what)
+				}
+				reset()
+				e.takeAway(t, l)
+				if wantError(t, what+", whose lease was taken away", run(), txlock.ErrLost); !same() {
+					t.Errorf("%s was committed after its lease was taken away", what)
+				}
+				wantError(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 			}
 		}
 	})
@@ -154,31 +139,25 @@ func TestGuardedNeeds(t *testing.T) {
 // GORM's sessions and with prepared statements, without waiting for the row that it has locked itself.
 func TestGuardAgainThroughSessions(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
-		for name, configure := range configs {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				db := e.open(t, configure)
-				l := take(t, manager(t, db, lease.TTL(9*time.Second)))
-				tx := db.Begin()
-				noError(t, tx.Error)
-				session := tx.Session(&gorm.Session{PrepareStmt: true})
-				noError(t, guard(session, l))
-				for l.Remaining() > 5*time.Second { // otherwise Guard has nothing to renew
-					time.Sleep(10 * time.Millisecond)
-				}
-				delays, start := testdb.Delays(t), time.Now()
-				for range 3 {
-					session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
-					noError(t, guard(session, l))
-				}
-				if took := time.Since(start); took > 1500*time.Millisecond+delays() {
-					t.Errorf("to guard again took %v", took)
-				}
-				noError(t, tx.Commit().Error)
-				if err := l.Release(t.Context()); !errors.Is(err, lease.ErrGuarded) { // a renewal may have the row on a busy machine
-					noError(t, err)
-				}
-			})
+		db := e.open(t)
+		l := take(t, manager(t, db, lease.TTL(9*time.Second)))
+		tx := db.Begin()
+		noError(t, tx.Error)
+		noError(t, guard(tx, l))
+		for l.Remaining() > 5*time.Second { // otherwise Guard has nothing to renew
+			time.Sleep(10 * time.Millisecond)
+		}
+		delays, start, session := testdb.Delays(t), time.Now(), tx
+		for range 3 {
+			session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
+			noError(t, guard(session, l))
+		}
+		if took := time.Since(start); took > 1500*time.Millisecond+delays() {
+			t.Errorf("to guard again took %v", took)
+		}
+		noError(t, tx.Commit().Error)
+		if err := l.Release(t.Context()); !errors.Is(err, lease.ErrGuarded) { // a renewal may have the row on a busy machine
+			noError(t, err)
 		}
 	})
 }

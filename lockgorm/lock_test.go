@@ -62,7 +62,6 @@ func guard(tx *gorm.DB, l *lease.Lease) error {
 var verbs = map[string]func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error){
 	"Lock":         lockgorm.Lock,
 	"Lock, shared": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) { return lockgorm.Lock(tx, txlock.Shared(key)) },
-	"TryLock":      tryLock,
 }
 
 // free reports whether somebody else could lock the key exclusively now.
@@ -88,6 +87,8 @@ func (e *env) ensured(t *testing.T) txlock.Key {
 	return key
 }
 
+// TestVerbsLock proves that a lock neither depends on an error of the handle nor changes it: with an
+// error GORM would send no ROLLBACK TO for a nested block.
 func TestVerbsLock(t *testing.T) {
 	handles := map[string]func(tx *gorm.DB) *gorm.DB{
 		"the handle":    func(tx *gorm.DB) *gorm.DB { return tx },
@@ -97,6 +98,11 @@ func TestVerbsLock(t *testing.T) {
 		"SkipDefault":   func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{SkipDefaultTransaction: true}) },
 		"a chain":       func(tx *gorm.DB) *gorm.DB { return tx.Model(&Note{}).Where("id = ?", 1) },
 		"Debug, NoNest": func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{DisableNestedTransaction: true}) },
+		"one with an error": func(tx *gorm.DB) *gorm.DB {
+			tx = tx.Session(&gorm.Session{})
+			_ = tx.AddError(errInner)
+			return tx
+		},
 	}
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -105,6 +111,7 @@ func TestVerbsLock(t *testing.T) {
 				key := e.ensured(t)
 				noError(t, db.Transaction(func(tx *gorm.DB) error {
 					h := handle(tx)
+					before := h.Error
 					grant, err := lock(h, key)
 					if err != nil || grant.Key() != key || grant.Shared() != strings.Contains(verb, "shared") {
 						t.Errorf("%s on %s: %+v, %v", verb, name, grant, err)
@@ -112,7 +119,10 @@ func TestVerbsLock(t *testing.T) {
 					if e.free(t, key) {
 						t.Errorf("%s on %s: the key is free", verb, name)
 					}
-					noError(t, h.Error)
+					_, err = lock(h, txlock.Key{})
+					if wantError(t, verb+" of the zero key", err, txlock.ErrInvalidKey); !errors.Is(h.Error, before) || before == nil && h.Error != nil {
+						t.Errorf("%s on %s: the handle has %v", verb, name, h.Error)
+					}
 					return tx.Error
 				}))
 				if !e.free(t, key) {
@@ -163,25 +173,6 @@ func TestNoTransaction(t *testing.T) {
 	})
 }
 
-// TestHandleWithError proves that an earlier error of the *gorm.DB neither prevents a
-// lock nor changes.
-func TestHandleWithError(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		broken := errors.New("an error of before")
-		for verb, lock := range verbs {
-			key := e.ensured(t)
-			tx := db.Begin()
-			_ = tx.AddError(broken)
-			_, err := lock(tx, key)
-			if err != nil || tx.Error.Error() != broken.Error() || e.free(t, key) {
-				t.Errorf("%s: %v, the handle has %v", verb, err, tx.Error)
-			}
-			tx.Rollback()
-		}
-	})
-}
-
 func TestDryRunSendsNothing(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -213,32 +204,6 @@ func TestDryRunSendsNothing(t *testing.T) {
 		text := db.ToSQL(func(tx *gorm.DB) *gorm.DB { return tx.Model(&Order{}).Where("id = 1").Update("n", 1) })
 		if text == "" {
 			t.Error("ToSQL of an update that would be refused writes nothing")
-		}
-	})
-}
-
-// TestLockInHook takes a lock with the *gorm.DB that GORM gives to a hook.
-func TestLockInHook(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		id, key := newID(), e.ensured(t)
-		hook := func(tx *gorm.DB, _ int64) error {
-			_, err := lockgorm.Lock(tx, key)
-			if err == nil && e.free(t, key) {
-				t.Error("the key is free in the hook that has locked it")
-			}
-			return err
-		}
-		hooks := withHook(db, hook)
-		noError(t, hooks.Create(&Order{ID: id}).Error)
-		noError(t, hooks.Session(&gorm.Session{PrepareStmt: true}).Model(&Order{ID: id}).Update("n", 1).Error)
-		err := hooks.Session(&gorm.Session{SkipDefaultTransaction: true}).Model(&Order{ID: id}).Update("n", 2).Error
-		wantError(t, "a hook without transaction", err, txlock.ErrNoTransaction)
-		if !e.free(t, key) {
-			t.Error("the key is locked after the statements")
-		}
-		if e.count(t, "Order", "id = ? AND n = 1", id) != 1 {
-			t.Error("the update under the lock was not written, or the other was")
 		}
 	})
 }

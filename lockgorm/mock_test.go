@@ -58,6 +58,10 @@ func TestMockExpectsNoLookups(t *testing.T) {
 	write(&Chest{Code: "a"}, family("chest", txlock.Hashed()).Key("a"), nothing)
 	write(&Voucher{Code: "a"}, family("voucher").Key("a"), lookup("vouchers", "utf8mb4_bin"))
 	write(&Voucher{Code: "b"}, family("voucher").Key("b"), nothing)
+	db = db.Table("others").Session(&gorm.Session{})
+	write(&Voucher{Code: "c"}, family("voucher").Key("c"), lookup("others", "utf8mb4_bin"))
+	write(&Voucher{Code: "d"}, family("voucher").Key("d"), nothing)
+	db = db.Session(&gorm.Session{NewDB: true})
 	write(&Stamp{Code: "A"}, family("stamp").Key("a"), lookup("stamps", "utf8_general_ci")) // as old servers call it
 }
 

@@ -22,59 +22,6 @@ func nested(t *testing.T, e *env) map[string]*gorm.DB {
 	}
 }
 
-// TestHeldAfterNestedFailure proves that the scope doesn't claim a lock which a savepoint
-// may have freed.
-func TestHeldAfterNestedFailure(t *testing.T) {
-	eachGuarded(t, nil, func(t *testing.T, e *env) {
-		key := e.ensured(t)
-		noError(t, e.open(t).Transaction(func(tx *gorm.DB) error {
-			scope, err := lockgorm.Join(tx)
-			noError(t, err)
-			err = tx.Transaction(func(tx2 *gorm.DB) error {
-				_, err := lockgorm.Lock(tx2, key)
-				noError(t, err)
-				if _, ok := scope.Held(key); !ok {
-					t.Error("the outer scope doesn't see the nested block's lock")
-				}
-				return errInner
-			})
-			wantError(t, "the nested block", err, errInner)
-			if _, ok := scope.Held(key); ok {
-				t.Error("a lock counts as held that the savepoint may have freed")
-			}
-			return nil
-		}))
-	})
-}
-
-// TestRefusalKeepsSavepoints proves that a refused lock adds no error to the outer *gorm.DB: with
-// one, GORM would send no ROLLBACK TO for a nested block.
-func TestRefusalKeepsSavepoints(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		key := e.ensured(t)
-		release := e.hold(t, key)
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			err := tx.Transaction(func(tx2 *gorm.DB) error {
-				noError(t, tx2.Create(&Note{N: 1001}).Error)
-				for verb, lock := range verbs {
-					_, err := lock(tx, txlock.Key{})
-					wantError(t, verb+" of the zero key", err, txlock.ErrInvalidKey)
-				}
-				_, err := tryLock(tx, key)
-				return err
-			})
-			wantError(t, "the nested block", err, txlock.ErrBusy)
-			noError(t, tx.Error)
-			return tx.Create(&Note{N: 1002}).Error
-		}))
-		release()
-		if e.count(t, "Note", "n = 1001") != 0 || e.count(t, "Note", "n = 1002") != 1 {
-			t.Error("the nested block was not undone, or the outer one was")
-		}
-	})
-}
-
 // TestWaitForItself writes by the outer db inside of Transaction, and begins another one:
 // both would wait for the transaction in which they are called.
 func TestWaitForItself(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"gorm.io/gorm"
-	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -13,20 +12,13 @@ import (
 
 // onStatements are statements that get keys only from On.
 var onStatements = map[string]func(db *gorm.DB) error{
-	"First":       func(db *gorm.DB) error { return db.First(&Order{}).Error },
-	"Find":        func(db *gorm.DB) error { return db.Find(&[]Order{}).Error },
-	"Count":       func(db *gorm.DB) error { return db.Model(&Order{}).Count(new(int64)).Error },
-	"Pluck":       func(db *gorm.DB) error { return db.Model(&Order{}).Pluck("id", &[]int64{}).Error },
-	"Preload":     func(db *gorm.DB) error { return db.Preload("Items").Find(&[]Order{}).Error },
-	"Preload all": func(db *gorm.DB) error { return db.Preload(clause.Associations).First(&Order{}).Error },
-	"Scan":        func(db *gorm.DB) error { return db.Model(&Order{}).Select("id").Scan(&[]int64{}).Error },
-	"Row":         func(db *gorm.DB) error { return db.Model(&Order{}).Select("COUNT(*)").Row().Scan(new(int)) },
-	"Raw.Scan":    func(db *gorm.DB) error { return db.Raw("SELECT 1").Scan(new(int)).Error },
-	"Raw.Row":     func(db *gorm.DB) error { return db.Raw("SELECT 2").Row().Scan(new(int)) },
-	"Raw.Find":    func(db *gorm.DB) error { return db.Raw("SELECT 1 AS id").Find(&[]Note{}).Error },
-	"Exec":        func(db *gorm.DB) error { return db.Exec("DO ?", 1).Error },
-	"FOR UPDATE":  func(db *gorm.DB) error { return db.Clauses(clause.Locking{Strength: "UPDATE"}).Find(&[]Order{}).Error },
-	"FirstOrInit": func(db *gorm.DB) error { return db.FirstOrInit(&Order{}, Order{ID: 1}).Error },
+	"First":    func(db *gorm.DB) error { return db.First(&Order{}).Error },
+	"Count":    func(db *gorm.DB) error { return db.Model(&Order{}).Count(new(int64)).Error },
+	"Preload":  func(db *gorm.DB) error { return db.Preload("Items").Find(&[]Order{}).Error },
+	"Row":      func(db *gorm.DB) error { return db.Model(&Order{}).Select("COUNT(*)").Row().Scan(new(int)) },
+	"Raw.Scan": func(db *gorm.DB) error { return db.Raw("SELECT 1").Scan(new(int)).Error },
+	"Raw.Row":  func(db *gorm.DB) error { return db.Raw("SELECT 2").Row().Scan(new(int)) },
+	"Exec":     func(db *gorm.DB) error { return db.Exec("DO ?", 1).Error },
 	"FindInBatches": func(db *gorm.DB) error {
 		return db.FindInBatches(&[]Order{}, 1, func(*gorm.DB, int) error { return nil }).Error
 	},
@@ -102,19 +94,14 @@ func TestOnReplacesModelKeys(t *testing.T) {
 			}
 			return nil
 		}))
-		several := []txlock.Key{e.ensured(t), e.ensured(t), e.ensured(t)}
+		several := []txlock.Key{e.ensured(t), e.ensured(t)}
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Clauses(lockgorm.On(several...)).Delete(&Order{}, id).Error)
-			for _, k := range several {
-				if e.free(t, k) {
-					t.Errorf("%v is free", k)
-				}
+			if !e.held(t, several...) {
+				t.Error("one of several keys is free")
 			}
 			return nil
 		}))
-		if e.count(t, "Order", "1 = 1") != 0 {
-			t.Error("the order is there")
-		}
 	})
 }
 

@@ -2,16 +2,13 @@ package lockgorm_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/txlock"
 )
 
 // TestItsReadsAreNotPrepared looks into GORM's store of prepared statements, which waits for a
@@ -39,35 +36,6 @@ func TestItsReadsAreNotPrepared(t *testing.T) {
 			if strings.HasPrefix(text, "SELECT") {
 				t.Errorf("prepared: %s", text)
 			}
-		}
-	})
-}
-
-// TestSmallPoolsOfPrepared writes by conditions from several goroutines over one and two
-// connections: nobody waits for ever.
-func TestSmallPoolsOfPrepared(t *testing.T) {
-	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
-		for connections := 1; connections <= 2; connections++ {
-			db := used(t, e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true }))
-			poolOf(t, db).SetMaxOpenConns(connections)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			noError(t, together(6, func(worker int) error {
-				db := db.WithContext(ctx)
-				for i := range testdb.Long(5, 100) {
-					from, to := int64(i%3), int64((i+worker)%3)
-					err := errors.Join(
-						db.Create(&Parcel{ID: newID(), N: from}).Error,
-						db.Model(&Parcel{}).Where("n = ? AND id % 5 = ?", from, worker).Update("n", to).Error,
-						db.Model(&Parcel{}).Where("n = ?", to).Order("id").Limit(1).Update("n", from).Error,
-						db.Where("id % 7 = ?", worker).Or("n > ?", 2).Delete(&Parcel{}).Error,
-					)
-					if err != nil && !txlock.Retryable(err) { // inserts may deadlock with what they come beside
-						return err
-					}
-				}
-				return nil
-			}))
 		}
 	})
 }

@@ -26,14 +26,8 @@ type resolved struct {
 
 // openResolved opens the pool of base, and uses dbresolver before the plugin or
 // after it.
-func (e *env) openResolved(t *testing.T, pluginFirst, sources bool, configure func(*gorm.Config)) resolved {
+func (e *env) openResolved(t *testing.T, replica *testdb.DB, pluginFirst, sources bool, configure func(*gorm.Config)) resolved {
 	t.Helper()
-	replica := testdb.Fresh(t, e.Engine())
-	for _, model := range []string{"Order", "Note"} {
-		replica.Exec(t, "CREATE TABLE "+e.names.tables[model]+" ("+columns[model]+") ENGINE=InnoDB")
-	}
-	replica.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 2)")
-	e.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 1) ON DUPLICATE KEY UPDATE n = 1")
 	dialector := mysql.Open
 	if e.guarded {
 		dialector = func(dsn string) gorm.Dialector { return lockgorm.Dialector(dsn) }
@@ -60,9 +54,14 @@ func (e *env) openResolved(t *testing.T, pluginFirst, sources bool, configure fu
 // eachResolved runs a test with the plugin before dbresolver and after it.
 func eachResolved(t *testing.T, sources bool, test func(t *testing.T, e *env, db resolved)) {
 	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
-		test(t, e, e.openResolved(t, true, sources, func(*gorm.Config) {}))
-		test(t, e, e.openResolved(t, false, sources, func(*gorm.Config) {}))
-		test(t, e, e.openResolved(t, false, sources, func(cfg *gorm.Config) { cfg.PrepareStmt = true }))
+		replica := testdb.Fresh(t, e.Engine())
+		for _, model := range []string{"Order", "Note"} {
+			replica.Exec(t, "CREATE TABLE "+e.names.tables[model]+" ("+columns[model]+") ENGINE=InnoDB")
+		}
+		replica.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 2)")
+		e.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 1)")
+		test(t, e, e.openResolved(t, replica, true, sources, configs["default"]))
+		test(t, e, e.openResolved(t, replica, false, sources, configs["PrepareStmt"]))
 	})
 }
 
@@ -167,18 +166,5 @@ func TestResolverWrites(t *testing.T) {
 				return nil
 			}))
 		})
-	})
-}
-
-// TestResolverDoomed proves that the pools of dbresolver are guarded as well.
-func TestResolverDoomed(t *testing.T) {
-	eachGuarded(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
-		db := e.openResolved(t, true, true, func(*gorm.Config) {})
-		err := db.Clauses(dbresolver.Write).Transaction(func(tx *gorm.DB) error {
-			_ = e.deadlock(t, tx)
-			wantError(t, "a write behind the deadlock", tx.Create(&Order{}).Error, txlock.ErrTxDoomed)
-			return nil
-		})
-		wantError(t, "the commit", err, txlock.ErrTxDoomed)
 	})
 }

@@ -176,7 +176,7 @@ func TestTags(t *testing.T) {
 
 // TestEmbeddedTags finds the tag wherever GORM finds the column.
 func TestEmbeddedTags(t *testing.T) {
-	each(t, []string{"Box"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Box"}, func(t *testing.T, e *env) {
 		for _, name := range []string{"Inlaid", "Pointed", "PointedTag", "NamedTag", "Deep", "Optional"} {
 			e.names.tables[name] = e.names.tables["Box"]
 		}
@@ -202,7 +202,7 @@ func TestEmbeddedTags(t *testing.T) {
 
 // TestTagsRefused demands an error with the cure for tags that can't be followed.
 func TestTagsRefused(t *testing.T) {
-	each(t, nil, func(t *testing.T, e *env) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		db := used(t, e.open(t, func(cfg *gorm.Config) { cfg.NamingStrategy = nil }))
 		for cure, model := range map[string]any{
 			"move the tag there":                      &Misplaced{ID: 1},

@@ -35,19 +35,15 @@ func onTiDB(t *testing.T, guarded bool) (*testdb.DB, *gorm.DB) {
 // TestTiDBRefused: on TiDB each call and each write of a tagged model is refused on a pool that is
 // not guarded, and on one that is what needs shared locks, and upserts; nothing is written.
 func TestTiDBRefused(t *testing.T) {
-	ran := errors.New("the function was called")
 	for _, guarded := range []bool{false, true} {
 		pool, db := onTiDB(t, guarded)
 		shared := txlock.Shared(newKey())
-		calls := map[string]func() error{
-			"shared, Transaction": func() error {
-				return lockgorm.Transaction(db, []txlock.Key{shared}, func(*gorm.DB) error { return ran })
+		calls := map[string]func(db *gorm.DB) error{
+			"shared, Transaction": func(db *gorm.DB) error {
+				return lockgorm.Transaction(db, []txlock.Key{shared}, func(*gorm.DB) error { return errRan })
 			},
-			"shared, Lock": func() error {
-				return db.Transaction(func(tx *gorm.DB) error {
-					_, err := lockgorm.Lock(tx, shared)
-					return err
-				})
+			"shared, Lock": func(db *gorm.DB) error {
+				return db.Transaction(func(tx *gorm.DB) error { return second(lockgorm.Lock(tx, shared)) })
 			},
 		}
 		wantError(t, "Save of a new record", db.Save(&tidbOrder{ID: 2, N: 2}).Error, map[bool]error{false: schema.ErrEngine, true: nil}[guarded])
@@ -57,29 +53,10 @@ func TestTiDBRefused(t *testing.T) {
 		err := db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&tidbOrder{ID: 1, N: 2}).Error
 		wantError(t, "an upsert", err, map[bool]error{false: schema.ErrEngine, true: txlock.ErrInvalidKey}[guarded])
 		if !guarded {
-			maps.Copy(calls, map[string]func() error{
-				"Transaction": func() error {
-					return lockgorm.Transaction(db, []txlock.Key{newKey()}, func(*gorm.DB) error { return ran })
-				},
-				"Optimistic": func() error { return lockgorm.Optimistic(db, newKey(), func(*gorm.DB) error { return ran }) },
-				"Once": func() error {
-					_, err := lockgorm.Once(db, newKey(), func(*gorm.DB) error { return ran })
-					return err
-				},
-				"Lock": func() error {
-					return db.Transaction(func(tx *gorm.DB) error {
-						_, err := lockgorm.Lock(tx, newKey())
-						return err
-					})
-				},
-				"a create":     func() error { return db.Create(&tidbOrder{ID: 2, N: 2}).Error },
-				"an update":    func() error { return db.Model(&tidbOrder{ID: 1}).Update("n", 9).Error },
-				"by condition": func() error { return db.Model(&tidbOrder{}).Where("n = 1").Update("n", 9).Error },
-				"a delete":     func() error { return db.Delete(&tidbOrder{ID: 1}).Error },
-			})
+			maps.Copy(calls, onOtherEngine(func(id int64) *tidbOrder { return &tidbOrder{ID: id} }))
 		}
 		for name, call := range calls {
-			if err := call(); !errors.Is(err, schema.ErrEngine) || errors.Is(err, ran) {
+			if err := call(db); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
 				t.Errorf("%s, guarded %t: %v, want ErrEngine", name, guarded, err)
 			}
 		}

@@ -124,24 +124,6 @@ func TestTransactionTellsOfRetries(t *testing.T) {
 	})
 }
 
-// TestTransactionWithDDL has DDL commit the transaction: what it has written stays, so it
-// must not be run again.
-func TestTransactionWithDDL(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.openDSN(t, e.AdminDSN())
-		key, runs := e.ensured(t), 0
-		err := lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
-			runs++
-			noError(t, tx.Create(&Note{N: 1}).Error)
-			return tx.Exec("ALTER TABLE " + e.names.tables["Note"] + " COMMENT 'altered'").Error
-		})
-		wantError(t, "DDL inside", err, txlock.ErrTxDoomed)
-		if n := e.count(t, "Note", "1 = 1"); txlock.Retryable(err) || runs != 1 || n != 1 {
-			t.Errorf("it has run %d times and left %d rows", runs, n)
-		}
-	})
-}
-
 func TestTransactionOptions(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db, key := e.open(t), e.ensured(t)
@@ -176,17 +158,10 @@ func TestTransactionOptions(t *testing.T) {
 // transaction back, and the error is the context's.
 func TestContextEndsInFunction(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
-		db, key := e.open(t), newKey()
-		for name, run := range map[string]func(db *gorm.DB, fn func(tx *gorm.DB) error) error{
-			"Transaction": func(db *gorm.DB, fn func(tx *gorm.DB) error) error { return lockgorm.Transaction(db, nil, fn) },
-			"Optimistic":  func(db *gorm.DB, fn func(tx *gorm.DB) error) error { return lockgorm.Optimistic(db, key, fn) },
-			"Once": func(db *gorm.DB, fn func(tx *gorm.DB) error) error {
-				_, err := lockgorm.Once(db, key, fn)
-				return err
-			},
-		} {
+		db := e.open(t)
+		for _, name := range []string{"Transaction", "Optimistic", "Once"} {
 			ctx, cancel := context.WithCancel(t.Context())
-			err := run(db.WithContext(ctx), func(tx *gorm.DB) error {
+			err := outermost[name](db.WithContext(ctx), newKey(), func(tx *gorm.DB) error {
 				err := tx.Exec("DO 0").Error
 				cancel()
 				for err == nil { // until database/sql has rolled back

@@ -127,22 +127,3 @@ func TestTripsOfConditions(t *testing.T) {
 		}
 	})
 }
-
-// TestNestedAfterPending nests a transaction as the first statement of another, and rolls
-// it back.
-func TestNestedAfterPending(t *testing.T) {
-	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		no := gorm.ErrInvalidData
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			wantError(t, "the nested transaction", tx.Transaction(func(inner *gorm.DB) error {
-				noError(t, lockgorm.Transaction(inner, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return tx.Create(&Note{N: 1}).Error }))
-				return no
-			}), no)
-			return tx.Create(&Note{N: 2}).Error
-		}))
-		if one, two := e.count(t, "Note", "n = 1"), e.count(t, "Note", "n = 2"); one != 0 || two != 1 {
-			t.Errorf("%d rows of the nested transaction, %d of the other", one, two)
-		}
-	})
-}

@@ -79,24 +79,17 @@ func TestNestedNotUndone(t *testing.T) {
 		},
 	}
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		for _, configure := range []func(*gorm.Config){
-			func(*gorm.Config) {},
-			func(cfg *gorm.Config) { cfg.PrepareStmt, cfg.TranslateError = true, true },
-		} {
-			db := e.open(t, configure)
+		for _, other := range []bool{false, true} {
+			db := e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt, cfg.TranslateError = other, other })
 			for name, block := range blocks {
 				key := e.ensured(t)
 				fn := func(tx *gorm.DB) error {
 					send(t, tx, "SAVEPOINT here")
 					return block(t, tx)
 				}
-				for by, err := range map[string]error{
-					"Transaction": lockgorm.Transaction(db, []txlock.Key{key}, fn),
-					"Optimistic":  lockgorm.Optimistic(db, key, fn),
-					"Once":        func() error { _, err := lockgorm.Once(db, key, fn); return err }(),
-				} {
+				for by, run := range outermost {
 					var server *driver.MySQLError
-					if !errors.As(err, &server) || server.Number != 1305 || txlock.Retryable(err) {
+					if err := run(db, key, fn); !errors.As(err, &server) || server.Number != 1305 || txlock.Retryable(err) {
 						t.Errorf("%s, %s: %v, want error 1305, which is not retried", by, name, err)
 					}
 				}

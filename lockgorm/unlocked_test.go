@@ -21,7 +21,7 @@ func (renamed) Name() string { return "sqlite" }
 // TestUnlocked proves that nothing is locked on a dialect of Unlocked, and that all other
 // dialects are refused, with the cure.
 func TestUnlocked(t *testing.T) {
-	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		open := func(dialect gorm.Dialector, options ...lockgorm.Option) (*gorm.DB, error) {
 			db, err := gorm.Open(dialect, e.config())
 			noError(t, err)

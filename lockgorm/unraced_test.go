@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	"gorm.io/gorm"
@@ -43,7 +42,7 @@ func TestAssignmentsAreOne(t *testing.T) {
 		"a column":     func(*env) any { return clause.Column{Name: "n"} },
 		"GORM's value": func(*env) any { return valuer{"LEAST(5, 6)"} },
 	}
-	each(t, []string{"Order", "Doc", "Note"}, func(t *testing.T, e *env) {
+	eachGuarded(t, []string{"Order", "Doc", "Note"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		noError(t, db.Create(&Note{}).Error)
 		for way, assign := range assignments {
@@ -96,9 +95,7 @@ func TestAssignmentsAreOne(t *testing.T) {
 // and compared and raises the version, in every form that GORM has.
 func TestLockedAndVersioned(t *testing.T) {
 	writes := map[string]func(db *gorm.DB, l *Ledger) error{
-		"Update":   func(db *gorm.DB, l *Ledger) error { return db.Model(l).Update("n", 5).Error },
 		"Save":     func(db *gorm.DB, l *Ledger) error { l.N = 5; return db.Save(l).Error },
-		"a slice":  func(db *gorm.DB, l *Ledger) error { return db.Model([]*Ledger{l}).Update("n", 5).Error },
 		"Unscoped": func(db *gorm.DB, l *Ledger) error { return db.Unscoped().Model(l).UpdateColumn("n", 5).Error },
 		"an OR in parentheses": func(db *gorm.DB, l *Ledger) error {
 			return db.Model(l).Where("(n = 0 OR n = 7)").Update("n", 5).Error
@@ -137,150 +134,71 @@ func TestLockedAndVersioned(t *testing.T) {
 	}
 	each(t, []string{"Ledger"}, func(t *testing.T, e *env) {
 		for name, configure := range map[string]func(*gorm.Config){
-			"default":                      func(*gorm.Config) {},
 			"PrepareStmt, CreateBatchSize": func(cfg *gorm.Config) { cfg.PrepareStmt, cfg.CreateBatchSize = true, 2 },
-			"FullSaveAssociations":         func(cfg *gorm.Config) { cfg.FullSaveAssociations = true },
-			"QueryFields, TranslateError":  func(cfg *gorm.Config) { cfg.QueryFields, cfg.TranslateError = true, true },
+			"FullSaveAssociations, QueryFields, TranslateError": func(cfg *gorm.Config) {
+				cfg.FullSaveAssociations, cfg.QueryFields, cfg.TranslateError = true, true, true
+			},
 		} {
-			e.eachDSN(func(interpolate, dsn string) {
-				db := used(t, e.openDSN(t, dsn, configure))
-				many := []*Ledger{{}, {}, {}}
-				noError(t, db.Create(&many).Error)
-				for i, way := range slices.Sorted(maps.Keys(writes)) {
-					write := writes[way]
-					if !testdb.Meet(i, interpolate == "interpolate=true", e.guarded) {
-						continue
-					}
-					what := fmt.Sprintf("%s, %s, %s", name, interpolate, way)
-					l, hooks := &Ledger{}, 0
-					noError(t, db.Create(l).Error)
-					first, stale := l.Version, *l
-					err := write(withHook(db, func(_ *gorm.DB, id int64) error {
-						if hooks++; !e.held(t, ledgers.Key(id)) {
-							t.Errorf("%s: the hook runs without the lock", what)
-						}
-						return nil
-					}), l)
-					if err != nil || l.Version == first || hooks == 0 && way != "Unscoped" {
-						t.Errorf("%s: %d hooks, version %d after %d: %v", what, hooks, l.Version, first, err)
-					}
-					if e.count(t, "Ledger", "id = ? AND n = 5 AND version = ?", l.ID, l.Version) != 1 {
-						t.Errorf("%s: the row is not as in memory: %+v", what, *l)
-					}
-					wantError(t, what+" of an old version", write(db, &stale), txlock.ErrConflict)
-					wantError(t, what+", delete of an old version", db.Delete(&stale).Error, txlock.ErrConflict)
-					noError(t, db.Delete(l).Error)
-					if e.count(t, "Ledger", "id = ? AND deleted_at IS NOT NULL AND version = ?", l.ID, l.Version) != 1 {
-						t.Errorf("%s: not deleted softly: %+v", what, *l)
-					}
-					noError(t, db.Unscoped().Delete(l).Error)
+			db := used(t, e.open(t, configure))
+			many := []*Ledger{{}, {}, {}}
+			noError(t, db.Create(&many).Error)
+			for i, way := range slices.Sorted(maps.Keys(writes)) {
+				write := writes[way]
+				if !testdb.Meet(i, len(name), e.guarded) {
+					continue
 				}
-				for _, l := range many {
-					if e.count(t, "Ledger", "id = ? AND n = 0 AND version = ?", l.ID, l.Version) != 1 {
-						t.Errorf("%s: another's row has changed: %+v", name, *l)
+				what := name + ", " + way
+				l, hooks := &Ledger{}, 0
+				noError(t, db.Create(l).Error)
+				first, stale := l.Version, *l
+				err := write(withHook(db, func(_ *gorm.DB, id int64) error {
+					if hooks++; !e.held(t, ledgers.Key(id)) {
+						t.Errorf("%s: the hook runs without the lock", what)
 					}
+					return nil
+				}), l)
+				if err != nil || l.Version == first || hooks == 0 && way != "Unscoped" {
+					t.Errorf("%s: %d hooks, version %d after %d: %v", what, hooks, l.Version, first, err)
 				}
-				// Anything else after WHERE is refused, and leaves no trace in the
-				// statement.
-				for _, text := range []string{"OR 1 = 1", "/*! OR 1 = 1 */", "-- x", "'' OR 1"} {
-					if err := db.Model(many[0]).Clauses(behind("WHERE", text)).Where("n = 0").Update("n", 6).Error; !errors.Is(err, txlock.ErrInvalidKey) {
-						t.Errorf("%s: %q behind the conditions: %v", name, text, err)
-					}
+				if e.count(t, "Ledger", "id = ? AND n = 5 AND version = ?", l.ID, l.Version) != 1 {
+					t.Errorf("%s: the row is not as in memory: %+v", what, *l)
 				}
-				_, err := gorm.G[Ledger](db).Where("id = ?", many[0].ID).Update(t.Context(), "n", 6)
-				wantError(t, "generics", err, lockgorm.ErrVersion)
-				ctx, cancel := context.WithCancel(t.Context())
-				cancel()
-				before := many[0].Version
-				wantError(t, "a cancelled context", db.WithContext(ctx).Model(many[0]).Update("n", 6).Error, context.Canceled)
-				if many[0].Version != before {
-					t.Errorf("%s: version %d after %d in vain", name, many[0].Version, before)
+				wantError(t, what+" of an old version", write(db, &stale), txlock.ErrConflict)
+				wantError(t, what+", delete of an old version", db.Delete(&stale).Error, txlock.ErrConflict)
+				noError(t, db.Delete(l).Error)
+				if e.count(t, "Ledger", "id = ? AND deleted_at IS NOT NULL AND version = ?", l.ID, l.Version) != 1 {
+					t.Errorf("%s: not deleted softly: %+v", what, *l)
 				}
-				if e.count(t, "Ledger", "n = 6") != 0 {
-					t.Errorf("%s: what was refused is written", name)
-				}
-			})
-		}
-	})
-}
-
-// TestOnceGoesWrong: each way ends in a clear error, nothing is done twice, and the next
-// call is the first, but where fn itself has committed.
-func TestOnceGoesWrong(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db, broken := e.open(t), errors.New("fn fails")
-		value := func(key txlock.Key, value any, fn func(tx *gorm.DB) error) error {
-			_, first, err := lockgorm.OnceValue(db, key, func(tx *gorm.DB) (any, error) {
-				noError(t, tx.Create(&Note{ID: 1}).Error)
-				return value, fn(tx)
-			})
-			if first && err != nil {
-				t.Errorf("the first, with %v", err)
+				noError(t, db.Unscoped().Delete(l).Error)
 			}
-			return err
-		}
-		nothing := func(*gorm.DB) error { return nil }
-		for what, test := range map[string]struct {
-			value any
-			fn    func(tx *gorm.DB) error
-			want  error
-		}{
-			"fails":           {1, func(*gorm.DB) error { return broken }, broken},
-			"rolls back":      {1, func(tx *gorm.DB) error { return tx.Exec("ROLLBACK").Error }, txlock.ErrTxDoomed},
-			"is no JSON":      {make(chan int), nothing, txlock.ErrResult},
-			"is over 16 MB":   {strings.Repeat("x", 16<<20), nothing, txlock.ErrResult},
-			"commits":         {1, func(tx *gorm.DB) error { return tx.Exec("COMMIT").Error }, txlock.ErrTxDoomed},
-			"loses the table": {1, func(tx *gorm.DB) error { return tx.Exec("UPDATE no_such_table SET n = 1").Error }, errAny},
-		} {
-			key := onceKey()
-			err := value(key, test.value, test.fn)
-			if !errors.Is(err, test.want) && (err == nil || !errors.Is(test.want, errAny)) {
-				t.Errorf("fn %s: %v, want %v", what, err, test.want)
-			}
-			n := e.count(t, "Note", "1 = 1")
-			if done := test.want == nil || what == "commits"; done != (n == 1) {
-				t.Errorf("fn %s: %d notes", what, n)
-			}
-			noError(t, db.Where("1 = 1").Delete(&Note{}).Error)
-			if n == 0 {
-				noError(t, value(key, 1, nothing))
-			} else if err := value(key, 1, nothing); what != "commits" && err != nil || what == "commits" && err == nil {
-				t.Errorf("again after fn %s: %v", what, err)
-			}
-			noError(t, db.Where("1 = 1").Delete(&Note{}).Error)
-		}
-		key := onceKey()
-		func() {
-			defer func() {
-				if p := recover(); p != "on purpose" {
-					t.Errorf("the panic of fn became %v", p)
+			for _, l := range many {
+				if e.count(t, "Ledger", "id = ? AND n = 0 AND version = ?", l.ID, l.Version) != 1 {
+					t.Errorf("%s: another's row has changed: %+v", name, *l)
 				}
-			}()
-			_ = value(key, 1, func(*gorm.DB) error { panic("on purpose") })
-		}()
-		noError(t, value(key, 1, nothing))
-		if n := e.count(t, "Note", "1 = 1"); n != 1 {
-			t.Errorf("%d notes after a panic", n)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			before := many[0].Version
+			wantError(t, "a cancelled context", db.WithContext(ctx).Model(many[0]).Update("n", 6).Error, context.Canceled)
+			if many[0].Version != before {
+				t.Errorf("%s: version %d after %d in vain", name, many[0].Version, before)
+			}
+			if e.count(t, "Ledger", "n = 6") != 0 {
+				t.Errorf("%s: what was refused is written", name)
+			}
 		}
 	})
 }
 
 func TestVersionOfEveryUpdate(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"default":     func(*gorm.Config) {},
-			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
-			"autocommit":  func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true },
-		} {
-			if e.skip && name == "autocommit" {
-				continue // it is the default of this setting
-			}
+		for name, configure := range configs {
 			for _, found := range []bool{false, true} {
 				dsn := e.DSN(foundRows(found))
 				db := used(t, e.openDSN(t, dsn, configure))
 				for i, way := range slices.Sorted(maps.Keys(writes)) {
 					write := writes[way]
-					if !testdb.Meet(i, found, e.guarded, e.skip) {
+					if !testdb.Meet(i, found, e.guarded) {
 						continue
 					}
 					what := fmt.Sprintf("%s/found=%t/%s", name, found, way)

@@ -30,7 +30,7 @@ func TestNoContext(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Shared(t, engine).OpenLeases(t)
-			for i, verbs := range []map[string]func(s *shop) error{onPools, inTransactions, ofManagers, onLeases, ofOthers} {
+			for i, verbs := range append(ofLocks, onPools, inTransactions) {
 				for name, verb := range verbs {
 					s := newShop(t, db, 1_000_000+i)
 					s.pool.SetMaxOpenConns(1)
@@ -120,11 +120,6 @@ var onPools = map[string]func(s *shop) error{
 	},
 }
 
-// scoped calls a verb of a scope.
-func scoped(verb func(s *shop, scope *txlock.Scope) error) func(s *shop) error {
-	return func(s *shop) error { return verb(s, s.begin()) }
-}
-
 var inTransactions = map[string]func(s *shop) error{
 	"Join":         func(s *shop) error { s.begin(); return second(txlock.Join(noContext, s.tx)) },
 	"AssertLocked": func(s *shop) error { s.begin(); return txlock.AssertLocked(noContext, s.tx, s.order) },
@@ -138,117 +133,80 @@ var inTransactions = map[string]func(s *shop) error{
 		defer func() { s.must(conn.Close()) }()
 		return second(locksqlc.JoinConn(noContext, conn))
 	},
-	"Lock":     scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.Lock(noContext, s.order)) }),
-	"TryLock":  scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.TryLock(noContext, s.order)) }),
-	"RLock":    scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.RLock(noContext, s.order)) }),
-	"TryRLock": scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.TryRLock(noContext, s.order)) }),
-	"LockAll":  scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.LockAll(noContext, s.order)) }),
-	"RLockAll": scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.RLockAll(noContext, s.order)) }),
-	"LockAny":  scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.LockAny(noContext, s.order)) }),
-	"Version":  scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.Version(noContext, s.order)) }),
-	"Once":     scoped(func(s *shop, scope *txlock.Scope) error { return second(scope.Once(noContext, s.order)) }),
-	"WaitAtMost": scoped(func(s *shop, scope *txlock.Scope) error {
-		return second(scope.WaitAtMost(time.Second).Lock(noContext, s.order))
-	}),
-	"CompareAndBump": scoped(func(s *shop, scope *txlock.Scope) error { return scope.CompareAndBump(noContext, s.order, 0) }),
-	"Verify":         scoped(func(_ *shop, scope *txlock.Scope) error { return scope.Verify(noContext) }),
-	"CommitWith": scoped(func(s *shop, scope *txlock.Scope) error {
+	"WaitAtMost": func(s *shop) error { return second(s.begin().WaitAtMost(time.Second).Lock(noContext, s.order)) },
+	"CommitWith": func(s *shop) error {
+		scope := s.begin()
 		return second(s.tx.ExecContext(scope.CommitWith(noContext, txlock.AnyRows), "DELETE FROM lockstep_once"))
-	}),
-	"LockWith": scoped(func(s *shop, scope *txlock.Scope) error {
+	},
+	"LockWith": func(s *shop) error {
+		scope := s.begin()
 		rows, err := s.tx.QueryContext(scope.LockWith(noContext, s.order), "SELECT 1")
 		if err == nil {
 			s.must(rows.Close())
 		}
 		return err
-	}),
-	"AcquireTx": func(s *shop) error {
-		m := s.manager()
-		s.begin()
-		return second(m.AcquireTx(noContext, s.tx, s.order))
 	},
 }
 
-func idle(context.Context, *lease.Lease) error { return nil }
-
-// managed calls a verb of a manager of leases.
-func managed(verb func(s *shop, m *lease.Manager) error) func(s *shop) error {
-	return func(s *shop) error { return verb(s, s.manager()) }
+// methods returns the calls of all methods of T that take a context and return an error.
+func methods[T any](of func(s *shop) T) map[string]func(s *shop) error {
+	all, t := make(map[string]func(s *shop) error), reflect.TypeFor[T]()
+	for i := range t.NumMethod() {
+		verb := t.Method(i).Type
+		in, out := verb.NumIn(), verb.NumOut()
+		if in < 2 || verb.In(1) != reflect.TypeFor[context.Context]() || verb.Out(out-1) != reflect.TypeFor[error]() {
+			continue
+		}
+		all[fmt.Sprintf("%v.%s", t, t.Method(i).Name)] = func(s *shop) error {
+			args := []reflect.Value{reflect.ValueOf(of(s)), reflect.Zero(verb.In(1))}
+			for j := 2; j < in; j++ {
+				if arg := s.argument(verb.In(j)); !verb.IsVariadic() || j < in-1 {
+					args = append(args, arg)
+				} else if verb.In(j) == reflect.TypeFor[[]txlock.Key]() { // others are options
+					args = append(args, arg.Index(0))
+				}
+			}
+			err, _ := t.Method(i).Func.Call(args)[out-1].Interface().(error)
+			return err
+		}
+	}
+	return all
 }
 
-var ofManagers = map[string]func(s *shop) error{
-	"Acquire":              managed(func(s *shop, m *lease.Manager) error { return second(m.Acquire(noContext, s.order)) }),
-	"TryAcquire":           managed(func(s *shop, m *lease.Manager) error { return second(m.TryAcquire(noContext, s.order)) }),
-	"Do":                   managed(func(s *shop, m *lease.Manager) error { return m.Do(noContext, s.order, idle) }),
-	"TryDo":                managed(func(s *shop, m *lease.Manager) error { return m.TryDo(noContext, s.order, idle) }),
-	"AcquireAll":           managed(func(s *shop, m *lease.Manager) error { return second(m.AcquireAll(noContext, s.keys())) }),
-	"TryAcquireAll":        managed(func(s *shop, m *lease.Manager) error { return second(m.TryAcquireAll(noContext, s.keys())) }),
-	"AcquireShared":        managed(func(s *shop, m *lease.Manager) error { return second(m.AcquireShared(noContext, s.order)) }),
-	"TryAcquireShared":     managed(func(s *shop, m *lease.Manager) error { return second(m.TryAcquireShared(noContext, s.order)) }),
-	"DoShared":             managed(func(s *shop, m *lease.Manager) error { return m.DoShared(noContext, s.order, idle) }),
-	"RequestRelease":       managed(func(s *shop, m *lease.Manager) error { return m.RequestRelease(noContext, s.order, "why") }),
-	"Close":                managed(func(_ *shop, m *lease.Manager) error { return m.Close(noContext) }),
-	"List":                 managed(func(_ *shop, m *lease.Manager) error { return second(m.List(noContext)) }),
-	"Inspect":              managed(func(s *shop, m *lease.Manager) error { return second(m.Inspect(noContext, s.order)) }),
-	"ForceRelease":         managed(func(s *shop, m *lease.Manager) error { return m.ForceRelease(noContext, s.order) }),
-	"Purge":                managed(func(_ *shop, m *lease.Manager) error { return second(m.Purge(noContext)) }),
-	"Semaphore.Acquire":    permitted(func(sem *lease.Semaphore) error { return second(sem.Acquire(noContext)) }),
-	"Semaphore.TryAcquire": permitted(func(sem *lease.Semaphore) error { return second(sem.TryAcquire(noContext)) }),
-	"Semaphore.Do":         permitted(func(sem *lease.Semaphore) error { return sem.Do(noContext, idle) }),
-	"Semaphore.Resize":     permitted(func(sem *lease.Semaphore) error { return second(sem.Resize(noContext, 3)) }),
+// argument returns a value of a type that a verb takes, behind its context.
+func (s *shop) argument(of reflect.Type) reflect.Value {
+	s.Helper()
+	switch of {
+	case reflect.TypeFor[txlock.Key]():
+		return reflect.ValueOf(s.order)
+	case reflect.TypeFor[[]txlock.Key]():
+		return reflect.ValueOf(s.keys())
+	case reflect.TypeFor[txlock.Tx]():
+		s.begin()
+		return reflect.ValueOf(s.tx)
+	case reflect.TypeFor[time.Time]():
+		return reflect.ValueOf(time.Now())
+	case reflect.TypeFor[job.Schedule]():
+		return reflect.ValueOf(job.Every(time.Hour))
+	}
+	if of.Kind() == reflect.Func {
+		return reflect.MakeFunc(of, func([]reflect.Value) []reflect.Value { return []reflect.Value{reflect.Zero(of.Out(0))} })
+	}
+	return reflect.Zero(of)
 }
 
-// permitted calls a verb of a semaphore.
-func permitted(verb func(sem *lease.Semaphore) error) func(s *shop) error {
-	return managed(func(s *shop, m *lease.Manager) error {
-		sem, err := m.Semaphore(s.order, 2)
-		s.must(err)
-		return verb(sem)
-	})
-}
-
-// leased calls a verb of a lease.
-func leased(verb func(s *shop, l *lease.Lease) error) func(s *shop) error {
-	return func(s *shop) error {
+var ofLocks = []map[string]func(s *shop) error{
+	methods((*shop).begin),
+	methods(func(s *shop) *lease.Manager { return s.manager() }),
+	methods(func(s *shop) *lease.Semaphore { return s.permit(2) }),
+	methods(func(s *shop) *lease.Lease {
 		l, err := s.manager().Acquire(s.ctx, s.order)
 		s.must(err)
-		return verb(s, l)
-	}
-}
-
-var onLeases = map[string]func(s *shop) error{
-	"Lease.Release": leased(func(_ *shop, l *lease.Lease) error { return l.Release(noContext) }),
-	"Lease.Renew":   leased(func(_ *shop, l *lease.Lease) error { return l.Renew(noContext) }),
-	"Lease.Guard":   leased(func(s *shop, l *lease.Lease) error { s.begin(); return l.Guard(noContext, s.tx) }),
-	"Lease.Context": leased(func(_ *shop, l *lease.Lease) error {
-		_, cancel := l.Context(noContext)
-		cancel()
-		return fmt.Errorf("Context returns no error")
+		return l
 	}),
-	"Lease.Downgrade": leased(func(_ *shop, l *lease.Lease) error { return second(l.Downgrade(noContext)) }),
-}
-
-// jobs calls a verb of jobs.
-func jobs(verb func(s *shop, j *job.Jobs) error) func(s *shop) error {
-	return func(s *shop) error {
-		j, err := job.New(s.pool, s.manager())
-		s.must(err)
-		return verb(s, j)
-	}
-}
-
-// elected calls a verb of an election.
-func elected(verb func(s *shop, e *elect.Election) error) func(s *shop) error {
-	return func(s *shop) error {
-		e, err := elect.New(s.manager(), s.order)
-		s.must(err)
-		return verb(s, e)
-	}
-}
-
-// most calls a verb of leases over a majority.
-func most(verb func(s *shop, m *quorum.Manager) error) func(s *shop) error {
-	return func(s *shop) error {
+	methods((*shop).jobs),
+	methods((*shop).election),
+	methods(func(s *shop) *quorum.Manager {
 		managers := []*lease.Manager{s.manager()}
 		for range 2 {
 			node, err := lease.NewManager(s.open(s.db.AdminDSN()), lease.PurgeEvery(0, time.Hour))
@@ -257,69 +215,19 @@ func most(verb func(s *shop, m *quorum.Manager) error) func(s *shop) error {
 		}
 		m, err := quorum.New(managers)
 		s.must(err)
-		return verb(s, m)
-	}
-}
-
-var ofOthers = map[string]func(s *shop) error{
-	"Jobs.Claim": jobs(func(s *shop, j *job.Jobs) error { return second(j.Claim(noContext, s.order, time.Now())) }),
-	"Jobs.ClaimNearest": jobs(func(s *shop, j *job.Jobs) error {
-		return second(j.ClaimNearest(noContext, s.order, job.Every(time.Hour)))
+		return m
 	}),
-	"Jobs.Close": jobs(func(_ *shop, j *job.Jobs) error { return j.Close(noContext) }),
-	"Jobs.Run": jobs(func(s *shop, j *job.Jobs) error {
-		return j.Run(noContext, s.order, job.Every(time.Hour), func(context.Context, time.Time) error { return nil })
-	}),
-	"Jobs.RunTx": jobs(func(s *shop, j *job.Jobs) error {
-		return j.RunTx(noContext, s.order, job.Every(time.Hour), func(context.Context, *sql.Tx, time.Time) error { return nil })
-	}),
-	"Jobs.Status": jobs(func(s *shop, j *job.Jobs) error { return second(j.Status(noContext, s.order)) }),
-	"Jobs.List":   jobs(func(_ *shop, j *job.Jobs) error { return second(j.List(noContext)) }),
-	"Jobs.Tick": jobs(func(s *shop, j *job.Jobs) error {
-		return second(j.Tick(noContext, s.order, time.Now(), func(context.Context, time.Time) error { return nil }))
-	}),
-	"Jobs.TickTx": jobs(func(s *shop, j *job.Jobs) error {
-		return second(j.TickTx(noContext, s.order, time.Now(), func(context.Context, *sql.Tx, time.Time) error { return nil }))
-	}),
-	"Election.Resign": elected(func(_ *shop, e *elect.Election) error { return e.Resign(noContext) }),
-	"Election.Leader": elected(func(_ *shop, e *elect.Election) error { return second(e.Leader(noContext)) }),
-	"Election.Run": elected(func(_ *shop, e *elect.Election) error {
-		return e.Run(noContext, func(context.Context, *elect.Term) error { return nil })
-	}),
-	"Election.Observe": elected(func(_ *shop, e *elect.Election) error {
-		for _, err := range e.Observe(noContext) {
+	{"Observe": func(s *shop) error {
+		for _, err := range s.election().Observe(noContext) {
 			return err
 		}
-		return fmt.Errorf("Observe has ended")
-	}),
-	"quorum.Install":    most(func(_ *shop, m *quorum.Manager) error { return m.Install(noContext) }),
-	"quorum.Acquire":    most(func(s *shop, m *quorum.Manager) error { return second(m.Acquire(noContext, s.order)) }),
-	"quorum.TryAcquire": most(func(s *shop, m *quorum.Manager) error { return second(m.TryAcquire(noContext, s.order)) }),
-	"quorum.Do": most(func(s *shop, m *quorum.Manager) error {
-		return m.Do(noContext, s.order, func(context.Context, *quorum.Lease) error { return nil })
-	}),
-	"quorum.Close": most(func(_ *shop, m *quorum.Manager) error { return m.Close(noContext) }),
+		return errors.New("Observe has ended")
+	}},
 }
 
-// TestAllVerbsWithoutContext proves that no verb is left out above.
-func TestAllVerbsWithoutContext(t *testing.T) {
-	t.Parallel()
-	for _, of := range []struct {
-		verbs  reflect.Type
-		prefix string
-		listed map[string]func(s *shop) error
-	}{
-		{reflect.TypeFor[*txlock.Scope](), "", inTransactions},
-		{reflect.TypeFor[*lease.Manager](), "", ofManagers},
-		{reflect.TypeFor[*lease.Semaphore](), "Semaphore.", ofManagers},
-		{reflect.TypeFor[*lease.Lease](), "Lease.", onLeases},
-	} {
-		for i := range of.verbs.NumMethod() {
-			verb := of.verbs.Method(i)
-			takes := verb.Type.NumIn() > 1 && verb.Type.In(1) == reflect.TypeFor[context.Context]()
-			if takes && of.listed[of.prefix+verb.Name] == nil && inTransactions[verb.Name] == nil {
-				t.Errorf("%v.%s isn't called without a context", of.verbs, verb.Name)
-			}
-		}
-	}
+func (s *shop) election() *elect.Election {
+	s.Helper()
+	e, err := elect.New(s.manager(), s.order)
+	s.must(err)
+	return e
 }

@@ -154,120 +154,126 @@ func (e env) held(t *testing.T, key txlock.Key) bool {
 	return len(holders) == 1
 }
 
-// TestTransaction locks and writes in one transaction, on the tables of two users.
-func TestTransaction(t *testing.T) {
+// TestSharding spreads the rows of a model over tables by gorm.io/sharding.
+func TestSharding(t *testing.T) {
 	each(t, func(t *testing.T, e env) {
-		one, two := &Order{ID: lastID.Add(1), UserID: 1}, &Order{ID: lastID.Add(1), UserID: 2}
-		keys := []txlock.Key{orders.Key(one.ID), orders.Key(two.ID)}
-		write := func(fail error) error {
-			return lockgorm.Transaction(e.g, keys, func(tx *gorm.DB) error {
-				noError(t, tx.Create(one).Error)
-				noError(t, tx.Create(two).Error)
-				noError(t, tx.Model(&Order{}).Where("id = ? AND user_id = ?", two.ID, int64(2)).Clauses(lockgorm.On(keys[1])).Update("n", 7).Error)
-				var read Order
-				noError(t, tx.Where("user_id = ? AND id = ?", int64(2), two.ID).First(&read).Error)
-				if read.N != 7 {
-					t.Errorf("the transaction reads %+v", read)
-				}
-				for _, key := range keys {
-					noError(t, lockgorm.AssertLocked(tx, key))
-					if !e.held(t, key) {
-						t.Errorf("%s is free inside", key)
-					}
-				}
-				if n := e.number(t, "SELECT COUNT(*) FROM sharded_orders_1") + e.number(t, "SELECT COUNT(*) FROM sharded_orders_2"); n != 0 {
-					t.Errorf("%d rows are committed inside", n)
-				}
-				return fail
-			})
-		}
-		failed := errors.New("failed")
-		if err := write(failed); !errors.Is(err, failed) {
-			t.Errorf("the transaction that fails: %v", err)
-		}
-		noError(t, write(nil))
-		for id, table := range map[int64]string{one.ID: "sharded_orders_1", two.ID: "sharded_orders_2"} {
-			if e.number(t, "SELECT COUNT(*) FROM "+table+" WHERE id = ?", id) != 1 || e.held(t, orders.Key(id)) {
-				t.Errorf("order %d is not in %s, or its key is held", id, table)
-			}
-		}
+		transaction(t, e)
+		plugin(t, e)
+		loadedModel(t, e)
+		whatShardingDoesNot(t, e)
 	})
 }
 
-// TestPlugin leaves the locks to the plugin, in a transaction of the program. Outside of one
-// it refuses: under the sharding plugin GORM begins none for a single statement.
-func TestPlugin(t *testing.T) {
-	each(t, func(t *testing.T, e env) {
-		o := &Order{ID: lastID.Add(1), UserID: 3}
-		key := orders.Key(o.ID)
-		if err := e.g.Create(o).Error; !errors.Is(err, txlock.ErrNoTransaction) {
-			t.Errorf("a write outside of a transaction: %v", err)
-		}
-		if n := e.number(t, "SELECT COUNT(*) FROM sharded_orders_3"); n != 0 {
-			t.Errorf("%d rows were written without a lock", n)
-		}
-		for what, write := range map[string]func(tx *gorm.DB) *gorm.DB{ // in any order
-			"create": func(tx *gorm.DB) *gorm.DB { return tx.Create(o) },
-			"update": func(tx *gorm.DB) *gorm.DB {
-				return tx.Model(&Order{}).Clauses(lockgorm.On(key)).Where("id = ? AND user_id = ?", o.ID, o.UserID).Update("n", 5)
-			},
-			"delete": func(tx *gorm.DB) *gorm.DB {
-				return tx.Clauses(lockgorm.On(key)).Where("id = ? AND user_id = ?", o.ID, o.UserID).Delete(&Order{})
-			},
-		} {
-			noError(t, e.g.Transaction(func(tx *gorm.DB) error {
-				err := write(tx).Error
-				if !e.held(t, key) {
-					t.Errorf("the key is free after the %s", what)
-				}
-				return err
-			}))
-			if e.held(t, key) {
-				t.Errorf("the key is held after the %s was committed", what)
-			}
-		}
-	})
-}
-
-// TestLoadedModel updates a loaded model, in whose condition GORM names no table.
-func TestLoadedModel(t *testing.T) {
-	each(t, func(t *testing.T, e env) {
-		o := &Order{ID: lastID.Add(1), UserID: 1}
-		noError(t, e.g.Transaction(func(tx *gorm.DB) error { return tx.Create(o).Error }))
-		noError(t, e.g.Transaction(func(tx *gorm.DB) error {
-			noError(t, tx.Model(o).Where("user_id = ?", o.UserID).Update("n", 5).Error)
-			scope, err := lockgorm.Join(tx)
-			noError(t, err)
-			if _, held := scope.Held(orders.Key(o.ID)); !held {
-				t.Error("the order's lock isn't held")
-			}
-			return nil
-		}))
-		if n := e.number(t, "SELECT n FROM sharded_orders_1 WHERE id = ?", o.ID); n != 5 {
-			t.Errorf("the update has made %d", n)
-		}
-	})
-}
-
-// TestWhatShardingDoesNot shows what the sharding plugin can't do, with lockstep or without.
-// If this test fails the plugin has learnt it: say so in docs/scale.md.
-func TestWhatShardingDoesNot(t *testing.T) {
-	each(t, func(t *testing.T, e env) {
-		o := &Order{ID: lastID.Add(1), UserID: 1}
-		noError(t, e.g.Transaction(func(tx *gorm.DB) error { return tx.Create(o).Error }))
-		noError(t, e.g.Transaction(func(tx *gorm.DB) error {
-			// It can't parse FOR UPDATE, and leaves that at the model's own table, without rows.
+// transaction locks and writes in one transaction, on the tables of two users.
+func transaction(t *testing.T, e env) {
+	t.Helper()
+	one, two := &Order{ID: lastID.Add(1), UserID: 1}, &Order{ID: lastID.Add(1), UserID: 2}
+	keys := []txlock.Key{orders.Key(one.ID), orders.Key(two.ID)}
+	write := func(fail error) error {
+		return lockgorm.Transaction(e.g, keys, func(tx *gorm.DB) error {
+			noError(t, tx.Create(one).Error)
+			noError(t, tx.Create(two).Error)
+			noError(t, tx.Model(&Order{}).Where("id = ? AND user_id = ?", two.ID, int64(2)).Clauses(lockgorm.On(keys[1])).Update("n", 7).Error)
 			var read Order
-			err := tx.Clauses(clause.Locking{Strength: "UPDATE"}).Where("user_id = ? AND id = ?", o.UserID, o.ID).First(&read).Error
-			if !errors.Is(err, gorm.ErrRecordNotFound) {
-				t.Errorf("FOR UPDATE finds %+v, %v", read, err)
+			noError(t, tx.Where("user_id = ? AND id = ?", int64(2), two.ID).First(&read).Error)
+			if read.N != 7 {
+				t.Errorf("the transaction reads %+v", read)
 			}
-			// It leaves the name of that table in the condition that GORM makes of a deleted model.
-			var server *mysql.MySQLError
-			if err := tx.Where("user_id = ?", o.UserID).Delete(o).Error; !errors.As(err, &server) || server.Number != 1054 {
-				t.Errorf("a delete of a loaded model: %v", err)
+			for _, key := range keys {
+				noError(t, lockgorm.AssertLocked(tx, key))
+				if !e.held(t, key) {
+					t.Errorf("%s is free inside", key)
+				}
 			}
-			return nil
+			if n := e.number(t, "SELECT COUNT(*) FROM sharded_orders_1") + e.number(t, "SELECT COUNT(*) FROM sharded_orders_2"); n != 0 {
+				t.Errorf("%d rows are committed inside", n)
+			}
+			return fail
+		})
+	}
+	failed := errors.New("failed")
+	if err := write(failed); !errors.Is(err, failed) {
+		t.Errorf("the transaction that fails: %v", err)
+	}
+	noError(t, write(nil))
+	for id, table := range map[int64]string{one.ID: "sharded_orders_1", two.ID: "sharded_orders_2"} {
+		if e.number(t, "SELECT COUNT(*) FROM "+table+" WHERE id = ?", id) != 1 || e.held(t, orders.Key(id)) {
+			t.Errorf("order %d is not in %s, or its key is held", id, table)
+		}
+	}
+}
+
+// plugin leaves the locks to the plugin, in a transaction of the program. Outside of one
+// it refuses: under the sharding plugin GORM begins none for a single statement.
+func plugin(t *testing.T, e env) {
+	t.Helper()
+	o := &Order{ID: lastID.Add(1), UserID: 3}
+	key := orders.Key(o.ID)
+	if err := e.g.Create(o).Error; !errors.Is(err, txlock.ErrNoTransaction) {
+		t.Errorf("a write outside of a transaction: %v", err)
+	}
+	if n := e.number(t, "SELECT COUNT(*) FROM sharded_orders_3"); n != 0 {
+		t.Errorf("%d rows were written without a lock", n)
+	}
+	for what, write := range map[string]func(tx *gorm.DB) *gorm.DB{ // in any order
+		"create": func(tx *gorm.DB) *gorm.DB { return tx.Create(o) },
+		"update": func(tx *gorm.DB) *gorm.DB {
+			return tx.Model(&Order{}).Clauses(lockgorm.On(key)).Where("id = ? AND user_id = ?", o.ID, o.UserID).Update("n", 5)
+		},
+		"delete": func(tx *gorm.DB) *gorm.DB {
+			return tx.Clauses(lockgorm.On(key)).Where("id = ? AND user_id = ?", o.ID, o.UserID).Delete(&Order{})
+		},
+	} {
+		noError(t, e.g.Transaction(func(tx *gorm.DB) error {
+			err := write(tx).Error
+			if !e.held(t, key) {
+				t.Errorf("the key is free after the %s", what)
+			}
+			return err
 		}))
-	})
+		if e.held(t, key) {
+			t.Errorf("the key is held after the %s was committed", what)
+		}
+	}
+}
+
+// loadedModel updates a loaded model, in whose condition GORM names no table.
+func loadedModel(t *testing.T, e env) {
+	t.Helper()
+	o := &Order{ID: lastID.Add(1), UserID: 1}
+	noError(t, e.g.Transaction(func(tx *gorm.DB) error { return tx.Create(o).Error }))
+	noError(t, e.g.Transaction(func(tx *gorm.DB) error {
+		noError(t, tx.Model(o).Where("user_id = ?", o.UserID).Update("n", 5).Error)
+		scope, err := lockgorm.Join(tx)
+		noError(t, err)
+		if _, held := scope.Held(orders.Key(o.ID)); !held {
+			t.Error("the order's lock isn't held")
+		}
+		return nil
+	}))
+	if n := e.number(t, "SELECT n FROM sharded_orders_1 WHERE id = ?", o.ID); n != 5 {
+		t.Errorf("the update has made %d", n)
+	}
+}
+
+// whatShardingDoesNot shows what the sharding plugin can't do, with lockstep or without.
+// If it fails the plugin has learnt it: say so in docs/scale.md.
+func whatShardingDoesNot(t *testing.T, e env) {
+	t.Helper()
+	o := &Order{ID: lastID.Add(1), UserID: 1}
+	noError(t, e.g.Transaction(func(tx *gorm.DB) error { return tx.Create(o).Error }))
+	noError(t, e.g.Transaction(func(tx *gorm.DB) error {
+		// It can't parse FOR UPDATE, and leaves that at the model's own table, without rows.
+		var read Order
+		err := tx.Clauses(clause.Locking{Strength: "UPDATE"}).Where("user_id = ? AND id = ?", o.UserID, o.ID).First(&read).Error
+		if !errors.Is(err, gorm.ErrRecordNotFound) {
+			t.Errorf("FOR UPDATE finds %+v, %v", read, err)
+		}
+		// It leaves the name of that table in the condition that GORM makes of a deleted model.
+		var server *mysql.MySQLError
+		if err := tx.Where("user_id = ?", o.UserID).Delete(o).Error; !errors.As(err, &server) || server.Number != 1054 {
+			t.Errorf("a delete of a loaded model: %v", err)
+		}
+		return nil
+	}))
 }

@@ -83,21 +83,6 @@ func TestUnlocked(t *testing.T) {
 	noError(t, db.Delete(&Order{}, 7).Error)
 }
 
-// TestLocksNeedMySQL demands an error that names the cure where there are no locks, and where
-// there would be none although there could.
-func TestLocksNeedMySQL(t *testing.T) {
-	for option, plugin := range map[string]*lockgorm.Plugin{
-		`Unlocked("sqlite")`:  lockgorm.New(),
-		`Unlocked("sqlite") `: lockgorm.New(lockgorm.Unlocked("postgres")),
-		`Unlocked("mysql")`:   lockgorm.New(lockgorm.Unlocked("mysql", "sqlite")),
-	} {
-		err := open(t, log.Default()).Use(plugin)
-		if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), strings.TrimSpace(option)) {
-			t.Errorf("%v, want %s in it", err, option)
-		}
-	}
-}
-
 func noError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
