@@ -127,6 +127,32 @@ func TestOwners(t *testing.T) {
 	})
 }
 
+// TestOwnersOfContexts proves that a manager re-enters its own lease, under those of the key in two.
+func TestOwnersOfContexts(t *testing.T) {
+	inMemory(t, 6, func(t *testing.T, db *memory) {
+		leases, _ := db.leases()
+		one, other := newManager(t, leases[:3]), newManager(t, leases[3:])
+		must(t, one.Install(t.Context()))
+		must(t, other.Install(t.Context()))
+		outer := acquire(t, one, job)
+		ctx, end := outer.Context(t.Context())
+		defer end()
+		inner, err := other.Acquire(ctx, job)
+		must(t, err)
+		ctx, end = inner.Context(ctx)
+		defer end()
+		again, err := one.TryAcquire(ctx, job)
+		must(t, err)
+		for _, c := range []struct {
+			released *quorum.Lease
+			left     int
+		}{{outer, 6}, {inner, 3}, {again, 0}} {
+			release(t, c.released)
+			db.holds("what is not released", c.left)
+		}
+	})
+}
+
 // TestDo proves that Do ends the context of its function with the lease, and
 // releases it whatever becomes of the function.
 func TestDo(t *testing.T) {
