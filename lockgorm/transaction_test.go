@@ -159,7 +159,7 @@ func TestTransactionOptions(t *testing.T) {
 func TestContextEndsInFunction(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		db := e.open(t)
-		for _, name := range []string{"Transaction", "Optimistic", "Once"} {
+		for _, name := range []string{"Transaction", "Optimistic", "Once", "OnceValue"} {
 			ctx, cancel := context.WithCancel(t.Context())
 			err := outermost[name](db.WithContext(ctx), newKey(), func(tx *gorm.DB) error {
 				err := tx.Exec("DO 0").Error

@@ -208,6 +208,10 @@ func TestContextEndsInFunction(t *testing.T) {
 			"Once": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
 				return second(locksqlc.Once(ctx, pool, key, fn))
 			},
+			"OnceValue": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+				_, _, err := locksqlc.OnceValue(ctx, pool, key, func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
+				return err
+			},
 		} {
 			for i := range 4 {
 				var scope *txlock.Scope

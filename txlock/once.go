@@ -145,8 +145,12 @@ type keptOnce struct {
 	since time.Time
 }
 
-// mayTake makes sure that what is taken now would be committed with the transaction.
+// mayTake makes sure that what is taken now would be committed with the transaction. Of one that
+// database/sql has rolled back since its context has ended, that is the reason.
 func (s *state) mayTake(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if s.txState != nil {
 		return s.txState.Err()
 	}
