@@ -334,7 +334,7 @@ func TestFairOrder(t *testing.T) {
 }
 
 // TestFairDeadFirst kills the process that is first in the queue: the next has the
-// lease at once. 50 processes are killed with LOCKSTEP_LONG=1, else 10.
+// lease at once. 50 processes are killed with LOCKSTEP_LONG=1, else 4.
 func TestFairDeadFirst(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
@@ -344,7 +344,7 @@ func TestFairDeadFirst(t *testing.T) {
 		}
 		held := acquire(t, managers[0], key)
 		var took []time.Duration
-		for i := range testdb.Long(10, 50) {
+		for i := range testdb.Long(4, 50) {
 			queue := line{db: db, key: key}
 			victim := startFair(t, db, key, fmt.Sprint("victim ", i))
 			victim.waits(t, 0)
