@@ -139,7 +139,7 @@ func TestBlockerIsEnded(t *testing.T) {
 				if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) == nil || heldBy(err).Session == 0 {
 					t.Errorf("%v names no session", err)
 				}
-				next, err := c.take(t.Context(), b, other)
+				next, err := c.take(limited(t, 5*time.Minute), b, other)
 				must(t, err)
 				db.within("granted", 3*time.Second+c.grace, 4*time.Second+c.grace)
 				wire.Up()

@@ -221,7 +221,7 @@ func TestWriterMeetsItsReader(t *testing.T) {
 						}
 						release(t, share(t, other, job)) // it is of readers
 						holder := acquire(t, other, job)
-						ctx := lease.WithOwner(t.Context(), "me")
+						ctx := lease.WithOwner(limited(t, time.Minute), "me")
 						var reader *lease.Lease
 						calls := map[string]func() error{
 							"reader": func() (err error) {

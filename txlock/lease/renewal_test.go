@@ -294,7 +294,7 @@ func releaseMany(t testing.TB, leases []*lease.Lease) {
 }
 
 // TestManyLeases proves that each lease takes less than 2 KB of memory. It measures the process, so
-// nothing runs beside it. See TestThousandsOfLeases.
+// nothing runs beside it.
 func TestManyLeases(t *testing.T) {
 	for _, engine := range testdb.Engines()[:min(1, len(testdb.Engines()))] { // which is no matter
 		const leases = 1_000

@@ -284,7 +284,9 @@ func TestKeysOfSemaphores(t *testing.T) {
 		wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job)), txlock.ErrInvalidKey)
 		tx := wire.Begin()
 		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, job)), txlock.ErrInvalidKey)
-		release(t, permit(t, more)) // the transaction is open
+		beside, err := more.TryAcquire(t.Context())
+		must(t, err) // the transaction is open
+		release(t, beside)
 		must(t, tx.Rollback())
 
 		for _, n := range []int{0, -1, lease.MaxPermits + 1} {
@@ -376,7 +378,7 @@ func TestResizeWaitsForThoseOfBefore(t *testing.T) {
 			held = append(held, permit(t, s))
 		}
 		wants(t, "Resize that is given up", second(s.Resize(limited(t, time.Second), 2)), context.DeadlineExceeded)
-		again := later(func() error { return second(s.Resize(t.Context(), 1)) })
+		again := later(func() error { return second(s.Resize(limited(t, time.Minute), 1)) })
 		synctest.Wait()
 		must(t, m.ForceRelease(t.Context(), job, 2)) // the only one that the second has taken away
 		time.Sleep(time.Second)

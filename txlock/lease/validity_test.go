@@ -151,36 +151,18 @@ func slowly(delay *atomic.Int64) func(*mysql.Config) {
 	return func(cfg *mysql.Config) {
 		cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return &slowConn{Conn: conn, delay: delay, closed: make(chan struct{})}, err
+			return slowConn{conn, delay}, err
 		}
 	}
 }
 
 type slowConn struct {
 	net.Conn
-	delay  *atomic.Int64
-	once   sync.Once
-	closed chan struct{}
+	delay *atomic.Int64
 }
 
-func (c *slowConn) Read(b []byte) (int, error) {
+func (c slowConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	for begun := time.Now(); ; {
-		left := time.Duration(c.delay.Load()) - time.Since(begun) // which may be made shorter meanwhile
-		if left <= 0 {
-			return n, err
-		}
-		timer := time.NewTimer(min(left, 20*time.Millisecond))
-		select {
-		case <-timer.C:
-		case <-c.closed:
-			timer.Stop()
-			return 0, net.ErrClosed
-		}
-	}
-}
-
-func (c *slowConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
+	time.Sleep(time.Duration(c.delay.Load()))
+	return n, err
 }
