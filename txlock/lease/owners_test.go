@@ -230,12 +230,16 @@ func TestNameOfADeadReader(t *testing.T) {
 }
 
 // TestWriterWhoReadsReEnters proves that the holder of the lease re-enters it under its
-// context by a third manager also where it reads by a second.
+// context by a third manager also where it reads by a second, whose reader can't become a writer.
 func TestWriterWhoReadsReEnters(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		key := named()
 		reading := newManager(t, newPool(t, db, true))
-		release(t, share(t, reading, key)) // and is of readers, too
+		before := share(t, reading, key) // it is of readers, too
+		working, cancel := before.Context(t.Context())
+		defer cancel()
+		wants(t, "Acquire of a reader by another pool", second(newManager(t, pool).Acquire(working, key, lease.WaitAtMost(time.Minute))), txlock.ErrUpgrade)
+		release(t, before)
 		wantsNone(t, "Do", newManager(t, pool).Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
 			reader, err := reading.TryAcquireShared(ctx, key)
 			if err != nil {

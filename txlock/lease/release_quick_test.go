@@ -149,7 +149,7 @@ func TestCloseEndsAll(t *testing.T) {
 		other, wire := db.process()
 		held, guarded, tx := acquire(t, other, txlock.Named("held")), acquire(t, other, txlock.Named("guarded")), wire.Begin()
 		must(t, guarded.Guard(t.Context(), tx))
-		m := db.manager()
+		m, mute := db.process()
 		s, of := semaphore(t, m, txlock.Named("permits"), 1), semaphore(t, other, txlock.Named("of others"), 2)
 		permits := []*lease.Lease{permit(t, of), permit(t, of)}
 		of = semaphore(t, m, txlock.Named("of others"), 2)
@@ -170,7 +170,9 @@ func TestCloseEndsAll(t *testing.T) {
 		for name, wait := range ways {
 			all.Go(func() { wants(t, name, wait(), lease.ErrClosed) })
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second / 2)
+		mute.fault("Permits", hangs)
+		time.Sleep(time.Second / 2)
 		must(t, m.Close(t.Context()))
 		all.Wait()
 		db.at("all", time.Second)
@@ -198,7 +200,7 @@ func TestCloseIsBounded(t *testing.T) {
 		for n := range 7 {
 			held = append(held, acquire(t, m, txlock.Named(fmt.Sprint("key ", n))))
 		}
-		wire.fault("Release", hangs)
+		wire.fault("Release", slow(10*time.Second)) // whatever its context says
 		closed := later(func() error { return m.Close(limited(t, 2*time.Second)) })
 		for _, l := range held {
 			<-l.Done()
