@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"crypto/rand"
+	"database/sql/driver"
 	"errors"
 	"strings"
 	"testing"
@@ -94,4 +95,51 @@ func acquirePatiently(ctx context.Context, m *lease.Manager, key txlock.Key) (l 
 		}
 	}
 	return nil, err
+}
+
+// TestVanishedGuard proves that a client that vanishes between Guard and COMMIT, so that
+// its connection stays open and says nothing, keeps the lease no longer than its time to
+// live and the grace of 5 seconds, and that its transaction is rolled back.
+func TestVanishedGuard(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for name, wrap := range map[string]func(driver.Connector) driver.Connector{"guarded": guarded, "plain": plain} {
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Open(t, engine)
+				table := db.CreateTable(t, "vanished", "id BIGINT PRIMARY KEY")
+				n := newNetwork(t, db)
+				pool := faultPool(t, db, n, wrap)
+				holder := faultManager(t, pool, lease.TTL(10*time.Second))
+				other := faultManager(t, faultPool(t, db, network{}, guarded))
+				key := txlock.Named("vanished:" + rand.Text())
+				tx, err := pool.BeginTx(context.Background(), nil)
+				fatal(t, err)
+				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
+					t.Fatal(err)
+				}
+				l, err := holder.Acquire(t.Context(), key)
+				fatal(t, err)
+				fatal(t, l.Guard(t.Context(), tx))
+				n.hang(t)
+				start := time.Now()
+				next, err := other.Acquire(t.Context(), key, lease.WaitAtMost(60*time.Second))
+				if err != nil {
+					t.Errorf("the lease of a client that has vanished: %v", err)
+				} else {
+					t.Logf("free after %v", time.Since(start))
+					if err := next.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				n.down(t)
+				if err := tx.Commit(); err == nil {
+					t.Error("Commit says that it has committed")
+				}
+				if rows := count(t, db, "SELECT COUNT(*) FROM "+table); rows != 0 {
+					t.Errorf("%d rows were committed", rows)
+				}
+			})
+		}
+	}
 }

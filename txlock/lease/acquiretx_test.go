@@ -200,59 +200,6 @@ func TestAcquireTxSnapshot(t *testing.T) {
 	})
 }
 
-// TestAcquireTxTwice proves that an owner that acquires the lease twice in one
-// transaction has one hold, whose renewals wait for the commit, and that the last
-// release frees it.
-func TestAcquireTxTwice(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		const ttl, due = 5 * soon, 500 * time.Millisecond
-		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond)), newManager(t, pool)
-		run, wait := sideBySide(t)
-		defer wait()
-		for name, leased := range histories {
-			for end, committed := range map[string]bool{"commit": true, "rollback": false} {
-				run(name+"/"+end, func(t *testing.T) {
-					key := keyOf(t, m, leased)
-					ctx := lease.WithOwner(t.Context(), "owner "+key.String())
-					tx := begin(t, pool, sql.LevelDefault)
-					var leases []*lease.Lease
-					for range 3 {
-						l, err := m.AcquireTx(ctx, tx, key)
-						must(t, err)
-						leases = append(leases, l)
-						entered(t, l, leases[0])
-					}
-					waitUntil(t, "some renewals were due", func() bool { return leases[0].Remaining() < ttl-due })
-					for i, l := range leases {
-						if err := l.Err(); err != nil {
-							t.Fatalf("handle %d is lost before the %s: %v", i, end, err)
-						}
-					}
-					if !committed {
-						rollback(t, tx)
-						for _, l := range leases {
-							within(t, "Done", l.Done())
-							wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-						}
-						free(t, other, key)
-						return
-					}
-					commit(t, tx)
-					waitUntil(t, "it is renewed", renewedFromNow(leases[0]))
-					for i, l := range leases {
-						info, err := m.Inspect(t.Context(), key)
-						if err != nil || !info.Held || info.Holders != 1 {
-							t.Errorf("before release %d: %+v, %v", i, info, err)
-						}
-						release(t, l)
-					}
-					free(t, other, key)
-				})
-			}
-		}
-	})
-}
-
 // TestAcquireTxExhaustedPool proves that AcquireTx waits for no connection of the
 // pool that its own transaction has, nor for the holder of the lease. A key that was never
 // leased is refused where there is no connection to make its row.
@@ -332,36 +279,6 @@ func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
 		rollback(t, other)
 		commit(t, first)
 		release(t, l)
-	})
-}
-
-// TestAcquireTxReleaseBeforeEnd proves that Release in the open transaction waits
-// for nothing, and that the lease is free soon after the transaction has ended.
-func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(5*time.Minute)), newManager(t, pool)
-		run, wait := sideBySide(t)
-		defer wait()
-		for name, leased := range histories {
-			for end, finish := range map[string]func(testing.TB, *sql.Tx){"commit": commit, "rollback": rollback} {
-				run(name+"/"+end, func(t *testing.T) {
-					table, key := counter(t, db), keyOf(t, m, leased)
-					tx := begin(t, pool, sql.LevelDefault)
-					add(t, tx, table)
-					l := acquireTx(t, m, tx, key)
-					quickly(t, "Release", func() {
-						wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
-					})
-					wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-					time.Sleep(1500 * time.Millisecond) // longer than a release is uncertain
-					finish(t, tx)
-					free(t, other, key)
-					if info, err := other.Inspect(t.Context(), key); err != nil || info.Held {
-						t.Errorf("%+v, %v", info, err)
-					}
-				})
-			}
-		}
 	})
 }
 

@@ -28,15 +28,6 @@ func acquireAll(t testing.TB, m *lease.Manager, keys []txlock.Key, options ...le
 	return all
 }
 
-// inTime makes a call that must return before an hour is over.
-func inTime[T any](t *testing.T, db *memory, call func() (T, error)) (T, error) {
-	t.Helper()
-	begun := time.Since(db.begun)
-	got, err := call()
-	db.within("the end of the call", begun, begun+time.Hour)
-	return got, err
-}
-
 // TestAcquireAll proves that all leases are held, each key once and in one order, and that
 // Release releases all of them.
 func TestAcquireAll(t *testing.T) {
@@ -194,7 +185,7 @@ func TestAcquireAllInAnyOrder(t *testing.T) {
 					for _, k := range mine {
 						named = append(named, txlock.Named(fmt.Sprint(k)))
 					}
-					leases, err := inTime(t, db, func() (*lease.Leases, error) { return m.AcquireAll(t.Context(), named) })
+					leases, err := m.AcquireAll(limited(t, time.Hour), named)
 					if err != nil {
 						t.Error(err)
 						return

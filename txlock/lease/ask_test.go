@@ -27,231 +27,98 @@ func awaitAsked(t *testing.T, l *lease.Lease, want string) {
 	}
 }
 
-// TestAskOnServers proves that the statement which renews many leases tells of the
-// questions, wherever the row that is asked for stands, and beside one that is locked; that
-// nothing is read while nobody asks, and once for each question.
+// TestAskOnServers proves that the statement which renews many leases tells of the questions,
+// wherever the row that is asked for stands; and that nothing is read while nobody asks, nor once
+// a holder was told.
 func TestAskOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		run, wait := sideBySide(t)
-		defer wait()
-		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			run(name, func(t *testing.T) {
-				tap := new(wiretap)
-				var renewals, reads atomic.Int64
-				tap.hook(func(statement string, _ <-chan struct{}) error {
-					switch {
-					case strings.Contains(statement, "cur.release_reason"):
-						reads.Add(1)
-					case strings.Contains(statement, "name: RenewMany"):
-						renewals.Add(1)
-					}
-					return nil
-				})
-				pool := newPool(t, db, guarded)
-				m := newManager(t, newPool(t, db, guarded, tap.install), lease.RenewEvery(50*time.Millisecond))
-				operator := newManager(t, pool)
-				var held []*lease.Lease
-				for _, key := range askedKeys(20) {
-					held = append(held, acquire(t, m, key))
-				}
-				waitUntil(t, "some renewals", func() bool { return renewals.Load() > 5 })
-				if n := reads.Load(); n > 0 {
-					t.Errorf("%d reads while nobody has asked", n)
-				}
-				for i, l := range held {
-					must(t, operator.RequestRelease(t.Context(), l.Key(), "first"))
-					before := renewals.Load()
-					awaitAsked(t, l, "first")
-					if n := renewals.Load() - before; n > 3 { // one may have begun before, and one have met the row locked
-						t.Errorf("lease %d is told after %d renewals", i, n)
-					}
-					for _, other := range held[i+1:] {
-						if _, asked := other.ReleaseReason(); asked {
-							t.Fatalf("%q is asked, too", other.Key())
-						}
-					}
-				}
-				read, before := reads.Load(), renewals.Load()
-				waitUntil(t, "more renewals", func() bool { return renewals.Load() > before+5 })
-				if n := reads.Load() - read; n > 0 || read > 40 { // a renewal that met the row locked has read before
-					t.Errorf("%d reads for 20 questions, and %d after them", read, n)
-				}
-				locked := acquire(t, m, named()) // whose row is read in each renewal from now on
-				tx, err := pool.BeginTx(t.Context(), nil)
-				if err == nil {
-					err = locked.Guard(t.Context(), tx)
-				}
-				if err == nil {
-					err = operator.RequestRelease(t.Context(), held[2].Key(), "second")
-				}
-				must(t, err)
-				waitUntil(t, "the second reason", func() bool { why, _ := held[2].ReleaseReason(); return why == "second" })
-				must(t, tx.Commit())
-				releaseMany(t, append(held, locked))
-			})
-		}
-	})
-}
-
-// TestAskHoldersOnServers proves who is asked: writer, readers and permits of the key, not
-// those of another key, and not the next holder.
-func TestAskHoldersOnServers(t *testing.T) {
-	onPoolsOfServers(t, func(t *testing.T, m, operator *lease.Manager) {
-		key, permits, other := named(), named(), acquire(t, m, named())
-		wants(t, "Ask for what is free", operator.RequestRelease(t.Context(), key, "x"), txlock.ErrNotHeld)
-		held := []*lease.Lease{share(t, m, key), share(t, m, key)}
-		for range 2 {
-			s := semaphore(t, m, permits, 3)
-			held = append(held, permit(t, s, lease.WithLabel("a permit")))
-		}
-		for _, key := range []txlock.Key{key, permits} {
-			must(t, operator.RequestRelease(t.Context(), key, "all of you"))
-		}
-		for _, l := range append(held, other) {
-			must(t, l.Renew(t.Context()))
-		}
-		for _, l := range held {
-			awaitAsked(t, l, "all of you")
-		}
-		if _, asked := other.ReleaseReason(); asked {
-			t.Error("the holder of another key is asked")
-		}
-		info, err := operator.Inspect(t.Context(), permits)
-		if err != nil || len(info.Others) != 2 || info.Others[1].Label != "a permit" || info.Others[1].ReleaseReason != "all of you" || info.ReleaseReason != "" {
-			t.Errorf("%+v, %v", info, err)
-		}
-		releaseMany(t, append(held, other))
-		for _, take := range []func() *lease.Lease{
-			func() *lease.Lease { return share(t, m, key) },
-			func() *lease.Lease { return acquire(t, m, key) },
-		} {
-			next := take()
-			must(t, next.Renew(t.Context()))
-			if _, asked := next.ReleaseReason(); asked {
-				t.Error("the next holder is asked")
+		var renewals, reads atomic.Int64
+		tap := new(wiretap)
+		tap.hook(func(statement string, _ <-chan struct{}) error {
+			switch {
+			case strings.Contains(statement, "cur.release_reason"):
+				reads.Add(1)
+			case isBatchRenewal(statement):
+				renewals.Add(1)
 			}
-			release(t, next)
+			return nil
+		})
+		m := newManager(t, newPool(t, db, true, tap.install), lease.RenewEvery(50*time.Millisecond))
+		operator := newManager(t, newPool(t, db, false))
+		var held []*lease.Lease
+		for _, key := range askedKeys(8) {
+			held = append(held, acquire(t, m, key))
 		}
-		kept := acquire(t, m, key, lease.HoldAtLeast(time.Minute))
-		release(t, kept)
-		wants(t, "Ask for what is released, and held for a while", operator.RequestRelease(t.Context(), key, "x"), txlock.ErrNotHeld)
-	})
-}
-
-// TestLabelsOnServers proves that the servers keep labels: of a new holder, not of one that
-// enters again, and of one who finds the lease taken.
-func TestLabelsOnServers(t *testing.T) {
-	onPoolsOfServers(t, func(t *testing.T, m, other *lease.Manager) {
-		key := named()
-		label := func(want string) {
+		readsNothing := func() {
 			t.Helper()
-			info, err := m.Inspect(t.Context(), key)
-			if err != nil || info.Label != want {
-				t.Errorf("the label is %q, want %q, %v", info.Label, want, err)
+			read, before := reads.Load(), renewals.Load()
+			waitUntil(t, "some renewals", func() bool { return renewals.Load() > before+5 })
+			if n := reads.Load() - read; n > 0 {
+				t.Errorf("%d reads while nobody asks", n)
 			}
 		}
-		l := acquire(t, m, key, lease.WithLabel("zwölf'); -- \\"))
-		label("zwölf'); -- \\")
-		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WithLabel("again"))
-		must(t, err)
-		label("zwölf'); -- \\")
-		release(t, again)
-		release(t, l)
-		for range 2 { // the first makes the row shared
-			shared := share(t, m, key)
-			release(t, shared)
-			l = acquire(t, m, key, lease.WithLabel(""))
-			label("")
-			release(t, l)
+		readsNothing()
+		for i, l := range held {
+			must(t, operator.RequestRelease(t.Context(), l.Key(), "first"))
+			before := renewals.Load()
+			awaitAsked(t, l, "first")
+			if n := renewals.Load() - before; n > 3 { // one may have begun before, and one have met the row locked
+				t.Errorf("lease %d is told after %d renewals", i, n)
+			}
+			for _, other := range held[i+1:] {
+				if _, asked := other.ReleaseReason(); asked {
+					t.Fatalf("%q is asked, too", other.Key())
+				}
+			}
 		}
-		l = acquire(t, m, key)
-		if info, err := m.Inspect(t.Context(), key); err != nil || !strings.Contains(l.Owner(), strings.ReplaceAll(info.Label, ":", "/")+"/") {
-			t.Errorf("%+v, %v", info, err)
-		}
-		release(t, l)
-	})
-}
-
-// TestDroppedOnServers proves that a lease whose handle is dropped is somebody else's after
-// its TTL.
-func TestDroppedOnServers(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		told, key, other := new(recorder), named(), newManager(t, newPool(t, db, true))
-		m := newManager(t, newPool(t, db, true), lease.Observe(told.observe), lease.TTL(unhurried(t, other, 2*time.Second)))
-		drop(t, m, key)
-		waitUntil(t, "the handle is noticed", func() bool { runtime.GC(); return told.count("dropped") == 1 })
-		release(t, acquire(t, other, key, lease.WaitAtMost(soon)))
-		told.waitFor(t, "lost")
-	})
-}
-
-// onPoolsOfServers runs a test on every server with two managers, over guarded and over
-// plain pools.
-func onPoolsOfServers(t *testing.T, test func(t *testing.T, m, other *lease.Manager)) {
-	t.Helper()
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		run, wait := sideBySide(t)
-		defer wait()
-		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			run(name, func(t *testing.T) {
-				test(t, newManager(t, newPool(t, db, guarded)), newManager(t, newPool(t, db, guarded)))
-			})
-		}
+		readsNothing()
+		releaseMany(t, held)
 	})
 }
 
 // TestQuestionsAfterRelease proves that a lease which is kept after its release isn't asked
 // what its holder was, and that a reader who was the writer is.
 func TestQuestionsAfterRelease(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) { questionsAfterRelease(t, db.manager(), db.manager()) })
-}
-
-// TestQuestionsAfterReleaseOnServers proves it of servers.
-func TestQuestionsAfterReleaseOnServers(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		questionsAfterRelease(t, newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, false)))
-	})
-}
-
-func questionsAfterRelease(t *testing.T, m, operator *lease.Manager) {
-	t.Helper()
-	ask := func(l *lease.Lease, why string) {
-		wantsNone(t, "Ask", operator.RequestRelease(t.Context(), l.Key(), why))
-	}
-	inspect := func(key txlock.Key) lease.Info {
-		info, err := operator.Inspect(t.Context(), key)
-		wantsNone(t, "Inspect", err)
-		return info
-	}
-	kept := acquire(t, m, named(), lease.HoldAtLeast(time.Hour))
-	ask(kept, "why")
-	if info := inspect(kept.Key()); info.ReleaseReason != "why" || info.ReleaseRequestedAt.IsZero() {
-		t.Errorf("before the release: %+v", info)
-	}
-	release(t, kept)
-	if info := inspect(kept.Key()); !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero() {
-		t.Errorf("after the release: %+v", info)
-	}
-	for _, told := range []bool{true, false} {
-		writer := acquire(t, m, named())
-		ask(writer, "why")
-		if told {
-			wantsNone(t, "Renew", writer.Renew(t.Context()))
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, operator := db.manager(), db.manager()
+		ask := func(l *lease.Lease, why string) {
+			wantsNone(t, "Ask", operator.RequestRelease(t.Context(), l.Key(), why))
 		}
-		reader, err := writer.Downgrade(t.Context())
+		inspect := func(key txlock.Key) lease.Info {
+			info, err := operator.Inspect(t.Context(), key)
+			wantsNone(t, "Inspect", err)
+			return info
+		}
+		kept := acquire(t, m, named(), lease.HoldAtLeast(time.Hour))
+		ask(kept, "why")
+		if info := inspect(kept.Key()); info.ReleaseReason != "why" || info.ReleaseRequestedAt.IsZero() {
+			t.Errorf("before the release: %+v", info)
+		}
+		release(t, kept)
+		if info := inspect(kept.Key()); !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero() {
+			t.Errorf("after the release: %+v", info)
+		}
+		for _, told := range []bool{true, false} {
+			writer := acquire(t, m, named())
+			ask(writer, "why")
+			if told {
+				wantsNone(t, "Renew", writer.Renew(t.Context()))
+			}
+			reader, err := writer.Downgrade(t.Context())
+			must(t, err)
+			awaitAsked(t, reader, "why")
+			ask(reader, "again")
+			wantsNone(t, "Renew", reader.Renew(t.Context()))
+			awaitAsked(t, reader, "again")
+			release(t, reader)
+		}
+		unasked, err := acquire(t, m, named()).Downgrade(t.Context())
 		must(t, err)
-		awaitAsked(t, reader, "why")
-		ask(reader, "again")
-		wantsNone(t, "Renew", reader.Renew(t.Context()))
-		awaitAsked(t, reader, "again")
-		release(t, reader)
-	}
-	unasked, err := acquire(t, m, named()).Downgrade(t.Context())
-	must(t, err)
-	if why, asked := unasked.ReleaseReason(); asked {
-		t.Errorf("nobody has asked, and it was asked %q", why)
-	}
-	release(t, unasked)
+		if why, asked := unasked.ReleaseReason(); asked {
+			t.Errorf("nobody has asked, and it was asked %q", why)
+		}
+		release(t, unasked)
+	})
 }
 
 // askBeside lets another manager ask for a lease whose row is locked, returns when it has looked for

@@ -1,175 +1,27 @@
 package lease_test
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
-	osexec "os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// The environment of a process that stands still between Guard and COMMIT.
-const (
-	guardDSN   = "LOCKSTEP_TEST_GUARD_DSN"
-	guardKey   = "LOCKSTEP_TEST_GUARD_KEY"
-	guardTable = "LOCKSTEP_TEST_GUARD_TABLE"
-)
-
-// init makes this test binary that process.
-func init() {
-	if dsn := os.Getenv(guardDSN); dsn != "" {
-		if err := guardAndStop(dsn, txlock.Named(os.Getenv(guardKey)), os.Getenv(guardTable)); err != nil {
-			fmt.Println("error", err)
-		} else {
-			fmt.Println("committed")
-		}
-		os.Exit(0)
-	}
-}
-
-// guardAndStop stops the process between Guard and COMMIT.
-func guardAndStop(dsn string, key txlock.Key, table string) error {
-	cfg, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		return err
-	}
-	cfg.Logger = &mysql.NopLogger{} // it loses connections while it stands still
-	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		return err
-	}
-	pool := sql.OpenDB(connector)
-	m, err := lease.NewManager(pool, lease.TTL(time.Second))
-	if err != nil {
-		return err
-	}
-	ctx := context.Background()
-	tx, err := guardAgain(ctx, m, pool, key, table)
-	for errors.Is(err, txlock.ErrLost) { // a busy machine has let its second pass
-		tx, err = guardAgain(ctx, m, pool, key, table)
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Println("guarded")
-	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
-// guardAgain takes the lease, and begins a transaction that it guards.
-func guardAgain(ctx context.Context, m *lease.Manager, pool *sql.DB, key txlock.Key, table string) (*sql.Tx, error) {
-	l, err := m.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	tx, err := pool.BeginTx(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	_, err = tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
-	if err == nil {
-		err = l.Guard(ctx, tx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, tx.Rollback())
-	}
-	return tx, nil
-}
-
 // bounded is how long a transaction that stands still may keep a lease of a second, on a
 // machine that delays nothing: its time, the grace, and ten times what the rest needs.
 const bounded = time.Second + 5*time.Second + 10*time.Second
 
-// retried calls f until it succeeds.
-func retried(f func() error) (err error) {
-	testdb.Await(soon, func() bool { err = f(); return err == nil })
-	return err
-}
-
-// TestStoppedGuard proves that a process that is stopped between Guard and COMMIT keeps
-// the lease no longer than its TTL and the grace: then its session is ended, its
-// transaction rolled back, and when it goes on its Commit fails.
-func TestStoppedGuard(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		run, wait := sideBySide(t)
-		defer wait()
-		for name, take := range map[string]func(m *lease.Manager, key txlock.Key) error{
-			"Poll": func(m *lease.Manager, key txlock.Key) error {
-				return acquired(m.Acquire(t.Context(), key, lease.WaitAtMost(soon)))
-			},
-			"Fair": func(m *lease.Manager, key txlock.Key) error {
-				return acquired(m.Acquire(t.Context(), key, lease.WaitAtMost(soon), lease.Fair()))
-			},
-			"TryAcquire": func(m *lease.Manager, key txlock.Key) error {
-				return retried(func() error { return acquired(m.TryAcquire(t.Context(), key)) })
-			},
-			"AcquireTx": func(m *lease.Manager, key txlock.Key) error {
-				return retried(func() error {
-					tx := begin(t, db.Admin(), sql.LevelReadCommitted)
-					l, err := m.AcquireTx(t.Context(), tx, key)
-					if err != nil {
-						rollback(t, tx)
-						return err
-					}
-					commit(t, tx)
-					return l.Release(t.Context())
-				})
-			},
-			"ForceRelease": func(m *lease.Manager, key txlock.Key) error {
-				if err := m.ForceRelease(limited(t, soon), key); err != nil {
-					return err
-				}
-				return acquired(m.TryAcquire(t.Context(), key))
-			},
-		} {
-			run(name, func(t *testing.T) {
-				key, table := named(), counter(t, db)
-				m := newManager(t, newPool(t, db, name != "Poll"))
-				cmd := osexec.CommandContext(t.Context(), os.Args[0])
-				cmd.Env = append(os.Environ(), guardDSN+"="+db.DSN(), guardKey+"="+key.String(), guardTable+"="+table)
-				cmd.Stderr = os.Stderr
-				out, err := cmd.StdoutPipe()
-				must(t, err)
-				must(t, cmd.Start())
-				lines := bufio.NewScanner(out)
-				if !lines.Scan() || lines.Text() != "guarded" {
-					t.Fatalf("the process says %q", lines.Text())
-				}
-				delays, start := testdb.Delays(t), time.Now()
-				wantsNone(t, "the lease of a stopped process", take(m, key))
-				if took := time.Since(start); took > bounded+delays() {
-					t.Errorf("free after %v", took)
-				}
-				wantsNone(t, "Signal", cmd.Process.Signal(syscall.SIGCONT))
-				if !lines.Scan() || !strings.HasPrefix(lines.Text(), "error ") {
-					t.Errorf("the process says %q, its Commit should have failed", lines.Text())
-				}
-				wantsNone(t, "Wait", cmd.Wait())
-				if n := counted(t, db, table); n != 0 {
-					t.Errorf("its transaction was committed: the counter is %d", n)
-				}
-			})
-		}
-	})
-}
-
-// TestOpenTransactionsAreBounded proves the same of every row that a transaction of the
-// program can keep locked: of a reader, of a permit, and of a lease that it has acquired
-// itself, also for the first time in the life of the key.
+// TestOpenTransactionsAreBounded proves that a transaction that stays open keeps a lease no longer
+// than its TTL and the grace, by every row that it can keep locked: of a reader, of a permit, and
+// of a lease that it has acquired itself, also for the first time in the life of the key. Then its
+// session is ended, and its Commit fails.
 func TestOpenTransactionsAreBounded(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		run, wait := sideBySide(t)

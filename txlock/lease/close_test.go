@@ -7,12 +7,9 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -108,58 +105,6 @@ func TestEveryVerbAfterClose(t *testing.T) {
 			t.Errorf("%d statements were sent: %q", n, tap.last(n))
 		}
 		rollback(t, tx)
-	})
-}
-
-// TestCloseKeepsItsContext proves that Close returns with its context, however many
-// leases are held, on a server that stands still; that it says what it could not release;
-// that all holders are told at once; and that the leases are free when their time
-// is over.
-func TestCloseKeepsItsContext(t *testing.T) {
-	onDedicated(t, func(t *testing.T, server *testdb.Server) {
-		const leases, limit = 40, time.Second
-		db := server.OpenLeases(t)
-		type closed struct {
-			m    *lease.Manager
-			held []*lease.Lease
-		}
-		var all []closed
-		for _, guarded := range []bool{true, false} { // with statements as text, and prepared
-			c := closed{m: newManager(t, newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = guarded }))}
-			c.held = takeMixed(t, db, c.m, leases-1)
-			c.held = append(c.held, acquire(t, c.m, named()))
-			all = append(all, c)
-		}
-		must(t, server.Signal(syscall.SIGSTOP))
-		for i, c := range all {
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			begun, delays := time.Now(), testdb.Delays(t)
-			err := c.m.Close(ctx)
-			took := time.Since(begun) - delays()
-			cancel()
-			wants(t, "Close", err, context.DeadlineExceeded)
-			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not released", leases)) {
-				t.Errorf("pool %d: Close doesn't say that all %d are left: %.300v", i, leases, err)
-			}
-			if took > limit+10*time.Second { // the server stands still for longer
-				t.Errorf("pool %d: Close took %v", i, took)
-			}
-			for _, l := range c.held {
-				if !errors.Is(l.Err(), txlock.ErrNotHeld) {
-					t.Fatalf("a holder is not told: %v", l.Err())
-				}
-			}
-		}
-		must(t, server.Signal(syscall.SIGCONT))
-		// Whatever Close has sent has an end that nobody puts off.
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1")
-		after := newManager(t, newPool(t, db, true))
-		for _, c := range all {
-			last := c.held[leases-1]
-			l := acquire(t, after, last.Key(), lease.WaitAtMost(soon))
-			higher(t, l, last)
-			release(t, l)
-		}
 	})
 }
 

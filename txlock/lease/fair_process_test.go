@@ -1,18 +1,12 @@
 package lease_test
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"io"
-	"os"
-	osexec "os/exec"
-	"runtime"
+	"net"
 	"slices"
-	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,176 +17,42 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// The environment of a process that waits in the queue.
-const (
-	fairDSN = "LOCKSTEP_TEST_FAIR_DSN"
-	fairKey = "LOCKSTEP_TEST_FAIR_KEY"
-)
+// standstill is the network of a process that is stopped, and goes on later: it sends nothing and
+// hears nothing meanwhile, and closes no connection.
+type standstill struct{ sync.RWMutex }
 
-// init makes this test binary that process.
-func init() {
-	if dsn := os.Getenv(fairDSN); dsn != "" {
-		if err := fairProcess(dsn, txlock.Named(os.Getenv(fairKey))); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+func (s *standstill) install(c *mysql.Config) {
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
 		}
-		os.Exit(0)
+		return stoppedConn{conn, s}, nil
 	}
 }
 
-// fairProcess does what it reads. "acquire 3" has a goroutine wait that is called 3,
-// and is answered "waits" when it stands in the queue of the process, and "granted
-// 3" when it has the lease. "release" gives that back.
-func fairProcess(dsn string, key txlock.Key) error {
-	cfg, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		return err
-	}
-	cfg.Logger = &mysql.NopLogger{} // it loses connections while it stands still
-	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		return err
-	}
-	pool := sql.OpenDB(connector)
-	m, err := lease.NewManager(pool, lease.TTL(5*soon), lease.Fair())
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*soon)
-	defer cancel()
-	held := make(chan *lease.Lease, 1)
-	fmt.Println("ready")
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		who, isAcquire := strings.CutPrefix(lines.Text(), "acquire ")
-		if !isAcquire {
-			if err := (<-held).Release(ctx); err != nil {
-				return err
-			}
-			continue
-		}
-		before := fairWaiters()
-		go func() {
-			l, err := m.Acquire(ctx, key)
-			if err != nil {
-				fmt.Println("error", err)
-				return
-			}
-			fmt.Println("granted", who)
-			held <- l
-		}()
-		if !testdb.Await(soon, func() bool { return fairWaiters() > before }) {
-			return errors.New("the waiter doesn't wait")
-		}
-		fmt.Println("waits")
-	}
-	return errors.Join(m.Close(ctx), pool.Close())
+type stoppedConn struct {
+	net.Conn
+	process *standstill
 }
 
-// fairWaiters counts the goroutines of this process that wait for a lease: all of
-// them stand in the queue of their manager.
-func fairWaiters() int {
-	stacks := make([]byte, 1<<20)
-	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "lease.(*Manager).watch(")
+func (c stoppedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.process.RLock()
+	defer c.process.RUnlock()
+	return n, err
 }
 
-// fairChild is such a process.
-type fairChild struct {
-	name  string
-	cmd   *osexec.Cmd
-	in    io.Writer
-	lines chan string
+func (c stoppedConn) Write(b []byte) (int, error) {
+	c.process.RLock()
+	defer c.process.RUnlock()
+	return c.Conn.Write(b)
 }
 
-// startFair starts the process, which is killed at the end of the test.
-func startFair(t *testing.T, db *testdb.DB, key txlock.Key, name string) *fairChild {
-	t.Helper()
-	c := &fairChild{name: name, cmd: osexec.Command(os.Args[0]), lines: make(chan string, 100)}
-	c.cmd.Env = append(os.Environ(), fairDSN+"="+db.DSN(), fairKey+"="+key.String())
-	c.cmd.Stderr = os.Stderr
-	in, err := c.cmd.StdinPipe()
-	must(t, err)
-	out, err := c.cmd.StdoutPipe()
-	must(t, err)
-	c.in = in
-	must(t, c.cmd.Start())
-	go func() {
-		defer close(c.lines)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			c.lines <- lines.Text()
-		}
-	}()
-	t.Cleanup(func() { c.kill(t) })
-	c.hears(t, "ready")
-	return c
-}
-
-// kill ends the process the hard way, and returns when it is gone.
-func (c *fairChild) kill(t testing.TB) {
-	t.Helper()
-	if c.cmd.ProcessState != nil {
-		return
-	}
-	wantsNone(t, fmt.Sprintf("kill %s", c.name), c.cmd.Process.Kill())
-	for range c.lines { // until its output ends
-	}
-	_ = c.cmd.Wait() // which says that it was killed
-}
-
-// signal sends a signal to the process.
-func (c *fairChild) signal(t testing.TB, s os.Signal) {
-	t.Helper()
-	if err := c.cmd.Process.Signal(s); err != nil {
-		t.Fatalf("%v to %s: %v", s, c.name, err)
-	}
-}
-
-// tell sends a command.
-func (c *fairChild) tell(t testing.TB, command string) {
-	t.Helper()
-	if _, err := fmt.Fprintln(c.in, command); err != nil {
-		t.Fatalf("tell %s to %s: %v", c.name, command, err)
-	}
-}
-
-// hears waits for one line of the process.
-func (c *fairChild) hears(t testing.TB, want string) {
-	t.Helper()
-	select {
-	case line := <-c.lines:
-		if line != want {
-			t.Fatalf("%s says %q, want %q", c.name, line, want)
-		}
-	case <-time.After(soon):
-		t.Fatalf("%s doesn't say %q", c.name, want)
-	}
-}
-
-// heard waits until one of the processes is granted the lease, and returns for whom.
-func heard(t testing.TB, children []*fairChild) (who, process int) {
-	t.Helper()
-	var line string
-	waitUntil(t, "somebody is granted the lease", func() bool {
-		for p, c := range children {
-			select {
-			case line = <-c.lines:
-				process = p
-				return true
-			default:
-			}
-		}
-		return false
-	})
-	if _, err := fmt.Sscanf(line, "granted %d", &who); err != nil {
-		t.Fatalf("process %d says %q", process, line)
-	}
-	return who, process
-}
-
-// waits has the process wait for the lease, and returns when it says so.
-func (c *fairChild) waits(t testing.TB, who int) {
-	t.Helper()
-	c.tell(t, fmt.Sprint("acquire ", who))
-	c.hears(t, "waits")
+func (c stoppedConn) Close() error {
+	c.process.RLock()
+	defer c.process.RUnlock()
+	return c.Conn.Close()
 }
 
 // line is the queue for a key as a test sees it on the server. Only processes that
@@ -277,86 +137,76 @@ func onOwnDatabase(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	})
 }
 
-// TestFairOrder proves that the goroutines of four processes are granted the lease in
-// the order in which they came, whichever process they are of: the test has seen each of
-// them take its place. 160 grants are checked with LOCKSTEP_LONG=1, else 40.
+// TestFairOrder proves that the waiters of four managers, which know nothing of each other, are
+// granted the lease in the order in which they came, whichever manager they are of: the test has
+// seen each of them take its place. 160 grants are checked with LOCKSTEP_LONG=1, else 40.
 func TestFairOrder(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		m := newManager(t, newPool(t, db, true), lease.Fair())
-		children := make([]*fairChild, 4)
-		for p := range children {
-			children[p] = startFair(t, db, key, fmt.Sprint("process ", p))
-		}
-		arrivals := [][]int{ // the processes of those who come, one after the other
+		key, m := named(), fairManager(t, db)
+		managers := []*lease.Manager{fairManager(t, db), fairManager(t, db), fairManager(t, db), fairManager(t, db)}
+		for _, arrivals := range slices.Repeat([][]int{ // the managers of those who come, one after the other
 			{0, 0, 0, 0, 0, 1, 2},
 			{0, 1, 2, 3, 3, 2, 1, 0},
 			{0, 0, 1, 1, 0, 0, 2, 3, 3, 0, 1, 1},
 			{3, 2, 2, 2, 2, 1, 1, 0, 3, 3, 0, 0, 1},
-		}
-		grants := 0
-		for range testdb.Long(1, 4) {
-			for _, processes := range arrivals {
-				l := acquire(t, m, key)
-				queue, places := line{db: db, key: key}, make([]int64, len(processes))
-				for who, p := range processes {
-					children[p].waits(t, who)
-					if who == 0 {
-						places[who] = queue.first(t)
-					} else {
-						places[who] = queue.next(t)
+		}, testdb.Long(1, 4)) {
+			l := acquire(t, m, key)
+			queue, places, granted := line{db: db, key: key}, make([]int64, len(arrivals)), make(chan int, len(arrivals))
+			var waits []*fairWait
+			for who, of := range arrivals {
+				w := fairAcquire(t, managers[of], key)
+				waits = append(waits, w)
+				go func() {
+					<-w.done
+					granted <- who
+				}()
+				if who == 0 {
+					places[who] = queue.first(t)
+				} else {
+					places[who] = queue.next(t)
+				}
+			}
+			release(t, l)
+			for turn := range arrivals {
+				who := within(t, "a grant", granted)
+				for before, place := range places[:who] {
+					if place != 0 && !queue.left(t, place) {
+						t.Fatalf("%d of manager %d is granted in turn %d, before %d", who, arrivals[who], turn, before)
 					}
 				}
-				release(t, l)
-				for turn := range processes {
-					who, p := heard(t, children)
-					for before, place := range places {
-						if before < who && place != 0 && !queue.left(t, place) {
-							t.Fatalf("%d of process %d is granted in turn %d, before %d", who, p, turn, before)
-						}
-					}
-					if processes[who] != p || places[who] == 0 {
-						t.Fatalf("%d of process %d is granted in turn %d", who, p, turn)
-					}
-					places[who] = 0
-					for other := range children {
-						if n := len(children[other].lines); n > 0 {
-							t.Fatalf("process %d says %q in the turn of %d, who is of process %d", other, <-children[other].lines, who, p)
-						}
-					}
-					children[p].tell(t, "release")
+				places[who] = 0
+				if n := len(granted); n > 0 {
+					t.Fatalf("%d more are granted in the turn of %d", n, who)
 				}
-				grants += len(processes)
+				release(t, waits[who].lease(t))
 			}
 		}
-		t.Logf("%d grants, all in order", grants)
 	})
 }
 
-// TestFairDeadFirst kills the process that is first in the queue: the next has the
-// lease at once. 50 processes are killed with LOCKSTEP_LONG=1, else 10.
+// TestFairDeadFirst cuts the process off that is first in the queue, as its end does: the next has the
+// lease at once. 50 processes die with LOCKSTEP_LONG=1, else 4.
 func TestFairDeadFirst(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
-		managers := []*lease.Manager{
-			newManager(t, newPool(t, db, true), lease.Fair()),
-			newManager(t, newPool(t, db, false), lease.Fair()),
-		}
+		managers := []*lease.Manager{fairManager(t, db), newManager(t, newPool(t, db, false), lease.Fair())}
 		held := acquire(t, managers[0], key)
 		var took []time.Duration
-		for i := range testdb.Long(10, 50) {
+		for i := range testdb.Long(4, 50) {
 			queue := line{db: db, key: key}
-			victim := startFair(t, db, key, fmt.Sprint("victim ", i))
-			victim.waits(t, 0)
+			victim, die := mortal(t, db, lease.Fair())
+			dies := fairAcquire(t, victim, key)
 			queue.first(t)
 			granted := fairAcquire(t, managers[(i+1)%2], key)
 			queue.next(t)
 			start := time.Now()
-			victim.signal(t, syscall.SIGKILL)
+			die()
 			release(t, held)
 			held = granted.lease(t)
 			took = append(took, granted.at.Sub(start))
-			victim.kill(t)
+			if dies.end(t); dies.err == nil {
+				t.Error("the dead one is granted the lease")
+			}
 		}
 		release(t, held)
 		t.Logf("%d dead: the next after %v", len(took), took)
@@ -379,22 +229,24 @@ func TestFairStopped(t *testing.T) {
 				db := testdb.Shared(t, db.Engine()).OpenLeases(t)
 				key := named()
 				queue := line{db: db, key: key}
-				holder := newManager(t, newPool(t, db, true), lease.Fair())
-				held := acquire(t, holder, key)
-				stopped := startFair(t, db, key, "the stopped one")
-				var first *fairWait
+				held := acquire(t, fairManager(t, db), key)
+				process := new(standstill)
+				stops := newManager(t, newPool(t, db, true, process.install), lease.Fair())
+				var first, stopped *fairWait
 				if middle {
-					first = fairAcquire(t, newManager(t, newPool(t, db, true), lease.Fair()), key)
+					first = fairAcquire(t, fairManager(t, db), key)
 					queue.first(t)
-					stopped.waits(t, 0)
+					stopped = fairAcquire(t, stops, key)
 					queue.next(t)
 				} else {
-					stopped.waits(t, 0)
+					stopped = fairAcquire(t, stops, key)
 					queue.first(t)
 				}
-				granted := fairAcquire(t, newManager(t, newPool(t, db, true), lease.Fair()), key)
+				granted := fairAcquire(t, fairManager(t, db), key)
 				queue.next(t)
-				stopped.signal(t, syscall.SIGSTOP)
+				process.Lock()
+				goOn := sync.OnceFunc(process.Unlock)
+				defer goOn()
 				if middle {
 					release(t, held)
 					held = first.lease(t)
@@ -403,9 +255,9 @@ func TestFairStopped(t *testing.T) {
 				release(t, held)
 				held = granted.lease(t) // while the other stands still
 				t.Logf("the next after %v", granted.at.Sub(start))
-				stopped.signal(t, syscall.SIGCONT)
+				goOn()
 				release(t, held)
-				stopped.hears(t, "granted 0")
+				release(t, stopped.lease(t))
 			})
 		}
 	})

@@ -2,12 +2,15 @@ package lease_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -103,24 +106,49 @@ func TestGuardedLeaseIsRenewed(t *testing.T) {
 }
 
 // TestBlockerIsEnded proves that a transaction which guards a lease that is over is rolled
-// back when the grace is over too, where somebody waits, and not before.
+// back when the grace is over too, where somebody wants it in any way, and not before.
 func TestBlockerIsEnded(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, wire := db.process(lease.TTL(3 * time.Second))
-		l := acquire(t, a, job)
-		tx := wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
-		wire.Down(nil)
-		b := db.manager()
-		db.after(4 * time.Second)
-		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		next := acquire(t, b, job)
-		db.within("granted", 8*time.Second, 9*time.Second)
-		wire.Up()
-		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
-		wants(t, "Err", l.Err(), txlock.ErrLost)
-		release(t, next)
-	})
+	for name, c := range map[string]struct {
+		take  func(ctx context.Context, m *lease.Manager, wire *wire) (*lease.Lease, error)
+		grace time.Duration
+	}{
+		"Acquire": {func(ctx context.Context, m *lease.Manager, _ *wire) (*lease.Lease, error) { return m.Acquire(ctx, job) }, 5 * time.Second},
+		"Acquire fairly": {func(ctx context.Context, m *lease.Manager, _ *wire) (*lease.Lease, error) {
+			return m.Acquire(ctx, job, lease.Fair())
+		}, 5 * time.Second},
+		"a longer grace": {func(ctx context.Context, m *lease.Manager, _ *wire) (*lease.Lease, error) {
+			return m.Acquire(ctx, job, lease.GuardGrace(time.Minute))
+		}, time.Minute},
+		"TryAcquire": {func(ctx context.Context, m *lease.Manager, _ *wire) (*lease.Lease, error) {
+			return untilFree(ctx, func() (*lease.Lease, error) { return m.TryAcquire(ctx, job) })
+		}, 5 * time.Second},
+		"AcquireTx": {func(ctx context.Context, m *lease.Manager, wire *wire) (*lease.Lease, error) {
+			return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, wire, job) })
+		}, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				a, wire := db.process(lease.TTL(3 * time.Second))
+				l := acquire(t, a, job)
+				tx := wire.Begin()
+				must(t, l.Guard(t.Context(), tx))
+				wire.Down(nil)
+				b, other := db.process()
+				db.after(3*time.Second + time.Millisecond)
+				_, err := b.TryAcquire(t.Context(), job)
+				if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) == nil || heldBy(err).Session == 0 {
+					t.Errorf("%v names no session", err)
+				}
+				next, err := c.take(limited(t, 5*time.Minute), b, other)
+				must(t, err)
+				db.within("granted", 3*time.Second+c.grace, 4*time.Second+c.grace)
+				wire.Up()
+				wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
+				wants(t, "Err", l.Err(), txlock.ErrLost)
+				release(t, next)
+			})
+		})
+	}
 }
 
 // TestForceReleaseEnds proves that ForceRelease waits for 5 seconds for a transaction that
@@ -176,7 +204,8 @@ func TestForceReleaseWakes(t *testing.T) {
 }
 
 // TestAcquireTxCommits proves that a lease that is acquired in a transaction is there with
-// its commit, is renewed afterwards, and is nobody else's meanwhile.
+// its commit, is renewed afterwards, and is nobody else's meanwhile; and that one whose snapshot
+// is from before a reader can't have it.
 func TestAcquireTxCommits(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
@@ -195,6 +224,12 @@ func TestAcquireTxCommits(t *testing.T) {
 		wants(t, "one that is not committed in time", late.Err(), txlock.ErrLost)
 		wants(t, "AcquireTx of what is held", second(m.AcquireTx(t.Context(), wire.Begin(), job)), txlock.ErrBusy)
 		release(t, l)
+
+		read, old := txlock.Named("read"), wire.Begin()
+		release(t, share(t, other, read))
+		old.Read()
+		release(t, share(t, other, read))
+		wants(t, "AcquireTx by an old snapshot", second(m.AcquireTx(t.Context(), old, read)), txlock.ErrStaleSnapshot)
 	})
 }
 
@@ -224,6 +259,70 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		must(t, again.Renew(ctx))
 		release(t, again)
 	})
+}
+
+// TestAcquireTxReleaseBeforeEnd proves that Release in the open transaction waits for nothing, and
+// that the lease is free soon after the transaction has ended, however late.
+func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
+	for name, end := range map[string]func(tx *memstore.Tx) error{"commit": (*memstore.Tx).Commit, "rollback": (*memstore.Tx).Rollback} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(lease.TTL(5 * time.Minute))
+				tx := wire.Begin()
+				l := acquireTx(t, m, tx, job)
+				wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
+				db.at("Release", 250*time.Millisecond)
+				wants(t, "Err", l.Err(), txlock.ErrNotHeld)
+				db.after(time.Minute)
+				must(t, end(tx))
+				time.Sleep(2 * time.Second)
+				nothingHeld(t, m)
+				release(t, acquire(t, db.manager(), job))
+			})
+		})
+	}
+}
+
+// TestAcquireTxTwice proves that an owner that acquires the lease several times in one transaction
+// has one hold, whose renewals wait for the commit, and that the last release frees it.
+func TestAcquireTxTwice(t *testing.T) {
+	for _, committed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("committed %t", committed), func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process()
+				ctx, tx := lease.WithOwner(t.Context(), "me"), wire.Begin()
+				var leases []*lease.Lease
+				for range 3 {
+					l, err := m.AcquireTx(ctx, tx, job)
+					must(t, err)
+					leases = append(leases, l)
+					entered(t, l, leases[0])
+				}
+				db.after(20 * time.Second) // renewals were due
+				for _, l := range leases {
+					must(t, l.Err())
+				}
+				if !committed {
+					must(t, tx.Rollback())
+					for _, l := range leases {
+						<-l.Done()
+						wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+					}
+					nothingHeld(t, m)
+					return
+				}
+				must(t, tx.Commit())
+				time.Sleep(time.Minute)
+				for _, l := range leases {
+					if info, err := m.Inspect(t.Context(), job); err != nil || !info.Held || info.Holders != 1 {
+						t.Errorf("before a release: %+v, %v", info, err)
+					}
+					release(t, l)
+				}
+				nothingHeld(t, m)
+			})
+		})
+	}
 }
 
 // TestOneCleanup proves that idle rows are removed once per interval among all managers,
@@ -257,5 +356,23 @@ func TestOneCleanup(t *testing.T) {
 			}
 		}
 		runtime.KeepAlive(held)
+	})
+}
+
+// TestCleanupEndsBeforeItsLease proves that a cleanup which is too slow for its lease ends with it,
+// so that the next is not beside it, which the observer is told.
+func TestCleanupEndsBeforeItsLease(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		told := new(answers)
+		m, wire := db.process(lease.PurgeEvery(time.Minute, time.Hour), lease.Observe(told.observe))
+		release(t, acquire(t, m, job))
+		wire.fault("Clean", hangs)
+		db.after(time.Minute + 54*time.Second)
+		synctest.Wait()
+		if told.refused.Key.String() != "lockstep:cleanup" || !errors.Is(told.refused.Err, context.DeadlineExceeded) {
+			t.Errorf("told of %+v", told.refused)
+		}
+		db.after(3 * time.Minute)
+		wire.seconds(t, "Clean", 60, 174)
 	})
 }

@@ -1,13 +1,10 @@
 package lease_test
 
 import (
-	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -136,24 +133,28 @@ func TestListPages(t *testing.T) {
 	})
 }
 
-// TestDeadReadersBesideALock proves that dead readers are removed while the row of another key
-// is locked: in a table that is all but empty, too, they are looked up one by one.
+// TestDeadReadersBesideALock proves that the rows of dead readers, whether they had ended or not, are
+// removed while the row of another key is locked: in a table that is all but empty, too, they are
+// looked up one by one.
 func TestDeadReadersBesideALock(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key, first, last := txlock.Named("key"), txlock.Named("a"), txlock.Named("z")
+		first, last := txlock.Named("a"), txlock.Named("z")
 		m := newManager(t, newPool(t, db, true))
-		release(t, share(t, m, key)) // which marks the key as shared
 		open := begin(t, db.Admin(), sql.LevelReadCommitted)
 		for _, other := range []txlock.Key{first, last} {
 			release(t, acquire(t, m, other))
 			must(t, second(open.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", other.String())))
 		}
-		readers(t, db, key, 1_000, "", "1000")
-		exec(t, db, "ANALYZE TABLE lockstep_leases") // a scan would be cheap
-		release(t, acquire(t, m, key))
-		waitUntil(t, "the rows are removed", func() bool {
-			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
-		})
+		for _, holds := range []string{"", ";who is dead"} {
+			key := txlock.Named("key" + holds)
+			release(t, share(t, m, key)) // which marks the key as shared
+			readers(t, db, key, 1_000, holds, "1000")
+			exec(t, db, "ANALYZE TABLE lockstep_leases") // a scan would be cheap
+			release(t, acquire(t, m, key))
+			waitUntil(t, "the rows are removed", func() bool {
+				return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
+			})
+		}
 		rollback(t, open)
 	})
 }
@@ -169,39 +170,6 @@ func readers(t testing.TB, db *testdb.DB, key txlock.Key, n int, holds, expires 
 		}
 		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "))
 	}
-}
-
-// TestDeadReaders proves that the rows that dead readers leave, by the thousand, don't
-// slow down a newcomer: they are removed in the background, whether they had ended or not.
-func TestDeadReaders(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, holds := range []string{";who is dead", ""} {
-			rows := testdb.Long(1_500, 20_000)
-			key := named()
-			m := newManager(t, newPool(t, db, true))
-			release(t, share(t, m, key)) // which marks the key as shared
-			median := func() time.Duration {
-				var took []time.Duration
-				for range 21 {
-					start := time.Now()
-					release(t, acquire(t, m, key))
-					took = append(took, time.Since(start))
-				}
-				slices.Sort(took)
-				return took[len(took)/2]
-			}
-			before := median()
-			readers(t, db, key, rows, holds, "1000")
-			start := time.Now()
-			release(t, acquire(t, m, key))
-			first := time.Since(start)
-			waitUntil(t, "the rows are removed", func() bool {
-				return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
-			})
-			removed := time.Since(start)
-			t.Logf("holds %q: %v before, %v the first beside %d dead readers, which are gone after %v, %v then", holds, before, first, rows, removed, median())
-		}
-	})
 }
 
 // TestCleanRemovesEntryRows proves that what says that a key was shared, or is a semaphore,
@@ -258,51 +226,6 @@ func TestPurgeTakesAllRowsOfAKey(t *testing.T) {
 		wantsNone(t, "Purge", err)
 		if left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases"); left != 0 || int64(n) != rows || rows < 62 {
 			t.Errorf("of %d rows %d are said to be deleted, %d are left", rows, n, left)
-		}
-	})
-}
-
-// refusals hands on what was asked for in vain.
-type refusals chan txlock.Event
-
-func (o refusals) observe(_ context.Context, e txlock.Event) {
-	if e.Kind == txlock.Refused {
-		o <- e
-	}
-}
-
-// TestCleanupEndsBeforeItsLease proves that a cleanup which is too slow for its lease ends
-// with it, so that the next is not beside it, and goes on the next time where it was.
-func TestCleanupEndsBeforeItsLease(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) { // one manager cleans up in each
-		var delay atomic.Int64
-		o := make(refusals, 1000)
-		every := unhurried(t, newManager(t, newPool(t, db, true)), time.Second)
-		m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.PurgeEvery(time.Second, every), lease.Observe(o.observe))
-		const rows = 5 // a slow cleanup takes 1.5 of its interval for them
-		for range rows {
-			release(t, acquire(t, m, named()))
-		}
-		delay.Store(int64(every * 15 / 100)) // at two answers for each row
-		tooLate := time.After(soon)
-		for ended := false; !ended; {
-			select {
-			case e := <-o:
-				ended = errors.Is(e.Err, context.DeadlineExceeded) && e.Key.String() == "lockstep:cleanup"
-			case <-tooLate:
-				t.Fatal("it has not ended with its lease")
-			}
-		}
-		delay.Store(0)
-		lasts(0, func() bool {
-			select {
-			case <-o:
-			default:
-			}
-			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name LIKE 'test:%'") == 0
-		})
-		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name LIKE 'test:%'"); n != 0 {
-			t.Errorf("%d rows are left of %d", n, rows)
 		}
 	})
 }

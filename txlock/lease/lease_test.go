@@ -3,12 +3,8 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"maps"
 	"math"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,13 +15,17 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
+// TestAcquireExcludes proves that one holds a lease at a time, that a refusal names the holder, that
+// the next has a higher token, and that the key of a semaphore is no lease's.
 func TestAcquireExcludes(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		one, other := newManager(t, pool), newManager(t, pool)
 		key := named()
 		l := acquire(t, one, key)
 		for _, m := range []*lease.Manager{one, other} {
-			wants(t, "TryAcquire of a held lease", second(m.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+			_, err := m.TryAcquire(t.Context(), key)
+			wants(t, "TryAcquire of a held lease", err, txlock.ErrBusy)
+			namesHolder(t, "TryAcquire of a held lease", err, key, infoOf(t, l, m))
 		}
 		wantsNone(t, "Err", l.Err())
 		release(t, l)
@@ -35,6 +35,9 @@ func TestAcquireExcludes(t *testing.T) {
 		must(t, err)
 		higher(t, next, l)
 		release(t, next)
+		permits := named()
+		release(t, permit(t, semaphore(t, one, permits, 1)))
+		wants(t, "TryAcquire of a semaphore", second(one.TryAcquire(t.Context(), permits)), txlock.ErrInvalidKey)
 	})
 }
 
@@ -71,117 +74,6 @@ func TestReentry(t *testing.T) {
 		})
 		must(t, err)
 		release(t, acquire(t, other, key))
-	})
-}
-
-// TestAcquireAllOnServers proves that many goroutines of several managers, which name the
-// same keys in any order and guard a transaction with all of them, all end, and that none
-// of their updates is lost.
-func TestAcquireAllOnServers(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		table := db.CreateTable(t, "counts", "id INT PRIMARY KEY, n INT NOT NULL")
-		keys := []txlock.Key{named(), named(), named()}
-		for id := range keys {
-			exec(t, db, "INSERT INTO "+table+" VALUES (?, 0)", id)
-		}
-		managers := []*lease.Manager{newManager(t, pool), newManager(t, newPool(t, db, poolKind(pool)))}
-		// Each reads, and writes what it has read plus one: only the leases keep the others out.
-		work := func(l *lease.Leases, ids []int) error {
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = tx.Rollback() }()
-			for _, id := range ids {
-				var n int
-				if err := tx.QueryRowContext(t.Context(), "SELECT n FROM "+table+" WHERE id = ?", id).Scan(&n); err != nil {
-					return err
-				}
-				if _, err := tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = ? WHERE id = ?", n+1, id); err != nil {
-					return err
-				}
-			}
-			if err := l.Guard(t.Context(), tx); err != nil {
-				return err
-			}
-			return tx.Commit()
-		}
-		var all sync.WaitGroup
-		const rounds = 6
-		for n := range 6 {
-			m := managers[n%2]
-			all.Go(func() {
-				for range rounds {
-					ids := rand.Perm(len(keys))[:2]
-					l, err := m.AcquireAll(t.Context(), []txlock.Key{keys[ids[0]], keys[ids[1]]})
-					if err == nil {
-						err = errors.Join(work(l, ids), l.Release(t.Context()))
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-		}
-		all.Wait()
-		if n := number(t, db, "SELECT SUM(n) FROM "+table); n != 2*6*rounds {
-			t.Errorf("%d updates, want %d", n, 2*6*rounds)
-		}
-	})
-}
-
-// TestLeasesGuardOnServers proves that a transaction that guards several leases can't be
-// committed when one of them is lost, and keeps others from all of them until its end.
-func TestLeasesGuardOnServers(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(time.Hour)), newManager(t, newPool(t, db, false))
-		keys := []txlock.Key{named(), named()}
-		all, err := m.AcquireAll(t.Context(), keys)
-		must(t, err)
-		tx := begin(t, pool, sql.LevelDefault)
-		wantsNone(t, "Guard", all.Guard(t.Context(), tx))
-		for _, key := range keys {
-			wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-		}
-		wantsNone(t, "Commit", tx.Commit())
-		last := all.All()[1].Key()
-		wantsNone(t, "ForceRelease", other.ForceRelease(t.Context(), last))
-		release(t, acquire(t, other, last))
-		tx = begin(t, pool, sql.LevelDefault)
-		wants(t, "Guard", all.Guard(t.Context(), tx), txlock.ErrLost)
-		wantsNone(t, "Rollback", tx.Rollback())
-		wants(t, "Release", all.Release(t.Context()), txlock.ErrNotHeld)
-		for _, key := range keys {
-			release(t, acquire(t, other, key))
-		}
-	})
-}
-
-// TestFreeLeaseHasNoLimit proves that what is free is granted however small the limit
-// of the wait is, also with a manager that has sent nothing yet, and a key without a row.
-func TestFreeLeaseHasNoLimit(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		waits := maps.Clone(waitsWithoutLimit)
-		waits["Acquire fairly"] = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-			return acquired(m.Acquire(ctx, key, append(options, lease.Fair())...))
-		}
-		waits["of an owner who has it"] = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-			ctx = lease.WithOwner(ctx, "owner of "+key.String())
-			defer release(t, acquireIn(ctx, t, m, key, options...))
-			return acquired(newManager(t, pool).Acquire(ctx, key, options...))
-		}
-		for name, wait := range waits {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				for range 5 {
-					m, key := newManager(t, pool), named()
-					for range 3 { // without a row, and with one
-						must(t, wait(t.Context(), m, key, lease.WaitAtMost(1)))
-					}
-				}
-			})
-		}
 	})
 }
 

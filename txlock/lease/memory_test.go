@@ -214,27 +214,3 @@ func done(l *lease.Lease) bool {
 		return false
 	}
 }
-
-// waits is an observer of waits.
-type waits struct {
-	mu  sync.Mutex
-	all []txlock.Event
-}
-
-func (w *waits) observe(_ context.Context, e txlock.Event) {
-	if e.Kind != txlock.Waited {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.all = append(w.all, e)
-}
-
-func (w *waits) fair() (all []bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, e := range w.all {
-		all = append(all, e.Fair)
-	}
-	return all
-}

@@ -64,6 +64,16 @@ func (r *recorder) all() []told {
 	return slices.Clone(r.events)
 }
 
+// fair returns of each wait whether it kept the order of the queue.
+func (r *recorder) fair() (all []bool) {
+	for _, e := range r.all() {
+		if e.Kind == txlock.Waited {
+			all = append(all, e.Fair)
+		}
+	}
+	return all
+}
+
 // waitFor returns when the observer was told of the kind.
 func (r *recorder) waitFor(t *testing.T, what string) {
 	t.Helper()

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,27 +160,95 @@ func TestTakenOverMeanwhile(t *testing.T) {
 }
 
 // TestUpgradeIsRefusedAtOnce proves that a reader is told at once that it can't become a writer,
-// also where it reads by another manager.
+// also where it reads by another manager, by the context of its lease and by its name, and while
+// a writer waits for it.
 func TestUpgradeIsRefusedAtOnce(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		named := lease.WithOwner(t.Context(), "me")
-		l, err := a.AcquireShared(named, job)
-		must(t, err)
-		working, cancel := l.Context(t.Context())
-		defer cancel()
-		for name, ctx := range map[string]context.Context{"named": named, "its context": working} {
-			for _, m := range []*lease.Manager{a, b} {
-				wants(t, name+": Acquire", second(m.Acquire(ctx, job, lease.WaitAtMost(time.Hour))), txlock.ErrUpgrade)
-				wants(t, name+": TryAcquire", second(m.TryAcquire(ctx, job)), txlock.ErrUpgrade)
+	for how, byName := range map[string]bool{"its context": false, "its name": true} {
+		for _, waits := range []string{"nobody waits", "a writer waits here", "a writer waits elsewhere"} {
+			t.Run(how+", "+waits, func(t *testing.T) {
+				inMemory(t, func(t *testing.T, db *memory) {
+					reading := db.manager()
+					m, wire := db.process()
+					outer := t.Context()
+					if byName {
+						outer = lease.WithOwner(outer, "me")
+					}
+					reader, err := reading.AcquireShared(outer, job)
+					must(t, err)
+					ctx := outer
+					if !byName {
+						var cancel context.CancelFunc
+						ctx, cancel = reader.Context(outer)
+						defer cancel()
+					}
+					writers := crowd{db: db}
+					if by := map[string]*lease.Manager{"a writer waits here": m, "a writer waits elsewhere": db.manager()}[waits]; by != nil {
+						writers.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) { return by.Acquire(ctx, job) })
+					}
+					for _, m := range []*lease.Manager{reading, m} {
+						for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
+							wants(t, "Acquire", second(m.Acquire(ctx, job, options...)), txlock.ErrUpgrade)
+							wants(t, "AcquireTx", second(m.AcquireTx(ctx, wire.Begin(), job, options...)), txlock.ErrUpgrade)
+							if err := second(m.TryAcquire(ctx, job, options...)); waits == "nobody waits" || !errors.Is(err, txlock.ErrBusy) { // it waits for nobody
+								wants(t, "TryAcquire", err, txlock.ErrUpgrade)
+							}
+						}
+					}
+					db.within("all", 0, time.Second)
+					wants(t, "another name", second(m.TryAcquire(lease.WithOwner(outer, "somebody else"), job)), txlock.ErrBusy)
+					must(t, reader.Err())
+					release(t, reader)
+					writers.all.Wait()
+					release(t, acquireIn(outer, t, m, job))
+				})
+			})
+		}
+	}
+}
+
+// TestWriterMeetsItsReader proves that an owner's writer doesn't wait for its own reader,
+// which has come while it waited: whoever is first, both calls end.
+func TestWriterMeetsItsReader(t *testing.T) {
+	for how, options := range map[string][]lease.ManagerOption{"poll": nil, "fair": {lease.Fair()}} {
+		for _, apart := range []bool{true, false} {
+			for _, first := range []string{"reader", "writer"} {
+				t.Run(fmt.Sprintf("%s, apart %t, the %s first", how, apart, first), func(t *testing.T) {
+					inMemory(t, func(t *testing.T, db *memory) {
+						writes, other := db.manager(options...), db.manager()
+						reads := writes
+						if apart {
+							reads = db.manager(options...)
+						}
+						release(t, share(t, other, job)) // it is of readers
+						holder := acquire(t, other, job)
+						ctx := lease.WithOwner(limited(t, time.Minute), "me")
+						var reader *lease.Lease
+						calls := map[string]func() error{
+							"reader": func() (err error) {
+								reader, err = reads.AcquireShared(ctx, job)
+								return err
+							},
+							"writer": func() error { return acquired(writes.Acquire(ctx, job)) },
+						}
+						ends := map[string]chan error{first: later(calls[first])}
+						delete(calls, first)
+						synctest.Wait()
+						for who, call := range calls {
+							ends[who] = later(call)
+						}
+						time.Sleep(time.Second)
+						release(t, holder)
+						must(t, <-ends["reader"])
+						if err := <-ends["writer"]; err != nil {
+							wants(t, "the writer", err, txlock.ErrUpgrade)
+						}
+						db.within("both", time.Second, 5*time.Second)
+						release(t, reader)
+					})
+				})
 			}
 		}
-		db.within("all", 0, time.Second)
-		if l.Shared() {
-			release(t, l)
-		}
-		release(t, acquireIn(named, t, a, job))
-	})
+	}
 }
 
 // TestReaderReenters proves that a reader re-enters, and has a place in each manager.

@@ -15,21 +15,21 @@ import (
 )
 
 // outers are the ways to get a context that carries a lease.
-var outers = map[string]func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error{
-	"Do": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+var outers = map[string]func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key, fn func(ctx context.Context)) error{
+	"Do": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
 		return m.Do(ctx, key, plain(fn))
 	},
-	"DoShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+	"DoShared": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
 		return m.DoShared(ctx, key, plain(fn))
 	},
-	"Semaphore": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+	"Semaphore": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
 		s, err := m.Semaphore(key, 2)
 		if err != nil {
 			return err
 		}
 		return s.Do(ctx, plain(fn))
 	},
-	"Context": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+	"Context": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
 		l, err := m.Acquire(ctx, key)
 		if err != nil {
 			return err
@@ -39,8 +39,8 @@ var outers = map[string]func(ctx context.Context, m *lease.Manager, key txlock.K
 		fn(working)
 		return l.Release(ctx)
 	},
-	"AcquireTx": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
-		l, err := commitTx(ctx, m, key)
+	"AcquireTx": func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key, fn func(ctx context.Context)) error {
+		l, err := commitTx(ctx, m, wire, key)
 		if err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ var outers = map[string]func(ctx context.Context, m *lease.Manager, key txlock.K
 		fn(working)
 		return l.Release(ctx)
 	},
-	"WithOwner inside of another Do": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+	"WithOwner inside of another Do": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
 		return m.Do(lease.WithOwner(ctx, "owner of "+key.String()), key, func(_ context.Context, l *lease.Lease) error {
 			working, cancel := l.Context(ctx) // which has no such name
 			defer cancel()
@@ -67,11 +67,8 @@ func plain(fn func(ctx context.Context)) func(context.Context, *lease.Lease) err
 }
 
 // commitTx acquires in a transaction that commits.
-func commitTx(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	tx, err := inner.Identity(m).(*sql.DB).BeginTx(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
+func commitTx(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) (*lease.Lease, error) {
+	tx := wire.Begin()
 	l, err := m.AcquireTx(ctx, tx, key)
 	if err != nil {
 		return nil, errors.Join(err, tx.Rollback())
@@ -80,17 +77,17 @@ func commitTx(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lea
 }
 
 // inners are the ways to take a lease exclusively under that context.
-var inners = map[string]func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error){
-	"Acquire": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+var inners = map[string]func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) (*lease.Lease, error){
+	"Acquire": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) (*lease.Lease, error) {
 		return m.Acquire(ctx, key)
 	},
-	"TryAcquire": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+	"TryAcquire": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) (*lease.Lease, error) {
 		return untilFree(ctx, func() (*lease.Lease, error) { return m.TryAcquire(ctx, key) })
 	},
-	"AcquireTx": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-		return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, key) })
+	"AcquireTx": func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) (*lease.Lease, error) {
+		return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, wire, key) })
 	},
-	"one permit": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+	"one permit": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) (*lease.Lease, error) {
 		return permitOf(ctx, m, key)
 	},
 }
@@ -101,7 +98,7 @@ func untilFree(ctx context.Context, try func() (*lease.Lease, error)) (*lease.Le
 		if !errors.Is(err, txlock.ErrBusy) && !txlock.Retryable(err) || ctx.Err() != nil {
 			return l, err
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -136,63 +133,58 @@ func excludes(t *testing.T, goroutines int, acquire func() (*lease.Lease, error)
 // TestOtherKeysExclude proves that under the context of a lease goroutines exclude each
 // other by the leases of other keys, however the one and the others are taken.
 func TestOtherKeysExclude(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		for outer, do := range outers {
-			t.Run(outer, func(t *testing.T) {
-				t.Parallel()
-				m := newManager(t, pool)
-				if err := do(t.Context(), m, named(), func(ctx context.Context) {
-					for inner, acquire := range inners {
-						key := named()
-						most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, m, key) })
-						if most != 1 {
-							t.Errorf("%s: %d were inside at once", inner, most)
+	for outer, do := range outers {
+		for inner, acquire := range inners {
+			t.Run(outer+", "+inner, func(t *testing.T) {
+				inMemory(t, func(t *testing.T, db *memory) {
+					m, wire := db.process()
+					must(t, do(t.Context(), m, wire, job, func(ctx context.Context) {
+						if most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, m, wire, txlock.Named("another")) }); most != 1 {
+							t.Errorf("%d were inside at once", most)
 						}
-					}
-				}); err != nil {
-					t.Error(err)
-				}
+					}))
+				})
 			})
 		}
-	})
+	}
 }
 
 // TestContextOfATransaction proves that under the context of a lease which was acquired in
 // a transaction its key is re-entered once that has committed, and that goroutines
 // exclude each other once it was rolled back.
 func TestContextOfATransaction(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		for name, committed := range map[string]bool{"commit": true, "rollback": false} {
-			for inner, get := range inners {
-				if inner == "one permit" {
-					continue // of a key of its own
-				}
-				t.Run(name+" and "+inner, func(t *testing.T) {
-					t.Parallel()
-					m, key := newManager(t, pool), named()
-					tx := begin(t, pool, sql.LevelDefault)
-					l := acquireTx(t, m, tx, key)
-					working, cancel := l.Context(t.Context())
-					defer cancel()
-					if committed {
-						commit(t, tx)
-						again, err := get(working, m, key)
-						must(t, err)
-						entered(t, again, l)
-						release(t, again)
-						release(t, l)
-						return
-					}
-					must(t, tx.Rollback())
-					ctx := context.WithoutCancel(working)
-					if most := excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, key) }); most != 1 {
-						t.Errorf("%d were inside at once", most)
-					}
-					wants(t, "the lease that was rolled back", l.Err(), txlock.ErrLost)
-				})
-			}
+	for inner, get := range inners {
+		if inner == "one permit" {
+			continue // of a key of its own
 		}
-	})
+		t.Run(inner, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process()
+				tx := wire.Begin()
+				l := acquireTx(t, m, tx, job)
+				working, cancel := l.Context(t.Context())
+				defer cancel()
+				must(t, tx.Commit())
+				again, err := get(working, m, wire, job)
+				must(t, err)
+				entered(t, again, l)
+				release(t, again)
+				release(t, l)
+
+				tx = wire.Begin()
+				l = acquireTx(t, m, tx, job)
+				working, cancel = l.Context(t.Context())
+				defer cancel()
+				must(t, tx.Rollback())
+				time.Sleep(time.Millisecond) // a token is the time of its grant
+				ctx := context.WithoutCancel(working)
+				if most := excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, wire, job) }); most != 1 {
+					t.Errorf("%d were inside at once", most)
+				}
+				wants(t, "the lease that was rolled back", l.Err(), txlock.ErrLost)
+			})
+		})
+	}
 }
 
 // TestRestartUnderTheSameName proves that a program which was started again under the name
@@ -220,93 +212,6 @@ func TestRestartUnderTheSameName(t *testing.T) {
 	})
 }
 
-// TestUpgradeByAnotherManager proves that a reader is refused the lease by another manager
-// too, over the same pool and over another, by the context of its lease and by its name,
-// and also while a writer waits for it, in that manager and elsewhere.
-func TestUpgradeByAnotherManager(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		for what, other := range map[string]*sql.DB{"the same pool": pool, "another pool": newPool(t, db, !poolKind(pool))} {
-			for how, byName := range map[string]bool{"context": false, "name": true} {
-				for who, waits := range map[string]int{"nobody waits": 0, "a writer waits elsewhere": 1, "a writer waits here": 2} {
-					t.Run(what+"/"+how+"/"+who, func(t *testing.T) {
-						t.Parallel()
-						refusesUpgrade(t, newManager(t, pool), newManager(t, other), other, byName, waits)
-					})
-				}
-			}
-		}
-	})
-}
-
-func refusesUpgrade(t *testing.T, reading, m *lease.Manager, pool *sql.DB, byName bool, waits int) {
-	key, outer := named(), t.Context()
-	if byName {
-		outer = lease.WithOwner(outer, "reader of "+key.String())
-	}
-	reader, err := reading.AcquireShared(outer, key)
-	must(t, err)
-	ctx := outer
-	if !byName {
-		var end context.CancelFunc
-		ctx, end = reader.Context(outer)
-		defer end()
-	}
-	var writer *fairWait
-	if waits > 0 {
-		by := m
-		if waits == 1 {
-			by = newManager(t, pool)
-		}
-		writer = waitFor(t, by, key)
-	}
-	ctx, cancel := context.WithTimeout(ctx, soon)
-	defer cancel()
-	for verb, acquire := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
-		"Acquire": m.Acquire, "TryAcquire": m.TryAcquire,
-		"AcquireTx": func(ctx context.Context, key txlock.Key, _ ...lease.AcquireOption) (*lease.Lease, error) {
-			tx := begin(t, pool, sql.LevelReadCommitted)
-			l, err := m.AcquireTx(ctx, tx, key)
-			return l, errors.Join(err, tx.Rollback())
-		},
-	} {
-		for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
-			l, err := acquire(ctx, key, options...)
-			if verb != "TryAcquire" || waits == 0 || !errors.Is(err, txlock.ErrBusy) { // it waits for nobody
-				wants(t, verb, err, txlock.ErrUpgrade)
-			}
-			if err == nil {
-				release(t, l)
-			}
-		}
-	}
-	wantsNone(t, "the reader", reader.Err())
-	if byName {
-		wants(t, "TryAcquire of another name", second(m.TryAcquire(lease.WithOwner(outer, "somebody else"), key)), txlock.ErrBusy)
-	}
-	release(t, reader)
-	if writer != nil {
-		release(t, writer.lease(t))
-	}
-	ctx = outer
-	l, err := m.Acquire(ctx, key)
-	wantsNone(t, "Acquire when nobody reads", err)
-	release(t, l)
-}
-
-// waitFor lets somebody wait to write, and returns when it keeps readers out.
-func waitFor(t testing.TB, m *lease.Manager, key txlock.Key) *fairWait {
-	t.Helper()
-	w := fairAcquire(t, m, key)
-	waitUntil(t, "a writer keeps readers out", func() bool {
-		l, err := m.TryAcquireShared(context.Background(), key)
-		if err == nil {
-			release(t, l)
-		}
-		return errors.Is(err, txlock.ErrBusy)
-	})
-	return w
-}
-
 // TestNameOfADeadReader proves that a program that was started again under its owner's name
 // waits for the reader that it was, whose time will be over: that is no upgrade.
 func TestNameOfADeadReader(t *testing.T) {
@@ -325,12 +230,16 @@ func TestNameOfADeadReader(t *testing.T) {
 }
 
 // TestWriterWhoReadsReEnters proves that the holder of the lease re-enters it under its
-// context by a third manager also where it reads by a second.
+// context by a third manager also where it reads by a second, whose reader can't become a writer.
 func TestWriterWhoReadsReEnters(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		key := named()
 		reading := newManager(t, newPool(t, db, true))
-		release(t, share(t, reading, key)) // and is of readers, too
+		before := share(t, reading, key) // it is of readers, too
+		working, cancel := before.Context(t.Context())
+		defer cancel()
+		wants(t, "Acquire of a reader by another pool", second(newManager(t, pool).Acquire(working, key, lease.WaitAtMost(time.Minute))), txlock.ErrUpgrade)
+		release(t, before)
 		wantsNone(t, "Do", newManager(t, pool).Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
 			reader, err := reading.TryAcquireShared(ctx, key)
 			if err != nil {

@@ -178,7 +178,7 @@ func TestReleaseNeedsNoLook(t *testing.T) {
 // first, also where the first one waits for a connection.
 func TestPlacesAreInOrder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		seen := &waits{}
+		seen := new(recorder)
 		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		held := acquire(t, m, job)
 		connection := make(chan struct{}, 1)
@@ -253,7 +253,7 @@ func TestFairKeepsNewcomersOut(t *testing.T) {
 // all processes, and that the observer is told who had none.
 func TestPlacesAreBounded(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		seen := &waits{}
+		seen := new(recorder)
 		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		l := crowd{db: db}
 		for _, name := range names(21, "") { // the first gets it
@@ -276,7 +276,7 @@ func TestPlacesAreBounded(t *testing.T) {
 // manager waited for a connection that the order of the queue was not kept.
 func TestLateTogether(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		seen := &waits{}
+		seen := new(recorder)
 		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		held := acquire(t, m, job)
 		wire.fault("Turn", times(1, func(context.Context, string, store.Row, func() error) error { return store.ErrNoTurn }))
@@ -297,7 +297,7 @@ func TestLateTogether(t *testing.T) {
 // a place, and takes one as soon as there is.
 func TestWithoutAPlace(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		seen := &waits{}
+		seen := new(recorder)
 		other := db.manager()
 		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		held := acquire(t, other, job)

@@ -146,12 +146,14 @@ func TestReleaseOfALostLease(t *testing.T) {
 // all, and that a manager that is closed refuses all.
 func TestCloseEndsAll(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		other := db.manager()
-		held := acquire(t, other, txlock.Named("held"))
-		m := db.manager()
-		s := semaphore(t, m, txlock.Named("permits"), 1)
-		permit := permit(t, s)
-		mine := []*lease.Lease{acquire(t, m, job), share(t, m, txlock.Named("shared")), permit}
+		other, wire := db.process()
+		held, guarded, tx := acquire(t, other, txlock.Named("held")), acquire(t, other, txlock.Named("guarded")), wire.Begin()
+		must(t, guarded.Guard(t.Context(), tx))
+		m, mute := db.process()
+		s, of := semaphore(t, m, txlock.Named("permits"), 1), semaphore(t, other, txlock.Named("of others"), 2)
+		permits := []*lease.Lease{permit(t, of), permit(t, of)}
+		of = semaphore(t, m, txlock.Named("of others"), 2)
+		mine := []*lease.Lease{acquire(t, m, job), share(t, m, txlock.Named("shared")), permit(t, s)}
 		ways := map[string]func() error{
 			"first":  func() error { return second(m.Acquire(t.Context(), held.Key())) },
 			"second": func() error { return second(m.Acquire(t.Context(), held.Key())) },
@@ -159,18 +161,18 @@ func TestCloseEndsAll(t *testing.T) {
 			"shared": func() error { return second(m.AcquireShared(t.Context(), held.Key())) },
 			"permit": func() error { return second(s.Acquire(t.Context())) },
 			"writer": func() error { return second(m.Acquire(t.Context(), txlock.Named("shared"))) },
-			"resize": func() error { return second(s.Resize(t.Context(), 2)) },
+			"resize": func() error { return second(of.Resize(t.Context(), 1)) },
+			"force":  func() error { return m.ForceRelease(t.Context(), guarded.Key()) },
 		}
 		working, cancel := mine[0].Context(t.Context())
 		defer cancel()
 		var all sync.WaitGroup
 		for name, wait := range ways {
-			if name == "resize" {
-				continue
-			}
 			all.Go(func() { wants(t, name, wait(), lease.ErrClosed) })
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second / 2)
+		mute.fault("Permits", hangs)
+		time.Sleep(time.Second / 2)
 		must(t, m.Close(t.Context()))
 		all.Wait()
 		db.at("all", time.Second)
@@ -183,22 +185,29 @@ func TestCloseEndsAll(t *testing.T) {
 			wants(t, name+", later", wait(), lease.ErrClosed)
 		}
 		must(t, m.Close(t.Context()))
-		release(t, held)
+		must(t, tx.Commit())
+		releaseMany(t, append(permits, held, guarded))
 		nothingHeld(t, other)
 	})
 }
 
-// TestCloseIsBounded proves that Close returns when its context ends, and names what was
-// not released.
+// TestCloseIsBounded proves that Close returns when its context ends, names what was
+// not released, and has told all holders at once.
 func TestCloseIsBounded(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
+		var held []*lease.Lease
 		for n := range 7 {
-			acquire(t, m, txlock.Named(fmt.Sprint("key ", n)))
+			held = append(held, acquire(t, m, txlock.Named(fmt.Sprint("key ", n))))
 		}
-		wire.fault("Release", hangs)
-		ctx := limited(t, 2*time.Second)
-		err := m.Close(ctx)
+		wire.fault("Release", slow(10*time.Second)) // whatever its context says
+		closed := later(func() error { return m.Close(limited(t, 2*time.Second)) })
+		for _, l := range held {
+			<-l.Done()
+			wants(t, "Err", l.Err(), txlock.ErrNotHeld)
+		}
+		db.at("all are told", 0)
+		err := <-closed
 		db.within("Close", 2*time.Second, 2*time.Second+50*time.Millisecond)
 		wants(t, "Close", err, context.DeadlineExceeded)
 		for _, want := range []string{"7 leases were not released", `"key 0"`, `"key 4"`, "..."} {

@@ -278,30 +278,6 @@ func TestManyRenewals(t *testing.T) {
 	}
 }
 
-// TestThousandsOfLeases proves that a manager can hold thousands of leases, of which each
-// renewal takes a statement for 900, also when they are acquired one after the other.
-func TestThousandsOfLeases(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		const leases = 3000
-		m, wire := db.process(lease.TTL(2 * time.Minute))
-		held := make([]*lease.Lease, leases)
-		for i := range held {
-			held[i] = acquire(t, m, txlock.Named(fmt.Sprint(i)))
-			time.Sleep(time.Millisecond)
-		}
-		for turn := range 3 {
-			before := len(wire.calls("RenewMany"))
-			db.after(time.Duration(turn+1)*40*time.Second + 20*time.Second)
-			if n := len(wire.calls("RenewMany")) - before; n != 4 {
-				t.Errorf("%d statements for a renewal of all", n)
-			}
-			if left := leastLeft(held); left < time.Minute {
-				t.Errorf("%v are left of one", left)
-			}
-		}
-	})
-}
-
 // TestClockOfTheServerJumps proves that an Acquire is granted whichever way the server's
 // clock has jumped, that a lease which is over by that clock is found lost, and that one
 // which has become too long ends with its TTL.

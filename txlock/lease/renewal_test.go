@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -193,30 +192,6 @@ func TestWiretap(t *testing.T) {
 	})
 }
 
-// TestRenewalSkipsGuarded proves that a lease whose row is guarded past several
-// renewals is not given up and is renewed after that, and that others of the manager
-// are renewed meanwhile.
-func TestRenewalSkipsGuarded(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		const ttl = 8 * time.Second
-		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond))
-		guarded, others := acquire(t, m, named()), make([]*lease.Lease, 20)
-		for i := range others {
-			others[i] = acquire(t, m, named())
-		}
-		tx := begin(t, pool, sql.LevelDefault)
-		guard(t, guarded, tx)
-		waitUntil(t, "half of the guarded lease is over", func() bool { return guarded.Remaining() < ttl/2 })
-		waitUntil(t, "the others are renewed", func() bool { return leastLeft(others) > guarded.Remaining()+ttl/10 })
-		must(t, guarded.Err())
-		commit(t, tx)
-		waitUntil(t, "it is renewed", func() bool { return guarded.Remaining() > ttl*3/4 })
-		for _, l := range append(others, guarded) {
-			release(t, l)
-		}
-	})
-}
-
 // TestRenewalsLeaveStrangersAlone proves that the renewals of one manager neither
 // lock nor wait for the rows of another, not even in the middle of theirs; and that
 // they lock no gap in which others make rows.
@@ -318,59 +293,31 @@ func releaseMany(t testing.TB, leases []*lease.Lease) {
 	group.Wait()
 }
 
-// TestManyLeases proves that a manager can hold many leases: a renewal of all takes few
-// statements and at most seconds of CPU, and each takes less than 2 KB of memory. It
-// measures the process, so nothing runs beside it. See TestThousandsOfLeases.
+// TestManyLeases proves that each lease takes less than 2 KB of memory. It measures the process, so
+// nothing runs beside it.
 func TestManyLeases(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			const leases, ttl, every = 1_000, 5 * time.Minute, 500 * time.Millisecond
-			db := testdb.Open(t, engine)
-			keys := make([]txlock.Key, leases)
-			for i := range keys {
-				keys[i] = named()
-			}
-			makeRows(t, db, keys)
-			tap := new(wiretap)
-			pool := newPool(t, db, true, tap.install)
-			pool.SetMaxIdleConns(8)
-			m, err := lease.NewManager(pool, lease.TTL(ttl), lease.RenewEvery(every))
-			must(t, err)
-			t.Cleanup(func() { // thousands of statements
-				wantsNone(t, "close the manager", m.Close(context.Background()))
-			})
-			held := make([]*lease.Lease, leases)
-			before := heapInUse()
-			acquireMany(t, m, keys, held)
-			per := heapInUse()
-			if !testdb.Await(soon, func() bool { // renewals may be under way, and take some for a moment
-				tap.forget() // renewals are long texts
-				per = (heapInUse() - before) / leases
-				return per < 2048
-			}) {
-				t.Errorf("a lease takes %d bytes", per)
-			}
-
-			acquired := time.Now()
-			waitUntil(t, "all were renewed", func() bool { return leastLeft(held) > ttl-ttl/100-time.Since(acquired) })
-			const turns = 3
-			from, cpu, begun := tap.count(), cpuTime(t), time.Now()
-			waitUntil(t, "some turns are over, and all were renewed in them", func() bool {
-				passed := time.Since(begun)
-				return passed >= turns*every && leastLeft(held) > ttl-ttl/100-passed
-			})
-			statements, used := tap.count()-from, cpuTime(t)-cpu
-			took := float64(time.Since(begun)) / float64(every) // more turns on a busy machine
-			statements, used = int(float64(statements)/took), time.Duration(float64(used)/took)
-			if statements > 30 {
-				t.Errorf("a renewal of all took %d statements", statements)
-			}
-			if used > 5*time.Second { // the race detector and a busy machine take most of it
-				t.Errorf("a renewal of all took %v of CPU", used)
-			}
-			t.Logf("%d bytes for a lease, %d statements and %v of CPU for a renewal of all", per, statements, used)
-			runtime.KeepAlive(held)
-		})
+	for _, engine := range testdb.Engines()[:min(1, len(testdb.Engines()))] { // which is no matter
+		const leases = 1_000
+		db := testdb.Open(t, engine)
+		keys := askedKeys(leases)
+		makeRows(t, db, keys)
+		tap := new(wiretap)
+		pool := newPool(t, db, true, tap.install)
+		pool.SetMaxIdleConns(8)
+		m := newManager(t, pool)
+		held := make([]*lease.Lease, leases)
+		before := heapInUse()
+		acquireMany(t, m, keys, held)
+		per := heapInUse()
+		if !testdb.Await(soon, func() bool { // renewals may be under way, and take some for a moment
+			tap.forget() // renewals are long texts
+			per = (heapInUse() - before) / leases
+			return per < 2048
+		}) {
+			t.Errorf("a lease takes %d bytes", per)
+		}
+		t.Logf("%d bytes for a lease", per)
+		runtime.KeepAlive(held)
 	}
 }
 
@@ -426,12 +373,4 @@ func heapInUse() uint64 {
 	runtime.GC()
 	runtime.ReadMemStats(&stats)
 	return stats.HeapAlloc
-}
-
-// cpuTime is what the process has used so far.
-func cpuTime(t testing.TB) time.Duration {
-	t.Helper()
-	var usage syscall.Rusage
-	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

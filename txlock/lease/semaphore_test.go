@@ -33,59 +33,11 @@ func permitOf(ctx context.Context, m *lease.Manager, key txlock.Key, options ...
 	return s.Acquire(ctx, options...)
 }
 
-func permit(t testing.TB, s *lease.Semaphore, options ...lease.AcquireOption) *lease.Lease {
+func permit(t testing.TB, s *lease.Semaphore) *lease.Lease {
 	t.Helper()
-	l, err := s.Acquire(t.Context(), options...)
+	l, err := s.Acquire(t.Context())
 	must(t, err)
 	return l
-}
-
-// TestSemaphoreConcurrency proves that as many hold a permit at once as there are
-// permits, and never more, under more workers than that in two managers.
-func TestSemaphoreConcurrency(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		const rounds, holds = 5, 20 * time.Millisecond
-		for _, n := range []int{1, 3, 8} {
-			t.Run(fmt.Sprint(n), func(t *testing.T) {
-				t.Parallel()
-				key := named()
-				var inside, most, grants atomic.Int64
-				var work sync.WaitGroup
-				for range 2 {
-					s := semaphore(t, newManager(t, newPool(t, db, true)), key, n)
-					for range n + 2 {
-						work.Go(func() {
-							for range rounds {
-								err := s.Do(t.Context(), func(context.Context, *lease.Lease) error {
-									at := inside.Add(1)
-									for seen := most.Load(); at > seen && !most.CompareAndSwap(seen, at); seen = most.Load() {
-									}
-									time.Sleep(holds)
-									// The first stay until the last permit is taken.
-									testdb.Await(10*time.Second, func() bool { return most.Load() >= int64(n) })
-									inside.Add(-1)
-									grants.Add(1)
-									return nil
-								})
-								if err != nil {
-									t.Errorf("Do: %v", err)
-									return
-								}
-							}
-						})
-					}
-				}
-				work.Wait()
-				t.Logf("%d permits, %d grants, at most %d at once", n, grants.Load(), most.Load())
-				if most.Load() != int64(n) {
-					t.Errorf("%d at once, want %d", most.Load(), n)
-				}
-				if want := int64(2 * (n + 2) * rounds); grants.Load() != want {
-					t.Errorf("%d grants, want %d", grants.Load(), want)
-				}
-			})
-		}
-	})
 }
 
 // TestSemaphoreNeverOverfull proves, with holders that die, that at no time more know
@@ -131,119 +83,6 @@ func TestSemaphoreNeverOverfull(t *testing.T) {
 		if s.dead == 0 {
 			t.Error("nobody has died")
 		}
-	})
-}
-
-// TestSemaphoreOfAnotherNumber proves that a number that isn't the semaphore's is
-// refused by an error that names both, before and after Resize.
-func TestSemaphoreOfAnotherNumber(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
-		three := semaphore(t, m, key, 3)
-		held := permit(t, three)
-		refused := func(what string, s *lease.Semaphore, asked, made int) {
-			t.Helper()
-			for verb, acquire := range map[string]func(context.Context, ...lease.AcquireOption) (*lease.Lease, error){
-				"Acquire": s.Acquire, "TryAcquire": s.TryAcquire,
-			} {
-				_, err := acquire(t.Context())
-				wants(t, what+", "+verb, err, txlock.ErrInvalidOption)
-				if text := fmt.Sprint(err); !strings.Contains(text, fmt.Sprintf("has %d permits, not %d", made, asked)) {
-					t.Errorf("%s, %s: %q doesn't name %d and %d", what, verb, text, made, asked)
-				}
-			}
-		}
-		refused("more", semaphore(t, other, key, 17), 17, 3)
-		refused("fewer", semaphore(t, m, key, 2), 2, 3)
-		must(t, second(three.Resize(t.Context(), 17)))
-		refused("the number of before", three, 3, 17)
-		release(t, held)
-		release(t, permit(t, semaphore(t, other, key, 17)))
-		for _, n := range []int{0, -1, lease.MaxPermits + 1} {
-			wants(t, fmt.Sprintf("Semaphore of %d", n), second(m.Semaphore(key, n)), txlock.ErrInvalidOption)
-			wants(t, fmt.Sprintf("Resize to %d", n), second(three.Resize(t.Context(), n)), txlock.ErrInvalidOption)
-		}
-		wants(t, "Semaphore of no key", second(m.Semaphore(txlock.Key{}, 3)), txlock.ErrInvalidKey)
-		unused, shared := named(), named()
-		release(t, share(t, m, shared))
-		for _, key := range []txlock.Key{unused, shared} {
-			wants(t, "Resize of no semaphore", second(semaphore(t, m, key, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
-			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 4", key.String()); n != 0 {
-				t.Errorf("%d rows of permits", n)
-			}
-		}
-		wants(t, "a permit of a shared lease", second(semaphore(t, m, shared, 3).TryAcquire(t.Context())), txlock.ErrInvalidKey)
-	})
-}
-
-// TestResizeDrains proves that Resize to fewer permits lets nobody in beyond the new
-// number at once, and returns when no more are held than there are.
-func TestResizeDrains(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
-		four := semaphore(t, m, key, 4)
-		var held []*lease.Lease
-		for range 4 {
-			held = append(held, permit(t, four))
-		}
-		type outcome struct {
-			s   *lease.Semaphore
-			err error
-		}
-		resized := make(chan outcome, 1)
-		go func() {
-			s, err := four.Resize(t.Context(), 2)
-			resized <- outcome{s, err}
-		}()
-		waitUntil(t, "the number is two", func() bool {
-			return number(t, db, "SELECT used_for FROM lockstep_leases WHERE name = ? AND slot = 0", key.String()) == -2
-		})
-		two := semaphore(t, other, key, 2)
-		for i, l := range held {
-			wantsNone(t, fmt.Sprintf("permit %d of before", i), l.Err())
-			wantsNone(t, fmt.Sprintf("Renew of permit %d of before", i), l.Renew(t.Context()))
-		}
-		_, err := two.TryAcquire(t.Context())
-		wants(t, "TryAcquire while the old permits are held", err, txlock.ErrBusy)
-		release(t, held[3])
-		select {
-		case o := <-resized:
-			t.Fatalf("Resize has returned while three permits are held: %v", o.err)
-		case <-time.After(100 * time.Millisecond): // five looks
-		}
-		release(t, held[2])
-		o := <-resized
-		if o.err != nil {
-			t.Fatalf("Resize: %v", o.err)
-		}
-		wants(t, "TryAcquire of a third", second(o.s.TryAcquire(t.Context())), txlock.ErrBusy)
-		release(t, held[0])
-		held[0] = permit(t, o.s)
-		wants(t, "TryAcquire of a third", second(two.TryAcquire(t.Context())), txlock.ErrBusy)
-		release(t, held[0])
-		release(t, held[1])
-	})
-}
-
-// TestPermitBesideALease proves that a key whose lease somebody holds is made no semaphore, as
-// the lease of a semaphore's key is refused, and that it may be one when the lease is free.
-func TestPermitBesideALease(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
-		s := semaphore(t, other, key, 2)
-		l := acquire(t, m, key)
-		if wants(t, "TryAcquire of a permit", second(s.TryAcquire(t.Context())), txlock.ErrInvalidKey); t.Failed() {
-			return // there would be no permit left
-		}
-		wants(t, "Acquire of a permit", second(s.Acquire(t.Context())), txlock.ErrInvalidKey)
-		wantsNone(t, "Renew of the lease", l.Renew(t.Context()))
-		release(t, l)
-		p := permit(t, s)
-		wants(t, "TryAcquire of the lease", second(m.TryAcquire(t.Context(), key)), txlock.ErrInvalidKey)
-		release(t, p)
 	})
 }
 
@@ -384,54 +223,6 @@ func TestResizeThatFailsChangesNothing(t *testing.T) {
 		resized, err = s.Resize(t.Context(), 5)
 		wantsNone(t, "Resize afterwards", err)
 		release(t, permit(t, resized))
-	})
-}
-
-// TestResizeWaitsForThoseOfBefore proves that Resize waits for what an earlier one has
-// given up to wait for, and not for what another has made a permit again.
-func TestResizeWaitsForThoseOfBefore(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, key := newManager(t, pool), named()
-		s := semaphore(t, m, key, 4)
-		var held []*lease.Lease
-		for range 4 {
-			held = append(held, permit(t, s))
-		}
-		becomesNumber := func(n int) {
-			t.Helper()
-			waitUntil(t, "the number is set", func() bool {
-				info, err := m.Inspect(t.Context(), key)
-				return err == nil && info.Permits == n
-			})
-		}
-		resize := func(ctx context.Context, n int) <-chan error {
-			done := make(chan error, 1)
-			go func() {
-				resized, err := s.Resize(ctx, n)
-				if resized == nil && ctx.Err() == nil { // given up, it may not have its answer yet
-					t.Errorf("Resize to %d has not set the number", n)
-				}
-				done <- err
-			}()
-			becomesNumber(n)
-			return done
-		}
-		ended, giveUp := context.WithCancel(t.Context())
-		first := resize(ended, 2)
-		giveUp()
-		wants(t, "Resize that is given up", within(t, "its end", first), context.Canceled)
-		again := resize(t.Context(), 1)
-		release(t, held[1]) // the only one that the second has taken away
-		select {
-		case err := <-again:
-			t.Fatalf("Resize has returned while three permits are held: %v", err)
-		case <-time.After(100 * time.Millisecond): // five looks
-		}
-		wantsNone(t, "Resize to the number of the first", second(s.Resize(t.Context(), 4)))
-		wantsNone(t, "Resize of what are permits again", within(t, "its end", again))
-		for _, l := range []*lease.Lease{held[0], held[2], held[3]} {
-			release(t, l)
-		}
 	})
 }
 

@@ -3,7 +3,9 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,11 +130,14 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		reader := share(t, a, job)
+		reading, stop := reader.Context(t.Context())
+		defer stop()
 		ctx, cancel := context.WithTimeout(lease.WithOwner(t.Context(), "me"), 5*time.Second)
 		defer cancel()
 		l := crowd{db: db}
 		l.join(ctx, "writer", 0, func(ctx context.Context) (*lease.Lease, error) { return b.Acquire(ctx, job) })
 		wants(t, "the same owner", second(b.TryAcquire(ctx, job)), txlock.ErrBusy)
+		must(t, acquired(a.AcquireShared(reading, job))) // who reads already
 		l.all.Wait()
 		db.at("the writer gives up", 5*time.Second)
 		synctest.Wait()
@@ -246,9 +251,59 @@ func TestSemaphoreGrantsItsNumber(t *testing.T) {
 				break
 			}
 		}
-		wrong := semaphore(t, b, job, 4)
-		wants(t, "another number", second(wrong.TryAcquire(t.Context())), txlock.ErrInvalidOption)
-		wants(t, "a lease of the same key", second(b.TryAcquire(t.Context(), job)), txlock.ErrInvalidKey)
+	})
+}
+
+// TestKeysOfSemaphores proves that a key is that of a lease or of a semaphore of one number, and
+// that who wants the other is refused by an error that names both numbers, and keeps nobody out.
+func TestKeysOfSemaphores(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		three, more := semaphore(t, m, job, 3), semaphore(t, db.manager(), job, 17)
+		held := acquire(t, m, job)
+		wants(t, "TryAcquire beside a lease", second(three.TryAcquire(t.Context())), txlock.ErrInvalidKey)
+		wants(t, "Acquire beside a lease", second(three.Acquire(t.Context())), txlock.ErrInvalidKey)
+		must(t, held.Renew(t.Context()))
+		release(t, held)
+
+		refused := func(s *lease.Semaphore, says string) {
+			t.Helper()
+			for _, acquire := range []func(context.Context, ...lease.AcquireOption) (*lease.Lease, error){s.Acquire, s.TryAcquire} {
+				_, err := acquire(t.Context())
+				if wants(t, says, err, txlock.ErrInvalidOption); err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("%v, want %s", err, says)
+				}
+			}
+		}
+		held = permit(t, three)
+		refused(more, "has 3 permits, not 17")
+		must(t, second(three.Resize(t.Context(), 17)))
+		refused(three, "has 17 permits, not 3")
+		release(t, held)
+		wants(t, "TryAcquire of the lease", second(m.TryAcquire(t.Context(), job)), txlock.ErrInvalidKey)
+		wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job)), txlock.ErrInvalidKey)
+		tx := wire.Begin()
+		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, job)), txlock.ErrInvalidKey)
+		beside, err := more.TryAcquire(t.Context())
+		must(t, err) // the transaction is open
+		release(t, beside)
+		must(t, tx.Rollback())
+
+		for _, n := range []int{0, -1, lease.MaxPermits + 1} {
+			wants(t, fmt.Sprintf("Semaphore of %d", n), second(m.Semaphore(job, n)), txlock.ErrInvalidOption)
+			wants(t, fmt.Sprintf("Resize to %d", n), second(more.Resize(t.Context(), n)), txlock.ErrInvalidOption)
+		}
+		wants(t, "Semaphore of no key", second(m.Semaphore(txlock.Key{}, 3)), txlock.ErrInvalidKey)
+		shared := txlock.Named("shared")
+		release(t, share(t, m, shared))
+		wants(t, "a permit of a shared lease", second(semaphore(t, m, shared, 3).TryAcquire(t.Context())), txlock.ErrInvalidKey)
+		for _, key := range []txlock.Key{txlock.Named("unused"), shared} {
+			before, _ := db.Rows()
+			wants(t, "Resize of no semaphore", second(semaphore(t, m, key, 3).Resize(t.Context(), 4)), txlock.ErrInvalidKey)
+			if after, _ := db.Rows(); len(after) != len(before) {
+				t.Errorf("%d rows, %d before", len(after), len(before))
+			}
+		}
 	})
 }
 
@@ -268,17 +323,23 @@ func TestPermitsAreNotReentered(t *testing.T) {
 }
 
 // TestResizeWaitsForPermits proves that a Resize to fewer waits for those that are too
-// many, or until its context ends, that waiters of the old number are told, and that a
-// Resize to more lets waiters of the new number in at once.
+// many, or until its context ends, that nobody comes in beyond the new number meanwhile, that
+// waiters of the old number are told, however they wait, and that a Resize to more lets waiters
+// of the new number in at once.
 func TestResizeWaitsForPermits(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
+		m, other := db.manager(), db.manager()
 		s := semaphore(t, m, job, 3)
 		var held []*lease.Lease
 		for range 3 {
 			held = append(held, permit(t, s))
 		}
-		told := later(func() error { return second(s.Acquire(t.Context())) })
+		var told []chan error
+		for _, s := range []*lease.Semaphore{s, s, semaphore(t, other, job, 3), semaphore(t, db.manager(), job, 3)} {
+			for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
+				told = append(told, later(func() error { return second(s.Acquire(t.Context(), options...)) }))
+			}
+		}
 		synctest.Wait()
 		ctx := limited(t, 2*time.Second)
 		fewer, err := s.Resize(ctx, 1)
@@ -286,12 +347,16 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		if wants(t, "Resize", err, context.DeadlineExceeded); fewer == nil {
 			t.Fatal("the number holds already")
 		}
-		wants(t, "a waiter of the old number", <-told, txlock.ErrInvalidOption)
+		for _, waiter := range told {
+			wants(t, "a waiter of the old number", <-waiter, txlock.ErrInvalidOption)
+		}
+		wants(t, "a second permit", second(semaphore(t, other, job, 1).TryAcquire(t.Context())), txlock.ErrBusy)
 		released := make(chan error)
 		time.AfterFunc(3*time.Second, func() { released <- errors.Join(held[1].Release(t.Context()), held[2].Release(t.Context())) })
 		must(t, second(fewer.Resize(t.Context(), 1)))
 		must(t, <-released)
 		db.within("Resize", 5*time.Second, 5*time.Second+30*time.Millisecond)
+		must(t, held[0].Renew(t.Context()))
 		wants(t, "a second permit", second(fewer.TryAcquire(t.Context())), txlock.ErrBusy)
 		more, err := fewer.Resize(t.Context(), 2)
 		must(t, err)
@@ -299,6 +364,64 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		must(t, err)
 		release(t, l)
 		release(t, held[0])
+	})
+}
+
+// TestResizeWaitsForThoseOfBefore proves that Resize waits for what an earlier one has
+// given up to wait for, and not for what another has made a permit again.
+func TestResizeWaitsForThoseOfBefore(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		s := semaphore(t, m, job, 4)
+		var held []*lease.Lease
+		for range 4 {
+			held = append(held, permit(t, s))
+		}
+		wants(t, "Resize that is given up", second(s.Resize(limited(t, time.Second), 2)), context.DeadlineExceeded)
+		again := later(func() error { return second(s.Resize(limited(t, time.Minute), 1)) })
+		synctest.Wait()
+		must(t, m.ForceRelease(t.Context(), job, 2)) // the only one that the second has taken away
+		time.Sleep(time.Second)
+		select {
+		case err := <-again:
+			t.Errorf("Resize has returned while three permits are held: %v", err)
+		default:
+		}
+		must(t, second(s.Resize(t.Context(), 4)))
+		must(t, <-again)
+		db.within("again", 2*time.Second, 3*time.Second)
+		for _, l := range held {
+			_ = l.Release(t.Context()) // one was taken away
+		}
+	})
+}
+
+// TestReadersOfOneOwnerAtOnce proves that calls of one owner that become readers at the same time
+// don't lose each other's lease.
+func TestReadersOfOneOwnerAtOnce(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		release(t, share(t, m, job))
+		ctx := lease.WithOwner(t.Context(), "me")
+		wire.fault("Take", jittered(time.Second))
+		var leases [4]*lease.Lease
+		var calls sync.WaitGroup
+		for i := range leases {
+			calls.Go(func() {
+				var err error
+				leases[i], err = m.TryAcquireShared(ctx, job)
+				wantsNone(t, "TryAcquireShared", err)
+			})
+		}
+		calls.Wait()
+		for _, l := range leases {
+			must(t, l.Err())
+			entered(t, l, leases[0])
+		}
+		for _, l := range leases {
+			release(t, l)
+		}
+		nothingHeld(t, m)
 	})
 }
 
@@ -390,7 +513,7 @@ func TestRetryAfterUnknownOutcome(t *testing.T) {
 }
 
 // TestDrainDoesNotSpin proves that a writer that waits for a reader's guarded transaction
-// sends no more than its looks.
+// sends no more than its looks, and that one who tries doesn't wait for it.
 func TestDrainDoesNotSpin(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		reading, guards := db.process()
@@ -398,7 +521,9 @@ func TestDrainDoesNotSpin(t *testing.T) {
 		r := share(t, reading, job, lease.TTL(3*time.Second))
 		tx := guards.Begin()
 		must(t, r.Guard(t.Context(), tx))
-		<-r.Done()
+		db.after(3*time.Second + time.Millisecond) // its time is over by the server's clock, too
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		db.within("TryAcquire", 3*time.Second, 3*time.Second+100*time.Millisecond)
 		before := wire.total()
 		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
 		if n := wire.total() - before; n < 50 || n > 250 {
@@ -435,7 +560,7 @@ func TestWriterAmongReaders(t *testing.T) {
 			}
 		}
 		m := db.manager()
-		for range 8 {
+		for range 3 {
 			before := granted.Load()
 			time.Sleep(time.Second)
 			if n := granted.Load() - before; n < 32 {

@@ -40,7 +40,7 @@ const fullList = 8192 / len(holdA)
 func sqlModes(engine testdb.Engine) []string {
 	modes := []string{"", "ANSI", "TRADITIONAL", "NO_UNSIGNED_SUBTRACTION", "HIGH_NOT_PRECEDENCE"}
 	if engine == testdb.MariaDB {
-		modes = append(modes, "ORACLE", "ORACLE,STRICT_ALL_TABLES", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL")
+		modes = append(modes, "ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL")
 	}
 	return modes
 }
@@ -193,8 +193,9 @@ func TestStatements(t *testing.T) {
 						cfg.InterpolateParams = text
 					}))
 					for _, c := range statements() {
-						c.check(t, db, s)
-						c.checkInTx(t, db, s)
+						if c.check(t, db, s); !text {
+							c.checkInTx(t, db, s)
+						}
 					}
 				})
 			}

@@ -221,21 +221,6 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestTokensRise proves that no rule lowers a token, and that each grant raises it, but for a
-// re-entry, which keeps it.
-func TestTokensRise(t *testing.T) {
-	t.Parallel()
-	for _, c := range cases() {
-		got, reply := c.apply(c.row)
-		verb, _, _ := strings.Cut(c.name, ":")
-		grants := reply == store.Done && (verb == "take" || verb == "place" || verb == "permit")
-		reentered := strings.HasPrefix(got.Holders, c.row.Holders) && c.row.Held(now)
-		if got.Token < c.row.Token || grants && !reentered && got.Token <= c.row.Token {
-			t.Errorf("%s: the token is %d after %d", c.name, got.Token, c.row.Token)
-		}
-	}
-}
-
 // TestGlance proves what a look shows of a row that is missing, free, expired or held.
 func TestGlance(t *testing.T) {
 	t.Parallel()

@@ -15,10 +15,12 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/lease/rules"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -120,7 +122,7 @@ func TestPlaceByTheRules(t *testing.T) {
 // statement replies or in one read more.
 func TestRenewManyReplies(t *testing.T) {
 	inLeaseModes(t, func(t *testing.T, db *testdb.DB, s *Store) {
-		unique := fmt.Sprint(rand.Int64(), "'/")
+		ctx, unique := leasetest.Limited(t, time.Minute), fmt.Sprint(rand.Int64(), "'/") // a locked row would be waited for
 		blocker, err := db.Admin().BeginTx(t.Context(), nil)
 		must(t, err)
 		defer func() { _ = blocker.Rollback() }() // it has written nothing
@@ -163,7 +165,7 @@ func TestRenewManyReplies(t *testing.T) {
 					questions = append(questions, store.Question{Row: claims[c.name].Row, At: 50, Why: "why"})
 				}
 			}
-			got, asked, err := s.RenewMany(t.Context(), of)
+			got, asked, err := s.RenewMany(ctx, of)
 			if err != nil || !maps.Equal(got, found) || !slices.Equal(asked, questions) {
 				t.Errorf("of %v: %v, %v, %v, want %v, %v", only, got, asked, err, found, questions)
 			}
@@ -307,6 +309,25 @@ func TestGuardComparesTheToken(t *testing.T) {
 				t.Errorf("by the token %d: %v, %v, want %v", c.Token, reply, err, want)
 			}
 			c.Token++
+		}
+	})
+}
+
+// TestPermitsCompareTheHolder proves that a permit that was taken since it was seen free isn't granted
+// again before it has expired.
+func TestPermitsCompareTheHolder(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		s := newStore(t, db)
+		makeRow(t, db, "permits", "slot = 1, owner = 'me', ttl_us = 60000000, holders = '"+hold("m")+"', expires_us = "+future)
+		makeRow(t, db, "permits", "used_for = -1")
+		for _, granted := range []bool{false, true} {
+			n, _, err := result(queries.AcquirePermit(t.Context(), s.skippingShared(), gen.AcquirePermitParams{
+				Owner: []byte("you"), Hold: hold("y"), Label: []byte{}, TtlUs: 6e7, Slot: 1, Name: []byte("permits"), Permits: 1, NotAfterUs: math.MaxInt64,
+			}))
+			if (n > 0) != granted || err != nil {
+				t.Errorf("%d rows are changed, granted %t, %v", n, granted, err)
+			}
+			db.Exec(t, "UPDATE lockstep_leases SET expires_us = 5 WHERE name = 'permits' AND slot = 1")
 		}
 	})
 }
