@@ -145,8 +145,9 @@ func (o *deferredBegin) end(c *conn, word string) error {
 }
 
 // withBegin returns a lock statement together with the BEGIN that is pending. It returns false
-// if they can't share a text, if the reply wouldn't tell that the transaction is open, or if no
-// lock would hold on the session. A text that a wrapper has changed is sent as it is.
+// if they can't share a text, or if the reply wouldn't tell that the transaction is open. A lock
+// would hold on the session: Join has asked, and nothing was sent since. A text that a wrapper has
+// changed is sent as it is.
 func (c *conn) withBegin(ctx context.Context, query string, args []driver.NamedValue, exec bool) (rawsql.Statement, bool) {
 	if !c.begin.pending || len(args) > 0 || !c.status.flags.IsValid() {
 		return rawsql.Statement{}, false
@@ -156,7 +157,7 @@ func (c *conn) withBegin(ctx context.Context, query string, args []driver.NamedV
 	if call == nil || call.Restores || !rendered {
 		return s, false
 	}
-	if repeats, err := c.repeats(ctx); err != nil || repeats || c.fit(ctx) != nil {
+	if repeats, err := c.repeats(ctx); err != nil || repeats {
 		return s, false // an error comes with the BEGIN, too
 	}
 	return c.server.Open(c.beginOf(call.Make), s, exec)
