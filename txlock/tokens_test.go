@@ -149,17 +149,18 @@ func TestTokenOfALockThatStays(t *testing.T) {
 						if _, certain := s.Held(key); certain || before.Token() <= version {
 							t.Fatalf("the lock has token %d, and is certain: %t", before.Token(), certain)
 						}
+						again := lock
 						switch name {
 						case "LockAll": // several in one statement have new tokens
-							lock = verbs["LockAll of one"]
+							again = verbs["LockAll of one"]
 						case "CompareAndBump":
-							lock = func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+							again = func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
 								err := s.CompareAndBump(ctx, key, version)
 								grant, _ := s.Held(key)
 								return grant, err
 							}
 						}
-						grant, err := lock(s.Scope, t.Context(), key)
+						grant, err := again(s.Scope, t.Context(), key)
 						if err != nil || grant.Token() != before.Token() {
 							t.Errorf("token %d after %d, %v", grant.Token(), before.Token(), err)
 						}
