@@ -36,6 +36,7 @@ type violation struct {
 // verdict is what a history and the data at its end show.
 type verdict struct {
 	leaps       []leap // of the server's clock
+	lingers     bool   // a row may be locked for a while after its transaction has ended
 	violations  []violation
 	overlaps    int // pairs of holders, or holders too many, at a time
 	lostUpdates int
@@ -57,8 +58,8 @@ func (v *verdict) found(sorts []string, of string) (first violation, ok bool) {
 }
 
 // late is how long an operation may take, which should take no longer than opLimit but
-// where its process is stopped.
-const late = 5 * opLimit
+// where its process is stopped, or where it releases several leases on a server that doesn't answer.
+const late = 6 * opLimit
 
 // checkLimit bounds the search for an order of the grants of one key.
 const checkLimit = 2 * time.Minute

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -22,9 +23,11 @@ import (
 // faultLimit is how long it may take to make and to undo a condition, on a busy machine.
 const faultLimit = time.Minute
 
-// The errors by which a condition is felt.
+// The errors by which a condition is felt, or known to be there or gone.
 const (
 	errTooManyConnections = 1040
+	errColumnExists       = 1060
+	errNoColumn           = 1091
 	errTableFull          = 1114
 	errLockWait           = 1205
 	errReadOnly           = 1290
@@ -34,9 +37,7 @@ const (
 // condition makes a fault of what a session of the administrator does and undoes, while the
 // server is neither killed nor stopped. It is started again if it does not survive.
 func condition(do func(s *site, ctx context.Context, admin *sql.Conn, f fault) error) func(*site, context.Context, fault) error {
-	return func(s *site, ctx context.Context, f fault) (err error) {
-		s.serving.Lock()
-		defer s.serving.Unlock()
+	return serving(func(s *site, ctx context.Context, f fault) (err error) {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), faultLimit)
 		defer cancel()
 		admin, err := s.admin.Conn(limited)
@@ -49,20 +50,23 @@ func condition(do func(s *site, ctx context.Context, admin *sql.Conn, f fault) e
 			return err
 		}
 		err = do(s, ctx, admin, f)
-		if !s.server.Running() {
-			s.feel("the server has ended")
-			return s.restart()
+		if s.engine != testdb.TiDB && !s.server.Running() {
+			s.feel(ended)
+			return restart(s.server)
 		}
 		return err
-	}
+	})
 }
 
-// insist sends a statement again until it succeeds.
-func insist(admin *sql.Conn, statement string) error {
+// insist sends a statement again until it succeeds, or its error says that it has done so before.
+func insist(admin *sql.Conn, statement string, done ...uint16) error {
 	ctx, cancel := context.WithTimeout(context.Background(), faultLimit)
 	defer cancel()
 	for {
 		_, err := admin.ExecContext(ctx, statement)
+		if slices.Contains(done, number(err)) {
+			return nil
+		}
 		if err == nil || errors.Is(err, sql.ErrConnDone) || errors.Is(err, mysql.ErrInvalidConn) || ctx.Err() != nil {
 			return err
 		}
@@ -223,15 +227,15 @@ func (s *site) killQueries(admin *sql.Conn, r *rand.Rand) {
 // migrated are the tables of lockstep that clients use.
 var migrated = []string{"lockstep_locks", "lockstep_leases", "lockstep_once", "lockstep_jobs"}
 
-// migrate adds a column to a table of lockstep, in place or by a copy, installs lockstep once
-// more, and drops the column.
+// migrate adds a column to a table of lockstep, in place or by a copy, which TiDB has not, installs
+// lockstep once more, and drops the column.
 func (s *site) migrate(ctx context.Context, admin *sql.Conn, f fault) error {
 	alter := "ALTER TABLE " + migrated[f.choice%uint64(len(migrated))] + " %s COLUMN chaos_added INT NULL"
 	how := ""
-	if f.choice>>8%2 == 0 {
+	if f.choice>>8%2 == 0 && s.engine != testdb.TiDB {
 		how = ", ALGORITHM=COPY"
 	}
-	if err := insist(admin, fmt.Sprintf(alter, "ADD")+how); err != nil {
+	if err := insist(admin, fmt.Sprintf(alter, "ADD")+how, errColumnExists); err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(context.Background(), faultLimit)
@@ -243,5 +247,5 @@ func (s *site) migrate(ctx context.Context, admin *sql.Conn, f fault) error {
 	f.lasting(ctx)
 	s.feel(f.kind)
 	drop := "ALTER TABLE " + migrated[f.choice%uint64(len(migrated))] + " DROP COLUMN chaos_added"
-	return errors.Join(err, insist(admin, drop+how))
+	return errors.Join(err, insist(admin, drop+how, errNoColumn))
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,7 +20,7 @@ import (
 
 // judge reads what there is and checks it.
 func (s *site) judge(ctx context.Context, lasted time.Duration) error {
-	if err := s.settle(ctx); err != nil {
+	if err := errors.Join(s.revive(), s.settle(ctx)); err != nil {
 		return err
 	}
 	if err := s.sweep(ctx); err != nil {
@@ -39,6 +40,7 @@ func (s *site) judge(ctx context.Context, lasted time.Duration) error {
 		return err
 	}
 	found := check(s.history, d, s.leaps()...)
+	found.lingers = s.engine == testdb.TiDB // for 20 s, where its server or session was killed
 	found.checkLeases(s.history, s.seen, s.ttl)
 	s.v.violations = append(s.v.violations, found.violations...)
 	s.v.overlaps, s.v.lostUpdates = found.overlaps, found.lostUpdates
@@ -120,7 +122,7 @@ func (s *site) settle(ctx context.Context) error {
 	defer cancel()
 	transactions := "innodb_trx"
 	if s.engine == testdb.TiDB {
-		transactions = "tidb_trx WHERE session_id <> CONNECTION_ID()"
+		transactions = "cluster_tidb_trx WHERE session_id <> CONNECTION_ID()"
 	}
 	for {
 		sessions, err := s.sessions(ctx)
@@ -147,7 +149,9 @@ func (s *site) settle(ctx context.Context) error {
 
 // sweep takes everything once more: nothing may be held by those who are gone.
 func (s *site) sweep(ctx context.Context) error {
-	base, err := mysql.NewConnector(s.config())
+	cfg := s.config()
+	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "60"}
+	base, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return err
 	}

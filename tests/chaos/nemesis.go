@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/tests/faults"
 )
 
@@ -74,15 +76,43 @@ var lanes = []map[string]faultKind{
 var clockFaults = []string{"set clock forward", "set clock back", "set clock back for long", "slow or fast clock"}
 
 // serverFaults are others of MySQL and MariaDB alone.
-var serverFaults = []string{"fill disk", "make read-only", "use up connections", "use up statements", "kill commits", "migrate"}
+var serverFaults = []string{"fill disk", "make read-only", "use up connections", "use up statements", "kill commits"}
 
 // serving makes a fault while the server is neither killed nor stopped.
 func serving(do func(s *site, ctx context.Context, f fault) error) func(*site, context.Context, fault) error {
 	return func(s *site, ctx context.Context, f fault) error {
 		s.serving.Lock()
 		defer s.serving.Unlock()
-		return do(s, ctx, f)
+		if err := s.revive(); err != nil {
+			return err
+		}
+		err := do(s, ctx, f)
+		if err != nil && testdb.Await(opLimit, func() bool { return len(s.gone()) > 0 }) { // and so it failed
+			return s.revive()
+		}
+		return err
 	}
+}
+
+// ended is felt where a server has ended by itself.
+const ended = "the server has ended"
+
+// gone are the servers of TiDB that have ended by themselves: one may panic where a session is
+// killed in a transaction.
+func (s *site) gone() (servers []*testdb.Server) {
+	if s.engine != testdb.TiDB {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(s.servers), (*testdb.Server).Running)
+}
+
+// revive starts them again.
+func (s *site) revive() (err error) {
+	for _, server := range s.gone() {
+		s.feel(ended)
+		err = errors.Join(err, restart(server))
+	}
+	return err
 }
 
 // faultNames are the names of all kinds.
@@ -180,7 +210,11 @@ func (s *site) sessions(ctx context.Context) ([]int64, error) {
 
 // idsOf are those of the sessions of which a condition is true.
 func (s *site) idsOf(ctx context.Context, db querier, condition string) (ids []int64, err error) {
-	err = eachRow(ctx, db, "SELECT id FROM "+s.engine.Processes()+" WHERE "+condition, func(rows *sql.Rows) error {
+	processes := s.engine.Processes()
+	if s.engine == testdb.TiDB {
+		processes = "information_schema.cluster_processlist" // of all servers
+	}
+	err = eachRow(ctx, db, "SELECT id FROM "+processes+" WHERE "+condition, func(rows *sql.Rows) error {
 		var id int64
 		err := rows.Scan(&id)
 		ids = append(ids, id)
@@ -190,19 +224,20 @@ func (s *site) idsOf(ctx context.Context, db querier, condition string) (ids []i
 }
 
 func (s *site) killServer(ctx context.Context, f fault) error {
-	if err := s.server.Kill(); err != nil {
+	server := s.of(f.choice)
+	if err := server.Kill(); err != nil {
 		return err
 	}
 	f.lasting(ctx)
-	return s.restart()
+	return restart(server)
 }
 
-// restart starts the server again, also when the run ends meanwhile.
-func (s *site) restart() error {
+// restart starts a server again, also when the run ends meanwhile.
+func restart(server *testdb.Server) error {
 	return patiently(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		return s.server.Restart(ctx)
+		return server.Restart(ctx)
 	})
 }
 
@@ -218,11 +253,12 @@ func patiently(do func() error) (err error) {
 }
 
 func (s *site) stopServer(ctx context.Context, f fault) error {
-	if err := s.server.Signal(syscall.SIGSTOP); err != nil {
+	server := s.of(f.choice)
+	if err := server.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	f.lasting(ctx)
-	return s.server.Signal(syscall.SIGCONT)
+	return server.Signal(syscall.SIGCONT)
 }
 
 func (s *site) killClient(ctx context.Context, f fault) error {

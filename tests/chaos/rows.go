@@ -147,7 +147,8 @@ func (v *verdict) checkRefused(history []*op, ends map[string]*op, ttl time.Dura
 	held := tenures(history, ends, ttl)
 	for _, o := range history {
 		busy := o.Outcome == failed && strings.Contains(o.Err, txlock.ErrBusy.Error())
-		if !busy || !acquires(o) || !tries(o) { // who waits may be late
+		lingers := v.lingers && strings.Contains(o.Err, "its row is locked")
+		if !busy || lingers || !acquires(o) || !tries(o) { // who waits may be late
 			continue
 		}
 		if !slices.ContainsFunc(o.Keys, func(key string) bool {

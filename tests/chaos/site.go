@@ -22,12 +22,16 @@ const (
 	lockWait   = 2 // of a row, in seconds
 )
 
-// site is a server, its clients and what is done to them.
+// tidbServers is how many servers there are over the store of TiDB.
+const tidbServers = 2
+
+// site is a server, or several over one store, the clients and what is done to them.
 type site struct {
 	options
 	engine  testdb.Engine
-	dir     string // of the histories
-	server  *testdb.Server
+	dir     string           // of the histories
+	server  *testdb.Server   // the first
+	servers []*testdb.Server // all
 	admin   *sql.DB
 	clients []*process
 	nodes   []*faults.Network // to the databases of majorities
@@ -50,24 +54,13 @@ type site struct {
 // newSite starts a server with the tables, and the networks to it.
 func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (s *site, err error) {
 	s = &site{options: o, engine: engine, dir: dir, faults: make(map[string]int), feels: make(map[string]int), absent: make(map[string]error)}
-	var own []testdb.Option
-	if engine == testdb.TiDB {
-		s.readers = 0 // and no crowd
-		s.leave(errors.New("not on TiDB"), slices.Concat(clockFaults, serverFaults)...)
-		// Killed, its embedded store forgets rows of transactions that were committed in several tables:
-		// 69 of 117,612, in 42 kills beside a program without locks. And it panics at a KILL of a
-		// session in a transaction ("executor:1317"), as here in half of all minutes.
-		s.leave(errors.New("TiDB doesn't survive it"), "kill server", "kill connections")
-	} else {
-		// Waits end before the operations do.
-		own = append(s.own(ctx), testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait), "--innodb-autoextend-increment=1"))
-	}
-	if s.server, err = testdb.Start(ctx, engine, own...); err != nil {
+	if err := s.serve(ctx); err != nil {
 		if s.disk != nil {
 			err = errors.Join(err, s.disk.close())
 		}
 		return nil, err
 	}
+	s.server = s.servers[0]
 	if engine != testdb.TiDB && s.server.Socket() == "" { // in Docker
 		err := errors.New("the server does not run on this machine")
 		s.leave(err, clockFaults...)
@@ -78,6 +71,24 @@ func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (
 	}
 	return s, nil
 }
+
+// serve starts the servers.
+func (s *site) serve(ctx context.Context) (err error) {
+	if s.engine == testdb.TiDB {
+		s.readers = 0 // and no crowd
+		s.leave(errors.New("not on TiDB"), slices.Concat(clockFaults, serverFaults)...)
+		s.servers, err = testdb.StartTiDB(ctx, tidbServers)
+		return err
+	}
+	// Waits end before the operations do.
+	own := append(s.own(ctx), testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait), "--innodb-autoextend-increment=1"))
+	server, err := testdb.Start(ctx, s.engine, own...)
+	s.servers = []*testdb.Server{server}
+	return err
+}
+
+// of is the server that something is done to.
+func (s *site) of(choice uint64) *testdb.Server { return s.servers[choice%uint64(len(s.servers))] }
 
 // own makes the server's clock and its disk, where that is possible.
 func (s *site) own(ctx context.Context) (options []testdb.Option) {
@@ -148,7 +159,7 @@ func (s *site) prepare(ctx context.Context) error {
 		return err
 	}
 	for i := range s.perSite {
-		n, err := faults.NewNetwork(cfg.Addr)
+		n, err := faults.NewNetwork(s.of(uint64(i)).Config().Addr)
 		if err != nil {
 			return err
 		}
@@ -209,7 +220,7 @@ func (s *site) close() (err error) {
 	if s.admin != nil {
 		_ = s.admin.Close()
 	}
-	err = errors.Join(err, s.server.Stop())
+	err = errors.Join(err, testdb.StopAll(s.servers))
 	if s.disk != nil {
 		err = errors.Join(err, s.disk.close())
 	}
