@@ -36,7 +36,7 @@ type violation struct {
 // verdict is what a history and the data at its end show.
 type verdict struct {
 	leaps       []leap // of the server's clock
-	lingers     bool   // a row may be locked for a while after its transaction has ended
+	lingers     bool   // a row may stay locked for 20 s after its session or server was killed
 	violations  []violation
 	overlaps    int // pairs of holders, or holders too many, at a time
 	lostUpdates int
@@ -58,15 +58,18 @@ func (v *verdict) found(sorts []string, of string) (first violation, ok bool) {
 }
 
 // late is how long an operation may take, which should take no longer than opLimit but
-// where its process is stopped, or where it releases several leases on a server that doesn't answer.
-const late = 6 * opLimit
+// where its process is stopped. Where rows stay locked, a release of four leases alone takes as long.
+const late = 5 * opLimit
 
 // checkLimit bounds the search for an order of the grants of one key.
 const checkLimit = 2 * time.Minute
 
 // check judges a history.
-func check(history []*op, d data, leaps ...leap) *verdict {
-	v := &verdict{leaps: leaps}
+func (v *verdict) check(history []*op, d data) *verdict {
+	most := late
+	if v.lingers {
+		most += opLimit
+	}
 	ops := make(map[string]*op, len(history))
 	for _, o := range history {
 		ops[o.ID] = o
@@ -74,7 +77,7 @@ func check(history []*op, d data, leaps ...leap) *verdict {
 	v.checkOutcomes(ops, d)
 	reads, fresh := make(map[string][]*op), make(map[string][]*op)
 	for _, o := range history {
-		if took := time.Duration(o.Return - o.Call); took > late {
+		if took := time.Duration(o.Return - o.Call); took > most {
 			v.add(stuck, "%s, a %q, took %v: %s", o.ID, o.Kind, took, o.Err)
 		}
 		switch {

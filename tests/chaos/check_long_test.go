@@ -27,11 +27,11 @@ func TestCheckLong(t *testing.T) {
 					s.hold(fmt.Sprint(i, "b"), kind, key, uint64(100+i), at-100, at+1, at+4)
 				}
 			}
-			if v := check(s.ops, s.data); len(v.violations) > 0 {
+			if v := (&verdict{}).check(s.ops, s.data); len(v.violations) > 0 {
 				t.Errorf("%d violations, the first: %v", len(v.violations), v.violations[0])
 			}
 			s.hold("late", "acquire", key, 1<<40, 1, 100+holds*5+1, 100+holds*5+3)
-			v := check(s.ops, s.data)
+			v := (&verdict{}).check(s.ops, s.data)
 			if _, ok := v.found([]string{notLinear}, key); v.overlaps == 0 || !ok {
 				t.Errorf("%d overlaps, %d violations", v.overlaps, len(v.violations))
 			}

@@ -297,7 +297,7 @@ func TestCheck(t *testing.T) {
 			t.Parallel()
 			var s story
 			c.tell(&s)
-			v := check(s.ops, s.data)
+			v := (&verdict{}).check(s.ops, s.data)
 			found, want := v.sorts(), slices.Sorted(slices.Values(c.finds))
 			if !slices.Equal(found, want) {
 				t.Errorf("found %q, want %q: %v", found, want, v.violations)

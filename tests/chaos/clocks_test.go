@@ -132,7 +132,7 @@ func TestCheckLeaps(t *testing.T) {
 			t.Parallel()
 			var s story
 			c.tell(&s)
-			v := check(s.ops, s.data, c.leaps...)
+			v := (&verdict{leaps: c.leaps}).check(s.ops, s.data)
 			v.checkLeases(s.ops, s.seen, time.Second)
 			if found := v.sorts(); !slices.Equal(found, c.finds) {
 				t.Errorf("found %q, want %q: %v", found, c.finds, v.violations)

@@ -39,8 +39,7 @@ func (s *site) judge(ctx context.Context, lasted time.Duration) error {
 	if err := s.listen(); err != nil {
 		return err
 	}
-	found := check(s.history, d, s.leaps()...)
-	found.lingers = s.engine == testdb.TiDB // for 20 s, where its server or session was killed
+	found := (&verdict{leaps: s.leaps(), lingers: s.engine == testdb.TiDB}).check(s.history, d)
 	found.checkLeases(s.history, s.seen, s.ttl)
 	s.v.violations = append(s.v.violations, found.violations...)
 	s.v.overlaps, s.v.lostUpdates = found.overlaps, found.lostUpdates
@@ -150,7 +149,9 @@ func (s *site) settle(ctx context.Context) error {
 // sweep takes everything once more: nothing may be held by those who are gone.
 func (s *site) sweep(ctx context.Context) error {
 	cfg := s.config()
-	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "60"}
+	if s.engine == testdb.TiDB { // it keeps the locks of a session that was killed for 20 s
+		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "60"}
+	}
 	base, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return err

@@ -219,6 +219,39 @@ func TestCheckLeases(t *testing.T) {
 	}
 }
 
+// TestCheckLingering proves that only where rows stay locked a try may be refused because of one, and
+// an operation may take a little longer.
+func TestCheckLingering(t *testing.T) {
+	t.Parallel()
+	of := func(lingers bool, why string, took time.Duration) []string {
+		var s story
+		s.refused("r", "try to hold until asked", 7, "asked:1")
+		o := s.ops[0]
+		o.Err += why
+		o.Return = o.Call + int64(took)
+		v := (&verdict{lingers: lingers}).check(s.ops, s.data)
+		v.checkLeases(s.ops, s.seen, time.Second)
+		return v.sorts()
+	}
+	const locked = ": its row is locked"
+	for _, c := range []struct {
+		lingers bool
+		why     string
+		took    time.Duration
+		finds   []string
+	}{
+		{true, locked, late + opLimit, nil},
+		{true, locked, late + opLimit + 1, []string{stuck}},
+		{true, "", 0, []string{stuck}},
+		{false, locked, 0, []string{stuck}},
+		{false, locked, late, []string{stuck}},
+	} {
+		if found := of(c.lingers, c.why, c.took); !slices.Equal(found, c.finds) {
+			t.Errorf("%+v: found %q", c, found)
+		}
+	}
+}
+
 // TestTellAsks proves that the figures are those of who was told.
 func TestTellAsks(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ func TestCheckOnces(t *testing.T) {
 		"a tick that is too old": {[]*op{begun, found}, []commit{row("b", "0", "at:2")}, ""},
 		"a tick that is lost":    {[]*op{begun, found}, nil, lostWrite},
 	} {
-		v := check(test.ops, data{commits: test.rows})
+		v := (&verdict{}).check(test.ops, data{commits: test.rows})
 		if sorts := v.sorts(); test.want == "" && len(sorts) > 0 || test.want != "" && !slices.Contains(sorts, test.want) {
 			t.Errorf("%s: %v, want %q", what, v.violations, test.want)
 		}
