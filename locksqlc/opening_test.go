@@ -146,7 +146,7 @@ func TestBeginTxEndsATransaction(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ended", "id INT PRIMARY KEY")
 		db.CreateProcedure(t, "begin_"+table, "BEGIN START TRANSACTION; INSERT INTO "+table+" VALUES (2); END")
-		for i, first := range [][]string{{"BEGIN", "INSERT INTO " + table + " VALUES (1)"}, {"CALL begin_" + table + "()"}} {
+		for i, first := range [][]string{{"BEGIN", "INSERT INTO " + table + " VALUES (1)"}, {"CALL begin_" + table + "()"}, {"SET autocommit = 0", "INSERT INTO " + table + " VALUES (3)"}} {
 			conn := takeConn(t, newPool(t, db.AdminConfig(), true))
 			for _, query := range first {
 				exec(t, conn, query)
