@@ -43,6 +43,9 @@ func TestOnceInSQLModes(t *testing.T) {
 		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name IN (?, ?) AND keep_us = 86400000000 AND LENGTH(fingerprint) = 32 AND result = '-'", key.String(), short.String()); n != 2 {
 			t.Errorf("%d rows are as they should be", n)
 		}
+		told := begin(t, pool, nil)
+		told.once(t, key, false, one)
+		noError(t, second(told.tx.ExecContext(told.CommitWith(t.Context(), 0), "DELETE FROM lockstep_once WHERE name = ''"))) // what it was told is sealed before
 		noError(t, second(txlock.PurgeOnce(t.Context(), pool)))
 	})
 }

@@ -32,7 +32,7 @@ func onModes(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB))
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		modes := []string{"NO_UNSIGNED_SUBTRACTION"}
 		if db.Engine() == testdb.MariaDB {
-			modes = append(modes, "SIMULTANEOUS_ASSIGNMENT,EMPTY_STRING_IS_NULL")
+			modes = append(modes, "SIMULTANEOUS_ASSIGNMENT,EMPTY_STRING_IS_NULL", "ORACLE")
 		}
 		for _, mode := range modes {
 			for _, interpolate := range []bool{false, true} {
