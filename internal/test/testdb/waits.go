@@ -91,14 +91,14 @@ func (db *DB) WaitsForLock(ctx context.Context, connID int64) (bool, error) {
 	return statusHasWait(status, connID), err
 }
 
-// WaitForStatement returns when a session of the database's user executes a statement that
-// begins so.
-func (db *DB) WaitForStatement(tb testing.TB, begin string) {
+// WaitForStatement returns when so many sessions execute a statement that begins so, in the
+// database.
+func (db *DB) WaitForStatement(tb testing.TB, begin string, sessions int) {
 	tb.Helper()
-	db.wait(tb, begin+" is executed", func(ctx context.Context) (bool, error) {
+	db.wait(tb, fmt.Sprintf("%s is executed by %d sessions", begin, sessions), func(ctx context.Context) (bool, error) {
 		var n int
-		err := db.admin.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ? AND info LIKE CONCAT(?, '%')", db.Config().User, begin).Scan(&n)
-		return n > 0, err
+		err := db.admin.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE db = ? AND info LIKE CONCAT(?, '%')", db.Config().DBName, begin).Scan(&n)
+		return n >= sessions, err
 	})
 }
 
@@ -119,12 +119,12 @@ func (db *DB) WaitGone(tb testing.TB, connID int64) {
 	})
 }
 
-// Processes is a table of the sessions, with the columns id, user, time, in seconds, and
-// info, the statement. MySQL's process list can't be read while a session executes a text
+// Processes is a table of the sessions, with the columns id, user, db, time, in seconds,
+// and info, the statement. MySQL's process list can't be read while a session executes a text
 // that is no UTF-8.
 func (e Engine) Processes() string {
 	if e == MySQL {
-		return "(SELECT processlist_id AS id, processlist_user AS user, processlist_time AS time, processlist_info AS info FROM performance_schema.threads) processes"
+		return "(SELECT processlist_id AS id, processlist_user AS user, processlist_db AS db, processlist_time AS time, processlist_info AS info FROM performance_schema.threads) processes"
 	}
 	return "information_schema.processlist"
 }
