@@ -73,7 +73,7 @@ func TestWaitForItself(t *testing.T) {
 }
 
 // TestWaitOnAPlainPool proves that a plain pool, which doesn't know whether the transaction of
-// the function has ended, waits, and then says that this program has the key.
+// the function has ended, waits, and then says that this program has the key, in another transaction.
 func TestWaitOnAPlainPool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx, key := impatient(t, db, false), t.Context(), named()
@@ -89,6 +89,15 @@ func TestWaitOnAPlainPool(t *testing.T) {
 		}), errNoUse)
 		if n := txlock.Remembered(key); n != 0 {
 			t.Errorf("%d transactions that are over are remembered", n)
+		}
+		of := named()
+		begin(t, newPool(t, db, true), nil).lock(t, of)
+		err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+			again, err := locksqlc.Join(ctx, tx)
+			return errors.Join(err, second(again.LockAll(ctx, key, of)))
+		})
+		if !errors.As(err, &held) || held.Key != of {
+			t.Errorf("LockAll of the own key and another's: %v", err)
 		}
 	})
 }
