@@ -90,7 +90,7 @@ func TestWaitOnAPlainPool(t *testing.T) {
 		if n := txlock.Remembered(key); n != 0 {
 			t.Errorf("%d transactions that are over are remembered", n)
 		}
-		of := named()
+		of := txlock.Named(key.String() + "z") // LockAll comes to it last
 		begin(t, newPool(t, db, true), nil).lock(t, of)
 		err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
 			again, err := locksqlc.Join(ctx, tx)
