@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
@@ -129,13 +128,9 @@ func (s *stage) getenv(name string) string { return map[string]string{"LOCKSTEP_
 
 // call runs the command, and returns all that it prints, as the page has it.
 func (s *stage) call(args ...string) (output string, code int) {
-	var out bytes.Buffer
-	testdb.Await(time.Minute, func() bool { // other tests look, too, and keep the list old
-		out.Reset()
-		code = run(s.Context(), args, s.getenv, strings.NewReader(s.stdin), &out, &out)
-		return !strings.Contains(out.String(), "list of transactions is old")
-	})
-	return s.normal(out.String()), code
+	s.Helper()
+	output, code = called(s.T, map[string]string{"LOCKSTEP_DSN": s.dsn}, s.stdin, args...)
+	return s.normal(output), code
 }
 
 // shows runs a command until it prints what is wanted, and notes it for the page. The
