@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -140,5 +141,47 @@ func TestUpsertOfAnother(t *testing.T) {
 		noError(t, db.Create(w).Error)
 		err := db.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"id": w.ID + 1000})}).Create(&Ware{ID: w.ID, Code: "last"}).Error
 		wantError(t, "an upsert to another key", err, txlock.ErrInvalidKey)
+	})
+}
+
+// Preset and Seventh have primary keys with defaults: a constant that GORM writes, and one that the
+// server makes.
+type (
+	Preset struct {
+		Code string `lockstep:"preset" gorm:"type:varbinary(50);primaryKey;default:'main'"`
+		N    int64
+	}
+	Seventh struct {
+		ID int64 `lockstep:"seventh" gorm:"primaryKey;autoIncrement:false;default:(7)"`
+		N  int64
+	}
+)
+
+// TestUpsertOfADefault proves that an upsert isn't sent that may find a record by the default of its
+// primary key, whose lock it hasn't taken.
+func TestUpsertOfADefault(t *testing.T) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
+		e.names.tables["Preset"] = e.CreateTable(t, "presets", "code VARBINARY(50) PRIMARY KEY DEFAULT 'main', n BIGINT NOT NULL DEFAULT 0")
+		e.names.tables["Seventh"] = e.CreateTable(t, "sevenths", "id BIGINT PRIMARY KEY DEFAULT 7, n BIGINT NOT NULL DEFAULT 0")
+		db := e.openPlugin(t)
+		noError(t, errors.Join(db.Create(&Preset{Code: "main"}).Error, db.Create(&Seventh{ID: 7}).Error))
+		upsert := db.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"n"})}).Session(&gorm.Session{})
+		for what, err := range map[string]error{
+			"a constant":         upsert.Create(&Preset{N: 5}).Error,
+			"a Save of a slice":  db.Save([]*Preset{{N: 5}}).Error,
+			"a map":              upsert.Model(&Preset{}).Create(map[string]any{"n": 5}).Error,
+			"a column left out":  upsert.Omit("code").Create(&Preset{Code: "other", N: 5}).Error,
+			"the server's":       upsert.Create(&Seventh{N: 5}).Error,
+			"the server's, once": upsert.Create([]*Seventh{{ID: 8, N: 5}, {N: 5}}).Error,
+		} {
+			wantError(t, what, err, txlock.ErrInvalidKey)
+		}
+		if e.count(t, "Preset", "n = 0") != 1 || e.count(t, "Preset", "TRUE") != 1 || e.count(t, "Seventh", "n = 0") != 1 || e.count(t, "Seventh", "TRUE") != 1 {
+			t.Error("a record was written that nobody has locked")
+		}
+		noError(t, errors.Join(upsert.Create(&Preset{Code: "main", N: 6}).Error, upsert.Create(&Seventh{ID: 7, N: 6}).Error, db.Create(&Seventh{ID: 8}).Error))
+		if e.count(t, "Preset", "n = 6") != 1 || e.count(t, "Seventh", "n = 6") != 1 {
+			t.Error("an upsert with its key has not changed its record")
+		}
 	})
 }

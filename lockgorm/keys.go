@@ -107,7 +107,7 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 
 // keysOfSaved asks the models for their keys that a hook has added, or to which it has given a
 // primary key, or another one. It refuses those that still have none and would be written with
-// the zero value, which is a primary key like others.
+// the zero value or a constant, which is a primary key like others.
 func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
 	ids := noteOf[lockedIDs](stmt)
@@ -128,7 +128,7 @@ func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 		case err != nil:
 			return nil, err
 		case zero && unnamed:
-			return nil, fmt.Errorf("%w: a model of %s has no primary key, and the zero value would be written as one: give it a key, or declare what the database makes by gorm:\"default:...\"", txlock.ErrInvalidKey, stmt.Table)
+			return nil, fmt.Errorf("%w: a model of %s has no primary key, and the zero value, or its default, would be written as one: give it a key, or declare what the database makes by gorm:\"default:(...)\"", txlock.ErrInvalidKey, stmt.Table)
 		case !known:
 			all = append(all, keys...)
 		}
@@ -263,11 +263,12 @@ func modelOfMap(stmt *gorm.Statement, values map[string]any) (reflect.Value, err
 	return model, nil
 }
 
-// writesZero reports whether a create of the model writes the zero value of a primary key.
+// writesZero reports whether a create of the model writes the zero value of a primary key, or in
+// its place the constant that is declared as its default.
 func writesZero(stmt *gorm.Statement, model reflect.Value) bool {
 	return slices.ContainsFunc(stmt.Schema.PrimaryFields, func(field *schema.Field) bool {
 		_, zero := field.ValueOf(stmt.Context, model)
-		return zero && !field.HasDefaultValue
+		return zero && (!field.HasDefaultValue || field.DefaultValueInterface != nil)
 	})
 }
 

@@ -16,8 +16,8 @@ import (
 
 // confinedUpsert marks a create whose models are locked. If it is an upsert, ON DUPLICATE
 // KEY UPDATE updates whichever row any unique key finds: so the statement is made to
-// check that this row has the primary key of the model. If the database makes the primary
-// key, no existing row has it.
+// check that this row has the primary key of the model. A primary key that the server makes by
+// AUTO_INCREMENT, no existing row has.
 type confinedUpsert bool
 
 // confineUpserts makes GORM write that check into the marked statements. If the program has a
@@ -73,6 +73,9 @@ func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression 
 	var updates clause.Set
 	for _, key := range stmt.Schema.PrimaryFields {
 		column := clause.Column{Name: key.DBName}
+		if fresh := key.AutoIncrement && key.DefaultValue == ""; !fresh && !isWritten(stmt, column) {
+			refuse(fmt.Sprintf("it is an upsert that doesn't write %q, whose default may be the key of another record", key.DBName))
+		}
 		for _, assignment := range conflict.DoUpdates {
 			if assignment.Value != (clause.Column{Table: "excluded", Name: key.DBName}) && names(assignment.Column.Name, key.DBName) {
 				refuse(fmt.Sprintf("it makes another record of it, by %q", assignment.Column.Name))
@@ -84,6 +87,13 @@ func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression 
 	}
 	conflict.DoUpdates = slices.Concat(updates, conflict.DoUpdates)
 	return conflict
+}
+
+// isWritten reports whether a create writes a value to the column in every row.
+func isWritten(stmt *gorm.Statement, column clause.Column) bool {
+	values, _ := stmt.Clauses["VALUES"].Expression.(clause.Values)
+	i := slices.Index(values.Columns, column)
+	return i >= 0 && !slices.ContainsFunc(values.Values, func(row []any) bool { return !isValue(row[i]) })
 }
 
 // explainUpsert explains the error of that subquery.
