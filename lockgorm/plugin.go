@@ -109,7 +109,8 @@ func Check(models ...any) Option {
 //
 // A statement fails with ErrInvalidKey if it isn't certain which records it changes, and the error
 // says why: On names the keys of such a statement. So it does with a clause that isn't GORM's own,
-// except comments and index hints, and if a create would write the zero value as a primary key. If
+// except comments and index hints, and if a create would write the zero value, or a constant that is
+// declared as the default, as a primary key, or an upsert leaves that to a default of the column. If
 // an upsert finds a row by another unique key, the server returns an error and changes nothing.
 // Models with a Version are compared; see Version.
 //
