@@ -197,7 +197,9 @@ func visible(pass *source, v *types.Var, at ast.Node) bool {
 	return found == v
 }
 
-func within(node ast.Node, v types.Object) bool { return node.Pos() <= v.Pos() && v.Pos() < node.End() }
+func within(node ast.Node, v types.Object) bool {
+	return v != nil && node.Pos() <= v.Pos() && v.Pos() < node.End()
+}
 
 func name(p path) string { return p.root.Name() + p.fields }
 

@@ -33,6 +33,8 @@ func pathOf(pass *source, expr ast.Expr) path {
 	switch e := ast.Unparen(expr).(type) {
 	case *ast.Ident:
 		return pass.follow(target(pass, e))
+	case *ast.StarExpr:
+		return pathOf(pass, e.X)
 	case *ast.SelectorExpr:
 		v, ok := pass.TypesInfo.Uses[e.Sel].(*types.Var)
 		if !ok {

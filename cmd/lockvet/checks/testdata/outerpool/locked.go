@@ -32,3 +32,17 @@ func (s *shop) right(ctx context.Context, id int64) error {
 		return q.PayOrder(ctx, id)
 	})
 }
+
+func (s *shop) wrongByPointer(ctx context.Context, id int64) error {
+	return s.queries.Run(ctx, s.db, lockeddb.Orders.Keys(id), func(q *lockeddb.Locked) error {
+		_, err := (*s.db).ExecContext(ctx, pay, id) // want `s.db is the pool, not the transaction of Run`
+		return err
+	})
+}
+
+func (s *shop) byMethodExpression(ctx context.Context, pools []*sql.DB, id int64) error {
+	return s.queries.Run(ctx, s.db, lockeddb.Orders.Keys(id), func(q *lockeddb.Locked) error {
+		_, err := (*sql.DB).ExecContext(pools[0], ctx, pay, id)
+		return err
+	})
+}
