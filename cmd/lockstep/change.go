@@ -82,7 +82,7 @@ lockstep_centers.`,
 				return failed(unseen(gaps), "the lease %q is not held", key)
 			}
 			for _, l := range holders {
-				a.say("%s", l.Describe())
+				a.say("%s", cell(l.Describe()))
 				a.say("It sees the request within %s, and decides.", l.TTL/3)
 			}
 			if err := a.sure(ctx, fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), key, reason)); err != nil {
@@ -149,7 +149,7 @@ MySQL.`,
 				return failed(unseen(p.Gaps), "%s", why)
 			}
 			for _, l := range leases {
-				a.say("%s", l.Describe())
+				a.say("%s", cell(l.Describe()))
 				a.say("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3)
 			}
 			for _, l := range locks {
