@@ -598,7 +598,7 @@ func TestJobControls(t *testing.T) {
 			paused, err := jobs.Pause(ctx, key, "test")
 			wanted("Pause", paused, err, i == 0)
 		}
-		time.Sleep(3 * time.Hour)
+		time.Sleep(3*time.Hour + time.Second) // between two looks of the job, which would begin the first run at once
 		if status, err := jobs.Status(ctx, key); err != nil || status.PausedBy != "test" || len(runs) > 0 {
 			t.Errorf("%+v, %v after %d runs", status, err, len(runs))
 		}
