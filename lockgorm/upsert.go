@@ -16,8 +16,8 @@ import (
 
 // confinedUpsert marks a create whose models are locked. If it is an upsert, ON DUPLICATE
 // KEY UPDATE updates whichever row any unique key finds: so the statement is made to
-// check that this row has the primary key of the model. A primary key that the server makes by
-// AUTO_INCREMENT, no existing row has.
+// check that this row has the primary key of the model. No existing row has one that the server
+// makes by AUTO_INCREMENT.
 type confinedUpsert bool
 
 // confineUpserts makes GORM write that check into the marked statements. If the program has a
