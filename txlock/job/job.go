@@ -92,7 +92,7 @@ func New(db *sql.DB, leases *lease.Manager, opts ...Option) (*Jobs, error) {
 }
 
 func newJobs(db *sql.DB, leases *lease.Manager, l ledger, opts ...Option) (*Jobs, error) {
-	j := &Jobs{db: db, leases: leases, ledger: l, options: options{instance: procname.Process(":"), keep: 20, age: 30 * 24 * time.Hour}, closing: make(chan struct{})}
+	j := &Jobs{db: db, leases: leases, ledger: patient{l}, options: options{instance: procname.Process(":"), keep: 20, age: 30 * 24 * time.Hour}, closing: make(chan struct{})}
 	for _, option := range opts {
 		option(&j.options)
 	}

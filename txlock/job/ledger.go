@@ -14,6 +14,7 @@ import (
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // ledger is where ticks are written down: the table, or its stand-in in tests.
@@ -79,6 +80,52 @@ type beginning struct {
 	died     jobrow.Run // the run under the token diedAs, 0 for none, which nobody has ended
 	diedAs   uint64
 	keep     int
+}
+
+// answerTime is how long a server may take for what is asked before a tick has begun.
+const answerTime = 10 * time.Second
+
+// patient is a ledger whose server may be silent: what is asked before a tick has begun ends with
+// txlock.ErrWaitTimeout then.
+type patient struct{ ledger }
+
+func (p patient) look(ctx context.Context, key string) (r row, now time.Time, err error) {
+	err = within(ctx, func(ctx context.Context) error {
+		r, now, err = p.ledger.look(ctx, key)
+		return err
+	})
+	return r, now, err
+}
+
+func (p patient) make(ctx context.Context, key string, from time.Time, c coming) error {
+	return within(ctx, func(ctx context.Context) error { return p.ledger.make(ctx, key, from, c) })
+}
+
+func (p patient) plan(ctx context.Context, key string, r row, c coming) error {
+	return within(ctx, func(ctx context.Context) error { return p.ledger.plan(ctx, key, r, c) })
+}
+
+func (p patient) differs(ctx context.Context, key, schedule string) error {
+	return within(ctx, func(ctx context.Context) error { return p.ledger.differs(ctx, key, schedule) })
+}
+
+func (p patient) begin(ctx context.Context, b beginning) (begun bool, err error) {
+	err = within(ctx, func(ctx context.Context) error {
+		begun, err = p.ledger.begin(ctx, b)
+		return err
+	})
+	return begun, err
+}
+
+// within asks the server something that it must answer within answerTime.
+func within(ctx context.Context, ask func(ctx context.Context) error) error {
+	limited, stop := context.WithTimeout(ctx, answerTime)
+	defer stop()
+	err := ask(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: the server has not answered for %v: %v", txlock.ErrWaitTimeout, answerTime, err) //nolint:errorlint // it must not look like the caller's
+	}
+	return err
 }
 
 // never is before every instant that can be ticked.

@@ -119,6 +119,9 @@ func (e *events) of(kind Kind) (found []Event) {
 	return found
 }
 
+// errSilent is the fault of a server that doesn't answer.
+var errSilent = errors.New("silent")
+
 // memLedger is what a process sees of the table in memory.
 type memLedger struct {
 	*cluster
@@ -144,6 +147,12 @@ func (m *memLedger) change(ctx context.Context, key string, f func(r *memRow, no
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.calls++
+	if m.fault == errSilent { //nolint:errorlint // nothing else
+		m.mu.Unlock()
+		<-ctx.Done()
+		m.mu.Lock()
+		return false, ctx.Err()
+	}
 	if err := errors.Join(ctx.Err(), m.fault); err != nil {
 		return false, err
 	}

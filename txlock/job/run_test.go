@@ -41,6 +41,13 @@ func (j *journal) work(takes time.Duration) Func {
 	}
 }
 
+// finished are the ticks that were done.
+func (j *journal) finished() []time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.done)
+}
+
 // runs runs a job in a process until the test ends.
 func (n *node) runs(s Schedule, fn Func, opts ...RunOption) {
 	n.t.Helper()
@@ -269,6 +276,31 @@ func TestStatementsOfRun(t *testing.T) {
 		time.Sleep(time.Hour)
 		if sent := n.ledger.sent() - before; sent > 360 {
 			t.Errorf("%d statements in an hour", sent)
+		}
+	})
+}
+
+// TestSilentServer proves that a claim doesn't wait for a server that is silent, and that Run goes
+// on when it answers again, also where the silent connection itself never does.
+func TestSilentServer(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var j journal
+		n, other := c.node(), c.node()
+		n.runs(Every(time.Minute), j.work(0))
+		time.Sleep(90 * time.Second)
+		n.ledger.down(errSilent)
+		other.ledger.down(errSilent)
+		began := time.Now()
+		_, err := other.Claim(t.Context(), nightly, began)
+		if took := time.Since(began); !errors.Is(err, txlock.ErrWaitTimeout) || errors.Is(err, context.DeadlineExceeded) || took != answerTime {
+			t.Errorf("Claim: %v, after %v", err, took)
+		}
+		time.Sleep(time.Minute)
+		before := len(j.finished())
+		n.ledger.down(nil)
+		time.Sleep(2 * time.Minute)
+		if done := len(j.finished()) - before; done < 2 {
+			t.Errorf("%d ticks after the silence", done)
 		}
 	})
 }

@@ -172,13 +172,13 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		begun := m.store.Now()
 		a, since, err := m.attempt(ctx, q, p.attempt)
 		o := classify(a.Reply, err)
-		q.heard(ctx, o, begun, m.store.Now())
+		m.heard(ctx, q, o, begun)
 		var s step
 		var seen store.Glance
 		if s, p = p.next(o); s == stepLook {
 			if a.Seen != nil {
 				seen = *a.Seen
-			} else if seen, err = q.target.look(ctx, m.store, q); err != nil {
+			} else if seen, err = m.look(ctx, q, m.store); err != nil {
 				return nil, 0, err
 			}
 			q.seen.look(q, seen)
@@ -188,11 +188,13 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case stepSend:
 			err = nil
 		case stepReadClock:
-			err = m.store.ReadClock(ctx)
+			err = m.between(ctx, q, m.store.ReadClock)
 		case stepMakeRows:
-			err = m.making(ctx, func() error { return q.target.prepare(ctx, m.store, q) })
+			err = m.between(ctx, q, func(ctx context.Context) error {
+				return m.making(ctx, func() error { return q.target.prepare(ctx, m.store, q) })
+			})
 		case stepMakeQueueRow:
-			err = m.ensureQueueRow(ctx, q.key)
+			err = m.between(ctx, q, func(ctx context.Context) error { return m.ensureQueueRow(ctx, q.key) })
 		case stepTake:
 			return m.take(ctx, q, a, since, inTurn, drain)
 		case stepBusy:
@@ -206,6 +208,15 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 			return nil, 0, err
 		}
 	}
+}
+
+// look tells whether what the request asks for is free.
+func (m *Manager) look(ctx context.Context, q *request, s store.Session) (seen store.Glance, err error) {
+	err = m.between(ctx, q, func(ctx context.Context) error {
+		seen, err = q.target.look(ctx, s, q)
+		return err
+	})
+	return seen, err
 }
 
 // take makes the handle of what was granted, and waits for readers if there may be any.

@@ -49,10 +49,7 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 			m.store.Settle(m.idle)
 		}
 	}()
-	if err := m.store.Ready(ctx); err != nil {
-		return store.Answer{}, 0, err
-	}
-	if err := m.store.Reserve(ctx); err != nil {
+	if err := m.prepare(ctx, q); err != nil {
 		return store.Answer{}, 0, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -111,6 +108,46 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 	}
 	o := <-outcomes
 	return o.Answer, since, m.after(q, o.err)
+}
+
+// prepare makes sure that an attempt can be sent: the server's clock is known, and there is a
+// connection for renewals.
+func (m *Manager) prepare(ctx context.Context, q *request) error {
+	ctx, stop := m.asking(ctx, q, 0)
+	defer stop()
+	if err := m.store.Ready(ctx); err != nil {
+		return err
+	}
+	if q.shared {
+		if err := m.sharesHere(ctx); err != nil {
+			return err
+		}
+	}
+	return m.store.Reserve(ctx)
+}
+
+// slowAnswer is how long a server may take for what is asked between attempts, however short the
+// TTL is: MySQL refuses to make a row beside a locked one after two seconds.
+const slowAnswer = 3 * time.Second
+
+// asking returns a context that ends when the server has not answered for as long as an attempt
+// may take, for as long as it was silent before, or for the given time.
+func (m *Manager) asking(ctx context.Context, q *request, least time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(patience(q.ttl), q.silence(m.store.Now()), least))
+}
+
+// between asks the server for what a request must know or have between its attempts. If that
+// doesn't answer, the error is as that of an attempt.
+func (m *Manager) between(ctx context.Context, q *request, ask func(ctx context.Context) error) error {
+	begun := m.store.Now()
+	limited, stop := m.asking(ctx, q, slowAnswer)
+	defer stop()
+	err := ask(limited)
+	if o := classify(store.Absent, err); o == outOverdue {
+		m.heard(ctx, q, o, begun)
+		err = q.failure(ctx, o, store.Answer{}, err)
+	}
+	return err
 }
 
 // after gives the request a new hold if a statement was not answered: see reissue.

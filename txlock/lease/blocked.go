@@ -57,7 +57,11 @@ func (m *Manager) unblock(ctx context.Context, q *request, busy error) error {
 		return busy
 	}
 	q.blocked.looked = m.store.Now()
-	found, err := m.store.Blockers(ctx, q.key.String())
+	var found []store.Blocker
+	err := m.between(ctx, q, func(ctx context.Context) (err error) {
+		found, err = m.store.Blockers(ctx, q.key.String())
+		return err
+	})
 	if err != nil {
 		return errors.Join(busy, err)
 	}

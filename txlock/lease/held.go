@@ -60,9 +60,9 @@ func (s sight) named(err error) error {
 // under way to be the reason why nothing was granted.
 const leastSilence = time.Second
 
-// heard notes whether the server has answered an attempt in time.
-func (q *request) heard(ctx context.Context, o outcome, begun, now instant) {
-	cut := ctx.Err() != nil
+// heard notes whether the server has answered in time what was sent at a moment.
+func (m *Manager) heard(ctx context.Context, q *request, o outcome, begun instant) {
+	now, cut := m.store.Now(), ctx.Err() != nil
 	if o != outOverdue && !cut {
 		q.silent = 0
 		if o == outLate {
@@ -75,6 +75,9 @@ func (q *request) heard(ctx context.Context, o outcome, begun, now instant) {
 	}
 	if took := q.silence(now); !cut || took >= leastSilence {
 		q.seen = sight{what: fmt.Sprintf("the server has not answered for %v", took.Round(time.Millisecond)), mute: true}
+		if m.store.Full() {
+			q.seen.what += ", and the pool has no connection left"
+		}
 	}
 }
 

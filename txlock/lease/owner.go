@@ -85,7 +85,11 @@ func (m *Manager) notReading(ctx context.Context, s store.Session, q *request) e
 	if len(owners) == 0 || q.asksAlone {
 		return nil
 	}
-	owner, err := s.ReaderAmong(ctx, q.key.String(), owners, holdBegins)
+	var owner string
+	err := m.between(ctx, q, func(ctx context.Context) (err error) {
+		owner, err = s.ReaderAmong(ctx, q.key.String(), owners, holdBegins)
+		return err
+	})
 	if err == nil && owner != "" {
 		err = upgrade(owner)
 	}
@@ -99,7 +103,7 @@ func (m *Manager) unlessReading(ctx context.Context, s store.Session, q *request
 	if !errors.Is(err, txlock.ErrBusy) {
 		return err
 	}
-	return cmp.Or(m.notReading(ctx, s, q), err)
+	return cmp.Or(q.unlessSilent(ctx, m.notReading(ctx, s, q)), err)
 }
 
 // readsAs returns the owners under which an exclusive request may already read, by
@@ -120,11 +124,20 @@ func (m *Manager) elsewhere(ctx context.Context, q *request) (bool, error) {
 	if !q.named || q.under == nil || q.under.record.m == m {
 		return false, nil
 	}
-	seen, err := m.store.Look(ctx, leaseRow(q.key))
+	seen, err := m.lookAtLease(ctx, q)
 	if err != nil || seen.Left > 0 && seen.Owner == q.owner {
 		return false, err
 	}
 	return true, q.disown()
+}
+
+// lookAtLease reads the row of the lease.
+func (m *Manager) lookAtLease(ctx context.Context, q *request) (seen store.Glance, err error) {
+	err = m.between(ctx, q, func(ctx context.Context) error {
+		seen, err = m.store.Look(ctx, leaseRow(q.key))
+		return err
+	})
+	return seen, err
 }
 
 // missed reports whether the lease that was granted is not the lease that the context

@@ -34,7 +34,7 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	w, first := m.enqueue(q.queue())
 	defer m.dequeue(q.queue(), w)
 	first, err := m.mayTry(asking, q, first)
-	if err != nil {
+	if err = q.unlessSilent(asking, err); err != nil && !errors.Is(err, txlock.ErrBusy) {
 		return nil, q.endOf(ctx, asking, err)
 	}
 	var left time.Duration
@@ -94,7 +94,7 @@ func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, err
 	if err := m.notReading(ctx, m.store, q); err != nil || !q.named {
 		return false, err
 	}
-	seen, err := m.store.Look(ctx, leaseRow(q.key))
+	seen, err := m.lookAtLease(ctx, q)
 	return q.own(seen), err
 }
 
@@ -238,7 +238,7 @@ func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, f
 		return l, 0, err
 	}
 	if !freed {
-		seen, err := q.target.look(ctx, s, q)
+		seen, err := m.look(ctx, q, s)
 		if err != nil {
 			return nil, 0, q.unlessSilent(ctx, err)
 		}

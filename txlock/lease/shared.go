@@ -23,13 +23,13 @@ import (
 // gets another handle of that in the same manager, and an additional reader's lease in another
 // manager. Each reader has a token of its own, which says nothing about the order.
 func (m *Manager) AcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
-	return m.share(ctx, "acquire shared", key, opts, m.waitShared)
+	return m.share(ctx, "acquire shared", key, opts, m.wait)
 }
 
 // TryAcquireShared acquires the lease shared without waiting: if a writer holds it or waits for
 // it, it returns txlock.ErrBusy.
 func (m *Manager) TryAcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
-	return m.share(ctx, "try to acquire shared", key, opts, m.tryShared)
+	return m.share(ctx, "try to acquire shared", key, opts, m.tryOnce)
 }
 
 // DoShared acquires the lease shared, calls fn and releases the lease, as Do does.
@@ -61,22 +61,6 @@ func (m *Manager) takePlace(ctx context.Context, q *request, acquire func(contex
 		}
 		return l, err
 	})
-}
-
-// waitShared waits for a reader's place.
-func (m *Manager) waitShared(ctx context.Context, q *request) (*Lease, error) {
-	if err := m.sharesHere(ctx); err != nil {
-		return nil, err
-	}
-	return m.wait(ctx, q)
-}
-
-// tryShared tries once to take a reader's place.
-func (m *Manager) tryShared(ctx context.Context, q *request) (*Lease, error) {
-	if err := m.sharesHere(ctx); err != nil {
-		return nil, err
-	}
-	return m.tryOnce(ctx, q)
 }
 
 // sharesHere returns an error on a multi-primary cluster: readers write nothing that
@@ -139,7 +123,11 @@ var (
 func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*Lease, time.Duration, error) {
 	begun, reaped := m.store.Now(), false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
-		row, err := m.readersOf(ctx, m.store, l.Key())
+		var row store.Readers
+		err := m.between(ctx, q, func(ctx context.Context) (err error) {
+			row, err = m.readersOf(ctx, m.store, l.Key())
+			return err
+		})
 		if err == nil && row.Held == 0 {
 			if err = l.Err(); err == nil {
 				l.record.drained()
@@ -173,7 +161,7 @@ func (m *Manager) passReaders(ctx context.Context, q *request, row store.Readers
 	if err := m.notReading(ctx, m.store, q); err != nil || row.Expired == 0 {
 		return err
 	}
-	if err := m.store.Reap(ctx, q.key.String()); err != nil || !reaped {
+	if err := m.between(ctx, q, func(ctx context.Context) error { return m.store.Reap(ctx, q.key.String()) }); err != nil || !reaped {
 		return err
 	}
 	if err := m.unblock(ctx, q, store.ErrLocked); !errors.Is(err, store.ErrLocked) {
@@ -222,7 +210,7 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 		return nil, err
 	}
 	q.named = false // a statement must be sent, though the owner holds the lease
-	shared, err := r.m.takePlace(ctx, q, r.m.tryShared)
+	shared, err := r.m.takePlace(ctx, q, r.m.tryOnce)
 	if err != nil {
 		return nil, err
 	}

@@ -50,14 +50,14 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 		db := testdb.Dedicated(t, engine).OpenLeases(t)
 		for name, stand := range standstills {
 			t.Run(name, func(t *testing.T) {
-				m := newManager(t, newPool(t, db, true), lease.TTL(ttl))
+				m, cold := newManager(t, newPool(t, db, true), lease.TTL(ttl)), newManager(t, newPool(t, db, true), lease.TTL(ttl))
 				keys := make(map[string]txlock.Key)
 				for what, wait := range waitsWithoutLimit {
 					keys[what] = named()
 					wantsGranted(t, what, wait(t.Context(), m, keys[what])) // so that there are rows
 				}
-				tried, limited := named(), named() // of one key, one would find its row locked by the other
-				for _, key := range []txlock.Key{tried, limited} {
+				tried, first, limited := named(), named(), named() // of one key, one would find its row locked by the other
+				for _, key := range []txlock.Key{tried, first, limited} {
 					wantsGranted(t, "Acquire", acquired(m.Acquire(t.Context(), key)))
 				}
 				goOn := stand(t, db)
@@ -73,6 +73,7 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 				}
 				for what, call := range map[string]func() error{
 					"a try":   func() error { return acquired(m.TryAcquire(t.Context(), tried)) },
+					"a first": func() error { return acquired(cold.TryAcquire(t.Context(), first)) },
 					"a limit": func() error { return acquired(m.Acquire(t.Context(), limited, lease.WaitAtMost(time.Second))) },
 				} {
 					waiting.Go(func() {
@@ -184,11 +185,7 @@ var waitsWithoutLimit = map[string]aWait{
 		return s.Do(ctx, noWork, options...)
 	},
 	"AcquireAll": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		all, err := m.AcquireAll(ctx, []txlock.Key{key, txlock.Named(key.String() + ", too")}, options...)
-		if err != nil {
-			return err
-		}
-		return all.Release(context.Background())
+		return acquiredAll(m.AcquireAll(ctx, []txlock.Key{key, txlock.Named(key.String() + ", too")}, options...))
 	},
 }
 
@@ -200,6 +197,13 @@ func acquired(l *lease.Lease, err error) error {
 		return err
 	}
 	return l.Release(context.Background())
+}
+
+func acquiredAll(all *lease.Leases, err error) error {
+	if err != nil {
+		return err
+	}
+	return all.Release(context.Background())
 }
 
 // TestWaitSurvivesASilentServer proves that no wait without a limit ends because the server
@@ -389,6 +393,57 @@ func TestSilenceIsSaid(t *testing.T) {
 				db.after(2 * time.Minute)
 			})
 		})
+	}
+}
+
+// tries are all calls that don't wait.
+var tries = map[string]aWait{
+	"TryAcquire": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquired(m.TryAcquire(ctx, key, options...))
+	},
+	"TryDo": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return m.TryDo(ctx, key, noWork, options...)
+	},
+	"TryAcquireShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquired(m.TryAcquireShared(ctx, key, options...))
+	},
+	"a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		s, err := m.Semaphore(key, 1)
+		if err != nil {
+			return err
+		}
+		return acquired(s.TryAcquire(ctx, options...))
+	},
+	"TryAcquireAll": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquiredAll(m.TryAcquireAll(ctx, []txlock.Key{key}, options...))
+	},
+	"Acquire, with a limit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquired(m.Acquire(ctx, key, append(options, lease.WaitAtMost(time.Second))...))
+	},
+}
+
+// TestATryOfASilentServerEnds proves that no try waits for a server that is silent, whichever
+// statement of it has no answer, also where that is the first of its manager.
+func TestATryOfASilentServerEnds(t *testing.T) {
+	for name, try := range tries {
+		for _, op := range []string{"ReadClock", "SharesLeases", "Take", "Look", "Make", "Use", "Permits", "Readers", "Blockers"} {
+			t.Run(name+", "+op, func(t *testing.T) {
+				inMemory(t, func(t *testing.T, db *memory) {
+					must(t, try(t.Context(), db.manager(), txlock.Named("another")))
+					m, wire := db.process(lease.TTL(3 * time.Second))
+					silent := wire.frozen([]string{op}, time.Minute)
+					err := try(t.Context(), m, job)
+					if silent.left == 0 {
+						must(t, err) // it needs no such statement
+					} else {
+						wants(t, "the try", err, txlock.ErrWaitTimeout)
+						db.within("the try", 2*time.Second, 4*time.Second)
+					}
+					db.after(2 * time.Minute)
+					nothingHeld(t, m)
+				})
+			})
+		}
 	}
 }
 

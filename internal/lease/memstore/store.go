@@ -71,7 +71,9 @@ func (s *Store) ReadClock(ctx context.Context) error {
 }
 
 // SharesLeases is that of store.Store: there is one server only.
-func (s *Store) SharesLeases(context.Context) error { return nil }
+func (s *Store) SharesLeases(ctx context.Context) error {
+	return s.perform(ctx, "SharesLeases", store.Row{}, func() error { return nil })
+}
 
 // Identity is that of store.Store: the server.
 func (s *Store) Identity() any { return s.server }
