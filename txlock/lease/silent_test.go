@@ -121,8 +121,9 @@ type freeze struct {
 	only []string // the calls that stand; nil: all
 	thaw chan struct{}
 
-	mu   sync.Mutex
-	left int // sessions of calls that were given up
+	mu    sync.Mutex
+	stood int // calls that stood
+	left  int // sessions of those that were given up
 }
 
 // writes are the calls that FLUSH TABLES WITH READ LOCK lets stand.
@@ -135,6 +136,9 @@ func (f *freeze) fault(ctx context.Context, op string, _ store.Row, call func() 
 	if f.only != nil && !slices.Contains(f.only, op) {
 		return call()
 	}
+	f.mu.Lock()
+	f.stood++
+	f.mu.Unlock()
 	select {
 	case <-f.thaw:
 		return call()
@@ -431,20 +435,40 @@ func TestATryOfASilentServerEnds(t *testing.T) {
 				inMemory(t, func(t *testing.T, db *memory) {
 					must(t, try(t.Context(), db.manager(), txlock.Named("another")))
 					m, wire := db.process(lease.TTL(3 * time.Second))
-					silent := wire.frozen([]string{op}, time.Minute)
+					silent := wire.frozen([]string{op}, 2*time.Hour)
 					err := try(t.Context(), m, job)
-					if silent.left == 0 {
+					if silent.stood == 0 {
 						must(t, err) // it needs no such statement
 					} else {
 						wants(t, "the try", err, txlock.ErrWaitTimeout)
 						db.within("the try", 2*time.Second, 4*time.Second)
 					}
-					db.after(2 * time.Minute)
+					db.after(3 * time.Hour)
 					nothingHeld(t, m)
 				})
 			})
 		}
 	}
+}
+
+// TestNamedWaiterSurvivesASilentServer proves that one who waits behind another of its manager, and
+// asks whether its owner has the lease already, waits on if that isn't answered.
+func TestNamedWaiterSurvivesASilentServer(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		held := acquire(t, db.manager(), job)
+		m, wire := db.process(lease.TTL(3 * time.Second))
+		var waiting sync.WaitGroup
+		for _, owner := range []string{"first", "second"} {
+			waiting.Go(func() {
+				wantsNone(t, owner, acquired(m.Acquire(lease.WithOwner(t.Context(), owner), job)))
+			})
+			db.after(time.Second)
+			wire.frozen([]string{"Look"}, 20*time.Second)
+		}
+		release(t, held)
+		waiting.Wait()
+		db.within("granted", 21*time.Second, 30*time.Second)
+	})
 }
 
 // TestSilenceEndsWithAnAnswer proves that a wait which has had an answer counts only what the
