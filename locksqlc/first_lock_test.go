@@ -129,6 +129,24 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 	})
 }
 
+// TestFirstSharedLock proves that the first shared lock of a process makes the row of its key before
+// its transaction as well, where it also asks for a cluster: a second reader doesn't wait for it.
+func TestFirstSharedLock(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		key, pool := uniqueKey(t, rand.Text()), newPool(t, db.Config(), true)
+		for range 2 {
+			tx := begin(t, takeConn(t, pool))
+			check(t, second(join(t, tx).RLock(t.Context(), key)))
+			if !makesBefore(db) {
+				return
+			}
+			if n := rowsOf(t, db, key); n != 1 {
+				t.Errorf("%d rows while the lock is held", n)
+			}
+		}
+	})
+}
+
 // TestChosenIsForOneTransaction proves that what SET TRANSACTION has chosen is that of the transaction
 // behind it, also if the first lock fails with its BEGIN, and never that of the next.
 func TestChosenIsForOneTransaction(t *testing.T) {

@@ -1,6 +1,7 @@
 package txlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -21,17 +22,17 @@ var singles sync.Map
 func (internals) OnePrimary(ctx context.Context, s *Scope) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	if err := s.onePrimary(ctx); err != nil {
+	if err := cmp.Or(s.mayShare(), s.onePrimary(ctx)); err != nil {
 		return s.failed("detect a cluster", err)
 	}
 	return nil
 }
 
+// mayShare returns schema.ErrEngine where no row can be locked shared.
+func (s *state) mayShare() error { return session.Lacks(s.server.Engine, s.server.Lacks.Shared) }
+
 // onePrimary makes sure, under the mutex, that the database has one primary.
 func (s *state) onePrimary(ctx context.Context) error {
-	if err := session.Lacks(s.server.Engine, s.server.Lacks.Shared); err != nil {
-		return err
-	}
 	if _, ok := singles.Load(s.server.Name); ok {
 		return nil
 	}

@@ -172,7 +172,7 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 		err = a.checked(a.snapshot)
 	}
 	if err == nil && a.shared {
-		err = a.onePrimary(ctx)
+		err = a.mayShare()
 	}
 	shown := a.version
 	if err == nil && a.compares {
@@ -201,6 +201,8 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 		return a.run(ctx, key)
 	case err == nil && shown < a.version:
 		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, shown, a.version)
+	case err == nil && a.shared:
+		err = a.onePrimary(ctx) // after the lock, which begins the transaction
 	}
 	if err != nil {
 		return h, a.failure(a.verb, key, a.busy(err))
