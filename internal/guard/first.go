@@ -94,15 +94,12 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 	case c.tx.MayHaveSnapshot():
 		return nil, first.Took(Reply{}, ErrReads)
 	}
-	if err := c.check(ctx, quiet); err != nil {
-		return nil, err
+	err, begins := cmp.Or(c.check(ctx, quiet), c.fit(ctx)), false
+	if err == nil {
+		begins, err = c.beginsWith(ctx)
 	}
-	if err := c.fit(ctx); err != nil {
-		return nil, err
-	}
-	begins, err := c.beginsWith(ctx)
 	if err != nil {
-		return nil, err
+		return nil, first.Took(Reply{}, err)
 	}
 	first.Sends()
 	rows, err := c.sendFirst(ctx, first, begins, read, args)
@@ -192,7 +189,8 @@ func (c *conn) beginsWith(ctx context.Context) (bool, error) {
 	}
 	repeats, err := c.repeats(ctx)
 	if err != nil {
-		return false, err
+		err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
+		return false, cmp.Or(c.tx.refuse(), err)
 	}
 	if !repeats && (c.server.Compound || !c.begin.failed) {
 		return true, nil
