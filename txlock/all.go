@@ -27,7 +27,7 @@ func (s *Scope) LockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	todo, err := s.missingOf(keys)
+	todo, err := s.missingOf(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -67,10 +67,10 @@ func checkKeys(keys []Key) error {
 
 // missingOf returns the keys that are not held for certain, sorted by the row
 // that they lock, each row once.
-func (s *state) missingOf(keys []Key) ([]Key, error) {
+func (s *state) missingOf(ctx context.Context, keys []Key) ([]Key, error) {
 	var todo []Key
 	for _, key := range keys {
-		_, done, err := s.reenter(key, key.record(), key.shared)
+		_, done, err := s.reenter(ctx, key, key.record(), key.shared)
 		if err != nil {
 			return nil, err
 		}

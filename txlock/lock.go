@@ -100,7 +100,7 @@ func (s *Scope) lock(ctx context.Context, key Key, q request) (Grant, error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	r := key.record()
-	old, done, err := s.reenter(key, r, q.shared)
+	old, done, err := s.reenter(ctx, key, r, q.shared)
 	if err != nil {
 		return Grant{}, err
 	}

@@ -188,7 +188,7 @@ func (s *state) note(r record, h hold, again bool) {
 }
 
 // reenter answers a request for what is held already, and refuses an upgrade.
-func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err error) {
+func (s *state) reenter(ctx context.Context, key Key, r record, shared bool) (h hold, done bool, err error) {
 	if s.txState != nil {
 		if err := s.txState.Err(); err != nil {
 			return hold{}, false, s.failure("lock", key, err)
@@ -196,6 +196,9 @@ func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err 
 	}
 	h, certain := s.holdOf(r)
 	if certain && h.grant.shared && !shared {
+		if err := s.stillOpen(ctx); err != nil {
+			return hold{}, false, s.failure("lock", key, err)
+		}
 		return hold{}, false, fmt.Errorf("lock %q: %w: lock it exclusively from the start", key, ErrUpgrade)
 	}
 	if certain && s.txState != nil {

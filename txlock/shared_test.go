@@ -1,6 +1,7 @@
 package txlock_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -40,4 +41,23 @@ func TestSharedKeys(t *testing.T) {
 			wants(t, "Commit", s.tx.Commit(), nil)
 		})
 	}
+}
+
+// TestUpgradeAfterTheEnd proves that who asks for an exclusive lock, and has held a shared one in a
+// transaction that a statement has ended, is told of the end, and not of an upgrade.
+func TestUpgradeAfterTheEnd(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			for _, end := range []string{"COMMIT", "ROLLBACK"} {
+				s, key := begin(t, newPool(t, db, guarded), nil), named()
+				wants(t, "RLock", second(s.RLock(t.Context(), key)), nil)
+				_ = second(s.tx.ExecContext(t.Context(), end)) // a guarded pool says what it does
+				for name, err := range map[string]error{"Lock": second(s.Lock(t.Context(), key)), "LockAll": second(s.LockAll(t.Context(), named(), key))} {
+					if !errors.Is(err, txlock.ErrTxDoomed) || errors.Is(err, txlock.ErrUpgrade) {
+						t.Errorf("%s after %s (guarded=%t): %v", name, end, guarded, err)
+					}
+				}
+			}
+		}
+	})
 }
