@@ -30,6 +30,7 @@ var moves = []struct {
 	{text: "SET autocommit = 0", want: schema.ErrAutocommit},
 	{text: "SET @@completion_type = CHAIN", want: schema.ErrSession},
 	{text: "SET SESSION completion_type = 2", want: schema.ErrSession},
+	{text: "SET timestamp = 1", want: schema.ErrSession},
 	{text: "SET character_set_results = utf16", want: schema.ErrCharset},
 	{text: "SET collation_connection = utf32_bin", want: schema.ErrCharset},
 	{text: "SET @a = 1; SET autocommit = 0; SELECT 1", want: schema.ErrAutocommit},

@@ -36,7 +36,8 @@ var (
 	// ErrSession is returned when locks don't hold on sessions because of a setting, by the DSN,
 	// init_connect or a SET: its text names the setting and the fix. ErrAutocommit and ErrCharset
 	// match it. So do the settings completion_type, with which a transaction may be open after
-	// COMMIT, and modes and isolation levels that this version of lockstep doesn't know.
+	// COMMIT, timestamp, with which NOW() stands still, and modes and isolation levels that this
+	// version of lockstep doesn't know.
 	// txlock.Join and leases return it, too, and on a guarded pool the calls that lock: it is also
 	// the error of a session whose database has changed since it was opened.
 	ErrSession = session.ErrSession

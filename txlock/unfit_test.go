@@ -30,6 +30,7 @@ func TestUnfitSessions(t *testing.T) {
 		"latin1":     {"character_set_connection", "latin1", schema.ErrCharset},
 		"results":    {"character_set_results", "utf16", schema.ErrCharset},
 		"chain":      {"completion_type", "CHAIN", schema.ErrSession},
+		"timestamp":  {"timestamp", "1700000000", schema.ErrSession},
 	} {
 		t.Run(name, func(t *testing.T) { refusesSession(t, c.variable, c.value, c.want) })
 	}

@@ -48,7 +48,8 @@ const Facts = "SELECT @@version, CONCAT(CONNECTION_ID()), CONCAT(0 + @@innodb_ro
 const (
 	Settings = "CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('sees_own_id=', " + SeesOwnID + "), CONCAT('autocommit=', 0 + @@autocommit)," +
 		" CONCAT('one_charset=', @@character_set_client = @@character_set_connection)," +
-		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode), " + SessionLevel + ")"
+		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode)," +
+		" CONCAT('timestamp=', IF(ABS(TIMESTAMPDIFF(SECOND, NOW(), SYSDATE())) < 60, 'DEFAULT', 'fixed')), " + SessionLevel + ")"
 	SettingsBegin = "settings:"
 	Nonce         = "nonce"
 )

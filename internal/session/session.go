@@ -75,6 +75,7 @@ var rules = []rule{
 	{setting: "one_charset", right: "1", wrong: ErrCharset},
 	{setting: "completion_type", right: "NO_CHAIN", fix: "with another, COMMIT and ROLLBACK begin a transaction that stays open, or close the connection: " +
 		"remove it from the data source name and from init_connect, and don't SET it"},
+	{setting: "timestamp", right: "DEFAULT", fix: "NOW() stands still, by which leases expire: remove it from the data source name and from init_connect, and don't SET it"},
 	{setting: "isolation", none: ErrComments, right: "REPEATABLE-READ READ-COMMITTED READ-UNCOMMITTED SERIALIZABLE", fix: "this version of lockstep doesn't know that level: set one that it knows"},
 	{setting: "sql_mode", list: true, right: "STRICT_TRANS_TABLES REAL_AS_FLOAT PIPES_AS_CONCAT ANSI_QUOTES IGNORE_SPACE IGNORE_BAD_TABLE_OPTIONS ONLY_FULL_GROUP_BY" +
 		" NO_UNSIGNED_SUBTRACTION NO_DIR_IN_CREATE POSTGRESQL ORACLE MSSQL DB2 MAXDB NO_KEY_OPTIONS NO_TABLE_OPTIONS NO_FIELD_OPTIONS" +

@@ -39,6 +39,7 @@ func TestRead(t *testing.T) {
 		{"one_charset=1", "one_charset=0", session.ErrCharset, "charset=utf8mb4"},
 		{"NO_CHAIN", "CHAIN", session.ErrSession, `completion_type = "CHAIN"`},
 		{"NO_CHAIN", "RELEASE", session.ErrSession, "don't SET it"},
+		{"DEFAULT", "fixed", session.ErrSession, `timestamp = "fixed"`},
 		{"REPEATABLE-READ", "SNAPSHOT", session.ErrSession, `isolation = "SNAPSHOT"`},
 		{"isolation=REPEATABLE-READ", "isolation=", session.ErrProxy, "removes comments"},
 		{"sql_mode=", "sql_mode=NEW,", session.ErrSession, `sql_mode = "NEW"`},
