@@ -135,7 +135,7 @@ func (c *conn) end(word string, commit bool, answer error) (err error) {
 	err = cmp.Or(answer, err)
 	c.lost = c.lost || errors.Is(err, mysql.ErrInvalidConn)
 	if t.number > 0 {
-		k.note(t, Event{What: word, Err: err})
+		k.note(t, Event{What: word, Err: err, commits: word == "COMMIT"})
 	}
 	k.end(t, commit)
 	c.tx = nil

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -392,6 +393,88 @@ func TestBeforeFaults(t *testing.T) {
 		k.Before(key, "UPDATE orders")
 		k.Before(guarded, "UPDATE orders")
 		must(t, l.Release(t.Context()))
+	}
+}
+
+// TestBeforeGuardLast calls Guard last, also after a fault. A transaction that is committed without
+// the guard fails the test: it never had one, or a rollback to a savepoint has undone it.
+func TestBeforeGuardLast(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		statements []string // after the UPDATE, with "guard" for Guard
+		fails      bool
+	}{
+		"last":      {[]string{"guard"}, false},
+		"never":     {nil, true},
+		"savepoint": {[]string{"SAVEPOINT s", "guard", "ROLLBACK TO s"}, true},
+		"released":  {[]string{"SAVEPOINT s", "guard", "RELEASE SAVEPOINT s"}, false},
+		"DDL":       {[]string{"ALTER TABLE orders ADD m INT"}, true},
+		"late DDL":  {[]string{"guard", "ALTER TABLE orders ADD m INT"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			program, mock, err := sqlmock.New()
+			must(t, err)
+			fails := &said{TB: t}
+			k := locktest.Open(fails, program)
+			plain := sql.OpenDB(k.Connector())
+			l, err := leasesOf(t, k.DB()).Acquire(t.Context(), txlock.Named("reports"))
+			must(t, err)
+			run := func(statements ...string) error {
+				tx, err := plain.BeginTx(t.Context(), nil)
+				must(t, err)
+				defer func() { _ = tx.Rollback() }()
+				for _, text := range statements {
+					if text == "guard" {
+						err = l.Guard(t.Context(), tx)
+					} else {
+						_, err = tx.ExecContext(t.Context(), text)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return tx.Commit()
+			}
+			expect := func(statements ...string) {
+				mock.ExpectBegin()
+				for _, text := range statements {
+					if text != "guard" {
+						mock.ExpectExec(text).WillReturnResult(sqlmock.NewResult(0, 1))
+					}
+				}
+				if slices.Contains(statements, "ALTER TABLE orders ADD m INT") {
+					mock.ExpectRollback() // there is nothing left to commit
+				} else {
+					mock.ExpectCommit()
+				}
+			}
+			const update = "UPDATE orders SET n = 1"
+			k.FailStatement("UPDATE orders", locktest.Deadlock)
+			if err := run(update, "guard"); err == nil {
+				t.Error("no deadlock")
+			}
+			expect(update, "guard")
+			must(t, run(update, "guard"))
+			if !k.Before(l.Key(), "UPDATE orders") {
+				t.Errorf("after the deadlock: %v\n%s", fails.texts, log(k))
+			}
+			statements := append([]string{update}, c.statements...)
+			expect(statements...)
+			must(t, run(statements...))
+			switch fine := k.Before(l.Key(), "UPDATE orders"); {
+			case fine == c.fails:
+				t.Errorf("Before: %t\n%s", fine, log(k))
+			case c.fails:
+				fails.says(t, "UPDATE orders SET n = 1 ran without the lock of reports: its transaction had locked nothing")
+			}
+			must(t, l.Release(t.Context()))
+			must(t, plain.Close())
+			fails.end()
+			mock.ExpectClose()
+			must(t, program.Close())
+			must(t, mock.ExpectationsWereMet())
+		})
 	}
 }
 

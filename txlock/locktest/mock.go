@@ -35,7 +35,7 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	if t != nil {
 		t.use(w, query)
 	}
-	e := Event{What: shown(query), program: true}
+	e := Event{What: shown(query), program: true, commits: t != nil && w.commit()}
 	err := c.suffer(word, query, e)
 	k.rows.Mu.Unlock()
 	if err != nil {
