@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -67,7 +68,12 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	return c, c.begin("BEGIN", "BEGIN", sql.TxOptions{Isolation: sql.IsolationLevel(options.Isolation), ReadOnly: options.ReadOnly})
+	level := sql.IsolationLevel(options.Isolation)
+	switch level {
+	case sql.LevelDefault, sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable:
+		return c, c.begin("BEGIN", "BEGIN", sql.TxOptions{Isolation: level, ReadOnly: options.ReadOnly})
+	}
+	return nil, fmt.Errorf("mysql: unsupported isolation level: %v", options.Isolation) // as go-sql-driver/mysql
 }
 
 // begin begins a transaction by a statement, and commits the one that is open. The program's database

@@ -3,6 +3,7 @@ package locktest_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -207,6 +208,18 @@ func TestVersionAtSerializable(t *testing.T) {
 		wants(t, "TryLock", tries(t, pool, key), txlock.ErrBusy)
 		must(t, tx.Commit())
 		must(t, tries(t, pool, key))
+	})
+}
+
+// TestUnsupportedLevels begins transactions at levels that servers don't have, as the Kit doesn't.
+func TestUnsupportedLevels(t *testing.T) {
+	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, _ txlock.Key) {
+		for _, level := range []sql.IsolationLevel{sql.LevelWriteCommitted, sql.LevelSnapshot, sql.LevelLinearizable} {
+			want := fmt.Sprintf("mysql: unsupported isolation level: %d", level)
+			if tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level}); err == nil || err.Error() != want {
+				t.Errorf("BeginTx: %v, %v, want %s", tx, err, want)
+			}
+		}
 	})
 }
 
