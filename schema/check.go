@@ -37,7 +37,8 @@ var (
 	// init_connect or a SET: its text names the setting and the fix. ErrAutocommit and ErrCharset
 	// match it. So do the settings completion_type, with which a transaction may be open after
 	// COMMIT, timestamp, with which NOW() stands still, and modes and isolation levels that this
-	// version of lockstep doesn't know.
+	// version of lockstep doesn't know, and for Check sessions with read-only transactions, whose
+	// locks return txlock.ErrReadOnly.
 	// txlock.Join and leases return it, too, and on a guarded pool the calls that lock: it is also
 	// the error of a session whose database has changed since it was opened.
 	ErrSession = session.ErrSession
@@ -143,6 +144,7 @@ type checking struct {
 	wanted []table
 
 	version      string
+	variables    map[string]string // of the session: some that are asked for at once
 	slept, moved int64
 
 	seen *seen
@@ -213,28 +215,45 @@ func checkCenters(ctx context.Context, db Queryer) (problem, err error) {
 func (c *checking) session(ctx context.Context) (problem, err error) {
 	facts, err := askSession(ctx, c.conn)
 	c.version = facts.Version
-	return nil, cmp.Or(err, facts.Unfit)
-}
-
-// binlog finds a binary log of statements. A server that doesn't know its variables has none.
-func (c *checking) binlog(ctx context.Context) (problem, err error) {
-	rows, err := c.conn.QueryContext(ctx, `SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')`)
-	if err != nil {
+	if err := cmp.Or(err, facts.Unfit); err != nil {
+		return nil, err
+	}
+	if err := c.readVariables(ctx); err != nil {
 		return nil, fmt.Errorf("schema: read the session: %w", err)
 	}
+	for _, name := range []string{"transaction_read_only", "tx_read_only"} {
+		if c.variables[name] == "ON" {
+			return nil, fmt.Errorf("%w: it has %s = ON, and a lock is a write: remove that from the data source name and from init_connect, and don't SET it", ErrSession, name)
+		}
+	}
+	return nil, nil
+}
+
+// readVariables reads variables that not every server has.
+func (c *checking) readVariables(ctx context.Context) (err error) {
+	rows, err := c.conn.QueryContext(ctx, `SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'transaction_read_only', 'tx_read_only')`)
+	if err != nil {
+		return err
+	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	is := make(map[string]string)
+	c.variables = make(map[string]string)
 	for rows.Next() {
 		var name, value string
 		if err := rows.Scan(&name, &value); err != nil {
-			return nil, fmt.Errorf("schema: read the session: %w", err)
+			return err
 		}
-		is[name] = value
+		c.variables[name] = value
 	}
-	if is["log_bin"] == "ON" && is["binlog_format"] == "STATEMENT" {
-		problem = fmt.Errorf("%w: replicas get other tokens than this server: SET GLOBAL binlog_format = 'ROW', and reconnect", ErrBinlog)
+	return rows.Err()
+}
+
+// binlog finds a binary log of statements. A server that doesn't know its variables has none.
+func (c *checking) binlog(context.Context) (problem, err error) {
+	if c.variables["log_bin"] != "ON" || c.variables["binlog_format"] != "STATEMENT" {
+		return nil, nil
 	}
-	return problem, rows.Err()
+	const fix = "SET GLOBAL binlog_format = 'ROW'"
+	return mended(fix, "%w: replicas get other tokens than this server: %s, and reconnect", ErrBinlog, fix), nil
 }
 
 func (c *checking) cluster(ctx context.Context) (problem, err error) {

@@ -216,15 +216,38 @@ func mended(fix, format string, args ...any) error {
 	return finding{fmt.Errorf(format, args...), fix}
 }
 
-// Fix returns the fix for an error of Check, as statements and commands separated by semicolons,
-// or the empty string if there is none. What a person must decide first stands behind a colon at the
-// end.
+// Fix returns the fixes for an error of Check, Install or InstallViews, as statements and commands
+// separated by semicolons, or the empty string if there is none. They are in the order of the findings,
+// each once, and lockstep install is last, because it refuses tables that are wrong. What a person must
+// decide first stands behind a colon after a statement.
 func Fix(err error) string {
-	var f finding
-	if errors.As(err, &f) {
-		return f.fix
+	var fixes []string
+	for _, f := range findings(err) {
+		for fix := range strings.SplitSeq(f.fix, "; ") {
+			if !slices.Contains(fixes, fix) {
+				fixes = append(fixes, fix)
+			}
+		}
 	}
-	return ""
+	if i := slices.Index(fixes, install); i >= 0 {
+		fixes = append(slices.Delete(fixes, i, i+1), install)
+	}
+	return strings.Join(fixes, "; ")
+}
+
+// findings returns the findings that an error wraps or joins, in their order.
+func findings(err error) (all []finding) {
+	switch e := err.(type) { //nolint:errorlint // each of the joined errors counts
+	case finding:
+		return []finding{e}
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			all = append(all, findings(one)...)
+		}
+	case interface{ Unwrap() error }:
+		return findings(e.Unwrap())
+	}
+	return all
 }
 
 // grant writes the GRANT of privileges on a table to the user of the session.
@@ -237,17 +260,18 @@ func (s *seen) compare(t table) error {
 	found := s.tables[t.name]
 	switch {
 	case found == nil:
-		return mended("lockstep install", "%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
+		return mended(install, "%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
 	case strings.EqualFold(found.kind, "VIEW"):
 		return mended("DROP VIEW "+t.name+"; lockstep install", "%w: %s is a view, and a lock through a view isn't always the lock of its table: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
 	case strings.EqualFold(found.kind, "SYSTEM VERSIONED"):
 		return mended("ALTER TABLE "+t.name+" DROP SYSTEM VERSIONING", "%w: %s is of the kind %s, and should be an ordinary table: ALTER TABLE %s DROP SYSTEM VERSIONING", ErrTable, t.name, found.kind, t.name)
 	case !strings.EqualFold(found.kind, "BASE TABLE"):
-		return mended("make it an ordinary table, or drop it; then lockstep install", "%w: %s is of the kind %s, and should be an ordinary table: make it one again, or drop it and run schema.Install", ErrTable, t.name, found.kind)
+		return mended("make it an ordinary table, or drop it; lockstep install", "%w: %s is of the kind %s, and should be an ordinary table: make it one again, or drop it and run schema.Install", ErrTable, t.name, found.kind)
 	case !strings.EqualFold(found.engine, "InnoDB"):
 		return mended("ALTER TABLE "+t.name+" ENGINE = InnoDB", "%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, found.engine, t.name)
 	case len(found.columns) == 0:
-		return fmt.Errorf("%w on %s, whose columns this user may not see: %s", ErrPrivilege, t.name, s.grant(needs(t.name), t.name))
+		grant := s.grant(needs(t.name), t.name)
+		return mended(grant, "%w on %s, whose columns this user may not see: %s", ErrPrivilege, t.name, grant)
 	}
 	if err := t.compareColumns(found.columns); err != nil {
 		return err

@@ -139,7 +139,8 @@ func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err e
 	if missing == nil {
 		return nil, nil
 	}
-	return fmt.Errorf("%w on %s: %s: %w", ErrPrivilege, t.name, c.seen.grant(missing, t.name), errors.Join(refused...)), nil
+	grant := c.seen.grant(missing, t.name)
+	return mended(grant, "%w on %s: %s: %w", ErrPrivilege, t.name, grant, errors.Join(refused...)), nil
 }
 
 // query sends a statement, and reads its rows.
@@ -180,5 +181,6 @@ func refused(ctx context.Context, db *sql.DB, statement string, err error) error
 	if userErr != nil {
 		return fmt.Errorf("schema: install %q: %w: %w", statement, ErrPrivilege, err)
 	}
-	return fmt.Errorf("schema: install %q: %w: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `%s`.* TO %s: %w", statement, ErrPrivilege, database, to, err)
+	grant := fmt.Sprintf("GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `%s`.* TO %s", database, to)
+	return mended(grant, "schema: install %q: %w: %s: %w", statement, ErrPrivilege, grant, err)
 }

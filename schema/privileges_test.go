@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -68,6 +69,42 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		demand(t, schema.Check(t.Context(), byRole), nil)
 		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); n != 0 {
 			t.Errorf("Check has made %d rows", n)
+		}
+	})
+}
+
+// TestFix proves that Fix has the statements of all findings, in their order, and the installation last.
+func TestFix(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		install(t, db)
+		db.Exec(t, "DROP TABLE lockstep_jobs")
+		db.Exec(t, "ALTER TABLE lockstep_once ENGINE = MyISAM")
+		db.Exec(t, "DROP TABLE lockstep_leases")
+		grants(t, db, "GRANT SELECT ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_once TO %s",
+			"GRANT SELECT, DELETE ON lockstep_locks TO %s", "GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
+		pool := db.Connect(t)
+		var account string
+		check(t, pool.QueryRowContext(t.Context(), "SELECT CURRENT_USER()").Scan(&account))
+		account = "'" + strings.ReplaceAll(account, "@", "'@'") + "'"
+		want := strings.Join([]string{
+			"ALTER TABLE lockstep_once ENGINE = InnoDB",
+			"GRANT INSERT, UPDATE ON `" + db.Name() + "`.lockstep_locks TO " + account,
+			"GRANT INSERT, UPDATE ON `" + db.Name() + "`.lockstep_centers TO " + account,
+			"lockstep install",
+		}, "; ")
+		if fix := schema.Fix(schema.Check(t.Context(), pool)); fix != want {
+			t.Errorf("Fix: %s, want %s", fix, want)
+		}
+		db.Exec(t, "DROP TABLE lockstep_once")
+		for what, err := range map[string]error{"Install": schema.Install(t.Context(), pool), "InstallViews": schema.InstallViews(t.Context(), pool)} {
+			fix := schema.Fix(err)
+			if !errors.Is(err, schema.ErrPrivilege) || !strings.HasPrefix(fix, "GRANT CREATE") || !strings.Contains(fix, account) || !strings.Contains(err.Error(), ": "+fix+": ") {
+				t.Errorf("%s: %v, fix %q", what, err, fix)
+			}
+		}
+		if fix := schema.Fix(nil) + schema.Fix(errors.New("another")); fix != "" {
+			t.Errorf("Fix of no finding: %q", fix)
 		}
 	})
 }

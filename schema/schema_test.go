@@ -298,6 +298,19 @@ func TestUnknownVariable(t *testing.T) {
 	})
 }
 
+// TestCheckFindsReadOnlySession has a data source name by which transactions are read-only.
+func TestCheckFindsReadOnlySession(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		name := map[testdb.Engine]string{testdb.MySQL: "transaction_read_only", testdb.MariaDB: "tx_read_only"}[engine]
+		pool := testdb.Open(t, engine).Connect(t, func(cfg *mysql.Config) { cfg.Params = map[string]string{name: "1"} })
+		err := schema.Check(t.Context(), pool)
+		demand(t, err, nil, "_read_only = ON", "remove that from the data source name")
+		if !errors.Is(err, schema.ErrSession) {
+			t.Errorf("Check: %v, want ErrSession", err)
+		}
+	})
+}
+
 // demand fails the test unless there is exactly this finding, with its remedy.
 func demand(t *testing.T, err, want error, says ...string) {
 	t.Helper()

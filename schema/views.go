@@ -55,11 +55,12 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 		if userErr != nil {
 			return userErr
 		}
-		more := ""
+		grants := fmt.Sprintf("GRANT CREATE VIEW, DROP, SELECT ON `%s`.* TO %s", database, to)
 		if rawsql.EngineOf(version) == rawsql.MySQL {
-			more = "; GRANT SELECT ON performance_schema.* TO " + to
+			grants += "; GRANT SELECT ON performance_schema.* TO " + to
 		}
-		return fmt.Errorf("schema: install %q: %w: GRANT CREATE VIEW, DROP, SELECT ON `%s`.* TO %s%s; GRANT PROCESS ON *.* TO %s: %w", firstLine(s), ErrPrivilege, database, to, more, to, err)
+		grants += "; GRANT PROCESS ON *.* TO " + to
+		return mended(grants, "schema: install %q: %w: %s: %w", firstLine(s), ErrPrivilege, grants, err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -121,7 +122,8 @@ func (d *doctor) schema(found error) error {
 	problems, alone := flat(found), errors.Is(found, schema.ErrSession) // then nothing else was asked
 	for _, subject := range subjects {
 		var texts []string
-		fix, state := subject.fix, Warn
+		var own []error
+		state := Warn
 		for _, problem := range problems {
 			if !errors.Is(problem, subject.is) {
 				continue
@@ -130,30 +132,17 @@ func (d *doctor) schema(found error) error {
 				state = Error
 			}
 			text, _, _ := strings.Cut(problem.Error(), ": Error ") // the server's words say no more
-			texts = append(texts, text)
-			fix = withFix(fix, schema.Fix(problem))
-			if _, grant, found := strings.Cut(problem.Error(), ": GRANT "); found {
-				grant, _, _ = strings.Cut(grant, ": ")
-				fix = withFix(fix, "GRANT "+grant)
-			}
+			texts, own = append(texts, text), append(own, problem)
 		}
 		problems = slices.DeleteFunc(problems, func(problem error) bool { return errors.Is(problem, subject.is) })
 		switch {
 		case texts != nil:
-			d.add(subject.name, state, fix, "%s", strings.Join(texts, "; "))
+			d.add(subject.name, state, cmp.Or(subject.fix, schema.Fix(errors.Join(own...))), "%s", strings.Join(texts, "; "))
 		case !alone:
 			d.add(subject.name, OK, "", "%s", subject.good)
 		}
 	}
 	return errors.Join(problems...) // the server's or the driver's
-}
-
-// withFix adds a fix to others, unless they have it.
-func withFix(fix, one string) string {
-	if strings.Contains(fix, one) {
-		return fix
-	}
-	return strings.TrimPrefix(fix+"; "+one, "; ")
 }
 
 // flat returns the errors that were joined into one.
