@@ -123,6 +123,9 @@ func TestOldParts(t *testing.T) {
 			if err != nil || !strings.Contains(string(written), words[1]) || words[0] == "" && strings.Contains(string(written), "_age_s") {
 				t.Errorf("%s has the JSON %s, %v", p.name, written, err)
 			}
+			if strings.Contains(string(written), `"now"`) {
+				t.Errorf("%s says when jobs were read that weren't: %s", p.name, written)
+			}
 			text := ""
 			for _, s := range sections {
 				text += s.Text

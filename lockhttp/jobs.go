@@ -14,11 +14,12 @@ import (
 )
 
 func (c *call) showJobs() ([]section, any) {
-	found := ops.Jobs{Now: c.jobs.Now, Jobs: keep(c.jobs.Jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })}
-	return []section{{ID: "jobs", Text: c.jobsOlder(), Table: c.jobTable(found.Jobs)}}, struct {
+	found := keep(c.jobs.Jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })
+	return []section{{ID: "jobs", Text: c.jobsOlder(), Table: c.jobTable(found)}}, struct {
 		seenForm
-		ops.Jobs
-	}{c.seen(), found}
+		Now  time.Time       `json:"now,omitzero"` // zero if they have never been read
+		Jobs []ops.JobStatus `json:"jobs"`
+	}{c.seen(), c.jobs.Now, found}
 }
 
 // jobsOlder says how old the list of jobs is, if it is older than the rest of the page.

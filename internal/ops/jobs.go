@@ -12,6 +12,7 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Jobs are the jobs of the table at one moment.
@@ -67,6 +68,13 @@ func (r *Room) Jobs(ctx context.Context) (Jobs, error) {
 		return Jobs{}, fault.Explain("look at the jobs", err)
 	}
 	all := Jobs{Jobs: make([]JobStatus, len(rows))}
+	if len(rows) == 0 { // which would say when they were read
+		facts, err := session.Ask(ctx, r.db)
+		if err != nil {
+			return Jobs{}, fault.Explain("look at the jobs", err)
+		}
+		all.Now = moment(facts.ClockUs)
+	}
 	for i, row := range rows {
 		all.Now, all.Jobs[i] = moment(row.NowUs), jobOf(row)
 	}
