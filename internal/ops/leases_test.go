@@ -3,6 +3,7 @@ package ops_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -108,6 +110,41 @@ func manager(t *testing.T, pool *sql.DB, opts ...lease.ManagerOption) *lease.Man
 	must(t, err)
 	t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
 	return m
+}
+
+// TestLeaders proves that each candidate of an election is shown, also of those that have one name.
+func TestLeaders(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := db.Connect(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		names := []string{"web-1", "web-1", "web-1", "web-2"}
+		ended := make(chan error, len(names))
+		for _, name := range names {
+			e, err := elect.New(manager(t, pool), txlock.Named("scheduler"), elect.InstanceName(name))
+			must(t, err)
+			go func() {
+				ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { <-ctx.Done(); return ctx.Err() })
+			}()
+		}
+		var shown []string
+		for deadline := time.Now().Add(30 * time.Second); len(shown) < len(names) && time.Now().Before(deadline); testdb.Refresh() {
+			p, err := ops.New(db.Admin()).Look(t.Context())
+			must(t, err)
+			for _, l := range p.Leaders() {
+				shown = append([]string{l.By}, l.Standby...)
+			}
+		}
+		slices.Sort(shown)
+		if !slices.Equal(shown, names) {
+			t.Errorf("the candidates are %q, want %q", shown, names)
+		}
+		cancel()
+		for range names {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // waitInLine lets a waiter wait for a lease that is held, until leave is called.

@@ -126,14 +126,18 @@ func (p *Picture) standby() map[string][]string {
 }
 
 // Leaders returns who leads. An election is known by its standby slots: one
-// at which nobody ever has is a lease like others.
+// at which nobody ever has is a lease like others. The leader keeps its own slot, and others may have
+// its name.
 func (p *Picture) Leaders() []Leader {
 	leaders, labels := []Leader{}, p.standby()
 	for _, lease := range p.Leases {
 		if !lease.Leads {
 			continue
 		}
-		others := slices.DeleteFunc(labels[lease.Key], func(label string) bool { return label == lease.Label }) // it keeps its slot for a while
+		others := labels[lease.Key]
+		if own := slices.Index(others, lease.Label); own >= 0 {
+			others = slices.Delete(others, own, own+1)
+		}
 		leaders = append(leaders, Leader{lease.Key, lease.Label, lease.Token, lease.Since, lease.Left, notNil(others)})
 	}
 	return leaders
