@@ -39,7 +39,8 @@ const (
 	// says why. Took is how long it was held.
 	Lost Kind = "lost"
 	// Released: a lease was released, or the transaction of a lock has ended. Took is how long it
-	// was held.
+	// was held. A lost lease has both: its Lost, and at the first Release after that a Released whose
+	// Err matches ErrLost.
 	Released Kind = "released"
 	// Dropped: a handle of a lease was garbage collected and had not been released, which is a
 	// bug of the program. Took is how long the lease was held. If it was the last handle, the

@@ -224,8 +224,8 @@ func validity(ttl time.Duration) time.Duration { return ttl - ttl/100 - 2*time.M
 // An owner that holds a lease re-enters it, so use another owner for work that the lease must
 // exclude. The name must be unique to one process at a time: a second process with the same name
 // takes the lease over from the first, at once and with a higher token, as a restarted program
-// does from its predecessor. It has 1 to 255 bytes; with any other, Acquire returns
-// txlock.ErrInvalidOption.
+// does from its predecessor. It has 1 to 255 bytes and doesn't begin with "released: "; with any
+// other, Acquire returns txlock.ErrInvalidOption.
 //
 // Without WithOwner, each Acquire has an owner of its own. The context of Do and of Lease.Context
 // keeps that owner for the key of the lease while the lease is held. Leases of other keys have
