@@ -106,19 +106,19 @@ func (c *clockedConn) ExecContext(ctx context.Context, query string, args []driv
 	if err := c.sync(ctx); err != nil {
 		return nil, err
 	}
-	return c.Conn.ExecContext(ctx, query, args)
+	return c.Conn.ExecContext(ctx, testdb.Unseen(query), args)
 }
 
 func (c *clockedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	if err := c.sync(ctx); err != nil {
 		return nil, err
 	}
-	return c.Conn.QueryContext(ctx, query, args)
+	return c.Conn.QueryContext(ctx, testdb.Unseen(query), args)
 }
 
 func (c *clockedConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	if err := c.sync(ctx); err != nil {
 		return nil, err
 	}
-	return c.Conn.PrepareContext(ctx, query)
+	return c.Conn.PrepareContext(ctx, testdb.Unseen(query))
 }

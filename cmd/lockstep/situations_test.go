@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -64,6 +65,7 @@ var situations = []struct {
 		s.shows([]string{"waits"}, "a row of stock (PRIMARY)", "   └─ order:42")
 	}},
 	{"readers that starve a writer", func(s *stage) {
+		s.must(locksqlc.Run(s.ctx, s.pool, []txlock.Key{txlock.Shared(prices.Key(8))}, func(*sql.Tx) error { return nil })) // the first asks more
 		s.must(txlock.Ensure(s.ctx, s.pool, prices.Key(7)))
 		for range 2 {
 			_, reader := s.begin()
@@ -268,7 +270,7 @@ var situations = []struct {
 	}},
 	{"a clock that differs", func(s *stage) {
 		cfg := s.db.AdminConfig()
-		cfg.Params = map[string]string{"timestamp": "1900000000"}
+		cfg.Params = map[string]string{"timestamp": fmt.Sprint(time.Now().Add(50 * time.Second).Unix())} // further away it would be refused
 		s.dsn = cfg.FormatDSN()
 		if output, code := s.call("install", "--yes"); code != done {
 			s.Fatal(output)

@@ -20,7 +20,7 @@ import (
 // one is right, one by its session is four years ahead, one doesn't answer.
 func TestClocksOfNodes(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		ahead := db.Connect(t, func(c *mysql.Config) { c.Params = map[string]string{"timestamp": "1900000000"} })
+		ahead := db.Connect(t, testdb.ClockAt(1900000000e6))
 		away := db.Connect(t)
 		must(t, away.Close())
 		found := findings(t, ops.New(db.Connect(t)), db.Connect(t), ahead, away)

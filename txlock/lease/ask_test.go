@@ -200,7 +200,7 @@ func TestAskBesideOthersInMemory(t *testing.T) {
 // the clock, after its row was locked.
 func TestAskAfterTheClockWentBack(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, _ *sql.DB) {
-		ahead := clockAt(t, db, time.Now().Add(time.Hour))
+		ahead := newPool(t, db, true, testdb.ClockAt(time.Now().Add(time.Hour).UnixMicro()))
 		l := acquire(t, newManager(t, ahead, lease.TTL(time.Hour)), named())
 		tx, err := ahead.BeginTx(t.Context(), nil)
 		if err == nil {

@@ -93,14 +93,6 @@ func killOne(t *testing.T, db *testdb.DB) int64 {
 	return 1
 }
 
-// clockAt is a pool whose sessions have their clock stand still at that moment.
-func clockAt(t *testing.T, db *testdb.DB, at time.Time) *sql.DB {
-	t.Helper()
-	return newPool(t, db, true, func(cfg *mysql.Config) {
-		cfg.Params = map[string]string{"timestamp": fmt.Sprintf("%d.%06d", at.Unix(), at.Nanosecond()/1000)}
-	})
-}
-
 // TestTimeZones proves that sessions in any time zones, also where a change of
 // daylight saving time is due, see the same leases and tokens.
 func TestTimeZones(t *testing.T) {
@@ -122,13 +114,12 @@ func testTimeZones(t *testing.T, db *testdb.DB) {
 	}
 	managers := func(clock *int64) (all []*lease.Manager) {
 		for _, zone := range zones {
-			all = append(all, newManager(t, newPool(t, db, true, func(cfg *mysql.Config) {
-				cfg.Params = map[string]string{"time_zone": "'" + zone + "'"}
-				if clock != nil {
-					cfg.Params["timestamp"] = fmt.Sprint(*clock)
-					*clock += 600
-				}
-			})))
+			options := []func(*mysql.Config){func(cfg *mysql.Config) { cfg.Params = map[string]string{"time_zone": "'" + zone + "'"} }}
+			if clock != nil {
+				options = append(options, testdb.ClockAt(*clock*1e6))
+				*clock += 600
+			}
+			all = append(all, newManager(t, newPool(t, db, true, options...)))
 		}
 		return all
 	}
