@@ -179,7 +179,7 @@ func (f *rowFilter) wrongSet() string {
 // raise writes the assignment that raises the version. It stands before WHERE, and so at
 // the end of SET, which GORM has written.
 func (f *rowFilter) raise() {
-	column := clause.Column{Table: clause.CurrentTable, Name: f.version.DBName}
+	column := clause.Column{Name: f.version.DBName}
 	write(f.by, ", ")
 	f.by.WriteQuoted(column)
 	write(f.by, " = (")
@@ -237,9 +237,7 @@ func (f *rowFilter) inGORMsWords(text string, vars []any) (plain, confined bool)
 // rowsOf returns the condition that names the rows of models and, with a version, the
 // versions that were loaded.
 func rowsOf(stmt *gorm.Statement, models []reflect.Value, version *schema.Field, loaded []Version) clause.Expression {
-	column := func(field *schema.Field) clause.Column {
-		return clause.Column{Table: clause.CurrentTable, Name: field.DBName}
-	}
+	column := func(field *schema.Field) clause.Column { return clause.Column{Name: field.DBName} }
 	if len(models) == 0 {
 		return clause.Expr{SQL: "FALSE"}
 	}

@@ -135,7 +135,7 @@ func TestOnceHandlerThatFails(t *testing.T) {
 			case "panic":
 				panic(http.ErrAbortHandler)
 			case "error":
-				idempotency.Fail(r.Context(), errors.New("broken"))
+				idempotency.Fail(r.Context(), nil)
 			case "error and answer":
 				idempotency.Fail(r.Context(), errors.New("broken"))
 				http.Error(w, "no money", http.StatusPaymentRequired)
@@ -250,5 +250,32 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 			t.Errorf("done %d times, %d replays", n, replays)
 		}
 		wantAnswer(t, "a hasty one later", request(hasty, "POST", key, "x"), 200, "done", true)
+	})
+}
+
+// TestOnceHandlerInside proves that what others have set around OnceHandler isn't repeated in the
+// answers to later requests, for which they set it anew, and that what the handler makes of it is.
+func TestOnceHandlerInside(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		once := answers(pool, numbers(t, db), func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Del("Link")
+			w.Header().Set("Content-Language", "en")
+		})
+		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for _, name := range []string{"Content-Encoding", "Content-Language", "Link"} {
+				w.Header().Set(name, r.Method+fmt.Sprint(once.calls.Load()))
+			}
+			if once.calls.Load() > 0 {
+				w.Header().Del("Content-Encoding")
+			}
+			once.ServeHTTP(w, r)
+		})
+		key := uniqueKey(t, "http").String()
+		for i, encoding := range []string{"POST0", ""} {
+			header := request(outer, "POST", key, "ten").Header()
+			if header.Get("Content-Encoding") != encoding || header.Get("Content-Language") != "en" || header.Get("Link") != "" || (header.Get("Idempotent-Replayed") != "") != (i > 0) {
+				t.Errorf("answer %d: %v", i, header)
+			}
+		}
 	})
 }

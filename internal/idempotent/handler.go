@@ -2,10 +2,12 @@ package idempotent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -144,11 +146,12 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 	return Answer{}, inner.Final(ctx, scope, err)
 }
 
-// answerOf is what is stored of an answer.
+// answerOf is what is stored of an answer: of its headers those that the handler has set, or removed.
+// What others have set around it is theirs to set again, as for another encoding.
 func (h *handler) answerOf(from *recorder) Answer {
 	a := Answer{Status: from.code, Body: from.body.Bytes()}
 	for _, name := range h.headers {
-		if values := from.sent.Values(name); len(values) > 0 {
+		if values := from.sent.Values(name); !slices.Equal(values, from.outer.Values(name)) {
 			if a.Header == nil {
 				a.Header = make(map[string][][]byte)
 			}
@@ -228,12 +231,15 @@ type work struct{ err error }
 
 type workKey struct{}
 
+// errNoReason is the error of a handler that fails with nil.
+var errNoReason = errors.New("idempotency: Fail was called with a nil error")
+
 // Fail makes the call of the handler whose context this is fail. It returns whether there
 // is one.
 func Fail(ctx context.Context, err error) bool {
 	w, ok := ctx.Value(workKey{}).(*work)
 	if ok {
-		w.err = errors.Join(w.err, err)
+		w.err = errors.Join(w.err, cmp.Or(err, errNoReason))
 	}
 	return ok
 }

@@ -10,6 +10,7 @@ import (
 
 // recorder keeps the answer of a handler until its transaction is committed.
 type recorder struct {
+	outer  http.Header // what others have set before
 	header http.Header // the handler's
 	sent   http.Header // as they were when the status was written
 	code   int         // 0: none was written
@@ -20,7 +21,7 @@ type recorder struct {
 
 // newRecorder returns a recorder whose headers are those that others have set already.
 func newRecorder(header http.Header, most int) *recorder {
-	return &recorder{header: header.Clone(), most: most}
+	return &recorder{outer: header.Clone(), header: header.Clone(), most: most}
 }
 
 // errTooLong is the error of an answer that can't be stored.

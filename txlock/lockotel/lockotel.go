@@ -87,8 +87,8 @@ const scope = "github.com/dca00107/lockstep/txlock/lockotel"
 //
 // Counters by Kind, Family and Shared:
 //
-//   - lockstep.losses, in {lock}: locks and leases that were lost while they were held. Investigate
-//     each of them.
+//   - lockstep.losses, in {lock}: locks and leases that were lost while they were held, but not by
+//     the end of the caller's context. Investigate each of them.
 //   - lockstep.drops, in {handle}: handles of leases that were garbage collected without a release.
 //     Each of them is a bug in the program.
 //   - lockstep.stale_snapshots, in {lock}: locks that were refused because the transaction

@@ -255,7 +255,9 @@ func TestOutcomes(t *testing.T) {
 		"lost and not held": {errors.Join(txlock.ErrNotHeld, txlock.ErrLost), "lost"},
 		"doomed by a wait":  {errors.Join(txlock.ErrWaitTimeout, txlock.ErrTxDoomed), "tx_doomed"},
 		"timeout of a try":  {errors.Join(txlock.ErrBusy, txlock.ErrWaitTimeout), "wait_timeout"},
-		"cancelled wait":    {errors.Join(txlock.ErrBusy, context.Canceled), "busy"},
+		"cancelled wait":    {errors.Join(txlock.ErrBusy, context.Canceled), "canceled"},
+		"doomed by its end": {errors.Join(txlock.ErrTxDoomed, context.DeadlineExceeded), "deadline_exceeded"},
+		"unknown outcome":   {errors.Join(txlock.ErrUnknownOutcome, context.Canceled), "unknown_outcome"},
 	} {
 		if got := outcome(t, test.err); got != test.want {
 			t.Errorf("%s: outcome %q, want %q", name, got, test.want)

@@ -50,8 +50,13 @@ func (o *Observer) Observe(ctx context.Context, e txlock.Event) {
 	case txlock.Renewed:
 		o.record(ctx, o.left, e.Took, o.all(e)...)
 	case txlock.Lost:
-		o.losses.Add(ctx, 1, o.with(o.all(e)...))
-		o.ended(ctx, e, "lost")
+		outcome := "lost"
+		if ended := outcomeOf(e.Err, ""); !e.Lease && (ended == "canceled" || ended == "deadline_exceeded") {
+			outcome = ended
+		} else {
+			o.losses.Add(ctx, 1, o.with(o.all(e)...))
+		}
+		o.ended(ctx, e, outcome)
 	case txlock.Released:
 		if !errors.Is(e.Err, txlock.ErrLost) { // Lost has counted it
 			o.ended(ctx, e, outcomeOf(e.Err, "released"))

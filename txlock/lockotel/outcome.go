@@ -16,6 +16,8 @@ var outcomes = []struct {
 }{
 	{txlock.ErrLost, "lost"},
 	{txlock.ErrUnknownOutcome, "unknown_outcome"},
+	{context.Canceled, "canceled"}, // also where that has ended a transaction: the caller knows
+	{context.DeadlineExceeded, "deadline_exceeded"},
 	{txlock.ErrTxDoomed, "tx_doomed"},
 	{txlock.ErrDeadlock, "deadlock"},
 	{txlock.ErrStaleSnapshot, "stale_snapshot"},
@@ -42,8 +44,6 @@ var outcomes = []struct {
 	{lease.ErrOtherDatabase, "other_database"},
 	{lease.ErrNoConnection, "no_connection"},
 	{lease.ErrClosed, "closed"},
-	{context.Canceled, "canceled"},
-	{context.DeadlineExceeded, "deadline_exceeded"},
 }
 
 // outcomeOf returns the name of an error, or none if there is no error.

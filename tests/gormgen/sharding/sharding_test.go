@@ -38,6 +38,16 @@ type Order struct {
 
 func (Order) TableName() string { return "sharded_orders" }
 
+// Stock is in the table sharded_stocks_N of its user, and has a version in place of a key.
+type Stock struct {
+	ID     int64 `gorm:"primaryKey;autoIncrement:false"`
+	UserID int64
+	N      int64
+	Ver    lockgorm.Version
+}
+
+func (Stock) TableName() string { return "sharded_stocks" }
+
 var orders = txlock.NewFamily[int64]("sharded-order")
 
 var lastID atomic.Int64
@@ -97,7 +107,7 @@ func spread(t *testing.T, g *gorm.DB) {
 	noError(t, g.Use(sharding.Register(sharding.Config{
 		ShardingKey: "user_id", NumberOfShards: tables,
 		PrimaryKeyGenerator: sharding.PKCustom, PrimaryKeyGeneratorFn: func(int64) int64 { return 0 },
-	}, &Order{})))
+	}, &Order{}, &Stock{})))
 }
 
 // ownDB has the one of lockstep's tables that is needed.
@@ -117,14 +127,16 @@ func ownDB(t *testing.T, engine testdb.Engine) *testdb.DB {
 
 func makeTables(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	for i := range tables {
-		name := fmt.Sprintf("sharded_orders_%d", i)
-		db.Exec(t, "CREATE TABLE "+name+" (id BIGINT PRIMARY KEY, user_id BIGINT NOT NULL, n BIGINT NOT NULL DEFAULT 0)")
-		db.Grant(t, name)
+	for name, more := range map[string]string{"sharded_orders": "", "sharded_stocks": ", ver BIGINT UNSIGNED NOT NULL"} {
+		suffixes := []string{""} // lockgorm compares the tag with the model's own table, which stays empty
+		for i := range tables {
+			suffixes = append(suffixes, fmt.Sprintf("_%d", i))
+		}
+		for _, suffix := range suffixes {
+			db.Exec(t, "CREATE TABLE "+name+suffix+" (id BIGINT PRIMARY KEY, user_id BIGINT NOT NULL, n BIGINT NOT NULL DEFAULT 0"+more+")")
+			db.Grant(t, name+suffix)
+		}
 	}
-	// lockgorm compares the tag with the model's own table, which stays empty.
-	db.Exec(t, "CREATE TABLE sharded_orders (id BIGINT PRIMARY KEY, user_id BIGINT NOT NULL, n BIGINT NOT NULL DEFAULT 0)")
-	db.Grant(t, "sharded_orders")
 }
 
 func closePool(t *testing.T, g *gorm.DB) {
@@ -160,6 +172,7 @@ func TestSharding(t *testing.T) {
 		transaction(t, e)
 		plugin(t, e)
 		loadedModel(t, e)
+		versioned(t, e)
 		whatShardingDoesNot(t, e)
 	})
 }
@@ -256,6 +269,27 @@ func loadedModel(t *testing.T, e env) {
 	}
 }
 
+// versioned updates a loaded model that has a version. A conflict is an error: the row isn't in the
+// model's own table, where the plugin looks for it.
+func versioned(t *testing.T, e env) {
+	t.Helper()
+	made, read := &Stock{ID: lastID.Add(1), UserID: 1}, &Stock{}
+	noError(t, e.g.Create(made).Error)
+	noError(t, e.g.Transaction(func(tx *gorm.DB) error { // dbresolver would read a replica
+		return tx.Where("user_id = ? AND id = ?", made.UserID, made.ID).Take(read).Error
+	}))
+	update := func(stock *Stock) error {
+		return e.g.Model(stock).Where("user_id = ?", stock.UserID).Update("n", stock.N+5).Error
+	}
+	noError(t, update(made))
+	if err := update(read); !errors.Is(err, gorm.ErrRecordNotFound) {
+		t.Errorf("an update of an older version: %v", err)
+	}
+	if n := e.number(t, "SELECT n FROM sharded_stocks_1 WHERE id = ?", made.ID); n != 5 {
+		t.Errorf("the updates have made %d", n)
+	}
+}
+
 // whatShardingDoesNot shows what the sharding plugin can't do, with lockstep or without.
 // If it fails the plugin has learnt it: say so in docs/scale.md.
 func whatShardingDoesNot(t *testing.T, e env) {
@@ -273,6 +307,10 @@ func whatShardingDoesNot(t *testing.T, e env) {
 		var server *mysql.MySQLError
 		if err := tx.Where("user_id = ?", o.UserID).Delete(o).Error; !errors.As(err, &server) || server.Number != 1054 {
 			t.Errorf("a delete of a loaded model: %v", err)
+		}
+		// The plugin names it where it looks for the rows of an update, which FOR UPDATE would not find.
+		if err := tx.Model(&Order{}).Where("user_id = ?", o.UserID).Update("n", 5).Error; !errors.As(err, &server) || server.Number != 1054 {
+			t.Errorf("an update by conditions: %v", err)
 		}
 		return nil
 	}))
