@@ -87,15 +87,40 @@ func (o *outer) report(t transaction, used path, fixes ...analysis.SuggestedFix)
 		return
 	}
 	o.found[used.at] = true
-	text, verb := types.ExprString(used.at), " is the pool"
+	text, verb, but := types.ExprString(used.at), " is the pool", ""
 	switch {
 	case used.indirect:
 		verb = " uses " + name(used) + ", the pool"
 	case used.queries != "":
 		verb = " queries the pool"
 	}
+	if len(fixes) > 0 && elsewhere(t.fn, used.at) {
+		fixes, but = nil, "; no fix: another goroutine may run this, and must not share the transaction"
+	}
 	report(o.source, used.at, text+verb+", not the transaction of "+short(t.name)+
-		": what it does is not under the locks and not part of the transaction", fixes...)
+		": what it does is not under the locks and not part of the transaction"+but, fixes...)
+}
+
+// elsewhere reports whether another goroutine may run a node of a function: it is in a go
+// statement, or in a function literal that is not called where it stands.
+func elsewhere(fn *ast.FuncLit, at ast.Node) (found bool) {
+	here := map[ast.Node]bool{fn: true}
+	ast.Inspect(fn, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			here[ast.Unparen(n.Fun)] = true
+		case *ast.GoStmt:
+			found = found || encloses(n, at)
+		case *ast.FuncLit:
+			found = found || encloses(n, at) && !here[n]
+		}
+		return !found
+	})
+	return found
+}
+
+func encloses(node, inner ast.Node) bool {
+	return node.Pos() <= inner.Pos() && inner.End() <= node.End()
 }
 
 // each calls f for what a transaction's function queries, but for Queries that are given

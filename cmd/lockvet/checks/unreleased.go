@@ -62,7 +62,7 @@ func isClose(pass *source, n *ast.SelectorExpr) bool {
 func closesAround(pass *source, node ast.Node) (found bool) {
 	for _, file := range pass.Files {
 		for _, decl := range file.Decls {
-			found = found || decl.Pos() <= node.Pos() && node.End() <= decl.End() && closes(pass, decl)
+			found = found || encloses(decl, node) && closes(pass, decl)
 		}
 	}
 	return found

@@ -4,6 +4,7 @@ package outerpool
 import (
 	"context"
 	"database/sql"
+	"sync"
 
 	"example.com/shop/helper"
 	"gorm.io/gorm"
@@ -43,6 +44,25 @@ func (s *service) wrong(ctx context.Context, id int64) error {
 		}
 		_, err = s.queries.Tally(ctx) // want `s.queries queries the pool, not the transaction of locksqlc.Run`
 		return err
+	})
+}
+
+// A fix would give the transaction to several goroutines at once.
+func (s *service) beside(ctx context.Context, id int64) error {
+	return locksqlc.Run(ctx, s.db, helper.Orders.Keys(id), func(tx *sql.Tx) error {
+		var group sync.WaitGroup
+		group.Go(func() {
+			func() { _, _ = s.db.ExecContext(ctx, pay, id) }() // want `s.db is the pool.*; no fix: another goroutine may run this, and must not share the transaction`
+		})
+		go func() {
+			_, _ = s.queries.Tally(ctx) // want `s.queries queries the pool.*; no fix`
+		}()
+		go s.db.ExecContext(ctx, pay, id) // want `s.db is the pool.*; no fix`
+		defer func() {
+			_, _ = s.db.ExecContext(ctx, pay, id) // want `s.db is the pool.* not part of the transaction$`
+		}()
+		group.Wait()
+		return nil
 	})
 }
 
