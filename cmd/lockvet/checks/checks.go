@@ -21,7 +21,7 @@ const (
 )
 
 // Packages beside lockstep's whose functions the checks know by name.
-var named = []string{"errors", "gorm.io/gorm", "strings"}
+var named = []string{"context", "errors", "gorm.io/gorm", "strings"}
 
 // nameOf returns the function or method of those packages that a call names, written
 // without the path of this module: "locksqlc.Run", "(*txlock.Scope).Lock", "errors.Is".

@@ -52,12 +52,25 @@ func checkDo(pass *source, fn *ast.FuncLit) {
 				report(pass, n, "the context of Do is sent away, but ends with Do: the lock is free then")
 			}
 		case *ast.GoStmt:
-			if uses(pass, n, ctx) && !waits {
+			if usesEnd(pass, n, ctx) && !waits {
 				report(pass, n, "a goroutine that Do doesn't wait for uses its context, which ends with Do: the lock is free then")
 			}
 		}
 		return true
 	})
+}
+
+// usesEnd reports whether a node uses a context, and not only what WithoutCancel makes of it.
+func usesEnd(pass *source, node ast.Node, ctx types.Object) (found bool) {
+	ast.Inspect(node, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && nameOf(pass, call) == "context.WithoutCancel" {
+			return false
+		}
+		id, ok := n.(*ast.Ident)
+		found = found || ok && pass.TypesInfo.Uses[id] == ctx
+		return !found
+	})
+	return found
 }
 
 func checkKept(pass *source, fn *ast.FuncLit, assign *ast.AssignStmt, ctx types.Object) {

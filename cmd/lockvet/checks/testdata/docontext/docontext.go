@@ -60,3 +60,15 @@ func right(outside context.Context, m *lease.Manager, key txlock.Key) error {
 		return nil
 	})
 }
+
+func detached(outside context.Context, m *lease.Manager, key txlock.Key) error {
+	return m.Do(outside, key, func(ctx context.Context, _ *lease.Lease) error {
+		go work(context.WithoutCancel(ctx))
+		go func() { work(context.WithoutCancel(ctx)) }()
+		go func() { // want `a goroutine that Do doesn.t wait for uses its context`
+			work(context.WithoutCancel(ctx))
+			work(ctx)
+		}()
+		return nil
+	})
+}
