@@ -49,9 +49,8 @@ func locksIn(pass *source, body *ast.BlockStmt) (locks bool, begun map[types.Obj
 			return true
 		}
 		if t, ok := transactionOf(pass, call); ok {
-			without := t.plain || t.name == "lockgorm.Transaction" && pass.TypesInfo.Types[call.Args[1]].IsNil()
-			begun[t.tx] = without && !isGiven(receiverPath(pass, call).root, begun) // else perhaps a savepoint
-			locks = locks || !without
+			begun[t.tx] = !t.keys && !isGiven(receiverPath(pass, call).root, begun) // else perhaps a savepoint
+			locks = locks || t.keys
 		}
 		locks = locks || lockedBy(pass, call) != nil || slices.Contains(ensuring, nameOf(pass, call))
 		return true

@@ -42,6 +42,7 @@ type runs struct {
 	Pool  ref
 	Fn    int
 	Plain bool
+	Keys  bool
 }
 
 // in returns the path of a ref at a call.
@@ -214,7 +215,7 @@ func (l *learner) runs(t transaction) {
 	}
 	set := func(fn ast.Expr) {
 		if i := l.param(target(l.source, fn).root); i >= 0 {
-			l.Runs = &runs{Pool: pool, Fn: i, Plain: !t.locks(l.source)}
+			l.Runs = &runs{Pool: pool, Fn: i, Plain: !t.locks(l.source), Keys: t.keys || t.locksItself(l.source)}
 		}
 	}
 	set(t.arg)

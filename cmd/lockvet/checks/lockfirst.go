@@ -12,10 +12,11 @@ import (
 var LockFirst = check("lockfirst", "find SELECTs before a lock whose key was known before", runLockFirst)
 
 func runLockFirst(pass *source) {
+	locked := lockedWith(pass)
 	eachList(pass, func(list []ast.Stmt) {
 		for i, stmt := range list {
 			query, tx := readIn(pass, stmt)
-			if tx == nil || lockedAbove(pass, list[:i+1], tx) {
+			if tx == nil || locked[tx] || lockedAbove(pass, list[:i+1], tx) {
 				continue
 			}
 			lock, between := nextLock(pass, list[i+1:], tx)
@@ -25,6 +26,31 @@ func runLockFirst(pass *source) {
 			}
 		}
 	})
+}
+
+// lockedWith finds the transactions of a package that have locked keys before their functions run.
+func lockedWith(pass *source) map[types.Object]bool {
+	locked := map[types.Object]bool{}
+	for _, file := range pass.Files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			t, ok := transactionOf(pass, call)
+			if !ok || !t.keys {
+				return true
+			}
+			locked[t.tx] = true
+			if fn := calleeOf(pass, &ast.CallExpr{Fun: t.arg}); fn != nil { // it is named
+				for v := range fn.Signature().Params().Variables() {
+					locked[v] = true
+				}
+			}
+			return true
+		})
+	}
+	return locked
 }
 
 // nextLock returns the lock that follows in any case, and how many statements are before it.

@@ -14,20 +14,21 @@ type transaction struct {
 	fn    *ast.FuncLit // its text, if that is known
 	tx    *types.Var   // the parameter of fn, if it has a name
 	plain bool         // locks nothing by itself
+	keys  bool         // locks keys before fn
 }
 
-// Where the pool and the function stand among the arguments.
-var transactions = map[string]struct{ pool, fn int }{
-	"locksqlc.Run":         {1, 3},
-	"locksqlc.Optimistic":  {1, 3},
-	"locksqlc.Once":        {1, 3},
-	"locksqlc.OnceValue":   {1, 3},
-	"lockgorm.Transaction": {0, 2},
-	"lockgorm.Optimistic":  {0, 2},
-	"lockgorm.Once":        {0, 2},
-	"lockgorm.OnceValue":   {0, 2},
-	"txlock/job.TickTx":    {1, 4},
-	gormTransaction:        {-1, 0},
+// Where the pool, the keys to lock and the function stand among the arguments.
+var transactions = map[string]struct{ pool, keys, fn int }{
+	"locksqlc.Run":         {1, 2, 3},
+	"locksqlc.Optimistic":  {1, 2, 3},
+	"locksqlc.Once":        {1, 2, 3},
+	"locksqlc.OnceValue":   {1, 2, 3},
+	"lockgorm.Transaction": {0, 1, 2},
+	"lockgorm.Optimistic":  {0, 1, 2},
+	"lockgorm.Once":        {0, 1, 2},
+	"lockgorm.OnceValue":   {0, 1, 2},
+	"txlock/job.TickTx":    {1, -1, 4},
+	gormTransaction:        {-1, -1, 0},
 }
 
 const gormTransaction = "(*gorm.io/gorm.DB).Transaction"
@@ -37,18 +38,19 @@ func transactionOf(pass *source, call *ast.CallExpr) (t transaction, ok bool) {
 	where, ok := transactions[t.name]
 	if !ok && runsLocked(pass, call) {
 		t.name, ok = "Run", true
-		where.pool, where.fn = 1, 3
+		where.pool, where.keys, where.fn = 1, 2, 3
 	}
 	fn := calleeOf(pass, call)
 	h := pass.helper(fn)
 	switch {
 	case !ok && h.Runs != nil:
-		t.name, t.plain = fn.Name(), h.Runs.Plain
+		t.name, t.plain, t.keys = fn.Name(), h.Runs.Plain, h.Runs.Keys
 		t.pool, where.fn = h.Runs.Pool.in(pass, call), h.Runs.Fn
 	case !ok || len(call.Args) <= where.fn:
 		return t, false
 	case where.pool >= 0:
 		t.pool = pathOf(pass, call.Args[where.pool])
+		t.keys = where.keys >= 0 && !pass.TypesInfo.Types[call.Args[where.keys]].IsNil()
 	default:
 		t.pool = receiverPath(pass, call)
 	}
@@ -102,11 +104,11 @@ func runsLocked(pass *source, call *ast.CallExpr) bool {
 	return ok && run.Params().Len() == 1 && isLocked(run.Params().At(0).Type())
 }
 
-// locks reports whether the function of a transaction takes a lock in it.
-func (t transaction) locks(pass *source) (locks bool) {
-	if !t.plain {
-		return true
-	}
+// locks reports whether a transaction takes a lock, or is one of lockstep's.
+func (t transaction) locks(pass *source) bool { return !t.plain || t.locksItself(pass) }
+
+// locksItself reports whether the function of a transaction takes a lock in it.
+func (t transaction) locksItself(pass *source) (locks bool) {
 	if t.fn == nil || t.tx == nil {
 		return false
 	}

@@ -16,6 +16,8 @@ import (
 
 type order struct{ ID, Account int64 }
 
+const count = "SELECT n FROM orders WHERE id = ?"
+
 func late(ctx context.Context, tx *sql.Tx, id int64) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT n FROM orders WHERE id = ?", id).Scan(&n); err != nil { // want `a query before the lock of tx`
@@ -115,6 +117,83 @@ func lockedGorm(tx *gorm.DB, id int64) error {
 		return err
 	}
 	return helper.LockGorm(tx, id)
+}
+
+// The transaction has locked keys before.
+func lockedByRun(ctx context.Context, db *sql.DB, id, other int64) error {
+	return locksqlc.Run(ctx, db, helper.Orders.Keys(id), func(tx *sql.Tx) error {
+		if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+			return err
+		}
+		return helper.LockOrder(ctx, tx, other)
+	})
+}
+
+func lockedByGorm(db *gorm.DB, id, other int64) error {
+	return lockgorm.Transaction(db, helper.Orders.Keys(id), func(tx *gorm.DB) error {
+		if err := tx.First(&order{}, id).Error; err != nil {
+			return err
+		}
+		return helper.LockGorm(tx, other)
+	})
+}
+
+func lockedByName(ctx context.Context, db *sql.DB, id int64) error {
+	return locksqlc.Run(ctx, db, helper.Orders.Keys(id), more)
+}
+
+func more(tx *sql.Tx) error {
+	ctx, other := context.Background(), int64(1)
+	if err := tx.QueryRowContext(ctx, count, 1).Err(); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+func lockedByWrapper(ctx context.Context, s *helper.Store, id, other int64) error {
+	return s.Locked(ctx, id, func(ctx context.Context, tx *sql.Tx) error {
+		if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+			return err
+		}
+		return helper.LockOrder(ctx, tx, other)
+	})
+}
+
+func lockedInWrapper(db *gorm.DB, id, other int64) error {
+	return begin(db, id, func(tx *gorm.DB) error {
+		if err := tx.First(&order{}, id).Error; err != nil {
+			return err
+		}
+		return helper.LockGorm(tx, other)
+	})
+}
+
+func begin(db *gorm.DB, id int64, fn func(tx *gorm.DB) error) error {
+	return db.Transaction(func(tx *gorm.DB) error {
+		if err := helper.LockGorm(tx, id); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
+}
+
+// Without a key they haven't.
+func unlocked(ctx context.Context, db *sql.DB, orm *gorm.DB, id int64) error {
+	err := locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+		if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil { // want `a query before the lock of tx`
+			return err
+		}
+		return helper.LockOrder(ctx, tx, id)
+	})
+	if err != nil {
+		return err
+	}
+	return lockgorm.Transaction(orm, nil, func(tx *gorm.DB) error {
+		if err := tx.First(&order{}, id).Error; err != nil { // want `a query before the lock of tx`
+			return err
+		}
+		return helper.LockGorm(tx, id)
+	})
 }
 
 // Two transactions.
