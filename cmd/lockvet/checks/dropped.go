@@ -95,18 +95,15 @@ func checkBlank(pass *source, assign *ast.AssignStmt) {
 
 // checkHandle finds a lease that was acquired for sure, and that nobody can release.
 func checkHandle(pass *source, stmt ast.Stmt, rest []ast.Stmt) {
-	test, _ := stmt.(*ast.IfStmt)
-	if test != nil {
-		stmt = test.Init
-	} else if len(rest) > 0 {
-		test, _ = rest[0].(*ast.IfStmt)
+	if test, ok := stmt.(*ast.IfStmt); ok {
+		stmt, rest = test.Init, []ast.Stmt{test}
 	}
 	assign, ok := stmt.(*ast.AssignStmt)
-	if !ok || test == nil || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || !isBlank(assign.Lhs[0]) {
+	if !ok || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || !isBlank(assign.Lhs[0]) {
 		return
 	}
 	call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
-	if !ok || !isFailure(pass, test.Cond, assign.Lhs[1]) {
+	if !ok || !fails(pass, rest, pathOf(pass, assign.Lhs[1])) {
 		return
 	}
 	if acquires(pass, call) && !closesAround(pass, call) {
@@ -114,10 +111,27 @@ func checkHandle(pass *source, stmt ast.Stmt, rest []ast.Stmt) {
 	}
 }
 
-// isFailure reports whether a condition is err != nil. Who expects an error looks for others.
-func isFailure(pass *source, cond, err ast.Expr) bool {
-	c, ok := ast.Unparen(cond).(*ast.BinaryExpr)
-	return ok && c.Op == token.NEQ && isError(pass.TypesInfo.TypeOf(c.X)) && pathOf(pass, c.X).same(pathOf(pass, err))
+// fails reports whether the first statement that looks at an error is for err != nil, or returns
+// it. A program that expects an error looks for a certain one, or for none.
+func fails(pass *source, list []ast.Stmt, err path) bool {
+	for _, stmt := range list {
+		switch s := stmt.(type) {
+		case *ast.IfStmt:
+			if c, ok := ast.Unparen(s.Cond).(*ast.BinaryExpr); ok && c.Op == token.NEQ && pathOf(pass, c.X).same(err) {
+				return pass.TypesInfo.Types[c.Y].IsNil()
+			}
+		case *ast.ReturnStmt:
+			if len(s.Results) > 0 {
+				return pathOf(pass, s.Results[len(s.Results)-1]).same(err)
+			}
+			v, ok := err.root.(*types.Var)
+			return ok && v.Kind() == types.ResultVar
+		}
+		if err.known() && uses(pass, stmt, err.root) {
+			return false
+		}
+	}
+	return false
 }
 
 func isBlank(e ast.Expr) bool {

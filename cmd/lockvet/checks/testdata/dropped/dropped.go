@@ -4,6 +4,7 @@ package dropped
 import (
 	"context"
 	"database/sql"
+	"errors"
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -28,6 +29,17 @@ func wrong(ctx context.Context, db *sql.DB, locks *txlock.Scope, m *lease.Manage
 	}
 }
 
+func returned(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	_, err := m.Acquire(ctx, key) // want `the lease is dropped`
+	return err
+}
+
+func returnedBare(ctx context.Context, m *lease.Manager, key txlock.Key) (n int, err error) {
+	_, err = m.Acquire(ctx, key) // want `the lease is dropped`
+	n = 1
+	return
+}
+
 func onceWrong(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
 	if _, err := locks.Once(ctx, key); err != nil { // want `the result of Once is dropped`
 		return err
@@ -49,6 +61,20 @@ func right(ctx context.Context, locks *txlock.Scope, m *lease.Manager, l *lease.
 	_, _ = m.List(ctx)
 	_, err = locks.Once(ctx, key)
 	return err
+}
+
+// Who wants to know whether somebody has it expects an error.
+func isHeld(ctx context.Context, m *lease.Manager, key txlock.Key) (bool, error) {
+	_, err := m.TryAcquire(ctx, key)
+	if errors.Is(err, txlock.ErrBusy) {
+		return true, nil
+	}
+	return false, err
+}
+
+func isFree(ctx context.Context, m *lease.Manager, key txlock.Key) bool {
+	_, err := m.TryAcquire(ctx, key)
+	return err == nil
 }
 
 // The manager is closed at the end, and its leases with it.
