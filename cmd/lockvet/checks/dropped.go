@@ -147,7 +147,7 @@ func acquires(pass *source, call *ast.CallExpr) bool {
 	}
 	switch typeName(results.At(0).Type()) {
 	case "txlock/lease.Lease", "txlock/lease.Leases", "txlock/quorum.Lease":
-		return strings.HasPrefix(strings.TrimPrefix(name, "Try"), "Acquire")
+		return strings.HasPrefix(strings.TrimPrefix(name, "Try"), "Acquire") || name == "Downgrade"
 	case "txlock/job.Claim":
 		return strings.HasPrefix(name, "Claim")
 	}

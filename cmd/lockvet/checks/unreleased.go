@@ -73,6 +73,7 @@ type handle struct {
 	guess
 	results *ast.FieldList
 	seen    map[visit]bool
+	idle    map[ast.Expr]bool // where the variable stands, but is neither released nor handed on
 }
 
 type visit struct {
@@ -117,7 +118,34 @@ func acquiredBy(pass *source, fn, node ast.Node) *handle {
 	if !v.variable() || !within(fn, v.root) {
 		return nil // a field, or of a function around this one
 	}
-	return &handle{guess: guess{pass: pass, v: v.root, err: target(pass, assign.Lhs[1]).root}, results: typeOf(fn).Results, seen: map[visit]bool{}}
+	h := newHandle(pass, v.root, fn)
+	h.err, h.results = target(pass, assign.Lhs[1]).root, typeOf(fn).Results
+	if h.releasedLater(fn, node) {
+		return nil
+	}
+	return h
+}
+
+func newHandle(pass *source, v types.Object, in ast.Node) *handle {
+	h := &handle{guess: guess{pass: pass, v: v}, seen: map[visit]bool{}, idle: map[ast.Expr]bool{}}
+	ast.Inspect(in, func(n ast.Node) bool {
+		if of := h.looksAt(n); of != nil {
+			h.idle[ast.Unparen(of)] = true
+		}
+		return true
+	})
+	return h
+}
+
+// releasedLater reports whether a function literal that is written before an acquisition, and
+// deferred perhaps, releases what the variable has by then.
+func (h *handle) releasedLater(fn, acquired ast.Node) (released bool) {
+	ast.Inspect(fn, func(n ast.Node) bool {
+		lit, ok := n.(*ast.FuncLit)
+		released = released || ok && n != fn && lit.End() <= acquired.Pos() && h.releases(lit)
+		return !released
+	})
+	return released
 }
 
 func typeOf(fn ast.Node) *ast.FuncType {
@@ -156,7 +184,6 @@ func (h *handle) releases(node ast.Node) (released bool) {
 	if ret, ok := node.(*ast.ReturnStmt); ok && ret.Results == nil && h.results != nil && within(h.results, h.v) {
 		return true
 	}
-	spared := map[ast.Expr]bool{}
 	ast.Inspect(node, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.UnaryExpr:
@@ -164,28 +191,43 @@ func (h *handle) releases(node ast.Node) (released bool) {
 				released = released || receiverOf(call) != nil && pathOf(h.pass, receiverOf(call)).is(h.v)
 			}
 		case *ast.Ident:
-			released = released || h.pass.TypesInfo.Uses[n] == h.v && !spared[n]
-		case ast.Expr:
-			if only := h.looksAt(n); only != nil {
-				spared[only] = true
-			}
+			released = released || h.pass.TypesInfo.Uses[n] == h.v && !h.idle[n]
 		}
 		return !released
 	})
 	return released
 }
 
-// looksAt returns the operand of an expression that does nothing to it.
-func (h *handle) looksAt(e ast.Expr) ast.Expr {
-	switch e := e.(type) {
+// looksAt returns the operand of a node that does nothing to it.
+func (h *handle) looksAt(n ast.Node) ast.Expr {
+	switch n := n.(type) {
 	case *ast.SelectorExpr: // l.Err
-		if !slices.Contains([]string{"Release", "Finish", "Downgrade", "All", "Lease"}, e.Sel.Name) {
-			return ast.Unparen(e.X)
+		if !slices.Contains([]string{"Release", "Finish", "Downgrade", "All", "Get", "Lease"}, n.Sel.Name) {
+			return n.X
 		}
 	case *ast.BinaryExpr: // l != nil
-		if h.pass.TypesInfo.Types[e.Y].IsNil() {
-			return ast.Unparen(e.X)
+		if h.pass.TypesInfo.Types[n.Y].IsNil() {
+			return n.X
+		}
+	case *ast.AssignStmt: // _ = l
+		if len(n.Lhs) == 1 && isBlank(n.Lhs[0]) {
+			return h.listed(n.Rhs[0])
+		}
+	case *ast.RangeStmt: // for _, l := range all.All()
+		if n.Value == nil {
+			break
+		}
+		if each := target(h.pass, n.Value); each.variable() && !newHandle(h.pass, each.root, n.Body).releases(n.Body) {
+			return h.listed(n.X)
 		}
 	}
 	return nil
+}
+
+// listed returns what has the leases of a list: all in all.All().
+func (h *handle) listed(e ast.Expr) ast.Expr {
+	if call, ok := ast.Unparen(e).(*ast.CallExpr); ok && len(call.Args) == 0 {
+		return receiverOf(call)
+	}
+	return e
 }

@@ -40,6 +40,11 @@ func returnedBare(ctx context.Context, m *lease.Manager, key txlock.Key) (n int,
 	return
 }
 
+func downgraded(ctx context.Context, l *lease.Lease) (int, error) {
+	_, err := l.Downgrade(ctx) // want `the lease is dropped`
+	return 1, err
+}
+
 func onceWrong(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
 	if _, err := locks.Once(ctx, key); err != nil { // want `the result of Once is dropped`
 		return err

@@ -77,6 +77,36 @@ func claimed(ctx context.Context, jobs *job.Jobs, key txlock.Key) error {
 	return nil
 }
 
+func listed(ctx context.Context, m *lease.Manager, keys []txlock.Key) error {
+	all, err := m.AcquireAll(ctx, keys) // want `all is not released on all paths`
+	if err != nil {
+		return err
+	}
+	_ = all.All()
+	for _, l := range all.All() {
+		if l.Token() == 0 {
+			break
+		}
+	}
+	for range keys {
+		_ = all
+	}
+	return nil
+}
+
+func reader(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	writer, err := m.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	reader, err := writer.Downgrade(ctx) // want `reader is not released on all paths`
+	if err != nil {
+		return err
+	}
+	_ = reader
+	return nil
+}
+
 func deferred(ctx context.Context, m *lease.Manager, key txlock.Key, work func(context.Context) error) (err error) {
 	l, err := m.Acquire(ctx, key)
 	if err != nil {
@@ -156,4 +186,37 @@ func downgraded(ctx context.Context, m *lease.Manager, key txlock.Key) error {
 		return errors.Join(err, writer.Release(ctx))
 	}
 	return reader.Release(ctx)
+}
+
+func deferredBefore(ctx context.Context, m *lease.Manager, key txlock.Key) (err error) {
+	l, err := m.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if l != nil {
+			err = errors.Join(err, l.Release(ctx))
+		}
+	}()
+	l, err = l.Downgrade(ctx)
+	return err
+}
+
+func got(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	all, err := m.AcquireAll(ctx, []txlock.Key{key})
+	if err != nil {
+		return err
+	}
+	return all.Get(key).Release(ctx)
+}
+
+func collected(ctx context.Context, m *lease.Manager, keys []txlock.Key) (kept []*lease.Lease, err error) {
+	all, err := m.AcquireAll(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range all.All() {
+		kept = append(kept, l)
+	}
+	return kept, nil
 }
