@@ -44,29 +44,36 @@ func runDropped(pass *source) {
 	})
 }
 
-// resultsOf returns the results of a call of lockstep.
-func resultsOf(pass *source, call *ast.CallExpr) (name string, results *types.Tuple) {
+// resultsOf returns the results of a call of lockstep, or of a function of the program that only
+// takes a lock: then own is true.
+func resultsOf(pass *source, call *ast.CallExpr) (name string, results *types.Tuple, own bool) {
 	fn := calleeOf(pass, call)
-	if fn == nil || !ours(fn.Pkg()) {
-		return "", nil
+	if fn == nil {
+		return "", nil, false
 	}
-	return fn.Name(), fn.Signature().Results()
+	if !ours(fn.Pkg()) {
+		h := pass.helper(fn)
+		if own = len(h.Locks) > 0 && !h.Works; !own {
+			return "", nil, false
+		}
+	}
+	return fn.Name(), fn.Signature().Results(), own
 }
 
 func checkStatement(pass *source, call *ast.CallExpr, deferred bool) {
-	name, results := resultsOf(pass, call)
+	name, results, own := resultsOf(pass, call)
 	if results.Len() == 0 || !isError(results.At(results.Len()-1).Type()) {
 		return
 	}
 	if deferred && (name == "Release" || name == "Close") {
 		return // where nobody is left to be told, as of a file that was read
 	}
-	report(pass, call, "the error of "+name+" is dropped: "+consequence(name))
+	report(pass, call, "the error of "+name+" is dropped: "+consequence(name, own))
 }
 
-func consequence(name string) string {
+func consequence(name string, own bool) string {
 	switch {
-	case slices.Contains(locking, name):
+	case own || slices.Contains(locking, name):
 		return "the program continues without the lock"
 	case name == "Release":
 		return "it reports that the lease was lost"
@@ -83,13 +90,16 @@ func checkBlank(pass *source, assign *ast.AssignStmt) {
 	if !ok {
 		return
 	}
-	name, results := resultsOf(pass, call)
+	name, results, own := resultsOf(pass, call)
 	if results.Len() != len(assign.Lhs) || results.Len() == 0 {
 		return
 	}
 	last := results.Len() - 1
-	if (slices.Contains(locking, name) || isOnce(pass, call)) && isError(results.At(last).Type()) && isBlank(assign.Lhs[last]) {
-		report(pass, call, "the error of "+name+" is dropped: "+consequence(name))
+	if own { // another result may say whether there is a lock
+		own = !slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return !isBlank(left) })
+	}
+	if (own || slices.Contains(locking, name) || isOnce(pass, call)) && isError(results.At(last).Type()) && isBlank(assign.Lhs[last]) {
+		report(pass, call, "the error of "+name+" is dropped: "+consequence(name, own))
 	}
 }
 
@@ -141,7 +151,7 @@ func isBlank(e ast.Expr) bool {
 
 // acquires reports whether a call gives a handle that is to be released.
 func acquires(pass *source, call *ast.CallExpr) bool {
-	name, results := resultsOf(pass, call)
+	name, results, _ := resultsOf(pass, call)
 	if results.Len() != 2 || name == "AcquireTx" { // ends with its transaction's rollback
 		return false
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // A helper is what is known of a function: at which places among its parameters it is
-// given a transaction that it locks or a function that it calls, which pools it queries,
+// given a transaction that it locks, or the *txlock.Scope of one, or a function that it calls, which pools it queries,
 // which one it returns, in whose transactions it runs a function, and, for a method that
 // sqlc generates, whether it is a SELECT without a lock.
 type helper struct {
@@ -133,9 +133,8 @@ func learnt(s *source, fn *types.Func, body *ast.BlockStmt) helper {
 			l.Closes = l.Closes || l.param(root) >= 0 || recv != nil && root == recv
 		}
 		if call, ok := n.(*ast.CallExpr); ok {
-			if i := l.param(lockedBy(s, call)); i >= 0 {
-				add(&l.Locks, i)
-			}
+			l.addParam(&l.Locks, lockedBy(s, call))
+			l.addParam(&l.Locks, lockerOf(s, call))
 			if recv != nil && withTx(recv.Type()) && selects(s, call) {
 				l.Selects = true
 			}
@@ -168,6 +167,13 @@ func (l *learner) param(v types.Object) int {
 	return -1
 }
 
+// addParam adds the place of a variable that is a parameter.
+func (l *learner) addParam(to *[]int, v types.Object) {
+	if i := l.param(v); i >= 0 {
+		add(to, i)
+	}
+}
+
 // ref returns a path as the callers know it.
 func (l *learner) ref(p path) (r ref, ok bool) {
 	if !p.known() {
@@ -198,9 +204,7 @@ func (l *learner) call(call *ast.CallExpr) {
 		}
 	}
 	for _, called := range calledBy(l.source, call) {
-		if i := l.param(target(l.source, called).root); i >= 0 {
-			add(&l.Calls, i)
-		}
+		l.addParam(&l.Calls, target(l.source, called).root)
 	}
 	if t, ok := transactionOf(l.source, call); ok && t.arg != nil {
 		l.runs(t)

@@ -52,13 +52,22 @@ func txOf(pass *source, call *ast.CallExpr) types.Object {
 
 // lockedBy returns the transaction in which a call takes a lock, if it does.
 func lockedBy(pass *source, call *ast.CallExpr) types.Object {
+	by := lockerOf(pass, call)
+	if by == nil || typeName(by.Type()) == scopeOf {
+		return pass.joined[by]
+	}
+	return by
+}
+
+// lockerOf returns the transaction, or its *txlock.Scope, by which a call takes a lock.
+func lockerOf(pass *source, call *ast.CallExpr) types.Object {
 	pkg, verb, _ := strings.Cut(nameOf(pass, call), ".")
 	takes := slices.Contains([]string{"Lock", "TryLock", "RLock", "TryRLock", "LockAll", "LockAny"}, strings.TrimPrefix(verb, "Scope)."))
 	if takes && pkg == "lockgorm" && len(call.Args) > 0 {
 		return pathOf(pass, call.Args[0]).root
 	}
 	if takes && pkg == "(*txlock" {
-		return pass.joined[pathOf(pass, receiverOf(call)).root]
+		return pathOf(pass, receiverOf(call)).root
 	}
 	for _, i := range pass.helper(calleeOf(pass, call)).Locks {
 		if i >= len(call.Args) {

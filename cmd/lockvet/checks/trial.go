@@ -17,6 +17,7 @@ type trial struct {
 	call *ast.CallExpr
 	node ast.Node // the assignment
 	name string
+	own  bool         // of a function of the program
 	lock bool         // whether what follows needs it
 	tx   types.Object // its transaction, if that is known
 	fn   ast.Node
@@ -65,16 +66,9 @@ func trialIn(pass *source, node ast.Node) *trial {
 	if !ok {
 		return nil
 	}
-	t := &trial{guess: guess{pass: pass, told: true}, call: call, node: node, tx: lockedBy(pass, call)}
-	name, results := resultsOf(pass, call)
-	if t.name = name; name == "" {
-		fn := calleeOf(pass, call)
-		if h := pass.helper(fn); len(h.Locks) == 0 || h.Works {
-			return nil
-		}
-		t.name, results = fn.Name(), fn.Signature().Results()
-	}
-	t.lock = name == "" || locks(name) && !strings.HasPrefix(name, "Assert") || isOnce(pass, call)
+	name, results, own := resultsOf(pass, call)
+	t := &trial{guess: guess{pass: pass, told: true}, call: call, node: node, name: name, own: own, tx: lockedBy(pass, call)}
+	t.lock = own || locks(name) && !strings.HasPrefix(name, "Assert") || isOnce(pass, call)
 	last := results.Len() - 1
 	if last < 0 || len(assign.Lhs) != last+1 || !isError(results.At(last).Type()) {
 		return nil
@@ -123,7 +117,7 @@ func outlives(pass *source, fn ast.Node, body *ast.BlockStmt, v types.Object) (f
 func checkTrial(pass *source, t *trial, block *cfg.Block, rest []ast.Node) {
 	if t.err != nil {
 		if r := t.reading(t.err, block, rest); r.never || t.lock && r.work != nil {
-			report(pass, t.call, "the error of "+t.name+" is dropped: "+consequence(t.name))
+			report(pass, t.call, "the error of "+t.name+" is dropped: "+consequence(t.name, t.own))
 			return
 		}
 	}

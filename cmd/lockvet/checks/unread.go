@@ -182,7 +182,7 @@ func (t *trial) locksAgain(node ast.Node) (found bool) {
 		if !ok {
 			return
 		}
-		name, _ := resultsOf(t.pass, call)
+		name, _, _ := resultsOf(t.pass, call)
 		found = found || name != "" && (locks(name) || name == "Once") || len(t.pass.helper(calleeOf(t.pass, call)).Locks) > 0
 	})
 	return found

@@ -94,8 +94,38 @@ func inHelper(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
+func inOwn(ctx context.Context, tx *sql.Tx, orm *gorm.DB, locks *txlock.Scope, key txlock.Key) {
+	helper.LockOrder(ctx, tx, 1)           // want `the error of LockOrder is dropped: the program continues without the lock`
+	_ = helper.LockGorm(orm, 1)            // want `the error of LockGorm is dropped`
+	go lockEach(ctx, tx, helper.Orders, 1) // want `the error of lockEach is dropped`
+	locker{}.lock(ctx, locks, key)         // want `the error of lock is dropped`
+	_, _ = tryLock(ctx, locks, key)        // want `the error of tryLock is dropped`
+}
+
+func lockEach[T txlock.ID](ctx context.Context, tx *sql.Tx, of txlock.Family[T], id T) error {
+	locks, err := locksqlc.Join(ctx, tx)
+	if err != nil {
+		return err
+	}
+	return locker{}.lock(ctx, locks, of.Key(id))
+}
+
+type locker struct{}
+
+func (locker) lock(ctx context.Context, locks *txlock.Scope, key txlock.Key) error {
+	_, err := locks.Lock(ctx, key)
+	return err
+}
+
+func tryLock(ctx context.Context, locks *txlock.Scope, key txlock.Key) (locked bool, err error) {
+	if _, err = locks.TryLock(ctx, key); errors.Is(err, txlock.ErrBusy) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 func swallowed(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
-	_, err := locks.TryLock(ctx, key) // want `the failure of TryLock changes nothing: line 104 continues without the lock`
+	_, err := locks.TryLock(ctx, key) // want `the failure of TryLock changes nothing: line 134 continues without the lock`
 	if errors.Is(err, txlock.ErrBusy) {
 		slog.Warn("busy", "error", err)
 	} else if err != nil {
@@ -244,6 +274,15 @@ func bump(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) 
 }
 
 // From here on all is right.
+
+func unlessLocked(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	locked, _ := tryLock(ctx, locks, key)
+	if !locked {
+		return nil
+	}
+	_ = counts(ctx, tx)
+	return helperPays(ctx, tx)
+}
 
 func ownCheck(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
 	var err error
