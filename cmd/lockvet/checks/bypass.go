@@ -75,9 +75,6 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 		table = strings.ReplaceAll(table, "`", "")
 		i := slices.IndexFunc(pass.models.All, func(m model) bool { return m.hasTable(table, pass.models.Namings) })
 		by := receiverPath(pass, call)
-		if g, ok := ast.Unparen(receiverOf(call)).(*ast.CallExpr); ok && nameOf(pass, g) == "gorm.io/gorm.G" {
-			by = pathOf(pass, g.Args[0])
-		}
 		if v, ok := by.root.(*types.Var); table == "" || i < 0 || !ok || isGiven(v, begun) {
 			return true
 		}

@@ -70,6 +70,8 @@ const (
 	sqlDB   = "database/sql.DB"
 	sqlTx   = "database/sql.Tx"
 	gormDB  = "gorm.io/gorm.DB"
+	gormG   = "gorm.io/gorm.G"
+	gormSQL = "(*gorm.io/gorm.DB).DB"
 	scopeOf = "txlock.Scope"
 )
 

@@ -50,11 +50,17 @@ func pathOf(pass *source, expr ast.Expr) path {
 		if chains(pass, e) {
 			return receiverPath(pass, e)
 		}
-		if pool := pass.helper(calleeOf(pass, e)).Returns; pool != nil {
-			p := pool.in(pass, e)
-			p.at, p.indirect = e, true
-			return p
+		if nameOf(pass, e) == gormG {
+			return pathOf(pass, e.Args[0])
 		}
+		p := path{}
+		if nameOf(pass, e) == gormSQL {
+			p = receiverPath(pass, e)
+		} else if pool := pass.helper(calleeOf(pass, e)).Returns; pool != nil {
+			p = pool.in(pass, e)
+		}
+		p.at, p.indirect = e, true
+		return p
 	}
 	return path{}
 }
@@ -99,8 +105,16 @@ func chains(pass *source, call *ast.CallExpr) bool {
 		return true
 	}
 	fn := calleeOf(pass, call)
-	return fn != nil && fn.Signature().Recv() != nil && typeName(fn.Signature().Recv().Type()) == gormDB &&
-		fn.Name() != "Begin" && fn.Signature().Results().Len() == 1 && typeName(fn.Signature().Results().At(0).Type()) == gormDB
+	if fn == nil || fn.Signature().Recv() == nil || fn.Name() == "Begin" || fn.Signature().Results().Len() != 1 {
+		return false
+	}
+	from, to := fn.Signature().Recv().Type(), fn.Signature().Results().At(0).Type()
+	return typeName(from) == gormDB && typeName(to) == gormDB || isGeneric(from) && isGeneric(to)
+}
+
+// isGeneric reports whether a type is one of those that gorm.G begins statements with.
+func isGeneric(t types.Type) bool {
+	return types.IsInterface(t) && strings.HasPrefix(typeName(t), "gorm.io/gorm.") && strings.HasSuffix(typeName(t), "Interface")
 }
 
 func receiverOf(call *ast.CallExpr) ast.Expr {

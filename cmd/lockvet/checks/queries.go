@@ -234,7 +234,7 @@ var (
 	sqlMethods = strings.Fields(`Begin BeginTx Conn Exec ExecContext Prepare PrepareContext
 		Query QueryContext QueryRow QueryRowContext`)
 	gormReads  = strings.Fields("Count Find First Last Pluck Row Rows Scan Take")
-	gormWrites = strings.Fields(`Begin Create CreateInBatches Delete Exec FirstOrCreate FirstOrInit
+	gormWrites = strings.Fields(`Association Begin Create CreateInBatches Delete Exec FirstOrCreate FirstOrInit
 		FindInBatches Save Transaction Update UpdateColumn UpdateColumns Updates`)
 )
 
@@ -243,13 +243,15 @@ func finishes(pass *source, call *ast.CallExpr) bool {
 	if fn == nil || fn.Signature().Recv() == nil {
 		return false
 	}
-	switch typeName(fn.Signature().Recv().Type()) {
+	switch recv := fn.Signature().Recv().Type(); typeName(recv) {
 	case sqlDB, sqlTx:
 		return slices.Contains(sqlMethods, fn.Name())
 	case gormDB:
 		return slices.Contains(gormReads, fn.Name()) || slices.Contains(gormWrites, fn.Name())
+	default: // what sends by gorm.G has a context
+		params := fn.Signature().Params()
+		return isGeneric(recv) && params.Len() > 0 && typeName(params.At(0).Type()) == "context.Context"
 	}
-	return false
 }
 
 func isPool(t types.Type) bool { return typeName(t) == sqlDB || typeName(t) == gormDB }

@@ -96,7 +96,7 @@ func (a assignments) add(lefts, values []ast.Expr) {
 			continue
 		}
 		var value ast.Expr
-		if len(values) == len(lefts) {
+		if len(values) == len(lefts) || i == 0 && len(values) == 1 && isPool(v.Type()) { // db, err := orm.DB()
 			value = values[i]
 		}
 		a.values[v] = append(a.values[v], value)

@@ -278,3 +278,46 @@ func gormNames(ctx context.Context, db *gorm.DB, s *service) error {
 		return errors.Join(err, s.ordersIn(ctx, tx).Delete(nil).Error)
 	})
 }
+
+func (s *service) byGorm(ctx context.Context) error {
+	raw, err := s.orm.DB()
+	if err != nil {
+		return err
+	}
+	orders := gorm.G[order](s.orm)
+	return lockgorm.Transaction(s.orm, nil, func(tx *gorm.DB) error {
+		if _, err := gorm.G[order](s.orm).Where("id = ?", 1).First(ctx); err != nil { // want `s.orm is the pool, not the transaction of lockgorm.Transaction`
+			return err
+		}
+		if err := orders.Create(ctx, &order{}); err != nil { // want `orders uses s.orm, the pool`
+			return err
+		}
+		if err := s.orm.Model(&order{}).Association("Items").Append(1); err != nil { // want `s.orm is the pool`
+			return err
+		}
+		if _, err := raw.ExecContext(ctx, pay, 1); err != nil { // want `raw uses s.orm, the pool`
+			return err
+		}
+		inner, err := s.orm.DB()
+		if err != nil {
+			return err
+		}
+		if _, err := inner.ExecContext(ctx, pay, 1); err != nil { // want `inner uses s.orm, the pool`
+			return err
+		}
+		if inner.Stats().OpenConnections > 1 {
+			return nil
+		}
+		return gorm.G[order](tx).Create(ctx, &order{})
+	})
+}
+
+func (s *service) bySQL(ctx context.Context) error {
+	raw, err := s.orm.DB()
+	if err != nil {
+		return err
+	}
+	return locksqlc.Run(ctx, raw, nil, func(tx *sql.Tx) error {
+		return s.orm.Save(&order{}).Error // want `s.orm is the pool, not the transaction of locksqlc.Run`
+	})
+}
