@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"go/ast"
 	"go/types"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -71,16 +70,19 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 		if !ok {
 			return true
 		}
-		how, table, written := writtenBy(pass, call)
-		table = strings.ReplaceAll(table, "`", "")
-		i := slices.IndexFunc(pass.models.All, func(m model) bool { return m.hasTable(table, pass.models.Namings) })
-		by := receiverPath(pass, call)
-		if v, ok := by.root.(*types.Var); table == "" || i < 0 || !ok || isGiven(v, begun) {
+		how, tables, written := writtenBy(pass, call)
+		if v, ok := receiverPath(pass, call).root.(*types.Var); !ok || isGiven(v, begun) {
 			return true
 		}
-		if m := pass.models.All[i]; written == nil || !isModel(written) {
-			report(pass, call, how+" writes the table "+table+" without a lock of its model "+m.Name+
-				": write it by Model(&"+m.Name+"{...}), or name the keys by Clauses(lockgorm.On(...))")
+		for _, table := range tables {
+			i := slices.IndexFunc(pass.models.All, func(m model) bool { return m.hasTable(table, pass.models.Namings) })
+			if i < 0 {
+				continue
+			}
+			if m := pass.models.All[i]; written == nil || !isModel(written) {
+				report(pass, call, how+" writes the table "+table+" without a lock of its model "+m.Name+
+					": write it by Model(&"+m.Name+"{...}), or name the keys by Clauses(lockgorm.On(...))")
+			}
 		}
 		return true
 	})
@@ -109,20 +111,14 @@ func isModel(t types.Type) bool {
 	return false
 }
 
-// The table that a text writes, which may be quoted, and that of Table, which may have an alias.
-var (
-	writtenTable = regexp.MustCompile("(?is)^\\s*(?:UPDATE|INSERT|REPLACE|DELETE)\\s+(?:(?:LOW_PRIORITY|HIGH_PRIORITY|DELAYED|QUICK|IGNORE)\\s+)*(?:(?:INTO|FROM)\\s+)?((?:`?\\w+`?\\.)?`?\\w+)")
-	namedTable   = regexp.MustCompile("^\\s*((?:`?\\w+`?\\.)?`?\\w+)")
-)
-
-// writtenBy returns the table that a call of GORM writes by its name, how it does so, and the type
-// of the model that it has in spite of that, or nil.
-func writtenBy(pass *source, call *ast.CallExpr) (how, table string, written types.Type) {
+// writtenBy returns the tables that a call of GORM writes by their names, how it does so, and the
+// type of the model that it has in spite of that, or nil.
+func writtenBy(pass *source, call *ast.CallExpr) (how string, tables []string, written types.Type) {
 	name := nameOf(pass, call)
 	_, method, _ := strings.Cut(name, ").")
 	generic := name == "(gorm.io/gorm.Interface[T any]).Exec"
 	if !generic && name != "(*gorm.io/gorm.DB)."+method {
-		return "", "", nil
+		return "", nil, nil
 	}
 	named, model := chainOf(pass, receiverOf(call))
 	switch method {
@@ -131,20 +127,15 @@ func writtenBy(pass *source, call *ast.CallExpr) (how, table string, written typ
 		if generic && len(call.Args) > 1 {
 			text = call.Args[1] // behind the context
 		}
-		if found := writtenTable.FindStringSubmatch(textOf(pass.TypesInfo, text)); found != nil {
-			return method, found[1], nil
-		}
+		return method, writtenTables(textOf(pass.TypesInfo, text)), nil
 	case "Create", "CreateInBatches", "Delete", "FirstOrCreate", "Save", "Update", "UpdateColumn", "UpdateColumns", "Updates":
-		found := namedTable.FindStringSubmatch(named)
-		if found == nil {
-			break
-		}
 		if written = model; written == nil && method != "Update" && method != "UpdateColumn" {
 			written = pass.TypesInfo.TypeOf(call.Args[0])
 		}
-		return "Table(\"" + named + "\")." + method, found[1], written
+		table, _ := statementOf(named).name()
+		return "Table(\"" + named + "\")." + method, []string{table}, written
 	}
-	return "", "", nil
+	return "", nil, nil
 }
 
 // chainOf returns what the calls before the last one say of a statement of GORM: the name of its

@@ -269,10 +269,6 @@ func selects(pass *source, call *ast.CallExpr) bool {
 }
 
 func isSelect(text string) bool {
-	for strings.HasPrefix(strings.TrimSpace(text), "--") {
-		_, text, _ = strings.Cut(text, "\n")
-	}
-	words := strings.Fields(strings.ToUpper(text))
-	return len(words) > 0 && words[0] == "SELECT" && slices.Contains(words, "FROM") &&
-		!slices.Contains(words, "FOR") && !slices.Contains(words, "SHARE")
+	s := statementOf(text)
+	return s.first("SELECT") && s.has("FROM") && !s.has("FOR") && !s.has("SHARE")
 }

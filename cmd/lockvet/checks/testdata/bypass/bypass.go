@@ -81,6 +81,37 @@ func (s *shop) wrong(id int64) {
 	of.UpdateColumns(Note{})                                    // want `Table\("orders"\).UpdateColumns`
 }
 
+func (s *shop) wrongTexts(id int64) {
+	s.db.Exec("/* it's paid */ -- \n# \n UPDATE /*+ NO_ICP(orders) */ orders SET paid = 1")                // want `Exec writes the table orders`
+	s.db.Exec("WITH paid (id) AS (SELECT 1 FOR UPDATE) UPDATE orders SET paid = 1")                        // want `Exec writes the table orders`
+	s.db.Exec("WITH paid AS (SELECT 1) DELETE FROM orders WHERE id = 1")                                   // want `Exec writes the table orders`
+	s.db.Exec("TRUNCATE TABLE `orders`")                                                                   // want `Exec writes the table orders`
+	s.db.Exec("TRUNCATE orders")                                                                           // want `Exec writes the table orders`
+	s.db.Exec("UPDATE notes JOIN orders ON notes.id = orders.id SET notes.n = 1, orders.paid = 1 WHERE 1") // want `Exec writes the table orders`
+	s.db.Exec("UPDATE notes AS n LEFT JOIN shop.`orders` o USING (id), x SET o.paid = 1")                  // want `Exec writes the table shop.orders`
+	s.db.Exec("UPDATE orders o SET o.paid = (SELECT 1 FROM notes WHERE id = 1)")                           // want `Exec writes the table orders`
+	s.db.Exec("UPDATE orders, (SELECT 1) AS n SET shop.orders.paid = 1")                                   // want `Exec writes the table orders`
+	s.db.Exec("DELETE o FROM orders o JOIN notes n ON n.id = o.id WHERE n.id = 1")                         // want `Exec writes the table orders`
+	s.db.Exec("DELETE n, o.* FROM orders o JOIN notes n ON n.id = o.id")                                   // want `Exec writes the table orders`
+	s.db.Exec("DELETE QUICK FROM o USING orders o JOIN notes USING (id)")                                  // want `Exec writes the table orders`
+	s.db.Exec("DELETE FROM orders ORDER BY id LIMIT 1")                                                    // want `Exec writes the table orders`
+	s.db.Exec("UPDATE orders o JOIN carts c SET o.paid = 1, c.n = 2")                                      // want `Exec writes the table orders`
+}
+
+func (s *shop) rightTexts() {
+	s.db.Exec("DELETE n FROM orders o JOIN notes n ON n.id = o.id")
+	s.db.Exec("DELETE FROM n USING orders JOIN notes n ON n.id = orders.id")
+	s.db.Exec("UPDATE orders o JOIN notes n ON n.id = o.id SET n.n = o.id")
+	s.db.Exec("UPDATE notes SET text = 'x'', UPDATE orders SET', n = 1, orders = 1")
+	s.db.Exec("UPDATE notes SET n = \"\\\", orders.paid = \" # , orders.paid = 1")
+	s.db.Exec("WITH orders AS (SELECT 1) SELECT * FROM orders FOR UPDATE")
+	s.db.Exec("WITH orders AS (SELECT 1) UPDATE notes SET n = 1")
+	s.db.Exec("INSERT INTO notes SELECT id FROM orders")
+	s.db.Exec("UPDATE (orders o JOIN notes n) SET o.paid = 1") // not read
+	s.db.Exec("/* UPDATE orders SET paid = 1 */")
+	s.db.Exec("UPDATE")
+}
+
 func (db *shop) wrongInTransactions(id int64) error {
 	if err := db.db.Transaction(func(tx *gorm.DB) error {
 		return tx.Exec(pay, id).Error // want `Exec writes the table orders`

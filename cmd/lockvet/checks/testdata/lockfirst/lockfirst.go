@@ -16,7 +16,7 @@ import (
 
 type order struct{ ID, Account int64 }
 
-const count = "SELECT n FROM orders WHERE id = ?"
+const count = "/* one */ SELECT n FROM orders WHERE id = ?"
 
 func late(ctx context.Context, tx *sql.Tx, id int64) error {
 	var n int
