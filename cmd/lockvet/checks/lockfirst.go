@@ -31,26 +31,40 @@ func runLockFirst(pass *source) {
 // lockedWith finds the transactions of a package that have locked keys before their functions run.
 func lockedWith(pass *source) map[types.Object]bool {
 	locked := map[types.Object]bool{}
-	for _, file := range pass.Files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			t, ok := transactionOf(pass, call)
-			if !ok || !t.keys {
-				return true
-			}
-			locked[t.tx] = true
-			if fn := calleeOf(pass, &ast.CallExpr{Fun: t.arg}); fn != nil { // it is named
-				for v := range fn.Signature().Params().Variables() {
-					locked[v] = true
+	for known := -1; known < len(locked); {
+		known = len(locked)
+		for _, file := range pass.Files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				if call, ok := n.(*ast.CallExpr); ok {
+					addLocked(pass, call, locked)
 				}
-			}
-			return true
-		})
+				return true
+			})
+		}
 	}
 	return locked
+}
+
+// addLocked adds the variables to which a call gives a transaction that has locked keys.
+func addLocked(pass *source, call *ast.CallExpr, locked map[types.Object]bool) {
+	if t, ok := transactionOf(pass, call); ok && t.keys {
+		locked[t.tx] = true
+		if fn := calleeOf(pass, &ast.CallExpr{Fun: t.arg}); fn != nil { // it is named
+			for v := range fn.Signature().Params().Variables() {
+				locked[v] = true
+			}
+		}
+	}
+	fn := calleeOf(pass, call)
+	if fn == nil {
+		return
+	}
+	params := fn.Signature().Params()
+	for i, arg := range call.Args[:min(len(call.Args), params.Len())] {
+		if p := pathOf(pass, arg); p.variable() && locked[p.root] {
+			locked[params.At(i)] = true
+		}
+	}
 }
 
 // nextLock returns the lock that follows in any case, and how many statements are before it.

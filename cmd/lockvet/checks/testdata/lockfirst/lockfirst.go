@@ -150,6 +150,19 @@ func more(tx *sql.Tx) error {
 	return helper.LockOrder(ctx, tx, other)
 }
 
+func handed(ctx context.Context, tx *sql.Tx, other int64) error {
+	if err := tx.QueryRowContext(ctx, count, 1).Err(); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+func hand(ctx context.Context, tx *sql.Tx, id int64) error { return handed(ctx, tx, id+1) }
+
+func lockedByCaller(ctx context.Context, db *sql.DB, id int64) error {
+	return locksqlc.Run(ctx, db, helper.Orders.Keys(id), func(tx *sql.Tx) error { return hand(ctx, tx, id) })
+}
+
 func lockedByWrapper(ctx context.Context, s *helper.Store, id, other int64) error {
 	return s.Locked(ctx, id, func(ctx context.Context, tx *sql.Tx) error {
 		if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
