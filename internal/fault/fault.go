@@ -76,6 +76,10 @@ func Interpret(err error) Verdict {
 		return Verdict{Sentinel: ErrTxDoomed, Gone: true}
 	case 1205: // ER_LOCK_WAIT_TIMEOUT, on MariaDB also of NOWAIT
 		return Verdict{Sentinel: ErrWaitTimeout, OnTimeout: true}
+	case 1105: // ER_UNKNOWN_ERROR, of TiDB at READ COMMITTED for a wait that others have ended by their COMMITs until its limit
+		if server.Message == "lock wait timeout" {
+			return Verdict{Sentinel: ErrWaitTimeout}
+		}
 	case 3572: // ER_LOCK_NOWAIT, MySQL
 		return Verdict{Sentinel: ErrBusy}
 	case 1969, 3024, // ER_STATEMENT_TIMEOUT (MariaDB), ER_QUERY_TIMEOUT (MySQL)

@@ -114,6 +114,11 @@ func TestInterpret(t *testing.T) {
 			}
 		}
 	}
+	for text, want := range map[string]error{"lock wait timeout": ErrWaitTimeout, "something else": nil} { // of TiDB
+		if got := Interpret(&mysql.MySQLError{Number: 1105, Message: text}); !errors.Is(got.Sentinel, want) || got.Gone || got.OnTimeout {
+			t.Errorf("1105, %s, means %+v", text, got)
+		}
+	}
 	for _, err := range []error{nil, driver.ErrBadConn, mysql.ErrInvalidConn, context.Canceled, sql.ErrNoRows, sql.ErrTxDone} {
 		if got := Interpret(err); got != (Verdict{}) {
 			t.Errorf("%v means %+v", err, got)

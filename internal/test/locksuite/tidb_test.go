@@ -514,6 +514,41 @@ func TestTiDBManyWait(t *testing.T) {
 	}
 }
 
+// TestTiDBWaitsPastTheLimit: a wait at READ COMMITTED that others' COMMITs have ended again and again,
+// until its limit, ends with ErrWaitTimeout as any other, and leaves the transaction open.
+func TestTiDBWaitsPastTheLimit(t *testing.T) {
+	t.Parallel()
+	pool, key := onTiDB(t, nil), txlock.Named("test:"+rand.Text())
+	var many sync.WaitGroup
+	var granted, refused atomic.Int32
+	until := time.Now().Add(8 * time.Second)
+	for range 12 {
+		many.Go(func() {
+			for time.Now().Before(until) {
+				tx, s := begin(t, pool, sql.LevelReadCommitted)
+				_, err := s.WaitAtMost(time.Second).LockAll(t.Context(), key, beside(key))
+				switch {
+				case err == nil:
+					granted.Add(1)
+					time.Sleep(150 * time.Millisecond)
+				case errors.Is(err, txlock.ErrWaitTimeout) && !errors.Is(err, txlock.ErrTxDoomed) && s.Verify(t.Context()) == nil:
+					refused.Add(1)
+				case !errors.Is(err, txlock.ErrDeadlock):
+					t.Error(err)
+				}
+				if err := tx.Commit(); err != nil && !errors.Is(err, txlock.ErrDeadlock) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	many.Wait()
+	t.Logf("%d granted, %d refused", granted.Load(), refused.Load())
+	if granted.Load() == 0 || refused.Load() == 0 {
+		t.Error("nothing was granted, or nothing was refused")
+	}
+}
+
 // TestTiDBTokensRise: a token is greater than that of a holder who has rolled back while it was waited
 // for. TiDB computes what a statement writes before it waits.
 func TestTiDBTokensRise(t *testing.T) {
