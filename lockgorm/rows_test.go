@@ -3,6 +3,7 @@ package lockgorm_test
 import (
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -460,6 +461,10 @@ func TestRowsAndHooks(t *testing.T) {
 		unscoped := always(func(tx *gorm.DB) { tx.Statement.Unscoped = true })
 		noError(t, db.Create(&Archive{ID: b}).Error)
 		wantError(t, "Unscoped by a hook", withHook(db, unscoped).Model(&Archive{}).Where("n = 0").Update("n", 1).Error, txlock.ErrInvalidKey)
+		wantError(t, "the only condition by a hook", withHook(db, narrows).Model(&Archive{}).Update("n", 9).Error, txlock.ErrInvalidKey)
+		if err := withHook(db, narrows).Session(&gorm.Session{SkipHooks: true}).Model(&Archive{}).Update("n", 9).Error; !errors.Is(err, gorm.ErrMissingWhereClause) || errors.Is(err, txlock.ErrInvalidKey) {
+			t.Errorf("no condition, and no hooks: %v", err)
+		}
 		wantError(t, "a hook narrows below LIMIT", where(withHook(db, narrows)).Order("id").Limit(1).Update("n", 3).Error, txlock.ErrInvalidKey)
 	})
 }

@@ -63,6 +63,9 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 		build(dry)
 	}
 	if dry.Error != nil {
+		if errors.Is(dry.Error, gorm.ErrMissingWhereClause) && hooksBefore(stmt) {
+			return nil, fmt.Errorf("%w: %w", unidentified(stmt, "it has no condition before its hooks run"), dry.Error)
+		}
 		return nil, dry.Error
 	}
 	text := dry.Statement.SQL.String()
@@ -87,6 +90,12 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 		s.text += fmt.Sprintf(" LIMIT %d", s.most+1)
 	}
 	return s, nil
+}
+
+// hooksBefore reports whether a hook of the program runs before the statement, and may change it.
+func hooksBefore(stmt *gorm.Statement) bool {
+	s := stmt.Schema
+	return !stmt.SkipHooks && (isDelete(stmt) && s.BeforeDelete || !isDelete(stmt) && (s.BeforeSave || s.BeforeUpdate))
 }
 
 // isDelete reports whether a statement deletes, be it softly, by an UPDATE.
