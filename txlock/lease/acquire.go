@@ -41,8 +41,8 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOp
 // txlock.ErrBusy at once, even while a transaction guards the lease. It may also return ErrBusy
 // for a lease that is being released at that moment. An owner that re-enters waits up to a quarter
 // of a second if the row is locked. If the server doesn't answer within the time that the TTL
-// leaves, TryAcquire returns txlock.ErrWaitTimeout, whose text names that cause, and a later grant
-// is released.
+// leaves, or three seconds if it must create a row, TryAcquire returns txlock.ErrWaitTimeout, whose
+// text names that cause, and a later grant is released.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "try to acquire", key, opts)
 	if err != nil {
@@ -211,12 +211,8 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 }
 
 // look tells whether what the request asks for is free.
-func (m *Manager) look(ctx context.Context, q *request, s store.Session) (seen store.Glance, err error) {
-	err = m.between(ctx, q, func(ctx context.Context) error {
-		seen, err = q.target.look(ctx, s, q)
-		return err
-	})
-	return seen, err
+func (m *Manager) look(ctx context.Context, q *request, s store.Session) (store.Glance, error) {
+	return answer(ctx, m, q, func(ctx context.Context) (store.Glance, error) { return q.target.look(ctx, s, q) })
 }
 
 // take makes the handle of what was granted, and waits for readers if there may be any.

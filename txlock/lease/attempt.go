@@ -150,6 +150,15 @@ func (m *Manager) between(ctx context.Context, q *request, ask func(ctx context.
 	return err
 }
 
+// answer is between for what the server is asked for.
+func answer[T any](ctx context.Context, m *Manager, q *request, ask func(ctx context.Context) (T, error)) (a T, err error) {
+	err = m.between(ctx, q, func(ctx context.Context) error {
+		a, err = ask(ctx)
+		return err
+	})
+	return a, err
+}
+
 // after gives the request a new hold if a statement was not answered: see reissue.
 func (m *Manager) after(q *request, err error) error {
 	if err != nil && fault.Unknown(err) {

@@ -57,11 +57,7 @@ func (m *Manager) unblock(ctx context.Context, q *request, busy error) error {
 		return busy
 	}
 	q.blocked.looked = m.store.Now()
-	var found []store.Blocker
-	err := m.between(ctx, q, func(ctx context.Context) (err error) {
-		found, err = m.store.Blockers(ctx, q.key.String())
-		return err
-	})
+	found, err := answer(ctx, m, q, func(ctx context.Context) ([]store.Blocker, error) { return m.store.Blockers(ctx, q.key.String()) })
 	if err != nil {
 		return errors.Join(busy, err)
 	}

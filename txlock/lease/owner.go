@@ -85,10 +85,8 @@ func (m *Manager) notReading(ctx context.Context, s store.Session, q *request) e
 	if len(owners) == 0 || q.asksAlone {
 		return nil
 	}
-	var owner string
-	err := m.between(ctx, q, func(ctx context.Context) (err error) {
-		owner, err = s.ReaderAmong(ctx, q.key.String(), owners, holdBegins)
-		return err
+	owner, err := answer(ctx, m, q, func(ctx context.Context) (string, error) {
+		return s.ReaderAmong(ctx, q.key.String(), owners, holdBegins)
 	})
 	if err == nil && owner != "" {
 		err = upgrade(owner)
@@ -132,12 +130,8 @@ func (m *Manager) elsewhere(ctx context.Context, q *request) (bool, error) {
 }
 
 // lookAtLease reads the row of the lease.
-func (m *Manager) lookAtLease(ctx context.Context, q *request) (seen store.Glance, err error) {
-	err = m.between(ctx, q, func(ctx context.Context) error {
-		seen, err = m.store.Look(ctx, leaseRow(q.key))
-		return err
-	})
-	return seen, err
+func (m *Manager) lookAtLease(ctx context.Context, q *request) (store.Glance, error) {
+	return answer(ctx, m, q, func(ctx context.Context) (store.Glance, error) { return m.store.Look(ctx, leaseRow(q.key)) })
 }
 
 // missed reports whether the lease that was granted is not the lease that the context

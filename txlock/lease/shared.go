@@ -123,11 +123,7 @@ var (
 func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*Lease, time.Duration, error) {
 	begun, reaped := m.store.Now(), false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
-		var row store.Readers
-		err := m.between(ctx, q, func(ctx context.Context) (err error) {
-			row, err = m.readersOf(ctx, m.store, l.Key())
-			return err
-		})
+		row, err := answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, m.store, l.Key()) })
 		if err == nil && row.Held == 0 {
 			if err = l.Err(); err == nil {
 				l.record.drained()
