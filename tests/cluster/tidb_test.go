@@ -429,9 +429,10 @@ func TestTiDBSchemaChange(t *testing.T) {
 				}
 				changes := 0
 				for end := time.Now().Add(testdb.Long(10*time.Second, time.Minute)); time.Now().Before(end); changes++ {
-					db.Exec(t, fmt.Sprintf("ALTER TABLE numbers ADD COLUMN c%d INT", changes))
-					db.Exec(t, fmt.Sprintf("ALTER TABLE lockstep_locks COMMENT '%d'", changes))
-					db.Exec(t, fmt.Sprintf("ALTER TABLE numbers DROP COLUMN c%d", changes))
+					for _, change := range []string{"numbers ADD COLUMN c%d INT", "lockstep_locks COMMENT '%d'", "numbers DROP COLUMN c%d"} {
+						db.Exec(t, fmt.Sprintf("ALTER TABLE "+change, changes))
+						time.Sleep(200 * time.Millisecond) // without a pause the ten tries of Run may all meet a change
+					}
 				}
 				stop()
 				working.Wait()
