@@ -217,17 +217,18 @@ func (m *Manager) look(ctx context.Context, q *request, s store.Session) (store.
 
 // take makes the handle of what was granted, and waits for readers if there may be any.
 func (m *Manager) take(ctx context.Context, q *request, a store.Answer, since instant, inTurn, drain bool) (*Lease, time.Duration, error) {
+	begun := m.store.Now()
 	if q.missed(a.Token) {
 		m.granting.Add(-1)
 		if err := m.miss(q, func() error { return m.undo(ctx, q, a.Slot) }); err != nil {
-			return nil, 0, err
+			return nil, 0, m.overdue(ctx, q, begun, err)
 		}
 		return m.try(ctx, q, inTurn, drain)
 	}
 	q.drains = a.Shared && q.under == nil // a holder has waited for them already
 	l, err := m.granted(ctx, q, a, since)
 	if err != nil || !q.drains {
-		return l, 0, err
+		return l, 0, m.overdue(ctx, q, begun, err)
 	}
 	if err := m.reissue(q); err != nil { // for the next attempt
 		return nil, 0, errors.Join(err, m.releaseUnwanted(ctx, l))

@@ -142,7 +142,12 @@ func (m *Manager) between(ctx context.Context, q *request, ask func(ctx context.
 	begun := m.store.Now()
 	limited, stop := m.asking(ctx, q, slowAnswer)
 	defer stop()
-	err := ask(limited)
+	return m.overdue(ctx, q, begun, ask(limited))
+}
+
+// overdue returns the error of what was sent at a moment, as that of an attempt if a limit of our own
+// has ended it.
+func (m *Manager) overdue(ctx context.Context, q *request, begun instant, err error) error {
 	if o := classify(store.Absent, err); o == outOverdue {
 		m.heard(ctx, q, o, begun)
 		err = q.failure(ctx, o, store.Answer{}, err)

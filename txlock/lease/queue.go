@@ -263,8 +263,7 @@ func (m *Manager) tryWaiting(ctx context.Context, q *request, inTurn bool) (*Lea
 func (q *request) unlessSilent(ctx context.Context, err error) error {
 	switch {
 	case err == nil || ctx.Err() != nil || errors.Is(err, errLimit):
-	case errors.As(err, new(unanswered)), errors.Is(err, context.DeadlineExceeded), // a limit of our own
-		q.drains && errors.Is(err, txlock.ErrLost):
+	case errors.As(err, new(unanswered)), q.drains && errors.Is(err, txlock.ErrLost):
 		return txlock.ErrBusy
 	}
 	return err

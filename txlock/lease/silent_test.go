@@ -302,6 +302,24 @@ func TestWriterSurvivesASilentServer(t *testing.T) {
 	}
 }
 
+// TestWriterSurvivesALateAnswer proves the same where the answer that the readers are gone comes when
+// the writer's lease is over.
+func TestWriterSurvivesALateAnswer(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		reader := share(t, db.manager(), job)
+		m, wire := db.process()
+		wire.fault("RenewMany", fails)
+		late := times(1, func(_ context.Context, _ string, _ store.Row, call func() error) error {
+			db.after(3500 * time.Millisecond)
+			return call()
+		})
+		time.AfterFunc(time.Second, func() { wire.fault("Readers", late) })
+		time.AfterFunc(2*time.Second, func() { release(t, reader) })
+		release(t, acquire(t, m, job, lease.TTL(3*time.Second)))
+		db.within("granted", 3500*time.Millisecond, 5*time.Second)
+	})
+}
+
 // TestWaitSurvivesADialTimeout proves that a server which answers no new connection within
 // the driver's timeout ends no wait either, whichever statement needs the connection.
 func TestWaitSurvivesADialTimeout(t *testing.T) {
