@@ -32,4 +32,6 @@ func ClockAt(us int64) func(*mysql.Config) {
 
 type unseenConn struct{ net.Conn }
 
-func (c unseenConn) Write(packet []byte) (int, error) { return c.Conn.Write([]byte(Unseen(string(packet)))) }
+func (c unseenConn) Write(packet []byte) (int, error) {
+	return c.Conn.Write([]byte(Unseen(string(packet))))
+}
