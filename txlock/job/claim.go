@@ -16,8 +16,11 @@ import (
 )
 
 // markTime is for how long the end of a tick is tried to be marked, while the server
-// can't be reached.
-const markTime = 10 * time.Second
+// can't be reached, and oneMark for how long each try waits for an answer.
+const (
+	markTime = 10 * time.Second
+	oneMark  = markTime / 4
+)
 
 // A Claim is a tick that this process has started, with its lease. Finish ends it. Its methods may
 // be called from any goroutine.
@@ -249,11 +252,7 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 			_, err := c.isMarked(ctx, why)
 			return err
 		}
-		marked, err := c.write(ctx, why)
-		if err == nil && !marked {
-			// The row is not ours any more, or what was sent before has succeeded unseen.
-			marked, err = c.isMarked(ctx, why)
-		}
+		marked, err := c.markOnce(ctx, why)
 		switch {
 		case marked:
 			return nil
@@ -263,6 +262,17 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 			return err
 		}
 	}
+}
+
+// markOnce tries once to mark the tick, and reports whether it is marked.
+func (c *Claim) markOnce(ctx context.Context, why error) (marked bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, oneMark)
+	defer cancel()
+	if marked, err = c.write(ctx, why); err == nil && !marked {
+		// The row is not ours any more, or what was sent before has succeeded unseen.
+		marked, err = c.isMarked(ctx, why)
+	}
+	return marked, err
 }
 
 func (c *Claim) write(ctx context.Context, why error) (bool, error) {

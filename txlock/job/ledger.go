@@ -123,10 +123,13 @@ func within(ctx context.Context, ask func(ctx context.Context) error) error {
 	defer stop()
 	err := ask(limited)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("%w: the server has not answered for %v: %v", txlock.ErrWaitTimeout, answerTime, err) //nolint:errorlint // it must not look like the caller's
+		err = fmt.Errorf("%w for %v: %v", errUnanswered, answerTime, err) //nolint:errorlint // it must not look like the caller's
 	}
 	return err
 }
+
+// errUnanswered is the error of a server that was silent.
+var errUnanswered = fmt.Errorf("%w: the server has not answered", txlock.ErrWaitTimeout)
 
 // never is before every instant that can be ticked.
 var never = time.UnixMicro(-1)

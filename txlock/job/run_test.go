@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/leaseutil"
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -302,6 +304,36 @@ func TestSilentServer(t *testing.T) {
 		if done := len(j.finished()) - before; done < 2 {
 			t.Errorf("%d ticks after the silence", done)
 		}
+	})
+}
+
+// TestSilentConnection proves that a tick that is done is marked though the first try has no answer, and
+// that a transaction of a tick which can't begin is interrupted, and keeps the tick from nobody.
+func TestSilentConnection(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n := c.node()
+		claim, err := n.Claim(t.Context(), nightly, time.Now())
+		must(t, err)
+		n.ledger.down(errSilent)
+		time.AfterFunc(time.Second, func() { n.ledger.down(nil) })
+		must(t, claim.Finish(t.Context(), nil))
+
+		at := time.Now()
+		n.store.SetFault(func(ctx context.Context, op string, _ store.Row, call func() error) error {
+			if op == "Begin" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return call()
+		})
+		_, err = n.TickTx(t.Context(), nightly, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
+		if !errors.Is(err, txlock.ErrWaitTimeout) || len(n.events.of(Interrupted)) != 1 {
+			t.Errorf("TickTx: %v, %v", err, n.events.of(Interrupted))
+		}
+		n.store.Up()
+		again, err := c.node().Claim(t.Context(), nightly, at)
+		must(t, err)
+		must(t, again.Finish(t.Context(), nil))
 	})
 }
 

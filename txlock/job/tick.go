@@ -224,20 +224,38 @@ func (j *Jobs) inTransaction(fn TxFunc) work {
 		// A transaction whose connection was lost has not failed by itself. The next one of
 		// the tick waits for its row, if a COMMIT is still under way, and finds what has become
 		// of it.
-		c.interrupted = fault.LostConnection(err) || errors.Is(err, txlock.ErrUnknownOutcome) || fault.SessionEnded(err)
+		c.interrupted = fault.LostConnection(err) || errors.Is(err, errUnanswered) || errors.Is(err, txlock.ErrUnknownOutcome) || fault.SessionEnded(err)
 		return err
 	})
+}
+
+// begun begins a transaction, unless the server doesn't answer. It lives until the context or end ends it.
+func begun(ctx context.Context, conn *sql.Conn) (tx *sql.Tx, end context.CancelFunc, err error) {
+	life, end := context.WithCancel(ctx)
+	err = within(ctx, func(limited context.Context) error {
+		answered := context.AfterFunc(limited, end)
+		if tx, err = conn.BeginTx(life, nil); !answered() && err == nil {
+			err = errors.Join(limited.Err(), tx.Rollback())
+		}
+		return err
+	})
+	return tx, end, err
 }
 
 // transact runs one transaction of a tick, whose scope it hands out. The mark comes last, as
 // the lease can't be renewed while the transaction guards it.
 func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.Scope) (err error) {
-	conn, err := j.db.Conn(ctx)
+	var conn *sql.Conn
+	err = within(ctx, func(ctx context.Context) error {
+		conn, err = j.db.Conn(ctx)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("job %q: get a connection: %w", c.key, err)
 	}
 	defer func() { err = fault.Join(err, fault.UnlessGone(conn.Close())) }()
-	tx, err := conn.BeginTx(ctx, nil)
+	tx, end, err := begun(ctx, conn)
+	defer end()
 	if err != nil {
 		return fmt.Errorf("job %q: begin: %w", c.key, err)
 	}

@@ -86,23 +86,25 @@ func (m *Manager) prepareRow(ctx context.Context, beside store.Session, q *reque
 	if beside == nil {
 		return nil
 	}
-	if err := m.store.Reserve(ctx); err != nil {
+	if err := m.between(ctx, q, m.store.Reserve); err != nil {
 		return err
 	}
 	at := leaseRow(q.key)
-	seen, err := beside.Look(ctx, at)
+	seen, err := answer(ctx, m, q, func(ctx context.Context) (store.Glance, error) { return beside.Look(ctx, at) })
 	switch {
 	case err != nil:
 		return err
 	case !seen.Exists:
-		return m.making(ctx, func() error { return makeRow(ctx, beside, at) })
+		return m.between(ctx, q, func(ctx context.Context) error {
+			return m.making(ctx, func() error { return makeRow(ctx, beside, at) })
+		})
 	case seen.Use < 0:
 		return otherUse(q.key, 0, seen.Use)
 	case seen.Held() && (!q.named || seen.Owner != q.owner):
 		q.seen.look(q, seen)
 		return q.seen.named(txlock.ErrBusy)
 	case seen.Use == store.Shared:
-		row, err := m.readersOf(ctx, beside, q.key)
+		row, err := answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, beside, q.key) })
 		if err == nil && row.Held > row.Expired {
 			err = txlock.ErrBusy
 		}
@@ -206,12 +208,15 @@ func (m *Manager) noReaders(ctx context.Context, in *store.In, q *request, out o
 	if out.Session == nil {
 		return ErrNoConnection
 	}
-	places, err := out.Places(out.ctx, q.key.String())
-	if err == nil && slices.ContainsFunc(places, func(p store.Place) bool { return p.Held && p.Expired }) {
-		if err = out.Reap(out.ctx, q.key.String()); err == nil {
-			places, err = out.Places(out.ctx, q.key.String())
+	places, err := answer(out.ctx, m, q, func(ctx context.Context) ([]store.Place, error) {
+		places, err := out.Places(ctx, q.key.String())
+		if err == nil && slices.ContainsFunc(places, func(p store.Place) bool { return p.Held && p.Expired }) {
+			if err = out.Reap(ctx, q.key.String()); err == nil {
+				places, err = out.Places(ctx, q.key.String())
+			}
 		}
-	}
+		return places, err
+	})
 	if err != nil {
 		return err
 	}

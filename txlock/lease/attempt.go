@@ -142,7 +142,11 @@ func (m *Manager) between(ctx context.Context, q *request, ask func(ctx context.
 	begun := m.store.Now()
 	limited, stop := m.asking(ctx, q, slowAnswer)
 	defer stop()
-	return m.overdue(ctx, q, begun, ask(limited))
+	err := ask(limited)
+	if limited.Err() == nil && errors.Is(err, txlock.ErrTxDoomed) {
+		return err // the connection of a place in the queue was lost before, perhaps by a limit of ours
+	}
+	return m.overdue(ctx, q, begun, err)
 }
 
 // overdue returns the error of what was sent at a moment, as that of an attempt if a limit of our own

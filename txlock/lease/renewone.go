@@ -2,6 +2,8 @@ package lease
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -10,11 +12,13 @@ import (
 
 // Renew extends the lease now, before the manager's next renewal, with one statement. If a
 // transaction guards the lease, Renew waits for its end. It returns txlock.ErrLost or ErrNotHeld
-// if the lease is no longer held, and the errors of the driver and of the context, after which the
-// lease is held for as long as before.
+// if the lease is no longer held, and the errors of the driver and of the context. It returns
+// txlock.ErrBusy if the transaction hasn't ended, and ErrWaitTimeout if the server hasn't answered,
+// in three quarters of the time that was left. After these errors the lease is held for as long as
+// before, and the manager renews it.
 func (l *Lease) Renew(ctx context.Context) error {
 	return l.alone(ctx, "renew", func(ctx context.Context, r *record) error {
-		return r.m.renewOne(ctx, r, r.left())
+		return r.m.renewOne(ctx, r, r.left()/2)
 	})
 }
 
@@ -28,16 +32,19 @@ func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Co
 		if lost := l.Err(); lost != nil {
 			return lost
 		}
+		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) { // a limit of our own
+			err = unanswered(fmt.Sprintf("the server has not answered in time: %v", err))
+		}
 		if sent || ctx.Err() != nil {
 			return fault.Explain(what+" lease "+l.record.key.String(), err)
 		}
 	}
 }
 
-// alone does what Lease.alone does, unless a renewal is under way until the lease would end, or
-// the context does.
+// alone does what Lease.alone does, unless a renewal is under way for three quarters of the time that
+// is left, or the context ends. The rest is for the manager's own renewals.
 func (r *record) alone(ctx context.Context, send func(ctx context.Context, r *record) error) (sent bool, _ error) {
-	ctx, cancel := context.WithTimeout(ctx, max(r.left(), 0))
+	ctx, cancel := context.WithTimeout(ctx, max(r.left()*3/4, 0))
 	defer cancel()
 	if !r.beginRenewal(cancel) {
 		r.awaitRenewal(ctx)
@@ -62,12 +69,21 @@ func (r *record) awaitRenewal(ctx context.Context) {
 }
 
 // renewOne renews one record, by a statement that doesn't wait. If the row is locked, it
-// queues for the row until the limit.
+// queues for the row until the limit. It waits for no connection that the program has.
 func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) error {
+	beside := m.store.Beside()
+	if beside == nil {
+		beside = m.store
+	}
 	sent, claim := m.store.Now(), r.renewal()
-	reply, err := m.store.Renew(ctx, claim)
+	reply, err := beside.Renew(ctx, claim)
 	if err == nil && reply == store.Absent { // the TTL counts from after the wait
-		err = m.store.Queued(ctx, r.row(), limit, func(s store.Session) error {
+		err = m.store.Wait(ctx, r.row(), func(brief bool) (time.Duration, bool) {
+			if brief {
+				return min(limit, guardPatience), true
+			}
+			return limit, true
+		}, func(s store.Session) error {
 			sent = m.store.Now()
 			reply, err = s.Renew(ctx, claim)
 			return err

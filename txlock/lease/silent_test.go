@@ -3,10 +3,12 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -439,6 +441,7 @@ var tries = map[string]aWait{
 	"TryAcquireAll": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
 		return acquiredAll(m.TryAcquireAll(ctx, []txlock.Key{key}, options...))
 	},
+	"AcquireTx": func(context.Context, *lease.Manager, txlock.Key, ...lease.AcquireOption) error { return nil }, // below
 	"Acquire, with a limit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
 		return acquired(m.Acquire(ctx, key, append(options, lease.WaitAtMost(time.Second))...))
 	},
@@ -449,12 +452,26 @@ var tries = map[string]aWait{
 func TestATryOfASilentServerEnds(t *testing.T) {
 	for name, try := range tries {
 		for _, op := range []string{"ReadClock", "SharesLeases", "Take", "Look", "Make", "Use", "Permits", "Readers", "Blockers"} {
+			if name == "AcquireTx" && op == "Take" {
+				continue // on the caller's connection, under the caller's context
+			}
 			t.Run(name+", "+op, func(t *testing.T) {
 				inMemory(t, func(t *testing.T, db *memory) {
 					must(t, try(t.Context(), db.manager(), txlock.Named("another")))
 					m, wire := db.process(lease.TTL(3 * time.Second))
+					tried := try
+					if name == "AcquireTx" {
+						tried = func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
+							tx := wire.Begin()
+							l, err := m.AcquireTx(ctx, tx, key)
+							if err != nil {
+								return errors.Join(err, tx.Rollback())
+							}
+							return errors.Join(tx.Commit(), acquired(l, nil))
+						}
+					}
 					silent := wire.frozen([]string{op}, 2*time.Hour)
-					err := try(t.Context(), m, job)
+					err := tried(t.Context(), m, job)
 					if silent.stood == 0 {
 						must(t, err) // it needs no such statement
 					} else {
@@ -486,6 +503,45 @@ func TestNamedWaiterSurvivesASilentServer(t *testing.T) {
 		release(t, held)
 		waiting.Wait()
 		db.within("granted", 21*time.Second, 30*time.Second)
+	})
+}
+
+// TestRenewOfASilentServerLosesNothing proves that Renew gives up a connection that is silent while
+// there is time for the manager's own renewals, on another one.
+func TestRenewOfASilentServerLosesNothing(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.TTL(3 * time.Second))
+		l := acquire(t, m, job)
+		wire.fault("Renew", hangs)
+		for range 5 {
+			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrWaitTimeout)
+			must(t, l.Err())
+		}
+		release(t, l)
+	})
+}
+
+// TestFairWaiterOnALostConnection proves that the first waiter of Fair takes a new place where its
+// connection tells of nothing but the limit that has ended it.
+func TestFairWaiterOnALostConnection(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		held := acquire(t, db.manager(), job)
+		m, wire := db.process(lease.TTL(3 * time.Second))
+		var lost atomic.Bool
+		wire.fault("Turn", func(_ context.Context, _ string, _ store.Row, call func() error) error {
+			lost.Store(false)
+			return call()
+		})
+		wire.fault("Look", func(_ context.Context, _ string, _ store.Row, call func() error) error {
+			if lost.Load() {
+				return fmt.Errorf("%w: its connection was lost: %w", txlock.ErrTxDoomed, context.DeadlineExceeded)
+			}
+			return call()
+		})
+		time.AfterFunc(5*time.Second, func() { lost.Store(true) })
+		time.AfterFunc(10*time.Second, func() { release(t, held) })
+		release(t, acquire(t, m, job, lease.Fair()))
+		db.within("granted", 10*time.Second, 11*time.Second)
 	})
 }
 
