@@ -74,11 +74,17 @@ func (m *Manager) heard(ctx context.Context, q *request, o outcome, begun instan
 		q.silent = begun
 	}
 	if took := q.silence(now); !cut || took >= leastSilence {
-		q.seen = sight{what: fmt.Sprintf("the server has not answered for %v", took.Round(time.Millisecond)), mute: true}
-		if m.store.Full() {
-			q.seen.what += ", and the pool has no connection left"
-		}
+		q.seen = sight{what: m.silentFor(took), mute: true}
 	}
+}
+
+// silentFor says that nothing was answered for a time, which may be the pool's fault.
+func (m *Manager) silentFor(took time.Duration) string {
+	text := fmt.Sprintf("the server has not answered for %v", took.Round(time.Millisecond))
+	if m.store.Full() {
+		text += ", and the pool has no connection left"
+	}
+	return text
 }
 
 // silence is for how long the server has answered no attempt, 0 if it has answered the last.

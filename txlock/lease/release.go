@@ -100,7 +100,7 @@ func (r *record) release(ctx context.Context, lost error) error {
 			m.freeSlot(r.key, r.slot)
 		})
 		if ctx.Err() == nil && limited.Err() != nil {
-			err = fmt.Errorf("%w: the server has not answered for %v, and the release continues in the background", err, releaseLimit)
+			err = fmt.Errorf("%w: %s, and the release continues in the background", err, m.silentFor(releaseLimit))
 		}
 	}
 	switch {

@@ -28,15 +28,16 @@ func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Co
 		return err
 	}
 	for {
-		sent, err := l.record.alone(ctx, send)
+		r, begun := l.record, l.record.m.store.Now()
+		sent, err := r.alone(ctx, send)
 		if lost := l.Err(); lost != nil {
 			return lost
 		}
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) { // a limit of our own
-			err = unanswered(fmt.Sprintf("the server has not answered in time: %v", err))
+			err = unanswered(fmt.Sprintf("%s: %v", r.m.silentFor(begun.Until(r.m.store.Now())), err))
 		}
 		if sent || ctx.Err() != nil {
-			return fault.Explain(what+" lease "+l.record.key.String(), err)
+			return fault.Explain(what+" lease "+r.key.String(), err)
 		}
 	}
 }
