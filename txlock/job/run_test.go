@@ -326,7 +326,7 @@ func TestSilentConnection(t *testing.T) {
 			}
 			return call()
 		})
-		_, err = n.TickTx(t.Context(), nightly, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
+		_, err = n.TickTx(limited(t, time.Minute), nightly, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
 		if !errors.Is(err, txlock.ErrWaitTimeout) || len(n.events.of(Interrupted)) != 1 {
 			t.Errorf("TickTx: %v, %v", err, n.events.of(Interrupted))
 		}
