@@ -173,22 +173,22 @@ func (c *checking) server(context.Context) (problem, err error) {
 	return errors.Join(found...), nil
 }
 
-// tables compares the tables with the DDL, looks for privileges, and if all is right, counts
-// the center rows.
+// tables compares the tables with the DDL, looks for privileges on those that are right or that the
+// user doesn't see, and if all is right, counts the center rows.
 func (c *checking) tables(ctx context.Context) (problem, err error) {
 	if c.seen, err = look(ctx, c.conn, c.wanted); err != nil {
 		return nil, err
 	}
 	var found []error
-	var right []table
+	var usable []table
 	for _, t := range c.wanted {
-		if problem := c.seen.compare(t); problem != nil {
-			found = append(found, problem)
-			continue
+		problem := c.seen.compare(t)
+		found = append(found, problem)
+		if problem == nil || c.seen.tables[t.name] == nil {
+			usable = append(usable, t)
 		}
-		right = append(right, t)
 	}
-	problem, err = c.privileges(ctx, right)
+	problem, err = c.privileges(ctx, usable)
 	if err != nil {
 		return nil, err
 	}

@@ -218,21 +218,27 @@ func mended(fix, format string, args ...any) error {
 
 // Fix returns the fixes for an error of Check, Install or InstallViews, as statements and commands
 // separated by semicolons, or the empty string if there is none. They are in the order of the findings,
-// each once, and lockstep install is last, because it refuses tables that are wrong. What a person must
-// decide first stands behind a colon after a statement.
+// each once, and lockstep install follows them, because it refuses tables that are wrong. Behind it are
+// the GRANTs on tables that may be missing, because servers refuse those. What a person must decide
+// first stands behind a colon after a statement.
 func Fix(err error) string {
-	var fixes []string
+	var before, after []string // lockstep install
+	installs := false
 	for _, f := range findings(err) {
+		to := &before
 		for fix := range strings.SplitSeq(f.fix, "; ") {
-			if !slices.Contains(fixes, fix) {
-				fixes = append(fixes, fix)
+			switch {
+			case fix == install:
+				installs, to = true, &after
+			case !slices.Contains(*to, fix):
+				*to = append(*to, fix)
 			}
 		}
 	}
-	if i := slices.Index(fixes, install); i >= 0 {
-		fixes = append(slices.Delete(fixes, i, i+1), install)
+	if installs {
+		before = append(before, install)
 	}
-	return strings.Join(fixes, "; ")
+	return strings.Join(append(before, after...), "; ")
 }
 
 // findings returns the findings that an error wraps or joins, in their order.

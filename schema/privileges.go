@@ -61,14 +61,14 @@ func needs(table string) []string {
 	return []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 }
 
-// privileges looks for what the user may do with the tables that are right. What the server
-// says of the columns, and one EXPLAIN for DELETE, are enough if nothing is missing.
-func (c *checking) privileges(ctx context.Context, right []table) (problem, err error) {
-	if len(right) == 0 || !slices.ContainsFunc(right, c.lacks) && c.mayDelete(ctx, right) {
+// privileges looks for what the user may do with tables. What the server says of the columns, and
+// one EXPLAIN for DELETE, are enough if nothing is missing.
+func (c *checking) privileges(ctx context.Context, tables []table) (problem, err error) {
+	if len(tables) == 0 || !slices.ContainsFunc(tables, c.lacks) && c.mayDelete(ctx, tables) {
 		return nil, nil
 	}
 	var found []error
-	for _, t := range right {
+	for _, t := range tables {
 		problem, err := c.checkPrivileges(ctx, t)
 		if err != nil {
 			return nil, err
@@ -78,10 +78,14 @@ func (c *checking) privileges(ctx context.Context, right []table) (problem, err 
 	return errors.Join(found...), nil
 }
 
-// lacks reports whether, by what the server says, a privilege on a column is missing.
+// lacks reports whether, by what the server says, a privilege on a column is missing, or the table.
 func (c *checking) lacks(t table) bool {
+	seen := c.seen.tables[t.name]
+	if seen == nil {
+		return true
+	}
 	for _, col := range t.columns {
-		has := c.seen.tables[t.name].columns[col.name].privileges
+		has := seen.columns[col.name].privileges
 		if !strings.Contains(has, "select") || !strings.Contains(has, "insert") || !t.isKey(col.name) && !strings.Contains(has, "update") {
 			return true
 		}
@@ -108,7 +112,9 @@ func (c *checking) mayDelete(ctx context.Context, right []table) bool {
 // checkPrivileges sends EXPLAIN for one statement of each kind. The server refuses it as
 // it would refuse the statement: so nothing is executed, and the server itself judges
 // roles, wildcards and privileges of columns. A read-only server may refuse it for being
-// read-only; then the privilege isn't judged.
+// read-only; then the privilege isn't judged. That a table is missing the server says only to a user
+// with the privilege, and refuses anyone else, whether the table is there or not. Since it also refuses
+// a GRANT on a missing table, lockstep install precedes one on a table that isn't seen.
 func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err error) {
 	var names, assignments []string
 	for _, col := range t.columns {
@@ -124,6 +130,7 @@ func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err e
 		"UPDATE": "UPDATE " + t.name + " SET " + strings.Join(assignments, ", ") + " LIMIT 1",
 		"DELETE": "DELETE FROM " + t.name + " LIMIT 1",
 	}
+	unseen := c.seen.tables[t.name] == nil
 	var missing []string
 	var refused []error
 	for _, privilege := range needs(t.name) {
@@ -131,7 +138,7 @@ func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err e
 		switch {
 		case denied(err):
 			missing, refused = append(missing, privilege), append(refused, err)
-		case isReadOnly(err):
+		case isReadOnly(err), unseen && isMissing(err):
 		case err != nil:
 			return nil, fmt.Errorf("schema: check whether %s is allowed on %s: %w", privilege, t.name, err)
 		}
@@ -140,7 +147,11 @@ func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err e
 		return nil, nil
 	}
 	grant := c.seen.grant(missing, t.name)
-	return mended(grant, "%w on %s: %s: %w", ErrPrivilege, t.name, grant, errors.Join(refused...)), nil
+	fix := grant
+	if unseen {
+		fix = install + "; " + grant
+	}
+	return mended(fix, "%w on %s: %s: %w", ErrPrivilege, t.name, grant, errors.Join(refused...)), nil
 }
 
 // query sends a statement, and reads its rows.
@@ -158,6 +169,11 @@ func query(ctx context.Context, db querier, statement string) (err error) {
 func isReadOnly(err error) bool {
 	var server *mysql.MySQLError
 	return errors.As(err, &server) && (server.Number == 1290 || server.Number == 1836) // ER_OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE
+}
+
+func isMissing(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && (server.Number == 1109 || server.Number == 1146) // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
 }
 
 // grantee returns the account of the session, quoted for GRANT, and its database.
