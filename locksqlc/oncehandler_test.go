@@ -279,3 +279,44 @@ func TestOnceHandlerInside(t *testing.T) {
 		}
 	})
 }
+
+// TestOnceHandlerAdds proves that values which the handler adds to a header are added to those that others
+// set around the replay, and that a header of one value keeps the handler's. The first request has no
+// origin, the others have.
+func TestOnceHandlerAdds(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		once := answers(pool, numbers(t, db), func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Add("Vary", "Accept")
+			w.Header().Add("Link", "</next>")
+			w.Header().Add("Set-Cookie", "of=handler")
+			w.Header().Add("Content-Type", "text/plain")
+			w.Header().Add("Cache-Control", "private")
+		}, idempotency.KeepHeaders("vary", "Link", "Set-Cookie", "Content-Type", "Cache-Control"))
+		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			call := fmt.Sprint(once.calls.Load())
+			w.Header().Set("Set-Cookie", "of=request"+call)
+			w.Header().Set("Cache-Control", "max-age="+call)
+			if once.calls.Load() > 0 {
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Vary", "Origin")
+				w.Header().Set("Link", "</next>")
+			}
+			once.ServeHTTP(w, r)
+		})
+		key := uniqueKey(t, "http").String()
+		for i, want := range []string{
+			`["Accept"] ["</next>"] ["of=request0" "of=handler"] ["text/plain"] ["max-age=0" "private"]`,
+			`["Origin" "Accept"] ["</next>"] ["of=request1" "of=handler"] ["text/plain"] ["max-age=1" "private"]`,
+		} {
+			w := request(outer, "POST", key, "ten")
+			wantAnswer(t, "the answer", w, 200, "", i > 0)
+			var got []string
+			for _, name := range []string{"Vary", "Link", "Set-Cookie", "Content-Type", "Cache-Control"} {
+				got = append(got, fmt.Sprintf("%q", w.Header()[name]))
+			}
+			if text := strings.Join(got, " "); text != want {
+				t.Errorf("answer %d: %s, want %s", i, text, want)
+			}
+		}
+	})
+}

@@ -40,10 +40,14 @@ const replayed = "Idempotent-Replayed"
 
 // Answer is what is stored of an answer.
 type Answer struct {
-	Status int                 `json:"status"`
-	Header map[string][][]byte `json:"header,omitempty"` // which may be no UTF-8
-	Body   []byte              `json:"body,omitempty"`
+	Status int    `json:"status"`
+	Header values `json:"header,omitempty"` // what takes the place of what others set
+	Added  values `json:"added,omitempty"`  // what is added to it
+	Body   []byte `json:"body,omitempty"`
 }
+
+// values are those of headers, which may be no UTF-8.
+type values map[string][][]byte
 
 // ServeHTTP answers a request.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -146,23 +150,36 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 	return Answer{}, inner.Final(ctx, scope, err)
 }
 
-// answerOf is what is stored of an answer: of its headers those that the handler has set, or removed.
-// What others have set around it is theirs to set again, as for another encoding.
+// added are the headers to which handlers add values rather than set one.
+var added = map[string]bool{"Link": true, "Set-Cookie": true, "Vary": true}
+
+// answerOf is what is stored of an answer: of its headers those that the handler has set, added to, or
+// removed. What others have set around it is theirs to set again, as for another encoding. A header
+// without values shows no difference between the two ways to give it the first one, so its name decides.
+// Nor can a handler be seen that has set what others have set already: that counts as theirs, because to
+// repeat what may be theirs alone, a Content-Encoding for example, could make an answer unreadable.
 func (h *handler) answerOf(from *recorder) Answer {
-	a := Answer{Status: from.code, Body: from.body.Bytes()}
+	a := Answer{Status: from.code, Header: make(values), Added: make(values), Body: from.body.Bytes()}
 	for _, name := range h.headers {
-		if values := from.sent.Values(name); !slices.Equal(values, from.outer.Values(name)) {
-			if a.Header == nil {
-				a.Header = make(map[string][][]byte)
-			}
-			var texts [][]byte
-			for _, value := range values {
-				texts = append(texts, []byte(value))
-			}
-			a.Header[http.CanonicalHeaderKey(name)] = texts
+		name = http.CanonicalHeaderKey(name)
+		outer, sent := from.outer[name], from.sent[name]
+		begins := len(sent) > len(outer) && slices.Equal(sent[:len(outer)], outer)
+		switch {
+		case slices.Equal(sent, outer):
+		case begins && (len(outer) > 0 || added[name]):
+			a.Added[name] = bytesOf(sent[len(outer):])
+		default:
+			a.Header[name] = bytesOf(sent)
 		}
 	}
 	return a
+}
+
+func bytesOf(values []string) (texts [][]byte) {
+	for _, value := range values {
+		texts = append(texts, []byte(value))
+	}
+	return texts
 }
 
 // replay repeats an answer.
@@ -171,6 +188,14 @@ func (h *handler) replay(w http.ResponseWriter, a Answer) {
 		w.Header().Del(name)
 		for _, text := range texts {
 			w.Header().Add(name, string(text))
+		}
+	}
+	for name, texts := range a.Added {
+		outer := slices.Clone(w.Header()[name])
+		for _, text := range texts {
+			if !slices.Contains(outer, string(text)) {
+				w.Header().Add(name, string(text))
+			}
 		}
 	}
 	w.Header().Set(replayed, "true")

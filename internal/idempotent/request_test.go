@@ -1,7 +1,9 @@
 package idempotent
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -59,5 +61,21 @@ func TestStoredValues(t *testing.T) {
 		if _, err := decode[Answer](result); err == nil {
 			t.Errorf("%s is an answer", what)
 		}
+	}
+}
+
+// TestReplayOfAnAnswerStoredBefore: without added values, the stored headers take the place of others.
+func TestReplayOfAnAnswerStoredBefore(t *testing.T) {
+	t.Parallel()
+	a, err := decode[Answer]([]byte(`{"type":"idempotent.Answer","value":{"status":201,"header":{"Link":null,"Vary":["QWNjZXB0"]},"body":"b2s="}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	w.Header().Set("Vary", "Origin")
+	w.Header().Set("Link", "</next>")
+	new(handler).replay(w, a)
+	if got := fmt.Sprintf("%d %q %q %s", w.Code, w.Header()["Vary"], w.Header()["Link"], w.Body); got != `201 ["Accept"] [] ok` {
+		t.Error(got)
 	}
 }

@@ -42,7 +42,9 @@ func MaxBody(bytes int64) Option { return idempotent.MaxBody(bytes) }
 
 // KeepHeaders names the headers of an answer that are stored and sent again. The default
 // is Content-Type, Content-Encoding, Content-Language, Content-Disposition, Location,
-// ETag, Last-Modified, Link, Cache-Control and Vary.
+// ETag, Last-Modified, Link, Cache-Control and Vary. If middleware has set a header, then the values
+// that the handler has added are sent again behind those that middleware sets for the later request,
+// and a header that the handler has set replaces them.
 func KeepHeaders(names ...string) Option { return idempotent.KeepHeaders(names...) }
 
 // KeepStatuses determines which answers are stored, by their status. After any other answer,
