@@ -141,7 +141,7 @@ func (c *conn) end(word string, commit bool, answer error) (err error) {
 	err = cmp.Or(answer, err)
 	c.lost = c.lost || errors.Is(err, mysql.ErrInvalidConn)
 	if t.number > 0 {
-		k.note(t, Event{What: word, Err: err, commits: word == "COMMIT"})
+		k.note(t, Event{What: word, Err: err, commits: commit})
 	}
 	k.end(t, commit)
 	c.tx = nil
@@ -153,6 +153,7 @@ func (c *conn) end(word string, commit bool, answer error) (err error) {
 func (c *conn) suffer(word, query string, e Event) error {
 	fault := c.kit.faultAt(word, query)
 	if e.Err = faultsOf[fault].answer; e.Err != nil {
+		e.commits = false
 		c.kit.note(c.tx, e) // with what the transaction holds
 	}
 	if e.Err != nil && fault != Timeout && c.tx != nil {

@@ -111,7 +111,7 @@ type Event struct {
 	Err error
 
 	program bool
-	commits bool           // it ends the transaction by a COMMIT, which for DDL comes before its own work
+	commits bool           // it has committed the transaction, DDL before its own work
 	holds   map[rowID]bool // by the transaction at this moment; true: shared
 }
 

@@ -478,6 +478,74 @@ func TestBeforeGuardLast(t *testing.T) {
 	}
 }
 
+// TestBeforeOfFailedCommits: a transaction that wasn't committed needs no Guard, even though it was to be.
+// One whose COMMIT has only lost its answer does.
+func TestBeforeOfFailedCommits(t *testing.T) {
+	t.Parallel()
+	committed := func(m sqlmock.Sqlmock) { m.ExpectCommit() }
+	rolledBack := func(m sqlmock.Sqlmock) { m.ExpectRollback() }
+	for name, c := range map[string]struct {
+		at    string // the statement that fails
+		by    locktest.Fault
+		ends  func(sqlmock.Sqlmock)
+		fails bool
+	}{
+		"deadlock":        {"COMMIT", locktest.Deadlock, rolledBack, false},
+		"lost connection": {"COMMIT", locktest.LostConnection, rolledBack, false},
+		"unknown outcome": {"COMMIT", locktest.UnknownOutcome, committed, true},
+		"the program's":   {"", 0, func(m sqlmock.Sqlmock) { m.ExpectCommit().WillReturnError(errors.New("no space")) }, false},
+		"DDL":             {"ALTER TABLE orders", locktest.Deadlock, rolledBack, false},
+		"before":          {"DELETE FROM orders", locktest.Deadlock, rolledBack, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			program, mock, err := sqlmock.New()
+			must(t, err)
+			fails := &said{TB: t}
+			k := locktest.Open(fails, program)
+			plain := sql.OpenDB(k.Connector())
+			l, err := leasesOf(t, k.DB()).Acquire(t.Context(), txlock.Named("reports"))
+			must(t, err)
+			update := func(ends func(sqlmock.Sqlmock)) *sql.Tx {
+				mock.ExpectBegin()
+				mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+				ends(mock)
+				tx, err := plain.BeginTx(t.Context(), nil)
+				must(t, err)
+				_, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
+				must(t, err)
+				return tx
+			}
+			guarded := update(committed)
+			must(t, l.Guard(t.Context(), guarded))
+			must(t, guarded.Commit())
+
+			tx := update(c.ends)
+			if c.by != 0 {
+				k.FailStatement(c.at, c.by)
+			}
+			if c.at != "" && c.at != "COMMIT" {
+				if _, err := tx.ExecContext(t.Context(), c.at); err == nil {
+					t.Errorf("no deadlock at %s", c.at)
+				}
+			}
+			_ = tx.Commit() // which fails, or has nothing left to commit
+			if fine := k.Before(l.Key(), "UPDATE orders"); fine == c.fails {
+				t.Errorf("Before: %t\n%s", fine, log(k))
+			}
+			if c.fails {
+				fails.says(t, "UPDATE orders SET n = 1 ran without the lock of reports: its transaction had locked nothing")
+			}
+			must(t, l.Release(t.Context()))
+			must(t, plain.Close())
+			fails.end()
+			mock.ExpectClose()
+			must(t, program.Close())
+			must(t, mock.ExpectationsWereMet())
+		})
+	}
+}
+
 // TestFaultThatDoesNotCome fails the test, as a fault at a place where there is none does.
 func TestFaultThatDoesNotCome(t *testing.T) {
 	t.Parallel()
