@@ -231,7 +231,7 @@ func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]ListJobsRow, error) 
 const LookJob = `-- name: LookJob :one
 
 SELECT tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us, limit_us, schedule, paused_us, paused_by, run_us,
-  CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us, CONCAT(LEFT('engine=other ', 13 * (1 - (SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a) FROM (SELECT LAST_INSERT_ID() ^ 1 AS a UNION ALL SELECT LAST_INSERT_ID()) t))), LEFT('autocommit=0 ', 13 * (1 - @@autocommit)), LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), LEFT('dirty_reads ', 12 * (CONCAT('isolation=' /*!80000 , @@transaction_isolation *//*M! , @@tx_isolation */) LIKE 'isolation=READ-UN%'))) AS words
+  CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us, CONCAT(LEFT('engine=other ', 13 * (1 - (SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a) FROM (SELECT LAST_INSERT_ID() ^ 1 AS a UNION ALL SELECT LAST_INSERT_ID()) t))), LEFT('autocommit=0 ', 13 * (1 - @@autocommit)), LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), LEFT('dirty_reads ', 12 * (CONCAT('isolation=' /*!80000 , @@transaction_isolation *//*M! , @@tx_isolation */) LIKE 'isolation=READ-UN%')), LEFT('timestamp ', 10 * (1 - (ABS(TIMESTAMPDIFF(SECOND, NOW(), SYSDATE())) < 60)))) AS words
 FROM lockstep_jobs WHERE name = ?
 `
 

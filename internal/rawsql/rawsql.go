@@ -49,10 +49,14 @@ const (
 	Settings = "CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('sees_own_id=', " + SeesOwnID + "), CONCAT('autocommit=', 0 + @@autocommit)," +
 		" CONCAT('one_charset=', @@character_set_client = @@character_set_connection)," +
 		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode)," +
-		" CONCAT('timestamp=', IF(ABS(TIMESTAMPDIFF(SECOND, NOW(), SYSDATE())) < 60, 'DEFAULT', 'fixed')), " + SessionLevel + ")"
+		" CONCAT('timestamp=', IF(" + clockMoves + ", 'DEFAULT', 'fixed')), " + SessionLevel + ")"
 	SettingsBegin = "settings:"
 	Nonce         = "nonce"
 )
+
+// clockMoves is 0 on a session with a fixed timestamp, which SYSDATE doesn't have. A statement that has
+// waited for a minute looks the same, so what asks this waits for less.
+const clockMoves = "ABS(TIMESTAMPDIFF(SECOND, NOW(), SYSDATE())) < 60"
 
 // SessionLevel is the isolation level of the session behind LevelBegin. What names it on one server is
 // a comment on the other; a proxy that takes out comments leaves a text without the level. The queries
@@ -68,6 +72,7 @@ const (
 	NoAutocommit = "autocommit=0"
 	OtherCharset = "character_set_connection"
 	DirtyReads   = "dirty_reads"
+	FixedClock   = "timestamp"
 )
 
 // SessionWords are those of the words that are so, each with a blank behind it. The queries in
@@ -76,7 +81,8 @@ const (
 const SessionWords = "CONCAT(LEFT('" + OtherEngine + " ', 13 * (1 - " + SeesOwnID + "))," +
 	" LEFT('" + NoAutocommit + " ', 13 * (1 - @@autocommit))," +
 	" LEFT('" + OtherCharset + " ', 25 * (@@character_set_client <> @@character_set_connection))," +
-	" LEFT('" + DirtyReads + " ', 12 * (" + SessionLevel + " LIKE '" + LevelBegin + "READ-UN%')))"
+	" LEFT('" + DirtyReads + " ', 12 * (" + SessionLevel + " LIKE '" + LevelBegin + "READ-UN%'))," +
+	" LEFT('" + FixedClock + " ', 10 * (1 - (" + clockMoves + "))))"
 
 // Kill ends a session of the server. Users need no privilege to end their own sessions.
 func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 10) }

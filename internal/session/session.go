@@ -67,6 +67,9 @@ type rule struct {
 	guarded bool // only transactions of the program rely on it
 }
 
+// standsStill is the fix of a fixed timestamp.
+const standsStill = "NOW() stands still, by which leases expire: remove it from the data source name and from init_connect, and don't SET it"
+
 // rules has a rule for each setting in rawsql.Settings. A value that isn't right here is
 // refused, one that no server is known to have among them.
 var rules = []rule{
@@ -75,7 +78,7 @@ var rules = []rule{
 	{setting: "one_charset", right: "1", wrong: ErrCharset},
 	{setting: "completion_type", right: "NO_CHAIN", fix: "with another, COMMIT and ROLLBACK begin a transaction that stays open, or close the connection: " +
 		"remove it from the data source name and from init_connect, and don't SET it"},
-	{setting: "timestamp", right: "DEFAULT", fix: "NOW() stands still, by which leases expire: remove it from the data source name and from init_connect, and don't SET it"},
+	{setting: "timestamp", right: "DEFAULT", fix: standsStill},
 	{setting: "isolation", none: ErrComments, right: "REPEATABLE-READ READ-COMMITTED READ-UNCOMMITTED SERIALIZABLE", fix: "this version of lockstep doesn't know that level: set one that it knows"},
 	{setting: "sql_mode", list: true, right: "STRICT_TRANS_TABLES REAL_AS_FLOAT PIPES_AS_CONCAT ANSI_QUOTES IGNORE_SPACE IGNORE_BAD_TABLE_OPTIONS ONLY_FULL_GROUP_BY" +
 		" NO_UNSIGNED_SUBTRACTION NO_DIR_IN_CREATE POSTGRESQL ORACLE MSSQL DB2 MAXDB NO_KEY_OPTIONS NO_TABLE_OPTIONS NO_FIELD_OPTIONS" +
@@ -196,7 +199,7 @@ func (r rule) judge(value string, told bool) error {
 }
 
 // Fit returns what is wrong with a session by the words in gen's LookJob: ErrEngine,
-// ErrAutocommit, ErrCharset, or nil. Other words are ErrSession.
+// ErrAutocommit, ErrCharset, ErrSession, or nil. Other words are ErrSession, too.
 func Fit(text string) error {
 	switch {
 	case text == "":
@@ -209,6 +212,8 @@ func Fit(text string) error {
 		return ErrCharset
 	case strings.HasPrefix(text, rawsql.DirtyReads):
 		return fmt.Errorf("%w: it is at READ UNCOMMITTED, where what isn't committed is read as done: set READ COMMITTED", ErrSession)
+	case strings.HasPrefix(text, rawsql.FixedClock):
+		return fmt.Errorf("%w: it has a fixed timestamp: %s", ErrSession, standsStill)
 	}
 	return fmt.Errorf("%w: it reports %q, which this version of lockstep doesn't know", ErrSession, text)
 }

@@ -241,15 +241,15 @@ func TestUnfitServers(t *testing.T) {
 	})
 }
 
-// TestRunRefusesSessions: the first look of a job that has a row returns what is wrong with the
+// TestRunRefusesSessions: the first look of Run and Tick at a job that has a row returns what is wrong with the
 // session, too.
 func TestRunRefusesSessions(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := txlock.Named("test:" + rand.Text())
 		db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+key.String()+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
 		level := db.Engine().LevelVariable()
-		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset, level: schema.ErrSession} {
-			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin", level: "'READ-UNCOMMITTED'"}[setting]
+		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset, level: schema.ErrSession, "timestamp": schema.ErrSession} {
+			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin", level: "'READ-UNCOMMITTED'", "timestamp": "1600000000"}[setting]
 			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })
 			ctx, end := context.WithTimeout(t.Context(), time.Minute)
 			err := open(t, pool).Run(ctx, key, Every(time.Second), func(context.Context, time.Time) error { return nil })
@@ -257,6 +257,8 @@ func TestRunRefusesSessions(t *testing.T) {
 			if !errors.Is(err, want) {
 				t.Fatalf("%s: Run returned %v, want %v", setting, err, want)
 			}
+			_, err = open(t, pool).Tick(t.Context(), key, time.Now(), func(context.Context, time.Time) error { return nil })
+			wants(t, setting+": Tick", err, want)
 		}
 	})
 }
@@ -397,6 +399,7 @@ func TestLedgerReplies(t *testing.T) {
 		{"another engine", 5, 5, 3, 4, 9, "engine=other ", schema.ErrEngine},
 		{"another engine on which leases hold", 5, 5, 3, 4, 9, "engine=other ", nil},
 		{"one without autocommit", 5, 5, 3, 4, 9, "engine=other autocommit=0 ", schema.ErrAutocommit},
+		{"a clock that stands still", 5, 5, 3, 4, 9, "timestamp ", schema.ErrSession},
 		{"other words", 5, 5, 3, 4, 9, "perhaps ", schema.ErrSession},
 	} {
 		mock.ExpectQuery("LookJob").WillReturnRows(sqlmock.NewRows(columns).
