@@ -58,7 +58,10 @@ func TestLostLocks(t *testing.T) {
 					if lost = sent >= at; lost && (!errors.Is(err, txlock.ErrTxDoomed) || !txlock.Retryable(err)) || !lost && err != nil {
 						t.Errorf("%s, packet %d lost (arrives=%t): %v, to be tried again: %t", name, at, arrives, err, txlock.Retryable(err))
 					}
-					_ = tx.Rollback() // it is gone
+					sent = -1 << 20 // the COMMIT isn't lost
+					if err := tx.Commit(); lost && (!errors.Is(err, txlock.ErrTxDoomed) || !txlock.Retryable(err)) || !lost && err != nil {
+						t.Errorf("Commit after %s, packet %d lost (arrives=%t): %v", name, at, arrives, err)
+					}
 				}
 			}
 		}
