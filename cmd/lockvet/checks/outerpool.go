@@ -182,20 +182,54 @@ func (o *outer) fix(t transaction, call *ast.CallExpr, used path) []analysis.Sug
 		return nil
 	}
 	fn := calleeOf(o.source, call)
-	if isLocked(t.tx.Type()) && (fn == nil || !has(t.tx.Type(), fn)) {
+	switch of := t.tx.Type(); {
+	case typeName(of) == sqlTx && withTx(o.TypesInfo.TypeOf(call)): // New of sqlc
+	case fn == nil || !sendsOne(o.source, t, call):
 		return nil
-	}
-	if typeName(t.tx.Type()) == sqlTx && (fn == nil || !has(t.tx.Type(), fn)) && !withTx(o.TypesInfo.TypeOf(call)) {
+	case typeName(of) == gormDB && !finishes(o.source, call), typeName(of) != gormDB && !has(of, fn):
 		return nil
 	}
 	return []analysis.SuggestedFix{replace("Use the transaction", used.at, t.tx.Name())}
+}
+
+// Methods that send more than a statement. In another transaction, those that begin one would
+// set a savepoint, or end the other.
+var several = strings.Fields("Association Begin BeginTx CreateInBatches FindInBatches Transaction")
+
+// sendsOne reports whether a call in the function of a transaction sends one statement that
+// doesn't end the transaction, and has its answer: rows, and a row that is kept, are read later.
+func sendsOne(pass *source, t transaction, call *ast.CallExpr) bool {
+	fn := calleeOf(pass, call)
+	for v := range fn.Signature().Results().Variables() {
+		switch typeName(v.Type()) {
+		case "database/sql.Rows", "database/sql.Stmt":
+			return false
+		case "database/sql.Row":
+			return isSelected(t.fn, call)
+		}
+	}
+	if text := fn.Signature().Params().Len() - 2; strings.HasPrefix(fn.Name(), "Exec") && fn.Signature().Variadic() && text >= 0 {
+		return statementOf(textOf(pass.TypesInfo, call.Args[text])).first("DELETE", "INSERT", "REPLACE", "UPDATE", "WITH")
+	}
+	return !slices.Contains(several, fn.Name())
+}
+
+// isSelected reports whether something of a node is used where the node stands, as of
+// QueryRow in QueryRow().Scan().
+func isSelected(in, node ast.Node) (found bool) {
+	ast.Inspect(in, func(n ast.Node) bool {
+		selector, ok := n.(*ast.SelectorExpr)
+		found = found || ok && ast.Unparen(selector.X) == node
+		return !found
+	})
+	return found
 }
 
 func (o *outer) bind(t transaction, call *ast.CallExpr, used path) []analysis.SuggestedFix {
 	if isLocked(t.tx.Type()) {
 		return o.fix(t, call, used)
 	}
-	if used.indirect || !visible(o.source, t.tx, used.at) {
+	if used.indirect || !visible(o.source, t.tx, used.at) || !sendsOne(o.source, t, call) {
 		return nil
 	}
 	return []analysis.SuggestedFix{{Message: "Use the transaction",

@@ -321,3 +321,59 @@ func (s *service) bySQL(ctx context.Context) error {
 		return s.orm.Save(&order{}).Error // want `s.orm is the pool, not the transaction of locksqlc.Run`
 	})
 }
+
+// A fix would begin a savepoint of the transaction, end it, or leave its connection busy.
+func (s *service) severalByGorm(ctx context.Context) error {
+	return lockgorm.Transaction(s.orm, nil, func(tx *gorm.DB) error {
+		inner := s.orm.Begin() // want `s.orm is the pool`
+		if err := inner.Save(&order{}).Error; err != nil {
+			return err
+		}
+		if err := inner.Commit().Error; err != nil {
+			return err
+		}
+		err := s.orm.Transaction(func(tx *gorm.DB) error { // want `s.orm is the pool`
+			return tx.Save(&order{}).Error
+		})
+		if err != nil {
+			return err
+		}
+		err = lockgorm.Transaction(s.orm, nil, func(tx *gorm.DB) error { // want `s.orm is the pool`
+			return tx.Save(&order{}).Error
+		})
+		if err != nil {
+			return err
+		}
+		if err := saveBy(s.orm); err != nil { // want `s.orm is the pool`
+			return err
+		}
+		if err := s.orm.Exec("TRUNCATE orders").Error; err != nil { // want `s.orm is the pool`
+			return err
+		}
+		if err := s.orm.Exec(pay, 1).Error; err != nil { // want `s.orm is the pool`
+			return err
+		}
+		rows, err := s.orm.Model(&order{}).Rows() // want `s.orm is the pool`
+		if err != nil {
+			return err
+		}
+		return rows.Close()
+	})
+}
+
+func saveBy(db *gorm.DB) error { return db.Save(&order{}).Error }
+
+func (s *service) severalBySQL(ctx context.Context) error {
+	return locksqlc.Run(ctx, s.db, nil, func(tx *sql.Tx) error {
+		var n int
+		row := s.db.QueryRowContext(ctx, "SELECT 1") // want `s.db is the pool`
+		if err := s.db.QueryRowContext(ctx, "SELECT 1").Scan(&n); err != nil { // want `s.db is the pool`
+			return err
+		}
+		stmt, err := s.db.PrepareContext(ctx, pay) // want `s.db is the pool`
+		if err != nil {
+			return err
+		}
+		return errors.Join(row.Scan(&n), stmt.Close())
+	})
+}
