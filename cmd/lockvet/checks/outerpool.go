@@ -94,8 +94,12 @@ func (o *outer) report(t transaction, used path, fixes ...analysis.SuggestedFix)
 	case used.queries != "":
 		verb = " queries the pool"
 	}
-	if len(fixes) > 0 && elsewhere(t.fn, used.at) {
+	switch {
+	case len(fixes) == 0:
+	case elsewhere(t.fn, used.at):
 		fixes, but = nil, "; no fix: another goroutine may run this, and must not share the transaction"
+	case rowsOpen(o.source, t.fn, used.at):
+		fixes, but = nil, "; no fix: the transaction may have open rows here, and its connection be busy"
 	}
 	report(o.source, used.at, text+verb+", not the transaction of "+short(t.name)+
 		": what it does is not under the locks and not part of the transaction"+but, fixes...)
@@ -117,6 +121,38 @@ func elsewhere(fn *ast.FuncLit, at ast.Node) (found bool) {
 		return !found
 	})
 	return found
+}
+
+// rowsOpen reports whether rows may be open where a node of a function runs: it is in a loop over
+// them, or they have a variable there.
+func rowsOpen(pass *source, fn *ast.FuncLit, at ast.Node) (open bool) {
+	ast.Inspect(fn, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ForStmt: // for rows.Next()
+			open = open || n.Cond != nil && encloses(n, at) && callsNext(n.Cond)
+		case *ast.RangeStmt: // over a function
+			_, ok := pass.TypesInfo.TypeOf(n.X).Underlying().(*types.Signature)
+			open = open || ok && encloses(n.Body, at)
+		case *ast.Ident:
+			v, ok := pass.TypesInfo.Defs[n].(*types.Var)
+			open = open || ok && v.Pos() < at.Pos() && v.Parent() != nil && v.Parent().Contains(at.Pos()) && isRows(v.Type())
+		}
+		return !open
+	})
+	return open
+}
+
+func callsNext(cond ast.Expr) (found bool) {
+	ast.Inspect(cond, func(n ast.Node) bool {
+		selector, ok := n.(*ast.SelectorExpr)
+		found = found || ok && selector.Sel.Name == "Next"
+		return !found
+	})
+	return found
+}
+
+func isRows(t types.Type) bool {
+	return typeName(t) == "database/sql.Rows" || typeName(t) == "database/sql.Row"
 }
 
 func encloses(node, inner ast.Node) bool {
@@ -184,7 +220,7 @@ func (o *outer) fix(t transaction, call *ast.CallExpr, used path) []analysis.Sug
 	fn := calleeOf(o.source, call)
 	switch of := t.tx.Type(); {
 	case typeName(of) == sqlTx && withTx(o.TypesInfo.TypeOf(call)): // New of sqlc
-	case fn == nil || !sendsOne(o.source, t, call):
+	case fn == nil || !sendsOne(o.source, call):
 		return nil
 	case typeName(of) == gormDB && !finishes(o.source, call), typeName(of) != gormDB && !has(of, fn):
 		return nil
@@ -196,16 +232,14 @@ func (o *outer) fix(t transaction, call *ast.CallExpr, used path) []analysis.Sug
 // set a savepoint, or end the other.
 var several = strings.Fields("Association Begin BeginTx CreateInBatches FindInBatches Transaction")
 
-// sendsOne reports whether a call in the function of a transaction sends one statement that
-// doesn't end the transaction, and has its answer: rows, and a row that is kept, are read later.
-func sendsOne(pass *source, t transaction, call *ast.CallExpr) bool {
+// sendsOne reports whether a call sends one statement, which doesn't end a transaction, and
+// leaves nothing open.
+func sendsOne(pass *source, call *ast.CallExpr) bool {
 	fn := calleeOf(pass, call)
 	for v := range fn.Signature().Results().Variables() {
 		switch typeName(v.Type()) {
 		case "database/sql.Rows", "database/sql.Stmt":
 			return false
-		case "database/sql.Row":
-			return isSelected(t.fn, call)
 		}
 	}
 	if text := fn.Signature().Params().Len() - 2; strings.HasPrefix(fn.Name(), "Exec") && fn.Signature().Variadic() && text >= 0 {
@@ -214,22 +248,11 @@ func sendsOne(pass *source, t transaction, call *ast.CallExpr) bool {
 	return !slices.Contains(several, fn.Name())
 }
 
-// isSelected reports whether something of a node is used where the node stands, as of
-// QueryRow in QueryRow().Scan().
-func isSelected(in, node ast.Node) (found bool) {
-	ast.Inspect(in, func(n ast.Node) bool {
-		selector, ok := n.(*ast.SelectorExpr)
-		found = found || ok && ast.Unparen(selector.X) == node
-		return !found
-	})
-	return found
-}
-
 func (o *outer) bind(t transaction, call *ast.CallExpr, used path) []analysis.SuggestedFix {
 	if isLocked(t.tx.Type()) {
 		return o.fix(t, call, used)
 	}
-	if used.indirect || !visible(o.source, t.tx, used.at) || !sendsOne(o.source, t, call) {
+	if used.indirect || !visible(o.source, t.tx, used.at) || !sendsOne(o.source, call) {
 		return nil
 	}
 	return []analysis.SuggestedFix{{Message: "Use the transaction",

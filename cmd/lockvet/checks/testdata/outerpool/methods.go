@@ -365,15 +365,76 @@ func saveBy(db *gorm.DB) error { return db.Save(&order{}).Error }
 
 func (s *service) severalBySQL(ctx context.Context) error {
 	return locksqlc.Run(ctx, s.db, nil, func(tx *sql.Tx) error {
-		var n int
-		row := s.db.QueryRowContext(ctx, "SELECT 1") // want `s.db is the pool`
-		if err := s.db.QueryRowContext(ctx, "SELECT 1").Scan(&n); err != nil { // want `s.db is the pool`
-			return err
-		}
-		stmt, err := s.db.PrepareContext(ctx, pay) // want `s.db is the pool`
+		stmt, err := s.db.PrepareContext(ctx, pay) // want `s.db is the pool.* not part of the transaction$`
 		if err != nil {
 			return err
 		}
-		return errors.Join(row.Scan(&n), stmt.Close())
+		var n int
+		if err := s.db.QueryRowContext(ctx, "SELECT 1").Scan(&n); err != nil { // want `s.db is the pool`
+			return err
+		}
+		row := s.db.QueryRowContext(ctx, "SELECT 1") // want `s.db is the pool.*; no fix`
+		return errors.Join(stmt.Close(), row.Scan(&n))
+	})
+}
+
+type orders struct{ *sql.Rows }
+
+func (s *service) openRows(ctx context.Context) error {
+	return locksqlc.Run(ctx, s.db, nil, func(tx *sql.Tx) error {
+		if _, err := s.db.ExecContext(ctx, pay, 1); err != nil { // want `s.db is the pool.* not part of the transaction$`
+			return err
+		}
+		found, err := tx.QueryContext(ctx, "SELECT id FROM orders")
+		if err != nil {
+			return err
+		}
+		for all := (orders{found}); all.Next(); {
+			if _, err := s.queries.Tally(ctx); err != nil { // want `s.queries queries the pool.*; no fix: the transaction may have open rows`
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (s *service) openElsewhere(ctx context.Context, all orders, first bool, ids func(yield func(int) bool)) error {
+	return locksqlc.Run(ctx, s.db, nil, func(tx *sql.Tx) error {
+		for first && all.Next() {
+			if _, err := s.queries.Tally(ctx); err != nil { // want `s.queries queries the pool.*; no fix: the transaction may have open rows`
+				return err
+			}
+		}
+		for id := range ids {
+			if _, err := s.db.ExecContext(ctx, pay, id); err != nil { // want `s.db is the pool.*; no fix`
+				return err
+			}
+		}
+		for id := range 3 {
+			if _, err := s.db.ExecContext(ctx, pay, id); err != nil { // want `s.db is the pool.* not part of the transaction$`
+				return err
+			}
+		}
+		if rows, err := tx.QueryContext(ctx, "SELECT id FROM orders"); err == nil && rows.Next() {
+			_, err = s.db.ExecContext(ctx, pay, 1) // want `s.db is the pool.*; no fix`
+			return err
+		}
+		_, err := s.db.ExecContext(ctx, pay, 1) // want `s.db is the pool.* not part of the transaction$`
+		return err
+	})
+}
+
+func (s *service) openByGorm() error {
+	return lockgorm.Transaction(s.orm, nil, func(tx *gorm.DB) error {
+		rows, err := tx.Model(&order{}).Rows()
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			if err := s.orm.Save(&order{}).Error; err != nil { // want `s.orm is the pool.*; no fix`
+				return err
+			}
+		}
+		return rows.Close()
 	})
 }
