@@ -39,10 +39,11 @@ type ref struct {
 
 // Runs are where a function has the pool and the function of a transaction.
 type runs struct {
-	Pool  ref
-	Fn    int
-	Plain bool
-	Keys  bool
+	Pool    ref
+	Fn      int
+	Plain   bool
+	Keys    bool
+	Relaxed bool
 }
 
 // in returns the path of a ref at a call.
@@ -219,7 +220,7 @@ func (l *learner) runs(t transaction) {
 	}
 	set := func(fn ast.Expr) {
 		if i := l.param(target(l.source, fn).root); i >= 0 {
-			l.Runs = &runs{Pool: pool, Fn: i, Plain: !t.locks(l.source), Keys: t.keys || t.locksItself(l.source)}
+			l.Runs = &runs{Pool: pool, Fn: i, Plain: !t.locks(l.source), Keys: t.keys || t.locksItself(l.source), Relaxed: t.relaxed}
 		}
 	}
 	set(t.arg)

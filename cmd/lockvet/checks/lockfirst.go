@@ -12,11 +12,11 @@ import (
 var LockFirst = check("lockfirst", "find SELECTs before a lock whose key was known before", runLockFirst)
 
 func runLockFirst(pass *source) {
-	locked := lockedWith(pass)
+	before := lockedIn(pass)
 	eachList(pass, func(list []ast.Stmt) {
 		for i, stmt := range list {
 			query, tx := readIn(pass, stmt)
-			if tx == nil || locked[tx] || lockedAbove(pass, list[:i+1], tx) {
+			if tx == nil || before.have(tx, query) {
 				continue
 			}
 			lock, between := nextLock(pass, list[i+1:], tx)
@@ -28,41 +28,117 @@ func runLockFirst(pass *source) {
 	})
 }
 
-// lockedWith finds the transactions of a package that have locked keys before their functions run.
-func lockedWith(pass *source) map[types.Object]bool {
-	locked := map[types.Object]bool{}
-	for known := -1; known < len(locked); {
-		known = len(locked)
+// A locked knows the transactions of a package whose queries need no lock behind them: they have
+// a lock already, or a snapshot for each query.
+type locked struct {
+	*source
+	always map[types.Object]bool
+	since  map[types.Object]token.Pos // where a function locks first, or makes sure of a lock
+}
+
+func lockedIn(pass *source) locked {
+	l := locked{pass, map[types.Object]bool{}, map[types.Object]token.Pos{}}
+	each := func(f func(n ast.Node)) {
 		for _, file := range pass.Files {
 			ast.Inspect(file, func(n ast.Node) bool {
-				if call, ok := n.(*ast.CallExpr); ok {
-					addLocked(pass, call, locked)
-				}
+				f(n)
 				return true
 			})
 		}
 	}
-	return locked
+	each(l.addOwn)
+	for known := -1; known < len(l.always); {
+		known = len(l.always)
+		each(func(n ast.Node) {
+			if call, ok := n.(*ast.CallExpr); ok {
+				l.addGiven(call)
+			}
+		})
+	}
+	return l
 }
 
-// addLocked adds the variables to which a call gives a transaction that has locked keys.
-func addLocked(pass *source, call *ast.CallExpr, locked map[types.Object]bool) {
-	if t, ok := transactionOf(pass, call); ok && t.keys {
-		locked[t.tx] = true
-		if fn := calleeOf(pass, &ast.CallExpr{Fun: t.arg}); fn != nil { // it is named
+// have reports whether a transaction needs no lock behind a node.
+func (l locked) have(tx types.Object, at ast.Node) bool {
+	since, ok := l.since[tx]
+	return l.always[tx] || ok && since < at.Pos()
+}
+
+// addOwn adds a transaction that is locked by a node, or begun by it.
+func (l locked) addOwn(n ast.Node) {
+	switch n := n.(type) {
+	case *ast.CallExpr:
+		tx := assuredBy(l.source, n)
+		if _, ok := l.since[tx]; tx != nil && !ok {
+			l.since[tx] = n.Pos()
+		}
+	case *ast.AssignStmt: // tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		call, ok := ast.Unparen(n.Rhs[0]).(*ast.CallExpr)
+		if tx := target(l.source, n.Lhs[0]); ok && tx.known() && isTx(tx.root.Type()) && relaxed(l.source, call) {
+			l.always[tx.root] = true
+		}
+	}
+}
+
+// assuredBy returns the transaction of a call that locks, or that asks for a lock.
+func assuredBy(pass *source, call *ast.CallExpr) types.Object {
+	switch name := nameOf(pass, call); {
+	case slices.Contains([]string{"lockgorm.AssertLocked", "txlock.AssertLocked", "txlock.AssertRLocked"}, name):
+		for _, arg := range call.Args {
+			if isTx(pass.TypesInfo.TypeOf(arg)) {
+				return pathOf(pass, arg).root
+			}
+		}
+	case name == "(*txlock.Scope).Held":
+		return pass.joined[pathOf(pass, receiverOf(call)).root]
+	}
+	return lockedBy(pass, call)
+}
+
+// relaxed reports whether a call begins a transaction below REPEATABLE READ, or may do so: there
+// each query has a snapshot of its own.
+func relaxed(pass *source, call *ast.CallExpr) bool {
+	return slices.ContainsFunc(call.Args, func(arg ast.Expr) bool {
+		return typeName(pass.TypesInfo.TypeOf(arg)) == "database/sql.TxOptions" && !repeatable(pass, arg)
+	})
+}
+
+// repeatable reports whether it is known that options are of REPEATABLE READ or above, or of the
+// default.
+func repeatable(pass *source, options ast.Expr) bool {
+	address, _ := ast.Unparen(options).(*ast.UnaryExpr)
+	if address == nil {
+		return false
+	}
+	made, ok := address.X.(*ast.CompositeLit)
+	return ok && !slices.ContainsFunc(made.Elts, func(e ast.Expr) bool {
+		if pair, ok := e.(*ast.KeyValueExpr); ok {
+			e = pair.Value
+		}
+		_, level, _ := strings.Cut(types.ExprString(e), ".")
+		return typeName(pass.TypesInfo.TypeOf(e)) == "database/sql.IsolationLevel" &&
+			!slices.Contains([]string{"LevelDefault", "LevelRepeatableRead", "LevelSerializable"}, level)
+	})
+}
+
+// addGiven adds the variables to which a call gives a transaction that is locked.
+func (l locked) addGiven(call *ast.CallExpr) {
+	if t, ok := transactionOf(l.source, call); ok && (t.keys || t.relaxed) {
+		l.always[t.tx] = true
+		if fn := calleeOf(l.source, &ast.CallExpr{Fun: t.arg}); fn != nil { // it is named
 			for v := range fn.Signature().Params().Variables() {
-				locked[v] = true
+				l.always[v] = true
 			}
 		}
 	}
-	fn := calleeOf(pass, call)
+	fn := calleeOf(l.source, call)
 	if fn == nil {
 		return
 	}
 	params := fn.Signature().Params()
 	for i, arg := range call.Args[:min(len(call.Args), params.Len())] {
-		if p := pathOf(pass, arg); p.variable() && locked[p.root] {
-			locked[params.At(i)] = true
+		if p := pathOf(l.source, arg); p.variable() && l.have(p.root, call) {
+			l.always[params.At(i)] = true
 		}
 	}
 }
@@ -165,12 +241,6 @@ func lockIn(pass *source, stmt ast.Stmt, tx types.Object) (lock *ast.CallExpr) {
 		}
 	})
 	return lock
-}
-
-// lockedAbove reports whether the transaction has a lock already: then a query needs none, and
-// the next lock is for what it has shown.
-func lockedAbove(pass *source, list []ast.Stmt, tx types.Object) bool {
-	return slices.ContainsFunc(list, func(s ast.Stmt) bool { return lockIn(pass, s, tx) != nil })
 }
 
 // knownBefore reports whether all variables of a lock's arguments are older than a query.

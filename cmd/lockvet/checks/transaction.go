@@ -8,13 +8,14 @@ import (
 
 // A transaction is a call that runs a function in a transaction.
 type transaction struct {
-	name  string
-	pool  path
-	arg   ast.Expr     // what is run
-	fn    *ast.FuncLit // its text, if that is known
-	tx    *types.Var   // the parameter of fn, if it has a name
-	plain bool         // locks nothing by itself
-	keys  bool         // locks keys before fn
+	name    string
+	pool    path
+	arg     ast.Expr     // what is run
+	fn      *ast.FuncLit // its text, if that is known
+	tx      *types.Var   // the parameter of fn, if it has a name
+	plain   bool         // locks nothing by itself
+	keys    bool         // locks keys before fn
+	relaxed bool         // below REPEATABLE READ, perhaps
 }
 
 // Where the pool, the keys to lock and the function stand among the arguments.
@@ -35,6 +36,7 @@ const gormTransaction = "(*gorm.io/gorm.DB).Transaction"
 
 func transactionOf(pass *source, call *ast.CallExpr) (t transaction, ok bool) {
 	t.name, t.plain = nameOf(pass, call), nameOf(pass, call) == gormTransaction
+	t.relaxed = relaxed(pass, call)
 	where, ok := transactions[t.name]
 	if !ok && runsLocked(pass, call) {
 		t.name, ok = "Run", true
@@ -44,7 +46,7 @@ func transactionOf(pass *source, call *ast.CallExpr) (t transaction, ok bool) {
 	h := pass.helper(fn)
 	switch {
 	case !ok && h.Runs != nil:
-		t.name, t.plain, t.keys = fn.Name(), h.Runs.Plain, h.Runs.Keys
+		t.name, t.plain, t.keys, t.relaxed = fn.Name(), h.Runs.Plain, h.Runs.Keys, t.relaxed || h.Runs.Relaxed
 		t.pool, where.fn = h.Runs.Pool.in(pass, call), h.Runs.Fn
 	case !ok || len(call.Args) <= where.fn:
 		return t, false

@@ -12,6 +12,7 @@ import (
 	"github.com/dca00107/lockstep/examples/quickstart/shopdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 type order struct{ ID, Account int64 }
@@ -216,4 +217,182 @@ func two(ctx context.Context, read, tx *sql.Tx, id int64) error {
 		return err
 	}
 	return helper.LockOrder(ctx, tx, id)
+}
+
+// The caller locks, and the function makes sure of it.
+func asserted(ctx context.Context, tx *sql.Tx, id, other int64) error {
+	if err := txlock.AssertLocked(ctx, tx, helper.Orders.Key(id)); err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+func assertedShared(ctx context.Context, tx *sql.Tx, id, other int64) error {
+	if err := txlock.AssertRLocked(ctx, tx, helper.Orders.Key(id)); err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+func assertedGorm(tx *gorm.DB, id, other int64) error {
+	if err := lockgorm.AssertLocked(tx, helper.Orders.Key(id)); err != nil {
+		return err
+	}
+	if err := tx.First(&order{}, id).Error; err != nil {
+		return err
+	}
+	return helper.LockGorm(tx, other)
+}
+
+func held(ctx context.Context, tx *sql.Tx, id, other int64) error {
+	locks, err := locksqlc.Join(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if _, ok := locks.Held(helper.Orders.Key(id)); !ok {
+		return txlock.ErrNotHeld
+	}
+	if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+// To make sure of it behind the query is too late.
+func assertedLate(ctx context.Context, tx *sql.Tx, id, other int64) error {
+	if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil { // want `a query before the lock of tx`
+		return err
+	}
+	if err := txlock.AssertLocked(ctx, tx, helper.Orders.Key(id)); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+// The lock stands above the block.
+func lockedOutside(ctx context.Context, tx *sql.Tx, ids []int64) error {
+	if err := helper.LockOrder(ctx, tx, 1); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+			return err
+		}
+		if err := helper.LockOrder(ctx, tx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The caller locks by itself.
+func lockedInRun(ctx context.Context, db *sql.DB, id int64) error {
+	return locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+		if err := helper.LockOrder(ctx, tx, id); err != nil {
+			return err
+		}
+		return inner(ctx, tx, id+1)
+	})
+}
+
+func inner(ctx context.Context, tx *sql.Tx, other int64) error {
+	if err := tx.QueryRowContext(ctx, count, 1).Err(); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+func lockedInGorm(db *gorm.DB, id int64) error {
+	return db.Transaction(func(tx *gorm.DB) error {
+		if _, err := lockgorm.Lock(tx, helper.Orders.Key(id)); err != nil {
+			return err
+		}
+		return innerGorm(tx, id+1)
+	})
+}
+
+func innerGorm(tx *gorm.DB, other int64) error {
+	if err := tx.First(&order{}, 1).Error; err != nil {
+		return err
+	}
+	return helper.LockGorm(tx, other)
+}
+
+// A lock behind the call is none.
+func lockedBehind(ctx context.Context, db *sql.DB, id int64) error {
+	return locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+		if err := innerLate(ctx, tx, id+1); err != nil {
+			return err
+		}
+		return helper.LockOrder(ctx, tx, id)
+	})
+}
+
+func innerLate(ctx context.Context, tx *sql.Tx, other int64) error {
+	if err := tx.QueryRowContext(ctx, count, 1).Err(); err != nil { // want `a query before the lock of tx`
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+// At READ COMMITTED each query has its own snapshot.
+func begunRelaxed(ctx context.Context, db *sql.DB, id int64) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, id)
+}
+
+func begunRepeatable(ctx context.Context, db *sql.DB, id int64) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: false})
+	if err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil { // want `a query before the lock of tx`
+		return err
+	}
+	return helper.LockOrder(ctx, tx, id)
+}
+
+func begunSomehow(ctx context.Context, db *sql.DB, options *sql.TxOptions, id int64) error {
+	tx, err := db.BeginTx(ctx, options)
+	if err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, id)
+}
+
+func runRelaxed(ctx context.Context, db *sql.DB, id int64) error {
+	return locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+		if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+			return err
+		}
+		return helper.LockOrder(ctx, tx, id)
+	}, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+}
+
+func wrapRelaxed(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) error {
+	return locksqlc.Run(ctx, db, nil, fn, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+}
+
+func wrappedRelaxed(ctx context.Context, db *sql.DB, id int64) error {
+	return wrapRelaxed(ctx, db, func(tx *sql.Tx) error {
+		if err := tx.QueryRowContext(ctx, count, id).Err(); err != nil {
+			return err
+		}
+		return helper.LockOrder(ctx, tx, id)
+	})
 }
