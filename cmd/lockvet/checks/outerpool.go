@@ -168,12 +168,20 @@ func (o *outer) each(t transaction, f func(call *ast.CallExpr, used path)) {
 			return
 		}
 		for _, used := range queriedBy(o.source, call) {
-			bound := t.tx == nil || typeName(t.tx.Type()) != sqlTx && !isLocked(t.tx.Type()) || o.given(t, call) || within(t.fn, used.root)
-			if used.queries == "" || !bound {
+			if used.queries == "" || t.gives(used.queries) && !o.given(t, call) && !within(t.fn, used.root) {
 				f(call, used)
 			}
 		}
 	})
+}
+
+// gives reports whether a transaction's function is given what stands for Queries of a type: a
+// *sql.Tx, what lockgen generates, or Queries that its caller has bound.
+func (t transaction) gives(queries string) bool {
+	if t.tx != nil {
+		return typeName(t.tx.Type()) == sqlTx || isLocked(t.tx.Type())
+	}
+	return t.queries == queries
 }
 
 // given reports whether a call is given the transaction, as WithLocks of lockgen is.
@@ -249,6 +257,9 @@ func sendsOne(pass *source, call *ast.CallExpr) bool {
 }
 
 func (o *outer) bind(t transaction, call *ast.CallExpr, used path) []analysis.SuggestedFix {
+	if t.tx == nil || !withTx(o.TypesInfo.TypeOf(used.at)) {
+		return nil
+	}
 	if isLocked(t.tx.Type()) {
 		return o.fix(t, call, used)
 	}

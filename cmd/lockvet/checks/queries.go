@@ -193,17 +193,23 @@ func given(pass *source, fn *ast.FuncLit, call *ast.CallExpr, p path) path {
 // transaction.
 func unbound(pass *source, call *ast.CallExpr) path {
 	receiver, fn := receiverOf(call), calleeOf(pass, call)
-	if receiver == nil || fn == nil || fn.Name() == "Close" || !withTx(pass.TypesInfo.TypeOf(receiver)) || withTx(pass.TypesInfo.TypeOf(call)) {
+	if receiver == nil || fn == nil || fn.Signature().Recv() == nil || fn.Name() == "Close" || withTx(pass.TypesInfo.TypeOf(call)) {
+		return path{}
+	}
+	p, of := pathOf(pass, receiver), pass.TypesInfo.TypeOf(receiver)
+	if embedded := fn.Signature().Recv().Type(); !withTx(of) && !isLocked(of) && withTx(embedded) {
+		p, of = receiverPath(pass, call), embedded
+	}
+	if !withTx(of) {
 		return path{}
 	}
 	if slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return typeName(pass.TypesInfo.TypeOf(arg)) == sqlTx }) {
 		return path{} // WithLocks of lockgen: what it is for is said by what it is given
 	}
-	p := pathOf(pass, receiver)
 	if !p.known() || pass.joined[p.root] != nil {
 		return path{}
 	}
-	p.queries = typeName(pass.TypesInfo.TypeOf(receiver))
+	p.queries = typeName(of)
 	return p
 }
 

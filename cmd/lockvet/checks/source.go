@@ -130,6 +130,9 @@ func (s *source) follow(p path) path {
 	if s.busy[p.root] || len(s.assigned[p.root]) == 0 {
 		return p
 	}
+	if _, copied := p.root.Type().Underlying().(*types.Struct); copied { // its fields may change
+		return p
+	}
 	s.busy[p.root] = true
 	defer delete(s.busy, p.root)
 	var of path

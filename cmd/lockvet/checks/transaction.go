@@ -13,6 +13,7 @@ type transaction struct {
 	arg     ast.Expr     // what is run
 	fn      *ast.FuncLit // its text, if that is known
 	tx      *types.Var   // the parameter of fn, if it has a name
+	queries string       // the type of the Queries of sqlc that fn is given
 	plain   bool         // locks nothing by itself
 	keys    bool         // locks keys before fn
 	relaxed bool         // below REPEATABLE READ, perhaps
@@ -64,6 +65,9 @@ func transactionOf(pass *source, call *ast.CallExpr) (t transaction, ok bool) {
 		return t, true
 	}
 	for _, field := range t.fn.Type.Params.List {
+		if of := pass.TypesInfo.TypeOf(field.Type); withTx(of) {
+			t.queries = typeName(of)
+		}
 		for _, name := range field.Names {
 			if v, ok := pass.TypesInfo.Defs[name].(*types.Var); ok && name.Name != "_" && (isTx(v.Type()) || isLocked(v.Type())) {
 				t.tx = v

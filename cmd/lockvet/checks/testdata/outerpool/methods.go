@@ -438,3 +438,66 @@ func (s *service) openByGorm() error {
 		return rows.Close()
 	})
 }
+
+// bank embeds its Queries, and has its own function around Run.
+type bank struct {
+	*shopdb.Queries
+	db     *sql.DB
+	shared *shopdb.Queries
+}
+
+func (b *bank) execTx(ctx context.Context, fn func(q *shopdb.Queries) error) error {
+	return locksqlc.Run(ctx, b.db, helper.Orders.Keys(1), func(tx *sql.Tx) error { return fn(b.WithTx(tx)) })
+}
+
+func (b *bank) inExecTx(ctx context.Context) error {
+	if _, err := b.Tally(ctx); err != nil {
+		return err
+	}
+	return b.execTx(ctx, func(q *shopdb.Queries) error {
+		if _, err := q.Tally(ctx); err != nil {
+			return err
+		}
+		if _, err := b.shared.Tally(ctx); err != nil { // want `b.shared queries the pool, not the transaction of execTx`
+			return err
+		}
+		other := b.shared
+		if _, err := other.Tally(ctx); err != nil { // want `other uses b.shared, the pool`
+			return err
+		}
+		_, err := b.Tally(ctx) // want `b queries the pool, not the transaction of execTx`
+		return err
+	})
+}
+
+func (b *bank) inRun(ctx context.Context) error {
+	return locksqlc.Run(ctx, b.db, nil, func(tx *sql.Tx) error {
+		bound := bank{Queries: b.WithTx(tx)}
+		if _, err := bound.Tally(ctx); err != nil {
+			return err
+		}
+		_, err := b.Tally(ctx) // want `b queries the pool, not the transaction of locksqlc.Run`
+		return err
+	})
+}
+
+// What the function is given is of another type.
+func (b *bank) inOwn(ctx context.Context, own *queries) error {
+	return own.Run(ctx, func(q *queries) error {
+		_, err := b.shared.Tally(ctx)
+		return err
+	})
+}
+
+// A copy has its own Queries.
+func (b *bank) copied(ctx context.Context) error {
+	return locksqlc.Run(ctx, b.db, nil, func(tx *sql.Tx) error {
+		bound := *b
+		bound.Queries, bound.shared = b.WithTx(tx), b.WithTx(tx)
+		if _, err := bound.Tally(ctx); err != nil {
+			return err
+		}
+		_, err := bound.shared.Tally(ctx)
+		return err
+	})
+}
