@@ -98,6 +98,8 @@ func (o *outer) report(t transaction, used path, fixes ...analysis.SuggestedFix)
 	case len(fixes) == 0:
 	case elsewhere(t.fn, used.at):
 		fixes, but = nil, "; no fix: another goroutine may run this, and must not share the transaction"
+	case deferred(t.fn, used.at):
+		fixes, but = nil, "; no fix: in the transaction, an error would roll this back"
 	case rowsOpen(o.source, t.fn, used.at):
 		fixes, but = nil, "; no fix: the transaction may have open rows here, and its connection be busy"
 	}
@@ -118,6 +120,16 @@ func elsewhere(fn *ast.FuncLit, at ast.Node) (found bool) {
 		case *ast.FuncLit:
 			found = found || encloses(n, at) && !here[n]
 		}
+		return !found
+	})
+	return found
+}
+
+// deferred reports whether a node of a function runs at its end, also with an error.
+func deferred(fn *ast.FuncLit, at ast.Node) (found bool) {
+	ast.Inspect(fn, func(n ast.Node) bool {
+		stmt, ok := n.(*ast.DeferStmt)
+		found = found || ok && encloses(stmt, at)
 		return !found
 	})
 	return found

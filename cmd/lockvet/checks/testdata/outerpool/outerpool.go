@@ -59,7 +59,7 @@ func (s *service) beside(ctx context.Context, id int64) error {
 		}()
 		go s.db.ExecContext(ctx, pay, id) // want `s.db is the pool.*; no fix`
 		defer func() {
-			_, _ = s.db.ExecContext(ctx, pay, id) // want `s.db is the pool.* not part of the transaction$`
+			_, _ = s.db.ExecContext(ctx, pay, id) // want `s.db is the pool.*; no fix: in the transaction, an error would roll this back`
 		}()
 		group.Wait()
 		return nil
