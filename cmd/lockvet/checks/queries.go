@@ -253,11 +253,24 @@ func finishes(pass *source, call *ast.CallExpr) bool {
 	case sqlDB, sqlTx:
 		return slices.Contains(sqlMethods, fn.Name())
 	case gormDB:
-		return slices.Contains(gormReads, fn.Name()) || slices.Contains(gormWrites, fn.Name())
+		return (slices.Contains(gormReads, fn.Name()) || slices.Contains(gormWrites, fn.Name())) && !dry(pass, receiverOf(call))
 	default: // what sends by gorm.G has a context
 		params := fn.Signature().Params()
 		return isGeneric(recv) && params.Len() > 0 && typeName(params.At(0).Type()) == "context.Context"
 	}
+}
+
+// dry reports whether a statement of GORM is only written: Session(&gorm.Session{DryRun: true}).
+func dry(pass *source, chain ast.Expr) (found bool) {
+	ast.Inspect(chain, func(n ast.Node) bool {
+		pair, ok := n.(*ast.KeyValueExpr)
+		if ok && types.ExprString(pair.Key) == "DryRun" {
+			value := pass.TypesInfo.Types[pair.Value].Value
+			found = value != nil && value.Kind() == constant.Bool && constant.BoolVal(value)
+		}
+		return !found
+	})
+	return found
 }
 
 func isPool(t types.Type) bool { return typeName(t) == sqlDB || typeName(t) == gormDB }

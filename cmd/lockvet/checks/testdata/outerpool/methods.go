@@ -501,3 +501,14 @@ func (b *bank) copied(ctx context.Context) error {
 		return err
 	})
 }
+
+// A DryRun sends nothing.
+func (s *service) dry() error {
+	return lockgorm.Transaction(s.orm, nil, func(tx *gorm.DB) error {
+		text := s.orm.Session(&gorm.Session{DryRun: true}).Find(&order{}).Statement.SQL.String()
+		if err := s.orm.Session(&gorm.Session{DryRun: false}).Find(&order{}).Error; err != nil { // want `s.orm is the pool`
+			return err
+		}
+		return tx.Exec(text).Error
+	})
+}
