@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -52,14 +53,16 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, key), want)
 			wants(t, "Check", schema.Check(t.Context(), pool), want)
 
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // else a lease might be waited for
+			defer cancel()
 			leases, err := lease.NewManager(pool)
 			noError(t, err)
 			for what, err := range map[string]error{
-				"Acquire":        second(leases.Acquire(t.Context(), key)),
-				"TryAcquire":     second(leases.TryAcquire(t.Context(), key)),
-				"AcquireShared":  second(leases.AcquireShared(t.Context(), key)),
-				"Do":             leases.Do(t.Context(), key, func(context.Context, *lease.Lease) error { return errors.New("was called") }),
-				"Acquire, again": second(leases.Acquire(t.Context(), key)),
+				"Acquire":        second(leases.Acquire(ctx, key)),
+				"TryAcquire":     second(leases.TryAcquire(ctx, key)),
+				"AcquireShared":  second(leases.AcquireShared(ctx, key)),
+				"Do":             leases.Do(ctx, key, func(context.Context, *lease.Lease) error { return errors.New("was called") }),
+				"Acquire, again": second(leases.Acquire(ctx, key)),
 			} {
 				wants(t, what, err, want)
 			}
