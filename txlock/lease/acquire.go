@@ -41,8 +41,8 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOp
 // txlock.ErrBusy at once, even while a transaction guards the lease. It may also return ErrBusy
 // for a lease that is being released at that moment. An owner that re-enters waits up to a quarter
 // of a second if the row is locked. If the server doesn't answer within the time that the TTL
-// leaves, or three seconds if it must create a row, TryAcquire returns txlock.ErrWaitTimeout, whose
-// text names that cause, and a later grant is released.
+// leaves, or three seconds what must come before, such as a new row, TryAcquire returns
+// txlock.ErrWaitTimeout, whose text names that cause, and a later grant is released.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "try to acquire", key, opts)
 	if err != nil {

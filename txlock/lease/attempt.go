@@ -113,7 +113,7 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 // prepare makes sure that an attempt can be sent: the server's clock is known, and there is a
 // connection for renewals.
 func (m *Manager) prepare(ctx context.Context, q *request) error {
-	ctx, stop := m.asking(ctx, q, 0)
+	ctx, stop := m.asking(ctx, q)
 	defer stop()
 	if err := m.store.Ready(ctx); err != nil {
 		return err
@@ -126,21 +126,22 @@ func (m *Manager) prepare(ctx context.Context, q *request) error {
 	return m.store.Reserve(ctx)
 }
 
-// slowAnswer is how long a server may take for what is asked between attempts, however short the
-// TTL is: MySQL refuses to make a row beside a locked one after two seconds.
+// slowAnswer is how long a server may take for what is asked before and between attempts, however
+// short the TTL is: a connection over a slow network takes many round trips to open, and MySQL refuses
+// to make a row beside a locked one after two seconds.
 const slowAnswer = 3 * time.Second
 
 // asking returns a context that ends when the server has not answered for as long as an attempt
-// may take, for as long as it was silent before, or for the given time.
-func (m *Manager) asking(ctx context.Context, q *request, least time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, max(patience(q.ttl), q.silence(m.store.Now()), least))
+// may take, for as long as it was silent before, or for slowAnswer, whichever is longest.
+func (m *Manager) asking(ctx context.Context, q *request) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(patience(q.ttl), q.silence(m.store.Now()), slowAnswer))
 }
 
 // between asks the server for what a request must know or have between its attempts. If that
 // doesn't answer, the error is as that of an attempt.
 func (m *Manager) between(ctx context.Context, q *request, ask func(ctx context.Context) error) error {
 	begun := m.store.Now()
-	limited, stop := m.asking(ctx, q, slowAnswer)
+	limited, stop := m.asking(ctx, q)
 	defer stop()
 	err := ask(limited)
 	if limited.Err() == nil && errors.Is(err, txlock.ErrTxDoomed) {
