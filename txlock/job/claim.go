@@ -16,11 +16,8 @@ import (
 )
 
 // markTime is for how long the end of a tick is tried to be marked, while the server
-// can't be reached, and oneMark for how long each try waits for an answer.
-const (
-	markTime = 10 * time.Second
-	oneMark  = markTime / 4
-)
+// can't be reached.
+const markTime = 10 * time.Second
 
 // A Claim is a tick that this process has started, with its lease. Finish ends it. Its methods may
 // be called from any goroutine.
@@ -243,7 +240,7 @@ func (c *Claim) Finish(ctx context.Context, why error) error {
 
 // mark writes how the tick has ended, and tries again while the server can't be reached.
 func (c *Claim) mark(ctx context.Context, why error) error {
-	for pause := leastTick; ; pause *= 2 {
+	for pause, limit := leastTick, markTime/2; ; pause, limit = 2*pause, limit/2 {
 		if c.committed {
 			return nil
 		}
@@ -252,7 +249,7 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 			_, err := c.isMarked(ctx, why)
 			return err
 		}
-		marked, err := c.markOnce(ctx, why)
+		marked, err := c.markOnce(ctx, limit, why)
 		switch {
 		case marked:
 			return nil
@@ -264,9 +261,9 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 	}
 }
 
-// markOnce tries once to mark the tick, and reports whether it is marked.
-func (c *Claim) markOnce(ctx context.Context, why error) (marked bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, oneMark)
+// markOnce tries once to mark the tick, within the limit, and reports whether it is marked.
+func (c *Claim) markOnce(ctx context.Context, limit time.Duration, why error) (marked bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, max(limit, time.Second))
 	defer cancel()
 	if marked, err = c.write(ctx, why); err == nil && !marked {
 		// The row is not ours any more, or what was sent before has succeeded unseen.
