@@ -44,7 +44,7 @@ func MaxBody(bytes int64) Option { return idempotent.MaxBody(bytes) }
 // is Content-Type, Content-Encoding, Content-Language, Content-Disposition, Location,
 // ETag, Last-Modified, Link, Cache-Control and Vary. If middleware has set a header, then the values
 // that the handler has added are sent again behind those that middleware sets for the later request,
-// and a header that the handler has set replaces them.
+// and a header that the handler has set to another value replaces them.
 func KeepHeaders(names ...string) Option { return idempotent.KeepHeaders(names...) }
 
 // KeepStatuses determines which answers are stored, by their status. After any other answer,

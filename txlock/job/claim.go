@@ -19,6 +19,9 @@ import (
 // can't be reached.
 const markTime = 10 * time.Second
 
+// silentConns is how many connections of the pool may be silent: as many as database/sql keeps.
+const silentConns = 2
+
 // A Claim is a tick that this process has started, with its lease. Finish ends it. Its methods may
 // be called from any goroutine.
 type Claim struct {
@@ -240,7 +243,11 @@ func (c *Claim) Finish(ctx context.Context, why error) error {
 
 // mark writes how the tick has ended, and tries again while the server can't be reached.
 func (c *Claim) mark(ctx context.Context, why error) error {
-	for pause, limit := leastTick, markTime/2; ; pause, limit = 2*pause, limit/2 {
+	for pause, try := leastTick, 1; ; pause, try = 2*pause, try+1 {
+		limit := markTime // a new connection may take long to open
+		if try <= silentConns {
+			limit = markTime / 4
+		}
 		if c.committed {
 			return nil
 		}
@@ -263,7 +270,7 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 
 // markOnce tries once to mark the tick, within the limit, and reports whether it is marked.
 func (c *Claim) markOnce(ctx context.Context, limit time.Duration, why error) (marked bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, max(limit, time.Second))
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if marked, err = c.write(ctx, why); err == nil && !marked {
 		// The row is not ours any more, or what was sent before has succeeded unseen.

@@ -14,8 +14,8 @@ import (
 // transaction guards the lease, Renew waits for its end. It returns txlock.ErrLost or ErrNotHeld
 // if the lease is no longer held, and the errors of the driver and of the context. It returns
 // txlock.ErrBusy if the transaction hasn't ended, and ErrWaitTimeout if the server hasn't answered,
-// in three quarters of the time that was left. After these errors the lease is held for as long as
-// before, and the manager renews it.
+// in up to three quarters of the time that was left. After these errors the lease is held for as long
+// as before, and the manager renews it. If it does so already, Renew waits for that first.
 func (l *Lease) Renew(ctx context.Context) error {
 	return l.alone(ctx, "renew", func(ctx context.Context, r *record) error {
 		return r.m.renewOne(ctx, r, r.left()/2)
@@ -27,8 +27,8 @@ func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Co
 	if err := l.Err(); err != nil {
 		return err
 	}
+	r, begun := l.record, l.record.m.store.Now()
 	for {
-		r, begun := l.record, l.record.m.store.Now()
 		sent, err := r.alone(ctx, send)
 		if lost := l.Err(); lost != nil {
 			return lost
@@ -70,7 +70,7 @@ func (r *record) awaitRenewal(ctx context.Context) {
 }
 
 // renewOne renews one record, by a statement that doesn't wait. If the row is locked, it
-// queues for the row until the limit. It waits for no connection that the program has.
+// queues for the row until the limit, on a connection of the program's pool.
 func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) error {
 	beside := m.store.Beside()
 	if beside == nil {
@@ -79,12 +79,7 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) 
 	sent, claim := m.store.Now(), r.renewal()
 	reply, err := beside.Renew(ctx, claim)
 	if err == nil && reply == store.Absent { // the TTL counts from after the wait
-		err = m.store.Wait(ctx, r.row(), func(brief bool) (time.Duration, bool) {
-			if brief {
-				return min(limit, guardPatience), true
-			}
-			return limit, true
-		}, func(s store.Session) error {
+		err = m.store.Queued(ctx, r.row(), limit, func(s store.Session) error {
 			sent = m.store.Now()
 			reply, err = s.Renew(ctx, claim)
 			return err
