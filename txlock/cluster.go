@@ -1,7 +1,6 @@
 package txlock
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -22,7 +21,11 @@ var singles sync.Map
 func (internals) OnePrimary(ctx context.Context, s *Scope) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	if err := cmp.Or(s.mayShare(), s.onePrimary(ctx)); err != nil {
+	err := s.mayShare()
+	if err == nil {
+		err = s.onePrimary(ctx)
+	}
+	if err != nil {
 		return s.failed("detect a cluster", err)
 	}
 	return nil

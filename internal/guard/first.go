@@ -94,7 +94,10 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 	case c.tx.MayHaveSnapshot():
 		return nil, first.Took(Reply{}, ErrReads)
 	}
-	err, begins := cmp.Or(c.check(ctx, quiet), c.fit(ctx)), false
+	err, begins := c.check(ctx, quiet), false
+	if err == nil {
+		err = c.fit(ctx)
+	}
 	if err == nil {
 		begins, err = c.beginsWith(ctx)
 	}
