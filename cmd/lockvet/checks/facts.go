@@ -12,9 +12,9 @@ import (
 )
 
 // A helper is what is known of a function: at which places among its parameters it is
-// given a transaction that it locks, or the *txlock.Scope of one, or a function that it calls, which pools it queries,
-// which one it returns, in whose transactions it runs a function, and, for a method that
-// sqlc generates, whether it is a SELECT without a lock.
+// given a transaction that it locks, or the *txlock.Scope of one, or a function that it calls,
+// which pools it queries, which one it returns, in whose transactions it runs a function, and,
+// for a method that sqlc generates, whether it is a SELECT without a lock.
 type helper struct {
 	Locks, Calls []int
 	Queries      []ref

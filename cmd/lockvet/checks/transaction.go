@@ -37,7 +37,6 @@ const gormTransaction = "(*gorm.io/gorm.DB).Transaction"
 
 func transactionOf(pass *source, call *ast.CallExpr) (t transaction, ok bool) {
 	t.name, t.plain = nameOf(pass, call), nameOf(pass, call) == gormTransaction
-	t.relaxed = relaxed(pass, call)
 	where, ok := transactions[t.name]
 	if !ok && runsLocked(pass, call) {
 		t.name, ok = "Run", true
@@ -47,7 +46,7 @@ func transactionOf(pass *source, call *ast.CallExpr) (t transaction, ok bool) {
 	h := pass.helper(fn)
 	switch {
 	case !ok && h.Runs != nil:
-		t.name, t.plain, t.keys, t.relaxed = fn.Name(), h.Runs.Plain, h.Runs.Keys, t.relaxed || h.Runs.Relaxed
+		t.name, t.plain, t.keys, t.relaxed = fn.Name(), h.Runs.Plain, h.Runs.Keys, h.Runs.Relaxed
 		t.pool, where.fn = h.Runs.Pool.in(pass, call), h.Runs.Fn
 	case !ok || len(call.Args) <= where.fn:
 		return t, false
@@ -60,7 +59,7 @@ func transactionOf(pass *source, call *ast.CallExpr) (t transaction, ok bool) {
 	if len(call.Args) <= where.fn {
 		return t, false
 	}
-	t.arg = call.Args[where.fn]
+	t.arg, t.relaxed = call.Args[where.fn], t.relaxed || relaxed(pass, call)
 	if t.fn = pass.text(t.arg); t.fn == nil {
 		return t, true
 	}
