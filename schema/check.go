@@ -205,7 +205,7 @@ func checkCenters(ctx context.Context, db Queryer) (problem, err error) {
 		return nil, fmt.Errorf("schema: count the center rows: %w", err)
 	}
 	if n != Centers || last.Int64 != Centers-1 {
-		return mended(fmt.Sprintf("DELETE FROM lockstep_centers WHERE slot > %d; lockstep install", Centers-1), "%w: lockstep_centers has %d rows up to slot %d, and should have %d, one for each slot from 0: DELETE those above %d, and run schema.Install again", ErrCenters, n, last.Int64, Centers, Centers-1), nil
+		return mended(fmt.Sprintf("DELETE FROM lockstep_centers WHERE slot > %d; %s", Centers-1, install), "%w: lockstep_centers has %d rows up to slot %d, and should have %d, one for each slot from 0: DELETE those above %d, and run schema.Install again", ErrCenters, n, last.Int64, Centers, Centers-1), nil
 	}
 	return nil, nil
 }

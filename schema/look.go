@@ -268,11 +268,11 @@ func (s *seen) compare(t table) error {
 	case found == nil:
 		return mended(install, "%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
 	case strings.EqualFold(found.kind, "VIEW"):
-		return mended("DROP VIEW "+t.name+"; lockstep install", "%w: %s is a view, and a lock through a view isn't always the lock of its table: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
+		return mended("DROP VIEW "+t.name+"; "+install, "%w: %s is a view, and a lock through a view isn't always the lock of its table: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
 	case strings.EqualFold(found.kind, "SYSTEM VERSIONED"):
 		return mended("ALTER TABLE "+t.name+" DROP SYSTEM VERSIONING", "%w: %s is of the kind %s, and should be an ordinary table: ALTER TABLE %s DROP SYSTEM VERSIONING", ErrTable, t.name, found.kind, t.name)
 	case !strings.EqualFold(found.kind, "BASE TABLE"):
-		return mended("make it an ordinary table, or drop it; lockstep install", "%w: %s is of the kind %s, and should be an ordinary table: make it one again, or drop it and run schema.Install", ErrTable, t.name, found.kind)
+		return mended("make it an ordinary table, or drop it; "+install, "%w: %s is of the kind %s, and should be an ordinary table: make it one again, or drop it and run schema.Install", ErrTable, t.name, found.kind)
 	case !strings.EqualFold(found.engine, "InnoDB"):
 		return mended("ALTER TABLE "+t.name+" ENGINE = InnoDB", "%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, found.engine, t.name)
 	case len(found.columns) == 0:
