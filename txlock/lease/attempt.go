@@ -110,8 +110,8 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 	return o.Answer, since, m.after(q, o.err)
 }
 
-// prepare makes sure that an attempt can be sent: the server's clock is known, and there is a
-// connection for renewals.
+// prepare makes sure that an attempt can be sent: the server's clock is known, a reader would
+// exclude every writer, and there is a connection for renewals.
 func (m *Manager) prepare(ctx context.Context, q *request) error {
 	ctx, stop := m.asking(ctx, q)
 	defer stop()

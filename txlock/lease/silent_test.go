@@ -420,30 +420,37 @@ func TestSilenceIsSaid(t *testing.T) {
 	}
 }
 
-// tries are all calls that don't wait.
-var tries = map[string]aWait{
-	"TryAcquire": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return acquired(m.TryAcquire(ctx, key, options...))
+// tries are all calls that don't wait, by a manager and the store that it has.
+var tries = map[string]func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) error{
+	"TryAcquire": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
+		return acquired(m.TryAcquire(ctx, key))
 	},
-	"TryDo": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return m.TryDo(ctx, key, noWork, options...)
+	"TryDo": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
+		return m.TryDo(ctx, key, noWork)
 	},
-	"TryAcquireShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return acquired(m.TryAcquireShared(ctx, key, options...))
+	"TryAcquireShared": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
+		return acquired(m.TryAcquireShared(ctx, key))
 	},
-	"a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+	"a permit": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
 		s, err := m.Semaphore(key, 1)
 		if err != nil {
 			return err
 		}
-		return acquired(s.TryAcquire(ctx, options...))
+		return acquired(s.TryAcquire(ctx))
 	},
-	"TryAcquireAll": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return acquiredAll(m.TryAcquireAll(ctx, []txlock.Key{key}, options...))
+	"TryAcquireAll": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
+		return acquiredAll(m.TryAcquireAll(ctx, []txlock.Key{key}))
 	},
-	"AcquireTx": func(context.Context, *lease.Manager, txlock.Key, ...lease.AcquireOption) error { return nil }, // below
-	"Acquire, with a limit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return acquired(m.Acquire(ctx, key, append(options, lease.WaitAtMost(time.Second))...))
+	"AcquireTx": func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) error {
+		tx := wire.Begin()
+		l, err := m.AcquireTx(ctx, tx, key)
+		if err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		return errors.Join(tx.Commit(), acquired(l, nil))
+	},
+	"Acquire, with a limit": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
+		return acquired(m.Acquire(ctx, key, lease.WaitAtMost(time.Second)))
 	},
 }
 
@@ -457,21 +464,11 @@ func TestATryOfASilentServerEnds(t *testing.T) {
 			}
 			t.Run(name+", "+op, func(t *testing.T) {
 				inMemory(t, func(t *testing.T, db *memory) {
-					must(t, try(t.Context(), db.manager(), txlock.Named("another")))
+					other, otherWire := db.process()
+					must(t, try(t.Context(), other, otherWire, txlock.Named("another")))
 					m, wire := db.process(lease.TTL(3 * time.Second))
-					tried := try
-					if name == "AcquireTx" {
-						tried = func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
-							tx := wire.Begin()
-							l, err := m.AcquireTx(ctx, tx, key)
-							if err != nil {
-								return errors.Join(err, tx.Rollback())
-							}
-							return errors.Join(tx.Commit(), acquired(l, nil))
-						}
-					}
 					silent := wire.frozen([]string{op}, 2*time.Hour)
-					err := tried(t.Context(), m, job)
+					err := try(t.Context(), m, wire, job)
 					if silent.stood == 0 {
 						must(t, err) // it needs no such statement
 					} else {

@@ -20,6 +20,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
@@ -396,6 +397,46 @@ func TestBeforeFaults(t *testing.T) {
 	}
 }
 
+// reports is a Kit over the mock of a program that has the lease of reports.
+type reports struct {
+	*lease.Lease
+	t       *testing.T
+	kit     *locktest.Kit
+	fails   *said   // what the Kit has said
+	pool    *sql.DB // of the Kit, unguarded
+	program *sql.DB
+	mock    sqlmock.Sqlmock
+}
+
+func openReports(t *testing.T) *reports {
+	t.Helper()
+	program, mock, err := sqlmock.New()
+	must(t, err)
+	fails := &said{TB: t}
+	kit := locktest.Open(fails, program)
+	l, err := leasesOf(t, kit.DB()).Acquire(t.Context(), txlock.Named("reports"))
+	must(t, err)
+	return &reports{l, t, kit, fails, sql.OpenDB(kit.Connector()), program, mock}
+}
+
+// end demands that Before has failed, or not, for the last UPDATE of orders, and ends all.
+func (r *reports) end(failed bool) {
+	t := r.t
+	t.Helper()
+	if fine := r.kit.Before(r.Key(), "UPDATE orders"); fine == failed {
+		t.Errorf("Before: %t\n%s", fine, log(r.kit))
+	}
+	if failed {
+		r.fails.says(t, "UPDATE orders SET n = 1 ran without the lock of reports: its transaction had locked nothing")
+	}
+	must(t, r.Release(t.Context()))
+	must(t, r.pool.Close())
+	r.fails.end()
+	r.mock.ExpectClose()
+	must(t, r.program.Close())
+	must(t, r.mock.ExpectationsWereMet())
+}
+
 // TestBeforeGuardLast calls Guard last, also after a fault. A transaction that is committed without
 // the guard fails the test: it never had one, or a rollback to a savepoint has undone it.
 func TestBeforeGuardLast(t *testing.T) {
@@ -413,20 +454,15 @@ func TestBeforeGuardLast(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			program, mock, err := sqlmock.New()
-			must(t, err)
-			fails := &said{TB: t}
-			k := locktest.Open(fails, program)
-			plain := sql.OpenDB(k.Connector())
-			l, err := leasesOf(t, k.DB()).Acquire(t.Context(), txlock.Named("reports"))
-			must(t, err)
+			r := openReports(t)
+			mock := r.mock
 			run := func(statements ...string) error {
-				tx, err := plain.BeginTx(t.Context(), nil)
+				tx, err := r.pool.BeginTx(t.Context(), nil)
 				must(t, err)
 				defer func() { _ = tx.Rollback() }()
 				for _, text := range statements {
 					if text == "guard" {
-						err = l.Guard(t.Context(), tx)
+						err = r.Guard(t.Context(), tx)
 					} else {
 						_, err = tx.ExecContext(t.Context(), text)
 					}
@@ -450,30 +486,19 @@ func TestBeforeGuardLast(t *testing.T) {
 				}
 			}
 			const update = "UPDATE orders SET n = 1"
-			k.FailStatement("UPDATE orders", locktest.Deadlock)
+			r.kit.FailStatement("UPDATE orders", locktest.Deadlock)
 			if err := run(update, "guard"); err == nil {
 				t.Error("no deadlock")
 			}
 			expect(update, "guard")
 			must(t, run(update, "guard"))
-			if !k.Before(l.Key(), "UPDATE orders") {
-				t.Errorf("after the deadlock: %v\n%s", fails.texts, log(k))
+			if !r.kit.Before(r.Key(), "UPDATE orders") {
+				t.Errorf("after the deadlock: %v\n%s", r.fails.texts, log(r.kit))
 			}
 			statements := append([]string{update}, c.statements...)
 			expect(statements...)
 			must(t, run(statements...))
-			switch fine := k.Before(l.Key(), "UPDATE orders"); {
-			case fine == c.fails:
-				t.Errorf("Before: %t\n%s", fine, log(k))
-			case c.fails:
-				fails.says(t, "UPDATE orders SET n = 1 ran without the lock of reports: its transaction had locked nothing")
-			}
-			must(t, l.Release(t.Context()))
-			must(t, plain.Close())
-			fails.end()
-			mock.ExpectClose()
-			must(t, program.Close())
-			must(t, mock.ExpectationsWereMet())
+			r.end(c.fails)
 		})
 	}
 }
@@ -499,30 +524,25 @@ func TestBeforeOfFailedCommits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			program, mock, err := sqlmock.New()
-			must(t, err)
-			fails := &said{TB: t}
-			k := locktest.Open(fails, program)
-			plain := sql.OpenDB(k.Connector())
-			l, err := leasesOf(t, k.DB()).Acquire(t.Context(), txlock.Named("reports"))
-			must(t, err)
+			r := openReports(t)
+			mock := r.mock
 			update := func(ends func(sqlmock.Sqlmock)) *sql.Tx {
 				mock.ExpectBegin()
 				mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
 				ends(mock)
-				tx, err := plain.BeginTx(t.Context(), nil)
+				tx, err := r.pool.BeginTx(t.Context(), nil)
 				must(t, err)
 				_, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
 				must(t, err)
 				return tx
 			}
 			guarded := update(committed)
-			must(t, l.Guard(t.Context(), guarded))
+			must(t, r.Guard(t.Context(), guarded))
 			must(t, guarded.Commit())
 
 			tx := update(c.ends)
 			if c.by != 0 {
-				k.FailStatement(c.at, c.by)
+				r.kit.FailStatement(c.at, c.by)
 			}
 			if c.at != "" && c.at != "COMMIT" {
 				if _, err := tx.ExecContext(t.Context(), c.at); err == nil {
@@ -530,18 +550,7 @@ func TestBeforeOfFailedCommits(t *testing.T) {
 				}
 			}
 			_ = tx.Commit() // which fails, or has nothing left to commit
-			if fine := k.Before(l.Key(), "UPDATE orders"); fine == c.fails {
-				t.Errorf("Before: %t\n%s", fine, log(k))
-			}
-			if c.fails {
-				fails.says(t, "UPDATE orders SET n = 1 ran without the lock of reports: its transaction had locked nothing")
-			}
-			must(t, l.Release(t.Context()))
-			must(t, plain.Close())
-			fails.end()
-			mock.ExpectClose()
-			must(t, program.Close())
-			must(t, mock.ExpectationsWereMet())
+			r.end(c.fails)
 		})
 	}
 }
