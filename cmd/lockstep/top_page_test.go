@@ -45,7 +45,7 @@ func TestTopPage(t *testing.T) {
 	})
 }
 
-// top returns what the live table shows, when the servers have noticed all waits, with the
+// top returns what the live table shows, when the servers have noticed all waits, and tests beside it hide nothing, with the
 // sessions, users, hosts and times of the page.
 func (s *stage) top() string {
 	s.Helper()
@@ -55,9 +55,9 @@ func (s *stage) top() string {
 		var err error
 		picture, err = ops.New(s.db.Admin()).Look(s.Context())
 		s.must(err)
-		return len(picture.Waits) == 2 && len(picture.Leases) == 2
+		return len(picture.Waits) == 2 && len(picture.Leases) == 2 && len(picture.Hiding()) == 0
 	}) {
-		s.Fatalf("two don't wait, or two leases are not held: %+v", picture)
+		s.Fatalf("two don't wait, two leases are not held, or not all is seen: %+v", picture)
 	}
 	picture.Version, picture.Taken = "9.7.4", time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
 	sessions := make(map[uint64]ops.Session)
