@@ -31,7 +31,7 @@ type record struct {
 	deadline  instant    // until when the lease counts
 	renewed   instant    // from when the next renewal counts
 	tried     instant    // when the last renewal was sent
-	failed    error      // why the last renewal failed
+	failed    error      // why renewals have failed since the last one that succeeded
 	skipped   int        // renewals in a row that found the row locked
 	pending   bool       // acquired in a transaction that may not have committed yet
 	draining  bool       // it waits for readers to go: nobody re-enters it
@@ -147,7 +147,7 @@ func (r *record) expire() {
 	case r.lifetime > 0 && r.deadline >= r.lifetime:
 		cause = errLifetime
 	case r.failed != nil:
-		cause = fmt.Errorf("%w: the last renewal: %w", errExpired, r.failed)
+		cause = fmt.Errorf("%w: its renewals failed: %w", errExpired, r.failed)
 	}
 	r.mu.Unlock()
 	r.lose(cause)
@@ -316,11 +316,14 @@ func (r *record) extend(sent, turn instant) {
 	r.report(context.Background(), txlock.Renewed, left, nil)
 }
 
-// setback notes a renewal that has failed, or has found the row locked.
+// setback notes a renewal that has failed, or has found the row locked. The limit of one of the last,
+// for which little time is left, doesn't replace what was told before.
 func (r *record) setback(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failed = err
+	if r.failed == nil || !errors.Is(err, context.DeadlineExceeded) {
+		r.failed = err
+	}
 	r.skipped++
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -109,8 +110,13 @@ func TestLossAtTheDeadline(t *testing.T) {
 				l := acquire(t, m, job)
 				working, cancel := l.Context(t.Context())
 				defer cancel()
-				wire.Down(nil)
-				defer wire.Up()
+				wire.fault("RenewMany", func(ctx context.Context, _ string, _ store.Row, _ func() error) error {
+					if l.Remaining() < ttl/10 {
+						<-ctx.Done() // which says less than what the server has told before
+						return ctx.Err()
+					}
+					return mysql.ErrInvalidConn
+				})
 				valid := ttl - ttl/100 - 2*time.Millisecond
 				db.after(valid - 1)
 				if err := errors.Join(l.Err(), working.Err()); err != nil || done(l) || l.Remaining() != 1 {
