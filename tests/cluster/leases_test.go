@@ -175,10 +175,22 @@ func TestLeasesTogether(t *testing.T) {
 				})
 			}
 		}
-		time.Sleep(2 * keptFor)
+		more := func(n int) {
+			mu.Lock()
+			n += len(grants)
+			mu.Unlock()
+			if !testdb.Await(2*time.Minute, func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return len(grants) >= n && slices.ContainsFunc(grants, func(g kept) bool { return g.client != grants[0].client })
+			}) {
+				t.Errorf("kept: not %d grants to several clients in two minutes: %+v", n, grants)
+			}
+		}
+		more(2)
 		killed(t, nodes[rand.IntN(len(nodes))])
 		hung(t, db.At(t, nodes[rand.IntN(len(nodes))]))
-		time.Sleep(2 * keptFor)
+		more(2)
 		ended.Store(true)
 		working.Wait()
 
@@ -258,8 +270,7 @@ func several(ctx context.Context, c *load.Client, held []*load.History) {
 	}
 }
 
-// checkKept says that nobody was granted the lease too soon after one who has released it,
-// and that it was granted through several nodes.
+// checkKept says that nobody was granted the lease too soon after one who has released it.
 func checkKept(t *testing.T, grants []kept) {
 	t.Helper()
 	slices.SortFunc(grants, func(a, b kept) int { return cmp.Compare(a.token, b.token) })
@@ -274,7 +285,4 @@ func checkKept(t *testing.T, grants []kept) {
 		}
 	}
 	t.Logf("kept: %d grants, by client %v", len(grants), byClient)
-	if len(byClient) < 2 || len(grants) < 4 {
-		t.Errorf("kept: only %d grants to %d clients", len(grants), len(byClient))
-	}
 }
