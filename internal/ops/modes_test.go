@@ -122,7 +122,8 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 	}
 	raw := map[string]string{
 		"Probe": rawsql.Probe, "ProbeSavepoint": rawsql.ProbeSavepoint, "ReleaseProbeSavepoint": rawsql.ReleaseProbeSavepoint, "Facts": rawsql.Facts, "Progress": rawsql.Progress, "Uptime": rawsql.Uptime, "Galera": rawsql.Galera,
-		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "SetQueueWait": wire.SetQueueWait(28800), "LockWaitSeconds": rawsql.LockWaitSeconds,
+		"MaxPacket": rawsql.MaxPacket, "Session": rawsql.Session, "Process": wire.Process(), "HasProcess": wire.HasProcess(),
+		"SetQueueWait": wire.SetQueueWait(28800), "LockWaitSeconds": rawsql.LockWaitSeconds,
 		"SetLockWait": rawsql.SetLockWait(50), "ShortenLockWait": rawsql.ShortenLockWait, "RestoreLockWait": rawsql.RestoreLockWait,
 		"ReadCommitted": rawsql.ReadCommitted, "RenewMany": rawsql.RenewMany(holds), "HeldMany": rawsql.HeldMany(holds, 1),
 		"DeleteReaders": rawsql.DeleteReaders([]byte("1"), []int64{1, 2}), "ReadersDone": rawsql.ReadersDone([]byte("1"), []int64{1, 2}),

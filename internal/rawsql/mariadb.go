@@ -8,7 +8,7 @@ import (
 
 // MariaDB is the engine MariaDB.
 var MariaDB = Engine{Renderer: mariaDB{}, Replies: &mariaDBReplies, Name: "MariaDB", Least: 10_06, Views: "views/mariadb.sql",
-	ForShare: "LOCK IN SHARE MODE", TimeLimit: "max_statement_time", Compound: true}
+	ForShare: "LOCK IN SHARE MODE", TimeLimit: "max_statement_time", Processes: "information_schema.PROCESSLIST", Compound: true}
 
 var mariaDBReplies = Replies{IDs: map[string][]int64{
 	"LockNamed":            {1},

@@ -9,7 +9,7 @@ import (
 
 // MySQL is the engine MySQL.
 var MySQL = Engine{Renderer: mySQL{}, Replies: &mySQLReplies, Name: "MySQL", Least: 8_00, Views: "views/mysql.sql",
-	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Procedures: true}
+	ForShare: "FOR SHARE", TimeLimit: "max_execution_time", Processes: "performance_schema.processlist", Procedures: true}
 
 // A shared grant has the token of the last exclusive one, which may be 0. If lockstep_share_1
 // answers with no row, there is none to lock.

@@ -119,8 +119,21 @@ const GroupView = "SELECT s.VIEW_ID FROM performance_schema.replication_group_me
 // MaxPacket reads how long a statement may be.
 const MaxPacket = "SELECT @@max_allowed_packet"
 
-// Session reads the number of the session, for Kill.
+// Session reads the number of the session.
 const Session = "SELECT CONNECTION_ID()"
+
+// Process reads the name of the server, and the number and the client's address of the session, which
+// together no other session has; no row where the server doesn't list its sessions.
+func (e Engine) Process() string {
+	return "SELECT " + serverName + ", id, host FROM " + e.Processes + " WHERE id = CONNECTION_ID()"
+}
+
+// HasProcess reads the name of the server, and whether it has the session of a number and an address.
+func (e Engine) HasProcess() string {
+	return "SELECT " + serverName + ", EXISTS (SELECT 1 FROM " + e.Processes + " WHERE id = ? AND host = ?)"
+}
+
+const serverName = "CONCAT_WS('/', @@hostname, @@port)"
 
 // SetQueueWait prepares a session for waiting for a queue row: the wait has no limit but
 // MariaDB's greatest, three years, and the server ends the session when it has been silent for

@@ -143,6 +143,8 @@ type Engine struct {
 	ForShare string
 	// TimeLimit is the variable that limits the time of a statement.
 	TimeLimit string
+	// Processes is the list of sessions, which shows a user at least its own.
+	Processes string
 	// Began reads when the transaction began, 0 if none is open, where Probe tells nothing.
 	Began string
 	// Settings is a text like the constant Settings, of what else transactions rely on, where Nonce

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,59 @@ func (c stoppedConn) Write(b []byte) (int, error) {
 func (c stoppedConn) Close() error {
 	c.process.RLock()
 	defer c.process.RUnlock()
+	return c.Conn.Close()
+}
+
+// losing is a network that loses connections without a word: nobody hears of it. New ones work.
+type losing struct{ now atomic.Pointer[atomic.Bool] }
+
+func (l *losing) install(t *testing.T) func(c *mysql.Config) {
+	l.now.Store(new(atomic.Bool))
+	return func(c *mysql.Config) {
+		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			return &lostConn{Conn: conn, lost: l.now.Load(), closed: make(chan struct{})}, nil
+		}
+	}
+}
+
+// lose loses the connections that are open.
+func (l *losing) lose() { l.now.Swap(new(atomic.Bool)).Store(true) }
+
+type lostConn struct {
+	net.Conn
+	lost   *atomic.Bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Read doesn't hear of the end of a lost connection either, until that is closed here.
+func (c *lostConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.lost.Load() {
+		<-c.closed
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (c *lostConn) Write(b []byte) (int, error) {
+	if c.lost.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// Close ends the reads. The server doesn't hear of it if the connection is lost.
+func (c *lostConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	if c.lost.Load() {
+		return c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
 	return c.Conn.Close()
 }
 
@@ -259,6 +313,34 @@ func TestFairStopped(t *testing.T) {
 				release(t, held)
 				release(t, stopped.lease(t))
 			})
+		}
+	})
+}
+
+// TestFairLostPlace proves that a waiter in the middle of the queue whose connection is lost without a
+// word takes a new place, since its statement would wait for an answer that went nowhere.
+func TestFairLostPlace(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			db := testdb.Shared(t, db.Engine()).OpenLeases(t)
+			queue, network := line{db: db, key: named()}, new(losing)
+			held := acquire(t, fairManager(t, db), queue.key)
+			first := fairAcquire(t, fairManager(t, db), queue.key)
+			queue.first(t)
+			loses := fairAcquire(t, newManager(t, newPool(t, db, guarded, network.install(t)), lease.Fair()), queue.key)
+			lost := queue.next(t)
+			behind := fairAcquire(t, fairManager(t, db), queue.key)
+			queue.next(t)
+			network.lose()
+			release(t, held)
+			release(t, first.lease(t))
+			held = behind.lease(t)
+			if !queue.left(t, lost) {
+				t.Error("the server still has the lost place, and has passed it")
+			}
+			queue.first(t)
+			release(t, held)
+			release(t, loses.lease(t))
 		}
 	})
 }

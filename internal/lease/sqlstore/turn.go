@@ -7,6 +7,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -22,8 +23,11 @@ const (
 	// turnPatience bounds other waits than that for the place: for a connection of a pool
 	// that is used up, and for the KILL of a session that has given up.
 	turnPatience = time.Second
-	// slowTurn bounds those for the server: one that is slow doesn't cost the place.
-	slowTurn = 15 * time.Second
+	// slowTurn bounds those for the server: one that is slow doesn't cost the place. Where the pool
+	// gives an idle connection, which may have been lost, staleTurn does.
+	slowTurn, staleTurn = 15 * time.Second, 3 * time.Second
+	// turnLook is the time between two looks whether the server still has the place.
+	turnLook = 5 * time.Second
 )
 
 // turn is a place in the server's queue for a key: a transaction, on a connection of its
@@ -33,7 +37,10 @@ type turn struct {
 	conn *sql.Conn
 	tx   *sql.Tx
 	end  context.CancelFunc // of the transaction
-	id   uint64             // of the session on the server
+
+	// The session, as its server lists it; "" where that doesn't.
+	server, host string
+	id           uint64
 }
 
 // MayTurn counts a place in the queue of Fair, if the pool has a connection for it.
@@ -56,14 +63,22 @@ func (s *Store) Turn(ctx context.Context, key, owner, label string, before func(
 		}
 		return nil, fmt.Errorf("%w: %w", store.ErrNoTurn, err)
 	}
+	waiting, stop := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer stop(nil)
+	watching.Go(func() { t.watch(waiting, stop) })
 	for {
 		if err := before(); err != nil {
 			t.Leave()
 			return nil, err
 		}
-		first, err := fault.Changed("QueueForLease")(queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Label: filled(label), Name: []byte(key)}))
+		first, err := fault.Changed("QueueForLease")(queries.QueueForLease(waiting, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Label: filled(label), Name: []byte(key)}))
 		if err != nil {
 			t.abandon(ctx.Err() != nil)
+			if lost := context.Cause(waiting); errors.Is(lost, errPlaceLost) {
+				err = lost
+			}
 			return nil, err
 		}
 		if first { // else the cleanup has removed the row meanwhile
@@ -84,6 +99,8 @@ func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
 	patience := slowTurn
 	if s.Full() {
 		patience = turnPatience
+	} else if s.pool.Stats().Idle > 0 {
+		patience = staleTurn
 	}
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -95,7 +112,10 @@ func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
 		_, err = t.conn.ExecContext(limited, s.clock.engine().SetQueueWait(turnSilence))
 	}
 	if err == nil {
-		err = t.conn.QueryRowContext(limited, rawsql.Session).Scan(&t.id)
+		err = t.conn.QueryRowContext(limited, s.clock.engine().Process()).Scan(&t.server, &t.id, &t.host)
+		if errors.Is(err, sql.ErrNoRows) || fault.Is(err, 1142, 1146) { // ER_TABLEACCESS_DENIED_ERROR, ER_NO_SUCH_TABLE
+			err = nil
+		}
 	}
 	if err == nil {
 		err = t.begin(limited)
@@ -142,10 +162,57 @@ func (t *turn) Leave() {
 // by KILL: else the server would keep the place until its turn comes.
 func (t *turn) abandon(waiting bool) {
 	if waiting {
-		ctx, cancel := context.WithTimeout(context.Background(), turnPatience)
-		defer cancel()
 		// If it fails, the server finds out when the turn comes.
-		_, _ = t.s.pool.DB.ExecContext(ctx, rawsql.Kill(t.id))
+		_, _ = t.beside(context.Background(), func(ctx context.Context, conn *sql.Conn) error {
+			_, err := conn.ExecContext(ctx, rawsql.Kill(t.id))
+			return err
+		})
 	}
 	t.Leave()
+}
+
+// errPlaceLost is returned where the server has ended the session of a place, and its connection hasn't
+// told.
+var errPlaceLost = fmt.Errorf("the server has ended the session of a place in the queue: %w", driver.ErrBadConn)
+
+// watch ends the wait for a place that the server doesn't have any more. While a statement waits, only
+// the keepalive of TCP would tell, after minutes.
+func (t *turn) watch(ctx context.Context, stop context.CancelCauseFunc) {
+	for pause := turnLook; t.server != ""; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		alive, err := t.beside(ctx, nil)
+		switch pause = turnLook; {
+		case err == nil && !alive:
+			stop(errPlaceLost)
+		case errors.Is(err, context.DeadlineExceeded): // its own connection may have been lost, too
+			pause = turnPatience
+		}
+	}
+}
+
+// beside tells, by another connection to the same server, whether the session of the place is there, and
+// makes a call on that connection if it is.
+func (t *turn) beside(ctx context.Context, call func(context.Context, *sql.Conn) error) (alive bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, turnPatience)
+	defer cancel()
+	conn, err := t.s.pool.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	server := ""
+	err = t.s.pool.text(conn).QueryRowContext(ctx, t.s.clock.engine().HasProcess(), t.id, t.host).Scan(&server, &alive)
+	switch {
+	case err != nil:
+		return false, err
+	case server != t.server:
+		return false, errElsewhere
+	case alive && call != nil:
+		return true, call(ctx, conn)
+	}
+	return alive, nil
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -131,8 +130,8 @@ func (s *Store) queued(ctx context.Context, db database, at store.Row, atMost ti
 		}
 		return send(session{db: tx, s: s})
 	})
-	if explained := fault.Explain("", err); errors.Is(explained, txlock.ErrWaitTimeout) {
-		return fmt.Errorf("%w: %w", store.ErrLocked, explained)
+	if errors.Is(fault.Explain("", err), txlock.ErrWaitTimeout) {
+		return store.ErrLocked
 	}
 	return err
 }

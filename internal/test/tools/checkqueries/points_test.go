@@ -33,8 +33,8 @@ var partsOf = []string{"lookUp", "Named", "Centers", "call", "Open", "granted", 
 // transaction, or touch no table of lockstep's.
 var elsewhere = []string{
 	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "DeleteReaders", "Big", "Look", "InTurn", "wantedJoin", "heldRows", // of managers
-	"Unlocked",                                                                                                                                                // of Purge
-	"Facts", "Progress", "SeesOwnID", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "WriteAndCommit", "tiDBSettings", "tiDBBegan", "vitessSettings", // no table of lockstep's, or another session
+	"Unlocked",                                                                                                                                                                         // of Purge
+	"Facts", "Progress", "SeesOwnID", "GroupView", "MaxPacket", "Session", "Process", "HasProcess", "LockWaitSeconds", "WriteAndCommit", "tiDBSettings", "tiDBBegan", "vitessSettings", // no table of lockstep's, or another session
 }
 
 // TestPoints: what runs in a caller's transaction touches only single rows, by their whole
