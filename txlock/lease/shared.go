@@ -206,6 +206,7 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 		return nil, err
 	}
 	q.named = false // a statement must be sent, though the owner holds the lease
+	q.fair = false  // who holds the lease passes nobody
 	shared, err := r.m.takePlace(ctx, q, r.m.tryOnce)
 	if err != nil {
 		return nil, err

@@ -71,6 +71,27 @@ func readAndWrite(ctx context.Context, t *testing.T, m *lease.Manager, key txloc
 	return reader, writer
 }
 
+// TestDowngradeBesideAQueue proves that who waits in the queue of Fair keeps no writer from becoming a
+// reader.
+func TestDowngradeBesideAQueue(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		other := db.manager(lease.Fair())
+		writer := acquire(t, db.manager(lease.Fair()), job)
+		waits := later(func() error {
+			l, err := other.Acquire(t.Context(), job)
+			if err == nil {
+				err = l.Release(t.Context())
+			}
+			return err
+		})
+		db.after(time.Second)
+		reader, err := writer.Downgrade(t.Context())
+		wantsNone(t, "Downgrade", err)
+		release(t, reader)
+		wantsNone(t, "Acquire of who waited", <-waits)
+	})
+}
+
 // TestDowngradeGivenUp proves that Downgrade ends with its context where a transaction
 // guards what the owner reads by already, and that all is held as before.
 func TestDowngradeGivenUp(t *testing.T) {

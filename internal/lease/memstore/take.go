@@ -25,6 +25,11 @@ func (x session) Take(ctx context.Context, ask store.Ask) (a store.Answer, err e
 func (x session) takeRow(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	a, err := do(ctx, x, "Take", ask.Row, func(t *Tx) (store.Answer, error) {
 		now, notAfter := t.db.now(), x.store.clock.MicrosAt(ask.NotAfter)
+		if ask.InTurn {
+			if _, ok := t.take(store.Row{Key: ask.Key, Slot: store.QueueSlot}); !ok {
+				return store.Answer{}, nil
+			}
+		}
 		switch {
 		case ask.Permits > 0:
 			return t.takePermit(ask, now, notAfter), nil
@@ -39,11 +44,6 @@ func (x session) takeRow(ctx context.Context, ask store.Ask) (store.Answer, erro
 
 // takeLease acquires the lease.
 func (t *Tx) takeLease(ask store.Ask, now, notAfter int64) store.Answer {
-	if ask.InTurn {
-		if _, ok := t.take(store.Row{Key: ask.Key, Slot: store.QueueSlot}); !ok {
-			return store.Answer{}
-		}
-	}
 	r, ok := t.take(ask.Row)
 	if !ok {
 		return store.Answer{}
