@@ -78,7 +78,7 @@ func (f setting) toManager(o *options) { f(o) }
 func TTL(d time.Duration) Option { return term(func(t *terms) { t.ttl = d }) }
 
 // MaxLifetime ends a lease d after it was acquired, even if it is renewed; the holder gets
-// txlock.ErrLost. It is at least the TTL. The default is no limit.
+// txlock.ErrLost, and the key is free for others. It is at least the TTL. The default is no limit.
 func MaxLifetime(d time.Duration) Option { return term(func(t *terms) { t.lifetime = d }) }
 
 // WaitAtMost limits how long Acquire and Do wait. Then they return txlock.ErrWaitTimeout, whose

@@ -181,6 +181,9 @@ func (r *record) lose(cause error) {
 	lost := r.lost
 	r.mu.Unlock()
 	r.m.forget(r)
+	if errors.Is(cause, errLifetime) {
+		r.free()
+	}
 	if dropped { // nobody releases it
 		if r.shared {
 			r.m.freeSlot(r.key, r.slot)
@@ -188,6 +191,16 @@ func (r *record) lose(cause error) {
 		r.m.freed(r.key)
 	}
 	r.report(context.Background(), txlock.Lost, r.granted.Until(r.m.store.Now()), lost)
+}
+
+// free releases the row in the background. Without it, a lease whose time is over would be held for as
+// long as its row was renewed for last.
+func (r *record) free() {
+	what, until := r.remains(nil), r.m.store.Now().Add(r.ttl)
+	r.m.tasks.Go(func() {
+		r.m.releaseUntil(what, r.m.store.Now(), until)
+		r.m.freed(r.key)
+	})
 }
 
 // report tells the observer what has become of the lease: behind its grant, and not at all where

@@ -199,7 +199,9 @@ func TestLifetimeEnds(t *testing.T) {
 		m, wire := db.process()
 		l := acquire(t, m, job, lease.MaxLifetime(100*time.Second))
 		next := make(chan *lease.Lease)
-		go func() { next <- acquire(t, db.manager(), job) }()
+		go func() { next <- acquire(t, db.manager(), job, lease.Fair()) }()
+		db.after(99 * time.Second)
+		must(t, l.Renew(t.Context()))
 		<-l.Done()
 		db.at("over", 100*time.Second)
 		wants(t, "Err", l.Err(), txlock.ErrLost)
@@ -209,7 +211,7 @@ func TestLifetimeEnds(t *testing.T) {
 		wire.seconds(t, "RenewMany", 10, 20, 30, 40, 50, 60, 70, 80) // with which it has its lifetime
 		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 		release(t, <-next)
-		db.within("free", 100*time.Second, 111*time.Second)
+		db.within("free", 100*time.Second, 101*time.Second)
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 	})
 }
