@@ -152,7 +152,8 @@ func TestOnceHandlerThatFails(t *testing.T) {
 		way = "panic"
 		wantPanic(t, http.ErrAbortHandler, func() { request(s, "POST", key, "") })
 		way = "error"
-		wantAnswer(t, way, request(s, "POST", key, ""), 503, "no answer", false)
+		wantAnswer(t, way, request(s, "POST", key, ""), 503, "with the same key", false)
+		wantAnswer(t, "error without a key", request(s, "POST", "", ""), 503, "may have been carried out", false)
 		way = "error and answer"
 		wantAnswer(t, way, request(s, "POST", key, ""), 402, "no money", false)
 		way = "long"

@@ -65,7 +65,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// The handler may change its request.
-	key, asked := h.key(r, name), h.once(r, body)
+	keyed, key, asked := name != "" && !safe(r.Method), h.key(r, name), h.once(r, body)
 	var answered *recorder // what the handler has said last
 	answer, first := Answer{}, true
 	err = h.transact(r.Context(), func(ctx context.Context, scope *txlock.Scope) (err error) {
@@ -74,7 +74,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			answered = newRecorder(w.Header(), h.maxAnswer)
 			return h.serve(ctx, scope, answered, r, body)
 		}
-		if name == "" || safe(r.Method) {
+		if !keyed {
 			answer, err = run()
 			return err
 		}
@@ -94,7 +94,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.failed(r, err)
 	default:
 		h.failed(r, err)
-		explain(w, err, answered != nil)
+		explain(w, err, keyed, answered != nil)
 	}
 }
 
@@ -205,7 +205,7 @@ func (h *handler) replay(w http.ResponseWriter, a Answer) {
 
 // explain answers a request that has no answer of the handler. It has run, or the key has
 // refused it.
-func explain(w http.ResponseWriter, err error, ran bool) {
+func explain(w http.ResponseWriter, err error, keyed, ran bool) {
 	kept := errors.Is(err, txlock.ErrResult) || errors.Is(err, errTooLong)
 	switch {
 	case ran && kept:
@@ -216,7 +216,9 @@ func explain(w http.ResponseWriter, err error, ran bool) {
 		refuse(w, http.StatusUnprocessableEntity, "Idempotency-Key is already used", "The key was used for another request. Send a new request with a new key.")
 	case !ran && errors.Is(err, txlock.ErrWaitTimeout):
 		refuse(w, http.StatusConflict, "A request is outstanding for this Idempotency-Key", "The first request with this key is still being processed. Repeat it later, with the same key.")
-	default: // whether it was carried out may be unknown
+	case !keyed:
+		refuse(w, http.StatusServiceUnavailable, "The request has no answer", "It may have been carried out.")
+	default: // so may this one
 		refuse(w, http.StatusServiceUnavailable, "The request has no answer", "Repeat it later, with the same key: it is carried out once.")
 	}
 }
