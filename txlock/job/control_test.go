@@ -109,7 +109,7 @@ func TestPauseInterrupted(t *testing.T) {
 }
 
 // TestPausedJob proves what is begun of a paused job: nothing but what was requested, however
-// often its process dies.
+// often its process dies; and that it is looked at by its next scheduled time, when it may go on.
 func TestPausedJob(t *testing.T) {
 	t.Parallel()
 	at := func(s int64) int64 { return time.Unix(s, 0).UnixMicro() }
@@ -117,16 +117,16 @@ func TestPausedJob(t *testing.T) {
 		tick, done, started, ended, run int64
 		want                            plan
 	}{
-		"done":                              {100, 100, 100, 101, 0, plan{until: time.Unix(510, 0)}},
-		"died":                              {100, 40, 100, 0, 0, plan{until: time.Unix(510, 0)}},
-		"failed":                            {100, 40, 100, 101, 0, plan{until: time.Unix(510, 0)}},
-		"made for a tick that nobody began": {never.Unix(), never.Unix(), 0, 0, 0, plan{until: time.Unix(510, 0)}},
-		"an old request":                    {100, 100, 100, 101, 90, plan{until: time.Unix(510, 0)}},
+		"done":                              {100, 100, 100, 101, 0, plan{until: time.Unix(504, 0)}},
+		"died":                              {100, 40, 100, 0, 0, plan{until: time.Unix(504, 0)}},
+		"failed":                            {100, 40, 100, 101, 0, plan{until: time.Unix(504, 0)}},
+		"made for a tick that nobody began": {never.Unix(), never.Unix(), 0, 0, 0, plan{until: time.Unix(504, 0)}},
+		"an old request":                    {100, 100, 100, 101, 90, plan{until: time.Unix(504, 0)}},
 		"a request":                         {100, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
 		"a request, died":                   {170, 100, 100, 0, 170, plan{at: time.Unix(170, 0)}},
 		"a request, failed":                 {170, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
 		"a request, failed now":             {170, 100, 100, 499, 170, plan{until: time.Unix(509, 0)}},
-		"a request, done":                   {170, 170, 171, 172, 170, plan{until: time.Unix(510, 0)}},
+		"a request, done":                   {170, 170, 171, 172, 170, plan{until: time.Unix(504, 0)}},
 		"a request, another died":           {100, 40, 499, 0, 170, plan{at: time.Unix(170, 0)}},
 		"another began":                     {100, 40, 500, 0, 170, plan{until: time.Unix(501, 0)}},
 	} {
@@ -136,7 +136,7 @@ func TestPausedJob(t *testing.T) {
 		if test.ended != 0 {
 			r.EndedUs = at(test.ended)
 		}
-		j := &running{key: nightly, schedule: Every(time.Minute), retry: 10 * time.Second}
+		j := &running{key: nightly, schedule: Every(7 * time.Second), retry: 10 * time.Second}
 		got := j.at(r).next(r, time.Unix(500, 0))
 		if !got.at.Equal(test.want.at) || !got.until.Equal(test.want.until) {
 			t.Errorf("%s: at %v, until %v, want %v, %v", name, got.at.Unix(), got.until.Unix(), test.want.at.Unix(), test.want.until.Unix())

@@ -176,7 +176,11 @@ func (j *running) when(at, now time.Time) plan {
 func (j *running) paused(r row, now time.Time) plan {
 	switch {
 	case r.RunUs <= max(r.DoneUs, 0) || r.RunUs < r.TickUs:
-		return plan{until: now.Add(mostWait)}
+		until := now.Add(mostWait)
+		if next := j.schedule.Next(now); !next.IsZero() { // by when it may have been resumed
+			until = earlier(until, j.due(next))
+		}
+		return plan{until: until}
 	case r.RunUs == r.TickUs && r.hasFailed():
 		return j.again(r, time.Time{}, now)
 	}
