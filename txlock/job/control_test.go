@@ -26,14 +26,11 @@ func TestPause(t *testing.T) {
 			"RunNow": func() (bool, error) { return a.RunNow(t.Context(), key) },
 		}
 		for what, control := range controls {
-			_, err := control()
-			wants(t, what+" without a row", err, txlock.ErrNotHeld)
+			wants(t, what+" without a row", second(control()), txlock.ErrNotHeld)
 		}
-		_, err := a.Runs(t.Context(), key)
-		wants(t, "Runs without a row", err, txlock.ErrNotHeld)
+		wants(t, "Runs without a row", second(a.Runs(t.Context(), key)), txlock.ErrNotHeld)
 		for _, by := range []string{"", strings.Repeat("x", 256)} {
-			_, err := a.Pause(t.Context(), key, by)
-			wants(t, "Pause by none or too many", err, txlock.ErrInvalidOption)
+			wants(t, "Pause by none or too many", second(a.Pause(t.Context(), key, by)), txlock.ErrInvalidOption)
 		}
 		changesOnce := func(what string) {
 			t.Helper()
@@ -57,22 +54,15 @@ func TestPause(t *testing.T) {
 			stop()
 			wants(t, "Run", <-ended, context.Canceled)
 		}
-		status := func() Status {
-			t.Helper()
-			s, err := a.Status(t.Context(), key)
-			must(t, err)
-			return s
-		}
+		status := func() Status { return statusOf(t, a, key) }
 		run("at first", 100*time.Millisecond, func() bool { return ticks.Load() > 0 })
 		changesOnce("Pause")
 		if s := status(); s.Paused.IsZero() || s.PausedBy != "ann" {
 			t.Errorf("paused %v by %q", s.Paused, s.PausedBy)
 		}
 		at := serverNow(t, a)
-		_, err = a.Tick(limited(t, time.Minute), key, at, nothing) // which a Tick that waits for Resume needs
-		wants(t, "Tick", err, ErrPaused)
-		_, err = a.Claim(t.Context(), key, at)
-		wants(t, "Claim", err, ErrPaused)
+		wants(t, "Tick", second(a.Tick(limited(t, time.Minute), key, at, nothing)), ErrPaused) // the limit is for one that waits
+		wants(t, "Claim", second(a.Claim(t.Context(), key, at)), ErrPaused)
 		changesOnce("RunNow")
 		requested, before := status().Requested, ticks.Load()
 		run("the run that was requested", 100*time.Millisecond, func() bool { s := status(); return s.Done.After(at) && !s.Running })
@@ -108,81 +98,6 @@ func TestPauseInterrupted(t *testing.T) {
 	})
 }
 
-// TestPausedJob proves what is begun of a paused job: nothing but what was requested, however
-// often its process dies; and that it is looked at by its next scheduled time, when it may go on.
-func TestPausedJob(t *testing.T) {
-	t.Parallel()
-	at := func(s int64) int64 { return time.Unix(s, 0).UnixMicro() }
-	for name, test := range map[string]struct {
-		tick, done, started, ended, run int64
-		want                            plan
-	}{
-		"done":                              {100, 100, 100, 101, 0, plan{until: time.Unix(504, 0)}},
-		"died":                              {100, 40, 100, 0, 0, plan{until: time.Unix(504, 0)}},
-		"failed":                            {100, 40, 100, 101, 0, plan{until: time.Unix(504, 0)}},
-		"made for a tick that nobody began": {never.Unix(), never.Unix(), 0, 0, 0, plan{until: time.Unix(504, 0)}},
-		"an old request":                    {100, 100, 100, 101, 90, plan{until: time.Unix(504, 0)}},
-		"a request":                         {100, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
-		"a request, died":                   {170, 100, 100, 0, 170, plan{at: time.Unix(170, 0)}},
-		"a request, failed":                 {170, 100, 100, 101, 170, plan{at: time.Unix(170, 0)}},
-		"a request, failed now":             {170, 100, 100, 499, 170, plan{until: time.Unix(509, 0)}},
-		"a request, done":                   {170, 170, 171, 172, 170, plan{until: time.Unix(504, 0)}},
-		"a request, another died":           {100, 40, 499, 0, 170, plan{at: time.Unix(170, 0)}},
-		"another began":                     {100, 40, 500, 0, 170, plan{until: time.Unix(501, 0)}},
-	} {
-		r := row{known: true}
-		r.Token, r.PausedUs = 1, 1
-		r.TickUs, r.DoneUs, r.StartedUs, r.EndedUs, r.RunUs = at(test.tick), at(test.done), at(test.started), 0, at(test.run)
-		if test.ended != 0 {
-			r.EndedUs = at(test.ended)
-		}
-		j := &running{key: nightly, schedule: Every(7 * time.Second), retry: 10 * time.Second}
-		got := j.at(r).next(r, time.Unix(500, 0))
-		if !got.at.Equal(test.want.at) || !got.until.Equal(test.want.until) {
-			t.Errorf("%s: at %v, until %v, want %v, %v", name, got.at.Unix(), got.until.Unix(), test.want.at.Unix(), test.want.until.Unix())
-		}
-	}
-}
-
-// TestRunNow proves when a run that was requested is begun: soon, whatever the jitter and the
-// policy are, and behind all that CatchUpAll has missed.
-func TestRunNow(t *testing.T) {
-	t.Parallel()
-	const minute = int64(60_000_000)
-	requested := 10*minute + 1
-	for name, test := range map[string]struct {
-		options []RunOption
-		now     time.Duration // after the request
-		want    int64
-	}{
-		"latest":            {nil, time.Second, requested},
-		"jitter":            {[]RunOption{Jitter(time.Hour)}, time.Second, requested},
-		"skip":              {[]RunOption{Missed(SkipMissed), Grace(time.Second)}, 30 * time.Second, requested},
-		"latest, late":      {nil, 90 * time.Second, requested},
-		"skip, late":        {[]RunOption{Missed(SkipMissed), Grace(time.Second)}, 90 * time.Second, requested},
-		"before its jitter": {[]RunOption{Jitter(50 * time.Second)}, 0, 10 * minute},
-		"all":               {[]RunOption{Missed(CatchUpAll)}, time.Second, 8 * minute},
-		"all, long ago":     {[]RunOption{Missed(CatchUpAll)}, time.Hour, 8 * minute},
-		"all but the first": {[]RunOption{Missed(CatchUpAll)}, time.Second, requested},
-	} {
-		r := row{known: true}
-		r.Token, r.TickUs, r.DoneUs, r.StartedUs, r.EndedUs, r.RunUs = 1, 7*minute, 7*minute, 7*minute, 7*minute+1, requested
-		if name == "before its jitter" {
-			r.TickUs, r.DoneUs = 9*minute, 9*minute
-		}
-		if name == "all but the first" {
-			r.TickUs, r.DoneUs = 10*minute, 10*minute
-		}
-		j := &running{key: nightly, schedule: Every(time.Minute), grace: time.Minute}
-		for _, option := range test.options {
-			option(j)
-		}
-		if got := j.at(r).next(r, time.UnixMicro(requested).Add(test.now)); !got.at.Equal(time.UnixMicro(test.want)) {
-			t.Errorf("%s: %v, want %v", name, got.at.UTC(), time.UnixMicro(test.want).UTC())
-		}
-	}
-}
-
 // TestRuns proves that the last runs are kept, those of processes that have died too, with
 // their errors, and no more than KeepRuns says. What the column holds is in jobrow.TestPush.
 func TestRuns(t *testing.T) {
@@ -191,10 +106,7 @@ func TestRuns(t *testing.T) {
 		j := open(t, pool, InstanceName("a\tb\nc"), KeepRuns(3, time.Hour), Log(nil))
 		at := serverNow(t, j).Add(-time.Hour)
 		tick := func(j *Jobs, n int, err error) {
-			_, got := j.Tick(t.Context(), key, at.Add(time.Duration(n)*time.Second), func(context.Context, time.Time) error { return err })
-			if !errors.Is(got, err) {
-				t.Fatal(got)
-			}
+			wants(t, "Tick", second(j.Tick(t.Context(), key, at.Add(time.Duration(n)*time.Second), func(context.Context, time.Time) error { return err })), err)
 		}
 		wanted := func(j *Jobs, want ...string) {
 			t.Helper()
@@ -225,16 +137,12 @@ func TestRuns(t *testing.T) {
 		none := open(t, pool, KeepRuns(0, time.Hour), Log(nil))
 		tick(none, 4, nil)
 		wanted(none)
-		if _, err := New(pool, j.leases, InstanceName("web-\xff")); !errors.Is(err, txlock.ErrInvalidOption) {
-			t.Errorf("a name that isn't UTF-8: %v", err)
-		}
 		old := open(t, pool, KeepRuns(50, time.Nanosecond), Log(nil))
 		if runs, err := old.Runs(t.Context(), key); err != nil || len(runs) != 0 {
 			t.Errorf("%d runs that are too old, %v", len(runs), err)
 		}
-		for _, bad := range []Option{KeepRuns(-1, time.Hour), KeepRuns(51, time.Hour), KeepRuns(1, 0)} {
-			_, err := New(pool, j.leases, bad)
-			wants(t, "KeepRuns", err, txlock.ErrInvalidOption)
+		for _, bad := range []Option{KeepRuns(-1, time.Hour), KeepRuns(51, time.Hour), KeepRuns(1, 0), InstanceName("web-\xff")} {
+			wants(t, "a bad option", second(New(pool, j.leases, bad)), txlock.ErrInvalidOption)
 		}
 	})
 }
@@ -259,10 +167,10 @@ func TestPurge(t *testing.T) {
 		db.Exec(t, "UPDATE lockstep_jobs SET ended_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'ended now'")
 		db.Exec(t, "UPDATE lockstep_jobs SET run_us = UNIX_TIMESTAMP() * 1000000 WHERE name = 'requested'")
 		db.Exec(t, "UPDATE lockstep_jobs SET paused_us = 1 WHERE name = 'paused'")
-		for want := range slices.Values([]int{2, 0}) {
-			if n, err := Purge(t.Context(), db.Admin(), 24*time.Hour); err != nil || n != want {
-				t.Errorf("%d purged, %v, want %d", n, err, want)
-			}
+		for _, want := range []int{2, 0} {
+			n, err := Purge(t.Context(), db.Admin(), 24*time.Hour)
+			must(t, err)
+			equal(t, "purged", n, want)
 		}
 		all, err := j.List(t.Context())
 		must(t, err)
@@ -273,8 +181,7 @@ func TestPurge(t *testing.T) {
 		if want := []string{"begun now", "due tomorrow", "ended now", "paused", "requested"}; !slices.Equal(names, want) {
 			t.Errorf("%q are left, want %q", names, want)
 		}
-		_, err = Purge(t.Context(), db.Admin(), time.Minute)
-		wants(t, "Purge of a minute", err, txlock.ErrInvalidOption)
+		wants(t, "Purge of a minute", second(Purge(t.Context(), db.Admin(), time.Minute)), txlock.ErrInvalidOption)
 	})
 }
 
@@ -293,12 +200,7 @@ func TestHealth(t *testing.T) {
 			return nil
 		}, WarnAfter(time.Minute))
 		time.Sleep(25 * time.Minute)
-		status := func() Status {
-			t.Helper()
-			s, err := b.Status(t.Context(), nightly)
-			must(t, err)
-			return s
-		}
+		status := func() Status { return statusOf(t, b.Jobs, nightly) }
 		if s := status(); s.Overdue != 0 || s.TooLong != 0 || s.Running || s.Schedule != "Every(10m0s)" || !s.Next.After(c.now()) {
 			t.Errorf("well: %+v", s)
 		}
@@ -307,9 +209,7 @@ func TestHealth(t *testing.T) {
 		if s := status(); !s.Running || s.Took < 4*time.Minute || s.TooLong < 3*time.Minute || s.TooLong > s.Took-time.Minute {
 			t.Errorf("it hangs: %+v", s)
 		}
-		if n := len(a.events.of(TooLong)); n != 1 {
-			t.Errorf("%d events of what takes too long", n)
-		}
+		equal(t, "events of what takes too long", len(a.events.of(TooLong)), 1)
 		close(hang)
 		closeAll(t, a)
 		time.Sleep(15 * time.Minute)
@@ -336,9 +236,8 @@ func TestScheduleDiffers(t *testing.T) {
 		time.Sleep(90 * time.Minute)
 		b.runs(Every(24*time.Hour), nothing)
 		time.Sleep(20 * time.Second)
-		s, err := a.Status(t.Context(), nightly)
-		if err != nil || s.Schedule != "Every(24h0m0s)" || s.Next.Sub(c.now()) < 10*time.Hour {
-			t.Errorf("the table says %+v, %v", s, err)
+		if s := statusOf(t, a.Jobs, nightly); s.Schedule != "Every(24h0m0s)" || s.Next.Sub(c.now()) < 10*time.Hour {
+			t.Errorf("the table says %+v", s)
 		}
 		time.Sleep(2 * time.Hour)
 		for node, other := range map[*node]string{a: "Every(24h0m0s)", b: "Every(1h0m0s)"} {

@@ -19,6 +19,34 @@ import (
 
 var must, wants, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Limited, leasetest.Pool
 
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
+
+// equal demands a value.
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// ticks demands what a call for a tick returns: whether it has run, and each of these errors.
+func ticks(t testing.TB, want bool, errs ...error) func(ran bool, err error) {
+	return func(ran bool, err error) {
+		t.Helper()
+		equal(t, "it has run", ran, want)
+		wants(t, "the tick", err, errs...)
+	}
+}
+
+// statusOf is what the table says of a job.
+func statusOf(t testing.TB, j *Jobs, key txlock.Key) Status {
+	t.Helper()
+	s, err := j.Status(t.Context(), key)
+	must(t, err)
+	return s
+}
+
 var nightly = txlock.Named("nightly")
 
 // cluster is a server in memory, for a test in a bubble.
@@ -76,12 +104,10 @@ func (c *cluster) node(opts ...Option) *node {
 	n := &node{t: c.t, store: c.leases.Store(), ledger: &memLedger{cluster: c}, events: new(events)}
 	pool := n.store.Pool()
 	var err error
-	if n.leases, err = lease.NewManager(pool, lease.TTL(ttl), lease.PurgeEvery(0, time.Hour), lease.NameHolders()); err != nil {
-		c.t.Fatal(err)
-	}
-	if n.Jobs, err = newJobs(pool, n.leases, n.ledger, append([]Option{Observe(n.events.add), Log(nil)}, opts...)...); err != nil {
-		c.t.Fatal(err)
-	}
+	n.leases, err = lease.NewManager(pool, lease.TTL(ttl), lease.PurgeEvery(0, time.Hour), lease.NameHolders())
+	must(c.t, err)
+	n.Jobs, err = newJobs(pool, n.leases, n.ledger, append([]Option{Observe(n.events.add), Log(nil)}, opts...)...)
+	must(c.t, err)
 	c.t.Cleanup(func() {
 		n.store.Up()
 		n.ledger.down(nil)
@@ -249,8 +275,7 @@ func (m *memLedger) failed(ctx context.Context, b beginning, run jobrow.Run, why
 }
 
 func (m *memLedger) seal(ctx context.Context, key string) error {
-	_, err := m.change(ctx, key, func(*memRow, int64) bool { return true })
-	return err
+	return second(m.change(ctx, key, func(*memRow, int64) bool { return true }))
 }
 
 func (m *memLedger) list(context.Context) (rows []row, err error) {

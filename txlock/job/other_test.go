@@ -31,8 +31,7 @@ func TestOnOtherEngines(t *testing.T) {
 			for i := range ticks {
 				at := first.Add(time.Duration(i) * time.Second)
 				_, err := jobs.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, at time.Time) error {
-					_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (at_us) VALUES (?)", at.UnixMicro())
-					return err
+					return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (at_us) VALUES (?)", at.UnixMicro()))
 				})
 				if err != nil && !errors.Is(err, ErrPast) {
 					t.Errorf("tick %d: %v", i, err)

@@ -26,7 +26,9 @@ import (
 
 	"github.com/dca00107/lockstep/internal/jobrow"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // process is a child of TestProcesses.
@@ -140,8 +142,7 @@ func playProcesses(t *testing.T, wrongClocks string, fail func(), db *testdb.DB,
 			t.Errorf("two worked at once: %s", line)
 		case string(Skipped):
 			var l [2]int64
-			_, err := fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])
-			must(t, err)
+			must(t, second(fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])))
 			left[jobOf(words[1])] = append(left[jobOf(words[1])], l)
 		case string(Failed): // by a server that was killed: until the next time it may be called again
 			failed[jobOf(words[1])+" "+words[2]] = true
@@ -277,14 +278,9 @@ func TestKilledConnection(t *testing.T) {
 							return nil
 						}
 						var id int64
-						if err := tx.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&id); err != nil {
-							return err
-						}
-						if _, err := db.Admin().ExecContext(ctx, fmt.Sprint("KILL ", id)); err != nil {
-							return err
-						}
+						err := tx.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&id)
 						killed.Add(1)
-						return nil
+						return errors.Join(err, second(db.Admin().ExecContext(ctx, fmt.Sprint("KILL ", id))))
 					}, Missed(CatchUpAll), RetryAfter(time.Hour))
 				}()
 				if !testdb.Await(2*time.Minute, func() bool { return killed.Load() >= 3 && count(t, db, "SELECT COUNT(*) FROM "+table) >= 7 }) {
@@ -292,12 +288,8 @@ func TestKilledConnection(t *testing.T) {
 				}
 				stop()
 				wants(t, "RunTx", <-ended, context.Canceled)
-				if n := count(t, db, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table); n != 0 {
-					t.Errorf("%d instants are missing", n)
-				}
-				if n := count(t, db, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table); n != 0 {
-					t.Errorf("%d instants were done twice", n)
-				}
+				equal(t, "missing", count(t, db, "SELECT (MAX(at_us) - MIN(at_us)) DIV 500000 + 1 - COUNT(*) FROM "+table), 0)
+				equal(t, "done twice", count(t, db, "SELECT COUNT(*) - COUNT(DISTINCT at_us) FROM "+table), 0)
 				runs, err := j.Runs(t.Context(), key)
 				must(t, err)
 				outcomes := make(map[Kind]int)
@@ -367,9 +359,7 @@ func TestUnansweredMark(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()
 		n.Jobs.ledger = &unanswered{memLedger: n.ledger}
-		if ran, err := n.Tick(t.Context(), nightly, c.now(), nothing); !ran || err != nil {
-			t.Errorf("%t, %v", ran, err)
-		}
+		ticks(t, true, nil)(n.Tick(t.Context(), nightly, c.now(), nothing))
 	})
 }
 
@@ -382,8 +372,7 @@ func TestUnansweredCommit(t *testing.T) {
 		key, at := newKey(), serverNow(t, j)
 		tick := func(j *Jobs) (bool, error) {
 			return j.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES ('done')")
-				return err
+				return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES ('done')"))
 			})
 		}
 		losing := func(arrives bool) *Jobs {
@@ -391,21 +380,145 @@ func TestUnansweredCommit(t *testing.T) {
 			must(t, err)
 			return jobs
 		}
-		if ran, err := tick(losing(false)); !ran || !errors.Is(err, txlock.ErrUnknownOutcome) || !errors.Is(err, mysql.ErrInvalidConn) {
-			t.Errorf("not executed: %v, %v", ran, err)
-		}
-		if ran, err := tick(losing(true)); !ran || err != nil {
-			t.Errorf("executed: %v, %v", ran, err)
-		}
-		if ran, err := tick(j); ran || err != nil {
-			t.Errorf("again: %v, %v", ran, err)
-		}
-		if n := count(t, db, "SELECT COUNT(*) FROM "+table); n != 1 {
-			t.Errorf("%d rows", n)
-		}
-		s, err := j.Status(t.Context(), key)
-		if err != nil || !s.Done.Equal(at) || s.Err != "" {
-			t.Errorf("the table says %+v, %v", s, err)
+		ticks(t, true, txlock.ErrUnknownOutcome, mysql.ErrInvalidConn)(tick(losing(false))) // not executed
+		ticks(t, true, nil)(tick(losing(true)))
+		ticks(t, false, nil)(tick(j))
+		equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
+		if s := statusOf(t, j, key); !s.Done.Equal(at) || s.Err != "" {
+			t.Errorf("the table says %+v", s)
 		}
 	})
+}
+
+// The environment of a process of TestProcesses: the DSN, its name, how wrong its clock is,
+// whether all code sees that, and the table that it writes.
+const (
+	childDSN   = "LOCKSTEP_JOB_DSN"
+	childName  = "LOCKSTEP_JOB_NAME"
+	childClock = "LOCKSTEP_JOB_CLOCK"
+	childWhole = "LOCKSTEP_JOB_CLOCK_IS_WRONG"
+	childTable = "LOCKSTEP_JOB_TABLE"
+)
+
+const (
+	childEvery = 100 * time.Millisecond
+	childTTL   = 5 * time.Second // on a busy machine nobody but who is killed loses its lease
+)
+
+func isChild() bool { return os.Getenv(childDSN) != "" }
+
+// childJobs are the jobs of a process with RunTx.
+var childJobs = map[string]struct {
+	schedule Schedule
+	every    time.Duration
+	missed   Policy
+}{
+	"all":      {Every(childEvery), childEvery, CatchUpAll},
+	"once":     {Every(2 * childEvery), 2 * childEvery, CatchUpLatest},
+	"skip":     {Every(2 * childEvery), 2 * childEvery, SkipMissed},
+	"cronall":  {Cron("* * * * * *"), time.Second, CatchUpAll},
+	"crononce": {Cron("* * * * * *"), time.Second, CatchUpLatest},
+	"cronskip": {Cron("* * * * * *"), time.Second, SkipMissed},
+}
+
+// child runs these jobs, and one with Run, until its input ends, or it is killed.
+func child() {
+	if err := runChild(os.Stdin); err != nil {
+		fmt.Fprintln(os.Stderr, os.Getenv(childName), err)
+		os.Exit(1)
+	}
+}
+
+func runChild(in io.Reader) error {
+	off, err := time.ParseDuration(os.Getenv(childClock))
+	if err != nil {
+		return err
+	}
+	if os.Getenv(childWhole) == "" {
+		machine = func() time.Time { return time.Now().Add(off) }
+	}
+	db, err := locksqlc.Open(os.Getenv(childDSN))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	leases, err := lease.NewManager(db, lease.TTL(childTTL))
+	if err != nil {
+		return err
+	}
+	table := os.Getenv(childTable)
+	jobs, err := New(db, leases, InstanceName(os.Getenv(childName)), Log(nil), Observe(func(_ context.Context, e Event) {
+		if e.Kind == RunError || e.Kind == Failed {
+			fmt.Println(e.Kind, e.Key, e.At.UnixMicro(), e.Err)
+		}
+		if e.Kind == Skipped {
+			fmt.Println(e.Kind, e.Key, e.From.UnixMicro(), e.At.UnixMicro())
+		}
+	}))
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	if _, at, err := jobs.ledger.look(context.Background(), table); err != nil || os.Getenv(childWhole) != "" && (now.Sub(at)-off).Abs() > time.Minute {
+		return fmt.Errorf("the clock says %v, the server's %v: %w", now, at, err)
+	}
+	ended := make(chan error, 1+len(childJobs))
+	go func() {
+		ended <- jobs.Run(context.Background(), txlock.Named(table+":plain"), Every(childEvery), func(ctx context.Context, at time.Time) error {
+			return alone(ctx, db, table, at)
+		}, Missed(CatchUpAll))
+	}()
+	for name, job := range childJobs {
+		go func() {
+			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+name), job.schedule, func(ctx context.Context, tx *sql.Tx, at time.Time) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", name, at.UnixMicro(), os.Getenv(childName))
+				return err
+			}, Missed(job.missed), Grace(time.Second))
+		}()
+	}
+	_, err = io.Copy(io.Discard, bufio.NewReader(in))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err = errors.Join(err, jobs.Close(ctx))
+	for range cap(ended) {
+		err = errors.Join(err, <-ended)
+	}
+	return errors.Join(err, leases.Close(ctx))
+}
+
+// alone writes a row, under a lock of the server's. Another one that has the lock, and writes
+// a row after that, is at work; the server may still keep the lock for one that was killed,
+// or whose connection was closed, and writes nothing any more.
+func alone(ctx context.Context, db *sql.DB, table string, at time.Time) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	var before, after int64
+	rows := "SELECT COUNT(*) FROM " + table + " WHERE job = 'plain'"
+	if err := conn.QueryRowContext(ctx, rows).Scan(&before); err != nil {
+		return err
+	}
+	var got int
+	if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 60)", table).Scan(&got); err != nil {
+		return err
+	}
+	if err := conn.QueryRowContext(ctx, rows).Scan(&after); err != nil {
+		return err
+	}
+	if got != 1 || after > before {
+		fmt.Println("beside", at.UnixMicro())
+		return errors.New("another process runs a tick")
+	}
+	_, err = conn.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('plain', ?, ?)", at.UnixMicro(), os.Getenv(childName))
+	var released sql.NullInt64
+	return errors.Join(err, conn.QueryRowContext(context.WithoutCancel(ctx), "SELECT RELEASE_LOCK(?)", table).Scan(&released))
+}
+
+// environment is that of a child.
+func environment(dsn, name, table, whole string, off time.Duration) []string {
+	zones := []string{"UTC", "Asia/Tokyo", "America/New_York"}
+	return append(os.Environ(), childDSN+"="+dsn, childName+"="+name, childTable+"="+table, childClock+"="+off.String(),
+		childWhole+"="+whole, "TZ="+zones[len(strings.Split(name, ":")[0])%len(zones)])
 }

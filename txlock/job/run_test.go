@@ -133,13 +133,8 @@ func TestMissedTicks(t *testing.T) {
 				if !slices.Equal(got, test.want) {
 					t.Errorf("done: %v, want %v", got, test.want)
 				}
-				left := b.events.of(Skipped)
-				if (test.policy == CatchUpAll) != (len(left) == 0) {
-					t.Errorf("told of %v", left)
-				}
-				s, err := b.Status(t.Context(), nightly)
-				must(t, err)
-				if !s.Next.Equal(s.Done.Add(time.Hour)) || s.Took < time.Second {
+				equal(t, "left out and told so", len(b.events.of(Skipped)) > 0, test.policy != CatchUpAll)
+				if s := statusOf(t, b.Jobs, nightly); !s.Next.Equal(s.Done.Add(time.Hour)) || s.Took < time.Second {
 					t.Errorf("the table says %+v", s)
 				}
 			})
@@ -183,17 +178,16 @@ func TestTakeOver(t *testing.T) {
 			return func(ctx context.Context, _ time.Time) error {
 				mu.Lock()
 				begun = append(begun, time.Now())
-				first := len(begun) == 1
-				if first {
+				nth := len(begun)
+				if nth == 1 {
 					gone = n
 				}
-				failing := len(begun) == 2
 				mu.Unlock()
-				switch {
-				case first:
+				switch nth {
+				case 1:
 					n.die()
 					<-ctx.Done()
-				case failing:
+				case 2:
 					return errors.New("not yet")
 				}
 				return context.Cause(ctx)
@@ -254,8 +248,8 @@ func TestInterruptedTick(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		interrupt()
 		wants(t, "Run", <-ended, context.Canceled)
-		if s, err := b.Status(t.Context(), nightly); err != nil || s.Failures != 0 || !s.Tick.Equal(first) {
-			t.Errorf("the table says %+v, %v", s, err)
+		if s := statusOf(t, b.Jobs, nightly); s.Failures != 0 || !s.Tick.Equal(first) {
+			t.Errorf("the table says %+v", s)
 		}
 		b.runs(Every(time.Minute), j.work(time.Second), Missed(CatchUpAll))
 		time.Sleep(time.Minute)
@@ -359,17 +353,14 @@ func TestRunRefuses(t *testing.T) {
 		} {
 			wants(t, what, n.Run(t.Context(), test.key, test.schedule, nothing, test.options...), test.want)
 		}
-		if n.ledger.sent() != 0 {
-			t.Error("something was sent")
-		}
+		equal(t, "sent", n.ledger.sent(), 0)
 		var j journal
 		end := c.now().Add(3 * time.Hour)
 		wants(t, "the end", n.Run(t.Context(), nightly, Of(until(end)), j.work(time.Second)), ErrPast)
 		if len(j.done) == 0 {
 			t.Error("nothing was done")
 		}
-		ctx := limited(t, time.Minute)
-		wants(t, "the context", n.Run(ctx, txlock.Named("other"), Every(time.Hour), nothing), context.DeadlineExceeded)
+		wants(t, "the context", n.Run(limited(t, time.Minute), txlock.Named("other"), Every(time.Hour), nothing), context.DeadlineExceeded)
 		n.ledger.down(txlock.ErrSchema)
 		wants(t, "the table", n.Run(t.Context(), txlock.Named("other"), Every(time.Hour), nothing), txlock.ErrSchema)
 	})
@@ -411,13 +402,11 @@ func TestCloseWithin(t *testing.T) {
 			return nil
 		})
 		must(t, err)
-		_, err = n.Tick(t.Context(), txlock.Named("another"), c.now(), nothing)
-		must(t, err)
+		must(t, second(n.Tick(t.Context(), txlock.Named("another"), c.now(), nothing)))
 		if observed < 4 || n.calledWithin(context.Background()) {
 			t.Errorf("%d events, and afterwards %t", observed, n.calledWithin(context.Background()))
 		}
 		must(t, n.Close(t.Context()))
-		_, err = n.Tick(t.Context(), nightly, c.now(), nothing)
-		wants(t, "Tick after Close", err, ErrClosed)
+		wants(t, "Tick after Close", second(n.Tick(t.Context(), nightly, c.now(), nothing)), ErrClosed)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,9 +41,7 @@ func TestEvery(t *testing.T) {
 func instant(t *testing.T, text string) time.Time {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return at
 }
 
@@ -195,12 +194,14 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// TestPlan proves what a process does next about each row, by each policy.
+// TestPlan proves what a process does next about each row, by each policy; of a paused job, that it is
+// nothing but what was requested, however often its process dies; and when a run that was requested is
+// begun: soon, whatever the jitter and the policy are, and behind all that CatchUpAll has missed.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	begin := instant(t, "2026-11-22T16:00:00Z")
 	// s is a number of seconds after the beginning.
-	s := func(n float64) time.Time { return begin.Add(time.Duration(n * float64(time.Second))) }
+	s := func(n float64) time.Time { return begin.Add(time.Duration(math.Round(n*1e6)) * time.Microsecond) }
 	made := func(tick, done, ended float64) row {
 		r := row{known: true}
 		r.TickUs, r.DoneUs = s(tick).UnixMicro(), s(done).UnixMicro()
@@ -209,48 +210,88 @@ func TestPlan(t *testing.T) {
 		}
 		return r
 	}
-	const runs = -1
+	const runs, none, request = -1, -1, 600.000001
+	// asked is a row of which a run was requested.
+	asked := func(started, run float64, r row) row {
+		r.Token, r.StartedUs = 1, s(started).UnixMicro()
+		if run != none {
+			r.RunUs = s(run).UnixMicro()
+		}
+		return r
+	}
+	paused := func(started, run float64, r row) row {
+		r = asked(started, run, r)
+		r.PausedUs = 1
+		return r
+	}
+	unbegun := row{known: true}
+	unbegun.Token, unbegun.PausedUs, unbegun.TickUs, unbegun.DoneUs = 1, 1, never.UnixMicro(), never.UnixMicro()
+	tenth, soon := []RunOption{RetryAfter(10 * time.Second)}, []RunOption{Missed(SkipMissed), Grace(time.Second)}
+	skips, all := []RunOption{Missed(SkipMissed), Grace(5 * time.Second)}, []RunOption{Missed(CatchUpAll)}
 	for what, test := range map[string]struct {
 		row     row
 		options []RunOption
 		now     float64
-		at      float64 // or -1
-		until   float64 // or -1
+		at      float64 // or none
+		until   float64 // or none
 	}{
-		"done, nothing due":   {made(60, 60, 61), nil, 70, -1, 120},
-		"due":                 {made(60, 60, 61), nil, 120, 120, -1},
-		"a little late":       {made(60, 60, 61), nil, 120.5, 120, -1},
-		"runs":                {made(60, 0, runs), nil, 70, 60, -1},
-		"failed, pause":       {made(60, 0, 61), nil, 62, -1, 67},
-		"failed, again":       {made(60, 0, 61), nil, 67, 60, -1},
-		"failed, RetryAfter":  {made(60, 0, 61), []RunOption{RetryAfter(2 * time.Second)}, 62, -1, 63},
-		"failed, long pause":  {made(60, 0, 61), []RunOption{RetryAfter(time.Hour)}, 62, -1, 120},
-		"failed, clock back":  {made(60, 0, 61), nil, 20, -1, 26},
-		"failed, next is due": {made(60, 0, 61), nil, 120, 120, -1},
-		"once, three missed":  {made(60, 60, 61), nil, 250, 240, -1},
-		"once, one died":      {made(60, 0, runs), nil, 250, 240, -1},
-		"all, three missed":   {made(60, 60, 61), []RunOption{Missed(CatchUpAll)}, 250, 120, -1},
-		"all, one died":       {made(60, 0, runs), []RunOption{Missed(CatchUpAll)}, 250, 60, -1},
-		"all, one failed":     {made(60, 0, 61), []RunOption{Missed(CatchUpAll)}, 250, 120, -1},
-		"skip, too late":      {made(60, 60, 61), []RunOption{Missed(SkipMissed), Grace(5 * time.Second)}, 250, -1, 300},
-		"skip, in time":       {made(60, 60, 61), []RunOption{Missed(SkipMissed), Grace(5 * time.Second)}, 243, 240, -1},
-		"skip, died long ago": {made(60, 0, runs), []RunOption{Missed(SkipMissed), Grace(5 * time.Second)}, 250, -1, 300},
-		"clock set back":      {made(6000, 6000, 6001), nil, 10, -1, 6060},
-		"clock set forward":   {made(60, 60, 61), nil, 1e6, 999960, -1},
-		"made in between":     {made(61, 61, runs), nil, 70, -1, 120},
+		"done, nothing due":   {made(60, 60, 61), nil, 70, none, 120},
+		"due":                 {made(60, 60, 61), nil, 120, 120, none},
+		"a little late":       {made(60, 60, 61), nil, 120.5, 120, none},
+		"runs":                {made(60, 0, runs), nil, 70, 60, none},
+		"failed, pause":       {made(60, 0, 61), nil, 62, none, 67},
+		"failed, again":       {made(60, 0, 61), nil, 67, 60, none},
+		"failed, RetryAfter":  {made(60, 0, 61), []RunOption{RetryAfter(2 * time.Second)}, 62, none, 63},
+		"failed, long pause":  {made(60, 0, 61), []RunOption{RetryAfter(time.Hour)}, 62, none, 120},
+		"failed, clock back":  {made(60, 0, 61), nil, 20, none, 26},
+		"failed, next is due": {made(60, 0, 61), nil, 120, 120, none},
+		"once, three missed":  {made(60, 60, 61), nil, 250, 240, none},
+		"once, one died":      {made(60, 0, runs), nil, 250, 240, none},
+		"all, three missed":   {made(60, 60, 61), all, 250, 120, none},
+		"all, one died":       {made(60, 0, runs), all, 250, 60, none},
+		"all, one failed":     {made(60, 0, 61), all, 250, 120, none},
+		"skip, too late":      {made(60, 60, 61), skips, 250, none, 300},
+		"skip, in time":       {made(60, 60, 61), skips, 243, 240, none},
+		"skip, died long ago": {made(60, 0, runs), skips, 250, none, 300},
+		"clock set back":      {made(6000, 6000, 6001), nil, 10, none, 6060},
+		"clock set forward":   {made(60, 60, 61), nil, 1e6, 999960, none},
+		"made in between":     {made(61, 61, runs), nil, 70, none, 120},
+
+		"paused, done":                     {paused(100, none, made(100, 100, 101)), tenth, 500, none, 510},
+		"paused, died":                     {paused(100, none, made(100, 40, runs)), tenth, 500, none, 510},
+		"paused, failed":                   {paused(100, none, made(100, 40, 101)), tenth, 500, none, 510},
+		"paused, of a tick nobody began":   {unbegun, tenth, 500, none, 510},
+		"paused, an old request":           {paused(100, 90, made(100, 100, 101)), tenth, 500, none, 510},
+		"paused, a request":                {paused(100, 170, made(100, 100, 101)), tenth, 500, 170, none},
+		"paused, a request, died":          {paused(100, 170, made(170, 100, runs)), tenth, 500, 170, none},
+		"paused, a request, failed":        {paused(100, 170, made(170, 100, 101)), tenth, 500, 170, none},
+		"paused, a request, failed now":    {paused(100, 170, made(170, 100, 499)), tenth, 500, none, 509},
+		"paused, a request, done":          {paused(171, 170, made(170, 170, 172)), tenth, 500, none, 510},
+		"paused, a request, another died":  {paused(499, 170, made(100, 40, runs)), tenth, 500, 170, none},
+		"paused, a request, another began": {paused(500, 170, made(100, 40, runs)), tenth, 500, none, 501},
+
+		"request, latest":            {asked(420, request, made(420, 420, 421)), nil, request + 1, request, none},
+		"request, jitter":            {asked(420, request, made(420, 420, 421)), []RunOption{Jitter(time.Hour)}, request + 1, request, none},
+		"request, skip":              {asked(420, request, made(420, 420, 421)), soon, request + 30, request, none},
+		"request, latest, late":      {asked(420, request, made(420, 420, 421)), nil, request + 90, request, none},
+		"request, skip, late":        {asked(420, request, made(420, 420, 421)), soon, request + 90, request, none},
+		"request, before its jitter": {asked(420, request, made(540, 540, 541)), []RunOption{Jitter(50 * time.Second)}, request, 600, none},
+		"request, all":               {asked(420, request, made(420, 420, 421)), all, request + 1, 480, none},
+		"request, all, long ago":     {asked(420, request, made(420, 420, 421)), all, request + 3600, 480, none},
+		"request, all but the first": {asked(420, request, made(600, 600, 601)), all, request + 1, request, none},
 	} {
 		how := running{key: nightly, schedule: Every(time.Minute), grace: time.Minute}
 		for _, option := range test.options {
 			option(&how)
 		}
 		var want plan
-		if test.at >= 0 {
+		if test.at != none {
 			want.at = s(test.at)
 		}
-		if test.until >= 0 {
+		if test.until != none {
 			want.until = s(test.until)
 		}
-		if got := how.next(test.row, s(test.now)); !got.at.Equal(want.at) || !got.until.Equal(want.until) {
+		if got := how.at(test.row).next(test.row, s(test.now)); !got.at.Equal(want.at) || !got.until.Equal(want.until) {
 			t.Errorf("%s: begins %v, waits until %v; want %v and %v", what, got.at.UTC(), got.until.UTC(), want.at.UTC(), want.until.UTC())
 		}
 	}
@@ -306,9 +347,7 @@ func instantsIn(t *testing.T, zone string, schedule Schedule) {
 		}
 		claim, err := n.ClaimNearest(t.Context(), txlock.Named("nearest"), schedule)
 		must(t, err)
-		if got := claim.At().Location().String(); got != zone {
-			t.Errorf("claimed in %s, want %s", got, zone)
-		}
+		equal(t, "the zone of a claim", claim.At().Location().String(), zone)
 		must(t, claim.Finish(t.Context(), nil))
 	})
 }

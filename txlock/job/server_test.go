@@ -87,34 +87,24 @@ func TestTickOnServers(t *testing.T) {
 							calls.Add(1)
 							return nil
 						})
-						if err != nil {
-							t.Error(err)
-						}
+						wants(t, "Tick", err, nil)
 						if did {
 							ran.Add(1)
 						}
 					})
 					group.Go(func() {
-						_, err := j.TickTx(t.Context(), keyTx, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-							_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job) VALUES ('tx')")
-							return err
-						})
-						if err != nil {
-							t.Error(err)
-						}
+						wants(t, "TickTx", second(j.TickTx(t.Context(), keyTx, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+							return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (job) VALUES ('tx')"))
+						})), nil)
 					})
 				}
 				group.Wait()
 				if calls.Load() != 1 || ran.Load() != 1 {
 					t.Errorf("%d calls, %d have run", calls.Load(), ran.Load())
 				}
-				if n := count(t, db, "SELECT COUNT(*) FROM "+table); n != 1 {
-					t.Errorf("%d rows", n)
-				}
+				equal(t, "rows", count(t, db, "SELECT COUNT(*) FROM "+table), 1)
 				j := open(t, newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
-				s, err := j.Status(t.Context(), key)
-				must(t, err)
-				if !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
+				if s := statusOf(t, j, key); !s.Done.Equal(at) || !strings.HasPrefix(s.Instance, "process ") || s.Running || s.Ended.Before(s.Started) {
 					t.Errorf("the table says %+v", s)
 				}
 				all, err := j.List(t.Context())
@@ -125,9 +115,7 @@ func TestTickOnServers(t *testing.T) {
 						found++
 					}
 				}
-				if found != 2 {
-					t.Errorf("%d of our jobs in the list", found)
-				}
+				equal(t, "of our jobs in the list", found, 2)
 			})
 		}
 	})
@@ -148,8 +136,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		j, key := open(t, pool, Log(nil)), newKey()
 		at := serverNow(t, j)
 		insert := func(ctx context.Context, tx *sql.Tx, what string) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES (?)", what)
-			return err
+			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES (?)", what))
 		}
 		broken := errors.New("broken")
 		for what, then := range map[string]func(ctx context.Context, tx *sql.Tx) error{
@@ -185,9 +172,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		if !ran || err != nil || tries != 3 || commits != 1 {
 			t.Errorf("%v, %v after %d tries, and %d functions were called", ran, err, tries, commits)
 		}
-		if n := strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)); n != 2 {
-			t.Errorf("the observer is told of %d retries:\n%s", n, log.String())
-		}
+		equal(t, "retries of which the observer is told", strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)), 2)
 		if n, done := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'"); n != 1 || done != 1 {
 			t.Errorf("%d rows, %d of them of the one that was done", n, done)
 		}
@@ -200,14 +185,9 @@ func TestSingleTicks(t *testing.T) {
 		pool, key := newPool(t, db, true), newKey()
 		at := serverNow(t, open(t, pool))
 		for _, want := range []bool{true, false} {
-			ran, err := Tick(t.Context(), pool, key, at, nothing)
-			if ran != want || err != nil {
-				t.Errorf("Tick: %v, %v", ran, err)
-			}
-			ran, err = TickTx(t.Context(), pool, key, at.Add(1), func(context.Context, *sql.Tx, time.Time) error { return nil })
-			if ran || err != nil { // the same microsecond
-				t.Errorf("TickTx: %v, %v", ran, err)
-			}
+			ticks(t, want, nil)(Tick(t.Context(), pool, key, at, nothing))
+			inTx := func(context.Context, *sql.Tx, time.Time) error { return nil }
+			ticks(t, false, nil)(TickTx(t.Context(), pool, key, at.Add(1), inTx)) // the same microsecond
 		}
 	})
 }
@@ -221,10 +201,8 @@ func TestUnfitServers(t *testing.T) {
 			t.Helper()
 			j := open(t, pool)
 			now := time.Now().Add(-time.Hour)
-			_, err := j.Tick(t.Context(), key, now, nothing)
-			wants(t, what+": Tick", err, want)
-			_, err = j.Claim(t.Context(), key, now)
-			wants(t, what+": Claim", err, want)
+			wants(t, what+": Tick", second(j.Tick(t.Context(), key, now, nothing)), want)
+			wants(t, what+": Claim", second(j.Claim(t.Context(), key, now)), want)
 			wants(t, what+": Run", j.Run(t.Context(), key, Every(time.Hour), nothing), want)
 		}
 		readOnly := newPool(t, db, true, func(c *mysql.Config) {
@@ -236,8 +214,7 @@ func TestUnfitServers(t *testing.T) {
 		all("no privilege", newPool(t, db, true, gone), txlock.ErrPrivilege)
 		asAdmin := func(c *mysql.Config) { c.User, c.Passwd = db.AdminConfig().User, db.AdminConfig().Passwd }
 		all("no table", newPool(t, db, true, gone, asAdmin), txlock.ErrSchema)
-		_, err := open(t, newPool(t, db, false, gone, asAdmin)).List(t.Context())
-		wants(t, "List", err, txlock.ErrSchema)
+		wants(t, "List", second(open(t, newPool(t, db, false, gone, asAdmin)).List(t.Context())), txlock.ErrSchema)
 	})
 }
 
@@ -245,20 +222,16 @@ func TestUnfitServers(t *testing.T) {
 // session, too.
 func TestRunRefusesSessions(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		key := txlock.Named("test:" + rand.Text())
+		key := newKey()
 		db.Exec(t, "INSERT INTO lockstep_jobs (name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us) VALUES ('"+key.String()+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
 		level := db.Engine().LevelVariable()
 		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset, level: schema.ErrSession, "timestamp": schema.ErrSession} {
 			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin", level: "'READ-UNCOMMITTED'", "timestamp": "1600000000"}[setting]
 			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })
-			ctx, end := context.WithTimeout(t.Context(), time.Minute)
-			err := open(t, pool).Run(ctx, key, Every(time.Second), func(context.Context, time.Time) error { return nil })
-			end()
-			if !errors.Is(err, want) {
+			if err := open(t, pool).Run(limited(t, time.Minute), key, Every(time.Second), nothing); !errors.Is(err, want) {
 				t.Fatalf("%s: Run returned %v, want %v", setting, err, want)
 			}
-			_, err = open(t, pool).Tick(t.Context(), key, time.Now(), func(context.Context, time.Time) error { return nil })
-			wants(t, setting+": Tick", err, want)
+			wants(t, setting+": Tick", second(open(t, pool).Tick(t.Context(), key, time.Now(), nothing)), want)
 		}
 	})
 }
@@ -279,8 +252,7 @@ func TestTrips(t *testing.T) {
 		at := serverNow(t, j).Add(-time.Hour)
 		ticks := 0
 		write := func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (n) VALUES (1)")
-			return err
+			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" (n) VALUES (1)"))
 		}
 		next := func() time.Time { ticks++; return at.Add(time.Duration(ticks) * time.Second) }
 		same := func() time.Time { return at.Add(time.Duration(ticks) * time.Second) }
@@ -313,13 +285,10 @@ func TestTrips(t *testing.T) {
 			least := 1000
 			for range 5 { // the first asks what a process asks once; others may be at work, too
 				before := trips.Count()
-				_, err := call.run()
-				must(t, err)
+				must(t, second(call.run()))
 				least = min(least, trips.Count()-before)
 			}
-			if least != call.want {
-				t.Errorf("%s: %d round trips, want %d", call.what, least, call.want)
-			}
+			equal(t, call.what+": round trips", least, call.want)
 		}
 	})
 }
@@ -339,9 +308,7 @@ func TestLedger(t *testing.T) {
 			return func(got bool, err error) {
 				t.Helper()
 				must(t, err)
-				if got != want {
-					t.Errorf("%s: %t, want %t", what, got, want)
-				}
+				equal(t, what, got, want)
 			}
 		}
 		begin := func(b beginning) (bool, error) { return ledger.begin(t.Context(), b) }

@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,49 +13,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// TestTickOfMany proves that of ten processes that ask for the same instant at once one
-// works, and that another one works when the first is cut off in the middle.
-func TestTickOfMany(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		at := c.now()
-		var running, calls, ran atomic.Int64
-		var group sync.WaitGroup
-		for range 10 {
-			n := c.node()
-			group.Go(func() {
-				did, err := n.Tick(t.Context(), nightly, at, func(ctx context.Context, got time.Time) error {
-					if !got.Equal(at) {
-						t.Errorf("the instant is %v, want %v", got, at)
-					}
-					if running.Add(1) > 1 {
-						t.Error("two work at once")
-					}
-					defer running.Add(-1)
-					if calls.Add(1) == 1 {
-						n.die()
-						<-ctx.Done()
-						return context.Cause(ctx)
-					}
-					time.Sleep(10 * ttl)
-					return nil
-				})
-				switch {
-				case did && err == nil:
-					ran.Add(1)
-				case did:
-					wants(t, "of the one that was cut off", err, txlock.ErrLost)
-				case err != nil:
-					t.Error(err)
-				}
-			})
-		}
-		group.Wait()
-		if calls.Load() != 2 || ran.Load() != 1 {
-			t.Errorf("%d calls, of which %d have succeeded; want 2 and 1", calls.Load(), ran.Load())
-		}
-	})
-}
 
 // TestFailedTick proves that a tick that has failed, by an error or by a panic, may be
 // tried again until a later one is begun, and that the table tells of it.
@@ -70,47 +25,25 @@ func TestFailedTick(t *testing.T) {
 		if !ran || err != broken { //nolint:errorlint // it is returned as it is
 			t.Errorf("%v, %v", ran, err)
 		}
-		s, err := b.Status(t.Context(), nightly)
-		must(t, err)
-		if s.Err != "broken" || s.Failures != 1 || s.Instance != "a" || s.Running || !s.Done.IsZero() || !s.Tick.Equal(first) {
+		if s := statusOf(t, b.Jobs, nightly); s.Err != "broken" || s.Failures != 1 || s.Instance != "a" || s.Running || !s.Done.IsZero() || !s.Tick.Equal(first) {
 			t.Errorf("the table says %+v", s)
 		}
 		func() {
-			defer func() {
-				if recover() != "oh" {
-					t.Error("the panic is gone")
-				}
-			}()
+			defer func() { equal[any](t, "recovered", recover(), "oh") }()
 			_, _ = b.Tick(t.Context(), nightly, first, func(context.Context, time.Time) error { panic("oh") })
 		}()
-		if s, _ := a.Status(t.Context(), nightly); !strings.Contains(s.Err, "panicked") || s.Failures != 2 || s.Instance != "b" {
+		if s := statusOf(t, a.Jobs, nightly); !strings.Contains(s.Err, "panicked") || s.Failures != 2 || s.Instance != "b" {
 			t.Errorf("the table says %+v", s)
 		}
 		later := c.now()
-		ran, err = a.Tick(t.Context(), nightly, later, func(context.Context, time.Time) error { return broken })
-		if !ran || !errors.Is(err, broken) {
-			t.Errorf("%v, %v", ran, err)
-		}
-		ran, err = b.Tick(t.Context(), nightly, first, nothing)
-		if ran {
-			t.Error("an older tick was begun")
-		}
-		wants(t, "the older tick", err, ErrPast)
-		ran, err = b.Tick(t.Context(), nightly, later, nothing)
-		if !ran || err != nil {
-			t.Errorf("%v, %v", ran, err)
-		}
-		ran, err = b.Tick(t.Context(), nightly, first, nothing)
-		if ran {
-			t.Error("a tick before one that was done was begun")
-		}
-		wants(t, "a tick that was never done, before one that was", err, ErrPast)
-		if s, _ := a.Status(t.Context(), nightly); s.Err != "" || s.Failures != 0 || !s.Done.Equal(later) || s.Took <= 0 {
+		ticks(t, true, broken)(a.Tick(t.Context(), nightly, later, func(context.Context, time.Time) error { return broken }))
+		ticks(t, false, ErrPast)(b.Tick(t.Context(), nightly, first, nothing))
+		ticks(t, true, nil)(b.Tick(t.Context(), nightly, later, nothing))
+		ticks(t, false, ErrPast)(b.Tick(t.Context(), nightly, first, nothing)) // never done, before one that was
+		if s := statusOf(t, a.Jobs, nightly); s.Err != "" || s.Failures != 0 || !s.Done.Equal(later) || s.Took <= 0 {
 			t.Errorf("the table says %+v", s)
 		}
-		if n := len(b.events.of(Failed)); n != 1 {
-			t.Errorf("b was told of %d failures", n)
-		}
+		equal(t, "failures that b was told of", len(b.events.of(Failed)), 1)
 	})
 }
 
@@ -133,24 +66,16 @@ func TestBadTicks(t *testing.T) {
 			"the zero key":     {txlock.Key{}, c.now(), txlock.ErrInvalidKey},
 			"a key that is no": {txlock.Named("lockstep:jobs"), c.now(), txlock.ErrInvalidKey},
 		} {
-			ran, err := n.Tick(t.Context(), test.key, test.at, nothing)
-			if ran {
-				t.Errorf("%s: it was run", what)
-			}
-			wants(t, what, err, test.want)
+			t.Log(what)
+			ticks(t, false, test.want)(n.Tick(t.Context(), test.key, test.at, nothing))
 		}
-		if len(c.rows) != 0 {
-			t.Errorf("there are rows: %v", c.rows)
-		}
-		_, err := n.Status(t.Context(), nightly)
-		wants(t, "Status", err, txlock.ErrNotHeld)
-		_, err = n.Tick(t.Context(), nightly, c.now(), nil)
-		if err == nil {
+		equal(t, "rows", len(c.rows), 0)
+		wants(t, "Status", second(n.Status(t.Context(), nightly)), txlock.ErrNotHeld)
+		if _, err := n.Tick(t.Context(), nightly, c.now(), nil); err == nil {
 			t.Error("Tick takes nil")
 		}
 		must(t, n.leases.Do(t.Context(), nightly, func(ctx context.Context, _ *lease.Lease) error {
-			_, err := n.Tick(ctx, nightly, c.now(), nothing)
-			wants(t, "under its own lease", err, txlock.ErrInvalidOption)
+			wants(t, "under its own lease", second(n.Tick(ctx, nightly, c.now(), nothing)), txlock.ErrInvalidOption)
 			return nil
 		}))
 		began, asked := c.now(), c.now().Add(30*time.Second)
@@ -161,31 +86,29 @@ func TestBadTicks(t *testing.T) {
 }
 
 // TestLostMark proves that a tick that was done while the server was out of reach is marked
-// when it comes back, and done again by another one if it doesn't.
+// when it comes back, and done again by another one, which waits for it, if it doesn't.
 func TestLostMark(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		n := c.node()
-		at := c.now()
-		ran, err := n.Tick(t.Context(), nightly, at, func(context.Context, time.Time) error {
+		ticks(t, true, nil)(n.Tick(t.Context(), nightly, c.now(), func(context.Context, time.Time) error {
 			n.ledger.down(errors.New("cut off"))
 			time.AfterFunc(time.Second, func() { n.ledger.down(nil) })
 			return nil
-		})
-		if !ran || err != nil {
-			t.Errorf("%v, %v", ran, err)
-		}
-		later := c.now()
-		ran, err = n.Tick(t.Context(), nightly, later, func(context.Context, time.Time) error {
+		}))
+		later, other, waited := c.now(), c.node(), make(chan struct{})
+		ran, err := n.Tick(t.Context(), nightly, later, func(context.Context, time.Time) error {
+			go func() {
+				defer close(waited)
+				ticks(t, true, nil)(other.Tick(t.Context(), nightly, later, nothing))
+			}()
+			synctest.Wait()
 			n.die()
 			return nil
 		})
 		if !ran || err == nil {
 			t.Errorf("%v, %v", ran, err)
 		}
-		ran, err = c.node().Tick(t.Context(), nightly, later, nothing)
-		if !ran || err != nil {
-			t.Errorf("%v, %v", ran, err)
-		}
+		<-waited
 	})
 }
 
@@ -206,10 +129,8 @@ func TestClaims(t *testing.T) {
 		}
 		must(t, claim.Finish(t.Context(), nil))
 		must(t, claim.Finish(t.Context(), errors.New("late")))
-		_, err = b.Claim(t.Context(), nightly, at)
-		wants(t, "a claim of what was done", err, ErrDone)
-		_, err = b.Claim(t.Context(), nightly, c.now().Add(time.Second))
-		wants(t, "a claim ahead", err, ErrEarly)
+		wants(t, "a claim of what was done", second(b.Claim(t.Context(), nightly, at)), ErrDone)
+		wants(t, "a claim ahead", second(b.Claim(t.Context(), nightly, c.now().Add(time.Second))), ErrEarly)
 
 		for _, done := range []bool{false, true} {
 			at := c.now()
@@ -255,12 +176,9 @@ func TestClaimNearest(t *testing.T) {
 				}
 				must(t, claim.Finish(t.Context(), nil))
 			}
-			if claims != 1 {
-				t.Errorf("%v was claimed %d times", tick, claims)
-			}
+			equal(t, "claims", claims, 1)
 		}
-		_, err := nodes[0].ClaimNearest(t.Context(), nightly, Schedule{})
-		wants(t, "the zero schedule", err, txlock.ErrInvalidOption)
+		wants(t, "the zero schedule", second(nodes[0].ClaimNearest(t.Context(), nightly, Schedule{})), txlock.ErrInvalidOption)
 	})
 }
 
@@ -308,17 +226,14 @@ func TestClose(t *testing.T) {
 		go func() { must(t, n.Run(context.Background(), txlock.Named("other"), Every(time.Hour), nothing)) }()
 		time.Sleep(time.Second)
 		began := time.Now()
-		ctx := limited(t, time.Minute)
-		wants(t, "Close", n.Close(ctx), context.DeadlineExceeded)
+		wants(t, "Close", n.Close(limited(t, time.Minute)), context.DeadlineExceeded)
 		wants(t, "the work", cause, ErrClosed)
 		if d := time.Since(began); d < time.Minute || d > time.Minute+time.Second {
 			t.Errorf("Close takes %v", d)
 		}
 		must(t, n.Close(t.Context()))
-		_, err := n.Tick(t.Context(), nightly, c.now(), nothing)
-		wants(t, "Tick", err, ErrClosed)
-		_, err = n.Claim(t.Context(), nightly, c.now())
-		wants(t, "Claim", err, ErrClosed)
+		wants(t, "Tick", second(n.Tick(t.Context(), nightly, c.now(), nothing)), ErrClosed)
+		wants(t, "Claim", second(n.Claim(t.Context(), nightly, c.now())), ErrClosed)
 		must(t, n.Run(t.Context(), nightly, Every(time.Hour), nothing))
 		synctest.Wait()
 	})
@@ -333,14 +248,13 @@ func TestTickWithinItself(t *testing.T) {
 		at := serverNow(t, j).Add(-time.Minute)
 		inTx := func(context.Context, *sql.Tx, time.Time) error { return nil }
 		calls := map[string]func(ctx context.Context, at time.Time) error{
-			"Tick":   func(ctx context.Context, at time.Time) error { _, err := j.Tick(ctx, key, at, nothing); return err },
-			"TickTx": func(ctx context.Context, at time.Time) error { _, err := j.TickTx(ctx, key, at, inTx); return err },
-			"Claim":  func(ctx context.Context, at time.Time) error { _, err := j.Claim(ctx, key, at); return err },
+			"Tick":   func(ctx context.Context, at time.Time) error { return second(j.Tick(ctx, key, at, nothing)) },
+			"TickTx": func(ctx context.Context, at time.Time) error { return second(j.TickTx(ctx, key, at, inTx)) },
+			"Claim":  func(ctx context.Context, at time.Time) error { return second(j.Claim(ctx, key, at)) },
 			"Run":    func(ctx context.Context, _ time.Time) error { return j.Run(ctx, key, Every(time.Hour), nothing) },
 			"RunTx":  func(ctx context.Context, _ time.Time) error { return j.RunTx(ctx, key, Every(time.Hour), inTx) },
 		}
-		outer, stop := context.WithTimeout(t.Context(), 20*time.Second) // which calls that wait for themselves need
-		defer stop()
+		outer := limited(t, 20*time.Second) // which calls that wait for themselves need
 		within := func(in context.Context) error {
 			for _, ctx := range []context.Context{in, outer} {
 				for name, call := range calls {
@@ -349,13 +263,10 @@ func TestTickWithinItself(t *testing.T) {
 					}
 				}
 			}
-			_, err := j.Tick(t.Context(), newKey(), at, nothing)
-			return err
+			return second(j.Tick(t.Context(), newKey(), at, nothing))
 		}
-		_, err := j.Tick(t.Context(), key, at, func(ctx context.Context, _ time.Time) error { return within(ctx) })
-		must(t, err)
+		must(t, second(j.Tick(t.Context(), key, at, func(ctx context.Context, _ time.Time) error { return within(ctx) })))
 		at = at.Add(time.Second)
-		_, err = j.TickTx(t.Context(), key, at, func(ctx context.Context, _ *sql.Tx, _ time.Time) error { return within(ctx) })
-		must(t, err)
+		must(t, second(j.TickTx(t.Context(), key, at, func(ctx context.Context, _ *sql.Tx, _ time.Time) error { return within(ctx) })))
 	})
 }
