@@ -5,13 +5,13 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/bridge"
-	"github.com/dca00107/lockstep/internal/lease/leaseutil"
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
@@ -72,7 +72,7 @@ func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 func newQuorum(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption) *quorum.Manager {
 	t.Helper()
 	leases := newLeases(t, nodes, options...)
-	terms, err := termsOf(leases[0])
+	terms, err := inner.Terms(leases[0])
 	must(t, err)
 	m := newManager(t, leases, quorum.NodeTimeout(terms.TTL/3)) // a busy machine's nodes answer late
 	must(t, m.Install(t.Context()))
@@ -91,22 +91,25 @@ func closeIt(t testing.TB, m interface{ Close(context.Context) error }) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := m.Close(ctx); err != nil {
-		t.Errorf("close %T: %v", m, err)
-	}
+	wants(t, fmt.Sprintf("close %T", m), m.Close(ctx), nil)
 }
 
 // named is a key of this test alone.
 func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
 
-func acquire(t testing.TB, m *quorum.Manager, key txlock.Key) *quorum.Lease {
+func acquire(t testing.TB, m *quorum.Manager, key txlock.Key, options ...lease.AcquireOption) *quorum.Lease {
 	t.Helper()
-	ctx := limited(t, time.Minute)
-	l, err := m.Acquire(ctx, key)
-	if err != nil {
-		t.Fatalf("Acquire(%v): %v", key, err)
-	}
+	l, err := m.Acquire(limited(t, time.Minute), key, options...)
+	must(t, err)
 	return l
+}
+
+// nodeOf returns a lease in one of its nodes.
+func nodeOf(t testing.TB, l *quorum.Lease, i int) *lease.Lease {
+	t.Helper()
+	node, err := l.Node(i)
+	must(t, err)
+	return node
 }
 
 // acquireOf acquires in one node alone.
@@ -120,6 +123,14 @@ func acquireOf(t testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
 func release(t testing.TB, l interface{ Release(context.Context) error }) {
 	t.Helper()
 	must(t, l.Release(context.Background()))
+}
+
+// equal demands a value.
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
 }
 
 // second returns the error of a call.
@@ -136,9 +147,7 @@ func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
 
 func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
 	t.Helper()
-	if err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	must(t, db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n))
 	return n
 }
 
@@ -152,11 +161,6 @@ func await(t testing.TB, what string, ask func() bool) {
 
 // poolOf returns the pool of a manager.
 func poolOf(m *lease.Manager) *sql.DB { return inner.Identity(m).(*sql.DB) }
-
-// termsOf returns the terms of a manager's leases.
-func termsOf(m *lease.Manager) (leaseutil.Terms, error) {
-	return inner.Terms(m)
-}
 
 // job is a key of the tests in memory, each of which has nodes of its own.
 var job = txlock.Named("job")
@@ -203,11 +207,18 @@ func (db *memory) process(options ...quorum.Option) (*quorum.Manager, []*memstor
 	return newManager(db.t, leases, options...), stores
 }
 
-// manager is process on nodes that count.
+// installed is process on nodes that count.
+func (db *memory) installed(options ...quorum.Option) (*quorum.Manager, []*memstore.Store) {
+	db.t.Helper()
+	m, stores := db.process(options...)
+	must(db.t, m.Install(db.t.Context()))
+	return m, stores
+}
+
+// manager is the manager of installed.
 func (db *memory) manager() *quorum.Manager {
 	db.t.Helper()
-	m, _ := db.process()
-	must(db.t, m.Install(db.t.Context()))
+	m, _ := db.installed()
 	return m
 }
 
@@ -237,9 +248,7 @@ func (db *memory) held() (n int) {
 func (db *memory) holds(what string, want int) {
 	db.t.Helper()
 	synctest.Wait()
-	if n := db.held(); n != want {
-		db.t.Errorf("%s: held by %d nodes, want %d", what, n, want)
-	}
+	equal(db.t, "nodes that hold it "+what, db.held(), want)
 }
 
 // within checks how much time has passed in the test.

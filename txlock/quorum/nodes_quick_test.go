@@ -59,8 +59,7 @@ func TestMajorityOfNodes(t *testing.T) {
 				up()
 				db.holds("when all are up", 5)
 				for i := range 5 {
-					node, err := l.Node(i)
-					must(t, err)
+					node := nodeOf(t, l, i)
 					if node.Token() < l.Token() {
 						t.Errorf("node %d has token %d, the lease %d", i, node.Token(), l.Token())
 					}
@@ -105,6 +104,21 @@ func TestSubsets(t *testing.T) {
 	})
 }
 
+// TestMixedMajority proves that a majority of which some nodes are down and some are
+// busy is busy, as long as a majority answers.
+func TestMixedMajority(t *testing.T) {
+	inMemory(t, 5, func(t *testing.T, db *memory) {
+		m, stores := db.installed()
+		others, _ := db.leases()
+		stores[0].Down(txlock.ErrSchema)
+		stores[1].Down(nil)
+		l := acquireOf(t, others[2], job)
+		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		time.AfterFunc(time.Second, func() { release(t, l) })
+		release(t, acquire(t, m, job))
+	})
+}
+
 // TestOwners proves that two calls of an owner in two managers exclude each other:
 // an owner re-enters in its manager.
 func TestOwners(t *testing.T) {
@@ -115,9 +129,7 @@ func TestOwners(t *testing.T) {
 		ctx := lease.WithOwner(t.Context(), "worker-7")
 		l, err := m.Acquire(ctx, job)
 		must(t, err)
-		if l.Owner() != "worker-7" {
-			t.Errorf("owner %q", l.Owner())
-		}
+		equal(t, "owner", l.Owner(), "worker-7")
 		wants(t, "TryAcquire by the owner's name elsewhere", second(other.TryAcquire(ctx, job)), txlock.ErrBusy)
 		again, err := m.TryAcquire(ctx, job)
 		must(t, err)
@@ -153,6 +165,34 @@ func TestOwnersOfContexts(t *testing.T) {
 	})
 }
 
+// TestContextIsItsOwners proves that the context of a lease is its owner's for that key alone, in that
+// manager, while the lease is held.
+func TestContextIsItsOwners(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		one, elsewhere := db.manager(), db.manager()
+		refused := func(what string, m *quorum.Manager, ctx context.Context, key txlock.Key) {
+			t.Helper()
+			wants(t, what, second(m.TryAcquire(ctx, key)), txlock.ErrBusy)
+		}
+		var over context.Context
+		must(t, one.Do(t.Context(), job, func(ctx context.Context, outer *quorum.Lease) error {
+			over = context.WithoutCancel(ctx)
+			refused("another manager", elsewhere, ctx, job)
+			other := txlock.Namespace("shop").Named(job.String()) // another key
+			return one.Do(ctx, other, func(inside context.Context, _ *quorum.Lease) error {
+				refused("another goroutine under the outer lease", one, ctx, other)
+				again, err := one.TryAcquire(inside, job)
+				must(t, err)
+				equal(t, "the token of the lease that is held", again.Token(), outer.Token())
+				return again.Release(ctx)
+			})
+		}))
+		l := acquire(t, one, job)
+		refused("under the context of a lease that is over", one, over, job)
+		release(t, l)
+	})
+}
+
 // TestDo proves that Do ends the context of its function with the lease, and
 // releases it whatever becomes of the function.
 func TestDo(t *testing.T) {
@@ -168,11 +208,7 @@ func TestDo(t *testing.T) {
 			return context.Cause(ctx)
 		}), txlock.ErrLost)
 		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("the panic is gone")
-				}
-			}()
+			defer func() { equal[any](t, "recovered", recover(), "oh") }()
 			_ = m.Do(t.Context(), job, func(context.Context, *quorum.Lease) error { panic("oh") })
 		}()
 		db.holds("after a panic", 0)
@@ -182,8 +218,7 @@ func TestDo(t *testing.T) {
 // TestNode proves that a transaction in one of the databases is guarded there.
 func TestNode(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
-		m, stores := db.process()
-		must(t, m.Install(t.Context()))
+		m, stores := db.installed()
 		l := acquire(t, m, job)
 		synctest.Wait() // all nodes have joined
 		guard := func() error {
@@ -212,15 +247,13 @@ func TestNode(t *testing.T) {
 // the wait is, and that the error of a limit says what the nodes have answered.
 func TestFreeLeaseHasNoLimit(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
-		m, stores := db.process()
-		must(t, m.Install(t.Context()))
+		m, stores := db.installed()
 		for _, s := range stores {
 			s.SetFault(late(time.Millisecond))
 		}
 		for range 2 { // without rows, and with them
-			l, err := m.Acquire(t.Context(), job, lease.WaitAtMost(1))
-			must(t, err)
-			_, err = m.Acquire(t.Context(), job, lease.WaitAtMost(1))
+			l := acquire(t, m, job, lease.WaitAtMost(1))
+			_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(1))
 			wants(t, "Acquire of what is held", err, txlock.ErrWaitTimeout)
 			if err == nil || !strings.Contains(err.Error(), "2 of 3 databases are needed") {
 				t.Errorf("%v, want what the nodes have answered", err)
@@ -242,9 +275,7 @@ func TestFailedRoundReleasesWhatHadConfirmed(t *testing.T) {
 				return call()
 			}
 			time.Sleep(time.Millisecond)
-			if n := db.held(); n != 3 {
-				t.Errorf("held by %d nodes: this proves nothing", n)
-			}
+			equal(t, "nodes that hold it, else this proves nothing", db.held(), 3)
 			return cut
 		})
 		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
@@ -282,8 +313,7 @@ func TestLossBeforeTheLastConfirmation(t *testing.T) {
 func onHeldThird(t *testing.T, test func(t *testing.T, db *memory, m *quorum.Manager, raises *memstore.Store)) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		db.nodes[0].SetClock(time.Hour)
-		m, stores := db.process(quorum.NodeTimeout(15 * time.Second))
-		must(t, m.Install(t.Context()))
+		m, stores := db.installed(quorum.NodeTimeout(15 * time.Second))
 		others, _ := db.leases()
 		defer release(t, acquireOf(t, others[2], job))
 		test(t, db, m, stores[1])
@@ -299,11 +329,9 @@ func TestLeftIsThatOfTheMajority(t *testing.T) {
 		defer release(t, acquireOf(t, others[2], job))
 		l := acquire(t, m, job)
 		time.Sleep(200 * time.Millisecond)
-		renewed, err := l.Node(0)
-		must(t, err)
+		renewed := nodeOf(t, l, 0)
 		must(t, renewed.Renew(t.Context()))
-		behind, err := l.Node(1)
-		must(t, err)
+		behind := nodeOf(t, l, 1)
 		if left := l.Remaining(); left != behind.Remaining() || left <= 0 || left >= renewed.Remaining() {
 			t.Errorf("%v are left, of a majority with %v and %v", left, renewed.Remaining(), behind.Remaining())
 		}
@@ -338,8 +366,7 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, 3, func(t *testing.T, db *memory) {
-				m, stores := db.process(quorum.NodeTimeout(15 * time.Second))
-				must(t, m.Install(t.Context()))
+				m, stores := db.installed(quorum.NodeTimeout(15 * time.Second))
 				speaks := make(chan struct{})
 				stores[2].SetFault(func(_ context.Context, _ string, _ store.Row, call func() error) error {
 					err := call()
@@ -349,9 +376,7 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 				})
 				call(t, m, stores, func() { close(speaks) })
 				must(t, m.Close(t.Context()))
-				if n := db.held(); n != 0 {
-					t.Errorf("%d nodes are held after Close", n)
-				}
+				equal(t, "nodes that are held after Close", db.held(), 0)
 			})
 		})
 	}
@@ -363,8 +388,7 @@ func TestCloseKeepsItsBound(t *testing.T) {
 	for name, limit := range map[string]time.Duration{"ends": 100 * time.Millisecond, "has ended": 0} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, 3, func(t *testing.T, db *memory) {
-				m, stores := db.process(quorum.NodeTimeout(15 * time.Second))
-				must(t, m.Install(t.Context()))
+				m, stores := db.installed(quorum.NodeTimeout(15 * time.Second))
 				var held []*quorum.Lease
 				for range 20 {
 					held = append(held, acquire(t, m, named()))
@@ -406,10 +430,8 @@ func refused(t *testing.T, m *quorum.Manager, held []*quorum.Lease) {
 // before anybody else can have one, and what is left of it is released.
 func TestLossOfTheMajority(t *testing.T) {
 	inMemory(t, 5, func(t *testing.T, db *memory) {
-		db.manager()
-		m, stores := db.process()
-		l, err := m.Acquire(t.Context(), job)
-		must(t, err)
+		m, stores := db.installed()
+		l := acquire(t, m, job)
 		synctest.Wait() // all nodes have joined
 		working, cancel := l.Context(t.Context())
 		defer cancel()
@@ -420,9 +442,7 @@ func TestLossOfTheMajority(t *testing.T) {
 		next := make(chan *quorum.Lease)
 		go func() {
 			l2, err := other.Acquire(t.Context(), job)
-			if err != nil {
-				t.Error(err)
-			}
+			wants(t, "Acquire", err, nil)
 			if l.Valid() {
 				t.Error("two hold it")
 			}
@@ -445,35 +465,11 @@ func TestLossOfTheMajority(t *testing.T) {
 	})
 }
 
-// TestSlowNode proves that a node which answers late delays nobody, and joins later.
-func TestSlowNode(t *testing.T) {
-	inMemory(t, 3, func(t *testing.T, db *memory) {
-		db.manager()
-		m, stores := db.process()
-		stores[1].SetFault(late(150 * time.Millisecond))
-		l, err := m.Acquire(t.Context(), job)
-		must(t, err)
-		db.within("granted", 0, 0)
-		if _, err := l.Node(1); !errors.Is(err, txlock.ErrNotHeld) {
-			t.Errorf("the slow node: %v", err)
-		}
-		time.Sleep(20 * time.Second)
-		node, err := l.Node(1)
-		must(t, err)
-		if node.Token() < l.Token() {
-			t.Errorf("token %d, want %d", node.Token(), l.Token())
-		}
-		stores[1].Up()
-		release(t, l)
-	})
-}
-
 // TestNodeReleasedByForce proves that a node where somebody has released the lease by force is
 // not acquired again, while the others go on.
 func TestNodeReleasedByForce(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
-		l, err := db.manager().Acquire(t.Context(), job)
-		must(t, err)
+		l := acquire(t, db.manager(), job)
 		synctest.Wait() // all nodes have joined
 		db.force(1)
 		for range 60 {
@@ -490,11 +486,9 @@ func TestNodeReleasedByForce(t *testing.T) {
 // released.
 func TestGrantThatNobodyAwaits(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
-		db.manager()
-		m, stores := db.process()
+		m, stores := db.installed()
 		stores[2].Down(nil)
-		l, err := m.Acquire(t.Context(), job)
-		must(t, err)
+		l := acquire(t, m, job)
 		other, slow := db.process()
 		granted := make(chan struct{})
 		slow[2].SetFault(func(_ context.Context, _ string, _ store.Row, call func() error) error {
@@ -519,22 +513,16 @@ func TestGrantThatNobodyAwaits(t *testing.T) {
 func TestLifetimeOfLateJoiners(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		const lifetime = 5 * time.Minute
-		db.manager()
-		m, stores := db.process()
-		l, err := m.Acquire(t.Context(), job, lease.MaxLifetime(lifetime))
-		must(t, err)
+		m, stores := db.installed()
+		l := acquire(t, m, job, lease.MaxLifetime(lifetime))
 		synctest.Wait() // all nodes have joined
 		for i, s := range stores[:2] {
 			s.Down(nil)
 			time.Sleep(40 * time.Second) // its lease is over
-			if _, err := l.Node(i); !errors.Is(err, txlock.ErrNotHeld) {
-				t.Errorf("node %d: %v", i, err)
-			}
+			wants(t, "Node", second(l.Node(i)), txlock.ErrNotHeld)
 			s.Up()
 			time.Sleep(10 * time.Second)
-			if _, err := l.Node(i); err != nil {
-				t.Errorf("node %d: %v", i, err)
-			}
+			must(t, second(l.Node(i)))
 		}
 		<-l.Done()
 		db.within("over", lifetime-time.Second, lifetime)
@@ -547,8 +535,7 @@ func TestLifetimeOfLateJoiners(t *testing.T) {
 // known to a majority, so that it rises whatever the clocks are.
 func TestHigherClock(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
-		m, stores := db.process()
-		must(t, m.Install(t.Context()))
+		m, stores := db.installed()
 		db.nodes[0].SetClock(time.Hour)
 		db.nodes[2].SetClock(-time.Hour)
 		time.Sleep(time.Minute) // they are read again
@@ -556,13 +543,11 @@ func TestHigherClock(t *testing.T) {
 		for round := range 6 {
 			out := stores[round%3]
 			out.Down(nil)
-			l, err := m.Acquire(t.Context(), job)
-			must(t, err)
-			if l.Token() <= last {
-				t.Errorf("token %d follows %d", l.Token(), last)
+			l := acquire(t, m, job)
+			know, before := 0, last
+			if last = l.Token(); last <= before {
+				t.Errorf("token %d follows %d", last, before)
 			}
-			last = l.Token()
-			know := 0
 			for _, node := range db.nodes {
 				row, err := node.Store().Stored(t.Context(), store.Row{Key: job.String()})
 				must(t, err)
@@ -601,16 +586,14 @@ func TestNewNodesCountLater(t *testing.T) {
 		release(t, l)
 
 		// Two nodes lose their data, of which the holder's majority was.
-		l, err = m.Acquire(t.Context(), job)
-		must(t, err)
+		l = acquire(t, m, job)
 		db.nodes[0], db.nodes[1] = memstore.New(), memstore.New()
 		other, _ := db.process()
 		must(t, other.Install(t.Context()))
 		wants(t, "Acquire on nodes that came back empty", second(other.TryAcquire(t.Context(), job)), txlock.ErrNoQuorum)
 		release(t, l)
 		time.Sleep(recovery)
-		l, err = other.Acquire(t.Context(), job)
-		must(t, err)
+		l = acquire(t, other, job)
 		release(t, l)
 	})
 }
@@ -636,9 +619,7 @@ func TestOneAtATime(t *testing.T) {
 					time.Sleep(40 * time.Second) // it is renewed
 					again, err := managers[n%3].Acquire(ctx, job)
 					must(t, err)
-					if again.Token() != l.Token() {
-						t.Errorf("token %d, re-entered %d", l.Token(), again.Token())
-					}
+					equal(t, "the token, re-entered", again.Token(), l.Token())
 					mu.Lock()
 					holders--
 					mu.Unlock()
@@ -656,10 +637,9 @@ func TestOneAtATime(t *testing.T) {
 func TestBusyNamesAHolder(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
-		l, err := a.Acquire(t.Context(), job)
-		must(t, err)
+		l := acquire(t, a, job)
 		var held *txlock.HeldError
-		_, err = b.TryAcquire(t.Context(), job)
+		_, err := b.TryAcquire(t.Context(), job)
 		if wants(t, "TryAcquire", err, txlock.ErrBusy); errors.As(err, &held) {
 			t.Errorf("named without a look: %v", err)
 		}
@@ -677,14 +657,12 @@ func TestBusyNamesAHolder(t *testing.T) {
 func TestLimitsOfAWait(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
-		l, err := a.Acquire(t.Context(), job)
-		must(t, err)
+		l := acquire(t, a, job)
 		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 0, 0)
 		wants(t, "Acquire", second(b.Acquire(t.Context(), job, lease.WaitAtMost(2*time.Second))), txlock.ErrWaitTimeout)
 		db.within("the limit", 2*time.Second, 2*time.Second)
-		ctx := limited(t, time.Second)
-		wants(t, "Acquire", second(b.Acquire(ctx, job)), context.DeadlineExceeded)
+		wants(t, "Acquire", second(b.Acquire(limited(t, time.Second), job)), context.DeadlineExceeded)
 		db.within("the context", 3*time.Second, 3*time.Second)
 		closed := make(chan error)
 		time.AfterFunc(time.Second, func() { closed <- b.Close(t.Context()) })
@@ -702,12 +680,10 @@ func TestLimitsOfAWait(t *testing.T) {
 func TestHanging(t *testing.T) {
 	inMemory(t, 5, func(t *testing.T, db *memory) {
 		const limit = 10 * time.Second
-		db.manager()
-		m, stores := db.process(quorum.NodeTimeout(limit))
+		m, stores := db.installed(quorum.NodeTimeout(limit))
 		stores[3].SetFault(hangs)
 		stores[4].SetFault(hangs)
-		l, err := m.Acquire(t.Context(), job)
-		must(t, err)
+		l := acquire(t, m, job)
 		release(t, l)
 		db.within("Acquire and Release with a majority that answers", 0, 10*time.Millisecond)
 		stores[2].SetFault(hangs)
