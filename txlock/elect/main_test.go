@@ -22,6 +22,17 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 var must, wants, limited = leasetest.Must, leasetest.Wants, leasetest.Limited
 
+// equal demands a value.
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
+
 // scheduler is the key of the tests in memory, each of which has a server of its own.
 var scheduler, standby = txlock.Named("scheduler"), txlock.Named("scheduler:standby")
 
@@ -34,13 +45,7 @@ type cluster struct {
 	t *testing.T
 
 	mu    sync.Mutex
-	calls []call // of all processes
-}
-
-// call is one that a process has sent.
-type call struct {
-	op string
-	at time.Time
+	calls []time.Time // of all processes
 }
 
 // inMemory runs a test without a server.
@@ -53,8 +58,8 @@ func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
 func (c *cluster) sent(since time.Time) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, call := range c.calls {
-		if !call.at.Before(since) {
+	for _, at := range c.calls {
+		if !at.Before(since) {
 			n++
 		}
 	}
@@ -111,9 +116,9 @@ func (c *cluster) process(name string, opts ...elect.Option) *process {
 
 // up lets the process reach the server, and counts its calls.
 func (p *process) up(c *cluster) {
-	p.store.SetFault(func(_ context.Context, op string, _ store.Row, send func() error) error {
+	p.store.SetFault(func(_ context.Context, _ string, _ store.Row, send func() error) error {
 		c.mu.Lock()
-		c.calls = append(c.calls, call{op, time.Now()})
+		c.calls = append(c.calls, time.Now())
 		c.mu.Unlock()
 		return send()
 	})

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/schema"
@@ -36,9 +36,7 @@ func TestResign(t *testing.T) {
 			leader = next
 			led[leader.name]++
 		}
-		if len(led) != 3 {
-			t.Errorf("only %v have led", led)
-		}
+		equal(t, "processes that have led", len(led), 3)
 	})
 }
 
@@ -84,34 +82,15 @@ func TestCutOff(t *testing.T) {
 		}
 		leader.up(c)
 		time.Sleep(30 * time.Second)
-		for _, p := range others {
-			if len(p.told(elect.Elected)) > 0 {
-				must(t, p.Resign(t.Context()))
+		for range 2 { // whoever leads, and whoever leads then
+			for _, p := range others {
+				_ = p.Resign(t.Context())
 			}
-		}
-		time.Sleep(time.Minute)
-		for _, p := range others {
-			if len(p.told(elect.Elected)) > 0 {
-				_ = p.Resign(t.Context()) // whoever leads now
-			}
+			time.Sleep(time.Minute)
 		}
 		if last := leader.await(elect.Elected, 2); last.Token <= e.Token {
 			t.Errorf("term %d after %d", last.Token, e.Token)
 		}
-	})
-}
-
-// TestForced proves that a leader whose lease is taken away stops at its next renewal,
-// and stands again.
-func TestForced(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		leader, others := c.start(2, follow)
-		must(t, others[0].leases.ForceRelease(t.Context(), scheduler))
-		wants(t, "the reason", leader.await(elect.Ending, 1).Err, txlock.ErrLost, lease.ErrReplaced)
-		next, _ := c.successor(others, leader.term().Token())
-		time.Sleep(time.Second)
-		must(t, next.Resign(t.Context()))
-		leader.await(elect.Elected, 2)
 	})
 }
 
@@ -120,23 +99,21 @@ func TestForced(t *testing.T) {
 func TestReturns(t *testing.T) {
 	broken := errors.New("broken")
 	for _, want := range []error{nil, broken} {
-		inSubtest(t, func(t *testing.T, c *cluster) {
-			go1 := make(chan struct{})
-			leader, others := c.start(2, func(context.Context, *elect.Term) error {
-				<-go1
-				return want
+		t.Run("", func(t *testing.T) {
+			inMemory(t, func(t *testing.T, c *cluster) {
+				go1 := make(chan struct{})
+				leader, others := c.start(2, func(context.Context, *elect.Term) error {
+					<-go1
+					return want
+				})
+				at, token := time.Now(), leader.term().Token()
+				go1 <- struct{}{}
+				wants(t, "Run", <-leader.ended, want)
+				_, e := c.successor(others, token)
+				is(t, "the next", e.at.Sub(at), 0, 50*time.Millisecond)
+				wants(t, "what the observer was told", leader.await(elect.Ended, 1).Err, want)
+				close(go1)
 			})
-			at, token := time.Now(), leader.term().Token()
-			go1 <- struct{}{}
-			if err := <-leader.ended; !errors.Is(err, want) || (want == nil) != (err == nil) {
-				t.Errorf("Run = %v, want %v", err, want)
-			}
-			_, e := c.successor(others, token)
-			is(t, "the next", e.at.Sub(at), 0, 50*time.Millisecond)
-			if e := leader.await(elect.Ended, 1); !errors.Is(e.Err, want) {
-				t.Errorf("the observer was told %v", e.Err)
-			}
-			close(go1)
 		})
 	}
 }
@@ -157,11 +134,9 @@ func TestContext(t *testing.T) {
 		wants(t, "Run of the leader", <-leader.ended, context.Canceled, broken)
 		is(t, "Run", time.Since(at), 0, 50*time.Millisecond)
 		others[0].await(elect.Elected, 1)
-		info, err := leader.leases.Inspect(t.Context(), txlock.Named("scheduler:standby"))
+		info, err := leader.leases.Inspect(t.Context(), standby)
 		must(t, err)
-		if len(info.Others) != 1 {
-			t.Errorf("standby slots are taken: %v", info.Others)
-		}
+		equal(t, "standby slots that are taken", len(info.Others), 1)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		wants(t, "Run under an ended context", leader.Run(ended, follow), context.Canceled)
@@ -173,11 +148,7 @@ func TestPanic(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		p := c.process("a")
 		func() {
-			defer func() {
-				if got := recover(); got != "boom" {
-					t.Errorf("recovered %v", got)
-				}
-			}()
+			defer func() { equal[any](t, "recovered", recover(), "boom") }()
 			_ = p.Run(t.Context(), func(context.Context, *elect.Term) error { panic("boom") })
 		}()
 		if e := p.await(elect.Ended, 1); e.Err == nil {
@@ -237,13 +208,8 @@ func TestFinal(t *testing.T) {
 // again once a minute.
 func TestLog(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		var logged strings.Builder // one goroutine of the bubble writes at a time
-		var mu sync.Mutex
-		p := c.process("a", elect.Log(slog.New(slog.NewTextHandler(writer(func(b []byte) (int, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			return logged.Write(b)
-		}), nil))))
+		var logged strings.Builder
+		p := c.process("a", elect.Log(slog.New(slog.NewTextHandler(&logged, nil)))) // which writes one line at a time
 		p.run(follow)
 		p.await(elect.Elected, 1)
 		p.store.Down(errors.New("cut off"))
@@ -251,8 +217,7 @@ func TestLog(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		p.up(c)
 		p.await(elect.Elected, 2)
-		mu.Lock()
-		defer mu.Unlock()
+		synctest.Wait()
 		for text, want := range map[string][2]int{
 			"level=INFO msg=\"elect: this process leads\" election=scheduler instance=a token=":  {2, 2},
 			"level=WARN msg=\"elect: the term ends\" election=scheduler instance=a token=":       {1, 1},
@@ -263,15 +228,6 @@ func TestLog(t *testing.T) {
 			}
 		}
 	})
-}
-
-type writer func(b []byte) (int, error)
-
-func (w writer) Write(b []byte) (int, error) { return w(b) }
-
-func inSubtest(t *testing.T, test func(t *testing.T, c *cluster)) {
-	t.Helper()
-	t.Run("", func(t *testing.T) { inMemory(t, test) })
 }
 
 // TestBadInput proves that what can't be an election is refused before anything is sent.
@@ -286,8 +242,7 @@ func TestBadInput(t *testing.T) {
 			t.Error("Run without a function does not fail")
 		}
 		for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.Named("lockstep:x"), txlock.Named(strings.Repeat("x", 250))} {
-			_, err := elect.New(p.leases, key)
-			wants(t, key.String(), err, txlock.ErrInvalidKey)
+			wants(t, key.String(), second(elect.New(p.leases, key)), txlock.ErrInvalidKey)
 		}
 		for name, option := range map[string]elect.Option{
 			"TTL(0)": elect.TTL(0), "TTL(-1)": elect.TTL(-1), "TTL too long": elect.TTL(lease.MaxTTL + 1),
@@ -295,20 +250,15 @@ func TestBadInput(t *testing.T) {
 			"Watchdog(0)": elect.Watchdog(0), "InstanceName empty": elect.InstanceName(""), "InstanceName too long": elect.InstanceName(strings.Repeat("x", 256)),
 			"InstanceName no UTF-8": elect.InstanceName("web-\xff"),
 		} {
-			_, err := elect.New(p.leases, scheduler, option)
-			wants(t, name, err, txlock.ErrInvalidOption)
+			wants(t, name, second(elect.New(p.leases, scheduler, option)), txlock.ErrInvalidOption)
 		}
 		if _, err := elect.New(p.leases, txlock.Named(strings.Repeat("x", 248))); err == nil || !strings.Contains(err.Error(), "at most 247 bytes, this one has 248") {
 			t.Errorf("a name of 248 bytes: %v", err)
 		}
-		if n := c.sent(at); n > 0 {
-			t.Errorf("%d calls were sent", n)
-		}
+		equal(t, "calls that were sent", c.sent(at), 0)
 		e, err := elect.New(p.leases, txlock.Named(strings.Repeat("x", 247)), elect.InstanceName(strings.Repeat("y", 255)))
 		must(t, err)
-		if err := e.Run(t.Context(), func(_ context.Context, term *elect.Term) error { return term.Err() }); err != nil {
-			t.Error(err)
-		}
+		must(t, e.Run(t.Context(), func(_ context.Context, term *elect.Term) error { return term.Err() }))
 		slow, err := lease.NewManager(p.store.Pool(), lease.RenewEvery(10*time.Second))
 		must(t, err)
 		defer func() { must(t, slow.Close(context.Background())) }()

@@ -2,6 +2,8 @@ package elect_test
 
 import (
 	"context"
+	"crypto/rand"
+	"database/sql"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -9,20 +11,29 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // TestStopped proves that a leader that was stopped for longer than the TTL doesn't
-// believe for a moment that it leads, nor writes.
+// believe for a moment that it leads, nor writes, also where it was stopped between Guard and COMMIT.
 func TestStopped(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		leader, others := c.start(2, follow)
 		term := leader.term()
+		guarded, err := leader.store.Pool().BeginTx(t.Context(), nil)
+		must(t, err)
+		must(t, term.Guard(t.Context(), guarded))
 		c.Skip(ttl + time.Second) // for the clocks, and not for the timers
 		wants(t, "Err", term.Err(), txlock.ErrLost)
-		_, _ = c.successor(others, term.Token())
+		c.successor(others, term.Token())
+		if guarded.Commit() == nil {
+			t.Error("what was guarded is committed after the term")
+		}
 		tx, err := leader.store.Pool().BeginTx(t.Context(), nil)
 		must(t, err)
 		wants(t, "Guard", term.Guard(t.Context(), tx), txlock.ErrLost)
@@ -52,9 +63,7 @@ func TestGuard(t *testing.T) {
 		must(t, leader.Resign(t.Context()))
 		_, e := c.successor(others, token)
 		is(t, "the successor after the commit", e.at.Sub(committed), 0, 50*time.Millisecond)
-		if e := leader.await(elect.Ended, 1); e.Err != nil {
-			t.Error(e.Err)
-		}
+		must(t, leader.await(elect.Ended, 1).Err)
 	})
 }
 
@@ -219,8 +228,7 @@ func TestManagerClosesAnOverdueTerm(t *testing.T) {
 func TestLeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		p, other := c.process("héros/1/ released: /"), c.process("b")
-		_, err := other.Leader(t.Context())
-		wants(t, "Leader", err, elect.ErrNoLeader)
+		wants(t, "Leader", second(other.Leader(t.Context())), elect.ErrNoLeader)
 		p.run(follow)
 		at := p.await(elect.Elected, 1).at
 		leader, err := other.Leader(t.Context())
@@ -230,8 +238,7 @@ func TestLeader(t *testing.T) {
 		}
 		p.end()
 		wants(t, "Run", <-p.ended, context.Canceled)
-		_, err = other.Leader(t.Context())
-		wants(t, "Leader", err, elect.ErrNoLeader)
+		wants(t, "Leader", second(other.Leader(t.Context())), elect.ErrNoLeader)
 	})
 }
 
@@ -294,6 +301,107 @@ func TestObserve(t *testing.T) {
 		}
 		for leader, err := range p.Observe(ctx) {
 			t.Error("told under an ended context", leader, err)
+		}
+	})
+}
+
+// TestOnServers proves on every server that one of three leads, that what it writes is
+// fenced, that the next leads when it resigns, and who is told to lead; on guarded pools
+// and on a plain one.
+func TestOnServers(t *testing.T) {
+	t.Parallel()
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		key := txlock.Named("test:" + rand.Text())
+		table := db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
+		ctx, cancel := context.WithCancel(t.Context())
+		terms := make(chan *elect.Term, 100)
+		elections := make(map[string]*elect.Election)
+		ended, plain := make(chan error, 3), leasetest.Pool(t, db, false)
+		for _, name := range []string{"a", "b", "c"} {
+			pool := leasetest.Pool(t, db, name != "c")
+			elections[name] = stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
+				wants(t, "a write", write(pool, table, term), nil)
+				terms <- term
+				return follow(ctx, term)
+			}, elect.InstanceName(name), elect.TTL(time.Minute))
+		}
+		var last *elect.Term
+		for range 6 {
+			term := <-terms
+			if last != nil && term.Token() <= last.Token() {
+				t.Errorf("term %d after %d", term.Token(), last.Token())
+			}
+			last = term
+			leader, err := elections["a"].Leader(t.Context())
+			must(t, err)
+			if leader.Token != term.Token() || elections[leader.Instance] == nil || leader.Remaining > time.Minute {
+				t.Errorf("%+v leads, the term is %d", leader, term.Token())
+			}
+			must(t, elections[leader.Instance].Resign(t.Context()))
+			wants(t, "Err", term.Err(), txlock.ErrNotHeld)
+			wants(t, "a write after the term", write(plain, table, term), txlock.ErrNotHeld)
+		}
+		cancel()
+		for range 3 {
+			wants(t, "Run", <-ended, context.Canceled)
+		}
+		var rows, higher int
+		must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT token) FROM "+table).Scan(&rows, &higher))
+		if rows < 6 || rows > 7 || rows != higher {
+			t.Errorf("%d rows with %d tokens were written", rows, higher)
+		}
+	})
+}
+
+// stand stands for election over a pool.
+func stand(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key, ended chan<- error, fn elect.Func, opts ...elect.Option) *elect.Election {
+	t.Helper()
+	leases, err := lease.NewManager(pool)
+	must(t, err)
+	e, err := elect.New(leases, key, opts...)
+	must(t, err)
+	go func() {
+		err := e.Run(ctx, fn)
+		wants(t, "Close", leases.Close(context.WithoutCancel(ctx)), nil)
+		ended <- err
+	}()
+	return e
+}
+
+// write writes a row that is there only if the term counts.
+func write(pool *sql.DB, table string, term *elect.Term) error {
+	return locksqlc.Run(context.Background(), pool, nil, func(tx *sql.Tx) error {
+		if _, err := tx.Exec("INSERT INTO "+table+" (token) VALUES (?)", term.Token()); err != nil {
+			return err
+		}
+		return term.Guard(context.Background(), tx)
+	})
+}
+
+// TestSmallPools proves that processes with a pool of one or two connections hand over to
+// each other, though they have no place in the server's queue.
+func TestSmallPools(t *testing.T) {
+	t.Parallel()
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		key := txlock.Named("test:" + rand.Text())
+		ctx, cancel := context.WithCancel(t.Context())
+		terms, ended := make(chan *elect.Term, 100), make(chan error, 4)
+		for i := range 4 {
+			pool := leasetest.Pool(t, db, i > 1)
+			pool.SetMaxOpenConns(1 + i%2)
+			stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
+				terms <- term
+				return follow(ctx, term)
+			})
+		}
+		for range 8 {
+			(<-terms).Resign()
+		}
+		cancel()
+		for range 4 {
+			wants(t, "Run", <-ended, context.Canceled)
 		}
 	})
 }
