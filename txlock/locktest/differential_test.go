@@ -1,15 +1,22 @@
 package locktest_test
 
 import (
+	"context"
+	"database/sql"
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
 // lanes are how many programs run beside each other: they wait most of their time.
@@ -22,18 +29,13 @@ var (
 )
 
 // TestLocks runs random programs of transaction locks on servers and on a Kit, side by side, and
-// compares what the calls return. A program is data: see program_test.go. What its steps do is
-// the same code on both: see actors_test.go. A Kit does as MariaDB: on MySQL programs read
+// compares what the calls return. A program is data, and what its steps do is the same code on both:
+// see program_test.go. A Kit does as MariaDB: on MySQL programs read
 // nothing, since a stale snapshot is no end there.
-func TestLocks(t *testing.T) { compare(t, locksGame) }
-
-func compare(t *testing.T, g game) {
+func TestLocks(t *testing.T) {
 	testdb.NeedsServer(t)
 	t.Parallel()
-	n := *programs
-	if os.Getenv("LOCKSTEP_LONG") != "" {
-		n = 5000
-	}
+	n := testdb.Long(*programs, 5000)
 	for _, engine := range testdb.Engines() {
 		for lane := range lanes {
 			t.Run(fmt.Sprintf("%s/%d", engine, lane), func(t *testing.T) {
@@ -51,9 +53,9 @@ func compare(t *testing.T, g game) {
 				}()
 				for i := lane; i < n && !t.Failed(); i += lanes {
 					number := *seed + uint64(i)
-					p := forKit(randomProgram(rand.New(rand.NewPCG(number, 0)), g), engine)
-					if difference := g.differs(t, s, p); difference != "" {
-						t.Errorf("program %d on %s, in short:\n%s", number, engine, shrunk(p, difference, func(p program) string { return g.differs(t, s, p) }))
+					p := forKit(randomProgram(rand.New(rand.NewPCG(number, 0)), locksGame), engine)
+					if difference := locksGame.differs(t, s, p); difference != "" {
+						t.Errorf("program %d on %s, in short:\n%s", number, engine, shrunk(p, difference, func(p program) string { return locksGame.differs(t, s, p) }))
 					}
 				}
 			})
@@ -114,4 +116,340 @@ func (g game) differs(t *testing.T, s *server, p program) string {
 		}
 	})
 	return <-found
+}
+
+const (
+	maxActors = 3
+	// patience is how long the server may take for what the stand-in has done. It passes
+	// only where the two differ.
+	patience = 5 * time.Second
+)
+
+// driver runs one program. Each step is made on the server, and then on the stand-in, whose
+// answers are known at once: they say which of the server's to wait for.
+type driver struct {
+	game       game
+	server     *server
+	memory     *memory
+	keys       []txlock.Key
+	real, fake [maxActors]*actor
+	calls      [maxActors]chan answer // of the server, that have not returned
+	deadlocked chan int               // who was rolled back on the server
+	names      [2]names
+	log        strings.Builder
+	late       chan struct{}    // closed when the limit of the step's call has ended it
+	victims    int              // how many were rolled back in the step
+	undecided  bool             // the rest depends on what can't be foretold
+	timeout    <-chan time.Time // of the step
+}
+
+func newDriver(t *testing.T, g game, s *server, keys []txlock.Key, bubble chan func()) *driver {
+	d := &driver{game: g, server: s, keys: keys, names: [2]names{{}, {}}, deadlocked: make(chan int, 2*maxActors)}
+	d.memory = newMemory(t, bubble, d.victim)
+	for i := range maxActors {
+		d.real[i] = &actor{number: i, world: s, keys: keys, versions: make(map[int]uint64)}
+		d.fake[i] = &actor{number: i, world: d.memory, keys: keys, versions: make(map[int]uint64)}
+	}
+	return d
+}
+
+// run returns what has happened, if the two differ.
+func (d *driver) run(p program) string {
+	defer d.end()
+	d.memory.do(func() {
+		for i, kind := range p.keys {
+			if kind == ensured {
+				_ = txlock.Ensure(context.Background(), d.memory.DB(), d.keys[i])
+			}
+		}
+	})
+	looked := false
+	var begins [maxActors]bool // the next statement is the first of a transaction
+	for _, s := range slices.Concat(p.steps, d.game.last(p)) {
+		if d.undecided {
+			d.server.undecided++
+			return ""
+		}
+		if d.calls[s.actor] != nil || !d.game.possible(s, d.real[s.actor]) {
+			continue
+		}
+		if differ := d.step(s); differ && looked {
+			d.server.undecided++
+			return ""
+		} else if differ {
+			return d.log.String()
+		}
+		looked = looked || begins[s.actor] && s.looks(d.server, p)
+		if s.verb != "Held" && s.verb != "Holders" && s.verb != "ReadVersion" { // which the transaction doesn't send
+			begins[s.actor] = s.verb == "Begin"
+		}
+	}
+	return ""
+}
+
+// looks tells whether a step may look for the row of a key first, which fixes the snapshot:
+// the library does so on MySQL, but where a procedure begins the transaction.
+func (s step) looks(on *server, p program) bool {
+	return on.db.Engine() == testdb.MySQL && s.limited() &&
+		slices.ContainsFunc(s.keys, func(key int) bool { return p.keys[key] == fresh })
+}
+
+// step makes a step on both, and tells whether they differ.
+func (d *driver) step(s step) (differ bool) {
+	call := d.game.verbs[s.verb].call
+	d.timeout, d.victims = time.After(patience), 0
+	if s.limited() {
+		d.timeout = time.After(6 * patience)
+	}
+	d.start(s, call)
+	d.memory.start(d.fake[s.actor], s, call)
+	if d.undecided {
+		return false
+	}
+	fmt.Fprintln(&d.log, s)
+	for i, returned := range d.calls {
+		if returned == nil {
+			continue
+		}
+		real, fake := d.onServer(i, returned), d.inMemory(i)
+		if real == fake {
+			fmt.Fprintf(&d.log, "    T%d: %s\n", i+1, real)
+			continue
+		}
+		fmt.Fprintf(&d.log, "    T%d: on the server: %s\n        in memory:     %s\n", i+1, real, fake)
+		differ = true
+	}
+	for len(d.deadlocked) > 0 {
+		d.victims++
+		<-d.deadlocked
+	}
+	if differ && d.victims > 1 { // which of the two was first depends on who has come to answer
+		d.undecided = true
+		return false
+	}
+	return differ
+}
+
+// onServer is what an actor's call has come to.
+func (d *driver) onServer(actor int, returned <-chan answer) string {
+	a, ok, err := d.settled(actor, returned)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !ok:
+		return "waits"
+	}
+	d.calls[actor] = nil
+	return d.names[0].of(a)
+}
+
+// inMemory is what it has come to there.
+func (d *driver) inMemory(actor int) string {
+	a := d.memory.answer(actor)
+	if a == nil {
+		return "waits"
+	}
+	d.memory.answers[actor] = nil
+	return d.names[1].of(*a)
+}
+
+// start begins the step on the server.
+func (d *driver) start(s step, call func(*actor, step) answer) {
+	returned := make(chan answer, 1)
+	late := make(chan struct{})
+	d.calls[s.actor], d.late = returned, late
+	go func() {
+		a := call(d.real[s.actor], s)
+		switch {
+		case strings.HasPrefix(a.text, "ErrDeadlock"):
+			d.deadlocked <- s.actor
+		case a.text == "ErrWaitTimeout" || a.text == "ErrBusy":
+			close(late)
+		}
+		returned <- a
+	}()
+}
+
+// settled returns when the server's call waits, or has returned. Where the stand-in's
+// has, it is awaited.
+func (d *driver) settled(actor int, returned <-chan answer) (answer, bool, error) {
+	if d.memory.answer(actor) != nil {
+		select {
+		case a := <-returned:
+			return a, true, nil
+		case <-d.timeout:
+		}
+	}
+	return d.server.waits(actor, returned)
+}
+
+// victim returns which of the actors the server has rolled back, -1 if none of them. It is
+// the server's choice, and the only thing that the stand-in is told.
+func (d *driver) victim(actors []int) int {
+	for {
+		select {
+		case actor := <-d.deadlocked:
+			d.victims++
+			if slices.Contains(actors, actor) {
+				return actor
+			}
+		case <-d.late:
+			d.undecided = true
+			return -1
+		case <-d.timeout:
+			d.undecided = d.shares()
+			return -1
+		}
+	}
+}
+
+// shares tells whether two actors share a key. A waiter for both is taken by the servers
+// to wait for one of them, and a circle through the other is seen when that one has ended.
+func (d *driver) shares() bool {
+	for _, key := range d.keys {
+		n := 0
+		for _, a := range d.real {
+			if a.tx == nil {
+				continue
+			}
+			if grant, held := a.tx.Held(key); held && grant.Shared() {
+				n++
+			}
+		}
+		if n > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// end ends what the program has left open: what doesn't wait, and then what has waited for
+// that.
+func (d *driver) end() {
+	end(d.real, d.calls)
+	d.memory.end(d.fake[:])
+}
+
+// end ends the transactions of actors on a server, whose calls have perhaps not returned.
+func end(actors [maxActors]*actor, calls [maxActors]chan answer) {
+	open := slices.Clone(actors[:])
+	for deadline := time.Now().Add(time.Minute); len(open) > 0 && time.Now().Before(deadline); {
+		open = slices.DeleteFunc(open, func(a *actor) bool {
+			if returned := calls[a.number]; returned != nil {
+				select {
+				case <-returned:
+				case <-time.After(20 * time.Millisecond):
+					return false
+				}
+			}
+			if a.tx != nil {
+				_ = a.tx.Rollback()
+			}
+			return true
+		})
+	}
+}
+
+// memory is a Kit. Its actors live in a bubble of testing/synctest, where it is
+// known for certain who waits, and limits cost no time. The driver lives outside, as the
+// server does, and sends it functions.
+type memory struct {
+	*locktest.Kit
+	t      *testing.T
+	bubble chan func()
+
+	mu      sync.Mutex
+	answers []*answer // of those who have returned
+	pools   []*sql.DB // of the actors
+	close   func()
+}
+
+func newMemory(t *testing.T, bubble chan func(), victim func(actors []int) int) *memory {
+	m := &memory{t: t, bubble: bubble, answers: make([]*answer, maxActors)}
+	m.do(func() {
+		fails, program := &said{TB: t}, sql.OpenDB(&numbers{all: map[string]int64{"nothing": 0}})
+		m.Kit = locktest.Open(fails, program)
+		for range maxActors { // whose sessions are 1, 2 and 3
+			pool := sql.OpenDB(locksqlc.Connector(m.Connector()))
+			pool.SetMaxOpenConns(1)
+			wants(t, "Ping", pool.Ping(), nil)
+			m.pools = append(m.pools, pool)
+		}
+		m.Choose(func(sessions []uint64) int {
+			actors := make([]int, len(sessions))
+			for i, s := range sessions {
+				actors[i] = int(s) - 1
+			}
+			return slices.Index(actors, victim(actors))
+		})
+		m.close = func() {
+			for _, pool := range m.pools {
+				must(t, pool.Close())
+			}
+			fails.end()
+			must(t, program.Close())
+		}
+	})
+	return m
+}
+
+// do does something in the bubble, and returns when it is done.
+func (m *memory) do(f func()) {
+	done := make(chan struct{})
+	m.bubble <- func() { defer close(done); f() }
+	<-done
+}
+
+// start begins a step. When it returns, all that could return has.
+func (m *memory) start(a *actor, s step, call func(*actor, step) answer) {
+	m.do(func() {
+		go func() {
+			answer := call(a, s)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.answers[a.number] = &answer
+		}()
+		synctest.Wait()
+		for s.limited() && m.answer(a.number) == nil {
+			time.Sleep(short)
+			synctest.Wait()
+		}
+	})
+}
+
+// answer returns what the actor's call has returned, nil where it waits.
+func (m *memory) answer(actor int) *answer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.answers[actor]
+}
+
+func (m *memory) begin(actor int, options *sql.TxOptions) (transaction, error) {
+	tx, err := m.pools[actor].BeginTx(context.Background(), options)
+	if err != nil {
+		return nil, err
+	}
+	scope, err := txlock.Join(context.Background(), tx)
+	return serverTx{scope, tx, &server{table: "nothing"}}, err
+}
+
+func (m *memory) readVersion(ctx context.Context, key txlock.Key) (uint64, error) {
+	return txlock.ReadVersion(ctx, m.DB(), key)
+}
+
+func (m *memory) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error) {
+	return txlock.Holders(ctx, m.DB(), keys...)
+}
+
+// end ends the transactions of the actors: those that wait after those that don't.
+func (m *memory) end(actors []*actor) {
+	m.do(func() {
+		for _, a := range actors {
+			if a.tx != nil {
+				go func() { _ = a.tx.Rollback() }()
+			}
+		}
+		synctest.Wait()
+		m.close()
+	})
 }

@@ -5,14 +5,19 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
@@ -40,8 +45,7 @@ func TestFaultsOfEnds(t *testing.T) {
 		if _, err = conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
 			return err
 		}
-		_, err = conn.ExecContext(ctx, last)
-		return err
+		return second(conn.ExecContext(ctx, last))
 	}
 	for text, last := range map[string]string{"begin": "COMMIT", "START TRANSACTION": "ROLLBACK", "COMMIT": "COMMIT", "commit work": "COMMIT", "ROLLBACK": "ROLLBACK"} {
 		for _, way := range []func(context.Context, *locktest.Kit, string) error{byDatabaseSQL, byStatement} {
@@ -71,16 +75,11 @@ func TestFaultsBesideEnds(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
 	ctx := t.Context()
-	mock.ExpectBegin()
-	for _, query := range []string{"UPDATE commits", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"} {
-		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 1))
-	}
-	mock.ExpectRollback()
+	expects(mock, "BEGIN", "UPDATE commits", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT a", "ROLLBACK")
 	k.FailStatement("COMMIT", locktest.Deadlock)
 	tx, _ := begin(ctx, t, k)
 	for _, query := range []string{"UPDATE commits SET n = 1", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"} {
-		_, err := tx.ExecContext(ctx, query)
-		must(t, err)
+		must(t, second(tx.ExecContext(ctx, query)))
 	}
 	if err := tx.Commit(); !txlock.Retryable(err) {
 		t.Errorf("Commit: %v", err)
@@ -105,13 +104,12 @@ func TestCommitThatFails(t *testing.T) {
 		} {
 			k, mock := onMock(t)
 			one, other := leasesOf(t, k.DB()), leasesOf(t, k.DB())
-			mock.ExpectBegin()
-			mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
+			expects(mock, "BEGIN", updated)
 			mock.ExpectCommit().WillReturnError(failure)
 			tx, scope := begin(t.Context(), t, k)
 			l, err := one.AcquireTx(t.Context(), tx, key)
 			must(t, err)
-			if _, err = tx.ExecContext(with(scope), "UPDATE orders SET n = 1"); err == nil {
+			if _, err = tx.ExecContext(with(scope), update); err == nil {
 				err = tx.Commit()
 			} else {
 				err = errors.Join(err, tx.Rollback())
@@ -135,11 +133,9 @@ func TestLeaseBehindDDL(t *testing.T) {
 		must(t, err)
 		l, err := leasesOf(t, pool).AcquireTx(t.Context(), tx, key)
 		must(t, err)
-		_, err = tx.ExecContext(t.Context(), "ANALYZE TABLE "+table)
-		must(t, err)
+		must(t, second(tx.ExecContext(t.Context(), "ANALYZE TABLE "+table)))
 		must(t, tx.Rollback())
-		_, err = leasesOf(t, pool).TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		wants(t, "TryAcquire", second(leasesOf(t, pool).TryAcquire(t.Context(), key)), txlock.ErrBusy)
 		must(t, l.Release(t.Context()))
 	})
 }
@@ -186,15 +182,11 @@ func TestNothingStaysOpen(t *testing.T) {
 					if err := play(t, pool, table, c.texts); (err != nil) != fails {
 						t.Errorf("it ends with %v", err)
 					}
-					_, err := server.ExecContext(t.Context(), rawsql.Probe)
-					must(t, err) // which fails in a transaction
+					must(t, second(server.ExecContext(t.Context(), rawsql.Probe))) // which fails in a transaction
 					var got sql.NullString
 					must(t, server.QueryRowContext(t.Context(), "SELECT GROUP_CONCAT(n ORDER BY n) FROM "+table).Scan(&got))
-					if got.String != c.want {
-						t.Errorf("rows %q, want %q", got.String, c.want)
-					}
-					_, err = server.ExecContext(t.Context(), "DELETE FROM "+table)
-					must(t, err)
+					equal(t, "rows", got.String, c.want)
+					must(t, second(server.ExecContext(t.Context(), "DELETE FROM "+table)))
 				}
 				k := locktest.Open(t, server)
 				if c.fault == 0 {
@@ -238,4 +230,198 @@ func play(t *testing.T, pool *sql.DB, table string, texts []string) (err error) 
 		}
 	}
 	return nil
+}
+
+// TestAfterCommit proves that the pool in memory calls functions after the COMMIT as that of a
+// server does: in order, not after a rollback or for an attempt that is retried, and not after a
+// COMMIT without an answer.
+func TestAfterCommit(t *testing.T) {
+	t.Parallel()
+	k := locktest.Open(t, nil)
+	var called []string
+	run := func(fn func(scope *txlock.Scope) error) error {
+		return locksqlc.Run(t.Context(), k.DB(), nil, func(tx *sql.Tx) error {
+			scope, err := txlock.Join(t.Context(), tx)
+			must(t, err)
+			for _, name := range []string{"first", "second"} {
+				must(t, scope.AfterCommit(func() { called = append(called, name) }))
+			}
+			return fn(scope)
+		})
+	}
+	wanted := func(what string, want ...string) {
+		t.Helper()
+		if !slices.Equal(called, want) {
+			t.Errorf("%s: %q were called, want %q", what, called, want)
+		}
+		called = nil
+	}
+	lock := func(scope *txlock.Scope) error { _, err := scope.Lock(t.Context(), orders.Key(1)); return err }
+	must(t, run(lock))
+	wanted("committed", "first", "second")
+	k.FailLock(orders.Key(1), locktest.Deadlock)
+	must(t, run(lock))
+	wanted("retried", "first", "second")
+	broken := errors.New("broken")
+	wants(t, "Run", run(func(*txlock.Scope) error { return broken }), broken)
+	wanted("rolled back")
+	k.FailStatement("COMMIT", locktest.LostConnection)
+	wants(t, "Run", run(lock), txlock.ErrUnknownOutcome)
+	wanted("not answered")
+}
+
+// bothPools runs a test with each pool of a Kit over a program's database: the guarded one, and one that isn't.
+func bothPools(t *testing.T, program *sql.DB, test func(t *testing.T, pool *sql.DB)) {
+	t.Helper()
+	k := locktest.Open(t, program)
+	plain := sql.OpenDB(k.Connector())
+	t.Cleanup(func() { must(t, plain.Close()) })
+	for name, pool := range map[string]*sql.DB{"guarded": k.DB(), "plain": plain} {
+		t.Run(name, func(t *testing.T) { test(t, pool) })
+	}
+}
+
+// inUse checks how many connections of a program's database are in use.
+func inUse(t *testing.T, what string, program *sql.DB, want int) {
+	t.Helper()
+	equal(t, "connections of the program's database in use by "+what, program.Stats().InUse, want)
+}
+
+// TestOneConnection has a program's database with one connection. Nothing that has ended keeps it.
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
+	program := sql.OpenDB(&numbers{all: map[string]int64{"orders": 7}})
+	t.Cleanup(func() { must(t, program.Close()) })
+	program.SetMaxOpenConns(1)
+	bothPools(t, program, func(t *testing.T, pool *sql.DB) {
+		ctx := t.Context()
+		must(t, second(pool.ExecContext(ctx, "DELETE FROM orders")))
+		inUse(t, "a statement", program, 0)
+		rows, err := pool.QueryContext(ctx, "SELECT n FROM orders")
+		must(t, err)
+		inUse(t, "open rows", program, 1)
+		must(t, errors.Join(rows.Close(), rows.Err()))
+		inUse(t, "closed rows", program, 0)
+		must(t, pool.PingContext(ctx))
+		inUse(t, "a ping", program, 0)
+		if err := pool.QueryRowContext(ctx, "SELECT n FROM missing").Err(); err == nil {
+			t.Error("a query of no table returns no error")
+		}
+		inUse(t, "a query that fails", program, 0)
+
+		tx, err := pool.BeginTx(ctx, nil)
+		must(t, err)
+		must(t, second(tx.ExecContext(ctx, "UPDATE orders SET n = 8")))
+		before, done := program.Stats().WaitCount, make(chan error)
+		go func() { done <- second(pool.ExecContext(ctx, "DELETE FROM orders")) }()
+		for program.Stats().WaitCount == before {
+			runtime.Gosched()
+		}
+		must(t, tx.Commit())
+		must(t, <-done)
+		inUse(t, "two who take turns", program, 0)
+	})
+}
+
+// TestSessionOfConn has a sql.Conn, which keeps the session of the program's database until it is closed.
+func TestSessionOfConn(t *testing.T) {
+	t.Parallel()
+	program := sql.OpenDB(&numbers{all: map[string]int64{"orders": 7}})
+	t.Cleanup(func() { must(t, program.Close()) })
+	program.SetMaxIdleConns(0) // one that returns is closed
+	bothPools(t, program, func(t *testing.T, pool *sql.DB) {
+		ctx, before := t.Context(), program.Stats().MaxIdleClosed
+		conn, err := pool.Conn(ctx)
+		must(t, err)
+		for range 2 {
+			must(t, second(conn.ExecContext(ctx, "SET @n = 1")))
+			if err := conn.QueryRowContext(ctx, "SELECT n FROM missing").Err(); err == nil {
+				t.Error("a query of no table returns no error")
+			}
+			rows, err := conn.QueryContext(ctx, "SELECT n FROM orders")
+			must(t, err)
+			if _, err := conn.PrepareContext(ctx, "SELECT n FROM orders"); err == nil {
+				t.Error("a database that prepares nothing returns no error")
+			}
+			must(t, errors.Join(rows.Close(), rows.Err(), conn.PingContext(ctx)))
+			for _, query := range []string{"DELETE FROM orders", ""} {
+				tx, err := conn.BeginTx(ctx, nil)
+				must(t, err)
+				if query != "" {
+					_, err = tx.ExecContext(ctx, query)
+				}
+				must(t, errors.Join(err, tx.Commit()))
+			}
+		}
+		equal(t, "connections that have returned before the sql.Conn is closed", program.Stats().MaxIdleClosed-before, 0)
+		must(t, conn.Close())
+		equal(t, "connections that have returned", program.Stats().MaxIdleClosed-before, 1)
+	})
+}
+
+// TestPreparedKeepsConnection has prepared statements, which keep their connection of the program's database
+// until they are closed, so that each is prepared once.
+func TestPreparedKeepsConnection(t *testing.T) {
+	t.Parallel()
+	program, mock := mocked(t)
+	program.SetMaxOpenConns(1)
+	bothPools(t, program, func(t *testing.T, pool *sql.DB) {
+		ctx := t.Context()
+		pool.SetMaxOpenConns(1)
+		prepared := func() *sql.Stmt {
+			update := mock.ExpectPrepare("UPDATE orders").WillBeClosed()
+			for range 2 {
+				update.ExpectExec().WillReturnResult(sqlmock.NewResult(0, 1))
+			}
+			stmt, err := pool.PrepareContext(ctx, "UPDATE orders SET n = 1")
+			must(t, err)
+			for range 2 {
+				must(t, second(stmt.ExecContext(ctx)))
+				inUse(t, "a prepared statement", program, 1)
+			}
+			return stmt
+		}
+		must(t, prepared().Close())
+		inUse(t, "one that is closed", program, 0)
+		stmt := prepared()
+		conn, err := pool.Conn(ctx)
+		must(t, err)
+		must(t, stmt.Close())
+		must(t, conn.Close())
+		inUse(t, "one that was closed while its connection was in use", program, 0)
+		conn, err = pool.Conn(ctx)
+		must(t, err)
+		mock.ExpectPrepare("DELETE FROM orders").WillBeClosed()
+		stmt, err = conn.PrepareContext(ctx, "DELETE FROM orders")
+		must(t, err)
+		must(t, stmt.Close())
+		inUse(t, "a sql.Conn", program, 1)
+		must(t, conn.Close())
+		inUse(t, "a sql.Conn that is closed", program, 0)
+	})
+}
+
+// TestSlowBegin begins a transaction in a program's database that doesn't answer: the wait ends with the context
+// of the statement. The end of the context behind that ends no transaction.
+func TestSlowBegin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k, mock := onMock(t)
+		mock.ExpectBegin().WillDelayFor(time.Hour)
+		expects(mock, "BEGIN", updated, "COMMIT")
+		for slow := range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			tx, _ := begin(t.Context(), t, k)
+			began := time.Now()
+			_, err := tx.ExecContext(ctx, "UPDATE orders SET n = 1")
+			if took := time.Since(began); (err != nil) != (slow == 0) || took > time.Second {
+				t.Errorf("%v after %v", err, took)
+			}
+			cancel()
+			synctest.Wait()
+			if end := tx.Commit(); (end != nil) != (err != nil) {
+				t.Errorf("Commit: %v", end)
+			}
+		}
+	})
 }

@@ -27,6 +27,21 @@ import (
 // onMock returns a Kit over a mock, which demands at the end that all was sent.
 func onMock(t *testing.T) (*locktest.Kit, sqlmock.Sqlmock) {
 	t.Helper()
+	program, mock := mocked(t)
+	return locktest.Open(t, program), mock
+}
+
+// onSaid is onMock with a test that is failed instead of this one.
+func onSaid(t *testing.T) (*locktest.Kit, sqlmock.Sqlmock, *said) {
+	t.Helper()
+	program, mock := mocked(t)
+	fails := &said{TB: t}
+	t.Cleanup(fails.end)
+	return locktest.Open(fails, program), mock, fails
+}
+
+func mocked(t *testing.T) (*sql.DB, sqlmock.Sqlmock) {
+	t.Helper()
 	program, mock, err := sqlmock.New()
 	must(t, err)
 	t.Cleanup(func() {
@@ -34,8 +49,27 @@ func onMock(t *testing.T) (*locktest.Kit, sqlmock.Sqlmock) {
 		mock.ExpectClose()
 		must(t, program.Close())
 	})
-	return locktest.Open(t, program), mock
+	return program, mock
 }
+
+// expects lets the mock expect what begins and ends transactions, and statements, in this order.
+func expects(mock sqlmock.Sqlmock, texts ...string) {
+	for _, text := range texts {
+		switch text {
+		case "BEGIN":
+			mock.ExpectBegin()
+		case "COMMIT":
+			mock.ExpectCommit()
+		case "ROLLBACK":
+			mock.ExpectRollback()
+		default:
+			mock.ExpectExec(text).WillReturnResult(sqlmock.NewResult(0, 1))
+		}
+	}
+}
+
+// updates are what the program sends in most tests: update begins with updated.
+const update, updated = "UPDATE orders SET n = 1", "UPDATE orders"
 
 // said is a test that notes what it is failed with.
 type said struct {
@@ -70,7 +104,12 @@ func (s *said) says(t *testing.T, want string) {
 // begin begins a transaction that can lock.
 func begin(ctx context.Context, t testing.TB, k *locktest.Kit) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
-	tx, err := k.DB().BeginTx(ctx, nil)
+	return beginAt(ctx, t, k.DB(), sql.LevelDefault)
+}
+
+func beginAt(ctx context.Context, t testing.TB, pool *sql.DB, level sql.IsolationLevel) (*sql.Tx, *txlock.Scope) {
+	t.Helper()
+	tx, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: level})
 	must(t, err)
 	scope, err := txlock.Join(ctx, tx)
 	must(t, err)
@@ -95,8 +134,7 @@ func TestRun(t *testing.T) {
 	mock.ExpectCommit()
 	must(t, locksqlc.Run(t.Context(), k.DB(), []txlock.Key{key}, func(tx *sql.Tx) error {
 		must(t, txlock.AssertLocked(t.Context(), tx, key))
-		_, err := tx.ExecContext(t.Context(), "UPDATE  orders SET n = ?", 7)
-		return err
+		return second(tx.ExecContext(t.Context(), "UPDATE  orders SET n = ?", 7))
 	}))
 	if !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders") {
 		t.Error(k.Log())
@@ -112,15 +150,11 @@ func TestCommitWith(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
 	key := orders.Key(42)
-	mock.ExpectBegin()
-	mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
-	mock.ExpectCommit()
+	expects(mock, "BEGIN", updated, "COMMIT")
 	tx, scope := begin(t.Context(), t, k)
-	_, err := scope.Lock(t.Context(), key)
-	must(t, err)
-	_, err = tx.ExecContext(scope.CommitWith(t.Context(), 1), "UPDATE orders SET n = 1")
-	must(t, err)
-	if !k.Before(key, "UPDATE orders") || !strings.HasSuffix(log(k), "COMMIT") {
+	must(t, second(scope.Lock(t.Context(), key)))
+	must(t, second(tx.ExecContext(scope.CommitWith(t.Context(), 1), update)))
+	if !k.Before(key, updated) || !strings.HasSuffix(log(k), "COMMIT") {
 		t.Error(log(k))
 	}
 }
@@ -136,43 +170,31 @@ func TestErrorsAsTheyAre(t *testing.T) {
 	mock.ExpectExec("CREATE TABLE orders").WillReturnError(&mysql.MySQLError{Number: 1050, Message: "Table exists"})
 	mock.ExpectRollback()
 	tx, scope := begin(t.Context(), t, k)
-	_, err := scope.Lock(t.Context(), orders.Key(42))
-	must(t, err)
-	if _, err = tx.ExecContext(t.Context(), "INSERT INTO orders VALUES (1)"); err != error(duplicate) { //nolint:errorlint // its type is what programs look at
+	must(t, second(scope.Lock(t.Context(), orders.Key(42))))
+	if _, err := tx.ExecContext(t.Context(), "INSERT INTO orders VALUES (1)"); err != error(duplicate) { //nolint:errorlint // its type is what programs look at
 		t.Errorf("%T: %v", err, err)
 	}
-	if _, err = tx.ExecContext(t.Context(), "CREATE TABLE orders (id INT)"); err == nil {
+	if _, err := tx.ExecContext(t.Context(), "CREATE TABLE orders (id INT)"); err == nil {
 		t.Error("CREATE TABLE returns no error")
 	}
-	if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-		t.Errorf("Commit: %v, want ErrTxDoomed", err)
-	}
+	wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 }
 
 // TestForgotten has statements without their lock.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
-	program, mock, err := sqlmock.New()
-	must(t, err)
-	defer func() { _ = program.Close() }()
-	mock.MatchExpectationsInOrder(false)
-	fails := &said{TB: t}
-	defer fails.end()
-	k := locktest.Open(fails, program)
+	k, mock, fails := onSaid(t)
 	key := orders.Key(42)
-	lock := func(s *txlock.Scope) error { _, err := s.Lock(t.Context(), key); return err }
+	lock := func(s *txlock.Scope) error { return second(s.Lock(t.Context(), key)) }
 	nothing := func(*txlock.Scope) error { return nil }
 	run := func(query string, before, behind func(s *txlock.Scope) error) {
 		t.Helper()
-		mock.ExpectBegin()
-		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 1))
-		mock.ExpectCommit()
+		expects(mock, "BEGIN", query, "COMMIT")
 		must(t, locksqlc.Run(t.Context(), k.DB(), nil, func(tx *sql.Tx) error {
 			scope, err := txlock.Join(t.Context(), tx)
 			must(t, err)
 			must(t, before(scope))
-			_, err = tx.ExecContext(t.Context(), query)
-			return errors.Join(err, behind(scope))
+			return errors.Join(second(tx.ExecContext(t.Context(), query)), behind(scope))
 		}))
 	}
 	k.Before(key, "UPDATE orders")
@@ -180,21 +202,21 @@ func TestForgotten(t *testing.T) {
 	run("UPDATE orders SET n = 1", nothing, lock)
 	k.Before(key, "UPDATE orders")
 	fails.says(t, "UPDATE orders SET n = 1 ran without the lock of order:42: its transaction had locked nothing")
-	run("INSERT INTO orders", func(s *txlock.Scope) error { _, err := s.LockAll(t.Context(), orders.Keys(43, 44)...); return err }, nothing)
+	run("INSERT INTO orders", func(s *txlock.Scope) error { return second(s.LockAll(t.Context(), orders.Keys(43, 44)...)) }, nothing)
 	k.Before(key, "INSERT")
 	fails.says(t, "its transaction had locked order:43, order:44")
-	run("REPLACE orders", func(s *txlock.Scope) error { _, err := s.RLock(t.Context(), key); return err }, nothing)
+	run("REPLACE orders", func(s *txlock.Scope) error { return second(s.RLock(t.Context(), key)) }, nothing)
 	k.Before(key, "REPLACE")
 	fails.says(t, "its transaction had locked it shared only")
 	k.Before(txlock.Shared(key), "REPLACE")
-	mock.ExpectExec("DELETE FROM orders").WillReturnResult(sqlmock.NewResult(0, 1))
-	_, err = k.DB().ExecContext(t.Context(), "DELETE FROM orders")
-	must(t, err)
+	expects(mock, "DELETE FROM orders")
+	must(t, second(k.DB().ExecContext(t.Context(), "DELETE FROM orders")))
 	k.Before(key, "DELETE")
 	fails.says(t, "it ran outside of a transaction")
 }
 
-// TestNotGranted writes behind locks that weren't granted: a conflict, and a list of which one isn't free.
+// TestNotGranted writes behind locks that weren't granted: a conflict, and a list of which one isn't free, of
+// which no row is written.
 func TestNotGranted(t *testing.T) {
 	t.Parallel()
 	keys := orders.Keys(1, 2)
@@ -204,8 +226,7 @@ func TestNotGranted(t *testing.T) {
 	}
 	all := func(keys []txlock.Key) func(s *txlock.Scope) error {
 		return func(s *txlock.Scope) error {
-			_, err := s.WaitAtMost(time.Millisecond).LockAll(t.Context(), keys...)
-			return err
+			return second(s.WaitAtMost(time.Millisecond).LockAll(t.Context(), keys...))
 		}
 	}
 	for name, c := range map[string]struct {
@@ -218,30 +239,22 @@ func TestNotGranted(t *testing.T) {
 		"list":            {keys[0], keys[1], all(keys), txlock.ErrWaitTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			program, mock, err := sqlmock.New()
-			must(t, err)
-			fails := &said{TB: t}
-			k := locktest.Open(fails, program)
+			k, mock, fails := onSaid(t)
 			_, holder := begin(t.Context(), t, k)
-			_, err = holder.Lock(t.Context(), c.other)
-			must(t, err)
+			must(t, second(holder.Lock(t.Context(), c.other)))
 			tx, scope := begin(t.Context(), t, k)
 			wants(t, name, c.lock(scope), c.want)
-			mock.ExpectBegin()
-			mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
-			mock.ExpectRollback()
-			_, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
-			must(t, err)
-			if k.Before(c.key, "UPDATE orders") || k.Locked(c.key) {
+			expects(mock, "BEGIN", updated, "ROLLBACK")
+			must(t, second(tx.ExecContext(t.Context(), update)))
+			if k.Before(c.key, updated) || k.Locked(c.key) {
 				t.Error(log(k))
 			}
 			fails.says(t, "its transaction had locked nothing")
 			wants(t, "TryLock in another transaction", tries(t, k.DB(), c.key), txlock.ErrBusy)
 			must(t, tx.Rollback())
-			fails.end()
-			mock.ExpectClose()
-			must(t, program.Close())
-			must(t, mock.ExpectationsWereMet())
+			version, err := txlock.ReadVersion(t.Context(), k.DB(), c.key)
+			must(t, err)
+			equal(t, "the version of what wasn't granted", version, 0)
 		})
 	}
 }
@@ -279,7 +292,7 @@ func TestPing(t *testing.T) {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	key := orders.Key(1)
-	lock := func(s *txlock.Scope) error { _, err := s.Lock(t.Context(), key); return err }
+	lock := func(s *txlock.Scope) error { return second(s.Lock(t.Context(), key)) }
 	for _, c := range []struct {
 		fault locktest.Fault
 		call  func(s *txlock.Scope) error
@@ -290,10 +303,10 @@ func TestFaults(t *testing.T) {
 		{locktest.Timeout, lock, txlock.ErrWaitTimeout, false},
 		{locktest.LostConnection, lock, txlock.ErrTxDoomed, true},
 		{locktest.Stale, lock, txlock.ErrStaleSnapshot, true},
-		{locktest.Timeout, func(s *txlock.Scope) error { _, err := s.TryLock(t.Context(), key); return err }, txlock.ErrBusy, false},
+		{locktest.Timeout, func(s *txlock.Scope) error { return second(s.TryLock(t.Context(), key)) }, txlock.ErrBusy, false},
 		{locktest.Timeout, func(s *txlock.Scope) error { return lock(s.WaitAtMost(time.Second)) }, txlock.ErrWaitTimeout, false},
-		{locktest.Deadlock, func(s *txlock.Scope) error { _, err := s.Once(t.Context(), key); return err }, txlock.ErrDeadlock, true},
-		{locktest.Deadlock, func(s *txlock.Scope) error { _, err := s.LockAll(t.Context(), key, orders.Key(2)); return err }, txlock.ErrDeadlock, true},
+		{locktest.Deadlock, func(s *txlock.Scope) error { return second(s.Once(t.Context(), key)) }, txlock.ErrDeadlock, true},
+		{locktest.Deadlock, func(s *txlock.Scope) error { return second(s.LockAll(t.Context(), key, orders.Key(2))) }, txlock.ErrDeadlock, true},
 	} {
 		k := locktest.Open(t, nil)
 		tx, scope := begin(t.Context(), t, k)
@@ -314,14 +327,10 @@ func TestFaultsInTheLog(t *testing.T) {
 	k, ctx := locktest.Open(t, nil), t.Context()
 	tx, scope := begin(ctx, t, k)
 	k.FailLock(orders.Key(1), locktest.Timeout)
-	_, err := scope.RLock(ctx, orders.Key(1))
-	wants(t, "RLock", err, txlock.ErrWaitTimeout)
+	wants(t, "RLock", second(scope.RLock(ctx, orders.Key(1))), txlock.ErrWaitTimeout)
 	k.FailLock(orders.Key(2), locktest.Deadlock)
-	_, err = scope.Once(ctx, orders.Key(2))
-	wants(t, "Once", err, txlock.ErrDeadlock)
-	if err := tx.Rollback(); err != nil {
-		t.Error(err)
-	}
+	wants(t, "Once", second(scope.Once(ctx, orders.Key(2))), txlock.ErrDeadlock)
+	must(t, tx.Rollback())
 	const timeout, deadlock = "Error 1205 (HY000): Lock wait timeout exceeded", "Error 1213 (40001): Deadlock found"
 	for _, want := range []string{"tx 1: lock shared order:1: " + timeout, "tx 1: once order:2: " + deadlock} {
 		if got := log(k); !strings.Contains(got, want) {
@@ -334,32 +343,22 @@ func TestFaultsInTheLog(t *testing.T) {
 func TestFaultsOfStatements(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
-	update := func() error {
+	run := func() error {
 		return locksqlc.Run(t.Context(), k.DB(), orders.Keys(1), func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
-			return err
+			return second(tx.ExecContext(t.Context(), update))
 		})
 	}
-	expect := func() {
-		mock.ExpectBegin()
-		mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
-	}
-	k.FailStatement("UPDATE orders", locktest.Deadlock)
-	expect() // of the second time
-	mock.ExpectCommit()
-	must(t, update())
+	k.FailStatement(updated, locktest.Deadlock)
+	expects(mock, "BEGIN", updated, "COMMIT") // of the second time
+	must(t, run())
 
 	k.FailStatement("COMMIT", locktest.UnknownOutcome)
-	expect()
-	mock.ExpectCommit()
-	wants(t, "the error", update(), txlock.ErrUnknownOutcome)
+	expects(mock, "BEGIN", updated, "COMMIT")
+	wants(t, "the error", run(), txlock.ErrUnknownOutcome)
 
 	k.FailStatement("COMMIT", locktest.Deadlock)
-	expect()
-	mock.ExpectRollback()
-	expect()
-	mock.ExpectCommit()
-	must(t, update())
+	expects(mock, "BEGIN", updated, "ROLLBACK", "BEGIN", updated, "COMMIT")
+	must(t, run())
 }
 
 // TestBeforeFaults proves that a statement with a fault ran with what its transaction held, also if that
@@ -372,27 +371,24 @@ func TestBeforeFaults(t *testing.T) {
 		leases := leasesOf(t, k.DB())
 		l, err := leases.Acquire(t.Context(), guarded)
 		must(t, err)
-		update := func() error {
+		run := func() error {
 			tx, scope := begin(t.Context(), t, k)
-			_, err := scope.Lock(t.Context(), key)
-			must(t, err)
+			must(t, second(scope.Lock(t.Context(), key)))
 			must(t, l.Guard(t.Context(), tx))
-			if _, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1"); err != nil {
+			if _, err := tx.ExecContext(t.Context(), update); err != nil {
 				_ = tx.Rollback() // which a lost connection refuses
 				return err
 			}
 			return tx.Commit()
 		}
-		k.FailStatement("UPDATE orders", fault)
-		if err := update(); err == nil {
+		k.FailStatement(updated, fault)
+		if run() == nil {
 			t.Errorf("%v: no error", fault)
 		}
-		mock.ExpectBegin()
-		mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
-		mock.ExpectCommit()
-		must(t, update())
-		k.Before(key, "UPDATE orders")
-		k.Before(guarded, "UPDATE orders")
+		expects(mock, "BEGIN", updated, "COMMIT")
+		must(t, run())
+		k.Before(key, updated)
+		k.Before(guarded, updated)
 		must(t, l.Release(t.Context()))
 	}
 }
@@ -400,47 +396,38 @@ func TestBeforeFaults(t *testing.T) {
 // reports is a Kit over the mock of a program that has the lease of reports.
 type reports struct {
 	*lease.Lease
-	t       *testing.T
-	kit     *locktest.Kit
-	fails   *said   // what the Kit has said
-	pool    *sql.DB // of the Kit, unguarded
-	program *sql.DB
-	mock    sqlmock.Sqlmock
+	*locktest.Kit
+	fails *said   // what the Kit has said
+	pool  *sql.DB // of the Kit, unguarded
+	mock  sqlmock.Sqlmock
 }
 
 func openReports(t *testing.T) *reports {
 	t.Helper()
-	program, mock, err := sqlmock.New()
-	must(t, err)
-	fails := &said{TB: t}
-	kit := locktest.Open(fails, program)
+	kit, mock, fails := onSaid(t)
 	l, err := leasesOf(t, kit.DB()).Acquire(t.Context(), txlock.Named("reports"))
 	must(t, err)
-	return &reports{l, t, kit, fails, sql.OpenDB(kit.Connector()), program, mock}
+	pool := sql.OpenDB(kit.Connector())
+	t.Cleanup(func() { must(t, errors.Join(l.Release(context.Background()), pool.Close())) })
+	return &reports{l, kit, fails, pool, mock}
 }
 
-// end demands that Before has failed, or not, for the last UPDATE of orders, and ends all.
-func (r *reports) end(failed bool) {
-	t := r.t
+// fails demands that Before has failed, or not, for the last UPDATE of orders.
+func (r *reports) wants(t *testing.T, failed bool) {
 	t.Helper()
-	if fine := r.kit.Before(r.Key(), "UPDATE orders"); fine == failed {
-		t.Errorf("Before: %t\n%s", fine, log(r.kit))
+	if fine := r.Before(r.Key(), updated); fine == failed {
+		t.Errorf("Before: %t\n%s", fine, log(r.Kit))
 	}
 	if failed {
-		r.fails.says(t, "UPDATE orders SET n = 1 ran without the lock of reports: its transaction had locked nothing")
+		r.fails.says(t, update+" ran without the lock of reports: its transaction had locked nothing")
 	}
-	must(t, r.Release(t.Context()))
-	must(t, r.pool.Close())
-	r.fails.end()
-	r.mock.ExpectClose()
-	must(t, r.program.Close())
-	must(t, r.mock.ExpectationsWereMet())
 }
 
 // TestBeforeGuardLast calls Guard last, also after a fault. A transaction that is committed without
 // the guard fails the test: it never had one, or a rollback to a savepoint has undone it.
 func TestBeforeGuardLast(t *testing.T) {
 	t.Parallel()
+	const ddl = "ALTER TABLE orders ADD m INT"
 	for name, c := range map[string]struct {
 		statements []string // after the UPDATE, with "guard" for Guard
 		fails      bool
@@ -449,13 +436,12 @@ func TestBeforeGuardLast(t *testing.T) {
 		"never":     {nil, true},
 		"savepoint": {[]string{"SAVEPOINT s", "guard", "ROLLBACK TO s"}, true},
 		"released":  {[]string{"SAVEPOINT s", "guard", "RELEASE SAVEPOINT s"}, false},
-		"DDL":       {[]string{"ALTER TABLE orders ADD m INT"}, true},
-		"late DDL":  {[]string{"guard", "ALTER TABLE orders ADD m INT"}, false},
+		"DDL":       {[]string{ddl}, true},
+		"late DDL":  {[]string{"guard", ddl}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := openReports(t)
-			mock := r.mock
 			run := func(statements ...string) error {
 				tx, err := r.pool.BeginTx(t.Context(), nil)
 				must(t, err)
@@ -472,33 +458,21 @@ func TestBeforeGuardLast(t *testing.T) {
 				}
 				return tx.Commit()
 			}
-			expect := func(statements ...string) {
-				mock.ExpectBegin()
-				for _, text := range statements {
-					if text != "guard" {
-						mock.ExpectExec(text).WillReturnResult(sqlmock.NewResult(0, 1))
-					}
-				}
-				if slices.Contains(statements, "ALTER TABLE orders ADD m INT") {
-					mock.ExpectRollback() // there is nothing left to commit
-				} else {
-					mock.ExpectCommit()
-				}
-			}
-			const update = "UPDATE orders SET n = 1"
-			r.kit.FailStatement("UPDATE orders", locktest.Deadlock)
-			if err := run(update, "guard"); err == nil {
+			r.FailStatement(updated, locktest.Deadlock)
+			if run(update, "guard") == nil {
 				t.Error("no deadlock")
 			}
-			expect(update, "guard")
+			expects(r.mock, "BEGIN", update, "COMMIT")
 			must(t, run(update, "guard"))
-			if !r.kit.Before(r.Key(), "UPDATE orders") {
-				t.Errorf("after the deadlock: %v\n%s", r.fails.texts, log(r.kit))
+			r.wants(t, false)
+			expects(r.mock, slices.DeleteFunc(slices.Concat([]string{"BEGIN", update}, c.statements), func(text string) bool { return text == "guard" })...)
+			if slices.Contains(c.statements, ddl) {
+				expects(r.mock, "ROLLBACK") // there is nothing left to commit
+			} else {
+				expects(r.mock, "COMMIT")
 			}
-			statements := append([]string{update}, c.statements...)
-			expect(statements...)
-			must(t, run(statements...))
-			r.end(c.fails)
+			must(t, run(append([]string{update}, c.statements...)...))
+			r.wants(t, c.fails)
 		})
 	}
 }
@@ -507,42 +481,41 @@ func TestBeforeGuardLast(t *testing.T) {
 // One whose COMMIT has only lost its answer does.
 func TestBeforeOfFailedCommits(t *testing.T) {
 	t.Parallel()
-	committed := func(m sqlmock.Sqlmock) { m.ExpectCommit() }
-	rolledBack := func(m sqlmock.Sqlmock) { m.ExpectRollback() }
 	for name, c := range map[string]struct {
 		at    string // the statement that fails
 		by    locktest.Fault
-		ends  func(sqlmock.Sqlmock)
+		ends  string
 		fails bool
 	}{
-		"deadlock":        {"COMMIT", locktest.Deadlock, rolledBack, false},
-		"lost connection": {"COMMIT", locktest.LostConnection, rolledBack, false},
-		"unknown outcome": {"COMMIT", locktest.UnknownOutcome, committed, true},
-		"the program's":   {"", 0, func(m sqlmock.Sqlmock) { m.ExpectCommit().WillReturnError(errors.New("no space")) }, false},
-		"DDL":             {"ALTER TABLE orders", locktest.Deadlock, rolledBack, false},
-		"before":          {"DELETE FROM orders", locktest.Deadlock, rolledBack, false},
+		"deadlock":        {"COMMIT", locktest.Deadlock, "ROLLBACK", false},
+		"lost connection": {"COMMIT", locktest.LostConnection, "ROLLBACK", false},
+		"unknown outcome": {"COMMIT", locktest.UnknownOutcome, "COMMIT", true},
+		"the program's":   {"", 0, "no space", false},
+		"DDL":             {"ALTER TABLE orders", locktest.Deadlock, "ROLLBACK", false},
+		"before":          {"DELETE FROM orders", locktest.Deadlock, "ROLLBACK", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := openReports(t)
-			mock := r.mock
-			update := func(ends func(sqlmock.Sqlmock)) *sql.Tx {
-				mock.ExpectBegin()
-				mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
-				ends(mock)
+			begun := func(ends string) *sql.Tx {
+				expects(r.mock, "BEGIN", updated)
+				if ends == "no space" {
+					r.mock.ExpectCommit().WillReturnError(errors.New(ends))
+				} else {
+					expects(r.mock, ends)
+				}
 				tx, err := r.pool.BeginTx(t.Context(), nil)
 				must(t, err)
-				_, err = tx.ExecContext(t.Context(), "UPDATE orders SET n = 1")
-				must(t, err)
+				must(t, second(tx.ExecContext(t.Context(), update)))
 				return tx
 			}
-			guarded := update(committed)
+			guarded := begun("COMMIT")
 			must(t, r.Guard(t.Context(), guarded))
 			must(t, guarded.Commit())
 
-			tx := update(c.ends)
+			tx := begun(c.ends)
 			if c.by != 0 {
-				r.kit.FailStatement(c.at, c.by)
+				r.FailStatement(c.at, c.by)
 			}
 			if c.at != "" && c.at != "COMMIT" {
 				if _, err := tx.ExecContext(t.Context(), c.at); err == nil {
@@ -550,7 +523,7 @@ func TestBeforeOfFailedCommits(t *testing.T) {
 				}
 			}
 			_ = tx.Commit() // which fails, or has nothing left to commit
-			r.end(c.fails)
+			r.wants(t, c.fails)
 		})
 	}
 }
@@ -585,16 +558,13 @@ func TestAwaitWaiting(t *testing.T) {
 		hashed := txlock.NewFamily[int64]("hashed", txlock.Hashed()).Key(1)
 		for _, key := range []txlock.Key{orders.Key(1), hashed} {
 			holder, of := begin(ctx, t, k)
-			_, err := of.Lock(ctx, key)
-			must(t, err)
+			must(t, second(of.Lock(ctx, key)))
 			waiter, other := begin(ctx, t, k)
 			began, done := time.Now(), make(chan error)
-			go func() { _, err := other.Lock(ctx, key); done <- err }()
+			go func() { done <- second(other.Lock(ctx, key)) }()
 			must(t, k.AwaitWaiting(ctx, key, 1))
 			wants(t, "Lock", <-done, txlock.ErrWaitTimeout)
-			if took := time.Since(began).Round(time.Second); took != 50*time.Second {
-				t.Errorf("it has waited for %v", took)
-			}
+			equal(t, "the wait", time.Since(began).Round(time.Second), 50*time.Second)
 			must(t, errors.Join(waiter.Rollback(), holder.Commit()))
 		}
 	})
@@ -630,13 +600,10 @@ func TestLeases(t *testing.T) {
 		l, err := m.Acquire(ctx, key)
 		must(t, err)
 		guarded := func() *sql.Tx {
-			mock.ExpectBegin()
-			mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
-			tx, err := k.DB().BeginTx(ctx, nil)
-			must(t, err)
+			expects(mock, "BEGIN", updated)
+			tx, _ := begin(ctx, t, k)
 			must(t, l.Guard(ctx, tx))
-			_, err = tx.ExecContext(ctx, "UPDATE orders SET n = 1")
-			must(t, err)
+			must(t, second(tx.ExecContext(ctx, update)))
 			return tx
 		}
 		tx := guarded()
@@ -680,17 +647,13 @@ func TestSchedules(t *testing.T) {
 		var all sync.WaitGroup
 		for _, schedule := range []job.Schedule{job.Every(time.Minute), job.Every(90 * time.Second)} {
 			all.Go(func() {
-				if err := jobs.Run(ctx, txlock.Named("nightly"), schedule, func(context.Context, time.Time) error { return nil }); err != nil {
-					t.Error(err)
-				}
+				wants(t, "Run", jobs.Run(ctx, txlock.Named("nightly"), schedule, func(context.Context, time.Time) error { return nil }), nil)
 			})
 		}
 		time.Sleep(time.Hour)
 		must(t, jobs.Close(ctx))
 		all.Wait()
-		if told.Load() != 2 {
-			t.Errorf("%d processes were told", told.Load())
-		}
+		equal(t, "processes that were told", told.Load(), 2)
 	})
 }
 
@@ -706,19 +669,16 @@ func TestJobs(t *testing.T) {
 		key, at := txlock.Named("nightly"), time.Now()
 		for i := range 2 {
 			ran, err := jobs.TickTx(ctx, key, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
-			if err != nil || ran != (i == 0) {
-				t.Errorf("tick %d: %t, %v", i, ran, err)
-			}
+			must(t, err)
+			equal(t, "a tick has run", ran, i == 0)
 		}
 		failed := errors.New("failed")
-		_, err = jobs.Tick(ctx, key, at.Add(time.Second), func(context.Context, time.Time) error { return failed })
-		wants(t, "the error", err, failed)
+		fails := func(context.Context, time.Time) error { return failed }
+		wants(t, "Tick", second(jobs.Tick(ctx, key, at.Add(time.Second), fails)), failed)
 		status, err := jobs.Status(ctx, key)
-		if err != nil || status.Failures != 1 {
-			t.Errorf("%+v, %v", status, err)
-		}
-		_, err = jobs.Tick(ctx, key, at.Add(2*time.Second), func(context.Context, time.Time) error { return failed })
-		wants(t, "the error", err, failed)
+		must(t, err)
+		equal(t, "failures", status.Failures, 1)
+		wants(t, "Tick", second(jobs.Tick(ctx, key, at.Add(2*time.Second), fails)), failed)
 		all, err := jobs.List(ctx)
 		if err != nil || len(all) != 1 || all[0].Failing != 2 {
 			t.Errorf("%+v, %v", all, err)
@@ -748,44 +708,41 @@ func TestJobControls(t *testing.T) {
 		}()
 		time.Sleep(90 * time.Minute)
 		first := <-runs
-		wanted := func(what string, changed bool, err error, want bool) {
-			t.Helper()
-			if err != nil || changed != want {
-				t.Errorf("%s: %t, %v", what, changed, err)
+		wanted := func(what string, want bool) func(bool, error) {
+			return func(changed bool, err error) {
+				t.Helper()
+				must(t, err)
+				equal(t, what, changed, want)
 			}
 		}
 		for i := range 2 {
-			paused, err := jobs.Pause(ctx, key, "test")
-			wanted("Pause", paused, err, i == 0)
+			wanted("Pause", i == 0)(jobs.Pause(ctx, key, "test"))
 		}
 		time.Sleep(3*time.Hour + time.Second) // between two looks of the job, which would begin the first run at once
 		if status, err := jobs.Status(ctx, key); err != nil || status.PausedBy != "test" || len(runs) > 0 {
 			t.Errorf("%+v, %v after %d runs", status, err, len(runs))
 		}
 		for i := range 2 {
-			requested, err := jobs.RunNow(ctx, key)
-			wanted("RunNow", requested, err, i == 0)
+			wanted("RunNow", i == 0)(jobs.RunNow(ctx, key))
 		}
 		time.Sleep(time.Minute)
-		second := <-runs
+		asked := <-runs
 		for i := range 2 {
-			resumed, err := jobs.Resume(ctx, key)
-			wanted("Resume", resumed, err, i == 0)
+			wanted("Resume", i == 0)(jobs.Resume(ctx, key))
 		}
 		time.Sleep(time.Hour)
 		third := <-runs
 		kept, err := jobs.Runs(ctx, key)
-		if err != nil || len(kept) != 2 || !kept[0].At.Equal(third) || !kept[1].At.Equal(second) || !second.After(first) || kept[0].Kind != job.Done {
-			t.Errorf("%+v, %v, after runs at %v, %v and %v", kept, err, first, second, third)
+		if err != nil || len(kept) != 2 || !kept[0].At.Equal(third) || !kept[1].At.Equal(asked) || !asked.After(first) || kept[0].Kind != job.Done {
+			t.Errorf("%+v, %v, after runs at %v, %v and %v", kept, err, first, asked, third)
 		}
 		must(t, jobs.Close(ctx))
 		must(t, <-ran)
 		for _, unused := range []time.Duration{100 * time.Hour, time.Hour} {
 			time.Sleep(10 * time.Hour)
 			n, err := job.Purge(ctx, k.DB(), unused)
-			wanted("Purge", n == 1, err, unused == time.Hour)
+			wanted("Purge", unused == time.Hour)(n == 1, err)
 		}
-		_, err = jobs.Status(ctx, key)
-		wants(t, "Status after Purge", err, txlock.ErrNotHeld)
+		wants(t, "Status after Purge", second(jobs.Status(ctx, key)), txlock.ErrNotHeld)
 	})
 }

@@ -1,11 +1,22 @@
 package locktest_test
 
 import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -19,9 +30,180 @@ func wants(t testing.TB, what string, err, want error) {
 	}
 }
 
+// equal demands a value.
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
+
+// leasesOf returns a manager, which is closed when the test ends.
+func leasesOf(t *testing.T, pool *sql.DB) *lease.Manager {
+	t.Helper()
+	m, err := lease.NewManager(pool)
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
+	return m
+}
+
+// guardedPool opens a guarded pool of a server.
+func guardedPool(t *testing.T, db *testdb.DB) *sql.DB { return opened(t, db, guarded) }
+
+// plainPool opens one without the guard.
+func plainPool(t *testing.T, db *testdb.DB) *sql.DB {
+	return opened(t, db, func(base sqldriver.Connector) sqldriver.Connector { return base })
+}
+
+// opened opens a pool of a server, whose connector wrap changes.
+func opened(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *sql.DB {
+	t.Helper()
+	connector, err := mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} })) // some are broken on purpose
+	must(t, err)
+	pool := sql.OpenDB(wrap(connector))
+	t.Cleanup(func() { must(t, pool.Close()) })
+	return pool
+}
+
+// server is a real one. Each actor has a connection of its own.
+type server struct {
+	db    *testdb.DB
+	pools []*sql.DB
+	ids   []int64
+	table string
+
+	programs, undecided int // how many were run, and of those not to the end
+}
+
+// newServer opens the pools of the actors, whose connectors wrap changes.
+func newServer(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *server {
+	t.Helper()
+	s := &server{db: db, table: db.CreateTable(t, "actors", "n INT PRIMARY KEY, written INT NOT NULL DEFAULT 0")}
+	for i := range maxActors {
+		db.Exec(t, fmt.Sprintf("INSERT INTO %s (n) VALUES (%d)", s.table, i))
+		pool := opened(t, db, wrap)
+		pool.SetMaxOpenConns(1)
+		s.pools, s.ids = append(s.pools, pool), append(s.ids, testdb.ConnID(t, pool))
+	}
+	return s
+}
+
+func guarded(base sqldriver.Connector) sqldriver.Connector { return locksqlc.Connector(base) }
+
+func (s *server) begin(actor int, options *sql.TxOptions) (transaction, error) {
+	tx, err := s.pools[actor].BeginTx(context.Background(), options)
+	if err != nil {
+		return nil, err
+	}
+	scope, err := txlock.Join(context.Background(), tx)
+	return serverTx{scope, tx, s}, err
+}
+
+func (s *server) readVersion(ctx context.Context, key txlock.Key) (uint64, error) {
+	return txlock.ReadVersion(ctx, s.db.Admin(), key)
+}
+
+func (s *server) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error) {
+	return txlock.Holders(ctx, s.db.Admin(), keys...)
+}
+
+// waits returns when the server has the actor's call waiting, or when it has returned. It
+// looks twice, for a call that has waited for a moment and gone on.
+func (s *server) waits(actor int, returned <-chan answer) (answer, bool, error) {
+	seen := 0
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		waits, err := s.db.WaitsForLock(context.Background(), s.ids[actor])
+		select {
+		case a := <-returned:
+			return a, true, nil
+		default:
+		}
+		if waits {
+			seen++
+		} else {
+			seen = 0
+		}
+		if seen > 1 || err != nil {
+			return answer{}, false, err
+		}
+		select {
+		case a := <-returned:
+			return a, true, nil
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	return answer{}, false, fmt.Errorf("T%d neither waits nor returns", actor+1)
+}
+
+// serverTx is a transaction of a real server.
+type serverTx struct {
+	*txlock.Scope
+	tx     *sql.Tx
+	server *server
+}
+
+func (t serverTx) Snapshot() error {
+	var n int
+	return t.tx.QueryRow("SELECT COUNT(*) FROM " + t.server.table).Scan(&n)
+}
+
+func (t serverTx) Savepoint(name string) error  { return t.exec("SAVEPOINT " + name) }
+func (t serverTx) RollbackTo(name string) error { return t.exec("ROLLBACK TO SAVEPOINT " + name) }
+
+func (t serverTx) write(actor int) error {
+	return t.exec(fmt.Sprintf("UPDATE %s SET written = written + 1 WHERE n = %d", t.server.table, actor))
+}
+
+func (t serverTx) exec(query string) error { return second(t.tx.Exec(query)) }
+
+func (t serverTx) Commit() error                { return t.tx.Commit() }
+func (t serverTx) Rollback() error              { return t.tx.Rollback() }
+func (t serverTx) atMost(d time.Duration) locks { return t.WaitAtMost(d) }
+
+// keys makes the keys of a program, and the rows that are there before it. Around each there is a row that nobody locks, so
+// that what the server does to the gap beside one concerns no other.
+func (s *server) keys(t *testing.T, p program) (keys, there []txlock.Key) {
+	t.Helper()
+	number := lastProgram.Add(1)
+	there = []txlock.Key{txlock.Named(fmt.Sprintf("%06d:", number))}
+	for i, kind := range p.keys {
+		key := txlock.Named(fmt.Sprintf("%06d:%d", number, i))
+		there = append(there, txlock.Named(key.String()+"~"))
+		switch kind {
+		case ensured:
+			there = append(there, key)
+		case hashed:
+			key = s.hashed()
+		}
+		keys = append(keys, key)
+	}
+	must(t, txlock.Ensure(t.Context(), s.db.Admin(), there...))
+	return keys, there
+}
+
+// hashed returns a key whose slot nobody else uses.
+func (s *server) hashed() txlock.Key {
+	for {
+		key := hashedKeys.Key(lastHashed.Add(1))
+		if _, taken := slots.LoadOrStore(fmt.Sprint(s.db.Engine(), key.Slot()), true); !taken {
+			return key
+		}
+	}
+}
+
+var (
+	hashedKeys  = txlock.NewFamily[int64]("different", txlock.Hashed())
+	lastHashed  atomic.Int64
+	lastProgram atomic.Int64
+	slots       sync.Map
+)

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/DATA-DOG/go-sqlmock"
 
@@ -32,15 +31,13 @@ func TestPrepared(t *testing.T) {
 	must(t, err)
 	own, err := tx.PrepareContext(ctx, gen.LockNamed)
 	must(t, err)
-	_, err = own.ExecContext(ctx, []byte("order:1"), []byte("test"), 1)
-	must(t, err)
+	must(t, second(own.ExecContext(ctx, []byte("order:1"), []byte("test"), 1)))
 	mock.ExpectBegin()
 	mock.ExpectPrepare("UPDATE orders").ExpectExec().WithArgs(7).WillReturnResult(sqlmock.NewResult(0, 1))
 	mock.ExpectCommit()
 	program, err := tx.PrepareContext(ctx, "UPDATE orders SET n = ?")
 	must(t, err)
-	_, err = program.ExecContext(ctx, 7)
-	must(t, err)
+	must(t, second(program.ExecContext(ctx, 7)))
 	must(t, tx.Commit())
 	k.Before(orders.Key(1), "UPDATE orders")
 }
@@ -77,9 +74,7 @@ func asText(t *testing.T, pool *sql.DB) (send func(queries ...string), lock func
 	send = func(queries ...string) {
 		t.Helper()
 		for _, query := range queries {
-			if _, err := conn.ExecContext(t.Context(), query); err != nil {
-				t.Fatalf("%s: %v", query, err)
-			}
+			must(t, second(conn.ExecContext(t.Context(), query)))
 		}
 	}
 	return send, func(key txlock.Key) error {
@@ -87,8 +82,7 @@ func asText(t *testing.T, pool *sql.DB) (send func(queries ...string), lock func
 		if err != nil {
 			return err
 		}
-		_, err = scope.Lock(t.Context(), key)
-		return err
+		return second(scope.Lock(t.Context(), key))
 	}
 }
 
@@ -180,16 +174,10 @@ func TestSnapshots(t *testing.T) {
 			}
 		}
 		for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelSerializable} {
-			tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
-			must(t, err)
-			_, err = tx.ExecContext(t.Context(), "SELECT n FROM "+table)
-			must(t, err)
+			tx, scope := beginAt(t.Context(), t, pool, level)
+			must(t, second(tx.ExecContext(t.Context(), "SELECT n FROM "+table)))
 			holds(t, pool, key)
-			scope, err := txlock.Join(t.Context(), tx)
-			must(t, err)
-			if _, err := scope.Lock(t.Context(), key); err != nil {
-				t.Errorf("a lock after a read at %v: %v", level, err)
-			}
+			wants(t, "a lock after a read at "+level.String(), second(scope.Lock(t.Context(), key)), nil)
 			must(t, tx.Commit())
 		}
 	})
@@ -199,12 +187,8 @@ func TestSnapshots(t *testing.T) {
 func TestVersionAtSerializable(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
 		must(t, txlock.Ensure(t.Context(), pool, key))
-		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelSerializable})
-		must(t, err)
-		scope, err := txlock.Join(t.Context(), tx)
-		must(t, err)
-		_, err = scope.Version(t.Context(), key)
-		must(t, err)
+		tx, scope := beginAt(t.Context(), t, pool, sql.LevelSerializable)
+		must(t, second(scope.Version(t.Context(), key)))
 		wants(t, "TryLock", tries(t, pool, key), txlock.ErrBusy)
 		must(t, tx.Commit())
 		must(t, tries(t, pool, key))
@@ -229,8 +213,7 @@ func tries(t *testing.T, pool *sql.DB, key txlock.Key) error {
 	return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
 		scope, err := txlock.Join(t.Context(), tx)
 		must(t, err)
-		_, err = scope.TryLock(t.Context(), key)
-		return err
+		return second(scope.TryLock(t.Context(), key))
 	})
 }
 
@@ -260,22 +243,14 @@ func TestFirstSavepoint(t *testing.T) {
 // isn't guarded.
 func TestLockGoneByDDL(t *testing.T) {
 	t.Parallel()
-	program, mock, err := sqlmock.New()
-	must(t, err)
-	fails := &said{TB: t}
-	k := locktest.Open(fails, program)
+	k, mock, fails := onSaid(t)
 	pool := sql.OpenDB(k.Connector())
-	tx, err := pool.BeginTx(t.Context(), nil)
-	must(t, err)
-	scope, err := txlock.Join(t.Context(), tx)
-	must(t, err)
-	_, err = scope.Lock(t.Context(), orders.Key(1))
-	must(t, err)
+	tx, scope := beginAt(t.Context(), t, pool, sql.LevelDefault)
+	must(t, second(scope.Lock(t.Context(), orders.Key(1))))
 	mock.ExpectBegin()
 	for _, query := range []string{"CREATE TEMPORARY TABLE draft", "ANALYZE UPDATE draft", "UPDATE orders", "CREATE TABLE archive", "DELETE FROM orders"} {
-		mock.ExpectExec(query).WillReturnResult(sqlmock.NewResult(0, 1))
-		_, err := tx.ExecContext(t.Context(), query)
-		must(t, err)
+		expects(mock, query)
+		must(t, second(tx.ExecContext(t.Context(), query)))
 	}
 	if !k.Before(orders.Key(1), "UPDATE orders") || k.Before(orders.Key(1), "DELETE FROM orders") {
 		t.Error(k.Log())
@@ -283,9 +258,6 @@ func TestLockGoneByDDL(t *testing.T) {
 	fails.says(t, "DELETE FROM orders ran without the lock of order:1: its transaction had locked nothing")
 	mock.ExpectRollback()
 	must(t, errors.Join(tx.Rollback(), pool.Close()))
-	fails.end()
-	mock.ExpectClose()
-	must(t, program.Close())
 }
 
 // TestTransactionAsText begins and ends a transaction by statements: its database sees those of
@@ -293,20 +265,16 @@ func TestLockGoneByDDL(t *testing.T) {
 func TestTransactionAsText(t *testing.T) {
 	t.Parallel()
 	k, mock := onMock(t)
-	mock.ExpectBegin()
-	mock.ExpectExec("UPDATE orders").WillReturnResult(sqlmock.NewResult(0, 1))
-	mock.ExpectCommit()
+	expects(mock, "BEGIN", updated, "COMMIT")
 	conn, err := k.DB().Conn(t.Context())
 	must(t, err)
 	defer func() { _ = conn.Close() }() // it is lost
-	_, err = conn.ExecContext(t.Context(), "BEGIN")
-	must(t, err)
+	must(t, second(conn.ExecContext(t.Context(), "BEGIN")))
 	scope, err := locksqlc.JoinConn(t.Context(), conn)
 	must(t, err)
 	grant, err := scope.Lock(t.Context(), orders.Key(1))
 	must(t, err)
-	_, err = conn.ExecContext(t.Context(), "UPDATE orders SET n = 1")
-	must(t, err)
+	must(t, second(conn.ExecContext(t.Context(), "UPDATE orders SET n = 1")))
 	k.FailStatement("COMMIT", locktest.UnknownOutcome)
 	if _, err := conn.ExecContext(t.Context(), "COMMIT"); err == nil {
 		t.Error("it has an answer")
@@ -328,45 +296,15 @@ func TestStaleBeforeAWait(t *testing.T) {
 			}
 			must(t, err)
 		}
-		begin := func() (*sql.Tx, *txlock.Scope) {
-			tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-			must(t, err)
-			scope, err := txlock.Join(t.Context(), tx)
-			must(t, err)
-			return tx, scope
-		}
 		must(t, txlock.Ensure(t.Context(), pool, key))
-		tx, scope := begin()
-		_, err := scope.Version(t.Context(), key)
-		must(t, err)
+		tx, scope := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
+		must(t, second(scope.Version(t.Context(), key)))
 		holds(t, pool, key)
-		other, reader := begin()
-		_, err = reader.RLock(t.Context(), key)
-		must(t, err)
-		_, err = scope.TryLock(t.Context(), key)
-		wants(t, "TryLock", err, txlock.ErrStaleSnapshot)
+		other, reader := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
+		must(t, second(reader.RLock(t.Context(), key)))
+		wants(t, "TryLock", second(scope.TryLock(t.Context(), key)), txlock.ErrStaleSnapshot)
 		must(t, errors.Join(tx.Rollback(), other.Rollback()))
 	})
-}
-
-// TestLockAllInPart writes no row if it doesn't get all.
-func TestLockAllInPart(t *testing.T) {
-	t.Parallel()
-	k, ctx := locktest.Open(t, nil), t.Context()
-	keys := orders.Keys(1, 2)
-	other, holder := begin(ctx, t, k)
-	_, err := holder.Lock(ctx, keys[1])
-	must(t, err)
-	tx, scope := begin(ctx, t, k)
-	_, err = scope.WaitAtMost(time.Millisecond).LockAll(ctx, keys...)
-	wants(t, "LockAll", err, txlock.ErrWaitTimeout)
-	_, err = holder.TryLock(ctx, keys[0])
-	wants(t, "TryLock of what it has got", err, txlock.ErrBusy)
-	must(t, errors.Join(tx.Commit(), other.Rollback()))
-	version, err := txlock.ReadVersion(ctx, k.DB(), keys[0])
-	if err != nil || version != 0 {
-		t.Errorf("version %d, %v", version, err)
-	}
 }
 
 // TestStatementsOfTheProgram hands to the mock what only looks like a statement of lockstep's.
@@ -381,8 +319,7 @@ func TestStatementsOfTheProgram(t *testing.T) {
 		"-- name: Named :one\nSELECT name FROM lockstep_locks_of_mine WHERE name IN (?)",
 	} {
 		mock.ExpectExec(regexp.QuoteMeta(strings.Join(strings.Fields(query), " "))).WillReturnResult(sqlmock.NewResult(0, 0))
-		_, err := k.DB().ExecContext(t.Context(), query)
-		must(t, err)
+		must(t, second(k.DB().ExecContext(t.Context(), query)))
 	}
 }
 
