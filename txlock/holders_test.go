@@ -1,11 +1,16 @@
 package txlock_test
 
 import (
+	"context"
+	"database/sql"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -48,21 +53,15 @@ func TestHolders(t *testing.T) {
 			}
 			for i, h := range all {
 				s.holds(t, h, grants[i%4]) // the last is the first again
-				if h.Label != "till 7" {
-					t.Errorf("the owner is %q", h.Label)
-				}
+				equal(t, "the label", h.Label, "till 7")
 			}
 			wants(t, "Rollback", s.tx.Rollback(), nil)
-			if all := holders(t, db, lot, old, fresh, ensured); len(all) != 0 {
-				t.Errorf("holders after the rollback: %+v", all)
-			}
+			equal(t, "holders after the rollback", len(holders(t, db, lot, old, fresh, ensured)), 0)
 		}
 		s := begin(t, newPool(t, db, true), nil)
 		s.lock(t, old)
 		s.commit(t)
-		if all := holders(t, db, old); len(all) != 0 {
-			t.Errorf("holders after the commit: %+v", all)
-		}
+		equal(t, "holders after the commit", len(holders(t, db, old)), 0)
 	})
 }
 
@@ -100,25 +99,6 @@ func TestHoldersWaitForNobody(t *testing.T) {
 	})
 }
 
-// TestHolderCanBeKilled is what the connection is told for. A user may end the
-// sessions of his own.
-func TestHolderCanBeKilled(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		s := holder(t, db, key)
-		all := holders(t, db, key)
-		if len(all) != 1 {
-			t.Fatalf("holders %+v", all)
-		}
-		noError(t, second(newPool(t, db, false).ExecContext(t.Context(), "KILL "+strconv.FormatUint(all[0].Session, 10))))
-		db.WaitGone(t, s.id)
-		if all := holders(t, db, key); len(all) != 0 {
-			t.Errorf("holders %+v after the KILL", all)
-		}
-		wants(t, "Verify", s.Verify(t.Context()), txlock.ErrTxDoomed)
-	})
-}
-
 func TestOwner(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		host, err := os.Hostname()
@@ -133,9 +113,7 @@ func TestOwner(t *testing.T) {
 		} {
 			for _, key := range []txlock.Key{named(), hashed()} {
 				s := begin(t, newPool(t, db, true), nil)
-				if _, err := s.Lock(txlock.WithLabel(t.Context(), c.owner), key); err != nil {
-					t.Fatalf("the owner %q: %v", c.owner, err)
-				}
+				noError(t, second(s.Lock(txlock.WithLabel(t.Context(), c.owner), key)))
 				if all := holders(t, db, key); len(all) != 1 || all[0].Label != c.want {
 					t.Errorf("the owner %q is shown as %+v", c.owner, all)
 				}
@@ -149,19 +127,125 @@ func TestOwner(t *testing.T) {
 	})
 }
 
-func TestHoldersOfManyKeys(t *testing.T) {
+// questions counts the statements that a session has sent, by the server's own count.
+func questions(t *testing.T, tx *sql.Tx) (n int64) {
+	t.Helper()
+	noError(t, tx.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Questions'").Scan(new(string), &n))
+	return n
+}
+
+// TestAssertLocked asserts locks that are held, and not, shared, undone and over, without
+// a statement.
+func TestAssertLocked(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		keys := make([]txlock.Key, 2500)
-		for i := range keys {
-			keys[i] = named()
-		}
+		ctx, key, shared := t.Context(), named(), named()
 		s := begin(t, newPool(t, db, true), nil)
-		first, last := s.lock(t, keys[0]), s.lock(t, keys[2499])
-		all := holders(t, db, keys...)
-		if len(all) != 2 {
-			t.Fatalf("holders %+v", all)
+		wants(t, "before the lock", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNotHeld)
+		noError(t, second(s.RLock(ctx, shared)))
+		exec(t, s.tx, "SAVEPOINT before_lock")
+		s.lock(t, key)
+		before := questions(t, s.tx)
+		const times = 20
+		for range times {
+			wants(t, "under the lock", txlock.AssertLocked(ctx, s.tx, key), nil)
+			wants(t, "shared by an exclusive one", txlock.AssertRLocked(ctx, s.tx, key), nil)
+			wants(t, "shared", txlock.AssertRLocked(ctx, s.tx, shared), nil)
+			wants(t, "exclusively by a shared one", txlock.AssertLocked(ctx, s.tx, shared), txlock.ErrNotHeld)
 		}
-		s.holds(t, all[0], first)
-		s.holds(t, all[1], last)
+		if sent := questions(t, s.tx) - before; sent >= times {
+			t.Errorf("%d assertions have sent %d statements", 4*times, sent)
+		}
+		wants(t, "of a zero key", txlock.AssertLocked(ctx, s.tx, txlock.Key{}), txlock.ErrInvalidKey)
+		wants(t, "of no transaction", txlock.AssertLocked(ctx, nil, key), txlock.ErrNoTransaction)
+
+		rows, err := s.tx.QueryContext(ctx, "SELECT 1 UNION ALL SELECT 2")
+		noError(t, err)
+		rows.Next()
+		wants(t, "while rows are open", txlock.AssertLocked(ctx, s.tx, key), nil)
+		noError(t, errors.Join(rows.Err(), rows.Close()))
+
+		exec(t, s.tx, "ROLLBACK TO SAVEPOINT before_lock")
+		wants(t, "after a rollback to a savepoint", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNotHeld)
+		s.lock(t, key)
+		wants(t, "locked again", txlock.AssertLocked(ctx, s.tx, key), nil)
+		s.commit(t)
+		wants(t, "after the commit", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNoTransaction)
+		s = begin(t, newPool(t, db, true), nil)
+		s.lock(t, key)
+		exec(t, s.tx, "COMMIT")
+		wants(t, "after a COMMIT as text", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrTxDoomed)
 	})
+}
+
+// TestAssertLockedOnPlainPools says that nobody knows.
+func TestAssertLockedOnPlainPools(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		s := begin(t, newPool(t, db, false), nil)
+		s.lock(t, key)
+		err := txlock.AssertLocked(t.Context(), s.tx, key)
+		if !errors.Is(err, txlock.ErrNotHeld) || !strings.Contains(err.Error(), "not guarded") {
+			t.Errorf("AssertLocked on a plain pool: %v", err)
+		}
+		wants(t, "the transaction after it", s.Verify(t.Context()), nil)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		wants(t, "AssertLocked under a context that has ended", txlock.AssertLocked(ended, s.tx, key), context.Canceled)
+		s.commit(t)
+		wants(t, "AssertLocked after the commit", txlock.AssertLocked(t.Context(), s.tx, key), txlock.ErrNoTransaction)
+	})
+}
+
+// TestLabelsOfAllSizes hands a key on among holders whose labels have all sizes, and lets
+// some roll back. If the row changed its size with the label, InnoDB would make another
+// structure for each session that waits for it, at each hand-over, and look at all of them
+// at the next: hundreds of sessions would take minutes to leave the queue. The database is its
+// own: where another test's row splits a page, who waits in that has a structure more.
+func TestLabelsOfAllSizes(t *testing.T) {
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		lot := hashed()
+		db := testdb.Shared(t, engine).OpenNamed(t, lot.Slot(), another(lot).Slot())
+		for name, lock := range map[string]verb{"Lock": verbs["Lock"], "WaitAtMost": verbs["Lock"].within(time.Minute), "LockAll": verbs["LockAll"]} {
+			for kind, key := range map[string]txlock.Key{"known": named(), "hashed": lot} {
+				t.Run(name+"/"+kind, func(t *testing.T) { handOn(t, db, key, lock) })
+			}
+		}
+	})
+}
+
+// handOn lets sessions wait for a key, one behind the other, ends one holder after the
+// other, and looks at the last of the queue meanwhile.
+func handOn(t *testing.T, db *testdb.DB, key txlock.Key, lock verb) {
+	const waiters = 5
+	committed(t, db, key)
+	pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} })
+	var queue []*session
+	granted := make(chan error)
+	for i := range waiters {
+		s := begin(t, pool, nil)
+		queue = append(queue, s)
+		label := strings.Repeat("w", 1+11*i)
+		if i == 0 {
+			noError(t, second(lock(s.Scope, txlock.WithLabel(t.Context(), label), key)))
+			continue
+		}
+		go func() {
+			granted <- second(lock(s.Scope, txlock.WithLabel(context.WithoutCancel(t.Context()), label), key))
+		}()
+		db.WaitForLockWait(t, s.id)
+	}
+	last := queue[waiters-1]
+	before := db.LockStructs(t, last.id)
+	for i, s := range queue[:waiters-1] {
+		if most := db.LockStructs(t, last.id); before == 0 || most > before {
+			t.Errorf("who waits has %d structures of locks, and %d after %d holders", before, most, i)
+		}
+		if i%2 == 0 {
+			s.commit(t)
+		} else if err := s.tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		noError(t, <-granted)
+	}
+	last.commit(t)
 }

@@ -44,16 +44,10 @@ func TestLockAllOfTenThousand(t *testing.T) {
 						others := begin(t, newPool(t, db, true), nil)
 						wants(t, "TryLock of the last of them", second(others.TryLock(t.Context(), keys[n-1])), txlock.ErrBusy)
 						wants(t, "Rollback", others.tx.Rollback(), nil)
-						if all := holders(t, db, keys...); len(all) != n {
-							t.Errorf("%d of them have a holder", len(all))
-						}
+						equal(t, "those that have a holder", len(holders(t, db, keys...)), n)
 						wants(t, "Rollback", s.tx.Rollback(), nil)
-						if all := holders(t, db, keys...); len(all) != 0 {
-							t.Errorf("%d of them have a holder after the rollback", len(all))
-						}
-						if left := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); left != 0 {
-							t.Errorf("%d rows are left after the rollback", left)
-						}
+						equal(t, "those that have a holder after the rollback", len(holders(t, db, keys...)), 0)
+						equal(t, "rows after the rollback", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
 					})
 				}
 			}

@@ -82,9 +82,8 @@ func TestSmallLimitsEnd(t *testing.T) {
 		}
 		wants(t, "Verify", s.Verify(t.Context()), nil)
 		for _, k := range []txlock.Key{key, another(key)} {
-			if grant, ok := s.Held(k); ok {
-				t.Errorf("%v is held after a call that failed: %+v", k, grant)
-			}
+			_, holds := s.Held(k)
+			equal(t, "it is held after a call that failed", holds, false)
 		}
 		wants(t, "Rollback", other.Rollback(), nil)
 		wants(t, "the same lock when it is free", second(lock(s.Scope, t.Context(), key)), nil)
@@ -240,9 +239,7 @@ func TestLimitOfTheSession(t *testing.T) {
 			key := apart(t, db)
 			holder(t, db, key)
 			s := begin(t, impatient(t, db, guarded), nil)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
-			cancel()
+			err := second(s.WaitAtMost(time.Minute).Lock(limited(t, 20*time.Second), key))
 			wants(t, "a wait of a minute where a second is the session's limit", err, txlock.ErrWaitTimeout)
 			wants(t, "Verify", s.Verify(t.Context()), nil)
 		}
@@ -275,20 +272,16 @@ func TestTryFixesTheSnapshot(t *testing.T) {
 			table, key := db.CreateTable(t, "fixed", "n INT NOT NULL"), named()
 			s := unread(t, newPool(t, db, guarded))
 			s.lock(t, named())
-			_, err := s.TryLock(t.Context(), apart(t, db))
-			wants(t, "TryLock", err, nil)
+			wants(t, "TryLock", second(s.TryLock(t.Context(), apart(t, db))), nil)
 			other := begin(t, newPool(t, db, true), nil)
 			other.lock(t, key)
 			exec(t, other.tx, "INSERT INTO "+table+" VALUES (1)")
 			other.commit(t)
-			if _, err = s.Lock(t.Context(), key); err != nil {
+			if _, err := s.Lock(t.Context(), key); err != nil {
 				wants(t, "Lock", err, txlock.ErrStaleSnapshot)
 				continue
 			}
-			n := number(t, s.tx, "SELECT COUNT(*) FROM "+table)
-			if n != 1 {
-				t.Errorf("guarded=%t: what was done under the lock isn't seen", guarded)
-			}
+			equal(t, "rows that are seen of what was done under the lock", number(t, s.tx, "SELECT COUNT(*) FROM "+table), 1)
 		}
 	})
 }
@@ -348,6 +341,136 @@ func TestTryOfAGoneRow(t *testing.T) {
 				wants(t, name+": a key beside it", second(other.Lock(t.Context(), txlock.Named(strings.TrimSuffix(key.String(), "/m")+beside))), nil)
 			}
 			wants(t, "Rollback", errors.Join(s.tx.Rollback(), other.tx.Rollback()), nil)
+		}
+	})
+}
+
+// TestWaitsAtSerializable waits for the holder in every way, and is granted the lock, also
+// where the server refuses rows that have changed since the snapshot: at SERIALIZABLE a
+// MariaDB takes that before it waits. What is read under the lock is fresh.
+func TestWaitsAtSerializable(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		refusing := func(cfg *mysql.Config) {
+			if db.HasSnapshotIsolation(t) {
+				cfg.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
+			}
+		}
+		asks := map[string]verb{
+			"Lock": verbs["Lock"], "RLock": verbs["RLock"], "WaitAtMost": verbs["Lock"].within(time.Minute), "LockAll": verbs["LockAll"], "Version": verbs["Version"],
+			"Once": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+				if first, err := s.Once(ctx, key); err != nil || first {
+					return txlock.Grant{}, fmt.Errorf("first is %t, %w", first, err)
+				}
+				return txlock.Grant{}, nil
+			},
+		}
+		table := db.CreateTable(t, "serial", "id INT PRIMARY KEY, n INT NOT NULL")
+		exec(t, db.Admin(), "INSERT INTO "+table+" VALUES (1, 0)")
+		for _, guarded := range []bool{true, false} {
+			pool := newPool(t, db, guarded, refusing)
+			for way, ask := range asks {
+				for _, key := range []txlock.Key{named(), hashed()} {
+					if way == "Once" && key.Hashed() {
+						continue // its keys are never hashed
+					}
+					t.Run(fmt.Sprintf("%s/guarded=%t/hashed=%t", way, guarded, key.Hashed()), func(t *testing.T) {
+						if way != "Once" {
+							committed(t, db, key)
+						}
+						first := begin(t, pool, nil)
+						if way == "Once" {
+							first.once(t, key, true)
+						} else {
+							first.lock(t, key)
+						}
+						next := begin(t, pool, &sql.TxOptions{Isolation: sql.LevelSerializable})
+						granted := db.Waiting(t, next.id, func() error { return second(ask(next.Scope, t.Context(), key)) })
+						exec(t, first.tx, "UPDATE "+table+" SET n = n + 1")
+						first.commit(t)
+						wants(t, way, <-granted, nil)
+						equal(t, "what was read", number(t, next.tx, "SELECT n FROM "+table), number(t, db.Admin(), "SELECT n FROM "+table))
+						next.commit(t)
+					})
+				}
+			}
+		}
+	})
+}
+
+// asking is a context that calls a function once, when the label is asked for: that is
+// after a call has looked whether the transaction has read, and before it sends.
+type asking struct {
+	context.Context
+	between func()
+}
+
+func (a *asking) Value(key any) any {
+	if between := a.between; between != nil && fmt.Sprintf("%T", key) == "txlock.labelKey" {
+		a.between = nil
+		between()
+	}
+	return a.Context.Value(key)
+}
+
+// TestReadWhileLocking lets another goroutine read right before a lock is sent, and
+// somebody else change the key behind that: the lock knows of the read, and is refused.
+func TestReadWhileLocking(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "read", "n INT")
+		for name, lock := range map[string]verb{
+			"Lock": verbs["Lock"], "RLock": verbs["RLock"], "TryLock": verbs["TryLock"], "LockAll": verbs["LockAll"],
+			"WaitAtMost": verbs["Lock"].within(time.Minute), "LockAll within a limit": verbs["LockAll"].within(time.Minute),
+		} {
+			for kind, key := range map[string]txlock.Key{"known": named(), "hashed": hashed()} {
+				t.Run(name+"/"+kind, func(t *testing.T) {
+					t.Parallel()
+					committed(t, db, key)
+					s := unread(t, newPool(t, db, true))
+					ctx := &asking{Context: t.Context(), between: func() {
+						number(t, s.tx, "SELECT COUNT(*) FROM "+table)
+						committed(t, db, key)
+					}}
+					wants(t, name, second(lock(s.Scope, ctx, key)), txlock.ErrStaleSnapshot)
+					equal(t, "somebody has read", ctx.between == nil, true)
+				})
+			}
+		}
+	})
+}
+
+// TestLockAllInOrderOfSlots proves that LockAll takes center rows in the order of their
+// slots, whatever the order of the names that fall on them: the higher one is not taken
+// before the lower one.
+func TestLockAllInOrderOfSlots(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, limit := range []time.Duration{0, time.Minute} {
+			for _, guarded := range []bool{false, true} {
+				low, high := hashed(), hashed()
+				for (low.Slot() < high.Slot()) == (low.String() < high.String()) {
+					low, high = hashed(), hashed()
+				}
+				if low.Slot() > high.Slot() {
+					low, high = high, low
+				}
+				for _, held := range []txlock.Key{low, high} {
+					blocker, s := holder(t, db, held), unread(t, newPool(t, db, guarded))
+					scope := s.Scope
+					if limit > 0 {
+						scope = s.WaitAtMost(limit)
+					}
+					answered := db.Waiting(t, s.id, func() error { return second(scope.LockAll(t.Context(), high, low)) })
+					other := begin(t, newPool(t, db, true), nil)
+					if held == low {
+						wants(t, "the higher slot behind one that is waited for", second(other.TryLock(t.Context(), high)), nil)
+					} else {
+						wants(t, "the lower slot before one that is waited for", second(other.TryLock(t.Context(), low)), txlock.ErrBusy)
+					}
+					wants(t, "Rollback", other.tx.Rollback(), nil)
+					wants(t, "Rollback", blocker.tx.Rollback(), nil)
+					wants(t, "LockAll", <-answered, nil)
+					s.commit(t)
+				}
+			}
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -21,6 +22,8 @@ import (
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
+
+var limited = leasetest.Limited
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
@@ -75,9 +78,7 @@ func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 	}
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() {
-		if n := testdb.InUse(pool); n != 0 {
-			t.Errorf("%d connections are in use at the end", n)
-		}
+		equal(t, "connections in use at the end", testdb.InUse(pool), 0)
 		noError(t, pool.Close())
 	})
 	return pool
@@ -118,9 +119,7 @@ func begin(t *testing.T, pool *sql.DB, options *sql.TxOptions) *session {
 func (s *session) lock(t *testing.T, key txlock.Key) txlock.Grant {
 	t.Helper()
 	grant, err := s.Lock(t.Context(), key)
-	if err != nil {
-		t.Fatalf("Lock(%v): %v", key, err)
-	}
+	noError(t, err)
 	return grant
 }
 
@@ -179,11 +178,10 @@ var verbs = map[string]verb{
 		return grant, err
 	},
 	"CompareAndBump of 7": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
-		err := s.CompareAndBump(ctx, key, 7)
-		if errors.Is(err, txlock.ErrConflict) {
-			err = nil
+		if err := s.CompareAndBump(ctx, key, 7); !errors.Is(err, txlock.ErrConflict) {
+			return txlock.Grant{}, err
 		}
-		return txlock.Grant{}, err
+		return txlock.Grant{}, nil
 	},
 }
 
@@ -241,16 +239,12 @@ type executor interface {
 
 func exec(t *testing.T, on executor, query string, args ...any) {
 	t.Helper()
-	if _, err := on.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	noError(t, second(on.ExecContext(t.Context(), query, args...)))
 }
 
 func number(t *testing.T, on testdb.Queryer, query string, args ...any) (n int64) {
 	t.Helper()
-	if err := on.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	noError(t, on.QueryRowContext(t.Context(), query, args...).Scan(&n))
 	return n
 }
 
@@ -258,6 +252,14 @@ func number(t *testing.T, on testdb.Queryer, query string, args ...any) (n int64
 func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
 	return number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String())
+}
+
+// equal demands a value.
+func equal[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
 }
 
 func noError(t *testing.T, err error) {

@@ -3,18 +3,19 @@ package txlock_test
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/google/uuid"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
 const shop, bank = txlock.Namespace("shop"), txlock.Namespace("bank")
@@ -33,71 +34,6 @@ func ExampleNamespace() {
 	// @shop/nightly-report
 	// false
 	// txlock: invalid key: "@shop/nightly-report": names that begin with @ are those of a Namespace
-}
-
-func TestNamespaceWritesKeys(t *testing.T) {
-	t.Parallel()
-	long := txlock.Namespace(strings.Repeat("n", 64))
-	for _, c := range []struct {
-		key  txlock.Key
-		want string
-	}{
-		{shop.Named("nightly"), "@shop/nightly"},
-		{shop.Named("order:42"), "@shop/order:42"},
-		{txlock.NewFamily[int]("order", txlock.In(shop)).Key(42), "@shop/order:42"},
-		{txlock.NewFamily[int]("order", txlock.Hashed(), txlock.In(shop)).Key(42), "@shop/order:42"},
-		{txlock.NewStringerFamily[time.Duration]("every", txlock.In(shop)).Key(time.Second), "@shop/every:1s"},
-		{txlock.Segments(shop.Named("p"), 2)[1], "@shop/p#2"},
-		{shop.Named("@bank/x"), "@shop/@bank/x"},
-		{shop.Named("lockstep:x"), "@shop/lockstep:x"},
-		{shop.Named("/"), "@shop//"},
-		{txlock.Namespace("Büro : 1").Named("x"), "@Büro : 1/x"},
-		{long.Named(strings.Repeat("k", 189)), "@" + string(long) + "/" + strings.Repeat("k", 189)},
-	} {
-		if err := c.key.Validate(); err != nil || c.key.String() != c.want {
-			t.Errorf("the key is %q, want %q; Validate: %v", c.key, c.want, err)
-		}
-		if again := txlock.ParseKey(c.want); !c.key.Hashed() && again != c.key {
-			t.Errorf("ParseKey(%q) is another key: %v", c.want, again.Validate())
-		}
-	}
-}
-
-func TestInvalidNamespaces(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		key  txlock.Key
-		says string
-	}{
-		{txlock.Namespace("").Named("x"), "the namespace is empty"},
-		{txlock.Namespace(strings.Repeat("n", 255)).Named("x"), "the namespace has 255 bytes, 64 are allowed"},
-		{txlock.Namespace(strings.Repeat("n", 65)).Named(""), "the namespace has 65 bytes"},
-		{txlock.Namespace("caf\xe9").Named("x"), "the namespace is not valid UTF-8"},
-		{txlock.Namespace("a/b").Named("x"), `the namespace "a/b" has a slash`},
-		{txlock.NewFamily[int]("f", txlock.In("")).Key(1), "the namespace is empty"},
-		{txlock.NewFamily[int]("f", txlock.In("/")).Key(1), "has a slash"},
-		{txlock.NewFamily[int]("a:b", txlock.In(shop)).Key(1), "empty or has a colon"},
-		{txlock.NewFamily[int]("", txlock.In(shop)).Key(1), "empty or has a colon"},
-		{txlock.NewFamily[int]("@f", txlock.In(shop)).Key(1), "those of a Namespace"},
-		{txlock.NewFamily[int]("f", txlock.In(shop)).Key(0), "the zero identifier"},
-		{shop.Named(""), "the name is empty"},
-		{shop.Named("caf\xe9"), "not valid UTF-8"},
-		{shop.Named(strings.Repeat("k", 250)), "256 bytes, 255 are allowed"},
-		{txlock.Segments(txlock.Namespace("").Named("x"), 2)[0], "the namespace is empty"},
-		{txlock.Named("@shop/order:42"), "those of a Namespace"},
-		{txlock.Named("@"), "those of a Namespace"},
-		{txlock.NewFamily[int]("@shop/order").Key(42), "those of a Namespace"},
-		{txlock.Segments(txlock.Named("@shop/x"), 2)[1], "those of a Namespace"},
-		{txlock.ParseKey("@shop"), "the name is empty"},
-		{txlock.ParseKey("@/x"), "the namespace is empty"},
-		{txlock.ParseKey(""), "the name is empty"},
-		{txlock.ParseKey("lockstep:x"), "lockstep's own"},
-	} {
-		err := c.key.Validate()
-		if !errors.Is(err, txlock.ErrInvalidKey) || !strings.Contains(err.Error(), c.says) || len(err.Error()) > 400 {
-			t.Errorf("the key %q: %v, want ErrInvalidKey that says %q", c.key, err, c.says)
-		}
-	}
 }
 
 // FuzzNamespace makes keys of two namespaces and of none: the same key is one of the same
@@ -170,14 +106,11 @@ func TestNamespaces(t *testing.T) {
 			if !ran || err != nil {
 				t.Errorf("Tick(%q): %t, %v", key, ran, err)
 			}
-			_, err = jobs.Claim(t.Context(), key, at)
-			wants(t, "the tick again", err, job.ErrDone)
-			_, err = leases.TryAcquire(t.Context(), key)
-			noError(t, err)
+			wants(t, "the tick again", second(jobs.Claim(t.Context(), key, at)), job.ErrDone)
+			noError(t, second(leases.TryAcquire(t.Context(), key)))
 			permits, err := leases.Semaphore(txlock.Segments(key, 1)[0], 1)
 			noError(t, err)
-			_, err = permits.TryAcquire(t.Context())
-			noError(t, err)
+			noError(t, second(permits.TryAcquire(t.Context())))
 		}
 		listed, err := leases.List(t.Context())
 		if err != nil || len(listed) != 6 {
@@ -190,26 +123,6 @@ func TestNamespaces(t *testing.T) {
 			t.Errorf("listed after their release: %v, %v", listed, err)
 		}
 	})
-}
-
-// TestNamespacesOfAMajority is TestNamespaces for leases over several databases.
-func TestNamespacesOfAMajority(t *testing.T) {
-	t.Parallel()
-	var nodes []*lease.Manager
-	for range 3 {
-		memory := memstore.New().Store()
-		m, err := lease.NewManager(memory.Pool())
-		noError(t, err)
-		nodes = append(nodes, m)
-		t.Cleanup(func() { noError(t, errors.Join(m.Close(context.Background()), memory.Pool().Close())) })
-	}
-	m, err := quorum.New(nodes)
-	noError(t, err)
-	t.Cleanup(func() { noError(t, m.Close(context.Background())) })
-	noError(t, m.Install(t.Context()))
-	for _, key := range []txlock.Key{txlock.Named("x"), shop.Named("x"), bank.Named("x")} {
-		noError(t, second(m.TryAcquire(t.Context(), key)))
-	}
 }
 
 // TestHashedNamespaces: the same name has another center lock in another namespace.
@@ -226,4 +139,82 @@ func TestHashedNamespaces(t *testing.T) {
 	if same > 10 {
 		t.Errorf("%d of 1,000 keys share their center lock with that of another namespace", same)
 	}
+}
+
+// seat is made of a text and a number.
+type seat struct {
+	Row    string
+	Number int
+}
+
+func (s seat) String() string { return fmt.Sprintf("%s/%d", s.Row, s.Number) }
+
+// TestCheckColumns compares families with columns of all kinds, and demands the cure where
+// a row would have several keys.
+func TestCheckColumns(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		noPad := map[testdb.Engine]string{testdb.MariaDB: "utf8mb4_nopad_bin", testdb.MySQL: "utf8mb4_0900_bin"}[db.Engine()]
+		of := func(charset, collation string) string { return " CHARACTER SET " + charset + " COLLATE " + collation }
+		type checker interface {
+			CheckColumns(ctx context.Context, db *sql.DB, table string, names ...string) error
+		}
+		exact, numbers := txlock.NewFamily[string]("f", txlock.Exact()), txlock.NewFamily[int64]("f")
+		folded := func(collation string) checker { return txlock.NewFamily[string]("f", txlock.Fold(collation)) }
+		for _, c := range []struct {
+			column string
+			family checker
+			want   string
+		}{
+			{"VARBINARY(9)", exact, ""},
+			{"VARCHAR(9)" + of("utf8mb4", noPad), exact, ""},
+			{"BLOB", exact, ""},
+			{"BINARY(9)", exact, "zero bytes at the end"},
+			{"CHAR(9)" + of("utf8mb4", noPad), exact, "blanks at the end"},
+			{"VARCHAR(9)" + of("utf8mb4", "utf8mb4_bin"), exact, `txlock.Fold("utf8mb4_bin")`},
+			{"ENUM('a')" + of("utf8mb4", "utf8mb4_bin"), exact, "is a ENUM"},
+			{"ENUM('a')" + of("utf8mb4", "utf8mb4_bin"), folded("utf8mb4_bin"), "is a ENUM"},
+			{"VARCHAR(9)" + of("utf8mb4", "utf8mb4_general_ci"), exact, "such as Bob and bob"},
+			{"TEXT" + of("latin1", "latin1_swedish_ci"), exact, "such as Bob and bob"},
+			{"BIGINT", exact, "make the identifier an integer"},
+			{"DATE", exact, "is a DATE"},
+			{"SET('a')" + of("utf8mb4", "utf8mb4_bin"), folded("utf8mb4_bin"), "is a SET"},
+			{"GEOMETRY", exact, "isn't known"},
+			{"VARCHAR(9)" + of("utf8mb4", "utf8mb4_general_ci"), folded("utf8mb4_general_ci"), ""},
+			{"CHAR(9)" + of("utf8mb4", "utf8mb4_bin"), folded("utf8mb4_bin"), ""},
+			{"VARCHAR(9)" + of("utf8mb3", "utf8mb3_general_ci"), folded("utf8mb3_general_ci"), ""},
+			{"VARCHAR(9)" + of("utf8mb4", "utf8mb4_unicode_ci"), folded("utf8mb4_general_ci"), "has the collation utf8mb4_unicode_ci"},
+			{"VARBINARY(9)", folded("utf8mb4_bin"), "has the collation binary"},
+			{"BIGINT", folded("utf8mb4_bin"), "make the identifier an integer"},
+			{"VARBINARY(9)", folded("utf8mb4_turkish_ci"), "doesn't know the collation utf8mb4_turkish_ci"},
+			{"VARBINARY(9)", txlock.NewFamily[string]("f"), "txlock.Exact"},
+			{"BIGINT UNSIGNED", numbers, ""},
+			{"VARCHAR(9)", numbers, "make it BIGINT"},
+			{"CHAR(36)", txlock.NewFamily[uuid.UUID]("f"), ""},
+			{"BINARY(16)", txlock.NewFamily[uuid.UUID]("f"), ""},
+			{"BIGINT", txlock.NewFamily[uuid.UUID]("f"), "make the column CHAR(36)"},
+			{"VARBINARY(99)", txlock.NewStringerFamily[*seat]("f", txlock.Exact()), "make sure by a test"},
+			{"BIGINT", txlock.Family[int]{}, "the zero Family"},
+		} {
+			table := db.CreateTable(t, "checked", "k "+c.column)
+			err := c.family.CheckColumns(t.Context(), db.Admin(), table, "k")
+			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, txlock.ErrInvalidKey) || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s: %v, want %q", c.column, err, c.want)
+			}
+		}
+
+		seats := txlock.NewStringerFamily[seat]("seat", txlock.Exact())
+		table := db.CreateTable(t, "seats", "r VARBINARY(9), n INT, c VARCHAR(9)"+of("utf8mb4", "utf8mb4_bin"))
+		wants(t, "two columns", seats.CheckColumns(t.Context(), db.Admin(), table, "r", "n"), nil)
+		wants(t, "padded in two columns", seats.CheckColumns(t.Context(), db.Admin(), table, "c", "n"), txlock.ErrInvalidKey)
+		wants(t, "the wrong order", seats.CheckColumns(t.Context(), db.Admin(), table, "n", "r"), txlock.ErrInvalidKey)
+		wants(t, "too few columns", seats.CheckColumns(t.Context(), db.Admin(), table), txlock.ErrInvalidKey)
+		wants(t, "too many columns", exact.CheckColumns(t.Context(), db.Admin(), table, "r", "r"), txlock.ErrInvalidKey)
+		wants(t, "no such column", exact.CheckColumns(t.Context(), db.Admin(), table, "x"), txlock.ErrInvalidKey)
+		if err := exact.CheckColumns(t.Context(), db.Admin(), "no`such", "x"); err == nil || !strings.Contains(err.Error(), "inspect column `x` of `no``such`") {
+			t.Errorf("no such table: %v", err)
+		}
+		if err := exact.CheckColumns(t.Context(), nil, table, "r"); err == nil {
+			t.Error("CheckColumns without a pool succeeds")
+		}
+	})
 }

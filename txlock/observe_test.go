@@ -1,10 +1,12 @@
 package txlock_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -79,13 +81,16 @@ func (r *recorder) wants(t *testing.T, events ...string) {
 	if !slices.Equal(r.events, events) {
 		t.Errorf("observed %q, want %q", r.events, events)
 	}
-	if r.asked != 0 {
-		t.Errorf("%d calls are asked and not answered", r.asked)
-	}
-	if len(r.odd) > 0 {
-		t.Errorf("odd events: %q", r.odd)
-	}
+	equal(t, "calls that are asked and not answered", r.asked, 0)
+	equal(t, "odd events", strings.Join(r.odd, "; "), "")
 	r.events = nil
+}
+
+func (r *recorder) wantsInAnyOrder(t *testing.T, events ...string) {
+	t.Helper()
+	slices.Sort(r.events)
+	slices.Sort(events)
+	r.wants(t, events...)
 }
 
 // The observer of a pool is told of grants, refusals and ends, once each.
@@ -102,10 +107,7 @@ func TestObservePool(t *testing.T) {
 		noError(t, second(s.RLock(t.Context(), b)))
 		r.wants(t, "granted "+a.String(), "refused "+held.String(), "granted "+b.String())
 		s.commit(t)
-		slices.Sort(r.events)
-		want := []string{"released " + a.String(), "released " + b.String()}
-		slices.Sort(want)
-		r.wants(t, want...)
+		r.wantsInAnyOrder(t, "released "+a.String(), "released "+b.String())
 
 		s = begin(t, pool, nil)
 		noError(t, second(s.LockAll(t.Context(), a)))
@@ -119,7 +121,7 @@ func TestObservePool(t *testing.T) {
 	})
 }
 
-// On a plain pool the observer of Join is told of grants and refusals.
+// On a plain pool the observer of Join is told of grants and refusals, also of optimistic ones.
 func TestObserveJoin(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		a, held := named(), named()
@@ -130,12 +132,15 @@ func TestObserveJoin(t *testing.T) {
 		wants(t, "TryLock", second(s.TryLock(t.Context(), held)), txlock.ErrBusy)
 		r.wants(t, "granted "+a.String(), "refused "+held.String())
 		wants(t, "LockAll", second(s.WaitAtMost(time.Second).LockAll(t.Context(), a, held)), txlock.ErrWaitTimeout)
-		slices.Sort(r.events)
-		want := []string{"refused " + a.String(), "refused " + held.String()}
-		slices.Sort(want)
-		r.wants(t, want...)
+		r.wantsInAnyOrder(t, "refused "+a.String(), "refused "+held.String())
 		s.lock(t, a) // a plain pool asks the server
 		r.wants(t, "granted again "+a.String())
+		b := named()
+		wants(t, "a version of nobody", s.CompareAndBump(t.Context(), b, 0), nil)
+		r.wants(t, "granted "+b.String())
+		wants(t, "another version", s.CompareAndBump(t.Context(), b, 1), txlock.ErrConflict)
+		wants(t, "what is told", r.last, txlock.ErrConflict)
+		r.wants(t, "refused "+b.String())
 	})
 }
 
@@ -203,28 +208,22 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 				}
 			}, impatience)
 			for name, ends := range map[string]func(*sql.Tx) error{"Commit": (*sql.Tx).Commit, "Rollback": (*sql.Tx).Rollback} {
-				tx, err := pool.BeginTx(t.Context(), nil)
-				noError(t, err)
-				s, err := txlock.Join(t.Context(), tx)
-				noError(t, err)
-				a := named()
+				s, a := inTx(t, pool), named()
 				committed(t, db, a)
 				if in == txlock.Refused {
 					holder(t, db, a)
 				}
-				_, err = tx.ExecContext(s.LockWith(t.Context(), a), "DO 1")
+				_, err := s.tx.ExecContext(s.LockWith(t.Context(), a), "DO 1")
 				if within := in == txlock.Granted || in == txlock.Refused; (err != nil) != within {
 					t.Errorf("%s, %s: the statement returns %v", in, name, err)
 				}
 				if in == txlock.Lost {
-					exec(t, tx, "COMMIT")
+					exec(t, s.tx, "COMMIT")
 				}
-				if err := ends(tx); (err != nil) != (in == txlock.Lost && name == "Commit") {
+				if err := ends(s.tx); (err != nil) != (in == txlock.Lost && name == "Commit") {
 					t.Errorf("%s, %s: %v", in, name, err)
 				}
-				if n := testdb.InUse(pool); n != 0 {
-					t.Errorf("%s, %s: %d connections are in use", in, name, n)
-				}
+				equal(t, fmt.Sprintf("connections in use behind %s, %s", in, name), testdb.InUse(pool), 0)
 				if in == txlock.Granted && !slices.Contains(r.events, "released "+a.String()) {
 					t.Errorf("%s: a lock that was granted has no end: %q", name, r.events)
 				}
@@ -232,9 +231,7 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 					holder(t, db, a).commit(t)
 				}
 			}
-			if r.asked != 0 {
-				t.Errorf("%s: %d are asked and not answered: %q", in, r.asked, r.events)
-			}
+			equal(t, string(in)+": calls that are asked and not answered", r.asked, 0)
 		}
 	})
 }
@@ -243,18 +240,14 @@ func TestObserverEndsItsGoroutine(t *testing.T) {
 func TestObserveLockWith(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, r := observed(t, db)
-		tx, err := pool.BeginTx(t.Context(), nil)
-		noError(t, err)
-		s, err := txlock.Join(t.Context(), tx)
-		noError(t, err)
-		a := named()
+		s, a := inTx(t, pool), named()
 		ctx := s.LockWith(t.Context(), a)
-		if _, err := tx.ExecContext(ctx, "DO ?", struct{}{}); err == nil {
+		if _, err := s.tx.ExecContext(ctx, "DO ?", struct{}{}); err == nil {
 			t.Error("a struct is an argument")
 		}
 		r.wants(t)
-		noError(t, second(tx.ExecContext(ctx, "DO 1")))
-		noError(t, tx.Commit())
+		noError(t, second(s.tx.ExecContext(ctx, "DO 1")))
+		s.commit(t)
 		r.wants(t, "granted "+a.String(), "released "+a.String())
 	})
 }
@@ -316,9 +309,7 @@ func TestObserveDoomed(t *testing.T) {
 			}
 			s.seen.wants(t, "granted "+s.has.String(), "refused "+s.asks.String(), "lost "+s.has.String(), "doomed "+s.asks.String())
 		}
-		if victims != 1 {
-			t.Errorf("%d victims of a deadlock", victims)
-		}
+		equal(t, "victims of a deadlock", victims, 1)
 
 		pool, r := observed(t, db)
 		s := begin(t, pool, nil)
@@ -371,3 +362,139 @@ func TestObserveRun(t *testing.T) {
 		r.wants(t, "granted once "+fresh.String(), "refused once "+fresh.String())
 	})
 }
+
+// TestSlogObserver proves what SlogObserver says of its log: one line for an event, a loss as a warning and all
+// else as debug, with the attributes that the event has; that what is slow is a warning; and that both levels
+// can be set.
+func TestSlogObserver(t *testing.T) {
+	t.Parallel()
+	type event = txlock.Event
+	// says demands a line, or none: its level, what has happened in two words, and the attributes behind the key.
+	says := func(want string, kind txlock.Kind, e event, options ...txlock.SlogOption) {
+		t.Helper()
+		e.Kind, e.Key = kind, txlock.Named("order:42")
+		for _, least := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelError} {
+			var out bytes.Buffer
+			txlock.SlogObserver(newLog(&out, least), options...)(t.Context(), e)
+			var level slog.Level
+			line := ""
+			if words := strings.SplitN(want+" ", " ", 4); want != "" {
+				noError(t, level.UnmarshalText([]byte(words[0])))
+				line = strings.TrimSpace(fmt.Sprintf(`level=%s msg="%s %s" key=order:42 %s`, level, words[1], words[2], words[3])) + "\n"
+			}
+			if level < least {
+				line = ""
+			}
+			equal(t, fmt.Sprintf("what it writes of a %s from %v on", kind, least), out.String(), line)
+		}
+	}
+	late, web := errors.New("late"), &txlock.HeldError{
+		Owner: "web-4", Label: "a b", Session: 7, Since: time.Date(2026, 5, 4, 3, 2, 1, 0, time.FixedZone("", 3600)),
+	}
+	says("DEBUG lease granted took=1.5ms token=7 owner=web-3", txlock.Granted, event{Lease: true, Token: 7, Owner: "web-3", Took: 1500 * time.Microsecond})
+	says("DEBUG lock granted took=1s shared=true", txlock.Granted, event{Shared: true, Took: time.Second})
+	says("DEBUG lease refused took=1s owner=web-3 error=late", txlock.Refused, event{Lease: true, Owner: "web-3", Took: time.Second, Err: late})
+	says("DEBUG lease waited took=1m0s", txlock.Waited, event{Lease: true, Took: time.Minute})
+	says(`DEBUG lock granted took=1m0s holder.owner=web-4 holder.label="a b" holder.session=7 holder.since=2026-05-04T02:02:01.000Z`,
+		txlock.Granted, event{Took: time.Minute, Held: web})
+	says("DEBUG lease refused holder.session=7 error=late", txlock.Refused, event{Lease: true, Held: &txlock.HeldError{Session: 7}, Err: late})
+	says("DEBUG lease renewed took=20s token=7", txlock.Renewed, event{Lease: true, Token: 7, Took: 20 * time.Second})
+	says("WARN lease lost took=1h0m0s token=7 error=late", txlock.Lost, event{Lease: true, Token: 7, Took: time.Hour, Err: late})
+	says("WARN lock lost took=1h0m0s error=late", txlock.Lost, event{Took: time.Hour, Err: late})
+	says("DEBUG lease released took=1h0m0s token=7", txlock.Released, event{Lease: true, Token: 7, Took: time.Hour})
+	says("DEBUG once granted again=true", txlock.Granted, event{Once: true, Again: true})
+	says("DEBUG transaction doomed error=late", txlock.Doomed, event{Err: late})
+	says("DEBUG transaction retried error=late", txlock.Retried, event{Err: late})
+	second, slow, levels := event{Lease: true, Took: time.Second}, txlock.SlogThreshold(time.Second), txlock.SlogLevels(slog.LevelError, slog.LevelInfo)
+	says("", txlock.Requested, second)
+	for kind, what := range map[txlock.Kind]string{txlock.Granted: "granted", txlock.Refused: "refused", txlock.Waited: "waited", txlock.Released: "released"} {
+		says("WARN lease "+what+" took=1s", kind, second, slow)
+	}
+	says("DEBUG lease renewed took=1s", txlock.Renewed, second, slow) // no hold
+	says("DEBUG lease granted took=999.999999ms", txlock.Granted, event{Lease: true, Took: time.Second - 1}, slow)
+	says("DEBUG lease granted took=1s", txlock.Granted, second, txlock.SlogThreshold(0))
+	says("INFO lease granted took=1s", txlock.Granted, second, levels)
+	says("ERROR lease lost took=1s", txlock.Lost, second, levels)
+	says("ERROR lease granted took=1s", txlock.Granted, second, levels, slow)
+}
+
+// TestMultiObserver proves that all observers are told of everything, in their order, even
+// if one of them panics, which goes on as that of a single one.
+func TestMultiObserver(t *testing.T) {
+	t.Parallel()
+	if o := txlock.MultiObserver(nil, nil); o != nil {
+		t.Error("there is an observer of none")
+	}
+	one := new(recorder)
+	var out bytes.Buffer
+	ctx, e := t.Context(), txlock.Event{Key: txlock.Named("a"), Took: time.Second, Err: txlock.ErrTxDoomed}
+	all := txlock.MultiObserver(txlock.SlogObserver(newLog(&out, slog.LevelDebug)), nil, one.observe, one.observe)
+	kinds := []txlock.Kind{txlock.Granted, txlock.Refused, txlock.Waited, txlock.Renewed, txlock.Lost, txlock.Released, txlock.Dropped, txlock.Doomed, txlock.Retried}
+	for _, kind := range kinds {
+		out.Reset()
+		one.events, one.odd = nil, nil
+		e.Kind = txlock.Requested
+		all(ctx, e)
+		e.Kind = kind
+		all(ctx, e)
+		if want := []string{string(kind) + " a", string(kind) + " a"}; !slices.Equal(one.events, want) || !strings.Contains(out.String(), string(kind)) {
+			t.Errorf("%s: told %q, written %q", kind, one.events, out.String())
+		}
+	}
+	if one.asked != 2*len(kinds)-4 { // less two that were granted and two that were refused
+		t.Errorf("asked %d times", one.asked)
+	}
+	all = txlock.MultiObserver(func(context.Context, txlock.Event) { panic("the observer") }, one.observe)
+	one.events = nil
+	func() {
+		defer func() { equal[any](t, "recovered", recover(), "the observer") }()
+		e.Kind = txlock.Granted
+		all(ctx, e)
+	}()
+	if !slices.Equal(one.events, []string{"granted a"}) {
+		t.Errorf("after a panic: %q", one.events)
+	}
+}
+
+// newLog is a log from a level on, without the time.
+func newLog(out *bytes.Buffer, least slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: least, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+// TestSlogObserverHandsOnContext proves that a handler gets the context of the call,
+// in which logs find the request that an event belongs to.
+func TestSlogObserverHandsOnContext(t *testing.T) {
+	t.Parallel()
+	type request struct{}
+	h := &contextHandler{}
+	o := txlock.SlogObserver(slog.New(h))
+	ctx := context.WithValue(t.Context(), request{}, "r-17")
+	for _, kind := range []txlock.Kind{txlock.Granted, txlock.Refused, txlock.Waited, txlock.Renewed, txlock.Lost, txlock.Released, txlock.Dropped, txlock.Doomed, txlock.Retried} {
+		h.enabled, h.handled = nil, nil
+		o(ctx, txlock.Event{Kind: kind, Key: txlock.Named("a")})
+		if h.enabled == nil || h.handled == nil || h.enabled.Value(request{}) != "r-17" || h.handled.Value(request{}) != "r-17" {
+			t.Errorf("the handler was asked under %v and called under %v", h.enabled, h.handled)
+		}
+	}
+}
+
+// contextHandler notes the contexts that it is called under.
+type contextHandler struct{ enabled, handled context.Context }
+
+func (h *contextHandler) Enabled(ctx context.Context, _ slog.Level) bool {
+	h.enabled = ctx
+	return true
+}
+
+func (h *contextHandler) Handle(ctx context.Context, _ slog.Record) error {
+	h.handled = ctx
+	return nil
+}
+
+func (h *contextHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h *contextHandler) WithGroup(string) slog.Handler      { return h }

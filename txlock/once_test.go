@@ -3,6 +3,7 @@ package txlock_test
 import (
 	"database/sql"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -22,34 +23,6 @@ func (s *session) once(t *testing.T, key txlock.Key, want bool, options ...txloc
 	}
 }
 
-// TestOnceInSQLModes: the replies are the same in the modes that change arithmetic and empty texts.
-func TestOnceInSQLModes(t *testing.T) {
-	onModes(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		key, one, two := named(), txlock.Fingerprint([]byte("one")), txlock.Fingerprint([]byte("two"))
-		const keep = 50 * time.Millisecond
-		s := begin(t, pool, nil)
-		s.once(t, key, true, one, txlock.Keep(24*time.Hour-1)) // it is rounded up
-		s.once(t, key, false, one)
-		wants(t, "another request", second(s.Once(t.Context(), key, two)), txlock.ErrMismatch)
-		short := named()
-		s.once(t, short, true, one, txlock.Keep(keep))
-		s.commit(t)
-		time.Sleep(2 * keep)
-		s = begin(t, pool, nil)
-		s.once(t, key, false)
-		s.once(t, short, true, two)
-		s.once(t, short, false, two)
-		s.commit(t)
-		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name IN (?, ?) AND keep_us = 86400000000 AND LENGTH(fingerprint) = 32 AND result = '-'", key.String(), short.String()); n != 2 {
-			t.Errorf("%d rows are as they should be", n)
-		}
-		told := begin(t, pool, nil)
-		told.once(t, key, false, one)
-		noError(t, second(told.tx.ExecContext(told.CommitWith(t.Context(), 0), "DELETE FROM lockstep_once WHERE name = ''"))) // what it was told is sealed before
-		noError(t, second(txlock.PurgeOnce(t.Context(), pool)))
-	})
-}
-
 // TestOnceOfAnOldSnapshot answers whatever the transaction has read before.
 func TestOnceOfAnOldSnapshot(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
@@ -64,8 +37,7 @@ func TestOnceOfAnOldSnapshot(t *testing.T) {
 			before.once(t, there, true)
 			before.commit(t)
 			s := begin(t, pool, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-			var n int
-			noError(t, s.tx.QueryRow("SELECT COUNT(*) FROM lockstep_once").Scan(&n))
+			number(t, s.tx, "SELECT COUNT(*) FROM lockstep_once")
 			other := begin(t, pool, nil)
 			other.once(t, key, true)
 			other.once(t, there, false)
@@ -156,9 +128,7 @@ func TestSweepOnce(t *testing.T) {
 		wants(t, "Rollback", s.tx.Rollback(), nil)
 		wantsSwept(1)
 		wantsSwept(0)
-		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name LIKE 'b%'"); n != 1000 {
-			t.Errorf("%d of 1000 rows are left", n)
-		}
+		equal(t, "rows that are left", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_once WHERE name LIKE 'b%'"), 1000)
 		exec(t, db.Admin(), "DROP TABLE lockstep_once")
 		wants(t, "PurgeOnce", second(txlock.PurgeOnce(t.Context(), pool)), txlock.ErrSchema)
 		lost := begin(t, pool, nil)
@@ -180,23 +150,44 @@ func TestOnceOfATransactionThatIsOver(t *testing.T) {
 		killed := begin(t, pool, nil)
 		killed.once(t, key, true)
 		db.Kill(t, killed.id)
-		if err := killed.tx.Commit(); err == nil {
+		if killed.tx.Commit() == nil {
 			t.Error("Commit of a session that was killed")
 		}
 		s := begin(t, pool, nil)
 		s.once(t, key, true)
 		noError(t, second(s.tx.Exec("COMMIT")))
-		_, err := s.Once(t.Context(), named())
-		wants(t, "Once after COMMIT", err, txlock.ErrTxDoomed)
+		wants(t, "Once after COMMIT", second(s.Once(t.Context(), named())), txlock.ErrTxDoomed)
 		plain := begin(t, newPool(t, db, false), nil)
 		exec(t, plain.tx, "COMMIT")
 		wants(t, "Once after COMMIT on a plain pool", second(plain.Once(t.Context(), named())), txlock.ErrTxDoomed)
-		err = s.tx.Commit()
+		err := s.tx.Commit()
 		wants(t, "Commit", err, txlock.ErrTxDoomed)
 		if txlock.Retryable(err) {
 			t.Errorf("retryable: %v", err)
 		}
 		read := begin(t, pool, &sql.TxOptions{ReadOnly: true})
 		wants(t, "Once in a read-only transaction", second(read.Once(t.Context(), named())), txlock.ErrReadOnly)
+	})
+}
+
+// TestOnceKeptForEver: the longest time of all is no time that is over. Times are rounded up to a
+// microsecond. MariaDB reads the statements in its ORACLE mode, where % is no operator.
+func TestOnceKeptForEver(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true, func(cfg *mysql.Config) {
+			cfg.Params = map[testdb.Engine]map[string]string{testdb.MariaDB: {"sql_mode": "'ORACLE'"}}[db.Engine()]
+		})
+		for keep, us := range map[time.Duration]int64{
+			math.MaxInt64: 9223372036854776, math.MaxInt64 - 1: 9223372036854776, math.MaxInt64 - 999: 9223372036854775, 24*time.Hour - 1: 86400000000,
+		} {
+			key := named()
+			s := begin(t, pool, nil)
+			s.once(t, key, true, txlock.Keep(keep))
+			s.commit(t)
+			s = begin(t, pool, nil)
+			s.once(t, key, false, txlock.Keep(keep))
+			noError(t, second(s.tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM lockstep_once WHERE name = ''"))) // what it was told is sealed before
+			equal(t, "how long it is kept", number(t, db.Admin(), "SELECT keep_us FROM lockstep_once WHERE name = ?", key.String()), us)
+		}
 	})
 }

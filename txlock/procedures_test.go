@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,9 +93,7 @@ func TestWithoutProcedures(t *testing.T) {
 				wants(t, "locks", takeAll(t, pool), nil)
 				before := calls(t, db)
 				wants(t, "locks again", takeAll(t, pool), nil)
-				if n := calls(t, db) - before; n != 0 {
-					t.Errorf("%d procedures were called after one was missing", n)
-				}
+				equal(t, "procedures that were called after one was missing", calls(t, db)-before, 0)
 			})
 		})
 	}
@@ -161,9 +161,7 @@ func TestTriesOfNewKeys(t *testing.T) {
 					case !errors.Is(err, txlock.ErrBusy):
 						t.Errorf("TryLock: %v", err)
 					}
-					if err := tx.Commit(); err != nil {
-						t.Error(err)
-					}
+					wants(t, "Commit", tx.Commit(), nil)
 				}
 			})
 		}
@@ -186,6 +184,35 @@ func TestRowThatAnotherPrimaryMakes(t *testing.T) {
 			db.Exec(t, "CREATE TRIGGER refuses BEFORE INSERT ON lockstep_locks FOR EACH ROW BEGIN IF NEW.conn_id = 0 THEN SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = "+number+"; END IF; END")
 			wants(t, number, locksqlc.Run(t.Context(), pool, []txlock.Key{named()}, func(*sql.Tx) error { return nil }), nil)
 			db.Exec(t, "DROP TRIGGER refuses")
+		}
+	})
+}
+
+// TestInterruptedStatements: MariaDB answers OK, with no changed row, to an UPDATE or DELETE that
+// KILL QUERY or its time limit has interrupted.
+func TestInterruptedStatements(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		var interrupted atomic.Value // what the statement has that is interrupted next
+		interrupted.Store("nothing")
+		wire, mutate := testdb.Rewritten(t, func(text string) string {
+			if strings.Contains(text, interrupted.Load().(string)) {
+				interrupted.Store("nothing")
+				text += " AND 1 = 0"
+			}
+			return text
+		})
+		pool := newPool(t, db, true, mutate)
+
+		const prolong = "UPDATE lockstep_once SET done_us"
+		interrupted.Store(prolong)
+		noError(t, second(locksqlc.Once(t.Context(), pool, named(), func(*sql.Tx) error { return nil }, txlock.Keep(time.Microsecond))))
+		equal(t, "how often the time of the key was prolonged", strings.Count(strings.Join(wire.Sent(), "\n"), prolong), 2)
+
+		interrupted.Store("DELETE FROM lockstep_once")
+		for want := range 2 {
+			n, err := txlock.PurgeOnce(t.Context(), pool)
+			noError(t, err)
+			equal(t, "keys that PurgeOnce has deleted", n, want)
 		}
 	})
 }

@@ -110,14 +110,10 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 								s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told.observe).begin(t)
 								holder = till(t, db, key)
 								wants(t, name, slowly(t, holder, looks, l, func() error { return second(wait(s.Scope, t.Context(), key)) }), nil)
-								if n := s.seesNew(t, db); n != 1 {
-									t.Errorf("the transaction sees %d rows of what was committed since", n)
-								}
+								equal(t, "rows that the transaction sees of what was committed since", s.seesNew(t, db), 1)
 								wants(t, "Verify", s.Verify(t.Context()), nil)
 								s.commit(t)
-								if n := testdb.InUse(looks); n != 0 {
-									t.Errorf("%d looks are left", n)
-								}
+								equal(t, "looks that are left", testdb.InUse(looks), 0)
 							})
 							if t.Failed() || told.to(key).Held != nil {
 								break
@@ -131,9 +127,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 						} else {
 							holder.names(t, fmt.Errorf("%q: %w", key, held), key)
 						}
-						if e := told.to(another(key)); e.Held != nil {
-							t.Errorf("%s: %v is said to have had what was free", name, e.Held)
-						}
+						equal(t, name+": who is said to have had what was free", told.to(another(key)).Held, nil)
 					}
 				})
 			}
@@ -164,10 +158,7 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 				var n int64
 				for begun := time.Now(); time.Since(begun) < soon; {
 					looks, l := looksOn(t, db, nil)
-					given := looks
-					if !c.named {
-						given = nil
-					}
+					given := map[bool]*sql.DB{true: looks}[c.named]
 					trip, count := testdb.CountTrips(t)
 					s := slowPool(t, db, guarded, c.slow, given, c.told, count).begin(t)
 					holder, id := till(t, db, key), testdb.ConnID(t, s.tx)
@@ -181,22 +172,16 @@ func TestSlowWaitIsAskedFor(t *testing.T) {
 						break
 					}
 				}
-				if n != c.looks {
-					t.Errorf("%s: %d looks, want %d", name, n, c.looks)
-				}
+				equal(t, name+": looks", n, c.looks)
 			}
-			if trips["slow"] != trips["none"] {
-				t.Errorf("guarded=%t: %v round trips", guarded, trips)
-			}
+			equal(t, "round trips", trips["slow"], trips["none"])
 		}
 		looks, l := looksOn(t, db, nil)
 		told := new(answers)
 		s := slowPool(t, db, true, time.Nanosecond, looks, told.observe).begin(t)
 		wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
 		s.commit(t)
-		if n := l.connects.Load(); n != 0 {
-			t.Errorf("%d looks during a try", n)
-		}
+		equal(t, "looks during a try", l.connects.Load(), 0)
 	})
 }
 
@@ -226,13 +211,9 @@ func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
 				wants(t, name, <-done, nil)
 				wants(t, "Verify", s.Verify(t.Context()), nil)
 				s.commit(t)
-				if held := told.to(key).Held; held != nil {
-					t.Errorf("a look that %s has seen %v", name, held)
-				}
+				equal(t, "what a look has seen that "+name, told.to(key).Held, nil)
 				wants(t, "Close", errors.Join(looks.Close(), pool.pool.Close()), nil)
-				if err := goleak.Find(before); err != nil {
-					t.Error(name, err)
-				}
+				wants(t, name, goleak.Find(before), nil)
 			}
 			if !looked {
 				t.Error("nobody looks")
@@ -253,24 +234,21 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 				return second(s.WaitAtMost(time.Second).Lock(t.Context(), key))
 			}},
 			"context": {context.DeadlineExceeded, func(s *session, key txlock.Key) error {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				return second(s.Lock(ctx, key))
+				return second(s.Lock(limited(t, time.Second), key))
 			}},
 		} {
 			key := named()
 			holder := till(t, db, key)
 			var e txlock.Event
-			for begun := time.Now(); time.Since(begun) < soon; {
+			testdb.Await(soon, func() bool {
 				looks, _ := looksOn(t, db, nil)
 				told := new(answers)
 				s := slowPool(t, db, true, 10*time.Millisecond, looks, told.observe).begin(t)
 				wants(t, name, c.wait(s, key), c.want)
 				_ = s.tx.Rollback()
-				if e = told.to(key); e.Held != nil {
-					break
-				}
-			}
+				e = told.to(key)
+				return e.Held != nil
+			})
 			wants(t, name, e.Err, c.want)
 			if e.Held == nil {
 				t.Fatalf("%s: nobody is named", name)

@@ -3,8 +3,11 @@ package txlock_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -165,6 +168,229 @@ func TestTokenOfALockThatStays(t *testing.T) {
 							t.Errorf("token %d after %d, %v", grant.Token(), before.Token(), err)
 						}
 					})
+				}
+			}
+		}
+	})
+}
+
+// TestCompareAndBumpInSQLModes: a version is raised, and another one refused, in the modes that change
+// arithmetic and empty texts. internal/ops.TestModes has all modes.
+func TestCompareAndBumpInSQLModes(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		modes := []string{"NO_UNSIGNED_SUBTRACTION"}
+		if db.Engine() == testdb.MariaDB {
+			modes = append(modes, "SIMULTANEOUS_ASSIGNMENT,EMPTY_STRING_IS_NULL", "ORACLE")
+		}
+		for _, mode := range modes {
+			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} })
+			for _, key := range []txlock.Key{named(), hashed()} {
+				var version uint64
+				for range 2 {
+					s := begin(t, pool, nil)
+					for _, other := range []uint64{version + 1, version + 1<<63} {
+						wants(t, mode+": another version", s.CompareAndBump(t.Context(), key, other), txlock.ErrConflict)
+					}
+					wants(t, mode+": its version", s.CompareAndBump(t.Context(), key, version), nil)
+					grant, _ := s.Held(key)
+					if grant.Token() <= version {
+						t.Errorf("%s: token %d after %d", mode, grant.Token(), version)
+					}
+					version = grant.Token()
+					s.commit(t)
+				}
+			}
+		}
+	})
+}
+
+// TestVersionsWaitForNobody reads the version of a key that another transaction holds, as
+// the first that a transaction does, too.
+func TestVersionsWaitForNobody(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, key := range []txlock.Key{named(), hashed()} {
+			before := committed(t, db, key).Token()
+			holder(t, db, key)
+			for _, guarded := range []bool{true, false} {
+				s := unread(t, newPool(t, db, guarded))
+				if version, err := s.Version(t.Context(), key); err != nil || version != before {
+					t.Errorf("hashed=%t, guarded=%t: Version: %d, %v, want %d", key.Hashed(), guarded, version, err, before)
+				}
+			}
+			if version, err := txlock.ReadVersion(t.Context(), newPool(t, db, true), key); err != nil || version != before {
+				t.Errorf("hashed=%t: ReadVersion: %d, %v, want %d", key.Hashed(), version, err, before)
+			}
+		}
+	})
+}
+
+// TestVersionsAtSerializable: reading a version takes a shared lock there, so that of two
+// who have read it and write, one is rolled back and the other goes on.
+func TestVersionsAtSerializable(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			key := named()
+			committed(t, db, key)
+			options := &sql.TxOptions{Isolation: sql.LevelSerializable}
+			a, b := begin(t, newPool(t, db, guarded), options), begin(t, newPool(t, db, guarded), options)
+			version, err := a.Version(t.Context(), key)
+			wants(t, "Version", err, nil)
+			wants(t, "Version", second(b.Version(t.Context(), key)), nil)
+			first := db.Waiting(t, a.id, func() error { return a.CompareAndBump(t.Context(), key, version) })
+			errs := []error{b.CompareAndBump(t.Context(), key, version), <-first}
+			if slices.Index(errs, nil) < 0 || !errors.Is(errors.Join(errs...), txlock.ErrDeadlock) {
+				t.Errorf("guarded=%t: %v", guarded, errs)
+			}
+		}
+	})
+}
+
+// TestHashedNeighboursConflict: the keys of one center lock have one version.
+func TestHashedNeighboursConflict(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		a := hashed()
+		b, pool := neighbour(a), newPool(t, db, true)
+		s, other := begin(t, pool, nil), begin(t, pool, nil)
+		version, err := s.Version(t.Context(), a)
+		wants(t, "Version", err, nil)
+		wants(t, "the neighbour", other.CompareAndBump(t.Context(), b, version), nil)
+		other.commit(t)
+		wants(t, "a spurious conflict", s.CompareAndBump(t.Context(), a, version), txlock.ErrConflict)
+		wants(t, "Rollback", s.tx.Rollback(), nil)
+		// In one transaction they don't conflict with each other.
+		s = begin(t, pool, nil)
+		version, err = s.Version(t.Context(), a)
+		wants(t, "Version", err, nil)
+		wants(t, "the first", s.CompareAndBump(t.Context(), a, version), nil)
+		wants(t, "its neighbour", s.CompareAndBump(t.Context(), b, version), nil)
+		s.commit(t)
+	})
+}
+
+// TestNoContext: a call without a context is refused before anything is sent, and so is a version
+// that no row has.
+func TestNoContext(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			pool := newPool(t, db, guarded)
+			s := begin(t, pool, nil)
+			var none context.Context
+			for verb, call := range map[string]func() error{
+				"Lock":           func() error { return second(s.Lock(none, named())) },
+				"TryRLock":       func() error { return second(s.TryRLock(none, named())) },
+				"LockAll":        func() error { return second(s.LockAll(none, named(), named())) },
+				"LockAny":        func() error { return second(s.LockAny(none, named())) },
+				"Once":           func() error { return second(s.Once(none, named())) },
+				"Version":        func() error { return second(s.Version(none, named())) },
+				"CompareAndBump": func() error { return s.CompareAndBump(none, named(), 1) },
+				"Verify":         func() error { return s.Verify(none) },
+			} {
+				wants(t, verb, call(), txlock.ErrInvalidOption)
+			}
+			s.commit(t)
+			s = inTx(t, pool, txlock.NothingRead())
+			wants(t, "the largest version", s.CompareAndBump(t.Context(), named(), math.MaxUint64), txlock.ErrConflict) // its first statement
+			s.commit(t)
+		}
+	})
+}
+
+// TestSystemVersioning proves that locks hold, and have tokens that rise, in a table WITH
+// SYSTEM VERSIONING, where MariaDB counts other rows as affected: also where LockAll makes some
+// of the rows, with and without a snapshot.
+func TestSystemVersioning(t *testing.T) {
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Shared(t, engine).OpenLeases(t)
+		if engine == testdb.MariaDB {
+			db.Exec(t, "ALTER TABLE lockstep_locks ADD SYSTEM VERSIONING")
+		}
+		pool := db.Connect(t)
+		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+			for known := range 5 {
+				var keys []txlock.Key
+				for i := range 4 {
+					keys = append(keys, txlock.Named(fmt.Sprintf("versioned:%d:%d:%d", level, known, i)))
+				}
+				first := lockAllRead(t, pool, level, keys[:known])
+				second := lockAllRead(t, pool, level, keys)
+				third := lockAllRead(t, pool, level, keys)
+				for i := range keys {
+					if second[i] == 0 || third[i] <= second[i] || i < known && second[i] <= first[i] {
+						t.Errorf("%v, %d known: the tokens of %d are %v, %v, %v", level, known, i, first, second, third)
+					}
+				}
+			}
+		}
+	})
+}
+
+// lockAllRead takes locks in a transaction that has read, and returns their tokens.
+func lockAllRead(t *testing.T, pool *sql.DB, level sql.IsolationLevel, keys []txlock.Key) (tokens []uint64) {
+	t.Helper()
+	if len(keys) == 0 {
+		return nil
+	}
+	tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+	noError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	number(t, tx, "SELECT COUNT(*) FROM lockstep_once")
+	scope, err := txlock.Join(t.Context(), tx)
+	noError(t, err)
+	grants, err := scope.LockAll(context.WithoutCancel(t.Context()), slices.Clone(keys)...)
+	noError(t, err)
+	for _, g := range grants {
+		tokens = append(tokens, g.Token())
+	}
+	noError(t, tx.Commit())
+	return tokens
+}
+
+// TestSharedKeys demands that only calls which take several keys take a marked one.
+func TestSharedKeys(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			pool := newPool(t, db, true)
+			key := named()
+			marked := txlock.Shared(key)
+			if marked == key || txlock.Shared(marked) != marked || marked.String() != key.String() {
+				t.Errorf("marked: %#v of %#v", marked, key)
+			}
+			s := begin(t, pool, nil)
+			wants(t, "Validate", marked.Validate(), txlock.ErrInvalidKey)
+			wants(t, "Lock", second(s.Lock(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "TryLock", second(s.TryLock(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "RLock", second(s.RLock(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "LockAny", second(s.LockAny(t.Context(), key, marked)), txlock.ErrInvalidKey)
+			wants(t, "Once", second(s.Once(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "Version", second(s.Version(t.Context(), marked)), txlock.ErrInvalidKey)
+			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, marked), txlock.ErrInvalidKey)
+			wants(t, "LockAll of a marked zero key", second(s.LockAll(t.Context(), txlock.Shared(txlock.Key{}))), txlock.ErrInvalidKey)
+			segments := txlock.Segments(marked, 3)
+			grants, err := s.LockAll(t.Context(), append(segments, key)...)
+			wants(t, "LockAll of shared segments", err, nil)
+			for i, grant := range grants {
+				equal(t, "it is shared", grant.Shared(), i < 3)
+			}
+			wants(t, "Commit", s.tx.Commit(), nil)
+		})
+	}
+}
+
+// TestUpgradeAfterTheEnd proves that who asks for an exclusive lock, and has held a shared one in a
+// transaction that a statement has ended, is told of the end, and not of an upgrade.
+func TestUpgradeAfterTheEnd(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			for _, end := range []string{"COMMIT", "ROLLBACK"} {
+				s, key := begin(t, newPool(t, db, guarded), nil), named()
+				wants(t, "RLock", second(s.RLock(t.Context(), key)), nil)
+				_ = second(s.tx.ExecContext(t.Context(), end)) // a guarded pool says what it does
+				for name, err := range map[string]error{"Lock": second(s.Lock(t.Context(), key)), "LockAll": second(s.LockAll(t.Context(), named(), key))} {
+					if !errors.Is(err, txlock.ErrTxDoomed) || errors.Is(err, txlock.ErrUpgrade) {
+						t.Errorf("%s after %s (guarded=%t): %v", name, end, guarded, err)
+					}
 				}
 			}
 		}

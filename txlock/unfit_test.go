@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -43,18 +46,15 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 			pool, key := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{variable: value} }), named()
 			tx, err := pool.BeginTx(t.Context(), nil)
 			noError(t, err)
-			_, err = txlock.Join(t.Context(), tx)
-			wants(t, "Join", err, want)
+			wants(t, "Join", second(txlock.Join(t.Context(), tx)), want)
 			if guarded {
-				_, err = txlock.Join(t.Context(), tx)
-				wants(t, "Join again", err, want)
+				wants(t, "Join again", second(txlock.Join(t.Context(), tx)), want)
 			}
 			wants(t, "Rollback", tx.Rollback(), nil)
 			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, key), want)
 			wants(t, "Check", schema.Check(t.Context(), pool), want)
 
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // else a lease might be waited for
-			defer cancel()
+			ctx := limited(t, time.Minute) // else a lease might be waited for
 			leases, err := lease.NewManager(pool)
 			noError(t, err)
 			for what, err := range map[string]error{
@@ -176,4 +176,190 @@ func TestSelectLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestMissingPrivileges proves that a user who may only read is told what to grant, and
+// that the transaction goes on.
+func TestMissingPrivileges(t *testing.T) {
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := ungranted(t, engine)
+		for _, table := range []string{"locks", "centers", "leases"} {
+			for _, host := range []string{"%", "localhost"} {
+				db.Exec(t, fmt.Sprintf("GRANT SELECT ON lockstep_%s TO '%s'@'%s'", table, db.Config().User, host))
+			}
+		}
+		for _, guarded := range []bool{false, true} {
+			pool := newPool(t, db, guarded)
+			denied := func(what, table string, err error) {
+				t.Helper()
+				wants(t, what, err, txlock.ErrPrivilege)
+				if err != nil && (!strings.Contains(err.Error(), " ON "+table+" TO '"+db.Config().User+"'@'") || !strings.Contains(err.Error(), "GRANT SELECT, INSERT, UPDATE")) {
+					t.Errorf("%s doesn't name the cure: %v", what, err)
+				}
+			}
+			s := begin(t, pool, nil)
+			limited := s.WaitAtMost(time.Second)
+			denied("Lock", "lockstep_locks", second(s.Lock(t.Context(), named())))
+			denied("Lock of a hashed key", "lockstep_centers", second(s.Lock(t.Context(), hashed())))
+			denied("LockAll", "lockstep_locks", second(s.LockAll(t.Context(), named(), named())))
+			denied("RLock", "lockstep_locks", second(s.RLock(t.Context(), named())))
+			denied("TryLock", "lockstep_locks", second(s.TryLock(t.Context(), named())))
+			denied("WaitAtMost", "lockstep_locks", second(limited.Lock(t.Context(), named())))
+			denied("CompareAndBump", "lockstep_locks", s.CompareAndBump(t.Context(), named(), 0))
+			denied("Once", "lockstep_once", second(s.Once(t.Context(), named())))
+			wants(t, "Verify", s.Verify(t.Context()), nil)
+			s.commit(t)
+			denied("Ensure", "lockstep_locks", txlock.Ensure(t.Context(), pool, named()))
+			db.Exec(t, "REPLACE INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
+			denied("Clean", "lockstep_locks", second(txlock.Purge(t.Context(), pool, time.Hour)))
+
+			leases, err := lease.NewManager(pool)
+			noError(t, err)
+			denied("Acquire", "lockstep_leases", second(leases.Acquire(t.Context(), named())))
+			wants(t, "Close", leases.Close(context.WithoutCancel(t.Context())), nil)
+		}
+	})
+}
+
+// TestOtherDriver joins a transaction whose driver has errors of its own, as those of other
+// drivers for MySQL are: what is needed is said, as it isn't for errors of go-sql-driver.
+func TestOtherDriver(t *testing.T) {
+	t.Parallel()
+	const needs = "github.com/go-sql-driver/mysql, which lockstep needs"
+	for _, c := range []struct {
+		reply error
+		told  bool
+	}{
+		{errors.New("ERROR 1568 (25001): Transaction characteristics can't be changed while a transaction is in progress"), true},
+		{&mysql.MySQLError{Number: 1317, Message: "Query execution was interrupted"}, false},
+		{mysql.ErrInvalidConn, false},
+	} {
+		db, mock, err := sqlmock.New()
+		noError(t, err)
+		t.Cleanup(func() { _ = db.Close() })
+		mock.ExpectBegin()
+		mock.ExpectExec("SET TRANSACTION READ WRITE").WillReturnError(c.reply)
+		tx, err := db.BeginTx(t.Context(), nil)
+		noError(t, err)
+		if _, err := txlock.Join(t.Context(), tx); !errors.Is(err, c.reply) || strings.Contains(err.Error(), needs) != c.told {
+			t.Errorf("Join: %v, told=%t", err, c.told)
+		}
+	}
+}
+
+// TestServerSettings runs on a server whose settings no other test may have.
+func TestServerSettings(t *testing.T) {
+	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine, testdb.Args("--innodb-rollback-on-timeout=ON")).OpenNamed(t)
+		rollsBackOnTimeout(t, db)
+		startsWithoutAutocommit(t, db)
+		if engine == testdb.MySQL {
+			limitWhileUsersAreChanged(t, db)
+		}
+		isReadOnly(t, db)
+	})
+}
+
+// rollsBackOnTimeout: where a wait that ends rolls the transaction back, a try of a key
+// that has a row leaves it alive, and who is told that nothing is free is told that it isn't.
+func rollsBackOnTimeout(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	fresh, known := apart(t, db), named()
+	committed(t, db, known)
+	for _, key := range []txlock.Key{fresh, known} {
+		holder(t, db, key)
+		s := begin(t, newPool(t, db, true), nil)
+		_, err := s.LockAny(t.Context(), key)
+		wants(t, "LockAny", err, txlock.ErrBusy)
+		verify := s.Verify(t.Context())
+		if key == known {
+			wants(t, "Verify", verify, nil)
+		}
+		equal(t, "Verify says that it is doomed, as LockAny", errors.Is(verify, txlock.ErrTxDoomed), errors.Is(err, txlock.ErrTxDoomed))
+	}
+}
+
+// startsWithoutAutocommit: the setting is found where it is that of init_connect, of which no client is
+// told.
+func startsWithoutAutocommit(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	db.Exec(t, "SET GLOBAL init_connect = 'SET autocommit = 0'")
+	defer db.Exec(t, "SET GLOBAL init_connect = ''")
+	for _, guarded := range []bool{false, true} {
+		pool := newPool(t, db, guarded)
+		tx, err := pool.BeginTx(t.Context(), nil)
+		noError(t, err)
+		wants(t, "Join", second(txlock.Join(t.Context(), tx)), schema.ErrAutocommit)
+		wants(t, "Rollback", tx.Rollback(), nil)
+		wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrAutocommit)
+	}
+}
+
+// isReadOnly asks a replica, which takes no writes of the application's.
+func isReadOnly(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	old := named()
+	before := committed(t, db, old)
+	exec(t, db.Admin(), "INSERT INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
+	variable := map[testdb.Engine]string{testdb.MariaDB: "read_only", testdb.MySQL: "super_read_only"}[db.Engine()]
+	db.Exec(t, "SET GLOBAL "+variable+" = ON")
+	defer func() { db.Exec(t, "SET GLOBAL "+variable+" = OFF") }() // so that the database can be dropped
+
+	for _, guarded := range []bool{false, true} {
+		pool := newPool(t, db, guarded)
+		wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrReadOnly)
+		wants(t, "Ensure of what is there", txlock.Ensure(t.Context(), pool, old), nil)
+		wants(t, "Purge", second(txlock.Purge(t.Context(), pool, 1)), txlock.ErrReadOnly)
+		wants(t, "Holders", second(txlock.Holders(t.Context(), pool, old)), nil)
+		s := begin(t, pool, nil)
+		wants(t, "Lock", second(s.Lock(t.Context(), old)), txlock.ErrReadOnly)
+		wants(t, "LockAll", second(s.LockAll(t.Context(), old, named())), txlock.ErrReadOnly)
+		wants(t, "Lock of a hashed key", second(s.Lock(t.Context(), hashed())), txlock.ErrReadOnly)
+		wants(t, "Once", second(s.Once(t.Context(), named())), txlock.ErrReadOnly)
+		wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+		grant, err := s.RLock(t.Context(), old)
+		wants(t, "RLock", err, nil)
+		equal(t, "the token of the shared grant, after an exclusive one", grant.Token(), before.Token())
+		s.commit(t)
+	}
+}
+
+// limitWhileUsersAreChanged: MySQL lets nobody look at privileges while a user is changed.
+// When the limit of a SELECT is over by then, it says so by other numbers.
+func limitWhileUsersAreChanged(t *testing.T, db *testdb.DB) {
+	key := named()
+	committed(t, db, key)
+	holder(t, db, key) // of a free one the limit would not matter
+	changing, cancel := context.WithCancel(t.Context())
+	var changes sync.WaitGroup
+	defer changes.Wait()
+	defer cancel()
+	for range 2 {
+		changes.Go(func() {
+			for changing.Err() == nil {
+				if _, err := db.Admin().ExecContext(context.WithoutCancel(changing), "FLUSH PRIVILEGES"); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	pools := []*sql.DB{impatient(t, db, true), impatient(t, db, false)}
+	seen := make(map[uint16]int)
+	for i, end := 0, time.Now().Add(time.Minute); seen[3547] == 0 || seen[1142] == 0; i++ {
+		if time.Now().After(end) {
+			t.Fatalf("the numbers of %d tries were %v, want 3547 and 1142", i, seen)
+		}
+		s := inTx(t, pools[i%2], txlock.NothingRead())
+		_, err := s.WaitAtMost(time.Millisecond).Lock(t.Context(), key)
+		if server := new(mysql.MySQLError); errors.As(err, &server) {
+			seen[server.Number]++
+		}
+		if err != nil {
+			wants(t, "WaitAtMost while users are changed", err, txlock.ErrWaitTimeout)
+			wants(t, "Verify", s.Verify(t.Context()), nil)
+		}
+		s.commit(t)
+	}
+	t.Logf("ended by the limit: %v", seen)
 }
