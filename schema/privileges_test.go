@@ -67,9 +67,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		grants(t, db, "GRANT "+role+" TO %s", byDefault)
 		byRole := db.Connect(t)
 		demand(t, schema.Check(t.Context(), byRole), nil)
-		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); n != 0 {
-			t.Errorf("Check has made %d rows", n)
-		}
+		equal(t, "rows that Check has made", number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"), 0)
 	})
 }
 
@@ -96,9 +94,7 @@ func TestFix(t *testing.T) {
 			"GRANT SELECT, INSERT, UPDATE, DELETE ON `" + db.Name() + "`.lockstep_leases TO " + account,
 			"GRANT SELECT, INSERT, UPDATE, DELETE ON `" + db.Name() + "`.lockstep_jobs TO " + account,
 		}, "; ")
-		if fix := schema.Fix(schema.Check(t.Context(), pool)); fix != want {
-			t.Errorf("Fix: %s, want %s", fix, want)
-		}
+		equal(t, "Fix", schema.Fix(schema.Check(t.Context(), pool)), want)
 		db.Exec(t, "DROP TABLE lockstep_once")
 		for what, err := range map[string]error{"Install": schema.Install(t.Context(), pool), "InstallViews": schema.InstallViews(t.Context(), pool)} {
 			fix := schema.Fix(err)
@@ -106,9 +102,7 @@ func TestFix(t *testing.T) {
 				t.Errorf("%s: %v, fix %q", what, err, fix)
 			}
 		}
-		if fix := schema.Fix(nil) + schema.Fix(errors.New("another")); fix != "" {
-			t.Errorf("Fix of no finding: %q", fix)
-		}
+		equal(t, "Fix of no finding", schema.Fix(nil)+schema.Fix(errors.New("another")), "")
 	})
 }
 
@@ -149,9 +143,7 @@ func TestFixOfUnseenTables(t *testing.T) {
 		grants(t, db, "GRANT DELETE ON `"+db.Name()+"`.* TO %s")
 		before = checked()
 		demand(t, before, schema.ErrTable)
-		if fix := schema.Fix(before); fix != "lockstep install" {
-			t.Errorf("Fix for a user who may use the table: %s", fix)
-		}
+		equal(t, "Fix for a user who may use the table", schema.Fix(before), "lockstep install")
 	})
 }
 

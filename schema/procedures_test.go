@@ -30,9 +30,7 @@ func TestProceduresOfFile(t *testing.T) {
 	check(t, err)
 	got, err := schema.Procedures()
 	check(t, err)
-	if len(got) != 2*len(procedures) {
-		t.Errorf("%d statements, want 2 for each of %d procedures", len(got), len(procedures))
-	}
+	equal(t, "statements, two for each procedure", len(got), 2*len(procedures))
 	for i := 0; i+1 < len(got); i += 2 {
 		name, ok := strings.CutPrefix(got[i], "DROP PROCEDURE IF EXISTS ")
 		if !ok || !strings.HasPrefix(got[i+1], "CREATE PROCEDURE "+name+"(") {
@@ -46,12 +44,8 @@ func TestProceduresOfFile(t *testing.T) {
 	for _, statement := range got {
 		rest = strings.Replace(rest, statement+";\n", "", 1)
 	}
-	if n := strings.Count(rest, "+goose"); n != 2*len(got) {
-		t.Errorf("%d lines with +goose, want two for each statement: goose takes any other for an error", n)
-	}
-	if left := regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""); left != "" {
-		t.Errorf("left over: %s", left)
-	}
+	equal(t, "lines with +goose, two for each statement: goose takes any other for an error", strings.Count(rest, "+goose"), 2*len(got))
+	equal(t, "left over", regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""), "")
 }
 
 // TestInstallProcedures installs procedures, on one database, as a user who may not make them or not call
@@ -94,18 +88,14 @@ func withoutRoutines(t *testing.T, db *testdb.DB) {
 // processes at once.
 func replacesOthers(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	if n := number(t, db.Admin(), countProcedures); int(n) != len(procedures) {
-		t.Errorf("%d procedures, want %d", n, len(procedures))
-	}
+	equal(t, "procedures", int(number(t, db.Admin(), countProcedures)), len(procedures))
 	for _, name := range procedures {
 		grants(t, db, "GRANT EXECUTE ON PROCEDURE "+name+" TO %s") // which DROP would revoke
 	}
 	const granted = "SELECT COUNT(*) FROM mysql.procs_priv WHERE db = DATABASE()"
 	before := number(t, db.Admin(), granted)
 	install(t, db)
-	if after := number(t, db.Admin(), granted); after != before {
-		t.Errorf("Install has made the procedures anew: %d grants, were %d", after, before)
-	}
+	equal(t, "grants, which are lost where Install has made the procedures anew", number(t, db.Admin(), granted), before)
 	db.Exec(t, "DROP PROCEDURE lockstep_lock_1")
 	db.Exec(t, "CREATE PROCEDURE lockstep_lock_1() SELECT 'of another version'")
 	db.Exec(t, "DROP PROCEDURE lockstep_try_1")

@@ -33,10 +33,16 @@ func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
 
 func number(t *testing.T, on testdb.Queryer, query string) (n int64) {
 	t.Helper()
-	if err := on.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	check(t, on.QueryRowContext(t.Context(), query).Scan(&n))
 	return n
+}
+
+// equal demands a value.
+func equal[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
 }
 
 func check(t *testing.T, err error) {
@@ -80,9 +86,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 0 FROM lockstep_once",
 			"SELECT COUNT(*) = 0 FROM lockstep_jobs",
 		} {
-			if number(t, db.Admin(), filled) != 1 {
-				t.Errorf("not so: %s", filled)
-			}
+			equal(t, filled, number(t, db.Admin(), filled), 1)
 		}
 
 		besideHolder(t, db)
@@ -105,9 +109,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 1 FROM lockstep_once WHERE name = 'paid' AND LENGTH(result) = 70000 AND done_us = 4711",
 			"SELECT COUNT(*) = 1 FROM lockstep_jobs WHERE name = 'report' AND done_us = 1",
 		} {
-			if number(t, db.Admin(), kept) != 1 {
-				t.Errorf("not so after the second Install: %s", kept)
-			}
+			equal(t, "after the second Install: "+kept, number(t, db.Admin(), kept), 1)
 		}
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
 		db.Exec(t, "UPDATE lockstep_centers SET slot = 70000 WHERE slot = 4711")
@@ -127,19 +129,6 @@ func besideHolder(t *testing.T, db *testdb.DB) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // of the 50 s that a server lets a statement wait
 	defer cancel()
 	check(t, schema.Install(ctx, db.Admin()))
-}
-
-// TestInstallNamesStatement proves that the error names the statement that the server has
-// refused.
-func TestInstallNamesStatement(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Fresh(t, engine)
-		db.CreateTable(t, "any", "n INT")                 // else the database is refused
-		err := schema.Install(t.Context(), db.Connect(t)) // as a user who may not create
-		if !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), `"CREATE TABLE IF NOT EXISTS lockstep_locks"`) || !strings.Contains(err.Error(), "TO '"+db.Config().User+"'@'") {
-			t.Errorf("Install without the privilege: %v", err)
-		}
-	})
 }
 
 // TestStatements sends the files as a migration tool does, which knows nothing of
@@ -166,9 +155,7 @@ func TestStatements(t *testing.T) {
 		t.Fatalf("%d statements, the files have %d", len(got), len(want))
 	}
 	for i := range got {
-		if got[i] != want[i] {
-			t.Errorf("statement %d is\n%s\nand should be\n%s", i, got[i], want[i])
-		}
+		equal(t, "a statement", got[i], want[i])
 		if !strings.HasPrefix(got[i], "CREATE TABLE IF NOT EXISTS lockstep_") && !strings.HasPrefix(got[i], "INSERT IGNORE INTO lockstep_") {
 			t.Errorf("statement %d can't be repeated: %s", i, got[i])
 		}
@@ -258,28 +245,6 @@ func isFound(t *testing.T, err error, says []string) {
 	}
 }
 
-// TestTriggersForgetIDs proves why Check refuses triggers: they lose what a statement answers.
-func TestTriggersForgetIDs(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Fresh(t, engine)
-		db.Exec(t, "CREATE TABLE counted (id INT PRIMARY KEY, n BIGINT) ENGINE = InnoDB")
-		db.Exec(t, "INSERT INTO counted VALUES (1, 0)")
-		for _, c := range []struct {
-			trigger string
-			want    int64
-		}{{"", 42}, {"CREATE TRIGGER counts BEFORE UPDATE ON counted FOR EACH ROW SET @n = 1", 0}} {
-			if c.trigger != "" {
-				db.Exec(t, c.trigger)
-			}
-			result, err := db.Admin().ExecContext(t.Context(), "INSERT INTO counted VALUES (1, 0) ON DUPLICATE KEY UPDATE n = n + LAST_INSERT_ID(42)")
-			check(t, err)
-			if id, err := result.LastInsertId(); id != c.want || err != nil {
-				t.Errorf("after %q the answer is %d, %v, want %d", c.trigger, id, err, c.want)
-			}
-		}
-	})
-}
-
 // TestUnknownVariable: a variable in the data source name that the server doesn't know is that, and
 // no other engine.
 func TestUnknownVariable(t *testing.T) {
@@ -290,10 +255,8 @@ func TestUnknownVariable(t *testing.T) {
 		demand(t, schema.Install(t.Context(), pool), schema.ErrSession, says...)
 		m, err := lease.NewManager(pool)
 		check(t, err)
-		_, err = m.Acquire(t.Context(), txlock.Named("a"))
-		demand(t, err, schema.ErrSession, says...)
-		_, err = txlock.Holders(t.Context(), pool, txlock.Named("a"))
-		demand(t, err, schema.ErrSession, says...)
+		demand(t, second(m.Acquire(t.Context(), txlock.Named("a"))), schema.ErrSession, says...)
+		demand(t, second(txlock.Holders(t.Context(), pool, txlock.Named("a"))), schema.ErrSession, says...)
 		check(t, m.Close(t.Context()))
 	})
 }
@@ -303,18 +266,14 @@ func TestCheckFindsReadOnlySession(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		name := map[testdb.Engine]string{testdb.MySQL: "transaction_read_only", testdb.MariaDB: "tx_read_only"}[engine]
 		pool := testdb.Open(t, engine).Connect(t, func(cfg *mysql.Config) { cfg.Params = map[string]string{name: "1"} })
-		err := schema.Check(t.Context(), pool)
-		demand(t, err, nil, "_read_only = ON", "remove that from the data source name")
-		if !errors.Is(err, schema.ErrSession) {
-			t.Errorf("Check: %v, want ErrSession", err)
-		}
+		demand(t, schema.Check(t.Context(), pool), schema.ErrSession, "_read_only = ON", "remove that from the data source name")
 	})
 }
 
 // demand fails the test unless there is exactly this finding, with its remedy.
 func demand(t *testing.T, err, want error, says ...string) {
 	t.Helper()
-	for _, finding := range []error{schema.ErrEngine, schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrBinlog, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary, schema.ErrProcedures} {
+	for _, finding := range []error{schema.ErrEngine, schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrBinlog, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary, schema.ErrProcedures, schema.ErrSession} {
 		if errors.Is(err, finding) != errors.Is(want, finding) {
 			t.Errorf("Check: %v, want %v", err, want)
 		}
@@ -376,8 +335,7 @@ func TestCheckFindsOldServer(t *testing.T) {
 			if strings.Contains(want, "can't parse") {
 				steps = steps[:11] // nothing else is asked
 			}
-			err := play(t, steps)
-			if want == "" {
+			if err := play(t, steps); want == "" {
 				demand(t, err, nil)
 			} else {
 				demand(t, err, schema.ErrServer, want, "the server")
@@ -450,14 +408,89 @@ func TestEndedContext(t *testing.T) {
 		db := testdb.Fresh(t, engine)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := schema.Install(ctx, db.Admin()); !errors.Is(err, context.Canceled) {
-			t.Errorf("Install: %v", err)
+		for what, err := range map[string]error{"Install": schema.Install(ctx, db.Admin()), "Check": schema.Check(ctx, db.Admin())} {
+			equal(t, what+" is cancelled", errors.Is(err, context.Canceled), true)
 		}
-		if err := schema.Check(ctx, db.Admin()); !errors.Is(err, context.Canceled) {
-			t.Errorf("Check: %v", err)
-		}
-		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"); n != 0 {
-			t.Errorf("%d tables after an Install that was cancelled before", n)
-		}
+		equal(t, "tables after an Install that was cancelled before", number(t, db.Admin(), "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"), 0)
 	})
 }
+
+// TestServerSettings runs on a server whose settings no other test may have. It is one that writes a
+// binary log, and whose SYSDATE is NOW, which each Check finds.
+func TestServerSettings(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1", "--log-bin-trust-function-creators=OFF", "--sysdate-is-now")).Fresh(t)
+		madeByAnother(t, db)
+		grants(t, db, "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON `"+db.Name()+"`.* TO %s")
+		demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrSysdateIsNow, "start the server without --sysdate-is-now")
+		if engine != testdb.MariaDB {
+			proceduresUnderBinlog(t, db)
+		}
+		for _, format := range []string{"MIXED", "STATEMENT", "ROW"} {
+			want, says := schema.ErrSysdateIsNow, ""
+			if format == "STATEMENT" {
+				want, says = errors.Join(want, schema.ErrBinlog), "SET GLOBAL binlog_format = 'ROW'"
+			}
+			db.Exec(t, "SET GLOBAL binlog_format = "+format)
+			demand(t, schema.Check(t.Context(), db.Connect(t)), want, says)
+		}
+		db.Exec(t, "SET GLOBAL read_only = ON") // whose refusals are not taken for missing privileges
+		demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrSysdateIsNow)
+		db.Exec(t, "SET GLOBAL read_only = OFF")
+		db.Exec(t, "DROP TABLE lockstep_leases")
+		demand(t, schema.Check(t.Context(), db.Connect(t)), errors.Join(schema.ErrSysdateIsNow, schema.ErrTable)) // all that is wrong
+	})
+}
+
+// madeByAnother proves that a user who may create routines needs neither SUPER nor
+// log_bin_trust_function_creators for procedures, which write to the binary log, and that they keep
+// working without the user who has made them.
+func madeByAnother(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	db.Exec(t, "CREATE USER maker IDENTIFIED BY 'm'")
+	db.Exec(t, "GRANT CREATE, CREATE ROUTINE, SELECT, INSERT ON `"+db.Name()+"`.* TO maker")
+	cfg := db.Config()
+	cfg.User, cfg.Passwd = "maker", "m"
+	maker, err := sql.Open("mysql", cfg.FormatDSN())
+	check(t, err)
+	check(t, errors.Join(schema.Install(t.Context(), maker), maker.Close()))
+	db.Exec(t, "DROP USER maker")
+}
+
+// proceduresUnderBinlog proves that, where the log has statements, procedures work where the statements do.
+func proceduresUnderBinlog(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	for _, format := range []string{"ROW", "MIXED", "STATEMENT"} {
+		for _, level := range []string{"", "READ COMMITTED", "SERIALIZABLE"} {
+			text := takes(t, db, format, level, "INSERT INTO lockstep_locks VALUES ('text', 0, '', 0, 0) ON DUPLICATE KEY UPDATE token = token + 1")
+			call := takes(t, db, format, "", "CALL lockstep_lock_1('"+level+"', 'call', NULL, 'me', 1)")
+			equal(t, format+", "+level+": what the procedure is answered, beside the statement", call, text)
+		}
+	}
+}
+
+// takes sends a statement in a transaction, and returns the server's error.
+func takes(t *testing.T, db *testdb.DB, format, level, statement string) string {
+	t.Helper()
+	conn, err := db.Admin().Conn(t.Context())
+	check(t, err)
+	defer func() { _ = conn.Close() }()
+	setup := []string{"SET SESSION binlog_format = " + format}
+	if level != "" {
+		setup = append(setup, "SET TRANSACTION ISOLATION LEVEL "+level)
+	}
+	if strings.HasPrefix(statement, "INSERT") {
+		setup = append(setup, "START TRANSACTION")
+	}
+	for _, s := range setup {
+		check(t, second(conn.ExecContext(t.Context(), s)))
+	}
+	_, taken := conn.ExecContext(t.Context(), statement)
+	check(t, second(conn.ExecContext(context.WithoutCancel(t.Context()), "COMMIT")))
+	if taken != nil {
+		return taken.Error()
+	}
+	return ""
+}
+
+func TestMain(m *testing.M) { testdb.Main(m) }
