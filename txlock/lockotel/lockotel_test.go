@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -27,19 +29,17 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
+var must = leasetest.Must
+
 // newObserver is an observer and what reads its measurements.
-func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, func() map[string]metricdata.Metrics) {
+func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, *sdk.ManualReader) {
 	t.Helper()
 	reader := sdk.NewManualReader()
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
-	t.Cleanup(func() {
-		if err := provider.Shutdown(context.Background()); err != nil {
-			t.Errorf("shut down: %v", err)
-		}
-	})
+	t.Cleanup(func() { must(t, provider.Shutdown(context.Background())) })
 	o, err := lockotel.New(provider.Meter("test"), options...)
 	must(t, err)
-	return o, func() map[string]metricdata.Metrics { return collect(t, reader) }
+	return o, reader
 }
 
 // collect reads what was measured, by the name of its instrument.
@@ -180,9 +180,9 @@ func TestInstruments(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o, collect := newObserver(t)
+			o, reader := newObserver(t)
 			test.tell(t.Context(), o)
-			got := collect()
+			got := collect(t, reader)
 			delete(got, "lockstep.waiting.oldest") // see TestOldest
 			if len(got) != len(test.want) {
 				t.Errorf("%d instruments have measured, want %d", len(got), len(test.want))
@@ -284,9 +284,9 @@ func TestOutcomes(t *testing.T) {
 // outcome is what a refusal with an error is counted under.
 func outcome(t *testing.T, err error) string {
 	t.Helper()
-	o, collect := newObserver(t)
+	o, reader := newObserver(t)
 	o.Observe(t.Context(), txlock.Event{Kind: txlock.Refused, Key: txlock.Named("a"), Err: err})
-	points := collect()["lockstep.acquire.duration"].Data.(metricdata.Histogram[float64]).DataPoints
+	points := collect(t, reader)["lockstep.acquire.duration"].Data.(metricdata.Histogram[float64]).DataPoints
 	value, _ := points[0].Attributes.Value(lockotel.Outcome)
 	return value.AsString()
 }
@@ -354,6 +354,58 @@ func TestNewRefuses(t *testing.T) {
 		refused := errors.New("refused")
 		if o, err := lockotel.New(refusing{meter, name, refused}); !errors.Is(err, refused) || o != nil {
 			t.Errorf("New without %s = %v, %v", name, o, err)
+		}
+	}
+}
+
+// TestNamesAreBounded proves that keys without a family, of which there may be any number, make
+// no more than 200 values of an attribute and "_OTHER", from many goroutines, and that what is
+// counted up and down is zero in the end for each of them.
+func TestNamesAreBounded(t *testing.T) {
+	t.Parallel()
+	o, reader := newObserver(t)
+	var all sync.WaitGroup
+	for part := range 8 {
+		all.Go(func() {
+			for i := range 200 {
+				key, ctx := txlock.Named(fmt.Sprintf("%d-%d", part%4, i)), t.Context()
+				for _, kind := range []txlock.Kind{txlock.Requested, txlock.Granted, txlock.Waited, txlock.Renewed, txlock.Retried, txlock.Doomed, txlock.Released} {
+					o.Observe(ctx, txlock.Event{Kind: kind, Key: key, Took: time.Millisecond})
+				}
+				o.Job(ctx, job.Event{Kind: job.Done, Key: key})
+				o.Election(ctx, elect.Event{Kind: elect.Elected, Key: key, Token: uint64(part)})
+				o.Election(ctx, elect.Event{Kind: elect.Ended, Key: key, Token: uint64(part)})
+			}
+		})
+	}
+	all.Wait()
+	for name, m := range collect(t, reader) {
+		values := make(map[attribute.Key]map[string]bool)
+		note := func(set attribute.Set) {
+			for _, kv := range set.ToSlice() {
+				if values[kv.Key] == nil {
+					values[kv.Key] = make(map[string]bool)
+				}
+				values[kv.Key][kv.Value.Emit()] = true
+			}
+		}
+		switch data := m.Data.(type) {
+		case metricdata.Histogram[float64]:
+			for _, p := range data.DataPoints {
+				note(p.Attributes)
+			}
+		case metricdata.Sum[int64]:
+			for _, p := range data.DataPoints {
+				note(p.Attributes)
+				if !data.IsMonotonic && p.Value != 0 {
+					t.Errorf("%s is %d in the end for %v", name, p.Value, p.Attributes.ToSlice())
+				}
+			}
+		}
+		for _, attribute := range []attribute.Key{lockotel.Family, lockotel.Job, lockotel.Election} {
+			if seen := values[attribute]; seen != nil && (len(seen) != 201 || !seen["_OTHER"]) {
+				t.Errorf("%s has %d values of %s", name, len(seen), attribute)
+			}
 		}
 	}
 }

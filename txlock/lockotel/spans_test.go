@@ -43,7 +43,7 @@ func TestSpans(t *testing.T) {
 			provider := trace.NewTracerProvider(trace.WithSpanProcessor(seen))
 			t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
 			always := lockotel.WithAttributes(attribute.String("db.system.name", "mariadb"))
-			o, collect := newObserver(t, append(test.options, lockotel.WithTracerProvider(nil), lockotel.WithTracerProvider(provider), always)...)
+			o, reader := newObserver(t, append(test.options, lockotel.WithTracerProvider(nil), lockotel.WithTracerProvider(provider), always)...)
 			ctx, caller := provider.Tracer("test").Start(t.Context(), "request")
 			test.e.Kind, test.e.Key, test.e.Took = test.kind, key, time.Minute
 			o.Observe(ctx, test.e)
@@ -63,7 +63,7 @@ func TestSpans(t *testing.T) {
 			if span.Parent().SpanID() != caller.SpanContext().SpanID() || span.SpanKind() != api.SpanKindClient {
 				t.Errorf("a span %v of %v", span.SpanKind(), span.Parent())
 			}
-			for name, m := range collect() { // the metrics have them, too, and never the key
+			for name, m := range collect(t, reader) { // the metrics have them, too, and never the key
 				if all := written(t, m); !strings.Contains(all, "?db.system.name=mariadb") || strings.Contains(all, "42") {
 					t.Errorf("%s: %s", name, all)
 				}

@@ -10,14 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/lockotel"
 )
 
 // gauges writes what a gauge has measured.
@@ -40,7 +38,7 @@ func gauges(t *testing.T, m metricdata.Metrics) string {
 func TestOldest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		o, collect := newObserver(t)
+		o, reader := newObserver(t)
 		began := make(map[int]time.Time)
 		tell := func(kind txlock.Kind, n int) {
 			e := txlock.Event{Kind: kind, Key: txlock.Named(fmt.Sprint("order:", n))}
@@ -53,7 +51,7 @@ func TestOldest(t *testing.T) {
 		}
 		oldest := func(want string) {
 			t.Helper()
-			if got := gauges(t, collect()["lockstep.waiting.oldest"]); got != want {
+			if got := gauges(t, collect(t, reader)["lockstep.waiting.oldest"]); got != want {
 				t.Errorf("the oldest call is %s, want %s", got, want)
 			}
 		}
@@ -90,8 +88,7 @@ func TestWatchJobs(t *testing.T) {
 			jobs, err := job.New(pool, m, job.Log(nil))
 			must(t, err)
 			defer func() {
-				must(t, jobs.Close(context.WithoutCancel(ctx)))
-				must(t, m.Close(context.WithoutCancel(ctx)))
+				must(t, errors.Join(jobs.Close(context.WithoutCancel(ctx)), m.Close(context.WithoutCancel(ctx))))
 			}()
 			at, broken := time.Unix(1_700_000_000, 0), errors.New("no paper")
 			for name, fails := range map[string]int{"a": 0, "b": 2} {
@@ -113,11 +110,7 @@ func TestWatchJobs(t *testing.T) {
 			db.Exec(t, "UPDATE lockstep_jobs SET next_us = "+ago+"7200 WHERE name = 'a'")
 			db.Exec(t, "UPDATE lockstep_jobs SET limit_us = 1, started_us = "+ago+"3600 WHERE name = 'c'")
 
-			reader := sdk.NewManualReader()
-			provider := sdk.NewMeterProvider(sdk.WithReader(reader))
-			defer func() { must(t, provider.Shutdown(context.Background())) }()
-			o, err := lockotel.New(provider.Meter("test"))
-			must(t, err)
+			o, reader := newObserver(t)
 			if _, err := o.WatchJobs(nil); err == nil {
 				t.Error("nil is watched")
 			}
@@ -150,12 +143,5 @@ func TestWatchJobs(t *testing.T) {
 				t.Errorf("after stop there is %v", all["lockstep.job.overdue"])
 			}
 		})
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
