@@ -262,6 +262,7 @@ func TestPlan(t *testing.T) {
 		"paused, failed":                   {paused(100, none, made(100, 40, 101)), tenth, 500, none, 510},
 		"paused, of a tick nobody began":   {unbegun, tenth, 500, none, 510},
 		"paused, an old request":           {paused(100, 90, made(100, 100, 101)), tenth, 500, none, 510},
+		"paused, next is soon":             {paused(100, none, made(100, 100, 101)), tenth, 536, none, 540},
 		"paused, a request":                {paused(100, 170, made(100, 100, 101)), tenth, 500, 170, none},
 		"paused, a request, died":          {paused(100, 170, made(170, 100, runs)), tenth, 500, 170, none},
 		"paused, a request, failed":        {paused(100, 170, made(170, 100, 101)), tenth, 500, 170, none},
