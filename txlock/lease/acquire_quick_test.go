@@ -27,8 +27,7 @@ var ways = map[string]func(ctx context.Context, m *lease.Manager) (*lease.Lease,
 // nothingHeld checks that nobody holds anything.
 func nothingHeld(t *testing.T, m *lease.Manager) {
 	t.Helper()
-	all, err := m.List(t.Context())
-	must(t, err)
+	all := list(t, m)
 	if len(all) > 0 {
 		t.Errorf("held: %+v", all)
 	}
@@ -56,34 +55,32 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 			{"the answer comes after the deadline", answersLate(2 * time.Second), context.DeadlineExceeded, time.Second, 2 * time.Second, context.DeadlineExceeded},
 			{"there is no answer at the deadline", hangs, context.DeadlineExceeded, time.Second, 0, context.DeadlineExceeded},
 		} {
-			t.Run(name+"/"+c.name, func(t *testing.T) {
-				inMemory(t, func(t *testing.T, db *memory) {
-					m, wire := db.process()
-					l, err := acquire(t.Context(), m) // so that there are rows
-					must(t, err)
-					release(t, l)
+			runInMemory(t, name+"/"+c.name, func(t *testing.T, db *memory) {
+				m, wire := db.process()
+				l, err := acquire(t.Context(), m) // so that there are rows
+				must(t, err)
+				release(t, l)
 
-					ctx, cancel := context.WithCancel(t.Context())
-					if errors.Is(c.ended, context.DeadlineExceeded) {
-						ctx, cancel = context.WithTimeout(t.Context(), time.Second)
-					} else if c.ended != nil {
-						time.AfterFunc(time.Second, cancel)
-					}
-					defer cancel()
-					wire.fault("Take", times(1, c.fault))
-					l, err = acquire(ctx, m)
-					db.at("the end of the call", c.took)
-					wants(t, "the call", err, c.want)
-					if l != nil || c.ended == nil && errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("lease %v, error %v", l, err)
-					}
-					db.after(max(c.free, c.took))
-					synctest.Wait()
-					nothingHeld(t, m)
-					l, err = acquire(t.Context(), m) // also by a manager that has asked in vain
-					must(t, err)
-					release(t, l)
-				})
+				ctx, cancel := context.WithCancel(t.Context())
+				if errors.Is(c.ended, context.DeadlineExceeded) {
+					ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+				} else if c.ended != nil {
+					time.AfterFunc(time.Second, cancel)
+				}
+				defer cancel()
+				wire.fault("Take", times(1, c.fault))
+				l, err = acquire(ctx, m)
+				db.at("the end of the call", c.took)
+				wants(t, "the call", err, c.want)
+				if l != nil || c.ended == nil && errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("lease %v, error %v", l, err)
+				}
+				db.after(max(c.free, c.took))
+				synctest.Wait()
+				nothingHeld(t, m)
+				l, err = acquire(t.Context(), m) // also by a manager that has asked in vain
+				must(t, err)
+				release(t, l)
 			})
 		}
 	}
@@ -160,10 +157,9 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 func TestWaitAtMostIsExact(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
-		held, err := a.Acquire(lease.WithOwner(t.Context(), "somebody"), job, lease.WithLabel("the nightly report"))
-		must(t, err)
+		held := mustLease(t)(a.Acquire(lease.WithOwner(t.Context(), "somebody"), job, lease.WithLabel("the nightly report")))
 		limit := lease.WaitAtMost(2 * time.Second)
-		_, err = b.Acquire(t.Context(), job, limit)
+		_, err := b.Acquire(t.Context(), job, limit)
 		db.at("the limit", 2*time.Second)
 		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
 		if !strings.Contains(err.Error(), `after 2s owner "somebody" (the nightly report) had it`) {
@@ -194,30 +190,28 @@ func TestFirstTryHasNoLimit(t *testing.T) {
 		return acquired(m.Acquire(ctx, key, append(options, lease.Fair())...))
 	}
 	for name, wait := range all {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				other := db.manager()
-				m, wire := db.process(lease.WaitAtMost(1))
-				for _, op := range []string{"Take", "Make", "Use", "Look", "ReadClock"} {
-					wire.fault(op, slow(time.Second))
-				}
-				must(t, wait(t.Context(), m, job))
-				must(t, wait(t.Context(), m, job))
-				wire.Up()
-				hold := ways["lease"]
-				if strings.HasSuffix(name, "a permit") {
-					hold = ways["permit"]
-				} else {
-					ctx := lease.WithOwner(t.Context(), "me")
-					mine := acquireIn(ctx, t, other, job)
-					must(t, wait(ctx, m, job)) // of an owner who has it
-					release(t, mine)
-				}
-				l, err := hold(t.Context(), other)
-				must(t, err)
-				wants(t, "what is held", wait(t.Context(), m, job), txlock.ErrWaitTimeout)
-				release(t, l)
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			other := db.manager()
+			m, wire := db.process(lease.WaitAtMost(1))
+			for _, op := range []string{"Take", "Make", "Use", "Look", "ReadClock"} {
+				wire.fault(op, slow(time.Second))
+			}
+			must(t, wait(t.Context(), m, job))
+			must(t, wait(t.Context(), m, job))
+			wire.Up()
+			hold := ways["lease"]
+			if strings.HasSuffix(name, "a permit") {
+				hold = ways["permit"]
+			} else {
+				ctx := lease.WithOwner(t.Context(), "me")
+				mine := acquireIn(ctx, t, other, job)
+				must(t, wait(ctx, m, job)) // of an owner who has it
+				release(t, mine)
+			}
+			l, err := hold(t.Context(), other)
+			must(t, err)
+			wants(t, "what is held", wait(t.Context(), m, job), txlock.ErrWaitTimeout)
+			release(t, l)
 		})
 	}
 }
@@ -278,22 +272,20 @@ func TestWaitSurvivesFailures(t *testing.T) {
 		{"three", times(3, fails), mysql.ErrInvalidConn},
 		{"other", times(1, func(context.Context, string, store.Row, func() error) error { return &mysql.MySQLError{Number: 1142} }), &mysql.MySQLError{Number: 1142}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				other := db.manager()
-				m, wire := db.process()
-				held := acquire(t, other, job)
-				time.AfterFunc(5*time.Second, func() { wire.fault("Look", c.fault) })
-				time.AfterFunc(10*time.Second, func() { release(t, held) })
-				l, err := m.Acquire(t.Context(), job)
-				wants(t, "Acquire", err, c.want)
-				if err == nil {
-					db.within("granted", 10*time.Second, 11*time.Second)
-					release(t, l)
-					return
-				}
-				db.within("failed", 5*time.Second, 7*time.Second)
-			})
+		runInMemory(t, c.name, func(t *testing.T, db *memory) {
+			other := db.manager()
+			m, wire := db.process()
+			held := acquire(t, other, job)
+			time.AfterFunc(5*time.Second, func() { wire.fault("Look", c.fault) })
+			time.AfterFunc(10*time.Second, func() { release(t, held) })
+			l, err := m.Acquire(t.Context(), job)
+			wants(t, "Acquire", err, c.want)
+			if err == nil {
+				db.within("granted", 10*time.Second, 11*time.Second)
+				release(t, l)
+				return
+			}
+			db.within("failed", 5*time.Second, 7*time.Second)
 		})
 	}
 }
@@ -302,17 +294,14 @@ func TestWaitSurvivesFailures(t *testing.T) {
 // over, however rarely it looks.
 func TestWaiterSeesADeadHolder(t *testing.T) {
 	for name, acquire := range ways {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				dead, wire := db.process(lease.TTL(3 * time.Second))
-				must(t, second(acquire(t.Context(), dead)))
-				wire.Down(nil)
-				l, err := acquire(t.Context(), db.manager(lease.Poll(time.Millisecond, time.Hour)))
-				must(t, err)
-				db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
-				release(t, l)
-				wire.Up()
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			dead, wire := db.process(lease.TTL(3 * time.Second))
+			must(t, second(acquire(t.Context(), dead)))
+			wire.Down(nil)
+			l := mustLease(t)(acquire(t.Context(), db.manager(lease.Poll(time.Millisecond, time.Hour))))
+			db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
+			release(t, l)
+			wire.Up()
 		})
 	}
 }
@@ -344,13 +333,9 @@ func TestMakingEnds(t *testing.T) {
 		w.fault("Make", func(context.Context, string, store.Row, func() error) error { return store.ErrLocked })
 		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 200*time.Millisecond, 350*time.Millisecond)
-		if n := len(w.calls("Make")); n != 17 {
-			t.Errorf("it was tried %d times", n)
-		}
+		w.sends(t, "Make", 17)
 		w.Up()
-		l, err := m.TryAcquire(t.Context(), job)
-		must(t, err)
-		release(t, l)
+		must(t, acquired(m.TryAcquire(t.Context(), job)))
 	})
 }
 
@@ -367,9 +352,7 @@ func TestMakingOutlivesDeadlocks(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			return txlock.ErrDeadlock
 		})
-		l, err := m.TryAcquire(t.Context(), job)
-		must(t, err)
-		release(t, l)
+		must(t, acquired(m.TryAcquire(t.Context(), job)))
 	})
 }
 
@@ -380,13 +363,9 @@ func TestMakingMeetsOthers(t *testing.T) {
 		w.fault("Make", func(_ context.Context, _ string, _ store.Row, call func() error) error {
 			return errors.Join(call(), store.ErrLocked)
 		})
-		l, err := m.TryAcquire(t.Context(), job)
-		must(t, err)
-		release(t, l)
+		must(t, acquired(m.TryAcquire(t.Context(), job)))
 		db.at("TryAcquire", 0)
-		if n := len(w.calls("Make")); n != 1 {
-			t.Errorf("it was made %d times", n)
-		}
+		w.sends(t, "Make", 1)
 	})
 }
 
@@ -470,9 +449,7 @@ func TestReleaseOfAnOpenCommit(t *testing.T) {
 		l := acquire(t, m, job)
 		wire.fault("Release", times(2, answers))
 		release(t, l)
-		if n := len(wire.calls("Release")); n != 3 {
-			t.Errorf("%d releases", n)
-		}
+		wire.sends(t, "Release", 3)
 		nothingHeld(t, m)
 	})
 }

@@ -18,9 +18,7 @@ import (
 
 func acquireTx(t testing.TB, m *lease.Manager, tx txlock.Tx, key txlock.Key) *lease.Lease {
 	t.Helper()
-	l, err := m.AcquireTx(context.Background(), tx, key)
-	must(t, err)
-	return l
+	return mustLease(t)(m.AcquireTx(context.Background(), tx, key))
 }
 
 // keyOf makes a key that was never leased, or was.
@@ -102,9 +100,7 @@ func TestAcquireTxSavepoint(t *testing.T) {
 				add(t, tx, table)
 				run(t, tx, "ROLLBACK TO SAVEPOINT s")
 				commit(t, tx)
-				if n := counted(t, db, table); n != 1 {
-					t.Errorf("the counter is %d", n)
-				}
+				counts(t, db, table, 1)
 				free(t, other, key)
 				wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
@@ -252,9 +248,7 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 					commit(t, their)
 				}
 				release(t, theirs)
-				if n := counted(t, db, table); n != 3 {
-					t.Errorf("the counter is %d, want 3", n)
-				}
+				counts(t, db, table, 3)
 			})
 		}
 	})
@@ -390,9 +384,7 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 				}
 				commit(t, tx)
 				wantsNone(t, "Renew of the reader", r.Renew(t.Context()))
-				another, err := other.AcquireShared(limited(t, 2*time.Minute), key)
-				must(t, err)
-				release(t, another)
+				must(t, acquired(other.AcquireShared(limited(t, 2*time.Minute), key)))
 				release(t, r)
 				release(t, acquire(t, m, key))
 			})

@@ -53,9 +53,7 @@ func TestAcquireAll(t *testing.T) {
 		must(t, all.Release(t.Context()))
 		wants(t, "Err", all.Err(), txlock.ErrNotHeld)
 		nothingHeld(t, m)
-		if n := len(wire.calls("Release")); n != 3 {
-			t.Errorf("%d releases", n)
-		}
+		wire.sends(t, "Release", 3)
 		again, err := m.TryAcquireAll(t.Context(), three[:1])
 		must(t, err)
 		must(t, again.Release(t.Context()))
@@ -90,24 +88,22 @@ func TestAcquireAllOrNone(t *testing.T) {
 			return m.AcquireAll(ctx, three)
 		}, txlock.ErrLost, 50 * time.Second}, // by the next renewal
 	} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, other := db.manager(), db.manager()
-				last := acquire(t, other, txlock.Named("c"))
-				all, err := c.call(t.Context(), m)
-				wants(t, "the call", err, c.want)
-				db.at("the end of the call", c.took)
-				if all != nil || t.Context().Err() == nil && errors.Is(err, context.Canceled) {
-					t.Errorf("%v, %v", all, err)
-				}
-				synctest.Wait()
-				for _, key := range []string{"a", "b"} {
-					release(t, acquire(t, other, txlock.Named(key)))
-				}
-				db.at("all free", c.took)
-				release(t, last)
-				nothingHeld(t, other)
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			m, other := db.manager(), db.manager()
+			last := acquire(t, other, txlock.Named("c"))
+			all, err := c.call(t.Context(), m)
+			wants(t, "the call", err, c.want)
+			db.at("the end of the call", c.took)
+			if all != nil || t.Context().Err() == nil && errors.Is(err, context.Canceled) {
+				t.Errorf("%v, %v", all, err)
+			}
+			synctest.Wait()
+			for _, key := range []string{"a", "b"} {
+				release(t, acquire(t, other, txlock.Named(key)))
+			}
+			db.at("all free", c.took)
+			release(t, last)
+			nothingHeld(t, other)
 		})
 	}
 }
@@ -212,8 +208,7 @@ func TestAcquireAllHoldsAtLeast(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
 		must(t, acquireAll(t, m, three, lease.HoldAtLeast(time.Minute)).Release(t.Context()))
-		all, err := m.List(t.Context())
-		must(t, err)
+		all := list(t, m)
 		if len(all) != 3 {
 			t.Errorf("held: %+v", all)
 		}
@@ -236,8 +231,7 @@ func TestAcquireAllEntersAgain(t *testing.T) {
 		last := acquire(t, other, txlock.Named("c"))
 		wants(t, "TryAcquireAll", second(m.TryAcquireAll(ctx, three)), txlock.ErrBusy)
 		must(t, outer.Err())
-		release(t, outer)
-		release(t, last)
+		release(t, outer, last)
 		nothingHeld(t, m)
 	})
 }
@@ -267,8 +261,7 @@ func TestLeasesContext(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
 		all := acquireAll(t, m, three)
-		ctx, stop := all.Context(t.Context())
-		defer stop()
+		ctx := contextOf(t, all)
 		for _, l := range all.All() {
 			must(t, m.TryDo(ctx, l.Key(), func(_ context.Context, again *lease.Lease) error {
 				entered(t, again, l)
@@ -286,7 +279,7 @@ func TestLeasesContext(t *testing.T) {
 		nothingHeld(t, m)
 
 		all = acquireAll(t, m, three)
-		ctx, stop = all.Context(t.Context())
+		ctx, stop := all.Context(t.Context())
 		stop()
 		if !errors.Is(ctx.Err(), context.Canceled) || all.Err() != nil {
 			t.Errorf("%v, %v", ctx.Err(), all.Err())
@@ -302,8 +295,7 @@ func TestLeasesGuard(t *testing.T) {
 		m, wire := db.process()
 		other := db.manager()
 		all := acquireAll(t, m, three)
-		tx := wire.Begin()
-		must(t, all.Guard(t.Context(), tx))
+		tx := wire.guarding(t, all)
 		for _, l := range all.All() {
 			wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
 		}
@@ -317,8 +309,7 @@ func TestLeasesGuard(t *testing.T) {
 		wants(t, "Release", all.Release(t.Context()), txlock.ErrNotHeld)
 
 		all = acquireAll(t, m, three)
-		tx = wire.Begin()
-		must(t, all.Guard(t.Context(), tx))
+		tx = wire.guarding(t, all)
 		err := all.Release(t.Context())
 		wants(t, "Release", err, lease.ErrGuarded)
 		must(t, tx.Commit())

@@ -55,9 +55,7 @@ func TestAskedWithTheRenewal(t *testing.T) {
 		}
 		time.Sleep(25 * time.Second)
 		must(t, l.Err())
-		if n := len(wire.calls("Question")); n != 1 { // of Renew; RenewMany has told the first
-			t.Errorf("%d questions", n)
-		}
+		wire.sends(t, "Question", 1) // of Renew; RenewMany has told the first
 		release(t, l)
 		next := acquire(t, operator, job)
 		time.Sleep(ttl)
@@ -152,8 +150,7 @@ func TestAskWaitsForAGuard(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
 		l := acquire(t, m, job)
-		tx := wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
+		tx := wire.guarding(t, l)
 		ctx := limited(t, time.Second)
 		wants(t, "Ask", m.RequestRelease(ctx, job, ""), context.DeadlineExceeded)
 		answer := later(func() error { return m.RequestRelease(t.Context(), job, "why") })
@@ -165,8 +162,7 @@ func TestAskWaitsForAGuard(t *testing.T) {
 			t.Errorf("asked because of %q", why)
 		}
 
-		tx = wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
+		tx = wire.guarding(t, l)
 		go func() { answer <- m.RequestRelease(t.Context(), job, "late") }()
 		time.Sleep(time.Second)
 		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
@@ -180,8 +176,7 @@ func TestAskWaitsForAGuard(t *testing.T) {
 		release(t, next)
 
 		l = acquire(t, m, job)
-		tx = wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
+		tx = wire.guarding(t, l)
 		closing := db.manager()
 		go func() { answer <- closing.RequestRelease(t.Context(), job, "") }()
 		synctest.Wait()
@@ -208,8 +203,7 @@ func TestBadTexts(t *testing.T) {
 		}
 		l := acquire(t, m, job, lease.WithLabel(long+"x"))
 		must(t, m.RequestRelease(t.Context(), job, long+"y"))
-		info, err := m.Inspect(t.Context(), job)
-		must(t, err)
+		info := inspect(t, m, job)
 		if info.Label != long+"x" || info.ReleaseReason != long+"y" || info.ReleaseRequestedAt.IsZero() {
 			t.Errorf("%+v", info)
 		}
@@ -236,8 +230,7 @@ func TestLabels(t *testing.T) {
 		reader := share(t, m, txlock.Named("read"), lease.WithLabel(""))
 		next := fairAcquireUnder(t.Context(), other, job, lease.Fair(), lease.WithLabel("next"))
 		synctest.Wait()
-		all, err := m.List(t.Context())
-		must(t, err)
+		all := list(t, m)
 		var notes []string
 		for _, info := range all {
 			notes = append(notes, string(info.Kind)+" "+info.Label)
@@ -253,8 +246,7 @@ func TestLabels(t *testing.T) {
 		}
 		release(t, l)
 		release(t, next.lease(t))
-		release(t, plain)
-		release(t, reader)
+		release(t, plain, reader)
 	})
 }
 

@@ -104,16 +104,14 @@ func TestQuestionsAfterRelease(t *testing.T) {
 			if told {
 				wantsNone(t, "Renew", writer.Renew(t.Context()))
 			}
-			reader, err := writer.Downgrade(t.Context())
-			must(t, err)
+			reader := mustLease(t)(writer.Downgrade(t.Context()))
 			awaitAsked(t, reader, "why")
 			ask(reader, "again")
 			wantsNone(t, "Renew", reader.Renew(t.Context()))
 			awaitAsked(t, reader, "again")
 			release(t, reader)
 		}
-		unasked, err := acquire(t, m, named()).Downgrade(t.Context())
-		must(t, err)
+		unasked := mustLease(t)(acquire(t, m, named()).Downgrade(t.Context()))
 		if why, asked := unasked.ReleaseReason(); asked {
 			t.Errorf("nobody has asked, and it was asked %q", why)
 		}
@@ -168,30 +166,27 @@ func TestAskBesideOthers(t *testing.T) {
 // asked whose token is ahead of the server's clock, because that was set back.
 func TestAskBesideOthersInMemory(t *testing.T) {
 	for name, back := range map[string]time.Duration{"the clock goes on": 0, "the clock was set back": time.Hour} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				db.SetClock(back)
-				m, wire := db.process()
-				l := acquire(t, m, job)
-				db.SetClock(0)
-				tx := wire.Begin()
-				must(t, l.Guard(t.Context(), tx))
-				answers := make(chan error, 3)
-				for range 3 {
-					operator := db.manager()
-					go func() { answers <- operator.RequestRelease(t.Context(), job, "why") }()
-					time.Sleep(time.Second)
-				}
-				must(t, tx.Commit())
-				for range 3 {
-					must(t, <-answers)
-				}
-				must(t, l.Renew(t.Context()))
-				if why, _ := revoked(t, l); why != "why" {
-					t.Errorf("asked because of %q", why)
-				}
-				release(t, l)
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			db.SetClock(back)
+			m, wire := db.process()
+			l := acquire(t, m, job)
+			db.SetClock(0)
+			tx := wire.guarding(t, l)
+			answers := make(chan error, 3)
+			for range 3 {
+				operator := db.manager()
+				go func() { answers <- operator.RequestRelease(t.Context(), job, "why") }()
+				time.Sleep(time.Second)
+			}
+			must(t, tx.Commit())
+			for range 3 {
+				must(t, <-answers)
+			}
+			must(t, l.Renew(t.Context()))
+			if why, _ := revoked(t, l); why != "why" {
+				t.Errorf("asked because of %q", why)
+			}
+			release(t, l)
 		})
 	}
 }

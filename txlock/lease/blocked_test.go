@@ -108,9 +108,7 @@ func TestGuardInTimeIsLeftAlone(t *testing.T) {
 		<-time.After(2 * time.Second)
 		commit(t, tx)
 		release(t, waiting.lease(t))
-		if n := counted(t, db, table); n != 1 {
-			t.Errorf("the counter is %d", n)
-		}
+		counts(t, db, table, 1)
 
 		// The session keeps its number in the row. Somebody else has the row locked now.
 		next := begin(t, pool, sql.LevelDefault)
@@ -194,15 +192,13 @@ func TestGuardOfAnotherDatabase(t *testing.T) {
 					" VALUES (?, 0, 'else', ';else', 1, 1, 1, 0, 0)",
 			} {
 				key, table := named(), counter(t, db)
-				l, err := acquire(newManager(t, pool), key)
-				must(t, err)
+				l := mustLease(t)(acquire(newManager(t, pool), key))
 				if strings.Contains(prepare, "?") {
 					exec(t, other, prepare, key.String())
 				}
 				for range 2 {
 					tx := begin(t, foreign, sql.LevelDefault)
-					err = l.Guard(t.Context(), tx)
-					wants(t, name+", "+what, err, lease.ErrOtherDatabase)
+					wants(t, name+", "+what, l.Guard(t.Context(), tx), lease.ErrOtherDatabase)
 					if l.Err() != nil {
 						t.Fatalf("%s, %s: the lease is lost: %v", name, what, l.Err())
 					}

@@ -200,27 +200,25 @@ func TestCloseWaitsForReleases(t *testing.T) {
 // waits for what it may have been granted.
 func TestCloseEndsATry(t *testing.T) {
 	for name, fault := range map[string]string{"before the lease is asked for": "Look", "while it is": "Take"} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				other := db.manager()
-				m, wire := db.process()
-				release(t, acquire(t, other, job))
-				wire.fault(fault, answersLate(2*time.Second))
-				if fault == "Look" { // which follows a refusal
-					held := acquire(t, other, job)
-					defer release(t, held)
-				}
-				tried := later(func() error { return second(m.TryAcquire(t.Context(), job)) })
-				time.Sleep(time.Second)
-				closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
-				if err := <-tried; err == nil {
-					t.Error("a try is granted what Close releases")
-				}
-				must(t, <-closed)
-				if fault == "Take" {
-					nothingHeld(t, other)
-				}
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			other := db.manager()
+			m, wire := db.process()
+			release(t, acquire(t, other, job))
+			wire.fault(fault, answersLate(2*time.Second))
+			if fault == "Look" { // which follows a refusal
+				held := acquire(t, other, job)
+				defer release(t, held)
+			}
+			tried := later(func() error { return second(m.TryAcquire(t.Context(), job)) })
+			time.Sleep(time.Second)
+			closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
+			if err := <-tried; err == nil {
+				t.Error("a try is granted what Close releases")
+			}
+			must(t, <-closed)
+			if fault == "Take" {
+				nothingHeld(t, other)
+			}
 		})
 	}
 }
@@ -231,36 +229,34 @@ func TestCloseEndsATry(t *testing.T) {
 func TestCloseWhileATransactionGuards(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		for name, within := range map[string]time.Duration{"in time": 10 * time.Second, "too late": time.Second} {
-			t.Run(name, func(t *testing.T) {
-				inMemory(t, func(t *testing.T, db *memory) {
-					other := db.manager()
-					m, wire := db.process()
-					tx := wire.Begin()
-					if granted {
-						acquireTx(t, m, tx, job)
-					} else {
-						must(t, acquire(t, m, job).Guard(t.Context(), tx))
-					}
-					closed := make(chan error)
-					go func() {
-						ctx := limited(t, within)
-						closed <- m.Close(ctx)
-					}()
-					if within > 3*time.Second {
-						time.Sleep(3 * time.Second)
-						must(t, tx.Commit())
-						must(t, <-closed)
-						nothingHeld(t, other)
-						return
-					}
-					err := <-closed
-					wants(t, "Close", err, context.DeadlineExceeded)
-					if err != nil && !strings.Contains(err.Error(), `1 lease was not released, and ends after its TTL: "job"`) {
-						t.Error(err)
-					}
+			runInMemory(t, name, func(t *testing.T, db *memory) {
+				other := db.manager()
+				m, wire := db.process()
+				tx := wire.Begin()
+				if granted {
+					acquireTx(t, m, tx, job)
+				} else {
+					must(t, acquire(t, m, job).Guard(t.Context(), tx))
+				}
+				closed := make(chan error)
+				go func() {
+					ctx := limited(t, within)
+					closed <- m.Close(ctx)
+				}()
+				if within > 3*time.Second {
+					time.Sleep(3 * time.Second)
 					must(t, tx.Commit())
-					wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-				})
+					must(t, <-closed)
+					nothingHeld(t, other)
+					return
+				}
+				err := <-closed
+				wants(t, "Close", err, context.DeadlineExceeded)
+				if err != nil && !strings.Contains(err.Error(), `1 lease was not released, and ends after its TTL: "job"`) {
+					t.Error(err)
+				}
+				must(t, tx.Commit())
+				wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 			})
 		}
 	}
@@ -334,8 +330,7 @@ func TestCloseWaitsForFunctions(t *testing.T) {
 		<-free.Done()
 		db.at("the handle of nobody's function ended", 0)
 		time.Sleep(time.Second)
-		all, err := other.List(t.Context())
-		must(t, err)
+		all := list(t, other)
 		wants(t, "TryAcquire while the functions return", second(other.TryAcquire(t.Context(), txlock.Named("Do"))), txlock.ErrBusy)
 		if len(all) != 2*verbs {
 			t.Errorf("%d leases are held while the functions return, want %d: %v", len(all), 2*verbs, all)

@@ -210,9 +210,7 @@ func TestFairNewcomers(t *testing.T) {
 					release(t, l)
 				}
 				release(t, acquire(t, m, key, lease.TTL(5*time.Second)))
-				l, err := m.TryAcquire(t.Context(), key)
-				must(t, err)
-				release(t, l)
+				must(t, acquired(m.TryAcquire(t.Context(), key)))
 				// A place in the queue that looks at nothing: the lease stays free.
 				first := begin(t, db.Admin(), sql.LevelReadCommitted)
 				defer first.Rollback() //nolint:errcheck // after the rollback below, or on the way out
@@ -228,9 +226,7 @@ func TestFairNewcomers(t *testing.T) {
 					}
 				}
 				must(t, first.Rollback())
-				l, err = m.TryAcquire(t.Context(), key)
-				must(t, err)
-				release(t, l)
+				must(t, acquired(m.TryAcquire(t.Context(), key)))
 			})
 		}
 	})
@@ -394,9 +390,7 @@ func TestFairPools(t *testing.T) {
 				for range 3 {
 					count()
 				}
-				for _, l := range held {
-					release(t, l)
-				}
+				release(t, held...)
 				for _, w := range waits {
 					go func() { // whoever has it gives it to the next
 						<-w.done

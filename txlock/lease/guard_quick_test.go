@@ -25,8 +25,7 @@ func TestGuardRenewsFirst(t *testing.T) {
 		wire.fault("RenewMany", fails)
 		l := acquire(t, m, job)
 		guard := func() {
-			tx := wire.Begin()
-			must(t, l.Guard(t.Context(), tx))
+			tx := wire.guarding(t, l)
 			must(t, tx.Commit())
 		}
 		// Never in the moment of a renewal that fails, each second from 10 s and from 22.5 s.
@@ -85,8 +84,7 @@ func TestGuardedLeaseIsRenewed(t *testing.T) {
 		m, wire := db.process(lease.TTL(3 * time.Second))
 		l := acquire(t, m, job)
 		for range 10 {
-			tx := wire.Begin()
-			must(t, l.Guard(t.Context(), tx))
+			tx := wire.guarding(t, l)
 			next := wire.Begin()
 			guarded := make(chan error)
 			go func() { guarded <- l.Guard(t.Context(), next) }() // without a gap
@@ -96,8 +94,7 @@ func TestGuardedLeaseIsRenewed(t *testing.T) {
 			must(t, next.Commit())
 		}
 		must(t, l.Err())
-		tx := wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
+		tx := wire.guarding(t, l)
 		<-l.Done()
 		wants(t, "Err", l.Err(), txlock.ErrLost)
 		must(t, tx.Commit()) // nobody else has wanted it
@@ -126,27 +123,24 @@ func TestBlockerIsEnded(t *testing.T) {
 			return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, wire, job) })
 		}, 5 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				a, wire := db.process(lease.TTL(3 * time.Second))
-				l := acquire(t, a, job)
-				tx := wire.Begin()
-				must(t, l.Guard(t.Context(), tx))
-				wire.Down(nil)
-				b, other := db.process()
-				db.after(3*time.Second + time.Millisecond)
-				_, err := b.TryAcquire(t.Context(), job)
-				if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) == nil || heldBy(err).Session == 0 {
-					t.Errorf("%v names no session", err)
-				}
-				next, err := c.take(limited(t, 5*time.Minute), b, other)
-				must(t, err)
-				db.within("granted", 3*time.Second+c.grace, 4*time.Second+c.grace)
-				wire.Up()
-				wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
-				wants(t, "Err", l.Err(), txlock.ErrLost)
-				release(t, next)
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			a, wire := db.process(lease.TTL(3 * time.Second))
+			l := acquire(t, a, job)
+			tx := wire.guarding(t, l)
+			wire.Down(nil)
+			b, other := db.process()
+			db.after(3*time.Second + time.Millisecond)
+			_, err := b.TryAcquire(t.Context(), job)
+			if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) == nil || heldBy(err).Session == 0 {
+				t.Errorf("%v names no session", err)
+			}
+			next, err := c.take(limited(t, 5*time.Minute), b, other)
+			must(t, err)
+			db.within("granted", 3*time.Second+c.grace, 4*time.Second+c.grace)
+			wire.Up()
+			wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
+			wants(t, "Err", l.Err(), txlock.ErrLost)
+			release(t, next)
 		})
 	}
 }
@@ -159,16 +153,14 @@ func TestForceReleaseEnds(t *testing.T) {
 		operator := db.manager()
 		wants(t, "nobody holds it", operator.ForceRelease(t.Context(), job), txlock.ErrNotHeld)
 		l := acquire(t, m, job)
-		tx := wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
+		tx := wire.guarding(t, l)
 		time.AfterFunc(2*time.Second, func() { must(t, tx.Commit()) })
 		must(t, operator.ForceRelease(t.Context(), job))
 		db.at("after the commit", 2*time.Second)
 		_ = l.Release(t.Context()) // ErrNotHeld
 
 		l = acquire(t, m, job)
-		tx = wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
+		tx = wire.guarding(t, l)
 		must(t, operator.ForceRelease(t.Context(), job))
 		db.within("after the grace", 7*time.Second, 7*time.Second+100*time.Millisecond)
 		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
@@ -215,8 +207,7 @@ func TestAcquireTxCommits(t *testing.T) {
 		l := acquireTx(t, m, tx, job)
 		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		nothingHeld(t, other)
-		late, err := m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other"))
-		must(t, err)
+		late := mustLease(t)(m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other")))
 		db.after(15 * time.Second) // a renewal finds it locked
 		must(t, tx.Commit())
 		time.Sleep(time.Minute)
@@ -240,8 +231,7 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		m, wire := db.process()
 		ctx := lease.WithOwner(t.Context(), "me")
 		tx := wire.Begin()
-		l, err := m.AcquireTx(ctx, tx, job)
-		must(t, err)
+		l := mustLease(t)(m.AcquireTx(ctx, tx, job))
 		must(t, tx.Rollback())
 		must(t, l.Err())
 		<-l.Done()
@@ -249,8 +239,7 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
 
 		tx = wire.Begin()
-		l, err = m.AcquireTx(ctx, tx, job)
-		must(t, err)
+		l = mustLease(t)(m.AcquireTx(ctx, tx, job))
 		must(t, tx.Rollback())
 		time.Sleep(time.Millisecond)       // a token is the time of its grant
 		again := acquireIn(ctx, t, m, job) // the same owner
@@ -265,20 +254,18 @@ func TestAcquireTxRollsBack(t *testing.T) {
 // that the lease is free soon after the transaction has ended, however late.
 func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
 	for name, end := range map[string]func(tx *memstore.Tx) error{"commit": (*memstore.Tx).Commit, "rollback": (*memstore.Tx).Rollback} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.TTL(5 * time.Minute))
-				tx := wire.Begin()
-				l := acquireTx(t, m, tx, job)
-				wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
-				db.at("Release", 250*time.Millisecond)
-				wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-				db.after(time.Minute)
-				must(t, end(tx))
-				time.Sleep(2 * time.Second)
-				nothingHeld(t, m)
-				release(t, acquire(t, db.manager(), job))
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(5 * time.Minute))
+			tx := wire.Begin()
+			l := acquireTx(t, m, tx, job)
+			wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
+			db.at("Release", 250*time.Millisecond)
+			wants(t, "Err", l.Err(), txlock.ErrNotHeld)
+			db.after(time.Minute)
+			must(t, end(tx))
+			time.Sleep(2 * time.Second)
+			nothingHeld(t, m)
+			release(t, acquire(t, db.manager(), job))
 		})
 	}
 }
@@ -287,40 +274,37 @@ func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
 // has one hold, whose renewals wait for the commit, and that the last release frees it.
 func TestAcquireTxTwice(t *testing.T) {
 	for _, committed := range []bool{true, false} {
-		t.Run(fmt.Sprintf("committed %t", committed), func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process()
-				ctx, tx := lease.WithOwner(t.Context(), "me"), wire.Begin()
-				var leases []*lease.Lease
-				for range 3 {
-					l, err := m.AcquireTx(ctx, tx, job)
-					must(t, err)
-					leases = append(leases, l)
-					entered(t, l, leases[0])
-				}
-				db.after(20 * time.Second) // renewals were due
+		runInMemory(t, fmt.Sprintf("committed %t", committed), func(t *testing.T, db *memory) {
+			m, wire := db.process()
+			ctx, tx := lease.WithOwner(t.Context(), "me"), wire.Begin()
+			var leases []*lease.Lease
+			for range 3 {
+				l := mustLease(t)(m.AcquireTx(ctx, tx, job))
+				leases = append(leases, l)
+				entered(t, l, leases[0])
+			}
+			db.after(20 * time.Second) // renewals were due
+			for _, l := range leases {
+				must(t, l.Err())
+			}
+			if !committed {
+				must(t, tx.Rollback())
 				for _, l := range leases {
-					must(t, l.Err())
-				}
-				if !committed {
-					must(t, tx.Rollback())
-					for _, l := range leases {
-						<-l.Done()
-						wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-					}
-					nothingHeld(t, m)
-					return
-				}
-				must(t, tx.Commit())
-				time.Sleep(time.Minute)
-				for _, l := range leases {
-					if info, err := m.Inspect(t.Context(), job); err != nil || !info.Held || info.Holders != 1 {
-						t.Errorf("before a release: %+v, %v", info, err)
-					}
-					release(t, l)
+					<-l.Done()
+					wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 				}
 				nothingHeld(t, m)
-			})
+				return
+			}
+			must(t, tx.Commit())
+			time.Sleep(time.Minute)
+			for _, l := range leases {
+				if info, err := m.Inspect(t.Context(), job); err != nil || !info.Held || info.Holders != 1 {
+					t.Errorf("before a release: %+v, %v", info, err)
+				}
+				release(t, l)
+			}
+			nothingHeld(t, m)
 		})
 	}
 }

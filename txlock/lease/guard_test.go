@@ -33,6 +33,14 @@ func counted(t testing.TB, db *testdb.DB, table string) int64 {
 	return number(t, db, "SELECT n FROM "+table+" WHERE id = 1")
 }
 
+// counts checks what was committed.
+func counts(t testing.TB, db *testdb.DB, table string, want int64) {
+	t.Helper()
+	if n := counted(t, db, table); n != want {
+		t.Errorf("the counter is %d, want %d", n, want)
+	}
+}
+
 // begin begins a transaction that is rolled back at the end of the test, if it is
 // open then.
 func begin(t testing.TB, pool *sql.DB, level sql.IsolationLevel) *sql.Tx {
@@ -194,9 +202,7 @@ func TestGuardAfterRenewals(t *testing.T) {
 					}
 				}
 				commit(t, tx)
-				if n := counted(t, db, table); n != 1 {
-					t.Errorf("%d was committed", n)
-				}
+				counts(t, db, table, 1)
 			})
 		}
 	})
@@ -249,9 +255,7 @@ func TestGuardAndSavepoints(t *testing.T) {
 				} else if err != nil {
 					t.Errorf("Commit: %v", err)
 				}
-				if n := counted(t, db, table); n != want {
-					t.Errorf("%d was committed, want %d", n, want)
-				}
+				counts(t, db, table, want)
 				wantsNone(t, "the lease", l.Err())
 			})
 		}
@@ -345,9 +349,7 @@ func TestGuardLost(t *testing.T) {
 					guard(t, successor, tx)
 					commit(t, tx)
 					release(t, successor)
-					if n := counted(t, db, table); n != 1 {
-						t.Errorf("the counter is %d, want the successor's 1", n)
-					}
+					counts(t, db, table, 1)
 				}
 			})
 		}
@@ -379,9 +381,7 @@ func TestGuardKeepsSuccessorsOut(t *testing.T) {
 		})
 		wants(t, "Guard of another transaction", l.Guard(t.Context(), begin(t, pool, sql.LevelDefault)), txlock.ErrLost)
 		commit(t, tx)
-		if n := counted(t, db, table); n != 1 {
-			t.Errorf("%d was committed", n)
-		}
+		counts(t, db, table, 1)
 		if token := free(t, other, key); token <= l.Token() {
 			t.Errorf("token %d after %d", token, l.Token())
 		}
@@ -455,9 +455,7 @@ func TestDoInGuardedTransaction(t *testing.T) {
 			return tx.Commit()
 		})
 		must(t, err)
-		if n := counted(t, db, table); n != 1 {
-			t.Errorf("%d was committed", n)
-		}
+		counts(t, db, table, 1)
 		free(t, newManager(t, pool), key)
 	})
 }

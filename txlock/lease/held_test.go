@@ -47,8 +47,7 @@ func namesHolder(t *testing.T, what string, err error, key txlock.Key, info leas
 // infoOf returns what Inspect shows of a lease that is held.
 func infoOf(t *testing.T, l *lease.Lease, m *lease.Manager) lease.Info {
 	t.Helper()
-	info, err := m.Inspect(t.Context(), l.Key())
-	must(t, err)
+	info := inspect(t, m, l.Key())
 	for _, held := range append(info.Others, info) {
 		if held.Owner == l.Owner() {
 			return held
@@ -176,18 +175,12 @@ func TestTriesNameTheHolder(t *testing.T) {
 		if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) != nil {
 			t.Errorf("named without a look: %v", err)
 		}
-		release(t, held)
-		release(t, reader)
-		release(t, permit)
+		release(t, held, reader, permit)
 		before := len(wire.calls("Inspect"))
 		for _, key := range []txlock.Key{job, shared} {
-			l, err := b.TryAcquire(t.Context(), key)
-			must(t, err)
-			release(t, l)
+			must(t, acquired(b.TryAcquire(t.Context(), key)))
 		}
-		permit, err = of.TryAcquire(t.Context())
-		must(t, err)
-		release(t, permit)
+		must(t, acquired(of.TryAcquire(t.Context())))
 		if n := len(wire.calls("Inspect")) - before; n != 0 {
 			t.Errorf("%d looks at what is free", n)
 		}

@@ -23,42 +23,39 @@ import (
 func TestHoldAtLeast(t *testing.T) {
 	for _, atLeast := range []time.Duration{5 * time.Second, 10 * time.Minute} {
 		for name, others := range map[string]bool{"in the same process": false, "in another one": true} {
-			t.Run(fmt.Sprintf("%v/%s", atLeast, name), func(t *testing.T) {
-				inMemory(t, func(t *testing.T, db *memory) {
-					m, wire := db.process()
-					waits := m
-					if others {
-						waits = db.manager()
+			runInMemory(t, fmt.Sprintf("%v/%s", atLeast, name), func(t *testing.T, db *memory) {
+				m, wire := db.process()
+				waits := m
+				if others {
+					waits = db.manager()
+				}
+				ctx := lease.WithOwner(t.Context(), "ann")
+				must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error {
+					time.Sleep(time.Second)
+					return nil
+				}, lease.HoldAtLeast(atLeast)))
+				db.at("done", time.Second)
+				for _, by := range []*lease.Manager{m, waits} {
+					for _, ctx := range []context.Context{ctx, t.Context()} { // the same owner, too
+						wants(t, "TryAcquire", second(by.TryAcquire(ctx, job)), txlock.ErrBusy)
 					}
-					ctx := lease.WithOwner(t.Context(), "ann")
-					must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error {
-						time.Sleep(time.Second)
-						return nil
-					}, lease.HoldAtLeast(atLeast)))
-					db.at("done", time.Second)
-					for _, by := range []*lease.Manager{m, waits} {
-						for _, ctx := range []context.Context{ctx, t.Context()} { // the same owner, too
-							wants(t, "TryAcquire", second(by.TryAcquire(ctx, job)), txlock.ErrBusy)
-						}
-					}
-					all, err := m.List(t.Context())
-					must(t, err)
-					if len(all) != 1 || !all[0].Held || all[0].Remaining != atLeast-time.Second || all[0].Owner != store.Released+"ann" {
-						t.Errorf("List: %+v", all)
-					}
-					tries := len(wire.calls("Take"))
-					next := acquire(t, waits, job, lease.HoldAtLeast(atLeast))
-					db.within("free", atLeast, atLeast+500*time.Millisecond)
-					if n := len(wire.calls("Take")); !others && n > tries+2 {
-						t.Errorf("who waits has tried %d times", n-tries)
-					}
-					time.Sleep(atLeast)
-					release(t, next)
-					nothingHeld(t, m)
-					if n := len(wire.calls("RenewMany")); atLeast < 10*time.Second && n > 0 {
-						t.Errorf("renewed %d times", n)
-					}
-				})
+				}
+				all := list(t, m)
+				if len(all) != 1 || !all[0].Held || all[0].Remaining != atLeast-time.Second || all[0].Owner != store.Released+"ann" {
+					t.Errorf("List: %+v", all)
+				}
+				tries := len(wire.calls("Take"))
+				next := acquire(t, waits, job, lease.HoldAtLeast(atLeast))
+				db.within("free", atLeast, atLeast+500*time.Millisecond)
+				if n := len(wire.calls("Take")); !others && n > tries+2 {
+					t.Errorf("who waits has tried %d times", n-tries)
+				}
+				time.Sleep(atLeast)
+				release(t, next)
+				nothingHeld(t, m)
+				if n := len(wire.calls("RenewMany")); atLeast < 10*time.Second && n > 0 {
+					t.Errorf("renewed %d times", n)
+				}
 			})
 		}
 	}
@@ -90,8 +87,7 @@ func TestHoldAtLeastEntered(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
 		outer := acquire(t, m, job, lease.HoldAtLeast(time.Minute))
-		ctx, cancel := outer.Context(t.Context())
-		defer cancel()
+		ctx := contextOf(t, outer)
 		time.Sleep(time.Second)
 		must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(time.Hour)))
 		must(t, outer.Err())
@@ -175,8 +171,7 @@ func TestHoldAtLeastFailed(t *testing.T) {
 		release(t, l)
 		kept := func(what string) {
 			t.Helper()
-			all, err := m.List(t.Context())
-			must(t, err)
+			all := list(t, m)
 			if len(all) != 1 || all[0].Remaining != time.Hour-time.Since(time.UnixMicro(int64(all[0].Token))) || strings.Count(all[0].Owner, store.Released) != 1 {
 				t.Errorf("%s: %+v", what, all)
 			}
@@ -185,8 +180,7 @@ func TestHoldAtLeastFailed(t *testing.T) {
 		kept("released by two attempts")
 
 		l = acquire(t, m, job, lease.HoldAtLeast(time.Hour))
-		tx := wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
+		tx := wire.guarding(t, l)
 		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
 		must(t, tx.Commit())
 		time.Sleep(3 * time.Second)
@@ -210,8 +204,7 @@ func TestHoldAtLeastOfAClockSetBack(t *testing.T) {
 		db.SetClock(-2 * time.Hour)
 		time.Sleep(time.Minute)
 		release(t, l)
-		all, err := m.List(t.Context())
-		must(t, err)
+		all := list(t, m)
 		if len(all) != 1 || all[0].Remaining != 10*time.Minute {
 			t.Errorf("List: %+v", all)
 		}
@@ -248,14 +241,12 @@ func TestHoldAtLeastOfADowngrade(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(), db.manager()
 		release(t, share(t, other, job))
-		reader, err := acquire(t, m, job, lease.HoldAtLeast(time.Minute)).Downgrade(t.Context())
-		must(t, err)
+		reader := mustLease(t)(acquire(t, m, job, lease.HoldAtLeast(time.Minute)).Downgrade(t.Context()))
 		wants(t, "TryAcquireShared", second(other.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
 		next := share(t, other, job)
 		db.within("free for readers", time.Minute, time.Minute+500*time.Millisecond)
 		must(t, reader.Err())
-		release(t, reader)
-		release(t, next)
+		release(t, reader, next)
 		nothingHeld(t, m)
 	})
 }
@@ -281,8 +272,7 @@ func TestHoldAtLeastOfATransaction(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
 		tx := wire.Begin()
-		l, err := m.AcquireTx(t.Context(), tx, job, lease.HoldAtLeast(time.Minute))
-		must(t, err)
+		l := mustLease(t)(m.AcquireTx(t.Context(), tx, job, lease.HoldAtLeast(time.Minute)))
 		must(t, tx.Commit())
 		release(t, l)
 		release(t, acquire(t, m, job))
@@ -326,14 +316,12 @@ func TestHoldAtLeastAnsweredLate(t *testing.T) {
 		m, wire := db.process()
 		const ttl = 2 * time.Second
 		for _, owner := range []string{"me", strings.Repeat("o", 255)} {
-			l, err := m.Acquire(lease.WithOwner(t.Context(), owner), job, lease.TTL(ttl), lease.HoldAtLeast(time.Hour))
-			must(t, err)
+			l := mustLease(t)(m.Acquire(lease.WithOwner(t.Context(), owner), job, lease.TTL(ttl), lease.HoldAtLeast(time.Hour)))
 			wire.fault("Keep", times(1, func(ctx context.Context, op string, at store.Row, call func() error) error {
 				return errors.Join(answersLate(ttl+time.Second)(ctx, op, at, call), mysql.ErrInvalidConn)
 			}))
 			release(t, l)
-			all, err := m.List(t.Context())
-			must(t, err)
+			all := list(t, m)
 			if len(all) != 1 || !strings.HasPrefix(all[0].Owner, store.Released) {
 				t.Errorf("released: %+v", all)
 			}

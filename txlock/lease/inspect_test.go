@@ -37,14 +37,12 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		m, operator := newManager(t, newPool(t, db, true), quiet), newManager(t, newPool(t, db, false), quiet)
 		list := func() []lease.Info {
 			t.Helper()
-			all, err := operator.List(t.Context())
-			must(t, err)
+			all := list(t, operator)
 			return all
 		}
 		inspect := func(key txlock.Key) lease.Info {
 			t.Helper()
-			info, err := operator.Inspect(t.Context(), key)
-			must(t, err)
+			info := inspect(t, operator, key)
 			return info
 		}
 		same := func(what string, got []lease.Info, want ...seen) {

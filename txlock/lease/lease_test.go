@@ -31,8 +31,7 @@ func TestAcquireExcludes(t *testing.T) {
 		release(t, l)
 		wants(t, "Err after the release", l.Err(), txlock.ErrNotHeld)
 		wantsNone(t, "second Release", l.Release(t.Context()))
-		next, err := other.TryAcquire(t.Context(), key)
-		must(t, err)
+		next := mustLease(t)(other.TryAcquire(t.Context(), key))
 		higher(t, next, l)
 		release(t, next)
 		permits := named()
@@ -227,11 +226,9 @@ func TestOwnerLengths(t *testing.T) {
 			if got := readRow(t, db, key.String()).owner; got != owner || l.Owner() != owner {
 				t.Errorf("owner %q, in the row %q, want %q", l.Owner(), got, owner)
 			}
-			again, err := other.TryAcquire(ctx, key)
-			must(t, err)
+			again := mustLease(t)(other.TryAcquire(ctx, key))
 			entered(t, again, l)
-			release(t, again)
-			release(t, l)
+			release(t, again, l)
 		}
 	})
 }
@@ -281,8 +278,7 @@ func TestRaiseToken(t *testing.T) {
 		raises(raised, raised)
 		time.Sleep(2 * ttl)
 		must(t, l.Renew(t.Context()))
-		tx := wire.Begin()
-		must(t, l.Guard(t.Context(), tx))
+		tx := wire.guarding(t, l)
 		// The row is locked: it waits for the end of the transaction.
 		done := later(func() error { return inner.RaiseToken(t.Context(), l, raised+1) })
 		synctest.Wait()

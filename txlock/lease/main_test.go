@@ -84,14 +84,47 @@ func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
 
 func acquire(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
-	l, err := m.Acquire(t.Context(), key, options...)
-	must(t, err)
-	return l
+	return mustLease(t)(m.Acquire(t.Context(), key, options...))
 }
 
-func release(t testing.TB, l *lease.Lease) {
+// mustLease returns what takes the results of a call that acquires, which is to succeed.
+func mustLease(t testing.TB) func(l *lease.Lease, err error) *lease.Lease {
 	t.Helper()
-	must(t, l.Release(context.Background()))
+	return func(l *lease.Lease, err error) *lease.Lease {
+		t.Helper()
+		must(t, err)
+		return l
+	}
+}
+
+func release(t testing.TB, leases ...*lease.Lease) {
+	t.Helper()
+	for _, l := range leases {
+		must(t, l.Release(context.Background()))
+	}
+}
+
+func list(t testing.TB, m *lease.Manager) []lease.Info {
+	t.Helper()
+	all, err := m.List(t.Context())
+	must(t, err)
+	return all
+}
+
+func inspect(t testing.TB, m *lease.Manager, key txlock.Key) lease.Info {
+	t.Helper()
+	info, err := m.Inspect(t.Context(), key)
+	must(t, err)
+	return info
+}
+
+// contextOf returns the context of a lease, or of several, until the end of the test.
+func contextOf(t testing.TB, of interface {
+	Context(context.Context) (context.Context, context.CancelFunc)
+}) context.Context {
+	ctx, cancel := of.Context(t.Context())
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // unhurried returns a time that is base on a quiet machine, and has room for twenty leases

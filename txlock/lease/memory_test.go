@@ -32,6 +32,12 @@ func inMemory(t *testing.T, test func(t *testing.T, db *memory)) {
 	leasetest.InBubble(t, 72*time.Hour, func(t *testing.T) { test(t, &memory{memstore.New(), t, time.Now()}) })
 }
 
+// runInMemory runs a subtest without a server.
+func runInMemory(t *testing.T, name string, test func(t *testing.T, db *memory)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inMemory(t, test) })
+}
+
 // manager returns a manager of a process of its own.
 func (db *memory) manager(options ...lease.ManagerOption) *lease.Manager {
 	m, _ := db.process(options...)
@@ -126,6 +132,24 @@ func (w *wire) calls(op string) (all []sent) {
 		}
 	}
 	return all
+}
+
+// sends checks how many calls of a name there were.
+func (w *wire) sends(t *testing.T, op string, want int) {
+	t.Helper()
+	if n := len(w.calls(op)); n != want {
+		t.Errorf("%s was sent %d times, want %d", op, n, want)
+	}
+}
+
+// guarding begins a transaction that guards a lease, or several.
+func (w *wire) guarding(t *testing.T, l interface {
+	Guard(context.Context, txlock.Tx, ...txlock.JoinOption) error
+}) *memstore.Tx {
+	t.Helper()
+	tx := w.Begin()
+	must(t, l.Guard(t.Context(), tx))
+	return tx
 }
 
 // times returns when the calls of a name were sent.

@@ -217,31 +217,29 @@ func TestObserverOfALoss(t *testing.T) {
 		},
 		"by its maximum lifetime": func(_ *testing.T, _ *wire, _ *lease.Manager, l *lease.Lease) { <-l.Done() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				seen, want := new(recorder), []string{"granted", "lost", "released"}
-				options := []lease.ManagerOption{lease.Observe(seen.observe)}
-				if name == "by its maximum lifetime" {
-					options, want = append(options, lease.MaxLifetime(time.Minute)), []string{"granted", "renewed", "lost", "released"}
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			seen, want := new(recorder), []string{"granted", "lost", "released"}
+			options := []lease.ManagerOption{lease.Observe(seen.observe)}
+			if name == "by its maximum lifetime" {
+				options, want = append(options, lease.MaxLifetime(time.Minute)), []string{"granted", "renewed", "lost", "released"}
+			}
+			m, wire := db.process(options...)
+			l := acquire(t, m, job)
+			lose(t, wire, db.manager(), l)
+			seen.waitFor(t, "lost") // Done may be a moment earlier
+			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
+			events := seen.all()
+			expect(t, events, job, want...)
+			lost, last := events[len(events)-2], events[len(events)-1]
+			wants(t, "lost", lost.Err, txlock.ErrLost)
+			wants(t, "released", last.Err, txlock.ErrNotHeld, txlock.ErrLost)
+			between(t, "the hold until the loss", 0, lost.Took, last.Took)
+			between(t, "the hold", lost.Took, last.Took, time.Since(db.begun))
+			for _, e := range events {
+				if e.Token != l.Token() {
+					t.Errorf("%s: token %d, want %d", e.what, e.Token, l.Token())
 				}
-				m, wire := db.process(options...)
-				l := acquire(t, m, job)
-				lose(t, wire, db.manager(), l)
-				seen.waitFor(t, "lost") // Done may be a moment earlier
-				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
-				events := seen.all()
-				expect(t, events, job, want...)
-				lost, last := events[len(events)-2], events[len(events)-1]
-				wants(t, "lost", lost.Err, txlock.ErrLost)
-				wants(t, "released", last.Err, txlock.ErrNotHeld, txlock.ErrLost)
-				between(t, "the hold until the loss", 0, lost.Took, last.Took)
-				between(t, "the hold", lost.Took, last.Took, time.Since(db.begun))
-				for _, e := range events {
-					if e.Token != l.Token() {
-						t.Errorf("%s: token %d, want %d", e.what, e.Token, l.Token())
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -260,8 +258,7 @@ func TestObserverOfReentry(t *testing.T) {
 		}
 		release(t, handles[0])
 		expect(t, seen.all(), job, "granted", "granted", "granted")
-		release(t, handles[2])
-		release(t, handles[1])
+		release(t, handles[2], handles[1])
 		l := acquire(t, m, job)
 		must(t, m.Close(t.Context()))
 		events := seen.all()
@@ -291,8 +288,7 @@ func TestObserverBalances(t *testing.T) {
 			}
 		}
 		l := acquire(t, m, key)
-		again, err := m.Acquire(lease.WithOwner(t.Context(), l.Owner()), key)
-		must(t, err)
+		again := mustLease(t)(m.Acquire(lease.WithOwner(t.Context(), l.Owner()), key))
 		expects("entered twice", 0, 1)
 		granted := make(chan *lease.Lease)
 		for range 2 {
@@ -300,8 +296,7 @@ func TestObserverBalances(t *testing.T) {
 		}
 		synctest.Wait()
 		expects("two wait", 2, 1)
-		release(t, again)
-		release(t, l)
+		release(t, again, l)
 		l = <-granted
 		expects("one waits", 1, 1)
 		release(t, l)
@@ -311,15 +306,10 @@ func TestObserverBalances(t *testing.T) {
 		if _, err := m.Acquire(t.Context(), txlock.Named("")); err == nil {
 			t.Error("a key without a name")
 		}
-		shared, err := m.AcquireShared(t.Context(), named())
-		must(t, err)
+		shared := mustLease(t)(m.AcquireShared(t.Context(), named()))
 		down := acquire(t, m, named())
-		if _, err := m.TryAcquire(t.Context(), down.Key()); !errors.Is(err, txlock.ErrBusy) {
-			t.Errorf("of what is held: %v", err)
-		}
-		if down, err = down.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		wants(t, "of what is held", second(m.TryAcquire(t.Context(), down.Key())), txlock.ErrBusy)
+		down = mustLease(t)(down.Downgrade(t.Context()))
 		expects("readers", 0, 2)
 		before := len(seen.all())
 		wants(t, "TryAcquire behind a reader", second(m.TryAcquire(t.Context(), shared.Key())), txlock.ErrBusy)
@@ -332,8 +322,7 @@ func TestObserverBalances(t *testing.T) {
 			}
 		}
 		expects("readers, and writers in vain", 0, 2)
-		release(t, shared)
-		release(t, down)
+		release(t, shared, down)
 		must(t, m.ForceRelease(t.Context(), acquire(t, m, key).Key()))
 		seen.waitFor(t, "lost")
 		expects("a loss", 0, 0)
@@ -432,8 +421,7 @@ func TestObserverPanicsOfReaders(t *testing.T) {
 		m := db.manager(lease.Observe(watch.observe))
 		slot := func() int64 {
 			l := share(t, m, key)
-			in, err := m.Inspect(t.Context(), key)
-			must(t, err)
+			in := inspect(t, m, key)
 			must(t, l.Release(t.Context()))
 			return in.Others[0].Slot
 		}

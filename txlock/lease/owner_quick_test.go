@@ -23,10 +23,8 @@ func TestReentryInMemory(t *testing.T) {
 		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
 			before := wire.total()
 			again := acquireIn(ctx, t, m, job)
-			try, err := m.TryAcquire(ctx, job)
-			must(t, err)
-			shared, err := m.AcquireShared(ctx, job)
-			must(t, err)
+			try := mustLease(t)(m.TryAcquire(ctx, job))
+			shared := mustLease(t)(m.AcquireShared(ctx, job))
 			if wire.total() != before {
 				t.Error("a statement was sent")
 			}
@@ -53,9 +51,7 @@ func TestReentryInMemory(t *testing.T) {
 // acquireIn is acquire under a context.
 func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
-	l, err := m.Acquire(ctx, key, options...)
-	must(t, err)
-	return l
+	return mustLease(t)(m.Acquire(ctx, key, options...))
 }
 
 // TestReentryOfANamedOwner proves that an owner who is named re-enters its lease in any
@@ -69,8 +65,7 @@ func TestReentryOfANamedOwner(t *testing.T) {
 		if first.Token() != third.Token() || first.Owner() != "me" {
 			t.Errorf("tokens %d and %d of %q", first.Token(), third.Token(), first.Owner())
 		}
-		info, err := a.Inspect(t.Context(), job)
-		must(t, err)
+		info := inspect(t, a, job)
 		if info.Holders != 2 || info.Owner != "me" { // one for each manager
 			t.Errorf("%+v", info)
 		}
@@ -92,14 +87,12 @@ func TestContextOfALostLease(t *testing.T) {
 		m, operator := db.manager(), db.manager()
 		over := func(end func(l *lease.Lease)) *lease.Lease {
 			l := acquire(t, m, job)
-			ctx, cancel := l.Context(t.Context())
-			defer cancel()
+			ctx := contextOf(t, l)
 			end(l)
 			again, err := m.Acquire(lease.WithOwner(context.WithoutCancel(ctx), "me"), job) // the innermost counts
 			must(t, err)
 			release(t, again)
-			again, err = m.Acquire(context.WithoutCancel(ctx), job)
-			must(t, err)
+			again = mustLease(t)(m.Acquire(context.WithoutCancel(ctx), job))
 			if again.Owner() == l.Owner() || again.Token() <= l.Token() {
 				t.Errorf("owner %s token %d, after %s token %d", again.Owner(), again.Token(), l.Owner(), l.Token())
 			}
@@ -143,8 +136,7 @@ func TestTakenOverMeanwhile(t *testing.T) {
 		a, b := db.manager(), db.manager()
 		ctx := lease.WithOwner(t.Context(), "me")
 		l := acquireIn(ctx, t, a, job)
-		working, cancel := l.Context(t.Context())
-		defer cancel()
+		working := contextOf(t, l)
 		must(t, b.ForceRelease(t.Context(), job))
 		newer := acquireIn(ctx, t, b, job) // of the same name, and higher
 		third := db.manager()
@@ -165,42 +157,39 @@ func TestTakenOverMeanwhile(t *testing.T) {
 func TestUpgradeIsRefusedAtOnce(t *testing.T) {
 	for how, byName := range map[string]bool{"its context": false, "its name": true} {
 		for _, waits := range []string{"nobody waits", "a writer waits here", "a writer waits elsewhere"} {
-			t.Run(how+", "+waits, func(t *testing.T) {
-				inMemory(t, func(t *testing.T, db *memory) {
-					reading := db.manager()
-					m, wire := db.process()
-					outer := t.Context()
-					if byName {
-						outer = lease.WithOwner(outer, "me")
-					}
-					reader, err := reading.AcquireShared(outer, job)
-					must(t, err)
-					ctx := outer
-					if !byName {
-						var cancel context.CancelFunc
-						ctx, cancel = reader.Context(outer)
-						defer cancel()
-					}
-					writers := crowd{db: db}
-					if by := map[string]*lease.Manager{"a writer waits here": m, "a writer waits elsewhere": db.manager()}[waits]; by != nil {
-						writers.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) { return by.Acquire(ctx, job) })
-					}
-					for _, m := range []*lease.Manager{reading, m} {
-						for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
-							wants(t, "Acquire", second(m.Acquire(ctx, job, options...)), txlock.ErrUpgrade)
-							wants(t, "AcquireTx", second(m.AcquireTx(ctx, wire.Begin(), job, options...)), txlock.ErrUpgrade)
-							if err := second(m.TryAcquire(ctx, job, options...)); waits == "nobody waits" || !errors.Is(err, txlock.ErrBusy) { // it waits for nobody
-								wants(t, "TryAcquire", err, txlock.ErrUpgrade)
-							}
+			runInMemory(t, how+", "+waits, func(t *testing.T, db *memory) {
+				reading := db.manager()
+				m, wire := db.process()
+				outer := t.Context()
+				if byName {
+					outer = lease.WithOwner(outer, "me")
+				}
+				reader := mustLease(t)(reading.AcquireShared(outer, job))
+				ctx := outer
+				if !byName {
+					var cancel context.CancelFunc
+					ctx, cancel = reader.Context(outer)
+					defer cancel()
+				}
+				writers := crowd{db: db}
+				if by := map[string]*lease.Manager{"a writer waits here": m, "a writer waits elsewhere": db.manager()}[waits]; by != nil {
+					writers.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) { return by.Acquire(ctx, job) })
+				}
+				for _, m := range []*lease.Manager{reading, m} {
+					for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
+						wants(t, "Acquire", second(m.Acquire(ctx, job, options...)), txlock.ErrUpgrade)
+						wants(t, "AcquireTx", second(m.AcquireTx(ctx, wire.Begin(), job, options...)), txlock.ErrUpgrade)
+						if err := second(m.TryAcquire(ctx, job, options...)); waits == "nobody waits" || !errors.Is(err, txlock.ErrBusy) { // it waits for nobody
+							wants(t, "TryAcquire", err, txlock.ErrUpgrade)
 						}
 					}
-					db.within("all", 0, time.Second)
-					wants(t, "another name", second(m.TryAcquire(lease.WithOwner(outer, "somebody else"), job)), txlock.ErrBusy)
-					must(t, reader.Err())
-					release(t, reader)
-					writers.all.Wait()
-					release(t, acquireIn(outer, t, m, job))
-				})
+				}
+				db.within("all", 0, time.Second)
+				wants(t, "another name", second(m.TryAcquire(lease.WithOwner(outer, "somebody else"), job)), txlock.ErrBusy)
+				must(t, reader.Err())
+				release(t, reader)
+				writers.all.Wait()
+				release(t, acquireIn(outer, t, m, job))
 			})
 		}
 	}
@@ -212,39 +201,37 @@ func TestWriterMeetsItsReader(t *testing.T) {
 	for how, options := range map[string][]lease.ManagerOption{"poll": nil, "fair": {lease.Fair()}} {
 		for _, apart := range []bool{true, false} {
 			for _, first := range []string{"reader", "writer"} {
-				t.Run(fmt.Sprintf("%s, apart %t, the %s first", how, apart, first), func(t *testing.T) {
-					inMemory(t, func(t *testing.T, db *memory) {
-						writes, other := db.manager(options...), db.manager()
-						reads := writes
-						if apart {
-							reads = db.manager(options...)
-						}
-						release(t, share(t, other, job)) // it is of readers
-						holder := acquire(t, other, job)
-						ctx := lease.WithOwner(limited(t, time.Minute), "me")
-						var reader *lease.Lease
-						calls := map[string]func() error{
-							"reader": func() (err error) {
-								reader, err = reads.AcquireShared(ctx, job)
-								return err
-							},
-							"writer": func() error { return acquired(writes.Acquire(ctx, job)) },
-						}
-						ends := map[string]chan error{first: later(calls[first])}
-						delete(calls, first)
-						synctest.Wait()
-						for who, call := range calls {
-							ends[who] = later(call)
-						}
-						time.Sleep(time.Second)
-						release(t, holder)
-						must(t, <-ends["reader"])
-						if err := <-ends["writer"]; err != nil {
-							wants(t, "the writer", err, txlock.ErrUpgrade)
-						}
-						db.within("both", time.Second, 5*time.Second)
-						release(t, reader)
-					})
+				runInMemory(t, fmt.Sprintf("%s, apart %t, the %s first", how, apart, first), func(t *testing.T, db *memory) {
+					writes, other := db.manager(options...), db.manager()
+					reads := writes
+					if apart {
+						reads = db.manager(options...)
+					}
+					release(t, share(t, other, job)) // it is of readers
+					holder := acquire(t, other, job)
+					ctx := lease.WithOwner(limited(t, time.Minute), "me")
+					var reader *lease.Lease
+					calls := map[string]func() error{
+						"reader": func() (err error) {
+							reader, err = reads.AcquireShared(ctx, job)
+							return err
+						},
+						"writer": func() error { return acquired(writes.Acquire(ctx, job)) },
+					}
+					ends := map[string]chan error{first: later(calls[first])}
+					delete(calls, first)
+					synctest.Wait()
+					for who, call := range calls {
+						ends[who] = later(call)
+					}
+					time.Sleep(time.Second)
+					release(t, holder)
+					must(t, <-ends["reader"])
+					if err := <-ends["writer"]; err != nil {
+						wants(t, "the writer", err, txlock.ErrUpgrade)
+					}
+					db.within("both", time.Second, 5*time.Second)
+					release(t, reader)
 				})
 			}
 		}
@@ -257,25 +244,20 @@ func TestReaderReenters(t *testing.T) {
 		a, wire := db.process()
 		b := db.manager()
 		ctx := lease.WithOwner(t.Context(), "me")
-		first, err := a.AcquireShared(ctx, job)
-		must(t, err)
+		first := mustLease(t)(a.AcquireShared(ctx, job))
 		before := wire.total()
-		second, err := a.AcquireShared(ctx, job)
-		must(t, err)
+		second := mustLease(t)(a.AcquireShared(ctx, job))
 		if second.Token() != first.Token() || wire.total() != before {
 			t.Errorf("tokens %d and %d", first.Token(), second.Token())
 		}
-		third, err := b.AcquireShared(ctx, job)
-		must(t, err)
-		info, err := a.Inspect(ctx, job)
-		must(t, err)
+		third := mustLease(t)(b.AcquireShared(ctx, job))
+		info := inspect(t, a, job)
 		if len(info.Others) != 2 {
 			t.Errorf("%+v", info)
 		}
 		release(t, first)
 		must(t, errors.Join(second.Err(), third.Err()))
-		release(t, second)
-		release(t, third)
+		release(t, second, third)
 		nothingHeld(t, a)
 	})
 }
@@ -293,8 +275,7 @@ func TestOwnerWhoseAnswerIsLost(t *testing.T) {
 			t.Error("no error")
 		}
 		time.Sleep(3 * time.Second)
-		info, err := a.Inspect(ctx, job)
-		must(t, err)
+		info := inspect(t, a, job)
 		if info.Holders != 1 {
 			t.Errorf("%+v", info)
 		}
@@ -308,31 +289,26 @@ func TestOwnerWhoseAnswerIsLost(t *testing.T) {
 // then: in another manager, or in a transaction of its own one.
 func TestOwnerEntersWhileItWaits(t *testing.T) {
 	for _, inTransaction := range []bool{false, true} {
-		t.Run(map[bool]string{true: "in a transaction", false: "in another manager"}[inTransaction], func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				slow := lease.Poll(time.Minute, time.Minute)
-				other, second := db.manager(), db.manager()
-				waits, wire := db.process(slow)
-				ann := lease.WithOwner(t.Context(), "ann")
-				held := acquire(t, other, job)
-				enters := later(func() error { return acquired(waits.Acquire(ann, job, lease.TTL(time.Hour))) })
-				synctest.Wait()
-				must(t, held.Release(t.Context()))
-				var l *lease.Lease
-				var err error
-				if inTransaction {
-					tx := wire.Begin()
-					l, err = waits.AcquireTx(ann, tx, job, lease.TTL(time.Hour))
-					must(t, err)
-					must(t, tx.Commit())
-				} else {
-					l, err = second.TryAcquire(ann, job, lease.TTL(time.Hour))
-					must(t, err)
-				}
-				must(t, <-enters)
-				db.within("the owner has entered", 0, 2*time.Minute)
-				must(t, l.Release(t.Context()))
-			})
+		runInMemory(t, map[bool]string{true: "in a transaction", false: "in another manager"}[inTransaction], func(t *testing.T, db *memory) {
+			slow := lease.Poll(time.Minute, time.Minute)
+			other, second := db.manager(), db.manager()
+			waits, wire := db.process(slow)
+			ann := lease.WithOwner(t.Context(), "ann")
+			held := acquire(t, other, job)
+			enters := later(func() error { return acquired(waits.Acquire(ann, job, lease.TTL(time.Hour))) })
+			synctest.Wait()
+			must(t, held.Release(t.Context()))
+			var l *lease.Lease
+			if inTransaction {
+				tx := wire.Begin()
+				l = mustLease(t)(waits.AcquireTx(ann, tx, job, lease.TTL(time.Hour)))
+				must(t, tx.Commit())
+			} else {
+				l = mustLease(t)(second.TryAcquire(ann, job, lease.TTL(time.Hour)))
+			}
+			must(t, <-enters)
+			db.within("the owner has entered", 0, 2*time.Minute)
+			must(t, l.Release(t.Context()))
 		})
 	}
 }

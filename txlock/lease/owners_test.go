@@ -135,15 +135,13 @@ func excludes(t *testing.T, goroutines int, acquire func() (*lease.Lease, error)
 func TestOtherKeysExclude(t *testing.T) {
 	for outer, do := range outers {
 		for inner, acquire := range inners {
-			t.Run(outer+", "+inner, func(t *testing.T) {
-				inMemory(t, func(t *testing.T, db *memory) {
-					m, wire := db.process()
-					must(t, do(t.Context(), m, wire, job, func(ctx context.Context) {
-						if most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, m, wire, txlock.Named("another")) }); most != 1 {
-							t.Errorf("%d were inside at once", most)
-						}
-					}))
-				})
+			runInMemory(t, outer+", "+inner, func(t *testing.T, db *memory) {
+				m, wire := db.process()
+				must(t, do(t.Context(), m, wire, job, func(ctx context.Context) {
+					if most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, m, wire, txlock.Named("another")) }); most != 1 {
+						t.Errorf("%d were inside at once", most)
+					}
+				}))
 			})
 		}
 	}
@@ -157,32 +155,26 @@ func TestContextOfATransaction(t *testing.T) {
 		if inner == "one permit" {
 			continue // of a key of its own
 		}
-		t.Run(inner, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process()
-				tx := wire.Begin()
-				l := acquireTx(t, m, tx, job)
-				working, cancel := l.Context(t.Context())
-				defer cancel()
-				must(t, tx.Commit())
-				again, err := get(working, m, wire, job)
-				must(t, err)
-				entered(t, again, l)
-				release(t, again)
-				release(t, l)
+		runInMemory(t, inner, func(t *testing.T, db *memory) {
+			m, wire := db.process()
+			tx := wire.Begin()
+			l := acquireTx(t, m, tx, job)
+			working := contextOf(t, l)
+			must(t, tx.Commit())
+			again, err := get(working, m, wire, job)
+			must(t, err)
+			entered(t, again, l)
+			release(t, again, l)
 
-				tx = wire.Begin()
-				l = acquireTx(t, m, tx, job)
-				working, cancel = l.Context(t.Context())
-				defer cancel()
-				must(t, tx.Rollback())
-				time.Sleep(time.Millisecond) // a token is the time of its grant
-				ctx := context.WithoutCancel(working)
-				if most := excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, wire, job) }); most != 1 {
-					t.Errorf("%d were inside at once", most)
-				}
-				wants(t, "the lease that was rolled back", l.Err(), txlock.ErrLost)
-			})
+			tx = wire.Begin()
+			l = acquireTx(t, m, tx, job)
+			ctx := context.WithoutCancel(contextOf(t, l))
+			must(t, tx.Rollback())
+			time.Sleep(time.Millisecond) // a token is the time of its grant
+			if most := excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, wire, job) }); most != 1 {
+				t.Errorf("%d were inside at once", most)
+			}
+			wants(t, "the lease that was rolled back", l.Err(), txlock.ErrLost)
 		})
 	}
 }
@@ -198,16 +190,14 @@ func TestRestartUnderTheSameName(t *testing.T) {
 		// As another process has written it.
 		exec(t, db, "UPDATE lockstep_leases SET holders = CONCAT(';12345678', RIGHT(holders, 14)) WHERE name = ? AND slot = 0", key.String())
 		started := newManager(t, pool)
-		l, err := started.TryAcquire(ctx, key)
-		must(t, err)
+		l := mustLease(t)(started.TryAcquire(ctx, key))
 		higher(t, l, before)
 		again, err := newManager(t, pool).TryAcquire(ctx, key)
 		if err != nil || again.Token() != l.Token() {
 			t.Fatalf("in another manager of the process: %v", err)
 		}
 		wants(t, "Renew of the former", before.Renew(t.Context()), txlock.ErrLost)
-		release(t, again)
-		release(t, l)
+		release(t, again, l)
 		release(t, acquire(t, newManager(t, pool), key, lease.WaitAtMost(1)))
 	})
 }
@@ -236,8 +226,7 @@ func TestWriterWhoReadsReEnters(t *testing.T) {
 		key := named()
 		reading := newManager(t, newPool(t, db, true))
 		before := share(t, reading, key) // it is of readers, too
-		working, cancel := before.Context(t.Context())
-		defer cancel()
+		working := contextOf(t, before)
 		wants(t, "Acquire of a reader by another pool", second(newManager(t, pool).Acquire(working, key, lease.WaitAtMost(time.Minute))), txlock.ErrUpgrade)
 		release(t, before)
 		wantsNone(t, "Do", newManager(t, pool).Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {

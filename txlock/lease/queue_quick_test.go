@@ -71,20 +71,18 @@ func TestQueueOfOneProcess(t *testing.T) {
 		name    string
 		options []lease.AcquireOption
 	}{{"poll", nil}, {"fair", []lease.AcquireOption{lease.Fair()}}} {
-		t.Run(c.name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, l := db.manager(), crowd{db: db}
-				for _, name := range names(20, "") { // more than have a place on the server
-					l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, c.options...) })
+		runInMemory(t, c.name, func(t *testing.T, db *memory) {
+			m, l := db.manager(), crowd{db: db}
+			for _, name := range names(20, "") { // more than have a place on the server
+				l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, c.options...) })
+			}
+			l.inOrder()
+			for i, when := range l.when {
+				if when != time.Duration(i)*time.Second {
+					t.Errorf("grants at %v", l.when)
+					break
 				}
-				l.inOrder()
-				for i, when := range l.when {
-					if when != time.Duration(i)*time.Second {
-						t.Errorf("grants at %v", l.when)
-						break
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -259,13 +257,9 @@ func TestPlacesAreBounded(t *testing.T) {
 		for _, name := range names(21, "") { // the first gets it
 			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
 		}
-		if n := len(wire.calls("Turn")); n != 16 {
-			t.Errorf("%d places", n)
-		}
+		wire.sends(t, "Turn", 16)
 		l.inOrder()
-		if n := len(wire.calls("Turn")); n != 20 {
-			t.Errorf("%d places in the end", n)
-		}
+		wire.sends(t, "Turn", 20)
 		if fair := seen.fair(); len(fair) != 20 || slices.Contains(fair[:16], false) || slices.Contains(fair[16:], true) {
 			t.Errorf("fair: %v", fair)
 		}

@@ -30,15 +30,12 @@ func TestReleaseAgain(t *testing.T) {
 		}
 		all.Wait()
 		release(t, l)
-		if n := len(wire.calls("Release")); n != 1 {
-			t.Errorf("%d releases", n)
-		}
+		wire.sends(t, "Release", 1)
 		wants(t, "Err", l.Err(), txlock.ErrNotHeld)
 		if !done(l) || l.Remaining() != 0 || l.Valid() || errors.Is(l.Err(), txlock.ErrLost) {
 			t.Errorf("done %t, left %v, %v", done(l), l.Remaining(), l.Err())
 		}
-		working, cancel := l.Context(t.Context())
-		defer cancel()
+		working := contextOf(t, l)
 		wants(t, "the context of a handle that is over", context.Cause(working), txlock.ErrNotHeld)
 		nothingHeld(t, m)
 	})
@@ -74,9 +71,7 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 		l := acquire(t, m, job)
 		wire.fault("Release", times(1, loses))
 		release(t, l)
-		if n := len(wire.calls("Release")); n != 2 {
-			t.Errorf("%d releases", n)
-		}
+		wire.sends(t, "Release", 2)
 		nothingHeld(t, m)
 
 		l = acquire(t, m, job)
@@ -164,8 +159,7 @@ func TestCloseEndsAll(t *testing.T) {
 			"resize": func() error { return second(of.Resize(t.Context(), 1)) },
 			"force":  func() error { return m.ForceRelease(t.Context(), guarded.Key()) },
 		}
-		working, cancel := mine[0].Context(t.Context())
-		defer cancel()
+		working := contextOf(t, mine[0])
 		var all sync.WaitGroup
 		for name, wait := range ways {
 			all.Go(func() { wants(t, name, wait(), lease.ErrClosed) })

@@ -39,16 +39,14 @@ func TestRenewalsAreDue(t *testing.T) {
 		{"a long time to live", nil, []time.Duration{10 * time.Minute}, 9 * time.Minute, []time.Duration{200, 400}},
 		{"together from the second time", nil, []time.Duration{ttl, 2 * ttl, ttl}, 39 * time.Second, []time.Duration{10, 18, 28, 38}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(c.options...)
-				for i, ttl := range c.ttls {
-					db.after(time.Duration(i) * 4 * time.Second)
-					defer release(t, acquire(t, m, txlock.Named(fmt.Sprint(i)), lease.TTL(ttl)))
-				}
-				db.after(c.until)
-				wire.seconds(t, "RenewMany", c.want...)
-			})
+		runInMemory(t, c.name, func(t *testing.T, db *memory) {
+			m, wire := db.process(c.options...)
+			for i, ttl := range c.ttls {
+				db.after(time.Duration(i) * 4 * time.Second)
+				defer release(t, acquire(t, m, txlock.Named(fmt.Sprint(i)), lease.TTL(ttl)))
+			}
+			db.after(c.until)
+			wire.seconds(t, "RenewMany", c.want...)
 		})
 	}
 }
@@ -104,38 +102,35 @@ func TestFailedRenewalIsTriedAgain(t *testing.T) {
 // the server lets anybody else in, whatever its handle is asked, and says why.
 func TestLossAtTheDeadline(t *testing.T) {
 	for _, ttl := range []time.Duration{lease.MinTTL, 100 * time.Millisecond, time.Second, 30 * time.Second, time.Hour} {
-		t.Run(ttl.String(), func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.TTL(ttl))
-				l := acquire(t, m, job)
-				working, cancel := l.Context(t.Context())
-				defer cancel()
-				wire.fault("RenewMany", func(ctx context.Context, _ string, _ store.Row, _ func() error) error {
-					if l.Remaining() < ttl/10 {
-						<-ctx.Done() // which says less than what the server has told before
-						return ctx.Err()
-					}
-					return mysql.ErrInvalidConn
-				})
-				valid := ttl - ttl/100 - 2*time.Millisecond
-				db.after(valid - 1)
-				if err := errors.Join(l.Err(), working.Err()); err != nil || done(l) || l.Remaining() != 1 {
-					t.Errorf("just before the deadline: %v, left %v, done %t", err, l.Remaining(), done(l))
+		runInMemory(t, ttl.String(), func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(ttl))
+			l := acquire(t, m, job)
+			working := contextOf(t, l)
+			wire.fault("RenewMany", func(ctx context.Context, _ string, _ store.Row, _ func() error) error {
+				if l.Remaining() < ttl/10 {
+					<-ctx.Done() // which says less than what the server has told before
+					return ctx.Err()
 				}
-				<-working.Done()
-				db.at("lost", valid)
-				wants(t, "Err", l.Err(), txlock.ErrLost, mysql.ErrInvalidConn)
-				wants(t, "the cause", context.Cause(working), l.Err())
-				if !done(l) || l.Remaining() != 0 || l.Valid() {
-					t.Errorf("done %t, left %v, valid %t", done(l), l.Remaining(), l.Valid())
-				}
-				wire.Up()
-				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
-				time.Sleep(ttl)
-				if n := len(wire.times("Release")); n != 1 {
-					t.Errorf("%d releases", n)
-				}
+				return mysql.ErrInvalidConn
 			})
+			valid := ttl - ttl/100 - 2*time.Millisecond
+			db.after(valid - 1)
+			if err := errors.Join(l.Err(), working.Err()); err != nil || done(l) || l.Remaining() != 1 {
+				t.Errorf("just before the deadline: %v, left %v, done %t", err, l.Remaining(), done(l))
+			}
+			<-working.Done()
+			db.at("lost", valid)
+			wants(t, "Err", l.Err(), txlock.ErrLost, mysql.ErrInvalidConn)
+			wants(t, "the cause", context.Cause(working), l.Err())
+			if !done(l) || l.Remaining() != 0 || l.Valid() {
+				t.Errorf("done %t, left %v, valid %t", done(l), l.Remaining(), l.Valid())
+			}
+			wire.Up()
+			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
+			time.Sleep(ttl)
+			if n := len(wire.times("Release")); n != 1 {
+				t.Errorf("%d releases", n)
+			}
 		})
 	}
 }
@@ -246,8 +241,7 @@ func TestRenewalFindsTheLoss(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, operator := db.manager(), db.manager()
 		l := acquire(t, m, job)
-		working, cancel := l.Context(t.Context())
-		defer cancel()
+		working := contextOf(t, l)
 		must(t, operator.ForceRelease(t.Context(), job))
 		must(t, l.Err())
 		<-l.Done()
@@ -269,19 +263,15 @@ func TestManyRenewals(t *testing.T) {
 		ttl        time.Duration
 		statements int
 	}{{time.Second, 6}, {30 * time.Second, 2}} { // of 200 and of 900
-		t.Run(c.ttl.String(), func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.TTL(c.ttl))
-				var held []*lease.Lease
-				for n := range 1100 {
-					held = append(held, acquire(t, m, txlock.Named(fmt.Sprint(n))))
-				}
-				time.Sleep(c.ttl/3 + 1)
-				runtime.KeepAlive(held)
-				if n := len(wire.calls("RenewMany")); n != c.statements {
-					t.Errorf("%d statements, want %d", n, c.statements)
-				}
-			})
+		runInMemory(t, c.ttl.String(), func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(c.ttl))
+			var held []*lease.Lease
+			for n := range 1100 {
+				held = append(held, acquire(t, m, txlock.Named(fmt.Sprint(n))))
+			}
+			time.Sleep(c.ttl/3 + 1)
+			runtime.KeepAlive(held)
+			wire.sends(t, "RenewMany", c.statements)
 		})
 	}
 }
@@ -295,9 +285,7 @@ func TestClockOfTheServerJumps(t *testing.T) {
 		l := acquire(t, m, job)
 		db.SetClock(time.Hour) // the statement is too late, and sent again
 		release(t, acquire(t, m, txlock.Named("forward")))
-		if n := len(wire.calls("ReadClock")); n != 2 {
-			t.Errorf("the clock was read %d times", n)
-		}
+		wire.sends(t, "ReadClock", 2)
 		other := acquire(t, db.manager(), job)
 		higher(t, other, l)
 		<-l.Done()
@@ -305,19 +293,17 @@ func TestClockOfTheServerJumps(t *testing.T) {
 		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
 		release(t, other)
 	})
-	t.Run("back", func(t *testing.T) {
-		inMemory(t, func(t *testing.T, db *memory) {
-			m, wire := db.process()
-			l := acquire(t, m, job)
-			wire.Down(nil)
-			defer wire.Up()
-			db.SetClock(-time.Hour)
-			other := acquire(t, db.manager(), job)
-			db.within("granted", ttl, ttl+time.Second)
-			higher(t, other, l)
-			release(t, other)
-			synctest.Wait()
-		})
+	runInMemory(t, "back", func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.Down(nil)
+		defer wire.Up()
+		db.SetClock(-time.Hour)
+		other := acquire(t, db.manager(), job)
+		db.within("granted", ttl, ttl+time.Second)
+		higher(t, other, l)
+		release(t, other)
+		synctest.Wait()
 	})
 }
 
@@ -340,18 +326,16 @@ func TestRenewBehindALongRenewal(t *testing.T) {
 		"Renew": func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) },
 		"Raise": func(ctx context.Context, l *lease.Lease) error { return inner.RaiseToken(ctx, l, l.Token()+7) },
 	} {
-		t.Run(op, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.Observe(lingers{db: db, until: 32 * time.Second}.observe))
-				l := acquire(t, m, job)
-				wire.fault("RenewMany", times(1, answersLate(5*time.Second))) // at 10 s, for 30 s
-				db.after(12 * time.Second)
-				if err := send(t.Context(), l); err != nil {
-					t.Errorf("%v", err)
-				}
-				wire.seconds(t, op, 32)
-				release(t, l)
-			})
+		runInMemory(t, op, func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.Observe(lingers{db: db, until: 32 * time.Second}.observe))
+			l := acquire(t, m, job)
+			wire.fault("RenewMany", times(1, answersLate(5*time.Second))) // at 10 s, for 30 s
+			db.after(12 * time.Second)
+			if err := send(t.Context(), l); err != nil {
+				t.Errorf("%v", err)
+			}
+			wire.seconds(t, op, 32)
+			release(t, l)
 		})
 	}
 }
@@ -364,38 +348,36 @@ func TestLoadOfWaiters(t *testing.T) {
 		options []lease.ManagerOption
 		most    int // calls in a minute
 	}{{"fair", []lease.ManagerOption{lease.Fair()}, 3600}, {"poll", nil, 4 * 300}} {
-		t.Run(c.name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				held := acquire(t, db.manager(), job)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				l := crowd{db: db}
-				var wires []*wire
-				for range 4 {
-					m, wire := db.process(c.options...)
-					wires = append(wires, wire)
-					for range 50 {
-						l.join(ctx, "", 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
-					}
+		runInMemory(t, c.name, func(t *testing.T, db *memory) {
+			held := acquire(t, db.manager(), job)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			l := crowd{db: db}
+			var wires []*wire
+			for range 4 {
+				m, wire := db.process(c.options...)
+				wires = append(wires, wire)
+				for range 50 {
+					l.join(ctx, "", 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
 				}
-				time.Sleep(10 * time.Second) // the pauses have grown
-				calls := func() (n int) {
-					for _, w := range wires {
-						n += w.total()
-					}
-					return n
+			}
+			time.Sleep(10 * time.Second) // the pauses have grown
+			calls := func() (n int) {
+				for _, w := range wires {
+					n += w.total()
 				}
-				before := calls()
-				time.Sleep(time.Minute)
-				n := calls() - before
-				if n > c.most || n < 60 {
-					t.Errorf("%d calls in a minute", n)
-				}
-				cancel()
-				synctest.Wait()
-				l.all.Wait()
-				release(t, held)
-			})
+				return n
+			}
+			before := calls()
+			time.Sleep(time.Minute)
+			n := calls() - before
+			if n > c.most || n < 60 {
+				t.Errorf("%d calls in a minute", n)
+			}
+			cancel()
+			synctest.Wait()
+			l.all.Wait()
+			release(t, held)
 		})
 	}
 }

@@ -138,8 +138,7 @@ func TestRefusedCallLeavesTheConnection(t *testing.T) {
 			t.Error("AcquireTx has not looked")
 		}
 		commit(t, tx)
-		release(t, l)
-		release(t, theirs)
+		release(t, l, theirs)
 	})
 }
 

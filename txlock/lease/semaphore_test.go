@@ -35,9 +35,7 @@ func permitOf(ctx context.Context, m *lease.Manager, key txlock.Key, options ...
 
 func permit(t testing.TB, s *lease.Semaphore) *lease.Lease {
 	t.Helper()
-	l, err := s.Acquire(t.Context())
-	must(t, err)
-	return l
+	return mustLease(t)(s.Acquire(t.Context()))
 }
 
 // TestSemaphoreNeverOverfull proves, with holders that die, that at no time more know
@@ -193,14 +191,11 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 	wantsNone(t, "the last Resize", err)
 	var held []*lease.Lease
 	for range 3 {
-		l, err := last.TryAcquire(t.Context())
-		must(t, err)
+		l := mustLease(t)(last.TryAcquire(t.Context()))
 		held = append(held, l)
 	}
 	wants(t, "a fourth", second(last.TryAcquire(t.Context())), txlock.ErrBusy)
-	for _, l := range held {
-		release(t, l)
-	}
+	release(t, held...)
 }
 
 // TestResizeThatFailsChangesNothing proves that the number is that of before where Resize

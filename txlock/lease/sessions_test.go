@@ -217,8 +217,7 @@ func TestSelectLimit(t *testing.T) {
 			m, key := newManager(t, pool, lease.RenewEvery(100*time.Millisecond)), named()
 			var readers []*lease.Lease
 			for _, owner := range []string{"one", "two", "three"} {
-				l, err := m.AcquireShared(lease.WithOwner(t.Context(), owner), key)
-				must(t, err)
+				l := mustLease(t)(m.AcquireShared(lease.WithOwner(t.Context(), owner), key))
 				readers = append(readers, l)
 			}
 			for _, l := range readers {

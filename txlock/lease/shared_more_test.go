@@ -23,9 +23,7 @@ import (
 // share is acquire for a reader.
 func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
-	l, err := m.AcquireShared(t.Context(), key, options...)
-	must(t, err)
-	return l
+	return mustLease(t)(m.AcquireShared(t.Context(), key, options...))
 }
 
 // heldRows counts the rows of a key that are held: the entry row, and above it readers or

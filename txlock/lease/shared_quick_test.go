@@ -46,9 +46,7 @@ func TestTryLeavesReadersAlone(t *testing.T) {
 		first := share(t, a, job)
 		for range 10 {
 			wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-			second, err := a.TryAcquireShared(t.Context(), job)
-			must(t, err)
-			release(t, second)
+			must(t, acquired(a.TryAcquireShared(t.Context(), job)))
 		}
 		release(t, first)
 		db.at("all", 0)
@@ -64,30 +62,28 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 		same    bool // the readers are of the writer's manager
 		options []lease.AcquireOption
 	}{"poll": {}, "fair": {options: []lease.AcquireOption{lease.Fair()}}, "same manager": {same: true}} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				a, b := db.manager(lease.Poll(time.Millisecond, 100*time.Millisecond)), db.manager()
-				if c.same {
-					b = a
-				}
-				old := share(t, a, job)
-				l := crowd{db: db}
-				l.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) {
-					return b.Acquire(ctx, job, append(c.options, lease.TTL(2*time.Second))...)
-				})
-				wants(t, "a reader behind the writer", second(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
-				for n := range 3 { // again each time
-					reader := share(t, a, job)
-					least := time.Duration(n+1) * 2 * time.Second
-					db.within("a reader is let in", least, least+time.Duration(n+1)*300*time.Millisecond)
-					release(t, reader)
-					time.Sleep(time.Second)
-				}
-				db.after(10 * time.Second)
-				release(t, old)
-				l.all.Wait()
-				db.within("the writer", 10*time.Second, 10*time.Second+300*time.Millisecond)
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			a, b := db.manager(lease.Poll(time.Millisecond, 100*time.Millisecond)), db.manager()
+			if c.same {
+				b = a
+			}
+			old := share(t, a, job)
+			l := crowd{db: db}
+			l.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) {
+				return b.Acquire(ctx, job, append(c.options, lease.TTL(2*time.Second))...)
 			})
+			wants(t, "a reader behind the writer", second(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
+			for n := range 3 { // again each time
+				reader := share(t, a, job)
+				least := time.Duration(n+1) * 2 * time.Second
+				db.within("a reader is let in", least, least+time.Duration(n+1)*300*time.Millisecond)
+				release(t, reader)
+				time.Sleep(time.Second)
+			}
+			db.after(10 * time.Second)
+			release(t, old)
+			l.all.Wait()
+			db.within("the writer", 10*time.Second, 10*time.Second+300*time.Millisecond)
 		})
 	}
 }
@@ -109,17 +105,13 @@ func TestDeadReaderIsPassed(t *testing.T) {
 		wire.Up()
 		time.Sleep(time.Minute)
 	})
-	t.Run("without waiting", func(t *testing.T) {
-		inMemory(t, func(t *testing.T, db *memory) {
-			dead, wire := db.process()
-			share(t, dead, job, lease.TTL(3*time.Second))
-			wire.Down(nil)
-			defer wire.Up()
-			db.after(4 * time.Second)
-			l, err := db.manager().TryAcquire(t.Context(), job)
-			must(t, err)
-			release(t, l)
-		})
+	runInMemory(t, "without waiting", func(t *testing.T, db *memory) {
+		dead, wire := db.process()
+		share(t, dead, job, lease.TTL(3*time.Second))
+		wire.Down(nil)
+		defer wire.Up()
+		db.after(4 * time.Second)
+		must(t, acquired(db.manager().TryAcquire(t.Context(), job)))
 	})
 }
 
@@ -130,8 +122,7 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		reader := share(t, a, job)
-		reading, stop := reader.Context(t.Context())
-		defer stop()
+		reading := contextOf(t, reader)
 		ctx, cancel := context.WithTimeout(lease.WithOwner(t.Context(), "me"), 5*time.Second)
 		defer cancel()
 		l := crowd{db: db}
@@ -141,9 +132,7 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 		l.all.Wait()
 		db.at("the writer gives up", 5*time.Second)
 		synctest.Wait()
-		another, err := a.TryAcquireShared(t.Context(), job)
-		must(t, err)
-		release(t, another)
+		must(t, acquired(a.TryAcquireShared(t.Context(), job)))
 		release(t, reader)
 
 		// The limit of a wait, too.
@@ -157,9 +146,7 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 		reader = share(t, a, job)
 		time.AfterFunc(time.Second, func() { release(t, reader) })
 		writer := acquireIn(named, t, b, job)
-		again, err := b.TryAcquire(named, job)
-		must(t, err)
-		release(t, again)
+		must(t, acquired(b.TryAcquire(named, job)))
 		release(t, writer)
 		nothingHeld(t, a)
 	})
@@ -177,14 +164,11 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 			for range n {
 				all = append(all, share(t, m, job))
 			}
-			found, err := m.List(t.Context())
-			must(t, err)
+			found := list(t, m)
 			for _, info := range found {
 				slots[info.Slot] = true
 			}
-			for _, l := range all {
-				release(t, l)
-			}
+			release(t, all...)
 		}
 		read(3)
 		read(3)
@@ -195,13 +179,11 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		for range 5 {
 			var readers []*lease.Lease
 			for _, writer := range []*lease.Lease{acquireIn(ann, t, m, job), acquireIn(ann, t, m, job)} {
-				reader, err := writer.Downgrade(ann)
-				must(t, err)
+				reader := mustLease(t)(writer.Downgrade(ann))
 				readers = append(readers, reader)
 			}
 			entered(t, readers[1], readers[0])
-			release(t, readers[0])
-			release(t, readers[1])
+			release(t, readers[0], readers[1])
 			guarded, tx := share(t, m, job), wire.Begin()
 			must(t, guarded.Guard(t.Context(), tx))
 			wants(t, "Release under a guard", guarded.Release(t.Context()), lease.ErrGuarded)
@@ -314,8 +296,7 @@ func TestPermitsAreNotReentered(t *testing.T) {
 		must(t, err)
 		ctx := lease.WithOwner(t.Context(), "me")
 		must(t, s.Do(ctx, func(ctx context.Context, _ *lease.Lease) error {
-			both, err := s.Acquire(ctx)
-			must(t, err)
+			both := mustLease(t)(s.Acquire(ctx))
 			wants(t, "a third", second(s.TryAcquire(ctx)), txlock.ErrBusy)
 			return both.Release(ctx)
 		}))
@@ -360,9 +341,7 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		wants(t, "a second permit", second(fewer.TryAcquire(t.Context())), txlock.ErrBusy)
 		more, err := fewer.Resize(t.Context(), 2)
 		must(t, err)
-		l, err := more.TryAcquire(t.Context())
-		must(t, err)
-		release(t, l)
+		must(t, acquired(more.TryAcquire(t.Context())))
 		release(t, held[0])
 	})
 }
@@ -418,9 +397,7 @@ func TestReadersOfOneOwnerAtOnce(t *testing.T) {
 			must(t, l.Err())
 			entered(t, l, leases[0])
 		}
-		for _, l := range leases {
-			release(t, l)
-		}
+		release(t, leases[:]...)
 		nothingHeld(t, m)
 	})
 }
@@ -481,33 +458,31 @@ func TestRetryAfterUnknownOutcome(t *testing.T) {
 	for name, take := range map[string]func(*lease.Manager, context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 		"exclusive": (*lease.Manager).Acquire, "shared": (*lease.Manager).AcquireShared,
 	} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process()
-				other := db.manager()
-				release(t, share(t, m, job))
-				held := acquire(t, other, job)
-				time.AfterFunc(time.Second, func() {
-					wire.fault("Take", times(2, loses))
-					wire.fault("Release", slow(100*time.Millisecond)) // what releases it is under way
-					release(t, held)
-				})
-				l, err := take(m, t.Context(), job, lease.TTL(3*time.Second))
-				must(t, err)
-				db.within("granted", time.Second, 3*time.Second)
-				if n := len(wire.calls("Release")); n < 2 {
-					t.Errorf("%d releases are too few to prove anything", n)
-				}
-				for range 1000 {
-					time.Sleep(10 * time.Millisecond)
-					if _, err := other.TryAcquire(t.Context(), job); err == nil {
-						t.Fatal("two holders at once")
-					}
-				}
-				must(t, l.Err())
-				release(t, l)
-				nothingHeld(t, other)
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			m, wire := db.process()
+			other := db.manager()
+			release(t, share(t, m, job))
+			held := acquire(t, other, job)
+			time.AfterFunc(time.Second, func() {
+				wire.fault("Take", times(2, loses))
+				wire.fault("Release", slow(100*time.Millisecond)) // what releases it is under way
+				release(t, held)
 			})
+			l, err := take(m, t.Context(), job, lease.TTL(3*time.Second))
+			must(t, err)
+			db.within("granted", time.Second, 3*time.Second)
+			if n := len(wire.calls("Release")); n < 2 {
+				t.Errorf("%d releases are too few to prove anything", n)
+			}
+			for range 1000 {
+				time.Sleep(10 * time.Millisecond)
+				if _, err := other.TryAcquire(t.Context(), job); err == nil {
+					t.Fatal("two holders at once")
+				}
+			}
+			must(t, l.Err())
+			release(t, l)
+			nothingHeld(t, other)
 		})
 	}
 }
@@ -519,8 +494,7 @@ func TestDrainDoesNotSpin(t *testing.T) {
 		reading, guards := db.process()
 		m, wire := db.process()
 		r := share(t, reading, job, lease.TTL(3*time.Second))
-		tx := guards.Begin()
-		must(t, r.Guard(t.Context(), tx))
+		tx := guards.guarding(t, r)
 		db.after(3*time.Second + time.Millisecond) // its time is over by the server's clock, too
 		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		db.within("TryAcquire", 3*time.Second, 3*time.Second+100*time.Millisecond)
@@ -584,30 +558,27 @@ func TestWriterAmongReaders(t *testing.T) {
 func TestWaitAfterClockSetBack(t *testing.T) {
 	const ttl = 3 * time.Second
 	for name, when := range map[string]time.Duration{"before the wait": 0, "while it waits": ttl / 2} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.TTL(ttl))
-				living, other := db.manager(lease.TTL(ttl)), db.manager()
-				alive := acquire(t, living, txlock.Named("alive"))
-				dead := acquire(t, m, job)
-				wire.Down(nil)
-				defer wire.Up()
-				time.AfterFunc(when, func() { db.SetClock(-time.Hour) })
-				if when == 0 {
-					time.Sleep(time.Millisecond)
-				}
-				l := acquire(t, other, job)
-				db.within("granted", ttl, when+ttl+500*time.Millisecond)
-				higher(t, l, dead)
-				_, err := other.Acquire(t.Context(), alive.Key(), lease.WaitAtMost(2*ttl))
-				wants(t, "Acquire of a living holder's lease", err, txlock.ErrWaitTimeout)
-				must(t, alive.Err())
-				if info, err := other.Inspect(t.Context(), alive.Key()); err != nil || info.Remaining > ttl {
-					t.Errorf("the living holder's lease: %+v, %v", info, err)
-				}
-				release(t, l)
-				release(t, alive)
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(ttl))
+			living, other := db.manager(lease.TTL(ttl)), db.manager()
+			alive := acquire(t, living, txlock.Named("alive"))
+			dead := acquire(t, m, job)
+			wire.Down(nil)
+			defer wire.Up()
+			time.AfterFunc(when, func() { db.SetClock(-time.Hour) })
+			if when == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			l := acquire(t, other, job)
+			db.within("granted", ttl, when+ttl+500*time.Millisecond)
+			higher(t, l, dead)
+			_, err := other.Acquire(t.Context(), alive.Key(), lease.WaitAtMost(2*ttl))
+			wants(t, "Acquire of a living holder's lease", err, txlock.ErrWaitTimeout)
+			must(t, alive.Err())
+			if info, err := other.Inspect(t.Context(), alive.Key()); err != nil || info.Remaining > ttl {
+				t.Errorf("the living holder's lease: %+v, %v", info, err)
+			}
+			release(t, l, alive)
 		})
 	}
 }

@@ -66,9 +66,7 @@ func TestPermitWithoutARow(t *testing.T) {
 func readAndWrite(ctx context.Context, t *testing.T, m *lease.Manager, key txlock.Key) (reader, writer *lease.Lease) {
 	t.Helper()
 	first, writer := acquireIn(ctx, t, m, key), acquireIn(ctx, t, m, key)
-	reader, err := first.Downgrade(ctx)
-	must(t, err)
-	return reader, writer
+	return mustLease(t)(first.Downgrade(ctx)), writer
 }
 
 // TestDowngradeBesideAQueue proves that who waits in the queue of Fair keeps no writer from becoming a
@@ -112,8 +110,7 @@ func TestDowngradeGivenUp(t *testing.T) {
 		if entry, readers := heldRows(t, db, key); entry != 1 || readers != 1 {
 			t.Errorf("entry row %d, readers %d after it", entry, readers)
 		}
-		release(t, reader)
-		release(t, writer)
+		release(t, reader, writer)
 	})
 }
 
@@ -146,8 +143,7 @@ func TestDowngradeAfterLoss(t *testing.T) {
 		exec(t, db, "DELETE FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		reader, err := writer.Downgrade(ctx)
-		must(t, err)
+		reader := mustLease(t)(writer.Downgrade(ctx))
 		wants(t, "the reader whose row is gone", lost.Err(), txlock.ErrLost)
 		wants(t, "its Release", lost.Release(ctx), txlock.ErrNotHeld)
 		if entry, readers := heldRows(t, db, key); entry != 0 || readers != 1 {
@@ -163,11 +159,9 @@ func TestPermitGrantedAgain(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		s := semaphore(t, newManager(t, pool, lease.TTL(time.Hour)), named(), 1)
 		ctx := lease.WithOwner(t.Context(), "ann")
-		before, err := s.Acquire(ctx)
-		must(t, err)
+		before := mustLease(t)(s.Acquire(ctx))
 		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 1", before.Key().String())
-		again, err := s.Acquire(ctx)
-		must(t, err)
+		again := mustLease(t)(s.Acquire(ctx))
 		wants(t, "Err of the one before", before.Err(), txlock.ErrLost)
 		wantsNone(t, "Err of the new one", again.Err())
 		wants(t, "Release of the one before", before.Release(t.Context()), txlock.ErrNotHeld)

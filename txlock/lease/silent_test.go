@@ -222,22 +222,20 @@ func TestWaitSurvivesASilentServer(t *testing.T) {
 				options = append(options, lease.TTL(ttl))
 				for name, wait := range waitsWithoutLimit {
 					for _, lasts := range []time.Duration{10 * time.Second, time.Hour} {
-						t.Run(name+how+", "+ttl.String()+", "+frozen+" "+lasts.String(), func(t *testing.T) {
-							inMemory(t, func(t *testing.T, db *memory) {
-								m, wire := db.process()
-								must(t, wait(t.Context(), m, job, options...)) // so that there are rows
-								f := wire.frozen(only, lasts)
-								begun := time.Now()
-								must(t, wait(t.Context(), m, job, options...))
-								if took := time.Since(begun); took < lasts || took > lasts+time.Second {
-									t.Errorf("granted after %v", took)
-								}
-								if f.left > 32 {
-									t.Errorf("%d sessions are left", f.left)
-								}
-								synctest.Wait()
-								nothingHeld(t, m)
-							})
+						runInMemory(t, name+how+", "+ttl.String()+", "+frozen+" "+lasts.String(), func(t *testing.T, db *memory) {
+							m, wire := db.process()
+							must(t, wait(t.Context(), m, job, options...)) // so that there are rows
+							f := wire.frozen(only, lasts)
+							begun := time.Now()
+							must(t, wait(t.Context(), m, job, options...))
+							if took := time.Since(begun); took < lasts || took > lasts+time.Second {
+								t.Errorf("granted after %v", took)
+							}
+							if f.left > 32 {
+								t.Errorf("%d sessions are left", f.left)
+							}
+							synctest.Wait()
+							nothingHeld(t, m)
 						})
 					}
 				}
@@ -253,28 +251,26 @@ func TestWaiterSurvivesASilentServer(t *testing.T) {
 		for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
 			options = append(options, lease.TTL(3*time.Second))
 			for name, wait := range waitsWithoutLimit {
-				t.Run(name+how+", "+frozen, func(t *testing.T) {
-					inMemory(t, func(t *testing.T, db *memory) {
-						other := db.manager()
-						m, wire := db.process()
-						must(t, wait(t.Context(), m, job, options...))
-						kind := "lease"
-						if strings.Contains(name, "permit") {
-							kind = "permit"
-						}
-						held, err := ways[kind](t.Context(), other)
-						must(t, err)
-						var waiting sync.WaitGroup
-						waiting.Go(func() {
-							wantsNone(t, "Context", wait(t.Context(), m, job, options...))
-						})
-						db.after(time.Second)
-						wire.frozen(only, 30*time.Second)
-						db.after(10 * time.Second)
-						release(t, held)
-						waiting.Wait()
-						db.within("granted", 31*time.Second, 32*time.Second)
+				runInMemory(t, name+how+", "+frozen, func(t *testing.T, db *memory) {
+					other := db.manager()
+					m, wire := db.process()
+					must(t, wait(t.Context(), m, job, options...))
+					kind := "lease"
+					if strings.Contains(name, "permit") {
+						kind = "permit"
+					}
+					held, err := ways[kind](t.Context(), other)
+					must(t, err)
+					var waiting sync.WaitGroup
+					waiting.Go(func() {
+						wantsNone(t, "Context", wait(t.Context(), m, job, options...))
 					})
+					db.after(time.Second)
+					wire.frozen(only, 30*time.Second)
+					db.after(10 * time.Second)
+					release(t, held)
+					waiting.Wait()
+					db.within("granted", 31*time.Second, 32*time.Second)
 				})
 			}
 		}
@@ -287,17 +283,15 @@ func TestWriterSurvivesASilentServer(t *testing.T) {
 	for frozen, only := range freezes {
 		for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
 			for renewals, fault := range map[string]memstore.Fault{"have no answer": nil, "fail": fails} {
-				t.Run(frozen+how+", renewals "+renewals, func(t *testing.T) {
-					inMemory(t, func(t *testing.T, db *memory) {
-						reader := share(t, db.manager(), job)
-						m, wire := db.process()
-						wire.fault("RenewMany", fault)
-						time.AfterFunc(time.Second, func() { wire.frozen(only, 10*time.Second) })
-						time.AfterFunc(6*time.Second, func() { release(t, reader) })
-						l := acquire(t, m, job, append(options, lease.TTL(3*time.Second))...)
-						db.within("granted", 6*time.Second, 12*time.Second)
-						release(t, l)
-					})
+				runInMemory(t, frozen+how+", renewals "+renewals, func(t *testing.T, db *memory) {
+					reader := share(t, db.manager(), job)
+					m, wire := db.process()
+					wire.fault("RenewMany", fault)
+					time.AfterFunc(time.Second, func() { wire.frozen(only, 10*time.Second) })
+					time.AfterFunc(6*time.Second, func() { release(t, reader) })
+					l := acquire(t, m, job, append(options, lease.TTL(3*time.Second))...)
+					db.within("granted", 6*time.Second, 12*time.Second)
+					release(t, l)
 				})
 			}
 		}
@@ -326,20 +320,18 @@ func TestWriterSurvivesALateAnswer(t *testing.T) {
 // the driver's timeout ends no wait either, whichever statement needs the connection.
 func TestWaitSurvivesADialTimeout(t *testing.T) {
 	for _, op := range []string{"ReadClock", "Look", "Take"} {
-		t.Run(op, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process()
-				release(t, acquire(t, m, job))
-				db.after(time.Hour) // the clock is read again
-				held := acquire(t, db.manager(), job)
-				wire.fault(op, times(20, func(context.Context, string, store.Row, func() error) error {
-					time.Sleep(time.Second)
-					return &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded} // as Dialer.Timeout does
-				}))
-				time.AfterFunc(time.Second, func() { release(t, held) })
-				release(t, acquire(t, m, job))
-				db.within("granted", time.Hour+20*time.Second, time.Hour+30*time.Second)
-			})
+		runInMemory(t, op, func(t *testing.T, db *memory) {
+			m, wire := db.process()
+			release(t, acquire(t, m, job))
+			db.after(time.Hour) // the clock is read again
+			held := acquire(t, db.manager(), job)
+			wire.fault(op, times(20, func(context.Context, string, store.Row, func() error) error {
+				time.Sleep(time.Second)
+				return &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded} // as Dialer.Timeout does
+			}))
+			time.AfterFunc(time.Second, func() { release(t, held) })
+			release(t, acquire(t, m, job))
+			db.within("granted", time.Hour+20*time.Second, time.Hour+30*time.Second)
 		})
 	}
 }
@@ -348,24 +340,19 @@ func TestWaitSurvivesADialTimeout(t *testing.T) {
 // released while it waits on, so that it isn't kept from the lease by itself.
 func TestUnansweredGrantsAreReleased(t *testing.T) {
 	for name, acquire := range ways {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.TTL(time.Hour))
-				l, err := acquire(t.Context(), m)
-				must(t, err)
-				release(t, l)
-				wire.fault("Take", times(3, func(ctx context.Context, _ string, _ store.Row, call func() error) error {
-					_ = call() // nobody is told
-					<-ctx.Done()
-					return ctx.Err()
-				}))
-				l, err = acquire(t.Context(), m)
-				must(t, err)
-				db.within("granted", 80*time.Second, 90*time.Second) // 20 s, again 20 s, and 40 s
-				release(t, l)
-				synctest.Wait()
-				nothingHeld(t, m)
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(time.Hour))
+			must(t, acquired(acquire(t.Context(), m)))
+			wire.fault("Take", times(3, func(ctx context.Context, _ string, _ store.Row, call func() error) error {
+				_ = call() // nobody is told
+				<-ctx.Done()
+				return ctx.Err()
+			}))
+			l := mustLease(t)(acquire(t.Context(), m))
+			db.within("granted", 80*time.Second, 90*time.Second) // 20 s, again 20 s, and 40 s
+			release(t, l)
+			synctest.Wait()
+			nothingHeld(t, m)
 		})
 	}
 }
@@ -400,22 +387,20 @@ func TestSilenceIsSaid(t *testing.T) {
 			return m.Acquire(limited, job)
 		}, 3 * time.Second, context.DeadlineExceeded, `the server has not answered for 3s`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.TTL(3 * time.Second))
-				release(t, acquire(t, m, job))
-				wire.frozen(writes, time.Minute)
-				_, err := c.call(t.Context(), m)
-				wants(t, "the call", err, c.want)
-				db.at("the end of the call", c.took)
-				if !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "timed out") {
-					t.Error(err)
-				}
-				if errors.Is(err, context.DeadlineExceeded) == errors.Is(err, txlock.ErrWaitTimeout) {
-					t.Errorf("%v is of the caller and of the limit, or of neither", err)
-				}
-				db.after(2 * time.Minute)
-			})
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(3 * time.Second))
+			release(t, acquire(t, m, job))
+			wire.frozen(writes, time.Minute)
+			_, err := c.call(t.Context(), m)
+			wants(t, "the call", err, c.want)
+			db.at("the end of the call", c.took)
+			if !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "timed out") {
+				t.Error(err)
+			}
+			if errors.Is(err, context.DeadlineExceeded) == errors.Is(err, txlock.ErrWaitTimeout) {
+				t.Errorf("%v is of the caller and of the limit, or of neither", err)
+			}
+			db.after(2 * time.Minute)
 		})
 	}
 }
@@ -462,22 +447,20 @@ func TestATryOfASilentServerEnds(t *testing.T) {
 			if name == "AcquireTx" && op == "Take" {
 				continue // on the caller's connection, under the caller's context
 			}
-			t.Run(name+", "+op, func(t *testing.T) {
-				inMemory(t, func(t *testing.T, db *memory) {
-					other, otherWire := db.process()
-					must(t, try(t.Context(), other, otherWire, txlock.Named("another")))
-					m, wire := db.process(lease.TTL(3 * time.Second))
-					silent := wire.frozen([]string{op}, 2*time.Hour)
-					err := try(t.Context(), m, wire, job)
-					if silent.stood == 0 {
-						must(t, err) // it needs no such statement
-					} else {
-						wants(t, "the try", err, txlock.ErrWaitTimeout)
-						db.within("the try", 2*time.Second, 4*time.Second)
-					}
-					db.after(3 * time.Hour)
-					nothingHeld(t, m)
-				})
+			runInMemory(t, name+", "+op, func(t *testing.T, db *memory) {
+				other, otherWire := db.process()
+				must(t, try(t.Context(), other, otherWire, txlock.Named("another")))
+				m, wire := db.process(lease.TTL(3 * time.Second))
+				silent := wire.frozen([]string{op}, 2*time.Hour)
+				err := try(t.Context(), m, wire, job)
+				if silent.stood == 0 {
+					must(t, err) // it needs no such statement
+				} else {
+					wants(t, "the try", err, txlock.ErrWaitTimeout)
+					db.within("the try", 2*time.Second, 4*time.Second)
+				}
+				db.after(3 * time.Hour)
+				nothingHeld(t, m)
 			})
 		}
 	}
@@ -487,13 +470,11 @@ func TestATryOfASilentServerEnds(t *testing.T) {
 // TTL leaves for an attempt: a connection, for example, that takes many round trips to open.
 func TestATryOfASlowServerIsGranted(t *testing.T) {
 	for _, op := range []string{"ReadClock", "SharesLeases", "Make", "Use"} {
-		t.Run(op, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.TTL(lease.MinTTL))
-				wire.fault(op, slow(2*time.Second))
-				must(t, acquired(m.TryAcquire(t.Context(), job)))
-				must(t, acquired(m.TryAcquireShared(t.Context(), txlock.Named("shared"))))
-			})
+		runInMemory(t, op, func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(lease.MinTTL))
+			wire.fault(op, slow(2*time.Second))
+			must(t, acquired(m.TryAcquire(t.Context(), job)))
+			must(t, acquired(m.TryAcquireShared(t.Context(), txlock.Named("shared"))))
 		})
 	}
 }
@@ -585,29 +566,27 @@ func TestSilenceEndsWithAnAnswer(t *testing.T) {
 // Close, and that nothing is left under way for longer than after a first attempt.
 func TestSilentWaitsEnd(t *testing.T) {
 	for name, want := range map[string]error{"context": context.Canceled, "Close": lease.ErrClosed} {
-		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, db *memory) {
-				m, wire := db.process(lease.TTL(3 * time.Second))
-				release(t, acquire(t, m, job))
-				f := wire.frozen(writes, time.Hour)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				closed := make(chan error, 1)
-				time.AfterFunc(30*time.Minute, func() {
-					if name == "context" {
-						cancel()
-					}
-					closed <- m.Close(context.Background())
-				})
-				wants(t, "Acquire", second(m.Acquire(ctx, job)), want)
-				db.at("the end of the wait", 30*time.Minute)
-				must(t, <-closed)
-				db.within("Close", 30*time.Minute, 30*time.Minute+10*time.Second)
-				if f.left > 16 {
-					t.Errorf("%d sessions are left", f.left)
+		runInMemory(t, name, func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(3 * time.Second))
+			release(t, acquire(t, m, job))
+			f := wire.frozen(writes, time.Hour)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			closed := make(chan error, 1)
+			time.AfterFunc(30*time.Minute, func() {
+				if name == "context" {
+					cancel()
 				}
-				db.after(2 * time.Hour)
+				closed <- m.Close(context.Background())
 			})
+			wants(t, "Acquire", second(m.Acquire(ctx, job)), want)
+			db.at("the end of the wait", 30*time.Minute)
+			must(t, <-closed)
+			db.within("Close", 30*time.Minute, 30*time.Minute+10*time.Second)
+			if f.left > 16 {
+				t.Errorf("%d sessions are left", f.left)
+			}
+			db.after(2 * time.Hour)
 		})
 	}
 }

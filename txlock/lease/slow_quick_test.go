@@ -206,9 +206,7 @@ func TestSlowWaitersShareALook(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		release(t, held)
 		all.Wait()
-		if n := len(wire.calls("Inspect")); n != 1 {
-			t.Errorf("%d looks", n)
-		}
+		wire.sends(t, "Inspect", 1)
 	})
 }
 
