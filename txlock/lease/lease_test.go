@@ -223,7 +223,7 @@ func TestOwnerLengths(t *testing.T) {
 			key := named()
 			ctx := lease.WithOwner(t.Context(), owner)
 			l := acquireIn(ctx, t, m, key)
-			if got := readRow(t, db, key.String()).owner; got != owner || l.Owner() != owner {
+			if got := inspect(t, m, key).Owner; got != owner || l.Owner() != owner {
 				t.Errorf("owner %q, in the row %q, want %q", l.Owner(), got, owner)
 			}
 			again := mustLease(t)(other.TryAcquire(ctx, key))
