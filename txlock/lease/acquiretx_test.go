@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -373,12 +372,7 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 				if !late {
 					enter()
 				}
-				tap.hook(func(statement string, _ <-chan struct{}) error {
-					if strings.Contains(statement, "name: LeaseAsItIs ") {
-						enter()
-					}
-					return nil
-				})
+				tap.before("name: LeaseAsItIs ", func(string) { enter() })
 				if err := second(other.AcquireTx(limited(t, 2*time.Minute), tx, key)); !errors.Is(err, txlock.ErrBusy) {
 					t.Fatalf("AcquireTx: %v, want ErrBusy", err) // nobody would come in any more
 				}

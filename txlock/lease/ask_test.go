@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,17 +31,8 @@ func awaitAsked(t *testing.T, l *lease.Lease, want string) {
 // a holder was told.
 func TestAskOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		var renewals, reads atomic.Int64
 		tap := new(wiretap)
-		tap.hook(func(statement string, _ <-chan struct{}) error {
-			switch {
-			case strings.Contains(statement, "cur.release_reason"):
-				reads.Add(1)
-			case isBatchRenewal(statement):
-				renewals.Add(1)
-			}
-			return nil
-		})
+		renewals, reads := tap.counter("name: RenewMany "), tap.counter("cur.release_reason")
 		m := newManager(t, newPool(t, db, true, tap.install), lease.RenewEvery(50*time.Millisecond))
 		operator := newManager(t, newPool(t, db, false))
 		var held []*lease.Lease
@@ -123,14 +113,8 @@ func TestQuestionsAfterRelease(t *testing.T) {
 // that twice, and sends what it is told.
 func askBeside(t *testing.T, db *testdb.DB, l *lease.Lease) <-chan error {
 	t.Helper()
-	var looks atomic.Int64
 	tap := new(wiretap)
-	tap.hook(func(statement string, _ <-chan struct{}) error {
-		if strings.Contains(statement, "HeldRows") {
-			looks.Add(1)
-		}
-		return nil
-	})
+	looks := tap.counter("HeldRows")
 	m := newManager(t, newPool(t, db, false, tap.install))
 	answer := later(func() error { return m.RequestRelease(context.Background(), l.Key(), "give it up") })
 	waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
@@ -142,17 +126,14 @@ func askBeside(t *testing.T, db *testdb.DB, l *lease.Lease) <-chan error {
 func TestAskBesideOthers(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		l := acquire(t, newManager(t, pool), named())
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err == nil {
-			err = l.Guard(t.Context(), tx)
-		}
-		must(t, err)
+		tx := begin(t, pool, sql.LevelDefault)
+		guard(t, l, tx)
 		const askers = 4
 		var answers [askers]<-chan error
 		for i := range answers { // one after the other, so that each has seen the row locked at another moment
 			answers[i] = askBeside(t, db, l)
 		}
-		wantsNone(t, "Commit", tx.Commit())
+		commit(t, tx)
 		for _, answer := range answers {
 			wantsNone(t, "Ask", <-answer)
 		}
@@ -197,13 +178,10 @@ func TestAskAfterTheClockWentBack(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, _ *sql.DB) {
 		ahead := newPool(t, db, true, testdb.ClockAt(time.Now().Add(time.Hour).UnixMicro()))
 		l := acquire(t, newManager(t, ahead, lease.TTL(time.Hour)), named())
-		tx, err := ahead.BeginTx(t.Context(), nil)
-		if err == nil {
-			err = l.Guard(t.Context(), tx)
-		}
-		must(t, err)
+		tx := begin(t, ahead, sql.LevelDefault)
+		guard(t, l, tx)
 		answer := askBeside(t, db, l)
-		wantsNone(t, "Commit", tx.Commit())
+		commit(t, tx)
 		wantsNone(t, "Ask", <-answer)
 		wantsNone(t, "Renew", l.Renew(t.Context()))
 		awaitAsked(t, l, "give it up")

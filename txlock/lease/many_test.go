@@ -54,14 +54,11 @@ func TestManyGuardedLeases(t *testing.T) {
 			}
 			waitUntil(t, "the connections of before are closed", func() bool { return sessions(t, db) <= 2 })
 			waiting := make(chan struct{}, leases)
-			tap.hook(func(statement string, _ <-chan struct{}) error {
-				if strings.Contains(statement, "name: LockLease ") {
-					select {
-					case waiting <- struct{}{}:
-					default:
-					}
+			tap.before("name: LockLease ", func(string) {
+				select {
+				case waiting <- struct{}{}:
+				default:
 				}
-				return nil
 			})
 			tx := begin(t, programs, sql.LevelDefault)
 			before := sessions(t, db)
@@ -179,13 +176,9 @@ func TestBatchAtRandom(t *testing.T) {
 		makeRows(t, db, keys)
 		var managers []*lease.Manager
 		var pools []*sql.DB
-		tap, together := new(wiretap), new(atomic.Int64)
-		tap.hook(func(statement string, _ <-chan struct{}) error {
-			if strings.Contains(statement, "name: AcquireMany ") || strings.Contains(statement, "name: ReleaseMany ") {
-				together.Add(1)
-			}
-			return nil
-		})
+		tap := new(wiretap)
+		acquires, releases := tap.counter("name: AcquireMany "), tap.counter("name: ReleaseMany ")
+		together := func() int64 { return acquires.Load() + releases.Load() }
 		for range 2 {
 			pools = append(pools, newPool(t, db, true, tap.install))
 			pools[len(pools)-1].SetMaxOpenConns(25)
@@ -224,11 +217,11 @@ func TestBatchAtRandom(t *testing.T) {
 				kills.Add(killOne(t, db))
 			}
 		})
-		enough := func() bool { return kills.Load() >= 10 && grants.Load() >= 50 && together.Load() >= 4 }
+		enough := func() bool { return kills.Load() >= 10 && grants.Load() >= 50 && together() >= 4 }
 		lasts(lasting, enough)
 		over.Store(true)
 		work.Wait()
-		said := fmt.Sprintf("%d kills, %d grants, %d statements for several", kills.Load(), grants.Load(), together.Load())
+		said := fmt.Sprintf("%d kills, %d grants, %d statements for several", kills.Load(), grants.Load(), together())
 		if t.Log(said); !enough() {
 			t.Errorf("too few to prove anything: %s", said)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -118,22 +117,18 @@ func TestRefusedCallLeavesTheConnection(t *testing.T) {
 		release(t, acquire(t, m, named()))
 		tx := begin(t, pool, sql.LevelDefault)
 		var looked atomic.Bool
-		tap.hook(func(statement string, _ <-chan struct{}) error {
-			if !strings.Contains(statement, "name: LookLease ") || !looked.CompareAndSwap(false, true) {
-				return nil
+		tap.before("name: LookLease ", func(string) {
+			if !looked.CompareAndSwap(false, true) {
+				return
 			}
 			// The transaction has a connection, this look another, and the manager the third.
-			_, err := m.TryAcquire(t.Context(), theirs.Key())
-			wants(t, "TryAcquire", err, txlock.ErrBusy)
-			ctx := limited(t, 100*time.Millisecond)
-			if conn, err := pool.Conn(ctx); err == nil {
+			wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), theirs.Key())), txlock.ErrBusy)
+			if conn, err := pool.Conn(limited(t, 100*time.Millisecond)); err == nil {
 				t.Error("the connection for renewals was given back")
-				return conn.Close()
+				_ = conn.Close() // it has failed already
 			}
-			return nil
 		})
 		l := acquireTx(t, m, tx, named())
-		tap.hook(nil)
 		if !looked.Load() {
 			t.Error("AcquireTx has not looked")
 		}

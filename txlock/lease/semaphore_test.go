@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,52 +35,6 @@ func permitOf(ctx context.Context, m *lease.Manager, key txlock.Key, options ...
 func permit(t testing.TB, s *lease.Semaphore) *lease.Lease {
 	t.Helper()
 	return mustLease(t)(s.Acquire(t.Context()))
-}
-
-// TestSemaphoreNeverOverfull proves, with holders that die, that at no time more know
-// that they hold a permit than there are permits.
-func TestSemaphoreNeverOverfull(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		const n = 3
-		key := named()
-		s := &spells{begun: time.Now()}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		var work sync.WaitGroup
-		for i := range 3 {
-			permits := semaphore(t, newManager(t, newPool(t, db, i%2 == 0)), key, n)
-			for range 3 {
-				work.Go(func() {
-					for ctx.Err() == nil {
-						l, err := permits.Acquire(ctx, lease.TTL(time.Second))
-						if err != nil {
-							if ctx.Err() == nil && !errors.Is(err, txlock.ErrWaitTimeout) {
-								t.Errorf("Acquire: %v", err)
-							}
-							continue
-						}
-						s.holdAs(l, rand.N(10*time.Millisecond+time.Since(s.begun)/50), false) // longer where grants take long
-						s.dieOrRelease(t, db, l, never)
-					}
-				})
-			}
-		}
-		lasts(bruteTime()/2, func() bool {
-			most, _ := s.most()
-			_, _, dead := s.counts()
-			return most >= n && dead > 0
-		})
-		cancel()
-		work.Wait()
-		most, _ := s.most()
-		t.Logf("%d grants, of which %d have died; at most %d at once", len(s.all), s.dead, most)
-		if most != n {
-			t.Errorf("%d at once, want %d", most, n)
-		}
-		if s.dead == 0 {
-			t.Error("nobody has died")
-		}
-	})
 }
 
 // TestSemaphoreBesideALockedRow proves that permits don't wait for a transaction that has

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -93,12 +92,7 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 		makeRows(t, db, keys)
 		var once sync.Once
 		held := make([]*lease.Lease, len(keys))
-		tap.hook(func(statement string, _ <-chan struct{}) error {
-			if strings.Contains(statement, "name: IdleLease ") {
-				once.Do(func() { acquireMany(t, m, keys, held) })
-			}
-			return nil
-		})
+		tap.before("name: IdleLease ", func(string) { once.Do(func() { acquireMany(t, m, keys, held) }) })
 		must(t, second(cleaner.Purge(t.Context())))
 		for i, l := range held {
 			if l == nil {
