@@ -279,40 +279,25 @@ func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
 func TestAcquireTxSideBySide(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		for range 5 {
-			key := named()
-			type outcome struct {
-				tx  *sql.Tx
-				l   *lease.Lease
-				err error
-			}
-			const rivals = 6
-			outcomes := make(chan outcome, rivals)
-			for range rivals {
+			key, wins := named(), make(chan func(), 6)
+			var all sync.WaitGroup
+			for range cap(wins) {
 				m, tx := newManager(t, pool), begin(t, pool, sql.LevelDefault)
-				go func() {
-					l, err := m.AcquireTx(context.Background(), tx, key)
-					outcomes <- outcome{tx, l, err}
-				}()
+				all.Go(func() {
+					l, err := m.AcquireTx(limited(t, soon), tx, key)
+					if err == nil {
+						wins <- func() { commit(t, tx); release(t, l) }
+						return
+					}
+					wants(t, "AcquireTx", err, txlock.ErrBusy)
+					wantsNone(t, "Rollback", tx.Rollback())
+				})
 			}
-			won := 0
-			var winner outcome
-			for range rivals {
-				o := within(t, "AcquireTx", outcomes)
-				switch {
-				case o.tx == nil:
-				case o.err == nil:
-					won++
-					winner = o
-				default:
-					wants(t, "AcquireTx", o.err, txlock.ErrBusy)
-					rollback(t, o.tx)
-				}
+			all.Wait()
+			if len(wins) != 1 {
+				t.Fatalf("%d of %d have the lease", len(wins), cap(wins))
 			}
-			if won != 1 {
-				t.Fatalf("%d of %d have the lease", won, rivals)
-			}
-			commit(t, winner.tx)
-			release(t, winner.l)
+			(<-wins)()
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,109 +19,131 @@ import (
 // counted and returns what is.
 type operation struct {
 	name  string
-	ready func(ctx context.Context, tb testing.TB, db *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error
+	ready func(o trial) func() error
 	want  int64
 }
 
+// trial is where an operation is done, by a manager beside another.
+type trial struct {
+	testing.TB
+	db       *testdb.DB
+	m, other *lease.Manager
+	key      txlock.Key
+}
+
+// holds is acquire of a lease that is released at the end of the test.
+func (o trial) holds(m *lease.Manager) *lease.Lease {
+	l := acquire(o, m, o.key)
+	o.Cleanup(func() { release(o, l) })
+	return l
+}
+
+// acquires acquires a lease that is released at the end of the test.
+func (o trial) acquires() error {
+	o.holds(o.m)
+	return nil
+}
+
+func (o trial) renews() func() error {
+	l := o.holds(o.m)
+	return func() error { return l.Renew(o.Context()) }
+}
+
+// does calls what calls a function.
+func (o trial) does(do func(context.Context, txlock.Key, func(context.Context, *lease.Lease) error, ...lease.AcquireOption) error) func() error {
+	return func() error { return do(o.Context(), o.key, noWork) }
+}
+
 var operations = []operation{
-	{"acquire", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		return func() error { return acquireUntilEnd(ctx, tb, m, key) }
+	{"acquire", func(o trial) func() error { return o.acquires }, 1},
+	{"release", func(o trial) func() error {
+		l := acquire(o, o.m, o.key)
+		return func() error { return l.Release(o.Context()) }
 	}, 1},
-	{"release", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, m, key)
-		return func() error { return l.Release(ctx) }
-	}, 1},
-	{"try to acquire what is held", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		holds(tb, other, key)
+	{"try to acquire what is held", func(o trial) func() error {
+		o.holds(o.other)
 		return func() error {
-			_, err := m.TryAcquire(ctx, key)
-			wants(tb, "TryAcquire", err, txlock.ErrBusy)
+			wants(o, "TryAcquire", second(o.m.TryAcquire(o.Context(), o.key)), txlock.ErrBusy)
 			return nil
 		}
 	}, 2}, // the second reads who holds it
-	{"take over what has expired", func(ctx context.Context, tb testing.TB, db *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, other, key)
-		tb.Cleanup(func() {
-			wants(tb, "Release of what was taken over", l.Release(context.Background()), txlock.ErrNotHeld)
-		})
-		exec(tb, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", key.String())
-		return func() error { return acquireUntilEnd(ctx, tb, m, key) }
+	{"take over what has expired", func(o trial) func() error {
+		l := acquire(o, o.other, o.key)
+		o.Cleanup(func() { wants(o, "Release of what was taken over", l.Release(context.Background()), txlock.ErrNotHeld) })
+		exec(o, o.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
+		return o.acquires
 	}, 1},
-	{"re-enter", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := holds(tb, m, key)
-		ctx := lease.WithOwner(context.Background(), l.Owner())
-		return func() error {
-			again, err := m.Acquire(ctx, key)
-			if err != nil {
-				return err
-			}
-			return again.Release(ctx)
-		}
+	{"re-enter", func(o trial) func() error {
+		ctx := lease.WithOwner(context.Background(), o.holds(o.m).Owner())
+		return func() error { return acquired(o.m.Acquire(ctx, o.key)) }
 	}, 0},
-	{"release the first of two", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := acquire(tb, m, key)
-		again, err := m.Acquire(lease.WithOwner(context.Background(), l.Owner()), key)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(func() { release(tb, again) })
+	{"release the first of two", func(o trial) func() error {
+		l := acquire(o, o.m, o.key)
+		again := acquireIn(lease.WithOwner(context.Background(), l.Owner()), o, o.m, o.key)
+		o.Cleanup(func() { release(o, again) })
 		return func() error { return l.Release(context.Background()) }
 	}, 0},
-	{"Do", func(ctx context.Context, _ testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		return func() error { return m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil }) }
-	}, 2},
-	{"Do inside of Do", func(ctx context.Context, _ testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
+	{"Do", func(o trial) func() error { return o.does(o.m.Do) }, 2},
+	{"Do inside of Do", func(o trial) func() error {
 		return func() error {
-			return m.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {
-				return m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
-			})
+			return o.m.Do(o.Context(), o.key, func(ctx context.Context, _ *lease.Lease) error { return o.m.Do(ctx, o.key, noWork) })
 		}
 	}, 2},
-	{"Renew", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := holds(tb, m, key)
-		return func() error { return l.Renew(ctx) }
+	{"Renew", trial.renews, 1},
+	{"Ask", func(o trial) func() error {
+		o.holds(o.other)
+		return func() error { return o.m.RequestRelease(o.Context(), o.key, "why") }
+	}, 2},
+	{"Renew when asked", func(o trial) func() error {
+		renew := o.renews()
+		must(o, o.other.RequestRelease(o.Context(), o.key, "why"))
+		return renew
+	}, 2},
+	{"Renew when told", func(o trial) func() error {
+		renew := o.renews()
+		must(o, errors.Join(o.other.RequestRelease(o.Context(), o.key, "why"), renew()))
+		return renew
 	}, 1},
-	{"Ask", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		holds(tb, other, key)
-		return func() error { return m.RequestRelease(ctx, key, "why") }
-	}, 2},
-	{"Renew when asked", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		l := holds(tb, m, key)
-		if err := other.RequestRelease(ctx, key, "why"); err != nil {
-			tb.Fatal(err)
-		}
-		return func() error { return l.Renew(ctx) }
-	}, 2},
-	{"Renew when told", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
-		l := holds(tb, m, key)
-		if err := errors.Join(other.RequestRelease(ctx, key, "why"), l.Renew(ctx)); err != nil {
-			tb.Fatal(err)
-		}
-		return func() error { return l.Renew(ctx) }
-	}, 1},
-	{"Err and Done", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := holds(tb, m, key)
+	{"Err and Done", func(o trial) func() error {
+		l := o.holds(o.m)
 		return func() error {
 			_ = l.Done()
 			return l.Err()
 		}
 	}, 0},
-}
-
-// holds is acquire of a lease that is released at the end of the test.
-func holds(tb testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
-	l := acquire(tb, m, key)
-	tb.Cleanup(func() { release(tb, l) })
-	return l
-}
-
-// acquireUntilEnd acquires a lease that is released at the end of the test.
-func acquireUntilEnd(ctx context.Context, tb testing.TB, m *lease.Manager, key txlock.Key) error {
-	l, err := m.Acquire(ctx, key)
-	if err == nil {
-		tb.Cleanup(func() { release(tb, l) })
-	}
-	return err
+	{"release a lease that stays held", func(o trial) func() error {
+		release(o, acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))) // which prepares the statement
+		exec(o, o.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
+		l := acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))
+		return func() error { return l.Release(o.Context()) }
+	}, 2}, // what the row says decides for how long
+	{"AcquireAll of three keys, and Release", func(o trial) func() error {
+		keys := []txlock.Key{o.key, txlock.Named(o.key.String() + "/b"), txlock.Named(o.key.String() + "/a")}
+		for _, key := range keys {
+			warmUp(o, o.m, key)
+		}
+		return func() error { return acquiredAll(o.m.AcquireAll(o.Context(), keys)) }
+	}, 6},
+	{"TryDo", func(o trial) func() error { return o.does(o.m.TryDo) }, 2},
+	{"DoShared", func(o trial) func() error {
+		must(o, o.m.DoShared(o.Context(), o.key, noWork)) // which marks the key
+		return o.does(o.m.DoShared)
+	}, 2},
+	{"Renew of a reader", func(o trial) func() error {
+		l := share(o, o.m, o.key)
+		o.Cleanup(func() { release(o, l) })
+		return func() error { return l.Renew(o.Context()) }
+	}, 1},
+	{"Do of a key that has been shared", func(o trial) func() error {
+		must(o, o.m.DoShared(o.Context(), o.key, noWork))
+		must(o, o.m.Do(o.Context(), o.key, noWork))
+		return o.does(o.m.Do)
+	}, 3}, // one sees that nobody reads
+	{"Do of a permit", func(o trial) func() error {
+		s := semaphore(o, o.m, txlock.Named(o.key.String()+"/permits"), 2)
+		must(o, s.Do(o.Context(), noWork))
+		return func() error { return s.Do(o.Context(), noWork) }
+	}, 3}, // one sees which is free
 }
 
 // TestStatementsPerOperation proves what each operation costs: the statements that
@@ -134,11 +155,11 @@ func TestStatementsPerOperation(t *testing.T) {
 		pool := newPool(t, db, guarded)
 		pool.SetMaxOpenConns(1)
 		others := newPool(t, db, false)
-		for _, o := range slices.Concat(operations, moreOperations) {
+		for _, o := range operations {
 			m, other := newManager(t, pool), newManager(t, others)
 			key := named()
 			warmUp(t, m, key)
-			run := o.ready(t.Context(), t, db, m, other, key)
+			run := o.ready(trial{t, db, m, other, key})
 			before := sentSoFar(t, pool)
 			if err := run(); err != nil {
 				t.Fatalf("%s: %v", o.name, err)
@@ -270,53 +291,4 @@ func BenchmarkLeaseReentry(b *testing.B) {
 func benchPool(b *testing.B, db *testdb.DB) *sql.DB {
 	b.Helper()
 	return newPool(b, db, true, func(c *mysql.Config) { c.InterpolateParams = true })
-}
-
-// moreOperations are those of HoldAtLeast, TryDo, AcquireAll, shared leases and permits.
-var moreOperations = []operation{
-	{"release a lease that stays held", func(ctx context.Context, tb testing.TB, db *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		if l, err := m.Acquire(ctx, key, lease.HoldAtLeast(time.Hour)); err != nil {
-			tb.Fatal(err)
-		} else {
-			release(tb, l) // which prepares the statement
-		}
-		exec(tb, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", key.String())
-		l := acquire(tb, m, key, lease.HoldAtLeast(time.Hour))
-		return func() error { return l.Release(ctx) }
-	}, 2}, // what the row says decides for how long
-	{"AcquireAll of three keys, and Release", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		keys := []txlock.Key{key, txlock.Named(key.String() + "/b"), txlock.Named(key.String() + "/a")}
-		for _, key := range keys {
-			warmUp(tb, m, key)
-		}
-		return func() error {
-			all, err := m.AcquireAll(ctx, keys)
-			if err != nil {
-				return err
-			}
-			return all.Release(ctx)
-		}
-	}, 6},
-	{"TryDo", func(ctx context.Context, _ testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		return func() error { return m.TryDo(ctx, key, func(context.Context, *lease.Lease) error { return nil }) }
-	}, 2},
-	{"DoShared", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		must(tb, m.DoShared(ctx, key, noWork)) // which marks the key
-		return func() error { return m.DoShared(ctx, key, noWork) }
-	}, 2},
-	{"Renew of a reader", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		l := share(tb, m, key)
-		tb.Cleanup(func() { release(tb, l) })
-		return func() error { return l.Renew(ctx) }
-	}, 1},
-	{"Do of a key that has been shared", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		must(tb, m.DoShared(ctx, key, noWork))
-		must(tb, m.Do(ctx, key, noWork))
-		return func() error { return m.Do(ctx, key, noWork) }
-	}, 3}, // one sees that nobody reads
-	{"Do of a permit", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
-		s := semaphore(tb, m, txlock.Named(key.String()+"/permits"), 2)
-		must(tb, s.Do(ctx, noWork))
-		return func() error { return s.Do(ctx, noWork) }
-	}, 3}, // one sees which is free
 }

@@ -18,41 +18,34 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// standstill is the network of a process that is stopped, and goes on later: it sends nothing and
-// hears nothing meanwhile, and closes no connection.
-type standstill struct{ sync.RWMutex }
-
-func (s *standstill) install(c *mysql.Config) {
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
+// detour makes all that a pool sends, and hears, pass a function before, which may take its time.
+func detour(pass func(sent bool)) func(*mysql.Config) {
+	return func(c *mysql.Config) {
+		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return slowConn{conn, pass}, err
 		}
-		return stoppedConn{conn, s}, nil
 	}
 }
 
-type stoppedConn struct {
+type slowConn struct {
 	net.Conn
-	process *standstill
+	pass func(sent bool)
 }
 
-func (c stoppedConn) Read(b []byte) (int, error) {
+func (c slowConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.process.RLock()
-	defer c.process.RUnlock()
+	c.pass(false)
 	return n, err
 }
 
-func (c stoppedConn) Write(b []byte) (int, error) {
-	c.process.RLock()
-	defer c.process.RUnlock()
+func (c slowConn) Write(b []byte) (int, error) {
+	c.pass(true)
 	return c.Conn.Write(b)
 }
 
-func (c stoppedConn) Close() error {
-	c.process.RLock()
-	defer c.process.RUnlock()
+func (c slowConn) Close() error {
+	c.pass(true)
 	return c.Conn.Close()
 }
 
@@ -284,8 +277,8 @@ func TestFairStopped(t *testing.T) {
 				key := named()
 				queue := line{db: db, key: key}
 				held := acquire(t, fairManager(t, db), key)
-				process := new(standstill)
-				stops := newManager(t, newPool(t, db, true, process.install), lease.Fair())
+				var process sync.RWMutex // locked while it stands still: it sends and hears nothing, and closes no connection
+				stops := newManager(t, newPool(t, db, true, detour(func(bool) { process.RLock(); defer process.RUnlock() })), lease.Fair())
 				var first, stopped *fairWait
 				if middle {
 					first = fairAcquire(t, fairManager(t, db), key)

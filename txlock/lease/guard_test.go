@@ -389,34 +389,6 @@ func TestGuardKeepsSuccessorsOut(t *testing.T) {
 	})
 }
 
-// TestReleaseUnderGuard proves that Release doesn't wait for a transaction of ours
-// that guards the lease, and that the lease is free soon after that has ended.
-func TestReleaseUnderGuard(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(5*time.Minute)), newManager(t, pool)
-		for name, end := range map[string]func(testing.TB, *sql.Tx){"commit": commit, "rollback": rollback} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				table, key := counter(t, db), named()
-				l := acquire(t, m, key)
-				tx := begin(t, pool, sql.LevelDefault)
-				add(t, tx, table)
-				guard(t, l, tx)
-				quickly(t, "Release", func() {
-					wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
-				})
-				wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-				wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-				end(t, tx)
-				free(t, other, key)
-				if n := counted(t, db, table); (n == 1) != (name == "commit") {
-					t.Errorf("the counter is %d", n)
-				}
-			})
-		}
-	})
-}
-
 // TestDoInGuardedTransaction proves that code under an open guard can enter the
 // lease again, guard again and return, without waiting for itself; and that entering
 // again sends nothing.

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -65,30 +66,17 @@ func TestWaitsNameTheHolder(t *testing.T) {
 		b, wire := db.process()
 		held := acquire(t, a, job)
 		info := infoOf(t, held, a)
-		for name, wait := range map[string]func(ctx context.Context, opts ...lease.AcquireOption) error{
-			"Acquire": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				return second(b.Acquire(ctx, job, opts...))
-			},
-			"Acquire fairly": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				return second(b.Acquire(ctx, job, append(opts, lease.Fair())...))
-			},
-			"AcquireShared": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				return second(b.AcquireShared(ctx, job, opts...))
-			},
-			"AcquireAll": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				return second(b.AcquireAll(ctx, []txlock.Key{job, txlock.Named("free")}, opts...))
-			},
-			"Do": func(ctx context.Context, opts ...lease.AcquireOption) error {
-				return b.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }, opts...)
-			},
-		} {
+		all := maps.Clone(waitsWithoutLimit)
+		maps.DeleteFunc(all, func(name string, _ aWait) bool { return strings.HasSuffix(name, "a permit") })
+		all["Acquire fairly"] = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+			return acquired(m.Acquire(ctx, key, append(options, lease.Fair())...))
+		}
+		for name, wait := range all {
 			before := len(wire.calls("Inspect"))
-			err := wait(t.Context(), lease.WaitAtMost(time.Second))
+			err := wait(t.Context(), b, job, lease.WaitAtMost(time.Second))
 			wants(t, name, err, txlock.ErrWaitTimeout)
 			namesHolder(t, name, err, job, info)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			err = wait(ctx)
-			cancel()
+			err = wait(limited(t, time.Second), b, job)
 			wants(t, name, err, context.DeadlineExceeded)
 			namesHolder(t, name+" under a context", err, job, info)
 			if n := len(wire.calls("Inspect")) - before; n != 0 {

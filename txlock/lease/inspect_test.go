@@ -35,16 +35,6 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		quiet := lease.PurgeEvery(0, time.Hour) // whose cleanups hold a lease after a minute
 		m, operator := newManager(t, newPool(t, db, true), quiet), newManager(t, newPool(t, db, false), quiet)
-		list := func() []lease.Info {
-			t.Helper()
-			all := list(t, operator)
-			return all
-		}
-		inspect := func(key txlock.Key) lease.Info {
-			t.Helper()
-			info := inspect(t, operator, key)
-			return info
-		}
 		same := func(what string, got []lease.Info, want ...seen) {
 			t.Helper()
 			if s := seenOf(got); !slices.Equal(s, want) {
@@ -63,56 +53,47 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		writer := acquire(t, m, a)
 		readers := []*lease.Lease{share(t, m, b), share(t, m, b)}
 		semaphore := semaphore(t, m, c, 3)
-		var permits []*lease.Lease
-		for range 2 {
-			permits = append(permits, permit(t, semaphore))
-		}
+		permits := []*lease.Lease{permit(t, semaphore), permit(t, semaphore)}
 		waiting := fairAcquire(t, fairManager(t, db, quiet), a)
 		(&line{db: db, key: a}).first(t)
-		first := seen{kind: lease.Waiter, owner: list()[0].Owner}
-		same("List", list(), first, of(lease.Exclusive, writer), of(lease.Reader, readers[0]), of(lease.Reader, readers[1]),
+		first := seen{kind: lease.Waiter, owner: list(t, operator)[0].Owner}
+		same("List", list(t, operator), first, of(lease.Exclusive, writer), of(lease.Reader, readers[0]), of(lease.Reader, readers[1]),
 			of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
-		for _, i := range list() {
+		for _, i := range list(t, operator) {
 			if i.Kind == lease.Waiter && (i.Session == 0 || i.Since.After(time.Now().Add(time.Minute)) || i.Since.Before(started.Add(-time.Minute))) {
 				t.Errorf("the waiter has session %d and waits since %v", i.Session, i.Since)
 			}
 		}
-		info := inspect(a)
+		info := inspect(t, operator, a)
 		same("Inspect of a lease", []lease.Info{info}, of(lease.Exclusive, writer))
 		if info.TTL != 5*soon || info.Holders != 1 || info.Remaining < 4*soon {
 			t.Errorf("Inspect of a lease: %+v", info)
 		}
 		same("its others", info.Others, first)
-		same("Inspect of readers", inspect(b).Others, of(lease.Reader, readers[0]), of(lease.Reader, readers[1]))
-		if i := inspect(c); i.Permits != 3 || i.Held {
+		same("Inspect of readers", inspect(t, operator, b).Others, of(lease.Reader, readers[0]), of(lease.Reader, readers[1]))
+		if i := inspect(t, operator, c); i.Permits != 3 || i.Held {
 			t.Errorf("Inspect of a semaphore: %+v", i)
 		}
-		same("Inspect of permits", inspect(c).Others, of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
-		if i := inspect(txlock.Named("d")); i.Held || i.Key != txlock.Named("d") || len(i.Others) != 0 {
+		same("Inspect of permits", inspect(t, operator, c).Others, of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
+		if i := inspect(t, operator, txlock.Named("d")); i.Held || i.Key != txlock.Named("d") || len(i.Others) != 0 {
 			t.Errorf("Inspect of a key that was never leased: %+v", i)
 		}
 
 		// One permit by its slot, and the rest by their keys.
-		free := func(key txlock.Key, slots ...int64) {
-			t.Helper()
-			if err := operator.ForceRelease(t.Context(), key, slots...); err != nil {
-				t.Errorf("ForceRelease(%v, %v): %v", key, slots, err)
-			}
-		}
-		free(c, inspect(c).Others[0].Slot)
+		must(t, operator.ForceRelease(t.Context(), c, inspect(t, operator, c).Others[0].Slot))
 		wants(t, "the permit that was taken away", permits[0].Renew(t.Context()), txlock.ErrLost)
 		wantsNone(t, "the other permit", permits[1].Renew(t.Context()))
 		wants(t, "ForceRelease of a slot that is free", operator.ForceRelease(t.Context(), c, 1), txlock.ErrNotHeld)
 		wants(t, "ForceRelease of a waiter", operator.ForceRelease(t.Context(), a, -1), txlock.ErrInvalidOption)
-		free(c)
-		free(b)
-		free(a)
+		for _, key := range []txlock.Key{c, b, a} {
+			must(t, operator.ForceRelease(t.Context(), key))
+		}
 		for _, l := range []*lease.Lease{writer, readers[0], readers[1], permits[1]} {
 			wants(t, "what was taken away", l.Renew(t.Context()), txlock.ErrLost)
 		}
 		release(t, waiting.lease(t))
 		release(t, acquire(t, m, b))
-		waitUntil(t, "the waiter's place is gone, too", func() bool { return len(list()) == 0 })
+		waitUntil(t, "the waiter's place is gone, too", func() bool { return len(list(t, operator)) == 0 })
 		for _, key := range []txlock.Key{a, b, c} {
 			wants(t, "ForceRelease of what is free", operator.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
 		}

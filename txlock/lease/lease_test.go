@@ -55,27 +55,6 @@ func renewed(t *testing.T, db *testdb.DB, l *lease.Lease) {
 	}
 }
 
-func TestReentry(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		key := named()
-		err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-			return m.Do(ctx, key, func(ctx context.Context, again *lease.Lease) error {
-				entered(t, again, l)
-				elsewhere, err := other.TryAcquire(ctx, key)
-				if err != nil {
-					return err
-				}
-				entered(t, elsewhere, l)
-				wants(t, "another owner", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-				return elsewhere.Release(ctx)
-			})
-		})
-		must(t, err)
-		release(t, acquire(t, other, key))
-	})
-}
-
 // TestLimitSaysWhatWasSeen proves that the error of a limit names what was in the way.
 func TestLimitSaysWhatWasSeen(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {

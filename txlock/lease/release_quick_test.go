@@ -213,23 +213,6 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// TestCloseReleasesWhatIsUnderWay proves that Close waits for what is released in the
-// background, and that an Acquire which is granted meanwhile holds nothing.
-func TestCloseReleasesWhatIsUnderWay(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		other := db.manager()
-		m, wire := db.process()
-		release(t, acquire(t, m, job))
-		wire.fault("Take", answersLate(2*time.Second))
-		failed := later(func() error { return second(m.Acquire(t.Context(), job)) })
-		time.Sleep(time.Second)
-		closed := later(func() error { return m.Close(t.Context()) })
-		wants(t, "Acquire", <-failed, lease.ErrClosed)
-		must(t, <-closed)
-		nothingHeld(t, other)
-	})
-}
-
 // count is how often an observer was told of a kind.
 func (r *recorder) count(what string) (n int) {
 	for _, e := range r.all() {

@@ -1,15 +1,11 @@
 package lease_test
 
 import (
-	"context"
 	"database/sql"
-	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -38,7 +34,11 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 				const ttl, delay = 20 * time.Second, 400 * time.Millisecond
 				var network atomic.Int64
 				var observer recorder
-				m := newManager(t, newPool(t, db, guarded, slowly(&network)), lease.TTL(ttl), lease.RenewEvery(time.Second), lease.Observe(observer.observe))
+				m := newManager(t, newPool(t, db, guarded, detour(func(sent bool) {
+					if !sent {
+						time.Sleep(time.Duration(network.Load()))
+					}
+				})), lease.TTL(ttl), lease.RenewEvery(time.Second), lease.Observe(observer.observe))
 				release(t, acquire(t, m, named())) // the clock is read, the statements are prepared
 				exclusive, shared, permits := named(), named(), named()
 				makeRows(t, db, []txlock.Key{exclusive})
@@ -138,25 +138,4 @@ func TestAcquireTxBesideReaderOnPoolOfOne(t *testing.T) {
 			})
 		}
 	})
-}
-
-// slowly makes every answer of the server come later by a time that can be changed.
-func slowly(delay *atomic.Int64) func(*mysql.Config) {
-	return func(cfg *mysql.Config) {
-		cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return slowConn{conn, delay}, err
-		}
-	}
-}
-
-type slowConn struct {
-	net.Conn
-	delay *atomic.Int64
-}
-
-func (c slowConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	time.Sleep(time.Duration(c.delay.Load()))
-	return n, err
 }
