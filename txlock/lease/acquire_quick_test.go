@@ -95,8 +95,7 @@ func TestReleasedWhenTheServerIsThereAgain(t *testing.T) {
 		wire.fault("Take", loses)
 		wire.fault("Stored", fails)
 		wire.fault("Release", fails)
-		_, err := m.Acquire(t.Context(), job)
-		wants(t, "Acquire", err, mysql.ErrInvalidConn)
+		wants(t, "Acquire", second(m.Acquire(t.Context(), job)), mysql.ErrInvalidConn)
 		db.after(10 * time.Second)
 		if all, err := m.List(t.Context()); err != nil || len(all) != 1 {
 			t.Errorf("%v, error %v", all, err)
@@ -142,9 +141,7 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 		before, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
 		must(t, err)
 		wire.fault("Take", slow(5*time.Second))
-		ctx := limited(t, time.Second)
-		_, err = m.Acquire(ctx, job)
-		wants(t, "Acquire", err, context.DeadlineExceeded)
+		wants(t, "Acquire", second(m.Acquire(limited(t, time.Second), job)), context.DeadlineExceeded)
 		db.after(10 * time.Second)
 		if after, err := wire.Stored(t.Context(), store.Row{Key: job.String()}); err != nil || after != before {
 			t.Errorf("%+v, error %v; it was %+v", after, err, before)
@@ -162,11 +159,8 @@ func TestWaitAtMostIsExact(t *testing.T) {
 		_, err := b.Acquire(t.Context(), job, limit)
 		db.at("the limit", 2*time.Second)
 		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
-		if !strings.Contains(err.Error(), `after 2s owner "somebody" (the nightly report) had it`) {
-			t.Error(err)
-		}
-		ctx := limited(t, time.Second)
-		_, err = b.Acquire(ctx, job, limit)
+		says(t, err, `after 2s owner "somebody" (the nightly report) had it`)
+		_, err = b.Acquire(limited(t, time.Second), job, limit)
 		db.at("the deadline", 3*time.Second)
 		wants(t, "Acquire", err, context.DeadlineExceeded)
 		if errors.Is(err, txlock.ErrWaitTimeout) {
@@ -318,9 +312,7 @@ func TestWaiterLooksMoreRarely(t *testing.T) {
 		if looks := len(wire.calls("Look")); looks < 40 || looks > 150 {
 			t.Errorf("%d looks in a minute", looks)
 		}
-		if n := len(wire.calls("Take")) - before; n != 1 {
-			t.Errorf("%d statements that write", n)
-		}
+		equal(t, "statements that write", len(wire.calls("Take"))-before, 1)
 		release(t, held)
 	})
 }

@@ -168,9 +168,7 @@ func TestAcquireTxSnapshot(t *testing.T) {
 						l, err := m.AcquireTx(t.Context(), tx, key)
 						if level == sql.LevelReadCommitted {
 							must(t, err)
-							if n := reads(t, tx, table); n != 1 {
-								t.Errorf("it reads %d", n)
-							}
+							equal(t, "what it reads", reads(t, tx, table), 1)
 							commit(t, tx)
 							release(t, l)
 							return
@@ -183,9 +181,7 @@ func TestAcquireTxSnapshot(t *testing.T) {
 						tx = begin(t, pool, level)
 						reads(t, tx, table)
 						l = acquireTx(t, m, tx, key)
-						if n := reads(t, tx, table); n != 1 {
-							t.Errorf("the new transaction reads %d", n)
-						}
+						equal(t, "what the new transaction reads", reads(t, tx, table), 1)
 						commit(t, tx)
 						release(t, l)
 					})

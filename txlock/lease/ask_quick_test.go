@@ -126,10 +126,7 @@ func TestAskEverybody(t *testing.T) {
 func TestAskMany(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
-		var held []*lease.Lease
-		for _, key := range askedKeys(9) {
-			held = append(held, acquire(t, m, key))
-		}
+		held := several(9, func(int) *lease.Lease { return acquire(t, m, named()) })
 		for i := 0; i < 9; i += 4 {
 			must(t, m.RequestRelease(t.Context(), held[i].Key(), held[i].Key().String()))
 		}
@@ -151,8 +148,7 @@ func TestAskWaitsForAGuard(t *testing.T) {
 		m, wire := db.process()
 		l := acquire(t, m, job)
 		tx := wire.guarding(t, l)
-		ctx := limited(t, time.Second)
-		wants(t, "Ask", m.RequestRelease(ctx, job, ""), context.DeadlineExceeded)
+		wants(t, "Ask", m.RequestRelease(limited(t, time.Second), job, ""), context.DeadlineExceeded)
 		answer := later(func() error { return m.RequestRelease(t.Context(), job, "why") })
 		time.Sleep(time.Second)
 		must(t, tx.Commit())
@@ -239,11 +235,8 @@ func TestLabels(t *testing.T) {
 			!strings.Contains(l.Owner(), "/"+all[2].Label[strings.LastIndex(all[2].Label, ":")+1:]+"/") {
 			t.Errorf("List has the notes %q", got)
 		}
-		ctx := limited(t, time.Minute)
-		_, err = db.manager().Acquire(ctx, job, lease.WaitAtMost(time.Second))
-		if err == nil || !strings.Contains(err.Error(), `" (ours) had it`) {
-			t.Error(err)
-		}
+		_, err = db.manager().Acquire(limited(t, time.Minute), job, lease.WaitAtMost(time.Second))
+		says(t, err, `" (ours) had it`)
 		release(t, l)
 		release(t, next.lease(t))
 		release(t, plain, reader)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,10 +34,7 @@ func TestAskOnServers(t *testing.T) {
 		renewals, reads := tap.counter("name: RenewMany "), tap.counter("cur.release_reason")
 		m := newManager(t, newPool(t, db, true, tap.install), lease.RenewEvery(50*time.Millisecond))
 		operator := newManager(t, newPool(t, db, false))
-		var held []*lease.Lease
-		for _, key := range askedKeys(8) {
-			held = append(held, acquire(t, m, key))
-		}
+		held := several(8, func(int) *lease.Lease { return acquire(t, m, named()) })
 		readsNothing := func() {
 			t.Helper()
 			read, before := reads.Load(), renewals.Load()
@@ -220,9 +216,7 @@ func TestNoteInAnError(t *testing.T) {
 		l := acquire(t, m, job, lease.WithLabel("zwölf\nlevel=ERROR\x1b[0m"))
 		_, err := db.manager().Acquire(t.Context(), job, lease.WaitAtMost(time.Second))
 		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
-		if !strings.Contains(err.Error(), `(zwölf\nlevel=ERROR\x1b[0m)`) {
-			t.Errorf("%q", err)
-		}
+		says(t, err, `(zwölf\nlevel=ERROR\x1b[0m)`)
 		release(t, l)
 	})
 }

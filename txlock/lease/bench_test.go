@@ -220,9 +220,7 @@ func TestStatementsOfAGuard(t *testing.T) {
 			case !test.read:
 				want += 3 // the level, BEGIN and COMMIT
 			}
-			if n := sent(test.level, test.read, true) - sent(test.level, test.read, false); n != want {
-				t.Errorf("%s: %d statements, want %d", name, n, want)
-			}
+			equal(t, name+": statements", sent(test.level, test.read, true)-sent(test.level, test.read, false), want)
 		}
 	})
 }

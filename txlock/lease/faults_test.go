@@ -27,9 +27,7 @@ func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools 
 	t.Helper()
 	for i, m := range managers {
 		wantsNone(t, "Close", m.Close(t.Context()))
-		if n := testdb.InUse(pools[i]); n != 0 {
-			t.Errorf("%d connections are in use at the end", n)
-		}
+		equal(t, "connections in use at the end", testdb.InUse(pools[i]), 0)
 		_ = pools[i].Close() // which complains of connections that were broken
 	}
 	if !testdb.Await(time.Minute, func() bool { return sessions(t, db) == 0 }) {
@@ -133,8 +131,7 @@ func testTimeZones(t *testing.T, db *testdb.DB) {
 		}
 		last = l.Token()
 		for j, other := range inZones {
-			_, err := other.TryAcquire(t.Context(), key)
-			wants(t, "TryAcquire in "+zones[j], err, txlock.ErrBusy)
+			wants(t, "TryAcquire in "+zones[j], second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 			if info, err := other.Inspect(t.Context(), key); err != nil || info.Remaining <= 0 || info.Remaining > 5*soon {
 				t.Errorf("Inspect in %s: %+v, %v", zones[j], info, err)
 			}

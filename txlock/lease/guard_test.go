@@ -36,9 +36,7 @@ func counted(t testing.TB, db *testdb.DB, table string) int64 {
 // counts checks what was committed.
 func counts(t testing.TB, db *testdb.DB, table string, want int64) {
 	t.Helper()
-	if n := counted(t, db, table); n != want {
-		t.Errorf("the counter is %d, want %d", n, want)
-	}
+	equal(t, "the counter", counted(t, db, table), want)
 }
 
 // begin begins a transaction that is rolled back at the end of the test, if it is

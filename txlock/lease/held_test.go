@@ -79,9 +79,7 @@ func TestWaitsNameTheHolder(t *testing.T) {
 			err = wait(limited(t, time.Second), b, job)
 			wants(t, name, err, context.DeadlineExceeded)
 			namesHolder(t, name+" under a context", err, job, info)
-			if n := len(wire.calls("Inspect")) - before; n != 0 {
-				t.Errorf("%s: %d looks more", name, n)
-			}
+			equal(t, name+": looks more", len(wire.calls("Inspect"))-before, 0)
 		}
 		release(t, held)
 	})
@@ -169,9 +167,7 @@ func TestTriesNameTheHolder(t *testing.T) {
 			must(t, acquired(b.TryAcquire(t.Context(), key)))
 		}
 		must(t, acquired(of.TryAcquire(t.Context())))
-		if n := len(wire.calls("Inspect")) - before; n != 0 {
-			t.Errorf("%d looks at what is free", n)
-		}
+		equal(t, "looks at what is free", len(wire.calls("Inspect"))-before, 0)
 	})
 }
 

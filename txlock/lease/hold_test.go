@@ -187,8 +187,7 @@ func TestHoldAtLeastFailed(t *testing.T) {
 		kept("released after a transaction")
 
 		wire.fault("Take", answersLate(5*time.Second))
-		brief := limited(t, time.Second)
-		wants(t, "Acquire", second(m.Acquire(brief, job, lease.HoldAtLeast(time.Hour))), context.DeadlineExceeded)
+		wants(t, "Acquire", second(m.Acquire(limited(t, time.Second), job, lease.HoldAtLeast(time.Hour))), context.DeadlineExceeded)
 		wire.Up()
 		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
@@ -302,9 +301,7 @@ func TestHoldAtLeastOncePerTick(t *testing.T) {
 			}()
 		}
 		time.Sleep(time.Minute)
-		if n := ran.Load(); n != 50 {
-			t.Errorf("50 ticks, %d runs", n)
-		}
+		equal(t, "runs in 50 ticks", ran.Load(), 50)
 	})
 }
 

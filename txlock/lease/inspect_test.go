@@ -171,9 +171,7 @@ func TestCleanRemovesEntryRows(t *testing.T) {
 				return rows(shared)+rows(permits) == 0
 			})
 		}
-		if n := rows(busy); n != 2 {
-			t.Errorf("%d rows of a key with a reader are left", n)
-		}
+		equal(t, "rows of a key with a reader", rows(busy), 2)
 		wants(t, "a writer beside the reader", second(m.TryAcquire(t.Context(), busy)), txlock.ErrBusy)
 		wantsNone(t, "the reader", reader.Renew(t.Context()))
 		release(t, reader)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -102,6 +103,30 @@ func release(t testing.TB, leases ...*lease.Lease) {
 	for _, l := range leases {
 		must(t, l.Release(context.Background()))
 	}
+}
+
+// equal checks a value.
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// says checks what the text of an error has.
+func says(t testing.TB, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("%v, want it to say %q", err, text)
+	}
+}
+
+// several makes as many values, each by its number.
+func several[T any](n int, make func(i int) T) (all []T) {
+	for i := range n {
+		all = append(all, make(i))
+	}
+	return all
 }
 
 func list(t testing.TB, m *lease.Manager) []lease.Info {

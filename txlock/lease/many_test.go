@@ -95,10 +95,7 @@ func TestWaitsLeaveSmallPools(t *testing.T) {
 			pool, others := newPool(t, db, false), newPool(t, db, false)
 			pool.SetMaxOpenConns(size)
 			m := newManager(t, pool, lease.TTL(5*soon), lease.RenewEvery(50*time.Millisecond))
-			held := make([]*lease.Lease, 5)
-			for i := range held {
-				held[i] = acquire(t, m, named())
-			}
+			held := several(5, func(int) *lease.Lease { return acquire(t, m, named()) })
 			tx := begin(t, others, sql.LevelDefault)
 			for _, l := range held {
 				guard(t, l, tx)
@@ -197,9 +194,7 @@ func TestBatchAtRandom(t *testing.T) {
 					if err != nil {
 						continue
 					}
-					if n := holders[at].Add(1); n != 1 {
-						t.Errorf("%d holders", n)
-					}
+					equal(t, "holders", holders[at].Add(1), 1)
 					if last := tokens[at].Swap(l.Token()); last >= l.Token() {
 						t.Errorf("token %d after %d", l.Token(), last)
 					}

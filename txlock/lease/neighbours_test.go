@@ -139,8 +139,7 @@ func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
 			defer release(t, l)
 		}
 		tx := n.begin(t)
-		ctx := limited(t, soon)
-		l, err := n.m.AcquireTx(ctx, tx, txlock.Named(key+":2"))
+		l, err := n.m.AcquireTx(limited(t, soon), tx, txlock.Named(key+":2"))
 		wantsNone(t, "AcquireTx", err)
 		if err == nil {
 			commit(t, tx)

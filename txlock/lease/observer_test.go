@@ -252,10 +252,7 @@ func TestObserverOfReentry(t *testing.T) {
 		seen := new(recorder)
 		m := db.manager(lease.Observe(seen.observe))
 		ctx := lease.WithOwner(t.Context(), "me")
-		var handles []*lease.Lease
-		for range 3 {
-			handles = append(handles, acquireIn(ctx, t, m, job))
-		}
+		handles := several(3, func(int) *lease.Lease { return acquireIn(ctx, t, m, job) })
 		release(t, handles[0])
 		expect(t, seen.all(), job, "granted", "granted", "granted")
 		release(t, handles[2], handles[1])

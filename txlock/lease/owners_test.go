@@ -171,9 +171,7 @@ func TestContextOfATransaction(t *testing.T) {
 			ctx := context.WithoutCancel(contextOf(t, l))
 			must(t, tx.Rollback())
 			time.Sleep(time.Millisecond) // a token is the time of its grant
-			if most := excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, wire, job) }); most != 1 {
-				t.Errorf("%d were inside at once", most)
-			}
+			equal(t, "inside at once", excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, wire, job) }), 1)
 			wants(t, "the lease that was rolled back", l.Err(), txlock.ErrLost)
 		})
 	}

@@ -165,9 +165,7 @@ func TestReleaseNeedsNoLook(t *testing.T) {
 			looks := len(wire.calls("Look"))
 			release(t, held)
 			l.all.Wait()
-			if n := len(wire.calls("Look")) - looks; n != 0 {
-				t.Errorf("%d looks after the release", n)
-			}
+			equal(t, "looks after the release", len(wire.calls("Look"))-looks, 0)
 		}
 	})
 }

@@ -128,9 +128,7 @@ func TestLossAtTheDeadline(t *testing.T) {
 			wire.Up()
 			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 			time.Sleep(ttl)
-			if n := len(wire.times("Release")); n != 1 {
-				t.Errorf("%d releases", n)
-			}
+			wire.sends(t, "Release", 1)
 		})
 	}
 }
@@ -217,13 +215,9 @@ func TestRenewCounts(t *testing.T) {
 		m, wire := db.process()
 		l := acquire(t, m, job)
 		db.after(6 * time.Second)
-		if left := l.Remaining(); left != valid-6*time.Second {
-			t.Errorf("%v are left", left)
-		}
+		equal(t, "what is left", l.Remaining(), valid-6*time.Second)
 		must(t, l.Renew(t.Context()))
-		if left := l.Remaining(); left != valid {
-			t.Errorf("%v are left after Renew", left)
-		}
+		equal(t, "what is left after Renew", l.Remaining(), valid)
 		db.after(27 * time.Second)
 		wire.seconds(t, "RenewMany", 16, 26)
 
@@ -265,10 +259,7 @@ func TestManyRenewals(t *testing.T) {
 	}{{time.Second, 6}, {30 * time.Second, 2}} { // of 200 and of 900
 		runInMemory(t, c.ttl.String(), func(t *testing.T, db *memory) {
 			m, wire := db.process(lease.TTL(c.ttl))
-			var held []*lease.Lease
-			for n := range 1100 {
-				held = append(held, acquire(t, m, txlock.Named(fmt.Sprint(n))))
-			}
+			held := several(1100, func(n int) *lease.Lease { return acquire(t, m, txlock.Named(fmt.Sprint(n))) })
 			time.Sleep(c.ttl/3 + 1)
 			runtime.KeepAlive(held)
 			wire.sends(t, "RenewMany", c.statements)

@@ -169,9 +169,7 @@ func TestWiretap(t *testing.T) {
 		n := tap.counter("DO ?")
 		must(t, second(pool.ExecContext(t.Context(), "DO 1")))
 		must(t, second(pool.ExecContext(t.Context(), "DO ?", 2)))
-		if n.Load() != 1 {
-			t.Errorf("counted %d times", n.Load())
-		}
+		equal(t, "times counted", n.Load(), 1)
 	})
 }
 

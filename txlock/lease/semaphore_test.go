@@ -160,8 +160,7 @@ func TestResizeThatFailsChangesNothing(t *testing.T) {
 		release(t, permit(t, s))
 		tx := begin(t, db.Admin(), sql.LevelReadCommitted)
 		run(t, tx, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES ('"+key.String()+"', 4, '-', '', 0, 0, 0, 0, 0)")
-		ctx := limited(t, time.Second)
-		resized, err := s.Resize(ctx, 5)
+		resized, err := s.Resize(limited(t, time.Second), 5)
 		wants(t, "Resize", err, context.DeadlineExceeded)
 		if resized != nil {
 			t.Error("there is a semaphore of the new number")

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -102,9 +101,7 @@ func TestDowngrade(t *testing.T) {
 			release(t, reader)
 		}
 		waiting.Wait()
-		if overlaps.Load() != 0 {
-			t.Errorf("%d writers came beside the reader", overlaps.Load())
-		}
+		equal(t, "writers beside the reader", overlaps.Load(), 0)
 		wants(t, "Downgrade of what was released", second(writer.Downgrade(t.Context())), txlock.ErrNotHeld)
 	})
 }
@@ -128,13 +125,9 @@ func TestNoReadersOnClusters(t *testing.T) {
 		} {
 			_, err := take()
 			wants(t, call, err, schema.ErrMultiPrimary)
-			if err == nil || !strings.Contains(err.Error(), "acquire the lease exclusively instead") {
-				t.Errorf("%s says %v", call, err)
-			}
+			says(t, err, "acquire the lease exclusively instead")
 		}
-		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases"); n != 0 {
-			t.Errorf("%d rows were written", n)
-		}
+		equal(t, "rows written", number(t, db, "SELECT COUNT(*) FROM lockstep_leases"), 0)
 		l := acquire(t, m, key)
 		wants(t, "Downgrade", second(l.Downgrade(t.Context())), schema.ErrMultiPrimary)
 		wantsNone(t, "after Downgrade", l.Err())

@@ -160,10 +160,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		m, wire := db.process()
 		slots := make(map[int64]bool)
 		read := func(n int) {
-			var all []*lease.Lease
-			for range n {
-				all = append(all, share(t, m, job))
-			}
+			all := several(n, func(int) *lease.Lease { return share(t, m, job) })
 			found := list(t, m)
 			for _, info := range found {
 				slots[info.Slot] = true
@@ -172,9 +169,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		}
 		read(3)
 		read(3)
-		if len(slots) != 3 {
-			t.Errorf("%d rows of 3 readers", len(slots))
-		}
+		equal(t, "rows of 3 readers", len(slots), 3)
 		ann := lease.WithOwner(t.Context(), "ann")
 		for range 5 {
 			var readers []*lease.Lease
@@ -192,9 +187,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		}
 		nothingHeld(t, m)
 		read(3)
-		if len(slots) != 3 {
-			t.Errorf("%d rows of 3 readers after those of one owner", len(slots))
-		}
+		equal(t, "rows of 3 readers after those of one owner", len(slots), 3)
 		wire.fault("Take", loses)
 		if _, err := m.AcquireShared(t.Context(), job); err == nil {
 			t.Error("no error")
@@ -203,9 +196,7 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
 		read(3)
-		if len(slots) != 3 {
-			t.Errorf("%d rows of 3 readers", len(slots))
-		}
+		equal(t, "rows of 3 readers", len(slots), 3)
 	})
 }
 
@@ -311,10 +302,7 @@ func TestResizeWaitsForPermits(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(), db.manager()
 		s := semaphore(t, m, job, 3)
-		var held []*lease.Lease
-		for range 3 {
-			held = append(held, permit(t, s))
-		}
+		held := several(3, func(int) *lease.Lease { return permit(t, s) })
 		var told []chan error
 		for _, s := range []*lease.Semaphore{s, s, semaphore(t, other, job, 3), semaphore(t, db.manager(), job, 3)} {
 			for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
@@ -322,8 +310,7 @@ func TestResizeWaitsForPermits(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		ctx := limited(t, 2*time.Second)
-		fewer, err := s.Resize(ctx, 1)
+		fewer, err := s.Resize(limited(t, 2*time.Second), 1)
 		db.at("Resize that is ended", 2*time.Second)
 		if wants(t, "Resize", err, context.DeadlineExceeded); fewer == nil {
 			t.Fatal("the number holds already")
@@ -352,10 +339,7 @@ func TestResizeWaitsForThoseOfBefore(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
 		s := semaphore(t, m, job, 4)
-		var held []*lease.Lease
-		for range 4 {
-			held = append(held, permit(t, s))
-		}
+		held := several(4, func(int) *lease.Lease { return permit(t, s) })
 		wants(t, "Resize that is given up", second(s.Resize(limited(t, time.Second), 2)), context.DeadlineExceeded)
 		again := later(func() error { return second(s.Resize(limited(t, time.Minute), 1)) })
 		synctest.Wait()

@@ -46,10 +46,7 @@ func TestPermitWithoutARow(t *testing.T) {
 		const permits = 3
 		m, key := newManager(t, newPool(t, db, true)), named()
 		s := semaphore(t, m, key, permits)
-		var held []*lease.Lease
-		for range permits {
-			held = append(held, permit(t, s))
-		}
+		held := several(permits, func(int) *lease.Lease { return permit(t, s) })
 		waiting := semaphore(t, newManager(t, newPool(t, db, true)), key, permits)
 		got := later(func() error { return acquired(waiting.Acquire(t.Context())) })
 		time.Sleep(100 * time.Millisecond)                                                      // who has not looked yet proves less, and is granted, too

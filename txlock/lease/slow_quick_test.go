@@ -137,9 +137,7 @@ func TestSlowWaitBehindOthers(t *testing.T) {
 		looks := len(wire.calls("Inspect"))
 		l := acquire(t, b, job, lease.SlowWait(time.Second))
 		told.names(t, "behind others", info)
-		if n := len(wire.calls("Inspect")) - looks; n != 1 {
-			t.Errorf("%d looks", n)
-		}
+		equal(t, "looks", len(wire.calls("Inspect"))-looks, 1)
 		release(t, l)
 	})
 }
@@ -179,8 +177,7 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 		held := onlyPermit(t, a, job)
 		info := infoOf(t, held, a)
 		of := semaphore(t, b, job, 1)
-		ctx := limited(t, 10*time.Second)
-		wants(t, "Acquire", second(of.Acquire(ctx)), context.DeadlineExceeded)
+		wants(t, "Acquire", second(of.Acquire(limited(t, 10*time.Second))), context.DeadlineExceeded)
 		if told.refused.Held == nil || told.refused.Held.Owner != info.Owner {
 			t.Errorf("%+v", told.refused.Held)
 		}
@@ -216,10 +213,7 @@ func TestSlowServerLosesNotAll(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		const ttl, leases, perRow = time.Second, 300, 2 * time.Millisecond
 		m, wire := db.process(lease.TTL(ttl))
-		var held []*lease.Lease
-		for n := range leases {
-			held = append(held, share(t, m, txlock.Named(fmt.Sprint(n))))
-		}
+		held := several(leases, func(n int) *lease.Lease { return share(t, m, txlock.Named(fmt.Sprint(n))) })
 		wire.fault("RenewMany", func(ctx context.Context, _ string, _ store.Row, call func() error) error {
 			before, _ := db.Rows()
 			err := call()
