@@ -180,9 +180,7 @@ func TestWaitAtMostIsExact(t *testing.T) {
 // without a row and with one, and however slow the server is; and that those after it are inside.
 func TestFirstTryHasNoLimit(t *testing.T) {
 	all := maps.Clone(waitsWithoutLimit)
-	all["Acquire fairly"] = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return acquired(m.Acquire(ctx, key, append(options, lease.Fair())...))
-	}
+	all["Acquire fairly"] = fairly
 	for name, wait := range all {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			other := db.manager()

@@ -366,3 +366,38 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 		}
 	})
 }
+
+// TestAcquireTxBesideReaderOnPoolOfOne proves that AcquireTx of a key that was leased shared
+// finds a reader where its transaction has the pool's only connection, and is refused where the
+// manager has none of its own to look for it.
+func TestAcquireTxBesideReaderOnPoolOfOne(t *testing.T) {
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+			t.Run(level.String(), func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, db, guarded)
+				pool.SetMaxOpenConns(1)
+				m, other := newManager(t, pool), newManager(t, newPool(t, db, guarded))
+				release(t, acquire(t, m, named())) // so it knows a guarded pool
+				key := named()
+				reader := share(t, other, key)
+				tx := begin(t, pool, level)
+				_, err := m.AcquireTx(t.Context(), tx, key)
+				if !guarded {
+					wants(t, "AcquireTx beside a reader", err, lease.ErrNoConnection)
+					rollback(t, tx)
+					release(t, reader)
+					return
+				}
+				wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
+				rollback(t, tx)
+				wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
+				release(t, reader)
+				tx = begin(t, pool, level)
+				l := acquireTx(t, m, tx, key)
+				commit(t, tx)
+				release(t, l)
+			})
+		}
+	})
+}

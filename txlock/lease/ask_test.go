@@ -3,8 +3,11 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"runtime"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -118,24 +121,27 @@ func askBeside(t *testing.T, db *testdb.DB, l *lease.Lease) <-chan error {
 }
 
 // TestAskBesideOthers proves that of several who ask at the same time, while the row is
-// locked, none is told that nobody holds the lease.
+// locked, none is told that nobody holds the lease; and that a holder is asked whose token is ahead
+// of the clock.
 func TestAskBesideOthers(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		l := acquire(t, newManager(t, pool), named())
-		tx := begin(t, pool, sql.LevelDefault)
-		guard(t, l, tx)
-		const askers = 4
-		var answers [askers]<-chan error
-		for i := range answers { // one after the other, so that each has seen the row locked at another moment
-			answers[i] = askBeside(t, db, l)
+		ahead := newPool(t, db, true, testdb.ClockAt(time.Now().Add(time.Hour).UnixMicro()))
+		for name, pool := range map[string]*sql.DB{"the clock goes on": pool, "the clock went back": ahead} {
+			t.Run(name, func(t *testing.T) {
+				l := acquire(t, newManager(t, pool, lease.TTL(time.Hour)), named())
+				tx := begin(t, pool, sql.LevelDefault)
+				guard(t, l, tx)
+				// One after the other, so that each has seen the row locked at another moment.
+				answers := several(4, func(int) <-chan error { return askBeside(t, db, l) })
+				commit(t, tx)
+				for _, answer := range answers {
+					wantsNone(t, "Ask", <-answer)
+				}
+				wantsNone(t, "Renew", l.Renew(t.Context()))
+				awaitAsked(t, l, "give it up")
+				release(t, l)
+			})
 		}
-		commit(t, tx)
-		for _, answer := range answers {
-			wantsNone(t, "Ask", <-answer)
-		}
-		wantsNone(t, "Renew", l.Renew(t.Context()))
-		awaitAsked(t, l, "give it up")
-		release(t, l)
 	})
 }
 
@@ -166,23 +172,6 @@ func TestAskBesideOthersInMemory(t *testing.T) {
 			release(t, l)
 		})
 	}
-}
-
-// TestAskAfterTheClockWentBack proves that the servers ask a holder whose token is ahead of
-// the clock, after its row was locked.
-func TestAskAfterTheClockWentBack(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, _ *sql.DB) {
-		ahead := newPool(t, db, true, testdb.ClockAt(time.Now().Add(time.Hour).UnixMicro()))
-		l := acquire(t, newManager(t, ahead, lease.TTL(time.Hour)), named())
-		tx := begin(t, ahead, sql.LevelDefault)
-		guard(t, l, tx)
-		answer := askBeside(t, db, l)
-		commit(t, tx)
-		wantsNone(t, "Ask", <-answer)
-		wantsNone(t, "Renew", l.Renew(t.Context()))
-		awaitAsked(t, l, "give it up")
-		release(t, l)
-	})
 }
 
 // TestDroppedWithAnEndedContext proves that a context that ended by its parent doesn't keep
@@ -219,4 +208,243 @@ func TestNoteInAnError(t *testing.T) {
 		says(t, err, `(zwölf\nlevel=ERROR\x1b[0m)`)
 		release(t, l)
 	})
+}
+
+// revoked reports whether the holder was asked, and why.
+func revoked(t *testing.T, l *lease.Lease) (why string, asked bool) {
+	t.Helper()
+	select {
+	case <-l.ReleaseRequested():
+		why, asked = l.ReleaseReason()
+		if !asked {
+			t.Error("ReleaseRequested is closed, and Asked says that nobody has asked")
+		}
+	default:
+		if why, told := l.ReleaseReason(); told {
+			t.Errorf("ReleaseRequested is open, and Asked says %q", why)
+		}
+	}
+	return why, asked
+}
+
+// TestAskedWithTheRenewal proves that a holder is told of a question with its next renewal,
+// also of a newer one, that the lease goes on meanwhile, and that it costs one statement
+// more only then.
+func TestAskedWithTheRenewal(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		operator := db.manager()
+		l := acquire(t, m, job)
+		time.Sleep(15 * time.Second)
+		before := l.ReleaseRequested()
+		must(t, operator.RequestRelease(t.Context(), job, "a new version"))
+		if _, asked := revoked(t, l); asked {
+			t.Error("asked before the renewal")
+		}
+		<-before
+		db.at("told", 20*time.Second)
+		if why, _ := revoked(t, l); why != "a new version" {
+			t.Errorf("asked because of %q", why)
+		}
+		must(t, operator.RequestRelease(t.Context(), job, ""))
+		must(t, l.Renew(t.Context()))
+		if why, asked := revoked(t, l); !asked || why != "" {
+			t.Errorf("asked %t because of %q", asked, why)
+		}
+		time.Sleep(25 * time.Second)
+		must(t, l.Err())
+		wire.sends(t, "Question", 1) // of Renew; RenewMany has told the first
+		release(t, l)
+		next := acquire(t, operator, job)
+		time.Sleep(ttl)
+		if why, asked := revoked(t, next); asked {
+			t.Errorf("the next holder is asked because of %q", why)
+		}
+		release(t, next)
+	})
+}
+
+// TestAskReachesAllHandles proves that all handles of a lease are told, those that enter
+// later at once, and those of another manager of the owner with its own renewal.
+func TestAskReachesAllHandles(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "owner")
+		first := acquireIn(ctx, t, m, job)
+		second := acquireIn(ctx, t, m, job)
+		elsewhere := acquireIn(ctx, t, other, job)
+		must(t, m.RequestRelease(t.Context(), job, "why"))
+		<-first.ReleaseRequested()
+		<-second.ReleaseRequested()
+		third := acquireIn(ctx, t, m, job)
+		if why, _ := revoked(t, third); why != "why" {
+			t.Errorf("who entered later is asked because of %q", why)
+		}
+		<-elsewhere.ReleaseRequested()
+		for _, l := range []*lease.Lease{first, second, third, elsewhere} {
+			must(t, l.Err())
+			release(t, l)
+		}
+	})
+}
+
+// TestAskEverybody proves that all readers and all holders of permits are asked.
+func TestAskEverybody(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		var held []*lease.Lease
+		for _, manager := range []*lease.Manager{m, m, other} {
+			held = append(held, share(t, manager, job))
+		}
+		permits := txlock.Named("permits")
+		for range 3 {
+			s := semaphore(t, m, permits, 4)
+			held = append(held, permit(t, s))
+		}
+		must(t, errors.Join(m.RequestRelease(t.Context(), job, "readers"), other.RequestRelease(t.Context(), permits, "permits")))
+		for i, l := range held {
+			<-l.ReleaseRequested()
+			if why, _ := l.ReleaseReason(); why != []string{"readers", "permits"}[i/3] {
+				t.Errorf("%d is asked because of %q", i, why)
+			}
+			release(t, l)
+		}
+		db.at("told", 10*time.Second)
+		kept := txlock.Named("kept")
+		l := acquire(t, m, kept, lease.HoldAtLeast(time.Hour))
+		release(t, l)
+		for _, key := range []txlock.Key{job, permits, kept} {
+			wants(t, "Ask for what nobody holds", m.RequestRelease(t.Context(), key, ""), txlock.ErrNotHeld)
+		}
+	})
+}
+
+// TestAskMany proves that the holders of some of many leases are told, by the statement
+// that renews all of them, whatever its order.
+func TestAskMany(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		held := several(9, func(int) *lease.Lease { return acquire(t, m, named()) })
+		for i := 0; i < 9; i += 4 {
+			must(t, m.RequestRelease(t.Context(), held[i].Key(), held[i].Key().String()))
+		}
+		time.Sleep(11 * time.Second)
+		for i, l := range held {
+			if why, asked := revoked(t, l); asked != (i%4 == 0) || asked && why != l.Key().String() {
+				t.Errorf("%d is asked %t because of %q", i, asked, why)
+			}
+		}
+		wire.seconds(t, "RenewMany", 10)
+		releaseMany(t, held)
+	})
+}
+
+// TestAskWaitsForAGuard proves that Ask waits for a transaction that guards the lease, that
+// a later holder isn't asked, and that the context ends the wait.
+func TestAskWaitsForAGuard(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		tx := wire.guarding(t, l)
+		wants(t, "Ask", m.RequestRelease(limited(t, time.Second), job, ""), context.DeadlineExceeded)
+		answer := later(func() error { return m.RequestRelease(t.Context(), job, "why") })
+		time.Sleep(time.Second)
+		must(t, tx.Commit())
+		must(t, <-answer)
+		must(t, l.Renew(t.Context()))
+		if why, _ := revoked(t, l); why != "why" {
+			t.Errorf("asked because of %q", why)
+		}
+
+		tx = wire.guarding(t, l)
+		go func() { answer <- m.RequestRelease(t.Context(), job, "late") }()
+		time.Sleep(time.Second)
+		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
+		must(t, tx.Commit())
+		next := acquire(t, m, job)
+		err := <-answer
+		must(t, next.Renew(t.Context()))
+		if _, asked := revoked(t, next); asked || err != nil && !errors.Is(err, txlock.ErrNotHeld) {
+			t.Errorf("the next holder is asked: %t, %v", asked, err)
+		}
+		release(t, next)
+
+		l = acquire(t, m, job)
+		tx = wire.guarding(t, l)
+		closing := db.manager()
+		go func() { answer <- closing.RequestRelease(t.Context(), job, "") }()
+		synctest.Wait()
+		must(t, closing.Close(t.Context()))
+		wants(t, "Ask of a manager that is closed meanwhile", <-answer, lease.ErrClosed)
+		must(t, tx.Rollback())
+		release(t, l)
+	})
+}
+
+// TestBadTexts proves that reasons and notes are refused before anything is sent.
+func TestBadTexts(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		long := strings.Repeat("ä", 127)
+		for _, text := range []string{long + "ä", "\xff"} {
+			wants(t, "Ask", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
+			wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WithLabel(text))), txlock.ErrInvalidOption)
+			wants(t, "NewManager", second(lease.NewManager(wire.Pool(), lease.WithLabel(text))), txlock.ErrInvalidOption)
+		}
+		wants(t, "Ask", m.RequestRelease(t.Context(), txlock.Key{}, ""), txlock.ErrInvalidKey)
+		if len(wire.all) > 0 {
+			t.Errorf("%v was sent", wire.all)
+		}
+		l := acquire(t, m, job, lease.WithLabel(long+"x"))
+		must(t, m.RequestRelease(t.Context(), job, long+"y"))
+		info := inspect(t, m, job)
+		if info.Label != long+"x" || info.ReleaseReason != long+"y" || info.ReleaseRequestedAt.IsZero() {
+			t.Errorf("%+v", info)
+		}
+		release(t, l)
+		wants(t, "Ask for what nobody has ever held", m.RequestRelease(t.Context(), txlock.Named("nothing"), ""), txlock.ErrNotHeld)
+		wire.fault("AskHolders", fails)
+		if err := m.RequestRelease(t.Context(), job, ""); err == nil || errors.Is(err, txlock.ErrNotHeld) {
+			t.Error(err)
+		}
+		must(t, m.Close(t.Context()))
+		wants(t, "Ask of a closed manager", m.RequestRelease(t.Context(), job, ""), lease.ErrClosed)
+	})
+}
+
+// TestLabels proves who is shown with which label: by List, Inspect and errors.
+func TestLabels(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(lease.WithLabel("ours")), db.manager()
+		l := acquire(t, m, job)
+		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), job, lease.WithLabel("later")) // a statement, which re-enters
+		must(t, err)
+		release(t, again)
+		plain := acquire(t, other, txlock.Named("plain"))
+		reader := share(t, m, txlock.Named("read"), lease.WithLabel(""))
+		next := fairAcquireUnder(t.Context(), other, job, lease.Fair(), lease.WithLabel("next"))
+		synctest.Wait()
+		all := list(t, m)
+		var notes []string
+		for _, info := range all {
+			notes = append(notes, string(info.Kind)+" "+info.Label)
+		}
+		if got := strings.Join(notes, ", "); !strings.HasPrefix(got, "waiter next, exclusive ours, exclusive ") || !strings.HasSuffix(got, ", reader ") ||
+			!strings.Contains(l.Owner(), "/"+all[2].Label[strings.LastIndex(all[2].Label, ":")+1:]+"/") {
+			t.Errorf("List has the notes %q", got)
+		}
+		_, err = db.manager().Acquire(limited(t, time.Minute), job, lease.WaitAtMost(time.Second))
+		says(t, err, `" (ours) had it`)
+		release(t, l)
+		release(t, next.lease(t))
+		release(t, plain, reader)
+	})
+}
+
+// askedKeys are keys of a test, each with a name of its own.
+func askedKeys(n int) (keys []txlock.Key) {
+	for range n {
+		keys = append(keys, named())
+	}
+	return keys
 }

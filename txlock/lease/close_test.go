@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,10 +120,10 @@ func TestCloseBesideALongStatement(t *testing.T) {
 		release(t, acquire(t, m, named()))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		executing, ended := make(chan int64, 2), make(chan struct{}, 2)
+		executing := make(chan int64, 2)
+		var all sync.WaitGroup
 		for range 2 {
-			go func() {
-				defer func() { ended <- struct{}{} }()
+			all.Go(func() {
 				conn, err := pool.Conn(ctx)
 				if err != nil {
 					t.Error(err)
@@ -131,22 +132,14 @@ func TestCloseBesideALongStatement(t *testing.T) {
 				defer conn.Close()
 				executing <- testdb.ConnID(t, conn)
 				_, _ = conn.ExecContext(ctx, "DO SLEEP(600)") // until the test ends it
-			}()
+			})
 		}
 		for range 2 {
 			within(t, "a connection", executing)
 		}
-		limited, end := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer end()
-		begun, delays := time.Now(), testdb.Delays(t)
-		wantsNone(t, "Close, which holds nothing", m.Close(limited))
-		if took := time.Since(begun); took > 5*time.Second+delays() {
-			t.Errorf("Close took %v", took)
-		}
+		quickly(t, "Close", func() { wantsNone(t, "Close, which holds nothing", m.Close(limited(t, 500*time.Millisecond))) })
 		cancel()
-		for range 2 {
-			within(t, "the end of a statement", ended)
-		}
+		all.Wait()
 	})
 }
 
@@ -402,14 +395,9 @@ func TestCloseByAFunction(t *testing.T) {
 func TestCloseAfterAPanic(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m := db.manager()
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("the panic doesn't go on")
-				}
-			}()
+		panics(t, "Do", "on purpose", func() {
 			_ = m.Do(t.Context(), job, func(context.Context, *lease.Lease) error { panic("on purpose") })
-		}()
+		})
 		must(t, m.Close(context.WithoutCancel(t.Context())))
 		nothingHeld(t, db.manager())
 	})

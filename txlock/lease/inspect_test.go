@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -204,5 +205,29 @@ func TestPurgeTakesAllRowsOfAKey(t *testing.T) {
 		if left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases"); left != 0 || int64(n) != rows || rows < 62 {
 			t.Errorf("of %d rows %d are said to be deleted, %d are left", rows, n, left)
 		}
+	})
+}
+
+// TestCleanLooksAgainUnderTheLock proves that a lease that is acquired between the look
+// for idle rows and the lock of its row keeps its row, and is nobody else's.
+func TestCleanLooksAgainUnderTheLock(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		tap := new(wiretap)
+		cleaner := newManager(t, newPool(t, db, true, tap.install), lease.PurgeEvery(0, time.Second))
+		m, other := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, true))
+		keys := []txlock.Key{named(), named(), named()}
+		makeRows(t, db, keys)
+		var once sync.Once
+		held := make([]*lease.Lease, len(keys))
+		tap.before("name: IdleLease ", func(string) { once.Do(func() { acquireMany(t, m, keys, held) }) })
+		must(t, second(cleaner.Purge(t.Context())))
+		for i, l := range held {
+			if l == nil {
+				t.Fatal("it has not looked again: this test can't tell")
+			}
+			wants(t, "TryAcquire of a lease that is held", second(other.TryAcquire(t.Context(), keys[i])), txlock.ErrBusy)
+			wantsNone(t, "Renew", l.Renew(t.Context()))
+		}
+		releaseMany(t, held)
 	})
 }

@@ -360,6 +360,17 @@ func (p *panicking) observe(_ context.Context, e txlock.Event) {
 	}
 }
 
+// panics checks that a call panics.
+func panics(t *testing.T, what string, want any, call func()) {
+	t.Helper()
+	defer func() {
+		if said := recover(); said != want {
+			t.Errorf("%s: the panic is %v", what, said)
+		}
+	}()
+	call()
+}
+
 // TestObserverPanics proves that nothing stays held if the observer panics before the caller
 // has the lease, that the panic goes on, and that the manager can be used afterwards.
 func TestObserverPanics(t *testing.T) {
@@ -391,14 +402,7 @@ func TestObserverPanics(t *testing.T) {
 				held := acquire(t, db.manager(), key)
 				time.AfterFunc(time.Second, func() { _ = held.Release(context.Background()) })
 			}
-			func() {
-				defer func() {
-					if said := recover(); said != c.in {
-						t.Errorf("%s: the panic is %v", name, said)
-					}
-				}()
-				_ = c.acquire(m)
-			}()
+			panics(t, name, c.in, func() { _ = c.acquire(m) })
 			watch.in = ""
 			must(t, c.acquire(db.manager())) // it is free for others
 			for _, k := range []txlock.Key{key, other, txlock.Named("permits")} {
@@ -424,14 +428,7 @@ func TestObserverPanicsOfReaders(t *testing.T) {
 		}
 		before := slot()
 		watch.in = txlock.Requested
-		func() {
-			defer func() {
-				if said := recover(); said != watch.in {
-					t.Errorf("the panic is %v", said)
-				}
-			}()
-			_, _ = m.AcquireShared(t.Context(), key)
-		}()
+		panics(t, "AcquireShared", watch.in, func() { _, _ = m.AcquireShared(t.Context(), key) })
 		watch.in = ""
 		if after := slot(); after != before {
 			t.Errorf("the next reader has slot %d, the one before had %d", after, before)

@@ -283,3 +283,72 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 		release(t, l)
 	})
 }
+
+// outlived returns for how much longer the handle counts than its row.
+func outlived(t testing.TB, db *testdb.DB, l *lease.Lease) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	left := l.Remaining()
+	row := number(t, db, "SELECT CAST(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) FROM lockstep_leases WHERE name = ? AND CHAR_LENGTH(holders) > 0", l.Key().String())
+	return left - time.Duration(row)*time.Microsecond - time.Since(begun)
+}
+
+// TestHandleEndsBeforeItsRow proves that a handle counts from before its request was
+// sent, not from the reply, and for at most 99 % of its TTL, so that the server
+// lets nobody else in before it is over, however slow the network: after the grant, after
+// Renew, and after the manager's renewals.
+func TestHandleEndsBeforeItsRow(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		run, wait := sideBySide(t)
+		defer wait()
+		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			run(kind, func(t *testing.T) {
+				const ttl, delay = 20 * time.Second, 400 * time.Millisecond
+				var network atomic.Int64
+				var observer recorder
+				m := newManager(t, newPool(t, db, guarded, detour(func(sent bool) {
+					if !sent {
+						time.Sleep(time.Duration(network.Load()))
+					}
+				})), lease.TTL(ttl), lease.RenewEvery(time.Second), lease.Observe(observer.observe))
+				release(t, acquire(t, m, named())) // the clock is read, the statements are prepared
+				exclusive, shared, permits := named(), named(), named()
+				makeRows(t, db, []txlock.Key{exclusive})
+				makeEntryRows(t, db, []txlock.Key{shared}, false)
+				makeEntryRows(t, db, []txlock.Key{permits}, true)
+				s := semaphore(t, m, permits, 1)
+				network.Store(int64(delay))
+				var held []*lease.Lease
+				check := func(when string, l *lease.Lease) {
+					t.Helper()
+					if left := l.Remaining(); left > ttl*99/100 {
+						t.Errorf("%s: %v are left of %v: nothing is deducted for clocks that run apart", when, left, ttl)
+					}
+					if d := outlived(t, db, l); d > 0 {
+						t.Errorf("%s: the handle outlives its row by %v", when, d)
+					}
+				}
+				for how, take := range map[string]func() (*lease.Lease, error){
+					"Acquire":       func() (*lease.Lease, error) { return m.Acquire(t.Context(), exclusive) },
+					"AcquireShared": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), shared) },
+					"a permit":      func() (*lease.Lease, error) { return s.Acquire(t.Context()) },
+				} {
+					l, err := take()
+					if err != nil {
+						t.Fatalf("%s: %v", how, err)
+					}
+					check(how, l)
+					held = append(held, l)
+				}
+				observer.waitFor(t, "renewed")
+				for _, l := range held {
+					check("renewed in the background", l)
+					must(t, l.Renew(t.Context()))
+					check("Renew", l)
+				}
+				network.Store(0)
+				releaseMany(t, held)
+			})
+		}
+	})
+}

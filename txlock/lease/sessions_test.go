@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,13 +39,7 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	if info.Owner != l.Owner() || !info.Held || info.Token != l.Token() {
 		t.Errorf("Inspect: %+v", info)
 	}
-	all, err := m.List(t.Context())
-	wantsNone(t, "List", err)
-	found := false
-	for _, info := range all {
-		found = found || info.Key == key
-	}
-	if !found {
+	if all := list(t, m); !slices.ContainsFunc(all, func(i lease.Info) bool { return i.Key == key }) {
 		t.Errorf("%d leases are listed, but not that which is held", len(all))
 	}
 	if again != nil {
@@ -225,20 +220,9 @@ func TestSelectLimit(t *testing.T) {
 				wants(t, "AcquireTx of reader "+l.Owner(), second(m.AcquireTx(lease.WithOwner(t.Context(), l.Owner()), tx, key)), txlock.ErrUpgrade)
 				wants(t, "Rollback", tx.Rollback(), nil)
 			}
-			info, err := m.Inspect(t.Context(), key)
-			if err != nil || len(info.Others) != len(readers) {
-				t.Errorf("Inspect: %d readers, %v", len(info.Others), err)
-			}
-			listed := 0
-			all, err := m.List(t.Context())
-			for _, i := range all {
-				if i.Key == key {
-					listed++
-				}
-			}
-			if err != nil || listed != len(readers) {
-				t.Errorf("List: %d readers, %v", listed, err)
-			}
+			equal(t, "readers by Inspect", len(inspect(t, m, key).Others), len(readers))
+			listed := slices.DeleteFunc(list(t, m), func(i lease.Info) bool { return i.Key != key })
+			equal(t, "readers by List", len(listed), len(readers))
 			for _, l := range readers {
 				tx := begin(t, pool, sql.LevelDefault)
 				wants(t, "Guard", l.Guard(t.Context(), tx), nil)
@@ -250,11 +234,7 @@ func TestSelectLimit(t *testing.T) {
 			}
 			wants(t, "Ask", m.RequestRelease(t.Context(), key, "now"), nil)
 			for _, l := range readers {
-				select {
-				case <-l.ReleaseRequested():
-				case <-time.After(time.Minute):
-					t.Errorf("reader %s was not told", l.Owner())
-				}
+				awaitAsked(t, l, "now")
 				release(t, l)
 			}
 		}

@@ -195,6 +195,11 @@ var waitsWithoutLimit = map[string]aWait{
 	},
 }
 
+// fairly waits in the queue of Fair.
+func fairly(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+	return acquired(m.Acquire(ctx, key, append(options, lease.Fair())...))
+}
+
 func noWork(context.Context, *lease.Lease) error { return nil }
 
 // acquired releases what was acquired.

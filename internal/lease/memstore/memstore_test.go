@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -40,8 +41,10 @@ func hold(process string, n int) string {
 	return "." + strings.Repeat(process, store.HoldBegins-1) + fmt.Sprintf("%014d", n)
 }
 
-func ask(owner, hold string) store.Ask {
-	return store.Ask{Row: leaseRow, Owner: owner, Hold: hold, TTL: ttl, NotAfter: store.Never}
+func ask(owner, hold string) store.Ask { return askOf(leaseRow, owner, hold) }
+
+func askOf(at store.Row, owner, hold string) store.Ask {
+	return store.Ask{Row: at, Owner: owner, Hold: hold, TTL: ttl, NotAfter: store.Never}
 }
 
 // in runs a test in a bubble, on a server with the row of a lease.
@@ -90,7 +93,7 @@ func sharedBy(a store.Answer, err error) (bool, error) { return a.Shared, err }
 func TestReaders(t *testing.T) {
 	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		reader := func(slot int64, owner, hold string) store.Ask {
-			return store.Ask{Row: store.Row{Key: key, Slot: slot}, Owner: owner, Hold: hold, TTL: ttl, NotAfter: store.Never}
+			return askOf(store.Row{Key: key, Slot: slot}, owner, hold)
 		}
 		one, two := reader(5000, "a", hold("a", 1)), reader(5001, "b", hold("b", 1))
 		want(t, store.Answer{Slot: 5000})(s.Take(ctx, one)) // nobody has said that it is shared
@@ -138,48 +141,6 @@ func TestReaders(t *testing.T) {
 		want(t, store.Readers{Held: 1, Expired: 1, Left: -ttl + time.Second - time.Microsecond, Idle: 1})(s.Readers(ctx, key))
 		must(t, s.Sweep(ctx, key))
 		want(t, store.Readers{Held: 1, Expired: 1, Left: -ttl + time.Second - time.Microsecond})(s.Readers(ctx, key))
-	})
-}
-
-func TestPermits(t *testing.T) {
-	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
-		permit := func(n, of int) store.Ask {
-			return store.Ask{Row: leaseRow, Permits: of, Owner: "a", Hold: hold("a", n), TTL: ttl, NotAfter: store.Never}
-		}
-		for slot := range int64(2) {
-			must(t, s.Make(ctx, store.Row{Key: key, Slot: slot + 1}))
-		}
-		nothing, held := store.Answer{}, ask("x", hold("x", 1))
-		want(t, nothing)(s.Take(ctx, permit(1, 2)))
-		take(t, s, held)
-		want(t, store.Exclusive)(s.Use(ctx, key, -2)) // somebody has the lease
-		want(t, store.Done)(s.Release(ctx, leaseRow, held.Hold))
-		want[store.Use](t, -2)(s.Use(ctx, key, -2))
-		want(t, nothing)(s.Take(ctx, permit(1, 3)))
-		late := permit(1, 2)
-		late.NotAfter = s.Now() - 1e6
-		if a, err := s.Take(ctx, late); err != nil || a.Reply != store.Absent {
-			t.Fatalf("too late: %+v, %v", a, err)
-		}
-		one, two := take(t, s, permit(1, 2)), take(t, s, permit(2, 2))
-		if one.Slot+two.Slot != 3 || one.Token != now() {
-			t.Fatalf("the permits are %+v and %+v", one, two)
-		}
-		want(t, nothing)(s.Take(ctx, permit(3, 2)))
-		want(t, store.Permits{Rows: 2, Held: 2, Left: ttl})(s.Permits(ctx, key, 1, 2))
-		want(t, store.Permits{Rows: 1, Held: 1, Left: ttl})(s.Permits(ctx, key, 2, store.MaxPermits))
-		want(t, store.Permits{Rows: 1, Held: 1, Left: ttl})(s.Permits(ctx, key, 1, 1))
-		a, err := s.Take(ctx, ask("b", hold("b", 1)))
-		if must(t, err); a.Reply != store.Other {
-			t.Fatalf("a semaphore as a lease: %+v", a)
-		}
-		want(t, store.Done)(s.Release(ctx, one.Row, one.Hold))
-		want(t, store.Refused)(s.Release(ctx, one.Row, one.Hold))
-		if again := take(t, s, permit(3, 2)); again.Slot != one.Slot || again.Token != one.Token+1 {
-			t.Fatalf("the permit that was released: %+v", again)
-		}
-		want(t, store.Done)(s.Resize(ctx, key, 1))
-		want[store.Use](t, -1)(s.Use(ctx, key, -2))
 	})
 }
 
@@ -289,23 +250,21 @@ func TestSnapshot(t *testing.T) {
 		want(t, store.Done)(s.Force(ctx, leaseRow))
 		readers, swept := s.Begin(), s.Begin()
 		readers.Read()
-		place := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 5000}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
-		must(t, include(readers, s, func(in *store.In) error {
-			done, err := in.DoneInSnapshot(ctx, key, []int64{place.Slot})
-			if len(done) > 0 {
-				t.Errorf("the snapshot from before the reader shows %v", done)
-			}
-			return err
-		}))
+		place := take(t, s, askOf(store.Row{Key: key, Slot: 5000}, "a", hold("a", 2)))
+		shows := func(tx *memstore.Tx, wanted map[int64]int64) {
+			t.Helper()
+			must(t, include(tx, s, func(in *store.In) error {
+				done, err := in.DoneInSnapshot(ctx, key, []int64{place.Slot})
+				if !maps.Equal(done, wanted) {
+					t.Errorf("the snapshot shows %v, want %v", done, wanted)
+				}
+				return err
+			}))
+		}
+		shows(readers, nil)
 		unchanged(readers, nil) // the reader has a row of its own
 		swept.Read()
-		must(t, include(swept, s, func(in *store.In) error {
-			done, err := in.DoneInSnapshot(ctx, key, []int64{place.Slot})
-			if done[place.Slot] != int64(place.Token) {
-				t.Errorf("the snapshot shows %v, want token %d", done, place.Token)
-			}
-			return err
-		}))
+		shows(swept, map[int64]int64{place.Slot: int64(place.Token)})
 		want(t, store.Done)(s.Release(ctx, place.Row, place.Hold))
 		time.Sleep(2 * ttl)
 		must(t, s.Sweep(ctx, key))
@@ -332,7 +291,7 @@ func TestDeadlock(t *testing.T) {
 	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		one := take(t, s, ask("a", hold("a", 1)))
 		must(t, s.Make(ctx, store.Row{Key: "other"}))
-		two := take(t, s, store.Ask{Row: store.Row{Key: "other"}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
+		two := take(t, s, askOf(store.Row{Key: "other"}, "a", hold("a", 2)))
 		first, second := s.Begin(), s.Begin()
 		must(t, guard(t, first, s, one))
 		must(t, guard(t, second, s, two))
@@ -462,10 +421,14 @@ func TestBlockers(t *testing.T) {
 		claim := take(t, s, ask("a", hold("a", 1)))
 		reads := s.Begin()
 		must(t, include(reads, s, func(in *store.In) error { return in.Make(ctx, leaseRow) }))
-		blockers, err := s.Blockers(ctx, key)
-		if must(t, err); len(blockers) != 0 {
-			t.Fatalf("who has locked it only is a blocker: %v", blockers)
+		shows := func(what, key string, wanted ...store.Blocker) {
+			t.Helper()
+			blockers, err := s.Blockers(ctx, key)
+			if must(t, err); !slices.Equal(blockers, wanted) {
+				t.Fatalf("%s: the blockers are %+v, want %+v", what, blockers, wanted)
+			}
 		}
+		shows("locked only", key)
 		must(t, include(reads, s, func(in *store.In) error {
 			a, err := in.Take(ctx, ask("b", hold("b", 1)))
 			if a.Reply != store.Refused {
@@ -473,19 +436,13 @@ func TestBlockers(t *testing.T) {
 			}
 			return err
 		}))
-		blockers, err = s.Blockers(ctx, key)
-		if must(t, err); len(blockers) != 0 {
-			t.Fatalf("who was refused is a blocker: %v", blockers)
-		}
+		shows("refused", key)
 		must(t, include(reads, s, func(in *store.In) error {
 			want(t, store.Done)(in.Guard(ctx, claim))
 			want(t, store.Done)(in.Release(ctx, leaseRow, claim.Hold))
 			return nil
 		}))
-		blockers, err = s.Blockers(ctx, key)
-		if must(t, err); len(blockers) != 0 {
-			t.Fatalf("who has released it is a blocker: %v", blockers)
-		}
+		shows("released", key)
 		must(t, reads.Rollback())
 		tx := s.Begin()
 		var session uint64
@@ -495,22 +452,16 @@ func TestBlockers(t *testing.T) {
 			return err
 		}))
 		time.Sleep(ttl + time.Second)
-		blockers, err = s.Blockers(ctx, key)
 		wanted := store.Blocker{Written: store.Written{Token: claim.Token, Guards: 1, Session: session}, Over: time.Second}
-		if must(t, err); !slices.Equal(blockers, []store.Blocker{wanted}) {
-			t.Fatalf("the blockers are %+v, want %+v", blockers, wanted)
-		}
-		blockers, err = s.Blockers(ctx, "other")
-		if must(t, err); len(blockers) != 0 {
-			t.Fatalf("the blockers of another key are %v", blockers)
-		}
+		shows("expired", key, wanted)
+		shows("another key", "other")
 		stale := wanted
 		stale.Guards = 2
 		must(t, s.End(ctx, key, stale)) // which is not open
 		must(t, s.End(ctx, "other", wanted))
 		must(t, include(tx, s, func(*store.In) error { return nil }))
 		must(t, s.End(ctx, key, wanted))
-		err = include(tx, s, func(*store.In) error { return nil })
+		err := include(tx, s, func(*store.In) error { return nil })
 		if !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, txlock.ErrTxDoomed) {
 			t.Fatalf("a session that was ended says %v", err)
 		}
@@ -523,7 +474,7 @@ func TestEndOfAWait(t *testing.T) {
 	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		claim := take(t, s, ask("a", hold("a", 1)))
 		want(t, store.Shared)(s.Use(ctx, key, store.Shared))
-		reader := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 5000}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
+		reader := take(t, s, askOf(store.Row{Key: key, Slot: 5000}, "a", hold("a", 2)))
 		holder, tx := s.Begin(), s.Begin()
 		must(t, guard(t, holder, s, claim))
 		must(t, guard(t, tx, s, reader))
