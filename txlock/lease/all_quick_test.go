@@ -113,16 +113,13 @@ func TestAcquireAllOrNone(t *testing.T) {
 func TestAcquireAllRenews(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(), db.manager()
-		second := acquire(t, other, txlock.Named("b"))
-		time.AfterFunc(10*time.Minute, func() { release(t, second) })
-		busy := make(chan error)
-		go func() {
+		held := acquire(t, other, txlock.Named("b"))
+		time.AfterFunc(10*time.Minute, func() { release(t, held) })
+		busy := later(func() error {
 			time.Sleep(9 * time.Minute)
-			_, err := other.TryAcquire(t.Context(), txlock.Named("a"))
-			busy <- err
-		}()
-		granted := make(chan *lease.Leases)
-		go func() { granted <- acquireAll(t, m, three, lease.WaitAtMost(11*time.Minute)) }()
+			return second(other.TryAcquire(t.Context(), txlock.Named("a")))
+		})
+		granted := later(func() *lease.Leases { return acquireAll(t, m, three, lease.WaitAtMost(11*time.Minute)) })
 		wants(t, "TryAcquire", <-busy, txlock.ErrBusy)
 		all := <-granted
 		must(t, all.Err())

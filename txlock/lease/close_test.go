@@ -175,10 +175,7 @@ func TestCloseWaitsForReleases(t *testing.T) {
 		m, wire := db.process()
 		l := acquire(t, m, job)
 		wire.fault("Release", times(1, hangs))
-		released := make(chan error)
-		go func() {
-			released <- l.Release(limited(t, time.Second))
-		}()
+		released := later(func() error { return l.Release(limited(t, time.Second)) })
 		time.Sleep(500 * time.Millisecond)
 		closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
 		wants(t, "Release", <-released, context.DeadlineExceeded)
@@ -233,10 +230,7 @@ func TestCloseWhileATransactionGuards(t *testing.T) {
 				} else {
 					must(t, acquire(t, m, job).Guard(t.Context(), tx))
 				}
-				closed := make(chan error)
-				go func() {
-					closed <- m.Close(limited(t, within))
-				}()
+				closed := later(func() error { return m.Close(limited(t, within)) })
 				if within > 3*time.Second {
 					time.Sleep(3 * time.Second)
 					must(t, tx.Commit())

@@ -86,8 +86,7 @@ func TestGuardedLeaseIsRenewed(t *testing.T) {
 		for range 10 {
 			tx := wire.guarding(t, l)
 			next := wire.Begin()
-			guarded := make(chan error)
-			go func() { guarded <- l.Guard(t.Context(), next) }() // without a gap
+			guarded := later(func() error { return l.Guard(t.Context(), next) }) // without a gap
 			time.Sleep(1700 * time.Millisecond)
 			must(t, tx.Commit())
 			must(t, <-guarded)

@@ -123,23 +123,19 @@ func TestTriesNameTheHolder(t *testing.T) {
 			"TryAcquire": {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), job, opts...)) }},
 			"TryDo":      {job, func(opts ...lease.AcquireOption) error { return b.TryDo(t.Context(), job, nothing, opts...) }},
 			"TryAcquireAll": {job, func(opts ...lease.AcquireOption) error {
-				_, err := b.TryAcquireAll(t.Context(), []txlock.Key{txlock.Named("free"), job}, opts...)
-				return err
+				return second(b.TryAcquireAll(t.Context(), []txlock.Key{txlock.Named("free"), job}, opts...))
 			}},
 			"one manager's option": {job, func(opts ...lease.AcquireOption) error {
-				_, err := plain.TryAcquire(t.Context(), job, append(opts, lease.NameHolders())...)
-				return err
+				return second(plain.TryAcquire(t.Context(), job, append(opts, lease.NameHolders())...))
 			}},
 			"TryAcquireShared":      {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquireShared(t.Context(), job, opts...)) }},
 			"TryAcquire of readers": {shared, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), shared, opts...)) }},
 			"a wait for readers": {shared, func(opts ...lease.AcquireOption) error {
-				_, err := b.Acquire(t.Context(), shared, append(opts, lease.WaitAtMost(time.Second))...)
-				return err
+				return second(b.Acquire(t.Context(), shared, append(opts, lease.WaitAtMost(time.Second))...))
 			}},
 			"TryAcquire of a permit": {permits, func(opts ...lease.AcquireOption) error { return second(of.TryAcquire(t.Context(), opts...)) }},
 			"a wait for a permit": {permits, func(opts ...lease.AcquireOption) error {
-				_, err := of.Acquire(t.Context(), append(opts, lease.WaitAtMost(time.Second))...)
-				return err
+				return second(of.Acquire(t.Context(), append(opts, lease.WaitAtMost(time.Second))...))
 			}},
 		}
 		held := acquire(t, a, job)
@@ -340,8 +336,7 @@ func TestSlowWaitBehindOthers(t *testing.T) {
 		b, wire := db.process(lease.Observe(told.observe), lease.NameHolders())
 		held := acquire(t, a, job)
 		info := infoOf(t, held, a)
-		first := make(chan *lease.Lease, 1)
-		go func() { first <- acquire(t, b, job) }()
+		first := later(func() *lease.Lease { return acquire(t, b, job) })
 		time.Sleep(time.Second)
 		time.AfterFunc(10*time.Second, func() {
 			_ = held.Release(context.Background())

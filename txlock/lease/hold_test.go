@@ -67,8 +67,7 @@ func TestHoldAtLeastWakesNobody(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process(lease.Poll(time.Minute, time.Minute))
 		l := acquire(t, m, job, lease.TTL(time.Hour), lease.HoldAtLeast(2*time.Hour))
-		granted := make(chan *lease.Lease)
-		go func() { granted <- acquire(t, m, job) }()
+		granted := later(func() *lease.Lease { return acquire(t, m, job) })
 		synctest.Wait()
 		looks, takes := len(wire.calls("Look")), len(wire.calls("Take"))
 		release(t, l)

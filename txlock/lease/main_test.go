@@ -165,11 +165,11 @@ func unhurried(t testing.TB, m *lease.Manager, base time.Duration) time.Duration
 	return (base + 20*longest).Round(time.Millisecond)
 }
 
-// later makes a call in the background, and returns what hears of its error.
-func later(call func() error) chan error {
-	err := make(chan error, 1)
-	go func() { err <- call() }()
-	return err
+// later makes a call in the background, and returns what hears of its result.
+func later[T any](call func() T) chan T {
+	result := make(chan T, 1)
+	go func() { result <- call() }()
+	return result
 }
 
 // entered checks that a handle is of the same lease as another.

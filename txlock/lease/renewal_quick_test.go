@@ -191,8 +191,7 @@ func TestLifetimeEnds(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
 		l := acquire(t, m, job, lease.MaxLifetime(100*time.Second))
-		next := make(chan *lease.Lease)
-		go func() { next <- acquire(t, db.manager(), job, lease.Fair()) }()
+		next := later(func() *lease.Lease { return acquire(t, db.manager(), job, lease.Fair()) })
 		db.after(99 * time.Second)
 		must(t, l.Renew(t.Context()))
 		<-l.Done()

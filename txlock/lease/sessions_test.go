@@ -93,14 +93,13 @@ func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 	tx = begin(t, pool, sql.LevelDefault)
 	wantsNone(t, "Guard", l.Guard(t.Context(), tx))
 	wantsNone(t, "Commit", tx.Commit())
-	waited := make(chan error, 1)
-	go func() {
+	waited := later(func() error {
 		after, err := m.Acquire(t.Context(), l.Key(), lease.Fair())
 		if err == nil {
 			err = after.Release(context.Background())
 		}
-		waited <- err
-	}()
+		return err
+	})
 	waitUntil(t, "somebody waits", func() bool {
 		info, err := m.Inspect(t.Context(), l.Key())
 		return err != nil || len(info.Others) > 0
