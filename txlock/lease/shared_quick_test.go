@@ -250,7 +250,7 @@ func TestKeysOfSemaphores(t *testing.T) {
 		}
 		held = permit(t, three)
 		refused(more, "has 3 permits, not 17")
-		must(t, second(three.Resize(t.Context(), 17)))
+		must(t, second(three.Resize(limited(t, time.Minute), 17))) // which waits for none
 		refused(three, "has 17 permits, not 3")
 		release(t, held)
 		wants(t, "TryAcquire of the lease", second(m.TryAcquire(t.Context(), job)), txlock.ErrInvalidKey)
