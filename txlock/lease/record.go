@@ -196,7 +196,7 @@ func (r *record) lose(cause error) {
 // free releases the row in the background. Without it, a lease whose time is over would be held for as
 // long as its row was renewed for last.
 func (r *record) free() {
-	what, until := r.remains(nil), r.m.store.Now().Add(r.ttl)
+	what, until := r.remains(errLifetime), r.m.store.Now().Add(r.ttl)
 	r.m.tasks.Go(func() {
 		r.m.releaseUntil(what, r.m.store.Now(), until)
 		r.m.freed(r.key)
