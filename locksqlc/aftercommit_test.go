@@ -51,53 +51,25 @@ func (c callees) wants(t *testing.T, what string, want ...string) {
 // commitWays are the ways to commit a transaction in which fn has written.
 func commitWays(t *testing.T, pool *sql.DB, fn func(on executor, s *txlock.Scope) error) map[string]func() error {
 	in := func(tx *sql.Tx) error { return fn(tx, join(t, tx)) }
-	return map[string]func() error{
-		"Run":        func() error { return locksqlc.Run(t.Context(), pool, keysOf(t), in) },
-		"Optimistic": func() error { return locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "after"), in) },
-		"Once":       func() error { return second(locksqlc.Once(t.Context(), pool, uniqueKey(t, "after"), in)) },
+	all := map[string]func() error{
 		"CommitWith": func() error {
-			err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-				if err := fn(tx, s); err != nil {
-					return err
-				}
-				if _, err := tx.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "DELETE FROM lockstep_once WHERE 1 = 0"); err != nil {
-					return err
-				}
-				return errBehind
-			})
+			err := endingWith("DELETE FROM lockstep_once WHERE 1 = 0", errBehind)(t.Context(), pool, uniqueKey(t, "after"), in)
 			if errors.Is(err, errBehind) {
 				return nil // it was committed nevertheless
 			}
 			return err
 		},
 		"Commit": func() error {
-			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				return err
-			}
-			if err := in(tx); err != nil {
-				return errors.Join(err, tx.Rollback())
-			}
-			return tx.Commit()
+			return plainly(t.Context(), pool, nil, func(tx *sql.Tx, _ *txlock.Scope) error { return in(tx) })
 		},
 		"COMMIT as text": func() error {
-			conn, err := pool.Conn(t.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			exec(t, conn, "BEGIN")
-			s, err := locksqlc.JoinConn(t.Context(), conn)
-			if err == nil {
-				err = fn(conn, s)
-			}
-			if err != nil {
-				exec(t, conn, "ROLLBACK")
-				return err
-			}
-			return second(conn.ExecContext(t.Context(), "COMMIT"))
+			return asText(t.Context(), pool, func(conn *sql.Conn) error { return fn(conn, joinConn(t, conn)) })
 		},
 	}
+	for name, run := range ways {
+		all[name] = func() error { return run(t.Context(), pool, uniqueKey(t, "after"), in) }
+	}
+	return all
 }
 
 var errBehind = errors.New("of the function, behind CommitWith")
@@ -240,8 +212,7 @@ func TestAfterCommitRefused(t *testing.T) {
 		isError(t, "on a plain pool", join(t, plain).AfterCommit(never), txlock.ErrUnguarded)
 		check(t, plain.Commit())
 		pool := newPool(t, db.AdminConfig(), true)
-		tx := begin(t, pool)
-		s := join(t, tx)
+		tx, s := joined(t, pool)
 		isError(t, "nil", s.AfterCommit(nil), txlock.ErrInvalidOption)
 		isError(t, "a view that is wrong", s.WaitAtMost(-1).AfterCommit(never), txlock.ErrInvalidOption)
 		check(t, tx.Rollback())
@@ -274,8 +245,7 @@ func TestAfterCommitBesideCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
 		for range 100 {
-			tx := begin(t, pool)
-			s := join(t, tx)
+			tx, s := joined(t, pool)
 			c, accepted := make(chan struct{}, 1000), make(chan int, 1)
 			begun := make(chan struct{})
 			go func() {

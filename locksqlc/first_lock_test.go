@@ -43,8 +43,6 @@ func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int {
 func TestFirstLockText(t *testing.T) {
 	makes := regexp.MustCompile("BEGIN DECLARE .* END IF; END; | ?MAKE")
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		base, err := mysql.NewConnector(db.Config())
-		check(t, err)
 		var sent []string
 		note := func(query string) string {
 			if strings.Contains(query, "INSERT INTO lockstep_locks") || strings.Contains(query, "CALL lockstep_") {
@@ -52,9 +50,7 @@ func TestFirstLockText(t *testing.T) {
 			}
 			return query
 		}
-		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return shown{edited{c, note}} }}))
-		defer func() { check(t, pool.Close()) }()
-		key := uniqueKey(t, "text")
+		pool, key := openPool(t, db.Config(), under(func(c connection) driver.Conn { return shown{edited{c, note}} })), uniqueKey(t, "text")
 		for range 3 {
 			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 		}
@@ -152,29 +148,21 @@ func TestFirstSharedLock(t *testing.T) {
 func TestChosenIsForOneTransaction(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table, held := db.CreateTable(t, "chosen", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "chosen")
-		holder := begin(t, newPool(t, db.Config(), true))
-		lock(t, join(t, holder), held)
+		holder := holding(t, newPool(t, db.Config(), true), held)
 		insert := "INSERT INTO " + table + " VALUES ()"
-		for name, first := range map[string]func(s *txlock.Scope) error{
-			"nothing": nil,
-			"TryLock": func(s *txlock.Scope) error { _, err := s.TryLock(t.Context(), held); return err },
-			"TryLock, new": func(s *txlock.Scope) error {
-				_, err := s.TryLock(t.Context(), uniqueKey(t, rand.Text()))
-				return err
-			},
-			"Lock": func(s *txlock.Scope) error { _, err := s.Lock(t.Context(), uniqueKey(t, rand.Text())); return err },
-		} {
+		for _, first := range []struct {
+			verb string
+			key  txlock.Key
+		}{{}, {"TryLock", held}, {"TryLock", uniqueKey(t, "new")}, {"Lock", uniqueKey(t, "new")}} {
 			for _, options := range []*sql.TxOptions{nil, {ReadOnly: true}} {
 				conn := takeConn(t, newPool(t, db.Config(), true))
 				exec(t, conn, "SET TRANSACTION READ ONLY")
 				tx, err := conn.BeginTx(t.Context(), options)
 				check(t, err)
-				if first != nil {
-					if err := first(join(t, tx)); !errors.Is(err, txlock.ErrReadOnly) {
-						t.Errorf("%s in a transaction that writes nothing: %v", name, err)
-					}
+				if first.verb != "" {
+					isError(t, first.verb+" in a transaction that writes nothing", verbs[first.verb](t.Context(), join(t, tx), first.key), txlock.ErrReadOnly)
 					if _, err := tx.ExecContext(t.Context(), insert); err == nil {
-						t.Errorf("after %s the transaction writes", name)
+						t.Errorf("after %s the transaction writes", first.verb)
 					}
 				}
 				check(t, tx.Rollback())
@@ -253,17 +241,6 @@ func TestFirstTryWaitsForNoGap(t *testing.T) {
 // transaction, so that a grant after that commit would come with old data.
 func TestTryOfAKeyThatIsBeingMade(t *testing.T) {
 	t.Parallel()
-	ways := map[string]func(scope *txlock.Scope, key txlock.Key) (txlock.Grant, error){
-		"TryLock":  func(s *txlock.Scope, key txlock.Key) (txlock.Grant, error) { return s.TryLock(t.Context(), key) },
-		"TryRLock": func(s *txlock.Scope, key txlock.Key) (txlock.Grant, error) { return s.TryRLock(t.Context(), key) },
-		"LockAny":  func(s *txlock.Scope, key txlock.Key) (txlock.Grant, error) { return s.LockAny(t.Context(), key) },
-		"Lock in time": func(s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-			return s.WaitAtMost(time.Minute).Lock(t.Context(), key)
-		},
-		"RLock in time": func(s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
-			return s.WaitAtMost(time.Minute).RLock(t.Context(), key)
-		},
-	}
 	for _, engine := range testdb.Engines() {
 		dbs := []*testdb.DB{testdb.Open(t, engine)}
 		if engine == testdb.MySQL && !testdb.WithoutProcedures() {
@@ -275,28 +252,26 @@ func TestTryOfAKeyThatIsBeingMade(t *testing.T) {
 			table := db.CreateTable(t, "making", "id INT PRIMARY KEY, n INT NOT NULL")
 			db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
 			pool := newPool(t, db.Config(), true)
-			for name, try := range ways {
-				tryWhileMade(t, db, pool, table, name, try)
+			for _, name := range []string{"TryLock", "TryRLock", "LockAny", "WaitAtMost", "RLock in time"} {
+				tryWhileMade(t, db, pool, table, name)
 			}
 		}
 	}
 }
 
 // tryWhileMade tries a key once, and commits its first holder as soon as the try waits.
-func tryWhileMade(t *testing.T, db *testdb.DB, pool *sql.DB, table, name string, try func(scope *txlock.Scope, key txlock.Key) (txlock.Grant, error)) {
+func tryWhileMade(t *testing.T, db *testdb.DB, pool *sql.DB, table, name string) {
 	key := uniqueKey(t, "making")
 	before := count(t, pool, "SELECT n FROM "+table+" WHERE id = 1")
-	holding := begin(t, pool)
-	lock(t, join(t, holding), key)
+	holding := holding(t, pool, key)
 	exec(t, holding, "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
 
 	conn := takeConn(t, pool)
 	id := testdb.ConnID(t, conn)
-	tx := begin(t, conn)
-	scope := join(t, tx)
+	tx, scope := joined(t, conn)
 	lock(t, scope, uniqueKey(t, "other")) // which reads nothing
 	tried := make(chan error, 1)
-	go func() { tried <- second(try(scope, key)) }()
+	go func() { tried <- verbs[name](t.Context(), scope, key) }()
 	if !testdb.Await(time.Minute, func() bool {
 		waits, err := db.WaitsForLock(t.Context(), id)
 		return len(tried) > 0 || err != nil || waits

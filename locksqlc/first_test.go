@@ -105,8 +105,7 @@ func TestPreparedForAnotherContext(t *testing.T) {
 			"LockWith":   func(s *txlock.Scope) context.Context { return s.LockWith(t.Context(), key) },
 			"CommitWith": func(s *txlock.Scope) context.Context { return s.CommitWith(t.Context(), 1) },
 		} {
-			tx := begin(t, pool)
-			s := join(t, tx)
+			tx, s := joined(t, pool)
 			ctx := mark(s)
 			prepared, err := tx.PrepareContext(ctx, "UPDATE "+table+" SET v = v + 1")
 			check(t, err)

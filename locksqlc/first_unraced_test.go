@@ -168,10 +168,8 @@ func TestLockWithErrors(t *testing.T) {
 			impatient(func(tx *sql.Tx, s *txlock.Scope) {
 				ctx := s.LockWith(t.Context(), key)
 				for range 2 {
-					_, err := tx.QueryContext(ctx, "SELECT 1")
-					isError(t, "a lock that is held", err, txlock.ErrWaitTimeout)
-					_, err = tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")
-					isError(t, "a lock that is held", err, txlock.ErrWaitTimeout)
+					isError(t, "a lock that is held", second(tx.QueryContext(ctx, "SELECT 1")), txlock.ErrWaitTimeout)
+					isError(t, "a lock that is held", second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")), txlock.ErrWaitTimeout)
 				}
 				wantHeld(t, "a lock that was refused", s, key, false)
 				exec(t, tx, "INSERT INTO "+table+" VALUES (2)")
@@ -186,8 +184,7 @@ func TestLockWithErrors(t *testing.T) {
 			ctx := s.LockWith(t.Context(), key)
 			rows, err := tx.QueryContext(t.Context(), "SELECT 1")
 			check(t, err)
-			_, err = tx.QueryContext(ctx, "SELECT 1")
-			isError(t, "rows are open", err, txlock.ErrOpenRows)
+			isError(t, "rows are open", second(tx.QueryContext(ctx, "SELECT 1")), txlock.ErrOpenRows)
 			_ = told(t, rows, nil)
 			_, err = tx.QueryContext(ctx, "SELECT 1") // what was read since LockWith may be older than the lock
 			if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), "since LockWith") {
@@ -206,8 +203,7 @@ func TestLockWithErrors(t *testing.T) {
 			if !sharesTexts(db.Engine()) {
 				return
 			}
-			_, err := tx.QueryContext(s.LockWith(s.LockWith(t.Context(), uniqueKey(t, "first")), uniqueKey(t, "first")), "SELECT 1")
-			isError(t, "twice", err, txlock.ErrInvalidOption)
+			isError(t, "twice", second(tx.QueryContext(s.LockWith(s.LockWith(t.Context(), uniqueKey(t, "first")), uniqueKey(t, "first")), "SELECT 1")), txlock.ErrInvalidOption)
 		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // rows that are read to their end are closed
 			rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "first")), "SELECT 1")
@@ -215,8 +211,7 @@ func TestLockWithErrors(t *testing.T) {
 			for rows.Next() {
 			}
 			check(t, rows.Err())
-			_, err = tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")
-			check(t, errors.Join(err, rows.Close()))
+			check(t, errors.Join(second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), rows.Close()))
 		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // an argument that can't be one
 			key := uniqueKey(t, "first")

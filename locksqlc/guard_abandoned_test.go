@@ -49,8 +49,7 @@ func newWaiter(t *testing.T, pool *sql.DB) waiter {
 func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	begun := time.Now()
-	next := begin(t, newPool(t, db.Config(), true))
-	lock(t, join(t, next), w.mine)
+	holding(t, newPool(t, db.Config(), true), w.mine)
 	if took := time.Since(begun); took > soon {
 		t.Errorf("the lock of the abandoned session was free after %v", took)
 	}

@@ -209,17 +209,15 @@ func (v *victim) commitsHalf(t *testing.T) {
 func (v *victim) isDoomed(t *testing.T) {
 	t.Helper()
 	ctx, write := t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, '')"
-	_, err := v.tx.ExecContext(ctx, write)
+	err := second(v.tx.ExecContext(ctx, write))
 	wantDoomed(t, "Exec", err, 1213)
 	isError(t, "Exec", err, txlock.ErrDeadlock)
 	wantDoomed(t, "Exec with an argument", second(v.tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, 0, '')", 9000)), 1213)
-	_, err = v.tx.QueryContext(ctx, "SELECT 1")
-	wantDoomed(t, "Query", err, 1213)
+	wantDoomed(t, "Query", second(v.tx.QueryContext(ctx, "SELECT 1")), 1213)
 	wantDoomed(t, "QueryRow", v.tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)), 1213)
 	wantDoomed(t, "QueryRow with an argument", v.tx.QueryRowContext(ctx, "SELECT ?", 1).Scan(new(int)), 1213)
 	for _, text := range []string{"SAVEPOINT x", "ROLLBACK TO SAVEPOINT early", "ROLLBACK", "COMMIT", "BEGIN", write + "; " + write} {
-		_, err = v.tx.ExecContext(ctx, text)
-		wantDoomed(t, text, err, 1213)
+		wantDoomed(t, text, second(v.tx.ExecContext(ctx, text)), 1213)
 	}
 	stmt, err := v.tx.PrepareContext(ctx, "UPDATE "+v.table+" SET v = 9 WHERE id = ?")
 	check(t, err)

@@ -121,11 +121,8 @@ func onImplicit(t *testing.T, test func(t *testing.T, db *testdb.DB, i implicitS
 	})
 }
 
-// implicitPool is a pool of the administrator that uses no connection twice: LOCK TABLES
-// outlives its transaction.
-func implicitPool(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
-	t.Helper()
-	pool := newPool(t, db.AdminConfig(severalTexts), guarded)
+// unkept has a pool use no connection twice: LOCK TABLES outlives its transaction.
+func unkept(pool *sql.DB) *sql.DB {
 	pool.SetMaxIdleConns(-1)
 	return pool
 }
@@ -137,13 +134,7 @@ func TestImplicitCommit(t *testing.T) {
 	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
 		for _, ask := range []bool{false, true} { // before Commit
 			text, key := i.prepare(t, db), uniqueKey(t, "implicit")
-			pool := implicitPool(t, db, true)
-			if ask {
-				pool = unreadPool(t, db.AdminConfig(severalTexts))
-				pool.SetMaxIdleConns(-1)
-			}
-			tx := begin(t, pool)
-			scope := join(t, tx)
+			tx, scope := joined(t, unkept(reading(t, !ask, db.AdminConfig(severalTexts))))
 			lock(t, scope, key)
 			if _, err := tx.ExecContext(t.Context(), text); number(err) != i.fails {
 				t.Fatalf("the statement was answered %v, want %d", err, i.fails)
@@ -189,7 +180,7 @@ func TestImplicitCommitWithoutLocks(t *testing.T) {
 	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
 		var results [2]string
 		for side := range results {
-			pool := implicitPool(t, db, side == 1)
+			pool := unkept(newPool(t, db.AdminConfig(severalTexts), side == 1))
 			kept := db.CreateTable(t, "kept", counters)
 			tx := begin(t, pool)
 			exec(t, tx, "INSERT INTO "+kept+" VALUES (1, 1)")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"testing"
@@ -40,24 +41,38 @@ func onSides(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool))
 	})
 }
 
-// newPool opens a pool. When the test ends, all connections must have been returned to
-// it.
+// newPool opens a pool, guarded or plain.
 func newPool(tb testing.TB, cfg *mysql.Config, guarded bool) *sql.DB {
+	tb.Helper()
+	return openPool(tb, cfg, func(base driver.Connector) driver.Connector {
+		if guarded {
+			return locksqlc.Connector(base)
+		}
+		return base
+	})
+}
+
+// openPool opens a pool on what wrap makes of the driver's connector. When the test ends, all
+// connections must have been returned to it.
+func openPool(tb testing.TB, cfg *mysql.Config, wrap func(base driver.Connector) driver.Connector) *sql.DB {
 	tb.Helper()
 	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
 	connector, err := mysql.NewConnector(cfg)
 	check(tb, err)
-	if guarded {
-		connector = locksqlc.Connector(connector)
-	}
-	db := sql.OpenDB(connector)
+	db := sql.OpenDB(wrap(connector))
 	tb.Cleanup(func() {
 		if n := testdb.InUse(db); n != 0 {
-			tb.Errorf("%d connections are in use at the end (guarded: %t)", n, guarded)
+			tb.Errorf("%d connections are in use at the end", n)
 		}
 		check(tb, db.Close())
 	})
 	return db
+}
+
+// single lets a pool have one connection.
+func single(pool *sql.DB) *sql.DB {
+	pool.SetMaxOpenConns(1)
+	return pool
 }
 
 // interpolating has the driver write arguments into the texts.
@@ -201,11 +216,18 @@ func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	return grant
 }
 
-// holding is a transaction that holds a key.
-func holding(tb testing.TB, db *testdb.DB, key txlock.Key) *sql.Tx {
+// joined begins a transaction and joins it.
+func joined(tb testing.TB, on beginner, options ...*sql.TxOptions) (*sql.Tx, *txlock.Scope) {
 	tb.Helper()
-	tx := begin(tb, newPool(tb, db.Config(), true))
-	lock(tb, join(tb, tx), key)
+	tx := begin(tb, on, options...)
+	return tx, join(tb, tx)
+}
+
+// holding is a transaction that holds a key.
+func holding(tb testing.TB, on beginner, key txlock.Key) *sql.Tx {
+	tb.Helper()
+	tx, scope := joined(tb, on)
+	lock(tb, scope, key)
 	return tx
 }
 

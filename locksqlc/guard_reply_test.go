@@ -63,11 +63,7 @@ func TestSwallowedDeadlock(t *testing.T) {
 						cfg := db.AdminConfig(func(cfg *mysql.Config) {
 							cfg.MultiStatements, cfg.InterpolateParams = true, by == "interpolated"
 						})
-						pool := newPool(t, cfg, true)
-						if by == "unread" {
-							pool = unreadPool(t, cfg)
-						}
-						v, err := lost(t, db, pool, locks, shape{run: func(ctx context.Context, v *victim) error {
+						v, err := lost(t, db, reading(t, by != "unread", cfg), locks, shape{run: func(ctx context.Context, v *victim) error {
 							fill := strings.NewReplacer("{T}", v.table, "{P}", "own_"+v.table).Replace
 							if kind, _, made := strings.Cut(s.makes, " "); made {
 								db.Exec(t, "CREATE "+fill(s.makes))
@@ -86,23 +82,13 @@ func TestSwallowedDeadlock(t *testing.T) {
 	})
 }
 
-// unreadPool is a guarded pool that can't read the flags of the replies.
-func unreadPool(t *testing.T, cfg *mysql.Config) *sql.DB {
-	t.Helper()
-	base, err := mysql.NewConnector(cfg)
-	check(t, err)
-	pool := sql.OpenDB(locksqlc.Connector(wrapper{base, wrappers["commenter"]}))
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
-}
-
 // reading opens a pool that can read the flags of the replies, or one that can't.
 func reading(t *testing.T, can bool, cfg *mysql.Config) *sql.DB {
 	t.Helper()
-	if !can {
-		return unreadPool(t, cfg)
+	if can {
+		return newPool(t, cfg, true)
 	}
-	return newPool(t, cfg, true)
+	return openPool(t, cfg, under(wrappers["commenter"]))
 }
 
 // isOver fails the test unless the transaction refuses every further statement, nothing

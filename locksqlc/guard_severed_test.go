@@ -154,28 +154,6 @@ func TestAutocommitAfterDDL(t *testing.T) {
 // TestEndedByText has the program end a transaction by a statement. The error says what that
 // did, and what was rolled back isn't said to be committed.
 func TestEndedByText(t *testing.T) {
-	ways := []func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error{
-		func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error {
-			return locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "ended")}, fn)
-		},
-		func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error {
-			return locksqlc.Run(t.Context(), pool, nil, fn)
-		},
-		func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error {
-			first, err := locksqlc.Once(t.Context(), pool, uniqueKey(t, "ended"), fn)
-			if first != (err == nil) {
-				t.Errorf("it is first: %t, %v", first, err)
-			}
-			return err
-		},
-		func(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx) error) error {
-			_, first, err := locksqlc.OnceValue(t.Context(), pool, uniqueKey(t, "ended"), func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
-			if first != (err == nil) {
-				t.Errorf("it is first: %t, %v", first, err)
-			}
-			return err
-		},
-	}
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.AdminConfig(severalTexts), true)
 		for i, c := range []struct{ text, name, says string }{
@@ -194,15 +172,15 @@ func TestEndedByText(t *testing.T) {
 			{"XA END 'x'", "", ""},
 			{"XA PREPARE 'x'", "", ""},
 		} {
-			for way, run := range ways {
-				if !testdb.Meet(i, way) {
+			for j, name := range []string{"Run", "Run, no key", "Once", "OnceValue"} {
+				if !testdb.Meet(i, j) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/%d", c.text, way), func(t *testing.T) {
+				t.Run(c.text+"/"+name, func(t *testing.T) {
 					t.Parallel()
 					table, calls := db.CreateTable(t, "ended", counters), 0
 					var answer error
-					err := run(t, pool, func(tx *sql.Tx) error {
+					err := ways[name](t.Context(), pool, uniqueKey(t, "ended"), func(tx *sql.Tx) error {
 						calls++
 						exec(t, tx, "INSERT INTO "+table+" VALUES (1, 1)")
 						_, answer = tx.ExecContext(t.Context(), strings.ReplaceAll(c.text, "{T}", table))

@@ -39,8 +39,7 @@ func TestErrorsKeepOpen(t *testing.T) {
 		pool := newPool(t, db.Config(), true)
 		exec(t, pool, "INSERT INTO "+table+" VALUES (1)")
 		for statement, want := range statements {
-			tx := begin(t, pool)
-			scope := join(t, tx)
+			tx, scope := joined(t, pool)
 			_ = lock(t, scope, uniqueKey(t, "errors"))
 			text := strings.NewReplacer("{T}", table, "{ID}", fmt.Sprint(testdb.ConnID(t, tx))).Replace(statement)
 			err := sendBy(t.Context(), tx, "rows", text)
@@ -113,11 +112,9 @@ func TestUnknownReplies(t *testing.T) {
 		check(t, txlock.Ensure(t.Context(), holder, busy, free))
 		lock(t, join(t, begin(t, holder)), busy)
 		for _, guarded := range []bool{true, false} {
-			pool := newPool(t, db.Config(), guarded)
-			pool.SetMaxOpenConns(1)
+			pool := single(newPool(t, db.Config(), guarded))
 			for _, name := range []string{"TryLock", "TryRLock", "LockAny"} {
-				tx := begin(t, pool)
-				scope := join(t, tx)
+				tx, scope := joined(t, pool)
 				exec(t, tx, "SET character_set_results = utf16")
 				err := verbs[name](t.Context(), scope, busy)
 				if err == nil {
@@ -142,8 +139,7 @@ func TestUnknownReplies(t *testing.T) {
 func grantsWhatItSays(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key) {
 	t.Helper()
 	for _, name := range []string{"Lock", "RLock", "TryLock", "LockAll", "CompareAndBump"} {
-		tx := begin(t, pool)
-		scope := join(t, tx)
+		tx, scope := joined(t, pool)
 		exec(t, tx, "SET character_set_results = utf16")
 		err := verbs[name](t.Context(), scope, key)
 		if err == nil && isFree(t, db, key) {

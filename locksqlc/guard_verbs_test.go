@@ -1,7 +1,6 @@
 package locksqlc_test
 
 import (
-	"context"
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
@@ -10,34 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 )
-
-// edited changes each text on its way.
-type edited struct {
-	connection
-	edit func(query string) string
-}
-
-func (e edited) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return e.connection.ExecContext(ctx, e.edit(query), args)
-}
-
-func (e edited) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return e.connection.QueryContext(ctx, e.edit(query), args)
-}
-
-func (e edited) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	return e.connection.PrepareContext(ctx, e.edit(query))
-}
-
-// shown shows what it wraps, as XSAM/otelsql does.
-type shown struct{ edited }
-
-func (s shown) Raw() driver.Conn { return s.connection }
 
 // edits are what instrumentation does to a text.
 var edits = map[string]func(query string) string{
@@ -58,10 +31,7 @@ func editors() map[string]func(connection) driver.Conn {
 		all[name] = func(c connection) driver.Conn { return edited{c, edit} }
 		all["shown, "+name] = func(c connection) driver.Conn { return shown{edited{c, edit}} }
 	}
-	all["unexecuted, before"] = func(c connection) driver.Conn {
-		e := edited{c, edits["before"]}
-		return unexecuted{e, e, e, e, e, e, e}
-	}
+	all["unexecuted, before"] = func(c connection) driver.Conn { return wrappers["unexecuted"](edited{c, edits["before"]}) }
 	return all
 }
 
@@ -82,23 +52,13 @@ func onEdited(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)
 			all := editors()
 			for i, name := range slices.Sorted(maps.Keys(all)) {
 				wrap := all[name]
-				for j, connector := range []func(driver.Connector) driver.Connector{
-					func(base driver.Connector) driver.Connector { return wrapper{locksqlc.Connector(base), wrap} },
-					func(base driver.Connector) driver.Connector { return locksqlc.Connector(wrapper{base, wrap}) },
-					func(base driver.Connector) driver.Connector {
-						return locksqlc.Connector(wrapper{locksqlc.Connector(base), wrap})
-					},
-				} {
+				for j, place := range []func(func(connection) driver.Conn) func(driver.Connector) driver.Connector{around, under, between} {
 					if !testdb.Meet(i, j, without) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s/without procedures=%t/%s %s", engine, without, name, []string{"around", "under", "between"}[j]), func(t *testing.T) {
 						t.Parallel()
-						base, err := mysql.NewConnector(db.Config())
-						check(t, err)
-						pool := sql.OpenDB(connector(base))
-						pool.SetMaxOpenConns(1)
-						t.Cleanup(func() { check(t, pool.Close()) })
+						pool := single(openPool(t, db.Config(), place(wrap)))
 						test(t, db, pool)
 					})
 				}
@@ -112,13 +72,10 @@ func TestOpenerStaysEdited(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, _ *testdb.DB) {
 		db := testdb.Shared(t, testdb.MariaDB).OpenNamed(t)
 		db.Exec(t, "CREATE TABLE tenant_locks LIKE lockstep_locks")
-		base, err := mysql.NewConnector(db.AdminConfig())
-		check(t, err)
-		pool := sql.OpenDB(wrapper{locksqlc.Connector(base), func(c connection) driver.Conn {
+		pool := openPool(t, db.AdminConfig(), around(func(c connection) driver.Conn {
 			return edited{c, strings.NewReplacer("lockstep_locks", "tenant_locks").Replace}
-		}})
+		}))
 		pool.SetMaxOpenConns(1)
-		defer func() { check(t, pool.Close()) }()
 		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "tenant")
 		runs(t, pool, table, key, 20)
 		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM lockstep_locks")

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -41,22 +39,31 @@ func (w wrapper) Connect(ctx context.Context) (driver.Conn, error) {
 	return w.wrap(base.(connection)), nil
 }
 
-// commenter adds a comment before and after each text, as otelsql's WithSQLCommenter and
+// edited changes each text on its way.
+type edited struct {
+	connection
+	edit func(query string) string
+}
+
+func (e edited) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return e.connection.ExecContext(ctx, e.edit(query), args)
+}
+
+func (e edited) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return e.connection.QueryContext(ctx, e.edit(query), args)
+}
+
+func (e edited) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	return e.connection.PrepareContext(ctx, e.edit(query))
+}
+
+// shown shows what it wraps, as XSAM/otelsql does.
+type shown struct{ edited }
+
+func (s shown) Raw() driver.Conn { return s.connection }
+
+// commented adds a comment before and after each text, as otelsql's WithSQLCommenter and
 // Datadog's propagation do.
-type commenter struct{ connection }
-
-func (c commenter) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return c.connection.ExecContext(ctx, commented(query), args)
-}
-
-func (c commenter) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.connection.QueryContext(ctx, commented(query), args)
-}
-
-func (c commenter) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	return c.connection.PrepareContext(ctx, commented(query))
-}
-
 func commented(query string) string {
 	return "/* app='shop' */ " + query + " /* traceparent='00-1-1-00' */"
 }
@@ -64,32 +71,24 @@ func commented(query string) string {
 // unchecked has no Validator and no SessionResetter, like nhat/otelsql, sqlhooks and
 // instrumentedsql.
 type unchecked struct {
+	driver.Conn
 	driver.ConnBeginTx
 	driver.ConnPrepareContext
 	driver.ExecerContext
 	driver.QueryerContext
 	driver.NamedValueChecker
-	base connection
 }
-
-func (u unchecked) Prepare(query string) (driver.Stmt, error) { return u.base.Prepare(query) }
-func (u unchecked) Close() error                              { return u.base.Close() }
-func (u unchecked) Begin() (driver.Tx, error)                 { return nil, errors.ErrUnsupported }
 
 // unexecuted has no ExecerContext: database/sql prepares each statement.
 type unexecuted struct {
+	driver.Conn
 	driver.ConnBeginTx
 	driver.ConnPrepareContext
 	driver.QueryerContext
 	driver.Validator
 	driver.SessionResetter
 	driver.NamedValueChecker
-	base connection
 }
-
-func (u unexecuted) Prepare(query string) (driver.Stmt, error) { return u.base.Prepare(query) }
-func (u unexecuted) Close() error                              { return u.base.Close() }
-func (u unexecuted) Begin() (driver.Tx, error)                 { return nil, errors.ErrUnsupported }
 
 // forgetful drops the context of Exec.
 type forgetful struct{ connection }
@@ -104,15 +103,27 @@ func (f forgetful) PrepareContext(_ context.Context, query string) (driver.Stmt,
 
 var wrappers = map[string]func(connection) driver.Conn{
 	"nothing":    func(c connection) driver.Conn { return c },
-	"commenter":  func(c connection) driver.Conn { return commenter{c} },
+	"commenter":  func(c connection) driver.Conn { return edited{c, commented} },
 	"unchecked":  func(c connection) driver.Conn { return unchecked{c, c, c, c, c, c} },
 	"unexecuted": func(c connection) driver.Conn { return unexecuted{c, c, c, c, c, c, c} },
 	"forgetful":  func(c connection) driver.Conn { return forgetful{c} },
 }
 
-// onWrapped runs a test on pools with each wrapper, around the guarded pool and under it,
-// and on one guarded pool around another. The cases run in parallel, or one after the
-// other.
+// around, under and between are where a wrapper can be: around the guards, under them, and between two.
+func around(wrap func(connection) driver.Conn) func(driver.Connector) driver.Connector {
+	return func(base driver.Connector) driver.Connector { return wrapper{locksqlc.Connector(base), wrap} }
+}
+
+func under(wrap func(connection) driver.Conn) func(driver.Connector) driver.Connector {
+	return func(base driver.Connector) driver.Connector { return locksqlc.Connector(wrapper{base, wrap}) }
+}
+
+func between(wrap func(connection) driver.Conn) func(driver.Connector) driver.Connector {
+	return func(base driver.Connector) driver.Connector { return under(wrap)(locksqlc.Connector(base)) }
+}
+
+// onWrapped runs a test on pools with each wrapper in each place. The cases run in parallel, or one
+// after the other.
 func onWrapped(t *testing.T, together bool, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
 	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
@@ -121,21 +132,13 @@ func onWrapped(t *testing.T, together bool, test func(t *testing.T, db *testdb.D
 				if together {
 					t.Parallel()
 				}
-				cfg := db.AdminConfig()
-				cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-				base, err := mysql.NewConnector(cfg)
-				check(t, err)
-				pool := sql.OpenDB(connector(base))
-				t.Cleanup(func() { _ = pool.Close() })
-				test(t, db, pool, guarded)
+				test(t, db, openPool(t, db.AdminConfig(), connector), guarded)
 			})
 		}
 		for name, wrap := range wrappers {
-			run(name+" around it", name != "forgetful", func(base driver.Connector) driver.Connector { return wrapper{locksqlc.Connector(base), wrap} })
-			run(name+" under it", true, func(base driver.Connector) driver.Connector { return locksqlc.Connector(wrapper{base, wrap}) })
-			run(name+" between two", true, func(base driver.Connector) driver.Connector {
-				return locksqlc.Connector(wrapper{locksqlc.Connector(base), wrap})
-			})
+			run(name+" around it", name != "forgetful", around(wrap))
+			run(name+" under it", true, under(wrap))
+			run(name+" between two", true, between(wrap))
 		}
 	})
 }
@@ -145,8 +148,7 @@ func TestWrappedJoins(t *testing.T) {
 	onWrapped(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		key := uniqueKey(t, "wrapped")
 		check(t, txlock.Ensure(t.Context(), pool, key))
-		tx := begin(t, pool)
-		scope := join(t, tx)
+		tx, scope := joined(t, pool)
 		if scope.Guarded() != guarded {
 			t.Errorf("Guarded() is %t, want %t", scope.Guarded(), guarded)
 		}
@@ -201,7 +203,7 @@ func TestWrappedCancel(t *testing.T) {
 		}
 		held, wanted := uniqueKey(t, "held"), uniqueKey(t, "wanted")
 		check(t, txlock.Ensure(t.Context(), pool, held))
-		holding(t, db, wanted)
+		holding(t, newPool(t, db.Config(), true), wanted)
 		tx := begin(t, pool)
 		scope, id := join(t, tx), testdb.ConnID(t, tx)
 		lock(t, scope, held)

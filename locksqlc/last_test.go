@@ -41,8 +41,7 @@ func TestPreparedSale(t *testing.T) {
 		trips, count := testdb.CountTrips(t)
 		cfg := db.Config(count)
 		cfg.InterpolateParams = false
-		pool := newPool(t, cfg, true)
-		pool.SetMaxOpenConns(1)
+		pool := single(newPool(t, cfg, true))
 		table := db.CreateTable(t, "last", "id INT PRIMARY KEY, n INT, d DATETIME(6)")
 		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 1000, NULL)")
 		sent := 0
@@ -164,8 +163,7 @@ func TestCommitWithInterrupted(t *testing.T) {
 				time.Sleep(time.Duration(i%40) * 25 * time.Microsecond)
 				_, _ = db.Admin().Exec(fmt.Sprintf("KILL QUERY %d", id)) // it may be gone
 			}()
-			tx := begin(t, pool)
-			s := join(t, tx)
+			tx, s := joined(t, pool)
 			session <- testdb.ConnID(t, tx)
 			_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), fmt.Sprintf("INSERT INTO %s VALUES (%d)", table, i))
 			<-killed

@@ -64,8 +64,7 @@ func TestCommitWith(t *testing.T) {
 				cfg := db.Config(count)
 				cfg.InterpolateParams = true
 				p.mutate(cfg)
-				pool := newPool(t, cfg, true)
-				pool.SetMaxOpenConns(1)
+				pool := single(newPool(t, cfg, true))
 				create := func() string {
 					table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT, n BIGINT, s VARCHAR(99) CHARACTER SET utf8mb4, b BLOB, f DOUBLE, d DATETIME,"+
 						" lockstep_rows INT NOT NULL DEFAULT 1, v_rows INT NOT NULL DEFAULT 1, p_rows INT NOT NULL DEFAULT 1")

@@ -27,29 +27,15 @@ import (
 // COMMIT comes too late for an error.
 func TestRowBeforeCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		base, err := mysql.NewConnector(db.Config())
-		check(t, err)
 		var open []bool
-		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return watched{c, &open} }}))
-		defer pool.Close()
+		pool := openPool(t, db.Config(), under(func(c connection) driver.Conn { return watched{c, &open} }))
 		insert := "INSERT INTO " + db.CreateTable(t, "ordered", "id INT AUTO_INCREMENT PRIMARY KEY") + " VALUES ()"
 		key := uniqueKey(t, "ordered")
-		for name, commits := range map[string]func() error{
-			"Optimistic": func() error {
-				return locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error { return second(tx.ExecContext(t.Context(), insert)) })
-			},
-			"CommitWith": func() error {
-				return locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-					scope, err := locksqlc.Join(t.Context(), tx)
-					if err == nil {
-						_, err = tx.ExecContext(scope.CommitWith(t.Context(), txlock.AnyRows), insert)
-					}
-					return err
-				})
-			},
-		} {
+		for name, run := range map[string]way{"Optimistic": ways["Optimistic"], "CommitWith": endingWith(insert, nil)} {
 			open = nil
-			check(t, commits())
+			check(t, run(t.Context(), pool, key, func(tx *sql.Tx) error {
+				return second(tx.ExecContext(t.Context(), insert))
+			}))
 			if !slices.Equal(open, []bool{true, false}) {
 				t.Errorf("%s: behind the row and at the end a transaction is open: %t", name, open)
 			}
@@ -100,26 +86,12 @@ func (r watchedRows) Close() error {
 // server, or with the reply, when all is committed. Nobody knows which, so the transaction
 // isn't run again, and the error says so: ErrUnknownOutcome.
 func TestLostReplyOfCommit(t *testing.T) {
-	ways := maps.Clone(running)
-	ways["OnceValue"] = func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
-		_, first, err := locksqlc.OnceValue(ctx, pool, key, func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
-		if first != (err == nil) {
-			t.Errorf("OnceValue is first: %t, %v", first, err)
-		}
-		return err
-	}
+	all := maps.Clone(ways)
 	for name, text := range map[string]string{"CommitWith": "'a'", "CommitWith, one by one": "'ä'"} {
-		ways[name] = func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
-			return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-				if err := fn(tx); err != nil {
-					return err
-				}
-				return second(tx.ExecContext(join(t, tx).CommitWith(ctx, txlock.AnyRows), "DELETE FROM lockstep_once WHERE name = "+text))
-			})
-		}
+		all[name] = endingWith("DELETE FROM lockstep_once WHERE name = "+text, nil)
 	}
 	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		for name, run := range ways {
+		for name, run := range all {
 			if !guarded && strings.HasPrefix(name, "CommitWith") {
 				continue // refused there
 			}
@@ -158,13 +130,10 @@ func TestLostReplyOfCommit(t *testing.T) {
 // the context's error.
 func TestContextEndsWithCommitUnderWay(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		base, err := mysql.NewConnector(db.Config())
-		check(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return cutOff{c, cancel} }}))
-		defer pool.Close()
+		pool := openPool(t, db.Config(), under(func(c connection) driver.Conn { return cutOff{c, cancel} }))
 		table := db.CreateTable(t, "cut_off", "id INT PRIMARY KEY")
-		err = locksqlc.Optimistic(ctx, pool, uniqueKey(t, "cut off"), func(tx *sql.Tx) error {
+		err := locksqlc.Optimistic(ctx, pool, uniqueKey(t, "cut off"), func(tx *sql.Tx) error {
 			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)"))
 		})
 		if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || !errors.Is(err, context.Canceled) || txlock.Retryable(err) {
@@ -199,24 +168,11 @@ func (c cutOff) QueryContext(ctx context.Context, query string, args []driver.Na
 func TestContextEndsInFunction(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		key, table := uniqueKey(t, "ends"), numbers(t, db)
-		for name, run := range map[string]func(ctx context.Context, fn func(tx *sql.Tx) error) error{
-			"Run":         func(ctx context.Context, fn func(tx *sql.Tx) error) error { return running["Run"](ctx, pool, key, fn) },
-			"Run, no key": func(ctx context.Context, fn func(tx *sql.Tx) error) error { return locksqlc.Run(ctx, pool, nil, fn) },
-			"Optimistic": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
-				return locksqlc.Optimistic(ctx, pool, key, fn)
-			},
-			"Once": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
-				return second(locksqlc.Once(ctx, pool, key, fn))
-			},
-			"OnceValue": func(ctx context.Context, fn func(tx *sql.Tx) error) error {
-				_, _, err := locksqlc.OnceValue(ctx, pool, key, func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
-				return err
-			},
-		} {
+		for name, run := range ways {
 			for i := range 4 {
 				var scope *txlock.Scope
 				ctx, cancel := context.WithCancel(t.Context())
-				err := run(ctx, func(tx *sql.Tx) error {
+				err := run(ctx, pool, key, func(tx *sql.Tx) error {
 					scope = join(t, tx)
 					_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET v = 1")
 					cancel()

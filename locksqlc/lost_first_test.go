@@ -17,30 +17,20 @@ import (
 // be tried again; also that of what a pool asks its server once.
 func TestLostLocks(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		for name, lock := range map[string]func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error{
-			"Lock": func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-				return second(s.Lock(ctx, key))
-			},
-			"RLock": func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-				return second(s.RLock(ctx, key))
-			},
-			"TryLock": func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-				return second(s.TryLock(ctx, key))
-			},
-			"Version": func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-				return second(s.Version(ctx, key))
-			},
-			"LockAll": func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-				return second(s.LockAll(ctx, key, txlock.Named(key.String()+", too")))
-			},
+		ways := map[string]func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error{
 			"LockWith": func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-				var one int
-				return tx.QueryRowContext(s.LockWith(ctx, key), "SELECT 1").Scan(&one)
+				return tx.QueryRowContext(s.LockWith(ctx, key), "SELECT 1").Scan(new(int))
 			},
 			"LockWith a write": func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 				return second(tx.ExecContext(s.LockWith(ctx, key), "DELETE FROM lockstep_locks WHERE name = 'no such'"))
 			},
-		} {
+		}
+		for _, name := range []string{"Lock", "RLock", "TryLock", "Version", "LockAll"} {
+			ways[name] = func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+				return verbs[name](ctx, s, key)
+			}
+		}
+		for name, lock := range ways {
 			for _, arrives := range []bool{false, true} {
 				lost := true
 				for at := 1; lost; at++ {
@@ -51,8 +41,7 @@ func TestLostLocks(t *testing.T) {
 						}
 						return sent == at, arrives
 					})), true)
-					tx := begin(t, pool)
-					s := join(t, tx)
+					tx, s := joined(t, pool)
 					sent = 0
 					err := lock(t.Context(), tx, s, uniqueKey(t, fmt.Sprint(name, arrives, at)))
 					if lost = sent >= at; lost && (!errors.Is(err, txlock.ErrTxDoomed) || !txlock.Retryable(err)) || !lost && err != nil {

@@ -52,8 +52,7 @@ func TestMovedSession(t *testing.T) {
 			db.Exec(t, "CREATE TABLE "+other+"."+table+" LIKE "+table)
 		}
 		fill := strings.NewReplacer("{O}", other, "{P}", procedure).Replace
-		pool := newPool(t, db.AdminConfig(severalTexts), true)
-		pool.SetMaxOpenConns(1)
+		pool := single(newPool(t, db.AdminConfig(severalTexts), true))
 		leases := [2]*lease.Manager{managerOf(t, pool), managerOf(t, db.Admin())}
 		alone := func(t *testing.T) {
 			t.Helper()
@@ -143,8 +142,7 @@ func TestLockTablesUnderAutocommitOff(t *testing.T) {
 		} {
 			for _, by := range sendings[:2] {
 				pool, key := newPool(t, db.AdminConfig(severalTexts), true), uniqueKey(t, "tables")
-				tx := begin(t, pool)
-				scope := join(t, tx)
+				tx, scope := joined(t, pool)
 				lock(t, scope, key)
 				for _, text := range texts {
 					if err := sendBy(t.Context(), tx, by, text); err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
@@ -194,8 +192,7 @@ func TestChainedTransaction(t *testing.T) {
 		exec(t, conn, "COMMIT")
 		wantFree(t, db, key)
 
-		always := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Params = map[string]string{"completion_type": "1"} }), true)
-		always.SetMaxOpenConns(1)
+		always := single(newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Params = map[string]string{"completion_type": "1"} }), true))
 		tx := begin(t, always) // without locks, which are refused there
 		exec(t, tx, "INSERT INTO "+table+" VALUES ()")
 		check(t, tx.Commit())

@@ -3,6 +3,7 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"testing"
@@ -33,11 +34,9 @@ type opening struct {
 // keptPool is a guarded pool that prepares what begins a transaction at its first use.
 func keptPool(t *testing.T, cfg *mysql.Config) *sql.DB {
 	t.Helper()
-	connector, err := mysql.NewConnector(cfg)
-	check(t, err)
-	pool := sql.OpenDB(guard.Wrap(connector, guard.Options{PrepareAtOnce: true}))
-	t.Cleanup(func() { check(t, pool.Close()) })
-	return pool
+	return openPool(t, cfg, func(base driver.Connector) driver.Connector {
+		return guard.Wrap(base, guard.Options{PrepareAtOnce: true})
+	})
 }
 
 // onOpenings runs a test with all ways to begin, which must not be told apart.
@@ -165,8 +164,7 @@ func TestOpeningIsInterrupted(t *testing.T) {
 // TestOpeningReadOnly begins a read-only transaction by a lock, which writes.
 func TestOpeningReadOnly(t *testing.T) {
 	readOnly := func(t *testing.T, o *opening) {
-		_, err := o.Lock(t.Context(), o.free)
-		wants(t, err, txlock.ErrReadOnly, 1792)
+		wants(t, second(o.Lock(t.Context(), o.free)), txlock.ErrReadOnly, 1792)
 		wantCount(t, o.tx, 7, "SELECT 7")
 		if _, err := o.tx.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 0"); number(err) != 1792 {
 			t.Errorf("a write: %v, want 1792", err)
@@ -186,8 +184,7 @@ func TestOpeningReadOnly(t *testing.T) {
 				db := testdb.Open(t, engine)
 				pool := newPool(t, db.Config(func(c *mysql.Config) { c.Params = map[string]string{variable: "1"} }), true)
 				tx := begin(t, pool)
-				_, err := join(t, tx).Lock(t.Context(), uniqueKey(t, "read-only"))
-				wants(t, err, txlock.ErrReadOnly, 1792)
+				wants(t, second(join(t, tx).Lock(t.Context(), uniqueKey(t, "read-only"))), txlock.ErrReadOnly, 1792)
 				wantCount(t, tx, 7, "SELECT 7")
 				check(t, tx.Commit())
 			})
@@ -201,11 +198,9 @@ func TestOpeningWithoutTables(t *testing.T) {
 		db := testdb.Open(t, engine)
 		other := db.CreateTable(t, "other", "id INT PRIMARY KEY")
 		cfg := db.AdminConfig(func(c *mysql.Config) { c.DBName = "mysql" })
-		tx := begin(t, newPool(t, cfg, true))
-		scope := join(t, tx)
+		tx, scope := joined(t, newPool(t, cfg, true))
 		for range 2 {
-			_, err := scope.Lock(t.Context(), uniqueKey(t, "missing"))
-			wants(t, err, txlock.ErrSchema, 1146)
+			wants(t, second(scope.Lock(t.Context(), uniqueKey(t, "missing"))), txlock.ErrSchema, 1146)
 		}
 		exec(t, tx, "INSERT INTO "+db.Name()+"."+other+" VALUES (1)")
 		check(t, tx.Commit())
@@ -296,8 +291,7 @@ func (o *opening) over(t *testing.T) {
 // TestRunOpensAgain has Run begin on a connection that dies before its first statement.
 func TestRunOpensAgain(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.Config(), true)
-		pool.SetMaxOpenConns(1)
+		pool := single(newPool(t, db.Config(), true))
 		id := testdb.ConnID(t, pool)
 		table := db.CreateTable(t, "again", "id INT PRIMARY KEY")
 		calls := 0

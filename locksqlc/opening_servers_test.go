@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"strings"
 	"testing"
@@ -21,40 +20,6 @@ import (
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-// writing are the calls of a scope that write to the row of a key.
-var writing = map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
-	"Lock":    func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
-	"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) },
-	"WaitAtMost": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
-	},
-	"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.LockAll(ctx, key, besides(key, "b")))
-	},
-	"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return s.CompareAndBump(ctx, key, 0) },
-	"Once":           func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Once(ctx, key)) },
-}
-
-// verbs are writing, and the calls that lock or read the row of a key in other ways.
-var verbs = func() map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-	all := maps.Clone(writing)
-	all["RLock"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) }
-	all["TryRLock"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryRLock(ctx, key)) }
-	all["LockAny"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.LockAny(ctx, key)) }
-	all["Version"] = func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Version(ctx, key)) }
-	return all
-}()
-
-// running are the ways to run a transaction with a key.
-var running = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error{
-	"Run": func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
-		return locksqlc.Run(ctx, pool, []txlock.Key{key}, fn)
-	},
-	"Optimistic": func(ctx context.Context, pool *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
-		return locksqlc.Optimistic(ctx, pool, key, fn)
-	},
-}
 
 // TestOpeningOnOtherServers begins transactions by locks on a server that writes statements to its
 // binary log, and on one that has become a replica.
@@ -132,8 +97,7 @@ func openingOnReadOnlyServer(t *testing.T, db *testdb.DB) {
 		for name, ask := range writing {
 			t.Run(variable+"/"+name, func(t *testing.T) {
 				conn := takeConn(t, newPool(t, db.Config(), true))
-				tx := begin(t, conn)
-				scope := join(t, tx)
+				tx, scope := joined(t, conn)
 				readOnly(t, variable, "ON")
 				defer readOnly(t, "read_only", "OFF") // which ends super_read_only, too
 				wants(t, ask(t.Context(), scope, key), txlock.ErrReadOnly, 1290)
@@ -148,8 +112,7 @@ func openingOnReadOnlyServer(t *testing.T, db *testdb.DB) {
 			})
 		}
 		t.Run(variable+"/until it is written", func(t *testing.T) {
-			tx := begin(t, newPool(t, db.Config(), true))
-			scope := join(t, tx)
+			tx, scope := joined(t, newPool(t, db.Config(), true))
 			readOnly(t, variable, "ON")
 			_, err := scope.Lock(t.Context(), key)
 			readOnly(t, "read_only", "OFF")
@@ -188,13 +151,11 @@ func reset(t *testing.T, conn net.Conn) {
 	t.Helper()
 	const comResetConnection = 0x1f
 	check(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	_, err := conn.Write([]byte{1, 0, 0, 0, comResetConnection})
-	check(t, err)
+	check(t, second(conn.Write([]byte{1, 0, 0, 0, comResetConnection})))
 	var header [4]byte
 	check(t, second(io.ReadFull(conn, header[:])))
 	reply := make([]byte, int(header[0])|int(header[1])<<8|int(header[2])<<16)
-	_, err = io.ReadFull(conn, reply)
-	check(t, errors.Join(err, conn.SetDeadline(time.Time{})))
+	check(t, errors.Join(second(io.ReadFull(conn, reply)), conn.SetDeadline(time.Time{})))
 	if reply[0] != 0 {
 		t.Fatalf("COM_RESET_CONNECTION is answered %q", reply)
 	}
@@ -241,15 +202,13 @@ func TestOpeningIsReset(t *testing.T) {
 				if !granted {
 					lock(t, join(t, holder), key)
 				}
-				tx := begin(t, newPool(t, db.Config(oneSecond, wired(t, &wire)), true))
-				scope := join(t, tx)
+				tx, scope := joined(t, newPool(t, db.Config(oneSecond, wired(t, &wire)), true))
 				insert := fmt.Sprintf("INSERT INTO %s VALUES (%d)", table, i)
 				_, err := scope.Lock(t.Context(), key)
 				if granted {
 					check(t, err)
 					reset(t, wire)
-					_, err = scope.Lock(t.Context(), uniqueKey(t, "another"))
-					wantDoomed(t, "a lock", err, 0)
+					wantDoomed(t, "a lock", second(scope.Lock(t.Context(), uniqueKey(t, "another"))), 0)
 					isError(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 					wantFree(t, db, key)
 					return
@@ -293,8 +252,7 @@ func TestRefusedOnClusters(t *testing.T) {
 				if !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "use a lease") {
 					t.Errorf("Do: %v", err)
 				}
-				tx := begin(t, pool)
-				scope := join(t, tx)
+				tx, scope := joined(t, pool)
 				for verb, lock := range map[string]func(context.Context, txlock.Key) (txlock.Grant, error){
 					"RLock": scope.RLock, "TryRLock": scope.TryRLock,
 				} {

@@ -55,14 +55,12 @@ func TestFirstStatement(t *testing.T) {
 		"prepared by it": func(t *testing.T, b *begun) {
 			stmt, err := b.tx.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)")
 			check(t, err)
-			_, err = stmt.ExecContext(t.Context(), 7)
-			check(t, errors.Join(err, stmt.Close()))
+			check(t, errors.Join(second(stmt.ExecContext(t.Context(), 7)), stmt.Close()))
 		},
 		"prepared before": func(t *testing.T, b *begun) {
 			stmt, err := b.conn.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)")
 			check(t, err)
-			_, err = b.tx.StmtContext(t.Context(), stmt).ExecContext(t.Context(), 7)
-			check(t, errors.Join(err, stmt.Close()))
+			check(t, errors.Join(second(b.tx.StmtContext(t.Context(), stmt).ExecContext(t.Context(), 7)), stmt.Close()))
 		},
 		"an argument":       func(t *testing.T, b *begun) { exec(t, b.tx, "INSERT INTO "+b.table+" VALUES (?)", 7) },
 		"a wrong one":       func(t *testing.T, b *begun) { _, _ = b.tx.ExecContext(t.Context(), "INSERT INTO nowhere VALUES (7)") },
@@ -118,8 +116,7 @@ func TestOptimisticEnd(t *testing.T) {
 				t.Errorf("%d rows, want 3", n)
 			}
 			cancelled, cancel := context.WithCancel(t.Context())
-			holder := begin(t, pool)
-			lock(t, join(t, holder), key)
+			holder := holding(t, pool, key)
 			err := locksqlc.Optimistic(cancelled, pool, key, func(tx *sql.Tx) error {
 				id := testdb.ConnID(t, tx)
 				go func() {
@@ -165,12 +162,11 @@ func TestBeginTxEndsATransaction(t *testing.T) {
 func TestPoolAfterARefusedLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "behind", "id INT PRIMARY KEY AUTO_INCREMENT")
-		pool := newPool(t, db.Config(oneSecond), true)
-		pool.SetMaxOpenConns(1)
+		pool := single(newPool(t, db.Config(oneSecond), true))
 		for i, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
 			key := uniqueKey(t, "refused")
 			check(t, txlock.Ensure(t.Context(), db.Admin(), key))
-			holder := holding(t, db, key)
+			holder := holding(t, newPool(t, db.Config(), true), key)
 			for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelSerializable} {
 				tx := begin(t, pool, &sql.TxOptions{Isolation: level})
 				wants(t, second(join(t, tx).Lock(t.Context(), key)), txlock.ErrWaitTimeout, 1205)
@@ -188,14 +184,12 @@ func TestPoolAfterARefusedLock(t *testing.T) {
 func TestOpeningShared(t *testing.T) {
 	onOpenings(t, &sql.TxOptions{ReadOnly: true}, func(t *testing.T, o *opening) {
 		unknown := uniqueKey(t, "unknown")
-		_, err := o.db.Admin().ExecContext(t.Context(), "INSERT INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", unknown.String())
-		check(t, err)
+		check(t, second(o.db.Admin().ExecContext(t.Context(), "INSERT INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", unknown.String())))
 		for _, key := range []txlock.Key{unknown, o.free} {
 			check(t, second(o.RLock(t.Context(), key)))
 			wantLocked(t, "the lock doesn't exclude", o.db, key)
 		}
-		_, err = o.RLock(t.Context(), uniqueKey(t, "missing"))
-		wants(t, err, txlock.ErrReadOnly, 1792)
+		wants(t, second(o.RLock(t.Context(), uniqueKey(t, "missing"))), txlock.ErrReadOnly, 1792)
 		check(t, o.tx.Commit())
 		wantFree(t, o.db, unknown, o.free)
 		o.closed(t)

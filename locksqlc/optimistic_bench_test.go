@@ -1,7 +1,6 @@
 package locksqlc_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -10,11 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -30,7 +26,7 @@ func BenchmarkOptimistic(b *testing.B) {
 			for id := int64(1); id <= keys; id++ {
 				db.Exec(b, fmt.Sprintf("INSERT INTO %s VALUES (%d, 0)", table, id))
 			}
-			pool := locksuite.OpenSQL(true, locksuite.BeginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
+			pool := locksuite.OpenSQL(true, locksuite.BeginTx)(b, db.Config(interpolating)).DB()
 			pool.SetMaxIdleConns(workers)
 			warm := make([]*sql.Conn, workers)
 			for i := range warm {
@@ -46,14 +42,7 @@ func BenchmarkOptimistic(b *testing.B) {
 				ids[i] = int64(i) + 1
 			}
 			check(b, txlock.Ensure(b.Context(), pool, family.Keys(ids...)...))
-			for name, write := range map[string]func(ctx context.Context, key txlock.Key, fn func(tx *sql.Tx) error) error{
-				"Optimistic": func(ctx context.Context, key txlock.Key, fn func(tx *sql.Tx) error) error {
-					return locksqlc.Optimistic(ctx, pool, key, fn)
-				},
-				"Run": func(ctx context.Context, key txlock.Key, fn func(tx *sql.Tx) error) error {
-					return locksqlc.Run(ctx, pool, []txlock.Key{key}, fn)
-				},
-			} {
+			for name, write := range running {
 				b.Run(fmt.Sprintf("%s/keys=%d/%s", engine, keys, name), func(b *testing.B) {
 					var begun, runs, givenUp atomic.Int64
 					var wg sync.WaitGroup
@@ -61,7 +50,7 @@ func BenchmarkOptimistic(b *testing.B) {
 						wg.Go(func() {
 							for begun.Add(1) <= int64(b.N) {
 								id := rand.Int64N(keys) + 1
-								err := write(b.Context(), family.Key(id), func(tx *sql.Tx) error {
+								err := write(b.Context(), pool, family.Key(id), func(tx *sql.Tx) error {
 									runs.Add(1)
 									var v int64
 									if err := tx.QueryRowContext(b.Context(), fmt.Sprintf("SELECT v FROM %s WHERE id = %d", table, id)).Scan(&v); err != nil {

@@ -282,8 +282,7 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 		want, err := txlock.ReadVersion(t.Context(), pool, key)
 		check(t, err)
-		holder := begin(t, pool)
-		lock(t, join(t, holder), key)
+		holding(t, pool, key)
 		db.CreateProcedure(t, "begins_level", "START TRANSACTION")
 		level := db.Engine().LevelVariable()
 		for before, refused := range map[string]bool{
@@ -350,10 +349,9 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 func TestOptimisticThatTimesOut(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table, key := db.CreateTable(t, "waits", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "waits")
-		holding(t, db, key)
+		holding(t, newPool(t, db.Config(), true), key)
 		for i, guarded := range []bool{true, false} {
-			pool := newPool(t, db.Config(oneSecond), guarded)
-			pool.SetMaxOpenConns(1)
+			pool := single(newPool(t, db.Config(oneSecond), guarded))
 			err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
 				return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
 			})

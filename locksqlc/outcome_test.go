@@ -59,7 +59,9 @@ func outcomesInAStorm(t *testing.T, db *testdb.DB, cuts bool) {
 		for _, pool := range pools {
 			workers.Go(func() {
 				for i := 0; i < 5 || time.Now().Before(end); i++ {
-					s.note(name, run(t.Context(), pool, uniqueKey(t, "storm"), &written{storm: s, next: &ids}))
+					w := &written{storm: s, next: &ids, name: name}
+					w.err = run(t.Context(), pool, uniqueKey(t, "storm"), w)
+					s.note(w)
 				}
 			})
 		}
@@ -70,48 +72,38 @@ func outcomesInAStorm(t *testing.T, db *testdb.DB, cuts bool) {
 	s.check(t)
 }
 
-// stormy are the ways in which transactions are run.
-var stormy = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written{
-	"Run": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
-		w.err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error { return w.write(ctx, tx) })
-		return w
-	},
-	"CommitWith": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
-		w.err = lastWrite(ctx, pool, key, w, " WHERE id = -1")
-		return w
-	},
-	"CommitWith, one by one": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
-		w.err = lastWrite(ctx, pool, key, w, " WHERE id = -1 AND 'ä' = 'ö'")
-		return w
-	},
-	"LockWith and CommitWith": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
-		w.err = sold(ctx, pool, key, w)
-		return w
-	},
-	"Optimistic": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
-		w.err = locksqlc.Optimistic(ctx, pool, key, func(tx *sql.Tx) error { return w.write(ctx, tx) })
-		return w
-	},
-	"OnceValue": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
-		_, _, w.err = locksqlc.OnceValue(ctx, pool, key, func(tx *sql.Tx) (int, error) { return 1, w.write(ctx, tx) })
-		return w
-	},
-	"BEGIN as text": func(ctx context.Context, pool *sql.DB, _ txlock.Key, w *written) *written {
-		w.err = asText(ctx, pool, w)
-		w.plain = w.err != nil && txlock.CheckGuarded(ctx, pool) != nil // nobody judges its errors
-		return w
+// stormy are the ways in which transactions are run that write a row.
+var stormy = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) error{
+	"Run":                     writes(ways["Run"]),
+	"CommitWith":              lastWrite(" WHERE id = -1"),
+	"CommitWith, one by one":  lastWrite(" WHERE id = -1 AND 'ä' = 'ö'"),
+	"LockWith and CommitWith": sold,
+	"Optimistic":              writes(ways["Optimistic"]),
+	"OnceValue":               writes(ways["OnceValue"]),
+	"BEGIN as text": func(ctx context.Context, pool *sql.DB, _ txlock.Key, w *written) error {
+		err := asText(ctx, pool, func(conn *sql.Conn) error { return w.write(ctx, conn) })
+		w.plain = err != nil && txlock.CheckGuarded(ctx, pool) != nil // nobody judges its errors
+		return err
 	},
 }
 
-// lastWrite runs a transaction that commits with its last statement, on a guarded pool.
-func lastWrite(ctx context.Context, pool *sql.DB, key txlock.Key, w *written, where string) error {
-	return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-		scope, err := locksqlc.Join(ctx, tx)
-		if err != nil {
-			return err
-		}
-		return w.writeLast(ctx, tx, scope, where)
-	})
+func writes(run way) func(context.Context, *sql.DB, txlock.Key, *written) error {
+	return func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) error {
+		return run(ctx, pool, key, func(tx *sql.Tx) error { return w.write(ctx, tx) })
+	}
+}
+
+// lastWrite is a transaction that commits with its last statement, on a guarded pool.
+func lastWrite(where string) func(context.Context, *sql.DB, txlock.Key, *written) error {
+	return func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) error {
+		return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+			scope, err := locksqlc.Join(ctx, tx)
+			if err != nil {
+				return err
+			}
+			return w.writeLast(ctx, tx, scope, where)
+		})
+	}
 }
 
 // sold runs a transaction whose first statement takes the lock and whose last one commits.
@@ -121,8 +113,7 @@ func sold(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) error {
 		if err != nil {
 			return err
 		}
-		var n int
-		if err = tx.QueryRowContext(scope.LockWith(ctx, key), "SELECT COUNT(*) FROM "+w.table+" WHERE id = ?", -1).Scan(&n); err != nil {
+		if err = tx.QueryRowContext(scope.LockWith(ctx, key), "SELECT COUNT(*) FROM "+w.table+" WHERE id = ?", -1).Scan(new(int)); err != nil {
 			return err
 		}
 		if _, held := scope.Held(key); !held {
@@ -133,14 +124,14 @@ func sold(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) error {
 }
 
 // asText runs a transaction that is begun and ended as text.
-func asText(ctx context.Context, pool *sql.DB, w *written) error {
+func asText(ctx context.Context, pool *sql.DB, fn func(conn *sql.Conn) error) error {
 	conn, err := pool.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
 	if _, err = conn.ExecContext(ctx, "BEGIN"); err == nil {
-		err = w.write(ctx, conn)
+		err = fn(conn)
 	}
 	if err == nil {
 		_, err = conn.ExecContext(ctx, "COMMIT")
@@ -156,6 +147,7 @@ func asText(ctx context.Context, pool *sql.DB, w *written) error {
 // written are the rows of one call, and what it has returned.
 type written struct {
 	*storm
+	name  string
 	next  *atomic.Int64
 	ids   []int64
 	err   error
@@ -196,18 +188,13 @@ type storm struct {
 	ending chan int64 // sessions that are about to commit
 	cuts   bool       // connections are lost
 	mu     sync.Mutex
-	calls  []called
+	calls  []*written
 }
 
-type called struct {
-	name string
-	*written
-}
-
-func (s *storm) note(name string, w *written) {
+func (s *storm) note(w *written) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls = append(s.calls, called{name, w})
+	s.calls = append(s.calls, w)
 }
 
 // kill ends what the sessions execute that are about to commit, or the sessions.

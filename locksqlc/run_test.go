@@ -322,15 +322,9 @@ func TestRunRefuses(t *testing.T) {
 	under := map[bool]func(context.Context) error{true: func(context.Context) error { t.Error("fn was called"); return nil }}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for name, run := range map[string]func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error{
-		"Run": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
+	all := map[string]func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error{
+		"Run of two keys": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
 			return locksqlc.Run(ctx, db, []txlock.Key{txlock.Named("good"), key}, inTx[some])
-		},
-		"Optimistic": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
-			return locksqlc.Optimistic(ctx, db, key, inTx[some])
-		},
-		"Once": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
-			return second(locksqlc.Once(ctx, db, key, inTx[some]))
 		},
 		"Do": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
 			return locksqlc.Do(ctx, db, key, under[some])
@@ -338,7 +332,13 @@ func TestRunRefuses(t *testing.T) {
 		"TryDo": func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
 			return locksqlc.TryDo(ctx, db, key, under[some])
 		},
-	} {
+	}
+	for _, name := range []string{"Optimistic", "Once"} {
+		all[name] = func(ctx context.Context, db *sql.DB, key txlock.Key, some bool) error {
+			return ways[name](ctx, db, key, inTx[some])
+		}
+	}
+	for name, run := range all {
 		if err := run(t.Context(), nil, txlock.Named("key"), true); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
 			t.Errorf("%s on nil: %v", name, err)
 		}
@@ -397,7 +397,7 @@ func TestSessionVariablesStay(t *testing.T) {
 		}
 		id, before := testdb.ConnID(t, pool), variables(pool)
 		fresh := uniqueKey(t, "made by another")
-		holding(t, db, fresh)
+		holding(t, newPool(t, db.Config(), true), fresh)
 		old := uniqueKey(t, "old")
 		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{old}, func(*sql.Tx) error { return nil }))
 		for _, key := range []txlock.Key{fresh, uniqueKey(t, "new"), old, hashed.Key(7)} {

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -26,76 +24,54 @@ import (
 // innodb_snapshot_isolation checks a snapshot as MySQL does without them.
 type counted struct {
 	name                                                   string
-	run                                                    func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error
+	run                                                    verb
 	guardedMariaDB, guardedMySQL, plainMariaDB, plainMySQL int
 	merges                                                 bool // its first statement goes with BEGIN
+	reads                                                  bool // it is sent after a read, which is counted, too
 }
 
 var verbsCounted = []counted{
-	{"Lock first", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.Lock(ctx, key))
-	}, 1, 1, 4, 6, true},
-	{"Lock after a read", func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		var n int
-		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(&n); err != nil {
-			return err
-		}
-		return second(s.Lock(ctx, key))
-	}, 1 + 1, 1 + 3, 1 + 4, 1 + 6, false},
-	{"Lock twice", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.Lock(ctx, key)
-		_, again := s.Lock(ctx, key)
-		return errors.Join(err, again)
-	}, 1, 1, 4 + 2, 6 + 4, true},
-	{"TryLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.TryLock(ctx, key))
-	}, 1, 2, 4, 6, true},
-	{"RLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.RLock(ctx, key))
-	}, 1, 1, 4, 5, true},
-	{"TryRLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.TryRLock(ctx, key))
-	}, 1, 1, 4, 5, true},
-	{"LockAny of 2", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.LockAny(ctx, key, besides(key, "a")))
-	}, 1, 2, 4, 6, true},
-	{"WaitAtMost Lock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.WaitAtMost(time.Second).Lock(ctx, key))
-	}, 1, 2, 4, 6, true},
-	{"LockAll of 3", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.LockAll(ctx, key, besides(key, "a"), besides(key, "b")))
-	}, 1, 2, 4, 7, true},
-	{"RLockAll of 2", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.RLockAll(ctx, key, besides(key, "a")))
-	}, 2, 2, 2 + 2*2, 2 + 2*3, true},
-	{"LockAll of 1 and 1 shared", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+	{"Lock first", verbs["Lock"], 1, 1, 4, 6, true, false},
+	{"Lock after a read", verbs["Lock"], 1 + 1, 1 + 3, 1 + 4, 1 + 6, false, true},
+	{"Lock twice", inTurn(verbs["Lock"], verbs["Lock"]), 1, 1, 4 + 2, 6 + 4, true, false},
+	{"TryLock", verbs["TryLock"], 1, 2, 4, 6, true, false},
+	{"RLock", verbs["RLock"], 1, 1, 4, 5, true, false},
+	{"TryRLock", verbs["TryRLock"], 1, 1, 4, 5, true, false},
+	{"LockAny of 2", together((*txlock.Scope).LockAny, "a"), 1, 2, 4, 6, true, false},
+	{"WaitAtMost Lock", within(time.Second, (*txlock.Scope).Lock), 1, 2, 4, 6, true, false},
+	{"LockAll of 3", together((*txlock.Scope).LockAll, "a", "b"), 1, 2, 4, 7, true, false},
+	{"RLockAll of 2", together((*txlock.Scope).RLockAll, "a"), 2, 2, 2 + 2*2, 2 + 2*3, true, false},
+	{"LockAll of 1 and 1 shared", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 		return second(s.LockAll(ctx, key, txlock.Shared(besides(key, "a"))))
-	}, 2, 2, 2 + 2*2, 2 + 4 + 3, true},
-	{"Version and CompareAndBump", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		version, err := s.Version(ctx, key)
-		if err != nil {
-			return err
+	}, 2, 2, 2 + 2*2, 2 + 4 + 3, true, false},
+	{"Version and CompareAndBump", raiseVersion(1), 2, 2, 2 + 4, 2 + 4, true, false},
+	{"CompareAndBump twice", raiseVersion(2), 2, 2, 2 + 6, 2 + 6, true, false},
+	{"CompareAndBump first", verbs["CompareAndBump"], 1, 1, 2 + 3, 2 + 3, true, false},
+	{"CompareAndBump after a read", verbs["CompareAndBump"], 1 + 2, 1 + 2, 1 + 2 + 3, 1 + 2 + 3, false, true},
+	{"Once", verbs["Once"], 1, 1, 2 + 2, 2 + 2, true, false},
+	{"Verify", func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error { return s.Verify(ctx) }, 1, 1, 2 + 1, 2 + 1, false, false},
+	{"release", inTurn(), 0, 0, 2, 2, false, false},
+}
+
+// inTurn are calls of several verbs.
+func inTurn(all ...verb) verb {
+	return func(ctx context.Context, s *txlock.Scope, key txlock.Key) (err error) {
+		for _, call := range all {
+			err = errors.Join(err, call(ctx, s, key))
 		}
-		return s.CompareAndBump(ctx, key, version)
-	}, 2, 2, 2 + 4, 2 + 4, true},
-	{"CompareAndBump twice", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		return err
+	}
+}
+
+// raiseVersion reads a version, and compares and raises it so often.
+func raiseVersion(times int) verb {
+	return func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 		version, err := s.Version(ctx, key)
-		return errors.Join(err, s.CompareAndBump(ctx, key, version), s.CompareAndBump(ctx, key, version))
-	}, 2, 2, 2 + 6, 2 + 6, true},
-	{"CompareAndBump first", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return s.CompareAndBump(ctx, key, 0)
-	}, 1, 1, 2 + 3, 2 + 3, true},
-	{"CompareAndBump after a read", func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(new(int)); err != nil {
-			return err
+		for range times {
+			err = errors.Join(err, s.CompareAndBump(ctx, key, version))
 		}
-		return s.CompareAndBump(ctx, key, 0)
-	}, 1 + 2, 1 + 2, 1 + 2 + 3, 1 + 2 + 3, false},
-	{"Once", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		return second(s.Once(ctx, key))
-	}, 1, 1, 2 + 2, 2 + 2, true},
-	{"Verify", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, _ txlock.Key) error { return s.Verify(ctx) }, 1, 1, 2 + 1, 2 + 1, false},
-	{"release", func(context.Context, *sql.Tx, *txlock.Scope, txlock.Key) error { return nil }, 0, 0, 2, 2, false},
+		return err
+	}
 }
 
 // hasProcedures reports whether the databases of the tests have lockstep's procedures.
@@ -177,7 +153,7 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	tb.Helper()
 	ctx := tb.Context()
 	db := testdb.Open(tb, engine)
-	pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(tb, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
+	pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(tb, db.Config(interpolating)).DB()
 	key := uniqueKey(tb, "counted")
 	check(tb, txlock.Ensure(ctx, pool, key, besides(key, "a"), besides(key, "b")))
 	conn := takeConn(tb, pool)
@@ -190,12 +166,13 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 		if guarded {
 			join(tb, tx) // which sends nothing, and no more does the next one
 		}
-		check(tb, v.run(ctx, tx, join(tb, tx), key))
+		scope := join(tb, tx)
+		if v.reads {
+			count(tb, tx, "SELECT COUNT(*) FROM lockstep_leases")
+		}
+		check(tb, v.run(ctx, scope, key))
 		check(tb, tx.Commit())
 		const beginCommitAndCount = 3
 		return questions(tb, conn) - before - beginCommitAndCount
 	}
 }
-
-// besides is another key of the same subtest.
-func besides(key txlock.Key, name string) txlock.Key { return txlock.Named(key.String() + "/" + name) }

@@ -118,15 +118,11 @@ func preparedStatements(s *side) {
 			s.note("%d %v", n, err)
 		}
 	}
-	_, err = insert.ExecContext(s.ctx, 1)
-	s.error("an argument is missing", err)
-	_, err = insert.ExecContext(s.ctx, 1, 2, 3)
-	s.error("one too many", err)
-	_, err = insert.ExecContext(s.ctx, 1, 1)
-	s.error("duplicate", err)
+	s.error("an argument is missing", second(insert.ExecContext(s.ctx, 1)))
+	s.error("one too many", second(insert.ExecContext(s.ctx, 1, 2, 3)))
+	s.error("duplicate", second(insert.ExecContext(s.ctx, 1, 1)))
 	tx := s.begin(nil)
-	_, err = tx.StmtContext(s.ctx, insert).ExecContext(s.ctx, 8, 8)
-	s.error("in a transaction", err)
+	s.error("in a transaction", second(tx.StmtContext(s.ctx, insert).ExecContext(s.ctx, 8, 8)))
 	get, err := tx.PrepareContext(s.ctx, "SELECT v FROM "+s.table+" WHERE id = ?")
 	s.must("prepare", err)
 	for _, id := range []int{2, 8, 9} {
@@ -137,10 +133,8 @@ func preparedStatements(s *side) {
 	s.rows(get.QueryContext(s.ctx, 8))
 	s.error("rollback", tx.Rollback())
 	s.error("after the end", get.QueryRowContext(s.ctx, 1).Scan(new(int)))
-	_, err = s.db.PrepareContext(s.ctx, "SELECT FROM WHERE")
-	s.error("bad syntax", err)
-	_, err = s.db.PrepareContext(s.ctx, "SELECT * FROM missing_table")
-	s.error("no table", err)
+	s.error("bad syntax", second(s.db.PrepareContext(s.ctx, "SELECT FROM WHERE")))
+	s.error("no table", second(s.db.PrepareContext(s.ctx, "SELECT * FROM missing_table")))
 	s.query("SELECT * FROM " + s.table)
 }
 
@@ -166,8 +160,7 @@ func arguments(s *side) {
 		s.note("%T", arg)
 		s.query("SELECT ?", arg)
 		s.query("SELECT ?, CAST(? AS CHAR), HEX(?)", arg, arg, arg)
-		_, err := s.db.ExecContext(s.ctx, "SET @a = ?", arg)
-		s.error("exec", err)
+		s.error("exec", second(s.db.ExecContext(s.ctx, "SET @a = ?", arg)))
 	}
 	s.query("SELECT ?, ?", 1)
 	s.query("SELECT 1", 1)
@@ -202,8 +195,7 @@ func (brokenReader) Read([]byte) (int, error) { return 0, errors.New("the file i
 func TestDiagnosticsOfAnError(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "diagnostics", "id INT PRIMARY KEY")
-		tx := begin(t, newPool(t, db.Config(), true))
-		lock(t, join(t, tx), uniqueKey(t, "diagnostics"))
+		tx := holding(t, newPool(t, db.Config(), true), uniqueKey(t, "diagnostics"))
 		exec(t, tx, "INSERT INTO "+table+" VALUES (1)")
 		if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err == nil {
 			t.Error("a second row with the same key")

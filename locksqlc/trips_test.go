@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -19,35 +17,23 @@ import (
 // tripped is a transaction with a lock that writes one row.
 type tripped struct {
 	name string
-	run  func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error
+	run  way
 
 	mariaDB int // round trips, where three are the lock, the write and COMMIT
 	mysql   int // of MySQL without procedures
 }
 
 // joinFirst is a transaction of the program's own that locks first.
-func joinFirst(lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error) func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+func joinFirst(lock verb) way {
 	return func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }()
-		scope, err := locksqlc.Join(ctx, tx)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(lock(ctx, scope, key), write(tx)); err != nil {
-			return err
-		}
-		return tx.Commit()
+		return plainly(ctx, db, nil, func(tx *sql.Tx, scope *txlock.Scope) error {
+			return errors.Join(lock(ctx, scope, key), write(tx))
+		})
 	}
 }
 
 var tripsCounted = []tripped{
-	{"Run", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
-		return locksqlc.Run(ctx, db, []txlock.Key{key}, write)
-	}, 3, 4},
+	{"Run", running["Run"], 3, 4},
 	{"Run with options", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{key}, write, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	}, 3, 5},
@@ -57,31 +43,25 @@ var tripsCounted = []tripped{
 	{"Run of three keys", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{key, besides(key, "a"), besides(key, "b")}, write)
 	}, 3, 5},
-	{"Optimistic", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
-		return locksqlc.Optimistic(ctx, db, key, write)
-	}, 3, 5},
+	{"Optimistic", running["Optimistic"], 3, 5},
 	{"Do, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
 		return locksqlc.Do(ctx, db, key, func(context.Context) error { return nil })
 	}, 2, 3},
 	{"TryDo, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
 		return locksqlc.TryDo(ctx, db, key, func(context.Context) error { return nil })
 	}, 2, 4},
-	{"Join and Lock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) }), 3, 4},
-	{"Join and TryLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) }), 3, 5},
-	{"Join and WaitAtMost", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
-	}), 3, 5},
+	{"Join and Lock", joinFirst(verbs["Lock"]), 3, 4},
+	{"Join and TryLock", joinFirst(verbs["TryLock"]), 3, 5},
+	{"Join and WaitAtMost", joinFirst(verbs["WaitAtMost"]), 3, 5},
 	{"Once of a new key", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return second(locksqlc.Once(ctx, db, besides(key, rand.Text()), write))
 	}, 3, 4},
-	{"Join and RLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) }), 3, 4},
+	{"Join and RLock", joinFirst(verbs["RLock"]), 3, 4},
 	{"Join and RLock of a hashed key", joinFirst(func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error {
 		return second(s.RLock(ctx, hashed.Key(1)))
 	}), 3, 4},
-	{"Join and TryRLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryRLock(ctx, key)) }), 3, 4},
-	{"Join, WaitAtMost and RLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-		return second(s.WaitAtMost(time.Minute).RLock(ctx, key))
-	}), 3, 4},
+	{"Join and TryRLock", joinFirst(verbs["TryRLock"]), 3, 4},
+	{"Join, WaitAtMost and RLock", joinFirst(verbs["RLock in time"]), 3, 4},
 }
 
 // TestTrips counts the round trips of a transaction that locks and writes a row. On MariaDB,
@@ -101,10 +81,8 @@ func TestTrips(t *testing.T) {
 				}
 				table := db.CreateTable(t, "trips", "id INT PRIMARY KEY")
 				trips, count := testdb.CountTrips(t)
-				connector, err := mysql.NewConnector(db.Config(count))
-				check(t, err)
 				for _, v := range tripsCounted {
-					pool := sql.OpenDB(locksqlc.Connector(connector)) // which prepares no text of other verbs
+					pool := newPool(t, db.Config(count), true) // which prepares no text of other verbs
 					pool.SetMaxOpenConns(1)
 					key := uniqueKey(t, v.name)
 					check(t, txlock.Ensure(t.Context(), pool, key, besides(key, "a"), besides(key, "b")))
@@ -123,7 +101,6 @@ func TestTrips(t *testing.T) {
 					if sent := trips.Since(before); len(sent) != want {
 						t.Errorf("%s: %d round trips, want %d: %q", v.name, len(sent), want, sent)
 					}
-					check(t, pool.Close())
 				}
 			})
 		}
