@@ -59,6 +59,18 @@ func wantAnswer(t *testing.T, what string, w *httptest.ResponseRecorder, status 
 	}
 }
 
+// wantHeaders fails the test unless the values of these headers are the wanted ones.
+func wantHeaders(t *testing.T, w *httptest.ResponseRecorder, want string, names ...string) {
+	t.Helper()
+	var got []string
+	for _, name := range names {
+		got = append(got, fmt.Sprintf("%q", w.Header()[name]))
+	}
+	if text := strings.Join(got, " "); text != want {
+		t.Errorf("the headers are %s, want %s", text, want)
+	}
+}
+
 // echo answers 201 with the body of the request and the number of the call.
 func echo(calls func() int32) func(w http.ResponseWriter, r *http.Request) {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -123,48 +135,55 @@ func TestOnceHandler(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerThatFails stores nothing, and the next request is the first.
+// TestOnceHandlerThatFails proves that what was rolled back is no success, and isn't stored: the next
+// request is the first. What was committed is not nothing, and what the handler itself has met says
+// nothing of the key.
 func TestOnceHandlerThatFails(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		table, key := numbers(t, db), uniqueKey(t, "http").String()
-		way := ""
-		s := answers(pool, table, func(w http.ResponseWriter, r *http.Request) {
-			switch way {
-			case "status":
-				http.Error(w, "broken", http.StatusInternalServerError)
-			case "panic":
-				panic(http.ErrAbortHandler)
-			case "error":
-				idempotency.Fail(r.Context(), nil)
-			case "error and answer":
-				idempotency.Fail(r.Context(), errors.New("broken"))
-				http.Error(w, "no money", http.StatusPaymentRequired)
-			case "long":
-				_, _ = w.Write(make([]byte, 9<<20))
-			case "deadlock":
-				if way = ""; true {
-					idempotency.Fail(r.Context(), fmt.Errorf("%w: as it happens", txlock.ErrDeadlock))
-				}
-			}
-		})
-		way = "status"
-		wantAnswer(t, way, request(s, "POST", key, ""), 500, "broken", false)
-		way = "panic"
+		var answer http.HandlerFunc
+		s := answers(pool, table, func(w http.ResponseWriter, r *http.Request) { answer(w, r) })
+		fails := func(err error) http.HandlerFunc {
+			return func(_ http.ResponseWriter, r *http.Request) { idempotency.Fail(r.Context(), err) }
+		}
+		broken := fails(errors.New("broken"))
+		for _, c := range []struct {
+			way    string
+			answer http.HandlerFunc
+			status int
+			body   string
+		}{
+			{"status", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", 500) }, 500, "broken"},
+			{"error", fails(nil), 503, "with the same key"},
+			{"mismatch", fails(fmt.Errorf("another: %w", txlock.ErrMismatch)), 503, "no answer"},
+			{"timeout", fails(fmt.Errorf("another: %w", txlock.ErrWaitTimeout)), 503, "no answer"},
+			{"late", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusCreated); broken(w, r) }, 503, "no answer"},
+			{"error and answer", func(w http.ResponseWriter, r *http.Request) { broken(w, r); http.Error(w, "no money", 402) }, 402, "no money"},
+			{"long", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 9<<20)) }, 500, "can't be kept"},
+		} {
+			answer = c.answer
+			wantAnswer(t, c.way, request(s, "POST", key, ""), c.status, c.body, false)
+		}
+		answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 		wantPanic(t, http.ErrAbortHandler, func() { request(s, "POST", key, "") })
-		way = "error"
-		wantAnswer(t, way, request(s, "POST", key, ""), 503, "with the same key", false)
-		wantAnswer(t, "error without a key", request(s, "POST", "", ""), 503, "may have been carried out", false)
-		way = "error and answer"
-		wantAnswer(t, way, request(s, "POST", key, ""), 402, "no money", false)
-		way = "long"
-		wantAnswer(t, way, request(s, "POST", key, ""), 500, "can't be kept", false)
+		answer = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(0) }
+		wantPanic(t, "invalid WriteHeader code 0", func() { request(s, "POST", key, "") })
+		answer = fails(nil)
+		wantAnswer(t, "without a key", request(s, "POST", "", ""), 503, "may have been carried out", false)
 		wantCount(t, pool, 0, "SELECT v FROM "+table)
-		way = "deadlock"
-		wantAnswer(t, way, request(s, "POST", key, ""), 200, "", false)
+		answer = func(w http.ResponseWriter, r *http.Request) {
+			answer = func(http.ResponseWriter, *http.Request) {}
+			fails(fmt.Errorf("%w: as it happens", txlock.ErrDeadlock))(w, r)
+		}
+		wantAnswer(t, "deadlock", request(s, "POST", key, ""), 200, "", false)
 		wantAnswer(t, "again", request(s, "POST", key, ""), 200, "", true)
-		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || s.calls.Load() != 7 {
+		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || s.calls.Load() != 12 {
 			t.Errorf("done %d times in %d calls", n, s.calls.Load())
 		}
+		key = uniqueKey(t, "http").String()
+		answer = func(_ http.ResponseWriter, r *http.Request) { check(t, locksqlc.TxOf(r.Context()).Commit()) }
+		wantAnswer(t, "commit", request(s, "POST", key, ""), 503, "no answer", false)
+		wantAnswer(t, "commit, again", request(s, "POST", key, ""), 500, "was carried out", false)
 		if locksqlc.TxOf(t.Context()) != nil {
 			t.Error("a context without a transaction has one")
 		}
@@ -231,8 +250,7 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 		if conflict.Header().Get("Retry-After") == "" {
 			t.Errorf("the headers of a conflict: %v", conflict.Header())
 		}
-		waiter := newPool(t, db.Config(), true)
-		waiter.SetMaxOpenConns(1)
+		waiter := single(newPool(t, db.Config(), true))
 		id := testdb.ConnID(t, waiter)
 		go func() { all <- request(answers(waiter, table, working), "POST", key, "x") }()
 		db.WaitForLockWait(t, id)
@@ -251,33 +269,6 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 			t.Errorf("done %d times, %d replays", n, replays)
 		}
 		wantAnswer(t, "a hasty one later", request(hasty, "POST", key, "x"), 200, "done", true)
-	})
-}
-
-// TestOnceHandlerInside proves that what others have set around OnceHandler isn't repeated in the
-// answers to later requests, for which they set it anew, and that what the handler makes of it is.
-func TestOnceHandlerInside(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		once := answers(pool, numbers(t, db), func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Del("Link")
-			w.Header().Set("Content-Language", "en")
-		})
-		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for _, name := range []string{"Content-Encoding", "Content-Language", "Link"} {
-				w.Header().Set(name, r.Method+fmt.Sprint(once.calls.Load()))
-			}
-			if once.calls.Load() > 0 {
-				w.Header().Del("Content-Encoding")
-			}
-			once.ServeHTTP(w, r)
-		})
-		key := uniqueKey(t, "http").String()
-		for i, encoding := range []string{"POST0", ""} {
-			header := request(outer, "POST", key, "ten").Header()
-			if header.Get("Content-Encoding") != encoding || header.Get("Content-Language") != "en" || header.Get("Link") != "" || (header.Get("Idempotent-Replayed") != "") != (i > 0) {
-				t.Errorf("answer %d: %v", i, header)
-			}
-		}
 	})
 }
 
@@ -311,13 +302,7 @@ func TestOnceHandlerAdds(t *testing.T) {
 		} {
 			w := request(outer, "POST", key, "ten")
 			wantAnswer(t, "the answer", w, 200, "", i > 0)
-			var got []string
-			for _, name := range []string{"Vary", "Link", "Set-Cookie", "Content-Type", "Cache-Control"} {
-				got = append(got, fmt.Sprintf("%q", w.Header()[name]))
-			}
-			if text := strings.Join(got, " "); text != want {
-				t.Errorf("answer %d: %s, want %s", i, text, want)
-			}
+			wantHeaders(t, w, want, "Vary", "Link", "Set-Cookie", "Content-Type", "Cache-Control")
 		}
 	})
 }
