@@ -41,9 +41,7 @@ func TestRefusedByTheGroup(t *testing.T) {
 		base.view, base.sent = c.view, nil
 		base.answers["commit"], base.answers[rawsql.GroupView] = c.commit, c.answer
 		base.mu.Unlock()
-		tx := begin(t, pool)
-		exec(t, tx, "UPDATE")
-		err := tx.Commit()
+		err := begun(t, pool).Commit()
 		if !errors.Is(err, c.commit) || errors.Is(err, fault.ErrDeadlock) != c.known {
 			t.Errorf("%d: Commit: %v, want it known: %t", i, err, c.known)
 		}
@@ -62,9 +60,7 @@ func TestRefusedTooLate(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	base.view = "1:3"
-	c, err := pool.Conn(t.Context())
-	check(t, err)
-	err = c.Raw(func(driverConn any) error {
+	check(t, connect(t, pool).Raw(func(driverConn any) error {
 		guarded, known := driverConn.(*conn), "1:3"
 		for late, rolledBack := range map[time.Duration]bool{0: true, groupPatience + time.Second: false} {
 			s := sending{guarded, &known, time.Now().Add(-late)}
@@ -73,8 +69,7 @@ func TestRefusedTooLate(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	check(t, errors.Join(err, c.Close()))
+	}))
 }
 
 // TestAbortWhilePreparing has a Galera node end a transaction with locks while it

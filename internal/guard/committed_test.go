@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -123,40 +121,6 @@ func TestDoomedAfterCommit(t *testing.T) {
 	}
 	if err := tx.Commit(); !errors.Is(err, deadlock) || !errors.Is(err, fault.ErrCommitted) {
 		t.Errorf("Commit: %v, want both the deadlock and that it was committed before", err)
-	}
-}
-
-// TestFailedEnd proves that a connection isn't used again if its transaction may still be
-// open.
-func TestFailedEnd(t *testing.T) {
-	t.Parallel()
-	for _, end := range []string{"commit", "rollback"} {
-		for _, answer := range []*mysql.MySQLError{deadlock, {Number: 1399, Message: "XA"}} {
-			base, pool := newStub(t, false)
-			base.will(end, answer)
-			tx := begun(t, pool)
-			isItself(t, end, ends[end](tx), answer)
-			base.will(end, nil)
-			isError(t, "the next transaction", begin(t, pool).Commit(), nil)
-			if n := base.connections(); (n == 1) != (answer == deadlock) {
-				t.Errorf("%d connections after %s was answered %v", n, end, answer)
-			}
-		}
-	}
-}
-
-// TestLostConnectionIsNotUsedAgain proves that nobody is given a connection that was lost,
-// also if the base takes it for a good one.
-func TestLostConnectionIsNotUsedAgain(t *testing.T) {
-	t.Parallel()
-	base, pool := newStub(t, false)
-	tx := begun(t, pool)
-	base.will("UPDATE", driver.ErrBadConn)
-	isError(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), driver.ErrBadConn)
-	isError(t, "Rollback", tx.Rollback(), nil)
-	isError(t, "the next transaction", begin(t, pool).Commit(), nil)
-	if n := base.connections(); n != 2 {
-		t.Errorf("%d connections were opened, want a new one", n)
 	}
 }
 

@@ -375,9 +375,7 @@ func TestNobodyKnows(t *testing.T) {
 func TestJudgementsStayFew(t *testing.T) {
 	t.Parallel()
 	_, pool := newStub(t, false)
-	c, err := pool.Conn(t.Context())
-	check(t, err)
-	err = c.Raw(func(base any) error {
+	check(t, connect(t, pool).Raw(func(base any) error {
 		guarded := base.(*conn)
 		for i := range 3 * mostJudged {
 			guarded.judge(t.Context(), fmt.Sprintf("UPDATE t%d SET v = ?", i), make([]driver.NamedValue, 1))
@@ -386,8 +384,7 @@ func TestJudgementsStayFew(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	check(t, errors.Join(err, c.Close()))
+	}))
 }
 
 // TestUnfencedCommitByALock proves that a lock statement doesn't commit a transaction that has
@@ -431,42 +428,58 @@ func TestBeginTxEndsAText(t *testing.T) {
 	}
 }
 
-// TestFailedBegin proves that nobody uses a connection again whose BEGIN with an isolation level has
-// failed: the driver has set that for the next transaction.
-func TestFailedBegin(t *testing.T) {
+// TestConnectionsNotUsedAgain proves that nobody is given a connection whose transaction may still be
+// open, which was lost, also if the base takes it for a good one, whose BEGIN with an isolation level has
+// failed, as the driver has set that for the next transaction, whose SET was refused, since that may have
+// been meant to restore the session, or whose server was read-only.
+func TestConnectionsNotUsedAgain(t *testing.T) {
 	t.Parallel()
-	for level, want := range map[sql.IsolationLevel]int{sql.LevelDefault: 1, sql.LevelReadCommitted: 2, sql.LevelLinearizable: 1} {
-		base, pool := newStub(t, false)
-		base.will(fmt.Sprintf("begin %d true", level), deadlock)
-		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level, ReadOnly: true})
-		if err == nil {
-			_, err = tx.ExecContext(t.Context(), "UPDATE")
-			_ = tx.Rollback()
-		}
-		isError(t, fmt.Sprintf("%v", level), err, deadlock)
-		check(t, pool.PingContext(t.Context()))
-		if n := base.connections(); n != want {
-			t.Errorf("%v: %d connections, want %d", level, n, want)
+	executed := func(text string) func(tx *sql.Tx) error {
+		return func(tx *sql.Tx) error {
+			return errors.Join(second(tx.ExecContext(t.Context(), text)), tx.Rollback())
 		}
 	}
-}
-
-// TestRefusedSet proves that nobody uses a connection again whose SET was refused, since that
-// may have been meant to restore the session.
-func TestRefusedSet(t *testing.T) {
-	t.Parallel()
-	for refused, want := range map[string]int{"SET SESSION x = 1": 2, "UPDATE": 1} {
+	at := func(level sql.IsolationLevel) *sql.TxOptions { return &sql.TxOptions{Isolation: level, ReadOnly: true} }
+	xa := &mysql.MySQLError{Number: 1399, Message: "XA"}
+	for _, c := range []struct {
+		text    string // what the base answers so
+		answer  error
+		options *sql.TxOptions
+		send    func(tx *sql.Tx) error
+		want    int // connections
+	}{
+		{"commit", deadlock, nil, (*sql.Tx).Commit, 1},
+		{"commit", xa, nil, (*sql.Tx).Commit, 2},
+		{"rollback", deadlock, nil, (*sql.Tx).Rollback, 1},
+		{"rollback", xa, nil, (*sql.Tx).Rollback, 2},
+		{"UPDATE", driver.ErrBadConn, nil, executed("UPDATE"), 2},
+		{"begin 0 true", deadlock, at(sql.LevelDefault), executed("UPDATE"), 1},
+		{"begin 2 true", deadlock, at(sql.LevelReadCommitted), executed("UPDATE"), 2},
+		{"begin 7 true", deadlock, at(sql.LevelLinearizable), executed("UPDATE"), 1},
+		{"DELETE", deadlock, nil, func(tx *sql.Tx) error {
+			return errors.Join(second(tx.ExecContext(t.Context(), "DELETE")), executed("SET SESSION x = 1")(tx))
+		}, 2},
+		{"DELETE", deadlock, nil, func(tx *sql.Tx) error {
+			return errors.Join(second(tx.ExecContext(t.Context(), "DELETE")), executed("UPDATE")(tx))
+		}, 1},
+		{"UPDATE", &mysql.MySQLError{Number: 1290}, nil, executed("UPDATE"), 2},
+		{"UPDATE", &mysql.MySQLError{Number: 1062}, nil, executed("UPDATE"), 1},
+	} {
 		base, pool := newStub(t, false)
-		base.will("DELETE", deadlock)
-		tx := begun(t, pool)
-		for _, text := range []string{"DELETE", refused} {
-			if _, err := tx.ExecContext(t.Context(), text); err == nil {
-				t.Errorf("%s succeeds", text)
-			}
+		base.will(c.text, c.answer)
+		tx, err := pool.BeginTx(t.Context(), c.options)
+		if err == nil && c.options == nil {
+			exec(t, tx, "DO 1") // the server knows of it
 		}
-		check(t, errors.Join(tx.Rollback(), pool.PingContext(t.Context())))
-		if n := base.connections(); n != want {
-			t.Errorf("%s: %d connections, want %d", refused, n, want)
+		if err == nil {
+			err = c.send(tx)
+		}
+		isError(t, c.text, err, c.answer)
+		base.will(c.text, nil)
+		check(t, begin(t, pool).Commit())
+		check(t, pool.PingContext(t.Context()))
+		if n := base.connections(); n != c.want {
+			t.Errorf("%s is answered %v: %d connections, want %d", c.text, c.answer, n, c.want)
 		}
 	}
 }

@@ -2,8 +2,6 @@ package guard
 
 import (
 	"cmp"
-	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -40,23 +38,19 @@ func TestCommitWithoutAnswer(t *testing.T) {
 			base, pool := newStub(t, false)
 			base.will("commit", c.answer)
 			base.will("COMMIT", c.answer)
-			conn, err := pool.Conn(t.Context())
-			check(t, err)
-			scope := &locks{}
+			conn, scope := connect(t, pool), (*locks)(nil)
 			commit := func() error { return second(conn.ExecContext(t.Context(), "COMMIT")) }
 			if asText {
-				_, err = conn.ExecContext(t.Context(), "BEGIN")
-				txState, _, _ := Ask(t.Context(), conn)
-				txState.Scope(func() Scope { return scope })
+				exec(t, conn, "BEGIN")
+				_, scope = joined(t, conn)
 			} else {
-				tx, beginErr := conn.BeginTx(t.Context(), nil)
-				txState, _, _ := Ask(t.Context(), tx)
-				txState.Scope(func() Scope { return scope })
-				_, err = tx.ExecContext(t.Context(), "UPDATE")
-				commit, err = tx.Commit, errors.Join(beginErr, err)
+				tx, err := conn.BeginTx(t.Context(), nil)
+				check(t, err)
+				_, scope = joined(t, tx)
+				exec(t, tx, "UPDATE")
+				commit = tx.Commit
 			}
-			check(t, err)
-			err = commit()
+			err := commit()
 			if !errors.Is(err, c.answer) || errors.Is(err, fault.ErrUnknownOutcome) != c.unknown || errors.Is(scope.unknown, fault.ErrUnknownOutcome) != c.unknown {
 				t.Errorf("answered %v, as text %t: %v; the scope was told %v", c.answer, asText, err, scope.unknown)
 			}
@@ -66,7 +60,6 @@ func TestCommitWithoutAnswer(t *testing.T) {
 			if c.answer == nil || errors.Is(c.answer, deadlock) { // the session goes on
 				exec(t, conn, "UPDATE")
 			}
-			_ = conn.Close() // it may be closed already
 		}
 	}
 }
@@ -137,35 +130,15 @@ func TestErrorThatMayEnd(t *testing.T) {
 	t.Parallel()
 	known := &mysql.MySQLError{Number: 1062, Message: "duplicate"}
 	nonsense := &mysql.MySQLError{Number: 4711, Message: "what?"}
-	ways := map[string]func(ctx context.Context, tx *sql.Tx) error{
-		"Exec": func(ctx context.Context, tx *sql.Tx) error { return second(tx.ExecContext(ctx, "UPDATE")) },
-		"Prepare": func(ctx context.Context, tx *sql.Tx) error {
-			s, err := tx.PrepareContext(ctx, "UPDATE")
-			if err == nil {
-				_, err = s.ExecContext(ctx, 1)
-			}
-			return err
-		},
-		"Rows": func(ctx context.Context, tx *sql.Tx) error {
-			rows, err := tx.QueryContext(ctx, "SELECT")
-			if err == nil {
-				rows.Next()
-				err = errors.Join(rows.Err(), rows.Close())
-			}
-			return err
-		},
-	}
-	for name, way := range ways {
+	for name, from := range map[string]string{"Exec": "UPDATE", "Prepare and Exec": "execute UPDATE[1]", "Query": "row"} {
 		for _, answer := range []*mysql.MySQLError{interrupted, known} {
 			for _, probe := range []error{inside, nil, nonsense, mysql.ErrInvalidConn} {
 				base, pool := newStub(t, false)
 				tx := begun(t, pool)
 				base.sent = nil
-				for _, what := range []string{"UPDATE", "execute UPDATE[1]", "row"} {
-					base.will(what, answer)
-				}
+				base.will(from, answer)
 				base.will(rawsql.Probe, probe)
-				answered := way(t.Context(), tx)
+				answered := ways[name](t.Context(), tx, "UPDATE")
 				isError(t, fmt.Sprintf("%s, %v", name, answer), answered, answer)
 				if asked := base.has(rawsql.Probe); asked != (answer == interrupted) {
 					t.Errorf("%s, %v: the server was asked: %t", name, answer, asked)
@@ -175,7 +148,7 @@ func TestErrorThatMayEnd(t *testing.T) {
 				if (err == nil) != open || base.has("INSERT") != open {
 					t.Errorf("%s, %v, then %v: the next statement: %v", name, answer, probe, err)
 				}
-				doomed := errors.Is(answered, fault.ErrTxDoomed) || name == "Rows" // whose error is the server's alone
+				doomed := errors.Is(answered, fault.ErrTxDoomed) || name == "Query" // whose error is the server's alone
 				if probe == nil && !open && (!doomed || !fault.Retryable(err)) {
 					t.Errorf("%s, %v, and over: %v; the next statement: %v, want it to be run again", name, answer, answered, err)
 				}
@@ -183,23 +156,6 @@ func TestErrorThatMayEnd(t *testing.T) {
 					t.Errorf("%s, %v, then %v: Commit: %v", name, answer, probe, err)
 				}
 			}
-		}
-	}
-}
-
-// TestReadOnlyServer proves that a connection isn't used again to a server that was read-only.
-func TestReadOnlyServer(t *testing.T) {
-	t.Parallel()
-	for _, number := range []uint16{1290, 1062} {
-		base, pool := newStub(t, false)
-		base.will("UPDATE", &mysql.MySQLError{Number: number})
-		for range 2 {
-			if _, err := pool.ExecContext(t.Context(), "UPDATE"); err == nil {
-				t.Error("it was executed")
-			}
-		}
-		if n := base.connections(); n != map[uint16]int{1290: 2, 1062: 1}[number] {
-			t.Errorf("%d connections after two statements were answered %d", n, number)
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 // TestStatusOfDriver checks, on real servers, that the driver of go.mod has the field
 // that the guard reads. If it fails after an update of the driver, look in the driver's
 // packets.go for the place where the status flags of an OK packet are kept now, and read

@@ -116,35 +116,38 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 	if c.empty {
 		rows.row, rows.read = nil, true
 	}
-	if query == rawsql.Uptime {
+	switch {
+	case query == rawsql.Uptime:
 		rows.row = []driver.Value{[]byte("Uptime"), fmt.Appendf(nil, "%d", c.uptime)}
-	}
-	if query == rawsql.Galera {
+	case query == rawsql.Galera:
 		rows.row, rows.read = []driver.Value{[]byte("wsrep_on"), []byte(c.galera)}, c.galera == ""
-	}
-	if strings.Contains(query, "THEN COMMIT") {
+	case query == rawsql.GroupView:
+		rows.row, rows.read = []driver.Value{[]byte(c.view)}, c.view == ""
+	case query == rawsql.Facts:
+		rows.row, rows.read = c.facts(), false
+	case strings.Contains(query, "THEN COMMIT"):
 		rows.row, rows.read = []driver.Value{c.raised}, c.raised == nil
 	}
-	if query == rawsql.GroupView {
-		rows.row, rows.read = []driver.Value{[]byte(c.view)}, c.view == ""
-	}
-	if query == rawsql.Facts {
-		rows.row, rows.read = session.Reply("10.11.8-MariaDB", "host/3306/shop"), false
-		rows.row[1] = int64(c.id)
-		if c.moved != "" && c.id > 1 {
-			rows.row[3] = []byte(c.moved)
-		}
-		c.mu.Lock()
-		if c.elsewhere != "" && c.id == 1 {
-			rows.row[3] = c.elsewhere
-		}
-		if c.cutShort > 0 {
-			c.cutShort--
-			rows.row[5] = strings.Replace(rows.row[5].(string), "sees_own_id=1", "sees_own_id=0", 1)
-		}
-		c.mu.Unlock()
-	}
 	return rows, nil
+}
+
+// facts answers the question about the session.
+func (c *leanConn) facts() []driver.Value {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	row := session.Reply("10.11.8-MariaDB", "host/3306/shop")
+	row[1] = int64(c.id)
+	if c.moved != "" && c.id > 1 {
+		row[3] = []byte(c.moved)
+	}
+	if c.elsewhere != "" && c.id == 1 {
+		row[3] = c.elsewhere
+	}
+	if c.cutShort > 0 {
+		c.cutShort--
+		row[5] = strings.Replace(row[5].(string), "sees_own_id=1", "sees_own_id=0", 1)
+	}
+	return row
 }
 
 // stubConn is a connection with every interface of go-sql-driver's.
