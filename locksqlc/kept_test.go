@@ -2,9 +2,6 @@ package locksqlc_test
 
 import (
 	"database/sql"
-	"encoding/json"
-	"fmt"
-	"math"
 	"net"
 	"slices"
 	"testing"
@@ -48,8 +45,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "kept")
 		trips, counting := testdb.CountTrips(t)
-		pool := newPool(t, db.Config(counting), true)
-		pool.SetMaxOpenConns(1)
+		pool := single(newPool(t, db.Config(counting), true))
 		prepared := func() int { return sessionStatus(t, pool, "Com_stmt_prepare") }
 		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		runs(t, pool, table, key, 4)
@@ -86,8 +82,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 // transactions, and neither all nor always others.
 func TestOpenersStayFew(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db.Config(), true)
-		pool.SetMaxOpenConns(1)
+		pool := single(newPool(t, db.Config(), true))
 		const most, often = 16, 5
 		for range 2 {
 			keys := []txlock.Key{uniqueKey(t, "few")}
@@ -111,8 +106,7 @@ func TestOpenersOfAResetSession(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		var wire net.Conn
 		table, key := db.CreateTable(t, "forgotten", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "forgotten")
-		pool := keptPool(t, db.Config(wired(t, &wire)))
-		pool.SetMaxOpenConns(1)
+		pool := single(keptPool(t, db.Config(wired(t, &wire))))
 		runs(t, pool, table, key, 2)
 		reset(t, wire)
 		runs(t, pool, table, key, 3)
@@ -129,8 +123,7 @@ func TestOpenerSeesOtherTables(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		other := testdb.Shared(t, testdb.MariaDB).OpenNamed(t)
 		table, key := other.Name()+"."+other.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "moved")
-		pool := keptPool(t, db.AdminConfig())
-		pool.SetMaxOpenConns(1)
+		pool := single(keptPool(t, db.AdminConfig()))
 		runs(t, pool, table, key, 2)
 		for _, choose := range []string{"USE " + other.Name(), "/*! USE " + other.Name() + " */", "EXECUTE IMMEDIATE 'USE " + other.Name() + "'"} {
 			if _, err := pool.ExecContext(t.Context(), choose); err != nil {
@@ -139,8 +132,7 @@ func TestOpenerSeesOtherTables(t *testing.T) {
 			runs(t, pool, table, key, 2)
 		}
 		wantCount(t, other.Admin(), 0, "SELECT COUNT(*) FROM lockstep_locks WHERE token > 0")
-		pool = keptPool(t, other.AdminConfig())
-		pool.SetMaxOpenConns(1)
+		pool = single(keptPool(t, other.AdminConfig()))
 		runs(t, pool, table, key, 2)
 		for _, change := range []string{
 			"ALTER TABLE lockstep_locks ADD COLUMN note INT FIRST",
@@ -162,8 +154,7 @@ func TestOpenerSeesOtherTables(t *testing.T) {
 func TestOpenerIsIndifferentToModes(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "modes")
-		pool := keptPool(t, db.Config())
-		pool.SetMaxOpenConns(1)
+		pool := single(keptPool(t, db.Config()))
 		last := uint64(0)
 		for _, mode := range []string{"", "ORACLE,EMPTY_STRING_IS_NULL", "ANSI", "TRADITIONAL,SIMULTANEOUS_ASSIGNMENT", ""} {
 			exec(t, pool, "SET SESSION sql_mode = '"+mode+"'")
@@ -180,67 +171,6 @@ func TestOpenerIsIndifferentToModes(t *testing.T) {
 	})
 }
 
-// TestKeptAsText proves that nobody can tell by a statement of the program whether what it shares
-// with one of lockstep's is kept prepared: an argument is compared, computed and stored in the
-// same way, and the rows have the same values and Go types.
-func TestKeptAsText(t *testing.T) {
-	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "kept", "id BIGINT UNSIGNED PRIMARY KEY, n INT, f FLOAT, d DATETIME(3), v TEXT")
-		db.Exec(t, "INSERT INTO "+table+" VALUES (18446744073709551615, 3, 1.2345678, '2020-02-29', NULL), (5, NULL, NULL, NULL, NULL)")
-		cfg := db.Config()
-		cfg.InterpolateParams = true
-		text, kept := newPool(t, cfg, true), keptPool(t, cfg)
-		for _, c := range []struct {
-			value string
-			arg   any
-		}{
-			{"IF(? = 'A', 'same', 'other')", []byte("a")},
-			{"IF(? = 'A', 'same', 'other')", "a"},
-			{"JSON_SET('{}', '$.a', ?)", []byte{1, 0xff}},
-			{"JSON_SET('{}', '$.a', ?)", json.RawMessage("a")},
-			{"n - ?", uint64(5)},
-			{"n - ?", 5},
-			{"? / 3", 5},
-			{"? + 0.2 = 0.3", 0.1},
-			{"? + 1", true},
-			{"COALESCE(?, 'none')", nil},
-			{"CAST(? AS DATETIME(6)) > d", time.Date(2026, 2, 3, 4, 5, 6, 789_000_000, time.UTC)},
-			{"CAST(? + 0 AS CHAR)", int64(math.MinInt64)},
-		} {
-			var answers []string
-			for _, pool := range []*sql.DB{text, kept, kept} {
-				db.Exec(t, "UPDATE "+table+" SET v = NULL")
-				err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-					return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET v = CONCAT('=', "+c.value+") WHERE n = 3", c.arg))
-				})
-				var v sql.NullString
-				check(t, db.Admin().QueryRow("SELECT v FROM "+table+" WHERE n = 3").Scan(&v))
-				answers = append(answers, fmt.Sprintf("%q %v", v.String, err))
-			}
-			if answers[0] != answers[1] || answers[1] != answers[2] {
-				t.Errorf("%s with %T: %q", c.value, c.arg, answers)
-			}
-		}
-		for query, args := range map[string][]any{
-			"SELECT id, f, d, v, PI() FROM " + table + " ORDER BY id":           nil,
-			"SELECT id, f, d, v, ? FROM " + table + " WHERE id > ? ORDER BY id": {7, 1},
-		} {
-			var answers []string
-			for _, pool := range []*sql.DB{text, kept, kept} {
-				check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-					s := join(t, tx)
-					rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "kept")), query, args...)
-					answers = append(answers, told(t, rows, err))
-					return nil
-				}))
-			}
-			if answers[0] != answers[1] || answers[1] != answers[2] {
-				t.Errorf("%s: %q", query, answers)
-			}
-		}
-	})
-}
-
 // TestCommitWithElsewhere: the last statement is executed in the database that the program has
 // chosen, however often its text was sent before.
 func TestCommitWithElsewhere(t *testing.T) {
@@ -253,8 +183,7 @@ func TestCommitWithElsewhere(t *testing.T) {
 		for _, interpolate := range []bool{true, false} {
 			cfg := db.AdminConfig()
 			cfg.InterpolateParams = interpolate
-			pool := newPool(t, cfg, true)
-			pool.SetMaxOpenConns(1)
+			pool := single(newPool(t, cfg, true))
 			sell := func(tx *sql.Tx, s *txlock.Scope) error {
 				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE elsewhere SET n = n + ? WHERE id = ?", 1, 1))
 			}
