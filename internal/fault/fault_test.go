@@ -57,60 +57,33 @@ func TestAbortDuringCommit(t *testing.T) {
 func TestInterpret(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		number          uint16
 		sentinel        error
 		gone, onTimeout bool
+		numbers         []uint16
 	}{
-		{1213, ErrDeadlock, true, false},
-		{3101, nil, false, false},
-		{1180, nil, false, false},
-		{1020, ErrStaleSnapshot, true, false},
-		{1206, ErrTxDoomed, true, false},
-		{1205, ErrWaitTimeout, false, true},
-		{3572, ErrBusy, false, false},
-		{1969, ErrWaitTimeout, false, false},
-		{3024, ErrWaitTimeout, false, false},
-		{3547, ErrWaitTimeout, false, false},
-		{1044, ErrPrivilege, false, false},
-		{1045, nil, false, false},
-		{1142, ErrPrivilege, false, false},
-		{1143, ErrPrivilege, false, false},
-		{1227, ErrPrivilege, false, false},
-		{1370, ErrPrivilege, false, false},
-		{1290, ErrReadOnly, false, false},
-		{1792, ErrReadOnly, false, false},
-		{1836, ErrReadOnly, false, false},
-		{1146, ErrSchema, false, false},
-		{1054, ErrSchema, false, false},
-		{1364, ErrSchema, false, false},
-		{1046, ErrSchema, false, false},
-		{1193, schema.ErrSession, false, false}, // see schema's TestUnknownVariable
-		{1235, schema.ErrEngine, false, false},
-		{8108, schema.ErrEngine, false, false},
-		{1062, nil, false, false},
-		{1064, nil, false, false},
-		{1305, nil, false, false},
-		{1317, nil, false, false},
-		{1047, nil, false, false},
-		{1390, nil, false, false},
-		{1406, nil, false, false},
-		{1568, nil, false, false},
-		{4031, ErrTxDoomed, true, false},
-		{8002, ErrDeadlock, true, false},
-		{8022, ErrDeadlock, true, false},
-		{8028, ErrDeadlock, true, false},
-		{9007, ErrDeadlock, true, false},
-		{8229, ErrTxDoomed, true, false},
-		{8048, schema.ErrEngine, false, false},
+		{ErrDeadlock, true, false, []uint16{1213, 8002, 8022, 8028, 9007}},
+		{ErrStaleSnapshot, true, false, []uint16{1020}},
+		{ErrTxDoomed, true, false, []uint16{1206, 4031, 8229}},
+		{ErrWaitTimeout, false, true, []uint16{1205}},
+		{ErrWaitTimeout, false, false, []uint16{1969, 3024, 3547}},
+		{ErrBusy, false, false, []uint16{3572}},
+		{ErrPrivilege, false, false, []uint16{1044, 1142, 1143, 1227, 1370}},
+		{ErrReadOnly, false, false, []uint16{1290, 1792, 1836}},
+		{ErrSchema, false, false, []uint16{1146, 1054, 1364, 1046}},
+		{schema.ErrSession, false, false, []uint16{1193}}, // see schema's TestUnknownVariable
+		{schema.ErrEngine, false, false, []uint16{1235, 8108, 8048}},
+		{nil, false, false, []uint16{3101, 1180, 1045, 1062, 1064, 1305, 1317, 1047, 1390, 1406, 1568}},
 	} {
-		got := Interpret(answered(c.number))
-		if !errors.Is(got.Sentinel, c.sentinel) || got.Gone != c.gone || got.OnTimeout != c.onTimeout {
-			t.Errorf("%d means %+v, want %+v", c.number, got, c)
-		}
-		for _, rollbackOnTimeout := range []bool{false, true} {
-			doom := Ended(answered(c.number), session.Server{RollbackOnTimeout: rollbackOnTimeout})
-			if ends := c.gone || c.onTimeout && rollbackOnTimeout; errors.Is(doom, ErrTxDoomed) != ends {
-				t.Errorf("%d (rollback on timeout: %t) dooms: %v, want %t", c.number, rollbackOnTimeout, doom, ends)
+		for _, number := range c.numbers {
+			got := Interpret(answered(number))
+			if !errors.Is(got.Sentinel, c.sentinel) || got.Gone != c.gone || got.OnTimeout != c.onTimeout {
+				t.Errorf("%d means %+v, want %+v", number, got, c)
+			}
+			for _, rollbackOnTimeout := range []bool{false, true} {
+				doom := Ended(answered(number), session.Server{RollbackOnTimeout: rollbackOnTimeout})
+				if ends := c.gone || c.onTimeout && rollbackOnTimeout; errors.Is(doom, ErrTxDoomed) != ends {
+					t.Errorf("%d (rollback on timeout: %t) dooms: %v, want %t", number, rollbackOnTimeout, doom, ends)
+				}
 			}
 		}
 	}
@@ -150,73 +123,37 @@ func TestTransactionOpen(t *testing.T) {
 func TestRetryable(t *testing.T) {
 	t.Parallel()
 	committed := Committed("CREATE TABLE")
-	unseen := fmt.Errorf("verify: %w: %w", ErrTxDoomed, ErrUnseen)
-	for _, c := range []struct {
-		err  error
-		want bool
-	}{
-		{nil, false},
-		{ErrBusy, false},
-		{ErrWaitTimeout, false},
-		{ErrDeadlock, true},
-		{ErrStaleSnapshot, true},
-		{ErrTxDoomed, true},
-		{ErrConflict, true},
-		{ErrLost, false},
-		{ErrNotHeld, false},
-		{ErrTooManyHolds, false},
-		{ErrUpgrade, false},
-		{ErrNoTransaction, false},
-		{ErrInvalidKey, false},
-		{ErrInvalidOption, false},
-		{ErrOpenRows, false},
-		{ErrReadOnly, false},
-		{ErrSchema, false},
-		{ErrNoQuorum, false},
-
-		{fmt.Errorf("order 7: %w", ErrDeadlock), true},
-		{fmt.Errorf("order 7: %w", ErrBusy), false},
-		{errors.Join(errors.New("order 7"), ErrStaleSnapshot), true},
-		{errors.Join(ErrBusy, sql.ErrTxDone), false},
-
-		{&mysql.MySQLError{Number: 1213}, true},
-		{&mysql.MySQLError{Number: 1020}, true},
-		{&mysql.MySQLError{Number: 1206}, true},
-		{answered(1213), true},
-		{answered(1205), false},
-		{answered(1062), false},
-		{answered(1317), false},
-		{&mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (exceeded timeout: 20s)"}, true},
-		{&mysql.MySQLError{Number: 1317, Message: "transaction 7: in use: in use: for tx killer rollback"}, true},
-		{&mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (transaction committed)"}, false},
-		{&mysql.MySQLError{Number: 1317, Message: "multi-db transaction attempted: [...]"}, false},
-		{Ended(&mysql.MySQLError{Number: 1317, Message: "multi-db transaction attempted: [...]"}, session.Server{}), false},
-		{answered(3101), false},
-		{errors.Join(sql.ErrTxDone, answered(1213)), true},
-
-		{Ended(answered(1213), session.Server{}), true},
-		{Ended(answered(1205), session.Server{RollbackOnTimeout: true}), true},
-		{Lost(driver.ErrBadConn), true},
-		{Of("lock", answered(1205), session.Server{RollbackOnTimeout: true}), true},
-		{committed, false},
-		{fmt.Errorf("run: %w", committed), false},
-		{errors.Join(committed, ErrDeadlock), false},
-		{unseen, false},
-		{Unfenced("stock"), false},
-		{fmt.Errorf("compare: %w: %w", ErrConflict, ErrGiven), false},
-
-		{context.Canceled, false},
-		{context.DeadlineExceeded, false},
-		{fmt.Errorf("lock: %w: %w", ErrTxDoomed, context.Canceled), false},
-		{errors.Join(ErrDeadlock, context.DeadlineExceeded), false},
-		{driver.ErrBadConn, false},
-		{mysql.ErrInvalidConn, false},
-		{fmt.Errorf("commit: %w", mysql.ErrInvalidConn), false},
-		{sql.ErrTxDone, false},
-		{errors.New("no such order"), false},
+	vitess := func(message string) error {
+		return &mysql.MySQLError{Number: 1317, Message: "transaction 7: " + message}
+	}
+	severalDatabases := &mysql.MySQLError{Number: 1317, Message: "multi-db transaction attempted: [...]"}
+	for want, errs := range map[bool][]error{
+		true: {
+			ErrDeadlock, ErrStaleSnapshot, ErrTxDoomed, ErrConflict,
+			fmt.Errorf("order 7: %w", ErrDeadlock), errors.Join(errors.New("order 7"), ErrStaleSnapshot),
+			&mysql.MySQLError{Number: 1213}, &mysql.MySQLError{Number: 1020}, &mysql.MySQLError{Number: 1206}, answered(1213),
+			vitess("ended at 12:00 (exceeded timeout: 20s)"), vitess("in use: in use: for tx killer rollback"),
+			errors.Join(sql.ErrTxDone, answered(1213)),
+			Ended(answered(1213), session.Server{}), Ended(answered(1205), session.Server{RollbackOnTimeout: true}), Lost(driver.ErrBadConn),
+			Of("lock", answered(1205), session.Server{RollbackOnTimeout: true}),
+		},
+		false: {
+			nil, ErrBusy, ErrWaitTimeout, ErrLost, ErrNotHeld, ErrTooManyHolds, ErrUpgrade, ErrNoTransaction, ErrInvalidKey, ErrInvalidOption,
+			ErrOpenRows, ErrReadOnly, ErrSchema, ErrNoQuorum,
+			fmt.Errorf("order 7: %w", ErrBusy), errors.Join(ErrBusy, sql.ErrTxDone),
+			answered(1205), answered(1062), answered(1317), answered(3101),
+			vitess("ended at 12:00 (transaction committed)"), severalDatabases, Ended(severalDatabases, session.Server{}),
+			committed, fmt.Errorf("run: %w", committed), errors.Join(committed, ErrDeadlock),
+			fmt.Errorf("verify: %w: %w", ErrTxDoomed, ErrUnseen), Unfenced("stock"), fmt.Errorf("compare: %w: %w", ErrConflict, ErrGiven),
+			context.Canceled, context.DeadlineExceeded,
+			fmt.Errorf("lock: %w: %w", ErrTxDoomed, context.Canceled), errors.Join(ErrDeadlock, context.DeadlineExceeded),
+			driver.ErrBadConn, mysql.ErrInvalidConn, fmt.Errorf("commit: %w", mysql.ErrInvalidConn), sql.ErrTxDone, errors.New("no such order"),
+		},
 	} {
-		if got := Retryable(c.err); got != c.want {
-			t.Errorf("Retryable(%v) is %t", c.err, got)
+		for _, err := range errs {
+			if got := Retryable(err); got != want {
+				t.Errorf("Retryable(%v) is %t", err, got)
+			}
 		}
 	}
 }
@@ -382,5 +319,64 @@ func TestChanged(t *testing.T) {
 	}
 	if _, err := Changed("Once")(1, ErrDeadlock); !errors.Is(err, ErrDeadlock) {
 		t.Error(err)
+	}
+}
+
+// TestOutcome proves which errors of COMMIT are known to leave nothing committed: all others
+// are ErrUnknownOutcome, which is never run again.
+func TestOutcome(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{nil, answered(1213), answered(1020), answered(1205), answered(1290), answered(1399), answered(4031),
+		&mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (exceeded timeout: 20s)"}, sql.ErrTxDone, context.Canceled, ErrEnded, Ended(answered(1206), session.Server{}), Refused(answered(3101)), Unfenced("x")} {
+		if got := Outcome(err); got != err { //nolint:errorlint // unchanged
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	for _, err := range []error{answered(1317), &mysql.MySQLError{Number: 1317, Message: "transaction 7: ended at 12:00 (transaction committed)"}, answered(1053), answered(1927), answered(3101), answered(3100), answered(1180), answered(1047), answered(4711),
+		mysql.ErrInvalidConn, driver.ErrBadConn, errors.Join(context.Canceled, mysql.ErrInvalidConn), errors.New("of a wrapper")} {
+		got := Outcome(err)
+		if !errors.Is(got, ErrUnknownOutcome) || !errors.Is(got, err) || errors.Is(got, ErrTxDoomed) || Retryable(got) || !Unknown(got) {
+			t.Errorf("%v became %v", err, got)
+		}
+		of := Of("commit", got, session.Server{RollbackOnTimeout: true})
+		if !errors.Is(of, ErrUnknownOutcome) || errors.Is(of, ErrTxDoomed) || Retryable(of) || Outcome(got) != got { //nolint:errorlint // unchanged
+			t.Errorf("%v is said as %v", err, of)
+		}
+	}
+}
+
+// TestKeepsOpen proves that only errors of classes and numbers that are known are taken for
+// those of a statement alone.
+func TestKeepsOpen(t *testing.T) {
+	t.Parallel()
+	state := func(number uint16, class string) error {
+		return &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte(class + "000"))}
+	}
+	for _, err := range []error{state(1062, "23"), state(1406, "22"), state(1064, "42"), state(1644, "45"), state(1242, "21"),
+		answered(1205), answered(3024), answered(1969), answered(3572), answered(1290), answered(1792), context.Canceled, mysql.ErrPktTooLarge} {
+		if !KeepsOpen(err) {
+			t.Errorf("%v isn't known", err)
+		}
+	}
+	for _, err := range []error{state(1317, "70"), state(1213, "40"), state(1105, "HY"), answered(1317), answered(1053), answered(1927), answered(1180), answered(1206), answered(4711), errors.New("of a wrapper")} {
+		if KeepsOpen(err) {
+			t.Errorf("%v is taken for one that leaves the transaction open", err)
+		}
+	}
+}
+
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	a, b := errors.New("a"), errors.New("b")
+	for _, errs := range [][]error{{a}, {a, nil}, {nil, a}, {nil, a, nil}} {
+		if err := Join(errs...); err != a { //nolint:errorlint // what is tested
+			t.Errorf("%v became %v", errs, err)
+		}
+	}
+	if err := Join(nil, nil); err != nil {
+		t.Errorf("nothing became %v", err)
+	}
+	if err := Join(a, nil, b); !errors.Is(err, a) || !errors.Is(err, b) {
+		t.Errorf("a and b became %v", err)
 	}
 }

@@ -6,86 +6,61 @@ import (
 	"database/sql/driver"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
-
-	"github.com/DATA-DOG/go-sqlmock"
 )
 
-// TestInTx proves that a transaction is committed, or rolled back with the error, and that
-// the end of the context is the error where that has ended the transaction.
+// TestInTx proves that a transaction is committed, or rolled back with the error, that the end of the
+// context is the error where that has ended the transaction, or where the driver has closed the
+// connection for it, and that a COMMIT which has lost it is none that wasn't sent.
 func TestInTx(t *testing.T) {
-	pool, mock, err := sqlmock.New()
-	check(t, err)
-	defer func() { _ = pool.Close() }()
-	mock.ExpectBegin()
-	mock.ExpectCommit()
-	if err := InTx(t.Context(), pool, sql.TxOptions{}, func(*sql.Tx) error { return nil }); err != nil {
-		t.Error(err)
-	}
-
 	wrong := errors.New("wrong")
-	mock.ExpectBegin()
-	mock.ExpectRollback()
-	if err := InTx(t.Context(), pool, sql.TxOptions{}, func(*sql.Tx) error { return wrong }); !errors.Is(err, wrong) {
-		t.Errorf("%v, want %v", err, wrong)
-	}
-
-	mock.ExpectBegin()
-	mock.ExpectRollback()
-	ctx, cancel := context.WithCancel(t.Context())
-	err = InTx(ctx, pool, sql.TxOptions{}, func(tx *sql.Tx) error {
-		cancel()
-		for { // until database/sql has rolled back
-			if _, err := tx.Prepare("SELECT 1"); errors.Is(err, sql.ErrTxDone) {
-				return err
-			}
-		}
-	})
-	if !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
-		t.Errorf("a context that ends: %v", err)
-	}
-	for pool.Stats().InUse > 0 { // database/sql rolls back in the background
-		runtime.Gosched()
-	}
-	if err := mock.ExpectationsWereMet(); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestInTxLosesItsConnection proves that the end of the context is the error where the driver has
-// closed the connection for it, and that a COMMIT which has lost it is none that wasn't sent.
-func TestInTxLosesItsConnection(t *testing.T) {
 	for name, c := range map[string]struct {
-		f, commit, want error
+		f            func(tx *sql.Tx, cancel func()) error
+		commit, want error
+		sent         string
 	}{
-		"in the function": {driver.ErrBadConn, nil, context.Canceled},
-		"in COMMIT":       {nil, driver.ErrBadConn, driver.ErrBadConn},
+		"committed": {f: func(*sql.Tx, func()) error { return nil }, sent: "COMMIT"},
+		"failed":    {f: func(*sql.Tx, func()) error { return wrong }, want: wrong, sent: "ROLLBACK"},
+		"ended": {f: func(tx *sql.Tx, cancel func()) error {
+			cancel()
+			for { // until database/sql has rolled back
+				if _, err := tx.Prepare("SELECT 1"); errors.Is(err, sql.ErrTxDone) {
+					return err
+				}
+			}
+		}, want: context.Canceled, sent: "ROLLBACK"},
+		"lost in the function": {f: func(_ *sql.Tx, cancel func()) error { cancel(); return driver.ErrBadConn }, want: context.Canceled, sent: "ROLLBACK"},
+		"lost in COMMIT":       {f: func(*sql.Tx, func()) error { return nil }, commit: driver.ErrBadConn, want: driver.ErrBadConn, sent: "COMMIT"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		pool := sql.OpenDB(losing{func() error { cancel(); return c.commit }})
-		err := InTx(ctx, pool, sql.TxOptions{}, func(*sql.Tx) error {
-			if c.f != nil {
-				cancel()
-			}
-			return c.f
-		})
-		if !errors.Is(err, c.want) {
+		base := &losing{commit: func() error { cancel(); return c.commit }}
+		pool := sql.OpenDB(base)
+		err := InTx(ctx, pool, sql.TxOptions{}, func(tx *sql.Tx) error { return c.f(tx, cancel) })
+		if !errors.Is(err, c.want) || errors.Is(err, sql.ErrTxDone) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if err := pool.Close(); err != nil {
-			t.Error(err)
+		for pool.Stats().InUse > 0 { // database/sql rolls back in the background
+			runtime.Gosched()
 		}
+		if sent := base.sent.Load(); sent != c.sent {
+			t.Errorf("%s: %v is sent at the end", name, sent)
+		}
+		check(t, pool.Close())
 		cancel()
 	}
 }
 
 // losing is a driver whose COMMIT is a function.
-type losing struct{ commit func() error }
+type losing struct {
+	commit func() error
+	sent   atomic.Value // the end
+}
 
-func (l losing) Connect(context.Context) (driver.Conn, error) { return l, nil }
-func (l losing) Driver() driver.Driver                        { return nil }
-func (l losing) Prepare(string) (driver.Stmt, error)          { return nil, driver.ErrSkip }
-func (l losing) Close() error                                 { return nil }
-func (l losing) Begin() (driver.Tx, error)                    { return l, nil }
-func (l losing) Commit() error                                { return l.commit() }
-func (l losing) Rollback() error                              { return nil }
+func (l *losing) Connect(context.Context) (driver.Conn, error) { return l, nil }
+func (l *losing) Driver() driver.Driver                        { return nil }
+func (l *losing) Prepare(string) (driver.Stmt, error)          { return nil, driver.ErrSkip }
+func (l *losing) Close() error                                 { return nil }
+func (l *losing) Begin() (driver.Tx, error)                    { return l, nil }
+func (l *losing) Commit() error                                { l.sent.Store("COMMIT"); return l.commit() }
+func (l *losing) Rollback() error                              { l.sent.Store("ROLLBACK"); return nil }
