@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/go-sql-driver/mysql"
 )
 
 // TestChainThatBeginsNone proves what a transaction says that its program has committed by COMMIT AND CHAIN,

@@ -9,8 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/holderlookup"
 	"go.uber.org/goleak"
+
+	"github.com/dca00107/lockstep/internal/holderlookup"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
