@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -72,39 +71,6 @@ func ends(ctx context.Context, t *testing.T, since time.Time) time.Duration {
 		t.Fatalf("the context of fn has not ended within %v", noticed)
 	}
 	return time.Since(since)
-}
-
-func TestDoGivesTheLockBack(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		pool.SetMaxOpenConns(1)
-		id, key, no := testdb.ConnID(t, pool), uniqueKey(t, "do"), errors.New("no")
-		if err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return no }); !errors.Is(err, no) || errors.Is(err, txlock.ErrLost) {
-			t.Errorf("Do: %v, want the error of fn", err)
-		}
-		idle(t, pool)
-		wantFree(t, db, key)
-
-		var working context.Context
-		wantPanic(t, "out of paper", func() {
-			_ = locksqlc.Do(t.Context(), pool, key, func(ctx context.Context) error { working = ctx; panic("out of paper") })
-		})
-		idle(t, pool)
-		wantFree(t, db, key)
-		if working.Err() == nil {
-			t.Error("the context of fn goes on after a panic")
-		}
-
-		var exits sync.WaitGroup
-		exits.Go(func() { // as t.FailNow does
-			_ = locksqlc.Do(t.Context(), pool, key, func(context.Context) error { runtime.Goexit(); return nil })
-		})
-		exits.Wait()
-		idle(t, pool)
-		wantFree(t, db, key)
-		if now := testdb.ConnID(t, pool); now != id {
-			t.Errorf("the pool has connection %d instead of %d, which was good", now, id)
-		}
-	})
 }
 
 // TestDoLooksAtItsSocket ends the connection from outside while fn runs. Do finds it closed before

@@ -2,15 +2,295 @@ package locksqlc_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// makesBefore reports whether the row of a new key is made before the transaction that its lock
+// begins.
+func makesBefore(db *testdb.DB) bool {
+	return db.Engine() == testdb.MariaDB || hasProcedures(db.Engine())
+}
+
+// onOwn runs a test on databases of its own: where another test has locked the place of a row,
+// the row is made by its lock.
+func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) { test(t, testdb.Shared(t, db.Engine()).OpenNamed(t)) })
+}
+
+// rowsOf counts the rows of a key that are committed.
+func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int {
+	t.Helper()
+	return count(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String())
+}
+
+// TestFirstLockText proves that a lock whose key is known to have a row is sent as it is
+// without anything that makes one.
+func TestFirstLockText(t *testing.T) {
+	makes := regexp.MustCompile("BEGIN DECLARE .* END IF; END; | ?MAKE")
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		var sent []string
+		note := func(query string) string {
+			if strings.Contains(query, "INSERT INTO lockstep_locks") || strings.Contains(query, "CALL lockstep_") {
+				sent = append(sent, query)
+			}
+			return query
+		}
+		pool, key := openPool(t, db.Config(), under(func(c connection) driver.Conn { return shown{edited{c, note}} })), uniqueKey(t, "text")
+		for range 3 {
+			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+		}
+		if makesBefore(db) {
+			if len(sent) != 3 || !makes.MatchString(sent[0]) {
+				t.Fatalf("sent: %q", sent)
+			}
+			sent[0] = makes.ReplaceAllString(sent[0], "")
+		}
+		if got := slices.Compact(sent[len(sent)-3:]); len(got) != 1 || makes.MatchString(got[0]) {
+			t.Errorf("sent: %q", sent)
+		}
+	})
+}
+
+// TestFirstLockMakesItsRow proves when the row of a new key is made before the transaction,
+// and outlives its rollback: not where the program has chosen what a statement before BEGIN
+// would do away with, nor where it would not commit, nor in a transaction that writes nothing.
+func TestFirstLockMakesItsRow(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		for _, c := range []struct {
+			before   string // sent on the connection
+			options  *sql.TxOptions
+			inside   string // sent in the transaction, before the lock
+			isolated string // the level that it runs at, if that was chosen
+			made     bool
+		}{
+			{made: true},
+			{before: "SELECT 1", made: true},
+			{before: "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", isolated: "READ COMMITTED"},
+			{before: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", isolated: "SERIALIZABLE"},
+			{before: "SET @@" + db.Engine().LevelVariable() + " = 'SERIALIZABLE'", isolated: "SERIALIZABLE"},
+			{before: "LOCK TABLES lockstep_centers READ"},
+			{inside: "SELECT 1"},
+			{options: &sql.TxOptions{Isolation: sql.LevelReadUncommitted}, isolated: "READ UNCOMMITTED", made: true},
+			{options: &sql.TxOptions{Isolation: sql.LevelReadCommitted}, isolated: "READ COMMITTED", made: true},
+			{options: &sql.TxOptions{Isolation: sql.LevelSerializable}, isolated: "SERIALIZABLE", made: true},
+		} {
+			conn := takeConn(t, newPool(t, db.AdminConfig(), true))
+			if c.before != "" {
+				exec(t, conn, c.before)
+			}
+			tx := begin(t, conn, c.options)
+			if c.inside != "" {
+				exec(t, tx, c.inside)
+			}
+			key := uniqueKey(t, rand.Text())
+			lock(t, join(t, tx), key)
+			if n := rowsOf(t, db, key); n == 1 != (c.made && makesBefore(db)) {
+				t.Errorf("%+v: %d rows while the lock is held", c, n)
+			}
+			if c.isolated != "" {
+				level, id := "", testdb.ConnID(t, tx)
+				testdb.Await(time.Minute, func() bool { // the server doesn't show it at once
+					testdb.Refresh()
+					return db.Admin().QueryRowContext(t.Context(), "SELECT trx_isolation_level FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?", id).Scan(&level) == nil
+				})
+				if level != c.isolated {
+					t.Errorf("%+v: it runs at %s", c, level)
+				}
+			}
+			check(t, tx.Rollback())
+		}
+		conn := takeConn(t, newPool(t, db.AdminConfig(), true))
+		key := uniqueKey(t, rand.Text())
+		tx := begin(t, conn, &sql.TxOptions{ReadOnly: true})
+		isError(t, "in a transaction that writes nothing", second(join(t, tx).Lock(t.Context(), key)), txlock.ErrReadOnly)
+		check(t, tx.Rollback())
+		if n := rowsOf(t, db, key); n != 0 {
+			t.Error("a transaction that writes nothing has made a row")
+		}
+	})
+}
+
+// TestFirstSharedLock proves that the first shared lock of a process makes the row of its key before
+// its transaction as well, where it also asks for a cluster: a second reader doesn't wait for it.
+func TestFirstSharedLock(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		key, pool := uniqueKey(t, rand.Text()), newPool(t, db.Config(), true)
+		for range 2 {
+			tx := begin(t, takeConn(t, pool))
+			check(t, second(join(t, tx).RLock(t.Context(), key)))
+			if !makesBefore(db) {
+				return
+			}
+			if n := rowsOf(t, db, key); n != 1 {
+				t.Errorf("%d rows while the lock is held", n)
+			}
+		}
+	})
+}
+
+// TestChosenIsForOneTransaction proves that what SET TRANSACTION has chosen is that of the transaction
+// behind it, also if the first lock fails with its BEGIN, and never that of the next.
+func TestChosenIsForOneTransaction(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table, held := db.CreateTable(t, "chosen", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "chosen")
+		holder := holding(t, newPool(t, db.Config(), true), held)
+		insert := "INSERT INTO " + table + " VALUES ()"
+		for _, first := range []struct {
+			verb string
+			key  txlock.Key
+		}{{}, {"TryLock", held}, {"TryLock", uniqueKey(t, "new")}, {"Lock", uniqueKey(t, "new")}} {
+			for _, options := range []*sql.TxOptions{nil, {ReadOnly: true}} {
+				conn := takeConn(t, newPool(t, db.Config(), true))
+				exec(t, conn, "SET TRANSACTION READ ONLY")
+				tx, err := conn.BeginTx(t.Context(), options)
+				check(t, err)
+				if first.verb != "" {
+					isError(t, first.verb+" in a transaction that writes nothing", verbs[first.verb](t.Context(), join(t, tx), first.key), txlock.ErrReadOnly)
+					if _, err := tx.ExecContext(t.Context(), insert); err == nil {
+						t.Errorf("after %s the transaction writes", first.verb)
+					}
+				}
+				check(t, tx.Rollback())
+				exec(t, conn, insert)
+			}
+		}
+		check(t, holder.Rollback())
+	})
+}
+
+// lockNew locks a key as the first statement of a transaction, rolls back, and reports whether
+// its row is there then.
+func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside string) bool {
+	t.Helper()
+	tx := begin(t, conn)
+	check(t, second(join(t, tx).Lock(t.Context(), key)))
+	if inside != "" {
+		exec(t, tx, inside)
+	}
+	check(t, tx.Rollback())
+	return rowsOf(t, db, key) == 1
+}
+
+// TestFirstLockAfterSet proves that SET TRANSACTION hinders one transaction, and one inside of a
+// transaction, or what looks like one, none.
+func TestFirstLockAfterSet(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		conn := takeConn(t, newPool(t, db.Config(), true))
+		exec(t, conn, "SET TRANSACTION READ WRITE")
+		for i, want := range []bool{false, true, true} {
+			if got := lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @transaction = 2"); got != (want && makesBefore(db)) {
+				t.Errorf("transaction %d: the row is there: %t", i, got)
+			}
+		}
+	})
+}
+
+// TestFirstLockOfARowThatIsGone proves that a row which the process knew, and which is gone
+// since, is made before the second transaction that locks it.
+func TestFirstLockOfARowThatIsGone(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		conn, key := takeConn(t, newPool(t, db.Config(), true)), uniqueKey(t, "gone")
+		lockNew(t, db, conn, key, "")
+		if lockNew(t, db, conn, key, ""); makesBefore(db) {
+			db.Exec(t, "DELETE FROM lockstep_locks WHERE name = '"+key.String()+"'")
+		}
+		for i, want := range []bool{false, true} {
+			if got := lockNew(t, db, conn, key, ""); got != (want && makesBefore(db)) {
+				t.Errorf("transaction %d: the row is there: %t", i, got)
+			}
+		}
+	})
+}
+
+// TestFirstTryWaitsForNoGap tries a new key whose place is locked by another, where the server
+// would let an INSERT wait for more than a day.
+func TestFirstTryWaitsForNoGap(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		key := uniqueKey(t, "gap")
+		holder := begin(t, newPool(t, db.AdminConfig(), false))
+		exec(t, holder, "SELECT name FROM lockstep_locks WHERE name = '"+key.String()+"' FOR UPDATE")
+		pool := newPool(t, db.Config(func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "100000"} }), true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		tx := begin(t, pool)
+		if _, err := join(t, tx).TryLock(ctx, key); !errors.Is(err, txlock.ErrBusy) {
+			t.Error(err)
+		}
+		check(t, tx.Rollback())
+		check(t, holder.Rollback())
+	})
+}
+
+// TestTryOfAKeyThatIsBeingMade tries keys whose first holder commits during the try, in
+// transactions that hold another key. To look for the row fixes the snapshot of the
+// transaction, so that a grant after that commit would come with old data.
+func TestTryOfAKeyThatIsBeingMade(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		dbs := []*testdb.DB{testdb.Open(t, engine)}
+		if engine == testdb.MySQL && !testdb.WithoutProcedures() {
+			without := testdb.Shared(t, engine).OpenNamed(t)
+			without.DropProcedures(t)
+			dbs = append(dbs, without)
+		}
+		for _, db := range dbs {
+			table := db.CreateTable(t, "making", "id INT PRIMARY KEY, n INT NOT NULL")
+			db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
+			pool := newPool(t, db.Config(), true)
+			for _, name := range []string{"TryLock", "TryRLock", "LockAny", "WaitAtMost", "RLock in time"} {
+				tryWhileMade(t, db, pool, table, name)
+			}
+		}
+	}
+}
+
+// tryWhileMade tries a key once, and commits its first holder as soon as the try waits.
+func tryWhileMade(t *testing.T, db *testdb.DB, pool *sql.DB, table, name string) {
+	key := uniqueKey(t, "making")
+	before := count(t, pool, "SELECT n FROM "+table+" WHERE id = 1")
+	holding := holding(t, pool, key)
+	exec(t, holding, "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
+
+	conn := takeConn(t, pool)
+	id := testdb.ConnID(t, conn)
+	tx, scope := joined(t, conn)
+	lock(t, scope, uniqueKey(t, "other")) // which reads nothing
+	tried := make(chan error, 1)
+	go func() { tried <- verbs[name](t.Context(), scope, key) }()
+	if !testdb.Await(time.Minute, func() bool {
+		waits, err := db.WaitsForLock(t.Context(), id)
+		return len(tried) > 0 || err != nil || waits
+	}) {
+		t.Fatalf("%s on %s: the try neither waits nor ends", name, db.Engine())
+	}
+	check(t, holding.Commit())
+	if err := <-tried; err != nil {
+		if !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrStaleSnapshot) {
+			t.Errorf("%s on %s of a key that is being made: %v", name, db.Engine(), err)
+		}
+		return
+	}
+	if n := count(t, tx, "SELECT n FROM "+table+" WHERE id = 1"); n != before+1 {
+		t.Errorf("%s on %s of a key that is being made is granted, and shows %d, not the %d that its first holder has committed", name, db.Engine(), n, before+1)
+	}
+	check(t, tx.Commit())
+}
 
 var hashedKeys = txlock.NewFamily[string]("first", txlock.Exact(), txlock.Hashed())
 
@@ -83,7 +363,9 @@ func TestLockWithDroppedProcedures(t *testing.T) {
 func TestLockWithoutACenter(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		own := testdb.Shared(t, db.Engine()).OpenNamed(t)
-		err := locksqlc.Run(t.Context(), newPool(t, own.Config(interpolating), true), nil, func(tx *sql.Tx) error {
+		pool := single(newPool(t, own.Config(interpolating), true))
+		exec(t, pool, "DO LAST_INSERT_ID(4711)") // which is no token
+		err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
 			s := join(t, tx)
 			ctx := s.LockWith(t.Context(), hashedKeys.Key("none"))
 			for range 2 {

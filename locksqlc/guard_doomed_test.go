@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -47,15 +49,9 @@ type shape struct {
 // shapes are the ways in which error 1213 can reach a program. Each waits for the last
 // row.
 var shapes = []shape{
-	{name: "Exec", run: func(ctx context.Context, v *victim) error {
-		return second(v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000"))
-	}},
-	{name: "Exec with arguments", run: func(ctx context.Context, v *victim) error {
-		return second(v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + ? WHERE id = ?", 1, lastRow))
-	}},
-	{name: "Exec of two statements", run: func(ctx context.Context, v *victim) error {
-		return second(v.tx.ExecContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000"))
-	}},
+	{name: "Exec", run: sent("text", "UPDATE %s SET v = v + 1 WHERE id = 4000")},
+	{name: "Exec with arguments", run: sent("text", "UPDATE %s SET v = v + ? WHERE id = ?", 1, lastRow)},
+	{name: "Exec of two statements", run: sent("text", "SELECT 1; UPDATE %s SET v = v + 1 WHERE id = 4000")},
 	{name: "row by key", run: row("SELECT id FROM %s WHERE id = 4000 FOR UPDATE")},
 	{name: "row by key with an argument", run: row("SELECT id FROM %s WHERE id = ? FOR UPDATE", lastRow)},
 	{name: "row of a range", run: row("SELECT id FROM %s WHERE id > 3999 FOR UPDATE")},
@@ -85,9 +81,7 @@ var shapes = []shape{
 		}
 		return rows.Close()
 	}},
-	{name: "in the second result", run: func(ctx context.Context, v *victim) error {
-		return sendBy(ctx, v.tx, "rows", "SELECT 1; SELECT id FROM "+v.table+" WHERE id > 3999 FOR UPDATE")
-	}},
+	{name: "in the second result", run: sent("rows", "SELECT 1; SELECT id FROM %s WHERE id > 3999 FOR UPDATE")},
 	{name: "between two results", run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000; SELECT 2")
 		if err != nil {
@@ -115,6 +109,12 @@ var shapes = []shape{
 	{name: "prepared by the pool", run: func(ctx context.Context, v *victim) error {
 		return second(v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, lastRow))
 	}},
+}
+
+func sent(by, query string, args ...any) func(context.Context, *victim) error {
+	return func(ctx context.Context, v *victim) error {
+		return sendBy(ctx, v.tx, by, fmt.Sprintf(query, v.table), args...)
+	}
 }
 
 func row(query string, args ...any) func(context.Context, *victim) error {
@@ -233,4 +233,77 @@ func (v *victim) isDoomed(t *testing.T) {
 	tx := begin(t, v.db)
 	isError(t, "the pool's statement in the next transaction", second(tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2)), nil)
 	isError(t, "the next transaction", tx.Commit(), nil)
+}
+
+const counters = "id INT PRIMARY KEY, v INT NOT NULL"
+
+// oneSecond makes lock waits end soon.
+func oneSecond(cfg *mysql.Config) {
+	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+}
+
+// soon is far below innodb_lock_wait_timeout, 50 s: so long the server would keep the
+// locks of a session whose client is gone.
+const soon = 20 * time.Second
+
+// waiter is a transaction that holds a key and waits for something that another
+// holds.
+type waiter struct {
+	tx   *sql.Tx
+	mine txlock.Key
+	conn int64
+}
+
+// newWaiter begins one. Its key has a row: if the first lock of a key is rolled back, its
+// waiters lock the gap beside it, which would disturb other tests.
+func newWaiter(t *testing.T, pool *sql.DB) waiter {
+	t.Helper()
+	w := waiter{tx: begin(t, pool), mine: uniqueKey(t, "mine")}
+	check(t, txlock.Ensure(t.Context(), pool, w.mine))
+	w.conn = testdb.ConnID(t, w.tx)
+	lock(t, join(t, w.tx), w.mine)
+	return w
+}
+
+// isAbandoned fails the test unless the key of the waiter is free at once, and its
+// transaction is doomed.
+func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	begun := time.Now()
+	holding(t, newPool(t, db.Config(), true), w.mine)
+	if took := time.Since(begun); took > soon {
+		t.Errorf("the lock of the abandoned session was free after %v", took)
+	}
+	db.WaitGone(t, w.conn)
+	wantDoomed(t, "the next statement", second(w.tx.ExecContext(t.Context(), "SELECT 1")), 0)
+	wantDoomed(t, "Commit", w.tx.Commit(), 0)
+}
+
+// TestAbandonedStatementIsKilled cancels a statement that waits, and a query that waits after its
+// first rows.
+func TestAbandonedStatementIsKilled(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "crossed", crossed)
+		db.Exec(t, "INSERT INTO "+table+rowsOfIt)
+		pool := newPool(t, db.Config(), true)
+		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1 WHERE id = 4000")
+		for _, by := range sendings[:2] {
+			w := newWaiter(t, pool)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			text := "UPDATE " + table + " SET v = 2 WHERE id = 4000"
+			if by == "rows" {
+				text = "SELECT id, pad FROM " + table + " ORDER BY id FOR UPDATE"
+			}
+			answered := db.Waiting(t, w.conn, func() error { return sendBy(ctx, w.tx, by, text) })
+			cancel()
+			err := <-answered
+			isError(t, text, err, context.Canceled)
+			slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second
+			if err != context.Canceled && !slow && by != "rows" {                                                  //nolint:errorlint // unchanged, as a plain pool has it
+				t.Errorf("the cancelled statement returned %#v, want context.Canceled itself", err)
+			}
+			w.isAbandoned(t, db)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +107,14 @@ func isError(tb testing.TB, what string, err, want error) {
 	tb.Helper()
 	if !errors.Is(err, want) {
 		tb.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// says fails the test unless the error is the wanted one, nil for any, and has this text.
+func says(tb testing.TB, what string, err, want error, text string) {
+	tb.Helper()
+	if err == nil || want != nil && !errors.Is(err, want) || !strings.Contains(err.Error(), text) {
+		tb.Errorf("%s: %v, want %v with %q", what, err, want, text)
 	}
 }
 
@@ -293,5 +302,14 @@ func wantDoomed(tb testing.TB, what string, err error, why uint16) {
 	tb.Helper()
 	if !errors.Is(err, txlock.ErrTxDoomed) || number(err) != why {
 		tb.Errorf("%s: %v (number %d), want ErrTxDoomed for the reason %d", what, err, number(err), why)
+	}
+}
+
+// wantOver fails the test unless the error says that the transaction is over, and whether it may be
+// run again.
+func wantOver(tb testing.TB, what string, err error, again bool) {
+	tb.Helper()
+	if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) != again {
+		tb.Errorf("%s: %v (to be tried again: %t), want ErrTxDoomed (%t)", what, err, txlock.Retryable(err), again)
 	}
 }

@@ -214,21 +214,17 @@ func TestCommitWithRefused(t *testing.T) {
 		}))
 		check(t, lastly(t, guarded, func(_ *sql.Tx, s *txlock.Scope) error {
 			return lastly(t, guarded, func(other *sql.Tx, _ *txlock.Scope) error {
-				if _, err := other.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
-					t.Errorf("in another transaction: %v", err)
-				}
+				_, err := other.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")
+				says(t, "in another transaction", err, nil, "another transaction")
 				another := newPool(t, db.Config(), true)
 				check(t, lastly(t, another, func(other *sql.Tx, _ *txlock.Scope) error {
 					for _, ctx := range []context.Context{s.CommitWith(t.Context(), 1), s.LockWith(t.Context(), uniqueKey(t, "another"))} {
-						if _, err := other.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
-							t.Errorf("on another pool: %v", err)
-						}
+						says(t, "on another pool", second(other.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")), nil, "another transaction")
 					}
 					return second(other.ExecContext(t.Context(), "DELETE FROM "+table))
 				}))
-				if _, err := guarded.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
-					t.Errorf("on the pool: %v", err)
-				}
+				_, err = guarded.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")
+				says(t, "on the pool", err, nil, "another transaction")
 				return nil
 			})
 		}))

@@ -107,12 +107,10 @@ func refuses(tb testing.TB, s *txlock.Scope, want error, why string) {
 	tb.Helper()
 	key := uniqueKey(tb, "refused")
 	verify := func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error { return s.Verify(ctx) }
-	for what, call := range map[string]func(context.Context, *txlock.Scope, txlock.Key) error{
+	for what, call := range map[string]verb{
 		"Lock": verbs["Lock"], "TryLock": verbs["TryLock"], "RLock": verbs["RLock"], "LockAll": verbs["LockAll"], "Version": verbs["Version"], "Once": verbs["Once"], "Verify": verify,
 	} {
-		if err := call(tb.Context(), s, key); !errors.Is(err, want) || !strings.Contains(err.Error(), "don't ") {
-			tb.Errorf("%s after %s: %v", what, why, err)
-		}
+		says(tb, what+" after "+why, call(tb.Context(), s, key), want, "don't ")
 	}
 }
 
@@ -153,9 +151,7 @@ func TestLockTablesUnderAutocommitOff(t *testing.T) {
 				wantHeld(t, fmt.Sprintf("%q", texts), scope, key, false)
 				_, err := scope.Lock(t.Context(), key)
 				for what, err := range map[string]error{"Lock": err, "Verify": scope.Verify(t.Context()), "Commit": tx.Commit()} {
-					if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
-						t.Errorf("%q: %s: %v", texts, what, err)
-					}
+					wantOver(t, fmt.Sprintf("%q: %s", texts, what), err, false)
 				}
 				check(t, pool.PingContext(t.Context()))
 			}

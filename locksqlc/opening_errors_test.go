@@ -267,10 +267,7 @@ func TestOpeningIsKilled(t *testing.T) {
 		onOpenings(t, nil, func(t *testing.T, o *opening) {
 			o.db.Kill(t, o.id)
 			o.db.WaitGone(t, o.id)
-			_, err := o.Lock(t.Context(), o.free)
-			if !errors.Is(err, txlock.ErrTxDoomed) || !txlock.Retryable(err) {
-				t.Errorf("Lock: %v, want ErrTxDoomed, which is Retryable", err)
-			}
+			wantOver(t, "Lock", second(o.Lock(t.Context(), o.free)), true)
 			o.over(t)
 		})
 	})
@@ -279,13 +276,10 @@ func TestOpeningIsKilled(t *testing.T) {
 // over fails the test unless the transaction is doomed, and could be run again.
 func (o *opening) over(t *testing.T) {
 	t.Helper()
-	_, err := o.tx.ExecContext(t.Context(), "SELECT 1")
-	if err == nil {
+	if _, err := o.tx.ExecContext(t.Context(), "SELECT 1"); err == nil {
 		t.Error("the next statement succeeded")
 	}
-	if err := o.tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) || !txlock.Retryable(err) {
-		t.Errorf("Commit: %v, want ErrTxDoomed, which is Retryable", err)
-	}
+	wantOver(t, "Commit", o.tx.Commit(), true)
 }
 
 // TestRunOpensAgain has Run begin on a connection that dies before its first statement.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -249,16 +248,10 @@ func TestRefusedOnClusters(t *testing.T) {
 					t.Error("Do has called its function")
 					return nil
 				})
-				if !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "use a lease") {
-					t.Errorf("Do: %v", err)
-				}
+				says(t, "Do", err, schema.ErrMultiPrimary, "use a lease")
 				tx, scope := joined(t, pool)
-				for verb, lock := range map[string]func(context.Context, txlock.Key) (txlock.Grant, error){
-					"RLock": scope.RLock, "TryRLock": scope.TryRLock,
-				} {
-					if _, err := lock(t.Context(), key); !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "lock exclusively") {
-						t.Errorf("%s: %v", verb, err)
-					}
+				for _, verb := range []string{"RLock", "TryRLock"} {
+					says(t, verb, verbs[verb](t.Context(), scope, key), schema.ErrMultiPrimary, "lock exclusively")
 				}
 				isError(t, "Lock after that", second(scope.Lock(t.Context(), key)), nil)
 				if grant, err := scope.RLock(t.Context(), key); err != nil || grant.Shared() {

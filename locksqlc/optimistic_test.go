@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -240,9 +241,7 @@ func TestOptimisticNeedsCommittedReads(t *testing.T) {
 				t.Error("fn was called")
 				return nil
 			}, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
-			if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), "use READ COMMITTED") {
-				t.Errorf("Optimistic, guarded=%t: %v", guarded, err)
-			}
+			says(t, fmt.Sprintf("Optimistic, guarded=%t", guarded), err, txlock.ErrInvalidOption, "use READ COMMITTED")
 			idle(t, pool)
 			pool = uncommitted(t, db, guarded)
 			check(t, locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "dirty"), func(*sql.Tx) error { return nil }, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
@@ -260,12 +259,9 @@ func TestVersionsNeedCommittedReads(t *testing.T) {
 			pool := uncommitted(t, db, guarded)
 			tx := begin(t, pool)
 			for _, key := range keys {
-				if _, err := txlock.ReadVersion(t.Context(), pool, key); !errors.Is(err, txlock.ErrInvalidOption) {
-					t.Errorf("ReadVersion, guarded=%t: %v, want ErrInvalidOption", guarded, err)
-				}
-				if _, err := join(t, tx).Version(t.Context(), key); !errors.Is(err, txlock.ErrInvalidOption) {
-					t.Errorf("Version, guarded=%t: %v, want ErrInvalidOption", guarded, err)
-				}
+				side := fmt.Sprintf(", guarded=%t", guarded)
+				isError(t, "ReadVersion"+side, second(txlock.ReadVersion(t.Context(), pool, key)), txlock.ErrInvalidOption)
+				isError(t, "Version"+side, second(join(t, tx).Version(t.Context(), key)), txlock.ErrInvalidOption)
 			}
 			check(t, tx.Rollback())
 		}
@@ -344,26 +340,6 @@ func TestVersionNeedsAKnownLevel(t *testing.T) {
 	})
 }
 
-// TestOptimisticThatTimesOut: where the comparison waits in vain, its transaction is rolled
-// back, and the next user of the connection is in none.
-func TestOptimisticThatTimesOut(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table, key := db.CreateTable(t, "waits", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "waits")
-		holding(t, newPool(t, db.Config(), true), key)
-		for i, guarded := range []bool{true, false} {
-			pool := single(newPool(t, db.Config(oneSecond), guarded))
-			err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
-				return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
-			})
-			isError(t, fmt.Sprintf("guarded=%t: Optimistic", guarded), err, txlock.ErrWaitTimeout)
-			exec(t, pool, "INSERT INTO "+table+" VALUES ()")
-			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
-				t.Errorf("guarded=%t: %d rows are committed, want %d", guarded, n, i+1)
-			}
-		}
-	})
-}
-
 // cancelling is an observer that ends a context when a lock was given.
 type cancelling struct {
 	cancel atomic.Pointer[context.CancelFunc]
@@ -399,4 +375,70 @@ func TestOptimisticCancelledAtItsEnd(t *testing.T) {
 		}
 		wantCount(t, db.Admin(), committed, "SELECT COUNT(*) FROM "+table)
 	})
+}
+
+// BenchmarkOptimistic compares Optimistic with Run: each of 16 workers reads and writes a
+// record in a transaction. Conflicts are the share of function runs that were in vain.
+func BenchmarkOptimistic(b *testing.B) {
+	const workers = 16
+	for _, engine := range testdb.Engines() {
+		for _, keys := range []int64{1, 1000} {
+			db := testdb.Open(b, engine)
+			table := db.CreateTable(b, "records", "id BIGINT PRIMARY KEY, v BIGINT NOT NULL")
+			family := txlock.NewFamily[int64](table)
+			for id := int64(1); id <= keys; id++ {
+				db.Exec(b, fmt.Sprintf("INSERT INTO %s VALUES (%d, 0)", table, id))
+			}
+			pool := locksuite.OpenSQL(true, locksuite.BeginTx)(b, db.Config(interpolating)).DB()
+			pool.SetMaxIdleConns(workers)
+			warm := make([]*sql.Conn, workers)
+			for i := range warm {
+				conn, err := pool.Conn(b.Context())
+				check(b, err)
+				warm[i] = conn
+			}
+			for _, conn := range warm {
+				check(b, conn.Close())
+			}
+			ids := make([]int64, keys)
+			for i := range ids {
+				ids[i] = int64(i) + 1
+			}
+			check(b, txlock.Ensure(b.Context(), pool, family.Keys(ids...)...))
+			for name, write := range running {
+				b.Run(fmt.Sprintf("%s/keys=%d/%s", engine, keys, name), func(b *testing.B) {
+					var begun, runs, givenUp atomic.Int64
+					var wg sync.WaitGroup
+					for range workers {
+						wg.Go(func() {
+							for begun.Add(1) <= int64(b.N) {
+								id := rand.Int64N(keys) + 1
+								err := write(b.Context(), pool, family.Key(id), func(tx *sql.Tx) error {
+									runs.Add(1)
+									var v int64
+									if err := tx.QueryRowContext(b.Context(), fmt.Sprintf("SELECT v FROM %s WHERE id = %d", table, id)).Scan(&v); err != nil {
+										return err
+									}
+									_, err := tx.ExecContext(b.Context(), fmt.Sprintf("UPDATE %s SET v = %d WHERE id = %d", table, v+1, id))
+									return err
+								})
+								switch {
+								case errors.Is(err, txlock.ErrConflict), errors.Is(err, txlock.ErrDeadlock):
+									givenUp.Add(1)
+								case err != nil:
+									b.Error(err)
+									return
+								}
+							}
+						})
+					}
+					wg.Wait()
+					committed := int64(b.N) - givenUp.Load()
+					b.ReportMetric(float64(committed)/b.Elapsed().Seconds(), "tx/s")
+					b.ReportMetric(100*float64(runs.Load()-committed)/float64(runs.Load()), "%conflicts")
+					b.ReportMetric(100*float64(givenUp.Load())/float64(b.N), "%given-up")
+				})
+			}
+		}
+	}
 }

@@ -64,47 +64,60 @@ func numbers(t *testing.T, db *testdb.DB) string {
 	return table
 }
 
+// TestRunRollsBack proves that Run rolls back, and that Do gives its lock back, where the function fails,
+// panics, or ends its goroutine as t.FailNow does, and that the connection stays good.
 func TestRunRollsBack(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		table, keys, calls := numbers(t, db), keysOf(t), 0
-		noStock := errors.New("no stock")
-		write := func(tx *sql.Tx) {
-			calls++
-			exec(t, tx, "UPDATE "+table+" SET v = 1")
+		table, keys, no, calls := numbers(t, db), keysOf(t), errors.New("no"), 0
+		id, working := testdb.ConnID(t, single(pool)), t.Context()
+		run := func(end func() error) error {
+			return locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
+				calls++
+				exec(t, tx, "UPDATE "+table+" SET v = 1")
+				return end()
+			})
 		}
-		err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error { write(tx); return noStock })
-		isError(t, "Run", err, noStock)
-		idle(t, pool)
-
-		wantPanic(t, "out of paper", func() {
-			_ = locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error { write(tx); panic("out of paper") })
-		})
-		idle(t, pool)
-
-		var exits sync.WaitGroup
-		exits.Go(func() { // as t.FailNow does
-			_ = locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error { write(tx); runtime.Goexit(); return nil })
-		})
-		exits.Wait()
-		idle(t, pool)
-
-		if n := count(t, pool, "SELECT v FROM "+table); n != 0 || calls != 3 {
+		do := func(end func() error) error {
+			return locksqlc.Do(t.Context(), pool, keys[0], func(ctx context.Context) error { calls++; working = ctx; return end() })
+		}
+		for _, call := range []func(end func() error) error{run, do} {
+			if err := call(func() error { return no }); !errors.Is(err, no) || errors.Is(err, txlock.ErrLost) {
+				t.Errorf("%v, want the error of the function", err)
+			}
+			idle(t, pool)
+			wantFree(t, db, keys...)
+			wantPanic(t, "out of paper", func() { _ = call(func() error { panic("out of paper") }) })
+			idle(t, pool)
+			wantFree(t, db, keys...)
+			var exits sync.WaitGroup
+			exits.Go(func() { _ = call(func() error { runtime.Goexit(); return nil }) })
+			exits.Wait()
+			idle(t, pool)
+			wantFree(t, db, keys...)
+		}
+		if working.Err() == nil {
+			t.Error("the context of a function goes on behind it")
+		}
+		if n := count(t, pool, "SELECT v FROM "+table); n != 0 || calls != 6 {
 			t.Errorf("after %d calls that failed the number is %d", calls, n)
 		}
-		wantFree(t, db, keys...)
+		if now := testdb.ConnID(t, pool); now != id {
+			t.Errorf("the pool has connection %d instead of %d, which was good", now, id)
+		}
 	})
 }
 
-// TestRunRetriesDeadlock lets the first try run into a deadlock, and lose.
+// TestRunRetriesDeadlock lets the first try run into a deadlock, and lose. It rolls back a key of Once as
+// well, whose call is the first again.
 func TestRunRetriesDeadlock(t *testing.T) {
-	for name, swallow := range map[string]bool{"returned": false, "swallowed": true} {
-		t.Run(name, func(t *testing.T) {
-			onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		for _, name := range []string{"Run", "Once"} {
+			for _, swallow := range []bool{false, true} {
 				if swallow && !guarded {
-					return // see TestRunConfirms
+					continue // see TestRunConfirms
 				}
 				c, key, calls := cross(t, db), uniqueKey(t, "run"), 0
-				err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				err := ways[name](t.Context(), pool, key, func(tx *sql.Tx) error {
 					calls++
 					exec(t, tx, "INSERT INTO "+c.table+" VALUES (?, 1)", 1000+calls)
 					if calls > 1 {
@@ -119,15 +132,15 @@ func TestRunRetriesDeadlock(t *testing.T) {
 					return fmt.Errorf("no sale: %w", err)
 				})
 				if err != nil || calls != 2 {
-					t.Errorf("Run called fn %d times and returned %v, want twice and success", calls, err)
+					t.Errorf("%s called fn %d times and returned %v, want twice and success", name, calls, err)
 				}
 				idle(t, pool)
 				wantCount(t, pool, 200, "SELECT SUM(v) FROM "+c.table+" WHERE id IN (1, 2)")
 				wantCount(t, pool, 1, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000")
 				wantFree(t, db, key)
-			})
-		})
-	}
+			}
+		}
+	})
 }
 
 // TestRunConfirms has fn ignore a deadlock on a plain pool. Each write after it was
@@ -339,12 +352,8 @@ func TestRunRefuses(t *testing.T) {
 		}
 	}
 	for name, run := range all {
-		if err := run(t.Context(), nil, txlock.Named("key"), true); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
-			t.Errorf("%s on nil: %v", name, err)
-		}
-		if err := run(t.Context(), db, txlock.Named("key"), false); err == nil || !strings.Contains(err.Error(), "function") {
-			t.Errorf("%s of nil: %v", name, err)
-		}
+		says(t, name+" on nil", run(t.Context(), nil, txlock.Named("key"), true), nil, "*sql.DB")
+		says(t, name+" of nil", run(t.Context(), db, txlock.Named("key"), false), nil, "function")
 		for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.Named("\xff"), txlock.NewFamily[int]("order").Key(0)} {
 			isError(t, fmt.Sprintf("%s with the key %q", name, key), run(t.Context(), db, key, true), txlock.ErrInvalidKey)
 		}

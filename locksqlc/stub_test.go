@@ -6,8 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
-	"math"
-	"runtime"
 	"testing"
 	"time"
 
@@ -117,16 +115,7 @@ func TestRunOnDeadConnections(t *testing.T) {
 func TestGoSideIsSmall(t *testing.T) {
 	pool := stubPool(t)
 	const rounds = 2000
-	allocations := func(lock bool) float64 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range rounds {
-			lockOnce(t, pool, lock)
-		}
-		runtime.ReadMemStats(&after)
-		return math.Floor(float64(after.Mallocs-before.Mallocs) / rounds)
-	}
-	allocations(true) // the connection is opened
+	allocations := func(lock bool) float64 { return testing.AllocsPerRun(rounds, func() { lockOnce(t, pool, lock) }) }
 	if added := allocations(true) - allocations(false); added > 15 {
 		t.Errorf("Join and Lock allocate %.0f times", added)
 	}
