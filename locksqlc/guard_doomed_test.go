@@ -289,15 +289,11 @@ func TestAbandonedStatementIsKilled(t *testing.T) {
 		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1 WHERE id = 4000")
 		for _, by := range sendings[:2] {
 			w := newWaiter(t, pool)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
 			text := "UPDATE " + table + " SET v = 2 WHERE id = 4000"
 			if by == "rows" {
 				text = "SELECT id, pad FROM " + table + " ORDER BY id FOR UPDATE"
 			}
-			answered := db.Waiting(t, w.conn, func() error { return sendBy(ctx, w.tx, by, text) })
-			cancel()
-			err := <-answered
+			err := cancelled(t, db, w.conn, func(ctx context.Context) error { return sendBy(ctx, w.tx, by, text) })
 			isError(t, text, err, context.Canceled)
 			slow := errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "end the abandoned session") // a busy server hasn't answered to the KILL within a second
 			if err != context.Canceled && !slow && by != "rows" {                                                  //nolint:errorlint // unchanged, as a plain pool has it

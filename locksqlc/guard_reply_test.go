@@ -137,31 +137,15 @@ func TestRunNeverRepeatsCommitted(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/locks=%t", shape.name, locks), func(t *testing.T) {
 					t.Parallel()
-					c, calls := cross(t, db), 0
-					fill := c.fill(t, shape.procedure)
-					var keys []txlock.Key
-					if locks {
-						keys = append(keys, uniqueKey(t, "run"))
-					}
-					pool := newPool(t, db.AdminConfig(severalTexts), guarded)
-					err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
-						calls++
-						exec(t, tx, "INSERT INTO "+c.table+" VALUES (?, 1)", 1000+calls)
-						_, err := tx.ExecContext(t.Context(), fill(shape.text))
-						if calls > 1 {
-							return nil
-						}
-						if errors.Is(err, txlock.ErrTxDoomed) {
+					c := cross(t, db)
+					fill, pool := c.fill(t, shape.procedure), newPool(t, db.AdminConfig(severalTexts), guarded)
+					c.runsOnce(t, pool, locks, func(tx *sql.Tx) error {
+						if _, err := tx.ExecContext(t.Context(), fill(shape.text)); errors.Is(err, txlock.ErrTxDoomed) {
 							return &mysql.MySQLError{Number: 1213, Message: "as a function may say that hides the reason"}
 						}
 						return c.answerTo(t, tx, "UPDATE "+c.table+" SET v = v + 1 WHERE id <= 2 ORDER BY id")
 					})
-					if calls != 1 || !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
-						t.Errorf("Run called fn %d times and returned %v", calls, err)
-					}
 					wantCount(t, pool, 1, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000")
-					idle(t, pool)
-					wantFree(t, db, keys...)
 				})
 			}
 		}
@@ -257,60 +241,41 @@ func TestOnceValueAndThePackets(t *testing.T) {
 }
 
 // TestUnknownReplies lets the server answer in a character set that nobody expects, in the
-// middle of a transaction. What can't be read grants nothing, and dooms the transaction.
+// middle of a transaction. What can't be read grants nothing, and dooms the transaction; what is
+// granted is locked.
 func TestUnknownReplies(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		busy, free := uniqueKey(t, "busy"), uniqueKey(t, "free")
-		holder := newPool(t, db.Config(), true)
+		holder, pool := newPool(t, db.Config(), true), single(newPool(t, db.Config(), guarded))
 		check(t, txlock.Ensure(t.Context(), holder, busy, free))
-		lock(t, join(t, begin(t, holder)), busy)
-		for _, guarded := range []bool{true, false} {
-			pool := single(newPool(t, db.Config(), guarded))
-			for _, name := range []string{"TryLock", "TryRLock", "LockAny"} {
+		holding(t, holder, busy)
+		for _, c := range []struct {
+			key   txlock.Key
+			verbs []string
+		}{
+			{busy, []string{"TryLock", "TryRLock", "LockAny"}},
+			{free, []string{"Lock", "RLock", "TryLock", "LockAll", "CompareAndBump"}},
+		} {
+			for _, name := range c.verbs {
+				what := fmt.Sprintf("%s of %v", name, c.key)
 				tx, scope := joined(t, pool)
 				exec(t, tx, "SET character_set_results = utf16")
-				err := verbs[name](t.Context(), scope, busy)
-				if err == nil {
-					t.Errorf("%s of a key that is held, guarded: %t: it is granted", name, guarded)
+				err := verbs[name](t.Context(), scope, c.key)
+				if err == nil && (c.key == busy || isFree(t, db, c.key)) {
+					t.Errorf("%s is granted, and another has it, too", what)
 				}
-				wantHeld(t, fmt.Sprintf("%s of a key that is held, guarded: %t", name, guarded), scope, busy, false)
-				if errors.Is(err, fault.ErrReply) && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(scope.Verify(t.Context()), txlock.ErrTxDoomed)) {
-					t.Errorf("%s, guarded: %t: %v, want ErrTxDoomed, not to be tried again", name, guarded, err)
+				wantHeld(t, what, scope, c.key, err == nil)
+				if errors.Is(err, fault.ErrReply) {
+					wantOver(t, what, err, false)
+					isError(t, what+": Verify", scope.Verify(t.Context()), txlock.ErrTxDoomed)
+					isError(t, what+": a lock behind it", second(scope.TryLock(t.Context(), c.key)), txlock.ErrTxDoomed)
 				}
-				if err := tx.Commit(); guarded && errors.Is(scope.Verify(t.Context()), fault.ErrReply) && !errors.Is(err, txlock.ErrTxDoomed) {
-					t.Errorf("%s: Commit: %v, want ErrTxDoomed", name, err)
+				unread := errors.Is(scope.Verify(t.Context()), fault.ErrReply)
+				if err := tx.Commit(); guarded && unread && !errors.Is(err, txlock.ErrTxDoomed) {
+					t.Errorf("%s: Commit: %v, want ErrTxDoomed", what, err)
 				}
-				resetCharset(t, pool)
+				exec(t, pool, "SET character_set_results = utf8mb4") // for the next one
 			}
-			grantsWhatItSays(t, db, pool, free)
 		}
 	})
-}
-
-// grantsWhatItSays asks for a free key by every verb, under that character set. Each either
-// fails, or has it locked.
-func grantsWhatItSays(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key) {
-	t.Helper()
-	for _, name := range []string{"Lock", "RLock", "TryLock", "LockAll", "CompareAndBump"} {
-		tx, scope := joined(t, pool)
-		exec(t, tx, "SET character_set_results = utf16")
-		err := verbs[name](t.Context(), scope, key)
-		if err == nil && isFree(t, db, key) {
-			t.Errorf("%s, guarded: %t: another has the key, too", name, scope.Guarded())
-		}
-		wantHeld(t, fmt.Sprintf("%s, guarded: %t: after %v", name, scope.Guarded(), err), scope, key, err == nil)
-		if _, again := scope.TryLock(t.Context(), key); errors.Is(err, fault.ErrReply) && !errors.Is(again, txlock.ErrTxDoomed) {
-			t.Errorf("%s, guarded: %t: after %v a lock answers %v", name, scope.Guarded(), err, again)
-		}
-		_ = tx.Rollback()
-		resetCharset(t, pool)
-	}
-}
-
-// resetCharset makes the pool's connection answer in the usual character set again.
-func resetCharset(t *testing.T, pool *sql.DB) {
-	t.Helper()
-	conn := takeConn(t, pool)
-	exec(t, conn, "SET character_set_results = utf8mb4")
-	check(t, conn.Close())
 }

@@ -39,9 +39,7 @@ func TestPreparedSale(t *testing.T) {
 			t.Skip("the procedures are missing")
 		}
 		trips, count := testdb.CountTrips(t)
-		cfg := db.Config(count)
-		cfg.InterpolateParams = false
-		pool := single(newPool(t, cfg, true))
+		pool := single(newPool(t, db.Config(count), true))
 		table := db.CreateTable(t, "last", "id INT PRIMARY KEY, n INT, d DATETIME(6)")
 		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 1000, NULL)")
 		sent := 0

@@ -56,8 +56,12 @@ func TestMovedSession(t *testing.T) {
 		leases := [2]*lease.Manager{managerOf(t, pool), managerOf(t, db.Admin())}
 		alone := func(t *testing.T) {
 			t.Helper()
-			aloneOn(t, pool, db.Admin())
-			key := uniqueKey(t, "leased")
+			key := uniqueKey(t, "alone")
+			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error {
+				err := locksqlc.TryDo(t.Context(), db.Admin(), key, func(context.Context) error { return nil })
+				isError(t, "another holder of a lock", err, txlock.ErrBusy)
+				return nil
+			}))
 			held, err := leases[0].TryAcquire(t.Context(), key)
 			check(t, err)
 			isError(t, "another holder of a lease", second(leases[1].TryAcquire(t.Context(), key)), txlock.ErrBusy)
@@ -112,18 +116,6 @@ func refuses(tb testing.TB, s *txlock.Scope, want error, why string) {
 	} {
 		says(tb, what+" after "+why, call(tb.Context(), s, key), want, "don't ")
 	}
-}
-
-// aloneOn locks a key and acquires a lease from a pool, and makes sure that another has neither.
-func aloneOn(tb testing.TB, pool, another *sql.DB) {
-	tb.Helper()
-	key := uniqueKey(tb, "alone")
-	err := locksqlc.Run(tb.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error {
-		err := locksqlc.TryDo(tb.Context(), another, key, func(context.Context) error { return nil })
-		isError(tb, "another holder of a lock", err, txlock.ErrBusy)
-		return nil
-	})
-	check(tb, err)
 }
 
 // TestLockTablesUnderAutocommitOff follows the idiom of MySQL's manual in a transaction that

@@ -142,13 +142,11 @@ func TestOnceIsCancelled(t *testing.T) {
 		id := testdb.ConnID(t, pool) // so that the call finds one: to dial for too long is another error
 		holder := begin(t, newPool(t, db.Config(), true))
 		check(t, second(join(t, holder).Once(t.Context(), key)))
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go func() {
-			db.WaitForLockWait(t, id)
-			cancel()
-		}()
-		first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { t.Error("fn is called"); return nil })
+		first := false
+		err := cancelled(t, db, id, func(ctx context.Context) (err error) {
+			first, err = locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { t.Error("fn is called"); return nil })
+			return err
+		})
 		wantOnce(t, "a call that is cancelled", first, err, false, context.Canceled)
 		check(t, holder.Rollback())
 		first, err = locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })

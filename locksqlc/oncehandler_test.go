@@ -51,6 +51,10 @@ func request(h http.Handler, method, key, body string) *httptest.ResponseRecorde
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
+	return serve(h, r)
+}
+
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
@@ -111,9 +115,7 @@ func TestOnceHandler(t *testing.T) {
 		r := httptest.NewRequest("POST", "/payments?of=me", strings.NewReader("ten"))
 		r.Header.Set("Idempotency-Key", key)
 		r.Header.Set("User-Agent", "another client")
-		w := httptest.NewRecorder()
-		s.ServeHTTP(w, r)
-		wantAnswer(t, "another client", w, 201, "ten in call 2", false)
+		wantAnswer(t, "another client", serve(s, r), 201, "ten in call 2", false)
 
 		missing := request(s, "POST", "", "ten")
 		wantAnswer(t, "no key", missing, 400, "missing", false)
@@ -124,9 +126,7 @@ func TestOnceHandler(t *testing.T) {
 			wantAnswer(t, "bad key "+bad, request(s, "POST", bad, "ten"), 400, "not valid", false)
 		}
 		r.Header["Idempotency-Key"] = []string{"a", "b"}
-		w = httptest.NewRecorder()
-		s.ServeHTTP(w, r)
-		wantAnswer(t, "two keys", w, 400, "several", false)
+		wantAnswer(t, "two keys", serve(s, r), 400, "several", false)
 		wantAnswer(t, "a large body", request(s, "POST", key+"+", strings.Repeat("x", 1001)), 413, "1000", false)
 		wantAnswer(t, "PUT without a key", request(s, "PUT", "", "x"), 201, "x in call 3", false)
 		for call := range 2 {
@@ -162,7 +162,10 @@ func TestOnceHandlerThatFails(t *testing.T) {
 			{"mismatch", fails(fmt.Errorf("another: %w", txlock.ErrMismatch)), 503, "no answer"},
 			{"timeout", fails(fmt.Errorf("another: %w", txlock.ErrWaitTimeout)), 503, "no answer"},
 			{"late", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusCreated); broken(w, r) }, 503, "no answer"},
-			{"error and answer", func(w http.ResponseWriter, r *http.Request) { broken(w, r); http.Error(w, "no money", 402) }, 402, "no money"},
+			{"error and answer", func(w http.ResponseWriter, r *http.Request) {
+				broken(w, r)
+				http.Error(w, "no money", http.StatusPaymentRequired)
+			}, 402, "no money"},
 			{"long", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 9<<20)) }, 500, "can't be kept"},
 		} {
 			answer = c.answer
@@ -413,9 +416,7 @@ func TestOnceHandlerWithoutTheBody(t *testing.T) {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Idempotency-Key", uniqueKey(t, "http").String())
 		check(t, r.ParseForm())
-		w := httptest.NewRecorder()
-		s.ServeHTTP(w, r)
-		wantAnswer(t, "a form that was parsed", w, 500, "Nothing was done", false)
+		wantAnswer(t, "a form that was parsed", serve(s, r), 500, "Nothing was done", false)
 		if err := s.last.Load(); err == nil || !strings.Contains((*err).Error(), "was read before") {
 			t.Errorf("told %v", err)
 		}
@@ -434,9 +435,7 @@ func upload(t *testing.T, h http.Handler, key, content string) *httptest.Respons
 	r := httptest.NewRequest("POST", "/receipts", body)
 	r.Header.Set("Content-Type", form.FormDataContentType())
 	r.Header.Set("Idempotency-Key", key)
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w
+	return serve(h, r)
 }
 
 // TestOnceHandlerFingerprint: a program says itself what distinguishes its requests.

@@ -223,48 +223,29 @@ func TestVersionTable(t *testing.T) {
 	})
 }
 
-// uncommitted is a pool whose sessions are at READ UNCOMMITTED.
-func uncommitted(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
-	t.Helper()
-	return newPool(t, db.Config(func(cfg *mysql.Config) {
-		cfg.Params = map[string]string{db.Engine().LevelVariable(): "'READ-UNCOMMITTED'"}
-	}), guarded)
-}
-
 // TestOptimisticNeedsCommittedReads proves that Optimistic refuses READ UNCOMMITTED, where a
-// version may be that of somebody who holds the key and has not written yet.
+// version may be that of somebody who holds the key and has not written yet, and that no version is
+// read on a session at that level, of a guarded pool or another.
 func TestOptimisticNeedsCommittedReads(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, guarded := range []bool{true, false} {
-			pool := newPool(t, db.Config(), guarded)
-			err := locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "dirty"), func(*sql.Tx) error {
-				t.Error("fn was called")
-				return nil
-			}, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
-			says(t, fmt.Sprintf("Optimistic, guarded=%t", guarded), err, txlock.ErrInvalidOption, "use READ COMMITTED")
-			idle(t, pool)
-			pool = uncommitted(t, db, guarded)
-			check(t, locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "dirty"), func(*sql.Tx) error { return nil }, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
-		}
-	})
-}
-
-// TestVersionsNeedCommittedReads proves that no version is read on a session at READ UNCOMMITTED, of a
-// guarded pool or another.
-func TestVersionsNeedCommittedReads(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		keys := []txlock.Key{uniqueKey(t, "dirty"), hashedKeys.Key(t.Name())}
+	onSides(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		keys, plain := []txlock.Key{uniqueKey(t, "dirty"), hashedKeys.Key(t.Name())}, newPool(t, db.Config(), guarded)
 		check(t, locksqlc.Run(t.Context(), newPool(t, db.Config(), true), keys, func(*sql.Tx) error { return nil }))
-		for _, guarded := range []bool{true, false} {
-			pool := uncommitted(t, db, guarded)
-			tx := begin(t, pool)
-			for _, key := range keys {
-				side := fmt.Sprintf(", guarded=%t", guarded)
-				isError(t, "ReadVersion"+side, second(txlock.ReadVersion(t.Context(), pool, key)), txlock.ErrInvalidOption)
-				isError(t, "Version"+side, second(join(t, tx).Version(t.Context(), key)), txlock.ErrInvalidOption)
-			}
-			check(t, tx.Rollback())
+		err := locksqlc.Optimistic(t.Context(), plain, keys[0], func(*sql.Tx) error {
+			t.Error("fn was called")
+			return nil
+		}, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
+		says(t, "Optimistic", err, txlock.ErrInvalidOption, "use READ COMMITTED")
+		idle(t, plain)
+		pool := newPool(t, db.Config(func(cfg *mysql.Config) {
+			cfg.Params = map[string]string{db.Engine().LevelVariable(): "'READ-UNCOMMITTED'"}
+		}), guarded)
+		check(t, locksqlc.Optimistic(t.Context(), pool, keys[0], func(*sql.Tx) error { return nil }, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
+		tx, scope := joined(t, pool)
+		for _, key := range keys {
+			isError(t, "ReadVersion", second(txlock.ReadVersion(t.Context(), pool, key)), txlock.ErrInvalidOption)
+			isError(t, "Version", second(scope.Version(t.Context(), key)), txlock.ErrInvalidOption)
 		}
+		check(t, tx.Rollback())
 	})
 }
 

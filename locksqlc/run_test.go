@@ -195,6 +195,29 @@ func (c *crossing) fill(t *testing.T, procedure string) func(text string) string
 	return fill
 }
 
+// runsOnce runs a transaction, with a lock or without, whose function must be called once, and which ends
+// in an error that forbids to run it again.
+func (c *crossing) runsOnce(t *testing.T, pool *sql.DB, locks bool, fn func(tx *sql.Tx) error) {
+	t.Helper()
+	calls, keys := 0, []txlock.Key{uniqueKey(t, "run")}
+	if !locks {
+		keys = nil
+	}
+	err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
+		if calls++; calls > 1 {
+			return nil
+		}
+		exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
+		return fn(tx)
+	})
+	if calls != 1 {
+		t.Errorf("Run called fn %d times", calls)
+	}
+	wantOver(t, "Run", err, false)
+	idle(t, pool)
+	wantFree(t, c.db, keys...)
+}
+
 // lose runs into a deadlock with the other transaction, which is over then.
 func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 	t.Helper()
@@ -227,9 +250,16 @@ func (c *crossing) meets(t *testing.T, session int64, call func() error) error {
 // TestRunRetriesCommit has COMMIT report the conflict, as on a cluster.
 func TestRunRetriesCommit(t *testing.T) {
 	t.Parallel()
-	db, mock := newMock(t)
+	db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
+	check(t, err)
+	expectJoin := func() { // on a plain pool
+		mock.ExpectBegin()
+		mock.ExpectExec(rawsql.Probe).WillReturnError(&mysql.MySQLError{Number: 1568})
+		facts := sqlmock.NewRows(make([]string, session.Columns)).AddRow(session.Reply("9.7.4", "mock/3306/test")...)
+		mock.ExpectQuery(rawsql.Facts).WillReturnRows(facts)
+	}
 	for i := range 2 {
-		expectJoin(mock)
+		expectJoin()
 		mock.ExpectExec(rawsql.Probe).WillReturnError(&mysql.MySQLError{Number: 1568})
 		if commit := mock.ExpectCommit(); i == 0 {
 			commit.WillReturnError(&mysql.MySQLError{Number: 1213})
@@ -245,31 +275,14 @@ func TestRunRetriesCommit(t *testing.T) {
 		t.Errorf("Run: %v, want the error of BEGIN", err)
 	}
 
-	expectJoin(mock)
+	expectJoin()
 	mock.ExpectRollback().WillReturnError(&mysql.MySQLError{Number: 1158})
 	no := errors.New("no")
 	if err := locksqlc.Run(t.Context(), db, nil, func(*sql.Tx) error { return no }); !errors.Is(err, no) || number(err) != 1158 {
 		t.Errorf("Run: %v, want the errors of fn and of ROLLBACK", err)
 	}
-}
-
-// newMock is a plain pool on a mock.
-func newMock(t *testing.T) (*sql.DB, sqlmock.Sqlmock) {
-	t.Helper()
-	db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
-	check(t, err)
-	t.Cleanup(func() {
-		mock.ExpectClose()
-		check(t, errors.Join(db.Close(), mock.ExpectationsWereMet()))
-	})
-	return db, mock
-}
-
-// expectJoin expects that a transaction is begun on a plain pool and joined.
-func expectJoin(mock sqlmock.Sqlmock) {
-	mock.ExpectBegin()
-	mock.ExpectExec(rawsql.Probe).WillReturnError(&mysql.MySQLError{Number: 1568})
-	mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows(make([]string, session.Columns)).AddRow(session.Reply("9.7.4", "mock/3306/test")...))
+	mock.ExpectClose()
+	check(t, errors.Join(db.Close(), mock.ExpectationsWereMet()))
 }
 
 // TestRunRetriesStaleSnapshot reads before it locks, and somebody else commits in
@@ -326,11 +339,13 @@ func TestRunGivesUp(t *testing.T) {
 	}
 }
 
-// TestRunRefuses calls everything that runs a function with what it refuses. The mock expects
-// nothing: not even a transaction is begun.
+// TestRunRefuses calls everything that runs a function with what it refuses. Not even a
+// transaction is begun.
 func TestRunRefuses(t *testing.T) {
 	t.Parallel()
-	db, _ := newMock(t)
+	begun := &dying{dead: 99}
+	db := sql.OpenDB(begun)
+	defer func() { check(t, db.Close()) }()
 	inTx := map[bool]func(*sql.Tx) error{true: func(*sql.Tx) error { t.Error("fn was called"); return nil }}
 	under := map[bool]func(context.Context) error{true: func(context.Context) error { t.Error("fn was called"); return nil }}
 	ended, cancel := context.WithCancel(t.Context())
@@ -361,6 +376,9 @@ func TestRunRefuses(t *testing.T) {
 	}
 	if _, _, err := locksqlc.OnceValue[int](t.Context(), db, txlock.Named("key"), nil); err == nil {
 		t.Error("OnceValue of nil succeeds")
+	}
+	if begun.begun != 0 {
+		t.Errorf("%d transactions were begun", begun.begun)
 	}
 }
 

@@ -138,8 +138,7 @@ func TestLockWith(t *testing.T) {
 // two fails.
 func TestLockWithErrors(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		cfg := db.Config()
-		cfg.InterpolateParams = true
+		cfg := db.Config(interpolating)
 		table := db.CreateTable(t, "first", "id INT PRIMARY KEY")
 		on := func(pool *sql.DB) func(fn func(tx *sql.Tx, s *txlock.Scope)) {
 			return func(fn func(tx *sql.Tx, s *txlock.Scope)) {
@@ -211,7 +210,8 @@ func TestLockWithErrors(t *testing.T) {
 			if !sharesTexts(db.Engine()) {
 				return
 			}
-			isError(t, "twice", second(tx.QueryContext(s.LockWith(s.LockWith(t.Context(), uniqueKey(t, "first")), uniqueKey(t, "first")), "SELECT 1")), txlock.ErrInvalidOption)
+			_, err := tx.QueryContext(s.LockWith(s.LockWith(t.Context(), uniqueKey(t, "first")), uniqueKey(t, "first")), "SELECT 1")
+			isError(t, "twice", err, txlock.ErrInvalidOption)
 		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // rows that are read to their end are closed
 			rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "first")), "SELECT 1")

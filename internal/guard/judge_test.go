@@ -42,6 +42,16 @@ func TestJudge(t *testing.T) {
 			"SET TRANSACTION READ WRITE", "SET autocommit = 1", "SET @@autocommit = 1", "SET SESSION AutoCommit = ON", "SET @a = 1, autocommit = 0",
 			"SET STATEMENT max_statement_time=1 FOR ALTER TABLE t ADD x INT", "SET STATEMENT max_statement_time=1\nFOR\nALTER TABLE t ADD x INT",
 			"SELECT 1; COMMIT", "SELECT 1; DROP TABLE t", "COMMIT; SELECT 1", "SAVEPOINT a; SELECT 1", "SELECT 'a;b'; ROLLBACK TO a", "/*! COMMIT */", "SELECT 1 /*! ; COMMIT AND CHAIN */",
+			// Texts whose first words are misleading.
+			"SET PASSWORD = 'x'", "SET PASSWORD FOR u = 'x'", // stored in a table of the server
+			"SET DEFAULT ROLE r FOR u", "SET DEFAULT ROLE ALL TO u", // likewise
+			"SET @a = 1, PASSWORD = 'x'",
+			"CREATE TEMPORARY SEQUENCE s",                                                  // commits, unlike a table
+			"/*!99999 COMMIT */", "/*M!999999 BEGIN */", "/*!99999 SELECT */ DROP TABLE t", // executed by some servers only
+			"SET STATEMENT sql_mode=' for select' FOR ALTER TABLE t ADD x INT",
+			"SET STATEMENT /* for select */ max_statement_time=1 FOR ALTER TABLE t ADD x INT",
+			`SELECT '\'; COMMIT; -- '`, // two statements under NO_BACKSLASH_ESCAPES
+			`/* \ */; DROP TABLE t`, `COMMIT; -- \`,
 		},
 		kindSavepoint:  {"SAVEPOINT a", "savepoint `a`"},
 		kindRelease:    {"RELEASE SAVEPOINT a"},
@@ -51,29 +61,9 @@ func TestJudge(t *testing.T) {
 		kindRollback:   {"ROLLBACK", "rollback work", "ROLLBACK AND NO CHAIN", "ROLLBACK RELEASE", "ROLLBACK -- TO a"},
 	} {
 		for _, query := range queries {
-			if got := judge(query); got.kind != want {
-				t.Errorf("judge(%q) is %s, want %s", query, kinds[got.kind], kinds[want])
+			if got := judge(query); got.kind != want || want == kindUncertain && got.name == "" {
+				t.Errorf("judge(%q) is %s by the name of %q, want %s", query, kinds[got.kind], got.name, kinds[want])
 			}
-		}
-	}
-}
-
-// TestJudgeDoubts judges texts whose first words are misleading.
-func TestJudgeDoubts(t *testing.T) {
-	t.Parallel()
-	for _, query := range []string{
-		"SET PASSWORD = 'x'", "SET PASSWORD FOR u = 'x'", // stored in a table of the server
-		"SET DEFAULT ROLE r FOR u", "SET DEFAULT ROLE ALL TO u", // likewise
-		"SET @a = 1, PASSWORD = 'x'",
-		"CREATE TEMPORARY SEQUENCE s",                                                  // commits, unlike a table
-		"/*!99999 COMMIT */", "/*M!999999 BEGIN */", "/*!99999 SELECT */ DROP TABLE t", // executed by some servers only
-		"SET STATEMENT sql_mode=' for select' FOR ALTER TABLE t ADD x INT",
-		"SET STATEMENT /* for select */ max_statement_time=1 FOR ALTER TABLE t ADD x INT",
-		`SELECT '\'; COMMIT; -- '`, // two statements under NO_BACKSLASH_ESCAPES
-		`/* \ */; DROP TABLE t`, `COMMIT; -- \`,
-	} {
-		if got := judge(query); got.kind != kindUncertain || got.name == "" {
-			t.Errorf("judge(%q) is %s by the name of %q, want uncertain by some name", query, kinds[got.kind], got.name)
 		}
 	}
 }
