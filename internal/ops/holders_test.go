@@ -144,38 +144,6 @@ func detach(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key) {
 	db.WaitGone(t, session)
 }
 
-// TestPrepared proves that a lock which a prepared XA transaction holds is shown after its session
-// has gone, with what ends it, and that no session is named for it.
-func TestPrepared(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, key := db.Connect(t), txlock.Named("prepared:7")
-		must(t, txlock.Ensure(t.Context(), pool, key))
-		detach(t, db, pool, key)
-
-		alone := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Detached })
-		if l := alone.Locks[0]; l.Session != 0 || l.Endable() || l.Owner != "importer" || l.How() != "exclusive, prepared" || l.Key != key.String() {
-			t.Errorf("the lock is %#v", l)
-		}
-		p, wait := agrees(t, db, waiting(t, db, pool, key))
-		if !wait.Detached || len(wait.Blockers) > 0 {
-			t.Errorf("the wait is %+v", wait)
-		}
-		root := p.Tree()
-		if len(root) != 1 || !root[0].Detached || !strings.Contains(strings.Join(p.Notes(root[0]), "; "), "XA ROLLBACK") {
-			t.Errorf("the tree is %+v", root)
-		}
-		var ended []ops.Lock
-		var err error
-		testdb.Await(time.Minute, func() bool {
-			ended, err = ops.New(db.Admin()).End(t.Context(), func(l ops.Lock) bool { return l.Key == key.String() })
-			return !errors.Is(err, ops.ErrUnknown)
-		})
-		if err != nil || len(ended) > 0 {
-			t.Errorf("End has ended %+v: %v", ended, err)
-		}
-	})
-}
-
 // TestNewKeys proves that locks on keys without a committed row are shown: those that sessions hold
 // and those of prepared transactions without a session, beside such locks on rows that are committed.
 func TestNewKeys(t *testing.T) {
@@ -208,7 +176,7 @@ func TestNewKeys(t *testing.T) {
 				}
 				p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == len(sessions) })
 				for _, l := range p.Locks {
-					if session, ours := sessions[l.Key]; !ours || l.Session != session || l.Detached != (session == 0) || l.Mode != ops.Exclusive || l.Unsure || l.Changing {
+					if session, ours := sessions[l.Key]; !ours || l.Session != session || l.Detached != (session == 0) || l.Endable() == l.Detached || l.Mode != ops.Exclusive || l.Unsure || l.Changing {
 						t.Errorf("the lock of %q is %#v, want session %d", l.Key, l, session)
 					}
 				}

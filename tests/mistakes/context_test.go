@@ -2,10 +2,11 @@ package mistakes
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
+	"path"
 	"reflect"
+	"runtime"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func TestNoContext(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Shared(t, engine).OpenLeases(t)
-			for i, verbs := range append(ofLocks, onPools, inTransactions) {
+			for i, verbs := range append(ofLocks, onPools, others) {
 				for name, verb := range verbs {
 					s := newShop(t, db, 1_000_000+i)
 					s.pool.SetMaxOpenConns(1)
@@ -79,53 +80,16 @@ func survives(s *shop, name string, verb func(s *shop) error) {
 // keys are those of a shop.
 func (s *shop) keys() []txlock.Key { return []txlock.Key{s.order} }
 
-var onPools = map[string]func(s *shop) error{
-	"Run": func(s *shop) error {
-		return locksqlc.Run(noContext, s.pool, s.keys(), func(*sql.Tx) error { return nil })
-	},
-	"Optimistic": func(s *shop) error {
-		return locksqlc.Optimistic(noContext, s.pool, s.order, func(*sql.Tx) error { return nil })
-	},
-	"Do": func(s *shop) error {
-		return locksqlc.Do(noContext, s.pool, s.order, func(context.Context) error { return nil })
-	},
-	"TryDo": func(s *shop) error {
-		return locksqlc.TryDo(noContext, s.pool, s.order, func(context.Context) error { return nil })
-	},
-	"Once": func(s *shop) error {
-		return second(locksqlc.Once(noContext, s.pool, s.order, func(*sql.Tx) error { return nil }))
-	},
-	"OnceValue": func(s *shop) error {
-		_, _, err := locksqlc.OnceValue(noContext, s.pool, s.order, func(*sql.Tx) (int, error) { return 1, nil })
-		return err
-	},
-	"Clean":        func(s *shop) error { return second(txlock.Purge(noContext, s.pool, 1000*time.Hour)) },
-	"Ensure":       func(s *shop) error { return txlock.Ensure(noContext, s.pool, s.order) },
-	"CheckGuarded": func(s *shop) error { return txlock.CheckGuarded(noContext, s.pool) },
-	"Holders":      func(s *shop) error { return second(txlock.Holders(noContext, s.pool, s.order)) },
-	"PurgeOnce":    func(s *shop) error { return second(txlock.PurgeOnce(noContext, s.pool)) },
-	"ReadVersion":  func(s *shop) error { return second(txlock.ReadVersion(noContext, s.pool, s.order)) },
-	"schema.Check": func(s *shop) error { return schema.Check(noContext, s.pool) },
-	"CheckCluster": func(s *shop) error { return schema.CheckCluster(noContext, s.pool) },
-	"Install":      func(s *shop) error { return schema.Install(noContext, s.pool) },
-	"InstallViews": func(s *shop) error { return schema.InstallViews(noContext, s.pool) },
+var onPools = calls(
+	locksqlc.Run, locksqlc.Optimistic, locksqlc.Do, locksqlc.TryDo, locksqlc.Once, locksqlc.OnceValue[int], job.Tick, job.TickTx,
+	txlock.Purge, txlock.Ensure, txlock.CheckGuarded, txlock.Holders, txlock.PurgeOnce, txlock.ReadVersion,
+	schema.Check, schema.CheckCluster, schema.Install, schema.InstallViews,
+	txlock.Join, txlock.AssertLocked, txlock.AssertRLocked, // in transactions
+)
+
+var others = map[string]func(s *shop) error{
 	"CheckColumns": func(s *shop) error {
 		return txlock.NewFamily[int]("f").CheckColumns(noContext, s.pool, "lockstep_locks", "name")
-	},
-	"job.Tick": func(s *shop) error {
-		return second(job.Tick(noContext, s.pool, s.order, time.Now(), func(context.Context, time.Time) error { return nil }))
-	},
-	"job.TickTx": func(s *shop) error {
-		return second(job.TickTx(noContext, s.pool, s.order, time.Now(), func(context.Context, *sql.Tx, time.Time) error { return nil }))
-	},
-}
-
-var inTransactions = map[string]func(s *shop) error{
-	"Join":         func(s *shop) error { s.begin(); return second(txlock.Join(noContext, s.tx)) },
-	"AssertLocked": func(s *shop) error { s.begin(); return txlock.AssertLocked(noContext, s.tx, s.order) },
-	"AssertRLocked": func(s *shop) error {
-		s.begin()
-		return txlock.AssertRLocked(noContext, s.tx, s.order)
 	},
 	"JoinConn": func(s *shop) error {
 		conn, err := s.pool.Conn(s.ctx)
@@ -148,29 +112,44 @@ var inTransactions = map[string]func(s *shop) error{
 	},
 }
 
+// calls returns the calls of functions that take a context and return an error, by their names.
+func calls(verbs ...any) map[string]func(s *shop) error {
+	all := make(map[string]func(s *shop) error)
+	for _, verb := range verbs {
+		f := reflect.ValueOf(verb)
+		all[path.Base(runtime.FuncForPC(f.Pointer()).Name())] = func(s *shop) error { return s.call(f) }
+	}
+	return all
+}
+
 // methods returns the calls of all methods of T that take a context and return an error.
 func methods[T any](of func(s *shop) T) map[string]func(s *shop) error {
 	all, t := make(map[string]func(s *shop) error), reflect.TypeFor[T]()
 	for i := range t.NumMethod() {
 		verb := t.Method(i).Type
-		in, out := verb.NumIn(), verb.NumOut()
-		if in < 2 || verb.In(1) != reflect.TypeFor[context.Context]() || verb.Out(out-1) != reflect.TypeFor[error]() {
+		if verb.NumIn() < 2 || verb.In(1) != reflect.TypeFor[context.Context]() || verb.Out(verb.NumOut()-1) != reflect.TypeFor[error]() {
 			continue
 		}
-		all[fmt.Sprintf("%v.%s", t, t.Method(i).Name)] = func(s *shop) error {
-			args := []reflect.Value{reflect.ValueOf(of(s)), reflect.Zero(verb.In(1))}
-			for j := 2; j < in; j++ {
-				if arg := s.argument(verb.In(j)); !verb.IsVariadic() || j < in-1 {
-					args = append(args, arg)
-				} else if verb.In(j) == reflect.TypeFor[[]txlock.Key]() { // others are options
-					args = append(args, arg.Index(0))
-				}
-			}
-			err, _ := t.Method(i).Func.Call(args)[out-1].Interface().(error)
-			return err
-		}
+		all[fmt.Sprintf("%v.%s", t, t.Method(i).Name)] = func(s *shop) error { return s.call(t.Method(i).Func, reflect.ValueOf(of(s))) }
 	}
 	return all
+}
+
+// call calls a function, or a method of a receiver, without a context.
+func (s *shop) call(f reflect.Value, args ...reflect.Value) error {
+	s.Helper()
+	of := f.Type()
+	args = append(args, reflect.Zero(reflect.TypeFor[context.Context]()))
+	for j := len(args); j < of.NumIn(); j++ {
+		if arg := s.argument(of.In(j)); !of.IsVariadic() || j < of.NumIn()-1 {
+			args = append(args, arg)
+		} else if of.In(j) == reflect.TypeFor[[]txlock.Key]() { // others are options
+			args = append(args, arg.Index(0))
+		}
+	}
+	results := f.Call(args)
+	err, _ := results[len(results)-1].Interface().(error)
+	return err
 }
 
 // argument returns a value of a type that a verb takes, behind its context.
@@ -186,11 +165,21 @@ func (s *shop) argument(of reflect.Type) reflect.Value {
 		return reflect.ValueOf(s.tx)
 	case reflect.TypeFor[time.Time]():
 		return reflect.ValueOf(time.Now())
+	case reflect.TypeFor[time.Duration]():
+		return reflect.ValueOf(1000 * time.Hour)
 	case reflect.TypeFor[job.Schedule]():
 		return reflect.ValueOf(job.Every(time.Hour))
 	}
 	if of.Kind() == reflect.Func {
-		return reflect.MakeFunc(of, func([]reflect.Value) []reflect.Value { return []reflect.Value{reflect.Zero(of.Out(0))} })
+		return reflect.MakeFunc(of, func([]reflect.Value) (results []reflect.Value) {
+			for i := range of.NumOut() {
+				results = append(results, reflect.Zero(of.Out(i)))
+			}
+			return results
+		})
+	}
+	if pool := reflect.ValueOf(s.pool); pool.Type().AssignableTo(of) {
+		return pool
 	}
 	return reflect.Zero(of)
 }
