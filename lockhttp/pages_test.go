@@ -35,8 +35,7 @@ func TestPages(t *testing.T) {
 		s.acquire(m, txlock.Named("report"))
 		s.job(m)
 		s.elect()
-		_, err := locksqlc.Once(ctx, s.pool, txlock.Named("payment:7"), func(*sql.Tx) error { return nil })
-		s.must(err)
+		s.must(second(locksqlc.Once(ctx, s.pool, txlock.Named("payment:7"), func(*sql.Tx) error { return nil })))
 
 		slot := fmt.Sprintf("slot %d", cart.Slot())
 		together(s, map[string][]string{
@@ -149,8 +148,7 @@ func TestBusinessDataIsHidden(t *testing.T) {
 		table := db.CreateTable(t, "people", "id BIGINT PRIMARY KEY, name VARCHAR(99)")
 		tx := s.lock(txlock.Named("order:secret"))
 		s.waits(txlock.Named("order:secret"))
-		_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1, 'business secret')")
-		s.must(err)
+		s.must(second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1, 'business secret')")))
 		m := s.manager(lease.WithLabel("the secret note"), lease.Observe(recorder.Observe))
 		s.acquire(m, txlock.Named("the secret report"))
 		s.job(m)
@@ -181,8 +179,7 @@ func TestMany(t *testing.T) {
 		for i := range n {
 			keys = append(keys, family.Key(i+1))
 		}
-		_, err := scope.LockAll(t.Context(), keys...)
-		s.must(err)
+		s.must(second(scope.LockAll(t.Context(), keys...)))
 		last := fmt.Sprintf("%d to %d of %d", n-99, n, n)
 		body := s.shows(fmt.Sprintf("locks?sort=key&q=many&page=%d", n/100), last)
 		if rows := strings.Count(body, "<tr role=\"row\" id="); rows != 100 || len(body) > 200_000 {

@@ -173,7 +173,7 @@ func (e *elected) change(cause string, m *member) (undo func()) {
 		fatal(e.t, m.Signal(syscall.SIGSTOP))
 		return func() { fatal(e.t, m.Signal(syscall.SIGCONT)) }
 	case byCut:
-		m.network.hang(e.t)
+		fatal(e.t, m.network.Hang())
 		return func() { fatal(e.t, m.network.Mend()) }
 	}
 	return func() {}
@@ -313,6 +313,8 @@ func TestElectionsFindsTwo(t *testing.T) {
 		}
 	})
 }
+
+func second[T any](_ T, err error) error { return err }
 
 func fatal(t testing.TB, err error) {
 	t.Helper()

@@ -26,7 +26,7 @@ func TestFailoverBreaksALease(t *testing.T) {
 	held, err := faultManager(t, faultPool(t, first, network{}, pair)).Acquire(t.Context(), key)
 	fatal(t, err)
 	way := newNetwork(t, first)
-	way.down(t)
+	fatal(t, way.Down())
 	other, err := faultManager(t, faultPool(t, first, way, pair)).Acquire(t.Context(), key)
 	fatal(t, err)
 	if err := errors.Join(held.Err(), other.Err()); err != nil {

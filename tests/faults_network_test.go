@@ -27,25 +27,6 @@ func newNetwork(t testing.TB, db *testdb.DB) network {
 	return network{n}
 }
 
-// slow and hang are Slow and Hang.
-func (n network) slow(t testing.TB, stream string, least, most time.Duration) {
-	t.Helper()
-	fatal(t, n.Slow(stream, least, most))
-}
-
-func (n network) hang(t testing.TB) {
-	t.Helper()
-	fatal(t, n.Hang())
-}
-
-// down is Down.
-func (n network) down(t testing.TB) {
-	t.Helper()
-	if err := n.Down(); err != nil {
-		t.Error(err)
-	}
-}
-
 // faultPool is a pool of the application's user, whose connections go by the
 // network where one is given.
 func faultPool(t testing.TB, db *testdb.DB, n network, wrap func(driver.Connector) driver.Connector) *sql.DB {
@@ -67,15 +48,7 @@ func faultPool(t testing.TB, db *testdb.DB, n network, wrap func(driver.Connecto
 	return pool
 }
 
-// The kinds of pools.
 func guarded(c driver.Connector) driver.Connector { return locksqlc.Connector(c) }
-func plain(c driver.Connector) driver.Connector   { return c }
-
-// rewritten is a plain pool, the text of whose statements is changed, to plant a
-// bug.
-func rewritten(rewrite func(string) string) func(driver.Connector) driver.Connector {
-	return func(c driver.Connector) driver.Connector { return faults.Rewriter(c, rewrite) }
-}
 
 // faultManager is a manager that is closed at the end, whatever has become of its
 // leases.

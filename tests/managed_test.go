@@ -128,8 +128,7 @@ func TestShortLivedPasswords(t *testing.T) {
 		}
 		rotate("CREATE", "one")
 		t.Cleanup(func() {
-			_, err := db.Admin().ExecContext(context.WithoutCancel(ctx), "DROP USER "+user)
-			fatal(t, err)
+			fatal(t, second(db.Admin().ExecContext(context.WithoutCancel(ctx), "DROP USER "+user)))
 		})
 		db.Exec(t, "GRANT "+dml+", EXECUTE ON `"+db.Name()+"`.* TO "+user)
 
@@ -211,8 +210,7 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 		if err := free(); !errors.Is(err, txlock.ErrBusy) {
 			t.Errorf("TryLock beside it: %v, want ErrBusy", err)
 		}
-		_, err = tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")
-		fatal(t, err)
+		fatal(t, second(tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")))
 		if !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }) {
 			t.Fatal("the lock is still held")
 		}

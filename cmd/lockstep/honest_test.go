@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +114,17 @@ func TestUnseenWaiters(t *testing.T) {
 			if i < len(missing) {
 				op.change(grant, missing[i])
 			}
+		}
+	})
+}
+
+// TestBench proves that bench measures the locks that it names.
+func TestBench(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		var measured measuredForm
+		s.answer(done, &measured, "bench", "--lasts", "40ms", "--workers", "2", "--yes")
+		if len(measured.Measured) != 4 || measured.Measured[1].PerSecond <= 0 {
+			t.Errorf("bench has measured %v", measured)
 		}
 	})
 }
@@ -253,32 +263,6 @@ var errFull = errors.New("no space left on device")
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
-
-// TestInterrupted proves that an interrupt ends a question at once, and top as q does.
-func TestInterrupted(t *testing.T) {
-	onServers(t, func(t *testing.T, s *stage) {
-		for _, c := range []struct {
-			command, until string
-			code           int
-			says           string // behind the name of the command
-		}{{"purge", "Type yes", declined, "nothing was done"}, {"top", "lockstep top", done, ""}} {
-			ctx, interrupt := context.WithCancel(t.Context())
-			keyboard, typed := io.Pipe()
-			defer func() { _ = typed.Close() }()
-			screen := &watched{until: c.until, then: interrupt}
-			code := make(chan int, 1)
-			go func() { code <- run(ctx, []string{c.command}, s.getenv, keyboard, screen, screen) }()
-			select {
-			case got := <-code:
-				if _, says, _ := strings.Cut(screen.text.String(), "lockstep: "); got != c.code || !strings.HasPrefix(says, c.says) || c.says == "" && says != "" {
-					t.Errorf("%s returns %d, and prints %s", c.command, got, screen.text.String())
-				}
-			case <-time.After(time.Minute):
-				t.Errorf("%s doesn't end", c.command)
-			}
-		}
-	})
-}
 
 // TestEncryptionOfMyCnf proves that a my.cnf that demands an encrypted connection has one or none,
 // and that settings which aren't obeyed are refused.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -169,4 +171,55 @@ func TestTopNeedsATerminal(t *testing.T) {
 			t.Errorf("%s: top returns %d, and prints %s", name, code, &said)
 		}
 	}
+}
+
+// TestScreens proves that an interrupt ends a question at once, and top as q does, which shows what is held.
+func TestScreens(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		for _, c := range []struct {
+			command, until string
+			pressed        string // "" for an interrupt
+			code           int
+			says           string // behind the name of the command
+		}{{"purge", "Type yes", "", declined, "nothing was done"}, {"top", "lockstep top", "", done, ""}, {"top", "order:42", "q", done, ""}} {
+			ctx, interrupt := context.WithCancel(t.Context())
+			keyboard, typed := io.Pipe()
+			defer func() { _ = typed.Close() }()
+			screen := &watched{until: c.until, then: interrupt}
+			if c.pressed != "" {
+				screen.then = func() { _, _ = io.WriteString(typed, c.pressed) }
+			}
+			code := make(chan int, 1)
+			go func() { code <- run(ctx, []string{c.command}, s.getenv, keyboard, screen, screen) }()
+			select {
+			case got := <-code:
+				if _, says, _ := strings.Cut(screen.text.String(), "lockstep: "); got != c.code || !strings.HasPrefix(says, c.says) || c.says == "" && says != "" {
+					t.Errorf("%s returns %d, and prints %s", c.command, got, screen.text.String())
+				}
+			case <-time.After(time.Minute):
+				t.Errorf("%s doesn't end", c.command)
+			}
+		}
+	})
+}
+
+// watched is a screen that does something when it shows a text.
+type watched struct {
+	mu    sync.Mutex
+	text  strings.Builder
+	until string
+	then  func()
+	once  sync.Once
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text.Write(p)
+	if strings.Contains(w.text.String(), w.until) {
+		w.once.Do(func() { go w.then() })
+	}
+	return len(p), nil
 }

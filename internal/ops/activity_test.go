@@ -29,8 +29,7 @@ func TestActivity(t *testing.T) {
 			lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return p.Sessions[session].Statement == want })
 		}
 		lock(t, scope, "activity:1")
-		_, err = tx.ExecContext(t.Context(), "DO 42")
-		must(t, err)
+		must(t, second(tx.ExecContext(t.Context(), "DO 42")))
 		lock(t, scope, "activity:2")
 		shows("DO 42")
 		must(t, tx.Rollback())

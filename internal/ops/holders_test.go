@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
@@ -125,13 +124,11 @@ func prepare(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, first ..
 			"ON DUPLICATE KEY UPDATE token = VALUES(token), owner = VALUES(owner), conn_id = VALUES(conn_id), locked_us = VALUES(locked_us)", key),
 		"XA END "+xid, "XA PREPARE "+xid,
 	) {
-		_, err := conn.ExecContext(t.Context(), statement)
-		must(t, err)
+		must(t, second(conn.ExecContext(t.Context(), statement)))
 	}
 	t.Cleanup(func() {
 		_ = conn.Close() // its session may have been ended
-		_, err := db.Admin().ExecContext(context.WithoutCancel(t.Context()), "XA ROLLBACK "+xid)
-		must(t, err)
+		must(t, second(db.Admin().ExecContext(context.WithoutCancel(t.Context()), "XA ROLLBACK "+xid)))
 	})
 	return session
 }
@@ -229,8 +226,7 @@ func TestReaders(t *testing.T) {
 		pool, key := db.Connect(t), txlock.Named("readers:7")
 		must(t, txlock.Ensure(t.Context(), pool, key))
 		for range 2 {
-			_, err := begin(t, pool).RLock(t.Context(), key)
-			must(t, err)
+			must(t, second(begin(t, pool).RLock(t.Context(), key)))
 		}
 		waiting(t, db, pool, key)
 		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 2 && len(p.Waits) == 1 })

@@ -44,10 +44,8 @@ func TestJobs(t *testing.T) {
 		}
 		c, err := jobs.Claim(ctx, txlock.Named("runs"), at)
 		must(t, err)
-		_, err = jobs.Pause(ctx, txlock.Named("paused"), "alice")
-		must(t, err)
-		_, err = jobs.RunNow(ctx, txlock.Named("paused"))
-		must(t, err)
+		must(t, second(jobs.Pause(ctx, txlock.Named("paused"), "alice")))
+		must(t, second(jobs.RunNow(ctx, txlock.Named("paused"))))
 		const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
 		for _, change := range []string{
 			"ended_us = 0, done_us = done_us - 1, next_us = " + ago + "3600 WHERE name = 'died'",

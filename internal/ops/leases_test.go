@@ -151,8 +151,7 @@ func TestLeaders(t *testing.T) {
 func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 	t.Helper()
 	m, key := manager(t, pool, lease.Fair()), txlock.Named("queue")
-	_, err := m.Acquire(lease.WithOwner(t.Context(), "holder"), key)
-	must(t, err)
+	must(t, second(m.Acquire(lease.WithOwner(t.Context(), "holder"), key)))
 	ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "waiter"))
 	ended := make(chan error, 1)
 	go func() { _, err := m.Acquire(ctx, key); ended <- err }()
@@ -176,13 +175,11 @@ func TestLate(t *testing.T) {
 		m, err := lease.NewManager(db.Connect(t), lease.TTL(time.Hour), lease.PurgeEvery(500*time.Millisecond, time.Hour))
 		must(t, err)
 		t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
-		_, err = m.Acquire(t.Context(), txlock.Named("crashed"))
-		must(t, err)
+		must(t, second(m.Acquire(t.Context(), txlock.Named("crashed"))))
 		kept, err := m.Acquire(t.Context(), txlock.Named("kept"), lease.HoldAtLeast(time.Hour))
 		must(t, err)
 		must(t, kept.Release(t.Context()))
-		_, err = m.Acquire(t.Context(), txlock.Named("spared"))
-		must(t, err)
+		must(t, second(m.Acquire(t.Context(), txlock.Named("spared"))))
 		own := func(p *ops.Picture) bool {
 			return slices.ContainsFunc(p.Leases, func(l ops.Lease) bool { return l.Key == "lockstep:cleanup" })
 		}

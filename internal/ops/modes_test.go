@@ -84,8 +84,7 @@ func TestModes(t *testing.T) {
 				if err := schema.Check(t.Context(), pool); err != nil {
 					t.Errorf("%s: Check: %v", mode, err)
 				}
-				_, err := ops.New(pool).Jobs(t.Context())
-				must(t, err)
+				must(t, second(ops.New(pool).Jobs(t.Context())))
 			}
 		}
 	}, testdb.Fresh)
@@ -223,8 +222,7 @@ func replies(t *testing.T, pool *sql.DB, mode string, statements map[string]stri
 	conn, err := pool.Conn(t.Context())
 	must(t, err)
 	defer func() { _ = conn.Close() }()
-	_, err = conn.ExecContext(t.Context(), "SET @lockstep_lock_wait = 50, "+mode)
-	must(t, err)
+	must(t, second(conn.ExecContext(t.Context(), "SET @lockstep_lock_wait = 50, "+mode)))
 	defer func() {
 		_, err := conn.ExecContext(context.WithoutCancel(t.Context()), "SET sql_mode = DEFAULT, max_join_size = DEFAULT, sql_big_selects = 1, sql_select_limit = DEFAULT, sql_safe_updates = 0, sql_auto_is_null = 0, group_concat_max_len = DEFAULT, div_precision_increment = DEFAULT, time_zone = DEFAULT, lc_time_names = DEFAULT, collation_connection = DEFAULT")
 		if err != nil {
@@ -245,8 +243,7 @@ func replies(t *testing.T, pool *sql.DB, mode string, statements map[string]stri
 		_, err := conn.ExecContext(t.Context(), "START TRANSACTION")
 		must(t, err)
 		answers[name] = reply(t, conn, text, args)
-		_, err = conn.ExecContext(t.Context(), "ROLLBACK")
-		must(t, err)
+		must(t, second(conn.ExecContext(t.Context(), "ROLLBACK")))
 	}
 	return answers
 }

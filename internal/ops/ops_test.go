@@ -70,8 +70,7 @@ func TestLookAtMany(t *testing.T) {
 		for i := range holders {
 			scope := begin(t, pool)
 			for _, key := range keys[i*each : (i+1)*each] {
-				_, err := scope.Lock(t.Context(), key)
-				must(t, err)
+				must(t, second(scope.Lock(t.Context(), key)))
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -103,8 +102,7 @@ func TestLookAtMany(t *testing.T) {
 			t.Errorf("a look costs the server %v, and one that reads all %v", usual, whole)
 		}
 		scope := begin(t, pool)
-		_, err := scope.Lock(t.Context(), keys[len(keys)-1])
-		must(t, err)
+		must(t, second(scope.Lock(t.Context(), keys[len(keys)-1])))
 		lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == holders*each+1 })
 	}, testdb.Long(shared, withArgs()))
 }
@@ -222,10 +220,11 @@ func beginTx(t *testing.T, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 func lock(t *testing.T, scope *txlock.Scope, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		_, err := scope.Lock(t.Context(), txlock.Named(name))
-		must(t, err)
+		must(t, second(scope.Lock(t.Context(), txlock.Named(name))))
 	}
 }
+
+func second[T any](_ T, err error) error { return err }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -245,8 +244,7 @@ func TestRowsThatLeaveTheMemory(t *testing.T) {
 			db.Exec(t, "INSERT INTO many (filler) SELECT filler FROM many")
 		}
 		pool, key := db.Connect(t), txlock.Named("order:42")
-		_, err := begin(t, pool).Lock(t.Context(), key)
-		must(t, err)
+		must(t, second(begin(t, pool).Lock(t.Context(), key)))
 		tx, scope := beginTx(t, pool)
 		db.KeepWaiting(t, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
 		faded := func() bool {

@@ -37,8 +37,7 @@ func screenshots(t *testing.T, engine testdb.Engine) {
 	}
 	s.lock(txlock.Named("order:42"))
 	middle, scope := s.begin()
-	_, err = scope.Lock(txlock.WithLabel(t.Context(), "web-2/815"), txlock.Named("order:77"))
-	s.must(err)
+	s.must(second(scope.Lock(txlock.WithLabel(t.Context(), "web-2/815"), txlock.Named("order:77"))))
 	s.wait(middle, scope, txlock.Named("order:42"))
 	for range 2 {
 		tx, scope := s.begin()
@@ -74,8 +73,7 @@ func (s *site) work(during time.Duration) {
 	for end := time.Now().Add(during); time.Now().Before(end); {
 		busy := time.Duration(1+time.Now().Unix()/20%4) * 20 * time.Millisecond
 		tx, scope := s.begin()
-		_, err := scope.Lock(s.Context(), txlock.Named("stock:7"))
-		s.must(err)
+		s.must(second(scope.Lock(s.Context(), txlock.Named("stock:7"))))
 		time.Sleep(busy) // the work
 		s.must(tx.Commit())
 	}

@@ -62,9 +62,7 @@ func (h *haproxy) to(t *testing.T, primary, _ *testdb.Server) {
 	for _, order := range []string{"set server db/primary addr " + host + " port " + port, "shutdown sessions server db/primary"} {
 		conn, err := net.Dial("unix", h.socket)
 		check(t, err)
-		if _, err := fmt.Fprintln(conn, order); err != nil {
-			t.Fatal(err)
-		}
+		check(t, second(fmt.Fprintln(conn, order)))
 		answer, err := io.ReadAll(conn)
 		check(t, err)
 		_ = conn.Close()

@@ -5,68 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-// TestNeighboursAreFree holds a key by each verb, new and known, and locks keys
-// right before and after it: no verb closes the gap around its row.
-func TestNeighboursAreFree(t *testing.T) {
-	verbs := map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
-		"Lock":    func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
-		"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryLock(ctx, key)) },
-		"TryLock behind another": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			return errors.Join(second(s.Lock(ctx, txlock.Named(key.String()+"m"))), second(s.TryLock(ctx, key)))
-		},
-		"RLock":    func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) },
-		"TryRLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.TryRLock(ctx, key)) },
-		"LockAny":  func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.LockAny(ctx, key)) },
-		"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			return second(s.LockAll(ctx, key, txlock.Named(key.String()+"m")))
-		},
-		"WaitAtMost": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			return second(s.WaitAtMost(time.Second).Lock(ctx, key))
-		},
-		"after a read": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
-			return errors.Join(second(s.Lock(ctx, key)), second(s.LockAll(ctx, txlock.Named(key.String()+"m"), txlock.Named(key.String()+"n"))))
-		},
-	}
-	verbs["RLock after a read"] = verbs["RLock"]
-	for _, engine := range testdb.Engines() {
-		// Of its own: what other tests roll back closes gaps, see TestGapOfARollback.
-		db := testdb.Shared(t, engine).OpenNamed(t)
-		for name, verb := range verbs {
-			for _, ensured := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%s/ensured=%t", engine, name, ensured), func(t *testing.T) {
-					t.Parallel()
-					base := fmt.Sprintf("gap/%s/%t/", name, ensured)
-					key := txlock.Named(base + "k")
-					if ensured {
-						check(t, txlock.Ensure(t.Context(), db.Admin(), key))
-					}
-					pool := guarded(t, db)
-					tx, scope := begin(t, pool, sql.LevelRepeatableRead)
-					if strings.HasSuffix(name, "after a read") {
-						count(t, tx, "SELECT COUNT(*) FROM lockstep_leases")
-					}
-					check(t, verb(t.Context(), scope, key))
-					_, stranger := begin(t, pool, sql.LevelRepeatableRead)
-					for _, beside := range []string{"j", "k0", "l", "n"} {
-						if _, err := stranger.WaitAtMost(5*time.Second).Lock(t.Context(), txlock.Named(base+beside)); err != nil {
-							t.Errorf("%s beside a held key: %v", beside, err)
-						}
-					}
-				})
-			}
-		}
-	}
-}
 
 // TestGapOfARollback rolls back the first lock of a key while another waits for it. Where
 // that lock began its transaction, the row was made before, and stays: what is new beside it
