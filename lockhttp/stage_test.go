@@ -25,6 +25,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 // stage is a handler that is mounted in a program.
 type stage struct {
 	*testing.T

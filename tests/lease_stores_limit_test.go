@@ -32,12 +32,11 @@ func TestStoresWhileUsersAreChanged(t *testing.T) {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.Shared(t, engine).OpenLeases(t)
-				var late error
-				var denied int32
-				inBubble(t, func(*testing.T) { denied, late = denyWaiter(db, guarded) })
-				if late != nil || denied < 2 {
-					t.Errorf("a lease that is denied %d times after the limit: %v", denied, late)
-				}
+				inBubble(t, func(t *testing.T) {
+					if denied, err := denyWaiter(t, db, guarded); err != nil || denied < 2 {
+						t.Errorf("a lease that is denied %d times after the limit: %v", denied, err)
+					}
+				})
 			})
 		}
 	}
@@ -46,12 +45,11 @@ func TestStoresWhileUsersAreChanged(t *testing.T) {
 // denyWaiter acquires a lease while a transaction has its row locked: the SELECTs that wait
 // for the row are denied after their limit. It ends the transaction after two of them, and
 // returns how many were denied.
-func denyWaiter(db *testdb.DB, guarded bool) (times int32, err error) {
+func denyWaiter(t *testing.T, db *testdb.DB, guarded bool) (times int32, err error) {
+	t.Helper()
 	var denied atomic.Int32
 	base, err := mysql.NewConnector(db.Config())
-	if err != nil {
-		return 0, err
-	}
+	fatal(t, err)
 	connector := driver.Connector(denying{base, &denied})
 	if guarded {
 		connector = locksqlc.Connector(connector)
@@ -59,22 +57,14 @@ func denyWaiter(db *testdb.DB, guarded bool) (times int32, err error) {
 	pool := sql.OpenDB(connector)
 	defer func() { err = errors.Join(err, pool.Close()) }()
 	m, err := lease.NewManager(pool, lease.Poll(poll, poll))
-	if err != nil {
-		return 0, err
-	}
+	fatal(t, err)
 	key := txlock.Named("denied")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if err := m.DoShared(ctx, key, func(context.Context, *lease.Lease) error { return nil }); err != nil {
-		return 0, err
-	}
+	fatal(t, m.DoShared(ctx, key, func(context.Context, *lease.Lease) error { return nil }))
 	tx, err := pool.BeginTx(ctx, nil)
-	if err != nil {
-		return 0, err
-	}
-	if _, err := m.AcquireTx(ctx, tx, key); err != nil {
-		return 0, err
-	}
+	fatal(t, err)
+	fatal(t, second(m.AcquireTx(ctx, tx, key)))
 	done := make(chan error, 1)
 	go func() {
 		done <- m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })

@@ -21,6 +21,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 // stage is where a situation is made: the program's pool, and the command, which an
 // operator calls.
 type stage struct {

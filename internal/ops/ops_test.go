@@ -20,6 +20,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 // onServers runs a test on each server, in a database without the rows of hashed keys, unless it is
 // made by another function.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB), made ...func(testing.TB, testdb.Engine) *testdb.DB) {

@@ -14,6 +14,8 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 // TestLiar proves that lies are told, and only those that are asked for: that a
 // transaction which a statement has ended is open, and that a savepoint of the library
 // is there. What the driver itself ends is over.

@@ -15,6 +15,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 // stage is a stub before a server, and a table with a number.
 type stage struct {
 	db          *testdb.DB

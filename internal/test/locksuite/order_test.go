@@ -115,14 +115,9 @@ func TestFreshKeysHardlyCollide(t *testing.T) {
 			{"TryLock", single((*txlock.Scope).TryLock)},
 			{"RLock", single((*txlock.Scope).RLock)},
 			{"TryRLock", single((*txlock.Scope).TryRLock)},
-			{"LockAny", func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error {
-				for _, key := range keys {
-					if _, err := s.LockAny(ctx, key); err != nil {
-						return err
-					}
-				}
-				return nil
-			}},
+			{"LockAny", single(func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
+				return s.LockAny(ctx, key)
+			})},
 			{"LockAll", func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error {
 				return second(s.LockAll(ctx, keys...))
 			}},

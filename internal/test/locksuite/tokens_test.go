@@ -1,6 +1,7 @@
 package locksuite_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -21,16 +22,13 @@ var tokenVerbs = []struct {
 	lock func(ctx context.Context, s *txlock.Scope, key, beside txlock.Key) (uint64, error)
 }{
 	{"Lock", func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) (uint64, error) {
-		grant, err := s.Lock(ctx, key)
-		return grant.Token(), err
+		return tokenOf(s.Lock(ctx, key))
 	}},
 	{"TryLock", func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) (uint64, error) {
-		grant, err := s.TryLock(ctx, key)
-		return grant.Token(), err
+		return tokenOf(s.TryLock(ctx, key))
 	}},
 	{"WaitAtMost", func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) (uint64, error) {
-		grant, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
-		return grant.Token(), err
+		return tokenOf(s.WaitAtMost(time.Minute).Lock(ctx, key))
 	}},
 	{"LockAll", func(ctx context.Context, s *txlock.Scope, key, beside txlock.Key) (uint64, error) {
 		return first(s.LockAll(ctx, key, beside))
@@ -47,6 +45,8 @@ var tokenVerbs = []struct {
 		return grant.Token(), err
 	}},
 }
+
+func tokenOf(grant txlock.Grant, err error) (uint64, error) { return grant.Token(), err }
 
 // first is the token of the first grant.
 func first(grants []txlock.Grant, err error) (uint64, error) {
@@ -87,14 +87,7 @@ func TestTokensOfFreshKeysRise(t *testing.T) {
 					}
 					tokens := risingTokens{}
 					pool := poolOf(t, db, pool.guarded, pool.set)
-					each(t, 8, func(ctx context.Context, _ int) error {
-						for range 10 {
-							if err := tokens.rollBack(ctx, pool, func(s *txlock.Scope) (uint64, error) { return verb.lock(ctx, s, key, beside) }); err != nil {
-								return err
-							}
-						}
-						return nil
-					})
+					tokens.rollAllBack(t, pool, func(s *txlock.Scope) (uint64, error) { return verb.lock(t.Context(), s, key, beside) })
 					tokens.check(t, map[bool]int{true: 1, false: 10}[verb.name == "TryLock"])
 				})
 			}
@@ -108,10 +101,7 @@ func TestTokensRiseBesideClean(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Shared(t, engine).OpenLeases(t)
 		key, tokens, pool := txlock.Named("cleaned"), risingTokens{}, guarded(t, db)
-		lock := func(s *txlock.Scope) (uint64, error) {
-			grant, err := s.Lock(t.Context(), key)
-			return grant.Token(), err
-		}
+		lock := func(s *txlock.Scope) (uint64, error) { return tokenOf(s.Lock(t.Context(), key)) }
 		for range 5 {
 			check(t, inTx(t.Context(), pool, func(s *txlock.Scope) error {
 				token, err := lock(s)
@@ -129,14 +119,7 @@ func TestTokensRiseBesideClean(t *testing.T) {
 					}
 				}
 			}()
-			each(t, 8, func(ctx context.Context, _ int) error {
-				for range 10 {
-					if err := tokens.rollBack(ctx, pool, lock); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
+			tokens.rollAllBack(t, pool, lock)
 			if err := <-removed; err != nil {
 				t.Fatalf("clean: %v", err)
 			}
@@ -167,21 +150,23 @@ func (r *risingTokens) note(token uint64, err error) {
 	r.grants++
 }
 
-// rollBack takes the lock in a transaction and rolls it back. Who makes a row is waited
-// for by the others, and its rollback is a deadlock among these.
-func (r *risingTokens) rollBack(ctx context.Context, pool *sql.DB, lock func(s *txlock.Scope) (uint64, error)) error {
-	err := inTx(ctx, pool, func(s *txlock.Scope) error {
-		token, err := lock(s)
-		r.note(token, err)
-		if err == nil || errors.Is(err, txlock.ErrDeadlock) || errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrStaleSnapshot) || errors.Is(err, txlock.ErrConflict) {
-			return errRollback
+// rollAllBack takes the lock ten times in each of eight goroutines, and rolls back. Who makes a
+// row is waited for by the others, and its rollback is a deadlock among these.
+func (r *risingTokens) rollAllBack(t *testing.T, pool *sql.DB, lock func(s *txlock.Scope) (uint64, error)) {
+	t.Helper()
+	each(t, 8, func(ctx context.Context, _ int) error {
+		for range 10 {
+			err := inTx(ctx, pool, func(s *txlock.Scope) error {
+				token, err := lock(s)
+				r.note(token, err)
+				return cmp.Or(err, errRollback)
+			})
+			if !errors.Is(err, errRollback) && !errors.Is(err, txlock.ErrDeadlock) && !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrStaleSnapshot) && !errors.Is(err, txlock.ErrConflict) {
+				return err
+			}
 		}
-		return err
-	})
-	if errors.Is(err, errRollback) {
 		return nil
-	}
-	return err
+	})
 }
 
 func (r *risingTokens) check(t *testing.T, least int) {
