@@ -188,12 +188,6 @@ func (s *stage) sure(ask func() (int, string, http.Header)) (a answer) {
 	return a
 }
 
-// patient is a pool for those who wait until the end.
-func (s *stage) patient() *sql.DB {
-	s.Helper()
-	return s.db.Connect(s, func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} })
-}
-
 // begin begins a transaction that ends with the test.
 func (s *stage) begin() (*sql.Tx, *txlock.Scope) { s.Helper(); return s.beginOn(s.pool) }
 
@@ -220,7 +214,8 @@ func (s *stage) lock(keys ...txlock.Key) *sql.Tx {
 // waits lets a transaction wait for a key until the end of the test.
 func (s *stage) waits(key txlock.Key) {
 	s.Helper()
-	tx, scope := s.beginOn(s.patient())
+	patient := func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} }
+	tx, scope := s.beginOn(s.db.Connect(s, patient))
 	s.db.KeepWaiting(s, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
 }
 

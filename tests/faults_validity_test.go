@@ -20,7 +20,7 @@ import (
 func TestHolderIsToldFirst(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		for name, begin := range map[string]func(n network, t testing.TB){"unreachable": network.down, "hung": network.hang} {
+		for name, begin := range map[string]func(network) error{"unreachable": network.Down, "hung": network.Hang} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.Open(t, engine)
@@ -44,7 +44,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 						time.Sleep(10 * time.Microsecond)
 					}
 				}()
-				begin(n, t)
+				fatal(t, begin(n))
 				ctx, timeout := context.WithTimeout(t.Context(), time.Minute)
 				defer timeout()
 				next, err := acquirePatiently(ctx, other, key)
