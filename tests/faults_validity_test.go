@@ -103,7 +103,7 @@ func acquirePatiently(ctx context.Context, m *lease.Manager, key txlock.Key) (l 
 func TestVanishedGuard(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		for name, wrap := range map[string]func(driver.Connector) driver.Connector{"guarded": guarded, "plain": plain} {
+		for name, wrap := range map[string]func(driver.Connector) driver.Connector{"guarded": guarded, "plain": func(c driver.Connector) driver.Connector { return c }} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.Open(t, engine)
