@@ -19,12 +19,8 @@ func TestAssertLocked(t *testing.T) {
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			wantError(t, "before the lock", lockgorm.AssertLocked(tx, key), txlock.ErrNotHeld)
 			noError(t, lockgorm.AssertLocked(tx.Session(&gorm.Session{DryRun: true}), key))
-			if _, err := lockgorm.Lock(tx, key); err != nil {
-				return err
-			}
-			if _, err := rLock(tx, shared); err != nil {
-				return err
-			}
+			noError(t, second(lockgorm.Lock(tx, key)))
+			noError(t, second(scopeOf(t, tx).RLock(t.Context(), shared)))
 			wantError(t, "a shared lock", lockgorm.AssertLocked(tx, shared), txlock.ErrNotHeld)
 			noError(t, lockgorm.AssertLocked(tx, txlock.Shared(shared)))
 			return lockgorm.AssertLocked(tx, key)

@@ -36,39 +36,31 @@ type valuer struct{ text string }
 
 func (v valuer) GormValue(context.Context, *gorm.DB) clause.Expr { return clause.Expr{SQL: v.text} }
 
-// assignments are the ways to assign a value to n of an existing record.
-var assignments = map[string]func(tx *gorm.DB, model any, id int64, value any) error{
-	"Update": func(tx *gorm.DB, model any, _ int64, value any) error {
-		return tx.Model(model).Update("n", value).Error
+// assignments are the ways to assign a value to n of a model.
+var assignments = map[string]func(of *gorm.DB, value any) error{
+	"Update":        func(of *gorm.DB, value any) error { return of.Update("n", value).Error },
+	"Updates":       func(of *gorm.DB, value any) error { return of.Updates(map[string]any{"n": value, "name": "x"}).Error },
+	"UpdateColumn":  func(of *gorm.DB, value any) error { return of.UpdateColumn("n", value).Error },
+	"UpdateColumns": func(of *gorm.DB, value any) error { return of.UpdateColumns(map[string]any{"N": value}).Error },
+	"Select": func(of *gorm.DB, value any) error {
+		return of.Select("n").Updates(map[string]any{"n": value, "name": "x"}).Error
 	},
-	"Updates": func(tx *gorm.DB, model any, _ int64, value any) error {
-		return tx.Model(model).Updates(map[string]any{"n": value, "name": "x"}).Error
+	"clause.Set": func(of *gorm.DB, value any) error {
+		return of.Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: value}}).Updates(map[string]any{}).Error
 	},
-	"UpdateColumn": func(tx *gorm.DB, model any, _ int64, value any) error {
-		return tx.Model(model).UpdateColumn("n", value).Error
+	"a column with it": func(of *gorm.DB, value any) error {
+		return of.Clauses(clause.Set{{Column: clause.Column{Name: "n", Raw: true}, Value: value}}).Updates(map[string]any{}).Error
 	},
-	"UpdateColumns": func(tx *gorm.DB, model any, _ int64, value any) error {
-		return tx.Model(model).UpdateColumns(map[string]any{"N": value}).Error
-	},
-	"Select": func(tx *gorm.DB, model any, _ int64, value any) error {
-		return tx.Model(model).Select("n").Updates(map[string]any{"n": value, "name": "x"}).Error
-	},
-	"clause.Set": func(tx *gorm.DB, model any, _ int64, value any) error {
-		return tx.Model(model).Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: value}}).Updates(map[string]any{}).Error
-	},
-	"a column with it": func(tx *gorm.DB, model any, _ int64, value any) error {
-		return tx.Model(model).Clauses(clause.Set{{Column: clause.Column{Name: "n", Raw: true}, Value: value}}).Updates(map[string]any{}).Error
-	},
-	"a hook": func(tx *gorm.DB, model any, _ int64, value any) error {
-		return withHook(tx, func(tx *gorm.DB, _ int64) error {
+	"a hook": func(of *gorm.DB, value any) error {
+		return withHook(of, func(tx *gorm.DB, _ int64) error {
 			if values, ok := tx.Statement.Dest.(map[string]any); ok {
 				values["n"] = value
 			}
 			return nil
-		}).Model(model).Updates(map[string]any{"name": "x"}).Error
+		}).Updates(map[string]any{"name": "x"}).Error
 	},
-	"Assign": func(tx *gorm.DB, model any, id int64, value any) error {
-		return tx.Where("id = ?", id).Assign(map[string]any{"n": value}).FirstOrCreate(model).Error
+	"Assign": func(of *gorm.DB, value any) error {
+		return of.Assign(map[string]any{"n": value}).FirstOrCreate(of.Statement.Model).Error
 	},
 }
 
@@ -86,9 +78,7 @@ func TestAssignmentsOfUpserts(t *testing.T) {
 		for name, value := range smuggled {
 			wantError(t, name, upsert(value), txlock.ErrInvalidKey)
 		}
-		if e.count(t, "Order", "id = ? AND n = 0 AND name = ''", order.ID) != 1 {
-			t.Error("it was written")
-		}
+		e.wantRows(t, "it was written", 1, "Order", "id = ? AND n = 0 AND name = ''", order.ID)
 		for n, value := range []any{1, gorm.Expr("GREATEST(n, 2)"), gorm.Expr("n + VALUES(n) + 1"), gorm.Expr("(SELECT 4)")} {
 			noError(t, upsert(value))
 			if e.count(t, "Order", "id = ? AND n = ?", order.ID, n+1) != 1 {
@@ -102,8 +92,6 @@ func TestAssignmentsOfUpserts(t *testing.T) {
 			return nil
 		})
 		wantError(t, "of a hook", hooked.Create(&Order{ID: order.ID}).Error, txlock.ErrInvalidKey)
-		if e.count(t, "Order", fmt.Sprintf("id = %d", order.ID)) != 1 {
-			t.Error("it is another record")
-		}
+		e.wantRows(t, "it is another record", 1, "Order", fmt.Sprintf("id = %d", order.ID))
 	})
 }

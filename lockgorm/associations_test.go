@@ -11,21 +11,15 @@ import (
 
 // TestChildrenAreLocked writes children with their parent.
 func TestChildrenAreLocked(t *testing.T) {
-	writes := map[string]func(tx *gorm.DB, order, item int64) error{
-		"Create": func(tx *gorm.DB, order, item int64) error {
-			return tx.Create(&Order{ID: order, Items: []Item{{ID: item}}}).Error
+	writes := map[string]func(tx *gorm.DB, o *Order) error{
+		"Create":  func(tx *gorm.DB, o *Order) error { return tx.Create(o).Error },
+		"Save":    func(tx *gorm.DB, o *Order) error { return tx.Save(o).Error },
+		"Updates": func(tx *gorm.DB, o *Order) error { return tx.Updates(o).Error },
+		"FullSaveAssociations": func(tx *gorm.DB, o *Order) error {
+			return tx.Session(&gorm.Session{FullSaveAssociations: true}).Updates(o).Error
 		},
-		"Save": func(tx *gorm.DB, order, item int64) error {
-			return tx.Save(&Order{ID: order, Items: []Item{{ID: item}}}).Error
-		},
-		"Updates": func(tx *gorm.DB, order, item int64) error {
-			return tx.Updates(&Order{ID: order, N: 1, Items: []Item{{ID: item}}}).Error
-		},
-		"FullSaveAssociations": func(tx *gorm.DB, order, item int64) error {
-			return tx.Session(&gorm.Session{FullSaveAssociations: true}).Updates(&Order{ID: order, N: 1, Items: []Item{{ID: item}}}).Error
-		},
-		"Append": func(tx *gorm.DB, order, item int64) error {
-			return tx.Model(&Order{ID: order}).Association("Items").Append(&Item{ID: item})
+		"Append": func(tx *gorm.DB, o *Order) error {
+			return tx.Model(&Order{ID: o.ID}).Association("Items").Append(&o.Items[0])
 		},
 	}
 	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
@@ -40,23 +34,17 @@ func TestChildrenAreLocked(t *testing.T) {
 				err := write(withHook(tx, func(_ *gorm.DB, id int64) error {
 					if id == item {
 						saw = true
-						if !e.held(t, orders.Key(order)) || !e.held(t, items.Key(item)) {
-							t.Errorf("%s: the child's hook runs without the locks", what)
-						}
+						e.wantHeld(t, what+": the child's hook runs without the locks", orders.Key(order), items.Key(item))
 					}
 					return nil
-				}), order, item)
+				}), &Order{ID: order, N: 1, Items: []Item{{ID: item}}})
 				if err != nil || !saw {
 					t.Errorf("%s: %v, the child's hook ran: %v", what, err, saw)
 				}
 				return err
 			}))
-			if e.count(t, "Item", "id = ? AND order_id = ?", item, order) != 1 {
-				t.Errorf("%s: the child was not written", what)
-			}
-			if !e.soonFree(t, orders.Key(order), items.Key(item)) {
-				t.Errorf("%s: a lock outlives the transaction", what)
-			}
+			e.wantRows(t, what+": the child was not written", 1, "Item", "id = ? AND order_id = ?", item, order)
+			e.wantSoonFree(t, what+": a lock outlives the transaction", orders.Key(order), items.Key(item))
 		}
 	})
 }
@@ -81,35 +69,30 @@ func TestChildrenKeepTheirKeys(t *testing.T) {
 
 // TestReplaceAndClear changes children that only a where clause names: they are locked.
 func TestReplaceAndClear(t *testing.T) {
-	changes := map[string]func(tx *gorm.DB, order Order) error{
-		"Replace": func(tx *gorm.DB, order Order) error {
-			return tx.Model(&Order{ID: order.ID}).Association("Items").Replace(&order.Items[0])
-		},
-		"Clear": func(tx *gorm.DB, order Order) error {
-			return tx.Model(&Order{ID: order.ID}).Association("Items").Clear()
-		},
-		"Delete": func(tx *gorm.DB, order Order) error {
-			return tx.Model(&Order{ID: order.ID}).Association("Items").Delete(&order.Items[1])
-		},
-		"Unscoped": func(tx *gorm.DB, order Order) error {
-			return tx.Model(&Order{ID: order.ID}).Association("Items").Unscoped().Clear()
-		},
-		"Select": func(tx *gorm.DB, order Order) error {
-			return tx.Select("Items").Delete(&Order{ID: order.ID}).Error
+	changes := map[string]func(of *gorm.Association, order Order) error{
+		"Replace":  func(of *gorm.Association, order Order) error { return of.Replace(&order.Items[0]) },
+		"Clear":    func(of *gorm.Association, _ Order) error { return of.Clear() },
+		"Delete":   func(of *gorm.Association, order Order) error { return of.Delete(&order.Items[1]) },
+		"Unscoped": func(of *gorm.Association, _ Order) error { return of.Unscoped().Clear() },
+		"Select": func(of *gorm.Association, order Order) error {
+			return of.DB.Select("Items").Delete(&Order{ID: order.ID}).Error
 		},
 	}
 	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db, plain := e.openPlugin(t), e.open(t)
+		itemsOf := func(tx *gorm.DB, order Order) *gorm.Association {
+			return tx.Model(&Order{ID: order.ID}).Association("Items")
+		}
 		for what, change := range changes {
 			order := Order{ID: newID(), Items: []Item{{ID: newID()}, {ID: newID()}}}
 			noError(t, plain.Create(&order).Error)
-			noError(t, change(plain, order))
+			noError(t, change(itemsOf(plain, order), order))
 			left := e.count(t, "Item", "order_id = ?", order.ID)
 			noError(t, plain.Delete(&order.Items).Error)
 			noError(t, plain.Delete(&Order{ID: order.ID}).Error)
 			noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&order).Error }))
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				if err := change(tx, order); err != nil {
+				if err := change(itemsOf(tx, order), order); err != nil {
 					return err
 				}
 				if !e.held(t, items.Key(order.Items[1].ID)) || !e.held(t, items.Key(order.Items[0].ID)) && what != "Delete" {

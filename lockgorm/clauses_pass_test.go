@@ -20,31 +20,8 @@ func TestClausesThatPass(t *testing.T) {
 	index := behind("UPDATE", "FORCE INDEX (`PRIMARY`)")
 	all := clause.OnConflict{UpdateAll: true}
 	forms := map[string]func(tx *gorm.DB) error{
-		"Create of an old one": func(tx *gorm.DB) error { return tx.Clauses(all).Create(&Carton{ID: 1, Code: "one", N: 9}).Error },
-		"IGNORE": func(tx *gorm.DB) error {
-			return tx.Clauses(clause.Insert{Modifier: "ignore"}).Create(&Carton{ID: 1, Code: "x"}).Error
-		},
-		"LOW_PRIORITY": func(tx *gorm.DB) error {
-			return tx.Clauses(clause.Insert{Modifier: "LOW_PRIORITY"}).Create(&Carton{ID: 3, Code: "x"}).Error
-		},
-		"RETURNING": func(tx *gorm.DB) error { return tx.Clauses(clause.Returning{}).Create(&Carton{ID: 3, Code: "x"}).Error },
-		"RETURNING, one": func(tx *gorm.DB) error {
-			return tx.Clauses(clause.Returning{Columns: []clause.Column{{Name: "n"}}}).Create(&Carton{ID: 3, Code: "x"}).Error
-		},
-		"DoNothing": func(tx *gorm.DB) error {
-			return tx.Clauses(clause.OnConflict{DoNothing: true}).Create(&Carton{ID: 1, Code: "x"}).Error
-		},
-		"DoUpdates": func(tx *gorm.DB) error {
-			return tx.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"n"})}).Create(&Carton{ID: 1, Code: "one", N: 9}).Error
-		},
-		"DoUpdates, an expression": func(tx *gorm.DB) error {
-			return tx.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"n": gorm.Expr("n + VALUES(n)")})}).Create(&Carton{ID: 1, Code: "one", N: 9}).Error
-		},
 		"hints of a create": func(tx *gorm.DB) error {
 			return tx.Clauses(hint("INSERT"), hint("VALUES"), hint("ON CONFLICT"), all).Create(&Carton{ID: 1, Code: "one", N: 9}).Error
-		},
-		"Locking": func(tx *gorm.DB) error {
-			return tx.Clauses(clause.Locking{Strength: "UPDATE"}).Create(&Carton{ID: 3, Code: "x"}).Error
 		},
 		"an expression": func(tx *gorm.DB) error {
 			return tx.Model(&Carton{}).Create(map[string]any{"id": 3, "code": clause.Expr{SQL: "CONCAT(?, 'b')", Vars: []any{"a"}}, "n": 1}).Error
@@ -68,6 +45,19 @@ func TestClausesThatPass(t *testing.T) {
 		},
 		"RETURNING of a delete": func(tx *gorm.DB) error { return tx.Unscoped().Clauses(clause.Returning{}).Delete(&Carton{ID: 1}).Error },
 		"a Valuer that asks":    func(tx *gorm.DB) error { return tx.Model(&Carton{ID: 1}).Update("n", asking{}).Error },
+	}
+	for what, extra := range map[string]clause.Expression{
+		"an upsert": all, "IGNORE": clause.Insert{Modifier: "ignore"}, "DoNothing": clause.OnConflict{DoNothing: true},
+		"DoUpdates":                clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"n"})},
+		"DoUpdates, an expression": clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"n": gorm.Expr("n + VALUES(n)")})},
+	} {
+		forms[what] = func(tx *gorm.DB) error { return tx.Clauses(extra).Create(&Carton{ID: 1, Code: "one", N: 9}).Error }
+	}
+	for what, extra := range map[string]clause.Expression{
+		"LOW_PRIORITY": clause.Insert{Modifier: "LOW_PRIORITY"}, "Locking": clause.Locking{Strength: "UPDATE"}, "RETURNING": clause.Returning{},
+		"RETURNING, one": clause.Returning{Columns: []clause.Column{{Name: "n"}}},
+	} {
+		forms[what] = func(tx *gorm.DB) error { return tx.Clauses(extra).Create(&Carton{ID: 3, Code: "x"}).Error }
 	}
 	eachGuarded(t, []string{"Carton", "Lid"}, func(t *testing.T, e *env) {
 		plain, db := e.open(t), e.openPlugin(t)

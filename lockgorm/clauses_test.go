@@ -179,11 +179,7 @@ func TestClausesAreGORMs(t *testing.T) {
 				t.Helper()
 				what = verb.name + " of a " + model + ", " + what
 				stored, fresh := p.models(model)
-				sent := watch(p.db)
-				wantError(t, what, verb.write(sent.db.Order("id").Limit(1).Clauses(extra...), stored, fresh), refused)
-				if sent.n > 0 {
-					t.Errorf("%s: %d statements were sent", what, sent.n)
-				}
+				refuses(t, what, p.db, refused, func(tx *gorm.DB) error { return verb.write(tx.Order("id").Limit(1).Clauses(extra...), stored, fresh) })
 			}
 			for _, name := range verb.clauses {
 				for what, plant := range plants(name) {

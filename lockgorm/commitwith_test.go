@@ -116,9 +116,7 @@ func TestCommitWithRefused(t *testing.T) {
 				wantError(t, "CreateInBatches "+name, err, txlock.ErrInvalidOption)
 			}
 		}
-		if n := e.count(t, "Note", "n > 0"); n != 0 {
-			t.Errorf("%d rows", n)
-		}
+		e.wantRows(t, "rows", 0, "Note", "n > 0")
 		note := Note{ID: newID()}
 		noError(t, db.Create(&note).Error)
 		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
@@ -127,9 +125,7 @@ func TestCommitWithRefused(t *testing.T) {
 		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
 			return tx.Session(&gorm.Session{SkipHooks: true}).Clauses(last).Model(&Audited{ID: note.ID}).Update("n", 4).Error
 		}))
-		if n := e.count(t, "Order", "n = 3"); n != 1 {
-			t.Errorf("%d orders", n)
-		}
+		e.wantRows(t, "orders", 1, "Order", "n = 3")
 		errBehind := errors.New("behind")
 		err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
 			noError(t, tx.Clauses(last).Model(&note).Update("n", 9).Error)

@@ -28,18 +28,13 @@ func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 		if i == 0 {
 			first = last
 		}
-		_, err = rival.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
-		noError(t, err)
+		noError(t, second(rival.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")))
 	}
-	_, err = rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", last)
-	noError(t, err)
-	session, waited := testdb.ConnID(t, tx.Statement.ConnPool), make(chan error, 1)
-	go func() {
-		waited <- tx.Exec("UPDATE "+table+" SET n = n + 2 WHERE id IN (?, ?) ORDER BY id", first, last).Error
-	}()
-	e.WaitForLockWait(t, session)
-	_, err = rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)
-	noError(t, err)
+	noError(t, second(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", last)))
+	waited := e.Waiting(t, testdb.ConnID(t, tx.Statement.ConnPool), func() error {
+		return tx.Exec("UPDATE "+table+" SET n = n + 2 WHERE id IN (?, ?) ORDER BY id", first, last).Error
+	})
+	noError(t, second(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)))
 	err = <-waited
 	if err == nil {
 		t.Error("there was no deadlock")
@@ -85,8 +80,6 @@ func TestDoomedTransaction(t *testing.T) {
 		if !txlock.Retryable(err) {
 			t.Errorf("not to be run again: %v", err)
 		}
-		if e.count(t, "Order", "1 = 1") != 0 {
-			t.Error("a row was written behind the deadlock")
-		}
+		e.wantRows(t, "a row was written behind the deadlock", 0, "Order", "1 = 1")
 	})
 }

@@ -78,14 +78,10 @@ func TestCreateOfANewRecord(t *testing.T) {
 		}
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Create(&Part{WareID: one.ID}).Error)
-			if !e.held(t, wares.Key(one.ID)) {
-				t.Error("the parent of a new part is not locked")
-			}
+			e.wantHeld(t, "the parent of a new part is not locked", wares.Key(one.ID))
 			n := newID()
 			noError(t, tx.Create(&Named{N: n}).Error)
-			if !e.held(t, nameds.Key(fmt.Sprintf("n%d", n))) {
-				t.Error("the identifier that a hook has given is not locked")
-			}
+			e.wantHeld(t, "the identifier that a hook has given is not locked", nameds.Key(fmt.Sprintf("n%d", n)))
 			return nil
 		}))
 	})
@@ -126,13 +122,10 @@ func TestUpsertOfAnother(t *testing.T) {
 				wantError(t, way+" without a key", upsert(db, &Ware{Code: code, N: 5}), txlock.ErrInvalidKey)
 			}
 			wantError(t, way+" of another's code", upsert(db, &Ware{ID: -newID(), Code: code, N: 5}), txlock.ErrInvalidKey)
-			if e.count(t, "Ware", "id = ? AND code = ? AND n = 0", w.ID, code) != 1 || e.count(t, "Ware", "n = 5") != 0 {
-				t.Errorf("%s: a ware was changed whose key nobody has locked", way)
-			}
+			e.wantRows(t, way+": a ware was changed whose key nobody has locked", 1, "Ware", "id = ? AND code = ? AND n = 0", w.ID, code)
+			e.wantRows(t, way+": a ware was changed whose key nobody has locked", 0, "Ware", "n = 5")
 			noError(t, upsert(db, &Ware{ID: w.ID, Code: code, N: 6}))
-			if e.count(t, "Ware", "id = ? AND n = 6", w.ID) != 1 {
-				t.Errorf("%s: its own record was not changed", way)
-			}
+			e.wantRows(t, way+": its own record was not changed", 1, "Ware", "id = ? AND n = 6", w.ID)
 			if way != "Save of a new one" && way != "generics" { // this takes On as an option
 				noError(t, upsert(db.Clauses(lockgorm.On(wares.Key(w.ID))).Session(&gorm.Session{}), &Ware{Code: code, N: 7}))
 			}
@@ -180,8 +173,7 @@ func TestUpsertOfADefault(t *testing.T) {
 			t.Error("a record was written that nobody has locked")
 		}
 		noError(t, errors.Join(upsert.Create(&Preset{Code: "main", N: 6}).Error, upsert.Create(&Seventh{ID: 7, N: 6}).Error, db.Create(&Seventh{ID: 8}).Error))
-		if e.count(t, "Preset", "n = 6") != 1 || e.count(t, "Seventh", "n = 6") != 1 {
-			t.Error("an upsert with its key has not changed its record")
-		}
+		e.wantRows(t, "an upsert with its key has not changed its record", 1, "Preset", "n = 6")
+		e.wantRows(t, "an upsert with its key has not changed its record", 1, "Seventh", "n = 6")
 	})
 }

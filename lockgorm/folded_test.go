@@ -71,8 +71,6 @@ func TestFoldedTags(t *testing.T) {
 			wantError(t, "what can't be folded", db.Create(&Coupon{Code: code}).Error, txlock.ErrInvalidKey)
 		}
 		e.lockedBy(t, db, "delete", coupons.Key("eve"), func(tx *gorm.DB) error { return tx.Delete(&Coupon{Code: "Eve"}).Error })
-		if n := e.count(t, "Coupon", "1 = 1"); n != 1 {
-			t.Errorf("%d rows are left", n)
-		}
+		e.wantRows(t, "rows are left", 1, "Coupon", "1 = 1")
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"gorm.io/gorm"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // forms are GORM's ways to write, right ones and wrong ones, beside writes and what
@@ -93,6 +95,46 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 	},
 }
 
+// rightForms are those that write 5, under the lock of the record.
+var rightForms = map[string]func(tx *gorm.DB, l *Ledger) error{
+	"Save":                   func(db *gorm.DB, l *Ledger) error { l.N = 5; return db.Save(l).Error },
+	"Unscoped, UpdateColumn": func(db *gorm.DB, l *Ledger) error { return db.Unscoped().Model(l).UpdateColumn("n", 5).Error },
+	"an OR in parentheses": func(db *gorm.DB, l *Ledger) error {
+		return db.Model(l).Where("(n = 0 OR n = 7)").Update("n", 5).Error
+	},
+	"conditions": func(db *gorm.DB, l *Ledger) error {
+		return db.Model(l).Where("n < ? OR n > ?", 5, 6).Not("n = 3").Where(map[string]any{"n": []int{0, 1}}).Update("n", 5).Error
+	},
+	"a scope": func(db *gorm.DB, l *Ledger) error {
+		return db.Model(l).Scopes(func(tx *gorm.DB) *gorm.DB { return tx.Where("n = 0") }).Update("n", 5).Error
+	},
+	"Table": func(db *gorm.DB, l *Ledger) error {
+		return db.Table("? AS x", clause.Table{Name: db.NamingStrategy.TableName("Ledger")}).Model(l).Where("x.n = 0").Update("n", 5).Error
+	},
+	"a comment": func(db *gorm.DB, l *Ledger) error {
+		return db.Model(l).Clauses(behind("UPDATE", "/* why */"), behind("WHERE", "/* why */")).Where("n = 0").Update("n", 5).Error
+	},
+	"a subquery": func(db *gorm.DB, l *Ledger) error {
+		return db.Model(l).Where("n <> ALL (?)", db.Session(&gorm.Session{NewDB: true}).Table("lockstep_locks").Select("1").Where("1 = 0").Or("1 = 0")).Update("n", 5).Error
+	},
+	"a transaction": func(db *gorm.DB, l *Ledger) error {
+		return lockgorm.Transaction(db, ledgers.Keys(l.ID), func(tx *gorm.DB) error { return tx.Model(l).Update("n", 5).Error })
+	},
+	"Optimistic": func(db *gorm.DB, l *Ledger) error {
+		return lockgorm.Optimistic(db, ledgers.Key(l.ID), func(tx *gorm.DB) error { return tx.Model(l).Update("n", 5).Error })
+	},
+	"On": func(db *gorm.DB, l *Ledger) error {
+		return db.Clauses(lockgorm.On(ledgers.Key(l.ID))).Model(l).Update("n", 5).Error
+	},
+	"reused": func(db *gorm.DB, l *Ledger) error {
+		chain := db.Model(l)
+		if err := chain.Update("n", 4).Error; err != nil {
+			return err
+		}
+		return chain.Update("n", 5).Error
+	},
+}
+
 func skipConflict(err error) error {
 	if err == nil {
 		return errors.New("a version that was undone is that of the row")
@@ -100,50 +142,64 @@ func skipConflict(err error) error {
 	return nil
 }
 
-// TestEveryForm writes a record in every form. Either it is written with a new version,
-// which its model has then, or not at all. It is never written from an old version, and
-// no other record changes.
+// TestEveryForm writes a record, which is locked and has a version, in every form. Either it is
+// written under its lock with a new version, which its model has then, or not at all. It is never
+// written from an old version, and no other record changes.
 func TestEveryForm(t *testing.T) {
+	forms := maps.Clone(forms)
+	for form, write := range rightForms {
+		forms[form] = func(tx *gorm.DB, l, _ *Ledger) error { return write(tx, l) }
+	}
 	each(t, []string{"Ledger"}, func(t *testing.T, e *env) {
-		table := e.names.tables["Ledger"]
-		rowOf := func(id int64) (version lockgorm.Version, text string) {
-			err := e.Admin().QueryRowContext(t.Context(), "SELECT version, CONCAT_WS(',', id, n, deleted_at) FROM "+table+" WHERE id = ?", id).Scan(&version, &text)
+		rowOf := func(l *Ledger) (version lockgorm.Version, text string) {
+			err := e.Admin().QueryRowContext(t.Context(), "SELECT version, CONCAT_WS(',', id, n, deleted_at) FROM "+e.names.tables["Ledger"]+" WHERE id = ?", l.ID).Scan(&version, &text)
 			if err != nil {
 				return 0, "gone"
 			}
 			return version, text
 		}
-		for name, configure := range configs {
+		for name, configure := range map[string]func(*gorm.Config){
+			"PrepareStmt, CreateBatchSize": func(cfg *gorm.Config) { cfg.PrepareStmt, cfg.CreateBatchSize = true, 2 },
+			"FullSaveAssociations, QueryFields, TranslateError": func(cfg *gorm.Config) {
+				cfg.FullSaveAssociations, cfg.QueryFields, cfg.TranslateError = true, true, true
+			},
+		} {
 			db := used(t, e.open(t, configure))
 			for i, form := range slices.Sorted(maps.Keys(forms)) {
-				write := forms[form]
 				for _, old := range []bool{false, true} {
-					inside := name == "PrepareStmt"
+					inside := strings.HasPrefix(name, "PrepareStmt")
 					if !testdb.Meet(i, old, inside, e.guarded) {
 						continue
 					}
 					what := fmt.Sprintf("%s, %s, old=%t, inside=%t", name, form, old, inside)
+					write := func(tx *gorm.DB, l, rival *Ledger) error {
+						return forms[form](withHook(tx, func(_ *gorm.DB, id int64) error {
+							e.wantHeld(t, what+", its hook", ledgers.Key(id))
+							return nil
+						}), l, rival)
+					}
 					l, rival := &Ledger{}, &Ledger{}
 					noError(t, errors.Join(db.Create(l).Error, db.Create(rival).Error))
 					if old {
 						other := *l
 						noError(t, db.Model(&other).Update("n", 3).Error)
 					}
-					rows := e.count(t, "Ledger", "1 = 1")
-					id := l.ID
-					version, text := rowOf(id)
-					rivalVersion, rivalText := rowOf(rival.ID)
+					rows, made, others := e.count(t, "Ledger", "1 = 1"), *l, *rival
+					version, text := rowOf(&made)
+					_, rivalText := rowOf(&others)
 					var err error
 					if inside {
 						err = db.Transaction(func(tx *gorm.DB) error { return write(tx, l, rival) })
 					} else {
 						err = write(db, l, rival)
 					}
-					now, is := rowOf(id)
-					if v, is := rowOf(rival.ID); v != rivalVersion || is != rivalText {
+					now, is := rowOf(&made)
+					if v, is := rowOf(&others); v != others.Version || is != rivalText {
 						t.Errorf("%s: another's row is %s: %v", what, is, err)
 					}
 					switch changed := now != version || is != text; {
+					case rightForms[form] != nil && (old != errors.Is(err, txlock.ErrConflict) || !old && (err != nil || is != fmt.Sprintf("%d,5", made.ID))):
+						t.Errorf("%s: the row is %s: %v", what, is, err)
 					case (old || err != nil) && changed:
 						t.Errorf("%s: the row is %s, %d, it was %s, %d: %v", what, is, now, text, version, err)
 					case is != text && now == version:

@@ -17,8 +17,7 @@ func TestGenerics(t *testing.T) {
 		ctx, key, another := t.Context(), e.ensured(t), e.ensured(t)
 		noError(t, gorm.G[Note](db).Create(ctx, &Note{ID: 1}))
 		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
-			_, err := lockgorm.Lock(tx, another)
-			noError(t, err)
+			noError(t, second(lockgorm.Lock(tx, another)))
 			note, err := gorm.G[Note](tx).Where("id = 1").First(ctx)
 			noError(t, err)
 			_, err = gorm.G[Note](tx).Where("id = 1").Update(ctx, "n", note.N+1)
@@ -35,18 +34,15 @@ func TestGenerics(t *testing.T) {
 		}))
 		id := newID()
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			err := lockAll(tx, txlock.Shared(key), txlock.Shared(another))
-			noError(t, err)
+			noError(t, second(scopeOf(t, tx).LockAll(ctx, txlock.Shared(key), txlock.Shared(another))))
 			noError(t, gorm.G[Parcel](tx).Create(ctx, &Parcel{ID: id}))
-			if e.free(t, parcels.Key(id)) || e.free(t, key) || e.free(t, another) {
-				t.Error("RLockAll, or Create of a tagged model, has taken no lock")
+			if e.wantHeld(t, "Create of a tagged model", parcels.Key(id)); e.free(t, key) || e.free(t, another) {
+				t.Error("LockAll has taken no shared lock")
 			}
 			return nil
 		}))
-		_, err := gorm.G[Parcel](db).Where("n = RAND()").Update(ctx, "n", 2)
-		wantError(t, "an update by chance", err, txlock.ErrInvalidKey)
-		_, err = gorm.G[Parcel](db).Where("n < RAND()").Delete(ctx)
-		wantError(t, "a delete by chance", err, txlock.ErrInvalidKey)
+		wantError(t, "an update by chance", second(gorm.G[Parcel](db).Where("n = RAND()").Update(ctx, "n", 2)), txlock.ErrInvalidKey)
+		wantError(t, "a delete by chance", second(gorm.G[Parcel](db).Where("n < RAND()").Delete(ctx)), txlock.ErrInvalidKey)
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			rows, err := gorm.G[Parcel](tx, lockgorm.Loaded(&Parcel{ID: id})).Update(ctx, "n", 3)
 			if rows != 1 || !e.held(t, parcels.Key(id)) {
@@ -91,7 +87,7 @@ func TestGenericsWait(t *testing.T) {
 		} {
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
 				wantError(t, name, send(tx), txlock.ErrWaitTimeout)
-				return verify(tx)
+				return scopeOf(t, tx).Verify(ctx)
 			}))
 		}
 		err := db.Transaction(func(tx *gorm.DB) error {
@@ -114,19 +110,14 @@ func TestGenericsVersion(t *testing.T) {
 		}
 		_, err := gorm.G[Ledger](db).Where("id = ?", l.ID).Update(ctx, "n", 1)
 		wantError(t, "an update that has nothing to compare", err, lockgorm.ErrVersion)
-		_, err = gorm.G[Ledger](db, lockgorm.Loaded(l)).Update(ctx, "n", 2)
-		noError(t, err)
+		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Update(ctx, "n", 2)))
 		if l.Version == first || l.N != 2 {
 			t.Errorf("after Update the model is %+v", l)
 		}
-		_, err = gorm.G[Ledger](db, lockgorm.Loaded(l)).Updates(ctx, Ledger{N: 3})
-		noError(t, err)
-		_, err = gorm.G[Ledger](db, lockgorm.Loaded(&old)).Update(ctx, "n", 4)
-		wantError(t, "Update of an old version", err, txlock.ErrConflict)
-		_, err = gorm.G[Ledger](db, lockgorm.Loaded(&old)).Updates(ctx, Ledger{N: 4})
-		wantError(t, "Updates of an old version", err, txlock.ErrConflict)
-		_, err = gorm.G[Ledger](db, lockgorm.Loaded(&old)).Delete(ctx)
-		wantError(t, "Delete of an old version", err, txlock.ErrConflict)
+		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Updates(ctx, Ledger{N: 3})))
+		wantError(t, "Update of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Update(ctx, "n", 4)), txlock.ErrConflict)
+		wantError(t, "Updates of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Updates(ctx, Ledger{N: 4})), txlock.ErrConflict)
+		wantError(t, "Delete of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Delete(ctx)), txlock.ErrConflict)
 		quiet := db.Session(&gorm.Session{SkipHooks: true}) // for a model with hooks GORM needs a pointer, which Loaded gives it
 		rows, err := gorm.G[Ledger](quiet, lockgorm.AnyVersion, lockgorm.On(ledgers.Key(l.ID))).Where("id = ? AND version = ?", l.ID, first).Update(ctx, "n", 5)
 		if rows != 0 || err != nil {
@@ -135,8 +126,7 @@ func TestGenericsVersion(t *testing.T) {
 		if e.count(t, "Ledger", "n = 3 AND version = ?", l.Version) != 1 {
 			t.Errorf("the row is not that of the model %+v", l)
 		}
-		_, err = gorm.G[Ledger](db, lockgorm.Loaded(l)).Delete(ctx)
-		noError(t, err)
+		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Delete(ctx)))
 	})
 }
 
@@ -159,9 +149,8 @@ func TestLoadedRefused(t *testing.T) {
 		wantError(t, "Exec", on.Exec("UPDATE "+e.names.tables["Parcel"]+" SET n = 7").Error, txlock.ErrInvalidKey)
 		wantError(t, "Exec of gorm.G", gorm.G[Parcel](db, lockgorm.Loaded(a)).Exec(ctx, "UPDATE "+e.names.tables["Parcel"]+" SET n = 7"), txlock.ErrInvalidKey)
 		wantError(t, "another table", on.Table("elsewhere").Updates(map[string]any{"n": 7}).Error, txlock.ErrInvalidKey)
-		if e.count(t, "Parcel", "n = 0") != 2 || e.count(t, "Parcel", "1 = 1") != 2 {
-			t.Error("something was written")
-		}
+		e.wantRows(t, "something was written", 2, "Parcel", "n = 0")
+		e.wantRows(t, "something was written", 2, "Parcel", "1 = 1")
 		plain := e.open(t)
 		if err := plain.Clauses(lockgorm.Loaded(a)).Model(&Parcel{}).Update("n", 7).Error; err == nil || e.count(t, "Parcel", "n = 7") != 0 {
 			t.Errorf("Loaded without the plugin: %v", err)
@@ -170,8 +159,6 @@ func TestLoadedRefused(t *testing.T) {
 		o := &Order{ID: newID()}
 		noError(t, db.Create(o).Error)
 		noError(t, db.Clauses(lockgorm.Loaded(o)).Updates(&Order{N: 5, Items: []Item{{Name: "x"}}}).Error)
-		if e.count(t, "Order", "id = ? AND n = 5", o.ID) != 1 {
-			t.Error("the order was not written")
-		}
+		e.wantRows(t, "the order was not written", 1, "Order", "id = ? AND n = 5", o.ID)
 	})
 }

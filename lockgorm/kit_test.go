@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -35,22 +36,19 @@ func TestKit(t *testing.T) {
 
 	// By hand, in GORM's transaction.
 	noError(t, db.Transaction(func(tx *gorm.DB) error {
-		_, err := lockgorm.Lock(tx, key)
-		noError(t, err)
+		noError(t, second(lockgorm.Lock(tx, key)))
 		kit.FailLock(orders.Key(8), locktest.Timeout)
-		_, err = tryLock(tx, orders.Key(8))
-		wantError(t, "TryLock", err, txlock.ErrBusy)
-		for _, lock := range []func(*gorm.DB, txlock.Key) (txlock.Grant, error){rLock, tryRLock} {
-			grant, err := lock(tx, orders.Key(9))
+		scope, ctx := scopeOf(t, tx), t.Context()
+		wantError(t, "TryLock", second(scope.TryLock(ctx, orders.Key(8))), txlock.ErrBusy)
+		for _, lock := range []func(context.Context, txlock.Key) (txlock.Grant, error){scope.RLock, scope.TryRLock} {
+			grant, err := lock(ctx, orders.Key(9))
 			noError(t, err)
 			if grant.Key() != orders.Key(9) || !grant.Shared() {
 				t.Errorf("granted %+v", grant)
 			}
 		}
-		err = lockAll(tx, orders.Keys(2, 1)...)
-		noError(t, err)
-		_, err = lockAny(tx, orders.Keys(3, 4)...)
-		noError(t, err)
+		noError(t, second(scope.LockAll(ctx, orders.Keys(2, 1)...)))
+		noError(t, second(scope.LockAny(ctx, orders.Keys(3, 4)...)))
 		return lockgorm.AssertLocked(tx, key)
 	}))
 

@@ -128,9 +128,7 @@ func TestGuardedNeeds(t *testing.T) {
 		}
 		wantError(t, "Find outside of a transaction", db.Clauses(lockgorm.Guard(l)).Find(&[]Note{}).Error, txlock.ErrNoTransaction)
 		wantError(t, "Exec outside of a transaction", db.Clauses(lockgorm.Guard(l)).Exec("DO 1").Error, txlock.ErrNoTransaction)
-		if n := e.count(t, "Note", "1 = 1"); n != 0 {
-			t.Errorf("%d notes were written", n)
-		}
+		e.wantRows(t, "notes were written", 0, "Note", "1 = 1")
 		noError(t, db.Session(&gorm.Session{DryRun: true}).Clauses(lockgorm.Guard(l)).Create(&Note{ID: 9}).Error)
 	})
 }

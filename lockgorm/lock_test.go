@@ -13,43 +13,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// by makes a function that locks with a *gorm.DB of a verb of the scope that Join returns.
-func by(verb func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error)) func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return func(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
-		scope, err := lockgorm.Join(tx)
-		if err == nil {
-			grant, err = verb(scope, tx.Statement.Context, key)
-		}
-		return grant, err
-	}
-}
-
-var tryLock, rLock, tryRLock = by((*txlock.Scope).TryLock), by((*txlock.Scope).RLock), by((*txlock.Scope).TryRLock)
-
-func lockAll(tx *gorm.DB, keys ...txlock.Key) error {
-	scope, err := lockgorm.Join(tx)
-	if err == nil {
-		_, err = scope.LockAll(tx.Statement.Context, keys...)
-	}
-	return err
-}
-
-func lockAny(tx *gorm.DB, keys ...txlock.Key) (txlock.Grant, error) {
-	scope, err := lockgorm.Join(tx)
-	if err != nil {
-		return txlock.Grant{}, err
-	}
-	return scope.LockAny(tx.Statement.Context, keys...)
-}
-
-func verify(tx *gorm.DB) error {
-	scope, err := lockgorm.Join(tx)
-	if err != nil {
-		return err
-	}
-	return scope.Verify(tx.Statement.Context)
-}
-
 func guard(tx *gorm.DB, l *lease.Lease) error {
 	of, err := lockgorm.SQLTx(tx)
 	if err != nil {
@@ -125,9 +88,7 @@ func TestVerbsLock(t *testing.T) {
 					}
 					return tx.Error
 				}))
-				if !e.free(t, key) {
-					t.Errorf("%s on %s: the key is locked after the commit", verb, name)
-				}
+				e.wantFree(t, verb+" on "+name+": the key is locked after the commit", key)
 			}
 		}
 	})
@@ -158,14 +119,11 @@ func TestNoTransaction(t *testing.T) {
 				"a failed Begin":           failed,
 				"a failed Begin, prepared": failedPrepared,
 			} {
-				_, err := lock(handle, newKey())
-				wantError(t, verb+" on "+name, err, txlock.ErrNoTransaction)
+				wantError(t, verb+" on "+name, second(lock(handle, newKey())), txlock.ErrNoTransaction)
 			}
-			_, err := lock(failed, newKey())
-			wantError(t, verb+" on a failed Begin", err, context.Canceled)
+			wantError(t, verb+" on a failed Begin", second(lock(failed, newKey())), context.Canceled)
 			onConn(func(tx *gorm.DB) {
-				_, err := lock(tx, newKey())
-				wantError(t, verb+" on a connection", err, txlock.ErrNoTransaction)
+				wantError(t, verb+" on a connection", second(lock(tx, newKey())), txlock.ErrNoTransaction)
 			})
 		}
 		noError(t, db.Error)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -266,17 +267,14 @@ func (e *env) refused(t *testing.T, key txlock.Key) bool {
 	return err != nil
 }
 
-// soonFree reports whether nobody holds the keys. Holders compares two reads, so a lock
-// that is just ending may show: soonFree asks until it is gone.
-func (e *env) soonFree(t *testing.T, keys ...txlock.Key) bool {
+// wantSoonFree fails the test unless nobody holds the keys. Holders compares two reads, so a lock
+// that is just ending may show: wantSoonFree asks until it is gone.
+func (e *env) wantSoonFree(t *testing.T, what string, keys ...txlock.Key) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if !slices.ContainsFunc(keys, func(key txlock.Key) bool { return e.held(t, key) }) {
-			return true
-		}
-		if time.Now().After(end) {
-			return false
-		}
+	if !testdb.Await(15*time.Second, func() bool {
+		return !slices.ContainsFunc(keys, func(key txlock.Key) bool { return e.held(t, key) })
+	}) {
+		t.Errorf("%s: one of %v is held", what, keys)
 	}
 }
 
@@ -304,9 +302,34 @@ func (e *env) hold(t *testing.T, keys ...txlock.Key) {
 func (e *env) count(t *testing.T, model, where string, args ...any) int {
 	t.Helper()
 	var n int
-	err := e.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables[model]+" WHERE "+where, args...).Scan(&n)
-	noError(t, err)
+	noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables[model]+" WHERE "+where, args...).Scan(&n))
 	return n
+}
+
+// wantRows fails the test unless so many rows of a model are where.
+func (e *env) wantRows(t *testing.T, what string, want int, model, where string, args ...any) {
+	t.Helper()
+	if n := e.count(t, model, where, args...); n != want {
+		t.Errorf("%s: %d rows of %s where %s, %v, want %d", what, n, model, where, args, want)
+	}
+}
+
+// wantHeld fails the test unless somebody holds all keys exclusively.
+func (e *env) wantHeld(t *testing.T, what string, keys ...txlock.Key) {
+	t.Helper()
+	if !e.held(t, keys...) {
+		t.Errorf("%s: not all are held: %v", what, keys)
+	}
+}
+
+// wantFree fails the test unless somebody else could lock each of the keys now.
+func (e *env) wantFree(t *testing.T, what string, keys ...txlock.Key) {
+	t.Helper()
+	for _, key := range keys {
+		if !e.free(t, key) {
+			t.Errorf("%s: %v is not free", what, key)
+		}
+	}
 }
 
 // lastID is the last number that newID has returned.
@@ -325,10 +348,21 @@ func noError(t *testing.T, err error) {
 	}
 }
 
-// wantError fails the test unless the error matches.
+// second drops a result.
+func second[T any](_ T, err error) error { return err }
+
+// wantError fails the test unless the error matches; nil matches none.
 func wantError(t *testing.T, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// wantCure fails the test unless the error matches, and says how to cure it.
+func wantCure(t *testing.T, err, want error, cure string) {
+	t.Helper()
+	if !errors.Is(err, want) || !strings.Contains(err.Error(), cure) {
+		t.Errorf("%v, want %v and %q", err, want, cure)
 	}
 }

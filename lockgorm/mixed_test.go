@@ -14,30 +14,24 @@ func TestMixedTransaction(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
 		own, common, other := e.ensured(t), e.ensured(t), e.ensured(t)
-		held := func(name string, want map[txlock.Key]bool) {
+		held := func(name string) {
 			t.Helper()
-			for key, shared := range want {
-				_ = db.Transaction(func(other *gorm.DB) error {
-					_, err := tryLock(other, key)
-					wantError(t, name+": TryLock by another", err, txlock.ErrBusy)
-					if _, err = tryRLock(other, key); shared != (err == nil) {
-						t.Errorf("%s: TryRLock by another: %v, want shared %t", name, err, shared)
-					}
-					return nil
-				})
-			}
+			e.wantHeld(t, name, own)
+			noError(t, db.Transaction(func(other *gorm.DB) error { // another's, to which the shared one is open
+				wantError(t, name+": TryLock by another", second(scopeOf(t, other).TryLock(t.Context(), common)), txlock.ErrBusy)
+				return second(scopeOf(t, other).TryRLock(t.Context(), common))
+			}))
 		}
-		want := map[txlock.Key]bool{own: false, common: true}
 		keys := []txlock.Key{txlock.Shared(common), own}
 		noError(t, lockgorm.Transaction(db, keys, func(*gorm.DB) error {
-			held("Transaction", want)
+			held("Transaction")
 			return nil
 		}))
 		noError(t, db.Use(lockgorm.New()))
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			var notes []Note
 			noError(t, tx.Clauses(lockgorm.On(keys...)).Find(&notes).Error)
-			held("On", want)
+			held("On")
 			return nil
 		}))
 		noError(t, lockgorm.Optimistic(db, own, func(tx *gorm.DB) error {

@@ -1,7 +1,6 @@
 package lockgorm_test
 
 import (
-	"errors"
 	"testing"
 
 	"gorm.io/gorm"
@@ -22,18 +21,7 @@ var onStatements = map[string]func(db *gorm.DB) error{
 	"FindInBatches": func(db *gorm.DB) error {
 		return db.FindInBatches(&[]Order{}, 1, func(*gorm.DB, int) error { return nil }).Error
 	},
-	"Rows": func(db *gorm.DB) error {
-		rows, err := db.Model(&Order{}).Rows()
-		if err != nil {
-			return err
-		}
-		for rows.Next() {
-			if err := db.ScanRows(rows, &Order{}); err != nil {
-				return err
-			}
-		}
-		return errors.Join(rows.Err(), rows.Close())
-	},
+	"Rows":        func(db *gorm.DB) error { return scanned(db.Model(&Order{}), &Order{}) },
 	"Association": func(db *gorm.DB) error { return db.Model(&Order{ID: 1}).Association("Items").Find(&[]Item{}) },
 }
 
@@ -45,12 +33,8 @@ func TestOnStatements(t *testing.T) {
 			for what, send := range onStatements {
 				key := e.ensured(t)
 				noError(t, db.Transaction(func(tx *gorm.DB) error {
-					if err := send(tx.Clauses(lockgorm.On(key)).Session(&gorm.Session{})); err != nil {
-						t.Errorf("%s, %s: %v", name, what, err)
-					}
-					if e.free(t, key) {
-						t.Errorf("%s, %s: the key of On is free", name, what)
-					}
+					wantError(t, name+", "+what, send(tx.Clauses(lockgorm.On(key)).Session(&gorm.Session{})), nil)
+					e.wantHeld(t, name+", "+what+": the key of On is free", key)
 					return tx.Error
 				}))
 				on := db.Clauses(lockgorm.On(key)).Session(&gorm.Session{})
@@ -66,9 +50,7 @@ func TestOnStatements(t *testing.T) {
 					on = tx.Clauses(lockgorm.On(txlock.Key{})).Session(&gorm.Session{})
 					wantError(t, name+", the zero key, "+what, send(on), txlock.ErrInvalidKey)
 					on = tx.Clauses(lockgorm.On(lockgorm.NoLock...)).Session(&gorm.Session{})
-					if err := send(on); err != nil {
-						t.Errorf("%s, %s with NoLock: %v", name, what, err)
-					}
+					wantError(t, name+", "+what+" with NoLock", send(on), nil)
 					return send(tx)
 				}))
 			}
@@ -85,21 +67,16 @@ func TestOnReplacesModelKeys(t *testing.T) {
 		noError(t, txlock.Ensure(t.Context(), e.Admin(), own))
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Clauses(lockgorm.On(key)).Create(&Order{ID: id}).Error)
-			if e.free(t, key) || !e.free(t, own) {
-				t.Error("with On another key was locked than the one it names")
-			}
+			e.wantHeld(t, "with On another key was locked than the one it names", key)
+			e.wantFree(t, "with On another key was locked than the one it names", own)
 			noError(t, tx.Model(&Order{ID: id}).Update("n", 1).Error)
-			if e.free(t, own) {
-				t.Error("the next statement hasn't locked the model's key")
-			}
+			e.wantHeld(t, "the next statement hasn't locked the model's key", own)
 			return nil
 		}))
 		several := []txlock.Key{e.ensured(t), e.ensured(t)}
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Clauses(lockgorm.On(several...)).Delete(&Order{}, id).Error)
-			if !e.held(t, several...) {
-				t.Error("one of several keys is free")
-			}
+			e.wantHeld(t, "one of several keys is free", several...)
 			return nil
 		}))
 	})

@@ -56,9 +56,7 @@ func TestOpenUnreachable(t *testing.T) {
 				t.Errorf("%s, a port that is closed: %v", engine, err)
 			}
 		}
-		if err := goleak.Find(before); err != nil {
-			t.Errorf("%s: a pool was left open: %v", engine, err)
-		}
+		wantError(t, string(engine)+": a pool was left open", goleak.Find(before), nil)
 	}
 }
 
@@ -77,13 +75,10 @@ func TestOpenClosesAfterOptions(t *testing.T) {
 		dsn := testdb.Open(t, engine).DSN()
 		before := goleak.IgnoreCurrent()
 		broken := brokenPlugin{errors.New("broken on purpose")}
-		_, err := lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard}, broken)
-		wantError(t, "an option that fails", err, broken.err)
-		_, err = lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard, Plugins: map[string]gorm.Plugin{"broken": broken}})
+		wantError(t, "an option that fails", second(lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard}, broken)), broken.err)
+		_, err := lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard, Plugins: map[string]gorm.Plugin{"broken": broken}})
 		wantError(t, "a plugin that fails", err, broken.err)
-		if err := goleak.Find(before); err != nil {
-			t.Errorf("%s: a pool was left open: %v", engine, err)
-		}
+		wantError(t, string(engine)+": a pool was left open", goleak.Find(before), nil)
 	}
 }
 

@@ -2,6 +2,7 @@ package lockgorm_test
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 
@@ -55,9 +56,7 @@ func TestWritesAreLocked(t *testing.T) {
 				if err != nil || saw == 0 {
 					t.Errorf("%s, %s: %v, %d hooks", name, what, err, saw)
 				}
-				if !e.soonFree(t, orders.Key(id), orders.Key(-id)) {
-					t.Errorf("%s, %s: the lock outlives the statement", name, what)
-				}
+				e.wantSoonFree(t, name+", "+what+": the lock outlives the statement", orders.Key(id), orders.Key(-id))
 				if e.count(t, "Order", "id = ? OR n = 1 AND id = ?", -id, id)+1-e.count(t, "Order", "id = ?", id) == 0 {
 					t.Errorf("%s, %s: nothing was written", name, what)
 				}
@@ -74,17 +73,13 @@ type Wrong struct {
 
 var errWrong = errors.New("LockKeys fails")
 
+// wrongKeys are the keys that a Wrong may want, each of which is refused.
+var wrongKeys = map[string][]txlock.Key{"nil": nil, "empty": {}, "zero": {{}}, "copy of NoLock": slices.Clone(lockgorm.NoLock)}
+
 func (w Wrong) LockKeys(*gorm.DB) ([]txlock.Key, error) {
-	switch w.Want {
-	case "nil":
-		return nil, nil
-	case "empty":
-		return []txlock.Key{}, nil
-	case "zero":
-		return []txlock.Key{{}}, nil
-	case "copy of NoLock":
-		return slices.Clone(lockgorm.NoLock), nil
-	case "error":
+	if keys, ok := wrongKeys[w.Want]; ok {
+		return keys, nil
+	} else if w.Want == "error" {
 		return []txlock.Key{newKey()}, errWrong
 	}
 	return lockgorm.NoLock, nil
@@ -94,18 +89,14 @@ func TestLockKeysWrong(t *testing.T) {
 	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
 		e.names.tables["Wrong"] = e.names.tables["Note"]
 		db := e.openPlugin(t)
-		for want, wantErr := range map[string]error{
-			"nil": txlock.ErrInvalidKey, "empty": txlock.ErrInvalidKey, "zero": txlock.ErrInvalidKey,
-			"copy of NoLock": txlock.ErrInvalidKey, "error": errWrong,
-		} {
+		for _, want := range append(slices.Collect(maps.Keys(wrongKeys)), "error") {
+			wantErr := map[bool]error{true: errWrong, false: txlock.ErrInvalidKey}[want == "error"]
 			wantError(t, want, db.Create(&Wrong{ID: 1, Want: want}).Error, wantErr)
 			wantError(t, want+" in a batch", db.Create([]Wrong{{ID: 1}, {ID: 2, Want: want}}).Error, wantErr)
 			wantError(t, want+", update", db.Model(&Wrong{ID: 3, Want: want}).Update("id", 4).Error, wantErr)
 			wantError(t, want+", delete", db.Delete(&Wrong{ID: 3, Want: want}).Error, wantErr)
 		}
 		noError(t, db.Create(&Wrong{ID: 3}).Error)
-		if n := e.count(t, "Note", "1 = 1"); n != 1 {
-			t.Errorf("%d rows, want the one of NoLock", n)
-		}
+		e.wantRows(t, "rows, want the one of NoLock", 1, "Note", "1 = 1")
 	})
 }

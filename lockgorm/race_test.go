@@ -72,8 +72,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 		noError(t, manyTimes(func() error {
 			return lockgorm.Transaction(db, []txlock.Key{orders.Key(id), items.Key(id)}, func(tx *gorm.DB) error { return raise(tx, tx) })
 		}))
-		if e.count(t, "Note", "n = ?", workers*rounds) != 1 || e.count(t, "Order", "id = ? AND n = ?", id, 2*workers*rounds) != 1 {
-			t.Error("an update was lost")
-		}
+		e.wantRows(t, "an update was lost", 1, "Note", "n = ?", workers*rounds)
+		e.wantRows(t, "an update was lost", 1, "Order", "id = ? AND n = ?", id, 2*workers*rounds)
 	})
 }

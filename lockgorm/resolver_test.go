@@ -84,21 +84,16 @@ func TestResolverReadsUnderLocks(t *testing.T) {
 	eachResolved(t, false, func(t *testing.T, e *env, db resolved) {
 		sees(t, "outside", db.DB, onReplica)
 		key, another := e.ensured(t), e.ensured(t)
-		_, err := lockgorm.Lock(db.DB, key)
-		wantError(t, "Lock outside", err, txlock.ErrNoTransaction)
+		wantError(t, "Lock outside", second(lockgorm.Lock(db.DB, key)), txlock.ErrNoTransaction)
 		on := db.Clauses(lockgorm.On(key))
 		wantError(t, "On outside", on.Session(&gorm.Session{}).First(&Note{}).Error, txlock.ErrNoTransaction)
 		wantError(t, "On and FOR UPDATE outside", on.Clauses(clause.Locking{Strength: "UPDATE"}).First(&Note{}).Error, txlock.ErrNoTransaction)
 
 		inside := func(tx *gorm.DB) error {
-			if e.free(t, key) {
-				t.Error("the key is free inside")
-			}
+			e.wantHeld(t, "the key is free inside", key)
 			sees(t, "inside", tx, onSource)
 			sees(t, "inside, with On", tx.Clauses(lockgorm.On(another)).Session(&gorm.Session{}), onSource)
-			if e.free(t, another) {
-				t.Error("the key of On is free")
-			}
+			e.wantHeld(t, "the key of On is free", another)
 			for _, locking := range []clause.Locking{
 				{Strength: "UPDATE"}, {Strength: "UPDATE", Options: "NOWAIT"}, {Strength: "UPDATE", Options: "SKIP LOCKED"}, {Strength: "SHARE"},
 			} {
@@ -114,11 +109,10 @@ func TestResolverReadsUnderLocks(t *testing.T) {
 		noError(t, lockgorm.Transaction(db.DB, []txlock.Key{key}, inside))
 		noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, inside))
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			_, err := lockgorm.Lock(tx, key)
-			noError(t, err)
+			noError(t, second(lockgorm.Lock(tx, key)))
 			return inside(tx)
 		}))
-		err = lockgorm.Transaction(db.Clauses(dbresolver.Read), []txlock.Key{key}, func(*gorm.DB) error {
+		err := lockgorm.Transaction(db.Clauses(dbresolver.Read), []txlock.Key{key}, func(*gorm.DB) error {
 			t.Error("the function runs under a lock of the replica")
 			return nil
 		})
@@ -132,9 +126,7 @@ func TestResolverWrites(t *testing.T) {
 		id, saw := newID(), 0
 		hooks := withHook(db.DB, func(tx *gorm.DB, _ int64) error {
 			saw++
-			if !e.held(t, orders.Key(id)) {
-				t.Error("the hook runs without the lock at the source")
-			}
+			e.wantHeld(t, "the hook runs without the lock at the source", orders.Key(id))
 			sees(t, "in the hook", tx, onSource)
 			return nil
 		})
@@ -159,9 +151,7 @@ func TestResolverWrites(t *testing.T) {
 			write(t, e, db)
 			key := e.ensured(t)
 			noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, func(tx *gorm.DB) error {
-				if e.free(t, key) {
-					t.Error("the key is free inside")
-				}
+				e.wantHeld(t, "the key is free inside", key)
 				sees(t, "inside", tx, onSource)
 				return nil
 			}))

@@ -160,9 +160,7 @@ func TestRowsThatComeLater(t *testing.T) {
 			}
 			return got.Error
 		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
-		if e.count(t, "Order", "id = ? AND n = 1", -id) != 1 {
-			t.Error("a row was changed that nobody has locked")
-		}
+		e.wantRows(t, "a row was changed that nobody has locked", 1, "Order", "id = ? AND n = 1", -id)
 	})
 }
 
@@ -240,9 +238,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 		}))
 		noError(t, before.Use(lockgorm.New())) // later than the callback
 		affects("a callback before the hooks", before.Model(&Parcel{}).Where("n = ?", 2).Update("n", 5), 1)
-		if e.count(t, "Order", "id = ?", b+9) != 1 {
-			t.Error("what a callback before the hooks has written is lost")
-		}
+		e.wantRows(t, "what a callback before the hooks has written is lost", 1, "Order", "id = ?", b+9)
 		noError(t, before.Delete(&Order{}, b+9).Error)
 		affects("PrepareStmt", db.Session(&gorm.Session{PrepareStmt: true}).Model(&Parcel{}).Where("n = ?", 5).Update("n", 2), 1)
 		e.Exec(t, "INSERT INTO "+e.names.tables["Couple"]+` (id, n) VALUES ('["a", "b"]', 1), ('["c","d"]', 2)`)
@@ -360,9 +356,7 @@ func TestRowsOfSubqueries(t *testing.T) {
 				noError(t, db.Create(&Parcel{ID: b + i + 1, N: 1}).Error)
 			}
 			wantError(t, what+" in a transaction", db.Transaction(func(tx *gorm.DB) error { return write(tx, b).Error }), txlock.ErrInvalidKey)
-			if n := e.count(t, "Parcel", "n = 1"); n != 4 {
-				t.Errorf("%s: refused, and %d rows are left", what, n)
-			}
+			e.wantRows(t, what+": refused, and rows are left", 4, "Parcel", "n = 1")
 			if got := write(db, b); got.Error != nil || got.RowsAffected != 2 || e.count(t, "Parcel", "n = 1 AND id > ?", b+2) != 2 {
 				t.Errorf("%s: %d rows, %v", what, got.RowsAffected, got.Error)
 			}
@@ -505,9 +499,7 @@ func TestAtMostRows(t *testing.T) {
 			noError(t, db.Create(&Parcel{ID: b + i, N: i}).Error)
 		}
 		wantError(t, "four rows", db.Model(&Parcel{}).Where("n >= 0").Update("n", 9).Error, txlock.ErrInvalidKey)
-		if e.count(t, "Parcel", "n = 9") != 0 {
-			t.Error("rows were written")
-		}
+		e.wantRows(t, "rows were written", 0, "Parcel", "n = 9")
 		got := db.Model(&Parcel{}).Where("n >= 0").Order("n").Limit(3).Update("n", 9)
 		if got.Error != nil || got.RowsAffected != 3 {
 			t.Errorf("three rows: %d, %v", got.RowsAffected, got.Error)

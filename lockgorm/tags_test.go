@@ -146,16 +146,13 @@ func TestTags(t *testing.T) {
 		e.lockedBy(t, db, "hashed", chests.Key(code), func(tx *gorm.DB) error { return tx.Create(&Chest{Code: code}).Error })
 		box := Box{N: 1}
 		for _, model := range []string{"Parcel", "Box"} { // other tests count their own
-			_, err := e.Admin().ExecContext(t.Context(), fmt.Sprintf("ALTER TABLE %s AUTO_INCREMENT = %d", e.names.tables[model], newID()))
-			noError(t, err)
+			noError(t, second(e.Admin().ExecContext(t.Context(), fmt.Sprintf("ALTER TABLE %s AUTO_INCREMENT = %d", e.names.tables[model], newID()))))
 		}
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Create(&box).Error)
 			made := Parcel{}
 			noError(t, tx.Create(&made).Error)
-			if !e.free(t, boxes.Key(box.ID)) || !e.free(t, parcels.Key(made.ID)) {
-				t.Error("a create whose key the database makes has taken a lock")
-			}
+			e.wantFree(t, "a create whose key the database makes has taken a lock", boxes.Key(box.ID), parcels.Key(made.ID))
 			return nil
 		}))
 		byMap := newID() + 1<<40 // beside what the database counts
@@ -192,9 +189,7 @@ func TestEmbeddedTags(t *testing.T) {
 			id := newID()
 			e.lockedBy(t, db, "Create of "+name, based.Key(id), func(tx *gorm.DB) error { return tx.Create(model(id)).Error })
 			e.lockedBy(t, db, "Update of "+name, based.Key(id), func(tx *gorm.DB) error { return tx.Model(model(id)).Update("n", 5).Error })
-			if e.count(t, "Box", "id = ? AND n = 5", id) != 1 {
-				t.Errorf("%s was not written", name)
-			}
+			e.wantRows(t, name+" was not written", 1, "Box", "id = ? AND n = 5", id)
 		}
 		noError(t, db.Create(&Optional{N: 1}).Error) // the database makes the key
 	})
@@ -223,11 +218,7 @@ func TestTagsRefused(t *testing.T) {
 			"the UUID of github.com/google/uuid":      &Fraction{ID: 1},
 			"has a colon":                             &Colon{ID: 1},
 		} {
-			err := db.Create(model).Error
-			wantError(t, cure, err, txlock.ErrInvalidKey)
-			if err != nil && !strings.Contains(err.Error(), cure) {
-				t.Errorf("%v, want %q in it", err, cure)
-			}
+			wantCure(t, db.Create(model).Error, txlock.ErrInvalidKey, cure)
 		}
 	})
 }

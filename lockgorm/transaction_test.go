@@ -52,9 +52,7 @@ func TestTransactionNested(t *testing.T) {
 				noError(t, lockgorm.Transaction(tx, []txlock.Key{inner, outer}, func(tx *gorm.DB) error {
 					return tx.Create(&Note{N: 1}).Error
 				}))
-				if e.free(t, inner) || e.free(t, outer) {
-					t.Errorf("%s: a lock is gone behind the nested Transaction", name)
-				}
+				e.wantHeld(t, name+": a lock is gone behind the nested Transaction", inner, outer)
 				err := lockgorm.Transaction(tx, []txlock.Key{failing}, func(tx *gorm.DB) error {
 					runs++
 					noError(t, tx.Create(&Note{N: 2}).Error)
@@ -66,9 +64,7 @@ func TestTransactionNested(t *testing.T) {
 			if err != nil || runs != 1 {
 				t.Errorf("%s: %v, the failing block has run %d times", name, err, runs)
 			}
-			if !e.free(t, inner) || !e.free(t, outer) || !e.free(t, failing) {
-				t.Errorf("%s: a lock outlives the outermost transaction", name)
-			}
+			e.wantFree(t, name+": a lock outlives the outermost transaction", inner, outer, failing)
 		}
 		if one, two := e.count(t, "Note", "n = 1"), e.count(t, "Note", "n = 2"); one != 3 || two != 1 {
 			t.Errorf("%d rows of the blocks that went well, want 3; %d of those that failed, want 1, where no savepoint was", one, two)
@@ -96,9 +92,7 @@ func TestTransactionRetries(t *testing.T) {
 				t.Errorf("%s: %d runs, the handle has %v", name, runs, db.Error)
 			}
 		}
-		if n := e.count(t, "Note", "n = 5"); n != 2 {
-			t.Errorf("%d rows, want one of each second run", n)
-		}
+		e.wantRows(t, "rows, want one of each second run", 2, "Note", "n = 5")
 	})
 }
 

@@ -2,7 +2,6 @@ package lockgorm_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"gorm.io/driver/mysql"
@@ -48,20 +47,13 @@ func TestUnlocked(t *testing.T) {
 			noError(t, tx.Delete(new(Parcel), id).Error)
 			return errInner
 		}), errInner)
-		if e.count(t, "Parcel", "n = 4") != 1 {
-			t.Error("the row was not written, or is gone")
-		}
+		e.wantRows(t, "the row was not written, or is gone", 1, "Parcel", "n = 4")
 		for cure, err := range map[string]error{
 			`lockgorm.Unlocked("sqlite")`:                       second(open(other)),
 			`lockgorm.New(lockgorm.Unlocked("sqlite"))`:         second(open(other, lockgorm.Unlocked("postgres"))),
 			`Unlocked("mysql") would lock nothing on MySQL and`: second(open(mysql.Open(e.DSN()), lockgorm.Unlocked("sqlite", "mysql"))),
 		} {
-			wantError(t, cure, err, txlock.ErrInvalidOption)
-			if err == nil || !strings.Contains(err.Error(), cure) {
-				t.Errorf("%v, want %q in it", err, cure)
-			}
+			wantCure(t, err, txlock.ErrInvalidOption, cure)
 		}
 	})
 }
-
-func second[T any](_ T, err error) error { return err }

@@ -3,7 +3,6 @@
 package lockgorm_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -50,19 +49,14 @@ func TestAssignmentsAreOne(t *testing.T) {
 			noError(t, db.Create(order).Error)
 			refused := func(what string, value any) {
 				t.Helper()
-				wantError(t, what+", locked", assign(db, &Order{ID: order.ID}, order.ID, value), txlock.ErrInvalidKey)
-				wantError(t, what+", compared", assign(db, load(t, db, doc.ID), doc.ID, value), lockgorm.ErrVersion)
+				wantError(t, what+", locked", assign(db.Model(&Order{ID: order.ID}), value), txlock.ErrInvalidKey)
+				wantError(t, what+", compared", assign(db.Model(load(t, db, doc.ID)), value), lockgorm.ErrVersion)
 				if way != "Assign" && way != "a hook" {
-					sent := watch(db)
-					wantError(t, what+", compared", assign(sent.db, doc, doc.ID, value), lockgorm.ErrVersion)
-					if sent.n != 0 {
-						t.Errorf("%s: %d statements were sent", what, sent.n)
-					}
+					refuses(t, what+", compared", db, lockgorm.ErrVersion, func(tx *gorm.DB) error { return assign(tx.Model(doc), value) })
 				}
-				wantError(t, what+", of any version", assign(db.Clauses(lockgorm.AnyVersion).Session(&gorm.Session{}), load(t, db, doc.ID), doc.ID, value), lockgorm.ErrVersion)
-				if e.count(t, "Order", "id = ? AND n = 0 AND name = ''", order.ID) != 1 || e.count(t, "Doc", "id = ? AND version = ? AND n = 0", doc.ID, doc.Version) != 1 {
-					t.Fatalf("%s: it was written", what)
-				}
+				wantError(t, what+", of any version", assign(db.Clauses(lockgorm.AnyVersion).Model(load(t, db, doc.ID)), value), lockgorm.ErrVersion)
+				e.wantRows(t, what+": it was written", 1, "Order", "id = ? AND n = 0 AND name = ''", order.ID)
+				e.wantRows(t, what+": it was written", 1, "Doc", "id = ? AND version = ? AND n = 0", doc.ID, doc.Version)
 			}
 			for name, value := range smuggled {
 				if way != "Assign" || name != "in a slice" && name != "a set" { // GORM makes no assignment of it
@@ -73,11 +67,8 @@ func TestAssignmentsAreOne(t *testing.T) {
 				if name == "a handle" && (way == "clause.Set" || way == "a column with it" || way == "a hook") {
 					continue // GORM puts it in parentheses only among values
 				}
-				for _, err := range []error{assign(db, &Order{ID: order.ID}, order.ID, value(e)), assign(db, load(t, db, doc.ID), doc.ID, value(e))} {
-					if err != nil {
-						t.Errorf("%s, %s: %v", way, name, err)
-					}
-				}
+				wantError(t, way+", "+name, assign(db.Model(&Order{ID: order.ID}), value(e)), nil)
+				wantError(t, way+", "+name, assign(db.Model(load(t, db, doc.ID)), value(e)), nil)
 			}
 		}
 		order := &Order{ID: newID()}
@@ -88,105 +79,6 @@ func TestAssignmentsAreOne(t *testing.T) {
 		}
 		halves := map[string]any{"n": gorm.Expr("IF(1"), "name": gorm.Expr("2, 3), id = 777")}
 		wantError(t, "two halves", db.Model(order).Updates(halves).Error, txlock.ErrInvalidKey)
-	})
-}
-
-// TestLockedAndVersioned proves that a model may have both: each of its writes is locked
-// and compared and raises the version, in every form that GORM has.
-func TestLockedAndVersioned(t *testing.T) {
-	writes := map[string]func(db *gorm.DB, l *Ledger) error{
-		"Save":     func(db *gorm.DB, l *Ledger) error { l.N = 5; return db.Save(l).Error },
-		"Unscoped": func(db *gorm.DB, l *Ledger) error { return db.Unscoped().Model(l).UpdateColumn("n", 5).Error },
-		"an OR in parentheses": func(db *gorm.DB, l *Ledger) error {
-			return db.Model(l).Where("(n = 0 OR n = 7)").Update("n", 5).Error
-		},
-		"conditions": func(db *gorm.DB, l *Ledger) error {
-			return db.Model(l).Where("n < ? OR n > ?", 5, 6).Not("n = 3").Where(map[string]any{"n": []int{0, 1}}).Update("n", 5).Error
-		},
-		"a scope": func(db *gorm.DB, l *Ledger) error {
-			return db.Model(l).Scopes(func(tx *gorm.DB) *gorm.DB { return tx.Where("n = 0") }).Update("n", 5).Error
-		},
-		"Table": func(db *gorm.DB, l *Ledger) error {
-			return db.Table("? AS x", clause.Table{Name: db.NamingStrategy.TableName("Ledger")}).Model(l).Where("x.n = 0").Update("n", 5).Error
-		},
-		"a comment": func(db *gorm.DB, l *Ledger) error {
-			return db.Model(l).Clauses(behind("UPDATE", "/* why */"), behind("WHERE", "/* why */")).Where("n = 0").Update("n", 5).Error
-		},
-		"a subquery": func(db *gorm.DB, l *Ledger) error {
-			return db.Model(l).Where("n <> ALL (?)", db.Session(&gorm.Session{NewDB: true}).Table("lockstep_locks").Select("1").Where("1 = 0").Or("1 = 0")).Update("n", 5).Error
-		},
-		"a transaction": func(db *gorm.DB, l *Ledger) error {
-			return lockgorm.Transaction(db, ledgers.Keys(l.ID), func(tx *gorm.DB) error { return tx.Model(l).Update("n", 5).Error })
-		},
-		"Optimistic": func(db *gorm.DB, l *Ledger) error {
-			return lockgorm.Optimistic(db, ledgers.Key(l.ID), func(tx *gorm.DB) error { return tx.Model(l).Update("n", 5).Error })
-		},
-		"On": func(db *gorm.DB, l *Ledger) error {
-			return db.Clauses(lockgorm.On(ledgers.Key(l.ID))).Model(l).Update("n", 5).Error
-		},
-		"reused": func(db *gorm.DB, l *Ledger) error {
-			chain := db.Model(l)
-			if err := chain.Update("n", 4).Error; err != nil {
-				return err
-			}
-			return chain.Update("n", 5).Error
-		},
-	}
-	each(t, []string{"Ledger"}, func(t *testing.T, e *env) {
-		for name, configure := range map[string]func(*gorm.Config){
-			"PrepareStmt, CreateBatchSize": func(cfg *gorm.Config) { cfg.PrepareStmt, cfg.CreateBatchSize = true, 2 },
-			"FullSaveAssociations, QueryFields, TranslateError": func(cfg *gorm.Config) {
-				cfg.FullSaveAssociations, cfg.QueryFields, cfg.TranslateError = true, true, true
-			},
-		} {
-			db := used(t, e.open(t, configure))
-			many := []*Ledger{{}, {}, {}}
-			noError(t, db.Create(&many).Error)
-			for i, way := range slices.Sorted(maps.Keys(writes)) {
-				write := writes[way]
-				if !testdb.Meet(i, len(name), e.guarded) {
-					continue
-				}
-				what := name + ", " + way
-				l, hooks := &Ledger{}, 0
-				noError(t, db.Create(l).Error)
-				first, stale := l.Version, *l
-				err := write(withHook(db, func(_ *gorm.DB, id int64) error {
-					if hooks++; !e.held(t, ledgers.Key(id)) {
-						t.Errorf("%s: the hook runs without the lock", what)
-					}
-					return nil
-				}), l)
-				if err != nil || l.Version == first || hooks == 0 && way != "Unscoped" {
-					t.Errorf("%s: %d hooks, version %d after %d: %v", what, hooks, l.Version, first, err)
-				}
-				if e.count(t, "Ledger", "id = ? AND n = 5 AND version = ?", l.ID, l.Version) != 1 {
-					t.Errorf("%s: the row is not as in memory: %+v", what, *l)
-				}
-				wantError(t, what+" of an old version", write(db, &stale), txlock.ErrConflict)
-				wantError(t, what+", delete of an old version", db.Delete(&stale).Error, txlock.ErrConflict)
-				noError(t, db.Delete(l).Error)
-				if e.count(t, "Ledger", "id = ? AND deleted_at IS NOT NULL AND version = ?", l.ID, l.Version) != 1 {
-					t.Errorf("%s: not deleted softly: %+v", what, *l)
-				}
-				noError(t, db.Unscoped().Delete(l).Error)
-			}
-			for _, l := range many {
-				if e.count(t, "Ledger", "id = ? AND n = 0 AND version = ?", l.ID, l.Version) != 1 {
-					t.Errorf("%s: another's row has changed: %+v", name, *l)
-				}
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			before := many[0].Version
-			wantError(t, "a cancelled context", db.WithContext(ctx).Model(many[0]).Update("n", 6).Error, context.Canceled)
-			if many[0].Version != before {
-				t.Errorf("%s: version %d after %d in vain", name, many[0].Version, before)
-			}
-			if e.count(t, "Ledger", "n = 6") != 0 {
-				t.Errorf("%s: what was refused is written", name)
-			}
-		}
 	})
 }
 
@@ -263,8 +155,7 @@ func TestVersionOfARowMadeAnew(t *testing.T) {
 					if now == others.Version || now == 1 {
 						t.Errorf("%s: the row that was made again has version %d, the earlier one had %d", what, now, others.Version)
 					}
-					err := db.Model(others).Update("n", 9).Error
-					wantError(t, what, err, txlock.ErrConflict)
+					wantError(t, what, db.Model(others).Update("n", 9).Error, txlock.ErrConflict)
 					if way != "an association" {
 						noError(t, db.Model(mine).Update("n", 5).Error)
 						e.is(t, what, mine, mine.Version, 5)
@@ -298,9 +189,7 @@ func TestVersionAfterRollback(t *testing.T) {
 					if txlock.Retryable(err) {
 						t.Errorf("%s: a conflict that would be found again is retryable", what)
 					}
-					if e.count(t, "Doc", "id = ? AND name = ?", mine.ID, "changed by another") != 1 {
-						t.Errorf("%s: the other's change is lost", what)
-					}
+					e.wantRows(t, what+": the other's change is lost", 1, "Doc", "id = ? AND name = ?", mine.ID, "changed by another")
 				}
 			}
 		}

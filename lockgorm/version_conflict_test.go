@@ -3,12 +3,12 @@ package lockgorm_test
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -40,92 +40,148 @@ func TestConflictThatTheServerFinds(t *testing.T) {
 	})
 }
 
-// TestOwnConflictIsNotRunAgain proves that a conflict with something that the transaction
-// itself has done, and perhaps undone, is not run again, since every run would end in it;
-// a conflict with another's commit is.
-func TestOwnConflictIsNotRunAgain(t *testing.T) {
-	write := func(tx *gorm.DB, d *Doc) error { return tx.Model(d).Update("n", gorm.Expr("n + 1")).Error }
-	undo := func(tx *gorm.DB, fn func(tx *gorm.DB) error) error {
-		return skipInner(tx.Transaction(func(tx *gorm.DB) error { return errors.Join(fn(tx), errInner) }))
+// attempt is a run of a transaction that writes a Doc.
+type attempt struct {
+	t      *testing.T
+	tx     *gorm.DB
+	made   *Doc   // as it was created, before the transaction
+	others func() // changes the row in the first run
+}
+
+// mine is the Doc as the transaction loads it.
+func (a attempt) mine() *Doc { return load(a.t, a.tx, a.made.ID) }
+
+// undo calls fn in a nested transaction that is rolled back.
+func (a attempt) undo(fn func(tx *gorm.DB) error) error {
+	return skipInner(a.tx.Transaction(func(tx *gorm.DB) error { return errors.Join(fn(tx), errInner) }))
+}
+
+// seen is the Doc as fn, which is undone, has left it.
+func (a attempt) seen(fn func(tx *gorm.DB) error) (d *Doc, err error) {
+	err = a.undo(func(tx *gorm.DB) error {
+		err := fn(tx)
+		d = load(a.t, tx, a.made.ID)
+		return err
+	})
+	return d, err
+}
+
+// conflicts are transactions that end in a conflict, and how many runs it takes until one of them
+// doesn't: with one run the conflict is returned.
+var conflicts = map[string]struct {
+	runs int
+	do   func(a attempt) error
+}{
+	"undone by a savepoint": {1, func(a attempt) error {
+		d := a.mine()
+		return errors.Join(a.undo(func(tx *gorm.DB) error { return raise(tx, d) }), raise(a.tx, d))
+	}},
+	"by another copy": {1, func(a attempt) error { return errors.Join(raise(a.tx, a.mine()), raise(a.tx, a.made)) }},
+	"by another copy, twice": {1, func(a attempt) error {
+		d, stale := a.mine(), a.mine()
+		return errors.Join(raise(a.tx, d), raise(a.tx, d), raise(a.tx, stale))
+	}},
+	"in a batch": {1, func(a attempt) error {
+		stale := a.mine()
+		return errors.Join(raise(a.tx, a.mine()), a.tx.Model([]*Doc{stale, a.mine()}).Update("n", 1).Error)
+	}},
+	"loaded of what was undone": {1, func(a attempt) error {
+		seen, err := a.seen(func(tx *gorm.DB) error { return raise(tx, a.mine()) })
+		return errors.Join(err, raise(a.tx, seen))
+	}},
+	"by any version": {1, func(a attempt) error {
+		d := a.mine()
+		return errors.Join(anyOf(a.tx, d.ID), raise(a.tx, d))
+	}},
+	"loaded of any version that was undone": {1, func(a attempt) error {
+		seen, err := a.seen(func(tx *gorm.DB) error { return anyOf(tx, a.made.ID) })
+		return errors.Join(err, raise(a.tx, seen))
+	}},
+	"deleted": {1, func(a attempt) error {
+		stale := a.mine()
+		return errors.Join(raise(a.tx, a.mine()), a.tx.Delete(stale).Error)
+	}},
+	"of another's, beside an own write": {2, func(a attempt) error {
+		other, d := newDoc(a.t, a.tx), a.mine()
+		a.others()
+		return errors.Join(raise(a.tx, other), a.undo(func(tx *gorm.DB) error { return raise(tx, other) }), raise(a.tx, d))
+	}},
+	"of another's, in a savepoint": {2, func(a attempt) error {
+		d := a.mine()
+		a.others()
+		return a.tx.Transaction(func(tx *gorm.DB) error { return raise(tx, d) })
+	}},
+	"of another's, after a savepoint": {2, func(a attempt) error {
+		seen, err := a.seen(func(*gorm.DB) error { return nil })
+		a.others()
+		return errors.Join(err, raise(a.tx, seen))
+	}},
+	"loaded before":  {1, after(func(*gorm.DB, *Doc) error { return nil })},
+	"only looked at": {1, func(a attempt) error { a.others(); a.mine(); return raise(a.tx, a.made) }},
+	"First":          {2, after(func(tx *gorm.DB, d *Doc) error { id := d.ID; *d = Doc{}; return tx.First(d, id).Error })},
+	"Find":           {2, after(func(tx *gorm.DB, d *Doc) error { return tx.Find(d).Error })},
+	"Find of a slice": {2, after(func(tx *gorm.DB, d *Doc) error {
+		var all []*Doc
+		err := tx.Where("id = ?", d.ID).Find(&all).Error
+		*d = *all[0]
+		return err
+	})},
+	"Raw": {2, after(func(tx *gorm.DB, d *Doc) error {
+		return tx.Raw("SELECT * FROM ? WHERE id = ?", clause.Table{Name: tx.NamingStrategy.TableName("Doc")}, d.ID).Scan(d).Error
+	})},
+	"Joins": {2, after(func(tx *gorm.DB, d *Doc) error { id := d.ID; *d = Doc{}; return tx.Joins("Author").First(d, id).Error })},
+	"Rows":  {2, after(func(tx *gorm.DB, d *Doc) error { return scanned(tx.Model(&Doc{}).Where("id = ?", d.ID), d) })},
+	"generics": {2, after(func(tx *gorm.DB, d *Doc) (err error) {
+		*d, err = gorm.G[Doc](tx).Where("id = ?", d.ID).First(tx.Statement.Context)
+		return err
+	})},
+}
+
+func raise(tx *gorm.DB, d *Doc) error { return tx.Model(d).Update("n", gorm.Expr("n + 1")).Error }
+
+func anyOf(tx *gorm.DB, id int64) error {
+	return tx.Clauses(lockgorm.AnyVersion).Model(&Doc{}).Where("id = ?", id).Update("n", 7).Error
+}
+
+// scanned reads the rows of a chain into a model one by one.
+func scanned(chain *gorm.DB, into any) error {
+	rows, err := chain.Rows()
+	if err != nil {
+		return err
 	}
-	anyOf := func(tx *gorm.DB, id int64) error {
-		return tx.Clauses(lockgorm.AnyVersion).Model(&Doc{}).Where("id = ?", id).Update("n", 7).Error
+	for rows.Next() {
+		if err := chain.ScanRows(rows, into); err != nil {
+			return err
+		}
 	}
-	ways := map[string]struct {
-		runs int
-		do   func(t *testing.T, tx *gorm.DB, d *Doc, others func()) error
-	}{
-		"undone by a savepoint": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
-			return errors.Join(undo(tx, func(tx *gorm.DB) error { return write(tx, d) }), write(tx, d))
-		}},
-		"by another copy": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
-			stale := *d
-			return errors.Join(write(tx, d), write(tx, &stale))
-		}},
-		"by another copy, twice": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
-			stale := *d
-			return errors.Join(write(tx, d), write(tx, d), write(tx, &stale))
-		}},
-		"in a batch": {1, func(t *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
-			stale := *d
-			return errors.Join(write(tx, d), tx.Model([]*Doc{&stale, load(t, tx, d.ID)}).Update("n", 1).Error)
-		}},
-		"loaded of what was undone": {1, func(t *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
-			var seen *Doc
-			err := undo(tx, func(tx *gorm.DB) error {
-				err := write(tx, d)
-				seen = load(t, tx, d.ID)
-				return err
-			})
-			return errors.Join(err, write(tx, seen))
-		}},
-		"by any version": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
-			return errors.Join(anyOf(tx, d.ID), write(tx, d))
-		}},
-		"loaded of any version that was undone": {1, func(t *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
-			var seen *Doc
-			err := undo(tx, func(tx *gorm.DB) error {
-				err := anyOf(tx, d.ID)
-				seen = load(t, tx, d.ID)
-				return err
-			})
-			return errors.Join(err, write(tx, seen))
-		}},
-		"deleted": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
-			stale := *d
-			return errors.Join(write(tx, d), tx.Delete(&stale).Error)
-		}},
-		"of another's, beside an own write": {2, func(t *testing.T, tx *gorm.DB, d *Doc, others func()) error {
-			other := newDoc(t, tx)
-			others()
-			return errors.Join(write(tx, other), undo(tx, func(tx *gorm.DB) error { return write(tx, other) }), write(tx, d))
-		}},
-		"of another's, in a savepoint": {2, func(_ *testing.T, tx *gorm.DB, d *Doc, others func()) error {
-			others()
-			return tx.Transaction(func(tx *gorm.DB) error { return write(tx, d) })
-		}},
-		"of another's, after a savepoint": {2, func(t *testing.T, tx *gorm.DB, d *Doc, others func()) error {
-			var seen *Doc
-			err := undo(tx, func(tx *gorm.DB) error {
-				seen = load(t, tx, d.ID)
-				return nil
-			})
-			others()
-			return errors.Join(err, write(tx, seen))
-		}},
+	return errors.Join(rows.Err(), rows.Close())
+}
+
+// after loads the Doc in one way, and writes it after others.
+func after(read func(tx *gorm.DB, d *Doc) error) func(a attempt) error {
+	return func(a attempt) error {
+		noError(a.t, read(a.tx.Session(&gorm.Session{NewDB: true}), a.made))
+		a.others()
+		return raise(a.tx, a.made)
 	}
+}
+
+// TestConflictIsRunAgain proves that a transaction is run again only after a conflict that another
+// run may not have: with another's commit, of a version that it has loaded itself, and not with
+// something that it has done itself, and perhaps undone.
+func TestConflictIsRunAgain(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for name, configure := range configs {
 			db := used(t, e.open(t, configure))
-			for way, want := range ways {
+			for way, want := range conflicts {
 				d, runs := newDoc(t, db), 0
 				err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
 					runs++
-					return want.do(t, tx, load(t, tx, d.ID), func() {
+					return want.do(attempt{t, tx, d, func() {
 						if runs == 1 {
 							touch(t, db, d.ID)
 						}
-					})
+					}})
 				})
 				if runs != want.runs || (want.runs == 1) != errors.Is(err, txlock.ErrConflict) || txlock.Retryable(err) {
 					t.Errorf("%s, %s: %d runs, want %d: %v", name, way, runs, want.runs, err)
@@ -174,108 +230,12 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 				e.is(t, name+", "+what, d, d.Version, 5)
 			}
 			noError(t, db.Delete(batch(d)).Error)
-			if e.count(t, "Doc", "id = ?", d.ID) != 0 || e.count(t, "Doc", "id = ?", other.ID) != 1 {
-				t.Errorf("%s: not deleted", name)
-			}
+			e.wantRows(t, name+": not deleted", 0, "Doc", "id = ?", d.ID)
+			e.wantRows(t, name+": not deleted", 1, "Doc", "id = ?", other.ID)
 		}
 		s := Sheet{ID: newID()}
 		noError(t, db.Create(&s).Error)
 		noError(t, db.Delete(&[]Sheet{s, s}).Error)
-		if e.count(t, "Sheet", "id = ? AND deleted_at IS NOT NULL", s.ID) != 1 {
-			t.Error("a soft delete of the same row twice has left it")
-		}
-	})
-}
-
-// Crate has children of two kinds, both of which are locked. Drawer has children, too.
-type Crate struct {
-	ID      int64
-	Drawers []Drawer
-	Bolts   []Bolt
-	Papers  []Paper
-	OwnerID *int64
-	Owner   *Note
-}
-
-type Drawer struct {
-	ID      int64
-	CrateID *int64
-	Version lockgorm.Version
-	Bolts   []Bolt
-}
-
-type Bolt struct {
-	ID       int64
-	CrateID  *int64
-	DrawerID *int64
-	Version  lockgorm.Version
-}
-
-type Paper struct {
-	ID      int64
-	CrateID *int64
-}
-
-func (p *Paper) BeforeCreate(tx *gorm.DB) error { return hooked(tx, p.ID) }
-
-func init() {
-	for model, layout := range map[string]string{"Crate": "owner_id BIGINT", "Drawer": "crate_id BIGINT, version BIGINT UNSIGNED NOT NULL DEFAULT 1", "Bolt": "crate_id BIGINT, drawer_id BIGINT, version BIGINT UNSIGNED NOT NULL DEFAULT 1", "Paper": "crate_id BIGINT"} {
-		columns[model] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, " + layout
-	}
-}
-
-// TestReplaceNamesItsAssociation proves that the error of a Replace that is refused names the
-// association, and that other associations are allowed.
-func TestReplaceNamesItsAssociation(t *testing.T) {
-	eachSetting(t, []string{"Crate", "Drawer", "Bolt", "Paper", "Note"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
-		crate := Crate{Drawers: []Drawer{{}}, Bolts: []Bolt{{}}, Papers: []Paper{{}}, Owner: &Note{}}
-		noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&crate).Error }))
-		of := func(db *gorm.DB, name string) *gorm.Association {
-			return db.Model(&Crate{ID: crate.ID}).Association(name)
-		}
-		full := func(db *gorm.DB) *gorm.DB { return db.Session(&gorm.Session{FullSaveAssociations: true}) }
-		for what, change := range map[string]func(db *gorm.DB) error{
-			"Replace Drawers": func(db *gorm.DB) error { return of(db, "Drawers").Replace(&Drawer{}) },
-			"Replace Bolts":   func(db *gorm.DB) error { return of(db, "Bolts").Replace(&Bolt{}) },
-			"in full":         func(db *gorm.DB) error { return of(full(db), "Drawers").Replace(&Drawer{}) },
-		} {
-			sent := watch(db)
-			said := fmt.Sprint(change(sent.db))
-			own, others := "Drawer", "Bolt"
-			if strings.HasSuffix(what, "Bolts") {
-				own, others = others, own
-			}
-			want := fmt.Sprintf("Association(%q)", own+"s")
-			if what == "in full" {
-				want = `an association of Crate`
-			}
-			if !strings.Contains(said, lockgorm.ErrVersion.Error()) || !strings.Contains(said, want) || strings.Contains(said, others) {
-				t.Errorf("%s: %s", what, said)
-			}
-			if sent.n != 0 || e.count(t, "Drawer", "crate_id = ?", crate.ID) != 1 || e.count(t, "Drawer", "1 = 1") != 1 || e.count(t, "Bolt", "1 = 1") != 1 {
-				t.Errorf("%s: %d statements were sent, or it was written", what, sent.n)
-			}
-		}
-		for what, change := range map[string]func(db *gorm.DB) error{
-			"Replace Papers": func(db *gorm.DB) error { return of(db, "Papers").Replace(&Paper{}) },
-			"Clear Papers":   func(db *gorm.DB) error { return of(db, "Papers").Clear() },
-			"Replace Owner":  func(db *gorm.DB) error { return of(db, "Owner").Replace(&Note{}) },
-			"Delete Owner":   func(db *gorm.DB) error { return of(db, "Owner").Delete(&Note{ID: *crate.OwnerID}) },
-			"Clear Owner":    func(db *gorm.DB) error { return of(db, "Owner").Clear() },
-			"Replace Papers, whose hook updates another": func(db *gorm.DB) error {
-				return of(withHook(db, func(tx *gorm.DB, _ int64) error {
-					return tx.Session(&gorm.Session{NewDB: true}).Updates(&Drawer{ID: crate.Drawers[0].ID, CrateID: &crate.ID, Version: crate.Drawers[0].Version}).Error
-				}), "Papers").Replace(&Paper{})
-			},
-			"Append Bolts": func(db *gorm.DB) error { return of(db, "Bolts").Append(&Bolt{}) },
-		} {
-			if err := e.inTransaction(db, change); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		if e.count(t, "Drawer", "crate_id = ?", crate.ID) != 1 || e.count(t, "Paper", "crate_id = ?", crate.ID) > 1 {
-			t.Error("something else was written")
-		}
+		e.wantRows(t, "a soft delete of the same row twice has left it", 1, "Sheet", "id = ? AND deleted_at IS NOT NULL", s.ID)
 	})
 }

@@ -53,6 +53,16 @@ func (w *watched) QueryContext(ctx context.Context, query string, args ...any) (
 	return w.ConnPool.QueryContext(ctx, query, args...)
 }
 
+// refuses fails the test unless a write is refused by that error, and nothing is sent.
+func refuses(t *testing.T, what string, db *gorm.DB, want error, write func(tx *gorm.DB) error) {
+	t.Helper()
+	sent := watch(db)
+	wantError(t, what, write(sent.db), want)
+	if sent.n != 0 {
+		t.Errorf("%s: %d statements were sent", what, sent.n)
+	}
+}
+
 // Plan is a table that AutoMigrate makes.
 type Plan struct {
 	ID      int64
@@ -101,9 +111,7 @@ func TestVersionMigrates(t *testing.T) {
 			e.names.tables[name] = table
 			db := e.openDSN(t, e.AdminDSN(), func(cfg *gorm.Config) { cfg.Logger = log })
 			noError(t, db.AutoMigrate(model))
-			if e.count(t, name, "id = 1 AND version = 1") != 1 {
-				t.Errorf("%s: the row of before has no version 1", name)
-			}
+			e.wantRows(t, name+": the row of before has no version 1", 1, name, "id = 1 AND version = 1")
 			var kind, nullable string
 			noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT column_type, is_nullable FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? AND column_name = 'version'", table).Scan(&kind, &nullable))
 			if !strings.HasPrefix(kind, "bigint") || !strings.HasSuffix(kind, "unsigned") || nullable != "NO" {
@@ -200,9 +208,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 			key, runs := e.ensured(t), 0
 			noError(t, lockgorm.Optimistic(db, key, func(tx *gorm.DB) error {
 				runs++
-				if !e.free(t, key) {
-					t.Error("the key is locked while fn runs")
-				}
+				e.wantFree(t, "the key is locked while fn runs", key)
 				var n Note
 				noError(t, tx.First(&n, 1).Error)
 				if err := tx.Model(&n).Update("n", n.N+1).Error; err != nil {
@@ -217,9 +223,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 				t.Errorf("%d runs", runs)
 			}
 		}
-		if e.count(t, "Note", "n = 2") != 1 {
-			t.Error("two updates were committed, the row shows others")
-		}
+		e.wantRows(t, "two updates were committed, the row shows others", 1, "Note", "n = 2")
 		key := e.ensured(t)
 		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { // nested: once, under a savepoint
 			runs := 0
@@ -234,9 +238,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 			}
 			return nil
 		}))
-		if e.count(t, "Note", "n = 2") != 1 {
-			t.Error("the savepoint was not rolled back")
-		}
+		e.wantRows(t, "the savepoint was not rolled back", 1, "Note", "n = 2")
 		broken := errors.New("fn fails")
 		wantError(t, "fn's error", lockgorm.Optimistic(db, key, func(*gorm.DB) error { return broken }), broken)
 		wantError(t, "the zero key", lockgorm.Optimistic(db, txlock.Key{}, func(*gorm.DB) error { return nil }), txlock.ErrInvalidKey)

@@ -219,9 +219,7 @@ func TestVersionOfDeletes(t *testing.T) {
 			t.Errorf("after it was brought back: %+v", *s)
 		}
 		noError(t, db.Unscoped().Delete(s).Error)
-		if e.count(t, "Sheet", "id = ?", id) != 0 {
-			t.Error("an unscoped delete leaves the row")
-		}
+		e.wantRows(t, "an unscoped delete leaves the row", 0, "Sheet", "id = ?", id)
 	})
 }
 
@@ -264,18 +262,16 @@ func TestVersionOfBatches(t *testing.T) {
 		wantError(t, "a delete in autocommit", auto.Delete(&docs).Error, txlock.ErrNoTransaction)
 		two := docs[:2]
 		noError(t, auto.Transaction(func(tx *gorm.DB) error { return tx.Delete(&two).Error }))
-		if e.count(t, "Doc", "TRUE") != 0 {
-			t.Error("rows are left after the batch was deleted")
-		}
+		e.wantRows(t, "rows are left after the batch was deleted", 0, "Doc", "TRUE")
 	})
 }
 
-// TestVersionIsNeeded proves that a write that can't be compared is refused before
-// anything is sent.
+// TestVersionIsNeeded proves that a write that can't be compared, or whose values set the version,
+// however it is written, is refused before anything is sent.
 func TestVersionIsNeeded(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
-		d := newDoc(t, db)
+		table, d := e.names.tables["Doc"], newDoc(t, db)
 		first := d.Version
 		var partly Doc
 		noError(t, db.Select("id", "n").First(&partly, d.ID).Error)
@@ -303,20 +299,31 @@ func TestVersionIsNeeded(t *testing.T) {
 			"an upsert of one column": func(tx *gorm.DB) error {
 				return tx.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"n"})}).Create(&Doc{ID: d.ID, N: 9}).Error
 			},
+			"qualified":         func(tx *gorm.DB) error { return tx.Model(d).Updates(map[string]any{table + ".version": 41}).Error },
+			"quoted":            func(tx *gorm.DB) error { return tx.Model(d).Updates(map[string]any{"`version`": 41}).Error },
+			"qualified, quoted": func(tx *gorm.DB) error { return tx.Model(d).Update("`"+table+"`.`version`", 41).Error },
+			"capitals":          func(tx *gorm.DB) error { return tx.Model(d).Update("VERSION", 41).Error },
+			"blanks":            func(tx *gorm.DB) error { return tx.Model(d).Update(" version ", 41).Error },
+			"UpdateColumn":      func(tx *gorm.DB) error { return tx.Model(d).UpdateColumn("Version", gorm.Expr("version + 1")).Error },
+			"an alias":          func(tx *gorm.DB) error { return tx.Table(table+" AS ps").Model(d).Update("ps.version", 41).Error },
+			"clause.Set": func(tx *gorm.DB) error {
+				return tx.Model(d).Clauses(clause.Set{{Column: clause.Column{Name: "version"}, Value: 41}}).Updates(map[string]any{}).Error
+			},
+			"clause.Set, qualified": func(tx *gorm.DB) error {
+				return tx.Model(d).Clauses(clause.Set{{Column: clause.Column{Table: table, Name: "version"}, Value: 41}}).Updates(map[string]any{}).Error
+			},
+			"clause.Set, raw": func(tx *gorm.DB) error {
+				return tx.Model(d).Clauses(clause.Set{{Column: clause.Column{Name: "n = 5, version", Raw: true}, Value: 41}}).Updates(map[string]any{}).Error
+			},
+			"any version": func(tx *gorm.DB) error {
+				return tx.Clauses(lockgorm.AnyVersion).Model(&Doc{}).Where("id = ?", d.ID).Update("version", 41).Error
+			},
 		} {
-			for where, sent := range map[string]*gorm.DB{"alone": db, "DryRun": db.Session(&gorm.Session{DryRun: true})} {
-				statements := watch(sent)
-				wantError(t, name+" "+where, write(statements.db), lockgorm.ErrVersion)
-				if statements.n != 0 {
-					t.Errorf("%s %s: %d statements were sent", name, where, statements.n)
-				}
-			}
+			refuses(t, name, db, lockgorm.ErrVersion, write)
+			refuses(t, name+", DryRun", db.Session(&gorm.Session{DryRun: true}), lockgorm.ErrVersion, write)
 		}
-		wantError(t, "values of another version", db.Model(d).Updates(Doc{N: 9, Version: 7}).Error, txlock.ErrConflict)
-		wantError(t, "another struct of another version", db.Model(d).Updates(struct {
-			N       int64
-			Version int
-		}{9, 7}).Error, txlock.ErrConflict)
+		expression := gorm.Expr("5 WHERE id = 0 OR version = 1 -- ")
+		wantError(t, "in an expression", db.Model(d).Update("n", expression).Error, lockgorm.ErrVersion)
 		e.is(t, "after all", d, first, 0)
 		if partly.Version != 0 || d.Version != first {
 			t.Errorf("versions %d and %d", partly.Version, d.Version)
@@ -334,11 +341,12 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 		if d.Version != 1 || s.Version != 1 {
 			t.Errorf("loaded versions %d and %d", d.Version, s.Version)
 		}
-		wantError(t, "Create", db.Create(&Doc{}).Error, lockgorm.ErrVersion)
-		wantError(t, "Save", db.Save(d).Error, lockgorm.ErrVersion)
-		wantError(t, "Update", db.Model(d).Update("n", 9).Error, lockgorm.ErrVersion)
-		wantError(t, "Delete", db.Delete(d).Error, lockgorm.ErrVersion)
-		wantError(t, "a soft Delete", db.Delete(s).Error, lockgorm.ErrVersion)
+		for what, err := range map[string]error{
+			"Create": db.Create(&Doc{}).Error, "Save": db.Save(d).Error, "Update": db.Model(d).Update("n", 9).Error,
+			"Delete": db.Delete(d).Error, "a soft Delete": db.Delete(s).Error,
+		} {
+			wantError(t, what, err, lockgorm.ErrVersion)
+		}
 		if err := db.Model(d).Clauses(lockgorm.AnyVersion).Update("n", 9).Error; err == nil {
 			t.Error("AnyVersion without the plugin: no error")
 		}
@@ -382,14 +390,10 @@ func TestAnyVersion(t *testing.T) {
 		s := &Sheet{ID: newID()}
 		noError(t, db.Create(s).Error)
 		noError(t, anyOf().Delete(&Sheet{}, s.ID).Error)
-		if e.count(t, "Sheet", "id = ? AND version > ? AND deleted_at IS NOT NULL", s.ID, s.Version) != 1 {
-			t.Error("a soft delete doesn't raise the version")
-		}
+		e.wantRows(t, "a soft delete doesn't raise the version", 1, "Sheet", "id = ? AND version > ? AND deleted_at IS NOT NULL", s.ID, s.Version)
 		noError(t, anyOf().Delete(&Doc{}, a.ID).Error)
 		noError(t, anyOf().Delete(b).Error)
-		if e.count(t, "Doc", "TRUE") != 0 {
-			t.Error("rows are left")
-		}
+		e.wantRows(t, "rows are left", 0, "Doc", "TRUE")
 	})
 }
 
@@ -422,6 +426,10 @@ func TestVersionInMemory(t *testing.T) {
 			}
 			e.is(t, name, d, first, 0)
 		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		wantError(t, "a cancelled context", db.WithContext(ctx).Model(d).Update("n", 6).Error, context.Canceled)
+		e.is(t, "a cancelled context", d, first, 0)
 		fails := withHook(db, func(*gorm.DB, int64) error { return broken })
 		unsaved := &Doc{}
 		wantError(t, "Create", fails.Create(unsaved).Error, broken)
@@ -461,23 +469,11 @@ func TestVersionInMemory(t *testing.T) {
 	})
 }
 
+// TestVersionOfCreates proves what becomes of the versions of models, maps and rows that are created,
+// or not. TestVersionOfARowMadeAnew has all ways to create.
 func TestVersionOfCreates(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
-		carrying := &Doc{ID: 70, Version: 12}
-		noError(t, db.Create(carrying).Error)
-		if carrying.Version == 12 {
-			t.Error("a create has kept the version of another row")
-		}
-		e.is(t, "what carries one", carrying, carrying.Version, 0)
-		batch := []*Doc{{Name: "a"}, {Name: "b"}, {Name: "c"}}
-		noError(t, db.CreateInBatches(batch, 2).Error)
-		for _, d := range batch {
-			if d.Version == 0 {
-				t.Error("no version")
-			}
-			e.is(t, "CreateInBatches", d, d.Version, 0)
-		}
 		values := map[string]any{"id": 80, "n": 3}
 		noError(t, db.Model(&Doc{}).Create(values).Error)
 		ofMap := e.version(t, 80)
@@ -501,13 +497,11 @@ func TestVersionOfCreates(t *testing.T) {
 		if assigned <= ofMap {
 			t.Errorf("Assign has left version %d", assigned)
 		}
-		dry := &Doc{}
-		statement := db.Session(&gorm.Session{DryRun: true}).Create(dry).Statement
-		if !strings.Contains(statement.SQL.String(), "`version`") || dry.Version != 0 {
-			t.Errorf("DryRun: version %d, %s", dry.Version, statement.SQL.String())
+		dry, made := db.Session(&gorm.Session{DryRun: true}), &Doc{}
+		if text := dry.Create(made).Statement.SQL.String(); !strings.Contains(text, "`version`") || made.Version != 0 {
+			t.Errorf("DryRun: version %d, %s", made.Version, text)
 		}
-		update := db.Session(&gorm.Session{DryRun: true}).Model(&found).Update("n", 5).Statement
-		if text := update.SQL.String(); found.Version != assigned || !strings.Contains(text, "`version` = ") || strings.Count(text, "`version`") != 3 {
+		if text := dry.Model(&found).Update("n", 5).Statement.SQL.String(); strings.Count(text, "`version`") != 3 || found.Version != assigned {
 			t.Errorf("DryRun: version %d, %s", found.Version, text)
 		}
 		e.is(t, "DryRun", &found, assigned, 4)
@@ -535,9 +529,7 @@ func TestVersionOfAssociations(t *testing.T) {
 		noError(t, db.Save(&loaded.Pages[0]).Error)
 		e.is(t, "without the pages", d, loaded.Version, 5)
 		noError(t, db.Model(load(t, db, d.ID)).Association("Pages").Append(&Page{N: 3}))
-		if e.count(t, "Page", "doc_id = ?", d.ID) != 3 {
-			t.Error("a new page was not appended")
-		}
+		e.wantRows(t, "a new page was not appended", 3, "Page", "doc_id = ?", d.ID)
 		var absent Doc
 		noError(t, db.Create(&Doc{ID: 90}).Error)
 		noError(t, db.Joins("Author").First(&absent, 90).Error)

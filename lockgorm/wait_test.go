@@ -25,12 +25,9 @@ func TestWaitAtMost(t *testing.T) {
 		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error {
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
 				short := lockgorm.WaitAtMost(tx, limit)
-				_, err := lockgorm.Lock(short, key)
-				late("Lock", err)
-				_, err = rLock(short, key)
-				late("RLock", err)
-				err = lockAll(short, key)
-				late("LockAll", err)
+				late("Lock", second(lockgorm.Lock(short, key)))
+				late("RLock", second(scopeOf(t, short).RLock(short.Statement.Context, key)))
+				late("LockAll", second(scopeOf(t, short).LockAll(short.Statement.Context, key)))
 				late("On", short.Clauses(lockgorm.On(key)).Find(&[]Note{}).Error)
 				late("the plugin", short.Create(&Parcel{ID: id}).Error)
 				noError(t, short.Where("id = 1").Find(&[]Note{}).Error) // a handle for many statements
@@ -40,18 +37,16 @@ func TestWaitAtMost(t *testing.T) {
 				if len(found) != 1 {
 					t.Errorf("found %+v", found)
 				}
-				return verify(tx)
+				return scopeOf(t, tx).Verify(t.Context())
 			}))
 			late("Transaction", lockgorm.Transaction(lockgorm.WaitAtMost(db, limit), []txlock.Key{key}, func(*gorm.DB) error { return nil }))
 			return nil
 		}))
 		for _, pool := range []*gorm.DB{db, nil} {
-			_, err := lockgorm.Lock(lockgorm.WaitAtMost(pool, limit), key)
-			wantError(t, "no transaction", err, txlock.ErrNoTransaction)
+			wantError(t, "no transaction", second(lockgorm.Lock(lockgorm.WaitAtMost(pool, limit), key)), txlock.ErrNoTransaction)
 		}
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, -1), key)
-			wantError(t, "a limit below 0", err, txlock.ErrInvalidOption)
+			wantError(t, "a limit below 0", second(lockgorm.Lock(lockgorm.WaitAtMost(tx, -1), key)), txlock.ErrInvalidOption)
 			return nil
 		}))
 	})
