@@ -25,137 +25,128 @@ func (d *doubled) Value() (driver.Value, error) { return 2 * int64(*d), nil }
 // writeOf is a statement on the rows b+1 to b+6, whose n is 1 to 6.
 type writeOf func(db *gorm.DB, b int64) *gorm.DB
 
+// conditioned is an UPDATE of the rows that conditions, which it adds to a chain, select.
+func conditioned[M any](by func(tx *gorm.DB, b int64) *gorm.DB) writeOf {
+	return func(db *gorm.DB, b int64) *gorm.DB { return by(db.Model(new(M)), b).Update("n", 9) }
+}
+
+// where is conditioned by a text.
+func where[M any](text string, args func(b int64) []any) writeOf {
+	return conditioned[M](func(tx *gorm.DB, b int64) *gorm.DB { return tx.Where(text, args(b)...) })
+}
+
+func ofSecond(b int64) []any { return []any{b + 2} } // the primary key of the second row
+func two(int64) []any        { return []any{2} }     // its n
+
 // writesOf are statements on models whose conditions name primary keys.
 func writesOf[M any](table string, withID func(id int64) *M) map[string]writeOf {
-	where := func(text string, args func(b int64) []any) writeOf {
-		return func(db *gorm.DB, b int64) *gorm.DB { return db.Model(new(M)).Where(text, args(b)...).Update("n", 9) }
-	}
-	two := func(b int64) []any { return []any{b + 2} }
 	all := map[string]writeOf{
-		"Delete, inline":    func(db *gorm.DB, b int64) *gorm.DB { return db.Delete(new(M), b+2) },
-		"Delete, condition": func(db *gorm.DB, b int64) *gorm.DB { return db.Delete(new(M), "id = ?", b+2) },
-		"Delete of a slice": func(db *gorm.DB, b int64) *gorm.DB { return db.Delete(&[]M{}, []int64{b + 1, b + 3}) },
-		"Delete, Unscoped":  func(db *gorm.DB, b int64) *gorm.DB { return db.Unscoped().Where("id = ?", b+2).Delete(new(M)) },
-		"Delete, no row":    func(db *gorm.DB, b int64) *gorm.DB { return db.Delete(new(M), b+77) },
-		"Updates": func(db *gorm.DB, b int64) *gorm.DB {
+		"Delete, inline":         func(db *gorm.DB, b int64) *gorm.DB { return db.Delete(new(M), b+2) },
+		"Delete, condition":      func(db *gorm.DB, b int64) *gorm.DB { return db.Delete(new(M), "id = ?", b+2) },
+		"Delete of a slice":      func(db *gorm.DB, b int64) *gorm.DB { return db.Delete(&[]M{}, []int64{b + 1, b + 3}) },
+		"Delete by id, Unscoped": func(db *gorm.DB, b int64) *gorm.DB { return db.Unscoped().Where("id = ?", b+2).Delete(new(M)) },
+		"Delete, no row":         func(db *gorm.DB, b int64) *gorm.DB { return db.Delete(new(M), b+77) },
+		"Updates by id": func(db *gorm.DB, b int64) *gorm.DB {
 			return db.Model(new(M)).Where("id = ?", b+2).Updates(map[string]any{"n": gorm.Expr("n + ?", 7)})
 		},
-		"UpdateColumn": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Model(new(M)).Where("id", b+2).UpdateColumn("n", 9)
-		},
-		"a map": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Model(new(M)).Where(map[string]any{"id": b + 2, "n": 2}).Update("n", 9)
-		},
-		"a struct": func(db *gorm.DB, b int64) *gorm.DB { return db.Model(new(M)).Where(withID(b+2)).Update("n", 9) },
-		"a group": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Model(new(M)).Where("n < 5").Where(db.Where("n > 0").Where("id = ?", b+2)).Update("n", 9)
-		},
-		"behind others": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Model(new(M)).Where("n IN ?", []int{2, 3}).Where("n = ? OR n = ?", 2, 3).Where("id IN ?", []int64{b + 1, b + 2, b + 77}).Update("n", 9)
-		},
-		"a scope": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Model(new(M)).Scopes(func(db *gorm.DB) *gorm.DB { return db.Where("id = ?", b+2) }).Update("n", 9)
-		},
-		"Limit": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Model(new(M)).Where("id IN ?", []int64{b + 1, b + 2, b + 3}).Order("n DESC").Limit(2).Update("n", 9)
-		},
-		"an alias": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Table(table+" AS o").Model(new(M)).Where("o.id = ?", b+2).Update("n", 9)
-		},
-		"PrepareStmt": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Session(&gorm.Session{PrepareStmt: true}).Model(new(M)).Where("id = ?", b+2).Update("n", 9)
-		},
+		"UpdateColumn": func(db *gorm.DB, b int64) *gorm.DB { return db.Model(new(M)).Where("id", b+2).UpdateColumn("n", 9) },
 		"gorm.G, Delete": func(db *gorm.DB, b int64) *gorm.DB {
 			n, err := gorm.G[M](db).Where("id = ?", b+2).Delete(db.Statement.Context)
 			return &gorm.DB{RowsAffected: int64(n), Error: err}
 		},
-		"literally": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Model(new(M)).Where(fmt.Sprintf("id IN (%d, %d)", b+2, b+3)).Update("n", 9)
-		},
 	}
-	for what, w := range map[string]writeOf{
-		"=":               where("id = ?", two),
-		"=, capitals":     where(" `ID`=? ", two),
-		"=, the table's":  where(table+".id = ?", two),
-		"=, text":         where("id = ?", func(b int64) []any { return []any{fmt.Sprint(b + 2)} }),
-		"=, a pointer":    where("id = ?", func(b int64) []any { b += 2; return []any{&b} }),
-		"=, its name":     where("id = @id AND n = @n", func(b int64) []any { return []any{sql.Named("id", b+2), sql.Named("n", 2)} }),
-		"AND =":           where("n > ? AND id = ?", func(b int64) []any { return []any{1, b + 2} }),
-		"= AND BETWEEN":   where("id = ? AND n BETWEEN ? AND ?", func(b int64) []any { return []any{b + 2, 1, 3} }),
-		"BETWEEN AND =":   where("n NOT BETWEEN ? AND ? AND n BETWEEN 0 AND 9 AND id = ?", func(b int64) []any { return []any{4, 5, b + 2} }),
-		"= AND (OR)":      where("(id = ? AND (n = ? OR n = ?))", func(b int64) []any { return []any{b + 2, 2, 3} }),
-		"IN":              where("id IN ?", func(b int64) []any { return []any{[]int64{b + 1, b + 3, b + 77}} }),
-		"IN (?)":          where("id in (?)", func(b int64) []any { return []any{[]uint64{uint64(b + 1), uint64(b + 3)}} }),
-		"IN, empty, else": where("n > 0 AND id IN ?", func(int64) []any { return []any{[]int64{}} }),
-		"IN, one twice":   where("id IN ?", func(b int64) []any { return []any{[]int64{b + 1, b + 1}} }),
+	for what, by := range map[string]func(tx *gorm.DB, b int64) *gorm.DB{
+		"a map":    func(tx *gorm.DB, b int64) *gorm.DB { return tx.Where(map[string]any{"id": b + 2, "n": 2}) },
+		"a struct": func(tx *gorm.DB, b int64) *gorm.DB { return tx.Where(withID(b + 2)) },
+		"a group": func(tx *gorm.DB, b int64) *gorm.DB {
+			group := tx.Session(&gorm.Session{NewDB: true}).Where("n > 0").Where("id = ?", b+2)
+			return tx.Where("n < 5").Where(group)
+		},
+		"behind others": func(tx *gorm.DB, b int64) *gorm.DB {
+			return tx.Where("n IN ?", []int{2, 3}).Where("n = ? OR n = ?", 2, 3).Where("id IN ?", []int64{b + 1, b + 2, b + 77})
+		},
+		"a scope": func(tx *gorm.DB, b int64) *gorm.DB {
+			return tx.Scopes(func(db *gorm.DB) *gorm.DB { return db.Where("id = ?", b+2) })
+		},
+		"Limit of ids": func(tx *gorm.DB, b int64) *gorm.DB {
+			return tx.Where("id IN ?", []int64{b + 1, b + 2, b + 3}).Order("n DESC").Limit(2)
+		},
+		"an alias": func(tx *gorm.DB, b int64) *gorm.DB { return tx.Table(table+" AS o").Where("o.id = ?", b+2) },
+		"PrepareStmt": func(tx *gorm.DB, b int64) *gorm.DB {
+			return tx.Session(&gorm.Session{PrepareStmt: true}).Where("id = ?", b+2)
+		},
+		"literally": func(tx *gorm.DB, b int64) *gorm.DB { return tx.Where(fmt.Sprintf("id IN (%d, %d)", b+2, b+3)) },
 	} {
-		all[what] = w
+		all[what] = conditioned[M](by)
+	}
+	for text, args := range map[string]func(b int64) []any{
+		"id = ?": ofSecond, " `ID`=? ": ofSecond, table + ".id = ?": ofSecond,
+		"id  =  ?":                      func(b int64) []any { return []any{fmt.Sprint(b + 2)} },
+		"id   = ?":                      func(b int64) []any { b += 2; return []any{&b} },
+		"id = @id AND n = @n":           func(b int64) []any { return []any{sql.Named("id", b+2), sql.Named("n", 2)} },
+		"n > ? AND id = ?":              func(b int64) []any { return []any{1, b + 2} },
+		"n > 0 AND id IN ?":             func(int64) []any { return []any{[]int64{}} },
+		"id IN ?":                       func(b int64) []any { return []any{[]int64{b + 1, b + 3, b + 77}} },
+		"id  IN ?":                      func(b int64) []any { return []any{[]int64{b + 1, b + 1}} },
+		"id in (?)":                     func(b int64) []any { return []any{[]uint64{uint64(b + 1), uint64(b + 3)}} },
+		"id = ? AND n BETWEEN ? AND ?":  func(b int64) []any { return []any{b + 2, 1, 3} },
+		"(id = ? AND (n = ? OR n = ?))": func(b int64) []any { return []any{b + 2, 2, 3} },
+		"n NOT BETWEEN ? AND ? AND n BETWEEN 0 AND 9 AND id = ?": func(b int64) []any { return []any{4, 5, b + 2} },
+	} {
+		all[text] = where[M](text, args)
 	}
 	return all
 }
 
 // refusedTexts are conditions of which it isn't certain which rows they select.
 var refusedTexts = map[string]func(b int64) []any{
-	"id = ? -- ":                     func(b int64) []any { return []any{b + 2} },
-	"id = ? /* or */ OR n = '\\'":    func(b int64) []any { return []any{b + 2} },
-	"n > 5.5OR n = 2 AND id = ?":     func(b int64) []any { return []any{b + 2} },
-	"RAND() < n AND n = ?":           func(int64) []any { return []any{2} },
-	"n = ? AND GET_LOCK('x', 0) = 1": func(int64) []any { return []any{2} },
-	"id = LAST_INSERT_ID() OR n = ?": func(int64) []any { return []any{2} },
-	"n = ? AND @x IS NULL":           func(int64) []any { return []any{2} },
-	"(@n := n) = ?":                  func(int64) []any { return []any{2} },
+	"id = ? -- ": ofSecond, "id = ? /* or */ OR n = '\\'": ofSecond, "n > 5.5OR n = 2 AND id = ?": ofSecond, "RAND() < n AND n = ?": two,
+	"n = ? AND GET_LOCK('x', 0) = 1": two, "id = LAST_INSERT_ID() OR n = ?": two, "n = ? AND @x IS NULL": two, "(@n := n) = ?": two,
 }
 
 // selecting are statements whose conditions don't name primary keys for certain: they select the
 // rows b+1 to b+6, whose n is 1 to 6.
 func selecting[M any]() map[string]writeOf {
+	alias := func(db *gorm.DB) *gorm.DB {
+		return db.Table(db.NamingStrategy.TableName(reflect.TypeFor[M]().Name())+" AS o").Where("o.n > ?", 2)
+	}
+	limited := func(db *gorm.DB) *gorm.DB { return db.Where("n > ?", 1).Order("n DESC").Limit(2) }
 	all := map[string]writeOf{
 		"all": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Session(&gorm.Session{AllowGlobalUpdate: true}).Model(new(M)).Update("n", gorm.Expr("n + 10"))
 		},
-		"Or": func(db *gorm.DB, b int64) *gorm.DB {
-			return db.Model(new(M)).Where("n = ?", 2).Or("id = ?", b+3).Update("n", 9)
-		},
+		"Or":               conditioned[M](func(tx *gorm.DB, b int64) *gorm.DB { return tx.Where("n = ?", 2).Or("id = ?", b+3) }),
 		"Delete":           func(db *gorm.DB, _ int64) *gorm.DB { return db.Where("n > ?", 2).Delete(new(M)) },
 		"Delete, Unscoped": func(db *gorm.DB, _ int64) *gorm.DB { return db.Unscoped().Where("n > ?", 2).Delete(new(M)) },
-		"Delete, an alias": func(db *gorm.DB, _ int64) *gorm.DB {
-			return db.Table(db.NamingStrategy.TableName(reflect.TypeFor[M]().Name())+" AS o").Where("o.n > ?", 2).Delete(new(M))
-		},
-		"Update, an alias": func(db *gorm.DB, _ int64) *gorm.DB {
-			return db.Table(db.NamingStrategy.TableName(reflect.TypeFor[M]().Name())+" AS o").Model(new(M)).Where("o.n > ?", 2).Update("n", 9)
-		},
-		"Delete, Limit": func(db *gorm.DB, _ int64) *gorm.DB {
-			return db.Where("n > ?", 1).Order("n DESC").Limit(2).Delete(new(M))
-		},
-		"Limit": func(db *gorm.DB, _ int64) *gorm.DB {
-			return db.Model(new(M)).Where("n > ?", 1).Order("n DESC").Limit(2).Update("n", gorm.Expr("n + 10"))
-		},
+		"Delete, an alias": func(db *gorm.DB, _ int64) *gorm.DB { return alias(db).Delete(new(M)) },
+		"Update, an alias": conditioned[M](func(tx *gorm.DB, _ int64) *gorm.DB { return alias(tx) }),
+		"Delete, Limit":    func(db *gorm.DB, _ int64) *gorm.DB { return limited(db).Delete(new(M)) },
+		"Limit":            func(db *gorm.DB, _ int64) *gorm.DB { return limited(db.Model(new(M))).Update("n", gorm.Expr("n + 10")) },
 		"Updates": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Model(new(M)).Where(map[string]any{"n": []int{1, 4}}).Updates(map[string]any{"n": 7})
 		},
-		"none": func(db *gorm.DB, _ int64) *gorm.DB { return db.Model(new(M)).Where("n = 77").Update("n", 9) },
+		"none": conditioned[M](func(tx *gorm.DB, _ int64) *gorm.DB { return tx.Where("n = 77") }),
+	}
+	for _, text := range []string{
+		"CASE WHEN n = 2 THEN 1 AND id = ? AND 1 ELSE 1 END", "CASE WHEN n > 0 AND id = ? THEN 1 END", "n BETWEEN 1 AND id = ?",
+		"id <=> ?", "id + 1 = ?", "NOT id = ?", "id = ? IS NOT NULL", "id IN (?, NULL)",
+	} {
+		all[text] = where[M](text, ofSecond)
+	}
+	for _, text := range []string{"'a?' <> 'b' AND n = ?", "n = ? OR 'a@b' = 'b'", "n = ?"} {
+		all[text] = where[M](text, two)
+	}
+	for _, text := range []string{"id = ? OR n = ?", "id = ? || n = ?", "id = ? XOR n = ?"} {
+		all[text] = where[M](text, func(b int64) []any { return []any{b + 2, 3} })
 	}
 	for text, args := range map[string]func(b int64) []any{
-		"CASE WHEN n = 2 THEN 1 AND id = ? AND 1 ELSE 1 END": func(b int64) []any { return []any{b + 2} },
 		"id = ?    ":                             func(b int64) []any { p := doubled(b/2 + 1); return []any{&p} },
 		"LOWER(CONCAT('a', n)) = ?":              func(int64) []any { return []any{"a2"} },
 		"n = 3 OR n = ? AND id = ?":              func(b int64) []any { return []any{2, b + 2} },
-		"'a?' <> 'b' AND n = ?":                  func(int64) []any { return []any{2} },
-		"n = ? OR 'a@b' = 'b'":                   func(int64) []any { return []any{2} },
-		"n = ?":                                  func(int64) []any { return []any{2} },
-		"id <=> ?":                               func(b int64) []any { return []any{b + 2} },
-		"id + 1 = ?":                             func(b int64) []any { return []any{b + 2} },
 		"- id = ?":                               func(b int64) []any { return []any{-b - 2} },
-		"NOT id = ?":                             func(b int64) []any { return []any{b + 2} },
-		"id = ? OR n = ?":                        func(b int64) []any { return []any{b + 2, 3} },
-		"id = ? || n = ?":                        func(b int64) []any { return []any{b + 2, 3} },
-		"id = ? XOR n = ?":                       func(b int64) []any { return []any{b + 2, 3} },
 		"(n > ?) + (id = ?)":                     func(b int64) []any { return []any{1, b + 2} },
-		"n BETWEEN 1 AND id = ?":                 func(b int64) []any { return []any{b + 2} },
 		"n BETWEEN 0 AND n BETWEEN 0 AND id = ?": func(int64) []any { return []any{1} },
-		"CASE WHEN n > 0 AND id = ? THEN 1 END":  func(b int64) []any { return []any{b + 2} },
 		"id = n + ?":                             func(b int64) []any { return []any{b} },
-		"id = ? IS NOT NULL":                     func(b int64) []any { return []any{b + 2} },
 		"id = ? ":                                func(b int64) []any { return []any{float64(b + 2)} },
 		"id  = ?":                                func(b int64) []any { return []any{fmt.Sprintf("0%d", b+2)} },
 		"id = ?  ":                               func(b int64) []any { return []any{fmt.Sprintf("%d ", b+2)} },
@@ -163,10 +154,9 @@ func selecting[M any]() map[string]writeOf {
 		" id = ?":                                func(int64) []any { return []any{nil} },
 		"  id = ?":                               func(b int64) []any { return []any{gorm.Expr("? + 0", b+2)} },
 		"id = ?   ":                              func(b int64) []any { return []any{sql.NullInt64{Int64: b + 2, Valid: true}} },
-		"id IN (?, NULL)":                        func(b int64) []any { return []any{b + 2} },
 		"(id, n) IN ?":                           func(b int64) []any { return []any{[][]any{{b + 2, 2}}} },
 	} {
-		all[text] = func(db *gorm.DB, b int64) *gorm.DB { return db.Model(new(M)).Where(text, args(b)...).Update("n", 9) }
+		all[text] = where[M](text, args)
 	}
 	return all
 }

@@ -3,13 +3,13 @@ package gormgen
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"gorm.io/gen"
 	"gorm.io/gorm"
-	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 	"gorm.io/gorm/schema"
 
@@ -85,6 +85,17 @@ func (e *env) held(t *testing.T, key txlock.Key) bool {
 	return len(holders) == 1
 }
 
+// lockedBy fails the test unless a write succeeds, and holds the key until its transaction ends.
+func (e *env) lockedBy(t *testing.T, what string, key txlock.Key, write func(q *query.Query) error) {
+	t.Helper()
+	noError(t, e.q.Transaction(func(q *query.Query) error {
+		if err := write(q); err != nil || !e.held(t, key) {
+			t.Errorf("%s: %v is free: %v", what, key, err)
+		}
+		return nil
+	}))
+}
+
 // refused tells whether somebody else is refused the key, exclusive or shared.
 func (e *env) refused(t *testing.T, key txlock.Key, lock func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error)) bool {
 	t.Helper()
@@ -155,47 +166,34 @@ func TestOn(t *testing.T) {
 	each(t, func(t *testing.T, e *env) {
 		ctx := t.Context()
 		o, _ := e.order(t)
+		byID := e.q.Order.ID.Eq(o.ID)
 		noError(t, e.q.Item.WithContext(ctx).Create(&shop.Item{ID: 1, OrderID: o.ID}))
-		for name, send := range map[string]func(q *query.Query, on clause.Expression) error{
-			"First": func(q *query.Query, on clause.Expression) error {
-				return second(q.Order.WithContext(ctx).Clauses(on).Where(q.Order.ID.Eq(o.ID)).First())
-			},
-			"Find": func(q *query.Query, on clause.Expression) error {
-				return second(q.Order.WithContext(ctx).Clauses(on).Find())
-			},
-			"Preload": func(q *query.Query, on clause.Expression) error {
-				return second(q.Order.WithContext(ctx).Clauses(on).Preload(q.Order.Items).Find())
-			},
-			"Count": func(q *query.Query, on clause.Expression) error {
-				return second(q.Order.WithContext(ctx).Clauses(on).Count())
-			},
-			"Scopes": func(q *query.Query, on clause.Expression) error {
-				return second(q.Order.WithContext(ctx).Scopes(func(do gen.Dao) gen.Dao { return do.Clauses(on) }).Find())
-			},
-			"Update": func(q *query.Query, on clause.Expression) error {
-				return second(q.Order.WithContext(ctx).Clauses(on).Where(q.Order.ID.Eq(o.ID)).Update(q.Order.N, 1))
-			},
-			"UpdateSimple": func(q *query.Query, on clause.Expression) error {
-				return second(q.Order.WithContext(ctx).Clauses(on).Where(q.Order.ID.Eq(o.ID)).UpdateSimple(q.Order.N.Add(1)))
-			},
-			"a model without keys": func(q *query.Query, on clause.Expression) error {
-				return second(q.Item.WithContext(ctx).Clauses(on).Where(q.Item.ID.Eq(1)).Update(q.Item.N, 1))
-			},
+		for name, send := range map[string]func(do query.IOrderDo) error{
+			"First":        func(do query.IOrderDo) error { return second(do.Where(byID).First()) },
+			"Find":         func(do query.IOrderDo) error { return second(do.Find()) },
+			"Preload":      func(do query.IOrderDo) error { return second(do.Preload(e.q.Order.Items).Find()) },
+			"Count":        func(do query.IOrderDo) error { return second(do.Count()) },
+			"Update":       func(do query.IOrderDo) error { return second(do.Where(byID).Update(e.q.Order.N, 1)) },
+			"UpdateSimple": func(do query.IOrderDo) error { return second(do.Where(byID).UpdateSimple(e.q.Order.N.Add(1))) },
 		} {
 			_, key := e.order(t)
-			noError(t, e.q.Transaction(func(q *query.Query) error {
-				err := send(q, lockgorm.On(key))
-				if err == nil && !e.held(t, key) {
-					t.Errorf("%s: the key of On is free", name)
-				}
-				return err
-			}))
-			err := e.q.Transaction(func(q *query.Query) error { return send(q, lockgorm.On()) })
-			wantError(t, name+", no key", err, txlock.ErrInvalidKey)
-			if name != "Update" && name != "UpdateSimple" && name != "a model without keys" { // these begin one
-				wantError(t, name+", outside", send(e.q, lockgorm.On(key)), txlock.ErrNoTransaction)
+			with := func(q *query.Query, keys ...txlock.Key) error {
+				return send(q.Order.WithContext(ctx).Clauses(lockgorm.On(keys...)))
+			}
+			e.lockedBy(t, name, key, func(q *query.Query) error { return with(q, key) })
+			wantError(t, name+", no key", e.q.Transaction(func(q *query.Query) error { return with(q) }), txlock.ErrInvalidKey)
+			if !strings.HasPrefix(name, "Update") { // which begins one
+				wantError(t, name+", outside", with(e.q, key), txlock.ErrNoTransaction)
 			}
 		}
+		_, key := e.order(t)
+		on := lockgorm.On(key)
+		e.lockedBy(t, "Scopes", key, func(q *query.Query) error {
+			return second(q.Order.WithContext(ctx).Scopes(func(do gen.Dao) gen.Dao { return do.Clauses(on) }).Find())
+		})
+		e.lockedBy(t, "a model without keys", key, func(q *query.Query) error {
+			return second(q.Item.WithContext(ctx).Clauses(on).Where(q.Item.ID.Eq(1)).Update(q.Item.N, 1))
+		})
 	})
 }
 
@@ -204,17 +202,12 @@ func TestTagged(t *testing.T) {
 	each(t, func(t *testing.T, e *env) {
 		ctx := t.Context()
 		o, key := e.order(t)
+		loaded := lockgorm.Loaded(o)
 		for name, write := range map[string]func(do query.IOrderDo) error{
-			"Save": func(do query.IOrderDo) error { return do.Save(o) },
-			"Loaded, UpdateSimple": func(do query.IOrderDo) error {
-				return second(do.Clauses(lockgorm.Loaded(o)).UpdateSimple(e.q.Order.N.Value(2)))
-			},
-			"Loaded, Updates": func(do query.IOrderDo) error {
-				return second(do.Clauses(lockgorm.Loaded(o)).Updates(map[string]any{"n": 3}))
-			},
-			"Loaded, UpdateColumn": func(do query.IOrderDo) error {
-				return second(do.Clauses(lockgorm.Loaded(o)).UpdateColumn(e.q.Order.N, 4))
-			},
+			"Save":                 func(do query.IOrderDo) error { return do.Save(o) },
+			"Loaded, UpdateSimple": func(do query.IOrderDo) error { return second(do.Clauses(loaded).UpdateSimple(e.q.Order.N.Value(2))) },
+			"Loaded, Updates":      func(do query.IOrderDo) error { return second(do.Clauses(loaded).Updates(map[string]any{"n": 3})) },
+			"Loaded, UpdateColumn": func(do query.IOrderDo) error { return second(do.Clauses(loaded).UpdateColumn(e.q.Order.N, 4)) },
 			"by its primary key": func(do query.IOrderDo) error {
 				return second(do.Where(e.q.Order.ID.Eq(o.ID), e.q.Order.N.Gt(0)).Update(e.q.Order.N, 5))
 			},
@@ -229,13 +222,7 @@ func TestTagged(t *testing.T) {
 				return second(do.Where(e.q.Order.N.Gt(0)).Where(e.q.Order.ID.In(o.ID, o.ID+1000)).UpdateSimple(e.q.Order.N.Add(1)))
 			},
 		} {
-			noError(t, e.q.Transaction(func(q *query.Query) error {
-				err := write(q.Order.WithContext(ctx))
-				if err == nil && !e.held(t, key) {
-					t.Errorf("%s: the key is free", name)
-				}
-				return err
-			}))
+			e.lockedBy(t, name, key, func(q *query.Query) error { return write(q.Order.WithContext(ctx)) })
 		}
 		made := &shop.Order{}
 		noError(t, e.q.Transaction(func(q *query.Query) error {

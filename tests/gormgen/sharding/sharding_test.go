@@ -145,18 +145,34 @@ func closePool(t *testing.T, g *gorm.DB) {
 	noError(t, errors.Join(err, pool.Close()))
 }
 
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// wantNumber fails the test unless a query of the source, past GORM, has this result.
+func (e env) wantNumber(t *testing.T, want int64, query string, args ...any) {
+	t.Helper()
+	var n int64
+	noError(t, e.Admin().QueryRowContext(t.Context(), query, args...).Scan(&n))
+	if n != want {
+		t.Errorf("%s, %v: %d, want %d", query, args, n, want)
+	}
+}
+
+// inTransaction calls fn in a transaction, which is committed.
+func (e env) inTransaction(t *testing.T, fn func(tx *gorm.DB)) {
+	t.Helper()
+	noError(t, e.g.Transaction(func(tx *gorm.DB) error { fn(tx); return nil }))
+}
+
 func noError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// number reads the source, past GORM.
-func (e env) number(t *testing.T, query string, args ...any) (n int64) {
-	t.Helper()
-	noError(t, e.Admin().QueryRowContext(t.Context(), query, args...).Scan(&n))
-	return n
 }
 
 func (e env) held(t *testing.T, key txlock.Key) bool {
@@ -198,20 +214,16 @@ func transaction(t *testing.T, e env) {
 					t.Errorf("%s is free inside", key)
 				}
 			}
-			if n := e.number(t, "SELECT COUNT(*) FROM sharded_orders_1") + e.number(t, "SELECT COUNT(*) FROM sharded_orders_2"); n != 0 {
-				t.Errorf("%d rows are committed inside", n)
-			}
+			e.wantNumber(t, 0, "SELECT (SELECT COUNT(*) FROM sharded_orders_1) + (SELECT COUNT(*) FROM sharded_orders_2)")
 			return fail
 		})
 	}
 	failed := errors.New("failed")
-	if err := write(failed); !errors.Is(err, failed) {
-		t.Errorf("the transaction that fails: %v", err)
-	}
+	wantError(t, "the transaction that fails", write(failed), failed)
 	noError(t, write(nil))
 	for id, table := range map[int64]string{one.ID: "sharded_orders_1", two.ID: "sharded_orders_2"} {
-		if e.number(t, "SELECT COUNT(*) FROM "+table+" WHERE id = ?", id) != 1 || e.held(t, orders.Key(id)) {
-			t.Errorf("order %d is not in %s, or its key is held", id, table)
+		if e.wantNumber(t, 1, "SELECT COUNT(*) FROM "+table+" WHERE id = ?", id); e.held(t, orders.Key(id)) {
+			t.Errorf("the key of order %d is held", id)
 		}
 	}
 }
@@ -222,12 +234,8 @@ func plugin(t *testing.T, e env) {
 	t.Helper()
 	o := &Order{ID: lastID.Add(1), UserID: 3}
 	key := orders.Key(o.ID)
-	if err := e.g.Create(o).Error; !errors.Is(err, txlock.ErrNoTransaction) {
-		t.Errorf("a write outside of a transaction: %v", err)
-	}
-	if n := e.number(t, "SELECT COUNT(*) FROM sharded_orders_3"); n != 0 {
-		t.Errorf("%d rows were written without a lock", n)
-	}
+	wantError(t, "a write outside of a transaction", e.g.Create(o).Error, txlock.ErrNoTransaction)
+	e.wantNumber(t, 0, "SELECT COUNT(*) FROM sharded_orders_3")
 	for what, write := range map[string]func(tx *gorm.DB) *gorm.DB{ // in any order
 		"create": func(tx *gorm.DB) *gorm.DB { return tx.Create(o) },
 		"update": func(tx *gorm.DB) *gorm.DB {
@@ -237,13 +245,11 @@ func plugin(t *testing.T, e env) {
 			return tx.Clauses(lockgorm.On(key)).Where("id = ? AND user_id = ?", o.ID, o.UserID).Delete(&Order{})
 		},
 	} {
-		noError(t, e.g.Transaction(func(tx *gorm.DB) error {
-			err := write(tx).Error
-			if !e.held(t, key) {
+		e.inTransaction(t, func(tx *gorm.DB) {
+			if noError(t, write(tx).Error); !e.held(t, key) {
 				t.Errorf("the key is free after the %s", what)
 			}
-			return err
-		}))
+		})
 		if e.held(t, key) {
 			t.Errorf("the key is held after the %s was committed", what)
 		}
@@ -254,19 +260,12 @@ func plugin(t *testing.T, e env) {
 func loadedModel(t *testing.T, e env) {
 	t.Helper()
 	o := &Order{ID: lastID.Add(1), UserID: 1}
-	noError(t, e.g.Transaction(func(tx *gorm.DB) error { return tx.Create(o).Error }))
-	noError(t, e.g.Transaction(func(tx *gorm.DB) error {
+	e.inTransaction(t, func(tx *gorm.DB) { noError(t, tx.Create(o).Error) })
+	e.inTransaction(t, func(tx *gorm.DB) {
 		noError(t, tx.Model(o).Where("user_id = ?", o.UserID).Update("n", 5).Error)
-		scope, err := lockgorm.Join(tx)
-		noError(t, err)
-		if _, held := scope.Held(orders.Key(o.ID)); !held {
-			t.Error("the order's lock isn't held")
-		}
-		return nil
-	}))
-	if n := e.number(t, "SELECT n FROM sharded_orders_1 WHERE id = ?", o.ID); n != 5 {
-		t.Errorf("the update has made %d", n)
-	}
+		noError(t, lockgorm.AssertLocked(tx, orders.Key(o.ID)))
+	})
+	e.wantNumber(t, 5, "SELECT n FROM sharded_orders_1 WHERE id = ?", o.ID)
 }
 
 // versioned updates a loaded model that has a version. A conflict is an error: the row isn't in the
@@ -275,19 +274,15 @@ func versioned(t *testing.T, e env) {
 	t.Helper()
 	made, read := &Stock{ID: lastID.Add(1), UserID: 1}, &Stock{}
 	noError(t, e.g.Create(made).Error)
-	noError(t, e.g.Transaction(func(tx *gorm.DB) error { // dbresolver would read a replica
-		return tx.Where("user_id = ? AND id = ?", made.UserID, made.ID).Take(read).Error
-	}))
+	e.inTransaction(t, func(tx *gorm.DB) { // dbresolver would read a replica
+		noError(t, tx.Where("user_id = ? AND id = ?", made.UserID, made.ID).Take(read).Error)
+	})
 	update := func(stock *Stock) error {
 		return e.g.Model(stock).Where("user_id = ?", stock.UserID).Update("n", stock.N+5).Error
 	}
 	noError(t, update(made))
-	if err := update(read); !errors.Is(err, gorm.ErrRecordNotFound) {
-		t.Errorf("an update of an older version: %v", err)
-	}
-	if n := e.number(t, "SELECT n FROM sharded_stocks_1 WHERE id = ?", made.ID); n != 5 {
-		t.Errorf("the updates have made %d", n)
-	}
+	wantError(t, "an update of an older version", update(read), gorm.ErrRecordNotFound)
+	e.wantNumber(t, 5, "SELECT n FROM sharded_stocks_1 WHERE id = ?", made.ID)
 }
 
 // whatShardingDoesNot shows what the sharding plugin can't do, with lockstep or without.
@@ -295,23 +290,21 @@ func versioned(t *testing.T, e env) {
 func whatShardingDoesNot(t *testing.T, e env) {
 	t.Helper()
 	o := &Order{ID: lastID.Add(1), UserID: 1}
-	noError(t, e.g.Transaction(func(tx *gorm.DB) error { return tx.Create(o).Error }))
-	noError(t, e.g.Transaction(func(tx *gorm.DB) error {
+	e.inTransaction(t, func(tx *gorm.DB) {
+		noError(t, tx.Create(o).Error)
 		// It can't parse FOR UPDATE, and leaves that at the model's own table, without rows.
-		var read Order
-		err := tx.Clauses(clause.Locking{Strength: "UPDATE"}).Where("user_id = ? AND id = ?", o.UserID, o.ID).First(&read).Error
-		if !errors.Is(err, gorm.ErrRecordNotFound) {
-			t.Errorf("FOR UPDATE finds %+v, %v", read, err)
+		err := tx.Clauses(clause.Locking{Strength: "UPDATE"}).Where("user_id = ? AND id = ?", o.UserID, o.ID).First(&Order{}).Error
+		wantError(t, "FOR UPDATE", err, gorm.ErrRecordNotFound)
+		// It leaves the name of that table in the condition that GORM makes of a deleted model. The
+		// plugin names it where it looks for the rows of an update, which FOR UPDATE would not find.
+		for what, err := range map[string]error{
+			"a delete of a loaded model": tx.Where("user_id = ?", o.UserID).Delete(o).Error,
+			"an update by conditions":    tx.Model(&Order{}).Where("user_id = ?", o.UserID).Update("n", 5).Error,
+		} {
+			var server *mysql.MySQLError
+			if !errors.As(err, &server) || server.Number != 1054 {
+				t.Errorf("%s: %v", what, err)
+			}
 		}
-		// It leaves the name of that table in the condition that GORM makes of a deleted model.
-		var server *mysql.MySQLError
-		if err := tx.Where("user_id = ?", o.UserID).Delete(o).Error; !errors.As(err, &server) || server.Number != 1054 {
-			t.Errorf("a delete of a loaded model: %v", err)
-		}
-		// The plugin names it where it looks for the rows of an update, which FOR UPDATE would not find.
-		if err := tx.Model(&Order{}).Where("user_id = ?", o.UserID).Update("n", 5).Error; !errors.As(err, &server) || server.Number != 1054 {
-			t.Errorf("an update by conditions: %v", err)
-		}
-		return nil
-	}))
+	})
 }

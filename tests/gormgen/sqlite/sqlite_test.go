@@ -26,22 +26,17 @@ type Order struct {
 
 var orders = txlock.NewFamily[int64]("order")
 
-func open(t *testing.T, log *log.Logger) *gorm.DB {
-	t.Helper()
-	db, err := gorm.Open(sqlite.Open("file::memory:"), &gorm.Config{Logger: logger.New(log, logger.Config{LogLevel: logger.Warn, IgnoreRecordNotFoundError: true})})
+// TestUnlocked runs what a service does with locks on a database that has none.
+func TestUnlocked(t *testing.T) {
+	logged := new(bytes.Buffer)
+	warnings := logger.New(log.New(logged, "", 0), logger.Config{LogLevel: logger.Warn, IgnoreRecordNotFoundError: true})
+	db, err := gorm.Open(sqlite.Open("file::memory:"), &gorm.Config{Logger: warnings})
 	noError(t, err)
 	pool, err := db.DB()
 	noError(t, err)
 	pool.SetMaxOpenConns(1) // each connection has a database of its own
 	t.Cleanup(func() { noError(t, pool.Close()) })
 	noError(t, db.AutoMigrate(&Order{}))
-	return db
-}
-
-// TestUnlocked runs what a service does with locks on a database that has none.
-func TestUnlocked(t *testing.T) {
-	logged := new(bytes.Buffer)
-	db := open(t, log.New(logged, "", 0))
 	noError(t, db.Use(lockgorm.New(lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Order{}))))
 	if n := strings.Count(logged.String(), "nothing is locked on sqlite"); n != 1 {
 		t.Errorf("%d warnings: %s", n, logged)
@@ -51,24 +46,18 @@ func TestUnlocked(t *testing.T) {
 	noError(t, lockgorm.Transaction(db, orders.Keys(7), func(tx *gorm.DB) error {
 		var o Order
 		noError(t, tx.Clauses(lockgorm.On(orders.Key(7)), lockgorm.MaxWait(1)).Take(&o, 7).Error)
-		for what, call := range map[string]func() error{
-			"Lock": func() error { _, err := lockgorm.Lock(tx, orders.Key(7)); return err },
-			"Lock, shared": func() error {
-				_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), txlock.Shared(orders.Key(7)))
-				return err
-			},
-			"AssertLocked": func() error { return lockgorm.AssertLocked(tx, orders.Key(7)) },
-			"Save":         func() error { o.N = 3; return tx.Save(&o).Error },
-			"Loaded":       func() error { return tx.Model(&Order{}).Clauses(lockgorm.Loaded(&o)).Update("n", 4).Error },
-		} {
-			if err := call(); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
+		_, err := lockgorm.Lock(tx, orders.Key(7))
+		noError(t, err)
+		_, err = lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), txlock.Shared(orders.Key(7)))
+		noError(t, err)
+		noError(t, lockgorm.AssertLocked(tx, orders.Key(7)))
+		o.N = 3
+		noError(t, tx.Save(&o).Error)
+		noError(t, tx.Model(&Order{}).Clauses(lockgorm.Loaded(&o)).Update("n", 4).Error)
 		return tx.Model(&o).Clauses(lockgorm.CommitWith(1)).Update("n", 5).Error
 	}))
 	failed := errors.New("failed")
-	err := lockgorm.Optimistic(db, orders.Key(7), func(tx *gorm.DB) error {
+	err = lockgorm.Optimistic(db, orders.Key(7), func(tx *gorm.DB) error {
 		noError(t, tx.Model(&Order{ID: 7}).Update("n", 6).Error)
 		return failed
 	})
