@@ -110,8 +110,7 @@ func TestPaddedStrings(t *testing.T) {
 // TestLookupsFixNoSnapshot proves that to look a column up locks nothing, and that a row that is
 // committed afterwards is seen. TestMockExpectsNoLookups counts the statements.
 func TestLookupsFixNoSnapshot(t *testing.T) {
-	each(t, nil, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	each(t, nil, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
 			table := e.CreateTable(t, "vouchers", "code VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
 			err := db.Transaction(func(tx *gorm.DB) error {
@@ -129,7 +128,7 @@ func TestLookupsFixNoSnapshot(t *testing.T) {
 				noError(t, err)
 			}
 		}
-	})
+	}))
 }
 
 // TestCheck has db.Use look at models.

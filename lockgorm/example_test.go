@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"log"
+	"net/http"
+	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 var Invoices = txlock.NewFamily[int64]("invoice")
@@ -102,4 +106,130 @@ func ExampleVersion() {
 	if errors.Is(err, txlock.ErrConflict) {
 		log.Print("another user has changed the article meanwhile")
 	}
+}
+
+// These examples need a database, so they are compiled and not run.
+
+func setPaid(tx *gorm.DB, id int64) error {
+	return tx.Model(&Invoice{ID: id}).Update("paid", true).Error
+}
+
+// Transaction locks, runs the function, and commits. After a deadlock it does so again.
+func ExampleTransaction() {
+	pay := func(db *gorm.DB, id int64) error {
+		return lockgorm.Transaction(db, Invoices.Keys(id), func(tx *gorm.DB) error { return setPaid(tx, id) })
+	}
+	_ = pay
+}
+
+func ExampleLock() {
+	pay := func(tx *gorm.DB, id int64) error { // inside of db.Transaction
+		if _, err := lockgorm.Lock(tx, Invoices.Key(id)); err != nil {
+			return err
+		}
+		return setPaid(tx, id)
+	}
+	_ = pay
+}
+
+func ExampleWaitAtMost() {
+	pay := func(tx *gorm.DB, id int64) error {
+		_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 200*time.Millisecond), Invoices.Key(id))
+		return err // ErrWaitTimeout: the transaction goes on without the lock
+	}
+	_ = pay
+}
+
+// The scope of the transaction has all verbs.
+func ExampleJoin() {
+	next := func(tx *gorm.DB, ids ...int64) (txlock.Key, error) {
+		locks, err := lockgorm.Join(tx)
+		if err != nil {
+			return txlock.Key{}, err
+		}
+		grant, err := locks.LockAny(tx.Statement.Context, Invoices.Keys(ids...)...) // the first that is free
+		return grant.Key(), err
+	}
+	_ = next
+}
+
+// The transaction can be committed only while the lease is held.
+func ExampleSQLTx() {
+	book := func(db *gorm.DB, l *lease.Lease, id int64) error {
+		return db.Transaction(func(tx *gorm.DB) error {
+			if err := setPaid(tx, id); err != nil {
+				return err
+			}
+			of, err := lockgorm.SQLTx(tx)
+			if err != nil {
+				return err
+			}
+			return l.Guard(tx.Statement.Context, of) // last
+		})
+	}
+	_ = book
+}
+
+func ExampleAssertLocked() {
+	pay := func(tx *gorm.DB, id int64) error {
+		if err := lockgorm.AssertLocked(tx, Invoices.Key(id)); err != nil {
+			return err // a mistake of the program: the caller has not locked it
+		}
+		return setPaid(tx, id)
+	}
+	_ = pay
+}
+
+// Nobody waits: where two meet, the later one is run again.
+func ExampleOptimistic() {
+	pay := func(db *gorm.DB, id int64) error {
+		return lockgorm.Optimistic(db, Invoices.Key(id), func(tx *gorm.DB) error { return setPaid(tx, id) })
+	}
+	_ = pay
+}
+
+func ExampleOnce() {
+	receive := func(db *gorm.DB, message, id int64) error {
+		_, err := lockgorm.Once(db, txlock.NewFamily[int64]("message").Key(message), func(tx *gorm.DB) error {
+			return setPaid(tx, id)
+		})
+		return err
+	}
+	_ = receive
+}
+
+// Who repeats the request gets the value of the first one.
+func ExampleOnceValue() {
+	receive := func(db *gorm.DB, message, id int64) (receipt string, err error) {
+		receipt, _, err = lockgorm.OnceValue(db, txlock.NewFamily[int64]("message").Key(message), func(tx *gorm.DB) (string, error) {
+			return "receipt 1", setPaid(tx, id)
+		})
+		return receipt, err
+	}
+	_ = receive
+}
+
+// A request that is repeated with the same Idempotency-Key gets the answer of the first one.
+func ExampleOnceHandler() {
+	serve := func(db *gorm.DB, mux *http.ServeMux) {
+		pay := func(w http.ResponseWriter, r *http.Request) {
+			if err := setPaid(lockgorm.TxOf(r.Context()), 42); err != nil {
+				idempotency.Fail(r.Context(), err)
+				return
+			}
+			w.WriteHeader(http.StatusCreated)
+		}
+		mux.Handle("POST /payments", lockgorm.OnceHandler(db, http.HandlerFunc(pay), idempotency.KeyRequired()))
+	}
+	_ = serve
+}
+
+// A handler behind OnceHandler works in the transaction of its request.
+func ExampleTxOf() {
+	pay := func(w http.ResponseWriter, r *http.Request) {
+		if err := setPaid(lockgorm.TxOf(r.Context()), 42); err == nil {
+			w.WriteHeader(http.StatusCreated)
+		}
+	}
+	_ = pay
 }

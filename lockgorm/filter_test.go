@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -50,17 +51,10 @@ func (n *Named) BeforeCreate(*gorm.DB) error {
 	return nil
 }
 
-func init() {
-	columns["Ware"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, code VARCHAR(50) NULL UNIQUE, n BIGINT NOT NULL DEFAULT 0"
-	columns["Part"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, ware_id BIGINT NOT NULL"
-	columns["Named"] = "id VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL"
-}
-
 // TestCreateOfANewRecord proves that the create of a record whose key the database makes
 // needs no lock but that of its parent: nobody can name the record before.
 func TestCreateOfANewRecord(t *testing.T) {
-	eachGuarded(t, []string{"Ware", "Part", "Named"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachGuarded(t, []string{"Ware", "Part", "Named"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		name, one := "ware", &Ware{Code: "ware"}
 		many := []*Ware{{Code: name + "1"}, {Code: name + "2"}}
 		noError(t, db.Create(one).Error)
@@ -73,33 +67,22 @@ func TestCreateOfANewRecord(t *testing.T) {
 		wantError(t, "an empty slice", db.Create([]Ware{}).Error, gorm.ErrEmptySlice)
 		wantError(t, "an empty slice of a table", db.Create(&[]*Ware{}).Error, gorm.ErrEmptySlice)
 		noError(t, db.Model(one).Update("n", 1).Error)
-		if one.ID == 0 || many[1].ID == 0 || e.count(t, "Ware", "code LIKE ?", name+"%") != 8 || e.count(t, "Ware", "id = ? AND n = 1", one.ID) != 1 {
-			t.Errorf("%+v, %d wares", *one, e.count(t, "Ware", "code LIKE ?", name+"%"))
-		}
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
+		e.wantRows(t, "all", 8, "Ware", "code LIKE ?", name+"%")
+		e.wantRows(t, "those that have got their keys", 2, "Ware", "id = ? AND n = 1 OR id = ?", one.ID, many[1].ID)
+		within(t, db, func(tx *gorm.DB) {
 			noError(t, tx.Create(&Part{WareID: one.ID}).Error)
 			e.wantHeld(t, "the parent of a new part is not locked", wares.Key(one.ID))
 			n := newID()
 			noError(t, tx.Create(&Named{N: n}).Error)
 			e.wantHeld(t, "the identifier that a hook has given is not locked", nameds.Key(fmt.Sprintf("n%d", n)))
-			return nil
-		}))
-	})
+		})
+	}))
 }
 
 // TestUpsertOfAnother proves that an upsert changes only the row whose key was locked,
 // whichever row a unique key finds.
 func TestUpsertOfAnother(t *testing.T) {
 	upserts := map[string]func(db *gorm.DB, w *Ware) error{
-		"UpdateAll": func(db *gorm.DB, w *Ware) error {
-			return db.Clauses(clause.OnConflict{UpdateAll: true}).Create(w).Error
-		},
-		"DoUpdates": func(db *gorm.DB, w *Ware) error {
-			return db.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"n"})}).Create(w).Error
-		},
-		"Assignments": func(db *gorm.DB, w *Ware) error {
-			return db.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"n": w.N})}).Create(w).Error
-		},
 		"Save of a slice":   func(db *gorm.DB, w *Ware) error { return db.Save([]*Ware{w}).Error },
 		"Save of a new one": func(db *gorm.DB, w *Ware) error { return db.Save(w).Error },
 		"in a batch": func(db *gorm.DB, w *Ware) error {
@@ -108,12 +91,17 @@ func TestUpsertOfAnother(t *testing.T) {
 		"generics": func(db *gorm.DB, w *Ware) error {
 			return gorm.G[Ware](db, clause.OnConflict{UpdateAll: true}).Create(db.Statement.Context, w)
 		},
-		"with its key, too": func(db *gorm.DB, w *Ware) error {
-			return db.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"id", "n"})}).Create(w).Error
-		},
 	}
-	eachGuarded(t, []string{"Ware"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	for way, on := range map[string]clause.OnConflict{
+		"UpdateAll": {UpdateAll: true}, "DoUpdates": {DoUpdates: clause.AssignmentColumns([]string{"n"})},
+		"with its key, too": {DoUpdates: clause.AssignmentColumns([]string{"id", "n"})},
+	} {
+		upserts[way] = func(db *gorm.DB, w *Ware) error { return db.Clauses(on).Create(w).Error }
+	}
+	upserts["Assignments"] = func(db *gorm.DB, w *Ware) error {
+		return db.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"n": w.N})}).Create(w).Error
+	}
+	eachGuarded(t, []string{"Ware"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for way, upsert := range upserts {
 			code := fmt.Sprint("code ", newID())
 			w := &Ware{Code: code}
@@ -134,7 +122,7 @@ func TestUpsertOfAnother(t *testing.T) {
 		noError(t, db.Create(w).Error)
 		err := db.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"id": w.ID + 1000})}).Create(&Ware{ID: w.ID, Code: "last"}).Error
 		wantError(t, "an upsert to another key", err, txlock.ErrInvalidKey)
-	})
+	}))
 }
 
 // Preset and Seventh have primary keys with defaults: a constant that GORM writes, and one that the
@@ -169,11 +157,175 @@ func TestUpsertOfADefault(t *testing.T) {
 		} {
 			wantError(t, what, err, txlock.ErrInvalidKey)
 		}
-		if e.count(t, "Preset", "n = 0") != 1 || e.count(t, "Preset", "TRUE") != 1 || e.count(t, "Seventh", "n = 0") != 1 || e.count(t, "Seventh", "TRUE") != 1 {
-			t.Error("a record was written that nobody has locked")
+		for _, model := range []string{"Preset", "Seventh"} {
+			e.wantRows(t, "those that were there", 1, model, "n = 0")
+			e.wantRows(t, "all", 1, model, "TRUE")
 		}
 		noError(t, errors.Join(upsert.Create(&Preset{Code: "main", N: 6}).Error, upsert.Create(&Seventh{ID: 7, N: 6}).Error, db.Create(&Seventh{ID: 8}).Error))
 		e.wantRows(t, "an upsert with its key has not changed its record", 1, "Preset", "n = 6")
 		e.wantRows(t, "an upsert with its key has not changed its record", 1, "Seventh", "n = 6")
 	})
+}
+
+// TestHooksThatChangeKeys refuses an update or delete whose hook gives its model another
+// primary key: GORM would look for that row, find none, and return nothing.
+func TestHooksThatChangeKeys(t *testing.T) {
+	eachSetting(t, []string{"Carton", "Order", "Item"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		noError(t, db.Create([]*Carton{{ID: 1, Code: "one"}, {ID: 2, Code: "two"}}).Error)
+		for what, change := range map[string]func(tx *gorm.DB, c *Carton) error{
+			"Update":           func(tx *gorm.DB, c *Carton) error { return tx.Model(c).Update("n", 9).Error },
+			"Updates":          func(tx *gorm.DB, c *Carton) error { c.N = 9; return tx.Updates(c).Error },
+			"a batch":          func(tx *gorm.DB, c *Carton) error { return tx.Model([]*Carton{c}).Update("n", 9).Error },
+			"Save":             func(tx *gorm.DB, c *Carton) error { c.N = 9; return tx.Save(c).Error },
+			"Delete":           func(tx *gorm.DB, c *Carton) error { return tx.Delete(c).Error },
+			"Delete, Unscoped": func(tx *gorm.DB, c *Carton) error { return tx.Unscoped().Delete(c).Error },
+		} {
+			for _, id := range []int64{2, 77, 0} {
+				c := &Carton{ID: 1, Code: "one"}
+				err := change(withHook(db, func(*gorm.DB, int64) error { c.ID = id; return nil }), c)
+				wantError(t, fmt.Sprintf("%s, to %d", what, id), err, txlock.ErrInvalidKey)
+				e.wantRows(t, fmt.Sprintf("%s, to %d: unchanged", what, id), 2, "Carton", "n = 0 AND deleted_at IS NULL")
+				e.wantRows(t, fmt.Sprintf("%s, to %d: all", what, id), 2, "Carton", "1 = 1")
+			}
+		}
+	}))
+}
+
+// TestHooksThatAddModels proves that a record is locked, too, that a hook adds to a batch.
+func TestHooksThatAddModels(t *testing.T) {
+	eachGuarded(t, []string{"Carton", "Lid"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		noError(t, db.Create(&Carton{ID: 2, Code: "two"}).Error)
+		for what, write := range map[string]func(tx *gorm.DB, batch *[]*Carton) error{
+			"Create": func(tx *gorm.DB, batch *[]*Carton) error { return tx.Create(batch).Error },
+			"Save":   func(tx *gorm.DB, batch *[]*Carton) error { return tx.Save(batch).Error },
+		} {
+			batch := []*Carton{{ID: 1, Code: "one"}}
+			wantError(t, what, db.Transaction(func(tx *gorm.DB) error {
+				add := func(_ *gorm.DB, id int64) error {
+					if id == 1 && what == "Save" {
+						batch = append(batch, &Carton{ID: 2, Code: "two", N: 9})
+					} else if id == 1 {
+						batch = append(batch, &Carton{ID: 3, Code: "three"})
+					}
+					return nil
+				}
+				if err := write(withHook(tx, add), &batch); err != nil {
+					return err
+				}
+				if id := batch[1].ID; len(batch) != 2 || !e.held(t, cartons.Key(1)) || !e.held(t, cartons.Key(id)) {
+					t.Errorf("%s: the key of %d is free", what, id)
+				}
+				return errInner
+			}), errInner)
+		}
+	}))
+}
+
+// TestZeroKeysAreNotCreated refuses to create or upsert a record whose primary key is the zero
+// value, unless the database makes it: nobody has locked that record.
+func TestZeroKeysAreNotCreated(t *testing.T) {
+	eachSetting(t, []string{"Parole", "Tally", "Sticker"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		for what, create := range map[string]func(tx *gorm.DB) error{
+			"a string":        func(tx *gorm.DB) error { return tx.Create(&Parole{N: 2}).Error },
+			"a batch":         func(tx *gorm.DB) error { return tx.Create([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error },
+			"a number":        func(tx *gorm.DB) error { return tx.Create(&Tally{N: 2}).Error },
+			"a map":           func(tx *gorm.DB) error { return tx.Model(&Tally{}).Create(map[string]any{"id": 0, "n": 2}).Error },
+			"Save":            func(tx *gorm.DB) error { return tx.Save(&Parole{N: 2}).Error },
+			"Save of a batch": func(tx *gorm.DB) error { return tx.Save([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error },
+			"an upsert of a map": func(tx *gorm.DB) error {
+				return tx.Model(&Tally{}).Clauses(clause.OnConflict{UpdateAll: true}).Create(map[string]any{"id": 0, "n": 2}).Error
+			},
+			"IGNORE": func(tx *gorm.DB) error {
+				return tx.Clauses(clause.Insert{Modifier: "IGNORE"}).Create(&Parole{N: 2}).Error
+			},
+		} {
+			wantError(t, what, create(db), txlock.ErrInvalidKey)
+			e.wantRows(t, what, 0, "Parole", "1 = 1")
+			e.wantRows(t, what, 0, "Tally", "1 = 1")
+		}
+		noError(t, db.Save([]*Sticker{{N: 1}, {N: 1}}).Error)
+		noError(t, db.Clauses(lockgorm.On(newKey())).Create(&Tally{N: 1}).Error)
+	}))
+}
+
+// smuggled are values for n that also assign to other columns.
+var smuggled = map[string]any{
+	"another column":       gorm.Expr("1, id = 777"),
+	"out of parentheses":   gorm.Expr("ABS(?), id = (777)", 1),
+	"with a value":         gorm.Expr("?, id = ?", 1, 777),
+	"named":                clause.NamedExpr{SQL: "@n, id = 777", Vars: []any{map[string]any{"n": 1}}},
+	"a raw column":         clause.Column{Name: "1, id = 777", Raw: true},
+	"a raw table":          clause.Table{Name: "1, id = 777", Raw: true},
+	"in a slice":           []any{gorm.Expr("1), id = (777")},
+	"by a value of GORM's": valuer{"1, id = 777"},
+	"a comment":            gorm.Expr("1, id = 777 -- "),
+	"a comment of some":    gorm.Expr("1 /*! , id = 777 */"),
+	"after a backslash":    gorm.Expr(`'\', id = 777, name = '`),
+	"one half":             gorm.Expr("IF(1"),
+	"the other half":       gorm.Expr("1, 2), id = 777"),
+	"a set":                clause.Set{{Column: clause.Column{Name: "id"}, Value: 1}, {Column: clause.Column{Name: "name"}, Value: 1}},
+	"a where":              gorm.Expr("1 WHERE id = 777 OR 1"),
+	"an end":               gorm.Expr("1; SELECT 1"),
+}
+
+// valuer stands for a column type that gives an expression to GORM.
+type valuer struct{ text string }
+
+func (v valuer) GormValue(context.Context, *gorm.DB) clause.Expr { return clause.Expr{SQL: v.text} }
+
+// assignments are the ways to assign a value to n of a model.
+var assignments = map[string]func(of *gorm.DB, value any) error{
+	"Update":        func(of *gorm.DB, value any) error { return of.Update("n", value).Error },
+	"Updates":       func(of *gorm.DB, value any) error { return of.Updates(map[string]any{"n": value, "name": "x"}).Error },
+	"UpdateColumn":  func(of *gorm.DB, value any) error { return of.UpdateColumn("n", value).Error },
+	"UpdateColumns": func(of *gorm.DB, value any) error { return of.UpdateColumns(map[string]any{"N": value}).Error },
+	"Select": func(of *gorm.DB, value any) error {
+		return of.Select("n").Updates(map[string]any{"n": value, "name": "x"}).Error
+	},
+	"clause.Set": func(of *gorm.DB, value any) error {
+		return of.Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: value}}).Updates(map[string]any{}).Error
+	},
+	"a column with it": func(of *gorm.DB, value any) error {
+		return of.Clauses(clause.Set{{Column: clause.Column{Name: "n", Raw: true}, Value: value}}).Updates(map[string]any{}).Error
+	},
+	"a hook": func(of *gorm.DB, value any) error {
+		return withHook(of, func(tx *gorm.DB, _ int64) error {
+			if values, ok := tx.Statement.Dest.(map[string]any); ok {
+				values["n"] = value
+			}
+			return nil
+		}).Updates(map[string]any{"name": "x"}).Error
+	},
+	"Assign": func(of *gorm.DB, value any) error {
+		return of.Assign(map[string]any{"n": value}).FirstOrCreate(of.Statement.Model).Error
+	},
+}
+
+// TestAssignmentsOfUpserts proves the same for the columns that an upsert sets.
+func TestAssignmentsOfUpserts(t *testing.T) {
+	eachGuarded(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		order := &Order{ID: newID()}
+		noError(t, db.Create(order).Error)
+		upsert := func(value any) error {
+			set := clause.Assignments(map[string]any{"n": value, "name": gorm.Expr("CONCAT(VALUES(name), ',')")})
+			return db.Clauses(clause.OnConflict{DoUpdates: set, DoNothing: true}).Create(&Order{ID: order.ID}).Error
+		}
+		smuggled := map[string]any{"excluded": clause.Column{Table: "excluded", Name: "n), id = (777", Raw: true}, "of all": smuggled["another column"]}
+		for name, value := range smuggled {
+			wantError(t, name, upsert(value), txlock.ErrInvalidKey)
+		}
+		e.wantRows(t, "it was written", 1, "Order", "id = ? AND n = 0 AND name = ''", order.ID)
+		for n, value := range []any{1, gorm.Expr("GREATEST(n, 2)"), gorm.Expr("n + VALUES(n) + 1"), gorm.Expr("(SELECT 4)")} {
+			noError(t, upsert(value))
+			e.wantRows(t, fmt.Sprint(value), 1, "Order", "id = ? AND n = ?", order.ID, n+1)
+		}
+		// By a hook, and with DoNothing.
+		wantError(t, "of another key", db.Clauses(clause.OnConflict{DoNothing: true, DoUpdates: clause.Assignments(map[string]any{"id": 777})}).Create(&Order{ID: order.ID}).Error, txlock.ErrInvalidKey)
+		hooked := withHook(db, func(tx *gorm.DB, _ int64) error {
+			tx.Statement.AddClause(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"id": 777})})
+			return nil
+		})
+		wantError(t, "of a hook", hooked.Create(&Order{ID: order.ID}).Error, txlock.ErrInvalidKey)
+		e.wantRows(t, "it is another record", 1, "Order", fmt.Sprintf("id = %d", order.ID))
+	}))
 }

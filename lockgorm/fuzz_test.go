@@ -55,105 +55,86 @@ func (f fuzzer) atom() string {
 	return atoms[f.IntN(len(atoms))]
 }
 
+// oneOf calls one of several functions at random.
+func oneOf[T any](f fuzzer, of ...func() T) T { return of[f.IntN(len(of))]() }
+
 func (f fuzzer) expr() clause.Expression {
-	switch f.IntN(12) {
-	case 0:
-		return clause.Eq{Column: clause.Column{Name: f.text(), Raw: true}, Value: 1}
-	case 1:
-		return clause.Or(f.expr(), f.expr())
-	case 2:
-		return clause.Or(f.expr())
-	case 3:
-		return clause.And(f.expr(), f.expr())
-	case 4:
-		return clause.Not(f.expr(), f.expr())
-	case 5:
-		return clause.Not(f.expr())
-	case 6:
-		return clause.IN{Column: "n", Values: []any{f.value(), f.value()}}
-	case 7:
-		return clause.Eq{Column: f.text(), Value: f.value()}
-	case 8:
-		return clause.NamedExpr{SQL: f.text() + " AND n = @n", Vars: []any{map[string]any{"n": f.value()}}}
-	case 9:
-		return clause.Neq{Column: "id", Value: f.value()}
+	type e = clause.Expression
+	if f.IntN(6) == 0 {
+		return clause.Expr{SQL: f.text(), WithoutParentheses: f.IntN(2) == 0}
 	}
-	return clause.Expr{SQL: f.text(), WithoutParentheses: f.IntN(2) == 0}
+	return oneOf(f,
+		func() e { return clause.Eq{Column: clause.Column{Name: f.text(), Raw: true}, Value: 1} },
+		func() e { return clause.Or(f.expr(), f.expr()) },
+		func() e { return clause.Or(f.expr()) },
+		func() e { return clause.And(f.expr(), f.expr()) },
+		func() e { return clause.Not(f.expr(), f.expr()) },
+		func() e { return clause.Not(f.expr()) },
+		func() e { return clause.IN{Column: "n", Values: []any{f.value(), f.value()}} },
+		func() e { return clause.Eq{Column: f.text(), Value: f.value()} },
+		func() e {
+			return clause.NamedExpr{SQL: f.text() + " AND n = @n", Vars: []any{map[string]any{"n": f.value()}}}
+		},
+		func() e { return clause.Neq{Column: "id", Value: f.value()} },
+	)
 }
 
 func (f fuzzer) value() any {
-	switch f.IntN(5) {
-	case 0:
-		return gorm.Expr(f.text())
-	case 1:
-		return []any{0, 7, gorm.Expr(f.text())}
-	case 2:
-		return f.db.Session(&gorm.Session{NewDB: true}).Table("lockstep_locks").Select("1").Where(f.text())
-	}
-	return f.IntN(8)
+	return oneOf(f,
+		func() any { return gorm.Expr(f.text()) },
+		func() any { return []any{0, 7, gorm.Expr(f.text())} },
+		func() any {
+			return f.db.Session(&gorm.Session{NewDB: true}).Table("lockstep_locks").Select("1").Where(f.text())
+		},
+		func() any { return f.IntN(8) },
+		func() any { return f.IntN(8) },
+	)
 }
 
 // condition adds a random condition to a chain.
 func (f fuzzer) condition(tx *gorm.DB) *gorm.DB {
-	fresh := f.db.Session(&gorm.Session{NewDB: true})
-	switch f.IntN(18) {
-	case 0:
-		return tx.Where(f.text())
-	case 1:
-		return tx.Where("?", gorm.Expr(f.text()))
-	case 2:
-		return tx.Where("(?)", gorm.Expr(f.text()))
-	case 3:
-		return tx.Where("n = ?", f.value())
-	case 4:
-		return tx.Where("n", f.value())
-	case 5:
-		return tx.Where(map[string]any{"n": f.value(), "id": f.value()})
-	case 6:
-		return tx.Where(map[string]any{f.text(): f.value()})
-	case 7:
-		return tx.Not(f.text())
-	case 8:
-		return tx.Not(map[string]any{"n": f.value()})
-	case 9:
-		return tx.Or(f.text())
-	case 10:
-		return tx.Or("n = ?", f.value())
-	case 11:
-		return tx.Where(fresh.Where(f.text()).Or(f.text()))
-	case 12:
-		return tx.Where("n = @n OR "+f.text(), map[string]any{"n": f.value()})
-	case 13:
-		return tx.Clauses(clause.Where{Exprs: []clause.Expression{f.expr(), f.expr()}})
-	case 14:
-		return tx.Where(f.expr())
-	case 15:
-		return tx.Scopes(func(tx *gorm.DB) *gorm.DB { return tx.Or(f.text()) })
-	case 16:
-		return tx.Order(f.text()).Limit(f.IntN(3) + 1)
-	}
-	return tx.Not(f.expr())
+	type db = *gorm.DB
+	return oneOf(f,
+		func() db { return tx.Where(f.text()) },
+		func() db { return tx.Where("?", gorm.Expr(f.text())) },
+		func() db { return tx.Where("(?)", gorm.Expr(f.text())) },
+		func() db { return tx.Where("n = ?", f.value()) },
+		func() db { return tx.Where("n", f.value()) },
+		func() db { return tx.Where(map[string]any{"n": f.value(), "id": f.value()}) },
+		func() db { return tx.Where(map[string]any{f.text(): f.value()}) },
+		func() db { return tx.Not(f.text()) },
+		func() db { return tx.Not(map[string]any{"n": f.value()}) },
+		func() db { return tx.Or(f.text()) },
+		func() db { return tx.Or("n = ?", f.value()) },
+		func() db { return tx.Where(f.db.Session(&gorm.Session{NewDB: true}).Where(f.text()).Or(f.text())) },
+		func() db { return tx.Where("n = @n OR "+f.text(), map[string]any{"n": f.value()}) },
+		func() db { return tx.Clauses(clause.Where{Exprs: []clause.Expression{f.expr(), f.expr()}}) },
+		func() db { return tx.Where(f.expr()) },
+		func() db { return tx.Scopes(func(tx *gorm.DB) *gorm.DB { return tx.Or(f.text()) }) },
+		func() db { return tx.Order(f.text()).Limit(f.IntN(3) + 1) },
+		func() db { return tx.Not(f.expr()) },
+	)
 }
 
 // write sends a random write of the model or the slice.
 func (f fuzzer) write(tx *gorm.DB, model any) error {
-	switch f.IntN(8) {
-	case 0:
-		return tx.Delete(model).Error
-	case 1:
-		return tx.Model(model).Updates(map[string]any{"n": gorm.Expr("n + 1")}).Error
-	case 2:
-		return tx.Model(model).Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: 5}}).Updates(map[string]any{}).Error
-	case 3:
-		return tx.Model(model).UpdateColumn("n", 6).Error
-	case 4:
-		return tx.Model(model).Update("n", gorm.Expr("8 /* "+strings.ReplaceAll(f.text(), "*/", "")+" */")).Error
-	case 5:
-		return tx.Model(model).Update("n", gorm.Expr("(9 + 0 * (?))", gorm.Expr(f.text()))).Error
-	case 6:
-		return tx.Model(model).Updates(map[string]any{[]string{"id", "`id`", "n"}[f.IntN(3)]: f.IntN(12) + 1}).Error
-	}
-	return tx.Model(model).Update("n", 9).Error
+	type db = *gorm.DB
+	return oneOf(f,
+		func() db { return tx.Delete(model) },
+		func() db { return tx.Model(model).Updates(map[string]any{"n": gorm.Expr("n + 1")}) },
+		func() db {
+			return tx.Model(model).Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: 5}}).Updates(map[string]any{})
+		},
+		func() db { return tx.Model(model).UpdateColumn("n", 6) },
+		func() db {
+			return tx.Model(model).Update("n", gorm.Expr("8 /* "+strings.ReplaceAll(f.text(), "*/", "")+" */"))
+		},
+		func() db { return tx.Model(model).Update("n", gorm.Expr("(9 + 0 * (?))", gorm.Expr(f.text()))) },
+		func() db {
+			return tx.Model(model).Updates(map[string]any{[]string{"id", "`id`", "n"}[f.IntN(3)]: f.IntN(12) + 1})
+		},
+		func() db { return tx.Model(model).Update("n", 9) },
+	).Error
 }
 
 // hook lets the hook of a model add a condition to the current statement.
@@ -173,8 +154,7 @@ func TestRandomConditions(t *testing.T) {
 	t.Logf("LOCKSTEP_SEED=%d", seed)
 	// Others lock the same keys at the same time, which makes the snapshot stale.
 	committed := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	each(t, []string{"Order", "Doc", "Page", "Author"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	each(t, []string{"Order", "Doc", "Page", "Author"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for id := range rows {
 			n := int64(id % 2 * 7)
 			noError(t, db.Create(&Order{ID: int64(id) + 1, Name: "a", N: n}).Error)
@@ -224,7 +204,7 @@ func TestRandomConditions(t *testing.T) {
 				t.Errorf("%s: of %d tries %d have changed rows, %d were refused", model, tries, changed, refused)
 			}
 		}
-	})
+	}))
 }
 
 // models returns one loaded model, or a slice of several.

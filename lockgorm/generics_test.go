@@ -2,7 +2,6 @@ package lockgorm_test
 
 import (
 	"testing"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -12,8 +11,7 @@ import (
 
 // TestGenerics uses Lock, RLockAll, On and tagged models with gorm.G.
 func TestGenerics(t *testing.T) {
-	each(t, []string{"Note", "Parcel"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	each(t, []string{"Note", "Parcel"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		ctx, key, another := t.Context(), e.ensured(t), e.ensured(t)
 		noError(t, gorm.G[Note](db).Create(ctx, &Note{ID: 1}))
 		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
@@ -33,14 +31,13 @@ func TestGenerics(t *testing.T) {
 			return err
 		}))
 		id := newID()
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
+		within(t, db, func(tx *gorm.DB) {
 			noError(t, second(scopeOf(t, tx).LockAll(ctx, txlock.Shared(key), txlock.Shared(another))))
 			noError(t, gorm.G[Parcel](tx).Create(ctx, &Parcel{ID: id}))
 			if e.wantHeld(t, "Create of a tagged model", parcels.Key(id)); e.free(t, key) || e.free(t, another) {
 				t.Error("LockAll has taken no shared lock")
 			}
-			return nil
-		}))
+		})
 		wantError(t, "an update by chance", second(gorm.G[Parcel](db).Where("n = RAND()").Update(ctx, "n", 2)), txlock.ErrInvalidKey)
 		wantError(t, "a delete by chance", second(gorm.G[Parcel](db).Where("n < RAND()").Delete(ctx)), txlock.ErrInvalidKey)
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
@@ -54,48 +51,7 @@ func TestGenerics(t *testing.T) {
 		if rows != 1 || e.count(t, "Parcel", "1 = 1") != 0 {
 			t.Errorf("Delete of a loaded model: %d rows, %v", rows, err)
 		}
-	})
-}
-
-// TestGenericsWait limits the waits of gorm.G by AtMost, and not by the limit of a handle,
-// which GORM drops.
-func TestGenericsWait(t *testing.T) {
-	const limit = 100 * time.Millisecond
-	each(t, []string{"Parcel", "Note", "Order"}, func(t *testing.T, e *env) {
-		db, ctx := e.openPlugin(t), t.Context()
-		id := newID()
-		key := parcels.Key(id)
-		noError(t, txlock.Ensure(ctx, e.Admin(), key))
-		e.hold(t, key)
-		for name, send := range map[string]func(tx *gorm.DB) error{
-			"On": func(tx *gorm.DB) error {
-				_, err := gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(limit)).Find(ctx)
-				return err
-			},
-			"On, the context of a handle": func(tx *gorm.DB) error {
-				short := lockgorm.WaitAtMost(tx, limit)
-				_, err := gorm.G[Note](short, lockgorm.On(key)).Find(short.Statement.Context)
-				return err
-			},
-			"a model": func(tx *gorm.DB) error {
-				return gorm.G[Parcel](tx, lockgorm.MaxWait(limit)).Create(ctx, &Parcel{ID: id})
-			},
-			"a hook": func(tx *gorm.DB) error {
-				locks := func(tx *gorm.DB, _ int64) error { _, err := lockgorm.Lock(tx, key); return err }
-				return lockgorm.WaitAtMost(withHook(tx, locks), limit).Create(&Order{ID: newID()}).Error
-			},
-		} {
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				wantError(t, name, send(tx), txlock.ErrWaitTimeout)
-				return scopeOf(t, tx).Verify(ctx)
-			}))
-		}
-		err := db.Transaction(func(tx *gorm.DB) error {
-			_, err := gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(-1)).Find(ctx)
-			return err
-		})
-		wantError(t, "a limit below 0", err, txlock.ErrInvalidOption)
-	})
+	}))
 }
 
 // TestGenericsVersion compares the Version of a loaded model with gorm.G.
@@ -123,9 +79,7 @@ func TestGenericsVersion(t *testing.T) {
 		if rows != 0 || err != nil {
 			t.Errorf("AnyVersion with a condition of its own: %d rows, %v", rows, err)
 		}
-		if e.count(t, "Ledger", "n = 3 AND version = ?", l.Version) != 1 {
-			t.Errorf("the row is not that of the model %+v", l)
-		}
+		e.wantRows(t, "the row of the model", 1, "Ledger", "n = 3 AND version = ?", l.Version)
 		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Delete(ctx)))
 	})
 }
@@ -137,8 +91,7 @@ func TestLoadedRefused(t *testing.T) {
 		a, b := &Parcel{ID: newID()}, &Parcel{ID: newID()}
 		noError(t, db.Create([]*Parcel{a, b}).Error)
 		for name, model := range map[string]any{"a value": *a, "nil": nil, "a nil pointer": (*Parcel)(nil), "another type": &Note{ID: 1}, "no key": &Parcel{}, "a slice": &[]Parcel{*a}} {
-			_, err := gorm.G[Parcel](db, lockgorm.Loaded(model)).Update(ctx, "n", 7)
-			wantError(t, name, err, txlock.ErrInvalidKey)
+			wantError(t, name, second(gorm.G[Parcel](db, lockgorm.Loaded(model)).Update(ctx, "n", 7)), txlock.ErrInvalidKey)
 		}
 		on := db.Clauses(lockgorm.Loaded(a)).Session(&gorm.Session{})
 		wantError(t, "Model of another", on.Model(b).Update("n", 7).Error, txlock.ErrInvalidKey)

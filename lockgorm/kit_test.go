@@ -3,16 +3,95 @@ package lockgorm_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/DATA-DOG/go-sqlmock"
+	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
+
+// mocked is GORM on a Kit over a mock, which demands at the end that all was sent.
+func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, *locktest.Kit, sqlmock.Sqlmock) {
+	t.Helper()
+	pool, mock, err := sqlmock.New()
+	noError(t, err)
+	t.Cleanup(func() {
+		noError(t, mock.ExpectationsWereMet())
+		_ = pool.Close()
+	})
+	kit := locktest.Open(t, pool)
+	db, err := gorm.Open(mysql.New(mysql.Config{Conn: kit.DB(), SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard})
+	noError(t, err)
+	return used(t, db, options...), kit, mock
+}
+
+// TestMockExpectsNoLookups writes tagged models over a mock: what a column is, is asked for
+// only where a string isn't declared binary, and then once.
+func TestMockExpectsNoLookups(t *testing.T) {
+	t.Parallel()
+	db, kit, mock := mocked(t, lockgorm.In("shop"))
+	family := func(name string, of ...txlock.FamilyOption) txlock.Family[string] {
+		return txlock.NewFamily[string](name, append(of, txlock.In("shop"), txlock.Exact())...)
+	}
+	write := func(model any, key txlock.Key, before func()) {
+		t.Helper()
+		mock.ExpectBegin()
+		before()
+		mock.ExpectExec("INSERT INTO").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectCommit()
+		noError(t, db.Create(model).Error)
+		if !kit.Locked(key) {
+			t.Errorf("%v isn't locked: %v", key, kit.Log())
+		}
+	}
+	nothing := func() {}
+	lookup := func(table, collation string) func() {
+		return func() {
+			mock.ExpectQuery("SELECT .*`code`.*`" + table + "`.*COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, collation))
+		}
+	}
+	write(&Parcel{ID: 7}, family("parcel").Key("7"), nothing)
+	write(&Chest{Code: "a"}, family("chest", txlock.Hashed()).Key("a"), nothing)
+	write(&Voucher{Code: "a"}, family("voucher").Key("a"), lookup("vouchers", "utf8mb4_bin"))
+	write(&Voucher{Code: "b"}, family("voucher").Key("b"), nothing)
+	db = db.Table("others").Session(&gorm.Session{})
+	write(&Voucher{Code: "c"}, family("voucher").Key("c"), lookup("others", "utf8mb4_bin"))
+	write(&Voucher{Code: "d"}, family("voucher").Key("d"), nothing)
+	db = db.Session(&gorm.Session{NewDB: true})
+	write(&Stamp{Code: "A"}, family("stamp").Key("a"), lookup("stamps", "utf8_general_ci")) // as old servers call it
+}
+
+// TestMockOfAnUnknownColumn has a mock that expects no such question, or whose server
+// answers that the column is case insensitive.
+func TestMockOfAnUnknownColumn(t *testing.T) {
+	t.Parallel()
+	db, _, mock := mocked(t)
+	refused := func(cure string) {
+		t.Helper()
+		if err := db.Create(&Voucher{Code: "a"}).Error; err == nil || !strings.Contains(err.Error(), cure) {
+			t.Errorf("%v, want %q in it", err, cure)
+		}
+	}
+	mock.ExpectBegin()
+	mock.ExpectRollback()
+	refused("is not looked up")
+	for asked := range 2 { // the answer is kept
+		if asked == 0 {
+			mock.ExpectBegin()
+			mock.ExpectQuery("COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, "utf8mb4_0900_ai_ci"))
+			mock.ExpectRollback()
+		}
+		refused("the collation utf8mb4_0900_ai_ci")
+	}
+	noError(t, db.Session(&gorm.Session{DryRun: true}).Create(&Voucher{Code: "a"}).Error)
+}
 
 // Bill is a model whose writes lock it.
 type Bill struct {

@@ -54,8 +54,7 @@ var guardedWrites = map[string]func(db *gorm.DB) error{
 // TestGuardedStatement proves that a guarded statement is committed while the lease is held, and
 // leaves nothing after it was taken away, both in GORM's own transaction and in the program's.
 func TestGuardedStatement(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	each(t, []string{"Note"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		m := manager(t, db)
 		reset := func() {
 			noError(t, db.Where("1 = 1").Delete(&Note{}).Error)
@@ -83,14 +82,13 @@ func TestGuardedStatement(t *testing.T) {
 				wantError(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 			}
 		}
-	})
+	}))
 }
 
 // TestGuardedAfterHooks proves that the guard comes after the hooks, so that what they write is
 // guarded too.
 func TestGuardedAfterHooks(t *testing.T) {
-	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	each(t, []string{"Order", "Item"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		l, hooks := take(t, manager(t, db)), 0
 		hooked := withHook(db, func(*gorm.DB, int64) error {
 			if hooks++; hooks == 1 {
@@ -102,14 +100,13 @@ func TestGuardedAfterHooks(t *testing.T) {
 		if wantError(t, "Create", err, txlock.ErrLost); hooks == 0 || e.count(t, "Order", "1 = 1") != 0 {
 			t.Errorf("%d hooks, or an order was written", hooks)
 		}
-	})
+	}))
 }
 
 // TestGuardedNeeds proves that a guarded statement isn't sent outside of a transaction, nor without
 // the plugin.
 func TestGuardedNeeds(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	each(t, []string{"Note"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		l := take(t, manager(t, db))
 		skipping := db.Session(&gorm.Session{SkipDefaultTransaction: true})
 		for name, write := range guardedWrites {
@@ -130,7 +127,7 @@ func TestGuardedNeeds(t *testing.T) {
 		wantError(t, "Exec outside of a transaction", db.Clauses(lockgorm.Guard(l)).Exec("DO 1").Error, txlock.ErrNoTransaction)
 		e.wantRows(t, "notes were written", 0, "Note", "1 = 1")
 		noError(t, db.Session(&gorm.Session{DryRun: true}).Clauses(lockgorm.Guard(l)).Create(&Note{ID: 9}).Error)
-	})
+	}))
 }
 
 // TestGuardAgainThroughSessions proves that a transaction may guard a lease again, through any of

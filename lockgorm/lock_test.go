@@ -3,8 +3,10 @@ package lockgorm_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -132,9 +134,8 @@ func TestNoTransaction(t *testing.T) {
 }
 
 func TestDryRunSendsNothing(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
+	each(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		within(t, db, func(tx *gorm.DB) {
 			dry := tx.Session(&gorm.Session{DryRun: true})
 			sent := questions(t, tx, func() {
 				for _, key := range []txlock.Key{newKey(), txlock.Shared(newKey())} {
@@ -150,18 +151,136 @@ func TestDryRunSendsNothing(t *testing.T) {
 				dry.Clauses(lockgorm.On(newKey())).First(&Order{})
 				dry.Clauses(lockgorm.On(newKey())).Exec("DO 0")
 			})
-			if sent != 0 {
-				t.Errorf("%d statements were sent", sent)
-			}
-			return nil
-		}))
+			equal(t, "statements", sent, 0)
+		})
 		// Outside of a transaction, a DryRun session needs none.
-		if _, err := lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey()); err != nil {
-			t.Error(err)
-		}
+		noError(t, second(lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey())))
 		text := db.ToSQL(func(tx *gorm.DB) *gorm.DB { return tx.Model(&Order{}).Where("id = 1").Update("n", 1) })
 		if text == "" {
 			t.Error("ToSQL of an update that would be refused writes nothing")
 		}
+	}))
+}
+
+// TestAssertLocked asserts locks with a *gorm.DB.
+func TestAssertLocked(t *testing.T) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
+		db, key := e.open(t).WithContext(t.Context()), newKey()
+		shared := e.ensured(t)
+		wantError(t, "on the pool", lockgorm.AssertLocked(db, key), txlock.ErrNoTransaction)
+		wantError(t, "on nil", lockgorm.AssertLocked(nil, key), txlock.ErrNoTransaction)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			wantError(t, "before the lock", lockgorm.AssertLocked(tx, key), txlock.ErrNotHeld)
+			noError(t, lockgorm.AssertLocked(tx.Session(&gorm.Session{DryRun: true}), key))
+			noError(t, second(lockgorm.Lock(tx, key)))
+			noError(t, second(scopeOf(t, tx).RLock(t.Context(), shared)))
+			wantError(t, "a shared lock", lockgorm.AssertLocked(tx, shared), txlock.ErrNotHeld)
+			noError(t, lockgorm.AssertLocked(tx, txlock.Shared(shared)))
+			return lockgorm.AssertLocked(tx, key)
+		}))
+	})
+}
+
+// TestMixedTransaction gives exclusive and shared keys to Transaction, On and Optimistic.
+func TestMixedTransaction(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		own, common, other := e.ensured(t), e.ensured(t), e.ensured(t)
+		held := func(name string) {
+			t.Helper()
+			e.wantHeld(t, name, own)
+			noError(t, db.Transaction(func(other *gorm.DB) error { // another's, to which the shared one is open
+				wantError(t, name+": TryLock by another", second(scopeOf(t, other).TryLock(t.Context(), common)), txlock.ErrBusy)
+				return second(scopeOf(t, other).TryRLock(t.Context(), common))
+			}))
+		}
+		keys := []txlock.Key{txlock.Shared(common), own}
+		noError(t, lockgorm.Transaction(db, keys, func(*gorm.DB) error {
+			held("Transaction")
+			return nil
+		}))
+		noError(t, db.Use(lockgorm.New()))
+		within(t, db, func(tx *gorm.DB) {
+			var notes []Note
+			noError(t, tx.Clauses(lockgorm.On(keys...)).Find(&notes).Error)
+			held("On")
+		})
+		noError(t, lockgorm.Optimistic(db, own, func(tx *gorm.DB) error {
+			for key, shared := range map[txlock.Key]bool{txlock.Shared(own): false, other: false, txlock.Shared(common): true} {
+				grant, err := lockgorm.Lock(tx, key)
+				noError(t, err)
+				equal(t, "Lock under Optimistic is shared", grant.Shared(), shared)
+			}
+			return nil
+		}))
+	})
+}
+
+// waits are calls that wait for the lock of a Parcel, for which a handle limits the wait.
+var waits = map[string]func(tx *gorm.DB, id int64) error{
+	"Lock": func(tx *gorm.DB, id int64) error { return second(lockgorm.Lock(tx, parcels.Key(id))) },
+	"LockAll, shared": func(tx *gorm.DB, id int64) error {
+		scope, err := lockgorm.Join(tx)
+		if err != nil {
+			return err
+		}
+		return second(scope.LockAll(tx.Statement.Context, txlock.Shared(parcels.Key(id))))
+	},
+	"On": func(tx *gorm.DB, id int64) error {
+		return tx.Clauses(lockgorm.On(parcels.Key(id))).Find(&[]Note{}).Error
+	},
+	"the plugin": func(tx *gorm.DB, id int64) error { return tx.Create(&Parcel{ID: id}).Error },
+	"gorm.G": func(tx *gorm.DB, id int64) error { // which drops the limit of a handle, and keeps its context
+		return second(gorm.G[Note](tx, lockgorm.On(parcels.Key(id))).Find(tx.Statement.Context))
+	},
+	"a hook": func(tx *gorm.DB, id int64) error {
+		locks := func(tx *gorm.DB, _ int64) error { return second(lockgorm.Lock(tx, parcels.Key(id))) }
+		return withHook(tx, locks).Create(&Order{ID: newID()}).Error
+	},
+}
+
+// TestWaitAtMost demands that all that locks under a limit, of a handle or of MaxWait, keeps to it,
+// and goes on.
+func TestWaitAtMost(t *testing.T) {
+	const limit = 100 * time.Millisecond
+	each(t, []string{"Parcel", "Note", "Order"}, func(t *testing.T, e *env) {
+		db, ctx, id := e.openPlugin(t), t.Context(), newID()
+		key := parcels.Key(id)
+		noError(t, txlock.Ensure(ctx, poolOf(t, db), key))
+		ways := maps.Clone(waits)
+		ways["On, MaxWait"] = func(tx *gorm.DB, _ int64) error {
+			return second(gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(limit)).Find(ctx))
+		}
+		ways["a model, MaxWait"] = func(tx *gorm.DB, id int64) error {
+			return gorm.G[Parcel](tx, lockgorm.MaxWait(limit)).Create(ctx, &Parcel{ID: id})
+		}
+		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error {
+			for name, wait := range ways {
+				noError(t, db.Transaction(func(tx *gorm.DB) error {
+					short := tx
+					if !strings.HasSuffix(name, "MaxWait") {
+						short = lockgorm.WaitAtMost(tx, limit)
+					}
+					wantError(t, name, wait(short, id), txlock.ErrWaitTimeout)
+					noError(t, short.Where("id = 1").Find(&[]Note{}).Error) // a handle for many statements
+					noError(t, short.Save(&Note{ID: 2}).Error)
+					var found []Note
+					noError(t, short.Find(&found).Error)
+					equal(t, name+", notes", len(found), 1)
+					return scopeOf(t, tx).Verify(ctx)
+				}))
+			}
+			short := lockgorm.WaitAtMost(db, limit)
+			wantError(t, "Transaction", lockgorm.Transaction(short, []txlock.Key{key}, func(*gorm.DB) error { return nil }), txlock.ErrWaitTimeout)
+			return nil
+		}))
+		for _, pool := range []*gorm.DB{db, nil} {
+			wantError(t, "no transaction", second(lockgorm.Lock(lockgorm.WaitAtMost(pool, limit), key)), txlock.ErrNoTransaction)
+		}
+		within(t, db, func(tx *gorm.DB) {
+			wantError(t, "a limit below 0", second(lockgorm.Lock(lockgorm.WaitAtMost(tx, -1), key)), txlock.ErrInvalidOption)
+			below := gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(-1))
+			wantError(t, "MaxWait below 0", second(below.Find(ctx)), txlock.ErrInvalidOption)
+		})
 	})
 }

@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -96,12 +97,44 @@ func hooked(tx *gorm.DB, id int64) error {
 	return nil
 }
 
-// columns are the columns of the models' tables.
+const (
+	serial        = "id BIGINT AUTO_INCREMENT PRIMARY KEY, "
+	counted       = "n BIGINT NOT NULL DEFAULT 0"
+	versionColumn = "version BIGINT UNSIGNED NOT NULL DEFAULT 1"
+)
+
+// columns are the columns of the models' tables. Others have an id and an n, as Note has.
 var columns = map[string]string{
-	"Order": "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0",
-	"Item":  "id BIGINT AUTO_INCREMENT PRIMARY KEY, order_id BIGINT, name VARCHAR(50) NOT NULL DEFAULT ''",
-	"Note":  "id BIGINT AUTO_INCREMENT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0",
-	"Draft": "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3)",
+	"Order":     serial + "name VARCHAR(50) NOT NULL DEFAULT '', " + counted,
+	"Item":      serial + "order_id BIGINT, name VARCHAR(50) NOT NULL DEFAULT ''",
+	"Draft":     "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3)",
+	"Carton":    serial + "code VARCHAR(50) NOT NULL UNIQUE, n BIGINT NOT NULL, deleted_at DATETIME(3)",
+	"Lid":       serial + "carton_id BIGINT NOT NULL, n BIGINT NOT NULL",
+	"Folder":    serial + "code VARCHAR(50) NOT NULL UNIQUE, n BIGINT NOT NULL, deleted_at DATETIME(3)" + ", " + versionColumn,
+	"Ware":      serial + "code VARCHAR(50) NULL UNIQUE, " + counted,
+	"Part":      serial + "ware_id BIGINT NOT NULL",
+	"Named":     "id VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL",
+	"ShelfNote": serial + "shelf_id BIGINT",
+	"Stall":     "hall BIGINT NOT NULL, line BIGINT NOT NULL, n BIGINT NOT NULL, PRIMARY KEY (hall, line)",
+	"Shown":     "id BIGINT PRIMARY KEY, n BIGINT NOT NULL, seen BIGINT NOT NULL DEFAULT 0",
+	"Couple":    "id VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL",
+	"Code":      "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL",
+	"Archive":   "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3)",
+	"Tenant":    "id BIGINT PRIMARY KEY, n BIGINT NOT NULL, updated_at BIGINT NOT NULL DEFAULT 0",
+	"Loose":     "n BIGINT NOT NULL",
+	"Chest":     "code VARBINARY(50) PRIMARY KEY, " + counted,
+	"Box":       "id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, created_at DATETIME(3), updated_at DATETIME(3), deleted_at DATETIME(3)",
+	"Badge":     "code VARBINARY(50) PRIMARY KEY, " + counted,
+	"Sample":    "id BINARY(16) PRIMARY KEY, " + counted,
+	"Parole":    "code VARBINARY(50) PRIMARY KEY, " + counted,
+	"Tally":     "id BIGINT PRIMARY KEY, " + counted,
+	"Coupon":    "code VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY, " + counted,
+	"Ticket":    "code VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, " + counted,
+	"Ledger":    serial + "n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3), " + versionColumn,
+	"Doc":       serial + "name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, " + versionColumn,
+	"Page":      serial + "doc_id BIGINT, n BIGINT NOT NULL DEFAULT 0, row_" + versionColumn,
+	"Author":    serial + "name VARCHAR(50) NOT NULL DEFAULT '', " + versionColumn,
+	"Sheet":     "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3), " + versionColumn,
 }
 
 // env is a database for one test, on a guarded pool or a plain one.
@@ -139,14 +172,6 @@ func eachSetting(t *testing.T, models []string, test func(t *testing.T, e *env))
 	})
 }
 
-// inTransaction calls fn in a transaction if GORM's statements begin none themselves.
-func (e *env) inTransaction(db *gorm.DB, fn func(tx *gorm.DB) error) error {
-	if e.skip {
-		return db.Transaction(fn)
-	}
-	return fn(db)
-}
-
 // eachGuarded runs a test on a guarded pool of every engine.
 func eachGuarded(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Parallel()
@@ -164,7 +189,7 @@ func onEngines(t *testing.T, models []string, setting string, guarded bool, test
 			t.Parallel()
 			e := &env{DB: testdb.OpenBeside(t, engine, setting), guarded: guarded, names: names{tables: map[string]string{}}}
 			for _, model := range models {
-				e.names.tables[model] = e.CreateTable(t, model, columns[model])
+				e.names.tables[model] = e.CreateTable(t, model, cmp.Or(columns[model], serial+counted))
 			}
 			test(t, e)
 		})
@@ -208,6 +233,17 @@ func (e *env) config(configure ...func(*gorm.Config)) *gorm.Config {
 func (e *env) openPlugin(t *testing.T, options ...lockgorm.Option) *gorm.DB {
 	t.Helper()
 	return used(t, e.open(t), options...)
+}
+
+// withPlugin is a test that begins by openPlugin.
+func withPlugin(test func(t *testing.T, e *env, db *gorm.DB)) func(t *testing.T, e *env) {
+	return func(t *testing.T, e *env) { test(t, e, e.openPlugin(t)) }
+}
+
+// within calls fn in a transaction, which is committed.
+func within(t *testing.T, db *gorm.DB, fn func(tx *gorm.DB)) {
+	t.Helper()
+	noError(t, db.Transaction(func(tx *gorm.DB) error { fn(tx); return nil }))
 }
 
 // used uses the plugin.
@@ -356,6 +392,14 @@ func wantError(t *testing.T, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// equal fails the test unless the values are equal.
+func equal[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
 

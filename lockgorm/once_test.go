@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"testing"
 
 	"gorm.io/gorm"
@@ -37,12 +38,11 @@ func TestOnce(t *testing.T) {
 		once("again", db, key, nil, false)
 
 		nested, undone := onceKey(), onceKey()
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
+		within(t, db, func(tx *gorm.DB) {
 			once("a nested fn that fails", tx, nested, broken, false)
 			once("nested", tx, nested, nil, true)
 			once("nested, again", tx, nested, nil, false)
-			return nil
-		}))
+		})
 		wantError(t, "the outer transaction", db.Transaction(func(tx *gorm.DB) error {
 			once("in one that is rolled back", tx, undone, nil, true)
 			return broken
@@ -117,9 +117,8 @@ func TestOnceHandler(t *testing.T) {
 			r, w := httptest.NewRequest("POST", "/", nil), httptest.NewRecorder()
 			r.Header.Set("Idempotency-Key", key)
 			lockgorm.OnceHandler(db, handler, idempotency.KeyRequired()).ServeHTTP(w, r)
-			if status = http.StatusCreated; w.Code != want {
-				t.Errorf("%d: %d, want %d", i, w.Code, want)
-			}
+			status = http.StatusCreated
+			equal(t, "the status of request "+strconv.Itoa(i), w.Code, want)
 		}
 		if n := e.count(t, "Note", "1 = 1"); n != 1 || calls != 2 || lockgorm.TxOf(t.Context()) != nil {
 			t.Errorf("%d notes of %d calls", n, calls)

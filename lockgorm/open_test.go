@@ -150,9 +150,7 @@ func TestOpenIsGORMs(t *testing.T) {
 				t.Errorf("%s: clauses %v, want %v", engine, db.ClauseBuilders, theirs.ClauseBuilders)
 			}
 			text := db.Explain("SELECT ?, ?", 1, "it's")
-			if text != theirs.Explain("SELECT ?, ?", 1, "it's") {
-				t.Errorf("%s: it explains %s", engine, text)
-			}
+			equal(t, string(engine)+": Explain", text, theirs.Explain("SELECT ?, ?", 1, "it's"))
 		}
 		if ours.Dialector.(*mysql.Dialector) == again.Dialector.(*mysql.Dialector) {
 			t.Errorf("%s: two share a dialector", engine)

@@ -30,41 +30,31 @@ var halls = txlock.NewFamily[int64]("gorm-hall")
 
 func (s *Stall) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(s.Hall), nil }
 
-func init() {
-	columns["Stall"] = "hall BIGINT NOT NULL, line BIGINT NOT NULL, n BIGINT NOT NULL, PRIMARY KEY (hall, line)"
-}
-
 // TestRowsOfLockers proves that rows which conditions select are locked by the keys that the
 // model's method names, with a primary key of several columns, too.
 func TestRowsOfLockers(t *testing.T) {
 	eachSetting(t, []string{"Stall"}, func(t *testing.T, e *env) {
 		db, h := e.openPlugin(t), newID()
 		for i := range int64(4) {
-			noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&Stall{Hall: h + i%2, Row: i, N: i}).Error }))
+			noError(t, db.Create(&Stall{Hall: h + i%2, Row: i, N: i}).Error)
 		}
 		for what, write := range map[string]struct {
 			do    func(tx *gorm.DB) *gorm.DB
 			rows  int64
-			halls []int64
+			halls []txlock.Key
 		}{
 			"by a column": {func(tx *gorm.DB) *gorm.DB {
 				return tx.Model(&Stall{}).Where("n >= ?", 2).Update("n", gorm.Expr("n + 10"))
-			}, 2, []int64{h, h + 1}},
+			}, 2, halls.Keys(h, h+1)},
 			"by a hall": {func(tx *gorm.DB) *gorm.DB {
 				return tx.Model(&Stall{Hall: h}).Where("n >= 0").Update("n", gorm.Expr("n + 10"))
-			}, 2, []int64{h}},
-			"by hall and line": {func(tx *gorm.DB) *gorm.DB { return tx.Where("hall = ? AND line = ?", h+1, 1).Delete(&Stall{}) }, 1, []int64{h + 1}},
+			}, 2, halls.Keys(h)},
+			"by hall and line": {func(tx *gorm.DB) *gorm.DB { return tx.Where("hall = ? AND line = ?", h+1, 1).Delete(&Stall{}) }, 1, halls.Keys(h + 1)},
 			"none":             {func(tx *gorm.DB) *gorm.DB { return tx.Where("n = ?", 77).Delete(&Stall{}) }, 0, nil},
 		} {
 			wantError(t, what, db.Transaction(func(tx *gorm.DB) error {
-				if got := write.do(tx); got.Error != nil || got.RowsAffected != write.rows {
-					t.Errorf("%s: %d rows, %v", what, got.RowsAffected, got.Error)
-				}
-				for _, hall := range write.halls {
-					if !e.held(t, halls.Key(hall)) {
-						t.Errorf("%s: hall %d is free", what, hall-h)
-					}
-				}
+				affects(t, what, write.do(tx), write.rows)
+				e.wantHeld(t, what, write.halls...)
 				return errInner
 			}), errInner)
 		}
@@ -97,9 +87,7 @@ func TestRowsThatMove(t *testing.T) {
 		}
 		for range testdb.Long(25, 100) {
 			got := db.Model(&Parcel{}).Where("n = ?", 1).Update("n", gorm.Expr("n + 0 * id"))
-			if got.Error != nil {
-				t.Errorf("%d rows, %v", got.RowsAffected, got.Error)
-			}
+			wantError(t, "a write", got.Error, nil)
 			found := 0
 			err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
 				got := tx.Model(&Parcel{}).Where("n = ?", 1).Update("n", 2)
@@ -127,16 +115,21 @@ func TestRowsOfItsOwn(t *testing.T) {
 			poolOf(t, db).SetMaxOpenConns(most)
 			n, id := 2*i+1, b+int64(i)+1
 			noError(t, db.Model(&Parcel{}).Where("n = ?", n).Update("n", n+1).Error)
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
+			within(t, db, func(tx *gorm.DB) {
 				noError(t, tx.Exec(fmt.Sprintf("INSERT INTO %s (id, n) VALUES (?, ?)", e.names.tables["Parcel"]), id, n+1).Error)
-				got := tx.Model(&Parcel{}).Where("n = ?", n+1).Update("n", n+2)
-				if got.RowsAffected != int64(i)+2 || !e.held(t, parcels.Key(b)) || !e.held(t, parcels.Key(id)) {
-					t.Errorf("%d connections: %d rows, or one is free", most, got.RowsAffected)
-				}
-				return got.Error
-			}))
+				affects(t, fmt.Sprint(most, " connections"), tx.Model(&Parcel{}).Where("n = ?", n+1).Update("n", n+2), int64(i)+2)
+				e.wantHeld(t, fmt.Sprint(most, " connections"), parcels.Key(b), parcels.Key(id))
+			})
 		}
 	})
+}
+
+// affects fails the test unless a statement has changed so many rows.
+func affects(t *testing.T, what string, got *gorm.DB, want int64) {
+	t.Helper()
+	if got.Error != nil || got.RowsAffected != want {
+		t.Errorf("%s: %d rows, %v, want %d", what, got.RowsAffected, got.Error, want)
+	}
 }
 
 // always is a hook that never fails.
@@ -154,11 +147,8 @@ func TestRowsThatComeLater(t *testing.T) {
 			e.Exec(t, fmt.Sprintf("INSERT INTO %s (id, n) VALUES (%d, 1)", e.names.tables["Order"], -id))
 		})
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			got := withHook(tx, inserts).Model(&Order{}).Where("n = ?", 1).Update("n", 2)
-			if got.RowsAffected != 1 {
-				t.Errorf("%d rows", got.RowsAffected)
-			}
-			return got.Error
+			affects(t, "beside one that comes", withHook(tx, inserts).Model(&Order{}).Where("n = ?", 1).Update("n", 2), 1)
+			return nil
 		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
 		e.wantRows(t, "a row was changed that nobody has locked", 1, "Order", "id = ? AND n = 1", -id)
 	})
@@ -208,24 +198,12 @@ func (s *Shifted) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(i
 
 func (c *Code) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, c.N) }
 
-func init() {
-	columns["Shown"] = "id BIGINT PRIMARY KEY, n BIGINT NOT NULL, seen BIGINT NOT NULL DEFAULT 0"
-	columns["Couple"] = "id VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL"
-	columns["Code"] = "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL"
-}
-
 // TestRowsOfOddStatements proves what the rows of a statement are, and that nothing else is
 // changed, where GORM, a plugin or the program does something of its own.
 func TestRowsOfOddStatements(t *testing.T) {
 	eachGuarded(t, []string{"Parcel", "Shown", "Code", "Order", "Couple"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t), newID()*1000
 		noError(t, db.Create([]*Parcel{{ID: b, N: 1}, {ID: b + 1, N: 1}, {ID: b + 2, N: 2}}).Error)
-		affects := func(what string, got *gorm.DB, want int64) {
-			t.Helper()
-			if got.Error != nil || got.RowsAffected != want {
-				t.Errorf("%s: %d rows, %v, want %d", what, got.RowsAffected, got.Error, want)
-			}
-		}
 		var committed int
 		noError(t, db.Callback().Update().After("gorm:commit_or_rollback_transaction").Register("test:behind_commit", func(*gorm.DB) {
 			committed = e.count(t, "Parcel", "n = 3")
@@ -237,27 +215,25 @@ func TestRowsOfOddStatements(t *testing.T) {
 			}
 		}))
 		noError(t, before.Use(lockgorm.New())) // later than the callback
-		affects("a callback before the hooks", before.Model(&Parcel{}).Where("n = ?", 2).Update("n", 5), 1)
+		affects(t, "a callback before the hooks", before.Model(&Parcel{}).Where("n = ?", 2).Update("n", 5), 1)
 		e.wantRows(t, "what a callback before the hooks has written is lost", 1, "Order", "id = ?", b+9)
 		noError(t, before.Delete(&Order{}, b+9).Error)
-		affects("PrepareStmt", db.Session(&gorm.Session{PrepareStmt: true}).Model(&Parcel{}).Where("n = ?", 5).Update("n", 2), 1)
+		affects(t, "PrepareStmt", db.Session(&gorm.Session{PrepareStmt: true}).Model(&Parcel{}).Where("n = ?", 5).Update("n", 2), 1)
 		e.Exec(t, "INSERT INTO "+e.names.tables["Couple"]+` (id, n) VALUES ('["a", "b"]', 1), ('["c","d"]', 2)`)
 		wantError(t, "a key that is written otherwise", db.Model(&Couple{}).Where("n = ?", 1).Update("n", 3).Error, txlock.ErrInvalidKey)
 		wantError(t, "a number that is written otherwise", db.Table(e.names.tables["Parcel"]).Model(&Shifted{}).Where("n = ?", 1).Update("n", 3).Error, txlock.ErrInvalidKey)
-		affects("a key of a serializer", db.Model(&Couple{}).Where("n = ?", 2).Update("n", 3), 1)
-		affects("a callback behind COMMIT", db.Model(&Parcel{}).Where("n = ?", 1).Update("n", 3), 2)
-		if committed != 2 {
-			t.Errorf("a callback behind GORM's COMMIT sees %d rows", committed)
-		}
+		affects(t, "a key of a serializer", db.Model(&Couple{}).Where("n = ?", 2).Update("n", 3), 1)
+		affects(t, "a callback behind COMMIT", db.Model(&Parcel{}).Where("n = ?", 1).Update("n", 3), 2)
+		equal(t, "rows that a callback behind GORM's COMMIT sees", committed, 2)
 		noError(t, db.Callback().Update().Remove("test:behind_commit"))
 
 		noError(t, db.Create([]*Shown{{ID: b, N: 1}, {ID: b + 1, N: 1, Seen: 1}}).Error)
-		affects("a filter of reads", db.Model(&Shown{}).Where("n = ?", 1).Update("n", 2), 2)
+		affects(t, "a filter of reads", db.Model(&Shown{}).Where("n = ?", 1).Update("n", 2), 2)
 
 		noError(t, db.Create([]*Code{{Code: "5", N: 1}, {Code: "6", N: 1}}).Error)
 		inserts := always(func(*gorm.DB) { e.Exec(t, "INSERT INTO "+e.names.tables["Code"]+" (code, n) VALUES ('05', 1)") })
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			affects("numbers of text", withHook(tx, inserts).Model(&Code{}).Where(map[string]any{"code": []int{5, 6}}).Update("n", 2), 2)
+			affects(t, "numbers of text", withHook(tx, inserts).Model(&Code{}).Where(map[string]any{"code": []int{5, 6}}).Update("n", 2), 2)
 			return nil
 		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
 
@@ -270,18 +246,18 @@ func TestRowsOfOddStatements(t *testing.T) {
 		view := e.names.tables["Parcel"] + "_view"
 		e.Exec(t, "CREATE VIEW "+view+" AS SELECT * FROM "+e.names.tables["Parcel"])
 		e.Grant(t, view)
-		affects("a view", db.Table(view).Model(&Parcel{}).Where("n = ?", 3).Update("n", 4), 2)
+		affects(t, "a view", db.Table(view).Model(&Parcel{}).Where("n = ?", 3).Update("n", 4), 2)
 		e.Exec(t, "DROP VIEW "+view)
 
 		admin := used(t, e.openDSN(t, e.AdminDSN())) // the program's user may make no tables
 		noError(t, admin.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Exec("CREATE TEMPORARY TABLE parcels_of_mine (id BIGINT PRIMARY KEY, n BIGINT)").Error)
 			noError(t, tx.Exec("INSERT INTO parcels_of_mine VALUES (?, 1)", b).Error)
-			affects("a temporary table", tx.Table("parcels_of_mine").Model(&Parcel{}).Where("n = ?", 1).Update("n", 2), 1)
+			affects(t, "a temporary table", tx.Table("parcels_of_mine").Model(&Parcel{}).Where("n = ?", 1).Update("n", 2), 1)
 			return tx.Exec("DROP TEMPORARY TABLE parcels_of_mine").Error
 		}))
-		affects("no model", db.Model((*Parcel)(nil)).Where("n = ?", 4).Update("n", 5), 2)
-		affects("nothing to set", db.Model(&Parcel{}).Where("n = ?", 4).Updates(map[string]any{}), 0)
+		affects(t, "no model", db.Model((*Parcel)(nil)).Where("n = ?", 4).Update("n", 5), 2)
+		affects(t, "nothing to set", db.Model(&Parcel{}).Where("n = ?", 4).Updates(map[string]any{}), 0)
 	})
 }
 
@@ -315,9 +291,7 @@ func TestRowsPlans(t *testing.T) {
 					"DELETE": func(tx *gorm.DB) *gorm.DB { return tx.Delete(&Parcel{}) },
 				} {
 					wantError(t, what, db.Transaction(func(tx *gorm.DB) error {
-						if got := write(tx.Where("n = 1 AND id + 0 <= ?", rows)); got.RowsAffected != int64(rows) {
-							t.Errorf("%s: %d rows, %v", what, got.RowsAffected, got.Error)
-						}
+						affects(t, what, write(tx.Where("n = 1 AND id + 0 <= ?", rows)), int64(rows))
 						return errInner
 					}), errInner)
 					var plan []struct{ Type, Key string }
@@ -334,8 +308,7 @@ func TestRowsPlans(t *testing.T) {
 // TestRowsOfSubqueries proves that a subquery selects the rows of a statement by itself, and is
 // refused in a transaction of the program, whose snapshot may be old.
 func TestRowsOfSubqueries(t *testing.T) {
-	eachSetting(t, []string{"Parcel", "Note"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachSetting(t, []string{"Parcel", "Note"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		notes := e.names.tables["Note"]
 		for what, write := range map[string]func(db *gorm.DB, b int64) *gorm.DB{
 			"IN": func(db *gorm.DB, b int64) *gorm.DB {
@@ -357,11 +330,10 @@ func TestRowsOfSubqueries(t *testing.T) {
 			}
 			wantError(t, what+" in a transaction", db.Transaction(func(tx *gorm.DB) error { return write(tx, b).Error }), txlock.ErrInvalidKey)
 			e.wantRows(t, what+": refused, and rows are left", 4, "Parcel", "n = 1")
-			if got := write(db, b); got.Error != nil || got.RowsAffected != 2 || e.count(t, "Parcel", "n = 1 AND id > ?", b+2) != 2 {
-				t.Errorf("%s: %d rows, %v", what, got.RowsAffected, got.Error)
-			}
+			affects(t, what, write(db, b), 2)
+			e.wantRows(t, what, 2, "Parcel", "n = 1 AND id > ?", b+2)
 		}
-	})
+	}))
 }
 
 // Tenant is a model whose key is that of its hall, which it has from a hook of its reads.
@@ -390,12 +362,6 @@ type Archive struct {
 
 func (a *Archive) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, a.ID) }
 
-func init() {
-	columns["Archive"] = columns["Draft"]
-	columns["Tenant"] = "id BIGINT PRIMARY KEY, n BIGINT NOT NULL, updated_at BIGINT NOT NULL DEFAULT 0"
-	columns["Loose"] = "n BIGINT NOT NULL"
-}
-
 // TestRowsAndHooks proves that hooks see the models and the rows as they do without the plugin,
 // and that what they add to a statement counts, or is refused.
 func TestRowsAndHooks(t *testing.T) {
@@ -404,10 +370,8 @@ func TestRowsAndHooks(t *testing.T) {
 		noError(t, db.Create([]*Order{{ID: b, N: 1}, {ID: b + 1, N: 1}, {ID: b + 2}}).Error)
 		wantError(t, "AfterFind", db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Clauses(lockgorm.On(lockgorm.NoLock...)).Create(&Tenant{ID: b, N: 1}).Error)
-			got := tx.Model(&Tenant{}).Where("n = 1").Updates(map[string]any{})
-			if got.Error != nil || got.RowsAffected != 1 || !e.held(t, halls.Key(b/10)) {
-				t.Errorf("only the time: %d rows, %v, or the hall of AfterFind is free", got.RowsAffected, got.Error)
-			}
+			affects(t, "only the time", tx.Model(&Tenant{}).Where("n = 1").Updates(map[string]any{}), 1)
+			e.wantHeld(t, "the hall of AfterFind", halls.Key(b/10))
 			return errInner
 		}), errInner)
 		wantError(t, "no primary key", db.Model(&Loose{}).Where("n = 1").Update("n", 2).Error, txlock.ErrInvalidKey)
@@ -423,24 +387,13 @@ func TestRowsAndHooks(t *testing.T) {
 			tx.Statement.AddClause(clause.Where{Exprs: []clause.Expression{clause.Eq{Column: "id", Value: b + 1}}})
 		})
 		where := func(tx *gorm.DB) *gorm.DB { return tx.Model(&Order{}).Where("n >= ?", 1) }
-		for _, c := range []struct {
-			what  string
-			do    func() *gorm.DB
-			rows  int64
-			holds string
-		}{
-			{"a change is seen", func() *gorm.DB { return where(withHook(db, seen)).Update("n", int64(5)) }, 2, "n = 5"},
-			{"a hook sets", func() *gorm.DB { return where(withHook(db, sets)).Updates(map[string]any{}) }, 2, "n = 7"},
-			{"a hook narrows", func() *gorm.DB { return where(withHook(db, narrows)).Update("n", 9) }, 1, "n = 9"},
-		} {
-			got := c.do()
-			if n := e.count(t, "Order", c.holds); got.Error != nil || got.RowsAffected != c.rows || int64(n) != c.rows {
-				t.Errorf("%s: %d rows, %v; %d rows have %s", c.what, got.RowsAffected, got.Error, n, c.holds)
-			}
-		}
-		if changed != 1 {
-			t.Errorf("a hook has seen %d changes", changed)
-		}
+		affects(t, "a change is seen", where(withHook(db, seen)).Update("n", int64(5)), 2)
+		e.wantRows(t, "a change is seen", 2, "Order", "n = 5")
+		affects(t, "a hook sets", where(withHook(db, sets)).Updates(map[string]any{}), 2)
+		e.wantRows(t, "a hook sets", 2, "Order", "n = 7")
+		affects(t, "a hook narrows", where(withHook(db, narrows)).Update("n", 9), 1)
+		e.wantRows(t, "a hook narrows", 1, "Order", "n = 9")
+		equal(t, "changes that a hook has seen", changed, 1)
 		for what, hook := range map[string]func(tx *gorm.DB){
 			"another order": func(tx *gorm.DB) {
 				tx.Statement.AddClause(clause.OrderBy{Columns: []clause.OrderByColumn{{Column: clause.Column{Name: "id"}, Desc: true}}})
@@ -470,7 +423,7 @@ func TestRowsBesideDDL(t *testing.T) {
 		db, id, table := e.openPlugin(t), newID(), e.names.tables["Parcel"]
 		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)
 		altered := make(chan struct{})
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
+		within(t, db, func(tx *gorm.DB) {
 			noError(t, tx.Model(&Parcel{ID: id}).Update("n", 2).Error)
 			go func() {
 				defer close(altered)
@@ -481,12 +434,8 @@ func TestRowsBesideDDL(t *testing.T) {
 			for waits := 0; waits == 0; testdb.Refresh() {
 				noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.Engine().Processes()+" WHERE info LIKE 'ALTER TABLE "+table+"%'").Scan(&waits))
 			}
-			got := tx.Model(&Parcel{}).Where("n = ?", 2).Update("n", 3)
-			if got.RowsAffected != 1 {
-				t.Errorf("%d rows", got.RowsAffected)
-			}
-			return got.Error
-		}))
+			affects(t, "beside an ALTER TABLE", tx.Model(&Parcel{}).Where("n = ?", 2).Update("n", 3), 1)
+		})
 		<-altered
 	})
 }
@@ -500,9 +449,6 @@ func TestAtMostRows(t *testing.T) {
 		}
 		wantError(t, "four rows", db.Model(&Parcel{}).Where("n >= 0").Update("n", 9).Error, txlock.ErrInvalidKey)
 		e.wantRows(t, "rows were written", 0, "Parcel", "n = 9")
-		got := db.Model(&Parcel{}).Where("n >= 0").Order("n").Limit(3).Update("n", 9)
-		if got.Error != nil || got.RowsAffected != 3 {
-			t.Errorf("three rows: %d, %v", got.RowsAffected, got.Error)
-		}
+		affects(t, "three rows", db.Model(&Parcel{}).Where("n >= 0").Order("n").Limit(3).Update("n", 9), 3)
 	})
 }

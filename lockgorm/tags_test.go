@@ -1,14 +1,20 @@
 package lockgorm_test
 
 import (
+	"context"
 	"database/sql/driver"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -128,33 +134,23 @@ var (
 	boxes   = txlock.NewFamily[uint]("box")
 )
 
-func init() {
-	columns["Parcel"] = columns["Note"]
-	columns["Chest"] = "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0"
-	columns["Box"] = "id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, created_at DATETIME(3), updated_at DATETIME(3), deleted_at DATETIME(3)"
-}
-
 // TestTags demands that tagged models are locked as their families say, and that a create
 // whose key the database makes asks for nothing.
 func TestTags(t *testing.T) {
-	each(t, []string{"Parcel", "Chest", "Box"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	each(t, []string{"Parcel", "Chest", "Box"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		id, code := newID(), "chest-"+t.Name()
-		e.lockedBy(t, db, "create", parcels.Key(id), func(tx *gorm.DB) error { return tx.Create(&Parcel{ID: id}).Error })
-		e.lockedBy(t, db, "update", parcels.Key(id), func(tx *gorm.DB) error { return tx.Model(&Parcel{ID: id}).Update("n", 2).Error })
-		e.lockedBy(t, db, "delete", parcels.Key(id), func(tx *gorm.DB) error { return tx.Delete(&Parcel{ID: id}).Error })
-		e.lockedBy(t, db, "hashed", chests.Key(code), func(tx *gorm.DB) error { return tx.Create(&Chest{Code: code}).Error })
+		e.lockWrites(t, db, "Parcel", parcels.Key(id), func() any { return &Parcel{ID: id} })
+		e.lockWrites(t, db, "hashed", chests.Key(code), func() any { return &Chest{Code: code} })
 		box := Box{N: 1}
 		for _, model := range []string{"Parcel", "Box"} { // other tests count their own
 			noError(t, second(e.Admin().ExecContext(t.Context(), fmt.Sprintf("ALTER TABLE %s AUTO_INCREMENT = %d", e.names.tables[model], newID()))))
 		}
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
+		within(t, db, func(tx *gorm.DB) {
 			noError(t, tx.Create(&box).Error)
 			made := Parcel{}
 			noError(t, tx.Create(&made).Error)
 			e.wantFree(t, "a create whose key the database makes has taken a lock", boxes.Key(box.ID), parcels.Key(made.ID))
-			return nil
-		}))
+		})
 		byMap := newID() + 1<<40 // beside what the database counts
 		e.lockedBy(t, db, "a map", parcels.Key(byMap), func(tx *gorm.DB) error {
 			return tx.Model(&Parcel{}).Create(map[string]any{"ID": byMap, "n": gorm.Expr("1 + 1")}).Error
@@ -168,16 +164,13 @@ func TestTags(t *testing.T) {
 		}
 		e.lockedBy(t, db, "embedded", boxes.Key(box.ID), func(tx *gorm.DB) error { return tx.Delete(&box).Error })
 		wantError(t, "an update without its key", db.Model(&Parcel{}).Where("n = 2 * RAND()").Update("n", 3).Error, txlock.ErrInvalidKey)
-	})
+	}))
 }
 
 // TestEmbeddedTags finds the tag wherever GORM finds the column.
 func TestEmbeddedTags(t *testing.T) {
-	eachGuarded(t, []string{"Box"}, func(t *testing.T, e *env) {
-		for _, name := range []string{"Inlaid", "Pointed", "PointedTag", "NamedTag", "Deep", "Optional"} {
-			e.names.tables[name] = e.names.tables["Box"]
-		}
-		db, based := e.openPlugin(t), txlock.NewFamily[int64]("based")
+	eachGuarded(t, []string{"Box"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		based := txlock.NewFamily[int64]("based")
 		for name, model := range map[string]func(id int64) any{
 			"Inlaid":     func(id int64) any { return &Inlaid{Base: Base{ID: id}} },
 			"Pointed":    func(id int64) any { return &Pointed{Base: &Base{ID: id}} },
@@ -186,13 +179,12 @@ func TestEmbeddedTags(t *testing.T) {
 			"Deep":       func(id int64) any { d := &Deep{}; d.Outer.Inner.ID = id; return d },
 			"Optional":   func(id int64) any { return &Optional{ID: &id} },
 		} {
+			e.names.tables[name] = e.names.tables["Box"]
 			id := newID()
-			e.lockedBy(t, db, "Create of "+name, based.Key(id), func(tx *gorm.DB) error { return tx.Create(model(id)).Error })
-			e.lockedBy(t, db, "Update of "+name, based.Key(id), func(tx *gorm.DB) error { return tx.Model(model(id)).Update("n", 5).Error })
-			e.wantRows(t, name+" was not written", 1, "Box", "id = ? AND n = 5", id)
+			e.lockWrites(t, db, name, based.Key(id), func() any { return model(id) })
 		}
 		noError(t, db.Create(&Optional{N: 1}).Error) // the database makes the key
-	})
+	}))
 }
 
 // TestTagsRefused demands an error with the cure for tags that can't be followed.
@@ -219,6 +211,258 @@ func TestTagsRefused(t *testing.T) {
 			"has a colon":                             &Colon{ID: 1},
 		} {
 			wantCure(t, db.Create(model).Error, txlock.ErrInvalidKey, cure)
+		}
+	})
+}
+
+// Models whose tags meet something else of GORM.
+type (
+	Badge struct { // its hook gives it another primary key
+		Code string `gorm:"primaryKey;type:varbinary(50)" lockstep:"badge"`
+		N    int64
+	}
+	Parole struct { // its primary key doesn't show itself, and its hook gives it another one
+		Code veiled `gorm:"primaryKey;type:varbinary(50)" lockstep:"parole"`
+		N    int64
+	}
+	Tally struct { // its primary key is made by the program
+		ID int64 `gorm:"primaryKey;autoIncrement:false" lockstep:"tally"`
+		N  int64
+	}
+	Sample struct { // its primary key is stored by a serializer
+		ID uuid.UUID `gorm:"type:binary(16);serializer:sixteen" lockstep:"sample"`
+		N  int64
+	}
+	Pallet struct { // has a join table that GORM makes, with the tags of both
+		ID       int64 `lockstep:"pallet"`
+		N        int64
+		Stickers []Sticker `gorm:"many2many:pallet_stickers"`
+		*Spare   `gorm:"-"`
+	}
+	Sticker struct {
+		ID int64 `lockstep:"sticker"`
+		N  int64
+	}
+	Spare struct {
+		Other int64 `lockstep:"spare"`
+	}
+)
+
+func (v *Badge) BeforeCreate(*gorm.DB) error { v.Code = strings.ToLower(v.Code); return nil }
+
+// veiled is a string that hides itself from logs.
+type veiled string
+
+func (veiled) String() string { return "***" }
+
+func (p *Parole) BeforeCreate(*gorm.DB) error {
+	p.Code = veiled(strings.ToLower(string(p.Code)))
+	return nil
+}
+
+// sixteen stores a UUID as 16 bytes.
+type sixteen struct{}
+
+func (sixteen) Scan(ctx context.Context, field *schema.Field, dst reflect.Value, value any) error {
+	id, err := uuid.FromBytes(value.([]byte))
+	if err == nil {
+		err = field.Set(ctx, dst, id)
+	}
+	return err
+}
+
+func (sixteen) Value(_ context.Context, _ *schema.Field, _ reflect.Value, value any) (any, error) {
+	return value.(uuid.UUID).MarshalBinary()
+}
+
+func init() {
+	schema.RegisterSerializer("sixteen", sixteen{})
+}
+
+// lockedBy demands that a write succeeds and holds the key until its transaction ends.
+func (e *env) lockedBy(t *testing.T, db *gorm.DB, what string, key txlock.Key, write func(tx *gorm.DB) error) {
+	t.Helper()
+	within(t, db, func(tx *gorm.DB) {
+		if err := write(tx); err != nil || !e.held(t, key) {
+			t.Errorf("%s: %v is free: %v", what, key, err)
+		}
+	})
+}
+
+// lockWrites demands that each write of a record holds the key, and writes that record.
+func (e *env) lockWrites(t *testing.T, db *gorm.DB, what string, key txlock.Key, model func() any) {
+	t.Helper()
+	e.lockedBy(t, db, what+", create", key, func(tx *gorm.DB) error { return tx.Create(model()).Error })
+	e.lockedBy(t, db, what+", update", key, func(tx *gorm.DB) error {
+		affects(t, what+", update", tx.Model(model()).Update("n", 5), 1)
+		return nil
+	})
+	e.lockedBy(t, db, what+", save", key, func(tx *gorm.DB) error { return tx.Save(model()).Error })
+	e.lockedBy(t, db, what+", delete", key, func(tx *gorm.DB) error {
+		affects(t, what+", delete", tx.Delete(model()), 1)
+		return nil
+	})
+}
+
+// TestVeiledIdentifiers compares primary keys as they are stored, and not as their String
+// method shows them.
+func TestVeiledIdentifiers(t *testing.T) {
+	eachGuarded(t, []string{"Parole"}, func(t *testing.T, e *env) {
+		db, paroles := e.openPlugin(t), txlock.NewFamily[string]("parole", txlock.Exact())
+		e.lockedBy(t, db, "create", paroles.Key("sesame"), func(tx *gorm.DB) error { return tx.Create(&Parole{Code: "SESAME"}).Error })
+		other := Parole{Code: "abracadabra", N: 1}
+		model := func() *Parole { return &Parole{Code: "sesame"} } // GORM sets what it writes in it
+		for what, err := range map[string]error{
+			"a struct": db.Model(model()).Updates(other).Error,
+			"a map":    db.Model(*model()).Updates(map[string]any{"code": other.Code}).Error,
+			"a slice":  db.Model([]*Parole{model()}).Update("code", other.Code).Error,
+			"Loaded":   db.Clauses(lockgorm.Loaded(model())).Model(&other).Update("n", 1).Error,
+		} {
+			wantError(t, what, err, txlock.ErrInvalidKey)
+		}
+		noError(t, db.Model(model()).Updates(Parole{Code: "sesame", N: 2}).Error)
+		e.wantRows(t, "another record was made of it", 1, "Parole", "code = 'sesame' AND n = 2")
+		e.wantRows(t, "another record was made of it", 1, "Parole", "1 = 1")
+	})
+}
+
+// TestTagsOfChangedModels locks the record that is written if a hook has changed the
+// primary key.
+func TestTagsOfChangedModels(t *testing.T) {
+	eachSetting(t, []string{"Badge"}, func(t *testing.T, e *env) {
+		db, badges := e.openPlugin(t), txlock.NewFamily[string]("badge", txlock.Exact())
+		code := strings.ToLower(t.Name())
+		code = code[max(0, len(code)-40):]
+		upper := strings.ToUpper(code)
+		e.lockedBy(t, db, "create", badges.Key(code), func(tx *gorm.DB) error { return tx.Create(&Badge{Code: upper}).Error })
+		e.lockedBy(t, db, "upsert", badges.Key(code), func(tx *gorm.DB) error {
+			return tx.Clauses(clause.OnConflict{UpdateAll: true}).Create([]*Badge{{Code: upper, N: 2}, {Code: code + "2"}}).Error
+		})
+		e.wantRows(t, "the upsert has written another row", 1, "Badge", "code = ? AND n = 2", code)
+	})
+}
+
+// TestTagsOfMaps refuses to create a record whose primary key a map names in a way that
+// only the server understands.
+func TestTagsOfMaps(t *testing.T) {
+	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		db, id := e.openPlugin(t), newID()
+		for _, name := range []string{"iD", "`id`", e.names.tables["Parcel"] + ".id"} {
+			wantCure(t, db.Model(&Parcel{}).Create(map[string]any{name: id, "n": 1}).Error, txlock.ErrInvalidKey, `write "id"`)
+		}
+		e.wantRows(t, "the record was created", 0, "Parcel", "id = ?", id)
+	})
+}
+
+// TestTagsOfSerializedKeys makes the key of what the model has, not of what is stored.
+func TestTagsOfSerializedKeys(t *testing.T) {
+	eachGuarded(t, []string{"Sample"}, func(t *testing.T, e *env) {
+		db, id := e.open(t), uuid.New()
+		noError(t, db.Use(lockgorm.New(lockgorm.Check(&Sample{}))))
+		e.lockWrites(t, db, "Sample", txlock.NewFamily[uuid.UUID]("sample").Key(id), func() any { return &Sample{ID: id} })
+		noError(t, db.Create(&Sample{ID: id, N: 3}).Error)
+		e.wantRows(t, "another row was written", 1, "Sample", "id = ? AND n = 3", id[:])
+	})
+}
+
+// TestTagsOfJoinTables leaves out what is no primary key of the model itself: the columns
+// of join tables, to which GORM copies the tags, and fields that it ignores.
+func TestTagsOfJoinTables(t *testing.T) {
+	eachGuarded(t, []string{"Pallet", "Sticker"}, func(t *testing.T, e *env) {
+		e.Exec(t, "CREATE TABLE IF NOT EXISTS pallet_stickers (pallet_id BIGINT, sticker_id BIGINT, PRIMARY KEY (pallet_id, sticker_id))")
+		e.Grant(t, "pallet_stickers")
+		db, id := e.openPlugin(t), newID()
+		pallet := Pallet{ID: id, Stickers: []Sticker{{ID: id}, {}}}
+		e.lockedBy(t, db, "create", txlock.NewFamily[int64]("sticker").Key(id), func(tx *gorm.DB) error { return tx.Create(&pallet).Error })
+		key := txlock.NewFamily[int64]("pallet").Key(id)
+		e.lockedBy(t, db, "update", key, func(tx *gorm.DB) error { return tx.Model(&pallet).Update("n", 2).Error })
+		e.lockedBy(t, db, "append", key, func(tx *gorm.DB) error { return tx.Model(&pallet).Association("Stickers").Append(&Sticker{}) })
+		stickers := func() *gorm.Association { return db.Model(&pallet).Association("Stickers") }
+		noError(t, stickers().Replace(&Sticker{ID: id}))
+		equal(t, "stickers after Replace", stickers().Count(), 1)
+		noError(t, stickers().Clear())
+		equal(t, "stickers after Clear", stickers().Count(), 0)
+		noError(t, db.Create(&Pallet{ID: newID(), Stickers: []Sticker{{ID: id}}}).Error)
+		noError(t, db.Select("Stickers").Delete(&pallet).Error)
+	})
+}
+
+// Models whose tags fold.
+type (
+	Coupon struct {
+		Code string `gorm:"primaryKey" lockstep:"coupon,fold=utf8mb4_general_ci"`
+		N    int64
+	}
+	Ticket struct { // blanks at the end don't count, all else does
+		Code string `gorm:"primaryKey" lockstep:"ticket,hashed,fold=utf8mb4_bin"`
+		N    int64
+	}
+	Stamp struct {
+		Code string `gorm:"primaryKey" lockstep:"stamp,fold=utf8mb3_general_ci"`
+		N    int64
+	}
+)
+
+var (
+	coupons = txlock.NewFamily[string]("coupon", txlock.Fold("utf8mb4_general_ci"))
+	tickets = txlock.NewFamily[string]("ticket", txlock.Hashed(), txlock.Fold("utf8mb4_bin"))
+)
+
+// TestFoldedTags demands that every spelling of a row is locked by the one key that the
+// family has for it, whoever else uses the family.
+func TestFoldedTags(t *testing.T) {
+	eachGuarded(t, []string{"Coupon", "Ticket"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		key, ticket := coupons.Key("bob"), tickets.Key("Jörg")
+		e.lockedBy(t, db, "create", key, func(tx *gorm.DB) error { return tx.Create(&Coupon{Code: "Bob"}).Error })
+		e.lockedBy(t, db, "update", key, func(tx *gorm.DB) error { return tx.Model(&Coupon{Code: "BOB "}).Update("n", 2).Error })
+		e.lockedBy(t, db, "save", key, func(tx *gorm.DB) error { return tx.Save(&Coupon{Code: "boB", N: 3}).Error })
+		e.lockedBy(t, db, "gorm.G", key, func(tx *gorm.DB) error {
+			_, err := gorm.G[Coupon](tx, lockgorm.Loaded(&Coupon{Code: "bOb"})).Update(t.Context(), "n", 4)
+			return err
+		})
+		e.lockedBy(t, db, "a map", coupons.Key("eve"), func(tx *gorm.DB) error {
+			return tx.Model(&Coupon{}).Create(map[string]any{"code": "EVE"}).Error
+		})
+		e.lockedBy(t, db, "hashed", ticket, func(tx *gorm.DB) error {
+			return tx.Create([]*Ticket{{Code: "Jörg  "}, {Code: "jörg"}}).Error
+		})
+		e.wantRows(t, "every spelling of bob", 1, "Coupon", "code = 'bob' AND n = 4")
+		e.wantRows(t, "all", 2, "Coupon", "1 = 1")
+		e.wantRows(t, "all", 2, "Ticket", "1 = 1")
+		e.hold(t, key, ticket) // as another program does
+		for _, model := range []any{&Coupon{Code: "BoB"}, &Ticket{Code: "Jörg"}} {
+			within(t, db, func(tx *gorm.DB) {
+				err := lockgorm.WaitAtMost(tx, 50*time.Millisecond).Model(model).Update("n", 5).Error
+				wantError(t, "beside the holder", err, txlock.ErrWaitTimeout)
+			})
+		}
+		for _, code := range []string{"Jörg", "a\x00", " "} {
+			wantError(t, "what can't be folded", db.Create(&Coupon{Code: code}).Error, txlock.ErrInvalidKey)
+		}
+		e.lockedBy(t, db, "delete", coupons.Key("eve"), func(tx *gorm.DB) error { return tx.Delete(&Coupon{Code: "Eve"}).Error })
+		e.wantRows(t, "rows are left", 1, "Coupon", "1 = 1")
+	}))
+}
+
+// TestNamespaceOfTags: the tags of a plugin with In are families of that namespace, and
+// exclude what another program of it locks by its own family.
+func TestNamespaceOfTags(t *testing.T) {
+	eachGuarded(t, []string{"Parcel", "Chest"}, func(t *testing.T, e *env) {
+		const shop = txlock.Namespace("shop")
+		db, id, code := e.openPlugin(t, lockgorm.In(shop)), newID(), "chest-"+t.Name()
+		inShop := txlock.NewFamily[int64]("parcel", txlock.In(shop)).Key(id)
+		hashed := txlock.NewFamily[string]("chest", txlock.Hashed(), txlock.In(shop), txlock.Exact()).Key(code)
+		e.hold(t, parcels.Key(id)) // of no namespace
+		within(t, db, func(tx *gorm.DB) {
+			noError(t, tx.Create(&Parcel{ID: id}).Error)
+			noError(t, tx.Create(&Chest{Code: code}).Error)
+			e.wantHeld(t, "in the shop", inShop, hashed)
+		})
+		for _, bad := range []txlock.Namespace{"", "a/b"} {
+			db := e.open(t)
+			wantError(t, string(bad), db.Use(lockgorm.New(lockgorm.In(bad))), txlock.ErrInvalidKey)
+			wantError(t, "AtMostRows(0)", db.Use(lockgorm.New(lockgorm.AtMostRows(0))), txlock.ErrInvalidOption)
+			noError(t, db.Use(lockgorm.New())) // nothing of the first ones was left
 		}
 	})
 }

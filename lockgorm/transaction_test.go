@@ -4,13 +4,22 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
 
+	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -53,12 +62,11 @@ func TestTransactionNested(t *testing.T) {
 					return tx.Create(&Note{N: 1}).Error
 				}))
 				e.wantHeld(t, name+": a lock is gone behind the nested Transaction", inner, outer)
-				err := lockgorm.Transaction(tx, []txlock.Key{failing}, func(tx *gorm.DB) error {
+				wantError(t, name, lockgorm.Transaction(tx, []txlock.Key{failing}, func(tx *gorm.DB) error {
 					runs++
 					noError(t, tx.Create(&Note{N: 2}).Error)
 					return txlock.ErrConflict
-				})
-				wantError(t, name, err, txlock.ErrConflict)
+				}), txlock.ErrConflict)
 				return tx.Error
 			})
 			if err != nil || runs != 1 {
@@ -66,9 +74,8 @@ func TestTransactionNested(t *testing.T) {
 			}
 			e.wantFree(t, name+": a lock outlives the outermost transaction", inner, outer, failing)
 		}
-		if one, two := e.count(t, "Note", "n = 1"), e.count(t, "Note", "n = 2"); one != 3 || two != 1 {
-			t.Errorf("%d rows of the blocks that went well, want 3; %d of those that failed, want 1, where no savepoint was", one, two)
-		}
+		e.wantRows(t, "the blocks that went well", 3, "Note", "n = 1")
+		e.wantRows(t, "those that failed, where no savepoint was", 1, "Note", "n = 2")
 	})
 }
 
@@ -80,9 +87,7 @@ func TestTransactionRetries(t *testing.T) {
 			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
 				runs++
 				noError(t, tx.Create(&Note{N: 5}).Error)
-				if e.free(t, key) {
-					t.Errorf("%s, run %d: the key is free", name, runs)
-				}
+				e.wantHeld(t, fmt.Sprintf("%s, run %d", name, runs), key)
 				if runs == 1 {
 					return e.deadlock(t, tx)
 				}
@@ -131,9 +136,7 @@ func TestTransactionOptions(t *testing.T) {
 				noError(t, tx.First(&before, 1).Error)
 				e.Exec(t, "UPDATE "+e.names.tables["Note"]+" SET n = 1 WHERE id = 1")
 				noError(t, tx.First(&after, 1).Error)
-				if after.N != sees {
-					t.Errorf("%v: a second read sees %d, want %d", level, after.N, sees)
-				}
+				equal(t, fmt.Sprintf("%v: a second read", level), after.N, sees)
 				return nil
 			}, &sql.TxOptions{Isolation: level}))
 		}
@@ -165,5 +168,157 @@ func TestContextEndsInFunction(t *testing.T) {
 			})
 			wantError(t, name, err, context.Canceled)
 		}
+	})
+}
+
+// endings are statements that end a transaction.
+var endings = []struct {
+	statement string
+	rows      int    // that are committed
+	says      string // the error, on a guarded pool
+	anew      bool   // a plain pool doesn't know, but for the lock that Transaction compares after a deadlock
+}{
+	{"ALTER TABLE {T} COMMENT 'altered'", 1, "ALTER TABLE", false},
+	{"COMMIT", 1, `the statement "COMMIT"`, false},
+	{"CALL own_{T}()", 1, "CALL", true},
+	{"ROLLBACK AND CHAIN", 0, `the statement "ROLLBACK AND CHAIN"`, true},
+}
+
+// outermost are the functions that begin and end a transaction.
+var outermost = map[string]func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error{
+	"Transaction": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+		return lockgorm.Transaction(db, []txlock.Key{key}, fn)
+	},
+	"Transaction, no key": func(db *gorm.DB, _ txlock.Key, fn func(tx *gorm.DB) error) error {
+		return lockgorm.Transaction(db, nil, fn)
+	},
+	"Optimistic": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+		return lockgorm.Optimistic(db, key, fn)
+	},
+	"Once": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+		return second(lockgorm.Once(db, key, fn))
+	},
+	"OnceValue": func(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+		_, _, err := lockgorm.OnceValue(db, key, func(tx *gorm.DB) (int, error) { return 1, fn(tx) })
+		return err
+	},
+}
+
+// TestTransactionNeverRepeatsCommitted has a statement end the transaction behind a write, and the
+// function then return nil or have a deadlock: what was committed is not written again, and the
+// error says what the statement did. What was rolled back isn't said to be committed.
+func TestTransactionNeverRepeatsCommitted(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		table := e.names.tables["Note"]
+		e.CreateProcedure(t, "own_"+table, "BEGIN COMMIT; START TRANSACTION; END")
+		for i, end := range endings {
+			for j, way := range slices.Sorted(maps.Keys(outermost)) {
+				for _, deadlock := range []bool{false, true} {
+					known := e.guarded || !end.anew || way == "Transaction" && deadlock && end.rows > 0
+					if !known || !testdb.Meet(i, j, deadlock) {
+						continue
+					}
+					db := e.openDSN(t, e.AdminDSN(), func(cfg *gorm.Config) { cfg.PrepareStmt = j%2 == 0 })
+					runs, before := 0, e.count(t, "Note", "n = 5")
+					err := outermost[way](db, e.ensured(t), func(tx *gorm.DB) error {
+						runs++
+						noError(t, tx.Create(&Note{N: 5}).Error)
+						err := tx.Exec(strings.ReplaceAll(end.statement, "{T}", table)).Error
+						if runs > 1 || !deadlock || errors.Is(err, txlock.ErrTxDoomed) {
+							return err
+						}
+						return e.deadlock(t, tx)
+					})
+					n := e.count(t, "Note", "n = 5") - before
+					if runs != 1 || n != end.rows || txlock.Retryable(err) || !errors.Is(err, txlock.ErrTxDoomed) ||
+						e.guarded && (strings.Contains(err.Error(), "committed") != (n == 1) || !strings.Contains(err.Error(), end.says)) {
+						t.Errorf("%s, %s, deadlock=%t: %d runs, %d rows, %v", end.statement, way, deadlock, runs, n, err)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestUnknownOutcome loses the connection with the text that commits, or with its reply, on
+// guarded and plain pools: nothing is run again, and the error says why.
+func TestUnknownOutcome(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		insert := "INSERT INTO " + e.names.tables["Note"] + " (n) VALUES (1)"
+		for _, arrives := range []bool{false, true} {
+			connector, err := driver.NewConnector(e.Config(testdb.LosingCommits(arrives)))
+			noError(t, err)
+			if e.guarded {
+				connector = txlock.Internal(bridge.Pass{}).Guarded(connector)
+			}
+			pool := sql.OpenDB(connector)
+			defer pool.Close()
+			db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard})
+			noError(t, err)
+			for name, run := range outermost {
+				runs := 0
+				err := run(db, onceKey(), func(tx *gorm.DB) error { runs++; return tx.Exec(insert).Error })
+				if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || runs != 1 {
+					t.Errorf("%s, arrives %t: %d runs, %v", name, arrives, runs, err)
+				}
+			}
+		}
+	})
+}
+
+// TestAfterCommit proves that the functions of a transaction are called when it is committed, in
+// order, whoever has begun it: Transaction, Optimistic, GORM's Transaction, or GORM for one write
+// of a model with hooks; that those of a nested block are called with the outer one, and not if the
+// block is rolled back; and none after a rollback. An unguarded pool refuses them.
+func TestAfterCommit(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db, called := e.open(t), make(chan string, 16)
+		then := func(tx *gorm.DB, name string) error {
+			scope, err := lockgorm.Join(tx)
+			if err != nil {
+				return err
+			}
+			return scope.AfterCommit(func() { called <- name })
+		}
+		if !e.guarded {
+			within(t, db, func(tx *gorm.DB) {
+				wantError(t, "on an unguarded pool", then(tx, "never"), txlock.ErrUnguarded)
+			})
+			return
+		}
+		wants := func(what string, want ...string) {
+			t.Helper()
+			var got []string
+			testdb.Await(time.Minute, func() bool {
+				for len(called) > 0 {
+					got = append(got, <-called)
+				}
+				return len(got) >= len(want)
+			})
+			equal(t, what, fmt.Sprint(got), fmt.Sprint(want))
+		}
+		work := func(fails error) func(tx *gorm.DB) error {
+			return func(tx *gorm.DB) error {
+				noError(t, then(tx, "outer"))
+				noError(t, tx.Transaction(func(tx *gorm.DB) error { return then(tx, "inner") }))
+				wantError(t, "a block", tx.Transaction(func(tx *gorm.DB) error {
+					noError(t, then(tx, "rolled back"))
+					return errInner
+				}), errInner)
+				noError(t, lockgorm.Transaction(tx, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return then(tx, "locked") }))
+				return fails
+			}
+		}
+		ways := maps.Clone(outermost)
+		ways["GORM's Transaction"] = func(db *gorm.DB, _ txlock.Key, fn func(tx *gorm.DB) error) error { return db.Transaction(fn) }
+		for what, transaction := range ways {
+			noError(t, transaction(db, newKey(), work(nil)))
+			wants(what, "outer", "inner", "locked")
+			wantError(t, what, transaction(db, newKey(), work(errInner)), errInner)
+			wants(what + ", rolled back")
+		}
+		hooked := withHook(db, func(tx *gorm.DB, _ int64) error { return then(tx, "hook") })
+		noError(t, hooked.Create(&Order{ID: newID()}).Error)
+		wants("a write of GORM's own transaction", "hook")
 	})
 }

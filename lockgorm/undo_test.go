@@ -2,16 +2,61 @@ package lockgorm_test
 
 import (
 	"cmp"
+	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+var errInner = errors.New("the inner block fails")
+
+// nested opens pools that differ in what a nested transaction does.
+func nested(t *testing.T, e *env) map[string]*gorm.DB {
+	return map[string]*gorm.DB{
+		"savepoints":          e.open(t),
+		"prepared savepoints": e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true }),
+		"none":                e.open(t, func(cfg *gorm.Config) { cfg.DisableNestedTransaction = true }),
+	}
+}
+
+// TestWaitForItself writes by the outer db inside of Transaction, and begins another one:
+// both would wait for the transaction in which they are called.
+func TestWaitForItself(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		if !e.guarded { // which waits: see txlock's TestWaitOnAPlainPool
+			return
+		}
+		db := used(t, e.open(t))
+		id := newID()
+		noError(t, db.Create(&Order{ID: id}).Error)
+		write := func(db *gorm.DB) error { return db.Model(&Order{ID: id}).Update("n", 1).Error }
+		for what, call := range map[string]func() error{
+			"a write":     func() error { return write(db) },
+			"Transaction": func() error { return lockgorm.Transaction(db, orders.Keys(id), write) },
+			"nil keys":    func() error { return lockgorm.Transaction(db, nil, write) },
+		} {
+			for by, keys := range map[string][]txlock.Key{"keys": orders.Keys(id), "the plugin": nil} {
+				err := lockgorm.Transaction(db, keys, func(tx *gorm.DB) error {
+					noError(t, write(tx))
+					return call()
+				})
+				var held *txlock.HeldError
+				if wantError(t, what, err, txlock.ErrWaitTimeout); !errors.As(err, &held) || !held.Here || !strings.Contains(err.Error(), "would wait for itself") {
+					t.Errorf("%s, locked by %s: %v", what, by, err)
+				}
+			}
+		}
+		noError(t, write(db))
+	})
+}
 
 // send sends a statement in a transaction that is not prepared: servers prepare no SAVEPOINT.
 func send(t *testing.T, tx *gorm.DB, text string) {
@@ -96,11 +141,10 @@ func TestNestedUndoneByOuter(t *testing.T) {
 			noError(t, tx.Create(&Note{N: 1}).Error)
 			err := lockgorm.Transaction(tx, nil, func(tx *gorm.DB) error {
 				send(t, tx, "SAVEPOINT here")
-				err := tx.Transaction(func(tx *gorm.DB) error {
+				wantError(t, "the innermost", tx.Transaction(func(tx *gorm.DB) error {
 					send(t, tx, "RELEASE SAVEPOINT here")
 					return errors.Join(tx.Create(&Note{N: 2}).Error, errInner)
-				})
-				wantError(t, "the innermost", err, errInner)
+				}), errInner)
 				return nil
 			})
 			if err == nil {
@@ -136,40 +180,110 @@ func TestErrorOfTheHandle(t *testing.T) {
 // TestCommitWithNotUndone proves that a write doesn't commit what a nested transaction before it
 // couldn't undo, whether the clause or the method of the scope says that it is the last.
 func TestCommitWithNotUndone(t *testing.T) {
-	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
-		testCommitWithNotUndone(t, e, func(tx *gorm.DB) *gorm.DB { return tx.Clauses(lockgorm.CommitWith(1)) })
-		testCommitWithNotUndone(t, e, func(tx *gorm.DB) *gorm.DB {
-			return tx.WithContext(scopeOf(t, tx).CommitWith(tx.Statement.Context, 1))
-		})
-	})
+	eachGuarded(t, []string{"Note"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		for _, last := range []func(tx *gorm.DB) *gorm.DB{
+			func(tx *gorm.DB) *gorm.DB { return tx.Clauses(lockgorm.CommitWith(1)) },
+			func(tx *gorm.DB) *gorm.DB { return tx.WithContext(scopeOf(t, tx).CommitWith(tx.Statement.Context, 1)) },
+		} {
+			note := &Note{N: 1}
+			noError(t, db.Create(note).Error)
+			fails := func(tx *gorm.DB) error {
+				send(t, tx, "RELEASE SAVEPOINT here")
+				return errors.Join(tx.Create(&Note{N: 7}).Error, errInner)
+			}
+			err := lockgorm.Transaction(db, []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
+				send(t, tx, "SAVEPOINT here")
+				wantError(t, "the nested transaction", tx.WithContext(t.Context()).Transaction(fails), errInner)
+				return last(tx).Model(note).Update("n", 2).Error
+			})
+			var server *driver.MySQLError
+			if !errors.As(err, &server) || server.Number != 1305 || e.count(t, "Note", "n <> 1") != 0 {
+				t.Errorf("%v, want error 1305, and no row committed", err)
+			}
+			noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { // what a nested Transaction undoes concerns nobody
+				wantError(t, "the nested Transaction", lockgorm.Transaction(tx, nil, func(tx *gorm.DB) error {
+					send(t, tx, "SAVEPOINT here")
+					wantError(t, "the innermost", tx.Transaction(fails), errInner)
+					return errInner
+				}), errInner)
+				return last(tx).Model(note).Update("n", 2).Error
+			}))
+			e.wantRows(t, "the last write was not committed, or the nested one was", 1, "Note", "n = 2")
+			e.wantRows(t, "the last write was not committed, or the nested one was", 0, "Note", "n = 7")
+			noError(t, db.Model(note).Update("n", 1).Error)
+		}
+	}))
 }
 
-func testCommitWithNotUndone(t *testing.T, e *env, last func(tx *gorm.DB) *gorm.DB) {
+// deadlock makes one statement of tx, which needs no transaction, the victim of a deadlock with
+// somebody who has written more, and returns its error. It needs the table of Note.
+func (e *env) deadlock(t *testing.T, tx *gorm.DB) error {
 	t.Helper()
-	db, note := e.openPlugin(t), &Note{N: 1}
-	noError(t, db.Create(note).Error)
-	fails := func(tx *gorm.DB) error {
-		send(t, tx, "RELEASE SAVEPOINT here")
-		return errors.Join(tx.Create(&Note{N: 7}).Error, errInner)
+	table := e.names.tables["Note"]
+	rival, err := e.Admin().BeginTx(t.Context(), nil)
+	noError(t, err)
+	defer func() { _ = rival.Rollback() }()
+	var first, last int64
+	for i := range 20 {
+		result, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
+		noError(t, err)
+		last, err = result.LastInsertId()
+		noError(t, err)
+		if i == 0 {
+			first = last
+		}
+		noError(t, second(rival.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")))
 	}
-	err := lockgorm.Transaction(db, []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
-		send(t, tx, "SAVEPOINT here")
-		wantError(t, "the nested transaction", tx.WithContext(t.Context()).Transaction(fails), errInner)
-		return last(tx).Model(note).Update("n", 2).Error
+	noError(t, second(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", last)))
+	waited := e.Waiting(t, testdb.ConnID(t, tx.Statement.ConnPool), func() error {
+		return tx.Exec("UPDATE "+table+" SET n = n + 2 WHERE id IN (?, ?) ORDER BY id", first, last).Error
 	})
-	var server *driver.MySQLError
-	if !errors.As(err, &server) || server.Number != 1305 || e.count(t, "Note", "n <> 1") != 0 {
-		t.Errorf("%v, want error 1305, and no row committed", err)
+	noError(t, second(rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)))
+	err = <-waited
+	if err == nil {
+		t.Error("there was no deadlock")
 	}
-	noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { // what a nested Transaction undoes concerns nobody
-		wantError(t, "the nested Transaction", lockgorm.Transaction(tx, nil, func(tx *gorm.DB) error {
-			send(t, tx, "SAVEPOINT here")
-			wantError(t, "the innermost", tx.Transaction(fails), errInner)
-			return errInner
-		}), errInner)
-		return last(tx).Model(note).Update("n", 2).Error
-	}))
-	e.wantRows(t, "the last write was not committed, or the nested one was", 1, "Note", "n = 2")
-	e.wantRows(t, "the last write was not committed, or the nested one was", 0, "Note", "n = 7")
-	noError(t, db.Model(note).Update("n", 1).Error)
+	return err
+}
+
+// drained reads rows to their end.
+func drained(rows *sql.Rows, err error) error {
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		continue
+	}
+	return rows.Err()
+}
+
+// skipInner leaves out the error by which a test rolls back.
+func skipInner(err error) error {
+	if errors.Is(err, errInner) {
+		return nil
+	}
+	return err
+}
+
+// TestDoomedTransaction ignores a deadlock in db.Transaction, and writes: Transaction must return the error.
+func TestDoomedTransaction(t *testing.T) {
+	eachGuarded(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		err := db.Transaction(func(tx *gorm.DB) error {
+			_ = e.deadlock(t, tx)
+			_ = tx.Create(&Order{ID: 1})
+			return nil
+		})
+		wantError(t, "Transaction", err, txlock.ErrTxDoomed)
+		err = db.Transaction(func(tx *gorm.DB) error {
+			_ = tx.Transaction(func(tx *gorm.DB) error { return e.deadlock(t, tx) })
+			return nil
+		})
+		wantError(t, "Transaction with a nested one", err, txlock.ErrTxDoomed)
+		if !txlock.Retryable(err) {
+			t.Errorf("not to be run again: %v", err)
+		}
+		e.wantRows(t, "a row was written behind the deadlock", 0, "Order", "1 = 1")
+	})
 }

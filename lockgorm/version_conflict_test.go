@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
@@ -193,8 +194,7 @@ func TestConflictIsRunAgain(t *testing.T) {
 
 // TestVersionOfTheSameRowTwice proves that a batch is counted by rows, not by models.
 func TestVersionOfTheSameRowTwice(t *testing.T) {
-	eachGuarded(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachGuarded(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for name, batch := range map[string]func(d *Doc) any{
 			"values":   func(d *Doc) any { return &[]Doc{*d, *d} },
 			"pointers": func(d *Doc) any { return []*Doc{d, d, d} },
@@ -203,16 +203,11 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 			docs := batch(d)
 			noError(t, db.Model(docs).Update("n", 5).Error)
 			if values, ok := docs.(*[]Doc); ok {
-				if (*values)[0].Version != (*values)[1].Version {
-					t.Errorf("%s: versions %d and %d", name, (*values)[0].Version, (*values)[1].Version)
-				}
+				equal(t, name, (*values)[0].Version, (*values)[1].Version)
 				*d = (*values)[1]
 			}
 			e.is(t, name, d, d.Version, 5)
-			result := db.Model(docs).Where("n <> 5").Update("n", 6)
-			if result.Error != nil || result.RowsAffected != 0 {
-				t.Errorf("%s: a row that is excluded: %v", name, result.Error)
-			}
+			affects(t, name+": a row that is excluded", db.Model(docs).Where("n <> 5").Update("n", 6), 0)
 			stale := *d
 			noError(t, db.Model(docs).Where("n = 5").Update("name", "x").Error)
 			d = load(t, db, d.ID)
@@ -237,5 +232,86 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 		noError(t, db.Create(&s).Error)
 		noError(t, db.Delete(&[]Sheet{s, s}).Error)
 		e.wantRows(t, "a soft delete of the same row twice has left it", 1, "Sheet", "id = ? AND deleted_at IS NOT NULL", s.ID)
-	})
+	}))
+}
+
+// undone are the ways in which the write of a model is rolled back without the model
+// noticing.
+var undone = map[string]func(db *gorm.DB, write func(tx *gorm.DB) error) error{
+	"Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return db.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
+	},
+	"lockgorm.Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
+	},
+	"a panic": func(db *gorm.DB, write func(tx *gorm.DB) error) (err error) {
+		defer func() { err = errors.Join(err, recover().(error)) }()
+		return db.Transaction(func(tx *gorm.DB) error {
+			err = write(tx)
+			panic(errInner)
+		})
+	},
+	"by hand": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		tx := db.Begin()
+		return errors.Join(write(tx), tx.Rollback().Error, errInner)
+	},
+	"a nested transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		var inner error
+		err := db.Transaction(func(tx *gorm.DB) error {
+			inner = tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
+			return nil
+		})
+		return errors.Join(err, inner)
+	},
+	"a savepoint": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return errors.Join(errInner, db.Transaction(func(tx *gorm.DB) error {
+			return errors.Join(tx.SavePoint("s").Error, write(tx), tx.RollbackTo("s").Error)
+		}))
+	},
+	"a savepoint as text": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return errors.Join(errInner, db.Transaction(func(tx *gorm.DB) error {
+			return errors.Join(tx.Exec("SAVEPOINT s").Error, write(tx), tx.Exec("ROLLBACK TO SAVEPOINT s").Error)
+		}))
+	},
+	"DisableNestedTransaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return db.Session(&gorm.Session{DisableNestedTransaction: true}).Transaction(func(tx *gorm.DB) error {
+			return tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
+		})
+	},
+}
+
+// TestVersionOfUndoneCreates proves the same for models that were created, deleted softly, or created
+// with their parent, and for uncommitted versions that were read.
+func TestVersionOfUndoneCreates(t *testing.T) {
+	eachGuarded(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		for _, end := range []string{"Transaction", "a savepoint"} { // TestVersionAfterRollback has all
+			undo := func(write func(tx *gorm.DB) error) {
+				t.Helper()
+				wantError(t, end, undone[end](db, write), errInner)
+			}
+			// The same primary key is given to another's row. The server makes no such number.
+			mine, parent := &Doc{ID: -newID()}, &Doc{Pages: []Page{{}}}
+			undo(func(tx *gorm.DB) error { return errors.Join(tx.Create(mine).Error, tx.Create(parent).Error) })
+			noError(t, errors.Join(db.Create(&Doc{ID: mine.ID}).Error, db.Create(&Page{ID: parent.Pages[0].ID, N: 5}).Error))
+			wantError(t, end+", a create", db.Model(mine).Update("name", "mine").Error, txlock.ErrConflict)
+			wantError(t, end+", a child", db.Model(&parent.Pages[0]).Update("n", 6).Error, txlock.ErrConflict)
+
+			sheet := &Sheet{ID: newID()}
+			noError(t, db.Create(sheet).Error)
+			kept := *sheet
+			undo(func(tx *gorm.DB) error { return tx.Delete(sheet).Error })
+			noError(t, db.Model(&kept).Update("n", 1).Error)
+			wantError(t, end+", a soft delete", db.Unscoped().Model(sheet).Update("n", 2).Error, txlock.ErrConflict)
+
+			written, seen := newDoc(t, db), new(Doc)
+			undo(func(tx *gorm.DB) error { return errors.Join(anyOf(tx, written.ID), tx.First(seen, written.ID).Error) })
+			noError(t, db.Model(written).Update("n", 2).Error)
+			wantError(t, end+", an uncommitted read", db.Model(seen).Update("n", 3).Error, txlock.ErrConflict)
+			e.is(t, end, written, written.Version, 2)
+		}
+	}))
+}
+
+func sqlMode(mode string) func(*driver.Config) {
+	return func(cfg *driver.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} }
 }

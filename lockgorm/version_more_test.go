@@ -58,9 +58,7 @@ func refuses(t *testing.T, what string, db *gorm.DB, want error, write func(tx *
 	t.Helper()
 	sent := watch(db)
 	wantError(t, what, write(sent.db), want)
-	if sent.n != 0 {
-		t.Errorf("%s: %d statements were sent", what, sent.n)
-	}
+	equal(t, what+": statements", sent.n, 0)
 }
 
 // Plan is a table that AutoMigrate makes.
@@ -119,9 +117,7 @@ func TestVersionMigrates(t *testing.T) {
 			}
 			before := log.with("ALTER")
 			noError(t, db.AutoMigrate(model))
-			if again := log.with("ALTER") - before; again != 0 {
-				t.Errorf("%s: AutoMigrate alters the table again: %q", name, log.texts)
-			}
+			equal(t, name+": AutoMigrate again alters the table", log.with("ALTER"), before)
 		}
 		db := e.openPlugin(t)
 		e.names.tables["TwoVersions"] = "nowhere"
@@ -133,8 +129,7 @@ func TestVersionMigrates(t *testing.T) {
 // TestVersionLosesNothing raises a number by loading and saving, in several goroutines, in
 // transactions of both levels and in none: in the end it is the number of successful saves.
 func TestVersionLosesNothing(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		id := newDoc(t, db).ID
 		save := func(tx *gorm.DB) error {
 			var d Doc
@@ -160,10 +155,8 @@ func TestVersionLosesNothing(t *testing.T) {
 			}
 			return nil
 		}))
-		if n := load(t, db, id).N; n != workers*rounds {
-			t.Errorf("%d saves, the row has %d", workers*rounds, n)
-		}
-	})
+		equal(t, "saves", load(t, db, id).N, workers*rounds)
+	}))
 }
 
 // Seat has a primary key of two columns, and each tenant has a table of its own for it.
@@ -175,8 +168,7 @@ type Seat struct {
 }
 
 func TestVersionOfCompositeKeys(t *testing.T) {
-	eachGuarded(t, nil, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachGuarded(t, nil, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		const layout = "hall VARCHAR(20), `row` BIGINT, guest VARCHAR(50) NOT NULL DEFAULT '', " + versionColumn + ", PRIMARY KEY (hall, `row`)"
 		e.names.tables["Seat"] = e.CreateTable(t, "seats", layout)
 		other := e.CreateTable(t, "seats_of_another", layout)
@@ -193,13 +185,13 @@ func TestVersionOfCompositeKeys(t *testing.T) {
 			wantError(t, "a deleted row", on().Model(&seats[1]).Update("guest", "y").Error, gorm.ErrRecordNotFound)
 			var left []Seat
 			noError(t, on().Order("hall").Find(&left).Error)
-			if fmt.Sprint(left) != fmt.Sprint([]Seat{seats[0], seats[2]}) {
-				t.Errorf("left %v", left)
-			}
+			equal(t, "left", fmt.Sprint(left), fmt.Sprint([]Seat{seats[0], seats[2]}))
 		}
-	})
+	}))
 }
 
+// TestOptimisticOfGORM has others lock the key while its function runs: it is not locked, and the
+// transaction is run again. TestTransactionNested has what is nested.
 func TestOptimisticOfGORM(t *testing.T) {
 	eachSetting(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -219,31 +211,15 @@ func TestOptimisticOfGORM(t *testing.T) {
 				}
 				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
 			}, &sql.TxOptions{Isolation: level}))
-			if runs != 3 {
-				t.Errorf("%d runs", runs)
-			}
+			equal(t, "runs", runs, 3)
 		}
 		e.wantRows(t, "two updates were committed, the row shows others", 1, "Note", "n = 2")
 		key := e.ensured(t)
-		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { // nested: once, under a savepoint
-			runs := 0
-			err := lockgorm.Optimistic(tx, key, func(tx *gorm.DB) error {
-				runs++
-				noError(t, tx.Model(&Note{ID: 1}).Update("n", 9).Error)
-				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
-			})
-			wantError(t, "nested", err, txlock.ErrConflict)
-			if runs != 1 {
-				t.Errorf("nested: %d runs", runs)
-			}
-			return nil
-		}))
-		e.wantRows(t, "the savepoint was not rolled back", 1, "Note", "n = 2")
-		broken := errors.New("fn fails")
-		wantError(t, "fn's error", lockgorm.Optimistic(db, key, func(*gorm.DB) error { return broken }), broken)
-		wantError(t, "the zero key", lockgorm.Optimistic(db, txlock.Key{}, func(*gorm.DB) error { return nil }), txlock.ErrInvalidKey)
-		noError(t, lockgorm.Optimistic(db.Session(&gorm.Session{DryRun: true}), key, func(*gorm.DB) error { return nil }))
-		if lockgorm.Optimistic(nil, key, func(*gorm.DB) error { return nil }) == nil || lockgorm.Optimistic(db, key, nil) == nil {
+		nothing := func(*gorm.DB) error { return nil }
+		wantError(t, "fn's error", lockgorm.Optimistic(db, key, func(*gorm.DB) error { return errInner }), errInner)
+		wantError(t, "the zero key", lockgorm.Optimistic(db, txlock.Key{}, nothing), txlock.ErrInvalidKey)
+		noError(t, lockgorm.Optimistic(db.Session(&gorm.Session{DryRun: true}), key, nothing))
+		if lockgorm.Optimistic(nil, key, nothing) == nil || lockgorm.Optimistic(db, key, nil) == nil {
 			t.Error("nil: no error")
 		}
 	})
@@ -252,8 +228,7 @@ func TestOptimisticOfGORM(t *testing.T) {
 // TestOptimisticOfItsOwnKey proves that fn may lock the key of Optimistic, by models or
 // by hand, and that others still cause a conflict.
 func TestOptimisticOfItsOwnKey(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	each(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		raise := func(tx *gorm.DB, id int64) error {
 			return tx.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error
 		}
@@ -320,5 +295,108 @@ func TestOptimisticOfItsOwnKey(t *testing.T) {
 		if runs != 1 || txlock.Retryable(err) {
 			t.Errorf("locked by the scope: %d runs: %v", runs, err)
 		}
-	})
+	}))
 }
+
+// TestVersionOfAReusedChain proves that each statement of a reused *gorm.DB is compared
+// by itself.
+func TestVersionOfAReusedChain(t *testing.T) {
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		for name, chainOf := range map[string]func(d *Doc) *gorm.DB{
+			"Model":            func(d *Doc) *gorm.DB { return db.Model(d) },
+			"Model and Where":  func(d *Doc) *gorm.DB { return db.Model(d).Where("n >= ?", 0) },
+			"Where first":      func(d *Doc) *gorm.DB { return db.Where("n >= 0 OR n < 0").Model(d) },
+			"a slice":          func(d *Doc) *gorm.DB { return db.Model([]*Doc{d}) },
+			"Select":           func(d *Doc) *gorm.DB { return db.Model(d).Select("n", "name") },
+			"Omit":             func(d *Doc) *gorm.DB { return db.Model(d).Omit("author_id") },
+			"a session":        func(d *Doc) *gorm.DB { return db.Model(d).Session(&gorm.Session{}) },
+			"after a conflict": func(d *Doc) *gorm.DB { return db.Model(d).Where("1 = 1") },
+			"AnyVersion":       func(d *Doc) *gorm.DB { return db.Model(&Doc{}).Where("id = ?", d.ID).Clauses(lockgorm.AnyVersion) },
+		} {
+			d := newDoc(t, db)
+			chain := chainOf(d)
+			if name == "after a conflict" {
+				touch(t, db, d.ID)
+				wantError(t, name, chain.Update("n", 9).Error, txlock.ErrConflict)
+				chain.Error = nil
+				*d = *load(t, db, d.ID)
+			}
+			for n := 1; n <= 4; n++ {
+				before := e.version(t, d.ID)
+				result := chain.Update("n", n)
+				if result.Error != nil || result.RowsAffected != 1 || e.version(t, d.ID) == before {
+					t.Errorf("%s, update %d: %d rows: %v", name, n, result.RowsAffected, result.Error)
+				}
+				e.is(t, name, d, e.version(t, d.ID), n)
+			}
+			if name == "AnyVersion" {
+				continue
+			}
+			touch(t, db, d.ID)
+			wantError(t, name+", a lost race", chain.Update("n", 9).Error, txlock.ErrConflict)
+		}
+		order := db.Model(newDoc(t, db))
+		noError(t, order.Update("n", 1).Error)
+		noError(t, order.Delete(order.Statement.Model).Error)
+	}))
+}
+
+// TestVersionedChildrenAreRefusedFirst proves that a change of an association by a where
+// clause is refused before anything is written, in the database or to the versions in
+// memory, and that AnyVersion allows it.
+func TestVersionedChildrenAreRefusedFirst(t *testing.T) {
+	changes := map[string]func(a *gorm.Association, loaded *Doc) error{
+		"Replace by a new one": func(a *gorm.Association, _ *Doc) error { return a.Replace(&Page{N: 9}) },
+		"Replace, unscoped":    func(a *gorm.Association, _ *Doc) error { return a.Unscoped().Replace(&Page{N: 9}) },
+		"Clear":                func(a *gorm.Association, _ *Doc) error { return a.Clear() },
+		"Clear, unscoped":      func(a *gorm.Association, _ *Doc) error { return a.Unscoped().Clear() },
+		"Delete":               func(a *gorm.Association, loaded *Doc) error { return a.Delete(&loaded.Pages[0]) },
+		"Delete, unscoped":     func(a *gorm.Association, loaded *Doc) error { return a.Unscoped().Delete(&loaded.Pages[0]) },
+	}
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		for name, change := range changes {
+			d := &Doc{Pages: []Page{{N: 1}, {N: 2}}}
+			noError(t, db.Create(d).Error)
+			fresh := func() *Doc {
+				loaded := new(Doc)
+				noError(t, db.Preload("Pages").First(loaded, d.ID).Error)
+				return loaded
+			}
+			loaded, seen := fresh(), fresh()
+			refuses(t, name, db, lockgorm.ErrVersion, func(tx *gorm.DB) error { return change(tx.Model(loaded).Association("Pages"), seen) })
+			e.wantRows(t, name+": pages were changed", 2, "Page", "doc_id = ? AND n < 3", d.ID)
+			e.wantRows(t, name+": pages were changed", 0, "Page", "n = 9 AND doc_id = ?", d.ID)
+			old := fresh()
+			noError(t, change(db.Clauses(lockgorm.AnyVersion).Session(&gorm.Session{}).Model(loaded).Association("Pages"), old))
+			left := e.count(t, "Page", "doc_id = ? AND n < 3", d.ID)
+			if want := map[bool]int{true: 1}[strings.HasPrefix(name, "Delete")]; left != want {
+				t.Errorf("%s with AnyVersion: %d of the pages are left, want %d", name, left, want)
+			}
+			wantError(t, name+": a page that was unlinked", db.Model(&old.Pages[0]).Update("n", 4).Error, map[bool]error{
+				true: gorm.ErrRecordNotFound, false: txlock.ErrConflict,
+			}[strings.HasSuffix(name, "unscoped")])
+		}
+		for says, tx := range map[string]*gorm.DB{`Association("Pages")`: db, "an association of Doc": db.Session(&gorm.Session{FullSaveAssociations: true})} {
+			wantCure(t, tx.Model(newDoc(t, db)).Association("Pages").Replace(&Page{}), lockgorm.ErrVersion, says)
+		}
+	}))
+}
+
+// Ledger has keys and an embedded version, and is deleted softly.
+type Ledger struct {
+	ID int64
+	N  int64
+	Kept
+}
+
+// Kept is what ledgers have in common.
+type Kept struct {
+	DeletedAt gorm.DeletedAt
+	Version   lockgorm.Version
+}
+
+var ledgers = txlock.NewFamily[int64]("gorm-ledger")
+
+func (l *Ledger) LockKeys(*gorm.DB) ([]txlock.Key, error) { return ledgers.Keys(l.ID), nil }
+
+func (l *Ledger) AfterUpdate(tx *gorm.DB) error { return hooked(tx, l.ID) }

@@ -56,15 +56,6 @@ type Sheet struct {
 	Version   lockgorm.Version
 }
 
-const versionColumn = "version BIGINT UNSIGNED NOT NULL DEFAULT 1"
-
-func init() {
-	columns["Doc"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, " + versionColumn
-	columns["Page"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, doc_id BIGINT, n BIGINT NOT NULL DEFAULT 0, row_" + versionColumn
-	columns["Author"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', " + versionColumn
-	columns["Sheet"] = "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3), " + versionColumn
-}
-
 var versionedModels = []string{"Doc", "Page", "Author", "Sheet"}
 
 // newDoc creates a Doc and returns it.
@@ -89,9 +80,7 @@ func load(t *testing.T, db *gorm.DB, id int64) *Doc {
 // is fails the test unless the row of a Doc has these values.
 func (e *env) is(t *testing.T, what string, d *Doc, version lockgorm.Version, n int) {
 	t.Helper()
-	if e.count(t, "Doc", "id = ? AND version = ? AND n = ?", d.ID, version, n) != 1 {
-		t.Errorf("%s: the row is not version %d with n = %d", what, version, n)
-	}
+	e.wantRows(t, what, 1, "Doc", "id = ? AND version = ? AND n = ?", d.ID, version, n)
 }
 
 // version returns the version in the row of a Doc.
@@ -146,38 +135,28 @@ var writes = map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
 // TestVersionConditionOfTheCaller proves that rows which the caller's own condition
 // excludes are neither in conflict nor gone.
 func TestVersionConditionOfTheCaller(t *testing.T) {
-	eachGuarded(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachGuarded(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		d := newDoc(t, db)
-		first := d.Version
-		result := db.Model(d).Where("n > 100").Update("n", 5)
-		if result.Error != nil || result.RowsAffected != 0 || d.Version != first {
-			t.Errorf("version %d, %d rows: %v", d.Version, result.RowsAffected, result.Error)
-		}
+		affects(t, "excluded", db.Model(d).Where("n > 100").Update("n", 5), 0)
+		e.is(t, "excluded", d, d.Version, 0)
 		touch(t, db, d.ID)
 		wantError(t, "a lost race under a condition", db.Model(d).Where("n > 100").Update("n", 5).Error, txlock.ErrConflict)
 		d, low := load(t, db, d.ID), newDoc(t, db)
 		noError(t, db.Model(low).Update("n", 7).Error)
 		touched, raised := d.Version, low.Version
-		result = db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "x")
-		if result.Error != nil || result.RowsAffected != 1 || d.Version <= touched || low.Version != raised {
-			t.Errorf("versions %d and %d, %d rows: %v", d.Version, low.Version, result.RowsAffected, result.Error)
+		affects(t, "one of two", db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "x"), 1)
+		if d.Version <= touched || low.Version != raised {
+			t.Errorf("versions %d and %d", d.Version, low.Version)
 		}
 		touch(t, db, low.ID) // this row is excluded by the condition
 		touched = d.Version
-		result = db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "y")
-		wantError(t, "a lost race of the excluded one", result.Error, txlock.ErrConflict)
+		wantError(t, "a lost race of the excluded one", db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "y").Error, txlock.ErrConflict)
 		e.is(t, "rolled back", d, touched, 0)
-		nothing := db.Model(d).Updates(Doc{})
-		if nothing.Error != nil || d.Version != touched {
-			t.Errorf("an update of nothing: version %d: %v", d.Version, nothing.Error)
-		}
-	})
+	}))
 }
 
 func TestVersionOfDeletes(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for name, remove := range map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
 			"Delete":   func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Delete(d) },
 			"slice":    func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Delete([]*Doc{d}) },
@@ -192,9 +171,8 @@ func TestVersionOfDeletes(t *testing.T) {
 				t.Errorf("%s: version %d after a lost race", name, d.Version)
 			}
 			d = load(t, db, d.ID)
-			if result := remove(db, d); result.Error != nil || result.RowsAffected != 1 || e.count(t, "Doc", "id = ?", d.ID) != 0 {
-				t.Errorf("%s: %d rows: %v", name, result.RowsAffected, result.Error)
-			}
+			affects(t, name, remove(db, d), 1)
+			e.wantRows(t, name, 0, "Doc", "id = ?", d.ID)
 			wantError(t, name+" of a deleted row", remove(db, d).Error, gorm.ErrRecordNotFound)
 		}
 		id := newID()
@@ -215,17 +193,14 @@ func TestVersionOfDeletes(t *testing.T) {
 		wantError(t, "an update of what was deleted softly", db.Model(&before).Update("n", 2).Error, gorm.ErrRecordNotFound)
 		wantError(t, "an unscoped update of an old version", db.Unscoped().Model(&before).Update("n", 2).Error, txlock.ErrConflict)
 		noError(t, db.Unscoped().Model(s).Update("deleted_at", nil).Error)
-		if e.count(t, "Sheet", "id = ? AND version = ? AND deleted_at IS NULL", id, s.Version) != 1 {
-			t.Errorf("after it was brought back: %+v", *s)
-		}
+		e.wantRows(t, "brought back", 1, "Sheet", "id = ? AND version = ? AND deleted_at IS NULL", id, s.Version)
 		noError(t, db.Unscoped().Delete(s).Error)
 		e.wantRows(t, "an unscoped delete leaves the row", 0, "Sheet", "id = ?", id)
-	})
+	}))
 }
 
 func TestVersionOfBatches(t *testing.T) {
-	eachGuarded(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachGuarded(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		docs := []Doc{{Name: "a"}, {Name: "b"}, {Name: "c"}}
 		noError(t, db.Create(&docs).Error)
 		versions := func() string { return fmt.Sprint(docs[0].Version, docs[1].Version, docs[2].Version) }
@@ -263,14 +238,13 @@ func TestVersionOfBatches(t *testing.T) {
 		two := docs[:2]
 		noError(t, auto.Transaction(func(tx *gorm.DB) error { return tx.Delete(&two).Error }))
 		e.wantRows(t, "rows are left after the batch was deleted", 0, "Doc", "TRUE")
-	})
+	}))
 }
 
 // TestVersionIsNeeded proves that a write that can't be compared, or whose values set the version,
 // however it is written, is refused before anything is sent.
 func TestVersionIsNeeded(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		table, d := e.names.tables["Doc"], newDoc(t, db)
 		first := d.Version
 		var partly Doc
@@ -328,7 +302,7 @@ func TestVersionIsNeeded(t *testing.T) {
 		if partly.Version != 0 || d.Version != first {
 			t.Errorf("versions %d and %d", partly.Version, d.Version)
 		}
-	})
+	}))
 }
 
 func TestVersionWithoutThePlugin(t *testing.T) {
@@ -358,8 +332,7 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 }
 
 func TestAnyVersion(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		a, b := newDoc(t, db), newDoc(t, db)
 		anyOf := func() *gorm.DB { return db.Clauses(lockgorm.AnyVersion) }
 		touch(t, db, a.ID)
@@ -394,14 +367,14 @@ func TestAnyVersion(t *testing.T) {
 		noError(t, anyOf().Delete(&Doc{}, a.ID).Error)
 		noError(t, anyOf().Delete(b).Error)
 		e.wantRows(t, "rows are left", 0, "Doc", "TRUE")
-	})
+	}))
 }
 
 // TestVersionInMemory proves that after success a model has the row's version, and its
-// old one if the statement's transaction was rolled back.
+// old one if the statement's transaction was rolled back. TestVersionAfterRollback and
+// TestConflictIsRunAgain have what is rolled back in a transaction of the program.
 func TestVersionInMemory(t *testing.T) {
-	eachGuarded(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachGuarded(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		broken := errors.New("a hook fails")
 		d := newDoc(t, db)
 		first := d.Version
@@ -421,15 +394,13 @@ func TestVersionInMemory(t *testing.T) {
 				return broken
 			})
 			wantError(t, name, write(fails), broken)
-			if d.Version != first {
-				t.Errorf("%s: version %d after the rollback", name, d.Version)
-			}
+			equal(t, name+" after the rollback", d.Version, first)
 			e.is(t, name, d, first, 0)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		wantError(t, "a cancelled context", db.WithContext(ctx).Model(d).Update("n", 6).Error, context.Canceled)
-		e.is(t, "a cancelled context", d, first, 0)
+		e.is(t, "a cancelled context", d, d.Version, 0)
 		fails := withHook(db, func(*gorm.DB, int64) error { return broken })
 		unsaved := &Doc{}
 		wantError(t, "Create", fails.Create(unsaved).Error, broken)
@@ -441,39 +412,14 @@ func TestVersionInMemory(t *testing.T) {
 			return tx.Session(&gorm.Session{NewDB: true, Context: context.WithoutCancel(t.Context())}).Model(d).UpdateColumn("n", gorm.Expr("n + 1")).Error
 		})
 		noError(t, again.Model(d).Update("name", "y").Error)
-		committed := d.Version
-		e.is(t, "hooks that write", d, committed, 2)
-		// In a transaction of the program the model isn't told of its end; its next write
-		// is a conflict.
-		wantError(t, "the caller's transaction", db.Transaction(func(tx *gorm.DB) error {
-			noError(t, tx.Model(d).Update("n", 9).Error)
-			if nested := tx.Transaction(func(tx *gorm.DB) error {
-				noError(t, tx.Model(d).Update("n", 10).Error)
-				return broken
-			}); !errors.Is(nested, broken) {
-				t.Error(nested)
-			}
-			wantError(t, "after the savepoint", tx.Model(d).Update("n", 11).Error, txlock.ErrConflict)
-			fresh := load(t, tx, d.ID)
-			noError(t, tx.Model(fresh).Update("n", 12).Error)
-			return broken
-		}), broken)
-		e.is(t, "rolled back", d, committed, 2)
-		wantError(t, "after the rollback", db.Model(d).Update("n", 13).Error, txlock.ErrConflict)
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			mine := load(t, tx, d.ID)
-			noError(t, tx.Model(mine).Update("n", 14).Error)
-			return tx.Transaction(func(tx *gorm.DB) error { return tx.Model(mine).Update("n", 15).Error })
-		}))
-		e.is(t, "nested", d, e.version(t, d.ID), 15)
-	})
+		e.is(t, "hooks that write", d, d.Version, 2)
+	}))
 }
 
 // TestVersionOfCreates proves what becomes of the versions of models, maps and rows that are created,
 // or not. TestVersionOfARowMadeAnew has all ways to create.
 func TestVersionOfCreates(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		values := map[string]any{"id": 80, "n": 3}
 		noError(t, db.Model(&Doc{}).Create(values).Error)
 		ofMap := e.version(t, 80)
@@ -505,12 +451,11 @@ func TestVersionOfCreates(t *testing.T) {
 			t.Errorf("DryRun: version %d, %s", found.Version, text)
 		}
 		e.is(t, "DryRun", &found, assigned, 4)
-	})
+	}))
 }
 
 func TestVersionOfAssociations(t *testing.T) {
-	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		d := &Doc{Pages: []Page{{N: 1}, {N: 2}}, Author: &Author{Name: "x"}}
 		noError(t, db.Create(d).Error)
 		if d.Pages[0].Lock == 0 || d.Pages[1].Lock == 0 || d.Version == 0 || e.count(t, "Page", "row_version IN (?, ?)", d.Pages[0].Lock, d.Pages[1].Lock) != 2 {
@@ -536,7 +481,7 @@ func TestVersionOfAssociations(t *testing.T) {
 		if absent.Author != nil || absent.Version == 0 {
 			t.Errorf("without an author: %+v", absent)
 		}
-	})
+	}))
 }
 
 func TestVersionWritesAndReads(t *testing.T) {
@@ -548,17 +493,10 @@ func TestVersionWritesAndReads(t *testing.T) {
 	if !strings.Contains(string(text), `"Version":7`) || d.Version != 7 {
 		t.Errorf("%s, %d", text, d.Version)
 	}
-	for _, value := range []any{int64(7), uint64(7), []byte("7"), "7"} {
-		var v lockgorm.Version
-		noError(t, v.Scan(value))
-		if v != 7 {
-			t.Errorf("%T: %d", value, v)
-		}
-	}
 	v := lockgorm.Version(3)
-	noError(t, v.Scan(nil))
-	if v != 0 {
-		t.Errorf("NULL: %d", v)
+	for _, value := range []any{int64(7), uint64(7), []byte("7"), "7", nil} {
+		noError(t, v.Scan(value))
+		equal(t, fmt.Sprintf("%T", value), v, map[bool]lockgorm.Version{true: 0, false: 7}[value == nil])
 	}
 	for _, bad := range []any{int64(-1), "x", []byte(""), 1.5, true} {
 		if err := v.Scan(bad); err == nil {

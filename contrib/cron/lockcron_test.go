@@ -1,8 +1,10 @@
 package lockcron_test
 
 import (
+	"context"
 	"crypto/rand"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,33 +28,18 @@ type wrong struct {
 
 func (w wrong) Next(after time.Time) time.Time { return w.Schedule.Next(after.Add(w.by)).Add(-w.by) }
 
-// runs are the runs of a job.
-type runs struct {
-	mu      sync.Mutex
-	at      []time.Time
-	running int
-	beside  int
-}
+// runs counts the runs of a job.
+type runs struct{ all, running, beside atomic.Int64 }
 
 func (r *runs) work(takes time.Duration) cron.Job {
 	return cron.FuncJob(func() {
-		r.mu.Lock()
-		r.at = append(r.at, time.Now())
-		if r.running++; r.running > 1 {
-			r.beside++
+		r.all.Add(1)
+		if r.running.Add(1) > 1 {
+			r.beside.Add(1)
 		}
-		r.mu.Unlock()
 		time.Sleep(takes)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.running--
+		r.running.Add(-1)
 	})
-}
-
-func (r *runs) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.at)
 }
 
 var seconds = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
@@ -75,11 +62,11 @@ func TestOnce(t *testing.T) {
 			c.Start()
 			crons = append(crons, c)
 		}
-		jobtest.Await(func() bool { return r.count() >= least })
+		jobtest.Await(func() bool { return r.all.Load() >= least })
 		for _, c := range crons {
 			<-c.Stop().Done()
 		}
-		begun.Check(t, least, r.count())
+		begun.Check(t, least, int(r.all.Load()))
 	})
 }
 
@@ -87,13 +74,8 @@ func TestOnce(t *testing.T) {
 // does later.
 func TestSkipAndDelay(t *testing.T) {
 	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
-		for name, wrap := range map[string]func(*lease.Manager, txlock.Key) cron.JobWrapper{
-			"Skip": func(m *lease.Manager, key txlock.Key) cron.JobWrapper {
-				return lockcron.Skip(t.Context(), m, key, cron.DiscardLogger)
-			},
-			"Delay": func(m *lease.Manager, key txlock.Key) cron.JobWrapper {
-				return lockcron.Delay(t.Context(), m, key, cron.DiscardLogger)
-			},
+		for name, wrap := range map[string]func(context.Context, *lease.Manager, txlock.Key, cron.Logger) cron.JobWrapper{
+			"Skip": lockcron.Skip, "Delay": lockcron.Delay,
 		} {
 			var r runs
 			var group, others sync.WaitGroup
@@ -101,7 +83,7 @@ func TestSkipAndDelay(t *testing.T) {
 			first, skipped := make(chan struct{}), make(chan struct{})
 			for i := range 3 {
 				_, leases := jobtest.Node(t, engine)
-				wrapped := wrap(leases, key)
+				wrapped := wrap(t.Context(), leases, key, cron.DiscardLogger)
 				if i == 0 {
 					group.Go(wrapped(cron.FuncJob(func() {
 						close(first)
@@ -121,8 +103,8 @@ func TestSkipAndDelay(t *testing.T) {
 			others.Wait()
 			close(skipped)
 			group.Wait()
-			if want := map[string]int{"Skip": 1, "Delay": 3}[name]; len(r.at) != want || r.beside > 0 {
-				t.Errorf("%s: %d runs, %d beside another; want %d", name, len(r.at), r.beside, want)
+			if want := map[string]int64{"Skip": 1, "Delay": 3}[name]; r.all.Load() != want || r.beside.Load() > 0 {
+				t.Errorf("%s: %d runs, %d beside another; want %d", name, r.all.Load(), r.beside.Load(), want)
 			}
 		}
 	})

@@ -46,6 +46,13 @@ func check(t *testing.T, err error) {
 	}
 }
 
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
 // set is the statement of an ent client for Stock.UpdateOneID(id).SetN(n).
 func (s stock) set(ctx context.Context, drv dialect.Driver, id, n int64) error {
 	spec := sqlgraph.NewUpdateSpec(s.table, []string{"id", "n"}, sqlgraph.NewFieldSpec("id", field.TypeInt64))
@@ -86,9 +93,7 @@ func TestInnerTransactions(t *testing.T) {
 				for _, err := range []error{
 					inner.Rollback(), inner.Commit(), inner.Exec(ctx, "DO 1", []any{}, nil), inner.Query(ctx, "SELECT 1", []any{}, new(entsql.Rows)),
 				} {
-					if !errors.Is(err, sql.ErrTxDone) {
-						t.Errorf("%v after the end of an inner transaction, want ErrTxDone", err)
-					}
+					wantError(t, "after the end of an inner transaction", err, sql.ErrTxDone)
 				}
 				check(t, drv.Close())
 				locks, err := locksqlc.Join(ctx, tx)
@@ -99,9 +104,7 @@ func TestInnerTransactions(t *testing.T) {
 				return result
 			})
 		}
-		if err := run(no); !errors.Is(err, no) {
-			t.Error(err)
-		}
+		wantError(t, "Run", run(no), no)
 		db.want(t, 5, 5)
 		check(t, run(nil))
 		db.want(t, 4, 5)
@@ -136,9 +139,7 @@ func TestAnErrorUndoesItsTransaction(t *testing.T) {
 			check(t, err)
 			check(t, inner.Exec(cancelled, "UPDATE "+db.table+" SET n = 0 WHERE id = 2", []any{}, nil))
 			cancel()
-			if err := inner.Commit(); !errors.Is(err, context.Canceled) {
-				t.Errorf("Commit after the context's end: %v", err)
-			}
+			wantError(t, "Commit after the context's end", inner.Commit(), context.Canceled)
 			if err := db.set(ctx, drv, 3, 1); err == nil {
 				t.Error("an update of a row that doesn't exist has succeeded")
 			}

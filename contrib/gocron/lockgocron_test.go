@@ -1,7 +1,9 @@
 package lockgocron_test
 
 import (
+	"context"
 	"crypto/rand"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,7 +15,9 @@ import (
 	"github.com/dca00107/lockstep/internal/test/jobtest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -77,4 +81,224 @@ func TestLocker(t *testing.T) {
 			})
 		}
 	}
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// node is a process with an elector.
+type node struct {
+	*lockgocron.Elector
+	election *elect.Election
+	leases   *lease.Manager
+}
+
+// newNode starts a process.
+func newNode(t *testing.T, engine testdb.Engine, key txlock.Key) *node {
+	t.Helper()
+	n := new(node)
+	_, n.leases = jobtest.Node(t, engine)
+	var err error
+	n.election, err = elect.New(n.leases, key, elect.TTL(6*time.Second), elect.Grace(3*time.Second))
+	jobtest.Must(t, err)
+	n.Elector = lockgocron.NewElector(n.election)
+	t.Cleanup(func() { jobtest.Must(t, n.Close(context.Background())) })
+	return n
+}
+
+// nodes starts processes, and returns the one that leads first.
+func nodes(t *testing.T, engine testdb.Engine, n int) (leader *node, all []*node) {
+	t.Helper()
+	key := txlock.Named("gocron:" + rand.Text())
+	for range n {
+		all = append(all, newNode(t, engine, key))
+	}
+	return leaderOf(t, all), all
+}
+
+// leaderOf waits until one leads, and checks that no other one does.
+func leaderOf(t *testing.T, all []*node) (leader *node) {
+	t.Helper()
+	jobtest.Await(func() bool {
+		for _, n := range all {
+			if n.IsLeader(t.Context()) == nil {
+				leader = n
+			}
+		}
+		return leader != nil
+	})
+	if leader == nil {
+		t.Fatal("nobody leads")
+	}
+	for _, n := range all {
+		if err := n.IsLeader(t.Context()); n != leader && !errors.Is(err, lockgocron.ErrNotLeader) && !errors.Is(err, lockgocron.ErrClosed) {
+			t.Errorf("another one: %v", err)
+		}
+	}
+	return leader
+}
+
+// TestElectorOnce is gocron's own test of an Elector: of three schedulers which are started
+// at once one runs a job that is due at once, also where none of them leads yet.
+func TestElectorOnce(t *testing.T) {
+	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		key := txlock.Named("gocron:" + rand.Text())
+		var ran, refused atomic.Int64
+		for range 3 {
+			n := newNode(t, engine, key)
+			s, err := gocron.NewScheduler(gocron.WithDistributedElector(counting{n, &refused}))
+			jobtest.Must(t, err)
+			s.Start()
+			t.Cleanup(func() { jobtest.Must(t, s.Shutdown()) })
+			_, err = s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(func() { ran.Add(1) }),
+				gocron.WithStartAt(gocron.WithStartImmediately()), gocron.WithLimitedRuns(1))
+			jobtest.Must(t, err)
+		}
+		jobtest.Await(func() bool { return ran.Load() > 0 && refused.Load() > 1 })
+		if ran.Load() != 1 || refused.Load() != 2 {
+			t.Errorf("%d have run it, %d not", ran.Load(), refused.Load())
+		}
+	})
+}
+
+// counting counts what an elector refuses.
+type counting struct {
+	*node
+	refused *atomic.Int64
+}
+
+func (c counting) IsLeader(ctx context.Context) error {
+	err := c.node.IsLeader(ctx)
+	if errors.Is(err, lockgocron.ErrNotLeader) {
+		c.refused.Add(1)
+	}
+	return err
+}
+
+// TestElector proves that the jobs of one of three schedulers run, one at a time, and those
+// of another one when it closes, or resigns.
+func TestElector(t *testing.T) {
+	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		leader, all := nodes(t, engine, 3)
+		var running atomic.Int64
+		by, enough := make(chan *node), make(chan struct{})
+		for _, n := range all {
+			s, err := gocron.NewScheduler(gocron.WithDistributedElector(n))
+			jobtest.Must(t, err)
+			_, err = s.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
+				_ = n.Do(ctx, func(ctx context.Context, term *elect.Term) error {
+					if running.Add(1) != 1 {
+						t.Error("two work at once")
+					}
+					defer running.Add(-1)
+					select {
+					case by <- n:
+					case <-enough: // the schedulers wait for their jobs
+					case <-ctx.Done():
+					}
+					return term.Err()
+				})
+			}), gocron.WithSingletonMode(gocron.LimitModeReschedule))
+			jobtest.Must(t, err)
+			s.Start()
+			defer func() { jobtest.Must(t, s.Shutdown()) }()
+		}
+		for _, handOver := range []func() error{
+			func() error { return leader.election.Resign(t.Context()) },
+			func() error { return leader.Close(t.Context()) },
+		} {
+			for range 3 {
+				if n := <-by; n != leader {
+					t.Error("another one works")
+				}
+			}
+			jobtest.Must(t, handOver())
+			next := <-by
+			for next == leader { // a run that had ended before
+				next = <-by
+			}
+			leader = next
+			if leaderOf(t, all) != leader {
+				t.Error("it works, and another one leads")
+			}
+		}
+		close(enough)
+	})
+}
+
+// TestElectorGrace proves that the task of a leader which must stop is told to, and that
+// nobody else leads before it has returned, or the grace is over.
+func TestElectorGrace(t *testing.T) {
+	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		leader, all := nodes(t, engine, 2)
+		for _, obeys := range []bool{true, false} {
+			begun, told, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			go func() {
+				ended <- leader.Do(t.Context(), func(ctx context.Context, _ *elect.Term) error {
+					close(begun)
+					<-ctx.Done()
+					wantError(t, "the task is told", context.Cause(ctx), elect.ErrResigned)
+					close(told)
+					<-goOn
+					return nil
+				})
+			}()
+			other := all[0]
+			if other == leader {
+				other = all[1]
+			}
+			<-begun
+			resigned := make(chan error, 1)
+			go func(leader *node) { resigned <- leader.election.Resign(t.Context()) }(leader)
+			<-told
+			wantError(t, "the one that resigns", leader.IsLeader(t.Context()), lockgocron.ErrNotLeader)
+			if obeys {
+				wantError(t, "another one before the end of the task", other.IsLeader(t.Context()), lockgocron.ErrNotLeader)
+				close(goOn)
+				jobtest.Must(t, <-ended)
+			}
+			jobtest.Must(t, <-resigned)
+			if next := leaderOf(t, all); next != other {
+				t.Error("it follows itself")
+			}
+			if !obeys {
+				close(goOn)
+				wantError(t, "a task that was overdue", <-ended, txlock.ErrNotHeld)
+			}
+			leader = other
+		}
+	})
+}
+
+// TestElectorRefuses proves that an elector says why it never leads.
+func TestElectorRefuses(t *testing.T) {
+	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		none := lockgocron.NewElector(nil)
+		if err := none.IsLeader(t.Context()); err == nil {
+			t.Error("without an election it leads")
+		}
+		jobtest.Must(t, none.Close(t.Context()))
+
+		n := newNode(t, engine, txlock.Named("gocron:"+rand.Text()))
+		jobtest.Must(t, n.IsLeader(t.Context()))
+		jobtest.Must(t, n.Close(t.Context()))
+		wantError(t, "closed", n.IsLeader(t.Context()), lockgocron.ErrClosed)
+		wantError(t, "Do of one that is closed", n.Do(t.Context(), func(context.Context, *elect.Term) error { return nil }), lockgocron.ErrClosed)
+
+		jobtest.Must(t, n.leases.Close(t.Context()))
+		again := lockgocron.NewElector(n.election)
+		jobtest.Await(func() bool { return errors.Is(again.IsLeader(t.Context()), lease.ErrClosed) })
+		wantError(t, "without leases", again.IsLeader(t.Context()), lease.ErrClosed)
+		jobtest.Must(t, again.Close(t.Context()))
+
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := newNode(t, engine, txlock.Named("gocron:"+rand.Text())).IsLeader(ended); err == nil {
+			t.Error("it leads under a context that has ended")
+		}
+	})
 }

@@ -36,15 +36,6 @@ func runAsynq(ctx context.Context, jobs *job.Jobs, client *asynq.Client) error {
 
 var _ = runAsynq // by docs/how-to/jobs.md
 
-// silence is the log of asynq.
-type silence struct{}
-
-func (silence) Debug(...any) {}
-func (silence) Info(...any)  {}
-func (silence) Warn(...any)  {}
-func (silence) Error(...any) {}
-func (silence) Fatal(...any) {}
-
 // redis is a Redis of its own, with a client and what tells how many tasks it has.
 func redis(t *testing.T) (at asynq.RedisClientOpt, client *asynq.Client, tasks func() int) {
 	t.Helper()
@@ -121,7 +112,7 @@ func TestAsynqAlone(t *testing.T) {
 	t.Parallel()
 	at, _, tasks := redis(t)
 	for range 3 {
-		s := asynq.NewScheduler(at, &asynq.SchedulerOpts{Logger: silence{}})
+		s := asynq.NewScheduler(at, &asynq.SchedulerOpts{LogLevel: asynq.FatalLevel})
 		_, err := s.Register("@every 1s", asynq.NewTask("report", nil))
 		jobtest.Must(t, err)
 		jobtest.Must(t, s.Start())

@@ -10,6 +10,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 // pieces is how many of a product there are.
 const pieces = 40
 

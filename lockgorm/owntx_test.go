@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,8 +55,7 @@ func TestUnknownRecords(t *testing.T) {
 		writes[text] = func(db *gorm.DB) error { return db.Model(&Order{ID: 41}).Where(text).Update("n", 1).Error }
 		writes["Delete, "+text] = func(db *gorm.DB) error { return db.Where(text).Delete(&Order{ID: 41}).Error }
 	}
-	eachGuarded(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachGuarded(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		noError(t, db.Create(&Order{ID: 42}).Error)
 		for what, write := range writes {
 			wantError(t, what, write(db), txlock.ErrInvalidKey)
@@ -68,16 +69,15 @@ func TestUnknownRecords(t *testing.T) {
 				continue // GORM itself can't read MariaDB's RETURNING into maps, and writes no SQL for the others
 			}
 			key := e.ensured(t)
-			err := db.Transaction(func(tx *gorm.DB) error {
+			wantError(t, what+" with On", db.Transaction(func(tx *gorm.DB) error {
 				if err := write(tx.Clauses(lockgorm.On(key)).Session(&gorm.Session{})); err != nil {
 					return err
 				}
 				e.wantHeld(t, what+": the key of On is free", key)
 				return errInner
-			})
-			wantError(t, what+" with On", err, errInner)
+			}), errInner)
 		}
-	})
+	}))
 }
 
 // Wagon names a key by a read in the transaction of its statement.
@@ -95,7 +95,6 @@ func (w *Wagon) LockKeys(tx *gorm.DB) ([]txlock.Key, error) {
 // SkipDefaultTransaction that keys are asked for within them, that they leave the connection of
 // the program as it was, and that errors and panics end them.
 func TestOwnTransaction(t *testing.T) {
-	columns["Wagon"] = columns["Note"]
 	each(t, []string{"Wagon", "Coupon", "Parcel", "Order"}, func(t *testing.T, e *env) {
 		e.skip = true
 		db, id := e.openPlugin(t), newID()
@@ -109,9 +108,7 @@ func TestOwnTransaction(t *testing.T) {
 			noError(t, tx.Session(&gorm.Session{}).Delete(&Parcel{}, id).Error)
 			noError(t, tx.Model(&Order{ID: id}).Update("n", 3).Error)
 			err := tx.Session(&gorm.Session{NewDB: true}).Raw("SELECT @mine").Scan(&mine).Error
-			if mine != 5 {
-				t.Errorf("the session's variable is %d", mine)
-			}
+			equal(t, "the session's variable", mine, 5)
 			return err
 		}))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -147,30 +144,22 @@ func TestSkipDefaultTransaction(t *testing.T) {
 			} {
 				noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(&Order{ID: id}).Error)
 				before, calls := e.count(t, "Order", "id = ? AND n = 0", id), 0
-				look := func(fails error) *gorm.DB {
-					return withHook(db, func(tx *gorm.DB, _ int64) error {
-						calls++
-						if held, err := e.held(t, orders.Key(id)), lockgorm.AssertLocked(tx, orders.Key(id)); !held || e.guarded && err != nil {
-							t.Errorf("%s, %s: its hook runs without the lock: %t, %v", name, what, held, err)
-						}
-						return fails
-					})
+				fails := withHook(db, func(tx *gorm.DB, _ int64) error {
+					calls++
+					e.wantHeld(t, name+", "+what+": its hook", orders.Key(id))
+					if err := lockgorm.AssertLocked(tx, orders.Key(id)); e.guarded && err != nil {
+						t.Errorf("%s, %s: its hook runs outside: %v", name, what, err)
+					}
+					return errInner
+				})
+				wantError(t, what+" whose hook fails", write(fails), errInner)
+				e.wantRows(t, name+", "+what+" whose hook fails", before, "Order", "id = ? AND n = 0", id)
+				if e.wantSoonFree(t, name+", "+what+" whose hook fails", orders.Key(id)); calls == 0 {
+					t.Errorf("%s, %s: no hook", name, what)
 				}
-				wantError(t, what+" whose hook fails", write(look(errInner)), errInner)
-				if e.wantSoonFree(t, name+", "+what+", after its error", orders.Key(id)); e.count(t, "Order", "id = ? AND n = 0", id) != before || calls == 0 {
-					t.Errorf("%s, %s: it was written after %d hooks", name, what, calls)
-				}
-				handle := look(nil).Where("1 = 1")
-				if what == "Create" {
-					noError(t, db.Delete(&Order{ID: id}).Error)
-					handle = look(nil)
-				}
-				noError(t, write(handle))
-				e.wantSoonFree(t, name+", "+what+": it is locked afterwards", orders.Key(id))
 			}
-			if e.count(t, "Order", "id = ?", id) > 1 || e.count(t, "Item", "id = ?", id) != 1 {
-				t.Errorf("%s: rows are missing", name)
-			}
+			noError(t, db.Create(&Order{ID: id + 1<<40, Items: []Item{{ID: id}}}).Error)
+			e.wantRows(t, name, 1, "Item", "id = ?", id)
 			noError(t, db.Create(&Order{}).Error) // NoLock needs no transaction
 			wantError(t, "Exec", db.Clauses(lockgorm.On(orders.Key(id))).Exec("DO 1").Error, txlock.ErrNoTransaction)
 			twice := db.Model(&Parcel{ID: id})
@@ -184,4 +173,53 @@ func TestSkipDefaultTransaction(t *testing.T) {
 			e.wantRows(t, name+": a write in a transaction was committed", 0, "Order", "id = ?", -id)
 		}
 	})
+}
+
+// TestItsReadsAreNotPrepared looks into GORM's store of prepared statements, which waits for a
+// connection of the pool while others wait for the store: what the plugin reads by itself isn't
+// there.
+func TestItsReadsAreNotPrepared(t *testing.T) {
+	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		e.names.tables["Voucher"] = e.CreateTable(t, "vouchers", "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
+		db := used(t, e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true }))
+		store := db.ConnPool.(*gorm.PreparedStmtDB).Stmts
+		raise := func(db *gorm.DB) error {
+			return db.Model(&Parcel{}).Where("n + 0 = ?", 1).Update("n", gorm.Expr("n + 0")).Error
+		}
+		noError(t, db.Create(&Parcel{ID: newID(), N: 1}).Error)
+		noError(t, db.Create(&Voucher{Code: "a"}).Error)
+		noError(t, raise(db))
+		noError(t, db.Transaction(raise))
+		noError(t, db.Transaction(func(tx *gorm.DB) error { // a session that prepares, of one that does
+			return raise(tx.Session(&gorm.Session{PrepareStmt: true}))
+		}))
+		if !slices.ContainsFunc(store.Keys(), func(text string) bool { return strings.HasPrefix(text, "UPDATE") }) {
+			t.Error("the update is not prepared: this test can't tell")
+		}
+		for _, text := range store.Keys() {
+			if strings.HasPrefix(text, "SELECT") {
+				t.Errorf("prepared: %s", text)
+			}
+		}
+	})
+}
+
+// TestPanicOfAHook lets a hook panic in a transaction of the statement's own: that ends with the
+// context, as a handler's does, and the lock with it.
+func TestPanicOfAHook(t *testing.T) {
+	eachSetting(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		id := newID()
+		noError(t, db.Create(&Order{ID: id}).Error)
+		ctx, end := context.WithCancel(t.Context())
+		hook := withHook(db.WithContext(ctx), func(*gorm.DB, int64) error { panic("boom") })
+		panicked := func() (what any) {
+			defer func() { what = recover() }()
+			return hook.Model(&Order{ID: id}).Update("n", 5).Error
+		}()
+		equal(t, "the panic of the hook", panicked, any("boom"))
+		end()
+		equal(t, "connections in use", testdb.InUse(poolOf(t, db)), 0)
+		e.wantSoonFree(t, "afterwards", orders.Key(id))
+		e.wantRows(t, "the order was written", 1, "Order", "id = ? AND n = 0", id)
+	}))
 }
