@@ -134,7 +134,7 @@ func TestNoTransaction(t *testing.T) {
 }
 
 func TestDryRunSendsNothing(t *testing.T) {
-	each(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+	each(t, []string{"Order"}, withPlugin(func(t *testing.T, _ *env, db *gorm.DB) {
 		within(t, db, func(tx *gorm.DB) {
 			dry := tx.Session(&gorm.Session{DryRun: true})
 			sent := questions(t, tx, func() {

@@ -240,9 +240,7 @@ func conditions[M any](t *testing.T, e *env, model string, from int, writes map[
 					changed = append(changed, key(b+i))
 				}
 			}
-			if len(changed) > 0 && !e.held(t, changed...) {
-				t.Errorf("%s: one of %v was changed without its lock", what, changed)
-			}
+			e.wantHeld(t, what+": those that were changed", changed...)
 		})
 		check(plain, write(db, b))
 	}

@@ -158,7 +158,7 @@ func TestSkipDefaultTransaction(t *testing.T) {
 					t.Errorf("%s, %s: no hook", name, what)
 				}
 			}
-			noError(t, db.Create(&Order{ID: id + 1<<40, Items: []Item{{ID: id}}}).Error)
+			noError(t, db.Create(&Order{ID: -id - 1<<40, Items: []Item{{ID: id}}}).Error)
 			e.wantRows(t, name, 1, "Item", "id = ?", id)
 			noError(t, db.Create(&Order{}).Error) // NoLock needs no transaction
 			wantError(t, "Exec", db.Clauses(lockgorm.On(orders.Key(id))).Exec("DO 1").Error, txlock.ErrNoTransaction)

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
 	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
@@ -20,7 +19,7 @@ import (
 // another run may end otherwise.
 func TestConflictThatTheServerFinds(t *testing.T) {
 	each(t, versionedModels, func(t *testing.T, e *env) {
-		db := e.openDSN(t, e.DSN(func(cfg *mysql.Config) {
+		db := e.openDSN(t, e.DSN(func(cfg *driver.Config) {
 			if e.HasSnapshotIsolation(t) {
 				cfg.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
 			}

@@ -129,7 +129,7 @@ func TestVersionMigrates(t *testing.T) {
 // TestVersionLosesNothing raises a number by loading and saving, in several goroutines, in
 // transactions of both levels and in none: in the end it is the number of successful saves.
 func TestVersionLosesNothing(t *testing.T) {
-	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, _ *env, db *gorm.DB) {
 		id := newDoc(t, db).ID
 		save := func(tx *gorm.DB) error {
 			var d Doc
@@ -191,7 +191,7 @@ func TestVersionOfCompositeKeys(t *testing.T) {
 }
 
 // TestOptimisticOfGORM has others lock the key while its function runs: it is not locked, and the
-// transaction is run again. TestTransactionNested has what is nested.
+// transaction is run again, unless it is nested.
 func TestOptimisticOfGORM(t *testing.T) {
 	eachSetting(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -215,6 +215,18 @@ func TestOptimisticOfGORM(t *testing.T) {
 		}
 		e.wantRows(t, "two updates were committed, the row shows others", 1, "Note", "n = 2")
 		key := e.ensured(t)
+		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { // nested: once, under a savepoint
+			runs := 0
+			err := lockgorm.Optimistic(tx, key, func(tx *gorm.DB) error {
+				runs++
+				noError(t, tx.Model(&Note{ID: 1}).Update("n", 9).Error)
+				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
+			})
+			wantError(t, "nested", err, txlock.ErrConflict)
+			equal(t, "runs of the nested one", runs, 1)
+			return nil
+		}))
+		e.wantRows(t, "the savepoint was not rolled back", 1, "Note", "n = 2")
 		nothing := func(*gorm.DB) error { return nil }
 		wantError(t, "fn's error", lockgorm.Optimistic(db, key, func(*gorm.DB) error { return errInner }), errInner)
 		wantError(t, "the zero key", lockgorm.Optimistic(db, txlock.Key{}, nothing), txlock.ErrInvalidKey)
