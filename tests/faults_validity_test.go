@@ -121,7 +121,7 @@ func TestVanishedGuard(t *testing.T) {
 				l, err := holder.Acquire(t.Context(), key)
 				fatal(t, err)
 				fatal(t, l.Guard(t.Context(), tx))
-				n.hang(t)
+				fatal(t, n.Hang())
 				start := time.Now()
 				next, err := other.Acquire(t.Context(), key, lease.WaitAtMost(60*time.Second))
 				if err != nil {
