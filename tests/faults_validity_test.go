@@ -132,7 +132,7 @@ func TestVanishedGuard(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				n.down(t)
+				fatal(t, n.Down())
 				if err := tx.Commit(); err == nil {
 					t.Error("Commit says that it has committed")
 				}
