@@ -16,30 +16,29 @@ import (
 // whyNotAssigned returns why an assignment may set other columns, too, or "". As GORM
 // will build it, its column must be a name and its value one expression.
 func whyNotAssigned(stmt *gorm.Statement, a clause.Assignment) string {
-	if !column.MatchString(stmt.Quote(a.Column)) {
-		return fmt.Sprintf("it sets %q, which is not a column", a.Column.Name)
-	}
-	value, excluded := a.Value.(clause.Column)
-	if excluded = excluded && value.Table == "excluded"; excluded {
-		value.Table = ""
-	}
 	switch {
-	case excluded && column.MatchString(stmt.Quote(value)), !excluded && isValue(a.Value):
-		return ""
-	}
-	text := scratchOf(stmt)
-	text.AddVar(text, a.Value)
-	words, ok := sqltext.Closed(text.SQL.String())
-	if !ok || slices.Contains(words, ",") || slices.Contains(words, "WHERE") {
+	case !column.MatchString(stmt.Quote(a.Column)):
+		return fmt.Sprintf("it sets %q, which is not a column", a.Column.Name)
+	case !isOne(stmt, a.Value):
 		return fmt.Sprintf("what it sets %q to is not one expression, which closes what it opens: give values as arguments, without comments to the end of a line or backslashes in quotes", a.Column.Name)
 	}
 	return ""
 }
 
-// whyNotSet does what whyNotAssigned does, for the values that an update is given, before
-// anything is sent. The assignments that hooks and GORM make of them are checked again
-// when the statement is built.
-func whyNotSet(stmt *gorm.Statement) string {
+// isOne reports whether a value that is stored is one expression, which closes what it opens.
+func isOne(stmt *gorm.Statement, value any) bool {
+	if isValue(value) {
+		return true
+	}
+	text := scratchOf(stmt)
+	text.AddVar(text, value)
+	words, ok := sqltext.Closed(text.SQL.String())
+	return ok && !slices.Contains(words, ",") && !slices.Contains(words, "WHERE")
+}
+
+// givenTo returns the assignments that an update is given. Those that hooks and GORM make of them
+// are checked when the statement is built.
+func givenTo(stmt *gorm.Statement) clause.Set {
 	set, _ := stmt.Clauses["SET"].Expression.(clause.Set)
 	set = slices.Clone(set)
 	if values := reflect.Indirect(reflect.ValueOf(stmt.Dest)); values.Kind() == reflect.Map {
@@ -51,7 +50,12 @@ func whyNotSet(stmt *gorm.Statement) string {
 			set = append(set, clause.Assignment{Column: clause.Column{Name: fmt.Sprint(each.Key())}, Value: value})
 		}
 	}
-	for _, a := range set {
+	return set
+}
+
+// whyNotSet does what whyNotAssigned does, for all that an update is given, before anything is sent.
+func whyNotSet(stmt *gorm.Statement) string {
+	for _, a := range givenTo(stmt) {
 		if why := whyNotAssigned(stmt, a); why != "" {
 			return why
 		}
@@ -67,25 +71,15 @@ func scratchOf(stmt *gorm.Statement) *gorm.Statement {
 // checkValues refuses an update whose values set the version, or have another version
 // than the model.
 func (v *versioned) checkValues(stmt *gorm.Statement) error {
-	value := reflect.Indirect(reflect.ValueOf(stmt.Dest))
-	var written []string
-	if value.Kind() == reflect.Map {
-		for _, key := range value.MapKeys() {
-			written = append(written, fmt.Sprint(key))
-		}
-	}
-	set, _ := stmt.Clauses["SET"].Expression.(clause.Set)
-	for _, assignment := range set {
-		written = append(written, assignment.Column.Name)
-	}
-	for _, name := range written {
-		if name == v.field.Name || names(name, v.field.DBName) {
+	for _, a := range givenTo(stmt) {
+		if name := a.Column.Name; name == v.field.Name || names(name, v.field.DBName) {
 			return fmt.Errorf("%w: %s: the update sets %q, which the plugin increments", ErrVersion, stmt.Schema.Name, name)
 		}
 	}
 	if why := whyNotSet(stmt); why != "" {
 		return fmt.Errorf("%w: %s: the update can't be compared, since %s", ErrVersion, stmt.Schema.Name, why)
 	}
+	value := reflect.Indirect(reflect.ValueOf(stmt.Dest))
 	if value.Kind() != reflect.Struct || v.any || stmt.Dest == stmt.Model {
 		return nil
 	}

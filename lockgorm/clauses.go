@@ -126,17 +126,6 @@ func whyNotGORMs(stmt *gorm.Statement, name string, expr clause.Expression) stri
 	return fmt.Sprintf("its %s is not GORM's", name)
 }
 
-// isOne reports whether a value that is stored is one expression, which closes what it opens.
-func isOne(stmt *gorm.Statement, value any) bool {
-	if isValue(value) {
-		return true
-	}
-	text := scratchOf(stmt)
-	text.AddVar(text, value)
-	words, ok := sqltext.Closed(text.SQL.String())
-	return ok && !slices.Contains(words, ",")
-}
-
 // nameless are the clauses of which GORM's type writes the name.
 var nameless = []string{"VALUES", "DELETE", "LIMIT"}
 

@@ -242,7 +242,12 @@ func rowsOf(stmt *gorm.Statement, models []reflect.Value, version *schema.Field,
 		return clause.Expr{SQL: "FALSE"}
 	}
 	if version == nil && len(stmt.Schema.PrimaryFields) == 1 {
-		return clause.IN{Column: column(stmt.Schema.PrimaryFields[0]), Values: keysOf(stmt, models)}
+		in := clause.IN{Column: column(stmt.Schema.PrimaryFields[0])}
+		for _, model := range models {
+			id, _ := stmt.Schema.PrimaryFields[0].ValueOf(stmt.Context, model)
+			in.Values = append(in.Values, id)
+		}
+		return in
 	}
 	each := make([]clause.Expression, len(models))
 	for i, model := range models {
@@ -260,18 +265,6 @@ func rowsOf(stmt *gorm.Statement, models []reflect.Value, version *schema.Field,
 		return each[0]
 	}
 	return clause.Or(each...)
-}
-
-// keysOf returns the primary keys of models, nil if these have several columns.
-func keysOf(stmt *gorm.Statement, models []reflect.Value) []any {
-	if len(stmt.Schema.PrimaryFields) != 1 {
-		return nil
-	}
-	keys := make([]any, len(models))
-	for i, model := range models {
-		keys[i], _ = stmt.Schema.PrimaryFields[0].ValueOf(stmt.Context, model)
-	}
-	return keys
 }
 
 // lockedIDs are the primary keys of the models of a statement, as they were before its hooks.

@@ -253,39 +253,34 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 // nested transaction of GORM could not be undone: GORM keeps that error in the handle on which the
 // nested one was called, which may be any copy of the transaction's, and returns it to no one.
 type undoing struct {
-	gorm.Dialector
+	dialect
 	scope  *txlock.Scope // of an outermost transaction: it may be committed by CommitWith
 	failed error
 }
 
+// dialect is a dialector with savepoints, without which GORM refuses nested transactions.
+type dialect interface {
+	gorm.Dialector
+	gorm.SavePointerDialectorInterface
+}
+
 // watchUndo gives the handle of a transaction such a dialector.
 func watchUndo(tx *gorm.DB, scope *txlock.Scope, outermost bool) {
-	base := tx.Dialector
-	if outer, ok := base.(*undoing); ok { // of a transaction that undoes this one by itself
-		base = outer.Dialector
+	base, ok := tx.Dialector.(dialect)
+	if outer, nested := base.(*undoing); nested { // of a transaction that undoes this one by itself
+		base = outer.dialect
 	}
 	if !outermost {
 		scope = nil
 	}
-	tx.Dialector = &undoing{Dialector: base, scope: scope}
-}
-
-// SavePoint sets a savepoint.
-func (u *undoing) SavePoint(tx *gorm.DB, name string) error {
-	savepoints, ok := u.Dialector.(gorm.SavePointerDialectorInterface)
-	if !ok {
-		return gorm.ErrUnsupportedDriver
+	if ok {
+		tx.Dialector = &undoing{dialect: base, scope: scope}
 	}
-	return savepoints.SavePoint(tx, name)
 }
 
 // RollbackTo rolls back to a savepoint, and remembers an error.
 func (u *undoing) RollbackTo(tx *gorm.DB, name string) error {
-	savepoints, ok := u.Dialector.(gorm.SavePointerDialectorInterface)
-	if !ok {
-		return gorm.ErrUnsupportedDriver
-	}
-	err := savepoints.RollbackTo(tx, name)
+	err := u.dialect.RollbackTo(tx, name)
 	if err != nil && u.failed == nil {
 		u.failed = fmt.Errorf("lockgorm: a nested transaction could not be undone, so that all is rolled back: %w", err)
 		if u.scope != nil {
@@ -297,7 +292,7 @@ func (u *undoing) RollbackTo(tx *gorm.DB, name string) error {
 
 // Translate returns what the dialect makes of an error.
 func (u *undoing) Translate(err error) error {
-	if translator, ok := u.Dialector.(gorm.ErrorTranslator); ok {
+	if translator, ok := u.dialect.(gorm.ErrorTranslator); ok {
 		return translator.Translate(err)
 	}
 	return err

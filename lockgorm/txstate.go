@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"weak"
 
 	"gorm.io/gorm"
@@ -36,26 +35,18 @@ type compared struct {
 // mostRead limits how many versions of each kind are remembered for one transaction.
 const mostRead = 10_000
 
-// transactions holds a *txState for each *sql.Tx, inUse is their number.
-var (
-	transactions sync.Map
-	inUse        atomic.Int64
-)
+// transactions holds a *txState for each *sql.Tx.
+var transactions sync.Map
 
 // txStateOf returns what is known about the transaction of tx, or nil.
 func txStateOf(tx *gorm.DB) *txState {
-	if inUse.Load() == 0 {
-		return nil
-	}
 	handle := handleOf(tx)
 	if handle == nil {
 		return nil
 	}
-	k, ok := transactions.Load(weak.Make(handle))
-	if !ok {
-		return nil
-	}
-	return k.(*txState)
+	known, _ := transactions.Load(weak.Make(handle))
+	k, _ := known.(*txState)
+	return k
 }
 
 // learn does what txStateOf does, and makes a txState if there is none. It returns nil if tx
@@ -68,11 +59,7 @@ func learn(tx *gorm.DB) *txState {
 	id := weak.Make(handle)
 	k, loaded := transactions.LoadOrStore(id, &txState{read: make(map[Version]bool), own: make(map[Version]bool)})
 	if !loaded {
-		inUse.Add(1)
-		runtime.AddCleanup(handle, func(id weak.Pointer[sql.Tx]) {
-			transactions.Delete(id)
-			inUse.Add(-1)
-		}, id)
+		runtime.AddCleanup(handle, func(id weak.Pointer[sql.Tx]) { transactions.Delete(id) }, id)
 	}
 	return k.(*txState)
 }
