@@ -15,6 +15,7 @@ import (
 	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // checkClauses refuses a create, update or delete with a clause that isn't GORM's own: it might
@@ -42,8 +43,8 @@ func isGuarded(stmt *gorm.Statement) bool {
 
 // namesKeys reports whether the model of a statement names its keys, and not On.
 func namesKeys(stmt *gorm.Statement) bool {
-	o, ok := optionOf[on](stmt, onOption)
-	return isLocker(stmt) && (!ok || o.by != nil && o.by != stmt)
+	_, ok := optionOf[[]txlock.Key](stmt, onOption)
+	return isLocker(stmt) && (!ok || stateOf(stmt).association)
 }
 
 // refusal returns the error of a statement that the plugin can't answer for.
@@ -83,7 +84,7 @@ func whyForeign(stmt *gorm.Statement, names []string) string {
 
 // isBuiltByGORM reports whether GORM builds a clause, or its driver, or the plugin's filter.
 func isBuiltByGORM(stmt *gorm.Statement, name string, c clause.Clause) bool {
-	filtered := noteOf[*rowFilter](stmt) != nil && name == "WHERE"
+	filtered := stateOf(stmt).filter != nil && name == "WHERE"
 	unnamed := c.Name == "" && (c.Expression == nil || slices.Contains(nameless, name))
 	return (c.Builder == nil || filtered) && (c.Name == name || unnamed) && isKnownBuilder(stmt.ClauseBuilders[name])
 }
@@ -272,7 +273,7 @@ func whyNotSent(stmt *gorm.Statement, text string, creates bool) string {
 		return "its text has a semicolon, a comment to the end of a line or one that servers execute, or quotes or parentheses that it doesn't close, or a backslash in quotes: give values as arguments"
 	}
 	_, values := stmt.Clauses["VALUES"].Expression.(clause.Values)
-	f := noteOf[*rowFilter](stmt)
+	f := stateOf(stmt).filter
 	filtered := f != nil && f.text != "" && strings.Contains(text, f.text)
 	verb := slices.Concat(words, []string{""})[0]
 	if creates && verb == "INSERT" && values || !creates && (verb == "UPDATE" || verb == "DELETE") && filtered {

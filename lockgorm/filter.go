@@ -24,48 +24,32 @@ type rowFilter struct {
 	ids      map[string]any // the primary key of the locked row by column; with several rows the values are nil
 	version  *schema.Field  // the column to raise, nil for none
 	step     int64          // by how much it is raised
-	omits    []string       // the statement's Omits from before
 	text     string         // what build has written
 }
 
 // filterOf returns the filter of this very statement, and makes it on first use.
 func filterOf(stmt *gorm.Statement) *rowFilter {
-	f := noteOf[*rowFilter](stmt)
-	if f == nil {
-		f = &rowFilter{by: stmt, omits: stmt.Omits}
-		note(stmt, f)
+	w := stateOf(stmt)
+	if w.filter == nil {
+		w.filter = &rowFilter{by: stmt}
 	}
-	return f
+	return w.filter
 }
 
 // install puts the filter into the statement, before GORM builds it.
 func (f *rowFilter) install() {
-	where := f.by.Clauses["WHERE"]
+	stmt := f.by
+	where := stmt.Clauses["WHERE"]
 	where.Name, where.Builder = "WHERE", f.build
-	f.by.Clauses["WHERE"] = where
-}
-
-// removeFilter takes the filter out again, since a *gorm.DB may be used for another
-// statement.
-func removeFilter(stmt *gorm.Statement) {
-	forget[lockedIDs](stmt)
-	f := noteOf[*rowFilter](stmt)
-	if f == nil {
-		return
-	}
-	forget[*rowFilter](stmt)
-	stmt.Omits = f.omits
-	if update := stmt.Clauses["UPDATE"]; update.AfterExpression == (byPrimaryKey{}) {
-		update.AfterExpression = nil
-		stmt.Clauses["UPDATE"] = update
-	}
-	if where, ok := stmt.Clauses["WHERE"]; ok {
-		if where.Builder = nil; where.Expression == nil {
+	stmt.Clauses["WHERE"] = where
+	stateOf(stmt).atEnd(func() {
+		if where := stmt.Clauses["WHERE"]; where.Expression == nil {
 			delete(stmt.Clauses, "WHERE")
 		} else {
+			where.Builder = nil
 			stmt.Clauses["WHERE"] = where
 		}
-	}
+	})
 }
 
 // build writes the assignment of the version, then WHERE.
@@ -217,7 +201,7 @@ func names(written, column string) bool {
 // inGORMsWords reports whether conditions only compare columns with values, and whether one of
 // them, as GORM's own does, confines the statement to rows of the models.
 func (f *rowFilter) inGORMsWords(text string, vars []any) (plain, confined bool) {
-	given := noteOf[lockedIDs](f.by) // of others GORM sends what the program has written
+	given := stateOf(f.by).ids // of others GORM sends what the program has written
 	for text != "" {
 		var part string
 		part, text = sqltext.Cut(text, "AND")
@@ -267,22 +251,20 @@ func rowsOf(stmt *gorm.Statement, models []reflect.Value, version *schema.Field,
 	return clause.Or(each...)
 }
 
-// lockedIDs are the primary keys of the models of a statement, as they were before its hooks.
-type lockedIDs map[string]bool
-
+// noteLocked notes the primary keys of the models of a statement, as they are before its hooks.
 func noteLocked(stmt *gorm.Statement, models []reflect.Value) {
-	ids := make(lockedIDs, len(models))
+	ids := make(map[string]bool, len(models))
 	for _, model := range models {
 		ids[identity(stmt, model)] = true
 	}
-	note(stmt, ids)
+	stateOf(stmt).ids = ids
 }
 
 // checkIDs refuses an update or delete whose hooks have given a model another primary key:
 // GORM would look for that row, which isn't locked.
 func checkIDs(db *gorm.DB) {
 	stmt := db.Statement
-	ids := noteOf[lockedIDs](stmt)
+	ids := stateOf(stmt).ids
 	if ids == nil || db.Error != nil {
 		return
 	}

@@ -99,7 +99,7 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 		all, err = p.keysOfAll(db, models, true)
 	}
 	if err == nil {
-		note(stmt, confinedUpsert(true))
+		stateOf(stmt).upsert = true
 		noteLocked(stmt, models)
 	}
 	return all, err
@@ -110,7 +110,7 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 // the zero value or a constant, which is a primary key like others.
 func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
-	ids := noteOf[lockedIDs](stmt)
+	ids := stateOf(stmt).ids
 	if ids == nil {
 		return nil, nil
 	}

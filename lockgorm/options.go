@@ -68,27 +68,6 @@ func optionOf[T any](stmt *gorm.Statement, name string) (it T, ok bool) {
 	return it, ok
 }
 
-// note notes something of this very statement, for noteOf, by its type.
-func note[T any](stmt *gorm.Statement, it T) { stmt.Settings.Store(noted[T]{}, noted[T]{stmt, &it}) }
-
-// noted is what is noted of a statement, and the key of that in its zero value.
-type noted[T any] struct {
-	of *gorm.Statement
-	it *T
-}
-
-// noteOf returns what is noted of this very statement, or the zero value.
-func noteOf[T any](stmt *gorm.Statement) (it T) {
-	value, _ := stmt.Settings.Load(noted[T]{})
-	if n, ok := value.(noted[T]); ok && n.of == stmt {
-		return *n.it
-	}
-	return it
-}
-
-// forget deletes a note.
-func forget[T any](stmt *gorm.Statement) { stmt.Settings.Delete(noted[T]{}) }
-
 // waitKey finds the limit of WaitAtMost in a context, for what GORM gives a handle without
 // settings: hooks, and sessions with NewDB.
 type waitKey struct{}
@@ -172,24 +151,15 @@ func guardBy(db *gorm.DB, do func(l *lease.Lease, tx txlock.Tx) error) {
 // So the plugin locks the keys of that model, compares its Version, and changes its row
 // only. A create, Exec, a statement on another type and one on another record fail with
 // ErrInvalidKey. It needs the plugin: db.Use(lockgorm.New()).
-func Loaded(model any) clause.Expression { return option{loadedOption, loaded{model: model}} }
+func Loaded(model any) clause.Expression { return option{loadedOption, loaded{model}} }
 
-type loaded struct {
-	model any
-	by    *gorm.Statement // the statement that has used it, nil for none yet
-}
+type loaded struct{ model any }
 
-// registerLoaded registers what Loaded needs, also on a dialect of Unlocked.
-func registerLoaded(db *gorm.DB) error {
-	const name, all = "lockstep:set_loaded", "*"
-	return errors.Join(db.Callback().Update().Before(all).Register(name, setLoaded), db.Callback().Delete().Before(all).Register(name, setLoaded))
-}
-
-// setLoaded makes the model of Loaded that of the statement.
+// setLoaded makes the model of Loaded that of the statement, and not of those of its associations.
 func setLoaded(db *gorm.DB) {
 	stmt := db.Statement
 	l, ok := optionOf[loaded](stmt, loadedOption)
-	if !ok || db.Error != nil || l.by != nil && l.by != stmt { // the statement of an association
+	if !ok || db.Error != nil {
 		return
 	}
 	model := reflect.ValueOf(l.model)
@@ -205,16 +175,14 @@ func setLoaded(db *gorm.DB) {
 	case namesAnother(stmt, model.Elem()):
 		_ = db.AddError(fmt.Errorf("%w: this statement on %s names another record than that of Loaded: leave one of them out", txlock.ErrInvalidKey, stmt.Table))
 	default:
-		l.by = stmt
-		stmt.Settings.Store(loadedOption, l)
+		stmt.Settings.Delete(loadedOption)
 		stmt.Model = l.model
 	}
 }
 
-// refuseLoaded refuses a create or Exec with Loaded, but not the creates of an update's
-// associations.
+// refuseLoaded refuses a create or Exec with Loaded.
 func refuseLoaded(db *gorm.DB) {
-	if l, ok := optionOf[loaded](db.Statement, loadedOption); ok && (l.by == nil || l.by == db.Statement) {
+	if _, ok := optionOf[loaded](db.Statement, loadedOption); ok {
 		_ = db.AddError(fmt.Errorf("%w: Loaded is for an update or a delete of GORM, this is a create or Exec: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey))
 	}
 }

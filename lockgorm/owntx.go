@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // own is the transaction that a statement has for itself, which ends with it.
@@ -22,13 +24,10 @@ const (
 	gormsOwn = "gorm:started_transaction" // how GORM marks a statement whose transaction it ends
 )
 
-// ownOf returns what is known of the own transaction of this very statement, or nil.
-func ownOf(stmt *gorm.Statement) *own { return noteOf[*own](stmt) }
-
 // hasOwn reports whether the transaction of a statement ends with it.
 func hasOwn(db *gorm.DB) bool {
 	_, gorms := db.InstanceGet(gormsOwn)
-	return gorms || ownOf(db.Statement) != nil
+	return gorms || stateOf(db.Statement).own != nil
 }
 
 // planOwn notes that a write which may need a lock has a transaction of its own, if the program
@@ -38,13 +37,13 @@ func planOwn(db *gorm.DB, change bool) {
 		return
 	}
 	if _, none := transactionOf(db); none != nil {
-		note(db.Statement, &own{pool: db.Statement.ConnPool})
+		stateOf(db.Statement).own = &own{pool: db.Statement.ConnPool}
 	}
 }
 
 // enterOwn begins the transaction of a statement's own, if it has one that has not begun.
 func enterOwn(db *gorm.DB) error {
-	stmt, o := db.Statement, ownOf(db.Statement)
+	stmt, o := db.Statement, stateOf(db.Statement).own
 	if o == nil || o.tx != nil {
 		return nil
 	}
@@ -65,7 +64,7 @@ func enterOwn(db *gorm.DB) error {
 
 // leaveOwn ends the statement's own transaction, in which nothing was done but locking.
 func leaveOwn(db *gorm.DB) {
-	stmt, o := db.Statement, ownOf(db.Statement)
+	stmt, o := db.Statement, stateOf(db.Statement).own
 	if o.tx != nil {
 		_ = o.tx.Rollback() // the server may have done so
 		o.cleanup.Stop()
@@ -76,8 +75,8 @@ func leaveOwn(db *gorm.DB) {
 
 // mayLock reports whether a write may have keys to lock.
 func mayLock(stmt *gorm.Statement, change bool) bool {
-	if o, ok := optionOf[on](stmt, onOption); ok {
-		return !isNoLock(o.keys)
+	if keys, ok := optionOf[[]txlock.Key](stmt, onOption); ok {
+		return !isNoLock(keys)
 	}
 	if !isLocker(stmt) || stmt.SQL.Len() > 0 {
 		return false
@@ -89,11 +88,10 @@ func mayLock(stmt *gorm.Statement, change bool) bool {
 
 // endOwn ends the transaction that enterOwn has begun where GORM doesn't, as GORM ends its own.
 func endOwn(db *gorm.DB) {
-	o := ownOf(db.Statement)
+	o := stateOf(db.Statement).own
 	if o == nil {
 		return
 	}
-	forget[*own](db.Statement)
 	o.cleanup.Stop()
 	if o.tx == nil || !db.SkipDefaultTransaction {
 		return

@@ -132,66 +132,62 @@ func (p *Plugin) Name() string { return "lockstep" }
 
 // Initialize registers the callbacks; db.Use calls it.
 func (p *Plugin) Initialize(db *gorm.DB) error {
-	const name, late, check, guard = "lockstep:lock", "lockstep:lock_late", "lockstep:check_guard", "lockstep:guard"
-	const commits = "lockstep:commit_with"
-	const commit = "gorm:commit_or_rollback_transaction"
+	const begin, lock, check = "lockstep:begin", "lockstep:lock", "lockstep:check_guard"
+	const send, sent, guard, end = "lockstep:send", "lockstep:sent", "lockstep:guard", "lockstep:end"
+	const gormsBegin, commit = "gorm:begin_transaction", "gorm:commit_or_rollback_transaction"
+	const every = "*" // under SkipDefaultTransaction GORM has no BEGIN and COMMIT callbacks to name
+	all := db.Callback()
 	switch locks, err := p.checkDialect(db); {
 	case err != nil:
 		return err
 	case !locks:
-		return registerLoaded(db)
+		return errors.Join(all.Update().Before(every).Register(begin, setLoaded), all.Delete().Before(every).Register(begin, setLoaded))
 	}
 	if err := p.check(db); err != nil {
 		return err // before anything is registered
 	}
-	begin := "gorm:begin_transaction"
-	updates, deletes := begin, begin
+	updates, deletes := gormsBegin, gormsBegin
 	if db.SkipDefaultTransaction { // then there is none
 		updates, deletes = "gorm:setup_reflect_value", "gorm:before_delete"
 	}
-	all := db.Callback()
 	confineUpserts(db)
 	return errors.Join(
-		all.Update().Before("*").Register("lockstep:check_replace", checkReplace),
-		all.Create().After(begin).Before("gorm:before_create").Register(name, p.beforeCreate),
-		all.Update().Before(updates).Register(name, p.beforeUpdate),
-		all.Delete().Before(deletes).Register(name, p.beforeDelete),
-		all.Create().After("gorm:save_before_associations").Before("gorm:create").Register(late, p.beforeInsert),
-		all.Create().After("gorm:create").Before("gorm:save_after_associations").Register("lockstep:explain_upsert", explainUpsert),
-		all.Query().Before("gorm:query").Register(name, beforeRead),
-		all.Row().Before("gorm:row").Register(name, beforeRow),
-		all.Raw().Before("gorm:raw").Register(name, beforeRead),
-		all.Create().After(late).Before("gorm:create").Register(commits, last),
-		all.Update().After("gorm:save_before_associations").Before("gorm:update").Register(commits, last),
-		all.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(commits, last),
-		all.Raw().After(name).Before("gorm:raw").Register(commits, last),
-		all.Query().Before("*").Register(commits, notLast),
-		all.Row().Before("*").Register(commits, notLast),
-		all.Create().After(name).Before("gorm:before_create").Register(check, checkGuard),
-		all.Update().After(name).Before("gorm:before_update").Register(check, checkGuard),
-		all.Delete().After(name).Before("gorm:before_delete").Register(check, checkGuard),
+		all.Create().Before(every).Register(begin, beginCreate),
+		all.Create().After(gormsBegin).Before("gorm:before_create").Register(lock, p.beforeCreate),
+		all.Create().After(lock).Before("gorm:before_create").Register(check, checkGuard),
+		all.Create().After("gorm:save_before_associations").Before("gorm:create").Register(send, p.sendCreate),
+		all.Create().After("gorm:create").Before("gorm:save_after_associations").Register(sent, explainUpsert),
 		all.Create().After("gorm:after_create").Before(commit).Register(guard, guardStatement),
+		all.Create().After(every).Register(end, endWrite),
+
+		all.Update().Before(every).Register(begin, beginUpdate),
+		all.Update().Before(updates).Register(lock, p.beforeUpdate),
+		all.Update().After(lock).Before("gorm:before_update").Register(check, checkGuard),
+		all.Update().After("gorm:save_before_associations").Before("gorm:update").Register(send, sendChange),
+		all.Update().After("gorm:update").Before("gorm:save_after_associations").Register(sent, verifyVersions),
 		all.Update().After("gorm:after_update").Before(commit).Register(guard, guardStatement),
+		all.Update().After(every).Register(end, endWrite),
+
+		all.Delete().Before(every).Register(begin, beginDelete),
+		all.Delete().Before(deletes).Register(lock, p.beforeDelete),
+		all.Delete().After(lock).Before("gorm:before_delete").Register(check, checkGuard),
+		all.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(send, sendChange),
+		all.Delete().After("gorm:delete").Before("gorm:after_delete").Register(sent, verifyVersions),
 		all.Delete().After("gorm:after_delete").Before(commit).Register(guard, guardStatement),
-		registerVersions(db),
-		all.Create().Before("*").Register("lockstep:check_clauses", checkClauses),
-		all.Update().Before("*").Register("lockstep:check_clauses", checkClauses),
-		all.Delete().Before("*").Register("lockstep:check_clauses", checkClauses),
-		registerLoaded(db), // the last one is called first
-		all.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
-		all.Raw().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
+		all.Delete().After(every).Register(end, endWrite),
+
+		all.Query().Before("gorm:query").Register(lock, beforeQuery),
+		all.Query().After("gorm:query").Register(sent, noteRead),
+		all.Row().Before("gorm:row").Register(lock, beforeRow),
+		all.Row().After("gorm:row").Register(sent, noteRows),
+		all.Raw().Before("gorm:raw").Register(lock, beforeExec),
 	)
 }
 
 // On names the keys that one statement needs: db.Clauses(lockgorm.On(key)). They replace those
 // that the model names. On(NoLock...) declares that it needs none. Associations that GORM saves
 // with the model name their own keys in addition.
-func On(keys ...txlock.Key) clause.Expression { return option{onOption, on{keys: keys}} }
-
-type on struct {
-	keys []txlock.Key
-	by   *gorm.Statement // the statement that has used it, nil for none yet
-}
+func On(keys ...txlock.Key) clause.Expression { return option{onOption, keys} }
 
 // beforeCreate locks before a create. Its models may have no primary key yet.
 func (p *Plugin) beforeCreate(db *gorm.DB) {
@@ -200,9 +196,9 @@ func (p *Plugin) beforeCreate(db *gorm.DB) {
 	lockBefore(db, p.keysOfCreate, lockWrite)
 }
 
-// beforeInsert locks the models to which the hooks of a create have given a primary key,
-// or another one.
-func (p *Plugin) beforeInsert(db *gorm.DB) {
+// sendCreate locks the models to which the hooks of a create have given a primary key, or another
+// one, and gives them their first version.
+func (p *Plugin) sendCreate(db *gorm.DB) {
 	planOwn(db, false)
 	_ = db.AddError(enterOwn(db))
 	if keys, err := p.keysOfSaved(db); err != nil {
@@ -211,6 +207,8 @@ func (p *Plugin) beforeInsert(db *gorm.DB) {
 		_ = db.AddError(lockWrite(db, keys))
 	}
 	watchText(db, true)
+	last(db)
+	firstVersions(db)
 }
 
 // beforeUpdate locks before an update, and before GORM begins its transaction, in which callbacks
@@ -224,6 +222,19 @@ func (p *Plugin) beforeUpdate(db *gorm.DB) {
 func (p *Plugin) beforeDelete(db *gorm.DB) {
 	planOwn(db, true)
 	lockBefore(db, p.lockChange, lockWrite)
+}
+
+// beforeExec locks before Exec, which may commit.
+func beforeExec(db *gorm.DB) {
+	refuseLoaded(db)
+	beforeRead(db)
+	last(db)
+}
+
+// beforeQuery locks before a query, which can't commit.
+func beforeQuery(db *gorm.DB) {
+	notLast(db)
+	beforeRead(db)
 }
 
 // beforeRead locks before a query or Exec, which takes the locks with it if it can: keys that On
@@ -250,10 +261,10 @@ func lockWith(db *gorm.DB, keys []txlock.Key) error {
 	return nil
 }
 
-// beforeRow does what beforeRead does, for Row and Rows. Since Row returns no error, its Scan must
+// beforeRow does what beforeQuery does, for Row and Rows. Since Row returns no error, its Scan must
 // return the refusal, as that of a statement that isn't sent.
 func beforeRow(db *gorm.DB) {
-	if beforeRead(db); db.Error != nil && !db.DryRun {
+	if beforeQuery(db); db.Error != nil && !db.DryRun {
 		refuse(db.Statement, db.Error)
 		db.Error = nil
 	}
@@ -287,23 +298,17 @@ func lockBefore(db *gorm.DB, ofModel func(db *gorm.DB) ([]txlock.Key, error), lo
 // keysOn returns the keys that On names, or otherwise those of the model.
 func keysOn(db *gorm.DB, ofModel func(db *gorm.DB) ([]txlock.Key, error)) ([]txlock.Key, error) {
 	stmt := db.Statement
-	o, ok := optionOf[on](stmt, onOption)
+	keys, ok := optionOf[[]txlock.Key](stmt, onOption)
 	if !ok {
 		return ofModel(db)
 	}
-	if len(o.keys) == 0 {
+	if len(keys) == 0 {
 		return nil, fmt.Errorf("%w: lockgorm.On names no key", txlock.ErrInvalidKey)
 	}
-	keys := o.keys
 	if isNoLock(keys) {
 		keys = nil
 	}
-	if o.by == nil || o.by == stmt {
-		stmt.Settings.Store(onOption, on{keys: o.keys, by: stmt})
-		return keys, nil
-	}
-	// GORM has passed the setting on to the statement of an association.
-	if !isLocker(stmt) {
+	if !stateOf(stmt).association || !isLocker(stmt) {
 		return keys, nil
 	}
 	own, err := ofModel(db)

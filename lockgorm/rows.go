@@ -37,7 +37,7 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, find *selection, e
 	if len(db.Statement.Schema.PrimaryFields) == 0 {
 		return nil, nil, unidentified(db.Statement, "its model has no primary key")
 	}
-	own := ownOf(db.Statement) != nil
+	own := stateOf(db.Statement).own != nil
 	if find, err = p.selectionOf(db, own); err != nil {
 		return nil, nil, err
 	}
@@ -145,12 +145,6 @@ func (p *Plugin) onOther(db *gorm.DB, s *selection, pool *sql.DB) (rows []reflec
 	return rows, err
 }
 
-// byPrimaryKey is the index hint of an UPDATE whose rows are known.
-type byPrimaryKey struct{}
-
-// Build writes the hint.
-func (byPrimaryKey) Build(text clause.Builder) { _, _ = text.WriteString("FORCE INDEX (PRIMARY)") }
-
 // hint lets an UPDATE find its rows by the primary key: MariaDB may read, and lock, all rows of a
 // small table. A view, or a table without that key, can't be read so.
 func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
@@ -170,7 +164,9 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 		p.primary.Store(table, has)
 	}
 	if has == true {
-		update.AfterExpression = byPrimaryKey{}
+		before := update
+		stateOf(stmt).atEnd(func() { stmt.Clauses["UPDATE"] = before })
+		update.AfterExpression = clause.Expr{SQL: "FORCE INDEX (PRIMARY)"}
 		stmt.Clauses["UPDATE"] = update
 	}
 	return nil

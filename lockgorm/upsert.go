@@ -14,28 +14,24 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// confinedUpsert marks a create whose models are locked. If it is an upsert, ON DUPLICATE
-// KEY UPDATE updates whichever row any unique key finds: so the statement is made to
-// check that this row has the primary key of the model. No existing row has one that the server
-// makes by AUTO_INCREMENT.
-type confinedUpsert bool
-
-// confineUpserts makes GORM write that check into the marked statements. If the program has a
-// function of its own that builds upserts, checkClauses refuses them.
+// confineUpserts confines upserts to their models, if these are locked. ON DUPLICATE KEY UPDATE
+// updates whichever row any unique key finds: so GORM is made to write a check that this row has
+// the primary key of the model. No existing row has one that the server makes by AUTO_INCREMENT.
+// If the program has a function of its own that builds upserts, checkClauses refuses them.
 func confineUpserts(db *gorm.DB) {
 	if isKnownBuilder(db.ClauseBuilders[onConflict]) {
 		db.ClauseBuilders[onConflict] = buildOnConflict
 	}
 }
 
-// buildOnConflict builds upserts as GORM's driver does, and adds that check to the marked ones. It
-// refuses those of models with a Version, which can't compare it.
+// buildOnConflict builds upserts as GORM's driver does, and adds that check. It refuses those of models with a Version, which can't compare it.
 func buildOnConflict(c clause.Clause, builder clause.Builder) {
 	if stmt, ok := builder.(*gorm.Statement); ok && upserts(stmt) {
-		if ofStatement(stmt) != nil {
+		w := stateOf(stmt)
+		if w.versions != nil {
 			_ = stmt.AddError(noUpsert(stmt))
 		}
-		if isConfinedUpsert(stmt) {
+		if w.upsert {
 			c.Expression = sameRecord(stmt, c.Expression)
 		}
 	}
@@ -57,8 +53,6 @@ func upserts(stmt *gorm.Statement) bool {
 		return a.Value != a.Column // GORM's way to write "do nothing"
 	})
 }
-
-func isConfinedUpsert(stmt *gorm.Statement) bool { return bool(noteOf[confinedUpsert](stmt)) }
 
 // sameRecord adds to the assignments a check that the row which was found has the primary
 // key of the row to insert. If it hasn't, the server evaluates the subquery, which is an
@@ -100,8 +94,7 @@ func isWritten(stmt *gorm.Statement, column clause.Column) bool {
 func explainUpsert(db *gorm.DB) {
 	unwatch(db)
 	var server *driver.MySQLError
-	if isConfinedUpsert(db.Statement) && errors.As(db.Error, &server) && server.Number == 1242 { // ER_SUBQUERY_NO_1_ROW
+	if stateOf(db.Statement).upsert && errors.As(db.Error, &server) && server.Number == 1242 { // ER_SUBQUERY_NO_1_ROW
 		db.Error = fmt.Errorf("%w: the upsert has found another record of %s than its model, by a unique key, or this is TiDB, where an upsert can't be limited to its models: load that record and update it, or name the keys by Clauses(lockgorm.On(...)): %w", txlock.ErrInvalidKey, db.Statement.Table, db.Error)
 	}
-	forget[confinedUpsert](db.Statement)
 }

@@ -23,53 +23,35 @@ type versioned struct {
 	step    int64     // by how much an update raises the versions
 	keep    bool      // KeepVersion: a create writes the versions that its models have
 	putBack bool      // the models get their loaded versions again, also after success
-	undo    []func()  // restores what was changed in the statement
 }
 
-// registerVersions registers the callbacks for models with a Version.
-func registerVersions(db *gorm.DB) error {
-	const check, compare, verify, settle = "lockstep:check_version", "lockstep:compare_version", "lockstep:verify_version", "lockstep:settle_version"
-	const all = "*" // under SkipDefaultTransaction GORM has no BEGIN and COMMIT callbacks to name
-	callbacks := db.Callback()
-	return errors.Join(
-		callbacks.Create().Before(all).Register(check, checkCreate),
-		callbacks.Create().After("gorm:save_before_associations").Before("gorm:create").Register(compare, firstVersions),
-		callbacks.Create().After(all).Register(settle, settleVersions),
-		callbacks.Update().Before(all).Register(check, checkUpdate),
-		callbacks.Update().After("gorm:save_before_associations").Before("gorm:update").Register(compare, compareChange),
-		callbacks.Update().After("gorm:update").Before("gorm:save_after_associations").Register(verify, verifyVersions),
-		callbacks.Update().After(all).Register(settle, settleVersions),
-		callbacks.Delete().Before(all).Register(check, checkDelete),
-		callbacks.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(compare, compareChange),
-		callbacks.Delete().After("gorm:delete").Before("gorm:after_delete").Register(verify, verifyVersions),
-		callbacks.Delete().After(all).Register(settle, settleVersions),
-		callbacks.Query().After("gorm:query").Register("lockstep:note_versions", noteRead),
-		callbacks.Row().After("gorm:row").Register("lockstep:note_rows", noteRows),
-	)
-}
-
-// checkUpdate refuses an update that can't be compared, before GORM begins a transaction.
-func checkUpdate(db *gorm.DB) {
-	db.Statement.Settings.Store(parent{}, db.Statement) // see checkCreate
+// beginUpdate refuses an update that can't be compared, before GORM begins a transaction.
+func beginUpdate(db *gorm.DB) {
+	setLoaded(db)
+	beginWrite(db)
 	checkSaved(db, db.Statement.Model, false)
 	if v, err := versionedOf(db, reflect.ValueOf(db.Statement.Model)); err != nil {
 		_ = db.AddError(err)
 	} else if v != nil {
 		_ = db.AddError(v.checkValues(db.Statement))
 	}
+	checkReplace(db)
 }
 
-// checkDelete does what checkUpdate does, for a delete.
-func checkDelete(db *gorm.DB) {
+// beginDelete does what beginUpdate does, for a delete.
+func beginDelete(db *gorm.DB) {
+	setLoaded(db)
+	beginWrite(db)
 	checkSelected(db)
 	if _, err := versionedOf(db, changedOf(db.Statement)); err != nil {
 		_ = db.AddError(err)
 	}
 }
 
-// compareChange adds the comparison to an update or delete. It checks the model again, which hooks may
+// sendChange adds the comparison to an update or delete. It checks the model again, which hooks may
 // have changed since.
-func compareChange(db *gorm.DB) {
+func sendChange(db *gorm.DB) {
+	last(db)
 	checkIDs(db)
 	compareVersions(db)
 	watchText(db, false)
@@ -166,19 +148,18 @@ func compareVersions(db *gorm.DB) {
 	if len(f.rows) > 0 || hasWhere { // otherwise GORM refuses the statement
 		f.install()
 	}
-	stmt.Omits = append(slices.Clone(stmt.Omits), v.field.DBName)
-	note(stmt, v)
+	omits := stmt.Omits
+	stateOf(stmt).atEnd(func() { stmt.Omits = omits })
+	stmt.Omits = append(slices.Clone(omits), v.field.DBName)
+	stateOf(stmt).versions = v
 }
-
-// ofStatement returns what compareVersions has stored with this very statement, or nil.
-func ofStatement(stmt *gorm.Statement) *versioned { return noteOf[*versioned](stmt) }
 
 // verifyVersions checks that all rows were changed, while GORM can still roll back, and
 // increments the versions in the models before the next hooks run.
 func verifyVersions(db *gorm.DB) {
 	unwatch(db)
 	stmt := db.Statement
-	v := ofStatement(stmt)
+	v := stateOf(stmt).versions
 	if v != nil {
 		defer nameConflict(db)
 	}
@@ -304,27 +285,11 @@ func identity(stmt *gorm.Statement, model reflect.Value) string {
 // identityPart is what the value of one field is in an identity.
 func identityPart(id any) string { return textOf(id) + "\x00" }
 
-// settleVersions restores the old versions of the models if the statement has failed, at
-// its COMMIT at the latest.
-func settleVersions(db *gorm.DB) {
-	endOwn(db) // whose COMMIT may fail
-	stmt := db.Statement
-	stmt.Settings.Delete(parent{})
-	removeFilter(stmt)
-	v := ofStatement(stmt)
-	if v == nil {
-		return
-	}
-	forget[*versioned](stmt)
-	for _, undo := range v.undo {
-		undo()
-	}
-	if db.Error == nil && !db.DryRun && !v.putBack {
-		return
-	}
+// restore gives the models their old versions again.
+func (v *versioned) restore(db *gorm.DB) {
 	for i, model := range v.models {
 		if model.CanAddr() {
-			_ = db.AddError(v.field.Set(stmt.Context, model, v.loaded[i]))
+			_ = db.AddError(v.field.Set(db.Statement.Context, model, v.loaded[i]))
 		}
 	}
 }

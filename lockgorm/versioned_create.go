@@ -10,19 +10,15 @@ import (
 	"gorm.io/gorm/clause"
 )
 
-// parent is the key of the current statement in its settings. GORM passes it on to the statements of
-// its associations, which so know that they are such.
-type parent struct{}
-
-// checkCreate refuses a create that may change existing rows, since an upsert can't
+// beginCreate refuses a create that may change existing rows, since an upsert can't
 // compare their versions: Save of a slice, OnConflict with updates, and associations that
 // GORM saves with a model. If such associations are new, it turns their upsert into a
 // plain INSERT.
-func checkCreate(db *gorm.DB) {
+func beginCreate(db *gorm.DB) {
+	refuseLoaded(db)
+	beginWrite(db)
 	stmt := db.Statement
-	of, handedOn := stmt.Settings.Load(parent{})
-	association := handedOn && of != stmt
-	stmt.Settings.Store(parent{}, stmt)
+	association := stateOf(stmt).association
 	if !association {
 		checkSaved(db, stmt.Dest, true)
 	}
@@ -88,29 +84,25 @@ func firstVersions(db *gorm.DB) {
 	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
 	_, v.putBack = stmt.Clauses[onConflict]
 	v.putBack = v.putBack || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE")
-	note(stmt, v)
+	stateOf(stmt).versions = v
 	v.selectOf(stmt)
 	for i, model := range v.models {
 		if model.CanAddr() && (!v.keep || v.loaded[i] == 0) {
 			_ = db.AddError(v.field.Set(stmt.Context, model, firstVersion()))
 		}
 	}
-	switch values := stmt.Dest.(type) {
+	switch values := reflect.Indirect(reflect.ValueOf(stmt.Dest)).Interface().(type) {
 	case map[string]any:
-		v.setIn(values)
-	case *map[string]any:
-		v.setIn(*values)
+		v.setIn(stmt, values)
 	case []map[string]any:
-		v.setIn(values...)
-	case *[]map[string]any:
-		v.setIn(*values...)
+		v.setIn(stmt, values...)
 	}
 }
 
 // selectOf makes a create write the version, whatever columns it selects or omits.
 func (v *versioned) selectOf(stmt *gorm.Statement) {
 	selects, omits := stmt.Selects, stmt.Omits
-	v.undo = append(v.undo, func() { stmt.Selects, stmt.Omits = selects, omits })
+	stateOf(stmt).atEnd(func() { stmt.Selects, stmt.Omits = selects, omits })
 	stmt.Omits = slices.DeleteFunc(slices.Clone(omits), func(name string) bool { return name == v.field.Name || names(name, v.field.DBName) })
 	columns, restricted := stmt.SelectAndOmitColumns(true, false)
 	written, said := columns[v.field.DBName]
@@ -122,7 +114,7 @@ func (v *versioned) selectOf(stmt *gorm.Statement) {
 }
 
 // setIn gives maps a first version until the statement is over.
-func (v *versioned) setIn(maps ...map[string]any) {
+func (v *versioned) setIn(stmt *gorm.Statement, maps ...map[string]any) {
 	for _, values := range maps {
 		name := v.field.DBName
 		if _, ok := values[v.field.Name]; ok {
@@ -132,10 +124,10 @@ func (v *versioned) setIn(maps ...map[string]any) {
 		switch {
 		case ok && v.keep, values == nil:
 		case ok:
-			v.undo = append(v.undo, func() { values[name] = carried })
+			stateOf(stmt).atEnd(func() { values[name] = carried })
 			values[name] = firstVersion()
 		default:
-			v.undo = append(v.undo, func() { delete(values, name) })
+			stateOf(stmt).atEnd(func() { delete(values, name) })
 			values[name] = firstVersion()
 		}
 	}
