@@ -82,11 +82,10 @@ func whyForeign(stmt *gorm.Statement, names []string) string {
 	return ""
 }
 
-// isBuiltByGORM reports whether GORM builds a clause, or its driver, or the plugin's filter.
+// isBuiltByGORM reports whether GORM builds a clause, or its driver, or this package.
 func isBuiltByGORM(stmt *gorm.Statement, name string, c clause.Clause) bool {
-	filtered := stateOf(stmt).filter != nil && name == "WHERE"
 	unnamed := c.Name == "" && (c.Expression == nil || slices.Contains(nameless, name))
-	return (c.Builder == nil || filtered) && (c.Name == name || unnamed) && isKnownBuilder(stmt.ClauseBuilders[name])
+	return c.Builder == nil && (c.Name == name || unnamed) && isKnownBuilder(stmt.ClauseBuilders[name])
 }
 
 // whyNotGORMs returns why the text of a clause isn't known, or "".
@@ -142,8 +141,18 @@ func isKnownBuilder(build clause.ClauseBuilder) bool {
 	if build == nil {
 		return true
 	}
-	at, own := reflect.ValueOf(build).Pointer(), reflect.ValueOf(buildOnConflict).Pointer()
-	return at == own || strings.HasPrefix(runtime.FuncForPC(at).Name(), reflect.TypeFor[mysql.Dialector]().PkgPath()+".")
+	name := runtime.FuncForPC(reflect.ValueOf(build).Pointer()).Name()
+	return strings.HasPrefix(name, reflect.TypeFor[Plugin]().PkgPath()+".") || strings.HasPrefix(name, reflect.TypeFor[mysql.Dialector]().PkgPath()+".")
+}
+
+// registerBuilders makes GORM build the clauses of a write that confine it to its models. If the
+// program has a function of its own that builds them, checkClauses refuses them.
+func registerBuilders(db *gorm.DB) {
+	for name, build := range map[string]clause.ClauseBuilder{"WHERE": buildWhere, onConflict: buildOnConflict} {
+		if isKnownBuilder(db.ClauseBuilders[name]) {
+			db.ClauseBuilders[name] = build
+		}
+	}
 }
 
 var indexHint = regexp.MustCompile("^((USE|FORCE|IGNORE) (INDEX|KEY) (FOR (JOIN|ORDER BY|GROUP BY) )?\\((`[^`]+`|[0-9A-Za-z_$, ])*\\) ?)+$")

@@ -24,7 +24,8 @@ type rowFilter struct {
 	ids      map[string]any // the primary key of the locked row by column; with several rows the values are nil
 	version  *schema.Field  // the column to raise, nil for none
 	step     int64          // by how much it is raised
-	text     string         // what build has written
+	where    clause.Where   // the conditions of the program, its hooks and its column types
+	text     string         // what buildWhere has written
 }
 
 // filterOf returns the filter of this very statement, and makes it on first use.
@@ -36,51 +37,42 @@ func filterOf(stmt *gorm.Statement) *rowFilter {
 	return w.filter
 }
 
-// install puts the filter into the statement, before GORM builds it.
+// install makes sure that the statement has a WHERE, with which GORM builds the filter.
 func (f *rowFilter) install() {
 	stmt := f.by
-	where := stmt.Clauses["WHERE"]
-	where.Name, where.Builder = "WHERE", f.build
-	stmt.Clauses["WHERE"] = where
+	stmt.AddClauseIfNotExists(clause.Where{})
 	stateOf(stmt).atEnd(func() {
-		if where := stmt.Clauses["WHERE"]; where.Expression == nil {
+		if where, ok := stmt.Clauses["WHERE"].Expression.(clause.Where); ok && len(where.Exprs) == 0 {
 			delete(stmt.Clauses, "WHERE")
-		} else {
-			where.Builder = nil
-			stmt.Clauses["WHERE"] = where
 		}
 	})
 }
 
-// build writes the assignment of the version, then WHERE.
-func (f *rowFilter) build(c clause.Clause, builder clause.Builder) {
+// buildWhere builds WHERE as GORM does, and with the filter of a statement that has one.
+func buildWhere(c clause.Clause, builder clause.Builder) {
 	stmt, ok := builder.(*gorm.Statement)
-	if !ok || stmt != f.by {
-		c.Builder = nil
+	if !ok || stateOf(stmt).filter == nil {
 		c.Build(builder)
 		return
 	}
+	f, before := stateOf(stmt).filter, stmt.SQL.Len()
 	if why := f.wrong(); why != "" {
 		_ = stmt.AddError(refusal(stmt, why))
 	}
-	before := stmt.SQL.Len()
-	defer func() { f.text = stmt.SQL.String()[before:] }()
 	if f.version != nil && isUpdate(stmt) {
 		f.raise()
 	}
-	around := func(extra clause.Expression) {
-		if extra != nil {
-			extra.Build(stmt)
-			write(stmt, " ")
-		}
-	}
-	around(c.BeforeExpression)
-	write(stmt, "WHERE ")
-	around(c.AfterNameExpression)
-	where, _ := c.Expression.(clause.Where)
-	conditions := clause.Where{Exprs: slices.Clone(where.Exprs)}
+	f.where, _ = c.Expression.(clause.Where)
+	c.Name, c.Expression = "WHERE", f
+	c.Build(builder)
+	f.text = stmt.SQL.String()[before:]
+}
+
+// Build writes the conditions, and the rows.
+func (f *rowFilter) Build(clause.Builder) {
+	stmt, rows := f.by, f.rows
+	conditions := clause.Where{Exprs: slices.Clone(f.where.Exprs)} // a copy, in which Build may move them
 	plain, confined := f.inGORMsWords(conditionsOf(stmt))
-	rows := f.rows
 	if confined && f.version == nil {
 		rows = nil
 	}
@@ -98,10 +90,6 @@ func (f *rowFilter) build(c clause.Clause, builder clause.Builder) {
 			write(stmt, clause.AndWithSpace)
 		}
 		row.Build(stmt)
-	}
-	if c.AfterExpression != nil {
-		write(stmt, " ")
-		c.AfterExpression.Build(stmt)
 	}
 }
 

@@ -150,7 +150,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	if db.SkipDefaultTransaction { // then there is none
 		updates, deletes = "gorm:setup_reflect_value", "gorm:before_delete"
 	}
-	confineUpserts(db)
+	registerBuilders(db)
 	return errors.Join(
 		all.Create().Before(every).Register(begin, beginCreate),
 		all.Create().After(gormsBegin).Before("gorm:before_create").Register(lock, p.beforeCreate),

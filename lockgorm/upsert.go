@@ -14,17 +14,10 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// confineUpserts confines upserts to their models, if these are locked. ON DUPLICATE KEY UPDATE
-// updates whichever row any unique key finds: so GORM is made to write a check that this row has
-// the primary key of the model. No existing row has one that the server makes by AUTO_INCREMENT.
-// If the program has a function of its own that builds upserts, checkClauses refuses them.
-func confineUpserts(db *gorm.DB) {
-	if isKnownBuilder(db.ClauseBuilders[onConflict]) {
-		db.ClauseBuilders[onConflict] = buildOnConflict
-	}
-}
-
-// buildOnConflict builds upserts as GORM's driver does, and adds that check. It refuses those of models with a Version, which can't compare it.
+// buildOnConflict builds upserts as GORM's driver does, and confines them to their models, if these
+// are locked. ON DUPLICATE KEY UPDATE updates whichever row any unique key finds: so it adds a
+// check that this row has the primary key of the model. No existing row has one that the server
+// makes by AUTO_INCREMENT. It refuses upserts of models with a Version, which can't compare it.
 func buildOnConflict(c clause.Clause, builder clause.Builder) {
 	if stmt, ok := builder.(*gorm.Statement); ok && upserts(stmt) {
 		w := stateOf(stmt)

@@ -145,7 +145,7 @@ func compareVersions(db *gorm.DB) {
 	case db.AllowGlobalUpdate && !hasWhere:
 		f.rows = []clause.Expression{clause.Expr{SQL: "TRUE"}}
 	}
-	if len(f.rows) > 0 || hasWhere { // otherwise GORM refuses the statement
+	if len(f.rows) > 0 { // otherwise GORM refuses a statement without a WHERE
 		f.install()
 	}
 	omits := stmt.Omits
