@@ -21,7 +21,7 @@ import (
 // even that tells which association it is.
 func checkReplace(db *gorm.DB) {
 	stmt := db.Statement
-	if db.Error != nil || stmt.Schema == nil || isAny(stmt) {
+	if db.Error != nil || stmt.Schema == nil || isSet(stmt, anyVersionOption) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(stmt.Schema.Relationships.Relations)) {
@@ -107,7 +107,7 @@ func checkSaved(db *gorm.DB, value any, create bool) {
 	if db.Error != nil || stmt.Schema == nil || stmt.SQL.Len() > 0 {
 		return
 	}
-	s := saving{full: db.FullSaveAssociations, keep: isKept(stmt), seen: make(map[any]bool)}
+	s := saving{full: db.FullSaveAssociations, keep: isSet(stmt, keepVersionOption), seen: make(map[any]bool)}
 	_ = db.AddError(s.with(stmt, modelsIn(reflect.ValueOf(value), stmt.Schema), create))
 }
 

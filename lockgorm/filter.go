@@ -22,8 +22,6 @@ type rowFilter struct {
 	strict   bool           // a statement that may change other rows is refused
 	selected *selection     // by which its conditions have selected the rows, and may be joined by OR; nil if they have not
 	ids      map[string]any // the primary key of the locked row by column; with several rows the values are nil
-	version  *schema.Field  // the column to raise, nil for none
-	step     int64          // by how much it is raised
 	where    clause.Where   // the conditions of the program, its hooks and its column types
 	text     string         // what buildWhere has written
 }
@@ -55,12 +53,12 @@ func buildWhere(c clause.Clause, builder clause.Builder) {
 		c.Build(builder)
 		return
 	}
-	f, before := stateOf(stmt).filter, stmt.SQL.Len()
+	f, v, before := stateOf(stmt).filter, stateOf(stmt).versions, stmt.SQL.Len()
 	if why := f.wrong(); why != "" {
 		_ = stmt.AddError(refusal(stmt, why))
 	}
-	if f.version != nil && isUpdate(stmt) {
-		f.raise()
+	if v != nil && isUpdate(stmt) {
+		v.raise(stmt)
 	}
 	f.where, _ = c.Expression.(clause.Where)
 	c.Name, c.Expression = "WHERE", f
@@ -73,7 +71,7 @@ func (f *rowFilter) Build(clause.Builder) {
 	stmt, rows := f.by, f.rows
 	conditions := clause.Where{Exprs: slices.Clone(f.where.Exprs)} // a copy, in which Build may move them
 	plain, confined := f.inGORMsWords(conditionsOf(stmt))
-	if confined && f.version == nil {
+	if confined && stateOf(stmt).versions == nil {
 		rows = nil
 	}
 	switch {
@@ -131,12 +129,13 @@ func (f *rowFilter) wrong() string {
 // primary key of the locked record.
 func (f *rowFilter) wrongSet() string {
 	set, _ := f.by.Clauses["SET"].Expression.(clause.Set)
+	v := stateOf(f.by).versions
 	for _, assignment := range set {
 		if why := whyNotAssigned(f.by, assignment); why != "" {
 			return why
 		}
 		name := assignment.Column.Name
-		if f.version != nil && names(name, f.version.DBName) {
+		if v != nil && names(name, v.field.DBName) {
 			return fmt.Sprintf("it sets %q, which the plugin increments", name)
 		}
 		for column, id := range f.ids {
@@ -146,19 +145,6 @@ func (f *rowFilter) wrongSet() string {
 		}
 	}
 	return ""
-}
-
-// raise writes the assignment that raises the version. It stands before WHERE, and so at
-// the end of SET, which GORM has written.
-func (f *rowFilter) raise() {
-	column := clause.Column{Name: f.version.DBName}
-	write(f.by, ", ")
-	f.by.WriteQuoted(column)
-	write(f.by, " = (")
-	f.by.WriteQuoted(column)
-	write(f.by, fmt.Sprintf(" & %d) + ", int64(largestBefore)))
-	f.by.AddVar(f.by, f.step)
-	write(f.by, " ")
 }
 
 // isUpdate reports whether the text of a statement is an UPDATE, as that of a soft delete

@@ -157,16 +157,10 @@ func isVersion(field *schema.Field) bool {
 	return field.IndirectFieldType == reflect.TypeFor[Version]() && field.DBName != ""
 }
 
-// isAny reports whether the statement may change rows of any version.
-func isAny(stmt *gorm.Statement) bool {
-	any, _ := optionOf[bool](stmt, anyVersionOption)
-	return any
-}
-
-// isKept reports whether a create writes the versions that its models have.
-func isKept(stmt *gorm.Statement) bool {
-	kept, _ := optionOf[bool](stmt, keepVersionOption)
-	return kept
+// isSet reports whether a statement has AnyVersion or KeepVersion.
+func isSet(stmt *gorm.Statement, option string) bool {
+	_, ok := optionOf[bool](stmt, option)
+	return ok
 }
 
 // A version is raised by at most largestStep, after it was cut to largestBefore, so that

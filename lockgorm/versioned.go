@@ -68,7 +68,7 @@ func versionedOf(db *gorm.DB, value reflect.Value) (*versioned, error) {
 	if field == nil || err != nil {
 		return nil, err
 	}
-	v := &versioned{field: field, any: isAny(stmt)}
+	v := &versioned{field: field, any: isSet(stmt, anyVersionOption)}
 	v.collect(stmt, value)
 	refuse := func(why string) (*versioned, error) {
 		return nil, fmt.Errorf("%w: %s: %s", ErrVersion, stmt.Schema.Name, why)
@@ -135,7 +135,6 @@ func compareVersions(db *gorm.DB) {
 	}
 	v.step = newStep()
 	f := filterOf(stmt)
-	f.version, f.step = v.field, v.step
 	_, hasWhere := stmt.Clauses["WHERE"]
 	switch {
 	case !v.any:
@@ -152,6 +151,13 @@ func compareVersions(db *gorm.DB) {
 	stateOf(stmt).atEnd(func() { stmt.Omits = omits })
 	stmt.Omits = append(slices.Clone(omits), v.field.DBName)
 	stateOf(stmt).versions = v
+}
+
+// raise writes the assignment that raises the version. It stands before WHERE, and so at
+// the end of SET, which GORM has written.
+func (v *versioned) raise(stmt *gorm.Statement) {
+	column := clause.Column{Name: v.field.DBName}
+	clause.Expr{SQL: fmt.Sprintf(", ? = (? & %d) + ? ", int64(largestBefore)), Vars: []any{column, column, v.step}}.Build(stmt)
 }
 
 // verifyVersions checks that all rows were changed, while GORM can still roll back, and

@@ -60,7 +60,7 @@ func createdOf(db *gorm.DB) (*versioned, error) {
 	if field == nil || err != nil {
 		return nil, err
 	}
-	v := &versioned{field: field, keep: isKept(db.Statement)}
+	v := &versioned{field: field, keep: isSet(db.Statement, keepVersionOption)}
 	v.collect(db.Statement, reflect.ValueOf(db.Statement.Dest))
 	return v, nil
 }
