@@ -1,6 +1,17 @@
 package lockgorm
 
-import "gorm.io/gorm"
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/txlock"
+)
 
 // stmtState is what the plugin knows about one create, update or delete while GORM runs it.
 type stmtState struct {
@@ -48,4 +59,97 @@ func endWrite(db *gorm.DB) {
 	if v := w.versions; v != nil && (db.Error != nil || db.DryRun || v.putBack) {
 		v.restore(db)
 	}
+}
+
+// own is the transaction that a statement has for itself, which ends with it.
+type own struct {
+	pool    gorm.ConnPool    // on which it is begun
+	tx      gorm.TxCommitter // nil while it has not begun
+	cleanup runtime.Cleanup
+}
+
+const (
+	gormsOwn = "gorm:started_transaction" // how GORM marks a statement whose transaction it ends
+)
+
+// hasOwn reports whether the transaction of a statement ends with it.
+func hasOwn(db *gorm.DB) bool {
+	_, gorms := db.InstanceGet(gormsOwn)
+	return gorms || stateOf(db.Statement).own != nil
+}
+
+// planOwn notes that a write which may need a lock has a transaction of its own, if the program
+// has begun none. GORM would begin it behind the locks of enterOwn's, or not at all.
+func planOwn(db *gorm.DB, change bool) {
+	if db.Error != nil || db.DryRun || !mayLock(db.Statement, change) {
+		return
+	}
+	if _, none := transactionOf(db); none != nil {
+		stateOf(db.Statement).own = &own{pool: db.Statement.ConnPool}
+	}
+}
+
+// enterOwn begins the transaction of a statement's own, if it has one that has not begun.
+func enterOwn(db *gorm.DB) error {
+	stmt, o := db.Statement, stateOf(db.Statement).own
+	if o == nil || o.tx != nil {
+		return nil
+	}
+	tx := db.Begin()
+	if tx.Error != nil {
+		if errors.Is(tx.Error, gorm.ErrInvalidTransaction) {
+			return nil // the lock says so
+		}
+		return tx.Error
+	}
+	stmt.ConnPool, o.tx = tx.Statement.ConnPool, tx.Statement.ConnPool.(gorm.TxCommitter)
+	o.cleanup = runtime.AddCleanup(stmt, func(tx gorm.TxCommitter) { _ = tx.Rollback() }, o.tx) // if a hook panics
+	if !db.SkipDefaultTransaction {
+		db.InstanceSet(gormsOwn, true)
+	}
+	return nil
+}
+
+// leaveOwn ends the statement's own transaction, in which nothing was done but locking.
+func leaveOwn(db *gorm.DB) {
+	stmt, o := db.Statement, stateOf(db.Statement).own
+	if o.tx != nil {
+		_ = o.tx.Rollback() // the server may have done so
+		o.cleanup.Stop()
+		stmt.ConnPool, o.tx = o.pool, nil
+		stmt.Settings.Delete(fmt.Sprintf("%p", stmt) + gormsOwn) // as InstanceSet has named it
+	}
+}
+
+// mayLock reports whether a write may have keys to lock.
+func mayLock(stmt *gorm.Statement, change bool) bool {
+	if keys, ok := optionOf[[]txlock.Key](stmt, onOption); ok {
+		return !isNoLock(keys)
+	}
+	if !isLocker(stmt) || stmt.SQL.Len() > 0 {
+		return false
+	}
+	models := modelsIn(stmt.ReflectValue, stmt.Schema)
+	return change || hasMethod(stmt.Schema) || len(models) == 0 || // else the database makes their keys, which nobody can name yet
+		slices.ContainsFunc(models, func(model reflect.Value) bool { return hasID(stmt, model) })
+}
+
+// endOwn ends the transaction that enterOwn has begun where GORM doesn't, as GORM ends its own.
+func endOwn(db *gorm.DB) {
+	o := stateOf(db.Statement).own
+	if o == nil {
+		return
+	}
+	o.cleanup.Stop()
+	if o.tx == nil || !db.SkipDefaultTransaction {
+		return
+	}
+	end := o.tx.Commit
+	if db.Error != nil {
+		end = o.tx.Rollback
+	}
+	if err := end(); db.Error == nil || !errors.Is(err, sql.ErrTxDone) {
+		_ = db.AddError(err)
+	}
+	db.Statement.ConnPool = o.pool
 }

@@ -38,6 +38,41 @@ func beginUpdate(db *gorm.DB) {
 	checkReplace(db)
 }
 
+// checkValues refuses an update whose values set the version, or have another version
+// than the model.
+func (v *versioned) checkValues(stmt *gorm.Statement) error {
+	for _, a := range givenTo(stmt) {
+		if name := a.Column.Name; name == v.field.Name || names(name, v.field.DBName) {
+			return fmt.Errorf("%w: %s: the update sets %q, which the plugin increments", ErrVersion, stmt.Schema.Name, name)
+		}
+	}
+	if why := whyNotSet(stmt); why != "" {
+		return fmt.Errorf("%w: %s: the update can't be compared, since %s", ErrVersion, stmt.Schema.Name, why)
+	}
+	value := reflect.Indirect(reflect.ValueOf(stmt.Dest))
+	if value.Kind() != reflect.Struct || v.any || stmt.Dest == stmt.Model {
+		return nil
+	}
+	other := &gorm.Statement{DB: stmt.DB}
+	if err := other.Parse(stmt.Dest); err != nil {
+		return nil // GORM will say so
+	}
+	field := other.Schema.LookUpField(v.field.DBName)
+	if field == nil {
+		return nil
+	}
+	carried, zero := field.ValueOf(stmt.Context, value)
+	if zero {
+		return nil
+	}
+	for _, loaded := range v.loaded {
+		if fmt.Sprint(reflect.Indirect(reflect.ValueOf(carried))) != fmt.Sprint(uint64(loaded)) {
+			return fmt.Errorf("%w: the values have version %v, the %s has %d: %w", txlock.ErrConflict, carried, stmt.Schema.Name, uint64(loaded), fault.ErrGiven)
+		}
+	}
+	return nil
+}
+
 // beginDelete does what beginUpdate does, for a delete.
 func beginDelete(db *gorm.DB) {
 	setLoaded(db)
