@@ -33,11 +33,10 @@ const joinedByOr = "its conditions are joined by OR: put them in parentheses"
 // one of them binds weaker than AND.
 func whyNotClosed(stmt *gorm.Statement) (why string, or bool) {
 	expr := stmt.Clauses["WHERE"].Expression
-	where, ok := expr.(clause.Where)
-	if expr != nil && !ok {
+	if _, ok := expr.(clause.Where); expr != nil && !ok {
 		return "its WHERE is not GORM's", false
 	}
-	text, _ := textOfWhere(stmt, where.Exprs, clause.Expr{SQL: "TRUE"}) // followed by another condition
+	text, _ := conditionsOf(stmt, clause.Expr{SQL: "TRUE"}) // followed by another condition
 	words, ok := sqltext.Closed(text)
 	if !ok {
 		return "its conditions have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments", false
@@ -48,16 +47,12 @@ func whyNotClosed(stmt *gorm.Statement) (why string, or bool) {
 	return "", slices.ContainsFunc(words, isOr)
 }
 
-// conditionsOf returns the conditions of a statement as GORM will build them, and their values.
-func conditionsOf(stmt *gorm.Statement) (text string, vars []any) {
+// conditionsOf returns the conditions of a statement, and more, as GORM will build them, and their
+// values.
+func conditionsOf(stmt *gorm.Statement, more ...clause.Expression) (text string, vars []any) {
 	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
-	return textOfWhere(stmt, where.Exprs)
-}
-
-// textOfWhere returns conditions as GORM will build them, and their values.
-func textOfWhere(stmt *gorm.Statement, conditions []clause.Expression, more ...clause.Expression) (text string, vars []any) {
 	scratch := scratchOf(stmt)
-	clause.Where{Exprs: slices.Concat(conditions, more)}.Build(scratch) // of a copy, in which Build may move them
+	clause.Where{Exprs: slices.Concat(where.Exprs, more)}.Build(scratch) // of a copy, in which Build may move them
 	return scratch.SQL.String(), scratch.Vars
 }
 

@@ -28,10 +28,7 @@ func beginCreate(db *gorm.DB) {
 		checkSaved(db, stmt.Dest, true)
 	}
 	v, err := createdOf(db)
-	if err != nil {
-		_ = db.AddError(err)
-	}
-	if err != nil || v == nil {
+	if db.AddError(err) != nil || v == nil {
 		return
 	}
 	if slices.ContainsFunc(v.models, func(model reflect.Value) bool { return !model.CanAddr() }) {
@@ -80,10 +77,7 @@ func firstVersion() Version { return Version(beforeFirst + newStep()) }
 func firstVersions(db *gorm.DB) {
 	stmt := db.Statement
 	v, err := createdOf(db)
-	if err != nil {
-		_ = db.AddError(err)
-	}
-	if err != nil || v == nil {
+	if db.AddError(err) != nil || v == nil {
 		return
 	}
 	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
@@ -144,11 +138,11 @@ func (v *versioned) setIn(stmt *gorm.Statement, maps ...map[string]any) {
 // makes by AUTO_INCREMENT. It refuses upserts of models with a Version, which can't compare it.
 func buildOnConflict(c clause.Clause, builder clause.Builder) {
 	if stmt, ok := builder.(*gorm.Statement); ok && upserts(stmt) {
-		w := stateOf(stmt)
-		if w.versions != nil {
+		s := stateOf(stmt)
+		if s.versions != nil {
 			_ = stmt.AddError(noUpsert(stmt))
 		}
-		if w.upsert {
+		if s.upsert {
 			c.Expression = sameRecord(stmt, c.Expression)
 		}
 	}

@@ -28,11 +28,11 @@ type rowFilter struct {
 
 // filterOf returns the filter of this very statement, and makes it on first use.
 func filterOf(stmt *gorm.Statement) *rowFilter {
-	w := stateOf(stmt)
-	if w.filter == nil {
-		w.filter = &rowFilter{by: stmt}
+	s := stateOf(stmt)
+	if s.filter == nil {
+		s.filter = &rowFilter{by: stmt}
 	}
-	return w.filter
+	return s.filter
 }
 
 // install makes sure that the statement has a WHERE, with which GORM builds the filter.
@@ -108,21 +108,15 @@ func (f *rowFilter) wrong() string {
 	if !f.strict {
 		return ""
 	}
-	why, or := whyNotClosed(stmt)
-	if why != "" {
+	switch why, or := whyNotClosed(stmt); {
+	case why != "":
 		return why
-	}
-	same, narrower := false, !or
-	if f.selected != nil {
-		same, narrower = f.selected.isOf(stmt, or)
-	}
-	switch {
-	case same || narrower:
-		return ""
-	case f.selected != nil:
+	case f.selected == nil && or:
+		return joinedByOr
+	case f.selected != nil && !f.selected.isOf(stmt, or):
 		return "a hook has changed the conditions, ORDER BY or LIMIT by which its rows were selected"
 	}
-	return joinedByOr
+	return ""
 }
 
 // wrongSet returns why SET is refused, or "": it must not set the version, nor the

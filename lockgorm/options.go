@@ -227,12 +227,9 @@ func last(db *gorm.DB) {
 		_ = db.AddError(fmt.Errorf("%w: CommitWith of a write behind which GORM sends more: %s", txlock.ErrInvalidOption, why))
 		return
 	}
-	scope, err := Join(db)
-	if err != nil {
-		_ = db.AddError(err)
-		return
+	if scope, err := Join(db); db.AddError(err) == nil {
+		db.Statement.Context = scope.CommitWith(db.Statement.Context, rows)
 	}
-	db.Statement.Context = scope.CommitWith(db.Statement.Context, rows)
 }
 
 // followed says what follows the statement, or "".

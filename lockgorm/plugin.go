@@ -201,9 +201,8 @@ func (p *Plugin) beforeCreate(db *gorm.DB) {
 func (p *Plugin) sendCreate(db *gorm.DB) {
 	planOwn(db, false)
 	_ = db.AddError(enterOwn(db))
-	if keys, err := p.keysOfSaved(db); err != nil {
-		_ = db.AddError(err)
-	} else if len(keys) > 0 && db.Error == nil {
+	keys, err := p.keysOfSaved(db)
+	if db.AddError(err) == nil && len(keys) > 0 {
 		_ = db.AddError(lockWrite(db, keys))
 	}
 	watchText(db, true)

@@ -190,13 +190,13 @@ type selection struct {
 	by   *gorm.Statement // as it was built for it
 }
 
-// isOf returns whether a statement, to which hooks may have added something, selects the same
-// rows, and whether at least it selects no others: more conditions than those of the selection
-// narrow it, if AND joins them and no LIMIT chooses among the rows.
-func (s *selection) isOf(stmt *gorm.Statement, or bool) (same, narrower bool) {
+// isOf reports whether a statement, to which hooks may have added something, selects no other rows:
+// more conditions than those of the selection narrow it, if AND joins them and no LIMIT chooses
+// among the rows.
+func (s *selection) isOf(stmt *gorm.Statement, or bool) bool {
 	for _, name := range []string{"ORDER BY", "LIMIT"} {
 		if !reflect.DeepEqual(s.by.Clauses[name].Expression, stmt.Clauses[name].Expression) {
-			return false, false
+			return false
 		}
 	}
 	before, _ := s.by.Clauses["WHERE"].Expression.(clause.Where)
@@ -208,8 +208,7 @@ func (s *selection) isOf(stmt *gorm.Statement, or bool) (same, narrower bool) {
 		}
 	}
 	_, limited := stmt.Clauses["LIMIT"]
-	all := found == len(before.Exprs)
-	return all && len(now.Exprs) == found, all && !or && !limited
+	return found == len(before.Exprs) && (found == len(now.Exprs) || !or && !limited)
 }
 
 // selectionOf returns how to read the rows that an update or delete changes: by the conditions of

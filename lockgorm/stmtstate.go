@@ -20,7 +20,7 @@ type stmtState struct {
 	own         *own            // nil if its transaction doesn't end with it, or is GORM's
 	ids         map[string]bool // the primary keys of its models before its hooks, nil if these are not locked
 	upsert      bool            // if it is an upsert, it is confined to its models
-	filter      *rowFilter      // nil if no rows are known
+	filter      *rowFilter      // nil if it is confined to no rows, and raises no version
 	versions    *versioned      // nil if its models have no Version
 	undo        []func()        // restores the statement, since a *gorm.DB may be used for another one
 }
@@ -45,18 +45,18 @@ func stateOf(stmt *gorm.Statement) *stmtState {
 }
 
 // atEnd calls undo when the write is over.
-func (w *stmtState) atEnd(undo func()) { w.undo = append(w.undo, undo) }
+func (s *stmtState) atEnd(undo func()) { s.undo = append(s.undo, undo) }
 
 // endWrite restores the statement of a write, and its models if it has failed, at its COMMIT at the
 // latest.
 func endWrite(db *gorm.DB) {
 	endOwn(db) // whose COMMIT may fail
-	w := stateOf(db.Statement)
+	s := stateOf(db.Statement)
 	db.Statement.Settings.Delete(stateKey{})
-	for _, undo := range w.undo {
+	for _, undo := range s.undo {
 		undo()
 	}
-	if v := w.versions; v != nil && (db.Error != nil || db.DryRun || v.putBack) {
+	if v := s.versions; v != nil && (db.Error != nil || db.DryRun || v.putBack) {
 		v.restore(db)
 	}
 }
@@ -68,9 +68,7 @@ type own struct {
 	cleanup runtime.Cleanup
 }
 
-const (
-	gormsOwn = "gorm:started_transaction" // how GORM marks a statement whose transaction it ends
-)
+const gormsOwn = "gorm:started_transaction" // how GORM marks a statement whose transaction it ends
 
 // hasOwn reports whether the transaction of a statement ends with it.
 func hasOwn(db *gorm.DB) bool {

@@ -74,12 +74,14 @@ func handleOf(tx *gorm.DB) *sql.Tx {
 	return handle
 }
 
-// note remembers a version that was loaded.
-func (k *txState) note(v Version) {
+// note remembers versions that were loaded.
+func (k *txState) note(loaded []Version) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.all = k.all || len(k.read) == mostRead; !k.all {
-		k.read[v] = true
+	for _, v := range loaded {
+		if k.all = k.all || len(k.read) == mostRead; !k.all {
+			k.read[v] = true
+		}
 	}
 }
 
@@ -139,9 +141,7 @@ func noteRead(db *gorm.DB) {
 	}
 	v := versioned{field: stmt.Schema.Fields[field]}
 	v.collect(stmt, reflect.ValueOf(stmt.Dest))
-	for _, loaded := range v.loaded {
-		k.note(loaded)
-	}
+	k.note(v.loaded)
 }
 
 // noteRows notes that the program reads rows itself, which may hold versions.

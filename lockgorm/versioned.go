@@ -30,9 +30,8 @@ func beginUpdate(db *gorm.DB) {
 	setLoaded(db)
 	beginWrite(db)
 	checkSaved(db, db.Statement.Model, false)
-	if v, err := versionedOf(db, reflect.ValueOf(db.Statement.Model)); err != nil {
-		_ = db.AddError(err)
-	} else if v != nil {
+	v, err := versionedOf(db, reflect.ValueOf(db.Statement.Model))
+	if db.AddError(err) == nil && v != nil {
 		_ = db.AddError(v.checkValues(db.Statement))
 	}
 	checkReplace(db)
@@ -78,9 +77,8 @@ func beginDelete(db *gorm.DB) {
 	setLoaded(db)
 	beginWrite(db)
 	checkSelected(db)
-	if _, err := versionedOf(db, changedOf(db.Statement)); err != nil {
-		_ = db.AddError(err)
-	}
+	_, err := versionedOf(db, changedOf(db.Statement))
+	_ = db.AddError(err)
 }
 
 // sendChange adds the comparison to an update or delete. It checks the model again, which hooks may
@@ -162,10 +160,7 @@ func compareVersions(db *gorm.DB) {
 			err = fmt.Errorf("a batch of %s with versions is changed whole or not at all: %w", stmt.Schema.Name, none)
 		}
 	}
-	if err != nil {
-		_ = db.AddError(err)
-	}
-	if err != nil || v == nil {
+	if db.AddError(err) != nil || v == nil {
 		return
 	}
 	v.step = newStep()
@@ -207,7 +202,7 @@ func verifyVersions(db *gorm.DB) {
 	if v == nil || db.Error != nil || db.DryRun || v.any && stmt.SQL.Len() == 0 {
 		return
 	}
-	changed := make([]bool, len(v.models))
+	changed := slices.Repeat([]bool{true}, len(v.models))
 	switch {
 	case v.any:
 		for _, model := range v.models {
@@ -221,13 +216,8 @@ func verifyVersions(db *gorm.DB) {
 		return
 	case db.RowsAffected != int64(len(v.models)), slices.ContainsFunc(v.loaded, Version.isLargest):
 		var err error
-		if changed, err = v.lookAgain(db); err != nil {
-			_ = db.AddError(err)
+		if changed, err = v.lookAgain(db); db.AddError(err) != nil {
 			return
-		}
-	default:
-		for i := range changed {
-			changed[i] = true
 		}
 	}
 	var written []Version
