@@ -168,7 +168,8 @@ func (c *conn) shares(query string, args []driver.NamedValue) bool {
 // callable reports whether a procedure of MySQL can execute a statement of the program, in which there is
 // no limit of time. How the driver treats arguments must be known. Where some would be variables, which
 // literal says, they must be what they are alone: a number is no column of ORDER BY then, a text no number
-// of LIMIT, and a float a DECIMAL.
+// of LIMIT, and a float a DECIMAL. Nor are bytes that the driver writes into a text characters, as they are
+// in a variable.
 func (c *conn) callable(query string, args []driver.NamedValue) bool {
 	interpolates := c.pool.interpolates.Load()
 	switch {
@@ -177,21 +178,25 @@ func (c *conn) callable(query string, args []driver.NamedValue) bool {
 	case strings.Contains(query, "/*") && strings.Contains(strings.ToLower(query), "max_execution_time"):
 		return false
 	}
-	texts, floats := false, false
-	for _, arg := range args {
+	texts := false
+	_, variables := c.literal(query, args, true)
+	for _, arg := range variables {
 		switch arg.Value.(type) {
 		case nil, int64, uint64, bool:
 		case float64:
-			floats = true
+			if interpolates {
+				return false
+			}
+		case []byte:
+			if texts = true; interpolates {
+				return false
+			}
 		default:
 			texts = true
 		}
 	}
-	if !texts {
-		return true
-	}
 	_, by := sqltext.Cut(query, "BY", "LIMIT")
-	return !strings.Contains(by, "?") && (!interpolates || !floats)
+	return !texts || !strings.Contains(by, "?")
 }
 
 // progress is how far a statement of the program has come whose text, that it shares with one of

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"database/sql/driver"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -138,9 +139,9 @@ func (c *conn) learn(text string, args []driver.NamedValue, err error) {
 	}
 }
 
-// literal writes the arguments of a statement of the program into its text, if all are numbers or NULL
-// and no question mark is quoted, as the driver does where it interpolates. MySQL takes longer to set a
-// variable for each than to parse them; MariaDB keeps the text of a write prepared, and may give
+// literal writes the arguments of a statement of the program into its text, if all are numbers, bytes or
+// NULL and no question mark is quoted, as the driver does where it interpolates. MySQL takes longer to
+// set a variable for each than to parse them; MariaDB keeps the text of a write prepared, and may give
 // what a read computes of a number behind USING too few digits. Beside a number in the text, MySQL
 // would read a text in a variable as a number, too.
 func (c *conn) literal(query string, args []driver.NamedValue, reads bool) (string, []driver.NamedValue) {
@@ -149,7 +150,7 @@ func (c *conn) literal(query string, args []driver.NamedValue, reads bool) (stri
 	}
 	pieces := strings.Split(query, "?")
 	for i, arg := range args {
-		text, ok := asNumber(arg)
+		text, ok := asLiteral(arg)
 		if !ok {
 			return query, args
 		}
@@ -161,8 +162,8 @@ func (c *conn) literal(query string, args []driver.NamedValue, reads bool) (stri
 	return strings.Join(pieces, ""), nil
 }
 
-// asNumber returns a number or NULL as the driver writes it.
-func asNumber(arg driver.NamedValue) (text string, ok bool) {
+// asLiteral returns a number, a few bytes or NULL as the driver writes them.
+func asLiteral(arg driver.NamedValue) (text string, ok bool) {
 	switch v := arg.Value.(type) {
 	case nil:
 		return "NULL", true
@@ -172,6 +173,11 @@ func asNumber(arg driver.NamedValue) (text string, ok bool) {
 		return strconv.FormatUint(v, 10), true
 	case float64:
 		return strconv.FormatFloat(v, 'g', -1, 64), true
+	case []byte:
+		if v == nil {
+			return "NULL", true
+		}
+		return "_binary X'" + hex.EncodeToString(v) + "'", len(v) < smallText
 	case bool:
 		if v {
 			return "1", true

@@ -97,7 +97,7 @@ func (c *lostConn) Write(b []byte) (int, error) {
 func (c *lostConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	if c.lost.Load() {
-		return c.Conn.SetReadDeadline(time.Unix(1, 0))
+		return c.SetReadDeadline(time.Unix(1, 0))
 	}
 	return c.Conn.Close()
 }
