@@ -42,8 +42,9 @@ const AnyRows = -1
 // its arguments are bound as those of a prepared statement, which is also the case without
 // interpolateParams: in expressions such as ? / 3 their type differs from a literal's, and MySQL returns
 // error 1292 for a string that is compared with numbers and isn't one. With interpolateParams they are
-// literals if all are numbers, except in a write on MariaDB; on MySQL the two are sent separately if
-// some are floats and others not. SHOW WARNINGS doesn't show its warnings.
+// literals if all are numbers, except in a write on MariaDB; on MySQL, also if some are bytes, and the
+// two are sent separately if some are floats or bytes and others are neither these nor numbers.
+// SHOW WARNINGS doesn't show its warnings.
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:
