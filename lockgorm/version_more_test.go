@@ -228,6 +228,12 @@ func TestOptimisticOfGORM(t *testing.T) {
 		}))
 		e.wantRows(t, "the savepoint was not rolled back", 1, "Note", "n = 2")
 		nothing := func(*gorm.DB) error { return nil }
+		wantError(t, "the outer one", lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+			noError(t, tx.Model(&Note{ID: 1}).Update("n", 8).Error)
+			noError(t, lockgorm.Optimistic(tx, key, nothing))
+			return errInner
+		}), errInner)
+		e.wantRows(t, "a nested one has committed", 1, "Note", "n = 2")
 		wantError(t, "fn's error", lockgorm.Optimistic(db, key, func(*gorm.DB) error { return errInner }), errInner)
 		wantError(t, "the zero key", lockgorm.Optimistic(db, txlock.Key{}, nothing), txlock.ErrInvalidKey)
 		noError(t, lockgorm.Optimistic(db.Session(&gorm.Session{DryRun: true}), key, nothing))
