@@ -105,7 +105,8 @@ func WaitAtMost(d time.Duration) Option {
 // pool of 2 has no room for a waiter. A waiter that gets no connection waits behind those of its
 // own manager that have one. If none has, it polls as Poll sets, others may overtake it, and
 // Event.Fair is false. A process that is stopped, or whose host is gone, delays the waiters behind
-// it by 2 seconds for each of its places. The default is Poll.
+// it by 2 seconds for each of its places. Every 5 seconds a waiter asks the server whether its place
+// is there still; one whose connection was lost without a word takes a new place. The default is Poll.
 func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 
 // WithLabel describes a holder or a waiter for people: Manager.List, Manager.Inspect, the
