@@ -61,10 +61,13 @@ const (
 	maxWaitOption     = "lockgorm.MaxWait"
 )
 
-// optionOf returns what an option of a statement says, or of the one whose association this is:
-// GORM passes settings on.
+// optionOf returns what an option of a statement says, or, but for AnyVersion and CommitWith, of the one
+// whose association this is: GORM passes settings on.
 func optionOf[T any](stmt *gorm.Statement, name string) (it T, ok bool) {
-	value, _ := stmt.Settings.Load(name)
+	value, own := stateOf(stmt).options[name]
+	if !own {
+		value, _ = stmt.Settings.Load(name)
+	}
 	it, ok = value.(T)
 	return it, ok
 }

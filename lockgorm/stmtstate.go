@@ -23,16 +23,29 @@ type stmtState struct {
 	filter      *rowFilter      // nil if it is confined to no rows, and raises no version
 	versions    *versioned      // nil if its models have no Version
 	undo        []func()        // restores the statement, since a *gorm.DB may be used for another one
+	options     map[string]any  // those for this very statement
+	outer       *stmtState      // that of the write in which this one is sent, if it has passed on its settings
+	inner       []*stmtState    // those of the writes that have succeeded inside of this one
 }
 
 // stateKey is the key of a stmtState in the settings of its statement.
 type stateKey struct{}
 
-// beginWrite makes the state of a write, and refuses foreign clauses.
+// beginWrite makes the state of a write, takes the options that its hooks and associations must not
+// have, and refuses foreign clauses.
 func beginWrite(db *gorm.DB) {
 	stmt := db.Statement
-	before, ok := stmt.Settings.Load(stateKey{})
-	stmt.Settings.Store(stateKey{}, &stmtState{of: stmt, association: ok && before.(*stmtState).of != stmt})
+	s := &stmtState{of: stmt, options: make(map[string]any)}
+	if before, ok := stmt.Settings.Load(stateKey{}); ok && before.(*stmtState).of != stmt {
+		s.association, s.outer = true, before.(*stmtState)
+	}
+	for _, name := range []string{anyVersionOption, commitWithOption} {
+		if it, ok := stmt.Settings.LoadAndDelete(name); ok {
+			s.options[name] = it
+			s.atEnd(func() { stmt.Settings.Store(name, it) })
+		}
+	}
+	stmt.Settings.Store(stateKey{}, s)
 	checkClauses(db)
 }
 
@@ -56,8 +69,24 @@ func endWrite(db *gorm.DB) {
 	for _, undo := range s.undo {
 		undo()
 	}
-	if v := s.versions; v != nil && (db.Error != nil || db.DryRun || v.putBack) {
-		v.restore(db)
+	switch {
+	case db.Error != nil, db.DryRun:
+		s.restore(db)
+	case s.outer != nil:
+		s.outer.inner = append(s.outer.inner, s)
+	}
+	if s.versions != nil && s.versions.putBack {
+		s.versions.restore(db)
+	}
+}
+
+// restore gives the models of a write, and of those inside of it, their old versions again.
+func (s *stmtState) restore(db *gorm.DB) {
+	if s.versions != nil {
+		s.versions.restore(db)
+	}
+	for _, inner := range s.inner {
+		inner.restore(db)
 	}
 }
 
@@ -121,7 +150,7 @@ func leaveOwn(db *gorm.DB) {
 
 // mayLock reports whether a write may have keys to lock.
 func mayLock(stmt *gorm.Statement, change bool) bool {
-	if keys, ok := optionOf[[]txlock.Key](stmt, onOption); ok {
+	if keys, ok := optionOf[[]txlock.Key](stmt, onOption); ok && (!isNoLock(keys) || !namesKeys(stmt)) {
 		return !isNoLock(keys)
 	}
 	if !isLocker(stmt) || stmt.SQL.Len() > 0 {

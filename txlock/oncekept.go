@@ -44,7 +44,7 @@ func (internals) AnswerOnce(ctx context.Context, s *Scope, key Key, result []byt
 		return fmt.Errorf("%s %q: %w: it has %d bytes, more than maxAllowedPacket of the data source name: %w", verb, fault.Clipped(key.name), ErrResult, len(result), err)
 	}
 	if err == nil && !stored {
-		err = fmt.Errorf("%w: a ROLLBACK TO SAVEPOINT to before Once has undone it, or KILL QUERY has ended the statement", ErrNotHeld)
+		err = fmt.Errorf("%w: a ROLLBACK TO SAVEPOINT to before Once has undone it", ErrNotHeld)
 	}
 	if err != nil {
 		return s.failure(verb, key, err)
