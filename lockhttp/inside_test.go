@@ -159,8 +159,9 @@ func TestSampler(t *testing.T) {
 	if err != nil || !errors.Is(second.err, down) || second.Picture != first.Picture || second.ended.Sub(first.ended) < every {
 		t.Errorf("the second look is %+v, %v", second, err)
 	}
+	old := time.Since(second.ended) >= every
 	again, err := s.next(t.Context(), 0, demand{keys: map[string]bool{"a": true}})
-	if old := time.Since(second.ended) >= every; err != nil || again != second && !old {
+	if err != nil || again != second && !old {
 		t.Errorf("what is there is looked for again: %+v, %v", again, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

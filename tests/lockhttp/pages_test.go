@@ -119,6 +119,9 @@ func TestLive(t *testing.T) {
 		s := visit(t, engine, plain)
 		s.open("locks")
 		s.staysLive("Live")
+		if strings.Contains(s.text(), "every 2 seconds") {
+			t.Error("no events come through")
+		}
 		s.do(click("#pause"))
 		s.becomes("Paused")
 		s.contended(txlock.Named("order:43"))
