@@ -90,6 +90,7 @@ func TestSharedTextsAsAlone(t *testing.T) {
 				{"UPDATE %s SET s = ? / 3 WHERE id = 1", []any{5}, "", ""},
 				{"UPDATE %s SET s = (? + 0.2 = 0.3) WHERE id = 1", []any{0.1}, "", ""},
 				{"UPDATE %s SET s = ? + 1 WHERE id = 1", []any{true}, "", ""},
+				{"UPDATE %s SET n = 1 WHERE id = 1", []any{[]byte("a"), 1.5, 2}, "", ""}, // too many
 				{"UPDATE %s SET s = CAST(? AS DATETIME(6)) > CAST('2020-02-29' AS DATETIME) WHERE id = 1", []any{moment}, "", ""},
 				{"UPDATE %s SET s = CAST(? + 0 AS CHAR) WHERE id = 1", []any{int64(math.MinInt64)}, "", ""},
 			}

@@ -157,12 +157,12 @@ func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	foreign := func(b byte) bool { return b >= 0x80 }
 	named := func(arg driver.NamedValue) bool { return arg.Name != "" } // the driver refuses it
 	switch {
-	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, !c.server.Compound && !c.callable(query, args),
+	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, strings.Count(query, "?") != len(args), !c.server.Compound && !c.callable(query, args),
 		strings.Contains(query, "@") && strings.Contains(strings.ToLower(query), "lockstep_"), // in quotes, too
 		(statement{}).of(query, args).size+mostNumber*len(args) > mostText:
 		return false
 	}
-	return strings.Count(query, "?") == len(args) && !slices.ContainsFunc(args, named) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
+	return !slices.ContainsFunc(args, named) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
 // callable reports whether a procedure of MySQL can execute a statement of the program, in which there is
@@ -178,22 +178,21 @@ func (c *conn) callable(query string, args []driver.NamedValue) bool {
 	case strings.Contains(query, "/*") && strings.Contains(strings.ToLower(query), "max_execution_time"):
 		return false
 	}
-	texts := false
-	_, variables := c.literal(query, args, true)
-	for _, arg := range variables {
+	texts, others := false, false
+	for _, arg := range args {
 		switch arg.Value.(type) {
 		case nil, int64, uint64, bool:
 		case float64:
-			if interpolates {
-				return false
-			}
+			others = true
 		case []byte:
-			if texts = true; interpolates {
-				return false
-			}
+			texts, others = true, true
 		default:
 			texts = true
 		}
+	}
+	if others && interpolates {
+		_, variables := c.literal(query, args, true)
+		return len(variables) == 0
 	}
 	_, by := sqltext.Cut(query, "BY", "LIMIT")
 	return !texts || !strings.Contains(by, "?")
