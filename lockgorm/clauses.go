@@ -44,7 +44,7 @@ func isGuarded(stmt *gorm.Statement) bool {
 // namesKeys reports whether the model of a statement names its keys, and not On.
 func namesKeys(stmt *gorm.Statement) bool {
 	_, ok := optionOf[[]txlock.Key](stmt, onOption)
-	return isLocker(stmt) && (!ok || stateOf(stmt).association)
+	return isLocker(stmt) && (!ok || isInner(stmt))
 }
 
 // refusal returns the error of a statement that the plugin can't answer for.

@@ -23,7 +23,7 @@ func beginCreate(db *gorm.DB) {
 	refuseLoaded(db)
 	beginWrite(db)
 	stmt := db.Statement
-	association := stateOf(stmt).association
+	association := isInner(stmt)
 	if !association {
 		checkSaved(db, stmt.Dest, true)
 	}

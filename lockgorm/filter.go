@@ -49,11 +49,15 @@ func (f *rowFilter) install() {
 // buildWhere builds WHERE as GORM does, and with the filter of a statement that has one.
 func buildWhere(c clause.Clause, builder clause.Builder) {
 	stmt, ok := builder.(*gorm.Statement)
-	if !ok || stateOf(stmt).filter == nil {
+	var s *stmtState
+	if ok {
+		s = writeOf(stmt)
+	}
+	if s == nil || s.filter == nil {
 		c.Build(builder)
 		return
 	}
-	f, v, before := stateOf(stmt).filter, stateOf(stmt).versions, stmt.SQL.Len()
+	f, v, before := s.filter, s.versions, stmt.SQL.Len()
 	if why := f.wrong(); why != "" {
 		_ = stmt.AddError(refusal(stmt, why))
 	}

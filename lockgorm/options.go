@@ -64,9 +64,9 @@ const (
 // optionOf returns what an option of a statement says, or, but for AnyVersion and CommitWith, of the one
 // whose association this is: GORM passes settings on.
 func optionOf[T any](stmt *gorm.Statement, name string) (it T, ok bool) {
-	value, own := stateOf(stmt).options[name]
-	if !own {
-		value, _ = stmt.Settings.Load(name)
+	value, _ := stmt.Settings.Load(name)
+	if s := writeOf(stmt); value == nil && s != nil {
+		value = s.options[name]
 	}
 	it, ok = value.(T)
 	return it, ok

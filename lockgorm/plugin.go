@@ -307,7 +307,7 @@ func keysOn(db *gorm.DB, ofModel func(db *gorm.DB) ([]txlock.Key, error)) ([]txl
 	if isNoLock(keys) {
 		keys = nil
 	}
-	if !stateOf(stmt).association || !isLocker(stmt) {
+	if !isInner(stmt) || !isLocker(stmt) {
 		return keys, nil
 	}
 	own, err := ofModel(db)

@@ -15,17 +15,16 @@ import (
 
 // stmtState is what the plugin knows about one create, update or delete while GORM runs it.
 type stmtState struct {
-	of          *gorm.Statement
-	association bool            // GORM saves an association by it, and has passed on the settings of the model's write
-	own         *own            // nil if its transaction doesn't end with it, or is GORM's
-	ids         map[string]bool // the primary keys of its models before its hooks, nil if these are not locked
-	upsert      bool            // if it is an upsert, it is confined to its models
-	filter      *rowFilter      // nil if it is confined to no rows, and raises no version
-	versions    *versioned      // nil if its models have no Version
-	undo        []func()        // restores the statement, since a *gorm.DB may be used for another one
-	options     map[string]any  // those for this very statement
-	outer       *stmtState      // that of the write in which this one is sent, if it has passed on its settings
-	inner       []*stmtState    // those of the writes that have succeeded inside of this one
+	of       *gorm.Statement
+	outer    *stmtState      // that of the model whose association GORM saves by it, with its settings, or of a hook's write
+	own      *own            // nil if its transaction doesn't end with it, or is GORM's
+	ids      map[string]bool // the primary keys of its models before its hooks, nil if these are not locked
+	upsert   bool            // if it is an upsert, it is confined to its models
+	filter   *rowFilter      // nil if it is confined to no rows, and raises no version
+	versions *versioned      // nil if its models have no Version
+	undo     []func()        // restores the statement, since a *gorm.DB may be used for another one
+	options  map[string]any  // those for this very statement
+	inner    []*stmtState    // those of the writes that have succeeded inside of this one
 }
 
 // stateKey is the key of a stmtState in the settings of its statement.
@@ -35,12 +34,15 @@ type stateKey struct{}
 // have, and refuses foreign clauses.
 func beginWrite(db *gorm.DB) {
 	stmt := db.Statement
-	s := &stmtState{of: stmt, options: make(map[string]any)}
+	s := &stmtState{of: stmt}
 	if before, ok := stmt.Settings.Load(stateKey{}); ok && before.(*stmtState).of != stmt {
-		s.association, s.outer = true, before.(*stmtState)
+		s.outer = before.(*stmtState)
 	}
 	for _, name := range []string{anyVersionOption, commitWithOption} {
 		if it, ok := stmt.Settings.LoadAndDelete(name); ok {
+			if s.options == nil {
+				s.options = make(map[string]any)
+			}
 			s.options[name] = it
 			s.atEnd(func() { stmt.Settings.Store(name, it) })
 		}
@@ -49,13 +51,25 @@ func beginWrite(db *gorm.DB) {
 	checkClauses(db)
 }
 
-// stateOf returns what is known about this very statement, which is nothing for a query.
+// writeOf returns the state of this very statement, nil for none.
+func writeOf(stmt *gorm.Statement) *stmtState {
+	known, _ := stmt.Settings.Load(stateKey{})
+	if s, ok := known.(*stmtState); ok && s.of == stmt {
+		return s
+	}
+	return nil
+}
+
+// stateOf does what writeOf does. Of a query it knows nothing.
 func stateOf(stmt *gorm.Statement) *stmtState {
-	if known, ok := stmt.Settings.Load(stateKey{}); ok && known.(*stmtState).of == stmt {
-		return known.(*stmtState)
+	if s := writeOf(stmt); s != nil {
+		return s
 	}
 	return new(stmtState)
 }
+
+// isInner reports whether a write has the settings of another one, inside of which it is sent.
+func isInner(stmt *gorm.Statement) bool { return stateOf(stmt).outer != nil }
 
 // atEnd calls undo when the write is over.
 func (s *stmtState) atEnd(undo func()) { s.undo = append(s.undo, undo) }
@@ -69,14 +83,15 @@ func endWrite(db *gorm.DB) {
 	for _, undo := range s.undo {
 		undo()
 	}
-	switch {
-	case db.Error != nil, db.DryRun:
+	if db.Error != nil || db.DryRun {
 		s.restore(db)
-	case s.outer != nil:
-		s.outer.inner = append(s.outer.inner, s)
+		return
 	}
 	if s.versions != nil && s.versions.putBack {
 		s.versions.restore(db)
+	}
+	if s.outer != nil {
+		s.outer.inner = append(s.outer.inner, s)
 	}
 }
 
