@@ -166,14 +166,14 @@ func query(ctx context.Context, db querier, statement string) (err error) {
 	return rows.Err()
 }
 
-func isReadOnly(err error) bool {
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && (server.Number == 1290 || server.Number == 1836) // ER_OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE
-}
+func isReadOnly(err error) bool { return isOne(err, 1290, 1836) } // ER_OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE
 
-func isMissing(err error) bool {
+func isMissing(err error) bool { return isOne(err, 1109, 1146) } // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
+
+// isOne reports whether an error is one of the server's with these numbers.
+func isOne(err error, numbers ...uint16) bool {
 	var server *mysql.MySQLError
-	return errors.As(err, &server) && (server.Number == 1109 || server.Number == 1146) // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
+	return errors.As(err, &server) && slices.Contains(numbers, server.Number)
 }
 
 // grantee returns the account of the session, quoted for GRANT, and its database.

@@ -9,8 +9,6 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/session"
 )
 
@@ -109,8 +107,7 @@ func execute(ctx context.Context, db *sql.DB, statement string) error {
 	const tries = 20
 	for try := 1; ; try++ {
 		_, err := db.ExecContext(ctx, statement)
-		var server *mysql.MySQLError
-		if !errors.As(err, &server) || server.Number != 1213 || try == tries { // ER_LOCK_DEADLOCK
+		if !isOne(err, 1213) || try == tries { // ER_LOCK_DEADLOCK
 			return err
 		}
 	}

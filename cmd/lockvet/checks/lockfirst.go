@@ -40,10 +40,9 @@ func lockedIn(pass *source) locked {
 	l := locked{pass, map[types.Object]bool{}, map[types.Object]token.Pos{}}
 	each := func(f func(n ast.Node)) {
 		for _, file := range pass.Files {
-			ast.Inspect(file, func(n ast.Node) bool {
+			for n := range ast.Preorder(file) {
 				f(n)
-				return true
-			})
+			}
 		}
 	}
 	each(l.addOwn)

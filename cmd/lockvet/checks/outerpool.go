@@ -126,13 +126,13 @@ func elsewhere(fn *ast.FuncLit, at ast.Node) (found bool) {
 }
 
 // deferred reports whether a node of a function runs at its end, also with an error.
-func deferred(fn *ast.FuncLit, at ast.Node) (found bool) {
-	ast.Inspect(fn, func(n ast.Node) bool {
-		stmt, ok := n.(*ast.DeferStmt)
-		found = found || ok && encloses(stmt, at)
-		return !found
-	})
-	return found
+func deferred(fn *ast.FuncLit, at ast.Node) bool {
+	for n := range ast.Preorder(fn) {
+		if stmt, ok := n.(*ast.DeferStmt); ok && encloses(stmt, at) {
+			return true
+		}
+	}
+	return false
 }
 
 // rowsOpen reports whether rows may be open where a node of a function runs: it is in a loop over
@@ -154,13 +154,13 @@ func rowsOpen(pass *source, fn *ast.FuncLit, at ast.Node) (open bool) {
 	return open
 }
 
-func callsNext(cond ast.Expr) (found bool) {
-	ast.Inspect(cond, func(n ast.Node) bool {
-		selector, ok := n.(*ast.SelectorExpr)
-		found = found || ok && selector.Sel.Name == "Next"
-		return !found
-	})
-	return found
+func callsNext(cond ast.Expr) bool {
+	for n := range ast.Preorder(cond) {
+		if selector, ok := n.(*ast.SelectorExpr); ok && selector.Sel.Name == "Next" {
+			return true
+		}
+	}
+	return false
 }
 
 func isRows(t types.Type) bool {
