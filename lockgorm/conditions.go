@@ -50,9 +50,8 @@ func whyNotClosed(stmt *gorm.Statement) (why string, or bool) {
 // conditionsOf returns the conditions of a statement, and more, as GORM will build them, and their
 // values.
 func conditionsOf(stmt *gorm.Statement, more ...clause.Expression) (text string, vars []any) {
-	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
 	scratch := scratchOf(stmt)
-	clause.Where{Exprs: slices.Concat(where.Exprs, more)}.Build(scratch) // of a copy, in which Build may move them
+	clause.Where{Exprs: slices.Concat(whereOf(stmt).Exprs, more)}.Build(scratch) // of a copy, in which Build may move them
 	return scratch.SQL.String(), scratch.Vars
 }
 

@@ -21,6 +21,7 @@ type rowFilter struct {
 	rows     []clause.Expression
 	strict   bool           // a statement that may change other rows is refused
 	selected *selection     // by which its conditions have selected the rows, and may be joined by OR; nil if they have not
+	named    clause.Where   // the conditions that name the rows, of a statement without models
 	ids      map[string]any // the primary key of the locked row by column; with several rows the values are nil
 	where    clause.Where   // the conditions of the program, its hooks and its column types
 	text     string         // what buildWhere has written
@@ -117,7 +118,7 @@ func (f *rowFilter) wrong() string {
 		return why
 	case f.selected == nil && or:
 		return joinedByOr
-	case f.selected != nil && !f.selected.isOf(stmt, or):
+	case f.selected != nil && !f.selected.isOf(stmt, or), !areKept(f.named, stmt):
 		return "a hook has changed the conditions, ORDER BY or LIMIT by which its rows were selected"
 	}
 	return ""

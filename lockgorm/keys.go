@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -55,7 +56,10 @@ func (p *Plugin) lockChange(db *gorm.DB) (keys []txlock.Key, err error) {
 	if err := enterOwn(db); err != nil {
 		return nil, err
 	}
-	confine(stmt, changed)
+	f := confine(stmt, changed)
+	if identified == 0 {
+		f.named = clause.Where{Exprs: slices.Clone(whereOf(stmt).Exprs)}
+	}
 	return p.keysOfAll(db, changed, false)
 }
 

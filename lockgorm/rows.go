@@ -199,16 +199,26 @@ func (s *selection) isOf(stmt *gorm.Statement, or bool) bool {
 			return false
 		}
 	}
-	before, _ := s.by.Clauses["WHERE"].Expression.(clause.Where)
-	now, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
-	found := 0
-	for _, condition := range now.Exprs {
-		if found < len(before.Exprs) && reflect.DeepEqual(before.Exprs[found], condition) {
-			found++
+	before := whereOf(s.by)
+	_, limited := stmt.Clauses["LIMIT"]
+	return areKept(before, stmt) && (len(before.Exprs) == len(whereOf(stmt).Exprs) || !or && !limited)
+}
+
+// areKept reports whether a statement still has conditions, among others perhaps.
+func areKept(conditions clause.Where, stmt *gorm.Statement) bool {
+	kept := 0
+	for _, condition := range whereOf(stmt).Exprs {
+		if kept < len(conditions.Exprs) && reflect.DeepEqual(conditions.Exprs[kept], condition) {
+			kept++
 		}
 	}
-	_, limited := stmt.Clauses["LIMIT"]
-	return found == len(before.Exprs) && (found == len(now.Exprs) || !or && !limited)
+	return kept == len(conditions.Exprs)
+}
+
+// whereOf returns the conditions of a statement.
+func whereOf(stmt *gorm.Statement) clause.Where {
+	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
+	return where
 }
 
 // selectionOf returns how to read the rows that an update or delete changes: by the conditions of

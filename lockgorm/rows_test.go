@@ -394,19 +394,23 @@ func TestRowsAndHooks(t *testing.T) {
 		affects(t, "a hook narrows", where(withHook(db, narrows)).Update("n", 9), 1)
 		e.wantRows(t, "a hook narrows", 1, "Order", "n = 9")
 		equal(t, "changes that a hook has seen", changed, 1)
+		another := func(tx *gorm.DB) {
+			tx.Statement.Clauses["WHERE"] = clause.Clause{Name: "WHERE", Builder: tx.Statement.Clauses["WHERE"].Builder, Expression: clause.Where{Exprs: []clause.Expression{clause.Expr{SQL: "n >= ?", Vars: []any{0}}}}}
+		}
 		for what, hook := range map[string]func(tx *gorm.DB){
 			"another order": func(tx *gorm.DB) {
 				tx.Statement.AddClause(clause.OrderBy{Columns: []clause.OrderByColumn{{Column: clause.Column{Name: "id"}, Desc: true}}})
 			},
 			"another limit": func(tx *gorm.DB) { two := 2; tx.Statement.AddClause(clause.Limit{Limit: &two}) },
-			"another value": func(tx *gorm.DB) {
-				tx.Statement.Clauses["WHERE"] = clause.Clause{Name: "WHERE", Builder: tx.Statement.Clauses["WHERE"].Builder, Expression: clause.Where{Exprs: []clause.Expression{clause.Expr{SQL: "n >= ?", Vars: []any{0}}}}}
-			},
+			"another value": another,
 		} {
 			wantError(t, what+" by a hook", where(withHook(db, always(hook))).Order("id").Limit(1).Update("n", 3).Error, txlock.ErrInvalidKey)
 		}
 		unscoped := always(func(tx *gorm.DB) { tx.Statement.Unscoped = true })
-		noError(t, db.Create(&Archive{ID: b}).Error)
+		noError(t, db.Create([]*Archive{{ID: b}, {ID: b + 1}}).Error)
+		byID := func(tx *gorm.DB) *gorm.DB { return tx.Model(&Archive{}).Where("id IN ?", []int64{b, b + 1}) }
+		affects(t, "a hook narrows identifiers", byID(withHook(db, narrows)).Limit(1).Update("n", 2), 1)
+		wantError(t, "another condition than identifiers by a hook", byID(withHook(db, always(another))).Update("n", 3).Error, txlock.ErrInvalidKey)
 		wantError(t, "Unscoped by a hook", withHook(db, unscoped).Model(&Archive{}).Where("n = 0").Update("n", 1).Error, txlock.ErrInvalidKey)
 		wantError(t, "the only condition by a hook", withHook(db, narrows).Model(&Archive{}).Update("n", 9).Error, txlock.ErrInvalidKey)
 		if err := withHook(db, narrows).Session(&gorm.Session{SkipHooks: true}).Model(&Archive{}).Update("n", 9).Error; !errors.Is(err, gorm.ErrMissingWhereClause) || errors.Is(err, txlock.ErrInvalidKey) {
