@@ -405,3 +405,63 @@ func TestPreparedForAnotherContext(t *testing.T) {
 		}
 	})
 }
+
+// TestPreparedForLaterTransactions proves that a statement which database/sql keeps with a connection
+// is an ordinary one in later transactions, whatever it was prepared for and how that has ended.
+func TestPreparedForLaterTransactions(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table, key := numbers(t, db), uniqueKey(t, "kept")
+		other, elsewhere := joined(t, newPool(t, db.Config(), true))
+		check(t, second(elsewhere.Lock(t.Context(), key)))
+		for name, spoil := range map[string]func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error{
+			"CommitWith": func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error {
+				ctx := s.CommitWith(t.Context(), 1)
+				check(t, second(tx.StmtContext(ctx, kept).ExecContext(ctx)))
+				return errInner
+			},
+			"a lock that isn't free": func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error {
+				ctx := s.WaitAtMost(time.Millisecond).LockWith(t.Context(), key)
+				isError(t, "LockWith", second(tx.StmtContext(ctx, kept).ExecContext(ctx)), txlock.ErrWaitTimeout)
+				return second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context()))
+			},
+			"a context that ends": func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error {
+				ctx, cancel := context.WithCancel(s.LockWith(t.Context(), key))
+				prepared := tx.StmtContext(ctx, kept)
+				cancel()
+				return second(prepared.ExecContext(ctx))
+			},
+			"another pool's context": func(tx *sql.Tx, _ *txlock.Scope, kept *sql.Stmt) error {
+				ctx := elsewhere.CommitWith(t.Context(), 1)
+				err := second(tx.StmtContext(ctx, kept).ExecContext(ctx))
+				if again := second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context())); fmt.Sprint(again) != fmt.Sprint(err) {
+					t.Errorf("in the same transaction: %v, then %v", err, again)
+				}
+				return err
+			},
+		} {
+			pool := newPool(t, db.Config(), true)
+			pool.SetMaxOpenConns(2)
+			first, err := pool.Conn(t.Context())
+			check(t, err)
+			kept, err := pool.PrepareContext(t.Context(), "UPDATE "+table+" SET v = v + 1 WHERE id = 1")
+			check(t, err)
+			prepared, err := pool.Conn(t.Context()) // the one of kept: it isn't prepared on the first yet
+			check(t, err)
+			check(t, first.Close())
+
+			tx, s := joined(t, pool)
+			if err := spoil(tx, s, kept); (err == nil) != (name == "a lock that isn't free") {
+				t.Errorf("%s: %v", name, err)
+			}
+			_ = tx.Rollback() // it may have ended
+			check(t, second(kept.ExecContext(t.Context())))
+			tx, s = joined(t, pool)
+			check(t, second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context())))
+			ctx := s.CommitWith(t.Context(), 1)
+			check(t, second(tx.StmtContext(ctx, kept).ExecContext(ctx)))
+			_ = tx.Commit() // it has ended
+			check(t, errors.Join(kept.Close(), prepared.Close(), pool.Close()))
+		}
+		check(t, other.Rollback())
+	})
+}

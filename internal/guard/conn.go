@@ -237,35 +237,16 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 
 // PrepareContext prepares a statement and judges it once. A refusal comes when the
 // statement is executed: GORM turns the error of a prepare into a *sql.Row that panics.
-// In a doomed transaction the statement is prepared on the server all the same:
-// database/sql may keep it with the connection, for later transactions.
+// In a doomed transaction the statement is prepared on the server all the same.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	if answers, err := c.answers(ctx); answers {
 		return unsent{err}, nil
 	}
-	if err := c.marked(ctx); err != nil {
-		return unsent{err}, nil
+	s := &stmt{conn: c, statement: c.judge(ctx, query, nil), text: query, tx: c.tx, first: c.first(ctx), last: c.last(ctx)}
+	if err := s.prepare(ctx); err != nil {
+		return nil, err
 	}
-	s := c.judge(ctx, query, nil)
-	if c.call(ctx) != nil || !c.usable() {
-		if err := c.before(ctx, s); err != nil {
-			return unsent{err}, nil
-		}
-	}
-	var base driver.Stmt
-	var err error
-	if preparer, ok := c.base.(driver.ConnPrepareContext); ok {
-		base, err = preparer.PrepareContext(ctx, query)
-	} else {
-		base, err = c.base.Prepare(query)
-	}
-	if err != nil {
-		return nil, c.failed(ctx, statement{kind: kindQuiet}, err) // a prepare neither reads nor commits
-	}
-	if err := c.checkPrepared(ctx); err != nil {
-		return unsent{errors.Join(err, base.Close())}, nil
-	}
-	return &stmt{base: base, conn: c, statement: s, text: query, first: c.first(ctx), last: c.last(ctx)}, nil
+	return s, nil
 }
 
 // Prepare does what PrepareContext does, for database/sql before Go 1.8.

@@ -7,14 +7,19 @@ import (
 	"errors"
 )
 
-// stmt is a prepared statement of a guarded connection.
+// stmt is a prepared statement of a guarded connection. Database/sql may keep it with the
+// connection, for later transactions.
 type stmt struct {
-	base      driver.Stmt
+	base      driver.Stmt // nil if the statement was refused, and is not prepared
 	conn      *conn
 	statement statement
 	text      string
-	first     *First // of the context under which it was prepared, as is last
-	last      *Last
+
+	// The transaction in which it was prepared, the marks of the context, and why it was refused.
+	tx      *TxState
+	first   *First
+	last    *Last
+	refused error
 }
 
 var (
@@ -27,7 +32,7 @@ var (
 // ExecContext executes a statement without rows.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	statement := s.statement.of("", args)
-	if err := s.lockFirst(ctx); err != nil {
+	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
 	if last := s.conn.last(ctx); last != nil {
@@ -47,10 +52,51 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	return result, nil
 }
 
-// lockFirst takes the lock of the context, and refuses to ignore what the statement was prepared for.
-func (s *stmt) lockFirst(ctx context.Context) error {
+// prepare prepares the statement, unless it is refused.
+func (s *stmt) prepare(ctx context.Context) (err error) {
+	c := s.conn
+	if s.refused = c.marked(ctx); s.refused == nil && (c.call(ctx) != nil || !c.usable()) {
+		s.refused = c.before(ctx, s.statement)
+	}
+	if s.refused != nil {
+		return nil
+	}
+	if preparer, ok := c.base.(driver.ConnPrepareContext); ok {
+		s.base, err = preparer.PrepareContext(ctx, s.text)
+	} else {
+		s.base, err = c.base.Prepare(s.text)
+	}
+	if err != nil {
+		return c.failed(ctx, statement{kind: kindQuiet}, err) // a prepare neither reads nor commits
+	}
+	if s.refused = c.checkPrepared(ctx); s.refused != nil {
+		s.refused = errors.Join(s.refused, s.base.Close())
+		s.base = nil
+	}
+	return nil
+}
+
+// ready prepares the statement if it was refused before, and takes the lock of the context. As long as
+// the transaction lasts, it is refused again, and what it was prepared for isn't ignored.
+func (s *stmt) ready(ctx context.Context) error {
+	why := s.refused
 	if s.first != nil && !s.first.taken && s.first != s.conn.first(ctx) || s.last != nil && s.last != s.conn.last(ctx) {
-		return ErrPrepared
+		why = ErrPrepared
+	}
+	if s.tx != s.conn.tx {
+		why = nil
+	}
+	if why != nil && s.tx != nil {
+		return why
+	}
+	if s.refused, s.first, s.last = nil, nil, nil; why != nil {
+		return why
+	}
+	if s.base == nil {
+		s.tx = s.conn.tx
+		if err := cmp.Or(s.prepare(ctx), s.refused); err != nil {
+			return err
+		}
 	}
 	return s.conn.lockFirst(ctx)
 }
@@ -68,7 +114,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	if s.conn.last(ctx) != nil {
 		return nil, ErrNoWrite
 	}
-	if err := s.lockFirst(ctx); err != nil {
+	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
 	statement := s.statement.of("", args)
@@ -98,10 +144,20 @@ func (s *stmt) Query(args []driver.Value) (driver.Rows, error) {
 }
 
 // Close closes the statement.
-func (s *stmt) Close() error { return s.base.Close() }
+func (s *stmt) Close() error {
+	if s.base == nil {
+		return nil
+	}
+	return s.base.Close()
+}
 
-// NumInput returns the number of placeholders.
-func (s *stmt) NumInput() int { return s.base.NumInput() }
+// NumInput returns the number of placeholders, and of one that is not prepared that it isn't known.
+func (s *stmt) NumInput() int {
+	if s.base == nil {
+		return -1
+	}
+	return s.base.NumInput()
+}
 
 // CheckNamedValue converts an argument.
 func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
@@ -127,8 +183,8 @@ func unnamed(args []driver.NamedValue) []driver.Value {
 	return values
 }
 
-// unsent is a prepared statement that never reaches the server: it answers with the
-// error, or with success if that is nil.
+// unsent is a prepared statement of lockstep's own that never reaches the server: it answers with
+// the error, or with success if that is nil.
 type unsent struct{ err error }
 
 // Close does nothing.
