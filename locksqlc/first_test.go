@@ -420,7 +420,7 @@ func TestPreparedForLaterTransactions(t *testing.T) {
 				return errInner
 			},
 			"a lock that isn't free": func(tx *sql.Tx, s *txlock.Scope, kept *sql.Stmt) error {
-				ctx := s.WaitAtMost(time.Millisecond).LockWith(t.Context(), key)
+				ctx := s.LockWith(t.Context(), key)
 				isError(t, "LockWith", second(tx.StmtContext(ctx, kept).ExecContext(ctx)), txlock.ErrWaitTimeout)
 				return second(tx.StmtContext(t.Context(), kept).ExecContext(t.Context()))
 			},
@@ -439,7 +439,7 @@ func TestPreparedForLaterTransactions(t *testing.T) {
 				return err
 			},
 		} {
-			pool := newPool(t, db.Config(), true)
+			pool := newPool(t, db.Config(oneSecond), true)
 			pool.SetMaxOpenConns(2)
 			first, err := pool.Conn(t.Context())
 			check(t, err)

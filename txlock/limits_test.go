@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -243,6 +245,42 @@ func TestLimitOfTheSession(t *testing.T) {
 			wants(t, "a wait of a minute where a second is the session's limit", err, txlock.ErrWaitTimeout)
 			wants(t, "Verify", s.Verify(t.Context()), nil)
 		}
+	})
+}
+
+// TestLimitsAreNotLost waits with limits that may end while the server begins the transaction, in the
+// same text: MariaDB forgets such a one, and would wait for the row until the session's own limit.
+func TestLimitsAreNotLost(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := apart(t, db)
+		holder(t, db, key)
+		pool := newPool(t, db, true, func(c *mysql.Config) {
+			c.Params = map[string]string{"innodb_lock_wait_timeout": "3600"}
+		})
+		ctx := limited(t, time.Minute)
+		wait := func() error {
+			tx, err := pool.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			s, err := txlock.Join(ctx, tx)
+			if err == nil {
+				_, err = s.WaitAtMost(rand.N(2*time.Millisecond)+1).Lock(ctx, key)
+			}
+			return errors.Join(err, tx.Rollback())
+		}
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 500 {
+					if err := wait(); !errors.Is(err, txlock.ErrWaitTimeout) {
+						t.Errorf("a wait of two milliseconds at most: %v", err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
 	})
 }
 

@@ -169,16 +169,21 @@ const (
 	NoWait = "innodb_lock_wait_timeout=0"
 	// RefuseStale answers 1020 if a row has changed since the snapshot.
 	RefuseStale = "innodb_snapshot_isolation=ON"
+	// InCase begins the second limit of AtMost.
+	InCase = "innodb_lock_wait_timeout=LEAST(@@innodb_lock_wait_timeout,"
 	// AllowStale locks such a row, whatever the default of the server.
 	AllowStale = "innodb_snapshot_isolation=OFF"
 )
 
 // AtMost ends a statement that takes longer, with error 1969. The server takes
-// microseconds, up to a year; 0 would mean no limit.
+// microseconds, up to a year; 0 would mean no limit. A limit that ends within START TRANSACTION is
+// lost to what follows in the same text: then the wait for a row ends with error 1205, some two
+// seconds late at most.
 func AtMost(d time.Duration) string {
 	const year = 31536000 * time.Second
-	us := roundedUp(min(d, year), time.Microsecond)
-	return fmt.Sprintf("max_statement_time=%d.%06d", us/1e6, us%1e6)
+	d = min(d, year)
+	us := roundedUp(d, time.Microsecond)
+	return fmt.Sprintf("max_statement_time=%d.%06d, "+InCase+"%d)", us/1e6, us%1e6, LockWait(d)+1)
 }
 
 // HintAtMost makes a SELECT that takes longer end with error 3024. MySQL only. The server

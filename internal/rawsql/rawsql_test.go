@@ -45,8 +45,8 @@ func TestLimits(t *testing.T) {
 		{math.MaxInt64 - 1, "31536000.000000", "(4294967295)", 9223372037},
 		{math.MaxInt64, "31536000.000000", "(4294967295)", 9223372037},
 	} {
-		if got := AtMost(c.limit); got != "max_statement_time="+c.atMost {
-			t.Errorf("AtMost(%d) is %s, want %s", c.limit, got, c.atMost)
+		if got, want := AtMost(c.limit), fmt.Sprintf("max_statement_time=%s, "+InCase+"%d)", c.atMost, min(c.secondsOfWait, 31536000)+1); got != want {
+			t.Errorf("AtMost(%d) is %s, want %s", c.limit, got, want)
 		}
 		if got := HintAtMost("SELECT 1", c.limit); !strings.Contains(got, " MAX_EXECUTION_TIME"+c.hint+" ") {
 			t.Errorf("HintAtMost(%d) is %s, want %s", c.limit, got, c.hint)
@@ -97,7 +97,7 @@ func TestRefuse(t *testing.T) {
 		{skips, MySQL, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""},
 		{skips, MySQL, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE NOWAIT ON", ""}, // 3572 ends no transaction
 		{skips, MariaDB, false, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", "innodb_lock_wait_timeout=0"},
-		{skips, MariaDB, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", "max_statement_time=0.020000"},
+		{skips, MariaDB, true, "SELECT token FROM t WHERE id = 1 FOR UPDATE ON", AtMost(ShortLimit)},
 	} {
 		text, variables := c.of.Refuse(c.query, c.rollsBack)
 		if text != c.text || strings.Join(variables, ", ") != c.variables {
@@ -293,7 +293,7 @@ func TestWordsOfEngines(t *testing.T) {
 		e                     Engine
 		skips, turns, limited string
 	}{
-		{MariaDB, "SELECT 1 FROM t LOCK IN SHARE MODE SKIP LOCKED", "max_statement_time", "SET STATEMENT max_statement_time=0.007000 FOR " + read},
+		{MariaDB, "SELECT 1 FROM t LOCK IN SHARE MODE SKIP LOCKED", "max_statement_time", "SET STATEMENT " + AtMost(7*time.Millisecond) + " FOR " + read},
 		{MySQL, "SELECT 1 FROM t FOR SHARE SKIP LOCKED", "max_execution_time", "SELECT /*+ MAX_EXECUTION_TIME(7) */ 1 FROM t LOCK IN SHARE MODE"},
 	} {
 		text, _ := c.e.Limited(7 * time.Millisecond)(Statement{Query: read}).SQL()
