@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -69,12 +70,11 @@ func (c *call) forms(t target, f keyForm) (forms []form) {
 		if l.Kind == "waiter" {
 			continue
 		}
-		if !asked {
+		if !asked && !l.Kept() {
 			asked = true
-			offer(Action{Verb: Ask, Key: t.key, Lease: true}, 0, "Ask the holders to give it up", fmt.Sprintf("They see the request at their next renewal, within %s, and decide.", l.TTL/3))
+			offer(Action{Verb: Ask, Key: t.key, Lease: true}, 0, "Ask the holders to give it up", l.IfAsked())
 		}
-		offer(Action{Release, t.key, true, l.Slot, 0}, l.Token, fmt.Sprintf("Release the %s of %s", kindName(l), shown(l.Owner)),
-			fmt.Sprintf("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3))
+		offer(Action{Release, t.key, true, l.Slot, 0}, l.Token, fmt.Sprintf("Release the %s of %s", kindName(l), shown(l.Owner)), l.IfReleased())
 	}
 	for _, l := range f.Locks {
 		if a, may := releaseOf(l, t); may {
@@ -129,8 +129,10 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request, name string) {
 		h.refuse(w, r, http.StatusMethodNotAllowed, "This is done by a form of the page of a key.")
 		return
 	}
+	r.Body = http.MaxBytesReader(w, r.Body, 1<<16)
 	if err := h.origins.Check(r); err != nil {
-		h.audit(r, Action{Verb: Verb(name)}, "", err)
+		_, a, _, _ := h.action(r, Verb(name)) // as far as the form tells
+		h.audit(r, a, "", err)
 		h.refuse(w, r, http.StatusForbidden, "Another site has caused this request, or a proxy hides the address of this one: it is refused.")
 		return
 	}
@@ -138,7 +140,6 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request, name string) {
 		h.failed(w, r, errClosed)
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, 1<<16)
 	t, a, token, err := h.action(r, Verb(name))
 	who := ""
 	if err == nil {
@@ -224,17 +225,11 @@ func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reas
 	if a.Verb == Ask {
 		return m.RequestRelease(ctx, key, strings.TrimSpace(reason))
 	}
-	h.room.Forget()
-	p, err := h.room.Look(ctx)
-	if err != nil {
-		return err
+	_, err = lease.Internal(bridge.Pass{}).ForceRelease(ctx, m, key, map[int64]uint64{a.Slot: token})
+	if errors.Is(err, txlock.ErrNotHeld) {
+		return errChanged
 	}
-	for _, l := range p.Leases {
-		if l.Key == t.key && l.Slot == a.Slot && l.Token == token && l.Kind != "waiter" {
-			return m.ForceRelease(ctx, key, a.Slot)
-		}
-	}
-	return errChanged
+	return err
 }
 
 // manager makes a manager of leases that does nothing by itself.

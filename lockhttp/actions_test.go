@@ -89,7 +89,7 @@ func TestActions(t *testing.T) {
 		if s.form(page, "release", "", http.Header{}) != nil || s.form("key?key=untouchable", "release", "", alice) != nil {
 			t.Error("who may not release sees a form")
 		}
-		ask, release := s.form(page, "ask", "at their next renewal", alice), s.form(page, "release", "gets ErrLost", alice)
+		ask, release := s.form(page, "ask", "sees the request within", alice), s.form(page, "release", "gets ErrLost", alice)
 		end := s.form("key?key=masked+o", "release", "rolled back", alice)
 		if ask == nil || release == nil || end == nil {
 			t.Fatalf("the forms are %v, %v, %v", ask, release, end)

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/cobra"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -76,14 +78,14 @@ lockstep_centers.`,
 				return err
 			}
 			holders, _ := toRelease(p, key, false, nil)
-			if len(holders) == 0 {
+			if holders = slices.DeleteFunc(holders, ops.Lease.Kept); len(holders) == 0 {
 				gaps := p.GapsOf("lockstep_leases")
 				a.gaps(gaps)
 				return failed(unseen(gaps), "the lease %q is not held", key)
 			}
 			for _, l := range holders {
 				a.say("%s", cell(l.Describe()))
-				a.say("It sees the request within %s, and decides.", l.TTL/3)
+				a.say("%s", l.IfAsked())
 			}
 			if err := a.sure(ctx, fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), key, reason)); err != nil {
 				return err
@@ -92,7 +94,7 @@ lockstep_centers.`,
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(m.RequestRelease(ctx, txlock.ParseKey(key), reason), m.Close(ctx)); err != nil {
+			if err := errors.Join(lease.Internal(bridge.Pass{}).RequestRelease(ctx, m, txlock.ParseKey(key), reason, p.Taken), m.Close(ctx)); err != nil {
 				return coded(err)
 			}
 			if a.json {
@@ -150,7 +152,7 @@ MySQL.`,
 			}
 			for _, l := range leases {
 				a.say("%s", cell(l.Describe()))
-				a.say("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3)
+				a.say("%s", l.IfReleased())
 			}
 			for _, l := range locks {
 				a.say("%s", strings.Join([]string{l.String(), l.How(), "held " + l.Held.String(), drawing{a.out, p}.session(l.Session)}, ", "))
@@ -161,7 +163,10 @@ MySQL.`,
 			}
 			released := releasedForm{key, []ops.Lease{}, []ops.Lock{}}
 			if released.Locks, err = a.end(ctx, locks); err == nil {
-				released.Leases, err = a.force(ctx, key, slots, leases)
+				released.Leases, err = a.force(ctx, key, leases)
+				if denied := new(mysql.MySQLError); errors.As(err, &denied) && denied.Number == 1095 { // ER_KILL_DENIED_ERROR
+					err = failed(declined, "%w: %s", err, p.MayKill())
+				}
 			}
 			return a.answer(released, err)
 		}),
@@ -207,6 +212,8 @@ func notEndable(p *ops.Picture, key string, hashed bool, slots []int64) (why str
 			return fmt.Sprintf("%q is held by a transaction without a session: %s", key, ops.EndDetached), true
 		case l.Unsure:
 			maybe = append(maybe, ops.Number(l.Session))
+		default: // of a key of Once, of a transaction that acquires the lease
+			return fmt.Sprintf("%s is held by session %d, which release doesn't end: KILL %d does, and rolls its transaction back", l, l.Session, l.Session), true
 		}
 	}
 	if maybe != nil {
@@ -229,20 +236,37 @@ func (a *app) answer(released releasedForm, err error) error {
 	return err
 }
 
-// force takes the leases that were shown, and returns what it has taken.
-func (a *app) force(ctx context.Context, key string, slots []int64, shown []ops.Lease) ([]ops.Lease, error) {
+// force takes the leases that were shown and are still held, and returns them.
+func (a *app) force(ctx context.Context, key string, shown []ops.Lease) ([]ops.Lease, error) {
+	taken := []ops.Lease{}
 	if len(shown) == 0 {
-		return []ops.Lease{}, nil
+		return taken, nil
 	}
 	m, err := a.manager()
 	if err != nil {
-		return []ops.Lease{}, err
+		return taken, err
 	}
-	if err := errors.Join(m.ForceRelease(ctx, txlock.ParseKey(key), slots...), m.Close(ctx)); err != nil {
-		return []ops.Lease{}, coded(err)
+	tokens := make(map[int64]uint64)
+	for _, l := range shown {
+		tokens[l.Slot] = l.Token
 	}
-	a.say("Released.")
-	return shown, nil
+	slots, err := lease.Internal(bridge.Pass{}).ForceRelease(ctx, m, txlock.ParseKey(key), tokens)
+	if errors.Is(err, txlock.ErrNotHeld) {
+		err = nil // answer says so
+	}
+	for _, l := range shown {
+		if slices.Contains(slots, l.Slot) {
+			taken = append(taken, l)
+		}
+	}
+	switch len(taken) {
+	case 0:
+	case len(shown):
+		a.say("Released.")
+	default:
+		a.say("Released %d of %d: the others were released before.", len(taken), len(shown))
+	}
+	return taken, errors.Join(coded(err), m.Close(ctx))
 }
 
 // end ends the sessions that still hold what was shown, and returns what they have held.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -203,4 +204,63 @@ func TestReleaseOfTheNext(t *testing.T) {
 		}
 		s.must(tx.Commit())
 	})
+}
+
+// TestReleaseOfTheNextLease proves that a lease is neither taken nor asked for from a holder that has
+// acquired it while somebody thought about the question, and that one which nobody holds, or a writer
+// that waits for readers, is no holder's.
+func TestReleaseOfTheNextLease(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		m := s.manager()
+		for _, command := range []string{"release", "ask"} {
+			l, key := s.acquire("web-1/4711", "nightly report"), txlock.Named("report")
+			var out bytes.Buffer
+			code := run(s.ctx, []string{command, "report"}, s.getenv, answering(func() string {
+				s.must(l.Release(s.ctx))
+				next, err := m.Acquire(s.ctx, key)
+				s.must(err)
+				l = next
+				return "yes\n"
+			}), &out, &out)
+			if code != nothing || l.Renew(s.ctx) != nil || isAsked(l) {
+				t.Errorf("%s returns %d, prints:\n%s\nand then the lease has the error %v, asked: %t", command, code, out.String(), l.Err(), isAsked(l))
+			}
+			s.must(l.Release(s.ctx))
+		}
+
+		kept, err := m.Acquire(s.ctx, txlock.Named("kept"), lease.HoldAtLeast(time.Hour))
+		s.must(err)
+		s.must(kept.Release(s.ctx))
+		if output, code := s.call("ask", "kept", "--yes"); code != nothing {
+			t.Errorf("ask of a lease that was released returns %d, and prints:\n%s", code, output)
+		}
+		s.shows([]string{"release", "kept", "--yes"}, "Nobody holds it")
+
+		reader, err := m.AcquireShared(lease.WithOwner(s.ctx, "reader/1"), txlock.Named("doc"))
+		s.must(err)
+		writing := make(chan error, 1)
+		go func() { writing <- second(m.Acquire(lease.WithOwner(s.ctx, "writer/1"), txlock.Named("doc"))) }()
+		s.shows([]string{"leases"}, "doc  waits")
+		var released releasedForm
+		s.answer(done, &released, "release", "doc", "--yes")
+		if len(released.Leases) != 1 || released.Leases[0].Kind != "reader" {
+			t.Errorf("release of the readers has answered %+v", released)
+		}
+		s.must(<-writing)
+		_ = reader.Release(s.ctx) // it was taken
+
+		_, scope := s.begin()
+		s.must(second(scope.Once(s.ctx, txlock.Named("pay:1"))))
+		waiter, other := s.begin()
+		s.waits(waiter, func(ctx context.Context) error { return second(other.Once(ctx, txlock.Named("pay:1"))) })
+		s.shows([]string{"waits"}, "pay:1")
+		if output, code := s.call("release", "pay:1", "--yes"); code != nothing || !strings.Contains(output, "KILL") {
+			t.Errorf("release of a key of Once returns %d, and prints:\n%s", code, output)
+		}
+	})
+}
+
+func isAsked(l *lease.Lease) bool {
+	_, asked := l.ReleaseReason()
+	return asked
 }

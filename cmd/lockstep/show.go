@@ -183,7 +183,7 @@ func (a *app) leaders() *cobra.Command {
 		Use: "leaders", Args: cobra.NoArgs,
 		Short: "List leaders and standby processes",
 		Long: `List the leaders of package txlock/elect. An election that never had a standby
-process is listed only by leases.
+process is listed only by leases, and at most four standby processes are known.
 
 Privileges: as for leases.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {

@@ -58,7 +58,7 @@ func (r *Room) End(ctx context.Context, picked func(Lock) bool) (ended []Lock, e
 		case fault.NoSession(err): // it has ended meanwhile
 			continue
 		case fault.Is(err, 1095): // ER_KILL_DENIED_ERROR
-			return ended, &DeniedError{l.Session, mayKill(p), err}
+			return ended, &DeniedError{l.Session, p.MayKill(), err}
 		case err != nil:
 			return ended, fault.Explain("end a session", err)
 		}
@@ -109,8 +109,8 @@ func (p *Picture) holds(ended []Lock) (held bool, err error) {
 	return held, nil
 }
 
-// mayKill says what the user lacks to end sessions of others.
-func mayKill(p *Picture) string {
+// MayKill says what the user lacks to end sessions of others.
+func (p *Picture) MayKill() string {
 	if p.MariaDB() {
 		return "GRANT CONNECTION ADMIN ON *.* TO " + Grantee(p.User)
 	}

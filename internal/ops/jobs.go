@@ -111,13 +111,13 @@ func jobOf(row gen.ListJobsRow) JobStatus {
 	if begun {
 		s.Tick, s.By, s.Token, s.Started, s.Ended = moment(row.TickUs), string(row.Owner), row.Token, moment(row.StartedUs), moment(row.EndedUs)
 	} else {
-		s.Done = time.Time{}
+		s.Done, s.Took = time.Time{}, unknown
 	}
 	switch {
 	case h.Running && row.Held:
 		s.State, s.Took = "running", seconds(h.For)
 	case h.Running: // no process holds its lease, so it doesn't run
-		s.State, s.TooLong, s.Overdue = "died", 0, seconds(h.Late)
+		s.State, s.Took, s.TooLong, s.Overdue = "died", unknown, 0, seconds(h.Late)
 	case !s.Paused.IsZero():
 		s.State = "paused"
 	case !begun:
@@ -167,7 +167,7 @@ func (s JobStatus) Trouble(now time.Time) (all []string) {
 	why := cmp.Or(s.Err, "interrupted")
 	add(s.Failing == 1, "failed %s ago: %s", seconds(now.Sub(s.Since)), why)
 	add(s.Failing > 1, "failed %d times in %s: %s", s.Failing, seconds(now.Sub(s.Since)), why)
-	add(s.State == "died", "its process has died")
+	add(s.State == "died", "its process died or stopped")
 	add(!s.Paused.IsZero(), "paused by %s %s ago", s.PausedBy, seconds(now.Sub(s.Paused)))
 	add(s.Differs != "", "another process runs it by %s", s.Differs)
 	add(!s.Requested.IsZero(), "a run was requested %s ago", seconds(now.Sub(s.Requested)))

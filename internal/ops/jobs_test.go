@@ -64,15 +64,15 @@ func TestJobs(t *testing.T) {
 		minutes := func(s ops.Seconds) int { return int(s / 60) }
 		var said []string
 		for _, j := range all.Jobs {
-			said = append(said, fmt.Sprint(j.Key, " ", j.State, " overdue ", minutes(j.Overdue), " long ", minutes(j.TooLong), " failing ", j.Failing, " ", j.Err, j.PausedBy, j.Differs))
+			said = append(said, fmt.Sprint(j.Key, " ", j.State, " overdue ", minutes(j.Overdue), " long ", minutes(j.TooLong), " failing ", j.Failing, " took ", j.Took.Known(), " ", j.Err, j.PausedBy, j.Differs))
 		}
 		want := []string{
-			"died died overdue 60 long 0 failing 0 ",
-			"done done overdue 0 long 0 failing 0 ",
-			"fails failed overdue 0 long 0 failing 2 no paper",
-			"late done overdue 120 long 0 failing 0 Every(2h0m0s)",
-			"paused paused overdue 0 long 0 failing 0 alice",
-			"runs running overdue 0 long 9 failing 0 ",
+			"died died overdue 60 long 0 failing 0 took false ",
+			"done done overdue 0 long 0 failing 0 took true ",
+			"fails failed overdue 0 long 0 failing 2 took true no paper",
+			"late done overdue 120 long 0 failing 0 took true Every(2h0m0s)",
+			"paused paused overdue 0 long 0 failing 0 took true alice",
+			"runs running overdue 0 long 9 failing 0 took true ",
 		}
 		if got := strings.Join(said, "\n"); got != strings.Join(want, "\n") {
 			t.Errorf("the jobs are\n%s\nwant\n%s", got, strings.Join(want, "\n"))
@@ -85,7 +85,7 @@ func TestJobs(t *testing.T) {
 			return strings.Join(j.Trouble(all.Now), "; ")
 		}
 		for name, want := range map[string]string{
-			"died": "overdue by 1h0m; its process has died", "fails": "failed 2 times in ", "late": "overdue by 2h0m; another process runs it by Every(2h0m0s)",
+			"died": "overdue by 1h0m; its process died or stopped", "fails": "failed 2 times in ", "late": "overdue by 2h0m; another process runs it by Every(2h0m0s)",
 			"paused": "paused by alice ", "runs": "too long by 9m",
 		} {
 			if got := trouble(name); !strings.Contains(got, want) {

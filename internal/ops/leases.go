@@ -102,8 +102,26 @@ func (l *look) readLeases(ctx context.Context) error {
 		}
 		next.After, next.AfterSlot = rows[page-1].Name, rows[page-1].Slot
 	}
+	waitForReaders(table.leases)
 	l.leased = table
 	return nil
+}
+
+// waitForReaders finds the writers that have their row, and wait until others have released theirs
+// as readers: a reader comes beside a writer only if it has the same owner.
+func waitForReaders(leases []Lease) {
+	readers := make(map[string]string) // the owners by key
+	for _, l := range leases {
+		if l.Kind == "reader" {
+			readers[l.Key] = l.Owner
+		}
+	}
+	for i := range leases {
+		l := &leases[i]
+		if owner, read := readers[l.Key]; read && l.Kind == string(Exclusive) && owner != l.Owner {
+			l.Kind, l.Leads = waiter, false
+		}
+	}
 }
 
 func (l *look) leaseOf(row gen.ListLeasesRow) Lease {
@@ -113,7 +131,7 @@ func (l *look) leaseOf(row gen.ListLeasesRow) Lease {
 		Renewed: max(0, micros(row.TtlUs-row.LeftUs)), Holders: int(row.HoldersLength / 23),
 	}
 	lease.Held = l.since(lease.Since)
-	if lease.Key == cleanup || strings.HasPrefix(lease.Owner, released) {
+	if lease.Key == cleanup || lease.Kept() {
 		lease.Renewed = unknown // and it isn't late
 	}
 	switch {

@@ -202,7 +202,8 @@ func Number(session uint64) string {
 	return strconv.FormatUint(session, 10)
 }
 
-// Lease is a lease, a reader or a permit that is held, or the first waiter of a queue.
+// Lease is a lease, a reader or a permit that is held, or the first waiter of a queue, or a writer that
+// waits for readers.
 type Lease struct {
 	Key     string    `json:"key"`
 	Kind    string    `json:"kind"` // exclusive, reader, permit, waiter
@@ -219,7 +220,7 @@ type Lease struct {
 	Asked   string    `json:"asked,omitempty"`
 	AskedAt time.Time `json:"asked_at,omitzero"`
 	Leads   bool      `json:"leads,omitempty"`   // it is the term of an election
-	Session uint64    `json:"session,omitempty"` // of a waiter
+	Session uint64    `json:"session,omitempty"` // of the first waiter of a queue
 	Waiters int       `json:"waiters"`           // in the queue of Fair; others look again and again, and can't be seen
 }
 
@@ -237,6 +238,9 @@ func (l Lease) Renewal() string {
 	}
 	return l.Renewed.String() + " ago"
 }
+
+// Kept tells whether the lease was released, and nobody holds it: see lease.HoldAtLeast.
+func (l Lease) Kept() bool { return strings.HasPrefix(l.Owner, released) }
 
 const waiter = "waiter"
 

@@ -199,6 +199,21 @@ func (l Lease) Until() string {
 	return text
 }
 
+// IfReleased says what happens if an operator releases the lease.
+func (l Lease) IfReleased() string {
+	if l.Kept() {
+		return fmt.Sprintf("Nobody holds it: it was released, and is kept for %s more by HoldAtLeast.", l.Left)
+	}
+	return fmt.Sprintf("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. "+
+		"What it has guarded can't be committed; KILL ends its session after 5 s.", l.TTL/2)
+}
+
+// IfAsked says what happens if an operator asks the holder to release the lease. RenewEvery is a half of
+// the TTL at most.
+func (l Lease) IfAsked() string {
+	return fmt.Sprintf("Its process sees the request within %s, and decides; elections and jobs ignore it.", l.TTL/2)
+}
+
 // Describe describes a lease in one line.
 func (l Lease) Describe() string {
 	text := fmt.Sprintf("%s, held %s by %s (%s), %s", l.Kind, l.Held, l.Owner, l.Label, l.Until())

@@ -43,7 +43,7 @@ func (l *look) assemble(held []Lock) {
 		}
 	}
 	for _, first := range l.Leases {
-		if first.Kind == waiter {
+		if first.Kind == waiter && first.Session != 0 { // a writer that waits for readers polls
 			l.Waits = append(l.Waits, Wait{Row: Row{Kind: LeaseRow, Key: first.Key}, Mode: Exclusive, Session: first.Session, For: first.Held, Blockers: []uint64{}})
 		}
 	}

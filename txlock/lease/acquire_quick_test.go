@@ -247,7 +247,7 @@ func taking(t *testing.T, s *memstore.Store) *memstore.Tx {
 	joined, err := s.Join(t.Context(), tx)
 	must(t, err)
 	must(t, joined.Include(t.Context(), "take", job, func(ctx context.Context, in *store.In) error {
-		return second(in.Force(ctx, store.Row{Key: job.String()}))
+		return second(in.Force(ctx, store.Row{Key: job.String()}, 0))
 	}))
 	return tx
 }

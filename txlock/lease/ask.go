@@ -25,7 +25,12 @@ import (
 // It returns txlock.ErrNotHeld if the lease isn't held, ErrInvalidKey, ErrInvalidOption for a
 // reason that is too long, ErrSchema, ErrReadOnly, ErrClosed, and the errors of the driver and of
 // the context, after which some holders may have received the request.
-func (m *Manager) RequestRelease(ctx context.Context, key txlock.Key, reason string) (err error) {
+func (m *Manager) RequestRelease(ctx context.Context, key txlock.Key, reason string) error {
+	return m.requestRelease(ctx, key, reason, math.MaxInt64)
+}
+
+// requestRelease asks those who have held something under a key since before a moment.
+func (m *Manager) requestRelease(ctx context.Context, key txlock.Key, reason string, since int64) (err error) {
 	if err := key.Validate(); err != nil {
 		return err
 	}
@@ -40,7 +45,6 @@ func (m *Manager) RequestRelease(ctx context.Context, key txlock.Key, reason str
 		return fault.Explain(what, err)
 	}
 	anybody := false
-	since := int64(math.MaxInt64)
 	for pause := leastLook; ; pause = min(2*pause, mostLook) {
 		asked, err := m.store.AskHolders(ctx, key.String(), reason, since)
 		switch {

@@ -127,9 +127,9 @@ func (m *Manager) slowly(ctx context.Context, q *request) *holderlookup.Later[*t
 // It finds nobody if it can't look at once.
 func (m *Manager) lookFor(key txlock.Key, owner string) func(ctx context.Context) *txlock.HeldError {
 	return func(ctx context.Context) *txlock.HeldError {
-		for _, row := range m.looks.Now(ctx, key, m.rowsOf(key)) {
-			own := row.Slot == store.LeaseSlot && row.Owner == owner // of a writer that has found readers
-			if info := infoOf(row); info.Held && !own {
+		for _, info := range infosOf(m.looks.Now(ctx, key, m.rowsOf(key))) {
+			own := info.Slot == store.LeaseSlot && info.Owner == owner // of a writer that has found readers
+			if info.Held && !own {
 				return &txlock.HeldError{Key: key, Owner: info.Owner, Label: info.Label, Since: info.Since}
 			}
 		}

@@ -23,7 +23,7 @@ const (
 	Exclusive Kind = "exclusive" // the lease itself, by Acquire
 	Reader    Kind = "reader"    // the lease shared, by AcquireShared
 	Permit    Kind = "permit"    // of a semaphore
-	Waiter    Kind = "waiter"    // the first in the queue of Fair; nothing is held yet
+	Waiter    Kind = "waiter"    // the first in the queue of Fair, or a writer that waits for readers; nothing is held yet
 )
 
 // An Info is the state in the database of a lease, or of a reader, a permit or a waiter of its
@@ -71,11 +71,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	slices.SortStableFunc(found, func(a, b store.Info) int { // a waiter has the lowest slot of its key
 		return a.Compare(b.Row)
 	})
-	all := make([]Info, len(found))
-	for i, row := range found {
-		all[i] = infoOf(row)
-	}
-	return all, nil
+	return infosOf(found), nil
 }
 
 // Inspect returns the state of the lease of a key, and in Others the readers, the permits and the
@@ -95,16 +91,36 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 		return Info{}, fault.Explain(what, err)
 	}
 	var others []Info
-	for _, row := range found {
+	all := infosOf(found)
+	for i, row := range found {
 		if row.Slot != store.LeaseSlot {
-			others = append(others, infoOf(row))
+			others = append(others, all[i])
 			continue
 		}
-		info = infoOf(row)
+		info = all[i]
 		info.Permits = int(max(0, -row.Use))
 	}
 	info.Key, info.Others = key, others
 	return info, nil
+}
+
+// infosOf returns the Infos of rows, among which are all of a key that are held. A writer has its row
+// before its readers have released theirs: until then it waits.
+func infosOf(rows []store.Info) []Info {
+	all := make([]Info, len(rows))
+	read := make(map[string]string) // the owners of readers by key
+	for i, row := range rows {
+		all[i] = infoOf(row)
+		if all[i].Kind == Reader && all[i].Held {
+			read[row.Key] = row.Owner
+		}
+	}
+	for i := range all {
+		if reader, is := read[rows[i].Key]; is && all[i].Kind == Exclusive && all[i].Held && reader != all[i].Owner {
+			all[i].Kind, all[i].Held = Waiter, false
+		}
+	}
+	return all
 }
 
 // infoOf returns the Info of a row.
@@ -150,17 +166,24 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	if slices.ContainsFunc(slots, func(slot int64) bool { return slot < store.LeaseSlot }) {
 		return fmt.Errorf("%w: ForceRelease(%q, %v): nothing is held in a slot below 0; to end a waiter, KILL its session", txlock.ErrInvalidOption, key, slots)
 	}
+	_, err = m.force(ctx, key, slots, nil)
+	return err
+}
+
+// force releases what is held in the slots of a key, all for none. Of a slot that has a token it
+// releases that grant only. It returns the slots that it has released.
+func (m *Manager) force(ctx context.Context, key txlock.Key, slots []int64, tokens map[int64]uint64) (released []int64, err error) {
 	ctx, end := m.untilClosed(ctx)
 	defer end()
 	defer func() { err = unlessClosed(ctx, err) }()
 	what := fmt.Sprintf("release lease %q by force", key)
 	if err := m.ready(ctx); err != nil {
-		return fault.Explain(what, err)
+		return nil, fault.Explain(what, err)
 	}
 	if len(slots) == 0 {
 		rows, err := m.store.Inspect(ctx, key.String())
 		if err != nil {
-			return fault.Explain(what, err)
+			return nil, fault.Explain(what, err)
 		}
 		slots = append(slots, store.LeaseSlot) // first, so that no reader follows
 		for _, row := range rows {
@@ -169,26 +192,30 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 			}
 		}
 	}
-	released := false
 	for _, slot := range slots {
-		held, err := m.forceRelease(ctx, key, store.Row{Key: key.String(), Slot: slot})
-		if err != nil {
-			return fault.Explain(what, err)
+		if tokens != nil && tokens[slot] == 0 {
+			continue // no grant has it
 		}
-		released = released || held
+		held, err := m.forceRelease(ctx, key, store.Row{Key: key.String(), Slot: slot}, tokens[slot])
+		if err != nil {
+			return released, fault.Explain(what, err)
+		}
+		if held {
+			released = append(released, slot)
+		}
 	}
-	if !released {
-		return fmt.Errorf("%s: %w", what, txlock.ErrNotHeld)
+	if len(released) == 0 {
+		return nil, fmt.Errorf("%s: %w", what, txlock.ErrNotHeld)
 	}
 	m.freed(key)
-	return nil
+	return released, nil
 }
 
-// forceRelease releases one row, and reports whether it was held. If the row is locked it
-// waits in the server's queue, behind the transactions that guard the lease: by looking
-// from time to time it might find the row locked each time.
-func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row) (bool, error) {
-	reply, err := m.store.Force(ctx, at)
+// forceRelease releases one row, or only one grant of it, and reports whether that was held. If the
+// row is locked it waits in the server's queue, behind the transactions that guard the lease: by
+// looking from time to time it might find the row locked each time.
+func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row, only uint64) (bool, error) {
+	reply, err := m.store.Force(ctx, at, only)
 	ended := false
 	var who error        // names the transaction that locks the row
 	var by store.Written // that transaction, which has locked it since
@@ -206,6 +233,8 @@ func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row
 			if unknown.Until(now) > 2*guardGrace {
 				err = txlock.ErrBusy
 			}
+		case only != 0 && b.Token != only:
+			return false, nil // another grant's
 		case b.Written != by:
 			who, by, since, unknown = blocking(key, *b), b.Written, now, now
 		case since.Until(now) >= guardGrace: // one transaction, all the time
@@ -215,7 +244,7 @@ func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row
 			limit, unknown = guardGrace-since.Until(now), now
 		}
 		if err == nil {
-			reply, err = m.forceQueued(ctx, at, limit)
+			reply, err = m.forceQueued(ctx, at, only, limit)
 		}
 	}
 	if err != nil && who != nil {
@@ -239,12 +268,12 @@ func (m *Manager) lockedBy(ctx context.Context, at store.Row) (b *store.Blocker,
 
 // forceQueued waits in the server's queue for the row's lock, at most until the limit,
 // and then sends the release.
-func (m *Manager) forceQueued(ctx context.Context, at store.Row, limit time.Duration) (reply store.Reply, err error) {
+func (m *Manager) forceQueued(ctx context.Context, at store.Row, only uint64, limit time.Duration) (reply store.Reply, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)) // nobody waits any longer
 	}
 	err = m.store.Queued(ctx, at, max(limit, leastLook), func(s store.Session) error {
-		reply, err = s.Force(ctx, at)
+		reply, err = s.Force(ctx, at, only)
 		return err
 	})
 	if errors.Is(err, store.ErrLocked) || conflicted(err) {

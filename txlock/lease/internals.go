@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -52,6 +54,18 @@ func (internals) OwnerOf(ctx context.Context) (owner string, named bool, err err
 // Close it returns that error.
 func (internals) Works(ctx context.Context, l *Lease) (working context.Context, left func(), err error) {
 	return l.record.m.works(ctx, l)
+}
+
+// ForceRelease is Manager.ForceRelease of the grants that an operator was shown, by slot: a later
+// holder keeps the lease. It returns the slots that it has released, also with an error.
+func (internals) ForceRelease(ctx context.Context, m *Manager, key txlock.Key, shown map[int64]uint64) (released []int64, err error) {
+	return m.force(ctx, key, slices.Sorted(maps.Keys(shown)), shown)
+}
+
+// RequestRelease is Manager.RequestRelease of the holders that an operator was shown at a moment by
+// the server's clock: a later one isn't asked.
+func (internals) RequestRelease(ctx context.Context, m *Manager, key txlock.Key, reason string, shown time.Time) error {
+	return m.requestRelease(ctx, key, reason, shown.UnixMicro())
 }
 
 // RaiseToken makes the token of an exclusive lease at least the given one, in the database and

@@ -18,7 +18,7 @@ import (
 )
 
 // TestReadersAndWriter proves that readers share the lease, that a writer waits until the
-// last of them has gone, and that it is there at once then.
+// last of them has gone, is shown as a waiter so long, and that it is there at once then.
 func TestReadersAndWriter(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
@@ -28,7 +28,16 @@ func TestReadersAndWriter(t *testing.T) {
 		}
 		db.at("three readers", 0)
 		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+		shown := func(want lease.Kind, held bool) {
+			all, err := a.List(t.Context())
+			info, err2 := a.Inspect(t.Context(), job)
+			if err = errors.Join(err, err2); err != nil || info.Kind != want || info.Held != held || all[0].Kind != want || all[0].Held != held {
+				t.Errorf("the writer is shown as %+v, and listed as %+v, %v", info, all, err)
+			}
+		}
+		time.AfterFunc(1500*time.Millisecond, func() { shown(lease.Waiter, false) })
 		writer := acquire(t, b, job)
+		shown(lease.Exclusive, true)
 		db.within("the writer", 3*time.Second, 3*time.Second+30*time.Millisecond)
 		wants(t, "TryAcquireShared", second(a.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
 		time.AfterFunc(time.Second, func() { release(t, writer) })

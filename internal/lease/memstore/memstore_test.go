@@ -233,7 +233,7 @@ func TestSnapshot(t *testing.T) {
 		want(t, store.Shared)(s.Use(ctx, key, store.Shared))
 		unchanged(used, nil)
 
-		want(t, store.Done)(s.Force(ctx, leaseRow))
+		want(t, store.Done)(s.Force(ctx, leaseRow, 0))
 		take(t, s, ask("a", hold("a", 3)))
 		for _, change := range []func(){
 			func() { take(t, s, ask("a", hold("a", 4))) },
@@ -247,7 +247,7 @@ func TestSnapshot(t *testing.T) {
 			change() // at the same moment
 			unchanged(before, txlock.ErrStaleSnapshot)
 		}
-		want(t, store.Done)(s.Force(ctx, leaseRow))
+		want(t, store.Done)(s.Force(ctx, leaseRow, 0))
 		readers, swept := s.Begin(), s.Begin()
 		readers.Read()
 		place := take(t, s, askOf(store.Row{Key: key, Slot: 5000}, "a", hold("a", 2)))

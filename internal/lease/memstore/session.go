@@ -126,8 +126,8 @@ func (x session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) 
 	})
 }
 
-func (x session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
-	return x.change(ctx, "Force", at, rules.Row.Force)
+func (x session) Force(ctx context.Context, at store.Row, only uint64) (store.Reply, error) {
+	return x.change(ctx, "Force", at, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Force(only, now) })
 }
 
 func (x session) Reap(ctx context.Context, key string) error {

@@ -172,10 +172,11 @@ func (r Row) Raise(c store.Claim, now int64) (Row, store.Reply) {
 	return r, store.Done
 }
 
-// Force frees a row, whoever holds it, and raises the token, so that the holder's renewals and
-// guards fail. The reply is Done, or Refused if no one holds the row.
-func (r Row) Force(now int64) (Row, store.Reply) {
-	if !r.Held(now) {
+// Force frees a row, whoever holds it, or only a holder with the given token, and raises the token,
+// so that the holder's renewals and guards fail. The reply is Done, or Refused if no one holds the
+// row, or another one.
+func (r Row) Force(only uint64, now int64) (Row, store.Reply) {
+	if !r.Held(now) || only != 0 && r.Token != only {
 		return r, store.Refused
 	}
 	r.Holders, r.Expires, r.Token = "", now, r.Token+1

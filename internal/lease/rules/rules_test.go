@@ -102,7 +102,10 @@ func permit(entry Row, n int, notAfter int64) func(Row) (Row, store.Reply) {
 	return func(r Row) (Row, store.Reply) { return r.TakePermit(entry, a, now, notAfter) }
 }
 
-func force(r Row) (Row, store.Reply)  { return r.Force(now) }
+func force(only uint64) func(Row) (Row, store.Reply) {
+	return func(r Row) (Row, store.Reply) { return r.Force(only, now) }
+}
+
 func reap(r Row) (Row, store.Reply)   { return r.Reap(now) }
 func resize(r Row) (Row, store.Reply) { return r.Resize(5) }
 
@@ -179,9 +182,11 @@ func cases() []rule {
 		{"raise: another owner", held, raise(claim("you", holdA, 950)), store.Refused, held},
 		{"raise: expired", expired, raise(claim("me", holdA, 950)), store.Refused, expired},
 
-		{"force: held", two, force, store.Done, held.with(holders(""), token(901), expires(now))},
-		{"force: free", free, force, store.Refused, free},
-		{"force: expired", expired, force, store.Refused, expired},
+		{"force: held", two, force(0), store.Done, held.with(holders(""), token(901), expires(now))},
+		{"force: this grant", two, force(900), store.Done, held.with(holders(""), token(901), expires(now))},
+		{"force: another grant", two, force(899), store.Refused, two},
+		{"force: free", free, force(0), store.Refused, free},
+		{"force: expired", expired, force(0), store.Refused, expired},
 
 		{"reap: expired", expired, reap, store.Done, expired.with(holders(""))},
 		{"reap: held", held, reap, store.Refused, held},

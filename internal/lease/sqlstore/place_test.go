@@ -227,7 +227,7 @@ func TestSwapComparesTheVersion(t *testing.T) {
 		for what, change := range map[string]func(ctx context.Context, c store.Claim) error{
 			"a renewal":    func(ctx context.Context, c store.Claim) error { _, err := s.Renew(ctx, c); return err },
 			"a release":    func(ctx context.Context, c store.Claim) error { _, err := s.Release(ctx, c.Row, c.Hold); return err },
-			"a forced one": func(ctx context.Context, c store.Claim) error { _, err := s.Force(ctx, c.Row); return err },
+			"a forced one": func(ctx context.Context, c store.Claim) error { _, err := s.Force(ctx, c.Row, 0); return err },
 			"another use":  func(ctx context.Context, c store.Claim) error { _, err := s.Use(ctx, c.Key, store.Shared); return err },
 			"a guard":      func(ctx context.Context, c store.Claim) error { _, err := s.Guard(ctx, c); return err },
 			"a request": func(ctx context.Context, c store.Claim) error {

@@ -289,9 +289,9 @@ func (s session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) 
 	return store.Done, err
 }
 
-// Force frees a row, whoever holds it.
-func (s session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
-	_, reply, err := s.change(ctx, at, rules.Row.Force)
+// Force frees a row, whoever holds it, or only one grant.
+func (s session) Force(ctx context.Context, at store.Row, only uint64) (store.Reply, error) {
+	_, reply, err := s.change(ctx, at, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Force(only, now) })
 	return reply, err
 }
 

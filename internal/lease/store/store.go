@@ -116,8 +116,9 @@ type Session interface {
 	// Guard writes the row of a claim, so that nobody can take the lease over before the
 	// transaction ends: Refused or Done. It waits for the row's lock.
 	Guard(ctx context.Context, c Claim) (Reply, error)
-	// Force frees a row, whoever holds it: Absent, Refused if nobody does, or Done.
-	Force(ctx context.Context, at Row) (Reply, error)
+	// Force frees a row, whoever holds it, or if the token isn't 0 only that grant: Absent, Refused
+	// if nobody holds it, or another one, or Done.
+	Force(ctx context.Context, at Row, only uint64) (Reply, error)
 	// Reap ends the readers of a key whose time is over, except those that guard a
 	// transaction.
 	Reap(ctx context.Context, key string) error
