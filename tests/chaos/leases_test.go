@@ -268,3 +268,69 @@ func TestTellAsks(t *testing.T) {
 		t.Errorf("of no history: %q", text)
 	}
 }
+
+// TestCheckOnces proves that the judge finds what was done twice, and answers that are lost.
+func TestCheckOnces(t *testing.T) {
+	t.Parallel()
+	answered := func(id, answer string, wrote ...string) *op {
+		return &op{ID: id, Kind: "once", Keys: []string{"once:1"}, Call: 1, Return: 2, Outcome: succeeded, Tries: len(wrote), Wrote: wrote, Answer: answer}
+	}
+	found := &op{ID: "c", Kind: "tick that was done", Keys: []string{"at:1"}, Call: 3, Return: 4, Outcome: succeeded}
+	begun := &op{ID: "b", Kind: "tick", Keys: []string{"tick:plain"}, Call: 1, Return: 2, Outcome: succeeded, Token: 1, Valid: 3}
+	row := func(op, try, name string) commit { return commit{op: op, try: try, name: name} }
+	for what, test := range map[string]struct {
+		ops  []*op
+		rows []commit
+		want string
+	}{
+		"one, and its answer":    {[]*op{answered("a", "a#1", "once:1"), answered("b", "a#1")}, []commit{row("a", "1", "once:1")}, ""},
+		"two":                    {[]*op{answered("a", "a#1", "once:1"), answered("b", "b#1", "once:1")}, []commit{row("a", "1", "once:1"), row("b", "1", "once:1")}, doneTwice},
+		"a tick twice":           {[]*op{answered("a", "", "instant:1"), answered("b", "", "instant:1")}, []commit{row("a", "1", "instant:1"), row("b", "1", "instant:1")}, doneTwice},
+		"another's answer":       {[]*op{answered("a", "a#1", "once:1"), answered("b", "b#1")}, []commit{row("a", "1", "once:1")}, lostWrite},
+		"another's, after a try": {[]*op{answered("a", "a#1", "once:1"), answered("b", "a#1", "once:1")}, []commit{row("a", "1", "once:1")}, ""},
+		"one's own that is gone": {[]*op{answered("a", "a#1", "once:1")}, nil, lostWrite},
+		"an answer that is gone": {[]*op{answered("b", "a#1")}, nil, lostWrite},
+		"a tick at least once":   {[]*op{begun, found}, []commit{row("b", "0", "at:1")}, ""},
+		"a tick that is too old": {[]*op{begun, found}, []commit{row("b", "0", "at:2")}, ""},
+		"a tick that is lost":    {[]*op{begun, found}, nil, lostWrite},
+	} {
+		v := (&verdict{}).check(test.ops, data{commits: test.rows})
+		if sorts := v.sorts(); test.want == "" && len(sorts) > 0 || test.want != "" && !slices.Contains(sorts, test.want) {
+			t.Errorf("%s: %v, want %q", what, v.violations, test.want)
+		}
+	}
+}
+
+// TestCheckLong proves that a history that is as long as that of ten minutes is judged
+// in time, and the one thing that is wrong in it found.
+func TestCheckLong(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"acquire", "share", "permit"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			const holds = 3000
+			key := map[string]string{"acquire": leaseKeys[0], "share": sharedKeys[0], "permit": permitKeys[0]}[kind]
+			var s story
+			for i := range int64(holds) {
+				at := 100 + i*10
+				switch {
+				case kind == "share" && i%5 == 0:
+					s.hold(fmt.Sprint(i), "acquire among readers", key, uint64(100+i), at-100, at, at+5)
+				case kind == "acquire":
+					s.hold(fmt.Sprint(i), kind, key, uint64(100+i), at-100, at, at+5)
+				default: // two at a time
+					s.hold(fmt.Sprint(i), kind, key, uint64(100+i), at-100, at, at+5)
+					s.hold(fmt.Sprint(i, "b"), kind, key, uint64(100+i), at-100, at+1, at+4)
+				}
+			}
+			if v := (&verdict{}).check(s.ops, s.data); len(v.violations) > 0 {
+				t.Errorf("%d violations, the first: %v", len(v.violations), v.violations[0])
+			}
+			s.hold("late", "acquire", key, 1<<40, 1, 100+holds*5+1, 100+holds*5+3)
+			v := (&verdict{}).check(s.ops, s.data)
+			if _, ok := v.found([]string{notLinear}, key); v.overlaps == 0 || !ok {
+				t.Errorf("%d overlaps, %d violations", v.overlaps, len(v.violations))
+			}
+		})
+	}
+}

@@ -6,6 +6,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -179,4 +185,213 @@ func TestSemiSynchronousFailover(t *testing.T) {
 	if l, err := old.Acquire(ctx, txlock.Named("another")); err == nil {
 		t.Errorf("a lease was granted by a primary that is cut off: token %d", l.Token())
 	}
+}
+
+// route is where new connections go, as a name, or an address that moves, does it.
+type route struct{ addr atomic.Pointer[string] }
+
+func (r *route) to(server *testdb.Server) {
+	addr := server.Config().Addr
+	r.addr.Store(&addr)
+}
+
+func (r *route) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", *r.addr.Load())
+}
+
+// lead has the connections of a client go there.
+func (r *route) lead(client *mysql.Config) { client.DialFunc = r.dial }
+
+// TestPromotions has clients on a semi-synchronous pair, whose primary is killed, hangs, is
+// cut off from its replica, or becomes read only, as that of a managed service does; its replica is
+// promoted then. A primary that was cut off goes on to take what its clients send, and acknowledges
+// none of it; one that is read only refuses it, and the pools leave it. What TestFaults promises of
+// a cluster holds of the last primary.
+func TestPromotions(t *testing.T) {
+	if slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		promotions(t)
+	}
+}
+
+func promotions(t *testing.T) {
+	p, to := load.NewPair(t), new(route)
+	work := load.New(t, p.DB)
+	p.SemiSynchronous(t)
+	p.Replicated(t)
+	to.to(p.Primary.Server)
+	clients := load.NewClients(t, 3, p.DB, to.lead)
+	work.Run(t, clients, func() {
+		faults := make(map[string]int)
+		for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {
+			faults[promotion(t, p, to)]++
+			time.Sleep(rand.N(4 * time.Second))
+		}
+		t.Logf("faults: %v", faults)
+	})
+	for _, node := range []load.Node{p.Primary, p.Replica} {
+		p.Replicated(t)
+		work.Check(t, p.DB.At(t, node.Server).Admin())
+	}
+	work.CheckHolds(t)
+}
+
+// promotion makes the primary fail, and promotes its replica.
+func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
+	t.Helper()
+	kind = []string{"killed", "hung", "cut off", "read only"}[rand.IntN(4)]
+	switch kind {
+	case "read only":
+		p.Primary.Execute(t, "SET GLOBAL read_only = ON")
+	case "killed":
+		check(t, p.Primary.Kill())
+	case "hung":
+		check(t, p.Primary.Signal(syscall.SIGSTOP))
+	}
+	old := p.FailOver(t, to.to)
+	if kind == "hung" {
+		check(t, old.Signal(syscall.SIGCONT))
+	}
+	switch kind {
+	case "read only":
+		left(t, p.DB.At(t, old.Server))
+	case "hung", "cut off":
+		time.Sleep(rand.N(2 * load.TTL)) // those who are still there are told nothing
+	}
+	if err := old.Stop(); err != nil { // and its data with it
+		t.Fatal(err)
+	}
+	return kind
+}
+
+// left returns when no client has a session any more on a server that refuses writes.
+func left(t *testing.T, old *testdb.DB) {
+	t.Helper()
+	var sessions int
+	if !testdb.Await(time.Minute, func() bool {
+		err := old.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+old.Engine().Processes()+" WHERE user = ?", old.Config().User).Scan(&sessions)
+		check(t, err)
+		return sessions == 0
+	}) {
+		t.Errorf("%d sessions stay on the old primary", sessions)
+	}
+}
+
+// TestSinglePrimary has clients on the primary of a Group Replication that has one, which is
+// killed, hangs or is cut off, so that the group elects another; the old one joins again. Or another
+// is made the primary, and the old one refuses writes: the pools leave it. What TestFaults promises
+// of several primaries holds, on every member.
+func TestSinglePrimary(t *testing.T) {
+	if slices.Contains(testdb.Engines(), testdb.MySQL) {
+		singlePrimary(t, "CLUSTER_DURATION", nil)
+	}
+}
+
+// singlePrimary leads clients to the primary by a route that follows it, or behind what stands
+// before the members.
+func singlePrimary(t *testing.T, lasting string, behind func(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (lead func(*mysql.Config))) {
+	nodes, err := testdb.StartGroup(t.Context(), 3, testdb.Parted(), testdb.Args(
+		"--loose-group-replication-single-primary-mode=ON", "--loose-group-replication-enforce-update-everywhere-checks=OFF"))
+	check(t, err)
+	db := nodes[0].Open(t)
+	t.Cleanup(func() { // before the database is dropped, which only a primary can
+		if t.Failed() {
+			for i, node := range nodes {
+				t.Logf("node %d wrote:\n%s", i, node.Log())
+			}
+		}
+		if err := testdb.StopAll(nodes); err != nil {
+			t.Error(err)
+		}
+	})
+	work, to := load.New(t, db), new(route)
+	to.to(nodes[0])
+	following, lead := follow(t, to, nodes), to.lead
+	if behind != nil {
+		lead = behind(t, db, nodes)
+	}
+	clients := load.NewClients(t, len(nodes), db, lead)
+	work.Run(t, clients, func() {
+		faults, elected := make(map[string]int), 0
+		turn := 0
+		for end := time.Now().Add(load.FaultsLast(t, lasting)); time.Now().Before(end) && !t.Failed(); turn++ {
+			before := following.primary()
+			if turn%3 == 0 && behind == nil { // a router decides itself when it leaves
+				following.handOver(t, db, nodes)
+				faults["read only"]++
+			} else {
+				faults[fault(t, db, before)]++
+			}
+			if following.primary() != before {
+				elected++
+			}
+			time.Sleep(rand.N(2 * time.Second))
+		}
+		t.Logf("faults: %v, %d times another primary was elected", faults, elected)
+		if elected == 0 {
+			t.Error("no other primary was elected")
+		}
+		load.Connected(t, load.Pools(clients)...)
+	})
+	for i, node := range nodes {
+		t.Logf("node %d:", i)
+		work.Check(t, caughtUp(t, db.At(t, node)))
+	}
+	work.CheckHolds(t)
+}
+
+// follower knows which member is the primary.
+type follower struct {
+	mu  sync.Mutex
+	now *testdb.Server
+}
+
+func (f *follower) primary() *testdb.Server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
+}
+
+// follow routes new connections to the member that a majority has elected, as a router does.
+func follow(t *testing.T, to *route, nodes []*testdb.Server) *follower {
+	t.Helper()
+	f := &follower{now: nodes[0]}
+	ctx, stop := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	t.Cleanup(func() {
+		stop()
+		following.Wait()
+	})
+	for _, node := range nodes {
+		pool := load.Administrator(t, node, time.Second)
+		following.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+				var itself bool
+				err := pool.QueryRowContext(ctx, `SELECT COALESCE(SUM(MEMBER_ROLE = 'PRIMARY' AND MEMBER_ID = @@server_uuid), 0) AND COUNT(*) >= 2
+					FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'`).Scan(&itself)
+				if err != nil || !itself {
+					continue
+				}
+				f.mu.Lock()
+				f.now = node
+				to.to(node)
+				f.mu.Unlock()
+			}
+		})
+	}
+	return f
+}
+
+// handOver makes another member the primary, and returns when the clients have left the old one.
+func (f *follower) handOver(t *testing.T, db *testdb.DB, nodes []*testdb.Server) {
+	t.Helper()
+	old := f.primary()
+	next := nodes[(slices.Index(nodes, old)+1+rand.IntN(len(nodes)-1))%len(nodes)]
+	var id string
+	check(t, db.At(t, next).Admin().QueryRowContext(t.Context(), "SELECT @@server_uuid").Scan(&id))
+	before := db.At(t, old)
+	before.Exec(t, "DO group_replication_set_as_primary('"+id+"', 2)") // transactions have 2 s to end
+	if !testdb.Await(time.Minute, func() bool { return f.primary() == next }) {
+		t.Error("the clients aren't led to the new primary")
+	}
+	left(t, before)
 }

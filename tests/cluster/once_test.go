@@ -5,8 +5,11 @@ package cluster
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +17,9 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
 )
 
 // TestOnce asks for each of 50 keys through all nodes at once. Two transactions may be
@@ -100,4 +105,113 @@ func openGuarded(t *testing.T, cfg *mysql.Config, options ...txlock.PoolOption) 
 	pool := sql.OpenDB(locksqlc.Connector(connector, options...))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
+}
+
+// TestEffects asks for the same ticks and the same keys of Once through all nodes at once,
+// while one of them is killed and one hangs. Each has one effect: what TickTx writes in its
+// transaction, what Once does, and what Tick does under Once, which by itself is done at
+// least once. Nobody works on a tick of Tick beside another, and no tick is left out.
+func TestEffects(t *testing.T) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		table := db.CreateTable(t, "effects", "id INT AUTO_INCREMENT PRIMARY KEY, kind VARCHAR(10) NOT NULL, n INT NOT NULL")
+		begun := time.Now().Add(-24 * time.Hour)
+		worked := load.NewHistory("Tick", 1)
+		var works atomic.Uint64
+		effect := func(ctx context.Context, tx *sql.Tx, kind string, n int) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (kind, n) VALUES (?, ?)", kind, n)
+			return err
+		}
+		once := func(ctx context.Context, c *load.Client, kind string, n int) error {
+			_, err := locksqlc.Once(ctx, c.DB, txlock.Named(fmt.Sprint(table, kind, n)), func(tx *sql.Tx) error { return effect(ctx, tx, kind, n) })
+			return err
+		}
+		type ask func(ctx context.Context, c *load.Client, n int, at time.Time) error
+		kinds := map[string]ask{
+			"once": func(ctx context.Context, c *load.Client, n int, _ time.Time) error {
+				return once(ctx, c, "once", n)
+			},
+			"ticktx": func(ctx context.Context, c *load.Client, n int, at time.Time) error {
+				_, err := c.Jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+					return effect(ctx, tx, "ticktx", n)
+				})
+				return err
+			},
+			"tick": func(ctx context.Context, c *load.Client, n int, at time.Time) error {
+				_, err := c.Jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
+					one := load.Hold{Client: c.Number, Token: works.Add(1), Begun: time.Since(worked.Began)}
+					one.End = one.Begun
+					err := once(ctx, c, "tick", n)
+					if asked := time.Since(worked.Began); ctx.Err() == nil {
+						one.End = asked
+					}
+					worked.Add(one)
+					return err
+				})
+				return err
+			},
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		var ended atomic.Bool
+		defer working.Wait()
+		defer stop()
+		var mu sync.Mutex
+		answered, refused := make(map[string]int), make(map[string]*load.Ledger)
+		for kind := range kinds {
+			refused[kind] = load.NewLedger(kind, "")
+		}
+		for i, node := range nodes {
+			at := db.At(t, node)
+			caughtUp(t, at)
+			c := load.NewClient(t, i, at.Config())
+			for kind, ask := range kinds {
+				working.Go(func() {
+					for n := 0; !ended.Load() && ctx.Err() == nil; {
+						limited, cancel := context.WithTimeout(ctx, callLimit)
+						err := ask(limited, c, n, begun.Add(time.Duration(n)*time.Second))
+						cancel()
+						switch {
+						case err == nil:
+							n++
+							mu.Lock()
+							answered[kind] = max(answered[kind], n)
+							mu.Unlock()
+							continue
+						case errors.Is(err, job.ErrPast): // who began the later one was told that this was done
+							n++
+							continue
+						}
+						refused[kind].Failed(err)
+						time.Sleep(rand.N(20 * time.Millisecond))
+					}
+				})
+			}
+		}
+		time.Sleep(time.Second)
+		killed(t, nodes[rand.IntN(len(nodes))])
+		hung(t, db.At(t, nodes[rand.IntN(len(nodes))]))
+		time.Sleep(time.Second)
+		ended.Store(true)
+		working.Wait()
+
+		for i, node := range nodes {
+			here := caughtUp(t, db.At(t, node))
+			for kind := range kinds {
+				var rows, different, last int
+				check(t, here.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM "+table+" WHERE kind = ?", kind).Scan(&rows, &different, &last))
+				if rows != different || different != last+1 || rows < answered[kind] {
+					t.Errorf("%s on node %d: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", kind, i, rows, different, last, answered[kind])
+				}
+			}
+		}
+		for kind, n := range answered {
+			t.Logf("%s: %d, errors %v", kind, n, refused[kind].Errors())
+			if n == 0 {
+				t.Errorf("%s: nothing was done", kind)
+			}
+		}
+		worked.Check(t)
+	})
 }

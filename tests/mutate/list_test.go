@@ -8,7 +8,18 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // TestMutationsApply proves that the lists have not gone stale: every text occurs once in
 // its file, and every test is there. It is too little if a mutation compiles.

@@ -1,0 +1,346 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/locksuite"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/load"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestOpenings has two nodes begin transactions by the lock of one key, some of which the
+// cluster aborts while the lock waits: each is answered, by what can be read. A node of a
+// Galera cluster executes what it takes for a single statement once more, and then the
+// reply has the beginnings of two.
+func TestOpenings(t *testing.T) {
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		key := txlock.Named(t.Name())
+		var working sync.WaitGroup
+		var locked, aborted atomic.Int64
+		for _, node := range nodes[:2] {
+			cfg := caughtUpConfig(t, db, node)
+			cfg.ReadTimeout = time.Minute
+			cfg.Logger = &mysql.NopLogger{}
+			pool := openGuarded(t, cfg)
+			for range 4 {
+				working.Go(func() {
+					for end := time.Now().Add(15 * time.Second); time.Now().Before(end) && !t.Failed(); {
+						tx, err := pool.BeginTx(t.Context(), nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						scope, err := locksqlc.Join(t.Context(), tx)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if _, err = scope.Lock(t.Context(), key); err == nil {
+							locked.Add(1)
+							err = tx.Commit()
+						} else if aborted.Add(1); !errors.Is(err, txlock.ErrDeadlock) {
+							t.Errorf("Lock: %v, want ErrDeadlock", err)
+						}
+						if err != nil {
+							_ = tx.Rollback()
+						}
+					}
+				})
+			}
+		}
+		working.Wait()
+		t.Logf("%d locks, %d were refused", locked.Load(), aborted.Load())
+	})
+}
+
+// TestAborts proves that a guarded pool finds out about every abort by the cluster, at
+// once, also those that the server does not tell of: a transaction that another node has
+// overtaken executes nothing more. Statements are prepared, which is when that happens.
+func TestAborts(t *testing.T) {
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		table := db.CreateTable(t, "rows", "id INT PRIMARY KEY, n BIGINT NOT NULL")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+		pool := locksuite.OpenSQL(true, locksuite.BeginTx)(t, db.Config()).DB()
+		there := db.At(t, nodes[1])
+		caughtUp(t, there)
+		other := locksuite.OpenSQL(true, locksuite.BeginTx)(t, there.Config()).DB()
+		key, in := txlock.Named(t.Name()), load.Inside(t, db)
+		aborted := 0
+		for end := time.Now().Add(15 * time.Second); !t.Failed() && (time.Now().Before(end) || aborted < 10); {
+			tx, err := pool.BeginTx(t.Context(), nil)
+			check(t, err)
+			scope, err := locksqlc.Join(t.Context(), tx)
+			check(t, err)
+			_, err = scope.Lock(t.Context(), key)
+			var overtaking sync.WaitGroup
+			overtaking.Go(func() {
+				err := locksqlc.Run(t.Context(), other, []txlock.Key{key}, func(*sql.Tx) error { return nil })
+				if err != nil && !txlock.Retryable(err) {
+					t.Errorf("on the other node: %v", err)
+				}
+			})
+			time.Sleep(rand.N(2 * time.Millisecond))
+			for i := 0; i < 20 && err == nil; i++ {
+				open := 1
+				err = tx.QueryRowContext(t.Context(), "SELECT "+in+" FROM "+table+" WHERE id = ?", 1).Scan(&open)
+				if err == nil && open == 0 {
+					t.Error("a statement was executed after the cluster had ended the transaction")
+				}
+			}
+			if err != nil {
+				aborted++
+				if !errors.Is(err, txlock.ErrTxDoomed) && !txlock.Retryable(err) {
+					t.Errorf("an aborted transaction: %v, want one to start again", err)
+				}
+			}
+			_ = tx.Rollback()
+			overtaking.Wait()
+		}
+		t.Logf("%d aborted", aborted)
+	})
+}
+
+// overtaken counts the statements of locks that the cluster has answered by the abort of
+// the transaction.
+type overtaken struct {
+	t     *testing.T
+	ended atomic.Int64
+}
+
+// observe fails the test unless an abort is judged as that of a COMMIT: what is rolled
+// back for sure may be run again, and what the group may have isn't.
+func (o *overtaken) observe(_ context.Context, e txlock.Event) {
+	var server *mysql.MySQLError
+	if e.Kind != txlock.Refused || !errors.As(e.Err, &server) {
+		return
+	}
+	o.ended.Add(1)
+	switch server.Number {
+	case 1213, 1180:
+		if !errors.Is(e.Err, txlock.ErrDeadlock) || !txlock.Retryable(e.Err) {
+			o.t.Errorf("%v, want ErrDeadlock, which is Retryable", e.Err)
+		}
+	case 3101:
+		if txlock.Retryable(e.Err) {
+			o.t.Errorf("%v is Retryable, and the group may have the transaction", e.Err)
+		}
+	default:
+		o.t.Errorf("the end was answered: %v", e.Err)
+	}
+}
+
+// TestOptimisticEnds has two nodes compare a version and commit in one statement, at once,
+// until the cluster has refused that ten times: no update is lost or made twice.
+func TestOptimisticEnds(t *testing.T) {
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+		db.Grant(t, "numbers", "marks")
+		db.Exec(t, "INSERT INTO numbers VALUES ('quiet', 0), ('ends', 0)")
+		in := load.Inside(t, db)
+		quiet, ends := load.NewLedger("quiet", in), load.NewLedger("ends", in)
+		watch := &overtaken{t: t}
+		var working sync.WaitGroup
+		for i, node := range nodes[:2] {
+			cfg := caughtUpConfig(t, db, node)
+			trips, count := testdb.CountTrips(t)
+			count(cfg)
+			cfg.InterpolateParams = true
+			pool := openGuarded(t, cfg, txlock.Observe(watch.observe))
+			if i == 0 {
+				for _, connected := range []bool{false, true} {
+					before := trips.Count()
+					quiet.Optimistic(t.Context(), pool)
+					want := 5 // one to begin, three of the program and one to end
+					if db.Engine() == testdb.MariaDB {
+						want = 6 // see TestOpenings
+					}
+					if n := trips.Count() - before; connected && n != want {
+						t.Errorf("%d round trips, want %d", n, want)
+					}
+				}
+				quiet.Check(t, caughtUp(t, db))
+			}
+			for range 2 {
+				working.Go(func() {
+					for deadline := time.Now().Add(2 * time.Minute); watch.ended.Load() < 10 && time.Now().Before(deadline); {
+						ends.Optimistic(t.Context(), pool)
+					}
+				})
+			}
+		}
+		working.Wait()
+		t.Logf("%d ends were refused, errors %v", watch.ended.Load(), ends.Errors())
+		if watch.ended.Load() == 0 {
+			t.Error("the cluster has refused none")
+		}
+		for _, node := range slices.Backward(nodes) {
+			ends.Check(t, caughtUp(t, db.At(t, node)))
+		}
+	})
+}
+
+// TestSales has two nodes sell pieces of one row, each by a read that takes the lock with it and a
+// write that commits: what was acknowledged is sold, and nothing else but what nobody knows.
+func TestSales(t *testing.T) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		db.Exec(t, "CREATE TABLE stock (id INT PRIMARY KEY, n BIGINT NOT NULL)")
+		db.Grant(t, "stock")
+		db.Exec(t, "INSERT INTO stock VALUES (1, 0)")
+		const enough = 300
+		var sold, unknown atomic.Int64
+		var working sync.WaitGroup
+		for _, node := range nodes[:2] {
+			for _, interpolates := range []bool{false, true} {
+				cfg := caughtUpConfig(t, db, node)
+				cfg.InterpolateParams = interpolates
+				pool := openGuarded(t, cfg)
+				working.Go(func() {
+					for begun := time.Now(); sold.Load() < enough && time.Since(begun) < 2*time.Minute; {
+						err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+							locks, err := locksqlc.Join(t.Context(), tx)
+							if err != nil {
+								return err
+							}
+							var n int64
+							if err := tx.QueryRowContext(locks.LockWith(t.Context(), txlock.Named("stock")), "SELECT n FROM stock WHERE id = ?", 1).Scan(&n); err != nil {
+								return err
+							}
+							_, err = tx.ExecContext(locks.CommitWith(t.Context(), 1), "UPDATE stock SET n = ? WHERE id = ?", n+1, 1)
+							return err
+						})
+						switch {
+						case err == nil:
+							sold.Add(1)
+						case errors.Is(err, txlock.ErrUnknownOutcome):
+							unknown.Add(1)
+						case !txlock.Retryable(err): // else it was run often enough
+							t.Errorf("a sale: %v", err)
+							return
+						}
+					}
+				})
+			}
+		}
+		working.Wait()
+		for _, node := range nodes {
+			var n int64
+			check(t, caughtUp(t, db.At(t, node)).QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&n))
+			if n < sold.Load() || n > sold.Load()+unknown.Load() || n == 0 {
+				t.Errorf("%d were sold, %d acknowledged, of %d nobody knows", n, sold.Load(), unknown.Load())
+			}
+		}
+		t.Logf("%d sales, of %d nobody knows", sold.Load(), unknown.Load())
+	})
+}
+
+// retried counts the transactions that are begun again because of an error of the server.
+type retried struct {
+	number uint16
+	n      atomic.Int64
+}
+
+func (o *retried) observe(_ context.Context, e txlock.Event) {
+	var server *mysql.MySQLError
+	if e.Kind == txlock.Retried && errors.As(e.Err, &server) && server.Number == o.number {
+		o.n.Add(1)
+	}
+}
+
+// TestRefusedCommits has two members commit under one lock, at once, until the group has
+// refused some. A pool whose user may ask in which view the member is begins all of them
+// again but for the first; one whose user may not has each as an error. Then the member
+// leaves the group and comes back, under load: nothing is done twice.
+func TestRefusedCommits(t *testing.T) {
+	onGroup(t, refusedCommits)
+}
+
+// onGroup runs a test on a Group Replication.
+func onGroup(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
+	t.Helper()
+	if slices.Contains(testdb.Engines(), testdb.MySQL) {
+		test(t, cluster(t, testdb.MySQL))
+	}
+}
+
+func refusedCommits(t *testing.T, nodes []*testdb.Server) {
+	db := nodes[0].Open(t)
+	db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+	db.Grant(t, "numbers", "marks")
+	in := load.Inside(t, db)
+	for _, kind := range []string{"may not ask", "asks", "leaves"} {
+		db.Exec(t, "INSERT INTO numbers VALUES ('"+kind+"', 0)")
+	}
+	play := func(kind string, until func(again, unknown int) bool, meanwhile func()) (again, unknown int) {
+		l, watch := load.NewLedger(kind, in), &retried{number: 3101}
+		count := func() (again, unknown int) {
+			return int(watch.n.Load()), l.Errors()["Error 3101"]
+		}
+		var working sync.WaitGroup
+		var ended atomic.Bool
+		for _, node := range nodes[:2] {
+			cfg := caughtUpConfig(t, db, node)
+			cfg.ReadTimeout, cfg.Logger = 2*callLimit, &mysql.NopLogger{}
+			pool := openGuarded(t, cfg, txlock.Observe(watch.observe))
+			for range 3 {
+				working.Go(func() {
+					for deadline := time.Now().Add(5 * time.Minute); !ended.Load() && !until(count()) && time.Now().Before(deadline); {
+						ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+						l.Locked(ctx, pool)
+						cancel()
+					}
+				})
+			}
+		}
+		if meanwhile != nil {
+			meanwhile()
+			ended.Store(true)
+		}
+		working.Wait()
+		for _, node := range nodes {
+			l.Check(t, caughtUp(t, db.At(t, node)))
+		}
+		again, unknown = count()
+		t.Logf("%s: %d begun again after 3101, errors %v", kind, again, l.Errors())
+		return again, unknown
+	}
+	if again, unknown := play("may not ask", func(_, unknown int) bool { return unknown >= 30 }, nil); again > 0 || unknown < 30 {
+		t.Errorf("without the privilege: %d were begun again, %d are unknown", again, unknown)
+	}
+	load.MayAskTheGroup(t, db)
+	if again, unknown := play("asks", func(again, _ int) bool { return again >= 300 }, nil); again < 300 || unknown > again/4 {
+		t.Errorf("with the privilege: %d were begun again, %d are unknown", again, unknown)
+	}
+	never := func(_, _ int) bool { return false }
+	play("leaves", never, func() {
+		for range 3 {
+			time.Sleep(2 * time.Second)
+			there := db.At(t, nodes[1])
+			if _, err := there.Admin().Exec("STOP GROUP_REPLICATION"); err != nil {
+				t.Error(err)
+			}
+			caughtUp(t, there)
+			time.Sleep(2 * time.Second)
+			hung(t, db.At(t, nodes[0]))
+		}
+	})
+}
