@@ -1,12 +1,25 @@
 package main
 
 import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
 	"flag"
+	"fmt"
 	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 var update = flag.Bool("update", false, "write docs/operations.md and the files of testdata anew")
@@ -96,4 +109,214 @@ func (o *operations) compare(t *testing.T, text string) {
 			}
 		}
 	}
+}
+
+// forms are what the commands print by --json.
+var forms = []struct {
+	command string
+	value   any
+}{
+	{"locks", locksForm{}}, {"leases", leasesForm{}}, {"waits", waitsForm{}}, {"show KEY", shown{}}, {"jobs", ops.Jobs{}}, {"jobs show NAME", jobForm{}}, {"jobs pause NAME", changedForm{}}, {"once", onceForm{}},
+	{"leaders", leadersForm{}}, {"ask KEY", askedForm{}}, {"release KEY", releasedForm{}},
+	{"install", installedForm{}}, {"check", findingsForm{}}, {"purge", removedForm{}}, {"bench", measuredForm{}}, {"version", versionForm{}},
+}
+
+// form writes the types of what the commands print, each once.
+type form struct {
+	strings.Builder
+	seen map[reflect.Type]bool
+	next []reflect.Type
+}
+
+// name names a type, whose fields are written later.
+func (f *form) name(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[time.Time]():
+		return "time"
+	case t.Kind() == reflect.Float64:
+		return "number"
+	case t.Kind() == reflect.Pointer:
+		return f.name(t.Elem())
+	case t.Kind() == reflect.Slice:
+		return "list of " + f.name(t.Elem())
+	case t.Kind() == reflect.Map:
+		return "object of " + f.name(t.Elem())
+	case t.Kind() == reflect.Struct:
+		if !f.seen[t] {
+			f.seen[t] = true
+			f.next = append(f.next, t)
+		}
+		return t.Name()
+	case strings.Contains(t.Kind().String(), "int"):
+		return "integer"
+	}
+	return t.Kind().String()
+}
+
+// fields writes the fields of a type.
+func (f *form) fields(t reflect.Type) {
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch {
+		case field.Anonymous:
+			f.fields(field.Type)
+		case field.IsExported():
+			if strings.HasPrefix(options, "omit") {
+				name += "?"
+			}
+			_, _ = fmt.Fprintf(f, "  %-16s %s\n", name, f.name(field.Type))
+		}
+	}
+}
+
+var formBlock = regexp.MustCompile("(?s)(<!-- json -->\n```text\n)(.*?)(```\n)")
+
+// TestJSONForm proves that the page documents the JSON of each command, whose form stays.
+func TestJSONForm(t *testing.T) {
+	b := form{seen: map[reflect.Type]bool{}}
+	for _, form := range forms {
+		_, _ = fmt.Fprintf(&b, "lockstep %s --json\n", form.command)
+		b.fields(reflect.TypeOf(form.value))
+	}
+	for len(b.next) > 0 {
+		t := b.next[0]
+		b.next = b.next[1:]
+		_, _ = fmt.Fprintf(&b, "%s\n", t.Name())
+		b.fields(t)
+	}
+	have := formBlock.FindStringSubmatch(page.texts[jsonPath])
+	switch {
+	case have == nil:
+		t.Fatal("json.md has no block for the forms")
+	case have[2] == b.String():
+	case *update:
+		page.mu.Lock()
+		defer page.mu.Unlock()
+		page.write(t, jsonPath, strings.Replace(page.texts[jsonPath], have[0], have[1]+b.String()+have[3], 1))
+	default:
+		t.Errorf("the form has changed:\n%s\nThe page has:\n%s", b.String(), have[2])
+	}
+}
+
+// own are the servers' own tables of transactions, locks, waits and sessions, with what they have of a
+// database. An INSERT_INTENTION that was granted is left out: it makes nobody wait, and a session has
+// one only if it had to wait until a rollback, which had removed the row already, freed its locks.
+var own = map[testdb.Engine][]struct{ table, query string }{
+	testdb.MariaDB: {
+		{"information_schema.INNODB_TRX", "SELECT trx_mysql_thread_id, trx_state FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id IN (SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND command <> 'Daemon')"},
+		{"information_schema.INNODB_LOCKS", "SELECT trx_mysql_thread_id, lock_mode, SUBSTRING_INDEX(REPLACE(lock_table, '`', ''), '.', -1) AS lock_table, lock_data FROM information_schema.INNODB_LOCKS JOIN information_schema.INNODB_TRX ON trx_id = lock_trx_id WHERE lock_table LIKE CONCAT('`', DATABASE(), '`.%') AND (trx_id > 0 OR trx_mysql_thread_id IN (SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE()))"},
+		{"information_schema.INNODB_LOCK_WAITS", "SELECT r.trx_mysql_thread_id AS requesting_trx, b.trx_mysql_thread_id AS blocking_trx FROM information_schema.INNODB_LOCK_WAITS JOIN information_schema.INNODB_TRX r ON r.trx_id = requesting_trx_id JOIN information_schema.INNODB_TRX b ON b.trx_id = blocking_trx_id AND (b.trx_id > 0 OR b.trx_mysql_thread_id IN (SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE())) WHERE r.trx_mysql_thread_id IN (SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE())"},
+		{"information_schema.PROCESSLIST", "SELECT id, command, state FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND state LIKE 'Waiting for%'"},
+	},
+	testdb.MySQL: {
+		{"information_schema.INNODB_TRX", "SELECT trx_mysql_thread_id, trx_state FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id IN (SELECT processlist_id FROM performance_schema.threads WHERE processlist_db = DATABASE())"},
+		{"performance_schema.data_locks", "SELECT trx_mysql_thread_id, lock_mode, lock_status, object_name, lock_data FROM performance_schema.data_locks JOIN information_schema.INNODB_TRX ON trx_id = engine_transaction_id WHERE object_schema = DATABASE() AND lock_type = 'RECORD' AND NOT (lock_mode LIKE '%INSERT_INTENTION' AND lock_status = 'GRANTED')"},
+		{"performance_schema.data_lock_waits", "SELECT r.trx_mysql_thread_id AS requesting_trx, b.trx_mysql_thread_id AS blocking_trx FROM performance_schema.data_lock_waits JOIN information_schema.INNODB_TRX r ON r.trx_id = requesting_engine_transaction_id JOIN information_schema.INNODB_TRX b ON b.trx_id = blocking_engine_transaction_id WHERE r.trx_mysql_thread_id IN (SELECT processlist_id FROM performance_schema.threads WHERE processlist_db = DATABASE())"},
+		{"performance_schema.metadata_locks", "SELECT processlist_id, lock_type, lock_status, object_name FROM performance_schema.metadata_locks m JOIN performance_schema.threads ON thread_id = owner_thread_id WHERE object_schema = DATABASE() AND object_name IN (SELECT object_name FROM performance_schema.metadata_locks WHERE object_schema = DATABASE() AND lock_status = 'PENDING')"},
+	},
+}
+
+// told returns what the server's own tables have, without what differs from one run to the next:
+// sessions are those of the stage, or -. A line that comes again is left out.
+func (s *stage) told() string {
+	s.Helper()
+	var b strings.Builder
+	for _, t := range own[s.db.Engine()] {
+		head, rows, err := cells(s.ctx, s.db.Admin(), t.query)
+		for ; fault.Unreadable(err); head, rows, err = cells(s.ctx, s.db.Admin(), t.query) { // see until
+			testdb.Refresh()
+		}
+		s.must(err)
+		var lines []string
+		data := slices.Index(head, "lock_data")
+		for _, row := range rows {
+			if data > 0 && row[data] == "" {
+				s.recall(row[data-1])
+			}
+			for i := range row {
+				row[i] = s.cellOf(head[i], row[i])
+			}
+			lines = append(lines, strings.Join(row, "  "))
+		}
+		slices.Sort(lines)
+		if lines = slices.Compact(lines); len(lines) > 0 {
+			_, _ = fmt.Fprintf(&b, "%s\n%s\n%s\n", t.table, strings.Join(head, "  "), strings.Join(lines, "\n"))
+		}
+	}
+	return align(b.String())
+}
+
+// cells returns the columns and the rows of a query, NULL as "".
+func cells(ctx context.Context, db gen.DBTX, query string) (columns []string, all [][]string, err error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	if columns, err = rows.Columns(); err != nil {
+		return nil, nil, err
+	}
+	for rows.Next() {
+		row, into := make([]string, len(columns)), make([]any, len(columns))
+		for i := range into {
+			into[i] = &sql.Null[string]{}
+		}
+		if err := rows.Scan(into...); err != nil {
+			return nil, nil, err
+		}
+		for i := range row {
+			row[i] = into[i].(*sql.Null[string]).V
+		}
+		all = append(all, row)
+	}
+	return columns, all, rows.Err()
+}
+
+var hexadecimal = regexp.MustCompile(`0x([0-9A-F]+)`)
+
+// cellOf writes a cell: a session by its number on the page, and a key as text.
+func (s *stage) cellOf(column, text string) string {
+	switch {
+	case text == "":
+		return "NULL"
+	case strings.HasSuffix(column, "_id"), column == "id", strings.HasSuffix(column, "_trx"):
+		if i := slices.Index(s.names, "session:"+text); i >= 0 {
+			return s.names[i+1]
+		}
+		if text != "0" {
+			return "-"
+		}
+		return text
+	case column == "lock_data":
+		return hexadecimal.ReplaceAllStringFunc(text, func(digits string) string {
+			key, err := hex.DecodeString(digits[len("0x"):])
+			s.must(err)
+			return string(key)
+		})
+	}
+	return strings.TrimSpace(s.normal(text))
+}
+
+// beside compares what the server's own tables have in a situation with the page of the tests, where
+// it stands beside what the command says.
+func (s *stage) beside(t *testing.T) {
+	t.Helper()
+	t.Run("by the server", func(t *testing.T) {
+		golden := page.block(t.Name())
+		text := s.told()
+		for same, deadline := 0, time.Now().Add(time.Minute); (golden == nil || *golden != text) && same < 3 && time.Now().Before(deadline); {
+			testdb.Refresh()
+			before := text
+			if text = s.told(); *update && text == before {
+				same++
+			}
+			if golden == nil && !*update {
+				break
+			}
+		}
+		if text != "" || golden != nil {
+			page.compare(t, text)
+		}
+	})
 }
