@@ -5,7 +5,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
+
+func TestMain(m *testing.M) { testdb.Main(m) }
 
 // commandsOf returns the commands of parts, by their names.
 func commandsOf(t *testing.T, what string, only ...string) map[string]string {

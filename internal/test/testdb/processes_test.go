@@ -1,0 +1,251 @@
+package testdb
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// writeProgram writes a file that is executed next, which the system refuses while a
+// process that is just being started has it open from here.
+func writeProgram(path, text string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(text), 0o755)
+}
+
+func TestChildGroupDies(t *testing.T) {
+	t.Parallel()
+	c, err := StartChild(exec.Command("sh", "-c", "sleep 60 & wait"))
+	check(t, err)
+	c.Kill()
+	if c.Running() {
+		t.Error("the child runs after kill")
+	}
+	if _, err := StartChild(exec.Command("/nonexistent")); err == nil {
+		t.Error("a program that does not exist was started")
+	}
+}
+
+// TestSuperviseEndsWithInput runs the container's first process here, with an
+// entry point that would stay.
+func TestSuperviseEndsWithInput(t *testing.T) {
+	t.Parallel()
+	for name, entry := range map[string]string{
+		"input ends":  "echo up; exec sleep 60",
+		"server ends": "echo up; exit 3",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			check(t, writeProgram(filepath.Join(dir, "docker-entrypoint.sh"), "#!/bin/sh\n"+entry+"\n"))
+			cmd := exec.Command("sh", "-c", supervise, "lockstep", "server")
+			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+			input, err := cmd.StdinPipe()
+			check(t, err)
+			output, stdout, err := os.Pipe()
+			check(t, err)
+			defer func() { _ = output.Close() }()
+			cmd.Stdout = stdout
+			c, err := StartChild(cmd)
+			_ = stdout.Close()
+			check(t, err)
+			defer c.Kill()
+			if line, err := bufio.NewReader(output).ReadString('\n'); line != "up\n" {
+				t.Fatalf("the entry point said %q, %v", line, err)
+			}
+			if name == "input ends" {
+				if !c.Running() {
+					t.Error("it ends while its input is open")
+				}
+				_ = input.Close()
+			}
+			select {
+			case <-c.done:
+			case <-time.After(waitTimeout):
+				t.Error("it does not end")
+			}
+		})
+	}
+}
+
+// The environment of a process that makes databases, and dies: how.
+const dieVariable = "LOCKSTEP_TEST_DIE"
+
+// init makes this test binary that process, but for the copy that sweeps after it.
+func init() {
+	how := os.Getenv(dieVariable)
+	if how == "" || os.Getenv(sweepVariable) != "" {
+		return
+	}
+	sweeping.mayRun = true
+	if err := makeAndDie(how); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func makeAndDie(how string) error {
+	for _, engine := range Engines() {
+		shared, err := process.open(engine, "")
+		if err != nil {
+			return err
+		}
+		fresh, err := newDB(context.Background(), shared.server)
+		if err != nil {
+			return err
+		}
+		AtClose(fresh.drop)
+		for _, db := range []*DB{shared, fresh} {
+			fmt.Println("made", engine, db.name, db.user)
+		}
+		connector, err := mysql.NewConnector(shared.Config())
+		if err != nil {
+			return err
+		}
+		// A session that has the tables, and would keep them from being dropped.
+		tx, err := sql.OpenDB(connector).Begin()
+		if err == nil {
+			_, err = tx.Exec("SELECT COUNT(*) FROM lockstep_locks")
+		}
+		if err != nil {
+			return err
+		}
+		if how == "end" {
+			err = tx.Rollback()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch how {
+	case "panic":
+		panic("on purpose")
+	case "kill":
+		self, err := os.FindProcess(os.Getpid())
+		if err != nil {
+			return err
+		}
+		return self.Kill()
+	}
+	return errors.Join(process.close(), sweeping.end())
+}
+
+// TestDeadProcessLeavesNothing lets processes die that have made databases on servers
+// that somebody else runs. They and their users must be gone then.
+func TestDeadProcessLeavesNothing(t *testing.T) {
+	t.Parallel()
+	var env []string
+	for _, engine := range Engines() {
+		env = append(env, engine.DSNVariable()+"="+Shared(t, engine).Config().FormatDSN())
+	}
+	for _, how := range []string{"panic", "kill", "end"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(append(os.Environ(), env...), dieVariable+"="+how)
+			cmd.WaitDelay = time.Minute // the sweeper has the output, and closes it last
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != (how == "end") {
+				t.Fatalf("it has ended with %v\n%s", err, out)
+			}
+			made := 0
+			for line := range strings.Lines(string(out)) {
+				var engine Engine
+				var name, user string
+				if n, _ := fmt.Sscanf(line, "made %s %s %s", &engine, &name, &user); n != 3 {
+					continue
+				}
+				made++
+				admin := open(t, Shared(t, engine).Config())
+				if left := query(t, admin, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '"+name+"'"); left != "0" {
+					t.Errorf("%s: the database %s is there", engine, name)
+				}
+				if left := query(t, admin, "SELECT COUNT(*) FROM mysql.user WHERE user = '"+user+"'"); left != "0" {
+					t.Errorf("%s: the user %s is there", engine, user)
+				}
+			}
+			if made != 2*len(Engines()) {
+				t.Errorf("%d databases were made: %s", made, out)
+			}
+		})
+	}
+}
+
+// TestOneServer is what TestServersAreNeeded runs in other processes.
+func TestOneServer(t *testing.T) {
+	for _, engine := range Engines() {
+		t.Run(string(engine), func(t *testing.T) { Open(t, engine) })
+	}
+}
+
+// TestServersAreNeeded proves that a test without its server fails, and is skipped where
+// LOCKSTEP_ENGINES is none and nowhere else.
+func TestServersAreNeeded(t *testing.T) {
+	t.Parallel()
+	const skipped = "LOCKSTEP_ENGINES is none, and this needs a server"
+	nowhere := []string{"LOCKSTEP_MARIADB_DSN=nobody@tcp(127.0.0.1:1)/", "LOCKSTEP_MYSQL_DSN=nobody@tcp(127.0.0.1:1)/"}
+	for engines, want := range map[string]struct {
+		passes bool
+		says   string
+	}{
+		"none":         {true, skipped},
+		"":             {false, "connection refused"},
+		"mysql":        {false, "connection refused"},
+		"None":         {false, "unknown engine"},
+		"none,mariadb": {false, "unknown engine"},
+		"nothing":      {false, "unknown engine"},
+	} {
+		t.Run(engines, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0], "-test.v", "-test.run", "^TestOneServer$")
+			cmd.Env = append(append(os.Environ(), nowhere...), "LOCKSTEP_ENGINES="+engines)
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != want.passes || !strings.Contains(string(out), want.says) {
+				t.Errorf("it ends with %v, and should say %q:\n%s", err, want.says, out)
+			}
+			if n := strings.Count(string(out), skipped); n > 1 || n == 1 != want.passes {
+				t.Errorf("%d tests are skipped:\n%s", n, out)
+			}
+		})
+	}
+}
+
+// TestNoneStartsNothing proves that with none a test can't start a server by itself.
+func TestNoneStartsNothing(t *testing.T) {
+	t.Setenv("LOCKSTEP_ENGINES", "none")
+	for what, start := range map[string]func() error{
+		"Start":       func() error { _, err := Start(t.Context(), MySQL); return err },
+		"StartGalera": func() error { _, err := StartGalera(t.Context(), 1); return err },
+		"StartGroup":  func() error { _, err := StartGroup(t.Context(), 1); return err },
+		"StartTiDB":   func() error { _, err := StartTiDB(t.Context(), 1); return err },
+	} {
+		if err := start(); err == nil || !strings.Contains(err.Error(), "none") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, use := range map[string]func(testing.TB){
+		"Open":      func(tb testing.TB) { Open(tb, MySQL) },
+		"Fresh":     func(tb testing.TB) { Fresh(tb, MySQL) },
+		"Shared":    func(tb testing.TB) { Shared(tb, MySQL) },
+		"Dedicated": func(tb testing.TB) { Dedicated(tb, MySQL) },
+	} {
+		var sub *testing.T
+		t.Run(what, func(t *testing.T) { sub = t; use(t) })
+		if !sub.Skipped() {
+			t.Errorf("%s does not skip", what)
+		}
+	}
+}
