@@ -42,18 +42,13 @@ var ensuring = []string{"lockgorm.AssertLocked", "lockgorm.Join", "lockgorm.On"}
 // it begins without a lock.
 func locksIn(pass *source, body *ast.BlockStmt) (locks bool, begun map[types.Object]bool) {
 	begun = map[types.Object]bool{}
-	ast.Inspect(body, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
+	for call := range nodes[*ast.CallExpr](body) {
 		if t, ok := transactionOf(pass, call); ok {
 			begun[t.tx] = !t.keys && !isGiven(receiverPath(pass, call).root, begun) // else perhaps a savepoint
 			locks = locks || t.keys
 		}
 		locks = locks || lockedBy(pass, call) != nil || slices.Contains(ensuring, nameOf(pass, call))
-		return true
-	})
+	}
 	return locks, begun
 }
 
@@ -65,14 +60,10 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 	if locks {
 		return
 	}
-	ast.Inspect(body, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
+	for call := range nodes[*ast.CallExpr](body) {
 		how, tables, written := writtenBy(pass, call)
 		if v, ok := receiverPath(pass, call).root.(*types.Var); !ok || isGiven(v, begun) {
-			return true
+			continue
 		}
 		for _, table := range tables {
 			i := slices.IndexFunc(pass.models.All, func(m model) bool { return m.hasTable(table, pass.models.Namings) })
@@ -84,8 +75,7 @@ func checkBypass(pass *source, body *ast.BlockStmt) {
 					": write it by Model(&"+m.Name+"{...}), or name the keys by Clauses(lockgorm.On(...))")
 			}
 		}
-		return true
-	})
+	}
 }
 
 // isGiven reports whether a function is given a handle, or what has it.

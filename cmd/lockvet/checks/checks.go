@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"iter"
 	"slices"
 	"strings"
 
@@ -115,6 +116,29 @@ func reached(pass *source, node ast.Node, f func(n ast.Node)) {
 		f(n)
 		return true
 	})
+}
+
+// nodes yields the nodes of a type in some trees, each before those below it.
+func nodes[N, T ast.Node](trees ...T) iter.Seq[N] {
+	return func(yield func(N) bool) {
+		for _, tree := range trees {
+			for n := range ast.Preorder(tree) {
+				if n, ok := n.(N); ok && !yield(n) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// contains reports whether a tree has a node that is so.
+func contains(tree ast.Node, is func(n ast.Node) bool) bool {
+	for n := range ast.Preorder(tree) {
+		if is(n) {
+			return true
+		}
+	}
+	return false
 }
 
 // programs returns the files of a package that are no tests: tests do on purpose what a

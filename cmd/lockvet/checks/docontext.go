@@ -18,21 +18,12 @@ var dos = map[string]int{
 }
 
 func runDoContext(pass *source) {
-	for _, file := range programs(pass) {
-		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			place, ok := dos[nameOf(pass, call)]
-			if !ok || len(call.Args) <= place {
-				return true
-			}
+	for call := range nodes[*ast.CallExpr](programs(pass)...) {
+		if place, ok := dos[nameOf(pass, call)]; ok && place < len(call.Args) {
 			if fn, ok := ast.Unparen(call.Args[place]).(*ast.FuncLit); ok {
 				checkDo(pass, fn)
 			}
-			return true
-		})
+		}
 	}
 }
 
@@ -43,7 +34,7 @@ func checkDo(pass *source, fn *ast.FuncLit) {
 	}
 	ctx := pass.TypesInfo.Defs[params[0].Names[0]]
 	waits := waitsFor(pass, fn)
-	ast.Inspect(fn.Body, func(n ast.Node) bool {
+	for n := range ast.Preorder(fn.Body) {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
 			checkKept(pass, fn, n, ctx)
@@ -56,8 +47,7 @@ func checkDo(pass *source, fn *ast.FuncLit) {
 				report(pass, n, "a goroutine that Do doesn't wait for uses its context, which ends with Do: the lock is free then")
 			}
 		}
-		return true
-	})
+	}
 }
 
 // usesEnd reports whether a node uses a context, and not only what WithoutCancel makes of it.
@@ -110,12 +100,9 @@ func waitsFor(pass *source, fn *ast.FuncLit) (waits bool) {
 	return waits
 }
 
-func uses(pass *source, node ast.Node, v types.Object) (found bool) {
-	ast.Inspect(node, func(n ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok && pass.TypesInfo.Uses[id] == v {
-			found = true
-		}
-		return !found
+func uses(pass *source, node ast.Node, v types.Object) bool {
+	return contains(node, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		return ok && pass.TypesInfo.Uses[id] == v
 	})
-	return found
 }

@@ -19,22 +19,19 @@ var locking = strings.Fields(`Lock TryLock RLock TryRLock LockAll RLockAll LockA
 	Acquire AcquireShared AcquireAll AcquireTx AssertLocked AssertRLocked Join JoinConn`)
 
 func runDropped(pass *source) {
-	for _, file := range programs(pass) {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.ExprStmt:
-				if call, ok := ast.Unparen(n.X).(*ast.CallExpr); ok {
-					checkStatement(pass, call, false)
-				}
-			case *ast.GoStmt:
-				checkStatement(pass, n.Call, false)
-			case *ast.DeferStmt:
-				checkStatement(pass, n.Call, true)
-			case *ast.AssignStmt:
-				checkBlank(pass, n)
+	for n := range nodes[ast.Node](programs(pass)...) {
+		switch n := n.(type) {
+		case *ast.ExprStmt:
+			if call, ok := ast.Unparen(n.X).(*ast.CallExpr); ok {
+				checkStatement(pass, call, false)
 			}
-			return true
-		})
+		case *ast.GoStmt:
+			checkStatement(pass, n.Call, false)
+		case *ast.DeferStmt:
+			checkStatement(pass, n.Call, true)
+		case *ast.AssignStmt:
+			checkBlank(pass, n)
+		}
 	}
 	eachTrial(pass, func(t *trial, block *cfg.Block, rest []ast.Node) { checkTrial(pass, t, block, rest) })
 	eachList(pass, func(list []ast.Stmt) {

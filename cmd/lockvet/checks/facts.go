@@ -128,20 +128,17 @@ type learner struct {
 func learnt(s *source, fn *types.Func, body *ast.BlockStmt) helper {
 	l := &learner{source: s, fn: fn, chooses: chooses(s, body)}
 	recv := fn.Signature().Recv()
-	ast.Inspect(body, func(n ast.Node) bool {
-		if selector, ok := n.(*ast.SelectorExpr); ok && isClose(s, selector) {
+	for selector := range nodes[*ast.SelectorExpr](body) {
+		if isClose(s, selector) {
 			root := pathOf(s, selector.X).root
 			l.Closes = l.Closes || l.param(root) >= 0 || recv != nil && root == recv
 		}
-		if call, ok := n.(*ast.CallExpr); ok {
-			l.addParam(&l.Locks, lockedBy(s, call))
-			l.addParam(&l.Locks, lockerOf(s, call))
-			if recv != nil && withTx(recv.Type()) && selects(s, call) {
-				l.Selects = true
-			}
-		}
-		return true
-	})
+	}
+	for call := range nodes[*ast.CallExpr](body) {
+		l.addParam(&l.Locks, lockedBy(s, call))
+		l.addParam(&l.Locks, lockerOf(s, call))
+		l.Selects = l.Selects || recv != nil && withTx(recv.Type()) && selects(s, call)
+	}
 	reached(s, body, func(n ast.Node) {
 		if call, ok := n.(*ast.CallExpr); ok {
 			l.call(call)
@@ -264,20 +261,19 @@ func (l *learner) returned(body *ast.BlockStmt) *ref {
 
 // chooses reports whether a function asks whether there is a transaction: then the pool may be
 // what it uses where there is none.
-func chooses(pass *source, body *ast.BlockStmt) (found bool) {
+func chooses(pass *source, body *ast.BlockStmt) bool {
 	sends := func(e ast.Expr) bool {
 		return e != nil && (isTx(pass.TypesInfo.TypeOf(e)) || isQuerier(pass.TypesInfo.TypeOf(e)))
 	}
-	ast.Inspect(body, func(n ast.Node) bool {
+	return contains(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.BinaryExpr:
-			found = found || (n.Op == token.EQL || n.Op == token.NEQ) && sends(n.X)
+			return (n.Op == token.EQL || n.Op == token.NEQ) && sends(n.X)
 		case *ast.TypeAssertExpr:
-			found = found || sends(n.Type)
+			return sends(n.Type)
 		case *ast.AssignStmt: // tx, ok := txOf(ctx)
-			found = found || len(n.Lhs) == 2 && len(n.Rhs) == 1 && sends(n.Lhs[0]) && !isError(pass.TypesInfo.TypeOf(n.Lhs[1]))
+			return len(n.Lhs) == 2 && len(n.Rhs) == 1 && sends(n.Lhs[0]) && !isError(pass.TypesInfo.TypeOf(n.Lhs[1]))
 		}
-		return !found
+		return false
 	})
-	return found
 }

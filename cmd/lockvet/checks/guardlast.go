@@ -53,22 +53,15 @@ func guardIn(pass *source, stmt ast.Stmt) (guard *ast.CallExpr, tx types.Object)
 }
 
 // ends reports whether a statement ends the transaction or gives the variable another one.
-func ends(pass *source, stmt ast.Stmt, tx types.Object) (ends bool) {
-	ast.Inspect(stmt, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.CallExpr:
-			receiver, fn := receiverOf(n), calleeOf(pass, n)
-			if receiver != nil && fn != nil && pathOf(pass, receiver).is(tx) && (fn.Name() == "Commit" || fn.Name() == "Rollback") {
-				ends = true
-			}
-		case *ast.AssignStmt:
-			for _, left := range n.Lhs {
-				ends = ends || target(pass, left).is(tx)
-			}
+func ends(pass *source, stmt ast.Stmt, tx types.Object) bool {
+	return contains(stmt, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return overwrites(pass, n, tx)
 		}
-		return true
+		receiver, fn := receiverOf(call), calleeOf(pass, call)
+		return receiver != nil && fn != nil && pathOf(pass, receiver).is(tx) && (fn.Name() == "Commit" || fn.Name() == "Rollback")
 	})
-	return ends
 }
 
 // statementIn returns a call by which a statement sends something in the transaction.

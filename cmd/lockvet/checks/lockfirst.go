@@ -38,21 +38,14 @@ type locked struct {
 
 func lockedIn(pass *source) locked {
 	l := locked{pass, map[types.Object]bool{}, map[types.Object]token.Pos{}}
-	each := func(f func(n ast.Node)) {
-		for _, file := range pass.Files {
-			for n := range ast.Preorder(file) {
-				f(n)
-			}
-		}
+	for n := range nodes[ast.Node](pass.Files...) {
+		l.addOwn(n)
 	}
-	each(l.addOwn)
 	for known := -1; known < len(l.always); {
 		known = len(l.always)
-		each(func(n ast.Node) {
-			if call, ok := n.(*ast.CallExpr); ok {
-				l.addGiven(call)
-			}
-		})
+		for call := range nodes[*ast.CallExpr](pass.Files...) {
+			l.addGiven(call)
+		}
 	}
 	return l
 }
@@ -157,18 +150,15 @@ func nextLock(pass *source, list []ast.Stmt, tx types.Object) (lock *ast.CallExp
 
 // eachList calls f for each list of statements.
 func eachList(pass *source, f func(list []ast.Stmt)) {
-	for _, file := range programs(pass) {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.BlockStmt:
-				f(n.List)
-			case *ast.CaseClause:
-				f(n.Body)
-			case *ast.CommClause:
-				f(n.Body)
-			}
-			return true
-		})
+	for n := range nodes[ast.Node](programs(pass)...) {
+		switch n := n.(type) {
+		case *ast.BlockStmt:
+			f(n.List)
+		case *ast.CaseClause:
+			f(n.Body)
+		case *ast.CommClause:
+			f(n.Body)
+		}
 	}
 }
 
@@ -255,18 +245,11 @@ func knownBefore(pass *source, lock *ast.CallExpr, query ast.Node) bool {
 // localsOf returns the variables of a call's arguments, but for its transaction and context.
 func localsOf(pass *source, call *ast.CallExpr) map[types.Object]bool {
 	locals := map[types.Object]bool{}
-	for _, arg := range call.Args {
-		ast.Inspect(arg, func(n ast.Node) bool {
-			id, ok := n.(*ast.Ident)
-			if !ok {
-				return true
-			}
-			v, ok := pass.TypesInfo.Uses[id].(*types.Var)
-			if ok && !v.IsField() && v.Parent() != v.Pkg().Scope() && !isTx(v.Type()) && typeName(v.Type()) != "context.Context" {
-				locals[v] = true
-			}
-			return true
-		})
+	for id := range nodes[*ast.Ident](call.Args...) {
+		v, ok := pass.TypesInfo.Uses[id].(*types.Var)
+		if ok && !v.IsField() && v.Parent() != v.Pkg().Scope() && !isTx(v.Type()) && typeName(v.Type()) != "context.Context" {
+			locals[v] = true
+		}
 	}
 	return locals
 }
@@ -276,22 +259,19 @@ func localsOf(pass *source, call *ast.CallExpr) map[types.Object]bool {
 func changed(pass *source, lock *ast.CallExpr, list []ast.Stmt) (changed bool) {
 	locals := localsOf(pass, lock)
 	of := func(e ast.Expr) bool { return locals[pathOf(pass, e).root] || locals[target(pass, e).root] }
-	for _, stmt := range list {
-		ast.Inspect(stmt, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.AssignStmt:
-				changed = changed || slices.ContainsFunc(n.Lhs, of)
-			case *ast.IncDecStmt:
-				changed = changed || of(n.X)
-			case *ast.UnaryExpr:
-				changed = changed || n.Op == token.AND && of(n.X)
-			case *ast.CallExpr:
-				for _, arg := range n.Args {
-					changed = changed || of(arg) && !isBasic(pass.TypesInfo.TypeOf(arg))
-				}
+	for n := range nodes[ast.Node](list...) {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			changed = changed || slices.ContainsFunc(n.Lhs, of)
+		case *ast.IncDecStmt:
+			changed = changed || of(n.X)
+		case *ast.UnaryExpr:
+			changed = changed || n.Op == token.AND && of(n.X)
+		case *ast.CallExpr:
+			for _, arg := range n.Args {
+				changed = changed || of(arg) && !isBasic(pass.TypesInfo.TypeOf(arg))
 			}
-			return true
-		})
+		}
 	}
 	return changed
 }

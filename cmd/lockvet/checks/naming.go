@@ -39,26 +39,23 @@ func namingsOf(pass *source) (all []naming) {
 		return nil
 	}
 	given := false // a pool is opened with options
-	for _, file := range programs(pass) {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.CallExpr:
-				switch name := nameOf(pass, n); {
-				case name != "gorm.io/gorm.Open" && name != "lockgorm.Open":
-				case len(n.Args) == 1:
-					all = append(all, naming{Plural: true})
-				default:
-					given = true
-				}
-			case *ast.CompositeLit:
-				if typeName(pass.TypesInfo.TypeOf(n)) == "gorm.io/gorm.Config" {
-					all = append(all, namingOf(pass, strategyIn(n)))
-				}
-			case *ast.AssignStmt:
-				all = append(all, namingsSet(pass, n)...)
+	for n := range nodes[ast.Node](programs(pass)...) {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			switch name := nameOf(pass, n); {
+			case name != "gorm.io/gorm.Open" && name != "lockgorm.Open":
+			case len(n.Args) == 1:
+				all = append(all, naming{Plural: true})
+			default:
+				given = true
 			}
-			return true
-		})
+		case *ast.CompositeLit:
+			if typeName(pass.TypesInfo.TypeOf(n)) == "gorm.io/gorm.Config" {
+				all = append(all, namingOf(pass, strategyIn(n)))
+			}
+		case *ast.AssignStmt:
+			all = append(all, namingsSet(pass, n)...)
+		}
 	}
 	if given && len(all) == 0 { // with a config from elsewhere, whose strategy isn't known
 		all = append(all, naming{})

@@ -20,38 +20,26 @@ type outer struct {
 
 func runOuterPool(pass *source) {
 	o := &outer{source: pass, begun: begunIn(pass), found: map[ast.Expr]bool{}}
-	for _, file := range programs(pass) {
-		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			if t, ok := transactionOf(pass, call); ok && t.locks(pass) {
-				o.check(t)
-			}
-			return true
-		})
+	for call := range nodes[*ast.CallExpr](programs(pass)...) {
+		if t, ok := transactionOf(pass, call); ok && t.locks(pass) {
+			o.check(t)
+		}
 	}
 }
 
 // begunIn finds the variables of a package that are GORM's transactions.
 func begunIn(pass *source) map[types.Object]bool {
 	begun := map[types.Object]bool{}
-	for _, file := range pass.Files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.CallExpr:
-				if t, ok := transactionOf(pass, n); ok && t.tx != nil {
-					begun[t.tx] = true
-				}
-			case *ast.AssignStmt:
-				call, ok := ast.Unparen(n.Rhs[0]).(*ast.CallExpr)
-				if id, isIdent := n.Lhs[0].(*ast.Ident); ok && isIdent && nameOf(pass, call) == "(*gorm.io/gorm.DB).Begin" {
-					begun[pass.TypesInfo.ObjectOf(id)] = true
-				}
-			}
-			return true
-		})
+	for call := range nodes[*ast.CallExpr](pass.Files...) {
+		if t, ok := transactionOf(pass, call); ok && t.tx != nil {
+			begun[t.tx] = true
+		}
+	}
+	for assign := range nodes[*ast.AssignStmt](pass.Files...) {
+		call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
+		if id, isIdent := assign.Lhs[0].(*ast.Ident); ok && isIdent && nameOf(pass, call) == "(*gorm.io/gorm.DB).Begin" {
+			begun[pass.TypesInfo.ObjectOf(id)] = true
+		}
 	}
 	return begun
 }
@@ -109,58 +97,52 @@ func (o *outer) report(t transaction, used path, fixes ...analysis.SuggestedFix)
 
 // elsewhere reports whether another goroutine may run a node of a function: it is in a go
 // statement, or in a function literal that is not called where it stands.
-func elsewhere(fn *ast.FuncLit, at ast.Node) (found bool) {
+func elsewhere(fn *ast.FuncLit, at ast.Node) bool {
 	here := map[ast.Node]bool{fn: true}
-	ast.Inspect(fn, func(n ast.Node) bool {
+	return contains(fn, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CallExpr:
 			here[ast.Unparen(n.Fun)] = true
 		case *ast.GoStmt:
-			found = found || encloses(n, at)
+			return encloses(n, at)
 		case *ast.FuncLit:
-			found = found || encloses(n, at) && !here[n]
+			return encloses(n, at) && !here[n]
 		}
-		return !found
+		return false
 	})
-	return found
 }
 
 // deferred reports whether a node of a function runs at its end, also with an error.
 func deferred(fn *ast.FuncLit, at ast.Node) bool {
-	for n := range ast.Preorder(fn) {
-		if stmt, ok := n.(*ast.DeferStmt); ok && encloses(stmt, at) {
-			return true
-		}
-	}
-	return false
+	return contains(fn, func(n ast.Node) bool {
+		stmt, ok := n.(*ast.DeferStmt)
+		return ok && encloses(stmt, at)
+	})
 }
 
 // rowsOpen reports whether rows may be open where a node of a function runs: it is in a loop over
 // them, or they have a variable there.
-func rowsOpen(pass *source, fn *ast.FuncLit, at ast.Node) (open bool) {
-	ast.Inspect(fn, func(n ast.Node) bool {
+func rowsOpen(pass *source, fn *ast.FuncLit, at ast.Node) bool {
+	return contains(fn, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.ForStmt: // for rows.Next()
-			open = open || n.Cond != nil && encloses(n, at) && callsNext(n.Cond)
+			return n.Cond != nil && encloses(n, at) && callsNext(n.Cond)
 		case *ast.RangeStmt: // over a function
 			_, ok := pass.TypesInfo.TypeOf(n.X).Underlying().(*types.Signature)
-			open = open || ok && encloses(n.Body, at)
+			return ok && encloses(n.Body, at)
 		case *ast.Ident:
 			v, ok := pass.TypesInfo.Defs[n].(*types.Var)
-			open = open || ok && v.Pos() < at.Pos() && v.Parent() != nil && v.Parent().Contains(at.Pos()) && isRows(v.Type())
+			return ok && v.Pos() < at.Pos() && v.Parent() != nil && v.Parent().Contains(at.Pos()) && isRows(v.Type())
 		}
-		return !open
+		return false
 	})
-	return open
 }
 
 func callsNext(cond ast.Expr) bool {
-	for n := range ast.Preorder(cond) {
-		if selector, ok := n.(*ast.SelectorExpr); ok && selector.Sel.Name == "Next" {
-			return true
-		}
-	}
-	return false
+	return contains(cond, func(n ast.Node) bool {
+		selector, ok := n.(*ast.SelectorExpr)
+		return ok && selector.Sel.Name == "Next"
+	})
 }
 
 func isRows(t types.Type) bool {
@@ -220,16 +202,11 @@ func (o *outer) otherDatabase(t transaction) (others []string) {
 }
 
 // changed reports whether the function gives the pool's variable another value.
-func (o *outer) changed(t transaction) (changed bool) {
-	ast.Inspect(t.fn, func(n ast.Node) bool {
-		if a, ok := n.(*ast.AssignStmt); ok {
-			for _, left := range a.Lhs {
-				changed = changed || target(o.source, left).same(t.pool)
-			}
-		}
-		return true
+func (o *outer) changed(t transaction) bool {
+	return contains(t.fn, func(n ast.Node) bool {
+		a, ok := n.(*ast.AssignStmt)
+		return ok && slices.ContainsFunc(a.Lhs, func(left ast.Expr) bool { return target(o.source, left).same(t.pool) })
 	})
-	return changed
 }
 
 // fix uses the transaction in the place of the pool, where it has the same methods.

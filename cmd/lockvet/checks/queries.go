@@ -11,22 +11,15 @@ import (
 // joinedIn maps each *txlock.Scope of a package, and each *Queries, to its transaction.
 func joinedIn(pass *source) map[types.Object]types.Object {
 	joined := map[types.Object]types.Object{}
-	for _, file := range pass.Files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			assign, ok := n.(*ast.AssignStmt)
-			if !ok || len(assign.Rhs) != 1 {
-				return true
-			}
-			call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
-			id, isIdent := assign.Lhs[0].(*ast.Ident)
-			if !ok || !isIdent {
-				return true
-			}
-			if tx := txOf(pass, call); tx != nil {
-				joined[pass.TypesInfo.ObjectOf(id)] = tx
-			}
-			return true
-		})
+	for assign := range nodes[*ast.AssignStmt](pass.Files...) {
+		call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
+		id, isIdent := assign.Lhs[0].(*ast.Ident)
+		if !ok || !isIdent || len(assign.Rhs) != 1 {
+			continue
+		}
+		if tx := txOf(pass, call); tx != nil {
+			joined[pass.TypesInfo.ObjectOf(id)] = tx
+		}
 	}
 	return joined
 }
@@ -262,14 +255,12 @@ func finishes(pass *source, call *ast.CallExpr) bool {
 
 // dry reports whether a statement of GORM is only written: Session(&gorm.Session{DryRun: true}).
 func dry(pass *source, chain ast.Expr) (found bool) {
-	ast.Inspect(chain, func(n ast.Node) bool {
-		pair, ok := n.(*ast.KeyValueExpr)
-		if ok && types.ExprString(pair.Key) == "DryRun" {
+	for pair := range nodes[*ast.KeyValueExpr](chain) {
+		if types.ExprString(pair.Key) == "DryRun" {
 			value := pass.TypesInfo.Types[pair.Value].Value
 			found = value != nil && value.Kind() == constant.Bool && constant.BoolVal(value)
 		}
-		return !found
-	})
+	}
 	return found
 }
 

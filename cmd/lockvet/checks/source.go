@@ -45,20 +45,17 @@ var helpers = &analysis.Analyzer{
 // assignedIn maps the local variables of a package to the values that they get.
 func assignedIn(pass *analysis.Pass) map[types.Object][]ast.Expr {
 	a := assignments{pass, map[types.Object][]ast.Expr{}, map[types.Object]bool{}}
-	for _, file := range pass.Files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.AssignStmt:
-				a.add(n.Lhs, n.Rhs)
-			case *ast.ValueSpec:
-				a.declare(n)
-			case *ast.UnaryExpr:
-				if n.Op == token.AND {
-					a.add([]ast.Expr{n.X}, nil)
-				}
+	for n := range nodes[ast.Node](pass.Files...) {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			a.add(n.Lhs, n.Rhs)
+		case *ast.ValueSpec:
+			a.declare(n)
+		case *ast.UnaryExpr:
+			if n.Op == token.AND {
+				a.add([]ast.Expr{n.X}, nil)
 			}
-			return true
-		})
+		}
 	}
 	for v := range a.values {
 		if !a.defined[v] { // a parameter: it has a value before

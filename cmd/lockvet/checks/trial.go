@@ -41,18 +41,15 @@ func eachTrial(pass *source, f func(t *trial, block *cfg.Block, rest []ast.Node)
 			}
 		}
 	}
-	for _, file := range programs(pass) {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch fn := n.(type) {
-			case *ast.FuncDecl:
-				if fn.Body != nil {
-					each(fn, fn.Body, cfgs.FuncDecl(fn))
-				}
-			case *ast.FuncLit:
-				each(fn, fn.Body, cfgs.FuncLit(fn))
+	for n := range nodes[ast.Node](programs(pass)...) {
+		switch fn := n.(type) {
+		case *ast.FuncDecl:
+			if fn.Body != nil {
+				each(fn, fn.Body, cfgs.FuncDecl(fn))
 			}
-			return true
-		})
+		case *ast.FuncLit:
+			each(fn, fn.Body, cfgs.FuncLit(fn))
+		}
 	}
 }
 
@@ -99,17 +96,14 @@ func isOnce(pass *source, call *ast.CallExpr) bool {
 
 // outlives reports whether a variable is looked at by others than the statements of a
 // function: by functions in it or around it, or by its callers.
-func outlives(pass *source, fn ast.Node, body *ast.BlockStmt, v types.Object) (found bool) {
+func outlives(pass *source, fn ast.Node, body *ast.BlockStmt, v types.Object) bool {
 	if v == nil || !within(fn, v) {
 		return v != nil
 	}
-	ast.Inspect(body, func(n ast.Node) bool {
-		if inner, ok := n.(*ast.FuncLit); ok && uses(pass, inner, v) {
-			found = true
-		}
-		return !found
+	return contains(body, func(n ast.Node) bool {
+		inner, ok := n.(*ast.FuncLit)
+		return ok && uses(pass, inner, v)
 	})
-	return found
 }
 
 // checkTrial finds errors that no statement looks at, or after which the same follows as

@@ -50,17 +50,15 @@ func (r *reading) walk(block *cfg.Block, nodes []ast.Node) {
 }
 
 // callsOwn reports whether a node calls a function of a variable, which may look at err.
-func (t *trial) callsOwn(node ast.Node) (found bool) {
-	ast.Inspect(node, func(n ast.Node) bool {
-		if call, ok := n.(*ast.CallExpr); ok {
-			if id, ok := ast.Unparen(call.Fun).(*ast.Ident); ok {
-				_, variable := t.pass.TypesInfo.Uses[id].(*types.Var)
-				found = found || variable
+func (t *trial) callsOwn(node ast.Node) bool {
+	for call := range nodes[*ast.CallExpr](node) {
+		if id, ok := ast.Unparen(call.Fun).(*ast.Ident); ok {
+			if _, variable := t.pass.TypesInfo.Uses[id].(*types.Var); variable {
+				return true
 			}
 		}
-		return !found
-	})
-	return found
+	}
+	return false
 }
 
 // unasked reports whether something follows Once, and nothing looks at its answer.
@@ -139,12 +137,11 @@ func (g guess) subject() types.Object {
 
 // asked returns the errors that a function looks for in err.
 func (t *trial) asked() (asked []string) {
-	ast.Inspect(t.body, func(n ast.Node) bool {
-		if call, ok := n.(*ast.CallExpr); ok && finds(t.pass, call) && pathOf(t.pass, call.Args[0]).is(t.err) {
+	for call := range nodes[*ast.CallExpr](t.body) {
+		if finds(t.pass, call) && pathOf(t.pass, call.Args[0]).is(t.err) {
 			add(&asked, types.ExprString(call.Args[1]))
 		}
-		return true
-	})
+	}
 	return asked
 }
 

@@ -16,36 +16,32 @@ var Unreleased = check("unreleased", "find leases without Release, and claims wi
 
 func runUnreleased(pass *source) {
 	cfgs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
-	for _, file := range programs(pass) {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch fn := n.(type) {
-			case *ast.FuncDecl:
-				main := fn.Recv == nil && fn.Name.Name == "main" && pass.Pkg.Name() == "main"
-				if fn.Body != nil && !main && !closes(pass, fn) { // the end of main is that of the process
-					checkPaths(pass, fn, cfgs.FuncDecl(fn))
-				}
-			case *ast.FuncLit:
-				if !closes(pass, fn) {
-					checkPaths(pass, fn, cfgs.FuncLit(fn))
-				}
+	for n := range nodes[ast.Node](programs(pass)...) {
+		switch fn := n.(type) {
+		case *ast.FuncDecl:
+			main := fn.Recv == nil && fn.Name.Name == "main" && pass.Pkg.Name() == "main"
+			if fn.Body != nil && !main && !closes(pass, fn) { // the end of main is that of the process
+				checkPaths(pass, fn, cfgs.FuncDecl(fn))
 			}
-			return true
-		})
+		case *ast.FuncLit:
+			if !closes(pass, fn) {
+				checkPaths(pass, fn, cfgs.FuncLit(fn))
+			}
+		}
 	}
 }
 
 // closes reports whether a function closes a manager, which releases its leases.
-func closes(pass *source, fn ast.Node) (closes bool) {
-	ast.Inspect(fn, func(n ast.Node) bool {
+func closes(pass *source, fn ast.Node) bool {
+	return contains(fn, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.SelectorExpr:
-			closes = closes || isClose(pass, n)
+			return isClose(pass, n)
 		case *ast.CallExpr:
-			closes = closes || pass.helper(calleeOf(pass, n)).Closes
+			return pass.helper(calleeOf(pass, n)).Closes
 		}
-		return !closes
+		return false
 	})
-	return closes
 }
 
 // isClose reports whether a method is the Close of a manager, which may be embedded.
@@ -128,24 +124,21 @@ func acquiredBy(pass *source, fn, node ast.Node) *handle {
 
 func newHandle(pass *source, v types.Object, in ast.Node) *handle {
 	h := &handle{guess: guess{pass: pass, v: v}, seen: map[visit]bool{}, idle: map[ast.Expr]bool{}}
-	ast.Inspect(in, func(n ast.Node) bool {
+	for n := range ast.Preorder(in) {
 		if of := h.looksAt(n); of != nil {
 			h.idle[ast.Unparen(of)] = true
 		}
-		return true
-	})
+	}
 	return h
 }
 
 // releasedLater reports whether a function literal that is written before an acquisition, and
 // deferred perhaps, releases what the variable has by then.
-func (h *handle) releasedLater(fn, acquired ast.Node) (released bool) {
-	ast.Inspect(fn, func(n ast.Node) bool {
+func (h *handle) releasedLater(fn, acquired ast.Node) bool {
+	return contains(fn, func(n ast.Node) bool {
 		lit, ok := n.(*ast.FuncLit)
-		released = released || ok && n != fn && lit.End() <= acquired.Pos() && h.releases(lit)
-		return !released
+		return ok && n != fn && lit.End() <= acquired.Pos() && h.releases(lit)
 	})
-	return released
 }
 
 func typeOf(fn ast.Node) *ast.FuncType {
@@ -180,22 +173,20 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 }
 
 // releases reports whether a node releases the lease, or may hand it to somebody who will.
-func (h *handle) releases(node ast.Node) (released bool) {
+func (h *handle) releases(node ast.Node) bool {
 	if ret, ok := node.(*ast.ReturnStmt); ok && ret.Results == nil && h.results != nil && within(h.results, h.v) {
 		return true
 	}
-	ast.Inspect(node, func(n ast.Node) bool {
+	return contains(node, func(n ast.Node) bool {
 		switch n := n.(type) {
-		case *ast.UnaryExpr:
-			if call, ok := n.X.(*ast.CallExpr); ok && n.Op == token.ARROW { // <-l.Done(): it is lost
-				released = released || receiverOf(call) != nil && pathOf(h.pass, receiverOf(call)).is(h.v)
-			}
+		case *ast.UnaryExpr: // <-l.Done(): it is lost
+			call, ok := n.X.(*ast.CallExpr)
+			return ok && n.Op == token.ARROW && receiverOf(call) != nil && pathOf(h.pass, receiverOf(call)).is(h.v)
 		case *ast.Ident:
-			released = released || h.pass.TypesInfo.Uses[n] == h.v && !h.idle[n]
+			return h.pass.TypesInfo.Uses[n] == h.v && !h.idle[n]
 		}
-		return !released
+		return false
 	})
-	return released
 }
 
 // looksAt returns the operand of a node that does nothing to it.
