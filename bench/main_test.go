@@ -12,8 +12,11 @@ import (
 
 	"github.com/dca00107/lockstep/bench/crowd"
 	"github.com/dca00107/lockstep/bench/scenario"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
+
+var must = leasetest.Must
 
 func TestMain(m *testing.M) {
 	if os.Getenv(crowd.Variable) != "" {
@@ -36,9 +39,7 @@ func environment(changed ...string) func(string) string {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	o, err := parse(nil, environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(o.scenarios) != 8 || len(o.links) != 3 || len(o.dsns) != 2 || !o.needsRedis() || len(o.leftOut()) != 0 || o.effort.Rounds != scenario.Whole.Rounds {
 		t.Errorf("by default: %+v", o)
 	}
@@ -132,15 +133,11 @@ func TestKept(t *testing.T) {
 	testdb.NeedsServer(t)
 	engine := testdb.Engines()[0]
 	o, dir := least(t, engine, "-scenarios=a,g", "-contenders=lockstep run")
-	if err := o.run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.run(t.Context()))
 	before := read(t, dir)
 	o.scenarios = slices.DeleteFunc(o.scenarios, func(s scenario.Scenario) bool { return s.Letter == "g" })
 	o.scenarios[0].Title = "measured again"
-	if err := o.run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.run(t.Context()))
 	after := read(t, dir)
 	section := func(page, letter string) string {
 		_, begun, _ := strings.Cut(page, "\n## ("+letter+") ")
@@ -154,9 +151,7 @@ func TestKept(t *testing.T) {
 		t.Errorf("the page is\n%s", after)
 	}
 	o.quick = false
-	if err := o.run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.run(t.Context()))
 	if after := read(t, dir); strings.Contains(after, "## (g)") {
 		t.Errorf("a whole run keeps what a quick one has measured:\n%s", after)
 	}
@@ -178,9 +173,7 @@ func least(t *testing.T, engine testdb.Engine, args ...string) (o *options, dir 
 	dir = t.TempDir()
 	o, err := parse(append(args, "-quick", "-out", dir),
 		environment("LOCKSTEP_ENGINES", string(engine), engine.DSNVariable(), testdb.Shared(t, engine).Config().FormatDSN()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o.links = o.links[:1]
 	o.effort = scenario.Effort{
 		Rounds: 1, Operations: 2, Slice: 10 * time.Millisecond,
@@ -193,8 +186,6 @@ func least(t *testing.T, engine testdb.Engine, args ...string) (o *options, dir 
 func read(t *testing.T, dir string) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(dir, "bench.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(page)
 }

@@ -12,10 +12,13 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 )
+
+var check, wants = leasetest.Must, leasetest.Wants
 
 // compiledCode is where the Go code of the README and of docs comes from.
 var compiledCode = []string{
@@ -46,9 +49,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	pages := []string{"../README.md"}
 	for _, pattern := range []string{"../docs/*.md", "../docs/*/*.md"} {
 		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		pages = append(pages, found...)
 	}
 	blocks := 0
@@ -101,9 +102,7 @@ func TestReadmeIsItsFiles(t *testing.T) {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(text)
 }
 
@@ -119,23 +118,20 @@ func TestStart(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			dsn := testdb.Fresh(t, engine).AdminDSN(func(c *mysql.Config) { c.Params = nil })
-			for program, want := range map[string]string{
-				"sql": "^account 7 has 10 more\n$", "gorm": "^sold one of product 7\n$", "sqlc": "^order 42 is paid, once\n$",
-				"job": `^report for \d\d:\d\d:\d\d\n`,
-			} {
-				cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program))
-				cmd.Env = append(os.Environ(), "SHOP_DSN="+dsn)
-				out, err := cmd.CombinedOutput()
-				if err != nil || !regexp.MustCompile(want).Match(out) {
-					t.Errorf("%s: %v, it prints\n%s\nwant %s", program, err, out, want)
-				}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		dsn := testdb.Fresh(t, engine).AdminDSN(func(c *mysql.Config) { c.Params = nil })
+		for program, want := range map[string]string{
+			"sql": "^account 7 has 10 more\n$", "gorm": "^sold one of product 7\n$", "sqlc": "^order 42 is paid, once\n$",
+			"job": `^report for \d\d:\d\d:\d\d\n`,
+		} {
+			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program))
+			cmd.Env = append(os.Environ(), "SHOP_DSN="+dsn)
+			out, err := cmd.CombinedOutput()
+			if err != nil || !regexp.MustCompile(want).Match(out) {
+				t.Errorf("%s: %v, it prints\n%s\nwant %s", program, err, out, want)
 			}
-		})
-	}
+		}
+	})
 }
 
 // TestGrants runs the GRANTs of docs/how-to/install.md, which are all that a program
@@ -146,27 +142,18 @@ func TestGrants(t *testing.T) {
 	if block == nil {
 		t.Fatal("the page has no GRANT")
 	}
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Fresh(t, engine)
-			if err := schema.Install(t.Context(), db.Admin()); err != nil {
-				t.Fatal(err)
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		check(t, schema.Install(t.Context(), db.Admin()))
+		for line := range strings.Lines(block[1]) {
+			grant, _, _ := strings.Cut(line, ";")
+			for _, host := range []string{"%", "localhost"} {
+				db.Exec(t, strings.NewReplacer("shop.", db.Name()+".", "'app'@'%'", "'"+db.Config().User+"'@'"+host+"'").Replace(grant))
 			}
-			for line := range strings.Lines(block[1]) {
-				grant, _, _ := strings.Cut(line, ";")
-				for _, host := range []string{"%", "localhost"} {
-					db.Exec(t, strings.NewReplacer("shop.", db.Name()+".", "'app'@'%'", "'"+db.Config().User+"'@'"+host+"'").Replace(grant))
-				}
-			}
-			pool, err := locksqlc.Open(db.DSN())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = pool.Close() })
-			if err := schema.Check(t.Context(), pool); err != nil {
-				t.Errorf("a user with these GRANTs: %v", err)
-			}
-		})
-	}
+		}
+		pool, err := locksqlc.Open(db.DSN())
+		check(t, err)
+		t.Cleanup(func() { _ = pool.Close() })
+		wants(t, "a user with these GRANTs", schema.Check(t.Context(), pool), nil)
+	})
 }

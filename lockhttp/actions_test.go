@@ -138,15 +138,11 @@ func TestActions(t *testing.T) {
 		if code, body, _ := s.post("release", release, same); code != http.StatusSeeOther {
 			t.Errorf("releasing is answered with %d: %s", code, body)
 		}
-		if err := held.Renew(ctx); !errors.Is(err, txlock.ErrLost) {
-			t.Errorf("the holder of a released lease renews it: %v", err)
-		}
+		wants(t, "the holder of a released lease renews it", held.Renew(ctx), txlock.ErrLost)
 		if code, _, _ := s.post("release", s.form("key?key=masked+c", "release", "reader", alice), alice); code != http.StatusSeeOther {
 			t.Errorf("releasing a reader is answered with %d", code)
 		}
-		if err := reader.Renew(ctx); !errors.Is(err, txlock.ErrLost) {
-			t.Errorf("a released reader renews: %v", err)
-		}
+		wants(t, "a released reader renews", reader.Renew(ctx), txlock.ErrLost)
 		if code, body, _ := s.post("release", end, alice); code != http.StatusSeeOther {
 			t.Errorf("ending a session is answered with %d: %s", code, body)
 		}

@@ -14,19 +14,20 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockhttp"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
+var must, wants = leasetest.Must, leasetest.Wants
+
 // nowhere is a pool of a server that doesn't answer.
 func nowhere(t *testing.T) *sql.DB {
 	t.Helper()
 	connector, err := mysql.NewConnector(&mysql.Config{Net: "tcp", Addr: "127.0.0.1:1", User: "nobody", DBName: "none", Timeout: time.Second, AllowNativePasswords: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
@@ -58,9 +59,7 @@ type unflushed struct{ http.ResponseWriter }
 func TestServerIsDown(t *testing.T) {
 	t.Parallel()
 	pages, err := lockhttp.New(nowhere(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pages.Close()
 	for _, c := range []struct {
 		method, path string
@@ -141,9 +140,7 @@ func TestLineBreaksInKeys(t *testing.T) {
 			if code, body, _ := s.post("release?"+key.Encode(), release, alice); code != http.StatusSeeOther {
 				t.Fatalf("%q: %d %s", name, code, body)
 			}
-			if err := held.Renew(t.Context()); !errors.Is(err, txlock.ErrLost) {
-				t.Errorf("%q: %v", name, err)
-			}
+			wants(t, fmt.Sprintf("%q", name), held.Renew(t.Context()), txlock.ErrLost)
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -45,12 +46,7 @@ func equal[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants
 
 // second is the error of a call whose other result plays no part.
 func second[T any](_ T, err error) error { return err }
@@ -383,9 +379,7 @@ func TestInstallAfterDeadlocks(t *testing.T) {
 				}
 				mock.ExpectQuery("information_schema").WillReturnRows(played{version: "11.8.2-MariaDB"}.described())
 			}
-			if err := schema.Install(t.Context(), db); !errors.Is(err, c.want) {
-				t.Errorf("Install: %v, want %v", err, c.want)
-			}
+			wants(t, "Install", schema.Install(t.Context(), db), c.want)
 			check(t, mock.ExpectationsWereMet())
 		})
 	}

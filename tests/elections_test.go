@@ -23,6 +23,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"golang.org/x/sys/unix"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -327,12 +328,7 @@ func TestElectionsFindsTwo(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-func fatal(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var fatal, wants = leasetest.Must, leasetest.Wants
 
 // The environment of a process that stands for election.
 const (

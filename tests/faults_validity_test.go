@@ -124,9 +124,7 @@ func TestVanishedGuard(t *testing.T) {
 				key := txlock.Named("vanished:" + rand.Text())
 				tx, err := pool.BeginTx(context.Background(), nil)
 				fatal(t, err)
-				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")))
 				l, err := holder.Acquire(t.Context(), key)
 				fatal(t, err)
 				fatal(t, l.Guard(t.Context(), tx))

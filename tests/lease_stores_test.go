@@ -151,9 +151,7 @@ func TestStoresAgree(t *testing.T) {
 			t.Parallel()
 			onStores(t, bug{cast: cast}, func(t *testing.T, h board) {
 				for _, seed := range knownSeeds[cast] {
-					if err := h.playSeed(t, seed); err != nil {
-						t.Errorf("seed %d: %v", seed, err)
-					}
+					wants(t, fmt.Sprintf("seed %d", seed), h.playSeed(t, seed), nil)
 				}
 				if t.Failed() { // rapid wants a test that has not
 					return

@@ -52,9 +52,7 @@ func (w wire) open(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	pool, err := w.pool(db, guarded)
 	fatal(t, err)
 	t.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			t.Errorf("close the pool: %v", err)
-		}
+		wants(t, "close the pool", pool.Close(), nil)
 	})
 	return pool
 }
@@ -221,9 +219,7 @@ func TestFailoverBreaksALease(t *testing.T) {
 	fatal(t, way.Down())
 	other, err := faultManager(t, faultPool(t, first, way, pair)).Acquire(t.Context(), key)
 	fatal(t, err)
-	if err := errors.Join(held.Err(), other.Err()); err != nil {
-		t.Errorf("one of two holders knows that it is not alone: %v", err)
-	}
+	wants(t, "one of two holders knows that it is not alone", errors.Join(held.Err(), other.Err()), nil)
 }
 
 // failover connects to the second database when the first can't be reached.

@@ -101,9 +101,7 @@ func useAll(t *testing.T, pool *sql.DB) {
 	fatal(t, err)
 	jobs, err := job.New(pool, leases)
 	fatal(t, err)
-	if err := leases.Do(ctx, key, func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) }); err != nil {
-		t.Errorf("a lease: %v", err)
-	}
+	wants(t, "a lease", leases.Do(ctx, key, func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) }), nil)
 	fatal(t, errors.Join(jobs.Close(ctx), leases.Close(ctx)))
 }
 
@@ -112,16 +110,10 @@ func grantsNothing(t *testing.T, pool *sql.DB) {
 	t.Helper()
 	ctx, key := t.Context(), txlock.Named("replica")
 	for _, k := range []txlock.Key{key, txlock.NewFamily[int64]("replica", txlock.Hashed()).Key(1)} {
-		if err := locksqlc.Run(ctx, pool, []txlock.Key{k}, func(*sql.Tx) error { return nil }); !errors.Is(err, txlock.ErrReadOnly) {
-			t.Errorf("Run: %v, want ErrReadOnly", err)
-		}
+		wants(t, "Run", locksqlc.Run(ctx, pool, []txlock.Key{k}, func(*sql.Tx) error { return nil }), txlock.ErrReadOnly)
 	}
-	if _, err := faultManager(t, pool).TryAcquire(ctx, key); !errors.Is(err, txlock.ErrReadOnly) {
-		t.Errorf("TryAcquire: %v, want ErrReadOnly", err)
-	}
-	if _, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil }); !errors.Is(err, txlock.ErrReadOnly) {
-		t.Errorf("Once: %v, want ErrReadOnly", err)
-	}
+	wants(t, "TryAcquire", second(faultManager(t, pool).TryAcquire(ctx, key)), txlock.ErrReadOnly)
+	wants(t, "Once", second(locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })), txlock.ErrReadOnly)
 }
 
 // TestShortLivedPasswords proves that a pool whose connector fetches the password still works when
@@ -158,9 +150,7 @@ func TestShortLivedPasswords(t *testing.T) {
 		before := fetched.Load()
 		rotate("ALTER", "two")
 		endSessions(t, db, user)
-		if err := l.Renew(ctx); err != nil {
-			t.Errorf("renew with the new password: %v", err)
-		}
+		wants(t, "renew with the new password", l.Renew(ctx), nil)
 		if err := locksqlc.Run(ctx, pool, []txlock.Key{txlock.Named(user)}, func(*sql.Tx) error { return nil }); err != nil {
 			t.Errorf("lock with the new password: %v", err)
 		}
@@ -216,9 +206,7 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 				return err
 			})
 		}
-		if err := free(); !errors.Is(err, txlock.ErrBusy) {
-			t.Errorf("TryLock beside it: %v, want ErrBusy", err)
-		}
+		wants(t, "TryLock beside it", free(), txlock.ErrBusy)
 		fatal(t, second(tx.ExecContext(ctx, "SET SESSION wait_timeout = 1")))
 		if !testdb.Await(15*time.Second+delays(), func() bool { return free() == nil }) {
 			t.Fatal("the lock is still held")
@@ -226,9 +214,7 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 		if _, err := tx.ExecContext(ctx, "DO 1"); err == nil {
 			t.Error("a statement was sent")
 		}
-		if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("Commit: %v, want ErrTxDoomed", err)
-		}
+		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 	})
 }
 
@@ -243,9 +229,7 @@ func onEmptyDatabases(t *testing.T, test func(t *testing.T, db *testdb.DB, files
 			files = append(files, "mysql/0005_procedures.sql")
 		}
 		test(t, db, files)
-		if err := schema.Check(t.Context(), db.Admin()); err != nil {
-			t.Error(err)
-		}
+		fatal(t, schema.Check(t.Context(), db.Admin()))
 	})
 }
 

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"net"
 	"strings"
@@ -13,7 +12,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dca00107/lockstep/bench/stats"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
+
+var must, wants = leasetest.Must, leasetest.Wants
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -21,9 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -47,13 +47,9 @@ func echo(t *testing.T) string {
 func start(t *testing.T, target string, roundTrip time.Duration) *Proxy {
 	t.Helper()
 	p, err := Start("tcp", target, roundTrip, Anything)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, p.Close())
 	})
 	return p
 }
@@ -62,9 +58,7 @@ func start(t *testing.T, target string, roundTrip time.Duration) *Proxy {
 func client(t *testing.T, addr string) (ask func(line string) time.Duration, conn net.Conn) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	answers := bufio.NewReader(conn)
 	return func(line string) time.Duration {
@@ -103,9 +97,7 @@ func TestDistance(t *testing.T) {
 		if counts.Answering < asked*roundTrip {
 			t.Errorf("answers took %v in all", counts.Answering)
 		}
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, p.Close())
 	}
 }
 
@@ -136,18 +128,14 @@ func TestEnd(t *testing.T) {
 	p := start(t, echo(t), time.Millisecond)
 	ask, conn := client(t, p.Addr())
 	ask("here")
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Close())
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Error("Close leaves a connection open")
 	}
 
 	gone := start(t, "127.0.0.1:1", 0) // nobody listens there
 	conn, err := net.Dial("tcp", gone.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close() }()
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Error("a server that is not there answers")
@@ -210,8 +198,6 @@ func TestDeliverFails(t *testing.T) {
 	underWay := make(chan chunk, 1)
 	underWay <- chunk{[]byte("x"), time.Now()}
 	close(underWay)
-	if err := d.deliver(underWay); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("deliver = %v", err)
-	}
+	wants(t, "deliver", d.deliver(underWay), io.ErrClosedPipe)
 	_ = near.Close()
 }

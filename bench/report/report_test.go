@@ -12,7 +12,10 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/bench/report"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
+
+var must = leasetest.Must
 
 // book has three rounds of two contenders on two servers and two links.
 func book() *report.Book {
@@ -83,13 +86,9 @@ func TestNumber(t *testing.T) {
 func TestCSV(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := book().WriteCSV(&out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, book().WriteCSV(&out))
 	lines, err := csv.NewReader(&out).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(lines) != 1+2*(2*2*2+1) {
 		t.Errorf("%d lines", len(lines))
 	}

@@ -6,8 +6,11 @@ import (
 
 	"github.com/dca00107/lockstep/bench/contender"
 	"github.com/dca00107/lockstep/bench/site"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
+
+var must, wants = leasetest.Must, leasetest.Wants
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
@@ -60,25 +63,17 @@ func TestDatabase(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		name := map[testdb.Engine]string{testdb.MariaDB: "MariaDB", testdb.MySQL: "MySQL"}[engine]
 		server, err := site.Connect(t.Context(), name, testdb.Shared(t, engine).Config().FormatDSN())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if server.Version == "" || len(server.Settings) < 5 {
 			t.Errorf("%s: version %q, settings %v", engine, server.Version, server.Settings)
 		}
 		d, err := server.NewDatabase(t.Context(), 20, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() {
-			if err := d.Drop(); err != nil {
-				t.Error(err)
-			}
+			must(t, d.Drop())
 		})
 		count := func(table string) (n int) {
-			if err := d.Pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n))
 			return n
 		}
 		if n := count(contender.Stock); n != 20 {
@@ -89,35 +84,21 @@ func TestDatabase(t *testing.T) {
 		}
 
 		link, err := site.NewLink(server, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() {
-			if err := link.Close(); err != nil {
-				t.Error(err)
-			}
+			must(t, link.Close())
 		})
 		m, err := contender.ByName(contender.BareUpsert)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		bare, err := m.OpenTransactor(t.Context(), link.Counted(d, 1, 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		before := link.Counts()
-		if err := bare.Transact(t.Context(), []int64{1}, func(contender.Tx) error { return nil }); err != nil {
-			t.Error(err)
-		}
+		must(t, bare.Transact(t.Context(), []int64{1}, func(contender.Tx) error { return nil }))
 		if counts := link.Counts().Minus(before); counts.Trips != 3 || counts.Commands != 3 || counts.Answering <= 0 { // BEGIN, upsert, COMMIT
 			t.Errorf("%s: %+v of one transaction", engine, counts)
 		}
-		if err := bare.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := d.CopyRows(t.Context(), m.Table, m.Column, 10_010); err != nil {
-			t.Error(err)
-		}
+		must(t, bare.Close())
+		must(t, d.CopyRows(t.Context(), m.Table, m.Column, 10_010))
 		if n := count(m.Table); n != 10_010 {
 			t.Errorf("%s: %d rows of 10,010", engine, n)
 		}

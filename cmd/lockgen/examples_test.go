@@ -6,7 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,9 +99,8 @@ func TestEveryType(t *testing.T) {
 			for range workers {
 				wg.Go(func() {
 					for range rounds {
-						if err := locksqlc.Run(t.Context(), db, nil, func(tx *sql.Tx) error { return c.increment(t, q, tx) }, options); err != nil {
-							t.Error(err)
-						}
+						err := locksqlc.Run(t.Context(), db, nil, func(tx *sql.Tx) error { return c.increment(t, q, tx) }, options)
+						wants(t, "increment", err, nil)
 					}
 				})
 			}
@@ -204,9 +203,8 @@ func TestOwnTransactions(t *testing.T) {
 		must(t, err)
 		defer func() { must(t, conn.Close()) }()
 		for _, none := range []gen.DBTX{db, conn, struct{ gen.DBTX }{db}, nil, (*sql.Tx)(nil)} {
-			if _, err := hidden.WithLocks(t.Context(), none); !errors.Is(err, txlock.ErrNoTransaction) {
-				t.Errorf("%T: %v, want ErrNoTransaction", none, err)
-			}
+			_, err := hidden.WithLocks(t.Context(), none)
+			wants(t, fmt.Sprintf("%T", none), err, txlock.ErrNoTransaction)
 		}
 	})
 }

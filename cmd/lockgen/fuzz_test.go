@@ -14,6 +14,7 @@ import (
 
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -201,9 +202,4 @@ func TestSlices(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, wants = leasetest.Must, leasetest.Wants

@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -36,12 +37,7 @@ func file(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants
 
 // TestUsage proves that wrong calls are told what to do, and have their exit code.
 func TestUsage(t *testing.T) {

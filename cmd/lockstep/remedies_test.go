@@ -312,9 +312,7 @@ func TestErrorRemedies(t *testing.T) {
 					t.Fatalf("%v has no remedy %s", err, c.remedy)
 				}
 				f.do(remedy)
-				if err := f.call(); err != nil {
-					t.Errorf("after %q the call returned %v", remedy, err)
-				}
+				wants(t, fmt.Sprintf("after %q the call", remedy), f.call(), nil)
 			})
 		}
 		for _, found := range s.findings(s.db.Connect(t), "tables", "privileges") {

@@ -13,6 +13,7 @@ import (
 	"entgo.io/ent/schema/field"
 
 	lockent "github.com/dca00107/lockstep/contrib/ent"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -39,19 +40,7 @@ func onServers(t *testing.T, test func(t *testing.T, db stock)) {
 	})
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantError(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
+var check, wantError = leasetest.Must, leasetest.Wants
 
 // set is the statement of an ent client for Stock.UpdateOneID(id).SetN(n).
 func (s stock) set(ctx context.Context, drv dialect.Driver, id, n int64) error {

@@ -13,6 +13,7 @@ import (
 
 	lockgocron "github.com/dca00107/lockstep/contrib/gocron"
 	"github.com/dca00107/lockstep/internal/test/jobtest"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -83,12 +84,7 @@ func TestLocker(t *testing.T) {
 	}
 }
 
-func wantError(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
+var wantError = leasetest.Wants
 
 // node is a process with an elector.
 type node struct {

@@ -3,13 +3,13 @@ package recipes_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -66,8 +66,6 @@ func TestProbes(t *testing.T) {
 		}
 		_, err = db.ExecContext(t.Context(), "DROP TABLE lockstep_leases")
 		check(t, err)
-		if err := Prepare(t.Context(), db); !errors.Is(err, schema.ErrTable) {
-			t.Errorf("%v without a table", err)
-		}
+		leasetest.Wants(t, "without a table", Prepare(t.Context(), db), schema.ErrTable)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/test/jobtest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -18,12 +19,7 @@ const pieces = 40
 // Stock makes the keys of products.
 var Stock = txlock.NewFamily[int64]("stock")
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = jobtest.Must
 
 // onShops runs a test on each server, in a database with pieces of a product.
 func onShops(t *testing.T, test func(t *testing.T, dsn string, product int64)) {

@@ -8,6 +8,7 @@ import (
 	"xorm.io/xorm"
 
 	lockxorm "github.com/dca00107/lockstep/contrib/xorm"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -17,12 +18,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 var pieces = txlock.NewFamily[int64]("xorm")
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants
 
 // TestJoin proves that an engine which is opened by name has a guarded pool, that the lock of a
 // session excludes until its Commit, and what Join refuses. That no sale is lost is recipes.TestXORM's.
@@ -56,9 +52,7 @@ func TestJoin(t *testing.T) {
 				return err
 			})
 		}
-		if err := another(); !errors.Is(err, txlock.ErrBusy) {
-			t.Errorf("another transaction: %v, want ErrBusy", err)
-		}
+		wants(t, "another transaction", another(), txlock.ErrBusy)
 		check(t, session.Commit())
 		check(t, another())
 		refused("after Commit")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -22,12 +24,9 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func eachEngine(t *testing.T, test func(t *testing.T, engine, dsn string)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, string(engine), testdb.Shared(t, engine).Config().FormatDSN())
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		test(t, string(engine), testdb.Shared(t, engine).Config().FormatDSN())
+	})
 }
 
 // small has a stock that can't be divided evenly, so that rests have to be collected.
@@ -102,9 +101,7 @@ func TestRestIsCollected(t *testing.T) {
 			items int64
 			err   error
 		}{{2, nil}, {5, nil}, {5, nil}, {1, errSoldOut}} {
-			if err := s.buy(t.Context(), want.items); !errors.Is(err, want.err) {
-				t.Errorf("purchase %d of %d items: %v, want %v", i, want.items, err, want.err)
-			}
+			wants(t, fmt.Sprintf("purchase %d of %d items", i, want.items), s.buy(t.Context(), want.items), want.err)
 		}
 		var r result
 		check(t, s.count(t.Context(), &r))
@@ -128,9 +125,7 @@ func TestInterruptedSale(t *testing.T) {
 		endless := small
 		endless.stock, endless.most = 1<<40, 1
 		file := filepath.Join(t.TempDir(), "chart.svg")
-		if err := onServer(ctx, endless, engine, dsn, file, io.Discard); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("onServer = %v, want context.DeadlineExceeded", err)
-		}
+		wants(t, "onServer", onServer(ctx, endless, engine, dsn, file, io.Discard), context.DeadlineExceeded)
 		if _, err := os.Stat(file); err == nil {
 			t.Error("there is a chart")
 		}
@@ -141,9 +136,7 @@ func TestInterruptedSale(t *testing.T) {
 func TestStart(t *testing.T) {
 	t.Parallel()
 	none := func(string) string { return "" }
-	if err := start(t.Context(), small, none, t.TempDir(), io.Discard); !errors.Is(err, errNoServer) {
-		t.Errorf("start = %v, want errNoServer", err)
-	}
+	wants(t, "start", start(t.Context(), small, none, t.TempDir(), io.Discard), errNoServer)
 	bad := func(string) string { return "not a data source name" }
 	err := start(t.Context(), small, bad, t.TempDir(), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "LOCKSTEP_MARIADB_DSN") {
@@ -151,9 +144,4 @@ func TestStart(t *testing.T) {
 	}
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -146,9 +147,7 @@ func exercise(t *testing.T, s *service, url string) {
 	lost, err := s.leases.Acquire(ctx, txlock.Named("lost"))
 	check(t, err)
 	check(t, s.leases.ForceRelease(ctx, lost.Key()))
-	if err := lost.Renew(ctx); !errors.Is(err, txlock.ErrLost) {
-		t.Errorf("Renew: %v", err)
-	}
+	wants(t, "Renew", lost.Renew(ctx), txlock.ErrLost)
 	_ = lost.Release(ctx)
 
 	check(t, drop(ctx, s.leases))
@@ -249,9 +248,7 @@ func TestExample(t *testing.T) {
 			stop()
 			break
 		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		check(t, <-ended)
 	})
 	if err := run(t.Context(), "", "", io.Discard); err == nil {
 		t.Error("it runs without a server")
@@ -261,12 +258,7 @@ func TestExample(t *testing.T) {
 	}
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants
 
 // grafana is where the dashboard and the alerts are.
 const grafana = "../../contrib/grafana/"

@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -34,12 +35,7 @@ func onServers(t *testing.T, test func(t *testing.T, server *testdb.DB, db *sql.
 	})
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, wants = leasetest.Must, leasetest.Wants
 
 // The program that has both locks keeps out those with the old one and those with the new
 // one, until its COMMIT, and leaves nothing on its connection.
@@ -55,9 +51,7 @@ func TestGetLock(t *testing.T) {
 				if free() != 0 {
 					t.Error("GET_LOCK is free while the program works")
 				}
-				if err := try(t.Context(), db); !errors.Is(err, txlock.ErrBusy) {
-					t.Errorf("%v, want ErrBusy", err)
-				}
+				wants(t, "another transaction", try(t.Context(), db), txlock.ErrBusy)
 				return result
 			})
 			if !errors.Is(err, result) {
@@ -106,9 +100,7 @@ func TestShedLock(t *testing.T) {
 		release, err := theirs(t.Context())
 		must(t, err)
 		defer release()
-		if err := Both(t.Context(), ours, leases, report, nil); !errors.Is(err, ErrTaken) {
-			t.Errorf("%v, want ErrTaken", err)
-		}
+		wants(t, "behind a node of ShedLock", Both(t.Context(), ours, leases, report, nil), ErrTaken)
 	})
 }
 
@@ -141,9 +133,7 @@ func TestArticle(t *testing.T) {
 			t.Error("the program of before can't save")
 		}
 		a.Text = "of now"
-		if err := db.Save(&a).Error; !errors.Is(err, txlock.ErrConflict) {
-			t.Errorf("%v, want ErrConflict", err)
-		}
+		wants(t, "a save of what has changed", db.Save(&a).Error, txlock.ErrConflict)
 		must(t, db.Take(&a, 7).Error)
 		must(t, db.Save(&a).Error)
 		if save("of before", 4) != 0 {
@@ -175,8 +165,6 @@ func TestBoth(t *testing.T) {
 			t.Error("the old lock was not released")
 		}
 		taken := func(context.Context) (func(), error) { return nil, ErrTaken }
-		if err := Both(t.Context(), taken, leases, order, nil); !errors.Is(err, ErrTaken) {
-			t.Errorf("%v, want ErrTaken", err)
-		}
+		wants(t, "behind the old lock", Both(t.Context(), taken, leases, order, nil), ErrTaken)
 	})
 }

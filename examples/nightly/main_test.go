@@ -42,24 +42,21 @@ func (b *buffer) String() string {
 // are killed at random.
 func TestExample(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			var out buffer
-			reports, err := onServer(t.Context(), whole, testdb.Shared(t, engine).Config().FormatDSN(), &out)
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out.String())
-			}
-			if len(reports) < whole.days || !strings.Contains(out.String(), " processes killed, ") {
-				t.Errorf("%d reports\n%s", len(reports), out.String())
-			}
-			byWorker := make(map[string]int)
-			for _, r := range reports {
-				byWorker[r.worker]++
-			}
-			t.Logf("the reports are by %v", byWorker)
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		var out buffer
+		reports, err := onServer(t.Context(), whole, testdb.Shared(t, engine).Config().FormatDSN(), &out)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+		if len(reports) < whole.days || !strings.Contains(out.String(), " processes killed, ") {
+			t.Errorf("%d reports\n%s", len(reports), out.String())
+		}
+		byWorker := make(map[string]int)
+		for _, r := range reports {
+			byWorker[r.worker]++
+		}
+		t.Logf("the reports are by %v", byWorker)
+	})
 }
 
 // TestCheckFindsWhatDoesNotHold proves that a day without a report is found, and one with

@@ -10,9 +10,12 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 )
+
+var check, wants = leasetest.Must, leasetest.Wants
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
@@ -20,12 +23,9 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Shared(t, engine).Config().FormatDSN())
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		test(t, testdb.Shared(t, engine).Config().FormatDSN())
+	})
 }
 
 // TestExample proves that each payment is made once and each message counts once,
@@ -48,18 +48,12 @@ func TestExample(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	eachEngine(t, func(t *testing.T, dsn string) {
 		database, err := scratch.New(t.Context(), dsn, ddl)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(func() {
-			if err := database.Drop(); err != nil {
-				t.Error(err)
-			}
+			check(t, database.Drop())
 		})
 		db, err := locksqlc.Open(database.DSN())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer db.Close()
 		if _, err := db.Exec("INSERT INTO accounts VALUES (1, 10, 0), (2, 0, 0)"); err != nil {
 			t.Fatal(err)

@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
+
+var check, wants = leasetest.Must, leasetest.Wants
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
@@ -22,21 +25,16 @@ var small = config{buyers: 16, products: 4, items: 15}
 func eachServer(t *testing.T, test func(t *testing.T, s server)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, server{string(engine), testdb.Shared(t, engine).Config().FormatDSN()})
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		test(t, server{string(engine), testdb.Shared(t, engine).Config().FormatDSN()})
+	})
 }
 
 func TestDemo(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		var out bytes.Buffer
 		results, err := demo(t.Context(), small, []server{s}, &progress{out: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if len(results) != len(ways) {
 			t.Fatalf("%d results, want %d", len(results), len(ways))
 		}
@@ -58,9 +56,7 @@ func TestDemo(t *testing.T) {
 					r.way.name, r.sold, r.orders, r.oversold, r.lost, small.stock())
 			}
 		}
-		if err := report(&out, small, results); err != nil {
-			t.Error(err)
-		}
+		check(t, report(&out, small, results))
 		t.Log(out.String())
 	})
 }
@@ -82,9 +78,7 @@ func (c *interrupting) buy(ctx context.Context, product, buyer int64) error {
 func TestInterruptedDemoDropsItsDatabase(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		shop, err := newShop(t.Context(), small, s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for _, w := range ways {
 			ctx, interrupt := context.WithCancel(t.Context())
 			open := w.open
@@ -107,9 +101,7 @@ func TestInterruptedDemoDropsItsDatabase(t *testing.T) {
 func expectNoDatabase(t *testing.T, s server, name string) {
 	t.Helper()
 	pool, err := sql.Open("mysql", s.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = pool.Close() }()
 	var left int
 	err = pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", name).Scan(&left)

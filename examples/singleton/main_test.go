@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -33,12 +34,9 @@ func TestMain(m *testing.M) {
 func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Helper()
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, testdb.Shared(t, engine).Config().FormatDSN())
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		test(t, testdb.Shared(t, engine).Config().FormatDSN())
+	})
 }
 
 // TestExample proves that every item is planned and done exactly once although the leader
@@ -151,9 +149,7 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 			}
 		}
 		check(t, parent.Close())
-		if err := <-ended; !errors.Is(err, errOrphan) {
-			t.Errorf("work = %v, want errOrphan", err)
-		}
+		wants(t, "work", <-ended, errOrphan)
 		db, err := locksqlc.Open(database.DSN())
 		check(t, err)
 		defer db.Close()
@@ -162,9 +158,7 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 		if _, err := m.TryAcquire(t.Context(), job); err != nil {
 			t.Errorf("TryAcquire of the job: %v", err)
 		}
-		if err := m.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, m.Close(t.Context()))
 	})
 }
 
@@ -222,9 +216,7 @@ func TestInterruptedJob(t *testing.T) {
 		if _, err := runJob(ctx, long, database.DSN()); err == nil {
 			t.Error("an interrupted job does not fail")
 		}
-		if err := database.Drop(); err != nil {
-			t.Error(err)
-		}
+		check(t, database.Drop())
 	})
 }
 
@@ -284,18 +276,9 @@ func TestTimelineOfALoss(t *testing.T) {
 	if got := strings.Join(how, ", "); got != "a loses, b ends, a ends" {
 		t.Errorf("turns: %s", got)
 	}
-	if err := h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("a worker that fails: %v", err)
-	}
+	wants(t, "a worker that fails", h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}), io.ErrUnexpectedEOF)
 	h.killed = "b"
-	if err := h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}); err != nil {
-		t.Errorf("a worker that was killed: %v", err)
-	}
+	wants(t, "a worker that was killed", h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}), nil)
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants

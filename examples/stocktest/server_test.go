@@ -10,6 +10,7 @@ import (
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
 	"github.com/dca00107/lockstep/examples/stocktest/stockdb"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -21,12 +22,7 @@ var ddl string
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = leasetest.Must
 
 func wants(t *testing.T, err, want error) {
 	t.Helper()

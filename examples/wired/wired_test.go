@@ -15,6 +15,7 @@ import (
 	"gorm.io/plugin/dbresolver"
 
 	"github.com/dca00107/lockstep/examples/wired"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/schema"
@@ -74,84 +75,73 @@ func noGoroutine() *gorm.Config { return &gorm.Config{PrepareStmtTTL: 10 * 365 *
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = leasetest.Must
 
 // TestDBResolver proves that no sale is lost on a primary with a replica, and that the pool of
 // the primary is guarded.
 func TestDBResolver(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			primary, replica := testdb.Fresh(t, engine), testdb.Fresh(t, engine)
-			db, pools, err := openResolved(primary.AdminDSN(), replica.AdminDSN(), noGoroutine())
-			check(t, err)
-			defer func() { check(t, pools.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) }()
-			pool, err := db.DB()
-			check(t, err)
-			check(t, txlock.CheckGuarded(t.Context(), pool))
-			check(t, schema.Install(t.Context(), pool))
-			primary.Exec(t, "CREATE TABLE stock (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")
-			primary.Exec(t, "INSERT INTO stock VALUES (1, 40)")
-			var selling sync.WaitGroup
-			for range 4 {
-				selling.Go(func() {
-					for range 10 {
-						if err := sellByGORM(t.Context(), db, 1); err != nil {
-							t.Error(err)
-						}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		primary, replica := testdb.Fresh(t, engine), testdb.Fresh(t, engine)
+		db, pools, err := openResolved(primary.AdminDSN(), replica.AdminDSN(), noGoroutine())
+		check(t, err)
+		defer func() { check(t, pools.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() })) }()
+		pool, err := db.DB()
+		check(t, err)
+		check(t, txlock.CheckGuarded(t.Context(), pool))
+		check(t, schema.Install(t.Context(), pool))
+		primary.Exec(t, "CREATE TABLE stock (id BIGINT PRIMARY KEY, n BIGINT NOT NULL)")
+		primary.Exec(t, "INSERT INTO stock VALUES (1, 40)")
+		var selling sync.WaitGroup
+		for range 4 {
+			selling.Go(func() {
+				for range 10 {
+					if err := sellByGORM(t.Context(), db, 1); err != nil {
+						t.Error(err)
 					}
-				})
-			}
-			selling.Wait()
-			var left int
-			check(t, pool.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&left))
-			if left != 0 {
-				t.Errorf("%d pieces are left, want none", left)
-			}
-		})
-	}
+				}
+			})
+		}
+		selling.Wait()
+		var left int
+		check(t, pool.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&left))
+		if left != 0 {
+			t.Errorf("%d pieces are left, want none", left)
+		}
+	})
 }
 
 // TestOnlyAGORMDB proves that what fx and wire make of a *gorm.DB holds leases, that they
 // exclude each other, and that they are released when the program stops.
 func TestOnlyAGORMDB(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			ctx := t.Context()
-			db, err := lockgorm.Open(testdb.Open(t, engine).DSN(), noGoroutine())
-			check(t, err)
-			pool, err := db.DB()
-			check(t, err)
-			defer func() { check(t, pool.Close()) }()
-			key := txlock.Named("wired")
-			var held *lease.Lease
-			app := fxtest.New(t, fx.Supply(db), Locks, fx.Invoke(func(leases *lease.Manager, _ *job.Jobs) (err error) {
-				held, err = leases.TryAcquire(ctx, key)
-				return err
-			}))
-			app.RequireStart()
-			other, cleanup, err := wired.NewProgram(db)
-			check(t, err)
-			defer cleanup()
-			if _, err := other.Leases.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrBusy) {
-				t.Errorf("%v while the app runs, want ErrBusy", err)
-			}
-			app.RequireStop()
-			if held.Valid() {
-				t.Error("the lease is held when the app has stopped")
-			}
-			_, err = other.Leases.TryAcquire(ctx, key)
-			check(t, err)
-		})
-	}
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		ctx := t.Context()
+		db, err := lockgorm.Open(testdb.Open(t, engine).DSN(), noGoroutine())
+		check(t, err)
+		pool, err := db.DB()
+		check(t, err)
+		defer func() { check(t, pool.Close()) }()
+		key := txlock.Named("wired")
+		var held *lease.Lease
+		app := fxtest.New(t, fx.Supply(db), Locks, fx.Invoke(func(leases *lease.Manager, _ *job.Jobs) (err error) {
+			held, err = leases.TryAcquire(ctx, key)
+			return err
+		}))
+		app.RequireStart()
+		other, cleanup, err := wired.NewProgram(db)
+		check(t, err)
+		defer cleanup()
+		if _, err := other.Leases.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrBusy) {
+			t.Errorf("%v while the app runs, want ErrBusy", err)
+		}
+		app.RequireStop()
+		if held.Valid() {
+			t.Error("the lease is held when the app has stopped")
+		}
+		_, err = other.Leases.TryAcquire(ctx, key)
+		check(t, err)
+	})
 }
 
 // TestUnguarded proves that the providers refuse a pool that isn't guarded.

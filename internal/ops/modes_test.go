@@ -81,9 +81,7 @@ func TestModes(t *testing.T) {
 			variable, value, _ := strings.Cut(mode, " = ")
 			if !strings.Contains(value, ", ") {
 				pool := open(t, db, variable, value)
-				if err := schema.Check(t.Context(), pool); err != nil {
-					t.Errorf("%s: Check: %v", mode, err)
-				}
+				wants(t, fmt.Sprintf("%s: Check", mode), schema.Check(t.Context(), pool), nil)
 				must(t, second(ops.New(pool).Jobs(t.Context())))
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -228,12 +229,7 @@ func lock(t *testing.T, scope *txlock.Scope, names ...string) {
 
 func second[T any](_ T, err error) error { return err }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, wants = leasetest.Must, leasetest.Wants
 
 // TestRowsThatLeaveTheMemory proves that locks and waits are seen when the server has moved the
 // pages of their rows out of its memory, on both servers: they list such locks without a row.

@@ -21,52 +21,49 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 // made before is there afterwards, or is not.
 func TestCores(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Fresh(t, engine)
-			must(t, install(t.Context(), db.Admin(), engine))
-			connector, err := mysql.NewConnector(db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
-			must(t, err)
-			pool := sql.OpenDB(connector)
-			t.Cleanup(func() { _ = pool.Close() })
-			pool.SetMaxIdleConns(0) // a session for each, of which nothing stays
-			taken := make(map[string]int)
-			for kind, texts := range cores {
-				for _, text := range texts {
-					if strings.Contains(text, "%s") {
-						text = fmt.Sprintf(text, spots[0])
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		must(t, install(t.Context(), db.Admin(), engine))
+		connector, err := mysql.NewConnector(db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
+		must(t, err)
+		pool := sql.OpenDB(connector)
+		t.Cleanup(func() { _ = pool.Close() })
+		pool.SetMaxIdleConns(0) // a session for each, of which nothing stays
+		taken := make(map[string]int)
+		for kind, texts := range cores {
+			for _, text := range texts {
+				if strings.Contains(text, "%s") {
+					text = fmt.Sprintf(text, spots[0])
+				}
+				for _, l := range layers {
+					if l.only != "" && l.only != engine {
+						continue
 					}
-					for _, l := range layers {
-						if l.only != "" && l.only != engine {
-							continue
-						}
-						for _, prepared := range []bool{false, true} {
-							p := phrase{kind: kind, texts: l.write(text), prepared: prepared}
-							if goesOn, err := sent(t, pool, p); err == nil {
-								taken[kind+": "+text]++
-								if goesOn == (kind == coreEnds) {
-									t.Errorf("a %q goes on: %t, after %q", kind, goesOn, p.texts)
-								}
+					for _, prepared := range []bool{false, true} {
+						p := phrase{kind: kind, texts: l.write(text), prepared: prepared}
+						if goesOn, err := sent(t, pool, p); err == nil {
+							taken[kind+": "+text]++
+							if goesOn == (kind == coreEnds) {
+								t.Errorf("a %q goes on: %t, after %q", kind, goesOn, p.texts)
 							}
 						}
 					}
 				}
 			}
-			for _, kind := range sortedKeys(cores) {
-				for _, text := range cores[kind] {
-					if strings.Contains(text, "%s") {
-						text = fmt.Sprintf(text, spots[0])
-					}
-					// In a transaction these are refused, but where a handler swallows that.
-					refused := []string{"XA START 'chaos'", "XA ROLLBACK 'chaos'", "ROLLBACK TO SAVEPOINT never_made"}
-					if taken[kind+": "+text] == 0 && !slices.Contains(refused, text) {
-						t.Errorf("%q was taken in no form", text)
-					}
+		}
+		for _, kind := range sortedKeys(cores) {
+			for _, text := range cores[kind] {
+				if strings.Contains(text, "%s") {
+					text = fmt.Sprintf(text, spots[0])
+				}
+				// In a transaction these are refused, but where a handler swallows that.
+				refused := []string{"XA START 'chaos'", "XA ROLLBACK 'chaos'", "ROLLBACK TO SAVEPOINT never_made"}
+				if taken[kind+": "+text] == 0 && !slices.Contains(refused, text) {
+					t.Errorf("%q was taken in no form", text)
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // sent sends a phrase in a transaction, and tells whether that goes on.

@@ -49,9 +49,7 @@ func holder(t *testing.T, db *testdb.DB, ttl time.Duration) (*sql.DB, *lease.Man
 		if err := m.Close(ctx); err != nil && db.Server().Running() {
 			t.Errorf("close the manager: %v", err)
 		}
-		if err := pool.Close(); err != nil {
-			t.Errorf("close the pool: %v", err)
-		}
+		wants(t, "close the pool", pool.Close(), nil)
 	})
 	return pool, m
 }
@@ -102,9 +100,7 @@ func TestAsynchronousFailover(t *testing.T) {
 	if err != nil {
 		t.Fatalf("TryAcquire on the new primary: %v, want the lease that the old holder has, too", err)
 	}
-	if err := errors.Join(oldLease.Renew(t.Context()), oldLease.Err(), newLease.Err()); err != nil {
-		t.Errorf("one of two leases: %v, want both to be held", err)
-	}
+	wants(t, "one of two leases", errors.Join(oldLease.Renew(t.Context()), oldLease.Err(), newLease.Err()), nil)
 	if newLease.Token() != oldLease.Token() {
 		t.Errorf("tokens %d and %d, want the same one twice", oldLease.Token(), newLease.Token())
 	}
@@ -116,9 +112,7 @@ func TestAsynchronousFailover(t *testing.T) {
 		t.Errorf("locked %v and %v", oldGrant.Key(), newGrant.Key())
 	}
 	for tx, l := range map[*sql.Tx]*lease.Lease{oldTx: oldLease, newTx: newLease} {
-		if err := errors.Join(l.Guard(t.Context(), tx), tx.Commit()); err != nil {
-			t.Errorf("a guarded transaction: %v, want both to be committed", err)
-		}
+		wants(t, "a guarded transaction", errors.Join(l.Guard(t.Context(), tx), tx.Commit()), nil)
 	}
 	if there, here := workers(t, p.DB), workers(t, p.Copied); there != "old" || here != "new" {
 		t.Errorf("the old primary has the work of %q, the new one of %q", there, here)
@@ -174,9 +168,7 @@ func TestSemiSynchronousFailover(t *testing.T) {
 		t.Errorf("the new primary has the work of %q, want that of the old holder", who)
 	}
 	newLease := acquire(t, fresh, key)
-	if err := oldLease.Err(); !errors.Is(err, txlock.ErrLost) {
-		t.Errorf("the old holder's lease when the new one is granted: %v, want ErrLost", err)
-	}
+	wants(t, "the old holder's lease when the new one is granted", oldLease.Err(), txlock.ErrLost)
 	if newLease.Token() <= before {
 		t.Errorf("token %d after %d", newLease.Token(), before)
 	}
@@ -299,9 +291,7 @@ func singlePrimary(t *testing.T, lasting string, behind func(t *testing.T, db *t
 				t.Logf("node %d wrote:\n%s", i, node.Log())
 			}
 		}
-		if err := testdb.StopAll(nodes); err != nil {
-			t.Error(err)
-		}
+		check(t, testdb.StopAll(nodes))
 	})
 	work, to := load.New(t, db), new(route)
 	to.to(nodes[0])

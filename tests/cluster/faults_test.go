@@ -68,24 +68,16 @@ func fault(t *testing.T, db *testdb.DB, node *testdb.Server) (kind string) {
 
 func killed(t *testing.T, node *testdb.Server) {
 	t.Helper()
-	if err := node.Kill(); err != nil {
-		t.Fatalf("kill: %v", err)
-	}
+	check(t, node.Kill())
 	time.Sleep(rand.N(3 * time.Second))
-	if err := node.Restart(t.Context()); err != nil {
-		t.Fatalf("rejoin: %v", err)
-	}
+	check(t, node.Restart(t.Context()))
 }
 
 func hung(t *testing.T, at *testdb.DB) {
 	t.Helper()
-	if err := at.Server().Signal(syscall.SIGSTOP); err != nil {
-		t.Fatalf("stop: %v", err)
-	}
+	check(t, at.Server().Signal(syscall.SIGSTOP))
 	time.Sleep(rand.N(10 * time.Second)) // it is put out after 5 s
-	if err := at.Server().Signal(syscall.SIGCONT); err != nil {
-		t.Fatalf("continue: %v", err)
-	}
+	check(t, at.Server().Signal(syscall.SIGCONT))
 	caughtUp(t, at)
 }
 
@@ -100,16 +92,12 @@ func cutOff(t *testing.T, at *testdb.DB) {
 
 func part(t *testing.T, node *testdb.Server) {
 	t.Helper()
-	if err := node.Part(t.Context()); err != nil {
-		t.Fatalf("cut a node off: %v", err)
-	}
+	check(t, node.Part(t.Context()))
 }
 
 func heal(t *testing.T, node *testdb.Server) {
 	t.Helper()
-	if err := node.Heal(t.Context()); err != nil {
-		t.Fatalf("connect a node again: %v", err)
-	}
+	check(t, node.Heal(t.Context()))
 }
 
 // caughtUp returns the administrator's pool of a node that is one of three and shows
@@ -225,9 +213,7 @@ func TestRemediesOfGalera(t *testing.T) {
 	}
 	until(nodes[0], ops.OK)
 	for _, node := range nodes[1:] {
-		if err := node.Restart(t.Context()); err != nil {
-			t.Fatalf("rejoin: %v", err)
-		}
+		check(t, node.Restart(t.Context()))
 		until(node, ops.OK)
 	}
 }

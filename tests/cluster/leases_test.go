@@ -201,9 +201,7 @@ func TestLeasesTogether(t *testing.T) {
 			if err != nil {
 				t.Fatalf("client %d: AcquireAll at the end: %v", i, err)
 			}
-			if err := all.Release(ctx); err != nil {
-				t.Errorf("client %d: Release at the end: %v", i, err)
-			}
+			wants(t, fmt.Sprintf("client %d: Release at the end", i), all.Release(ctx), nil)
 		}
 		for i, node := range nodes {
 			t.Logf("node %d:", i)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/tests/load"
@@ -48,9 +49,7 @@ func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 		}
 		for i, node := range nodes {
 			t.Logf("node %d wrote:\n%s", i, node.Log())
-			if err := node.Kill(); err != nil {
-				t.Error(err)
-			}
+			wants(t, "kill", node.Kill(), nil)
 		}
 		c.nodes = nil
 	})
@@ -85,12 +84,9 @@ func onSome(t *testing.T, test func(t *testing.T, nodes []*testdb.Server), engin
 	}
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants
+
+func second[T any](_ T, err error) error { return err }
 
 // TestSuite shows the behaviours of locks through one node: there all hold, but for
 // shared locks, which are refused.
@@ -142,9 +138,7 @@ func TestNodes(t *testing.T) {
 		part(t, nodes[0])
 		there := db.At(t, nodes[1])
 		there.Exec(t, "INSERT INTO "+table+" VALUES (3)") // when the others have put it out
-		if err := load.Administrator(t, nodes[0], callLimit).PingContext(t.Context()); err != nil {
-			t.Errorf("a node that is cut off doesn't answer: %v", err)
-		}
+		wants(t, "a node that is cut off doesn't answer", load.Administrator(t, nodes[0], callLimit).PingContext(t.Context()), nil)
 		if n, err := written(0, time.Second); err == nil && n == 3 {
 			t.Error("a node that is cut off has what was written after that")
 		}

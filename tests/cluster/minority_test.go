@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -92,9 +91,7 @@ func minority(t *testing.T, nodes []*testdb.Server) {
 		after, err = most.Leases.Acquire(ctx, job, lease.TTL(10*time.Minute)) // the majority may take long to take the node in again
 		return err
 	})
-	if err := before.Err(); !errors.Is(err, txlock.ErrLost) {
-		t.Errorf("held by two: the lease of the minority: %v, want ErrLost", err)
-	}
+	wants(t, "held by two: the lease of the minority", before.Err(), txlock.ErrLost)
 	if after.Token() <= before.Token() {
 		t.Errorf("token %d after %d", after.Token(), before.Token())
 	}
@@ -117,12 +114,8 @@ func minority(t *testing.T, nodes []*testdb.Server) {
 			t.Errorf("node %d has the work of %q, want that of the majority alone", i, who)
 		}
 	}
-	if err := after.Err(); err != nil {
-		t.Errorf("the lease of the majority: %v", err)
-	}
-	if err := after.Release(t.Context()); err != nil {
-		t.Errorf("Release: %v", err)
-	}
+	wants(t, "the lease of the majority", after.Err(), nil)
+	wants(t, "Release", after.Release(t.Context()), nil)
 	soon(t, "work afterwards", func(ctx context.Context) error { return work(ctx, few, "afterwards") })
 	for _, name := range []string{"job", "free", "another", "late"} {
 		soon(t, "Acquire afterwards of "+name, func(ctx context.Context) error {

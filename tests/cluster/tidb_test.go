@@ -37,14 +37,10 @@ import (
 func TestTiDBInstall(t *testing.T) {
 	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Fresh(t)
-		if err := schema.Check(t.Context(), db.At(t, nodes[1]).Connect(t)); !errors.Is(err, schema.ErrTable) {
-			t.Errorf("before Install: %v, want ErrTable", err)
-		}
+		wants(t, "before Install", schema.Check(t.Context(), db.At(t, nodes[1]).Connect(t)), schema.ErrTable)
 		check(t, schema.Install(t.Context(), db.Admin()))
 		for i, node := range nodes {
-			if err := schema.Check(t.Context(), db.At(t, node).Connect(t)); err != nil {
-				t.Errorf("through server %d: %v", i, err)
-			}
+			wants(t, fmt.Sprintf("through server %d", i), schema.Check(t.Context(), db.At(t, node).Connect(t)), nil)
 		}
 		found, err := ops.New(db.Admin()).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin())
 		check(t, err)
@@ -121,9 +117,7 @@ func newBetween(t *testing.T, nodes []*testdb.Server) *between {
 	t.Cleanup(func() { _, _ = b.holder.Rollback(), b.waiter.Rollback() }) // they have ended unless the test has failed
 	scope, err := locksqlc.Join(t.Context(), b.waiter)
 	check(t, err)
-	if _, err := scope.TryLock(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
-		t.Errorf("TryLock through another server: %v, want ErrBusy", err)
-	}
+	wants(t, "TryLock through another server", second(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
 	session, granted := testdb.ConnID(t, b.waiter), make(chan error, 1)
 	b.granted = granted
 	go func() {
@@ -306,9 +300,7 @@ func TestTiDBLeaseOfADeadServer(t *testing.T) {
 				oldPool, old := holder(t, db, load.TTL)
 				_, other := holder(t, there, load.TTL)
 				l := acquire(t, old, key)
-				if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
-					t.Errorf("TryAcquire through another server: %v, want ErrBusy", err)
-				}
+				wants(t, "TryAcquire through another server", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 				tx, err := oldPool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 				check(t, err)
 				defer func() { _ = tx.Rollback() }() // it has ended
@@ -322,9 +314,7 @@ func TestTiDBLeaseOfADeadServer(t *testing.T) {
 				if next.Token() <= l.Token() {
 					t.Errorf("token %d after %d", next.Token(), l.Token())
 				}
-				if err := l.Err(); !errors.Is(err, txlock.ErrLost) {
-					t.Errorf("the old lease: %v, want ErrLost", err)
-				}
+				wants(t, "the old lease", l.Err(), txlock.ErrLost)
 				if err := tx.Commit(); guards && err == nil {
 					t.Error("a server that is gone has committed")
 				}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -77,9 +78,7 @@ func TestReadResults(t *testing.T) {
 	if got, want := found.failures(), "C says fail\nE says run\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if err := found.enough(2); err != nil {
-		t.Error(err)
-	}
+	check(t, found.enough(2))
 	if err := found.enough(3); err == nil || !strings.Contains(err.Error(), "3 at least should\nC says fail") {
 		t.Errorf("%v", err)
 	}
@@ -191,9 +190,4 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check, wants = leasetest.Must, leasetest.Wants

@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm/logger"
 	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/tests/gormgen/query"
@@ -46,27 +47,24 @@ type env struct {
 // each runs a test on every engine.
 func each(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			e := &env{DB: testdb.Open(t, engine)}
-			const id = "id BIGINT AUTO_INCREMENT PRIMARY KEY, "
-			names := tables{of: map[string]string{
-				"Order":   e.CreateTable(t, "orders", id+"n BIGINT NOT NULL DEFAULT 0"),
-				"Item":    e.CreateTable(t, "items", id+"order_id BIGINT, n BIGINT NOT NULL DEFAULT 0"),
-				"Account": e.CreateTable(t, "accounts", id+"balance BIGINT NOT NULL DEFAULT 0, version BIGINT UNSIGNED NOT NULL DEFAULT 1"),
-			}}
-			db, err := lockgorm.Open(e.DSN(), &gorm.Config{Logger: logger.Discard, NamingStrategy: names})
-			noError(t, err)
-			t.Cleanup(func() {
-				pool, err := db.DB()
-				noError(t, errors.Join(err, pool.Close()))
-			})
-			noError(t, db.Use(lockgorm.New(lockgorm.Check(&shop.Order{}, &shop.Account{}))))
-			e.db, e.q = db, query.Use(db)
-			test(t, e)
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		e := &env{DB: testdb.Open(t, engine)}
+		const id = "id BIGINT AUTO_INCREMENT PRIMARY KEY, "
+		names := tables{of: map[string]string{
+			"Order":   e.CreateTable(t, "orders", id+"n BIGINT NOT NULL DEFAULT 0"),
+			"Item":    e.CreateTable(t, "items", id+"order_id BIGINT, n BIGINT NOT NULL DEFAULT 0"),
+			"Account": e.CreateTable(t, "accounts", id+"balance BIGINT NOT NULL DEFAULT 0, version BIGINT UNSIGNED NOT NULL DEFAULT 1"),
+		}}
+		db, err := lockgorm.Open(e.DSN(), &gorm.Config{Logger: logger.Discard, NamingStrategy: names})
+		noError(t, err)
+		t.Cleanup(func() {
+			pool, err := db.DB()
+			noError(t, errors.Join(err, pool.Close()))
 		})
-	}
+		noError(t, db.Use(lockgorm.New(lockgorm.Check(&shop.Order{}, &shop.Account{}))))
+		e.db, e.q = db, query.Use(db)
+		test(t, e)
+	})
 }
 
 // order makes an order that nobody else uses, and its key. The database numbers what follows
@@ -116,19 +114,7 @@ func (e *env) refused(t *testing.T, key txlock.Key, lock func(s *txlock.Scope, c
 // second drops a result.
 func second[T any](_ T, err error) error { return err }
 
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantError(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
+var noError, wantError = leasetest.Must, leasetest.Wants
 
 // TestLocksByHand locks with UnderlyingDB, in transactions of the queries and of lockgorm.
 func TestLocksByHand(t *testing.T) {

@@ -10,16 +10,13 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = leasetest.Must
 
 // TestMutationsApply proves that the lists have not gone stale: every text occurs once in
 // its file, and every test is there. It is too little if a mutation compiles.

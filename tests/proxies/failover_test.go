@@ -68,8 +68,8 @@ func failOver(t *testing.T, start func(*testing.T, *testdb.Server) proxy) {
 			if rand.IntN(2) == 0 {
 				kind = "hung"
 				check(t, p.Primary.Signal(syscall.SIGSTOP))
-			} else if err := p.Primary.Kill(); err != nil {
-				t.Fatal(err)
+			} else {
+				check(t, p.Primary.Kill())
 			}
 			faults[kind]++
 			old := p.FailOver(t, func(primary *testdb.Server) { before.to(t, primary, nil) })
@@ -218,9 +218,7 @@ func TestIdleTransaction(t *testing.T) {
 				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)"); err == nil {
 					t.Error("a statement on a connection that was cut: no error")
 				}
-				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)"); !errors.Is(err, txlock.ErrTxDoomed) {
-					t.Errorf("the next statement: %v, want ErrTxDoomed", err)
-				}
+				wants(t, "the next statement", second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), txlock.ErrTxDoomed)
 			}
 			if err := tx.Commit(); err == nil || speaks && !errors.Is(err, txlock.ErrTxDoomed) {
 				t.Errorf("Commit after the connection was cut: %v", err)
@@ -240,17 +238,9 @@ func TestIdleWait(t *testing.T) {
 		key := txlock.Named(t.Name())
 		holds := begun(t, direct, key)
 		tx, scope := joined(t, cut)
-		if _, err := scope.Lock(t.Context(), key); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("a wait that was cut: %v, want ErrTxDoomed", err)
-		}
-		if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("Commit: %v, want ErrTxDoomed", err)
-		}
-		time.AfterFunc(3*cutAfter/2, func() {
-			if err := holds.Rollback(); err != nil {
-				t.Error(err)
-			}
-		})
+		wants(t, "a wait that was cut", second(scope.Lock(t.Context(), key)), txlock.ErrTxDoomed)
+		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
+		time.AfterFunc(3*cutAfter/2, func() { wants(t, "Rollback", holds.Rollback(), nil) })
 		runs := 0
 		err := locksqlc.Run(t.Context(), cut.DB, []txlock.Key{key}, func(*sql.Tx) error {
 			runs++
@@ -320,8 +310,6 @@ func TestIdleLease(t *testing.T) {
 		if l.Token() <= held.Token() {
 			t.Errorf("token %d after %d", l.Token(), held.Token())
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, l.Release(t.Context()))
 	})
 }

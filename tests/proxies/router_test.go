@@ -163,15 +163,9 @@ func TestRouterSilence(t *testing.T) {
 			t.Errorf("a wait has ended before the lock was free: %v", err)
 		default:
 		}
-		if err := errors.Join(held.Err(), held.Release(t.Context())); err != nil {
-			t.Errorf("the lease: %v", err)
-		}
-		if err := holds.Commit(); err != nil {
-			t.Errorf("Commit after the silence: %v", err)
-		}
-		if err := <-granted; err != nil {
-			t.Errorf("Run that has waited: %v", err)
-		}
+		wants(t, "the lease", errors.Join(held.Err(), held.Release(t.Context())), nil)
+		wants(t, "Commit after the silence", holds.Commit(), nil)
+		wants(t, "Run that has waited", <-granted, nil)
 	})
 }
 
@@ -266,9 +260,7 @@ func cancels(t *testing.T, pool *sql.DB, shares bool) {
 	waits, _ := begin(idle, txlock.Named(t.Name()))
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := lock(ctx, waits, key); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a wait that is cancelled: %v", err)
-	}
+	wants(t, "a wait that is cancelled", lock(ctx, waits, key), context.DeadlineExceeded)
 	_ = waits.Rollback() // its connection is lost
 	if _, err := holds.ExecContext(t.Context(), "DO 1"); shares != (err != nil) {
 		t.Errorf("a statement of the one who has the lock: %v", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -97,6 +98,8 @@ func (s *stage) number(t *testing.T) (n int) {
 	return n
 }
 
+var wants = leasetest.Wants
+
 func second[T any](_ T, err error) error { return err }
 
 func nothing() {}
@@ -175,12 +178,8 @@ func TestShared(t *testing.T) {
 		other, err := s.plain.BeginTx(t.Context(), nil)
 		check(t, err)
 		check(t, second(other.ExecContext(t.Context(), "SAVEPOINT anything")))
-		if err := schema.Check(t.Context(), s.pool); !errors.Is(err, schema.ErrProxy) {
-			t.Errorf("Check: %v, want ErrProxy", err)
-		}
-		if err := s.add(t.Context(), s.pool, nothing); err != nil {
-			t.Errorf("a locked transaction: %v, and nobody should notice", err)
-		}
+		wants(t, "Check", schema.Check(t.Context(), s.pool), schema.ErrProxy)
+		wants(t, "a locked transaction", s.add(t.Context(), s.pool, nothing), nil)
 		check(t, other.Rollback())
 		if n := s.number(t); n != 0 {
 			t.Errorf("the number is %d, want that of the other's rollback", n)

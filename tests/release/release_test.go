@@ -11,17 +11,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = leasetest.Must
 
 // toRelease returns a clone of this repository with a section for a version in its changelog.
 func toRelease(t *testing.T, version string) string {
@@ -79,9 +75,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	cron := slices.IndexFunc(r.modules, func(m mod) bool { return m.dir == "contrib/cron" })
-	if err := r.try(t.Context(), testdb.Long(r.modules[cron:cron+1], r.modules), filepath.Join(dir, "users")); err != nil {
-		t.Error(err)
-	}
+	must(t, r.try(t.Context(), testdb.Long(r.modules[cron:cron+1], r.modules), filepath.Join(dir, "users")))
 	if tags := do(t, checkout, "tag"); tags != "" {
 		t.Errorf("the checkout has tags that nobody took over: %s", tags)
 	}

@@ -16,6 +16,7 @@ import (
 	"gorm.io/plugin/dbresolver"
 	"gorm.io/sharding"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/schema"
@@ -145,13 +146,6 @@ func closePool(t *testing.T, g *gorm.DB) {
 	noError(t, errors.Join(err, pool.Close()))
 }
 
-func wantError(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
 // wantNumber fails the test unless a query of the source, past GORM, has this result.
 func (e env) wantNumber(t *testing.T, want int64, query string, args ...any) {
 	t.Helper()
@@ -168,12 +162,7 @@ func (e env) inTransaction(t *testing.T, fn func(tx *gorm.DB)) {
 	noError(t, e.g.Transaction(func(tx *gorm.DB) error { fn(tx); return nil }))
 }
 
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var noError, wantError = leasetest.Must, leasetest.Wants
 
 func (e env) held(t *testing.T, key txlock.Key) bool {
 	t.Helper()
@@ -313,32 +302,29 @@ func whatShardingDoesNot(t *testing.T, e env) {
 // tables. An order is locked where it is, and nowhere else.
 func TestTwoDatabases(t *testing.T) {
 	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			var databases [2]env
-			for i := range databases {
-				databases[i] = newEnv(t, engine)
-				spread(t, databases[i].g)
-				noError(t, databases[i].g.Use(lockgorm.New()))
-			}
-			of := func(userID int64) env { return databases[userID%2] }
-			for userID := range int64(4) {
-				order := Order{ID: lastID.Add(1), UserID: userID}
-				key, here, other := orders.Key(order.ID), of(userID), of(userID+1)
-				noError(t, lockgorm.Transaction(here.g, []txlock.Key{key}, func(tx *gorm.DB) error {
-					noError(t, tx.Create(&order).Error)
-					if !here.held(t, key) || other.held(t, key) {
-						t.Errorf("the order of user %d is held in its database: %t, in the other: %t", userID, here.held(t, key), other.held(t, key))
-					}
-					return tx.Model(&Order{}).Where("id = ? AND user_id = ?", order.ID, userID).Clauses(lockgorm.On(key)).Update("n", 7).Error
-				}))
-				var read Order
-				noError(t, here.g.Where("user_id = ? AND id = ?", userID, order.ID).First(&read).Error)
-				if read.N != 7 {
-					t.Errorf("user %d reads %+v", userID, read)
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+		var databases [2]env
+		for i := range databases {
+			databases[i] = newEnv(t, engine)
+			spread(t, databases[i].g)
+			noError(t, databases[i].g.Use(lockgorm.New()))
+		}
+		of := func(userID int64) env { return databases[userID%2] }
+		for userID := range int64(4) {
+			order := Order{ID: lastID.Add(1), UserID: userID}
+			key, here, other := orders.Key(order.ID), of(userID), of(userID+1)
+			noError(t, lockgorm.Transaction(here.g, []txlock.Key{key}, func(tx *gorm.DB) error {
+				noError(t, tx.Create(&order).Error)
+				if !here.held(t, key) || other.held(t, key) {
+					t.Errorf("the order of user %d is held in its database: %t, in the other: %t", userID, here.held(t, key), other.held(t, key))
 				}
+				return tx.Model(&Order{}).Where("id = ? AND user_id = ?", order.ID, userID).Clauses(lockgorm.On(key)).Update("n", 7).Error
+			}))
+			var read Order
+			noError(t, here.g.Where("user_id = ? AND id = ?", userID, order.ID).First(&read).Error)
+			if read.N != 7 {
+				t.Errorf("user %d reads %+v", userID, read)
 			}
-		})
-	}
+		}
+	})
 }

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
+
+var must = leasetest.Must
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
@@ -48,13 +51,9 @@ func TestRunKeepsDSN(t *testing.T) {
 func TestRunRefusesDSN(t *testing.T) {
 	testdb.NeedsServer(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dead := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, listener.Close())
 	silent := httptest.NewServer(nil) // until it is asked by HTTP
 	t.Cleanup(silent.Close)
 	for i, engine := range testdb.Engines() {

@@ -6,8 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
+
+var must = leasetest.Must
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
@@ -15,9 +18,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func commandsOf(t *testing.T, what string, only ...string) map[string]string {
 	t.Helper()
 	parts, err := chosen(what, time.Minute, only)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	commands := make(map[string]string)
 	for _, p := range parts {
 		for _, c := range p.commands {
@@ -33,9 +34,7 @@ func commandsOf(t *testing.T, what string, only ...string) map[string]string {
 func TestParts(t *testing.T) {
 	t.Chdir("../../../..")
 	makefile, err := os.ReadFile("Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, variable := range []string{"PARTS", "COMMANDS"} {
 		_, rest, _ := strings.Cut(string(makefile), "\n"+variable)
 		line, _, _ := strings.Cut(rest, "\n")
