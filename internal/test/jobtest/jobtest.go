@@ -22,13 +22,6 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// OnServers runs a test on every server.
-func OnServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, test)
-}
-
 // Node returns what a process has: a pool of its own, with leases and jobs.
 func Node(t *testing.T, engine testdb.Engine, opts ...job.Option) (*job.Jobs, *lease.Manager) {
 	t.Helper()

@@ -61,24 +61,13 @@ func TestFreshIsEmptyAndDropped(t *testing.T) {
 		t.Run("fresh", func(t *testing.T) {
 			db := Fresh(t, engine)
 			name, user = db.Name(), db.user
-			tables := query(t, db.Admin(), "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()")
-			if tables != "0" {
-				t.Errorf("a fresh database has %s tables", tables)
-			}
+			has(t, db.Admin(), "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()", "0")
 			table := db.CreateTable(t, "one", "id INT PRIMARY KEY")
-			if got := query(t, db.Connect(t), "SELECT COUNT(*) FROM "+table); got != "0" {
-				t.Errorf("a new table has %s rows", got)
-			}
+			has(t, db.Connect(t), "SELECT COUNT(*) FROM "+table, "0")
 		})
 		admin := open(t, Shared(t, engine).Config())
-		left := query(t, admin, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '"+name+"'")
-		if left != "0" {
-			t.Error("the database is there after the test")
-		}
-		left = query(t, admin, "SELECT COUNT(*) FROM mysql.user WHERE user = '"+user+"'")
-		if left != "0" {
-			t.Error("the user is there after the test")
-		}
+		has(t, admin, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '"+name+"'", "0")
+		has(t, admin, "SELECT COUNT(*) FROM mysql.user WHERE user = '"+user+"'", "0")
 	})
 }
 
@@ -192,9 +181,7 @@ func TestKillReallyKills(t *testing.T) {
 		if _, err := holder.ExecContext(t.Context(), "SELECT 1"); err == nil {
 			t.Error("the killed connection answers")
 		}
-		if got := query(t, db.Connect(t), "SELECT v FROM "+table); got != "1" {
-			t.Errorf("v = %s: the killed transaction was not rolled back", got)
-		}
+		has(t, db.Connect(t), "SELECT v FROM "+table, "1") // the killed transaction was rolled back
 	})
 }
 

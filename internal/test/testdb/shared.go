@@ -68,6 +68,13 @@ func newShare() *share {
 	return s
 }
 
+// OnServers runs a test on every server, beside other tests.
+func OnServers(t *testing.T, test func(t *testing.T, engine Engine)) {
+	t.Helper()
+	t.Parallel()
+	OnEngines(t, test)
+}
+
 // OnEngines runs a test for each of Engines, one beside the other.
 func OnEngines(t *testing.T, test func(t *testing.T, engine Engine)) {
 	t.Helper()

@@ -20,14 +20,10 @@ func TestMain(m *testing.M) { Main(m) }
 // eachEngine runs a test on every engine.
 func eachEngine(t *testing.T, test func(t *testing.T, engine Engine)) {
 	t.Helper()
-	t.Parallel()
-	for _, engine := range Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			NeedsServer(t)
-			test(t, engine)
-		})
-	}
+	OnServers(t, func(t *testing.T, engine Engine) {
+		NeedsServer(t)
+		test(t, engine)
+	})
 }
 
 func TestParseEngines(t *testing.T) {
@@ -69,9 +65,7 @@ func TestStart(t *testing.T) {
 			"max_connections":                "1000",
 			"local_infile":                   "1",
 		} {
-			if got := query(t, pool, "SELECT @@"+variable); got != want {
-				t.Errorf("%s = %s, want %s", variable, got, want)
-			}
+			has(t, pool, "SELECT @@"+variable, want)
 		}
 		version := query(t, pool, "SELECT VERSION()")
 		if strings.Contains(version, "MariaDB") != (engine == MariaDB) {
@@ -87,9 +81,7 @@ func TestStart(t *testing.T) {
 			t.Log("no socket: the server runs in Docker")
 		} else {
 			local := db.Connect(t, func(cfg *mysql.Config) { cfg.Net, cfg.Addr = "unix", server.Socket() })
-			if got := query(t, local, "SELECT SUBSTRING_INDEX(USER(), '@', -1)"); got != "localhost" {
-				t.Errorf("over the socket the server sees the host %s", got)
-			}
+			has(t, local, "SELECT SUBSTRING_INDEX(USER(), '@', -1)", "localhost")
 		}
 		signals(t, server, pool)
 
@@ -106,9 +98,7 @@ func TestStart(t *testing.T) {
 			t.Error("the server answers after Kill")
 		}
 		check(t, server.Restart(t.Context()))
-		if got := query(t, db.Connect(t), "SELECT id FROM "+table); got != "42" {
-			t.Errorf("after Restart the table has %s, want 42", got)
-		}
+		has(t, db.Connect(t), "SELECT id FROM "+table, "42")
 	})
 }
 
@@ -173,9 +163,7 @@ func TestExternalServer(t *testing.T) {
 				t.Errorf("%s of a server that was given: %v", what, err)
 			}
 		}
-		if got := query(t, server.Open(t).Connect(t), "SELECT 1"); got != "1" {
-			t.Errorf("SELECT 1 = %s", got)
-		}
+		has(t, server.Open(t).Connect(t), "SELECT 1", "1")
 	})
 }
 
@@ -206,6 +194,14 @@ func open(t *testing.T, cfg *mysql.Config) *sql.DB {
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
+}
+
+// has demands what a query returns.
+func has(t *testing.T, q Queryer, text, want string) {
+	t.Helper()
+	if got := query(t, q, text); got != want {
+		t.Errorf("%s is %s, want %s", text, got, want)
+	}
 }
 
 func query(t *testing.T, q Queryer, text string) string {

@@ -6,14 +6,15 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
+	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 const (
@@ -21,18 +22,14 @@ const (
 	module = "github.com/dca00107/lockstep"
 )
 
+var must = leasetest.Must
+
 // TestPage proves that the page names what there is, and is short.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	imports, err := importsOf(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, wrong := range slices.Concat(wrongNames(string(page)), wrongTrips(string(page)), wrongFloors(string(page), imports)) {
+	must(t, err)
+	for _, wrong := range slices.Concat(wrongNames(string(page)), wrongTrips(string(page)), wrongFloors(string(page), importsOf(t))) {
 		t.Error("docs/architecture.md: " + wrong)
 	}
 	if n := len(regexp.MustCompile(`\S*\w\S*`).FindAllString(string(page), -1)); n > 1700 {
@@ -194,39 +191,23 @@ func free(pkg string) bool {
 // importsOf returns what each package of the repository imports of it, its tests aside.
 // It reads the files instead of asking go list, whose answer the go command doesn't know
 // to be new when it has the result of a test in its cache.
-func importsOf(root string) (map[string][]string, error) {
+func importsOf(t *testing.T) map[string][]string {
+	t.Helper()
 	imports := make(map[string][]string)
-	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
-		name := entry.Name()
-		if err != nil {
-			return err
+	eachFile(t, func(pkg string, file *ast.File, test bool) {
+		if test {
+			return
 		}
-		if entry.IsDir() && file != root && (strings.HasPrefix(name, ".") || name == "testdata") {
-			return filepath.SkipDir
-		}
-		if entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
-			return nil
-		}
-		relative, err := filepath.Rel(root, file)
-		if err != nil {
-			return err
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
-		pkg := path.Dir(filepath.ToSlash(relative))
 		all := imports[pkg]
-		for _, spec := range parsed.Imports {
+		for _, spec := range file.Imports {
 			to, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module+"/")
 			if ours && !slices.Contains(all, to) {
 				all = append(all, to)
 			}
 		}
 		imports[pkg] = all
-		return nil
 	})
-	return imports, err
+	return imports
 }
 
 // TestWrongPages proves that each kind of mistake is found, and said clearly.
@@ -267,11 +248,7 @@ func TestWrongPages(t *testing.T) {
 
 // with returns the imports with those of one package changed.
 func with(imports map[string][]string, pkg string, all ...string) map[string][]string {
-	changed := map[string][]string{pkg: all}
-	for from, to := range imports {
-		if from != pkg {
-			changed[from] = to
-		}
-	}
+	changed := maps.Clone(imports)
+	changed[pkg] = all
 	return changed
 }

@@ -47,7 +47,7 @@ func doors(file *ast.File) (names []string) {
 			if decl.Recv != nil || decl.Name.Name != "init" {
 				continue
 			}
-			ast.Inspect(decl.Body, func(n ast.Node) bool {
+			for n := range ast.Preorder(decl.Body) {
 				if set, ok := n.(*ast.AssignStmt); ok {
 					for _, to := range set.Lhs {
 						if name := selected(to); strings.Contains(name, ".") {
@@ -55,8 +55,7 @@ func doors(file *ast.File) (names []string) {
 						}
 					}
 				}
-				return true
-			})
+			}
 		}
 	}
 	return names
@@ -91,9 +90,7 @@ func TestDoors(t *testing.T) {
 		"func init() { table = make(T) }":       nil,
 	} {
 		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+text, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := doors(file); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
@@ -155,9 +152,7 @@ func eachFile(t *testing.T, do func(pkg string, file *ast.File, test bool)) {
 		do(filepath.ToSlash(pkg), file, strings.HasSuffix(path, "_test.go"))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // habits are what the files of a package do.
@@ -169,7 +164,7 @@ type habits struct {
 
 func (h *habits) add(file *ast.File, test bool) {
 	h.tested = h.tested || test
-	ast.Inspect(file, func(n ast.Node) bool {
+	for n := range ast.Preorder(file) {
 		switch n := n.(type) {
 		case *ast.GoStmt:
 			h.starts = true
@@ -179,19 +174,17 @@ func (h *habits) add(file *ast.File, test bool) {
 		case *ast.FuncDecl:
 			h.watched = h.watched || test && n.Name.Name == "TestMain" && watches(n, file.Name.Name)
 		}
-		return true
-	})
+	}
 }
 
 // watches tells whether a TestMain looks for goroutines at its end.
 func watches(main *ast.FuncDecl, name string) (does bool) {
-	ast.Inspect(main, func(n ast.Node) bool {
+	for n := range ast.Preorder(main) {
 		if call, ok := n.(*ast.CallExpr); ok {
 			called := selected(call.Fun)
 			does = does || slices.Contains([]string{"testdb.Main", "goleak.VerifyTestMain"}, called) || name == "testdb" && called == "Main"
 		}
-		return true
-	})
+	}
 	return does
 }
 

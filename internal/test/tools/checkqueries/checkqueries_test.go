@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 func TestCheck(t *testing.T) {
@@ -80,12 +81,7 @@ func write(t *testing.T, path, text string) {
 	check(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = leasetest.Must
 
 const root = "../../../.."
 
@@ -208,12 +204,11 @@ func walk(t *testing.T, dir string, see func(name, text string)) {
 }
 
 func seeStrings(in ast.Node, name string, see func(name, text string)) {
-	ast.Inspect(in, func(n ast.Node) bool {
+	for n := range ast.Preorder(in) {
 		if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
 			see(name, literal.Value)
 		}
-		return true
-	})
+	}
 }
 
 // TestPoint: what isn't known to be a point is refused.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 const (
@@ -268,12 +270,7 @@ func TestBadges(t *testing.T) {
 	}
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = leasetest.Must
 
 // TestWrongPages proves that each kind of mistake is found.
 func TestWrongPages(t *testing.T) {

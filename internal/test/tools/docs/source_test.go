@@ -102,7 +102,7 @@ func sources(t *testing.T) map[string]*ast.File {
 // messagesOf returns the texts of a file's errors, or all its texts of several words.
 func messagesOf(file ast.Node, all bool) string {
 	var texts strings.Builder
-	ast.Inspect(file, func(n ast.Node) bool {
+	for n := range ast.Preorder(file) {
 		switch n := n.(type) {
 		case *ast.CallExpr:
 			if name := text(n.Fun); !all && (name == "errors.New" || name == "fmt.Errorf") {
@@ -113,8 +113,7 @@ func messagesOf(file ast.Node, all bool) string {
 				texts.WriteString(n.Value + "\n")
 			}
 		}
-		return true
-	})
+	}
 	return texts.String()
 }
 
@@ -140,12 +139,11 @@ func docsOf(file *ast.File) string {
 				case *ast.TypeSpec:
 					if s.Name.IsExported() {
 						add(d.Doc, s.Doc)
-						ast.Inspect(s.Type, func(n ast.Node) bool {
+						for n := range ast.Preorder(s.Type) {
 							if f, ok := n.(*ast.Field); ok && len(f.Names) > 0 && f.Names[0].IsExported() {
 								add(f.Doc, f.Comment)
 							}
-							return true
-						})
+						}
 					}
 				case *ast.ValueSpec:
 					if s.Names[0].IsExported() {

@@ -27,15 +27,12 @@ func TestCompare(t *testing.T) {
 		"orphaned":     {nil, map[string]string{"a.go": generated}, "a.go is orphaned"},
 		"by hand, too": {map[string]string{"a.go": generated}, map[string]string{"a.go": "package gen\n"}, "a.go is missing"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			want, have := writeFiles(t, test.want), writeFiles(t, test.have)
-			problems, err := compare(want, have)
-			must(t, err)
-			if text := strings.Join(problems, "\n"); !strings.Contains(text, test.problem) || (text == "") != (test.problem == "") {
-				t.Errorf("problems: %q, want %q", text, test.problem)
-			}
-		})
+		want, have := writeFiles(t, test.want), writeFiles(t, test.have)
+		problems, err := compare(want, have)
+		must(t, err)
+		if text := strings.Join(problems, "\n"); !strings.Contains(text, test.problem) || (text == "") != (test.problem == "") {
+			t.Errorf("%s: problems: %q, want %q", name, text, test.problem)
+		}
 	}
 }
 
@@ -54,24 +51,21 @@ func TestReadConfig(t *testing.T) {
 		"empty schema":   {"sql:\n  - schema: []\n    queries: q\n    out: gen\n", nil, true},
 		"without output": {"sql:\n  - schema: a\n    queries: q\n", nil, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := writeFiles(t, map[string]string{"sqlc.yaml": test.text})
-			cfg, err := readConfig(filepath.Join(dir, "sqlc.yaml"))
-			if (err != nil) != test.problem {
-				t.Fatal(err)
-			}
-			var want []string
-			for _, path := range test.schema {
-				want = append(want, filepath.Join(dir, path))
-			}
-			if err == nil && !slices.Equal(cfg.schema, want) {
-				t.Errorf("schema = %v, want %v", cfg.schema, want)
-			}
-			if err == nil && (cfg.out != filepath.Join(dir, "gen") || !slices.Equal(cfg.queries, []string{filepath.Join(dir, "q.sql")})) {
-				t.Errorf("out = %s, queries = %v", cfg.out, cfg.queries)
-			}
-		})
+		dir := writeFiles(t, map[string]string{"sqlc.yaml": test.text})
+		cfg, err := readConfig(filepath.Join(dir, "sqlc.yaml"))
+		if (err != nil) != test.problem {
+			t.Errorf("%s: %v", name, err)
+		}
+		var want []string
+		for _, path := range test.schema {
+			want = append(want, filepath.Join(dir, path))
+		}
+		if err == nil && !slices.Equal(cfg.schema, want) {
+			t.Errorf("%s: schema = %v, want %v", name, cfg.schema, want)
+		}
+		if err == nil && (cfg.out != filepath.Join(dir, "gen") || !slices.Equal(cfg.queries, []string{filepath.Join(dir, "q.sql")})) {
+			t.Errorf("%s: out = %s, queries = %v", name, cfg.out, cfg.queries)
+		}
 	}
 }
 
