@@ -118,41 +118,30 @@ func TestActions(t *testing.T) {
 			"a reason that is long":  {"ask", with(ask, "reason", strings.Repeat("x", 300)), alice, 400, "at most 255 bytes"},
 			"asking for what nobody": {"ask", url.Values{"key": {"nobody"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"0"}}, alice, 409, "nothing was done"},
 		} {
-			if code, body, _ := s.post(c.verb, c.form, c.header); code != c.want || !strings.Contains(body, c.says) {
-				t.Errorf("%s is answered with %d, not %d and %q:\n%s", name, code, c.want, c.says, body)
-			}
+			s.posts(name, c.verb, c.form, c.header, c.want, c.says)
 		}
 		if held.Err() != nil || tx.QueryRowContext(ctx, "SELECT 1").Err() != nil {
 			t.Fatal("what was refused was done")
 		}
 
-		code, _, header := s.post("ask", ask, alice)
-		if code != http.StatusSeeOther || !strings.HasPrefix(header.Get("Location"), "key?key=masked+r") {
-			t.Errorf("asking is answered with %d, %v", code, header)
+		if to := s.posts("asking", "ask", ask, alice, 303, ""); !strings.HasPrefix(to, "key?key=masked+r") {
+			t.Errorf("asking leads to %s", to)
 		}
 		s.must(held.Renew(ctx))
 		if reason, asked := held.ReleaseReason(); !asked || reason != "maintenance" {
 			t.Errorf("the holder is asked: %t, %q", asked, reason)
 		}
 		same := http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"same-origin"}}
-		if code, body, _ := s.post("release", release, same); code != http.StatusSeeOther {
-			t.Errorf("releasing is answered with %d: %s", code, body)
-		}
+		s.posts("releasing", "release", release, same, 303, "")
 		wants(t, "the holder of a released lease renews it", held.Renew(ctx), txlock.ErrLost)
-		if code, _, _ := s.post("release", s.form("key?key=masked+c", "release", "reader", alice), alice); code != http.StatusSeeOther {
-			t.Errorf("releasing a reader is answered with %d", code)
-		}
+		s.posts("releasing a reader", "release", s.form("key?key=masked+c", "release", "reader", alice), alice, 303, "")
 		wants(t, "a released reader renews", reader.Renew(ctx), txlock.ErrLost)
-		if code, body, _ := s.post("release", end, alice); code != http.StatusSeeOther {
-			t.Errorf("ending a session is answered with %d: %s", code, body)
-		}
+		s.posts("ending a session", "release", end, alice, 303, "")
 		if _, err := tx.ExecContext(context.WithoutCancel(ctx), "DO 1"); err == nil {
 			t.Error("the session was not ended")
 		}
 		db.WaitGone(t, session) // the server rolls back a moment later
-		if code, _, _ := s.post("release", end, alice); code != http.StatusConflict {
-			t.Errorf("ending it again is answered with %d", code)
-		}
+		s.posts("ending it again", "release", end, alice, 409, "")
 		s.must(untouchable.Release(ctx))
 		for _, line := range []string{
 			`msg="lockhttp: release" who=alice`, "key=report lease=true", "key=order:42 lease=false", `msg="lockhttp: ask" who=alice`,
@@ -177,9 +166,7 @@ func TestReadOnly(t *testing.T) {
 		}
 		form := url.Values{"key": {"report"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
 		for _, verb := range []string{"release", "ask", "pause", "resume", "run"} {
-			if code, body, _ := s.post(verb, form, http.Header{}); code != http.StatusForbidden || !strings.Contains(body, "read-only") {
-				t.Errorf("%s is answered with %d", verb, code)
-			}
+			s.posts(verb, verb, form, http.Header{}, 403, "read-only")
 		}
 		s.must(held.Release(t.Context()))
 	})
@@ -197,9 +184,7 @@ func TestAmbiguousMask(t *testing.T) {
 			t.Error("a mask of two keys has a form")
 		}
 		form := url.Values{"key": {"hidden"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
-		if code, _, _ := s.post("release", form, alice); code != http.StatusConflict {
-			t.Errorf("it is answered with %d", code)
-		}
+		s.posts("releasing what is behind it", "release", form, alice, 409, "")
 	})
 }
 
@@ -258,20 +243,14 @@ func TestJobActions(t *testing.T) {
 			"an incomplete form":   {url.Values{"key": {"masked n"}}, alice, 400, "incomplete"},
 			"a job that has moved": {with(pause, "token", "7"), alice, 409, "meanwhile"},
 		} {
-			if code, body, _ := s.post("pause", c.form, c.header); code != c.want || !strings.Contains(body, c.says) {
-				t.Errorf("%s is answered with %d, not %d and %q:\n%s", name, code, c.want, c.says, body)
-			}
+			s.posts(name, "pause", c.form, c.header, c.want, c.says)
 		}
 		if paused, requested, _ := status(); paused || requested {
 			t.Fatal("what was refused was done")
 		}
 		done := func(verb string, form url.Values, says string) {
 			t.Helper()
-			code, body, header := s.post(verb, form, alice)
-			if code != http.StatusSeeOther {
-				t.Fatalf("%s is answered with %d: %s", verb, code, body)
-			}
-			s.shows(header.Get("Location"), says)
+			s.shows(s.posts(verb, verb, form, alice, 303, ""), says)
 		}
 		codes := make(chan int)
 		row, err := db.Admin().BeginTx(t.Context(), nil)
@@ -294,22 +273,16 @@ func TestJobActions(t *testing.T) {
 		if paused, _, by := status(); !paused || by != "alice" {
 			t.Errorf("it is paused: %t, by %q", paused, by)
 		}
-		if code, _, _ := s.post("run", request, alice); code != http.StatusConflict {
-			t.Errorf("a run that was seen before the pause is answered with %d", code)
-		}
+		s.posts("a run that was seen before the pause", "run", request, alice, 409, "")
 		s.shows("jobs", "paused", "paused by alice")
 		done("run", s.form("jobs", "run", "starts a tick", alice), "Requested: ")
 		done("resume", s.form("jobs", "resume", "by its schedule", alice), "Resumed.")
 		if paused, requested, _ := status(); paused || !requested {
 			t.Errorf("it is paused: %t, and requested: %t", paused, requested)
 		}
-		if code, _, _ := s.post("run", request, alice); code != http.StatusConflict {
-			t.Errorf("a second request is answered with %d", code)
-		}
+		s.posts("a second request", "run", request, alice, 409, "")
 		db.Exec(t, "UPDATE lockstep_jobs SET schedule = '', run_us = 0 WHERE name = 'nightly'")
-		if code, body, _ := s.post("run", request, alice); code != http.StatusConflict || !strings.Contains(body, "no process would see the request") {
-			t.Errorf("a request that no process would see is answered with %d", code)
-		}
+		s.posts("a request that no process would see", "run", request, alice, 409, "no process would see the request")
 		for _, line := range []string{`msg="lockhttp: pause" who=alice`, "key=nightly lease=false", `level=WARN msg="lockhttp: run was not done" who=alice`} {
 			if !strings.Contains(s.log.String(), line) {
 				t.Errorf("the log hasn't %q:\n%s", line, s.log)

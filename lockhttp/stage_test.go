@@ -171,6 +171,16 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 	return a.code, a.body, a.header
 }
 
+// posts sends a form, which must be answered so. It returns where that leads.
+func (s *stage) posts(what, verb string, form url.Values, header http.Header, want int, says string) (to string) {
+	s.Helper()
+	code, body, answered := s.post(verb, form, header)
+	if code != want || !strings.Contains(body, says) {
+		s.Errorf("%s is answered with %d, not %d and %q:\n%s", what, code, want, says, body)
+	}
+	return answered.Get("Location")
+}
+
 type answer struct {
 	code   int
 	body   string

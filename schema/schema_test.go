@@ -25,12 +25,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, test)
-}
+var onServers = testdb.OnServers
 
 func number(t *testing.T, on testdb.Queryer, query string) (n int64) {
 	t.Helper()

@@ -254,13 +254,10 @@ func TestAround(t *testing.T) {
 		"and its root":          {[]ops.Wait{table, row, wait("a", 4, 3), wait("b", 5, 9)}, "[1](2 [2](3 a[3](4 )))"},
 		"not who waits for row": {[]ops.Wait{{Row: row.Row, Session: 7, Blockers: []uint64{3}}}, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := &ops.Picture{Waits: c.waits, Locks: held}
-			if got := flat(p.Around(func(r ops.Row) bool { return r.Key == "a" }).Tree()); got != c.want {
-				t.Errorf("the tree is %s, want %s", got, c.want)
-			}
-		})
+		p := &ops.Picture{Waits: c.waits, Locks: held}
+		if got := flat(p.Around(func(r ops.Row) bool { return r.Key == "a" }).Tree()); got != c.want {
+			t.Errorf("%s: the tree is %s, want %s", name, got, c.want)
+		}
 	}
 }
 
@@ -304,13 +301,10 @@ func TestTree(t *testing.T) {
 		"unsure":     {[]ops.Wait{wait("a", 2, 1), {Row: stock, Session: 1, Blockers: []uint64{2}, Unsure: true}}, "a[1](2 [2](1 ))"},
 		"and a tail": {[]ops.Wait{wait("a", 2, 1), wait("b", 1, 2), wait("b", 3, 2)}, "a[1]!(2 b[2](1 )(3 ))"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := &ops.Picture{Waits: c.waits}
-			if got := flat(p.Tree()); got != c.want {
-				t.Errorf("the tree is %s, want %s", got, c.want)
-			}
-		})
+		p := &ops.Picture{Waits: c.waits}
+		if got := flat(p.Tree()); got != c.want {
+			t.Errorf("%s: the tree is %s, want %s", name, got, c.want)
+		}
 	}
 }
 

@@ -26,8 +26,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 // onServers runs a test on each server, in a database without the rows of hashed keys, unless it is
 // made by another function.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB), made ...func(testing.TB, testdb.Engine) *testdb.DB) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, append(made, shared)[0](t, engine)) })
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) { test(t, append(made, shared)[0](t, engine)) })
 }
 
 // shared makes a database on the server of all tests.
