@@ -77,12 +77,7 @@ func onIsolations(t *testing.T, test func(t *testing.T, engine testdb.Engine, op
 	})
 }
 
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, test)
-}
+var onServers = testdb.OnServers
 
 // program is a program's transaction over the queries of one that is open.
 type program func(tx *sql.Tx) (shopdb.Querier, error)

@@ -89,9 +89,7 @@ func TestReleaseOfOne(t *testing.T) {
 			return owners, slots
 		}
 		owners, slots := held()
-		if output, code := s.call("release", "imports", "--slot", "77", "--yes"); code != nothing {
-			t.Errorf("release of a slot that nobody has returns %d:\n%s", code, output)
-		}
+		s.says(nothing, "", "release", "imports", "--slot", "77", "--yes") // which nobody has
 		var released releasedForm
 		s.answer(done, &released, "release", "imports", "--slot", fmt.Sprint(slots[0]), "--yes")
 		if left, _ := held(); len(owners) != 2 || !slices.Equal(left, owners[1:]) || len(released.Leases) != 1 || released.Leases[0].Owner != owners[0] {
@@ -101,9 +99,7 @@ func TestReleaseOfOne(t *testing.T) {
 		tx, scope := s.begin()
 		s.lockHashed(scope)
 		s.listed()
-		if output, code := s.call("release", "cart:42", "--yes"); code != nothing {
-			t.Errorf("release without --hashed returns %d:\n%s", code, output)
-		}
+		s.says(nothing, "", "release", "cart:42", "--yes") // without --hashed
 		op := s.operator()
 		op.may(looks(s.db.Engine()))
 		output, code := s.call("release", "cart:42", "--hashed", "--yes", "--json")
@@ -119,13 +115,9 @@ func TestReleaseOfOne(t *testing.T) {
 			s.pool = s.db.Connect(t, program)
 			tx, scope = s.begin()
 			s.lockHashed(scope)
-			if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != declined || !strings.Contains(output, ", and SYSTEM_USER if the other has that") {
-				t.Errorf("release of a system user's lock returns %d, and prints:\n%s", code, output)
-			}
+			s.says(declined, ", and SYSTEM_USER if the other has that", "release", "cart:42", "--hashed", "--yes")
 			op.change(grant, need{"SYSTEM_USER", "*.*"})
-			if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != done {
-				t.Errorf("release by a system user returns %d, and prints:\n%s", code, output)
-			}
+			s.says(done, "", "release", "cart:42", "--hashed", "--yes")
 			s.db.WaitGone(s, s.last)
 			_ = tx.Rollback() // its session is gone
 		}
@@ -305,9 +297,7 @@ func TestJobs(t *testing.T) {
 		}
 		says := func(want int, text string, args ...string) {
 			t.Helper()
-			if output, code := s.call(append([]string{"jobs"}, args...)...); code != want || !strings.Contains(output, text) {
-				t.Errorf("jobs %v returns %d, not %d and %q, and prints:\n%s", args, code, want, text, output)
-			}
+			s.says(want, text, append([]string{"jobs"}, args...)...)
 		}
 		s.stdin = "no\n"
 		says(declined, "nothing was done", "pause", "nightly", "--by", "alice")

@@ -43,8 +43,7 @@ type stage struct {
 // onServers runs a test on a stage of each server, in a database without the rows of hashed keys,
 // unless it is made by another function.
 func onServers(t *testing.T, test func(t *testing.T, s *stage), made ...func(testing.TB, testdb.Engine) *testdb.DB) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		if len(made) > 0 {
 			test(t, newStage(t, made[0](t, engine)))
 		} else {
@@ -133,6 +132,14 @@ func (s *stage) call(args ...string) (output string, code int) {
 	s.Helper()
 	output, code = called(s.T, map[string]string{"LOCKSTEP_DSN": s.dsn}, s.stdin, args...)
 	return s.normal(output), code
+}
+
+// says runs a command, which must return this code and print this text.
+func (s *stage) says(want int, text string, args ...string) {
+	s.Helper()
+	if output, code := s.call(args...); code != want || !strings.Contains(output, text) {
+		s.Errorf("lockstep %q returns %d, not %d and %q, and prints:\n%s", args, code, want, text, output)
+	}
 }
 
 // shows runs a command until it prints what is wanted, and notes it for the page. The
