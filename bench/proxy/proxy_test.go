@@ -48,9 +48,7 @@ func start(t *testing.T, target string, roundTrip time.Duration) *Proxy {
 	t.Helper()
 	p, err := Start("tcp", target, roundTrip, Anything)
 	must(t, err)
-	t.Cleanup(func() {
-		must(t, p.Close())
-	})
+	t.Cleanup(func() { must(t, p.Close()) })
 	return p
 }
 

@@ -69,9 +69,7 @@ func TestDatabase(t *testing.T) {
 		}
 		d, err := server.NewDatabase(t.Context(), 20, false)
 		must(t, err)
-		t.Cleanup(func() {
-			must(t, d.Drop())
-		})
+		t.Cleanup(func() { must(t, d.Drop()) })
 		count := func(table string) (n int) {
 			must(t, d.Pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n))
 			return n
@@ -85,9 +83,7 @@ func TestDatabase(t *testing.T) {
 
 		link, err := site.NewLink(server, nil, 0)
 		must(t, err)
-		t.Cleanup(func() {
-			must(t, link.Close())
-		})
+		t.Cleanup(func() { must(t, link.Close()) })
 		m, err := contender.ByName(contender.BareUpsert)
 		must(t, err)
 		bare, err := m.OpenTransactor(t.Context(), link.Counted(d, 1, 1))

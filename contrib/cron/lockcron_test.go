@@ -47,7 +47,7 @@ var seconds = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | 
 // TestOnce proves that a job of a millisecond runs once a tick in three processes whose
 // clocks are 100 ms apart.
 func TestOnce(t *testing.T) {
-	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		const line, least = "*/2 * * * * *", 4
 		var r runs
 		var begun jobtest.Ticks
@@ -73,7 +73,7 @@ func TestOnce(t *testing.T) {
 // TestSkipAndDelay proves that no run is beside another, and that Skip leaves out what Delay
 // does later.
 func TestSkipAndDelay(t *testing.T) {
-	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		for name, wrap := range map[string]func(context.Context, *lease.Manager, txlock.Key, cron.Logger) cron.JobWrapper{
 			"Skip": lockcron.Skip, "Delay": lockcron.Delay,
 		} {
@@ -112,7 +112,7 @@ func TestSkipAndDelay(t *testing.T) {
 
 // TestPanic proves that a job that panics has failed, and that the panic goes on.
 func TestPanic(t *testing.T) {
-	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		jobs, _ := jobtest.Node(t, engine)
 		key := txlock.Named("cron:" + rand.Text())
 		wrapped := lockcron.Once(t.Context(), jobs, key, job.Every(time.Hour), cron.DiscardLogger)(cron.FuncJob(func() { panic("oh") }))

@@ -28,8 +28,7 @@ type stock struct {
 }
 
 func onServers(t *testing.T, test func(t *testing.T, db stock)) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		server := testdb.Open(t, engine)
 		table := server.CreateTable(t, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 		server.Exec(t, "INSERT INTO "+table+" VALUES (1, 5), (2, 5)")

@@ -141,7 +141,7 @@ func leaderOf(t *testing.T, all []*node) (leader *node) {
 // TestElectorOnce is gocron's own test of an Elector: of three schedulers which are started
 // at once one runs a job that is due at once, also where none of them leads yet.
 func TestElectorOnce(t *testing.T) {
-	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		key := txlock.Named("gocron:" + rand.Text())
 		var ran, refused atomic.Int64
 		for range 3 {
@@ -178,7 +178,7 @@ func (c counting) IsLeader(ctx context.Context) error {
 // TestElector proves that the jobs of one of three schedulers run, one at a time, and those
 // of another one when it closes, or resigns.
 func TestElector(t *testing.T) {
-	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		leader, all := nodes(t, engine, 3)
 		var running atomic.Int64
 		by, enough := make(chan *node), make(chan struct{})
@@ -229,7 +229,7 @@ func TestElector(t *testing.T) {
 // TestElectorGrace proves that the task of a leader which must stop is told to, and that
 // nobody else leads before it has returned, or the grace is over.
 func TestElectorGrace(t *testing.T) {
-	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		leader, all := nodes(t, engine, 2)
 		for _, obeys := range []bool{true, false} {
 			begun, told, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -272,7 +272,7 @@ func TestElectorGrace(t *testing.T) {
 
 // TestElectorRefuses proves that an elector says why it never leads.
 func TestElectorRefuses(t *testing.T) {
-	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		none := lockgocron.NewElector(nil)
 		if err := none.IsLeader(t.Context()); err == nil {
 			t.Error("without an election it leads")

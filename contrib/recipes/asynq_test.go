@@ -62,7 +62,7 @@ func redis(t *testing.T) (at asynq.RedisClientOpt, client *asynq.Client, tasks f
 // TestAsynq proves that three processes enqueue each tick once, also one whose process has
 // died between its task and the mark.
 func TestAsynq(t *testing.T) {
-	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		_, client, tasks := redis(t)
 		atSecondInstants(t, engine, enqueueReport(client), tasks)
 	})

@@ -23,8 +23,7 @@ var check = jobtest.Must
 
 // onShops runs a test on each server, in a database with pieces of a product.
 func onShops(t *testing.T, test func(t *testing.T, dsn string, product int64)) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		shop := testdb.Open(t, engine)
 		shop.Exec(t, "CREATE TABLE IF NOT EXISTS stock (id BIGINT PRIMARY KEY AUTO_INCREMENT, n BIGINT NOT NULL)")
 		row, err := shop.Admin().ExecContext(t.Context(), "INSERT INTO stock (n) VALUES (?)", pieces)

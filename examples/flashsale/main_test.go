@@ -22,9 +22,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 // eachEngine runs a test on every engine, with the DSN of an administrator.
 func eachEngine(t *testing.T, test func(t *testing.T, engine, dsn string)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		test(t, string(engine), testdb.Shared(t, engine).Config().FormatDSN())
 	})
 }

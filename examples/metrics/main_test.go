@@ -32,9 +32,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, dsn string)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Config().FormatDSN()) })
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Shared(t, engine).Config().FormatDSN()) })
 }
 
 // TestMetrics asks the service, lets go wrong what can, and scrapes it: all that is emitted

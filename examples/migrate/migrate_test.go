@@ -25,8 +25,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 // onServers runs a test in a database of its own on each server, with a guarded pool.
 func onServers(t *testing.T, test func(t *testing.T, server *testdb.DB, db *sql.DB)) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		server := testdb.Shared(t, engine).OpenLeases(t)
 		db, err := locksqlc.Open(server.AdminDSN())
 		must(t, err)

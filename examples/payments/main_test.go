@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,9 +20,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 // eachEngine runs a test on every engine, with the DSN of an administrator.
 func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		test(t, testdb.Shared(t, engine).Config().FormatDSN())
 	})
 }
@@ -49,9 +46,7 @@ func TestRefusals(t *testing.T) {
 	eachEngine(t, func(t *testing.T, dsn string) {
 		database, err := scratch.New(t.Context(), dsn, ddl)
 		check(t, err)
-		t.Cleanup(func() {
-			check(t, database.Drop())
-		})
+		t.Cleanup(func() { check(t, database.Drop()) })
 		db, err := locksqlc.Open(database.DSN())
 		check(t, err)
 		defer db.Close()
@@ -87,11 +82,8 @@ func TestRefusals(t *testing.T) {
 // needs where there is none.
 func TestStart(t *testing.T) {
 	t.Parallel()
-	err := start(t.Context(), func(string) string { return "" }, io.Discard)
-	if !errors.Is(err, errNoServer) {
-		t.Errorf("start = %v, want errNoServer", err)
-	}
-	err = start(t.Context(), func(string) string { return "not a data source name" }, io.Discard)
+	wants(t, "start", start(t.Context(), func(string) string { return "" }, io.Discard), errNoServer)
+	err := start(t.Context(), func(string) string { return "not a data source name" }, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "LOCKSTEP_MARIADB_DSN") {
 		t.Errorf("start = %v, want an error that names the variable", err)
 	}

@@ -23,9 +23,7 @@ var small = config{buyers: 16, products: 4, items: 15}
 
 // eachServer runs a test on every engine.
 func eachServer(t *testing.T, test func(t *testing.T, s server)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		test(t, server{string(engine), testdb.Shared(t, engine).Config().FormatDSN()})
 	})
 }
@@ -143,23 +141,20 @@ func TestReportFindsWhatDoesNotHold(t *testing.T) {
 		"sold but no order":   {func(locked, _ *result) { locked.orders = 59 }, "the lock did not hold"},
 		"no lock, no mistake": {func(_, unlocked *result) { *unlocked = right; unlocked.way = ways[0] }, "proves nothing"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			locked, unlocked := right, wrong
-			test.change(&locked, &unlocked)
-			var out bytes.Buffer
-			err := report(&out, small, []result{unlocked, locked})
-			if test.want == "" {
-				if err != nil {
-					t.Errorf("report = %v", err)
-				}
-			} else if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("report = %v, want %q", err, test.want)
+		locked, unlocked := right, wrong
+		test.change(&locked, &unlocked)
+		var out bytes.Buffer
+		err := report(&out, small, []result{unlocked, locked})
+		if test.want == "" {
+			if err != nil {
+				t.Errorf("%s: report = %v", name, err)
 			}
-			if !strings.Contains(out.String(), ways[1].name) {
-				t.Errorf("no table in %q", out.String())
-			}
-		})
+		} else if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: report = %v, want %q", name, err, test.want)
+		}
+		if !strings.Contains(out.String(), ways[1].name) {
+			t.Errorf("%s: no table in %q", name, out.String())
+		}
 	}
 }
 

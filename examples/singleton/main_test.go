@@ -32,9 +32,7 @@ func TestMain(m *testing.M) {
 
 // eachEngine runs a test on every engine, with the DSN of an administrator.
 func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		test(t, testdb.Shared(t, engine).Config().FormatDSN())
 	})
 }
@@ -111,11 +109,8 @@ func turnOf(h *history, token uint64) *turn {
 // what it needs where there is none.
 func TestStart(t *testing.T) {
 	t.Parallel()
-	err := start(t.Context(), func(string) string { return "" }, io.Discard)
-	if !errors.Is(err, errNoServer) {
-		t.Errorf("start = %v, want errNoServer", err)
-	}
-	err = start(t.Context(), func(string) string { return "not a data source name" }, io.Discard)
+	wants(t, "start", start(t.Context(), func(string) string { return "" }, io.Discard), errNoServer)
+	err := start(t.Context(), func(string) string { return "not a data source name" }, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "LOCKSTEP_MARIADB_DSN") {
 		t.Errorf("start = %v, want an error that names the variable", err)
 	}
@@ -240,20 +235,17 @@ func TestCheckFindsWhatDoesNotHold(t *testing.T) {
 		"no take-over":        {func(h *history) { h.turns = h.turns[:1] }, "nobody was killed"},
 		"no kill":             {func(h *history) { h.turns[0].how = ends }, "nobody was killed"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			at := time.Now()
-			h := &history{
-				turns:   []turn{{worker: "a", token: 1, how: killed, from: at, to: at}, {worker: "b", token: 2, how: ends, from: at, to: at}},
-				plan:    []planned{{1, "a", 1}, {2, "b", 2}, {3, "b", 2}},
-				results: []result{{1, 1, "a"}, {3, 9, "b"}, {2, 4, "b"}},
-			}
-			test.change(h)
-			err := h.check(c)
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(fmt.Sprint(err), test.want)) {
-				t.Errorf("check = %v, want %q", err, test.want)
-			}
-		})
+		at := time.Now()
+		h := &history{
+			turns:   []turn{{worker: "a", token: 1, how: killed, from: at, to: at}, {worker: "b", token: 2, how: ends, from: at, to: at}},
+			plan:    []planned{{1, "a", 1}, {2, "b", 2}, {3, "b", 2}},
+			results: []result{{1, 1, "a"}, {3, 9, "b"}, {2, 4, "b"}},
+		}
+		test.change(h)
+		err := h.check(c)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(fmt.Sprint(err), test.want)) {
+			t.Errorf("%s: check = %v, want %q", name, err, test.want)
+		}
 	}
 }
 

@@ -40,9 +40,7 @@ func unlessSoldOut(err error) error {
 
 // onServers runs a test on every server, with 20 pieces of product 7.
 func onServers(t *testing.T, test func(t *testing.T, db *sql.DB)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		database, err := scratch.New(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), ddl)
 		must(t, err)
 		t.Cleanup(func() { must(t, database.Drop()) })
