@@ -33,12 +33,7 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
-// onServers runs a test on every server.
-func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	t.Helper()
-	t.Parallel()
-	testdb.OnEngines(t, test)
-}
+var onServers = testdb.OnServers
 
 // wire is what stands between a pool and its server.
 type wire struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -106,9 +107,7 @@ var stories = map[string]struct {
 		o.Tries, o.Wrote, s.data.commits[0].try = 0, nil, "2"
 		s.write("b", 6, 9, succeeded, 2, 102)
 	}},
-	"a call that takes too long": {[]string{stuck}, func(s *story) {
-		s.write("a", 1, int64(time.Minute), succeeded, 1, 101)
-	}},
+	"a call that takes too long": {[]string{stuck}, func(s *story) { s.write("a", 1, int64(time.Minute), succeeded, 1, 101) }},
 	"the same value twice": {[]string{lostUpdate}, func(s *story) {
 		s.write("a", 1, 5, succeeded, 1, 101)
 		s.write("b", 2, 9, succeeded, 1, 102)
@@ -122,9 +121,7 @@ var stories = map[string]struct {
 		s.write("a", 1, 5, succeeded, 1, 101)
 		s.data.commits, s.data.counters["lock:a"] = nil, 0
 	}},
-	"a failed write that is there": {[]string{ghostWrite}, func(s *story) {
-		s.write("a", 1, 5, succeeded, 1, 101).Outcome = failed
-	}},
+	"a failed write that is there": {[]string{ghostWrite}, func(s *story) { s.write("a", 1, 5, succeeded, 1, 101).Outcome = failed }},
 	"a try that was rolled back, and is there": {[]string{ghostWrite}, func(s *story) {
 		s.write("a", 1, 5, succeeded, 1, 101).Tries = 2
 		s.commit(commit{"a", "2", "lock:a", 2, 102})
@@ -134,12 +131,8 @@ var stories = map[string]struct {
 		o.Wrote = []string{"lock:a", "lock:b"}
 		s.commit(commit{"a", "2", "lock:b", 1, 101})
 	}},
-	"half of a transaction": {[]string{torn}, func(s *story) {
-		s.write("a", 1, 5, unknown, 1, 101).Wrote = []string{"lock:a", "lock:b"}
-	}},
-	"a write of nobody": {[]string{ghostWrite}, func(s *story) {
-		s.commit(commit{"a", "1", "lock:a", 1, 101})
-	}},
+	"half of a transaction": {[]string{torn}, func(s *story) { s.write("a", 1, 5, unknown, 1, 101).Wrote = []string{"lock:a", "lock:b"} }},
+	"a write of nobody":     {[]string{ghostWrite}, func(s *story) { s.commit(commit{"a", "1", "lock:a", 1, 101}) }},
 	"the same token of a lock twice": {[]string{tokenBack}, func(s *story) {
 		s.write("a", 1, 5, succeeded, 1, 101)
 		s.write("b", 6, 9, succeeded, 2, 101)
@@ -191,9 +184,7 @@ var stories = map[string]struct {
 		s.fresh("a", 1, 5, 101)
 		s.fresh("b", 6, 9, 101)
 	}},
-	"a transaction that a statement has ended, refused": {nil, func(s *story) {
-		s.careless(unknown, failed, true)
-	}},
+	"a transaction that a statement has ended, refused": {nil, func(s *story) { s.careless(unknown, failed, true) }},
 	"a transaction that a statement has ended, committed": {[]string{broken}, func(s *story) {
 		s.careless(succeeded, succeeded, true)
 		s.commit(commit{"a, then", "1", "lock:b", 1, 0})
@@ -206,9 +197,7 @@ var stories = map[string]struct {
 		s.careless(unknown, failed, false)
 		s.commit(commit{"a", "2", "lock:c", 1, 0})
 	}},
-	"lost in a statement": {[]string{lostWrite}, func(s *story) {
-		s.careless(succeeded, succeeded, false)
-	}},
+	"lost in a statement":                {[]string{lostWrite}, func(s *story) { s.careless(succeeded, succeeded, false) }},
 	"a session as the server makes them": {nil, func(s *story) { s.session(lockWait) }},
 	"a session that has kept a limit":    {[]string{broken}, func(s *story) { s.session(3) }},
 
@@ -294,19 +283,16 @@ func (v *verdict) sorts() (found []string) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	for name, c := range stories {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var s story
-			c.tell(&s)
-			v := (&verdict{}).check(s.ops, s.data)
-			found, want := v.sorts(), slices.Sorted(slices.Values(c.finds))
-			if !slices.Equal(found, want) {
-				t.Errorf("found %q, want %q: %v", found, want, v.violations)
-			}
-			if (v.overlaps > 0) != slices.Contains(found, overlap) || (v.lostUpdates > 0) != slices.Contains(found, lostUpdate) {
-				t.Errorf("%d overlaps and %d lost updates, found %q", v.overlaps, v.lostUpdates, found)
-			}
-		})
+		var s story
+		c.tell(&s)
+		v := (&verdict{}).check(s.ops, s.data)
+		found, want := v.sorts(), slices.Sorted(slices.Values(c.finds))
+		if !slices.Equal(found, want) {
+			t.Errorf("%s: found %q, want %q: %v", name, found, want, v.violations)
+		}
+		if (v.overlaps > 0) != slices.Contains(found, overlap) || (v.lostUpdates > 0) != slices.Contains(found, lostUpdate) {
+			t.Errorf("%s: %d overlaps and %d lost updates, found %q", name, v.overlaps, v.lostUpdates, found)
+		}
 	}
 }
 
@@ -330,16 +316,12 @@ func TestJournal(t *testing.T) {
 	if err != nil || len(ops) != 0 {
 		t.Errorf("nothing: %v, %v", ops, err)
 	}
-	ops, err = readHistory(path)
-	if err != nil || len(ops) != 2 {
-		t.Fatalf("%d operations, %v", len(ops), err)
+	want := []*op{
+		{ID: "a", Kind: "acquire", Keys: []string{"lease:1"}, Call: 1, Return: 3, Outcome: succeeded, Token: 101, Valid: 5},
+		{ID: "b", Kind: "share", Keys: []string{"shared:1"}, Call: 2},
 	}
-	a, b := ops[0], ops[1]
-	if a.ID != "a" || a.Kind != "acquire" || a.Call != 1 || a.Return != 3 || a.Outcome != succeeded || a.Token != 101 || a.Valid != 5 {
-		t.Errorf("a: %+v", a)
-	}
-	if b.ID != "b" || b.Call != 2 || b.Return != 0 || b.Outcome != "" {
-		t.Errorf("b: %+v", b)
+	if ops, err = readHistory(path); err != nil || !reflect.DeepEqual(ops, want) {
+		t.Errorf("%+v, %v, want %+v", ops, err, want)
 	}
 	if _, err := readJournal(strings.NewReader("{\n")); err == nil {
 		t.Error("a line that is no operation is read")

@@ -31,11 +31,7 @@ func TestFaults(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		work := load.New(t, db)
-		var clients []*load.Client
-		for i, node := range nodes {
-			clients = append(clients, load.NewClient(t, i, caughtUpConfig(t, db, node)))
-		}
-		work.Run(t, clients, func() {
+		work.Run(t, clientsOf(t, db, nodes), func() {
 			faults := make(map[string]int)
 			for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {
 				faults[fault(t, db, nodes[rand.IntN(len(nodes))])]++

@@ -28,11 +28,7 @@ import (
 func TestAsk(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		var clients []*load.Client
-		for i, node := range nodes {
-			caughtUp(t, db.At(t, node))
-			clients = append(clients, load.NewClient(t, i, db.At(t, node).Config()))
-		}
+		clients := clientsOf(t, db, nodes)
 		key := txlock.Named(t.Name())
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
@@ -123,23 +119,15 @@ const keptFor = 1500 * time.Millisecond
 func TestLeasesTogether(t *testing.T) {
 	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
-		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
-		db.Grant(t, "numbers", "marks")
-		in := load.Inside(t, db)
+		in := load.Tables(t, db)
 		var held []*load.History
 		for _, kind := range []string{"all1", "all2", "all3"} {
 			h := load.NewHistory(kind, 1)
-			h.Ledger = load.NewLedger(kind, in)
+			h.Ledger = load.AddLedger(t, db, kind, in)
 			held = append(held, h)
-			db.Exec(t, "INSERT INTO numbers VALUES ('"+kind+"', 0)")
 		}
 		keptKey, began := txlock.Named("kept"), time.Now()
-		var clients []*load.Client
-		for i, node := range nodes {
-			caughtUp(t, db.At(t, node))
-			clients = append(clients, load.NewClient(t, i, db.At(t, node).Config()))
-		}
+		clients := clientsOf(t, db, nodes)
 
 		ctx, stop := context.WithCancel(t.Context())
 		var working sync.WaitGroup

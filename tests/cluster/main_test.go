@@ -56,6 +56,15 @@ func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	return nodes
 }
 
+// clientsOf opens a client of each node, which has caught up.
+func clientsOf(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (clients []*load.Client) {
+	t.Helper()
+	for i, node := range nodes {
+		clients = append(clients, load.NewClient(t, i, caughtUpConfig(t, db, node)))
+	}
+	return clients
+}
+
 // onAll runs a test on each.
 func onAll(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
 	t.Helper()

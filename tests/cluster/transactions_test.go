@@ -150,12 +150,8 @@ func (o *overtaken) observe(_ context.Context, e txlock.Event) {
 func TestOptimisticEnds(t *testing.T) {
 	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
-		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
-		db.Grant(t, "numbers", "marks")
-		db.Exec(t, "INSERT INTO numbers VALUES ('quiet', 0), ('ends', 0)")
-		in := load.Inside(t, db)
-		quiet, ends := load.NewLedger("quiet", in), load.NewLedger("ends", in)
+		in := load.Tables(t, db)
+		quiet, ends := load.AddLedger(t, db, "quiet", in), load.AddLedger(t, db, "ends", in)
 		watch := &overtaken{t: t}
 		var working sync.WaitGroup
 		for i, node := range nodes[:2] {
@@ -283,15 +279,9 @@ func onGroup(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
 
 func refusedCommits(t *testing.T, nodes []*testdb.Server) {
 	db := nodes[0].Open(t)
-	db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
-	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
-	db.Grant(t, "numbers", "marks")
-	in := load.Inside(t, db)
-	for _, kind := range []string{"may not ask", "asks", "leaves"} {
-		db.Exec(t, "INSERT INTO numbers VALUES ('"+kind+"', 0)")
-	}
+	in := load.Tables(t, db)
 	play := func(kind string, until func(again, unknown int) bool, meanwhile func()) (again, unknown int) {
-		l, watch := load.NewLedger(kind, in), &retried{number: 3101}
+		l, watch := load.AddLedger(t, db, kind, in), &retried{number: 3101}
 		count := func() (again, unknown int) {
 			return int(watch.n.Load()), l.Errors()["Error 3101"]
 		}

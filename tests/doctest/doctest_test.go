@@ -1,16 +1,23 @@
 package doctest
 
 import (
+	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // freePorts returns pairs for Reader.Instead: addresses of a document, and free ones.
@@ -139,4 +146,186 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s\n%v, want %q", text, err, want)
 		}
 	}
+}
+
+const checkout = "../.."
+
+var update = flag.Bool("update", false, "write the examples that tutorials make")
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+var tutorials = []struct {
+	document, variable string
+	database           string // as the document has it
+	example            string // what it makes, if that is in the repository
+}{
+	{"docs/tutorials/sqlc.md", "SHOP_DSN", "root:secret@tcp(127.0.0.1:3306)/shop", "examples/sqlcorders"},
+	{"docs/tutorials/gorm.md", "BANK_DSN", "root:secret@tcp(127.0.0.1:3306)/bank", ""},
+	{"docs/tutorials/jobs.md", "OFFICE_DSN", "root:secret@tcp(127.0.0.1:3306)/office", ""},
+}
+
+// TestTutorials follows each tutorial on one server, and runs the tests that it has written
+// on the other one, too. LOCKSTEP_LONG follows each on both.
+func TestTutorials(t *testing.T) {
+	t.Parallel()
+	engines := testdb.Engines()
+	for i, tutorial := range tutorials {
+		for j, engine := range testdb.Long([]testdb.Engine{engines[i%len(engines)]}, engines) {
+			t.Run(filepath.Base(tutorial.document)+"/"+string(engine), func(t *testing.T) {
+				t.Parallel()
+				instead := append(freePorts(t, 8081, 8082, 8083, 8084), tutorial.database, database(t, engine))
+				env := Released(t, checkout, ".", "txlock/locktest", "lockgorm", "cmd/lockgen", "cmd/lockvet")
+				r := Reader{Env: env, Instead: instead}
+				dir := r.Follow(t, filepath.Join(checkout, tutorial.document))
+				for _, other := range engines {
+					if other != engine {
+						testOn(t, dir, env, tutorial.variable+"="+database(t, other))
+					}
+				}
+				if tutorial.example != "" && j == 0 {
+					compare(t, dir, filepath.Join(checkout, tutorial.example))
+				}
+			})
+		}
+	}
+}
+
+// database returns the data source name of an empty database for its administrator, as the
+// reader of a tutorial is one.
+func database(t *testing.T, engine testdb.Engine) string {
+	t.Helper()
+	return testdb.Fresh(t, engine).AdminDSN(func(c *mysql.Config) { c.Params = nil })
+}
+
+// testOn runs the tests that a tutorial has written.
+func testOn(t *testing.T, dir string, env []string, dsn string) {
+	t.Helper()
+	cmd := exec.Command("go", "test", "-count=1", ".")
+	cmd.Dir, cmd.Env = dir, append(append(os.Environ(), env...), dsn)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("go test: %v\n%s", err, out)
+	}
+}
+
+// compare compares what a tutorial has made with the example in the repository, whose go.mod
+// finds lockstep beside it.
+func compare(t *testing.T, made, example string) {
+	t.Helper()
+	want, have := files(t, made), files(t, example)
+	for name, text := range want {
+		if *update {
+			path := filepath.Join(example, name)
+			check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			check(t, os.WriteFile(path, text, 0o644))
+		} else if !bytes.Equal(text, have[name]) {
+			t.Errorf("%s is not what the tutorial makes: run go test -run TestTutorials ./doctest -update", filepath.Join(example, name))
+		}
+	}
+	for name := range have {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s is in no tutorial: remove it", filepath.Join(example, name))
+		}
+	}
+}
+
+// files returns the files of a program that are written or generated.
+func files(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || !slices.Contains([]string{".go", ".sql", ".yaml"}, filepath.Ext(name)) {
+			return err
+		}
+		files[name], err = os.ReadFile(filepath.Join(dir, name))
+		return err
+	})
+	check(t, err)
+	return files
+}
+
+// TestPins compares the versions of tools in the tutorials with those of the Makefile.
+func TestPins(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile(filepath.Join(checkout, "Makefile"))
+	check(t, err)
+	for _, tutorial := range tutorials {
+		text, err := os.ReadFile(filepath.Join(checkout, tutorial.document))
+		check(t, err)
+		blocks, err := parse(string(text))
+		if err != nil {
+			t.Errorf("%s: %v", tutorial.document, err)
+		}
+		for _, b := range blocks {
+			for word := range strings.FieldsSeq(b.text) {
+				if b.has("installs") && strings.Contains(word, "@") && !strings.Contains(string(makefile), word) {
+					t.Errorf("%s:%d: the Makefile has another version than %s", tutorial.document, b.line, word)
+				}
+			}
+		}
+	}
+}
+
+// patience is what a newcomer has, from an empty directory to the first lock.
+const patience = 5 * time.Minute
+
+// TestNewcomer follows the README and the quickstart, in English on the one server and in
+// Chinese on the other, and measures the time to the first lock. One reader has a checkout and
+// the other takes a release. With LOCKSTEP_BARE the machine has no module and no compiled
+// package, as that of a newcomer. Where it does other things, too, what counts is the processor
+// time of the commands: an idle one with a single processor takes as long. LOCKSTEP_LONG follows
+// each on both, in both ways.
+func TestNewcomer(t *testing.T) {
+	engines := testdb.Engines()
+	for i, documents := range [][]string{{"README.md", "docs/quickstart.md"}, {"README.zh-CN.md", "docs/zh-CN/quickstart.md"}} {
+		for _, has := range testdb.Long([]bool{i == 0}, []bool{true, false}) {
+			for _, engine := range testdb.Long([]testdb.Engine{engines[i%len(engines)]}, engines) {
+				way := map[bool]string{true: "checkout", false: "release"}[has]
+				t.Run(documents[0]+"/"+way+"/"+string(engine), func(t *testing.T) { newcomer(t, engine, has, documents) })
+			}
+		}
+	}
+}
+
+// newcomer follows documents with a checkout or without one.
+func newcomer(t *testing.T, engine testdb.Engine, has bool, documents []string) {
+	t.Helper()
+	root, err := filepath.Abs(checkout)
+	check(t, err)
+	r := Reader{Env: Released(t, root), Checkout: has, Instead: []string{
+		"root:secret@tcp(127.0.0.1:3306)/shop", database(t, engine),
+		"git clone https://github.com/dca00107/lockstep", "ln -s " + root, // as it is, committed or not
+	}}
+	if !has {
+		r.Env = Released(t, root, ".", "txlock/locktest", "lockgorm")
+	}
+	if os.Getenv("LOCKSTEP_BARE") != "" {
+		r.Env = append(r.Env, "GOMODCACHE="+t.TempDir(), "GOCACHE="+t.TempDir())
+	}
+	began, first, busy := time.Now(), time.Duration(0), time.Duration(0)
+	r.Ran = func(command string, run func(string) (string, error)) {
+		if first == 0 && strings.HasPrefix(command, "go run ") {
+			first, busy = time.Since(began), processorTime(t, run)
+		}
+	}
+	dir := r.Follow(t, filepath.Join(root, documents[0]), filepath.Join(root, documents[1]))
+	t.Logf("the first lock after %v (%v of processors), all four programs after %v", first.Round(time.Second), busy.Round(time.Second), time.Since(began).Round(time.Second))
+	if first == 0 || min(first, busy) > patience {
+		t.Errorf("the first lock after %v, want at most %v", first, patience)
+	}
+	compare(t, dir, filepath.Join(root, "examples/start"))
+}
+
+// processorTime returns that of all commands which a shell has run.
+func processorTime(t *testing.T, run func(command string) (string, error)) (sum time.Duration) {
+	t.Helper()
+	printed, err := run("times") // of the shell, and below that of its children
+	check(t, err)
+	for each := range strings.FieldsSeq(printed) {
+		d, err := time.ParseDuration(each)
+		if err != nil {
+			t.Fatalf("times prints %q: %v", printed, err)
+		}
+		sum += d
+	}
+	return sum
 }

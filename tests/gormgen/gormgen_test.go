@@ -46,8 +46,7 @@ type env struct {
 
 // each runs a test on every engine.
 func each(t *testing.T, test func(t *testing.T, e *env)) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		e := &env{DB: testdb.Open(t, engine)}
 		const id = "id BIGINT AUTO_INCREMENT PRIMARY KEY, "
 		names := tables{of: map[string]string{

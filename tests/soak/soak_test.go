@@ -5,6 +5,8 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,3 +129,178 @@ func TestFlags(t *testing.T) {
 }
 
 var check = leasetest.Must
+
+// made are figures as a run has them, without a leak: what they are about, and what moves
+// them from minute to minute.
+var made = []struct {
+	name         string
+	level, noise float64
+}{
+	{"heap_bytes", 2e6, 1e5},
+	{"rss_bytes", 23e6, 1e6},
+	{"goroutines", 330, 15},
+	{"threads", 35, 4},
+	{"prepared_statements", 60, 9},
+	{"history_list", 60, 60},
+	{"rows lockstep_locks", 130, 10},
+	{"bytes lockstep_locks", 1e5, 5e4},
+	{"wait_p50_ms Run", 8, 3},
+	{"wait_p99_ms Run", 60, 30},
+}
+
+// minutes is what a run of two hours has after the first five.
+const minutes = 120
+
+// noisy is a figure that moves about its level, sometimes far.
+func noisy(random *rand.Rand, level, noise float64) []float64 {
+	values := make([]float64, minutes)
+	for i := range values {
+		values[i] = math.Max(0, level+noise*random.NormFloat64())
+		if random.IntN(20) == 0 {
+			values[i] += 10 * noise * random.Float64()
+		}
+	}
+	return values
+}
+
+// leaking adds a growth, so much over the whole run.
+func leaking(values []float64, growth float64) []float64 {
+	for i := range values {
+		values[i] += growth * float64(i) / float64(len(values)-1)
+	}
+	return values
+}
+
+func TestSlowLeakOfEachFigureIsNoticed(t *testing.T) {
+	for _, f := range made {
+		r, _ := ruleOf(f.name)
+		for seed := range testdb.Long(uint64(3), 500) {
+			leak := 3 * max(r.floor, r.share*f.level)
+			values := leaking(noisy(rand.New(rand.NewPCG(seed, 0)), f.level, f.noise), leak)
+			if v := r.judge(values); v.flat() {
+				t.Errorf("%s, seed %d: a growth by %.0f isn't noticed: %+v", f.name, seed, leak, v)
+			}
+		}
+	}
+}
+
+func TestNoiseIsFlat(t *testing.T) {
+	for _, f := range made {
+		r, _ := ruleOf(f.name)
+		for seed := range testdb.Long(uint64(3), 500) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			for what, values := range map[string][]float64{
+				"noise":     noisy(random, f.level, f.noise),
+				"less":      leaking(noisy(random, 2*f.level, f.noise), -f.level),
+				"saw teeth": sawTeeth(f.level, max(r.floor, r.share*f.level), int(2+random.Uint64N(30))),
+			} {
+				if v := r.judge(values); !v.flat() {
+					t.Errorf("%s, seed %d: %s counts as growth: %+v", f.name, seed, what, v)
+				}
+			}
+		}
+	}
+}
+
+// sawTeeth rise for so many minutes, and fall again.
+func sawTeeth(level, height float64, width int) []float64 {
+	values := make([]float64, minutes)
+	for i := range values {
+		values[i] = level + height*float64(i%width)/float64(width)
+	}
+	return values
+}
+
+func TestStepIsAllowedOnce(t *testing.T) {
+	r := rule{share: 0.25, floor: 1 << 20}
+	for at := range minutes {
+		values := make([]float64, minutes)
+		for i := range values {
+			values[i] = 16 << 10
+			if i >= at {
+				values[i] += 1 << 20 // an extent
+			}
+		}
+		if v := r.judge(values); !v.flat() {
+			t.Errorf("an extent more from minute %d on counts as growth: %+v", at, v)
+		}
+	}
+}
+
+// TestKnownSlope compares with the example of ci.theil of the R package statpsych.
+func TestKnownSlope(t *testing.T) {
+	v := rule{}.judge([]float64{4, 1, 6, 9, 8, 10, 16, 12, 18, 15, 22, 24, 21, 35, 28})
+	if v.points != 15 || !v.judged() || v.flat() || math.Abs(v.growth/14-1.8) > 0.2 {
+		t.Errorf("judge = %+v, want a slope of about 1.8", v)
+	}
+}
+
+func TestFewPointsAreNotJudged(t *testing.T) {
+	for n := range fewest {
+		if v := (rule{}).judge(make([]float64, n)); v.judged() {
+			t.Errorf("%d points are judged", n)
+		}
+	}
+}
+
+// TestMachineIsNoGrowth: figures that are slower while the machine is busy don't grow, and neither
+// do those that aren't. A lease that is held for a fixed time is waited for as long on a busy
+// machine as on an idle one.
+func TestMachineIsNoGrowth(t *testing.T) {
+	for busy, c := range map[string]struct {
+		figure   string
+		from, to int  // the minutes in which it is busy
+		follows  bool // the figure
+	}{
+		"later":    {"wait_p99_ms Run", minutes / 2, minutes, true},
+		"at first": {"wait_p99_ms election", 0, minutes / 2, false},
+	} {
+		random := rand.New(rand.NewPCG(1, 2))
+		r, _ := ruleOf(c.figure)
+		control, waits, grows := noisy(random, 20, 2), noisy(random, 100, 10), leaking(noisy(random, 100, 10), 500)
+		for i := c.from; i < c.to; i++ {
+			control[i] *= 5
+			if c.follows {
+				waits[i] *= 5
+				grows[i] *= 5
+			}
+		}
+		raw, steady := r.judge(waits), r.judge(steadied(waits, control))
+		if raw.flat() == c.follows || steady.flat() != c.follows {
+			t.Errorf("busy %s: alone each figure should tell of growth in one way: %+v, %+v", busy, raw, steady)
+		}
+		if v := slower(raw, steady); !v.flat() {
+			t.Errorf("busy %s: that counts as growth: %+v", busy, v)
+		}
+		if v := slower(r.judge(grows), r.judge(steadied(grows, control))); v.flat() {
+			t.Errorf("busy %s: waits that grow aren't noticed: %+v", busy, v)
+		}
+	}
+}
+
+func TestSummaryNamesWhatGrows(t *testing.T) {
+	for _, f := range made {
+		place := place
+		if strings.Contains(f.name, " ") || f.name == "threads" {
+			place = "mysql"
+		}
+		for _, leaks := range []bool{false, true} {
+			r := &runner{options: options{every: time.Minute, warmUp: 5 * time.Minute}, sites: []*site{{engine: "mysql"}}, began: time.Now()}
+			j, err := newJournal(t.TempDir()+"/figures.csv", minutes)
+			check(t, err)
+			r.journal = j
+			values := noisy(rand.New(rand.NewPCG(3, 4)), f.level, f.noise)
+			if leaks {
+				values = leaking(values, 10*f.level+4<<20)
+			}
+			for i, value := range values {
+				j.note(time.Duration(i)*time.Minute, place, f.name, value)
+			}
+			_, grown, judged := r.summarise()
+			if judged != 1 || (len(grown) == 1) != leaks || leaks && !strings.Contains(fmt.Sprint(grown), f.name) {
+				t.Errorf("%s, leaks %v: %d judged, %q grow", f.name, leaks, judged, grown)
+			}
+			check(t, j.close())
+		}
+	}
+}

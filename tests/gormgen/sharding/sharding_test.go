@@ -301,8 +301,7 @@ func whatShardingDoesNot(t *testing.T, e env) {
 // TestTwoDatabases has the orders of a user in one of two databases, and there in one of four
 // tables. An order is locked where it is, and nowhere else.
 func TestTwoDatabases(t *testing.T) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
+	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		var databases [2]env
 		for i := range databases {
 			databases[i] = newEnv(t, engine)
