@@ -14,7 +14,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -25,8 +24,8 @@ var compiledCode = []string{
 	"../locksqlc/example_test.go", "../lockgorm/example_test.go", "../txlock/lease/example_test.go", "../txlock/namespace_test.go",
 	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go", "../txlock/elect/example_test.go", "../lockhttp/example_test.go",
 	"../contrib/gocron/example_test.go", "../contrib/cron/example_test.go",
-	"../contrib/recipes/asynq_test.go", "../contrib/recipes/sales_test.go",
-	"wired/wired_test.go", "wired/locks.go", "../contrib/recipes/probes_test.go", "../tests/managed_test.go",
+	"../contrib/recipes/asynq_test.go", "../contrib/recipes/sales_test.go", "../contrib/recipes/probes_test.go",
+	"wired/wired_test.go", "wired/locks.go", "../tests/managed_test.go",
 	"stocktest/stock.go", "stocktest/kit_test.go", "../txlock/locktest/example_test.go", "metrics/service.go", "migrate/migrate.go",
 }
 
@@ -151,9 +150,6 @@ func TestGrants(t *testing.T) {
 				db.Exec(t, strings.NewReplacer("shop.", db.Name()+".", "'app'@'%'", "'"+db.Config().User+"'@'"+host+"'").Replace(grant))
 			}
 		}
-		pool, err := locksqlc.Open(db.DSN())
-		check(t, err)
-		t.Cleanup(func() { _ = pool.Close() })
-		wants(t, "a user with these GRANTs", schema.Check(t.Context(), pool), nil)
+		wants(t, "a user with these GRANTs", schema.Check(t.Context(), leasetest.Pool(t, db, true)), nil)
 	})
 }

@@ -26,11 +26,7 @@ var must, wants = leasetest.Must, leasetest.Wants
 // nowhere is a pool of a server that doesn't answer.
 func nowhere(t *testing.T) *sql.DB {
 	t.Helper()
-	connector, err := mysql.NewConnector(&mysql.Config{Net: "tcp", Addr: "127.0.0.1:1", User: "nobody", DBName: "none", Timeout: time.Second, AllowNativePasswords: true})
-	must(t, err)
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
+	return testdb.Pool(t, &mysql.Config{Net: "tcp", Addr: "127.0.0.1:1", User: "nobody", DBName: "none", Timeout: time.Second, AllowNativePasswords: true})
 }
 
 // TestNew proves that what is missing is said before anything is served.
@@ -175,13 +171,10 @@ func TestSessionSettings(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
 		s.lock(txlock.Named("order:42"))
-		connector, err := mysql.NewConnector(db.AdminConfig(func(c *mysql.Config) {
+		pool := db.ConnectAdmin(t, func(c *mysql.Config) {
 			c.ParseTime, c.Loc = true, time.FixedZone("Kolkata", 19800)
 			c.Params = map[string]string{"time_zone": "'+05:30'", "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT'", "sql_select_limit": "1"}
-		}))
-		s.must(err)
-		pool := sql.OpenDB(connector)
-		defer func() { _ = pool.Close() }()
+		})
 		pages, err := lockhttp.New(pool)
 		s.must(err)
 		defer pages.Close()

@@ -54,12 +54,10 @@ func onOne(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 
 func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
 	t.Helper()
-	s := &stage{T: t, db: db, pool: db.Connect(t), log: new(bytes.Buffer)}
-	connector, err := mysql.NewConnector(db.AdminConfig(func(c *mysql.Config) { c.InterpolateParams = true }))
-	s.must(err)
-	s.admin = sql.OpenDB(connector)
-	t.Cleanup(func() { _ = s.admin.Close() })
+	admin := db.ConnectAdmin(t, func(c *mysql.Config) { c.InterpolateParams = true })
+	s := &stage{T: t, db: db, pool: db.Connect(t), admin: admin, log: new(bytes.Buffer)}
 	log := slog.New(slog.NewTextHandler(&locked{to: s.log}, nil))
+	var err error
 	s.pages, err = lockhttp.New(s.admin, append([]lockhttp.Option{lockhttp.Log(log)}, opts...)...)
 	s.must(err)
 	t.Cleanup(s.pages.Close)

@@ -2,7 +2,6 @@ package schema_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -287,9 +286,7 @@ func atOnce(t *testing.T, db *testdb.DB) {
 	}
 	text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
 	check(t, err)
-	several, err := sql.Open("mysql", db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true }))
-	check(t, err)
-	defer func() { _ = several.Close() }()
+	several := db.ConnectAdmin(t, func(c *mysql.Config) { c.MultiStatements = true })
 	check(t, second(several.ExecContext(t.Context(), string(text))))
 	demand(t, schema.Check(t.Context(), db.Admin()), nil)
 }

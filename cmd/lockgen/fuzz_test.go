@@ -36,9 +36,7 @@ func newDatabaseOf(t *testing.T, engine testdb.Engine, mutate func(*mysql.Config
 	db, err := locksqlc.Open(database.AdminDSN(database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true }, mutate))
 	must(t, err)
 	t.Cleanup(func() { must(t, db.Close()) })
-	whole, err := sql.Open("mysql", database.AdminDSN(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
-	must(t, err)
-	t.Cleanup(func() { must(t, whole.Close()) })
+	whole := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements = true })
 	for _, file := range schemas {
 		ddl, err := os.ReadFile(filepath.Join("testdata", file))
 		must(t, err)

@@ -435,9 +435,7 @@ func acceptedWrites(t *testing.T, engine testdb.Engine) {
 		text = strings.ReplaceAll(text, "utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 	}
 	database := testdb.Fresh(t, engine)
-	db, err := sql.Open("mysql", database.AdminDSN(func(cfg *mysql.Config) { cfg.MultiStatements, cfg.InterpolateParams = true, true }))
-	must(t, err)
-	t.Cleanup(func() { must(t, db.Close()) })
+	db := database.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements, cfg.InterpolateParams = true, true })
 	_, err = db.ExecContext(t.Context(), text+randomRows)
 	must(t, err)
 	seed := testdb.Seed()

@@ -91,10 +91,7 @@ func TestModes(t *testing.T) {
 // open returns an administrator's pool whose sessions have the variable.
 func open(t *testing.T, db *testdb.DB, variable, value string) *sql.DB {
 	t.Helper()
-	pool, err := sql.Open("mysql", db.AdminDSN(func(c *mysql.Config) { c.Params = map[string]string{variable: value} }))
-	must(t, err)
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
+	return db.ConnectAdmin(t, func(c *mysql.Config) { c.Params = map[string]string{variable: value} })
 }
 
 // texts returns the statements by name: all of gen, and all of rawsql.

@@ -125,9 +125,7 @@ func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 	for _, statement := range []string{"CREATE USER 'few'@'%' IDENTIFIED BY 'few'", "GRANT PROCESS ON *.* TO 'few'@'%'", "GRANT SELECT ON `" + db.Name() + "`.* TO 'few'@'%'"} {
 		db.Exec(t, statement) // now: it waits for statements that wait
 	}
-	few, err := sql.Open("mysql", db.DSN(func(c *mysql.Config) { c.User, c.Passwd = "few", "few" }))
-	must(t, err)
-	t.Cleanup(func() { _ = few.Close() })
+	few := db.Connect(t, func(c *mysql.Config) { c.User, c.Passwd = "few", "few" })
 	reader, scope := beginTx(t, pool)
 	must(t, second(scope.RLock(t.Context(), shared)))
 	first, _ := beginTx(t, pool)

@@ -179,10 +179,7 @@ func exclusive(p *ops.Picture) (n int) {
 // which is 0 where the server runs on another machine.
 func watched(t *testing.T, db *testdb.DB) (*sql.DB, func() time.Duration) {
 	t.Helper()
-	connector, err := mysql.NewConnector(db.AdminConfig(func(c *mysql.Config) { c.InterpolateParams = true }))
-	must(t, err)
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() { _ = pool.Close() })
+	pool := db.ConnectAdmin(t, func(c *mysql.Config) { c.InterpolateParams = true })
 	pool.SetMaxOpenConns(1)
 	query := "SELECT tid FROM information_schema.PROCESSLIST WHERE id = CONNECTION_ID()"
 	if db.Engine() == testdb.MySQL {

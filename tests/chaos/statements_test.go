@@ -24,10 +24,7 @@ func TestCores(t *testing.T) {
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		must(t, install(t.Context(), db.Admin(), engine))
-		connector, err := mysql.NewConnector(db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
-		must(t, err)
-		pool := sql.OpenDB(connector)
-		t.Cleanup(func() { _ = pool.Close() })
+		pool := db.ConnectAdmin(t, func(cfg *mysql.Config) { cfg.MultiStatements = true })
 		pool.SetMaxIdleConns(0) // a session for each, of which nothing stays
 		taken := make(map[string]int)
 		for kind, texts := range cores {

@@ -58,11 +58,7 @@ func Administrator(t *testing.T, server *testdb.Server, within time.Duration) *s
 	t.Helper()
 	cfg := server.Config()
 	cfg.Timeout, cfg.ReadTimeout, cfg.Logger = within, within, &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(cfg)
-	check(t, err)
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
+	return testdb.Pool(t, cfg)
 }
 
 // Execute runs statements as the administrator.

@@ -170,9 +170,20 @@ func mutate(cfg *mysql.Config, mutators []func(*mysql.Config)) *mysql.Config {
 // end of the test.
 func (db *DB) Connect(tb testing.TB, mutators ...func(*mysql.Config)) *sql.DB {
 	tb.Helper()
-	connector, err := mysql.NewConnector(db.Config(mutators...))
+	return Pool(tb, db.Config(mutators...))
+}
+
+// ConnectAdmin is like Connect, but of the administrator.
+func (db *DB) ConnectAdmin(tb testing.TB, mutators ...func(*mysql.Config)) *sql.DB {
+	tb.Helper()
+	return Pool(tb, db.AdminConfig(mutators...))
+}
+
+// Pool opens a pool, which is closed at the end of the test.
+func Pool(tb testing.TB, cfg *mysql.Config) *sql.DB {
+	tb.Helper()
+	pool, err := open(cfg)
 	check(tb, err)
-	pool := sql.OpenDB(connector)
 	tb.Cleanup(func() { _ = pool.Close() })
 	return pool
 }

@@ -65,7 +65,7 @@ func TestFreshIsEmptyAndDropped(t *testing.T) {
 			table := db.CreateTable(t, "one", "id INT PRIMARY KEY")
 			has(t, db.Connect(t), "SELECT COUNT(*) FROM "+table, "0")
 		})
-		admin := open(t, Shared(t, engine).Config())
+		admin := Pool(t, Shared(t, engine).Config())
 		has(t, admin, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '"+name+"'", "0")
 		has(t, admin, "SELECT COUNT(*) FROM mysql.user WHERE user = '"+user+"'", "0")
 	})

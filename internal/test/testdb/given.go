@@ -2,7 +2,6 @@ package testdb
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"os"
 	"time"
@@ -41,11 +40,10 @@ func versionOf(ctx context.Context, cfg *mysql.Config) (version string, err erro
 	defer cancel()
 	cfg = cfg.Clone()
 	cfg.Timeout, cfg.ReadTimeout = givenTimeout, givenTimeout // for what listens and never says a word
-	connector, err := mysql.NewConnector(cfg)
+	pool, err := open(cfg)
 	if err != nil {
 		return "", err
 	}
-	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }()
 	err = pool.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version)
 	return version, err

@@ -203,11 +203,10 @@ func (m *groupMember) forgotten(ctx context.Context) error {
 		}
 		cfg := other.config()
 		cfg.Timeout, cfg.ReadTimeout, cfg.Logger = time.Second, time.Second, &mysql.NopLogger{}
-		connector, err := mysql.NewConnector(cfg)
+		pool, err := open(cfg)
 		if err != nil {
 			return err
 		}
-		pool := sql.OpenDB(connector)
 		var known bool
 		err = pool.QueryRowContext(ctx, fmt.Sprintf("SELECT COUNT(*) > 0 FROM performance_schema.replication_group_members WHERE MEMBER_PORT = %d", m.port)).Scan(&known)
 		_ = pool.Close()

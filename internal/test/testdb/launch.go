@@ -92,11 +92,10 @@ func (s *Server) waitReady(ctx context.Context) error {
 	cfg := s.Config()
 	cfg.Timeout = time.Second
 	cfg.Logger = &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(cfg)
+	pool, err := open(cfg)
 	if err != nil {
 		return err
 	}
-	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }()
 
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -125,11 +124,10 @@ func (s *Server) Ready(ctx context.Context) error {
 	if s.External() || s.inst.ready == nil {
 		return nil
 	}
-	connector, err := mysql.NewConnector(s.Config())
+	pool, err := open(s.Config())
 	if err != nil {
 		return err
 	}
-	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }()
 	return s.inst.ready(ctx, pool)
 }

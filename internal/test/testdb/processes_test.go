@@ -3,7 +3,6 @@ package testdb
 import (
 	"bufio"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -13,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 )
 
 // writeProgram writes a file that is executed next, which the system refuses while a
@@ -111,12 +108,12 @@ func makeAndDie(how string) error {
 		for _, db := range []*DB{shared, fresh} {
 			fmt.Println("made", engine, db.name, db.user)
 		}
-		connector, err := mysql.NewConnector(shared.Config())
+		pool, err := open(shared.Config())
 		if err != nil {
 			return err
 		}
 		// A session that has the tables, and would keep them from being dropped.
-		tx, err := sql.OpenDB(connector).Begin()
+		tx, err := pool.Begin()
 		if err == nil {
 			_, err = tx.Exec("SELECT COUNT(*) FROM lockstep_locks")
 		}
@@ -169,7 +166,7 @@ func TestDeadProcessLeavesNothing(t *testing.T) {
 					continue
 				}
 				made++
-				admin := open(t, Shared(t, engine).Config())
+				admin := Pool(t, Shared(t, engine).Config())
 				has(t, admin, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '"+name+"'", "0")
 				has(t, admin, "SELECT COUNT(*) FROM mysql.user WHERE user = '"+user+"'", "0")
 			}

@@ -119,11 +119,10 @@ func (o order) drop() error {
 	if err != nil {
 		return err
 	}
-	connector, err := mysql.NewConnector(cfg)
+	pool, err := open(cfg)
 	if err != nil {
 		return err
 	}
-	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }()
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()

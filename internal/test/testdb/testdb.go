@@ -204,6 +204,10 @@ func (s *Server) adminPool(database string) (*sql.DB, error) {
 	if !s.External() {
 		cfg.Params = maps.Clone(s.inst.adminParams)
 	}
+	return open(cfg)
+}
+
+func open(cfg *mysql.Config) (*sql.DB, error) {
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, err

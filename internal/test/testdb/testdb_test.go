@@ -57,7 +57,7 @@ func TestStart(t *testing.T) {
 			}
 		})
 		db := server.OpenLeases(t)
-		pool := open(t, server.Config())
+		pool := Pool(t, server.Config())
 		for variable, want := range map[string]string{
 			"innodb_rollback_on_timeout":     "1",
 			"innodb_flush_log_at_trx_commit": "1",
@@ -184,16 +184,6 @@ func TestPrivateDirIsShort(t *testing.T) {
 	if len(dir) > 90 {
 		t.Errorf("%s is too long for a socket", dir)
 	}
-}
-
-// open opens a pool, which is closed at the end of the test.
-func open(t *testing.T, cfg *mysql.Config) *sql.DB {
-	t.Helper()
-	connector, err := mysql.NewConnector(cfg)
-	check(t, err)
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
 }
 
 // has demands what a query returns.
