@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -83,9 +84,7 @@ func TestHistory(t *testing.T) {
 	}{
 		{0, 1, ""}, {time.Second, 1, ""}, {time.Second, 2, "held2 ended1"}, {time.Second, 0, "ended2 held2 ended1"}, {time.Minute, 3, "ended2 held2 ended1"},
 	} {
-		if got := look(c.after, c.token); got != c.want {
-			t.Errorf("with token %d after %v the news are %q, not %q", c.token, c.after, got, c.want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("the news with token %d after %v", c.token, c.after), look(c.after, c.token), c.want)
 	}
 	if _, hour := h.events(at); len(hour) != 2 || hour[0].sample.grants < 0.4 || hour[0].sample.grants > 0.6 || hour[0].sample.most != 30 || hour[0].sample.counted != 3*time.Second || hour[0].sample.waits != 1 || hour[0].sample.longest != 3 || hour[0].sample.leases != 0 || hour[0].sample.over != 3*time.Second {
 		t.Errorf("the hour is %+v", hour)
@@ -112,9 +111,7 @@ func TestChart(t *testing.T) {
 		}
 	}
 	for v, want := range map[float64]string{0.0625: "0.0625", 99.95: "100", 442: "442", 20_000: "20000", 1_234_567.8: "1234568"} {
-		if got := number(v); got != want {
-			t.Errorf("%v is written %s, not %s", v, got, want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("how %v is written", v), number(v), want)
 	}
 }
 
@@ -125,9 +122,7 @@ func TestVerb(t *testing.T) {
 		"": "", "lockstep LockNamed": "lockstep LockNamed", "lockstep x, 'secret'": "LOCKSTEP …", "update t SET a = 'secret'": "UPDATE …", "COMMIT": "COMMIT",
 		"/* secret */ SELECT 1": "…", "query GetOrder: SELECT 'secret'": "query GetOrder", "query GetOrder": "query GetOrder", "'secret'": "…",
 	} {
-		if got := verb(statement); got != want {
-			t.Errorf("%q is shown as %q, not %q", statement, got, want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("how %q is shown", statement), verb(statement), want)
 	}
 }
 
@@ -314,9 +309,7 @@ func TestAgo(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0 s ago", 59 * time.Second: "59 s ago", 3*time.Minute + 50*time.Second: "3 m ago", 26 * time.Hour: "1 d ago", 5 * time.Hour: "5 h ago", -90 * time.Second: "in 1 m",
 	} {
-		if got := ago(d); got != want {
-			t.Errorf("%v is written %q, not %q", d, got, want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("how %v is written", d), ago(d), want)
 	}
 	c := &call{content: content{Picture: &ops.Picture{Taken: time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)}}}
 	if at := c.at(time.Date(2026, 11, 23, 3, 9, 0, 0, time.UTC)); at.Text != "3 m ago" || at.Time != "2026-11-23 03:09:00.000 UTC" {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockhttp"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -92,9 +93,7 @@ func TestPages(t *testing.T) {
 
 		for page, want := range map[string]int{"": 200, "style.css": 200, "live.js": 200, "nothing": 404, "page.css": 404, "nothing.json": 404} {
 			code, _, header := s.get(page)
-			if code != want {
-				t.Errorf("%s is answered with %d, not %d", page, code, want)
-			}
+			leasetest.Equal(t, "the answer to "+page, code, want)
 			policy := header.Get("Content-Security-Policy")
 			if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "script-src 'self'") || strings.Contains(policy, "unsafe") || header.Get("X-Content-Type-Options") != "nosniff" {
 				t.Errorf("%s has the headers %v", page, header)

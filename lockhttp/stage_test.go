@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockhttp"
 	"github.com/dca00107/lockstep/txlock"
@@ -255,9 +256,7 @@ func (s *stage) live(ctx context.Context, page string, tell func(event string)) 
 	r.Header.Set("Accept", "text/event-stream")
 	answer, err := http.DefaultClient.Do(r) //nolint:bodyclose // the goroutine below closes it
 	s.must(err)
-	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
-		s.Errorf("a stream is %q", kind)
-	}
+	leasetest.Equal(s, "the type of a stream", answer.Header.Get("Content-Type"), "text/event-stream")
 	ended := make(chan error, 1)
 	go func() {
 		defer answer.Body.Close()

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -145,9 +146,7 @@ func TestVanishedGuard(t *testing.T) {
 				if err := tx.Commit(); err == nil {
 					t.Error("Commit says that it has committed")
 				}
-				if rows := count(t, db, "SELECT COUNT(*) FROM "+table); rows != 0 {
-					t.Errorf("%d rows were committed", rows)
-				}
+				leasetest.Equal(t, "rows that were committed", count(t, db, "SELECT COUNT(*) FROM "+table), 0)
 			})
 		}
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -180,9 +181,7 @@ func TestMeters(t *testing.T) {
 				rest = rest[len(part):]
 				n += meter.count(part)
 			}
-			if n != c.want {
-				t.Errorf("%s in parts of %d: %d, want %d", name, size, n, c.want)
-			}
+			leasetest.Equal(t, fmt.Sprint(name, " in parts of ", size), n, c.want)
 		}
 	}
 }

@@ -76,9 +76,7 @@ func TestNumber(t *testing.T) {
 	for value, want := range map[float64]string{
 		0: "0", 1: "1", 0.1234: "0.12", 9.876: "9.88", 12.34: "12.3", 123.4: "123", -1234: "-1,234", 1234567: "1,234,567", 999.6: "1,000",
 	} {
-		if got := report.Number(value); got != want {
-			t.Errorf("Number(%v) = %s, want %s", value, got, want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("Number(%v)", value), report.Number(value), want)
 	}
 }
 
@@ -89,12 +87,8 @@ func TestCSV(t *testing.T) {
 	must(t, book().WriteCSV(&out))
 	lines, err := csv.NewReader(&out).ReadAll()
 	must(t, err)
-	if len(lines) != 1+2*(2*2*2+1) {
-		t.Errorf("%d lines", len(lines))
-	}
-	if got := strings.Join(lines[2], " "); got != "MariaDB loopback 1 key lockstep Run time us 3 165 157.5 172.5 1.5 1.5 1.5" {
-		t.Errorf("line %q", got)
-	}
+	leasetest.Equal(t, "lines", len(lines), 1+2*(2*2*2+1))
+	leasetest.Equal(t, "the line", strings.Join(lines[2], " "), "MariaDB loopback 1 key lockstep Run time us 3 165 157.5 172.5 1.5 1.5 1.5")
 }
 
 // TestCharts proves that every kind of chart is an SVG file with the names in it, and that

@@ -1,6 +1,7 @@
 package site_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -46,9 +47,7 @@ func TestDurable(t *testing.T) {
 		{settings{flush("1"), sync}, true},
 		{settings{flush("1"), sync, log}, false},
 	} {
-		if got := (&site.Server{Settings: c.settings}).Durable(); got != c.want {
-			t.Errorf("%v: durable %v", c.settings, got)
-		}
+		leasetest.Equal(t, fmt.Sprint(c.settings, ": durable"), (&site.Server{Settings: c.settings}).Durable(), c.want)
 	}
 	if !(&site.Redis{Settings: settings{{Name: "appendonly", Value: "yes"}, {Name: "appendfsync", Value: "always"}}}).Durable() ||
 		(&site.Redis{Settings: settings{{Name: "appendonly", Value: "yes"}, {Name: "appendfsync", Value: "everysec"}}}).Durable() {
@@ -74,9 +73,7 @@ func TestDatabase(t *testing.T) {
 			must(t, d.Pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n))
 			return n
 		}
-		if n := count(contender.Stock); n != 20 {
-			t.Errorf("%s: a stock of %d rows", engine, n)
-		}
+		leasetest.Equal(t, fmt.Sprint(engine, ": the rows of the stock"), count(contender.Stock), 20)
 		if n := count("information_schema.routines WHERE routine_schema = DATABASE()"); engine == testdb.MySQL && n == 0 {
 			t.Errorf("%s: no procedures, and so a round trip more for each lock", engine)
 		}
@@ -95,9 +92,7 @@ func TestDatabase(t *testing.T) {
 		}
 		must(t, bare.Close())
 		must(t, d.CopyRows(t.Context(), m.Table, m.Column, 10_010))
-		if n := count(m.Table); n != 10_010 {
-			t.Errorf("%s: %d rows of 10,010", engine, n)
-		}
+		leasetest.Equal(t, fmt.Sprint(engine, ": rows"), count(m.Table), 10_010)
 		if bytes, err := d.TableBytes(t.Context(), m.Table); bytes < 10_010*30 || err != nil {
 			t.Errorf("%s: the table has %d bytes, %v", engine, bytes, err)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/types/types"
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -134,9 +135,7 @@ func everything(t *testing.T, q *types.Locked) error {
 	if err != nil {
 		return err
 	}
-	if set != 1 {
-		t.Errorf("%d rows are set", set)
-	}
+	leasetest.Equal(t, "rows that are set", set, 1)
 	if _, held := q.Locks().Held(types.EverythingKeys.Key(uint64(id))); !held {
 		t.Error("the row is not locked")
 	}
@@ -236,15 +235,11 @@ func TestTwoTrips(t *testing.T) {
 				}
 				return q.CommitWith(1).SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: account.Balance - 1})
 			}))
-			if n := trips.Count() - before; n != 2 {
-				t.Errorf("%d round trips", n)
-			}
+			leasetest.Equal(t, "round trips", trips.Count()-before, 2)
 		}
 		account, err := q.GetAccount(t.Context(), 1)
 		must(t, err)
-		if account.Balance != money-3 {
-			t.Errorf("the balance is %d", account.Balance)
-		}
+		leasetest.Equal(t, "the balance", account.Balance, money-3)
 		err = q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
 			_, err := q.CommitWith(1).GetAccount(t.Context(), 1)
 			return err

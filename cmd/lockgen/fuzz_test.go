@@ -129,9 +129,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
 		db, q := newShop(t, engine)
 		lost := transfers(t, db, q, options, true, func(tx *sql.Tx) (shopdb.Querier, error) { return q.WithLocks(t.Context(), tx) })
-		if lost != 0 {
-			t.Errorf("there is %d more money than before", lost)
-		}
+		leasetest.Equal(t, "money that was not there before", lost, 0)
 	})
 }
 

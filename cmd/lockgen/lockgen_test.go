@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 // golden are packages of testdata: four made by sqlc with other options from the same
@@ -158,9 +161,7 @@ func TestForms(t *testing.T) {
 	for _, form := range []string{"-- %s\n", "# %s\n", "/* %s */\n"} {
 		of := func(text string) string { return strings.Replace(form, "%s", text, 1) }
 		said := planned(t, "-- name: SetBalance :exec\n# lock: Accounts(id)\n", of("name: SetBalance :exec")+of("lock: Accounts(id)"))
-		if said != "" {
-			t.Errorf("%q: lockgen says: %s", form, said)
-		}
+		leasetest.Equal(t, fmt.Sprintf("what lockgen says to %q", form), said, "")
 	}
 }
 
@@ -265,9 +266,7 @@ func TestOnly(t *testing.T) {
 	}
 	w.lockgen(0, []string{touches}, "-only", "accounts, Reparent", "-check")
 	for query, want := range map[string]bool{"SetBalance": true, "Reparent": true, "UpsertProduct": true, "TouchCart": false, "ReplaceLine": false} {
-		if has := strings.Contains(w.read(written), "func (l *Locked) "+query+"("); has != want {
-			t.Errorf("Locked has %s: %t, want %t", query, has, want)
-		}
+		leasetest.Equal(t, "Locked has "+query, strings.Contains(w.read(written), "func (l *Locked) "+query+"("), want)
 	}
 	if out, err := exec.Command("go", "vet", "./"+w.dir).CombinedOutput(); err != nil {
 		t.Errorf("go vet: %v\n%s", err, out)
@@ -288,9 +287,7 @@ func TestOnlyHas(t *testing.T) {
 		"CALL pay('x')": false, "CALL pay(accounts)": true, "TRUNCATE `Accounts`": true, "TRUNCATE my_accounts": false, "TRUNCATE shop.accounts": true,
 	} {
 		q := &query{source: &source{name: "Pay"}, method: &method{sql: sql}}
-		if has := (only{"accounts", "Glance"}).has(q); has != want {
-			t.Errorf("%s: %t, want %t", sql, has, want)
-		}
+		leasetest.Equal(t, sql, (only{"accounts", "Glance"}).has(q), want)
 		if !(only{"Pay"}).has(q) || !(only(nil)).has(q) {
 			t.Errorf("%s: a query that is named, and each without -only, must say its locks", sql)
 		}

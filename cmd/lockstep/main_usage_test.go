@@ -130,9 +130,7 @@ func TestPrintable(t *testing.T) {
 		"right\u202eleft": `right\u202eleft`,
 		"":                "-",
 	} {
-		if got := cell(text); got != want {
-			t.Errorf("%q is printed as %q, want %q", text, got, want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("how %q is printed", text), cell(text), want)
 	}
 }
 

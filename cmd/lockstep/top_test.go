@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -59,9 +61,7 @@ func TestTop(t *testing.T) {
 	}{
 		{'w', `order:42 report "order:77\x1b[2J"`}, {'a', `report "order:77\x1b[2J" order:42`}, {'k', `"order:77\x1b[2J" order:42 report`},
 	} {
-		if got := strings.Join(firsts(press(s, c.key).text()), " "); got != c.want {
-			t.Errorf("%c sorts %s, want %s", c.key, got, c.want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("how %c sorts", c.key), strings.Join(firsts(press(s, c.key).text()), " "), c.want)
 	}
 	old := picture(0)
 	old.Ages = ops.Ages{LocksAge: 9, LeasesAge: 12}
@@ -100,13 +100,9 @@ func TestTop(t *testing.T) {
 	next, _ = next.Update(tea.WindowSizeMsg{Width: 20, Height: 2})
 	before := next.(screen).from
 	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyPgDown})
-	if from := next.(screen).from; from != before+1 {
-		t.Errorf("on a small screen page down leads from line %d to %d", before, from)
-	}
+	leasetest.Equal(t, "the first line of a small screen after page down", next.(screen).from, before+1)
 	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyPgUp})
-	if from := next.(screen).from; from != before {
-		t.Errorf("on a small screen page up leads to line %d, not %d", from, before)
-	}
+	leasetest.Equal(t, "the first line of a small screen after page up", next.(screen).from, before)
 	if _, end := next.Update(tea.KeyPressMsg{Code: 'q', Text: "q"}); end == nil || end() != tea.Quit() {
 		t.Error("q doesn't end it")
 	}

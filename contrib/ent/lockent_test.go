@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -57,9 +58,7 @@ func (s stock) want(t *testing.T, one, two int64) {
 		id := i + 1
 		var n int64
 		check(t, s.QueryRowContext(t.Context(), "SELECT n FROM "+s.table+" WHERE id = ?", id).Scan(&n))
-		if n != want {
-			t.Errorf("row %d has %d, want %d", id, n, want)
-		}
+		leasetest.Equal(t, fmt.Sprint("row ", id), n, want)
 	}
 }
 

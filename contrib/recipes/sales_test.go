@@ -21,6 +21,7 @@ import (
 	lockent "github.com/dca00107/lockstep/contrib/ent"
 	lockxorm "github.com/dca00107/lockstep/contrib/xorm"
 	"github.com/dca00107/lockstep/internal/test/jobtest"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -69,9 +70,7 @@ func sells(t *testing.T, db *sql.DB, product int64, sell func(ctx context.Contex
 	selling.Wait()
 	var left int
 	check(t, db.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = ?", product).Scan(&left))
-	if left != 0 {
-		t.Errorf("%d pieces are left, want none", left)
-	}
+	leasetest.Equal(t, "pieces left", left, 0)
 }
 
 // retry runs a transaction again that the server has rolled back.
@@ -217,9 +216,7 @@ func TestEnt(t *testing.T) {
 		drv, err := entsql.Open(locksqlc.DriverName, dsn)
 		check(t, err)
 		defer func() { check(t, drv.Close()) }()
-		if drv.Dialect() != "mysql" {
-			t.Errorf("ent takes it for %s", drv.Dialect())
-		}
+		leasetest.Equal(t, "what ent takes it for", drv.Dialect(), "mysql")
 		sells(t, drv.DB(), product, func(ctx context.Context) error { return sellByEnt(ctx, drv.DB(), product) })
 	})
 }

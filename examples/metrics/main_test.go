@@ -69,9 +69,7 @@ func TestMetrics(t *testing.T) {
 			`lockstep_job_failing{db_namespace="shop",lockstep_job="failing"}`:                                                                                               "1",
 			`lockstep_waiting_oldest_seconds{db_namespace="shop",lockstep_family="order",lockstep_kind="lock"}`:                                                              "0",
 		} {
-			if got := emitted[line]; got != want {
-				t.Errorf("%s is %q, want %s", line, got, want)
-			}
+			leasetest.Equal(t, line, emitted[line], want)
 		}
 		if t.Failed() {
 			for line, value := range emitted {
@@ -198,9 +196,7 @@ func deadlock(t *testing.T, db *sql.DB) {
 				}
 				return err
 			})
-			if err != nil {
-				t.Errorf("Run: %v", err)
-			}
+			wants(t, "Run", err, nil)
 		})
 	}
 	both.Wait()

@@ -53,9 +53,7 @@ func TestGetLock(t *testing.T) {
 				wants(t, "another transaction", try(t.Context(), db), txlock.ErrBusy)
 				return result
 			})
-			if !errors.Is(err, result) {
-				t.Errorf("%v, want %v", err, result)
-			}
+			wants(t, "the result", err, result)
 			if err := try(t.Context(), db); err != nil || free() != 1 {
 				t.Errorf("afterwards: %v, GET_LOCK is free: %d", err, free())
 			}

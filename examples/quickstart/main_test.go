@@ -14,7 +14,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-var check, wants = leasetest.Must, leasetest.Wants
+var check = leasetest.Must
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 

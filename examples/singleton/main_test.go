@@ -139,9 +139,7 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 				t.Fatalf("it says %+v, %v", got, err)
 			}
 			got.Token = 0
-			if got != want {
-				t.Errorf("it says %+v, want %+v", got, want)
-			}
+			leasetest.Equal(t, "what it says", got, want)
 		}
 		check(t, parent.Close())
 		wants(t, "work", <-ended, errOrphan)
@@ -265,9 +263,7 @@ func TestTimelineOfALoss(t *testing.T) {
 	for _, turn := range h.turns {
 		how = append(how, turn.worker+" "+turn.how)
 	}
-	if got := strings.Join(how, ", "); got != "a loses, b ends, a ends" {
-		t.Errorf("turns: %s", got)
-	}
+	leasetest.Equal(t, "turns", strings.Join(how, ", "), "a loses, b ends, a ends")
 	wants(t, "a worker that fails", h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}), io.ErrUnexpectedEOF)
 	h.killed = "b"
 	wants(t, "a worker that was killed", h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}), nil)

@@ -67,9 +67,7 @@ func TestSellOnServers(t *testing.T) {
 		wg.Wait()
 		left, err := stockdb.New(db).Quantity(t.Context(), 7)
 		must(t, err)
-		if left != 0 {
-			t.Errorf("%d are left", left)
-		}
+		leasetest.Equal(t, "left", left, 0)
 	})
 }
 
@@ -83,9 +81,7 @@ func TestReturnOnServers(t *testing.T) {
 		wg.Wait()
 		left, err := stockdb.New(db).Quantity(t.Context(), 7)
 		must(t, err)
-		if left != 16 {
-			t.Errorf("%d are left", left)
-		}
+		leasetest.Equal(t, "left", left, 16)
 	})
 }
 
@@ -98,9 +94,7 @@ func TestCorrectOnServers(t *testing.T) {
 		wants(t, err, txlock.ErrNotHeld)
 		left, err := stockdb.New(db).Quantity(t.Context(), 7)
 		must(t, err)
-		if left != 9 {
-			t.Errorf("%d are left", left)
-		}
+		leasetest.Equal(t, "left", left, 9)
 	})
 }
 

@@ -105,9 +105,7 @@ func TestDBResolver(t *testing.T) {
 		selling.Wait()
 		var left int
 		check(t, pool.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = 1").Scan(&left))
-		if left != 0 {
-			t.Errorf("%d pieces are left, want none", left)
-		}
+		leasetest.Equal(t, "pieces left", left, 0)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -255,9 +256,7 @@ func TestAround(t *testing.T) {
 		"not who waits for row": {[]ops.Wait{{Row: row.Row, Session: 7, Blockers: []uint64{3}}}, ""},
 	} {
 		p := &ops.Picture{Waits: c.waits, Locks: held}
-		if got := flat(p.Around(func(r ops.Row) bool { return r.Key == "a" }).Tree()); got != c.want {
-			t.Errorf("%s: the tree is %s, want %s", name, got, c.want)
-		}
+		leasetest.Equal(t, name+": the tree", flat(p.Around(func(r ops.Row) bool { return r.Key == "a" }).Tree()), c.want)
 	}
 }
 
@@ -302,9 +301,7 @@ func TestTree(t *testing.T) {
 		"and a tail": {[]ops.Wait{wait("a", 2, 1), wait("b", 1, 2), wait("b", 3, 2)}, "a[1]!(2 b[2](1 )(3 ))"},
 	} {
 		p := &ops.Picture{Waits: c.waits}
-		if got := flat(p.Tree()); got != c.want {
-			t.Errorf("%s: the tree is %s, want %s", name, got, c.want)
-		}
+		leasetest.Equal(t, name+": the tree", flat(p.Tree()), c.want)
 	}
 }
 
@@ -312,8 +309,6 @@ func TestTree(t *testing.T) {
 func TestSeconds(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[ops.Seconds]string{0: "0.0s", 1.25: "1.2s", 41.4: "41s", 192: "3m12s", 93780: "26h3m", -2: "-2.0s"} {
-		if s.String() != want {
-			t.Errorf("%v is written %q, want %q", float64(s), s, want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("how %v is written", float64(s)), s.String(), want)
 	}
 }

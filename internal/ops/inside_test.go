@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 // TestSettle proves what the rows contradict of the locks that the server has listed before, and what
@@ -59,9 +60,7 @@ func TestOwnStatement(t *testing.T) {
 		rawsql.Galera: true, rawsql.GroupView: true, rawsql.MaxPacket: true, rawsql.Uptime: true, rawsql.Facts: true, rawsql.Progress: true, rawsql.Session: true, rawsql.LockWaitSeconds: true, rawsql.ProbeSavepoint: true, rawsql.Probe: true, rawsql.ShortenLockWait: true,
 		"SAVEPOINT sp1": false, "query GetOrder: SELECT 1": false, "UPDATE stock SET n = 1": false, "CALL ship(7)": false, "SELECT lockstep": false, "SET @x = 1": false,
 	} {
-		if ownStatement(text) != own {
-			t.Errorf("%q is lockstep's own: %v", text, !own)
-		}
+		leasetest.Equal(t, fmt.Sprintf("%q is lockstep's own", text), ownStatement(text), own)
 	}
 }
 
@@ -90,9 +89,7 @@ func TestStatement(t *testing.T) {
 		"":                                 "",
 		"UPDATE t\nSET a = 1 ":             "UPDATE t SET a = 1",
 	} {
-		if got := statement(text); got != want {
-			t.Errorf("%q is told as %q, not %q", text, got, want)
-		}
+		leasetest.Equal(t, fmt.Sprintf("how %q is told", text), statement(text), want)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -281,9 +282,7 @@ func TestJobs(t *testing.T) {
 				t.Errorf("of %s is said %q", name, got)
 			}
 		}
-		if got := trouble("done"); got != "" {
-			t.Errorf("of a job that is done is said %q", got)
-		}
+		leasetest.Equal(t, "what is said of a job that is done", trouble("done"), "")
 		if j, _ := all.Job("paused"); j.Requested.IsZero() || j.Paused.IsZero() {
 			t.Errorf("the paused job is %+v", j)
 		}

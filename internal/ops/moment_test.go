@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -337,9 +338,7 @@ func TestWaitsForTables(t *testing.T) {
 			waiters[w.Session]++
 		}
 		for session, n := range waiters {
-			if n != 1 {
-				t.Errorf("the wait of session %d is listed %d times", session, n)
-			}
+			leasetest.Equal(t, fmt.Sprintf("how often the wait of session %d is listed", session), n, 1)
 		}
 		if hiding := p.Hiding(); len(hiding) > 0 {
 			t.Errorf("not shown may be what is behind %v", hiding)

@@ -434,9 +434,7 @@ func TestInterrupted(t *testing.T) {
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	for _, name := range guardNames() {
-		if err := checkFaults(guards[name].faults); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		leasetest.Wants(t, name, checkFaults(guards[name].faults), nil)
 		rewrite, err := rewriteFor(name)
 		if err != nil || (rewrite != nil) != (guards[name].bug != "") {
 			t.Errorf("%s: %v", name, err)
@@ -456,9 +454,7 @@ func TestTell(t *testing.T) {
 	}
 	s.add(overlap, "two of them")
 	text.Reset()
-	if code := r.tell(&text); code != 1 {
-		t.Errorf("%d", code)
-	}
+	leasetest.Equal(t, "what tell returns", r.tell(&text), 1)
 	for range mostShown + 2 {
 		s.add(broken, "once more")
 	}

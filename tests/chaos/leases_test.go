@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -262,9 +263,7 @@ func TestTellAsks(t *testing.T) {
 	if text, want := tellAsks(s.ops), "  5 holders were told of a question: half of them within 3s, 9 of 10 within 4s, all within 5s\n"; text != want {
 		t.Errorf("%q, want %q", text, want)
 	}
-	if text := tellAsks(nil); text != "" {
-		t.Errorf("of no history: %q", text)
-	}
+	leasetest.Equal(t, "what is told of no history", tellAsks(nil), "")
 }
 
 // TestCheckOnces proves that the judge finds what was done twice, and answers that are lost.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
@@ -101,16 +102,12 @@ func TestAsynchronousFailover(t *testing.T) {
 		t.Fatalf("TryAcquire on the new primary: %v, want the lease that the old holder has, too", err)
 	}
 	wants(t, "one of two leases", errors.Join(oldLease.Renew(t.Context()), oldLease.Err(), newLease.Err()), nil)
-	if newLease.Token() != oldLease.Token() {
-		t.Errorf("tokens %d and %d, want the same one twice", oldLease.Token(), newLease.Token())
-	}
+	leasetest.Equal(t, "the token of the new lease", newLease.Token(), oldLease.Token())
 	newTx, err := newPool.BeginTx(t.Context(), nil)
 	check(t, err)
 	defer func() { _ = newTx.Rollback() }()
 	newGrant := lockAndWork(t, newTx, key, "new")
-	if oldGrant.Key() != newGrant.Key() {
-		t.Errorf("locked %v and %v", oldGrant.Key(), newGrant.Key())
-	}
+	leasetest.Equal(t, "the key of the old grant", oldGrant.Key(), newGrant.Key())
 	for tx, l := range map[*sql.Tx]*lease.Lease{oldTx: oldLease, newTx: newLease} {
 		wants(t, "a guarded transaction", errors.Join(l.Guard(t.Context(), tx), tx.Commit()), nil)
 	}
@@ -164,9 +161,7 @@ func TestSemiSynchronousFailover(t *testing.T) {
 	if _, err := fresh.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
 		t.Fatalf("TryAcquire on the new primary: %v, want ErrBusy", err)
 	}
-	if who := workers(t, p.Copied); who != "old" {
-		t.Errorf("the new primary has the work of %q, want that of the old holder", who)
-	}
+	leasetest.Equal(t, "whose work the new primary has", workers(t, p.Copied), "old")
 	newLease := acquire(t, fresh, key)
 	wants(t, "the old holder's lease when the new one is granted", oldLease.Err(), txlock.ErrLost)
 	if newLease.Token() <= before {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
@@ -110,9 +111,7 @@ func minority(t *testing.T, nodes []*testdb.Server) {
 	caughtUp(t, db.At(t, nodes[2])) // joins again
 	for i, node := range nodes {
 		caughtUp(t, db.At(t, node))
-		if who := workers(t, db.At(t, node)); who != "before,most" {
-			t.Errorf("node %d has the work of %q, want that of the majority alone", i, who)
-		}
+		leasetest.Equal(t, fmt.Sprintf("whose work node %d has", i), workers(t, db.At(t, node)), "before,most")
 	}
 	wants(t, "the lease of the majority", after.Err(), nil)
 	wants(t, "Release", after.Release(t.Context()), nil)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
@@ -75,13 +76,9 @@ func TestOnce(t *testing.T) {
 				var rows int
 				var answer string
 				check(t, caughtUp(t, db.At(t, node)).QueryRow("SELECT COUNT(*), COALESCE(MAX(answer), '') FROM "+table+" WHERE name = ?", i).Scan(&rows, &answer))
-				if rows != 1 {
-					t.Errorf("key %d: %d effects on node %d", i, rows, n)
-				}
+				leasetest.Equal(t, fmt.Sprintf("key %d: effects on node %d", i, n), rows, 1)
 				for caller, got := range answers[i] {
-					if got != answer {
-						t.Errorf("key %d: caller %d was answered %q, the effect on node %d is %q", i, caller, got, n, answer)
-					}
+					leasetest.Equal(t, fmt.Sprintf("key %d: what caller %d was answered, by the effect on node %d", i, caller, n), got, answer)
 				}
 			}
 		}

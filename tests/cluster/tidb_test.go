@@ -20,6 +20,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -162,9 +163,7 @@ func (b *between) takesOver(t *testing.T) time.Duration {
 // works demands who has worked, as a server shows it.
 func works(t *testing.T, db *testdb.DB, want string) {
 	t.Helper()
-	if who := workers(t, db); who != want {
-		t.Errorf("the work is that of %q, want %q", who, want)
-	}
+	leasetest.Equal(t, "whose work it is", workers(t, db), want)
 }
 
 // TestTiDBLock: a lock that a transaction through one server has excludes one through another, until COMMIT.
@@ -183,9 +182,7 @@ func TestTiDBLock(t *testing.T) {
 		for i, node := range nodes {
 			pool := b.db.At(t, node).Connect(t)
 			err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("plain")}, func(*sql.Tx) error { return errors.New("it runs") })
-			if !errors.Is(err, schema.ErrEngine) {
-				t.Errorf("an unguarded pool of server %d: %v, want ErrEngine", i, err)
-			}
+			wants(t, fmt.Sprintf("an unguarded pool of server %d", i), err, schema.ErrEngine)
 		}
 	})
 }
@@ -320,9 +317,7 @@ func TestTiDBLeaseOfADeadServer(t *testing.T) {
 				}
 				check(t, nodes[0].Restart(t.Context()))
 				err = locksqlc.Run(t.Context(), oldPool, nil, func(tx *sql.Tx) error { return workUnder(t.Context(), tx, l, "late") })
-				if !errors.Is(err, txlock.ErrLost) {
-					t.Errorf("Guard by the old lease: %v, want ErrLost", err)
-				}
+				wants(t, "Guard by the old lease", err, txlock.ErrLost)
 				works(t, there, "")
 				check(t, next.Release(t.Context()))
 			})

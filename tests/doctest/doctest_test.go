@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -252,9 +253,7 @@ func TestPins(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(checkout, tutorial.document))
 		check(t, err)
 		blocks, err := parse(string(text))
-		if err != nil {
-			t.Errorf("%s: %v", tutorial.document, err)
-		}
+		leasetest.Wants(t, tutorial.document, err, nil)
 		for _, b := range blocks {
 			for word := range strings.FieldsSeq(b.text) {
 				if b.has("installs") && strings.Contains(word, "@") && !strings.Contains(string(makefile), word) {

@@ -199,9 +199,7 @@ func TestTagged(t *testing.T) {
 			},
 			"by another column": func(do query.IOrderDo) error {
 				info, err := do.Where(e.q.Order.N.Gte(0), e.q.Order.N.Lt(99)).UpdateSimple(e.q.Order.N.Add(1))
-				if info.RowsAffected != 1 {
-					t.Errorf("by another column: %d rows", info.RowsAffected)
-				}
+				leasetest.Equal(t, "rows by another column", info.RowsAffected, 1)
 				return err
 			},
 			"by a list": func(do query.IOrderDo) error {

@@ -93,9 +93,7 @@ func TestFirstScreen(t *testing.T) {
 		s.becomes("Nothing: no session waits for long", "Live")
 		s.contended(txlock.Named("order:42"))
 		s.becomes("1 session waiting; held by session", "order:42")
-		if first := eval[string](s, `document.querySelector("main section h2").textContent`); first != "Needs a person" {
-			t.Errorf("the first screen begins with %q", first)
-		}
+		leasetest.Equal(t, "how the first screen begins", eval[string](s, `document.querySelector("main section h2").textContent`), "Needs a person")
 		if wrong := eval[int](s, `[...document.querySelectorAll("figure svg")].filter(f => f.querySelectorAll("text").length !== 7 || !f.getAttribute("aria-label")).length`); wrong > 0 {
 			t.Errorf("%d charts have no axes", wrong)
 		}
@@ -318,9 +316,7 @@ func TestManyRows(t *testing.T) {
 		s.must(second(scope.LockAll(t.Context(), keys...)))
 		s.open("locks?sort=key&q=many")
 		s.becomes(fmt.Sprintf("1 to 100 of %d", n), "Live")
-		if rows := eval[int](s, `document.querySelectorAll("tbody tr").length`); rows != 100 {
-			t.Errorf("there are %d rows", rows)
-		}
+		leasetest.Equal(t, "rows", eval[int](s, `document.querySelectorAll("tbody tr").length`), 100)
 		eval[bool](s, `window.slowest = 0, new PerformanceObserver(l => { for (const e of l.getEntries()) window.slowest = Math.max(window.slowest, e.duration); }).observe({type: "longtask"}), true`)
 		s.updates()
 		if slowest := eval[float64](s, "window.slowest"); slowest > 5000 {
@@ -349,9 +345,8 @@ func TestNarrowAndDark(t *testing.T) {
 			}
 			s.open("locks")
 			s.becomes("order:43")
-			if display := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`); display != `"Mode"` {
-				t.Errorf("cells of a narrow table are labelled %s", display)
-			}
+			label := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`)
+			leasetest.Equal(t, "the label of a cell of a narrow table", label, `"Mode"`)
 			contrast, dark := s.contrast("document.body", "document.body"), s.light("document.body", "backgroundColor") < s.light("document.body", "color")
 			if contrast < 7 || dark != (scheme == "dark") {
 				t.Errorf("%s: the contrast is %v, the ground is dark: %t", scheme, contrast, dark)

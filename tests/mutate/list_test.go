@@ -137,16 +137,12 @@ func TestApply(t *testing.T) {
 
 func TestPatterns(t *testing.T) {
 	t.Parallel()
-	if got := pattern("TestA/b/c"); got != "^TestA$/^b$/^c$" {
-		t.Errorf("the pattern of a subtest is %s", got)
-	}
+	leasetest.Equal(t, "the pattern of a subtest", pattern("TestA/b/c"), "^TestA$/^b$/^c$")
 	if got := strings.Join(together([]string{"TestA", "TestB/c", "TestD"}), " "); got != "^TestB$/^c$ ^(TestA|TestD)$" {
 		t.Errorf("the patterns are %s", got)
 	}
 	const out = "--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/x (0.1s)\n--- PASS: TestB (0s)\n"
-	if got := strings.Join(names(out, "FAIL"), " "); got != "TestA" {
-		t.Errorf("%s have failed", got)
-	}
+	leasetest.Equal(t, "what has failed", strings.Join(names(out, "FAIL"), " "), "TestA")
 }
 
 // TestBeside proves that a function asks for its mutants, whatever names its parameters have.
@@ -181,9 +177,7 @@ func TestBeside(t *testing.T) {
 		t.Errorf("the files are %v", files)
 	}
 	for _, m := range list {
-		if m.chosen() != (m.decl != "T") {
-			t.Errorf("%v is chosen: %t", m, m.chosen())
-		}
+		leasetest.Equal(t, fmt.Sprint(m, " is chosen"), m.chosen(), m.decl != "T")
 	}
 }
 

@@ -291,9 +291,7 @@ func TestIdleLease(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Errorf("Do for longer than a connection may be silent: %v", err)
-		}
+		wants(t, "Do for longer than a connection may be silent", err, nil)
 		for begun := time.Now(); time.Since(begun) < ttl; time.Sleep(100 * time.Millisecond) {
 			if err := held.Err(); err != nil {
 				t.Fatalf("the lease is lost after %v: %v", time.Since(begun), err)

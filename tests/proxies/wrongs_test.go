@@ -159,9 +159,7 @@ func TestWrongs(t *testing.T) {
 					if strings.Contains(c.loses, pool) {
 						added--
 					}
-					if n := s.number(t); n != added {
-						t.Errorf("the number is %d, want %d", n, added)
-					}
+					leasetest.Equal(t, "the number", s.number(t), added)
 				})
 			}
 		}
@@ -181,9 +179,7 @@ func TestShared(t *testing.T) {
 		wants(t, "Check", schema.Check(t.Context(), s.pool), schema.ErrProxy)
 		wants(t, "a locked transaction", s.add(t.Context(), s.pool, nothing), nil)
 		check(t, other.Rollback())
-		if n := s.number(t); n != 0 {
-			t.Errorf("the number is %d, want that of the other's rollback", n)
-		}
+		leasetest.Equal(t, "the number, that of the other's rollback", s.number(t), 0)
 	})
 }
 
@@ -207,9 +203,7 @@ func TestReplay(t *testing.T) {
 				if compares && err == nil || !compares && err != nil {
 					t.Errorf("a replayed transaction: %v", err)
 				}
-				if n := s.number(t); n != 1 {
-					t.Errorf("the number is %d", n)
-				}
+				leasetest.Equal(t, "the number", s.number(t), 1)
 				if compares {
 					if err := s.add(t.Context(), s.pool, nothing); err != nil || s.number(t) != 2 {
 						t.Errorf("once more: %v, and the number is %d", err, s.number(t))

@@ -62,13 +62,9 @@ func TestRelease(t *testing.T) {
 	if want := released(t); !slices.Equal(slices.Sorted(slices.Values(tags)), want) {
 		t.Errorf("the tags are %s, want one for each module that users get: %s", tags, want)
 	}
-	if r.tagOf(r.modules[0]) != version {
-		t.Errorf("the first tag is %s, want that of the library", r.tagOf(r.modules[0]))
-	}
+	leasetest.Equal(t, "the first tag", r.tagOf(r.modules[0]), version)
 	for _, tag := range tags {
-		if parent := do(t, r.clone, "rev-parse", tag+"^{commit}^"); parent != before {
-			t.Errorf("%s stands on %s, want %s", tag, parent, before)
-		}
+		leasetest.Equal(t, "where "+tag+" stands", do(t, r.clone, "rev-parse", tag+"^{commit}^"), before)
 		gomod := do(t, r.clone, "show", tag+":"+strings.TrimPrefix(filepath.Dir(tag)+"/go.mod", "./"))
 		if strings.Contains(gomod, "replace") || strings.Contains(gomod, "lockstep v0.0.0") {
 			t.Errorf("%s has a go.mod that users can't use:\n%s", tag, gomod)
@@ -76,9 +72,7 @@ func TestRelease(t *testing.T) {
 	}
 	cron := slices.IndexFunc(r.modules, func(m mod) bool { return m.dir == "contrib/cron" })
 	must(t, r.try(t.Context(), testdb.Long(r.modules[cron:cron+1], r.modules), filepath.Join(dir, "users")))
-	if tags := do(t, checkout, "tag"); tags != "" {
-		t.Errorf("the checkout has tags that nobody took over: %s", tags)
-	}
+	leasetest.Equal(t, "tags that nobody took over in the checkout", do(t, checkout, "tag"), "")
 }
 
 // released returns the tags of the modules that users get, by the Makefile.
@@ -130,12 +124,8 @@ func TestTakeOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checkout, remote := small(t)
 			must(t, run(t.Context(), checkout, "v0.1.0", true, c.dry, c.push))
-			if got := do(t, checkout, "tag"); got != c.checkout {
-				t.Errorf("the checkout has the tags %q, want %q", got, c.checkout)
-			}
-			if got := do(t, remote, "tag"); got != c.gone {
-				t.Errorf("the remote has the tags %q, want %q", got, c.gone)
-			}
+			leasetest.Equal(t, "the tags of the checkout", do(t, checkout, "tag"), c.checkout)
+			leasetest.Equal(t, "the tags of the remote", do(t, remote, "tag"), c.gone)
 		})
 	}
 }

@@ -35,6 +35,14 @@ func Wants(t testing.TB, what string, err error, want ...error) {
 	}
 }
 
+// Equal demands that two values are equal.
+func Equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
 // Higher demands that a lease has a higher token than one before it.
 func Higher(t testing.TB, next, before interface{ Token() uint64 }) {
 	t.Helper()

@@ -151,9 +151,7 @@ func (e env) wantNumber(t *testing.T, want int64, query string, args ...any) {
 	t.Helper()
 	var n int64
 	noError(t, e.Admin().QueryRowContext(t.Context(), query, args...).Scan(&n))
-	if n != want {
-		t.Errorf("%s, %v: %d, want %d", query, args, n, want)
-	}
+	leasetest.Equal(t, fmt.Sprint(query, args), n, want)
 }
 
 // inTransaction calls fn in a transaction, which is committed.
@@ -194,9 +192,7 @@ func transaction(t *testing.T, e env) {
 			noError(t, tx.Model(&Order{}).Where("id = ? AND user_id = ?", two.ID, int64(2)).Clauses(lockgorm.On(keys[1])).Update("n", 7).Error)
 			var read Order
 			noError(t, tx.Where("user_id = ? AND id = ?", int64(2), two.ID).First(&read).Error)
-			if read.N != 7 {
-				t.Errorf("the transaction reads %+v", read)
-			}
+			leasetest.Equal(t, "what the transaction reads", read.N, 7)
 			for _, key := range keys {
 				noError(t, lockgorm.AssertLocked(tx, key))
 				if !e.held(t, key) {
@@ -321,9 +317,7 @@ func TestTwoDatabases(t *testing.T) {
 			}))
 			var read Order
 			noError(t, here.g.Where("user_id = ? AND id = ?", userID, order.ID).First(&read).Error)
-			if read.N != 7 {
-				t.Errorf("user %d reads %+v", userID, read)
-			}
+			leasetest.Equal(t, fmt.Sprintf("what user %d reads", userID), read.N, 7)
 		}
 	})
 }

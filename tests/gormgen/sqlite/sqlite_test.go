@@ -62,14 +62,10 @@ func TestUnlocked(t *testing.T) {
 		noError(t, tx.Model(&Order{ID: 7}).Update("n", 6).Error)
 		return failed
 	})
-	if !errors.Is(err, failed) {
-		t.Errorf("Optimistic: %v", err)
-	}
+	leasetest.Wants(t, "Optimistic", err, failed)
 	var o Order
 	noError(t, db.Take(&o, 7).Error)
-	if o.N != 5 {
-		t.Errorf("the row has %d", o.N)
-	}
+	leasetest.Equal(t, "the row", o.N, 5)
 	noError(t, db.Delete(&Order{}, 7).Error)
 }
 
