@@ -91,21 +91,14 @@ func TestRun(t *testing.T) {
 	testdb.NeedsServer(t)
 	for _, engine := range testdb.Engines() {
 		page := runs(t, engine, "-scenarios=a,b,d,e,f,g", "-contenders=no lock,bare,lockstep,for update,get_lock,shedlock,spring,gocron")
-		for _, want := range []string{
+		leasetest.Says(t, "the page of "+string(engine), page,
 			"innodb_flush_log_at_trx_commit", "Left out by CONTENDERS: redislock 100 ms", "## (a)", "## (g)",
 			"| lockstep Run |", "| lockstep lease |", "| 16 workers | no lock |", "| lockstep 16 segments |", "100 keys", "100 leases",
-			"](bench/a-time-" + string(engine) + ".svg)", "](bench/f.csv)",
-		} {
-			if !strings.Contains(page, want) {
-				t.Errorf("%s: there is no %q in\n%s", engine, want, page)
-			}
-		}
+			"](bench/a-time-"+string(engine)+".svg)", "](bench/f.csv)",
+		)
 		page = runs(t, engine, "-scenarios=c", "-contenders=lockstep run,spring") // the processes take long to start
-		for _, want := range []string{"| 8 workers | lockstep Run |", "64 workers", "load of waiting", "](bench/c-hand-over-" + string(engine) + ".svg)"} {
-			if !strings.Contains(page, want) {
-				t.Errorf("%s: there is no %q in\n%s", engine, want, page)
-			}
-		}
+		leasetest.Says(t, "the page of "+string(engine), page,
+			"| 8 workers | lockstep Run |", "64 workers", "load of waiting", "](bench/c-hand-over-"+string(engine)+".svg)")
 	}
 }
 
@@ -120,11 +113,7 @@ func TestFailure(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	page := read(t, dir)
-	for _, want := range []string{"Not measured to its end: `(a) on ", "loopback: a contender; is wrong`", "## (f)", "| lockstep Run |"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("there is no %q in\n%s", want, page)
-		}
-	}
+	leasetest.Says(t, "the page", page, "Not measured to its end: `(a) on ", "loopback: a contender; is wrong`", "## (f)", "| lockstep Run |")
 }
 
 // TestKept proves that a run of some scenarios leaves those of others on the page, in their

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockhttp"
 	"github.com/dca00107/lockstep/txlock"
@@ -143,14 +144,10 @@ func TestActions(t *testing.T) {
 		db.WaitGone(t, session) // the server rolls back a moment later
 		s.posts("ending it again", "release", end, alice, 409, "")
 		s.must(untouchable.Release(ctx))
-		for _, line := range []string{
+		leasetest.Says(t, "the log", s.log.String(),
 			`msg="lockhttp: release" who=alice`, "key=report lease=true", "key=order:42 lease=false", `msg="lockhttp: ask" who=alice`,
 			`level=WARN msg="lockhttp: release was not done" who=alice`, "cross-origin",
-		} {
-			if !strings.Contains(s.log.String(), line) {
-				t.Errorf("the log hasn't %q:\n%s", line, s.log)
-			}
-		}
+		)
 	})
 }
 
@@ -283,11 +280,8 @@ func TestJobActions(t *testing.T) {
 		s.posts("a second request", "run", request, alice, 409, "")
 		db.Exec(t, "UPDATE lockstep_jobs SET schedule = '', run_us = 0 WHERE name = 'nightly'")
 		s.posts("a request that no process would see", "run", request, alice, 409, "no process would see the request")
-		for _, line := range []string{`msg="lockhttp: pause" who=alice`, "key=nightly lease=false", `level=WARN msg="lockhttp: run was not done" who=alice`} {
-			if !strings.Contains(s.log.String(), line) {
-				t.Errorf("the log hasn't %q:\n%s", line, s.log)
-			}
-		}
+		leasetest.Says(t, "the log", s.log.String(),
+			`msg="lockhttp: pause" who=alice`, "key=nightly lease=false", `level=WARN msg="lockhttp: run was not done" who=alice`)
 		if strings.Contains(s.log.String(), "lease=true") {
 			t.Errorf("a job is told to be a lease:\n%s", s.log)
 		}

@@ -105,9 +105,7 @@ func TestMaskPanics(t *testing.T) {
 		s.must(tx.Commit())
 		s.shows("locks", "No locks are held.")
 		s.pages.Close()
-		if !strings.Contains(s.log.String(), "slice bounds out of range") {
-			t.Errorf("the log is %s", s.log)
-		}
+		leasetest.Says(t, "the log", s.log.String(), "slice bounds out of range")
 	})
 }
 
@@ -221,9 +219,7 @@ func TestUnseen(t *testing.T) {
 		for path, none := range map[string]string{"leases": "No leases are held.", "leaders": "No process leads.", "jobs": "There are no jobs."} { // which need less
 			answer := httptest.NewRecorder()
 			few.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+path, nil))
-			if body := answer.Body.String(); !strings.Contains(body, none) {
-				t.Errorf("the page %q without PROCESS is:\n%s", path, body)
-			}
+			leasetest.Says(t, path+" without PROCESS", answer.Body.String(), none)
 		}
 	})
 }
@@ -248,9 +244,8 @@ func TestServerGoes(t *testing.T) {
 			if code != http.StatusBadGateway || !strings.Contains(body, `"error": "The server doesn't answer. This was seen`) || !strings.Contains(body, `"taken"`) {
 				t.Errorf("the JSON of %s is answered with %d: %s", page, code, body)
 			}
-			if _, body, _ := s.get(page + "?key=order:42"); !strings.Contains(body, "The server doesn&#39;t answer. This was seen") {
-				t.Errorf("the page %s doesn't say it: %s", page, body)
-			}
+			_, body, _ = s.get(page + "?key=order:42")
+			leasetest.Says(t, page, body, "The server doesn&#39;t answer. This was seen")
 		}
 	})
 }

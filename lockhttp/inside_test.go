@@ -209,11 +209,8 @@ func TestAttention(t *testing.T) {
 	for _, a := range c.attention() {
 		texts += a.Text + "\n"
 	}
-	for _, want := range []string{"2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby", "no process stands for election", "overdue by 2m0s", "too long by 1m0s", "failed 3 times in 1h0m: no paper"} {
-		if !strings.Contains(texts, want) {
-			t.Errorf("no text has %q: %s", want, texts)
-		}
-	}
+	leasetest.Says(t, "the texts", texts, "2 sessions waiting; held by session 3; held by session 8; and 1 more session", "2 processes on standby",
+		"no process stands for election", "overdue by 2m0s", "too long by 1m0s", "failed 3 times in 1h0m: no paper")
 	if rows := c.attentionTable(nil); len(rows.Rows) != 0 || !strings.HasPrefix(rows.Empty, "Nothing:") {
 		t.Errorf("nothing is shown as %+v", rows)
 	}

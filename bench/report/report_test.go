@@ -115,11 +115,7 @@ func TestCharts(t *testing.T) {
 		if c.Metric == "time" {
 			wants = append(wants, "lockstep Run", "time, us")
 		}
-		for _, want := range wants {
-			if !strings.Contains(words, want) {
-				t.Errorf("%+v: there is no %q among the words %q", c, want, words)
-			}
-		}
+		leasetest.Says(t, fmt.Sprintf("%+v", c), words, wants...)
 		if dir := os.Getenv("BENCH_CHARTS"); dir != "" { // for eyes
 			if err := os.WriteFile(fmt.Sprintf("%s/chart%d.svg", dir, i), drawing, 0o644); err != nil {
 				t.Error(err)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -122,9 +124,7 @@ func TestFrontNames(t *testing.T) {
 	if out, err := exec.Command("go", "build", "./"+w.front).CombinedOutput(); err != nil {
 		t.Errorf("go build: %v\n%s", err, out)
 	}
-	if text := w.read(filepath.Join(w.front, output)); !strings.Contains(text, "= behind.AllStatusValues\n") {
-		t.Errorf("no AllStatusValues in\n%s", text)
-	}
+	leasetest.Says(t, output, w.read(filepath.Join(w.front, output)), "= behind.AllStatusValues\n")
 	w.write(models, strings.Replace(was, "package hidden", "package db", 1)+"\ntype Run struct{ ID int64 }\n")
 	w.lockgen(1, []string{"has a Run, and so has the package in front: give sqlc's another name"}, "-front", w.front)
 }

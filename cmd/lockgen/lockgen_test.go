@@ -148,9 +148,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if said := planned(t, c.old, c.new); !strings.Contains(said, c.want) {
-				t.Errorf("lockgen says:\n%s\nwant:\n%s", said, c.want)
-			}
+			leasetest.Says(t, "lockgen", planned(t, c.old, c.new), c.want)
 		})
 	}
 }
@@ -192,11 +190,7 @@ func (w *workspace) lockgen(want int, says []string, args ...string) string {
 	if code := run(append(args, w.dir), &stderr); code != want {
 		w.Errorf("lockgen %q has ended with %d, want %d: %s", args, code, want, stderr.String())
 	}
-	for _, text := range says {
-		if !strings.Contains(stderr.String(), text) {
-			w.Errorf("lockgen %q says:\n%s\nwant:\n%s", args, stderr.String(), text)
-		}
-	}
+	leasetest.Says(w, fmt.Sprintf("lockgen %q", args), stderr.String(), says...)
 	if want == 0 && len(says) == 0 && stderr.Len() > 0 {
 		w.Errorf("lockgen %q says: %s", args, stderr.String())
 	}

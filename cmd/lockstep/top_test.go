@@ -66,9 +66,7 @@ func TestTop(t *testing.T) {
 	old := picture(0)
 	old.Ages = ops.Ages{LocksAge: 9, LeasesAge: 12}
 	s.see(old)
-	if text := s.text(); !strings.Contains(text, "2 locks 9.0s ago, 1 leases 12s ago") {
-		t.Errorf("it doesn't say how old locks and leases are:\n%s", text)
-	}
+	leasetest.Says(t, "how old locks and leases are", s.text(), "2 locks 9.0s ago, 1 leases 12s ago")
 	partly := picture(1)
 	partly.Gaps = []ops.Gap{{What: "programs are not known"}, {What: "what other users hold is not known", Fix: "GRANT PROCESS ON *.* TO 'op'@'%'", Hides: true, Denied: true}}
 	s.see(partly)

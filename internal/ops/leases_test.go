@@ -278,9 +278,7 @@ func TestJobs(t *testing.T) {
 			"died": "overdue by 1h0m; its process died or stopped", "fails": "failed 2 times in ", "late": "overdue by 2h0m; another process runs it by Every(2h0m0s)",
 			"paused": "paused by alice ", "runs": "too long by 9m",
 		} {
-			if got := trouble(name); !strings.Contains(got, want) {
-				t.Errorf("of %s is said %q", name, got)
-			}
+			leasetest.Says(t, name, trouble(name), want)
 		}
 		leasetest.Equal(t, "what is said of a job that is done", trouble("done"), "")
 		if j, _ := all.Job("paused"); j.Requested.IsZero() || j.Paused.IsZero() {

@@ -460,11 +460,8 @@ func TestTell(t *testing.T) {
 	}
 	text.Reset()
 	r.tell(&text)
-	for _, part := range []string{"overlap: two of them", "broken: and 2 more", "kill server                  3", "FAILED", "-duration 1m0s -seed 7", "-without lock"} {
-		if !strings.Contains(text.String(), part) {
-			t.Errorf("it doesn't say %q: %s", part, &text)
-		}
-	}
+	leasetest.Says(t, "the report", text.String(),
+		"overlap: two of them", "broken: and 2 more", "kill server                  3", "FAILED", "-duration 1m0s -seed 7", "-without lock")
 }
 
 var must = leasetest.Must

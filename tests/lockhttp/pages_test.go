@@ -252,9 +252,7 @@ func TestActionsInBrowser(t *testing.T) {
 		if _, err := tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1"); err == nil {
 			t.Error("the session was not ended")
 		}
-		if !strings.Contains(s.log.String(), `msg="lockhttp: release" who=alice`) {
-			t.Errorf("the log has %s", s.log)
-		}
+		leasetest.Says(t, "the log", s.log.String(), `msg="lockhttp: release" who=alice`)
 	})
 }
 
