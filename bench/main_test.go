@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,9 +80,8 @@ func TestWrongOptions(t *testing.T) {
 		{[]string{"-links=-1ms"}, environment(), "-1ms"},
 		{[]string{"quick"}, environment(), "quick"},
 	} {
-		if _, err := parse(c.args, c.env); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("parse(%q) = %v, want %s", c.args, err, c.want)
-		}
+		_, err := parse(c.args, c.env)
+		leasetest.Fails(t, fmt.Sprintf("parse(%q)", c.args), err, c.want)
 	}
 }
 

@@ -32,9 +32,8 @@ func nowhere(t *testing.T) *sql.DB {
 // TestNew proves that what is missing is said before anything is served.
 func TestNew(t *testing.T) {
 	t.Parallel()
-	if _, err := lockhttp.New(nil); err == nil || !strings.Contains(err.Error(), "needs a *sql.DB") {
-		t.Errorf("New(nil) returns %v", err)
-	}
+	_, err := lockhttp.New(nil)
+	leasetest.Fails(t, "New(nil)", err, "needs a *sql.DB")
 	pool := nowhere(t)
 	for name, option := range map[string]lockhttp.Option{
 		"MaskKeys": lockhttp.MaskKeys(nil), "MaskNotes": lockhttp.MaskNotes(nil), "Authorize": lockhttp.Authorize(nil), "Log": lockhttp.Log(nil), "Events": lockhttp.Events(nil),

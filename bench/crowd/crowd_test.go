@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 func TestMain(m *testing.M) {
@@ -47,11 +49,8 @@ func TestOrders(t *testing.T) {
 		`{"Contender":"luck"}`: "luck",
 	} {
 		var out bytes.Buffer
-		if err := serve(strings.NewReader(order), &out); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("serve(%s) = %v", order, err)
-		}
+		leasetest.Fails(t, "serve "+order, serve(strings.NewReader(order), &out), want)
 	}
-	if _, err := Gather(t.Context(), Order{Contender: "luck", Workers: 2}, 2); err == nil || !strings.Contains(err.Error(), "luck") {
-		t.Errorf("Gather = %v", err)
-	}
+	_, err := Gather(t.Context(), Order{Contender: "luck", Workers: 2}, 2)
+	leasetest.Fails(t, "Gather", err, "luck")
 }

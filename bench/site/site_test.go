@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-var must, wants = leasetest.Must, leasetest.Wants
+var must = leasetest.Must
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 

@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -244,8 +243,6 @@ func TestTwoTrips(t *testing.T) {
 			_, err := q.CommitWith(1).GetAccount(t.Context(), 1)
 			return err
 		})
-		if err == nil || !strings.Contains(err.Error(), "single INSERT, UPDATE, DELETE or REPLACE") {
-			t.Errorf("a read that is to commit: %v", err)
-		}
+		leasetest.Fails(t, "a read that is to commit", err, "single INSERT, UPDATE, DELETE or REPLACE")
 	})
 }

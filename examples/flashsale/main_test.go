@@ -137,9 +137,7 @@ func TestStart(t *testing.T) {
 	wants(t, "start", start(t.Context(), small, none, t.TempDir(), io.Discard), errNoServer)
 	bad := func(string) string { return "not a data source name" }
 	err := start(t.Context(), small, bad, t.TempDir(), io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "LOCKSTEP_MARIADB_DSN") {
-		t.Errorf("start = %v, want an error that names the variable", err)
-	}
+	leasetest.Fails(t, "start", err, "LOCKSTEP_MARIADB_DSN")
 }
 
 var check, wants = leasetest.Must, leasetest.Wants

@@ -84,9 +84,7 @@ func TestStart(t *testing.T) {
 	t.Parallel()
 	wants(t, "start", start(t.Context(), func(string) string { return "" }, io.Discard), errNoServer)
 	err := start(t.Context(), func(string) string { return "not a data source name" }, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "LOCKSTEP_MARIADB_DSN") {
-		t.Errorf("start = %v, want an error that names the variable", err)
-	}
+	leasetest.Fails(t, "start", err, "LOCKSTEP_MARIADB_DSN")
 }
 
 // TestCheckFindsWhatDoesNotHold proves that what was done twice, or never, is found.

@@ -89,9 +89,7 @@ func TestDo(t *testing.T) {
 		blocks, err := parse(strings.ReplaceAll(text, "'''", "```"))
 		check(t, err)
 		var r Reader
-		if err := r.do(t, r.open(t, t.TempDir()), blocks[0]); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\n%v, want %q", text, err, want)
-		}
+		leasetest.Fails(t, text, r.do(t, r.open(t, t.TempDir()), blocks[0]), want)
 	}
 }
 
@@ -143,9 +141,7 @@ func TestParse(t *testing.T) {
 		"\n\n'''text\n'''\n'''go\nx\n'''\n": "line 5",
 	} {
 		_, err := parse(strings.ReplaceAll(text, "'''", "```"))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\n%v, want %q", text, err, want)
-		}
+		leasetest.Fails(t, text, err, want)
 	}
 }
 

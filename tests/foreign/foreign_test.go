@@ -77,17 +77,14 @@ func TestReadResults(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	check(t, found.enough(2))
-	if err := found.enough(3); err == nil || !strings.Contains(err.Error(), "3 at least should\nC says fail") {
-		t.Errorf("%v", err)
-	}
+	leasetest.Fails(t, "enough", found.enough(3), "3 at least should\nC says fail")
 	broken := read(t, `{"ImportPath":"p","Action":"build-output","Output":"undefined: x\n"}`+"\n"+`{"ImportPath":"p","Action":"build-fail"}`+"\n")
 	worse := compare(found, broken)
 	if len(broken.outcomes) != 0 || len(worse) != 3 || !strings.Contains(worse[2], "undefined: x") {
 		t.Errorf("%v, %q", broken.outcomes, worse)
 	}
-	if _, err := readResults(strings.NewReader("{}\nnonsense\n")); err == nil || !strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("a line that is no event: %v", err)
-	}
+	_, err := readResults(strings.NewReader("{}\nnonsense\n"))
+	leasetest.Fails(t, "a line that is no event", err, "nonsense")
 }
 
 // TestPatches proves that a suite which opens its pools in another way than before is
@@ -113,9 +110,7 @@ func TestPatches(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(dir, "below", "c.go")); err != nil || !strings.HasPrefix(string(text), "package mysql") {
 		t.Errorf("%s, %v", text, err)
 	}
-	if err := s.change(); err == nil || !strings.Contains(err.Error(), `m: no *_test.go has sql.Open("mysql"`) {
-		t.Errorf("patched again: %v", err)
-	}
+	leasetest.Fails(t, "patched again", s.change(), `m: no *_test.go has sql.Open("mysql"`)
 }
 
 // TestCopyTree proves that the copy of what is read-only can be changed.

@@ -164,9 +164,7 @@ func TestRefused(t *testing.T) {
 		if c.before != nil {
 			c.before()
 		}
-		if err := run(t.Context(), checkout, c.version, c.tested, c.dry, c.push); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
-		}
+		leasetest.Fails(t, c.name, run(t.Context(), checkout, c.version, c.tested, c.dry, c.push), c.want)
 		if c.after != nil {
 			c.after()
 		}

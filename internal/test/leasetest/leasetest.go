@@ -54,6 +54,14 @@ func Says(t testing.TB, what, text string, parts ...string) {
 	}
 }
 
+// Fails demands an error that says something.
+func Fails(t testing.TB, what string, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("%s: %v, want an error that says %q", what, err, text)
+	}
+}
+
 // Higher demands that a lease has a higher token than one before it.
 func Higher(t testing.TB, next, before interface{ Token() uint64 }) {
 	t.Helper()
