@@ -138,14 +138,10 @@ func TestVanishedGuard(t *testing.T) {
 					t.Errorf("the lease of a client that has vanished: %v", err)
 				} else {
 					t.Logf("free after %v", time.Since(start))
-					if err := next.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
+					wants(t, "Release", next.Release(t.Context()), nil)
 				}
 				fatal(t, n.Down())
-				if err := tx.Commit(); err == nil {
-					t.Error("Commit says that it has committed")
-				}
+				leasetest.Fails(t, "Commit", tx.Commit())
 				leasetest.Equal(t, "rows that were committed", count(t, db, "SELECT COUNT(*) FROM "+table), 0)
 			})
 		}
@@ -272,18 +268,14 @@ func TestStoppedHolder(t *testing.T) {
 			t.Error(err)
 		}
 		granted, delays := time.Now().UnixNano(), testdb.Delays(t)
-		if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Error(err)
-		}
+		wants(t, "SIGCONT", cmd.Process.Signal(syscall.SIGCONT), nil)
 		var h held
 		if !lines.Scan() {
 			t.Error("the process says nothing")
 		} else if err := json.Unmarshal(lines.Bytes(), &h); err != nil {
 			t.Error(err)
 		}
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
-		}
+		wants(t, "Wait", cmd.Wait(), nil)
 		t.Logf("granted %v after the last valid call; told %v after, done %v after, context %v after the grant",
 			time.Duration(granted-h.LastValid), time.Duration(h.Told-granted), time.Duration(h.Done-granted), time.Duration(h.Ended-granted))
 		if h.LastValid == 0 || h.LastValid >= granted || h.Revived != 0 {

@@ -24,9 +24,8 @@ func TestLinkNames(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "0", "0ms", "-1ms", "near"} {
-		if d, err := site.ParseLink(name); err == nil {
-			t.Errorf("%q is %v", name, d)
-		}
+		_, err := site.ParseLink(name)
+		leasetest.Fails(t, name, err)
 	}
 }
 

@@ -60,9 +60,7 @@ func TestFrontCheck(t *testing.T) {
 		t.Error("-check has written")
 	}
 	w.lockgen(0, nil, "-front", w.front)
-	if w.read(front) != was {
-		t.Error("-front has written something else than before")
-	}
+	leasetest.Equal(t, "what -front has written", w.read(front), was)
 	queries := filepath.Join(w.root, "queries.sql")
 	w.write(queries, strings.Replace(w.read(queries), "# lock: Accounts(id)", "# lock: Accounts(balance)", 1))
 	w.lockgen(1, []string{"queries.sql:19: Accounts(balance): balance must be the key of the row"}, "-front", w.front)

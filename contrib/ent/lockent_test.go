@@ -126,9 +126,7 @@ func TestAnErrorUndoesItsTransaction(t *testing.T) {
 			check(t, inner.Exec(cancelled, "UPDATE "+db.table+" SET n = 0 WHERE id = 2", []any{}, nil))
 			cancel()
 			wantError(t, "Commit after the context's end", inner.Commit(), context.Canceled)
-			if err := db.set(ctx, drv, 3, 1); err == nil {
-				t.Error("an update of a row that doesn't exist has succeeded")
-			}
+			leasetest.Fails(t, "an update of a row that doesn't exist", db.set(ctx, drv, 3, 1))
 			return db.set(ctx, drv, 1, 1)
 		}))
 		db.want(t, 1, 5)

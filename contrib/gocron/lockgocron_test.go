@@ -208,9 +208,7 @@ func TestElector(t *testing.T) {
 			func() error { return leader.Close(t.Context()) },
 		} {
 			for range 3 {
-				if n := <-by; n != leader {
-					t.Error("another one works")
-				}
+				leasetest.Equal(t, "who works", <-by, leader)
 			}
 			jobtest.Must(t, handOver())
 			next := <-by
@@ -218,9 +216,7 @@ func TestElector(t *testing.T) {
 				next = <-by
 			}
 			leader = next
-			if leaderOf(t, all) != leader {
-				t.Error("it works, and another one leads")
-			}
+			leasetest.Equal(t, "who leads", leaderOf(t, all), leader)
 		}
 		close(enough)
 	})
@@ -274,9 +270,7 @@ func TestElectorGrace(t *testing.T) {
 func TestElectorRefuses(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		none := lockgocron.NewElector(nil)
-		if err := none.IsLeader(t.Context()); err == nil {
-			t.Error("without an election it leads")
-		}
+		leasetest.Fails(t, "IsLeader without an election", none.IsLeader(t.Context()))
 		jobtest.Must(t, none.Close(t.Context()))
 
 		n := newNode(t, engine, txlock.Named("gocron:"+rand.Text()))
@@ -293,8 +287,6 @@ func TestElectorRefuses(t *testing.T) {
 
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := newNode(t, engine, txlock.Named("gocron:"+rand.Text())).IsLeader(ended); err == nil {
-			t.Error("it leads under a context that has ended")
-		}
+		leasetest.Fails(t, "IsLeader under a context that has ended", newNode(t, engine, txlock.Named("gocron:"+rand.Text())).IsLeader(ended))
 	})
 }

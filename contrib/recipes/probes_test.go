@@ -50,9 +50,7 @@ func TestProbes(t *testing.T) {
 		gone, err := locksqlc.Open("app@tcp(127.0.0.1:1)/shop")
 		check(t, err)
 		defer func() { check(t, gone.Close()) }()
-		if err := Prepare(t.Context(), gone); err == nil {
-			t.Error("a program without a server is prepared")
-		}
+		leasetest.Fails(t, "Prepare without a server", Prepare(t.Context(), gone))
 		for _, c := range []struct {
 			db   *sql.DB
 			path string

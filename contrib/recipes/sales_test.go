@@ -54,16 +54,12 @@ func onShops(t *testing.T, test func(t *testing.T, dsn string, product int64)) {
 // guarded pool is what they must have.
 func sells(t *testing.T, db *sql.DB, product int64, sell func(ctx context.Context) error) {
 	t.Helper()
-	if err := txlock.CheckGuarded(t.Context(), db); err != nil {
-		t.Error(err)
-	}
+	leasetest.Wants(t, "CheckGuarded", txlock.CheckGuarded(t.Context(), db), nil)
 	var selling sync.WaitGroup
 	for worker := range 4 {
 		selling.Go(func() {
 			for i := worker; i < pieces; i += 4 {
-				if err := retry(func() error { return sell(t.Context()) }); err != nil {
-					t.Error(err)
-				}
+				leasetest.Wants(t, "sell", retry(func() error { return sell(t.Context()) }), nil)
 			}
 		})
 	}
@@ -294,7 +290,6 @@ func TestNewRelic(t *testing.T) {
 		defer func() { check(t, db.Close()) }()
 		sells(t, db, product, func(ctx context.Context) error { return sell(ctx, db, product) })
 	})
-	if _, err := openGuarded("nrmysql", "no slash"); err == nil {
-		t.Error("a wrong data source name has opened a pool")
-	}
+	_, err := openGuarded("nrmysql", "no slash")
+	leasetest.Fails(t, "a wrong data source name", err)
 }

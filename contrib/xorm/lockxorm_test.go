@@ -57,7 +57,6 @@ func TestJoin(t *testing.T) {
 		check(t, another())
 		refused("after Commit")
 	})
-	if _, err := lockxorm.Join(t.Context(), nil); err == nil {
-		t.Error("Join of no session has succeeded")
-	}
+	_, err := lockxorm.Join(t.Context(), nil)
+	leasetest.Fails(t, "Join of no session", err)
 }

@@ -152,9 +152,7 @@ func exercise(t *testing.T, s *service, url string) {
 	_, err = s.jobs.Tick(ctx, txlock.Named("failing"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error {
 		return errors.New("it fails")
 	})
-	if err == nil {
-		t.Error("the tick hasn't failed")
-	}
+	leasetest.Fails(t, "the tick", err)
 	for _, pattern := range []string{`^lockstep_leading.* 1$`, `^lockstep_ticks_total.*outcome="` + string(job.Done), `^lockstep_renewal_left_seconds_count`} {
 		await(t, url, pattern)
 	}
@@ -244,12 +242,8 @@ func TestExample(t *testing.T) {
 		}
 		check(t, <-ended)
 	})
-	if err := run(t.Context(), "", "", io.Discard); err == nil {
-		t.Error("it runs without a server")
-	}
-	if err := run(t.Context(), "nobody@tcp(127.0.0.1:1)/", "", io.Discard); err == nil {
-		t.Error("it runs without a server that answers")
-	}
+	leasetest.Fails(t, "run without a server", run(t.Context(), "", "", io.Discard))
+	leasetest.Fails(t, "run without a server that answers", run(t.Context(), "nobody@tcp(127.0.0.1:1)/", "", io.Discard))
 }
 
 var check, wants = leasetest.Must, leasetest.Wants

@@ -47,9 +47,7 @@ func TestGetLock(t *testing.T) {
 		unbearable := errors.New("unbearable")
 		for _, result := range []error{nil, unbearable} {
 			err := GetLock(t.Context(), db, 42, func(*sql.Tx) error {
-				if free() != 0 {
-					t.Error("GET_LOCK is free while the program works")
-				}
+				leasetest.Equal(t, "whether GET_LOCK is free while the program works", free(), 0)
 				wants(t, "another transaction", try(t.Context(), db), txlock.ErrBusy)
 				return result
 			})
@@ -126,21 +124,15 @@ func TestArticle(t *testing.T) {
 		}
 		var a Article
 		must(t, db.Take(&a, 7).Error)
-		if save("of before", 3) != 1 {
-			t.Error("the program of before can't save")
-		}
+		leasetest.Equal(t, "what the program of before saves", save("of before", 3), 1)
 		a.Text = "of now"
 		wants(t, "a save of what has changed", db.Save(&a).Error, txlock.ErrConflict)
 		must(t, db.Take(&a, 7).Error)
 		must(t, db.Save(&a).Error)
-		if save("of before", 4) != 0 {
-			t.Error("the program of before saves over the new one")
-		}
+		leasetest.Equal(t, "what the program of before saves over the new one", save("of before", 4), 0)
 		var seen int64
 		must(t, pool.QueryRowContext(t.Context(), "SELECT version FROM articles WHERE id = 7").Scan(&seen))
-		if save("of before", seen) != 1 {
-			t.Error("the program of before can't save what it has read")
-		}
+		leasetest.Equal(t, "what the program of before saves of what it has read", save("of before", seen), 1)
 	})
 }
 

@@ -142,9 +142,8 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 		defer db.Close()
 		m, err := lease.NewManager(db)
 		check(t, err)
-		if _, err := m.TryAcquire(t.Context(), job); err != nil {
-			t.Errorf("TryAcquire of the job: %v", err)
-		}
+		_, err = m.TryAcquire(t.Context(), job)
+		wants(t, "TryAcquire of the job", err, nil)
 		check(t, m.Close(t.Context()))
 	})
 }
@@ -153,9 +152,7 @@ func TestWorkerEndsWithItsParent(t *testing.T) {
 func TestWorkRefuses(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"a", "1", "1s"}, {"a", "x", "1s", "1s"}, {"a", "1", "x", "1s"}, {"a", "1", "1s", "x"}} {
-		if err := work(t.Context(), args, "root@/none", strings.NewReader(""), io.Discard); err == nil {
-			t.Errorf("work(%q) does not fail", args)
-		}
+		leasetest.Fails(t, fmt.Sprintf("work(%q)", args), work(t.Context(), args, "root@/none", strings.NewReader(""), io.Discard))
 	}
 }
 
@@ -200,9 +197,8 @@ func TestInterruptedJob(t *testing.T) {
 				}
 			}
 		})
-		if _, err := runJob(ctx, long, database.DSN()); err == nil {
-			t.Error("an interrupted job does not fail")
-		}
+		_, err := runJob(ctx, long, database.DSN())
+		leasetest.Fails(t, "an interrupted job", err)
 		check(t, database.Drop())
 	})
 }

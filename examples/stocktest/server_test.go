@@ -59,9 +59,7 @@ func TestSellOnServers(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 30 {
 			wg.Go(func() {
-				if err := unlessSoldOut(shop.Sell(t.Context(), 7, 1)); err != nil {
-					t.Error(err)
-				}
+				leasetest.Wants(t, "Sell", unlessSoldOut(shop.Sell(t.Context(), 7, 1)), nil)
 			})
 		}
 		wg.Wait()

@@ -163,9 +163,7 @@ func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 	lookUntil(t, ops.New(pool), inLine)
 	return func() {
 		cancel()
-		if err := <-ended; err == nil {
-			t.Error("the waiter was granted the lease")
-		}
+		leasetest.Fails(t, "the waiter", <-ended)
 		lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return !inLine(p) })
 	}
 }

@@ -323,9 +323,8 @@ func TestJournal(t *testing.T) {
 	if ops, err = readHistory(path); err != nil || !reflect.DeepEqual(ops, want) {
 		t.Errorf("%+v, %v, want %+v", ops, err, want)
 	}
-	if _, err := readJournal(strings.NewReader("{\n")); err == nil {
-		t.Error("a line that is no operation is read")
-	}
+	_, err = readJournal(strings.NewReader("{\n"))
+	leasetest.Fails(t, "a line that is no operation", err)
 }
 
 // TestListen proves that what a client has said is a violation of its server's site.

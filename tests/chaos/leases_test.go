@@ -260,9 +260,8 @@ func TestTellAsks(t *testing.T) {
 		toldAt(s.held(id, "hold until asked", "asked:1", uint64(i+1), 10*i+1, 10*i+1, 10*i+9), 11*i+2, "q"+id)
 		s.asks("q"+id, 10*i+1)
 	}
-	if text, want := tellAsks(s.ops), "  5 holders were told of a question: half of them within 3s, 9 of 10 within 4s, all within 5s\n"; text != want {
-		t.Errorf("%q, want %q", text, want)
-	}
+	leasetest.Equal(t, "what is told of questions", tellAsks(s.ops),
+		"  5 holders were told of a question: half of them within 3s, 9 of 10 within 4s, all within 5s\n")
 	leasetest.Equal(t, "what is told of no history", tellAsks(nil), "")
 }
 

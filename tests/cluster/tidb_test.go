@@ -243,9 +243,7 @@ func TestTiDBLockOfADeadServer(t *testing.T) {
 		b := newBetween(t, nodes)
 		check(t, nodes[0].Kill())
 		t.Logf("granted %v after the end of the holder's server", b.takesOver(t))
-		if err := b.holder.Commit(); err == nil {
-			t.Error("a server that is gone has committed")
-		}
+		leasetest.Fails(t, "Commit on a server that is gone", b.holder.Commit())
 		works(t, b.there, "new")
 		check(t, nodes[0].Restart(t.Context()))
 		works(t, b.db, "new")
@@ -272,9 +270,7 @@ func TestTiDBLockOfAHungServer(t *testing.T) {
 				t.Logf("granted %v after the holder's server was %s", b.takesOver(t), name)
 				fault.end(t, nodes[0])
 				err := b.holder.Commit()
-				if err == nil {
-					t.Error("a transaction whose lock another has had was committed")
-				}
+				leasetest.Fails(t, "Commit of a transaction whose lock another has had", err)
 				t.Logf("Commit of the old holder: %v", err)
 				works(t, b.there, "new")
 				works(t, b.db, "new")

@@ -70,12 +70,8 @@ func TestCompare(t *testing.T) {
 func TestReadResults(t *testing.T) {
 	t.Parallel()
 	found := read(t, stream("pass A", "pass B", "fail C", "skip D", "run E"))
-	if got, want := found.counts(), "2 passed, 1 failed, 1 skipped, 1 never ended"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got, want := found.failures(), "C says fail\nE says run\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	leasetest.Equal(t, "the counts", found.counts(), "2 passed, 1 failed, 1 skipped, 1 never ended")
+	leasetest.Equal(t, "the failures", found.failures(), "C says fail\nE says run\n")
 	check(t, found.enough(2))
 	leasetest.Fails(t, "enough", found.enough(3), "3 at least should\nC says fail")
 	broken := read(t, `{"ImportPath":"p","Action":"build-output","Output":"undefined: x\n"}`+"\n"+`{"ImportPath":"p","Action":"build-fail"}`+"\n")
@@ -124,9 +120,7 @@ func TestCopyTree(t *testing.T) {
 	if err != nil || info.Mode() != fs.FileMode(0o600) {
 		t.Errorf("%v, %v", info, err)
 	}
-	if err := copyTree(to, filepath.Join(from, "missing")); err == nil {
-		t.Error("what is missing was copied")
-	}
+	leasetest.Fails(t, "a copy of what is missing", copyTree(to, filepath.Join(from, "missing")))
 }
 
 // TestRefused proves that what can't be run is refused before anything is started.

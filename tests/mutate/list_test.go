@@ -106,9 +106,8 @@ equivalent the same
 		"# x\nin a.go\nby a TestX\n-a\n+a\n",
 		"# x\nsomething else\n",
 	} {
-		if _, err := readList("area", bad); err == nil {
-			t.Errorf("it is taken: %q", bad)
-		}
+		_, err := readList("area", bad)
+		leasetest.Fails(t, bad, err)
 	}
 }
 
@@ -138,9 +137,7 @@ func TestApply(t *testing.T) {
 func TestPatterns(t *testing.T) {
 	t.Parallel()
 	leasetest.Equal(t, "the pattern of a subtest", pattern("TestA/b/c"), "^TestA$/^b$/^c$")
-	if got := strings.Join(together([]string{"TestA", "TestB/c", "TestD"}), " "); got != "^TestB$/^c$ ^(TestA|TestD)$" {
-		t.Errorf("the patterns are %s", got)
-	}
+	leasetest.Equal(t, "the patterns", strings.Join(together([]string{"TestA", "TestB/c", "TestD"}), " "), "^TestB$/^c$ ^(TestA|TestD)$")
 	const out = "--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/x (0.1s)\n--- PASS: TestB (0s)\n"
 	leasetest.Equal(t, "what has failed", strings.Join(names(out, "FAIL"), " "), "TestA")
 }

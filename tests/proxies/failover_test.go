@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
@@ -215,9 +216,7 @@ func TestIdleTransaction(t *testing.T) {
 			// Granted when the server has rolled the other back.
 			check(t, begun(t, direct, key).Rollback())
 			if speaks {
-				if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)"); err == nil {
-					t.Error("a statement on a connection that was cut: no error")
-				}
+				leasetest.Fails(t, "a statement on a cut connection", second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")))
 				wants(t, "the next statement", second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")), txlock.ErrTxDoomed)
 			}
 			if err := tx.Commit(); err == nil || speaks && !errors.Is(err, txlock.ErrTxDoomed) {
@@ -251,9 +250,7 @@ func TestIdleWait(t *testing.T) {
 		}
 		last, scope := joined(t, direct)
 		defer func() { _ = last.Rollback() }()
-		if _, err := scope.WaitAtMost(time.Minute).Lock(t.Context(), key); err != nil {
-			t.Errorf("nobody has the lock, and nobody waits: %v", err)
-		}
+		wants(t, "Lock, for which nobody waits", second(scope.WaitAtMost(time.Minute).Lock(t.Context(), key)), nil)
 	})
 }
 

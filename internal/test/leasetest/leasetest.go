@@ -54,12 +54,14 @@ func Says(t testing.TB, what, text string, parts ...string) {
 	}
 }
 
-// Fails demands an error that says something.
-func Fails(t testing.TB, what string, err error, text string) {
+// Fails demands an error that says each of some parts.
+func Fails(t testing.TB, what string, err error, parts ...string) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), text) {
-		t.Errorf("%s: %v, want an error that says %q", what, err, text)
+	if err == nil {
+		t.Errorf("%s: no error", what)
+		return
 	}
+	Says(t, what, err.Error(), parts...)
 }
 
 // Higher demands that a lease has a higher token than one before it.
