@@ -2,7 +2,6 @@ package lockxorm_test
 
 import (
 	"database/sql"
-	"errors"
 	"testing"
 
 	"xorm.io/xorm"
@@ -34,9 +33,8 @@ func TestJoin(t *testing.T) {
 		defer func() { check(t, session.Close()) }()
 		refused := func(when string) {
 			t.Helper()
-			if _, err := lockxorm.Join(ctx, session); !errors.Is(err, txlock.ErrNoTransaction) {
-				t.Errorf("Join %s: %v, want ErrNoTransaction", when, err)
-			}
+			_, err := lockxorm.Join(ctx, session)
+			wants(t, "Join "+when, err, txlock.ErrNoTransaction)
 		}
 		refused("before Begin")
 		check(t, session.Begin())

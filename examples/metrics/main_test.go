@@ -213,9 +213,8 @@ func stale(t *testing.T, db *sql.DB) {
 	check(t, locksqlc.Run(t.Context(), db, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 	locks, err := locksqlc.Join(t.Context(), tx)
 	check(t, err)
-	if _, err := locks.Lock(t.Context(), key); !errors.Is(err, txlock.ErrStaleSnapshot) {
-		t.Errorf("Lock: %v", err)
-	}
+	_, err = locks.Lock(t.Context(), key)
+	wants(t, "Lock", err, txlock.ErrStaleSnapshot)
 }
 
 // TestExample runs the program until its customers have bought something.

@@ -83,12 +83,10 @@ func TestShedLock(t *testing.T) {
 		report, ours, theirs := txlock.Named("report"), ShedLock(db, "report", "new"), ShedLock(db, "report", "old")
 		for range 2 { // it is released in between
 			must(t, Both(t.Context(), ours, leases, report, func(ctx context.Context, l *lease.Lease) error {
-				if _, err := theirs(ctx); !errors.Is(err, ErrTaken) {
-					t.Errorf("a node of ShedLock: %v, want ErrTaken", err)
-				}
-				if _, err := leases.TryAcquire(t.Context(), report); !errors.Is(err, txlock.ErrBusy) {
-					t.Errorf("a node of lockstep: %v, want ErrBusy", err)
-				}
+				_, err := theirs(ctx)
+				wants(t, "a node of ShedLock", err, ErrTaken)
+				_, err = leases.TryAcquire(t.Context(), report)
+				wants(t, "a node of lockstep", err, txlock.ErrBusy)
 				return l.Err()
 			}))
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -168,9 +167,8 @@ func TestRunJobFails(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := runJob(ended, whole, "not a data source name"); !errors.Is(err, context.Canceled) {
-		t.Errorf("runJob = %v, want context.Canceled", err)
-	}
+	_, err = runJob(ended, whole, "not a data source name")
+	wants(t, "runJob", err, context.Canceled)
 }
 
 // TestInterruptedJob proves that the end of the context ends the processes while they
@@ -197,7 +195,7 @@ func TestInterruptedJob(t *testing.T) {
 				}
 			}
 		})
-		_, err := runJob(ctx, long, database.DSN())
+		_, err = runJob(ctx, long, database.DSN())
 		leasetest.Fails(t, "an interrupted job", err)
 		check(t, database.Drop())
 	})

@@ -128,9 +128,8 @@ func TestOnlyAGORMDB(t *testing.T) {
 		other, cleanup, err := wired.NewProgram(db)
 		check(t, err)
 		defer cleanup()
-		if _, err := other.Leases.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrBusy) {
-			t.Errorf("%v while the app runs, want ErrBusy", err)
-		}
+		_, err = other.Leases.TryAcquire(ctx, key)
+		leasetest.Wants(t, "TryAcquire while the app runs", err, txlock.ErrBusy)
 		app.RequireStop()
 		if held.Valid() {
 			t.Error("the lease is held when the app has stopped")
