@@ -31,35 +31,6 @@ func lastly(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx, s *txlock.Scope) err
 // sharesTexts reports whether statements of the program can share a text with lockstep's.
 func sharesTexts(engine testdb.Engine) bool { return engine == testdb.MariaDB || hasProcedures(engine) }
 
-// TestPreparedSale proves that with the data source name as the driver has it by default a
-// sale has two round trips as well, from the third on: each of the two texts is prepared once.
-func TestPreparedSale(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		if !sharesTexts(db.Engine()) {
-			t.Skip("the procedures are missing")
-		}
-		trips, count := testdb.CountTrips(t)
-		pool := single(newPool(t, db.Config(count), true))
-		table := db.CreateTable(t, "last", "id INT PRIMARY KEY, n INT, d DATETIME(6)")
-		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 1000, NULL)")
-		sent := 0
-		for i := range 40 {
-			before, n := trips.Count(), 0
-			check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-				s := join(t, tx)
-				check(t, tx.QueryRowContext(s.LockWith(t.Context(), uniqueKey(t, "sale")), "SELECT n FROM "+table+" WHERE id = ?", 1).Scan(&n))
-				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ?, d = ? WHERE id = ?", n-1, time.Now(), 1))
-			}))
-			if sent = trips.Count() - before; n != 1000-i {
-				t.Errorf("sale %d has read %d", i, n)
-			}
-			if i > 1 && sent != 2 {
-				t.Errorf("sale %d has %d round trips", i, sent)
-			}
-		}
-	})
-}
-
 // TestLargeLastStatement proves that an argument which the driver doesn't write into a text, as
 // that would be too large, changes nothing for the statements behind it: they are not prepared.
 func TestLargeLastStatement(t *testing.T) {

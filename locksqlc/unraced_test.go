@@ -28,7 +28,11 @@ import (
 func TestVerbsWithEditedTexts(t *testing.T) {
 	onEdited(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		table, want := numbers(t, db), 0
-		for _, v := range tripsCounted {
+		all := waysCounted
+		for _, name := range []string{"Lock", "TryLock", "WaitAtMost", "RLock", "TryRLock", "RLock in time"} {
+			all = append(all, counted{name: name, run: inTx(verbs[name], false)})
+		}
+		for _, v := range all {
 			key, last := uniqueKey(t, v.name), uint64(0)
 			check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 			for range 2 {

@@ -3,9 +3,13 @@
 package locksqlc_test
 
 import (
+	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,120 +23,262 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestLockWith proves that a statement which takes a lock with it is answered as it is alone,
-// that the lock is held behind it, and how many round trips that takes.
-func TestLockWith(t *testing.T) {
-	pools := map[string]func(*mysql.Config){
-		"as text":      func(*mysql.Config) {},
-		"kept":         func(*mysql.Config) {},
-		"prepared":     func(c *mysql.Config) { c.InterpolateParams = false },
-		"ANSI quotes":  func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} },
-		"no backslash": func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"} },
-		"latin1":       func(c *mysql.Config) { _ = c.Apply(mysql.Charset("latin1", "")) },
-		"gbk":          func(c *mysql.Config) { c.InterpolateParams, _ = false, c.Apply(mysql.Charset("gbk", "")) },
-	}
+// shared is a statement that can share a text with one of lockstep's, or can't: one that writes with COMMIT,
+// another with a lock.
+type shared struct {
+	text       string
+	args       []any
+	trips      int    // of the second time, if that is said
+	before     string // sent in the transaction
+	parameters string // of the data source name
+}
+
+var (
+	moment = time.Date(2026, 1, 2, 3, 4, 5, 678000, time.UTC)
 	// All that a compound statement or a procedure declares are columns, too.
-	declared := strings.Fields("lockstep_name lockstep_rows p_opening p_name p_slot p_owner p_held p_text p_args p_set p_mode p_client p_collation p_rows v_token v_old v_name v_slot v_outcome v_rows v_changed v_made")
-	statements := []struct {
-		text  string
-		args  []any
-		trips int // as text
-	}{
-		{"SELECT n FROM %s WHERE id = ?", []any{1}, 1},
-		{"SELECT * FROM %s ORDER BY id", nil, 1},
-		{"SELECT * FROM %s WHERE id > ?", []any{100}, 1},
-		{"SELECT s, ? AS x FROM %s WHERE s = ?", []any{`it's \ "x" ; --`, "a"}, 1},
-		{"SELECT s, ? AS x FROM %s WHERE id = ? AND b = ?", []any{7, 1, []byte{0, 0xff}}, 1},
-		{"select " + strings.Join(declared, ", ") + " from %s FOR UPDATE", nil, 1},
-		{"SELECT s, ? AS x FROM %s WHERE id = ?", []any{"\xbf' OR 1 = 1 -- \x5c", 1}, 1},
-		{"SELECT COUNT(*), 'it''s; COMMIT -- #' FROM %s", nil, 1},
-		{"SELECT 'ä' FROM %s", nil, 2},
-		{"SELECT n INTO @lockstep_test FROM %s WHERE id = 1", nil, 2},
-		{"UPDATE %s SET n = n + 1", nil, 2},
-		{"SHOW COLUMNS FROM %s", nil, 2},
+	declared = strings.Fields("lockstep_name lockstep_rows p_opening p_name p_slot p_owner p_held p_text p_args p_set p_mode p_client p_collation p_rows v_token v_old v_name v_slot v_outcome v_rows v_changed v_made")
+	// commits are the beginnings of what is sent with COMMIT.
+	commits = regexp.MustCompile(`(?i)^(/\* why \*/ )?(INSERT|UPDATE|DELETE|REPLACE) [^/]`)
+)
+
+var sharedTexts = []shared{
+	{text: "SELECT n FROM %s WHERE id = ?", args: []any{1}, trips: 1},
+	{text: "SELECT * FROM %s ORDER BY id", trips: 1},
+	{text: "SELECT * FROM %s WHERE id > ?", args: []any{100}, trips: 1},
+	{text: "SELECT s, ? AS x FROM %s WHERE s = ?", args: []any{`it's \ "x" ; --`, "a"}, trips: 1},
+	{text: "SELECT s, ? AS x FROM %s WHERE id = ? AND b = ?", args: []any{7, 1, []byte{0, 0xff}}, trips: 1},
+	{text: "select " + strings.Join(declared, ", ") + " from %s FOR UPDATE", trips: 1},
+	{text: "SELECT s, ? AS x FROM %s WHERE id = ?", args: []any{"\xbf' OR 1 = 1 -- \x5c", 1}, trips: 1},
+	{text: "SELECT COUNT(*), 'it''s; COMMIT -- #' FROM %s", trips: 1},
+	{text: "SELECT 'ä' FROM %s", trips: 2},
+	{text: "SELECT n INTO @lockstep_test FROM %s WHERE id = 1", trips: 2},
+	{text: "UPDATE /* with a lock */ %s SET n = n + 1", trips: 2},
+	{text: "SHOW COLUMNS FROM %s", trips: 2},
+	{text: "INSERT INTO %s (s) VALUES (?)", args: []any{`it's "a" \ -- # ; ?`}, trips: 1},
+	{text: "INSERT INTO %s (b) VALUES (?)", args: []any{[]byte("\xbf' OR 1 = 1 -- \x5c")}, trips: 1},
+	{text: "INSERT INTO %s (s, b, g, d) VALUES (?, ?, ?, ?), (?, ?, ?, ?)", args: []any{"x", []byte{0, 1, 0xff, '\''}, 1.5, moment, nil, nil, true, nil}},
+	{text: "INSERT INTO %s (id, n) VALUES (?, ?)", args: []any{100, int64(-1) << 63}, trips: 1},
+	{text: "INSERT INTO %s (n) VALUES (1), (2), (3)", trips: 1},
+	{text: "UPDATE %s SET n = n + 1 WHERE id = ?", args: []any{2}, trips: 1},
+	{text: "UPDATE %s SET n = n WHERE id = 2", trips: 1},
+	{text: "UPDATE %s SET s = ';', n = n + 1 WHERE s <> 'COMMIT; DROP TABLE x' AND id < ?", args: []any{3}, trips: 1},
+	{text: "DELETE FROM %s WHERE id IN (?, ?)", args: []any{1, 2}, trips: 1},
+	{text: "REPLACE INTO %s (id, n) VALUES (?, ?)", args: []any{1, 9}, trips: 1},
+	{text: "INSERT INTO %s (id, n) VALUES (1, 5) ON DUPLICATE KEY UPDATE n = VALUES(n)", trips: 1},
+	{text: "UPDATE %s SET n = 7 /*! WHERE id = 1 */", trips: 1},
+	{text: "/* why */ update %s SET n = 8 WHERE id = 1", trips: 1},
+	{text: "UPDATE %s SET n = lockstep_rows + v_rows + p_rows WHERE id = 1", trips: 1},
+	{text: "SELECT id FROM %s ORDER BY ? DESC LIMIT 1", args: []any{1}},
+	{text: "SELECT id FROM %s WHERE s <> ? ORDER BY ? DESC LIMIT 1", args: []any{"no", 1}},
+	{text: "SELECT CONCAT(? * 1, '%') AS x, TRUNCATE(?, 2) AS y", args: []any{1.5, -2.345}},
+	{text: "SELECT id FROM %s ORDER BY id LIMIT ?", args: []any{"1"}},
+	{text: "SELECT id FROM %s WHERE s > ? ORDER BY id LIMIT ?", args: []any{"", 2}},
+	{text: "SELECT CONCAT(?, '%') AS x, ? AS y", args: []any{1.5, "x"}},
+	{text: "SELECT GREATEST(?, ?) AS x", args: []any{"a", 300}},
+	{text: "DELETE FROM %s WHERE id IN (?, ?) ORDER BY id", args: []any{-3, "2"}},
+	{text: "SELECT COUNT(*) FROM %s WHERE id < ? AND (s = ? OR n IS NOT ?)", args: []any{uint64(1) << 63, "a", nil}},
+	{text: "SELECT IF(?, ?, ?) AS x, COALESCE(?, ?) AS y", args: []any{true, 1, nil, nil, "x"}},
+	{text: "SELECT CONCAT(7 -?) AS x, CONCAT(-?) AS y", args: []any{-1, -9223372036854775807}},
+	{text: "SELECT ? AS x", args: []any{sql.Named("n", 1)}},
+	{text: "UPDATE %s SET n = ? WHERE id = 1", args: []any{sql.Named("n", 77)}},
+	{text: "UPDATE %s SET n = 8 WHERE id IS NULL", before: "INSERT INTO %s (n) VALUES (7)", parameters: "&sql_auto_is_null=1"},
+	{text: "SELECT id FROM %s WHERE id IS NULL", parameters: "&sql_auto_is_null=1"},
+	{text: "UPDATE %s SET n = 9 WHERE id IN (? " + strings.Repeat(", ?", 30_000) + ")", args: longs(30_001)},
+	{text: "UPDATE %s SET s = ? WHERE n = ? ORDER BY ? LIMIT 1", args: []any{"z", 10, 1}},
+	{text: "INSERT INTO %s (id, n) SELECT ?, id FROM %s ORDER BY ? DESC LIMIT 1", args: []any{7, 2}},
+	{text: "INSERT INTO %s (n) SELECT LAST_INSERT_ID()", before: "INSERT INTO %s (n) VALUES (7)"},
+	{text: "INSERT INTO %s (n) SELECT @@last_insert_id", before: "INSERT INTO %s (n) VALUES (7)"},
+	{text: "INSERT INTO %s (s) SELECT GROUP_CONCAT(n SEPARATOR ?) FROM %s", args: []any{"-"}},
+	{text: "INSERT INTO %s (s) VALUES ('" + strings.Repeat("x", 50_000) + "')", parameters: "&maxAllowedPacket=70000"},
+	{text: "UPDATE `%s` SET s = ? WHERE id = ?", args: []any{5, 1}},
+	{text: "UPDATE %s SET s = '?' WHERE id = ?", args: []any{7, 2}}, // a question mark in quotes, or in a comment, is no argument
+	{text: `UPDATE %s SET s = "?" WHERE id = ?`, args: []any{7, 2}},
+	{text: "UPDATE %s SET s = 'b' /* ? */ WHERE id = ?", args: []any{7, 2}},
+	{text: "UPDATE %s SET s = 'c' -- ?\n WHERE id = ?", args: []any{7, 2}},
+	{text: "UPDATE %s SET s = 'd' # ?\n WHERE id = ?", args: []any{7, 2}},
+	{text: "UPDATE %s AS `?` SET s = 'e' WHERE id = ?", args: []any{7, 2}},
+	{text: `UPDATE %s SET s = '\'?' WHERE id = ?`, args: []any{7, 2}},
+	{text: "UPDATE %s SET s = IF(? = 'A', 'same', 'other') WHERE id = 1", args: []any{"a"}},
+	{text: "UPDATE %s SET s = IF('A' = ?, 'same', 'other') WHERE id = 1", args: []any{[]byte("a")}},
+	{text: "UPDATE %s SET s = IF('A' = ?, 'same', ?) WHERE id = 1", args: []any{[]byte("a"), "other"}},
+	{text: "UPDATE %s SET s = CONCAT('A' = ?, ? + 1, LENGTH(?)) WHERE id = 1", args: []any{[]byte("a"), []byte("12"), []byte(nil)}},
+	{text: "SELECT IF('A' = ?, 'same', 'other') AS x FROM %s WHERE id = 1", args: []any{[]byte("a")}},
+	{text: "UPDATE %s SET s = JSON_SET('{}', '$.a', ?) WHERE id = 1", args: []any{[]byte{1, 0xff}}},
+	{text: "UPDATE %s SET s = JSON_SET('{}', '$.a', ?) WHERE id = 1", args: []any{json.RawMessage("a")}},
+	{text: "UPDATE %s SET s = n - ? WHERE id = 1", args: []any{uint64(15)}},
+	{text: "UPDATE %s SET s = n - ? WHERE id = 1", args: []any{15}},
+	{text: "UPDATE %s SET s = ? / 3 WHERE id = 1", args: []any{5}},
+	{text: "UPDATE %s SET s = (? + 0.2 = 0.3) WHERE id = 1", args: []any{0.1}},
+	{text: "UPDATE %s SET s = ? + 1 WHERE id = 1", args: []any{true}},
+	{text: "UPDATE %s SET n = 1 WHERE id = 1", args: []any{[]byte("a"), 1.5, 2}}, // too many
+	{text: "UPDATE %s SET s = CAST(? AS DATETIME(6)) > CAST('2020-02-29' AS DATETIME) WHERE id = 1", args: []any{moment}},
+	{text: "UPDATE %s SET s = CAST(? + 0 AS CHAR) WHERE id = 1", args: []any{int64(math.MinInt64)}},
+}
+
+func longs(n int) []any {
+	all := make([]any, n)
+	for i := range all {
+		all[i] = -9000000000000000000 + int64(i)
+	}
+	all[0] = 1
+	return all
+}
+
+// TestSharedTextsAsAlone proves that a statement which shares a text with one of lockstep's does what it
+// does alone: the first of a pool, too, where what it shares is kept prepared, in sessions of all kinds, and
+// with all kinds of arguments, which are compared, computed and stored in the same way. That has as many
+// round trips as it says.
+func TestSharedTextsAsAlone(t *testing.T) {
+	all := slices.Clone(sharedTexts)
+	typed := len(all) // from here on, a connection executes a text with one type of argument after the other
+	for _, arg := range []any{1.5, int64(1<<62 + 1), "abc", nil, []byte("de\x00f"), true, uint64(1<<64 - 1), strings.Repeat("ä", 4000), "7", moment, int64(-1), 0.1, ""} {
+		for _, text := range []string{"SELECT CRC32(CONCAT('<', COALESCE(?, s, '-'), '>')) AS x FROM %s WHERE id = 1", "UPDATE %s SET s = CONCAT('<', COALESCE(?, s, '-'), '>') WHERE id = 1"} {
+			all = append(all, shared{text: text, args: []any{arg}})
+		}
 	}
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "first", "id INT PRIMARY KEY, n BIGINT, s VARCHAR(99) CHARACTER SET utf8mb4, b BLOB, d DATETIME(6), f FLOAT, g DOUBLE, e DECIMAL(9,3), u BIGINT UNSIGNED, y YEAR, t TIME(3), a DATE, j JSON, k ENUM('x','y'), z BIT(9), sm SMALLINT, "+strings.Join(declared, " INT NOT NULL DEFAULT 1, ")+" INT NOT NULL DEFAULT 2")
-		db.Exec(t, "INSERT INTO "+table+" (id, n, s, b, d, f, g, e, u, y, t, a, j, k, z, sm) VALUES (1, 5, 'a', X'00FF', NOW(6), 0.1, 1e300, 1.25, 18446744073709551615, 1999, '-11:22:33.5', '2020-02-29', '{}', 'y', 257, -7)")
-		db.Exec(t, "INSERT INTO "+table+" (id) VALUES (2)")
-		for name, mutate := range pools {
-			for _, hashed := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/hashed=%t", name, hashed), func(t *testing.T) {
-					trips, count := testdb.CountTrips(t)
-					cfg := db.Config(count)
-					cfg.InterpolateParams, cfg.ParseTime = true, true
-					mutate(cfg)
-					pool := newPool(t, cfg, true)
-					if name == "kept" {
-						pool = keptPool(t, cfg)
-					}
-					pool.SetMaxOpenConns(1)
-					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "first")}, func(*sql.Tx) error { return nil })) // the pool asks for a cluster once
-					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {                                                 // and finds out once how the driver treats arguments
-						return second(tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM "+table+" WHERE id = ?", 0))
-					}))
-					for _, c := range statements {
-						query := fmt.Sprintf(c.text, table)
-						key := uniqueKey(t, "first")
-						if hashed {
-							key = hashedKeys.Key(key.String())
-						}
-						var alone, locked string
-						sent := 0
-						isError(t, query, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-							rows, err := tx.QueryContext(t.Context(), query, c.args...)
-							alone = told(t, rows, err)
-							return errInner
-						}), errInner)
-						run := func(key txlock.Key) error {
-							return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-								s := join(t, tx)
-								ctx := s.LockWith(t.Context(), key)
-								if _, held := s.Held(key); held && sharesTexts(db.Engine()) {
-									t.Errorf("%s: it is held before the statement", query)
-								}
-								sent = trips.Count()
-								rows, err := tx.QueryContext(ctx, query, c.args...)
-								locked = told(t, rows, err)
-								sent = trips.Count() - sent
-								grant, held := s.Held(key)
-								if !held || grant.Token() < 1000 || grant.Key() != key {
-									t.Errorf("%s: held %t, token %d", query, held, grant.Token())
-								}
-								check(t, s.Verify(t.Context()))
-								again := lock(t, s, key)
-								if again != grant {
-									t.Errorf("%s: %v, locked again %v", query, grant, again)
-								}
-								rows, err = tx.QueryContext(ctx, "SELECT 1") // under the same context
-								_ = told(t, rows, err)
-								return errInner
-							})
-						}
-						err := run(key)
-						isError(t, query, err, errInner)
-						if alone != locked || strings.HasPrefix(alone, "Error ") {
-							t.Errorf("%s: alone %q, with a lock %q", query, alone, locked)
-						}
-						want := c.trips
-						if name == "kept" || (name == "prepared" || name == "gbk") && len(c.args) > 0 { // which is prepared for each text
-							key = txlock.Named(key.String() + "/again")
-							if hashed {
-								key = hashedKeys.Key(key.String())
-							}
-							isError(t, query, run(key), errInner)
-						}
-						if !sharesTexts(db.Engine()) {
-							want = sent // the lock is taken before
-						}
-						if sent != want {
-							t.Errorf("%s: %d round trips, want %d", query, sent, want)
-						}
-					}
-				})
-			}
+		for i, session := range []string{ // in others than the first two only those that say their round trips
+			"interpolateParams=true", "interpolateParams=false", "interpolateParams=true&clientFoundRows=true&parseTime=true", "interpolateParams=true&charset=latin1", "charset=gbk",
+			"interpolateParams=true&sql_mode=%27ANSI_QUOTES%27", "interpolateParams=true&sql_mode=%27NO_BACKSLASH_ESCAPES%27",
+		} {
+			t.Run(session, func(t *testing.T) {
+				t.Parallel()
+				all := all
+				if i > 1 {
+					all = slices.DeleteFunc(slices.Clone(all), func(c shared) bool { return c.trips == 0 })
+				}
+				sharedAsAlone(t, db, session, all, typed)
+			})
 		}
 	})
+}
+
+func sharedAsAlone(t *testing.T, db *testdb.DB, session string, all []shared, typed int) {
+	t.Helper()
+	table := db.CreateTable(t, "shared", "id INT PRIMARY KEY AUTO_INCREMENT, n BIGINT, s TEXT CHARACTER SET utf8mb4, b BLOB, d DATETIME(6), f FLOAT, g DOUBLE, e DECIMAL(9,3), u BIGINT UNSIGNED, y YEAR, t TIME(3), a DATE, j JSON, k ENUM('x','y'), z BIT(9), sm SMALLINT, "+strings.Join(declared, " INT NOT NULL DEFAULT 1, ")+" INT NOT NULL DEFAULT 2")
+	trips, count := testdb.CountTrips(t)
+	config := func(parameters string) *mysql.Config {
+		cfg, err := mysql.ParseDSN(db.DSN() + "?" + session + parameters)
+		check(t, err)
+		count(cfg)
+		return cfg
+	}
+	open := func(parameters string, known bool) *sql.DB {
+		pool := newPool(t, config(parameters), true)
+		if known {
+			exec(t, pool, "DELETE FROM "+table+" WHERE id = ?", 0)
+		}
+		return pool
+	}
+	known := open("", true)
+	for i, c := range all {
+		if strings.Contains(session, "=true") && db.Engine() == testdb.MariaDB && c.text == "SELECT id FROM %s ORDER BY id LIMIT ?" { // alone a syntax error
+			continue
+		}
+		if c.trips > 0 || i == typed { // a connection that keeps none of the texts above
+			check(t, known.Close())
+			known = open("", true)
+		}
+		kept, got := (*sql.DB)(nil), make([]done, 4) // alone, by the first statement of a pool, by another, and again
+		if db.Engine() == testdb.MariaDB {
+			kept, got = keptPool(t, config(c.parameters)), make([]done, 6) // by one that is prepared, and by one that was
+		}
+		for with := range got {
+			pool := known
+			if with > 3 {
+				pool = kept
+			} else if with == 1 && i < typed || c.parameters != "" {
+				pool = open(c.parameters, with > 1)
+			}
+			empties := "DELETE FROM "
+			if strings.HasPrefix(c.text, "INSERT") || c.before != "" { // whose rows get the same ids again
+				empties = "TRUNCATE TABLE "
+			}
+			db.Exec(t, empties+table)
+			db.Exec(t, "INSERT INTO "+table+" (id, n, s, b, d, f, g, e, u, y, t, a, j, k, z, sm) VALUES (1, 10, 'a', X'00FF', '2026-02-03 04:05:06.7', 0.1, 1e300, 1.25, 18446744073709551615, 1999, '-11:22:33.5', '2020-02-29', '{}', 'y', 257, -7)")
+			db.Exec(t, "INSERT INTO "+table+" (id, n, s) VALUES (2, 20, 'b'), (3, 30, 'c')")
+			got[with] = c.do(t, db, pool, with > 0, got[0].rows, table, trips)
+			if with == 5 || pool != known && pool != kept {
+				check(t, pool.Close())
+			}
+			given := strings.HasPrefix(c.text, "REPLACE") || strings.Contains(c.text, "(id") // an id that the server hasn't made
+			if g := got[with]; g.did != got[0].did || g.id != got[0].id && (g.id != 0 || !given) {
+				t.Errorf("%.80s with %.80v: alone %.500s, id %d, with lockstep's, %d, %.500s, id %d", c.text, c.args, got[0].did, got[0].id, with, g.did, g.id)
+			}
+		}
+		if got := got[3].sent; c.trips > 0 && got != c.trips && sharesTexts(db.Engine()) {
+			t.Errorf("%s: %d round trips, want %d", c.text, got, c.trips)
+		}
+	}
+}
+
+// done is what a statement does.
+type done struct {
+	did      string
+	rows, id int64
+	sent     int // round trips
+}
+
+// do sends a statement in a transaction, alone or with a lock or COMMIT.
+func (c shared) do(t *testing.T, db *testdb.DB, pool *sql.DB, with bool, rows int64, table string, trips *testdb.Trips) (d done) {
+	t.Helper()
+	d.rows = txlock.AnyRows
+	fill, key := strings.NewReplacer("%s", table).Replace, uniqueKey(t, "shared")
+	if len(c.text)%2 == 0 {
+		key = hashedKeys.Key(key.String())
+	}
+	err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+		s, ctx, writes := join(t, tx), t.Context(), commits.MatchString(c.text)
+		if with && !writes {
+			ctx = s.LockWith(ctx, key)
+			wantHeld(t, "before the statement", s, key, !sharesTexts(db.Engine()))
+		} else {
+			lock(t, s, key)
+		}
+		if c.before != "" {
+			exec(t, tx, fill(c.before))
+		}
+		if with && writes {
+			ctx = s.CommitWith(ctx, rows)
+		}
+		before := trips.Count()
+		if writes {
+			result, err := tx.ExecContext(ctx, fill(c.text), c.args...)
+			d.sent = trips.Count() - before
+			if err == nil {
+				d.rows, err = result.RowsAffected()
+				d.id, _ = result.LastInsertId()
+				d.did = fmt.Sprint(d.rows)
+			}
+			return err
+		}
+		found, err := tx.QueryContext(ctx, fill(c.text), c.args...)
+		if err == nil {
+			d.did = told(t, found, nil)
+			d.sent = trips.Count() - before
+			grant, held := s.Held(key)
+			if again := lock(t, s, key); !held || grant.Token() < 1000 || again != grant {
+				t.Errorf("%s: held %t, %v, locked again %v", c.text, held, grant, again)
+			}
+			check(t, s.Verify(t.Context()))
+			found, err = tx.QueryContext(ctx, "SELECT 1") // under the same context
+			_ = told(t, found, err)
+		}
+		return err
+	})
+	server := new(mysql.MySQLError)
+	switch {
+	case err != nil && strings.Contains(err.Error(), " arguments"): // as database/sql or the server says it
+		d.did += " error of arguments"
+	case errors.As(err, &server):
+		d.did += fmt.Sprint(" error ", server.Number, " doomed ", errors.Is(err, txlock.ErrTxDoomed))
+	case err != nil:
+		d.did += " " + err.Error()
+	}
+	var sum string
+	check(t, pool.QueryRowContext(context.Background(), "SELECT GROUP_CONCAT(CONCAT_WS(' ', id, n, CRC32(s), HEX(b), g, d, s) ORDER BY id) FROM "+table).Scan(&sum))
+	d.did += " leaves " + sum
+	return d
 }
 
 // TestLockWithErrors proves what becomes of the lock and of the transaction where one of the
@@ -242,113 +388,6 @@ func TestLockWithErrors(t *testing.T) {
 		})
 	})
 }
-
-// TestCommitWith proves that the last statement commits the transaction where it has changed
-// so many rows, with the result that it has alone, in one round trip; and in two where they
-// can't share a text.
-func TestCommitWith(t *testing.T) {
-	pools := map[string]struct {
-		mutate func(*mysql.Config)
-		trips  int // of a statement that is the last
-	}{
-		"as text":      {func(*mysql.Config) {}, 1},
-		"found rows":   {func(c *mysql.Config) { c.ClientFoundRows = true }, 1},
-		"prepared":     {func(c *mysql.Config) { c.InterpolateParams = false }, 2}, // each is prepared once
-		"ANSI quotes":  {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} }, 1},
-		"no backslash": {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"} }, 1},
-		"latin1":       {func(c *mysql.Config) { _ = c.Apply(mysql.Charset("latin1", "")) }, 1},
-		"gbk":          {func(c *mysql.Config) { c.InterpolateParams, _ = false, c.Apply(mysql.Charset("gbk", "")) }, 2},
-	}
-	when := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
-	statements := []struct {
-		text string
-		args []any
-		rows int64
-	}{
-		{"INSERT INTO %s (s) VALUES (?)", []any{`it's "a" \ -- # ; ?`}, 1},
-		{"INSERT INTO %s (b) VALUES (?)", []any{[]byte("\xbf' OR 1 = 1 -- \x5c")}, 1},
-		{"INSERT INTO %s (s, b, f, d) VALUES (?, ?, ?, ?), (?, ?, ?, ?)", []any{"x", []byte{0, 1, 0xff, '\''}, 1.5, when, nil, nil, true, nil}, 2},
-		{"INSERT INTO %s (id, n) VALUES (?, ?)", []any{100, int64(-1) << 63}, 1},
-		{"INSERT INTO %s (n) VALUES (1), (2), (3)", nil, 3},
-		{"UPDATE %s SET n = n + 1 WHERE id = ?", []any{2}, 1},
-		{"UPDATE %s SET n = n WHERE id = 2", nil, -1},
-		{"UPDATE %s SET s = ';', n = n + 1 WHERE s <> 'COMMIT; DROP TABLE x' AND id < ?", []any{3}, 2},
-		{"DELETE FROM %s WHERE id IN (?, ?)", []any{1, 2}, 2},
-		{"REPLACE INTO %s (id, n) VALUES (?, ?)", []any{1, 9}, 2},
-		{"INSERT INTO %s (id, n) VALUES (1, 5) ON DUPLICATE KEY UPDATE n = VALUES(n)", nil, 2},
-		{"UPDATE %s SET n = 7 /*! WHERE id = 1 */", nil, 1},
-		{"/* why */ update %s SET n = 8 WHERE id = 1", nil, 1},
-		{"UPDATE %s SET n = lockstep_rows + v_rows + p_rows WHERE id = 1", nil, 1},
-	}
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, p := range pools {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				trips, count := testdb.CountTrips(t)
-				cfg := db.Config(count)
-				cfg.InterpolateParams = true
-				p.mutate(cfg)
-				pool := single(newPool(t, cfg, true))
-				create := func() string {
-					table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT, n BIGINT, s VARCHAR(99) CHARACTER SET utf8mb4, b BLOB, f DOUBLE, d DATETIME,"+
-						" lockstep_rows INT NOT NULL DEFAULT 1, v_rows INT NOT NULL DEFAULT 1, p_rows INT NOT NULL DEFAULT 1")
-					db.Exec(t, "INSERT INTO "+table+" (n, s) VALUES (1, 'a'), (2, 'b')")
-					return table
-				}
-				if p.trips > 1 { // the first tells that the driver puts no arguments into texts
-					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-						return second(tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM "+create()+" WHERE id = ?", 0))
-					}))
-				}
-				for _, c := range statements {
-					alone, last := create(), create()
-					var want, got sql.Result
-					check(t, lastly(t, pool, func(tx *sql.Tx, _ *txlock.Scope) (err error) {
-						want, err = tx.ExecContext(t.Context(), fmt.Sprintf(c.text, alone), c.args...)
-						return err
-					}))
-					sent := 0
-					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) (err error) {
-						sent = trips.Count()
-						got, err = tx.ExecContext(s.CommitWith(t.Context(), c.rows), fmt.Sprintf(c.text, last), c.args...)
-						return err
-					}))
-					sent = trips.Count() - sent
-					trip := p.trips
-					if len(c.args) == 0 {
-						trip = 1
-					}
-					switch {
-					case sharesTexts(db.Engine()) && (db.Engine() == testdb.MariaDB || p.trips > 1 || !slices.ContainsFunc(c.args, isFloat)): // beside texts they are sent alone
-					case trip == 1:
-						trip = 2
-					default:
-						trip = 3
-					}
-					if sent != trip {
-						t.Errorf("%s: %d round trips, want %d", c.text, sent, trip)
-					}
-					for _, of := range []func(sql.Result) (int64, error){sql.Result.RowsAffected, sql.Result.LastInsertId} {
-						a, errA := of(want)
-						b, errB := of(got)
-						given := strings.HasPrefix(c.text, "REPLACE") || strings.Contains(c.text, "(id") // an id that the server hasn't made
-						if a != b && (b != 0 || !given) || errA != nil || errB != nil {
-							t.Errorf("%s: %d alone, %d as the last, %v, %v", c.text, a, b, errA, errB)
-						}
-					}
-					var differ int
-					check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM (SELECT * FROM "+alone+" UNION ALL SELECT * FROM "+last+") t"+
-						" GROUP BY id, n, s, b, f, d HAVING COUNT(*) <> 2 UNION ALL SELECT 0 LIMIT 1").Scan(&differ))
-					if differ != 0 {
-						t.Errorf("%s: the rows differ", c.text)
-					}
-				}
-			})
-		}
-	})
-}
-
-func isFloat(arg any) bool { _, is := arg.(float64); return is }
 
 // TestCommitWithOtherRows proves that nothing is committed where the statement has changed
 // another number of rows or has failed, that the transaction goes on, and that it takes its
