@@ -187,7 +187,10 @@ func TestDoNoticesSilence(t *testing.T) {
 			t.Run(fmt.Sprintf("at the end=%t", atTheEnd), func(t *testing.T) {
 				t.Parallel()
 				silent := new(atomic.Bool)
-				pool := newPool(t, db.Config(dialled(t, func(conn net.Conn) net.Conn { return muted{conn, silent} })), guarded)
+				pool := newPool(t, db.Config(testdb.Dialled(t, func(conn *net.TCPConn) net.Conn {
+					t.Cleanup(func() { _ = conn.Close() }) // the driver may have closed it
+					return muted{conn, silent}
+				})), guarded)
 				working, end := background(t.Context(), t, pool, uniqueKey(t, "do"))
 				silent.Store(true)
 				if !atTheEnd {

@@ -51,7 +51,7 @@ func TestFirstLockText(t *testing.T) {
 			}
 			return query
 		}
-		pool, key := openPool(t, db.Config(), under(func(c connection) driver.Conn { return shown{edited{c, note}} })), uniqueKey(t, "text")
+		pool, key := openPool(t, db.Config(), under(func(c testdb.Conn) driver.Conn { return shown{testdb.Edited{Conn: c, Edit: note}} })), uniqueKey(t, "text")
 		for range 3 {
 			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
 		}

@@ -16,54 +16,10 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// connection has the methods of go-sql-driver's connections and of guarded ones.
-type connection interface {
-	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
-	driver.ExecerContext
-	driver.QueryerContext
-	driver.Validator
-	driver.SessionResetter
-	driver.NamedValueChecker
-}
-
-// wrapper is a connector that wraps its connections, as instrumentation does.
-type wrapper struct {
-	driver.Connector
-	wrap func(connection) driver.Conn
-}
-
-func (w wrapper) Connect(ctx context.Context) (driver.Conn, error) {
-	base, err := w.Connector.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return w.wrap(base.(connection)), nil
-}
-
-// edited changes each text on its way.
-type edited struct {
-	connection
-	edit func(query string) string
-}
-
-func (e edited) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return e.connection.ExecContext(ctx, e.edit(query), args)
-}
-
-func (e edited) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return e.connection.QueryContext(ctx, e.edit(query), args)
-}
-
-func (e edited) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	return e.connection.PrepareContext(ctx, e.edit(query))
-}
-
 // shown shows what it wraps, as XSAM/otelsql does.
-type shown struct{ edited }
+type shown struct{ testdb.Edited }
 
-func (s shown) Raw() driver.Conn { return s.connection }
+func (s shown) Raw() driver.Conn { return s.Conn }
 
 // commented adds a comment before and after each text, as otelsql's WithSQLCommenter and
 // Datadog's propagation do.
@@ -94,34 +50,34 @@ type unexecuted struct {
 }
 
 // forgetful drops the context of Exec.
-type forgetful struct{ connection }
+type forgetful struct{ testdb.Conn }
 
 func (f forgetful) ExecContext(_ context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return f.connection.ExecContext(context.Background(), query, args)
+	return f.Conn.ExecContext(context.Background(), query, args)
 }
 
 func (f forgetful) PrepareContext(_ context.Context, query string) (driver.Stmt, error) {
-	return f.connection.PrepareContext(context.Background(), query)
+	return f.Conn.PrepareContext(context.Background(), query)
 }
 
-var wrappers = map[string]func(connection) driver.Conn{
-	"nothing":    func(c connection) driver.Conn { return c },
-	"commenter":  func(c connection) driver.Conn { return edited{c, commented} },
-	"unchecked":  func(c connection) driver.Conn { return unchecked{c, c, c, c, c, c} },
-	"unexecuted": func(c connection) driver.Conn { return unexecuted{c, c, c, c, c, c, c} },
-	"forgetful":  func(c connection) driver.Conn { return forgetful{c} },
+var wrappers = map[string]func(testdb.Conn) driver.Conn{
+	"nothing":    func(c testdb.Conn) driver.Conn { return c },
+	"commenter":  func(c testdb.Conn) driver.Conn { return testdb.Edited{Conn: c, Edit: commented} },
+	"unchecked":  func(c testdb.Conn) driver.Conn { return unchecked{c, c, c, c, c, c} },
+	"unexecuted": func(c testdb.Conn) driver.Conn { return unexecuted{c, c, c, c, c, c, c} },
+	"forgetful":  func(c testdb.Conn) driver.Conn { return forgetful{c} },
 }
 
 // around, under and between are where a wrapper can be: around the guards, under them, and between two.
-func around(wrap func(connection) driver.Conn) func(driver.Connector) driver.Connector {
-	return func(base driver.Connector) driver.Connector { return wrapper{locksqlc.Connector(base), wrap} }
+func around(wrap func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector {
+	return func(base driver.Connector) driver.Connector { return testdb.Wrapped(locksqlc.Connector(base), wrap) }
 }
 
-func under(wrap func(connection) driver.Conn) func(driver.Connector) driver.Connector {
-	return func(base driver.Connector) driver.Connector { return locksqlc.Connector(wrapper{base, wrap}) }
+func under(wrap func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector {
+	return func(base driver.Connector) driver.Connector { return locksqlc.Connector(testdb.Wrapped(base, wrap)) }
 }
 
-func between(wrap func(connection) driver.Conn) func(driver.Connector) driver.Connector {
+func between(wrap func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector {
 	return func(base driver.Connector) driver.Connector { return under(wrap)(locksqlc.Connector(base)) }
 }
 
@@ -233,17 +189,19 @@ var edits = map[string]func(query string) string{
 }
 
 // editors are wrappers that change texts, and some that don't.
-func editors() map[string]func(connection) driver.Conn {
-	all := map[string]func(connection) driver.Conn{
+func editors() map[string]func(testdb.Conn) driver.Conn {
+	all := map[string]func(testdb.Conn) driver.Conn{
 		"commenter":  wrappers["commenter"],
 		"unchecked":  wrappers["unchecked"],
 		"unexecuted": wrappers["unexecuted"],
 	}
 	for name, edit := range edits {
-		all[name] = func(c connection) driver.Conn { return edited{c, edit} }
-		all["shown, "+name] = func(c connection) driver.Conn { return shown{edited{c, edit}} }
+		all[name] = func(c testdb.Conn) driver.Conn { return testdb.Edited{Conn: c, Edit: edit} }
+		all["shown, "+name] = func(c testdb.Conn) driver.Conn { return shown{testdb.Edited{Conn: c, Edit: edit}} }
 	}
-	all["unexecuted, before"] = func(c connection) driver.Conn { return wrappers["unexecuted"](edited{c, edits["before"]}) }
+	all["unexecuted, before"] = func(c testdb.Conn) driver.Conn {
+		return wrappers["unexecuted"](testdb.Edited{Conn: c, Edit: edits["before"]})
+	}
 	return all
 }
 
@@ -264,7 +222,7 @@ func onEdited(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)
 			all := editors()
 			for i, name := range slices.Sorted(maps.Keys(all)) {
 				wrap := all[name]
-				for j, place := range []func(func(connection) driver.Conn) func(driver.Connector) driver.Connector{around, under, between} {
+				for j, place := range []func(func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector{around, under, between} {
 					if !testdb.Meet(i, j, without) {
 						continue
 					}
@@ -284,8 +242,8 @@ func TestOpenerStaysEdited(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, _ *testdb.DB) {
 		db := testdb.Shared(t, testdb.MariaDB).OpenNamed(t)
 		db.Exec(t, "CREATE TABLE tenant_locks LIKE lockstep_locks")
-		pool := openPool(t, db.AdminConfig(), around(func(c connection) driver.Conn {
-			return edited{c, strings.NewReplacer("lockstep_locks", "tenant_locks").Replace}
+		pool := openPool(t, db.AdminConfig(), around(func(c testdb.Conn) driver.Conn {
+			return testdb.Edited{Conn: c, Edit: strings.NewReplacer("lockstep_locks", "tenant_locks").Replace}
 		}))
 		pool.SetMaxOpenConns(1)
 		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "tenant")

@@ -2,7 +2,6 @@ package locksqlc_test
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -160,30 +159,9 @@ func reset(t *testing.T, conn net.Conn) {
 	}
 }
 
-// dialled has the driver use what wrap makes of each connection that it dials. They are closed when
-// the test ends.
-func dialled(t *testing.T, wrap func(net.Conn) net.Conn) func(*mysql.Config) {
-	network, dialled := "dialled-"+rand.Text(), make(chan net.Conn, 100)
-	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return nil, err
-		}
-		dialled <- conn
-		return wrap(conn), nil
-	})
-	t.Cleanup(func() {
-		mysql.DeregisterDialContext(network)
-		for len(dialled) > 0 {
-			_ = (<-dialled).Close() // the driver may have closed it
-		}
-	})
-	return func(cfg *mysql.Config) { cfg.Net = network }
-}
-
 // wired has the driver dial connections that it stores.
 func wired(t *testing.T, wire *net.Conn) func(*mysql.Config) {
-	return dialled(t, func(conn net.Conn) net.Conn { *wire = conn; return conn })
+	return testdb.Dialled(t, func(conn *net.TCPConn) net.Conn { *wire = conn; return conn })
 }
 
 // TestOpeningIsReset has the session reset after the lock that begins a transaction was

@@ -249,7 +249,7 @@ func (s *storm) check(t *testing.T) {
 func TestRowBeforeCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		var open []bool
-		pool := openPool(t, db.Config(), under(func(c connection) driver.Conn { return watched{c, &open} }))
+		pool := openPool(t, db.Config(), under(func(c testdb.Conn) driver.Conn { return watched{c, &open} }))
 		insert := "INSERT INTO " + db.CreateTable(t, "ordered", "id INT AUTO_INCREMENT PRIMARY KEY") + " VALUES ()"
 		key := uniqueKey(t, "ordered")
 		for name, run := range map[string]way{"Optimistic": ways["Optimistic"], "CommitWith": endingWith(insert, nil)} {
@@ -267,14 +267,14 @@ func TestRowBeforeCommit(t *testing.T) {
 // watched looks for the flag SERVER_STATUS_IN_TRANS behind the rows of what commits, and at
 // the end of its reply.
 type watched struct {
-	connection
+	testdb.Conn
 	open *[]bool
 }
 
-func (w watched) Raw() driver.Conn { return w.connection }
+func (w watched) Raw() driver.Conn { return w.Conn }
 
 func (w watched) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	rows, err := w.connection.QueryContext(ctx, query, args)
+	rows, err := w.Conn.QueryContext(ctx, query, args)
 	if err != nil || !testdb.Commits(query) {
 		return rows, err
 	}
@@ -282,7 +282,7 @@ func (w watched) QueryContext(ctx context.Context, query string, args []driver.N
 }
 
 func (w watched) note() {
-	*w.open = append(*w.open, reflect.ValueOf(w.connection).Elem().FieldByName("status").Uint()&1 != 0)
+	*w.open = append(*w.open, reflect.ValueOf(w.Conn).Elem().FieldByName("status").Uint()&1 != 0)
 }
 
 type watchedRows struct {
@@ -352,7 +352,7 @@ func TestLostReplyOfCommit(t *testing.T) {
 func TestContextEndsWithCommitUnderWay(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		ctx, cancel := context.WithCancel(t.Context())
-		pool := openPool(t, db.Config(), under(func(c connection) driver.Conn { return cutOff{c, cancel} }))
+		pool := openPool(t, db.Config(), under(func(c testdb.Conn) driver.Conn { return cutOff{c, cancel} }))
 		table := db.CreateTable(t, "cut_off", "id INT PRIMARY KEY")
 		err := locksqlc.Optimistic(ctx, pool, uniqueKey(t, "cut off"), func(tx *sql.Tx) error {
 			return second(tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)"))
@@ -366,17 +366,17 @@ func TestContextEndsWithCommitUnderWay(t *testing.T) {
 
 // cutOff ends a context with the reply to what commits.
 type cutOff struct {
-	connection
+	testdb.Conn
 	cancel context.CancelFunc
 }
 
-func (c cutOff) Raw() driver.Conn { return c.connection }
+func (c cutOff) Raw() driver.Conn { return c.Conn }
 
 func (c cutOff) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	if !testdb.Commits(query) {
-		return c.connection.QueryContext(ctx, query, args)
+		return c.Conn.QueryContext(ctx, query, args)
 	}
-	rows, err := c.connection.QueryContext(context.WithoutCancel(ctx), query, args)
+	rows, err := c.Conn.QueryContext(context.WithoutCancel(ctx), query, args)
 	if err == nil {
 		err = rows.Close()
 	}

@@ -260,7 +260,7 @@ func (d denying) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	full, ok := base.(faults.Conn)
+	full, ok := base.(testdb.Conn)
 	if !ok {
 		return nil, fmt.Errorf("%T lacks a method", base)
 	}
@@ -268,7 +268,7 @@ func (d denying) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 type denyingConn struct {
-	faults.Conn
+	testdb.Conn
 	denying
 }
 

@@ -81,7 +81,7 @@ func (c clocked) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	full, ok := base.(faults.Conn)
+	full, ok := base.(testdb.Conn)
 	if !ok {
 		return nil, fmt.Errorf("%T lacks a method", base)
 	}
@@ -93,7 +93,7 @@ func (c clocked) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 type clockedConn struct {
-	faults.Conn
+	testdb.Conn
 	clock *atomic.Int64
 	at    int64 // what the session's clock shows
 }

@@ -1,11 +1,11 @@
 package faults
 
 import (
-	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // planted are bugs in the statements of leases, by name.
@@ -97,61 +97,5 @@ func Plant(bug string) (func(query string) string, error) {
 
 // Rewriter returns a connector that changes the text of every statement.
 func Rewriter(c driver.Connector, rewrite func(query string) string) driver.Connector {
-	return rewriter{c, rewrite}
-}
-
-type rewriter struct {
-	driver.Connector
-	rewrite func(string) string
-}
-
-func (r rewriter) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := connectFull(ctx, r.Connector)
-	if err != nil {
-		return nil, err
-	}
-	return rewrittenConn{conn, r.rewrite}, nil
-}
-
-// connectFull connects to what can do all that the driver can.
-func connectFull(ctx context.Context, c driver.Connector) (Conn, error) {
-	conn, err := c.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	full, ok := conn.(Conn)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("%T lacks a method", conn), conn.Close())
-	}
-	return full, nil
-}
-
-// Conn is what a connection of the driver can do.
-type Conn interface {
-	driver.Conn
-	driver.ConnPrepareContext
-	driver.ConnBeginTx
-	driver.ExecerContext
-	driver.QueryerContext
-	driver.Pinger
-	driver.SessionResetter
-	driver.Validator
-	driver.NamedValueChecker
-}
-
-type rewrittenConn struct {
-	Conn
-	rewrite func(string) string
-}
-
-func (c rewrittenConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	return c.Conn.PrepareContext(ctx, c.rewrite(query))
-}
-
-func (c rewrittenConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return c.Conn.ExecContext(ctx, c.rewrite(query), args)
-}
-
-func (c rewrittenConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.Conn.QueryContext(ctx, c.rewrite(query), args)
+	return testdb.Wrapped(c, func(conn testdb.Conn) driver.Conn { return testdb.Edited{Conn: conn, Edit: rewrite} })
 }

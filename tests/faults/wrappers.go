@@ -9,6 +9,8 @@ import (
 	"github.com/XSAM/otelsql"
 	"github.com/ngrok/sqlmw"
 	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // wrappers are what programs put around a driver, or a pool around what they have put
@@ -39,14 +41,14 @@ var wrappers = map[string]func(driver.Connector) driver.Connector{
 	},
 	// sqlhooks, instrumentedsql and New Relic leave out what database/sql does without.
 	"no validator": func(c driver.Connector) driver.Connector {
-		return connector{c, func(conn Conn) driver.Conn { return unvalidated{conn, conn, conn, conn, conn, conn, conn} }}
+		return testdb.Wrapped(c, func(conn testdb.Conn) driver.Conn { return unvalidated{conn, conn, conn, conn, conn, conn, conn} })
 	},
 	"no exec": func(c driver.Connector) driver.Connector {
-		return connector{c, func(conn Conn) driver.Conn { return unexecuting{conn, conn, conn, conn, conn, conn, conn, conn} }}
+		return testdb.Wrapped(c, func(conn testdb.Conn) driver.Conn { return unexecuting{conn, conn, conn, conn, conn, conn, conn, conn} })
 	},
 	// A wrapper from before contexts.
 	"no context": func(c driver.Connector) driver.Connector {
-		return connector{c, func(conn Conn) driver.Conn { return detached{conn} }}
+		return testdb.Wrapped(c, func(conn testdb.Conn) driver.Conn { return detached{conn} })
 	},
 }
 
@@ -60,20 +62,6 @@ func Wrapped(name string, c driver.Connector) driver.Connector {
 		return c
 	}
 	return wrappers[name](c)
-}
-
-// connector wraps each connection.
-type connector struct {
-	driver.Connector
-	wrap func(Conn) driver.Conn
-}
-
-func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := connectFull(ctx, c.Connector)
-	if err != nil {
-		return nil, err
-	}
-	return c.wrap(conn), nil
 }
 
 // unvalidated is a connection that can't tell that it is broken.
@@ -100,7 +88,7 @@ type unexecuting struct {
 }
 
 // detached is one that hands no context on.
-type detached struct{ Conn }
+type detached struct{ testdb.Conn }
 
 func (c detached) BeginTx(_ context.Context, options driver.TxOptions) (driver.Tx, error) {
 	return c.Conn.BeginTx(context.Background(), options)

@@ -2,8 +2,6 @@ package locksuite_test
 
 import (
 	"bytes"
-	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"go/ast"
@@ -21,6 +19,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // recorder names the statements of lockstep's that the connections of a pool have sent in
@@ -33,16 +32,9 @@ type recorder struct {
 
 // record returns a recorder, and a mutator for the configuration of its pool.
 func record(tb testing.TB) (*recorder, func(*mysql.Config)) {
-	r, network := &recorder{sent: make(map[int64][]string)}, "recorded-"+rand.Text()
-	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return nil, err
-		}
-		return &recorded{TCPConn: conn.(*net.TCPConn), r: r}, nil
-	})
-	tb.Cleanup(func() { mysql.DeregisterDialContext(network) })
-	return r, func(c *mysql.Config) { c.Net, c.InterpolateParams = network, true }
+	r := &recorder{sent: make(map[int64][]string)}
+	dialled := testdb.Dialled(tb, func(conn *net.TCPConn) net.Conn { return &recorded{TCPConn: conn, r: r} })
+	return r, func(c *mysql.Config) { dialled(c); c.InterpolateParams = true }
 }
 
 // of returns the names of what a connection has sent in its transaction, sorted.

@@ -1,7 +1,6 @@
 package testdb
 
 import (
-	"context"
 	"net"
 	"slices"
 	"sync"
@@ -31,16 +30,8 @@ func (t *Trips) Since(n int) []string {
 // server must be one of TCP.
 func CountTrips(tb testing.TB) (*Trips, func(*mysql.Config)) {
 	tb.Helper()
-	t, network := new(Trips), "trips-"+randomHex(6)
-	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return nil, err
-		}
-		return &tripConn{TCPConn: conn.(*net.TCPConn), trips: t}, nil
-	})
-	tb.Cleanup(func() { mysql.DeregisterDialContext(network) })
-	return t, func(c *mysql.Config) { c.Net = network }
+	t := new(Trips)
+	return t, Dialled(tb, func(conn *net.TCPConn) net.Conn { return &tripConn{TCPConn: conn, trips: t} })
 }
 
 // tripConn counts the commands that are written to a connection. The driver also asks it

@@ -35,16 +35,24 @@ func (w *Wire) add(text string) {
 // another one would. The server must be one of TCP.
 func Rewritten(tb testing.TB, rewrite func(text string) string) (*Wire, func(*mysql.Config)) {
 	tb.Helper()
-	w, network := new(Wire), "rewritten-"+randomHex(6)
+	w := new(Wire)
+	return w, Dialled(tb, func(conn *net.TCPConn) net.Conn { return &rewritingConn{TCPConn: conn, wire: w, rewrite: rewrite} })
+}
+
+// Dialled returns a mutator for Config and DSN by which the driver uses what wrap makes of each connection
+// that it dials. The server must be one of TCP.
+func Dialled(tb testing.TB, wrap func(*net.TCPConn) net.Conn) func(*mysql.Config) {
+	tb.Helper()
+	network := "dialled-" + randomHex(6)
 	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 		if err != nil {
 			return nil, err
 		}
-		return &rewritingConn{TCPConn: conn.(*net.TCPConn), wire: w, rewrite: rewrite}, nil
+		return wrap(conn.(*net.TCPConn)), nil
 	})
 	tb.Cleanup(func() { mysql.DeregisterDialContext(network) })
-	return w, func(c *mysql.Config) { c.Net = network }
+	return func(c *mysql.Config) { c.Net = network }
 }
 
 // rewritingConn rewrites statements. The driver also asks it for the socket, to see whether the
