@@ -152,44 +152,6 @@ func TestRunNeverRepeatsCommitted(t *testing.T) {
 	})
 }
 
-// TestErrorsKeepOpen proves that after errors of statements which leave the transaction open
-// it goes on, be they known or not, and that nothing is committed by itself. {T} is the
-// table, which has row 1, {ID} the session.
-func TestErrorsKeepOpen(t *testing.T) {
-	statements := map[string]uint16{
-		"INSERT INTO {T} VALUES (1)":                                        1062,
-		"INSERT INTO {T} VALUES (NULL)":                                     1048,
-		"INSERT INTO {T} VALUES (99999999999)":                              1264,
-		"INSERT INTO missing VALUES (1)":                                    1142,
-		"INSERT IN":                                                         1064,
-		"SELECT (SELECT 1 UNION SELECT 2)":                                  1242,
-		"SELECT 18446744073709551615 + 1 FROM {T}":                          1690,
-		"KILL QUERY {ID}":                                                   1317,
-		"SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1644":                    1644,
-		"SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317":                    1317,
-		"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 4711":                    4711,
-		"SELECT * FROM {T}, {T}":                                            1066,
-		"DELETE FROM {T} WHERE id IN (SELECT id FROM {T} WHERE 1 = 'x' OR)": 1064,
-	}
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "errors", "id INT PRIMARY KEY")
-		pool := newPool(t, db.Config(), true)
-		exec(t, pool, "INSERT INTO "+table+" VALUES (1)")
-		for statement, want := range statements {
-			tx, scope := joined(t, pool)
-			_ = lock(t, scope, uniqueKey(t, "errors"))
-			text := strings.NewReplacer("{T}", table, "{ID}", fmt.Sprint(testdb.ConnID(t, tx))).Replace(statement)
-			err := sendBy(t.Context(), tx, "rows", text)
-			if number(err) != want || errors.Is(err, txlock.ErrTxDoomed) {
-				t.Errorf("%s: %v, want %d", statement, err, want)
-			}
-			isError(t, statement+": the next statement", second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")), nil)
-			check(t, tx.Rollback())
-			wantCount(t, pool, 1, "SELECT COUNT(*) FROM "+table)
-		}
-	})
-}
-
 // TestLostWithALargeStatement loses the connection with a statement of more than a megabyte,
 // as a server does for which it is too large: it is not sent again, and the error says why.
 func TestLostWithALargeStatement(t *testing.T) {

@@ -61,62 +61,6 @@ func TestOptimisticCommitsAndRunsAgain(t *testing.T) {
 	})
 }
 
-// mixed runs one transaction of the test below, in a random way.
-func mixed(ctx context.Context, pool *sql.DB, options *sql.TxOptions, key txlock.Key, table string, compare bool) error {
-	add := func(tx *sql.Tx) error { return raise(ctx, tx, table) }
-	way := rand.IntN(5)
-	switch {
-	case way == 0:
-		return locksqlc.Run(ctx, pool, []txlock.Key{key}, add, options)
-	case !compare: // the control group: the same without the comparison
-		return locksqlc.Run(ctx, pool, nil, add, options)
-	case way == 1:
-		return locksqlc.Optimistic(ctx, pool, key, add, options)
-	case way == 2: // like somebody who has read the data, too, before the transaction
-		version, err := txlock.ReadVersion(ctx, pool, key)
-		if err != nil {
-			return err
-		}
-		var v int
-		if err := pool.QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
-			return err
-		}
-		return plainly(ctx, pool, options, func(tx *sql.Tx, scope *txlock.Scope) error {
-			if err := scope.CompareAndBump(ctx, key, version); err != nil {
-				return err
-			}
-			return second(tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1))
-		})
-	case way == 3: // the version from before the transaction, or even from after its snapshot
-		early := rand.IntN(2) == 0
-		return plainly(ctx, pool, options, func(tx *sql.Tx, scope *txlock.Scope) error {
-			if early && options.Isolation == sql.LevelRepeatableRead {
-				var v int
-				if err := tx.QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
-					return err
-				}
-			}
-			version, err := txlock.ReadVersion(ctx, pool, key)
-			if err != nil {
-				return err
-			}
-			if err := add(tx); err != nil {
-				return err
-			}
-			return scope.CompareAndBump(ctx, key, version)
-		})
-	}
-	return plainly(ctx, pool, options, func(tx *sql.Tx, scope *txlock.Scope) error { // the lock after a read
-		if _, err := scope.Version(ctx, key); err != nil {
-			return err
-		}
-		if _, err := scope.Lock(ctx, key); err != nil {
-			return err
-		}
-		return add(tx)
-	})
-}
-
 // plainly runs one transaction, once.
 func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(tx *sql.Tx, scope *txlock.Scope) error) error {
 	tx, err := pool.BeginTx(ctx, options)
@@ -137,87 +81,42 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 	return tx.Commit()
 }
 
-// contend has workers run transactions until each has committed some, and returns how many were
-// committed, and how many refused.
-func contend(t *testing.T, workers, commits int, run func() error) (committed, refused int64) {
-	t.Helper()
-	var yes, no atomic.Int64
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for done := 0; done < commits && t.Context().Err() == nil; {
-				switch err := run(); {
-				case err == nil:
-					done++
-					yes.Add(1)
-				case txlock.Retryable(err), errors.Is(err, txlock.ErrConflict):
-					no.Add(1)
-				default:
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return yes.Load(), no.Load()
-}
-
-// TestMixedWritersLoseNothing raises one number by optimistic and pessimistic
-// transactions at once: in the end it is the number of commits. Without the comparison
-// updates are lost, so the test can fail.
-func TestMixedWritersLoseNothing(t *testing.T) {
-	const workers, commits = 8, 10
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
-		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
-			for _, compare := range []bool{true, false} {
-				if guarded && !compare {
-					continue // the plain pool shows that the test can tell
-				}
-				t.Run(fmt.Sprintf("%s/compare=%t", level, compare), func(t *testing.T) {
-					key, table := uniqueKey(t, "mixed"), numbers(t, db)
-					pool := pool
-					if !compare {
-						pool = newPool(t, db.Config(db.Overwriting(t)), guarded)
-					}
-					committed, refused := contend(t, workers, commits, func() error {
-						return mixed(t.Context(), pool, &sql.TxOptions{Isolation: level}, key, table, compare)
-					})
-					lost := committed - int64(valueOf(t, db, table))
-					t.Logf("%d committed, %d refused, %d lost", committed, refused, lost)
-					if committed != workers*commits {
-						t.Errorf("%d committed, want %d", committed, workers*commits)
-					}
-					if compare == (lost != 0) {
-						t.Errorf("compare=%t: %d updates were lost", compare, lost)
-					}
-				})
-			}
-		}
-	})
-}
-
-// TestVersionTable proves that the recipe of the version table loses nothing either.
+// TestVersionTable proves that the recipe of the version table loses nothing.
 func TestVersionTable(t *testing.T) {
 	const workers, commits = 6, 5
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			table := numbers(t, db)
 			versions := Versions{db.CreateTable(t, "versions", "name VARBINARY(100) NOT NULL, resource VARBINARY(100) NOT NULL, version BIGINT UNSIGNED NOT NULL, PRIMARY KEY (name, resource, version)")}
-			_, conflicts := contend(t, workers, commits, func() error {
-				return plainly(t.Context(), pool, &sql.TxOptions{Isolation: level}, func(tx *sql.Tx, _ *txlock.Scope) error {
-					version, err := versions.Version(t.Context(), tx, "number", "1")
-					if err != nil {
-						return err
+			raises := func(tx *sql.Tx, _ *txlock.Scope) error {
+				version, err := versions.Version(t.Context(), tx, "number", "1")
+				if err == nil {
+					err = raise(t.Context(), tx, table)
+				}
+				if err != nil {
+					return err
+				}
+				return versions.CompareAndBump(t.Context(), tx, "number", "1", version)
+			}
+			var conflicts atomic.Int64
+			var all sync.WaitGroup
+			for range workers {
+				all.Go(func() {
+					for done := 0; done < commits && !t.Failed(); {
+						switch err := plainly(t.Context(), pool, &sql.TxOptions{Isolation: level}, raises); {
+						case err == nil:
+							done++
+						case txlock.Retryable(err), errors.Is(err, txlock.ErrConflict):
+							conflicts.Add(1)
+						default:
+							t.Error(err)
+						}
 					}
-					if err := raise(t.Context(), tx, table); err != nil {
-						return err
-					}
-					return versions.CompareAndBump(t.Context(), tx, "number", "1", version)
 				})
-			})
-			if v := valueOf(t, db, table); v != workers*commits || conflicts == 0 {
-				t.Errorf("%v: %d of %d, %d conflicts", level, v, workers*commits, conflicts)
+			}
+			all.Wait()
+			if v := valueOf(t, db, table); v != workers*commits || conflicts.Load() == 0 {
+				t.Errorf("%v: %d of %d, %d conflicts", level, v, workers*commits, conflicts.Load())
 			}
 		}
 	})

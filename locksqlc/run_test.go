@@ -12,11 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/DATA-DOG/go-sqlmock"
-	"github.com/go-sql-driver/mysql"
-
-	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -247,44 +242,6 @@ func (c *crossing) meets(t *testing.T, session int64, call func() error) error {
 	return err
 }
 
-// TestRunRetriesCommit has COMMIT report the conflict, as on a cluster.
-func TestRunRetriesCommit(t *testing.T) {
-	t.Parallel()
-	db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
-	check(t, err)
-	expectJoin := func() { // on a plain pool
-		mock.ExpectBegin()
-		mock.ExpectExec(rawsql.Probe).WillReturnError(&mysql.MySQLError{Number: 1568})
-		facts := sqlmock.NewRows(make([]string, session.Columns)).AddRow(session.Reply("9.7.4", "mock/3306/test")...)
-		mock.ExpectQuery(rawsql.Facts).WillReturnRows(facts)
-	}
-	for i := range 2 {
-		expectJoin()
-		mock.ExpectExec(rawsql.Probe).WillReturnError(&mysql.MySQLError{Number: 1568})
-		if commit := mock.ExpectCommit(); i == 0 {
-			commit.WillReturnError(&mysql.MySQLError{Number: 1213})
-		}
-	}
-	calls := 0
-	if err := locksqlc.Run(t.Context(), db, nil, func(*sql.Tx) error { calls++; return nil }); err != nil || calls != 2 {
-		t.Errorf("Run called fn %d times and returned %v", calls, err)
-	}
-
-	mock.ExpectBegin().WillReturnError(&mysql.MySQLError{Number: 1040})
-	if err := locksqlc.Run(t.Context(), db, nil, func(*sql.Tx) error { return nil }); number(err) != 1040 {
-		t.Errorf("Run: %v, want the error of BEGIN", err)
-	}
-
-	expectJoin()
-	mock.ExpectRollback().WillReturnError(&mysql.MySQLError{Number: 1158})
-	no := errors.New("no")
-	if err := locksqlc.Run(t.Context(), db, nil, func(*sql.Tx) error { return no }); !errors.Is(err, no) || number(err) != 1158 {
-		t.Errorf("Run: %v, want the errors of fn and of ROLLBACK", err)
-	}
-	mock.ExpectClose()
-	check(t, errors.Join(db.Close(), mock.ExpectationsWereMet()))
-}
-
 // TestRunRetriesStaleSnapshot reads before it locks, and somebody else commits in
 // between.
 func TestRunRetriesStaleSnapshot(t *testing.T) {
@@ -343,7 +300,7 @@ func TestRunGivesUp(t *testing.T) {
 // transaction is begun.
 func TestRunRefuses(t *testing.T) {
 	t.Parallel()
-	begun := &dying{dead: 99}
+	begun := new(faulty)
 	db := sql.OpenDB(begun)
 	defer func() { check(t, db.Close()) }()
 	inTx := map[bool]func(*sql.Tx) error{true: func(*sql.Tx) error { t.Error("fn was called"); return nil }}

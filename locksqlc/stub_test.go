@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -79,35 +81,67 @@ func lockOnce(tb testing.TB, pool *sql.DB, lock bool) {
 
 var goSideKey = txlock.NewFamily[int64]("go-side").Key(4711)
 
-// dying is a driver whose first connections are dead when a transaction begins on them.
-type dying struct {
+// faulty is a driver with errors of what begins and ends transactions, one after the other.
+type faulty struct {
 	stub
-	dead, begun int
+	errs  map[string][]error
+	begun int
 }
 
-func (d *dying) Connect(context.Context) (driver.Conn, error) { return d, nil }
-
-func (d *dying) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) {
-	if d.begun++; d.begun <= d.dead {
-		return nil, driver.ErrBadConn
+func (f *faulty) next(what string) (err error) {
+	if left := f.errs[what]; len(left) > 0 {
+		err, f.errs[what] = left[0], left[1:]
 	}
-	return stub{}, nil
+	return err
 }
 
-// TestRunOnDeadConnections proves that Run begins on another connection where the first is
-// dead, and gives up where all are.
+func (f *faulty) Connect(context.Context) (driver.Conn, error) { return f, nil }
+func (f *faulty) Commit() error                                { return f.next("COMMIT") }
+func (f *faulty) Rollback() error                              { return f.next("ROLLBACK") }
+
+func (f *faulty) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) {
+	f.begun++
+	return f, f.next("BEGIN")
+}
+
+// ExecContext says that a transaction is open.
+func (f *faulty) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	return nil, &mysql.MySQLError{Number: 1568}
+}
+
+// TestRunOnDeadConnections proves that Run begins on another connection where the first is dead, and
+// gives up where all are; that it runs again what COMMIT refuses, as on a cluster; and that it returns
+// the errors of BEGIN and of ROLLBACK.
 func TestRunOnDeadConnections(t *testing.T) {
 	t.Parallel()
-	for dead, begun := range map[int]int{0: 1, 1: 2, 2: 3, 99: 3} {
-		d := &dying{dead: dead}
+	dead, no := driver.ErrBadConn, errors.New("no")
+	for _, c := range []struct {
+		errs         map[string][]error
+		returns      error // of the function
+		calls, begun int
+		want         error
+		number       uint16
+	}{
+		{nil, nil, 1, 1, nil, 0},
+		{map[string][]error{"BEGIN": {dead}}, nil, 1, 2, nil, 0},
+		{map[string][]error{"BEGIN": {dead, dead}}, nil, 1, 3, nil, 0},
+		{map[string][]error{"BEGIN": {dead, dead, dead}}, nil, 0, 3, dead, 0},
+		{map[string][]error{"BEGIN": {answered(1040)}}, nil, 0, 1, nil, 1040},
+		{map[string][]error{"COMMIT": {answered(1213)}}, nil, 2, 2, nil, 0},
+		{map[string][]error{"ROLLBACK": {answered(1158)}}, no, 1, 1, no, 1158},
+	} {
+		d, calls := &faulty{errs: c.errs}, 0
 		pool := sql.OpenDB(d)
-		err := locksqlc.Run(t.Context(), pool, nil, func(*sql.Tx) error { return nil })
-		if d.begun != begun || errors.Is(err, driver.ErrBadConn) != (dead == 99) {
-			t.Errorf("%d dead connections: BeginTx is called %d times, want %d; %v", dead, d.begun, begun, err)
+		err := locksqlc.Run(t.Context(), pool, nil, func(*sql.Tx) error { calls++; return c.returns })
+		if d.begun != c.begun || calls != c.calls || number(err) != c.number || c.number == 0 && !errors.Is(err, c.want) || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%v: %d transactions are begun, want %d, and %d calls, want %d; %v", c, d.begun, c.begun, calls, c.calls, err)
 		}
 		check(t, pool.Close())
 	}
 }
+
+// answered is the server's error of a number.
+func answered(number uint16) error { return &mysql.MySQLError{Number: number} }
 
 // TestGoSideIsSmall limits what Join and Lock add to an empty transaction: 15
 // allocations, and far more than the 5 microseconds that BenchmarkGoSide allows, since

@@ -61,104 +61,21 @@ func faulty(t *testing.T, version string) (*Scope, *sql.Tx, sqlmock.Sqlmock) {
 	return scope, tx, mock
 }
 
-// TestFaultsOfServer takes a lock that the server answers with an error it gives
-// on no demand.
-func TestFaultsOfServer(t *testing.T) {
-	t.Parallel()
-	for _, version := range []string{"9.7.4", "10.11.19-MariaDB"} {
-		for _, c := range []struct {
-			err       error
-			sentinel  error
-			retryable bool
-		}{
-			{&mysql.MySQLError{Number: 1206, Message: "The total number of locks exceeds the lock table size"}, ErrTxDoomed, true},
-			{&mysql.MySQLError{Number: 1020, Message: "Record has changed since last read"}, ErrStaleSnapshot, true},
-			{&mysql.MySQLError{Number: 1290, Message: "--read-only"}, ErrReadOnly, false},
-			{&mysql.MySQLError{Number: 1836, Message: "Running in read-only mode"}, ErrReadOnly, false},
-			{&mysql.MySQLError{Number: 1146, Message: "Table 'lockstep_locks' doesn't exist"}, ErrSchema, false},
-			{&mysql.MySQLError{Number: 1364, Message: "Field 'x' doesn't have a default value"}, ErrSchema, false},
-			{driver.ErrBadConn, ErrTxDoomed, true}, // before any COMMIT: the server rolls back
-			{mysql.ErrInvalidConn, ErrTxDoomed, true},
-		} {
-			t.Run(fmt.Sprintf("%s/%v", version, c.err), func(t *testing.T) {
-				t.Parallel()
-				scope, tx, mock := faulty(t, version)
-				expectLock(mock).WillReturnError(c.err)
-				key := Named("k")
-				grant, err := scope.Lock(t.Context(), key)
-				if !errors.Is(err, c.sentinel) || !errors.Is(err, c.err) || grant != (Grant{}) {
-					t.Errorf("Lock returned %+v, %v, want %v", grant, err, c.sentinel)
-				}
-				if Retryable(err) != c.retryable {
-					t.Errorf("Retryable(%v) is %t", err, !c.retryable)
-				}
-				if _, held := scope.Held(key); held {
-					t.Error("a lock that failed is held")
-				}
-				mock.ExpectRollback()
-				check(t, tx.Rollback())
-			})
-		}
-	}
-}
-
-// expectLock is the one statement of a first lock.
-func expectLock(mock sqlmock.Sqlmock) *sqlmock.ExpectedExec {
-	return mock.ExpectExec(gen.LockNamed)
-}
-
-// TestAfterFault tells what the next call on a plain pool says: the transaction
-// goes on after a fault that left it alone, and is over after one that ended it.
+// TestAfterFault proves that a transaction on a plain pool which is lost while the server is asked
+// whether an error has left it open takes no lock.
 func TestAfterFault(t *testing.T) {
 	t.Parallel()
-	open := &mysql.MySQLError{Number: 1568}
-	t.Run("alive", func(t *testing.T) {
-		t.Parallel()
-		scope, tx, mock := faulty(t, "9.7.4")
-		expectLock(mock).WillReturnError(answered(1290))
-		_, err := scope.Lock(t.Context(), Named("k"))
-		if !errors.Is(err, ErrReadOnly) {
-			t.Errorf("Lock: %v", err)
-		}
-		mock.ExpectExec(rawsql.Probe).WillReturnError(open)
-		if err := scope.Verify(t.Context()); err != nil {
-			t.Errorf("Verify: %v", err)
-		}
-		mock.ExpectCommit()
-		check(t, tx.Commit())
-	})
-	t.Run("gone", func(t *testing.T) {
-		t.Parallel()
-		scope, tx, mock := faulty(t, "9.7.4")
-		expectLock(mock).WillReturnError(answered(1206))
-		if _, err := scope.Lock(t.Context(), Named("k")); !errors.Is(err, ErrTxDoomed) {
-			t.Errorf("Lock: %v", err)
-		}
-		mock.ExpectExec(rawsql.Probe).WillReturnResult(sqlmock.NewResult(0, 0))
-		if _, err := scope.Lock(t.Context(), Named("l")); !errors.Is(err, ErrTxDoomed) || Retryable(err) {
-			t.Errorf("the next Lock: %v", err)
-		}
-		mock.ExpectExec(rawsql.Probe).WillReturnResult(sqlmock.NewResult(0, 0))
-		if _, err := (internals{}).Confirm(t.Context(), scope); !errors.Is(err, ErrTxDoomed) {
-			t.Errorf("Confirm: %v", err)
-		}
-		mock.ExpectRollback()
-		check(t, tx.Rollback())
-	})
-	t.Run("lost while it is asked whether it is open", func(t *testing.T) {
-		t.Parallel()
-		scope, tx, mock := faulty(t, "9.7.4")
-		expectLock(mock).WillReturnError(answered(1146))
-		if _, err := scope.Lock(t.Context(), Named("k")); !errors.Is(err, ErrSchema) {
-			t.Errorf("Lock: %v", err)
-		}
-		mock.ExpectExec(rawsql.Probe).WillReturnError(driver.ErrBadConn)
-		if _, err := scope.Lock(t.Context(), Named("l")); !errors.Is(err, driver.ErrBadConn) {
-			t.Errorf("the next Lock: %v", err)
-		}
-		mock.ExpectRollback()
-		check(t, tx.Rollback())
-	})
+	scope, tx, mock := faulty(t, "9.7.4")
+	mock.ExpectExec(gen.LockNamed).WillReturnError(answered(1146))
+	if _, err := scope.Lock(t.Context(), Named("k")); !errors.Is(err, ErrSchema) {
+		t.Errorf("Lock: %v", err)
+	}
+	mock.ExpectExec(rawsql.Probe).WillReturnError(driver.ErrBadConn)
+	if _, err := scope.Lock(t.Context(), Named("l")); !errors.Is(err, driver.ErrBadConn) {
+		t.Errorf("the next Lock: %v", err)
+	}
+	mock.ExpectRollback()
+	check(t, tx.Rollback())
 }
 
 // TestInterruptedUpdate proves that an UPDATE of a center row which MariaDB has interrupted,

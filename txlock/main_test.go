@@ -16,7 +16,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -69,19 +68,7 @@ func impatient(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 // its connections back when the test ends.
 func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
 	t.Helper()
-	cfg := db.Config(mutators...)
-	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
-	connector, err := mysql.NewConnector(cfg)
-	noError(t, err)
-	if guarded {
-		connector = locksqlc.Connector(connector)
-	}
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() {
-		equal(t, "connections in use at the end", testdb.InUse(pool), 0)
-		noError(t, pool.Close())
-	})
-	return pool
+	return leasetest.Pool(t, db, guarded, mutators...)
 }
 
 // session is a transaction on a pool of its own, and its locks.
