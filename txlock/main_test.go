@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-var limited = leasetest.Limited
+var limited, newPool = leasetest.Limited, leasetest.Pool
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
@@ -62,13 +62,6 @@ func impatience(cfg *mysql.Config) { cfg.Params = map[string]string{"innodb_lock
 func impatient(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	t.Helper()
 	return newPool(t, db, guarded, impatience)
-}
-
-// newPool is a pool of the application's user, guarded or not, which must have all
-// its connections back when the test ends.
-func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
-	t.Helper()
-	return leasetest.Pool(t, db, guarded, mutators...)
 }
 
 // session is a transaction on a pool of its own, and its locks.

@@ -243,68 +243,55 @@ func TestDeadlockAfterCommit(t *testing.T) {
 	}
 }
 
-// TestLostConnectionIsKilledOnce counts the connections for KILL: one, and only if locks
-// have joined the transaction.
+// TestLostConnectionIsKilledOnce counts the connections for KILL: one, and only if locks have joined
+// the transaction. Nobody is killed where the server was restarted since, or another one is in its
+// place: other sessions have the old numbers now. What KILL is answered is told, unless nothing was left
+// to kill.
 func TestLostConnectionIsKilledOnce(t *testing.T) {
 	t.Parallel()
-	for _, used := range []bool{false, true} {
+	refused := &mysql.MySQLError{Number: 1095, Message: "not the owner"}
+	for name, c := range map[string]struct {
+		other       func(s *stub)
+		killed      bool
+		connections int
+		want        error // besides that of the connection
+	}{
+		"without locks":  {connections: 1},
+		"with locks":     {func(*stub) {}, true, 2, nil},
+		"restarted":      {func(s *stub) { s.uptime = -5 }, false, 2, nil},
+		"another server": {func(s *stub) { s.moved = "other/3306/shop" }, false, 2, nil},
+		"gone":           {func(s *stub) { s.will(rawsql.Kill(1), &mysql.MySQLError{Number: 1094}) }, true, 2, nil},
+		"refused":        {func(s *stub) { s.will(rawsql.Kill(1), refused) }, true, 2, refused},
+	} {
 		base, pool := newStub(t, false)
 		base.will("UPDATE", errDead)
 		tx := begin(t, pool)
 		txState, guarded, _ := Ask(t.Context(), tx)
 		if !guarded || txState.Server().Session != 1 || !txState.Server().Compound || txState.Server().Name != "host/3306/shop" {
-			t.Fatalf("the state is %t, %+v", guarded, txState.Server())
+			t.Fatalf("%s: the state is %t, %+v", name, guarded, txState.Server())
 		}
-		if used {
-			txState.Scope(func() Scope { return &locks{} })
+		if c.other != nil {
+			c.other(base)
+			joined(t, tx)
 		}
-		isItself(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), errDead)
+		err := second(tx.ExecContext(t.Context(), "UPDATE"))
+		if c.want == nil {
+			isItself(t, name, err, errDead)
+		} else {
+			isError(t, name, err, errDead)
+			isError(t, name, err, c.want)
+		}
 		isError(t, "the next statement", second(tx.ExecContext(t.Context(), "INSERT")), fault.ErrTxDoomed)
 		isError(t, "a query", closed(tx.QueryContext(t.Context(), "SELECT")), fault.ErrTxDoomed)
 		prepared, err := tx.PrepareContext(t.Context(), "SELECT ?")
 		check(t, err)
 		isError(t, "a prepared query", closed(prepared.QueryContext(t.Context())), fault.ErrTxDoomed)
 		if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) || !fault.Retryable(err) {
-			t.Errorf("Commit: %v, want it to be run again", err)
+			t.Errorf("%s: Commit: %v, want it to be run again", name, err)
 		}
-		if killed := base.has(rawsql.Kill(1)); killed != used || used && base.connections() != 2 {
-			t.Errorf("killed %t, want %t; %d connections were opened", killed, used, base.connections())
+		if killed := base.has(rawsql.Kill(1)); killed != c.killed || base.connections() != c.connections {
+			t.Errorf("%s: killed %t, want %t; %d connections were opened", name, killed, c.killed, base.connections())
 		}
-	}
-}
-
-// TestNobodyIsKilledOnAnotherServer restarts the server after the connection was opened, or
-// puts another one in its place: other sessions have the old numbers now.
-func TestNobodyIsKilledOnAnotherServer(t *testing.T) {
-	t.Parallel()
-	for _, other := range []func(*stub){func(s *stub) { s.uptime = -5 }, func(s *stub) { s.moved = "other/3306/shop" }} {
-		base, pool := newStub(t, false)
-		other(base)
-		base.will("UPDATE", errDead)
-		tx := begin(t, pool)
-		joined(t, tx)
-		isItself(t, "the statement", second(tx.ExecContext(t.Context(), "UPDATE")), errDead)
-		check(t, tx.Rollback())
-		if base.has(rawsql.Kill(1)) || base.connections() != 2 {
-			t.Errorf("killed %t; %d connections were opened", base.has(rawsql.Kill(1)), base.connections())
-		}
-	}
-}
-
-func TestKillAnswers(t *testing.T) {
-	t.Parallel()
-	refused := &mysql.MySQLError{Number: 1095, Message: "not the owner"}
-	for reply, want := range map[error]error{&mysql.MySQLError{Number: 1094}: nil, refused: refused} {
-		base, pool := newStub(t, false)
-		base.will("UPDATE", errDead)
-		base.will(rawsql.Kill(1), reply)
-		tx := begin(t, pool)
-		joined(t, tx)
-		_, err := tx.ExecContext(t.Context(), "UPDATE")
-		if !errors.Is(err, errDead) || want != nil && !errors.Is(err, want) || want == nil && err != errDead { //nolint:errorlint // unchanged where KILL was fine
-			t.Errorf("KILL is answered %v: the statement says %v", reply, err)
-		}
-		check(t, tx.Rollback())
 	}
 }
 

@@ -10,16 +10,18 @@ import (
 	"github.com/dca00107/lockstep/internal/session"
 )
 
+// reply is that of a session of shop, with other settings.
+func reply(version string, replace ...string) (row [session.Columns]string) {
+	for i, v := range session.Reply(version, "host/3306/shop") {
+		row[i] = v.(string)
+	}
+	row[5] = strings.NewReplacer(replace...).Replace(row[5])
+	return row
+}
+
 // TestRead reads replies, and refuses each whose settings aren't known to be right.
 func TestRead(t *testing.T) {
 	t.Parallel()
-	reply := func(version string, replace ...string) (row [session.Columns]string) {
-		for i, v := range session.Reply(version, "host/3306/shop") {
-			row[i] = v.(string)
-		}
-		row[5] = strings.NewReplacer(replace...).Replace(row[5])
-		return row
-	}
 	for _, version := range []string{"9.7.4", "11.8.9-MariaDB-0+deb13u1 from Debian"} {
 		f, err := session.Read(reply(version))
 		if err != nil || f.Unfit != nil || f.Version != version || f.ID != 7 || f.Name != "host/3306/shop" || f.ClockUs == 0 || f.Isolation != sql.LevelRepeatableRead {
@@ -87,12 +89,7 @@ func TestTiDB(t *testing.T) {
 	t.Parallel()
 	const fit = rawsql.SettingsBegin + " tidb_txn_mode=pessimistic tidb_constraint_check_in_place_pessimistic=1 tidb_skip_isolation_level_check=0 tidb_dml_type=standard tidb_batch_writes=0 tidb_old_reads=0"
 	read := func(version string, replace ...string) session.Facts {
-		var row [session.Columns]string
-		for i, v := range session.Reply(version, "host/4000/shop") {
-			row[i] = v.(string)
-		}
-		row[5] = strings.NewReplacer(append(replace, "sees_own_id=1", "sees_own_id=0")...).Replace(row[5])
-		f, err := session.Read(row)
+		f, err := session.Read(reply(version, append(replace, "sees_own_id=1", "sees_own_id=0")...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,20 +127,16 @@ func TestTiDB(t *testing.T) {
 // transactions of the program need the mode of one shard.
 func TestVitess(t *testing.T) {
 	t.Parallel()
-	row := [session.Columns]string{"8.4.6-Vitess", "7", "0", "a/1/b", "1"}
-	for i, v := range session.Reply("8.4.6-Vitess", "a/1/b") {
-		row[i] = v.(string)
-	}
-	row[5] = strings.Replace(row[5], "sees_own_id=1", "sees_own_id=0", 1)
+	row := reply("8.4.6-Vitess", "sees_own_id=1", "sees_own_id=0")
 	f, err := session.Read(row)
 	if first := f.Question(); err != nil || f.Question() == first || !errors.Is(f.Unfit, session.ErrEngine) {
 		t.Fatalf("%v, %q, %v", err, first, f.Unfit)
 	}
-	reply := strings.Replace(row[5], "REPEATABLE-READ", "READ-COMMITTED", 1) + " transaction_mode=multi workload=oltp target=0 X"
-	if f := f.Answered(reply, false); f.Unfit != nil || f.Isolation != sql.LevelReadCommitted {
+	again := strings.Replace(row[5], "REPEATABLE-READ", "READ-COMMITTED", 1) + " transaction_mode=multi workload=oltp target=0 X"
+	if f := f.Answered(again, false); f.Unfit != nil || f.Isolation != sql.LevelReadCommitted {
 		t.Errorf("%v, %v", f.Unfit, f.Isolation)
 	}
-	if f := f.Answered(reply, true); !errors.Is(f.Unfit, session.ErrSession) || !strings.Contains(f.Unfit.Error(), "transaction_mode") {
+	if f := f.Answered(again, true); !errors.Is(f.Unfit, session.ErrSession) || !strings.Contains(f.Unfit.Error(), "transaction_mode") {
 		t.Errorf("%v", f.Unfit)
 	}
 }

@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -174,22 +173,7 @@ func (noTx) Rollback() error { return nil }
 func onAnother(t *testing.T, db *testdb.DB, guarded bool, rewrite func(string) string) (open func(t *testing.T) *sql.DB, wire *testdb.Wire) {
 	t.Helper()
 	wire, mutate := testdb.Rewritten(t, rewrite)
-	return func(t *testing.T) *sql.DB {
-		t.Helper()
-		connector, err := mysql.NewConnector(db.Config(mutate))
-		check(t, err)
-		if guarded {
-			connector = locksqlc.Connector(connector)
-		}
-		pool := sql.OpenDB(connector)
-		t.Cleanup(func() {
-			if n := testdb.InUse(pool); n != 0 {
-				t.Errorf("%d connections are in use at the end", n)
-			}
-			_ = pool.Close()
-		})
-		return pool
-	}, wire
+	return func(t *testing.T) *sql.DB { return leasetest.Pool(t, db, guarded, mutate) }, wire
 }
 
 func manage(t *testing.T, pool *sql.DB) *lease.Manager {
