@@ -55,6 +55,10 @@ func TestHolders(t *testing.T) {
 				s.holds(t, h, grants[i%4]) // the last is the first again
 				equal(t, "the label", h.Label, "till 7")
 			}
+			other := neighbour(lot) // another key of the same center lock
+			if all := holders(t, db, other); len(all) != 1 || all[0].Key != other || all[0].Session != uint64(s.id) {
+				t.Errorf("the holders of its neighbour: %+v", all)
+			}
 			wants(t, "Rollback", s.tx.Rollback(), nil)
 			equal(t, "holders after the rollback", len(holders(t, db, lot, old, fresh, ensured)), 0)
 		}
@@ -62,18 +66,6 @@ func TestHolders(t *testing.T) {
 		s.lock(t, old)
 		s.commit(t)
 		equal(t, "holders after the commit", len(holders(t, db, old)), 0)
-	})
-}
-
-// TestHolderOfSameSlot names who holds another key of the same center lock.
-func TestHolderOfSameSlot(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		mine := hashed()
-		other, s := neighbour(mine), holder(t, db, mine)
-		all := holders(t, db, other)
-		if len(all) != 1 || all[0].Key != other || all[0].Session != uint64(s.id) {
-			t.Errorf("holders %+v", all)
-		}
 	})
 }
 

@@ -352,9 +352,18 @@ func TestFaultsOfStatements(t *testing.T) {
 	expects(mock, "BEGIN", updated, "COMMIT") // of the second time
 	must(t, run())
 
+	version := func() uint64 {
+		v, err := txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1))
+		must(t, err)
+		return v
+	}
+	before := version()
 	k.FailStatement("COMMIT", locktest.UnknownOutcome)
 	expects(mock, "BEGIN", updated, "COMMIT")
 	wants(t, "the error", run(), txlock.ErrUnknownOutcome)
+	if version() <= before {
+		t.Error("what has no answer isn't committed")
+	}
 
 	k.FailStatement("COMMIT", locktest.Deadlock)
 	expects(mock, "BEGIN", updated, "ROLLBACK", "BEGIN", updated, "COMMIT")

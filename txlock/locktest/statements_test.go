@@ -260,31 +260,6 @@ func TestLockGoneByDDL(t *testing.T) {
 	must(t, errors.Join(tx.Rollback(), pool.Close()))
 }
 
-// TestTransactionAsText begins and ends a transaction by statements: its database sees those of
-// database/sql, also where COMMIT has no answer.
-func TestTransactionAsText(t *testing.T) {
-	t.Parallel()
-	k, mock := onMock(t)
-	expects(mock, "BEGIN", updated, "COMMIT")
-	conn, err := k.DB().Conn(t.Context())
-	must(t, err)
-	defer func() { _ = conn.Close() }() // it is lost
-	must(t, second(conn.ExecContext(t.Context(), "BEGIN")))
-	scope, err := locksqlc.JoinConn(t.Context(), conn)
-	must(t, err)
-	grant, err := scope.Lock(t.Context(), orders.Key(1))
-	must(t, err)
-	must(t, second(conn.ExecContext(t.Context(), "UPDATE orders SET n = 1")))
-	k.FailStatement("COMMIT", locktest.UnknownOutcome)
-	if _, err := conn.ExecContext(t.Context(), "COMMIT"); err == nil {
-		t.Error("it has an answer")
-	}
-	version, err := txlock.ReadVersion(t.Context(), k.DB(), orders.Key(1))
-	if err != nil || version != grant.Token() {
-		t.Errorf("version %d, error %v, want %d", version, err, grant.Token())
-	}
-}
-
 // TestStaleBeforeAWait refuses a lock behind the snapshot at once, also where others hold it.
 func TestStaleBeforeAWait(t *testing.T) {
 	everywhere(t, func(t *testing.T, k *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
