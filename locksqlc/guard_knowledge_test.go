@@ -160,26 +160,6 @@ func TestSavepointOfCaller(t *testing.T) {
 	})
 }
 
-// TestSavepointOfProcedure rolls back to a savepoint that a procedure has set before any
-// lock was asked for: nobody has seen it set.
-func TestSavepointOfProcedure(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, key := newPool(t, db.AdminConfig(), true), uniqueKey(t, "savepoint")
-		procedure := "set_" + db.CreateTable(t, "set", counters)
-		db.CreateProcedure(t, procedure, "SAVEPOINT deep")
-		check(t, txlock.Ensure(t.Context(), pool, key))
-		tx := begin(t, pool)
-		exec(t, tx, "CALL "+procedure+"()")
-		scope := join(t, tx)
-		lock(t, scope, key)
-		exec(t, tx, "ROLLBACK TO SAVEPOINT deep")
-		wantHeld(t, "after ROLLBACK TO SAVEPOINT", scope, key, false)
-		wantFree(t, db, key)
-		lock(t, scope, key)
-		check(t, tx.Commit())
-	})
-}
-
 // TestSavepointKeepsEarlierLocks rolls back to a savepoint that is younger than a lock.
 // Both servers keep that lock, Held says so, and re-entry sends nothing. A lock younger
 // than the savepoint is sent again.
@@ -247,6 +227,7 @@ var savepointHistories = []string{
 	"SAVEPOINT 1|LOCK|SAVEPOINT 2|LOCK|ROLLBACK TO 1",
 	"SAVEPOINT 1|SAVEPOINT x|LOCK|SAVEPOINT 2|RELEASE SAVEPOINT 1|ROLLBACK TO x",
 	"SAVEPOINT x|SAVEPOINT 1|LOCK|RELEASE SAVEPOINT 2|ROLLBACK TO x",
+	"CALL sets_savepoint()|LOCK|ROLLBACK TO deep", // that nobody has seen set
 }
 
 // TestSavepointNames proves that no lock counts as held which a ROLLBACK TO SAVEPOINT has
@@ -254,7 +235,8 @@ var savepointHistories = []string{
 // what another session can lock.
 func TestSavepointNames(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, other := newPool(t, db.Config(), true), takeConn(t, newPool(t, db.Config(), false))
+		db.CreateProcedure(t, "sets_savepoint", "SAVEPOINT deep")
+		pool, other := newPool(t, db.AdminConfig(), true), takeConn(t, newPool(t, db.Config(), false))
 		keys := []txlock.Key{uniqueKey(t, "savepoint"), uniqueKey(t, "savepoint"), uniqueKey(t, "savepoint")}
 		check(t, txlock.Ensure(t.Context(), pool, keys...))
 		one, two, freed := 0, 0, 0

@@ -143,11 +143,7 @@ func TestMissingTables(t *testing.T) {
 				for _, key := range []txlock.Key{named(), hashed()} {
 					wants(t, "Holders", second(txlock.Holders(t.Context(), pool, key)), txlock.ErrSchema)
 					s := begin(t, pool, nil)
-					for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock, s.WaitAtMost(1e9).Lock} {
-						wants(t, "a lock", second(verb(t.Context(), key)), txlock.ErrSchema)
-					}
-					wants(t, "LockAll", second(s.LockAll(t.Context(), key, named())), txlock.ErrSchema)
-					wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+					s.refuses(t, key, txlock.ErrSchema, "Lock", "TryLock", "RLock", "TryRLock", "WaitAtMost", "LockAll")
 					s.commit(t)
 				}
 				wants(t, "Clean", second(txlock.Purge(t.Context(), pool, 1)), txlock.ErrSchema)
@@ -169,10 +165,7 @@ func TestMissingCenter(t *testing.T) {
 				s.lock(t, there)
 				s.commit(t)
 				s = open()
-				for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock, s.WaitAtMost(1e9).Lock} {
-					wants(t, "a lock", second(verb(t.Context(), key)), txlock.ErrSchema)
-				}
-				wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+				s.refuses(t, key, txlock.ErrSchema, "Lock", "TryLock", "RLock", "TryRLock", "WaitAtMost")
 				s.commit(t)
 			}
 		}
@@ -187,15 +180,9 @@ func TestReadOnlyTransaction(t *testing.T) {
 		for _, guarded := range []bool{false, true} {
 			s := begin(t, newPool(t, db, guarded), &sql.TxOptions{ReadOnly: true})
 			for _, key := range []txlock.Key{old, named(), lot} {
-				for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.WaitAtMost(1e9).Lock} {
-					grant, err := verb(t.Context(), key)
-					wants(t, "the lock of "+key.String(), err, txlock.ErrReadOnly)
-					equal(t, "granted", grant, txlock.Grant{})
-				}
+				s.refuses(t, key, txlock.ErrReadOnly, "Lock", "TryLock", "WaitAtMost")
 			}
-			wants(t, "LockAll", second(s.LockAll(t.Context(), old, named())), txlock.ErrReadOnly)
-			wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
-
+			s.refuses(t, old, txlock.ErrReadOnly, "LockAll")
 			wants(t, "RLock of a key without a row", second(s.RLock(t.Context(), named())), txlock.ErrReadOnly)
 			for _, key := range []txlock.Key{old, lot} {
 				grant, err := s.RLock(t.Context(), key)

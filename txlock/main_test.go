@@ -108,6 +108,17 @@ func (s *session) commit(t *testing.T) {
 	noError(t, s.tx.Commit())
 }
 
+// refuses demands that each of these verbs is refused so, grants nothing, and leaves the transaction open.
+func (s *session) refuses(t *testing.T, key txlock.Key, want error, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		grant, err := verbs[name](s.Scope, t.Context(), key)
+		wants(t, name+" of "+key.String(), err, want)
+		equal(t, "granted", grant, txlock.Grant{})
+	}
+	wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+}
+
 // holder is a transaction that holds a key.
 func holder(t *testing.T, db *testdb.DB, key txlock.Key) *session {
 	t.Helper()
@@ -132,6 +143,7 @@ var verbs = map[string]verb{
 	"Lock":    (*txlock.Scope).Lock,
 	"TryLock": (*txlock.Scope).TryLock,
 	"RLock":   (*txlock.Scope).RLock, "TryRLock": (*txlock.Scope).TryRLock,
+	"WaitAtMost": verb((*txlock.Scope).Lock).within(time.Second),
 	"LockAny": func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error) {
 		return s.LockAny(ctx, key, key)
 	},
