@@ -271,15 +271,6 @@ func BenchmarkOptimistic(b *testing.B) {
 			}
 			pool := locksuite.OpenSQL(true, locksuite.BeginTx)(b, db.Config(interpolating)).DB()
 			pool.SetMaxIdleConns(workers)
-			warm := make([]*sql.Conn, workers)
-			for i := range warm {
-				conn, err := pool.Conn(b.Context())
-				check(b, err)
-				warm[i] = conn
-			}
-			for _, conn := range warm {
-				check(b, conn.Close())
-			}
 			ids := make([]int64, keys)
 			for i := range ids {
 				ids[i] = int64(i) + 1

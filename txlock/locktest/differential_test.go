@@ -159,7 +159,7 @@ func (d *driver) run(p program) string {
 	d.memory.do(func() {
 		for i, kind := range p.keys {
 			if kind == ensured {
-				_ = txlock.Ensure(context.Background(), d.memory.DB(), d.keys[i])
+				_ = txlock.Ensure(context.Background(), d.memory.asked, d.keys[i])
 			}
 		}
 	})
@@ -354,28 +354,27 @@ func end(actors [maxActors]*actor, calls [maxActors]chan answer) {
 // known for certain who waits, and limits cost no time. The driver lives outside, as the
 // server does, and sends it functions.
 type memory struct {
-	*locktest.Kit
-	t      *testing.T
+	sessions
 	bubble chan func()
 
 	mu      sync.Mutex
 	answers []*answer // of those who have returned
-	pools   []*sql.DB // of the actors
 	close   func()
 }
 
 func newMemory(t *testing.T, bubble chan func(), victim func(actors []int) int) *memory {
-	m := &memory{t: t, bubble: bubble, answers: make([]*answer, maxActors)}
+	m := &memory{bubble: bubble, answers: make([]*answer, maxActors)}
 	m.do(func() {
 		fails, program := &said{TB: t}, sql.OpenDB(&numbers{all: map[string]int64{"nothing": 0}})
-		m.Kit = locktest.Open(fails, program)
+		k := locktest.Open(fails, program)
+		m.sessions = sessions{asked: k.DB(), table: "nothing"}
 		for range maxActors { // whose sessions are 1, 2 and 3
-			pool := sql.OpenDB(locksqlc.Connector(m.Connector()))
+			pool := sql.OpenDB(locksqlc.Connector(k.Connector()))
 			pool.SetMaxOpenConns(1)
 			wants(t, "Ping", pool.Ping(), nil)
 			m.pools = append(m.pools, pool)
 		}
-		m.Choose(func(sessions []uint64) int {
+		k.Choose(func(sessions []uint64) int {
 			actors := make([]int, len(sessions))
 			for i, s := range sessions {
 				actors[i] = int(s) - 1
@@ -422,23 +421,6 @@ func (m *memory) answer(actor int) *answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.answers[actor]
-}
-
-func (m *memory) begin(actor int, options *sql.TxOptions) (transaction, error) {
-	tx, err := m.pools[actor].BeginTx(context.Background(), options)
-	if err != nil {
-		return nil, err
-	}
-	scope, err := txlock.Join(context.Background(), tx)
-	return serverTx{scope, tx, &server{table: "nothing"}}, err
-}
-
-func (m *memory) readVersion(ctx context.Context, key txlock.Key) (uint64, error) {
-	return txlock.ReadVersion(ctx, m.DB(), key)
-}
-
-func (m *memory) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error) {
-	return txlock.Holders(ctx, m.DB(), keys...)
 }
 
 // end ends the transactions of the actors: those that wait after those that don't.

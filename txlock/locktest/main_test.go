@@ -75,12 +75,18 @@ func opened(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldrive
 	return pool
 }
 
-// server is a real one. Each actor has a connection of its own.
-type server struct {
-	db    *testdb.DB
+// sessions are those of the actors, each with a connection of its own.
+type sessions struct {
+	asked *sql.DB // by no actor
 	pools []*sql.DB
-	ids   []int64
 	table string
+}
+
+// server is a real one.
+type server struct {
+	sessions
+	db  *testdb.DB
+	ids []int64
 
 	programs, undecided int // how many were run, and of those not to the end
 }
@@ -88,7 +94,7 @@ type server struct {
 // newServer opens the pools of the actors, whose connectors wrap changes.
 func newServer(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *server {
 	t.Helper()
-	s := &server{db: db, table: db.CreateTable(t, "actors", "n INT PRIMARY KEY, written INT NOT NULL DEFAULT 0")}
+	s := &server{db: db, sessions: sessions{asked: db.Admin(), table: db.CreateTable(t, "actors", "n INT PRIMARY KEY, written INT NOT NULL DEFAULT 0")}}
 	for i := range maxActors {
 		db.Exec(t, fmt.Sprintf("INSERT INTO %s (n) VALUES (%d)", s.table, i))
 		pool := opened(t, db, wrap)
@@ -100,21 +106,21 @@ func newServer(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldr
 
 func guarded(base sqldriver.Connector) sqldriver.Connector { return locksqlc.Connector(base) }
 
-func (s *server) begin(actor int, options *sql.TxOptions) (transaction, error) {
+func (s *sessions) begin(actor int, options *sql.TxOptions) (transaction, error) {
 	tx, err := s.pools[actor].BeginTx(context.Background(), options)
 	if err != nil {
 		return nil, err
 	}
 	scope, err := txlock.Join(context.Background(), tx)
-	return serverTx{scope, tx, s}, err
+	return serverTx{scope, tx, s.table}, err
 }
 
-func (s *server) readVersion(ctx context.Context, key txlock.Key) (uint64, error) {
-	return txlock.ReadVersion(ctx, s.db.Admin(), key)
+func (s *sessions) readVersion(ctx context.Context, key txlock.Key) (uint64, error) {
+	return txlock.ReadVersion(ctx, s.asked, key)
 }
 
-func (s *server) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error) {
-	return txlock.Holders(ctx, s.db.Admin(), keys...)
+func (s *sessions) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error) {
+	return txlock.Holders(ctx, s.asked, keys...)
 }
 
 // waits returns when the server has the actor's call waiting, or when it has returned. It
@@ -145,23 +151,23 @@ func (s *server) waits(actor int, returned <-chan answer) (answer, bool, error) 
 	return answer{}, false, fmt.Errorf("T%d neither waits nor returns", actor+1)
 }
 
-// serverTx is a transaction of a real server.
+// serverTx is a transaction of such a session.
 type serverTx struct {
 	*txlock.Scope
-	tx     *sql.Tx
-	server *server
+	tx    *sql.Tx
+	table string
 }
 
 func (t serverTx) Snapshot() error {
 	var n int
-	return t.tx.QueryRow("SELECT COUNT(*) FROM " + t.server.table).Scan(&n)
+	return t.tx.QueryRow("SELECT COUNT(*) FROM " + t.table).Scan(&n)
 }
 
 func (t serverTx) Savepoint(name string) error  { return t.exec("SAVEPOINT " + name) }
 func (t serverTx) RollbackTo(name string) error { return t.exec("ROLLBACK TO SAVEPOINT " + name) }
 
 func (t serverTx) write(actor int) error {
-	return t.exec(fmt.Sprintf("UPDATE %s SET written = written + 1 WHERE n = %d", t.server.table, actor))
+	return t.exec(fmt.Sprintf("UPDATE %s SET written = written + 1 WHERE n = %d", t.table, actor))
 }
 
 func (t serverTx) exec(query string) error { return second(t.tx.Exec(query)) }

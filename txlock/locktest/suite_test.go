@@ -46,8 +46,11 @@ func (m *suiteMemory) Holders(ctx context.Context, keys ...txlock.Key) ([]txlock
 }
 
 func (m *suiteMemory) Begin() (locksuite.Session, locksuite.Locks) {
-	tx, scope := begin(context.Background(), m.tb, m.Kit)
-	return suiteSession{locksuite.Statements{On: tx}, tx, scope}, suiteLocks{m, scope}
+	session, err := locksuite.BeginTx(context.Background(), m.DB(), sql.LevelDefault)
+	must(m.tb, err)
+	scope, err := session.Join(context.Background())
+	must(m.tb, err)
+	return session, suiteLocks{m, scope}
 }
 
 func (m *suiteMemory) AwaitWaiting(tb testing.TB, _ locksuite.Session) {
@@ -58,25 +61,6 @@ func (m *suiteMemory) AwaitWaiting(tb testing.TB, _ locksuite.Session) {
 		}
 	}
 }
-
-// suiteSession is a transaction.
-type suiteSession struct {
-	locksuite.Statements
-	tx    *sql.Tx
-	scope *txlock.Scope
-}
-
-func (s suiteSession) Join(ctx context.Context, options ...txlock.JoinOption) (*txlock.Scope, error) {
-	return txlock.Join(ctx, s.tx, options...)
-}
-func (s suiteSession) Savepoint(ctx context.Context, name string) error {
-	return s.Exec(ctx, "SAVEPOINT "+name)
-}
-func (s suiteSession) RollbackTo(ctx context.Context, name string) error {
-	return s.Exec(ctx, "ROLLBACK TO SAVEPOINT "+name)
-}
-func (s suiteSession) Commit() error   { return s.tx.Commit() }
-func (s suiteSession) Rollback() error { return s.tx.Rollback() }
 
 // suiteLocks is a scope that counts the calls which may wait.
 type suiteLocks struct {
