@@ -51,14 +51,17 @@ type Edited struct {
 	Edit func(query string) string
 }
 
+// PrepareContext prepares what Edit returns.
 func (e Edited) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	return e.Conn.PrepareContext(ctx, e.Edit(query))
 }
 
+// ExecContext executes what Edit returns.
 func (e Edited) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	return e.Conn.ExecContext(ctx, e.Edit(query), args)
 }
 
+// QueryContext runs what Edit returns.
 func (e Edited) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	return e.Conn.QueryContext(ctx, e.Edit(query), args)
 }
