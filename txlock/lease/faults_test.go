@@ -4,11 +4,8 @@ import (
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -89,66 +86,6 @@ func killOne(t *testing.T, db *testdb.DB) int64 {
 		return 0
 	}
 	return 1
-}
-
-// TestTimeZones proves that sessions in any time zones, also where a change of
-// daylight saving time is due, see the same leases and tokens.
-func TestTimeZones(t *testing.T) {
-	onDedicated(t, func(t *testing.T, server *testdb.Server) {
-		testTimeZones(t, server.OpenLeases(t))
-	})
-}
-
-func testTimeZones(t *testing.T, db *testdb.DB) {
-	zones := []string{"+00:00", "-11:00", "+13:00", "SYSTEM", "Lockstep/Berlin"}
-	const spring, autumn = 1774746000, 1792890000 // 2026-03-29 and 2026-10-25, 01:00 UTC
-	for _, insert := range []string{
-		"time_zone (Time_zone_id, Use_leap_seconds) VALUES (9001, 'N')",
-		"time_zone_name (Name, Time_zone_id) VALUES ('Lockstep/Berlin', 9001)",
-		"time_zone_transition_type (Time_zone_id, Transition_type_id, `Offset`, Is_DST, Abbreviation) VALUES (9001, 0, 3600, 0, 'CET'), (9001, 1, 7200, 1, 'CEST')",
-		fmt.Sprintf("time_zone_transition (Time_zone_id, Transition_time, Transition_type_id) VALUES (9001, %d, 1), (9001, %d, 0)", spring, autumn),
-	} {
-		exec(t, db, "INSERT INTO mysql."+insert)
-	}
-	managers := func(clock *int64) (all []*lease.Manager) {
-		for _, zone := range zones {
-			options := []func(*mysql.Config){func(cfg *mysql.Config) { cfg.Params = map[string]string{"time_zone": "'" + zone + "'"} }}
-			if clock != nil {
-				options = append(options, testdb.ClockAt(*clock*1e6))
-				*clock += 600
-			}
-			all = append(all, newManager(t, newPool(t, db, true, options...)))
-		}
-		return all
-	}
-	inZones := managers(nil)
-	key := named()
-	var last uint64
-	for i, m := range slices.Repeat(inZones, 3) {
-		l := acquire(t, m, key)
-		if l.Token() <= last || time.Since(time.UnixMicro(int64(l.Token()))).Abs() > time.Minute {
-			t.Errorf("round %d: token %d after %d", i, l.Token(), last)
-		}
-		last = l.Token()
-		for j, other := range inZones {
-			wants(t, "TryAcquire in "+zones[j], second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-			if info, err := other.Inspect(t.Context(), key); err != nil || info.Remaining <= 0 || info.Remaining > 5*soon {
-				t.Errorf("Inspect in %s: %+v, %v", zones[j], info, err)
-			}
-		}
-		release(t, l)
-	}
-	for _, change := range []int64{spring, autumn} {
-		clock := change - 3600
-		key := named()
-		for i, m := range slices.Concat(managers(&clock), managers(&clock), managers(&clock)) {
-			l := acquire(t, m, key)
-			if want := (change - 3600 + 600*int64(i)) * 1e6; int64(l.Token()) != want {
-				t.Errorf("around the change: token %d, want %d, the server's clock", l.Token(), want)
-			}
-			release(t, l)
-		}
-	}
 }
 
 // TestTokensOutliveRows proves that a token never goes back where its row was

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -161,16 +162,25 @@ func TestRepliesAreKnown(t *testing.T) {
 // TestClocksMove looks for comparisons with the clock that stand still on MySQL 8.0: it
 // executes a prepared "column < UNIX_TIMESTAMP() * 1000000" with the time at which it
 // was executed first, unless something in the expression is no constant to it. On a
-// server that does so, TestTokensOutliveRows fails.
+// server that does so, TestTokensOutliveRows fails. And it looks for what depends on the time zone
+// of the session, in which a change of daylight saving time makes tokens fall.
 func TestClocksMove(t *testing.T) {
 	t.Parallel()
 	compared := regexp.MustCompile(`[<>=]\s*UNIX_TIMESTAMP\(\) \* 1000000( [+-] (?:MICROSECOND\(NOW\(6\)\)|CAST\(\?))?`)
+	noZone := regexp.MustCompile(`(?m)^\s*(//|--).*$|MICROSECOND\(NOW\(6\)\)|TIMESTAMPDIFF\(\w+, NOW\(6?\), SYSDATE\(6?\)\)`)
+	zoned := regexp.MustCompile(`\b(NOW|SYSDATE|FROM_UNIXTIME|CURRENT_TIMESTAMP|LOCALTIME|LOCALTIMESTAMP|CURDATE|CURTIME)\b|UNIX_TIMESTAMP\([^)]`)
 	files, err := filepath.Glob("../../../gen/*.sql.go")
 	must(t, err)
+	rawsql, err := filepath.Glob("../../rawsql/*[a-z].go")
+	must(t, err)
+	files = append(files, slices.DeleteFunc(rawsql, func(file string) bool { return strings.HasSuffix(file, "_test.go") })...)
 	found := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		must(t, err)
+		for _, clock := range zoned.FindAllString(noZone.ReplaceAllString(string(text), ""), -1) {
+			t.Errorf("%s: %q is in the time zone of the session", file, clock)
+		}
 		for _, match := range compared.FindAllStringSubmatch(string(text), -1) {
 			if found++; match[1] == "" {
 				t.Errorf("%s: %q: add MICROSECOND(NOW(6))", file, match[0])
