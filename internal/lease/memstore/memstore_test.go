@@ -106,6 +106,13 @@ func TestReaders(t *testing.T) {
 		time.Sleep(time.Second)
 		take(t, s, two)
 		want(t, store.Readers{Held: 2, Left: ttl})(s.Readers(ctx, key))
+		s.SetFault(func(_ context.Context, _ string, _ store.Row, call func() error) error {
+			return errors.Join(call(), context.Canceled)
+		})
+		if n, err := s.Readers(ctx, key); err == nil || n != (store.Readers{}) {
+			t.Fatalf("an answer that is lost is %+v, %v", n, err)
+		}
+		s.Up()
 		want(t, "b")(s.ReaderAmong(ctx, key, []string{"x", "b"}, two.Hold[:store.HoldBegins]))
 		want(t, "")(s.ReaderAmong(ctx, key, []string{"b"}, one.Hold[:store.HoldBegins]))
 		seen, err := s.Places(ctx, key)
@@ -339,57 +346,6 @@ func TestJoin(t *testing.T) {
 		_, err = s.Join(ctx, tx)
 		wantErr(t, err, txlock.ErrNoTransaction)
 	})
-}
-
-// TestFaults proves that a fault is asked about each call, and has its way.
-func TestFaults(t *testing.T) {
-	lost := errors.New("lost")
-	for _, c := range []struct {
-		name  string
-		fault func(ctx context.Context, call func() error) error
-		took  time.Duration
-		err   error
-		taken bool
-	}{
-		{name: "none", fault: func(_ context.Context, call func() error) error { return call() }, taken: true},
-		{name: "not sent", fault: func(context.Context, func() error) error { return lost }, err: lost},
-		{name: "no answer", fault: func(_ context.Context, call func() error) error { return errors.Join(call(), lost) }, err: lost, taken: true},
-		{name: "late", fault: func(_ context.Context, call func() error) error { time.Sleep(time.Second); return call() }, took: time.Second, taken: true},
-		{name: "never sent", fault: func(ctx context.Context, _ func() error) error { <-ctx.Done(); return ctx.Err() }, took: time.Minute, err: context.DeadlineExceeded},
-		{name: "too late", fault: func(ctx context.Context, call func() error) error { <-ctx.Done(); return call() }, took: time.Minute, err: context.DeadlineExceeded},
-		{name: "never answered", fault: func(ctx context.Context, call func() error) error {
-			err := call()
-			<-ctx.Done()
-			return errors.Join(err, ctx.Err())
-		}, took: time.Minute, err: context.DeadlineExceeded, taken: true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
-				limited, cancel := context.WithTimeout(ctx, time.Minute)
-				defer cancel()
-				var asked []string
-				s.SetFault(func(ctx context.Context, op string, at store.Row, call func() error) error {
-					asked = append(asked, op)
-					if at != leaseRow {
-						t.Errorf("%s is about %v", op, at)
-					}
-					return c.fault(ctx, call)
-				})
-				began := time.Now()
-				a, err := s.Take(limited, ask("a", hold("a", 1)))
-				if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || time.Since(began) != c.took || (a.Reply == store.Done) != (err == nil) {
-					t.Fatalf("after %v: %+v, error %v", time.Since(began), a, err)
-				}
-				if !slices.Equal(asked, []string{"Take"}) {
-					t.Fatalf("asked about %v", asked)
-				}
-				glance, err := db.Store().Look(ctx, leaseRow)
-				if must(t, err); (glance.Owner == "a") != c.taken {
-					t.Fatalf("the row shows %+v", glance)
-				}
-			})
-		})
-	}
 }
 
 // TestAwaitWaiting proves that it ends with its context, outside of synctest too.
