@@ -68,41 +68,6 @@ func closeAll(t *testing.T, nodes ...*node) {
 	}
 }
 
-// TestRunOnFive proves that of five processes one does each of 300 ticks, in their order,
-// while processes are cut off and come back; and that CatchUpAll loses none.
-func TestRunOnFive(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		var j journal
-		every := 100 * time.Millisecond
-		first := Every(every).Next(c.now())
-		nodes := make([]*node, 5)
-		for i := range nodes {
-			nodes[i] = c.node()
-			nodes[i].runs(Every(every), j.work(time.Millisecond), Missed(CatchUpAll))
-		}
-		for i := range 6 {
-			time.Sleep(5 * time.Second)
-			n := nodes[i%5]
-			n.die()
-			time.AfterFunc(2*ttl, func() { n.store.Up(); n.ledger.down(nil) })
-		}
-		time.Sleep(10 * ttl)
-		closeAll(t, nodes...)
-		once := slices.Compact(slices.Clone(j.done))
-		if len(once) < 300 {
-			t.Fatalf("%d ticks", len(once))
-		}
-		for i, at := range once {
-			if want := first.Add(time.Duration(i) * every); !at.Equal(want) {
-				t.Fatalf("tick %d is %v, want %v", i, at, want)
-			}
-		}
-		if j.beside > 0 || len(j.done) > len(once)+6 {
-			t.Errorf("%d ran beside another, %d were done again", j.beside, len(j.done)-len(once))
-		}
-	})
-}
-
 // TestMissedTicks proves what becomes of the ticks of a night in which no process ran.
 func TestMissedTicks(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -214,23 +179,6 @@ func TestTakeOver(t *testing.T) {
 		}
 		if len(gone.events.of(RunError)) == 0 || len(gone.events.of(Interrupted)) != 1 {
 			t.Error("the process that was cut off has told nobody")
-		}
-	})
-}
-
-// TestLongTick proves that a tick that takes longer than the interval has none beside
-// itself, and that CatchUpLatest runs one for those it has missed.
-func TestLongTick(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		var j journal
-		nodes := []*node{c.node(), c.node(), c.node()}
-		for _, n := range nodes {
-			n.runs(Every(time.Minute), j.work(150*time.Second))
-		}
-		time.Sleep(20 * time.Minute)
-		closeAll(t, nodes...)
-		if n := len(j.done); j.beside > 0 || n < 7 || n > 8 {
-			t.Errorf("%d ticks in 20 minutes, %d beside others", n, j.beside)
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,21 +103,6 @@ func TestSubsets(t *testing.T) {
 	})
 }
 
-// TestMixedMajority proves that a majority of which some nodes are down and some are
-// busy is busy, as long as a majority answers.
-func TestMixedMajority(t *testing.T) {
-	inMemory(t, 5, func(t *testing.T, db *memory) {
-		m, stores := db.installed()
-		others, _ := db.leases()
-		stores[0].Down(txlock.ErrSchema)
-		stores[1].Down(nil)
-		l := acquireOf(t, others[2], job)
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		time.AfterFunc(time.Second, func() { release(t, l) })
-		release(t, acquire(t, m, job))
-	})
-}
-
 // TestOwners proves that two calls of an owner in two managers exclude each other:
 // an owner re-enters in its manager.
 func TestOwners(t *testing.T) {
@@ -136,32 +120,6 @@ func TestOwners(t *testing.T) {
 		release(t, l)
 		must(t, again.Err())
 		release(t, again)
-	})
-}
-
-// TestOwnersOfContexts proves that a manager re-enters its own lease, under those of the key in two.
-func TestOwnersOfContexts(t *testing.T) {
-	inMemory(t, 6, func(t *testing.T, db *memory) {
-		leases, _ := db.leases()
-		one, other := newManager(t, leases[:3]), newManager(t, leases[3:])
-		must(t, one.Install(t.Context()))
-		must(t, other.Install(t.Context()))
-		outer := acquire(t, one, job)
-		ctx, end := outer.Context(t.Context())
-		defer end()
-		inner, err := other.Acquire(ctx, job)
-		must(t, err)
-		ctx, end = inner.Context(ctx)
-		defer end()
-		again, err := one.TryAcquire(ctx, job)
-		must(t, err)
-		for _, c := range []struct {
-			released *quorum.Lease
-			left     int
-		}{{outer, 6}, {inner, 3}, {again, 0}} {
-			release(t, c.released)
-			db.holds("what is not released", c.left)
-		}
 	})
 }
 
@@ -595,40 +553,6 @@ func TestNewNodesCountLater(t *testing.T) {
 		time.Sleep(recovery)
 		l = acquire(t, other, job)
 		release(t, l)
-	})
-}
-
-// TestOneAtATime proves that of several processes one holds the lease at a time, in which
-// every process has its turn, and one that waits in the same process is told at once.
-func TestOneAtATime(t *testing.T) {
-	inMemory(t, 3, func(t *testing.T, db *memory) {
-		managers := []*quorum.Manager{db.manager(), db.manager(), db.manager()}
-		var mu sync.Mutex
-		holders, tokens := 0, uint64(0)
-		var all sync.WaitGroup
-		for n := range 12 {
-			all.Go(func() {
-				must(t, managers[n%3].Do(t.Context(), job, func(ctx context.Context, l *quorum.Lease) error {
-					mu.Lock()
-					holders++
-					if holders > 1 || l.Token() <= tokens {
-						t.Errorf("%d holders, token %d follows %d", holders, l.Token(), tokens)
-					}
-					tokens = l.Token()
-					mu.Unlock()
-					time.Sleep(40 * time.Second) // it is renewed
-					again, err := managers[n%3].Acquire(ctx, job)
-					must(t, err)
-					equal(t, "the token, re-entered", again.Token(), l.Token())
-					mu.Lock()
-					holders--
-					mu.Unlock()
-					return again.Release(ctx)
-				}))
-			})
-		}
-		all.Wait()
-		db.within("all", 480*time.Second, 490*time.Second)
 	})
 }
 
