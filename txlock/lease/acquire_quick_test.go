@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,10 +18,7 @@ import (
 )
 
 // ways are the ways to acquire something that excludes others of its kind.
-var ways = map[string]func(ctx context.Context, m *lease.Manager) (*lease.Lease, error){
-	"lease":  func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.Acquire(ctx, job) },
-	"permit": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return permitOf(ctx, m, job) },
-}
+var ways = map[string]verb{"lease": exclusive, "permit": permitOf}
 
 // nothingHeld checks that nobody holds anything.
 func nothingHeld(t *testing.T, m *lease.Manager) {
@@ -36,9 +32,7 @@ func nothingHeld(t *testing.T, m *lease.Manager) {
 // TestNothingIsHeldAfterAnError proves that what an Acquire was granted that has returned
 // an error is released in the background, long before its time is over.
 func TestNothingIsHeldAfterAnError(t *testing.T) {
-	all := maps.Clone(ways)
-	all["reader"] = func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.AcquireShared(ctx, job) }
-	for name, acquire := range all {
+	for name, acquire := range map[string]verb{"lease": exclusive, "permit": permitOf, "reader": shared} {
 		for _, c := range []struct {
 			name  string
 			fault memstore.Fault
@@ -57,7 +51,7 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 		} {
 			runInMemory(t, name+"/"+c.name, func(t *testing.T, db *memory) {
 				m, wire := db.process()
-				l, err := acquire(t.Context(), m) // so that there are rows
+				l, err := acquire(t.Context(), m, job) // so that there are rows
 				must(t, err)
 				release(t, l)
 
@@ -69,7 +63,7 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 				}
 				defer cancel()
 				wire.fault("Take", times(1, c.fault))
-				l, err = acquire(ctx, m)
+				l, err = acquire(ctx, m, job)
 				db.at("the end of the call", c.took)
 				wants(t, "the call", err, c.want)
 				if l != nil || c.ended == nil && errors.Is(err, context.DeadlineExceeded) {
@@ -78,32 +72,12 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 				db.after(max(c.free, c.took))
 				synctest.Wait()
 				nothingHeld(t, m)
-				l, err = acquire(t.Context(), m) // also by a manager that has asked in vain
+				l, err = acquire(t.Context(), m, job) // also by a manager that has asked in vain
 				must(t, err)
 				release(t, l)
 			})
 		}
 	}
-}
-
-// TestReleasedWhenTheServerIsThereAgain proves that what was granted without an answer is
-// released as soon as the server can be reached again.
-func TestReleasedWhenTheServerIsThereAgain(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		release(t, acquire(t, m, job))
-		wire.fault("Take", loses)
-		wire.fault("Stored", fails)
-		wire.fault("Release", fails)
-		wants(t, "Acquire", second(m.Acquire(t.Context(), job)), mysql.ErrInvalidConn)
-		db.after(10 * time.Second)
-		if all, err := m.List(t.Context()); err != nil || len(all) != 1 {
-			t.Errorf("%v, error %v", all, err)
-		}
-		wire.Up()
-		time.Sleep(time.Second)
-		nothingHeld(t, m)
-	})
 }
 
 // TestLateStatements proves that a lease is not granted later than it is good for: the
@@ -179,9 +153,7 @@ func TestWaitAtMostIsExact(t *testing.T) {
 // TestFirstTryHasNoLimit proves that the first try is outside of the limit, whatever is waited for,
 // without a row and with one, and however slow the server is; and that those after it are inside.
 func TestFirstTryHasNoLimit(t *testing.T) {
-	all := maps.Clone(waitsWithoutLimit)
-	all["Acquire fairly"] = fairly
-	for name, wait := range all {
+	for name, wait := range waitsWithoutLimit {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			other := db.manager()
 			m, wire := db.process(lease.WaitAtMost(1))
@@ -200,7 +172,7 @@ func TestFirstTryHasNoLimit(t *testing.T) {
 				must(t, wait(ctx, m, job)) // of an owner who has it
 				release(t, mine)
 			}
-			l, err := hold(t.Context(), other)
+			l, err := hold(t.Context(), other, job)
 			must(t, err)
 			wants(t, "what is held", wait(t.Context(), m, job), txlock.ErrWaitTimeout)
 			release(t, l)
@@ -288,31 +260,14 @@ func TestWaiterSeesADeadHolder(t *testing.T) {
 	for name, acquire := range ways {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			dead, wire := db.process(lease.TTL(3 * time.Second))
-			must(t, second(acquire(t.Context(), dead)))
+			must(t, second(acquire(t.Context(), dead, job)))
 			wire.Down(nil)
-			l := mustLease(t)(acquire(t.Context(), db.manager(lease.Poll(time.Millisecond, time.Hour))))
+			l := mustLease(t)(acquire(t.Context(), db.manager(lease.Poll(time.Millisecond, time.Hour)), job))
 			db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
 			release(t, l)
 			wire.Up()
 		})
 	}
-}
-
-// TestWaiterLooksMoreRarely proves that a waiter looks again after pauses that grow to the
-// longest, and writes nothing meanwhile.
-func TestWaiterLooksMoreRarely(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process(lease.Poll(10*time.Millisecond, time.Second))
-		held := acquire(t, db.manager(), job)
-		release(t, acquire(t, m, txlock.Named("the clock is read")))
-		before := len(wire.calls("Take"))
-		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))), txlock.ErrWaitTimeout)
-		if looks := len(wire.calls("Look")); looks < 40 || looks > 150 {
-			t.Errorf("%d looks in a minute", looks)
-		}
-		equal(t, "statements that write", len(wire.calls("Take"))-before, 1)
-		release(t, held)
-	})
 }
 
 // TestMakingEnds proves that a row that can't be made, because somebody has it or its gap
@@ -428,18 +383,5 @@ func TestRenewalOfAnOpenCommit(t *testing.T) {
 		<-l.Done()
 		db.within("lost", 0, 30*time.Second)
 		wants(t, "Err", l.Err(), txlock.ErrLost)
-	})
-}
-
-// TestReleaseOfAnOpenCommit proves that a release with such an answer is sent again, and that
-// nobody minds that the first was executed.
-func TestReleaseOfAnOpenCommit(t *testing.T) {
-	openCommits(t, func(t *testing.T, db *memory, _ error, answers memstore.Fault) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		wire.fault("Release", times(2, answers))
-		release(t, l)
-		wire.sends(t, "Release", 3)
-		nothingHeld(t, m)
 	})
 }

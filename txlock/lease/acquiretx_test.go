@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,89 +34,61 @@ func keyOf(t testing.TB, m *lease.Manager, leased bool) txlock.Key {
 // histories are the keys to try: what was leased before has a row, the rest not.
 var histories = map[string]bool{"never leased": false, "leased before": true}
 
-// TestAcquireTxWithBusinessChange proves that a lease and a change of the same
-// transaction are committed together, or vanish together, and that nobody sees the
-// lease before that nor gets it.
+// TestAcquireTxWithBusinessChange proves that a lease and a change of the same transaction are
+// committed together, or vanish together, also by a rollback to a savepoint, after which the lease
+// can be acquired again; and that nobody sees the lease before the end nor gets it.
 func TestAcquireTxWithBusinessChange(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
 		for name, leased := range histories {
-			for end, committed := range map[string]bool{"commit": true, "rollback": false} {
+			for end, committed := range map[string]bool{"commit": true, "rollback": false, "rollback to a savepoint": false, "rollback to a savepoint, and again": true} {
 				t.Run(name+"/"+end, func(t *testing.T) {
 					t.Parallel()
 					table, key := counter(t, db), keyOf(t, m, leased)
 					tx := begin(t, pool, sql.LevelDefault)
+					run(t, tx, "SAVEPOINT s")
 					add(t, tx, table)
 					l := acquireTx(t, m, tx, key)
-					if info, err := other.Inspect(t.Context(), key); err != nil || info.Held {
-						t.Errorf("before the end: %+v, %v", info, err)
+					if info := inspect(t, other, key); info.Held {
+						t.Errorf("before the end: %+v", info)
 					}
 					quickly(t, "TryAcquire", func() {
 						wants(t, "TryAcquire before the end", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
 					})
-					if committed {
-						commit(t, tx)
-					} else {
+					undone := l
+					if strings.Contains(end, "savepoint") {
+						run(t, tx, "ROLLBACK TO SAVEPOINT s")
+					}
+					if strings.HasSuffix(end, "again") {
+						add(t, tx, table)
+						l = acquireTx(t, m, tx, key)
+					}
+					if end == "rollback" {
 						rollback(t, tx)
+					} else {
+						commit(t, tx)
 					}
-					info, err := other.Inspect(t.Context(), key)
-					if err != nil || info.Held != committed {
-						t.Errorf("after the %s: %+v, %v", end, info, err)
-					}
-					if n := counted(t, db, table); (n == 1) != committed {
-						t.Errorf("the counter is %d after the %s", n, end)
+					info := inspect(t, other, key)
+					if n := counted(t, db, table); info.Held != committed || (n == 1) != committed {
+						t.Errorf("after the %s the counter is %d: %+v", end, n, info)
 					}
 					if committed {
 						if info.Owner != l.Owner() || info.Token != l.Token() || info.Holders != 1 {
 							t.Errorf("%+v, want owner %q and token %d", info, l.Owner(), l.Token())
 						}
 						wants(t, "TryAcquire after the commit", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-						release(t, l)
-					} else {
-						free(t, other, key)
-						wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
-						wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+						wantsNone(t, "Renew", l.Renew(t.Context()))
 					}
+					if !committed || undone != l {
+						wants(t, "Renew of what was rolled back", undone.Renew(t.Context()), txlock.ErrLost)
+						wants(t, "Release of what was rolled back", undone.Release(t.Context()), txlock.ErrNotHeld)
+					}
+					if committed {
+						release(t, l)
+					}
+					free(t, other, key)
 				})
 			}
-		}
-	})
-}
-
-// TestAcquireTxSavepoint proves that the rollback to a savepoint takes the lease
-// with it, and leaves the rest of the transaction; and that the lease can be acquired
-// again in it.
-func TestAcquireTxSavepoint(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		for name, leased := range histories {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				table, key := counter(t, db), keyOf(t, m, leased)
-				tx := begin(t, pool, sql.LevelDefault)
-				add(t, tx, table)
-				run(t, tx, "SAVEPOINT s")
-				l := acquireTx(t, m, tx, key)
-				add(t, tx, table)
-				run(t, tx, "ROLLBACK TO SAVEPOINT s")
-				commit(t, tx)
-				counts(t, db, table, 1)
-				free(t, other, key)
-				wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
-				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-
-				tx = begin(t, pool, sql.LevelDefault)
-				run(t, tx, "SAVEPOINT s")
-				l = acquireTx(t, m, tx, key)
-				run(t, tx, "ROLLBACK TO SAVEPOINT s")
-				again := acquireTx(t, m, tx, key)
-				commit(t, tx)
-				wantsNone(t, "Renew", again.Renew(t.Context()))
-				wants(t, "Renew of what was rolled back", l.Renew(t.Context()), txlock.ErrLost)
-				wants(t, "Release of what was rolled back", l.Release(t.Context()), txlock.ErrNotHeld)
-				release(t, again)
-				free(t, other, key)
-			})
 		}
 	})
 }
@@ -131,63 +104,6 @@ func TestAcquireTxImplicitCommit(t *testing.T) {
 		run(t, tx, "START TRANSACTION") // commits, as DDL does, and needs no privilege
 		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 		release(t, l)
-	})
-}
-
-// TestAcquireTxSnapshot proves that a transaction can't have the lease whose
-// snapshot is from before somebody held it, or from while somebody did, however that
-// ended; and that one whose snapshot is newer can.
-func TestAcquireTxSnapshot(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		for name, holder := range map[string]struct{ early, dies bool }{
-			"after the snapshot": {}, "since before the snapshot": {early: true}, "since before the snapshot, then dead": {early: true, dies: true},
-		} {
-			for history, leased := range histories {
-				for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
-					t.Run(name+"/"+history+"/"+level.String(), func(t *testing.T) {
-						t.Parallel()
-						table, key := counter(t, db), keyOf(t, m, leased)
-						tx := begin(t, pool, level)
-						if !holder.early {
-							reads(t, tx, table)
-						}
-						held := acquire(t, other, key)
-						if holder.early {
-							reads(t, tx, table)
-						}
-						change := begin(t, pool, level)
-						add(t, change, table)
-						guard(t, held, change)
-						commit(t, change)
-						if holder.dies {
-							seize(t, db, key, "expires_us = 1")
-						} else {
-							release(t, held)
-						}
-						l, err := m.AcquireTx(t.Context(), tx, key)
-						if level == sql.LevelReadCommitted {
-							must(t, err)
-							equal(t, "what it reads", reads(t, tx, table), 1)
-							commit(t, tx)
-							release(t, l)
-							return
-						}
-						wants(t, "AcquireTx", err, txlock.ErrStaleSnapshot)
-						if !txlock.Retryable(err) {
-							t.Errorf("not retryable: %v", err)
-						}
-						rollback(t, tx)
-						tx = begin(t, pool, level)
-						reads(t, tx, table)
-						l = acquireTx(t, m, tx, key)
-						equal(t, "what the new transaction reads", reads(t, tx, table), 1)
-						commit(t, tx)
-						release(t, l)
-					})
-				}
-			}
-		}
 	})
 }
 

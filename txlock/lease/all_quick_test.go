@@ -3,12 +3,8 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,45 +157,6 @@ func TestAcquireAllWhilePaused(t *testing.T) {
 	})
 }
 
-// TestAcquireAllInAnyOrder proves that programs that name the same keys in any order wait
-// for each other, and never in a circle, and that two never have the same key.
-func TestAcquireAllInAnyOrder(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		const keys = 5
-		var holders [keys]atomic.Int64
-		var all sync.WaitGroup
-		for n := range 8 {
-			m := db.manager()
-			order := rand.New(rand.NewPCG(7, uint64(n)))
-			all.Go(func() {
-				for range 20 {
-					mine := order.Perm(keys)[:1+order.IntN(keys)]
-					var named []txlock.Key
-					for _, k := range mine {
-						named = append(named, txlock.Named(fmt.Sprint(k)))
-					}
-					leases, err := m.AcquireAll(limited(t, time.Hour), named)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					for _, k := range mine {
-						if holders[k].Add(1) > 1 {
-							t.Errorf("two have %d", k)
-						}
-					}
-					time.Sleep(time.Duration(order.IntN(100)) * time.Millisecond)
-					for _, k := range mine {
-						holders[k].Add(-1)
-					}
-					wantsNone(t, "Release", leases.Release(t.Context()))
-				}
-			})
-		}
-		all.Wait()
-	})
-}
-
 // TestAcquireAllHoldsAtLeast proves that HoldAtLeast counts for each lease.
 func TestAcquireAllHoldsAtLeast(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
@@ -312,31 +269,5 @@ func TestLeasesGuard(t *testing.T) {
 		must(t, tx.Commit())
 		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
-	})
-}
-
-// TestTryDo proves that TryDo calls its function where the lease is free, and else returns
-// at once.
-func TestTryDo(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, other := db.manager(), db.manager()
-		failed := errors.New("failed")
-		err := m.TryDo(t.Context(), job, func(_ context.Context, l *lease.Lease) error {
-			must(t, l.Err())
-			err := other.TryDo(t.Context(), job, func(context.Context, *lease.Lease) error {
-				t.Error("called beside the holder")
-				return nil
-			})
-			wants(t, "TryDo", err, txlock.ErrBusy)
-			return failed
-		})
-		if err != failed { //nolint:errorlint // it is the error itself
-			t.Errorf("TryDo: %v", err)
-		}
-		db.at("the end", 0)
-		nothingHeld(t, m)
-		if m.TryDo(t.Context(), job, nil) == nil {
-			t.Error("TryDo takes a nil function")
-		}
 	})
 }

@@ -319,26 +319,6 @@ func TestAskEverybody(t *testing.T) {
 	})
 }
 
-// TestAskMany proves that the holders of some of many leases are told, by the statement
-// that renews all of them, whatever its order.
-func TestAskMany(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		held := several(9, func(int) *lease.Lease { return acquire(t, m, named()) })
-		for i := 0; i < 9; i += 4 {
-			must(t, m.RequestRelease(t.Context(), held[i].Key(), held[i].Key().String()))
-		}
-		time.Sleep(11 * time.Second)
-		for i, l := range held {
-			if why, asked := revoked(t, l); asked != (i%4 == 0) || asked && why != l.Key().String() {
-				t.Errorf("%d is asked %t because of %q", i, asked, why)
-			}
-		}
-		wire.seconds(t, "RenewMany", 10)
-		releaseMany(t, held)
-	})
-}
-
 // TestAskWaitsForAGuard proves that Ask waits for a transaction that guards the lease, that
 // a later holder isn't asked, and that the context ends the wait.
 func TestAskWaitsForAGuard(t *testing.T) {
@@ -439,12 +419,4 @@ func TestLabels(t *testing.T) {
 		release(t, next.lease(t))
 		release(t, plain, reader)
 	})
-}
-
-// askedKeys are keys of a test, each with a name of its own.
-func askedKeys(n int) (keys []txlock.Key) {
-	for range n {
-		keys = append(keys, named())
-	}
-	return keys
 }

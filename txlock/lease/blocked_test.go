@@ -28,18 +28,8 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		run, wait := sideBySide(t)
 		defer wait()
-		type way func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error)
 		type hold func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error
-		exclusive := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-			return m.Acquire(ctx, key)
-		}
-		shared := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-			return m.AcquireShared(ctx, key)
-		}
-		permit := func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-			return permitOf(ctx, m, key)
-		}
-		guarded := func(take way) hold {
+		guarded := func(take verb) hold {
 			return func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
 				l, err := take(t.Context(), m, key)
 				if err == nil {
@@ -53,10 +43,10 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 		}
 		for name, c := range map[string]struct {
 			holds hold
-			wants way
+			wants verb
 		}{
 			"reader": {guarded(shared), exclusive},
-			"permit": {guarded(permit), permit},
+			"permit": {guarded(permitOf), permitOf},
 			"AcquireTx": {func(m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
 				release(t, acquire(t, m, key))
 				return inTx(m, tx, key)
@@ -184,17 +174,14 @@ func TestGuardOfAnotherDatabase(t *testing.T) {
 		other := testdb.Shared(t, db.Engine()).OpenLeases(t)
 		isGuarded := poolKind(pool)
 		foreign := newPool(t, other, isGuarded)
-		for name, acquire := range map[string]func(m *lease.Manager, key txlock.Key) (*lease.Lease, error){
-			"lease":  func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) { return m.Acquire(t.Context(), key) },
-			"reader": func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
-		} {
+		for name, acquire := range map[string]verb{"lease": exclusive, "reader": shared} {
 			for what, prepare := range map[string]string{
 				"no row": "DO 0",
 				"a row of somebody else": "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards)" +
 					" VALUES (?, 0, 'else', ';else', 1, 1, 1, 0, 0)",
 			} {
 				key, table := named(), counter(t, db)
-				l := mustLease(t)(acquire(newManager(t, pool), key))
+				l := mustLease(t)(acquire(t.Context(), newManager(t, pool), key))
 				if strings.Contains(prepare, "?") {
 					exec(t, other, prepare, key.String())
 				}

@@ -174,6 +174,15 @@ func (q *line) next(t testing.TB) (session int64) {
 	return session
 }
 
+// joined is next, or first where nobody is before.
+func (q *line) joined(t testing.TB, behind bool) (session int64) {
+	t.Helper()
+	if behind {
+		return q.next(t)
+	}
+	return q.first(t)
+}
+
 // onOwnDatabase runs a test on every server, in a database where nobody else has
 // sessions.
 func onOwnDatabase(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
@@ -207,11 +216,7 @@ func TestFairOrder(t *testing.T) {
 					<-w.done
 					granted <- who
 				}()
-				if who == 0 {
-					places[who] = queue.first(t)
-				} else {
-					places[who] = queue.next(t)
-				}
+				places[who] = queue.joined(t, who > 0)
 			}
 			release(t, l)
 			for turn := range arrivals {
@@ -231,109 +236,59 @@ func TestFairOrder(t *testing.T) {
 	})
 }
 
-// TestFairDeadFirst cuts the process off that is first in the queue, as its end does: the next has the
-// lease at once. 50 processes die with LOCKSTEP_LONG=1, else 4.
-func TestFairDeadFirst(t *testing.T) {
+// TestFairLostPlace proves that a waiter that stands still, or whose connection is lost without a word,
+// first in the queue or in the middle, delays nobody: the server notices, the next has the lease
+// meanwhile, and the waiter waits on from a new place.
+func TestFairLostPlace(t *testing.T) {
+	stops := func(*testing.T) (network func(*mysql.Config), stop, goOn func()) {
+		var process sync.RWMutex // locked while it stands still: it sends and hears nothing, and closes no connection
+		return detour(func(bool) { process.RLock(); defer process.RUnlock() }), process.Lock, sync.OnceFunc(process.Unlock)
+	}
+	loses := func(t *testing.T) (network func(*mysql.Config), lose, goOn func()) {
+		of := new(losing)
+		return of.install(t), of.lose, func() {}
+	}
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		key := named()
-		managers := []*lease.Manager{fairManager(t, db), newManager(t, newPool(t, db, false), lease.Fair())}
-		held := acquire(t, managers[0], key)
-		var took []time.Duration
-		for i := range testdb.Long(4, 50) {
-			queue := line{db: db, key: key}
-			victim, die := mortal(t, db, lease.Fair())
-			dies := fairAcquire(t, victim, key)
-			queue.first(t)
-			granted := fairAcquire(t, managers[(i+1)%2], key)
-			queue.next(t)
-			start := time.Now()
-			die()
-			release(t, held)
-			held = granted.lease(t)
-			took = append(took, granted.at.Sub(start))
-			if dies.end(t); dies.err == nil {
-				t.Error("the dead one is granted the lease")
-			}
-		}
-		release(t, held)
-		t.Logf("%d dead: the next after %v", len(took), took)
-		// What the server would have to miss takes two seconds every time; all but the best
-		// may be the machine's.
-		if first := slices.Min(took); first > time.Second {
-			t.Errorf("the next was granted after %v at the earliest", first)
-		}
-	})
-}
-
-// TestFairStopped stops a process that is first in the queue, or in the middle of it:
-// the next has the lease while that one stands still, once the server has missed its word,
-// and the stopped one waits on from a new place when it goes on.
-func TestFairStopped(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		for _, middle := range []bool{false, true} {
-			t.Run(map[bool]string{false: "first", true: "middle"}[middle], func(t *testing.T) {
+		for name, c := range map[string]struct {
+			guarded, middle bool
+			fault           func(*testing.T) (network func(*mysql.Config), strike, goOn func())
+		}{
+			"stopped, first": {true, false, stops}, "stopped, in the middle": {true, true, stops},
+			"lost": {true, true, loses}, "lost, plain": {false, true, loses},
+		} {
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.Shared(t, db.Engine()).OpenLeases(t)
-				key := named()
-				queue := line{db: db, key: key}
-				held := acquire(t, fairManager(t, db), key)
-				var process sync.RWMutex // locked while it stands still: it sends and hears nothing, and closes no connection
-				stops := newManager(t, newPool(t, db, true, detour(func(bool) { process.RLock(); defer process.RUnlock() })), lease.Fair())
-				var first, stopped *fairWait
-				if middle {
-					first = fairAcquire(t, fairManager(t, db), key)
-					queue.first(t)
-					stopped = fairAcquire(t, stops, key)
-					queue.next(t)
-				} else {
-					stopped = fairAcquire(t, stops, key)
+				queue := line{db: db, key: named()}
+				held := acquire(t, fairManager(t, db), queue.key)
+				network, strike, goOn := c.fault(t)
+				var first *fairWait
+				if c.middle {
+					first = fairAcquire(t, fairManager(t, db), queue.key)
 					queue.first(t)
 				}
-				granted := fairAcquire(t, fairManager(t, db), key)
+				victim := fairAcquire(t, newManager(t, newPool(t, db, c.guarded, network), lease.Fair()), queue.key)
+				place := queue.joined(t, c.middle)
+				behind := fairAcquire(t, fairManager(t, db), queue.key)
 				queue.next(t)
-				process.Lock()
-				goOn := sync.OnceFunc(process.Unlock)
+				strike()
 				defer goOn()
-				if middle {
+				if c.middle {
 					release(t, held)
 					held = first.lease(t)
 				}
 				start := time.Now()
 				release(t, held)
-				held = granted.lease(t) // while the other stands still
-				t.Logf("the next after %v", granted.at.Sub(start))
+				held = behind.lease(t) // while the other stands still
+				t.Logf("the next after %v", behind.at.Sub(start))
+				if !queue.left(t, place) {
+					t.Error("the server still has the lost place, and has passed it")
+				}
 				goOn()
+				queue.first(t)
 				release(t, held)
-				release(t, stopped.lease(t))
+				release(t, victim.lease(t))
 			})
-		}
-	})
-}
-
-// TestFairLostPlace proves that a waiter in the middle of the queue whose connection is lost without a
-// word takes a new place, since its statement would wait for an answer that went nowhere.
-func TestFairLostPlace(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		for _, guarded := range []bool{true, false} {
-			db := testdb.Shared(t, db.Engine()).OpenLeases(t)
-			queue, network := line{db: db, key: named()}, new(losing)
-			held := acquire(t, fairManager(t, db), queue.key)
-			first := fairAcquire(t, fairManager(t, db), queue.key)
-			queue.first(t)
-			loses := fairAcquire(t, newManager(t, newPool(t, db, guarded, network.install(t)), lease.Fair()), queue.key)
-			lost := queue.next(t)
-			behind := fairAcquire(t, fairManager(t, db), queue.key)
-			queue.next(t)
-			network.lose()
-			release(t, held)
-			release(t, first.lease(t))
-			held = behind.lease(t)
-			if !queue.left(t, lost) {
-				t.Error("the server still has the lost place, and has passed it")
-			}
-			queue.first(t)
-			release(t, held)
-			release(t, loses.lease(t))
 		}
 	})
 }

@@ -71,23 +71,21 @@ func fairManager(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) *l
 }
 
 // TestFairGiveUp proves that a waiter that gives up in the queue, by its context or
-// its limit, is gone from the server at once, and that those behind it lose no time. A
-// session that is left to the server stays for two seconds.
+// its limit, or whose process dies as the first, is gone from the server at once, and that those
+// behind it lose no time. A session that is left to the server stays for two seconds.
 func TestFairGiveUp(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		for _, of := range []string{"first", "middle"} {
-			for _, by := range []string{"context", "limit"} {
-				for try := 1; ; try++ {
-					delays := testdb.Delays(t)
-					late, gone, after := giveUpInQueue(t, db, of, by)
-					t.Logf("%s by %s: returned %v late, its session gone %v later, the next granted in %v, delays of %v", of, by, late, gone, after, delays())
-					if max(late, gone, after) <= time.Second+delays() {
-						break
-					}
-					if try == 5 {
-						t.Errorf("%s by %s: it took as long five times", of, by)
-						break
-					}
+		for _, c := range [][2]string{{"first", "context"}, {"middle", "context"}, {"first", "limit"}, {"middle", "limit"}, {"first", "death"}} {
+			for try := 1; ; try++ {
+				delays := testdb.Delays(t)
+				late, gone, after := giveUpInQueue(t, db, c[0], c[1])
+				t.Logf("%s: returned %v late, its session gone %v later, the next granted in %v, delays of %v", c, late, gone, after, delays())
+				if max(late, gone, after) <= time.Second+delays() {
+					break
+				}
+				if try == 5 {
+					t.Errorf("%s: it took as long five times", c)
+					break
 				}
 			}
 		}
@@ -98,7 +96,8 @@ func TestFairGiveUp(t *testing.T) {
 // stays, and how long the next waits for the lease when its turn has come.
 func giveUpInQueue(t *testing.T, db *testdb.DB, of, by string) (late, gone, after time.Duration) {
 	t.Helper()
-	holder, middle, last := fairManager(t, db), fairManager(t, db), fairManager(t, db)
+	holder, last := fairManager(t, db), fairManager(t, db)
+	middle, die := mortal(t, db, lease.Fair())
 	key := named()
 	queue := line{db: db, key: key}
 	held := acquire(t, holder, key)
@@ -118,23 +117,22 @@ func giveUpInQueue(t *testing.T, db *testdb.DB, of, by string) (late, gone, afte
 		want = context.Canceled
 		quitter = fairAcquireUnder(ctx, middle, key)
 	}
-	var session int64
-	if of == "middle" {
-		session = queue.next(t)
+	session := queue.joined(t, of == "middle")
+	if by == "death" {
+		die()
 	} else {
-		queue.first(t)
-	}
-	if by == "context" {
-		due = time.Now()
-		cancel()
-	}
-	quitter.end(t)
-	wants(t, of+" by "+by, quitter.err, want)
-	if late = quitter.at.Sub(due); late < 0 {
-		t.Errorf("%s: a limit of %v ended %v before", of, limit, -late)
+		if by == "context" {
+			due = time.Now()
+			cancel()
+		}
+		quitter.end(t)
+		wants(t, of+" by "+by, quitter.err, want)
+		if late = quitter.at.Sub(due); late < 0 {
+			t.Errorf("%s: a limit of %v ended %v before", of, limit, -late)
+		}
 	}
 	left := time.Now()
-	if session != 0 {
+	if of == "middle" {
 		waitUntil(t, "the quitter's session is gone", func() bool { return !slices.Contains(queue.waiting(t), session) })
 		db.WaitGone(t, session)
 	} else {
@@ -142,16 +140,16 @@ func giveUpInQueue(t *testing.T, db *testdb.DB, of, by string) (late, gone, afte
 	}
 	gone = time.Since(left)
 	behind := fairAcquire(t, last, key)
-	if of == "middle" {
-		queue.next(t)
+	if queue.joined(t, of == "middle"); of == "middle" {
 		release(t, held)
 		held = first.lease(t)
-	} else {
-		queue.first(t)
 	}
 	start := time.Now()
 	release(t, held)
 	release(t, behind.lease(t))
+	if quitter.end(t); quitter.err == nil {
+		t.Error("the dead one is granted the lease")
+	}
 	return late, gone, behind.at.Sub(start)
 }
 
@@ -174,17 +172,13 @@ func TestFairLongWait(t *testing.T) {
 		var sessions []int64
 		for i := range 3 {
 			waits = append(waits, fairAcquire(t, newManager(t, newPool(t, db, i != 1, impatient), lease.Fair()), key))
-			if i == 0 {
-				queue.first(t)
-			} else {
-				sessions = append(sessions, queue.next(t))
-			}
+			sessions = append(sessions, queue.joined(t, i > 0))
 		}
 		waitUntil(t, "they have waited for three seconds", func() bool {
-			return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id IN (?, ?) AND time >= 3", sessions[0], sessions[1]) == 2
+			return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id IN (?, ?) AND time >= 3", sessions[1], sessions[2]) == 2
 		})
-		if now := queue.waiting(t); len(now) != 2 || !slices.Contains(now, sessions[0]) || !slices.Contains(now, sessions[1]) {
-			t.Errorf("sessions %v wait, want %v", now, sessions)
+		if now := queue.waiting(t); len(now) != 2 || !slices.Contains(now, sessions[1]) || !slices.Contains(now, sessions[2]) {
+			t.Errorf("sessions %v wait, want %v", now, sessions[1:])
 		}
 		for _, w := range waits {
 			release(t, held)
@@ -341,12 +335,8 @@ func TestFairPools(t *testing.T) {
 				m := newManager(t, pool, lease.Fair(), lease.Observe(observer.observe), lease.RenewEvery(50*time.Millisecond))
 				queued := c.connections > 2 || c.connections == 2 && !c.renewing // there is one to spare
 				holder := newManager(t, newPool(t, db, true))
-				keys := make([]txlock.Key, c.keys)
-				held := make([]*lease.Lease, c.keys)
-				for i := range keys {
-					keys[i] = named()
-					held[i] = acquire(t, holder, keys[i])
-				}
+				keys := manyNamed(c.keys)
+				held := several(c.keys, func(i int) *lease.Lease { return acquire(t, holder, keys[i]) })
 				if c.renewing {
 					own := acquire(t, m, named())
 					defer release(t, own)

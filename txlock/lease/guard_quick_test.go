@@ -105,22 +105,15 @@ func TestGuardedLeaseIsRenewed(t *testing.T) {
 // back when the grace is over too, where somebody wants it in any way, and not before.
 func TestBlockerIsEnded(t *testing.T) {
 	for name, c := range map[string]struct {
-		take  func(ctx context.Context, m *lease.Manager, wire *wire) (*lease.Lease, error)
-		grace time.Duration
+		take    func(wire *wire) verb
+		options []lease.AcquireOption
+		grace   time.Duration
 	}{
-		"Acquire": {func(ctx context.Context, m *lease.Manager, _ *wire) (*lease.Lease, error) { return m.Acquire(ctx, job) }, 5 * time.Second},
-		"Acquire fairly": {func(ctx context.Context, m *lease.Manager, _ *wire) (*lease.Lease, error) {
-			return m.Acquire(ctx, job, lease.Fair())
-		}, 5 * time.Second},
-		"a longer grace": {func(ctx context.Context, m *lease.Manager, _ *wire) (*lease.Lease, error) {
-			return m.Acquire(ctx, job, lease.GuardGrace(time.Minute))
-		}, time.Minute},
-		"TryAcquire": {func(ctx context.Context, m *lease.Manager, _ *wire) (*lease.Lease, error) {
-			return untilFree(ctx, func() (*lease.Lease, error) { return m.TryAcquire(ctx, job) })
-		}, 5 * time.Second},
-		"AcquireTx": {func(ctx context.Context, m *lease.Manager, wire *wire) (*lease.Lease, error) {
-			return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, wire, job) })
-		}, 5 * time.Second},
+		"Acquire":        {func(*wire) verb { return exclusive }, nil, 5 * time.Second},
+		"Acquire fairly": {func(*wire) verb { return fairly }, nil, 5 * time.Second},
+		"a longer grace": {func(*wire) verb { return exclusive }, []lease.AcquireOption{lease.GuardGrace(time.Minute)}, time.Minute},
+		"TryAcquire":     {func(*wire) verb { return tryExclusive.untilFree }, nil, 5 * time.Second},
+		"AcquireTx":      {func(w *wire) verb { return w.commits().untilFree }, nil, 5 * time.Second},
 	} {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			a, wire := db.process(lease.TTL(3 * time.Second))
@@ -133,7 +126,7 @@ func TestBlockerIsEnded(t *testing.T) {
 			if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) == nil || heldBy(err).Session == 0 {
 				t.Errorf("%v names no session", err)
 			}
-			next, err := c.take(limited(t, 5*time.Minute), b, other)
+			next, err := c.take(other)(limited(t, 5*time.Minute), b, job, c.options...)
 			must(t, err)
 			db.within("granted", 3*time.Second+c.grace, 4*time.Second+c.grace)
 			wire.Up()

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,14 +18,6 @@ import (
 
 // second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
-
-func acquireNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	return m.Acquire(context.Background(), key)
-}
-
-func permitNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	return permitOf(context.Background(), m, key)
-}
 
 // heldBy returns who holds the lease as an error says, nil for nobody.
 func heldBy(err error) *txlock.HeldError {
@@ -71,7 +61,6 @@ func TestWaitsNameTheHolder(t *testing.T) {
 		info := infoOf(t, held, a)
 		all := maps.Clone(waitsWithoutLimit)
 		maps.DeleteFunc(all, func(name string, _ aWait) bool { return strings.HasSuffix(name, "a permit") })
-		all["Acquire fairly"] = fairly
 		for name, wait := range all {
 			before := len(wire.calls("Inspect"))
 			err := wait(t.Context(), b, job, lease.WaitAtMost(time.Second))
@@ -246,26 +235,18 @@ func (a *answers) names(t *testing.T, what string, info lease.Info) {
 	}
 }
 
-// TestSlowWaitsNameTheHolder proves that the observer is told for whom a wait was: by a look of
-// the wait's own, or where there is none and SlowWait asks for it, by one look more.
+// TestSlowWaitsNameTheHolder proves that the observer is told for whom a wait was, also one in vain: by
+// a look of the wait's own, or where there is none and SlowWait asks for it, by one look more.
 func TestSlowWaitsNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a := db.manager(lease.WithLabel("the nightly report"))
-		for name, wait := range map[string]func(b *lease.Manager, key txlock.Key) (*lease.Lease, error){
-			"Acquire": acquireNow,
-			"Acquire fairly": func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-				return b.Acquire(t.Context(), key, lease.Fair())
-			},
-			"Acquire under a limit": func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-				return b.Acquire(t.Context(), key, lease.WaitAtMost(time.Hour))
-			},
-			"AcquireShared": func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) { return b.AcquireShared(t.Context(), key) },
-			"a permit":      permitNow,
+		for name, c := range map[string]struct {
+			wait, hold verb
+			options    []lease.AcquireOption
+		}{
+			"Acquire": {exclusive, exclusive, nil}, "Acquire fairly": {fairly, exclusive, nil}, "AcquireShared": {shared, exclusive, nil}, "a permit": {permitOf, permitOf, nil},
+			"Acquire under a limit": {exclusive, exclusive, []lease.AcquireOption{lease.WaitAtMost(time.Hour)}},
 		} {
-			hold := acquireNow
-			if name == "a permit" {
-				hold = permitNow
-			}
 			for _, asked := range []bool{true, false} {
 				told := new(answers)
 				options := []lease.ManagerOption{lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second)}
@@ -274,14 +255,18 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				}
 				b, wire := db.process(options...)
 				key := txlock.Named(name)
-				held, err := hold(a, key)
-				must(t, err)
+				held := mustLease(t)(c.hold(t.Context(), a, key))
 				info := infoOf(t, held, a)
 				info.Key = key
+				if asked {
+					wants(t, name+" in vain", second(c.wait(limited(t, 10*time.Second), b, key, c.options...)), context.DeadlineExceeded)
+					if of := told.refused.Held; of == nil || of.Owner != info.Owner {
+						t.Errorf("%s in vain: %+v", name, of)
+					}
+				}
 				looks := len(wire.calls("Inspect"))
 				time.AfterFunc(10*time.Second, func() { _ = held.Release(context.Background()) })
-				l, err := wait(b, key)
-				must(t, err)
+				l := mustLease(t)(c.wait(t.Context(), b, key, c.options...))
 				if asked || name != "a permit" { // whose wait sees only that none is free
 					told.names(t, name, info)
 				}
@@ -294,8 +279,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				}
 				release(t, l)
 				told.granted, told.waited = txlock.Event{}, txlock.Event{}
-				l, err = wait(b, key)
-				must(t, err)
+				l = mustLease(t)(c.wait(t.Context(), b, key, c.options...))
 				if told.granted.Held != nil || told.waited.Held != nil {
 					t.Errorf("%s: free, but %v had it", name, told.granted.Held)
 				}
@@ -303,12 +287,6 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 			}
 		}
 	})
-}
-
-// onlyPermit acquires the only permit of a key.
-func onlyPermit(t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
-	t.Helper()
-	return permit(t, semaphore(t, m, key, 1))
 }
 
 // TestSlowWaitForReaders proves that a writer that waits for a reader to go is told of it: it
@@ -361,7 +339,7 @@ func TestSlowWaitLooksInVain(t *testing.T) {
 		of := semaphore(t, b, job, 1)
 		for name, fault := range map[string]func(context.Context, string, store.Row, func() error) error{"fails": fails, "hangs": hangs} {
 			wire.fault("Inspect", fault)
-			held := onlyPermit(t, a, job)
+			held := permit(t, semaphore(t, a, job, 1))
 			released := make(chan time.Time, 1)
 			time.AfterFunc(time.Second+50*time.Millisecond, func() { _ = held.Release(context.Background()); released <- time.Now() })
 			l := permit(t, of)
@@ -374,44 +352,6 @@ func TestSlowWaitLooksInVain(t *testing.T) {
 			release(t, l)
 			wire.Up()
 		}
-	})
-}
-
-// TestSlowWaitOfARefusal proves that a wait in vain tells the observer who was in the way.
-func TestSlowWaitOfARefusal(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, told := db.manager(), new(answers)
-		b := db.manager(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
-		held := onlyPermit(t, a, job)
-		info := infoOf(t, held, a)
-		of := semaphore(t, b, job, 1)
-		wants(t, "Acquire", second(of.Acquire(limited(t, 10*time.Second))), context.DeadlineExceeded)
-		if told.refused.Held == nil || told.refused.Held.Owner != info.Owner {
-			t.Errorf("%+v", told.refused.Held)
-		}
-		release(t, held)
-	})
-}
-
-// TestSlowWaitersShareALook proves that waiters of one key look together.
-func TestSlowWaitersShareALook(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		told := txlock.SlogObserver(slog.New(slog.DiscardHandler))
-		a, b := db.manager(), txlock.Named("shared")
-		m, wire := db.process(lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second))
-		wire.fault("Inspect", slow(50*time.Millisecond))
-		held := acquire(t, a, b)
-		var all sync.WaitGroup
-		for range 300 {
-			all.Go(func() {
-				l := acquire(t, m, b)
-				release(t, l)
-			})
-		}
-		time.Sleep(10 * time.Second)
-		release(t, held)
-		all.Wait()
-		wire.sends(t, "Inspect", 1)
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -275,32 +274,6 @@ func TestHoldAtLeastOfATransaction(t *testing.T) {
 		release(t, l)
 		release(t, acquire(t, m, job))
 		db.within("free", time.Minute, time.Minute+500*time.Millisecond)
-	})
-}
-
-// TestHoldAtLeastOncePerTick proves what it is for: a quick job of many processes that come
-// one after the other, by any of them, runs once a tick.
-func TestHoldAtLeastOncePerTick(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		var ran atomic.Int64
-		for n := range 20 {
-			m := db.manager()
-			go func() {
-				time.Sleep(time.Duration(n) * 10 * time.Millisecond)
-				for range 50 {
-					err := m.TryDo(t.Context(), job, func(context.Context, *lease.Lease) error {
-						ran.Add(1)
-						return nil
-					}, lease.HoldAtLeast(time.Second/2))
-					if err != nil && !errors.Is(err, txlock.ErrBusy) {
-						t.Error(err)
-					}
-					time.Sleep(time.Second)
-				}
-			}()
-		}
-		time.Sleep(time.Minute)
-		equal(t, "runs in 50 ticks", ran.Load(), 50)
 	})
 }
 

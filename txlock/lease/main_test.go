@@ -83,6 +83,9 @@ func newManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lea
 // named is a key of this test alone.
 func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
 
+// manyNamed are several.
+func manyNamed(n int) []txlock.Key { return several(n, func(int) txlock.Key { return named() }) }
+
 func acquire(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	return mustLease(t)(m.Acquire(t.Context(), key, options...))
@@ -95,6 +98,38 @@ func mustLease(t testing.TB) func(l *lease.Lease, err error) *lease.Lease {
 		t.Helper()
 		must(t, err)
 		return l
+	}
+}
+
+// verb acquires something under a key.
+type verb func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error)
+
+// by makes a verb of a method.
+func by(method func(*lease.Manager, context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error)) verb {
+	return func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+		return method(m, ctx, key, options...)
+	}
+}
+
+var (
+	exclusive, tryExclusive = by((*lease.Manager).Acquire), by((*lease.Manager).TryAcquire)
+	shared, tryShared       = by((*lease.Manager).AcquireShared), by((*lease.Manager).TryAcquireShared)
+	permitOf, tryPermit     = ofOne((*lease.Semaphore).Acquire), ofOne((*lease.Semaphore).TryAcquire)
+)
+
+// fairly waits in the queue of Fair.
+var fairly verb = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+	return m.Acquire(ctx, key, append(options, lease.Fair())...)
+}
+
+// ofOne makes a verb of a method of a semaphore of one permit.
+func ofOne(method func(*lease.Semaphore, context.Context, ...lease.AcquireOption) (*lease.Lease, error)) verb {
+	return func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+		s, err := m.Semaphore(key, 1)
+		if err != nil {
+			return nil, err
+		}
+		return method(s, ctx, options...)
 	}
 }
 
@@ -119,6 +154,13 @@ func says(t testing.TB, err error, text string) {
 	if err == nil || !strings.Contains(err.Error(), text) {
 		t.Errorf("%v, want it to say %q", err, text)
 	}
+}
+
+// ended returns a context that has ended.
+func ended(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }
 
 // several makes as many values, each by its number.

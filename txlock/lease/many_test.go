@@ -13,28 +13,8 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// makeEntryRows makes the rows of keys that were shared before, or of semaphores of one
-// permit, by few statements.
-func makeEntryRows(t testing.TB, db *testdb.DB, keys []txlock.Key, permits bool) {
-	t.Helper()
-	const batch = 500
-	for from := 0; from < len(keys); from += batch {
-		var values []string
-		var names []any
-		for _, key := range keys[from:min(from+batch, len(keys))] {
-			if permits {
-				values, names = append(values, "(?, 0, '-', '', 0, 0, 0, -1, 0)", "(?, 1, '-', '', 0, 0, 0, 0, 0)"), append(names, key.String(), key.String())
-			} else {
-				values, names = append(values, "(?, 0, '-', '', 0, 0, 0, 1, 0)"), append(names, key.String())
-			}
-		}
-		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holders, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "), names...)
-	}
-}
 
 // TestManyGuardedLeases proves that a transaction that guards many leases past their
 // renewals makes the manager open no more connections than one that guards few: one waits
@@ -48,10 +28,7 @@ func TestManyGuardedLeases(t *testing.T) {
 			pool, programs := newPool(t, db, guarded, tap.install), newPool(t, db, guarded)
 			pool.SetMaxIdleConns(1)
 			m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond))
-			held, other := make([]*lease.Lease, leases), acquire(t, m, named())
-			for i := range held {
-				held[i] = acquire(t, m, named())
-			}
+			held, other := several(leases, func(int) *lease.Lease { return acquire(t, m, named()) }), acquire(t, m, named())
 			waitUntil(t, "the connections of before are closed", func() bool { return sessions(t, db) <= 2 })
 			waiting := make(chan struct{}, leases)
 			tap.before("name: LockLease ", func(string) {
@@ -169,7 +146,7 @@ const gathering = 48
 func TestBatchAtRandom(t *testing.T) {
 	lasting := testdb.Long(2*time.Second, 30*time.Second)
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		keys, holders, tokens := askedKeys(gathering), make([]atomic.Int32, gathering), make([]atomic.Uint64, gathering)
+		keys, holders, tokens := manyNamed(gathering), make([]atomic.Int32, gathering), make([]atomic.Uint64, gathering)
 		makeRows(t, db, keys)
 		var managers []*lease.Manager
 		var pools []*sql.DB

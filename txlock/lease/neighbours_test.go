@@ -107,18 +107,15 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 // everyVerb makes rows under new keys by each verb that does so.
 func everyVerb(ctx context.Context, t *testing.T, m *lease.Manager, pool *sql.DB, key string) {
 	t.Helper()
-	for name, verb := range map[string]func(key txlock.Key) (*lease.Lease, error){
-		"TryAcquire":           func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquire(ctx, key) },
-		"TryAcquireShared":     func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquireShared(ctx, key) },
-		"Acquire fairly":       func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.Fair()) },
-		"Semaphore.TryAcquire": func(key txlock.Key) (*lease.Lease, error) { return semaphore(t, m, key, 2).TryAcquire(ctx) },
-		"AcquireTx": func(key txlock.Key) (l *lease.Lease, err error) {
+	for name, verb := range map[string]verb{
+		"TryAcquire": tryExclusive, "TryAcquireShared": tryShared, "Acquire fairly": fairly, "Semaphore.TryAcquire": tryPermit,
+		"AcquireTx": func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) (l *lease.Lease, err error) {
 			tx := begin(t, pool, sql.LevelRepeatableRead)
 			defer commit(t, tx)
 			return m.AcquireTx(ctx, tx, key)
 		},
 	} {
-		l, err := verb(txlock.Named(key + ":" + name))
+		l, err := verb(ctx, m, txlock.Named(key+":"+name))
 		wantsNone(t, name+" of a new key", err)
 		if err == nil {
 			release(t, l)
@@ -163,17 +160,15 @@ func TestMakeBehindAForeignGap(t *testing.T) {
 		wantsNone(t, "the range", rows.Close())
 		ctx := limited(t, 5*time.Minute)
 		run, wait := sideBySide(t)
-		for name, verb := range map[string]func(key txlock.Key) error{
-			"TryAcquire":       func(key txlock.Key) error { return second(m.TryAcquire(ctx, key)) },
-			"TryAcquireShared": func(key txlock.Key) error { return second(m.TryAcquireShared(ctx, key)) },
-			"Semaphore":        func(key txlock.Key) error { return second(semaphore(t, m, key, 2).TryAcquire(ctx)) },
-			"AcquireTx": func(key txlock.Key) error {
+		for name, verb := range map[string]verb{
+			"TryAcquire": tryExclusive, "TryAcquireShared": tryShared, "Semaphore": tryPermit,
+			"AcquireTx": func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) (*lease.Lease, error) {
 				tx := begin(t, pool, sql.LevelRepeatableRead)
 				defer rollback(t, tx)
-				return second(m.AcquireTx(ctx, tx, key))
+				return m.AcquireTx(ctx, tx, key)
 			},
 		} {
-			run(name, func(t *testing.T) { wants(t, name, verb(txlock.Named(key+":5:"+name)), txlock.ErrBusy) })
+			run(name, func(t *testing.T) { wants(t, name, second(verb(ctx, m, txlock.Named(key+":5:"+name))), txlock.ErrBusy) })
 		}
 		wait()
 		wants(t, "Acquire", second(m.Acquire(ctx, txlock.Named(key+":5"), lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)

@@ -335,9 +335,7 @@ func TestObserverBalances(t *testing.T) {
 		acquire(t, m, named())
 		acquire(t, m, named())
 		expects("before the end", 0, 2)
-		ended, end := context.WithCancel(t.Context())
-		end()
-		if err := m.Close(ended); err == nil {
+		if err := m.Close(ended(t)); err == nil {
 			t.Error("Close under a context that has ended releases all")
 		}
 		synctest.Wait()

@@ -17,43 +17,40 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// outers are the ways to get a context that carries a lease.
-var outers = map[string]func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key, fn func(ctx context.Context)) error{
-	"Do": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
-		return m.Do(ctx, key, plain(fn))
-	},
-	"DoShared": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
-		return m.DoShared(ctx, key, plain(fn))
-	},
-	"Semaphore": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
-		s, err := m.Semaphore(key, 2)
-		if err != nil {
-			return err
+// outers are the ways to get a context that carries the lease of a job, by a manager on a wire.
+func outers(w *wire) map[string]func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
+	holds := func(take verb) func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
+		return func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
+			l, err := take(ctx, m, job)
+			if err != nil {
+				return err
+			}
+			under(ctx, l, fn)
+			return l.Release(ctx)
 		}
-		return s.Do(ctx, plain(fn))
-	},
-	"Context": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
-		l, err := m.Acquire(ctx, key)
-		if err != nil {
-			return err
-		}
-		under(ctx, l, fn)
-		return l.Release(ctx)
-	},
-	"AcquireTx": func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key, fn func(ctx context.Context)) error {
-		l, err := commitTx(ctx, m, wire, key)
-		if err != nil {
-			return err
-		}
-		under(ctx, l, fn)
-		return l.Release(ctx)
-	},
-	"WithOwner inside of another Do": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key, fn func(ctx context.Context)) error {
-		return m.Do(lease.WithOwner(ctx, "owner of "+key.String()), key, func(_ context.Context, l *lease.Lease) error {
-			under(ctx, l, fn) // which has no such name
-			return nil
-		})
-	},
+	}
+	return map[string]func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error{
+		"Context": holds(exclusive), "AcquireTx": holds(w.commits()),
+		"Do": func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
+			return m.Do(ctx, job, plain(fn))
+		},
+		"DoShared": func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
+			return m.DoShared(ctx, job, plain(fn))
+		},
+		"Semaphore": func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
+			s, err := m.Semaphore(job, 2)
+			if err != nil {
+				return err
+			}
+			return s.Do(ctx, plain(fn))
+		},
+		"WithOwner inside of another Do": func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
+			return m.Do(lease.WithOwner(ctx, "owner of the job"), job, func(_ context.Context, l *lease.Lease) error {
+				under(ctx, l, fn) // which has no such name
+				return nil
+			})
+		},
+	}
 }
 
 func plain(fn func(ctx context.Context)) func(context.Context, *lease.Lease) error {
@@ -70,35 +67,27 @@ func under(ctx context.Context, l *lease.Lease, fn func(ctx context.Context)) {
 	fn(working)
 }
 
-// commitTx acquires in a transaction that commits.
-func commitTx(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) (*lease.Lease, error) {
-	tx := wire.Begin()
-	l, err := m.AcquireTx(ctx, tx, key)
-	if err != nil {
-		return nil, errors.Join(err, tx.Rollback())
+// commits returns a verb that acquires in a transaction that commits.
+func (w *wire) commits() verb {
+	return func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+		tx := w.Begin()
+		l, err := m.AcquireTx(ctx, tx, key, options...)
+		if err != nil {
+			return nil, errors.Join(err, tx.Rollback())
+		}
+		return l, tx.Commit()
 	}
-	return l, tx.Commit()
 }
 
 // inners are the ways to take a lease exclusively under that context.
-var inners = map[string]func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) (*lease.Lease, error){
-	"Acquire": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) (*lease.Lease, error) {
-		return m.Acquire(ctx, key)
-	},
-	"TryAcquire": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) (*lease.Lease, error) {
-		return untilFree(ctx, func() (*lease.Lease, error) { return m.TryAcquire(ctx, key) })
-	},
-	"AcquireTx": func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) (*lease.Lease, error) {
-		return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, wire, key) })
-	},
-	"one permit": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) (*lease.Lease, error) {
-		return permitOf(ctx, m, key)
-	},
+func inners(w *wire) map[string]verb {
+	return map[string]verb{"Acquire": exclusive, "TryAcquire": tryExclusive.untilFree, "AcquireTx": w.commits().untilFree, "one permit": permitOf}
 }
 
-func untilFree(ctx context.Context, try func() (*lease.Lease, error)) (*lease.Lease, error) {
+// untilFree tries until it is not refused.
+func (v verb) untilFree(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
 	for {
-		l, err := try()
+		l, err := v(ctx, m, key, options...)
 		if !errors.Is(err, txlock.ErrBusy) && !txlock.Retryable(err) || ctx.Err() != nil {
 			return l, err
 		}
@@ -137,12 +126,12 @@ func excludes(t *testing.T, goroutines int, acquire func() (*lease.Lease, error)
 // TestOtherKeysExclude proves that under the context of a lease goroutines exclude each
 // other by the leases of other keys, however the one and the others are taken.
 func TestOtherKeysExclude(t *testing.T) {
-	for outer, do := range outers {
-		for inner, acquire := range inners {
+	for outer := range outers(nil) {
+		for inner := range inners(nil) {
 			runInMemory(t, outer+", "+inner, func(t *testing.T, db *memory) {
 				m, wire := db.process()
-				must(t, do(t.Context(), m, wire, job, func(ctx context.Context) {
-					if most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, m, wire, txlock.Named("another")) }); most != 1 {
+				must(t, outers(wire)[outer](t.Context(), m, func(ctx context.Context) {
+					if most := excludes(t, 6, func() (*lease.Lease, error) { return inners(wire)[inner](ctx, m, txlock.Named("another")) }); most != 1 {
 						t.Errorf("%d were inside at once", most)
 					}
 				}))
@@ -155,17 +144,17 @@ func TestOtherKeysExclude(t *testing.T) {
 // a transaction its key is re-entered once that has committed, and that goroutines
 // exclude each other once it was rolled back.
 func TestContextOfATransaction(t *testing.T) {
-	for inner, get := range inners {
+	for inner := range inners(nil) {
 		if inner == "one permit" {
 			continue // of a key of its own
 		}
 		runInMemory(t, inner, func(t *testing.T, db *memory) {
 			m, wire := db.process()
-			tx := wire.Begin()
+			tx, get := wire.Begin(), inners(wire)[inner]
 			l := acquireTx(t, m, tx, job)
 			working := contextOf(t, l)
 			must(t, tx.Commit())
-			again, err := get(working, m, wire, job)
+			again, err := get(working, m, job)
 			must(t, err)
 			entered(t, again, l)
 			release(t, again, l)
@@ -175,7 +164,7 @@ func TestContextOfATransaction(t *testing.T) {
 			ctx := context.WithoutCancel(contextOf(t, l))
 			must(t, tx.Rollback())
 			time.Sleep(time.Millisecond) // a token is the time of its grant
-			equal(t, "inside at once", excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, wire, job) }), 1)
+			equal(t, "inside at once", excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, job) }), 1)
 			wants(t, "the lease that was rolled back", l.Err(), txlock.ErrLost)
 		})
 	}
@@ -287,32 +276,6 @@ func TestReentryInMemory(t *testing.T) {
 func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	return mustLease(t)(m.Acquire(ctx, key, options...))
-}
-
-// TestReentryOfANamedOwner proves that an owner who is named re-enters its lease in any
-// manager, and holds it until all of them have released it.
-func TestReentryOfANamedOwner(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		ctx := lease.WithOwner(t.Context(), "me")
-		first, again := acquireIn(ctx, t, a, job), acquireIn(ctx, t, a, job)
-		third := acquireIn(ctx, t, b, job)
-		if first.Token() != third.Token() || first.Owner() != "me" {
-			t.Errorf("tokens %d and %d of %q", first.Token(), third.Token(), first.Owner())
-		}
-		info := inspect(t, a, job)
-		if info.Holders != 2 || info.Owner != "me" { // one for each manager
-			t.Errorf("%+v", info)
-		}
-		for _, l := range []*lease.Lease{first, third} {
-			release(t, l)
-			wants(t, "somebody else", second(b.TryAcquire(lease.WithOwner(t.Context(), "you"), job)), txlock.ErrBusy)
-		}
-		time.Sleep(time.Minute)
-		must(t, again.Err())
-		release(t, again)
-		release(t, acquireIn(lease.WithOwner(t.Context(), "you"), t, b, job))
-	})
 }
 
 // TestContextOfALostLease proves that a caller with the context of a lease that is over asks as
@@ -471,53 +434,6 @@ func TestWriterMeetsItsReader(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestReaderReenters proves that a reader re-enters, and has a place in each manager.
-func TestReaderReenters(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, wire := db.process()
-		b := db.manager()
-		ctx := lease.WithOwner(t.Context(), "me")
-		first := mustLease(t)(a.AcquireShared(ctx, job))
-		before := wire.total()
-		second := mustLease(t)(a.AcquireShared(ctx, job))
-		if second.Token() != first.Token() || wire.total() != before {
-			t.Errorf("tokens %d and %d", first.Token(), second.Token())
-		}
-		third := mustLease(t)(b.AcquireShared(ctx, job))
-		info := inspect(t, a, job)
-		if len(info.Others) != 2 {
-			t.Errorf("%+v", info)
-		}
-		release(t, first)
-		must(t, errors.Join(second.Err(), third.Err()))
-		release(t, second, third)
-		nothingHeld(t, a)
-	})
-}
-
-// TestOwnerWhoseAnswerIsLost proves that an owner whose second Acquire had no answer holds
-// what it held before, and nothing more.
-func TestOwnerWhoseAnswerIsLost(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager()
-		b, wire := db.process()
-		ctx := lease.WithOwner(t.Context(), "me")
-		l := acquireIn(ctx, t, a, job)
-		wire.fault("Take", times(1, loses))
-		if _, err := b.Acquire(ctx, job); err == nil {
-			t.Error("no error")
-		}
-		time.Sleep(3 * time.Second)
-		info := inspect(t, a, job)
-		if info.Holders != 1 {
-			t.Errorf("%+v", info)
-		}
-		must(t, l.Renew(ctx))
-		release(t, l)
-		nothingHeld(t, a)
-	})
 }
 
 // TestOwnerEntersWhileItWaits lets an owner wait for a lease which the same owner acquires

@@ -87,35 +87,6 @@ func TestQueueOfOneProcess(t *testing.T) {
 	}
 }
 
-// TestOnlyTheFirstAsks proves that of those who wait in one manager only the first asks the
-// server.
-func TestOnlyTheFirstAsks(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		held := acquire(t, db.manager(), job)
-		m, wire := db.process()
-		l := crowd{db: db}
-		count := func() int {
-			before := wire.total()
-			time.Sleep(10 * time.Second)
-			return wire.total() - before
-		}
-		join := func(name string) {
-			l.join(t.Context(), name, 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
-		}
-		join("first")
-		time.Sleep(10 * time.Second) // its pauses have grown
-		alone := count()
-		for _, name := range names(20, "") {
-			join(name)
-		}
-		if n := count(); n > 2*alone {
-			t.Errorf("%d calls of 21, %d of one", n, alone)
-		}
-		release(t, held)
-		l.inOrder()
-	})
-}
-
 // TestWhoGivesUpLeavesTheQueue proves that a waiter whose context ends lets the next one
 // pass, also where it was the first.
 func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
@@ -225,23 +196,6 @@ func TestFairOverProcesses(t *testing.T) {
 		held := acquire(t, managers[0], job)
 		time.AfterFunc(time.Second, func() { release(t, held) })
 		release(t, acquire(t, managers[1], job))
-	})
-}
-
-// TestFairKeepsNewcomersOut proves that a lease that is free for a moment goes to the one who waits
-// in its queue.
-func TestFairKeepsNewcomersOut(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		waiting, wire := db.process(lease.Fair())
-		held := acquire(t, a, job)
-		l := crowd{db: db}
-		l.join(t.Context(), "waiter", time.Second, func(ctx context.Context) (*lease.Lease, error) { return waiting.Acquire(ctx, job) })
-		wire.fault("Take", slow(time.Second))
-		release(t, held)
-		wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job, lease.Fair())), txlock.ErrBusy)
-		l.join(t.Context(), "newcomer", 0, func(ctx context.Context) (*lease.Lease, error) { return b.Acquire(ctx, job, lease.Fair()) })
-		l.inOrder()
 	})
 }
 

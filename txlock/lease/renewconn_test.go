@@ -67,7 +67,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 		const every = 500 * time.Millisecond
 		m := newManager(t, pool, lease.RenewEvery(every))
 		key := named()
-		makeEntryRows(t, db, []txlock.Key{key}, false)
+		release(t, share(t, newManager(t, newPool(t, db, false)), key)) // which marks the key
 		for _, by := range []struct {
 			how  string
 			take func() (*lease.Lease, error)
@@ -311,12 +311,11 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 						time.Sleep(time.Duration(network.Load()))
 					}
 				})), lease.TTL(ttl), lease.RenewEvery(time.Second), lease.Observe(observer.observe))
-				release(t, acquire(t, m, named())) // the clock is read, the statements are prepared
-				exclusive, shared, permits := named(), named(), named()
-				makeRows(t, db, []txlock.Key{exclusive})
-				makeEntryRows(t, db, []txlock.Key{shared}, false)
-				makeEntryRows(t, db, []txlock.Key{permits}, true)
-				s := semaphore(t, m, permits, 1)
+				ways, keys := map[string]verb{"Acquire": exclusive, "AcquireShared": shared, "a permit": permitOf}, make(map[string]txlock.Key)
+				for how, take := range ways { // there are rows, the clock is read, the statements are prepared
+					keys[how] = named()
+					must(t, take.released(t.Context(), m, keys[how]))
+				}
 				network.Store(int64(delay))
 				var held []*lease.Lease
 				check := func(when string, l *lease.Lease) {
@@ -328,15 +327,8 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 						t.Errorf("%s: the handle outlives its row by %v", when, d)
 					}
 				}
-				for how, take := range map[string]func() (*lease.Lease, error){
-					"Acquire":       func() (*lease.Lease, error) { return m.Acquire(t.Context(), exclusive) },
-					"AcquireShared": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), shared) },
-					"a permit":      func() (*lease.Lease, error) { return s.Acquire(t.Context()) },
-				} {
-					l, err := take()
-					if err != nil {
-						t.Fatalf("%s: %v", how, err)
-					}
+				for how, take := range ways {
+					l := mustLease(t)(take(t.Context(), m, keys[how]))
 					check(how, l)
 					held = append(held, l)
 				}

@@ -23,15 +23,6 @@ func semaphore(t testing.TB, m *lease.Manager, key txlock.Key, permits int) *lea
 	return s
 }
 
-// permitOf acquires the only permit of a key.
-func permitOf(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
-	s, err := m.Semaphore(key, 1)
-	if err != nil {
-		return nil, err
-	}
-	return s.Acquire(ctx, options...)
-}
-
 func permit(t testing.TB, s *lease.Semaphore) *lease.Lease {
 	t.Helper()
 	return mustLease(t)(s.Acquire(t.Context()))

@@ -137,10 +137,7 @@ func fewPrepared(t *testing.T, db *testdb.DB) {
 	pool.SetMaxIdleConns(connections)
 	m := newManager(t, pool, lease.RenewEvery(100*time.Millisecond))
 	before := count()
-	keys := make([]txlock.Key, 100)
-	for i := range keys {
-		keys[i] = named()
-	}
+	keys := manyNamed(100)
 	held := make([]*lease.Lease, len(keys))
 	acquireMany(t, m, keys, held)
 	must(t, second(m.List(t.Context())))

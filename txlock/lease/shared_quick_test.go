@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,22 +43,6 @@ func TestReadersAndWriter(t *testing.T) {
 		release(t, share(t, b, job)) // in the same manager it is woken
 		db.within("the reader", 4*time.Second, 4*time.Second+30*time.Millisecond)
 		nothingHeld(t, a)
-	})
-}
-
-// TestTryLeavesReadersAlone proves that a TryAcquire which finds readers holds nothing
-// afterwards, so that more of them may come.
-func TestTryLeavesReadersAlone(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		first := share(t, a, job)
-		for range 10 {
-			wants(t, "TryAcquire", second(b.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-			must(t, acquired(a.TryAcquireShared(t.Context(), job)))
-		}
-		release(t, first)
-		db.at("all", 0)
-		release(t, acquire(t, b, job))
 	})
 }
 
@@ -405,52 +388,10 @@ func jittered(most time.Duration) func(context.Context, string, store.Row, func(
 	}
 }
 
-// TestNothingRenewedAfterRelease proves that no renewal is alive after Release, however
-// often leases are renewed and however slow that is: in 1,000 rounds no expiry moves
-// afterwards.
-func TestNothingRenewedAfterRelease(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		const rounds = 1000
-		m, wire := db.process(lease.RenewEvery(time.Millisecond))
-		for _, op := range []string{"RenewMany", "Renew", "Queued"} {
-			wire.fault(op, jittered(5*time.Millisecond))
-		}
-		expiry := func() time.Duration {
-			seen, err := wire.Look(t.Context(), store.Row{Key: job.String()})
-			must(t, err)
-			return seen.Left
-		}
-		for n := range rounds {
-			l := acquire(t, m, job)
-			var all sync.WaitGroup
-			if n%3 == 0 {
-				all.Go(func() { _ = l.Renew(t.Context()) }) // released meanwhile
-			}
-			time.Sleep(rand.N(10 * time.Millisecond))
-			release(t, l)
-			if n%2 == 0 {
-				time.Sleep(20 * time.Millisecond)
-			}
-			if left := expiry(); left != 0 {
-				t.Fatalf("round %d: %v are left after Release", n, left)
-			}
-			all.Wait()
-			if left := expiry(); left != 0 {
-				t.Fatalf("round %d: %v are left after Renew", n, left)
-			}
-		}
-		if n := len(wire.calls("RenewMany")); n < rounds/2 {
-			t.Errorf("%d renewals are too few to prove anything", n)
-		}
-	})
-}
-
 // TestRetryAfterUnknownOutcome proves that what releases the grant of an attempt without
 // an answer doesn't release that of the next attempt.
 func TestRetryAfterUnknownOutcome(t *testing.T) {
-	for name, take := range map[string]func(*lease.Manager, context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
-		"exclusive": (*lease.Manager).Acquire, "shared": (*lease.Manager).AcquireShared,
-	} {
+	for name, take := range map[string]verb{"exclusive": exclusive, "shared": shared} {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			m, wire := db.process()
 			other := db.manager()
@@ -461,8 +402,7 @@ func TestRetryAfterUnknownOutcome(t *testing.T) {
 				wire.fault("Release", slow(100*time.Millisecond)) // what releases it is under way
 				release(t, held)
 			})
-			l, err := take(m, t.Context(), job, lease.TTL(3*time.Second))
-			must(t, err)
+			l := mustLease(t)(take(t.Context(), m, job, lease.TTL(3*time.Second)))
 			db.within("granted", time.Second, 3*time.Second)
 			if n := len(wire.calls("Release")); n < 2 {
 				t.Errorf("%d releases are too few to prove anything", n)
@@ -498,50 +438,6 @@ func TestDrainDoesNotSpin(t *testing.T) {
 		}
 		must(t, tx.Rollback())
 		wants(t, "Release", r.Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
-// TestWriterAmongReaders proves that a writer gets its turn among readers that come and
-// go, as soon as those that were there before it have gone.
-func TestWriterAmongReaders(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		const reads = 100 * time.Millisecond
-		ctx, stop := context.WithCancel(t.Context())
-		var churn sync.WaitGroup
-		var granted atomic.Int64
-		for range 4 {
-			m := db.manager()
-			for range 8 {
-				churn.Go(func() {
-					for ctx.Err() == nil {
-						err := m.DoShared(ctx, job, func(context.Context, *lease.Lease) error {
-							granted.Add(1)
-							time.Sleep(rand.N(reads))
-							return nil
-						})
-						if err != nil && ctx.Err() == nil {
-							t.Errorf("DoShared: %v", err)
-						}
-					}
-				})
-			}
-		}
-		m := db.manager()
-		for range 3 {
-			before := granted.Load()
-			time.Sleep(time.Second)
-			if n := granted.Load() - before; n < 32 {
-				t.Errorf("%d readers in a second", n)
-			}
-			asked := time.Now()
-			l := acquire(t, m, job)
-			if waited := time.Since(asked); waited > reads+30*time.Millisecond {
-				t.Errorf("a writer has waited for %v", waited)
-			}
-			release(t, l)
-		}
-		stop()
-		churn.Wait()
 	})
 }
 

@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -168,20 +167,12 @@ type aWait func(ctx context.Context, m *lease.Manager, key txlock.Key, options .
 // waitsWithoutLimit are all that wait for as long as the context lives, unless the options
 // say otherwise.
 var waitsWithoutLimit = map[string]aWait{
-	"Acquire": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return acquired(m.Acquire(ctx, key, options...))
-	},
+	"Acquire": exclusive.released, "Acquire fairly": fairly.released, "AcquireShared": shared.released, "a permit": permitOf.released,
 	"Do": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
 		return m.Do(ctx, key, noWork, options...)
 	},
-	"AcquireShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return acquired(m.AcquireShared(ctx, key, options...))
-	},
 	"DoShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
 		return m.DoShared(ctx, key, noWork, options...)
-	},
-	"a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-		return acquired(permitOf(ctx, m, key, options...))
 	},
 	"Do a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
 		s, err := m.Semaphore(key, 1)
@@ -195,9 +186,9 @@ var waitsWithoutLimit = map[string]aWait{
 	},
 }
 
-// fairly waits in the queue of Fair.
-func fairly(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
-	return acquired(m.Acquire(ctx, key, append(options, lease.Fair())...))
+// released releases what was acquired.
+func (v verb) released(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+	return acquired(v(ctx, m, key, options...))
 }
 
 func noWork(context.Context, *lease.Lease) error { return nil }
@@ -264,7 +255,7 @@ func TestWaiterSurvivesASilentServer(t *testing.T) {
 					if strings.Contains(name, "permit") {
 						kind = "permit"
 					}
-					held, err := ways[kind](t.Context(), other)
+					held, err := ways[kind](t.Context(), other, job)
 					must(t, err)
 					var waiting sync.WaitGroup
 					waiting.Go(func() {
@@ -276,27 +267,6 @@ func TestWaiterSurvivesASilentServer(t *testing.T) {
 					release(t, held)
 					waiting.Wait()
 					db.within("granted", 31*time.Second, 32*time.Second)
-				})
-			}
-		}
-	}
-}
-
-// TestWriterSurvivesASilentServer proves that a writer that waits for readers to go waits on
-// where the server was silent until its own lease was over, and the readers are gone.
-func TestWriterSurvivesASilentServer(t *testing.T) {
-	for frozen, only := range freezes {
-		for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
-			for renewals, fault := range map[string]memstore.Fault{"have no answer": nil, "fail": fails} {
-				runInMemory(t, frozen+how+", renewals "+renewals, func(t *testing.T, db *memory) {
-					reader := share(t, db.manager(), job)
-					m, wire := db.process()
-					wire.fault("RenewMany", fault)
-					time.AfterFunc(time.Second, func() { wire.frozen(only, 10*time.Second) })
-					time.AfterFunc(6*time.Second, func() { release(t, reader) })
-					l := acquire(t, m, job, append(options, lease.TTL(3*time.Second))...)
-					db.within("granted", 6*time.Second, 12*time.Second)
-					release(t, l)
 				})
 			}
 		}
@@ -337,27 +307,6 @@ func TestWaitSurvivesADialTimeout(t *testing.T) {
 			time.AfterFunc(time.Second, func() { release(t, held) })
 			release(t, acquire(t, m, job))
 			db.within("granted", time.Hour+20*time.Second, time.Hour+30*time.Second)
-		})
-	}
-}
-
-// TestUnansweredGrantsAreReleased proves that what a wait was granted without an answer is
-// released while it waits on, so that it isn't kept from the lease by itself.
-func TestUnansweredGrantsAreReleased(t *testing.T) {
-	for name, acquire := range ways {
-		runInMemory(t, name, func(t *testing.T, db *memory) {
-			m, wire := db.process(lease.TTL(time.Hour))
-			must(t, acquired(acquire(t.Context(), m)))
-			wire.fault("Take", times(3, func(ctx context.Context, _ string, _ store.Row, call func() error) error {
-				_ = call() // nobody is told
-				<-ctx.Done()
-				return ctx.Err()
-			}))
-			l := mustLease(t)(acquire(t.Context(), m))
-			db.within("granted", 80*time.Second, 90*time.Second) // 20 s, again 20 s, and 40 s
-			release(t, l)
-			synctest.Wait()
-			nothingHeld(t, m)
 		})
 	}
 }
@@ -410,54 +359,36 @@ func TestSilenceIsSaid(t *testing.T) {
 	}
 }
 
-// tries are all calls that don't wait, by a manager and the store that it has.
-var tries = map[string]func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) error{
-	"TryAcquire": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
-		return acquired(m.TryAcquire(ctx, key))
-	},
-	"TryDo": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
-		return m.TryDo(ctx, key, noWork)
-	},
-	"TryAcquireShared": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
-		return acquired(m.TryAcquireShared(ctx, key))
-	},
-	"a permit": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
-		s, err := m.Semaphore(key, 1)
-		if err != nil {
-			return err
-		}
-		return acquired(s.TryAcquire(ctx))
-	},
-	"TryAcquireAll": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
-		return acquiredAll(m.TryAcquireAll(ctx, []txlock.Key{key}))
-	},
-	"AcquireTx": func(ctx context.Context, m *lease.Manager, wire *wire, key txlock.Key) error {
-		tx := wire.Begin()
-		l, err := m.AcquireTx(ctx, tx, key)
-		if err != nil {
-			return errors.Join(err, tx.Rollback())
-		}
-		return errors.Join(tx.Commit(), acquired(l, nil))
-	},
-	"Acquire, with a limit": func(ctx context.Context, m *lease.Manager, _ *wire, key txlock.Key) error {
-		return acquired(m.Acquire(ctx, key, lease.WaitAtMost(time.Second)))
-	},
+// tries are all calls that don't wait, by a manager on a wire.
+func tries(w *wire) map[string]aWait {
+	return map[string]aWait{
+		"TryAcquire": tryExclusive.released, "TryAcquireShared": tryShared.released, "a permit": tryPermit.released, "AcquireTx": w.commits().released,
+		"TryDo": func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
+			return m.TryDo(ctx, key, noWork)
+		},
+		"TryAcquireAll": func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
+			return acquiredAll(m.TryAcquireAll(ctx, []txlock.Key{key}))
+		},
+		"Acquire, with a limit": func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
+			return acquired(m.Acquire(ctx, key, lease.WaitAtMost(time.Second)))
+		},
+	}
 }
 
 // TestATryOfASilentServerEnds proves that no try waits for a server that is silent, whichever
 // statement of it has no answer, also where that is the first of its manager.
 func TestATryOfASilentServerEnds(t *testing.T) {
-	for name, try := range tries {
+	for name := range tries(nil) {
 		for _, op := range []string{"ReadClock", "SharesLeases", "Take", "Look", "Make", "Use", "Permits", "Readers", "Blockers"} {
 			if name == "AcquireTx" && op == "Take" {
 				continue // on the caller's connection, under the caller's context
 			}
 			runInMemory(t, name+", "+op, func(t *testing.T, db *memory) {
 				other, otherWire := db.process()
-				must(t, try(t.Context(), other, otherWire, txlock.Named("another")))
+				must(t, tries(otherWire)[name](t.Context(), other, txlock.Named("another")))
 				m, wire := db.process(lease.TTL(3 * time.Second))
 				silent := wire.frozen([]string{op}, 2*time.Hour)
-				err := try(t.Context(), m, wire, job)
+				err := tries(wire)[name](t.Context(), m, job)
 				if silent.stood == 0 {
 					must(t, err) // it needs no such statement
 				} else {

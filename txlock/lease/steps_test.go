@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -123,33 +122,6 @@ func TestNextOf(t *testing.T) {
 	} {
 		if got, then := c.from.nextOf(c.seen, c.who); got != c.want || then != c.then {
 			t.Errorf("%s: step %d and %+v, want %d and %+v", c.name, got, then, c.want, c.then)
-		}
-	}
-}
-
-// TestStepsEnd plays servers that answer whatever they like: an acquire comes to an end, and
-// sends no more than what its limits allow.
-func TestStepsEnd(t *testing.T) {
-	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 20_000 {
-		who := wish{owner: "me", named: random.IntN(2) == 0, shared: random.IntN(3) == 0}
-		who.lease = !who.shared && random.IntN(2) == 0
-		p := progress{attempt: attempt{inTurn: random.IntN(2) == 0}}
-		sent := 0
-		for over := false; !over; {
-			if sent++; sent > maxConflicts+8 {
-				t.Fatalf("%+v: sent %d times, %+v", who, sent, p)
-			}
-			var s step
-			if s, p = p.next(outcome(random.IntN(int(outFailed) + 1))); s == stepLook {
-				seen := store.Glance{Exists: random.IntN(8) > 0, Owner: []string{"me", "you"}[random.IntN(2)]}
-				seen.Left = time.Duration(random.IntN(2)) * time.Second
-				seen.Use = store.Use(random.IntN(2))
-				s, p = p.nextOf(seen, who)
-			}
-			over = s == stepMakeRows && random.IntN(2) == 0 // it couldn't be made
-			over = over || s == stepFail || s == stepTake || s == stepBusy || s == stepLocked
 		}
 	}
 }
