@@ -24,8 +24,8 @@ var (
 	ErrStaleSnapshot = fault.ErrStaleSnapshot
 	// ErrTxDoomed is returned when the transaction can't be committed as a whole: the server has
 	// rolled it back, its connection is gone, or a statement such as DDL has committed it and so
-	// released the locks. On a guarded pool a transaction that was rolled back takes no more
-	// statements.
+	// released the locks. On a guarded pool a transaction that the server has rolled back takes
+	// no more statements.
 	ErrTxDoomed = fault.ErrTxDoomed
 	// ErrUnknownOutcome is returned when a COMMIT was sent and no answer reports its outcome: the
 	// transaction was committed, or rolled back, or the server is about to do one of them. It is

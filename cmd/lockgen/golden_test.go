@@ -102,6 +102,9 @@ func TestFrontRefuses(t *testing.T) {
 	if w.read(filepath.Join(w.root, "mine", output)) != own || w.read(filepath.Join(w.dir, output)) != own {
 		t.Error("the file of somebody else is another one now")
 	}
+	must(t, os.Remove(filepath.Join(w.dir, output)))
+	w.write(filepath.Join(w.dir, "mine.go"), "package hidden\n\ntype Locked struct{}\n")
+	w.lockgen(1, []string{"mine.go:3: lockgen needs the name Locked itself"})
 }
 
 // TestFrontNames proves that the package in front compiles beside any name of the one behind,

@@ -141,6 +141,7 @@ func TestRefused(t *testing.T) {
 		"what may be NULL":            {"-- lock: Orders(id)\nUPDATE", "-- lock: Orders(parent_id)\nUPDATE", "parent_id has the type database/sql.NullInt64, which is no key of a family of uint64"},
 		"another kind":                {"-- name: SetBalance :exec\n", "-- name: SetBalance :execrows\n", "sqlc has not generated SetBalance as :execrows: run sqlc generate"},
 		"another name":                {"-- name: SetBalance :exec\n", "-- name: PutBalance :exec\n", "no .sql file has the query SetBalance: run sqlc generate"},
+		"a name of lockgen's":         {"-- name: SetBalance :exec\n", "-- name: CommitWith :exec\n", "lockgen needs the name CommitWith itself: rename the query"},
 		"a name twice":                {"-- name: SetBalance :exec\n", "-- name: Glance :exec\n", "Glance has the name of a query of queries.sql:10"},
 		"a macro left in ON":          {"ON a.id = o.account_id SET", "ON a.id = sqlc.arg(other_id) SET", "sqlc has left a macro in the SQL of PayOrder"},
 		"an argument lost by sqlc":    {setBalance, "# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ? AND balance < ?;", "sqlc passes 2 arguments for the 3 parameters of SetBalance, which the server will refuse. This is an error of sqlc"},

@@ -49,14 +49,17 @@ type value struct {
 	fold string // of the family
 }
 
-// taken are the names of Locked's and Queries' own methods.
-var taken = []string{"WithLocks", "Run", "Locks", "lock", "rlock"}
+// taken are the names of Locked's and Queries' own methods, and of Locked's fields.
+var taken = []string{"WithLocks", "Run", "Locks", "CommitWith", "under", "rlock", "queries", "locks", "last", "rows", "tx"}
 
 // make reads the annotations and refuses what is missing or wrong.
 func (p *plan) make(sources map[string]*source) {
 	p.problems = append(p.problems, p.pkg.found...)
 	if len(p.pkg.tables) == 0 {
 		p.add(place{file: p.pkg.Name}, "no family is marked by //lockstep:table: lockgen would have nothing to check")
+	}
+	if locked := p.pkg.Types.Scope().Lookup("Locked"); locked != nil {
+		p.add(p.pkg.place(locked.Pos()), "lockgen needs the name Locked itself: give sqlc's another name, by rename in sqlc.yaml")
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.pkg.methods)) {
 		if m := p.pkg.methods[name]; m.constant != "" && sources[name] == nil {
@@ -65,12 +68,12 @@ func (p *plan) make(sources map[string]*source) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		s, m := sources[name], p.pkg.methods[name]
+		if slices.Contains(taken, name) {
+			p.add(s.place, "lockgen needs the name %s itself: rename the query", name)
+		}
 		if m == nil || m.constant == "" || !strings.HasPrefix(m.full, "-- name: "+s.name+" "+s.kind+"\n") {
 			p.add(s.place, "sqlc has not generated %s as %s: run sqlc generate", name, s.kind)
 			continue
-		}
-		if slices.Contains(taken, name) {
-			p.add(s.place, "lockgen needs the name %s itself: rename the query", name)
 		}
 		p.queries = append(p.queries, &query{source: s, method: m})
 	}

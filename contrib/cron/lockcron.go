@@ -27,9 +27,9 @@ import (
 // between two ticks. The schedule is that by which cron runs the job; job.Of takes any of
 // package cron's but those that depend on when they begin, such as @every.
 //
-// A job that panics has failed, and the panic continues: give cron.Recover before Once. No
-// other process runs that tick again, nor that of a process that has died. Use job.Run for jobs
-// that must not be left out.
+// A job that panics has failed, and the panic continues: give cron.Recover before Once. A
+// process whose clock is later by so much runs that tick again, and that of a process that has
+// died; no other does. Use job.Run for jobs that must not be left out.
 func Once(ctx context.Context, jobs *job.Jobs, key txlock.Key, schedule job.Schedule, logger cron.Logger) cron.JobWrapper {
 	return func(j cron.Job) cron.Job {
 		return cron.FuncJob(func() {

@@ -128,5 +128,10 @@ func TestPanic(t *testing.T) {
 		if err != nil || s.Failures != 1 {
 			t.Errorf("the table says %+v, %v", s, err)
 		}
+		again := false // by a process whose clock is later
+		lockcron.Once(t.Context(), jobs, key, job.Every(time.Hour), cron.DiscardLogger)(cron.FuncJob(func() { again = true })).Run()
+		if !again {
+			t.Error("the tick that has failed is not run again")
+		}
 	})
 }

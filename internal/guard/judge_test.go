@@ -244,3 +244,16 @@ func TestSavepointsStaySmall(t *testing.T) {
 		t.Errorf("after the outer one: %d spans, the first lock stands: %t", len(s.undone), s.stands(1))
 	}
 }
+
+// TestJudgeWrites judges what may be the last statement of a transaction.
+func TestJudgeWrites(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]bool{
+		"UPDATE t SET n = 1": true, "UPDATE t SET `returning` = 'RETURNING' /* RETURNING */": true,
+		"DELETE FROM t RETURNING n": false, "INSERT INTO t VALUES (1) /*! RETURNING n */": false, "SELECT 1": false, "UPDATE t SET n = 1; SELECT 1": false,
+	} {
+		if got := judge(query).writes(query); got != want {
+			t.Errorf("%s: %t", query, got)
+		}
+	}
+}

@@ -75,15 +75,12 @@ func (c *conn) last(ctx context.Context) *Last {
 // stateful are what tells of the statement before.
 var stateful = map[string]bool{"last_insert_id": true, "identity": true, "insert_id": true, "row_count": true, "found_rows": true, "warning_count": true, "error_count": true}
 
-var (
-	writing   = map[string]bool{"INSERT": true, "UPDATE": true, "DELETE": true, "REPLACE": true}
-	returning = map[string]bool{"returning": true}
-)
+var writing = map[string]bool{"INSERT": true, "UPDATE": true, "DELETE": true, "REPLACE": true}
 
 // writes reports whether the statement, of which s is the judgement, is one that only writes.
 func (s statement) writes(query string) bool {
 	word, _, _ := strings.Cut(s.name, " ")
-	return s.kind == kindPlain && s.leaves && writing[word] && sqltext.Mentions(query, returning) == ""
+	return s.kind == kindPlain && s.leaves && writing[word] && !slices.Contains(sqltext.Words(query, len(query)), "RETURNING")
 }
 
 // write is a statement of the program.
