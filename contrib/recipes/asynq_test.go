@@ -10,7 +10,6 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
-	"github.com/riverqueue/river"
 
 	"github.com/dca00107/lockstep/internal/test/jobtest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -125,25 +124,3 @@ func TestAsynqAlone(t *testing.T) {
 		t.Errorf("%d tasks in %v", tasks(), time.Since(begun))
 	}
 }
-
-// Report is a job of river.
-type Report struct {
-	Night time.Time `json:"night"`
-}
-
-func (Report) Kind() string { return "report" }
-
-// river: in every process, instead of its PeriodicJobs.
-func insertReport[TTx any](client *river.Client[TTx]) job.Func {
-	return func(ctx context.Context, at time.Time) error {
-		_, err := client.Insert(ctx, Report{Night: at.UTC()}, &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}})
-		return err // a second insert of a night is skipped
-	}
-}
-
-func runRiver[TTx any](ctx context.Context, jobs *job.Jobs, client *river.Client[TTx]) error {
-	err := jobs.Run(ctx, txlock.Named("report"), job.Cron("0 2 * * *"), insertReport(client))
-	return err
-}
-
-var _ = runRiver[any] // by docs/how-to/jobs.md

@@ -3,13 +3,13 @@ package recipes_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -50,7 +50,9 @@ func TestProbes(t *testing.T) {
 		gone, err := locksqlc.Open("app@tcp(127.0.0.1:1)/shop")
 		check(t, err)
 		defer func() { check(t, gone.Close()) }()
-		leasetest.Fails(t, "Prepare without a server", Prepare(t.Context(), gone))
+		if err := Prepare(t.Context(), gone); err == nil {
+			t.Error("a program without a server is prepared")
+		}
 		for _, c := range []struct {
 			db   *sql.DB
 			path string
@@ -58,10 +60,14 @@ func TestProbes(t *testing.T) {
 		}{{db, "/livez", 200}, {db, "/readyz", 200}, {gone, "/livez", 200}, {gone, "/readyz", 503}} {
 			w := httptest.NewRecorder()
 			Probes(c.db).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil))
-			leasetest.Equal(t, c.path, w.Code, c.want)
+			if w.Code != c.want {
+				t.Errorf("%s: %d, want %d", c.path, w.Code, c.want)
+			}
 		}
 		_, err = db.ExecContext(t.Context(), "DROP TABLE lockstep_leases")
 		check(t, err)
-		leasetest.Wants(t, "without a table", Prepare(t.Context(), db), schema.ErrTable)
+		if err := Prepare(t.Context(), db); !errors.Is(err, schema.ErrTable) {
+			t.Errorf("%v without a table", err)
+		}
 	})
 }

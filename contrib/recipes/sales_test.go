@@ -3,27 +3,10 @@ package recipes_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
-	"fmt"
 	"sync"
 	"testing"
 
-	entsql "entgo.io/ent/dialect/sql"
-	"github.com/XSAM/otelsql"
-	"github.com/go-sql-driver/mysql"
-	"github.com/jmoiron/sqlx"
-	"github.com/newrelic/go-agent/v3/newrelic"
-	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/dialect/mysqldialect"
-	"xorm.io/xorm"
-
-	lockent "github.com/dca00107/lockstep/contrib/ent"
-	lockxorm "github.com/dca00107/lockstep/contrib/xorm"
-	"github.com/dca00107/lockstep/internal/test/jobtest"
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -35,11 +18,17 @@ const pieces = 40
 // Stock makes the keys of products.
 var Stock = txlock.NewFamily[int64]("stock")
 
-var check = jobtest.Must
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // onShops runs a test on each server, in a database with pieces of a product.
 func onShops(t *testing.T, test func(t *testing.T, dsn string, product int64)) {
-	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+	t.Parallel()
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		shop := testdb.Open(t, engine)
 		shop.Exec(t, "CREATE TABLE IF NOT EXISTS stock (id BIGINT PRIMARY KEY AUTO_INCREMENT, n BIGINT NOT NULL)")
 		row, err := shop.Admin().ExecContext(t.Context(), "INSERT INTO stock (n) VALUES (?)", pieces)
@@ -54,19 +43,25 @@ func onShops(t *testing.T, test func(t *testing.T, dsn string, product int64)) {
 // guarded pool is what they must have.
 func sells(t *testing.T, db *sql.DB, product int64, sell func(ctx context.Context) error) {
 	t.Helper()
-	leasetest.Wants(t, "CheckGuarded", txlock.CheckGuarded(t.Context(), db), nil)
+	if err := txlock.CheckGuarded(t.Context(), db); err != nil {
+		t.Error(err)
+	}
 	var selling sync.WaitGroup
 	for worker := range 4 {
 		selling.Go(func() {
 			for i := worker; i < pieces; i += 4 {
-				leasetest.Wants(t, "sell", retry(func() error { return sell(t.Context()) }), nil)
+				if err := retry(func() error { return sell(t.Context()) }); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
 	selling.Wait()
 	var left int
 	check(t, db.QueryRowContext(t.Context(), "SELECT n FROM stock WHERE id = ?", product).Scan(&left))
-	leasetest.Equal(t, "pieces left", left, 0)
+	if left != 0 {
+		t.Errorf("%d pieces are left, want none", left)
+	}
 }
 
 // retry runs a transaction again that the server has rolled back.
@@ -77,219 +72,4 @@ func retry(transaction func() error) (err error) {
 		}
 	}
 	return err
-}
-
-// sellBySQLX sells one piece. A *sqlx.Tx is a txlock.Tx.
-func sellBySQLX(ctx context.Context, db *sqlx.DB, id int64) error {
-	tx, err := db.BeginTxx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	locks, err := txlock.Join(ctx, tx)
-	if err != nil {
-		return err
-	}
-	if _, err := locks.Lock(ctx, Stock.Key(id)); err != nil {
-		return err
-	}
-	var n int64
-	if err := tx.GetContext(ctx, &n, "SELECT n FROM stock WHERE id = ?", id); err != nil {
-		return err
-	}
-	if _, err := tx.NamedExecContext(ctx, "UPDATE stock SET n = :n WHERE id = :id", map[string]any{"n": n - 1, "id": id}); err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
-func openSQLX(ctx context.Context, dsn string) (*sqlx.DB, error) {
-	return sqlx.ConnectContext(ctx, locksqlc.DriverName, dsn)
-}
-
-func TestSQLX(t *testing.T) {
-	onShops(t, func(t *testing.T, dsn string, product int64) {
-		db, err := openSQLX(t.Context(), dsn)
-		check(t, err)
-		defer func() { check(t, db.Close()) }()
-		sells(t, db.DB, product, func(ctx context.Context) error { return sellBySQLX(ctx, db, product) })
-	})
-}
-
-// sellByBun sells one piece. A bun.Tx has the *sql.Tx in it.
-func sellByBun(ctx context.Context, db *bun.DB, id int64) error {
-	return db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
-		locks, err := locksqlc.Join(ctx, tx.Tx)
-		if err != nil {
-			return err
-		}
-		if _, err := locks.Lock(ctx, Stock.Key(id)); err != nil {
-			return err
-		}
-		var n int64
-		if err := tx.NewSelect().Table("stock").Column("n").Where("id = ?", id).Scan(ctx, &n); err != nil {
-			return err
-		}
-		_, err = tx.NewUpdate().Table("stock").Set("n = ?", n-1).Where("id = ?", id).Exec(ctx)
-		return err
-	})
-}
-
-func openBun(dsn string) (*bun.DB, error) {
-	db, err := locksqlc.Open(dsn)
-	if err != nil {
-		return nil, err
-	}
-	return bun.NewDB(db, mysqldialect.New()), nil
-}
-
-func TestBun(t *testing.T) {
-	onShops(t, func(t *testing.T, dsn string, product int64) {
-		db, err := openBun(dsn)
-		check(t, err)
-		defer func() { check(t, db.Close()) }()
-		sells(t, db.DB, product, func(ctx context.Context) error { return sellByBun(ctx, db, product) })
-	})
-}
-
-// sellByXORM sells one piece.
-func sellByXORM(ctx context.Context, engine *xorm.Engine, id int64) error {
-	session := engine.NewSession().Context(ctx)
-	defer func() { _ = session.Close() }() // rolls back, unless it is committed
-	if err := session.Begin(); err != nil {
-		return err
-	}
-	locks, err := lockxorm.Join(ctx, session)
-	if err != nil {
-		return err
-	}
-	if _, err := locks.Lock(ctx, Stock.Key(id)); err != nil {
-		return err
-	}
-	var n int64
-	if _, err := session.Table("stock").Where("id = ?", id).Cols("n").Get(&n); err != nil {
-		return err
-	}
-	if _, err := session.Table("stock").Where("id = ?", id).Update(map[string]any{"n": n - 1}); err != nil {
-		return err
-	}
-	return session.Commit()
-}
-
-func openXORM(dsn string) (*xorm.Engine, error) {
-	return xorm.NewEngine(locksqlc.DriverName, dsn)
-}
-
-func TestXORM(t *testing.T) {
-	onShops(t, func(t *testing.T, dsn string, product int64) {
-		engine, err := openXORM(dsn)
-		check(t, err)
-		defer func() { check(t, engine.Close()) }()
-		sells(t, engine.DB().DB, product, func(ctx context.Context) error { return sellByXORM(ctx, engine, product) })
-	})
-}
-
-// sellByEnt sells one piece. A program makes its generated client of the driver:
-//
-//	client := ent.NewClient(ent.Driver(lockent.Driver(tx)))
-func sellByEnt(ctx context.Context, db *sql.DB, id int64) error {
-	return locksqlc.Run(ctx, db, Stock.Keys(id), func(tx *sql.Tx) error {
-		drv := lockent.Driver(tx)
-		var rows entsql.Rows
-		if err := drv.Query(ctx, "SELECT n FROM stock WHERE id = ?", []any{id}, &rows); err != nil {
-			return err
-		}
-		n, err := entsql.ScanInt64(rows)
-		if err = errors.Join(err, rows.Close()); err != nil {
-			return err
-		}
-		return drv.Exec(ctx, "UPDATE stock SET n = ? WHERE id = ?", []any{n - 1, id}, nil)
-	})
-}
-
-func TestEnt(t *testing.T) {
-	onShops(t, func(t *testing.T, dsn string, product int64) {
-		drv, err := entsql.Open(locksqlc.DriverName, dsn)
-		check(t, err)
-		defer func() { check(t, drv.Close()) }()
-		leasetest.Equal(t, "what ent takes it for", drv.Dialect(), "mysql")
-		sells(t, drv.DB(), product, func(ctx context.Context) error { return sellByEnt(ctx, drv.DB(), product) })
-	})
-}
-
-// openTraced opens a guarded pool whose statements are traced.
-func openTraced(dsn string) (*sql.DB, error) {
-	return otelsql.Open(locksqlc.DriverName, dsn)
-}
-
-// registerTraced registers a driver that traces, for libraries that open by name.
-func registerTraced() (driverName string, err error) {
-	return otelsql.Register(locksqlc.DriverName)
-}
-
-// sell sells one piece in a transaction of Run.
-func sell(ctx context.Context, db *sql.DB, id int64) error {
-	return locksqlc.Run(ctx, db, Stock.Keys(id), func(tx *sql.Tx) error {
-		var n int64
-		if err := tx.QueryRowContext(ctx, "SELECT n FROM stock WHERE id = ?", id).Scan(&n); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, "UPDATE stock SET n = ? WHERE id = ?", n-1, id)
-		return err
-	})
-}
-
-func TestOtelSQL(t *testing.T) {
-	onShops(t, func(t *testing.T, dsn string, product int64) {
-		opened, err := openTraced(dsn)
-		check(t, err)
-		name, err := registerTraced()
-		check(t, err)
-		named, err := sql.Open(name, dsn)
-		check(t, err)
-		for _, db := range []*sql.DB{opened, named} {
-			defer func() { check(t, db.Close()) }()
-			_, err := db.ExecContext(t.Context(), "UPDATE stock SET n = ? WHERE id = ?", pieces, product)
-			check(t, err)
-			sells(t, db, product, func(ctx context.Context) error { return sell(ctx, db, product) })
-		}
-	})
-}
-
-// openGuarded opens a guarded pool over a driver that a library has registered by name, as
-// nrmysql registers "nrmysql".
-func openGuarded(driverName, dsn string) (*sql.DB, error) {
-	pool, err := sql.Open(driverName, dsn) // connects to nothing
-	if err != nil {
-		return nil, err
-	}
-	wrapped, ok := pool.Driver().(driver.DriverContext)
-	if err := pool.Close(); err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, fmt.Errorf("the driver %s has no connectors", driverName)
-	}
-	base, err := wrapped.OpenConnector(dsn)
-	if err != nil {
-		return nil, err
-	}
-	return sql.OpenDB(locksqlc.Connector(base)), nil
-}
-
-func init() { // what nrmysql does, which parses the statements as well
-	sql.Register("nrmysql", newrelic.InstrumentSQLDriver(mysql.MySQLDriver{}, newrelic.SQLDriverSegmentBuilder{
-		BaseSegment: newrelic.DatastoreSegment{Product: newrelic.DatastoreMySQL},
-	}))
-}
-
-func TestNewRelic(t *testing.T) {
-	onShops(t, func(t *testing.T, dsn string, product int64) {
-		db, err := openGuarded("nrmysql", dsn)
-		check(t, err)
-		defer func() { check(t, db.Close()) }()
-		sells(t, db, product, func(ctx context.Context) error { return sell(ctx, db, product) })
-	})
-	_, err := openGuarded("nrmysql", "no slash")
-	leasetest.Fails(t, "a wrong data source name", err)
 }
