@@ -7,6 +7,12 @@ import (
 	"strings"
 )
 
+// unperformed is what a look doesn't know without MySQL's performance schema.
+const (
+	unperformed   = "row waits, shared locks, programs, last statements and how long sessions are idle are not known"
+	performanceOn = "start the server with performance_schema=ON"
+)
+
 // locksOfMySQL reads all locks on lockstep's rows, and those of others that somebody waits
 // for.
 func (l *look) locksOfMySQL(ctx context.Context) error {
@@ -17,11 +23,14 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 		COALESCE(lock_data, '')
 		FROM performance_schema.data_locks`
 	all, err := every(ctx, l.db, "SELECT "+columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
-	if denied(err) {
-		l.gap("row waits, shared locks, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
+	switch {
+	case !l.performance:
+		l.gap(unperformed, performanceOn)
 		return nil
-	}
-	if err != nil {
+	case denied(err):
+		l.gap(unperformed, l.grant("SELECT ON performance_schema.*"))
+		return nil
+	case err != nil:
 		return err
 	}
 	l.exact = len(l.detached) == 0 // a row that a transaction has made is locked without a lock in this list

@@ -3,6 +3,8 @@ package ops
 import (
 	"context"
 	"strings"
+
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // tableLock is a lock on the definition of a table: DDL waits for all who use the table in a
@@ -21,6 +23,10 @@ func (t tableLock) strong() bool {
 // returns a lock again and again when several tables are waited for: it takes the performance schema
 // for sorted (EXPLAIN: LooseScan).
 func (l *look) tableLocks(ctx context.Context) error {
+	before, err := l.stuck(ctx)
+	if err != nil {
+		return err
+	}
 	all, err := every(ctx, l.db, `SELECT DISTINCT m.object_schema, m.object_name, m.lock_type, m.lock_status, COALESCE(t.processlist_id, 0)
 		FROM performance_schema.metadata_locks m LEFT JOIN performance_schema.threads t ON t.thread_id = m.owner_thread_id
 		WHERE m.object_type = 'TABLE' AND (m.object_schema, m.object_name) IN
@@ -30,22 +36,30 @@ func (l *look) tableLocks(ctx context.Context) error {
 	if err != nil && !denied(err) {
 		return err
 	}
+	fix := l.listing()
+	if denied(err) && !l.maria && l.performance {
+		fix = l.grant("SELECT ON performance_schema.*")
+		l.gap("waits for tables are not known", fix)
+	}
 	for _, w := range all {
-		if w.status == "PENDING" && w.session > 0 {
-			l.tableWait(w, all)
+		if w.status != "PENDING" || w.session == 0 {
+			continue
 		}
+		wait := l.tableWait(w, all)
+		l.Waits = append(l.Waits, wait)
+		if _, waits := before[w.session]; waits && len(wait.Blockers) == 0 && !wait.Detached {
+			l.detail(unlistedTables, fix)
+		}
+		delete(before, w.session)
 	}
-	switch {
-	case l.maria:
-		return l.unlistedTableWaits(ctx)
-	case err != nil:
-		l.gap("waits for tables are not known", l.grant("SELECT ON performance_schema.*"))
+	if len(before) == 0 {
+		return nil
 	}
-	return nil
+	return l.unlistedTableWaits(ctx, before, fix)
 }
 
-// tableWait adds a wait. One that only uses the table waits for DDL, also for such as waits itself.
-func (l *look) tableWait(w tableLock, all []tableLock) {
+// tableWait returns a wait. One that only uses the table waits for DDL, also for such as waits itself.
+func (l *look) tableWait(w tableLock, all []tableLock) Wait {
 	wait := Wait{Row: Row{Kind: Table, Table: w.database + "." + w.table}, Mode: Shared, Session: w.session, Blockers: []uint64{}}
 	if w.database == l.Database {
 		wait.Table = w.table
@@ -68,42 +82,70 @@ func (l *look) tableWait(w tableLock, all []tableLock) {
 			break
 		}
 	}
-	l.Waits = append(l.Waits, wait)
+	return wait
 }
 
-// unlistedTableWaits finds who waits for a table where the server doesn't list who has it, as
-// MariaDB doesn't without its performance schema: any open transaction may.
-func (l *look) unlistedTableWaits(ctx context.Context) error {
+// stuck returns the sessions that wait for a table, by their states, and for how long.
+func (l *look) stuck(ctx context.Context) (map[uint64]Seconds, error) {
 	type waiting struct {
 		session uint64
 		waits   float64
 	}
-	all, err := every(ctx, l.db, "SELECT id, time FROM information_schema.PROCESSLIST WHERE state = 'Waiting for table metadata lock'", nil, func(w *waiting) []any {
-		return []any{&w.session, &w.waits}
-	})
+	scan := func(w *waiting) []any { return []any{&w.session, &w.waits} }
+	const state = " = 'Waiting for table metadata lock'"
+	const list = "SELECT id, time FROM information_schema.PROCESSLIST WHERE state" + state
+	query := list
+	if !l.maria && l.performance { // where it has no texts to stumble over
+		query = "SELECT processlist_id, COALESCE(processlist_time, 0) FROM performance_schema.threads WHERE processlist_id > 0 AND processlist_state" + state
+	}
+	all, err := every(ctx, l.db, query, nil, scan)
+	if denied(err) {
+		all, err = every(ctx, l.db, list, nil, scan)
+	}
+	if fault.Unreadable(err) {
+		return nil, nil // the gap stands
+	}
+	sessions := make(map[uint64]Seconds, len(all))
+	for _, w := range all {
+		sessions[w.session] = Seconds(w.waits)
+	}
+	return sessions, err
+}
+
+// unlistedTableWaits adds the waits of those who have been waiting for a table since before the server's
+// list was read, which has them not: it has none where they aren't recorded. Any open transaction may hold
+// the table.
+func (l *look) unlistedTableWaits(ctx context.Context, before map[uint64]Seconds, fix string) error {
+	still, err := l.stuck(ctx)
 	if err != nil {
 		return err
 	}
-	listed := make(map[uint64]bool)
-	for _, w := range l.Waits {
-		listed[w.Session] = true
-	}
-	stuck := make(map[uint64]bool) // who waits for a table itself isn't the root
-	for _, w := range all {
-		stuck[w.session] = true
-	}
-	for _, w := range all {
-		if listed[w.session] {
+	for session := range before {
+		waits, stuck := still[session]
+		if !stuck {
 			continue
 		}
-		wait := Wait{Row: Row{Kind: Table, Table: "that isn't known"}, Mode: Exclusive, Session: w.session, For: Seconds(w.waits), Blockers: []uint64{}, Unsure: true}
+		wait := Wait{Row: Row{Kind: Table, Table: "that isn't known"}, Mode: Exclusive, Session: session, For: waits, Blockers: []uint64{}, Unsure: true}
 		for session := range l.open {
-			if !stuck[session] {
+			if _, stuck := still[session]; !stuck { // who waits for a table itself isn't the root
 				wait.addBlocker(session)
 			}
 		}
 		l.Waits = append(l.Waits, wait)
-		l.detail("the table that is waited for, and its holder, are not known", "start the server with performance_schema=ON, and performance-schema-instrument='wait/lock/metadata/sql/mdl=ON'")
+		l.detail(unlistedTables, fix)
 	}
 	return nil
+}
+
+const unlistedTables = "the table that is waited for, and its holder, are not known"
+
+// listing says how the server lists locks on tables.
+func (l *look) listing() string {
+	switch {
+	case l.maria:
+		return performanceOn + ", and performance-schema-instrument='wait/lock/metadata/sql/mdl=ON'"
+	case !l.performance:
+		return performanceOn
+	}
+	return "UPDATE performance_schema.setup_instruments SET enabled = 'YES' WHERE name = 'wait/lock/metadata/sql/mdl', as by default, for the locks from then on"
 }

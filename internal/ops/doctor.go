@@ -319,6 +319,28 @@ func (d *doctor) sight(ctx context.Context) error {
 	return nil
 }
 
+// recorders notes what a look would not see because the server's performance schema doesn't record it.
+func (l *look) recorders(ctx context.Context) error {
+	if !l.try || !l.performance {
+		return nil
+	}
+	const table = "wait/lock/metadata/sql/mdl"
+	off, err := every(ctx, l.db, `SELECT name FROM performance_schema.setup_instruments WHERE name = '`+table+`' AND enabled = 'NO'
+		UNION ALL SELECT name FROM performance_schema.setup_consumers WHERE name IN (`+statementConsumers+`) AND enabled = 'NO'`, nil, func(name *string) []any { return []any{name} })
+	if denied(err) {
+		return nil // the gap stands
+	}
+	for _, name := range off {
+		if name == table || name == "global_instrumentation" {
+			l.detail(unlistedTables, l.listing())
+		}
+		if name != table && !l.maria {
+			l.detail(unrecorded, recording)
+		}
+	}
+	return err
+}
+
 // clocks compares the server's clock with this machine's, and with those of the nodes.
 func (d *doctor) clocks(ctx context.Context, nodes []*sql.DB) error {
 	ahead, off, err := clock(ctx, d.db)

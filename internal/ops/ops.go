@@ -94,7 +94,9 @@ type look struct {
 	Picture
 	try     bool
 	grantee string
-	keys    map[int64][]string
+	// performance: the server's performance schema is on. Off, it has the same tables, without rows.
+	performance bool
+	keys        map[int64][]string
 
 	seen  []rowLock       // locks that the server lists, granted and waited for
 	exact bool            // seen has all the locks on lockstep's rows
@@ -139,7 +141,7 @@ func (l *look) take(ctx context.Context) error {
 		held, err = l.held(ctx)
 		return err
 	}
-	for _, read := range []func(context.Context) error{l.catalog, l.recall, l.tableLocks, holders, l.leases, l.firstWaiters} {
+	for _, read := range []func(context.Context) error{l.catalog, l.recall, l.tableLocks, holders, l.leases, l.firstWaiters, l.recorders} {
 		if err := read(ctx); err != nil {
 			return err
 		}
@@ -156,7 +158,7 @@ func (l *look) facts(ctx context.Context) error {
 	}
 	l.maria = l.MariaDB()
 	var database sql.NullString
-	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER()").Scan(&database, &l.User); err != nil {
+	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER(), @@performance_schema").Scan(&database, &l.User, &l.performance); err != nil {
 		return err
 	}
 	if l.Database = database.String; l.Database == "" {

@@ -303,10 +303,15 @@ func (s Session) Doing() string {
 	switch {
 	case s.Command == "":
 		return ""
-	case s.Idle() && s.Statement != "":
-		return "idle " + s.For.String() + ", last: " + s.Statement
 	case s.Idle():
-		return "idle " + s.For.String()
+		text := "idle"
+		if s.For.Known() {
+			text += " " + s.For.String()
+		}
+		if s.Statement != "" {
+			text += ", last: " + s.Statement
+		}
+		return text
 	}
 	if strings.HasPrefix(s.State, "Waiting for ") { // not for a row: for a table, or in a queue
 		return strings.TrimPrefix(s.Statement+", "+strings.ToLower(s.State), ", ")

@@ -86,32 +86,49 @@ func (l *look) processes(ctx context.Context) error {
 	scan := func(p *process) []any {
 		return []any{&p.id, &p.user, &p.host, &p.database, &p.command, &p.state, &p.busy, &p.sql, &p.ended}
 	}
-	if l.maria {
-		all, err := every(ctx, l.db, `SELECT id, user, host, db, command, state, COALESCE(NULLIF(time_ms, 0) / 1000, time), LEFT(info, 1024), 0
-			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
-		l.fill(all)
-		return err
+	busy := "COALESCE(NULLIF(time_ms, 0) / 1000, time)"
+	if !l.maria {
+		busy = "IF(command = 'Sleep', NULL, time)" // which counts from the begin of the last statement
 	}
-	all, err := every(ctx, l.db, `SELECT t.processlist_id, t.processlist_user, t.processlist_host, t.processlist_db, t.processlist_command, t.processlist_state,
-		IF(t.processlist_command = 'Sleep' OR s.timer_wait IS NULL, t.processlist_time, s.timer_wait / 1000000000000),
-		COALESCE(LEFT(s.sql_text, 1024), t.processlist_info), s.end_event_id IS NOT NULL
-		FROM performance_schema.threads t
-		LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0
-		WHERE t.processlist_id IN (`+l.ids()+`)`, nil, scan)
-	if denied(err) {
-		l.detail("programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
-		all, err = every(ctx, l.db, `SELECT id, user, host, db, command, state, time, LEFT(info, 1024), 0
-			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
-		if fault.Unreadable(err) {
-			return nil // the gap stands
+	if !l.maria && l.performance {
+		all, err := every(ctx, l.db, recorded+l.ids()+")", nil, scan)
+		if !denied(err) {
+			l.fill(all)
+			if slices.ContainsFunc(all, func(p process) bool { return p.command.String == "Sleep" && !p.busy.Valid }) {
+				l.detail(unrecorded, recording)
+			}
+			if err == nil {
+				err = l.addOwnStatements(ctx)
+			}
+			return err
 		}
+		l.detail(unperformed, l.grant("SELECT ON performance_schema.*"))
+	}
+	all, err := every(ctx, l.db, `SELECT id, user, host, db, command, state, `+busy+`, LEFT(info, 1024), 0
+		FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
+	if fault.Unreadable(err) {
+		return nil // the gap stands
 	}
 	l.fill(all)
-	if err != nil {
-		return err
-	}
-	return l.addOwnStatements(ctx)
+	return err
 }
+
+// recorded reads sessions from MySQL's performance schema. It counts how long one is idle from the end of
+// its last statement until now, which is where this statement is. What was recorded before the recording was
+// switched off is left out.
+const recorded = `SELECT t.processlist_id, t.processlist_user, t.processlist_host, t.processlist_db, t.processlist_command, t.processlist_state,
+		CASE WHEN t.processlist_command <> 'Sleep' THEN COALESCE(s.timer_wait, t.processlist_time * 1000000000000)
+			WHEN s.end_event_id IS NOT NULL THEN (SELECT CAST(o.timer_end AS SIGNED) FROM performance_schema.threads u
+				JOIN performance_schema.events_statements_current o ON o.thread_id = u.thread_id AND o.nesting_event_level = 0
+				WHERE u.processlist_id = CONNECTION_ID()) - CAST(s.timer_end AS SIGNED) END / 1000000000000,
+		COALESCE(LEFT(s.sql_text, 1024), t.processlist_info), s.end_event_id IS NOT NULL
+		FROM performance_schema.threads t
+		LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0 AND t.instrumented = 'YES'
+			AND NOT EXISTS (SELECT 1 FROM performance_schema.setup_consumers WHERE enabled = 'NO' AND name IN (` + statementConsumers + `))
+		WHERE t.processlist_id IN (`
+
+// statementConsumers are what MySQL records statements with.
+const statementConsumers = "'global_instrumentation', 'thread_instrumentation', 'events_statements_current'"
 
 // histories is of how many sessions at most a look reads what they have executed before.
 const histories = 100
@@ -121,7 +138,7 @@ const histories = 100
 func (l *look) addOwnStatements(ctx context.Context) error {
 	var among []uint64
 	for id, s := range l.Sessions {
-		if s.Idle() && ownStatement(s.Statement) {
+		if s.Idle() && s.For.Known() && ownStatement(s.Statement) { // else later ones may not be recorded
 			among = append(among, id)
 		}
 	}
@@ -167,13 +184,20 @@ func (l *look) fill(all []process) {
 	for _, p := range all {
 		s := l.Sessions[p.id]
 		s.User, s.Host, s.Database, s.Command, s.State = p.user.String, p.host.String, p.database.String, p.command.String, p.state.String
-		s.For = Seconds(p.busy.Float64)
+		if s.For = Seconds(max(0, p.busy.Float64)); !p.busy.Valid {
+			s.For = unknown
+		}
 		if p.sql.Valid || s.Idle() { // what was read of the transaction may be a moment old
 			s.Statement, s.Last = statement(p.sql.String), p.ended || s.Idle()
 		}
 		l.Sessions[p.id] = s
 	}
 }
+
+const unrecorded = "last statements, and how long sessions are idle, are not known"
+
+// recording says how MySQL records statements.
+const recording = "record the statements of all sessions in performance_schema, as by default: UPDATE performance_schema.setup_consumers SET enabled = 'YES' WHERE name IN (" + statementConsumers + "), and in threads instrumented"
 
 // addPrograms tells of the programs by their connection attributes, which it asks for if it
 // meets a new session.
@@ -229,15 +253,10 @@ func (l *look) readPrograms(ctx context.Context) error {
 		}
 		l.programs[a.id] = program
 	}
-	if !l.maria || len(all) > 0 {
-		return nil
+	if !l.performance {
+		l.blind = Gap{What: "programs are not known", Fix: performanceOn}
 	}
-	var on bool
-	err = l.db.QueryRowContext(ctx, "SELECT @@performance_schema").Scan(&on)
-	if err == nil && !on {
-		l.blind = Gap{What: "programs are not known", Fix: "start the server with performance_schema=ON"}
-	}
-	return err
+	return nil
 }
 
 // precise sets how long a session has waited, where the server tells that of its

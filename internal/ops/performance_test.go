@@ -1,0 +1,147 @@
+package ops_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// ownMySQL runs a test on a MySQL server of its own.
+func ownMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB), args ...string) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		if engine == testdb.MySQL {
+			test(t, withArgs(args...)(t, engine))
+		}
+	}
+}
+
+// tells reports whether a picture has a gap that hides something, or doesn't.
+func tells(p *ops.Picture, hides bool, what, fix string) bool {
+	return slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool {
+		return g.Hides == hides && strings.Contains(g.What, what) && strings.Contains(g.Fix, fix)
+	})
+}
+
+// notOK returns what check finds of the sight of a user.
+func notOK(t *testing.T, db *testdb.DB) (text string) {
+	t.Helper()
+	found, err := ops.New(db.Admin()).Check(t.Context())
+	must(t, err)
+	for _, f := range found {
+		if f.Name == "sight" && f.State != ops.OK {
+			text += f.Text + ": " + f.Fix + "\n"
+		}
+	}
+	return text
+}
+
+// TestWithoutPerformanceSchema proves that a look at MySQL without its performance schema shows what it
+// can, and says what it can't: the server has the same tables then, without rows.
+func TestWithoutPerformanceSchema(t *testing.T) {
+	ownMySQL(t, func(t *testing.T, db *testdb.DB) {
+		pool := db.Connect(t)
+		must(t, txlock.Ensure(t.Context(), pool, txlock.Named("hot")))
+		tx, scope := beginTx(t, pool)
+		lock(t, scope, "hot")
+		waiter := waiting(t, db, pool, txlock.Named("hot"))
+		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
+		s := p.Sessions[uint64(testdb.ConnID(t, tx))]
+		if l := p.Locks[0]; l.Key != "hot" || l.Session != s.ID || s.User == "" || s.Doing() != "idle" {
+			t.Errorf("while session %d waits, the lock is %#v, of %+v", waiter, l, s)
+		}
+		if !tells(p, true, "row waits, shared locks", "performance_schema=ON") {
+			t.Errorf("not seen is %v", p.Gaps)
+		}
+		if text := notOK(t, db); !strings.Contains(text, "row waits, shared locks") {
+			t.Errorf("check says %q", text)
+		}
+	}, "--performance-schema=OFF")
+}
+
+// TestUnrecorded proves that a look says what MySQL doesn't record: who holds the table that a session
+// waits for, which isn't taken for the root then, and the last statements of sessions, in place of which no older
+// one is shown. Check says so while no session waits, too.
+func TestUnrecorded(t *testing.T) {
+	ownMySQL(t, func(t *testing.T, db *testdb.DB) {
+		if text := notOK(t, db); text != "" {
+			t.Errorf("by default, check says %q", text)
+		}
+		set := func(table, name, enabled string) {
+			db.Exec(t, fmt.Sprintf("UPDATE performance_schema.%s SET enabled = '%s' WHERE name = '%s'", table, enabled, name))
+		}
+		set("setup_instruments", "wait/lock/metadata/sql/mdl", "NO")
+		if text := notOK(t, db); !strings.Contains(text, "the table that is waited for") || !strings.Contains(text, "setup_instruments") {
+			t.Errorf("without the instrument of tables, check says %q", text)
+		}
+		pool, stock := db.Connect(t), db.CreateTable(t, "stock", "n BIGINT")
+		holder, _ := beginTx(t, pool)
+		must(t, second(holder.ExecContext(t.Context(), "INSERT INTO "+stock+" VALUES (1)")))
+		ctx, cancel := context.WithCancel(t.Context())
+		var waits sync.WaitGroup
+		defer func() { cancel(); must(t, holder.Rollback()); waits.Wait() }()
+		waits.Go(func() { _, _ = db.Admin().ExecContext(ctx, "ALTER TABLE "+stock+" COMMENT = 'changed'") }) // it is cancelled
+		db.WaitForStatement(t, "ALTER", 1)
+		tx, scope := beginTx(t, pool)
+		lock(t, scope, "hot")
+		waits.Go(func() { _, _ = tx.ExecContext(ctx, "UPDATE "+stock+" SET n = 2") })
+		root, middle := uint64(testdb.ConnID(t, holder)), uint64(0)
+		var wait ops.Wait
+		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool {
+			for _, wait = range p.Waits {
+				if middle = wait.Session; strings.HasPrefix(p.Sessions[middle].Statement, "UPDATE") {
+					return true
+				}
+			}
+			return false
+		})
+		if wait.Kind != ops.Table || !wait.Unsure || !slices.Equal(wait.Blockers, []uint64{root}) || !tells(p, false, "the table that is waited for", "setup_instruments") {
+			t.Errorf("the wait behind session %d is %+v, and not seen is %v", root, wait, p.Gaps)
+		}
+		if l := p.Locks; len(l) != 1 || l[0].Session != middle {
+			t.Errorf("session %d waits for the table, and the locks are %#v", middle, l)
+		}
+
+		set("setup_consumers", "events_statements_current", "NO")
+		if text := notOK(t, db); !strings.Contains(text, "last statements") || !strings.Contains(text, "setup_consumers") {
+			t.Errorf("without the consumer of statements, check says %q", text)
+		}
+		p = lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return p.Sessions[root].Command == "Sleep" })
+		if s := p.Sessions[root]; s.Doing() != "idle" || !tells(p, false, "last statements", "setup_consumers") {
+			t.Errorf("without the consumer of statements the session is %+v, and not seen is %v", s, p.Gaps)
+		}
+	})
+}
+
+// TestIdle proves that a session is idle since its last statement has ended, however long that has waited, and
+// never for longer than its transaction is open.
+func TestIdle(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, hot := db.Connect(t), txlock.Named("hot")
+		must(t, txlock.Ensure(t.Context(), pool, hot))
+		first, scope := beginTx(t, pool)
+		lock(t, scope, "hot")
+		tx, scope := beginTx(t, pool)
+		granted := make(chan error, 1)
+		go func() { granted <- second(scope.Lock(t.Context(), hot)) }()
+		time.Sleep(3 * time.Second)
+		must(t, first.Rollback())
+		must(t, <-granted)
+		began := time.Now()
+		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 && p.Locks[0].Token > 0 })
+		most := ops.Seconds(time.Since(began).Seconds())
+		if s := p.Sessions[p.Locks[0].Session]; !s.Idle() || !s.For.Known() || s.For > most+0.1 {
+			t.Errorf("%s after it was granted its lock the session is %+v", most, s)
+		}
+		must(t, tx.Rollback())
+	})
+}
