@@ -31,7 +31,7 @@ func (c *call) locks() ([]section, any) {
 }
 
 // order compares by what the viewer has chosen.
-func order(by string, waiters, otherWaiters int, age, otherAge ops.Seconds, key, otherKey string) int {
+func order(by string, waiters, otherWaiters ops.Count, age, otherAge ops.Seconds, key, otherKey string) int {
 	switch by {
 	case "waiters":
 		return cmp.Or(cmp.Compare(otherWaiters, waiters), cmp.Compare(otherAge, age), strings.Compare(key, otherKey))
@@ -57,13 +57,13 @@ func (c *call) lockTable(id, caption string, locks []ops.Lock) *table {
 		l := locks[i]
 		s := c.Sessions[l.Session]
 		return row{ID: idOf(l.Kind, l.Slot, l.Key, l.Session), Class: waited(l.Waiters), Cells: []cell{
-			rowCell(l.Row), text(l.How()), text(l.Held.String()), text(strconv.Itoa(l.Waiters)), text(l.Owner),
+			rowCell(l.Row), text(l.How()), text(l.Held.String()), text(l.Waiters.String()), text(l.Owner),
 			text(ops.Number(l.Session)), text(s.Who()), text(s.Program), text(s.Age()), text(s.Doing()),
 		}}
 	})
 }
 
-func waited(n int) string {
+func waited(n ops.Count) string {
 	if n > 0 {
 		return "waited"
 	}
@@ -101,13 +101,13 @@ func (c *call) leaseTable(id, caption string, leases []ops.Lease) *table {
 		l := leases[i]
 		at := row{ID: idOf("lease", l.Slot, l.Key, l.Kind), Class: waited(l.Waiters)}
 		if l.Kind == "waiter" {
-			at.Cells = []cell{keyCell(l.Key), text("waits"), text(l.Label), text(l.Held.String()), text(""), text(""), text(strconv.Itoa(l.Waiters)), text(l.Owner), text("")}
+			at.Cells = []cell{keyCell(l.Key), text("waits"), text(l.Label), text(l.Held.String()), text(""), text(""), text(l.Waiters.String()), text(l.Owner), text("")}
 			return at
 		}
 		if l.Late() {
 			at.Class = "late"
 		}
-		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Label), {Text: l.Held.String(), Time: l.Since.UTC().Format(exactly)}, text(l.Left.String()), text(l.Renewal()), text(strconv.Itoa(l.Waiters)),
+		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Label), {Text: l.Held.String(), Time: l.Since.UTC().Format(exactly)}, text(l.Left.String()), text(l.Renewal()), text(l.Waiters.String()),
 			text(l.Owner), text(strconv.FormatUint(l.Token, 10))}
 		return at
 	})

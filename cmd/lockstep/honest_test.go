@@ -109,6 +109,9 @@ func TestUnseenWaiters(t *testing.T) {
 			if told != (i < len(missing)) || told != strings.Contains(text, "GRANT") {
 				t.Errorf("with %v leases says %v, and prints:\n%s", missing[:i], leases.Gaps, text)
 			}
+			if text, _ := s.call("leases", "--json"); strings.Contains(text, `"waiters": null`) != told {
+				t.Errorf("with %v leases prints:\n%s", missing[:i], text)
+			}
 			if i < len(missing) {
 				op.change(grant, missing[i])
 			}

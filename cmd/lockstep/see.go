@@ -42,7 +42,7 @@ const lockHead = "KEY MODE HELD WAITERS OWNER SESSION USER PROGRAM TRANSACTION A
 func lockRows(p *ops.Picture, locks []ops.Lock) (rows [][]string) {
 	for _, l := range locks {
 		s := p.Sessions[l.Session]
-		rows = append(rows, []string{nameOf(l.Row, l.Keys), l.How(), l.Held.String(), number(l.Waiters), l.Owner,
+		rows = append(rows, []string{nameOf(l.Row, l.Keys), l.How(), l.Held.String(), l.Waiters.String(), l.Owner,
 			ops.Number(l.Session), s.Who(), s.Program, s.Age(), clipped(s.Doing(), 60)})
 	}
 	return rows
@@ -94,7 +94,7 @@ const leaseHead = "KEY KIND HELD LEFT RENEWED WAITERS OWNER LABEL TOKEN"
 func leaseRows(leases []ops.Lease) (rows [][]string) {
 	for _, l := range leases {
 		if l.Kind == "waiter" {
-			rows = append(rows, []string{ops.Shown(l.Key), "waits", l.Held.String(), "", "", number(l.Waiters), l.Owner, l.Label, ""})
+			rows = append(rows, []string{ops.Shown(l.Key), "waits", l.Held.String(), "", "", l.Waiters.String(), l.Owner, l.Label, ""})
 			continue
 		}
 		kind := l.Kind
@@ -104,7 +104,7 @@ func leaseRows(leases []ops.Lease) (rows [][]string) {
 		if l.Asked != "" || !l.AskedAt.IsZero() {
 			kind += ", asked: " + l.Asked
 		}
-		rows = append(rows, []string{ops.Shown(l.Key), kind, l.Held.String(), l.Left.String(), l.Renewal(), number(l.Waiters), l.Owner, l.Label, strconv.FormatUint(l.Token, 10)})
+		rows = append(rows, []string{ops.Shown(l.Key), kind, l.Held.String(), l.Left.String(), l.Renewal(), l.Waiters.String(), l.Owner, l.Label, strconv.FormatUint(l.Token, 10)})
 	}
 	return rows
 }

@@ -91,7 +91,7 @@ type screen struct {
 // item is a line: a lock or a lease.
 type item struct {
 	key, kind, holder, does string
-	waiters                 int
+	waiters                 ops.Count
 	age                     ops.Seconds
 	rate                    ops.Rate
 }
@@ -228,7 +228,7 @@ func (s screen) text() string {
 		if strings.Count(b.String(), "\n") >= s.height-1 {
 			break
 		}
-		row(cell(i.key), fmt.Sprintf(format, number(i.waiters), i.age, i.perSecond(), i.kind, holder, clipped(cell(i.holder), holder), cell(i.does)))
+		row(cell(i.key), fmt.Sprintf(format, i.waiters, i.age, i.perSecond(), i.kind, holder, clipped(cell(i.holder), holder), cell(i.does)))
 	}
 	return b.String()
 }

@@ -21,6 +21,7 @@ func (l *look) catalog(ctx context.Context) error {
 		return err
 	}
 	if l.maria {
+		l.unwaited = l.open == nil
 		return l.locksOfMariaDB(ctx)
 	}
 	return l.locksOfMySQL(ctx)
@@ -233,6 +234,7 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 		return []any{&r.id, &r.trx, &r.mode, &r.table, &r.index, &r.place, &r.data}
 	})
 	if denied(err) {
+		l.unwaited = true
 		l.gap("row waits are not known", l.grant("PROCESS ON *.*"))
 		return nil
 	}

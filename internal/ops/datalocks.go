@@ -23,11 +23,11 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 		COALESCE(lock_data, '')
 		FROM performance_schema.data_locks`
 	all, err := every(ctx, l.db, "SELECT "+columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
-	switch {
+	switch l.unwaited = !l.performance || denied(err); {
 	case !l.performance:
 		l.gap(unperformed, performanceOn)
 		return nil
-	case denied(err):
+	case l.unwaited:
 		l.gap(unperformed, l.grant("SELECT ON performance_schema.*"))
 		return nil
 	case err != nil:

@@ -98,9 +98,10 @@ type look struct {
 	performance bool
 	keys        map[int64][]string
 
-	seen  []rowLock       // locks that the server lists, granted and waited for
-	exact bool            // seen has all the locks on lockstep's rows
-	faded map[string]bool // the tables of which the server lists locks without their rows
+	seen     []rowLock       // locks that the server lists, granted and waited for
+	unwaited bool            // seen lacks locks that are waited for
+	exact    bool            // seen has all the locks on lockstep's rows
+	faded    map[string]bool // the tables of which the server lists locks without their rows
 	// changing are the rows that were granted anew while the look read them, with the last grant
 	// that has committed.
 	changing map[Row]grant

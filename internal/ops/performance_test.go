@@ -53,10 +53,10 @@ func TestWithoutPerformanceSchema(t *testing.T) {
 		must(t, txlock.Ensure(t.Context(), pool, txlock.Named("hot")))
 		tx, scope := beginTx(t, pool)
 		lock(t, scope, "hot")
-		waiter := waiting(t, db, pool, txlock.Named("hot"))
+		waiter := waiting(t, db, pool, txlock.Named("hot")) // which can't be seen
 		p := lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		s := p.Sessions[uint64(testdb.ConnID(t, tx))]
-		if l := p.Locks[0]; l.Key != "hot" || l.Session != s.ID || s.User == "" || s.Doing() != "idle" {
+		if l := p.Locks[0]; l.Key != "hot" || l.Session != s.ID || s.User == "" || s.Doing() != "idle" || l.Waiters.String() != "-" {
 			t.Errorf("while session %d waits, the lock is %#v, of %+v", waiter, l, s)
 		}
 		if !tells(p, true, "row waits, shared locks", "performance_schema=ON") {

@@ -47,6 +47,27 @@ func (s Seconds) String() string {
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
+// Count is how many sessions there are. One that isn't known is below 0, and null in JSON.
+type Count int
+
+const uncounted Count = -1
+
+// MarshalJSON writes a number, or null.
+func (c Count) MarshalJSON() ([]byte, error) {
+	if c < 0 {
+		return []byte("null"), nil
+	}
+	return json.Marshal(int(c))
+}
+
+// String writes it for people, "-" if it isn't known.
+func (c Count) String() string {
+	if c < 0 {
+		return "-"
+	}
+	return strconv.Itoa(int(c))
+}
+
 // Picture is what is held and waited for at one moment.
 type Picture struct {
 	Taken    time.Time          `json:"taken"`   // by the server's clock
@@ -164,7 +185,7 @@ type Lock struct {
 	Token   uint64    `json:"token,omitempty"`
 	Since   time.Time `json:"since,omitzero"` // when it was granted
 	Held    Seconds   `json:"held_s"`         // for how long, or how long its transaction is open
-	Waiters int       `json:"waiters"`
+	Waiters Count     `json:"waiters"`
 	// Changing: the row was granted anew while the look read it. Without a session it has no holder
 	// at the moment, and Owner had it last.
 	Changing bool `json:"changing,omitempty"`
@@ -221,7 +242,7 @@ type Lease struct {
 	AskedAt time.Time `json:"asked_at,omitzero"`
 	Leads   bool      `json:"leads,omitempty"`   // it is the term of an election
 	Session uint64    `json:"session,omitempty"` // of the first waiter of a queue
-	Waiters int       `json:"waiters"`           // in the queue of Fair; others look again and again, and can't be seen
+	Waiters Count     `json:"waiters"`           // in the queue of Fair; others look again and again, and can't be seen
 }
 
 // Late tells whether the holder has not renewed the lease for longer than holders do: before the end

@@ -47,20 +47,36 @@ func (l *look) assemble(held []Lock) {
 			l.Waits = append(l.Waits, Wait{Row: Row{Kind: LeaseRow, Key: first.Key}, Mode: Exclusive, Session: first.Session, For: first.Held, Blockers: []uint64{}})
 		}
 	}
-	waiters := make(map[Row]int)
+	l.Locks = held
+	l.count()
+}
+
+// count counts the waiters of each lock and lease.
+func (l *look) count() {
+	waiters := make(map[Row]Count)
 	for _, w := range l.Waits {
 		waiters[w.Row]++
 	}
-	for i := range held {
-		held[i].Waiters = waiters[held[i].Row]
+	of := func(rows ...Row) (n Count) {
+		if l.unwaited || len(l.faded) > 0 {
+			return uncounted
+		}
+		for _, row := range rows {
+			n += waiters[row]
+		}
+		return n
+	}
+	for i := range l.Locks {
+		l.Locks[i].Waiters = of(l.Locks[i].Row)
 	}
 	for i := range l.Leases {
 		lease := &l.Leases[i]
-		if lease.Waiters = waiters[Row{Kind: Queue, Key: lease.Key, Slot: -1}]; lease.Kind != waiter {
-			lease.Waiters += waiters[Row{Kind: LeaseRow, Key: lease.Key, Slot: lease.Slot}]
+		rows := []Row{{Kind: Queue, Key: lease.Key, Slot: -1}}
+		if lease.Kind != waiter {
+			rows = append(rows, Row{Kind: LeaseRow, Key: lease.Key, Slot: lease.Slot})
 		}
+		lease.Waiters = of(rows...)
 	}
-	l.Locks = held
 }
 
 // holders returns who holds each row, as the server lists it, or as the rows tell.
