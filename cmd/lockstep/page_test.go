@@ -21,6 +21,7 @@ import (
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 var update = flag.Bool("update", false, "write docs/operations.md and the files of testdata anew")
@@ -340,6 +341,36 @@ func TestViews(t *testing.T) {
 		s.printed("leases", "nightly report")
 		s.printed("locks", "order:42", "order:42") // that is held, and that is waited for
 		s.rows("SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51")
+	})
+}
+
+// TestViewOfLateLocks proves that the view of what is held shows each lock once, whether it is waited for
+// or not, and doesn't take the age of the transaction for that of the lock.
+func TestViewOfLateLocks(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
+		hashed := txlock.NewFamily[int]("cart", txlock.Hashed()).Key(42)
+		s.db.Exec(s, fmt.Sprintf("INSERT IGNORE INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", hashed.Slot()))
+		s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(42), orders.Key(43)))
+		tx, scope := s.begin()
+		s.must(tx.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM lockstep_once").Scan(new(int)))
+		time.Sleep(3 * time.Second)
+		s.must(second(scope.Lock(s.ctx, orders.Key(42))))
+		s.must(second(scope.Lock(s.ctx, orders.Key(43))))
+		s.must(second(scope.Lock(s.ctx, hashed)))
+		for _, key := range []txlock.Key{orders.Key(42), hashed} {
+			other, waiter := s.begin()
+			s.waits(other, func(ctx context.Context) error { return second(waiter.Lock(ctx, key)) })
+		}
+		session, err := s.db.Admin().Conn(s.ctx)
+		s.must(err)
+		defer func() { s.must(session.Close()) }()
+		query, want := "SELECT COUNT(DISTINCT name), COUNT(*), COUNT(held_s), MIN(transaction_s) >= 3 FROM lockstep_held", "3|3|0|1"
+		if s.db.Engine() == testdb.MariaDB {
+			s.must(second(session.ExecContext(s.ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")))
+			query, want = "SELECT COUNT(DISTINCT name), COUNT(*), SUM(contended), MAX(held_s) <= MIN(transaction_s) - 2, COUNT(owner) FROM lockstep_held", "3|3|2|1|3"
+		}
+		s.until(session, query, want, func(row string) bool { return row == want })
 	})
 }
 

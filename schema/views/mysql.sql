@@ -5,7 +5,8 @@
 -- bytes that utf8mb3 lacks.
 -- A row that is locked, but whose page is not in the server's memory, has no name.
 
--- lockstep_held: the locks that open transactions hold, and the leases.
+-- lockstep_held: the locks that open transactions hold, and the leases. For how long a lock is
+-- held isn't known, transaction_s at most.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockstep_held AS
 SELECT
   CASE d.object_name WHEN 'lockstep_locks' THEN 'lock' WHEN 'lockstep_centers' THEN 'slot' WHEN 'lockstep_once' THEN 'once' WHEN 'lockstep_jobs' THEN 'job' ELSE 'guarded lease' END AS kind,
@@ -15,7 +16,8 @@ SELECT
   CONCAT(t.processlist_user, '@', t.processlist_host) AS user,
   CONVERT(NULL USING utf8mb4) COLLATE utf8mb4_bin AS owner,
   CONVERT(NULL USING utf8mb4) COLLATE utf8mb4_bin AS label,
-  TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS held_s,
+  CAST(NULL AS SIGNED) AS held_s,
+  TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS transaction_s,
   CAST(NULL AS SIGNED) AS left_s,
   s.sql_text AS statement
 FROM performance_schema.data_locks d
@@ -29,7 +31,7 @@ SELECT
   CASE WHEN l.slot = 0 THEN 'lease' WHEN l.slot <= 1000 THEN 'permit' ELSE 'reader' END,
   CONVERT(l.name USING utf8mb4) COLLATE utf8mb4_bin, IF(l.slot = 0, 'exclusive', 'shared'), NULL, NULL,
   CONVERT(l.owner USING utf8mb4) COLLATE utf8mb4_bin, CONVERT(l.label USING utf8mb4) COLLATE utf8mb4_bin,
-  CAST(UNIX_TIMESTAMP() - l.token DIV 1000000 AS SIGNED), CAST(l.expires_us DIV 1000000 - UNIX_TIMESTAMP() AS SIGNED), NULL
+  CAST(UNIX_TIMESTAMP() - l.token DIV 1000000 AS SIGNED), NULL, CAST(l.expires_us DIV 1000000 - UNIX_TIMESTAMP() AS SIGNED), NULL
 FROM lockstep_leases l
 WHERE l.slot >= 0 AND CHAR_LENGTH(l.holders) > 0 AND l.expires_us > UNIX_TIMESTAMP() * 1000000;
 
