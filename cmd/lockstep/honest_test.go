@@ -119,6 +119,41 @@ func TestUnseenWaiters(t *testing.T) {
 	})
 }
 
+// TestShowWithoutTables proves that show tells what it can of a key where tables can't be read, and which
+// those are.
+func TestShowWithoutTables(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		s.listed()
+		shows := func(code int, key string, locks int, denied bool) {
+			t.Helper()
+			var form shown
+			s.answer(code, &form, "show", key)
+			if len(form.Locks) != locks {
+				t.Errorf("the locks of %s are %#v", key, form.Locks)
+			}
+			for _, what := range []string{"keys of Once", "jobs"} {
+				if !slices.ContainsFunc(form.Gaps, func(g ops.Gap) bool {
+					return g.Hides && g.Denied == denied && strings.HasPrefix(g.What, what) && strings.Contains(g.Fix, "GRANT SELECT") == denied
+				}) {
+					t.Errorf("of %s show doesn't see %v", key, form.Gaps)
+				}
+			}
+		}
+		op := s.operator()
+		op.may(looks(s.db.Engine()))
+		shows(done, "order:42", 1, true)
+		shows(declined, "order:43", 0, true)
+		for _, table := range []string{"once", "jobs"} {
+			op.change(grant, need{"SELECT", table})
+			s.db.Exec(t, "DROP TABLE lockstep_"+table)
+		}
+		shows(done, "order:42", 1, false)
+		shows(trouble, "order:43", 0, false)
+	})
+}
+
 // TestBench proves that bench measures the locks that it names.
 func TestBench(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {

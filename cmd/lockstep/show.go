@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/cobra"
 
 	"github.com/dca00107/lockstep/internal/ops"
@@ -86,24 +88,32 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 	s.Waits = only.Tree()
 	room := ops.New(a.db)
 	once, err := room.OnceOf(ctx, key)
-	if ops.Late(err) {
-		s.Gaps, err = append(s.Gaps, ops.Gap{What: "keys of Once are not known", Fix: err.Error(), Hides: true}), nil
-	}
-	if err != nil {
+	if err := a.unread(&s, "keys of Once are not known", err); err != nil {
 		return s, nil, err
 	}
 	s.Once = append(s.Once, once...)
 	jobs, err := room.Jobs(ctx)
-	if ops.Late(err) {
-		s.Gaps, err = append(s.Gaps, ops.Gap{What: "jobs are not known", Fix: err.Error(), Hides: true}), nil
-	}
-	if err != nil {
+	if err := a.unread(&s, "jobs are not known", err); err != nil {
 		return s, nil, err
 	}
 	if job, has := jobs.Job(key); has {
 		s.Jobs = append(s.Jobs, job)
 	}
 	return s, only, nil
+}
+
+// unread makes an error a gap, if it is of a table alone: the rest is shown.
+func (a *app) unread(s *shown, what string, err error) error {
+	var server *mysql.MySQLError
+	if !ops.Unread(err) || !errors.As(err, &server) {
+		return err
+	}
+	gap := ops.Gap{What: what, Fix: err.Error(), Hides: true}
+	if missing := missingGrant(server, a.given.DBName); missing != "" {
+		gap.Fix, gap.Denied = "GRANT "+missing+" TO "+a.grantee(), true
+	}
+	s.Gaps = append(s.Gaps, gap)
+	return nil
 }
 
 func (a *app) print(s shown, p *ops.Picture) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +13,12 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 )
+
+// Unread tells whether a table can't be read, while others may be: it is missing or wrong, this user may not
+// read it, or it doesn't answer in time.
+func Unread(err error) bool {
+	return Late(err) || errors.Is(err, fault.ErrSchema) || errors.Is(err, fault.ErrPrivilege)
+}
 
 // OnceRecord is a key of Once.
 type OnceRecord struct {
