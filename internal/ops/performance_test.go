@@ -139,3 +139,28 @@ func TestIdle(t *testing.T) {
 		}
 	})
 }
+
+// TestAgesAgree proves that ages which a look reads one after the other agree: of a session, its transaction
+// and its lock, and of a lease.
+func TestAgesAgree(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		slow := through(t, db.AdminConfig(), func(query string) (string, error) {
+			if strings.Contains(query, "ListLeases") || strings.Contains(query, "PROCESSLIST WHERE id IN") || strings.Contains(query, "events_statements_current") {
+				time.Sleep(500 * time.Millisecond)
+			}
+			return query, nil
+		})
+		pool := db.Connect(t)
+		tx, scope := beginTx(t, pool)
+		session := uint64(testdb.ConnID(t, tx))
+		must(t, second(manager(t, pool).Acquire(t.Context(), txlock.Named("report"))))
+		lock(t, scope, "hot")
+		p := lookUntil(t, ops.New(slow), func(p *ops.Picture) bool { return len(p.Locks) == 1 && len(p.Leases) == 1 })
+		if s, l := p.Sessions[session], p.Locks[0]; s.For < 0.5 || s.TxAge < s.For || l.Held < s.For || s.TxAge < l.Held {
+			t.Errorf("the session is %+v, and holds %#v", s, l)
+		}
+		if l := p.Leases[0]; l.Renewed < 0.5 || l.Held < l.Renewed {
+			t.Errorf("the lease is %+v", l)
+		}
+	})
+}

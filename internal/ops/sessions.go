@@ -268,6 +268,24 @@ func (l *look) precise() {
 			w.For = s.For
 		}
 	}
+	l.agree()
+}
+
+// agree makes ages agree that were read one after the other: since it has been idle, a session has neither
+// begun its transaction nor locked anything.
+func (l *look) agree() {
+	for id, s := range l.Sessions {
+		if s.Idle() && s.InTx && s.For.Known() {
+			s.TxAge = max(s.TxAge, s.For)
+			l.Sessions[id] = s
+		}
+	}
+	for i := range l.Locks {
+		lock := &l.Locks[i]
+		if s := l.Sessions[lock.Session]; s.Idle() && s.For.Known() && !lock.Unsure {
+			lock.Held = max(lock.Held, s.For)
+		}
+	}
 }
 
 // dropUnlikely removes those who may hold a row from where it isn't sure who does, if they

@@ -51,7 +51,7 @@ func (l *look) assemble(held []Lock) {
 	l.count()
 }
 
-// count counts the waiters of each lock and lease.
+// count counts the waiters of each lock and lease, which is held at least since it was renewed.
 func (l *look) count() {
 	waiters := make(map[Row]Count)
 	for _, w := range l.Waits {
@@ -71,6 +71,9 @@ func (l *look) count() {
 	}
 	for i := range l.Leases {
 		lease := &l.Leases[i]
+		if lease.Renewed.Known() { // which was read after now, from where the other counts
+			lease.Held = max(lease.Held, lease.Renewed)
+		}
 		rows := []Row{{Kind: Queue, Key: lease.Key, Slot: -1}}
 		if lease.Kind != waiter {
 			rows = append(rows, Row{Kind: LeaseRow, Key: lease.Key, Slot: lease.Slot})
