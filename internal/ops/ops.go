@@ -159,7 +159,14 @@ func (l *look) facts(ctx context.Context) error {
 	}
 	l.maria = l.MariaDB()
 	var database sql.NullString
-	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER(), @@performance_schema").Scan(&database, &l.User, &l.performance); err != nil {
+	ask := func(performance string) error {
+		return l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER(), "+performance).Scan(&database, &l.User, &l.performance)
+	}
+	err := ask("@@performance_schema")
+	if fault.Is(err, 1193) { // ER_UNKNOWN_SYSTEM_VARIABLE: MariaDB may be built without it
+		err = ask("0")
+	}
+	if err != nil {
 		return err
 	}
 	if l.Database = database.String; l.Database == "" {

@@ -70,6 +70,21 @@ func TestWithoutPerformanceSchema(t *testing.T) {
 	}, "--performance-schema=OFF")
 }
 
+// TestBuiltWithoutPerformanceSchema proves that a look needs no performance schema of a server, which
+// MariaDB can be built without.
+func TestBuiltWithoutPerformanceSchema(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		lock(t, begin(t, db.Connect(t)), "hot")
+		room := ops.New(through(t, db.AdminConfig(), func(query string) (string, error) {
+			return strings.ReplaceAll(query, "@@performance_schema", "@@lockstep_unknown"), nil
+		}))
+		p := lookUntil(t, room, func(p *ops.Picture) bool { return exclusive(p) == 1 })
+		if !slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return strings.Contains(g.Fix, "performance_schema=ON") }) {
+			t.Errorf("not seen is %v", p.Gaps)
+		}
+	})
+}
+
 // TestUnrecorded proves that a look says what MySQL doesn't record: who holds the table that a session
 // waits for, which isn't taken for the root then, and the last statements of sessions, in place of which no older
 // one is shown. Check says so while no session waits, too.
