@@ -347,7 +347,7 @@ func TestViews(t *testing.T) {
 // TestViewOfLateLocks proves that the view of what is held shows each lock once, whether it is waited for
 // or not, and doesn't take the age of the transaction for that of the lock.
 func TestViewOfLateLocks(t *testing.T) {
-	onServers(t, func(t *testing.T, s *stage) {
+	onServers(t, func(_ *testing.T, s *stage) {
 		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
 		hashed := txlock.NewFamily[int]("cart", txlock.Hashed()).Key(42)
 		s.db.Exec(s, fmt.Sprintf("INSERT IGNORE INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", hashed.Slot()))

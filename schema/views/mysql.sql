@@ -1,6 +1,7 @@
 -- Two views for people at any SQL client, for MySQL; optional, lockstep doesn't use them.
 -- They show what the user who asks may see: that needs SELECT on performance_schema.* and
 -- PROCESS. Times are seconds.
+-- Where the server runs with performance_schema=OFF, they show no locks, whoever holds some.
 -- MySQL refuses them with error 3854 while a session executes a statement with an emoji, or other
 -- bytes that utf8mb3 lacks.
 -- A row that is locked, but whose page is not in the server's memory, has no name.
