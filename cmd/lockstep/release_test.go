@@ -16,6 +16,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -236,6 +237,8 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 		writing := make(chan error, 1)
 		go func() { writing <- second(m.Acquire(lease.WithOwner(s.ctx, "writer/1"), txlock.Named("doc"))) }()
 		s.shows([]string{"leases"}, "doc  waits")
+		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
+		s.rows("SELECT kind FROM lockstep_held WHERE name = 'doc'", "reader")
 		var released releasedForm
 		s.answer(done, &released, "release", "doc", "--yes")
 		if len(released.Leases) != 1 || released.Leases[0].Kind != "reader" {
