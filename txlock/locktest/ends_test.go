@@ -140,6 +140,20 @@ func TestLeaseBehindDDL(t *testing.T) {
 	})
 }
 
+// TestLeaseInReadOnly has a transaction that may not write, so no lease can guard it.
+func TestLeaseInReadOnly(t *testing.T) {
+	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
+		m := leasesOf(t, pool)
+		l, err := m.Acquire(t.Context(), key)
+		must(t, err)
+		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
+		must(t, err)
+		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrReadOnly)
+		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, txlock.Named(key.String()+"~"))), txlock.ErrReadOnly)
+		must(t, errors.Join(l.Err(), tx.Commit(), l.Release(t.Context())))
+	})
+}
+
 // TestNothingStaysOpen begins and ends transactions in less common ways, on a Kit over a server and
 // without one. Nothing is open on the server afterwards, and of three rows those are there that were committed.
 func TestNothingStaysOpen(t *testing.T) {

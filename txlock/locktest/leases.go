@@ -46,6 +46,9 @@ func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send f
 		if t == nil {
 			return fmt.Errorf("%w: the lease is of a locktest.Kit, and the transaction of another pool: begin it on Kit.DB", txlock.ErrInvalidOption)
 		}
+		if t.options.ReadOnly {
+			return errReadOnly
+		}
 		own, err := j.Store.Join(ctx, t.leases)
 		if err != nil {
 			return err
