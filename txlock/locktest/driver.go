@@ -95,10 +95,21 @@ func (c *conn) begin(word, query string, options sql.TxOptions) error {
 }
 
 func (c *conn) usable(ctx context.Context) error {
-	if c.lost {
+	switch {
+	case c.lost:
 		return driver.ErrBadConn
+	case c.killed():
+		c.lost = true
+		return mysql.ErrInvalidConn
 	}
 	return ctx.Err()
+}
+
+// killed reports whether a server has ended the session, and with it the transaction.
+func (c *conn) killed() bool {
+	c.kit.rows.Mu.Lock()
+	defer c.kit.rows.Mu.Unlock()
+	return c.tx != nil && c.kit.killed(c.tx)
 }
 
 func (c *conn) Commit() error   { return c.finish("COMMIT", "COMMIT") }
@@ -114,11 +125,12 @@ func (c *conn) finish(word, query string) error {
 		return nil
 	}
 	k.rows.Mu.Lock()
-	fault, commits := k.faultAt(word, query), word == "COMMIT" && t.Over == nil
-	k.rows.Mu.Unlock()
-	if _, killed := k.sessions.Join(context.Background(), t.leases); commits && killed != nil { // with its session, for a lease
+	fault := k.faultAt(word, query)
+	if k.killed(t) {
 		fault = LostConnection
 	}
+	commits := word == "COMMIT" && t.Over == nil
+	k.rows.Mu.Unlock()
 	return c.end(word, commits && (fault == 0 || fault == UnknownOutcome), faultsOf[fault].answer)
 }
 
@@ -167,7 +179,7 @@ func (c *conn) suffer(word, query string, e Event) error {
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	if t, asks := ctx.Value(askKey{}).(**tx); asks {
 		*t = c.tx
-		return driver.ResultNoRows, nil
+		return driver.ResultNoRows, c.usable(ctx)
 	}
 	return run(ctx, c, query, args, func(base driver.Conn, args []driver.NamedValue) (driver.Result, error) {
 		if e, ok := base.(driver.ExecerContext); ok {

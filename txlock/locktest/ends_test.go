@@ -19,6 +19,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
@@ -151,6 +152,53 @@ func TestLeaseInReadOnly(t *testing.T) {
 		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrReadOnly)
 		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, txlock.Named(key.String()+"~"))), txlock.ErrReadOnly)
 		must(t, errors.Join(l.Err(), tx.Commit(), l.Release(t.Context())))
+	})
+}
+
+// TestKilledForItsLease has a session that is ended for the lease of its transaction: its locks are free,
+// and whatever is sent next finds the connection lost. After a statement that isn't COMMIT, it is known that
+// nothing is committed.
+func TestKilledForItsLease(t *testing.T) {
+	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, table string, key txlock.Key) {
+		for name, next := range map[string]func(tx *sql.Tx, scope *txlock.Scope) error{
+			"statement": func(tx *sql.Tx, _ *txlock.Scope) error {
+				return second(tx.ExecContext(t.Context(), "DELETE FROM "+table))
+			},
+			"lock": func(_ *sql.Tx, scope *txlock.Scope) error {
+				return second(scope.Lock(t.Context(), txlock.Named(table)))
+			},
+			"lease": func(tx *sql.Tx, _ *txlock.Scope) error {
+				return second(leasesOf(t, pool).AcquireTx(t.Context(), tx, txlock.Named(table)))
+			},
+			"ROLLBACK": func(tx *sql.Tx, _ *txlock.Scope) error { return tx.Rollback() },
+			"COMMIT":   func(tx *sql.Tx, _ *txlock.Scope) error { return tx.Commit() },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				key, held := txlock.Named(key.String()+name), txlock.Named(key.String()+name+"~")
+				l, err := leasesOf(t, pool).Acquire(t.Context(), key, lease.TTL(time.Second))
+				must(t, err)
+				tx, scope := beginAt(t.Context(), t, pool, sql.LevelDefault)
+				must(t, second(scope.Lock(t.Context(), held)))
+				must(t, l.Guard(t.Context(), tx))
+				must(t, second(leasesOf(t, pool).Acquire(t.Context(), key, lease.GuardGrace(0), lease.WaitAtMost(20*time.Second))))
+				after, free := beginAt(t.Context(), t, pool, sql.LevelDefault)
+				must(t, second(free.WaitAtMost(time.Second).Lock(t.Context(), held)))
+				must(t, after.Rollback())
+				err = next(tx, scope)
+				wants(t, name, err, mysql.ErrInvalidConn)
+				switch name {
+				case "ROLLBACK":
+					return
+				case "COMMIT":
+				default:
+					err = tx.Commit()
+					wants(t, "COMMIT after it", err, txlock.ErrTxDoomed)
+				}
+				equal(t, "ErrUnknownOutcome at the end", errors.Is(err, txlock.ErrUnknownOutcome), name == "COMMIT")
+				equal(t, "Retryable at the end", txlock.Retryable(err), name != "COMMIT")
+			})
+		}
 	})
 }
 

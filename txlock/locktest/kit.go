@@ -30,6 +30,7 @@ type Kit struct {
 
 	// Under rows.Mu, as the transactions:
 	granted map[rowID]uint64 // the last tokens, also of transactions that were rolled back
+	open    map[*tx]bool     // that have not ended
 	events  []Event          // in the order in which they have happened
 	txs     int              // that are in it
 	faults  []*armed         // that the test has requested
@@ -47,7 +48,7 @@ func Open(t testing.TB, program *sql.DB) *Kit {
 	t.Helper()
 	rows, leases := memdb.New[rowID, row](errDeadlock), memstore.New()
 	rows.Victim = lightest
-	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), program: program, sessions: leases.Store(), rows: rows, granted: make(map[rowID]uint64)}
+	k := &Kit{t: t, name: fmt.Sprintf("locktest/%d/test", kits.Add(1)), program: program, sessions: leases.Store(), rows: rows, granted: make(map[rowID]uint64), open: make(map[*tx]bool)}
 	k.leases = leaseStore{leases.Store(), k}
 	k.pool = sql.OpenDB(inner.Guarded(k.Connector()))
 	t.Cleanup(func() {

@@ -26,6 +26,17 @@ func (s leaseStore) Join(ctx context.Context, tx txlock.Tx, options ...txlock.Jo
 	return joined{s, scope}, err
 }
 
+// End ends the session of a transaction, which frees its locks, too.
+func (s leaseStore) End(ctx context.Context, key string, b store.Blocker) error {
+	err := s.Store.End(ctx, key, b)
+	s.kit.rows.Mu.Lock()
+	defer s.kit.rows.Mu.Unlock()
+	for t := range s.kit.open {
+		s.kit.killed(t)
+	}
+	return err
+}
+
 type joined struct {
 	leaseStore
 	scope *txlock.Scope

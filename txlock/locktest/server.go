@@ -2,8 +2,10 @@ package locktest
 
 import (
 	"cmp"
+	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -92,7 +94,17 @@ func (k *Kit) begin(session uint64, options sql.TxOptions) *tx {
 		begin = k.sessions.BeginReadCommitted
 	}
 	t.leases = begin()
+	k.open[t] = true
 	return t
+}
+
+// killed reports whether the session of a transaction has ended for its leases, and the transaction with it.
+func (k *Kit) killed(t *tx) bool {
+	if _, err := k.sessions.Join(context.Background(), t.leases); err != nil && t.Over == nil {
+		t.End(mysql.ErrInvalidConn)
+		k.end(t, false)
+	}
+	return errors.Is(t.Over, mysql.ErrInvalidConn)
 }
 
 // end ends a transaction, and lets others have its locks.
@@ -107,6 +119,7 @@ func (k *Kit) end(t *tx, commit bool) {
 	}
 	clear(t.holds)
 	t.savepoints = nil
+	delete(k.open, t)
 }
 
 // there returns a row unless it is missing or deleted. All rows of lockstep_centers are there.
