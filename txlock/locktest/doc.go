@@ -53,6 +53,7 @@
 // ROLLBACK TO SAVEPOINT. A circle of waits for a lock and for a lease isn't found, and ends with the
 // limit of a wait. Scope.LockWith locks when it is called, so a test doesn't notice a statement that
 // is sent without its context. Isolation levels and access modes are those of sql.TxOptions: SET
-// isn't read, and XA begins no transaction. LockAll of named, hashed and shared keys sends several statements:
-// if one fails, the keys of those before it count as locked.
+// isn't read, XA begins no transaction, and USE always chooses another database. LockAll of named,
+// hashed and shared keys sends several statements: if one fails, the keys of those before it count
+// as locked.
 package locktest

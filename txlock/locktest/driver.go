@@ -34,6 +34,7 @@ type conn struct {
 	mock    *sql.Conn      // nil until a statement needs it
 	stmts   map[*stmt]bool // that are prepared on it
 	idle    bool           // no statement needed it since IsValid was called
+	moved   bool           // to another database, by USE
 }
 
 // IsValid is called when the connection returns to its pool. That of the program's database returns, too.
@@ -244,7 +245,7 @@ func (c *conn) own(ctx context.Context, query string, named []driver.NamedValue)
 	}
 	c.kit.rows.Mu.Lock()
 	defer c.kit.rows.Mu.Unlock()
-	q := &statement{kit: c.kit, tx: c.tx, open: c.tx != nil && c.tx.Over == nil, args: args, variables: v}
+	q := &statement{kit: c.kit, tx: c.tx, open: c.tx != nil && c.tx.Over == nil, args: args, moved: c.moved, variables: v}
 	if !q.open {
 		q.tx = c.kit.begin(c.session, sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		q.tx.number = -1

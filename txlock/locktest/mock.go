@@ -49,6 +49,7 @@ func (c *conn) sent(ctx context.Context, query string, send func(base driver.Con
 	if t != nil && (e.Err == nil || w.commit()) {
 		e.Err = cmp.Or(e.Err, k.effect(t, w, query))
 	}
+	c.moved = c.moved || e.Err == nil && w.begin("USE")
 	k.note(t, e)
 	return e.Err
 }

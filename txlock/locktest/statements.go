@@ -27,6 +27,8 @@ type statement struct {
 	tx   *tx
 	open bool // in a transaction of the program
 	args []any
+
+	moved bool // the session has sent USE
 	variables
 	taken  []rowID // of keys, which the transaction holds if the statement succeeds
 	shared bool    // they are locked so
@@ -279,7 +281,11 @@ func batch(table string, most int, is func(q *statement, r row) bool) handler {
 }
 
 func facts(_ context.Context, q *statement) (reply, error) {
-	row := session.Reply(version, q.kit.name)
+	name := q.kit.name
+	if q.moved {
+		name += ".other"
+	}
+	row := session.Reply(version, name)
 	row[1] = strconv.FormatUint(q.tx.Session, 10)
 	return one(row...), nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
@@ -258,6 +259,17 @@ func TestLockGoneByDDL(t *testing.T) {
 	fails.says(t, "DELETE FROM orders ran without the lock of order:1: its transaction had locked nothing")
 	mock.ExpectRollback()
 	must(t, errors.Join(tx.Rollback(), pool.Close()))
+}
+
+// TestUse chooses another database, whose tables of lockstep are others.
+func TestUse(t *testing.T) {
+	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
+		tx, scope := beginAt(t.Context(), t, pool, sql.LevelDefault)
+		must(t, second(scope.Lock(t.Context(), key)))
+		must(t, second(tx.ExecContext(t.Context(), "USE information_schema")))
+		wants(t, "Lock after USE", second(scope.Lock(t.Context(), txlock.Named(key.String()+"~"))), schema.ErrSession)
+		must(t, tx.Rollback())
+	})
 }
 
 // TestStaleBeforeAWait refuses a lock behind the snapshot at once, also where others hold it.
