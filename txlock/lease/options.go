@@ -117,9 +117,9 @@ func WithLabel(label string) Option { return term(func(t *terms) { t.label = lab
 
 // NameHolders makes txlock.ErrBusy and txlock.ErrWaitTimeout name a holder, by a
 // *txlock.HeldError, even if that takes another query. Without it they name a holder only if the
-// request itself saw one: a wait sees it by polling, and TryAcquire of a lease that a transaction
-// guards at that moment. Neither sees readers and permits, and a waiter behind others in the queue
-// of Fair has only seen the holder from when it arrived.
+// request itself saw one: a wait sees it by polling, and TryAcquire of a lease that is held. Neither
+// sees readers and permits, and a waiter behind others in the queue of Fair has only seen the holder
+// from when it arrived.
 //
 // The query is an Inspect after the refusal. It takes at most 100 ms, ends with the context, and
 // isn't made if the pool has no free connection. Of several readers or permits it names one. If it

@@ -141,6 +141,42 @@ func TestLeaseBehindDDL(t *testing.T) {
 	})
 }
 
+// TestBusyNamesTheHolder tries what another manager holds: errors name its holder, but no readers and no
+// holders of permits.
+func TestBusyNamesTheHolder(t *testing.T) {
+	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
+		ctx, m, other := t.Context(), leasesOf(t, pool), leasesOf(t, pool)
+		shared, permits := txlock.Named(key.String()+"shared"), txlock.Named(key.String()+"permits")
+		must(t, second(m.Acquire(ctx, key, lease.WithLabel("ours"))))
+		must(t, second(m.AcquireShared(ctx, shared)))
+		taken, err := m.Semaphore(permits, 1)
+		must(t, err)
+		must(t, second(taken.Acquire(ctx)))
+		of, err := other.Semaphore(permits, 1)
+		must(t, err)
+		tx, _ := beginAt(ctx, t, pool, sql.LevelDefault)
+		for name, c := range map[string]struct {
+			err   error
+			names bool
+		}{
+			"TryAcquire":       {second(other.TryAcquire(ctx, key)), true},
+			"TryAcquireAll":    {second(other.TryAcquireAll(ctx, []txlock.Key{key})), true},
+			"TryDo":            {other.TryDo(ctx, key, func(context.Context, *lease.Lease) error { return nil }), true},
+			"TryAcquireShared": {second(other.TryAcquireShared(ctx, key)), true},
+			"readers":          {second(other.TryAcquire(ctx, shared)), false},
+			"a permit":         {second(of.TryAcquire(ctx)), false},
+			"AcquireTx":        {second(other.AcquireTx(ctx, tx, key)), true},
+		} {
+			wants(t, name, c.err, txlock.ErrBusy)
+			var held *txlock.HeldError
+			if errors.As(c.err, &held) != c.names || c.names && held.Label != "ours" {
+				t.Errorf("%s: %v, want the holder's name: %t", name, c.err, c.names)
+			}
+		}
+		must(t, tx.Rollback())
+	})
+}
+
 // TestLeaseInReadOnly has a transaction that may not write, so no lease can guard it.
 func TestLeaseInReadOnly(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {

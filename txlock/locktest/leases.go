@@ -26,6 +26,16 @@ func (s leaseStore) Join(ctx context.Context, tx txlock.Tx, options ...txlock.Jo
 	return joined{s, scope}, err
 }
 
+// Take shows the holder of a lease that isn't free, as the statement on a server does.
+func (s leaseStore) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
+	a, err := s.Store.Take(ctx, ask)
+	if err == nil && a.Reply == store.Refused {
+		a.Seen = new(store.Glance)
+		*a.Seen, err = s.Look(ctx, ask.Row)
+	}
+	return a, err
+}
+
 // End ends the session of a transaction, which frees its locks, too.
 func (s leaseStore) End(ctx context.Context, key string, b store.Blocker) error {
 	err := s.Store.End(ctx, key, b)
