@@ -5,7 +5,8 @@
 //
 // The command finds the administrators' DSNs in LOCKSTEP_MARIADB_DSN and
 // LOCKSTEP_MYSQL_DSN, and the engines in LOCKSTEP_ENGINES. An engine whose DSN
-// is set already gets no server. The exit code is the command's.
+// is set already gets no server, and the command doesn't get the DSN of another
+// engine. The exit code is the command's.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -119,6 +121,11 @@ func start(list string, durable bool, signals <-chan os.Signal) (servers []*test
 		}
 		servers = append(servers, server)
 		env = append(env, engine.DSNVariable()+"="+server.Config().FormatDSN())
+	}
+	for _, engine := range []testdb.Engine{testdb.MariaDB, testdb.MySQL} {
+		if !slices.Contains(engines, engine) {
+			env = append(env, engine.DSNVariable()+"=")
+		}
 	}
 	return servers, append(env, "LOCKSTEP_ENGINES="+strings.Join(names, ",")), nil
 }

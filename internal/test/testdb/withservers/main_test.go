@@ -35,15 +35,20 @@ func TestRunGivesServers(t *testing.T) {
 	}
 }
 
+// The command gets the DSN that was given for its engine, and no other.
 func TestRunKeepsDSN(t *testing.T) {
 	testdb.NeedsServer(t)
 	for _, engine := range testdb.Engines() {
-		dsn := testdb.Shared(t, engine).Config().FormatDSN()
-		t.Setenv(engine.DSNVariable(), dsn)
-		code, err := run(string(engine), false, []string{"sh", "-c", `test "$` + engine.DSNVariable() + `" = "$0"`, dsn})
-		if code != 0 || err != nil {
-			t.Errorf("run = %d, %v: the DSN that was given is not kept", code, err)
-		}
+		t.Run(string(engine), func(t *testing.T) {
+			dsn := testdb.Shared(t, engine).Config().FormatDSN()
+			for _, each := range []testdb.Engine{testdb.MariaDB, testdb.MySQL} {
+				t.Setenv(each.DSNVariable(), dsn)
+			}
+			code, err := run(string(engine), false, []string{"sh", "-c", `test "$LOCKSTEP_MARIADB_DSN$LOCKSTEP_MYSQL_DSN" = "$0"`, dsn})
+			if code != 0 || err != nil {
+				t.Errorf("run = %d, %v: the DSN that was given is not kept alone", code, err)
+			}
+		})
 	}
 }
 
