@@ -35,6 +35,7 @@ type conn struct {
 	stmts   map[*stmt]bool // that are prepared on it
 	idle    bool           // no statement needed it since IsValid was called
 	moved   bool           // to another database, by USE
+	open    int            // how many rows of the program are open
 }
 
 // IsValid is called when the connection returns to its pool. That of the program's database returns, too.
@@ -97,6 +98,9 @@ func (c *conn) begin(word, query string, options sql.TxOptions) error {
 
 func (c *conn) usable(ctx context.Context) error {
 	switch {
+	case c.open > 0: // the driver closes the connection when the rows are closed
+		c.lost = true
+		return mysql.ErrBusyBuffer
 	case c.lost:
 		return driver.ErrBadConn
 	case c.killed():
@@ -194,7 +198,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	return run(ctx, c, query, args, func(base driver.Conn, args []driver.NamedValue) (driver.Rows, error) {
 		if q, ok := base.(driver.QueryerContext); ok {
-			return q.QueryContext(ctx, query, args)
+			return c.rows(q.QueryContext(ctx, query, args))
 		}
 		return nil, driver.ErrSkip // and is prepared
 	})

@@ -177,6 +177,41 @@ func TestBusyNamesTheHolder(t *testing.T) {
 	})
 }
 
+// TestOpenRows sends something while rows are open, after which the connection is lost. A guarded pool sends
+// no lock then. With a context that can end, the driver closes the connection at once.
+func TestOpenRows(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, pool *sql.DB, table string, guards bool) {
+		t.Helper()
+		ctx := context.Background()
+		tx, scope := beginAt(ctx, t, pool, sql.LevelDefault)
+		rows, err := tx.QueryContext(ctx, "SELECT n FROM "+table)
+		must(t, err)
+		equal(t, "a row", rows.Next(), true)
+		for range 2 {
+			wants(t, "Lock", second(scope.Lock(ctx, orders.Key(1))), txlock.ErrOpenRows)
+		}
+		if guards {
+			wants(t, "a statement", second(tx.ExecContext(ctx, "DELETE FROM "+table)), mysql.ErrBusyBuffer)
+		}
+		_ = rows.Close() // the driver may report that it is out of order
+		err = second(scope.Lock(ctx, orders.Key(1)))
+		wants(t, "Lock behind closed rows", err, txlock.ErrTxDoomed)
+		equal(t, "Retryable", txlock.Retryable(err), true)
+		wants(t, "COMMIT", tx.Commit(), mysql.ErrInvalidConn)
+	}
+	program := sql.OpenDB(&numbers{all: map[string]int64{"orders": 7}})
+	t.Cleanup(func() { must(t, program.Close()) })
+	bothPools(t, program, func(t *testing.T, pool *sql.DB) { test(t, pool, "orders", strings.HasSuffix(t.Name(), "guarded")) })
+	for _, engine := range testdb.Engines() {
+		db := testdb.Open(t, engine)
+		table := db.CreateTable(t, "rows", "n INT PRIMARY KEY")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
+		t.Run(string(engine)+"/guarded", func(t *testing.T) { test(t, guardedPool(t, db), table, true) })
+		t.Run(string(engine)+"/plain", func(t *testing.T) { test(t, plainPool(t, db), table, false) })
+	}
+}
+
 // TestLeaseInReadOnly has a transaction that may not write, so no lease can guard it.
 func TestLeaseInReadOnly(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
@@ -438,10 +473,11 @@ func TestSessionOfConn(t *testing.T) {
 			}
 			rows, err := conn.QueryContext(ctx, "SELECT n FROM orders")
 			must(t, err)
+			must(t, errors.Join(rows.Close(), rows.Err()))
 			if _, err := conn.PrepareContext(ctx, "SELECT n FROM orders"); err == nil {
 				t.Error("a database that prepares nothing returns no error")
 			}
-			must(t, errors.Join(rows.Close(), rows.Err(), conn.PingContext(ctx)))
+			must(t, conn.PingContext(ctx))
 			for _, query := range []string{"DELETE FROM orders", ""} {
 				tx, err := conn.BeginTx(ctx, nil)
 				must(t, err)

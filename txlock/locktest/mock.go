@@ -262,7 +262,7 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	return run(ctx, s.conn, s.query, args, func(_ driver.Conn, args []driver.NamedValue) (driver.Rows, error) {
 		if q, ok := s.Stmt.(driver.StmtQueryContext); ok {
-			return q.QueryContext(ctx, args)
+			return s.conn.rows(q.QueryContext(ctx, args))
 		}
 		return nil, errors.ErrUnsupported
 	})
