@@ -22,6 +22,9 @@ func (q *statement) insert(ctx context.Context, id rowID, shared bool) (row, err
 	rows := q.kit.rows.Committed
 	if r, found := rows[id]; id.table == named && (!found || r.gone) {
 		rows[id] = row{owner: []byte("-"), lockedUs: clock()}
+		if q.tx.Snapshot != nil { // which shows what the transaction itself has made
+			q.tx.Snapshot[id] = rows[id]
+		}
 	}
 	return q.take(ctx, id, shared)
 }

@@ -212,7 +212,9 @@ func (q *statement) stale(id rowID) bool {
 			return false
 		}
 	}
-	return q.kit.rows.Committed[id].token != q.tx.Snapshot[id].token
+	r, there := q.kit.rows.Committed[id]
+	seen, before := q.tx.Snapshot[id]
+	return there != before || r.token != seen.token
 }
 
 // acquire locks the row of a key. It notes an error by the words.

@@ -275,13 +275,8 @@ func TestUse(t *testing.T) {
 // TestStaleBeforeAWait refuses a lock behind the snapshot at once, also where others hold it.
 func TestStaleBeforeAWait(t *testing.T) {
 	everywhere(t, func(t *testing.T, k *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
-		if k == nil {
-			var name, value string
-			err := pool.QueryRowContext(t.Context(), "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'").Scan(&name, &value)
-			if errors.Is(err, sql.ErrNoRows) {
-				return // it leaves the comparison to the library, after the wait
-			}
-			must(t, err)
+		if !comparesRows(t, k, pool) {
+			return // the library does, after the wait
 		}
 		must(t, txlock.Ensure(t.Context(), pool, key))
 		tx, scope := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
@@ -291,6 +286,52 @@ func TestStaleBeforeAWait(t *testing.T) {
 		must(t, second(reader.RLock(t.Context(), key)))
 		wants(t, "TryLock", second(scope.TryLock(t.Context(), key)), txlock.ErrStaleSnapshot)
 		must(t, errors.Join(tx.Rollback(), other.Rollback()))
+	})
+}
+
+// comparesRows reports whether a server itself refuses rows that are newer than a snapshot, as a Kit does.
+func comparesRows(t *testing.T, k *locktest.Kit, pool *sql.DB) bool {
+	t.Helper()
+	if k != nil {
+		return true
+	}
+	var name, value string
+	err := pool.QueryRowContext(t.Context(), "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'").Scan(&name, &value)
+	if !errors.Is(err, sql.ErrNoRows) {
+		must(t, err)
+	}
+	return err == nil
+}
+
+// TestStaleRow makes the row of a key after a snapshot, which only its own transaction may lock.
+func TestStaleRow(t *testing.T) {
+	everywhere(t, func(t *testing.T, k *locktest.Kit, pool *sql.DB, _ string, key txlock.Key) {
+		if !comparesRows(t, k, pool) {
+			return // by tokens, which are still 0
+		}
+		for name, makes := range map[string]func(tx *sql.Tx, scope *txlock.Scope, key txlock.Key){
+			"itself": func(*sql.Tx, *txlock.Scope, txlock.Key) {},
+			"Ensure": func(_ *sql.Tx, _ *txlock.Scope, key txlock.Key) { must(t, txlock.Ensure(t.Context(), pool, key)) },
+			"RLock": func(tx *sql.Tx, scope *txlock.Scope, key txlock.Key) {
+				must(t, errors.Join(second(scope.RLock(t.Context(), key)), tx.Commit()))
+			},
+			"ROLLBACK": func(tx *sql.Tx, scope *txlock.Scope, key txlock.Key) {
+				must(t, errors.Join(second(scope.Lock(t.Context(), key)), tx.Rollback()))
+			},
+		} {
+			key, want := txlock.Named(key.String()+name), txlock.ErrStaleSnapshot
+			if name == "itself" {
+				want = nil
+			}
+			tx, scope := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
+			must(t, second(scope.Version(t.Context(), key)))
+			other, makers := beginAt(t.Context(), t, pool, sql.LevelRepeatableRead)
+			makes(other, makers, key)
+			wants(t, name, second(scope.Lock(t.Context(), key)), want)
+			wants(t, name+", again", second(scope.Lock(t.Context(), key)), want)
+			_ = other.Rollback() // it has perhaps ended
+			must(t, tx.Rollback())
+		}
 	})
 }
 
