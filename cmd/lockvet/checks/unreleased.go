@@ -70,6 +70,7 @@ type handle struct {
 	results *ast.FieldList
 	seen    map[visit]bool
 	idle    map[ast.Expr]bool // where the variable stands, but is neither released nor handed on
+	asked   bool              // whether the function asks if the lease is lost: then it may replace it
 }
 
 type visit struct {
@@ -87,15 +88,18 @@ func checkPaths(pass *source, fn ast.Node, g *cfg.CFG) {
 			if h == nil {
 				continue
 			}
-			ret := h.forgotten(block, block.Nodes[i+1:], h.err != nil)
-			if ret == nil {
+			end := h.forgotten(block, block.Nodes[i+1:], h.err != nil)
+			if end == nil {
 				continue
 			}
-			line := pass.Fset.Position(ret.Pos()).Line
+			line, what := pass.Fset.Position(end.Pos()).Line, "return"
 			if line == 0 {
 				line = pass.Fset.Position(fn.End()).Line
 			}
-			report(pass, node, h.v.Name()+" is not released on all paths: see the return at line "+strconv.Itoa(line))
+			if _, ok := end.(*ast.AssignStmt); ok {
+				what = "assignment"
+			}
+			report(pass, node, h.v.Name()+" is not released on all paths: see the "+what+" at line "+strconv.Itoa(line))
 		}
 	}
 }
@@ -128,6 +132,15 @@ func newHandle(pass *source, v types.Object, in ast.Node) *handle {
 		if of := h.looksAt(n); of != nil {
 			h.idle[ast.Unparen(of)] = true
 		}
+		switch n := n.(type) {
+		case *ast.AssignStmt: // l = nil
+			for _, left := range n.Lhs {
+				h.idle[ast.Unparen(left)] = true
+			}
+		case *ast.SelectorExpr:
+			asks := slices.Contains([]string{"Context", "Done", "Err", "Valid"}, n.Sel.Name)
+			h.asked = h.asked || asks && pathOf(pass, n.X).is(v)
+		}
 	}
 	return h
 }
@@ -148,11 +161,17 @@ func typeOf(fn ast.Node) *ast.FuncType {
 	return fn.(*ast.FuncLit).Type
 }
 
-// forgotten returns a return that is reached without a release.
+// forgotten returns what is reached without a release: a return, or another value of the variable.
 func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.Node {
 	for _, node := range nodes {
-		if h.releases(node) {
+		switch {
+		case h.releases(node):
 			return nil
+		case overwrites(h.pass, node, h.v):
+			if h.asked {
+				return nil
+			}
+			return node
 		}
 		tells = tells && !overwrites(h.pass, node, h.err)
 	}

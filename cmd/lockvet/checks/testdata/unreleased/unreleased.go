@@ -107,6 +107,48 @@ func reader(ctx context.Context, m *lease.Manager, key txlock.Key) error {
 	return nil
 }
 
+func overwritten(ctx context.Context, m *lease.Manager, key, second txlock.Key) error {
+	l, err := m.Acquire(ctx, key) // want `l is not released on all paths: see the assignment at line 115`
+	if err != nil {
+		return err
+	}
+	l, err = m.Acquire(ctx, second)
+	if err != nil {
+		return err
+	}
+	return l.Release(ctx)
+}
+
+func lastOfLoop(ctx context.Context, m *lease.Manager, keys []txlock.Key) (err error) {
+	var l *lease.Lease
+	for _, key := range keys {
+		if l, err = m.Acquire(ctx, key); err != nil { // want `l is not released on all paths: see the assignment at line 125`
+			return err
+		}
+	}
+	return l.Release(ctx)
+}
+
+func cleared(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	l, err := m.Acquire(ctx, key) // want `l is not released on all paths`
+	if err != nil {
+		return err
+	}
+	l = nil
+	_ = l
+	return nil
+}
+
+func overwrittenLater(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	l, err := m.Acquire(ctx, key) // want `l is not released on all paths`
+	if err != nil {
+		return err
+	}
+	_ = l
+	defer func() { l = nil }()
+	return nil
+}
+
 func deferred(ctx context.Context, m *lease.Manager, key txlock.Key, work func(context.Context) error) (err error) {
 	l, err := m.Acquire(ctx, key)
 	if err != nil {
@@ -219,4 +261,49 @@ func collected(ctx context.Context, m *lease.Manager, keys []txlock.Key) (kept [
 		kept = append(kept, l)
 	}
 	return kept, nil
+}
+
+func tried(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	l, err := m.TryAcquire(ctx, key)
+	for errors.Is(err, txlock.ErrBusy) {
+		time.Sleep(time.Second)
+		l, err = m.TryAcquire(ctx, key)
+	}
+	if err != nil {
+		return err
+	}
+	return l.Release(ctx)
+}
+
+func replaced(ctx context.Context, m *lease.Manager, keys []txlock.Key) (err error) {
+	var l *lease.Lease
+	for _, key := range keys {
+		if l != nil {
+			if err := l.Release(ctx); err != nil {
+				return err
+			}
+		}
+		if l, err = m.Acquire(ctx, key); err != nil {
+			return err
+		}
+	}
+	return l.Release(ctx)
+}
+
+func renewed(ctx context.Context, m *lease.Manager, key txlock.Key, work func() error) error {
+	var l *lease.Lease
+	for {
+		if l != nil && l.Err() != nil {
+			l = nil
+		}
+		if l == nil {
+			var err error
+			if l, err = m.Acquire(ctx, key); err != nil {
+				return err
+			}
+		}
+		if err := work(); err != nil {
+			return errors.Join(err, l.Release(ctx))
+		}
+	}
 }
