@@ -17,6 +17,7 @@ import (
 // for a method that sqlc generates, whether it is a SELECT without a lock.
 type helper struct {
 	Locks, Calls []int
+	Sends        []int // the transactions that it is given, and sends statements in
 	Queries      []ref
 	Returns      *ref
 	Runs         *runs
@@ -144,6 +145,11 @@ func learnt(s *source, fn *types.Func, body *ast.BlockStmt) helper {
 			l.call(call)
 		}
 	})
+	for v := range fn.Signature().Params().Variables() {
+		if isTx(v.Type()) && statementIn(s, body, v) != nil {
+			l.addParam(&l.Sends, v)
+		}
+	}
 	l.Works = l.Works && len(l.Locks) > 0
 	l.Returns = l.returned(body)
 	return l.helper

@@ -3,11 +3,12 @@ package checks
 import (
 	"go/ast"
 	"go/types"
+	"slices"
 	"strings"
 )
 
-// GuardLast finds statements between a lease's Guard and the COMMIT.
-var GuardLast = check("guardlast", "find statements of a transaction after Lease.Guard, which should be its last", runGuardLast)
+// GuardLast finds statements between Guard and the COMMIT.
+var GuardLast = check("guardlast", "find statements of a transaction after Guard, which should be its last", runGuardLast)
 
 func runGuardLast(pass *source) {
 	eachList(pass, func(list []ast.Stmt) {
@@ -31,7 +32,7 @@ func runGuardLast(pass *source) {
 }
 
 func isGuard(name string) bool {
-	return strings.HasPrefix(name, "(*txlock/lease.Lease") && strings.HasSuffix(name, ").Guard")
+	return strings.HasPrefix(name, "(*txlock/") && strings.HasSuffix(name, ").Guard")
 }
 
 func guardIn(pass *source, stmt ast.Stmt) (guard *ast.CallExpr, tx types.Object) {
@@ -67,23 +68,29 @@ func ends(pass *source, stmt ast.Stmt, tx types.Object) bool {
 // statementIn returns a call by which a statement sends something in the transaction.
 func statementIn(pass *source, stmt ast.Stmt, tx types.Object) (found *ast.CallExpr) {
 	reached(pass, stmt, func(n ast.Node) {
-		call, ok := n.(*ast.CallExpr)
-		if !ok || isGuard(nameOf(pass, call)) {
-			return
-		}
-		receiver := receiverOf(call)
-		if receiver == nil {
-			return
-		}
-		p := pathOf(pass, receiver)
-		sends := finishes(pass, call) && p.is(tx)
-		if withTx(pass.TypesInfo.TypeOf(receiver)) && !withTx(pass.TypesInfo.TypeOf(call)) {
-			bind, ok := ast.Unparen(receiver).(*ast.CallExpr)
-			sends = p.known() && pass.joined[p.root] == tx || ok && txOf(pass, bind) == tx
-		}
-		if sends {
+		if call, ok := n.(*ast.CallExpr); ok && !isGuard(nameOf(pass, call)) && (sends(pass, call, tx) || givesTo(pass, call, tx)) {
 			found = call
 		}
 	})
 	return found
+}
+
+func sends(pass *source, call *ast.CallExpr, tx types.Object) bool {
+	receiver := receiverOf(call)
+	if receiver == nil {
+		return false
+	}
+	p := pathOf(pass, receiver)
+	if withTx(pass.TypesInfo.TypeOf(receiver)) && !withTx(pass.TypesInfo.TypeOf(call)) {
+		bind, ok := ast.Unparen(receiver).(*ast.CallExpr)
+		return p.known() && pass.joined[p.root] == tx || ok && txOf(pass, bind) == tx
+	}
+	return finishes(pass, call) && p.is(tx)
+}
+
+// givesTo reports whether a call gives the transaction to a function that sends something in it.
+func givesTo(pass *source, call *ast.CallExpr, tx types.Object) bool {
+	return slices.ContainsFunc(pass.helper(calleeOf(pass, call)).Sends, func(i int) bool {
+		return i < len(call.Args) && pathOf(pass, call.Args[i]).is(tx)
+	})
 }

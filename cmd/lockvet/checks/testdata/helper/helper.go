@@ -71,6 +71,20 @@ func (s *Store) CountIn(ctx context.Context, tx *sql.Tx) (n int, err error) {
 	return n, err
 }
 
+// Tally counts in a transaction.
+func Tally(ctx context.Context, tx *sql.Tx) error { return tally(ctx, tx) }
+
+func tally(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, "UPDATE tallies SET n = n + 1")
+	return err
+}
+
+// TallyGorm does so with GORM.
+func TallyGorm(tx *gorm.DB) error { return tx.Exec("UPDATE tallies SET n = n + 1").Error }
+
+// Commit ends a transaction.
+func Commit(tx *sql.Tx) error { return tx.Commit() }
+
 // Locked runs a function in a transaction with locks.
 func (s *Store) Locked(ctx context.Context, id int64, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return locksqlc.Run(ctx, s.db, Orders.Keys(id), func(tx *sql.Tx) error { return fn(ctx, tx) })
