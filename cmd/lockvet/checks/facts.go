@@ -19,6 +19,7 @@ type helper struct {
 	Locks, Calls []int
 	Sends        []int // the transactions that it is given, and sends statements in
 	Queries      []ref
+	Makes        []ref // what a function queries that it returns
 	Returns      *ref
 	Runs         *runs
 	Selects      bool
@@ -141,8 +142,11 @@ func learnt(s *source, fn *types.Func, body *ast.BlockStmt) helper {
 		l.Selects = l.Selects || recv != nil && withTx(recv.Type()) && selects(s, call)
 	}
 	reached(s, body, func(n ast.Node) {
-		if call, ok := n.(*ast.CallExpr); ok {
-			l.call(call)
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			l.call(n)
+		case *ast.ReturnStmt:
+			l.makes(n)
 		}
 	})
 	for v := range fn.Signature().Params().Variables() {
@@ -202,16 +206,34 @@ func (l *learner) call(call *ast.CallExpr) {
 		locker := l.source.helper(calleeOf(l.source, call))
 		l.Works = l.Works || len(locker.Locks) == 0 || locker.Works
 	}
-	for _, p := range queriedBy(l.source, call) {
-		if r, ok := l.ref(p); ok && (!l.chooses || r.Of >= 0 && r.Fields == "") {
-			add(&l.Queries, r)
-		}
-	}
+	l.queries(&l.Queries, call)
 	for _, called := range calledBy(l.source, call) {
 		l.addParam(&l.Calls, target(l.source, called).root)
 	}
 	if t, ok := transactionOf(l.source, call); ok && t.arg != nil {
 		l.runs(t)
+	}
+}
+
+func (l *learner) queries(to *[]ref, call *ast.CallExpr) {
+	for _, p := range queriedBy(l.source, call) {
+		if r, ok := l.ref(p); ok && (!l.chooses || r.Of >= 0 && r.Fields == "") {
+			add(to, r)
+		}
+	}
+}
+
+// makes learns of a function that is returned.
+func (l *learner) makes(ret *ast.ReturnStmt) {
+	if len(ret.Results) != 1 {
+		return
+	}
+	if fn := l.text(ret.Results[0]); fn != nil {
+		reached(l.source, fn, func(n ast.Node) {
+			if call, ok := n.(*ast.CallExpr); ok {
+				l.queries(&l.Makes, call)
+			}
+		})
 	}
 }
 

@@ -76,10 +76,7 @@ func lockerOf(pass *source, call *ast.CallExpr) types.Object {
 // queriedBy returns the pools and transactions that a call queries, and the Queries of sqlc
 // that are bound to no transaction.
 func queriedBy(pass *source, call *ast.CallExpr) (queried []path) {
-	if finishes(pass, call) {
-		return []path{receiverPath(pass, call)}
-	}
-	if p := unbound(pass, call); p.known() {
+	if p := senderOf(pass, call); p.known() {
 		return []path{p}
 	}
 	var places []int
@@ -100,6 +97,14 @@ func queriedBy(pass *source, call *ast.CallExpr) (queried []path) {
 		queried = append(queried, queriedIn(pass, called, call)...)
 	}
 	return queried
+}
+
+// senderOf returns the pool, transaction or Queries whose method a call is.
+func senderOf(pass *source, call *ast.CallExpr) path {
+	if finishes(pass, call) {
+		return receiverPath(pass, call)
+	}
+	return unbound(pass, call)
 }
 
 // calledBy returns what a call calls: its function, and those of its arguments that its
@@ -129,13 +134,22 @@ func queriedIn(pass *source, called ast.Expr, call *ast.CallExpr) (queried []pat
 		return queriedInText(pass, fn, called, call)
 	}
 	named := &ast.CallExpr{Fun: called}
-	if value, ok := pass.only(called).(*ast.SelectorExpr); ok { // save := s.save
+	if value := pass.only(called); value != nil { // save := s.save
 		named.Fun = value
 	}
 	if called == call.Fun {
 		named.Args = call.Args
+		named = ofMethod(pass, named)
+		if p := senderOf(pass, named); p.known() { // exec := db.Exec
+			p.at, p.indirect = called, true
+			return []path{p}
+		}
 	}
-	for _, r := range pass.helper(calleeOf(pass, named)).Queries {
+	refs := pass.helper(calleeOf(pass, named)).Queries
+	if maker, ok := ast.Unparen(named.Fun).(*ast.CallExpr); ok { // s.work(ctx), a function
+		named, refs = maker, pass.helper(calleeOf(pass, maker)).Makes
+	}
+	for _, r := range refs {
 		if p := r.in(pass, named); p.known() {
 			if p.indirect {
 				p.at = called
@@ -144,6 +158,15 @@ func queriedIn(pass *source, called ast.Expr, call *ast.CallExpr) (queried []pat
 		}
 	}
 	return queried
+}
+
+// ofMethod returns s.save(ctx) for a call of a method expression, (*S).save(s, ctx).
+func ofMethod(pass *source, call *ast.CallExpr) *ast.CallExpr {
+	selector, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
+	if !ok || !pass.TypesInfo.Types[selector.X].IsType() || len(call.Args) == 0 {
+		return call
+	}
+	return &ast.CallExpr{Fun: &ast.SelectorExpr{X: call.Args[0], Sel: selector.Sel}, Args: call.Args[1:]}
 }
 
 func queriedInText(pass *source, fn *ast.FuncLit, called ast.Expr, call *ast.CallExpr) (queried []path) {

@@ -512,3 +512,59 @@ func (s *service) dry() error {
 		return tx.Exec(text).Error
 	})
 }
+
+func (s *service) work(ctx context.Context) func(*sql.Tx) error {
+	return func(*sql.Tx) error { return s.record(ctx, "work") }
+}
+
+func (s *service) workWhole(ctx context.Context) func(*sql.Tx) error {
+	return func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, pay, 1)
+		return err
+	}
+}
+
+// workSoon records before it returns the function.
+func (s *service) workSoon(ctx context.Context) func(*sql.Tx) error {
+	if err := s.record(ctx, "soon"); err != nil {
+		return func(*sql.Tx) error { return err }
+	}
+	return s.payWhole
+}
+
+func (s *service) makers(ctx context.Context) error {
+	work := s.work(ctx)
+	return errors.Join(
+		locksqlc.Run(ctx, s.db, nil, s.work(ctx)), // want `s.work\(ctx\) uses s.db, the pool`
+		locksqlc.Run(ctx, s.db, nil, work),        // want `work uses s.db, the pool`
+		locksqlc.Run(ctx, s.audit, nil, work),
+		locksqlc.Run(ctx, s.db, nil, s.workWhole(ctx)),
+		locksqlc.Run(ctx, s.db, nil, s.workSoon(ctx)),
+	)
+}
+
+func (s *service) values(ctx context.Context, other *service, alone bool) error {
+	exec, either := s.db.ExecContext, s.db.ExecContext
+	record := (*service).record
+	return locksqlc.Run(ctx, s.db, nil, func(tx *sql.Tx) error {
+		if _, err := exec(ctx, pay, 1); err != nil { // want `exec uses s.db, the pool`
+			return err
+		}
+		if !alone {
+			either = tx.ExecContext
+		}
+		if _, err := either(ctx, pay, 1); err != nil {
+			return err
+		}
+		within := tx.ExecContext
+		if _, err := within(ctx, pay, 1); err != nil {
+			return err
+		}
+		return errors.Join(
+			record(s, ctx, "one"), // want `record uses s.db, the pool`
+			record(other, ctx, "one"),
+			s.work(ctx)(tx), // want `s.work\(ctx\) uses s.db, the pool`
+			s.workWhole(ctx)(tx),
+		)
+	})
+}
