@@ -113,6 +113,20 @@ func overwrites(pass *source, node ast.Node, v types.Object) bool {
 	return ok && slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return target(pass, left).is(v) })
 }
 
+// wraps reports whether a node gives a variable another error: err = fmt.Errorf("lock: %w", err).
+func wraps(pass *source, node ast.Node, v types.Object) bool {
+	assign, ok := node.(*ast.AssignStmt)
+	if !ok || len(assign.Lhs) != 1 || !target(pass, assign.Lhs[0]).is(v) {
+		return false
+	}
+	call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	fn := calleeOf(pass, call)
+	return fn != nil && fn.FullName() == "fmt.Errorf"
+}
+
 // reads reports whether a node looks at a variable: _ = v and a line of a log don't.
 func reads(pass *source, node ast.Node, v types.Object, log bool) (found bool) {
 	written := map[ast.Node]bool{}

@@ -159,7 +159,7 @@ func (t *trial) reach(g guess, block *cfg.Block, rest []ast.Node, f func(ast.Nod
 			if t.locksAgain(node) || !f(node) {
 				return
 			}
-			if g.err != nil && overwrites(t.pass, node, g.err) {
+			if g.err != nil && overwrites(t.pass, node, g.err) && !wraps(t.pass, node, g.err) {
 				g.told = false
 			}
 		}

@@ -57,6 +57,9 @@ func (t *trial) idle(node ast.Node) bool {
 	case *ast.ReturnStmt:
 		return !t.works(n)
 	case *ast.AssignStmt: // _ = first, err = nil
+		if wraps(t.pass, n, t.err) {
+			return !t.kept && !within(typeOf(t.fn), t.err)
+		}
 		_, call := n.Rhs[0].(*ast.CallExpr)
 		cleared := t.pass.TypesInfo.Types[n.Rhs[0]].IsNil() && target(t.pass, n.Lhs[0]).is(t.err)
 		return cleared || !call && !slices.ContainsFunc(n.Lhs, func(left ast.Expr) bool { return !isBlank(left) })

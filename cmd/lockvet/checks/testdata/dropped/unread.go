@@ -135,6 +135,57 @@ func swallowed(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.
 	return err
 }
 
+func wrapped(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	if _, err := locks.Lock(ctx, key); err != nil { // want `the failure of Lock changes nothing`
+		err = fmt.Errorf("lock: %w", err)
+	}
+	_, err := tx.ExecContext(ctx, pay)
+	return err
+}
+
+func wrappedAndRead(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	_, err := locks.Lock(ctx, key)
+	if err != nil {
+		err = fmt.Errorf("lock: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, pay)
+	return err
+}
+
+func wrappedForDefer(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) {
+	var err error
+	defer func() {
+		if err != nil {
+			tx.Rollback()
+		}
+	}()
+	if _, err = locks.Lock(ctx, key); err != nil {
+		err = fmt.Errorf("lock: %w", err)
+	}
+	tx.ExecContext(ctx, pay)
+}
+
+func wrappedForCaller(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) (err error) {
+	if _, err = locks.Lock(ctx, key); err != nil {
+		err = fmt.Errorf("lock: %w", err)
+	}
+	tx.ExecContext(ctx, pay)
+	return
+}
+
+func replacedByOwn(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	if _, err := locks.Lock(ctx, key); err != nil {
+		err = handled(err)
+	}
+	_, err := tx.ExecContext(ctx, pay)
+	return err
+}
+
+func handled(err error) error { return err }
+
 func allowed(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
 	if _, err := locks.TryLock(ctx, key); err != nil && !errors.Is(err, txlock.ErrBusy) { // want `the failure of TryLock changes nothing`
 		return err
