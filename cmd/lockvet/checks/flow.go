@@ -87,7 +87,8 @@ func (g guess) understood(cond ast.Expr) bool {
 		if e.Op == token.LAND || e.Op == token.LOR {
 			return g.understood(e.X) && g.understood(e.Y)
 		}
-		return g.pass.TypesInfo.Types[e.Y].IsNil() || !g.uses(e)
+		_, passed := ast.Unparen(e.X).(*ast.CallExpr) // to a function that may return another one
+		return !passed && g.pass.TypesInfo.Types[e.Y].IsNil() || !g.uses(e)
 	case *ast.UnaryExpr:
 		return g.understood(e.X)
 	case *ast.Ident:

@@ -184,6 +184,15 @@ func replacedByOwn(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txl
 	return err
 }
 
+// noted gives the error to a function, which may return another one.
+func noted(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	if _, err := locks.Lock(ctx, key); handled(err) == nil {
+		log.Println("locked")
+	}
+	_, err := tx.ExecContext(ctx, pay)
+	return err
+}
+
 func handled(err error) error { return err }
 
 func allowed(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
