@@ -59,11 +59,13 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"Close":            errors.Join(quiet, m.Close(ctx)),
 			},
 			inner: {
-				"Terms":      first(inner.Terms(m)),
-				"Epoch":      first(inner.Epoch(ctx, m)),
-				"BeginEpoch": first(inner.BeginEpoch(ctx, m, time.Hour)),
-				"Works":      working,
-				"Identity":   quiet, "OwnerOf": quiet, "RaiseToken": quiet,
+				"Terms":          first(inner.Terms(m)),
+				"Epoch":          first(inner.Epoch(ctx, m)),
+				"BeginEpoch":     first(inner.BeginEpoch(ctx, m, time.Hour)),
+				"Works":          working,
+				"ForceRelease":   first(inner.ForceRelease(ctx, m, job, map[int64]uint64{0: 1})),
+				"RequestRelease": inner.RequestRelease(ctx, m, job, "why", time.Now()),
+				"Identity":       quiet, "OwnerOf": quiet, "RaiseToken": quiet,
 			},
 			s: {
 				"Acquire":    first(s.Acquire(ctx)),
