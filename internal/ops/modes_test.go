@@ -41,7 +41,7 @@ var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListQueues", 
 
 // notSent are the names in package rawsql that are no statements, or parts of one.
 var notSent = []string{
-	"NoAutocommit", "OtherCharset", "OtherEngine", "DirtyReads", "FixedClock", "clockMoves", "SessionLevel", "LevelBegin", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "SQL", "LockProcedure", "CompareProcedure", "ForUpdate", "tiDBSettings", "tiDBBegan", "vitessSettings", "Nonce", "Limited",
+	"NoAutocommit", "OtherCharset", "OtherEngine", "DirtyReads", "FixedClock", "clockMoves", "SessionLevel", "LevelBegin", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "InCase", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "SQL", "LockProcedure", "CompareProcedure", "ForUpdate", "tiDBSettings", "tiDBBegan", "vitessSettings", "Nonce", "Limited",
 	"Kill", "GroupView", // which ends what is tried, or needs a group
 }
 
