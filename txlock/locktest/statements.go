@@ -156,7 +156,7 @@ func under(text string) (rest string, v variables, err error) {
 			v.noWait = true
 		case variable == rawsql.RefuseStale:
 			v.refuseStale = true
-		case variable != rawsql.AllowStale:
+		case variable != rawsql.AllowStale && !strings.HasPrefix(variable, rawsql.InCase):
 			err = fmt.Errorf("locktest: the variable %q isn't known", variable)
 		}
 	}
