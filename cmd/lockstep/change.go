@@ -163,10 +163,7 @@ MySQL.`,
 			}
 			released := releasedForm{key, []ops.Lease{}, []ops.Lock{}}
 			if released.Locks, err = a.end(ctx, locks); err == nil {
-				released.Leases, err = a.force(ctx, key, leases)
-				if denied := new(mysql.MySQLError); errors.As(err, &denied) && denied.Number == 1095 { // ER_KILL_DENIED_ERROR
-					err = failed(declined, "%w: %s", err, p.MayKill())
-				}
+				released.Leases, err = a.force(ctx, key, leases, p.MayKill())
 			}
 			return a.answer(released, err)
 		}),
@@ -236,8 +233,9 @@ func (a *app) answer(released releasedForm, err error) error {
 	return err
 }
 
-// force takes the leases that were shown and are still held, and returns them.
-func (a *app) force(ctx context.Context, key string, shown []ops.Lease) ([]ops.Lease, error) {
+// force takes the leases that were shown and are still held, and returns them. The grant is what this
+// user may lack to end the session of a transaction that guards one.
+func (a *app) force(ctx context.Context, key string, shown []ops.Lease, grant string) ([]ops.Lease, error) {
 	taken := []ops.Lease{}
 	if len(shown) == 0 {
 		return taken, nil
@@ -251,8 +249,11 @@ func (a *app) force(ctx context.Context, key string, shown []ops.Lease) ([]ops.L
 		tokens[l.Slot] = l.Token
 	}
 	slots, err := lease.Internal(bridge.Pass{}).ForceRelease(ctx, m, txlock.ParseKey(key), tokens)
-	if errors.Is(err, txlock.ErrNotHeld) {
+	switch denied := new(mysql.MySQLError); {
+	case errors.Is(err, txlock.ErrNotHeld):
 		err = nil // answer says so
+	case errors.As(err, &denied) && denied.Number == 1095: // ER_KILL_DENIED_ERROR
+		err = failed(declined, "%w: %s", err, grant)
 	}
 	for _, l := range shown {
 		if slices.Contains(slots, l.Slot) {
