@@ -186,13 +186,14 @@ func (h *Handler) action(r *http.Request, verb Verb) (t target, a Action, token 
 		last = s.content
 	}
 	t, ok := h.targetOf(last, r.FormValue("key"), r.PostFormValue("slot"))
+	a.Key = t.key
 	if err := errors.Join(errs[:]...); err != nil || !ok {
 		return t, a, token, refusal{http.StatusBadRequest, "The form is incomplete: use that of the page of the key."}
 	}
 	if verb.ofJob() { // which has nothing else
-		a = Action{Verb: verb}
+		a = Action{Verb: verb, Key: t.key}
 	}
-	if a.Key = t.key; t.key == "" && (!t.bySlot || verb.ofJob()) {
+	if t.key == "" && (!t.bySlot || verb.ofJob()) {
 		return t, a, token, refusal{http.StatusConflict, "Several keys are shown by this text: it can't be done here."}
 	}
 	return t, a, token, nil

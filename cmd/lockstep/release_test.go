@@ -234,17 +234,28 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 
 		reader, err := m.AcquireShared(lease.WithOwner(s.ctx, "reader/1"), txlock.Named("doc"))
 		s.must(err)
+		var writer *lease.Lease
 		writing := make(chan error, 1)
-		go func() { writing <- second(m.Acquire(lease.WithOwner(s.ctx, "writer/1"), txlock.Named("doc"))) }()
+		go func() {
+			l, err := m.Acquire(lease.WithOwner(s.ctx, "writer/1"), txlock.Named("doc"))
+			writer = l
+			writing <- err
+		}()
 		s.shows([]string{"leases"}, "doc  waits")
 		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
 		s.rows("SELECT kind FROM lockstep_held WHERE name = 'doc'", "reader")
+		var asked askedForm
+		s.answer(done, &asked, "ask", "doc", "--yes")
 		var released releasedForm
 		s.answer(done, &released, "release", "doc", "--yes")
 		if len(released.Leases) != 1 || released.Leases[0].Kind != "reader" {
 			t.Errorf("release of the readers has answered %+v", released)
 		}
 		s.must(<-writing)
+		s.must(writer.Renew(s.ctx))
+		if isAsked(writer) || len(asked.Leases) != 1 {
+			t.Errorf("ask of the readers has answered %+v, and the writer is asked: %t", asked, isAsked(writer))
+		}
 		_ = reader.Release(s.ctx) // it was taken
 
 		_, scope := s.begin()

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -53,6 +54,10 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 	for _, t := range threads {
 		sessions[t.id] = t.session
 	}
+	byTrx := make(map[string]uint64, len(l.open)) // also those of whose thread the server keeps nothing
+	for session, t := range l.open {
+		byTrx[t.id] = session
+	}
 	// A lock on a row that a transaction has made is listed with the thread of who has asked
 	// for it; locks on tables are always listed with their own.
 	owners := make(map[uint64]uint64)
@@ -66,13 +71,14 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 		gaps[r.place()] = gaps[r.place()] || r.inserts() && r.status == waiting && l.ours(r)
 	}
 	for _, r := range all {
-		_, detached := l.detached[strconv.FormatUint(r.trx, 10)]
-		session := sessions[owners[r.trx]]
+		trx := strconv.FormatUint(r.trx, 10)
+		_, detached := l.detached[trx]
+		session := cmp.Or(sessions[owners[r.trx]], byTrx[trx])
 		if detached {
 			session = 0
 		}
 		if (session > 0 || detached) && r.kind != table {
-			l.add(r, rowLock{session: session, detached: detached, waiting: r.status == waiting, place: r.place(), id: r.id, trx: strconv.FormatUint(r.trx, 10)}, gaps[r.place()])
+			l.add(r, rowLock{session: session, detached: detached, waiting: r.status == waiting, place: r.place(), id: r.id, trx: trx}, gaps[r.place()])
 		}
 	}
 	return nil

@@ -64,7 +64,7 @@ func (r *Room) End(ctx context.Context, picked func(Lock) bool) (ended []Lock, e
 		}
 		ended = append(ended, l)
 	}
-	if len(ended) == 0 && p.unlisted {
+	if len(ended) == 0 && (p.unlisted || len(p.Hiding()) > 0) {
 		return nil, ErrUnknown
 	}
 	return ended, r.released(ctx, ended)

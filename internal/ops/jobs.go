@@ -167,7 +167,7 @@ func (s JobStatus) Trouble(now time.Time) (all []string) {
 	why := cmp.Or(s.Err, "interrupted")
 	add(s.Failing == 1, "failed %s ago: %s", seconds(now.Sub(s.Since)), why)
 	add(s.Failing > 1, "failed %d times in %s: %s", s.Failing, seconds(now.Sub(s.Since)), why)
-	add(s.State == "died", "its process died or stopped")
+	add(s.State == "died", "it lost its lease without a result")
 	add(!s.Paused.IsZero(), "paused by %s %s ago", s.PausedBy, seconds(now.Sub(s.Paused)))
 	add(s.Differs != "", "another process runs it by %s", s.Differs)
 	add(!s.Requested.IsZero(), "a run was requested %s ago", seconds(now.Sub(s.Requested)))

@@ -273,7 +273,7 @@ func TestJobs(t *testing.T) {
 			return strings.Join(j.Trouble(all.Now), "; ")
 		}
 		for name, want := range map[string]string{
-			"died": "overdue by 1h0m; its process died or stopped", "fails": "failed 2 times in ", "late": "overdue by 2h0m; another process runs it by Every(2h0m0s)",
+			"died": "overdue by 1h0m; it lost its lease without a result", "fails": "failed 2 times in ", "late": "overdue by 2h0m; another process runs it by Every(2h0m0s)",
 			"paused": "paused by alice ", "runs": "too long by 9m",
 		} {
 			leasetest.Says(t, name, trouble(name), want)

@@ -115,15 +115,17 @@ func (l *look) processes(ctx context.Context) error {
 
 // recorded reads sessions from MySQL's performance schema. It counts how long one is idle from the end of
 // its last statement until now, which is where this statement is. What was recorded before the recording was
-// switched off is left out.
+// switched off, perhaps for a while only, is left out: a session is idle for no longer than since its last
+// statement began, which is known in whole seconds.
 const recorded = `SELECT t.processlist_id, t.processlist_user, t.processlist_host, t.processlist_db, t.processlist_command, t.processlist_state,
-		CASE WHEN t.processlist_command <> 'Sleep' THEN COALESCE(s.timer_wait, t.processlist_time * 1000000000000)
-			WHEN s.end_event_id IS NOT NULL THEN (SELECT CAST(o.timer_end AS SIGNED) FROM performance_schema.threads u
-				JOIN performance_schema.events_statements_current o ON o.thread_id = u.thread_id AND o.nesting_event_level = 0
-				WHERE u.processlist_id = CONNECTION_ID()) - CAST(s.timer_end AS SIGNED) END / 1000000000000,
+		IF(t.processlist_command = 'Sleep', n.at - CAST(s.timer_end AS SIGNED), COALESCE(s.timer_wait, t.processlist_time * 1000000000000)) / 1000000000000,
 		COALESCE(LEFT(s.sql_text, 1024), t.processlist_info), s.end_event_id IS NOT NULL
 		FROM performance_schema.threads t
+		LEFT JOIN (SELECT CAST(o.timer_end AS SIGNED) AS at FROM performance_schema.threads u
+			JOIN performance_schema.events_statements_current o ON o.thread_id = u.thread_id AND o.nesting_event_level = 0
+			WHERE u.processlist_id = CONNECTION_ID()) n ON TRUE
 		LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0 AND t.instrumented = 'YES'
+			AND IF(t.processlist_command = 'Sleep', s.end_event_id IS NOT NULL AND n.at - CAST(s.timer_end AS SIGNED) < (t.processlist_time + 2) * 1000000000000, s.end_event_id IS NULL)
 			AND NOT EXISTS (SELECT 1 FROM performance_schema.setup_consumers WHERE enabled = 'NO' AND name IN (` + statementConsumers + `))
 		WHERE t.processlist_id IN (`
 
@@ -264,7 +266,8 @@ func (l *look) readPrograms(ctx context.Context) error {
 func (l *look) precise() {
 	for i := range l.Waits {
 		w := &l.Waits[i]
-		if s := l.Sessions[w.Session]; !s.Idle() && s.For > 0 {
+		s := l.Sessions[w.Session]
+		if later := s.For - w.For; !s.Idle() && s.For > 0 && later > -2 && later < 2 { // else its statement has done something before
 			w.For = s.For
 		}
 	}

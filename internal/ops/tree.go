@@ -159,8 +159,9 @@ func (p *Picture) Notes(n *Node) []string {
 		notes = append(notes, "held by a transaction without a session: "+EndDetached)
 	}
 	switch {
-	case n.Unsure && n.Kind == Table:
-		notes = append(notes, "held by one or more of these")
+	case n.Unsure && n.Kind == Table && len(n.Holders) > 0: // or by LOCK TABLES or HANDLER, without a transaction
+		notes = append(notes, "perhaps held by one of these")
+	case n.Kind == Table:
 	case n.Unsure:
 		notes = append(notes, "shared, held by one or more of these")
 	}

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"context"
+	"slices"
 
 	"github.com/dca00107/lockstep/internal/lease/rules"
 	"github.com/dca00107/lockstep/internal/lease/store"
@@ -26,7 +27,11 @@ func (s *Store) AskHolders(ctx context.Context, key, why string, since int64) (s
 	return do(ctx, s.session, "AskHolders", entryRow(key), func(t *Tx) (asked store.Asked, _ error) {
 		now, rows := t.db.now(), t.latest()
 		last := now
-		for _, at := range append(places(rows, key), entryRow(key)) {
+		others, entry := places(rows, key), entryRow(key)
+		if !slices.ContainsFunc(others, func(at store.Row) bool { return rows[entry].WaitsFor(rows[at], now) }) { // else it holds nothing yet
+			others = append(others, entry)
+		}
+		for _, at := range others {
 			r, reply := rows[at].Request(why, since, now)
 			switch {
 			case reply == store.Refused:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/lease/rules"
@@ -30,6 +31,9 @@ func (s *Store) AskHolders(ctx context.Context, key, why string, since int64) (a
 		asked.At = min(since, rows[0].now)
 	}
 	for _, seen := range rows {
+		if seen.at.Slot == store.LeaseSlot && slices.ContainsFunc(rows, func(r seenRow) bool { return seen.WaitsFor(r.Row, seen.now) }) {
+			continue // it holds nothing yet
+		}
 		_, reply, err := s.changeSeen(ctx, seen, always, false, func(r rules.Row, now int64) (rules.Row, store.Reply) { return r.Request(why, since, now) })
 		if err != nil {
 			return asked, err
