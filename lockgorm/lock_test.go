@@ -274,6 +274,13 @@ func TestWaitAtMost(t *testing.T) {
 			wantError(t, "Transaction", lockgorm.Transaction(short, []txlock.Key{key}, func(*gorm.DB) error { return nil }), txlock.ErrWaitTimeout)
 			return nil
 		}))
+		within(t, db, func(tx *gorm.DB) {
+			once, short := parcels.Key(newID()), lockgorm.WaitAtMost(db, limit)
+			noError(t, second(scopeOf(t, tx).Once(ctx, once)))
+			wantError(t, "Once", second(lockgorm.Once(short, once, func(*gorm.DB) error { return nil })), txlock.ErrWaitTimeout)
+			_, _, err := lockgorm.OnceValue(short, once, func(*gorm.DB) (int, error) { return 1, nil })
+			wantError(t, "OnceValue", err, txlock.ErrWaitTimeout)
+		})
 		for _, pool := range []*gorm.DB{db, nil} {
 			wantError(t, "no transaction", second(lockgorm.Lock(lockgorm.WaitAtMost(pool, limit), key)), txlock.ErrNoTransaction)
 		}

@@ -28,7 +28,7 @@ import (
 func Once(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...txlock.OnceOption) (first bool, err error) {
 	err = run("Once", db, []txlock.Key{key}, fn, nil, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
 		ctx := tx.Statement.Context
-		if first, err = scope.Once(ctx, key, options...); err != nil || !first {
+		if first, err = limited(tx, scope).Once(ctx, key, options...); err != nil || !first {
 			return false, err
 		}
 		return false, inner.Final(ctx, scope, fn(tx))
@@ -47,7 +47,7 @@ func OnceValue[T any](db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) (T, erro
 	}
 	err = run("OnceValue", db, []txlock.Key{key}, dry, nil, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
 		ctx := tx.Statement.Context
-		value, first, err = idempotent.Value(ctx, scope, key, options, func() (T, error) {
+		value, first, err = idempotent.Value(ctx, limited(tx, scope), key, options, func() (T, error) {
 			value, err := fn(tx)
 			return value, inner.Final(ctx, scope, err)
 		})
@@ -70,7 +70,7 @@ func OnceHandler(db *gorm.DB, next http.Handler, options ...idempotency.Option) 
 		begin := func(*gorm.DB) error { return nil }
 		return run("OnceHandler", db.WithContext(ctx), nil, begin, nil, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (bool, error) {
 			ctx := context.WithValue(ctx, txKey{}, tx)
-			return false, body(ctx, scope)
+			return false, body(ctx, limited(tx, scope))
 		})
 	}, next, options)
 }

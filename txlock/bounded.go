@@ -1,6 +1,7 @@
 package txlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,13 +121,15 @@ func (s *state) inSeconds(ctx context.Context, atMost time.Duration, do func() e
 		return err
 	}
 	if seconds := rawsql.LockWait(atMost); seconds < before {
-		if _, err := s.tx.DBTX.ExecContext(own, rawsql.SetLockWait(seconds)); err != nil {
+		if _, err := s.tx.DBTX.ExecContext(s.own(ctx, guard.Call{Borrows: true}), rawsql.SetLockWait(seconds)); err != nil {
 			return err
 		}
 		defer func() {
-			if _, restoreErr := s.tx.DBTX.ExecContext(s.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
-				err = restoreErr
+			_, restoreErr := s.tx.DBTX.ExecContext(s.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before))
+			if restoreErr != nil {
+				restoreErr = cmp.Or(ctx.Err(), restoreErr) // whose end may have ended the transaction
 			}
+			err = cmp.Or(err, restoreErr)
 		}()
 	}
 	return do()

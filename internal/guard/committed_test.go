@@ -112,6 +112,26 @@ func TestLostTwice(t *testing.T) {
 	}
 }
 
+// TestDeadBeforeCommit finds the connection dead before COMMIT could be sent: nothing was committed.
+func TestDeadBeforeCommit(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	c, err := pool.Conn(t.Context())
+	check(t, err)
+	tx, err := c.BeginTx(t.Context(), nil)
+	check(t, err)
+	exec(t, tx, "DO 1")
+	check(t, c.Raw(func(dc any) error {
+		dc.(*conn).base.(*stubConn).dead = true // the driver has noticed it when it closed a statement
+		return nil
+	}))
+	base.will("commit", driver.ErrBadConn)
+	if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) || !fault.Retryable(err) {
+		t.Errorf("Commit: %v, want that the transaction can be retried", err)
+	}
+	_ = c.Close() // it is lost
+}
+
 // TestDoomedAfterCommit ends the transaction that the program has begun after a COMMIT as
 // text; the program doesn't notice.
 func TestDoomedAfterCommit(t *testing.T) {

@@ -36,6 +36,7 @@ type conn struct {
 
 	probeSavepoint bool // rawsql.ProbeSavepoint was sent, rawsql.ReleaseProbeSavepoint not yet
 	unusable       bool // by others: it is lost, or its session has changed
+	borrowed       bool // by a Call that Borrows, until one Restores
 
 	demoted bool // its server can't be written to, at least for now
 
@@ -77,7 +78,10 @@ func (t *driverTx) Commit() error {
 	t.conn.end(false) // before the server frees the locks: nobody may believe that they are still held
 	err := t.conn.begin.end(t.conn, "COMMIT")
 	switch {
-	case txState == nil || !sent:
+	case txState == nil:
+	case !sent && err != nil:
+		err = fault.Lost(err)
+	case !sent:
 	case err == nil:
 		txState.notifyCommitted()
 	default:
@@ -309,7 +313,7 @@ func (c *conn) ResetSession(ctx context.Context) error {
 // returns to its pool.
 func (c *conn) IsValid() bool {
 	validator, ok := c.base.(driver.Validator)
-	return !c.unusable && (!ok || validator.IsValid())
+	return !c.unusable && !c.borrowed && (!ok || validator.IsValid())
 }
 
 // usable reports whether the connection can send anything.

@@ -471,6 +471,26 @@ func TestConnectionsNotUsedAgain(t *testing.T) {
 	}
 }
 
+// TestBorrowedSession proves that nobody is given a connection on whose session a variable was set that
+// was not restored, because the transaction had ended.
+func TestBorrowedSession(t *testing.T) {
+	t.Parallel()
+	for _, restored := range []bool{true, false} {
+		base, pool := newStub(t, false)
+		tx := begin(t, pool)
+		txState, _, _ := Ask(t.Context(), tx)
+		check(t, second(tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Borrows: true}), "SET limit")))
+		if restored {
+			check(t, second(tx.ExecContext(WithCall(t.Context(), Call{Tx: txState, Restores: true}), "SET back")))
+		}
+		check(t, tx.Rollback())
+		check(t, begin(t, pool).Commit())
+		if n := base.connections(); (n == 1) != restored {
+			t.Errorf("restored=%t: %d connections", restored, n)
+		}
+	}
+}
+
 // TestDoomedTextRollsBack proves that a COMMIT sent as a statement of a doomed transaction becomes a
 // ROLLBACK, however it is sent: a server may have begun another one after the deadlock. The program
 // can roll back, or begin another, and nobody uses a connection again on which it does neither.

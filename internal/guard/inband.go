@@ -28,6 +28,9 @@ type Call struct {
 	// another table, where the transaction may write, and where what is sent before it
 	// commits by itself.
 	Make string
+	// Borrows: it sets a variable of the session for what follows. A connection to whose session
+	// that isn't given back is closed.
+	Borrows bool
 	// Restores: it restores a variable of the session. Since the session outlives the
 	// transaction, it is sent even if the server has ended that.
 	Restores bool

@@ -36,6 +36,7 @@ func (c *conn) before(ctx context.Context, s statement) error {
 		if err := c.fit(ctx); err != nil {
 			return err
 		}
+		c.borrowed = c.borrowed || call.Borrows
 	}
 	if err := c.sendBegin(ctx); err != nil || call != nil {
 		return err
@@ -130,6 +131,7 @@ func (c *conn) ran(ctx context.Context, s statement) {
 	call := c.call(ctx)
 	switch {
 	case call != nil:
+		c.borrowed = c.borrowed && !call.Restores
 		if call.Reads {
 			c.tx.ran(statement{kind: kindPlain}, false)
 		}

@@ -118,7 +118,7 @@ func waitForReaders(leases []Lease) {
 	}
 	for i := range leases {
 		l := &leases[i]
-		if owner, read := readers[l.Key]; read && l.Kind == string(Exclusive) && owner != l.Owner {
+		if owner, read := readers[l.Key]; read && l.Kind == string(Exclusive) && owner != l.Owner && !l.Kept() {
 			l.Kind, l.Leads = waiter, false
 		}
 	}

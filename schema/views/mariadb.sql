@@ -47,7 +47,7 @@ SELECT
   CAST(UNIX_TIMESTAMP() - l.token DIV 1000000 AS SIGNED), NULL, CAST(l.expires_us DIV 1000000 - UNIX_TIMESTAMP() AS SIGNED), NULL, 0
 FROM lockstep_leases l
 WHERE l.slot >= 0 AND CHAR_LENGTH(l.holders) > 0 AND l.expires_us > UNIX_TIMESTAMP() * 1000000
-  AND NOT (l.slot = 0 AND EXISTS (SELECT 1 FROM lockstep_leases r -- a writer that waits for readers
+  AND NOT (l.slot = 0 AND l.owner NOT LIKE 'released: %' AND EXISTS (SELECT 1 FROM lockstep_leases r -- a writer that waits for readers
     WHERE r.name = l.name AND r.slot > 1000 AND CHAR_LENGTH(r.holders) > 0 AND r.expires_us > UNIX_TIMESTAMP() * 1000000 AND r.owner <> l.owner));
 
 -- lockstep_waits: who waits for a row of lockstep, and who is in the way. Those who have

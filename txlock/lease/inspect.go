@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -116,7 +117,8 @@ func infosOf(rows []store.Info) []Info {
 		}
 	}
 	for i := range all {
-		if reader, is := read[rows[i].Key]; is && all[i].Kind == Exclusive && all[i].Held && reader != all[i].Owner {
+		kept := strings.HasPrefix(all[i].Owner, store.Released)
+		if reader, is := read[rows[i].Key]; is && all[i].Kind == Exclusive && all[i].Held && reader != all[i].Owner && !kept {
 			all[i].Kind, all[i].Held = Waiter, false
 		}
 	}
@@ -148,7 +150,7 @@ func infoOf(row store.Info) Info {
 // the given slots (see Info). The next holder's token is higher. The old holder gets
 // txlock.ErrLost from its next renewal or Guard. Until then it may believe that it holds the
 // lease, and an Acquire may re-enter it in the same manager; what the old holder has guarded can't
-// be committed.
+// be committed. A writer that waits for the readers isn't a holder, and gets the lease next.
 //
 // If transactions have guarded the lease, or one has acquired it, ForceRelease queues for the row
 // behind them. If one of them stays open for 5 seconds meanwhile, ForceRelease ends its session
@@ -180,16 +182,21 @@ func (m *Manager) force(ctx context.Context, key txlock.Key, slots []int64, toke
 	if err := m.ready(ctx); err != nil {
 		return nil, fault.Explain(what, err)
 	}
-	if len(slots) == 0 {
+	if tokens == nil {
 		rows, err := m.store.Inspect(ctx, key.String())
 		if err != nil {
 			return nil, fault.Explain(what, err)
 		}
-		slots = append(slots, store.LeaseSlot) // first, so that no reader follows
-		for _, row := range rows {
-			if row.Slot > store.LeaseSlot {
-				slots = append(slots, row.Slot)
+		if len(slots) == 0 {
+			slots = append(slots, store.LeaseSlot) // first, so that no reader follows
+			for _, row := range rows {
+				if row.Slot > store.LeaseSlot {
+					slots = append(slots, row.Slot)
+				}
 			}
+		}
+		if slices.ContainsFunc(infosOf(rows), func(i Info) bool { return i.Slot == store.LeaseSlot && i.Kind == Waiter }) {
+			slots = slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slot == store.LeaseSlot })
 		}
 	}
 	for _, slot := range slots {

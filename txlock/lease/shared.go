@@ -113,6 +113,8 @@ func (l *Lease) Shared() bool { return l.record.shared }
 var (
 	// errDrained is returned to a writer that has kept the readers out for its whole TTL.
 	errDrained = fmt.Errorf("%w: readers", txlock.ErrBusy)
+	// errTaken is returned to a writer whose row was released by force while it waited for readers.
+	errTaken = fmt.Errorf("%w: it was released by force", txlock.ErrBusy)
 	// errReading is returned to an owner that waits for readers in another call.
 	errReading = fmt.Errorf("%w: the owner waits for readers to release it", txlock.ErrBusy)
 )
@@ -121,11 +123,14 @@ var (
 // After the writer's TTL, or at once without wait, it releases the lease so that readers
 // can go on, and returns txlock.ErrBusy.
 func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*Lease, time.Duration, error) {
-	begun, reaped := m.store.Now(), false
+	begun, reaped, waited := m.store.Now(), false, false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
 		row, err := answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, m.store, l.Key()) })
 		if err == nil && row.Held == 0 {
-			if err = l.Err(); err == nil {
+			if err = l.Err(); err == nil && waited {
+				err = m.stillHas(ctx, q, l)
+			}
+			if err == nil {
 				l.record.drained()
 				return l, 0, nil
 			}
@@ -140,13 +145,26 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 		case begun.Until(m.store.Now()) > l.record.ttl:
 			err = errDrained
 		default:
-			reaped = row.Expired > 0
+			reaped, waited = row.Expired > 0, true
 			err = m.sleep(ctx, d)
 		}
 		if err != nil {
-			return nil, row.Left, errors.Join(err, m.releaseUnwanted(ctx, l))
+			released := m.releaseUnwanted(ctx, l)
+			if errors.Is(err, errTaken) && (errors.Is(released, txlock.ErrLost) || errors.Is(released, txlock.ErrNotHeld)) {
+				released = nil
+			}
+			return nil, row.Left, errors.Join(err, released)
 		}
 	}
+}
+
+// stillHas returns errTaken if a ForceRelease has taken the row of a writer while it waited for readers.
+func (m *Manager) stillHas(ctx context.Context, q *request, l *Lease) error {
+	row, err := answer(ctx, m, q, func(ctx context.Context) (store.Glance, error) { return m.store.Look(ctx, l.record.claim().Row) })
+	if err == nil && (row.Token != l.Token() || row.Left <= 0) {
+		err = errTaken
+	}
+	return err
 }
 
 // passReaders ends the readers whose time is over, and returns txlock.ErrUpgrade if the

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -43,6 +44,38 @@ func TestReadersAndWriter(t *testing.T) {
 		release(t, share(t, b, job)) // in the same manager it is woken
 		db.within("the reader", 4*time.Second, 4*time.Second+30*time.Millisecond)
 		nothingHeld(t, a)
+	})
+}
+
+// TestForceReleaseBesideAWriter releases the readers of a key for which a writer waits, by the manager's
+// verb, and by what a tool was shown of the writer's row: it has the lease only if the row is still its own.
+func TestForceReleaseBesideAWriter(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, b, tools := db.manager(), db.manager(), lease.Internal(bridge.Pass{})
+		for _, shown := range []bool{false, true} {
+			reader := share(t, a, job)
+			time.AfterFunc(time.Second, func() {
+				wants(t, "ForceRelease of the waiter", a.ForceRelease(t.Context(), job, 0), txlock.ErrNotHeld)
+				if shown {
+					info, err := a.Inspect(t.Context(), job)
+					must(t, err)
+					must(t, second(tools.ForceRelease(t.Context(), a, job, map[int64]uint64{0: info.Token})))
+				}
+				must(t, a.ForceRelease(t.Context(), job))
+			})
+			writer := acquire(t, b, job)
+			wants(t, "TryAcquire beside the writer", second(a.TryAcquire(t.Context(), job)), txlock.ErrBusy)
+			must(t, writer.Renew(t.Context()))
+			release(t, writer)
+			_ = reader.Release(t.Context()) // it was taken
+		}
+		kept := acquire(t, a, job, lease.HoldAtLeast(time.Minute))
+		reader, err := kept.Downgrade(t.Context())
+		must(t, err)
+		if info, err := b.Inspect(t.Context(), job); err != nil || info.Kind != lease.Exclusive || !info.Held {
+			t.Errorf("a lease that is kept beside its owner's reader is %+v, %v", info, err)
+		}
+		release(t, reader)
 	})
 }
 
