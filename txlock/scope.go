@@ -76,9 +76,11 @@ type hold struct {
 //
 // MySQL limits only the wait of a SELECT, to at most 49 days. For a named key that this process
 // hasn't used, for example because it was never committed, it waits for whole seconds, rounded up:
-// Ensure avoids that. TiDB always waits for whole seconds. MariaDB is late by up to two seconds if the
-// limit ends in the moment in which it begins a guarded pool's transaction. A limit that is not
-// positive makes every call return ErrInvalidOption: TryLock doesn't wait.
+// Ensure avoids that. For the time of that wait the session has another innodb_lock_wait_timeout:
+// if the transaction's context ends meanwhile, a guarded pool closes the connection, and the
+// session of an unguarded one keeps the limit. TiDB always waits for whole seconds. A limit that
+// ends in the moment in which the wait begins may be late, by up to a second on MySQL, and two on
+// MariaDB. One that is not positive makes every call return ErrInvalidOption: TryLock doesn't wait.
 func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 	view := &Scope{state: s.state, atMost: d, bad: s.bad}
 	if d <= 0 {
