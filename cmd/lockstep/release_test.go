@@ -202,6 +202,25 @@ func TestReleaseOfTheNext(t *testing.T) {
 	})
 }
 
+// TestReleaseBehindDDL proves that nobody is told that a lock is free which can't be seen any more, because
+// somebody has begun to change its table while the question was open.
+func TestReleaseBehindDDL(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		tx, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		s.listed()
+		var out bytes.Buffer
+		code := run(s.ctx, []string{"release", "order:42"}, s.getenv, answering(func() string {
+			s.alter("lockstep_locks")
+			return "yes\n"
+		}), &out, &out)
+		if code == done || !strings.Contains(out.String(), ops.ErrUnknown.Error()) {
+			t.Errorf("release returns %d, and prints:\n%s", code, out.String())
+		}
+		s.must(tx.Rollback())
+	})
+}
+
 // TestReleaseOfTheNextLease proves that a lease is neither taken nor asked for from a holder that has
 // acquired it while somebody thought about the question, and that one which nobody holds, or a writer
 // that waits for readers, is no holder's.

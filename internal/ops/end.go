@@ -19,7 +19,7 @@ var ErrDetached = errors.New("the lock is still held, by a prepared transaction:
 
 // ErrUnknown is returned if it is not known which session holds a lock, or whether one still does
 // after End has ended its session.
-var ErrUnknown = errors.New("it is not known which session holds the lock, because the server's list of transactions is old: try again")
+var ErrUnknown = errors.New("it is not known which session holds the lock, because not all can be seen, or the server's list of transactions is old: try again")
 
 // DeniedError is returned if the user may not end a session of another user.
 type DeniedError struct {

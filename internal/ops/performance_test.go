@@ -136,6 +136,50 @@ func TestUnrecorded(t *testing.T) {
 		if s := p.Sessions[root]; s.Doing() != "idle" || !tells(p, false, "last statements", "setup_consumers") {
 			t.Errorf("without the consumer of statements the session is %+v, and not seen is %v", s, p.Gaps)
 		}
+
+		time.Sleep(3 * time.Second) // the server tells whole seconds
+		must(t, second(holder.ExecContext(t.Context(), "DO 1")))
+		set("setup_consumers", "events_statements_current", "YES")
+		p = lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool { return p.Sessions[root].Command == "Sleep" })
+		if s := p.Sessions[root]; s.Doing() != "idle" || !tells(p, false, "last statements", "setup_consumers") {
+			t.Errorf("after statements that were not recorded the session is %+v, and not seen is %v", s, p.Gaps)
+		}
+	})
+}
+
+// TestSecondWait proves that a wait is as long as the session has waited for that row, and not as long as its
+// statement runs, which has waited for another one before.
+func TestSecondWait(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, keys := db.Connect(t), []txlock.Key{txlock.Named("a"), txlock.Named("b")}
+		must(t, txlock.Ensure(t.Context(), pool, keys...))
+		first, scope := beginTx(t, pool)
+		must(t, second(scope.Lock(t.Context(), keys[0])))
+		_, scope = beginTx(t, pool)
+		must(t, second(scope.Lock(t.Context(), keys[1])))
+		waiter, _ := beginTx(t, pool)
+		db.KeepWaiting(t, waiter, func(ctx context.Context) error {
+			s, err := txlock.Join(ctx, waiter)
+			if err == nil {
+				_, err = s.LockAll(ctx, keys...)
+			}
+			return err
+		})
+		time.Sleep(4 * time.Second)
+		must(t, first.Commit())
+		began := time.Now()
+		var wait ops.Wait
+		lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool {
+			for _, wait = range p.Waits {
+				if wait.Key == "b" {
+					return true
+				}
+			}
+			return false
+		})
+		if most := ops.Seconds(time.Since(began).Seconds()) + 2; wait.For > most {
+			t.Errorf("the session has waited for %s, %s at most", wait.For, most)
+		}
 	})
 }
 
