@@ -17,6 +17,7 @@ import (
 	"gorm.io/gorm/logger"
 	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -71,17 +72,6 @@ type Note struct {
 	N  int64
 }
 
-// Draft is deleted softly.
-type Draft struct {
-	ID        int64
-	N         int64
-	DeletedAt gorm.DeletedAt
-}
-
-func (d *Draft) LockKeys(*gorm.DB) ([]txlock.Key, error) {
-	return []txlock.Key{orders.Key(d.ID)}, nil
-}
-
 // hookKey finds the function that the models' hooks call in a context.
 type hookKey struct{}
 
@@ -107,7 +97,6 @@ const (
 var columns = map[string]string{
 	"Order":     serial + "name VARCHAR(50) NOT NULL DEFAULT '', " + counted,
 	"Item":      serial + "order_id BIGINT, name VARCHAR(50) NOT NULL DEFAULT ''",
-	"Draft":     "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3)",
 	"Carton":    serial + "code VARCHAR(50) NOT NULL UNIQUE, n BIGINT NOT NULL, deleted_at DATETIME(3)",
 	"Lid":       serial + "carton_id BIGINT NOT NULL, n BIGINT NOT NULL",
 	"Folder":    serial + "code VARCHAR(50) NOT NULL UNIQUE, n BIGINT NOT NULL, deleted_at DATETIME(3)" + ", " + versionColumn,
@@ -377,23 +366,10 @@ func newID() int64 { return lastID.Add(1) + 1_000_000 }
 // newKey returns the key of a number that no other test uses.
 func newKey() txlock.Key { return orders.Key(newID()) }
 
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var noError, wantError = leasetest.Must, leasetest.Wants
 
 // second drops a result.
 func second[T any](_ T, err error) error { return err }
-
-// wantError fails the test unless the error matches; nil matches none.
-func wantError(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
 
 // equal fails the test unless the values are equal.
 func equal[T comparable](t *testing.T, what string, got, want T) {

@@ -32,61 +32,9 @@ type (
 		gorm.Model `lockstep:"box"`
 		N          int64
 	}
-
-	Misplaced struct {
-		ID int64
-		N  int64 `lockstep:"misplaced"`
-	}
-	Numeric struct {
-		ID int64 `gorm:"type:varchar(20)" lockstep:"numeric"`
-	}
-	Counted struct {
-		ID string `gorm:"type:bigint" lockstep:"counted"`
-	}
-	Instant struct {
-		ID int64 `gorm:"type:double" lockstep:"instant"`
-	}
-	Lowered struct {
-		ID lowered `lockstep:"lowered"`
-	}
-	Keyless struct {
-		N int64 `lockstep:"keyless"`
-	}
-	Doubled struct {
-		gorm.Model `lockstep:"doubled"`
-		N          int64 `lockstep:"doubled"`
-	}
-	Hidden struct {
-		ID int64
-		N  int64 `gorm:"-" lockstep:"hidden"`
-	}
-	Misspelt struct {
-		ID int64 `lockstep:"misspelt,hash"`
-	}
-	Unsaid struct {
-		Code string `gorm:"primaryKey" lockstep:"unsaid,fold"`
-	}
-	TwiceFolded struct {
-		Code string `gorm:"primaryKey" lockstep:"twice,fold=utf8mb4_bin,fold=ascii_bin"`
-	}
-	Turkish struct {
-		Code string `gorm:"primaryKey" lockstep:"turkish,fold=utf8mb4_turkish_ci"`
-	}
-	FoldedNumber struct {
-		ID int64 `lockstep:"number,fold=utf8mb4_bin"`
-	}
-	FoldedBytes struct {
-		Code string `gorm:"primaryKey;type:varbinary(50)" lockstep:"bytes,hashed,fold=utf8mb4_bin"`
-	}
 	Pair struct {
 		A int64 `gorm:"primaryKey" lockstep:"pair"`
 		B int64 `gorm:"primaryKey"`
-	}
-	Fraction struct {
-		ID float64 `lockstep:"fraction"`
-	}
-	Colon struct {
-		ID int64 `lockstep:"a:b"`
 	}
 )
 
@@ -189,29 +137,33 @@ func TestEmbeddedTags(t *testing.T) {
 
 // TestTagsRefused demands an error with the cure for tags that can't be followed.
 func TestTagsRefused(t *testing.T) {
+	field := func(name string, of any, tag reflect.StructTag) reflect.StructField {
+		return reflect.StructField{Name: name, Type: reflect.TypeOf(of), Tag: tag, Anonymous: name == "Model"}
+	}
 	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		db := used(t, e.open(t, func(cfg *gorm.Config) { cfg.NamingStrategy = nil }))
-		for cure, model := range map[string]any{
-			"move the tag there":                      &Misplaced{ID: 1},
-			"in which several values may be one":      &Numeric{ID: 1},
-			"several strings are one number":          &Counted{ID: "1"},
-			"is a DOUBLE":                             &Instant{ID: 1},
-			"names what is stored":                    &Lowered{ID: "a"},
-			"the primary key has 0 columns":           &Keyless{N: 1},
-			"the primary key is ID, N has":            &Doubled{N: 1},
-			"hidden":                                  &Hidden{ID: 1},
-			`write "misspelt"`:                        &Misspelt{ID: 1},
-			`"fold" is not an option`:                 &Unsaid{Code: "a"},
-			`"fold=ascii_bin" is not an option`:       &TwiceFolded{Code: "a"},
-			"know the collation utf8mb4_turkish":      &Turkish{Code: "a"},
-			"fold= is for strings: leave it out":      &FoldedNumber{ID: 1},
-			"the collation binary, but its keys fold": &FoldedBytes{Code: "a"},
-			"the primary key has 2 columns":           &Pair{A: 1, B: 1},
-			"the UUID of github.com/google/uuid":      &Fraction{ID: 1},
-			"has a colon":                             &Colon{ID: 1},
+		for cure, fields := range map[string][]reflect.StructField{ // of a model
+			"move the tag there":                      {field("ID", 1, ""), field("N", 1, `lockstep:"misplaced"`)},
+			"in which several values may be one":      {field("ID", 1, `gorm:"type:varchar(20)" lockstep:"numeric"`)},
+			"several strings are one number":          {field("ID", "", `gorm:"type:bigint" lockstep:"counted"`)},
+			"is a DOUBLE":                             {field("ID", 1, `gorm:"type:double" lockstep:"instant"`)},
+			"names what is stored":                    {field("ID", lowered(""), `lockstep:"lowered"`)},
+			"the primary key has 0 columns":           {field("N", 1, `lockstep:"keyless"`)},
+			"the primary key is ID, N has":            {field("Model", gorm.Model{}, `lockstep:"doubled"`), field("N", 1, `lockstep:"doubled"`)},
+			"hidden":                                  {field("ID", 1, ""), field("N", 1, `gorm:"-" lockstep:"hidden"`)},
+			`write "misspelt"`:                        {field("ID", 1, `lockstep:"misspelt,hash"`)},
+			`"fold" is not an option`:                 {field("ID", "", `lockstep:"unsaid,fold"`)},
+			`"fold=ascii_bin" is not an option`:       {field("ID", "", `lockstep:"twice,fold=utf8mb4_bin,fold=ascii_bin"`)},
+			"know the collation utf8mb4_turkish":      {field("ID", "", `lockstep:"turkish,fold=utf8mb4_turkish_ci"`)},
+			"fold= is for strings: leave it out":      {field("ID", 1, `lockstep:"number,fold=utf8mb4_bin"`)},
+			"the collation binary, but its keys fold": {field("ID", "", `gorm:"type:varbinary(50)" lockstep:"bytes,hashed,fold=utf8mb4_bin"`)},
+			"the UUID of github.com/google/uuid":      {field("ID", 1.5, `lockstep:"fraction"`)},
+			"has a colon":                             {field("ID", 1, `lockstep:"a:b"`)},
 		} {
+			model := reflect.New(reflect.StructOf(fields)).Interface()
 			wantCure(t, db.Create(model).Error, txlock.ErrInvalidKey, cure)
 		}
+		wantCure(t, db.Create(&Pair{A: 1, B: 1}).Error, txlock.ErrInvalidKey, "the primary key has 2 columns")
 	})
 }
 
