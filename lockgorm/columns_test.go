@@ -135,7 +135,7 @@ func TestLookupsFixNoSnapshot(t *testing.T) {
 func TestCheck(t *testing.T) {
 	eachGuarded(t, []string{"Note", "Order", "Parcel", "Ledger"}, func(t *testing.T, e *env) {
 		e.names.tables["Pair"] = e.names.tables["Note"]
-		e.names.tables["Shortened"] = e.CreateTable(t, "shortened", "id BIGINT AUTO_INCREMENT PRIMARY KEY, version INT")
+		e.names.tables["Plan"] = e.CreateTable(t, "shortened", "id BIGINT AUTO_INCREMENT PRIMARY KEY, version INT")
 		e.names.tables["Voucher"] = e.names.tables["Note"]
 		e.names.tables["Token"] = "there_is_no_such_table"
 		for name, c := range map[string]struct {
@@ -146,7 +146,7 @@ func TestCheck(t *testing.T) {
 			"no keys":      {&Note{}, txlock.ErrInvalidKey, `give its primary key the tag lockstep:"..."`},
 			"no column":    {&Voucher{}, txlock.ErrInvalidKey, `gorm:"column:..."`},
 			"two columns":  {&Pair{}, txlock.ErrInvalidKey, "write a method LockKeys"},
-			"a short one":  {&Shortened{}, lockgorm.ErrVersion, "BIGINT UNSIGNED NOT NULL DEFAULT 1"},
+			"a short one":  {&Plan{}, lockgorm.ErrVersion, "BIGINT UNSIGNED NOT NULL DEFAULT 1"},
 			"no table":     {&Token{}, nil, "create the tables before db.Use"},
 			"no model":     {42, nil, "needs models such as &Order{}"},
 			"nil":          {nil, nil, "needs models such as &Order{}"},
@@ -165,12 +165,6 @@ func TestCheck(t *testing.T) {
 		noError(t, dry.Use(lockgorm.New(lockgorm.Check(&Token{}))))
 		wantError(t, "a DryRun", e.open(t, func(cfg *gorm.Config) { cfg.DryRun = true }).Use(lockgorm.New(lockgorm.Check(&Pair{}))), txlock.ErrInvalidKey)
 	})
-}
-
-// Shortened has a column that is too small for its Version.
-type Shortened struct {
-	ID      int64
-	Version lockgorm.Version
 }
 
 // TwoVersions has one too many.

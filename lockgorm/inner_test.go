@@ -65,14 +65,3 @@ func TestNewChildrenAgain(t *testing.T) {
 		e.wantRows(t, "pages", 2, "Page", "doc_id = ?", d.ID)
 	})
 }
-
-// TestNoLockOfAParent proves that On(NoLock...) of a write leaves the keys of its associations to them,
-// also where GORM begins no transaction.
-func TestNoLockOfAParent(t *testing.T) {
-	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
-		order := Order{ID: newID(), Items: []Item{{ID: newID()}}}
-		noError(t, db.Clauses(lockgorm.On(lockgorm.NoLock...)).Create(&order).Error)
-		e.wantRows(t, "items", 1, "Item", "order_id = ?", order.ID)
-	})
-}

@@ -93,25 +93,17 @@ func TestMockOfAnUnknownColumn(t *testing.T) {
 	noError(t, db.Session(&gorm.Session{DryRun: true}).Create(&Voucher{Code: "a"}).Error)
 }
 
-// Bill is a model whose writes lock it.
-type Bill struct {
-	ID   int64
-	Paid bool
-}
-
-func (b *Bill) LockKeys(*gorm.DB) ([]txlock.Key, error) { return orders.Keys(b.ID), nil }
-
 // TestKit locks on a Kit, in every way that lockgorm has.
 func TestKit(t *testing.T) {
 	t.Parallel()
 	db, kit, mock := mocked(t)
 	db = db.WithContext(t.Context())
-	key := orders.Key(7)
+	key := parcels.Key(7)
 	update := func() {
 		mock.ExpectBegin()
-		mock.ExpectExec("UPDATE `bills` SET").WithArgs(true, 7).WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectExec("UPDATE `parcels` SET").WithArgs(1, 7).WillReturnResult(sqlmock.NewResult(0, 1))
 	}
-	pay := func(tx *gorm.DB) error { return tx.Model(&Bill{ID: 7}).Update("paid", true).Error }
+	pay := func(tx *gorm.DB) error { return tx.Model(&Parcel{ID: 7}).Update("n", 1).Error }
 
 	// By hand, in GORM's transaction.
 	noError(t, db.Transaction(func(tx *gorm.DB) error {
@@ -159,7 +151,7 @@ func TestKit(t *testing.T) {
 			t.Errorf("%v was not locked", locked)
 		}
 	}
-	kit.Before(key, "UPDATE `bills`")
+	kit.Before(key, "UPDATE `parcels`")
 }
 
 // TestKitLeases guards a transaction of GORM by a lease.
@@ -176,16 +168,16 @@ func TestKitLeases(t *testing.T) {
 		t.Helper()
 		noError(t, err)
 		mock.ExpectBegin()
-		mock.ExpectExec("DELETE FROM `bills`").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectExec("DELETE FROM `parcels`").WillReturnResult(sqlmock.NewResult(0, 1))
 		mock.ExpectCommit()
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			return errors.Join(guard(tx, l), tx.Exec("DELETE FROM `bills`").Error)
+			return errors.Join(guard(tx, l), tx.Exec("DELETE FROM `parcels`").Error)
 		}))
 		noError(t, l.Release(t.Context()))
 	}
 	key := txlock.Named("job")
 	guards(manager.Acquire(t.Context(), key))
 	guards(manager.AcquireShared(t.Context(), key))
-	kit.Before(key, "DELETE FROM `bills`")
+	kit.Before(key, "DELETE FROM `parcels`")
 	guards(permits.Acquire(t.Context()))
 }

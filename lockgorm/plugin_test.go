@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,7 +38,8 @@ func TestWritesAreLocked(t *testing.T) {
 		"Assign": func(db *gorm.DB, id int64) error {
 			return db.Where(Order{ID: id}).Assign(Order{N: 1}).FirstOrCreate(&Order{}).Error
 		},
-		"Delete": func(db *gorm.DB, id int64) error { return db.Delete(&Order{ID: id}).Error },
+		"Delete":          func(db *gorm.DB, id int64) error { return db.Delete(&Order{ID: id}).Error },
+		"Delete, a model": func(db *gorm.DB, id int64) error { return db.Model(&Order{ID: id}).Delete(&Order{}).Error },
 	}
 	eachSetting(t, []string{"Order"}, func(t *testing.T, e *env) {
 		for name, configure := range configs {
@@ -45,9 +47,9 @@ func TestWritesAreLocked(t *testing.T) {
 			for what, write := range writes {
 				id, saw := newID(), 0
 				noError(t, db.Create(&Order{ID: id}).Error)
-				err := write(withHook(db, func(_ *gorm.DB, id int64) error {
+				err := write(withHook(db, func(_ *gorm.DB, of int64) error {
 					saw++
-					e.wantHeld(t, name+", "+what+", the hook", orders.Key(id))
+					e.wantHeld(t, name+", "+what+", the hook", orders.Key(cmp.Or(of, id)))
 					return nil
 				}), id)
 				if err != nil || saw == 0 {
@@ -279,16 +281,20 @@ func TestChildrenAreLocked(t *testing.T) {
 	}))
 }
 
-// TestChildrenKeepTheirKeys proves that On names the keys of one statement only: the
-// INSERT of the children is another one.
+// TestChildrenKeepTheirKeys proves that On names the keys of one statement only: the INSERT of the
+// children is another one, which has a transaction for its keys where GORM begins none.
 func TestChildrenKeepTheirKeys(t *testing.T) {
-	eachGuarded(t, []string{"Order", "Item"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+	eachSetting(t, []string{"Order", "Item"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for _, on := range [][]txlock.Key{{newKey()}, lockgorm.NoLock} {
 			item := newID()
-			within(t, db, func(tx *gorm.DB) {
-				noError(t, tx.Clauses(lockgorm.On(on...)).Create(&Order{Items: []Item{{ID: item}}}).Error)
-				e.wantHeld(t, fmt.Sprintf("the child, with On(%v) of the parent", on), items.Key(item))
+			hooks := withHook(db, func(_ *gorm.DB, id int64) error {
+				if id == item {
+					e.wantHeld(t, fmt.Sprintf("the child, with On(%v) of the parent", on), items.Key(item))
+				}
+				return nil
 			})
+			noError(t, hooks.Clauses(lockgorm.On(on...)).Create(&Order{ID: newID(), Items: []Item{{ID: item}}}).Error)
+			e.wantRows(t, "children", 1, "Item", "id = ?", item)
 		}
 	}))
 }

@@ -56,6 +56,8 @@ type Sheet struct {
 	Version   lockgorm.Version
 }
 
+func (s *Sheet) BeforeCreate(tx *gorm.DB) error { return hooked(tx, s.ID) }
+
 var versionedModels = []string{"Doc", "Page", "Author", "Sheet"}
 
 // newDoc creates a Doc and returns it.
@@ -162,6 +164,7 @@ func TestVersionOfDeletes(t *testing.T) {
 			"slice":    func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Delete([]*Doc{d}) },
 			"Unscoped": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Unscoped().Delete(d) },
 			"by id":    func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Delete(d, d.ID) },
+			"Model":    func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Delete(&Doc{}) }, // what has no primary key
 		} {
 			d := newDoc(t, db)
 			first := d.Version
