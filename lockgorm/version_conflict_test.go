@@ -234,9 +234,11 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 	}))
 }
 
+type undoing func(db *gorm.DB, write func(tx *gorm.DB) error) error
+
 // undone are the ways in which the write of a model is rolled back without the model
 // noticing.
-var undone = map[string]func(db *gorm.DB, write func(tx *gorm.DB) error) error{
+var undone = map[string]undoing{
 	"Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
 		return db.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errInner) })
 	},
