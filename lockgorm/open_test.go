@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"reflect"
+	"syscall"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -15,50 +16,11 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-func TestOpenBadDSN(t *testing.T) {
-	t.Parallel()
-	for name, dsn := range map[string]string{
-		"no address":      "app@tcp(127.0.0.1:3306",
-		"unknown TLS":     "app@tcp(127.0.0.1:3306)/?tls=nobody-registered-this",
-		"unknown network": "app@nowhere/",
-	} {
-		_, err := lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard})
-		if err == nil {
-			t.Errorf("%s: the data source name %q opens", name, dsn)
-		}
-	}
-}
-
-// TestOpenUnreachable opens pools that can't connect; not parallel, because it
-// looks for goroutines.
-func TestOpenUnreachable(t *testing.T) {
-	for _, engine := range testdb.Engines() {
-		wrong := testdb.Open(t, engine).DSN(func(cfg *driver.Config) { cfg.Passwd = "wrong" })
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		noError(t, err)
-		closed := "app@tcp(" + listener.Addr().String() + ")/"
-		noError(t, listener.Close())
-		before := goleak.IgnoreCurrent()
-		for range 3 {
-			_, err := lockgorm.Open(wrong, &gorm.Config{Logger: logger.Discard})
-			var denied *driver.MySQLError
-			if !errors.As(err, &denied) || denied.Number != 1045 {
-				t.Errorf("%s, a wrong password: %v", engine, err)
-			}
-			_, err = lockgorm.Open(closed, &gorm.Config{Logger: logger.Discard})
-			var refused *net.OpError
-			if !errors.As(err, &refused) {
-				t.Errorf("%s, a port that is closed: %v", engine, err)
-			}
-		}
-		wantError(t, string(engine)+": a pool was left open", goleak.Find(before), nil)
-	}
-}
 
 // brokenPlugin fails when gorm.Open initializes it, after the pool was opened.
 type brokenPlugin struct{ err error }
@@ -68,16 +30,32 @@ func (b brokenPlugin) Initialize(*gorm.DB) error      { return b.err }
 func (b brokenPlugin) Apply(*gorm.Config) error       { return nil }
 func (b brokenPlugin) AfterInitialize(*gorm.DB) error { return b.err }
 
-// TestOpenClosesAfterOptions lets an option fail after the pool was opened; not parallel,
-// because it looks for goroutines.
-func TestOpenClosesAfterOptions(t *testing.T) {
+// TestOpenFails proves that an Open which fails leaves no pool open: with a data source name that is
+// wrong, where it can't connect, and by an option or a plugin, after the pool was opened. It is not
+// parallel, because it looks for goroutines.
+func TestOpenFails(t *testing.T) {
+	quiet := func() *gorm.Config { return &gorm.Config{Logger: logger.Discard} }
+	broken := brokenPlugin{errors.New("broken on purpose")}
 	for _, engine := range testdb.Engines() {
-		dsn := testdb.Open(t, engine).DSN()
+		server := testdb.Open(t, engine)
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		noError(t, errors.Join(err, listener.Close()))
 		before := goleak.IgnoreCurrent()
-		broken := brokenPlugin{errors.New("broken on purpose")}
-		wantError(t, "an option that fails", second(lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard}, broken)), broken.err)
-		_, err := lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard, Plugins: map[string]gorm.Plugin{"broken": broken}})
-		wantError(t, "a plugin that fails", err, broken.err)
+		for dsn, says := range map[string]string{
+			"app@tcp(127.0.0.1:3306": "slash", "app@tcp(127.0.0.1:3306)/?tls=nobody": "nobody", "app@nowhere/": "network",
+		} {
+			leasetest.Fails(t, dsn, second(lockgorm.Open(dsn, quiet())), says)
+		}
+		for dsn, want := range map[string]error{
+			server.DSN(func(cfg *driver.Config) { cfg.Passwd = "wrong" }): &driver.MySQLError{Number: 1045},
+			"app@tcp(" + listener.Addr().String() + ")/":                  syscall.ECONNREFUSED,
+		} {
+			wantError(t, dsn, second(lockgorm.Open(dsn, quiet())), want)
+		}
+		wantError(t, "an option that fails", second(lockgorm.Open(server.DSN(), quiet(), broken)), broken.err)
+		config := quiet()
+		config.Plugins = map[string]gorm.Plugin{"broken": broken}
+		wantError(t, "a plugin that fails", second(lockgorm.Open(server.DSN(), config)), broken.err)
 		wantError(t, string(engine)+": a pool was left open", goleak.Find(before), nil)
 	}
 }

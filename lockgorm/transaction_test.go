@@ -13,12 +13,10 @@ import (
 	"testing"
 	"time"
 
-	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -246,14 +244,8 @@ func TestUnknownOutcome(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		insert := "INSERT INTO " + e.names.tables["Note"] + " (n) VALUES (1)"
 		for _, arrives := range []bool{false, true} {
-			connector, err := driver.NewConnector(e.Config(testdb.LosingCommits(arrives)))
-			noError(t, err)
-			if e.guarded {
-				connector = txlock.Internal(bridge.Pass{}).Guarded(connector)
-			}
-			pool := sql.OpenDB(connector)
-			defer pool.Close()
-			db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard})
+			pool := leasetest.Pool(t, e.DB, e.guarded, testdb.LosingCommits(arrives))
+			db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool}), e.config())
 			noError(t, err)
 			for name, run := range outermost {
 				runs := 0

@@ -16,16 +16,23 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestTrips counts round trips: a transaction with a lock has no more of them than the
-// same transaction without. MySQL needs procedures for that.
+// counting is a pool that can use a number of connections, and counts its round trips.
+func (e *env) counting(t *testing.T, connections int) (*gorm.DB, *testdb.Trips) {
+	t.Helper()
+	trips, count := testdb.CountTrips(t)
+	db := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true }))
+	poolOf(t, db).SetMaxOpenConns(connections)
+	return db, trips
+}
+
+// TestTrips counts round trips: a transaction with a lock has no more of them than the same
+// transaction without, for which MySQL needs procedures. A read with On takes its lock with it, a
+// write with CommitWith commits, and both are one round trip each, by GORM's models and by Raw and Exec.
 func TestTrips(t *testing.T) {
 	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
-		trips, count := testdb.CountTrips(t)
-		db := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true }))
-		pool := poolOf(t, db)
-		pool.SetMaxOpenConns(1)
-		key := newKey()
-		noError(t, txlock.Ensure(t.Context(), pool, key))
+		db, trips := e.counting(t, 1)
+		key, table := newKey(), "`"+e.names.TableName("Note")+"`"
+		noError(t, txlock.Ensure(t.Context(), poolOf(t, db), key))
 		write := func(tx *gorm.DB) error { return tx.Create(&Note{N: 1}).Error }
 		one := func(run func() error) int {
 			noError(t, run()) // what a process asks a server once
@@ -33,38 +40,62 @@ func TestTrips(t *testing.T) {
 			noError(t, run())
 			return trips.Count() - before
 		}
-		without := one(func() error { return db.Transaction(write) })
-		bare := without
+		without, begin := one(func() error { return db.Transaction(write) }), 0
 		if e.Engine() == testdb.MySQL && testdb.WithoutProcedures() {
-			without++ // BEGIN
-		}
-		equal(t, "Transaction", one(func() error { return lockgorm.Transaction(db, []txlock.Key{key}, write) }), without)
-		if got := one(func() error {
-			return lockgorm.Transaction(db, []txlock.Key{key}, write, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		}); got != without+(without-bare) { // the level, too
-			t.Errorf("Transaction at READ COMMITTED has %d round trips, without the lock %d", got, without)
+			begin = 1
 		}
 		first := 0
-		if got := one(func() error {
-			_, err := lockgorm.Once(db, newKey(), func(tx *gorm.DB) error { first++; return write(tx) })
-			return err
-		}); got != without || first != 2 {
-			t.Errorf("Once has %d round trips and was first %d times, without it %d", got, first, without)
+		for what, want := range map[string]struct {
+			trips int
+			run   func() error
+		}{
+			"Transaction": {without + begin, func() error { return lockgorm.Transaction(db, []txlock.Key{key}, write) }},
+			"Transaction at READ COMMITTED": {without + 2*begin, func() error { // the level, too
+				return lockgorm.Transaction(db, []txlock.Key{key}, write, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+			}},
+			"Once": {without + begin, func() error {
+				return second(lockgorm.Once(db, newKey(), func(tx *gorm.DB) error { first++; return write(tx) }))
+			}},
+			"a transaction with RLock": {without + begin, func() error {
+				return db.Transaction(func(tx *gorm.DB) error {
+					return errors.Join(second(scopeOf(t, tx).RLock(t.Context(), key)), write(tx))
+				})
+			}},
+			"Optimistic":    {without + 2*begin, func() error { return lockgorm.Optimistic(db, key, write) }}, // the version is compared before COMMIT
+			"no statements": {0, func() error { return db.Transaction(func(*gorm.DB) error { return nil }) }},
+		} {
+			equal(t, what, one(want.run), want.trips)
 		}
-		shared := func(tx *gorm.DB) error {
-			scope, err := lockgorm.Join(tx)
-			if err != nil {
-				return err
+		equal(t, "calls of the function of Once", first, 2)
+
+		noError(t, db.Use(lockgorm.New()))
+		note := Note{ID: newID(), N: 100}
+		noError(t, db.Create(&note).Error)
+		for name, sell := range map[string]func(tx *gorm.DB) error{
+			"models": func(tx *gorm.DB) error {
+				var n Note
+				if err := tx.Clauses(lockgorm.On(key)).First(&n, note.ID).Error; err != nil {
+					return err
+				}
+				noError(t, lockgorm.AssertLocked(tx, key)) // by the read
+				return tx.Model(&n).Clauses(lockgorm.On(lockgorm.NoLock...), lockgorm.CommitWith(1)).Update("n", n.N-1).Error
+			},
+			"Raw and Exec": func(tx *gorm.DB) error {
+				var n int64
+				if err := tx.Clauses(lockgorm.On(key)).Raw("SELECT n FROM "+table+" WHERE id = ?", note.ID).Scan(&n).Error; err != nil {
+					return err
+				}
+				return tx.Clauses(lockgorm.CommitWith(1)).Exec("UPDATE "+table+" SET n = ? WHERE id = ?", n-1, note.ID).Error
+			},
+		} {
+			if got := one(func() error { return lockgorm.Transaction(db, nil, sell) }); got != 2 && begin == 0 {
+				t.Errorf("%s: %d round trips, want 2", name, got)
 			}
-			if _, err := scope.RLock(t.Context(), key); err != nil {
-				return err
-			}
-			return write(tx)
 		}
-		equal(t, "a transaction with RLock", one(func() error { return db.Transaction(shared) }), without)
-		without += without - bare // the version is compared before COMMIT
-		equal(t, "Optimistic", one(func() error { return lockgorm.Optimistic(db, key, write) }), without)
-		equal(t, "no statements", one(func() error { return db.Transaction(func(*gorm.DB) error { return nil }) }), 0)
+		e.wantRows(t, "two writes each", 1, "Note", "id = ? AND n = 96", note.ID)
+		wantError(t, "no row", lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+			return tx.Clauses(lockgorm.CommitWith(1)).Where("id = -1").Delete(&Note{}).Error
+		}), txlock.ErrRows)
 	})
 }
 
@@ -72,10 +103,8 @@ func TestTrips(t *testing.T) {
 // for the lock, which a transaction of their own merges with BEGIN, and others two more.
 func TestTripsOfConditions(t *testing.T) {
 	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
-		trips, count := testdb.CountTrips(t)
-		db := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true }))
-		plain := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true }))
-		poolOf(t, db).SetMaxOpenConns(2)
+		plain, tripsOfPlain := e.counting(t, 2)
+		db, trips := e.counting(t, 2)
 		noError(t, db.Use(lockgorm.New()))
 		var open [2]*sql.Conn // which a busy machine may not do while the rows are read beside a transaction
 		for i := range open {
@@ -96,9 +125,9 @@ func TestTripsOfConditions(t *testing.T) {
 			var took [2]int
 			for i, db := range []*gorm.DB{plain, db} {
 				for range 3 { // what a process asks a server once, or prepares at the second time
-					before := trips.Count()
+					before := trips.Count() + tripsOfPlain.Count()
 					noError(t, write(db))
-					took[i] = trips.Count() - before
+					took[i] = trips.Count() + tripsOfPlain.Count() - before
 				}
 			}
 			equal(t, what+": more round trips than without the plugin", took[1]-took[0], want)
@@ -129,51 +158,6 @@ type Audited struct {
 
 // AfterSave would be called behind the COMMIT.
 func (*Audited) AfterSave(*gorm.DB) error { return errors.New("behind the commit") }
-
-// TestTwoTrips proves that a read with On takes its lock with it, that a write with CommitWith
-// commits, and that both are one round trip each, by GORM's models and by Raw and Exec.
-func TestTwoTrips(t *testing.T) {
-	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
-		trips, count := testdb.CountTrips(t)
-		db := used(t, e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true })))
-		poolOf(t, db).SetMaxOpenConns(1)
-		note := Note{ID: newID(), N: 100}
-		noError(t, db.Create(&note).Error)
-		key, table := newKey(), "`"+e.names.TableName("Note")+"`"
-		noError(t, txlock.Ensure(t.Context(), poolOf(t, db), key))
-		ways := map[string]func(tx *gorm.DB) error{
-			"models": func(tx *gorm.DB) error {
-				var n Note
-				if err := tx.Clauses(lockgorm.On(key)).First(&n, note.ID).Error; err != nil {
-					return err
-				}
-				noError(t, lockgorm.AssertLocked(tx, key)) // by the read
-				return tx.Model(&n).Clauses(lockgorm.On(lockgorm.NoLock...), lockgorm.CommitWith(1)).Update("n", n.N-1).Error
-			},
-			"Raw and Exec": func(tx *gorm.DB) error {
-				var n int64
-				if err := tx.Clauses(lockgorm.On(key)).Raw("SELECT n FROM "+table+" WHERE id = ?", note.ID).Scan(&n).Error; err != nil {
-					return err
-				}
-				return tx.Clauses(lockgorm.CommitWith(1)).Exec("UPDATE "+table+" SET n = ? WHERE id = ?", n-1, note.ID).Error
-			},
-		}
-		for name, sell := range ways {
-			noError(t, lockgorm.Transaction(db, nil, sell))
-			before := trips.Count()
-			noError(t, lockgorm.Transaction(db, nil, sell))
-			if got, want := trips.Count()-before, 2; got != want && (e.Engine() == testdb.MariaDB || !testdb.WithoutProcedures()) {
-				t.Errorf("%s: %d round trips, want %d", name, got, want)
-			}
-		}
-		var left Note
-		noError(t, db.First(&left, note.ID).Error)
-		equal(t, "left", left.N, int64(100-2*len(ways)))
-		wantError(t, "no row", lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
-			return tx.Clauses(lockgorm.CommitWith(1)).Where("id = -1").Delete(&Note{}).Error
-		}), txlock.ErrRows)
-	})
-}
 
 // TestCommitWithRefused proves that a write isn't the last of its transaction where GORM or the
 // plugin sends more behind it, or where something else isn't a write.
