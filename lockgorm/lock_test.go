@@ -23,12 +23,6 @@ func guard(tx *gorm.DB, l *lease.Lease) error {
 	return l.Guard(tx.Statement.Context, of)
 }
 
-// verbs lock a key with a *gorm.DB. TestSuite has all verbs of the scope that Join returns.
-var verbs = map[string]func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error){
-	"Lock":         lockgorm.Lock,
-	"Lock, shared": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) { return lockgorm.Lock(tx, txlock.Shared(key)) },
-}
-
 // free reports whether somebody else could lock the key exclusively now.
 func (e *env) free(t *testing.T, key txlock.Key) bool {
 	t.Helper()
@@ -72,26 +66,25 @@ func TestVerbsLock(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
 		for name, handle := range handles {
-			for verb, lock := range verbs {
-				key := e.ensured(t)
-				noError(t, db.Transaction(func(tx *gorm.DB) error {
-					h := handle(tx)
-					before := h.Error
-					grant, err := lock(h, key)
-					if err != nil || grant.Key() != key || grant.Shared() != strings.Contains(verb, "shared") {
-						t.Errorf("%s on %s: %+v, %v", verb, name, grant, err)
-					}
-					if e.free(t, key) {
-						t.Errorf("%s on %s: the key is free", verb, name)
-					}
-					_, err = lock(h, txlock.Key{})
-					if wantError(t, verb+" of the zero key", err, txlock.ErrInvalidKey); !errors.Is(h.Error, before) || before == nil && h.Error != nil {
-						t.Errorf("%s on %s: the handle has %v", verb, name, h.Error)
-					}
-					return tx.Error
-				}))
-				e.wantFree(t, verb+" on "+name+": the key is locked after the commit", key)
-			}
+			key, shared := e.ensured(t), e.ensured(t)
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				h := handle(tx)
+				before := h.Error
+				grant, err := lockgorm.Lock(h, key)
+				reading, errShared := lockgorm.Lock(h, txlock.Shared(shared))
+				if noError(t, errors.Join(err, errShared)); grant.Key() != key || grant.Shared() || reading.Key() != shared || !reading.Shared() {
+					t.Errorf("Lock on %s: %+v and %+v", name, grant, reading)
+				}
+				if e.free(t, key) || e.free(t, shared) {
+					t.Errorf("Lock on %s: a key is free", name)
+				}
+				wantError(t, "Lock of the zero key", second(lockgorm.Lock(h, txlock.Key{})), txlock.ErrInvalidKey)
+				if !errors.Is(h.Error, before) || before == nil && h.Error != nil {
+					t.Errorf("Lock on %s: the handle has %v", name, h.Error)
+				}
+				return tx.Error
+			}))
+			e.wantFree(t, name+": the key is locked after the commit", key, shared)
 		}
 	})
 }
@@ -107,27 +100,23 @@ func TestNoTransaction(t *testing.T) {
 		cancel()
 		failed := db.WithContext(cancelled).Begin()
 		failedPrepared := db.Session(&gorm.Session{PrepareStmt: true}).WithContext(cancelled).Begin()
-		onConn := func(use func(tx *gorm.DB)) {
-			noError(t, db.Connection(func(tx *gorm.DB) error { use(tx); return nil }))
+		for name, handle := range map[string]*gorm.DB{
+			"nil":                      nil,
+			"the zero DB":              {},
+			"a pool":                   db,
+			"a prepared pool":          db.Session(&gorm.Session{PrepareStmt: true}),
+			"a committed transaction":  finished,
+			"one rolled back":          rolledBack,
+			"a failed Begin":           failed,
+			"a failed Begin, prepared": failedPrepared,
+		} {
+			wantError(t, name, second(lockgorm.Lock(handle, newKey())), txlock.ErrNoTransaction)
 		}
-		for verb, lock := range verbs {
-			for name, handle := range map[string]*gorm.DB{
-				"nil":                      nil,
-				"the zero DB":              {},
-				"a pool":                   db,
-				"a prepared pool":          db.Session(&gorm.Session{PrepareStmt: true}),
-				"a committed transaction":  finished,
-				"one rolled back":          rolledBack,
-				"a failed Begin":           failed,
-				"a failed Begin, prepared": failedPrepared,
-			} {
-				wantError(t, verb+" on "+name, second(lock(handle, newKey())), txlock.ErrNoTransaction)
-			}
-			wantError(t, verb+" on a failed Begin", second(lock(failed, newKey())), context.Canceled)
-			onConn(func(tx *gorm.DB) {
-				wantError(t, verb+" on a connection", second(lock(tx, newKey())), txlock.ErrNoTransaction)
-			})
-		}
+		wantError(t, "a failed Begin", second(lockgorm.Lock(failed, newKey())), context.Canceled)
+		noError(t, db.Connection(func(tx *gorm.DB) error {
+			wantError(t, "a connection", second(lockgorm.Lock(tx, newKey())), txlock.ErrNoTransaction)
+			return nil
+		}))
 		noError(t, db.Error)
 		noError(t, finished.Error)
 	})

@@ -18,28 +18,28 @@ import (
 // TestWritesAreLocked runs every write of a model, and checks by another session that its
 // key is held when its hooks run.
 func TestWritesAreLocked(t *testing.T) {
-	writes := map[string]func(db *gorm.DB, id int64) error{
-		"Create":          func(db *gorm.DB, id int64) error { return db.Create(&Order{ID: -id}).Error },
-		"Create, a slice": func(db *gorm.DB, id int64) error { return db.Create([]Order{{ID: -id}}).Error },
-		"CreateInBatches": func(db *gorm.DB, id int64) error { return db.CreateInBatches([]*Order{{ID: -id}}, 10).Error },
-		"CreateBatchSize": func(db *gorm.DB, id int64) error {
-			return db.Session(&gorm.Session{CreateBatchSize: 1}).Create([]*Order{{ID: -id}, {ID: -id - 1<<40}}).Error
+	writes := map[string]func(db *gorm.DB, id int64) *gorm.DB{
+		"Create":          func(db *gorm.DB, id int64) *gorm.DB { return db.Create(&Order{ID: -id}) },
+		"Create, a slice": func(db *gorm.DB, id int64) *gorm.DB { return db.Create([]Order{{ID: -id}}) },
+		"CreateInBatches": func(db *gorm.DB, id int64) *gorm.DB { return db.CreateInBatches([]*Order{{ID: -id}}, 10) },
+		"CreateBatchSize": func(db *gorm.DB, id int64) *gorm.DB {
+			return db.Session(&gorm.Session{CreateBatchSize: 1}).Create([]*Order{{ID: -id}, {ID: -id - 1<<40}})
 		},
-		"Save, an insert": func(db *gorm.DB, id int64) error { return db.Save(&Order{ID: -id}).Error },
-		"Save, an update": func(db *gorm.DB, id int64) error { return db.Save(&Order{ID: id, N: 1}).Error },
-		"Save, many":      func(db *gorm.DB, id int64) error { return db.Save([]*Order{{ID: id, N: 1}}).Error },
-		"FirstOrCreate":   func(db *gorm.DB, id int64) error { return db.FirstOrCreate(&Order{}, Order{ID: -id}).Error },
-		"Upsert": func(db *gorm.DB, id int64) error {
-			return db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Order{ID: id, N: 1}).Error
+		"Save, an insert": func(db *gorm.DB, id int64) *gorm.DB { return db.Save(&Order{ID: -id}) },
+		"Save, an update": func(db *gorm.DB, id int64) *gorm.DB { return db.Save(&Order{ID: id, N: 1}) },
+		"Save, many":      func(db *gorm.DB, id int64) *gorm.DB { return db.Save([]*Order{{ID: id, N: 1}}) },
+		"FirstOrCreate":   func(db *gorm.DB, id int64) *gorm.DB { return db.FirstOrCreate(&Order{}, Order{ID: -id}) },
+		"Upsert": func(db *gorm.DB, id int64) *gorm.DB {
+			return db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Order{ID: id, N: 1})
 		},
-		"Update":          func(db *gorm.DB, id int64) error { return db.Model(&Order{ID: id}).Update("n", 1).Error },
-		"Updates, itself": func(db *gorm.DB, id int64) error { return db.Updates(&Order{ID: id, N: 1}).Error },
-		"Updates, many":   func(db *gorm.DB, id int64) error { return db.Model([]*Order{{ID: id}}).Updates(Order{N: 1}).Error },
-		"Assign": func(db *gorm.DB, id int64) error {
-			return db.Where(Order{ID: id}).Assign(Order{N: 1}).FirstOrCreate(&Order{}).Error
+		"Update":          func(db *gorm.DB, id int64) *gorm.DB { return db.Model(&Order{ID: id}).Update("n", 1) },
+		"Updates, itself": func(db *gorm.DB, id int64) *gorm.DB { return db.Updates(&Order{ID: id, N: 1}) },
+		"Updates, many":   func(db *gorm.DB, id int64) *gorm.DB { return db.Model([]*Order{{ID: id}}).Updates(Order{N: 1}) },
+		"Assign": func(db *gorm.DB, id int64) *gorm.DB {
+			return db.Where(Order{ID: id}).Assign(Order{N: 1}).FirstOrCreate(&Order{})
 		},
-		"Delete":          func(db *gorm.DB, id int64) error { return db.Delete(&Order{ID: id}).Error },
-		"Delete, a model": func(db *gorm.DB, id int64) error { return db.Model(&Order{ID: id}).Delete(&Order{}).Error },
+		"Delete":          func(db *gorm.DB, id int64) *gorm.DB { return db.Delete(&Order{ID: id}) },
+		"Delete, a model": func(db *gorm.DB, id int64) *gorm.DB { return db.Model(&Order{ID: id}).Delete(&Order{}) },
 	}
 	eachSetting(t, []string{"Order"}, func(t *testing.T, e *env) {
 		for name, configure := range configs {
@@ -51,7 +51,7 @@ func TestWritesAreLocked(t *testing.T) {
 					saw++
 					e.wantHeld(t, name+", "+what+", the hook", orders.Key(cmp.Or(of, id)))
 					return nil
-				}), id)
+				}), id).Error
 				if err != nil || saw == 0 {
 					t.Errorf("%s, %s: %v, %d hooks", name, what, err, saw)
 				}
@@ -122,26 +122,24 @@ func TestOnStatements(t *testing.T) {
 			db := used(t, e.open(t, configure))
 			noError(t, db.Save(&Order{ID: newID(), Items: []Item{{ID: newID()}}}).Error)
 			for what, send := range onStatements {
-				key := e.ensured(t)
+				key, what := e.ensured(t), name+", "+what
+				on := func(tx *gorm.DB, keys ...txlock.Key) error {
+					return send(tx.Clauses(lockgorm.On(keys...)).Session(&gorm.Session{}))
+				}
 				noError(t, db.Transaction(func(tx *gorm.DB) error {
-					wantError(t, name+", "+what, send(tx.Clauses(lockgorm.On(key)).Session(&gorm.Session{})), nil)
-					e.wantHeld(t, name+", "+what+": the key of On is free", key)
+					wantError(t, what, on(tx, key), nil)
+					e.wantHeld(t, what+": the key of On is free", key)
 					return tx.Error
 				}))
-				on := db.Clauses(lockgorm.On(key)).Session(&gorm.Session{})
-				wantError(t, name+", outside, "+what, send(on), txlock.ErrNoTransaction)
+				wantError(t, what+", outside", on(db, key), txlock.ErrNoTransaction)
 				noError(t, db.Connection(func(tx *gorm.DB) error {
-					on := tx.Clauses(lockgorm.On(key)).Session(&gorm.Session{})
-					wantError(t, name+", on a connection, "+what, send(on), txlock.ErrNoTransaction)
+					wantError(t, what+", on a connection", on(tx, key), txlock.ErrNoTransaction)
 					return nil
 				}))
 				noError(t, db.Transaction(func(tx *gorm.DB) error {
-					on := tx.Clauses(lockgorm.On()).Session(&gorm.Session{})
-					wantError(t, name+", no key, "+what, send(on), txlock.ErrInvalidKey)
-					on = tx.Clauses(lockgorm.On(txlock.Key{})).Session(&gorm.Session{})
-					wantError(t, name+", the zero key, "+what, send(on), txlock.ErrInvalidKey)
-					on = tx.Clauses(lockgorm.On(lockgorm.NoLock...)).Session(&gorm.Session{})
-					wantError(t, name+", "+what+" with NoLock", send(on), nil)
+					wantError(t, what+", no key", on(tx), txlock.ErrInvalidKey)
+					wantError(t, what+", the zero key", on(tx, txlock.Key{}), txlock.ErrInvalidKey)
+					wantError(t, what+", NoLock", on(tx, lockgorm.NoLock...), nil)
 					return send(tx)
 				}))
 			}
@@ -149,7 +147,8 @@ func TestOnStatements(t *testing.T) {
 	})
 }
 
-// TestOnReplacesModelKeys proves that On replaces LockKeys, for one statement.
+// TestOnReplacesModelKeys proves that On replaces LockKeys, for one statement, and that a *gorm.DB
+// with On which is used again names its keys again.
 func TestOnReplacesModelKeys(t *testing.T) {
 	each(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		id, key := newID(), e.ensured(t)
@@ -162,6 +161,18 @@ func TestOnReplacesModelKeys(t *testing.T) {
 			noError(t, tx.Model(&Order{ID: id}).Update("n", 1).Error)
 			e.wantHeld(t, "the next statement hasn't locked the model's key", own)
 		})
+		hooks := 0
+		reused := withHook(db, always(func(*gorm.DB) {
+			hooks++
+			e.wantHeld(t, fmt.Sprint("hook ", hooks), key)
+		})).Clauses(lockgorm.On(key)).Where("id = ?", id)
+		session := reused.Session(&gorm.Session{})
+		noError(t, session.Model(&Order{}).Update("n", 1).Error)
+		noError(t, session.Model(&Order{}).Update("n", 2).Error)
+		chain := reused.Model(&Order{})
+		noError(t, chain.Update("n", 3).Error)
+		noError(t, chain.Update("n", 4).Error)
+		equal(t, "hooks", hooks, 4)
 		several := []txlock.Key{e.ensured(t), e.ensured(t)}
 		within(t, db, func(tx *gorm.DB) {
 			noError(t, tx.Clauses(lockgorm.On(several...)).Delete(&Order{}, id).Error)
@@ -170,64 +181,39 @@ func TestOnReplacesModelKeys(t *testing.T) {
 	}))
 }
 
-// TestOnReused proves that a *gorm.DB with On that is used again names its keys again.
-func TestOnReused(t *testing.T) {
-	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
-		db, key, hooks := e.openPlugin(t), e.ensured(t), 0
-		noError(t, db.Create(&Order{ID: 1}).Error)
-		hooked := withHook(db, func(*gorm.DB, int64) error {
-			hooks++
-			e.wantHeld(t, fmt.Sprint("hook ", hooks), key)
-			return nil
-		}).Clauses(lockgorm.On(key)).Where("id = 1")
-		session := hooked.Session(&gorm.Session{})
-		for range 2 {
-			noError(t, session.Model(&Order{}).Update("n", 1).Error)
-		}
-		chain := hooked.Model(&Order{})
-		for range 2 {
-			noError(t, chain.Update("n", 2).Error)
-		}
-		equal(t, "hooks", hooks, 4)
-	})
-}
-
 // TestBypass proves what the package page and lockvet's check bypass say: a write by Exec, Raw, or
 // Table without a model is sent without a lock, and On locks the keys that it names.
 func TestBypass(t *testing.T) {
 	eachGuarded(t, []string{"Tally"}, func(t *testing.T, e *env) {
 		db, tallies, table := e.openPlugin(t), txlock.NewFamily[int64]("tally"), e.names.tables["Tally"]
-		for what, write := range map[string]func(db *gorm.DB, id int64) error{
-			"Exec": func(db *gorm.DB, id int64) error { return db.Exec("UPDATE "+table+" SET n = 2 WHERE id = ?", id).Error },
-			"Exec of a model": func(db *gorm.DB, id int64) error {
-				return db.Model(&Tally{ID: id}).Exec("UPDATE "+table+" SET n = 2 WHERE id = ?", id).Error
+		update := "UPDATE " + table + " SET n = 2 WHERE id = ?"
+		for what, write := range map[string]func(db *gorm.DB, id int64) *gorm.DB{
+			"Exec":            func(db *gorm.DB, id int64) *gorm.DB { return db.Exec(update, id) },
+			"Exec of a model": func(db *gorm.DB, id int64) *gorm.DB { return db.Model(&Tally{ID: id}).Exec(update, id) },
+			"Raw": func(db *gorm.DB, id int64) *gorm.DB {
+				return &gorm.DB{Error: drained(db.Raw("DELETE FROM "+table+" WHERE id = ?", id).Rows())}
 			},
-			"Raw": func(db *gorm.DB, id int64) error {
-				return drained(db.Raw("DELETE FROM "+table+" WHERE id = ?", id).Rows())
+			"Update": func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Where("id = ?", id).Update("n", 2) },
+			"UpdateColumn": func(db *gorm.DB, id int64) *gorm.DB {
+				return db.Table(table+" o").Where("o.id = ?", id).UpdateColumn("n", 2)
 			},
-			"Update": func(db *gorm.DB, id int64) error { return db.Table(table).Where("id = ?", id).Update("n", 2).Error },
-			"UpdateColumn": func(db *gorm.DB, id int64) error {
-				return db.Table(table+" o").Where("o.id = ?", id).UpdateColumn("n", 2).Error
+			"Updates": func(db *gorm.DB, id int64) *gorm.DB {
+				return db.Table(table).Where("id = ?", id).Updates(map[string]any{"n": 2})
 			},
-			"Updates": func(db *gorm.DB, id int64) error {
-				return db.Table(table).Where("id = ?", id).Updates(map[string]any{"n": 2}).Error
-			},
-			"another model": func(db *gorm.DB, id int64) error { return db.Table(table).Model(&Note{ID: id}).Update("n", 2).Error },
-			"Create":        func(db *gorm.DB, id int64) error { return db.Table(table).Create(map[string]any{"id": -id}).Error },
-			"Delete":        func(db *gorm.DB, id int64) error { return db.Table(table).Where("id = ?", id).Delete(&Note{}).Error },
+			"another model": func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Model(&Note{ID: id}).Update("n", 2) },
+			"Create":        func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Create(map[string]any{"id": -id}) },
+			"Delete":        func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Where("id = ?", id).Delete(&Note{}) },
 		} {
 			id := newID()
 			key := tallies.Key(id)
 			noError(t, db.Create(&Tally{ID: id}).Error)
 			within(t, db, func(tx *gorm.DB) {
-				if err := write(tx, id); err != nil || e.held(t, key) {
+				if err := write(tx, id).Error; err != nil || e.held(t, key) {
 					t.Errorf("%s: %v, or it has locked %v: lockvet is wrong", what, err, key)
 				}
 			})
 			noError(t, db.Exec("DELETE FROM "+table).Error)
-			e.lockedBy(t, db, what+" with On", key, func(tx *gorm.DB) error {
-				return write(tx.Clauses(lockgorm.On(key)), id)
-			})
+			e.lockedBy(t, db, what+" with On", key, func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.On(key)), id).Error })
 		}
 		id := newID()
 		for what, write := range map[string]func(tx *gorm.DB) error{
