@@ -149,8 +149,7 @@ func (f fuzzer) hook(tx *gorm.DB, _ int64) error {
 // whose keys are locked.
 func TestRandomConditions(t *testing.T) {
 	const rows = 9
-	tries := testdb.Long(200, 2000)
-	seed := testdb.Seed()
+	tries, seed := testdb.Long(200, 2000), testdb.Seed()
 	t.Logf("LOCKSTEP_SEED=%d", seed)
 	// Others lock the same keys at the same time, which makes the snapshot stale.
 	committed := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
@@ -184,7 +183,7 @@ func TestRandomConditions(t *testing.T) {
 						}
 					}
 					for id := range after {
-						if _, ok := before[id]; !ok && model == "Order" {
+						if before[id] == "" && model == "Order" {
 							t.Errorf("LOCKSTEP_SEED=%d, try %d: row %d was made out of %v by %q", seed, try, id, ids, text.texts)
 						}
 					}
@@ -227,16 +226,11 @@ func models(t *testing.T, tx *gorm.DB, model string, ids []int64) any {
 // content returns the rows of a model's table as texts.
 func (e *env) content(t *testing.T, tx *gorm.DB, model string) map[int64]string {
 	t.Helper()
-	rows, err := tx.Statement.ConnPool.QueryContext(t.Context(), "SELECT id, n, name FROM "+e.names.tables[model])
-	noError(t, err)
+	var rows []Order
+	noError(t, tx.Session(&gorm.Session{NewDB: true}).Raw("SELECT id, n, name FROM "+e.names.tables[model]).Scan(&rows).Error)
 	content := make(map[int64]string)
-	for rows.Next() {
-		var id, n int64
-		var name string
-		noError(t, rows.Scan(&id, &n, &name))
-		content[id] = fmt.Sprint(n, name)
+	for _, row := range rows {
+		content[row.ID] = fmt.Sprint(row.N, row.Name)
 	}
-	noError(t, rows.Err())
-	noError(t, rows.Close())
 	return content
 }

@@ -129,18 +129,15 @@ func TestOnStatements(t *testing.T) {
 				noError(t, db.Transaction(func(tx *gorm.DB) error {
 					wantError(t, what, on(tx, key), nil)
 					e.wantHeld(t, what+": the key of On is free", key)
-					return tx.Error
+					wantError(t, what+", no key", on(tx), txlock.ErrInvalidKey)
+					wantError(t, what+", the zero key", on(tx, txlock.Key{}), txlock.ErrInvalidKey)
+					wantError(t, what+", NoLock", on(tx, lockgorm.NoLock...), nil)
+					return errors.Join(send(tx), tx.Error)
 				}))
 				wantError(t, what+", outside", on(db, key), txlock.ErrNoTransaction)
 				noError(t, db.Connection(func(tx *gorm.DB) error {
 					wantError(t, what+", on a connection", on(tx, key), txlock.ErrNoTransaction)
 					return nil
-				}))
-				noError(t, db.Transaction(func(tx *gorm.DB) error {
-					wantError(t, what+", no key", on(tx), txlock.ErrInvalidKey)
-					wantError(t, what+", the zero key", on(tx, txlock.Key{}), txlock.ErrInvalidKey)
-					wantError(t, what+", NoLock", on(tx, lockgorm.NoLock...), nil)
-					return send(tx)
 				}))
 			}
 		}
