@@ -93,20 +93,6 @@ func TestColumns(t *testing.T) {
 	})
 }
 
-// TestPaddedStrings refuses keys that differ by what fills up a column.
-func TestPaddedStrings(t *testing.T) {
-	eachGuarded(t, nil, func(t *testing.T, e *env) {
-		e.names.tables["Voucher"] = e.CreateTable(t, "vouchers", "code VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
-		e.names.tables["Fixed"] = e.CreateTable(t, "fixed", "code BINARY(8) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
-		db := e.openPlugin(t)
-		for _, model := range []any{&Voucher{Code: "bob "}, &Fixed{Code: "bob\x00\x00"}} {
-			wantCure(t, db.Create(model).Error, txlock.ErrInvalidKey, "cut them off")
-		}
-		noError(t, db.Create(&Voucher{Code: "a b"}).Error)
-		noError(t, db.Create(&Fixed{Code: "12345678"}).Error)
-	})
-}
-
 // TestLookupsFixNoSnapshot proves that to look a column up locks nothing, and that a row that is
 // committed afterwards is seen. TestMockExpectsNoLookups counts the statements.
 func TestLookupsFixNoSnapshot(t *testing.T) {

@@ -125,22 +125,20 @@ func TestNoTransaction(t *testing.T) {
 func TestDryRunSendsNothing(t *testing.T) {
 	each(t, []string{"Order"}, withPlugin(func(t *testing.T, _ *env, db *gorm.DB) {
 		within(t, db, func(tx *gorm.DB) {
-			dry := tx.Session(&gorm.Session{DryRun: true})
-			sent := questions(t, tx, func() {
-				for _, key := range []txlock.Key{newKey(), txlock.Shared(newKey())} {
-					if grant, err := lockgorm.Lock(dry, key); err != nil || grant != (txlock.Grant{}) {
-						t.Errorf("Lock: %+v, %v", grant, err)
-					}
-				}
-				// The plugin takes no locks for statements that are not sent.
-				id := newID()
-				dry.Create(&Order{ID: id})
-				dry.Model(&Order{ID: id}).Update("n", 1)
-				dry.Delete(&Order{ID: id})
-				dry.Clauses(lockgorm.On(newKey())).First(&Order{})
-				dry.Clauses(lockgorm.On(newKey())).Exec("DO 0")
-			})
-			equal(t, "statements", sent, 0)
+			sent := watch(tx)
+			dry := sent.db.Session(&gorm.Session{DryRun: true, SkipDefaultTransaction: true})
+			for _, key := range []txlock.Key{newKey(), txlock.Shared(newKey())} {
+				grant, err := lockgorm.Lock(dry, key)
+				noError(t, err)
+				equal(t, "Lock", grant, txlock.Grant{})
+			}
+			// The plugin takes no locks for statements that are not sent.
+			id := newID()
+			noError(t, errors.Join(
+				dry.Create(&Order{ID: id}).Error, dry.Model(&Order{ID: id}).Update("n", 1).Error, dry.Delete(&Order{ID: id}).Error,
+				dry.Clauses(lockgorm.On(newKey())).First(&Order{}).Error, dry.Clauses(lockgorm.On(newKey())).Exec("DO 0").Error,
+			))
+			equal(t, "statements", sent.n, 0)
 		})
 		// Outside of a transaction, a DryRun session needs none.
 		noError(t, second(lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey())))

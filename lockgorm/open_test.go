@@ -1,7 +1,6 @@
 package lockgorm_test
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"net"
@@ -58,20 +57,6 @@ func TestOpenFails(t *testing.T) {
 		wantError(t, "a plugin that fails", second(lockgorm.Open(server.DSN(), config)), broken.err)
 		wantError(t, string(engine)+": a pool was left open", goleak.Find(before), nil)
 	}
-}
-
-// questions counts the statements that fn sends on the connection of tx.
-func questions(t *testing.T, tx *gorm.DB, fn func()) int {
-	t.Helper()
-	read := func() (n int) {
-		var name string
-		row := tx.Statement.ConnPool.QueryRowContext(context.Background(), "SHOW SESSION STATUS LIKE 'Questions'")
-		noError(t, row.Scan(&name, &n))
-		return n
-	}
-	before := read()
-	fn()
-	return read() - before - 1
 }
 
 // TestErrorsAreTranslated proves that the guard doesn't hide the driver's errors from

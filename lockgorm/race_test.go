@@ -174,18 +174,15 @@ func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {
 		},
 	}
 	all := func(writes []func(id, shelf int64) error) {
-		var at sync.WaitGroup
-		for w := range workers {
-			at.Go(func() {
-				for i := range rounds {
-					err := writes[(w+i)%len(writes)](int64(w*7+i*5)%rows+1, int64(w+i*3)%shelves)
-					if err != nil && (!late || !txlock.Retryable(err)) {
-						t.Errorf("%s, write %d: %v", what, (w+i)%len(writes), err)
-					}
+		noError(t, together(workers, func(w int) (all error) {
+			for i := range rounds {
+				err := writes[(w+i)%len(writes)](int64(w*7+i*5)%rows+1, int64(w+i*3)%shelves)
+				if err != nil && (!late || !txlock.Retryable(err)) {
+					all = errors.Join(all, fmt.Errorf("%s, write %d: %w", what, (w+i)%len(writes), err))
 				}
-			})
-		}
-		at.Wait()
+			}
+			return all
+		}))
 		var sum int64
 		noError(t, e.Admin().QueryRowContext(context.Background(), "SELECT SUM(n) FROM "+table).Scan(&sum))
 		if sum != added.Load() {

@@ -77,11 +77,21 @@ func TestTransactionNested(t *testing.T) {
 	})
 }
 
-// TestTransactionRetries makes the first run the victim of a deadlock.
+// TestTransactionRetries makes the first run the victim of a deadlock. The observer of a guarded pool
+// is told that the transaction is run again.
 func TestTransactionRetries(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for name, configure := range configs {
-			db, key, runs := e.open(t, configure), e.ensured(t), 0
+			var log bytes.Buffer
+			observer := txlock.SlogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+			dialector := mysql.Open(e.DSN())
+			if e.guarded {
+				dialector = lockgorm.Dialector(e.DSN(), txlock.Observe(observer))
+			}
+			db, err := gorm.Open(dialector, e.config(configure))
+			noError(t, err)
+			closeAfter(t, db)
+			key, runs := e.ensured(t), 0
 			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
 				runs++
 				noError(t, tx.Create(&Note{N: 5}).Error)
@@ -94,30 +104,10 @@ func TestTransactionRetries(t *testing.T) {
 			if runs != 2 || db.Error != nil {
 				t.Errorf("%s: %d runs, the handle has %v", name, runs, db.Error)
 			}
+			told := fmt.Sprintf("msg=\"transaction retried\" key=%s ", key)
+			equal(t, name+": the observer is told once", strings.Count(log.String(), told) == 1, e.guarded)
 		}
 		e.wantRows(t, "rows, want one of each second run", 2, "Note", "n = 5")
-	})
-}
-
-// TestTransactionTellsOfRetries proves that the observer of the pool is told when a
-// transaction is run again.
-func TestTransactionTellsOfRetries(t *testing.T) {
-	eachGuarded(t, nil, func(t *testing.T, e *env) {
-		var log bytes.Buffer
-		observer := txlock.SlogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
-		db, err := gorm.Open(lockgorm.Dialector(e.DSN(), txlock.Observe(observer)), e.config())
-		noError(t, err)
-		closeAfter(t, db)
-		key, runs := e.ensured(t), 0
-		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error {
-			if runs++; runs == 1 {
-				return txlock.ErrConflict
-			}
-			return nil
-		}))
-		if told := fmt.Sprintf("msg=\"transaction retried\" key=%s ", key); strings.Count(log.String(), told) != 1 {
-			t.Errorf("the log of %d runs:\n%s", runs, log.String())
-		}
 	})
 }
 
