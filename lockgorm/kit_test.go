@@ -10,7 +10,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -74,7 +73,7 @@ func TestMockExpectsNoLookups(t *testing.T) {
 func TestMockOfAnUnknownColumn(t *testing.T) {
 	t.Parallel()
 	db, _, mock := mocked(t)
-	refused := func(model any, cure string) { t.Helper(); leasetest.Fails(t, "Create", db.Create(model).Error, cure) }
+	refused := func(model any, cure string) { t.Helper(); wantFailure(t, "Create", db.Create(model).Error, cure) }
 	for _, padded := range []any{&Voucher{Code: "bob "}, &Fixed{Code: "bob\x00\x00"}} {
 		refused(padded, "cut them off")
 	}

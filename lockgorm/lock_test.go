@@ -3,7 +3,6 @@ package lockgorm_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -203,29 +202,6 @@ func TestMixedTransaction(t *testing.T) {
 	})
 }
 
-// waits are calls that wait for the lock of a Parcel, for which a handle limits the wait.
-var waits = map[string]func(tx *gorm.DB, id int64) error{
-	"Lock": func(tx *gorm.DB, id int64) error { return second(lockgorm.Lock(tx, parcels.Key(id))) },
-	"LockAll, shared": func(tx *gorm.DB, id int64) error {
-		scope, err := lockgorm.Join(tx)
-		if err != nil {
-			return err
-		}
-		return second(scope.LockAll(tx.Statement.Context, txlock.Shared(parcels.Key(id))))
-	},
-	"On": func(tx *gorm.DB, id int64) error {
-		return tx.Clauses(lockgorm.On(parcels.Key(id))).Find(&[]Note{}).Error
-	},
-	"the plugin": func(tx *gorm.DB, id int64) error { return tx.Create(&Parcel{ID: id}).Error },
-	"gorm.G": func(tx *gorm.DB, id int64) error { // which drops the limit of a handle, and keeps its context
-		return second(gorm.G[Note](tx, lockgorm.On(parcels.Key(id))).Find(tx.Statement.Context))
-	},
-	"a hook": func(tx *gorm.DB, id int64) error {
-		locks := func(tx *gorm.DB, _ int64) error { return second(lockgorm.Lock(tx, parcels.Key(id))) }
-		return withHook(tx, locks).Create(&Order{ID: newID()}).Error
-	},
-}
-
 // TestWaitAtMost demands that all that locks under a limit, of a handle or of MaxWait, keeps to it,
 // and goes on.
 func TestWaitAtMost(t *testing.T) {
@@ -234,12 +210,26 @@ func TestWaitAtMost(t *testing.T) {
 		db, ctx, id := e.openPlugin(t), t.Context(), newID()
 		key := parcels.Key(id)
 		noError(t, txlock.Ensure(ctx, poolOf(t, db), key))
-		ways := maps.Clone(waits)
-		ways["On, MaxWait"] = func(tx *gorm.DB, _ int64) error {
-			return second(gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(limit)).Find(ctx))
-		}
-		ways["a model, MaxWait"] = func(tx *gorm.DB, id int64) error {
-			return gorm.G[Parcel](tx, lockgorm.MaxWait(limit)).Create(ctx, &Parcel{ID: id})
+		ways := map[string]func(tx *gorm.DB) error{
+			"Lock": func(tx *gorm.DB) error { return second(lockgorm.Lock(tx, key)) },
+			"LockAll, shared": func(tx *gorm.DB) error {
+				return second(scopeOf(t, tx).LockAll(tx.Statement.Context, txlock.Shared(key)))
+			},
+			"On":         func(tx *gorm.DB) error { return tx.Clauses(lockgorm.On(key)).Find(&[]Note{}).Error },
+			"the plugin": func(tx *gorm.DB) error { return tx.Create(&Parcel{ID: id}).Error },
+			"gorm.G": func(tx *gorm.DB) error { // which drops the limit of a handle, and keeps its context
+				return second(gorm.G[Note](tx, lockgorm.On(key)).Find(tx.Statement.Context))
+			},
+			"a hook": func(tx *gorm.DB) error {
+				locks := func(tx *gorm.DB, _ int64) error { return second(lockgorm.Lock(tx, key)) }
+				return withHook(tx, locks).Create(&Order{ID: newID()}).Error
+			},
+			"On, MaxWait": func(tx *gorm.DB) error {
+				return second(gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(limit)).Find(ctx))
+			},
+			"a model, MaxWait": func(tx *gorm.DB) error {
+				return gorm.G[Parcel](tx, lockgorm.MaxWait(limit)).Create(ctx, &Parcel{ID: id})
+			},
 		}
 		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error {
 			for name, wait := range ways {
@@ -248,7 +238,7 @@ func TestWaitAtMost(t *testing.T) {
 					if !strings.HasSuffix(name, "MaxWait") {
 						short = lockgorm.WaitAtMost(tx, limit)
 					}
-					wantError(t, name, wait(short, id), txlock.ErrWaitTimeout)
+					wantError(t, name, wait(short), txlock.ErrWaitTimeout)
 					noError(t, short.Where("id = 1").Find(&[]Note{}).Error) // a handle for many statements
 					noError(t, short.Save(&Note{ID: 2}).Error)
 					var found []Note

@@ -363,7 +363,7 @@ func newID() int64 { return lastID.Add(1) + 1_000_000 }
 // newKey returns the key of a number that no other test uses.
 func newKey() txlock.Key { return orders.Key(newID()) }
 
-var noError, wantError = leasetest.Must, leasetest.Wants
+var noError, wantError, wantFailure = leasetest.Must, leasetest.Wants, leasetest.Fails
 
 // second drops a result.
 func second[T any](_ T, err error) error { return err }

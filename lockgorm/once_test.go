@@ -58,10 +58,7 @@ func TestOnce(t *testing.T) {
 		if err != nil || first || runs != 1 {
 			t.Errorf("DryRun: %t, %v, %d runs", first, err, runs)
 		}
-		_, err = lockgorm.Once(nil, key, func(*gorm.DB) error { return nil })
-		if err == nil {
-			t.Error("nil *gorm.DB: no error")
-		}
+		wantFailure(t, "nil *gorm.DB", second(lockgorm.Once(nil, key, func(*gorm.DB) error { return nil })))
 	})
 }
 
@@ -85,18 +82,14 @@ func TestOnceValue(t *testing.T) {
 		if n := e.count(t, "Note", "1 = 1"); n != 1 || first {
 			t.Errorf("%d rows", n)
 		}
-		if _, _, err := lockgorm.OnceValue[int](db, key, nil); err == nil {
-			t.Error("nil function: no error")
-		}
-		err = db.Transaction(func(tx *gorm.DB) error {
+		_, _, err = lockgorm.OnceValue[int](db, key, nil)
+		wantFailure(t, "nil function", err)
+		wantFailure(t, "Transaction", db.Transaction(func(tx *gorm.DB) error { // GORM's own savepoint is gone as well
 			noError(t, tx.SavePoint("before_once").Error)
 			_, _, err := lockgorm.OnceValue(tx, onceKey(), func(tx *gorm.DB) (int, error) { return 1, tx.RollbackTo("before_once").Error })
 			wantError(t, "a value of what a savepoint has undone", err, txlock.ErrNotHeld)
 			return nil
-		})
-		if err == nil { // GORM's own savepoint is gone as well
-			t.Error("Transaction succeeds")
-		}
+		}))
 	})
 }
 

@@ -15,7 +15,6 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -43,7 +42,7 @@ func TestOpenFails(t *testing.T) {
 		for dsn, says := range map[string]string{
 			"app@tcp(127.0.0.1:3306": "slash", "app@tcp(127.0.0.1:3306)/?tls=nobody": "nobody", "app@nowhere/": "network",
 		} {
-			leasetest.Fails(t, dsn, second(lockgorm.Open(dsn, quiet())), says)
+			wantFailure(t, dsn, second(lockgorm.Open(dsn, quiet())), says)
 		}
 		for dsn, want := range map[string]error{
 			server.DSN(func(cfg *driver.Config) { cfg.Passwd = "wrong" }): &driver.MySQLError{Number: 1045},

@@ -3,6 +3,8 @@ package lockgorm_test
 import (
 	"cmp"
 	"database/sql"
+	"errors"
+	"slices"
 	"testing"
 
 	"gorm.io/driver/mysql"
@@ -39,16 +41,14 @@ func (e *env) openResolved(t *testing.T, replica *testdb.DB, pluginFirst, source
 	}
 	db := e.openDSN(t, base, configure)
 	resolver := dbresolver.Register(config)
+	plugins := []gorm.Plugin{resolver, lockgorm.New()}
 	if pluginFirst {
-		noError(t, db.Use(lockgorm.New()))
+		slices.Reverse(plugins)
 	}
-	noError(t, db.Use(resolver))
+	noError(t, errors.Join(db.Use(plugins[0]), db.Use(plugins[1])))
 	t.Cleanup(func() {
 		noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() }))
 	})
-	if !pluginFirst {
-		noError(t, db.Use(lockgorm.New()))
-	}
 	return resolved{db, replica}
 }
 

@@ -237,9 +237,8 @@ func TestOptimisticOfGORM(t *testing.T) {
 		wantError(t, "fn's error", lockgorm.Optimistic(db, key, func(*gorm.DB) error { return errInner }), errInner)
 		wantError(t, "the zero key", lockgorm.Optimistic(db, txlock.Key{}, nothing), txlock.ErrInvalidKey)
 		noError(t, lockgorm.Optimistic(db.Session(&gorm.Session{DryRun: true}), key, nothing))
-		if lockgorm.Optimistic(nil, key, nothing) == nil || lockgorm.Optimistic(db, key, nil) == nil {
-			t.Error("nil: no error")
-		}
+		wantFailure(t, "a nil DB", lockgorm.Optimistic(nil, key, nothing))
+		wantFailure(t, "a nil function", lockgorm.Optimistic(db, key, nil))
 	})
 }
 

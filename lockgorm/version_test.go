@@ -321,9 +321,7 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 		} {
 			wantError(t, what, err, lockgorm.ErrVersion)
 		}
-		if err := db.Model(d).Clauses(lockgorm.AnyVersion).Update("n", 9).Error; err == nil {
-			t.Error("AnyVersion without the plugin: no error")
-		}
+		wantFailure(t, "AnyVersion", db.Model(d).Clauses(lockgorm.AnyVersion).Update("n", 9).Error)
 		e.is(t, "after all", d, 1, 0)
 		if e.count(t, "Doc", "TRUE") != 1 || e.count(t, "Sheet", "deleted_at IS NULL") != 1 || d.Version != 1 {
 			t.Error("something was written")
@@ -429,9 +427,7 @@ func TestVersionOfCreates(t *testing.T) {
 		}
 		ignored, duplicate := &Doc{ID: 80, N: 9}, &Doc{ID: 80, N: 9}
 		noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(ignored).Error)
-		if err := db.Create(duplicate).Error; err == nil {
-			t.Error("a duplicate: no error")
-		}
+		wantFailure(t, "a duplicate", db.Create(duplicate).Error)
 		if ignored.Version != 0 || duplicate.Version != 0 {
 			t.Errorf("versions %d and %d of what was not created", ignored.Version, duplicate.Version)
 		}
@@ -498,14 +494,10 @@ func TestVersionWritesAndReads(t *testing.T) {
 		equal(t, fmt.Sprintf("%T", value), v, map[bool]lockgorm.Version{true: 0, false: 7}[value == nil])
 	}
 	for _, bad := range []any{int64(-1), "x", []byte(""), 1.5, true} {
-		if err := v.Scan(bad); err == nil {
-			t.Errorf("%T %v: no error", bad, bad)
-		}
+		wantFailure(t, fmt.Sprintf("%T %v", bad, bad), v.Scan(bad))
 	}
-	if value, err := lockgorm.Version(9).Value(); value != int64(9) || err != nil {
-		t.Errorf("%v, %v", value, err)
-	}
-	if _, err := lockgorm.Version(1 << 63).Value(); err == nil {
-		t.Error("a version that no row can have: no error")
-	}
+	value, err := lockgorm.Version(9).Value()
+	noError(t, err)
+	equal(t, "Value", value, any(int64(9)))
+	wantFailure(t, "a version that no row can have", second(lockgorm.Version(1<<63).Value()))
 }
