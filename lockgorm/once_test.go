@@ -49,9 +49,8 @@ func TestOnce(t *testing.T) {
 		}), broken)
 		once("after the nested one", db, nested, nil, false)
 		once("after the one that was rolled back", db, undone, nil, true)
-		if n := e.count(t, "Note", "1 = 1"); n != 3 || db.Error != nil {
-			t.Errorf("%d rows, %v", n, db.Error)
-		}
+		e.wantRows(t, "all", 3, "Note", "1 = 1")
+		noError(t, db.Error)
 
 		runs := 0
 		first, err := lockgorm.Once(db.Session(&gorm.Session{DryRun: true}), onceKey(), func(*gorm.DB) error { runs++; return nil })
@@ -71,17 +70,16 @@ func TestOnceValue(t *testing.T) {
 				note := Note{ID: 7 + int64(i)}
 				return note, tx.Create(&note).Error
 			})
-			if note.ID != 7 || first != (i == 0) || err != nil {
-				t.Errorf("%d: %+v, %t, %v", i, note, first, err)
-			}
+			noError(t, err)
+			equal(t, "the value", note, Note{ID: 7})
+			equal(t, "it is first", first, i == 0)
 		}
 		_, first, err := lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) {
 			return nil, tx.Create(&Note{ID: 1}).Error
 		})
 		wantError(t, "a function", err, txlock.ErrResult)
-		if n := e.count(t, "Note", "1 = 1"); n != 1 || first {
-			t.Errorf("%d rows", n)
-		}
+		equal(t, "a function is first", first, false)
+		e.wantRows(t, "all", 1, "Note", "1 = 1")
 		_, _, err = lockgorm.OnceValue[int](db, key, nil)
 		wantFailure(t, "nil function", err)
 		wantFailure(t, "Transaction", db.Transaction(func(tx *gorm.DB) error { // GORM's own savepoint is gone as well

@@ -133,9 +133,8 @@ func TestResolverWrites(t *testing.T) {
 		noError(t, hooks.Model(&Order{}).Where("n = ? AND id = ?", 1, id).Update("n", 7).Error)
 		saw-- // its hook has no model
 		noError(t, hooks.Save(&Order{ID: id, N: 2}).Error)
-		if saw != 3 || e.count(t, "Order", "id = ? AND n = 2", id) != 1 {
-			t.Errorf("%d hooks, %d rows at the source", saw, e.count(t, "Order", "id = ?", id))
-		}
+		equal(t, "hooks", saw, 3)
+		e.wantRows(t, "at the source", 1, "Order", "id = ? AND n = 2", id)
 		noError(t, hooks.Delete(&Order{ID: id}).Error)
 		var n int
 		noError(t, db.replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))

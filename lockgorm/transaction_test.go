@@ -42,9 +42,8 @@ func TestTransactionWithoutKeys(t *testing.T) {
 			}
 			return err
 		}))
-		if runs != 2 || e.count(t, "Order", "id = ? AND n = 11", id) != 1 {
-			t.Errorf("%d runs, or an update was lost", runs)
-		}
+		equal(t, "runs", runs, 2)
+		e.wantRows(t, "an update was lost", 1, "Order", "id = ? AND n = 11", id)
 	})
 }
 

@@ -147,9 +147,8 @@ func TestErrorOfTheHandle(t *testing.T) {
 				fail(tx)
 				return nil
 			})
-			if err == nil || e.count(t, "Note", "n = 1") != 0 {
-				t.Errorf("%s: %v, with a row that was committed", name, err)
-			}
+			wantFailure(t, name, err)
+			e.wantRows(t, name, 0, "Note", "n = 1")
 		}
 	})
 }

@@ -170,9 +170,8 @@ func TestVersionOfDeletes(t *testing.T) {
 			first := d.Version
 			touch(t, db, d.ID)
 			wantError(t, name+" of a lost race", remove(db, d).Error, txlock.ErrConflict)
-			if d.Version != first || e.count(t, "Doc", "id = ?", d.ID) != 1 {
-				t.Errorf("%s: version %d after a lost race", name, d.Version)
-			}
+			equal(t, name+" of a lost race, the version", d.Version, first)
+			e.wantRows(t, name+" of a lost race", 1, "Doc", "id = ?", d.ID)
 			d = load(t, db, d.ID)
 			affects(t, name, remove(db, d), 1)
 			e.wantRows(t, name, 0, "Doc", "id = ?", d.ID)
@@ -184,10 +183,9 @@ func TestVersionOfDeletes(t *testing.T) {
 		stale := *s
 		noError(t, db.Model(s).Update("n", 1).Error)
 		wantError(t, "a soft delete of a lost race", db.Delete(&stale).Error, txlock.ErrConflict)
-		if stale.Version == s.Version || stale.DeletedAt.Valid && e.count(t, "Sheet", "deleted_at IS NULL") != 1 {
-			t.Errorf("after a lost soft delete: %+v", stale)
-		}
 		before := *s
+		e.wantRows(t, "a soft delete of a lost race", 1, "Sheet", "version = ? AND deleted_at IS NULL", before.Version)
+		equal(t, "the version after a lost soft delete", stale.Version == before.Version, false)
 		noError(t, db.Delete(s).Error)
 		if s.Version <= before.Version || e.count(t, "Sheet", "id = ? AND version = ? AND deleted_at IS NOT NULL", id, s.Version) != 1 {
 			t.Errorf("after a soft delete: %+v", *s)
@@ -213,9 +211,8 @@ func TestVersionOfBatches(t *testing.T) {
 		noError(t, db.Model(&docs[1]).Update("n", 1).Error)
 		noError(t, db.Model(&docs).Update("n", 2).Error)
 		before := versions()
-		if before != rows() || e.count(t, "Doc", "n = 2") != 3 {
-			t.Errorf("versions %s after a batch, in the rows %s", before, rows())
-		}
+		equal(t, "versions after a batch", before, rows())
+		e.wantRows(t, "after a batch", 3, "Doc", "n = 2")
 		touch(t, db, docs[1].ID)
 		touched := rows()
 		for name, write := range map[string]func() error{
@@ -223,18 +220,16 @@ func TestVersionOfBatches(t *testing.T) {
 			"delete": func() error { return db.Delete(&docs).Error },
 		} {
 			wantError(t, name+" with a lost race", write(), txlock.ErrConflict)
-			if versions() != before || rows() != touched || e.count(t, "Doc", "n = 2") != 3 {
-				t.Errorf("%s: versions %s after a lost race", name, versions())
-			}
+			equal(t, name+" with a lost race, versions", [2]string{versions(), rows()}, [2]string{before, touched})
+			e.wantRows(t, name+" with a lost race", 3, "Doc", "n = 2")
 		}
 		docs[1] = *load(t, db, docs[1].ID)
 		before = versions()
 		noError(t, db.Delete(load(t, db, docs[2].ID)).Error)
 		wantError(t, "a batch with a row that is gone", db.Model(&docs).Update("n", 9).Error, gorm.ErrRecordNotFound)
 		wantError(t, "a delete with a row that is gone", db.Delete(&docs).Error, gorm.ErrRecordNotFound)
-		if versions() != before || e.count(t, "Doc", "n = 2") != 2 {
-			t.Errorf("versions %s with a row that is gone", versions())
-		}
+		equal(t, "versions with a row that is gone", versions(), before)
+		e.wantRows(t, "with a row that is gone", 2, "Doc", "n = 2")
 		auto := used(t, e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true }))
 		wantError(t, "a batch in autocommit", auto.Model(&docs).Update("n", 9).Error, txlock.ErrNoTransaction)
 		wantError(t, "a delete in autocommit", auto.Delete(&docs).Error, txlock.ErrNoTransaction)
@@ -299,9 +294,7 @@ func TestVersionIsNeeded(t *testing.T) {
 		expression := gorm.Expr("5 WHERE id = 0 OR version = 1 -- ")
 		wantError(t, "in an expression", db.Model(d).Update("n", expression).Error, lockgorm.ErrVersion)
 		e.is(t, "after all", d, first, 0)
-		if partly.Version != 0 || d.Version != first {
-			t.Errorf("versions %d and %d", partly.Version, d.Version)
-		}
+		equal(t, "versions", [2]lockgorm.Version{partly.Version, d.Version}, [2]lockgorm.Version{0, first})
 	}))
 }
 
@@ -312,9 +305,7 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 		e.Exec(t, "INSERT INTO "+e.names.tables["Sheet"]+" (id) VALUES (7)")
 		d, s := load(t, db, 7), new(Sheet)
 		noError(t, db.First(s, 7).Error)
-		if d.Version != 1 || s.Version != 1 {
-			t.Errorf("loaded versions %d and %d", d.Version, s.Version)
-		}
+		equal(t, "loaded versions", [2]lockgorm.Version{d.Version, s.Version}, [2]lockgorm.Version{1, 1})
 		for what, err := range map[string]error{
 			"Create": db.Create(&Doc{}).Error, "Save": db.Save(d).Error, "Update": db.Model(d).Update("n", 9).Error,
 			"Delete": db.Delete(d).Error, "a soft Delete": db.Delete(s).Error,
@@ -323,9 +314,9 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 		}
 		wantFailure(t, "AnyVersion", db.Model(d).Clauses(lockgorm.AnyVersion).Update("n", 9).Error)
 		e.is(t, "after all", d, 1, 0)
-		if e.count(t, "Doc", "TRUE") != 1 || e.count(t, "Sheet", "deleted_at IS NULL") != 1 || d.Version != 1 {
-			t.Error("something was written")
-		}
+		equal(t, "its version", d.Version, 1)
+		e.wantRows(t, "all", 1, "Doc", "TRUE")
+		e.wantRows(t, "all", 1, "Sheet", "deleted_at IS NULL")
 	})
 }
 
@@ -402,9 +393,8 @@ func TestVersionInMemory(t *testing.T) {
 		fails := withHook(db, func(*gorm.DB, int64) error { return broken })
 		unsaved := &Doc{}
 		wantError(t, "Create", fails.Create(unsaved).Error, broken)
-		if unsaved.Version != 0 || e.count(t, "Doc", "TRUE") != 1 {
-			t.Errorf("version %d after a create that was rolled back", unsaved.Version)
-		}
+		equal(t, "the version after a create that was rolled back", unsaved.Version, 0)
+		e.wantRows(t, "after a create that was rolled back", 1, "Doc", "TRUE")
 		// A hook writes the same model, before and after the statement.
 		again := withHook(db, func(tx *gorm.DB, _ int64) error {
 			return tx.Session(&gorm.Session{NewDB: true, Context: context.WithoutCancel(t.Context())}).Model(d).UpdateColumn("n", gorm.Expr("n + 1")).Error
@@ -428,9 +418,7 @@ func TestVersionOfCreates(t *testing.T) {
 		ignored, duplicate := &Doc{ID: 80, N: 9}, &Doc{ID: 80, N: 9}
 		noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(ignored).Error)
 		wantFailure(t, "a duplicate", db.Create(duplicate).Error)
-		if ignored.Version != 0 || duplicate.Version != 0 {
-			t.Errorf("versions %d and %d of what was not created", ignored.Version, duplicate.Version)
-		}
+		equal(t, "versions of what was not created", [2]lockgorm.Version{ignored.Version, duplicate.Version}, [2]lockgorm.Version{})
 		e.is(t, "what was ignored", ignored, ofMap, 3)
 		var found Doc
 		noError(t, db.Where(Doc{ID: 80}).Assign(Doc{N: 4}).FirstOrCreate(&found).Error)
