@@ -104,9 +104,8 @@ func TestOpenIsGORMs(t *testing.T) {
 			if !reflect.DeepEqual(*got.Config, *want.Config) {
 				t.Errorf("%s: the dialector has\n%+v, of mysql.Open\n%+v", engine, *got.Config, *want.Config)
 			}
-			if reflect.TypeOf(db.Migrator()) != reflect.TypeOf(theirs.Migrator()) || reflect.TypeOf(db.ConnPool) != reflect.TypeOf(theirs.ConnPool) {
-				t.Errorf("%s: %T and %T, want %T and %T", engine, db.Migrator(), db.ConnPool, theirs.Migrator(), theirs.ConnPool)
-			}
+			equal(t, string(engine)+": the migrator", reflect.TypeOf(db.Migrator()), reflect.TypeOf(theirs.Migrator()))
+			equal(t, string(engine)+": the pool", reflect.TypeOf(db.ConnPool), reflect.TypeOf(theirs.ConnPool))
 			if !maps.EqualFunc(db.ClauseBuilders, theirs.ClauseBuilders, func(a, b clause.ClauseBuilder) bool { return (a == nil) == (b == nil) }) ||
 				db.NowFunc().Nanosecond()%1e6 != theirs.NowFunc().Nanosecond()%1e6 { // both are rounded
 				t.Errorf("%s: clauses %v, want %v", engine, db.ClauseBuilders, theirs.ClauseBuilders)

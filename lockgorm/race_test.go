@@ -185,9 +185,7 @@ func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {
 		}))
 		var sum int64
 		noError(t, e.Admin().QueryRowContext(context.Background(), "SELECT SUM(n) FROM "+table).Scan(&sum))
-		if sum != added.Load() {
-			t.Errorf("%s: %d were added, the rows have %d", what, added.Load(), sum)
-		}
+		equal(t, what+": the rows, of what was added", sum, added.Load())
 	}
 	before := e.deadlocks(t)
 	all(writes[:moves])

@@ -76,9 +76,7 @@ func sees(t *testing.T, where string, db *gorm.DB, want int64) {
 	noError(t, db.Model(&Note{}).Select("n").Where("id = 1").Row().Scan(&row))
 	noError(t, db.Model(&Note{}).Where("id = 1").Scan(&scanned).Error)
 	noError(t, db.Where("id = 1").Find(&locked).Error)
-	if first != want || row != want || scanned.N != want || locked.N != want {
-		t.Errorf("%s: the reads see %d, %d, %d, %d, want %d", where, first, row, scanned.N, locked.N, want)
-	}
+	equal(t, where+": the reads", [...]int64{first, row, scanned.N, locked.N}, [...]int64{want, want, want, want})
 }
 
 func TestResolverReadsUnderLocks(t *testing.T) {
@@ -138,9 +136,8 @@ func TestResolverWrites(t *testing.T) {
 		noError(t, hooks.Delete(&Order{ID: id}).Error)
 		var n int
 		noError(t, db.replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
-		if saw != 4 || n != 0 || e.count(t, "Order", "id = ?", id) != 0 {
-			t.Errorf("%d hooks, %d rows on the replica", saw, n)
-		}
+		equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{4, 0})
+		e.wantRows(t, "at the source", 0, "Order", "id = ?", id)
 	}
 	t.Run("base is the source", func(t *testing.T) { eachResolved(t, false, write) })
 	t.Run("base is neither", func(t *testing.T) {

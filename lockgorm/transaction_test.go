@@ -54,7 +54,7 @@ func TestTransactionNested(t *testing.T) {
 		for name, db := range nested(t, e) {
 			outer, inner, failing := e.ensured(t), e.ensured(t), e.ensured(t)
 			runs := 0
-			err := lockgorm.Transaction(db, []txlock.Key{outer}, func(tx *gorm.DB) error {
+			noError(t, lockgorm.Transaction(db, []txlock.Key{outer}, func(tx *gorm.DB) error {
 				noError(t, lockgorm.Transaction(tx, []txlock.Key{inner, outer}, func(tx *gorm.DB) error {
 					return tx.Create(&Note{N: 1}).Error
 				}))
@@ -65,10 +65,8 @@ func TestTransactionNested(t *testing.T) {
 					return txlock.ErrConflict
 				}), txlock.ErrConflict)
 				return tx.Error
-			})
-			if err != nil || runs != 1 {
-				t.Errorf("%s: %v, the failing block has run %d times", name, err, runs)
-			}
+			}))
+			equal(t, name+": runs of the failing block", runs, 1)
 			e.wantFree(t, name+": a lock outlives the outermost transaction", inner, outer, failing)
 		}
 		e.wantRows(t, "the blocks that went well", 3, "Note", "n = 1")
@@ -100,9 +98,8 @@ func TestTransactionRetries(t *testing.T) {
 				}
 				return nil
 			}))
-			if runs != 2 || db.Error != nil {
-				t.Errorf("%s: %d runs, the handle has %v", name, runs, db.Error)
-			}
+			noError(t, db.Error)
+			equal(t, name+": runs", runs, 2)
 			told := fmt.Sprintf("msg=\"transaction retried\" key=%s ", key)
 			equal(t, name+": the observer is told once", strings.Count(log.String(), told) == 1, e.guarded)
 		}

@@ -115,9 +115,8 @@ func TestVersionOfEveryUpdate(t *testing.T) {
 					mine = load(t, db, d.ID)
 					noError(t, db.Delete(load(t, db, d.ID)).Error)
 					wantError(t, what+" of a deleted row", write(db, mine).Error, gorm.ErrRecordNotFound)
-					if mine.Version != touched || e.count(t, "Doc", "id = ?", d.ID) != 0 {
-						t.Errorf("%s: version %d, %d rows after a write of a deleted row", what, mine.Version, e.count(t, "Doc", "id = ?", d.ID))
-					}
+					equal(t, what+" of a deleted row, version", mine.Version, touched)
+					e.wantRows(t, what+" of a deleted row", 0, "Doc", "id = ?", d.ID)
 				}
 			}
 		}
@@ -241,9 +240,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 				}
 				fresh := new(Doc)
 				noError(t, db.Table(table).First(fresh, d.ID).Error)
-				if fresh.Version != d.Version || fresh.N != 3 {
-					t.Errorf("%s: after %d: %d in memory, %+v in the row", kind, version, d.Version, *fresh)
-				}
+				equal(t, fmt.Sprintf("%s: after %d", kind, version), [2]int64{int64(fresh.Version), fresh.N}, [2]int64{int64(d.Version), 3})
 			}
 		}
 	})

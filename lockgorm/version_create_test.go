@@ -106,9 +106,7 @@ func TestKeepVersion(t *testing.T) {
 		values = map[string]any{"id": newID(), "version": 15}
 		chain := db.Model(&Doc{}).Select("id").Omit("version")
 		noError(t, chain.Create(values).Error)
-		if fmt.Sprint(values["version"]) != "15" || fmt.Sprint(chain.Statement.Selects, chain.Statement.Omits) != "[id] [version]" {
-			t.Errorf("afterwards: %v, %v, %v", values, chain.Statement.Selects, chain.Statement.Omits)
-		}
+		equal(t, "afterwards", fmt.Sprint(values["version"], chain.Statement.Selects, chain.Statement.Omits), "15 [id] [version]")
 		for what, write := range map[string]func(tx *gorm.DB) error{
 			"by value":      func(tx *gorm.DB) error { return tx.Create(Doc{ID: newID(), Version: 3}).Error },
 			"by value, new": func(tx *gorm.DB) error { return tx.Create(Doc{ID: newID()}).Error },

@@ -122,9 +122,8 @@ func TestLocksByHand(t *testing.T) {
 		q := e.q.Begin()
 		noError(t, q.Error)
 		grant, err := lockgorm.Lock(q.Order.WithContext(ctx).UnderlyingDB(), key)
-		if err != nil || grant.Key() != key {
-			t.Errorf("Lock: %+v, %v", grant, err)
-		}
+		noError(t, err)
+		leasetest.Equal(t, "Lock", grant.Key(), key)
 		noError(t, q.Rollback())
 		noError(t, lockgorm.Transaction(e.db, []txlock.Key{key}, func(tx *gorm.DB) error {
 			found, err := query.Use(tx).Order.WithContext(ctx).Where(query.Use(tx).Order.ID.Eq(o.ID)).First()

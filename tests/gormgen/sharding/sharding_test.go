@@ -274,10 +274,7 @@ func whatShardingDoesNot(t *testing.T, e env) {
 			"a delete of a loaded model": tx.Where("user_id = ?", o.UserID).Delete(o).Error,
 			"an update by conditions":    tx.Model(&Order{}).Where("user_id = ?", o.UserID).Update("n", 5).Error,
 		} {
-			var server *mysql.MySQLError
-			if !errors.As(err, &server) || server.Number != 1054 {
-				t.Errorf("%s: %v", what, err)
-			}
+			wantError(t, what, err, &mysql.MySQLError{Number: 1054})
 		}
 	})
 }
