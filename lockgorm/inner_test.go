@@ -17,8 +17,7 @@ func TestOptionsOfOneWrite(t *testing.T) {
 		"WithContext": func(tx *gorm.DB) *gorm.DB { return tx.WithContext(tx.Statement.Context) },
 		"Session":     func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{}) },
 	}
-	eachGuarded(t, append([]string{"Order", "Item", "Note"}, versionedModels...), func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachGuarded(t, append([]string{"Order", "Item", "Note"}, versionedModels...), withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for name, clone := range clones {
 			order, note := Order{ID: newID(), Name: "a"}, Note{ID: newID()}
 			noError(t, db.Create(&order).Error)
@@ -45,14 +44,13 @@ func TestOptionsOfOneWrite(t *testing.T) {
 			any.Error = nil
 			noError(t, any.Update("n", 7).Error) // by the same handle
 		}
-	})
+	}))
 }
 
 // TestNewChildrenAgain proves that a create that has failed behind the creates of its children, which
 // are undone with it, can be repeated.
 func TestNewChildrenAgain(t *testing.T) {
-	eachSetting(t, append([]string{"Shelf"}, versionedModels...), func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+	eachSetting(t, append([]string{"Shelf"}, versionedModels...), withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		fails := errInner
 		create := func(d *Doc) error {
 			return withHook(db, func(*gorm.DB, int64) error { return fails }).Create(d).Error
@@ -63,5 +61,5 @@ func TestNewChildrenAgain(t *testing.T) {
 		d.ID, d.Pages[0].ID, d.Pages[1].ID, d.Author.ID, fails = 0, 0, 0, 0, nil
 		noError(t, create(d))
 		e.wantRows(t, "pages", 2, "Page", "doc_id = ?", d.ID)
-	})
+	}))
 }

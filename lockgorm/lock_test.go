@@ -231,26 +231,28 @@ func TestWaitAtMost(t *testing.T) {
 				return gorm.G[Parcel](tx, lockgorm.MaxWait(limit)).Create(ctx, &Parcel{ID: id})
 			},
 		}
-		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error {
-			for name, wait := range ways {
-				noError(t, db.Transaction(func(tx *gorm.DB) error {
-					short := tx
-					if !strings.HasSuffix(name, "MaxWait") {
-						short = lockgorm.WaitAtMost(tx, limit)
-					}
-					wantError(t, name, wait(short), txlock.ErrWaitTimeout)
-					noError(t, short.Where("id = 1").Find(&[]Note{}).Error) // a handle for many statements
-					noError(t, short.Save(&Note{ID: 2}).Error)
-					var found []Note
-					noError(t, short.Find(&found).Error)
-					equal(t, name+", notes", len(found), 1)
-					return scopeOf(t, tx).Verify(ctx)
-				}))
-			}
-			short := lockgorm.WaitAtMost(db, limit)
-			wantError(t, "Transaction", lockgorm.Transaction(short, []txlock.Key{key}, func(*gorm.DB) error { return nil }), txlock.ErrWaitTimeout)
-			return nil
-		}))
+		e.hold(t, key)
+		for name, wait := range ways {
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				short := tx
+				if !strings.HasSuffix(name, "MaxWait") {
+					short = lockgorm.WaitAtMost(tx, limit)
+				}
+				start := time.Now()
+				wantError(t, name, wait(short), txlock.ErrWaitTimeout)
+				if took := time.Since(start); took > 40*time.Second { // and not by the server's own limit, 50 seconds
+					t.Fatalf("%s: waited for %v", name, took)
+				}
+				noError(t, short.Where("id = 1").Find(&[]Note{}).Error) // a handle for many statements
+				noError(t, short.Save(&Note{ID: 2}).Error)
+				var found []Note
+				noError(t, short.Find(&found).Error)
+				equal(t, name+", notes", len(found), 1)
+				return scopeOf(t, tx).Verify(ctx)
+			}))
+		}
+		short := lockgorm.WaitAtMost(db, limit)
+		wantError(t, "Transaction", lockgorm.Transaction(short, []txlock.Key{key}, func(*gorm.DB) error { return nil }), txlock.ErrWaitTimeout)
 		within(t, db, func(tx *gorm.DB) {
 			once, short := parcels.Key(newID()), lockgorm.WaitAtMost(db, limit)
 			noError(t, second(scopeOf(t, tx).Once(ctx, once)))
