@@ -293,52 +293,50 @@ func TestClausesThatPass(t *testing.T) {
 	}
 	index := behind("UPDATE", "FORCE INDEX (`PRIMARY`)")
 	all := clause.OnConflict{UpdateAll: true}
-	forms := map[string]func(tx *gorm.DB) error{
-		"hints of a create": func(tx *gorm.DB) error {
-			return tx.Clauses(hint("INSERT"), hint("VALUES"), hint("ON CONFLICT"), all).Create(&Carton{ID: 1, Code: "one", N: 9}).Error
+	forms := map[string]func(tx *gorm.DB) *gorm.DB{
+		"hints of a create": func(tx *gorm.DB) *gorm.DB {
+			return tx.Clauses(hint("INSERT"), hint("VALUES"), hint("ON CONFLICT"), all).Create(&Carton{ID: 1, Code: "one", N: 9})
 		},
-		"an expression": func(tx *gorm.DB) error {
-			return tx.Model(&Carton{}).Create(map[string]any{"id": 3, "code": clause.Expr{SQL: "CONCAT(?, 'b')", Vars: []any{"a"}}, "n": 1}).Error
+		"an expression": func(tx *gorm.DB) *gorm.DB {
+			return tx.Model(&Carton{}).Create(map[string]any{"id": 3, "code": clause.Expr{SQL: "CONCAT(?, 'b')", Vars: []any{"a"}}, "n": 1})
 		},
-		"Save of two": func(tx *gorm.DB) error {
-			return tx.Save([]*Carton{{ID: 1, Code: "one", N: 5}, {ID: 3, Code: "x"}}).Error
+		"Save of two": func(tx *gorm.DB) *gorm.DB { return tx.Save([]*Carton{{ID: 1, Code: "one", N: 5}, {ID: 3, Code: "x"}}) },
+		"associations, in full": func(tx *gorm.DB) *gorm.DB {
+			return tx.Session(&gorm.Session{FullSaveAssociations: true}).Updates(&Carton{ID: 1, N: 4, Lids: []Lid{{ID: 1, N: 8}}})
 		},
-		"associations, in full": func(tx *gorm.DB) error {
-			return tx.Session(&gorm.Session{FullSaveAssociations: true}).Updates(&Carton{ID: 1, N: 4, Lids: []Lid{{ID: 1, N: 8}}}).Error
+		"Order": func(tx *gorm.DB) *gorm.DB {
+			return tx.Model(&Carton{ID: 1}).Order("n DESC, id").Limit(1).Update("n", 7)
 		},
-		"Order": func(tx *gorm.DB) error {
-			return tx.Model(&Carton{ID: 1}).Order("n DESC, id").Limit(1).Update("n", 7).Error
+		"hints of an update": func(tx *gorm.DB) *gorm.DB {
+			return tx.Clauses(hint("UPDATE"), hint("WHERE"), clause.Locking{Strength: "SHARE"}).Where("n = 1").Model(&Carton{ID: 1}).Update("n", 7)
 		},
-		"hints of an update": func(tx *gorm.DB) error {
-			return tx.Clauses(hint("UPDATE"), hint("WHERE"), clause.Locking{Strength: "SHARE"}).Where("n = 1").Model(&Carton{ID: 1}).Update("n", 7).Error
+		"an index":      func(tx *gorm.DB) *gorm.DB { return tx.Clauses(index).Model(&Carton{ID: 1}).Update("n", 7) },
+		"a soft delete": func(tx *gorm.DB) *gorm.DB { return tx.Clauses(hint("UPDATE")).Delete(&Carton{ID: 1}) },
+		"Unscoped": func(tx *gorm.DB) *gorm.DB {
+			return tx.Unscoped().Clauses(hint("DELETE"), hint("FROM"), hint("WHERE")).Where("n = 1").Order("id").Limit(1).Delete(&Carton{ID: 1})
 		},
-		"an index":      func(tx *gorm.DB) error { return tx.Clauses(index).Model(&Carton{ID: 1}).Update("n", 7).Error },
-		"a soft delete": func(tx *gorm.DB) error { return tx.Clauses(hint("UPDATE")).Delete(&Carton{ID: 1}).Error },
-		"Unscoped": func(tx *gorm.DB) error {
-			return tx.Unscoped().Clauses(hint("DELETE"), hint("FROM"), hint("WHERE")).Where("n = 1").Order("id").Limit(1).Delete(&Carton{ID: 1}).Error
-		},
-		"RETURNING of a delete": func(tx *gorm.DB) error { return tx.Unscoped().Clauses(clause.Returning{}).Delete(&Carton{ID: 1}).Error },
-		"a Valuer that asks":    func(tx *gorm.DB) error { return tx.Model(&Carton{ID: 1}).Update("n", asking{}).Error },
+		"RETURNING of a delete": func(tx *gorm.DB) *gorm.DB { return tx.Unscoped().Clauses(clause.Returning{}).Delete(&Carton{ID: 1}) },
+		"a Valuer that asks":    func(tx *gorm.DB) *gorm.DB { return tx.Model(&Carton{ID: 1}).Update("n", asking{}) },
 	}
 	for what, extra := range map[string]clause.Expression{
 		"an upsert": all, "IGNORE": clause.Insert{Modifier: "ignore"}, "DoNothing": clause.OnConflict{DoNothing: true},
 		"DoUpdates":                clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"n"})},
 		"DoUpdates, an expression": clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"n": gorm.Expr("n + VALUES(n)")})},
 	} {
-		forms[what] = func(tx *gorm.DB) error { return tx.Clauses(extra).Create(&Carton{ID: 1, Code: "one", N: 9}).Error }
+		forms[what] = func(tx *gorm.DB) *gorm.DB { return tx.Clauses(extra).Create(&Carton{ID: 1, Code: "one", N: 9}) }
 	}
 	for what, extra := range map[string]clause.Expression{
 		"LOW_PRIORITY": clause.Insert{Modifier: "LOW_PRIORITY"}, "Locking": clause.Locking{Strength: "UPDATE"}, "RETURNING": clause.Returning{},
 		"RETURNING, one": clause.Returning{Columns: []clause.Column{{Name: "n"}}},
 	} {
-		forms[what] = func(tx *gorm.DB) error { return tx.Clauses(extra).Create(&Carton{ID: 3, Code: "x"}).Error }
+		forms[what] = func(tx *gorm.DB) *gorm.DB { return tx.Clauses(extra).Create(&Carton{ID: 3, Code: "x"}) }
 	}
 	eachGuarded(t, []string{"Carton", "Lid"}, func(t *testing.T, e *env) {
 		plain, db := e.open(t), e.openPlugin(t)
 		noError(t, db.Create([]*Carton{{ID: 1, Code: "one", N: 1}, {ID: 2, Code: "two", N: 1}}).Error)
-		rows := func(what string, tx *gorm.DB, form func(tx *gorm.DB) error) (lines []string) {
+		rows := func(what string, tx *gorm.DB, form func(tx *gorm.DB) *gorm.DB) (lines []string) {
 			wantError(t, what, tx.Transaction(func(tx *gorm.DB) error {
-				if err := form(tx); err != nil {
+				if err := form(tx).Error; err != nil {
 					return err
 				}
 				noError(t, tx.Raw("SELECT CONCAT_WS(',', id, code, n, deleted_at IS NULL) FROM "+e.names.tables["Carton"]+
@@ -349,12 +347,12 @@ func TestClausesThatPass(t *testing.T) {
 		}
 		for what, form := range forms {
 			wanted := rows(what+", plain", plain, form)
-			got := rows(what, db, func(tx *gorm.DB) error {
-				err := form(tx)
+			got := rows(what, db, func(tx *gorm.DB) *gorm.DB {
+				result := form(tx)
 				if !e.held(t, cartons.Key(1)) && !e.held(t, cartons.Key(3)) || what == "associations, in full" && !e.held(t, lids.Key(1)) {
 					t.Errorf("%s: its keys are free", what)
 				}
-				return err
+				return result
 			})
 			equal(t, what, fmt.Sprint(got), fmt.Sprint(wanted))
 		}
