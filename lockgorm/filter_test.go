@@ -225,21 +225,19 @@ func TestHooksThatAddModels(t *testing.T) {
 // value, unless the database makes it: nobody has locked that record.
 func TestZeroKeysAreNotCreated(t *testing.T) {
 	eachSetting(t, []string{"Parole", "Tally", "Sticker"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
-		for what, create := range map[string]func(tx *gorm.DB) error{
-			"a string":        func(tx *gorm.DB) error { return tx.Create(&Parole{N: 2}).Error },
-			"a batch":         func(tx *gorm.DB) error { return tx.Create([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error },
-			"a number":        func(tx *gorm.DB) error { return tx.Create(&Tally{N: 2}).Error },
-			"a map":           func(tx *gorm.DB) error { return tx.Model(&Tally{}).Create(map[string]any{"id": 0, "n": 2}).Error },
-			"Save":            func(tx *gorm.DB) error { return tx.Save(&Parole{N: 2}).Error },
-			"Save of a batch": func(tx *gorm.DB) error { return tx.Save([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error },
-			"an upsert of a map": func(tx *gorm.DB) error {
-				return tx.Model(&Tally{}).Clauses(clause.OnConflict{UpdateAll: true}).Create(map[string]any{"id": 0, "n": 2}).Error
+		for what, create := range map[string]func(tx *gorm.DB) *gorm.DB{
+			"a string":        func(tx *gorm.DB) *gorm.DB { return tx.Create(&Parole{N: 2}) },
+			"a batch":         func(tx *gorm.DB) *gorm.DB { return tx.Create([]*Parole{{Code: "a", N: 2}, {N: 2}}) },
+			"a number":        func(tx *gorm.DB) *gorm.DB { return tx.Create(&Tally{N: 2}) },
+			"a map":           func(tx *gorm.DB) *gorm.DB { return tx.Model(&Tally{}).Create(map[string]any{"id": 0, "n": 2}) },
+			"Save":            func(tx *gorm.DB) *gorm.DB { return tx.Save(&Parole{N: 2}) },
+			"Save of a batch": func(tx *gorm.DB) *gorm.DB { return tx.Save([]*Parole{{Code: "a", N: 2}, {N: 2}}) },
+			"an upsert of a map": func(tx *gorm.DB) *gorm.DB {
+				return tx.Model(&Tally{}).Clauses(clause.OnConflict{UpdateAll: true}).Create(map[string]any{"id": 0, "n": 2})
 			},
-			"IGNORE": func(tx *gorm.DB) error {
-				return tx.Clauses(clause.Insert{Modifier: "IGNORE"}).Create(&Parole{N: 2}).Error
-			},
+			"IGNORE": func(tx *gorm.DB) *gorm.DB { return tx.Clauses(clause.Insert{Modifier: "IGNORE"}).Create(&Parole{N: 2}) },
 		} {
-			wantError(t, what, create(db), txlock.ErrInvalidKey)
+			wantError(t, what, create(db).Error, txlock.ErrInvalidKey)
 			e.wantRows(t, what, 0, "Parole", "1 = 1")
 			e.wantRows(t, what, 0, "Tally", "1 = 1")
 		}
@@ -274,30 +272,30 @@ type valuer struct{ text string }
 func (v valuer) GormValue(context.Context, *gorm.DB) clause.Expr { return clause.Expr{SQL: v.text} }
 
 // assignments are the ways to assign a value to n of a model.
-var assignments = map[string]func(of *gorm.DB, value any) error{
-	"Update":        func(of *gorm.DB, value any) error { return of.Update("n", value).Error },
-	"Updates":       func(of *gorm.DB, value any) error { return of.Updates(map[string]any{"n": value, "name": "x"}).Error },
-	"UpdateColumn":  func(of *gorm.DB, value any) error { return of.UpdateColumn("n", value).Error },
-	"UpdateColumns": func(of *gorm.DB, value any) error { return of.UpdateColumns(map[string]any{"N": value}).Error },
-	"Select": func(of *gorm.DB, value any) error {
-		return of.Select("n").Updates(map[string]any{"n": value, "name": "x"}).Error
+var assignments = map[string]func(of *gorm.DB, value any) *gorm.DB{
+	"Update":        func(of *gorm.DB, value any) *gorm.DB { return of.Update("n", value) },
+	"Updates":       func(of *gorm.DB, value any) *gorm.DB { return of.Updates(map[string]any{"n": value, "name": "x"}) },
+	"UpdateColumn":  func(of *gorm.DB, value any) *gorm.DB { return of.UpdateColumn("n", value) },
+	"UpdateColumns": func(of *gorm.DB, value any) *gorm.DB { return of.UpdateColumns(map[string]any{"N": value}) },
+	"Select": func(of *gorm.DB, value any) *gorm.DB {
+		return of.Select("n").Updates(map[string]any{"n": value, "name": "x"})
 	},
-	"clause.Set": func(of *gorm.DB, value any) error {
-		return of.Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: value}}).Updates(map[string]any{}).Error
+	"clause.Set": func(of *gorm.DB, value any) *gorm.DB {
+		return of.Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: value}}).Updates(map[string]any{})
 	},
-	"a column with it": func(of *gorm.DB, value any) error {
-		return of.Clauses(clause.Set{{Column: clause.Column{Name: "n", Raw: true}, Value: value}}).Updates(map[string]any{}).Error
+	"a column with it": func(of *gorm.DB, value any) *gorm.DB {
+		return of.Clauses(clause.Set{{Column: clause.Column{Name: "n", Raw: true}, Value: value}}).Updates(map[string]any{})
 	},
-	"a hook": func(of *gorm.DB, value any) error {
+	"a hook": func(of *gorm.DB, value any) *gorm.DB {
 		return withHook(of, func(tx *gorm.DB, _ int64) error {
 			if values, ok := tx.Statement.Dest.(map[string]any); ok {
 				values["n"] = value
 			}
 			return nil
-		}).Updates(map[string]any{"name": "x"}).Error
+		}).Updates(map[string]any{"name": "x"})
 	},
-	"Assign": func(of *gorm.DB, value any) error {
-		return of.Assign(map[string]any{"n": value}).FirstOrCreate(of.Statement.Model).Error
+	"Assign": func(of *gorm.DB, value any) *gorm.DB {
+		return of.Assign(map[string]any{"n": value}).FirstOrCreate(of.Statement.Model)
 	},
 }
 

@@ -49,12 +49,12 @@ func TestAssignmentsAreOne(t *testing.T) {
 			noError(t, db.Create(order).Error)
 			refused := func(what string, value any) {
 				t.Helper()
-				wantError(t, what+", locked", assign(db.Model(&Order{ID: order.ID}), value), txlock.ErrInvalidKey)
-				wantError(t, what+", compared", assign(db.Model(load(t, db, doc.ID)), value), lockgorm.ErrVersion)
+				wantError(t, what+", locked", assign(db.Model(&Order{ID: order.ID}), value).Error, txlock.ErrInvalidKey)
+				wantError(t, what+", compared", assign(db.Model(load(t, db, doc.ID)), value).Error, lockgorm.ErrVersion)
 				if way != "Assign" && way != "a hook" {
-					refuses(t, what+", compared", db, lockgorm.ErrVersion, func(tx *gorm.DB) error { return assign(tx.Model(doc), value) })
+					refuses(t, what+", compared", db, lockgorm.ErrVersion, func(tx *gorm.DB) error { return assign(tx.Model(doc), value).Error })
 				}
-				wantError(t, what+", of any version", assign(db.Clauses(lockgorm.AnyVersion).Model(load(t, db, doc.ID)), value), lockgorm.ErrVersion)
+				wantError(t, what+", of any version", assign(db.Clauses(lockgorm.AnyVersion).Model(load(t, db, doc.ID)), value).Error, lockgorm.ErrVersion)
 				e.wantRows(t, what+": it was written", 1, "Order", "id = ? AND n = 0 AND name = ''", order.ID)
 				e.wantRows(t, what+": it was written", 1, "Doc", "id = ? AND version = ? AND n = 0", doc.ID, doc.Version)
 			}
@@ -67,8 +67,8 @@ func TestAssignmentsAreOne(t *testing.T) {
 				if name == "a handle" && (way == "clause.Set" || way == "a column with it" || way == "a hook") {
 					continue // GORM puts it in parentheses only among values
 				}
-				wantError(t, way+", "+name, assign(db.Model(&Order{ID: order.ID}), value(e)), nil)
-				wantError(t, way+", "+name, assign(db.Model(load(t, db, doc.ID)), value(e)), nil)
+				wantError(t, way+", "+name, assign(db.Model(&Order{ID: order.ID}), value(e)).Error, nil)
+				wantError(t, way+", "+name, assign(db.Model(load(t, db, doc.ID)), value(e)).Error, nil)
 			}
 		}
 		order := &Order{ID: newID()}
