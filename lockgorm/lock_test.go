@@ -209,6 +209,7 @@ func TestWaitAtMost(t *testing.T) {
 	each(t, []string{"Parcel", "Note", "Order"}, func(t *testing.T, e *env) {
 		db, ctx, id := e.openPlugin(t), t.Context(), newID()
 		key := parcels.Key(id)
+		once := parcels.Key(newID())
 		noError(t, txlock.Ensure(ctx, poolOf(t, db), key))
 		ways := map[string]func(tx *gorm.DB) error{
 			"Lock": func(tx *gorm.DB) error { return second(lockgorm.Lock(tx, key)) },
@@ -224,6 +225,13 @@ func TestWaitAtMost(t *testing.T) {
 				locks := func(tx *gorm.DB, _ int64) error { return second(lockgorm.Lock(tx, key)) }
 				return withHook(tx, locks).Create(&Order{ID: newID()}).Error
 			},
+			"Once": func(tx *gorm.DB) error {
+				return second(lockgorm.Once(tx, once, func(*gorm.DB) error { return nil }))
+			},
+			"OnceValue": func(tx *gorm.DB) error {
+				_, _, err := lockgorm.OnceValue(tx, once, func(*gorm.DB) (int, error) { return 1, nil })
+				return err
+			},
 			"On, MaxWait": func(tx *gorm.DB) error {
 				return second(gorm.G[Note](tx, lockgorm.On(key), lockgorm.MaxWait(limit)).Find(ctx))
 			},
@@ -232,6 +240,9 @@ func TestWaitAtMost(t *testing.T) {
 			},
 		}
 		e.hold(t, key)
+		first := db.Begin()
+		noError(t, second(scopeOf(t, first).Once(ctx, once)))
+		defer first.Rollback()
 		for name, wait := range ways {
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
 				short := tx
@@ -253,13 +264,6 @@ func TestWaitAtMost(t *testing.T) {
 		}
 		short := lockgorm.WaitAtMost(db, limit)
 		wantError(t, "Transaction", lockgorm.Transaction(short, []txlock.Key{key}, func(*gorm.DB) error { return nil }), txlock.ErrWaitTimeout)
-		within(t, db, func(tx *gorm.DB) {
-			once, short := parcels.Key(newID()), lockgorm.WaitAtMost(db, limit)
-			noError(t, second(scopeOf(t, tx).Once(ctx, once)))
-			wantError(t, "Once", second(lockgorm.Once(short, once, func(*gorm.DB) error { return nil })), txlock.ErrWaitTimeout)
-			_, _, err := lockgorm.OnceValue(short, once, func(*gorm.DB) (int, error) { return 1, nil })
-			wantError(t, "OnceValue", err, txlock.ErrWaitTimeout)
-		})
 		for _, pool := range []*gorm.DB{db, nil} {
 			wantError(t, "no transaction", second(lockgorm.Lock(lockgorm.WaitAtMost(pool, limit), key)), txlock.ErrNoTransaction)
 		}
