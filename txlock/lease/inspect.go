@@ -183,26 +183,11 @@ func (m *Manager) force(ctx context.Context, key txlock.Key, slots []int64, toke
 		return nil, fault.Explain(what, err)
 	}
 	if tokens == nil {
-		rows, err := m.store.Inspect(ctx, key.String())
-		if err != nil {
+		if slots, err = m.heldSlots(ctx, key, slots); err != nil {
 			return nil, fault.Explain(what, err)
-		}
-		if len(slots) == 0 {
-			slots = append(slots, store.LeaseSlot) // first, so that no reader follows
-			for _, row := range rows {
-				if row.Slot > store.LeaseSlot {
-					slots = append(slots, row.Slot)
-				}
-			}
-		}
-		if slices.ContainsFunc(infosOf(rows), func(i Info) bool { return i.Slot == store.LeaseSlot && i.Kind == Waiter }) {
-			slots = slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slot == store.LeaseSlot })
 		}
 	}
 	for _, slot := range slots {
-		if tokens != nil && tokens[slot] == 0 {
-			continue // no grant has it
-		}
 		held, err := m.forceRelease(ctx, key, store.Row{Key: key.String(), Slot: slot}, tokens[slot])
 		if err != nil {
 			return released, fault.Explain(what, err)
@@ -216,6 +201,28 @@ func (m *Manager) force(ctx context.Context, key txlock.Key, slots []int64, toke
 	}
 	m.freed(key)
 	return released, nil
+}
+
+// heldSlots returns the given slots of a key, or all for none, but for that of a writer that waits for
+// readers.
+func (m *Manager) heldSlots(ctx context.Context, key txlock.Key, slots []int64) ([]int64, error) {
+	rows, err := m.store.Inspect(ctx, key.String())
+	if err != nil {
+		return nil, err
+	}
+	slots = slices.Clone(slots)
+	if len(slots) == 0 {
+		slots = append(slots, store.LeaseSlot) // first, so that no reader follows
+		for _, row := range rows {
+			if row.Slot > store.LeaseSlot {
+				slots = append(slots, row.Slot)
+			}
+		}
+	}
+	if slices.ContainsFunc(infosOf(rows), func(i Info) bool { return i.Slot == store.LeaseSlot && i.Kind == Waiter }) {
+		slots = slices.DeleteFunc(slots, func(slot int64) bool { return slot == store.LeaseSlot })
+	}
+	return slots, nil
 }
 
 // forceRelease releases one row, or only one grant of it, and reports whether that was held. If the

@@ -59,6 +59,8 @@ func (internals) Works(ctx context.Context, l *Lease) (working context.Context, 
 // ForceRelease is Manager.ForceRelease of the grants that an operator was shown, by slot: a later
 // holder keeps the lease. It returns the slots that it has released, also with an error.
 func (internals) ForceRelease(ctx context.Context, m *Manager, key txlock.Key, shown map[int64]uint64) (released []int64, err error) {
+	shown = maps.Clone(shown)
+	maps.DeleteFunc(shown, func(_ int64, token uint64) bool { return token == 0 }) // which no grant has
 	return m.force(ctx, key, slices.Sorted(maps.Keys(shown)), shown)
 }
 

@@ -127,10 +127,7 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
 		row, err := answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, m.store, l.Key()) })
 		if err == nil && row.Held == 0 {
-			if err = l.Err(); err == nil && waited {
-				err = m.stillHas(ctx, q, l)
-			}
-			if err == nil {
+			if err = m.stillHas(ctx, q, l, waited); err == nil {
 				l.record.drained()
 				return l, 0, nil
 			}
@@ -149,17 +146,27 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 			err = m.sleep(ctx, d)
 		}
 		if err != nil {
-			released := m.releaseUnwanted(ctx, l)
-			if errors.Is(err, errTaken) && (errors.Is(released, txlock.ErrLost) || errors.Is(released, txlock.ErrNotHeld)) {
-				released = nil
-			}
-			return nil, row.Left, errors.Join(err, released)
+			return nil, row.Left, m.undrained(ctx, l, err)
 		}
 	}
 }
 
-// stillHas returns errTaken if a ForceRelease has taken the row of a writer while it waited for readers.
-func (m *Manager) stillHas(ctx context.Context, q *request, l *Lease) error {
+// undrained releases a writer's lease for whose readers it waits no longer. Where it was taken there is
+// nothing left.
+func (m *Manager) undrained(ctx context.Context, l *Lease, why error) error {
+	released := m.releaseUnwanted(ctx, l)
+	if errors.Is(why, errTaken) && (errors.Is(released, txlock.ErrLost) || errors.Is(released, txlock.ErrNotHeld)) {
+		return why
+	}
+	return errors.Join(why, released)
+}
+
+// stillHas returns the error of a writer's lease that was lost, or errTaken if a ForceRelease has taken its
+// row while it waited for readers.
+func (m *Manager) stillHas(ctx context.Context, q *request, l *Lease, waited bool) error {
+	if err := l.Err(); err != nil || !waited {
+		return err
+	}
 	row, err := answer(ctx, m, q, func(ctx context.Context) (store.Glance, error) { return m.store.Look(ctx, l.record.claim().Row) })
 	if err == nil && (row.Token != l.Token() || row.Left <= 0) {
 		err = errTaken
