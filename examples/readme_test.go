@@ -24,8 +24,8 @@ var compiledCode = []string{
 	"../locksqlc/example_test.go", "../lockgorm/example_test.go", "../txlock/lease/example_test.go", "../txlock/namespace_test.go",
 	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go", "../txlock/elect/example_test.go", "../lockhttp/example_test.go",
 	"../contrib/gocron/example_test.go", "../contrib/cron/example_test.go",
-	"../contrib/recipes/asynq_test.go", "../contrib/recipes/sales_test.go", "../contrib/recipes/probes_test.go",
-	"wired/wired_test.go", "wired/locks.go", "../tests/managed_test.go",
+	"../contrib/recipes/asynq_test.go", "../contrib/recipes/river_test.go", "../contrib/recipes/sales_test.go", "../contrib/recipes/bun_test.go",
+	"wired/wired_test.go", "wired/locks.go", "../contrib/recipes/newrelic_test.go", "../contrib/recipes/probes_test.go", "../tests/managed_test.go",
 	"stocktest/stock.go", "stocktest/kit_test.go", "../txlock/locktest/example_test.go", "metrics/service.go", "migrate/migrate.go",
 }
 
