@@ -257,7 +257,7 @@ func TestLimitsAreNotLost(t *testing.T) {
 		pool := newPool(t, db, true, func(c *mysql.Config) {
 			c.Params = map[string]string{"innodb_lock_wait_timeout": "3600"}
 		})
-		ctx := limited(t, time.Minute)
+		ctx := limited(t, 3*time.Minute)
 		wait := func() error {
 			tx, err := pool.BeginTx(ctx, nil)
 			if err != nil {
@@ -272,7 +272,7 @@ func TestLimitsAreNotLost(t *testing.T) {
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
-				for range 500 {
+				for range 150 {
 					if err := wait(); !errors.Is(err, txlock.ErrWaitTimeout) {
 						t.Errorf("a wait of two milliseconds at most: %v", err)
 						return
