@@ -281,7 +281,7 @@ func TestFairLostPlace(t *testing.T) {
 				release(t, held)
 				held = behind.lease(t) // while the other stands still
 				t.Logf("the next after %v", behind.at.Sub(start))
-				if !queue.left(t, place) {
+				if !testdb.Await(time.Minute, func() bool { return queue.left(t, place) }) { // MySQL lists an ended session for a moment
 					t.Error("the server still has the lost place, and has passed it")
 				}
 				goOn()
