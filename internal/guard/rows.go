@@ -5,15 +5,15 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
-	"reflect"
 
+	"github.com/dca00107/lockstep/internal/driverrows"
 	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // rows are the rows of a statement. An error of the statement may come while they are
 // read.
 type rows struct {
-	base      driver.Rows
+	driverrows.Rows
 	conn      *conn
 	statement statement
 	last      bool // they are the last result of the program, and a reply follows
@@ -21,20 +21,12 @@ type rows struct {
 	closed    bool
 }
 
-var (
-	_ driver.RowsNextResultSet              = (*rows)(nil)
-	_ driver.RowsColumnTypeDatabaseTypeName = (*rows)(nil)
-	_ driver.RowsColumnTypeNullable         = (*rows)(nil)
-	_ driver.RowsColumnTypePrecisionScale   = (*rows)(nil)
-	_ driver.RowsColumnTypeScanType         = (*rows)(nil)
-)
-
 // rows notes a statement that was sent for rows, and wraps these.
 func (c *conn) rows(ctx context.Context, s statement, base driver.Rows, err error) (driver.Rows, error) {
 	if err != nil {
 		return nil, c.after(ctx, s, err)
 	}
-	r := &rows{base: base, conn: c, statement: s}
+	r := &rows{Rows: driverrows.Rows{Rows: base}, conn: c, statement: s}
 	if len(base.Columns()) == 0 && !r.HasNextResultSet() {
 		// It has none, and the program may never close them. Until they are closed, the
 		// driver watches the context, and drops the connection when it is given a second
@@ -67,14 +59,11 @@ func (r *rows) seen(err error) error {
 	return r.conn.judgeError(context.Background(), r.statement, err)
 }
 
-// Columns returns the names of the columns.
-func (r *rows) Columns() []string { return r.base.Columns() }
-
 // Next reads a row.
 func (r *rows) Next(dest []driver.Value) error {
-	err := r.base.Next(dest)
+	err := r.Rows.Next(dest)
 	if r.last && errors.Is(err, io.EOF) {
-		if err = r.base.(driver.RowsNextResultSet).NextResultSet(); err == nil {
+		if err = r.Rows.NextResultSet(); err == nil {
 			err = fault.UnknownReply("a read under a lock", "one result more")
 		}
 	}
@@ -83,7 +72,7 @@ func (r *rows) Next(dest []driver.Value) error {
 
 // Close reads the remaining rows and closes them.
 func (r *rows) Close() error {
-	err := r.seen(r.base.Close())
+	err := r.seen(r.Rows.Close())
 	if r.closed {
 		return err
 	}
@@ -95,49 +84,10 @@ func (r *rows) Close() error {
 	return err
 }
 
-// HasNextResultSet reports whether another result follows.
-func (r *rows) HasNextResultSet() bool {
-	next, ok := r.base.(driver.RowsNextResultSet)
-	return ok && next.HasNextResultSet()
-}
-
 // NextResultSet goes on to the next result.
 func (r *rows) NextResultSet() error {
-	next, ok := r.base.(driver.RowsNextResultSet)
-	if !ok || r.last {
+	if r.last {
 		return io.EOF
 	}
-	return r.seen(next.NextResultSet())
-}
-
-// ColumnTypeDatabaseTypeName returns the server's name for the type of a column.
-func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
-	if typed, ok := r.base.(driver.RowsColumnTypeDatabaseTypeName); ok {
-		return typed.ColumnTypeDatabaseTypeName(i)
-	}
-	return ""
-}
-
-// ColumnTypeNullable reports whether a column may be NULL.
-func (r *rows) ColumnTypeNullable(i int) (nullable, ok bool) {
-	if typed, ok := r.base.(driver.RowsColumnTypeNullable); ok {
-		return typed.ColumnTypeNullable(i)
-	}
-	return false, false
-}
-
-// ColumnTypePrecisionScale returns the precision and scale of a decimal column.
-func (r *rows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
-	if typed, ok := r.base.(driver.RowsColumnTypePrecisionScale); ok {
-		return typed.ColumnTypePrecisionScale(i)
-	}
-	return 0, 0, false
-}
-
-// ColumnTypeScanType returns the Go type that fits a column.
-func (r *rows) ColumnTypeScanType(i int) reflect.Type {
-	if typed, ok := r.base.(driver.RowsColumnTypeScanType); ok {
-		return typed.ColumnTypeScanType(i)
-	}
-	return reflect.TypeFor[any]()
+	return r.seen(r.Rows.NextResultSet())
 }
