@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -117,8 +116,7 @@ func infosOf(rows []store.Info) []Info {
 		}
 	}
 	for i := range all {
-		kept := strings.HasPrefix(all[i].Owner, store.Released)
-		if reader, is := read[rows[i].Key]; is && all[i].Kind == Exclusive && all[i].Held && reader != all[i].Owner && !kept {
+		if reader, is := read[rows[i].Key]; is && all[i].Kind == Exclusive && all[i].Held && store.WaitsFor(all[i].Owner, reader) {
 			all[i].Kind, all[i].Held = Waiter, false
 		}
 	}

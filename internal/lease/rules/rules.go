@@ -211,9 +211,10 @@ func (r Row) Resize(permits int) (Row, store.Reply) {
 	return r, store.Done
 }
 
-// WaitsFor reports whether the holder of an entry row waits until another row of the key is released: a
-// reader comes beside a writer only if it has the same owner.
-func (r Row) WaitsFor(reader Row, now int64) bool { return reader.Held(now) && reader.Owner != r.Owner }
+// WaitsFor reports whether the holder of an entry row waits until another row of the key is released.
+func (r Row) WaitsFor(reader Row, now int64) bool {
+	return reader.Held(now) && store.WaitsFor(r.Owner, reader.Owner)
+}
 
 // Latest is the moment for Request if everyone is to be asked who holds something now.
 const Latest = math.MaxInt64

@@ -252,6 +252,13 @@ const (
 // Released begins the name of who holds a row that was kept; no other owner's name does.
 const Released = "released: "
 
+// WaitsFor reports whether a writer that has the row of a key waits until a reader, by their owners, has
+// released it: a reader comes beside a writer only if it has the same owner. One that has released its row,
+// which is kept, waits for nobody.
+func WaitsFor(writer, reader string) bool {
+	return reader != writer && !strings.HasPrefix(writer, Released)
+}
+
 // Reply is the answer to a request.
 type Reply int
 
