@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/cobra"
 
 	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -249,10 +249,10 @@ func (a *app) force(ctx context.Context, key string, shown []ops.Lease, grant st
 		tokens[l.Slot] = l.Token
 	}
 	slots, err := lease.Internal(bridge.Pass{}).ForceRelease(ctx, m, txlock.ParseKey(key), tokens)
-	switch denied := new(mysql.MySQLError); {
+	switch {
 	case errors.Is(err, txlock.ErrNotHeld):
 		err = nil // answer says so
-	case errors.As(err, &denied) && denied.Number == 1095: // ER_KILL_DENIED_ERROR
+	case fault.Is(err, 1095): // ER_KILL_DENIED_ERROR
 		err = failed(declined, "%w: %s", err, grant)
 	}
 	for _, l := range shown {

@@ -137,15 +137,18 @@ func (l *look) unlistedTableWaits(ctx context.Context, before map[uint64]Seconds
 	return nil
 }
 
+// tableInstrument is what the performance schema records locks on tables with.
+const tableInstrument = "wait/lock/metadata/sql/mdl"
+
 const unlistedTables = "the table that is waited for, and its holder, are not known"
 
 // listing says how the server lists locks on tables.
 func (l *look) listing() string {
 	switch {
 	case l.maria:
-		return performanceOn + ", and performance-schema-instrument='wait/lock/metadata/sql/mdl=ON'"
+		return performanceOn + ", and performance-schema-instrument='" + tableInstrument + "=ON'"
 	case !l.performance:
 		return performanceOn
 	}
-	return "UPDATE performance_schema.setup_instruments SET enabled = 'YES' WHERE name = 'wait/lock/metadata/sql/mdl', as by default, for the locks from then on"
+	return "UPDATE performance_schema.setup_instruments SET enabled = 'YES' WHERE name = '" + tableInstrument + "', as by default, for the locks from then on"
 }

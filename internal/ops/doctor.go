@@ -324,17 +324,16 @@ func (l *look) recorders(ctx context.Context) error {
 	if !l.try || !l.performance {
 		return nil
 	}
-	const table = "wait/lock/metadata/sql/mdl"
-	off, err := every(ctx, l.db, `SELECT name FROM performance_schema.setup_instruments WHERE name = '`+table+`' AND enabled = 'NO'
+	off, err := every(ctx, l.db, `SELECT name FROM performance_schema.setup_instruments WHERE name = '`+tableInstrument+`' AND enabled = 'NO'
 		UNION ALL SELECT name FROM performance_schema.setup_consumers WHERE name IN (`+statementConsumers+`) AND enabled = 'NO'`, nil, func(name *string) []any { return []any{name} })
 	if denied(err) {
 		return nil // the gap stands
 	}
 	for _, name := range off {
-		if name == table || name == "global_instrumentation" {
+		if name == tableInstrument || name == "global_instrumentation" {
 			l.detail(unlistedTables, l.listing())
 		}
-		if name != table && !l.maria {
+		if name != tableInstrument && !l.maria {
 			l.detail(unrecorded, recording)
 		}
 	}

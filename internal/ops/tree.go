@@ -161,8 +161,7 @@ func (p *Picture) Notes(n *Node) []string {
 	switch {
 	case n.Unsure && n.Kind == Table && len(n.Holders) > 0: // or by LOCK TABLES or HANDLER, without a transaction
 		notes = append(notes, "perhaps held by one of these")
-	case n.Kind == Table:
-	case n.Unsure:
+	case n.Unsure && n.Kind != Table:
 		notes = append(notes, "shared, held by one or more of these")
 	}
 	if n.Deadlock {
