@@ -187,7 +187,11 @@ func TestCommitWithRefused(t *testing.T) {
 				says(t, "in another transaction", err, nil, "another transaction")
 				another := newPool(t, db.Config(), true)
 				check(t, lastly(t, another, func(other *sql.Tx, _ *txlock.Scope) error {
-					for _, ctx := range []context.Context{s.CommitWith(t.Context(), 1), s.LockWith(t.Context(), uniqueKey(t, "another"))} {
+					with := []context.Context{s.CommitWith(t.Context(), 1)}
+					if db.Engine() == testdb.MariaDB || hasProcedures(db.Engine()) { // else LockWith locks at once
+						with = append(with, s.LockWith(t.Context(), uniqueKey(t, "another")))
+					}
+					for _, ctx := range with {
 						says(t, "on another pool", second(other.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")), nil, "another transaction")
 					}
 					return second(other.ExecContext(t.Context(), "DELETE FROM "+table))

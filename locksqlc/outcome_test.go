@@ -245,9 +245,13 @@ func (s *storm) check(t *testing.T) {
 // TestRowBeforeCommit proves that a statement which commits sends its row while the transaction
 // is still open, that of Optimistic and a last one of the program. So who hasn't seen the row
 // knows that an error is that of a transaction which wasn't committed; and a KILL QUERY during
-// COMMIT comes too late for an error.
+// COMMIT comes too late for an error. On MySQL without procedures COMMIT is a statement of its own.
 func TestRowBeforeCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		wants := map[string][]bool{"Optimistic": {true, false}, "CommitWith": {true, false}}
+		if db.Engine() == testdb.MySQL && testdb.WithoutProcedures() {
+			wants = map[string][]bool{"Optimistic": nil, "CommitWith": {false}}
+		}
 		var open []bool
 		pool := openPool(t, db.Config(), under(func(c testdb.Conn) driver.Conn { return watched{c, &open} }))
 		insert := "INSERT INTO " + db.CreateTable(t, "ordered", "id INT AUTO_INCREMENT PRIMARY KEY") + " VALUES ()"
@@ -257,8 +261,8 @@ func TestRowBeforeCommit(t *testing.T) {
 			check(t, run(t.Context(), pool, key, func(tx *sql.Tx) error {
 				return second(tx.ExecContext(t.Context(), insert))
 			}))
-			if !slices.Equal(open, []bool{true, false}) {
-				t.Errorf("%s: behind the row and at the end a transaction is open: %t", name, open)
+			if !slices.Equal(open, wants[name]) {
+				t.Errorf("%s: behind the row and at the end a transaction is open: %t, want %t", name, open, wants[name])
 			}
 		}
 	})
