@@ -198,7 +198,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case stepTake:
 			return m.take(ctx, q, a, since, inTurn, drain)
 		case stepBusy:
-			return nil, seen.Left, q.seen.named(txlock.ErrBusy)
+			return nil, seen.Left, q.busy()
 		case stepLocked:
 			return nil, 0, store.ErrLocked
 		default:
@@ -274,5 +274,5 @@ func (q *request) refusal(a store.Answer) error {
 	if q.seen = (sight{what: "another owner held it"}); a.Seen != nil {
 		q.seen.look(q, *a.Seen)
 	}
-	return q.seen.named(txlock.ErrBusy)
+	return q.busy()
 }

@@ -102,7 +102,7 @@ func (m *Manager) prepareRow(ctx context.Context, beside store.Session, q *reque
 		return otherUse(q.key, 0, seen.Use)
 	case seen.Held() && (!q.named || seen.Owner != q.owner):
 		q.seen.look(q, seen)
-		return q.seen.named(txlock.ErrBusy)
+		return q.busy()
 	case seen.Use == store.Shared:
 		row, err := answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, beside, q.key) })
 		if err == nil && row.Held > row.Expired {

@@ -13,10 +13,11 @@ import (
 
 // sight is the last reason why a request was not granted.
 type sight struct {
-	what string
-	held *txlock.HeldError // who held it, if that was seen
-	old  bool              // the request has queued behind others since, without a look
-	mute bool              // the server has not answered in time
+	what   string
+	held   *txlock.HeldError // who held it, if that was seen
+	unsure bool              // held may be a writer that only waits for readers
+	old    bool              // the request has queued behind others since, without a look
+	mute   bool              // the server has not answered in time
 }
 
 var rowLocked = sight{what: "its row was locked"}
@@ -24,6 +25,8 @@ var rowLocked = sight{what: "its row was locked"}
 // why returns the reason as an error.
 func (s sight) why() error {
 	switch {
+	case s.unsure:
+		return fmt.Errorf("%w, or waited for readers", s.held)
 	case s.held != nil:
 		return s.held
 	case s.what != "":
@@ -40,7 +43,7 @@ func (s *sight) look(q *request, seen store.Glance) {
 	case permits:
 		*s = sight{what: "no permit was free"}
 	default:
-		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Label: seen.Label, Since: grantedAt(seen.Token)}}
+		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Label: seen.Label, Since: grantedAt(seen.Token)}, unsure: seen.Use == store.Shared}
 		if seen.Owner != q.owner {
 			q.met = s.held
 		}
@@ -54,6 +57,15 @@ func (s sight) named(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, s.why())
+}
+
+// busy is the refusal of a lease that a look has shown held. With NameHolders a better look follows where
+// that look may have shown a waiter.
+func (q *request) busy() error {
+	if q.seen.unsure && q.names {
+		return txlock.ErrBusy
+	}
+	return q.seen.named(txlock.ErrBusy)
 }
 
 // leastSilence is how long an attempt that the end of the wait cuts short must have been
@@ -112,7 +124,12 @@ func (m *Manager) named(ctx context.Context, q *request, err error) error {
 	if !refused || !q.names || errors.As(err, &known) {
 		return err
 	}
-	return sight{held: m.lookFor(q.key, q.owner)(ctx)}.named(err)
+	if held := m.lookFor(q.key, q.owner)(ctx); held != nil {
+		q.seen, q.met = sight{held: held}, held
+	} else if !q.seen.unsure {
+		return err
+	}
+	return q.seen.named(err)
 }
 
 // slowly begins a wait, at whose end the observer may be told for whom it was.

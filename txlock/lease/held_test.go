@@ -157,6 +157,46 @@ func TestTriesNameTheHolder(t *testing.T) {
 	})
 }
 
+// TestWaitingWriterIsNoHolder proves that a refusal for a writer that waits for a reader names the reader
+// with NameHolders, to the observer too, and says without that it may be so.
+func TestWaitingWriterIsNoHolder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, told := db.manager(), new(answers)
+		info := infoOf(t, share(t, a, job), a)
+		ctx, cancel := context.WithCancel(t.Context())
+		waits := fairAcquireUnder(ctx, db.manager(lease.WithLabel("who waits")), job)
+		time.Sleep(time.Second)
+		plain, bare := db.process()
+		named, wired := db.process(lease.NameHolders(), lease.Observe(told.observe))
+		wires := map[*lease.Manager]*wire{plain: bare, named: wired}
+		for name, try := range map[string]verb{
+			"TryAcquire": tryExclusive, "TryAcquireShared": tryShared,
+			"Acquire": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+				return m.Acquire(ctx, key, append(options, lease.WaitAtMost(time.Second))...)
+			},
+			"AcquireShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+				return m.AcquireShared(ctx, key, append(options, lease.WaitAtMost(time.Second))...)
+			},
+			"AcquireTx": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+				tx := wires[m].Begin()
+				defer func() { _ = tx.Rollback() }()
+				return m.AcquireTx(ctx, tx, key, options...)
+			},
+		} {
+			_, err := try(t.Context(), named, job)
+			namesHolder(t, name, err, job, info)
+			if held := told.refused.Held; held == nil || held.Owner != info.Owner {
+				t.Errorf("%s: the observer was told of %+v", name, held)
+			}
+			if _, err = try(t.Context(), plain, job); heldBy(err) != nil {
+				says(t, err, "or waited for readers")
+			}
+		}
+		cancel()
+		waits.end(t)
+	})
+}
+
 // TestTransactionsNameTheHolder proves that an AcquireTx that is refused names the holder, or with
 // NameHolders a reader, and that its transaction has no snapshot by that.
 func TestTransactionsNameTheHolder(t *testing.T) {

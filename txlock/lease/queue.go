@@ -112,8 +112,11 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("while it waited: %w", q.seen.named(ctx.Err()))
 	case errors.Is(err, errLimit), errors.Is(context.Cause(waiting), errLimit):
-		if q.seen.old && q.names {
-			q.seen = sight{what: "other waiters of the queue were first"} // NameHolders looks who has it now
+		switch { // NameHolders looks who has it now
+		case q.seen.old && q.names:
+			q.seen = sight{what: "other waiters of the queue were first"}
+		case q.seen.unsure && q.names:
+			q.seen = sight{what: "another owner had it, or waited for readers"}
 		}
 		if q.seen.mute {
 			return unanswered(fmt.Sprintf("after %v %s", q.atMost, q.seen.what))
