@@ -71,8 +71,12 @@ func (a *app) explained(err error) (text string, code int) {
 func missingGrant(server *mysql.MySQLError, database string) string {
 	message := strings.Replace(server.Message, "SELECT with locking clause", "SELECT, DELETE", 1) // or UPDATE
 	for _, denied := range []*regexp.Regexp{deniedTable, deniedColumn} {
-		if found := denied.FindStringSubmatch(message); found != nil {
+		switch found := denied.FindStringSubmatch(message); {
+		case found == nil:
+		case strings.HasPrefix(found[2], "lockstep_"):
 			return found[1] + " ON `" + database + "`." + found[2]
+		default: // MySQL doesn't name the schema
+			return found[1] + " ON performance_schema.*"
 		}
 	}
 	if found := deniedRoutine.FindStringSubmatch(message); found != nil {

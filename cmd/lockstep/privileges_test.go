@@ -193,7 +193,11 @@ func (o *operator) tries(before func(), needs []need, args ...string) {
 		o.change(revoke, n)
 		output, code := call()
 		o.change(grant, n)
-		want := regexp.MustCompile(`GRANT [A-Z_, ]*\b` + n.privilege + `\b[A-Z_, ]* ON .* TO '`)
+		on := ".*"
+		if strings.Contains(n.on, ".") {
+			on = regexp.QuoteMeta(n.on)
+		}
+		want := regexp.MustCompile(`GRANT [A-Z_, ]*\b` + n.privilege + `\b[A-Z_, ]* ON ` + on + ` TO '`)
 		if len(needs) == 1 { // and none is left in the database
 			want = regexp.MustCompile(`has this user a privilege in it\?`)
 		}

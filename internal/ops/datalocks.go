@@ -17,13 +17,7 @@ const (
 // locksOfMySQL reads all locks on lockstep's rows, and those of others that somebody waits
 // for.
 func (l *look) locksOfMySQL(ctx context.Context) error {
-	scan := func(r *mysqlLock) []any {
-		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data}
-	}
-	const columns = `engine_lock_id, engine_transaction_id, COALESCE(thread_id, 0), lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
-		COALESCE(lock_data, '')
-		FROM performance_schema.data_locks`
-	all, err := every(ctx, l.db, "SELECT "+columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
+	all, sessions, err := l.dataLocks(ctx)
 	switch l.unwaited = !l.performance || denied(err); {
 	case !l.performance:
 		l.gap(unperformed, performanceOn)
@@ -35,25 +29,6 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 		return err
 	}
 	l.exact = len(l.detached) == 0 // a row that a transaction has made is locked without a lock in this list
-	if len(all) == 0 {
-		return nil
-	}
-	elsewhere, err := l.blockingElsewhere(ctx, columns, all, scan)
-	if err != nil {
-		return err
-	}
-	all = append(all, elsewhere...)
-	type thread struct{ id, session uint64 }
-	threads, err := every(ctx, l.db, "SELECT thread_id, processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, func(t *thread) []any {
-		return []any{&t.id, &t.session}
-	})
-	if err != nil {
-		return err
-	}
-	sessions := make(map[uint64]uint64, len(threads))
-	for _, t := range threads {
-		sessions[t.id] = t.session
-	}
 	byTrx := make(map[string]uint64, len(l.open)) // also those of whose thread the server keeps nothing
 	for session, t := range l.open {
 		byTrx[t.id] = session
@@ -84,6 +59,34 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 	return nil
 }
 
+// dataLocks reads these locks, and which thread is which session. This user may lack a privilege on some of the
+// tables only.
+func (l *look) dataLocks(ctx context.Context) (all []mysqlLock, sessions map[uint64]uint64, err error) {
+	scan := func(r *mysqlLock) []any {
+		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data}
+	}
+	const columns = `engine_lock_id, engine_transaction_id, COALESCE(thread_id, 0), lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
+		COALESCE(lock_data, '')
+		FROM performance_schema.data_locks`
+	all, err = every(ctx, l.db, "SELECT "+columns+` WHERE (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
+	if err != nil || len(all) == 0 && !l.try {
+		return nil, nil, err
+	}
+	elsewhere, err := l.blockingElsewhere(ctx, columns, all, scan)
+	if err != nil {
+		return nil, nil, err
+	}
+	type thread struct{ id, session uint64 }
+	threads, err := every(ctx, l.db, "SELECT thread_id, processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, func(t *thread) []any {
+		return []any{&t.id, &t.session}
+	})
+	sessions = make(map[uint64]uint64, len(threads))
+	for _, t := range threads {
+		sessions[t.id] = t.session
+	}
+	return append(all, elsewhere...), sessions, err
+}
+
 // blockingElsewhere returns the locks on rows of other tables that are waited for.
 func (l *look) blockingElsewhere(ctx context.Context, columns string, all []mysqlLock, scan func(*mysqlLock) []any) (blocking []mysqlLock, err error) {
 	var waits []any
@@ -91,6 +94,9 @@ func (l *look) blockingElsewhere(ctx context.Context, columns string, all []mysq
 		if r.kind != table && r.status == waiting && !l.ours(r) {
 			waits = append(waits, r.id)
 		}
+	}
+	if l.try {
+		waits = append(waits, "") // no lock's
 	}
 	for part := range slices.Chunk(waits, chunk) {
 		found, err := every(ctx, l.db, "SELECT DISTINCT "+columns+` WHERE lock_status = 'GRANTED'

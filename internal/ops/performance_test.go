@@ -70,6 +70,54 @@ func TestWithoutPerformanceSchema(t *testing.T) {
 	}, "--performance-schema=OFF")
 }
 
+// TestPartOfPerformanceSchema proves that a look and check are not refused to a user who may read only some
+// tables of MySQL's performance schema, and name the privilege on all of them.
+func TestPartOfPerformanceSchema(t *testing.T) {
+	ownMySQL(t, func(t *testing.T, db *testdb.DB) {
+		stock := db.CreateTable(t, "stock", "id INT PRIMARY KEY")
+		db.Exec(t, "INSERT INTO "+stock+" VALUES (1)")
+		for _, statement := range []string{"CREATE USER 'part'@'%' IDENTIFIED BY 'part'", "GRANT PROCESS ON *.* TO 'part'@'%'", "GRANT ALL ON `" + db.Name() + "`.* TO 'part'@'%'"} {
+			db.Exec(t, statement)
+		}
+		part, pool := db.Connect(t, func(c *mysql.Config) { c.User, c.Passwd = "part", "part" }), db.Connect(t)
+		sees := func(table string, all bool) {
+			t.Helper()
+			const fix = "GRANT SELECT ON performance_schema.* TO 'part'@'%'"
+			p, err := ops.New(part).Look(t.Context())
+			must(t, err)
+			if granted := len(p.Gaps) == 0; all && !granted || slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return g.Fix != fix }) {
+				t.Errorf("without %s a look has not seen %v", table, p.Gaps)
+			}
+			found, err := ops.New(part).Check(t.Context())
+			must(t, err)
+			at := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == "sight" })
+			if sight := found[at]; (sight.State == ops.OK) != all || !all && sight.Fix != fix {
+				t.Errorf("without %s check finds %+v", table, sight)
+			}
+		}
+		tables := []string{"data_locks", "data_lock_waits", "threads", "metadata_locks", "events_statements_current", "session_connect_attrs", "setup_consumers", "setup_instruments"}
+		for _, table := range append(tables, "events_statements_history", "events_transactions_current") {
+			db.Exec(t, "GRANT SELECT ON performance_schema."+table+" TO 'part'@'%'")
+		}
+		sees("nothing", true)
+		without := func() {
+			t.Helper()
+			for _, table := range tables {
+				db.Exec(t, "REVOKE SELECT ON performance_schema."+table+" FROM 'part'@'%'")
+				sees(table, false)
+				db.Exec(t, "GRANT SELECT ON performance_schema."+table+" TO 'part'@'%'")
+			}
+		}
+		without()
+		first, _ := beginTx(t, pool)
+		must(t, second(first.ExecContext(t.Context(), "DELETE FROM "+stock)))
+		tx, scope := beginTx(t, pool)
+		lock(t, scope, "hot")
+		db.KeepWaiting(t, tx, func(ctx context.Context) error { return second(tx.ExecContext(ctx, "DELETE FROM "+stock)) })
+		without()
+	})
+}
+
 // TestBuiltWithoutPerformanceSchema proves that a look needs no performance schema of a server, which
 // MariaDB can be built without.
 func TestBuiltWithoutPerformanceSchema(t *testing.T) {
