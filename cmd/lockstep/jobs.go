@@ -22,9 +22,10 @@ func (a *app) jobs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "jobs", Args: cobra.NoArgs,
 		Short: "List the jobs, and what is wrong with them",
-		Long: `List the jobs of package txlock/job. TROUBLE says which are overdue, take too long, fail,
-are paused, or are run by different schedules. A job that died was begun by a process that
-holds its lease no more, and hasn't said how it ended.
+		Long: `List the jobs of package txlock/job. DONE has the scheduled time that was done last, NEXT
+the next one. TROUBLE says which are overdue, take too long, fail, are paused, or are run by
+different schedules. A job that died was begun by a process that holds its lease no more,
+and hasn't said how it ended.
 
 Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {

@@ -221,6 +221,25 @@ func TestReleaseBehindDDL(t *testing.T) {
 	})
 }
 
+// TestTablesBehindDDL proves that what can't be read because of DDL is said in lockstep's words.
+func TestTablesBehindDDL(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		for table, commands := range map[string][][]string{"lockstep_jobs": {{"jobs"}, {"jobs", "show", "mails"}}, "lockstep_once": {{"once"}}} {
+			tx, _ := s.begin()
+			var n int
+			s.must(tx.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM "+table).Scan(&n))
+			s.alter(table)
+			for _, command := range commands {
+				output, code := s.call(command...)
+				if code != trouble || !strings.Contains(output, table) || !strings.Contains(output, "behind DDL") || !strings.Contains(output, "see waits") || strings.Contains(output, "Error 1") {
+					t.Errorf("%v returns %d, and prints:\n%s", command, code, output)
+				}
+			}
+			s.must(tx.Rollback())
+		}
+	})
+}
+
 // TestReleaseOfTheNextLease proves that a lease is neither taken nor asked for from a holder that has
 // acquired it while somebody thought about the question, and that one which nobody holds, or a writer
 // that waits for readers, is no holder's.

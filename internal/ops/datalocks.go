@@ -28,7 +28,7 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	l.exact = len(l.detached) == 0 // a row that a transaction has made is locked without a lock in this list
+	l.exact = len(l.detached) == 0                // a row that a transaction has made is locked without a lock in this list
 	byTrx := make(map[string]uint64, len(l.open)) // also those of whose thread the server keeps nothing
 	for session, t := range l.open {
 		byTrx[t.id] = session

@@ -175,10 +175,33 @@ func (l *look) unless(table string, read func() error) error {
 	err := read()
 	if Late(err) {
 		l.late[table] = true
-		l.gap(table+" can't be read: the server waits with it behind DDL, or takes too long", "end what delays "+table+", see waits, and run it again")
+		e := late{table, err}
+		l.gap(e.Error(), e.fix())
 		return nil
 	}
 	return err
+}
+
+// late is the error of a table that didn't answer in time.
+type late struct {
+	table string
+	error
+}
+
+func (e late) Error() string {
+	return e.table + " can't be read: the server waits with it behind DDL, or takes too long"
+}
+
+func (e late) Unwrap() error { return e.error }
+
+func (e late) fix() string { return "end what delays " + e.table + ", see waits, and run it again" }
+
+// explained says what was done, and of which table an error is that hasn't answered in time.
+func explained(what, table string, err error) error {
+	if e := (late{table, err}); Late(err) {
+		err = fmt.Errorf("%w: %s", e, e.fix())
+	}
+	return fault.Explain(what, err)
 }
 
 // Late tells whether a statement of a look has waited too long for its table, or has taken too long.

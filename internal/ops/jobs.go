@@ -65,7 +65,7 @@ type JobRun struct {
 func (r *Room) Jobs(ctx context.Context) (Jobs, error) {
 	rows, err := queries.ListJobs(ctx, rawsql.Looking(r.db))
 	if err != nil {
-		return Jobs{}, fault.Explain("look at the jobs", err)
+		return Jobs{}, explained("look at the jobs", "lockstep_jobs or lockstep_leases", err)
 	}
 	all := Jobs{Jobs: make([]JobStatus, len(rows))}
 	if len(rows) == 0 { // which would say when they were read
@@ -179,7 +179,7 @@ func (s JobStatus) Trouble(now time.Time) (all []string) {
 func (r *Room) JobRuns(ctx context.Context, key string) ([]JobRun, error) {
 	kept, err := queries.JobRuns(ctx, rawsql.Looking(r.db), []byte(key))
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return nil, fault.Explain(fmt.Sprintf("look at the runs of job %q", key), err)
+		return nil, explained(fmt.Sprintf("look at the runs of job %q", key), "lockstep_jobs", err)
 	}
 	runs := []JobRun{}
 	for _, run := range jobrow.Runs(kept.Runs) {

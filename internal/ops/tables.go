@@ -69,11 +69,11 @@ func (r *Room) once(ctx context.Context, where string, args ...any) ([]OnceRecor
 		return err
 	})
 	if err != nil {
-		return nil, fault.Explain("read the keys of Once", err)
+		return nil, explained("read the keys of Once", "lockstep_once", err)
 	}
 	committed, err := every(ctx, r.db, query, args, scan)
 	if err != nil {
-		return nil, fault.Explain("read the keys of Once", err)
+		return nil, explained("read the keys of Once", "lockstep_once", err)
 	}
 	done := make(map[string]int64, len(committed))
 	for _, o := range committed {
