@@ -60,6 +60,31 @@ func TestHoldAtLeast(t *testing.T) {
 	}
 }
 
+// TestTermsCountFromTheGrant proves that HoldAtLeast and MaxLifetime of a writer that has waited for a reader
+// count from when it has the lease.
+func TestTermsCountFromTheGrant(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		const waits, term = 20 * time.Second, 30 * time.Second
+		a, b := db.manager(), db.manager(lease.TTL(term))
+		write := func(option lease.AcquireOption) *lease.Lease {
+			reader := share(t, a, job)
+			time.AfterFunc(waits, func() { _ = reader.Release(context.Background()) })
+			return acquire(t, b, job, option)
+		}
+		l := write(lease.MaxLifetime(term))
+		time.Sleep(term - time.Second)
+		wantsNone(t, "within its lifetime", l.Err())
+		time.Sleep(2 * time.Second)
+		wants(t, "after it", l.Err(), txlock.ErrLost)
+		time.Sleep(term)
+
+		begun := time.Since(db.begun)
+		release(t, write(lease.HoldAtLeast(term)))
+		release(t, acquire(t, a, job))
+		db.within("free", begun+waits+term, begun+waits+term+time.Second)
+	})
+}
+
 // TestHoldAtLeastWakesNobody proves that who waits in the same process isn't woken by a
 // release that doesn't free the lease.
 func TestHoldAtLeastWakesNobody(t *testing.T) {

@@ -15,26 +15,27 @@ import (
 // record is a lease that this manager holds: one hold in the row on the server. All
 // handles of the owner share it, and the last of them releases it.
 type record struct {
-	m        *Manager
-	key      txlock.Key
-	slot     int64
-	shared   bool
-	owner    string
-	hold     string
-	token    atomic.Uint64 // changed by RaiseToken only, and not during a renewal
-	ttl      time.Duration
-	granted  instant
-	lifetime instant // when renewals end; 0 for never
-	inside   bool    // under Manager.mu: a function of the manager works with it; see works
+	m       *Manager
+	key     txlock.Key
+	slot    int64
+	shared  bool
+	owner   string
+	hold    string
+	token   atomic.Uint64 // changed by RaiseToken only, and not during a renewal
+	ttl     time.Duration
+	granted instant
+	inside  bool // under Manager.mu: a function of the manager works with it; see works
 
-	mu        sync.Mutex // guards the fields below; locked before Manager.mu, never after
-	deadline  instant    // until when the lease counts
-	renewed   instant    // from when the next renewal counts
-	tried     instant    // when the last renewal was sent
-	failed    error      // why renewals have failed since the last one that succeeded
-	skipped   int        // renewals in a row that found the row locked
-	pending   bool       // acquired in a transaction that may not have committed yet
-	draining  bool       // it waits for readers to go: nobody re-enters it
+	mu        sync.Mutex    // guards the fields below; locked before Manager.mu, never after
+	deadline  instant       // until when the lease counts
+	renewed   instant       // from when the next renewal counts
+	tried     instant       // when the last renewal was sent
+	failed    error         // why renewals have failed since the last one that succeeded
+	skipped   int           // renewals in a row that found the row locked
+	pending   bool          // acquired in a transaction that may not have committed yet
+	draining  bool          // it waits for readers to go: nobody re-enters it
+	drain     time.Duration // how long it has waited for them
+	lifetime  instant       // when renewals end; 0 for never
 	lost      error
 	handles   []*handle // nil after the last was released
 	expiry    *time.Timer
@@ -60,7 +61,7 @@ func (m *Manager) newRecord(q *request, a store.Answer, since instant, pending b
 		granted: since, renewed: since, tried: since, inside: q.inside,
 	}
 	r.token.Store(a.Token)
-	if q.lifetime > 0 {
+	if q.lifetime > 0 && !q.drains {
 		r.lifetime = since.Add(q.lifetime)
 	}
 	r.mu.Lock() // the timer may call expire at once
@@ -106,11 +107,18 @@ func (r *record) committed() {
 	r.pending = false
 }
 
-// drained notes that the readers are gone.
-func (r *record) drained() {
+// drained notes that the readers are gone: MaxLifetime and HoldAtLeast count from now.
+func (r *record) drained(lifetime time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.draining = false
+	if !r.draining {
+		return // another call of its owner has waited for them
+	}
+	now := r.m.store.Now()
+	r.draining, r.drain = false, r.granted.Until(now)
+	if lifetime > 0 {
+		r.lifetime = now.Add(lifetime)
+	}
 }
 
 func (r *record) isDraining() bool {

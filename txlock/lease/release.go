@@ -202,8 +202,11 @@ func (r *record) remains(lost error) remains {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	what := remains{key: r.key, slot: r.slot, hold: r.hold, pending: r.pending, atLeast: r.atLeast, owner: r.owner, deadline: r.deadline}
-	if lost != nil {
+	switch {
+	case lost != nil:
 		what.atLeast = 0
+	case r.atLeast > 0:
+		what.atLeast += r.drain // the row counts from when the wait for readers began
 	}
 	return what
 }

@@ -128,7 +128,7 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 		row, err := answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, m.store, l.Key()) })
 		if err == nil && row.Held == 0 {
 			if err = m.stillHas(ctx, q, l, waited); err == nil {
-				l.record.drained()
+				l.record.drained(q.lifetime)
 				return l, 0, nil
 			}
 		}
