@@ -20,7 +20,8 @@ func (a *app) locks() *cobra.Command {
 keys of Once, and of leases that they guard.
 
 Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases, and PROCESS; on
-MySQL SELECT on performance_schema.* as well. MariaDB lists shared locks only while a session waits.`,
+MySQL SELECT on performance_schema.* as well. MariaDB lists shared locks, and those of Once
+and of leases, only while a session waits.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			p, err := a.look(ctx)
 			if err != nil {

@@ -43,7 +43,7 @@ func (s *sight) look(q *request, seen store.Glance) {
 	case permits:
 		*s = sight{what: "no permit was free"}
 	default:
-		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Label: seen.Label, Since: grantedAt(seen.Token)}, unsure: seen.Use == store.Shared}
+		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Label: seen.Label, Since: grantedAt(seen.Token)}, unsure: seen.Use == store.Shared && store.WaitsFor(seen.Owner, "")}
 		if seen.Owner != q.owner {
 			q.met = s.held
 		}

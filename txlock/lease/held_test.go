@@ -192,8 +192,19 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 				says(t, err, "or waited for readers")
 			}
 		}
+		wired.fault("Inspect", fails)
+		says(t, second(named.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), "or waited for readers")
+		wired.Up()
 		cancel()
 		waits.end(t)
+
+		kept := txlock.Named("kept")
+		release(t, share(t, a, kept))
+		release(t, acquire(t, a, kept, lease.HoldAtLeast(time.Hour)))
+		err := second(plain.Acquire(t.Context(), kept, lease.WaitAtMost(time.Second)))
+		if wants(t, "Acquire", err, txlock.ErrWaitTimeout); strings.Contains(err.Error(), "waited for readers") {
+			t.Errorf("what was released waits for nobody: %v", err)
+		}
 	})
 }
 

@@ -116,7 +116,7 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 		case q.seen.old && q.names:
 			q.seen = sight{what: "other waiters of the queue were first"}
 		case q.seen.unsure && q.names:
-			q.seen = sight{what: "another owner had it, or waited for readers"}
+			return fmt.Errorf("%w: after %v", txlock.ErrWaitTimeout, q.atMost)
 		}
 		if q.seen.mute {
 			return unanswered(fmt.Sprintf("after %v %s", q.atMost, q.seen.what))
