@@ -71,12 +71,8 @@ func (a *app) explained(err error) (text string, code int) {
 func missingGrant(server *mysql.MySQLError, database string) string {
 	message := strings.Replace(server.Message, "SELECT with locking clause", "SELECT, DELETE", 1) // or UPDATE
 	for _, denied := range []*regexp.Regexp{deniedTable, deniedColumn} {
-		switch found := denied.FindStringSubmatch(message); {
-		case found == nil:
-		case strings.HasPrefix(found[2], "lockstep_"):
+		if found := denied.FindStringSubmatch(message); found != nil {
 			return found[1] + " ON `" + database + "`." + found[2]
-		default: // MySQL doesn't name the schema
-			return found[1] + " ON performance_schema.*"
 		}
 	}
 	if found := deniedRoutine.FindStringSubmatch(message); found != nil {

@@ -70,6 +70,58 @@ func fairManager(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) *l
 	return newManager(t, newPool(t, db, true), append(options, lease.Fair())...)
 }
 
+// TestFairBehindReaders proves that the writers of two processes are granted the lease in the order in which they
+// came, though a reader stays for longer than their TTL.
+func TestFairBehindReaders(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		reader := share(t, db.manager(), job)
+		first := fairAcquire(t, db.manager(lease.Fair()), job)
+		time.Sleep(time.Second)
+		next := fairAcquire(t, db.manager(lease.Fair()), job)
+		time.Sleep(ttl + ttl/2)
+		release(t, reader)
+		l := first.lease(t)
+		select {
+		case <-next.done:
+			t.Error("the second was granted before the first has released")
+		default:
+		}
+		release(t, l)
+		release(t, next.lease(t))
+	})
+}
+
+// TestFairPlaceBehindReaders proves that the first in the queue keeps its place while it waits for readers, for
+// longer than the server lets a place be silent. A process that stands still for as long loses it.
+func TestFairPlaceBehindReaders(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		for try := 1; ; try++ {
+			key, m := named(), fairManager(t, db)
+			queue := line{db: db, key: key}
+			reader := share(t, m, key)
+			first := fairAcquire(t, fairManager(t, db, lease.TTL(3*time.Second)), key)
+			session := queue.first(t)
+			var begun uint64
+			waitUntil(t, "it waits for the reader", func() bool {
+				info := inspect(t, m, key)
+				begun = info.Token
+				return info.Kind == lease.Waiter
+			})
+			waitUntil(t, "it begins to wait again, after its TTL", func() bool { return inspect(t, m, key).Token > begun })
+			left := queue.left(t, session)
+			release(t, reader)
+			release(t, first.lease(t))
+			if !left {
+				break
+			}
+			if try == 5 {
+				t.Error("its place was lost five times")
+				break
+			}
+		}
+	})
+}
+
 // TestFairGiveUp proves that a waiter that gives up in the queue, by its context or
 // its limit, or whose process dies as the first, is gone from the server at once, and that those
 // behind it lose no time. A session that is left to the server stays for two seconds.

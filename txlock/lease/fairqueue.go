@@ -127,6 +127,8 @@ func (m *Manager) inOrder(w *waiter) bool {
 // on another.
 func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t store.Turn) (*Lease, error) {
 	defer t.Leave()
+	q.turn = t
+	defer func() { q.turn = nil }()
 	m.mu.Lock()
 	w.head = true
 	m.mu.Unlock()

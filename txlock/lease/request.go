@@ -38,7 +38,8 @@ type request struct {
 
 	target target
 	shared bool
-	drains bool // it must wait until the readers are gone
+	drains bool          // it must wait until the readers are gone
+	turn   store.Session // its place in the queue of Fair, while it is the first there
 
 	asksAlone bool // it was asked: its owner is no reader, see notReading
 

@@ -125,7 +125,7 @@ var (
 func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*Lease, time.Duration, error) {
 	begun, reaped, waited := m.store.Now(), false, false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
-		row, err := answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, m.store, l.Key()) })
+		row, err := m.readersLeft(ctx, q)
 		if err == nil && row.Held == 0 {
 			if err = m.stillHas(ctx, q, l, waited); err == nil {
 				l.record.drained(q.lifetime)
@@ -149,6 +149,22 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 			return nil, row.Left, m.undrained(ctx, l, err)
 		}
 	}
+}
+
+// readersLeft looks by the request's place in the queue of Fair, if it has one: else the server would end that,
+// as of a process that is stopped. A place that is lost doesn't end the wait for readers.
+func (m *Manager) readersLeft(ctx context.Context, q *request) (row store.Readers, err error) {
+	look := func(s store.Session) {
+		row, err = answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, s, q.key) })
+	}
+	if q.turn != nil {
+		if look(q.turn); err == nil || ctx.Err() != nil {
+			return row, err
+		}
+		q.turn = nil
+	}
+	look(m.store)
+	return row, err
 }
 
 // undrained releases a writer's lease for whose readers it waits no longer. Where it was taken there is
