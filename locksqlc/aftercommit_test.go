@@ -65,6 +65,15 @@ func commitWays(t *testing.T, pool *sql.DB, fn func(on executor, s *txlock.Scope
 		"COMMIT as text": func() error {
 			return asText(t.Context(), pool, func(conn *sql.Conn) error { return fn(conn, joinConn(t, conn)) })
 		},
+		"CommitWith before COMMIT as text": func() error {
+			return asText(t.Context(), pool, func(conn *sql.Conn) error {
+				s := joinConn(t, conn)
+				if err := fn(conn, s); err != nil {
+					return err
+				}
+				return second(conn.ExecContext(s.CommitWith(t.Context(), txlock.AnyRows), "DELETE FROM lockstep_once WHERE 1 = 0"))
+			})
+		},
 	}
 	for name, run := range ways {
 		all[name] = func() error { return run(t.Context(), pool, uniqueKey(t, "after"), in) }

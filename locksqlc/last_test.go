@@ -99,6 +99,31 @@ func TestCommitWithAndBehind(t *testing.T) {
 			check(t, end(tx))
 		}
 		wantCount(t, db.Admin(), 2, "SELECT COUNT(*) FROM "+table)
+		// One that was begun as text. Its end is known at once, and its connection stays in the pool.
+		one, called := newPool(t, db.Config(), true), newCallees(t)
+		one.SetMaxOpenConns(1)
+		first := testdb.ConnID(t, one)
+		for _, end := range []string{"COMMIT", "ROLLBACK", "BEGIN", ""} {
+			conn, err := one.Conn(t.Context())
+			check(t, err)
+			exec(t, conn, "BEGIN")
+			s := joinConn(t, conn)
+			called.then(t, s, "after")
+			check(t, second(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")))
+			called.wants(t, "behind CommitWith", "after")
+			if _, err := conn.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"); err == nil {
+				t.Error("a statement behind the COMMIT is executed")
+			}
+			if end != "" {
+				exec(t, conn, end)
+				exec(t, conn, "ROLLBACK")
+			}
+			check(t, conn.Close())
+		}
+		if id := testdb.ConnID(t, one); id != first {
+			t.Errorf("session %d behind session %d", id, first)
+		}
+		wantCount(t, db.Admin(), 6, "SELECT COUNT(*) FROM "+table)
 	})
 }
 

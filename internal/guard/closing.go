@@ -92,8 +92,18 @@ func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, e
 		c.tx.abort(fault.Outcome(fault.UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))), true)
 		return nil, c.tx.refuse()
 	}
+	return r, c.closed()
+}
+
+// closed notes that a statement has committed the transaction. One of database/sql ends with its
+// Commit or Rollback, and one that was begun as text at once, since nothing may follow.
+func (c *conn) closed() error {
 	c.status.open = false
-	return r, c.finished(nil)
+	if !c.tx.owned {
+		c.tx.end()
+		c.tx.notifyCommitted()
+	}
+	return c.finished(nil)
 }
 
 // committed reports whether a lock statement has committed the transaction, and closes the

@@ -298,9 +298,9 @@ func (c *conn) Ping(ctx context.Context) error {
 // MariaDB 10.6 and 11.4 would execute what follows in a transaction that nobody commits. So
 // is that to a server which was read only: the next one may reach the new primary, which is
 // what the parameter rejectReadOnly of the driver is for. And so is one whose session the
-// program has made unfit.
+// program has made unfit. A transaction that its last statement has committed is no reason.
 func (c *conn) ResetSession(ctx context.Context) error {
-	if c.unusable || c.demoted || c.tx != nil && c.tx.refuse() != nil || c.becameUnfit(ctx) {
+	if c.committed(); c.unusable || c.demoted || c.tx != nil && c.tx.refuse() != nil || c.becameUnfit(ctx) {
 		return driver.ErrBadConn
 	}
 	if resetter, ok := c.base.(driver.SessionResetter); ok {

@@ -287,8 +287,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 		c.tx.abort(fault.Outcome(fault.UnknownReply("a statement that commits", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))), true)
 		return nil, c.tx.refuse()
 	}
-	c.status.open = false
-	return done, c.finished(nil)
+	return done, c.closed()
 }
 
 // writtenBy reads the reply to a statement and its COMMIT.

@@ -370,6 +370,9 @@ func (c *conn) mayCommit() error {
 // mayCommitText does what mayCommit does, for a transaction that was begun as text. It
 // rolls back a transaction that must not be committed.
 func (c *conn) mayCommitText(ctx context.Context) error {
+	if c.committed() {
+		return nil
+	}
 	why := c.mayCommit()
 	if why == nil {
 		return nil
