@@ -9,6 +9,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // A Holder currently holds a lock exclusively.
@@ -50,7 +51,12 @@ func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
 	// Read after it: a holder that commits in between is seen as gone, and none
 	// is invented.
 	committed := make(map[record]Holder, len(keys))
-	if err := readHolders(ctx, db, keys, committed); err != nil {
+	if server.Isolation <= sql.LevelReadUncommitted { // of the session, or not known
+		err = rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true}, func(tx *sql.Tx) error { return readHolders(ctx, tx, keys, committed) })
+	} else {
+		err = readHolders(ctx, db, keys, committed)
+	}
+	if err != nil {
 		return nil, fault.Of("holders", err, server)
 	}
 	var holders []Holder

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,13 +17,21 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// holders asks for the holders on a pool of its own with one connection.
-func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) []txlock.Holder {
+// holders asks for the holders on pools of its own with one connection, at whatever level.
+func holders(t *testing.T, db *testdb.DB, keys ...txlock.Key) (all []txlock.Holder) {
 	t.Helper()
-	pool := newPool(t, db, false)
-	pool.SetMaxOpenConns(1)
-	all, err := txlock.Holders(t.Context(), pool, keys...)
-	noError(t, err)
+	for i, level := range []string{"READ-UNCOMMITTED", "REPEATABLE-READ"} {
+		pool := newPool(t, db, false, func(cfg *mysql.Config) {
+			cfg.Params = map[string]string{db.Engine().LevelVariable(): "'" + level + "'"}
+		})
+		pool.SetMaxOpenConns(1)
+		found, err := txlock.Holders(t.Context(), pool, keys...)
+		noError(t, err)
+		if i > 0 && !slices.Equal(found, all) {
+			t.Errorf("at %s the holders are %+v, at another level %+v", level, found, all)
+		}
+		all = found
+	}
 	return all
 }
 
