@@ -68,15 +68,17 @@ func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (
 	for row := range known {
 		delete(candidates, row)
 	}
-	var now map[Row]grant
+	var now, committed map[Row]grant
 	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
 		now, err = l.grants(ctx, tx, candidates)
 		return err
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = l.committed(ctx, func(tx *sql.Tx) (err error) {
+			committed, err = l.grants(ctx, tx, candidates)
+			return err
+		})
 	}
-	committed, err := l.grants(ctx, l.db, candidates)
 	if err != nil {
 		return nil, err
 	}
@@ -209,6 +211,11 @@ func Late(err error) bool { return fault.Is(err, 1205, 1969, 3024) } // ER_LOCK_
 
 func (l *look) uncommitted(ctx context.Context, read func(tx *sql.Tx) error) error {
 	return rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
+}
+
+// committed reads what is committed, whatever the level of the session.
+func (l *look) committed(ctx context.Context, read func(tx *sql.Tx) error) error {
+	return rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true}, read)
 }
 
 // grants reads the rows of locks, as db sees them.

@@ -49,6 +49,24 @@ func TestHotKey(t *testing.T) {
 	}, testdb.Open)
 }
 
+// TestDirtyReads proves that a look knows what is committed on sessions that read what is not.
+func TestDirtyReads(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		scope := begin(t, db.Connect(t))
+		lock(t, scope, "held")
+		_, err := scope.Once(t.Context(), txlock.Named("once"))
+		must(t, err)
+		room := ops.New(open(t, db, db.Engine().LevelVariable(), "'READ-UNCOMMITTED'"))
+		p, err := room.Look(t.Context())
+		must(t, err)
+		all, err := room.OnceOf(t.Context(), "once")
+		must(t, err)
+		if len(p.Locks) != 1 || len(all) != 1 || !all[0].Open || p.Locks[0].Session == 0 || p.Locks[0].Since.IsZero() {
+			t.Errorf("the locks are %+v, the keys of Once %+v", p.Locks, all)
+		}
+	})
+}
+
 // TestGrantBefore proves that a look knows the grant before the one that is held, and that Updates
 // counts both: from these top reads how often a key is granted.
 func TestGrantBefore(t *testing.T) {

@@ -63,15 +63,17 @@ func (r *Room) once(ctx context.Context, where string, args ...any) ([]OnceRecor
 		FROM lockstep_once WHERE ` + where + `) o`
 	scan := func(o *row) []any { return []any{&o.name, &o.fingerprint, &o.result, &o.done, &o.left} }
 	l := &look{Room: r}
-	var now []row
+	var now, committed []row
 	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
 		now, err = every(ctx, tx, query, args, scan)
 		return err
 	})
-	if err != nil {
-		return nil, explained("read the keys of Once", "lockstep_once", err)
+	if err == nil {
+		err = l.committed(ctx, func(tx *sql.Tx) (err error) {
+			committed, err = every(ctx, tx, query, args, scan)
+			return err
+		})
 	}
-	committed, err := every(ctx, r.db, query, args, scan)
 	if err != nil {
 		return nil, explained("read the keys of Once", "lockstep_once", err)
 	}
