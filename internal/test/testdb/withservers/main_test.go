@@ -3,9 +3,6 @@ package main
 import (
 	"net"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -16,24 +13,6 @@ import (
 var must = leasetest.Must
 
 func TestMain(m *testing.M) { testdb.Main(m) }
-
-func TestRunGivesServers(t *testing.T) {
-	testdb.NeedsServer(t)
-	for _, engine := range testdb.Engines() {
-		t.Setenv(engine.DSNVariable(), "")
-		out := filepath.Join(t.TempDir(), "out")
-		code, err := run(string(engine), false, []string{
-			"sh", "-c", `echo "$LOCKSTEP_ENGINES $` + engine.DSNVariable() + `" >"$0"; exit 7`, out,
-		})
-		if code != 7 || err != nil {
-			t.Errorf("run = %d, %v, want the command's 7", code, err)
-		}
-		said, err := os.ReadFile(out)
-		if err != nil || !regexp.MustCompile(`^`+string(engine)+` \w+:\w+@tcp\(127\.0\.0\.1:\d+\)/\n$`).Match(said) {
-			t.Errorf("the command saw %q, %v", said, err)
-		}
-	}
-}
 
 // The command gets the DSN that was given for its engine, and no other.
 func TestRunKeepsDSN(t *testing.T) {
