@@ -23,9 +23,8 @@ import (
 const lanes = 4
 
 var (
-	programs    = flag.Int("programs", 60, "how many programs run on each server; LOCKSTEP_LONG=1 makes it 5000")
-	wayPrograms = flag.Int("ways", 30, "how many programs compare the ways to each server; LOCKSTEP_LONG=1 makes it 2000")
-	seed        = flag.Uint64("seed", 1, "the number of the first program")
+	programs = flag.Int("programs", 60, "how many programs run on each server; LOCKSTEP_LONG=1 makes it 5000")
+	seed     = flag.Uint64("seed", 1, "the number of the first program")
 )
 
 // TestLocks runs random programs of transaction locks on servers and on a Kit, side by side, and

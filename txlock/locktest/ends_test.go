@@ -6,7 +6,6 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -365,44 +363,6 @@ func play(t *testing.T, pool *sql.DB, table string, texts []string) (err error) 
 	return nil
 }
 
-// TestAfterCommit proves that the pool in memory calls functions after the COMMIT as that of a
-// server does: in order, not after a rollback or for an attempt that is retried, and not after a
-// COMMIT without an answer.
-func TestAfterCommit(t *testing.T) {
-	t.Parallel()
-	k := locktest.Open(t, nil)
-	var called []string
-	run := func(fn func(scope *txlock.Scope) error) error {
-		return locksqlc.Run(t.Context(), k.DB(), nil, func(tx *sql.Tx) error {
-			scope, err := txlock.Join(t.Context(), tx)
-			must(t, err)
-			for _, name := range []string{"first", "second"} {
-				must(t, scope.AfterCommit(func() { called = append(called, name) }))
-			}
-			return fn(scope)
-		})
-	}
-	wanted := func(what string, want ...string) {
-		t.Helper()
-		if !slices.Equal(called, want) {
-			t.Errorf("%s: %q were called, want %q", what, called, want)
-		}
-		called = nil
-	}
-	lock := func(scope *txlock.Scope) error { _, err := scope.Lock(t.Context(), orders.Key(1)); return err }
-	must(t, run(lock))
-	wanted("committed", "first", "second")
-	k.FailLock(orders.Key(1), locktest.Deadlock)
-	must(t, run(lock))
-	wanted("retried", "first", "second")
-	broken := errors.New("broken")
-	wants(t, "Run", run(func(*txlock.Scope) error { return broken }), broken)
-	wanted("rolled back")
-	k.FailStatement("COMMIT", locktest.LostConnection)
-	wants(t, "Run", run(lock), txlock.ErrUnknownOutcome)
-	wanted("not answered")
-}
-
 // bothPools runs a test with each pool of a Kit over a program's database: the guarded one, and one that isn't.
 func bothPools(t *testing.T, program *sql.DB, test func(t *testing.T, pool *sql.DB)) {
 	t.Helper()
@@ -420,28 +380,47 @@ func inUse(t *testing.T, what string, program *sql.DB, want int) {
 	equal(t, "connections of the program's database in use by "+what, program.Stats().InUse, want)
 }
 
-// TestOneConnection has a program's database with one connection. Nothing that has ended keeps it.
+// TestOneConnection has a program's database with one connection. Nothing that has ended keeps it, and a
+// sql.Conn keeps its session there until it is closed.
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	program := sql.OpenDB(&numbers{all: map[string]int64{"orders": 7}})
 	t.Cleanup(func() { must(t, program.Close()) })
 	program.SetMaxOpenConns(1)
+	program.SetMaxIdleConns(0) // one that returns is closed
+	type querier interface {
+		ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+		QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+		BeginTx(ctx context.Context, options *sql.TxOptions) (*sql.Tx, error)
+		PingContext(ctx context.Context) error
+	}
 	bothPools(t, program, func(t *testing.T, pool *sql.DB) {
 		ctx := t.Context()
-		must(t, second(pool.ExecContext(ctx, "DELETE FROM orders")))
-		inUse(t, "a statement", program, 0)
-		rows, err := pool.QueryContext(ctx, "SELECT n FROM orders")
-		must(t, err)
-		inUse(t, "open rows", program, 1)
-		must(t, errors.Join(rows.Close(), rows.Err()))
-		inUse(t, "closed rows", program, 0)
-		must(t, pool.PingContext(ctx))
-		inUse(t, "a ping", program, 0)
-		if err := pool.QueryRowContext(ctx, "SELECT n FROM missing").Err(); err == nil {
-			t.Error("a query of no table returns no error")
+		sends := func(on querier, kept int) {
+			t.Helper()
+			must(t, second(on.ExecContext(ctx, "SET @n = 1")))
+			inUse(t, "a statement", program, kept)
+			rows, err := on.QueryContext(ctx, "SELECT n FROM orders")
+			must(t, err)
+			inUse(t, "open rows", program, 1)
+			must(t, errors.Join(rows.Close(), rows.Err()))
+			inUse(t, "closed rows", program, kept)
+			must(t, on.PingContext(ctx))
+			if _, err := on.QueryContext(ctx, "SELECT n FROM missing"); err == nil { //nolint:sqlclosecheck // there are none
+				t.Error("a query of no table returns no error")
+			}
+			inUse(t, "a query that fails", program, kept)
+			for _, query := range []string{"DELETE FROM orders", ""} {
+				tx, err := on.BeginTx(ctx, nil)
+				must(t, err)
+				if query != "" {
+					_, err = tx.ExecContext(ctx, query)
+				}
+				must(t, errors.Join(err, tx.Commit()))
+			}
+			inUse(t, "a transaction that has ended", program, kept)
 		}
-		inUse(t, "a query that fails", program, 0)
-
+		sends(pool, 0)
 		tx, err := pool.BeginTx(ctx, nil)
 		must(t, err)
 		must(t, second(tx.ExecContext(ctx, "UPDATE orders SET n = 8")))
@@ -453,43 +432,20 @@ func TestOneConnection(t *testing.T) {
 		must(t, tx.Commit())
 		must(t, <-done)
 		inUse(t, "two who take turns", program, 0)
-	})
-}
 
-// TestSessionOfConn has a sql.Conn, which keeps the session of the program's database until it is closed.
-func TestSessionOfConn(t *testing.T) {
-	t.Parallel()
-	program := sql.OpenDB(&numbers{all: map[string]int64{"orders": 7}})
-	t.Cleanup(func() { must(t, program.Close()) })
-	program.SetMaxIdleConns(0) // one that returns is closed
-	bothPools(t, program, func(t *testing.T, pool *sql.DB) {
-		ctx, before := t.Context(), program.Stats().MaxIdleClosed
 		conn, err := pool.Conn(ctx)
 		must(t, err)
+		must(t, second(conn.ExecContext(ctx, "SET @n = 1")))
+		closed := program.Stats().MaxIdleClosed
 		for range 2 {
-			must(t, second(conn.ExecContext(ctx, "SET @n = 1")))
-			if err := conn.QueryRowContext(ctx, "SELECT n FROM missing").Err(); err == nil {
-				t.Error("a query of no table returns no error")
-			}
-			rows, err := conn.QueryContext(ctx, "SELECT n FROM orders")
-			must(t, err)
-			must(t, errors.Join(rows.Close(), rows.Err()))
+			sends(conn, 1)
 			if _, err := conn.PrepareContext(ctx, "SELECT n FROM orders"); err == nil {
 				t.Error("a database that prepares nothing returns no error")
 			}
-			must(t, conn.PingContext(ctx))
-			for _, query := range []string{"DELETE FROM orders", ""} {
-				tx, err := conn.BeginTx(ctx, nil)
-				must(t, err)
-				if query != "" {
-					_, err = tx.ExecContext(ctx, query)
-				}
-				must(t, errors.Join(err, tx.Commit()))
-			}
 		}
-		equal(t, "connections that have returned before the sql.Conn is closed", program.Stats().MaxIdleClosed-before, 0)
+		equal(t, "connections that have returned before the sql.Conn is closed", program.Stats().MaxIdleClosed-closed, 0)
 		must(t, conn.Close())
-		equal(t, "connections that have returned", program.Stats().MaxIdleClosed-before, 1)
+		equal(t, "connections that have returned", program.Stats().MaxIdleClosed-closed, 1)
 	})
 }
 

@@ -16,9 +16,9 @@ import (
 	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -124,38 +124,29 @@ func log(k *locktest.Kit) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestRun locks, hands the statements to the mock, and notes what has happened.
+// TestRun locks, hands the statements to the mock, and notes what has happened, also of a statement that
+// commits.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	k, mock := onMock(t)
-	key := orders.Key(42)
-	mock.ExpectBegin()
-	mock.ExpectExec("UPDATE orders").WithArgs(7).WillReturnResult(sqlmock.NewResult(0, 1))
-	mock.ExpectCommit()
-	must(t, locksqlc.Run(t.Context(), k.DB(), []txlock.Key{key}, func(tx *sql.Tx) error {
-		must(t, txlock.AssertLocked(t.Context(), tx, key))
-		return second(tx.ExecContext(t.Context(), "UPDATE  orders SET n = ?", 7))
-	}))
-	if !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders") {
-		t.Error(k.Log())
-	}
-	const want = "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT"
-	if got := log(k); got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
-	}
-}
-
-// TestCommitWith has a statement that commits: the mock sees a COMMIT as by database/sql.
-func TestCommitWith(t *testing.T) {
-	t.Parallel()
-	k, mock := onMock(t)
-	key := orders.Key(42)
-	expects(mock, "BEGIN", updated, "COMMIT")
-	tx, scope := begin(t.Context(), t, k)
-	must(t, second(scope.Lock(t.Context(), key)))
-	must(t, second(tx.ExecContext(scope.CommitWith(t.Context(), 1), update)))
-	if !k.Before(key, updated) || !strings.HasSuffix(log(k), "COMMIT") {
-		t.Error(log(k))
+	for _, commitWith := range []bool{false, true} {
+		k, mock := onMock(t)
+		key := orders.Key(42)
+		mock.ExpectBegin()
+		mock.ExpectExec("UPDATE orders").WithArgs(7).WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectCommit()
+		must(t, locksqlc.Run(t.Context(), k.DB(), []txlock.Key{key}, func(tx *sql.Tx) error {
+			ctx := t.Context()
+			must(t, txlock.AssertLocked(ctx, tx, key))
+			if scope, err := txlock.Join(ctx, tx); commitWith {
+				must(t, err)
+				ctx = scope.CommitWith(ctx, 1)
+			}
+			return second(tx.ExecContext(ctx, "UPDATE  orders SET n = ?", 7))
+		}))
+		if !k.Locked(key) || k.Locked(orders.Key(43)) || !k.Before(key, "update orders") {
+			t.Error(k.Log())
+		}
+		equal(t, "the log", log(k), "tx 1: BEGIN\ntx 1: lock order:42\ntx 1: UPDATE orders SET n = ?\ntx 1: COMMIT")
 	}
 }
 
@@ -275,24 +266,12 @@ func TestNoDatabase(t *testing.T) {
 	fails.says(t, "DELETE FROM lockstep_locks")
 }
 
-// TestPing pings the program's database.
-func TestPing(t *testing.T) {
-	t.Parallel()
-	program, mock, err := sqlmock.New(sqlmock.MonitorPingsOption(true))
-	must(t, err)
-	t.Cleanup(func() { mock.ExpectClose(); must(t, program.Close()) })
-	down := errors.New("down")
-	mock.ExpectPing().WillReturnError(down)
-	wants(t, "Ping", locktest.Open(t, program).DB().PingContext(t.Context()), down)
-	must(t, locktest.Open(t, nil).DB().PingContext(t.Context()))
-	must(t, mock.ExpectationsWereMet())
-}
-
-// TestFaults compares what each fault becomes in the calls of a program.
+// TestFaults compares what each fault becomes in the calls of a program. The log names what has failed.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	key := orders.Key(1)
 	lock := func(s *txlock.Scope) error { return second(s.Lock(t.Context(), key)) }
+	var seen strings.Builder
 	for _, c := range []struct {
 		fault locktest.Fault
 		call  func(s *txlock.Scope) error
@@ -301,6 +280,7 @@ func TestFaults(t *testing.T) {
 	}{
 		{locktest.Deadlock, lock, txlock.ErrDeadlock, true},
 		{locktest.Timeout, lock, txlock.ErrWaitTimeout, false},
+		{locktest.Timeout, func(s *txlock.Scope) error { return second(s.RLock(t.Context(), key)) }, txlock.ErrWaitTimeout, false},
 		{locktest.LostConnection, lock, txlock.ErrTxDoomed, true},
 		{locktest.Stale, lock, txlock.ErrStaleSnapshot, true},
 		{locktest.Timeout, func(s *txlock.Scope) error { return second(s.TryLock(t.Context(), key)) }, txlock.ErrBusy, false},
@@ -312,6 +292,7 @@ func TestFaults(t *testing.T) {
 		tx, scope := begin(t.Context(), t, k)
 		k.FailLock(key, c.fault)
 		wants(t, "the error", c.call(scope), c.want)
+		seen.WriteString(log(k) + "\n")
 		if _, err := scope.Lock(t.Context(), orders.Key(3)); errors.Is(err, txlock.ErrTxDoomed) != c.ends {
 			t.Errorf("after a %v: %v", c.fault, err)
 		}
@@ -319,24 +300,8 @@ func TestFaults(t *testing.T) {
 			t.Errorf("after a %v COMMIT: %v", c.fault, err)
 		}
 	}
-}
-
-// TestFaultsInTheLog names what has failed as what succeeds.
-func TestFaultsInTheLog(t *testing.T) {
-	t.Parallel()
-	k, ctx := locktest.Open(t, nil), t.Context()
-	tx, scope := begin(ctx, t, k)
-	k.FailLock(orders.Key(1), locktest.Timeout)
-	wants(t, "RLock", second(scope.RLock(ctx, orders.Key(1))), txlock.ErrWaitTimeout)
-	k.FailLock(orders.Key(2), locktest.Deadlock)
-	wants(t, "Once", second(scope.Once(ctx, orders.Key(2))), txlock.ErrDeadlock)
-	must(t, tx.Rollback())
-	const timeout, deadlock = "Error 1205 (HY000): Lock wait timeout exceeded", "Error 1213 (40001): Deadlock found"
-	for _, want := range []string{"tx 1: lock shared order:1: " + timeout, "tx 1: once order:2: " + deadlock} {
-		if got := log(k); !strings.Contains(got, want) {
-			t.Errorf("%s\nwant\n%s", got, want)
-		}
-	}
+	leasetest.Says(t, "the log", seen.String(), "tx 1: lock shared order:1: Error 1205 (HY000): Lock wait timeout exceeded",
+		"tx 1: once order:1: Error 1213 (40001): Deadlock found")
 }
 
 // TestFaultsOfStatements fails statements of the program, and COMMIT.
@@ -579,26 +544,6 @@ func TestAwaitWaiting(t *testing.T) {
 	})
 }
 
-// TestOnce stores a value, and sweeps what is there.
-func TestOnce(t *testing.T) {
-	t.Parallel()
-	k, ctx := locktest.Open(t, nil), t.Context()
-	calls := 0
-	for range 2 {
-		value, _, err := locksqlc.OnceValue(ctx, k.DB(), txlock.Named("payment:2"), func(*sql.Tx) (int, error) { calls++; return 7, nil })
-		if err != nil || value != 7 || calls != 1 {
-			t.Errorf("%d, %v after %d calls", value, err, calls)
-		}
-	}
-	if n, err := txlock.PurgeOnce(ctx, k.DB()); n != 0 || err != nil {
-		t.Errorf("swept %d, %v", n, err)
-	}
-	must(t, txlock.Ensure(ctx, k.DB(), orders.Keys(1, 2)...))
-	if n, err := txlock.Purge(ctx, k.DB(), time.Hour); n != 0 || err != nil {
-		t.Errorf("cleaned %d, %v", n, err)
-	}
-}
-
 // TestLeases guards a transaction by a lease, and loses it.
 func TestLeases(t *testing.T) {
 	t.Parallel()
@@ -666,41 +611,8 @@ func TestSchedules(t *testing.T) {
 	})
 }
 
-// TestJobs runs a job and an election, whose leases and tables are those of the Kit.
-func TestJobs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k, ctx := locktest.Open(t, nil), t.Context()
-		m := leasesOf(t, k.DB())
-		jobs, err := job.New(k.DB(), m)
-		must(t, err)
-		defer func() { must(t, jobs.Close(context.Background())) }()
-		key, at := txlock.Named("nightly"), time.Now()
-		for i := range 2 {
-			ran, err := jobs.TickTx(ctx, key, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
-			must(t, err)
-			equal(t, "a tick has run", ran, i == 0)
-		}
-		failed := errors.New("failed")
-		fails := func(context.Context, time.Time) error { return failed }
-		wants(t, "Tick", second(jobs.Tick(ctx, key, at.Add(time.Second), fails)), failed)
-		status, err := jobs.Status(ctx, key)
-		must(t, err)
-		equal(t, "failures", status.Failures, 1)
-		wants(t, "Tick", second(jobs.Tick(ctx, key, at.Add(2*time.Second), fails)), failed)
-		all, err := jobs.List(ctx)
-		if err != nil || len(all) != 1 || all[0].Failing != 2 {
-			t.Errorf("%+v, %v", all, err)
-		}
-		election, err := elect.New(m, txlock.Named("leader"))
-		must(t, err)
-		leads, cancel := context.WithCancel(ctx)
-		err = election.Run(leads, func(context.Context, *elect.Term) error { cancel(); return nil })
-		wants(t, "the error", err, context.Canceled)
-	})
-}
-
-// TestJobControls pauses a job, requests a run of it, and reads and deletes what is kept of it.
+// TestJobControls pauses a job, requests a run of it, and reads and deletes what is kept of it, and of a tick
+// that fails.
 func TestJobControls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -745,12 +657,17 @@ func TestJobControls(t *testing.T) {
 		if err != nil || len(kept) != 2 || !kept[0].At.Equal(third) || !kept[1].At.Equal(asked) || !asked.After(first) || kept[0].Kind != job.Done {
 			t.Errorf("%+v, %v, after runs at %v, %v and %v", kept, err, first, asked, third)
 		}
+		other, failed := txlock.Named("failing"), errors.New("failed")
+		wants(t, "TickTx", second(jobs.TickTx(ctx, other, time.Now(), func(context.Context, *sql.Tx, time.Time) error { return failed })), failed)
+		if all, err := jobs.List(ctx); err != nil || len(all) != 2 || all[0].Failing+all[1].Failing != 1 {
+			t.Errorf("%+v, %v", all, err)
+		}
 		must(t, jobs.Close(ctx))
 		must(t, <-ran)
 		for _, unused := range []time.Duration{100 * time.Hour, time.Hour} {
 			time.Sleep(10 * time.Hour)
 			n, err := job.Purge(ctx, k.DB(), unused)
-			wanted("Purge", unused == time.Hour)(n == 1, err)
+			wanted("Purge", unused == time.Hour)(n == 2, err)
 		}
 		wants(t, "Status after Purge", second(jobs.Status(ctx, key)), txlock.ErrNotHeld)
 	})

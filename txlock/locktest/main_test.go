@@ -94,7 +94,7 @@ type server struct {
 // newServer opens the pools of the actors, whose connectors wrap changes.
 func newServer(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *server {
 	t.Helper()
-	s := &server{db: db, sessions: sessions{asked: db.Admin(), table: db.CreateTable(t, "actors", "n INT PRIMARY KEY, written INT NOT NULL DEFAULT 0")}}
+	s := &server{db: db, sessions: sessions{asked: db.Admin(), table: db.CreateTable(t, "actors", "n INT PRIMARY KEY")}}
 	for i := range maxActors {
 		db.Exec(t, fmt.Sprintf("INSERT INTO %s (n) VALUES (%d)", s.table, i))
 		pool := opened(t, db, wrap)
@@ -165,10 +165,6 @@ func (t serverTx) Snapshot() error {
 
 func (t serverTx) Savepoint(name string) error  { return t.exec("SAVEPOINT " + name) }
 func (t serverTx) RollbackTo(name string) error { return t.exec("ROLLBACK TO SAVEPOINT " + name) }
-
-func (t serverTx) write(actor int) error {
-	return t.exec(fmt.Sprintf("UPDATE %s SET written = written + 1 WHERE n = %d", t.table, actor))
-}
 
 func (t serverTx) exec(query string) error { return second(t.tx.Exec(query)) }
 

@@ -366,12 +366,8 @@ var lockVerbs = map[string]verb{
 
 // beginnings are the ways to begin a transaction.
 var beginnings = map[string]*sql.TxOptions{
-	"REPEATABLE READ":  {Isolation: sql.LevelRepeatableRead},
-	"READ COMMITTED":   {Isolation: sql.LevelReadCommitted},
-	"READ UNCOMMITTED": {Isolation: sql.LevelReadUncommitted},
-	"SERIALIZABLE":     {Isolation: sql.LevelSerializable},
-	"READ ONLY":        {ReadOnly: true},
-	"default":          nil,
+	"REPEATABLE READ": {Isolation: sql.LevelRepeatableRead},
+	"READ COMMITTED":  {Isolation: sql.LevelReadCommitted},
 }
 
 // begin ends what there was.
