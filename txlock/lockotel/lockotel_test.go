@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +11,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
@@ -240,8 +236,8 @@ func pairs(set attribute.Set) string {
 	return strings.Join(all, " ")
 }
 
-// TestOutcomes proves that every sentinel of txlock has an outcome of its own, and
-// that an error that matches several is told by the one that says most.
+// TestOutcomes proves that an error that matches several is told by the one that says most. That all have a
+// name is docs.TestErrors'.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -263,22 +259,6 @@ func TestOutcomes(t *testing.T) {
 			t.Errorf("%s: outcome %q, want %q", name, got, test.want)
 		}
 	}
-	seen := make(map[string]error)
-	for _, sentinel := range []error{
-		txlock.ErrBusy, txlock.ErrWaitTimeout, txlock.ErrDeadlock, txlock.ErrStaleSnapshot, txlock.ErrTxDoomed, txlock.ErrUnknownOutcome,
-		txlock.ErrConflict, txlock.ErrRows, txlock.ErrLost, txlock.ErrNotHeld, txlock.ErrTooManyHolds, txlock.ErrUpgrade,
-		txlock.ErrNoTransaction, txlock.ErrInvalidKey, txlock.ErrInvalidOption, txlock.ErrOpenRows,
-		txlock.ErrReadOnly, txlock.ErrPrivilege, txlock.ErrSchema, txlock.ErrUnguarded, txlock.ErrNoQuorum, txlock.ErrMismatch, txlock.ErrResult,
-	} {
-		got := outcome(t, fmt.Errorf("wrapped: %w", sentinel))
-		if other := seen[got]; other != nil || got == "error" {
-			t.Errorf("%v has the outcome %q, as has %v", sentinel, got, other)
-		}
-		seen[got] = sentinel
-	}
-	if declared := sentinels(t); declared != len(seen) {
-		t.Errorf("txlock declares %d sentinels, %d have an outcome", declared, len(seen))
-	}
 }
 
 // outcome is what a refusal with an error is counted under.
@@ -289,73 +269,6 @@ func outcome(t *testing.T, err error) string {
 	points := collect(t, reader)["lockstep.acquire.duration"].Data.(metricdata.Histogram[float64]).DataPoints
 	value, _ := points[0].Attributes.Value(lockotel.Outcome)
 	return value.AsString()
-}
-
-// sentinels counts the exported errors of package txlock in its source.
-func sentinels(t *testing.T) (n int) {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../errors.go", nil, 0)
-	must(t, err)
-	for _, declaration := range file.Decls {
-		if d, ok := declaration.(*ast.GenDecl); ok && d.Tok == token.VAR {
-			for _, spec := range d.Specs {
-				for _, name := range spec.(*ast.ValueSpec).Names {
-					if strings.HasPrefix(name.Name, "Err") {
-						n++
-					}
-				}
-			}
-		}
-	}
-	return n
-}
-
-// refusing is a meter that refuses an instrument.
-type refusing struct {
-	metric.Meter
-	name string
-	err  error
-}
-
-func (r refusing) Float64Histogram(name string, o ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
-	if name == r.name {
-		return nil, r.err
-	}
-	return r.Meter.Float64Histogram(name, o...)
-}
-
-func (r refusing) Int64UpDownCounter(name string, o ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
-	if name == r.name {
-		return nil, r.err
-	}
-	return r.Meter.Int64UpDownCounter(name, o...)
-}
-
-func (r refusing) Int64Counter(name string, o ...metric.Int64CounterOption) (metric.Int64Counter, error) {
-	if name == r.name {
-		return nil, r.err
-	}
-	return r.Meter.Int64Counter(name, o...)
-}
-
-// TestNewRefuses proves that no observer is made of a meter that is nil or that
-// refuses any of the instruments.
-func TestNewRefuses(t *testing.T) {
-	t.Parallel()
-	if _, err := lockotel.New(nil); err == nil {
-		t.Error("New takes a nil meter")
-	}
-	meter := sdk.NewMeterProvider().Meter("test")
-	for _, name := range []string{
-		"lockstep.acquire.duration", "lockstep.wait.duration", "lockstep.hold.duration", "lockstep.renewal.left", "lockstep.losses", "lockstep.drops",
-		"lockstep.held", "lockstep.waiting", "lockstep.leading", "lockstep.stale_snapshots", "lockstep.once.repeats", "lockstep.doomed",
-		"lockstep.deadlocks", "lockstep.retries", "lockstep.ticks", "lockstep.tick.duration",
-	} {
-		refused := errors.New("refused")
-		if o, err := lockotel.New(refusing{meter, name, refused}); !errors.Is(err, refused) || o != nil {
-			t.Errorf("New without %s = %v, %v", name, o, err)
-		}
-	}
 }
 
 // TestNamesAreBounded proves that keys without a family, of which there may be any number, make
