@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +12,6 @@ import (
 	"math/big"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -38,20 +35,17 @@ type process struct {
 	said chan []string
 }
 
-// startProcess starts this program, or that of withWrongClocks, as a process that runs jobs.
-func startProcess(t *testing.T, db *testdb.DB, wrongClocks, name, table string, off time.Duration) *process {
+// startProcess starts this program as a process that runs jobs.
+func startProcess(t *testing.T, db *testdb.DB, name, table string, off time.Duration) *process {
 	t.Helper()
 	program, err := os.Executable()
 	must(t, err)
-	if wrongClocks != "" {
-		program = wrongClocks
-	}
 	in, stop, err := os.Pipe()
 	must(t, err)
 	out, say, err := os.Pipe()
 	must(t, err)
 	cmd := exec.Command(program)
-	cmd.Env = environment(db.DSN(), name, table, wrongClocks, off)
+	cmd.Env = environment(db.DSN(), name, table, off)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, say, say
 	c, err := testdb.StartChild(cmd)
 	must(t, err)
@@ -86,23 +80,17 @@ func (p *process) end(t *testing.T, kill bool) []string {
 // with LOCKSTEP_LONG=1, else of 80, but those that the policy leaves out, which it tells, by
 // Every and by Cron; and that TickTx does each exactly once, and Tick at least once and never
 // beside itself.
-//
-// With LOCKSTEP_LONG=1 the clock is wrong for all code of the processes. Else what is wrong
-// is what the package reads of it, which is the stopwatch, and nothing else, as
+// What is wrong of the clock is what the package reads of it, which is the stopwatch, and nothing else, as
 // TestMachineClock proves.
 func TestProcesses(t *testing.T) {
-	wrongClocks := ""
-	if testdb.Long(false, true) {
-		wrongClocks = withWrongClocks(t)
-	}
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		playProcesses(t, wrongClocks, func() {}, db, db)
+		playProcesses(t, func() {}, db, db)
 	})
 }
 
 // playProcesses is TestProcesses. The processes go to servers of the database by turns, and what else is
 // to fail is called between the ends of two.
-func playProcesses(t *testing.T, wrongClocks string, fail func(), db *testdb.DB, servers ...*testdb.DB) {
+func playProcesses(t *testing.T, fail func(), db *testdb.DB, servers ...*testdb.DB) {
 	t.Helper()
 	ticks, between := testdb.Long(80, 300), testdb.Long(1250*time.Millisecond, 2500*time.Millisecond)
 	table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
@@ -110,7 +98,7 @@ func playProcesses(t *testing.T, wrongClocks string, fail func(), db *testdb.DB,
 	processes := make([]*process, len(offsets))
 	var said []string
 	start := func(i, generation int) {
-		processes[i] = startProcess(t, servers[i%len(servers)], wrongClocks, fmt.Sprintf("%d%s:%d", i, strings.Repeat("x", i), generation), table, offsets[i])
+		processes[i] = startProcess(t, servers[i%len(servers)], fmt.Sprintf("%d%s:%d", i, strings.Repeat("x", i), generation), table, offsets[i])
 	}
 	for i := range processes {
 		start(i, 0)
@@ -210,49 +198,6 @@ func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Du
 	if twice > 0 && (job != "plain" || twice > faults) {
 		t.Errorf("%s: ticks were done %d times too often", job, twice)
 	}
-}
-
-// wrongClock belongs to the package time of a process whose clock is wrong.
-const wrongClock = `package time
-
-import "syscall"
-
-var wrongBy = func() Duration {
-	text, _ := syscall.Getenv("` + childClock + `")
-	d, _ := ParseDuration(text)
-	return d
-}()
-
-func wrong(sec int64, nsec int32) (int64, int32) {
-	ns := int64(nsec) + int64(wrongBy%Second) + int64(Second)
-	return sec + int64(wrongBy/Second) + ns/int64(Second) - 1, int32(ns % int64(Second))
-}
-`
-
-// withWrongClocks builds this test anew with a package time that reads the environment:
-// there all code, also that of leases and of the driver, sees the clock that is wrong. It
-// takes a minute. It returns the program.
-func withWrongClocks(t *testing.T) string {
-	t.Helper()
-	const now = "\tsec, nsec, mono := runtimeNow()\n"
-	source := filepath.Join(runtime.GOROOT(), "src", "time", "time.go") //nolint:staticcheck // the test runs where it was built
-	text, err := os.ReadFile(source)
-	must(t, err)
-	if !strings.Contains(string(text), now) {
-		t.Fatalf("%s has no %q: this test must learn how time.Now of this Go reads the clock", source, now)
-	}
-	dir := t.TempDir()
-	wrong, more, overlay, program := filepath.Join(dir, "time.go"), filepath.Join(dir, "wrong.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "job.test")
-	must(t, os.WriteFile(wrong, []byte(strings.Replace(string(text), now, now+"\tsec, nsec = wrong(sec, nsec)\n", 1)), 0o600))
-	must(t, os.WriteFile(more, []byte(wrongClock), 0o600))
-	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{source: wrong, filepath.Join(filepath.Dir(source), "wrong.go"): more}})
-	must(t, err)
-	must(t, os.WriteFile(overlay, replace, 0o600))
-	out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-race", "-overlay", overlay, "-o", program, ".").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return program
 }
 
 // TestKilledConnection proves that an instant whose transaction was lost with its connection is
@@ -390,13 +335,12 @@ func TestUnansweredCommit(t *testing.T) {
 	})
 }
 
-// The environment of a process of TestProcesses: the DSN, its name, how wrong its clock is,
-// whether all code sees that, and the table that it writes.
+// The environment of a process of TestProcesses: the DSN, its name, how wrong its clock is, and the table
+// that it writes.
 const (
 	childDSN   = "LOCKSTEP_JOB_DSN"
 	childName  = "LOCKSTEP_JOB_NAME"
 	childClock = "LOCKSTEP_JOB_CLOCK"
-	childWhole = "LOCKSTEP_JOB_CLOCK_IS_WRONG"
 	childTable = "LOCKSTEP_JOB_TABLE"
 )
 
@@ -434,9 +378,7 @@ func runChild(in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if os.Getenv(childWhole) == "" {
-		machine = func() time.Time { return time.Now().Add(off) }
-	}
+	machine = func() time.Time { return time.Now().Add(off) }
 	db, err := locksqlc.Open(os.Getenv(childDSN))
 	if err != nil {
 		return err
@@ -457,10 +399,6 @@ func runChild(in io.Reader) error {
 	}))
 	if err != nil {
 		return err
-	}
-	now := time.Now()
-	if _, at, err := jobs.ledger.look(context.Background(), table); err != nil || os.Getenv(childWhole) != "" && (now.Sub(at)-off).Abs() > time.Minute {
-		return fmt.Errorf("the clock says %v, the server's %v: %w", now, at, err)
 	}
 	ended := make(chan error, 1+len(childJobs))
 	go func() {
@@ -517,8 +455,8 @@ func alone(ctx context.Context, db *sql.DB, table string, at time.Time) (err err
 }
 
 // environment is that of a child.
-func environment(dsn, name, table, whole string, off time.Duration) []string {
+func environment(dsn, name, table string, off time.Duration) []string {
 	zones := []string{"UTC", "Asia/Tokyo", "America/New_York"}
 	return append(os.Environ(), childDSN+"="+dsn, childName+"="+name, childTable+"="+table, childClock+"="+off.String(),
-		childWhole+"="+whole, "TZ="+zones[len(strings.Split(name, ":")[0])%len(zones)])
+		"TZ="+zones[len(strings.Split(name, ":")[0])%len(zones)])
 }

@@ -131,32 +131,6 @@ func TestCron(t *testing.T) {
 	}
 }
 
-// TestEveryDayOnce proves that a line with a given time fires once on each day of a leap
-// year, in zones with changes of an hour and of half an hour, at midnight and later.
-func TestEveryDayOnce(t *testing.T) {
-	t.Parallel()
-	const year = 366
-	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca", "UTC"} {
-		location, err := time.LoadLocation(zone)
-		must(t, err)
-		for _, clock := range []string{"0 0", "30 1", "15 2", "30 2", "59 23"} {
-			s, at := Cron("CRON_TZ="+zone+" "+clock+" * * *"), time.Date(2020, 1, 1, 12, 0, 0, 0, location)
-			days := make(map[string]int)
-			last := at.AddDate(0, 0, year)
-			if clock == "59 23" { // today's is still to come
-				last = at.AddDate(0, 0, year-1)
-			}
-			for range year {
-				at = s.Next(at)
-				days[at.In(location).Format(time.DateOnly)]++
-			}
-			if got := at.In(location); len(days) != year || got.Format(time.DateOnly) != last.Format(time.DateOnly) {
-				t.Errorf("%s %s: %d instants on %d days, the last is %v", zone, clock, year, len(days), got)
-			}
-		}
-	}
-}
-
 // TestLatest proves that the last instant of a long time is found without going through
 // all of them.
 func TestLatest(t *testing.T) {

@@ -236,8 +236,8 @@ func TestRunRefusesSessions(t *testing.T) {
 	})
 }
 
-// TestTrips counts the round trips of ticks and of Once on a guarded pool, BEGIN and COMMIT
-// and one INSERT of the function in a transaction included.
+// TestTrips counts the round trips of ticks on a guarded pool, BEGIN and COMMIT and one INSERT of the
+// function in a transaction included.
 func TestTrips(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "trips", "id BIGINT PRIMARY KEY AUTO_INCREMENT, n INT")
@@ -248,7 +248,7 @@ func TestTrips(t *testing.T) {
 		defer func() { must(t, leases.Close(context.Background())) }()
 		j, err := New(pool, leases)
 		must(t, err)
-		key, keyTx, last := newKey(), newKey(), newKey()
+		key, keyTx := newKey(), newKey()
 		at := serverNow(t, j).Add(-time.Hour)
 		ticks := 0
 		write := func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
@@ -265,22 +265,6 @@ func TestTrips(t *testing.T) {
 			{"Tick that was done", 2, func() (bool, error) { return j.Tick(t.Context(), key, same(), nothing) }},
 			{"TickTx", 10, func() (bool, error) { return j.TickTx(t.Context(), keyTx, next(), write) }},
 			{"TickTx that was done", 2, func() (bool, error) { return j.TickTx(t.Context(), keyTx, same(), write) }},
-			{"Once", 3, func() (bool, error) {
-				last = newKey()
-				return locksqlc.Once(t.Context(), pool, last, func(tx *sql.Tx) error { return write(t.Context(), tx, at) })
-			}},
-			{"Once again", 4, func() (bool, error) {
-				return locksqlc.Once(t.Context(), pool, last, func(*sql.Tx) error { return nil })
-			}},
-			{"OnceValue", 4, func() (bool, error) {
-				last = newKey()
-				_, first, err := locksqlc.OnceValue(t.Context(), pool, last, func(tx *sql.Tx) (int, error) { return 1, write(t.Context(), tx, at) })
-				return first, err
-			}},
-			{"OnceValue again", 5, func() (bool, error) {
-				_, first, err := locksqlc.OnceValue(t.Context(), pool, last, func(*sql.Tx) (int, error) { return 1, nil })
-				return first, err
-			}},
 		} {
 			least := 1000
 			for range 5 { // the first asks what a process asks once; others may be at work, too

@@ -15,7 +15,7 @@ func TestTiDBProcesses(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, testdb.StopAll(nodes)) })
 	db, calls := nodes[0].OpenLeases(t), 0
-	playProcesses(t, "", func() {
+	playProcesses(t, func() {
 		if calls++; calls%4 == 0 {
 			must(t, nodes[1+calls/4%2].Restart(t.Context()))
 		}
