@@ -298,32 +298,6 @@ func TestCleanKeepsTokensRising(t *testing.T) {
 	})
 }
 
-// TestLocksAfterClean takes locks in all ways by a process that has seen the rows
-// which are gone.
-func TestLocksAfterClean(t *testing.T) {
-	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		verbs := map[string]verb{
-			"Lock": verbs["Lock"], "TryLock": verbs["TryLock"], "RLock": verbs["RLock"], "TryRLock": verbs["TryRLock"],
-			"WaitAtMost.Lock": verbs["Lock"].within(9e9), "WaitAtMost.RLock": verbs["RLock"].within(9e9),
-		}
-		keys := map[string]txlock.Key{}
-		for name := range verbs {
-			keys[name] = old(t, db)
-		}
-		if n := clean(t, newPool(t, db, false), time.Minute); n != len(verbs) {
-			t.Fatalf("%d rows were removed", n)
-		}
-		for name, verb := range verbs {
-			s := begin(t, newPool(t, db, true), nil)
-			wants(t, name, second(verb(s.Scope, t.Context(), keys[name])), nil)
-			other := begin(t, newPool(t, db, true), nil)
-			wants(t, "TryLock after "+name, second(other.TryLock(t.Context(), keys[name])), txlock.ErrBusy)
-			wants(t, "Rollback", other.tx.Rollback(), nil)
-			s.commit(t)
-		}
-	})
-}
-
 // fill makes old rows, whose names have the numbers below n.
 func fill(t *testing.T, db *testdb.DB, name string, n int) {
 	t.Helper()

@@ -219,32 +219,6 @@ func TestInvalidKeys(t *testing.T) {
 	}
 }
 
-func TestKeysCompare(t *testing.T) {
-	t.Parallel()
-	orders, lots := NewFamily[int64]("order"), NewFamily[int64]("order", Hashed())
-	same := map[Key]int{}
-	for _, key := range []Key{orders.Key(42), Named("order:42"), NewFamily[string]("order", Exact()).Key("42"), orders.Keys(41, 42)[1]} {
-		same[key]++
-	}
-	if len(same) != 1 || same[orders.Key(42)] != 4 {
-		t.Errorf("keys of one name differ: %v", same)
-	}
-	if orders.Key(42) == lots.Key(42) || !lots.Key(42).Hashed() {
-		t.Error("a named key and a hashed one are the same")
-	}
-	for _, other := range []Key{Named("Order:42"), Named("order:42 "), Named("order:042"), Named("örder:42")} {
-		if other == orders.Key(42) {
-			t.Errorf("%q is order:42", other)
-		}
-	}
-	if keys := orders.Keys(); len(keys) != 0 {
-		t.Errorf("keys of nothing: %v", keys)
-	}
-	if keys := orders.Keys(3, 1, 3); len(keys) != 3 || keys[0] != orders.Key(3) || keys[1] != orders.Key(1) || keys[2] != keys[0] {
-		t.Errorf("keys %v", keys)
-	}
-}
-
 // TestFold proves that two strings have one key where the server takes them for one, and
 // only there: of all pairs of texts, in columns of VARCHAR and of CHAR.
 func TestFold(t *testing.T) {

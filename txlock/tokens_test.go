@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -174,36 +173,6 @@ func TestTokenOfALockThatStays(t *testing.T) {
 	})
 }
 
-// TestCompareAndBumpInSQLModes: a version is raised, and another one refused, in the modes that change
-// arithmetic and empty texts. internal/ops.TestModes has all modes.
-func TestCompareAndBumpInSQLModes(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		modes := []string{"NO_UNSIGNED_SUBTRACTION"}
-		if db.Engine() == testdb.MariaDB {
-			modes = append(modes, "SIMULTANEOUS_ASSIGNMENT,EMPTY_STRING_IS_NULL", "ORACLE")
-		}
-		for _, mode := range modes {
-			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} })
-			for _, key := range []txlock.Key{named(), hashed()} {
-				var version uint64
-				for range 2 {
-					s := begin(t, pool, nil)
-					for _, other := range []uint64{version + 1, version + 1<<63} {
-						wants(t, mode+": another version", s.CompareAndBump(t.Context(), key, other), txlock.ErrConflict)
-					}
-					wants(t, mode+": its version", s.CompareAndBump(t.Context(), key, version), nil)
-					grant, _ := s.Held(key)
-					if grant.Token() <= version {
-						t.Errorf("%s: token %d after %d", mode, grant.Token(), version)
-					}
-					version = grant.Token()
-					s.commit(t)
-				}
-			}
-		}
-	})
-}
-
 // TestVersionsWaitForNobody reads the version of a key that another transaction holds, as
 // the first that a transaction does, too.
 func TestVersionsWaitForNobody(t *testing.T) {
@@ -221,49 +190,6 @@ func TestVersionsWaitForNobody(t *testing.T) {
 				t.Errorf("hashed=%t: ReadVersion: %d, %v, want %d", key.Hashed(), version, err, before)
 			}
 		}
-	})
-}
-
-// TestVersionsAtSerializable: reading a version takes a shared lock there, so that of two
-// who have read it and write, one is rolled back and the other goes on.
-func TestVersionsAtSerializable(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, guarded := range []bool{true, false} {
-			key := named()
-			committed(t, db, key)
-			options := &sql.TxOptions{Isolation: sql.LevelSerializable}
-			a, b := begin(t, newPool(t, db, guarded), options), begin(t, newPool(t, db, guarded), options)
-			version, err := a.Version(t.Context(), key)
-			wants(t, "Version", err, nil)
-			wants(t, "Version", second(b.Version(t.Context(), key)), nil)
-			first := db.Waiting(t, a.id, func() error { return a.CompareAndBump(t.Context(), key, version) })
-			errs := []error{b.CompareAndBump(t.Context(), key, version), <-first}
-			if slices.Index(errs, nil) < 0 || !errors.Is(errors.Join(errs...), txlock.ErrDeadlock) {
-				t.Errorf("guarded=%t: %v", guarded, errs)
-			}
-		}
-	})
-}
-
-// TestHashedNeighboursConflict: the keys of one center lock have one version.
-func TestHashedNeighboursConflict(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		a := hashed()
-		b, pool := neighbour(a), newPool(t, db, true)
-		s, other := begin(t, pool, nil), begin(t, pool, nil)
-		version, err := s.Version(t.Context(), a)
-		wants(t, "Version", err, nil)
-		wants(t, "the neighbour", other.CompareAndBump(t.Context(), b, version), nil)
-		other.commit(t)
-		wants(t, "a spurious conflict", s.CompareAndBump(t.Context(), a, version), txlock.ErrConflict)
-		wants(t, "Rollback", s.tx.Rollback(), nil)
-		// In one transaction they don't conflict with each other.
-		s = begin(t, pool, nil)
-		version, err = s.Version(t.Context(), a)
-		wants(t, "Version", err, nil)
-		wants(t, "the first", s.CompareAndBump(t.Context(), a, version), nil)
-		wants(t, "its neighbour", s.CompareAndBump(t.Context(), b, version), nil)
-		s.commit(t)
 	})
 }
 
@@ -293,56 +219,6 @@ func TestNoContext(t *testing.T) {
 			s.commit(t)
 		}
 	})
-}
-
-// TestSystemVersioning proves that locks hold, and have tokens that rise, in a table WITH
-// SYSTEM VERSIONING, where MariaDB counts other rows as affected: also where LockAll makes some
-// of the rows, with and without a snapshot.
-func TestSystemVersioning(t *testing.T) {
-	txlock.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Shared(t, engine).OpenLeases(t)
-		if engine == testdb.MariaDB {
-			db.Exec(t, "ALTER TABLE lockstep_locks ADD SYSTEM VERSIONING")
-		}
-		pool := db.Connect(t)
-		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
-			for known := range 5 {
-				var keys []txlock.Key
-				for i := range 4 {
-					keys = append(keys, txlock.Named(fmt.Sprintf("versioned:%d:%d:%d", level, known, i)))
-				}
-				first := lockAllRead(t, pool, level, keys[:known])
-				second := lockAllRead(t, pool, level, keys)
-				third := lockAllRead(t, pool, level, keys)
-				for i := range keys {
-					if second[i] == 0 || third[i] <= second[i] || i < known && second[i] <= first[i] {
-						t.Errorf("%v, %d known: the tokens of %d are %v, %v, %v", level, known, i, first, second, third)
-					}
-				}
-			}
-		}
-	})
-}
-
-// lockAllRead takes locks in a transaction that has read, and returns their tokens.
-func lockAllRead(t *testing.T, pool *sql.DB, level sql.IsolationLevel, keys []txlock.Key) (tokens []uint64) {
-	t.Helper()
-	if len(keys) == 0 {
-		return nil
-	}
-	tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
-	noError(t, err)
-	defer func() { _ = tx.Rollback() }()
-	number(t, tx, "SELECT COUNT(*) FROM lockstep_once")
-	scope, err := txlock.Join(t.Context(), tx)
-	noError(t, err)
-	grants, err := scope.LockAll(context.WithoutCancel(t.Context()), slices.Clone(keys)...)
-	noError(t, err)
-	for _, g := range grants {
-		tokens = append(tokens, g.Token())
-	}
-	noError(t, tx.Commit())
-	return tokens
 }
 
 // TestSharedKeys demands that only calls which take several keys take a marked one.
