@@ -66,16 +66,6 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestCheckWithoutQueries(t *testing.T) {
-	t.Parallel()
-	if _, err := Check([]string{t.TempDir()}, t.TempDir()); err == nil {
-		t.Error("a directory without queries passes")
-	}
-	if _, err := Check([]string{filepath.Join(t.TempDir(), "none")}, t.TempDir()); err == nil {
-		t.Error("a directory that does not exist passes")
-	}
-}
-
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	check(t, os.WriteFile(path, []byte(text), 0o644))
@@ -350,21 +340,5 @@ func TestOwnIDIsNotRead(t *testing.T) {
 	want := slices.Sorted(slices.Values(ownID))
 	if !slices.Equal(found, want) {
 		t.Errorf("LAST_INSERT_ID() is set and read within %v, want only within %v", found, want)
-	}
-}
-
-// TestReadsOwnID: reading it in a later statement is something else.
-func TestReadsOwnID(t *testing.T) {
-	t.Parallel()
-	for text, own := range map[string]bool{
-		"UPDATE t SET a = LAST_INSERT_ID(a + 1), b = last_insert_id( )":       true,
-		"INSERT INTO t VALUES (LAST_INSERT_ID(IF(LAST_INSERT_ID()=0, 1, 2)))": true,
-		"UPDATE t SET a = LAST_INSERT_ID(a + 1)":                              false,
-		"UPDATE t SET a = LAST_INSERT_ID (a); SELECT LAST_INSERT_ID()":        false,
-		"SELECT LAST_INSERT_ID()":                                             false,
-	} {
-		if readsOwnID(text) != own {
-			t.Errorf("%s: %t", text, !own)
-		}
 	}
 }

@@ -156,52 +156,6 @@ func docsOf(file *ast.File) string {
 	return all.String()
 }
 
-// TestDocsOf proves that the comments of all that is exported are read, and no others.
-func TestDocsOf(t *testing.T) {
-	t.Parallel()
-	const source = `// Package a.
-package a
-
-// One, of a constant.
-const A = 1
-
-// No, of a constant.
-const b = 1
-
-var (
-	// Two, of a variable.
-	C = 1
-	d = 1 // No.
-)
-
-// Three, of a type.
-type T struct {
-	// Four, of a field.
-	F int
-	g int // No.
-}
-
-type I interface {
-	// Five, of a method.
-	M()
-}
-
-// Six, of a function.
-func F() {
-	// No, of a statement.
-}
-
-// No, of a function.
-func g() {}
-`
-	file, err := parser.ParseFile(token.NewFileSet(), "a.go", source, parser.ParseComments)
-	check(t, err)
-	const want = "Package a. One, of a constant. Two, of a variable. Three, of a type. Four, of a field. Five, of a method. Six, of a function."
-	if got := strings.Join(strings.Fields(docsOf(file)), " "); got != want {
-		t.Errorf("the comments are:\n%s\nwant:\n%s", got, want)
-	}
-}
-
 // TestExamples proves that each exported verb has an example on its page: what takes a
 // context, a pool, a transaction or a handle of GORM first.
 func TestExamples(t *testing.T) {

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -33,70 +32,6 @@ func TestCompare(t *testing.T) {
 		if text := strings.Join(problems, "\n"); !strings.Contains(text, test.problem) || (text == "") != (test.problem == "") {
 			t.Errorf("%s: problems: %q, want %q", name, text, test.problem)
 		}
-	}
-}
-
-func TestReadConfig(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		text    string
-		schema  []string // nil: an error
-		problem bool
-	}{
-		"path":           {"sql:\n  - engine: mysql\n    schema: schema # the tables\n    queries: q.sql\n    gen:\n      go:\n        out: gen\n", []string{"schema"}, false},
-		"brackets":       {"sql:\n  - engine: mysql\n    schema: [\"../schema\", 'own.sql']\n    queries: q.sql\n    gen: \n      go:\n        out: gen\n", []string{"../schema", "own.sql"}, false},
-		"lines":          {"sql:\n  - schema:\n      - ../schema\n      - \"own.sql\"\n    engine: mysql\n    queries: q.sql\n    gen:\n      go:\n        out: gen\n", []string{"../schema", "own.sql"}, false},
-		"two entries":    {"sql:\n  - schema: a\n    queries: q\n  - schema: b\n    queries: q\n    out: gen\n", nil, true},
-		"no schema":      {"sql:\n  - queries: q\n    out: gen\n", nil, true},
-		"empty schema":   {"sql:\n  - schema: []\n    queries: q\n    out: gen\n", nil, true},
-		"without output": {"sql:\n  - schema: a\n    queries: q\n", nil, true},
-	} {
-		dir := writeFiles(t, map[string]string{"sqlc.yaml": test.text})
-		cfg, err := readConfig(filepath.Join(dir, "sqlc.yaml"))
-		if (err != nil) != test.problem {
-			t.Errorf("%s: %v", name, err)
-		}
-		var want []string
-		for _, path := range test.schema {
-			want = append(want, filepath.Join(dir, path))
-		}
-		if err == nil && !slices.Equal(cfg.schema, want) {
-			t.Errorf("%s: schema = %v, want %v", name, cfg.schema, want)
-		}
-		if err == nil && (cfg.out != filepath.Join(dir, "gen") || !slices.Equal(cfg.queries, []string{filepath.Join(dir, "q.sql")})) {
-			t.Errorf("%s: out = %s, queries = %v", name, cfg.out, cfg.queries)
-		}
-	}
-}
-
-func TestWithDatabase(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"sql:\n  - engine: mysql\n    schema: s\n": "sql:\n  - engine: mysql\n    database:\n      uri: \"dsn\"\n    rules:\n      - sqlc/db-prepare\n    schema: s\n",
-		"sql:\n- schema: s\n  engine: \"mysql\"\n": "sql:\n- schema: s\n  engine: \"mysql\"\n  database:\n    uri: \"dsn\"\n  rules:\n    - sqlc/db-prepare\n",
-	} {
-		if got, err := (config{text: text}).withDatabase("dsn"); err != nil || got != want {
-			t.Errorf("withDatabase = %q, %v, want %q", got, err, want)
-		}
-	}
-	if _, err := (config{text: "sql:\n"}).withDatabase("dsn"); err == nil {
-		t.Error("a config without engine passes")
-	}
-}
-
-func TestFindConfigs(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	if _, err := findConfigs(root); err == nil {
-		t.Error("a repository without sqlc.yaml passes")
-	}
-	for _, dir := range []string{"examples/one", ".hidden"} {
-		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
-		must(t, os.WriteFile(filepath.Join(root, dir, "sqlc.yaml"), nil, 0o644))
-	}
-	paths, err := findConfigs(root)
-	if want := []string{filepath.Join(root, "examples/one/sqlc.yaml")}; err != nil || !slices.Equal(paths, want) {
-		t.Errorf("findConfigs = %v, %v, want %v", paths, err, want)
 	}
 }
 
