@@ -102,6 +102,7 @@ func TestCron(t *testing.T) {
 		"before 1970":    {"0 0 1 1 *", "1960-06-01T00:00:00Z", []string{"1961-01-01T00:00:00Z"}},
 		"in 100 years":   {"0 0 1 1 *", "2126-06-01T00:00:00Z", []string{"2127-01-01T00:00:00Z"}},
 		"in the gap":     {"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"}},
+		"in the west":    {"CRON_TZ=America/New_York 30 2 * * *", "2026-03-07T12:00:00Z", []string{"2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"}},
 		"twice in a gap": {"CRON_TZ=Europe/Berlin 15,45 2 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:15:00Z"}},
 		"gap and end":    {"CRON_TZ=Europe/Berlin 0 2,3 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"}},
 		"only in a gap":  {"CRON_TZ=Europe/Berlin 30 2 29 3 *", "2026-03-01T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2027-03-29T00:30:00Z"}},
