@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io"
 	"testing"
 	"time"
 
@@ -36,18 +35,14 @@ func runAsynq(ctx context.Context, jobs *job.Jobs, client *asynq.Client) error {
 
 var _ = runAsynq // by docs/how-to/jobs.md
 
-// redis is a Redis of its own, with a client and what tells how many tasks it has.
-func redis(t *testing.T) (at asynq.RedisClientOpt, client *asynq.Client, tasks func() int) {
+// redis is a client of a Redis of its own, and what tells how many tasks that has.
+func redis(t *testing.T) (client *asynq.Client, tasks func() int) {
 	t.Helper()
-	at = asynq.RedisClientOpt{Addr: miniredis.RunT(t).Addr()}
+	at := asynq.RedisClientOpt{Addr: miniredis.RunT(t).Addr()}
 	client = asynq.NewClient(at)
 	inspector := asynq.NewInspector(at)
-	t.Cleanup(func() {
-		for _, one := range []io.Closer{client, inspector} {
-			jobtest.Must(t, one.Close())
-		}
-	})
-	return at, client, func() int {
+	t.Cleanup(func() { jobtest.Must(t, errors.Join(client.Close(), inspector.Close())) })
+	return client, func() int {
 		queues, err := inspector.Queues()
 		jobtest.Must(t, err)
 		if len(queues) == 0 {
@@ -63,7 +58,7 @@ func redis(t *testing.T) (at asynq.RedisClientOpt, client *asynq.Client, tasks f
 // died between its task and the mark.
 func TestAsynq(t *testing.T) {
 	testdb.OnServers(t, func(t *testing.T, engine testdb.Engine) {
-		_, client, tasks := redis(t)
+		client, tasks := redis(t)
 		atSecondInstants(t, engine, enqueueReport(client), tasks)
 	})
 }
@@ -104,23 +99,5 @@ func atSecondInstants(t *testing.T, engine testdb.Engine, fn job.Func, tasks fun
 		if !errors.Is(err, ends) || tasks() != had+1 && ends != nil || tasks() != had && ends == nil {
 			t.Errorf("the tick has left %d tasks, where %d were: %v", tasks(), had, err)
 		}
-	}
-}
-
-// TestAsynqAlone proves what the recipe is for: three Schedulers enqueue a task each.
-func TestAsynqAlone(t *testing.T) {
-	t.Parallel()
-	at, _, tasks := redis(t)
-	for range 3 {
-		s := asynq.NewScheduler(at, &asynq.SchedulerOpts{LogLevel: asynq.FatalLevel})
-		_, err := s.Register("@every 1s", asynq.NewTask("report", nil))
-		jobtest.Must(t, err)
-		jobtest.Must(t, s.Start())
-		t.Cleanup(s.Shutdown)
-	}
-	begun := time.Now()
-	more := func() bool { return tasks() > int(time.Since(begun)/time.Second)+1 } // than one for each second
-	if !jobtest.Await(more) {
-		t.Errorf("%d tasks in %v", tasks(), time.Since(begun))
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"regexp"
 	"testing"
-	"time"
 
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
@@ -131,27 +130,5 @@ func TestArticle(t *testing.T) {
 		var seen int64
 		must(t, pool.QueryRowContext(t.Context(), "SELECT version FROM articles WHERE id = 7").Scan(&seen))
 		leasetest.Equal(t, "what the program of before saves of what it has read", save("of before", seen), 1)
-	})
-}
-
-// An old lock that is taken keeps the lease free.
-func TestBoth(t *testing.T) {
-	onServers(t, func(t *testing.T, _ *testdb.DB, db *sql.DB) {
-		leases, err := lease.NewManager(db, lease.TTL(10*time.Second))
-		must(t, err)
-		t.Cleanup(func() { must(t, leases.Close(context.Background())) })
-		order, released := Orders.Key(42), false
-		old := func(context.Context) (func(), error) { return func() { released = true }, nil }
-		must(t, Both(t.Context(), old, leases, order, func(_ context.Context, l *lease.Lease) error {
-			if released {
-				t.Error("the old lock was released before the work")
-			}
-			return l.Err()
-		}))
-		if !released {
-			t.Error("the old lock was not released")
-		}
-		taken := func(context.Context) (func(), error) { return nil, ErrTaken }
-		wants(t, "behind the old lock", Both(t.Context(), taken, leases, order, nil), ErrTaken)
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
@@ -57,23 +56,4 @@ func TestExample(t *testing.T) {
 		}
 		t.Logf("the reports are by %v", byWorker)
 	})
-}
-
-// TestCheckFindsWhatDoesNotHold proves that a day without a report is found, and one with
-// two.
-func TestCheckFindsWhatDoesNotHold(t *testing.T) {
-	t.Parallel()
-	at := func(n int) report { return report{day: time.Unix(int64(n), 0)} }
-	for name, test := range map[string]struct {
-		reports []report
-		bad     bool
-	}{
-		"as it should be": {[]report{at(1), at(2), at(3)}, false},
-		"one left out":    {[]report{at(1), at(3)}, true},
-		"one twice":       {[]report{at(1), at(2), at(2), at(3)}, true},
-	} {
-		if err := check(test.reports); (err != nil) != test.bad {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }

@@ -2,13 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"database/sql"
-	"errors"
-	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -57,114 +51,4 @@ func TestDemo(t *testing.T) {
 		check(t, report(&out, small, results))
 		t.Log(out.String())
 	})
-}
-
-// interrupting is a counter at which the demo is interrupted during a purchase.
-type interrupting struct {
-	counter
-	bought    atomic.Int64
-	interrupt context.CancelFunc
-}
-
-func (c *interrupting) buy(ctx context.Context, product, buyer int64) error {
-	if c.bought.Add(1) == 20 {
-		c.interrupt()
-	}
-	return c.counter.buy(ctx, product, buyer)
-}
-
-func TestInterruptedDemoDropsItsDatabase(t *testing.T) {
-	eachServer(t, func(t *testing.T, s server) {
-		shop, err := newShop(t.Context(), small, s)
-		check(t, err)
-		for _, w := range ways {
-			ctx, interrupt := context.WithCancel(t.Context())
-			open := w.open
-			w.open = func(dsn string, buyers int) (counter, error) {
-				c, err := open(dsn, buyers)
-				return &interrupting{counter: c, interrupt: interrupt}, err
-			}
-			_, err := shop.sellAll(ctx, w, &progress{out: &bytes.Buffer{}})
-			leasetest.Wants(t, w.name, err, context.Canceled)
-			interrupt()
-		}
-		if err := shop.drop(); err != nil { // which waits for transactions that are open
-			t.Fatal(err)
-		}
-		expectNoDatabase(t, s, shop.database.Name())
-	})
-}
-
-func expectNoDatabase(t *testing.T, s server, name string) {
-	t.Helper()
-	pool, err := sql.Open("mysql", s.dsn)
-	check(t, err)
-	defer func() { _ = pool.Close() }()
-	var left int
-	err = pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", name).Scan(&left)
-	if err != nil || left != 0 {
-		t.Errorf("%d databases %s are left behind, %v", left, name, err)
-	}
-}
-
-func TestStartNeedsAServer(t *testing.T) {
-	t.Parallel()
-	err := start(t.Context(), func(string) string { return "" }, nil)
-	if !errors.Is(err, errNoServer) || strings.Contains(err.Error(), "\n") {
-		t.Errorf("start = %v, want errNoServer in a line", err)
-	}
-}
-
-func TestServersOf(t *testing.T) {
-	t.Parallel()
-	servers := serversOf(func(name string) string {
-		return map[string]string{"LOCKSTEP_MYSQL_DSN": "root@/"}[name]
-	})
-	if len(servers) != 1 || servers[0] != (server{"mysql", "root@/"}) {
-		t.Errorf("serversOf = %v", servers)
-	}
-}
-
-func TestReportFindsWhatDoesNotHold(t *testing.T) {
-	t.Parallel()
-	right := result{engine: "mysql", way: ways[1], stock: 60, sold: 60, orders: 60, took: time.Second}
-	wrong := result{engine: "mysql", way: ways[0], stock: 60, sold: 90, orders: 90, oversold: 30, lost: 30, took: time.Second}
-	for name, test := range map[string]struct {
-		change func(locked, unlocked *result)
-		want   string
-	}{
-		"as it should be":     {func(_, _ *result) {}, ""},
-		"oversold":            {func(locked, _ *result) { locked.oversold = 1 }, "the lock did not hold"},
-		"lost":                {func(locked, _ *result) { locked.lost = 1 }, "the lock did not hold"},
-		"not all sold":        {func(locked, _ *result) { locked.sold, locked.orders = 59, 59 }, "the lock did not hold"},
-		"sold but no order":   {func(locked, _ *result) { locked.orders = 59 }, "the lock did not hold"},
-		"no lock, no mistake": {func(_, unlocked *result) { *unlocked = right; unlocked.way = ways[0] }, "proves nothing"},
-	} {
-		locked, unlocked := right, wrong
-		test.change(&locked, &unlocked)
-		var out bytes.Buffer
-		err := report(&out, small, []result{unlocked, locked})
-		if test.want == "" {
-			if err != nil {
-				t.Errorf("%s: report = %v", name, err)
-			}
-		} else if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: report = %v, want %q", name, err, test.want)
-		}
-		leasetest.Says(t, name+": the table", out.String(), ways[1].name)
-	}
-}
-
-func TestProgress(t *testing.T) {
-	t.Parallel()
-	for _, terminal := range []bool{false, true} {
-		var out bytes.Buffer
-		var sold atomic.Int64
-		stop := (&progress{out: &out, terminal: terminal}).watch("mysql, no lock", &sold)
-		sold.Store(42)
-		stop()
-		if said := out.String(); !strings.Contains(said, "mysql, no lock: 42 sold") || strings.HasSuffix(said, "\n") == terminal {
-			t.Errorf("terminal %t: it shows %q", terminal, said)
-		}
-	}
 }

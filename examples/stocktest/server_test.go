@@ -1,7 +1,6 @@
 package stocktest
 
 import (
-	"context"
 	"database/sql"
 	_ "embed"
 	"errors"
@@ -13,8 +12,6 @@ import (
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
-	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 //go:embed schema.sql
@@ -66,50 +63,5 @@ func TestSellOnServers(t *testing.T) {
 		left, err := stockdb.New(db).Quantity(t.Context(), 7)
 		must(t, err)
 		leasetest.Equal(t, "left", left, 0)
-	})
-}
-
-func TestReturnOnServers(t *testing.T) {
-	onServers(t, func(t *testing.T, db *sql.DB) {
-		shop := &Shop{db}
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() { must(t, errors.Join(shop.Return(t.Context(), 7, 1), shop.Sell(t.Context(), 7, 2))) })
-		}
-		wg.Wait()
-		left, err := stockdb.New(db).Quantity(t.Context(), 7)
-		must(t, err)
-		leasetest.Equal(t, "left", left, 16)
-	})
-}
-
-func TestCorrectOnServers(t *testing.T) {
-	onServers(t, func(t *testing.T, db *sql.DB) {
-		must(t, (&Shop{db}).Correct(t.Context(), 7, 9))
-		err := locksqlc.Run(t.Context(), db, Products.Keys(8), func(tx *sql.Tx) error {
-			return correct(t.Context(), tx, 7, 1000)
-		})
-		wants(t, err, txlock.ErrNotHeld)
-		left, err := stockdb.New(db).Quantity(t.Context(), 7)
-		must(t, err)
-		leasetest.Equal(t, "left", left, 9)
-	})
-}
-
-func TestRestockOnServers(t *testing.T) {
-	onServers(t, func(t *testing.T, db *sql.DB) {
-		m, err := lease.NewManager(db)
-		must(t, err)
-		t.Cleanup(func() { must(t, m.Close(context.Background())) })
-		var last uint64
-		for range 2 {
-			must(t, Restock(t.Context(), m, []int64{7}, func(_ context.Context, _ int64, token uint64) error {
-				if token <= last {
-					t.Errorf("token %d after %d", token, last)
-				}
-				last = token
-				return nil
-			}))
-		}
 	})
 }
