@@ -43,7 +43,7 @@ func TestLocks(t *testing.T) {
 				if engine == testdb.MariaDB && !db.HasSnapshotIsolation(t) {
 					t.Skip("this MariaDB leaves the comparison with the snapshot to the library, the stand-in doesn't")
 				}
-				s := newServer(t, db, guarded)
+				s := newServer(t, db)
 				defer func() {
 					if s.undecided*10 > s.programs+10 {
 						t.Errorf("of %d programs %d were not compared to the end", s.programs, s.undecided)
@@ -102,7 +102,7 @@ func shrunk(p program, difference string, differs func(program) string) string {
 // differs runs a program on both, and returns what has happened where they differ.
 func (g game) differs(t *testing.T, s *server, p program) string {
 	t.Helper()
-	keys, _ := s.keys(t, p)
+	keys := s.keys(t, p)
 	s.programs++
 	bubble, found := make(chan func()), make(chan string, 1)
 	go func() {

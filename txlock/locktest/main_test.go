@@ -58,7 +58,9 @@ func leasesOf(t *testing.T, pool *sql.DB) *lease.Manager {
 }
 
 // guardedPool opens a guarded pool of a server.
-func guardedPool(t *testing.T, db *testdb.DB) *sql.DB { return opened(t, db, guarded) }
+func guardedPool(t *testing.T, db *testdb.DB) *sql.DB {
+	return opened(t, db, func(base sqldriver.Connector) sqldriver.Connector { return locksqlc.Connector(base) })
+}
 
 // plainPool opens one without the guard.
 func plainPool(t *testing.T, db *testdb.DB) *sql.DB {
@@ -91,20 +93,18 @@ type server struct {
 	programs, undecided int // how many were run, and of those not to the end
 }
 
-// newServer opens the pools of the actors, whose connectors wrap changes.
-func newServer(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *server {
+// newServer opens the pools of the actors.
+func newServer(t *testing.T, db *testdb.DB) *server {
 	t.Helper()
 	s := &server{db: db, sessions: sessions{asked: db.Admin(), table: db.CreateTable(t, "actors", "n INT PRIMARY KEY")}}
 	for i := range maxActors {
 		db.Exec(t, fmt.Sprintf("INSERT INTO %s (n) VALUES (%d)", s.table, i))
-		pool := opened(t, db, wrap)
+		pool := guardedPool(t, db)
 		pool.SetMaxOpenConns(1)
 		s.pools, s.ids = append(s.pools, pool), append(s.ids, testdb.ConnID(t, pool))
 	}
 	return s
 }
-
-func guarded(base sqldriver.Connector) sqldriver.Connector { return locksqlc.Connector(base) }
 
 func (s *sessions) begin(actor int, options *sql.TxOptions) (transaction, error) {
 	tx, err := s.pools[actor].BeginTx(context.Background(), options)
@@ -174,10 +174,10 @@ func (t serverTx) atMost(d time.Duration) locks { return t.WaitAtMost(d) }
 
 // keys makes the keys of a program, and the rows that are there before it. Around each there is a row that nobody locks, so
 // that what the server does to the gap beside one concerns no other.
-func (s *server) keys(t *testing.T, p program) (keys, there []txlock.Key) {
+func (s *server) keys(t *testing.T, p program) (keys []txlock.Key) {
 	t.Helper()
 	number := lastProgram.Add(1)
-	there = []txlock.Key{txlock.Named(fmt.Sprintf("%06d:", number))}
+	there := []txlock.Key{txlock.Named(fmt.Sprintf("%06d:", number))}
 	for i, kind := range p.keys {
 		key := txlock.Named(fmt.Sprintf("%06d:%d", number, i))
 		there = append(there, txlock.Named(key.String()+"~"))
@@ -190,7 +190,7 @@ func (s *server) keys(t *testing.T, p program) (keys, there []txlock.Key) {
 		keys = append(keys, key)
 	}
 	must(t, txlock.Ensure(t.Context(), s.db.Admin(), there...))
-	return keys, there
+	return keys
 }
 
 // hashed returns a key whose slot nobody else uses.
