@@ -1,12 +1,15 @@
 package locksqlc_test
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -21,10 +24,6 @@ func sessionStatus(tb testing.TB, on testdb.Queryer, variable string) (n int) {
 	check(tb, on.QueryRowContext(tb.Context(), "SHOW SESSION STATUS LIKE '"+variable+"'").Scan(new(string), &n))
 	return n
 }
-
-// questions returns how many statements the server has received from the session,
-// including this one.
-func questions(tb testing.TB, on testdb.Queryer) int { return sessionStatus(tb, on, "Questions") }
 
 // wantNoTransaction fails the test unless the scope has ended with its transaction.
 func wantNoTransaction(t *testing.T, scope *txlock.Scope, key txlock.Key) {
@@ -160,150 +159,238 @@ func TestSavepointOfCaller(t *testing.T) {
 	})
 }
 
-// TestSavepointKeepsEarlierLocks rolls back to a savepoint that is younger than a lock.
-// Both servers keep that lock, Held says so, and re-entry sends nothing. A lock younger
-// than the savepoint is sent again.
-func TestSavepointKeepsEarlierLocks(t *testing.T) {
+// shown shows what it wraps, as XSAM/otelsql does.
+type shown struct{ testdb.Edited }
+
+func (s shown) Raw() driver.Conn { return s.Conn }
+
+// commented adds a comment before and after each text, as otelsql's WithSQLCommenter and
+// Datadog's propagation do.
+func commented(query string) string {
+	return "/* app='shop' */ " + query + " /* traceparent='00-1-1-00' */"
+}
+
+// unchecked has no Validator and no SessionResetter, like nhat/otelsql, sqlhooks and
+// instrumentedsql.
+type unchecked struct {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.NamedValueChecker
+}
+
+// unexecuted has no ExecerContext: database/sql prepares each statement.
+type unexecuted struct {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.QueryerContext
+	driver.Validator
+	driver.SessionResetter
+	driver.NamedValueChecker
+}
+
+// forgetful drops the context of Exec.
+type forgetful struct{ testdb.Conn }
+
+func (f forgetful) ExecContext(_ context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return f.Conn.ExecContext(context.Background(), query, args)
+}
+
+func (f forgetful) PrepareContext(_ context.Context, query string) (driver.Stmt, error) {
+	return f.Conn.PrepareContext(context.Background(), query)
+}
+
+var wrappers = map[string]func(testdb.Conn) driver.Conn{
+	"nothing":    func(c testdb.Conn) driver.Conn { return c },
+	"commenter":  func(c testdb.Conn) driver.Conn { return testdb.Edited{Conn: c, Edit: commented} },
+	"unchecked":  func(c testdb.Conn) driver.Conn { return unchecked{c, c, c, c, c, c} },
+	"unexecuted": func(c testdb.Conn) driver.Conn { return unexecuted{c, c, c, c, c, c, c} },
+	"forgetful":  func(c testdb.Conn) driver.Conn { return forgetful{c} },
+}
+
+// around, under and between are where a wrapper can be: around the guards, under them, and between two.
+func around(wrap func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector {
+	return func(base driver.Connector) driver.Connector { return testdb.Wrapped(locksqlc.Connector(base), wrap) }
+}
+
+func under(wrap func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector {
+	return func(base driver.Connector) driver.Connector { return locksqlc.Connector(testdb.Wrapped(base, wrap)) }
+}
+
+func between(wrap func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector {
+	return func(base driver.Connector) driver.Connector { return under(wrap)(locksqlc.Connector(base)) }
+}
+
+// onWrapped runs a test on pools with each wrapper in each place. The cases run in parallel, or one
+// after the other.
+func onWrapped(t *testing.T, together bool, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
+	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, interpolate := range []bool{false, true} {
-			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate }), true)
-			early, fresh := uniqueKey(t, "early"), uniqueKey(t, "fresh")
-			check(t, txlock.Ensure(t.Context(), pool, early))
-			tx, scope := joined(t, pool)
-			first, made := lock(t, scope, early), lock(t, scope, fresh)
-			for range 2 {
-				late := uniqueKey(t, "late")
-				exec(t, tx, "SAVEPOINT middle")
-				lock(t, scope, late)
-				exec(t, tx, "ROLLBACK TO SAVEPOINT middle")
-				wantHeld(t, "from after the savepoint", scope, late, false)
-				for key, want := range map[txlock.Key]txlock.Grant{early: first, fresh: made} {
-					if isFree(t, db, key) {
-						t.Fatalf("the server has freed %v", key)
-					}
-					if held, ok := scope.Held(key); !ok || held != want {
-						t.Errorf("Held(%v): %v, %t, want %v", key, held, ok, want)
-					}
-					before := questions(t, tx)
-					if again := lock(t, scope, key); again != want {
-						t.Errorf("locked again: %v, want %v", again, want)
-					}
-					if n := questions(t, tx) - before; n != 1 {
-						t.Errorf("re-entry sent %d statements", n-1)
-					}
+		run := func(name string, guarded bool, connector func(driver.Connector) driver.Connector) {
+			t.Run(name, func(t *testing.T) {
+				if together {
+					t.Parallel()
 				}
-				lock(t, scope, late)
-			}
-			check(t, tx.Commit())
+				test(t, db, openPool(t, db.AdminConfig(), connector), guarded)
+			})
+		}
+		for name, wrap := range wrappers {
+			run(name+" around it", name != "forgetful", around(wrap))
+			run(name+" under it", true, under(wrap))
+			run(name+" between two", true, between(wrap))
 		}
 	})
 }
 
-// savepointNames are pairs of names, as they are written, that a server takes for one or for
-// two: it compares them by a collation.
-var savepointNames = [][2]string{
-	{"a", "b"},
-	{"a", "`A`"},
-	{"a", "`a `"},
-	{"a", "ä"},
-	{"Ä", "`á`"},
-	{"s", "ß"},
-	{"k", "\u212a"}, // KELVIN SIGN
-	{"И", "й"},
-	{"保存点", "保存處"},
-	{"か", "が"},
-	{"`a\u0301`", "`a`"},
-	{"a", "`a\t`"},
-	{"a$1", "A$1"},
-	{"`a-b`", "`A-B`"},
-	{strings.Repeat("x", 64) + "1", strings.Repeat("x", 64) + "2"},
-}
-
-// savepointHistories are statements with savepoints of the two names, 1 and 2, between
-// which locks are taken. Each of them leaves a lock that is gone where the names are one, or
-// where they are two.
-var savepointHistories = []string{
-	"SAVEPOINT 1|LOCK|ROLLBACK TO 2",
-	"SAVEPOINT 1|LOCK|SAVEPOINT 2|LOCK|ROLLBACK TO 1",
-	"SAVEPOINT 1|SAVEPOINT x|LOCK|SAVEPOINT 2|RELEASE SAVEPOINT 1|ROLLBACK TO x",
-	"SAVEPOINT x|SAVEPOINT 1|LOCK|RELEASE SAVEPOINT 2|ROLLBACK TO x",
-	"CALL sets_savepoint()|LOCK|ROLLBACK TO deep", // that nobody has seen set
-}
-
-// TestSavepointNames proves that no lock counts as held which a ROLLBACK TO SAVEPOINT has
-// freed, whatever the savepoints are called. The server says whether two names are one, and
-// what another session can lock.
-func TestSavepointNames(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		db.CreateProcedure(t, "sets_savepoint", "SAVEPOINT deep")
-		pool, other := newPool(t, db.AdminConfig(), true), takeConn(t, newPool(t, db.Config(), false))
-		keys := []txlock.Key{uniqueKey(t, "savepoint"), uniqueKey(t, "savepoint"), uniqueKey(t, "savepoint")}
-		check(t, txlock.Ensure(t.Context(), pool, keys...))
-		one, two, freed := 0, 0, 0
-		for _, names := range savepointNames {
-			same, ok := oneSavepoint(t, other, names)
-			if !ok {
-				continue // the server doesn't take it for a name
-			}
-			if same {
-				one++
-			} else {
-				two++
-			}
-			for _, history := range savepointHistories {
-				freed += keepsToServer(t, pool, other, keys, history, names)
-			}
+// TestWrappedJoins asks whether the transaction is that of a guarded pool.
+func TestWrappedJoins(t *testing.T) {
+	onWrapped(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		key := uniqueKey(t, "wrapped")
+		check(t, txlock.Ensure(t.Context(), pool, key))
+		tx, scope := joined(t, pool)
+		if scope.Guarded() != guarded {
+			t.Errorf("Guarded() is %t, want %t", scope.Guarded(), guarded)
 		}
-		if one < 4 || two < 3 || freed < 30 {
-			t.Errorf("%d pairs are one name and %d two, %d locks were freed: too few to show anything", one, two, freed)
+		err := txlock.CheckGuarded(t.Context(), pool)
+		if guarded && err != nil || !guarded && (!errors.Is(err, txlock.ErrUnguarded) || !strings.Contains(err.Error(), "put the wrapper under it")) {
+			t.Errorf("CheckGuarded: %v, want ErrUnguarded with the reason where the pool is guarded and not heard", err)
+		}
+		if err := txlock.CheckGuarded(t.Context(), newPool(t, db.Config(), false)); !errors.Is(err, txlock.ErrUnguarded) || strings.Contains(err.Error(), "put the wrapper under it") {
+			t.Errorf("CheckGuarded of a plain pool: %v, want ErrUnguarded", err)
+		}
+		if again := join(t, tx); (again == scope) != guarded {
+			t.Error("whether Join gives the same scope twice doesn't fit")
+		}
+		if _, err := locksqlc.Join(t.Context(), tx, txlock.RequireGuarded()); errors.Is(err, txlock.ErrUnguarded) == guarded {
+			t.Errorf("Join with RequireGuarded: %v", err)
+		}
+		lock(t, scope, key)
+		wantLocked(t, "a wrapped pool", db, key)
+		check(t, tx.Commit())
+		wantFree(t, db, key)
+	})
+}
+
+// TestWrappedCommit has DDL commit a transaction with a lock.
+func TestWrappedCommit(t *testing.T) {
+	onWrapped(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		for _, text := range []string{"ALTER TABLE {T} ADD COLUMN w INT", "/*! COMMIT AND CHAIN */"} {
+			tx, table := begin(t, pool), db.CreateTable(t, "wrapped", counters)
+			lock(t, join(t, tx), uniqueKey(t, "wrapped"))
+			statement := text
+			if text[0] == 'A' {
+				statement = "ALTER TABLE " + table + " ADD COLUMN w INT"
+			}
+			if _, err := tx.ExecContext(t.Context(), statement); err != nil {
+				if number(err) == 1295 {
+					continue // the wrapper has prepared what the server doesn't prepare
+				}
+				t.Fatal(err)
+			}
+			if err := tx.Commit(); guarded && !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("Commit after %s: %v, want ErrTxDoomed", statement, err)
+			}
 		}
 	})
 }
 
-// oneSavepoint asks the server whether two names are one. It returns false for what isn't a name.
-func oneSavepoint(t *testing.T, conn *sql.Conn, names [2]string) (same, ok bool) {
-	t.Helper()
-	exec(t, conn, "BEGIN")
-	defer exec(t, conn, "ROLLBACK")
-	for _, name := range names {
-		if _, err := conn.ExecContext(t.Context(), "SAVEPOINT "+name); err != nil {
-			t.Logf("SAVEPOINT %q: %v", name, err)
-			return false, false
+// TestWrappedCancel cancels a wait: the other locks of the transaction are free at once.
+func TestWrappedCancel(t *testing.T) {
+	onWrapped(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		if !guarded {
+			return // as on a plain pool: the server keeps them until the wait ends
 		}
-		exec(t, conn, "RELEASE SAVEPOINT "+name)
-	}
-	exec(t, conn, "SAVEPOINT "+names[0])
-	_, err := conn.ExecContext(t.Context(), "RELEASE SAVEPOINT "+names[1])
-	return err == nil, true
+		held, wanted := uniqueKey(t, "held"), uniqueKey(t, "wanted")
+		check(t, txlock.Ensure(t.Context(), pool, held))
+		holding(t, newPool(t, db.Config(), true), wanted)
+		tx := begin(t, pool)
+		scope, id := join(t, tx), testdb.ConnID(t, tx)
+		lock(t, scope, held)
+		err := cancelled(t, db, id, func(ctx context.Context) error { return second(scope.Lock(ctx, wanted)) })
+		isError(t, "Lock", err, context.Canceled)
+		db.WaitGone(t, id)
+		wantFree(t, db, held)
+	})
 }
 
-// keepsToServer plays a history, and compares what counts as held with what another session
-// can lock. It returns how many locks it can.
-func keepsToServer(t *testing.T, pool *sql.DB, other *sql.Conn, keys []txlock.Key, history string, names [2]string) (freed int) {
+// TestWrappedRestores has a deadlock in a bounded wait: later users of the connection must find
+// the variables of the session restored. The cases run one after the other: new keys beside each
+// other could cause other deadlocks.
+func TestWrappedRestores(t *testing.T) {
+	onWrapped(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) { restoresAfterDeadlock(t, db, pool) })
+}
+
+// edits are what instrumentation does to a text.
+var edits = map[string]func(query string) string{
+	"before":      func(query string) string { return "/* app='shop', CALL COMMIT (NULL, 0) */ " + query },
+	"line before": func(query string) string { return "-- app='shop'\n" + query },
+	"behind":      func(query string) string { return query + " /* traceparent='00-1-1-00', (NULL, 0) */" },
+	"line behind": func(query string) string { return query + " -- traceparent='00-1-1-00'" },
+}
+
+// editors are wrappers that change texts, and some that don't.
+func editors() map[string]func(testdb.Conn) driver.Conn {
+	all := map[string]func(testdb.Conn) driver.Conn{
+		"commenter":  wrappers["commenter"],
+		"unchecked":  wrappers["unchecked"],
+		"unexecuted": wrappers["unexecuted"],
+	}
+	for name, edit := range edits {
+		all[name] = func(c testdb.Conn) driver.Conn { return testdb.Edited{Conn: c, Edit: edit} }
+		all["shown, "+name] = func(c testdb.Conn) driver.Conn { return shown{testdb.Edited{Conn: c, Edit: edit}} }
+	}
+	all["unexecuted, before"] = func(c testdb.Conn) driver.Conn {
+		return wrappers["unexecuted"](testdb.Edited{Conn: c, Edit: edits["before"]})
+	}
+	return all
+}
+
+// onEdited runs a test on guarded pools of one connection with each of these wrappers, around
+// the guards, under them and between two.
+func onEdited(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
 	t.Helper()
-	conn := takeConn(t, pool)
-	defer func() { _ = conn.Close() }()
-	exec(t, conn, "BEGIN")
-	defer exec(t, conn, "ROLLBACK")
-	scope := joinConn(t, conn)
-	locked := keys[:0]
-	for step := range strings.SplitSeq(history, "|") {
-		if step == "LOCK" {
-			lock(t, scope, keys[len(locked)])
-			locked = keys[:len(locked)+1]
-			continue
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for _, without := range []bool{false, true} {
+			if without && !hasProcedures(engine) {
+				continue
+			}
+			db := testdb.Shared(t, engine).OpenNamed(t, hashed.Key(1).Slot())
+			if without {
+				db.DropProcedures(t)
+			}
+			all := editors()
+			for i, name := range slices.Sorted(maps.Keys(all)) {
+				wrap := all[name]
+				for j, place := range []func(func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector{around, under, between} {
+					if !testdb.Meet(i, j, without) {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s/without procedures=%t/%s %s", engine, without, name, []string{"around", "under", "between"}[j]), func(t *testing.T) {
+						t.Parallel()
+						pool := single(openPool(t, db.Config(), place(wrap)))
+						test(t, db, pool)
+					})
+				}
+			}
 		}
-		step = strings.NewReplacer("1", names[0], "2", names[1]).Replace(step)
-		_, _ = conn.ExecContext(t.Context(), step) // 1305, where it has none of that name
 	}
-	for i, key := range locked {
-		if count(t, other, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? FOR UPDATE SKIP LOCKED", key.String()) == 0 {
-			continue
-		}
-		freed++
-		if grant, held := scope.Held(key); held {
-			t.Errorf("%s with %q: lock %d counts as held, %v, and another can take it", history, names, i, grant)
-		}
-	}
-	return freed
+}
+
+// TestOpenerStaysEdited proves that what stays prepared is what the wrapper has made of it.
+func TestOpenerStaysEdited(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, _ *testdb.DB) {
+		db := testdb.Shared(t, testdb.MariaDB).OpenNamed(t)
+		db.Exec(t, "CREATE TABLE tenant_locks LIKE lockstep_locks")
+		pool := openPool(t, db.AdminConfig(), around(func(c testdb.Conn) driver.Conn {
+			return testdb.Edited{Conn: c, Edit: strings.NewReplacer("lockstep_locks", "tenant_locks").Replace}
+		}))
+		pool.SetMaxOpenConns(1)
+		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "tenant")
+		runs(t, pool, table, key, 20)
+		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM lockstep_locks")
+	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -96,21 +97,8 @@ type executor interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// check ends the test if there is an error.
-func check(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
-
-// isError fails the test unless the error is the wanted one, nil for none.
-func isError(tb testing.TB, what string, err, want error) {
-	tb.Helper()
-	if !errors.Is(err, want) {
-		tb.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
+// check ends the test if there is an error, and isError fails it unless the error is the wanted one, nil for none.
+var check, isError = leasetest.Must, leasetest.Wants
 
 // says fails the test unless the error is the wanted one, nil for any, and has this text.
 func says(tb testing.TB, what string, err, want error, text string) {

@@ -1,6 +1,8 @@
 package locksqlc_test
 
 import (
+	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -11,7 +13,9 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // lostCommits are statements that commit, or don't, and then wait for row 2 of {T}.
@@ -69,40 +73,6 @@ func TestRunAfterLostCommit(t *testing.T) {
 					idle(t, pool)
 					wantFree(t, db, key)
 				})
-			}
-		}
-	})
-}
-
-// TestSwallowedDeadlockAfterCommit has the program commit as text and begin another
-// transaction. A procedure hides the deadlock that ends this one.
-func TestSwallowedDeadlockAfterCommit(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for i, before := range []string{"COMMIT AND CHAIN", "COMMIT|START TRANSACTION", "BEGIN", "CREATE TABLE {T}_made (id INT)|START TRANSACTION", "COMMIT; BEGIN", "/*! BEGIN */"} {
-			for j, procedure := range []string{"UPDATE {T} SET v = 1 WHERE id = 2;", "UPDATE {T} SET v = 1 WHERE id = 2; START TRANSACTION;"} {
-				for _, reads := range []bool{false, true} {
-					for _, locks := range []bool{false, true} {
-						if !testdb.Meet(i, j, reads, locks) {
-							continue
-						}
-						t.Run(fmt.Sprintf("%s/%s/reads=%t/locks=%t", before, procedure, reads, locks), func(t *testing.T) {
-							t.Parallel()
-							c := cross(t, db)
-							fill := c.fill(t, "BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; "+procedure+" END")
-							pool := reading(t, reads, db.AdminConfig(severalTexts))
-							c.runsOnce(t, pool, locks, func(tx *sql.Tx) error {
-								for _, text := range strings.Split(fill(before), "|") {
-									exec(t, tx, text)
-								}
-								exec(t, tx, "UPDATE "+c.table+" SET v = 10 WHERE id = 1")
-								_ = c.answerTo(t, tx, fill("CALL {P}()"))
-								_, _ = tx.ExecContext(t.Context(), "INSERT INTO "+c.table+" VALUES (1002, 1)")
-								return nil
-							})
-							wantCount(t, pool, 1001, "SELECT SUM(id) FROM "+c.table+" WHERE id > 1000 OR v = 10")
-						})
-					}
-				}
 			}
 		}
 	})
@@ -243,4 +213,153 @@ func TestFunctionThatEndsItsTransaction(t *testing.T) {
 			wantFree(t, db, key)
 		}
 	})
+}
+
+// moves are statements after which no lock would hold on their session. {O} is another
+// database with lockstep's tables, {P} a procedure.
+var moves = []struct {
+	text   string
+	want   error
+	engine testdb.Engine // "" for both
+}{
+	{text: "USE {O}", want: schema.ErrSession},
+	{text: "/*! USE {O} */", want: schema.ErrSession},
+	{text: "SET autocommit = 0", want: schema.ErrAutocommit},
+	{text: "SET @@completion_type = CHAIN", want: schema.ErrSession},
+	{text: "SET SESSION completion_type = 2", want: schema.ErrSession},
+	{text: "SET timestamp = 1", want: schema.ErrSession},
+	{text: "SET character_set_results = utf16", want: schema.ErrCharset},
+	{text: "SET collation_connection = utf32_bin", want: schema.ErrCharset},
+	{text: "SET @a = 1; SET autocommit = 0; SELECT 1", want: schema.ErrAutocommit},
+	{text: "PREPARE s FROM 'SET autocommit = 0'; EXECUTE s", want: schema.ErrAutocommit},
+	{text: "CALL {P}()", want: schema.ErrSession},
+	{text: "BEGIN NOT ATOMIC SET completion_type = 1; END", want: schema.ErrSession, engine: testdb.MariaDB},
+}
+
+// TestMovedSession moves sessions, in a transaction and on the pool. A lock of such a session is refused by
+// name, and the pool doesn't use the connection again: whoever is granted a lock from it is alone.
+func TestMovedSession(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		other, procedure := db.Name()+"_moved", "own_"+strings.ToLower(rand.Text())
+		db.CreateProcedure(t, procedure, "SET SESSION completion_type = 1")
+		db.Exec(t, "CREATE DATABASE "+other)
+		t.Cleanup(func() { _, _ = db.Admin().Exec("DROP DATABASE " + other) })
+		db.Exec(t, "CREATE TABLE "+other+".lockstep_locks LIKE lockstep_locks")
+		pool := single(newPool(t, db.AdminConfig(severalTexts), true))
+		for i, m := range moves {
+			if m.engine != "" && m.engine != db.Engine() {
+				continue
+			}
+			text := strings.NewReplacer("{O}", other, "{P}", procedure).Replace(m.text)
+			send := func(on prepares, by string) bool { return sendBy(t.Context(), on, by, text) == nil } // the server prepares not all
+			by := sendings[i%len(sendings)]
+			tx, scope := joined(t, pool)
+			first := uniqueKey(t, "first")
+			lock(t, scope, first)
+			if send(tx, by) || send(tx, "text") {
+				refuses(t, scope, m.want, text)
+			} else {
+				t.Errorf("%s isn't sent", text)
+			}
+			wantHeld(t, text+", "+by, scope, first, true)
+			check(t, tx.Commit())
+			send(pool, by)
+			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{first}, func(*sql.Tx) error {
+				wantLocked(t, text, db, first)
+				return nil
+			}))
+		}
+		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+other+".lockstep_locks")
+	})
+}
+
+// refuses makes sure that every kind of lock is refused.
+func refuses(tb testing.TB, s *txlock.Scope, want error, why string) {
+	tb.Helper()
+	key := uniqueKey(tb, "refused")
+	verify := func(ctx context.Context, s *txlock.Scope, _ txlock.Key) error { return s.Verify(ctx) }
+	for what, call := range map[string]verb{
+		"Lock": verbs["Lock"], "TryLock": verbs["TryLock"], "RLock": verbs["RLock"], "LockAll": verbs["LockAll"], "Version": verbs["Version"], "Once": verbs["Once"], "Verify": verify,
+	} {
+		says(tb, what+" after "+why, call(tb.Context(), s, key), want, "don't ")
+	}
+}
+
+// TestLockTablesUnderAutocommitOff follows the idiom of MySQL's manual in a transaction that
+// holds a lock: LOCK TABLES commits it, and begins another at once.
+func TestLockTablesUnderAutocommitOff(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "locked", "id INT PRIMARY KEY")
+		for _, texts := range [][]string{
+			{"SET autocommit = 0", "LOCK TABLES " + table + " WRITE"},
+			{"SET autocommit = 0; LOCK TABLES " + table + " WRITE"},
+			{"SET @@autocommit = OFF, @a = 1", "DO 1", "ANALYZE TABLE " + table, "SELECT * FROM " + table},
+			{"SET autocommit = 0", "SET autocommit = 1, autocommit = 0", "SELECT * FROM " + table},
+			{"PREPARE s FROM 'SET autocommit = 0'; EXECUTE s", "LOCK TABLES " + table + " READ"},
+		} {
+			for _, by := range sendings[:2] {
+				pool, key := newPool(t, db.AdminConfig(severalTexts), true), uniqueKey(t, "tables")
+				tx, scope := joined(t, pool)
+				lock(t, scope, key)
+				for _, text := range texts {
+					if err := sendBy(t.Context(), tx, by, text); err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
+						t.Fatal(err)
+					}
+				}
+				wantFree(t, db, key)
+				wantHeld(t, fmt.Sprintf("%q", texts), scope, key, false)
+				_, err := scope.Lock(t.Context(), key)
+				for what, err := range map[string]error{"Lock": err, "Verify": scope.Verify(t.Context()), "Commit": tx.Commit()} {
+					wantOver(t, fmt.Sprintf("%q: %s", texts, what), err, false)
+				}
+				check(t, pool.PingContext(t.Context()))
+			}
+		}
+	})
+}
+
+// TestChainedTransaction switches completion_type in a transaction that holds a lock: COMMIT
+// frees that, and the transaction behind it stays open nowhere.
+func TestChainedTransaction(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "chained")
+		table := db.CreateTable(t, "chained", "id INT PRIMARY KEY AUTO_INCREMENT")
+		pool.SetMaxOpenConns(1)
+		for i, end := range []error{nil, errors.New("rolled back")} {
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				exec(t, tx, "SET completion_type = CHAIN")
+				return end
+			})
+			isError(t, "Run", err, end)
+			exec(t, pool, "INSERT INTO "+table+" VALUES ()")
+			wantCount(t, db.Admin(), i+1, "SELECT COUNT(*) FROM "+table)
+		}
+
+		conn := takeConn(t, pool)
+		exec(t, conn, "BEGIN")
+		exec(t, conn, "SET completion_type = CHAIN")
+		exec(t, conn, "COMMIT")
+		scope := joinConn(t, conn)
+		isError(t, "a lock behind a chained COMMIT", second(scope.Lock(t.Context(), key)), schema.ErrSession)
+		exec(t, conn, "SET completion_type = NO_CHAIN")
+		lock(t, scope, key)
+		wantLocked(t, "the chained transaction", db, key)
+		exec(t, conn, "COMMIT")
+		wantFree(t, db, key)
+
+		always := single(newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Params = map[string]string{"completion_type": "1"} }), true))
+		tx := begin(t, always) // without locks, which are refused there
+		exec(t, tx, "INSERT INTO "+table+" VALUES ()")
+		check(t, tx.Commit())
+		exec(t, always, "INSERT INTO "+table+" VALUES ()")
+		wantCount(t, db.Admin(), 4, "SELECT COUNT(*) FROM "+table)
+	})
+}
+
+func managerOf(tb testing.TB, pool *sql.DB) *lease.Manager {
+	tb.Helper()
+	m, err := lease.NewManager(pool)
+	check(tb, err)
+	tb.Cleanup(func() { check(tb, m.Close(context.Background())) })
+	return m
 }

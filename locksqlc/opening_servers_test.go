@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -239,4 +240,194 @@ func TestRefusedOnClusters(t *testing.T) {
 			})
 		}
 	}
+}
+
+// onMariaDB runs a test on that server.
+func onMariaDB(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	if !slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		t.Skip("needs MariaDB")
+	}
+	test(t, testdb.Open(t, testdb.MariaDB))
+}
+
+// runs runs transactions with the lock of a key, each of which writes a row, and returns
+// their tokens, which must rise.
+func runs(t *testing.T, pool *sql.DB, table string, key txlock.Key, n int) (last uint64) {
+	t.Helper()
+	for range n {
+		var grant txlock.Grant
+		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+			grant, _ = join(t, tx).Held(key)
+			return second(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()"))
+		}))
+		if grant.Token() <= last {
+			t.Fatalf("token %d after %d", grant.Token(), last)
+		}
+		last = grant.Token()
+	}
+	return last
+}
+
+// TestOpenerStaysPrepared proves that what begins a transaction, when a connection has sent it
+// often, is prepared once, and costs no round trip more.
+func TestOpenerStaysPrepared(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "kept")
+		trips, counting := testdb.CountTrips(t)
+		pool := single(newPool(t, db.Config(counting), true))
+		prepared := func() int { return sessionStatus(t, pool, "Com_stmt_prepare") }
+		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
+		runs(t, pool, table, key, 4)
+		if n := prepared(); n != 0 {
+			t.Errorf("%d statements are prepared at once", n)
+		}
+		runs(t, pool, table, key, 1)
+		before := trips.Count()
+		token := runs(t, pool, table, key, 20)
+		if n := trips.Count() - before; n != 3*20 {
+			t.Errorf("%d round trips of 20 transactions", n)
+		}
+		if n := prepared(); n != 1 {
+			t.Errorf("%d statements were prepared", n)
+		}
+		if behind := time.Now().UnixMicro() - int64(token); behind < 0 || behind > time.Hour.Microseconds() {
+			t.Errorf("the token is %d us behind the clock", behind)
+		}
+		wantCount(t, db.Admin(), 25, "SELECT COUNT(*) FROM "+table)
+		before = trips.Count()
+		for i := range 20 { // the first lock of a key is another opener
+			runs(t, pool, table, txlock.Named(key.String()+string(rune(0x80+i))), 1)
+		}
+		if n := trips.Count() - before; n != 3*20+1 {
+			t.Errorf("%d round trips of 20 transactions with new keys", n)
+		}
+		if n := prepared(); n != 2 {
+			t.Errorf("%d statements were prepared", n)
+		}
+	})
+}
+
+// TestOpenersStayFew proves that a connection keeps some of the statements that begin its
+// transactions, and neither all nor always others.
+func TestOpenersStayFew(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		pool := single(newPool(t, db.Config(), true))
+		const most, often = 16, 5
+		for range 2 {
+			keys := []txlock.Key{uniqueKey(t, "few")}
+			for range most + 4 { // each number of keys has a statement of its own
+				keys = append(keys, uniqueKey(t, "few"))
+				for range often {
+					check(t, locksqlc.Run(t.Context(), pool, keys, func(*sql.Tx) error { return nil }))
+				}
+			}
+			prepared := sessionStatus(t, pool, "Com_stmt_prepare")
+			if prepared != most {
+				t.Errorf("%d statements were prepared, want %d", prepared, most)
+			}
+		}
+	})
+}
+
+// TestOpenersOfAResetSession proves that a lock is taken where the session has forgotten the
+// statements that were prepared.
+func TestOpenersOfAResetSession(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		var wire net.Conn
+		table, key := db.CreateTable(t, "forgotten", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "forgotten")
+		pool := single(keptPool(t, db.Config(wired(t, &wire))))
+		runs(t, pool, table, key, 2)
+		reset(t, wire)
+		runs(t, pool, table, key, 3)
+		prepared := sessionStatus(t, pool, "Com_stmt_execute")
+		if prepared != 2 { // the first lock has found that nothing is prepared any more
+			t.Errorf("%d statements that were prepared are executed, want 2", prepared)
+		}
+	})
+}
+
+// TestOpenerSeesOtherTables proves that a lock goes to the database of the pool, whatever a
+// statement has chosen, and to tables that were made anew or changed since it was prepared.
+func TestOpenerSeesOtherTables(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		other := testdb.Shared(t, testdb.MariaDB).OpenNamed(t)
+		table, key := other.Name()+"."+other.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "moved")
+		pool := single(keptPool(t, db.AdminConfig()))
+		runs(t, pool, table, key, 2)
+		for _, choose := range []string{"USE " + other.Name(), "/*! USE " + other.Name() + " */", "EXECUTE IMMEDIATE 'USE " + other.Name() + "'"} {
+			if _, err := pool.ExecContext(t.Context(), choose); err != nil {
+				t.Log(err) // MariaDB may not take it, then it has chosen nothing
+			}
+			runs(t, pool, table, key, 2)
+		}
+		wantCount(t, other.Admin(), 0, "SELECT COUNT(*) FROM lockstep_locks WHERE token > 0")
+		pool = single(keptPool(t, other.AdminConfig()))
+		runs(t, pool, table, key, 2)
+		for _, change := range []string{
+			"ALTER TABLE lockstep_locks ADD COLUMN note INT FIRST",
+			"RENAME TABLE lockstep_locks TO lockstep_old",
+			"CREATE TABLE lockstep_locks LIKE lockstep_old",
+			"ALTER TABLE lockstep_locks DROP COLUMN note",
+			"TRUNCATE TABLE lockstep_locks",
+		} {
+			other.Exec(t, change)
+			if change[0] != 'R' {
+				runs(t, pool, table, key, 2)
+			}
+		}
+	})
+}
+
+// TestOpenerIsIndifferentToModes proves that what was prepared under one sql_mode works under
+// another.
+func TestOpenerIsIndifferentToModes(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "modes")
+		pool := single(keptPool(t, db.Config()))
+		last := uint64(0)
+		for _, mode := range []string{"", "ORACLE,EMPTY_STRING_IS_NULL", "ANSI", "TRADITIONAL,SIMULTANEOUS_ASSIGNMENT", ""} {
+			exec(t, pool, "SET SESSION sql_mode = '"+mode+"'")
+			runs(t, pool, table, uniqueKey(t, "new under "+mode), 1)
+			token := runs(t, pool, table, key, 2)
+			if token <= last {
+				t.Errorf("under %q: token %d after %d", mode, token, last)
+			}
+			last = token
+			cfg := db.Config()
+			cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"}
+			runs(t, newPool(t, cfg, true), table, uniqueKey(t, "new in a session under "+mode), 1)
+		}
+	})
+}
+
+// TestCommitWithElsewhere: the last statement is executed in the database that the program has
+// chosen, however often its text was sent before.
+func TestCommitWithElsewhere(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		other := testdb.Shared(t, db.Engine()).OpenNamed(t)
+		for _, at := range []*testdb.DB{db, other} {
+			at.Exec(t, "CREATE TABLE elsewhere (id INT PRIMARY KEY, n INT)")
+			at.Exec(t, "INSERT INTO elsewhere VALUES (1, 0)")
+		}
+		for _, interpolate := range []bool{true, false} {
+			cfg := db.AdminConfig()
+			cfg.InterpolateParams = interpolate
+			pool := single(newPool(t, cfg, true))
+			sell := func(tx *sql.Tx, s *txlock.Scope) error {
+				return second(tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE elsewhere SET n = n + ? WHERE id = ?", 1, 1))
+			}
+			for range 8 {
+				check(t, lastly(t, pool, sell))
+			}
+			check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+				exec(t, tx, "USE "+other.Name())
+				return sell(tx, s)
+			}))
+		}
+		here, there := count(t, db.Admin(), "SELECT n FROM elsewhere"), count(t, other.Admin(), "SELECT n FROM elsewhere")
+		if here != 16 || there != 2 {
+			t.Errorf("%d here, want 16, and %d there, want 2", here, there)
+		}
+	})
 }

@@ -204,19 +204,6 @@ func TestOpeningShared(t *testing.T) {
 	})
 }
 
-// TestOpeningAgain begins a transaction by a key of Once that was used before.
-func TestOpeningAgain(t *testing.T) {
-	onOpenings(t, nil, func(t *testing.T, o *opening) {
-		check(t, second(join(t, o.holder).Once(t.Context(), o.free)))
-		check(t, o.holder.Commit())
-		first, err := o.Once(t.Context(), o.free)
-		if err != nil || first {
-			t.Errorf("Once is first: %t, %v", first, err)
-		}
-		o.goesOn(t, sql.LevelRepeatableRead)
-	})
-}
-
 // opening is a transaction whose first statement is a lock: its BEGIN goes with that, or
 // before it.
 type opening struct {
@@ -477,28 +464,4 @@ func (o *opening) over(t *testing.T) {
 		t.Error("the next statement succeeded")
 	}
 	wantOver(t, "Commit", o.tx.Commit(), true)
-}
-
-// TestRunOpensAgain has Run begin on a connection that dies before its first statement.
-func TestRunOpensAgain(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := single(newPool(t, db.Config(), true))
-		id := testdb.ConnID(t, pool)
-		table := db.CreateTable(t, "again", "id INT PRIMARY KEY")
-		calls := 0
-		check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-			if calls++; calls == 1 {
-				db.Kill(t, id)
-				db.WaitGone(t, id)
-			}
-			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")
-			if calls == 1 && !txlock.Retryable(err) {
-				t.Errorf("the first statement: %v", err)
-			}
-			return err
-		}))
-		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 1 || calls != 2 {
-			t.Errorf("%d rows after %d calls", n, calls)
-		}
-	})
 }
