@@ -2,7 +2,6 @@ package gormgen
 
 import (
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,76 +97,34 @@ func second[T any](_ T, err error) error { return err }
 
 var noError, wantError = leasetest.Must, leasetest.Wants
 
-// TestLocksByHand locks with UnderlyingDB, in transactions of the queries and of lockgorm.
+// TestLocksByHand locks with UnderlyingDB in transactions of the queries, and with Clauses and Scopes of a query.
 func TestLocksByHand(t *testing.T) {
 	each(t, func(t *testing.T, e *env) {
 		ctx := t.Context()
 		o, key := e.order(t)
 		_, other := e.order(t)
+		byID, on := e.q.Order.ID.Eq(o.ID), lockgorm.On(other)
 		wantError(t, "Lock outside of a transaction", second(lockgorm.Lock(e.q.Order.WithContext(ctx).UnderlyingDB(), key)), txlock.ErrNoTransaction)
-		noError(t, e.q.Transaction(func(q *query.Query) error {
-			noError(t, second(lockgorm.Lock(q.Order.WithContext(ctx).UnderlyingDB(), key)))
-			noError(t, second(lockgorm.Lock(q.Item.WithContext(ctx).UnderlyingDB(), txlock.Shared(other))))
-			if !e.held(t, key) {
-				t.Error("Lock by UnderlyingDB has taken something else")
-			}
-			noError(t, e.db.Transaction(func(tx *gorm.DB) error { // another's
-				scope, err := lockgorm.Join(tx)
-				noError(t, err)
-				wantError(t, "TryLock of a shared one", second(scope.TryLock(ctx, other)), txlock.ErrBusy)
-				return second(scope.TryRLock(ctx, other))
-			}))
-			return lockgorm.AssertLocked(q.Account.WithContext(ctx).UnderlyingDB(), key)
-		}))
-		q := e.q.Begin()
-		noError(t, q.Error)
-		grant, err := lockgorm.Lock(q.Order.WithContext(ctx).UnderlyingDB(), key)
-		noError(t, err)
-		leasetest.Equal(t, "Lock", grant.Key(), key)
-		noError(t, q.Rollback())
-		noError(t, lockgorm.Transaction(e.db, []txlock.Key{key}, func(tx *gorm.DB) error {
-			found, err := query.Use(tx).Order.WithContext(ctx).Where(query.Use(tx).Order.ID.Eq(o.ID)).First()
-			if err == nil && (found.ID != o.ID || !e.held(t, key)) {
-				t.Errorf("under Transaction: %+v", found)
-			}
-			return err
-		}))
-	})
-}
-
-// TestOn reads and writes under On, by Clauses and by Scopes.
-func TestOn(t *testing.T) {
-	each(t, func(t *testing.T, e *env) {
-		ctx := t.Context()
-		o, _ := e.order(t)
-		byID := e.q.Order.ID.Eq(o.ID)
-		noError(t, e.q.Item.WithContext(ctx).Create(&shop.Item{ID: 1, OrderID: o.ID}))
+		wantError(t, "On outside of a transaction", second(e.q.Order.WithContext(ctx).Clauses(on).Find()), txlock.ErrNoTransaction)
+		e.lockedBy(t, "Lock", key, func(q *query.Query) error {
+			db := q.Order.WithContext(ctx).UnderlyingDB()
+			return errors.Join(second(lockgorm.Lock(db, key)), lockgorm.AssertLocked(db, key))
+		})
 		for name, send := range map[string]func(do query.IOrderDo) error{
-			"First":        func(do query.IOrderDo) error { return second(do.Where(byID).First()) },
-			"Find":         func(do query.IOrderDo) error { return second(do.Find()) },
-			"Preload":      func(do query.IOrderDo) error { return second(do.Preload(e.q.Order.Items).Find()) },
-			"Count":        func(do query.IOrderDo) error { return second(do.Count()) },
-			"Update":       func(do query.IOrderDo) error { return second(do.Where(byID).Update(e.q.Order.N, 1)) },
-			"UpdateSimple": func(do query.IOrderDo) error { return second(do.Where(byID).UpdateSimple(e.q.Order.N.Add(1))) },
+			"First":   func(do query.IOrderDo) error { return second(do.Clauses(on).Where(byID).First()) },
+			"Preload": func(do query.IOrderDo) error { return second(do.Clauses(on).Preload(e.q.Order.Items).Find()) },
+			"Update":  func(do query.IOrderDo) error { return second(do.Clauses(on).Where(byID).Update(e.q.Order.N, 1)) },
+			"Scopes": func(do query.IOrderDo) error {
+				return second(do.Scopes(func(do gen.Dao) gen.Dao { return do.Clauses(on) }).Find())
+			},
 		} {
-			_, key := e.order(t)
-			with := func(q *query.Query, keys ...txlock.Key) error {
-				return send(q.Order.WithContext(ctx).Clauses(lockgorm.On(keys...)))
-			}
-			e.lockedBy(t, name, key, func(q *query.Query) error { return with(q, key) })
-			wantError(t, name+", no key", e.q.Transaction(func(q *query.Query) error { return with(q) }), txlock.ErrInvalidKey)
-			if !strings.HasPrefix(name, "Update") { // which begins one
-				wantError(t, name+", outside", with(e.q, key), txlock.ErrNoTransaction)
-			}
+			e.lockedBy(t, name, other, func(q *query.Query) error { return send(q.Order.WithContext(ctx)) })
 		}
-		_, key := e.order(t)
-		on := lockgorm.On(key)
-		e.lockedBy(t, "Scopes", key, func(q *query.Query) error {
-			return second(q.Order.WithContext(ctx).Scopes(func(do gen.Dao) gen.Dao { return do.Clauses(on) }).Find())
-		})
-		e.lockedBy(t, "a model without keys", key, func(q *query.Query) error {
-			return second(q.Item.WithContext(ctx).Clauses(on).Where(q.Item.ID.Eq(1)).Update(q.Item.N, 1))
-		})
+		noError(t, lockgorm.Transaction(e.db, []txlock.Key{key}, func(tx *gorm.DB) error {
+			short := query.Use(lockgorm.WaitAtMost(e.db, 100*time.Millisecond)) // beside it
+			wantError(t, "Save", short.Order.WithContext(ctx).Save(o), txlock.ErrWaitTimeout)
+			return second(query.Use(tx).Order.WithContext(ctx).Where(byID).Update(e.q.Order.N, 2))
+		}))
 	})
 }
 
@@ -235,32 +192,6 @@ func TestVersions(t *testing.T) {
 		wantError(t, "Save, which is an upsert", do.Save(found), lockgorm.ErrVersion)
 		noError(t, second(do.Clauses(lockgorm.AnyVersion).Where(q.Account.ID.Eq(a.ID)).UpdateSimple(q.Account.Balance.Value(6))))
 		wantError(t, "a version that AnyVersion has raised", second(do.Clauses(lockgorm.Loaded(found)).UpdateSimple(q.Account.Balance.Value(7))), txlock.ErrConflict)
-	})
-}
-
-// TestWaits limits the waits of queries by a handle and by a clause.
-func TestWaits(t *testing.T) {
-	const limit = 100 * time.Millisecond
-	each(t, func(t *testing.T, e *env) {
-		ctx := t.Context()
-		o, key := e.order(t)
-		tx, err := e.Admin().BeginTx(ctx, nil)
-		noError(t, err)
-		defer func() { noError(t, tx.Rollback()) }()
-		scope, err := txlock.Join(ctx, tx, txlock.NothingRead())
-		noError(t, err)
-		noError(t, second(scope.Lock(ctx, key)))
-		short := query.Use(lockgorm.WaitAtMost(e.db, limit))
-		wantError(t, "Save", short.Order.WithContext(ctx).Save(o), txlock.ErrWaitTimeout)
-		noError(t, short.Transaction(func(q *query.Query) error {
-			wantError(t, "Lock", second(lockgorm.Lock(q.Order.WithContext(ctx).UnderlyingDB(), key)), txlock.ErrWaitTimeout)
-			wantError(t, "On", second(q.Order.WithContext(ctx).Clauses(lockgorm.On(key)).Find()), txlock.ErrWaitTimeout)
-			return nil
-		}))
-		noError(t, e.q.Transaction(func(q *query.Query) error {
-			wantError(t, "AtMost", second(q.Order.WithContext(ctx).Clauses(lockgorm.On(key), lockgorm.MaxWait(limit)).Find()), txlock.ErrWaitTimeout)
-			return nil
-		}))
 	})
 }
 
