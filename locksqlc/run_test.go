@@ -242,38 +242,6 @@ func (c *crossing) meets(t *testing.T, session int64, call func() error) error {
 	return err
 }
 
-// TestRunRetriesStaleSnapshot reads before it locks, and somebody else commits in
-// between.
-func TestRunRetriesStaleSnapshot(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		table, key, calls := numbers(t, db), uniqueKey(t, "run"), 0
-		err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-			calls++
-			seen := count(t, tx, "SELECT v FROM "+table)
-			if calls == 1 {
-				err := locksqlc.Run(t.Context(), newPool(t, db.Config(), true), []txlock.Key{key}, func(tx *sql.Tx) error {
-					exec(t, tx, "UPDATE "+table+" SET v = 10")
-					return nil
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			}
-			if _, err := join(t, tx).Lock(t.Context(), key); err != nil {
-				return fmt.Errorf("try %d: %w", calls, err)
-			}
-			exec(t, tx, "UPDATE "+table+" SET v = ?", seen+1)
-			return nil
-		})
-		if err != nil || calls != 2 {
-			t.Errorf("Run called fn %d times and returned %v", calls, err)
-		}
-		wantCount(t, pool, 11, "SELECT v FROM "+table)
-		idle(t, pool)
-		wantFree(t, db, key)
-	})
-}
-
 // TestRunGivesUp proves that Run calls its function ten times at most, and not after the end of its
 // context: that comes in the pause before the tenth call, which takes a quarter of a second at least.
 func TestRunGivesUp(t *testing.T) {

@@ -5,7 +5,6 @@ package locksqlc_test
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -268,35 +267,4 @@ func (i implicitStatement) wants(t *testing.T, what string, err error) {
 	if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), `"`+name) {
 		t.Errorf("%s: %v (to be tried again: %t), want ErrTxDoomed by %s", what, err, txlock.Retryable(err), name)
 	}
-}
-
-// TestImplicitCommitWithoutLocks runs the same statements in transactions that hold no
-// lock: they behave as on a plain pool. But if the text doesn't say that it commits, the
-// guard can't tell a commit from a rollback by the server, and nothing more is sent.
-func TestImplicitCommitWithoutLocks(t *testing.T) {
-	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
-		var results [2]string
-		for side := range results {
-			pool := unkept(newPool(t, db.AdminConfig(severalTexts), side == 1))
-			kept := db.CreateTable(t, "kept", counters)
-			tx := begin(t, pool)
-			exec(t, tx, "INSERT INTO "+kept+" VALUES (1, 1)")
-			_, err := tx.ExecContext(t.Context(), i.prepare(t, db))
-			_, after := tx.ExecContext(t.Context(), "INSERT INTO "+kept+" VALUES (2, 1)")
-			end := tx.Rollback()
-			if i.unsaid && side == 1 {
-				i.wants(t, "the next statement", after)
-				wantCount(t, db.Admin(), 1, "SELECT COUNT(*) FROM "+kept)
-				return
-			}
-			results[side] = fmt.Sprintf("%d, %d, %v, %d rows", number(err), number(after), end, count(t, db.Admin(), "SELECT COUNT(*) FROM "+kept))
-
-			tx = begin(t, pool)
-			_, err = tx.ExecContext(t.Context(), i.prepare(t, db))
-			results[side] += fmt.Sprintf("; %d, %v", number(err), tx.Commit())
-		}
-		if results[0] != results[1] {
-			t.Errorf("guarded: %s\nplain:   %s", results[1], results[0])
-		}
-	})
 }
