@@ -6,11 +6,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -204,8 +203,11 @@ func (f forgetful) PrepareContext(_ context.Context, query string) (driver.Stmt,
 }
 
 var wrappers = map[string]func(testdb.Conn) driver.Conn{
-	"nothing":    func(c testdb.Conn) driver.Conn { return c },
-	"commenter":  func(c testdb.Conn) driver.Conn { return testdb.Edited{Conn: c, Edit: commented} },
+	"nothing":   func(c testdb.Conn) driver.Conn { return c },
+	"commenter": func(c testdb.Conn) driver.Conn { return testdb.Edited{Conn: c, Edit: commented} },
+	"lines": func(c testdb.Conn) driver.Conn {
+		return testdb.Edited{Conn: c, Edit: func(query string) string { return "-- app='shop'\n" + query + " -- CALL COMMIT (NULL, 0)" }}
+	},
 	"unchecked":  func(c testdb.Conn) driver.Conn { return unchecked{c, c, c, c, c, c} },
 	"unexecuted": func(c testdb.Conn) driver.Conn { return unexecuted{c, c, c, c, c, c, c} },
 	"forgetful":  func(c testdb.Conn) driver.Conn { return forgetful{c} },
@@ -245,7 +247,7 @@ func onWrapped(t *testing.T, together bool, test func(t *testing.T, db *testdb.D
 	})
 }
 
-// TestWrappedJoins asks whether the transaction is that of a guarded pool.
+// TestWrappedJoins asks whether the transaction is that of a guarded pool, and locks by each verb.
 func TestWrappedJoins(t *testing.T) {
 	onWrapped(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		key := uniqueKey(t, "wrapped")
@@ -271,6 +273,16 @@ func TestWrappedJoins(t *testing.T) {
 		wantLocked(t, "a wrapped pool", db, key)
 		check(t, tx.Commit())
 		wantFree(t, db, key)
+		for name, call := range verbs {
+			tx, scope := joined(t, pool)
+			isError(t, name, call(t.Context(), scope, uniqueKey(t, name)), nil)
+			check(t, tx.Commit())
+		}
+		for name, run := range ways {
+			runs := 0
+			isError(t, name, run(t.Context(), pool, uniqueKey(t, name), func(*sql.Tx) error { runs++; return nil }), nil)
+			leasetest.Equal(t, name+": runs", runs, 1)
+		}
 	})
 }
 
@@ -321,63 +333,6 @@ func TestWrappedCancel(t *testing.T) {
 // other could cause other deadlocks.
 func TestWrappedRestores(t *testing.T) {
 	onWrapped(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) { restoresAfterDeadlock(t, db, pool) })
-}
-
-// edits are what instrumentation does to a text.
-var edits = map[string]func(query string) string{
-	"before":      func(query string) string { return "/* app='shop', CALL COMMIT (NULL, 0) */ " + query },
-	"line before": func(query string) string { return "-- app='shop'\n" + query },
-	"behind":      func(query string) string { return query + " /* traceparent='00-1-1-00', (NULL, 0) */" },
-	"line behind": func(query string) string { return query + " -- traceparent='00-1-1-00'" },
-}
-
-// editors are wrappers that change texts, and some that don't.
-func editors() map[string]func(testdb.Conn) driver.Conn {
-	all := map[string]func(testdb.Conn) driver.Conn{
-		"commenter":  wrappers["commenter"],
-		"unchecked":  wrappers["unchecked"],
-		"unexecuted": wrappers["unexecuted"],
-	}
-	for name, edit := range edits {
-		all[name] = func(c testdb.Conn) driver.Conn { return testdb.Edited{Conn: c, Edit: edit} }
-		all["shown, "+name] = func(c testdb.Conn) driver.Conn { return shown{testdb.Edited{Conn: c, Edit: edit}} }
-	}
-	all["unexecuted, before"] = func(c testdb.Conn) driver.Conn {
-		return wrappers["unexecuted"](testdb.Edited{Conn: c, Edit: edits["before"]})
-	}
-	return all
-}
-
-// onEdited runs a test on guarded pools of one connection with each of these wrappers, around
-// the guards, under them and between two.
-func onEdited(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
-	t.Helper()
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		for _, without := range []bool{false, true} {
-			if without && !hasProcedures(engine) {
-				continue
-			}
-			db := testdb.Shared(t, engine).OpenNamed(t, hashed.Key(1).Slot())
-			if without {
-				db.DropProcedures(t)
-			}
-			all := editors()
-			for i, name := range slices.Sorted(maps.Keys(all)) {
-				wrap := all[name]
-				for j, place := range []func(func(testdb.Conn) driver.Conn) func(driver.Connector) driver.Connector{around, under, between} {
-					if !testdb.Meet(i, j, without) {
-						continue
-					}
-					t.Run(fmt.Sprintf("%s/without procedures=%t/%s %s", engine, without, name, []string{"around", "under", "between"}[j]), func(t *testing.T) {
-						t.Parallel()
-						pool := single(openPool(t, db.Config(), place(wrap)))
-						test(t, db, pool)
-					})
-				}
-			}
-		}
-	}
 }
 
 // TestOpenerStaysEdited proves that what stays prepared is what the wrapper has made of it.

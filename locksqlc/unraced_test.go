@@ -14,62 +14,12 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // What one goroutine does with tens of thousands of statements, or with megabytes: the race
 // detector would make it five times as dear, and has nothing to find. make test runs what
 // is in files without it.
-
-// TestVerbsWithEditedTexts proves that whatever a wrapper does to the texts of the lock
-// statements, each verb runs its function once, commits it, and gives rising tokens.
-func TestVerbsWithEditedTexts(t *testing.T) {
-	onEdited(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		table, want := numbers(t, db), 0
-		all := waysCounted
-		for _, name := range []string{"Lock", "TryLock", "WaitAtMost", "RLock", "TryRLock", "RLock in time"} {
-			all = append(all, counted{name: name, run: inTx(verbs[name], false)})
-		}
-		for _, v := range all {
-			key, last := uniqueKey(t, v.name), uint64(0)
-			check(t, txlock.Ensure(t.Context(), db.Admin(), key))
-			for range 2 {
-				err := v.run(t.Context(), pool, key, func(tx *sql.Tx) error {
-					want++
-					return second(tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = v + 1"))
-				})
-				if number(err) == 1295 {
-					continue // BEGIN of Do, which the wrapper has prepared and the server doesn't prepare
-				}
-				if n := valueOf(t, db, table); err != nil || n != want {
-					t.Fatalf("%s: %d of %d were committed: %v", v.name, n, want, err)
-				}
-				token, err := txlock.ReadVersion(t.Context(), db.Admin(), key)
-				check(t, err)
-				raises := !strings.Contains(v.name, "RLock") && !strings.Contains(v.name, "new key")
-				if raises != (token > last) {
-					t.Errorf("%s: token %d after %d", v.name, token, last)
-				}
-				last = token
-			}
-			wantFree(t, db, key)
-		}
-		key, runs := uniqueKey(t, "conflict"), 0
-		err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
-			if runs++; runs == 1 {
-				check(t, locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
-			}
-			return raise(t.Context(), tx, table)
-		})
-		if n := valueOf(t, db, table); err != nil || runs != 2 || n != want+1 {
-			t.Errorf("after a conflict: %d runs, %d of %d were committed: %v", runs, n, want+1, err)
-		}
-		if n := pool.Stats().MaxIdleClosed + pool.Stats().MaxLifetimeClosed; n != 0 {
-			t.Errorf("%d connections were closed", n)
-		}
-	})
-}
 
 func TestTransparency(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testdb.DB) {
