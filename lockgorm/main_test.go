@@ -104,7 +104,6 @@ var columns = map[string]string{
 	"Part":      serial + "ware_id BIGINT NOT NULL",
 	"Named":     "id VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL",
 	"ShelfNote": serial + "shelf_id BIGINT",
-	"Stall":     "hall BIGINT NOT NULL, line BIGINT NOT NULL, n BIGINT NOT NULL, PRIMARY KEY (hall, line)",
 	"Shown":     "id BIGINT PRIMARY KEY, n BIGINT NOT NULL, seen BIGINT NOT NULL DEFAULT 0",
 	"Couple":    "id VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL",
 	"Code":      "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL",

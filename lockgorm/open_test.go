@@ -1,10 +1,13 @@
 package lockgorm_test
 
 import (
+	"cmp"
+	"context"
+	"database/sql"
 	"errors"
-	"maps"
 	"net"
 	"reflect"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -14,9 +17,13 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
+	"gorm.io/plugin/dbresolver"
 
+	"github.com/dca00107/lockstep/internal/bridge"
+	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -72,8 +79,7 @@ func TestErrorsAreTranslated(t *testing.T) {
 	})
 }
 
-// TestOpenIsGORMs proves that the result of Open differs from GORM's own over mysql.Open only by its
-// pool, also of a dialector that is opened twice.
+// TestOpenIsGORMs proves that the result of Open differs from GORM's own over mysql.Open only by its pool.
 func TestOpenIsGORMs(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -85,36 +91,322 @@ func TestOpenIsGORMs(t *testing.T) {
 		ours, err := lockgorm.Open(server.DSN(), config())
 		noError(t, err)
 		closeAfter(t, ours)
-		dialector := lockgorm.Dialector(server.DSN())
-		first, err := gorm.Open(dialector, config())
-		noError(t, err)
-		again, err := gorm.Open(dialector, config())
-		noError(t, err)
-		closeAfter(t, again)
-		noError(t, poolOf(t, first).Close())
-		for _, db := range []*gorm.DB{ours, again} {
+		want, got := theirs.Dialector.(*mysql.Dialector), ours.Dialector.(*mysql.Dialector)
+		if !reflect.DeepEqual(*got.Config, *want.Config) {
+			t.Errorf("%s: the dialector has\n%+v, of mysql.Open\n%+v", engine, *got.Config, *want.Config)
+		}
+		equal(t, string(engine)+": the migrator", reflect.TypeOf(ours.Migrator()), reflect.TypeOf(theirs.Migrator()))
+		equal(t, string(engine)+": the pool", reflect.TypeOf(ours.ConnPool), reflect.TypeOf(theirs.ConnPool))
+		equal(t, string(engine)+": clauses", len(ours.ClauseBuilders), len(theirs.ClauseBuilders))
+		equal(t, string(engine)+": Explain", ours.Explain("SELECT ?", "it's"), theirs.Explain("SELECT ?", "it's"))
+		dialector := lockgorm.Dialector(server.DSN()) // which may be opened twice
+		for range 2 {
+			db, err := gorm.Open(dialector, config())
+			noError(t, err)
 			noError(t, lockgorm.Transaction(db, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return tx.Exec("DO 1").Error }))
-		}
-		want := theirs.Dialector.(*mysql.Dialector)
-		for _, db := range []*gorm.DB{ours, again, ours.Session(&gorm.Session{NewDB: true})} {
-			got, ok := db.Dialector.(*mysql.Dialector)
-			if !ok {
-				t.Fatalf("%s: the dialector is a %T", engine, db.Dialector)
-			}
-			if !reflect.DeepEqual(*got.Config, *want.Config) {
-				t.Errorf("%s: the dialector has\n%+v, of mysql.Open\n%+v", engine, *got.Config, *want.Config)
-			}
-			equal(t, string(engine)+": the migrator", reflect.TypeOf(db.Migrator()), reflect.TypeOf(theirs.Migrator()))
-			equal(t, string(engine)+": the pool", reflect.TypeOf(db.ConnPool), reflect.TypeOf(theirs.ConnPool))
-			if !maps.EqualFunc(db.ClauseBuilders, theirs.ClauseBuilders, func(a, b clause.ClauseBuilder) bool { return (a == nil) == (b == nil) }) ||
-				db.NowFunc().Nanosecond()%1e6 != theirs.NowFunc().Nanosecond()%1e6 { // both are rounded
-				t.Errorf("%s: clauses %v, want %v", engine, db.ClauseBuilders, theirs.ClauseBuilders)
-			}
-			text := db.Explain("SELECT ?, ?", 1, "it's")
-			equal(t, string(engine)+": Explain", text, theirs.Explain("SELECT ?, ?", 1, "it's"))
-		}
-		if ours.Dialector.(*mysql.Dialector) == again.Dialector.(*mysql.Dialector) {
-			t.Errorf("%s: two share a dialector", engine)
+			noError(t, poolOf(t, db).Close())
 		}
 	}
+}
+
+// renamed is a dialect on which there are no locks. It is MySQL's, so that any lock would show;
+// tests/gormgen/sqlite has a real one.
+type renamed struct{ gorm.Dialector }
+
+func (renamed) Name() string { return "sqlite" }
+
+// TestUnlocked proves that nothing is locked on a dialect of Unlocked, and that all other
+// dialects are refused, with the cure.
+func TestUnlocked(t *testing.T) {
+	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		open := func(dialect gorm.Dialector, options ...lockgorm.Option) (*gorm.DB, error) {
+			db, err := gorm.Open(dialect, e.config())
+			noError(t, err)
+			closeAfter(t, db)
+			return db, db.Use(lockgorm.New(options...))
+		}
+		other, id := renamed{mysql.Open(e.DSN())}, newID()
+		parcel := parcels.Key(id)
+		db, err := open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Note{}))
+		noError(t, err)
+		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)
+		noError(t, lockgorm.Transaction(db, []txlock.Key{parcel}, func(tx *gorm.DB) error {
+			_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), parcel)
+			noError(t, errors.Join(err, lockgorm.AssertLocked(tx, parcel)))
+			noError(t, tx.Clauses(lockgorm.On(parcel)).Take(new(Parcel)).Error)
+			noError(t, tx.Model(new(Parcel)).Where("n = 1").Update("n", 2).Error)
+			noError(t, tx.Clauses(lockgorm.Loaded(&Parcel{ID: id})).Model(new(Parcel)).UpdateColumn("n", 3).Error)
+			if e.held(t, parcel) {
+				t.Error("a lock was taken")
+			}
+			return tx.Model(&Parcel{ID: id}).Clauses(lockgorm.CommitWith(1)).Update("n", 4).Error
+		}))
+		wantError(t, "Optimistic", lockgorm.Optimistic(db, parcel, func(tx *gorm.DB) error {
+			noError(t, tx.Delete(new(Parcel), id).Error)
+			return errInner
+		}), errInner)
+		e.wantRows(t, "the row was not written, or is gone", 1, "Parcel", "n = 4")
+		for cure, err := range map[string]error{
+			`lockgorm.Unlocked("sqlite")`:                       second(open(other)),
+			`lockgorm.New(lockgorm.Unlocked("sqlite"))`:         second(open(other, lockgorm.Unlocked("postgres"))),
+			`Unlocked("mysql") would lock nothing on MySQL and`: second(open(mysql.Open(e.DSN()), lockgorm.Unlocked("sqlite", "mysql"))),
+		} {
+			wantCure(t, err, txlock.ErrInvalidOption, cure)
+		}
+	})
+}
+
+var errRan = errors.New("the function was called")
+
+// onOtherEngine are calls that a server on which there are no locks refuses, and writes of a model,
+// of which there is the one with the number 1.
+func onOtherEngine[M any](model func(id int64) *M) map[string]func(db *gorm.DB) error {
+	byCondition := func(db *gorm.DB) error { return db.Model(new(M)).Where("n = 1").Update("n", 9).Error }
+	calls := map[string]func(db *gorm.DB) error{
+		"Lock": func(db *gorm.DB) error {
+			return db.Transaction(func(tx *gorm.DB) error { return second(lockgorm.Lock(tx, newKey())) })
+		},
+		"a create":         func(db *gorm.DB) error { return db.Create(model(newID())).Error },
+		"an update":        func(db *gorm.DB) error { return db.Model(model(1)).Update("n", 9).Error },
+		"a delete":         func(db *gorm.DB) error { return db.Delete(model(1)).Error },
+		"by condition":     byCondition,
+		"in a transaction": func(db *gorm.DB) error { return db.Transaction(byCondition) },
+	}
+	for name, run := range outermost {
+		if name != "Transaction, no key" {
+			calls[name] = func(db *gorm.DB) error { return run(db, newKey(), func(*gorm.DB) error { return errRan }) }
+		}
+	}
+	return calls
+}
+
+// TestOtherEngine: on a server that answers as TiDB and Vitess do, the first call of each kind
+// is refused, and nothing is written.
+func TestOtherEngine(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		noError(t, e.open(t).Create(&Order{ID: 1, N: 1}).Error)
+		_, mutate := testdb.Rewritten(t, locksuite.AsAnotherEngine)
+		pool := openPool(e.guarded, false)(t, e.Config(mutate)).DB()
+		db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), e.config())
+		noError(t, err)
+		noError(t, db.Use(lockgorm.New()))
+		for name, call := range onOtherEngine(func(id int64) *Order { return &Order{ID: id} }) {
+			if err := call(db.WithContext(t.Context())); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
+				t.Errorf("%s: %v, want ErrEngine", name, err)
+			}
+		}
+		e.wantRows(t, "as it was", 1, "Order", "n = 1")
+		e.wantRows(t, "all", 1, "Order", "1 = 1")
+	})
+}
+
+func TestSuite(t *testing.T) { locksuite.Run(t, adapters...) }
+
+var adapters = []locksuite.Adapter{
+	{Name: "gorm-guarded", Guarded: true, Open: openPool(true, false)},
+	{Name: "gorm-plain", Open: openPool(false, false)},
+	{Name: "gorm-prepared-guarded", Guarded: true, Open: openPool(true, true)},
+	{Name: "gorm-prepared-plain", Open: openPool(false, true)},
+}
+
+// pool is GORM over a pool of database/sql.
+type pool struct {
+	sql  *sql.DB
+	gorm *gorm.DB
+}
+
+func openPool(guarded, prepared bool) func(testing.TB, *driver.Config) locksuite.Pool {
+	return func(tb testing.TB, cfg *driver.Config) locksuite.Pool {
+		tb.Helper()
+		connector, err := driver.NewConnector(cfg)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if guarded {
+			connector = txlock.Internal(bridge.Pass{}).Guarded(connector)
+		}
+		db := sql.OpenDB(connector)
+		tb.Cleanup(func() {
+			if err := db.Close(); err != nil {
+				tb.Errorf("close the pool: %v", err)
+			}
+		})
+		g, err := gorm.Open(mysql.New(mysql.Config{Conn: db}), &gorm.Config{
+			Logger: logger.Discard, PrepareStmt: prepared, PrepareStmtTTL: tenYears,
+		})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return pool{db, g}
+	}
+}
+
+func (p pool) DB() *sql.DB { return p.sql }
+
+func (p pool) Begin(ctx context.Context, level sql.IsolationLevel) (locksuite.Session, error) {
+	tx := p.gorm.WithContext(ctx).Begin(&sql.TxOptions{Isolation: level})
+	return session{tx}, tx.Error
+}
+
+// session joins a transaction of GORM.
+type session struct{ tx *gorm.DB }
+
+func (s session) Join(ctx context.Context, options ...txlock.JoinOption) (*txlock.Scope, error) {
+	return lockgorm.Join(s.tx.WithContext(ctx), options...)
+}
+
+func (s session) Exec(ctx context.Context, query string, args ...any) error {
+	return s.tx.WithContext(ctx).Exec(query, args...).Error
+}
+
+func (s session) Int(ctx context.Context, query string, args ...any) (n int64, err error) {
+	err = s.tx.WithContext(ctx).Raw(query, args...).Scan(&n).Error
+	return n, err
+}
+
+func (s session) Rows(ctx context.Context, query string) (*sql.Rows, error) {
+	return s.tx.WithContext(ctx).Raw(query).Rows()
+}
+
+func (s session) Savepoint(ctx context.Context, name string) error {
+	return s.tx.WithContext(ctx).SavePoint(name).Error
+}
+
+func (s session) RollbackTo(ctx context.Context, name string) error {
+	return s.tx.WithContext(ctx).RollbackTo(name).Error
+}
+
+func (s session) Commit() error   { return s.tx.Commit().Error }
+func (s session) Rollback() error { return s.tx.Rollback().Error }
+
+// onSource and onReplica are the texts of note 1 in the two databases.
+const onSource, onReplica = 1, 2
+
+// resolved is a pool of a source and a replica. The replica has the tables of the models
+// but none of lockstep's.
+type resolved struct {
+	*gorm.DB
+	replica *testdb.DB
+}
+
+// openResolved opens the pool of base, and uses dbresolver before the plugin or
+// after it.
+func (e *env) openResolved(t *testing.T, replica *testdb.DB, pluginFirst, sources bool, configure func(*gorm.Config)) resolved {
+	t.Helper()
+	dialector := mysql.Open
+	if e.guarded {
+		dialector = func(dsn string) gorm.Dialector { return lockgorm.Dialector(dsn) }
+	}
+	base, config := e.DSN(), dbresolver.Config{Replicas: []gorm.Dialector{dialector(replica.AdminDSN())}}
+	if sources { // the pool that is opened first is neither of them
+		base, config.Sources = replica.AdminDSN(), []gorm.Dialector{dialector(e.DSN())}
+	}
+	db := e.openDSN(t, base, configure)
+	resolver := dbresolver.Register(config)
+	plugins := []gorm.Plugin{resolver, lockgorm.New()}
+	if pluginFirst {
+		slices.Reverse(plugins)
+	}
+	noError(t, errors.Join(db.Use(plugins[0]), db.Use(plugins[1])))
+	t.Cleanup(func() {
+		noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() }))
+	})
+	return resolved{db, replica}
+}
+
+// eachResolved runs a test with the plugin before dbresolver and after it.
+func eachResolved(t *testing.T, sources bool, test func(t *testing.T, e *env, db resolved)) {
+	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
+		replica := testdb.Fresh(t, e.Engine())
+		for _, model := range []string{"Order", "Note"} {
+			replica.Exec(t, "CREATE TABLE "+e.names.tables[model]+" ("+cmp.Or(columns[model], serial+counted)+") ENGINE=InnoDB")
+		}
+		replica.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 2)")
+		e.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 1)")
+		test(t, e, e.openResolved(t, replica, true, sources, configs["default"]))
+		test(t, e, e.openResolved(t, replica, false, sources, configs["PrepareStmt"]))
+	})
+}
+
+// sees reads note 1 in every way, and fails the test unless it has the text of that
+// database.
+func sees(t *testing.T, where string, db *gorm.DB, want int64) {
+	t.Helper()
+	var first, row int64
+	var scanned, locked Note
+	noError(t, db.Model(&Note{}).Where("id = 1").Pluck("n", &first).Error)
+	noError(t, db.Model(&Note{}).Select("n").Where("id = 1").Row().Scan(&row))
+	noError(t, db.Model(&Note{}).Where("id = 1").Scan(&scanned).Error)
+	noError(t, db.Where("id = 1").Find(&locked).Error)
+	equal(t, where+": the reads", [...]int64{first, row, scanned.N, locked.N}, [...]int64{want, want, want, want})
+}
+
+func TestResolverReadsUnderLocks(t *testing.T) {
+	eachResolved(t, false, func(t *testing.T, e *env, db resolved) {
+		sees(t, "outside", db.DB, onReplica)
+		key, another := e.ensured(t), e.ensured(t)
+		wantError(t, "Lock outside", second(lockgorm.Lock(db.DB, key)), txlock.ErrNoTransaction)
+		on := db.Clauses(lockgorm.On(key))
+		wantError(t, "On outside", on.Session(&gorm.Session{}).First(&Note{}).Error, txlock.ErrNoTransaction)
+		wantError(t, "On and FOR UPDATE outside", on.Clauses(clause.Locking{Strength: "UPDATE"}).First(&Note{}).Error, txlock.ErrNoTransaction)
+
+		inside := func(tx *gorm.DB) error {
+			e.wantHeld(t, "the key is free inside", key)
+			sees(t, "inside", tx, onSource)
+			sees(t, "inside, with On", tx.Clauses(lockgorm.On(another)).Session(&gorm.Session{}), onSource)
+			e.wantHeld(t, "the key of On is free", another)
+			sees(t, "inside, FOR UPDATE", tx.Clauses(clause.Locking{Strength: "UPDATE"}).Session(&gorm.Session{}), onSource)
+			var n int64
+			noError(t, tx.Raw("SELECT n FROM "+e.names.tables["Note"]+" WHERE id = 1 FOR UPDATE NOWAIT").Scan(&n).Error)
+			equal(t, "a locking read as text", n, onSource)
+			return tx.Error
+		}
+		noError(t, lockgorm.Transaction(db.DB, []txlock.Key{key}, inside))
+		noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, inside))
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			noError(t, second(lockgorm.Lock(tx, key)))
+			return inside(tx)
+		}))
+		wantError(t, "a transaction of the replica", lockgorm.Transaction(db.Clauses(dbresolver.Read), []txlock.Key{key}, func(*gorm.DB) error {
+			t.Error("the function runs under a lock of the replica")
+			return nil
+		}), txlock.ErrSchema)
+	})
+}
+
+// writes of a model must be locked and written at the source.
+func TestResolverWrites(t *testing.T) {
+	write := func(t *testing.T, e *env, db resolved) {
+		id, saw := newID(), 0
+		hooks := withHook(db.DB, func(tx *gorm.DB, _ int64) error {
+			saw++
+			e.wantHeld(t, "the hook runs without the lock at the source", orders.Key(id))
+			sees(t, "in the hook", tx, onSource)
+			return nil
+		})
+		noError(t, hooks.Create(&Order{ID: id}).Error)
+		noError(t, hooks.Model(&Order{ID: id}).Update("n", 1).Error)
+		noError(t, hooks.Model(&Order{}).Where("n = ? AND id = ?", 1, id).Update("n", 7).Error)
+		saw-- // its hook has no model
+		noError(t, hooks.Save(&Order{ID: id, N: 2}).Error)
+		equal(t, "hooks", saw, 3)
+		e.wantRows(t, "at the source", 1, "Order", "id = ? AND n = 2", id)
+		noError(t, hooks.Delete(&Order{ID: id}).Error)
+		var n int
+		noError(t, db.replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
+		equal(t, "hooks, and rows on the replica", [2]int{saw, n}, [2]int{4, 0})
+		e.wantRows(t, "at the source", 0, "Order", "id = ?", id)
+	}
+	t.Run("base is the source", func(t *testing.T) { eachResolved(t, false, write) })
+	t.Run("base is neither", func(t *testing.T) {
+		eachResolved(t, true, func(t *testing.T, e *env, db resolved) {
+			write(t, e, db)
+			key := e.ensured(t)
+			noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, func(tx *gorm.DB) error {
+				e.wantHeld(t, "the key is free inside", key)
+				sees(t, "inside", tx, onSource)
+				return nil
+			}))
+		})
+	})
 }

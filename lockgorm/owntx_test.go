@@ -5,9 +5,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -195,22 +198,171 @@ func TestItsReadsAreNotPrepared(t *testing.T) {
 	})
 }
 
-// TestPanicOfAHook lets a hook panic in a transaction of the statement's own: that ends with the
-// context, as a handler's does, and the lock with it.
-func TestPanicOfAHook(t *testing.T) {
-	eachSetting(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
-		id := newID()
+const (
+	workers = 4
+	rounds  = 5
+)
+
+// together runs fn in several goroutines and returns their errors.
+func together(n int, fn func(worker int) error) error {
+	var all sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		all.Go(func() { errs[i] = fn(i) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// manyTimes calls fn in turn in several goroutines.
+func manyTimes(fn func() error) error {
+	return together(workers, func(int) error {
+		for range rounds {
+			if err := fn(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// increment updates an order. Its hook reads note 1 and writes it back, raised by one.
+// Only a lock taken before the hook keeps two of them apart.
+func increment(db *gorm.DB, order int64) error {
+	return withHook(db, func(tx *gorm.DB, _ int64) error {
+		var note Note
+		if err := tx.First(&note, 1).Error; err != nil {
+			return err
+		}
+		return tx.Model(&note).Update("n", note.N+1).Error
+	}).Model(&Order{ID: order}).Update("name", "x").Error
+}
+
+// TestNoUpdateIsLost reads and writes back under a lock that the plugin takes before the hooks, that
+// On takes with the read, and that Transaction takes first, on new keys.
+func TestNoUpdateIsLost(t *testing.T) {
+	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
+		db, id := e.openPlugin(t), newID()
+		noError(t, db.Create(&Note{ID: 1}).Error)
 		noError(t, db.Create(&Order{ID: id}).Error)
-		ctx, end := context.WithCancel(t.Context())
-		hook := withHook(db.WithContext(ctx), func(*gorm.DB, int64) error { panic("boom") })
-		panicked := func() (what any) {
-			defer func() { what = recover() }()
-			return hook.Model(&Order{ID: id}).Update("n", 5).Error
-		}()
-		equal(t, "the panic of the hook", panicked, any("boom"))
-		end()
-		equal(t, "connections in use", testdb.InUse(poolOf(t, db)), 0)
-		e.wantSoonFree(t, "afterwards", orders.Key(id))
-		e.wantRows(t, "the order was written", 1, "Order", "id = ? AND n = 0", id)
-	}))
+		noError(t, manyTimes(func() error { return increment(db, id) }))
+		raise := func(read, tx *gorm.DB) error {
+			var order Order
+			if err := read.First(&order, id).Error; err != nil {
+				return err
+			}
+			return tx.Model(&order).Update("n", order.N+1).Error
+		}
+		noError(t, manyTimes(func() error {
+			return db.Transaction(func(tx *gorm.DB) error { return raise(tx.Clauses(lockgorm.On(orders.Key(id))), tx) })
+		}))
+		noError(t, manyTimes(func() error {
+			return lockgorm.Transaction(db, []txlock.Key{orders.Key(id), items.Key(id)}, func(tx *gorm.DB) error { return raise(tx, tx) })
+		}))
+		e.wantRows(t, "an update was lost", 1, "Note", "n = ?", workers*rounds)
+		e.wantRows(t, "an update was lost", 1, "Order", "id = ? AND n = ?", id, 2*workers*rounds)
+	})
+}
+
+// Barrel stands on a shelf, which has an index.
+type Barrel struct {
+	ID    int64 `lockstep:"barrel"`
+	Shelf int64
+	N     int64
+}
+
+// TestRowsBesideEverything writes by conditions, by primary keys and by Save, then also moves rows
+// by SQL between the shelves that the conditions name, at each level and on guarded and plain pools:
+// nothing is lost, no write fails unless reads lock, and without moves there is no deadlock.
+func TestRowsBesideEverything(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			server := testdb.Dedicated(t, engine) // whose deadlocks are those of this test
+			for i, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+				for _, guarded := range []bool{true, false} {
+					if testdb.Meet(i, guarded) {
+						besideEverything(t, &env{DB: server.OpenNamed(t), guarded: guarded, names: names{tables: map[string]string{}}}, level)
+					}
+				}
+			}
+		})
+	}
+}
+
+func besideEverything(t *testing.T, e *env, level sql.IsolationLevel) {
+	what := fmt.Sprintf("guarded=%t, %v", e.guarded, level)
+	table := e.CreateTable(t, "Barrel", "id BIGINT PRIMARY KEY, shelf BIGINT NOT NULL, n BIGINT NOT NULL DEFAULT 0, KEY by_shelf (shelf)")
+	e.names.tables["Barrel"] = table
+	db := e.openPlugin(t)
+	poolOf(t, db).SetMaxOpenConns(24)
+	barrels, options := txlock.NewFamily[int64]("barrel"), &sql.TxOptions{Isolation: level}
+	const rows, shelves, workers, moves = 24, 4, 10, 4
+	rounds := testdb.Long(6, 50)
+	for id := range int64(rows) {
+		noError(t, db.Create(&Barrel{ID: id + 1, Shelf: id % shelves}).Error)
+	}
+	var added atomic.Int64
+	// Where reads lock, all ten tries of a transaction may deadlock.
+	transaction := func(id int64, fn func(tx *gorm.DB) error) error {
+		added.Add(1)
+		for {
+			err := lockgorm.Transaction(db, barrels.Keys(id), fn, options)
+			if level != sql.LevelSerializable || !txlock.Retryable(err) {
+				return err
+			}
+		}
+	}
+	raise := func(where string, args ...any) error {
+		got := db.Model(&Barrel{}).Where(where, args...).Update("n", clause.Expr{SQL: "n + 1"})
+		added.Add(got.RowsAffected)
+		return got.Error
+	}
+	writes := []func(id, shelf int64) error{
+		func(_, shelf int64) error { return raise("shelf = ?", shelf) }, // rows that a condition selects by an index
+		func(id, _ int64) error { return raise("id + 0 IN ?", []int64{id, id%rows + 1}) },
+		func(id, _ int64) error { return raise("id = ?", id) },
+		func(id, _ int64) error {
+			return transaction(id, func(tx *gorm.DB) error {
+				var c Barrel
+				if err := tx.Take(&c, id).Error; err != nil {
+					return err
+				}
+				c.N++
+				return tx.Save(&c).Error
+			})
+		},
+		moves: func(id, shelf int64) error { // moves a row, by SQL under a lock of the program's
+			return transaction(id, func(tx *gorm.DB) error {
+				return tx.Exec("UPDATE "+table+" SET shelf = ?, n = n + 1 WHERE id = ?", shelf, id).Error
+			})
+		},
+	}
+	before := e.deadlocks(t)
+	for _, writes := range [][]func(id, shelf int64) error{writes[:moves], writes} {
+		noError(t, together(workers, func(w int) (all error) {
+			for i := range rounds {
+				all = errors.Join(all, writes[(w+i)%len(writes)](int64(w*7+i*5)%rows+1, int64(w+i*3)%shelves))
+			}
+			return all
+		}))
+		var sum int64
+		noError(t, e.Admin().QueryRowContext(context.Background(), "SELECT SUM(n) FROM "+table).Scan(&sum))
+		equal(t, what+": the rows, of what was added", sum, added.Load())
+		if n := e.deadlocks(t) - before; len(writes) == moves && n > 0 && level != sql.LevelSerializable { // where reads lock
+			t.Errorf("%s: %d deadlocks where no row moves", what, n)
+		}
+	}
+}
+
+// deadlocks returns how many the server has seen.
+func (e *env) deadlocks(t *testing.T) (n int64) {
+	t.Helper()
+	query := "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'INNODB_DEADLOCKS'"
+	if e.Engine() == testdb.MySQL {
+		query = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
+	}
+	noError(t, e.Admin().QueryRowContext(context.Background(), query).Scan(&n))
+	return n
 }

@@ -1,7 +1,6 @@
 package lockgorm_test
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,55 +13,6 @@ import (
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-// TestWritesAreLocked runs every write of a model, and checks by another session that its
-// key is held when its hooks run.
-func TestWritesAreLocked(t *testing.T) {
-	writes := map[string]func(db *gorm.DB, id int64) *gorm.DB{
-		"Create":          func(db *gorm.DB, id int64) *gorm.DB { return db.Create(&Order{ID: -id}) },
-		"Create, a slice": func(db *gorm.DB, id int64) *gorm.DB { return db.Create([]Order{{ID: -id}}) },
-		"CreateInBatches": func(db *gorm.DB, id int64) *gorm.DB { return db.CreateInBatches([]*Order{{ID: -id}}, 10) },
-		"CreateBatchSize": func(db *gorm.DB, id int64) *gorm.DB {
-			return db.Session(&gorm.Session{CreateBatchSize: 1}).Create([]*Order{{ID: -id}, {ID: -id - 1<<40}})
-		},
-		"Save, an insert": func(db *gorm.DB, id int64) *gorm.DB { return db.Save(&Order{ID: -id}) },
-		"Save, an update": func(db *gorm.DB, id int64) *gorm.DB { return db.Save(&Order{ID: id, N: 1}) },
-		"Save, many":      func(db *gorm.DB, id int64) *gorm.DB { return db.Save([]*Order{{ID: id, N: 1}}) },
-		"FirstOrCreate":   func(db *gorm.DB, id int64) *gorm.DB { return db.FirstOrCreate(&Order{}, Order{ID: -id}) },
-		"Upsert": func(db *gorm.DB, id int64) *gorm.DB {
-			return db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Order{ID: id, N: 1})
-		},
-		"Update":          func(db *gorm.DB, id int64) *gorm.DB { return db.Model(&Order{ID: id}).Update("n", 1) },
-		"Updates, itself": func(db *gorm.DB, id int64) *gorm.DB { return db.Updates(&Order{ID: id, N: 1}) },
-		"Updates, many":   func(db *gorm.DB, id int64) *gorm.DB { return db.Model([]*Order{{ID: id}}).Updates(Order{N: 1}) },
-		"Assign": func(db *gorm.DB, id int64) *gorm.DB {
-			return db.Where(Order{ID: id}).Assign(Order{N: 1}).FirstOrCreate(&Order{})
-		},
-		"Delete":          func(db *gorm.DB, id int64) *gorm.DB { return db.Delete(&Order{ID: id}) },
-		"Delete, a model": func(db *gorm.DB, id int64) *gorm.DB { return db.Model(&Order{ID: id}).Delete(&Order{}) },
-	}
-	eachSetting(t, []string{"Order"}, func(t *testing.T, e *env) {
-		for name, configure := range configs {
-			db := used(t, e.open(t, configure))
-			for what, write := range writes {
-				id, saw := newID(), 0
-				noError(t, db.Create(&Order{ID: id}).Error)
-				err := write(withHook(db, func(_ *gorm.DB, of int64) error {
-					saw++
-					e.wantHeld(t, name+", "+what+", the hook", orders.Key(cmp.Or(of, id)))
-					return nil
-				}), id).Error
-				if err != nil || saw == 0 {
-					t.Errorf("%s, %s: %v, %d hooks", name, what, err, saw)
-				}
-				e.wantSoonFree(t, name+", "+what+": the lock outlives the statement", orders.Key(id), orders.Key(-id))
-				if e.count(t, "Order", "id = ? OR n = 1 AND id = ?", -id, id)+1-e.count(t, "Order", "id = ?", id) == 0 {
-					t.Errorf("%s, %s: nothing was written", name, what)
-				}
-			}
-		}
-	})
-}
 
 // Wrong is a model whose LockKeys names no key.
 type Wrong struct {
@@ -144,40 +94,6 @@ func TestOnStatements(t *testing.T) {
 	})
 }
 
-// TestOnReplacesModelKeys proves that On replaces LockKeys, for one statement, and that a *gorm.DB
-// with On which is used again names its keys again.
-func TestOnReplacesModelKeys(t *testing.T) {
-	each(t, []string{"Order"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
-		id, key := newID(), e.ensured(t)
-		own := orders.Key(id)
-		noError(t, txlock.Ensure(t.Context(), e.Admin(), own))
-		within(t, db, func(tx *gorm.DB) {
-			noError(t, tx.Clauses(lockgorm.On(key)).Create(&Order{ID: id}).Error)
-			e.wantHeld(t, "with On another key was locked than the one it names", key)
-			e.wantFree(t, "with On another key was locked than the one it names", own)
-			noError(t, tx.Model(&Order{ID: id}).Update("n", 1).Error)
-			e.wantHeld(t, "the next statement hasn't locked the model's key", own)
-		})
-		hooks := 0
-		reused := withHook(db, always(func(*gorm.DB) {
-			hooks++
-			e.wantHeld(t, fmt.Sprint("hook ", hooks), key)
-		})).Clauses(lockgorm.On(key)).Where("id = ?", id)
-		session := reused.Session(&gorm.Session{})
-		noError(t, session.Model(&Order{}).Update("n", 1).Error)
-		noError(t, session.Model(&Order{}).Update("n", 2).Error)
-		chain := reused.Model(&Order{})
-		noError(t, chain.Update("n", 3).Error)
-		noError(t, chain.Update("n", 4).Error)
-		equal(t, "hooks", hooks, 4)
-		several := []txlock.Key{e.ensured(t), e.ensured(t)}
-		within(t, db, func(tx *gorm.DB) {
-			noError(t, tx.Clauses(lockgorm.On(several...)).Delete(&Order{}, id).Error)
-			e.wantHeld(t, "one of several keys is free", several...)
-		})
-	}))
-}
-
 // TestBypass proves what the package page and lockvet's check bypass say: a write by Exec, Raw, or
 // Table without a model is sent without a lock, and On locks the keys that it names.
 func TestBypass(t *testing.T) {
@@ -190,13 +106,7 @@ func TestBypass(t *testing.T) {
 			"Raw": func(db *gorm.DB, id int64) *gorm.DB {
 				return &gorm.DB{Error: drained(db.Raw("DELETE FROM "+table+" WHERE id = ?", id).Rows())}
 			},
-			"Update": func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Where("id = ?", id).Update("n", 2) },
-			"UpdateColumn": func(db *gorm.DB, id int64) *gorm.DB {
-				return db.Table(table+" o").Where("o.id = ?", id).UpdateColumn("n", 2)
-			},
-			"Updates": func(db *gorm.DB, id int64) *gorm.DB {
-				return db.Table(table).Where("id = ?", id).Updates(map[string]any{"n": 2})
-			},
+			"Update":        func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Where("id = ?", id).Update("n", 2) },
 			"another model": func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Model(&Note{ID: id}).Update("n", 2) },
 			"Create":        func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Create(map[string]any{"id": -id}) },
 			"Delete":        func(db *gorm.DB, id int64) *gorm.DB { return db.Table(table).Where("id = ?", id).Delete(&Note{}) },
@@ -212,56 +122,7 @@ func TestBypass(t *testing.T) {
 			noError(t, db.Exec("DELETE FROM "+table).Error)
 			e.lockedBy(t, db, what+" with On", key, func(tx *gorm.DB) error { return write(tx.Clauses(lockgorm.On(key)), id).Error })
 		}
-		id := newID()
-		for what, write := range map[string]func(tx *gorm.DB) error{
-			"Create":          func(tx *gorm.DB) error { return tx.Table(table).Create(&Tally{ID: id}).Error },
-			"Update":          func(tx *gorm.DB) error { return tx.Table(table).Model(&Tally{ID: id}).Update("n", 2).Error },
-			"Delete":          func(tx *gorm.DB) error { return tx.Table(table).Where("id = ?", id).Delete(&Tally{}).Error },
-			"CreateInBatches": func(tx *gorm.DB) error { return tx.Table(table).CreateInBatches([]*Tally{{ID: id}}, 1).Error },
-		} {
-			noError(t, db.Exec("DELETE FROM "+table).Error)
-			e.lockedBy(t, db, what+" with the model", tallies.Key(id), write)
-		}
 	})
-}
-
-// TestChildrenAreLocked writes children with their parent.
-func TestChildrenAreLocked(t *testing.T) {
-	writes := map[string]func(tx *gorm.DB, o *Order) error{
-		"Create":  func(tx *gorm.DB, o *Order) error { return tx.Create(o).Error },
-		"Save":    func(tx *gorm.DB, o *Order) error { return tx.Save(o).Error },
-		"Updates": func(tx *gorm.DB, o *Order) error { return tx.Updates(o).Error },
-		"FullSaveAssociations": func(tx *gorm.DB, o *Order) error {
-			return tx.Session(&gorm.Session{FullSaveAssociations: true}).Updates(o).Error
-		},
-		"Append": func(tx *gorm.DB, o *Order) error {
-			return tx.Model(&Order{ID: o.ID}).Association("Items").Append(&o.Items[0])
-		},
-	}
-	eachSetting(t, []string{"Order", "Item"}, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
-		for what, write := range writes {
-			order, item := newID(), newID()
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				if what != "Create" && what != "Save" {
-					noError(t, tx.Create(&Order{ID: order}).Error)
-				}
-				saw := false
-				err := write(withHook(tx, func(_ *gorm.DB, id int64) error {
-					if id == item {
-						saw = true
-						e.wantHeld(t, what+": the child's hook runs without the locks", orders.Key(order), items.Key(item))
-					}
-					return nil
-				}), &Order{ID: order, N: 1, Items: []Item{{ID: item}}})
-				if err != nil || !saw {
-					t.Errorf("%s: %v, the child's hook ran: %v", what, err, saw)
-				}
-				return err
-			}))
-			e.wantRows(t, what+": the child was not written", 1, "Item", "id = ? AND order_id = ?", item, order)
-			e.wantSoonFree(t, what+": a lock outlives the transaction", orders.Key(order), items.Key(item))
-		}
-	}))
 }
 
 // TestChildrenKeepTheirKeys proves that On names the keys of one statement only: the INSERT of the
@@ -282,42 +143,117 @@ func TestChildrenKeepTheirKeys(t *testing.T) {
 	}))
 }
 
-// TestReplaceAndClear changes children that only a where clause names: they are locked.
-func TestReplaceAndClear(t *testing.T) {
-	changes := map[string]func(of *gorm.Association, order Order) error{
-		"Replace":  func(of *gorm.Association, order Order) error { return of.Replace(&order.Items[0]) },
-		"Clear":    func(of *gorm.Association, _ Order) error { return of.Clear() },
-		"Delete":   func(of *gorm.Association, order Order) error { return of.Delete(&order.Items[1]) },
-		"Unscoped": func(of *gorm.Association, _ Order) error { return of.Unscoped().Clear() },
-		"Select": func(of *gorm.Association, order Order) error {
-			return of.DB.Select("Items").Delete(&Order{ID: order.ID}).Error
-		},
+// TestOptionsOfOneWrite proves that CommitWith and AnyVersion are those of a write, and not of what its
+// hooks send by handles that GORM makes of it; and that its handle keeps them.
+func TestOptionsOfOneWrite(t *testing.T) {
+	clones := map[string]func(tx *gorm.DB) *gorm.DB{
+		"WithContext": func(tx *gorm.DB) *gorm.DB { return tx.WithContext(tx.Statement.Context) },
+		"Session":     func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{}) },
 	}
-	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
-		db, plain := e.openPlugin(t), e.open(t)
-		itemsOf := func(tx *gorm.DB, order Order) *gorm.Association {
-			return tx.Model(&Order{ID: order.ID}).Association("Items")
-		}
-		for what, change := range changes {
-			order := Order{ID: newID(), Items: []Item{{ID: newID()}, {ID: newID()}}}
-			noError(t, plain.Create(&order).Error)
-			noError(t, change(itemsOf(plain, order), order))
-			left := e.count(t, "Item", "order_id = ?", order.ID)
-			noError(t, plain.Delete(&order.Items).Error)
-			noError(t, plain.Delete(&Order{ID: order.ID}).Error)
+	eachGuarded(t, append([]string{"Order", "Item", "Note"}, versionedModels...), withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		for name, clone := range clones {
+			order, note := Order{ID: newID(), Name: "a"}, Note{ID: newID()}
 			noError(t, db.Create(&order).Error)
-			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				if err := change(itemsOf(tx, order), order); err != nil {
-					return err
-				}
-				if !e.held(t, items.Key(order.Items[1].ID)) || !e.held(t, items.Key(order.Items[0].ID)) && what != "Delete" {
-					t.Errorf("%s: a child that was changed is free", what)
-				}
-				return nil
+			noError(t, db.Create(&note).Error)
+			noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+				tx = withHook(tx, func(tx *gorm.DB, _ int64) error {
+					return clone(tx).Exec("UPDATE "+e.names.TableName("Note")+" SET n = n + 1 WHERE id = ?", note.ID).Error
+				})
+				return tx.Clauses(lockgorm.CommitWith(1)).Omit(clause.Associations).Model(&order).Update("n", 5).Error
 			}))
-			if n := e.count(t, "Item", "order_id = ?", order.ID); n != left || left == 2 {
-				t.Errorf("%s: %d children are left, want %d", what, n, left)
-			}
+			e.wantRows(t, name+": the hook", 1, "Note", "n = 1 AND id = ?", note.ID)
+			e.wantRows(t, name+": the write", 1, "Order", "n = 5 AND id = ?", order.ID)
+
+			stale, d := newDoc(t, db), newDoc(t, db)
+			noError(t, db.Model(load(t, db, stale.ID)).Update("n", 100).Error)
+			any := withHook(db, func(tx *gorm.DB, id int64) error {
+				if id != d.ID {
+					return nil
+				}
+				return clone(tx).Model(stale).Update("n", 1).Error
+			}).Model(&Doc{ID: d.ID}).Clauses(lockgorm.AnyVersion)
+			wantError(t, name+": a write of a hook", any.Update("n", 7).Error, txlock.ErrConflict)
+			d.ID = 0
+			any.Error = nil
+			noError(t, any.Update("n", 7).Error) // by the same handle
 		}
+	}))
+}
+
+// TestNewChildrenAgain proves that a create that has failed behind the creates of its children, which
+// are undone with it, can be repeated.
+func TestNewChildrenAgain(t *testing.T) {
+	eachSetting(t, append([]string{"Shelf"}, versionedModels...), withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		fails := errInner
+		create := func(d *Doc) error {
+			return withHook(db, func(*gorm.DB, int64) error { return fails }).Create(d).Error
+		}
+		d := &Doc{Pages: []Page{{N: 1}, {N: 2}}, Author: &Author{Name: "a"}}
+		wantError(t, "Create", create(d), errInner)
+		equal(t, "versions", [...]lockgorm.Version{d.Version, d.Pages[0].Lock, d.Pages[1].Lock, d.Author.Version}, [4]lockgorm.Version{})
+		d.ID, d.Pages[0].ID, d.Pages[1].ID, d.Author.ID, fails = 0, 0, 0, 0, nil
+		noError(t, create(d))
+		e.wantRows(t, "pages", 2, "Page", "doc_id = ?", d.ID)
+	}))
+}
+
+// TestGenericsVersion compares the Version of a loaded model with gorm.G.
+func TestGenericsVersion(t *testing.T) {
+	eachGuarded(t, []string{"Ledger"}, func(t *testing.T, e *env) {
+		db, ctx := e.openPlugin(t), t.Context()
+		l := &Ledger{}
+		noError(t, gorm.G[Ledger](db).Create(ctx, l))
+		old, first := *l, l.Version
+		if first == 0 {
+			t.Error("Create has given no version")
+		}
+		_, err := gorm.G[Ledger](db).Where("id = ?", l.ID).Update(ctx, "n", 1)
+		wantError(t, "an update that has nothing to compare", err, lockgorm.ErrVersion)
+		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Update(ctx, "n", 2)))
+		if l.Version == first || l.N != 2 {
+			t.Errorf("after Update the model is %+v", l)
+		}
+		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Updates(ctx, Ledger{N: 3})))
+		wantError(t, "Update of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Update(ctx, "n", 4)), txlock.ErrConflict)
+		wantError(t, "Updates of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Updates(ctx, Ledger{N: 4})), txlock.ErrConflict)
+		wantError(t, "Delete of an old version", second(gorm.G[Ledger](db, lockgorm.Loaded(&old)).Delete(ctx)), txlock.ErrConflict)
+		quiet := db.Session(&gorm.Session{SkipHooks: true}) // for a model with hooks GORM needs a pointer, which Loaded gives it
+		rows, err := gorm.G[Ledger](quiet, lockgorm.AnyVersion, lockgorm.On(ledgers.Key(l.ID))).Where("id = ? AND version = ?", l.ID, first).Update(ctx, "n", 5)
+		if rows != 0 || err != nil {
+			t.Errorf("AnyVersion with a condition of its own: %d rows, %v", rows, err)
+		}
+		e.wantRows(t, "the row of the model", 1, "Ledger", "n = 3 AND version = ?", l.Version)
+		noError(t, second(gorm.G[Ledger](db, lockgorm.Loaded(l)).Delete(ctx)))
+	})
+}
+
+// TestLoadedRefused demands errors for what Loaded can't be.
+func TestLoadedRefused(t *testing.T) {
+	eachGuarded(t, []string{"Parcel", "Note", "Order", "Item"}, func(t *testing.T, e *env) {
+		db, ctx := e.openPlugin(t), t.Context()
+		a, b := &Parcel{ID: newID()}, &Parcel{ID: newID()}
+		noError(t, db.Create([]*Parcel{a, b}).Error)
+		for name, model := range map[string]any{"a value": *a, "nil": nil, "a nil pointer": (*Parcel)(nil), "another type": &Note{ID: 1}, "no key": &Parcel{}, "a slice": &[]Parcel{*a}} {
+			wantError(t, name, second(gorm.G[Parcel](db, lockgorm.Loaded(model)).Update(ctx, "n", 7)), txlock.ErrInvalidKey)
+		}
+		on := db.Clauses(lockgorm.Loaded(a)).Session(&gorm.Session{})
+		wantError(t, "Model of another", on.Model(b).Update("n", 7).Error, txlock.ErrInvalidKey)
+		wantError(t, "Updates of another", on.Updates(b).Error, txlock.ErrInvalidKey)
+		wantError(t, "Delete of another", on.Delete(b).Error, txlock.ErrInvalidKey)
+		wantError(t, "Create", on.Create(&Parcel{ID: newID()}).Error, txlock.ErrInvalidKey)
+		wantError(t, "Save of a new one", on.Save(&Parcel{}).Error, txlock.ErrInvalidKey)
+		wantError(t, "Exec", on.Exec("UPDATE "+e.names.tables["Parcel"]+" SET n = 7").Error, txlock.ErrInvalidKey)
+		wantError(t, "Exec of gorm.G", gorm.G[Parcel](db, lockgorm.Loaded(a)).Exec(ctx, "UPDATE "+e.names.tables["Parcel"]+" SET n = 7"), txlock.ErrInvalidKey)
+		wantError(t, "another table", on.Table("elsewhere").Updates(map[string]any{"n": 7}).Error, txlock.ErrInvalidKey)
+		e.wantRows(t, "something was written", 2, "Parcel", "n = 0")
+		e.wantRows(t, "something was written", 2, "Parcel", "1 = 1")
+		plain := e.open(t)
+		wantFailure(t, "Loaded without the plugin", plain.Clauses(lockgorm.Loaded(a)).Model(&Parcel{}).Update("n", 7).Error)
+		e.wantRows(t, "Loaded without the plugin", 0, "Parcel", "n = 7")
+		// With associations, which have models of their own.
+		o := &Order{ID: newID()}
+		noError(t, db.Create(o).Error)
+		noError(t, db.Clauses(lockgorm.Loaded(o)).Updates(&Order{N: 5, Items: []Item{{Name: "x"}}}).Error)
+		e.wantRows(t, "the order was not written", 1, "Order", "id = ? AND n = 5", o.ID)
 	})
 }

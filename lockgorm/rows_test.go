@@ -19,48 +19,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Stall has a primary key of two columns, and its key is that of its hall.
-type Stall struct {
-	Hall int64 `gorm:"primaryKey;autoIncrement:false"`
-	Row  int64 `gorm:"primaryKey;autoIncrement:false;column:line"`
-	N    int64
-}
-
 var halls = txlock.NewFamily[int64]("gorm-hall")
-
-func (s *Stall) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(s.Hall), nil }
-
-// TestRowsOfLockers proves that rows which conditions select are locked by the keys that the
-// model's method names, with a primary key of several columns, too.
-func TestRowsOfLockers(t *testing.T) {
-	eachSetting(t, []string{"Stall"}, func(t *testing.T, e *env) {
-		db, h := e.openPlugin(t), newID()
-		for i := range int64(4) {
-			noError(t, db.Create(&Stall{Hall: h + i%2, Row: i, N: i}).Error)
-		}
-		for what, write := range map[string]struct {
-			do    func(tx *gorm.DB) *gorm.DB
-			rows  int64
-			halls []txlock.Key
-		}{
-			"by a column": {func(tx *gorm.DB) *gorm.DB {
-				return tx.Model(&Stall{}).Where("n >= ?", 2).Update("n", gorm.Expr("n + 10"))
-			}, 2, halls.Keys(h, h+1)},
-			"by a hall": {func(tx *gorm.DB) *gorm.DB {
-				return tx.Model(&Stall{Hall: h}).Where("n >= 0").Update("n", gorm.Expr("n + 10"))
-			}, 2, halls.Keys(h)},
-			"by hall and line": {func(tx *gorm.DB) *gorm.DB { return tx.Where("hall = ? AND line = ?", h+1, 1).Delete(&Stall{}) }, 1, halls.Keys(h + 1)},
-			"none":             {func(tx *gorm.DB) *gorm.DB { return tx.Where("n = ?", 77).Delete(&Stall{}) }, 0, nil},
-		} {
-			wantError(t, what, db.Transaction(func(tx *gorm.DB) error {
-				affects(t, what, write.do(tx), write.rows)
-				e.wantHeld(t, what, write.halls...)
-				return errInner
-			}), errInner)
-		}
-		wantError(t, "no condition", db.Model(&Stall{}).Update("n", 3).Error, gorm.ErrMissingWhereClause)
-	})
-}
 
 // TestRowsThatMove lets a property move between rows while it is written where it is: each write
 // finds it, once.

@@ -2,6 +2,7 @@ package lockgorm_test
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"fmt"
 	"reflect"
@@ -9,13 +10,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/google/uuid"
+	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
+	"gorm.io/gorm/logger"
 	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
 // Models with tags.
@@ -370,25 +376,174 @@ func TestFoldedTags(t *testing.T) {
 	}))
 }
 
-// TestNamespaceOfTags: the tags of a plugin with In are families of that namespace, and
-// exclude what another program of it locks by its own family.
-func TestNamespaceOfTags(t *testing.T) {
-	eachGuarded(t, []string{"Parcel", "Chest"}, func(t *testing.T, e *env) {
-		const shop = txlock.Namespace("shop")
-		db, id, code := e.openPlugin(t, lockgorm.In(shop)), newID(), "chest-"+t.Name()
-		inShop := txlock.NewFamily[int64]("parcel", txlock.In(shop)).Key(id)
-		hashed := txlock.NewFamily[string]("chest", txlock.Hashed(), txlock.In(shop), txlock.Exact()).Key(code)
-		e.hold(t, parcels.Key(id)) // of no namespace
-		within(t, db, func(tx *gorm.DB) {
-			noError(t, tx.Create(&Parcel{ID: id}).Error)
-			noError(t, tx.Create(&Chest{Code: code}).Error)
-			e.wantHeld(t, "in the shop", inShop, hashed)
-		})
-		for _, bad := range []txlock.Namespace{"", "a/b"} {
-			db := e.open(t)
-			wantError(t, string(bad), db.Use(lockgorm.New(lockgorm.In(bad))), txlock.ErrInvalidKey)
-			wantError(t, "AtMostRows(0)", db.Use(lockgorm.New(lockgorm.AtMostRows(0))), txlock.ErrInvalidOption)
-			noError(t, db.Use(lockgorm.New())) // nothing of the first ones was left
+// Models whose columns a test makes.
+type (
+	Voucher struct {
+		Code string `gorm:"primaryKey" lockstep:"voucher"`
+		N    int64
+	}
+	Fixed struct {
+		Code string `gorm:"primaryKey;type:binary(8)" lockstep:"fixed"`
+		N    int64
+	}
+	Seal struct {
+		Code string `gorm:"primaryKey" lockstep:"seal,fold=latin1_swedish_ci"`
+	}
+	Token struct {
+		ID uuid.UUID `lockstep:"token"`
+		N  int64
+	}
+)
+
+// TestLookupsFixNoSnapshot proves that to look a column up locks nothing, and that a row that is
+// committed afterwards is seen. TestMockExpectsNoLookups counts the statements.
+func TestLookupsFixNoSnapshot(t *testing.T) {
+	each(t, nil, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
+			table := e.CreateTable(t, "vouchers", "code VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
+			err := db.Transaction(func(tx *gorm.DB) error {
+				var n int64
+				wantError(t, "a create", tx.Table(table).Create(&Voucher{Code: "e"}).Error, txlock.ErrInvalidKey)
+				e.Exec(t, "INSERT INTO "+table+" (code) VALUES ('z')")
+				err := tx.Table(table).Count(&n).Error
+				if n != 1 && err == nil {
+					t.Errorf("%v: what was committed after the column was looked up is not seen", level)
+				}
+				return err
+			}, &sql.TxOptions{Isolation: level})
+			// Under innodb_snapshot_isolation any statement takes a snapshot at SERIALIZABLE.
+			if level != sql.LevelSerializable || !txlock.Retryable(err) {
+				noError(t, err)
+			}
 		}
+	}))
+}
+
+// TestCheck has db.Use look at models.
+func TestCheck(t *testing.T) {
+	eachGuarded(t, []string{"Note", "Order", "Parcel", "Ledger"}, func(t *testing.T, e *env) {
+		e.names.tables["Pair"] = e.names.tables["Note"]
+		e.names.tables["Plan"] = e.CreateTable(t, "shortened", "id BIGINT AUTO_INCREMENT PRIMARY KEY, version INT")
+		e.names.tables["Voucher"] = e.names.tables["Note"]
+		e.names.tables["Coupon"] = e.CreateTable(t, "folded", "code VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci PRIMARY KEY")
+		e.names.tables["Token"] = "there_is_no_such_table"
+		for name, c := range map[string]struct {
+			model any
+			want  error
+			cure  string
+		}{
+			"no keys":           {&Note{}, txlock.ErrInvalidKey, `give its primary key the tag lockstep:"..."`},
+			"no column":         {&Voucher{}, txlock.ErrInvalidKey, `gorm:"column:..."`},
+			"two columns":       {&Pair{}, txlock.ErrInvalidKey, "write a method LockKeys"},
+			"a short one":       {&Plan{}, lockgorm.ErrVersion, "BIGINT UNSIGNED NOT NULL DEFAULT 1"},
+			"no table":          {&Token{}, nil, "create the tables before db.Use"},
+			"no model":          {42, nil, "needs models such as &Order{}"},
+			"nil":               {nil, nil, "needs models such as &Order{}"},
+			"another collation": {&Coupon{}, txlock.ErrInvalidKey, "the collation utf8mb4_unicode_ci, but its keys fold as utf8mb4_general_ci"},
+			"two Versions":      {&TwoVersions{}, lockgorm.ErrVersion, "must have one Version"},
+		} {
+			db := e.open(t)
+			err := db.Use(lockgorm.New(lockgorm.Check(&Parcel{}, c.model)))
+			if err == nil || c.want != nil && !strings.Contains(err.Error(), c.want.Error()) || !strings.Contains(err.Error(), c.cure) {
+				t.Errorf("%s: %v, want %v and %q", name, err, c.want, c.cure)
+			}
+			noError(t, db.Use(lockgorm.New())) // nothing of the first was left
+		}
+		for _, kind := range []string{"UUID", "INET6"} { // which MariaDB tells as texts of that collation
+			if e.Engine() == testdb.MariaDB {
+				e.names.tables["Seal"] = e.CreateTable(t, "sealed", "code "+kind+" PRIMARY KEY")
+				wantCure(t, e.open(t).Use(lockgorm.New(lockgorm.Check(&Seal{}))), txlock.ErrInvalidKey, "write a method LockKeys")
+			}
+		}
+		noError(t, e.open(t).Use(lockgorm.New(lockgorm.Check(&Parcel{}, Order{}, &[]Ledger{}))))
+		noError(t, e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true }).Use(lockgorm.New(lockgorm.Check(&Parcel{}))))
+		dry := e.open(t, func(cfg *gorm.Config) { cfg.DryRun = true })
+		noError(t, dry.Use(lockgorm.New(lockgorm.Check(&Token{}))))
+		for _, bad := range []txlock.Namespace{"", "a/b"} {
+			wantError(t, string(bad), e.open(t).Use(lockgorm.New(lockgorm.In(bad))), txlock.ErrInvalidKey)
+		}
+		wantError(t, "AtMostRows(0)", e.open(t).Use(lockgorm.New(lockgorm.AtMostRows(0))), txlock.ErrInvalidOption)
+		wantError(t, "a DryRun", e.open(t, func(cfg *gorm.Config) { cfg.DryRun = true }).Use(lockgorm.New(lockgorm.Check(&Pair{}))), txlock.ErrInvalidKey)
 	})
+}
+
+// TwoVersions has one too many.
+type TwoVersions struct {
+	ID   int64
+	A, B lockgorm.Version
+}
+
+// mocked is GORM on a Kit over a mock, which demands at the end that all was sent.
+func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, *locktest.Kit, sqlmock.Sqlmock) {
+	t.Helper()
+	pool, mock, err := sqlmock.New()
+	noError(t, err)
+	t.Cleanup(func() {
+		noError(t, mock.ExpectationsWereMet())
+		_ = pool.Close()
+	})
+	kit := locktest.Open(t, pool)
+	db, err := gorm.Open(mysql.New(mysql.Config{Conn: kit.DB(), SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard})
+	noError(t, err)
+	return used(t, db, options...), kit, mock
+}
+
+// TestMockExpectsNoLookups writes tagged models over a mock: what a column is, is asked for
+// only where a string isn't declared binary, and then once.
+func TestMockExpectsNoLookups(t *testing.T) {
+	t.Parallel()
+	db, kit, mock := mocked(t, lockgorm.In("shop"))
+	family := func(name string, of ...txlock.FamilyOption) txlock.Family[string] {
+		return txlock.NewFamily[string](name, append(of, txlock.In("shop"), txlock.Exact())...)
+	}
+	write := func(model any, key txlock.Key, before func()) {
+		t.Helper()
+		mock.ExpectBegin()
+		before()
+		mock.ExpectExec("INSERT INTO").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectCommit()
+		noError(t, db.Create(model).Error)
+		if !kit.Locked(key) {
+			t.Errorf("%v isn't locked: %v", key, kit.Log())
+		}
+	}
+	nothing := func() {}
+	lookup := func(table, collation string) func() {
+		return func() {
+			mock.ExpectQuery("SELECT .*`code`.*`" + table + "`.*COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, collation))
+		}
+	}
+	write(&Parcel{ID: 7}, family("parcel").Key("7"), nothing)
+	write(&Chest{Code: "a"}, family("chest", txlock.Hashed()).Key("a"), nothing)
+	write(&Voucher{Code: "a"}, family("voucher").Key("a"), lookup("vouchers", "utf8mb4_bin"))
+	write(&Voucher{Code: "a b"}, family("voucher").Key("a b"), nothing)
+	write(&Fixed{Code: "12345678"}, family("fixed").Key("12345678"), nothing)
+	db = db.Table("others").Session(&gorm.Session{})
+	write(&Voucher{Code: "c"}, family("voucher").Key("c"), lookup("others", "utf8mb4_bin"))
+	write(&Voucher{Code: "d"}, family("voucher").Key("d"), nothing)
+	db = db.Session(&gorm.Session{NewDB: true})
+	write(&Stamp{Code: "A"}, family("stamp").Key("a"), lookup("stamps", "utf8_general_ci")) // as old servers call it
+}
+
+// TestMockOfAnUnknownColumn has a mock that expects no such question, or whose server
+// answers that the column is case insensitive. Keys that differ by what fills up a column are refused.
+func TestMockOfAnUnknownColumn(t *testing.T) {
+	t.Parallel()
+	db, _, mock := mocked(t)
+	refused := func(model any, cure string) { t.Helper(); wantFailure(t, "Create", db.Create(model).Error, cure) }
+	for _, padded := range []any{&Voucher{Code: "bob "}, &Fixed{Code: "bob\x00\x00"}} {
+		refused(padded, "cut them off")
+	}
+	mock.ExpectBegin()
+	mock.ExpectRollback()
+	refused(&Voucher{Code: "a"}, "is not looked up")
+	for asked := range 2 { // the answer is kept
+		if asked == 0 {
+			mock.ExpectBegin()
+			mock.ExpectQuery("COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, "utf8mb4_0900_ai_ci"))
+			mock.ExpectRollback()
+		}
+		refused(&Voucher{Code: "a"}, "the collation utf8mb4_0900_ai_ci")
+	}
+	noError(t, db.Session(&gorm.Session{DryRun: true}).Create(&Voucher{Code: "a"}).Error)
 }

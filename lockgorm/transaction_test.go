@@ -3,12 +3,16 @@ package lockgorm_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,32 +24,8 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
 )
-
-// TestTransactionWithoutKeys leaves the locks to the plugin. A model that was read
-// before its lock, and changed meanwhile, is read again in the second run.
-func TestTransactionWithoutKeys(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db, id, runs := e.openPlugin(t), newID(), 0
-		noError(t, db.Create(&Order{ID: id}).Error)
-		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
-			runs++
-			var order Order
-			noError(t, tx.First(&order, id).Error)
-			if runs == 1 {
-				noError(t, db.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 10")).Error)
-			}
-			order.N++
-			err := tx.Save(&order).Error
-			if runs == 1 {
-				wantError(t, "a write behind somebody else's", err, txlock.ErrStaleSnapshot)
-			}
-			return err
-		}))
-		equal(t, "runs", runs, 2)
-		e.wantRows(t, "an update was lost", 1, "Order", "id = ? AND n = 11", id)
-	})
-}
 
 // TestTransactionNested runs in the open transaction, under a savepoint, and leaves
 // retries to the outermost call.
@@ -111,9 +91,7 @@ func TestTransactionOptions(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db, key := e.open(t), e.ensured(t)
 		noError(t, db.Create(&Note{ID: 1}).Error)
-		for level, sees := range map[sql.IsolationLevel]int64{
-			sql.LevelDefault: 0, sql.LevelRepeatableRead: 0, sql.LevelReadCommitted: 1, sql.LevelReadUncommitted: 1,
-		} {
+		for level, sees := range map[sql.IsolationLevel]int64{sql.LevelDefault: 0, sql.LevelReadCommitted: 1} {
 			noError(t, db.Model(&Note{ID: 1}).Update("n", 0).Error)
 			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
 				var before, after Note
@@ -124,9 +102,6 @@ func TestTransactionOptions(t *testing.T) {
 				return nil
 			}, &sql.TxOptions{Isolation: level}))
 		}
-		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
-			return tx.Model(&Note{ID: 1}).Update("n", 2).Error
-		}, &sql.TxOptions{Isolation: sql.LevelSerializable}))
 		err := lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { t.Error("fn runs without a lock"); return nil },
 			&sql.TxOptions{ReadOnly: true})
 		wantError(t, "a read-only transaction", err, txlock.ErrReadOnly)
@@ -244,59 +219,112 @@ func TestUnknownOutcome(t *testing.T) {
 	})
 }
 
-// TestAfterCommit proves that the functions of a transaction are called when it is committed, in
-// order, whoever has begun it: Transaction, Optimistic, GORM's Transaction, or GORM for one write
-// of a model with hooks; that those of a nested block are called with the outer one, and not if the
-// block is rolled back; and none after a rollback. An unguarded pool refuses them.
+// TestAfterCommit proves that what a transaction has registered, in a nested block too, is called when it is
+// committed, and not after a rollback.
 func TestAfterCommit(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db, called := e.open(t), make(chan string, 16)
-		then := func(tx *gorm.DB, name string) error {
-			scope, err := lockgorm.Join(tx)
-			if err != nil {
-				return err
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
+		db, called := e.open(t), make(chan error, 16)
+		for what, transaction := range outermost {
+			for _, fails := range []error{errInner, nil} {
+				then := func(tx *gorm.DB) error { return scopeOf(t, tx).AfterCommit(func() { called <- fails }) }
+				wantError(t, what, transaction(db, newKey(), func(tx *gorm.DB) error {
+					return errors.Join(then(tx), tx.Transaction(then), fails)
+				}), fails)
 			}
-			return scope.AfterCommit(func() { called <- name })
-		}
-		if !e.guarded {
-			within(t, db, func(tx *gorm.DB) {
-				wantError(t, "on an unguarded pool", then(tx, "never"), txlock.ErrUnguarded)
-			})
-			return
-		}
-		wants := func(what string, want ...string) {
-			t.Helper()
-			var got []string
-			testdb.Await(time.Minute, func() bool {
-				for len(called) > 0 {
-					got = append(got, <-called)
-				}
-				return len(got) >= len(want)
-			})
-			equal(t, what, fmt.Sprint(got), fmt.Sprint(want))
-		}
-		work := func(fails error) func(tx *gorm.DB) error {
-			return func(tx *gorm.DB) error {
-				noError(t, then(tx, "outer"))
-				noError(t, tx.Transaction(func(tx *gorm.DB) error { return then(tx, "inner") }))
-				wantError(t, "a block", tx.Transaction(func(tx *gorm.DB) error {
-					noError(t, then(tx, "rolled back"))
-					return errInner
-				}), errInner)
-				noError(t, lockgorm.Transaction(tx, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return then(tx, "locked") }))
-				return fails
+			if testdb.Await(time.Minute, func() bool { return len(called) == 2 }); len(called) != 2 || <-called != nil || <-called != nil {
+				t.Fatalf("%s: %d more functions were called, want 2 of the one that is committed", what, len(called))
 			}
 		}
-		ways := maps.Clone(outermost)
-		ways["GORM's Transaction"] = func(db *gorm.DB, _ txlock.Key, fn func(tx *gorm.DB) error) error { return db.Transaction(fn) }
-		for what, transaction := range ways {
-			noError(t, transaction(db, newKey(), work(nil)))
-			wants(what, "outer", "inner", "locked")
-			wantError(t, what, transaction(db, newKey(), work(errInner)), errInner)
-			wants(what + ", rolled back")
-		}
-		hooked := withHook(db, func(tx *gorm.DB, _ int64) error { return then(tx, "hook") })
-		noError(t, hooked.Create(&Order{ID: newID()}).Error)
-		wants("a write of GORM's own transaction", "hook")
 	})
 }
+
+// TestOnce: fn is called until one call has committed, alone and in a transaction.
+func TestOnce(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, broken := e.open(t), errors.New("fn fails")
+		key, id := onceKey(), int64(0)
+		once := func(what string, db *gorm.DB, key txlock.Key, then error, want bool) {
+			t.Helper()
+			first, err := lockgorm.Once(db, key, func(tx *gorm.DB) error {
+				id++
+				if err := tx.Create(&Note{ID: id}).Error; err != nil {
+					return err
+				}
+				return then
+			})
+			if wantError(t, what, err, then); first != want {
+				t.Errorf("%s: first %t", what, first)
+			}
+		}
+		once("fn fails", db, key, broken, false)
+		once("fn succeeds", db, key, nil, true)
+		once("again", db, key, nil, false)
+
+		nested := onceKey()
+		within(t, db, func(tx *gorm.DB) {
+			once("a nested fn that fails", tx, nested, broken, false)
+			once("nested", tx, nested, nil, true)
+		})
+		once("after the nested one", db, nested, nil, false)
+		e.wantRows(t, "all", 2, "Note", "1 = 1")
+	})
+}
+
+// TestOnceValue: all get what the first has stored.
+func TestOnceValue(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, key := e.open(t), onceKey()
+		for i := range 3 {
+			note, first, err := lockgorm.OnceValue(db, key, func(tx *gorm.DB) (Note, error) {
+				note := Note{ID: 7 + int64(i)}
+				return note, tx.Create(&note).Error
+			})
+			noError(t, err)
+			equal(t, "the value", note, Note{ID: 7})
+			equal(t, "it is first", first, i == 0)
+		}
+		_, first, err := lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) {
+			return nil, tx.Create(&Note{ID: 1}).Error
+		})
+		wantError(t, "a function", err, txlock.ErrResult)
+		equal(t, "a function is first", first, false)
+		e.wantRows(t, "all", 1, "Note", "1 = 1")
+		_, _, err = lockgorm.OnceValue[int](db, key, nil)
+		wantFailure(t, "nil function", err)
+		wantFailure(t, "Transaction", db.Transaction(func(tx *gorm.DB) error { // GORM's own savepoint is gone as well
+			noError(t, tx.SavePoint("before_once").Error)
+			_, _, err := lockgorm.OnceValue(tx, onceKey(), func(tx *gorm.DB) (int, error) { return 1, tx.RollbackTo("before_once").Error })
+			wantError(t, "a value of what a savepoint has undone", err, txlock.ErrNotHeld)
+			return nil
+		}))
+	})
+}
+
+// TestOnceHandler gives the handler its transaction. How it answers is tested in package locksqlc.
+func TestOnceHandler(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		key, status, calls := onceKey().String(), http.StatusInternalServerError, 0
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			calls++
+			noError(t, lockgorm.TxOf(r.Context()).Create(&Note{ID: int64(calls)}).Error)
+			w.WriteHeader(status)
+		})
+		for i, want := range []int{http.StatusInternalServerError, http.StatusCreated, http.StatusCreated, http.StatusServiceUnavailable} {
+			db := e.open(t)
+			if i == 3 {
+				db = nil
+			}
+			r, w := httptest.NewRequest("POST", "/", nil), httptest.NewRecorder()
+			r.Header.Set("Idempotency-Key", key)
+			lockgorm.OnceHandler(db, handler, idempotency.KeyRequired()).ServeHTTP(w, r)
+			status = http.StatusCreated
+			equal(t, "the status of request "+strconv.Itoa(i), w.Code, want)
+		}
+		if n := e.count(t, "Note", "1 = 1"); n != 1 || calls != 2 || lockgorm.TxOf(t.Context()) != nil {
+			t.Errorf("%d notes of %d calls", n, calls)
+		}
+	})
+}
+
+// onceKey is a key that no other test has.
+func onceKey() txlock.Key { return txlock.Named("once:" + rand.Text()) }

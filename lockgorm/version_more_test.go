@@ -126,39 +126,6 @@ func TestVersionMigrates(t *testing.T) {
 	})
 }
 
-// TestVersionLosesNothing raises a number by loading and saving, in several goroutines, in
-// transactions of both levels and in none: in the end it is the number of successful saves.
-func TestVersionLosesNothing(t *testing.T) {
-	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, _ *env, db *gorm.DB) {
-		id := newDoc(t, db).ID
-		save := func(tx *gorm.DB) error {
-			var d Doc
-			if err := tx.First(&d, id).Error; err != nil {
-				return err
-			}
-			d.N++
-			return tx.Save(&d).Error
-		}
-		levels := []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted}
-		noError(t, together(workers, func(worker int) error {
-			once := func() error { return db.Transaction(save, &sql.TxOptions{Isolation: levels[worker%2]}) }
-			if worker == 0 {
-				once = func() error { return save(db) }
-			}
-			for done := 0; done < rounds; {
-				switch err := once(); {
-				case err == nil:
-					done++
-				case !txlock.Retryable(err) && !errors.Is(err, txlock.ErrConflict):
-					return err
-				}
-			}
-			return nil
-		}))
-		equal(t, "saves", load(t, db, id).N, workers*rounds)
-	}))
-}
-
 // Seat has a primary key of two columns, and each tenant has a table of its own for it.
 type Seat struct {
 	Hall    string `gorm:"primaryKey;size:20"`

@@ -134,29 +134,6 @@ var writes = map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
 	},
 }
 
-// TestVersionConditionOfTheCaller proves that rows which the caller's own condition
-// excludes are neither in conflict nor gone.
-func TestVersionConditionOfTheCaller(t *testing.T) {
-	eachGuarded(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
-		d := newDoc(t, db)
-		affects(t, "excluded", db.Model(d).Where("n > 100").Update("n", 5), 0)
-		e.is(t, "excluded", d, d.Version, 0)
-		touch(t, db, d.ID)
-		wantError(t, "a lost race under a condition", db.Model(d).Where("n > 100").Update("n", 5).Error, txlock.ErrConflict)
-		d, low := load(t, db, d.ID), newDoc(t, db)
-		noError(t, db.Model(low).Update("n", 7).Error)
-		touched, raised := d.Version, low.Version
-		affects(t, "one of two", db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "x"), 1)
-		if d.Version <= touched || low.Version != raised {
-			t.Errorf("versions %d and %d", d.Version, low.Version)
-		}
-		touch(t, db, low.ID) // this row is excluded by the condition
-		touched = d.Version
-		wantError(t, "a lost race of the excluded one", db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "y").Error, txlock.ErrConflict)
-		e.is(t, "rolled back", d, touched, 0)
-	}))
-}
-
 func TestVersionOfDeletes(t *testing.T) {
 	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
 		for name, remove := range map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
@@ -435,36 +412,6 @@ func TestVersionOfCreates(t *testing.T) {
 			t.Errorf("DryRun: version %d, %s", found.Version, text)
 		}
 		e.is(t, "DryRun", &found, assigned, 4)
-	}))
-}
-
-func TestVersionOfAssociations(t *testing.T) {
-	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, e *env, db *gorm.DB) {
-		d := &Doc{Pages: []Page{{N: 1}, {N: 2}}, Author: &Author{Name: "x"}}
-		noError(t, db.Create(d).Error)
-		if d.Pages[0].Lock == 0 || d.Pages[1].Lock == 0 || d.Version == 0 || e.count(t, "Page", "row_version IN (?, ?)", d.Pages[0].Lock, d.Pages[1].Lock) != 2 {
-			t.Errorf("created %+v", *d)
-		}
-		if d.Author.Version != 0 || e.count(t, "Author", "version > 0") != 1 {
-			t.Errorf("GORM leaves out authors that are there: version %d", d.Author.Version)
-		}
-		loaded := new(Doc)
-		noError(t, db.Preload("Pages").Joins("Author").First(loaded, d.ID).Error)
-		if loaded.Pages[1].Lock != d.Pages[1].Lock || loaded.Author.Version == 0 {
-			t.Errorf("loaded %+v", *loaded)
-		}
-		loaded.N = 5
-		noError(t, db.Omit("Pages").Save(loaded).Error)
-		noError(t, db.Save(&loaded.Pages[0]).Error)
-		e.is(t, "without the pages", d, loaded.Version, 5)
-		noError(t, db.Model(load(t, db, d.ID)).Association("Pages").Append(&Page{N: 3}))
-		e.wantRows(t, "a new page was not appended", 3, "Page", "doc_id = ?", d.ID)
-		var absent Doc
-		noError(t, db.Create(&Doc{ID: 90}).Error)
-		noError(t, db.Joins("Author").First(&absent, 90).Error)
-		if absent.Author != nil || absent.Version == 0 {
-			t.Errorf("without an author: %+v", absent)
-		}
 	}))
 }
 
