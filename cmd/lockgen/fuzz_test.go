@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -159,13 +158,6 @@ func TestSlices(t *testing.T) {
 				}
 			}
 			return nil
-		}))
-		must(t, hidden.Run(t.Context(), db, nil, func(q *hidden.Locked) error { // a package in front of sqlc's
-			account, err := q.GetAccount(t.Context(), 1)
-			if _, held := q.Locks().Held(hidden.Accounts.Key(account.ID)); !held {
-				t.Error("the account is not locked")
-			}
-			return err
 		}))
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
@@ -345,8 +344,7 @@ func counters() []counter {
 	}
 }
 
-// TestEveryType writes and reads rows with keys of every type, which are locked by each query, and a row that
-// has all types.
+// TestEveryType writes and reads rows with keys of every type, which are locked by each query.
 func TestEveryType(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := newDatabase(t, engine, "types/schema.sql")
@@ -369,43 +367,7 @@ func TestEveryType(t *testing.T) {
 				t.Errorf("%s: %d, %v", c.key, n, err)
 			}
 		}
-		must(t, q.Run(t.Context(), db, nil, func(q *types.Locked) error { return everything(t, q) }))
 	})
-}
-
-func everything(t *testing.T, q *types.Locked) error {
-	t.Helper()
-	ctx := t.Context()
-	day := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
-	id, err := q.AddEverything(ctx, types.AddEverythingParams{
-		ABool: true, ABit: []byte{1}, ADecimal: "1.50", AFloat: 0.5, ADate: day, AChar: "a", ABinary: []byte("abc"), AText: "text",
-		AnEnum: types.EverythingAnEnumLarge, AJson: json.RawMessage(`{}`),
-	})
-	if err != nil {
-		return err
-	}
-	if row, err := q.GetEverything(ctx, types.GetEverythingParams{ID: uint64(id)}); err != nil || row.ADecimal != "1.50" || !row.ADate.Equal(day) {
-		t.Errorf("the row is %+v, %v", row, err)
-	}
-	set, err := q.SetEverything(ctx, types.SetEverythingParams{
-		ABit: []byte{0}, ADecimal: "2.50", ADate: day, ABinary: []byte("xyz"), AnEnum: types.EverythingAnEnumSmall, AJson: json.RawMessage(`[1]`),
-		AVarchar: sql.NullString{String: "varchar", Valid: true}, ID: uint64(id),
-	})
-	if err != nil {
-		return err
-	}
-	leasetest.Equal(t, "rows that are set", set, 1)
-	if _, held := q.Locks().Held(types.EverythingKeys.Key(uint64(id))); !held {
-		t.Error("the row is not locked")
-	}
-	dropped, err := q.DropEverything(ctx, types.DropEverythingParams{ID: uint64(id)})
-	if err != nil {
-		return err
-	}
-	if n, err := dropped.RowsAffected(); n != 1 || err != nil {
-		t.Errorf("%d rows are removed, %v", n, err)
-	}
-	return nil
 }
 
 // traced is a transaction of a program's own, as tracers make them.
