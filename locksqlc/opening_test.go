@@ -87,17 +87,6 @@ func TestFirstStatement(t *testing.T) {
 	}
 }
 
-// TestFirstStatementCommits begins a transaction by DDL, which commits it, and its locks
-// don't hold: as in one that was begun before.
-func TestFirstStatementCommits(t *testing.T) {
-	onBegun(t, nil, func(t *testing.T, b *begun) {
-		scope := join(t, b.tx)
-		exec(t, b.tx, "ALTER TABLE "+b.table+" ADD COLUMN v INT")
-		wantOver(t, "Lock", second(scope.Lock(t.Context(), uniqueKey(t, "committed"))), false)
-		_ = b.tx.Rollback()
-	})
-}
-
 // TestOptimisticEnd proves what is left of a transaction when its last statement both
 // compares the version and commits.
 func TestOptimisticEnd(t *testing.T) {
@@ -376,22 +365,6 @@ func TestOpeningReadOnly(t *testing.T) {
 				check(t, tx.Commit())
 			})
 		}
-	})
-}
-
-// TestOpeningWithoutTables begins a transaction by a lock where the tables are missing.
-func TestOpeningWithoutTables(t *testing.T) {
-	onEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Open(t, engine)
-		other := db.CreateTable(t, "other", "id INT PRIMARY KEY")
-		cfg := db.AdminConfig(func(c *mysql.Config) { c.DBName = "mysql" })
-		tx, scope := joined(t, newPool(t, cfg, true))
-		for range 2 {
-			wants(t, second(scope.Lock(t.Context(), uniqueKey(t, "missing"))), txlock.ErrSchema, 1146)
-		}
-		exec(t, tx, "INSERT INTO "+db.Name()+"."+other+" VALUES (1)")
-		check(t, tx.Commit())
-		wantCount(t, db.Admin(), 1, "SELECT COUNT(*) FROM "+other)
 	})
 }
 

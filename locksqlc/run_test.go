@@ -375,16 +375,6 @@ func TestSessionVariablesStay(t *testing.T) {
 	})
 }
 
-// TestSessionVariablesStayAfterDeadlock proves that the connection is used again where no wrapper
-// is in the way.
-func TestSessionVariablesStayAfterDeadlock(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
-		if before, now := restoresAfterDeadlock(t, db, pool); now != before {
-			t.Errorf("the pool has connection %d instead of %d, which was good", now, before)
-		}
-	})
-}
-
 // restoresAfterDeadlock has the server roll back a transaction while it waits for a key that another
 // one is making, for which MySQL needs a session variable. It returns the pool's connections, before
 // and afterwards.

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
-	"io"
 	"math"
 	"strings"
 	"time"
@@ -163,30 +162,6 @@ func arguments(s *side) {
 	s.query("SELECT 1", 1)
 }
 
-// loadData loads a file that an io.Reader of this process gives.
-func loadData(s *side) {
-	mysql.RegisterReaderHandler(s.table, func() io.Reader { return strings.NewReader("1\t10\n2\t20\n3\t30\n") })
-	defer mysql.DeregisterReaderHandler(s.table)
-	broken := s.table + "_broken"
-	mysql.RegisterReaderHandler(broken, func() io.Reader { return io.MultiReader(strings.NewReader("5\t50\n"), brokenReader{}) })
-	defer mysql.DeregisterReaderHandler(broken)
-	s.exec(s.db, "LOAD DATA LOCAL INFILE 'Reader::"+s.table+"' INTO TABLE "+s.table)
-	s.query("SELECT * FROM " + s.table)
-	tx := s.begin(nil)
-	s.exec(tx, "DELETE FROM "+s.table)
-	s.exec(tx, "LOAD DATA LOCAL INFILE 'Reader::"+s.table+"' INTO TABLE "+s.table)
-	s.exec(tx, "LOAD DATA LOCAL INFILE 'Reader::"+broken+"' INTO TABLE "+s.table)
-	s.exec(tx, "LOAD DATA LOCAL INFILE 'Reader::missing' INTO TABLE "+s.table)
-	s.exec(tx, "LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE "+s.table)
-	s.exec(tx, "INSERT INTO "+s.table+" VALUES (9, 90)")
-	s.error("commit", tx.Commit())
-	s.query("SELECT * FROM " + s.table)
-}
-
-type brokenReader struct{}
-
-func (brokenReader) Read([]byte) (int, error) { return 0, errors.New("the file is broken") }
-
 // Scenarios of transactions, connections, errors and cancellation.
 
 // serverErrors compares errors of the server, which must not be wrapped, since GORM's Translate
@@ -261,37 +236,6 @@ func transactions(s *side) {
 	s.exec(conn, "SET autocommit = 1")
 	s.error("close", conn.Close())
 	s.query("SELECT * FROM " + s.table + " WHERE id > 2")
-}
-
-// isolationLevels tells the levels apart by what they read of another session.
-func isolationLevels(s *side) {
-	other := newPool(s, s.server.AdminConfig(), false)
-	for level := sql.LevelDefault; level <= sql.LevelLinearizable; level++ {
-		exec(s, s.server.Admin(), "DELETE FROM "+s.table)
-		exec(s, s.server.Admin(), "INSERT INTO "+s.table+" VALUES (1, 1)")
-		tx, err := s.db.BeginTx(s.ctx, &sql.TxOptions{Isolation: level})
-		s.error(level.String(), err)
-		if err != nil {
-			continue
-		}
-		read := func() { s.note("sees %d", count(s, tx, "SELECT SUM(v) FROM "+s.table)) }
-		read()
-		writer := begin(s, other)
-		_, err = writer.ExecContext(s.ctx, "SELECT v FROM "+s.table+" FOR UPDATE NOWAIT")
-		s.note("the row is locked by a plain read: %t", err != nil)
-		if err == nil {
-			exec(s, writer, "UPDATE "+s.table+" SET v = 2")
-			read()
-			check(s, writer.Commit())
-			read()
-		} else if err := writer.Rollback(); err != nil {
-			s.Error(err)
-		}
-		s.error("commit", tx.Commit())
-		tx = s.begin(nil) // the level was for one transaction only
-		s.rows(tx.QueryContext(s.ctx, "SELECT v FROM "+s.table))
-		s.error("rollback", tx.Rollback())
-	}
 }
 
 func textTransactions(s *side) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,16 +120,13 @@ var scenarios = map[string]func(s *side){
 	"arguments":          arguments,
 	"errors":             serverErrors,
 	"transactions":       transactions,
-	"isolation levels":   isolationLevels,
 	"text transactions":  textTransactions,
 	"cancelled query":    cancelledQuery,
 	"ended contexts":     endedContexts,
 	"rows left open":     rowsLeftOpen,
 	"raw connection":     rawConnection,
-	"load data":          loadData,
 	"connection re-used": connectionReused,
 	"killed connections": killedConnections,
-	"session variables":  unchangedVariables,
 }
 
 func compare(t *testing.T, plain, guarded []string) {
@@ -146,28 +142,6 @@ func compare(t *testing.T, plain, guarded []string) {
 	if len(plain) != len(guarded) {
 		t.Errorf("%d lines on the plain pool, %d on the guarded", len(plain), len(guarded))
 	}
-}
-
-// unchangedVariables compares all variables after a few statements. A lock must have
-// restored what it has changed.
-func unchangedVariables(s *side) {
-	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1)")
-	tx := s.begin(nil)
-	s.exec(tx, "UPDATE "+s.table+" SET v = 2")
-	s.error("commit", tx.Commit())
-	rows, err := s.db.QueryContext(s.ctx, "SHOW SESSION VARIABLES")
-	check(s, err)
-	defer func() { _ = rows.Close() }()
-	own := []string{"pseudo_thread_id", "rand_seed1", "rand_seed2", "timestamp", "gtid_binlog_pos", "in_transaction",
-		"last_gtid", "error_count", "warning_count", "statement_id", "innodb_buffer_pool_load_incomplete"}
-	for rows.Next() {
-		var name, value string
-		check(s, rows.Scan(&name, &value))
-		if !slices.Contains(own, name) && !strings.HasPrefix(name, "gtid_") {
-			s.note("%s = %s", name, value)
-		}
-	}
-	s.error("end", rows.Err())
 }
 
 // killedConnections has the server end idle connections, in the pool and in use.

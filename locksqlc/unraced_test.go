@@ -17,10 +17,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// What one goroutine does with tens of thousands of statements, or with megabytes: the race
-// detector would make it five times as dear, and has nothing to find. make test runs what
-// is in files without it.
-
 func TestTransparency(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testdb.DB) {
 		for i, setting := range slices.Sorted(maps.Keys(settings)) {
