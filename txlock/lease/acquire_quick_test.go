@@ -123,33 +123,6 @@ func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
 	})
 }
 
-// TestWaitAtMostIsExact proves that a wait ends with its limit, or the context, whichever
-// is first, and says what was seen.
-func TestWaitAtMostIsExact(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		held := mustLease(t)(a.Acquire(lease.WithOwner(t.Context(), "somebody"), job, lease.WithLabel("the nightly report")))
-		limit := lease.WaitAtMost(2 * time.Second)
-		_, err := b.Acquire(t.Context(), job, limit)
-		db.at("the limit", 2*time.Second)
-		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
-		says(t, err, `after 2s owner "somebody" (the nightly report) had it`)
-		_, err = b.Acquire(limited(t, time.Second), job, limit)
-		db.at("the deadline", 3*time.Second)
-		wants(t, "Acquire", err, context.DeadlineExceeded)
-		if errors.Is(err, txlock.ErrWaitTimeout) {
-			t.Error(err)
-		}
-		cause := errors.New("it is not needed any more")
-		why, end := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Second, func() { end(cause) })
-		_, err = b.Acquire(why, job)
-		db.at("the end of the context", 4*time.Second)
-		wants(t, "Acquire", err, context.Canceled)
-		release(t, held)
-	})
-}
-
 // TestFirstTryHasNoLimit proves that the first try is outside of the limit, whatever is waited for,
 // without a row and with one, and however slow the server is; and that those after it are inside.
 func TestFirstTryHasNoLimit(t *testing.T) {
@@ -178,38 +151,6 @@ func TestFirstTryHasNoLimit(t *testing.T) {
 			release(t, l)
 		})
 	}
-}
-
-// TestLockedRowPastTheLimit proves that a lease which nobody holds is granted past the
-// limit where its row is locked for a moment, and not where it is locked for long.
-func TestLockedRowPastTheLimit(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process(lease.WaitAtMost(1))
-		release(t, acquire(t, m, job))
-		wire.fault("Look", slow(time.Millisecond)) // meanwhile the limit passes
-		locked := db.Store()
-		for _, c := range []struct {
-			locked time.Duration
-			want   error
-		}{{20 * time.Millisecond, nil}, {time.Minute, txlock.ErrWaitTimeout}} {
-			tx := taking(t, locked)
-			unlocked := time.AfterFunc(c.locked, func() { _ = tx.Rollback() })
-			before := wire.total()
-			l, err := m.Acquire(t.Context(), job)
-			if !errors.Is(err, c.want) {
-				t.Errorf("locked for %v: %v, want %v", c.locked, err, c.want)
-			}
-			if err == nil {
-				release(t, l)
-			}
-			if n := wire.total() - before; n > 40 {
-				t.Errorf("locked for %v: %d calls", c.locked, n)
-			}
-			if unlocked.Stop() {
-				must(t, tx.Rollback())
-			}
-		}
-	})
 }
 
 // taking is a transaction that takes a lease away when it is committed, and has its row locked.
@@ -284,23 +225,6 @@ func TestMakingEnds(t *testing.T) {
 	})
 }
 
-// TestMakingOutlivesDeadlocks: a deadlock isn't the refusal of a row that stays locked, however long
-// a busy server takes to answer.
-func TestMakingOutlivesDeadlocks(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, w := db.process()
-		deadlocks := 0
-		w.fault("Make", func(_ context.Context, _ string, _ store.Row, call func() error) error {
-			if deadlocks++; deadlocks > 5 {
-				return call()
-			}
-			time.Sleep(500 * time.Millisecond)
-			return txlock.ErrDeadlock
-		})
-		must(t, acquired(m.TryAcquire(t.Context(), job)))
-	})
-}
-
 // TestMakingMeetsOthers proves that a row that somebody else makes at the same moment will do.
 func TestMakingMeetsOthers(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
@@ -364,24 +288,34 @@ func TestAcquireOfAnOpenCommit(t *testing.T) {
 	})
 }
 
-// TestRenewalOfAnOpenCommit proves that a renewal with such an answer neither loses nor
-// extends a lease, which is lost in time if none succeeds.
-func TestRenewalOfAnOpenCommit(t *testing.T) {
-	openCommits(t, func(t *testing.T, db *memory, refused error, answers memstore.Fault) {
-		m, wire := db.process(lease.TTL(30 * time.Second))
-		l := acquire(t, m, job)
-		left := l.Remaining()
-		wire.fault("Renew", times(1, answers))
-		wants(t, "Renew", l.Renew(t.Context()), refused)
-		if l.Remaining() > left || l.Err() != nil {
-			t.Errorf("%v left after %v, %v", l.Remaining(), left, l.Err())
+// TestLockedRowPastTheLimit proves that a lease which nobody holds is granted past the
+// limit where its row is locked for a moment, and not where it is locked for long.
+func TestLockedRowPastTheLimit(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.WaitAtMost(1))
+		release(t, acquire(t, m, job))
+		wire.fault("Look", slow(time.Millisecond)) // meanwhile the limit passes
+		locked := db.Store()
+		for _, c := range []struct {
+			locked time.Duration
+			want   error
+		}{{20 * time.Millisecond, nil}, {time.Minute, txlock.ErrWaitTimeout}} {
+			tx := taking(t, locked)
+			unlocked := time.AfterFunc(c.locked, func() { _ = tx.Rollback() })
+			before := wire.total()
+			l, err := m.Acquire(t.Context(), job)
+			if !errors.Is(err, c.want) {
+				t.Errorf("locked for %v: %v, want %v", c.locked, err, c.want)
+			}
+			if err == nil {
+				release(t, l)
+			}
+			if n := wire.total() - before; n > 40 {
+				t.Errorf("locked for %v: %d calls", c.locked, n)
+			}
+			if unlocked.Stop() {
+				must(t, tx.Rollback())
+			}
 		}
-		must(t, l.Renew(t.Context()))
-		for _, op := range []string{"Renew", "RenewMany"} {
-			wire.fault(op, answers)
-		}
-		<-l.Done()
-		db.within("lost", 0, 30*time.Second)
-		wants(t, "Err", l.Err(), txlock.ErrLost)
 	})
 }

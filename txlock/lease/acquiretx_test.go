@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,65 +32,6 @@ func keyOf(t testing.TB, m *lease.Manager, leased bool) txlock.Key {
 
 // histories are the keys to try: what was leased before has a row, the rest not.
 var histories = map[string]bool{"never leased": false, "leased before": true}
-
-// TestAcquireTxWithBusinessChange proves that a lease and a change of the same transaction are
-// committed together, or vanish together, also by a rollback to a savepoint, after which the lease
-// can be acquired again; and that nobody sees the lease before the end nor gets it.
-func TestAcquireTxWithBusinessChange(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		for name, leased := range histories {
-			for end, committed := range map[string]bool{"commit": true, "rollback": false, "rollback to a savepoint": false, "rollback to a savepoint, and again": true} {
-				t.Run(name+"/"+end, func(t *testing.T) {
-					t.Parallel()
-					table, key := counter(t, db), keyOf(t, m, leased)
-					tx := begin(t, pool, sql.LevelDefault)
-					run(t, tx, "SAVEPOINT s")
-					add(t, tx, table)
-					l := acquireTx(t, m, tx, key)
-					if info := inspect(t, other, key); info.Held {
-						t.Errorf("before the end: %+v", info)
-					}
-					quickly(t, "TryAcquire", func() {
-						wants(t, "TryAcquire before the end", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-					})
-					undone := l
-					if strings.Contains(end, "savepoint") {
-						run(t, tx, "ROLLBACK TO SAVEPOINT s")
-					}
-					if strings.HasSuffix(end, "again") {
-						add(t, tx, table)
-						l = acquireTx(t, m, tx, key)
-					}
-					if end == "rollback" {
-						rollback(t, tx)
-					} else {
-						commit(t, tx)
-					}
-					info := inspect(t, other, key)
-					if n := counted(t, db, table); info.Held != committed || (n == 1) != committed {
-						t.Errorf("after the %s the counter is %d: %+v", end, n, info)
-					}
-					if committed {
-						if info.Owner != l.Owner() || info.Token != l.Token() || info.Holders != 1 {
-							t.Errorf("%+v, want owner %q and token %d", info, l.Owner(), l.Token())
-						}
-						wants(t, "TryAcquire after the commit", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-						wantsNone(t, "Renew", l.Renew(t.Context()))
-					}
-					if !committed || undone != l {
-						wants(t, "Renew of what was rolled back", undone.Renew(t.Context()), txlock.ErrLost)
-						wants(t, "Release of what was rolled back", undone.Release(t.Context()), txlock.ErrNotHeld)
-					}
-					if committed {
-						release(t, l)
-					}
-					free(t, other, key)
-				})
-			}
-		}
-	})
-}
 
 // TestAcquireTxImplicitCommit proves that Commit on a guarded pool says so where the lease was committed
 // before, without what follows it in the transaction.

@@ -124,22 +124,6 @@ func TestAcquireAllRenews(t *testing.T) {
 	})
 }
 
-// TestAcquireAllLimit proves that WaitAtMost bounds all waits together, and that leases
-// which are free are granted however late their turn comes.
-func TestAcquireAllLimit(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		other := db.manager()
-		first, last := acquire(t, other, txlock.Named("a")), acquire(t, other, txlock.Named("c"))
-		time.AfterFunc(40*time.Second, func() { release(t, first) })
-		wants(t, "AcquireAll", second(m.AcquireAll(t.Context(), three, lease.WaitAtMost(time.Minute))), txlock.ErrWaitTimeout)
-		db.at("the limit", time.Minute)
-		release(t, last)
-		wire.fault("Take", slow(2*time.Second))
-		must(t, acquireAll(t, m, three, lease.WaitAtMost(time.Second)).Release(t.Context()))
-	})
-}
-
 // TestAcquireAllWhilePaused proves that a process which was stopped at the end is told that
 // its leases are over.
 func TestAcquireAllWhilePaused(t *testing.T) {
@@ -154,20 +138,6 @@ func TestAcquireAllWhilePaused(t *testing.T) {
 		})
 		wants(t, "AcquireAll", second(m.AcquireAll(t.Context(), three)), txlock.ErrLost)
 		nothingHeld(t, m)
-	})
-}
-
-// TestAcquireAllHoldsAtLeast proves that HoldAtLeast counts for each lease.
-func TestAcquireAllHoldsAtLeast(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		must(t, acquireAll(t, m, three, lease.HoldAtLeast(time.Minute)).Release(t.Context()))
-		all := list(t, m)
-		if len(all) != 3 {
-			t.Errorf("held: %+v", all)
-		}
-		must(t, acquireAll(t, m, three).Release(t.Context()))
-		db.within("free", time.Minute, time.Minute+time.Second)
 	})
 }
 

@@ -2,15 +2,12 @@ package lease_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -26,43 +23,6 @@ func awaitAsked(t *testing.T, l *lease.Lease, want string) {
 	if why, _ := l.ReleaseReason(); why != want {
 		t.Errorf("the holder of %q is asked because of %q, want %q", l.Key(), why, want)
 	}
-}
-
-// TestAskOnServers proves that the statement which renews many leases tells of the questions,
-// wherever the row that is asked for stands; and that nothing is read while nobody asks, nor once
-// a holder was told.
-func TestAskOnServers(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		tap := new(wiretap)
-		renewals, reads := tap.counter("name: RenewMany "), tap.counter("cur.release_reason")
-		m := newManager(t, newPool(t, db, true, tap.install), lease.RenewEvery(50*time.Millisecond))
-		operator := newManager(t, newPool(t, db, false))
-		held := several(8, func(int) *lease.Lease { return acquire(t, m, named()) })
-		readsNothing := func() {
-			t.Helper()
-			read, before := reads.Load(), renewals.Load()
-			waitUntil(t, "some renewals", func() bool { return renewals.Load() > before+5 })
-			if n := reads.Load() - read; n > 0 {
-				t.Errorf("%d reads while nobody asks", n)
-			}
-		}
-		readsNothing()
-		for i, l := range held {
-			must(t, operator.RequestRelease(t.Context(), l.Key(), "first"))
-			before := renewals.Load()
-			awaitAsked(t, l, "first")
-			if n := renewals.Load() - before; n > 3 { // one may have begun before, and one have met the row locked
-				t.Errorf("lease %d is told after %d renewals", i, n)
-			}
-			for _, other := range held[i+1:] {
-				if _, asked := other.ReleaseReason(); asked {
-					t.Fatalf("%q is asked, too", other.Key())
-				}
-			}
-		}
-		readsNothing()
-		releaseMany(t, held)
-	})
 }
 
 // TestQuestionsAfterRelease proves that a lease which is kept after its release isn't asked
@@ -108,43 +68,6 @@ func TestQuestionsAfterRelease(t *testing.T) {
 	})
 }
 
-// askBeside lets another manager ask for a lease whose row is locked, returns when it has looked for
-// that twice, and sends what it is told.
-func askBeside(t *testing.T, db *testdb.DB, l *lease.Lease) <-chan error {
-	t.Helper()
-	tap := new(wiretap)
-	looks := tap.counter("HeldRows")
-	m := newManager(t, newPool(t, db, false, tap.install))
-	answer := later(func() error { return m.RequestRelease(context.Background(), l.Key(), "give it up") })
-	waitUntil(t, "a look", func() bool { return looks.Load() > 1 })
-	return answer
-}
-
-// TestAskBesideOthers proves that of several who ask at the same time, while the row is
-// locked, none is told that nobody holds the lease; and that a holder is asked whose token is ahead
-// of the clock.
-func TestAskBesideOthers(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		ahead := newPool(t, db, true, testdb.ClockAt(time.Now().Add(time.Hour).UnixMicro()))
-		for name, pool := range map[string]*sql.DB{"the clock goes on": pool, "the clock went back": ahead} {
-			t.Run(name, func(t *testing.T) {
-				l := acquire(t, newManager(t, pool, lease.TTL(time.Hour)), named())
-				tx := begin(t, pool, sql.LevelDefault)
-				guard(t, l, tx)
-				// One after the other, so that each has seen the row locked at another moment.
-				answers := several(4, func(int) <-chan error { return askBeside(t, db, l) })
-				commit(t, tx)
-				for _, answer := range answers {
-					wantsNone(t, "Ask", <-answer)
-				}
-				wantsNone(t, "Renew", l.Renew(t.Context()))
-				awaitAsked(t, l, "give it up")
-				release(t, l)
-			})
-		}
-	})
-}
-
 // TestAskBesideOthersInMemory proves the same of the store in memory, and that a holder is
 // asked whose token is ahead of the server's clock, because that was set back.
 func TestAskBesideOthersInMemory(t *testing.T) {
@@ -172,42 +95,6 @@ func TestAskBesideOthersInMemory(t *testing.T) {
 			release(t, l)
 		})
 	}
-}
-
-// TestDroppedWithAnEndedContext proves that a context that ended by its parent doesn't keep
-// a handle that the program has dropped, though nobody has called the context's function.
-func TestDroppedWithAnEndedContext(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		told := new(recorder)
-		m := db.manager(lease.Observe(told.observe))
-		dropWith(t, m, job)
-		told.collect(t, 1)
-		release(t, acquire(t, m, job))
-	})
-}
-
-//go:noinline
-func dropWith(t *testing.T, m *lease.Manager, key txlock.Key) {
-	l := acquire(t, m, key)
-	ctx, cancel := context.WithCancel(t.Context())
-	working, _ := l.Context(ctx) // its parent ends it
-	cancel()
-	<-working.Done()
-	must(t, l.Err())
-	runtime.KeepAlive(l)
-}
-
-// TestNoteInAnError proves that an error which names the holder is one line, whatever that
-// tells of itself.
-func TestNoteInAnError(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		l := acquire(t, m, job, lease.WithLabel("zwölf\nlevel=ERROR\x1b[0m"))
-		_, err := db.manager().Acquire(t.Context(), job, lease.WaitAtMost(time.Second))
-		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
-		says(t, err, `(zwölf\nlevel=ERROR\x1b[0m)`)
-		release(t, l)
-	})
 }
 
 // revoked reports whether the holder was asked, and why.
@@ -251,6 +138,11 @@ func TestAskedWithTheRenewal(t *testing.T) {
 		if why, asked := revoked(t, l); !asked || why != "" {
 			t.Errorf("asked %t because of %q", asked, why)
 		}
+		again := acquireIn(lease.WithOwner(t.Context(), l.Owner()), t, m, job)
+		if _, asked := revoked(t, again); !asked {
+			t.Error("who enters later isn't asked")
+		}
+		release(t, again)
 		time.Sleep(25 * time.Second)
 		must(t, l.Err())
 		wire.sends(t, "Question", 1) // of Renew; RenewMany has told the first
@@ -261,30 +153,6 @@ func TestAskedWithTheRenewal(t *testing.T) {
 			t.Errorf("the next holder is asked because of %q", why)
 		}
 		release(t, next)
-	})
-}
-
-// TestAskReachesAllHandles proves that all handles of a lease are told, those that enter
-// later at once, and those of another manager of the owner with its own renewal.
-func TestAskReachesAllHandles(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, other := db.manager(), db.manager()
-		ctx := lease.WithOwner(t.Context(), "owner")
-		first := acquireIn(ctx, t, m, job)
-		second := acquireIn(ctx, t, m, job)
-		elsewhere := acquireIn(ctx, t, other, job)
-		must(t, m.RequestRelease(t.Context(), job, "why"))
-		<-first.ReleaseRequested()
-		<-second.ReleaseRequested()
-		third := acquireIn(ctx, t, m, job)
-		if why, _ := revoked(t, third); why != "why" {
-			t.Errorf("who entered later is asked because of %q", why)
-		}
-		<-elsewhere.ReleaseRequested()
-		for _, l := range []*lease.Lease{first, second, third, elsewhere} {
-			must(t, l.Err())
-			release(t, l)
-		}
 	})
 }
 

@@ -387,18 +387,6 @@ func TestCloseByAFunction(t *testing.T) {
 	})
 }
 
-// TestCloseAfterAPanic proves that a function that panics, or ends its goroutine, has returned.
-func TestCloseAfterAPanic(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		panics(t, "Do", "on purpose", func() {
-			_ = m.Do(t.Context(), job, func(context.Context, *lease.Lease) error { panic("on purpose") })
-		})
-		must(t, m.Close(context.WithoutCancel(t.Context())))
-		nothingHeld(t, db.manager())
-	})
-}
-
 // TestCloseBeforeTheFunction proves that a function whose lease was granted while Close was
 // called is not called any more.
 func TestCloseBeforeTheFunction(t *testing.T) {

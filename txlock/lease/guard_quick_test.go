@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,6 +158,25 @@ func TestForceReleaseEnds(t *testing.T) {
 		db.within("after the grace", 7*time.Second, 7*time.Second+100*time.Millisecond)
 		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
 		wants(t, "Renew", l.Renew(t.Context()), lease.ErrReplaced)
+
+		l = acquire(t, m, job) // guarded for less than the grace by each, and for more by all of them
+		var guards sync.WaitGroup
+		commits := func(tx *memstore.Tx) {
+			time.Sleep(2 * time.Second)
+			wantsNone(t, "Commit", tx.Commit())
+		}
+		tx = wire.guarding(t, l)
+		guards.Go(func() { commits(tx) })
+		for range 3 {
+			next := wire.Begin()
+			guards.Go(func() {
+				wantsNone(t, "Guard", l.Guard(t.Context(), next, txlock.NothingRead()))
+				commits(next)
+			})
+			synctest.Wait()
+		}
+		must(t, operator.ForceRelease(t.Context(), job))
+		guards.Wait()
 		wants(t, "a slot below 0", operator.ForceRelease(t.Context(), job, -1), txlock.ErrInvalidOption)
 	})
 }
@@ -240,26 +260,6 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		must(t, again.Renew(ctx))
 		release(t, again)
 	})
-}
-
-// TestAcquireTxReleaseBeforeEnd proves that Release in the open transaction waits for nothing, and
-// that the lease is free soon after the transaction has ended, however late.
-func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
-	for name, end := range map[string]func(tx *memstore.Tx) error{"commit": (*memstore.Tx).Commit, "rollback": (*memstore.Tx).Rollback} {
-		runInMemory(t, name, func(t *testing.T, db *memory) {
-			m, wire := db.process(lease.TTL(5 * time.Minute))
-			tx := wire.Begin()
-			l := acquireTx(t, m, tx, job)
-			wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
-			db.at("Release", 250*time.Millisecond)
-			wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-			db.after(time.Minute)
-			must(t, end(tx))
-			time.Sleep(2 * time.Second)
-			nothingHeld(t, m)
-			release(t, acquire(t, db.manager(), job))
-		})
-	}
 }
 
 // TestAcquireTxTwice proves that an owner that acquires the lease several times in one transaction

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -251,12 +249,6 @@ func TestGuardAndSavepoints(t *testing.T) {
 	})
 }
 
-// seize changes the row of a lease, as if its holder had been paused meanwhile.
-func seize(t testing.TB, db *testdb.DB, key txlock.Key, set string) {
-	t.Helper()
-	exec(t, db, "UPDATE lockstep_leases SET "+set+" WHERE name = ? AND slot = 0", key.String())
-}
-
 // poolKind reports whether a pool is guarded.
 func poolKind(pool *sql.DB) (guarded bool) {
 	conn, err := pool.Conn(context.Background())
@@ -268,120 +260,6 @@ func poolKind(pool *sql.DB) (guarded bool) {
 		return nil
 	})
 	return errors.Join(err, conn.Close()) == nil && guarded
-}
-
-// TestGuardLost proves that the transaction of a holder that has lost its lease
-// can't be guarded, whatever has become of the lease.
-func TestGuardLost(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		for name, c := range map[string]struct {
-			set  string // of its row
-			then func(t *testing.T, l *lease.Lease)
-		}{
-			"expired":                          {"expires_us = 1", nil},
-			"expired and taken over":           {"expires_us = 1", func(t *testing.T, l *lease.Lease) { higher(t, acquire(t, other, l.Key()), l) }},
-			"expired, taken over and released": {"expires_us = 1", func(t *testing.T, l *lease.Lease) { free(t, other, l.Key()) }},
-			"expired and taken over by an owner of the same name": {"expires_us = 1", func(t *testing.T, l *lease.Lease) {
-				higher(t, acquireIn(lease.WithOwner(t.Context(), l.Owner()), t, other, l.Key()), l)
-			}},
-			"released by force": {"owner = owner", func(t *testing.T, l *lease.Lease) { must(t, other.ForceRelease(t.Context(), l.Key())) }},
-			"its row deleted": {"owner = owner", func(t *testing.T, l *lease.Lease) {
-				exec(t, db, "DELETE FROM lockstep_leases WHERE name = ?", l.Key().String())
-			}},
-			"its token changed": {"token = token + 1", nil},
-			"its hold removed":  {"holders = LEFT(holders, 0)", nil},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				table, key := counter(t, db), named()
-				l := acquire(t, m, key)
-				tx := begin(t, pool, sql.LevelReadCommitted)
-				add(t, tx, table)
-				seize(t, db, key, c.set)
-				if c.then != nil {
-					c.then(t, l)
-				}
-				must(t, l.Err())
-				err := l.Guard(t.Context(), tx)
-				if name == "its row deleted" && errors.Is(err, txlock.ErrStaleSnapshot) {
-					// A plain pool can't tell from the missing row that it is not
-					// the snapshot that is old.
-					err = l.Renew(t.Context())
-				}
-				wants(t, "Guard", err, txlock.ErrLost)
-				if txlock.Retryable(err) {
-					t.Errorf("retryable: %v", err)
-				}
-				rollback(t, tx)
-				within(t, "Done", l.Done())
-				wants(t, "Err", l.Err(), txlock.ErrLost)
-				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-			})
-		}
-	})
-}
-
-// TestGuardKeepsSuccessorsOut proves that a lease whose time is over is not taken
-// over while a transaction guards it, that a try is told at once, and that the
-// guarded transaction, which nobody could overtake, is committed.
-func TestGuardKeepsSuccessorsOut(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		table, key := counter(t, db), named()
-		l := acquire(t, m, key, lease.TTL(unhurried(t, m, 2*time.Second)))
-		tx := begin(t, pool, sql.LevelDefault)
-		add(t, tx, table)
-		guard(t, l, tx)
-		within(t, "the end of its time", l.Done())
-		if left := number(t, db, "SELECT CAST(expires_us - UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) FROM lockstep_leases WHERE name = ?", key.String()); left > 0 {
-			time.Sleep(time.Duration(left)*time.Microsecond + 10*time.Millisecond) // by the server's clock too
-		}
-		quickly(t, "TryAcquire", func() {
-			wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-		})
-		quickly(t, "AcquireTx", func() {
-			rival := begin(t, pool, sql.LevelDefault)
-			wants(t, "AcquireTx", second(other.AcquireTx(t.Context(), rival, key)), txlock.ErrBusy)
-			rollback(t, rival)
-		})
-		wants(t, "Guard of another transaction", l.Guard(t.Context(), begin(t, pool, sql.LevelDefault)), txlock.ErrLost)
-		commit(t, tx)
-		counts(t, db, table, 1)
-		if token := free(t, other, key); token <= l.Token() {
-			t.Errorf("token %d after %d", token, l.Token())
-		}
-		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
-// TestDoInGuardedTransaction proves that code under an open guard can enter the
-// lease again, guard again and return, without waiting for itself.
-func TestDoInGuardedTransaction(t *testing.T) {
-	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		pool := newPool(t, db, guarded)
-		m, table, key := newManager(t, pool), counter(t, db), named()
-		var tx *sql.Tx
-		err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) (err error) {
-			tx = begin(t, pool, sql.LevelDefault)
-			guard(t, l, tx)
-			quickly(t, "Do in the transaction", func() {
-				err = m.Do(ctx, key, func(ctx context.Context, inner *lease.Lease) error {
-					if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
-						return err
-					}
-					return inner.Guard(ctx, tx)
-				})
-			})
-			if err != nil {
-				return err
-			}
-			return tx.Commit()
-		})
-		must(t, err)
-		counts(t, db, table, 1)
-		free(t, newManager(t, pool), key)
-	})
 }
 
 // TestGuardOfNothing proves that only an open transaction can be guarded or take a
@@ -406,74 +284,4 @@ func TestGuardOfNothing(t *testing.T) {
 		wants(t, "Guard after the release", l.Guard(t.Context(), tx), txlock.ErrNotHeld)
 		commit(t, tx)
 	})
-}
-
-// TestGuardedBackToBack proves that a lease whose row is guarded nearly all of the
-// time is renewed all the same: jobs that commit one guarded transaction after the
-// other, of 1 or 100 ms, alone or in pairs, don't lose it at a TTL of 600 ms, of which
-// a wait behind a pair leaves a third to a busy machine. It takes a minute with
-// LOCKSTEP_LONG=1, and is shorter, but at a tenth of the speed, without, for such machines.
-func TestGuardedBackToBack(t *testing.T) {
-	length, scale := testdb.Long(9*time.Second, time.Minute), testdb.Long(10*time.Millisecond, time.Millisecond)
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		run, wait := sideBySide(t)
-		defer wait()
-		for _, work := range []time.Duration{1 * scale, 100 * scale} {
-			for _, workers := range []int{1, 2} {
-				run(work.String()+"/"+strconv.Itoa(workers), func(t *testing.T) {
-					// One of the two workers has a plain pool.
-					pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}[:workers]
-					m, table := newManager(t, pools[0], lease.TTL(600*scale)), counter(t, db)
-					l := acquire(t, m, named())
-					var group sync.WaitGroup
-					committed := make([]int64, workers)
-					end := time.Now().Add(length)
-					for w, pool := range pools {
-						group.Go(func() {
-							for time.Now().Before(end) && !t.Failed() {
-								if err := guardedWork(t.Context(), pool, l, table, work); err != nil {
-									t.Errorf("worker %d after %d transactions, %v before the end: %v", w, committed[w], time.Until(end), err)
-									return
-								}
-								committed[w]++
-							}
-						})
-					}
-					group.Wait()
-					wantsNone(t, "the lease", l.Err())
-					total := int64(0)
-					for _, n := range committed {
-						total += n
-					}
-					if n := counted(t, db, table); n != total || n == 0 {
-						t.Errorf("%d were committed, the counter is %d", total, n)
-					}
-					t.Logf("%d transactions", total)
-					release(t, l)
-				})
-			}
-		}
-	})
-}
-
-// guardedWork is one transaction that guards first, and so keeps the row locked
-// for as long as it works.
-func guardedWork(ctx context.Context, pool *sql.DB, l *lease.Lease, table string, work time.Duration) (err error) {
-	tx, err := pool.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, tx.Rollback())
-		}
-	}()
-	if err := l.Guard(ctx, tx, txlock.NothingRead()); err != nil {
-		return err
-	}
-	time.Sleep(work)
-	if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
-		return err
-	}
-	return tx.Commit()
 }

@@ -340,23 +340,6 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 	})
 }
 
-// TestSlowWaitForReaders proves that a writer that waits for a reader to go is told of it: it
-// has the lease itself meanwhile.
-func TestSlowWaitForReaders(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, told := db.manager(), new(answers)
-		b := db.manager(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
-		reader := share(t, a, job)
-		info := infoOf(t, reader, a)
-		time.AfterFunc(10*time.Second, func() { _ = reader.Release(context.Background()) })
-		l := acquire(t, b, job)
-		if held := told.granted.Held; held == nil || held.Owner != info.Owner || !held.Since.Equal(info.Since) {
-			t.Errorf("%+v, want %+v", held, info)
-		}
-		release(t, l)
-	})
-}
-
 // TestSlowWaitBehindOthers proves that a wait behind others of its manager, which never looks
 // itself, names who had the lease when it had become slow.
 func TestSlowWaitBehindOthers(t *testing.T) {

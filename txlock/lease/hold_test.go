@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -85,25 +84,6 @@ func TestTermsCountFromTheGrant(t *testing.T) {
 	})
 }
 
-// TestHoldAtLeastWakesNobody proves that who waits in the same process isn't woken by a
-// release that doesn't free the lease.
-func TestHoldAtLeastWakesNobody(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process(lease.Poll(time.Minute, time.Minute))
-		l := acquire(t, m, job, lease.TTL(time.Hour), lease.HoldAtLeast(2*time.Hour))
-		granted := later(func() *lease.Lease { return acquire(t, m, job) })
-		synctest.Wait()
-		looks, takes := len(wire.calls("Look")), len(wire.calls("Take"))
-		release(t, l)
-		synctest.Wait()
-		if len(wire.calls("Look")) != looks || len(wire.calls("Take")) != takes {
-			t.Error("the waiter was woken")
-		}
-		release(t, <-granted)
-		db.within("granted", 2*time.Hour, 2*time.Hour+time.Minute)
-	})
-}
-
 // TestHoldAtLeastEntered proves that the last release of an owner that has entered again
 // counts, with the longest time, from the first grant on.
 func TestHoldAtLeastEntered(t *testing.T) {
@@ -131,19 +111,6 @@ func TestHoldAtLeastEntered(t *testing.T) {
 		release(t, again)
 		release(t, acquire(t, second, job))
 		db.within("free", begun+time.Minute, begun+time.Minute+500*time.Millisecond)
-	})
-}
-
-// TestHoldAtLeastOfClose proves that Close does as Release does.
-func TestHoldAtLeastOfClose(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		acquire(t, m, job, lease.HoldAtLeast(time.Minute))
-		must(t, m.Close(t.Context()))
-		other := db.manager()
-		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		release(t, acquire(t, other, job))
-		db.within("free", time.Minute, time.Minute+500*time.Millisecond)
 	})
 }
 
@@ -243,36 +210,6 @@ func TestHoldAtLeastOfAClockSetBack(t *testing.T) {
 	})
 }
 
-// TestHoldAtLeastOfPermits proves that permits that are given back stay taken: at most n
-// begin in any such time.
-func TestHoldAtLeastOfPermits(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		s := semaphore(t, m, job, 2)
-		for n := range 6 {
-			must(t, s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(time.Minute)))
-			late := time.Duration(n/2) * time.Minute
-			db.within("a permit", late, late+time.Second)
-		}
-	})
-}
-
-// TestHoldAtLeastOfADowngrade proves that a writer who becomes a reader keeps the other
-// readers out until the time is over.
-func TestHoldAtLeastOfADowngrade(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, other := db.manager(), db.manager()
-		release(t, share(t, other, job))
-		reader := mustLease(t)(acquire(t, m, job, lease.HoldAtLeast(time.Minute)).Downgrade(t.Context()))
-		wants(t, "TryAcquireShared", second(other.TryAcquireShared(t.Context(), job)), txlock.ErrBusy)
-		next := share(t, other, job)
-		db.within("free for readers", time.Minute, time.Minute+500*time.Millisecond)
-		must(t, reader.Err())
-		release(t, reader, next)
-		nothingHeld(t, m)
-	})
-}
-
 // TestHoldAtLeastRefused proves which times are refused, and that readers can't have one,
 // before anything is sent; and that no owner can pass for one of a released lease.
 func TestHoldAtLeastRefused(t *testing.T) {
@@ -286,20 +223,6 @@ func TestHoldAtLeastRefused(t *testing.T) {
 	wants(t, "AcquireShared", second(m.AcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
 	wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
 	wants(t, "Acquire", second(m.Acquire(lease.WithOwner(t.Context(), store.Released+"ann"), job)), txlock.ErrInvalidOption)
-}
-
-// TestHoldAtLeastOfATransaction proves that a lease which was acquired in a transaction is
-// kept as any other.
-func TestHoldAtLeastOfATransaction(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		tx := wire.Begin()
-		l := mustLease(t)(m.AcquireTx(t.Context(), tx, job, lease.HoldAtLeast(time.Minute)))
-		must(t, tx.Commit())
-		release(t, l)
-		release(t, acquire(t, m, job))
-		db.within("free", time.Minute, time.Minute+500*time.Millisecond)
-	})
 }
 
 // TestHoldAtLeastAnsweredLate proves of a release whose first attempt is not answered before

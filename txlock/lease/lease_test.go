@@ -61,14 +61,14 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other, limit := db.manager(), db.manager(), lease.WaitAtMost(time.Second)
 		shared, permits := txlock.Named("shared"), semaphore(t, m, txlock.Named("permits"), 1)
-		acquireIn(lease.WithOwner(t.Context(), "somebody"), t, m, job)
+		acquireIn(lease.WithOwner(t.Context(), "somebody"), t, m, job, lease.WithLabel("zwölf\nlevel=ERROR\x1b[0m"))
 		reader := share(t, m, shared)
 		permit(t, permits)
 		for _, c := range []struct {
 			err  error
 			says string
 		}{
-			{second(other.Acquire(t.Context(), job, limit)), `after 1s owner "somebody" (`},
+			{second(other.Acquire(t.Context(), job, limit)), `after 1s owner "somebody" (zwölf\nlevel=ERROR\x1b[0m) had it`}, // in one line
 			{second(other.AcquireShared(t.Context(), job, limit)), `after 1s owner "somebody" (`},
 			{second(other.Acquire(t.Context(), shared, limit)), "readers had it"},
 			{second(permits.Acquire(t.Context(), limit)), "no permit was free"},
@@ -184,26 +184,6 @@ func keyCalls(ctx context.Context, m *lease.Manager, key txlock.Key) map[string]
 	return map[string]error{"Inspect": inspect, "ForceRelease": m.ForceRelease(ctx, key)}
 }
 
-// TestOwnerLengths proves that the shortest and the longest owner are written as
-// they are, and enter their lease again.
-func TestOwnerLengths(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		m, other := newManager(t, pool), newManager(t, pool)
-		for _, owner := range []string{"o", strings.Repeat("ö", 127) + "o", "\x00\xff' ; \\"} {
-			key := named()
-			ctx := lease.WithOwner(t.Context(), owner)
-			l := acquireIn(ctx, t, m, key)
-			if got := inspect(t, m, key).Owner; got != owner || l.Owner() != owner {
-				t.Errorf("owner %q, in the row %q, want %q", l.Owner(), got, owner)
-			}
-			again := mustLease(t)(other.TryAcquire(ctx, key))
-			entered(t, again, l)
-			release(t, again, l)
-		}
-	})
-}
-
 // TestTablesMissing proves that without the tables every call says so, and how to
 // make them, and that nothing goes on in the background.
 func TestTablesMissing(t *testing.T) {
@@ -264,53 +244,5 @@ func TestRaiseToken(t *testing.T) {
 		higher(t, next, l)
 		wants(t, "RaiseToken to a number that is no token", inner.RaiseToken(t.Context(), next, math.MaxUint64), txlock.ErrInvalidOption)
 		release(t, next)
-	})
-}
-
-// TestRaiseTokenLost proves that a token that may or may not have been raised loses the
-// lease, and that one of a lease that somebody has taken does too.
-func TestRaiseTokenLost(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		l := acquire(t, m, txlock.Named("unanswered"))
-		wants(t, "RaiseToken without an answer", inner.RaiseToken(ended(t), l, l.Token()+1), txlock.ErrLost)
-		wants(t, "Err", l.Err(), txlock.ErrLost)
-		l = acquire(t, m, job)
-		must(t, db.manager().ForceRelease(t.Context(), job))
-		acquire(t, db.manager(), job)
-		wants(t, "RaiseToken of what is somebody else's", inner.RaiseToken(t.Context(), l, l.Token()+1), txlock.ErrLost, lease.ErrReplaced)
-		reader := share(t, m, txlock.Named("shared"))
-		wants(t, "RaiseToken of a reader", inner.RaiseToken(t.Context(), reader, reader.Token()+1), txlock.ErrInvalidOption)
-		release(t, reader)
-	})
-}
-
-// TestEpoch proves that a database keeps its epoch, whoever begins one, and the
-// cleanup leaves it.
-func TestEpoch(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		m := newManager(t, newPool(t, db, true), lease.PurgeEvery(0, time.Second))
-		none, err := inner.Epoch(t.Context(), m)
-		if err != nil || none.ID != "" {
-			t.Errorf("a new database: %+v, %v", none, err)
-		}
-		begun, err := inner.BeginEpoch(t.Context(), m, time.Hour)
-		if err != nil || begun.ID == "" || begun.Age < time.Hour || begun.Age > 2*time.Hour {
-			t.Errorf("BeginEpoch: %+v, %v", begun, err)
-		}
-		again, err := inner.BeginEpoch(t.Context(), m, 0)
-		if err != nil || again.ID != begun.ID || again.Age < begun.Age {
-			t.Errorf("BeginEpoch again: %+v after %+v, %v", again, begun, err)
-		}
-		if _, err := m.Purge(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if all, err := m.List(t.Context()); err != nil || len(all) != 0 {
-			t.Errorf("List: %+v, %v", all, err)
-		}
-		kept, err := inner.Epoch(t.Context(), m)
-		if err != nil || kept.ID != begun.ID {
-			t.Errorf("after the cleanup: %+v, want %+v, %v", kept, begun, err)
-		}
 	})
 }

@@ -150,40 +150,6 @@ func TestObserverOfALife(t *testing.T) {
 	})
 }
 
-// TestObserverOfRefusals proves that an observer is told why a lease was not granted,
-// and of a wait in vain before that.
-func TestObserverOfRefusals(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		seen := new(recorder)
-		m, wire := db.process(lease.Observe(seen.observe))
-		l := acquire(t, db.manager(), job)
-		for name, test := range map[string]struct {
-			ask    func() error
-			cause  error
-			events []string
-			took   time.Duration
-		}{
-			"try":              {func() error { return second(m.TryAcquire(t.Context(), job)) }, txlock.ErrBusy, []string{"refused"}, 0},
-			"limit":            {func() error { return second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))) }, txlock.ErrWaitTimeout, []string{"waited", "refused"}, time.Second},
-			"context":          {func() error { return m.Do(limited(t, time.Minute), job, noWork) }, context.DeadlineExceeded, []string{"waited", "refused"}, time.Minute},
-			"in a transaction": {func() error { return second(m.AcquireTx(t.Context(), wire.Begin(), job)) }, txlock.ErrBusy, []string{"refused"}, 0},
-		} {
-			before := len(seen.all())
-			wants(t, name, test.ask(), test.cause)
-			events := seen.all()[before:]
-			expect(t, events, job, test.events...)
-			for _, e := range events {
-				wants(t, e.what, e.Err, test.cause)
-				between(t, e.what, test.took, e.Took, test.took)
-				if e.Token != 0 || e.Owner == l.Owner() {
-					t.Errorf("%s: token %d, owner %q", e.what, e.Token, e.Owner)
-				}
-			}
-		}
-		release(t, l)
-	})
-}
-
 // TestObserverOfALoss proves that an observer is told of a loss once, with its cause,
 // however it is found, and of the Release that finds nothing to release.
 func TestObserverOfALoss(t *testing.T) {
@@ -242,34 +208,6 @@ func TestObserverOfALoss(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestObserverOfReentry proves that each handle is a grant, with the token of the
-// first, and that the lease is released once, with the last of them; and that Close
-// releases what is held.
-func TestObserverOfReentry(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		seen := new(recorder)
-		m := db.manager(lease.Observe(seen.observe))
-		ctx := lease.WithOwner(t.Context(), "me")
-		handles := several(3, func(int) *lease.Lease { return acquireIn(ctx, t, m, job) })
-		release(t, handles[0])
-		expect(t, seen.all(), job, "granted", "granted", "granted")
-		release(t, handles[2], handles[1])
-		l := acquire(t, m, job)
-		must(t, m.Close(t.Context()))
-		events := seen.all()
-		expect(t, events, job, "granted", "granted", "granted", "released", "granted", "released")
-		for i, e := range events {
-			want := handles[0]
-			if i >= 4 {
-				want = l
-			}
-			if e.Token != want.Token() || e.Owner != want.Owner() || e.Err != nil {
-				t.Errorf("%s: token %d, owner %q, error %v; want %d, %q", e.what, e.Token, e.Owner, e.Err, want.Token(), want.Owner())
-			}
-		}
-	})
 }
 
 // TestObserverBalances proves that a call is answered for each that is asked, and that a

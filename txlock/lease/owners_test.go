@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,56 +15,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// outers are the ways to get a context that carries the lease of a job, by a manager on a wire.
-func outers(w *wire) map[string]func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
-	holds := func(take verb) func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
-		return func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
-			l, err := take(ctx, m, job)
-			if err != nil {
-				return err
-			}
-			under(ctx, l, fn)
-			return l.Release(ctx)
-		}
-	}
-	return map[string]func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error{
-		"Context": holds(exclusive), "AcquireTx": holds(w.commits()),
-		"Do": func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
-			return m.Do(ctx, job, plain(fn))
-		},
-		"DoShared": func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
-			return m.DoShared(ctx, job, plain(fn))
-		},
-		"Semaphore": func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
-			s, err := m.Semaphore(job, 2)
-			if err != nil {
-				return err
-			}
-			return s.Do(ctx, plain(fn))
-		},
-		"WithOwner inside of another Do": func(ctx context.Context, m *lease.Manager, fn func(ctx context.Context)) error {
-			return m.Do(lease.WithOwner(ctx, "owner of the job"), job, func(_ context.Context, l *lease.Lease) error {
-				under(ctx, l, fn) // which has no such name
-				return nil
-			})
-		},
-	}
-}
-
-func plain(fn func(ctx context.Context)) func(context.Context, *lease.Lease) error {
-	return func(ctx context.Context, _ *lease.Lease) error {
-		fn(ctx)
-		return nil
-	}
-}
-
-// under calls a function with the context of a lease.
-func under(ctx context.Context, l *lease.Lease, fn func(ctx context.Context)) {
-	working, cancel := l.Context(ctx)
-	defer cancel()
-	fn(working)
-}
 
 // commits returns a verb that acquires in a transaction that commits.
 func (w *wire) commits() verb {
@@ -121,23 +70,6 @@ func excludes(t *testing.T, goroutines int, acquire func() (*lease.Lease, error)
 	}
 	all.Wait()
 	return seen.Load()
-}
-
-// TestOtherKeysExclude proves that under the context of a lease goroutines exclude each
-// other by the leases of other keys, however the one and the others are taken.
-func TestOtherKeysExclude(t *testing.T) {
-	for outer := range outers(nil) {
-		for inner := range inners(nil) {
-			runInMemory(t, outer+", "+inner, func(t *testing.T, db *memory) {
-				m, wire := db.process()
-				must(t, outers(wire)[outer](t.Context(), m, func(ctx context.Context) {
-					if most := excludes(t, 6, func() (*lease.Lease, error) { return inners(wire)[inner](ctx, m, txlock.Named("another")) }); most != 1 {
-						t.Errorf("%d were inside at once", most)
-					}
-				}))
-			})
-		}
-	}
 }
 
 // TestContextOfATransaction proves that under the context of a lease which was acquired in
@@ -210,33 +142,6 @@ func TestNameOfADeadReader(t *testing.T) {
 	})
 }
 
-// TestWriterWhoReadsReEnters proves that the holder of the lease re-enters it under its
-// context by a third manager also where it reads by a second, whose reader can't become a writer.
-func TestWriterWhoReadsReEnters(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		key := named()
-		reading := newManager(t, newPool(t, db, true))
-		before := share(t, reading, key) // it is of readers, too
-		working := contextOf(t, before)
-		wants(t, "Acquire of a reader by another pool", second(newManager(t, pool).Acquire(working, key, lease.WaitAtMost(time.Minute))), txlock.ErrUpgrade)
-		release(t, before)
-		wantsNone(t, "Do", newManager(t, pool).Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
-			reader, err := reading.TryAcquireShared(ctx, key)
-			if err != nil {
-				return err
-			}
-			again, err := newManager(t, pool).TryAcquire(ctx, key)
-			if err == nil && again.Token() != l.Token() {
-				t.Errorf("token %d, want %d", again.Token(), l.Token())
-			}
-			if err == nil {
-				err = again.Release(ctx)
-			}
-			return errors.Join(err, reader.Release(ctx))
-		}))
-	})
-}
-
 // TestReentryInMemory proves who re-enters a lease: a caller with the context of its handle, in the same
 // manager without a statement, and the owner who is named; and that it is released with
 // the last handle.
@@ -261,6 +166,10 @@ func TestReentryInMemory(t *testing.T) {
 			}
 			must(t, l.Err())
 
+			another := acquireIn(ctx, t, m, txlock.Named("another")) // the context is the owner's for its key alone
+			wants(t, "another key", second(m.TryAcquire(ctx, another.Key())), txlock.ErrBusy)
+			release(t, another)
+
 			elsewhere := acquireIn(ctx, t, other, job)
 			entered(t, elsewhere, l)
 			release(t, elsewhere)
@@ -276,38 +185,6 @@ func TestReentryInMemory(t *testing.T) {
 func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	return mustLease(t)(m.Acquire(ctx, key, options...))
-}
-
-// TestContextOfALostLease proves that a caller with the context of a lease that is over asks as
-// somebody else.
-func TestContextOfALostLease(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, operator := db.manager(), db.manager()
-		over := func(end func(l *lease.Lease)) *lease.Lease {
-			l := acquire(t, m, job)
-			ctx := contextOf(t, l)
-			end(l)
-			again, err := m.Acquire(lease.WithOwner(context.WithoutCancel(ctx), "me"), job) // the innermost counts
-			must(t, err)
-			release(t, again)
-			again = mustLease(t)(m.Acquire(context.WithoutCancel(ctx), job))
-			if again.Owner() == l.Owner() || again.Token() <= l.Token() {
-				t.Errorf("owner %s token %d, after %s token %d", again.Owner(), again.Token(), l.Owner(), l.Token())
-			}
-			release(t, again)
-			return l
-		}
-		over(func(l *lease.Lease) { release(t, l) })
-		over(func(l *lease.Lease) {
-			must(t, operator.ForceRelease(t.Context(), job))
-			<-l.Done()
-		})
-		l := over(func(l *lease.Lease) { // and before the holder knows
-			must(t, operator.ForceRelease(t.Context(), job))
-			wants(t, "Renew", l.Renew(t.Context()), lease.ErrReplaced)
-		})
-		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-	})
 }
 
 // TestAnotherDatabase proves that under the context of a lease a manager of another
@@ -389,49 +266,6 @@ func TestUpgradeIsRefusedAtOnce(t *testing.T) {
 				writers.all.Wait()
 				release(t, acquireIn(outer, t, m, job))
 			})
-		}
-	}
-}
-
-// TestWriterMeetsItsReader proves that an owner's writer doesn't wait for its own reader,
-// which has come while it waited: whoever is first, both calls end.
-func TestWriterMeetsItsReader(t *testing.T) {
-	for how, options := range map[string][]lease.ManagerOption{"poll": nil, "fair": {lease.Fair()}} {
-		for _, apart := range []bool{true, false} {
-			for _, first := range []string{"reader", "writer"} {
-				runInMemory(t, fmt.Sprintf("%s, apart %t, the %s first", how, apart, first), func(t *testing.T, db *memory) {
-					writes, other := db.manager(options...), db.manager()
-					reads := writes
-					if apart {
-						reads = db.manager(options...)
-					}
-					release(t, share(t, other, job)) // it is of readers
-					holder := acquire(t, other, job)
-					ctx := lease.WithOwner(limited(t, time.Minute), "me")
-					var reader *lease.Lease
-					calls := map[string]func() error{
-						"reader": func() (err error) {
-							reader, err = reads.AcquireShared(ctx, job)
-							return err
-						},
-						"writer": func() error { return acquired(writes.Acquire(ctx, job)) },
-					}
-					ends := map[string]chan error{first: later(calls[first])}
-					delete(calls, first)
-					synctest.Wait()
-					for who, call := range calls {
-						ends[who] = later(call)
-					}
-					time.Sleep(time.Second)
-					release(t, holder)
-					must(t, <-ends["reader"])
-					if err := <-ends["writer"]; err != nil {
-						wants(t, "the writer", err, txlock.ErrUpgrade)
-					}
-					db.within("both", time.Second, 5*time.Second)
-					release(t, reader)
-				})
-			}
 		}
 	}
 }

@@ -64,29 +64,6 @@ func names(n int, prefix string) (all []string) {
 	return all
 }
 
-// TestQueueOfOneProcess proves that those who wait in one manager are granted a lease in
-// the order in which they came, each at the moment of the release before it.
-func TestQueueOfOneProcess(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		options []lease.AcquireOption
-	}{{"poll", nil}, {"fair", []lease.AcquireOption{lease.Fair()}}} {
-		runInMemory(t, c.name, func(t *testing.T, db *memory) {
-			m, l := db.manager(), crowd{db: db}
-			for _, name := range names(20, "") { // more than have a place on the server
-				l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, c.options...) })
-			}
-			l.inOrder()
-			for i, when := range l.when {
-				if when != time.Duration(i)*time.Second {
-					t.Errorf("grants at %v", l.when)
-					break
-				}
-			}
-		})
-	}
-}
-
 // TestWhoGivesUpLeavesTheQueue proves that a waiter whose context ends lets the next one
 // pass, also where it was the first.
 func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
@@ -122,23 +99,6 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 			t.Run("", func(t *testing.T) { inMemory(t, inBubble) })
 		}
 	}
-}
-
-// TestReleaseNeedsNoLook proves that a waiter who is told of a release in its manager takes
-// the lease by one statement, without a look before.
-func TestReleaseNeedsNoLook(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
-			m, wire := db.process()
-			held := acquire(t, m, job)
-			l := crowd{db: db}
-			l.join(t.Context(), "waiter", 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, options...) })
-			looks := len(wire.calls("Look"))
-			release(t, held)
-			l.all.Wait()
-			equal(t, "looks after the release", len(wire.calls("Look"))-looks, 0)
-		}
-	})
 }
 
 // TestPlacesAreInOrder proves that of one manager those who came first have their places
@@ -218,27 +178,6 @@ func TestPlacesAreBounded(t *testing.T) {
 	})
 }
 
-// TestLateTogether proves that the observer is told of those who came while the first of a
-// manager waited for a connection that the order of the queue was not kept.
-func TestLateTogether(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		seen := new(recorder)
-		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
-		held := acquire(t, m, job)
-		wire.fault("Turn", times(1, func(context.Context, string, store.Row, func() error) error { return store.ErrNoTurn }))
-		l := crowd{db: db}
-		for _, name := range names(3, "") {
-			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
-		}
-		time.Sleep(5 * time.Second)
-		release(t, held)
-		l.inOrder()
-		if fair := seen.fair(); !slices.Equal(fair, []bool{false, false, false}) {
-			t.Errorf("fair: %v", fair)
-		}
-	})
-}
-
 // TestWithoutAPlace proves that a wait goes on by looking where there is no connection for
 // a place, and takes one as soon as there is.
 func TestWithoutAPlace(t *testing.T) {
@@ -261,21 +200,19 @@ func TestWithoutAPlace(t *testing.T) {
 	})
 }
 
-// TestWaitersOfReaders proves that readers don't wait behind a writer of their process,
-// and are woken together with it.
-func TestWaitersOfReaders(t *testing.T) {
+// TestReleaseNeedsNoLook proves that a waiter who is told of a release in its manager takes
+// the lease by one statement, without a look before.
+func TestReleaseNeedsNoLook(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		held := acquire(t, m, job)
-		l := crowd{db: db}
-		for _, name := range names(3, "reader ") {
-			l.join(t.Context(), name, 0, func(ctx context.Context) (*lease.Lease, error) { return m.AcquireShared(ctx, job) })
-		}
-		time.Sleep(time.Second)
-		release(t, held)
-		l.all.Wait()
-		if !slices.Equal(l.when, []time.Duration{time.Second, time.Second, time.Second}) {
-			t.Errorf("readers were let in at %v", l.when)
+		for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
+			m, wire := db.process()
+			held := acquire(t, m, job)
+			l := crowd{db: db}
+			l.join(t.Context(), "waiter", 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, options...) })
+			looks := len(wire.calls("Look"))
+			release(t, held)
+			l.all.Wait()
+			equal(t, "looks after the release", len(wire.calls("Look"))-looks, 0)
 		}
 	})
 }

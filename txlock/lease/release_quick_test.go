@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -11,35 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// TestReleaseAgain proves that a lease is released once, whoever does it how often.
-func TestReleaseAgain(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		wire.fault("Release", slow(time.Second))
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				wantsNone(t, "Release", l.Release(t.Context()))
-			})
-		}
-		all.Wait()
-		release(t, l)
-		wire.sends(t, "Release", 1)
-		wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-		if !done(l) || l.Remaining() != 0 || l.Valid() || errors.Is(l.Err(), txlock.ErrLost) {
-			t.Errorf("done %t, left %v, %v", done(l), l.Remaining(), l.Err())
-		}
-		working := contextOf(t, l)
-		wants(t, "the context of a handle that is over", context.Cause(working), txlock.ErrNotHeld)
-		nothingHeld(t, m)
-	})
-}
 
 // TestReleaseWithoutAnswer proves that Release is sent where the context has ended before; that it
 // asks again where it had no answer, and that nobody minds that the first was executed; and that it
@@ -149,29 +122,6 @@ func TestCloseEndsAll(t *testing.T) {
 		must(t, tx.Commit())
 		releaseMany(t, append(permits, held, guarded))
 		nothingHeld(t, other)
-	})
-}
-
-// TestCloseIsBounded proves that Close returns when its context ends, names what was
-// not released, and has told all holders at once.
-func TestCloseIsBounded(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		held := several(7, func(n int) *lease.Lease { return acquire(t, m, txlock.Named(fmt.Sprint("key ", n))) })
-		wire.fault("Release", slow(10*time.Second)) // whatever its context says
-		closed := later(func() error { return m.Close(limited(t, 2*time.Second)) })
-		for _, l := range held {
-			<-l.Done()
-			wants(t, "Err", l.Err(), txlock.ErrNotHeld)
-		}
-		db.at("all are told", 0)
-		err := <-closed
-		db.within("Close", 2*time.Second, 2*time.Second+50*time.Millisecond)
-		wants(t, "Close", err, context.DeadlineExceeded)
-		for _, want := range []string{"7 leases were not released", `"key 0"`, `"key 4"`, "..."} {
-			says(t, err, want)
-		}
-		time.Sleep(time.Minute)
 	})
 }
 
@@ -302,39 +252,5 @@ func TestNotDropped(t *testing.T) {
 		}
 		stop()
 		told.collect(t, 1) // whose context is over now
-	})
-}
-
-// TestNoFalseAlarm proves, while garbage is collected all the time, that no handle is
-// reported that is released at its end.
-func TestNoFalseAlarm(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		told := new(recorder)
-		m := db.manager(lease.Observe(told.observe), lease.TTL(10*time.Millisecond))
-		for range testdb.Long(100, 300) {
-			ended := make(chan struct{})
-			for i := range 3 {
-				go func() {
-					defer func() { ended <- struct{}{} }()
-					_ = m.Do(context.Background(), txlock.Named(string(rune('a'+i))), func(context.Context, *lease.Lease) error {
-						time.Sleep(20 * time.Millisecond)
-						return nil
-					})
-					l, err := m.Acquire(context.Background(), job)
-					if err == nil {
-						time.Sleep(4 * time.Millisecond)
-						_ = l.Release(context.Background())
-					}
-				}()
-			}
-			runtime.GC()
-			for range 3 {
-				<-ended
-			}
-		}
-		time.Sleep(time.Second)
-		if n := told.count("dropped"); n > 0 {
-			t.Errorf("%d handles are dropped", n)
-		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -188,26 +187,6 @@ func TestLifetimeEnds(t *testing.T) {
 	})
 }
 
-// TestRenewCounts proves that Renew takes the place of the next renewal.
-func TestRenewCounts(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		db.after(6 * time.Second)
-		equal(t, "what is left", l.Remaining(), valid-6*time.Second)
-		must(t, l.Renew(t.Context()))
-		equal(t, "what is left after Renew", l.Remaining(), valid)
-		db.after(27 * time.Second)
-		wire.seconds(t, "RenewMany", 16, 26)
-
-		wire.fault("Renew", fails)
-		wants(t, "Renew of who is cut off", l.Renew(t.Context()), mysql.ErrInvalidConn)
-		must(t, l.Err())
-		release(t, l)
-		wants(t, "Renew after Release", l.Renew(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
 // TestRenewalFindsTheLoss proves that the next renewal finds that a lease was taken away,
 // and that Renew finds it at once.
 func TestRenewalFindsTheLoss(t *testing.T) {
@@ -227,23 +206,6 @@ func TestRenewalFindsTheLoss(t *testing.T) {
 		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost, lease.ErrReplaced)
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 	})
-}
-
-// TestManyRenewals proves that leases of a short TTL are renewed in small
-// batches, and others in large ones.
-func TestManyRenewals(t *testing.T) {
-	for _, c := range []struct {
-		ttl        time.Duration
-		statements int
-	}{{time.Second, 6}, {30 * time.Second, 2}} { // of 200 and of 900
-		runInMemory(t, c.ttl.String(), func(t *testing.T, db *memory) {
-			m, wire := db.process(lease.TTL(c.ttl))
-			held := several(1100, func(n int) *lease.Lease { return acquire(t, m, txlock.Named(fmt.Sprint(n))) })
-			time.Sleep(c.ttl/3 + 1)
-			runtime.KeepAlive(held)
-			wire.sends(t, "RenewMany", c.statements)
-		})
-	}
 }
 
 // TestClockOfTheServerJumps proves that an Acquire is granted where the server's clock has jumped
@@ -297,42 +259,27 @@ func TestRenewBehindALongRenewal(t *testing.T) {
 	}
 }
 
-// TestLoadOfWaiters proves that of 200 goroutines of four managers that wait for one lease
-// one asks the server, fairly, or one of each manager, by Poll.
+// TestLoadOfWaiters proves that of 50 goroutines of a manager that wait for one lease one asks the server.
 func TestLoadOfWaiters(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		options []lease.ManagerOption
+	for how, c := range map[string]struct {
+		acquire verb
 		most    int // calls in a minute
-	}{{"fair", []lease.ManagerOption{lease.Fair()}, 3600}, {"poll", nil, 4 * 300}} {
-		runInMemory(t, c.name, func(t *testing.T, db *memory) {
+	}{"fair": {fairly, 3600}, "poll": {exclusive, 300}} {
+		runInMemory(t, how, func(t *testing.T, db *memory) {
 			held := acquire(t, db.manager(), job)
+			m, wire := db.process()
 			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
 			l := crowd{db: db}
-			var wires []*wire
-			for range 4 {
-				m, wire := db.process(c.options...)
-				wires = append(wires, wire)
-				for range 50 {
-					l.join(ctx, "", 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
-				}
+			for range 50 {
+				l.join(ctx, "", 0, func(ctx context.Context) (*lease.Lease, error) { return c.acquire(ctx, m, job) })
 			}
 			time.Sleep(10 * time.Second) // the pauses have grown
-			calls := func() (n int) {
-				for _, w := range wires {
-					n += w.total()
-				}
-				return n
-			}
-			before := calls()
+			before := wire.total()
 			time.Sleep(time.Minute)
-			n := calls() - before
-			if n > c.most || n < 60 {
+			if n := wire.total() - before; n > c.most || n < 60 {
 				t.Errorf("%d calls in a minute", n)
 			}
 			cancel()
-			synctest.Wait()
 			l.all.Wait()
 			release(t, held)
 		})

@@ -209,37 +209,6 @@ func TestConnectionIsGivenBack(t *testing.T) {
 	})
 }
 
-// TestKilledRenewals proves that a lease outlives the end of the manager's connection,
-// ten times a second, while the program has used up its pool.
-func TestKilledRenewals(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		const ttl, least = 20 * time.Second, 30
-		pool := newPool(t, db, true)
-		pool.SetMaxOpenConns(2)
-		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(ttl/100))
-		l := acquire(t, m, named())
-		end := useUp(t, pool)
-		killed := int64(0)
-		for end := time.Now().Add(time.Minute); killed < least && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-			killed += killOne(t, db)
-			if l.Remaining() < ttl/2 { // the machine opens no connection between two kills
-				waitUntil(t, "it is renewed", func() bool { return l.Remaining() > ttl/2 || !l.Valid() })
-			}
-			if err := l.Err(); err != nil {
-				t.Fatalf("after %d kills: %v", killed, err)
-			}
-		}
-		if killed < least {
-			t.Errorf("%d kills are too few to prove anything", killed)
-		}
-		begun := time.Now()
-		waitUntil(t, "it is renewed after all of them", func() bool { return l.Remaining() > ttl-ttl/100-time.Since(begun) || !l.Valid() })
-		wantsNone(t, "Err", l.Err())
-		end()
-		release(t, l)
-	})
-}
-
 // TestRenewalsStayOnTheServer proves that a pool whose connector leads to another server,
 // with tables of its own, loses no lease: the manager notices and renews on a connection
 // of the program's.
@@ -281,66 +250,5 @@ func TestRenewalsStayOnTheServer(t *testing.T) {
 		waitUntil(t, "it is renewed", func() bool { return l.Remaining()+time.Since(begun) > left+every/2 || !l.Valid() })
 		must(t, l.Err())
 		release(t, l)
-	})
-}
-
-// outlived returns for how much longer the handle counts than its row.
-func outlived(t testing.TB, db *testdb.DB, l *lease.Lease) time.Duration {
-	t.Helper()
-	begun := time.Now()
-	left := l.Remaining()
-	row := number(t, db, "SELECT CAST(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) FROM lockstep_leases WHERE name = ? AND CHAR_LENGTH(holders) > 0", l.Key().String())
-	return left - time.Duration(row)*time.Microsecond - time.Since(begun)
-}
-
-// TestHandleEndsBeforeItsRow proves that a handle counts from before its request was
-// sent, not from the reply, and for at most 99 % of its TTL, so that the server
-// lets nobody else in before it is over, however slow the network: after the grant, after
-// Renew, and after the manager's renewals.
-func TestHandleEndsBeforeItsRow(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		run, wait := sideBySide(t)
-		defer wait()
-		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			run(kind, func(t *testing.T) {
-				const ttl, delay = 20 * time.Second, 400 * time.Millisecond
-				var network atomic.Int64
-				var observer recorder
-				m := newManager(t, newPool(t, db, guarded, detour(func(sent bool) {
-					if !sent {
-						time.Sleep(time.Duration(network.Load()))
-					}
-				})), lease.TTL(ttl), lease.RenewEvery(time.Second), lease.Observe(observer.observe))
-				ways, keys := map[string]verb{"Acquire": exclusive, "AcquireShared": shared, "a permit": permitOf}, make(map[string]txlock.Key)
-				for how, take := range ways { // there are rows, the clock is read, the statements are prepared
-					keys[how] = named()
-					must(t, take.released(t.Context(), m, keys[how]))
-				}
-				network.Store(int64(delay))
-				var held []*lease.Lease
-				check := func(when string, l *lease.Lease) {
-					t.Helper()
-					if left := l.Remaining(); left > ttl*99/100 {
-						t.Errorf("%s: %v are left of %v: nothing is deducted for clocks that run apart", when, left, ttl)
-					}
-					if d := outlived(t, db, l); d > 0 {
-						t.Errorf("%s: the handle outlives its row by %v", when, d)
-					}
-				}
-				for how, take := range ways {
-					l := mustLease(t)(take(t.Context(), m, keys[how]))
-					check(how, l)
-					held = append(held, l)
-				}
-				observer.waitFor(t, "renewed")
-				for _, l := range held {
-					check("renewed in the background", l)
-					must(t, l.Renew(t.Context()))
-					check("Renew", l)
-				}
-				network.Store(0)
-				releaseMany(t, held)
-			})
-		}
 	})
 }

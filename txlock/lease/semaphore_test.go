@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -161,33 +160,5 @@ func TestResizeThatFailsChangesNothing(t *testing.T) {
 		resized, err = s.Resize(t.Context(), 5)
 		wantsNone(t, "Resize afterwards", err)
 		release(t, permit(t, resized))
-	})
-}
-
-// TestTwoNumbersAtOnce proves that of two managers that make a semaphore at once with
-// different numbers one is told the number of the other.
-func TestTwoNumbersAtOnce(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		managers := []*lease.Manager{newManager(t, pool), newManager(t, pool)}
-		for round := range 10 {
-			key := named()
-			var errs [2]error
-			var making sync.WaitGroup
-			for i, m := range managers {
-				making.Go(func() {
-					errs[i] = semaphore(t, m, key, 2+i).Do(t.Context(), func(context.Context, *lease.Lease) error { return nil })
-				})
-			}
-			making.Wait()
-			made := 0
-			if errs[0] != nil {
-				made = 1
-			}
-			wantsNone(t, fmt.Sprintf("round %d, who was first", round), errs[made])
-			wants(t, fmt.Sprintf("round %d, who was second", round), errs[1-made], txlock.ErrInvalidOption)
-			if want := fmt.Sprintf("has %d permits, not %d", 2+made, 3-made); errs[1-made] != nil && !strings.Contains(errs[1-made].Error(), want) {
-				t.Errorf("%q doesn't say %q", errs[1-made], want)
-			}
-		}
 	})
 }

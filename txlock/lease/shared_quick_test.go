@@ -225,33 +225,6 @@ func TestPlacesOfReadersAreUsedAgain(t *testing.T) {
 	})
 }
 
-// TestSemaphoreGrantsItsNumber proves that no more permits are held than there are, and
-// that a release lets the next one in.
-func TestSemaphoreGrantsItsNumber(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, b := db.manager(), db.manager()
-		s := semaphore(t, a, job, 3)
-		other := semaphore(t, b, job, 3)
-		l := crowd{db: db}
-		for i, name := range names(9, "") {
-			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) {
-				if i < 3 { // in both managers
-					return other.Acquire(ctx)
-				}
-				return s.Acquire(ctx)
-			})
-		}
-		wants(t, "TryAcquire", second(s.TryAcquire(t.Context())), txlock.ErrBusy)
-		l.all.Wait()
-		for i, when := range l.when {
-			if least := time.Duration(i/3) * time.Second; when < least || when > least+800*time.Millisecond {
-				t.Errorf("grants at %v", l.when)
-				break
-			}
-		}
-	})
-}
-
 // TestKeysOfSemaphores proves that a key is that of a lease or of a semaphore of one number, and
 // that who wants the other is refused by an error that names both numbers, and keeps nobody out.
 func TestKeysOfSemaphores(t *testing.T) {
@@ -421,38 +394,6 @@ func jittered(most time.Duration) func(context.Context, string, store.Row, func(
 	}
 }
 
-// TestRetryAfterUnknownOutcome proves that what releases the grant of an attempt without
-// an answer doesn't release that of the next attempt.
-func TestRetryAfterUnknownOutcome(t *testing.T) {
-	for name, take := range map[string]verb{"exclusive": exclusive, "shared": shared} {
-		runInMemory(t, name, func(t *testing.T, db *memory) {
-			m, wire := db.process()
-			other := db.manager()
-			release(t, share(t, m, job))
-			held := acquire(t, other, job)
-			time.AfterFunc(time.Second, func() {
-				wire.fault("Take", times(2, loses))
-				wire.fault("Release", slow(100*time.Millisecond)) // what releases it is under way
-				release(t, held)
-			})
-			l := mustLease(t)(take(t.Context(), m, job, lease.TTL(3*time.Second)))
-			db.within("granted", time.Second, 3*time.Second)
-			if n := len(wire.calls("Release")); n < 2 {
-				t.Errorf("%d releases are too few to prove anything", n)
-			}
-			for range 1000 {
-				time.Sleep(10 * time.Millisecond)
-				if _, err := other.TryAcquire(t.Context(), job); err == nil {
-					t.Fatal("two holders at once")
-				}
-			}
-			must(t, l.Err())
-			release(t, l)
-			nothingHeld(t, other)
-		})
-	}
-}
-
 // TestDrainDoesNotSpin proves that a writer that waits for a reader's guarded transaction
 // sends no more than its looks, and that one who tries doesn't wait for it.
 func TestDrainDoesNotSpin(t *testing.T) {
@@ -503,19 +444,4 @@ func TestWaitAfterClockSetBack(t *testing.T) {
 			release(t, l, alive)
 		})
 	}
-}
-
-// TestStoppedProcessRenewsTheOthers proves that a process which was stopped for longer than
-// one of its leases lives loses that one, and renews the others.
-func TestStoppedProcessRenewsTheOthers(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		short := acquire(t, m, txlock.Named("short"), lease.TTL(3*time.Second))
-		long := acquire(t, m, txlock.Named("long"), lease.TTL(time.Minute))
-		db.Skip(20 * time.Second) // the timers don't know
-		time.Sleep(time.Minute)
-		wants(t, "the short one", short.Err(), txlock.ErrLost)
-		must(t, long.Err())
-		release(t, long)
-	})
 }

@@ -140,21 +140,6 @@ func TestDowngradeAfterLoss(t *testing.T) {
 	})
 }
 
-// TestPermitGrantedAgain proves that the handle of a permit that its owner has lost and
-// was granted again says so.
-func TestPermitGrantedAgain(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, ctx := db.manager(), lease.WithOwner(t.Context(), "ann")
-		before := mustLease(t)(permitOf(ctx, m, job))
-		db.Skip(ttl + time.Second) // for the clocks, and not for the timers
-		again := mustLease(t)(permitOf(ctx, m, job))
-		wants(t, "Err of the one before", before.Err(), txlock.ErrLost)
-		wantsNone(t, "Err of the new one", again.Err())
-		wants(t, "Release of the one before", before.Release(t.Context()), txlock.ErrNotHeld)
-		release(t, again)
-	})
-}
-
 // share is acquire for a reader.
 func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()

@@ -240,39 +240,6 @@ func TestWaitSurvivesASilentServer(t *testing.T) {
 	}
 }
 
-// TestWaiterSurvivesASilentServer proves that one who waits for a holder is granted the
-// lease after its release, also where the server stands still meanwhile.
-func TestWaiterSurvivesASilentServer(t *testing.T) {
-	for frozen, only := range freezes {
-		for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
-			options = append(options, lease.TTL(3*time.Second))
-			for name, wait := range waitsWithoutLimit {
-				runInMemory(t, name+how+", "+frozen, func(t *testing.T, db *memory) {
-					other := db.manager()
-					m, wire := db.process()
-					must(t, wait(t.Context(), m, job, options...))
-					kind := "lease"
-					if strings.Contains(name, "permit") {
-						kind = "permit"
-					}
-					held, err := ways[kind](t.Context(), other, job)
-					must(t, err)
-					var waiting sync.WaitGroup
-					waiting.Go(func() {
-						wantsNone(t, "Context", wait(t.Context(), m, job, options...))
-					})
-					db.after(time.Second)
-					wire.frozen(only, 30*time.Second)
-					db.after(10 * time.Second)
-					release(t, held)
-					waiting.Wait()
-					db.within("granted", 31*time.Second, 32*time.Second)
-				})
-			}
-		}
-	}
-}
-
 // TestWriterSurvivesALateAnswer proves the same where the answer that the readers are gone comes when
 // the writer's lease is over.
 func TestWriterSurvivesALateAnswer(t *testing.T) {

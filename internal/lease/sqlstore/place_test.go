@@ -272,18 +272,29 @@ func TestSwapComparesTheVersion(t *testing.T) {
 	})
 }
 
-// TestGuardComparesTheToken proves that a claim with an older token guards nothing.
+// TestGuardComparesTheToken proves that a claim guards nothing which has an older token, another owner or
+// hold, or has expired.
 func TestGuardComparesTheToken(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		s := newStore(t, db)
-		c := store.Claim{Row: store.Row{Key: "guarded"}, Owner: "me", Hold: hold("m"), Token: 999}
+		c := store.Claim{Row: store.Row{Key: "guarded"}, Owner: "me", Hold: hold("m"), Token: 1000}
 		makeRow(t, db, c.Key, "owner = 'me', ttl_us = 60000000, holders = '"+c.Hold+"', expires_us = "+future)
-		for _, want := range []store.Reply{store.Refused, store.Done} {
+		guards := func(what string, want store.Reply) {
+			t.Helper()
 			if reply, err := s.Guard(t.Context(), c); reply != want || err != nil {
-				t.Errorf("by the token %d: %v, %v, want %v", c.Token, reply, err, want)
+				t.Errorf("%s: %v, %v, want %v", what, reply, err, want)
 			}
-			c.Token++
 		}
+		guards("ours", store.Done)
+		for _, change := range [][2]string{
+			{"token = 1001", "token = 1000"}, {"owner = 'you'", "owner = 'me'"}, {"expires_us = 5", "expires_us = " + future},
+			{"holders = '" + hold("y") + "'", "holders = '" + c.Hold + "'"},
+		} {
+			db.Exec(t, "UPDATE lockstep_leases SET "+change[0]+" WHERE name = 'guarded'")
+			guards(change[0], store.Refused)
+			db.Exec(t, "UPDATE lockstep_leases SET "+change[1]+" WHERE name = 'guarded'")
+		}
+		guards("ours again", store.Done)
 	})
 }
 
