@@ -4,14 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -71,48 +67,6 @@ func TestThousandFollowers(t *testing.T) {
 // lookMost is the longest pause of a process without a standby slot.
 const lookMost = 10500 * time.Millisecond
 
-// TestSixth proves that the only process without a standby slot leads soon after the TTL when all
-// five that have one die at once, or end at once, however long ago it has looked. It tries
-// that 8 times, with LOCKSTEP_LONG=1 60 times.
-func TestSixth(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		for i := range testdb.Long(8, 60) {
-			var all []*process
-			for name := range 6 {
-				p := c.process(fmt.Sprint(i, name))
-				p.run(follow)
-				all = append(all, p)
-			}
-			time.Sleep(time.Minute + rand.N(lookMost))
-			_, e := c.successor(all, 0)
-			five, most := onStandby(t, all[0], all), lookMost
-			at := time.Now()
-			for _, p := range five {
-				if i%2 == 0 {
-					p.end()
-				} else {
-					p.store.Down(nil)
-					most = ttl + lookMost
-				}
-			}
-			next, following := c.successor(all, e.Token)
-			for i%2 == 0 && slices.Contains(five, next) { // it led before it was ended itself
-				next, following = c.successor(all, following.Token)
-			}
-			is(t, "replaced", following.at.Sub(at), 0, most+50*time.Millisecond)
-			if slices.Contains(five, next) {
-				t.Error("a process that is cut off leads")
-			}
-			for _, p := range all {
-				p.up(c)
-				p.end()
-				for range p.ended { // until it is closed
-				}
-			}
-		}
-	})
-}
-
 // forget forgets the calls that were counted.
 func (c *cluster) forget() {
 	c.mu.Lock()
@@ -134,30 +88,6 @@ func onStandby(t *testing.T, watcher *process, all []*process) (some []*process)
 	}
 	equal(t, "processes with a standby slot", len(some), 5)
 	return some
-}
-
-// TestAllHang proves that leaders which hang, one after the other, are replaced as long as
-// one process is left: they don't keep the standby slots.
-func TestAllHang(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		const processes = 8
-		hang := make(chan struct{})
-		var all []*process
-		for i := range processes {
-			p := c.process(fmt.Sprint(i), elect.Watchdog(time.Second))
-			all = append(all, p)
-			p.run(func(context.Context, *elect.Term) error { <-hang; return nil })
-		}
-		goOn := sync.OnceFunc(func() { close(hang) })
-		t.Cleanup(goOn)
-		token := uint64(0)
-		for range processes {
-			_, e := c.successor(all, token)
-			token = e.Token
-		}
-		goOn()
-		c.successor(all, token) // they stand by again
-	})
 }
 
 // TestObserverPanics proves that a panic of the observer goes on, and leaves neither the
@@ -186,35 +116,6 @@ func TestObserverPanics(t *testing.T) {
 				must(t, err)
 				equal(t, "held", len(list), 0)
 				wants(t, "Run again under an ended manager", errors.Join(p.leases.Close(t.Context()), p.Run(t.Context(), follow)), lease.ErrClosed)
-			})
-		})
-	}
-}
-
-// TestObserverBlocks proves that an observer which doesn't return keeps nobody from the
-// lead for longer than the grace.
-func TestObserverBlocks(t *testing.T) {
-	for _, kind := range []elect.Kind{elect.Elected, elect.Ending, elect.Overdue, elect.Ended} {
-		t.Run(string(kind), func(t *testing.T) {
-			inMemory(t, func(t *testing.T, c *cluster) {
-				block, begun := make(chan struct{}), make(chan struct{}, 1)
-				p := c.process("a", elect.Observe(func(_ context.Context, e elect.Event) {
-					if e.Kind == elect.Elected {
-						begun <- struct{}{}
-					}
-					if e.Kind == kind {
-						<-block
-					}
-				}))
-				p.run(func(context.Context, *elect.Term) error { <-block; return nil })
-				<-begun
-				other := c.process("b")
-				t.Cleanup(func() { close(block) })
-				other.run(follow)
-				time.Sleep(time.Second)
-				p.end()
-				at := time.Now()
-				is(t, "replaced", other.await(elect.Elected, 1).at.Sub(at), grace, grace+50*time.Millisecond)
 			})
 		})
 	}

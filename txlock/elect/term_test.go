@@ -41,32 +41,6 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// TestGuard proves that a transaction that guards a term holds up the successor, and that
-// the term still counts in the grace.
-func TestGuard(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		pool := c.Store().Pool()
-		defer pool.Close()
-		var committed time.Time
-		leader, others := c.start(2, func(ctx context.Context, term *elect.Term) error {
-			<-ctx.Done()
-			tx, err := pool.BeginTx(context.Background(), nil)
-			if err != nil {
-				return err
-			}
-			must(t, term.Guard(context.Background(), tx))
-			time.Sleep(grace / 2)
-			committed = time.Now()
-			return tx.Commit()
-		})
-		token := leader.term().Token()
-		must(t, leader.Resign(t.Context()))
-		_, e := c.successor(others, token)
-		is(t, "the successor after the commit", e.at.Sub(committed), 0, 50*time.Millisecond)
-		must(t, leader.await(elect.Ended, 1).Err)
-	})
-}
-
 // TestOverdue proves that a function which doesn't return is told to the observer when
 // its grace is over, and that somebody else leads then and not before; that Resign returns with
 // its context nevertheless, and that Run waits for the function.
@@ -163,27 +137,6 @@ func TestOwnerOfTheContext(t *testing.T) {
 		cancel()
 		wants(t, "Run", <-ended, context.Canceled)
 		wants(t, "Run", <-ended, context.Canceled)
-	})
-}
-
-// TestResignUnreachable proves that a leader which resigns while the server can't be
-// reached is told so, that its term ends with the TTL, and that Run doesn't hang.
-func TestResignUnreachable(t *testing.T) {
-	inMemory(t, func(t *testing.T, c *cluster) {
-		leader, others := c.start(2, follow)
-		term, at := leader.term(), time.Now()
-		leader.store.Down(nil)
-		if err := leader.Resign(t.Context()); err == nil {
-			t.Error("the leader is not told that the server has not answered")
-		}
-		is(t, "Resign", time.Since(at), 0, 2*time.Second)
-		wants(t, "Err", term.Err(), txlock.ErrNotHeld)
-		_, e := c.successor(others, term.Token())
-		is(t, "replaced", e.at.Sub(at), 0, ttl+50*time.Millisecond)
-		leader.end()
-		at = time.Now()
-		wants(t, "Run", <-leader.ended, context.Canceled)
-		is(t, "the end of Run", time.Since(at), 0, 2*time.Second)
 	})
 }
 
@@ -320,6 +273,7 @@ func TestOnServers(t *testing.T) {
 		ended, plain := make(chan error, 3), leasetest.Pool(t, db, false)
 		for _, name := range []string{"a", "b", "c"} {
 			pool := leasetest.Pool(t, db, name != "c")
+			pool.SetMaxOpenConns(map[string]int{"a": 1, "b": 2, "c": 2}[name])
 			elections[name] = stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
 				wants(t, "a write", write(pool, table, term), nil)
 				terms <- term
@@ -376,32 +330,5 @@ func write(pool *sql.DB, table string, term *elect.Term) error {
 			return err
 		}
 		return term.Guard(context.Background(), tx)
-	})
-}
-
-// TestSmallPools proves that processes with a pool of one or two connections hand over to
-// each other, though they have no place in the server's queue.
-func TestSmallPools(t *testing.T) {
-	t.Parallel()
-	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		db := testdb.Open(t, engine)
-		key := txlock.Named("test:" + rand.Text())
-		ctx, cancel := context.WithCancel(t.Context())
-		terms, ended := make(chan *elect.Term, 100), make(chan error, 4)
-		for i := range 4 {
-			pool := leasetest.Pool(t, db, i > 1)
-			pool.SetMaxOpenConns(1 + i%2)
-			stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
-				terms <- term
-				return follow(ctx, term)
-			})
-		}
-		for range 8 {
-			(<-terms).Resign()
-		}
-		cancel()
-		for range 4 {
-			wants(t, "Run", <-ended, context.Canceled)
-		}
 	})
 }

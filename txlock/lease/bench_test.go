@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -263,30 +261,4 @@ func sentSoFar(tb testing.TB, q testdb.Queryer) (n int64) {
 		tb.Fatal(err)
 	}
 	return n
-}
-
-// BenchmarkLeaseReentry is an Acquire that re-enters, and its Release.
-func BenchmarkLeaseReentry(b *testing.B) {
-	for _, engine := range testdb.Engines() {
-		b.Run(string(engine), func(b *testing.B) {
-			m, key := newManager(b, benchPool(b, testdb.Open(b, engine))), named()
-			l := acquire(b, m, key)
-			defer release(b, l)
-			ctx := lease.WithOwner(b.Context(), l.Owner())
-			b.ReportAllocs()
-			for b.Loop() {
-				again, err := m.Acquire(ctx, key)
-				if err != nil {
-					b.Fatal(err)
-				}
-				release(b, again)
-			}
-		})
-	}
-}
-
-// benchPool is a pool that sends a text statement in one round trip.
-func benchPool(b *testing.B, db *testdb.DB) *sql.DB {
-	b.Helper()
-	return newPool(b, db, true, func(c *mysql.Config) { c.InterpolateParams = true })
 }

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -355,100 +354,6 @@ func TestFairClean(t *testing.T) {
 			waitUntil(t, "an idle row is removed", func() bool {
 				wantsNone(t, "Purge", second(cleaner.Purge(t.Context())))
 				return rows() == 0
-			})
-		}
-	})
-}
-
-// TestFairPools proves that the queue never takes the last connections of a pool: with
-// one connection the wait is that of Poll, and says so; with two, and twenty waiters for
-// one key or six for as many, everybody is granted the lease in the end; and no more
-// than half of the connections queue at any time.
-func TestFairPools(t *testing.T) {
-	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		for _, c := range []struct {
-			connections, keys, waiters int
-			renewing                   bool // the manager keeps a connection for renewals
-		}{
-			{1, 10, 10, true},
-			{2, 6, 6, false},
-			{2, 1, 20, true},
-			{6, 10, 10, true},
-			{7, 3, 20, true},
-		} {
-			t.Run(fmt.Sprintf("%d connections, %d keys, renewing %v", c.connections, c.keys, c.renewing), func(t *testing.T) {
-				t.Parallel()
-				db := testdb.Shared(t, db.Engine()).OpenLeases(t)
-				tap := new(wiretap)
-				asked, noWait := tap.counter("name: AcquireLease "), tap.counter("name: AcquireNoWait ")
-				pool := newPool(t, db, true, tap.install)
-				pool.SetMaxOpenConns(c.connections)
-				var observer recorder
-				m := newManager(t, pool, lease.Fair(), lease.Observe(observer.observe), lease.RenewEvery(50*time.Millisecond))
-				queued := c.connections > 2 || c.connections == 2 && !c.renewing // there is one to spare
-				holder := newManager(t, newPool(t, db, true))
-				keys := manyNamed(c.keys)
-				held := several(c.keys, func(i int) *lease.Lease { return acquire(t, holder, keys[i]) })
-				if c.renewing {
-					own := acquire(t, m, named())
-					defer release(t, own)
-					observer.waitFor(t, "renewed")
-				}
-				var waits []*fairWait
-				before := asked.Load() + noWait.Load()
-				for i := range c.waiters {
-					waits = append(waits, fairAcquire(t, m, keys[i%c.keys]))
-				}
-				places := 0
-				count := func() int {
-					waiting, n := len((&line{db: db}).waiting(t)), 0
-					for _, key := range keys {
-						if (&line{db: db, key: key}).taken(t) {
-							n++
-						}
-					}
-					places = max(places, n+waiting)
-					return n + waiting
-				}
-				if queued {
-					waitUntil(t, "the places are taken", func() bool { return count() >= c.connections/2 })
-				}
-				waitUntil(t, "the first of each key has asked", func() bool { return asked.Load()+noWait.Load()-before >= int64(c.keys) })
-				for range 3 {
-					count()
-				}
-				release(t, held...)
-				for _, w := range waits {
-					go func() { // whoever has it gives it to the next
-						<-w.done
-						if w.err == nil {
-							w.err = w.l.Release(context.Background())
-						}
-						w.at = time.Now()
-					}()
-				}
-				fair, polled := 0, 0
-				waitUntil(t, "all are released", func() bool {
-					return observer.count("released") >= c.waiters
-				})
-				for _, e := range observer.all() {
-					switch {
-					case e.what != "waited":
-					case e.Err != nil:
-						t.Errorf("a wait ended: %v", e.Err)
-					case e.Fair:
-						fair++
-					default:
-						polled++
-					}
-				}
-				t.Logf("%d places at once, %d waits in the queue, %d by Poll", places, fair, polled)
-				if places > c.connections/2 {
-					t.Errorf("%d places in the queue with %d connections", places, c.connections)
-				}
-				if c.connections == 1 && fair > 0 || queued && fair == 0 || c.keys > c.connections && polled == 0 {
-					t.Errorf("%d waits were in the queue and %d by Poll", fair, polled)
-				}
 			})
 		}
 	})

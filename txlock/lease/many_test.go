@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"context"
 	"database/sql"
 	"strings"
 	"testing"
@@ -54,35 +53,6 @@ func TestManyGuardedLeases(t *testing.T) {
 			t.Logf("%s: renewed after %v", kind, time.Since(ended))
 			releaseMany(t, append(held, other))
 			leaveNothing(t, db, []*lease.Manager{m, newManager(t, programs)}, []*sql.DB{pool, programs})
-		}
-	})
-}
-
-// TestWaitsLeaveSmallPools proves that a manager that waits for a row leaves the program
-// its plain pool of few connections: its statements go through while a transaction of
-// another pool guards the leases.
-func TestWaitsLeaveSmallPools(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, size := range []int{1, 2, 3, 4} {
-			pool, others := newPool(t, db, false), newPool(t, db, false)
-			pool.SetMaxOpenConns(size)
-			m := newManager(t, pool, lease.TTL(5*soon), lease.RenewEvery(50*time.Millisecond))
-			held := several(5, func(int) *lease.Lease { return acquire(t, m, named()) })
-			tx := begin(t, others, sql.LevelDefault)
-			for _, l := range held {
-				guard(t, l, tx)
-			}
-			for begun := time.Now(); time.Since(begun) < 500*time.Millisecond; time.Sleep(10 * time.Millisecond) {
-				ctx, cancel := context.WithTimeout(t.Context(), soon)
-				if _, err := pool.ExecContext(ctx, "DO 1"); err != nil {
-					t.Errorf("a pool of %d: a statement after %v: %v", size, time.Since(begun), err)
-				}
-				cancel()
-			}
-			from := leastLeft(held)
-			commit(t, tx)
-			waitUntil(t, "all are renewed", func() bool { return leastLeft(held) > from+500*time.Millisecond })
-			releaseMany(t, held)
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -40,65 +39,40 @@ func useUp(t testing.TB, pool *sql.DB) (end func()) {
 	}
 }
 
-// onSmallPools runs a test on every server over pools of few connections that have one
-// for the manager: guarded ones of any size, and plain ones of two and more.
-func onSmallPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
-	t.Helper()
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		run, wait := sideBySide(t)
-		defer wait()
-		for _, c := range []struct {
-			guarded bool
-			size    int
-		}{{true, 1}, {true, 4}, {false, 2}, {false, 4}} {
-			run(fmt.Sprintf("guarded=%v of %d", c.guarded, c.size), func(t *testing.T) {
-				pool := newPool(t, db, c.guarded)
-				pool.SetMaxOpenConns(c.size)
-				test(t, db, pool)
-			})
-		}
-	})
-}
-
-// TestUsedUpPoolLosesNothing proves that a pool whose connections are all in use, from
-// right after the grant, loses no lease, whichever way it was acquired: it is renewed. The manager is not new when it acquires in a transaction: see AcquireTx.
+// TestUsedUpPoolLosesNothing proves that a pool whose connections are all in use, from right after the
+// grant, loses no lease, whichever way it was acquired: it is renewed. The manager is not new when it
+// acquires in a transaction: see AcquireTx.
 func TestUsedUpPoolLosesNothing(t *testing.T) {
-	onSmallPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		const every = 500 * time.Millisecond
-		m := newManager(t, pool, lease.RenewEvery(every))
-		key := named()
-		release(t, share(t, newManager(t, newPool(t, db, false)), key)) // which marks the key
-		for _, by := range []struct {
-			how  string
-			take func() (*lease.Lease, error)
-		}{
-			{"Acquire", func() (*lease.Lease, error) { return m.Acquire(t.Context(), named()) }},
-			{"AcquireShared", func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) }},
-			{"AcquireTx", func() (*lease.Lease, error) {
-				for {
-					tx := begin(t, pool, sql.LevelDefault)
-					l, err := m.AcquireTx(t.Context(), tx, named())
-					if err == nil {
-						return l, tx.Commit()
-					}
-					if err = errors.Join(err, tx.Rollback()); !txlock.Retryable(err) {
-						return nil, err
-					}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		takes := func(m *lease.Manager, pool *sql.DB) (*lease.Lease, error) {
+			for {
+				tx := begin(t, pool, sql.LevelDefault)
+				l, err := m.AcquireTx(t.Context(), tx, named())
+				if err == nil {
+					return l, tx.Commit()
 				}
-			}},
-		} {
-			l, err := by.take()
-			if err != nil {
-				t.Fatalf("%s: %v", by.how, err)
+				if err = errors.Join(err, tx.Rollback()); !txlock.Retryable(err) {
+					return nil, err
+				}
 			}
-			end := useUp(t, pool)
-			for range 3 {
-				begun, left := time.Now(), l.Remaining()
-				waitUntil(t, by.how+": it is renewed", func() bool { return l.Remaining()+time.Since(begun) > left+every/2 || !l.Valid() })
-			}
-			wantsNone(t, by.how, l.Err())
-			end()
-			if l.Valid() {
+		}
+		for size, guarded := range map[int]bool{1: true, 2: false, 4: false} {
+			pool := newPool(t, db, guarded)
+			pool.SetMaxOpenConns(size)
+			m := newManager(t, pool, lease.RenewEvery(500*time.Millisecond))
+			key := named()
+			release(t, share(t, newManager(t, newPool(t, db, false)), key)) // which marks the key
+			for how, take := range map[string]func() (*lease.Lease, error){
+				"Acquire":       func() (*lease.Lease, error) { return m.Acquire(t.Context(), named()) },
+				"AcquireShared": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
+				"AcquireTx":     func() (*lease.Lease, error) { return takes(m, pool) },
+			} {
+				l := mustLease(t)(take())
+				end := useUp(t, pool)
+				for range 2 {
+					waitUntil(t, how+": it is renewed", renewedFromNow(l))
+				}
+				end()
 				release(t, l)
 			}
 		}

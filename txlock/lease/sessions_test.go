@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"context"
 	"crypto/rand"
 	"database/sql"
 	"errors"
@@ -24,46 +23,28 @@ func lives(t *testing.T, m, other *lease.Manager) {
 	t.Helper()
 	ctx := lease.WithOwner(t.Context(), "';--\\\"`\x00\xff?")
 	key := txlock.Named("?'\"\\ é;--" + named().String())
-	l, err := m.Acquire(ctx, key)
-	if err != nil {
-		t.Errorf("Acquire: %v", err)
-		return
-	}
+	l := acquireIn(ctx, t, m, key)
 	wants(t, "TryAcquire of a lease that is held", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
-	again, err := other.Acquire(ctx, key) // by a statement
-	wantsNone(t, "Acquire again", err)
-	wantsNone(t, "Renew", l.Renew(t.Context()))
-	wantsNone(t, "RaiseToken", inner.RaiseToken(t.Context(), l, l.Token()+5))
-	info, err := other.Inspect(t.Context(), key)
-	wantsNone(t, "Inspect", err)
-	if info.Owner != l.Owner() || !info.Held || info.Token != l.Token() {
+	again := acquireIn(ctx, t, other, key) // by a statement
+	must(t, l.Renew(t.Context()))
+	must(t, inner.RaiseToken(t.Context(), l, l.Token()+5))
+	if info := inspect(t, other, key); info.Owner != l.Owner() || !info.Held || info.Token != l.Token() {
 		t.Errorf("Inspect: %+v", info)
 	}
 	if all := list(t, m); !slices.ContainsFunc(all, func(i lease.Info) bool { return i.Key == key }) {
 		t.Errorf("%d leases are listed, but not that which is held", len(all))
 	}
-	if again != nil {
-		wantsNone(t, "Release of the other", again.Release(t.Context()))
-	}
-	shared, err := l.Downgrade(t.Context())
-	wantsNone(t, "Downgrade", err)
-	if err == nil {
-		reader, err := other.AcquireShared(t.Context(), key)
-		wantsNone(t, "AcquireShared", err)
-		if err == nil {
-			wantsNone(t, "Release of a reader", reader.Release(t.Context()))
-		}
-		wantsNone(t, "Release", shared.Release(t.Context()))
-	}
-	s, err := m.Semaphore(named(), 2)
-	wantsNone(t, "Semaphore", err)
-	wantsNone(t, "Do of a permit", s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }))
-	wantsNone(t, "Resize", second(s.Resize(t.Context(), 3)))
+	release(t, again)
+	reader := mustLease(t)(l.Downgrade(t.Context()))
+	release(t, share(t, other, key), reader)
+	s := semaphore(t, m, named(), 2)
+	must(t, s.Do(t.Context(), noWork))
+	must(t, second(s.Resize(t.Context(), 3)))
 	forced := acquire(t, m, named())
-	wantsNone(t, "ForceRelease", other.ForceRelease(t.Context(), forced.Key()))
+	must(t, other.ForceRelease(t.Context(), forced.Key()))
 	wants(t, "Release after that", forced.Release(t.Context()), txlock.ErrNotHeld)
-	wantsNone(t, "Purge", second(m.Purge(t.Context())))
-	wantsNone(t, "BeginEpoch", second(inner.BeginEpoch(t.Context(), m, time.Hour)))
+	must(t, second(m.Purge(t.Context())))
+	must(t, second(inner.BeginEpoch(t.Context(), m, time.Hour)))
 }
 
 // locks makes the calls of a transaction, and of a fair queue.
@@ -73,39 +54,28 @@ func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 	for range 2 { // keys without a row, and with one
 		tx := begin(t, pool, sql.LevelDefault)
 		scope, err := txlock.Join(t.Context(), tx)
-		wantsNone(t, "Join", err)
-		for name, key := range map[string]txlock.Key{"named": txlock.Named("';?" + rand.Text()), "hashed": hashed.Key("';?")} {
+		must(t, err)
+		for _, key := range []txlock.Key{txlock.Named("';?" + rand.Text()), hashed.Key("';?")} {
 			version, err := scope.Version(t.Context(), key)
-			wantsNone(t, "Version of a key that is "+name, err)
-			wantsNone(t, "CompareAndBump", scope.CompareAndBump(t.Context(), key, version))
+			must(t, err)
+			must(t, scope.CompareAndBump(t.Context(), key, version))
 		}
-		wantsNone(t, "Lock", second(scope.Lock(t.Context(), named())))
-		wantsNone(t, "TryLock", second(scope.TryLock(t.Context(), named())))
-		wantsNone(t, "RLock", second(scope.RLock(t.Context(), named())))
-		wantsNone(t, "WaitAtMost", second(scope.WaitAtMost(time.Minute).Lock(t.Context(), named())))
-		wantsNone(t, "LockAll", second(scope.LockAll(t.Context(), named(), named(), hashed.Key("a"), hashed.Key("b"))))
-		wantsNone(t, "Commit", tx.Commit())
+		must(t, second(scope.TryLock(t.Context(), named())))
+		must(t, second(scope.RLock(t.Context(), named())))
+		must(t, second(scope.WaitAtMost(time.Minute).Lock(t.Context(), named())))
+		must(t, second(scope.LockAll(t.Context(), named(), named(), hashed.Key("a"), hashed.Key("b"))))
+		commit(t, tx)
 	}
 	tx := begin(t, pool, sql.LevelDefault)
-	l, err := m.AcquireTx(t.Context(), tx, named())
-	wantsNone(t, "AcquireTx", err)
-	wantsNone(t, "Commit", tx.Commit())
+	l := acquireTx(t, m, tx, named())
+	commit(t, tx)
 	tx = begin(t, pool, sql.LevelDefault)
-	wantsNone(t, "Guard", l.Guard(t.Context(), tx))
-	wantsNone(t, "Commit", tx.Commit())
-	waited := later(func() error {
-		after, err := m.Acquire(t.Context(), l.Key(), lease.Fair())
-		if err == nil {
-			err = after.Release(context.Background())
-		}
-		return err
-	})
-	waitUntil(t, "somebody waits", func() bool {
-		info, err := m.Inspect(t.Context(), l.Key())
-		return err != nil || len(info.Others) > 0
-	})
-	wantsNone(t, "Release", l.Release(t.Context()))
-	wantsNone(t, "Acquire in a fair queue", <-waited)
+	guard(t, l, tx)
+	commit(t, tx)
+	next := fairAcquireUnder(t.Context(), m, l.Key(), lease.Fair())
+	waitUntil(t, "somebody waits", func() bool { return len(inspect(t, m, l.Key()).Others) > 0 })
+	release(t, l)
+	release(t, next.lease(t))
 }
 
 // TestPreparedStatements proves that a manager keeps few statements prepared: two for a
@@ -149,29 +119,6 @@ func fewPrepared(t *testing.T, db *testdb.DB) {
 	}
 }
 
-// sells lets a read take its lock with it, and a write commit. The procedures of MySQL prepare
-// the text of either.
-func sells(t *testing.T, db *testdb.DB) {
-	t.Helper()
-	table := counter(t, db)
-	pool := newPool(t, db, true, func(c *mysql.Config) { c.InterpolateParams = true })
-	for n := range int64(3) {
-		tx := begin(t, pool, sql.LevelDefault)
-		scope, err := txlock.Join(t.Context(), tx)
-		must(t, err)
-		key, was := named(), int64(-1)
-		err = tx.QueryRowContext(scope.LockWith(t.Context(), key), "SELECT n FROM "+table+" WHERE id = ?", 1).Scan(&was)
-		if _, held := scope.Held(key); err != nil || was != n || !held {
-			t.Errorf("a read with a lock: %d, %v", was, err)
-		}
-		_, err = tx.ExecContext(scope.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = n + 1 WHERE id = ?", 1)
-		if now := counted(t, db, table); err != nil || now != n+1 {
-			t.Errorf("a write that commits: %d, %v", now, err)
-		}
-		_ = tx.Rollback()
-	}
-}
-
 // noRoom uses up what the server prepares.
 func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
 	pool := newPool(t, db, guarded)
@@ -186,9 +133,6 @@ func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
 	lives(t, before, other)
 	lives(t, newManager(t, pool), newManager(t, newPool(t, db, guarded)))
 	locks(t, pool, other)
-	if guarded {
-		sells(t, db)
-	}
 	for range 2 {
 		waitUntil(t, "it is renewed", renewedFromNow(kept))
 	}

@@ -54,13 +54,3 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	b.ReportMetric(float64(quorumTook)/float64(singlesTook), "quorum/singles")
 	b.ReportMetric(float64(during)/n, "goroutines")
 }
-
-// BenchmarkAllocations counts those of one acquire and release of five databases.
-func BenchmarkAllocations(b *testing.B) {
-	m := newQuorum(b, newNodes(b, 5))
-	key := named()
-	b.ReportAllocs()
-	for b.Loop() {
-		release(b, acquire(b, m, key))
-	}
-}

@@ -70,61 +70,8 @@ func TestMajorityOfNodes(t *testing.T) {
 	}
 }
 
-// TestSubsets proves for each subset of five nodes that a lease is granted exactly where the
-// others, which somebody holds, are no majority, that nothing of ours is left behind
-// otherwise, and that what others hold stays.
-func TestSubsets(t *testing.T) {
-	inMemory(t, 5, func(t *testing.T, db *memory) {
-		m := db.manager()
-		others, _ := db.leases()
-		for subset := range uint(1) << len(others) {
-			name := fmt.Sprintf("%05b", subset)
-			var theirs []*lease.Lease
-			for i, other := range others {
-				if subset&(1<<i) != 0 {
-					theirs = append(theirs, acquireOf(t, other, job))
-				}
-			}
-			l, err := m.TryAcquire(t.Context(), job)
-			if len(theirs) >= 3 {
-				if wants(t, name, err, txlock.ErrBusy); errors.Is(err, txlock.ErrNoQuorum) {
-					t.Errorf("%s: all nodes have answered: %v", name, err)
-				}
-			} else {
-				must(t, err)
-				db.holds(name, 5)
-				release(t, l)
-			}
-			db.holds("what others hold of "+name, len(theirs))
-			for _, l := range theirs {
-				release(t, l)
-			}
-		}
-	})
-}
-
-// TestOwners proves that two calls of an owner in two managers exclude each other:
-// an owner re-enters in its manager.
-func TestOwners(t *testing.T) {
-	inMemory(t, 3, func(t *testing.T, db *memory) {
-		leases, _ := db.leases()
-		m, other := newManager(t, leases), newManager(t, leases)
-		must(t, m.Install(t.Context()))
-		ctx := lease.WithOwner(t.Context(), "worker-7")
-		l, err := m.Acquire(ctx, job)
-		must(t, err)
-		equal(t, "owner", l.Owner(), "worker-7")
-		wants(t, "TryAcquire by the owner's name elsewhere", second(other.TryAcquire(ctx, job)), txlock.ErrBusy)
-		again, err := m.TryAcquire(ctx, job)
-		must(t, err)
-		release(t, l)
-		must(t, again.Err())
-		release(t, again)
-	})
-}
-
 // TestContextIsItsOwners proves that the context of a lease is its owner's for that key alone, in that
-// manager, while the lease is held.
+// manager, while the lease is held, and so is the owner's name.
 func TestContextIsItsOwners(t *testing.T) {
 	inMemory(t, 3, func(t *testing.T, db *memory) {
 		one, elsewhere := db.manager(), db.manager()
@@ -148,6 +95,17 @@ func TestContextIsItsOwners(t *testing.T) {
 		l := acquire(t, one, job)
 		refused("under the context of a lease that is over", one, over, job)
 		release(t, l)
+
+		named := lease.WithOwner(t.Context(), "worker-7")
+		l, err := one.Acquire(named, job)
+		must(t, err)
+		equal(t, "owner", l.Owner(), "worker-7")
+		refused("by the owner's name elsewhere", elsewhere, named, job)
+		again, err := one.TryAcquire(named, job)
+		must(t, err)
+		release(t, l)
+		must(t, again.Err())
+		release(t, again)
 	})
 }
 
@@ -382,45 +340,6 @@ func refused(t *testing.T, m *quorum.Manager, held []*quorum.Lease) {
 	}
 	wants(t, "Install", m.Install(t.Context()), quorum.ErrClosed)
 	must(t, m.Close(t.Context()))
-}
-
-// TestLossOfTheMajority proves that the lease is lost when a majority of the nodes is over,
-// before anybody else can have one, and what is left of it is released.
-func TestLossOfTheMajority(t *testing.T) {
-	inMemory(t, 5, func(t *testing.T, db *memory) {
-		m, stores := db.installed()
-		l := acquire(t, m, job)
-		synctest.Wait() // all nodes have joined
-		working, cancel := l.Context(t.Context())
-		defer cancel()
-		for _, s := range stores[:3] {
-			s.Down(nil)
-		}
-		other := db.manager()
-		next := make(chan *quorum.Lease)
-		go func() {
-			l2, err := other.Acquire(t.Context(), job)
-			wants(t, "Acquire", err, nil)
-			if l.Valid() {
-				t.Error("two hold it")
-			}
-			next <- l2
-		}()
-		<-working.Done()
-		db.within("lost", 29*time.Second, 30*time.Second)
-		wants(t, "Err", l.Err(), txlock.ErrLost)
-		wants(t, "the cause", context.Cause(working), txlock.ErrLost)
-		l2 := <-next
-		db.within("granted", 30*time.Second, 32*time.Second)
-		higher(t, l2, l)
-		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-		for _, s := range stores {
-			s.Up()
-		}
-		time.Sleep(time.Minute)
-		must(t, l2.Err())
-		release(t, l2)
-	})
 }
 
 // TestNodeReleasedByForce proves that a node where somebody has released the lease by force is

@@ -137,30 +137,6 @@ func TestInput(t *testing.T) {
 	wants(t, "Install of what is closed", m.Install(t.Context()), quorum.ErrClosed)
 }
 
-// TestCloseAfterItsPools proves that Close doesn't try on where the pools of the nodes
-// were closed before, and says at once what it could not release.
-func TestCloseAfterItsPools(t *testing.T) {
-	t.Parallel()
-	leases := newLeases(t, newNodes(t, 3))
-	m := newManager(t, leases, quorum.NodeTimeout(15*time.Second))
-	must(t, m.Install(t.Context()))
-	held := acquire(t, m, named())
-	for _, node := range leases {
-		must(t, poolOf(node).Close())
-	}
-	ctx := limited(t, time.Minute)
-	began, delays := time.Now(), testdb.Delays(t)
-	err := m.Close(ctx)
-	if took := time.Since(began); took > 10*time.Second+delays() {
-		t.Errorf("Close took %v", took)
-	}
-	if err == nil || !strings.Contains(err.Error(), held.Key().String()) {
-		t.Errorf("Close doesn't say that %v was not released: %v", held.Key(), err)
-	}
-	wants(t, "Close", err, poolOf(leases[0]).PingContext(ctx)) // that of database/sql, which has no name
-	wants(t, "the lease afterwards", held.Err(), txlock.ErrNotHeld)
-}
-
 // lose makes a database come back empty.
 func lose(t testing.TB, db *testdb.DB) {
 	t.Helper()

@@ -67,27 +67,6 @@ func TestTasksWaitForNone(t *testing.T) {
 	}
 }
 
-// TestTasksKeepAGoroutine proves that a stack that has grown is used again.
-func TestTasksKeepAGoroutine(t *testing.T) {
-	e := NewTasks()
-	defer e.Wait()
-	defer e.End()
-	if !e.Go(func() {}) {
-		t.Fatal("not taken")
-	}
-	for range 100 {
-		for e.resting() == 0 {
-			runtime.Gosched()
-		}
-		ran := make(chan struct{})
-		e.Go(func() { close(ran) })
-		if n := e.resting(); n > 1 {
-			t.Fatalf("%d are idle after one", n)
-		}
-		<-ran
-	}
-}
-
 func (e *Tasks) resting() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -62,56 +62,58 @@ func inLeaseModes(t *testing.T, test func(t *testing.T, db *testdb.DB, s *Store)
 // and the questions of these are returned that their holders weren't told of, in what the first
 // statement replies or in one read more.
 func TestRenewManyReplies(t *testing.T) {
-	inLeaseModes(t, func(t *testing.T, db *testdb.DB, s *Store) {
-		ctx, unique := leasetest.Limited(t, time.Minute), fmt.Sprint(rand.Int64(), "'/") // a locked row would be waited for
-		blocker, err := db.Admin().BeginTx(t.Context(), nil)
-		must(t, err)
-		defer func() { _ = blocker.Rollback() }() // it has written nothing
-		cases := []struct {
-			name, set string
-			standing  store.Standing // 0 for a lease that is lost
-			asked     bool
-		}{
-			{"held", "", store.Renewed, false},
-			{"told", "asked_us = 40, release_reason = 'old'", store.Renewed, false},
-			{"asked", "asked_us = 50, release_reason = 'why'", store.Renewed, true},
-			{"locked", "asked_us = 50, release_reason = 'locked'", store.Skipped, false},
-			{"expired", "expires_us = 5", 0, false},
-			{"another token", "token = 1001, asked_us = 50", 0, false},
+	inLeaseModes(t, testRenewManyReplies)
+}
+
+func testRenewManyReplies(t *testing.T, db *testdb.DB, s *Store) {
+	ctx, unique := leasetest.Limited(t, time.Minute), fmt.Sprint(rand.Int64(), "'/") // a locked row would be waited for
+	blocker, err := db.Admin().BeginTx(t.Context(), nil)
+	must(t, err)
+	defer func() { _ = blocker.Rollback() }() // it has written nothing
+	cases := []struct {
+		name, set string
+		standing  store.Standing // 0 for a lease that is lost
+		asked     bool
+	}{
+		{"held", "", store.Renewed, false},
+		{"told", "asked_us = 40, release_reason = 'old'", store.Renewed, false},
+		{"asked", "asked_us = 50, release_reason = 'why'", store.Renewed, true},
+		{"locked", "asked_us = 50, release_reason = 'locked'", store.Skipped, false},
+		{"expired", "expires_us = 5", 0, false},
+		{"another token", "token = 1001, asked_us = 50", 0, false},
+	}
+	claims := make(map[string]store.Claim)
+	for _, c := range cases {
+		set := "owner = 'me', holders = '" + hold("m") + "', ttl_us = 60000000, asked_us = 0, expires_us = " + future
+		if c.set != "" {
+			set += ", " + c.set
 		}
-		claims := make(map[string]store.Claim)
+		claims[c.name] = store.Claim{Row: store.Row{Key: unique + c.name}, Owner: "me", Hold: hold("m"), Token: 1000, Told: 40}
+		makeRow(t, db, unique+c.name, set)
+	}
+	if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"); err != nil {
+		t.Fatal(err)
+	}
+	for _, only := range [][]string{nil, {"held", "told"}, {"asked"}, {"expired"}, {"locked"}} {
+		var of []store.Claim
+		found, questions := make(map[store.Row]store.Standing), []store.Question(nil)
 		for _, c := range cases {
-			set := "owner = 'me', holders = '" + hold("m") + "', ttl_us = 60000000, asked_us = 0, expires_us = " + future
-			if c.set != "" {
-				set += ", " + c.set
+			if only != nil && !slices.Contains(only, c.name) {
+				continue
 			}
-			claims[c.name] = store.Claim{Row: store.Row{Key: unique + c.name}, Owner: "me", Hold: hold("m"), Token: 1000, Told: 40}
-			makeRow(t, db, unique+c.name, set)
-		}
-		if _, err := blocker.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? FOR UPDATE", unique+"locked"); err != nil {
-			t.Fatal(err)
-		}
-		for _, only := range [][]string{nil, {"held", "told"}, {"asked"}, {"expired"}, {"locked"}} {
-			var of []store.Claim
-			found, questions := make(map[store.Row]store.Standing), []store.Question(nil)
-			for _, c := range cases {
-				if only != nil && !slices.Contains(only, c.name) {
-					continue
-				}
-				of = append(of, claims[c.name])
-				if c.standing != 0 {
-					found[claims[c.name].Row] = c.standing
-				}
-				if c.asked {
-					questions = append(questions, store.Question{Row: claims[c.name].Row, At: 50, Why: "why"})
-				}
+			of = append(of, claims[c.name])
+			if c.standing != 0 {
+				found[claims[c.name].Row] = c.standing
 			}
-			got, asked, err := s.RenewMany(ctx, of)
-			if err != nil || !maps.Equal(got, found) || !slices.Equal(asked, questions) {
-				t.Errorf("of %v: %v, %v, %v, want %v, %v", only, got, asked, err, found, questions)
+			if c.asked {
+				questions = append(questions, store.Question{Row: claims[c.name].Row, At: 50, Why: "why"})
 			}
 		}
-	})
+		got, asked, err := s.RenewMany(ctx, of)
+		if err != nil || !maps.Equal(got, found) || !slices.Equal(asked, questions) {
+			t.Errorf("of %v: %v, %v, %v, want %v, %v", only, got, asked, err, found, questions)
+		}
+	}
 }
 
 // TestRepliesAreKnown proves that each statement of leases that answers with an insert id has
@@ -376,43 +378,8 @@ func TestSystemVersioning(t *testing.T) {
 				}
 				s := newStore(t, db, func(c *mysql.Config) { c.ClientFoundRows = found })
 				testSeveral(t, db, s)
-				testRenewals(t, db, s)
+				testRenewManyReplies(t, db, s)
 			})
-		}
-	}
-}
-
-func testRenewals(t *testing.T, db *testdb.DB, s *Store) {
-	for _, n := range []int{1, 2, 3, 6, 40} {
-		for lost := range min(n+1, 4) {
-			var claims []store.Claim
-			for i := range n {
-				name := fmt.Sprintf("%d/%d/%d", n, lost, i)
-				makeRow(t, db, name, "owner = 'me', holders = '"+hold("m")+"', ttl_us = 60000000, expires_us = "+future)
-				c := store.Claim{Row: store.Row{Key: name}, Owner: "me", Hold: hold("m"), Token: 1000, Told: 9}
-				if i < lost {
-					c.Token++ // somebody else's
-				}
-				claims = append(claims, c)
-			}
-			if last := claims[n-1]; n > lost {
-				if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET asked_us = 10, release_reason = 'why' WHERE name = ?", last.Key); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for range 2 { // on the same connection
-				renewed, questions, err := s.RenewMany(t.Context(), claims)
-				must(t, err)
-				if asked := n > lost; len(questions) > 1 || asked != (len(questions) == 1) {
-					t.Errorf("%d with %d lost were asked %v", n, lost, questions)
-				}
-				for i, c := range claims {
-					standing, ok := renewed[c.Row]
-					if ok != (i >= lost) || ok && standing != store.Renewed {
-						t.Errorf("%d with %d lost: number %d is %v %v", n, lost, i, standing, ok)
-					}
-				}
-			}
 		}
 	}
 }
