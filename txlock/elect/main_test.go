@@ -22,14 +22,6 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 var must, wants, limited = leasetest.Must, leasetest.Wants, leasetest.Limited
 
-// equal demands a value.
-func equal[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
-}
-
 // second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
 

@@ -27,7 +27,7 @@ func TestOnOtherEngines(t *testing.T) {
 	var leading atomic.Int64
 	for range 3 {
 		stand(ctx, t, pool, key, ended, func(ctx context.Context, term *elect.Term) error {
-			equal(t, "leaders", leading.Add(1), 1)
+			leasetest.Equal(t, "leaders", leading.Add(1), 1)
 			wants(t, "a write", write(pool, table, term), nil)
 			terms <- term
 			<-ctx.Done()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
@@ -36,7 +37,7 @@ func TestResign(t *testing.T) {
 			leader = next
 			led[leader.name]++
 		}
-		equal(t, "processes that have led", len(led), 3)
+		leasetest.Equal(t, "processes that have led", len(led), 3)
 	})
 }
 
@@ -136,7 +137,7 @@ func TestContext(t *testing.T) {
 		others[0].await(elect.Elected, 1)
 		info, err := leader.leases.Inspect(t.Context(), standby)
 		must(t, err)
-		equal(t, "standby slots that are taken", len(info.Others), 1)
+		leasetest.Equal(t, "standby slots that are taken", len(info.Others), 1)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		wants(t, "Run under an ended context", leader.Run(ended, follow), context.Canceled)
@@ -148,7 +149,7 @@ func TestPanic(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		p := c.process("a")
 		func() {
-			defer func() { equal[any](t, "recovered", recover(), "boom") }()
+			defer func() { leasetest.Equal[any](t, "recovered", recover(), "boom") }()
 			_ = p.Run(t.Context(), func(context.Context, *elect.Term) error { panic("boom") })
 		}()
 		if e := p.await(elect.Ended, 1); e.Err == nil {
@@ -255,7 +256,7 @@ func TestBadInput(t *testing.T) {
 		if _, err := elect.New(p.leases, txlock.Named(strings.Repeat("x", 248))); err == nil || !strings.Contains(err.Error(), "at most 247 bytes, this one has 248") {
 			t.Errorf("a name of 248 bytes: %v", err)
 		}
-		equal(t, "calls that were sent", c.sent(at), 0)
+		leasetest.Equal(t, "calls that were sent", c.sent(at), 0)
 		e, err := elect.New(p.leases, txlock.Named(strings.Repeat("x", 247)), elect.InstanceName(strings.Repeat("y", 255)))
 		must(t, err)
 		must(t, e.Run(t.Context(), func(_ context.Context, term *elect.Term) error { return term.Err() }))

@@ -104,26 +104,6 @@ func TestAcquireAllOrNone(t *testing.T) {
 	}
 }
 
-// TestAcquireAllRenews proves that what is held already is renewed while another lease is
-// waited for, and that WaitAtMost leaves a free one alone whose turn comes late.
-func TestAcquireAllRenews(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, other := db.manager(), db.manager()
-		held := acquire(t, other, txlock.Named("b"))
-		time.AfterFunc(10*time.Minute, func() { release(t, held) })
-		busy := later(func() error {
-			time.Sleep(9 * time.Minute)
-			return second(other.TryAcquire(t.Context(), txlock.Named("a")))
-		})
-		granted := later(func() *lease.Leases { return acquireAll(t, m, three, lease.WaitAtMost(11*time.Minute)) })
-		wants(t, "TryAcquire", <-busy, txlock.ErrBusy)
-		all := <-granted
-		must(t, all.Err())
-		db.within("granted", 10*time.Minute, 10*time.Minute+500*time.Millisecond)
-		must(t, all.Release(t.Context()))
-	})
-}
-
 // TestAcquireAllWhilePaused proves that a process which was stopped at the end is told that
 // its leases are over.
 func TestAcquireAllWhilePaused(t *testing.T) {

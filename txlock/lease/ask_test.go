@@ -33,18 +33,13 @@ func TestQuestionsAfterRelease(t *testing.T) {
 		ask := func(l *lease.Lease, why string) {
 			wantsNone(t, "Ask", operator.RequestRelease(t.Context(), l.Key(), why))
 		}
-		inspect := func(key txlock.Key) lease.Info {
-			info, err := operator.Inspect(t.Context(), key)
-			wantsNone(t, "Inspect", err)
-			return info
-		}
 		kept := acquire(t, m, named(), lease.HoldAtLeast(time.Hour))
 		ask(kept, "why")
-		if info := inspect(kept.Key()); info.ReleaseReason != "why" || info.ReleaseRequestedAt.IsZero() {
+		if info := inspect(t, operator, kept.Key()); info.ReleaseReason != "why" || info.ReleaseRequestedAt.IsZero() {
 			t.Errorf("before the release: %+v", info)
 		}
 		release(t, kept)
-		if info := inspect(kept.Key()); !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero() {
+		if info := inspect(t, operator, kept.Key()); !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero() {
 			t.Errorf("after the release: %+v", info)
 		}
 		for _, told := range []bool{true, false} {

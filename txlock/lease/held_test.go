@@ -362,33 +362,6 @@ func TestSlowWaitBehindOthers(t *testing.T) {
 	})
 }
 
-// TestSlowWaitLooksInVain proves that a wait ends as without its look if that fails or
-// hangs, and that its end doesn't wait for it. The bubble would say if something of it were
-// left.
-func TestSlowWaitLooksInVain(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager()
-		told := new(answers)
-		b, wire := db.process(lease.Observe(told.observe), lease.NameHolders(), lease.SlowWait(time.Second))
-		of := semaphore(t, b, job, 1)
-		for name, fault := range map[string]func(context.Context, string, store.Row, func() error) error{"fails": fails, "hangs": hangs} {
-			wire.fault("Inspect", fault)
-			held := permit(t, semaphore(t, a, job, 1))
-			released := make(chan time.Time, 1)
-			time.AfterFunc(time.Second+50*time.Millisecond, func() { _ = held.Release(context.Background()); released <- time.Now() })
-			l := permit(t, of)
-			if late := time.Since(<-released); late > time.Second {
-				t.Errorf("a look that %s delays the grant by %v", name, late)
-			}
-			if told.granted.Held != nil || told.waited.Err != nil {
-				t.Errorf("a look that %s: %+v", name, told.granted)
-			}
-			release(t, l)
-			wire.Up()
-		}
-	})
-}
-
 // TestSlowServerLosesNotAll proves that a server which renews too few leases in time for all
 // of them to be kept loses some and not all.
 func TestSlowServerLosesNotAll(t *testing.T) {

@@ -2,16 +2,21 @@ package lease_test
 
 import (
 	"context"
+	"crypto/rand"
+	"database/sql"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/bridge"
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/leasetest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -237,4 +242,234 @@ func done(l *lease.Lease) bool {
 	default:
 		return false
 	}
+}
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+var must, wants, higher, limited, newPool = leasetest.Must, leasetest.Wants, leasetest.Higher, leasetest.Limited, leasetest.Pool
+
+// inner is what package lease does for lockstep's own packages.
+var inner = lease.Internal(bridge.Pass{})
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	t.Parallel()
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Open(t, engine)) })
+}
+
+// onKinds runs a test on every server for guarded and plain pools.
+func onKinds(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, db, guarded)
+			})
+		}
+	})
+}
+
+// onPools runs a test on every server over a guarded and a plain pool.
+func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+	t.Helper()
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) { test(t, db, newPool(t, db, guarded)) })
+}
+
+// onDedicated runs a test on a server of each engine that nothing else uses.
+func onDedicated(t *testing.T, test func(t *testing.T, server *testdb.Server)) {
+	t.Helper()
+	t.Parallel()
+	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) { test(t, testdb.Dedicated(t, engine)) })
+}
+
+// sideBySide returns what runs a subtest beside the others, all of them in the place of
+// one parallel test: for those that mostly wait for time to pass. The test calls wait
+// before it returns.
+func sideBySide(t *testing.T) (run func(name string, test func(t *testing.T)), wait func()) {
+	var group sync.WaitGroup
+	return func(name string, test func(t *testing.T)) {
+		group.Go(func() { t.Run(name, test) })
+	}, group.Wait
+}
+
+// newManager is a manager that is closed at the end, before its pool. Where the test names
+// no TTL, it is one that doesn't end in a test, on a busy machine neither.
+func newManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
+	t.Helper()
+	m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.TTL(5 * soon)}, options...)...)
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		defer cancel()
+		wantsNone(t, "close the manager", m.Close(ctx))
+	})
+	return m
+}
+
+// named is a key of this test alone.
+func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
+
+// manyNamed are several.
+func manyNamed(n int) []txlock.Key { return several(n, func(int) txlock.Key { return named() }) }
+
+func acquire(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
+	t.Helper()
+	return mustLease(t)(m.Acquire(t.Context(), key, options...))
+}
+
+// mustLease returns what takes the results of a call that acquires, which is to succeed.
+func mustLease(t testing.TB) func(l *lease.Lease, err error) *lease.Lease {
+	t.Helper()
+	return func(l *lease.Lease, err error) *lease.Lease {
+		t.Helper()
+		must(t, err)
+		return l
+	}
+}
+
+// verb acquires something under a key.
+type verb func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error)
+
+// by makes a verb of a method.
+func by(method func(*lease.Manager, context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error)) verb {
+	return func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+		return method(m, ctx, key, options...)
+	}
+}
+
+var (
+	exclusive, tryExclusive = by((*lease.Manager).Acquire), by((*lease.Manager).TryAcquire)
+	shared, tryShared       = by((*lease.Manager).AcquireShared), by((*lease.Manager).TryAcquireShared)
+	permitOf, tryPermit     = ofOne((*lease.Semaphore).Acquire), ofOne((*lease.Semaphore).TryAcquire)
+)
+
+// fairly waits in the queue of Fair.
+var fairly verb = func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+	return m.Acquire(ctx, key, append(options, lease.Fair())...)
+}
+
+// ofOne makes a verb of a method of a semaphore of one permit.
+func ofOne(method func(*lease.Semaphore, context.Context, ...lease.AcquireOption) (*lease.Lease, error)) verb {
+	return func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+		s, err := m.Semaphore(key, 1)
+		if err != nil {
+			return nil, err
+		}
+		return method(s, ctx, options...)
+	}
+}
+
+func release(t testing.TB, leases ...*lease.Lease) {
+	t.Helper()
+	for _, l := range leases {
+		must(t, l.Release(context.Background()))
+	}
+}
+
+// equal checks a value.
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// says checks what the text of an error has.
+func says(t testing.TB, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("%v, want it to say %q", err, text)
+	}
+}
+
+// ended returns a context that has ended.
+func ended(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// several makes as many values, each by its number.
+func several[T any](n int, make func(i int) T) (all []T) {
+	for i := range n {
+		all = append(all, make(i))
+	}
+	return all
+}
+
+func list(t testing.TB, m *lease.Manager) []lease.Info {
+	t.Helper()
+	all, err := m.List(t.Context())
+	must(t, err)
+	return all
+}
+
+func inspect(t testing.TB, m *lease.Manager, key txlock.Key) lease.Info {
+	t.Helper()
+	info, err := m.Inspect(t.Context(), key)
+	must(t, err)
+	return info
+}
+
+// contextOf returns the context of a lease, or of several, until the end of the test.
+func contextOf(t testing.TB, of interface {
+	Context(context.Context) (context.Context, context.CancelFunc)
+}) context.Context {
+	ctx, cancel := of.Context(t.Context())
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// unhurried returns a time that is base on a quiet machine, and has room for twenty leases
+// where the machine is slower now.
+func unhurried(t testing.TB, m *lease.Manager, base time.Duration) time.Duration {
+	t.Helper()
+	var longest time.Duration
+	for range 3 {
+		begun := time.Now()
+		release(t, acquire(t, m, named()))
+		longest = max(longest, time.Since(begun))
+	}
+	return (base + 20*longest).Round(time.Millisecond)
+}
+
+// later makes a call in the background, and returns what hears of its result.
+func later[T any](call func() T) chan T {
+	result := make(chan T, 1)
+	go func() { result <- call() }()
+	return result
+}
+
+// entered checks that a handle is of the same lease as another.
+func entered(t testing.TB, again, l *lease.Lease) {
+	t.Helper()
+	if again.Token() != l.Token() {
+		t.Errorf("token %d inside of %d", again.Token(), l.Token())
+	}
+}
+
+// lasts returns after a time, and only when enough has happened to prove something,
+// unless that takes too long: a loaded machine takes longer.
+func lasts(d time.Duration, enough func() bool) {
+	begun := time.Now()
+	for time.Since(begun) < d || !enough() && time.Since(begun) < soon {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := db.Admin().ExecContext(context.Background(), query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
+	t.Helper()
+	if err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
 }

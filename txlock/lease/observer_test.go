@@ -153,33 +153,24 @@ func TestObserverOfALife(t *testing.T) {
 // TestObserverOfALoss proves that an observer is told of a loss once, with its cause,
 // however it is found, and of the Release that finds nothing to release.
 func TestObserverOfALoss(t *testing.T) {
-	guarded := func(t *testing.T, wire *wire, l *lease.Lease) {
-		tx := wire.Begin()
-		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrLost)
-		must(t, tx.Rollback())
-	}
 	for name, lose := range map[string]func(t *testing.T, wire *wire, other *lease.Manager, l *lease.Lease){
 		"found by a renewal": func(t *testing.T, _ *wire, other *lease.Manager, l *lease.Lease) {
 			must(t, other.ForceRelease(t.Context(), job))
 			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 		},
-		"found by a guard": func(t *testing.T, wire *wire, other *lease.Manager, l *lease.Lease) {
-			must(t, other.ForceRelease(t.Context(), job))
-			guarded(t, wire, l)
-		},
 		"found by two guards": func(t *testing.T, wire *wire, _ *lease.Manager, l *lease.Lease) {
 			thief := taking(t, wire.Store)
 			var guards sync.WaitGroup
 			for range 2 {
-				guards.Go(func() { guarded(t, wire, l) })
+				guards.Go(func() {
+					tx := wire.Begin()
+					wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrLost)
+					must(t, tx.Rollback())
+				})
 			}
 			synctest.Wait()
 			must(t, thief.Commit())
 			guards.Wait()
-		},
-		"found by the loop": func(t *testing.T, _ *wire, other *lease.Manager, l *lease.Lease) {
-			must(t, other.ForceRelease(t.Context(), job))
-			<-l.Done()
 		},
 		"by its maximum lifetime": func(_ *testing.T, _ *wire, _ *lease.Manager, l *lease.Lease) { <-l.Done() },
 	} {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,11 +26,6 @@ func (w *wire) commits() verb {
 	}
 }
 
-// inners are the ways to take a lease exclusively under that context.
-func inners(w *wire) map[string]verb {
-	return map[string]verb{"Acquire": exclusive, "TryAcquire": tryExclusive.untilFree, "AcquireTx": w.commits().untilFree, "one permit": permitOf}
-}
-
 // untilFree tries until it is not refused.
 func (v verb) untilFree(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
 	for {
@@ -41,64 +34,6 @@ func (v verb) untilFree(ctx context.Context, m *lease.Manager, key txlock.Key, o
 			return l, err
 		}
 		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-// excludes lets goroutines take a lease one after the other, and returns how many were
-// inside at once at most.
-func excludes(t *testing.T, goroutines int, acquire func() (*lease.Lease, error)) (most int64) {
-	t.Helper()
-	var all sync.WaitGroup
-	var inside, seen atomic.Int64
-	for range goroutines {
-		all.Go(func() {
-			l, err := acquire()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			n := inside.Add(1)
-			for before := seen.Load(); n > before && !seen.CompareAndSwap(before, n); before = seen.Load() {
-			}
-			time.Sleep(time.Millisecond) // for others to come in
-			inside.Add(-1)
-			// Another one's AcquireTx may have the row for a moment: then it is released behind that.
-			if err := l.Release(context.WithoutCancel(t.Context())); err != nil && !errors.Is(err, lease.ErrGuarded) {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	return seen.Load()
-}
-
-// TestContextOfATransaction proves that under the context of a lease which was acquired in
-// a transaction its key is re-entered once that has committed, and that goroutines
-// exclude each other once it was rolled back.
-func TestContextOfATransaction(t *testing.T) {
-	for inner := range inners(nil) {
-		if inner == "one permit" {
-			continue // of a key of its own
-		}
-		runInMemory(t, inner, func(t *testing.T, db *memory) {
-			m, wire := db.process()
-			tx, get := wire.Begin(), inners(wire)[inner]
-			l := acquireTx(t, m, tx, job)
-			working := contextOf(t, l)
-			must(t, tx.Commit())
-			again, err := get(working, m, job)
-			must(t, err)
-			entered(t, again, l)
-			release(t, again, l)
-
-			tx = wire.Begin()
-			l = acquireTx(t, m, tx, job)
-			ctx := context.WithoutCancel(contextOf(t, l))
-			must(t, tx.Rollback())
-			time.Sleep(time.Millisecond) // a token is the time of its grant
-			equal(t, "inside at once", excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, job) }), 1)
-			wants(t, "the lease that was rolled back", l.Err(), txlock.ErrLost)
-		})
 	}
 }
 

@@ -14,10 +14,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -296,4 +298,273 @@ func heapInUse() uint64 {
 	runtime.GC()
 	runtime.ReadMemStats(&stats)
 	return stats.HeapAlloc
+}
+
+const (
+	ttl   = 30 * time.Second
+	valid = ttl - ttl/100 - 2*time.Millisecond // for how long it counts without a renewal
+)
+
+// TestRenewalsAreDue proves when leases are renewed: after a third of their TTL,
+// or at the interval that is set, and those that are due soon with those that are due now.
+func TestRenewalsAreDue(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		options []lease.ManagerOption
+		ttls    []time.Duration // one lease every 4 seconds
+		until   time.Duration
+		want    []time.Duration // in seconds
+	}{
+		{"a third of the time to live", nil, []time.Duration{ttl}, 45 * time.Second, []time.Duration{10, 20, 30, 40}},
+		{"the interval that is set", []lease.ManagerOption{lease.RenewEvery(2 * time.Second)}, []time.Duration{ttl}, 7 * time.Second, []time.Duration{2, 4, 6}},
+		{"together", nil, []time.Duration{ttl, ttl}, 35 * time.Second, []time.Duration{10, 20, 30}},
+		{"a long time to live", nil, []time.Duration{10 * time.Minute}, 9 * time.Minute, []time.Duration{200, 400}},
+		{"together from the second time", nil, []time.Duration{ttl, 2 * ttl, ttl}, 39 * time.Second, []time.Duration{10, 18, 28, 38}},
+	} {
+		runInMemory(t, c.name, func(t *testing.T, db *memory) {
+			m, wire := db.process(c.options...)
+			for i, ttl := range c.ttls {
+				db.after(time.Duration(i) * 4 * time.Second)
+				defer release(t, acquire(t, m, txlock.Named(fmt.Sprint(i)), lease.TTL(ttl)))
+			}
+			db.after(c.until)
+			wire.seconds(t, "RenewMany", c.want...)
+		})
+	}
+}
+
+// TestUrgentRenewalFirst proves that what is urgent is renewed before what is due with it,
+// and by a statement of its own.
+func TestUrgentRenewalFirst(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		patient, urgent := txlock.Named("a"), txlock.Named("b")
+		defer release(t, acquire(t, m, patient, lease.TTL(30*time.Second)))
+		db.after(9 * time.Second)
+		defer release(t, acquire(t, m, urgent, lease.TTL(3*time.Second)))
+		wire.fault("RenewMany", slow(100*time.Millisecond))
+		db.after(10*time.Second + 500*time.Millisecond)
+		var keys []string
+		for _, s := range wire.calls("RenewMany") {
+			keys = append(keys, s.at.Key)
+		}
+		if want := []string{urgent.String(), patient.String()}; !slices.Equal(keys, want) {
+			t.Errorf("renewed %v, want %v", keys, want)
+		}
+	})
+}
+
+// TestFailedRenewalIsTriedAgain proves that a renewal which has failed is tried again
+// sooner, and the sooner the less is left, and that one that succeeds is enough.
+func TestFailedRenewalIsTriedAgain(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.fault("RenewMany", fails)
+		db.after(12500 * time.Millisecond)
+		wire.fault("RenewMany", nil)
+		db.after(24 * time.Second)
+		wire.seconds(t, "RenewMany", 10, 11, 12, 13, 23)
+		wire.fault("RenewMany", fails)
+		<-l.Done()
+		db.at("lost", 23*time.Second+valid)
+		all := wire.times("RenewMany")
+		if left := 23*time.Second + valid - all[len(all)-1]; left > 10*time.Millisecond {
+			t.Errorf("the last attempt was %v before the loss", left)
+		}
+		for i := 6; i < len(all); i++ {
+			if all[i]-all[i-1] > time.Second || all[i]-all[i-1] < time.Millisecond {
+				t.Errorf("an attempt %v after the one before it", all[i]-all[i-1])
+			}
+		}
+	})
+}
+
+// TestLossAtTheDeadline proves that a lease that can't be renewed is lost a little before
+// the server lets anybody else in, whatever its handle is asked, and says why.
+func TestLossAtTheDeadline(t *testing.T) {
+	for _, ttl := range []time.Duration{lease.MinTTL, 100 * time.Millisecond, time.Second, 30 * time.Second, time.Hour} {
+		runInMemory(t, ttl.String(), func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.TTL(ttl))
+			l := acquire(t, m, job)
+			working := contextOf(t, l)
+			wire.fault("RenewMany", func(ctx context.Context, _ string, _ store.Row, _ func() error) error {
+				if l.Remaining() < ttl/10 {
+					<-ctx.Done() // which says less than what the server has told before
+					return ctx.Err()
+				}
+				return mysql.ErrInvalidConn
+			})
+			valid := ttl - ttl/100 - 2*time.Millisecond
+			db.after(valid - 1)
+			if err := errors.Join(l.Err(), working.Err()); err != nil || done(l) || l.Remaining() != 1 {
+				t.Errorf("just before the deadline: %v, left %v, done %t", err, l.Remaining(), done(l))
+			}
+			<-working.Done()
+			db.at("lost", valid)
+			wants(t, "Err", l.Err(), txlock.ErrLost, mysql.ErrInvalidConn)
+			wants(t, "the cause", context.Cause(working), l.Err())
+			if !done(l) || l.Remaining() != 0 || l.Valid() {
+				t.Errorf("done %t, left %v, valid %t", done(l), l.Remaining(), l.Valid())
+			}
+			wire.Up()
+			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
+			time.Sleep(ttl)
+			wire.sends(t, "Release", 1)
+		})
+	}
+}
+
+// TestDeadlineCountsFromTheRequest proves that the time of a renewed lease counts from when the
+// renewal was sent: the server may have executed it then, however late it answers.
+func TestDeadlineCountsFromTheRequest(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.fault("RenewMany", answersLate(5*time.Second)) // sent after 10 s
+		db.after(16 * time.Second)
+		wire.Down(nil)
+		defer wire.Up()
+		<-l.Done()
+		db.at("lost", 10*time.Second+valid)
+	})
+}
+
+// TestAnswerAtTheDeadline proves that a renewal that is answered at the very deadline leaves
+// the lease lost, whoever notes it first.
+func TestAnswerAtTheDeadline(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		for n := range 50 {
+			wire.Up()
+			l := acquire(t, m, txlock.Named(fmt.Sprint(n)))
+			wire.fault("RenewMany", answersLate(valid-10*time.Second)) // sent after 10 s
+			time.Sleep(valid)
+			synctest.Wait()
+			wants(t, "after the answer", l.Err(), txlock.ErrLost)
+			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+		}
+	})
+}
+
+// TestLifetimeEnds proves that a lease ends at its maximum lifetime, although it is renewed,
+// with ErrLost and the reason, and is free then; and that it is not renewed further.
+func TestLifetimeEnds(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job, lease.MaxLifetime(100*time.Second))
+		next := later(func() *lease.Lease { return acquire(t, db.manager(), job, lease.Fair()) })
+		db.after(99 * time.Second)
+		must(t, l.Renew(t.Context()))
+		<-l.Done()
+		db.at("over", 100*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		if err := l.Err(); !strings.Contains(err.Error(), "maximum lifetime") {
+			t.Error(err)
+		}
+		wire.seconds(t, "RenewMany", 10, 20, 30, 40, 50, 60, 70, 80) // with which it has its lifetime
+		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
+		release(t, <-next)
+		db.within("free", 100*time.Second, 101*time.Second)
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestRenewalFindsTheLoss proves that the next renewal finds that a lease was taken away,
+// and that Renew finds it at once.
+func TestRenewalFindsTheLoss(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, operator := db.manager(), db.manager()
+		l := acquire(t, m, job)
+		working := contextOf(t, l)
+		must(t, operator.ForceRelease(t.Context(), job))
+		must(t, l.Err())
+		<-l.Done()
+		db.at("found", 10*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
+		wants(t, "the cause", context.Cause(working), lease.ErrReplaced)
+
+		l = acquire(t, m, job)
+		must(t, operator.ForceRelease(t.Context(), job))
+		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost, lease.ErrReplaced)
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestClockOfTheServerJumps proves that an Acquire is granted where the server's clock has jumped
+// forward, and that a lease which is over by that clock is found lost.
+func TestClockOfTheServerJumps(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		db.SetClock(time.Hour) // the statement is too late, and sent again
+		release(t, acquire(t, m, txlock.Named("forward")))
+		wire.sends(t, "ReadClock", 2)
+		other := acquire(t, db.manager(), job)
+		higher(t, other, l)
+		<-l.Done()
+		db.at("lost", 10*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
+		release(t, other)
+	})
+}
+
+// lingers is an observer that hears of the first renewal until a moment of the test.
+type lingers struct {
+	db    *memory
+	until time.Duration
+}
+
+func (l lingers) observe(_ context.Context, e txlock.Event) {
+	if e.Kind == txlock.Renewed {
+		l.db.after(l.until)
+	}
+}
+
+// TestRenewBehindALongRenewal: who waits for the renewal that is under way sends its own behind it,
+// even if that is after the moment at which the lease would have ended.
+func TestRenewBehindALongRenewal(t *testing.T) {
+	for op, send := range map[string]func(ctx context.Context, l *lease.Lease) error{
+		"Renew": func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) },
+		"Raise": func(ctx context.Context, l *lease.Lease) error { return inner.RaiseToken(ctx, l, l.Token()+7) },
+	} {
+		runInMemory(t, op, func(t *testing.T, db *memory) {
+			m, wire := db.process(lease.Observe(lingers{db: db, until: 32 * time.Second}.observe))
+			l := acquire(t, m, job)
+			wire.fault("RenewMany", times(1, answersLate(5*time.Second))) // at 10 s, for 30 s
+			db.after(12 * time.Second)
+			if err := send(t.Context(), l); err != nil {
+				t.Errorf("%v", err)
+			}
+			wire.seconds(t, op, 32)
+			release(t, l)
+		})
+	}
+}
+
+// TestLoadOfWaiters proves that of 50 goroutines of a manager that wait for one lease one asks the server.
+func TestLoadOfWaiters(t *testing.T) {
+	for how, c := range map[string]struct {
+		acquire verb
+		most    int // calls in a minute
+	}{"fair": {fairly, 3600}, "poll": {exclusive, 300}} {
+		runInMemory(t, how, func(t *testing.T, db *memory) {
+			held := acquire(t, db.manager(), job)
+			m, wire := db.process()
+			ctx, cancel := context.WithCancel(t.Context())
+			l := crowd{db: db}
+			for range 50 {
+				l.join(ctx, "", 0, func(ctx context.Context) (*lease.Lease, error) { return c.acquire(ctx, m, job) })
+			}
+			time.Sleep(10 * time.Second) // the pauses have grown
+			before := wire.total()
+			time.Sleep(time.Minute)
+			if n := wire.total() - before; n > c.most || n < 60 {
+				t.Errorf("%d calls in a minute", n)
+			}
+			cancel()
+			l.all.Wait()
+			release(t, held)
+		})
+	}
 }

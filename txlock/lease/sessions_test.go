@@ -1,11 +1,13 @@
 package lease_test
 
 import (
+	"context"
 	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -179,4 +181,254 @@ func TestSelectLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// operation is something that is done with a lease. It begins with what is not
+// counted and returns what is.
+type operation struct {
+	name  string
+	ready func(o trial) func() error
+	want  int64
+}
+
+// trial is where an operation is done, by a manager beside another.
+type trial struct {
+	testing.TB
+	db       *testdb.DB
+	m, other *lease.Manager
+	key      txlock.Key
+}
+
+// holds is acquire of a lease that is released at the end of the test.
+func (o trial) holds(m *lease.Manager) *lease.Lease {
+	l := acquire(o, m, o.key)
+	o.Cleanup(func() { release(o, l) })
+	return l
+}
+
+// acquires acquires a lease that is released at the end of the test.
+func (o trial) acquires() error {
+	o.holds(o.m)
+	return nil
+}
+
+func (o trial) renews() func() error {
+	l := o.holds(o.m)
+	return func() error { return l.Renew(o.Context()) }
+}
+
+// does calls what calls a function.
+func (o trial) does(do func(context.Context, txlock.Key, func(context.Context, *lease.Lease) error, ...lease.AcquireOption) error) func() error {
+	return func() error { return do(o.Context(), o.key, noWork) }
+}
+
+var operations = []operation{
+	{"acquire", func(o trial) func() error { return o.acquires }, 1},
+	{"release", func(o trial) func() error {
+		l := acquire(o, o.m, o.key)
+		return func() error { return l.Release(o.Context()) }
+	}, 1},
+	{"try to acquire what is held", func(o trial) func() error {
+		o.holds(o.other)
+		return func() error {
+			wants(o, "TryAcquire", second(o.m.TryAcquire(o.Context(), o.key)), txlock.ErrBusy)
+			return nil
+		}
+	}, 2}, // the second reads who holds it
+	{"take over what has expired", func(o trial) func() error {
+		l := acquire(o, o.other, o.key)
+		o.Cleanup(func() { wants(o, "Release of what was taken over", l.Release(context.Background()), txlock.ErrNotHeld) })
+		exec(o, o.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
+		return o.acquires
+	}, 1},
+	{"re-enter", func(o trial) func() error {
+		ctx := lease.WithOwner(context.Background(), o.holds(o.m).Owner())
+		return func() error { return acquired(o.m.Acquire(ctx, o.key)) }
+	}, 0},
+	{"release the first of two", func(o trial) func() error {
+		l := acquire(o, o.m, o.key)
+		again := acquireIn(lease.WithOwner(context.Background(), l.Owner()), o, o.m, o.key)
+		o.Cleanup(func() { release(o, again) })
+		return func() error { return l.Release(context.Background()) }
+	}, 0},
+	{"Do", func(o trial) func() error { return o.does(o.m.Do) }, 2},
+	{"Do inside of Do", func(o trial) func() error {
+		return func() error {
+			return o.m.Do(o.Context(), o.key, func(ctx context.Context, _ *lease.Lease) error { return o.m.Do(ctx, o.key, noWork) })
+		}
+	}, 2},
+	{"Renew", trial.renews, 1},
+	{"Ask", func(o trial) func() error {
+		o.holds(o.other)
+		return func() error { return o.m.RequestRelease(o.Context(), o.key, "why") }
+	}, 2},
+	{"Renew when asked", func(o trial) func() error {
+		renew := o.renews()
+		must(o, o.other.RequestRelease(o.Context(), o.key, "why"))
+		return renew
+	}, 2},
+	{"Renew when told", func(o trial) func() error {
+		renew := o.renews()
+		must(o, errors.Join(o.other.RequestRelease(o.Context(), o.key, "why"), renew()))
+		return renew
+	}, 1},
+	{"Err and Done", func(o trial) func() error {
+		l := o.holds(o.m)
+		return func() error {
+			_ = l.Done()
+			return l.Err()
+		}
+	}, 0},
+	{"release a lease that stays held", func(o trial) func() error {
+		release(o, acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))) // which prepares the statement
+		exec(o, o.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())
+		l := acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))
+		return func() error { return l.Release(o.Context()) }
+	}, 2}, // what the row says decides for how long
+	{"AcquireAll of three keys, and Release", func(o trial) func() error {
+		keys := []txlock.Key{o.key, txlock.Named(o.key.String() + "/b"), txlock.Named(o.key.String() + "/a")}
+		for _, key := range keys {
+			warmUp(o, o.m, key)
+		}
+		return func() error { return acquiredAll(o.m.AcquireAll(o.Context(), keys)) }
+	}, 6},
+	{"TryDo", func(o trial) func() error { return o.does(o.m.TryDo) }, 2},
+	{"DoShared", func(o trial) func() error {
+		must(o, o.m.DoShared(o.Context(), o.key, noWork)) // which marks the key
+		return o.does(o.m.DoShared)
+	}, 2},
+	{"Renew of a reader", func(o trial) func() error {
+		l := share(o, o.m, o.key)
+		o.Cleanup(func() { release(o, l) })
+		return func() error { return l.Renew(o.Context()) }
+	}, 1},
+	{"Do of a key that has been shared", func(o trial) func() error {
+		must(o, o.m.DoShared(o.Context(), o.key, noWork))
+		must(o, o.m.Do(o.Context(), o.key, noWork))
+		return o.does(o.m.Do)
+	}, 3}, // one sees that nobody reads
+	{"Do of a permit", func(o trial) func() error {
+		s := semaphore(o, o.m, txlock.Named(o.key.String()+"/permits"), 2)
+		must(o, s.Do(o.Context(), noWork))
+		return func() error { return s.Do(o.Context(), noWork) }
+	}, 3}, // one sees which is free
+}
+
+// TestStatementsPerOperation proves what each operation costs: the statements that
+// the server counts for the one connection of the pool, after those that come once
+// for a manager and once for a key. Over a guarded pool, Renew sends its first on the connection
+// for renewals.
+func TestStatementsPerOperation(t *testing.T) {
+	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		pool := newPool(t, db, guarded)
+		pool.SetMaxOpenConns(1)
+		others := newPool(t, db, false)
+		for _, o := range operations {
+			m, other := newManager(t, pool), newManager(t, others)
+			key := named()
+			warmUp(t, m, key)
+			run := o.ready(trial{t, db, m, other, key})
+			before := sentSoFar(t, pool)
+			if err := run(); err != nil {
+				t.Fatalf("%s: %v", o.name, err)
+			}
+			want := o.want
+			if guarded && strings.HasPrefix(o.name, "Renew") {
+				want--
+			}
+			if n := sentSoFar(t, pool) - before - 1; n != want { // the question is one
+				t.Errorf("%s: %d statements, want %d", o.name, n, want)
+			}
+		}
+	})
+}
+
+// TestStatementsOfAGuard proves what a guarded transaction costs on a guarded pool,
+// besides its own statements: one where the guard is the first, and one more where
+// the snapshot may be older than the lease.
+func TestStatementsOfAGuard(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		conn, err := newPool(t, db, true).Conn(t.Context())
+		must(t, err)
+		defer conn.Close()
+		l := acquire(t, newManager(t, newPool(t, db, true)), named())
+		defer release(t, l)
+		// A question inside of the transaction would itself be its first statement.
+		sent := func(level sql.IsolationLevel, read, guard bool) int64 {
+			before := sentSoFar(t, conn)
+			tx, err := conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+			must(t, err)
+			defer func() { _ = tx.Rollback() }() // after a failure: closing the connection waits for it
+			if read {
+				var n int
+				must(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks").Scan(&n))
+			}
+			if guard {
+				must(t, l.Guard(t.Context(), tx))
+			}
+			must(t, tx.Commit())
+			return sentSoFar(t, conn) - before
+		}
+		sent(sql.LevelRepeatableRead, false, true) // the first one of a pool also asks for a cluster
+		for name, test := range map[string]struct {
+			level sql.IsolationLevel
+			read  bool
+			want  int64
+		}{
+			"first":                           {sql.LevelRepeatableRead, false, 1},
+			"after a read":                    {sql.LevelRepeatableRead, true, 2},
+			"after a read at READ COMMITTED":  {sql.LevelReadCommitted, true, 1},
+			"without a read, READ COMMITTED":  {sql.LevelReadCommitted, false, 1},
+			"after a read at the default one": {sql.LevelDefault, true, 2},
+		} {
+			want := test.want
+			switch { // an empty transaction sends nothing, so BEGIN and COMMIT are the guard's
+			case !test.read && db.Engine() == testdb.MariaDB:
+				want++ // COMMIT: BEGIN shares the text of the guard
+			case !test.read:
+				want += 3 // the level, BEGIN and COMMIT
+			}
+			equal(t, name+": statements", sent(test.level, test.read, true)-sent(test.level, test.read, false), want)
+		}
+	})
+}
+
+// TestFirstLeaseOfAKey proves that a key that was never leased takes three statements
+// more, once, and on MySQL two for the limit of the wait for its row.
+func TestFirstLeaseOfAKey(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		pool.SetMaxOpenConns(1)
+		m, key := newManager(t, pool), named()
+		warmUp(t, m, named())
+		first := int64(1 + 3 + 1)
+		if db.Engine() == testdb.MySQL {
+			first += 2
+		}
+		for i, want := range []int64{first, 2, 2} {
+			before := sentSoFar(t, pool)
+			release(t, acquire(t, m, key))
+			if n := sentSoFar(t, pool) - before - 1; n != want {
+				t.Errorf("acquire and release number %d: %d statements, want %d", i+1, n, want)
+			}
+		}
+	})
+}
+
+// warmUp makes the row of the key, and has the manager read the clock and prepare
+// its statements.
+func warmUp(tb testing.TB, m *lease.Manager, key txlock.Key) {
+	tb.Helper()
+	for range 2 {
+		release(tb, acquire(tb, m, key))
+	}
+}
+
+// sentSoFar is how many statements the server has executed for a connection.
+func sentSoFar(tb testing.TB, q testdb.Queryer) (n int64) {
+	tb.Helper()
+	var name string
+	if err := q.QueryRowContext(context.Background(), "SHOW SESSION STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
+		tb.Fatal(err)
+	}
+	return n
 }

@@ -125,14 +125,6 @@ func release(t testing.TB, l interface{ Release(context.Context) error }) {
 	must(t, l.Release(context.Background()))
 }
 
-// equal demands a value.
-func equal[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
-}
-
 // second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
 
@@ -248,7 +240,7 @@ func (db *memory) held() (n int) {
 func (db *memory) holds(what string, want int) {
 	db.t.Helper()
 	synctest.Wait()
-	equal(db.t, "nodes that hold it "+what, db.held(), want)
+	leasetest.Equal(db.t, "nodes that hold it "+what, db.held(), want)
 }
 
 // within checks how much time has passed in the test.

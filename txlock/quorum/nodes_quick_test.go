@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/quorum"
@@ -88,7 +89,7 @@ func TestContextIsItsOwners(t *testing.T) {
 				refused("another goroutine under the outer lease", one, ctx, other)
 				again, err := one.TryAcquire(inside, job)
 				must(t, err)
-				equal(t, "the token of the lease that is held", again.Token(), outer.Token())
+				leasetest.Equal(t, "the token of the lease that is held", again.Token(), outer.Token())
 				return again.Release(ctx)
 			})
 		}))
@@ -99,7 +100,7 @@ func TestContextIsItsOwners(t *testing.T) {
 		named := lease.WithOwner(t.Context(), "worker-7")
 		l, err := one.Acquire(named, job)
 		must(t, err)
-		equal(t, "owner", l.Owner(), "worker-7")
+		leasetest.Equal(t, "owner", l.Owner(), "worker-7")
 		refused("by the owner's name elsewhere", elsewhere, named, job)
 		again, err := one.TryAcquire(named, job)
 		must(t, err)
@@ -124,7 +125,7 @@ func TestDo(t *testing.T) {
 			return context.Cause(ctx)
 		}), txlock.ErrLost)
 		func() {
-			defer func() { equal[any](t, "recovered", recover(), "oh") }()
+			defer func() { leasetest.Equal[any](t, "recovered", recover(), "oh") }()
 			_ = m.Do(t.Context(), job, func(context.Context, *quorum.Lease) error { panic("oh") })
 		}()
 		db.holds("after a panic", 0)
@@ -191,7 +192,7 @@ func TestFailedRoundReleasesWhatHadConfirmed(t *testing.T) {
 				return call()
 			}
 			time.Sleep(time.Millisecond)
-			equal(t, "nodes that hold it, else this proves nothing", db.held(), 3)
+			leasetest.Equal(t, "nodes that hold it, else this proves nothing", db.held(), 3)
 			return cut
 		})
 		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
@@ -292,7 +293,7 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 				})
 				call(t, m, stores, func() { close(speaks) })
 				must(t, m.Close(t.Context()))
-				equal(t, "nodes that are held after Close", db.held(), 0)
+				leasetest.Equal(t, "nodes that are held after Close", db.held(), 0)
 			})
 		})
 	}

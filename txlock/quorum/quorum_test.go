@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -155,7 +157,7 @@ func TestInstall(t *testing.T) {
 	nodes[1].Exec(t, "RENAME TABLE lockstep_leases TO gone")
 	wants(t, "Install", m.Install(t.Context()), txlock.ErrNoQuorum, txlock.ErrSchema)
 	for _, i := range []int{0, 2} {
-		equal(t, "rows of a node", number(t, nodes[i], "SELECT COUNT(*) FROM lockstep_leases"), 0)
+		leasetest.Equal(t, "rows of a node", number(t, nodes[i], "SELECT COUNT(*) FROM lockstep_leases"), 0)
 	}
 	nodes[1].Exec(t, "RENAME TABLE gone TO lockstep_leases")
 	must(t, m.Install(t.Context()))
@@ -206,4 +208,50 @@ func TestSameDatabase(t *testing.T) {
 		release(t, l)
 		t.Error("granted by one database twice")
 	}
+}
+
+// BenchmarkAcquireRelease takes and releases a lease of five databases, beside five
+// leases of one database each, one after the other, in turns, so that both meet the
+// same load. It reports the time of each and their ratio, and the goroutines that are
+// there while the lease is held beyond those before.
+func BenchmarkAcquireRelease(b *testing.B) {
+	nodes := newNodes(b, 5)
+	m, singles := newQuorum(b, nodes), newLeases(b, nodes)
+	key, ctx := named(), context.Background()
+	var quorumTook, singlesTook time.Duration
+	took := func(sum *time.Duration, do func()) {
+		began := time.Now()
+		do()
+		*sum += time.Since(began)
+	}
+	several := func() *quorum.Lease { return acquire(b, m, key) }
+	single := func() {
+		for _, s := range singles {
+			l, err := s.Acquire(ctx, key)
+			if err != nil {
+				b.Fatal(err)
+			}
+			release(b, l)
+		}
+	}
+	free := func() { await(b, "all nodes are free", func() bool { return held(b, nodes, key) == 0 }) }
+	release(b, several())
+	free()
+	single()
+	before, during := runtime.NumGoroutine(), 0
+	b.ReportAllocs()
+	for b.Loop() {
+		took(&quorumTook, func() {
+			l := several()
+			during += runtime.NumGoroutine() - before
+			release(b, l)
+		})
+		free() // what is released in the background must not delay the others
+		took(&singlesTook, single)
+	}
+	n := float64(b.N)
+	b.ReportMetric(float64(quorumTook.Microseconds())/n, "quorum-µs/op")
+	b.ReportMetric(float64(singlesTook.Microseconds())/n, "singles-µs/op")
+	b.ReportMetric(float64(quorumTook)/float64(singlesTook), "quorum/singles")
+	b.ReportMetric(float64(during)/n, "goroutines")
 }
