@@ -26,6 +26,15 @@ func Must(t testing.TB, err error) {
 	}
 }
 
+// Got returns a value that a call has returned, and ends the test if it has returned an error, too.
+func Got[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Must(t, err)
+		return v
+	}
+}
+
 // Wants demands that an error is each of some.
 func Wants(t testing.TB, what string, err error, want ...error) {
 	t.Helper()

@@ -106,7 +106,6 @@ func tests(timeout time.Duration) ([]part, error) {
 			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^(TestTiDB.*|" + onTiDB + ")$"}, "."),
 			r.test("lockgorm", []string{"-tags=tidb", "-run=^TestEveryForm$"}, "."), // which isn't built with the race detector
 			// On several servers over one store.
-			r.test("tests", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "."),
 			r.test("tests", []string{"-race", "-tags=cluster", "-run=^(TestTiDB.*|" + onServersOfTiDB + ")$"}, "./cluster"),
 		}},
 		// On Vitess, by make test ENGINES=vitess ONLY=vitess.
@@ -129,7 +128,7 @@ const onTiDB = `TestRows(OfLockers|ThatMove|OfItsOwn|ThatComeLater|AndHooks|OfSu
 	`TestVersion(WritesAndReads|ConditionOfTheCaller|OfBatches|OfUndoneCreates|OfCompositeKeys|OfTheSameRowTwice)|TestConflictThatTheServerFinds`
 
 // onServersOfTiDB are tests of clusters that TiDB servers over one store pass.
-const onServersOfTiDB = "TestFaults|TestEffects|TestAsk|TestLeasesTogether|TestNodes|TestSavepoints|TestOnce|TestSales"
+const onServersOfTiDB = "TestFaults|TestEffects|TestAsk|TestLeasesTogether|TestSales"
 
 // beside tests the modules beside the library, and the commands. These have one goroutine, and
 // read the types of all that they look at: the race detector watches what lockgen has written.
