@@ -38,11 +38,9 @@ func newPair(t *testing.T) *load.Pair {
 // holder is a program that goes to one server.
 func holder(t *testing.T, db *testdb.DB, ttl time.Duration) (*sql.DB, *lease.Manager) {
 	t.Helper()
-	connector, err := mysql.NewConnector(db.Config(func(c *mysql.Config) { c.Logger = &mysql.NopLogger{} }))
-	check(t, err)
+	connector := leasetest.Got(mysql.NewConnector(db.Config(func(c *mysql.Config) { c.Logger = &mysql.NopLogger{} })))(t)
 	pool := sql.OpenDB(locksqlc.Connector(connector))
-	m, err := lease.NewManager(pool, lease.TTL(ttl))
-	check(t, err)
+	m := leasetest.Got(lease.NewManager(pool, lease.TTL(ttl)))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
@@ -90,8 +88,7 @@ func TestAsynchronousFailover(t *testing.T) {
 
 	p.Replica.Execute(t, "STOP SLAVE IO_THREAD") // the lag
 	oldLease := acquire(t, old, key)
-	oldTx, err := oldPool.BeginTx(t.Context(), nil)
-	check(t, err)
+	oldTx := leasetest.Got(oldPool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = oldTx.Rollback() }()
 	oldGrant := lockAndWork(t, oldTx, key, "old")
 	p.Promote(t)
@@ -103,8 +100,7 @@ func TestAsynchronousFailover(t *testing.T) {
 	}
 	wants(t, "one of two leases", errors.Join(oldLease.Renew(t.Context()), oldLease.Err(), newLease.Err()), nil)
 	leasetest.Equal(t, "the token of the new lease", newLease.Token(), oldLease.Token())
-	newTx, err := newPool.BeginTx(t.Context(), nil)
-	check(t, err)
+	newTx := leasetest.Got(newPool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = newTx.Rollback() }()
 	newGrant := lockAndWork(t, newTx, key, "new")
 	leasetest.Equal(t, "the key of the old grant", oldGrant.Key(), newGrant.Key())
@@ -119,8 +115,7 @@ func TestAsynchronousFailover(t *testing.T) {
 // lockAndWork takes the lock of a key and writes under it.
 func lockAndWork(t *testing.T, tx *sql.Tx, key txlock.Key, who string) txlock.Grant {
 	t.Helper()
-	scope, err := locksqlc.Join(t.Context(), tx)
-	check(t, err)
+	scope := leasetest.Got(locksqlc.Join(t.Context(), tx))(t)
 	grant, err := scope.TryLock(t.Context(), key)
 	if err != nil {
 		t.Fatalf("TryLock by %s: %v", who, err)
@@ -276,9 +271,8 @@ func TestSinglePrimary(t *testing.T) {
 // singlePrimary leads clients to the primary by a route that follows it, or behind what stands
 // before the members.
 func singlePrimary(t *testing.T, lasting string, behind func(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (lead func(*mysql.Config))) {
-	nodes, err := testdb.StartGroup(t.Context(), 3, testdb.Parted(), testdb.Args(
-		"--loose-group-replication-single-primary-mode=ON", "--loose-group-replication-enforce-update-everywhere-checks=OFF"))
-	check(t, err)
+	nodes := leasetest.Got(testdb.StartGroup(t.Context(), 3, testdb.Parted(), testdb.Args(
+		"--loose-group-replication-single-primary-mode=ON", "--loose-group-replication-enforce-update-everywhere-checks=OFF")))(t)
 	db := nodes[0].Open(t)
 	t.Cleanup(func() { // before the database is dropped, which only a primary can
 		if t.Failed() {

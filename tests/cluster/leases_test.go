@@ -15,10 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -34,10 +38,8 @@ func TestAsk(t *testing.T) {
 		defer cancel()
 		held, err := clients[0].Leases.Acquire(ctx, key)
 		check(t, err)
-		const rounds = 8
 		holder := 0
-		var told, over, latest time.Duration
-		for round := range rounds {
+		for round := range 8 {
 			asker, next := clients[(holder+1)%3], clients[(holder+2)%3]
 			if round%2 == 1 {
 				asker, next = next, asker
@@ -53,7 +55,7 @@ func TestAsk(t *testing.T) {
 				}
 				taken <- l
 			})
-			why, begun := fmt.Sprint("round ", round), time.Now()
+			why := fmt.Sprint("round ", round)
 			for err = txlock.ErrNotHeld; errors.Is(err, txlock.ErrNotHeld) && ctx.Err() == nil; { // a node that lags hasn't heard of the holder
 				err = asker.Leases.RequestRelease(ctx, key, why)
 			}
@@ -65,27 +67,19 @@ func TestAsk(t *testing.T) {
 			case <-ctx.Done():
 				t.Fatalf("round %d: the holder was not told", round)
 			}
-			took := time.Since(begun)
-			told, latest = told+took, max(latest, took)
 			if got, _ := held.ReleaseReason(); got != why {
 				t.Errorf("round %d: asked because of %q, want %q", round, got, why)
 			}
-			begun = time.Now()
-			if err := held.Release(ctx); err != nil {
-				t.Fatalf("round %d: Release: %v", round, err)
-			}
+			check(t, held.Release(ctx))
 			waiting.Wait()
 			l := <-taken
 			if l == nil {
 				return
 			}
-			over += time.Since(begun)
 			if l.Token() <= held.Token() {
 				t.Errorf("round %d: the token %d after %d", round, l.Token(), held.Token())
 			}
-			if err := l.Renew(ctx); err != nil {
-				t.Fatalf("round %d: Renew: %v", round, err)
-			}
+			check(t, l.Renew(ctx))
 			if why, asked := l.ReleaseReason(); asked {
 				t.Errorf("round %d: the next holder is asked because of %q", round, why)
 			}
@@ -96,7 +90,6 @@ func TestAsk(t *testing.T) {
 			caughtUp(t, db.At(t, node))
 			wants(t, fmt.Sprintf("node %d: Ask for what is free", i), clients[i].Leases.RequestRelease(ctx, key, "nobody"), txlock.ErrNotHeld)
 		}
-		t.Logf("told after %v on average, %v at most; handed over within %v on average", told/rounds, latest, over/rounds)
 	})
 }
 
@@ -269,4 +262,147 @@ func checkKept(t *testing.T, grants []kept) {
 		}
 	}
 	t.Logf("kept: %d grants, by client %v", len(grants), byClient)
+}
+
+// caughtUpConfig is how a node is reached that has the tables.
+func caughtUpConfig(t *testing.T, db *testdb.DB, node *testdb.Server) *mysql.Config {
+	t.Helper()
+	at := db.At(t, node)
+	caughtUp(t, at)
+	return at.Config()
+}
+
+// openGuarded opens a guarded pool.
+func openGuarded(t *testing.T, cfg *mysql.Config, options ...txlock.PoolOption) *sql.DB {
+	t.Helper()
+	connector := leasetest.Got(mysql.NewConnector(cfg))(t)
+	pool := sql.OpenDB(locksqlc.Connector(connector, options...))
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// TestEffects asks for the same ticks and the same keys of Once through all nodes at once,
+// while one of them is killed and one hangs. Each has one effect: what TickTx writes in its
+// transaction, what Once does, whose answer all who ask get, and what Tick does under Once, which
+// by itself is done at least once. Nobody works on a tick of Tick beside another, and no tick is left out.
+func TestEffects(t *testing.T) {
+	onAll(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		table := db.CreateTable(t, "effects", "id INT AUTO_INCREMENT PRIMARY KEY, kind VARCHAR(10) NOT NULL, n INT NOT NULL, answer VARCHAR(100) NOT NULL")
+		begun := time.Now().Add(-24 * time.Hour)
+		worked := load.NewHistory("Tick", 1)
+		var works atomic.Uint64
+		effect := func(ctx context.Context, tx *sql.Tx, kind string, n int, answer string) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (kind, n, answer) VALUES (?, ?, ?)", kind, n, answer)
+			return err
+		}
+		var answers sync.Map // by kind and number
+		once := func(ctx context.Context, c *load.Client, kind string, n int) error {
+			key := fmt.Sprint(kind, n)
+			answer, _, err := locksqlc.OnceValue(ctx, c.DB, txlock.Named(table+key), func(tx *sql.Tx) (string, error) {
+				answer := fmt.Sprint("of client ", c.Number)
+				return answer, effect(ctx, tx, kind, n, answer)
+			})
+			if err != nil {
+				return err
+			}
+			if before, _ := answers.LoadOrStore(key, answer); before != answer {
+				t.Errorf("%s is answered %q and %q", key, before, answer)
+			}
+			return nil
+		}
+		type ask func(ctx context.Context, c *load.Client, n int, at time.Time) error
+		kinds := map[string]ask{
+			"once": func(ctx context.Context, c *load.Client, n int, _ time.Time) error {
+				return once(ctx, c, "once", n)
+			},
+			"ticktx": func(ctx context.Context, c *load.Client, n int, at time.Time) error {
+				_, err := c.Jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+					return effect(ctx, tx, "ticktx", n, "")
+				})
+				return err
+			},
+			"tick": func(ctx context.Context, c *load.Client, n int, at time.Time) error {
+				_, err := c.Jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
+					one := load.Hold{Client: c.Number, Token: works.Add(1), Begun: time.Since(worked.Began)}
+					one.End = one.Begun
+					err := once(ctx, c, "tick", n)
+					if asked := time.Since(worked.Began); ctx.Err() == nil {
+						one.End = asked
+					}
+					worked.Add(one)
+					return err
+				})
+				return err
+			},
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		var ended atomic.Bool
+		defer working.Wait()
+		defer stop()
+		var mu sync.Mutex
+		answered, refused := make(map[string]int), make(map[string]*load.Ledger)
+		for kind := range kinds {
+			refused[kind] = load.NewLedger(kind, "")
+		}
+		for i, node := range nodes {
+			at := db.At(t, node)
+			caughtUp(t, at)
+			c := load.NewClient(t, i, at.Config())
+			for kind, ask := range kinds {
+				working.Go(func() {
+					for n := 0; !ended.Load() && ctx.Err() == nil; {
+						limited, cancel := context.WithTimeout(ctx, callLimit)
+						err := ask(limited, c, n, begun.Add(time.Duration(n)*time.Second))
+						cancel()
+						switch {
+						case err == nil:
+							n++
+							mu.Lock()
+							answered[kind] = max(answered[kind], n)
+							mu.Unlock()
+							continue
+						case errors.Is(err, job.ErrPast): // who began the later one was told that this was done
+							n++
+							continue
+						}
+						refused[kind].Failed(err)
+						time.Sleep(rand.N(20 * time.Millisecond))
+					}
+				})
+			}
+		}
+		time.Sleep(time.Second)
+		killed(t, nodes[rand.IntN(len(nodes))])
+		hung(t, db.At(t, nodes[rand.IntN(len(nodes))]))
+		time.Sleep(time.Second)
+		ended.Store(true)
+		working.Wait()
+
+		for i, node := range nodes {
+			here := caughtUp(t, db.At(t, node))
+			answers.Range(func(key, answer any) bool {
+				var effect string
+				check(t, here.QueryRow("SELECT answer FROM "+table+" WHERE CONCAT(kind, n) = ?", key).Scan(&effect))
+				leasetest.Equal(t, fmt.Sprintf("the effect of %s on node %d", key, i), effect, fmt.Sprint(answer))
+				return true
+			})
+			for kind := range kinds {
+				var rows, different, last int
+				check(t, here.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM "+table+" WHERE kind = ?", kind).Scan(&rows, &different, &last))
+				if rows != different || different != last+1 || rows < answered[kind] {
+					t.Errorf("%s on node %d: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", kind, i, rows, different, last, answered[kind])
+				}
+			}
+		}
+		for kind, n := range answered {
+			t.Logf("%s: %d, errors %v", kind, n, refused[kind].Errors())
+			if n == 0 {
+				t.Errorf("%s: nothing was done", kind)
+			}
+		}
+		worked.Check(t)
+	})
 }

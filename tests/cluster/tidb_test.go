@@ -34,17 +34,19 @@ import (
 // renews every 10 s, has passed.
 
 // TestTiDBInstall: what Install makes through one server, Check finds right through the others at once, as
-// does lockstep check, which compares their clocks.
+// does lockstep check, which compares their clocks. A pool that isn't guarded is refused through each.
 func TestTiDBInstall(t *testing.T) {
 	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Fresh(t)
 		wants(t, "before Install", schema.Check(t.Context(), db.At(t, nodes[1]).Connect(t)), schema.ErrTable)
 		check(t, schema.Install(t.Context(), db.Admin()))
 		for i, node := range nodes {
-			wants(t, fmt.Sprintf("through server %d", i), schema.Check(t.Context(), db.At(t, node).Connect(t)), nil)
+			plain := db.At(t, node).Connect(t)
+			wants(t, fmt.Sprintf("through server %d", i), schema.Check(t.Context(), plain), nil)
+			err := locksqlc.Run(t.Context(), plain, []txlock.Key{txlock.Named("plain")}, func(*sql.Tx) error { return errors.New("it runs") })
+			wants(t, fmt.Sprintf("an unguarded pool of server %d", i), err, schema.ErrEngine)
 		}
-		found, err := ops.New(db.Admin()).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin())
-		check(t, err)
+		found := leasetest.Got(ops.New(db.Admin()).Check(t.Context(), db.At(t, nodes[1]).Admin(), db.At(t, nodes[2]).Admin()))(t)
 		clocks := 0
 		for _, f := range found {
 			if f.State == ops.Error {
@@ -116,8 +118,7 @@ func newBetween(t *testing.T, nodes []*testdb.Server) *between {
 	b.waiter, err = openGuarded(t, quiet(b.there)).BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	check(t, err)
 	t.Cleanup(func() { _, _ = b.holder.Rollback(), b.waiter.Rollback() }) // they have ended unless the test has failed
-	scope, err := locksqlc.Join(t.Context(), b.waiter)
-	check(t, err)
+	scope := leasetest.Got(locksqlc.Join(t.Context(), b.waiter))(t)
 	wants(t, "TryLock through another server", second(scope.TryLock(t.Context(), key)), txlock.ErrBusy)
 	session, granted := testdb.ConnID(t, b.waiter), make(chan error, 1)
 	b.granted = granted
@@ -166,39 +167,60 @@ func works(t *testing.T, db *testdb.DB, want string) {
 	leasetest.Equal(t, "whose work it is", workers(t, db), want)
 }
 
-// TestTiDBLock: a lock that a transaction through one server has excludes one through another, until COMMIT.
-// A pool that isn't guarded is refused through each.
+// TestTiDBLock: a lock that a transaction through one server has excludes one through another until COMMIT, until KILL
+// through another server ends its session, or until its server was killed, stood still or was cut off from the store for
+// longer than the TTL that the store gives to locks. But after COMMIT nothing of what the holder has done is there: where
+// its server goes on, two have believed to hold the lock, and the store refuses the transaction of one.
 func TestTiDBLock(t *testing.T) {
-	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
-		b := newBetween(t, nodes)
-		select {
-		case err := <-b.granted:
-			t.Errorf("the lock was granted twice: %v", err)
-		case <-time.After(2 * time.Second): // twice as long as the store lets a request wait
-		}
-		check(t, b.holder.Commit())
-		t.Logf("granted %v after the COMMIT through another server", b.takesOver(t))
-		works(t, b.there, "new,old")
-		for i, node := range nodes {
-			pool := b.db.At(t, node).Connect(t)
-			err := locksqlc.Run(t.Context(), pool, []txlock.Key{txlock.Named("plain")}, func(*sql.Tx) error { return errors.New("it runs") })
-			wants(t, fmt.Sprintf("an unguarded pool of server %d", i), err, schema.ErrEngine)
-		}
-	})
-}
-
-// TestTiDBKill: KILL through another server ends the session of a holder. The waiter has the lock then, and
-// what the holder has done is undone, as its Commit returns.
-func TestTiDBKill(t *testing.T) {
-	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
-		b := newBetween(t, nodes)
-		b.there.Kill(t, b.session)
-		t.Logf("granted %v after KILL through another server", b.takesOver(t))
-		if err := b.holder.Commit(); !errors.Is(err, txlock.ErrTxDoomed) && !errors.Is(err, txlock.ErrUnknownOutcome) {
-			t.Errorf("Commit of the session that was ended: %v, want ErrTxDoomed or ErrUnknownOutcome", err)
-		}
-		works(t, b.there, "new")
-	})
+	type fault = func(t *testing.T, b *between, node *testdb.Server)
+	onNode := func(do func(t *testing.T, node *testdb.Server)) fault {
+		return func(t *testing.T, _ *between, node *testdb.Server) { do(t, node) }
+	}
+	signal := func(sig syscall.Signal) fault {
+		return onNode(func(t *testing.T, node *testdb.Server) { check(t, node.Signal(sig)) })
+	}
+	for name, c := range map[string]struct {
+		begin, end fault
+		commits    bool
+	}{
+		"COMMIT": {begin: func(t *testing.T, b *between, _ *testdb.Server) {
+			select {
+			case err := <-b.granted:
+				t.Errorf("the lock was granted twice: %v", err)
+			case <-time.After(2 * time.Second): // twice as long as the store lets a request wait
+			}
+			check(t, b.holder.Commit())
+		}, commits: true},
+		"KILL": {
+			begin: func(t *testing.T, b *between, _ *testdb.Server) { b.there.Kill(t, b.session) },
+			end: func(t *testing.T, b *between, _ *testdb.Server) {
+				if err := b.holder.Commit(); !errors.Is(err, txlock.ErrTxDoomed) && !errors.Is(err, txlock.ErrUnknownOutcome) {
+					t.Errorf("Commit of the session that was ended: %v, want ErrTxDoomed or ErrUnknownOutcome", err)
+				}
+			},
+		},
+		"killed":  {onNode(func(t *testing.T, node *testdb.Server) { check(t, node.Kill()) }), onNode(func(t *testing.T, node *testdb.Server) { check(t, node.Restart(t.Context())) }), false},
+		"stopped": {signal(syscall.SIGSTOP), signal(syscall.SIGCONT), false},
+		"cut off": {onNode(part), onNode(heal), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
+				b, want := newBetween(t, nodes), "new"
+				c.begin(t, b, nodes[0])
+				t.Logf("granted %v after the end of the holder: %s", b.takesOver(t), name)
+				if c.end != nil {
+					c.end(t, b, nodes[0])
+				}
+				if c.commits {
+					want = "new,old"
+				} else {
+					leasetest.Fails(t, "Commit of a transaction whose lock another has had", b.holder.Commit())
+				}
+				works(t, b.there, want)
+				works(t, b.db, want)
+			})
+		})
+	}
 }
 
 // TestTiDBKills ends sessions at random through another server, while they lock and write: no update is lost.
@@ -234,49 +256,6 @@ func TestTiDBKills(t *testing.T) {
 		l.Check(t, there.Admin())
 		t.Logf("%d sessions were ended, errors %v; the longest transaction took %v", kills, l.Errors(), slices.Max(longest[:]))
 	})
-}
-
-// TestTiDBLockOfADeadServer: when the server of a holder is killed, the waiter has the lock after the TTL
-// that the store gives to locks, and nothing of what the holder has done is there.
-func TestTiDBLockOfADeadServer(t *testing.T) {
-	onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
-		b := newBetween(t, nodes)
-		check(t, nodes[0].Kill())
-		t.Logf("granted %v after the end of the holder's server", b.takesOver(t))
-		leasetest.Fails(t, "Commit on a server that is gone", b.holder.Commit())
-		works(t, b.there, "new")
-		check(t, nodes[0].Restart(t.Context()))
-		works(t, b.db, "new")
-	})
-}
-
-// TestTiDBLockOfAHungServer: the same of a server that stands still, or is cut off from the store, for
-// longer than that TTL. When it goes on, its transaction is refused by the store: two have believed to
-// hold the lock, and one has committed.
-func TestTiDBLockOfAHungServer(t *testing.T) {
-	for name, fault := range map[string]struct {
-		begin, end func(t *testing.T, node *testdb.Server)
-	}{
-		"stopped": {
-			func(t *testing.T, node *testdb.Server) { check(t, node.Signal(syscall.SIGSTOP)) },
-			func(t *testing.T, node *testdb.Server) { check(t, node.Signal(syscall.SIGCONT)) },
-		},
-		"cut off": {part, heal},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onTiDB(t, func(t *testing.T, nodes []*testdb.Server) {
-				b := newBetween(t, nodes)
-				fault.begin(t, nodes[0])
-				t.Logf("granted %v after the holder's server was %s", b.takesOver(t), name)
-				fault.end(t, nodes[0])
-				err := b.holder.Commit()
-				leasetest.Fails(t, "Commit of a transaction whose lock another has had", err)
-				t.Logf("Commit of the old holder: %v", err)
-				works(t, b.there, "new")
-				works(t, b.db, "new")
-			})
-		})
-	}
 }
 
 // TestTiDBLeaseOfADeadServer: when the server of a holder is killed, another process has the lease as soon as

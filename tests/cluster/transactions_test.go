@@ -15,58 +15,13 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 )
-
-// TestOpenings has two nodes begin transactions by the lock of one key, some of which the
-// cluster aborts while the lock waits: each is answered, by what can be read. A node of a
-// Galera cluster executes what it takes for a single statement once more, and then the
-// reply has the beginnings of two.
-func TestOpenings(t *testing.T) {
-	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
-		db := nodes[0].Open(t)
-		key := txlock.Named(t.Name())
-		var working sync.WaitGroup
-		var locked, aborted atomic.Int64
-		for _, node := range nodes[:2] {
-			cfg := caughtUpConfig(t, db, node)
-			cfg.ReadTimeout = time.Minute
-			cfg.Logger = &mysql.NopLogger{}
-			pool := openGuarded(t, cfg)
-			for range 4 {
-				working.Go(func() {
-					for end := time.Now().Add(15 * time.Second); time.Now().Before(end) && !t.Failed(); {
-						tx, err := pool.BeginTx(t.Context(), nil)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						scope, err := locksqlc.Join(t.Context(), tx)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						if _, err = scope.Lock(t.Context(), key); err == nil {
-							locked.Add(1)
-							err = tx.Commit()
-						} else if aborted.Add(1); !errors.Is(err, txlock.ErrDeadlock) {
-							t.Errorf("Lock: %v, want ErrDeadlock", err)
-						}
-						if err != nil {
-							_ = tx.Rollback()
-						}
-					}
-				})
-			}
-		}
-		working.Wait()
-		t.Logf("%d locks, %d were refused", locked.Load(), aborted.Load())
-	})
-}
 
 // TestAborts proves that a guarded pool finds out about every abort by the cluster, at
 // once, also those that the server does not tell of: a transaction that another node has
@@ -83,11 +38,12 @@ func TestAborts(t *testing.T) {
 		key, in := txlock.Named(t.Name()), load.Inside(t, db)
 		aborted := 0
 		for end := time.Now().Add(15 * time.Second); !t.Failed() && (time.Now().Before(end) || aborted < 10); {
-			tx, err := pool.BeginTx(t.Context(), nil)
-			check(t, err)
+			tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 			scope, err := locksqlc.Join(t.Context(), tx)
 			check(t, err)
-			_, err = scope.Lock(t.Context(), key)
+			if _, err = scope.Lock(t.Context(), key); err != nil && !errors.Is(err, txlock.ErrDeadlock) {
+				t.Errorf("Lock: %v, want ErrDeadlock", err)
+			}
 			var overtaking sync.WaitGroup
 			overtaking.Go(func() {
 				err := locksqlc.Run(t.Context(), other, []txlock.Key{key}, func(*sql.Tx) error { return nil })
@@ -166,7 +122,7 @@ func TestOptimisticEnds(t *testing.T) {
 					quiet.Optimistic(t.Context(), pool)
 					want := 5 // one to begin, three of the program and one to end
 					if db.Engine() == testdb.MariaDB {
-						want = 6 // see TestOpenings
+						want = 6 // a node executes what it takes for a single statement once more
 					}
 					if n := trips.Count() - before; connected && n != want {
 						t.Errorf("%d round trips, want %d", n, want)

@@ -173,8 +173,7 @@ func TestShared(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
 		s := staged(t, engine, alone(Shares()))
-		other, err := s.plain.BeginTx(t.Context(), nil)
-		check(t, err)
+		other := leasetest.Got(s.plain.BeginTx(t.Context(), nil))(t)
 		check(t, second(other.ExecContext(t.Context(), "SAVEPOINT anything")))
 		wants(t, "Check", schema.Check(t.Context(), s.pool), schema.ErrProxy)
 		wants(t, "a locked transaction", s.add(t.Context(), s.pool, nothing), nil)
