@@ -2,7 +2,6 @@ package doctest
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -26,51 +25,11 @@ func freePorts(t *testing.T, ports ...int) []string {
 	t.Helper()
 	var pairs []string
 	for _, port := range ports {
-		l, err := net.Listen("tcp", "localhost:0")
-		check(t, err)
+		l := leasetest.Got(net.Listen("tcp", "localhost:0"))(t)
 		defer l.Close() // after all have been chosen
 		pairs = append(pairs, fmt.Sprintf("localhost:%d", port), l.Addr().String())
 	}
 	return pairs
-}
-
-func TestFollow(t *testing.T) {
-	t.Parallel()
-	document := strings.ReplaceAll(`
-''' text
-not for the shell
-'''
-'''console
-$ mkdir made && cd made
-$ export WHO=you
-'''
-'''txt file=deep/greeting
-hello
-'''
-'''console
-$ cat deep/greeting; echo "$WHO
-> at host:1" >&2
-hello
-you
-at host:1
-$ echo took 1.25s for 3 of 7 things
-took 0.01s for ... things
-$ sleep 600 &
-$ kill $(jobs -p)
-'''
-'''console fails
-$ false || exit_status() { return 3; }; exit_status
-'''
-`, "'''", "```")
-	path := filepath.Join(t.TempDir(), "document.md")
-	check(t, os.WriteFile(path, []byte(document), 0o600))
-	dir := Reader{Instead: []string{"host:1", "elsewhere:2"}}.Follow(t, path)
-	if filepath.Base(dir) != "made" {
-		t.Errorf("the reader is in %s", dir)
-	}
-	if text, err := os.ReadFile(filepath.Join(dir, "deep/greeting")); err != nil || string(text) != "hello\n" {
-		t.Errorf("%q, %v", text, err)
-	}
 }
 
 // What doesn't come true is noticed.
@@ -86,62 +45,9 @@ func TestDo(t *testing.T) {
 		"'''console\n$ if\n'''\n":                      "ends with",
 		"'''console installs\n$ false\n'''\n":          "ends with exit status 1",
 	} {
-		blocks, err := parse(strings.ReplaceAll(text, "'''", "```"))
-		check(t, err)
+		blocks := leasetest.Got(parse(strings.ReplaceAll(text, "'''", "```")))(t)
 		var r Reader
 		leasetest.Fails(t, text, r.do(t, r.open(t, t.TempDir()), blocks[0]), want)
-	}
-}
-
-// A reader has a checkout or takes a release, and doesn't write a part of a file again.
-func TestWays(t *testing.T) {
-	t.Parallel()
-	document := filepath.Join(t.TempDir(), "ways.md")
-	text := strings.ReplaceAll("'''text part\nb\n'''\n'''text file=x\na\nb\n'''\n'''console checkout\n$ touch checkout\n'''\n'''console release\n$ touch release\n'''\n", "'''", "```")
-	check(t, os.WriteFile(document, []byte(text), 0o600))
-	for _, test := range []struct {
-		checkout   bool
-		made, none string
-	}{{true, "checkout", "release"}, {false, "release", "checkout"}} {
-		dir := Reader{Checkout: test.checkout}.Follow(t, document)
-		_, err := os.Stat(filepath.Join(dir, test.made))
-		if _, other := os.Stat(filepath.Join(dir, test.none)); err != nil || !errors.Is(other, fs.ErrNotExist) {
-			t.Errorf("with a checkout %v: %v, %v", test.checkout, err, other)
-		}
-		if x, err := os.ReadFile(filepath.Join(dir, "x")); string(x) != "a\nb\n" || err != nil {
-			t.Errorf("x is %q, %v", x, err)
-		}
-	}
-}
-
-// What is left in the module cache goes after a day.
-func TestForget(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for name, age := range map[string]time.Duration{"m@v1-old": 25 * time.Hour, "m@v1-new": 23 * time.Hour, "m@v1-mine": 25 * time.Hour, "m@v2-old": 25 * time.Hour} {
-		path, then := filepath.Join(dir, name), time.Now().Add(-age)
-		check(t, errors.Join(os.MkdirAll(filepath.Join(path, "sub"), 0o755), os.Chtimes(path, then, then)))
-	}
-	check(t, forget("v1-mine", filepath.Join(dir, "m@v1-*")))
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(left) != 3 || slices.Contains(left, filepath.Join(dir, "m@v1-old")) {
-		t.Errorf("left: %v, %v", left, err)
-	}
-}
-
-func TestParse(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"'''go\nx\n'''\n":                   "neither a file nor commands",
-		"'''\nx\n'''\n":                     "neither a file nor commands",
-		"'''go file=x.go fails\nx\n'''\n":   "neither a file nor commands",
-		"'''console often\n$ x\n'''\n":      "neither a file nor commands",
-		"'''console\nx\n'''\n":              "begins with $",
-		"'''console\n$ x\n":                 "1 fences",
-		"\n\n'''text\n'''\n'''go\nx\n'''\n": "line 5",
-	} {
-		_, err := parse(strings.ReplaceAll(text, "'''", "```"))
-		leasetest.Fails(t, text, err, want)
 	}
 }
 
@@ -243,11 +149,9 @@ func files(t *testing.T, dir string) map[string][]byte {
 // TestPins compares the versions of tools in the tutorials with those of the Makefile.
 func TestPins(t *testing.T) {
 	t.Parallel()
-	makefile, err := os.ReadFile(filepath.Join(checkout, "Makefile"))
-	check(t, err)
+	makefile := leasetest.Got(os.ReadFile(filepath.Join(checkout, "Makefile")))(t)
 	for _, tutorial := range tutorials {
-		text, err := os.ReadFile(filepath.Join(checkout, tutorial.document))
-		check(t, err)
+		text := leasetest.Got(os.ReadFile(filepath.Join(checkout, tutorial.document)))(t)
 		blocks, err := parse(string(text))
 		leasetest.Wants(t, tutorial.document, err, nil)
 		for _, b := range blocks {
@@ -284,8 +188,7 @@ func TestNewcomer(t *testing.T) {
 // newcomer follows documents with a checkout or without one.
 func newcomer(t *testing.T, engine testdb.Engine, has bool, documents []string) {
 	t.Helper()
-	root, err := filepath.Abs(checkout)
-	check(t, err)
+	root := leasetest.Got(filepath.Abs(checkout))(t)
 	r := Reader{Env: Released(t, root), Checkout: has, Instead: []string{
 		"root:secret@tcp(127.0.0.1:3306)/shop", database(t, engine),
 		"git clone https://github.com/dca00107/lockstep", "ln -s " + root, // as it is, committed or not

@@ -1,20 +1,26 @@
 package faults
 
 import (
-	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+var fatal = leasetest.Must
+
+func TestMain(m *testing.M) { testdb.Main(m) }
 
 // TestWrappers proves that a pool in each wrapper works, over the driver and around a
 // guarded pool, and that its locks exclude.
@@ -59,55 +65,25 @@ func TestWrappers(t *testing.T) {
 	}
 }
 
-// TestWrapperLacks proves that the wrappers do to a connection what they are named after.
-func TestWrapperLacks(t *testing.T) {
+// TestPlanted proves that every text which a bug changes stands in a statement.
+func TestPlanted(t *testing.T) {
 	t.Parallel()
-	db := testdb.Open(t, testdb.Engines()[0])
-	for name, check := range map[string]func(t *testing.T, conn driver.Conn){
-		"": func(*testing.T, driver.Conn) {},
-		"no validator": func(t *testing.T, conn driver.Conn) {
-			if _, ok := conn.(driver.Validator); ok {
-				t.Error("it has a Validator")
-			}
-		},
-		"no exec": func(t *testing.T, conn driver.Conn) {
-			if _, ok := conn.(driver.ExecerContext); ok {
-				t.Error("it has an ExecerContext")
-			}
-		},
-		"no context": func(t *testing.T, conn driver.Conn) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			defer cancel()
-			if _, err := conn.(driver.ExecerContext).ExecContext(ctx, "DO SLEEP(0.1)", nil); err != nil {
-				t.Errorf("it has ended with the context: %v", err)
-			}
-		},
-		"comment before": showsText("/* application='chaos' */ SELECT info"),
-		"comment behind": showsText("/*traceparent="),
-		"sqlmw":          showsText("/* action='run' */ SELECT info"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			base, err := mysql.NewConnector(db.Config())
-			fatal(t, err)
-			conn, err := Wrapped(name, base).Connect(t.Context())
-			fatal(t, err)
-			defer func() { _ = conn.Close() }()
-			check(t, conn)
-		})
+	paths, err := filepath.Glob("../../gen/*.sql.go")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%d files of statements, %v", len(paths), err)
 	}
-}
-
-// showsText checks that the server sees a statement with that part.
-func showsText(part string) func(t *testing.T, conn driver.Conn) {
-	return func(t *testing.T, conn driver.Conn) {
-		rows, err := conn.(driver.QueryerContext).QueryContext(t.Context(), "SELECT info FROM information_schema.processlist WHERE id = CONNECTION_ID()", nil)
-		fatal(t, err)
-		defer func() { _ = rows.Close() }()
-		row := make([]driver.Value, 1)
-		fatal(t, rows.Next(row))
-		if text, _ := row[0].([]byte); !strings.Contains(string(text), part) {
-			t.Errorf("the server sees %q", text)
+	holds := []rawsql.Hold{{Name: "a", Owner: "b", Hold: "c"}}
+	statements := rawsql.RenewMany(holds) + rawsql.HeldMany(holds, 1) + rawsql.Named.LockMany(2) +
+		rawsql.AcquireMany([]rawsql.Wanted{{Name: "a", Hold: "c"}}, 1<<50)
+	for _, path := range paths {
+		text := leasetest.Got(os.ReadFile(path))(t)
+		statements += string(text)
+	}
+	for bug, texts := range planted {
+		for i := 0; i < len(texts); i += 2 {
+			if !strings.Contains(statements, texts[i]) {
+				t.Errorf("%s: no statement has %q", bug, texts[i])
+			}
 		}
 	}
 }

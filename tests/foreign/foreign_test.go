@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -33,8 +32,7 @@ func stream(events ...string) string {
 
 func read(t *testing.T, text string) results {
 	t.Helper()
-	found, err := readResults(strings.NewReader(text))
-	check(t, err)
+	found := leasetest.Got(readResults(strings.NewReader(text)))(t)
 	return found
 }
 
@@ -65,24 +63,6 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestReadResults proves that outcomes are counted, that a suite of which hardly a test
-// passes is refused, and that what was not built says why.
-func TestReadResults(t *testing.T) {
-	t.Parallel()
-	found := read(t, stream("pass A", "pass B", "fail C", "skip D", "run E"))
-	leasetest.Equal(t, "the counts", found.counts(), "2 passed, 1 failed, 1 skipped, 1 never ended")
-	leasetest.Equal(t, "the failures", found.failures(), "C says fail\nE says run\n")
-	check(t, found.enough(2))
-	leasetest.Fails(t, "enough", found.enough(3), "3 at least should\nC says fail")
-	broken := read(t, `{"ImportPath":"p","Action":"build-output","Output":"undefined: x\n"}`+"\n"+`{"ImportPath":"p","Action":"build-fail"}`+"\n")
-	worse := compare(found, broken)
-	if len(broken.outcomes) != 0 || len(worse) != 3 || !strings.Contains(worse[2], "undefined: x") {
-		t.Errorf("%v, %q", broken.outcomes, worse)
-	}
-	_, err := readResults(strings.NewReader("{}\nnonsense\n"))
-	leasetest.Fails(t, "a line that is no event", err, "nonsense")
-}
-
 // TestPatches proves that a suite which opens its pools in another way than before is
 // refused, since it would run on the plain pool twice.
 func TestPatches(t *testing.T) {
@@ -107,20 +87,6 @@ func TestPatches(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 	leasetest.Fails(t, "patched again", s.change(), `m: no *_test.go has sql.Open("mysql"`)
-}
-
-// TestCopyTree proves that the copy of what is read-only can be changed.
-func TestCopyTree(t *testing.T) {
-	t.Parallel()
-	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
-	check(t, os.MkdirAll(filepath.Join(from, "below"), 0o700))
-	check(t, os.WriteFile(filepath.Join(from, "below", "a.go"), []byte("package a"), 0o400))
-	check(t, copyTree(to, from))
-	info, err := os.Stat(filepath.Join(to, "below", "a.go"))
-	if err != nil || info.Mode() != fs.FileMode(0o600) {
-		t.Errorf("%v, %v", info, err)
-	}
-	leasetest.Fails(t, "a copy of what is missing", copyTree(to, filepath.Join(from, "missing")))
 }
 
 // TestRefused proves that what can't be run is refused before anything is started.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,11 +62,9 @@ func TestSoak(t *testing.T) {
 // figures reads the last value of each figure.
 func figures(t *testing.T, path string) map[string]string {
 	t.Helper()
-	file, err := os.Open(path)
-	check(t, err)
+	file := leasetest.Got(os.Open(path))(t)
 	defer func() { _ = file.Close() }()
-	rows, err := csv.NewReader(file).ReadAll()
-	check(t, err)
+	rows := leasetest.Got(csv.NewReader(file).ReadAll())(t)
 	values := make(map[string]string)
 	for _, row := range rows {
 		values[row[1]+" "+row[2]] = row[3]
@@ -193,6 +192,7 @@ func TestNoiseIsFlat(t *testing.T) {
 				"noise":     noisy(random, f.level, f.noise),
 				"less":      leaking(noisy(random, 2*f.level, f.noise), -f.level),
 				"saw teeth": sawTeeth(f.level, max(r.floor, r.share*f.level), int(2+random.Uint64N(30))),
+				"a step":    stepping(f.level, max(r.floor, r.share*f.level), random.IntN(minutes)),
 			} {
 				if v := r.judge(values); !v.flat() {
 					t.Errorf("%s, seed %d: %s counts as growth: %+v", f.name, seed, what, v)
@@ -209,38 +209,6 @@ func sawTeeth(level, height float64, width int) []float64 {
 		values[i] = level + height*float64(i%width)/float64(width)
 	}
 	return values
-}
-
-func TestStepIsAllowedOnce(t *testing.T) {
-	r := rule{share: 0.25, floor: 1 << 20}
-	for at := range minutes {
-		values := make([]float64, minutes)
-		for i := range values {
-			values[i] = 16 << 10
-			if i >= at {
-				values[i] += 1 << 20 // an extent
-			}
-		}
-		if v := r.judge(values); !v.flat() {
-			t.Errorf("an extent more from minute %d on counts as growth: %+v", at, v)
-		}
-	}
-}
-
-// TestKnownSlope compares with the example of ci.theil of the R package statpsych.
-func TestKnownSlope(t *testing.T) {
-	v := rule{}.judge([]float64{4, 1, 6, 9, 8, 10, 16, 12, 18, 15, 22, 24, 21, 35, 28})
-	if v.points != 15 || !v.judged() || v.flat() || math.Abs(v.growth/14-1.8) > 0.2 {
-		t.Errorf("judge = %+v, want a slope of about 1.8", v)
-	}
-}
-
-func TestFewPointsAreNotJudged(t *testing.T) {
-	for n := range fewest {
-		if v := (rule{}).judge(make([]float64, n)); v.judged() {
-			t.Errorf("%d points are judged", n)
-		}
-	}
 }
 
 // TestMachineIsNoGrowth: figures that are slower while the machine is busy don't grow, and neither
@@ -278,6 +246,15 @@ func TestMachineIsNoGrowth(t *testing.T) {
 	}
 }
 
+// stepping goes up once, as a file does by an extent.
+func stepping(level, height float64, at int) []float64 {
+	values := slices.Repeat([]float64{level}, minutes)
+	for i := at; i < minutes; i++ {
+		values[i] += height
+	}
+	return values
+}
+
 func TestSummaryNamesWhatGrows(t *testing.T) {
 	for _, f := range made {
 		place := place
@@ -286,8 +263,7 @@ func TestSummaryNamesWhatGrows(t *testing.T) {
 		}
 		for _, leaks := range []bool{false, true} {
 			r := &runner{options: options{every: time.Minute, warmUp: 5 * time.Minute}, sites: []*site{{engine: "mysql"}}, began: time.Now()}
-			j, err := newJournal(t.TempDir()+"/figures.csv", minutes)
-			check(t, err)
+			j := leasetest.Got(newJournal(t.TempDir()+"/figures.csv", minutes))(t)
 			r.journal = j
 			values := noisy(rand.New(rand.NewPCG(3, 4)), f.level, f.noise)
 			if leaks {
