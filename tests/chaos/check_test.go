@@ -1,19 +1,16 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/leasetest"
-	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // story is a small history: operations that are called and return at the given
@@ -93,20 +90,6 @@ var stories = map[string]struct {
 		s.read("r", 6, 12, 1) // b may have come after it
 		s.read("q", 10, 12, 2)
 	}},
-	"not known, and committed": {nil, func(s *story) {
-		s.write("a", 1, 5, unknown, 1, 101)
-		s.write("b", 6, 9, succeeded, 2, 102)
-	}},
-	"not known, and not committed": {nil, func(s *story) {
-		s.write("a", 1, 5, succeeded, 1, 101)
-		o := s.write("b", 6, 9, failed, 0, 0)
-		o.Outcome, o.Wrote = unknown, []string{"lock:a"}
-	}},
-	"killed in its second try": {nil, func(s *story) {
-		o := s.write("a", 1, 0, "", 1, 101)
-		o.Tries, o.Wrote, s.data.commits[0].try = 0, nil, "2"
-		s.write("b", 6, 9, succeeded, 2, 102)
-	}},
 	"a call that takes too long": {[]string{stuck}, func(s *story) { s.write("a", 1, int64(time.Minute), succeeded, 1, 101) }},
 	"the same value twice": {[]string{lostUpdate}, func(s *story) {
 		s.write("a", 1, 5, succeeded, 1, 101)
@@ -142,12 +125,6 @@ var stories = map[string]struct {
 		s.write("n", 2, 9, succeeded, 2, 0) // whose token is not known
 		s.write("b", 6, 9, succeeded, 3, 101)
 	}},
-	"a lease's token twice": {nil, func(s *story) {
-		for i, id := range []string{"a", "b"} {
-			s.ops = append(s.ops, &op{ID: id, Kind: "guarded write", Keys: []string{"lease:1"}, Call: int64(i*10 + 1), Return: int64(i*10 + 5), Outcome: succeeded, Tries: 1, Wrote: []string{"lease:1"}})
-			s.commit(commit{id, "1", "lease:1", int64(i + 1), 101})
-		}
-	}},
 	"a lease's writer come late": {[]string{tokenBack}, func(s *story) {
 		for i, id := range []string{"a", "b"} {
 			s.ops = append(s.ops, &op{ID: id, Kind: "guarded write", Keys: []string{"lease:1"}, Call: 1, Return: 5, Outcome: succeeded, Tries: 1, Wrote: []string{"lease:1"}})
@@ -162,29 +139,19 @@ var stories = map[string]struct {
 		s.write("a", 1, 5, succeeded, 1, 101)
 		s.read("r", 6, 9, 0)
 	}},
-	"a read of what comes later": {[]string{outOfOrder}, func(s *story) {
-		s.read("r", 1, 2, 1)
-		s.write("a", 4, 5, succeeded, 1, 101)
-	}},
 	"a read of what nobody has committed": {[]string{outOfOrder}, func(s *story) {
 		s.write("a", 4, 5, succeeded, 1, 101)
 		s.read("r", 6, 9, 2)
 	}},
-
-	"fresh locks one after the other, and at a time": {nil, func(s *story) {
-		s.fresh("a", 1, 5, 101)
-		s.fresh("b", 4, 9, 100) // asked for before a had returned
-		s.fresh("c", 10, 12, 102)
+	"a read of what comes later": {[]string{outOfOrder}, func(s *story) {
+		s.read("r", 1, 2, 1)
+		s.write("a", 4, 5, succeeded, 1, 101)
 	}},
+
 	"a fresh lock with a lower token": {[]string{tokenBack}, func(s *story) {
 		s.fresh("a", 1, 5, 101)
 		s.fresh("b", 6, 9, 100)
 	}},
-	"a fresh lock with the same token": {[]string{tokenBack}, func(s *story) {
-		s.fresh("a", 1, 5, 101)
-		s.fresh("b", 6, 9, 101)
-	}},
-	"a transaction that a statement has ended, refused": {nil, func(s *story) { s.careless(unknown, failed, true) }},
 	"a transaction that a statement has ended, committed": {[]string{broken}, func(s *story) {
 		s.careless(succeeded, succeeded, true)
 		s.commit(commit{"a, then", "1", "lock:b", 1, 0})
@@ -193,23 +160,14 @@ var stories = map[string]struct {
 		s.careless(unknown, failed, true)
 		s.commit(commit{"a, then", "1", "lock:b", 1, 0})
 	}},
-	"begun again after a statement that has committed": {[]string{ghostWrite}, func(s *story) {
-		s.careless(unknown, failed, false)
-		s.commit(commit{"a", "2", "lock:c", 1, 0})
-	}},
-	"lost in a statement":                {[]string{lostWrite}, func(s *story) { s.careless(succeeded, succeeded, false) }},
-	"a session as the server makes them": {nil, func(s *story) { s.session(lockWait) }},
-	"a session that has kept a limit":    {[]string{broken}, func(s *story) { s.session(3) }},
+	"lost in a statement":             {[]string{lostWrite}, func(s *story) { s.careless(succeeded, succeeded, false) }},
+	"a session that has kept a limit": {[]string{broken}, func(s *story) { s.session(3) }},
 
 	"holders one after the other": {nil, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 10)
 		s.hold("b", "acquire", "lease:1", 102, 2, 11, 20) // granted while the release was under way
 		s.hold("c", "acquire", "lease:2", 101, 2, 11, 20) // another key
 		s.enter("b", 102, 12, 14)
-	}},
-	"a grant that was over when it came": {nil, func(s *story) {
-		s.hold("a", "acquire", "lease:1", 101, 1, 20, 0)
-		s.hold("b", "acquire", "lease:1", 102, 2, 11, 15)
 	}},
 	"two holders": {[]string{overlap, notLinear}, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 10)
@@ -219,10 +177,6 @@ var stories = map[string]struct {
 		s.hold("a", "acquire", "lease:1", 102, 1, 5, 10)
 		s.hold("b", "acquire", "lease:1", 101, 6, 20, 0)
 	}},
-	"the same token": {[]string{notLinear}, func(s *story) {
-		s.hold("a", "acquire", "lease:1", 101, 1, 5, 10)
-		s.hold("b", "acquire", "lease:1", 101, 13, 15, 20)
-	}},
 	"entered with a lower token": {[]string{tokenBack}, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 30)
 		s.enter("a", 100, 6, 8)
@@ -230,10 +184,6 @@ var stories = map[string]struct {
 	"entered with another token while it is held": {[]string{broken}, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 30)
 		s.enter("a", 103, 6, 8)
-	}},
-	"entered with another token after it was lost": {nil, func(s *story) {
-		s.hold("a", "acquire", "lease:1", 101, 1, 5, 6)
-		s.enter("a", 103, 7, 9)
 	}},
 	"a leader that goes on beside its successor": {[]string{overlap, notLinear, tokenBack}, func(s *story) {
 		s.hold("a", "lead", "election:1", 101, 1, 5, 30)
@@ -244,23 +194,9 @@ var stories = map[string]struct {
 			s.commit(commit{id, "1", "election:1", int64(i + 1), token})
 		}
 	}},
-	"terms one after the other": {nil, func(s *story) {
-		s.hold("a", "lead", "election:1", 101, 1, 5, 30)
-		s.hold("b", "lead", "election:1", 102, 2, 31, 40)
-	}},
-	"readers, then a writer": {nil, func(s *story) {
-		s.hold("a", "share", "shared:1", 1, 1, 5, 10)
-		s.hold("b", "share", "shared:1", 2, 1, 6, 14)
-		s.hold("c", "acquire among readers", "shared:1", 101, 2, 16, 20)
-	}},
 	"a reader beside a writer": {[]string{overlap, notLinear}, func(s *story) {
 		s.hold("a", "share", "shared:1", 1, 1, 5, 10)
 		s.hold("c", "acquire among readers", "shared:1", 101, 2, 8, 20)
-	}},
-	"as many permits as there are": {nil, func(s *story) {
-		s.hold("a", "permit", "permit:1", 1, 1, 5, 10)
-		s.hold("b", "permit", "permit:1", 2, 1, 6, 14)
-		s.hold("c", "permit", "permit:1", 3, 1, 11, 14)
 	}},
 	"a permit too many": {[]string{overlap, notLinear}, func(s *story) {
 		s.hold("a", "permit", "permit:1", 1, 1, 5, 10)
@@ -296,37 +232,6 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestJournal proves that what is known of an operation at several times comes together,
-// and that a line that was not finished is left out.
-func TestJournal(t *testing.T) {
-	t.Parallel()
-	path := t.TempDir() + "/a1.1.jsonl"
-	j, err := openJournal(path)
-	must(t, err)
-	j.write(op{ID: "b", Kind: "share", Keys: []string{"shared:1"}, Call: 2})
-	j.write(op{ID: "a", Kind: "acquire", Keys: []string{"lease:1"}, Call: 1})
-	j.write(op{ID: "a", Return: 3, Outcome: succeeded, Token: 101})
-	j.write(op{ID: "a", Valid: 4})
-	j.write(op{ID: "a", Valid: 5})
-	if _, err := j.file.WriteString(`{"id":"b","return":7`); err != nil {
-		t.Fatal(err)
-	}
-	must(t, j.file.Close())
-	ops, err := readHistory(t.TempDir() + "/nothing*")
-	if err != nil || len(ops) != 0 {
-		t.Errorf("nothing: %v, %v", ops, err)
-	}
-	want := []*op{
-		{ID: "a", Kind: "acquire", Keys: []string{"lease:1"}, Call: 1, Return: 3, Outcome: succeeded, Token: 101, Valid: 5},
-		{ID: "b", Kind: "share", Keys: []string{"shared:1"}, Call: 2},
-	}
-	if ops, err = readHistory(path); err != nil || !reflect.DeepEqual(ops, want) {
-		t.Errorf("%+v, %v, want %+v", ops, err, want)
-	}
-	_, err = readJournal(strings.NewReader("{\n"))
-	leasetest.Fails(t, "a line that is no operation", err)
-}
-
 // TestListen proves that what a client has said is a violation of its server's site.
 func TestListen(t *testing.T) {
 	t.Parallel()
@@ -340,26 +245,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestProgress proves that operations are counted once, while the journals grow.
-func TestProgress(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	j, err := openJournal(filepath.Join(dir, "mysql0.1.jsonl"))
-	must(t, err)
-	defer func() { _ = j.file.Close() }()
-	count := counter{offsets: make(map[string]int64)}
-	for want := range 3 {
-		n, err := count.succeeded(filepath.Join(dir, "mysql*.jsonl"))
-		if err != nil || n != want {
-			t.Errorf("%d operations, %v, want %d", n, err, want)
-		}
-		j.write(op{ID: "a", Outcome: succeeded})
-		j.write(op{ID: "b", Outcome: failed})
-	}
-}
-
 // TestSchedule proves that the same seed gives the same faults, and another one others,
-// each within the run and of those that are asked for.
+// each within the run.
 func TestSchedule(t *testing.T) {
 	t.Parallel()
 	o := options{duration: 5 * time.Minute, seed: 1, perSite: 4, ttl: time.Second}
@@ -373,23 +260,12 @@ func TestSchedule(t *testing.T) {
 		if slices.Equal(faults, schedule(other, uint64(i), lane)) {
 			t.Errorf("lane %d: another seed gives the same faults", i)
 		}
-		kinds := make(map[string]int)
 		end := time.Duration(0)
 		for _, f := range faults {
-			kinds[f.kind]++
 			if f.at < end || f.at+f.lasts > o.duration || f.client < 0 || f.client >= o.perSite {
 				t.Errorf("lane %d: %+v after %v", i, f, end)
 			}
 			end = f.at + f.lasts
-		}
-		if len(kinds) != len(lane) {
-			t.Errorf("lane %d: %v of %d kinds", i, kinds, len(lane))
-		}
-		other.kinds = []string{"kill server"}
-		for _, f := range schedule(other, uint64(i), lane) {
-			if f.kind != "kill server" {
-				t.Errorf("lane %d: %s was not asked for", i, f.kind)
-			}
 		}
 	}
 }
@@ -417,30 +293,6 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestInterrupted proves that a run which is interrupted while it starts says so.
-func TestInterrupted(t *testing.T) {
-	t.Parallel()
-	testdb.NeedsServer(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	code, err := chaos(ctx, []string{"-engines", "mariadb,mysql"})
-	if code != 2 || !errors.Is(err, context.Canceled) {
-		t.Errorf("%d, %v", code, err)
-	}
-}
-
-// TestGuards proves that what is planted for a guard can be planted.
-func TestGuards(t *testing.T) {
-	t.Parallel()
-	for _, name := range guardNames() {
-		leasetest.Wants(t, name, checkFaults(guards[name].faults), nil)
-		rewrite, err := rewriteFor(name)
-		if err != nil || (rewrite != nil) != (guards[name].bug != "") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // TestTell proves that a violation is told with the command that runs the same again.
 func TestTell(t *testing.T) {
 	t.Parallel()
@@ -464,3 +316,252 @@ func TestTell(t *testing.T) {
 }
 
 var must = leasetest.Must
+
+// second is one of the moments of the histories of leases, whose time to live it is, too.
+const second = int64(time.Second)
+
+// held adds a hold, in seconds, and its release unless that is 0.
+func (s *story) held(id, kind, key string, token uint64, call, grant, release int64) *op {
+	s.hold(id, kind, key, token, call*second, grant*second, max(grant+1, release)*second)
+	o := s.ops[len(s.ops)-1]
+	o.Owner = id
+	if release > 0 {
+		s.ops = append(s.ops, &op{ID: id + "-end", Kind: "release", Keys: []string{key}, Of: id, Call: release * second, Return: release * second, Outcome: succeeded})
+	}
+	return o
+}
+
+// refused adds an operation that was told that the keys are taken.
+func (s *story) refused(id, kind string, at int64, keys ...string) {
+	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id, Err: fmt.Sprintf("try to acquire lease %q: %v", keys[0], txlock.ErrBusy)})
+}
+
+// asks adds a question.
+func (s *story) asks(id string, at int64) { s.asksFor(id, "asked:1", at, succeeded) }
+
+func (s *story) asksFor(id, key string, at int64, came outcome) {
+	s.ops = append(s.ops, &op{ID: id, Kind: "ask", Keys: []string{key}, Call: at * second, Return: at * second, Outcome: came})
+}
+
+// toldAt notes when a hold was told of a question.
+func toldAt(o *op, at int64, question string) { o.Told, o.Question = at*second, question }
+
+// waits adds an operation that waits for several keys.
+func (s *story) waits(id string, from, to int64, keys ...string) {
+	s.ops = append(s.ops, &op{ID: id, Kind: waitsForAll, Keys: keys, Call: from * second, Return: to * second, Outcome: unknown, Owner: id})
+}
+
+// shows adds what the rows say from one second to the other.
+func (s *story) shows(from, to int64, sights ...sight) {
+	for ; from <= to; from++ {
+		for _, one := range sights {
+			one.held, one.from, one.to = true, from*second+1, from*second+2
+			s.seen = append(s.seen, one)
+		}
+	}
+}
+
+// leaseStories are histories of leases with what is to be found in them, some of a server whose
+// clock is set at some moments, in seconds, or on which rows stay locked for a while.
+var leaseStories = map[string]struct {
+	finds   []string
+	leaps   []leap
+	lingers bool
+	tell    func(s *story)
+}{
+	"kept for long enough": {tell: func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 3).AtLeast = 5 * second
+		s.refused("r", "try what is kept", 6, "kept:1")
+		s.held("b", "try to keep", "kept:1", uint64(1+5*second/1000), 7, 7, 8)
+	}},
+	"granted too soon": {finds: []string{tooSoon}, tell: func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 3).AtLeast = 5 * second
+		s.held("b", "try to keep", "kept:1", uint64(1+5*second/1000), 4, 5, 8)
+	}},
+	"granted too soon by the server's clock": {finds: []string{tooSoon}, tell: func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 3).AtLeast = 5 * second
+		s.held("b", "try to keep", "kept:1", uint64(1+4*second/1000), 7, 7, 8)
+	}},
+	"kept for too long": {finds: []string{stuck}, tell: func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 3).AtLeast = 5 * second
+		s.refused("r", "try what is kept", 11, "kept:1")
+	}},
+	"nobody has it, and it is refused": {finds: []string{stuck}, tell: func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 3)
+		s.refused("r", "try to hold until asked", 7, "asked:1")
+	}},
+	"not told of a question": {finds: []string{notTold}, tell: func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9)
+		s.asks("q", 3)
+	}},
+	"told of a question too late": {finds: []string{notTold}, tell: func(s *story) {
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9), 8, "q")
+		s.asks("q", 3)
+	}},
+	"told of a question that was answered": {finds: []string{misled}, tell: func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
+		s.asks("q", 3)
+		toldAt(s.held("b", "try to hold until asked", "asked:1", 2, 5, 5, 6), 6, "q")
+	}},
+	"two are told of a question": {finds: []string{misled}, tell: func(s *story) {
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
+		s.asks("q", 3)
+		toldAt(s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6), 6, "q")
+	}},
+	"a row keeps a question": {finds: []string{misled}, tell: func(s *story) {
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
+		s.asks("q", 3)
+		s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6)
+		s.shows(5, 5, sight{key: "asked:1", owner: "b", question: "q", token: 2})
+	}},
+	"told that nobody has what somebody has": {finds: []string{notTold}, tell: func(s *story) {
+		s.held("a", "permit until asked", askedPermits, 1, 1, 2, 5)
+		s.asksFor("q", askedPermits, 3, failed)
+	}},
+	"one reader of two is told": {finds: []string{notTold}, tell: func(s *story) {
+		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4, "q")
+		s.held("b", "share until asked", askedReaders, 2, 1, 2, 9)
+		s.asksFor("q", askedReaders, 3, succeeded)
+	}},
+	"told what nobody has asked": {finds: []string{misled}, tell: func(s *story) {
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
+	}},
+	"released, and in the row": {finds: []string{stuck}, tell: func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
+		s.shows(2, 5, sight{key: "asked:1", owner: "a", token: 1})
+	}},
+	"refused, and a part in the row": {finds: []string{stuck}, tell: func(s *story) {
+		s.refused("a", "try acquire all", 1, "all:1", "all:2")
+		s.waits("b", 1, 4, "all:1", "all:3")
+		s.shows(2, 5, sight{key: "all:1", owner: "a", token: 1})
+	}},
+	"waits in a circle": {finds: []string{stuck}, tell: func(s *story) {
+		s.waits("a", 1, 9, "all:1", "all:2")
+		s.waits("b", 1, 9, "all:2", "all:4", "all:3")
+		s.waits("c", 1, 9, "all:3", "all:1")
+		s.shows(2, 8, sight{key: "all:1", owner: "a", token: 1}, sight{key: "all:2", owner: "b", token: 1}, sight{key: "all:3", owner: "c", token: 1})
+	}},
+	"refused for a row that stays locked, where rows do":    {lingers: true, tell: func(s *story) { s.refusedFor("its row is locked", late+opLimit) }},
+	"the same for too long":                                 {finds: []string{stuck}, lingers: true, tell: func(s *story) { s.refusedFor("its row is locked", late+opLimit+1) }},
+	"refused for nothing, where rows stay locked":           {finds: []string{stuck}, lingers: true, tell: func(s *story) { s.refusedFor("", 0) }},
+	"refused for a row that is locked, where none stays so": {finds: []string{stuck}, tell: func(s *story) { s.refusedFor("its row is locked", 0) }},
+	"two believe in a lease that a clock set forward has ended": {leaps: []leap{forward(3)}, tell: func(s *story) {
+		s.held("a", "acquire", "lease:1", 1, 1, 2, 6)
+		s.held("b", "acquire", "lease:1", 2, 4, 5, 8)
+	}},
+	"two that were granted after the leap": {finds: []string{notLinear, overlap}, leaps: []leap{forward(1)}, tell: func(s *story) {
+		s.held("a", "acquire", "lease:1", 1, 3, 4, 8)
+		s.held("b", "acquire", "lease:1", 2, 5, 6, 9)
+	}},
+	"two beside a clock that is set back": {finds: []string{notLinear, overlap}, leaps: []leap{back(3)}, tell: func(s *story) {
+		s.held("a", "acquire", "lease:1", 1, 1, 2, 8)
+		s.held("b", "acquire", "lease:1", 2, 4, 5, 9)
+	}},
+	"a token that falls over a leap": {finds: []string{notLinear}, leaps: []leap{forward(4), back(4)}, tell: func(s *story) {
+		s.held("a", "acquire", "lease:1", 7, 1, 2, 3)
+		s.held("b", "acquire", "lease:1", 5, 5, 6, 7)
+	}},
+	"a majority of which two have a lease": {finds: []string{notLinear, overlap}, tell: func(s *story) {
+		s.held("a", "majority", "majority:1", 1, 1, 2, 8)
+		s.held("b", "majority", "majority:1", 2, 4, 5, 9)
+	}},
+	"a writer among a herd": {finds: []string{notLinear, overlap}, tell: func(s *story) {
+		s.held("a", "share of a herd", "herd:1", 1, 1, 2, 8)
+		s.held("b", "share of a herd", "herd:1", 1, 1, 2, 8)
+		s.held("c", "acquire among herds", "herd:1", 2, 4, 5, 9)
+	}},
+	"three on two seats": {finds: []string{notLinear, overlap}, tell: func(s *story) {
+		for i, id := range []string{"a", "b", "c"} {
+			s.held(id, "permit of a herd", "seats:1", uint64(i+1), 1, 2, 8)
+		}
+	}},
+	"a token of a lock falls, and the clock was set forward": {finds: []string{tokenBack}, leaps: []leap{forward(4)}, tell: func(s *story) {
+		s.fresh("a", 1*second, 3*second, 10)
+		s.fresh("b", 6*second, 7*second, 5)
+	}},
+	"kept for too short a time, later": {finds: []string{tooSoon}, leaps: []leap{forward(1), back(1)}, tell: func(s *story) {
+		s.held("a", "keep", "kept:1", 1e6, 3, 4, 5).AtLeast = 9 * second
+		s.held("b", "keep", "kept:1", 1e6+1, 6, 7, 8)
+	}},
+	"a dead writer blocks the first who comes, while the clock is behind": {leaps: []leap{back(3)}, tell: func(s *story) {
+		s.ops = append(s.ops, &op{ID: "a", Kind: "acquire all", Keys: []string{"all:1"}, Call: 2 * second})
+		s.refused("b", "try acquire all", 60, "all:1")
+	}},
+	"a dead writer is shown when others have come": {finds: []string{stuck}, leaps: []leap{back(3)}, tell: func(s *story) {
+		s.dead()
+		s.refused("b", "try acquire all", 14, "all:1")
+		s.shows(3, 20, sight{key: "all:1", owner: "a", token: 1})
+	}},
+	"a dead writer is shown, and nobody has come": {leaps: []leap{back(3)}, tell: func(s *story) {
+		s.dead()
+		s.shows(3, 20, sight{key: "all:1", owner: "a", token: 1})
+	}},
+}
+
+// refusedFor adds an operation that was refused for a reason after a while.
+func (s *story) refusedFor(why string, took time.Duration) {
+	s.refused("r", "try to hold until asked", 7, "asked:1")
+	s.ops[0].Err += why
+	s.ops[0].Return += int64(took)
+}
+
+// TestCheckLeases proves of small histories that the judge finds in them what is wrong with
+// what is kept, asked for and acquired together, and excuses what is not promised of a server
+// whose clock is set, and nothing else.
+func TestCheckLeases(t *testing.T) {
+	t.Parallel()
+	for name, c := range leaseStories {
+		var s story
+		c.tell(&s)
+		v := (&verdict{leaps: c.leaps, lingers: c.lingers}).check(s.ops, s.data)
+		v.checkLeases(s.ops, s.seen, time.Second)
+		if found := v.sorts(); !slices.Equal(found, c.finds) {
+			t.Errorf("%s: found %q, want %q: %v", name, found, c.finds, v.violations)
+		}
+	}
+}
+
+// TestCheckOnces proves that the judge finds what was done twice, and answers that are lost.
+func TestCheckOnces(t *testing.T) {
+	t.Parallel()
+	answered := func(id, answer string, wrote ...string) *op {
+		return &op{ID: id, Kind: "once", Keys: []string{"once:1"}, Call: 1, Return: 2, Outcome: succeeded, Tries: len(wrote), Wrote: wrote, Answer: answer}
+	}
+	found := &op{ID: "c", Kind: "tick that was done", Keys: []string{"at:1"}, Call: 3, Return: 4, Outcome: succeeded}
+	begun := &op{ID: "b", Kind: "tick", Keys: []string{"tick:plain"}, Call: 1, Return: 2, Outcome: succeeded, Token: 1, Valid: 3}
+	row := func(op, try, name string) commit { return commit{op: op, try: try, name: name} }
+	for what, test := range map[string]struct {
+		ops  []*op
+		rows []commit
+		want string
+	}{
+		"one, and its answer":    {[]*op{answered("a", "a#1", "once:1"), answered("b", "a#1")}, []commit{row("a", "1", "once:1")}, ""},
+		"two":                    {[]*op{answered("a", "a#1", "once:1"), answered("b", "b#1", "once:1")}, []commit{row("a", "1", "once:1"), row("b", "1", "once:1")}, doneTwice},
+		"a tick twice":           {[]*op{answered("a", "", "instant:1"), answered("b", "", "instant:1")}, []commit{row("a", "1", "instant:1"), row("b", "1", "instant:1")}, doneTwice},
+		"another's answer":       {[]*op{answered("a", "a#1", "once:1"), answered("b", "b#1")}, []commit{row("a", "1", "once:1")}, lostWrite},
+		"another's, after a try": {[]*op{answered("a", "a#1", "once:1"), answered("b", "a#1", "once:1")}, []commit{row("a", "1", "once:1")}, ""},
+		"one's own that is gone": {[]*op{answered("a", "a#1", "once:1")}, nil, lostWrite},
+		"an answer that is gone": {[]*op{answered("b", "a#1")}, nil, lostWrite},
+		"a tick at least once":   {[]*op{begun, found}, []commit{row("b", "0", "at:1")}, ""},
+		"a tick that is too old": {[]*op{begun, found}, []commit{row("b", "0", "at:2")}, ""},
+		"a tick that is lost":    {[]*op{begun, found}, nil, lostWrite},
+	} {
+		v := (&verdict{}).check(test.ops, data{commits: test.rows})
+		if sorts := v.sorts(); test.want == "" && len(sorts) > 0 || test.want != "" && !slices.Contains(sorts, test.want) {
+			t.Errorf("%s: %v, want %q", what, v.violations, test.want)
+		}
+	}
+}
+
+// dead adds a writer, "a", who was killed.
+func (s *story) dead() {
+	const id = "a"
+	s.ops = append(s.ops,
+		&op{ID: id, Kind: "acquire all", Keys: []string{"all:1"}, Call: 2 * second, Return: 2*second + 1, Outcome: succeeded, Owner: id},
+		&op{ID: id + "/all:1", Kind: "part", Of: id, Keys: []string{"all:1"}, Call: 2 * second, Return: 2*second + 1, Valid: 3 * second, Outcome: succeeded, Token: 1})
+}
+
+// forward is a clock that is set forward by an hour.
+func forward(at int64) leap { return leap{from: at * second, to: at*second + 1, forward: time.Hour} }
+
+func back(at int64) leap { return leap{from: at * second, to: at*second + 1, back: time.Hour} }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -66,8 +67,7 @@ func TestCores(t *testing.T) {
 // sent sends a phrase in a transaction, and tells whether that goes on.
 func sent(t *testing.T, pool *sql.DB, p phrase) (goesOn bool, err error) {
 	t.Helper()
-	tx, err := pool.BeginTx(t.Context(), nil)
-	must(t, err)
+	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }() // it may be over
 	for _, text := range []string{"UPDATE counters SET token = token WHERE name = 'lock:a'", "SAVEPOINT mark"} {
 		_, err := tx.ExecContext(t.Context(), text)
