@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/faults"
@@ -33,7 +34,9 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
-var onServers = testdb.OnServers
+var onServers, fatal, wants = testdb.OnServers, leasetest.Must, leasetest.Wants
+
+func second[T any](_ T, err error) error { return err }
 
 // wire is what stands between a pool and its server.
 type wire struct {
@@ -44,8 +47,7 @@ type wire struct {
 // open opens a pool over the wire, which is closed at the end of the test.
 func (w wire) open(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	t.Helper()
-	pool, err := w.pool(db, guarded)
-	fatal(t, err)
+	pool := leasetest.Got(w.pool(db, guarded))(t)
 	t.Cleanup(func() {
 		wants(t, "close the pool", pool.Close(), nil)
 	})
@@ -146,8 +148,7 @@ type network struct{ *faults.Network }
 // newNetwork puts a network before the server.
 func newNetwork(t testing.TB, db *testdb.DB) network {
 	t.Helper()
-	n, err := faults.NewNetwork(db.AdminConfig().Addr)
-	fatal(t, err)
+	n := leasetest.Got(faults.NewNetwork(db.AdminConfig().Addr))(t)
 	t.Cleanup(func() { fatal(t, n.Close()) })
 	return network{n}
 }
@@ -161,8 +162,7 @@ func faultPool(t testing.TB, db *testdb.DB, n network, wrap func(driver.Connecto
 	if n.Network != nil {
 		cfg.DialFunc = n.Dial
 	}
-	connector, err := mysql.NewConnector(cfg)
-	fatal(t, err)
+	connector := leasetest.Got(mysql.NewConnector(cfg))(t)
 	pool := sql.OpenDB(wrap(connector))
 	t.Cleanup(func() {
 		if n := testdb.InUse(pool); n != 0 {
@@ -179,8 +179,7 @@ func guarded(c driver.Connector) driver.Connector { return locksqlc.Connector(c)
 // leases.
 func faultManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
-	m, err := lease.NewManager(pool, options...)
-	fatal(t, err)
+	m := leasetest.Got(lease.NewManager(pool, options...))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
@@ -204,16 +203,13 @@ func TestFailoverBreaksALease(t *testing.T) {
 	t.Parallel()
 	server := testdb.Shared(t, testdb.Engines()[0])
 	first, second := server.OpenLeases(t), server.OpenLeases(t)
-	standby, err := mysql.NewConnector(second.Config())
-	fatal(t, err)
+	standby := leasetest.Got(mysql.NewConnector(second.Config()))(t)
 	pair := func(primary driver.Connector) driver.Connector { return failover{primary, standby} }
 	key := txlock.Named("failover:" + rand.Text())
-	held, err := faultManager(t, faultPool(t, first, network{}, pair)).Acquire(t.Context(), key)
-	fatal(t, err)
+	held := leasetest.Got(faultManager(t, faultPool(t, first, network{}, pair)).Acquire(t.Context(), key))(t)
 	way := newNetwork(t, first)
 	fatal(t, way.Down())
-	other, err := faultManager(t, faultPool(t, first, way, pair)).Acquire(t.Context(), key)
-	fatal(t, err)
+	other := leasetest.Got(faultManager(t, faultPool(t, first, way, pair)).Acquire(t.Context(), key))(t)
 	wants(t, "one of two holders knows that it is not alone", errors.Join(held.Err(), other.Err()), nil)
 }
 

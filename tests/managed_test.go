@@ -44,8 +44,7 @@ var managedArgs = map[testdb.Engine][]string{
 // openOwner opens a guarded pool for the owner of a database.
 func openOwner(t *testing.T, db *testdb.DB, tls string) *sql.DB {
 	t.Helper()
-	pool, err := locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.User, cfg.Passwd, cfg.TLSConfig = db.Name(), "o", tls }))
-	fatal(t, err)
+	pool := leasetest.Got(locksqlc.Open(db.DSN(func(cfg *mysql.Config) { cfg.User, cfg.Passwd, cfg.TLSConfig = db.Name(), "o", tls })))(t)
 	t.Cleanup(func() { fatal(t, pool.Close()) })
 	return pool
 }
@@ -98,10 +97,8 @@ func useAll(t *testing.T, pool *sql.DB) {
 	if first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil }); err != nil || !first {
 		t.Errorf("Once: first %t, %v", first, err)
 	}
-	leases, err := lease.NewManager(pool)
-	fatal(t, err)
-	jobs, err := job.New(pool, leases)
-	fatal(t, err)
+	leases := leasetest.Got(lease.NewManager(pool))(t)
+	jobs := leasetest.Got(job.New(pool, leases))(t)
 	wants(t, "a lease", leases.Do(ctx, key, func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) }), nil)
 	fatal(t, errors.Join(jobs.Close(ctx), leases.Close(ctx)))
 }
@@ -142,12 +139,10 @@ func TestShortLivedPasswords(t *testing.T) {
 			return nil
 		}))
 		fatal(t, err)
-		base, err := mysql.NewConnector(cfg)
-		fatal(t, err)
+		base := leasetest.Got(mysql.NewConnector(cfg))(t)
 		pool := sql.OpenDB(locksqlc.Connector(base))
 		t.Cleanup(func() { _ = pool.Close() })
-		l, err := faultManager(t, pool).Acquire(ctx, txlock.Named(user))
-		fatal(t, err)
+		l := leasetest.Got(faultManager(t, pool).Acquire(ctx, txlock.Named(user)))(t)
 		before := fetched.Load()
 		rotate("ALTER", "two")
 		endSessions(t, db, user)
@@ -163,8 +158,7 @@ func TestShortLivedPasswords(t *testing.T) {
 func endSessions(t *testing.T, db *testdb.DB, user string) {
 	t.Helper()
 	delays := testdb.Delays(t)
-	rows, err := db.Admin().QueryContext(t.Context(), "SELECT id FROM information_schema.processlist WHERE user = ?", user)
-	fatal(t, err)
+	rows := leasetest.Got(db.Admin().QueryContext(t.Context(), "SELECT id FROM information_schema.processlist WHERE user = ?", user))(t)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var id int64
@@ -187,8 +181,7 @@ func TestServerEndsIdleTransaction(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		ctx, db, delays := t.Context(), testdb.Open(t, engine), testdb.Delays(t)
 		key := txlock.Named("idle " + db.Name())
-		tx, err := faultPool(t, db, network{}, guarded).BeginTx(ctx, nil)
-		fatal(t, err)
+		tx := leasetest.Got(faultPool(t, db, network{}, guarded).BeginTx(ctx, nil))(t)
 		locks, err := locksqlc.Join(ctx, tx)
 		if err == nil {
 			_, err = locks.Lock(ctx, key)
@@ -233,16 +226,14 @@ func onEmptyDatabases(t *testing.T, test func(t *testing.T, db *testdb.DB, files
 // ddl returns a file of the DDL.
 func ddl(t *testing.T, name string) string {
 	t.Helper()
-	text, err := fs.ReadFile(schema.FS, name)
-	fatal(t, err)
+	text := leasetest.Got(fs.ReadFile(schema.FS, name))(t)
 	return string(text)
 }
 
 // named fails the test unless docs/how-to/install.md has these words.
 func named(t *testing.T, words ...string) {
 	t.Helper()
-	text, err := os.ReadFile("../docs/how-to/install.md")
-	fatal(t, err)
+	text := leasetest.Got(os.ReadFile("../docs/how-to/install.md"))(t)
 	for _, w := range words {
 		if !strings.Contains(string(text), "`"+w+"`") {
 			t.Errorf("docs/how-to/install.md doesn't say `%s`", w)
@@ -258,8 +249,7 @@ func TestGoose(t *testing.T) {
 		for _, name := range files {
 			dir[strings.TrimPrefix(name, "mysql/")] = &fstest.MapFile{Data: []byte(first + "\n" + ddl(t, name))}
 		}
-		provider, err := goose.NewProvider(goose.DialectMySQL, db.Admin(), dir, goose.WithDisableGlobalRegistry(true))
-		fatal(t, err)
+		provider := leasetest.Got(goose.NewProvider(goose.DialectMySQL, db.Admin(), dir, goose.WithDisableGlobalRegistry(true)))(t)
 		done, err := provider.Up(t.Context())
 		if err != nil || len(done) != len(files) {
 			t.Errorf("%d migrations, %v, want %d", len(done), err, len(files))
@@ -286,11 +276,9 @@ func TestGolangMigrate(t *testing.T) {
 		for name, text := range downs {
 			dir[name] = &fstest.MapFile{Data: []byte(text)}
 		}
-		source, err := iofs.New(dir, ".")
-		fatal(t, err)
+		source := leasetest.Got(iofs.New(dir, "."))(t)
 		url := "mysql://" + db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true })
-		m, err := migrate.NewWithSourceInstance("iofs", source, url)
-		fatal(t, err)
+		m := leasetest.Got(migrate.NewWithSourceInstance("iofs", source, url))(t)
 		defer func() {
 			if sourceErr, err := m.Close(); sourceErr != nil || err != nil {
 				t.Error(sourceErr, err)
@@ -312,8 +300,7 @@ func TestAtlas(t *testing.T) {
 			if strings.HasPrefix(name, "mysql/") {
 				text = first + "\n\n" + text
 			}
-			statements, err := atlas.NewLocalFile(name, []byte(text)).Stmts()
-			fatal(t, err)
+			statements := leasetest.Got(atlas.NewLocalFile(name, []byte(text)).Stmts())(t)
 			for _, s := range statements {
 				wants(t, fmt.Sprintf("%s: %q", name, s), second(db.Admin().ExecContext(t.Context(), s)), nil)
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -92,8 +93,7 @@ var others = map[string]func(s *shop) error{
 		return txlock.NewFamily[int]("f").CheckColumns(noContext, s.pool, "lockstep_locks", "name")
 	},
 	"JoinConn": func(s *shop) error {
-		conn, err := s.pool.Conn(s.ctx)
-		s.must(err)
+		conn := leasetest.Got(s.pool.Conn(s.ctx))(s)
 		defer func() { s.must(conn.Close()) }()
 		return second(locksqlc.JoinConn(noContext, conn))
 	},
@@ -189,8 +189,7 @@ var ofLocks = []map[string]func(s *shop) error{
 	methods(func(s *shop) *lease.Manager { return s.manager() }),
 	methods(func(s *shop) *lease.Semaphore { return s.permit(2) }),
 	methods(func(s *shop) *lease.Lease {
-		l, err := s.manager().Acquire(s.ctx, s.order)
-		s.must(err)
+		l := leasetest.Got(s.manager().Acquire(s.ctx, s.order))(s)
 		return l
 	}),
 	methods((*shop).jobs),
@@ -198,12 +197,10 @@ var ofLocks = []map[string]func(s *shop) error{
 	methods(func(s *shop) *quorum.Manager {
 		managers := []*lease.Manager{s.manager()}
 		for range 2 {
-			node, err := lease.NewManager(s.open(s.db.AdminDSN()), lease.PurgeEvery(0, time.Hour))
-			s.must(err)
+			node := leasetest.Got(lease.NewManager(s.open(s.db.AdminDSN()), lease.PurgeEvery(0, time.Hour)))(s)
 			managers = append(managers, node)
 		}
-		m, err := quorum.New(managers)
-		s.must(err)
+		m := leasetest.Got(quorum.New(managers))(s)
 		return m
 	}),
 	{"Observe": func(s *shop) error {
@@ -216,7 +213,6 @@ var ofLocks = []map[string]func(s *shop) error{
 
 func (s *shop) election() *elect.Election {
 	s.Helper()
-	e, err := elect.New(s.manager(), s.order)
-	s.must(err)
+	e := leasetest.Got(elect.New(s.manager(), s.order))(s)
 	return e
 }

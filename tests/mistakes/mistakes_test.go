@@ -19,6 +19,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -106,8 +107,7 @@ func newShop(t *testing.T, db *testdb.DB, i int) *shop {
 // open opens a guarded pool.
 func (s *shop) open(dsn string) *sql.DB {
 	s.Helper()
-	pool, err := locksqlc.Open(dsn)
-	s.must(err)
+	pool := leasetest.Got(locksqlc.Open(dsn))(s)
 	s.Cleanup(func() { _ = pool.Close() })
 	return pool
 }
@@ -160,15 +160,13 @@ func (s *shop) makes(m mistake) {
 func (s *shop) begin() *txlock.Scope {
 	s.Helper()
 	s.tx = s.beginOn(s.pool)
-	scope, err := locksqlc.Join(s.ctx, s.tx)
-	s.must(err)
+	scope := leasetest.Got(locksqlc.Join(s.ctx, s.tx))(s)
 	return scope
 }
 
 func (s *shop) beginOn(pool *sql.DB) *sql.Tx {
 	s.Helper()
-	tx, err := pool.BeginTx(s.ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	s.must(err)
+	tx := leasetest.Got(pool.BeginTx(s.ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(s)
 	s.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }
@@ -188,8 +186,7 @@ func (s *shop) other(key txlock.Key) (*sql.Tx, *txlock.Scope) {
 // manager makes a manager of leases.
 func (s *shop) manager(options ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...)
-	s.must(err)
+	m := leasetest.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, options...)...))(s)
 	s.Cleanup(func() { _ = m.Close(context.WithoutCancel(s.ctx)) })
 	return m
 }
@@ -197,8 +194,7 @@ func (s *shop) manager(options ...lease.ManagerOption) *lease.Manager {
 // gorm opens GORM with the plugin on the pool.
 func (s *shop) gorm() *gorm.DB {
 	s.Helper()
-	db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: s.pool}), &gorm.Config{Logger: logger.Discard})
-	s.must(err)
+	db := leasetest.Got(gorm.Open(gormmysql.New(gormmysql.Config{Conn: s.pool}), &gorm.Config{Logger: logger.Discard}))(s)
 	s.must(db.Use(lockgorm.New()))
 	return db.WithContext(s.ctx)
 }
@@ -207,8 +203,7 @@ func (s *shop) gorm() *gorm.DB {
 func (s *shop) elsewhere() *testdb.DB {
 	s.Helper()
 	db := testdb.Fresh(s, s.db.Engine())
-	statements, err := schema.Statements()
-	s.must(err)
+	statements := leasetest.Got(schema.Statements())(s)
 	for _, statement := range statements {
 		if !strings.HasPrefix(statement, "INSERT") {
 			db.Exec(s, statement)

@@ -1,11 +1,17 @@
 package scale
 
 import (
+	"bufio"
 	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,7 +22,9 @@ import (
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -88,8 +96,7 @@ func TestScale(t *testing.T) {
 	if *page == "" {
 		return
 	}
-	text, err := os.ReadFile(*page)
-	must(t, err)
+	text := leasetest.Got(os.ReadFile(*page))(t)
 	out := string(text)
 	for mark, table := range tables {
 		out = replaced(t, out, mark, table.String())
@@ -162,8 +169,7 @@ func (e effort) simulation(t *testing.T, w *strings.Builder, c costs) {
 // install makes the tables that are needed.
 func install(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	statements, err := schema.Statements()
-	must(t, err)
+	statements := leasetest.Got(schema.Statements())(t)
 	for _, s := range statements {
 		if strings.Contains(s, "TABLE IF NOT EXISTS lockstep_locks") || strings.Contains(s, "TABLE IF NOT EXISTS lockstep_leases") {
 			db.Exec(t, s)
@@ -286,8 +292,7 @@ func simulate(t *testing.T, c costs, processes int, long time.Duration, work fun
 			store := server.Store()
 			store.SetFault(fault)
 			pool := store.Pool()
-			m, err := lease.NewManager(pool, lease.PurgeEvery(0, time.Hour))
-			must(t, err)
+			m := leasetest.Got(lease.NewManager(pool, lease.PurgeEvery(0, time.Hour)))(t)
 			all.Go(func() {
 				time.Sleep(rand.N(long / 4)) // they don't start at once
 				work(ctx, m, i, func(asked time.Time) {
@@ -373,3 +378,197 @@ func wanting(t *testing.T, c costs, processes int, long time.Duration) simulated
 		}
 	})
 }
+
+// inProcess is set in the environment of a process that works.
+const inProcess = "LOCKSTEP_SCALE_PROCESS"
+
+// order is what a process does.
+type order struct {
+	DSN    string
+	Work   string
+	Index  int
+	Leases int // that it holds
+	For    time.Duration
+}
+
+// result is what the processes have done together.
+type result struct {
+	Count int             // in the time
+	Took  []time.Duration // of some of them, in order
+	Lost  int             // leases
+	over  time.Duration
+}
+
+func (r result) rate() float64 { return float64(r.Count) / r.over.Seconds() }
+
+func (r result) at(part float64) time.Duration {
+	if len(r.Took) == 0 {
+		return 0
+	}
+	return r.Took[min(len(r.Took)-1, int(part*float64(len(r.Took))))]
+}
+
+const (
+	samples = 2000 // of a process
+	waiters = 4    // goroutines of a process that want the one key
+	ttl     = 9 * time.Second
+)
+
+// runProcess is the main function of a process.
+func runProcess() error {
+	var o order
+	in := bufio.NewReader(os.Stdin)
+	line, err := in.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &o)
+	}
+	if err != nil {
+		return err
+	}
+	db, err := locksqlc.Open(o.DSN)
+	if err != nil {
+		return err
+	}
+	db.SetMaxIdleConns(waiters)
+	m, err := lease.NewManager(db, lease.TTL(ttl))
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	key := txlock.Named(fmt.Sprintf("scale:%d", o.Index))
+	works := map[string]func(ctx context.Context) error{
+		"lock": func(ctx context.Context) error {
+			return locksqlc.Run(ctx, db, []txlock.Key{key}, func(*sql.Tx) error { return nil })
+		},
+		"wait": func(ctx context.Context) error {
+			return locksqlc.Run(ctx, db, []txlock.Key{txlock.Named("scale:hot")}, func(*sql.Tx) error { return nil })
+		},
+		"lease": func(ctx context.Context) error {
+			l, err := m.Acquire(ctx, key)
+			if err != nil {
+				return err
+			}
+			return l.Release(ctx)
+		},
+		"look": func(ctx context.Context) error { _, err := m.Inspect(ctx, key); return err },
+	}
+	var held []*lease.Lease
+	if o.Work == "hold" {
+		for i := range o.Leases {
+			l, err := m.Acquire(ctx, txlock.Named(fmt.Sprintf("scale:%d:%d", o.Index, i)))
+			if err != nil {
+				return err
+			}
+			held = append(held, l)
+		}
+	} else if err := works[o.Work](ctx); err != nil && !errors.Is(err, txlock.ErrWaitTimeout) { // which connects, and makes the row
+		return err
+	}
+	fmt.Println("ready")
+	if _, err := in.ReadString('\n'); err != nil {
+		return err
+	}
+	var r result
+	if o.Work == "hold" {
+		time.Sleep(o.For)
+		for _, l := range held {
+			if l.Valid() {
+				r.Count++
+			} else {
+				r.Lost++
+			}
+		}
+	} else {
+		r, err = repeat(ctx, o, works[o.Work])
+	}
+	err = errors.Join(err, json.NewEncoder(os.Stdout).Encode(r))
+	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	closed := m.Close(limited)
+	if o.Work == "hold" {
+		closed = nil // what is not released in time expires
+	}
+	return errors.Join(err, closed, db.Close())
+}
+
+// repeat works until the time is over.
+func repeat(ctx context.Context, o order, work func(ctx context.Context) error) (r result, err error) {
+	workers := 1
+	if o.Work == "wait" {
+		workers = waiters
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	end := time.Now().Add(o.For)
+	for range workers {
+		all.Go(func() {
+			for {
+				began := time.Now()
+				if began.After(end) {
+					return
+				}
+				failed := work(ctx)
+				mu.Lock()
+				if errors.Is(failed, txlock.ErrWaitTimeout) { // of the server, on a machine with other work
+					failed = nil
+				} else {
+					r.Count++
+				}
+				if err = errors.Join(err, failed); err != nil {
+					mu.Unlock()
+					return
+				}
+				if took := time.Since(began); len(r.Took) < samples {
+					r.Took = append(r.Took, took)
+				} else if i := rand.IntN(r.Count + 1); i < samples {
+					r.Took[i] = took
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return r, err
+}
+
+// measure has so many processes do the work, all at once.
+func (e effort) measure(t *testing.T, dsn, work string, processes int, long time.Duration) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	type process struct {
+		cmd *exec.Cmd
+		in  io.WriteCloser
+		out *bufio.Reader
+	}
+	var all []process
+	for i := range processes {
+		cmd := exec.CommandContext(ctx, os.Args[0])
+		cmd.Env, cmd.Stderr = append(os.Environ(), inProcess+"=1"), os.Stderr
+		in := leasetest.Got(cmd.StdinPipe())(t)
+		out := leasetest.Got(cmd.StdoutPipe())(t)
+		must(t, cmd.Start())
+		must(t, json.NewEncoder(in).Encode(order{DSN: dsn, Work: work, Index: i, Leases: e.leases, For: long}))
+		all = append(all, process{cmd, in, bufio.NewReader(out)})
+	}
+	for _, p := range all {
+		if line, err := p.out.ReadString('\n'); line != "ready\n" {
+			t.Fatalf("a process says %q: %v", line, err)
+		}
+	}
+	for _, p := range all {
+		_, err := io.WriteString(p.in, "go\n")
+		must(t, err)
+	}
+	sum := result{over: long}
+	for _, p := range all {
+		var r result
+		must(t, json.NewDecoder(p.out).Decode(&r))
+		must(t, p.cmd.Wait())
+		sum.Count, sum.Lost, sum.Took = sum.Count+r.Count, sum.Lost+r.Lost, append(sum.Took, r.Took...)
+	}
+	slices.Sort(sum.Took)
+	return sum
+}
+
+var must = leasetest.Must
