@@ -38,19 +38,16 @@ var (
 func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 	s.Helper()
 	body := s.sure(func() (int, string, http.Header) {
-		r, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil)
-		s.must(err)
+		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil))(s)
 		r.Header = header.Clone()
-		answer, err := http.DefaultClient.Do(r)
-		s.must(err)
+		answer := leasetest.Got(http.DefaultClient.Do(r))(s)
 		return s.read(answer)
 	}).body
 	for _, form := range forms.FindAllStringSubmatch(body, -1) {
 		if form[1] != verb || !strings.Contains(form[0], has) {
 			continue
 		}
-		values, err := url.ParseQuery(html.UnescapeString(form[2]))
-		s.must(err)
+		values := leasetest.Got(url.ParseQuery(html.UnescapeString(form[2])))(s)
 		for _, field := range fields.FindAllStringSubmatch(form[0], -1) {
 			values.Set(field[1], html.UnescapeString(field[2]))
 		}
@@ -75,12 +72,9 @@ func TestActions(t *testing.T) {
 		s := open(t, db, lockhttp.Authorize(operator), lockhttp.MaskKeys(mask))
 		ctx := t.Context()
 		m := s.manager()
-		held, err := m.Acquire(ctx, txlock.Named("report"))
-		s.must(err)
-		reader, err := m.AcquireShared(ctx, txlock.Named("catalog"))
-		s.must(err)
-		untouchable, err := m.Acquire(ctx, txlock.Named("untouchable"))
-		s.must(err)
+		held := leasetest.Got(m.Acquire(ctx, txlock.Named("report")))(s)
+		reader := leasetest.Got(m.AcquireShared(ctx, txlock.Named("catalog")))(s)
+		untouchable := leasetest.Got(m.Acquire(ctx, txlock.Named("untouchable")))(s)
 		tx := s.lock(txlock.Named("order:42"))
 		session := testdb.ConnID(t, tx)
 		s.shows("locks", "masked o")
@@ -154,8 +148,7 @@ func TestActions(t *testing.T) {
 func TestReadOnly(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db)
-		held, err := s.manager().Acquire(t.Context(), txlock.Named("report"))
-		s.must(err)
+		held := leasetest.Got(s.manager().Acquire(t.Context(), txlock.Named("report")))(s)
 		if body := s.shows("key?key=report", "report"); strings.Contains(body, "method=\"post\"") {
 			t.Error("a page that is read-only has a form")
 		}
@@ -190,8 +183,7 @@ func TestJobsBehindDDL(t *testing.T) {
 		s := open(t, db, lockhttp.MaskKeys(func(key string) string { return "masked " + key[:1] }))
 		s.job(s.manager())
 		s.shows("jobs", "masked n", "failed")
-		conn, err := db.Admin().Conn(t.Context())
-		s.must(err)
+		conn := leasetest.Got(db.Admin().Conn(t.Context()))(s)
 		defer func() { _ = conn.Close() }()
 		s.must(second(conn.ExecContext(t.Context(), "LOCK TABLES lockstep_jobs WRITE")))
 		s.shows("jobs", "The jobs were read ", " s ago", "masked n", "jobs are not known")
@@ -248,8 +240,7 @@ func TestJobActions(t *testing.T) {
 			s.shows(s.posts(verb, verb, form, alice, 303, ""), says)
 		}
 		codes := make(chan int)
-		row, err := db.Admin().BeginTx(t.Context(), nil)
-		s.must(err)
+		row := leasetest.Got(db.Admin().BeginTx(t.Context(), nil))(s)
 		s.must(second(row.ExecContext(t.Context(), "SELECT 1 FROM lockstep_jobs WHERE name = 'nightly' FOR UPDATE")))
 		for range 2 {
 			go func() {

@@ -96,16 +96,14 @@ func second[T any](_ T, err error) error { return err }
 // get returns an answer.
 func (s *stage) get(path string) (int, string, http.Header) {
 	s.Helper()
-	answer, err := http.Get(s.url + path)
-	s.must(err)
+	answer := leasetest.Got(http.Get(s.url + path))(s)
 	return s.read(answer)
 }
 
 func (s *stage) read(answer *http.Response) (int, string, http.Header) {
 	s.Helper()
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	s.must(err)
+	body := leasetest.Got(io.ReadAll(answer.Body))(s)
 	return answer.StatusCode, string(body), answer.Header
 }
 
@@ -159,12 +157,10 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 	s.Helper()
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	a := s.sure(func() (int, string, http.Header) {
-		r, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode()))
-		s.must(err)
+		r := leasetest.Got(http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode())))(s)
 		r.Header = header.Clone()
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		answer, err := client.Do(r)
-		s.must(err)
+		answer := leasetest.Got(client.Do(r))(s)
 		return s.read(answer)
 	})
 	return a.code, a.body, a.header
@@ -202,11 +198,9 @@ func (s *stage) begin() (*sql.Tx, *txlock.Scope) { s.Helper(); return s.beginOn(
 
 func (s *stage) beginOn(pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 	s.Helper()
-	tx, err := pool.BeginTx(s.Context(), nil)
-	s.must(err)
+	tx := leasetest.Got(pool.BeginTx(s.Context(), nil))(s)
 	s.Cleanup(func() { _ = tx.Rollback() })
-	scope, err := txlock.Join(s.Context(), tx)
-	s.must(err)
+	scope := leasetest.Got(txlock.Join(s.Context(), tx))(s)
 	return tx, scope
 }
 
@@ -230,8 +224,7 @@ func (s *stage) waits(key txlock.Key) {
 
 func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.Helper()
-	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...)
-	s.must(err)
+	m := leasetest.Got(lease.NewManager(s.pool, append([]lease.ManagerOption{lease.PurgeEvery(0, time.Hour)}, opts...)...))(s)
 	s.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil && !errors.Is(err, txlock.ErrLost) {
 			s.Errorf("close the manager: %v", err)
@@ -243,16 +236,14 @@ func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 // acquire takes a lease until the end of the test.
 func (s *stage) acquire(m *lease.Manager, key txlock.Key) {
 	s.Helper()
-	l, err := m.Acquire(s.Context(), key)
-	s.must(err)
+	l := leasetest.Got(m.Acquire(s.Context(), key))(s)
 	s.Cleanup(func() { _ = l.Release(context.Background()) }) // which may be lost
 }
 
 // live tells of the events of a page, until its end, which is sent.
 func (s *stage) live(ctx context.Context, page string, tell func(event string)) <-chan error {
 	s.Helper()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+page, nil)
-	s.must(err)
+	r := leasetest.Got(http.NewRequestWithContext(ctx, http.MethodGet, s.url+page, nil))(s)
 	r.Header.Set("Accept", "text/event-stream")
 	answer, err := http.DefaultClient.Do(r) //nolint:bodyclose // the goroutine below closes it
 	s.must(err)

@@ -208,13 +208,10 @@ func TestErrorReachesAll(t *testing.T) {
 		is     []error
 		isNot  []error
 	}{
-		{"deadlock", answered(1213), session.Server{}, []error{ErrDeadlock}, []error{ErrTxDoomed, ErrBusy}},
-		{"wait", answered(1205), session.Server{}, []error{ErrWaitTimeout}, []error{ErrTxDoomed, ErrBusy}},
 		{"wait that rolls back", answered(1205), rollback, []error{ErrWaitTimeout, ErrTxDoomed}, nil},
 		{"try on MariaDB", fmt.Errorf("%w: %w", ErrBusy, answered(1205)), session.Server{}, []error{ErrBusy}, []error{ErrWaitTimeout, ErrTxDoomed}},
 		{"try that rolls back", fmt.Errorf("%w: %w", ErrBusy, answered(1205)), rollback, []error{ErrBusy, ErrTxDoomed}, []error{ErrWaitTimeout}},
 		{"limit", answered(1969), rollback, []error{ErrWaitTimeout}, []error{ErrTxDoomed}},
-		{"read only", answered(1290), session.Server{}, []error{ErrReadOnly}, nil},
 		{"context", fmt.Errorf("exec: %w", context.DeadlineExceeded), session.Server{}, []error{context.DeadlineExceeded}, []error{ErrWaitTimeout}},
 		{"open rows", ErrOpenRows, session.Server{}, []error{ErrOpenRows}, nil},
 		{"open rows of the driver", mysql.ErrBusyBuffer, session.Server{}, []error{ErrOpenRows, mysql.ErrBusyBuffer}, nil},
@@ -223,7 +220,6 @@ func TestErrorReachesAll(t *testing.T) {
 		{"ended", ErrEnded, session.Server{}, []error{ErrNoTransaction}, []error{ErrTxDoomed}},
 		{"doomed before", Ended(answered(1213), session.Server{}), session.Server{}, []error{ErrTxDoomed, ErrDeadlock}, nil},
 		{"lost", Lost(fmt.Errorf("%w: %w", context.Canceled, driver.ErrBadConn)), session.Server{}, []error{ErrTxDoomed, context.Canceled, driver.ErrBadConn}, nil},
-		{"unknown", answered(1064), session.Server{}, nil, []error{ErrTxDoomed, ErrSchema, ErrWaitTimeout}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -160,32 +160,3 @@ func TestSharedLook(t *testing.T) {
 		}
 	})
 }
-
-// TestSharedLooksRace lets many come and go at every moment of a look.
-func TestSharedLooksRace(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var shared holderlookup.Shared[int, int]
-		for i := range 32 {
-			go func() {
-				for j := range 200 {
-					ctx, cancel := context.WithCancel(t.Context())
-					if (i+j)%3 == 0 {
-						go cancel()
-					}
-					seen := shared.Now(ctx, j%2, func(ctx context.Context) int {
-						if (i+j)%15 == 0 {
-							<-ctx.Done()
-							return 0
-						}
-						return 7 + j%2
-					})
-					if seen != 7+j%2 && seen != 0 {
-						t.Errorf("seen %d of %d", seen, j%2)
-					}
-					cancel()
-				}
-			}()
-		}
-	})
-}
