@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -31,53 +32,12 @@ func (s *stage) answer(want int, into any, args ...string) {
 	}
 }
 
-// TestChangesAsJSON proves that ask, release and install answer with what they have done,
-// and ask before, or refuse.
-func TestChangesAsJSON(t *testing.T) {
-	onServers(t, func(t *testing.T, s *stage) {
-		s.acquire("web-1/4711", "nightly report")
-		for _, args := range [][]string{{"ask", "report"}, {"release", "report"}, {"install"}} {
-			if output, code := s.call(append(args, "--json")...); code != declined || strings.Contains(output, "{") {
-				t.Errorf("lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
-			}
-		}
-		var asked askedForm
-		s.answer(done, &asked, "ask", "report", "--reason", "maintenance", "--yes")
-		if asked.Key != "report" || asked.Reason != "maintenance" || len(asked.Leases) != 1 || asked.Leases[0].Label != "nightly report" {
-			t.Errorf("ask has answered %+v", asked)
-		}
-		var released releasedForm
-		s.stdin = "yes\n"
-		s.answer(done, &released, "release", "report")
-		if released.Key != "report" || len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
-			t.Errorf("release has answered %+v", released)
-		}
-		_, scope := s.begin()
-		s.lock(scope, orders.Key(42))
-		s.listed()
-		s.answer(done, &released, "release", "order:42", "--yes")
-		if len(released.Leases) != 0 || len(released.Locks) != 1 || released.Locks[0].Key != "order:42" {
-			t.Errorf("release of a lock has answered %+v", released)
-		}
-		s.db.WaitGone(s, s.last)
-		if output, code := s.call("release", "report", "--json", "--yes"); code != nothing || strings.Contains(output, "{") {
-			t.Errorf("release of nothing returns %d, and prints:\n%s", code, output)
-		}
-		var installed installedForm
-		s.answer(done, &installed, "install", "--views", "--yes")
-		if len(installed.Tables) != 5 || !slices.Equal(installed.Views, []string{"lockstep_held", "lockstep_waits"}) || (len(installed.Procedures) > 0) != (s.db.Engine() == testdb.MySQL) {
-			t.Errorf("install has answered %+v", installed)
-		}
-	})
-}
-
 // TestReleaseOfOne proves that a slot names one permit of several, that the holder of the
 // slot of a hashed key is ended only if that is meant, and that nothing changes where the
 // user may not end sessions.
 func TestReleaseOfOne(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		permits, err := s.manager().Semaphore(txlock.Named("imports"), 2)
-		s.must(err)
+		permits := leasetest.Got(s.manager().Semaphore(txlock.Named("imports"), 2))(s)
 		for i := range 2 {
 			s.must(second(permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))))
 		}
@@ -90,7 +50,8 @@ func TestReleaseOfOne(t *testing.T) {
 			return owners, slots
 		}
 		owners, slots := held()
-		s.says(nothing, "", "release", "imports", "--slot", "77", "--yes") // which nobody has
+		s.says(nothing, `"imports" is held, but not in slot 77`, "release", "imports", "--slot", "77", "--yes")
+		s.says(nothing, `no holder of "order:42" is visible`, "release", "order:42", "--yes")
 		var released releasedForm
 		s.answer(done, &released, "release", "imports", "--slot", fmt.Sprint(slots[0]), "--yes")
 		if left, _ := held(); len(owners) != 2 || !slices.Equal(left, owners[1:]) || len(released.Leases) != 1 || released.Leases[0].Owner != owners[0] {
@@ -100,7 +61,7 @@ func TestReleaseOfOne(t *testing.T) {
 		tx, scope := s.begin()
 		s.lockHashed(scope)
 		s.listed()
-		s.says(nothing, "", "release", "cart:42", "--yes") // without --hashed
+		s.says(nothing, "confirm with --hashed", "release", "cart:42", "--yes")
 		op := s.operator()
 		op.may(looks(s.db.Engine()))
 		output, code := s.call("release", "cart:42", "--hashed", "--yes", "--json")
@@ -174,16 +135,13 @@ func (a answering) Read(b []byte) (int, error) { return copy(b, a()), io.EOF }
 // and locked the key again, while somebody thought about the question.
 func TestReleaseOfTheNext(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		conn, err := s.pool.Conn(s.ctx)
-		s.must(err)
+		conn := leasetest.Got(s.pool.Conn(s.ctx))(s)
 		defer func() { s.must(conn.Close()) }()
 		s.last = testdb.ConnID(s, conn)
 		s.number(s.last)
 		locked := func() *sql.Tx {
-			tx, err := conn.BeginTx(s.ctx, nil)
-			s.must(err)
-			scope, err := txlock.Join(s.ctx, tx)
-			s.must(err)
+			tx := leasetest.Got(conn.BeginTx(s.ctx, nil))(s)
+			scope := leasetest.Got(txlock.Join(s.ctx, tx))(s)
 			s.lock(scope, orders.Key(42))
 			s.listed()
 			return tx
@@ -241,18 +199,24 @@ func TestTablesBehindDDL(t *testing.T) {
 }
 
 // TestReleaseOfTheNextLease proves that a lease is neither taken nor asked for from a holder that has
-// acquired it while somebody thought about the question, and that one which nobody holds, or a writer
+// acquired it while somebody thought about the question, or without an answer, and that one which nobody holds, or a writer
 // that waits for readers, is no holder's.
 func TestReleaseOfTheNextLease(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
 		m := s.manager()
+		first := s.acquire("web-1/4711", "nightly report")
+		for _, args := range [][]string{{"ask", "report"}, {"release", "report"}, {"install"}} {
+			if output, code := s.call(append(args, "--json")...); code != declined || strings.Contains(output, "{") {
+				t.Errorf("lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
+			}
+		}
+		s.must(first.Release(s.ctx))
 		for _, command := range []string{"release", "ask"} {
 			l, key := s.acquire("web-1/4711", "nightly report"), txlock.Named("report")
 			var out bytes.Buffer
 			code := run(s.ctx, []string{command, "report"}, s.getenv, answering(func() string {
 				s.must(l.Release(s.ctx))
-				next, err := m.Acquire(s.ctx, key)
-				s.must(err)
+				next := leasetest.Got(m.Acquire(s.ctx, key))(s)
 				l = next
 				return "yes\n"
 			}), &out, &out)
@@ -262,16 +226,14 @@ func TestReleaseOfTheNextLease(t *testing.T) {
 			s.must(l.Release(s.ctx))
 		}
 
-		kept, err := m.Acquire(s.ctx, txlock.Named("kept"), lease.HoldAtLeast(time.Hour))
-		s.must(err)
+		kept := leasetest.Got(m.Acquire(s.ctx, txlock.Named("kept"), lease.HoldAtLeast(time.Hour)))(s)
 		s.must(kept.Release(s.ctx))
 		if output, code := s.call("ask", "kept", "--yes"); code != nothing || strings.Contains(output, "request") {
 			t.Errorf("ask of a lease that was released returns %d, and prints:\n%s", code, output)
 		}
 		s.shows([]string{"release", "kept", "--yes"}, "Nobody holds it")
 
-		reader, err := m.AcquireShared(lease.WithOwner(s.ctx, "reader/1"), txlock.Named("doc"))
-		s.must(err)
+		reader := leasetest.Got(m.AcquireShared(lease.WithOwner(s.ctx, "reader/1"), txlock.Named("doc")))(s)
 		var writer *lease.Lease
 		writing := make(chan error, 1)
 		go func() {
@@ -316,8 +278,7 @@ func isAsked(l *lease.Lease) bool {
 // requested after a question only, as the programs see it.
 func TestJobs(t *testing.T) {
 	onServers(t, func(t *testing.T, s *stage) {
-		jobs, err := job.New(s.pool, s.manager())
-		s.must(err)
+		jobs := leasetest.Got(job.New(s.pool, s.manager()))(s)
 		name := "reports:" + strings.Repeat("of-all-branches-", 4)
 		if _, err := jobs.Tick(s.ctx, txlock.Named(name), time.Now().Add(-time.Hour), func(context.Context, time.Time) error { return errors.New(strings.Repeat("no paper, ", 30)) }); err == nil {
 			t.Fatal("the job has not failed")
@@ -342,8 +303,7 @@ func TestJobs(t *testing.T) {
 
 		status := func() ops.JobStatus {
 			t.Helper()
-			all, err := ops.New(s.db.Admin()).Jobs(s.ctx)
-			s.must(err)
+			all := leasetest.Got(ops.New(s.db.Admin()).Jobs(s.ctx))(s)
 			j, _ := all.Job("nightly")
 			return j
 		}

@@ -4,14 +4,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -104,8 +99,7 @@ func (s *stage) finding(subject string, as *sql.DB) ops.Finding {
 // findings returns what check says of subjects.
 func (s *stage) findings(as *sql.DB, subjects ...string) (all []ops.Finding) {
 	s.Helper()
-	found, err := ops.New(as).Check(s.ctx)
-	s.must(err)
+	found := leasetest.Got(ops.New(as).Check(s.ctx))(s)
 	for _, subject := range subjects {
 		i := slices.IndexFunc(found, func(f ops.Finding) bool { return f.Name == subject })
 		if i < 0 {
@@ -246,47 +240,6 @@ var remedied = []struct {
 	}},
 }
 
-// mistaken is why the remedy is the program's.
-const mistaken = "the program's own code: tests/mistakes.TestMistakes"
-
-// told are the texts whose remedy is somebody's decision, or was done by lockstep itself, and those that
-// name none.
-var told = []struct{ text, why string }{
-	{"timed out waiting for the lock; retry later", mistaken},
-	{"deadlock: the server rolled the transaction back; retry it, as Run does", mistaken},
-	{"the transaction's snapshot is older than the lock; roll back and retry, as Run does, and lock before the first SELECT", mistaken},
-	{"the transaction has ended on the server; roll back", mistaken},
-	{"it was rolled back with its connection; unless that was killed, the readTimeout of the data source name must be longer than the wait for a lock", mistaken},
-	{"rows are open on the transaction; close them", mistaken},
-	{"the server or the transaction is read-only; connect to the primary, and begin without ReadOnly", mistaken},
-	{"the pool is not guarded; open it with locksqlc.Open", mistaken},
-	{"the key was used for another request; use a new key for a new request", mistaken},
-	{"it has autocommit = 0: remove that from the data source name", mistaken},
-	{"don't belong together: remove them, and collation_connection, from the data source name", mistaken},
-	{"guard a transaction in the manager's own database", mistaken},
-	{"the server doesn't know a variable, probably one that the data source name sets", "the program's own settings: schema.TestUnknownVariable"},
-	{"rejectReadOnly=true makes the driver hide txlock.ErrReadOnly as a lost connection, which is retried: leave it out of the data source name", "the program's own settings: locksqlc.TestRejectReadOnly"},
-	{"the pool has no connection left besides the transaction's; increase SetMaxOpenConns", "the program's own settings: lease.TestAcquireTxExhaustedPool"},
-	{"as by an open transaction that guards it; it is released when that transaction ends", "no remedy: lease.TestReleaseUnderGuard"},
-	{"commit outcome unknown", "the program decides: it alone knows what it has written"},
-	{"the version has changed; roll back, then read and show the record again", "a person decides: another one has changed the record"},
-	{"the last statement changed another number of rows", "no remedy: it says what is left"},
-	{"not an error of github.com/go-sql-driver/mysql", "the program decides: it has another driver"},
-	{"does not implement driver.QueryerContext; use go-sql-driver/mysql", "the program decides: it has another driver"},
-	{"CommitWith is for a single INSERT", "the program's own code: locksqlc.TestCommitWithRefused"},
-	{"call it immediately before the statement that is to take the lock", "the program's own code: locksqlc.TestLockWithErrors"},
-	{"it was prepared under the context of LockWith or CommitWith", "the program's own code: locksqlc.TestPreparedForAnotherContext"},
-	{"lockstep retries", "no remedy: it is done already"},
-	{"schema: unknown engine", "a person decides: it needs another server"},
-	{"another process runs it by %s", "a person decides: which of two versions is right"},
-	{"its token is higher than that of the quorum", "no remedy: Acquire itself retries"},
-	{"the databases answered too late for a certain quorum", "the program decides: the TTL is its own"},
-	{"nothing is held in a slot below 0", "a person decides: it ends a waiter"},
-	{"it can't be ended, use KILL %d", "a person decides: it ends a session"},
-	{"GRANT EXECUTE ON `%s`.* TO", "no remedy of a lock, which does without the procedure; check has its own: TestRemedies"},
-	{"GRANT %s ON `%s`.%s TO %s", "check has it: TestRemedies"},
-}
-
 var key = txlock.Named("stock")
 
 func second[T any](_ T, err error) error { return err }
@@ -319,82 +272,6 @@ func TestErrorRemedies(t *testing.T) {
 			}
 		}
 	})
-}
-
-// commands are what a text names that can be executed.
-var commands = regexp.MustCompile(`\b(GRANT|SET GLOBAL|KILL|lockstep install|schema\.Install)\b`)
-
-// TestErrorRemediesAreKnown proves that each error text of the library with something to do, after a
-// semicolon or as a statement, is in one of the lists above, and each entry of these in the source.
-func TestErrorRemediesAreKnown(t *testing.T) {
-	t.Parallel()
-	var known []string
-	for _, c := range remedied {
-		known = append(known, c.text)
-	}
-	for _, c := range told {
-		if c.why == "" {
-			t.Errorf("%q has no reason", c.text)
-		}
-		known = append(known, c.text)
-	}
-	found := make(map[string]bool)
-	for _, text := range errorTexts(t) {
-		if !strings.Contains(text, "; ") && !commands.MatchString(text) {
-			continue
-		}
-		at := slices.IndexFunc(known, func(part string) bool { return strings.Contains(text, part) })
-		if at < 0 {
-			t.Errorf("no list has the remedy of %q", text)
-			continue
-		}
-		found[known[at]] = true
-	}
-	for _, part := range known {
-		if !found[part] {
-			t.Errorf("no text has %q", part)
-		}
-	}
-}
-
-// errorTexts are the texts of errors in the source of the library, but for those of schema's fault that
-// have a fix for check: TestRemedies does these.
-func errorTexts(t *testing.T) (texts []string) {
-	t.Helper()
-	for _, root := range []string{"schema", "txlock", "internal/fault", "internal/guard", "internal/session", "locksqlc", "lockhttp", "lockgorm"} {
-		err := filepath.WalkDir(filepath.Join("..", "..", root), func(path string, entry fs.DirEntry, err error) error {
-			switch {
-			case err != nil:
-				return err
-			case entry.IsDir() && slices.Contains([]string{"locktest", "lockotel", "testdata"}, entry.Name()):
-				return filepath.SkipDir // modules of their own
-			case entry.IsDir(), !strings.HasSuffix(path, ".go"), strings.HasSuffix(path, "_test.go"):
-				return nil
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-			if err != nil {
-				return err
-			}
-			for n := range ast.Preorder(file) {
-				call, is := n.(*ast.CallExpr)
-				if !is || len(call.Args) == 0 {
-					continue
-				}
-				name := fmt.Sprint(call.Fun)
-				literal, is := call.Args[0].(*ast.BasicLit)
-				if !is || literal.Kind != token.STRING || name != "&{errors New}" && name != "&{fmt Errorf}" && name != "&{fmt Sprintf}" {
-					continue
-				}
-				text, err := strconv.Unquote(literal.Value)
-				if err == nil && (name != "&{fmt Sprintf}" || strings.HasPrefix(text, "GRANT ")) {
-					texts = append(texts, text)
-				}
-			}
-			return nil
-		})
-		check(t, err)
-	}
-	return texts
 }
 
 // account is that of the programs, as GRANT wants it.

@@ -236,8 +236,7 @@ func TestTopPage(t *testing.T) {
 		}
 		leases := s.manager(lease.WithLabel("the nightly report"))
 		s.must(second(leases.Acquire(lease.WithOwner(s.ctx, "web-2/815"), txlock.Named("report"))))
-		exports, err := leases.Semaphore(txlock.Named("exports"), 3)
-		s.must(err)
+		exports := leasetest.Got(leases.Semaphore(txlock.Named("exports"), 3))(s)
 		s.must(second(exports.TryAcquire(lease.WithOwner(s.ctx, "web-3/77"))))
 		if page := s.top(); s.db.Engine() != testdb.MySQL {
 			for _, key := range []string{"order:42", "order:77", "report", "exports"} {
