@@ -116,8 +116,7 @@ func TestGaps(t *testing.T) {
 // transaction has none any more.
 func prepare(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, first ...string) (session int64) {
 	t.Helper()
-	conn, err := pool.Conn(t.Context())
-	must(t, err)
+	conn := leasetest.Got(pool.Conn(t.Context()))(t)
 	session = testdb.ConnID(t, conn)
 	xid := fmt.Sprintf("'ops-%s-%d'", db.Name(), session)
 	for _, statement := range append(first,

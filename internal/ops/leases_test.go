@@ -30,8 +30,7 @@ func holdLeases(t *testing.T, db *testdb.DB, n int) {
 // rowsRead returns how many rows the session of a pool of one connection has read.
 func rowsRead(t *testing.T, pool *sql.DB) (all int) {
 	t.Helper()
-	rows, err := pool.QueryContext(t.Context(), "SHOW SESSION STATUS LIKE 'Handler_read%'")
-	must(t, err)
+	rows := leasetest.Got(pool.QueryContext(t.Context(), "SHOW SESSION STATUS LIKE 'Handler_read%'"))(t)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var name string
@@ -55,8 +54,7 @@ func TestManyLeases(t *testing.T) {
 		room := ops.New(admin)
 		look := func() (p *ops.Picture, rows int) {
 			began := rowsRead(t, admin)
-			p, err := room.Look(t.Context())
-			must(t, err)
+			p = leasetest.Got(room.Look(t.Context()))(t)
 			return p, rowsRead(t, admin) - began
 		}
 		waits := func(p *ops.Picture) bool {
@@ -108,8 +106,7 @@ func TestManyLeases(t *testing.T) {
 // manager is a manager of leases, which is closed at the end of the test.
 func manager(t *testing.T, pool *sql.DB, opts ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
-	m, err := lease.NewManager(pool, append(opts, lease.PurgeEvery(0, time.Hour))...)
-	must(t, err)
+	m := leasetest.Got(lease.NewManager(pool, append(opts, lease.PurgeEvery(0, time.Hour))...))(t)
 	t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
 	return m
 }
@@ -122,16 +119,14 @@ func TestLeaders(t *testing.T) {
 		names := []string{"web-1", "web-1", "web-1", "web-2"}
 		ended := make(chan error, len(names))
 		for _, name := range names {
-			e, err := elect.New(manager(t, pool), txlock.Named("scheduler"), elect.InstanceName(name))
-			must(t, err)
+			e := leasetest.Got(elect.New(manager(t, pool), txlock.Named("scheduler"), elect.InstanceName(name)))(t)
 			go func() {
 				ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { <-ctx.Done(); return ctx.Err() })
 			}()
 		}
 		var shown []string
 		for deadline := time.Now().Add(30 * time.Second); len(shown) < len(names) && time.Now().Before(deadline); testdb.Refresh() {
-			p, err := ops.New(db.Admin()).Look(t.Context())
-			must(t, err)
+			p := leasetest.Got(ops.New(db.Admin()).Look(t.Context()))(t)
 			for _, l := range p.Leaders() {
 				shown = append([]string{l.By}, l.Standby...)
 			}
@@ -172,12 +167,10 @@ func waitInLine(t *testing.T, pool *sql.DB) (leave func()) {
 // by design never is: that of the cleanup, and one that is kept for a while after its release.
 func TestLate(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		m, err := lease.NewManager(db.Connect(t), lease.TTL(time.Hour), lease.PurgeEvery(500*time.Millisecond, time.Hour))
-		must(t, err)
+		m := leasetest.Got(lease.NewManager(db.Connect(t), lease.TTL(time.Hour), lease.PurgeEvery(500*time.Millisecond, time.Hour)))(t)
 		t.Cleanup(func() { must(t, m.Close(context.WithoutCancel(t.Context()))) })
 		must(t, second(m.Acquire(t.Context(), txlock.Named("crashed"))))
-		kept, err := m.Acquire(t.Context(), txlock.Named("kept"), lease.HoldAtLeast(time.Hour))
-		must(t, err)
+		kept := leasetest.Got(m.Acquire(t.Context(), txlock.Named("kept"), lease.HoldAtLeast(time.Hour)))(t)
 		must(t, kept.Release(t.Context()))
 		must(t, second(m.Acquire(t.Context(), txlock.Named("spared"))))
 		own := func(p *ops.Picture) bool {
@@ -187,8 +180,7 @@ func TestLate(t *testing.T) {
 		db.Exec(t, "UPDATE lockstep_leases SET ttl_us = 300000000, expires_us = UNIX_TIMESTAMP() * 1000000 + 300000000 WHERE name = 'lockstep:cleanup'") // so that the test may be slow
 		for _, passed := range []string{"1 DIV 2", "3 DIV 4", "99 DIV 100"} {
 			db.Exec(t, "UPDATE lockstep_leases SET expires_us = UNIX_TIMESTAMP() * 1000000 + ttl_us - ttl_us * "+passed+" WHERE name <> 'spared'")
-			p, err := ops.New(db.Admin()).Look(t.Context())
-			must(t, err)
+			p := leasetest.Got(ops.New(db.Admin()).Look(t.Context()))(t)
 			if len(p.Leases) != 4 {
 				t.Errorf("the leases are %+v", p.Leases)
 			}
@@ -207,12 +199,10 @@ func TestLate(t *testing.T) {
 func TestJobs(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx := db.Connect(t), t.Context()
-		jobs, err := job.New(pool, manager(t, pool), job.InstanceName("web-1:4711"))
-		must(t, err)
+		jobs := leasetest.Got(job.New(pool, manager(t, pool), job.InstanceName("web-1:4711")))(t)
 		defer func() { must(t, jobs.Close(ctx)) }()
 		room := ops.New(db.Admin())
-		none, err := room.Jobs(ctx)
-		must(t, err)
+		none := leasetest.Got(room.Jobs(ctx))(t)
 		if len(none.Jobs) != 0 || none.Jobs == nil || time.Since(none.Now).Abs() > time.Minute {
 			t.Errorf("there are %v", none)
 		}
@@ -230,8 +220,7 @@ func TestJobs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c, err := jobs.Claim(ctx, txlock.Named("runs"), at)
-		must(t, err)
+		c := leasetest.Got(jobs.Claim(ctx, txlock.Named("runs"), at))(t)
 		must(t, second(jobs.Pause(ctx, txlock.Named("paused"), "alice")))
 		must(t, second(jobs.RunNow(ctx, txlock.Named("paused"))))
 		const ago = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) - 1000000 * "
@@ -244,8 +233,7 @@ func TestJobs(t *testing.T) {
 			db.Exec(t, "UPDATE lockstep_jobs SET "+change)
 		}
 
-		all, err := room.Jobs(ctx)
-		must(t, err)
+		all := leasetest.Got(room.Jobs(ctx))(t)
 		if off := time.Since(all.Now); off < -time.Minute || off > time.Minute {
 			t.Errorf("they were read at %v", all.Now)
 		}
@@ -311,8 +299,7 @@ func TestJobs(t *testing.T) {
 func TestSchedules(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, ctx := db.Connect(t), t.Context()
-		jobs, err := job.New(pool, manager(t, pool), job.Log(nil))
-		must(t, err)
+		jobs := leasetest.Got(job.New(pool, manager(t, pool), job.Log(nil)))(t)
 		ended := make(chan error, 2)
 		for _, schedule := range []job.Schedule{job.Every(time.Second), job.Every(2 * time.Second)} {
 			go func() {
@@ -322,8 +309,7 @@ func TestSchedules(t *testing.T) {
 		room := ops.New(db.Admin())
 		var j ops.JobStatus
 		if !testdb.Await(time.Minute, func() bool {
-			all, err := room.Jobs(ctx)
-			must(t, err)
+			all := leasetest.Got(room.Jobs(ctx))(t)
 			j, _ = all.Job("nightly")
 			both := j.Schedule + j.Differs
 			return both == "Every(1s)Every(2s)" || both == "Every(2s)Every(1s)"

@@ -20,6 +20,7 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
@@ -214,8 +215,7 @@ func firstText(values []ast.Expr) (string, bool) {
 // NULL.
 func replies(t *testing.T, pool *sql.DB, mode string, statements map[string]string) map[string]string {
 	t.Helper()
-	conn, err := pool.Conn(t.Context())
-	must(t, err)
+	conn := leasetest.Got(pool.Conn(t.Context()))(t)
 	defer func() { _ = conn.Close() }()
 	must(t, second(conn.ExecContext(t.Context(), "SET @lockstep_lock_wait = 50, "+mode)))
 	defer func() {
@@ -255,8 +255,7 @@ func reply(t *testing.T, conn *sql.Conn, text string, args []any) string {
 	}
 	must(t, err)
 	defer func() { _ = rows.Close() }()
-	columns, err := rows.Columns()
-	must(t, err)
+	columns := leasetest.Got(rows.Columns())(t)
 	n, nulls := 0, ""
 	for ; rows.Next(); n++ {
 		values := make([]any, len(columns))

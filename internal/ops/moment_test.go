@@ -39,8 +39,7 @@ func TestHotKey(t *testing.T) {
 		}
 		room, held := ops.New(db.Admin()), 0
 		for looks := testdb.Long(12, 300); looks > 0 || held == 0; looks-- {
-			p, err := room.Look(t.Context())
-			must(t, err)
+			p := leasetest.Got(room.Look(t.Context()))(t)
 			for _, wrong := range contradictions(p) {
 				t.Errorf("%s: %#v, waits %#v", wrong, p.Locks, p.Waits)
 			}
@@ -75,14 +74,11 @@ func TestGrantBefore(t *testing.T) {
 		must(t, txlock.Ensure(t.Context(), pool, hot))
 		_, err := room.Look(t.Context()) // by which it knows its server
 		must(t, err)
-		began, err := room.Updates(t.Context())
-		must(t, err)
+		began := leasetest.Got(room.Updates(t.Context()))(t)
 		tx, scope := beginTx(t, pool)
-		first, err := scope.Lock(t.Context(), hot)
-		must(t, err)
+		first := leasetest.Got(scope.Lock(t.Context(), hot))(t)
 		must(t, tx.Commit())
-		second, err := begin(t, pool).Lock(t.Context(), hot)
-		must(t, err)
+		second := leasetest.Got(begin(t, pool).Lock(t.Context(), hot))(t)
 		p := lookUntil(t, room, func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		if l := p.Locks[0]; l.Token != second.Token() || l.Before != first.Token() {
 			t.Errorf("the lock is %#v, want the token %d after %d", l, second.Token(), first.Token())
@@ -199,8 +195,7 @@ func beyondUTF8MB3(t *testing.T, db *testdb.DB) {
 // list. It checks that the gap says so, and how it could.
 func blind(t *testing.T, pool *sql.DB, fix string) *ops.Picture {
 	t.Helper()
-	p, err := ops.New(pool).Look(t.Context())
-	must(t, err)
+	p := leasetest.Got(ops.New(pool).Look(t.Context()))(t)
 	if !slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool {
 		return g.Hides && g.Denied == strings.Contains(fix, "GRANT") && strings.Contains(g.What, "an emoji") && strings.Contains(g.Fix, fix)
 	}) {
@@ -219,8 +214,7 @@ func TestUnknownTransactions(t *testing.T) {
 		lock(t, scope, key.String())
 		p := lookUntil(t, ops.New(pool), func(p *ops.Picture) bool { return len(p.Locks) == 1 })
 		s := p.Sessions[uint64(testdb.ConnID(t, tx))]
-		text, err := json.Marshal(s)
-		must(t, err)
+		text := leasetest.Got(json.Marshal(s))(t)
 		if !s.InTx || s.Age() != "-" || !strings.Contains(string(text), `"transaction_s":null`) || !p.Locks[0].Held.Known() {
 			t.Errorf("without PROCESS the session is %s, and the lock %#v", text, p.Locks[0])
 		}
@@ -337,8 +331,7 @@ func TestWaitsForTables(t *testing.T) {
 		room := ops.New(db.Admin())
 		waiters := make(map[uint64]int)
 		for _, i := range []int{0, 1, 0, 2, 1, 0} {
-			conn, err := db.Admin().Conn(t.Context())
-			must(t, err)
+			conn := leasetest.Got(db.Admin().Conn(t.Context()))(t)
 			changer := uint64(testdb.ConnID(t, conn))
 			changes.Go(func() {
 				_, _ = conn.ExecContext(ctx, "ALTER TABLE "+tables[i]+" COMMENT = 'changed'") // it is cancelled

@@ -89,8 +89,7 @@ func TestLookAtMany(t *testing.T) {
 		for found := 0; found < 5; {
 			testdb.Refresh()
 			began := cpu()
-			p, err := room.Look(t.Context())
-			must(t, err)
+			p := leasetest.Got(room.Look(t.Context()))(t)
 			costs = append(costs, cpu()-began)
 			if locks := exclusive(p); locks == holders*each && len(p.Waits) == waiters && p.Waits[0].Key == keys[0].String() {
 				found++
@@ -149,8 +148,7 @@ func lookUntil(t *testing.T, room interface {
 }, shows func(*ops.Picture) bool) *ops.Picture {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; testdb.Refresh() {
-		p, err := room.Look(t.Context())
-		must(t, err)
+		p := leasetest.Got(room.Look(t.Context()))(t)
 		if !old(p) && shows(p) {
 			return p
 		}
@@ -192,8 +190,7 @@ func watched(t *testing.T, db *testdb.DB) (*sql.DB, func() time.Duration) {
 		if err != nil {
 			return 0
 		}
-		ns, err := strconv.ParseInt(strings.Fields(string(text))[0], 10, 64)
-		must(t, err)
+		ns := leasetest.Got(strconv.ParseInt(strings.Fields(string(text))[0], 10, 64))(t)
 		return time.Duration(ns)
 	}
 }
@@ -207,11 +204,9 @@ func begin(t *testing.T, pool *sql.DB) *txlock.Scope {
 // beginTx begins a transaction, which is rolled back at the end of the test.
 func beginTx(t *testing.T, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 	t.Helper()
-	tx, err := pool.BeginTx(t.Context(), nil)
-	must(t, err)
+	tx := leasetest.Got(pool.BeginTx(t.Context(), nil))(t)
 	t.Cleanup(func() { _ = tx.Rollback() })
-	scope, err := txlock.Join(t.Context(), tx)
-	must(t, err)
+	scope := leasetest.Got(txlock.Join(t.Context(), tx))(t)
 	return tx, scope
 }
 
