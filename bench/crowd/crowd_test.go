@@ -1,16 +1,12 @@
 package crowd
 
 import (
-	"bytes"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
 func TestMain(m *testing.M) {
@@ -39,18 +35,4 @@ func TestAnalyse(t *testing.T) {
 	if want := []float64{0, 0, 1, 0, 0, 0}; !slices.Equal(r.Passed, want) {
 		t.Errorf("passed %v, want %v", r.Passed, want)
 	}
-}
-
-// TestOrders proves that a process refuses what it can't do, and that the parent hears.
-func TestOrders(t *testing.T) {
-	t.Parallel()
-	for order, want := range map[string]string{
-		"":                     "EOF",
-		`{"Contender":"luck"}`: "luck",
-	} {
-		var out bytes.Buffer
-		leasetest.Fails(t, "serve "+order, serve(strings.NewReader(order), &out), want)
-	}
-	_, err := Gather(t.Context(), Order{Contender: "luck", Workers: 2}, 2)
-	leasetest.Fails(t, "Gather", err, "luck")
 }

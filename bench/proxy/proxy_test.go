@@ -16,15 +16,14 @@ import (
 	"github.com/dca00107/lockstep/internal/test/leasetest"
 )
 
-var must, wants = leasetest.Must, leasetest.Wants
+var must = leasetest.Must
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // echo is a server that answers each line with itself.
 func echo(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	listener := leasetest.Got(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -47,8 +46,7 @@ func echo(t *testing.T) string {
 
 func start(t *testing.T, target string, roundTrip time.Duration) *Proxy {
 	t.Helper()
-	p, err := Start("tcp", target, roundTrip, Anything)
-	must(t, err)
+	p := leasetest.Got(Start("tcp", target, roundTrip, Anything))(t)
 	t.Cleanup(func() { must(t, p.Close()) })
 	return p
 }
@@ -56,8 +54,7 @@ func start(t *testing.T, target string, roundTrip time.Duration) *Proxy {
 // client returns a function that sends a line and waits for its echo.
 func client(t *testing.T, addr string) (ask func(line string) time.Duration, conn net.Conn) {
 	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	must(t, err)
+	conn = leasetest.Got(net.Dial("tcp", addr))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	answers := bufio.NewReader(conn)
 	return func(line string) time.Duration {
@@ -97,47 +94,6 @@ func TestDistance(t *testing.T) {
 			t.Errorf("answers took %v in all", counts.Answering)
 		}
 		must(t, p.Close())
-	}
-}
-
-// TestOrder proves that what is sent without waiting arrives whole, in order, and as one
-// round trip's delay, not several.
-func TestOrder(t *testing.T) {
-	const roundTrip = 100 * time.Millisecond
-	p := start(t, echo(t), roundTrip)
-	_, conn := client(t, p.Addr())
-	sent := strings.Repeat("0123456789", 100_000)
-	began := time.Now()
-	go func() { _, _ = io.WriteString(conn, sent) }()
-	came := make([]byte, len(sent))
-	if _, err := io.ReadFull(conn, came); err != nil {
-		t.Fatal(err)
-	}
-	if string(came) != sent {
-		t.Error("a million bytes have come in another order")
-	}
-	if took := time.Since(began); took < roundTrip || took > 50*roundTrip {
-		t.Errorf("a million bytes took %v", took)
-	}
-}
-
-// TestEnd proves that the end of either side is the end of the other, and that Close ends
-// what is open.
-func TestEnd(t *testing.T) {
-	p := start(t, echo(t), time.Millisecond)
-	ask, conn := client(t, p.Addr())
-	ask("here")
-	must(t, p.Close())
-	if _, err := conn.Read(make([]byte, 1)); err == nil {
-		t.Error("Close leaves a connection open")
-	}
-
-	gone := start(t, "127.0.0.1:1", 0) // nobody listens there
-	conn, err := net.Dial("tcp", gone.Addr())
-	must(t, err)
-	defer func() { _ = conn.Close() }()
-	if _, err := conn.Read(make([]byte, 1)); err == nil {
-		t.Error("a server that is not there answers")
 	}
 }
 
@@ -184,17 +140,4 @@ func TestMeters(t *testing.T) {
 			leasetest.Equal(t, fmt.Sprint(name, " in parts of ", size), n, c.want)
 		}
 	}
-}
-
-// TestDeliverFails proves that a connection which has ended ends the delivery.
-func TestDeliverFails(t *testing.T) {
-	t.Parallel()
-	near, far := net.Pipe()
-	_ = far.Close()
-	d := &direction{from: near, to: near}
-	underWay := make(chan chunk, 1)
-	underWay <- chunk{[]byte("x"), time.Now()}
-	close(underWay)
-	wants(t, "deliver", d.deliver(underWay), io.ErrClosedPipe)
-	_ = near.Close()
 }

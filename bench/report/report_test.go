@@ -3,11 +3,6 @@ package report_test
 import (
 	"bytes"
 	"encoding/csv"
-	"encoding/xml"
-	"errors"
-	"fmt"
-	"io"
-	"os"
 	"strings"
 	"testing"
 
@@ -70,80 +65,14 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestNumber proves that three digits count.
-func TestNumber(t *testing.T) {
-	t.Parallel()
-	for value, want := range map[float64]string{
-		0: "0", 1: "1", 0.1234: "0.12", 9.876: "9.88", 12.34: "12.3", 123.4: "123", -1234: "-1,234", 1234567: "1,234,567", 999.6: "1,000",
-	} {
-		leasetest.Equal(t, fmt.Sprintf("Number(%v)", value), report.Number(value), want)
-	}
-}
-
 // TestCSV proves that the file has a line for each cell, with the ratio.
 func TestCSV(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	must(t, book().WriteCSV(&out))
-	lines, err := csv.NewReader(&out).ReadAll()
-	must(t, err)
+	lines := leasetest.Got(csv.NewReader(&out).ReadAll())(t)
 	leasetest.Equal(t, "lines", len(lines), 1+2*(2*2*2+1))
 	leasetest.Equal(t, "the line", strings.Join(lines[2], " "), "MariaDB loopback 1 key lockstep Run time us 3 165 157.5 172.5 1.5 1.5 1.5")
-}
-
-// TestCharts proves that every kind of chart is an SVG file with the names in it, and that
-// nothing is drawn of nothing.
-func TestCharts(t *testing.T) {
-	t.Parallel()
-	for i, c := range []report.Chart{
-		{Metric: "time"},
-		{Metric: "time", Case: "1 key"},
-		{Metric: "time", Log: true},
-		{Metric: "time", Lines: true, XLabel: "keys"},
-		{Metric: "time", Lines: true, Log: true},
-		{Metric: "bytes"},
-		{Metric: "bytes", Log: true},
-		{Metric: "bytes", Lines: true},
-	} {
-		drawing, err := book().DrawSVG(c, "The title", "MySQL")
-		if err != nil {
-			t.Errorf("%+v: %v", c, err)
-			continue
-		}
-		words := wellFormed(t, drawing)
-		wants := []string{"The title"}
-		if c.Metric == "time" {
-			wants = append(wants, "lockstep Run", "time, us")
-		}
-		leasetest.Says(t, fmt.Sprintf("%+v", c), words, wants...)
-		if dir := os.Getenv("BENCH_CHARTS"); dir != "" { // for eyes
-			if err := os.WriteFile(fmt.Sprintf("%s/chart%d.svg", dir, i), drawing, 0o644); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	if drawing, err := book().DrawSVG(report.Chart{Metric: "time"}, "", "Oracle"); drawing != nil || err != nil {
-		t.Errorf("a chart of nothing: %s, %v", drawing, err)
-	}
-}
-
-// wellFormed reads XML to its end, and returns its text.
-func wellFormed(t *testing.T, text []byte) string {
-	t.Helper()
-	var words strings.Builder
-	for decoder := xml.NewDecoder(bytes.NewReader(text)); ; {
-		token, err := decoder.Token()
-		if errors.Is(err, io.EOF) {
-			return words.String()
-		}
-		if err != nil {
-			t.Fatalf("%v in\n%s", err, text)
-		}
-		if data, ok := token.(xml.CharData); ok {
-			words.Write(data)
-			words.WriteString("\n")
-		}
-	}
 }
 
 const figures = `server,link,case,contender,metric,unit,rounds,median,q1,q3,ratio,ratio_q1,ratio_q3
@@ -164,18 +93,5 @@ func TestSummary(t *testing.T) {
 	page, err := s.Put("before\n<!-- a -->\nold\n<!-- end -->\nafter\n<!-- b -->\nother\n<!-- end -->\n", table)
 	if err != nil || page != "before\n<!-- a -->\n"+want+"<!-- end -->\nafter\n<!-- b -->\nother\n<!-- end -->\n" {
 		t.Errorf("%v\n%s", err, page)
-	}
-}
-
-func TestSummaryFails(t *testing.T) {
-	for text, s := range map[string]report.Summary{
-		"no figure of": {Letter: "a", Metric: "time", Links: []string{"1 ms"}, Contenders: []string{"Run"}},
-		"has no marks": {Letter: "z", Metric: "time", Links: []string{"loopback"}, Contenders: []string{"Run"}},
-	} {
-		table, err := s.Table(strings.NewReader(figures))
-		if err == nil {
-			_, err = s.Put("<!-- a -->\n<!-- end -->\n", table)
-		}
-		leasetest.Fails(t, fmt.Sprintf("%+v", s), err, text)
 	}
 }
