@@ -120,9 +120,7 @@ func lockAndWork(t *testing.T, tx *sql.Tx, key txlock.Key, who string) txlock.Gr
 	if err != nil {
 		t.Fatalf("TryLock by %s: %v", who, err)
 	}
-	if _, err := tx.ExecContext(t.Context(), "INSERT INTO work VALUES (?, 1)", who); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(tx.ExecContext(t.Context(), "INSERT INTO work VALUES (?, 1)", who)))
 	return grant
 }
 
@@ -239,9 +237,7 @@ func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
 	case "hung", "cut off":
 		time.Sleep(rand.N(2 * load.TTL)) // those who are still there are told nothing
 	}
-	if err := old.Stop(); err != nil { // and its data with it
-		t.Fatal(err)
-	}
+	check(t, old.Stop()) // and its data with it
 	return kind
 }
 

@@ -231,9 +231,7 @@ func TestMinority(t *testing.T) {
 		for _, limit := range []int{0, 6} { // 0, the default, is none
 			t.Run(fmt.Sprintf("limit %d s", limit), func(t *testing.T) {
 				set := func(seconds int) {
-					if _, err := load.Administrator(t, nodes[2], callLimit).Exec(fmt.Sprintf("SET GLOBAL group_replication_unreachable_majority_timeout = %d", seconds)); err != nil {
-						t.Fatal(err)
-					}
+					check(t, second(load.Administrator(t, nodes[2], callLimit).Exec(fmt.Sprintf("SET GLOBAL group_replication_unreachable_majority_timeout = %d", seconds))))
 				}
 				set(limit)
 				minority(t, nodes)
