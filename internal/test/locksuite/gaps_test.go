@@ -1,6 +1,7 @@
 package locksuite_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -61,6 +62,40 @@ func rolledBack(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, begin
 	db.WaitForLockWait(t, id)
 	check(t, errors.Join(holder.Rollback(), <-granted))
 	return waiter
+}
+
+// TestManyFirstLocks has 30 transactions lock a new key at once and roll back in turn. Each
+// is granted it.
+func TestManyFirstLocks(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		for name, lock := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
+			"Lock":  func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
+			"RLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.RLock(ctx, key)) },
+			"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+				return s.CompareAndBump(ctx, key, 0)
+			},
+		} {
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				if engine == testdb.MySQL && testdb.WithoutProcedures() {
+					return // there the row is made in the transaction
+				}
+				pool, key := guarded(t, testdb.Shared(t, engine).OpenNamed(t)), txlock.Named("first/"+name)
+				tx, scope := begin(t, pool, sql.LevelRepeatableRead) // the first RLock of a process asks something in its transaction
+				check(t, errors.Join(lock(t.Context(), scope, txlock.Named("another")), tx.Rollback()))
+				var all sync.WaitGroup
+				for range 30 {
+					tx, scope := begin(t, pool, sql.LevelRepeatableRead)
+					all.Go(func() {
+						if err := errors.Join(lock(t.Context(), scope, key), tx.Rollback()); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				all.Wait()
+			})
+		}
+	}
 }
 
 // TestOncesOfNeighbours rolls back, at the same time, the first transactions of two new keys of

@@ -344,20 +344,6 @@ func TestTiDBPurge(t *testing.T) {
 	}
 }
 
-// each runs fn in n goroutines and fails the test for each error.
-func each(t *testing.T, n int, fn func(ctx context.Context, worker int) error) {
-	t.Helper()
-	var wg sync.WaitGroup
-	for w := range n {
-		wg.Go(func() {
-			if err := fn(t.Context(), w); err != nil {
-				t.Errorf("worker %d: %v", w, err)
-			}
-		})
-	}
-	wg.Wait()
-}
-
 // incrementing returns what increments the counter of freshTiDB under the lock of a key.
 func incrementing(t *testing.T, pool *sql.DB, key txlock.Key) (increment func()) {
 	return func() {
