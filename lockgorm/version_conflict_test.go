@@ -316,3 +316,36 @@ func TestVersionOfUndoneCreates(t *testing.T) {
 func sqlMode(mode string) func(*driver.Config) {
 	return func(cfg *driver.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} }
 }
+
+// TestVersionLosesNothing raises a number by loading and saving, in several goroutines, in
+// transactions of both levels and in none: in the end it is the number of successful saves.
+func TestVersionLosesNothing(t *testing.T) {
+	eachSetting(t, versionedModels, withPlugin(func(t *testing.T, _ *env, db *gorm.DB) {
+		id := newDoc(t, db).ID
+		save := func(tx *gorm.DB) error {
+			var d Doc
+			if err := tx.First(&d, id).Error; err != nil {
+				return err
+			}
+			d.N++
+			return tx.Save(&d).Error
+		}
+		levels := []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted}
+		noError(t, together(workers, func(worker int) error {
+			once := func() error { return db.Transaction(save, &sql.TxOptions{Isolation: levels[worker%2]}) }
+			if worker == 0 {
+				once = func() error { return save(db) }
+			}
+			for done := 0; done < rounds; {
+				switch err := once(); {
+				case err == nil:
+					done++
+				case !txlock.Retryable(err) && !errors.Is(err, txlock.ErrConflict):
+					return err
+				}
+			}
+			return nil
+		}))
+		equal(t, "saves", load(t, db, id).N, workers*rounds)
+	}))
+}

@@ -2,17 +2,23 @@ package txlock_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
+
+const shop, bank = txlock.Namespace("shop"), txlock.Namespace("bank")
 
 func ExampleNamespace() {
 	const shop = txlock.Namespace("shop")
@@ -138,6 +144,61 @@ func TestCheckColumns(t *testing.T) {
 		}
 		if err := exact.CheckColumns(t.Context(), nil, table, "r"); err == nil {
 			t.Error("CheckColumns without a pool succeeds")
+		}
+	})
+}
+
+// TestNamespaces: one name in two namespaces and in none is three keys, for all that takes
+// keys.
+func TestNamespaces(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		name := "name:" + rand.Text()
+		keys := []txlock.Key{txlock.Named(name), shop.Named(name), bank.Named(name)}
+		pool := newPool(t, db, true)
+
+		locks := begin(t, pool, nil)
+		for _, key := range keys {
+			own := begin(t, pool, nil)
+			own.lock(t, key)
+			for _, part := range txlock.Segments(key, 2) {
+				own.lock(t, part)
+			}
+			wants(t, "TryLock beside its holder", second(locks.TryLock(t.Context(), key)), txlock.ErrBusy)
+			if first, err := locks.Once(t.Context(), key); !first || err != nil {
+				t.Errorf("Once(%q): %t, %v", key, first, err)
+			}
+		}
+		holders, err := txlock.Holders(t.Context(), pool, keys...)
+		if err != nil || len(holders) != 3 || holders[1].Key.String() != "@shop/"+name {
+			t.Errorf("holders: %+v, %v", holders, err)
+		}
+
+		leases, err := lease.NewManager(pool)
+		noError(t, err)
+		jobs, err := job.New(pool, leases)
+		noError(t, err)
+		t.Cleanup(func() { noError(t, errors.Join(jobs.Close(context.Background()), leases.Close(context.Background()))) })
+		at := time.Now().Add(-time.Hour).Truncate(time.Hour)
+		for _, key := range keys {
+			ran, err := jobs.Tick(t.Context(), key, at, func(context.Context, time.Time) error { return nil })
+			if !ran || err != nil {
+				t.Errorf("Tick(%q): %t, %v", key, ran, err)
+			}
+			wants(t, "the tick again", second(jobs.Claim(t.Context(), key, at)), job.ErrDone)
+			noError(t, second(leases.TryAcquire(t.Context(), key)))
+			permits, err := leases.Semaphore(txlock.Segments(key, 1)[0], 1)
+			noError(t, err)
+			noError(t, second(permits.TryAcquire(t.Context())))
+		}
+		listed, err := leases.List(t.Context())
+		if err != nil || len(listed) != 6 {
+			t.Errorf("%d leases are listed, want 6: %v", len(listed), err)
+		}
+		for _, l := range listed {
+			wants(t, fmt.Sprintf("release %q by what is listed", l.Key), leases.ForceRelease(t.Context(), l.Key), nil)
+		}
+		if listed, err := leases.List(t.Context()); err != nil || len(listed) > 0 {
+			t.Errorf("listed after their release: %v, %v", listed, err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -482,5 +483,64 @@ func TestRefusedAcquireTxLocksNothing(t *testing.T) {
 			everyVerb(ctx, t, n.other, n.pool, name+suffix)
 		}
 		wantsNone(t, "Commit", tx.Commit())
+	})
+}
+
+// TestAcquireTxWithBusinessChange proves that a lease and a change of the same transaction are
+// committed together, or vanish together, also by a rollback to a savepoint, after which the lease
+// can be acquired again; and that nobody sees the lease before the end nor gets it.
+func TestAcquireTxWithBusinessChange(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		for name, leased := range histories {
+			for end, committed := range map[string]bool{"commit": true, "rollback": false, "rollback to a savepoint": false, "rollback to a savepoint, and again": true} {
+				t.Run(name+"/"+end, func(t *testing.T) {
+					t.Parallel()
+					table, key := counter(t, db), keyOf(t, m, leased)
+					tx := begin(t, pool, sql.LevelDefault)
+					run(t, tx, "SAVEPOINT s")
+					add(t, tx, table)
+					l := acquireTx(t, m, tx, key)
+					if info := inspect(t, other, key); info.Held {
+						t.Errorf("before the end: %+v", info)
+					}
+					quickly(t, "TryAcquire", func() {
+						wants(t, "TryAcquire before the end", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+					})
+					undone := l
+					if strings.Contains(end, "savepoint") {
+						run(t, tx, "ROLLBACK TO SAVEPOINT s")
+					}
+					if strings.HasSuffix(end, "again") {
+						add(t, tx, table)
+						l = acquireTx(t, m, tx, key)
+					}
+					if end == "rollback" {
+						rollback(t, tx)
+					} else {
+						commit(t, tx)
+					}
+					info := inspect(t, other, key)
+					if n := counted(t, db, table); info.Held != committed || (n == 1) != committed {
+						t.Errorf("after the %s the counter is %d: %+v", end, n, info)
+					}
+					if committed {
+						if info.Owner != l.Owner() || info.Token != l.Token() || info.Holders != 1 {
+							t.Errorf("%+v, want owner %q and token %d", info, l.Owner(), l.Token())
+						}
+						wants(t, "TryAcquire after the commit", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+						wantsNone(t, "Renew", l.Renew(t.Context()))
+					}
+					if !committed || undone != l {
+						wants(t, "Renew of what was rolled back", undone.Renew(t.Context()), txlock.ErrLost)
+						wants(t, "Release of what was rolled back", undone.Release(t.Context()), txlock.ErrNotHeld)
+					}
+					if committed {
+						release(t, l)
+					}
+					free(t, other, key)
+				})
+			}
+		}
 	})
 }

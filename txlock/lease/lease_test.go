@@ -3,9 +3,14 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -245,4 +250,96 @@ func TestRaiseToken(t *testing.T) {
 		wants(t, "RaiseToken to a number that is no token", inner.RaiseToken(t.Context(), next, math.MaxUint64), txlock.ErrInvalidOption)
 		release(t, next)
 	})
+}
+
+// TestBatchAtRandom proves that many calls at once of several processes, some of which
+// give up, while connections are killed, never make two holders nor a token that falls, and
+// that all is free in the end.
+func TestBatchAtRandom(t *testing.T) {
+	lasting := testdb.Long(2*time.Second, 30*time.Second)
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		const n = 48
+		keys, holders, tokens := manyNamed(n), make([]atomic.Int32, n), make([]atomic.Uint64, n)
+		makeRows(t, db, keys)
+		var managers []*lease.Manager
+		var pools []*sql.DB
+		tap := new(wiretap)
+		acquires, releases := tap.counter("name: AcquireMany "), tap.counter("name: ReleaseMany ")
+		together := func() int64 { return acquires.Load() + releases.Load() }
+		for range 2 {
+			pools = append(pools, newPool(t, db, true, tap.install))
+			pools[len(pools)-1].SetMaxOpenConns(25)
+			managers = append(managers, newManager(t, pools[len(pools)-1], lease.TTL(time.Hour)))
+		}
+		var over atomic.Bool
+		var kills, grants atomic.Int64
+		var work sync.WaitGroup
+		for i := range 60 {
+			work.Go(func() {
+				for !over.Load() {
+					at := rand.IntN(len(keys))
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(2000))*time.Millisecond)
+					l, err := managers[i%2].TryAcquire(ctx, keys[at])
+					cancel()
+					if err != nil {
+						continue
+					}
+					equal(t, "holders", holders[at].Add(1), 1)
+					if last := tokens[at].Swap(l.Token()); last >= l.Token() {
+						t.Errorf("token %d after %d", l.Token(), last)
+					}
+					grants.Add(1)
+					holders[at].Add(-1)
+					if err := l.Release(context.Background()); err != nil && !errors.Is(err, lease.ErrGuarded) && !errors.Is(err, context.DeadlineExceeded) { // it goes on
+						t.Errorf("Release: %v", err)
+					}
+				}
+			})
+		}
+		work.Go(func() {
+			for !over.Load() {
+				time.Sleep(rand.N(200 * time.Millisecond))
+				kills.Add(killOne(t, db))
+			}
+		})
+		enough := func() bool { return kills.Load() >= 10 && grants.Load() >= 50 && together() >= 4 }
+		lasts(lasting, enough)
+		over.Store(true)
+		work.Wait()
+		said := fmt.Sprintf("%d kills, %d grants, %d statements for several", kills.Load(), grants.Load(), together())
+		if t.Log(said); !enough() {
+			t.Errorf("too few to prove anything: %s", said)
+		}
+		pools = append(pools, newPool(t, db, false)) // without connections that are being killed
+		managers = append(managers, newManager(t, pools[2]))
+		for _, key := range keys {
+			free(t, managers[2], key)
+		}
+		leaveNothing(t, db, managers, pools)
+	})
+}
+
+// killOne kills one of the application's sessions, if there is any, and returns how
+// many it has killed.
+func killOne(t *testing.T, db *testdb.DB) int64 {
+	rows, err := db.Admin().Query("SELECT id FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer rows.Close()
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		wantsNone(t, "Scan", rows.Scan(&id))
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		return 0
+	}
+	// It may have gone by itself meanwhile.
+	if _, err := db.Admin().Exec(fmt.Sprintf("KILL CONNECTION %d", ids[rand.IntN(len(ids))])); err != nil {
+		return 0
+	}
+	return 1
 }

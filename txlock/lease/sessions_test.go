@@ -432,3 +432,62 @@ func sentSoFar(tb testing.TB, q testdb.Queryer) (n int64) {
 	}
 	return n
 }
+
+// TestTokensOutliveRows proves that a token never goes back where its row was
+// removed, by a person or the cleanup, whose holder is told; and that the cleanup
+// leaves rows whose token is ahead of the clock. It has a database of its own: its
+// cleanup removes what other tests have released a second ago.
+func TestTokensOutliveRows(t *testing.T) {
+	onServers(t, func(t *testing.T, shared *testdb.DB) {
+		db := shared.Server().OpenLeases(t)
+		pool := newPool(t, db, true)
+		m, other := newManager(t, pool, lease.PurgeEvery(0, time.Second)), newManager(t, pool)
+		key := named()
+		var last uint64
+		rises := func(l *lease.Lease) {
+			t.Helper()
+			if l.Token() <= last {
+				t.Errorf("token %d after %d", l.Token(), last)
+			}
+			last = l.Token()
+		}
+		remove := func() { exec(t, db, "DELETE FROM lockstep_leases WHERE name = ?", key.String()) }
+		for range 5 {
+			l := acquire(t, m, key)
+			rises(l)
+			remove()
+			next := acquire(t, other, key)
+			rises(next)
+			wants(t, "Renew without the row", l.Renew(t.Context()), txlock.ErrLost)
+			wants(t, "Release without the row", l.Release(t.Context()), txlock.ErrNotHeld)
+			wantsNone(t, "Renew of the next holder", next.Renew(t.Context()))
+			release(t, next)
+			remove()
+		}
+		rises(acquire(t, m, key))
+		must(t, second(m.Purge(t.Context())))
+		wants(t, "TryAcquire of a held lease after Purge", second(other.TryAcquire(t.Context(), key)), txlock.ErrBusy)
+		must(t, m.ForceRelease(t.Context(), key))
+		present := func() bool {
+			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
+		}
+		if !testdb.Await(time.Minute, func() bool { // until it was idle for the retention
+			must(t, second(m.Purge(t.Context())))
+			return !present()
+		}) {
+			t.Error("the cleanup doesn't remove an idle row")
+		}
+		l := acquire(t, other, key)
+		rises(l)
+		release(t, l)
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 0, token = token + 3600000000 WHERE name = ?", key.String())
+		last += uint64(time.Hour.Microseconds())
+		must(t, second(m.Purge(t.Context())))
+		if !present() {
+			t.Error("the cleanup has removed a row whose token is ahead of the clock")
+		}
+		l = acquire(t, other, key)
+		rises(l)
+		release(t, l)
+	})
+}
