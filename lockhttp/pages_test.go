@@ -246,7 +246,7 @@ func TestOnePictureForAll(t *testing.T) {
 	})
 }
 
-var must, wants = leasetest.Must, leasetest.Wants
+var wants = leasetest.Wants
 
 // nowhere is a pool of a server that doesn't answer.
 func nowhere(t *testing.T) *sql.DB {

@@ -337,18 +337,18 @@ func (s *story) refused(id, kind string, at int64, keys ...string) {
 }
 
 // asks adds a question.
-func (s *story) asks(id string, at int64) { s.asksFor(id, "asked:1", at, succeeded) }
+func (s *story) asks(at int64) { s.asksFor("q", "asked:1", at, succeeded) }
 
 func (s *story) asksFor(id, key string, at int64, came outcome) {
 	s.ops = append(s.ops, &op{ID: id, Kind: "ask", Keys: []string{key}, Call: at * second, Return: at * second, Outcome: came})
 }
 
 // toldAt notes when a hold was told of a question.
-func toldAt(o *op, at int64, question string) { o.Told, o.Question = at*second, question }
+func toldAt(o *op, at int64) { o.Told, o.Question = at*second, "q" }
 
 // waits adds an operation that waits for several keys.
-func (s *story) waits(id string, from, to int64, keys ...string) {
-	s.ops = append(s.ops, &op{ID: id, Kind: waitsForAll, Keys: keys, Call: from * second, Return: to * second, Outcome: unknown, Owner: id})
+func (s *story) waits(id string, to int64, keys ...string) {
+	s.ops = append(s.ops, &op{ID: id, Kind: waitsForAll, Keys: keys, Call: second, Return: to * second, Outcome: unknown, Owner: id})
 }
 
 // shows adds what the rows say from one second to the other.
@@ -392,25 +392,25 @@ var leaseStories = map[string]struct {
 	}},
 	"not told of a question": {finds: []string{notTold}, tell: func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9)
-		s.asks("q", 3)
+		s.asks(3)
 	}},
 	"told of a question too late": {finds: []string{notTold}, tell: func(s *story) {
-		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9), 8, "q")
-		s.asks("q", 3)
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9), 8)
+		s.asks(3)
 	}},
 	"told of a question that was answered": {finds: []string{misled}, tell: func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
-		s.asks("q", 3)
-		toldAt(s.held("b", "try to hold until asked", "asked:1", 2, 5, 5, 6), 6, "q")
+		s.asks(3)
+		toldAt(s.held("b", "try to hold until asked", "asked:1", 2, 5, 5, 6), 6)
 	}},
 	"two are told of a question": {finds: []string{misled}, tell: func(s *story) {
-		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
-		s.asks("q", 3)
-		toldAt(s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6), 6, "q")
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4)
+		s.asks(3)
+		toldAt(s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6), 6)
 	}},
 	"a row keeps a question": {finds: []string{misled}, tell: func(s *story) {
-		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
-		s.asks("q", 3)
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4)
+		s.asks(3)
 		s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6)
 		s.shows(5, 5, sight{key: "asked:1", owner: "b", question: "q", token: 2})
 	}},
@@ -419,12 +419,12 @@ var leaseStories = map[string]struct {
 		s.asksFor("q", askedPermits, 3, failed)
 	}},
 	"one reader of two is told": {finds: []string{notTold}, tell: func(s *story) {
-		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4, "q")
+		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4)
 		s.held("b", "share until asked", askedReaders, 2, 1, 2, 9)
 		s.asksFor("q", askedReaders, 3, succeeded)
 	}},
 	"told what nobody has asked": {finds: []string{misled}, tell: func(s *story) {
-		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4)
 	}},
 	"released, and in the row": {finds: []string{stuck}, tell: func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
@@ -432,13 +432,13 @@ var leaseStories = map[string]struct {
 	}},
 	"refused, and a part in the row": {finds: []string{stuck}, tell: func(s *story) {
 		s.refused("a", "try acquire all", 1, "all:1", "all:2")
-		s.waits("b", 1, 4, "all:1", "all:3")
+		s.waits("b", 4, "all:1", "all:3")
 		s.shows(2, 5, sight{key: "all:1", owner: "a", token: 1})
 	}},
 	"waits in a circle": {finds: []string{stuck}, tell: func(s *story) {
-		s.waits("a", 1, 9, "all:1", "all:2")
-		s.waits("b", 1, 9, "all:2", "all:4", "all:3")
-		s.waits("c", 1, 9, "all:3", "all:1")
+		s.waits("a", 9, "all:1", "all:2")
+		s.waits("b", 9, "all:2", "all:4", "all:3")
+		s.waits("c", 9, "all:3", "all:1")
 		s.shows(2, 8, sight{key: "all:1", owner: "a", token: 1}, sight{key: "all:2", owner: "b", token: 1}, sight{key: "all:3", owner: "c", token: 1})
 	}},
 	"refused for a row that stays locked, where rows do":    {lingers: true, tell: func(s *story) { s.refusedFor("its row is locked", late+opLimit) }},

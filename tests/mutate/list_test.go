@@ -15,8 +15,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var check = leasetest.Must
-
 // TestMutationsApply proves that the lists have not gone stale: every text occurs once in its
 // file, every test is there, and what is made of the files with all mutants can be parsed. It is
 // too little if a mutation compiles, which only its run shows.

@@ -366,9 +366,9 @@ func (l *crowd) inOrder() {
 	}
 }
 
-func names(n int, prefix string) (all []string) {
+func names(n int) (all []string) {
 	for i := range n {
-		all = append(all, prefix+string(rune('a'+i)))
+		all = append(all, string(rune('a'+i)))
 	}
 	return all
 }
@@ -382,7 +382,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 				m, l := db.manager(), crowd{db: db}
 				held := acquire(t, m, job)
 				cancels := make(map[string]context.CancelFunc)
-				for _, name := range names(4, "") {
+				for _, name := range names(4) {
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
 					cancels[name] = cancel
@@ -428,7 +428,7 @@ func TestPlacesAreInOrder(t *testing.T) {
 			}
 		})
 		l := crowd{db: db}
-		for _, name := range names(3, "") {
+		for _, name := range names(3) {
 			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
 		}
 		time.Sleep(5 * time.Second)
@@ -451,7 +451,7 @@ func TestFairOverProcesses(t *testing.T) {
 			managers, wires = append(managers, m), append(wires, w)
 		}
 		l := crowd{db: db}
-		for i, name := range names(12, "") {
+		for i, name := range names(12) {
 			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return managers[i*5%3].Acquire(ctx, job) })
 		}
 		wants(t, "TryAcquire", second(managers[0].TryAcquire(t.Context(), job)), txlock.ErrBusy)
@@ -475,7 +475,7 @@ func TestPlacesAreBounded(t *testing.T) {
 		seen := new(recorder)
 		m, wire := db.process(lease.Fair(), lease.Observe(seen.observe))
 		l := crowd{db: db}
-		for _, name := range names(21, "") { // the first gets it
+		for _, name := range names(21) { // the first gets it
 			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
 		}
 		wire.sends(t, "Turn", 16)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -17,11 +18,9 @@ import (
 // three are keys that are not in their order, one of them twice.
 var three = []txlock.Key{txlock.Named("c"), txlock.Named("a"), txlock.Named("b"), txlock.Named("a")}
 
-func acquireAll(t testing.TB, m *lease.Manager, keys []txlock.Key, options ...lease.AcquireOption) *lease.Leases {
+func acquireAll(t testing.TB, m *lease.Manager, keys []txlock.Key) *lease.Leases {
 	t.Helper()
-	all, err := m.AcquireAll(t.Context(), keys, options...)
-	must(t, err)
-	return all
+	return leasetest.Got(m.AcquireAll(t.Context(), keys))(t)
 }
 
 // TestAcquireAll proves that all leases are held, each key once and in one order, and that

@@ -115,13 +115,12 @@ func within[T any](t testing.TB, what string, c <-chan T) (v T) {
 }
 
 // free waits until another manager can take the lease, and releases it.
-func free(t testing.TB, m *lease.Manager, key txlock.Key) uint64 {
+func free(t testing.TB, m *lease.Manager, key txlock.Key) {
 	t.Helper()
 	l := acquire(t, m, key, lease.WaitAtMost(soon))
 	if err := l.Release(context.Background()); err != nil && !errors.Is(err, lease.ErrGuarded) { // by a manager that looks whether it is still its own
 		t.Errorf("Release: %v", err)
 	}
-	return l.Token()
 }
 
 // TestGuardSnapshot proves that a transaction whose snapshot is older than the lease can't be guarded, and
