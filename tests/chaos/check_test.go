@@ -336,8 +336,8 @@ func (s *story) refused(id, kind string, at int64, keys ...string) {
 	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id, Err: fmt.Sprintf("try to acquire lease %q: %v", keys[0], txlock.ErrBusy)})
 }
 
-// asks adds a question.
-func (s *story) asks(at int64) { s.asksFor("q", "asked:1", at, succeeded) }
+// asks adds a question in the third second.
+func (s *story) asks() { s.asksFor("q", "asked:1", 3, succeeded) }
 
 func (s *story) asksFor(id, key string, at int64, came outcome) {
 	s.ops = append(s.ops, &op{ID: id, Kind: "ask", Keys: []string{key}, Call: at * second, Return: at * second, Outcome: came})
@@ -392,25 +392,25 @@ var leaseStories = map[string]struct {
 	}},
 	"not told of a question": {finds: []string{notTold}, tell: func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9)
-		s.asks(3)
+		s.asks()
 	}},
 	"told of a question too late": {finds: []string{notTold}, tell: func(s *story) {
 		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9), 8)
-		s.asks(3)
+		s.asks()
 	}},
 	"told of a question that was answered": {finds: []string{misled}, tell: func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
-		s.asks(3)
+		s.asks()
 		toldAt(s.held("b", "try to hold until asked", "asked:1", 2, 5, 5, 6), 6)
 	}},
 	"two are told of a question": {finds: []string{misled}, tell: func(s *story) {
 		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4)
-		s.asks(3)
+		s.asks()
 		toldAt(s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6), 6)
 	}},
 	"a row keeps a question": {finds: []string{misled}, tell: func(s *story) {
 		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4)
-		s.asks(3)
+		s.asks()
 		s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6)
 		s.shows(5, 5, sight{key: "asked:1", owner: "b", question: "q", token: 2})
 	}},
