@@ -63,6 +63,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 			m := newManager(t, pool, lease.RenewEvery(500*time.Millisecond))
 			key := named()
 			release(t, share(t, newManager(t, newPool(t, db, false)), key)) // which marks the key
+			release(t, acquire(t, m, named()))
 			for how, take := range map[string]func() (*lease.Lease, error){
 				"Acquire":       func() (*lease.Lease, error) { return m.Acquire(t.Context(), named()) },
 				"AcquireShared": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
