@@ -106,6 +106,7 @@ func tests(timeout time.Duration) ([]part, error) {
 			r.test("lockgorm", []string{"-race", "-tags=tidb", "-run=^(TestTiDB.*|" + onTiDB + ")$"}, "."),
 			r.test("lockgorm", []string{"-tags=tidb", "-run=^TestEveryForm$"}, "."), // which isn't built with the race detector
 			// On several servers over one store.
+			r.test("tests", []string{"-race", "-tags=tidb", "-run=^TestTiDB"}, "."),
 			r.test("tests", []string{"-race", "-tags=cluster", "-run=^(TestTiDB.*|" + onServersOfTiDB + ")$"}, "./cluster"),
 		}},
 		// On Vitess, by make test ENGINES=vitess ONLY=vitess.
@@ -123,9 +124,9 @@ func tests(timeout time.Duration) ([]part, error) {
 }
 
 // onTiDB are tests of package lockgorm that need nothing which TiDB hasn't.
-const onTiDB = `TestRows(OfLockers|ThatMove|OfItsOwn|ThatComeLater|AndHooks|OfSubqueries|BesideDDL)|TestAtMostRows|TestHooksThatChangeKeys|` +
-	`TestZeroKeysAreNotCreated|TestAProgramAsItIs|TestTransaction(LosesNoUpdate|WithoutKeys)|TestOnce(Value)?|TestCreateOfANewRecord|TestLockKeysWrong|` +
-	`TestVersion(WritesAndReads|ConditionOfTheCaller|OfBatches|OfUndoneCreates|OfCompositeKeys|OfTheSameRowTwice)|TestConflictThatTheServerFinds`
+const onTiDB = `TestRows(ThatMove|OfItsOwn|ThatComeLater|AndHooks|OfSubqueries|BesideDDL)|TestAtMostRows|TestHooksThatChangeKeys|` +
+	`TestZeroKeysAreNotCreated|TestOnce(Value)?|TestCreateOfANewRecord|TestLockKeysWrong|` +
+	`TestVersion(WritesAndReads|OfBatches|OfUndoneCreates|OfCompositeKeys|OfTheSameRowTwice)|TestConflictThatTheServerFinds`
 
 // onServersOfTiDB are tests of clusters that TiDB servers over one store pass.
 const onServersOfTiDB = "TestFaults|TestEffects|TestAsk|TestLeasesTogether|TestSales"
