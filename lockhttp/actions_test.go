@@ -2,7 +2,6 @@ package lockhttp_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -16,7 +15,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -299,7 +297,7 @@ type stage struct {
 	admin *sql.DB // of the pages
 	pages *lockhttp.Handler
 	url   string // with a slash at the end
-	log   *bytes.Buffer
+	log   *testdb.Output
 }
 
 // onEach runs a test on each server, in a database without the rows of hashed keys, unless
@@ -319,8 +317,8 @@ func onOne(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
 	t.Helper()
 	admin := db.ConnectAdmin(t, func(c *mysql.Config) { c.InterpolateParams = true })
-	s := &stage{T: t, db: db, pool: db.Connect(t), admin: admin, log: new(bytes.Buffer)}
-	log := slog.New(slog.NewTextHandler(&locked{to: s.log}, nil))
+	s := &stage{T: t, db: db, pool: db.Connect(t), admin: admin, log: new(testdb.Output)}
+	log := slog.New(slog.NewTextHandler(s.log, nil))
 	var err error
 	s.pages, err = lockhttp.New(s.admin, append([]lockhttp.Option{lockhttp.Log(log)}, opts...)...)
 	s.must(err)
@@ -333,18 +331,6 @@ func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
 	t.Cleanup(s.pages.Close)
 	s.url = server.URL + "/locks/"
 	return s
-}
-
-// locked is a writer for several goroutines.
-type locked struct {
-	mu sync.Mutex
-	to io.Writer
-}
-
-func (l *locked) Write(text []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.to.Write(text)
 }
 
 func (s *stage) must(err error) {

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -19,30 +17,12 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
-// buffer is written by several processes.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // TestExample proves that each day has its report, and has it once, although the processes
 // are killed at random.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	testdb.OnEngines(t, func(t *testing.T, engine testdb.Engine) {
-		var out buffer
+		var out testdb.Output
 		reports, err := onServer(t.Context(), whole, testdb.Shared(t, engine).Config().FormatDSN(), &out)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out.String())

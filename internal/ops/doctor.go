@@ -326,10 +326,10 @@ func (l *look) recorders(ctx context.Context) error {
 	}
 	off, err := every(ctx, l.db, `SELECT name FROM performance_schema.setup_instruments WHERE name = '`+tableInstrument+`' AND enabled = 'NO'
 		UNION ALL SELECT name FROM performance_schema.setup_consumers WHERE name IN (`+statementConsumers+`) AND enabled = 'NO'`, nil, func(name *string) []any { return []any{name} })
-	if denied(err) && !l.maria {
-		l.detail("what the server records is not known", l.grant("SELECT ON performance_schema.*"))
-	}
 	if denied(err) {
+		if !l.maria {
+			l.detail("what the server records is not known", l.grant("SELECT ON performance_schema.*"))
+		}
 		return nil
 	}
 	for _, name := range off {

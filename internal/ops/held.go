@@ -68,17 +68,7 @@ func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (
 	for row := range known {
 		delete(candidates, row)
 	}
-	var now, committed map[Row]grant
-	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
-		now, err = l.grants(ctx, tx, candidates)
-		return err
-	})
-	if err == nil {
-		err = l.committed(ctx, func(tx *sql.Tx) (err error) {
-			committed, err = l.grants(ctx, tx, candidates)
-			return err
-		})
-	}
+	now, committed, err := writtenAndCommitted(ctx, l, func(tx *sql.Tx) (map[Row]grant, error) { return l.grants(ctx, tx, candidates) })
 	if err != nil {
 		return nil, err
 	}
@@ -213,9 +203,16 @@ func (l *look) uncommitted(ctx context.Context, read func(tx *sql.Tx) error) err
 	return rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
 }
 
-// committed reads what is committed, whatever the level of the session.
-func (l *look) committed(ctx context.Context, read func(tx *sql.Tx) error) error {
-	return rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true}, read)
+// writtenAndCommitted reads what is written, and then what is committed, whatever the level of the session.
+func writtenAndCommitted[T any](ctx context.Context, l *look, read func(tx *sql.Tx) (T, error)) (written, committed T, err error) {
+	if err = l.uncommitted(ctx, func(tx *sql.Tx) (err error) { written, err = read(tx); return err }); err != nil {
+		return written, committed, err
+	}
+	err = rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true}, func(tx *sql.Tx) (err error) {
+		committed, err = read(tx)
+		return err
+	})
+	return written, committed, err
 }
 
 // grants reads the rows of locks, as db sees them.

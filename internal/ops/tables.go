@@ -62,18 +62,7 @@ func (r *Room) once(ctx context.Context, where string, args ...any) ([]OnceRecor
 		CAST(done_us + keep_us - UNIX_TIMESTAMP() * 1000000 AS SIGNED)
 		FROM lockstep_once WHERE ` + where + `) o`
 	scan := func(o *row) []any { return []any{&o.name, &o.fingerprint, &o.result, &o.done, &o.left} }
-	l := &look{Room: r}
-	var now, committed []row
-	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
-		now, err = every(ctx, tx, query, args, scan)
-		return err
-	})
-	if err == nil {
-		err = l.committed(ctx, func(tx *sql.Tx) (err error) {
-			committed, err = every(ctx, tx, query, args, scan)
-			return err
-		})
-	}
+	now, committed, err := writtenAndCommitted(ctx, &look{Room: r}, func(tx *sql.Tx) ([]row, error) { return every(ctx, tx, query, args, scan) })
 	if err != nil {
 		return nil, explained("read the keys of Once", "lockstep_once", err)
 	}

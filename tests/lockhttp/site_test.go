@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,31 +43,13 @@ type site struct {
 	recorder *lockhttp.Recorder
 	url      string
 	tab      context.Context
-	log      *log
-}
-
-// log is what the handler has logged.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(text []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(text)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log      *testdb.Output // of the handler
 }
 
 // visit makes a site and opens a browser.
 func visit(t *testing.T, engine testdb.Engine, around func(http.Handler) http.Handler, opts ...lockhttp.Option) *site {
 	t.Helper()
-	s := &site{T: t, db: testdb.Shared(t, engine).OpenLeases(t), recorder: lockhttp.NewRecorder(), log: new(log)}
+	s := &site{T: t, db: testdb.Shared(t, engine).OpenLeases(t), recorder: lockhttp.NewRecorder(), log: new(testdb.Output)}
 	s.pool = s.db.Connect(t)
 	pages, err := lockhttp.New(s.db.Admin(), append([]lockhttp.Option{lockhttp.Events(s.recorder), lockhttp.Log(slog.New(slog.NewTextHandler(s.log, nil)))}, opts...)...)
 	s.must(err)

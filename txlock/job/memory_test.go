@@ -42,9 +42,7 @@ func ticks(t testing.TB, want bool, errs ...error) func(ran bool, err error) {
 // statusOf is what the table says of a job.
 func statusOf(t testing.TB, j *Jobs, key txlock.Key) Status {
 	t.Helper()
-	s, err := j.Status(t.Context(), key)
-	must(t, err)
-	return s
+	return leasetest.Got(j.Status(t.Context(), key))(t)
 }
 
 var nightly = txlock.Named("nightly")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -40,9 +41,7 @@ func TestEvery(t *testing.T) {
 
 func instant(t *testing.T, text string) time.Time {
 	t.Helper()
-	at, err := time.Parse(time.RFC3339Nano, text)
-	must(t, err)
-	return at
+	return leasetest.Got(time.Parse(time.RFC3339Nano, text))(t)
 }
 
 // TestBadSchedules proves that a schedule that can't be is refused with a reason.

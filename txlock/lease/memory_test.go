@@ -401,16 +401,12 @@ func several[T any](n int, make func(i int) T) (all []T) {
 
 func list(t testing.TB, m *lease.Manager) []lease.Info {
 	t.Helper()
-	all, err := m.List(t.Context())
-	must(t, err)
-	return all
+	return leasetest.Got(m.List(t.Context()))(t)
 }
 
 func inspect(t testing.TB, m *lease.Manager, key txlock.Key) lease.Info {
 	t.Helper()
-	info, err := m.Inspect(t.Context(), key)
-	must(t, err)
-	return info
+	return leasetest.Got(m.Inspect(t.Context(), key))(t)
 }
 
 // contextOf returns the context of a lease, or of several, until the end of the test.

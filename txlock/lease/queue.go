@@ -58,17 +58,12 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	return l, err
 }
 
-// tryFirst is the first try, which the limit of the wait doesn't bound. With Fair it waits for no readers: those
-// who come later would have the first places in the queue.
+// tryFirst is the first try, which the limit of the wait doesn't bound.
 func (m *Manager) tryFirst(asking, waiting context.Context, q *request) (l *Lease, left time.Duration, err error) {
-	try := func() {
-		l, left, err = m.try(asking, q, q.fair, !q.fair)
-		err = q.unlessSilent(asking, err)
-	}
-	try()
+	l, left, err = m.tryWaiting(asking, q, q.fair)
 	for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
 		if err = m.sleep(asking, time.Duration(tries)*leastLook); err == nil {
-			try()
+			l, left, err = m.tryWaiting(asking, q, q.fair)
 		}
 	}
 	return l, left, err
@@ -85,7 +80,7 @@ func (m *Manager) tryOwn(ctx context.Context, q *request, left time.Duration, er
 		if err := m.sleep(ctx, d); err != nil {
 			return nil, 0, err
 		}
-		l, left, err = m.tryWaiting(ctx, q)
+		l, left, err = m.tryWaiting(ctx, q, false)
 	}
 	return l, left, err
 }
@@ -255,13 +250,14 @@ func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, f
 			return nil, seen.Left, txlock.ErrBusy
 		}
 	}
-	l, left, err := m.tryWaiting(ctx, q)
+	l, left, err := m.tryWaiting(ctx, q, false)
 	return l, left, m.unblock(ctx, q, err)
 }
 
-// tryWaiting is try for a wait.
-func (m *Manager) tryWaiting(ctx context.Context, q *request) (*Lease, time.Duration, error) {
-	l, left, err := m.try(ctx, q, false, true)
+// tryWaiting is try for a wait. In turn it waits for no readers: those who come later would have the first
+// places in the queue.
+func (m *Manager) tryWaiting(ctx context.Context, q *request, inTurn bool) (*Lease, time.Duration, error) {
+	l, left, err := m.try(ctx, q, inTurn, !inTurn)
 	return l, left, q.unlessSilent(ctx, err)
 }
 

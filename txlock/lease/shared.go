@@ -153,18 +153,17 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 
 // readersLeft looks by the request's place in the queue of Fair, if it has one: else the server would end that,
 // as of a process that is stopped. A place that is lost doesn't end the wait for readers.
-func (m *Manager) readersLeft(ctx context.Context, q *request) (row store.Readers, err error) {
-	look := func(s store.Session) {
-		row, err = answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, s, q.key) })
+func (m *Manager) readersLeft(ctx context.Context, q *request) (store.Readers, error) {
+	look := func(s store.Session) (store.Readers, error) {
+		return answer(ctx, m, q, func(ctx context.Context) (store.Readers, error) { return m.readersOf(ctx, s, q.key) })
 	}
 	if q.turn != nil {
-		if look(q.turn); err == nil || ctx.Err() != nil {
+		if row, err := look(q.turn); err == nil || ctx.Err() != nil {
 			return row, err
 		}
 		q.turn = nil
 	}
-	look(m.store)
-	return row, err
+	return look(m.store)
 }
 
 // undrained releases a writer's lease for whose readers it waits no longer. Where it was taken there is

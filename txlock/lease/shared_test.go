@@ -190,9 +190,7 @@ func TestNoReadersOnClusters(t *testing.T) {
 
 func semaphore(t testing.TB, m *lease.Manager, key txlock.Key, permits int) *lease.Semaphore {
 	t.Helper()
-	s, err := m.Semaphore(key, permits)
-	must(t, err)
-	return s
+	return leasetest.Got(m.Semaphore(key, permits))(t)
 }
 
 func permit(t testing.TB, s *lease.Semaphore) *lease.Lease {
