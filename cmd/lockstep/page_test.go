@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/ops"
@@ -247,6 +249,23 @@ func TestViews(t *testing.T) {
 	})
 }
 
+// TestQuotes proves that the command and a view know the tables of locks, whatever quotes the session's
+// sql_mode has for names.
+func TestQuotes(t *testing.T) {
+	onServers(t, func(t *testing.T, s *stage) {
+		s.must(schema.InstallViews(s.ctx, s.db.Admin()))
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		tx, waiter := s.begin()
+		s.waits(tx, func(ctx context.Context) error { return second(waiter.Lock(ctx, orders.Key(42))) })
+		quotes := func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} }
+		s.dsn = s.db.AdminDSN(quotes)
+		s.shows([]string{"waits"}, "order:42: exclusive")
+		want := "lock|order:42|52|51"
+		s.until(s.db.ConnectAdmin(s, quotes), "SELECT kind, name, session, blocked_by FROM lockstep_waits", want, func(row string) bool { return row == want })
+	})
+}
+
 // TestViewOfLateLocks proves that the view of what is held shows each lock once, whether it is waited for
 // or not, and doesn't take the age of the transaction for that of the lock.
 func TestViewOfLateLocks(t *testing.T) {
@@ -270,6 +289,7 @@ func TestViewOfLateLocks(t *testing.T) {
 		query, want := "SELECT COUNT(DISTINCT name), COUNT(*), COUNT(held_s), MIN(transaction_s) >= 3 FROM lockstep_held", "3|3|0|1"
 		if s.db.Engine() == testdb.MariaDB {
 			s.must(second(session.ExecContext(s.ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")))
+			s.must(second(session.ExecContext(s.ctx, "SET sql_mode = 'ANSI_QUOTES'"))) // in which tables are named otherwise
 			query, want = "SELECT COUNT(DISTINCT name), COUNT(*), SUM(contended), MAX(held_s) <= MIN(transaction_s) - 2, COUNT(owner) FROM lockstep_held", "3|3|2|1|3"
 		}
 		s.until(session, query, want, func(row string) bool { return row == want })

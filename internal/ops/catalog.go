@@ -246,7 +246,7 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 		return err
 	}
 	for _, r := range all {
-		database, table, _ := strings.Cut(strings.ReplaceAll(r.table, "`", ""), ".")
+		database, table := l.tableOf(r.table)
 		at, isRow := l.rowOf(database, table, r.index, r.data)
 		mode, excludes := modeOf(r.mode)
 		if at.ours() && closed[r.id] {
@@ -264,6 +264,18 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 		l.addHolders(found, sessions, readers, len(waiting[r.id]) > 0)
 	}
 	return nil
+}
+
+// tableOf reads the name of a table, whose quotes are those of the session's sql_mode. A name of a database
+// may have a dot.
+func (l *look) tableOf(name string) (database, table string) {
+	bare := strings.NewReplacer("`", "", `"`, "")
+	name = bare.Replace(name)
+	if table, ours := strings.CutPrefix(name, bare.Replace(l.Database)+"."); ours {
+		return l.Database, table
+	}
+	database, table, _ = strings.Cut(name, ".")
+	return database, table
 }
 
 // addHolders notes who holds a lock of MariaDB's list, unless it is one that is waited for.

@@ -93,6 +93,23 @@ func TestStatement(t *testing.T) {
 	}
 }
 
+// TestTableOf proves that a table is told from those of other databases, whatever quotes its name has.
+func TestTableOf(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ ours, name, database, table string }{
+		{"shop", "`shop`.`lockstep_locks`", "shop", "lockstep_locks"},
+		{"shop", `"shop"."lockstep_locks"`, "shop", "lockstep_locks"},
+		{"shop", "shop.`lockstep_locks`", "shop", "lockstep_locks"},
+		{"shop.eu", "`shop.eu`.`lockstep_locks`", "shop.eu", "lockstep_locks"},
+		{"a`b", "`a``b`.`lockstep_locks`", "a`b", "lockstep_locks"},
+		{"shop", "`shopping`.`lockstep_locks`", "shopping", "lockstep_locks"},
+	} {
+		l := look{Picture: Picture{Database: c.ours}}
+		database, table := l.tableOf(c.name)
+		leasetest.Equal(t, c.name, database+" "+table, c.database+" "+c.table)
+	}
+}
+
 // TestVacant proves that an election without a leader is known, also one for which no process stands.
 func TestVacant(t *testing.T) {
 	t.Parallel()

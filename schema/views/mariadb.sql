@@ -1,6 +1,7 @@
 -- Two views for people at any SQL client, for MariaDB; optional, lockstep doesn't use them.
 -- They show what the user who asks may see: that needs PROCESS. Times are seconds.
--- A row that is locked, but whose page is not in the server's memory, has no name.
+-- A row that is locked, but whose page is not in the server's memory, has no name. The names of tables have the
+-- quotes of the session's sql_mode.
 
 -- lockstep_held: the locks that open transactions hold, and the leases. MariaDB lists a
 -- lock only while somebody waits for it: then contended is 1. The others, and held_s and the
@@ -20,9 +21,9 @@ FROM (
 JOIN information_schema.INNODB_TRX x ON x.trx_mysql_thread_id = h.session
 JOIN information_schema.PROCESSLIST p ON p.id = h.session
 LEFT JOIN (
-  SELECT DISTINCT 'lock' AS kind, UNHEX(SUBSTRING(lock_data, 3)) AS id FROM information_schema.INNODB_LOCKS WHERE lock_table = CONCAT('`', DATABASE(), '`.`lockstep_locks`')
+  SELECT DISTINCT 'lock' AS kind, UNHEX(SUBSTRING(lock_data, 3)) AS id FROM information_schema.INNODB_LOCKS WHERE REPLACE(lock_table, '"', '`') = CONCAT('`', DATABASE(), '`.`lockstep_locks`')
   UNION ALL
-  SELECT DISTINCT 'slot', CAST(lock_data AS BINARY) FROM information_schema.INNODB_LOCKS WHERE lock_table = CONCAT('`', DATABASE(), '`.`lockstep_centers`')
+  SELECT DISTINCT 'slot', CAST(lock_data AS BINARY) FROM information_schema.INNODB_LOCKS WHERE REPLACE(lock_table, '"', '`') = CONCAT('`', DATABASE(), '`.`lockstep_centers`')
 ) c ON c.kind = h.kind AND c.id = h.id
 WHERE h.locked_us >= (UNIX_TIMESTAMP() - TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'))) * 1000000
 UNION ALL
@@ -31,7 +32,7 @@ SELECT
   IF(d.lock_table LIKE '%`lockstep_centers`', CONVERT(CONCAT('slot ', d.lock_data) USING utf8mb4), CONVERT(UNHEX(SUBSTRING_INDEX(SUBSTRING(d.lock_data, 3), ',', 1)) USING utf8mb4)) COLLATE utf8mb4_bin,
   IF(d.lock_mode LIKE 'S%', 'shared', 'exclusive'), x.trx_mysql_thread_id, CONCAT(p.user, '@', p.host), NULL, NULL,
   NULL, TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')), NULL, x.trx_query, 1
-FROM information_schema.INNODB_LOCKS d
+FROM (SELECT lock_id, lock_trx_id, lock_mode, lock_data, REPLACE(lock_table, '"', '`') AS lock_table FROM information_schema.INNODB_LOCKS) d
 JOIN information_schema.INNODB_TRX x ON x.trx_id = d.lock_trx_id AND x.trx_id > 0 AND (x.trx_requested_lock_id IS NULL OR x.trx_requested_lock_id <> d.lock_id)
 JOIN information_schema.PROCESSLIST p ON p.id = x.trx_mysql_thread_id
 WHERE LOCATE(CONCAT('`', DATABASE(), '`.`lockstep_'), d.lock_table) = 1 AND COALESCE(d.lock_data, '') NOT LIKE '%, -1'
@@ -67,9 +68,9 @@ SELECT
   TIMESTAMPDIFF(SECOND, b.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS blocked_by_transaction_s,
   b.trx_query AS blocked_by_statement
 FROM information_schema.INNODB_TRX x
-JOIN information_schema.INNODB_LOCKS d ON d.lock_id = x.trx_requested_lock_id
+JOIN (SELECT lock_id, lock_mode, lock_data, lock_index, lock_space, lock_page, lock_rec, REPLACE(lock_table, '"', '`') AS lock_table FROM information_schema.INNODB_LOCKS) d ON d.lock_id = x.trx_requested_lock_id
 JOIN information_schema.PROCESSLIST p ON p.id = x.trx_mysql_thread_id
-LEFT JOIN information_schema.INNODB_LOCKS g ON g.lock_table = d.lock_table AND g.lock_index = d.lock_index AND g.lock_space = d.lock_space AND g.lock_page = d.lock_page AND g.lock_rec = d.lock_rec
+LEFT JOIN information_schema.INNODB_LOCKS g ON g.lock_index = d.lock_index AND g.lock_space = d.lock_space AND g.lock_page = d.lock_page AND g.lock_rec = d.lock_rec
   AND g.lock_id <> d.lock_id AND g.lock_id NOT IN (SELECT w.trx_requested_lock_id FROM information_schema.INNODB_TRX w WHERE w.trx_requested_lock_id IS NOT NULL)
 LEFT JOIN information_schema.INNODB_TRX b ON b.trx_id = g.lock_trx_id AND b.trx_id > 0
 LEFT JOIN information_schema.PROCESSLIST bp ON bp.id = b.trx_mysql_thread_id
