@@ -227,6 +227,17 @@ func TestCommitWithRefused(t *testing.T) {
 				return nil
 			})
 		}))
+		conn, err := guarded.Conn(t.Context())
+		check(t, err)
+		defer func() { _ = conn.Close() }()
+		xid := "'" + table + "'"
+		check(t, second(conn.ExecContext(t.Context(), "XA START "+xid)))
+		s, err := locksqlc.JoinConn(t.Context(), conn)
+		check(t, err)
+		says(t, "in a transaction of XA", second(conn.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")), txlock.ErrUnguarded, "XA or a procedure has begun")
+		for _, end := range []string{"XA END ", "XA ROLLBACK "} {
+			check(t, second(conn.ExecContext(t.Context(), end+xid)))
+		}
 		wantCount(t, db.Admin(), 0, "SELECT COUNT(*) FROM "+table)
 	})
 }

@@ -70,7 +70,8 @@ var (
 	// open.
 	ErrSchema = fault.ErrSchema
 	// ErrUnguarded is returned by AfterCommit and CommitWith, and by Join with RequireGuarded, if
-	// the pool is not guarded. The transaction stays open.
+	// the pool is not guarded, and by the first two if XA or a procedure has begun the
+	// transaction. The transaction stays open.
 	ErrUnguarded = fault.ErrUnguarded
 	// ErrPrivilege is returned when the user may not do what a lock needs. The message names
 	// the table and the GRANT to run; schema.Check returns it, too. The transaction stays open.

@@ -28,7 +28,7 @@ var (
 	ErrOpenRows       = errors.New("txlock: rows are open on the transaction; close them, or read them to the end, before a lock")
 	ErrReadOnly       = errors.New("txlock: the server or the transaction is read-only; connect to the primary, and begin without ReadOnly; the transaction stays open")
 	ErrSchema         = errors.New("txlock: tables missing or wrong; run schema.Install(ctx, db) or the DDL in schema.FS, and see schema.Check")
-	ErrUnguarded      = errors.New("txlock: the pool is not guarded; open it with locksqlc.Open, locksqlc.Connector or lockgorm.Open; if it was, a wrapper drops the context of its statements")
+	ErrUnguarded      = errors.New("txlock: the pool is not guarded; open it with locksqlc.Open, locksqlc.Connector or lockgorm.Open; if it was, a wrapper drops the context of its statements, or XA or a procedure has begun the transaction")
 	ErrPrivilege      = schema.ErrPrivilege
 	ErrNoQuorum       = errors.New("txlock: no quorum")
 	ErrMismatch       = errors.New("txlock: the key was used for another request; use a new key for a new request; the transaction stays open")
