@@ -395,3 +395,32 @@ func restoresAfterDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (before, n
 	}
 	return before, testdb.ConnID(t, pool)
 }
+
+// TestRunBesideDDL proves that a transaction is run again if DDL has rebuilt a table since its snapshot:
+// one of lockstep's, behind a lock or Once, or one of the program's.
+func TestRunBesideDDL(t *testing.T) {
+	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		ctx, key, first, other := t.Context(), uniqueKey(t, "ddl"), numbers(t, db), numbers(t, db)
+		check(t, locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+		check(t, second(locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })))
+		for table, call := range map[string]func(tx *sql.Tx) error{
+			"lockstep_locks":   func(tx *sql.Tx) error { return second(join(t, tx).Lock(ctx, key)) },
+			"lockstep_centers": func(tx *sql.Tx) error { return second(join(t, tx).Lock(ctx, hashed.Key(7))) },
+			"lockstep_once":    func(tx *sql.Tx) error { return second(join(t, tx).Once(ctx, key)) },
+			other:              func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, "SELECT v FROM "+other).Scan(new(int)) },
+		} {
+			var errs []error
+			err := locksqlc.Run(ctx, pool, nil, func(tx *sql.Tx) error {
+				check(t, tx.QueryRowContext(ctx, "SELECT v FROM "+first).Scan(new(int)))
+				if errs == nil {
+					db.Exec(t, "ALTER TABLE "+table+" FORCE")
+				}
+				errs = append(errs, call(tx))
+				return errs[len(errs)-1]
+			})
+			if err != nil || len(errs) != 2 || table != other && !errors.Is(errs[0], txlock.ErrStaleSnapshot) {
+				t.Errorf("after DDL on %s: %v, of %v", table, err, errs)
+			}
+		}
+	})
+}

@@ -21,6 +21,8 @@ var (
 	// ErrStaleSnapshot is returned when the lock was free but the transaction's snapshot is older
 	// than the last holder's commit, so that plain reads would show older data. Retry the
 	// transaction, and lock first. On MariaDB the server has rolled it back.
+	// Any call may return it if DDL has rebuilt a table since the snapshot; the transaction
+	// stays open then.
 	ErrStaleSnapshot = fault.ErrStaleSnapshot
 	// ErrTxDoomed is returned when the transaction can't be committed as a whole: the server has
 	// rolled it back, its connection is gone, or a statement such as DDL has committed it and so

@@ -31,7 +31,7 @@ func Retryable(err error) bool {
 		return true
 	}
 	v := Interpret(err)
-	return v.Sentinel != nil && v.Gone && !errors.Is(v.Sentinel, schema.ErrEngine)
+	return v.Sentinel != nil && v.Gone && !errors.Is(v.Sentinel, schema.ErrEngine) || errors.Is(v.Sentinel, ErrStaleSnapshot)
 }
 
 // Verdict is what a server's error means.
@@ -65,6 +65,9 @@ func Interpret(err error) Verdict {
 		}
 	case 1020: // ER_CHECKREAD, MariaDB under innodb_snapshot_isolation
 		return Verdict{Sentinel: ErrStaleSnapshot, Gone: true}
+	case 1412, // ER_TABLE_DEF_CHANGED: DDL has rebuilt a table since the snapshot
+		159: // HA_ERR_TABLE_DEF_CHANGED, MariaDB's warning of it, which a strict sql_mode makes an error
+		return Verdict{Sentinel: ErrStaleSnapshot}
 	case 1317: // ER_QUERY_INTERRUPTED, of Vitess for a transaction that it rolls back while nothing is sent, or has
 		if strings.Contains(server.Message, ": ended at ") && strings.Contains(server.Message, " (exceeded timeout: ") || strings.Contains(server.Message, " in use: for tx killer rollback") {
 			return Verdict{Sentinel: ErrTxDoomed, Gone: true}

@@ -63,6 +63,7 @@ func TestInterpret(t *testing.T) {
 	}{
 		{ErrDeadlock, true, false, []uint16{1213, 8002, 8022, 8028, 9007}},
 		{ErrStaleSnapshot, true, false, []uint16{1020}},
+		{ErrStaleSnapshot, false, false, []uint16{159, 1412}},
 		{ErrTxDoomed, true, false, []uint16{1206, 4031, 8229}},
 		{ErrWaitTimeout, false, true, []uint16{1205}},
 		{ErrWaitTimeout, false, false, []uint16{1969, 3024, 3547}},
@@ -131,7 +132,7 @@ func TestRetryable(t *testing.T) {
 		true: {
 			ErrDeadlock, ErrStaleSnapshot, ErrTxDoomed, ErrConflict,
 			fmt.Errorf("order 7: %w", ErrDeadlock), errors.Join(errors.New("order 7"), ErrStaleSnapshot),
-			&mysql.MySQLError{Number: 1213}, &mysql.MySQLError{Number: 1020}, &mysql.MySQLError{Number: 1206}, answered(1213),
+			&mysql.MySQLError{Number: 1213}, &mysql.MySQLError{Number: 1020}, &mysql.MySQLError{Number: 1206}, answered(1213), answered(1412),
 			vitess("ended at 12:00 (exceeded timeout: 20s)"), vitess("in use: in use: for tx killer rollback"),
 			errors.Join(sql.ErrTxDone, answered(1213)),
 			Ended(answered(1213), session.Server{}), Ended(answered(1205), session.Server{RollbackOnTimeout: true}), Lost(driver.ErrBadConn),
