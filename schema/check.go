@@ -226,6 +226,9 @@ func (c *checking) session(ctx context.Context) (problem, err error) {
 			return nil, fmt.Errorf("%w: it has %s = ON, and a lock is a write: remove that from the data source name and from init_connect, and don't SET it", ErrSession, name)
 		}
 	}
+	if c.variables["transaction_read_only"]+c.variables["tx_read_only"] == "" { // the last that SHOW lists; a server has one of them
+		return nil, fmt.Errorf("%w: it shows only a part of its variables: remove sql_select_limit from the data source name and from init_connect", ErrSession)
+	}
 	return nil, nil
 }
 

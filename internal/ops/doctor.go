@@ -70,6 +70,10 @@ func (d *doctor) check(ctx context.Context, nodes []*sql.DB) error {
 	if err := d.read(ctx); err != nil {
 		return err
 	}
+	if d.number("sql_select_limit") < 1e6 { // or it isn't shown itself
+		d.add("session", Error, "remove sql_select_limit from the data source name and from init_connect", "it shows only %d of the server's variables and counters", len(d.variables))
+		return nil
+	}
 	if !d.ready() {
 		return nil // such a node answers nothing more
 	}
