@@ -202,7 +202,7 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 				tap := new(wiretap)
 				m, other, key := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, true)), named()
 				release(t, share(t, m, key))
-				tx := begin(t, newPool(t, db, true, tap.install), sql.LevelRepeatableRead)
+				tx := begin(t, newPool(t, db, true, tap.install(t)), sql.LevelRepeatableRead)
 				reads(t, tx, counter(t, db))
 				var once sync.Once
 				var r *lease.Lease

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,25 +136,6 @@ func TestAcquireAllEntersAgain(t *testing.T) {
 		release(t, outer, last)
 		nothingHeld(t, m)
 	})
-}
-
-// TestBadAcquireAll proves what is refused before anything is sent.
-func TestBadAcquireAll(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, nowhere(t))
-	for name, c := range map[string]struct {
-		keys    []txlock.Key
-		options []lease.AcquireOption
-		want    error
-	}{
-		"no keys":     {nil, nil, txlock.ErrInvalidKey},
-		"a bad key":   {append(slices.Clone(three), txlock.Named(strings.Repeat("k", 256))), nil, txlock.ErrInvalidKey},
-		"a bad TTL":   {three, []lease.AcquireOption{lease.TTL(-1)}, txlock.ErrInvalidOption},
-		"a bad limit": {three, []lease.AcquireOption{lease.WaitAtMost(0)}, txlock.ErrInvalidOption},
-	} {
-		wants(t, "AcquireAll with "+name, second(m.AcquireAll(t.Context(), c.keys, c.options...)), c.want)
-		wants(t, "TryAcquireAll with "+name, second(m.TryAcquireAll(t.Context(), c.keys, c.options...)), c.want)
-	}
 }
 
 // TestLeasesContext proves that the context of several leases ends when one is lost, and

@@ -224,37 +224,6 @@ func TestAskWaitsForAGuard(t *testing.T) {
 	})
 }
 
-// TestBadTexts proves that reasons and notes are refused before anything is sent.
-func TestBadTexts(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		long := strings.Repeat("ä", 127)
-		for _, text := range []string{long + "ä", "\xff"} {
-			wants(t, "Ask", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
-			wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WithLabel(text))), txlock.ErrInvalidOption)
-			wants(t, "NewManager", second(lease.NewManager(wire.Pool(), lease.WithLabel(text))), txlock.ErrInvalidOption)
-		}
-		wants(t, "Ask", m.RequestRelease(t.Context(), txlock.Key{}, ""), txlock.ErrInvalidKey)
-		if len(wire.all) > 0 {
-			t.Errorf("%v was sent", wire.all)
-		}
-		l := acquire(t, m, job, lease.WithLabel(long+"x"))
-		must(t, m.RequestRelease(t.Context(), job, long+"y"))
-		info := inspect(t, m, job)
-		if info.Label != long+"x" || info.ReleaseReason != long+"y" || info.ReleaseRequestedAt.IsZero() {
-			t.Errorf("%+v", info)
-		}
-		release(t, l)
-		wants(t, "Ask for what nobody has ever held", m.RequestRelease(t.Context(), txlock.Named("nothing"), ""), txlock.ErrNotHeld)
-		wire.fault("AskHolders", fails)
-		if err := m.RequestRelease(t.Context(), job, ""); err == nil || errors.Is(err, txlock.ErrNotHeld) {
-			t.Error(err)
-		}
-		must(t, m.Close(t.Context()))
-		wants(t, "Ask of a closed manager", m.RequestRelease(t.Context(), job, ""), lease.ErrClosed)
-	})
-}
-
 // TestLabels proves who is shown with which label: by List, Inspect and errors.
 func TestLabels(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {

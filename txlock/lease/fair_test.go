@@ -300,7 +300,7 @@ func TestFairFirstQueue(t *testing.T) {
 			impatient := func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1"} }
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			slow := fairAcquireUnder(ctx, newManager(t, newPool(t, db, true, impatient, tap.install), lease.Fair()), key)
+			slow := fairAcquireUnder(ctx, newManager(t, newPool(t, db, true, impatient, tap.install(t)), lease.Fair()), key)
 			within(t, "the making of the queue", begun)
 			first := fairAcquire(t, fairManager(t, db), key)
 			queue.first(t)

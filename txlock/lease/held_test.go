@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -51,26 +50,59 @@ func infoOf(t *testing.T, l *lease.Lease, m *lease.Manager) lease.Info {
 	return lease.Info{}
 }
 
-// TestWaitsNameTheHolder proves that a wait that ends by its limit or by its context names
-// who was seen last, without a call more.
-func TestWaitsNameTheHolder(t *testing.T) {
+// TestRefusalsNameTheHolder proves that a wait that ends by its limit or by its context names who was seen
+// last, without a call more; that with NameHolders each refusal names the holder, reader or permit by one
+// look at most; and that there is none at what is free.
+func TestRefusalsNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a := db.manager(lease.WithLabel("the nightly report"))
-		b, wire := db.process()
-		held := acquire(t, a, job)
-		info := infoOf(t, held, a)
-		all := maps.Clone(waitsWithoutLimit)
-		maps.DeleteFunc(all, func(name string, _ aWait) bool { return strings.HasSuffix(name, "a permit") })
-		for name, wait := range all {
-			before := len(wire.calls("Inspect"))
-			err := wait(t.Context(), b, job, lease.WaitAtMost(time.Second))
-			wants(t, name, err, txlock.ErrWaitTimeout)
-			namesHolder(t, name, err, job, info)
-			err = wait(limited(t, time.Second), b, job)
-			wants(t, name, err, context.DeadlineExceeded)
-			namesHolder(t, name+" under a context", err, job, info)
-			equal(t, name+": looks more", len(wire.calls("Inspect"))-before, 0)
+		naming, wire := db.process(lease.NameHolders())
+		plain, unnamed := db.process()
+		calls := tries(wire)
+		for name, wait := range waitsWithoutLimit {
+			calls["limit: "+name] = func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
+				return wait(ctx, m, key, lease.WaitAtMost(time.Second))
+			}
+			calls["context: "+name] = func(ctx context.Context, m *lease.Manager, key txlock.Key, _ ...lease.AcquireOption) error {
+				ctx, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				return wait(ctx, m, key)
+			}
 		}
+		for name, call := range calls {
+			for kind, hold := range map[string]verb{"lease": exclusive, "reader": shared, "permit": permitOf} {
+				if strings.HasSuffix(name, "a permit") != (kind == "permit") || kind == "reader" && strings.Contains(name, "Shared") ||
+					kind != "lease" && strings.HasPrefix(name, "context") { // which has ended before a look
+					continue
+				}
+				m, of, most := naming, wire, 1
+				if strings.Contains(name, ": ") && kind == "lease" {
+					m, of, most = plain, unnamed, 0
+				}
+				what, key := name+" of a "+kind, txlock.Named(name+" of a "+kind)
+				held := mustLease(t)(hold(t.Context(), a, key))
+				info, looks := infoOf(t, held, a), len(of.calls("Inspect"))
+				err := call(t.Context(), m, key)
+				if !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrWaitTimeout) && (!errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(name, "context")) {
+					t.Errorf("%s: %v", what, err)
+				}
+				namesHolder(t, what, err, key, info)
+				time.Sleep(time.Second) // what a wait for readers has kept is released in the background
+				release(t, held)
+				if n := len(of.calls("Inspect")) - looks; n > most {
+					t.Errorf("%s: %d looks", what, n)
+				}
+				looks = len(of.calls("Inspect"))
+				must(t, call(t.Context(), m, key))
+				equal(t, what+": looks at what is free", len(of.calls("Inspect"))-looks, 0)
+			}
+		}
+		held := acquire(t, a, job)
+		_, err := plain.TryAcquire(t.Context(), job)
+		if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) != nil {
+			t.Errorf("named without a look: %v", err)
+		}
+		namesHolder(t, "one call's option", second(plain.TryAcquire(t.Context(), job, lease.NameHolders())), job, infoOf(t, held, a))
 		release(t, held)
 	})
 }
@@ -91,69 +123,6 @@ func TestWaitsBehindOthersNameTheHolder(t *testing.T) {
 		namesHolder(t, "behind others", err, job, infoOf(t, next.lease(t), b))
 		release(t, next.lease(t))
 		release(t, last.lease(t))
-	})
-}
-
-// TestTriesNameTheHolder proves that with NameHolders a refusal names a holder, by one call
-// more, and that without a refusal there is none.
-func TestTriesNameTheHolder(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager(lease.WithLabel("ours"))
-		b, wire := db.process(lease.NameHolders())
-		plain := db.manager()
-		nothing := func(context.Context, *lease.Lease) error { return nil }
-		shared, permits := txlock.Named("shared"), txlock.Named("permits")
-		of := semaphore(t, b, permits, 1)
-		ours := semaphore(t, a, permits, 1)
-		tries := map[string]struct {
-			key txlock.Key
-			try func(opts ...lease.AcquireOption) error
-		}{
-			"TryAcquire": {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), job, opts...)) }},
-			"TryDo":      {job, func(opts ...lease.AcquireOption) error { return b.TryDo(t.Context(), job, nothing, opts...) }},
-			"TryAcquireAll": {job, func(opts ...lease.AcquireOption) error {
-				return second(b.TryAcquireAll(t.Context(), []txlock.Key{txlock.Named("free"), job}, opts...))
-			}},
-			"one manager's option": {job, func(opts ...lease.AcquireOption) error {
-				return second(plain.TryAcquire(t.Context(), job, append(opts, lease.NameHolders())...))
-			}},
-			"TryAcquireShared":      {job, func(opts ...lease.AcquireOption) error { return second(b.TryAcquireShared(t.Context(), job, opts...)) }},
-			"TryAcquire of readers": {shared, func(opts ...lease.AcquireOption) error { return second(b.TryAcquire(t.Context(), shared, opts...)) }},
-			"a wait for readers": {shared, func(opts ...lease.AcquireOption) error {
-				return second(b.Acquire(t.Context(), shared, append(opts, lease.WaitAtMost(time.Second))...))
-			}},
-			"TryAcquire of a permit": {permits, func(opts ...lease.AcquireOption) error { return second(of.TryAcquire(t.Context(), opts...)) }},
-			"a wait for a permit": {permits, func(opts ...lease.AcquireOption) error {
-				return second(of.Acquire(t.Context(), append(opts, lease.WaitAtMost(time.Second))...))
-			}},
-		}
-		held := acquire(t, a, job)
-		reader := share(t, a, shared)
-		permit := permit(t, ours)
-		holders := map[txlock.Key]*lease.Lease{job: held, shared: reader, permits: permit}
-		for name, c := range tries {
-			before := len(wire.calls("Inspect"))
-			err := c.try()
-			if !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, txlock.ErrWaitTimeout) {
-				t.Errorf("%s: %v", name, err)
-			}
-			namesHolder(t, name, err, c.key, infoOf(t, holders[c.key], a))
-			time.Sleep(time.Second) // what a wait for readers has kept is released in the background
-			if n := len(wire.calls("Inspect")) - before; n > 1 {
-				t.Errorf("%s: %d looks", name, n)
-			}
-		}
-		_, err := plain.TryAcquire(t.Context(), job)
-		if wants(t, "TryAcquire", err, txlock.ErrBusy); heldBy(err) != nil {
-			t.Errorf("named without a look: %v", err)
-		}
-		release(t, held, reader, permit)
-		before := len(wire.calls("Inspect"))
-		for _, key := range []txlock.Key{job, shared} {
-			must(t, acquired(b.TryAcquire(t.Context(), key)))
-		}
-		must(t, acquired(of.TryAcquire(t.Context())))
-		equal(t, "looks at what is free", len(wire.calls("Inspect"))-before, 0)
 	})
 }
 
@@ -208,17 +177,15 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 	})
 }
 
-// TestTransactionsNameTheHolder proves that an AcquireTx that is refused names the holder, or with
-// NameHolders a reader, and that its transaction has no snapshot by that.
+// TestTransactionsNameTheHolder proves that an AcquireTx that was refused, and has looked, gives its
+// transaction no snapshot by that.
 func TestTransactionsNameTheHolder(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager(lease.WithLabel("ours"))
+		a := db.manager()
 		b, wire := db.process(lease.NameHolders())
 		for _, l := range []*lease.Lease{acquire(t, a, job), share(t, a, txlock.Named("shared"))} {
 			tx := wire.Begin()
-			_, err := b.AcquireTx(t.Context(), tx, l.Key())
-			wants(t, "AcquireTx", err, txlock.ErrBusy)
-			namesHolder(t, "AcquireTx", err, l.Key(), infoOf(t, l, a))
+			wants(t, "AcquireTx", second(b.AcquireTx(t.Context(), tx, l.Key())), txlock.ErrBusy)
 			release(t, l)
 			release(t, acquire(t, a, l.Key()))
 			acquireTx(t, b, tx, l.Key())

@@ -213,7 +213,7 @@ func TestPurgeTakesAllRowsOfAKey(t *testing.T) {
 func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		tap := new(wiretap)
-		cleaner := newManager(t, newPool(t, db, true, tap.install), lease.PurgeEvery(0, time.Second))
+		cleaner := newManager(t, newPool(t, db, true, tap.install(t)), lease.PurgeEvery(0, time.Second))
 		m, other := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, true))
 		keys := []txlock.Key{named(), named(), named()}
 		makeRows(t, db, keys)

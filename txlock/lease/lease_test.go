@@ -85,108 +85,88 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 	})
 }
 
-// nowhere is a pool that would fail if anything was sent.
-func nowhere(t *testing.T) *sql.DB {
-	t.Helper()
-	pool, err := sql.Open("mysql", "nobody@tcp(127.0.0.1:1)/none")
-	must(t, err)
-	t.Cleanup(func() {
-		wantsNone(t, "Close", pool.Close())
+// TestBadInput proves that options, keys, owners and texts out of their ranges are refused before anything is sent.
+func TestBadInput(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.RenewEvery(5 * time.Second))
+		pool, long := wire.Pool(), strings.Repeat("ä", 127)
+		texts := []string{long + "ä", "\xff"}
+		for i, options := range [][]lease.ManagerOption{
+			{lease.TTL(lease.MinTTL - 1)}, {lease.TTL(0)}, {lease.TTL(-time.Second)}, {lease.TTL(lease.MaxTTL + 1)},
+			{lease.TTL(time.Minute), lease.MaxLifetime(time.Minute - 1)}, {lease.MaxLifetime(-1)}, {lease.GuardGrace(-1)},
+			{lease.WaitAtMost(0)}, {lease.WaitAtMost(-1)}, {lease.Poll(0, time.Second)}, {lease.Poll(2, 1)},
+			{lease.RenewEvery(0)}, {lease.RenewEvery(-1)}, {lease.TTL(time.Minute), lease.RenewEvery(30*time.Second + 1)},
+			{lease.RenewEvery(10 * time.Second), lease.TTL(time.Second)}, {lease.PurgeEvery(-1, time.Hour)}, {lease.PurgeEvery(lease.MinTTL-1, time.Hour)},
+			{lease.PurgeEvery(lease.MaxTTL+1, time.Hour)}, {lease.PurgeEvery(time.Minute, time.Second-1)}, {lease.WithLabel(texts[0])}, {lease.WithLabel(texts[1])},
+		} {
+			wants(t, fmt.Sprint("NewManager with options ", i), second(lease.NewManager(pool, options...)), txlock.ErrInvalidOption)
+		}
+		if _, err := lease.NewManager(nil); err == nil {
+			t.Error("NewManager takes a nil pool")
+		}
+		for i, options := range [][]lease.ManagerOption{
+			{lease.TTL(lease.MinTTL)}, {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
+			{lease.PurgeEvery(0, time.Second)}, {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
+		} {
+			wantsNone(t, fmt.Sprint("NewManager with good options ", i), second(lease.NewManager(pool, options...)))
+		}
+
+		refused := func(what string, calls map[string]error, want error) {
+			t.Helper()
+			for call, err := range calls {
+				wants(t, call+" with "+what, err, want)
+			}
+		}
+		for i, option := range []lease.AcquireOption{
+			lease.TTL(-1), lease.TTL(lease.MinTTL - 1), lease.TTL(lease.MaxTTL + 1), lease.TTL(10*time.Second - 1), lease.MaxLifetime(29 * time.Second), lease.WaitAtMost(0),
+			lease.HoldAtLeast(0), lease.HoldAtLeast(-1), lease.HoldAtLeast(-time.Hour), lease.HoldAtLeast(lease.MaxTTL + 1), lease.WithLabel(texts[0]), lease.WithLabel(texts[1]),
+		} {
+			refused(fmt.Sprint("option ", i), allCalls(t.Context(), m, nil, job, option), txlock.ErrInvalidOption)
+		}
+		for _, owner := range []string{"", strings.Repeat("o", 256), store.Released + "ann"} {
+			refused("owner "+owner, allCalls(lease.WithOwner(t.Context(), owner), m, nil, job), txlock.ErrInvalidOption)
+		}
+		for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.Named(strings.Repeat("k", 256))} {
+			refused("key "+key.String(), allCalls(t.Context(), m, nil, key), txlock.ErrInvalidKey)
+		}
+		refused("no key", keyCalls(t.Context(), m, txlock.Key{}), txlock.ErrInvalidKey)
+		wants(t, "AcquireAll of none", second(m.AcquireAll(t.Context(), nil)), txlock.ErrInvalidKey)
+		wants(t, "AcquireShared", second(m.AcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
+		wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
+		for _, text := range texts {
+			wants(t, "RequestRelease", m.RequestRelease(t.Context(), job, text), txlock.ErrInvalidOption)
+		}
+		if m.Do(t.Context(), job, nil) == nil || m.TryDo(t.Context(), job, nil) == nil {
+			t.Error("Do, or TryDo, takes a nil function")
+		}
+		equal(t, "calls that were sent", wire.total(), 0)
+
+		l := acquire(t, m, job, lease.WithLabel(long+"x"))
+		must(t, m.RequestRelease(t.Context(), job, long+"y"))
+		if info := inspect(t, m, job); info.Label != long+"x" || info.ReleaseReason != long+"y" || info.ReleaseRequestedAt.IsZero() {
+			t.Errorf("%+v", info)
+		}
+		release(t, l)
 	})
-	return pool
-}
-
-// TestBadManagerOptions proves that a manager with an option out of its range is
-// refused.
-func TestBadManagerOptions(t *testing.T) {
-	t.Parallel()
-	pool := nowhere(t)
-	for name, options := range map[string][]lease.ManagerOption{
-		"TTL too short":                  {lease.TTL(lease.MinTTL - 1)},
-		"TTL of nothing":                 {lease.TTL(0)},
-		"TTL below nothing":              {lease.TTL(-time.Second)},
-		"TTL too long":                   {lease.TTL(lease.MaxTTL + 1)},
-		"MaxLifetime under the TTL":      {lease.TTL(time.Minute), lease.MaxLifetime(time.Minute - 1)},
-		"MaxLifetime below nothing":      {lease.MaxLifetime(-1)},
-		"GuardGrace below nothing":       {lease.GuardGrace(-1)},
-		"WaitAtMost nothing":             {lease.WaitAtMost(0)},
-		"WaitAtMost below nothing":       {lease.WaitAtMost(-1)},
-		"RenewEvery nothing":             {lease.RenewEvery(0)},
-		"RenewEvery below nothing":       {lease.RenewEvery(-1)},
-		"RenewEvery over half a TTL":     {lease.TTL(time.Minute), lease.RenewEvery(30*time.Second + 1)},
-		"RenewEvery, and a late TTL":     {lease.RenewEvery(10 * time.Second), lease.TTL(time.Second)},
-		"Poll of nothing":                {lease.Poll(0, time.Second)},
-		"Poll that shrinks":              {lease.Poll(2, 1)},
-		"PurgeEvery below nothing":       {lease.PurgeEvery(-1, time.Hour)},
-		"PurgeEvery without a pause":     {lease.PurgeEvery(lease.MinTTL-1, time.Hour)},
-		"PurgeEvery after too long":      {lease.PurgeEvery(lease.MaxTTL+1, time.Hour)},
-		"PurgeEvery without a retention": {lease.PurgeEvery(time.Minute, time.Second-1)},
-	} {
-		wants(t, name, second(lease.NewManager(pool, options...)), txlock.ErrInvalidOption)
-	}
-	if _, err := lease.NewManager(nil); err == nil {
-		t.Error("NewManager takes a nil pool")
-	}
-	for name, options := range map[string][]lease.ManagerOption{
-		"shortest":     {lease.TTL(lease.MinTTL)},
-		"longest":      {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
-		"no cleanup":   {lease.PurgeEvery(0, time.Second)},
-		"steady polls": {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
-	} {
-		if _, err := lease.NewManager(pool, options...); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// TestBadRequests proves that a call with an argument out of its range is refused
-// before anything is sent.
-func TestBadRequests(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, nowhere(t), lease.RenewEvery(5*time.Second))
-	owner := func(name string) context.Context { return lease.WithOwner(t.Context(), name) }
-	for name, bad := range map[string]struct {
-		ctx     context.Context
-		key     txlock.Key
-		options []lease.AcquireOption
-		want    error
-	}{
-		"no key":                    {t.Context(), txlock.Key{}, nil, txlock.ErrInvalidKey},
-		"an empty key":              {t.Context(), txlock.Named(""), nil, txlock.ErrInvalidKey},
-		"an oversized key":          {t.Context(), txlock.Named(strings.Repeat("k", 256)), nil, txlock.ErrInvalidKey},
-		"an empty owner":            {owner(""), named(), nil, txlock.ErrInvalidOption},
-		"an oversized owner":        {owner(strings.Repeat("o", 256)), named(), nil, txlock.ErrInvalidOption},
-		"TTL too short":             {t.Context(), named(), []lease.AcquireOption{lease.TTL(lease.MinTTL - 1)}, txlock.ErrInvalidOption},
-		"TTL too long":              {t.Context(), named(), []lease.AcquireOption{lease.TTL(lease.MaxTTL + 1)}, txlock.ErrInvalidOption},
-		"TTL under two renewals":    {t.Context(), named(), []lease.AcquireOption{lease.TTL(10*time.Second - 1)}, txlock.ErrInvalidOption},
-		"MaxLifetime under the TTL": {t.Context(), named(), []lease.AcquireOption{lease.MaxLifetime(29 * time.Second)}, txlock.ErrInvalidOption},
-		"WaitAtMost nothing":        {t.Context(), named(), []lease.AcquireOption{lease.WaitAtMost(0)}, txlock.ErrInvalidOption},
-	} {
-		for call, err := range allCalls(bad.ctx, m, nil, bad.key, bad.options...) {
-			wants(t, call+" with "+name, err, bad.want)
-		}
-	}
-	for call, err := range keyCalls(t.Context(), m, txlock.Key{}) {
-		wants(t, call+" without a key", err, txlock.ErrInvalidKey)
-	}
-	if m.Do(t.Context(), named(), nil) == nil || m.TryDo(t.Context(), named(), nil) == nil {
-		t.Error("Do, or TryDo, takes a nil function")
-	}
 }
 
 // allCalls makes all the calls that acquire.
 func allCalls(ctx context.Context, m *lease.Manager, tx *sql.Tx, key txlock.Key, options ...lease.AcquireOption) map[string]error {
-	_, acquire := m.Acquire(ctx, key, options...)
-	_, try := m.TryAcquire(ctx, key, options...)
-	_, inTx := m.AcquireTx(ctx, tx, key, options...)
-	do := m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil }, options...)
-	return map[string]error{"Acquire": acquire, "TryAcquire": try, "AcquireTx": inTx, "Do": do}
+	return map[string]error{
+		"Acquire":       second(m.Acquire(ctx, key, options...)),
+		"TryAcquire":    second(m.TryAcquire(ctx, key, options...)),
+		"AcquireTx":     second(m.AcquireTx(ctx, tx, key, options...)),
+		"Do":            m.Do(ctx, key, noWork, options...),
+		"AcquireAll":    second(m.AcquireAll(ctx, []txlock.Key{named(), key}, options...)),
+		"TryAcquireAll": second(m.TryAcquireAll(ctx, []txlock.Key{named(), key}, options...)),
+	}
 }
 
 // keyCalls makes all other calls that need a key.
 func keyCalls(ctx context.Context, m *lease.Manager, key txlock.Key) map[string]error {
-	_, inspect := m.Inspect(ctx, key)
-	return map[string]error{"Inspect": inspect, "ForceRelease": m.ForceRelease(ctx, key)}
+	return map[string]error{
+		"Inspect": second(m.Inspect(ctx, key)), "ForceRelease": m.ForceRelease(ctx, key), "RequestRelease": m.RequestRelease(ctx, key, ""),
+	}
 }
 
 // TestTablesMissing proves that without the tables every call says so, and how to
@@ -264,15 +244,16 @@ func TestBatchAtRandom(t *testing.T) {
 		var managers []*lease.Manager
 		var pools []*sql.DB
 		tap := new(wiretap)
-		acquires, releases := tap.counter("name: AcquireMany "), tap.counter("name: ReleaseMany ")
-		together := func() int64 { return acquires.Load() + releases.Load() }
+		var kills, grants, together atomic.Int64
+		for _, several := range []string{"name: AcquireMany ", "name: ReleaseMany "} {
+			tap.before(several, func(string) { together.Add(1) })
+		}
 		for range 2 {
-			pools = append(pools, newPool(t, db, true, tap.install))
+			pools = append(pools, newPool(t, db, true, tap.install(t)))
 			pools[len(pools)-1].SetMaxOpenConns(25)
 			managers = append(managers, newManager(t, pools[len(pools)-1], lease.TTL(time.Hour)))
 		}
 		var over atomic.Bool
-		var kills, grants atomic.Int64
 		var work sync.WaitGroup
 		for i := range 60 {
 			work.Go(func() {
@@ -302,11 +283,11 @@ func TestBatchAtRandom(t *testing.T) {
 				kills.Add(killOne(t, db))
 			}
 		})
-		enough := func() bool { return kills.Load() >= 10 && grants.Load() >= 50 && together() >= 4 }
+		enough := func() bool { return kills.Load() >= 10 && grants.Load() >= 50 && together.Load() >= 4 }
 		lasts(lasting, enough)
 		over.Store(true)
 		work.Wait()
-		said := fmt.Sprintf("%d kills, %d grants, %d statements for several", kills.Load(), grants.Load(), together())
+		said := fmt.Sprintf("%d kills, %d grants, %d statements for several", kills.Load(), grants.Load(), together.Load())
 		if t.Log(said); !enough() {
 			t.Errorf("too few to prove anything: %s", said)
 		}

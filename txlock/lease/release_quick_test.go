@@ -428,21 +428,6 @@ func TestHoldAtLeastFailed(t *testing.T) {
 	})
 }
 
-// TestHoldAtLeastRefused proves which times are refused, and that readers can't have one,
-// before anything is sent; and that no owner can pass for one of a released lease.
-func TestHoldAtLeastRefused(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, nowhere(t))
-	for _, d := range []time.Duration{0, -1, -time.Hour, lease.MaxTTL + 1} {
-		for call, err := range allCalls(t.Context(), m, nil, job, lease.HoldAtLeast(d)) {
-			wants(t, fmt.Sprintf("%s with %v", call, d), err, txlock.ErrInvalidOption)
-		}
-	}
-	wants(t, "AcquireShared", second(m.AcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
-	wants(t, "TryAcquireShared", second(m.TryAcquireShared(t.Context(), job, lease.HoldAtLeast(time.Second))), txlock.ErrInvalidOption)
-	wants(t, "Acquire", second(m.Acquire(lease.WithOwner(t.Context(), store.Released+"ann"), job)), txlock.ErrInvalidOption)
-}
-
 // TestHoldAtLeastAnsweredLate proves of a release whose first attempt is not answered before
 // the TTL is over, that it says the key is kept if that attempt has kept it, and not if it
 // came too late, when others may have had the key.

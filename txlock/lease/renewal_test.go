@@ -3,16 +3,12 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,115 +21,23 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// wiretap lies between a pool and its server and sees every statement that the
-// driver sends, prepared ones by their text.
-type wiretap struct {
-	mu   sync.Mutex
-	sent []string
-	on   map[string]func(statement string) // by what the statement contains
-}
+// wiretap has functions called before a pool sends statements that contain a text.
+type wiretap struct{ on sync.Map }
+
+func (w *wiretap) before(text string, call func(statement string)) { w.on.Store(text, call) }
 
 // install makes it the network of a pool.
-func (w *wiretap) install(c *mysql.Config) {
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return &tappedConn{Conn: conn, tap: w, texts: make(map[uint32]string)}, nil
-	}
-}
-
-// before has a function called before a statement is sent that contains a text.
-func (w *wiretap) before(text string, call func(statement string)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.on = maps.Clone(w.on)
-	if w.on == nil {
-		w.on = make(map[string]func(string))
-	}
-	w.on[text] = call
-}
-
-// counter counts the statements from now on that contain a text.
-func (w *wiretap) counter(text string) *atomic.Int64 {
-	n := new(atomic.Int64)
-	w.before(text, func(string) { n.Add(1) })
-	return n
-}
-
-// count is how many statements were executed so far.
-func (w *wiretap) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.sent)
-}
-
-// last returns the last statements.
-func (w *wiretap) last(n int) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]string(nil), w.sent[len(w.sent)-n:]...)
-}
-
-// forget drops the texts of the statements, which are counted on.
-func (w *wiretap) forget() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	clear(w.sent)
-}
-
-// statement notes one and calls who wants to know of it.
-func (w *wiretap) statement(text string) {
-	w.mu.Lock()
-	w.sent = append(w.sent, text)
-	on := w.on
-	w.mu.Unlock()
-	for part, call := range on {
-		if strings.Contains(text, part) {
-			call(text)
-		}
-	}
-}
-
-// tappedConn is a connection of a wiretap. The driver writes a command by one call.
-type tappedConn struct {
-	net.Conn
-	tap       *wiretap
-	texts     map[uint32]string // of prepared statements, by their numbers
-	preparing string            // waits for its number
-}
-
-// The commands of the protocol that carry statements.
-const (
-	comQuery   = 0x03
-	comPrepare = 0x16
-	comExecute = 0x17
-)
-
-func (c *tappedConn) Write(b []byte) (int, error) {
-	if len(b) > 5 && b[3] == 0 { // the first packet of a command
-		switch b[4] {
-		case comQuery:
-			c.tap.statement(string(b[5:]))
-		case comPrepare:
-			c.preparing = string(b[5:])
-		case comExecute:
-			c.tap.statement(c.texts[binary.LittleEndian.Uint32(b[5:])])
-		}
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *tappedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.preparing != "" && n >= 9 {
-		if b[4] == 0 { // prepared
-			c.texts[binary.LittleEndian.Uint32(b[5:])] = c.preparing
-		}
-		c.preparing = ""
-	}
-	return n, err
+func (w *wiretap) install(t testing.TB) func(*mysql.Config) {
+	_, network := testdb.Rewritten(t, func(statement string) string {
+		w.on.Range(func(text, call any) bool {
+			if strings.Contains(statement, text.(string)) {
+				call.(func(string))(statement)
+			}
+			return true
+		})
+		return statement
+	})
+	return network
 }
 
 // waitUntil waits for a state.
@@ -158,7 +62,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		const leases = 60
 		ctx, tap, pool := t.Context(), new(wiretap), newPool(t, db, true)
-		ours, theirs := newManager(t, newPool(t, db, true, tap.install), lease.RenewEvery(250*time.Millisecond)), newManager(t, pool)
+		ours, theirs := newManager(t, newPool(t, db, true, tap.install(t)), lease.RenewEvery(250*time.Millisecond)), newManager(t, pool)
 		var mine, strange []*lease.Lease
 		for range leases { // their names are random
 			mine, strange = append(mine, acquire(t, ours, named())), append(strange, acquire(t, theirs, named()))
@@ -226,8 +130,7 @@ func TestManyLeases(t *testing.T) {
 		db := testdb.Open(t, engine)
 		keys := manyNamed(leases)
 		makeRows(t, db, keys)
-		tap := new(wiretap)
-		pool := newPool(t, db, true, tap.install)
+		pool := newPool(t, db, true)
 		pool.SetMaxIdleConns(8)
 		m := newManager(t, pool)
 		held := make([]*lease.Lease, leases)
@@ -235,7 +138,6 @@ func TestManyLeases(t *testing.T) {
 		acquireMany(t, m, keys, held)
 		per := heapInUse()
 		if !testdb.Await(soon, func() bool { // renewals may be under way, and take some for a moment
-			tap.forget() // renewals are long texts
 			per = (heapInUse() - before) / leases
 			return per < 2048
 		}) {

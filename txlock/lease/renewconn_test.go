@@ -86,7 +86,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 func TestRefusedCallLeavesTheConnection(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		tap := new(wiretap)
-		pool := newPool(t, db, false, tap.install)
+		pool := newPool(t, db, false, tap.install(t))
 		pool.SetMaxOpenConns(3)
 		m := newManager(t, pool)
 		theirs := acquire(t, newManager(t, newPool(t, db, false)), named())
@@ -289,7 +289,7 @@ func TestManyGuardedLeases(t *testing.T) {
 		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			const ttl, leases, most = 5 * soon, 60, 3
 			tap := new(wiretap)
-			pool, programs := newPool(t, db, guarded, tap.install), newPool(t, db, guarded)
+			pool, programs := newPool(t, db, guarded, tap.install(t)), newPool(t, db, guarded)
 			pool.SetMaxIdleConns(1)
 			m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond))
 			held, other := several(leases, func(int) *lease.Lease { return acquire(t, m, named()) }), acquire(t, m, named())
