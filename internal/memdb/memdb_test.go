@@ -3,7 +3,6 @@ package memdb_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,55 +94,6 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// TestEndOfWaits ends waits by a limit, by the context and from outside. What a waiter was ahead of
-// goes on.
-func TestEndOfWaits(t *testing.T) {
-	in(t, func(t *testing.T, db *db) {
-		holder, writer, reader := db.Begin(1), db.Begin(2), db.Begin(3)
-		holder.TryLock("k", true)
-		late := waiting(t, db, writer, "k", false, time.Second)
-		behind := waiting(t, db, reader, "k", true, 0)
-		want(t, "a wait that is too long", result(db, late), errLate)
-		want(t, "the one behind it", result(db, behind), nil)
-		killed := waiting(t, db, writer, "k", false, 0)
-		writer.End(errKilled)
-		want(t, "a wait whose transaction is ended", result(db, killed), errKilled)
-		want(t, "COMMIT", writer.Commit(), errKilled)
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		want(t, "a wait without a context", db.Begin(4).Lock(ctx, "k", false, 0, errLate), context.Canceled)
-	})
-}
-
-// TestDeadlock rolls back who is chosen of those that wait for each other.
-func TestDeadlock(t *testing.T) {
-	for _, last := range []bool{true, false} {
-		in(t, func(t *testing.T, db *db) {
-			a, b := db.Begin(1), db.Begin(2)
-			db.Victim = func(circle []*tx) *tx {
-				if !slices.Equal(circle, []*tx{b, a}) {
-					t.Errorf("a circle of %d", len(circle))
-				}
-				if last {
-					return circle[0]
-				}
-				return circle[1]
-			}
-			a.TryLock("k", false)
-			b.TryLock("l", false)
-			waits := waiting(t, db, a, "l", false, 0)
-			err := b.Lock(context.Background(), "k", false, 0, errLate)
-			if other := result(db, waits); last {
-				want(t, "the victim", err, errDeadlock)
-				want(t, "the other", other, nil)
-			} else {
-				want(t, "the victim", other, errDeadlock)
-				want(t, "the other", err, nil)
-			}
-		})
-	}
-}
-
 // TestTwoCircles has a wait that closes two circles at once, of which both end.
 func TestTwoCircles(t *testing.T) {
 	in(t, func(t *testing.T, db *db) {
@@ -157,24 +107,5 @@ func TestTwoCircles(t *testing.T) {
 		want(t, "who has closed them", last.Lock(context.Background(), "shared", false, time.Hour, errLate), nil)
 		want(t, "the first", result(db, waits), errDeadlock)
 		want(t, "the second", result(db, others), errDeadlock)
-	})
-}
-
-// TestSnapshot reads rows as they were, and as they are.
-func TestSnapshot(t *testing.T) {
-	in(t, func(t *testing.T, db *db) {
-		reader, writer := db.Begin(1), db.Begin(2)
-		reader.Read()
-		writer.TryLock("k", false)
-		writer.Written["k"] = 7
-		if _, ok := reader.Current("k"); ok {
-			t.Error("what isn't committed is there")
-		}
-		want(t, "COMMIT", writer.Commit(), nil)
-		reader.Read()
-		n, ok := reader.Current("k")
-		if _, old := reader.Snapshot["k"]; n != 7 || !ok || old {
-			t.Errorf("%d, %t, in the snapshot %t", n, ok, old)
-		}
 	})
 }

@@ -197,17 +197,27 @@ func TestWaitSurvivesFailures(t *testing.T) {
 	}
 }
 
-// TestWaiterSeesADeadHolder proves that a waiter is there when the time of a dead holder is
-// over, however rarely it looks.
+// TestWaiterSeesADeadHolder proves that a waiter is there when the time of a dead holder, or reader, is over, and
+// no later, however rarely it looks.
 func TestWaiterSeesADeadHolder(t *testing.T) {
-	for name, acquire := range ways {
+	for name, c := range map[string]struct {
+		hold, wait, try verb
+		late            time.Duration
+	}{
+		"lease":  {exclusive, exclusive, tryExclusive, 2 * time.Millisecond},
+		"permit": {permitOf, permitOf, tryPermit, 2 * time.Millisecond},
+		"reader": {shared, exclusive, tryExclusive, 30 * time.Millisecond},
+	} {
 		runInMemory(t, name, func(t *testing.T, db *memory) {
 			dead, wire := db.process(lease.TTL(3 * time.Second))
-			must(t, second(acquire(t.Context(), dead, job)))
+			must(t, second(c.hold(t.Context(), dead, job)))
 			wire.Down(nil)
-			l := mustLease(t)(acquire(t.Context(), db.manager(lease.Poll(time.Millisecond, time.Hour)), job))
-			db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
+			m := db.manager(lease.Poll(time.Millisecond, time.Hour))
+			wants(t, "a try before", second(c.try(t.Context(), m, job)), txlock.ErrBusy)
+			l := mustLease(t)(c.wait(t.Context(), m, job))
+			db.within("granted", 3*time.Second, 3*time.Second+c.late)
 			release(t, l)
+			must(t, acquired(c.try(t.Context(), db.manager(), job)))
 			wire.Up()
 		})
 	}
@@ -373,43 +383,6 @@ func names(n int) (all []string) {
 	return all
 }
 
-// TestWhoGivesUpLeavesTheQueue proves that a waiter whose context ends lets the next one
-// pass, also where it was the first.
-func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
-	for _, fair := range []bool{false, true} {
-		for _, quits := range [][]string{{"a"}, {"b"}, {"a", "b"}, {"d"}} {
-			inBubble := func(t *testing.T, db *memory) {
-				m, l := db.manager(), crowd{db: db}
-				held := acquire(t, m, job)
-				cancels := make(map[string]context.CancelFunc)
-				for _, name := range names(4) {
-					ctx, cancel := context.WithCancel(t.Context())
-					defer cancel()
-					cancels[name] = cancel
-					l.join(ctx, name, time.Second, func(ctx context.Context) (*lease.Lease, error) {
-						if fair {
-							return m.Acquire(ctx, job, lease.Fair())
-						}
-						return m.Acquire(ctx, job)
-					})
-				}
-				time.Sleep(time.Second)
-				for _, name := range quits {
-					cancels[name]()
-					l.came = slices.DeleteFunc(l.came, func(other string) bool { return other == name })
-				}
-				synctest.Wait()
-				release(t, held)
-				l.inOrder()
-				if l.when[0] != time.Second || len(l.when) != 4-len(quits) {
-					t.Errorf("fair %t, %v quit: grants at %v", fair, quits, l.when)
-				}
-			}
-			t.Run("", func(t *testing.T) { inMemory(t, inBubble) })
-		}
-	}
-}
-
 // TestPlacesAreInOrder proves that of one manager those who came first have their places
 // first, also where the first one waits for a connection.
 func TestPlacesAreInOrder(t *testing.T) {
@@ -437,34 +410,6 @@ func TestPlacesAreInOrder(t *testing.T) {
 		if fair := seen.fair(); !slices.Equal(fair, []bool{true, true, true}) {
 			t.Errorf("fair: %v", fair)
 		}
-	})
-}
-
-// TestFairOverProcesses proves that Fair is one queue over all processes, that newcomers
-// don't pass it, and that a process whose connection breaks loses its place only.
-func TestFairOverProcesses(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		var managers []*lease.Manager
-		var wires []*wire
-		for range 3 {
-			m, w := db.process(lease.Fair())
-			managers, wires = append(managers, m), append(wires, w)
-		}
-		l := crowd{db: db}
-		for i, name := range names(12) {
-			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return managers[i*5%3].Acquire(ctx, job) })
-		}
-		wants(t, "TryAcquire", second(managers[0].TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		l.inOrder()
-		if time.Since(db.begun) > 12*time.Second+12*20*time.Millisecond {
-			t.Errorf("12 holds of a second took %v", time.Since(db.begun))
-		}
-		for _, w := range wires {
-			w.fault("Turn", times(3, fails))
-		}
-		held := acquire(t, managers[0], job)
-		time.AfterFunc(time.Second, func() { release(t, held) })
-		release(t, acquire(t, managers[1], job))
 	})
 }
 

@@ -50,7 +50,8 @@ func TestAcquireTxImplicitCommit(t *testing.T) {
 
 // TestAcquireTxExhaustedPool proves that AcquireTx waits for no connection of the
 // pool that its own transaction has, nor for the holder of the lease. A key that was never
-// leased is refused where there is no connection to make its row.
+// leased is refused where there is no connection to make its row, and one that was leased shared
+// where there is none to look for a reader.
 func TestAcquireTxExhaustedPool(t *testing.T) {
 	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
 		for name, leased := range histories {
@@ -101,6 +102,17 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 				}
 				release(t, theirs)
 				counts(t, db, table, 3)
+
+				// A reader is looked for on another connection.
+				reader, want := share(t, other, key), txlock.ErrBusy
+				if !guarded {
+					want = lease.ErrNoConnection
+				}
+				tx = begin(t, pool, sql.LevelReadCommitted)
+				wants(t, "AcquireTx beside a reader", second(m.AcquireTx(t.Context(), tx, key)), want)
+				rollback(t, tx)
+				wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
+				release(t, reader)
 			})
 		}
 	})
@@ -224,41 +236,6 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 	})
 }
 
-// TestAcquireTxBesideReaderOnPoolOfOne proves that AcquireTx of a key that was leased shared
-// finds a reader where its transaction has the pool's only connection, and is refused where the
-// manager has none of its own to look for it.
-func TestAcquireTxBesideReaderOnPoolOfOne(t *testing.T) {
-	onKinds(t, func(t *testing.T, db *testdb.DB, guarded bool) {
-		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
-			t.Run(level.String(), func(t *testing.T) {
-				t.Parallel()
-				pool := newPool(t, db, guarded)
-				pool.SetMaxOpenConns(1)
-				m, other := newManager(t, pool), newManager(t, newPool(t, db, guarded))
-				release(t, acquire(t, m, named())) // so it knows a guarded pool
-				key := named()
-				reader := share(t, other, key)
-				tx := begin(t, pool, level)
-				_, err := m.AcquireTx(t.Context(), tx, key)
-				if !guarded {
-					wants(t, "AcquireTx beside a reader", err, lease.ErrNoConnection)
-					rollback(t, tx)
-					release(t, reader)
-					return
-				}
-				wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
-				rollback(t, tx)
-				wantsNone(t, "Renew of the reader", reader.Renew(t.Context()))
-				release(t, reader)
-				tx = begin(t, pool, level)
-				l := acquireTx(t, m, tx, key)
-				commit(t, tx)
-				release(t, l)
-			})
-		}
-	})
-}
-
 // beginnings are those of the transactions that acquire leases: the isolation levels at which InnoDB
 // locks gaps, and whether the transaction begins with a read.
 var beginnings = []struct {
@@ -314,8 +291,8 @@ func (n neighbourhood) begin(t *testing.T) *sql.Tx {
 
 // TestAcquireTxLocksNoOtherKey proves that a lease that is taken in a transaction locks no row
 // and no gap but its own row, also if the key was leased shared before, and after plain reads:
-// the leases of the keys before and behind it are renewed, released and acquired meanwhile, and
-// every verb works on new keys there, in the same transaction, too.
+// the leases of the keys before and behind it are guarded before, and renewed, released and acquired
+// meanwhile, and every verb works on new keys there, in the same transaction, too.
 func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 	amongNeighbours(t, map[string]func(t *testing.T, n neighbourhood, key txlock.Key){
 		"exclusive": func(t *testing.T, n neighbourhood, key txlock.Key) { release(t, acquire(t, n.other, key)) },
@@ -331,8 +308,13 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 		before, own, behind := txlock.Named(key+":1"), txlock.Named(key+":2"), txlock.Named(key+":3")
 		use(t, n, own)
 		held := []*lease.Lease{acquire(t, n.other, before), share(t, n.other, behind)}
+		guards := begin(t, n.pool, sql.LevelReadCommitted)
+		for _, h := range held {
+			guard(t, h, guards)
+		}
 		tx := n.begin(t)
-		l := acquireTx(t, n.m, tx, own)
+		l := mustLease(t)(n.m.AcquireTx(ctx, tx, own))
+		commit(t, guards)
 		for _, h := range held {
 			wantsNone(t, "Renew of a neighbour", h.Renew(ctx))
 			wantsNone(t, "Release of a neighbour", h.Release(ctx))
@@ -368,29 +350,6 @@ func everyVerb(ctx context.Context, t *testing.T, m *lease.Manager, pool *sql.DB
 			release(t, l)
 		}
 	}
-}
-
-// TestAcquireTxWaitsForNoOtherKey proves that a lease that was shared before, and is free, is
-// granted in a transaction while others guard the leases of the keys before and behind it.
-func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
-	amongNeighbours(t, map[string]bool{"": true}, func(t *testing.T, n neighbourhood, _ bool) {
-		key := keyOf(t, n.m, true).String()
-		release(t, share(t, n.other, txlock.Named(key+":2")))
-		guarded := begin(t, n.pool, sql.LevelReadCommitted)
-		for _, suffix := range []string{":1", ":3"} {
-			l := acquire(t, n.other, txlock.Named(key+suffix))
-			wantsNone(t, "Guard", l.Guard(t.Context(), guarded))
-			defer release(t, l)
-		}
-		tx := n.begin(t)
-		l, err := n.m.AcquireTx(limited(t, soon), tx, txlock.Named(key+":2"))
-		wantsNone(t, "AcquireTx", err)
-		if err == nil {
-			commit(t, tx)
-			release(t, l)
-		}
-		commit(t, guarded)
-	})
 }
 
 // TestMakeBehindAForeignGap proves that no verb waits for longer than the server's limit where

@@ -22,35 +22,66 @@ func acquireAll(t testing.TB, m *lease.Manager, keys []txlock.Key) *lease.Leases
 	return leasetest.Got(m.AcquireAll(t.Context(), keys))(t)
 }
 
-// TestAcquireAll proves that all leases are held, each key once and in one order, and that
-// Release releases all of them.
+// TestAcquireAll proves that all leases are held, each key once and in one order; that Release releases all of
+// them but what the owner had before, also where they could not be had; that their context ends when one is
+// lost, and enters all of them again; and that a transaction that guards them fails if one is lost.
 func TestAcquireAll(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
-		other := db.manager()
-		all := acquireAll(t, m, three)
+		other, ann := db.manager(), lease.WithOwner(t.Context(), "ann")
+		outer := acquireIn(ann, t, m, txlock.Named("b"))
+		all := leasetest.Got(m.AcquireAll(ann, three))(t)
+		ctx := contextOf(t, all)
 		var names []string
 		for _, l := range all.All() {
 			names = append(names, l.Key().String())
-			must(t, l.Err())
 			if all.Get(l.Key()) != l {
 				t.Errorf("Get(%q) is another lease", l.Key())
 			}
 			wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
+			again := acquireIn(ctx, t, m, l.Key())
+			entered(t, again, l)
+			release(t, again)
 		}
 		if !slices.Equal(names, []string{"a", "b", "c"}) || all.Get(job) != nil || all.Err() != nil {
 			t.Errorf("leases of %v, Err %v", names, all.Err())
 		}
+		must(t, wire.guarding(t, all).Commit())
 		time.Sleep(time.Hour)
-		must(t, all.Err())
+		must(t, errors.Join(all.Err(), ctx.Err()))
 		must(t, all.Release(t.Context()))
 		must(t, all.Release(t.Context()))
 		wants(t, "Err", all.Err(), txlock.ErrNotHeld)
+		must(t, outer.Err())
+		last := acquire(t, other, txlock.Named("c"))
+		wants(t, "TryAcquireAll", second(m.TryAcquireAll(ann, three)), txlock.ErrBusy)
+		must(t, outer.Err())
+		release(t, outer, last)
 		nothingHeld(t, m)
-		wire.sends(t, "Release", 3)
-		again, err := m.TryAcquireAll(t.Context(), three[:1])
-		must(t, err)
-		must(t, again.Release(t.Context()))
+
+		all = acquireAll(t, m, three)
+		stopped, stop := all.Context(t.Context())
+		stop()
+		wants(t, "a context that was stopped", stopped.Err(), context.Canceled)
+		must(t, all.Err())
+		ctx = contextOf(t, all)
+		must(t, other.ForceRelease(t.Context(), txlock.Named("c")))
+		tx := wire.Begin()
+		wants(t, "Guard", all.Guard(t.Context(), tx), txlock.ErrLost)
+		must(t, tx.Rollback())
+		<-ctx.Done()
+		wants(t, "the cause", context.Cause(ctx), txlock.ErrLost)
+		wants(t, "Err", all.Err(), txlock.ErrLost)
+		must(t, all.Get(txlock.Named("a")).Err())
+		wants(t, "Release", all.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
+		nothingHeld(t, m)
+
+		all = acquireAll(t, m, three)
+		tx = wire.guarding(t, all)
+		wants(t, "Release", all.Release(t.Context()), lease.ErrGuarded)
+		must(t, tx.Commit())
+		time.Sleep(10 * time.Second)
+		nothingHeld(t, m)
 	})
 }
 
@@ -115,88 +146,6 @@ func TestAcquireAllWhilePaused(t *testing.T) {
 			return err
 		})
 		wants(t, "AcquireAll", second(m.AcquireAll(t.Context(), three)), txlock.ErrLost)
-		nothingHeld(t, m)
-	})
-}
-
-// TestAcquireAllEntersAgain proves that a lease which the owner has had before stays when
-// the others are released, or could not be had.
-func TestAcquireAllEntersAgain(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, other := db.manager(), db.manager()
-		ctx := lease.WithOwner(t.Context(), "ann")
-		outer := acquireIn(ctx, t, m, txlock.Named("b"))
-		all, err := m.AcquireAll(ctx, three)
-		must(t, err)
-		must(t, all.Release(t.Context()))
-		must(t, outer.Err())
-		last := acquire(t, other, txlock.Named("c"))
-		wants(t, "TryAcquireAll", second(m.TryAcquireAll(ctx, three)), txlock.ErrBusy)
-		must(t, outer.Err())
-		release(t, outer, last)
-		nothingHeld(t, m)
-	})
-}
-
-// TestLeasesContext proves that the context of several leases ends when one is lost, and
-// that all of them are entered again under it.
-func TestLeasesContext(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		all := acquireAll(t, m, three)
-		ctx := contextOf(t, all)
-		for _, l := range all.All() {
-			must(t, m.TryDo(ctx, l.Key(), func(_ context.Context, again *lease.Lease) error {
-				entered(t, again, l)
-				return nil
-			}))
-		}
-		must(t, ctx.Err())
-		must(t, db.manager().ForceRelease(t.Context(), txlock.Named("b")))
-		<-ctx.Done()
-		wants(t, "the cause", context.Cause(ctx), txlock.ErrLost)
-		wants(t, "Err", all.Err(), txlock.ErrLost)
-		must(t, all.Get(txlock.Named("a")).Err())
-		err := all.Release(t.Context())
-		wants(t, "Release", err, txlock.ErrNotHeld, txlock.ErrLost)
-		nothingHeld(t, m)
-
-		all = acquireAll(t, m, three)
-		ctx, stop := all.Context(t.Context())
-		stop()
-		if !errors.Is(ctx.Err(), context.Canceled) || all.Err() != nil {
-			t.Errorf("%v, %v", ctx.Err(), all.Err())
-		}
-		must(t, all.Release(t.Context()))
-	})
-}
-
-// TestLeasesGuard proves that a transaction that guards several leases ends before any of
-// them is somebody else's, and fails if one is lost.
-func TestLeasesGuard(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		other := db.manager()
-		all := acquireAll(t, m, three)
-		tx := wire.guarding(t, all)
-		for _, l := range all.All() {
-			wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), l.Key())), txlock.ErrBusy)
-		}
-		must(t, tx.Commit())
-		must(t, all.Err())
-		must(t, other.ForceRelease(t.Context(), txlock.Named("c")))
-		release(t, acquire(t, other, txlock.Named("c")))
-		tx = wire.Begin()
-		wants(t, "Guard", all.Guard(t.Context(), tx), txlock.ErrLost)
-		must(t, tx.Rollback())
-		wants(t, "Release", all.Release(t.Context()), txlock.ErrNotHeld)
-
-		all = acquireAll(t, m, three)
-		tx = wire.guarding(t, all)
-		err := all.Release(t.Context())
-		wants(t, "Release", err, lease.ErrGuarded)
-		must(t, tx.Commit())
-		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
 	})
 }

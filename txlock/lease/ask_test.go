@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,106 +13,23 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// awaitAsked returns when a holder was told, and checks why.
-func awaitAsked(t *testing.T, l *lease.Lease, want string) {
+// isAsked checks whether the holder was asked, and why.
+func isAsked(t *testing.T, l *lease.Lease, want ...string) {
 	t.Helper()
+	closed := false
 	select {
 	case <-l.ReleaseRequested():
-	case <-time.After(time.Minute):
-		t.Fatalf("the holder of %q is not asked", l.Key())
-	}
-	if why, _ := l.ReleaseReason(); why != want {
-		t.Errorf("the holder of %q is asked because of %q, want %q", l.Key(), why, want)
-	}
-}
-
-// TestQuestionsAfterRelease proves that a lease which is kept after its release isn't asked
-// what its holder was, and that a reader who was the writer is.
-func TestQuestionsAfterRelease(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, operator := db.manager(), db.manager()
-		ask := func(l *lease.Lease, why string) {
-			wantsNone(t, "Ask", operator.RequestRelease(t.Context(), l.Key(), why))
-		}
-		kept := acquire(t, m, named(), lease.HoldAtLeast(time.Hour))
-		ask(kept, "why")
-		if info := inspect(t, operator, kept.Key()); info.ReleaseReason != "why" || info.ReleaseRequestedAt.IsZero() {
-			t.Errorf("before the release: %+v", info)
-		}
-		release(t, kept)
-		if info := inspect(t, operator, kept.Key()); !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero() {
-			t.Errorf("after the release: %+v", info)
-		}
-		for _, told := range []bool{true, false} {
-			writer := acquire(t, m, named())
-			ask(writer, "why")
-			if told {
-				wantsNone(t, "Renew", writer.Renew(t.Context()))
-			}
-			reader := mustLease(t)(writer.Downgrade(t.Context()))
-			awaitAsked(t, reader, "why")
-			ask(reader, "again")
-			wantsNone(t, "Renew", reader.Renew(t.Context()))
-			awaitAsked(t, reader, "again")
-			release(t, reader)
-		}
-		unasked := mustLease(t)(acquire(t, m, named()).Downgrade(t.Context()))
-		if why, asked := unasked.ReleaseReason(); asked {
-			t.Errorf("nobody has asked, and it was asked %q", why)
-		}
-		release(t, unasked)
-	})
-}
-
-// TestAskBesideOthersInMemory proves the same of the store in memory, and that a holder is
-// asked whose token is ahead of the server's clock, because that was set back.
-func TestAskBesideOthersInMemory(t *testing.T) {
-	for name, back := range map[string]time.Duration{"the clock goes on": 0, "the clock was set back": time.Hour} {
-		runInMemory(t, name, func(t *testing.T, db *memory) {
-			db.SetClock(back)
-			m, wire := db.process()
-			l := acquire(t, m, job)
-			db.SetClock(0)
-			tx := wire.guarding(t, l)
-			answers := make(chan error, 3)
-			for range 3 {
-				operator := db.manager()
-				go func() { answers <- operator.RequestRelease(t.Context(), job, "why") }()
-				time.Sleep(time.Second)
-			}
-			must(t, tx.Commit())
-			for range 3 {
-				must(t, <-answers)
-			}
-			must(t, l.Renew(t.Context()))
-			if why, _ := revoked(t, l); why != "why" {
-				t.Errorf("asked because of %q", why)
-			}
-			release(t, l)
-		})
-	}
-}
-
-// revoked reports whether the holder was asked, and why.
-func revoked(t *testing.T, l *lease.Lease) (why string, asked bool) {
-	t.Helper()
-	select {
-	case <-l.ReleaseRequested():
-		why, asked = l.ReleaseReason()
-		if !asked {
-			t.Error("ReleaseRequested is closed, and Asked says that nobody has asked")
-		}
+		closed = true
 	default:
-		if why, told := l.ReleaseReason(); told {
-			t.Errorf("ReleaseRequested is open, and Asked says %q", why)
-		}
 	}
-	return why, asked
+	if why, asked := l.ReleaseReason(); asked != closed || asked != (len(want) > 0) || asked && why != want[0] {
+		t.Errorf("ReleaseRequested is closed: %t, asked: %t because of %q, want %q", closed, asked, why, want)
+	}
 }
 
-// TestAskedWithTheRenewal proves that a holder is told of a question with its next renewal,
-// also of a newer one, that the lease goes on meanwhile, and that it costs one statement
-// more only then.
+// TestAskedWithTheRenewal proves that a holder is told of a question with its next renewal, also of a newer one,
+// that the lease goes on meanwhile, that it costs one statement more only then, and that all readers and holders
+// of permits are asked, and neither the next holder nor one whose lease is kept after its release.
 func TestAskedWithTheRenewal(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
@@ -120,135 +38,135 @@ func TestAskedWithTheRenewal(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		before := l.ReleaseRequested()
 		must(t, operator.RequestRelease(t.Context(), job, "a new version"))
-		if _, asked := revoked(t, l); asked {
-			t.Error("asked before the renewal")
-		}
+		isAsked(t, l)
 		<-before
 		db.at("told", 20*time.Second)
-		if why, _ := revoked(t, l); why != "a new version" {
-			t.Errorf("asked because of %q", why)
-		}
+		isAsked(t, l, "a new version")
 		must(t, operator.RequestRelease(t.Context(), job, ""))
 		must(t, l.Renew(t.Context()))
-		if why, asked := revoked(t, l); !asked || why != "" {
-			t.Errorf("asked %t because of %q", asked, why)
-		}
+		isAsked(t, l, "")
 		again := acquireIn(lease.WithOwner(t.Context(), l.Owner()), t, m, job)
-		if _, asked := revoked(t, again); !asked {
-			t.Error("who enters later isn't asked")
-		}
-		release(t, again)
+		isAsked(t, again, "")
 		time.Sleep(25 * time.Second)
 		must(t, l.Err())
 		wire.sends(t, "Question", 1) // of Renew; RenewMany has told the first
-		release(t, l)
-		next := acquire(t, operator, job)
+		release(t, again, l)
+		next := acquire(t, operator, job, lease.HoldAtLeast(time.Hour))
 		time.Sleep(ttl)
-		if why, asked := revoked(t, next); asked {
-			t.Errorf("the next holder is asked because of %q", why)
-		}
+		isAsked(t, next)
+		must(t, m.RequestRelease(t.Context(), job, "why"))
 		release(t, next)
-	})
-}
+		if info := inspect(t, m, job); !info.Held || info.ReleaseReason != "" || !info.ReleaseRequestedAt.IsZero() {
+			t.Errorf("after the release: %+v", info)
+		}
 
-// TestAskEverybody proves that all readers and all holders of permits are asked.
-func TestAskEverybody(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, other := db.manager(), db.manager()
-		var held []*lease.Lease
-		for _, manager := range []*lease.Manager{m, m, other} {
-			held = append(held, share(t, manager, job))
-		}
-		permits := txlock.Named("permits")
+		shared, permits := txlock.Named("shared"), txlock.Named("permits")
+		held := map[*lease.Lease]string{share(t, m, shared): "readers", share(t, m, shared): "readers", share(t, operator, shared): "readers"}
 		for range 3 {
-			s := semaphore(t, m, permits, 4)
-			held = append(held, permit(t, s))
+			held[permit(t, semaphore(t, m, permits, 4))] = "permits"
 		}
-		must(t, errors.Join(m.RequestRelease(t.Context(), job, "readers"), other.RequestRelease(t.Context(), permits, "permits")))
-		for i, l := range held {
+		must(t, errors.Join(m.RequestRelease(t.Context(), shared, "readers"), operator.RequestRelease(t.Context(), permits, "permits")))
+		for l, why := range held {
 			<-l.ReleaseRequested()
-			if why, _ := l.ReleaseReason(); why != []string{"readers", "permits"}[i/3] {
-				t.Errorf("%d is asked because of %q", i, why)
-			}
+			isAsked(t, l, why)
 			release(t, l)
 		}
-		db.at("told", 10*time.Second)
-		kept := txlock.Named("kept")
-		l := acquire(t, m, kept, lease.HoldAtLeast(time.Hour))
-		release(t, l)
-		for _, key := range []txlock.Key{job, permits, kept} {
+		for _, key := range []txlock.Key{job, shared, permits, txlock.Named("nothing")} {
 			wants(t, "Ask for what nobody holds", m.RequestRelease(t.Context(), key, ""), txlock.ErrNotHeld)
+		}
+		wire.fault("AskHolders", fails)
+		if err := m.RequestRelease(t.Context(), job, ""); err == nil || errors.Is(err, txlock.ErrNotHeld) {
+			t.Error(err)
 		}
 	})
 }
 
-// TestAskWaitsForAGuard proves that Ask waits for a transaction that guards the lease, that
-// a later holder isn't asked, and that the context ends the wait.
+// TestAskWaitsForAGuard proves that requests wait for a transaction that guards the lease, however many, and
+// although the token is ahead of the server's clock; that a later holder isn't asked; and that the context and
+// Close end the wait.
 func TestAskWaitsForAGuard(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
+		db.SetClock(time.Hour)
 		m, wire := db.process()
 		l := acquire(t, m, job)
+		db.SetClock(0)
 		tx := wire.guarding(t, l)
 		wants(t, "Ask", m.RequestRelease(limited(t, time.Second), job, ""), context.DeadlineExceeded)
-		answer := later(func() error { return m.RequestRelease(t.Context(), job, "why") })
-		time.Sleep(time.Second)
-		must(t, tx.Commit())
-		must(t, <-answer)
-		must(t, l.Renew(t.Context()))
-		if why, _ := revoked(t, l); why != "why" {
-			t.Errorf("asked because of %q", why)
+		closing := db.manager()
+		ends := later(func() error { return closing.RequestRelease(t.Context(), job, "") })
+		var answers []chan error
+		for range 3 {
+			answers = append(answers, later(func() error { return db.manager().RequestRelease(t.Context(), job, "why") }))
+			time.Sleep(time.Second)
 		}
+		must(t, closing.Close(t.Context()))
+		wants(t, "Ask of a manager that is closed meanwhile", <-ends, lease.ErrClosed)
+		must(t, tx.Commit())
+		for _, answer := range answers {
+			must(t, <-answer)
+		}
+		must(t, l.Renew(t.Context()))
+		isAsked(t, l, "why")
 
 		tx = wire.guarding(t, l)
-		go func() { answer <- m.RequestRelease(t.Context(), job, "late") }()
+		late := later(func() error { return m.RequestRelease(t.Context(), job, "late") })
 		time.Sleep(time.Second)
 		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
 		must(t, tx.Commit())
 		next := acquire(t, m, job)
-		err := <-answer
-		must(t, next.Renew(t.Context()))
-		if _, asked := revoked(t, next); asked || err != nil && !errors.Is(err, txlock.ErrNotHeld) {
-			t.Errorf("the next holder is asked: %t, %v", asked, err)
+		if err := <-late; err != nil && !errors.Is(err, txlock.ErrNotHeld) {
+			t.Error(err)
 		}
+		must(t, next.Renew(t.Context()))
+		isAsked(t, next)
 		release(t, next)
-
-		l = acquire(t, m, job)
-		tx = wire.guarding(t, l)
-		closing := db.manager()
-		go func() { answer <- closing.RequestRelease(t.Context(), job, "") }()
-		synctest.Wait()
-		must(t, closing.Close(t.Context()))
-		wants(t, "Ask of a manager that is closed meanwhile", <-answer, lease.ErrClosed)
-		must(t, tx.Rollback())
-		release(t, l)
 	})
 }
 
-// TestLabels proves who is shown with which label: by List, Inspect and errors.
+// TestQuestionsAfterDowngrade proves that a reader who was the writer is asked what that was, told or not.
+func TestQuestionsAfterDowngrade(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, operator := db.manager(), db.manager()
+		for _, asked := range []string{"never", "and told", "and not told"} {
+			writer := acquire(t, m, named())
+			if asked != "never" {
+				must(t, operator.RequestRelease(t.Context(), writer.Key(), "why"))
+			}
+			if asked == "and told" {
+				must(t, writer.Renew(t.Context()))
+			}
+			reader := mustLease(t)(writer.Downgrade(t.Context()))
+			if asked == "never" {
+				isAsked(t, reader)
+			} else {
+				<-reader.ReleaseRequested()
+				isAsked(t, reader, "why")
+			}
+			must(t, operator.RequestRelease(t.Context(), writer.Key(), "again"))
+			must(t, reader.Renew(t.Context()))
+			isAsked(t, reader, "again")
+			release(t, reader)
+		}
+	})
+}
+
+// TestLabels proves who is listed with which label: that of the manager, of the call, and of who came first.
 func TestLabels(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(lease.WithLabel("ours")), db.manager()
 		l := acquire(t, m, job)
-		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), job, lease.WithLabel("later")) // a statement, which re-enters
-		must(t, err)
-		release(t, again)
-		plain := acquire(t, other, txlock.Named("plain"))
-		reader := share(t, m, txlock.Named("read"), lease.WithLabel(""))
+		again := acquireIn(lease.WithOwner(t.Context(), l.Owner()), t, other, job, lease.WithLabel("later")) // a statement, which re-enters
+		plain, reader := acquire(t, other, txlock.Named("plain")), share(t, m, txlock.Named("read"), lease.WithLabel(""))
 		next := fairAcquireUnder(t.Context(), other, job, lease.Fair(), lease.WithLabel("next"))
 		synctest.Wait()
-		all := list(t, m)
 		var notes []string
-		for _, info := range all {
-			notes = append(notes, string(info.Kind)+" "+info.Label)
+		for _, info := range list(t, m) {
+			notes = append(notes, string(info.Kind)+" "+info.Label[strings.LastIndex(info.Label, ":")+1:])
 		}
-		if got := strings.Join(notes, ", "); !strings.HasPrefix(got, "waiter next, exclusive ours, exclusive ") || !strings.HasSuffix(got, ", reader ") ||
-			!strings.Contains(l.Owner(), "/"+all[2].Label[strings.LastIndex(all[2].Label, ":")+1:]+"/") {
-			t.Errorf("List has the notes %q", got)
+		if want := []string{"waiter next", "exclusive ours", "exclusive " + strings.Split(l.Owner(), "/")[1], "reader "}; !slices.Equal(notes, want) {
+			t.Errorf("List has the notes %q, want %q", notes, want)
 		}
-		_, err = db.manager().Acquire(limited(t, time.Minute), job, lease.WaitAtMost(time.Second))
-		says(t, err, `" (ours) had it`)
-		release(t, l)
+		release(t, again, l, plain, reader)
 		release(t, next.lease(t))
-		release(t, plain, reader)
 	})
 }

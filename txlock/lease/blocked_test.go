@@ -166,6 +166,8 @@ func TestGuardOfAnotherDatabase(t *testing.T) {
 			tx = begin(t, pool, sql.LevelDefault)
 			guard(t, l, tx)
 			commit(t, tx)
+			wants(t, "Guard of a transaction that is over", l.Guard(t.Context(), tx), txlock.ErrNoTransaction)
+			wants(t, "Guard of nil", l.Guard(t.Context(), nil), txlock.ErrNoTransaction)
 			release(t, l)
 		}
 	})

@@ -139,36 +139,6 @@ func TestCloseWaitsForReleases(t *testing.T) {
 	})
 }
 
-// TestCloseEndsATry proves that a try, or a wait, whose answer is not there yet ends with Close, which
-// waits for what it may have been granted.
-func TestCloseEndsATry(t *testing.T) {
-	for name, fault := range map[string]string{"before the lease is asked for": "Look", "while it is": "Take", "while it is waited for": "Take"} {
-		runInMemory(t, name, func(t *testing.T, db *memory) {
-			other := db.manager()
-			m, wire := db.process()
-			release(t, acquire(t, other, job))
-			wire.fault(fault, answersLate(2*time.Second))
-			call, want := m.TryAcquire, lease.ErrClosed
-			if fault == "Look" { // which follows a refusal
-				held := acquire(t, other, job)
-				defer release(t, held)
-				want = txlock.ErrBusy
-			}
-			if name == "while it is waited for" {
-				call = m.Acquire
-			}
-			tried := later(func() error { return second(call(t.Context(), job)) })
-			time.Sleep(time.Second)
-			closed := later(func() error { return m.Close(context.WithoutCancel(t.Context())) })
-			wants(t, "the call", <-tried, want)
-			must(t, <-closed)
-			if fault == "Take" {
-				nothingHeld(t, other)
-			}
-		})
-	}
-}
-
 // TestCloseWhileATransactionGuards proves that Close waits for the end of a transaction
 // that guards a lease, or was granted one, and that nothing is held then; and that it says
 // so where its context ends first.

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -208,22 +207,26 @@ func TestForceReleaseWakes(t *testing.T) {
 }
 
 // TestAcquireTxCommits proves that a lease that is acquired in a transaction is there with
-// its commit, is renewed afterwards, and is nobody else's meanwhile; and that one whose snapshot
-// is from before a reader can't have it.
+// its commit, is renewed afterwards, and is nobody else's meanwhile; that its owner has one hold however
+// often it acquires it; and that one whose snapshot is from before a reader can't have it.
 func TestAcquireTxCommits(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
 		other := db.manager()
 		release(t, acquire(t, other, job))
-		tx := wire.Begin()
-		l := acquireTx(t, m, tx, job)
+		tx, me := wire.Begin(), lease.WithOwner(t.Context(), "me")
+		l := mustLease(t)(m.AcquireTx(me, tx, job))
+		again := mustLease(t)(m.AcquireTx(me, tx, job))
+		entered(t, again, l)
 		wants(t, "TryAcquire", second(other.TryAcquire(t.Context(), job)), txlock.ErrBusy)
 		nothingHeld(t, other)
 		late := mustLease(t)(m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other")))
 		db.after(15 * time.Second) // a renewal finds it locked
 		must(t, tx.Commit())
 		time.Sleep(time.Minute)
+		release(t, again)
 		must(t, l.Err())
+		equal(t, "holders", inspect(t, m, job).Holders, 1)
 		wants(t, "one that is not committed in time", late.Err(), txlock.ErrLost)
 		wants(t, "AcquireTx of what is held", second(m.AcquireTx(t.Context(), wire.Begin(), job)), txlock.ErrBusy)
 		release(t, l)
@@ -260,45 +263,6 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		must(t, again.Renew(ctx))
 		release(t, again)
 	})
-}
-
-// TestAcquireTxTwice proves that an owner that acquires the lease several times in one transaction
-// has one hold, whose renewals wait for the commit, and that the last release frees it.
-func TestAcquireTxTwice(t *testing.T) {
-	for _, committed := range []bool{true, false} {
-		runInMemory(t, fmt.Sprintf("committed %t", committed), func(t *testing.T, db *memory) {
-			m, wire := db.process()
-			ctx, tx := lease.WithOwner(t.Context(), "me"), wire.Begin()
-			var leases []*lease.Lease
-			for range 3 {
-				l := mustLease(t)(m.AcquireTx(ctx, tx, job))
-				leases = append(leases, l)
-				entered(t, l, leases[0])
-			}
-			db.after(20 * time.Second) // renewals were due
-			for _, l := range leases {
-				must(t, l.Err())
-			}
-			if !committed {
-				must(t, tx.Rollback())
-				for _, l := range leases {
-					<-l.Done()
-					wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-				}
-				nothingHeld(t, m)
-				return
-			}
-			must(t, tx.Commit())
-			time.Sleep(time.Minute)
-			for _, l := range leases {
-				if info, err := m.Inspect(t.Context(), job); err != nil || !info.Held || info.Holders != 1 {
-					t.Errorf("before a release: %+v, %v", info, err)
-				}
-				release(t, l)
-			}
-			nothingHeld(t, m)
-		})
-	}
 }
 
 // TestOneCleanup proves that idle rows are removed once per interval among all managers,

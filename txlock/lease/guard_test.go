@@ -238,30 +238,6 @@ func poolKind(pool *sql.DB) (guarded bool) {
 	return errors.Join(err, conn.Close()) == nil && guarded
 }
 
-// TestGuardOfNothing proves that only an open transaction can be guarded or take a
-// lease, and be guarded only under one that is held.
-func TestGuardOfNothing(t *testing.T) {
-	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
-		l := acquire(t, m, named())
-		wants(t, "Guard of nil", l.Guard(t.Context(), nil), txlock.ErrNoTransaction)
-		over := begin(t, pool, sql.LevelDefault)
-		commit(t, over)
-		wants(t, "Guard of a transaction that is over", l.Guard(t.Context(), over), txlock.ErrNoTransaction)
-		wants(t, "AcquireTx in a transaction that is over", second(m.AcquireTx(t.Context(), over, named())), txlock.ErrNoTransaction)
-		wants(t, "AcquireTx in nil", second(m.AcquireTx(t.Context(), nil, named())), txlock.ErrNoTransaction)
-		readOnly, err := pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
-		must(t, err)
-		wants(t, "Guard of a read-only transaction", l.Guard(t.Context(), readOnly), txlock.ErrReadOnly)
-		rollback(t, readOnly)
-		wantsNone(t, "the lease", l.Err())
-		release(t, l)
-		tx := begin(t, pool, sql.LevelDefault)
-		wants(t, "Guard after the release", l.Guard(t.Context(), tx), txlock.ErrNotHeld)
-		commit(t, tx)
-	})
-}
-
 // TestLostUpdates has holders stop at random for longer than their TTL,
 // between reading a counter and writing it, without knowing: the row expires while
 // they stand still, and others take over. No update is lost of those that guard,

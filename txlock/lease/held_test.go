@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/internal/lease/store"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -177,58 +175,6 @@ func TestWaitingWriterIsNoHolder(t *testing.T) {
 	})
 }
 
-// TestTransactionsNameTheHolder proves that an AcquireTx that was refused, and has looked, gives its
-// transaction no snapshot by that.
-func TestTransactionsNameTheHolder(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager()
-		b, wire := db.process(lease.NameHolders())
-		for _, l := range []*lease.Lease{acquire(t, a, job), share(t, a, txlock.Named("shared"))} {
-			tx := wire.Begin()
-			wants(t, "AcquireTx", second(b.AcquireTx(t.Context(), tx, l.Key())), txlock.ErrBusy)
-			release(t, l)
-			release(t, acquire(t, a, l.Key()))
-			acquireTx(t, b, tx, l.Key())
-			must(t, tx.Rollback())
-		}
-	})
-}
-
-// TestLookFails proves that a refusal is what it is without a look if that fails, hangs or
-// finds nobody.
-func TestLookFails(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a := db.manager()
-		b, wire := db.process(lease.NameHolders())
-		held := acquire(t, a, job)
-		begun := time.Since(db.begun)
-		for name, c := range map[string]struct {
-			fault func(ctx context.Context, op string, at store.Row, call func() error) error
-			takes time.Duration
-		}{
-			"fails": {fails, 0},
-			"hangs": {hangs, 100 * time.Millisecond},
-			"is too late": {func(_ context.Context, _ string, _ store.Row, call func() error) error {
-				release(t, held)
-				err := call()
-				held = acquire(t, a, job)
-				return err
-			}, 0},
-		} {
-			wire.fault("Inspect", c.fault)
-			_, err := b.TryAcquire(t.Context(), job)
-			wants(t, name, err, txlock.ErrBusy)
-			if heldBy(err) != nil || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the look %s: %v", name, err)
-			}
-			begun += c.takes
-			db.at(name, begun)
-		}
-		wire.Up()
-		release(t, held)
-	})
-}
-
 // answers notes the last grant, refusal and wait that it is told of.
 type answers struct{ granted, refused, waited txlock.Event }
 
@@ -304,28 +250,6 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 				release(t, l)
 			}
 		}
-	})
-}
-
-// TestSlowWaitBehindOthers proves that a wait behind others of its manager, which never looks
-// itself, names who had the lease when it had become slow.
-func TestSlowWaitBehindOthers(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		a, told := db.manager(), new(answers)
-		b, wire := db.process(lease.Observe(told.observe), lease.NameHolders())
-		held := acquire(t, a, job)
-		info := infoOf(t, held, a)
-		first := later(func() *lease.Lease { return acquire(t, b, job) })
-		time.Sleep(time.Second)
-		time.AfterFunc(10*time.Second, func() {
-			_ = held.Release(context.Background())
-			_ = (<-first).Release(context.Background())
-		})
-		looks := len(wire.calls("Inspect"))
-		l := acquire(t, b, job, lease.SlowWait(time.Second))
-		told.names(t, "behind others", info)
-		equal(t, "looks", len(wire.calls("Inspect"))-looks, 1)
-		release(t, l)
 	})
 }
 

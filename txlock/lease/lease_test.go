@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/store"
@@ -187,48 +185,6 @@ func TestTablesMissing(t *testing.T) {
 		for call, err := range calls {
 			wants(t, call, err, txlock.ErrSchema)
 		}
-	})
-}
-
-// TestRaiseToken proves that a lease goes on with the token that it was raised to: it
-// is renewed, guarded and released, and the next one is higher.
-func TestRaiseToken(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job)
-		first := l.Token()
-		raised := first + 1_000_000_000_000
-		raises := func(to, want uint64) {
-			t.Helper()
-			if err := inner.RaiseToken(t.Context(), l, to); err != nil || l.Token() != want {
-				t.Errorf("RaiseToken to %d: token %d, want %d, %v", to, l.Token(), want, err)
-			}
-			if seen, err := wire.Stored(t.Context(), store.Row{Key: job.String()}); err != nil || seen.Token != want {
-				t.Errorf("the row has %+v, want token %d, %v", seen, want, err)
-			}
-		}
-		raises(first-1, first)
-		raises(raised, raised)
-		time.Sleep(2 * ttl)
-		must(t, l.Renew(t.Context()))
-		tx := wire.guarding(t, l)
-		// The row is locked: it waits for the end of the transaction.
-		done := later(func() error { return inner.RaiseToken(t.Context(), l, raised+1) })
-		synctest.Wait()
-		select {
-		case err := <-done:
-			t.Errorf("RaiseToken of a row that is locked: %v", err)
-		default:
-		}
-		must(t, tx.Commit())
-		must(t, <-done)
-		raises(raised+1, raised+1)
-		release(t, l)
-		wants(t, "RaiseToken of what was released", inner.RaiseToken(t.Context(), l, raised+2), txlock.ErrNotHeld)
-		next := acquire(t, m, job)
-		higher(t, next, l)
-		wants(t, "RaiseToken to a number that is no token", inner.RaiseToken(t.Context(), next, math.MaxUint64), txlock.ErrInvalidOption)
-		release(t, next)
 	})
 }
 

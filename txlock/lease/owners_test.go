@@ -4,11 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/lease/memstore"
+	"github.com/dca00107/lockstep/internal/lease/store"
+	"github.com/dca00107/lockstep/internal/test/leasetest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -205,34 +207,6 @@ func TestUpgradeIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// TestOwnerEntersWhileItWaits lets an owner wait for a lease which the same owner acquires
-// then: in another manager, or in a transaction of its own one.
-func TestOwnerEntersWhileItWaits(t *testing.T) {
-	for _, inTransaction := range []bool{false, true} {
-		runInMemory(t, map[bool]string{true: "in a transaction", false: "in another manager"}[inTransaction], func(t *testing.T, db *memory) {
-			slow := lease.Poll(time.Minute, time.Minute)
-			other, second := db.manager(), db.manager()
-			waits, wire := db.process(slow)
-			ann := lease.WithOwner(t.Context(), "ann")
-			held := acquire(t, other, job)
-			enters := later(func() error { return acquired(waits.Acquire(ann, job, lease.TTL(time.Hour))) })
-			synctest.Wait()
-			must(t, held.Release(t.Context()))
-			var l *lease.Lease
-			if inTransaction {
-				tx := wire.Begin()
-				l = mustLease(t)(waits.AcquireTx(ann, tx, job, lease.TTL(time.Hour)))
-				must(t, tx.Commit())
-			} else {
-				l = mustLease(t)(second.TryAcquire(ann, job, lease.TTL(time.Hour)))
-			}
-			must(t, <-enters)
-			db.within("the owner has entered", 0, 2*time.Minute)
-			must(t, l.Release(t.Context()))
-		})
-	}
-}
-
 // TestExpiredLeaseIsNotEntered proves that an owner doesn't enter its own lease whose time is
 // over, also where no timer has said so yet: it acquires it anew.
 func TestExpiredLeaseIsNotEntered(t *testing.T) {
@@ -247,5 +221,42 @@ func TestExpiredLeaseIsNotEntered(t *testing.T) {
 		}
 		wants(t, "the old handle", old.Err(), txlock.ErrLost)
 		release(t, again)
+	})
+}
+
+// TestOwnerEntersWhileItWaits proves that an owner who waits for a lease enters it when the same owner has acquired
+// it in another manager.
+func TestOwnerEntersWhileItWaits(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		held, other, waits := acquire(t, db.manager(), job), db.manager(), db.manager(lease.Poll(time.Minute, time.Minute))
+		ann := lease.WithOwner(t.Context(), "ann")
+		enters := later(func() error { return acquired(waits.Acquire(ann, job, lease.TTL(time.Hour))) })
+		time.Sleep(time.Second)
+		release(t, held)
+		l := mustLease(t)(other.TryAcquire(ann, job, lease.TTL(time.Hour)))
+		must(t, <-enters)
+		db.within("the owner has entered", 0, 2*time.Minute)
+		release(t, l)
+	})
+}
+
+// TestRaiseToken proves that a lease goes on with the token that it was raised to, and that the next one is higher.
+func TestRaiseToken(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		raised := l.Token() + 1_000_000_000_000
+		for _, to := range []uint64{raised, raised - 1} {
+			must(t, inner.RaiseToken(t.Context(), l, to))
+			equal(t, "the token", l.Token(), raised)
+			equal(t, "that of the row", leasetest.Got(wire.Stored(t.Context(), store.Row{Key: job.String()}))(t).Token, raised)
+		}
+		time.Sleep(2 * ttl)
+		must(t, wire.guarding(t, l).Commit())
+		release(t, l)
+		next := acquire(t, m, job)
+		higher(t, next, l)
+		wants(t, "RaiseToken to a number that is no token", inner.RaiseToken(t.Context(), next, math.MaxUint64), txlock.ErrInvalidOption)
+		release(t, next)
 	})
 }

@@ -167,39 +167,9 @@ func (r *recorder) passes(t *testing.T, m *lease.Manager) {
 //go:noinline
 func drop(t *testing.T, m *lease.Manager, key txlock.Key) { acquire(t, m, key) }
 
-// TestDroppedHandle proves that a handle that is garbage is noticed: the observer is told,
-// the lease isn't renewed any more, and others have it after its TTL.
-func TestDroppedHandle(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		told := new(recorder)
-		m, wire := db.process(lease.Observe(told.observe))
-		drop(t, m, job)
-		told.collect(t, 1)
-		renewals := len(wire.calls("RenewMany"))
-		dropped := time.Now()
-		next := acquire(t, db.manager(), job, lease.WaitAtMost(ttl+time.Second))
-		if waited := time.Since(dropped); waited < ttl/4 {
-			t.Errorf("it was free after %v", waited)
-		}
-		time.Sleep(ttl)
-		if n := len(wire.calls("RenewMany")) - renewals; n > 0 {
-			t.Errorf("%d renewals of a dropped lease", n)
-		}
-		for what, want := range map[string]int{"granted": 1, "dropped": 1, "lost": 1, "released": 0} {
-			if n := told.count(what); n != want {
-				t.Errorf("%d are %s, want %d", n, what, want)
-			}
-		}
-		release(t, next)
-
-		share(t, m, job)
-		told.collect(t, 2)
-		release(t, acquire(t, m, job, lease.WaitAtMost(2*ttl)))
-	})
-}
-
-// TestDroppedAmongOthers proves that a lease goes on while it has another handle, that a
-// lease whose handles were dropped can be entered again, and that Close releases one.
+// TestDroppedAmongOthers proves that a handle that is garbage is noticed; that a lease goes on while it has
+// another handle, that one whose handles were dropped can be entered again, is not renewed, and is others' after
+// its TTL, and that Close releases one.
 func TestDroppedAmongOthers(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		told := new(recorder)
@@ -222,6 +192,15 @@ func TestDroppedAmongOthers(t *testing.T) {
 
 		drop(t, m, job)
 		told.collect(t, 3)
+		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(ttl+time.Second)))
+		time.Sleep(ttl)
+		equal(t, "told that it is lost", told.count("lost"), 1)
+		share(t, m, job)
+		told.collect(t, 4)
+		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(2*ttl)))
+
+		drop(t, m, job)
+		told.collect(t, 5)
 		must(t, m.Close(t.Context()))
 		release(t, acquire(t, db.manager(), job, lease.WaitAtMost(time.Second)))
 	})
@@ -359,7 +338,7 @@ func TestHoldAtLeastEntered(t *testing.T) {
 }
 
 // TestHoldAtLeastOfALostLease proves that a lease which is lost is free when its TTL is
-// over, and that of nobody else is kept; and that ForceRelease frees one that is kept.
+// over, that of nobody else is kept, nor one of an Acquire that fails; and that ForceRelease frees one that is kept.
 func TestHoldAtLeastOfALostLease(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
@@ -379,6 +358,12 @@ func TestHoldAtLeastOfALostLease(t *testing.T) {
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 		nothingHeld(t, m)
 
+		wire.fault("Take", answersLate(5*time.Second))
+		wants(t, "Acquire", second(m.Acquire(limited(t, time.Second), job, lease.HoldAtLeast(time.Hour))), context.DeadlineExceeded)
+		wire.Up()
+		time.Sleep(10 * time.Second)
+		nothingHeld(t, m)
+
 		l = acquire(t, m, job, lease.MaxLifetime(time.Minute), lease.HoldAtLeast(time.Hour))
 		<-l.Done() // before its row has expired
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
@@ -390,40 +375,6 @@ func TestHoldAtLeastOfALostLease(t *testing.T) {
 		next = acquire(t, other, job)
 		higher(t, next, l)
 		release(t, next)
-		nothingHeld(t, m)
-	})
-}
-
-// TestHoldAtLeastFailed proves that a lease stays held whose release is answered late or
-// by the second attempt, or goes on behind a transaction that guards it; and that an
-// Acquire which fails keeps nothing.
-func TestHoldAtLeastFailed(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m, wire := db.process()
-		l := acquire(t, m, job, lease.HoldAtLeast(time.Hour))
-		wire.fault("Keep", times(1, loses))
-		release(t, l)
-		kept := func(what string) {
-			t.Helper()
-			all := list(t, m)
-			if len(all) != 1 || all[0].Remaining != time.Hour-time.Since(time.UnixMicro(int64(all[0].Token))) || strings.Count(all[0].Owner, store.Released) != 1 {
-				t.Errorf("%s: %+v", what, all)
-			}
-			must(t, m.ForceRelease(t.Context(), job))
-		}
-		kept("released by two attempts")
-
-		l = acquire(t, m, job, lease.HoldAtLeast(time.Hour))
-		tx := wire.guarding(t, l)
-		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
-		must(t, tx.Commit())
-		time.Sleep(3 * time.Second)
-		kept("released after a transaction")
-
-		wire.fault("Take", answersLate(5*time.Second))
-		wants(t, "Acquire", second(m.Acquire(limited(t, time.Second), job, lease.HoldAtLeast(time.Hour))), context.DeadlineExceeded)
-		wire.Up()
-		time.Sleep(10 * time.Second)
 		nothingHeld(t, m)
 	})
 }

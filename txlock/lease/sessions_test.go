@@ -176,7 +176,8 @@ func TestSelectLimit(t *testing.T) {
 			}
 			wants(t, "Ask", m.RequestRelease(t.Context(), key, "now"), nil)
 			for _, l := range readers {
-				awaitAsked(t, l, "now")
+				within(t, "the request", l.ReleaseRequested())
+				isAsked(t, l, "now")
 				release(t, l)
 			}
 		}
@@ -272,13 +273,6 @@ var operations = []operation{
 		must(o, errors.Join(o.other.RequestRelease(o.Context(), o.key, "why"), renew()))
 		return renew
 	}, 1},
-	{"Err and Done", func(o trial) func() error {
-		l := o.holds(o.m)
-		return func() error {
-			_ = l.Done()
-			return l.Err()
-		}
-	}, 0},
 	{"release a lease that stays held", func(o trial) func() error {
 		release(o, acquire(o, o.m, o.key, lease.HoldAtLeast(time.Hour))) // which prepares the statement
 		exec(o, o.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", o.key.String())

@@ -113,33 +113,6 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 	}
 }
 
-// TestDeadReaderIsPassed proves that a writer waits for a reader that is dead until its
-// time is over, and no longer.
-func TestDeadReaderIsPassed(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		dead, wire := db.process()
-		share(t, dead, job, lease.TTL(3*time.Second))
-		wire.Down(nil)
-		m := db.manager()
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		writer := acquire(t, m, job)
-		db.within("the writer", 3*time.Second, 3*time.Second+30*time.Millisecond)
-		release(t, writer)
-
-		share(t, db.manager(), job)
-		wire.Up()
-		time.Sleep(time.Minute)
-	})
-	runInMemory(t, "without waiting", func(t *testing.T, db *memory) {
-		dead, wire := db.process()
-		share(t, dead, job, lease.TTL(3*time.Second))
-		wire.Down(nil)
-		defer wire.Up()
-		db.after(4 * time.Second)
-		must(t, acquired(db.manager().TryAcquire(t.Context(), job)))
-	})
-}
-
 // TestWriterWhoDrainsIsNotEntered proves that nobody re-enters a writer's lease as long as
 // that waits for readers, and that the wait ends where the writer gives up, after which
 // readers come at once.
@@ -328,32 +301,6 @@ func TestResizeWaitsForPermits(t *testing.T) {
 		must(t, err)
 		must(t, acquired(more.TryAcquire(t.Context())))
 		release(t, held[0])
-	})
-}
-
-// TestResizeWaitsForThoseOfBefore proves that Resize waits for what an earlier one has
-// given up to wait for, and not for what another has made a permit again.
-func TestResizeWaitsForThoseOfBefore(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		s := semaphore(t, m, job, 4)
-		held := several(4, func(int) *lease.Lease { return permit(t, s) })
-		wants(t, "Resize that is given up", second(s.Resize(limited(t, time.Second), 2)), context.DeadlineExceeded)
-		again := later(func() error { return second(s.Resize(limited(t, time.Minute), 1)) })
-		synctest.Wait()
-		must(t, m.ForceRelease(t.Context(), job, 2)) // the only one that the second has taken away
-		time.Sleep(time.Second)
-		select {
-		case err := <-again:
-			t.Errorf("Resize has returned while three permits are held: %v", err)
-		default:
-		}
-		must(t, second(s.Resize(t.Context(), 4)))
-		must(t, <-again)
-		db.within("again", 2*time.Second, 3*time.Second)
-		for _, l := range held {
-			_ = l.Release(t.Context()) // one was taken away
-		}
 	})
 }
 

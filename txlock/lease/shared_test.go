@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,27 +18,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// TestReadersOfNoServer proves that who reaches no server is not told to do without readers,
-// which is for a cluster with several primaries.
-func TestReadersOfNoServer(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	must(t, listener.Close())
-	pool, err := sql.Open("mysql", fmt.Sprintf("somebody@tcp(%s)/", listener.Addr()))
-	must(t, err)
-	defer func() { _ = pool.Close() }()
-	m, err := lease.NewManager(pool)
-	must(t, err)
-	defer func() { _ = m.Close(t.Context()) }()
-	for call, take := range map[string]verb{"AcquireShared": shared, "TryAcquireShared": tryShared} {
-		_, err := take(t.Context(), m, txlock.Named("reports"))
-		if err == nil || errors.Is(err, schema.ErrMultiPrimary) || strings.Contains(err.Error(), "exclusively") {
-			t.Errorf("%s says %v", call, err)
-		}
-	}
-}
 
 // TestPermitWithoutARow proves that who waits for a permit takes one whose row is gone: Clean
 // removes rows of permits that nobody has.

@@ -72,35 +72,3 @@ func (e *Tasks) resting() int {
 	defer e.mu.Unlock()
 	return e.idle
 }
-
-// TestTasksOfACall proves that a call which is under way at the End is waited for, and its
-// tasks are done.
-func TestTasksOfACall(t *testing.T) {
-	for range 200 {
-		e := NewTasks()
-		ok := e.Enter()
-		if !ok {
-			t.Fatal("refused before the end")
-		}
-		e.End()
-		if e.Enter() {
-			t.Fatal("a call was let in after the end")
-		}
-		waited := make(chan struct{})
-		go func() { e.Wait(); close(waited) }()
-		var done atomic.Bool
-		if !e.Go(func() { done.Store(true) }) {
-			t.Fatal("the task of a call was refused")
-		}
-		select {
-		case <-waited:
-			t.Fatal("Wait has not waited for the call")
-		default:
-		}
-		e.Leave(true)
-		<-waited
-		if !done.Load() || e.Go(func() {}) {
-			t.Fatalf("the task was done: %t, or one was taken after the last call", done.Load())
-		}
-	}
-}
