@@ -250,31 +250,11 @@ func TestMakingMeetsOthers(t *testing.T) {
 	})
 }
 
-// openCommits are the errors of a commit that a cluster may have nevertheless, and calls that
-// are answered so, executed or not.
-func openCommits(t *testing.T, test func(t *testing.T, db *memory, refused error, answers memstore.Fault)) {
-	for _, number := range []uint16{1180, 3100, 3101} {
-		for _, executed := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d, executed %t", number, executed), func(t *testing.T) {
-				refused := &mysql.MySQLError{Number: number, Message: "Got error 5 during COMMIT"}
-				inMemory(t, func(t *testing.T, db *memory) {
-					test(t, db, refused, func(_ context.Context, _ string, _ store.Row, call func() error) error {
-						if executed {
-							_ = call() // nobody is told
-						}
-						return refused
-					})
-				})
-			})
-		}
-	}
-}
-
 // TestAcquireOfAnOpenCommit proves that an Acquire whose commit a cluster has refused, and may
 // have nevertheless, leaves nothing that is held: neither where it fails, nor where a wait
 // goes on.
 func TestAcquireOfAnOpenCommit(t *testing.T) {
-	openCommits(t, func(t *testing.T, db *memory, refused error, answers memstore.Fault) {
+	test := func(t *testing.T, db *memory, refused error, answers memstore.Fault) {
 		m, wire := db.process()
 		release(t, acquire(t, m, job)) // so that there is a row
 		wire.fault("Take", answers)
@@ -297,7 +277,20 @@ func TestAcquireOfAnOpenCommit(t *testing.T) {
 		release(t, waited)
 		synctest.Wait()
 		nothingHeld(t, m)
-	})
+	}
+	for _, number := range []uint16{1180, 3100, 3101} {
+		for _, executed := range []bool{false, true} {
+			runInMemory(t, fmt.Sprintf("%d, executed %t", number, executed), func(t *testing.T, db *memory) {
+				refused := &mysql.MySQLError{Number: number, Message: "Got error 5 during COMMIT"}
+				test(t, db, refused, func(_ context.Context, _ string, _ store.Row, call func() error) error {
+					if executed {
+						_ = call() // nobody is told
+					}
+					return refused
+				})
+			})
+		}
+	}
 }
 
 // TestLockedRowPastTheLimit proves that a lease which nobody holds is granted past the

@@ -283,29 +283,36 @@ func TestCloseLeavesFunctionsThatGoOn(t *testing.T) {
 	})
 }
 
-// TestCloseByAFunction proves that Close is refused to a function that it would wait for, by
-// its goroutine and by its context, that the manager goes on, and that Close works afterwards.
+// TestCloseByAFunction proves that Close is refused to a function that it would wait for, by its goroutine, by its
+// context and by that of one inside it that has returned; that the manager goes on; and that Close works by
+// either context when the function has returned.
 func TestCloseByAFunction(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(), db.manager()
+		var outer, inside context.Context
 		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
-			for what, close := range map[string]func() error{
-				"by its goroutine": func() error { return m.Close(context.Background()) },
-				"by its context": func() error {
-					closed := later(func() error { return m.Close(context.WithoutCancel(ctx)) })
-					return <-closed
-				},
+			outer = context.WithoutCancel(ctx)
+			must(t, m.Do(ctx, txlock.Named("another"), func(ctx context.Context, _ *lease.Lease) error {
+				inside = context.WithoutCancel(ctx)
+				return nil
+			}))
+			for what, err := range map[string]error{
+				"its goroutine": m.Close(context.Background()),
+				"its context":   <-later(func() error { return m.Close(outer) }),
+				"that inside":   <-later(func() error { return m.Close(inside) }),
 			} {
-				if err := close(); err == nil || !strings.Contains(err.Error(), "call it when that has returned") {
-					t.Errorf("Close %s: %v", what, err)
+				if err == nil || !strings.Contains(err.Error(), "call it when that has returned") {
+					t.Errorf("Close by %s: %v", what, err)
 				}
 			}
 			wantsNone(t, "after a Close that was refused", errors.Join(l.Err(), ctx.Err()))
-			must(t, m.Do(ctx, txlock.Named("another"), func(context.Context, *lease.Lease) error { return nil }))
+			must(t, m.Do(ctx, txlock.Named("another"), noWork))
 			must(t, other.Close(ctx)) // which waits for none
 			return nil
 		}))
-		must(t, m.Close(t.Context()))
+		must(t, m.Close(inside))
+		must(t, m.Close(outer))
+		wants(t, "Do", m.Do(t.Context(), job, noWork), lease.ErrClosed)
 	})
 }
 
@@ -327,28 +334,6 @@ func TestCloseBeforeTheFunction(t *testing.T) {
 		}), lease.ErrClosed)
 		must(t, <-closed)
 		nothingHeld(t, db.manager())
-	})
-}
-
-// TestCloseWithTheContextOfAFunctionThatHasReturned proves that only a function that still runs
-// refuses Close, also that around one that has returned.
-func TestCloseWithTheContextOfAFunctionThatHasReturned(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		m := db.manager()
-		var kept context.Context
-		must(t, m.Do(t.Context(), job, func(ctx context.Context, _ *lease.Lease) error {
-			must(t, m.Do(ctx, txlock.Named("another"), func(ctx context.Context, _ *lease.Lease) error {
-				kept = context.WithoutCancel(ctx)
-				return nil
-			}))
-			closed := later(func() error { return m.Close(kept) })
-			if err := <-closed; err == nil {
-				t.Error("Close waits for its caller's function")
-			}
-			return nil
-		}))
-		must(t, m.Close(kept))
-		wants(t, "TryAcquire", m.Do(t.Context(), job, func(context.Context, *lease.Lease) error { return nil }), lease.ErrClosed)
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"log/slog"
 	"time"
 
 	"github.com/dca00107/lockstep/locksqlc"
@@ -44,7 +43,7 @@ func Example() {
 // A job that needs to run at one place only, where there is nothing to do for the
 // others.
 func ExampleManager_TryAcquire() {
-	run := func(ctx context.Context, leases *lease.Manager, report func(context.Context) error) (err error) {
+	run := func(ctx context.Context, leases *lease.Manager, report func(context.Context, *lease.Lease) error) error {
 		l, err := leases.TryAcquire(ctx, txlock.Named("nightly-report"))
 		if errors.Is(err, txlock.ErrBusy) {
 			return nil // another process is at it
@@ -52,11 +51,7 @@ func ExampleManager_TryAcquire() {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, l.Release(ctx)) }()
-
-		working, cancel := l.Context(ctx) // ends when the lease is lost
-		defer cancel()
-		return report(working)
+		return errors.Join(report(ctx, l), l.Release(context.WithoutCancel(ctx)))
 	}
 	_ = run
 }
@@ -107,17 +102,6 @@ func ExampleLease_ReleaseRequested() {
 		})
 	}
 	_ = run
-}
-
-func ExampleObserve() {
-	db := (*sql.DB)(nil)
-
-	// Or lockotel.New(meter), of package txlock/lockotel, for OpenTelemetry.
-	leases, err := lease.NewManager(db, lease.Observe(txlock.SlogObserver(slog.Default())))
-	if err != nil {
-		log.Fatal(err)
-	}
-	_ = leases
 }
 
 // These examples need a database, so they are compiled and not run. Module locktest has a

@@ -31,40 +31,6 @@ func onOther(t *testing.T, options ...lease.ManagerOption) (*sql.DB, *lease.Mana
 	return pool, newManager(t, pool, options...)
 }
 
-// TestOnOtherExclusive: managers that contend hold a lease one after the other, with rising tokens.
-func TestOnOtherExclusive(t *testing.T) {
-	t.Parallel()
-	const managers, rounds = 6, 15
-	key := named()
-	var mu sync.Mutex
-	var last uint64
-	var holders int
-	var done sync.WaitGroup
-	for range managers {
-		_, m := onOther(t, lease.Poll(time.Millisecond, 5*time.Millisecond))
-		done.Go(func() {
-			for range rounds {
-				err := m.Do(t.Context(), key, func(_ context.Context, l *lease.Lease) error {
-					mu.Lock()
-					if holders++; holders > 1 || l.Token() <= last {
-						t.Errorf("%d holders, token %d after %d", holders, l.Token(), last)
-					}
-					last = l.Token()
-					mu.Unlock()
-					mu.Lock()
-					holders--
-					mu.Unlock()
-					return nil
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	done.Wait()
-}
-
 // TestOnOtherGuards: a guarded transaction isn't committed after the lease was lost, and TryAcquire
 // doesn't wait for it.
 func TestOnOtherGuards(t *testing.T) {

@@ -341,27 +341,6 @@ func jittered(most time.Duration) func(context.Context, string, store.Row, func(
 	}
 }
 
-// TestDrainDoesNotSpin proves that a writer that waits for a reader's guarded transaction
-// sends no more than its looks, and that one who tries doesn't wait for it.
-func TestDrainDoesNotSpin(t *testing.T) {
-	inMemory(t, func(t *testing.T, db *memory) {
-		reading, guards := db.process()
-		m, wire := db.process()
-		r := share(t, reading, job, lease.TTL(3*time.Second))
-		tx := guards.guarding(t, r)
-		db.after(3*time.Second + time.Millisecond) // its time is over by the server's clock, too
-		wants(t, "TryAcquire", second(m.TryAcquire(t.Context(), job)), txlock.ErrBusy)
-		db.within("TryAcquire", 3*time.Second, 3*time.Second+100*time.Millisecond)
-		before := wire.total()
-		wants(t, "Acquire", second(m.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))), txlock.ErrWaitTimeout)
-		if n := wire.total() - before; n < 50 || n > 250 {
-			t.Errorf("%d statements in a second", n)
-		}
-		must(t, tx.Rollback())
-		wants(t, "Release", r.Release(t.Context()), txlock.ErrNotHeld)
-	})
-}
-
 // TestWaitAfterClockSetBack proves that waiters get a dead holder's lease within one time
 // to live of a clock that was set back by an hour, also while they wait, and that a living
 // holder keeps its lease.

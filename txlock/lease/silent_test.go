@@ -332,19 +332,6 @@ func TestATryOfASilentServerEnds(t *testing.T) {
 	}
 }
 
-// TestATryOfASlowServerIsGranted proves that what a manager must ask first may take longer than its
-// TTL leaves for an attempt: a connection, for example, that takes many round trips to open.
-func TestATryOfASlowServerIsGranted(t *testing.T) {
-	for _, op := range []string{"ReadClock", "SharesLeases", "Make", "Use"} {
-		runInMemory(t, op, func(t *testing.T, db *memory) {
-			m, wire := db.process(lease.TTL(lease.MinTTL))
-			wire.fault(op, slow(2*time.Second))
-			must(t, acquired(m.TryAcquire(t.Context(), job)))
-			must(t, acquired(m.TryAcquireShared(t.Context(), txlock.Named("shared"))))
-		})
-	}
-}
-
 // TestNamedWaiterSurvivesASilentServer proves that one who waits behind another of its manager, and
 // asks whether its owner has the lease already, waits on if that isn't answered.
 func TestNamedWaiterSurvivesASilentServer(t *testing.T) {

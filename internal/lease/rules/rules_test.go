@@ -225,30 +225,3 @@ func TestRules(t *testing.T) {
 		}
 	}
 }
-
-// TestGlance proves what a look shows of a row that is missing, free, expired or held.
-func TestGlance(t *testing.T) {
-	t.Parallel()
-	free := store.Glance{Exists: true, Owner: "me", Label: "mine", Token: 900, TTL: 50 * time.Microsecond}
-	left, last := free, free
-	left.Left, last.Left = 40*time.Microsecond, time.Microsecond
-	for name, c := range map[string]struct {
-		row  Row
-		want store.Glance
-	}{
-		"missing": {Row{}, store.Glance{}},
-		"new":     {New, store.Glance{Exists: true, Owner: "-"}},
-		"free":    {held.with(holders("")), free},
-		"expired": {held.with(expires(now)), free},
-		"held":    {held, left},
-		"ending":  {held.with(expires(now + 1)), last},
-		"shared":  {New.with(use(store.Shared)), store.Glance{Exists: true, Owner: "-", Use: store.Shared}},
-	} {
-		if got := c.row.Glance(now); got != c.want || c.row.Held(now) != (c.want.Left > 0) {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
-	}
-	if held.Done() != 907 {
-		t.Errorf("Done is %d", held.Done())
-	}
-}
