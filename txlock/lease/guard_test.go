@@ -349,79 +349,72 @@ func (f *fuzz) run(t *testing.T, rounds int64) {
 
 // round raises one counter by read, add one, write, if its lease is free.
 func (f *fuzz) round(ctx context.Context, m *lease.Manager, c *fuzzCounter) (err error) {
-	early := rand.IntN(10) == 0 && f.level == sql.LevelRepeatableRead && f.where == "last"
 	var tx *sql.Tx
 	var l *lease.Lease
-	defer func() { err = errors.Join(err, f.end(ctx, tx, l)) }()
+	defer func() { err = errors.Join(f.refused(err), f.end(ctx, tx, l)) }()
 	n := int64(0)
+	early := rand.IntN(10) == 0 && f.level == sql.LevelRepeatableRead && f.where == "last"
 	if early { // reads before it has the lease, which the guard must find out
 		if tx, n, err = f.read(ctx, c); err != nil {
 			return err
 		}
 		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 	}
-	l, err = m.TryAcquire(ctx, c.key)
-	if errors.Is(err, txlock.ErrBusy) {
-		time.Sleep(time.Millisecond)
-		return nil
-	}
-	if err != nil {
+	if l, err = m.TryAcquire(ctx, c.key); err != nil {
+		if errors.Is(err, txlock.ErrBusy) {
+			time.Sleep(time.Millisecond)
+			err = nil
+		}
 		return err
 	}
 	f.rounds.Add(1)
 	stops := rand.IntN(3) == 0
 	if f.where == "first" {
-		if tx, err = f.pool.BeginTx(ctx, &sql.TxOptions{Isolation: f.level}); err != nil {
-			return err
-		}
-		within := stops && rand.IntN(2) == 0
-		switch {
-		case within: // its time ends while the transaction is guarded
-			f.pauses.Add(1)
-			err = f.expire(ctx, l, 5*time.Millisecond)
-		case stops:
-			err = f.pause(ctx, l, c)
+		if tx, err = f.pool.BeginTx(ctx, &sql.TxOptions{Isolation: f.level}); err == nil {
+			err = f.guardFirst(ctx, l, tx, c, stops)
 		}
 		if err == nil {
-			err = l.Guard(ctx, tx)
-		}
-		if err != nil {
-			return f.refused(err)
-		}
-		if within {
-			time.Sleep(8 * time.Millisecond)
+			n, err = f.readIn(ctx, tx, c)
 		}
 		stops = false
+	} else if !early {
+		tx, n, err = f.read(ctx, c)
 	}
-	if !early {
-		reading := tx
-		if reading == nil {
-			tx, n, err = f.read(ctx, c)
-		} else {
-			n, err = f.readIn(ctx, reading, c)
-		}
-		if err != nil {
-			return err
-		}
+	if err == nil && stops {
+		err = f.pause(ctx, l, c)
 	}
-	if stops {
-		if err := f.pause(ctx, l, c); err != nil {
-			return err
-		}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "UPDATE "+f.table+" SET n = ? WHERE id = ?", n+1, c.id)
 	}
-	if _, err := tx.ExecContext(ctx, "UPDATE "+f.table+" SET n = ? WHERE id = ?", n+1, c.id); err != nil {
-		return f.refused(err)
+	if err == nil && f.where == "last" {
+		err = l.Guard(ctx, tx)
 	}
-	if f.where == "last" {
-		if err := l.Guard(ctx, tx); err != nil {
-			return f.refused(err)
-		}
+	if err == nil {
+		err = tx.Commit()
 	}
-	if err := tx.Commit(); err != nil {
-		return f.refused(err)
+	if err == nil {
+		c.commits.Add(1)
 	}
-	c.commits.Add(1)
-	return nil
+	return err
+}
+
+// guardFirst guards a transaction that has read nothing, of a holder that stops before or after that.
+func (f *fuzz) guardFirst(ctx context.Context, l *lease.Lease, tx *sql.Tx, c *fuzzCounter, stops bool) (err error) {
+	within := stops && rand.IntN(2) == 0
+	switch {
+	case within: // its time ends while the transaction is guarded
+		f.pauses.Add(1)
+		err = f.expire(ctx, l, 5*time.Millisecond)
+	case stops:
+		err = f.pause(ctx, l, c)
+	}
+	if err == nil {
+		err = l.Guard(ctx, tx)
+	}
+	if err == nil && within {
+		time.Sleep(8 * time.Millisecond)
+	}
+	return err
 }
 
 // end ends a round: the transaction first, which may have the lease's row locked.
@@ -480,6 +473,7 @@ func (f *fuzz) pause(ctx context.Context, l *lease.Lease, c *fuzzCounter) error 
 // refused counts what the guard has prevented. Any other error is one of the test.
 func (f *fuzz) refused(err error) error {
 	switch {
+	case err == nil:
 	case errors.Is(err, txlock.ErrLost):
 		f.lost.Add(1)
 	case errors.Is(err, txlock.ErrStaleSnapshot):
